@@ -1,0 +1,22 @@
+"Everything is said in settings.ini; this hands it to setuptools."
+import shlex
+from configparser import ConfigParser
+from pathlib import Path
+from setuptools import find_packages, setup
+
+root = Path(__file__).parent
+ini = ConfigParser(delimiters=['='])
+ini.read(root/'settings.ini', encoding='utf-8')
+cfg = ini['DEFAULT']
+
+setup(
+    name=cfg['lib_name'], version=cfg['version'], description=cfg['description'], keywords=cfg['keywords'],
+    author=cfg['author'], author_email=cfg['author_email'], license='Apache-2.0', url=cfg['git_url'],
+    long_description=(root/'README.md').read_text(encoding='utf-8'), long_description_content_type='text/markdown',
+    packages=find_packages(include=[cfg['lib_path'], cfg['lib_path']+'.*']),
+    package_data={cfg['lib_path']: shlex.split(cfg['package_data'])},
+    python_requires='>='+cfg['min_python'],
+    install_requires=shlex.split(cfg['requirements']),
+    extras_require={'dev': shlex.split(cfg['dev_requirements'])},
+    entry_points={'nbdev': [f"{cfg['lib_path']}={cfg['lib_path']}._modidx:d"]},
+)
