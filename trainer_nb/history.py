@@ -316,10 +316,13 @@ class History:
         from pandas import DataFrame
         return DataFrame(getattr(self, what))
 
-    def lines(self):  # list of lists of str
+    def lines(self,
+        most=200,  # rows: of a longer table, its end
+    ):             # list of lists of str
         "Header and rows of the epoch table"
         names = [o for o in self.epochs if not o.startswith('lr_')]
-        return [['time' if o == 'time_s' else o for o in names]] + [[_format(o, r.get(o, math.nan)) for o in names] for r in self.epoch_rows]
+        rows = [[_format(o, r.get(o, math.nan)) for o in names] for r in self.epoch_rows[-most:]]
+        return [['time' if o == 'time_s' else o for o in names]] + [['…']*len(names)]*(len(rows) < len(self)) + rows
 
     def best(self):  # int or None
         "Row with the lowest validation loss"
@@ -330,7 +333,10 @@ class History:
 
     __repr__ = __str__
 
-    def _repr_html_(self): return html_table(self.lines(), bold=self.best()) if self.epoch_rows else '<p>no epoch yet</p>'
+    def _repr_html_(self):
+        if not self.epoch_rows: return '<p>no epoch yet</p>'
+        lines, best = self.lines(), self.best()
+        return html_table(lines, bold=None if best is None else best + len(lines) - 1 - len(self))
 
     def plot(self):  # matplotlib `Figure`, independent of pyplot
         "Draw losses by step, and metrics by epoch"
