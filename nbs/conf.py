@@ -5,9 +5,13 @@ are obeyed, exported code becomes `show_doc`, symbols in backticks become links.
 from Quarto's dialect into MyST's. No cell runs: outputs are those stored in the notebooks, and symbols are documented
 as the package has them.
 """
-import inspect, re, sys, yaml
+import ast, inspect, math, re, sys, tokenize, yaml
+from dataclasses import is_dataclass
 from importlib import import_module
+from io import StringIO
+from itertools import groupby
 from pathlib import Path
+from textwrap import dedent, wrap
 
 nbs = Path(__file__).resolve().parent
 sys.path.insert(0, str(nbs.parent))
@@ -17,8 +21,8 @@ from docutils.utils.math.latex2mathml import tex2mathml
 from execnb.nbio import mk_cell, nb2str, read_nb
 from nbdev.config import get_config
 from nbdev.doclinks import NbdevLookup
-from nbdev.processors import FilterDefaults, exec_show_docs
-from nbdev.showdoc import BasicMarkdownRenderer
+from nbdev.process import Processor
+from nbdev.processors import FilterDefaults, add_show_docs, exec_show_docs
 
 cfg = get_config(path=nbs.parent)
 project, author, release, copyright = cfg.title, cfg.author, cfg.version, cfg.copyright
@@ -38,48 +42,97 @@ myst_heading_anchors = 3
 lookup = NbdevLookup()
 
 
-class Doc(BasicMarkdownRenderer):
-    "What `show_doc` shows: heading, source link, signature, docstring, and a table of the parameters"
-    def parameter(self, p):
-        "How `p` stands in the signature, and its row in the table"
-        doc, empty = self.dm.dm.get(p.name, {}), inspect.Parameter.empty
-        default = '' if p.default is empty else getattr(p.default, '__name__', None) or repr(p.default)
-        name = {p.VAR_POSITIONAL: '*', p.VAR_KEYWORD: '**'}.get(p.kind, '') + p.name
-        return name + (default and '='+default), [code(name), code(anno(doc.get('anno', p.annotation))), code(default), text(doc.get('docment'))]
-
-    def _repr_markdown_(self):
-        params = [self.parameter(p) for p in (self.sig.parameters.values() if self.sig else ()) if p.name not in ('self', 'cls')]
-        rows, ret = [row for _, row in params], self.dm.dm.get('return', {})
-        if ret.get('docment') or anno(ret.get('anno')): rows.append(['*returns*', code(anno(ret['anno'])), '', text(ret.get('docment'))])
-        res = [f'({self.nm.lower()})=', '#'*self.title_level + f' {self.nm}', '']
-        if src := lookup.code(self.fn): res += [f'[source]({src}){{.source-link}}', '']
-        if self.sig: res += ['```python', f'{self.nm}({", ".join(o for o, _ in params)})', '```', '']
-        res += [self.docs, '']
-        if any(typ or about for _, typ, _, about in rows):
-            res += ['{.parameters}', '| | Type | Default | |', '|---|---|---|---|'] + [f'| {" | ".join(r)} |' for r in rows]
-        return '\n'.join(res) + '\n'
+def notes(
+    sym,  # class or function
+):        # dict: name of a parameter, or 'return' → text
+    "The comments beside the parameters, and beside the end of the signature; beside the fields of a dataclass"
+    try: src = dedent(inspect.getsource(sym.__init__ if inspect.isclass(sym) and not is_dataclass(sym) else sym))
+    except (OSError, TypeError): return {}      # not written in Python
+    node = ast.parse(src).body[0]
+    if isinstance(node, ast.ClassDef): at, end, rest = {o.lineno: o.target.id for o in node.body if isinstance(o, ast.AnnAssign)}, math.inf, None
+    else:
+        at, end, rest = {o.lineno: o.arg for o in ast.walk(node.args) if isinstance(o, ast.arg)}, node.body[0].lineno, 'return'
+        if set(at) == {node.lineno}: at = {}    # on one line there is place for the result only
+    comments = [o for o in tokenize.generate_tokens(StringIO(src).readline) if o.type == tokenize.COMMENT and o.start[0] < end]
+    return {at.get(o.start[0], rest): o.string.lstrip('# ').replace('|', r'\|') for o in comments}
 
 
-def anno(o): return '' if o in (inspect.Parameter.empty, None) else o if isinstance(o, str) else inspect.formatannotation(o)
-def code(s): return f'`{s}`'.replace('|', r'\|') if s else ''
-def text(s): return (s or '').replace('\n', ' ').replace('|', r'\|')
+class Default(str):
+    "A default value, as it stands in a signature"
+    __repr__ = str.__str__
+    def __new__(cls, o): return super().__new__(cls, '...' if o is ... else getattr(o, '__name__', None) or repr(o))
+
+
+def call(f, name):
+    "How `f` is called: its name and parameters, without `self`; '' if Python does not know"
+    empty = inspect.Parameter.empty
+    try: params = [p.replace(annotation=empty) for p in inspect.signature(f).parameters.values() if p.name != 'self']
+    except ValueError: return ''
+    return name + str(inspect.Signature([p if p.default is empty else p.replace(default=Default(p.default)) for p in params]))
+
+
+def members(cls, name, shown):
+    "Targets and rows for the public methods and properties that `cls` defines, save those with a heading of their own"
+    for key, o in vars(cls).items():
+        f = getattr(o, 'fget', None) or getattr(o, '__func__', o)   # of a property, of a class method
+        if key[0] == '_' or not inspect.isfunction(f) or f.__module__ != cls.__module__ or f'{name}.{key}' in shown: continue
+        if not (about := inspect.getdoc(f) or notes(f).get('return')): continue
+        yield f'({name.lower()}.{key})=', (f'`.{key if isinstance(o, property) else call(f, key)}`', about.splitlines()[0])
+
+
+def describe(
+    sym,    # class, function or property
+    name,   # as it is called: `Learner.fit`
+    shown,  # names of all symbols that the page describes
+):          # str
+    "What `show_doc` shows: heading, source link, signature, docstring, parameters, members"
+    f = getattr(sym, 'fget', sym)
+    res = [f'({name.lower()})=', f'### {name}', '']
+    if src := lookup.code(name): res += [f'[source]({src}){{.source-link}}', '']
+    if f is sym and (sig := call(f, name)): res += ['```python', *wrap(sig, 96, subsequent_indent=' '*4), '```', '']
+    res += [re.sub(r'^(`[^`]+`)  +', r'* \1: ', inspect.getdoc(sym) or '', flags=re.M), '']     # aligned names are a list
+    rows = [('*returns*' if p == 'return' else f'`{p}`', about) for p, about in notes(f).items() if p not in (None, 'self')]
+    if inspect.isclass(sym):
+        for target, row in members(sym, name, shown):
+            res.append(target)
+            rows.append(row)
+    if rows: res += ['{.parameters}', '| | |', '|---|---|', *(f'| {p} | {about} |' for p, about in rows)]
+    return lookup.linkify('\n'.join(res)) + '\n'
+
+
+class InOrder(Processor):
+    "Puts what one cell defines in the order of that cell; nbdev adds it in reverse"
+    def begin(self):
+        runs = groupby(self.nb.cells, key=lambda c: getattr(c, 'has_sd', False))
+        self.nb.cells = [c for added, run in runs for c in (list(run)[::-1] if added else run)]
 
 
 class Pages(FilterDefaults):
-    "nbdev's processors, without those that run cells"
-    def procs(self): return [o for o in self.base_procs() if o is not exec_show_docs]
+    "nbdev's processors, without the one that runs cells"
+    def procs(self):
+        procs = [o for o in self.base_procs() if o is not exec_show_docs]
+        procs.insert(procs.index(add_show_docs) + 1, InOrder)
+        return procs
 
 
 def myst_text(s):
-    "Callouts, and links to symbols, as MyST writes them"
+    "Callouts, and links to symbols, as MyST writes them; private symbols have no link"
     def callout(m):
         kind, title = m.groups()
         return f':::{{admonition}} {title}\n:class: {kind}\n\n' if title else f':::{{{kind}}}\n'
     s = re.sub(r'^:{3,} *\{\.callout-(\w+).*?\}\n(?:#+ (.*)\n)?', callout, s, flags=re.M)
-    return re.sub(re.escape(f'{cfg.doc_host}{cfg.doc_baseurl}/') + r'[^)#\s]*(#[^)\s]+)', r'\1', s)
+    site = re.escape(f'{cfg.doc_host}{cfg.doc_baseurl}/')
+    s = re.sub(rf'\[(`[^`]+`)\]\({site}[^)]*[#.]_[^)]*\)', r'\1', s)
+    return re.sub(rf'{site}[^)#\s]*(#[^)\s]+)', r'\1', s)
 
 
-def myst_cell(c, symbols):
+def shown_name(c):
+    "`Learner.fit` for a cell `show_doc(Learner.fit)`"
+    m = re.match(r'show_doc\(([\w.]+)', re.sub(r'^#\|.*\n?', '', c.source, flags=re.M))
+    return m[1] if m else None
+
+
+def myst_cell(c, symbols, shown):
     "A cell that nbdev has processed, as MyST-NB wants it"
     if c.cell_type == 'raw':
         fm = next(yaml.safe_load_all(c.source))
@@ -89,8 +142,7 @@ def myst_cell(c, symbols):
     if c.cell_type == 'code':
         opts = dict(re.findall(r'^#\| *([\w-]+): *(.*?)\s*$', c.source, flags=re.M))
         c.source = re.sub(r'^#\|.*\n?', '', c.source, flags=re.M)
-        if c.source.startswith('show_doc('):
-            return mk_cell(myst_text(lookup.linkify(eval(c.source, symbols)._repr_markdown_())), 'markdown')
+        if name := shown_name(c): return mk_cell(myst_text(describe(eval(name, symbols), name, shown)), 'markdown')
         hide = {'echo': 'remove-input', 'output': 'remove-output', 'include': 'remove-cell'}
         c.metadata['tags'] = [t for k, t in hide.items() if opts.get(k) == 'false'] + ['hide-input']*('code-fold' in opts)
     return c
@@ -108,11 +160,12 @@ def read_notebook(app, docname, source):
     path = app.env.doc2path(docname)
     if path.suffix != '.ipynb': return
     module = re.search(r'#\| *default_exp +([\w.]+)', path.read_text(encoding='utf-8'))
-    symbols = {**vars(import_module(f'{cfg.lib_name}.{module[1] if module else "all"}')), 'show_doc': Doc}
+    symbols = vars(import_module(f'{cfg.lib_name}.{module[1] if module else "all"}'))
     nb = read_nb(path)
     Pages()(nb)
     nb.metadata['language_info'] = {'name': 'python', 'pygments_lexer': 'ipython3'}
-    nb.cells = [myst_cell(c, symbols) for c in nb.cells]
+    shown = {shown_name(c) for c in nb.cells}
+    nb.cells = [myst_cell(c, symbols, shown) for c in nb.cells]
     if docname == 'index': nb.cells.append(mk_cell('\n\n'.join(contents()), 'markdown'))
     source[0] = nb2str(nb)
 

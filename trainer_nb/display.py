@@ -10,7 +10,7 @@ import shutil, sys
 from functools import cache
 from time import perf_counter
 
-from .core import patch
+from .core import patch, text_table
 from .hooks import Hook
 from .learner import Learner
 
@@ -115,13 +115,13 @@ def _status(self:Display, learn):
 def _show(self:Display, status, learn, bar=True):
     if self.to == 'tty': return self._show_line(status)
     from IPython.display import display
-    html = learn.history._repr_html_() if len(learn.history) else ''
+    history, first = learn.history, self.first
+    html, text = (history.html(first), text_table(history.lines(first))) if len(history) > first else ('', '')
     if bar and self.progress is not None:
         done, total = self.progress.bar.value, self.progress.total
         html = f'<progress style="width:20em;vertical-align:middle" {f"value={done} max={total}" if total else ""}></progress> {status}' + html
     elif status: html += f'<div>{status}</div>'
-    text = '\n'.join(filter(None, [str(learn.history) if len(learn.history) else '', status]))
-    bundle = {'text/html': html or '<div></div>', 'text/plain': text}
+    bundle = {'text/html': html or '<div></div>', 'text/plain': '\n'.join(filter(None, [text, status]))}
     if self.handle is None: self.handle = display(bundle, raw=True, display_id=True)
     else: self.handle.update(bundle, raw=True)
 

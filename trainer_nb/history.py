@@ -95,11 +95,10 @@ class Metric:
         self.f, self.name, self.pred, self.targ = f, name or getattr(plain, '__name__', type(plain).__name__).strip('<>'), pred, targ
 
     def inputs(self, result):
-        "The two arguments, without their graph"
-        try: pred, targ = result[self.pred], result[self.targ]
+        "The two arguments"
+        try: return result[self.pred], result[self.targ]
         except KeyError as e:
             raise KeyError(f'metric `{self.name}` needs {e}, and the step returned {", ".join(map(repr, result)) or "nothing"}') from None
-        return _detached(pred), _detached(targ)
 
     def __repr__(self): return f'Metric({self.name})'
 
@@ -147,12 +146,12 @@ class Average:
     ):
         "Take in a batch"
         pred, targ = self.metric.inputs(result)
-        if self.is_open and type(pred) is Tensor and type(targ) is Tensor and len(pred) == len(targ) == n and pred.numel() <= SMALL:
-            self.preds.append(pred.clone() if pred._is_view() else pred)
+        if self.is_open and type(pred) is Tensor and type(targ) is Tensor and pred.ndim and targ.ndim and len(pred) == len(targ) == n and pred.numel() <= SMALL:
+            self.preds.append(_detached(pred).clone() if pred._is_view() else _detached(pred))
             self.targs.append(targ if self.is_fresh else targ.clone())
             self.n += n
             if len(self.preds) >= GROUP: self.flush()
-        else: self._compute(pred, targ, n)
+        else: self._compute(_detached(pred), _detached(targ), n)
 
     def _compute(self, pred, targ, n):
         v = _noting(self.metric, self.metric.f, pred, targ)
@@ -196,7 +195,9 @@ class Tally:
                 self.objects.append((m, o.to(device) if callable(getattr(o, 'to', None)) else o))
         self.rows, self.sums = [], {}        # batches that are not packed yet: (loss, weight, learning rates); sums of those that are
         self.history, self.lr_names = history, lr_names
-        if history is not None: history.open_tally = self
+        if history is None: return
+        if history.open_tally is not None: history.open_tally.pack()
+        history.open_tally = self
 
     def add(self,
         loss,    # 0-d tensor without grad; or dict: name → such a tensor; or None
@@ -206,7 +207,7 @@ class Tally:
     ):
         "Take in a batch"
         for o in self.averages: o.add(result, n)
-        for m, o in self.objects: _noting(m, o.update, *m.inputs(result))
+        for m, o in self.objects: _noting(m, o.update, *map(_detached, m.inputs(result)))
         self.rows.append((loss, n, lrs))
         if len(self.rows) >= CHUNK: self.pack()
 
@@ -230,6 +231,10 @@ class Tally:
         self.sums[name] = weighted_sums(packed, [weights[i] for i in there]) + self.sums.get(name, 0)
         if len(there) == len(losses): return packed
         return packed.new_full((len(losses),), math.nan).index_copy(0, torch.tensor(there).to(packed.device, non_blocking=True), packed)
+
+    def close(self):
+        "Keep the losses, for the history; let go of everything else"
+        self.averages, self.objects = [], []
 
     def means(self):  # dict: 'loss' and metric names → float; empty if there was no batch
         "The means so far, read in one go"
@@ -317,12 +322,13 @@ class History:
         return DataFrame(getattr(self, what))
 
     def lines(self,
+        first=0,   # row to begin with
         most=200,  # rows: of a longer table, its end
     ):             # list of lists of str
         "Header and rows of the epoch table"
-        names = [o for o in self.epochs if not o.startswith('lr_')]
-        rows = [[_format(o, r.get(o, math.nan)) for o in names] for r in self.epoch_rows[-most:]]
-        return [['time' if o == 'time_s' else o for o in names]] + [['…']*len(names)]*(len(rows) < len(self)) + rows
+        names, shown = [o for o in self.epochs if not o.startswith('lr_')], self.epoch_rows[first:]
+        rows = [[_format(o, r.get(o, math.nan)) for o in names] for r in shown[-most:]]
+        return [['time' if o == 'time_s' else o for o in names]] + [['…']*len(names)]*(len(rows) < len(shown)) + rows
 
     def best(self):  # int or None
         "Row with the lowest validation loss"
@@ -333,10 +339,15 @@ class History:
 
     __repr__ = __str__
 
-    def _repr_html_(self):
-        if not self.epoch_rows: return '<p>no epoch yet</p>'
-        lines, best = self.lines(), self.best()
+    def html(self,
+        first=0,  # row to begin with
+    ):            # str
+        "The epoch table, with the best epoch in bold"
+        if len(self) <= first: return '<p>no epoch yet</p>'
+        lines, best = self.lines(first), self.best()
         return html_table(lines, bold=None if best is None else best + len(lines) - 1 - len(self))
+
+    def _repr_html_(self): return self.html()
 
     def plot(self):  # matplotlib `Figure`, independent of pyplot
         "Draw losses by step, and metrics by epoch"

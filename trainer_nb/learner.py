@@ -294,7 +294,8 @@ def _train_batch(self:Learner, batch):
             for f in at['after_backward']: f(self)
             for name in self._names:
                 self.opt = self.opts[name]
-                if do['do_opt_step'](): self.stepped = True
+                if stepped := do['do_opt_step'](): self.stepped = True
+                elif stepped is None: raise TypeError('do_opt_step returned None: return whether the optimizer stepped; in a hook, what nxt() returned')
                 do['do_zero_grad']()
             if self._params is None:                    # not yielded: it is the only one
                 losses = self.loss.detach()
@@ -372,11 +373,11 @@ def _close_epoch(self:Learner):
     valid = run.valid_values if run.valid is None else run.valid_tally.means()          # a cancelled pass tells what it has
     lrs = {name: history.series[name].last() for name in run.train_tally.lr_names if name in history.series}
     history.open_tally = None
-    history.add_epoch({'epoch': self.state.epoch, **{'train_'+k: v for k, v in values.items()}, **{'valid_'+k: v for k, v in dict(valid).items()},
+    history.add_epoch({'epoch': self.state.epoch, **{'train_'+k: v for k, v in values.items()}, **{'valid_'+k: v for k, v in valid.items()},
                        **lrs, 'time_s': run.time_s + perf_counter() - run.opened})
     self.state.epoch += 1
     run.train = run.valid = run.train_tally = run.valid_tally = None
-    run.valid_values, run.validated_at, run.is_trained, run.time_s = (), -1, False, 0.
+    run.valid_values, run.validated_at, run.is_trained, run.time_s = {}, -1, False, 0.
     self._calls.fire('after_epoch', self)
 
 @patch
@@ -462,7 +463,7 @@ def _set_modes(modes):
 def _length(dl):
     "Number of batches, None if the loader cannot tell"
     try: return len(dl)
-    except TypeError: return None
+    except (TypeError, NotImplementedError): return None
 
 # %% ../nbs/04_learner.ipynb #d55ac5ae
 @patch
@@ -546,6 +547,8 @@ def _session(self:Learner, run):
     finally:
         run.close()
         self._clear_batch()
+        self._last_loss = None
+        if not resumable and run.train_tally is not None: run.train_tally.close()
         self.model, self._run, self._fitting, self._do = model, run if resumable else None, False, None
         _set_modes(modes)
     if resumable and run.on_interrupt == 'raise' and (self.cancelled == 'interrupt' or self._requests):
@@ -564,7 +567,7 @@ def _where(self:Learner):
     run, epoch = self._run, self.state.epoch
     if run.train is None: return f'the gap between epochs, {epoch} done'
     phase, dl, n = ('training', self.train_dl, self.state.batch_idx) if run.valid is None else ('validation', self.valid_dl, run.valid.n)
-    return f'epoch {epoch}, {phase}, after {n} of {_length(dl) or "?"} batches'
+    return f'epoch {epoch}, after {n} of {_length(dl) or "?"} {phase} batches'
 
 # %% ../nbs/04_learner.ipynb #a0e5243f
 @patch
@@ -634,11 +637,11 @@ def _aside(self:Learner, cursor):
     if not self._fitting: self._bind()
     self._clear_batch()
     try: yield
-    except Exception as e:
+    except BaseException as e:
+        cursor.close()
         e.add_note(f'raised in batch {cursor.n}')
         raise
     finally:
-        cursor.close()
         for name, value in before.items(): setattr(self, name, value)
         if not self._fitting: self._do = None
 

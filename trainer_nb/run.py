@@ -8,7 +8,7 @@ __all__ = ['StepState', 'make_optimizers', 'set_lr', 'check_optimizers', 'Run', 
 # %% ../nbs/03a_run.ipynb #ae360428
 import math, operator
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
@@ -113,7 +113,7 @@ class Run:
     valid: Cursor|None = None        # the open validation pass
     train_tally: Tally|None = None
     valid_tally: Tally|None = None
-    valid_values: tuple|dict = ()    # what the last validation of this epoch said
+    valid_values: dict = field(default_factory=dict)  # what the last validation of this epoch said
     validated_at: int = -1           # and at which optimizer step
     is_trained: bool = False         # the training pass of this epoch is done
     time_s: float = 0.               # spent in this epoch before a stop
@@ -135,7 +135,7 @@ class Run:
     def is_open(self, state):  # bool
         "Is there anything left to do?"
         if self.train is not None: return True
-        return state.epoch < self.end_epoch if self.end_step is None else state.optimizer_step < self.end_step
+        return (self.end_epoch is None or state.epoch < self.end_epoch) and (self.end_step is None or state.optimizer_step < self.end_step)
 
     def close(self):
         "End worker processes of unfinished passes"
