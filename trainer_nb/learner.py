@@ -157,7 +157,7 @@ def added_hooks(self:Learner,
 @patch
 def describe_hooks(self:Learner):  # `HookTable`
     "What runs when, in which order, and why there; after a fit also how often and for how long"
-    return HookTable(self._calls, skip=() if self.valid_dl is not None else ('before_valid',))
+    return HookTable(Calls(self.hooks, self.is_main, old=self._calls), skip=() if self.valid_dl is not None else ('before_valid',))
 
 # %% ../nbs/04_learner.ipynb #4bd0a1f4
 @patch
