@@ -11,8 +11,18 @@ cfg = get_config()
 nbs, lib = cfg.nbs_path, cfg.lib_path
 
 
+@pytest.fixture
+def fresh_package():
+    "A package of its own for each notebook: one that defines a class again, or patches it, must not be seen by the next"
+    def take(): return {o: sys.modules.pop(o) for o in list(sys.modules) if o.split('.')[0] == lib.name}
+    mine = take()
+    yield
+    take()
+    sys.modules.update(mine)
+
+
 @pytest.mark.parametrize('path', sorted(nbglob(nbs, as_path=True)), ids=lambda p: p.relative_to(nbs).as_posix())
-def test_runs(path, monkeypatch):
+def test_runs(path, fresh_package, monkeypatch):
     monkeypatch.setenv('IN_TEST', '1')      # nbdev sets it and leaves it set
     ok, _ = run_notebook(path.absolute(), skip_flags=cfg.tst_flags.split(), basepath=cfg.config_path)
     assert ok, 'see the captured stderr'

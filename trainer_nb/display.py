@@ -6,7 +6,7 @@
 __all__ = ['Progress', 'front_end', 'Display']
 
 # %% ../nbs/08_display.ipynb #5d6be5b1
-import shutil, sys
+import math, shutil, sys
 from functools import cache
 from time import perf_counter
 
@@ -59,11 +59,11 @@ class Display(Hook):
         where=True,  # True: what `front_end` finds; or 'html', 'tty', 'text'
     ):
         if where not in (True, 'html', 'tty', 'text'): raise ValueError(f"display is {where!r}: expected True, False, 'html', 'tty' or 'text'")
-        self.where, self.n_draws, self.cost_s = where, 0, 0.
+        self.where, self.to, self.n_draws, self.cost_s, self.next = where, None, 0, 0., math.inf     # next: clock of the next update; inf: no fit runs
 
     def before_fit(self, learn):
         self.to = front_end() if self.where is True else self.where
-        self.first, self.progress, self.next = len(learn.history), None, 0.
+        self.first, self.progress, self.next = len(learn.history), None, math.inf if self.to == 'text' else 0.
         self.widths, self.handle = None, None
         if self.to == 'html': self._show('', learn)
 
@@ -71,8 +71,8 @@ class Display(Hook):
         if self.progress is None: self._open(learn)
 
     def after_step(self, learn):
-        if self.to == 'text' or perf_counter() < self.next: return
         start = perf_counter()
+        if start < self.next: return
         if self.progress is None: self._open(learn)     # resumed in mid-epoch
         self._show(self._status(learn), learn)
         cost = perf_counter() - start
@@ -83,12 +83,15 @@ class Display(Hook):
         else: self._print_rows(learn)
 
     def after_fit(self, learn):
+        if self.to is None: return      # an error came before this one's `before_fit`
         end = {'interrupt': 'interrupted', 'stop': 'stopped', 'fit': 'ended by a hook', 'error': 'failed'}.get(learn.cancelled, '')
-        if end: end += f' in epoch {learn.state.epoch}'
+        if end: end += f' {learn.position}'
+        self.next = math.inf
         if self.to == 'html': self._show(end, learn, bar=False)
         else:
             self._clear_line()
             if end: print(end, flush=True)
+        self.to = None
 
 # %% ../nbs/08_display.ipynb #7298ee5c
 @patch

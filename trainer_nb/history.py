@@ -108,10 +108,10 @@ def _detached(x):
 
 # %% ../nbs/03_history.ipynb #6c52231d
 def as_metrics(
-    metrics,  # functions, metric objects and `Metric`s
+    metrics,  # list or tuple of functions, metric objects and `Metric`s; or a single one
 ):            # list of `Metric` with distinct names
     "Make everything that can be a metric a `Metric`"
-    if callable(metrics): metrics = [metrics]
+    if not isinstance(metrics, (list, tuple)): metrics = [metrics]
     res = [o if isinstance(o, Metric) else Metric(o) for o in metrics]
     names = ['loss'] + [o.name for o in res]
     for o in res:
@@ -147,7 +147,7 @@ class Average:
         "Take in a batch"
         pred, targ = self.metric.inputs(result)
         if self.is_open and type(pred) is Tensor and type(targ) is Tensor and pred.ndim and targ.ndim and len(pred) == len(targ) == n and pred.numel() <= SMALL:
-            self.preds.append(_detached(pred).clone() if pred._is_view() else _detached(pred))
+            self.preds.append(pred.detach() if pred.grad_fn is not None and not pred._is_view() else pred.detach().clone())
             self.targs.append(targ if self.is_fresh else targ.clone())
             self.n += n
             if len(self.preds) >= GROUP: self.flush()
@@ -193,7 +193,7 @@ class Tally:
                 o = deepcopy(m.f)
                 o.reset()
                 self.objects.append((m, o.to(device) if callable(getattr(o, 'to', None)) else o))
-        self.rows, self.sums = [], {}        # batches that are not packed yet: (loss, weight, learning rates); sums of those that are
+        self.rows, self.sums, self.n_packed = [], {}, 0     # batches that are not packed yet: (loss, weight, learning rates); sums of those that are
         self.history, self.lr_names = history, lr_names
         if history is None: return
         if history.open_tally is not None: history.open_tally.pack()
@@ -215,10 +215,10 @@ class Tally:
         "Put the latest losses into sums and into the history, without reading a value"
         if not self.rows: return
         (losses, weights, lrs), self.rows = zip(*self.rows), []
-        if isinstance(losses[0], Tensor): chunks = {'train_loss': self._pack('loss', losses, weights)}
-        else:
-            names = dict.fromkeys(name for o in losses if o for name in o)
-            chunks = {'train_'+name: self._pack(name, [o and o.get(name) for o in losses], weights) for name in names}
+        self.n_packed += len(losses)
+        losses = [{'loss': o} if isinstance(o, Tensor) else o or {} for o in losses]
+        names = dict.fromkeys(name for o in losses for name in o)
+        chunks = {'train_'+name: self._pack(name, [o.get(name) for o in losses], weights) for name in names}
         if self.history is not None:
             for name, values in zip(self.lr_names, zip(*lrs)):
                 chunks[name] = stack_scalars(values) if isinstance(values[0], Tensor) else list(values)
@@ -239,8 +239,8 @@ class Tally:
     def means(self):  # dict: 'loss' and metric names → float; empty if there was no batch
         "The means so far, read in one go"
         self.pack()
+        if not self.n_packed: return {}
         sums = {**self.sums, **{o.metric.name: s for o in self.averages if (s := o.result()) is not None}}
-        if not sums and not self.objects: return {}
         first = next(iter(sums.values()), None)
         read = torch.stack([o.to(first) for o in sums.values()]).tolist() if sums else []
         res = {name: total/weight if weight else math.nan for name, (total, weight) in zip(sums, read)}

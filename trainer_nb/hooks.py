@@ -8,6 +8,7 @@ __all__ = ['EVENTS', 'STEPS', 'LIFECYCLE', 'HookRow', 'Cancel', 'CancelStep', 'C
            'Call', 'Calls', 'HookTable']
 
 # %% ../nbs/02_hooks.ipynb #cd5c89b2
+import re
 from collections import namedtuple
 from heapq import heappop, heappush
 from time import perf_counter
@@ -41,15 +42,16 @@ def check_names(
 ):          # raises TypeError
     "Refuse names that look like events or steps and are none"
     for name in names:
-        if name.startswith(('before_', 'after_', 'do_')) and name not in LIFECYCLE:
-            raise TypeError(f'{owner} defines `{name}`, which the loop never calls.{did_you_mean(name, LIFECYCLE)} '
+        if name not in LIFECYCLE and re.match(r'(before|after|do)_|on_\w+_(begin|start|end)$', name):
+            near = did_you_mean(name.replace('batch', 'step').replace('train', 'fit'), LIFECYCLE)
+            raise TypeError(f'{owner} defines `{name}`, which the loop never calls.{near} '
                             f'Events: {", ".join(EVENTS)}. Steps: {", ".join(STEPS)}.')
 
 # %% ../nbs/02_hooks.ipynb #5860c568
 class Hook:
     """Base of all hooks. Define the methods you need:
 
-    `before_fit`      the model is on its device; state may be restored here
+    `before_fit`      the model is on its device; state may be restored here; also when a stopped fit is resumed
     `before_epoch`    the training pass opens, `learn.training` is True
     `before_step`     `learn.batch` is on the device; training and validation alike, as are the next two
     `after_pred`      `learn.pred` exists; the default step computes the loss from it afterwards

@@ -16,10 +16,10 @@ from types import GeneratorType, MethodType
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, default_collate
 
-from .core import batch_size, default_device, did_you_mean, patch, rng_state, set_rng_state, set_seed, to_device
-from .data import Cursor, TensorLoader, as_loader
+from .core import batch_size, default_device, did_you_mean, patch, set_seed, to_device
+from .data import Cursor, TensorLoader, as_loader, end_workers, is_warm, set_streams, streams, warm_up
 from .history import History, Tally, as_metrics
 from .hooks import STEPS, Calls, CancelEpoch, CancelFit, CancelStep, Hook, HookTable, sort_hooks
 from .run import Run, StepState, TrainingInterrupted, as_count, check_optimizers, make_optimizers, set_lr
@@ -84,6 +84,14 @@ class Learner:
         self.batch = self.pred = self.loss = self.result = None
         self._has_pred = False
         if self._params is not None or self._generator is not None: self._generator, self._params, self._names = None, None, tuple(self.opts)
+
+    @property
+    def position(self):  # str
+        "Where the loop is, in words"
+        run, epoch = self._run, self.state.epoch
+        if run is None or run.train is None: return f'after epoch {epoch - 1}' if epoch else 'before the first epoch'
+        phase, dl, n = ('training', self.train_dl, self.state.batch_idx) if run.valid is None else ('validation', self.valid_dl, run.valid.n)
+        return f'in epoch {epoch}, after {n} of {_length(dl) or "?"} {phase} batches'
 
     @property
     def bounds(self):  # dict: 'epoch', 'step' → where the fit that runs will end, as `state` counts; None: not bounded by that
@@ -284,7 +292,7 @@ def _train_batch(self:Learner, batch):
         for f in at['before_step']: f(self)
         do['do_step']()
         while self.loss is not None:
-            if not self._has_pred:
+            if not self._has_pred and self._generator is None:
                 for f in at['after_pred']: f(self)
             for f in at['after_loss']: f(self)
             try: do['do_backward']()
@@ -302,6 +310,8 @@ def _train_batch(self:Learner, batch):
                 break
             losses = {**(losses or {}), f'loss_{name}': self.loss.detach()}
             do['do_step']()
+        else:                                           # the generator has returned
+            for f in at['after_pred']: f(self)
         lrs = (self.opt.param_groups[0]['lr'],) if self._one_group else self._lrs()
         self._run.train_tally.add(losses, self.result, self.result.get('n', n), lrs)
     except CancelStep:
@@ -335,8 +345,16 @@ def _answer(self:Learner):
         if callable(what): what(self)
         elif what == 'stop_epoch': self._run.end_epoch = self.state.epoch + 1
         else:
-            self._run.rng = rng_state()
+            self._run.streams = streams(self.train_dl, self.valid_dl)
             raise _Stop(what)
+
+# %% ../nbs/04_learner.ipynb #c27bf99a
+@patch
+def _goes_on(self:Learner):
+    "Between two epochs: is there another one? An interrupt that came in the last one is not lost"
+    if self._run.is_open(self.state): return True
+    if 'interrupt' in self._requests: self._answer()
+    return False
 
 # %% ../nbs/04_learner.ipynb #e40e7cb2
 @patch
@@ -382,7 +400,8 @@ def _close_epoch(self:Learner):
 
 @patch
 def _tally(self:Learner, dl, *args):
-    is_fresh = self.device.type != 'cpu' or type(dl) in (list, tuple, TensorLoader, DataLoader)
+    stock = type(dl) is DataLoader and (dl.num_workers > 0 or dl.collate_fn is default_collate)
+    is_fresh = self.device.type != 'cpu' or stock or type(dl) in (list, tuple, TensorLoader)
     return Tally(self.metrics, self.device, is_fresh, *args)
 
 @patch
@@ -422,7 +441,7 @@ def _valid_pass(self:Learner, cursor, tally):
                 self._do['do_step']()
                 while self.loss is not None:
                     check_loss(self.loss, training=False)
-                    if not self._has_pred: self._calls.fire('after_pred', self)
+                    if not self._has_pred and self._generator is None: self._calls.fire('after_pred', self)
                     self._calls.fire('after_loss', self)
                     if self._params is None:
                         losses = self.loss
@@ -530,7 +549,6 @@ def _session(self:Learner, run):
             self._bind()
             try:
                 yield
-                resumable = 'interrupt' in self._requests
             except CancelFit as e:
                 resumable = isinstance(e, _Stop)
                 self._cancel(e.args[0] if resumable else 'fit')
@@ -539,20 +557,24 @@ def _session(self:Learner, run):
                 raise
             except Exception as e:
                 self.cancelled = 'error'
-                e.add_note(f'raised in {self._where()}')
+                e.add_note(f'raised {self.position}')
                 raise
             finally:
                 run.modes, run.time_s = _modes(self.model), run.time_s + perf_counter() - run.opened
                 self._calls.close('after_fit', self)
     finally:
+        run.warm = [dl for dl in (self.train_dl, self.valid_dl) if is_warm(dl)]
         run.close()
+        if self.cancelled in ('stop', 'interrupt', 'error'):
+            for dl in run.warm: end_workers(dl)
         self._clear_batch()
         self._last_loss = None
         if not resumable and run.train_tally is not None: run.train_tally.close()
         self.model, self._run, self._fitting, self._do = model, run if resumable else None, False, None
         _set_modes(modes)
-    if resumable and run.on_interrupt == 'raise' and (self.cancelled == 'interrupt' or self._requests):
-        raise TrainingInterrupted(f'stopped in {self._where()}. learn.resume() goes on') from None
+    if run.on_interrupt == 'raise' and (self.cancelled == 'interrupt' or 'interrupt' in self._requests):
+        rest = 'learn.resume() goes on' if resumable and run.is_open(self.state) else 'nothing is left to do'
+        raise TrainingInterrupted(f'stopped {self.position}; {rest}') from None
 
 # %% ../nbs/04_learner.ipynb #e4add19a
 @patch
@@ -560,14 +582,6 @@ def _cancel(self:Learner, what):
     self.cancelled = what
     self._calls.close('after_cancel', self)
     self._clear_batch()
-
-@patch
-def _where(self:Learner):
-    "Where the loop is, in words"
-    run, epoch = self._run, self.state.epoch
-    if run.train is None: return f'the gap between epochs, {epoch} done'
-    phase, dl, n = ('training', self.train_dl, self.state.batch_idx) if run.valid is None else ('validation', self.valid_dl, run.valid.n)
-    return f'epoch {epoch}, after {n} of {_length(dl) or "?"} {phase} batches'
 
 # %% ../nbs/04_learner.ipynb #a0e5243f
 @patch
@@ -597,7 +611,7 @@ def fit(self:Learner,
         self._calls.fire('before_fit', self)
         if resume and not self.history.n_steps: print('fit(resume=True): nothing to resume, training starts from the beginning')
         run.begin(self.state)
-        while run.is_open(self.state): self._epoch()
+        while self._goes_on(): self._epoch()
     return self.history
 
 # %% ../nbs/04_learner.ipynb #35b7a0b7
@@ -609,8 +623,9 @@ def resume(self:Learner):  # `History`; raises RuntimeError if there is nothing 
     with self._session(run):
         self._calls.fire('before_fit', self)
         _set_modes(run.modes)
-        if run.rng is not None: set_rng_state(run.rng)
-        while run.is_open(self.state): self._epoch()
+        for dl in run.warm: warm_up(dl)
+        set_streams(run.streams, self.train_dl, self.valid_dl)
+        while self._goes_on(): self._epoch()
     return self.history
 
 # %% ../nbs/04_learner.ipynb #3214716f
@@ -639,7 +654,7 @@ def _aside(self:Learner, cursor):
     try: yield
     except BaseException as e:
         cursor.close()
-        e.add_note(f'raised in batch {cursor.n}')
+        e.add_note(f'raised after {cursor.n} of {_length(cursor.dl) or "?"} batches')
         raise
     finally:
         for name, value in before.items(): setattr(self, name, value)
@@ -661,7 +676,7 @@ def validate(self:Learner,
 # %% ../nbs/04_learner.ipynb #ab114c33
 @patch
 def predict(self:Learner,
-    dl_or_batch,       # loader; tensor or tuple of tensors or arrays, (x,) or (x, y); or a mapping, one batch
+    dl_or_batch,       # loader; tensor or tuple of tensors or arrays, (x,) or (x, y); or a mapping, one batch. A step of your own sees its batches, and may need y
     with_targs=False,  # return targets too
 ):                     # predictions of all samples on the host, shaped as the model returns them; or (predictions, targets)
     "Predictions, in evaluation mode and without gradients"

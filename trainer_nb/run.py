@@ -118,7 +118,8 @@ class Run:
     is_trained: bool = False         # the training pass of this epoch is done
     time_s: float = 0.               # spent in this epoch before a stop
     opened: float = 0.               # clock when the epoch was opened or taken up
-    rng: dict|None = None            # random streams at a stop
+    streams: tuple|None = None       # random streams at a stop
+    warm: list = field(default_factory=list)          # loaders that kept worker processes then
     modes: tuple = ()                # modules and their training flags at a stop
 
     def begin(self, state):

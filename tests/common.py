@@ -1,0 +1,43 @@
+"What several test files need: a small problem, and learners that draw nothing"
+import hashlib, json
+
+import torch, torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import trainer_nb.all       # registers the display, as in a user's notebook
+from trainer_nb.learner import Learner
+
+
+def problem(n=24, seed=1):
+    "Three classes of points: (n, 4) float32, (n,) int64"
+    g = torch.Generator().manual_seed(seed)
+    x = torch.randn(n, 4, generator=g)
+    return x, (x @ torch.randn(4, 3, generator=g)).argmax(1)
+
+def batches(n=24, seed=1, bs=5): return list(zip(*(o.split(bs) for o in problem(n, seed))))
+
+def shuffled(n=24, seed=1, bs=5, **kwargs): return DataLoader(TensorDataset(*problem(n, seed)), batch_size=bs, shuffle=True, **kwargs)
+
+def make_model(): return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Dropout(.5), nn.Linear(8, 3))
+
+def make_learner(model=None, train_dl=None, valid_dl=None, cls=Learner, **kwargs):
+    "A learner of the small problem, unless something else is said"
+    if not {'loss_fn', 'train_step'} & kwargs.keys(): kwargs['loss_fn'] = F.cross_entropy
+    return cls(make_model() if model is None else model, shuffled() if train_dl is None else train_dl, valid_dl,
+               **{'display': False, **kwargs})
+
+def weights(model): return [o.clone() for o in model.state_dict().values()]
+
+def same(a, b): return len(a) == len(b) and all(torch.equal(x, y) for x, y in zip(a, b))
+
+def record(learn):
+    "Everything that a history says, without durations"
+    h = learn.history
+    return {'steps': h.steps, 'valids': h.valids, 'epochs': {k: v for k, v in h.epochs.items() if k != 'time_s'}}
+
+def digest(learn):
+    "One text for weights and record; floats are written exactly"
+    sha = hashlib.sha256(json.dumps(record(learn)).encode())
+    for w in weights(learn.model): sha.update(w.numpy().tobytes())
+    return sha.hexdigest()

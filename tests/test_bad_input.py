@@ -1,0 +1,373 @@
+"Each mistake gives one clear message of the right type, as early as can be; what it spoiled can be mended, and trains"
+import re
+
+import pytest, torch, torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from common import batches, make_learner, make_model, problem
+from trainer_nb.history import Metric, accuracy
+from trainer_nb.hooks import EVENTS, Hook, HookOrderError, LambdaHook
+from trainer_nb.learner import Learner
+
+
+def refused(error, f, *words):
+    "`f` raises exactly this type, and the message has all the words"
+    with pytest.raises(error) as e: f()
+    assert type(e.value) is error
+    for word in words: assert re.search(word, str(e.value)), f'{word!r} is not in: {e.value}'
+    return e.value
+
+def assert_trains(learn, n=2):
+    "It is as if the mistake had not been made, but for what was trained before it"
+    n_epochs, steps = len(learn.history), []
+    assert learn.batch is learn.pred is learn.loss is learn.result is None
+    with learn.added_hooks(LambdaHook(after_step=lambda learn: steps.append(learn.loss.item()) if learn.training else None)): learn.fit(n)
+    assert len(learn.history) == n_epochs + n and learn.history.steps['train_loss'][-len(steps):] == steps
+    assert all(v == v for v in learn.history.epochs['train_loss'][-n:])
+
+class Watch(Hook):
+    "Counts what was fired"
+    def __init__(self): self.seen = []
+    def before_fit(self, learn): self.seen.append('before_fit')
+    def before_step(self, learn): self.seen.append('before_step')
+    def after_backward(self, learn): self.seen.append('after_backward')
+
+
+# What a step may return
+
+def returning(f): return lambda batch, learn: f(learn.model(batch[0]), batch[1])
+
+def shares(z, y): return F.cross_entropy(z, y, reduction='none')
+
+STEPS = {
+    'no dict': (lambda z, y: F.cross_entropy(z, y), TypeError, 'returned a Tensor', "dict with at least 'loss'"),
+    'nothing': (lambda z, y: None, TypeError, 'returned a NoneType', "dict with at least 'loss'"),
+    'no loss': (lambda z, y: {'pred': z, 'targ': y}, KeyError, "without 'loss'", "'pred', 'targ'"),
+    'an empty dict': (lambda z, y: {}, KeyError, "without 'loss'", 'nothing'),
+    'many losses': (lambda z, y: {'loss': shares(z, y)}, ValueError, r'\(5,\)', 'mean or sum'),
+    'a float': (lambda z, y: {'loss': F.cross_entropy(z, y).item()}, TypeError, 'loss is a float', '0-d tensor'),
+    'a list': (lambda z, y: {'loss': [F.cross_entropy(z, y)]}, TypeError, 'loss is a list', '0-d tensor'),
+    'detached': (lambda z, y: {'loss': F.cross_entropy(z, y).detach()}, ValueError, 'does not require grad', 'detached'),
+    'of integers': (lambda z, y: {'loss': (z.argmax(1) == y).sum()}, ValueError, 'does not require grad', 'detached'),
+}
+
+@pytest.mark.parametrize('step, error, words', [(s, e, w) for s, e, *w in STEPS.values()], ids=STEPS)
+def test_step(step, error, words):
+    watch = Watch()
+    learn = make_learner(train_step=returning(step), hooks=[watch])
+    e = refused(error, lambda: learn.fit(2), *words)
+    assert watch.seen == ['before_fit', 'before_step'] and 'epoch 0' in e.__notes__[-1]     # in the first batch, before anything moved
+    learn.train_step = returning(lambda z, y: {'loss': F.cross_entropy(z, y)})
+    assert_trains(learn)
+
+@pytest.mark.parametrize('key', ['no dict', 'many losses', 'a float'])
+def test_eval_step(key):
+    step, error, *words = STEPS[key]
+    learn = make_learner(valid_dl=batches(), eval_step=returning(step))
+    refused(error, lambda: learn.fit(1), *words)
+    refused(error, learn.validate, *words)
+    learn.eval_step = returning(lambda z, y: {'loss': F.cross_entropy(z, y)})
+    assert_trains(learn)
+
+def test_loss_fn_without_reduction():
+    learn = make_learner(loss_fn=nn.CrossEntropyLoss(reduction='none'))
+    refused(ValueError, lambda: learn.fit(1), r'\(5,\)', 'mean or sum')
+    learn.loss_fn = nn.CrossEntropyLoss()
+    assert_trains(learn)
+
+def test_no_loss_anywhere():
+    learn = Learner(make_model(), batches(), display=False)
+    learn.train_dl = [x for x, _ in batches()]
+    refused(ValueError, lambda: learn.fit(1), 'no loss_fn', 'Tensor without a `loss`', 'pass loss_fn')
+    learn.loss_fn, learn.train_dl = F.cross_entropy, batches()
+    assert_trains(learn)
+
+
+# Steps that yield
+
+def yielding(*items):
+    def step(batch, learn):
+        loss = F.cross_entropy(learn.model(batch[0]), batch[1])
+        for item in items: yield item(loss)
+        return {'loss': loss} if len(items) == 2 else {}
+    return step
+
+YIELDS = {
+    'unknown name': ([lambda loss: ('bod', loss)], ValueError, "'bod'", "'body', 'head'", 'mean `body`'),
+    'no name': ([lambda loss: loss], TypeError, 'yielded a Tensor', "yield 'd', d_loss"),
+    'three things': ([lambda loss: ('body', loss, loss)], TypeError, 'yielded a tuple', "yield 'd', d_loss"),
+    'no loss': ([lambda loss: ('body', None)], TypeError, 'loss is a NoneType', '0-d tensor'),
+    'a float': ([lambda loss: ('body', 3.)], TypeError, 'loss is a float', '0-d tensor'),
+    'not trainable': ([lambda loss: ('body', loss.detach())], ValueError, 'does not require grad'),
+    'yields and returns': ([lambda loss: ('body', 2*loss), lambda loss: ('head', torch.zeros((), requires_grad=True)*1)], ValueError, "yields losses and returns a 'loss'", 'leave it out'),
+}
+
+def two_optims(model): return {'body': torch.optim.SGD(model[0].parameters(), lr=.1), 'head': torch.optim.SGD(model[3].parameters(), lr=.1)}
+
+@pytest.mark.parametrize('items, error, words', [(s, e, w) for s, e, *w in YIELDS.values()], ids=YIELDS)
+def test_yields(items, error, words):
+    model = make_model()
+    learn = make_learner(model, train_step=yielding(*items), optim=two_optims(model))
+    refused(error, lambda: learn.fit(1), *words)
+    learn.train_step = yielding(lambda loss: ('body', loss))
+    learn.fit(1)
+    assert len(learn.history.steps['train_loss_body']) >= 5 and len(learn.history) == 1
+
+def test_a_yield_where_there_is_one_optimizer():
+    "It has no name, and the message says how to give one"
+    learn = make_learner(train_step=yielding(lambda loss: ('d', loss)))
+    refused(ValueError, lambda: learn.fit(1), "'d'", 'optim=')
+
+
+# Loaders
+
+def test_empty_loaders_that_know_their_length():
+    "Before anything is fired"
+    empties = [], DataLoader(TensorDataset(*problem(3)), batch_size=5, drop_last=True), (torch.empty(0, 4), torch.empty(0))
+    for empty in empties:
+        for name in 'train_dl', 'valid_dl':
+            watch = Watch()
+            learn = make_learner(hooks=[watch], **{name: empty})
+            refused(ValueError, lambda: learn.fit(1), name, 'empty', 'drop_last')
+            assert watch.seen == [] and learn.state.epoch == 0
+            setattr(learn, name, batches())
+            assert_trains(learn)
+
+def test_empty_generators():
+    for name in 'train_dl', 'valid_dl':
+        learn = make_learner(**{name: iter(())})
+        refused(ValueError, lambda: learn.fit(1), name, 'no batch', 'used up')
+        setattr(learn, name, batches())
+        assert_trains(learn)
+
+def test_a_generator_that_was_used_up():
+    learn = make_learner(train_dl=iter(batches()))
+    learn.fit(1)
+    refused(ValueError, lambda: learn.fit(1), 'train_dl', 'used up')
+    learn.train_dl = batches()
+    assert_trains(learn)
+
+def test_no_loader():
+    learn = Learner(make_model(), loss_fn=F.cross_entropy, display=False)
+    refused(ValueError, lambda: learn.fit(1), 'no train_dl', 'pass one')
+    refused(ValueError, learn.validate, 'no valid_dl', 'pass')
+    learn.train_dl = batches()
+    refused(ValueError, lambda: learn.fit(1, valid_every=2), 'valid_every', 'valid_dl')
+    assert_trains(learn)
+
+def test_no_loader_at_all():
+    for wrong in 3, nn.Linear(4, 3), print: refused(TypeError, lambda: make_learner(train_dl=wrong), type(wrong).__name__, 'iterable of batches')
+    refused(ValueError, lambda: make_learner(train_dl=(torch.ones(3, 4), torch.ones(2))), '3, 2', 'agree')
+
+class Unmovable:
+    def __init__(self): self.x = torch.ones(5, 4)
+    def to(self, device): raise RuntimeError(f'cannot go to {device}')
+
+BATCHES = {
+    'a lone tensor': (torch.ones(5, 4), TypeError, 'yielded a Tensor', r'\(inputs\.\.\., target\)', 'train_step'),
+    'a tuple of one': ((torch.ones(5, 4),), TypeError, 'tuple of 1', r'\(inputs\.\.\., target\)', 'train_step'),
+    'a number': (3, TypeError, 'yielded a int', r'\(inputs\.\.\., target\)', 'train_step'),
+    'a string': ('abc', TypeError, 'yielded a str', r'\(inputs\.\.\., target\)', 'train_step'),
+    'no labels': ({'x': torch.ones(5, 4)}, KeyError, '`labels`', "'x'"),
+    'unmovable': (Unmovable(), RuntimeError, 'cannot go to cpu'),
+}
+
+@pytest.mark.parametrize('batch, error, words', [(b, e, w) for b, e, *w in BATCHES.values()], ids=BATCHES)
+def test_batches_that_the_default_step_cannot_take(batch, error, words):
+    for where in 'train_dl', 'valid_dl':
+        learn = make_learner(**{where: [batch]})
+        e = refused(error, lambda: learn.fit(1), *words)
+        assert 'epoch 0' in e.__notes__[-1] and ('training' if where == 'train_dl' else 'validation') in e.__notes__[-1]
+        setattr(learn, where, batches())
+        assert_trains(learn)
+
+
+# Models and optimizers
+
+def test_nothing_to_train():
+    frozen, watch = make_model().requires_grad_(False), Watch()
+    learn = make_learner(frozen, hooks=[watch])
+    refused(ValueError, lambda: learn.fit(1), 'Sequential', 'no trainable parameters', 'unfreeze')
+    assert watch.seen == []
+    frozen.requires_grad_(True)
+    assert_trains(learn)
+    refused(ValueError, lambda: make_learner(nn.Tanh()).fit(1), 'Tanh', 'no trainable parameters')
+
+def test_no_model():
+    for wrong in None, print, make_model: refused(TypeError, lambda: Learner(wrong), type(wrong).__name__, 'nn.Module')
+
+def test_optim_of_the_wrong_kind():
+    "At construction"
+    refused(TypeError, lambda: make_learner(optim='adam'), 'optim is a str', 'expected an optimizer')
+    refused(TypeError, lambda: make_learner(optim=3), 'optim is a int', 'expected an optimizer')
+    refused(TypeError, lambda: make_learner(optim=lambda params: None), 'made a NoneType', 'expected an optimizer')
+    refused(TypeError, lambda: make_learner(optim={'0': 'sgd'}), r"optim\['0'\] is a str", 'expected an optimizer')
+    refused(ValueError, lambda: make_learner(optim={'nowhere': torch.optim.SGD}), r"optim\['nowhere'\]", 'model.nowhere', 'pass an optimizer')
+
+def test_no_optimizer():
+    "At construction, and with a message that speaks of what was given"
+    refused(ValueError, lambda: make_learner(optim={}), 'optim')
+    refused(TypeError, lambda: make_learner(optim=[]), 'optim is a list', 'expected an optimizer')
+
+def test_lr():
+    for lr in 0, -1, float('nan'):
+        refused(ValueError, lambda: make_learner(lr=lr), f'lr is {lr}', 'above 0')
+        learn = make_learner()
+        refused(ValueError, lambda: learn.fit(1, lr=lr), f'lr is {lr}', 'above 0')
+        assert learn.opt.param_groups[0]['lr'] == 1e-3
+        assert_trains(learn)
+    refused(ValueError, lambda: make_learner().fit(1, lr={'d': .1}), "'d'", 'optimizer')
+
+def test_optim_of_another_model():
+    model, other = make_model(), make_model()
+    refused(ValueError, lambda: make_learner(model, optim=torch.optim.SGD(other.parameters(), lr=.1)), '4 of the 4', 'not parameters of the model', 'pass its class')
+
+@pytest.mark.parametrize('replace', [lambda learn: setattr(learn, 'model', make_model()), lambda learn: learn.model.__setitem__(3, nn.Linear(8, 3))], ids=['model', 'head'])
+def test_a_model_that_was_replaced_before_fit(replace):
+    watch = Watch()
+    learn = make_learner(hooks=[watch], optim=torch.optim.SGD)
+    replace(learn)
+    refused(ValueError, lambda: learn.fit(1), r'\d of the 4', 'not parameters of the model', 'made again')
+    assert watch.seen == []
+    learn = make_learner(learn.model, optim=torch.optim.SGD)
+    assert_trains(learn)
+
+
+# Hooks
+
+def test_unknown_events():
+    "At class creation"
+    def make(name): return lambda: type('Mine', (Hook,), {name: lambda self, learn: None})
+    for wrong, near in dict(after_stp='after_step', before_batch='before_', do_opt='do_opt_step', after_los='after_loss').items():
+        refused(TypeError, make(wrong), 'Mine', f'`{wrong}`', near, *EVENTS)
+        refused(TypeError, lambda: LambdaHook(**{wrong: print}), 'LambdaHook', f'`{wrong}`', near)
+    refused(TypeError, lambda: LambdaHook(epoch=print), '`epoch`', 'no event')
+    refused(TypeError, lambda: LambdaHook(after_step=3), 'after_step=3', 'function')
+    assert make('after_step')() and make('helper')()
+
+def hook(name, **attrs): return type(name, (Hook,), attrs)()
+
+@pytest.mark.parametrize('add', [lambda learn, h: learn.add_hook(h), lambda learn, h: learn.fit(1, hooks=[h])], ids=['add_hook', 'fit'])
+def test_hooks_that_cannot_be_added(add):
+    "The ones that are there stay as they were"
+    learn = make_learner(hooks=[hook('Egg', runs_after='Chicken'), hook('Once', unique=True)])
+    egg, before = learn.get_hook('Egg'), list(learn.hooks)
+    refused(HookOrderError, lambda: add(learn, hook('Chicken', runs_after='Egg')), 'Egg', 'Chicken', 'Take back')
+    refused(ValueError, lambda: add(learn, hook('Once', unique=True)), 'Once', 'already', 'remove_hook')
+    refused(ValueError, lambda: add(learn, egg), 'Egg', 'already', 'remove_hook')
+    refused(TypeError, lambda: add(learn, Hook), 'Hook', 'pass an instance')
+    refused(TypeError, lambda: add(learn, print), 'print', 'LambdaHook')
+    assert learn.hooks == before
+    assert_trains(learn)
+
+def test_hooks_that_cannot_be_together():
+    "At construction"
+    refused(HookOrderError, lambda: make_learner(hooks=[hook('A', runs_after='C'), hook('B', runs_after='A'), hook('C', runs_after='B')]), 'A', 'B', 'C')
+    refused(HookOrderError, lambda: make_learner(hooks=[hook('A', runs_after='A'), hook('A', runs_after='A')]), 'A after A')
+    refused(ValueError, lambda: make_learner(hooks=[hook('Once', unique=True), hook('Once', unique=True)]), 'Once', 'already')
+    once = hook('Once')
+    refused(ValueError, lambda: make_learner(hooks=[once, once]), 'Once', 'already')
+
+def test_a_hook_that_is_not_there():
+    refused(KeyError, lambda: make_learner(hooks=[hook('Mine')]).get_hook('Yours'), 'Yours', 'Mine')
+    refused(KeyError, lambda: make_learner().remove_hook(Hook), 'Hook', 'none')
+
+def test_a_step_that_a_hook_forgot_to_return():
+    "The optimizer stepped, and nobody would count it"
+    learn = make_learner(hooks=[hook('Forgets', do_opt_step=lambda self, learn, nxt: nxt() and None)])
+    refused(TypeError, lambda: learn.fit(1), 'do_opt_step', 'nxt')
+    learn.remove_hook('Forgets')
+    assert_trains(learn)
+
+def test_a_temporary_hook_that_removes_itself():
+    class Once(Hook):
+        def after_step(self, learn): learn.remove_hook(self)
+    learn = make_learner()
+    learn.fit(1, hooks=[Once()])
+    assert learn.hooks == []
+    with learn.added_hooks(Once()): learn.fit(1)
+    assert_trains(learn)
+
+
+# What is asked of fit
+
+def test_fit_arguments():
+    watch = Watch()
+    learn = make_learner(valid_dl=batches(), hooks=[watch])
+    for n in 0, -1:
+        refused(ValueError, lambda: learn.fit(n), f'n_epochs is {n}', '1 or more')
+        refused(ValueError, lambda: learn.fit(max_steps=n), f'max_steps is {n}', '1 or more')
+        refused(ValueError, lambda: learn.fit(1, valid_every=n), f'valid_every is {n}', '1 or more')
+    for wrong in 1.5, '3':
+        refused(TypeError, lambda: learn.fit(wrong), f'n_epochs is {wrong!r}', 'whole number')
+        refused(TypeError, lambda: learn.fit(max_steps=wrong), f'max_steps is {wrong!r}', 'whole number')
+    refused(ValueError, lambda: learn.fit(), 'n_epochs or max_steps')
+    refused(ValueError, lambda: learn.fit(1, max_steps=1), 'n_epochs or max_steps')
+    refused(ValueError, lambda: learn.fit(1, on_interrupt='ignore'), "'ignore'", "'raise' or 'return'")
+    assert watch.seen == [] and learn.state.samples_seen == 0
+    assert_trains(learn)
+
+def test_fit_inside_of_fit():
+    learn = make_learner(hooks=[hook('Again', after_step=lambda self, learn: learn.fit(1))])
+    refused(RuntimeError, lambda: learn.fit(1), 'in a fit already')
+    learn.remove_hook('Again')
+    assert_trains(learn)
+
+def test_requests():
+    refused(ValueError, lambda: make_learner().request('halt'), "'halt'", "'stop'")
+
+
+# Metrics
+
+class Oops(Exception): pass
+
+class Raises:
+    def __init__(self, where): self.where = where
+    def at(self, where):
+        if where == self.where: raise Oops(where)
+    def reset(self): pass
+    def update(self, pred, targ): self.at('update')
+    def compute(self):
+        self.at('compute')
+        return 0.
+
+def test_metrics_that_raise():
+    def bad(pred, targ): raise Oops('function')
+    for metric in bad, Raises('update'), Raises('compute'):
+        watch = Watch()
+        learn = make_learner(metrics=[metric], hooks=[watch])
+        e = refused(Oops, lambda: learn.fit(1))
+        assert f'metric `{getattr(metric, "__name__", "Raises")}`' in e.__notes__[0] and 'epoch 0' in e.__notes__[-1]
+        assert str(e) == 'compute' or watch.seen.count('before_step') == 1
+        learn.metrics = [accuracy]
+        assert_trains(learn)
+
+def test_keys_that_are_missing():
+    for metric in Metric(accuracy, pred='logits'), Metric(Raises(None), pred='logits'):
+        watch = Watch()
+        learn = make_learner(metrics=[metric], hooks=[watch])
+        refused(KeyError, lambda: learn.fit(1), metric.name, 'logits', 'loss', 'pred', 'targ')
+        assert watch.seen.count('before_step') == 1
+        learn.metrics = []
+        assert_trains(learn)
+
+def test_what_is_no_metric():
+    "At construction, and at the start of fit where it was set later"
+    learn = make_learner()
+    for wrong, error, *words in (([3], TypeError, 'int', 'function'), ([Raises], TypeError, 'Raises', 'pass an instance'),
+                                 ([accuracy, accuracy], ValueError, '`accuracy`', 'name=')):
+        refused(error, lambda: make_learner(metrics=wrong), *words)
+        learn.metrics = wrong
+        refused(error, lambda: learn.fit(1), *words)
+        assert learn.state.samples_seen == 0
+    learn.metrics = [accuracy]
+    assert_trains(learn)
+
+def test_two_collections_with_the_same_column():
+    "One would overwrite the other, or the loss"
+    from torchmetrics import MetricCollection
+    from torchmetrics.classification import MulticlassAccuracy
+    for names in ('loss',), ('acc', 'acc'):
+        metrics = [Metric(MetricCollection({name: MulticlassAccuracy(3)}), name=f'c{i}') for i, name in enumerate(names)]
+        with pytest.raises(ValueError, match=names[0]): make_learner(metrics=metrics).fit(1)

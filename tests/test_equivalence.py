@@ -1,0 +1,404 @@
+"`fit` computes what the plain loop computes, bit for bit, on each of the four roads"
+from copy import deepcopy
+from dataclasses import dataclass
+
+import pytest, torch, torch.nn.functional as F
+from torch import nn
+
+from common import batches, make_learner, make_model, record, same, shuffled, weights
+from trainer_nb.history import accuracy
+from trainer_nb.hooks import Hook, LambdaHook
+from trainer_nb.learner import Learner
+
+OPTIMS = {'sgd': lambda params: torch.optim.SGD(params, lr=.1, momentum=.9), 'adamw': lambda params: torch.optim.AdamW(params, lr=.01)}
+optims = pytest.mark.parametrize('optim', OPTIMS.values(), ids=OPTIMS)
+
+
+class Plain:
+    "The loop that everybody has written; the methods are what a hook or a step may do otherwise"
+    def __init__(self, optim, model=None):
+        self.model = make_model() if model is None else model
+        self.opt, self.losses, self.valid_losses, self.i = optim(self.model.parameters()), [], [], 0
+    def loss(self, xb, yb): return F.cross_entropy(self.model(xb), yb)
+    def after_backward(self): pass
+    def step(self): self.opt.step()
+    def zero_grad(self): self.opt.zero_grad()
+
+    def fit(self, n_epochs, train_dl, valid_dl=(), max_steps=None):
+        for _ in range(n_epochs):
+            self.model.train()
+            for xb, yb in train_dl:
+                loss = self.loss(xb, yb)
+                loss.backward()
+                self.after_backward()
+                self.step()
+                self.zero_grad()
+                self.losses.append(loss.item())
+                self.i += 1
+                if self.i == max_steps: break
+            self.validate(valid_dl)
+            if self.i == max_steps: break
+        return self
+
+    def validate(self, valid_dl):
+        self.model.eval()
+        with torch.no_grad(): sums = [(len(yb)*self.loss(xb, yb).double(), len(yb)) for xb, yb in valid_dl]
+        if sums: self.valid_losses.append((sum(s for s, _ in sums)/sum(n for _, n in sums)).item())
+
+
+def plain_run(cls, optim):
+    torch.manual_seed(0)
+    return cls(optim).fit(3, shuffled(), shuffled(seed=2, bs=7))
+
+def learner_run(optim, n_epochs=3, **kwargs):
+    torch.manual_seed(0)
+    learn = make_learner(valid_dl=shuffled(seed=2, bs=7), optim=optim, **kwargs)
+    learn.fit(n_epochs)
+    return learn
+
+def assert_equal(learn, plain):
+    assert learn.history.steps['train_loss'] == plain.losses
+    assert learn.history.epochs['valid_loss'] == pytest.approx(plain.valid_losses, rel=1e-12)
+    assert same(weights(learn.model), weights(plain.model))
+
+
+# Road 1: model + loss function
+
+@optims
+def test_model_and_loss(optim): assert_equal(learner_run(optim), plain_run(Plain, optim))
+
+@optims
+def test_metrics_and_display_change_nothing(optim, capsys):
+    assert_equal(learner_run(optim, metrics=[accuracy], display=True), plain_run(Plain, optim))
+
+def test_train_loss_of_an_epoch_is_weighted_by_samples():
+    learn = learner_run(OPTIMS['sgd'], n_epochs=1)
+    losses, sizes = learn.history.steps['train_loss'], [5, 5, 5, 5, 4]
+    assert learn.history.epochs['train_loss'][0] == pytest.approx(sum(l*n for l, n in zip(losses, sizes))/24, rel=1e-12)
+
+class Output(dict):
+    "A mapping whose entries are attributes too, as Hugging Face's outputs"
+    __getattr__ = dict.__getitem__
+
+@dataclass
+class DataOutput:
+    loss: torch.Tensor
+    logits: torch.Tensor
+
+class OwnLoss(nn.Module):
+    "A model that gets its batch by name and returns its own loss"
+    def __init__(self, output):
+        super().__init__()
+        self.body, self.output = make_model(), output
+    def forward(self, inputs, labels=None):
+        logits = self.body(inputs)
+        return self.output(loss=F.cross_entropy(logits, labels), logits=logits)
+
+@pytest.mark.parametrize('output', [Output, DataOutput])
+def test_mapping_batches_and_a_model_with_its_own_loss(output):
+    def named(bs): return [{'inputs': xb, 'labels': yb} for xb, yb in batches(bs=bs)]
+    torch.manual_seed(0)
+    learn = Learner(OwnLoss(output), named(5), named(7), optim=OPTIMS['adamw'], display=False)
+    learn.fit(2)
+    torch.manual_seed(0)
+    plain = Plain(OPTIMS['adamw']).fit(2, batches(bs=5), batches(bs=7))
+    assert_equal(learn, plain)
+
+def test_mapping_batches_with_a_loss_fn():
+    class Named(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body = make_model()
+        def forward(self, inputs): return self.body(inputs)
+    torch.manual_seed(0)
+    learn = make_learner(Named(), [{'inputs': x, 'labels': y} for x, y in batches()], batches(), optim=OPTIMS['sgd'])
+    learn.fit(2)
+    torch.manual_seed(0)
+    assert_equal(learn, Plain(OPTIMS['sgd']).fit(2, batches(), batches()))
+
+
+# Road 2: a step of the user's
+
+def own_step(batch, learn):
+    xb, yb = batch
+    pred = learn.model(xb)
+    return {'loss': F.cross_entropy(pred, yb) + .01*pred.square().mean(), 'pred': pred, 'targ': yb}
+
+class OwnStep(Plain):
+    def loss(self, xb, yb):
+        pred = self.model(xb)
+        return F.cross_entropy(pred, yb) + .01*pred.square().mean()
+
+class OwnLearner(Learner):
+    def train_step(self, batch): return own_step(batch, self)
+
+@optims
+def test_step_function(optim): assert_equal(learner_run(optim, train_step=own_step), plain_run(OwnStep, optim))
+
+@optims
+def test_step_method_of_a_subclass(optim): assert_equal(learner_run(optim, cls=OwnLearner), plain_run(OwnStep, optim))
+
+def test_eval_step_of_its_own():
+    learn = learner_run(OPTIMS['sgd'], train_step=own_step, eval_step=lambda batch, learn: {'loss': F.cross_entropy(learn.model(batch[0]), batch[1])})
+    class TwoSteps(OwnStep):
+        def validate(self, valid_dl):
+            self.loss = lambda xb, yb: F.cross_entropy(self.model(xb), yb)
+            super().validate(valid_dl)
+            del self.loss
+    assert_equal(learn, plain_run(TwoSteps, OPTIMS['sgd']))
+
+
+# Road 4: hooks
+
+class Clip(Hook):
+    def after_backward(self, learn): nn.utils.clip_grad_norm_(learn.model.parameters(), .1)
+class PlainClip(Plain):
+    def after_backward(self): nn.utils.clip_grad_norm_(self.model.parameters(), .1)
+
+class GradNoise(Hook):
+    def after_backward(self, learn):
+        for p in learn.model.parameters(): p.grad += .1*torch.randn_like(p.grad)
+class PlainGradNoise(Plain):
+    def after_backward(self):
+        for p in self.model.parameters(): p.grad += .1*torch.randn_like(p.grad)
+
+class InputNoise(Hook):
+    def before_step(self, learn):
+        xb, yb = learn.batch
+        learn.batch = xb + torch.randn_like(xb), yb
+class PlainInputNoise(Plain):
+    def loss(self, xb, yb): return F.cross_entropy(self.model(xb + torch.randn_like(xb)), yb)
+
+class Temperature(Hook):
+    def after_pred(self, learn): learn.pred = learn.pred/2
+class PlainTemperature(Plain):
+    def loss(self, xb, yb): return F.cross_entropy(self.model(xb)/2, yb)
+
+class Decay(Hook):
+    def after_loss(self, learn): learn.loss = learn.loss + .1*learn.model[0].weight.square().sum()
+class PlainDecay(Plain):
+    def loss(self, xb, yb): return super().loss(xb, yb) + .1*self.model[0].weight.square().sum()
+
+class SkipThird(Hook):
+    def __init__(self): self.i = 0
+    def do_opt_step(self, learn, nxt):
+        self.i += 1
+        return nxt() if self.i % 3 else False
+class PlainSkipThird(Plain):
+    def step(self):
+        if (self.i + 1) % 3: self.opt.step()
+
+class Accumulate(Hook):
+    "Steps with the sum of two batches' gradients"
+    def __init__(self): self.i = 0
+    def do_opt_step(self, learn, nxt):
+        self.i += 1
+        return nxt() if self.i % 2 == 0 else False
+    def do_zero_grad(self, learn, nxt): return nxt() if learn.stepped else None
+class PlainAccumulate(Plain):
+    def step(self):
+        if self.i % 2: self.opt.step()
+    def zero_grad(self):
+        if self.i % 2: self.opt.zero_grad()
+
+PAIRS = {h.__name__: (h, p) for h, p in [(Clip, PlainClip), (GradNoise, PlainGradNoise), (InputNoise, PlainInputNoise),
+    (Temperature, PlainTemperature), (Decay, PlainDecay), (SkipThird, PlainSkipThird), (Accumulate, PlainAccumulate)]}
+
+@optims
+@pytest.mark.parametrize('hook, plain', PAIRS.values(), ids=PAIRS)
+def test_hook(optim, hook, plain): assert_equal(learner_run(optim, hooks=[hook()]), plain_run(plain, optim))
+
+def test_optimizer_steps_are_the_real_ones():
+    assert learner_run(OPTIMS['sgd'], hooks=[SkipThird()]).state.optimizer_step == 10       # of 15 batches
+
+def test_overridden_steps():
+    class Scaled(Learner):
+        def do_backward(self): (2*self.loss).backward()
+    class PlainScaled(Plain):
+        def after_backward(self):
+            for p in self.model.parameters(): p.grad *= 2
+    assert_equal(learner_run(OPTIMS['sgd'], cls=Scaled), plain_run(PlainScaled, OPTIMS['sgd']))
+
+
+# Road 3: several optimizers
+
+class GAN(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.g, self.d = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 4)), make_model()
+
+def gan_losses(gan, real):
+    "d's loss, and a function that makes g's later, with the d of that moment"
+    fake = gan.g(torch.randn(len(real), 2))
+    d_loss = F.softplus(-gan.d(real)).mean() + F.softplus(gan.d(fake.detach())).mean()
+    return d_loss, lambda: F.softplus(-gan.d(fake)).mean()
+
+def gan_optims(gan): return {'d': torch.optim.AdamW(gan.d.parameters(), lr=.01), 'g': torch.optim.SGD(gan.g.parameters(), lr=.1, momentum=.9)}
+
+def plain_gan(n_critic, n_epochs=3):
+    torch.manual_seed(0)
+    gan, losses, i = GAN(), {'d': [], 'g': []}, 0
+    opts = gan_optims(gan)
+    for _ in range(n_epochs):
+        for real, _ in shuffled():
+            d_loss, g_loss = gan_losses(gan, real)
+            opts['d'].zero_grad()               # of what g's loss left here
+            d_loss.backward()
+            opts['d'].step()
+            losses['d'].append(d_loss.item())
+            if i % n_critic == 0:
+                loss = g_loss()
+                opts['g'].zero_grad()
+                loss.backward()
+                opts['g'].step()
+                losses['g'].append(loss.item())
+            i += 1
+    return gan, losses
+
+def gan_step(n_critic=1):
+    def step(batch, learn):
+        d_loss, g_loss = gan_losses(learn.model, batch[0])
+        yield 'd', d_loss
+        if learn.history.n_steps % n_critic == 0: yield 'g', g_loss()
+        return {'pred': batch[0]}
+    return step
+
+@pytest.mark.parametrize('n_critic', [1, 3])
+def test_gan(n_critic):
+    plain, losses = plain_gan(n_critic)
+    torch.manual_seed(0)
+    gan = GAN()
+    learn = make_learner(gan, train_step=gan_step(n_critic), optim=gan_optims(gan))
+    for n in 1, 2: learn.fit(n)
+    steps = learn.history.steps
+    assert steps['train_loss_d'] == losses['d']
+    assert [l for l in steps['train_loss_g'] if l == l] == losses['g']
+    assert [i for i, l in enumerate(steps['train_loss_g']) if l == l] == list(range(0, 15, n_critic))
+    assert same(weights(gan), weights(plain))
+    assert learn.state.optimizer_step == 15
+
+def test_a_loss_leaves_no_gradient_on_the_other_optimizers_parameters():
+    gan, seen = GAN(), []
+    def watch(learn):       # d's yield, g's, d's, ...
+        own, other = (gan.g, gan.d) if len(seen) % 2 else (gan.d, gan.g)
+        seen.append((all(p.grad is not None for p in own.parameters()), all(p.grad is None for p in other.parameters())))
+    learn = make_learner(gan, train_step=gan_step(), optim=gan_optims(gan), hooks=[LambdaHook(after_backward=watch)])
+    learn.fit(1)
+    assert seen == [(True, True)]*10
+
+def test_validation_of_a_generator_step_records_and_changes_nothing():
+    gan = GAN()
+    learn = make_learner(gan, valid_dl=[(batches()[0][0], None)]*3, train_step=gan_step(), optim=gan_optims(gan))
+    before = weights(gan)
+    values = learn.validate()
+    assert set(values) == {'valid_loss_d', 'valid_loss_g'} and same(weights(gan), before)
+    assert all(p.grad is None for p in gan.parameters())
+    assert values['valid_loss_d'] != values['valid_loss_g']
+
+
+# What is shared, and what comes again
+
+class Shared:
+    "One step, one loss, one set of metrics"
+    def __init__(self):
+        from torchmetrics.classification import MulticlassAccuracy
+        self.loss_fn, self.metrics = nn.CrossEntropyLoss(label_smoothing=.1), [accuracy, MulticlassAccuracy(3)]
+    def step(self, batch, learn):
+        pred = learn.model(batch[0])
+        return {'loss': self.loss_fn(pred, batch[1]), 'pred': pred, 'targ': batch[1]}
+    def learner(self, which):
+        torch.manual_seed(which)
+        return make_learner(train_dl=shuffled(seed=which), valid_dl=shuffled(seed=which, bs=7), train_step=self.step,
+                            metrics=self.metrics, optim=list(OPTIMS.values())[which])
+
+def fit_seeded(learn, seed):
+    torch.manual_seed(seed)
+    learn.fit(1)
+
+def test_two_learners_with_one_step_leak_nothing():
+    def result(learn): return record(learn), [w.tolist() for w in weights(learn.model)]
+    alone = []
+    for which in 0, 1:
+        learn = Shared().learner(which)
+        for seed in 10, 20: fit_seeded(learn, seed + which)
+        alone.append(result(learn))
+    for order in (0, 1), (1, 0):
+        shared = Shared()
+        learns = {which: shared.learner(which) for which in order}
+        for seed in 10, 20:
+            for which in order[::-1]: fit_seeded(learns[which], seed + which)
+        assert [result(learns[which]) for which in (0, 1)] == alone
+
+def test_fit_and_fit_are_one_longer_fit():
+    torch.manual_seed(0)
+    learn = make_learner(valid_dl=shuffled(bs=7), metrics=[accuracy])
+    learn.fit(1)
+    learn.fit(2)
+    torch.manual_seed(0)
+    whole = make_learner(valid_dl=shuffled(bs=7), metrics=[accuracy])
+    whole.fit(3)
+    assert record(learn) == record(whole) and same(weights(learn.model), weights(whole.model))
+    assert learn.history.epochs['epoch'] == [0, 1, 2] and learn.state == whole.state
+
+def test_the_cell_run_three_times():
+    def cell(): return record(learner_run(OPTIMS['adamw'], hooks=[Accumulate(), Clip()], metrics=[accuracy]))
+    first = cell()
+    assert cell() == first and cell() == first
+
+def test_seed_of_the_learner():
+    torch.manual_seed(0)
+    learn = make_learner(seed=5, optim=OPTIMS['sgd'])
+    torch.rand(3)       # whatever happens between construction and fit
+    learn.fit(1)
+    torch.manual_seed(0)
+    plain = Plain(OPTIMS['sgd'])
+    torch.manual_seed(5)
+    plain.fit(1, shuffled())
+    assert learn.history.steps['train_loss'] == plain.losses
+
+@pytest.mark.parametrize('hook', [Accumulate, Decay, Temperature, InputNoise])
+def test_a_fit_after_a_hook_was_removed(hook):
+    torch.manual_seed(0)
+    learn = make_learner(optim=OPTIMS['sgd'], valid_dl=shuffled(bs=7))
+    with learn.added_hooks(hook()): learn.fit(1)
+    model = make_model()
+    model.load_state_dict(learn.model.state_dict())
+    fresh = make_learner(model, optim=OPTIMS['sgd'], valid_dl=shuffled(bs=7))
+    fresh.opt.load_state_dict(deepcopy(learn.opt.state_dict()))       # the momentum would be shared
+    for o in learn, fresh: fit_seeded(o, 7)
+    assert learn.history.steps['train_loss'][-5:] == fresh.history.steps['train_loss']
+    assert learn.history.epochs['valid_loss'][-1:] == fresh.history.epochs['valid_loss']
+    assert same(weights(learn.model), weights(fresh.model))
+
+@pytest.mark.parametrize('max_steps', [1, 5, 7, 12])
+def test_max_steps(max_steps):
+    torch.manual_seed(0)
+    learn = make_learner(optim=OPTIMS['adamw'], valid_dl=shuffled(seed=2, bs=7))
+    learn.fit(max_steps=max_steps)
+    torch.manual_seed(0)
+    plain = Plain(OPTIMS['adamw']).fit(100, shuffled(), shuffled(seed=2, bs=7), max_steps=max_steps)
+    assert_equal(learn, plain)
+    assert learn.state.optimizer_step == max_steps == len(plain.losses)
+
+def test_max_steps_of_an_endless_generator():
+    def endless():
+        while True: yield from batches()
+    torch.manual_seed(0)
+    learn = make_learner(train_dl=endless(), optim=OPTIMS['sgd'])
+    for n in 3, 9: learn.fit(max_steps=n)
+    torch.manual_seed(0)
+    assert learn.history.steps['train_loss'] == Plain(OPTIMS['sgd']).fit(3, batches(), max_steps=12).losses
+
+@pytest.mark.parametrize('valid_every', [1, 2, 7])
+def test_valid_every_changes_no_training_number(valid_every):
+    def run(**kwargs):
+        torch.manual_seed(0)
+        learn = make_learner(valid_dl=batches(seed=2), metrics=[accuracy])
+        learn.fit(3, **kwargs)
+        return learn
+    learn, plain = run(valid_every=valid_every), run()
+    assert record(learn)['epochs'] == record(plain)['epochs'] and learn.history.steps == plain.history.steps
+    assert same(weights(learn.model), weights(plain.model))
+    assert learn.history.valids['step'] == sorted({*range(valid_every, 16, valid_every), 5, 10, 15})
+    at_ends = [v for v, s in zip(learn.history.valids['valid_loss'], learn.history.valids['step']) if s % 5 == 0]
+    assert at_ends == plain.history.valids['valid_loss']

@@ -1,0 +1,262 @@
+"Epoch values are those of the whole data set, however it is cut into batches"
+import math, warnings
+
+import pytest, torch, torch.nn.functional as F
+from sklearn.metrics import f1_score
+from torch import nn
+from torch.utils.data import DataLoader, IterableDataset
+from torchmetrics import MetricCollection
+from torchmetrics.classification import MulticlassAccuracy, MulticlassF1Score
+
+from common import make_learner
+from trainer_nb.history import Metric, accuracy
+
+N = 150     # two batches of 64 and a ragged one of 22; 22 of 7, the last one of 3
+sizes = pytest.mark.parametrize('bs', [1, 7, 64, N])
+
+
+def still(params): return torch.optim.SGD(params, lr=1e-30)     # weights that do not move, so that one forward says all
+
+def data(n=N):
+    g = torch.Generator().manual_seed(5)
+    return torch.randn(n, 4, generator=g), torch.randint(0, 3, (n,), generator=g)
+
+def cut(bs, *tensors): return list(zip(*(t.split(bs) for t in tensors)))
+
+def fitted(bs, metrics, model=None, make_dl=cut, tensors=None, **kwargs):
+    "The model, and the only epoch's values"
+    x, y = tensors or data()
+    model = nn.Linear(4, 3) if model is None else model
+    learn = make_learner(model, make_dl(bs, x, y), make_dl(bs, x, y), optim=still, metrics=metrics, **kwargs)
+    learn.fit(1)
+    return model, {k: v[0] for k, v in learn.history.epochs.items()}
+
+def assert_both(values, name, expected, tol=1e-6):
+    for phase in 'train', 'valid': assert values[f'{phase}_{name}'] == pytest.approx(expected, abs=tol), f'{phase}_{name}'
+
+def logits(model, x=None):
+    "In double precision"
+    with torch.no_grad(): return (data()[0] if x is None else x).double() @ model.weight.double().T + model.bias.double()
+
+
+# Functions and objects
+
+def margin(pred, targ): return (pred.gather(1, targ[:, None])[:, 0] - pred.mean(1)).mean()
+
+@sizes
+def test_functions(bs):
+    model, values = fitted(bs, [accuracy, margin, Metric(lambda pred, targ: pred.square().mean().item(), name='square')])
+    z, y = logits(model), data()[1]
+    assert_both(values, 'loss', F.cross_entropy(z, y).item())
+    assert_both(values, 'accuracy', (z.argmax(1) == y).double().mean().item())
+    assert_both(values, 'margin', margin(z, y).item())
+    assert_both(values, 'square', z.square().mean().item())
+
+@sizes
+def test_torchmetrics(bs):
+    metrics = [MulticlassAccuracy(3, average='micro'), MulticlassF1Score(3, average='macro'),
+               MetricCollection({'weighted': MulticlassF1Score(3, average='weighted'), 'top2': MulticlassAccuracy(3, top_k=2, average='micro')},
+                                compute_groups=False)]      # torchmetrics would take the two for one, if they agree on the first batch
+    model, values = fitted(bs, metrics)
+    z, y = logits(model), data()[1]
+    hits = (z.topk(2).indices == y[:, None]).any(1)
+    assert_both(values, 'MulticlassAccuracy', (z.argmax(1) == y).double().mean().item())
+    assert_both(values, 'MulticlassF1Score', f1_score(y, z.argmax(1), average='macro'))
+    assert_both(values, 'weighted', f1_score(y, z.argmax(1), average='weighted'))
+    assert_both(values, 'top2', hits.double().mean().item())
+
+class Median:
+    "An object without a base class; what it computes is no mean of anything"
+    def reset(self): self.seen = []
+    def update(self, pred, targ): self.seen.append(pred[:, 0])
+    def compute(self): return torch.cat(self.seen).median()
+
+@sizes
+def test_any_object(bs):
+    model, values = fitted(bs, [Median()])
+    assert_both(values, 'Median', logits(model)[:, 0].median().item())
+
+@sizes
+def test_keys_of_the_result(bs):
+    def step(batch, learn):
+        z = learn.model(batch[0])
+        return {'loss': F.cross_entropy(z, batch[1]), 'logits': z, 'labels': batch[1]}
+    model, values = fitted(bs, [Metric(accuracy, pred='logits', targ='labels'), Metric(MulticlassF1Score(3), name='f1', pred='logits', targ='labels')], train_step=step)
+    z, y = logits(model), data()[1]
+    assert_both(values, 'accuracy', (z.argmax(1) == y).double().mean().item())
+    assert_both(values, 'f1', f1_score(y, z.argmax(1), average='macro'))
+
+@sizes
+def test_a_function_sees_each_sample_once_with_its_target(bs):
+    seen = []
+    def f(pred, targ):
+        seen.append((pred.detach().clone(), targ.clone()))
+        return 0.
+    learn = make_learner(nn.Linear(4, 3), cut(bs, *data()), optim=still, metrics=[f])
+    learn.fit(1)
+    z, y = (torch.cat(o) for o in zip(*seen))
+    assert torch.equal(y, data()[1]) and torch.allclose(z.double(), logits(learn.model), atol=1e-6)
+
+@sizes
+def test_targets_of_another_length(bs):
+    "Several predictions for each target, say; and long outputs"
+    def f(pred, targ): return pred.mean() + targ.double().mean()
+    def step(batch, learn):
+        z = learn.model(batch[0])
+        return {'loss': z.mean(), 'pred': z.repeat(1, 100).reshape(-1, 10), 'targ': batch[1]}
+    model, values = fitted(bs, [f], train_step=step)
+    assert_both(values, 'f', logits(model).mean().item() + data()[1].double().mean().item())
+
+
+# Weights
+
+def tokens():
+    "Sequences (N, 6) of class ids, each with its own number of tokens that count; the others are -1"
+    g = torch.Generator().manual_seed(6)
+    x, y = torch.randn(N, 6, 4, generator=g), torch.randint(0, 3, (N, 6), generator=g)
+    return x, y.masked_fill(torch.arange(6) >= torch.randint(1, 7, (N, 1), generator=g), -1)
+
+def token_accuracy(pred, targ): return (pred.argmax(-1) == targ)[targ >= 0].double().mean()
+
+def token_step(as_tensor):
+    def step(batch, learn):
+        z, y = learn.model(batch[0]), batch[1]
+        n = (y >= 0).sum()
+        return {'loss': F.cross_entropy(z.flatten(0, 1), y.flatten(), ignore_index=-1), 'pred': z, 'targ': y, 'n': n if as_tensor else n.item()}
+    return step
+
+@sizes
+@pytest.mark.parametrize('as_tensor', [True, False])
+def test_weights_of_tokens(bs, as_tensor):
+    x, y = tokens()
+    model, values = fitted(bs, [token_accuracy], tensors=(x, y), train_step=token_step(as_tensor))
+    z = logits(model, x)
+    assert_both(values, 'loss', F.cross_entropy(z.flatten(0, 1), y.flatten(), ignore_index=-1).item())
+    assert_both(values, 'token_accuracy', (z.argmax(-1) == y)[y >= 0].double().mean().item())
+
+def test_validation_without_a_loss():
+    "In some batches, or in all of them"
+    def eval_step(batch, learn):
+        z = learn.model(batch[0])
+        return {'pred': z, 'targ': batch[1], **({'loss': F.cross_entropy(z, batch[1])} if len(batch[0]) in with_loss else {})}
+    for with_loss in (22,), (64,), ():
+        model, values = fitted(64, [accuracy], eval_step=eval_step)
+        z, y = logits(model), data()[1]
+        assert values['valid_accuracy'] == pytest.approx((z.argmax(1) == y).double().mean().item(), abs=1e-6)
+        part = {(22,): slice(128, None), (64,): slice(0, 128)}.get(with_loss)
+        if part: assert values['valid_loss'] == pytest.approx(F.cross_entropy(z[part], y[part]).item(), abs=1e-6)
+        else: assert 'valid_loss' not in values
+
+
+# Tensors that change after the step
+
+class Returns(nn.Module):
+    "A model that returns a tensor which changes later"
+    def __init__(self, kind):
+        super().__init__()
+        self.weight, self.kind = nn.Parameter(torch.ones(4)), kind
+        self.register_buffer('buffer', torch.zeros(64, 4))
+    def forward(self, x):
+        with torch.no_grad(): (self.weight.data if 'param' in self.kind else self.buffer).copy_(x[0])
+        if self.kind == 'param': return self.weight
+        if self.kind == 'view of a param': return self.weight.view(2, 2)
+        if self.kind == 'slice of a param': return self.weight[:2]
+        if self.training: return x*self.weight
+        with torch.no_grad(): self.buffer[:len(x)] = x      # as a CUDA graph does with its static output
+        return self.buffer if len(x) == 64 else self.buffer[:len(x)]
+
+@pytest.mark.parametrize('kind', ['param', 'view of a param', 'slice of a param'])
+def test_predictions_that_are_parameters(kind):
+    "Each batch has its own value, and the next batch overwrites it"
+    x = torch.arange(1., 41).reshape(10, 4)
+    model = Returns(kind)
+    learn = make_learner(model, cut(1, x, x), cut(1, x, x), loss_fn=lambda p, t: p.sum(), optim=still, metrics=[Metric(lambda p, t: p.double().mean(), name='mean')])
+    learn.fit(1)
+    expected = (x[:, :2] if 'slice' in kind else x).double().mean().item()
+    assert_both({k: v[0] for k, v in learn.history.epochs.items()}, 'mean', expected)
+
+@pytest.mark.parametrize('bs', [64, 10])
+def test_predictions_in_a_buffer(bs):
+    x = torch.randn(320, 4)
+    learn = make_learner(Returns('buffer'), cut(bs, x, x), cut(bs, x, x), loss_fn=F.mse_loss, optim=still, metrics=[Metric(lambda p, t: (p*t).double().mean(), name='f')])
+    learn.fit(1)
+    assert learn.history.epochs['valid_f'] == pytest.approx([x.double().square().mean().item()], abs=1e-6)
+
+class Reusing:
+    "A loader that has one pair of tensors, and fills it anew for each batch"
+    def __init__(self, bs, x, y): self.bs, self.x, self.y = bs, x, y
+    def __iter__(self):
+        bx, by = torch.empty(self.bs, 4), torch.empty(self.bs, dtype=torch.long)
+        for x, y in cut(self.bs, self.x, self.y):
+            bx[:len(x)], by[:len(y)] = x, y
+            yield bx[:len(x)], by[:len(y)]
+
+class AsDataset(IterableDataset):
+    def __init__(self, dl): self.dl = dl
+    def __iter__(self): return iter(self.dl)
+
+def in_dataloader(bs, x, y): return DataLoader(AsDataset(Reusing(bs, x, y)), batch_size=None)
+
+@sizes
+@pytest.mark.parametrize('make_dl', [Reusing, in_dataloader])
+def test_loaders_that_use_their_memory_again(bs, make_dl):
+    model, values = fitted(bs, [accuracy, margin, MulticlassF1Score(3)], make_dl=make_dl)
+    z, y = logits(model), data()[1]
+    assert_both(values, 'accuracy', (z.argmax(1) == y).double().mean().item())
+    assert_both(values, 'margin', margin(z, y).item())
+    assert_both(values, 'MulticlassF1Score', f1_score(y, z.argmax(1), average='macro'))
+
+
+# State
+
+def test_state_of_metric_objects_never_leaks():
+    class Count:
+        def __init__(self): self.n = 1000       # whatever it was before, and is not touched
+        def reset(self): self.n = 0
+        def update(self, pred, targ): self.n += len(targ)
+        def compute(self): return float(self.n)
+    metric, (x, y) = Count(), data()
+    learns = [make_learner(nn.Linear(4, 3), cut(7, x, y), cut(7, x[:n], y[:n]), metrics=[metric]) for n in (20, 50)]
+    for _ in range(2):
+        for learn in learns: learn.fit(2)
+    assert learns[1].validate()['valid_Count'] == 50 and learns[0].validate(cut(3, x[:5], y[:5]))['valid_Count'] == 5
+    for learn, n in zip(learns, (20, 50)):
+        assert learn.history.epochs['train_Count'] == [N]*4 and learn.history.epochs['valid_Count'] == [n]*4
+    assert metric.n == 1000
+
+def test_torchmetrics_of_a_validation_inside_an_epoch():
+    x, y = data()
+    metric = MulticlassAccuracy(3, average='micro')
+    learn = make_learner(nn.Linear(4, 3), cut(7, x, y), cut(7, x[:20], y[:20]), optim=still, metrics=[metric])
+    learn.fit(1, valid_every=5)
+    z = logits(learn.model)
+    hits = (z.argmax(1) == y).double()
+    assert learn.history.epochs['train_MulticlassAccuracy'] == pytest.approx([hits.mean().item()], abs=1e-6)
+    assert learn.history.valids['valid_MulticlassAccuracy'] == pytest.approx([hits[:20].mean().item()]*5, abs=1e-6)
+    assert not metric.update_called
+
+def test_nan_warns_once_and_shows():
+    def bad(pred, targ): return pred.mean()*math.nan
+    x, y = data()
+    learn = make_learner(nn.Linear(4, 3), cut(64, x, y), cut(64, x, y), metrics=[bad, accuracy])
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter('always')
+        for n in 1, 2: learn.fit(n)
+    texts = [str(w.message) for w in seen if 'nan' in str(w.message)]
+    assert sorted(t.split()[0] for t in texts) == ['train_bad', 'valid_bad'] and all('epoch 0' in t for t in texts)
+    assert all(math.isnan(v) for v in learn.history.epochs['train_bad']) and len(learn.history.epochs['valid_bad']) == 3
+    assert str(learn.history).count('nan') == 6 and not any(map(math.isnan, learn.history.epochs['train_accuracy']))
+
+def test_one_nan_batch_does_not_hide():
+    "A mean over samples, one of which is nan, is nan; the losses of the other steps are there"
+    x, y = data()
+    x[70] = math.nan
+    learn = make_learner(nn.Linear(4, 3), cut(7, *data()), cut(7, x, y), optim=still, metrics=[margin])
+    with pytest.warns(RuntimeWarning) as seen: learn.fit(1)
+    assert sorted(str(o.message).split()[0] for o in seen) == ['valid_loss', 'valid_margin']
+    assert math.isnan(learn.history.epochs['valid_margin'][0]) and not math.isnan(learn.history.epochs['train_margin'][0])
+
+@pytest.mark.parametrize('metrics', [accuracy, MulticlassAccuracy(3), Metric(accuracy), Median()], ids=['function', 'torchmetrics', 'Metric', 'object'])
+def test_a_single_metric_needs_no_list(metrics):
+    x, y = data(20)
+    assert len(make_learner(nn.Linear(4, 3), cut(7, x, y), metrics=metrics).fit(1).epochs) == 5     # epoch, loss, metric, lr, time

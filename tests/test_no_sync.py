@@ -1,0 +1,168 @@
+"""Between display ticks the loop never reads a tensor's value on the host
+
+Two nets: the methods that read values are counted, and so is each operation that torch itself marks as needing a value on the
+host (`nonzero`, an index by mask, `if tensor:` in C++, ...). A plain loop of the same steps gives what is allowed.
+"""
+import sys
+from collections import Counter
+from contextlib import contextmanager
+
+import pytest, torch, torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.data import DataLoader, TensorDataset
+
+from common import make_learner
+from trainer_nb.history import Metric, accuracy
+from trainer_nb.hooks import EVENTS, CancelStep, Hook, LambdaHook
+
+READS = ('item', 'tolist', 'numpy', 'cpu', '__float__', '__bool__', '__int__', '__index__', '__array__', '__contains__', '__format__')
+N_TRAIN, N_VALID, N_EPOCHS = 300, 200, 2        # 1,000 batches in all; more in a pass than the library packs together
+PER_EPOCH = 2       # `Tally.means`, one `tolist` for the training pass and one for the validation pass
+
+
+class HostOps(TorchDispatchMode):
+    "Counts operations whose result cannot be known without reading a value"
+    def __init__(self, count): super().__init__(); self.count = count
+    def __torch_dispatch__(self, f, types, args=(), kwargs=None):
+        if {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape} & set(f.tags): self.count(f.overloadpacket.__name__)
+        return f(*args, **(kwargs or {}))
+
+@contextmanager
+def counted():
+    "Counts of reads; those that the display does stand apart"
+    seen = Counter()
+    def count(name):
+        frame, where = sys._getframe(1), ''
+        while frame and not where:
+            if frame.f_code.co_filename.endswith('display.py') and 'trainer_nb' in frame.f_code.co_filename: where = 'display '
+            frame = frame.f_back
+        seen[where + name] += 1
+    def patched(name, f):
+        def g(self, *args, **kwargs):
+            count(name)
+            return f(self, *args, **kwargs)
+        return g
+    own = {name: vars(Tensor)[name] for name in READS if name in vars(Tensor)}
+    for name in READS: setattr(Tensor, name, patched(name, getattr(Tensor, name)))
+    try:
+        with HostOps(count): yield seen
+    finally:
+        for name in READS:
+            if name in own: setattr(Tensor, name, own[name])
+            else: delattr(Tensor, name)
+
+def data(n):
+    g = torch.Generator().manual_seed(0)
+    return torch.randn(2*n, 4, generator=g), torch.randint(0, 3, (2*n,), generator=g)
+
+def in_list(n): return list(zip(*(o.split(2) for o in data(n))))
+def in_loader(n): return DataLoader(TensorDataset(*data(n)), batch_size=2, shuffle=True)
+
+def raw(model, opt, make_dl, loss_of):
+    "The plain loop"
+    train_dl, valid_dl = make_dl(N_TRAIN), make_dl(N_VALID)
+    with counted() as seen:
+        for _ in range(N_EPOCHS):
+            for batch in train_dl:
+                loss_of(model, batch).backward()
+                opt.step()
+                opt.zero_grad()
+            with torch.no_grad():
+                for batch in valid_dl: loss_of(model, batch)
+    return seen
+
+def fit(learn):
+    with counted() as seen: learn.fit(N_EPOCHS)
+    assert learn.state.batch_idx == N_TRAIN and len(learn.history) == N_EPOCHS
+    return seen
+
+def assert_allowed(seen, allowed, per_epoch=PER_EPOCH):
+    "`per_epoch` times `tolist` more than the plain loop"
+    own = Counter({name: n for name, n in seen.items() if not name.startswith('display ')})
+    own.subtract(allowed)
+    assert {name: n for name, n in own.items() if n} == {'tolist': per_epoch*N_EPOCHS}
+
+def cross_entropy(model, batch): return F.cross_entropy(model(batch[0]), batch[1])
+
+def test_the_counters_count():
+    x = torch.tensor([1., 2.])
+    reads = {'item': lambda: x[0].item(), '__float__': lambda: float(x[0]), '__bool__': lambda: bool(x[0]), '__int__': lambda: int(x[0]),
+             'tolist': lambda: x.tolist(), 'cpu': lambda: x.cpu(), 'numpy': lambda: x.numpy(), 'nonzero': lambda: x.nonzero(),
+             'masked_select': lambda: x.masked_select(x > 1), 'equal': lambda: torch.equal(x, x), '_local_scalar_dense': lambda: torch.full((2,), x[0])}
+    for name, f in reads.items():
+        with counted() as seen: f()
+        assert seen[name] == 1, name
+    with counted() as seen: (x @ x + x.sum()).detach().double().to('cpu', non_blocking=True)
+    assert not seen and 'item' not in vars(Tensor)
+
+def square(pred, targ): return pred.square().mean() + targ.float().mean()
+
+class Total:
+    "A metric object that reads nothing until `compute`; `means` makes its value a float"
+    def reset(self): self.n = 0.
+    def update(self, pred, targ): self.n = self.n + pred.sum()
+    def compute(self): return self.n
+
+@pytest.mark.parametrize('display', [False, 'tty'])
+@pytest.mark.parametrize('make_dl', [in_list, in_loader])
+@pytest.mark.parametrize('optim', [torch.optim.SGD, torch.optim.AdamW])
+def test_metrics_hooks_and_display(optim, make_dl, display, capsys):
+    model = nn.Linear(4, 3)
+    allowed = raw(model, optim(model.parameters(), lr=.01), make_dl, cross_entropy)
+    hooks = [LambdaHook(**{e: lambda learn: None for e in EVENTS}), LambdaHook(do_opt_step=lambda learn, nxt: nxt(), do_step=lambda learn, nxt: nxt())]
+    learn = make_learner(nn.Linear(4, 3), make_dl(N_TRAIN), make_dl(N_VALID), optim=optim, lr=.01, metrics=[accuracy, square], hooks=hooks, display=display)
+    assert_allowed(fit(learn), allowed)
+
+def test_metric_objects_are_read_once_in_a_pass():
+    model = nn.Linear(4, 3)
+    allowed = raw(model, torch.optim.SGD(model.parameters()), in_list, cross_entropy)
+    seen = fit(make_learner(model, in_list(N_TRAIN), in_list(N_VALID), optim=torch.optim.SGD, metrics=[Total()]))
+    allowed.update(dict.fromkeys(['__float__', '_local_scalar_dense'], 2*N_EPOCHS))     # one read for each pass, seen by both nets
+    assert_allowed(seen, allowed)
+
+def test_valid_every():
+    "A validation pass reads once"
+    model = nn.Linear(4, 3)
+    learn = make_learner(model, in_list(40), in_list(3), optim=torch.optim.SGD, metrics=[accuracy])
+    with counted() as seen: learn.fit(1, valid_every=5)
+    assert seen == {'tolist': 1 + 8}
+
+def token_step(batch, learn):
+    pred = learn.model(batch[0])
+    return {'loss': F.cross_entropy(pred, batch[1]), 'pred': pred, 'targ': batch[1], 'n': (batch[1] > 0).sum() + 1}
+
+@pytest.mark.parametrize('metrics', [[], [accuracy], [Metric(square, name='s')]], ids=['', 'accuracy', 'square'])
+def test_weights_that_are_tensors(metrics):
+    "A number of tokens is known on the device only"
+    model = nn.Linear(4, 3)
+    allowed = raw(model, torch.optim.SGD(model.parameters()), in_list, cross_entropy)
+    assert_allowed(fit(make_learner(model, in_list(N_TRAIN), in_list(N_VALID), train_step=token_step, optim=torch.optim.SGD, metrics=metrics)), allowed)
+
+def two_losses(batch, learn):
+    pred = learn.model(batch[0])
+    yield '0', F.cross_entropy(pred, batch[1])
+    if learn.state.batch_idx % 2: yield '2', learn.model(batch[0]).square().mean()
+    return {'pred': pred, 'targ': batch[1]}
+
+def test_several_optimizers_and_groups():
+    model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 3))
+    groups = torch.optim.SGD([{'params': [model[0].weight]}, {'params': [model[0].bias], 'lr': .1}], lr=.01)
+    learn = make_learner(model, in_list(N_TRAIN), in_list(N_VALID), train_step=two_losses, optim={'0': groups, '2': torch.optim.SGD(model[2].parameters())}, metrics=[accuracy])
+    assert_allowed(fit(learn), Counter())
+
+def test_a_learning_rate_that_is_a_tensor():
+    "It is recorded for every step, and read once in an epoch"
+    model, rate = nn.Linear(4, 3), torch.tensor(.01)
+    allowed = raw(model, torch.optim.SGD(model.parameters(), lr=rate), in_list, cross_entropy)
+    seen = fit(make_learner(model, in_list(N_TRAIN), in_list(N_VALID), optim=torch.optim.SGD(model.parameters(), lr=rate)))
+    extra = {name: n - allowed[name] for name, n in seen.items() if n - allowed[name]}
+    assert sum(extra.values()) <= (PER_EPOCH + 2)*N_EPOCHS, extra
+
+def test_skipped_steps_and_cancels():
+    class Skip(Hook):
+        def after_loss(self, learn):
+            if learn.state.batch_idx % 7 == 3: raise CancelStep
+        def do_opt_step(self, learn, nxt): return nxt() if learn.state.batch_idx % 2 else False
+    learn = make_learner(nn.Linear(4, 3), in_list(N_TRAIN), in_list(N_VALID), optim=torch.optim.SGD, metrics=[accuracy], hooks=[Skip()])
+    assert_allowed(fit(learn), Counter())
