@@ -146,7 +146,7 @@ class Average:
     ):
         "Take in a batch"
         pred, targ = self.metric.inputs(result)
-        if self.is_open and type(pred) is Tensor and type(targ) is Tensor and pred.ndim and targ.ndim and len(pred) == len(targ) == n and pred.numel() <= SMALL:
+        if self.is_open and type(pred) is Tensor and type(targ) is Tensor and type(n) is int and pred.ndim and targ.ndim and len(pred) == len(targ) == n and pred.numel() <= SMALL:
             self.preds.append(pred.detach() if pred.grad_fn is not None and not pred._is_view() else pred.detach().clone())
             self.targs.append(targ if self.is_fresh else targ.clone())
             self.n += n
@@ -246,7 +246,9 @@ class Tally:
         res = {name: total/weight if weight else math.nan for name, (total, weight) in zip(sums, read)}
         for m, o in self.objects:
             v = _noting(m, o.compute)
-            res.update({k: float(x) for k, x in v.items()} if isinstance(v, Mapping) else {m.name: float(v)})
+            for name, x in (v.items() if isinstance(v, Mapping) else [(m.name, v)]):
+                if name in res: raise ValueError(f'two columns are called `{name}`, the second one in metric `{m.name}`: rename one')
+                res[name] = float(x)
         return res
 
 # %% ../nbs/03_history.ipynb #3cea4c71

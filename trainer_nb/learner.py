@@ -10,6 +10,7 @@ import os, signal, threading
 from collections import deque
 from collections.abc import Mapping
 from contextlib import contextmanager
+from functools import partial
 from inspect import Parameter, signature
 from time import perf_counter
 from types import GeneratorType, MethodType
@@ -159,7 +160,8 @@ def added_hooks(self:Learner,
         for h in hooks: added.append(self.add_hook(h))
         yield self
     finally:
-        for h in added: self.remove_hook(h)
+        for h in added:
+            if h in self._registered: self.remove_hook(h)
 
 # %% ../nbs/04_learner.ipynb #96687865
 @patch
@@ -261,8 +263,10 @@ def _take_yield(self:Learner, item):
         raise TypeError(f"the step yielded a {type(item).__name__}: expected (name of an optimizer, loss), as in `yield 'd', d_loss`")
     name, loss = item
     if name not in self.opts:
+        if '' in self.opts: raise ValueError(f'the step yielded for optimizer {name!r}, and the only one has no name: pass optim={{{name!r}: ...}}')
         hint = did_you_mean(name, self.opts) if isinstance(name, str) else ''
         raise ValueError(f'the step yielded for optimizer {name!r}; there are {", ".join(map(repr, self.opts))}.{hint}')
+    check_loss(loss, self.training)
     self.loss, self._names = loss, (name,)
     self._params = [p for g in self.opts[name].param_groups for p in g['params'] if p.requires_grad]
 
@@ -329,7 +333,8 @@ def _boundary(self:Learner):
     run, step = self._run, self.state.optimizer_step
     run.train.n = self.state.batch_idx
     if run.next_valid is not None and step >= run.next_valid:
-        self._run_valid()
+        self._valid_pass(*self._open_valid())
+        self._close_valid()
         run.next_valid = step + run.valid_every
         run.set_due()
     if run.end_step is not None and step >= run.end_step: return True
@@ -376,7 +381,9 @@ def _epoch(self:Learner):
                     break
         if not self.state.batch_idx: raise ValueError('train_dl yielded no batch: is it empty, or a generator that was used up?')
         run.is_trained = True
-        if self.valid_dl is not None and run.validated_at != self.state.optimizer_step: self._run_valid()
+        if self.valid_dl is not None and run.validated_at != self.state.optimizer_step:
+            self._valid_pass(*self._open_valid())
+            self._close_valid()
     except CancelEpoch:
         for opt in self.opts.values(): opt.zero_grad()
         run.close()
@@ -420,11 +427,15 @@ def _set_phase(self:Learner, training):
 
 # %% ../nbs/04_learner.ipynb #a33bc3d8
 @patch
-def _run_valid(self:Learner):
-    "The validation pass of a fit, or the rest of one that was stopped"
+def _open_valid(self:Learner):
+    "The validation pass of a fit, or one that was stopped"
     run = self._run
     if run.valid is None: run.valid, run.valid_tally = Cursor(self.valid_dl), self._tally(self.valid_dl)
-    self._valid_pass(run.valid, run.valid_tally)
+    return run.valid, run.valid_tally
+
+@patch
+def _close_valid(self:Learner):
+    run = self._run
     run.valid_values, run.validated_at, run.valid = run.valid_tally.means(), self.state.optimizer_step, None
     self.history.add_valid({'epoch': self.state.epoch, 'step': self.state.optimizer_step, **{'valid_'+k: v for k, v in run.valid_values.items()}})
 
@@ -515,9 +526,9 @@ def _bind(self:Learner):
 # %% ../nbs/04_learner.ipynb #70b75b7e
 def _as_step(f, learn):
     "`f` as a function of the batch alone"
-    params = [p for p in signature(f).parameters.values() if p.kind in (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)]
+    params = [p for p in signature(f).parameters.values() if p.kind is Parameter.POSITIONAL_OR_KEYWORD]
     needed = [p for p in params if p.default is Parameter.empty or p.name == 'learn']
-    return (lambda batch: f(batch, learn)) if len(needed) > 1 else f
+    return partial(f, **{needed[1].name: learn}) if len(needed) > 1 else f
 
 # %% ../nbs/04_learner.ipynb #dcba4c09
 @patch
@@ -570,7 +581,7 @@ def _session(self:Learner, run):
         self._clear_batch()
         self._last_loss = None
         if not resumable and run.train_tally is not None: run.train_tally.close()
-        self.model, self._run, self._fitting, self._do = model, run if resumable else None, False, None
+        self.model, self._run, self._fitting, self._do, self._steps, self._step = model, run if resumable else None, False, None, None, None
         _set_modes(modes)
     if run.on_interrupt == 'raise' and (self.cancelled == 'interrupt' or 'interrupt' in self._requests):
         rest = 'learn.resume() goes on' if resumable and run.is_open(self.state) else 'nothing is left to do'
@@ -658,7 +669,7 @@ def _aside(self:Learner, cursor):
         raise
     finally:
         for name, value in before.items(): setattr(self, name, value)
-        if not self._fitting: self._do = None
+        if not self._fitting: self._do = self._steps = self._step = None
 
 # %% ../nbs/04_learner.ipynb #b2ed50c3
 @patch

@@ -54,6 +54,7 @@ def make_optimizers(
 ):               # dict: name → optimizer; the name of a single one is ''; empty for a model without parameters
     "Make what was given as `optim` a dict of optimizers"
     if not isinstance(optim, Mapping): optim = {'': torch.optim.AdamW if optim is None else optim}
+    if not optim: raise ValueError('optim is an empty dict: expected names of optimizers')
     res = {}
     for name, o in optim.items():
         what = f'optim[{name!r}]' if name else 'optim'
