@@ -116,10 +116,12 @@ def set_rng_state(
 def patch(
     f,  # function whose first parameter is annotated with a class
 ):      # `f`
-    "Make `f` a method of a class: `@patch def area(self:Square): ...`; a name that exists is refused"
+    "Make `f` a method of a class: `@patch def area(self:Square): ...`; other methods are not overridden, but a cell may be run again"
     cls = next(iter(f.__annotations__.values()))
-    if f.__name__ in vars(cls): raise TypeError(f'{cls.__name__}.{f.__name__} exists already')
-    f.__qualname__ = f'{cls.__qualname__}.{f.__name__}'
+    old = vars(cls).get(f.__name__)
+    again = hasattr(old, 'patched') and (old.patched == f.__module__ or '__main__' in (old.patched, f.__module__))
+    if old is not None and not again: raise TypeError(f'{cls.__name__}.{f.__name__} exists already')
+    f.__qualname__, f.patched = f'{cls.__qualname__}.{f.__name__}', f.__module__
     setattr(cls, f.__name__, f)
     return f
 
