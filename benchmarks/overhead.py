@@ -75,7 +75,7 @@ def measure(rounds):
 
 
 if __name__ == '__main__':
-    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 15
+    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 40
     print(f'torch {torch.__version__}, Python {platform.python_version()}, {platform.machine()}, 1 thread, {rounds} rounds of {N_STEPS} steps\n')
     res = measure(rounds)
     base = res['raw loop'][0]

@@ -71,6 +71,14 @@ def test_model_and_loss(optim): assert_equal(learner_run(optim), plain_run(Plain
 def test_metrics_and_display_change_nothing(optim, capsys):
     assert_equal(learner_run(optim, metrics=[accuracy], display=True), plain_run(Plain, optim))
 
+def test_a_model_that_comes_in_evaluation_mode():
+    "It trains in training mode, and is given back as it came"
+    torch.manual_seed(0)
+    learn = make_learner(make_model().eval(), valid_dl=shuffled(seed=2, bs=7), optim=OPTIMS['sgd'])
+    learn.fit(3)
+    assert_equal(learn, plain_run(Plain, OPTIMS['sgd']))
+    assert not any(m.training for m in learn.model.modules())
+
 def test_train_loss_of_an_epoch_is_weighted_by_samples():
     learn = learner_run(OPTIMS['sgd'], n_epochs=1)
     losses, sizes = learn.history.steps['train_loss'], [5, 5, 5, 5, 4]

@@ -114,6 +114,17 @@ def test_counts_are_those_of_the_last_fit(key, monkeypatch, capsys):
     learn.fit(**fit_kwargs)
     check(learn, log)
 
+ORDERS = {'registration': 'C A B', 'ord': 'C B A', 'relations win over ord': 'C B A', 'runs_before': 'C A B', 'a chain': 'C B A',
+          'relation to a base class': 'B A', 'some points only': 'A B', 'LambdaHook': 'A f', 'on the main process': 'A Main',
+          'not on the main process': 'A', 'display': 'A Display Late'}
+
+@pytest.mark.parametrize('key', ORDERS)
+def test_order(key, monkeypatch, capsys):
+    "By relations, then `ord`, then registration"
+    learn, log, fit_kwargs = combination(key, monkeypatch)
+    learn.fit(**fit_kwargs)
+    assert ' '.join(h for p, h in log if p == 'after_step') == ' '.join([ORDERS[key]]*4)
+
 def test_hooks_of_one_fit():
     "They stand in the table while they are there"
     log, tables = [], []

@@ -1,5 +1,5 @@
 "Nothing grows from fit to fit, and nothing of a failed batch or a deleted learner stays"
-import gc, os, subprocess, sys, weakref
+import gc, json, os, subprocess, sys, weakref
 from pathlib import Path
 
 import psutil, pytest, torch, torch.nn.functional as F
@@ -16,8 +16,6 @@ def tensors():
     gc.collect()
     return [o for o in gc.get_objects() if issubclass(type(o), torch.Tensor)]
 
-def figures(): return sys.modules['matplotlib.pyplot'].get_fignums() if 'matplotlib.pyplot' in sys.modules else []
-
 class Big:
     "A loader of new tensors, a megabyte each: one that is kept in each fit shows in the resident memory"
     def __iter__(self):
@@ -32,16 +30,25 @@ def cell(learn=None):
     learn.history.steps     # read, as any look at the history does
     return learn
 
-@pytest.mark.parametrize('again', [False, True], ids=['new learners', 'one learner'])
-def test_200_fits(again, capsys):
+def grow(again):
+    "Number of tensors and MiB of memory after 10 and after 200 fits, and figures; for a process of its own"
     learn, seen = cell() if again else None, []
     for i in range(200):
         cell(learn)
-        capsys.readouterr()
         if i in (9, 199): seen.append((len(tensors()), psutil.Process().memory_info().rss/2**20))
-    (n_10, mib_10), (n_200, mib_200) = seen
-    assert n_200 == n_10 and mib_200 - mib_10 < 8
-    assert not figures()
+    plt = sys.modules.get('matplotlib.pyplot')
+    print(json.dumps([*seen, plt.get_fignums() if plt else []]))
+
+def in_fresh_process(code):
+    "What `code` prints in the end"
+    path = os.pathsep.join([str(Path(__file__).parent), *filter(None, [os.environ.get('PYTHONPATH')])])
+    out = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, env={**os.environ, 'PYTHONPATH': path}, check=True)
+    return json.loads(out.stdout.splitlines()[-1])
+
+@pytest.mark.parametrize('again', [False, True], ids=['new learners', 'one learner'])
+def test_200_fits(again):
+    (n_10, mib_10), (n_200, mib_200), figures = in_fresh_process(f'from test_memory import grow; grow({again})')
+    assert n_200 == n_10 and mib_200 - mib_10 < 4 and not figures
 
 def test_history_that_nobody_reads_holds_a_number_for_each_batch():
     learn = make_learner(train_dl=batches(), valid_dl=batches(), metrics=[accuracy])
@@ -171,11 +178,8 @@ def test_a_history_that_is_kept_frees_the_model(capsys):
 # Imports
 
 def test_fit_without_display_imports_nothing_to_draw_with():
-    code = """if 1:
-        import sys
+    assert in_fresh_process("""if 1:
+        import json, sys
         from common import *
         make_learner(valid_dl=batches()).fit(2)
-        print(*[o for o in ('matplotlib', 'IPython', 'ipywidgets', 'pandas') if o in sys.modules])"""
-    path = os.pathsep.join([str(Path(__file__).parent), *filter(None, [os.environ.get('PYTHONPATH')])])
-    out = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, env={**os.environ, 'PYTHONPATH': path}, check=True)
-    assert out.stdout.split() == []
+        print(json.dumps([o for o in ('matplotlib', 'IPython', 'ipywidgets', 'pandas') if o in sys.modules]))""") == []

@@ -182,6 +182,29 @@ def test_predictions_in_a_buffer(bs):
     learn.fit(1)
     assert learn.history.epochs['valid_f'] == pytest.approx([x.double().square().mean().item()], abs=1e-6)
 
+class Static(torch.autograd.Function):
+    "`x*w` in memory that the next batch uses again, as a CUDA graph's output in training"
+    @staticmethod
+    def forward(ctx, x, w, buffer):
+        ctx.save_for_backward(x)
+        torch.mul(x, w, out=buffer)
+        return torch.empty(0).set_(buffer.untyped_storage(), 0, buffer.shape, buffer.stride())
+    @staticmethod
+    def backward(ctx, grad): return None, (grad*ctx.saved_tensors[0]).sum(0), None
+
+class StaticModel(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(4))
+        self.register_buffer('buffer', torch.zeros(10, 4))
+    def forward(self, x): return Static.apply(x, self.weight, self.buffer)
+
+def test_predictions_in_a_buffer_with_a_graph():
+    x = torch.randn(320, 4)
+    learn = make_learner(StaticModel(), cut(10, x, x), cut(10, x, x), loss_fn=F.mse_loss, optim=still, metrics=[Metric(lambda p, t: (p*t).double().mean(), name='f')])
+    learn.fit(1)
+    assert_both({k: v[0] for k, v in learn.history.epochs.items()}, 'f', x.double().square().mean().item())
+
 class Reusing:
     "A loader that has one pair of tensors, and fills it anew for each batch"
     def __init__(self, bs, x, y): self.bs, self.x, self.y = bs, x, y

@@ -285,7 +285,9 @@ def do_opt_step(self:Learner):  # bool: whether the optimizer stepped
 @patch
 def do_zero_grad(self:Learner):
     "Forget the gradients of `opt`"
-    self.opt.zero_grad()
+    if type(self.opt).zero_grad is not torch.optim.Optimizer.zero_grad: return self.opt.zero_grad()
+    for group in self.opt.param_groups:         # what torch's does, without the profiler's label that costs ten times as much
+        for p in group['params']: p.grad = None
 
 # %% ../nbs/04_learner.ipynb #3056f2f6
 @patch
