@@ -63,8 +63,8 @@ class Display(Hook):
 
     def before_fit(self, learn):
         self.to = front_end() if self.where is True else self.where
-        self.first, self.progress, self.next = len(learn.history), None, math.inf if self.to == 'text' else 0.
-        self.widths, self.handle = None, None
+        self.first, self.progress, self.widths, self.handle = len(learn.history), None, None, None
+        self.next = math.inf if self.to == 'text' else perf_counter() + .2
         if self.to == 'html': self._show('', learn)
 
     def before_epoch(self, learn):
@@ -79,7 +79,7 @@ class Display(Hook):
         self.n_draws, self.cost_s, self.next = self.n_draws + 1, self.cost_s + cost, start + max(.2, 50*cost)
 
     def after_epoch(self, learn):
-        if self.to == 'html': self._show(self._status(learn), learn)
+        if self.to == 'html': self.after_step(learn)
         else: self._print_rows(learn)
 
     def after_fit(self, learn):
