@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['COLORS', 'map_tensors', 'to_device', 'batch_size', 'default_device', 'set_seed', 'rng_state', 'set_rng_state',
-           'patch', 'format_time', 'did_you_mean', 'text_table', 'html_table', 'new_figure']
+           'patch', 'format_time', 'did_you_mean', 'text_table', 'html_table', 'current_cell', 'new_figure']
 
 # %% ../nbs/00_core.ipynb #fcc91ff4
 import random, sys
@@ -167,6 +167,13 @@ def html_table(
     styles = [f'text-align:{align}' + ';font-weight:bold'*(i == bold) for i in range(len(rows))]
     body = ''.join(row('td', cells, style) for cells, style in zip(rows, styles))
     return f'<table><thead>{row("th", head, f"text-align:{align}")}</thead><tbody>{body}</tbody></table>'
+
+# %% ../nbs/00_core.ipynb #c30b07b7
+def current_cell():  # int; None outside IPython
+    "Number of the cell that runs"
+    ipython = sys.modules.get('IPython')
+    shell = ipython.get_ipython() if ipython else None
+    return getattr(shell, 'execution_count', None)
 
 # %% ../nbs/00_core.ipynb #8b66617a
 COLORS = ('#0072B2', '#E69F00', '#009E73', '#CC79A7', '#56B4E9', '#D55E00')

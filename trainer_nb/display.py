@@ -10,7 +10,7 @@ import math, shutil, sys
 from functools import cache
 from time import perf_counter
 
-from .core import patch, text_table
+from .core import current_cell, patch, text_table
 from .hooks import Hook
 from .learner import Learner
 
@@ -91,7 +91,7 @@ class Display(Hook):
         else:
             self._clear_line()
             if end: print(end, flush=True)
-        self.to = None
+        self.to, learn.history.shown_in = None, current_cell()
 
 # %% ../nbs/08_display.ipynb #7298ee5c
 @patch

@@ -14,7 +14,7 @@ from copy import deepcopy
 import torch
 from torch import Tensor
 
-from .core import COLORS, format_time, html_table, map_tensors, new_figure, text_table
+from .core import COLORS, current_cell, format_time, html_table, map_tensors, new_figure, text_table
 
 # %% ../nbs/03_history.ipynb #2ab1e7ef
 CHUNK = 256  # scalars that are packed into one tensor
@@ -269,6 +269,7 @@ class History:
     def __init__(self):
         self.n_packed, self.series, self.epoch_rows, self.valid_rows, self.warned = 0, {}, [], [], set()
         self.open_tally = None  # the one whose latest batches are not here yet
+        self.shown_in = None    # the cell that shows it already: `learn.fit(3)` need not show its table twice
 
     def add_steps(self,
         n,       # number of training batches
@@ -350,6 +351,11 @@ class History:
         return html_table(lines, bold=None if best is None else best + len(lines) - 1 - len(self))
 
     def _repr_html_(self): return self.html()
+
+    def _ipython_display_(self):
+        from IPython.display import display
+        shown, self.shown_in = self.shown_in is not None and self.shown_in == current_cell(), None
+        if not shown: display({'text/html': self.html(), 'text/plain': str(self)}, raw=True)
 
     def plot(self):  # matplotlib `Figure`, independent of pyplot
         "Draw losses by step, and metrics by epoch"
