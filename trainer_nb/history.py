@@ -146,8 +146,8 @@ class Average:
     ):
         "Take in a batch"
         pred, targ = self.metric.inputs(result)
-        if self.is_open and type(pred) is Tensor and type(targ) is Tensor and type(n) is int and pred.ndim and targ.ndim and len(pred) == len(targ) == n and pred.numel() <= SMALL:
-            self.preds.append(pred.detach() if pred.grad_fn is not None and not pred._is_view() else pred.detach().clone())
+        if self.is_open and type(pred) is type(targ) is Tensor and type(n) is int and pred.ndim and targ.ndim and len(pred) == len(targ) == n and pred.numel() <= SMALL:
+            self.preds.append(pred.detach().clone())
             self.targs.append(targ if self.is_fresh else targ.clone())
             self.n += n
             if len(self.preds) >= GROUP: self.flush()

@@ -178,10 +178,10 @@ class Call:
         "Say in the exception's notes where it comes from"
         e.add_note(f'raised in hook {self.hook.name}, `{self.point}`')
 
-    def __call__(self, learn, *args):
+    def __call__(self, learn):
         self.n += 1
         start = perf_counter()
-        try: return self.f(learn, *args)
+        try: self.f(learn)
         except Cancel: raise
         except Exception as e:
             self.note(e)
