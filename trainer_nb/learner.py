@@ -571,7 +571,11 @@ def fit(self:Learner,
     resume=False,          # True or a path: finish what a checkpoint began, `n_epochs` in all
     on_interrupt='raise',  # 'raise' `TrainingInterrupted` after an interrupt, or 'return'
 ):                         # `History`
-    "Train"
+    """Train for some epochs or optimizer steps, and validate at each epoch's end
+
+    Raises ValueError or TypeError if something does not fit together, before anything has changed, and `TrainingInterrupted` after
+    an interrupt. An error in a step or a hook is raised as it is, with notes that say where it was.
+    """
     if (n_epochs is None) == (max_steps is None): raise ValueError('fit takes either n_epochs or max_steps')
     counts = {k: None if v is None else as_count(k, v) for k, v in dict(n_epochs=n_epochs, max_steps=max_steps, valid_every=valid_every).items()}
     if valid_every is not None and self.valid_dl is None: raise ValueError('valid_every needs a valid_dl')
