@@ -6,7 +6,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from common import batches, make_learner, make_model, problem
-from trainer_nb.history import Metric, accuracy
+from trainer_nb.metrics import Metric, accuracy
 from trainer_nb.hooks import EVENTS, Hook, HookOrderError, LambdaHook
 from trainer_nb.learner import Learner
 

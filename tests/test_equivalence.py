@@ -6,7 +6,7 @@ import pytest, torch, torch.nn.functional as F
 from torch import nn
 
 from common import batches, make_learner, make_model, record, same, shuffled, weights
-from trainer_nb.history import accuracy
+from trainer_nb.metrics import accuracy
 from trainer_nb.hooks import Hook, LambdaHook
 from trainer_nb.learner import Learner
 

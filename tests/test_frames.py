@@ -7,7 +7,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from common import batches, make_learner, problem
-from trainer_nb.history import accuracy
+from trainer_nb.metrics import accuracy
 from trainer_nb.hooks import Hook
 
 TORCH, HERE = str(Path(torch.__file__).parent), __file__

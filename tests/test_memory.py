@@ -6,7 +6,7 @@ import psutil, pytest, torch, torch.nn.functional as F
 from torch import nn
 
 from common import batches, make_learner, make_model
-from trainer_nb.history import accuracy
+from trainer_nb.metrics import accuracy
 from trainer_nb.hooks import CancelFit, LambdaHook
 
 

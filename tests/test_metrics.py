@@ -9,7 +9,7 @@ from torchmetrics import MetricCollection
 from torchmetrics.classification import MulticlassAccuracy, MulticlassF1Score
 
 from common import make_learner
-from trainer_nb.history import Metric, accuracy
+from trainer_nb.metrics import Metric, accuracy
 
 N = 150     # two batches of 64 and a ragged one of 22; 22 of 7, the last one of 3
 sizes = pytest.mark.parametrize('bs', [1, 7, 64, N])

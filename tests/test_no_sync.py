@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader, TensorDataset
 
 from common import make_learner
-from trainer_nb.history import Metric, accuracy
+from trainer_nb.metrics import Metric, accuracy
 from trainer_nb.hooks import EVENTS, CancelStep, Hook, LambdaHook
 
 READS = ('item', 'tolist', 'numpy', 'cpu', '__float__', '__bool__', '__int__', '__index__', '__array__', '__contains__', '__format__')

@@ -14,10 +14,11 @@ from torch.utils.data import DataLoader, TensorDataset
 from .core import batch_size, set_seed, to_device
 from .data import TensorLoader
 from .display import Display
-from .history import History, Metric, accuracy
+from .history import History
 from .hooks import (EVENTS, STEPS, CancelEpoch, CancelFit, CancelStep, Hook, HookOrderError, HookTable, LambdaHook,
                               MainProcessHook)
 from .learner import Learner
+from .metrics import Metric, accuracy
 from .run import StepState, TrainingInterrupted
 
 # %% ../nbs/99_all.ipynb #3511130e

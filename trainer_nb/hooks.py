@@ -5,11 +5,12 @@
 # %% auto #0
 __all__ = ['EVENTS', 'STEPS', 'LIFECYCLE', 'HookRow', 'Cancel', 'CancelStep', 'CancelEpoch', 'CancelFit', 'check_names', 'Hook',
            'points', 'MainProcessHook', 'LambdaHook', 'HookOrderError', 'is_named', 'predecessors', 'sort_hooks',
-           'Call', 'Calls', 'HookTable']
+           'Call', 'Calls', 'HookTable', 'Hooked']
 
 # %% ../nbs/02_hooks.ipynb #cd5c89b2
 import re
 from collections import namedtuple
+from contextlib import contextmanager
 from heapq import heappop, heappush
 from time import perf_counter
 
@@ -279,3 +280,64 @@ class HookTable:
     __repr__ = _repr_markdown_ = __str__
 
     def _repr_html_(self): return html_table(self._lines(), align='left') if self.rows else '<p>no hooks</p>'
+
+# %% ../nbs/02_hooks.ipynb #587f8e20
+class Hooked:
+    "Something that hooks can be added to"
+    def __init__(self): self._registered, self.hooks, self._calls, self.is_main = [], [], Calls([]), True
+
+    def add_hook(self,
+        hook,  # `Hook`; a second one of a class with `unique = True` is refused
+    ):         # `hook`
+        "Add a hook"
+        if not isinstance(hook, Hook):
+            raise TypeError(f'{hook!r} is no hook' + (': pass an instance' if isinstance(hook, type) else '; LambdaHook(after_step=f) makes one of a function'))
+        for h in self._registered:
+            if h is hook or (hook.unique and h.name == hook.name):
+                raise ValueError(f'this learner has a hook {h.name} already: change that one, or take it out with remove_hook')
+        self._set_hooks([*self._registered, hook])
+        return hook
+
+    def remove_hook(self,
+        hook,  # a hook that is here, its class or its name
+    ):         # the hook
+        "Take a hook out"
+        hook = hook if hook in self._registered else self.get_hook(hook)
+        self._set_hooks([h for h in self._registered if h is not hook])
+        return hook
+
+    def _set_hooks(self, hooks):
+        self.hooks, self._registered = sort_hooks(hooks), hooks     # the first may raise
+        self._calls = Calls(self.hooks, self.is_main, old=self._calls)
+        self._hooks_changed()
+
+    def _hooks_changed(self): pass
+
+    def _unreached(self): return ()
+
+    def get_hook(self,
+        cls,          # class of a hook, or the name of one
+        default=...,  # what to return if there is none
+    ):                # `Hook`; raises KeyError if there is none and no default
+        "The first hook of a class"
+        for h in self.hooks:
+            if h.name == cls if isinstance(cls, str) else isinstance(cls, type) and isinstance(h, cls): return h
+        if default is not ...: return default
+        raise KeyError(f'no hook {getattr(cls, "__name__", cls)} here; hooks: {", ".join(h.name for h in self.hooks) or "none"}')
+
+    @contextmanager
+    def added_hooks(self,
+        *hooks,  # `Hook`s
+    ):
+        "`with learn.added_hooks(h): ...`: hooks for a while"
+        added = []
+        try:
+            for h in hooks: added.append(self.add_hook(h))
+            yield self
+        finally:
+            for h in added:
+                if h in self._registered: self.remove_hook(h)
+
+    def describe_hooks(self):  # `HookTable`
+        "What runs when, in which order, and why there; after a fit also how often and for how long"
+        return HookTable(Calls(self.hooks, self.is_main, old=self._calls), skip=self._unreached())

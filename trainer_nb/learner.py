@@ -19,8 +19,9 @@ from torch.utils.data import DataLoader, default_collate
 
 from .core import batch_size, default_device, did_you_mean, patch, set_seed, to_device
 from .data import Cursor, TensorLoader, as_loader, end_workers, is_warm, set_streams, streams, warm_up
-from .history import History, Tally, as_metrics
-from .hooks import STEPS, Calls, CancelEpoch, CancelFit, CancelStep, Hook, HookTable, sort_hooks
+from .history import History
+from .hooks import STEPS, Calls, CancelEpoch, CancelFit, CancelStep, Hooked
+from .metrics import Tally, as_metrics
 from .run import (Run, StepState, TrainingInterrupted, as_count, as_step, check_loss, check_optimizers, concat, get_modes, length,
                             make_optimizers, own_loss, set_lr, set_modes)
 
@@ -29,7 +30,7 @@ class _Stop(CancelFit):
     "The end of a fit that can be resumed; its argument says who asked"
 
 # %% ../nbs/04_learner.ipynb #a69a78a9
-class Learner:
+class Learner(Hooked):
     "A model, its data, its optimizer, and the loop that trains it"
     Display = None  # the hook that `display=True` adds; the display module sets it
 
@@ -66,11 +67,11 @@ class Learner:
         self.metrics, self.state, self.history = as_metrics(metrics), StepState(), History()
         self.training = self.stepped = False
         self.cancelled = None                                # what ended early: 'step', 'epoch', 'fit', 'stop', 'interrupt', 'error'
-        self.is_main, self.n_batches = True, None            # n_batches: in the pass that runs, None if unknown
+        self.n_batches = None                                # of the pass that runs, None if unknown
         self._run, self._fitting, self._requests, self._step = None, False, deque(), None
         self._generator, self._params, self._names, self._last_loss = None, None, tuple(self.opts), None   # of a yielded loss; the optimizers that a loss drives
         self._clear_batch()
-        self._registered, self.hooks, self._calls = [], [], Calls([])
+        super().__init__()
         self.display = self.Display(display) if display and self.Display else None
         for h in (*hooks, *filter(None, [self.display])): self.add_hook(h)
 
@@ -106,67 +107,11 @@ class Learner:
 
 # %% ../nbs/04_learner.ipynb #ac119175
 @patch
-def add_hook(self:Learner,
-    hook,  # `Hook`; a second one of a class with `unique = True` is refused
-):         # `hook`
-    "Add a hook"
-    if not isinstance(hook, Hook):
-        raise TypeError(f'{hook!r} is no hook' + (': pass an instance' if isinstance(hook, type) else '; LambdaHook(after_step=f) makes one of a function'))
-    for h in self._registered:
-        if h is hook or (hook.unique and h.name == hook.name):
-            raise ValueError(f'this learner has a hook {h.name} already: change that one, or take it out with remove_hook')
-    self._set_hooks([*self._registered, hook])
-    return hook
-
-# %% ../nbs/04_learner.ipynb #6f330d93
-@patch
-def remove_hook(self:Learner,
-    hook,  # a hook of this learner, its class or its name
-):         # the hook
-    "Take a hook out"
-    hook = hook if hook in self._registered else self.get_hook(hook)
-    self._set_hooks([h for h in self._registered if h is not hook])
-    return hook
-
-# %% ../nbs/04_learner.ipynb #fc863089
-@patch
-def _set_hooks(self:Learner, hooks):
-    self.hooks, self._registered = sort_hooks(hooks), hooks     # the first may raise
-    self._calls = Calls(self.hooks, self.is_main, old=self._calls)
+def _hooks_changed(self:Learner):
     if self._fitting: self._bind()
 
-# %% ../nbs/04_learner.ipynb #3dcb4741
 @patch
-def get_hook(self:Learner,
-    cls,          # class of a hook, or the name of one
-    default=...,  # what to return if there is none
-):                # `Hook`; raises KeyError if there is none and no default
-    "The first hook of a class"
-    for h in self.hooks:
-        if h.name == cls if isinstance(cls, str) else isinstance(cls, type) and isinstance(h, cls): return h
-    if default is not ...: return default
-    raise KeyError(f'no hook {getattr(cls, "__name__", cls)} here; hooks: {", ".join(h.name for h in self.hooks) or "none"}')
-
-# %% ../nbs/04_learner.ipynb #6c45857c
-@patch
-@contextmanager
-def added_hooks(self:Learner,
-    *hooks,  # `Hook`s
-):
-    "`with learn.added_hooks(h): ...`: hooks for a while"
-    added = []
-    try:
-        for h in hooks: added.append(self.add_hook(h))
-        yield self
-    finally:
-        for h in added:
-            if h in self._registered: self.remove_hook(h)
-
-# %% ../nbs/04_learner.ipynb #96687865
-@patch
-def describe_hooks(self:Learner):  # `HookTable`
-    "What runs when, in which order, and why there; after a fit also how often and for how long"
-    return HookTable(Calls(self.hooks, self.is_main, old=self._calls), skip=() if self.valid_dl is not None else ('before_valid',))
+def _unreached(self:Learner): return () if self.valid_dl is not None else ('before_valid',)
 
 # %% ../nbs/04_learner.ipynb #4bd0a1f4
 @patch

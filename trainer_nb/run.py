@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from .data import Cursor
-from .history import Tally
+from .metrics import Tally
 
 # %% ../nbs/03a_run.ipynb #474a4916
 @dataclass(slots=True)
