@@ -1,5 +1,5 @@
 "Run notebooks in a real kernel and store their outputs: `python nbs/_run.py [NOTEBOOK ...]`"
-import sys
+import os, sys
 from pathlib import Path
 
 import nbformat
@@ -9,6 +9,7 @@ from nbdev.config import get_config
 from nbdev.doclinks import nbglob
 from nbdev.process import extract_directives
 
+os.environ.setdefault('OMP_NUM_THREADS', '1')     # the same sums, in the same order, on every machine
 cfg = get_config()
 left_out = set(cfg.tst_flags.split())
 
