@@ -32,6 +32,7 @@ def cell(learn=None):
 
 def grow(again):
     "Number of tensors and MiB of memory after 10 and after 200 fits, and figures; for a process of its own"
+    torch.set_num_threads(1)
     learn, seen = cell() if again else None, []
     for i in range(200):
         cell(learn)
@@ -129,6 +130,18 @@ def test_after_an_error_nothing_of_the_batch_is_held(key):
     assert not alive(valid.refs), 'a validation batch'
     assert not alive(others), 'a prediction or a loss'
     assert sys.exc_info()[1] is None and not any(type(o) is Oops for o in gc.get_objects())
+
+@pytest.mark.parametrize('event', ['after_loss', 'after_step'])
+def test_after_an_error_nothing_of_the_batches_before_is_held(event):
+    "Metrics collect some batches; of a loader whose tensors are known to be new they keep them as they are"
+    refs = []
+    def f(learn):
+        refs.extend(weakref.ref(o) for o in (*learn.batch, learn.pred))
+        if learn.state.batch_idx == 3: raise Oops
+    learn = make_learner(metrics=[accuracy], hooks=[LambdaHook(**{event: f})])
+    run(learn)
+    assert len(refs) >= 9 and not alive(refs)
+    assert len(learn.history.steps['train_loss']) == 3
 
 @pytest.mark.parametrize('end', ['finish', 'cancel', 'no backward', 'stop'])
 def test_after_a_fit_nothing_of_the_last_batch_is_held(end):

@@ -52,10 +52,11 @@ class Learner(Hooked):
         seed=None,        # int, for `set_seed` when the first fit starts
         config=None,      # anything that should be kept with the learner
     ):
+        super().__init__()
         if not isinstance(model, nn.Module): raise TypeError(f'model is a {type(model).__name__}: expected an nn.Module')
         if lr is not None and not lr > 0: raise ValueError(f'lr is {lr}: expected a number above 0')
         self.device = torch.device(device) if device is not None else default_device(model)
-        if device is not None or len({p.device for p in model.parameters()}) == 1: model.to(self.device)
+        if device is not None or len({p.device for p in model.parameters()}) <= 1: model.to(self.device)    # a model on several devices stays there
         if isinstance(loss_fn, nn.Module): loss_fn.to(self.device)
         self.model, self.loss_fn, self.bs, self.seed, self.config = model, loss_fn, bs, seed, config
         self.train_dl, self.valid_dl = as_loader(train_dl, bs, shuffle=True), as_loader(valid_dl, bs)
@@ -71,7 +72,6 @@ class Learner(Hooked):
         self._run, self._fitting, self._requests, self._step = None, False, deque(), None
         self._generator, self._params, self._names, self._last_loss = None, None, tuple(self.opts), None   # of a yielded loss; the optimizers that a loss drives
         self._clear_batch()
-        super().__init__()
         self.display = self.Display(display) if display and self.Display else None
         for h in (*hooks, *filter(None, [self.display])): self.add_hook(h)
 
