@@ -49,7 +49,7 @@ def in_fresh_process(code):
 @pytest.mark.parametrize('again', [False, True], ids=['new learners', 'one learner'])
 def test_200_fits(again):
     (n_10, mib_10), (n_200, mib_200), figures = in_fresh_process(f'from test_memory import grow; grow({again})')
-    assert n_200 == n_10 and mib_200 - mib_10 < 4 and not figures
+    assert n_200 == n_10 and mib_200 - mib_10 < 16 and not figures       # what is kept of each fit would be 190 MiB
 
 def test_history_that_nobody_reads_holds_a_number_for_each_batch():
     learn = make_learner(train_dl=batches(), valid_dl=batches(), metrics=[accuracy])
