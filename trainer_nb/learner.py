@@ -69,7 +69,8 @@ class Learner(Hooked):
         self.training = self.stepped = False
         self.cancelled = None                                # what ended early: 'step', 'epoch', 'fit', 'stop', 'interrupt', 'error'
         self.n_batches = None                                # of the pass that runs, None if unknown
-        self._run, self._fitting, self._requests, self._step = None, False, deque(), None
+        self._run, self._fitting, self._step = None, False, None
+        self.requests = deque()                              # what a running fit was asked for and has not done yet; see `request`
         self._generator, self._params, self._names, self._last_loss = None, None, tuple(self.opts), None   # of a yielded loss; the optimizers that a loss drives
         self._clear_batch()
         self.display = self.Display(display) if display and self.Display else None
@@ -95,10 +96,10 @@ class Learner(Hooked):
         return f'in epoch {epoch}, after {n} of {length(dl) or "?"} {phase} batches'
 
     @property
-    def bounds(self):  # dict: 'epoch', 'step' → where the fit that runs will end, as `state` counts; None: not bounded by that
-        "The end of the fit that runs"
-        run = self._run
-        return {'epoch': run and run.end_epoch, 'step': run and run.end_step}
+    def bounds(self):  # dict: 'epoch', 'step' → its end, as `state` counts, None: not bounded by that; 'row', 'batch' → epochs and batches in `history` before it
+        "Where the fit that runs, or was stopped, ends and began"
+        run = self._run or Run()
+        return {'epoch': run.end_epoch, 'step': run.end_step, 'row': run.first_row, 'batch': run.first_batch}
 
     @property
     def is_last_batch(self):  # bool; False where the loader's length is unknown
@@ -266,15 +267,15 @@ def _boundary(self:Learner):
         run.next_valid = step + run.valid_every
         run.set_due()
     if run.end_step is not None and step >= run.end_step: return True
-    if self._requests: self._answer()
+    if self.requests: self._answer()
     return False
 
 # %% ../nbs/04_learner.ipynb #5474551d
 @patch
 def _answer(self:Learner):
     "Do what was asked for, in the loop's own thread"
-    while self._requests:
-        what = self._requests.popleft()
+    while self.requests:
+        what = self.requests.popleft()
         if callable(what): what(self)
         elif what == 'stop_epoch': self._run.end_epoch = self.state.epoch + 1
         else:
@@ -286,7 +287,7 @@ def _answer(self:Learner):
 def _goes_on(self:Learner):
     "Between two epochs: is there another one? An interrupt that came in the last one is not lost"
     if self._run.is_open(self.state): return True
-    if 'interrupt' in self._requests: self._answer()
+    if 'interrupt' in self.requests: self._answer()
     return False
 
 # %% ../nbs/04_learner.ipynb #e40e7cb2
@@ -304,7 +305,7 @@ def _epoch(self:Learner):
         if not run.is_trained and not self._boundary():
             for batch in run.train:
                 self._train_batch(batch)
-                if (self.state.optimizer_step >= run.next_due or self._requests) and self._boundary():
+                if (self.state.optimizer_step >= run.next_due or self.requests) and self._boundary():
                     run.train.close()
                     break
         if not self.state.batch_idx: raise ValueError('train_dl yielded no batch: is it empty, or a generator that was used up?')
@@ -394,7 +395,7 @@ def _valid_pass(self:Learner, cursor, tally):
             cursor.n += 1
             self._calls.fire('after_step', self)
             self._clear_batch()
-            if self._requests and self._fitting: self._answer()
+            if self.requests and self._fitting: self._answer()
         if not cursor.n: raise ValueError('valid_dl yielded no batch: is it empty, or a generator that was used up?')
 
 # %% ../nbs/04_learner.ipynb #033ae23f
@@ -452,7 +453,7 @@ def _interruptible(self:Learner):
         if os.getpid() != pid: return
         if asked: raise KeyboardInterrupt
         asked.append(sig)
-        self._requests.append('interrupt')
+        self.requests.append('interrupt')
     old = signal.signal(signal.SIGINT, handler)
     try: yield
     finally: signal.signal(signal.SIGINT, signal.SIG_DFL if old is None else old)
@@ -463,7 +464,7 @@ def _interruptible(self:Learner):
 def _session(self:Learner, run):
     self._check()
     model, modes, self.cancelled, resumable = self.model, get_modes(self.model), None, False
-    self._requests.clear()
+    self.requests.clear()
     self._run, self._fitting, self._calls = run, True, Calls(self.hooks, self.is_main)
     try:
         with self._interruptible(), self.added_hooks(*run.hooks):
@@ -493,7 +494,7 @@ def _session(self:Learner, run):
         if not resumable and run.train_tally is not None: run.train_tally.close()
         self.model, self._run, self._fitting, self._do, self._steps, self._step = model, run if resumable else None, False, None, None, None
         set_modes(modes)
-    if run.on_interrupt == 'raise' and (self.cancelled == 'interrupt' or 'interrupt' in self._requests):
+    if run.on_interrupt == 'raise' and (self.cancelled == 'interrupt' or 'interrupt' in self.requests):
         rest = 'learn.resume() goes on' if resumable and run.is_open(self.state) else 'nothing is left to do'
         raise TrainingInterrupted(f'stopped {self.position}; {rest}') from None
 
@@ -535,7 +536,7 @@ def fit(self:Learner,
         for opt in self.opts.values(): opt.zero_grad()
         self._calls.fire('before_fit', self)
         if resume and not self.history.n_steps: print('fit(resume=True): nothing to resume, training starts from the beginning')
-        run.begin(self.state)
+        run.begin(self.state, self.history)
         while self._goes_on(): self._epoch()
     return self.history
 
@@ -560,7 +561,7 @@ def request(self:Learner,
 ):
     "Ask a running fit for something; it is done between two batches. From any thread"
     if what not in ('stop', 'stop_epoch') and not callable(what): raise ValueError(f"request got {what!r}: expected 'stop', 'stop_epoch' or a function of the learner")
-    self._requests.append(what)
+    self.requests.append(what)
 
 @patch
 def stop(self:Learner):

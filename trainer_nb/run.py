@@ -111,6 +111,8 @@ class Run:
     on_interrupt: str = 'raise'      # 'raise' or 'return'
     end_epoch: int|None = None       # the bounds, as `StepState` counts
     end_step: int|None = None
+    first_row: int = 0               # epochs and training batches in the history before it
+    first_batch: int = 0
     next_valid: int|None = None      # optimizer step of the next validation pass
     next_due: float = math.inf       # optimizer step at which one of the two is due
     train: Cursor|None = None        # the open training pass
@@ -126,8 +128,9 @@ class Run:
     warm: list = field(default_factory=list)          # loaders that kept worker processes then
     modes: tuple = ()                # modules and their training flags at a stop
 
-    def begin(self, state):
-        "Fix the bounds, as soon as `state` is what the run begins with"
+    def begin(self, state, history=None):
+        "Fix the bounds, as soon as `state` and `history` are what the run begins with"
+        if history is not None and not self.resume: self.first_row, self.first_batch = len(history), history.n_steps
         if self.n_epochs is not None: self.end_epoch = self.n_epochs + (0 if self.resume else state.epoch)
         if self.max_steps is not None: self.end_step = self.max_steps + (0 if self.resume else state.optimizer_step)
         if self.valid_every is not None: self.next_valid = state.optimizer_step + self.valid_every
