@@ -1,5 +1,6 @@
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest, torch
 
@@ -10,6 +11,25 @@ torch.set_num_threads(1)                            # sums in one order, and no 
 @pytest.fixture(autouse=True)
 def _seeded():
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def cell(monkeypatch):
+    "A stand-in for a kernel: the list of what stands in a cell's output, `cell.n_messages` of which made it so"
+    import IPython, IPython.display
+    class Cell(list): n_messages = 0
+    cell = Cell()
+    def display(bundle, raw=True, display_id=None, metadata=None):
+        i = len(cell)
+        cell.append(None)
+        def update(bundle, raw=True, metadata=None):
+            cell[i] = bundle
+            cell.n_messages += 1
+        update(bundle)
+        return SimpleNamespace(update=update)
+    monkeypatch.setattr(IPython, 'get_ipython', lambda: SimpleNamespace(kernel=True, execution_count=1))
+    monkeypatch.setattr(IPython.display, 'display', display)
+    return cell
 
 
 @pytest.hookimpl(wrapper=True)

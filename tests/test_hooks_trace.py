@@ -81,6 +81,7 @@ COMBINATIONS = {    # name: (hooks, what the learner is given, what fit is given
     'not on the main process': (lambda log: [named('A', log), named('Main', log, base=MainProcessHook)], dict(is_main=False), {}),
     'display': (lambda log: [named('Late', log, ord=200), named('A', log)], dict(display='text'), {}),
     'display at a terminal': (lambda log: [named('A', log)], dict(display='tty'), {}),
+    'display in a notebook': (lambda log: [named('A', log)], dict(display='html'), {}),
     'valid_every': (lambda log: [named('A', log), named('B', log)], {}, dict(valid_every=1)),
     'max_steps': (lambda log: [named('A', log), named('B', log)], {}, dict(n_epochs=None, max_steps=3)),
     'two epochs': (lambda log: [named('A', log), named('B', log)], {}, dict(n_epochs=2)),
@@ -98,7 +99,7 @@ def combination(key, monkeypatch):
     return learn, log, {'n_epochs': 1, **fit_kwargs}
 
 @pytest.mark.parametrize('key', COMBINATIONS)
-def test_trace_equals_table(key, monkeypatch, capsys):
+def test_trace_equals_table(key, monkeypatch, capsys, cell):
     learn, log, fit_kwargs = combination(key, monkeypatch)
     before = [(r.point, r.hook) for r in learn.describe_hooks().rows]
     learn.fit(**fit_kwargs)
@@ -107,7 +108,7 @@ def test_trace_equals_table(key, monkeypatch, capsys):
     assert log
 
 @pytest.mark.parametrize('key', COMBINATIONS)
-def test_counts_are_those_of_the_last_fit(key, monkeypatch, capsys):
+def test_counts_are_those_of_the_last_fit(key, monkeypatch, capsys, cell):
     learn, log, fit_kwargs = combination(key, monkeypatch)
     learn.fit(**fit_kwargs)
     log.clear()
@@ -411,10 +412,11 @@ def test_after_fit_is_called_for_all_hooks_after_an_error_in_one(capsys):
 
 @pytest.mark.parametrize('display', ['text', 'tty', 'html'])
 @pytest.mark.parametrize('event', ['before_fit', 'before_epoch', 'after_step', 'before_valid', 'after_epoch'])
-def test_the_display_hides_no_error(event, display, capsys):
+def test_the_display_hides_no_error(event, display, capsys, cell):
     def bad(learn): raise Oops
     learn = make_learner(valid_dl=batches(), display=display, hooks=[LambdaHook(**{event: bad})])
     with pytest.raises(Oops): learn.fit(1)
+    assert learn.display.error is None
     learn.remove_hook(LambdaHook)
     learn.fit(1)
 

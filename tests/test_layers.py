@@ -7,9 +7,9 @@ import pytest
 lib = Path(__file__).parents[1]/'trainer_nb'
 modules = {p.stem: p for p in sorted(lib.rglob('*.py')) if p.stem not in ('__init__', '_modidx')}
 
-BASE = {'core', 'data', 'hooks', 'metrics', 'history', 'run', 'learner'}
+BASE = {'core', 'charts', 'data', 'hooks', 'metrics', 'history', 'run', 'learner'}
 MAY_IMPORT = {
-    'core': set(), 'data': {'core'}, 'hooks': {'core'}, 'metrics': {'core'}, 'history': {'core'}, 'run': {'core', 'data', 'metrics'},
+    'core': set(), 'charts': set(), 'data': {'core'}, 'hooks': {'core'}, 'metrics': {'core'}, 'history': {'core', 'charts'}, 'run': {'core', 'data', 'metrics'},
     'learner': BASE - {'learner'},
     **dict.fromkeys(['schedule', 'optimize', 'checkpoint', 'display', 'loggers', 'distributed'], BASE),
     **dict.fromkeys(['controls', 'lr_find'], BASE | {'display'}),
