@@ -161,6 +161,28 @@ def test_reasons_and_text():
     text, html = str(learn.describe_hooks()), learn.describe_hooks()._repr_html_()
     for word in 'after_step', 'after_loss', 'do_step', 'before B', 'registration': assert word in text and word in html
 
+@pytest.mark.parametrize('n_hooks', [1, 3, 20])
+def test_the_table_as_text(n_hooks):
+    "Its lines are the rows, in their order; what wraps a step is nested down to the step; it fits a terminal of 100 columns"
+    learn = make_learner(hooks=[named(f'Hook{i}', [], LIFECYCLE[i % 5::3], runs_after=[f'Hook{i - 1}', f'Hook{i - 2}'], ord=i % 2) for i in range(n_hooks)])
+    for measured in [], ['calls', 'time', 'share']:
+        table = learn.describe_hooks()
+        head, _, *lines = [[c.strip() for c in line.split('|')[1:-1]] for line in str(table).splitlines()]
+        assert head == ['when', 'hook', *measured, 'ord', 'why there']
+        expected, rows = [], table.rows[:]
+        for point in dict.fromkeys(r.point for r in rows):
+            names = [r.hook for r in rows if r.point == point] + (point[:3] == 'do_')*['the step']
+            if point[:3] == 'do_': names[1:] = ['· '*i + '└ ' + name for i, name in enumerate(names[1:])]
+            expected += zip([point] + ['']*len(names), names)
+        assert [tuple(line[:2]) for line in lines if line[1]] == expected
+        assert ' '.join(line[-1] for line in lines).split() == ' '.join(r.why for r in rows).split()
+        assert max(map(len, str(table).splitlines())) <= 100 and len(set(map(len, str(table).splitlines()))) == 1
+        learn.fit(1)
+    calls, time, share = zip(*(line[2:5] for line in lines if line[2]))
+    assert calls[:-1] == tuple(f'{r.calls:,}' for r in rows) and calls[-1] == f'{sum(r.calls for r in rows):,}'
+    assert all(t.split()[-1] in ('µs', 'ms', 's') for t, n in zip(time, calls) if n != '0')
+    assert any(share) and len(max(share)) <= 10 and not share[-1]
+
 
 # The order of the design
 

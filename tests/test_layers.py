@@ -9,7 +9,7 @@ modules = {p.stem: p for p in sorted(lib.rglob('*.py')) if p.stem not in ('__ini
 
 BASE = {'core', 'charts', 'data', 'hooks', 'metrics', 'history', 'run', 'learner'}
 MAY_IMPORT = {
-    'core': set(), 'charts': set(), 'data': {'core'}, 'hooks': {'core'}, 'metrics': {'core'}, 'history': {'core', 'charts'}, 'run': {'core', 'data', 'metrics'},
+    'core': set(), 'charts': set(), 'data': {'core'}, 'hooks': {'core', 'charts'}, 'metrics': {'core'}, 'history': {'core', 'charts'}, 'run': {'core', 'data', 'metrics'},
     'learner': BASE - {'learner'},
     **dict.fromkeys(['schedule', 'optimize', 'checkpoint', 'display', 'loggers', 'distributed'], BASE),
     **dict.fromkeys(['controls', 'lr_find'], BASE | {'display'}),

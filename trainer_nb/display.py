@@ -286,7 +286,8 @@ def outcome(
 def show(self:Learner):
     "Draw the record of all training so far: status, table and picture"
     d, h = self.get_hook(Display, None), self.history
-    status = d.outcome if d is not None and d.screen is None and d.outcome else outcome(self)
+    is_running = self.cancelled not in ENDS and (self.bounds['epoch'] or self.bounds['step'])
+    status = f'running: {self.position}' if is_running else d.outcome if d is not None and d.outcome else outcome(self)
     if front_end() != 'html': return print(h if len(h) else '', status, sep='\n')
     from IPython.display import display
     table = h.html() if len(h) else ''

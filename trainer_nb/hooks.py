@@ -12,9 +12,13 @@ import re
 from collections import namedtuple
 from contextlib import contextmanager
 from heapq import heappop, heappush
+from html import escape
+from itertools import groupby
+from textwrap import wrap
 from time import perf_counter
 
-from .core import did_you_mean, html_table, text_table
+from .charts import COLORS
+from .core import did_you_mean
 
 # %% ../nbs/02_hooks.ipynb #b560ffa6
 EVENTS = ('before_fit', 'before_epoch', 'before_step', 'after_pred', 'after_loss', 'after_backward', 'after_step',
@@ -256,6 +260,25 @@ def _why(hook, others):
     return 'registration' if len(others) > 1 else ''
 
 # %% ../nbs/02_hooks.ipynb #adbbdb42
+def _duration(t):
+    "Seconds, in a unit in which they are easy to read"
+    unit, k = next((unit, k) for unit, k in (('s', 1), ('ms', 1e3), ('µs', 1e6)) if t*k >= 1 or unit == 'µs')
+    return f'{t*k:,.1f} {unit}'
+
+# %% ../nbs/02_hooks.ipynb #831f2010
+def _bar(share):
+    "A share in [0, 1] as up to ten characters"
+    full, eighths = divmod(round(80*share), 8)
+    return '█'*full + ' ▏▎▍▌▋▊▉'[eighths].strip()
+
+# %% ../nbs/02_hooks.ipynb #0ef874cc
+def _markdown(text):
+    "`text` with a backslash before what a Markdown table would take for its own"
+    return re.sub(r'[\\|<*`]|(?<![^\W_])_|_(?![^\W_])', r'\\\g<0>', text)
+
+# %% ../nbs/02_hooks.ipynb #f498b246
+_NUMBERS = ('calls', 'time', 'ord')     # columns that stand on the right
+
 class HookTable:
     "What runs when: HTML in Jupyter, Markdown as text, `rows` as data"
     def __init__(self,
@@ -265,21 +288,52 @@ class HookTable:
         self.rows = [HookRow(p, c.hook.name, c.hook.ord, _why(c.hook, [o.hook for o in cs]), c.n, c.time_s)
                      for p, cs in calls.at.items() if p not in skip for c in cs]
 
-    def _lines(self):
-        "Header and cells as text; a point is named once, and a step is marked"
-        timed, last = any(r.calls for r in self.rows), None
-        lines = [['when', 'hook', 'ord', 'why there'] + timed*['calls', 'time']]
-        for r in self.rows:
-            when = '' if r.point == last else r.point + ' (wraps)'*(r.point in STEPS)
-            lines.append([when, r.hook, str(r.ord), r.why] + timed*[str(r.calls), f'{1000*r.time_s:.1f} ms'])
-            last = r.point
-        return lines
+    def _columns(self):
+        "Names of the columns"
+        return ['when', 'hook', *any(r.calls for r in self.rows)*['calls', 'time', 'share'], 'ord', 'why there']
 
-    def __str__(self): return text_table(self._lines(), markdown=True) if self.rows else 'no hooks'
+    def _groups(self, text, bar, indent):
+        "For each point its name and its lines of cells, which are written with the functions `text` and `bar`"
+        timed, total = 'time' in self._columns(), sum(max(r.time_s, 0) for r in self.rows)
+        def measured(n, t): return timed*[f'{n:,}', _duration(t) if n else '', bar(t/total) if total else '']
+        for point, rows in groupby(self.rows, lambda r: r.point):
+            lines = [[text(r.hook), *measured(r.calls, max(r.time_s, 0)), str(r.ord), text(r.why)] for r in rows]
+            if point in STEPS:
+                lines.append(['the step'] + ['']*(len(lines[0]) - 1))
+                for i, line in enumerate(lines[1:]): line[0] = indent*i + '└ ' + line[0]
+            yield point, lines
+        if timed: yield 'all hooks', [['', f'{sum(r.calls for r in self.rows):,}', _duration(total), '', '', '']]
+
+    def __str__(self):
+        if not self.rows: return 'no hooks'
+        names, groups = self._columns(), self._groups(_markdown, _bar, '· ')
+        lines = [[point*(i == 0), *cells] for point, lines in groups for i, cells in enumerate(lines)]
+        room = 96 - sum(max(map(len, column)) + 3 for column in list(zip(names, *lines))[:-1])      # for the reasons, in a terminal
+        lines = [[c*(i == 0) for c in cells] + [part] for *cells, why in lines
+                 for i, part in enumerate(wrap(why, max(room, 20), break_long_words=False) or [''])]
+        widths, right = [max(map(len, column)) for column in zip(names, *lines)], [name in _NUMBERS for name in names]
+        rule = ['-'*(w - r) + ':'*r for w, r in zip(widths, right)]
+        return '\n'.join(f'| {" | ".join(c.rjust(w) if r else c.ljust(w) for c, w, r in zip(cells, widths, right))} |'
+                         for cells in [names, rule, *lines])
 
     __repr__ = _repr_markdown_ = __str__
 
-    def _repr_html_(self): return html_table(self._lines(), align='left') if self.rows else '<p>no hooks</p>'
+    def _repr_html_(self):
+        if not self.rows: return '<p>no hooks</p>'
+        def bar(share):     # where styles are taken out, its characters show
+            return _bar(share) and f'<div style="width:{100*share:.0f}px;height:8px;font-size:0;background:{COLORS[0]}">{_bar(share)}</div>'
+        names = self._columns()
+        styles = [f'text-align:{"right" if o in _NUMBERS else "left"};padding:2px 8px' + ';white-space:nowrap'*(o in ('hook', 'time'))
+                  for o in names]
+        def row(tag, cells, first=''):
+            cells = ''.join(f'<{tag} style="{style}">{c}</{tag}>' for c, style in zip(cells, styles[-len(cells):]))
+            return f'<tr style="background:none">{first}{cells}</tr>'
+        res = f'<table style="border-collapse:collapse"><thead>{row("th", names)}</thead>'
+        for point, lines in self._groups(escape, bar, '&nbsp;'*3):
+            first = f'<td rowspan="{len(lines)}" style="{styles[0]};vertical-align:top">{point}</td>'
+            rows = ''.join(row('td', cells, first*(i == 0)) for i, cells in enumerate(lines))
+            res += f'<tbody style="border-top:1px solid #8886">{rows}</tbody>'
+        return res + '</table>'
 
 # %% ../nbs/02_hooks.ipynb #587f8e20
 class Hooked:
