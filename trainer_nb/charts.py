@@ -6,7 +6,7 @@
 __all__ = ['COLORS', 'GREY', 'new_figure', 'Envelope', 'smooth', 'limits', 'ticks', 'Line', 'Panel', 'Chart']
 
 # %% ../nbs/00a_charts.ipynb #a999ecd9
-import math
+import math, warnings
 from dataclasses import dataclass
 from functools import cache
 from html import escape
@@ -24,7 +24,9 @@ def _picture():
     class Picture(Figure):
         def _repr_png_(self):
             file, (width, height) = BytesIO(), self.get_size_inches()
-            self.savefig(file, format='png', dpi=150)
+            with warnings.catch_warnings():
+                warnings.filterwarnings('ignore', 'Glyph .* missing')
+                self.savefig(file, format='png', dpi=150)
             return file.getvalue(), {'width': round(100*width), 'height': round(100*height)}
     return Picture
 
@@ -216,7 +218,7 @@ class Chart:
             text(p.left, p.top - 7, legend, 'start')
             if p.note: text(right, p.top - 7, escape(p.note), 'end')
         return (f'<svg xmlns="http://www.w3.org/2000/svg" width="{self.width}" height="{self.height}" viewBox="0 0 {self.width} {self.height}" '
-                f'style="display:block;max-width:100%" fill="none">{"".join(lines)}<g fill="{GREY}" font-family="sans-serif" font-size="11">{"".join(texts)}</g></svg>')
+                f'style="display:block;max-width:100%;margin:0 0 3px" fill="none">{"".join(lines)}<g fill="{GREY}" font-family="sans-serif" font-size="11">{"".join(texts)}</g></svg>')
 
     def figure(self):  # `matplotlib.figure.Figure`, independent of pyplot
         "The chart as a figure of the same size"

@@ -10,6 +10,7 @@ import math, shutil, sys, warnings
 from base64 import b64encode
 from collections import namedtuple
 from functools import cache, wraps
+from html import escape
 from time import perf_counter
 
 from .core import current_cell, patch, text_table
@@ -129,7 +130,7 @@ class Region:
             f'<div style="width:{100*progress.share:.1f}%;height:8px;border-radius:4px;background:#0072B2"></div></div>')
         table = h.html(self.first, most) if len(h) > self.first else ''
         html = (f'<div style="height:{24*self.n_rows + 50}px;overflow:auto"><div style="height:24px;line-height:24px;white-space:nowrap">'
-                f'{bar}{status}</div>{table}</div>')
+                f'{bar}{escape(status)}</div>{table}</div>')
         return {'text/html': html, 'text/plain': status}, {}
 
     def draw(self, learn, status, progress):
@@ -291,7 +292,7 @@ def show(self:Learner):
     if front_end() != 'html': return print(h if len(h) else '', status, sep='\n')
     from IPython.display import display
     table = h.html() if len(h) else ''
-    display({'text/html': f'<div>{status}</div>{table}', 'text/plain': f'{status}\n{h}'}, raw=True)
+    display({'text/html': f'<div>{escape(status)}</div>{table}', 'text/plain': f'{status}\n{h}'}, raw=True)
     if h.n_steps: display(h.plot())
 
 # %% ../nbs/08_display.ipynb #d4761afa

@@ -216,12 +216,12 @@ class Plot:
         valid = [o for o in points if o.startswith('valid_loss')]
         bold += [Line(*points[name], color, name, points=True) for name, color in zip(valid, COLORS[len(losses):])]
         seen += [y for name in valid for y in points[name][1]]
-        panels = [Panel(54, 24, 440, 160, faint + bold, xlim, limits(seen), xlabel=None)]
+        panels = [Panel(54, 24, 400, 160, faint + bold, xlim, limits(seen), xlabel=None)]
         lrs = [Line(curves[o][0], curves[o][2], color, o, width=1.5) for o, color in zip((o for o in curves if o.startswith('lr')), [GREY, *COLORS])]
-        panels.append(Panel(54, 206, 440, 28, lrs, xlim, limits([y for o in lrs for y in o.ys]), 'batch', n_ticks=1))
+        panels.append(Panel(54, 206, 400, 28, lrs, xlim, limits([y for o in lrs for y in o.ys]), 'batch', n_ticks=1))
         names = [o for o in points if '_loss' not in o]
         if names or self.has_metrics: panels.append(_metrics(names, points, xlim))
-        return Chart(820 if len(panels) > 2 else 506, 270, panels)
+        return Chart(760 if len(panels) > 2 else 466, 270, panels)
 
 # %% ../nbs/03_history.ipynb #211fb67c
 def _points(h, first):
@@ -241,4 +241,4 @@ def _metrics(names, points, xlim):
     if len(names) > 4: names = [o for o in names if o.startswith('valid_')] or names
     lines = [Line(*points[o], color, o, points=True) for o, color in zip(names, COLORS)]
     more = f'+ {len(names) - len(lines)} more'*(len(names) > len(lines))
-    return Panel(550, 24, 260, 210, lines, xlim, limits([y for o in lines for y in o.ys]), 'batch', note=more)
+    return Panel(508, 24, 240, 210, lines, xlim, limits([y for o in lines for y in o.ys]), 'batch', note=more)

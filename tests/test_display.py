@@ -1,0 +1,279 @@
+"What a fit shows: the same numbers with and without, within its budget, whole at every end, and never a reason to fail"
+import base64, io, math, re, signal, sys, threading, warnings
+from contextlib import redirect_stdout
+from itertools import count
+
+import pytest, torch
+from torch import nn
+
+from common import batches, digest, make_learner
+from trainer_nb import display as module
+from trainer_nb.display import Display, Region
+from trainer_nb.hooks import CancelFit, LambdaHook
+from trainer_nb.metrics import Metric, accuracy
+from trainer_nb.run import TrainingInterrupted
+
+
+def learner(display='html', **kwargs):
+    torch.manual_seed(0)
+    return make_learner(**{'train_dl': batches(), 'valid_dl': batches(seed=2), 'metrics': [accuracy], 'display': display, **kwargs})
+
+def always(learn): learn.get_hook(Display).next = 0      # as if each step took long
+
+def at(epoch, batch, f): return lambda learn: f(learn) if (learn.training, learn.state.epoch, learn.state.batch_idx) == (True, epoch, batch) else None
+
+def heights(bundle): return re.findall(r'height:(\d+)px;overflow|<svg[^>]* height="(\d+)"', bundle['text/html'])
+
+@pytest.fixture
+def seen(cell):
+    "All messages of a cell, in their order"
+    seen, setitem = [], type(cell).__setitem__
+    type(cell).__setitem__ = lambda self, i, bundle: (seen.append((i, bundle)), setitem(self, i, bundle))
+    return seen
+
+
+# The numbers
+
+@pytest.mark.parametrize('how', ['text', 'tty', 'html', Display('text', plot=False), Display('tty')])
+def test_no_number_changes(how, cell, capsys):
+    hooks = [how] if isinstance(how, Display) else []
+    def run(*args, **kwargs):
+        learn = learner(*args, **kwargs)
+        learn.fit(2, valid_every=2)
+        return digest(learn), torch.rand(3).tolist(), learn.get_hook(Display, None)
+    shown, hidden = run(False if hooks else how, hooks=[*hooks, LambdaHook(before_step=always)]), run(False)
+    assert shown[:2] == hidden[:2] and shown[2].error is None and hidden[2] is None
+
+
+# The budget, by a clock that is turned by hand
+
+@pytest.mark.parametrize('draw_s', [.002, .1])
+@pytest.mark.parametrize('step_s', [50e-6, .001, .1])
+def test_budget(step_s, draw_s, monkeypatch, cell):
+    clock, drawn = [0.], []
+    def turn(s): clock[0] += s
+    class Slow(Region):
+        def draw(self, *args):
+            drawn.append(clock[0])
+            turn(draw_s)
+    monkeypatch.setattr(module, 'perf_counter', lambda: clock[0])
+    monkeypatch.setitem(module.SCREENS, 'html', Slow)
+    clock[0] = 1.
+    def work(learn):
+        for _ in range(int(20/step_s)):
+            turn(step_s)
+            learn.display.after_step(learn)
+    learn = learner(hooks=[LambdaHook(after_step=at(0, 1, work))])
+    learn.fit(1)
+    cost = learn.display.cost
+    assert cost.n_draws == len(drawn) - 1 and cost.time_s == pytest.approx(draw_s*cost.n_draws) and cost.wall_s == pytest.approx(clock[0] - 1)
+    assert cost.share <= .02 and all(b - a >= .2 for a, b in zip(drawn, drawn[1:]))
+    if draw_s < .01: assert cost.n_draws >= min(4*cost.wall_s, cost.wall_s/step_s/3) - 3      # and what may be shown is shown
+
+@pytest.mark.parametrize('n', [1000, 100_000])
+def test_long_runs_are_as_cheap_to_send(n, seen):
+    learn = learner(valid_dl=None, train_dl=[torch.zeros(1, 4)]*100, train_step=lambda batch, learn: {'loss': learn.model(batch).sum()})
+    learn.history.add_steps(n, {'train_loss': torch.rand(n), 'lr': [.1]*n})
+    Region(learn, 5, 2*n, True).draw(learn, '', module.Progress(10))
+    learn.history.add_steps(n, {'train_loss': torch.rand(n), 'lr': [.1]*n})
+    assert sum(len(o['text/html']) for _, o in seen) < 15_000
+
+
+# What is left
+
+ENDS = {'done': (lambda learn: None, 'done: 2 epochs, best valid_loss', None), 'stopped': (lambda learn: learn.stop(), 'stopped in epoch 1, after 2 of 5 training batches', None),
+        'interrupted': (lambda learn: signal.raise_signal(signal.SIGINT), 'interrupted in epoch 1, after 2 of 5', TrainingInterrupted),
+        'ended': (lambda learn: (_ for _ in ()).throw(CancelFit), 'ended by a hook in epoch 1', None),
+        'failed': (lambda learn: 1/0, 'failed in epoch 1, after 2 of 5', ZeroDivisionError)}
+
+@pytest.mark.parametrize('end', ENDS)
+def test_a_table_and_a_picture_are_left_however_it_ends(end, cell, seen):
+    f, status, error = ENDS[end]
+    learn = learner(hooks=[LambdaHook(before_step=always, after_step=at(1, 2, f))])
+    if error is None: learn.fit(2)
+    else:
+        with pytest.raises(error): learn.fit(2)
+    table, picture = cell
+    assert status in table['text/html'] and table['text/plain'].startswith(status) and '<table' in table['text/html'] and 'train_loss' in table['text/plain']
+    assert base64.b64decode(picture['image/png']).startswith(b'\x89PNG') and 'text/html' not in picture
+    assert {i for i, _ in seen} == {0, 1} and len({str(heights(o)) for i, o in seen if i == 0}) == 1
+    assert {str(heights(o)) for i, o in seen if i == 1 and 'text/html' in o} == {"[('', '270')]"}
+    assert 'progress' not in str(table) and learn.display.screen is None and learn.display.error is None
+    assert learn.display.cost.n_draws >= 7
+
+def test_resume_shows_the_whole_fit(cell):
+    learn = learner(hooks=[LambdaHook(after_step=at(1, 2, lambda learn: learn.stop()))])
+    learn.fit(1)
+    learn.fit(2)
+    learn.resume()
+    assert len(cell) == 6
+    for i, rows in (0, [0]), (2, []), (4, [1, 2]):
+        assert [int(line.split()[0]) for line in cell[i]['text/plain'].splitlines()[2:]] == rows, i
+
+def test_artefact_is_small(cell):
+    x = torch.zeros(1, 4)
+    learn = make_learner(train_dl=[x]*2000, valid_dl=[x], train_step=lambda batch, learn: {'loss': learn.model(torch.randn(1, 4)).square().sum()}, display='html', optim=torch.optim.SGD)
+    learn.fit(5)
+    assert learn.history.n_steps == 10_000 and sum(len(v) for o in cell for v in o.values()) < 200_000
+
+def test_no_pyplot_and_no_figure_left(cell):
+    learner().fit(1)
+    if 'matplotlib.pyplot' in sys.modules: assert not sys.modules['matplotlib.pyplot'].get_fignums()
+
+@pytest.mark.parametrize('kwargs, rows', [(dict(n_epochs=3), 3), (dict(max_steps=12), 3), (dict(max_steps=1), 1), (dict(n_epochs=40), 10)])
+def test_room_is_kept_for_all_rows(kwargs, rows, seen):
+    learner().fit(**kwargs)
+    assert {heights(o)[0][0] for i, o in seen if i == 0} == {str(50 + 24*rows)}
+
+def test_plot_may_be_left_out(cell):
+    learner(False, hooks=[Display('html', plot=False)]).fit(1)
+    assert len(cell) == 1 and '<table' in cell[0]['text/html']
+
+@pytest.mark.parametrize('keep', [.5, .1])
+def test_messages_that_are_lost(keep, cell, monkeypatch):
+    "Each update tells everything, so the last one is enough"
+    whole = learner()
+    whole.fit(2)
+    expected, n = [*cell], count()
+    cell.clear()
+    setitem = type(cell).__setitem__
+    learn = learner(hooks=[LambdaHook(before_step=always)])
+    with monkeypatch.context() as m:
+        m.setattr(type(cell), '__setitem__', lambda self, i, o: setitem(self, i, o) if 'image/png' in o or 'done' in str(o) or next(n) % int(1/keep) == 0 else None)
+        learn.fit(2)
+    same = lambda o: {k: re.sub(r'\d\d:\d\d', '', v) for k, v in o.items()}
+    assert [same(o) for o in cell] == [same(o) for o in expected]
+
+
+# Odd values, odd names, many columns
+
+def test_not_a_number_for_a_while(seen, cell):
+    values = iter([1., math.nan, math.inf, -math.inf, 2., 3.]*9)
+    learn = learner(metrics=[Metric(lambda pred, targ: torch.tensor(next(values)), name='odd')], hooks=[LambdaHook(before_step=always)])
+    with warnings.catch_warnings():
+        warnings.simplefilter('ignore')
+        learn.fit(4)
+    assert learn.display.error is None and not any('nan,' in o['text/html'] or ',nan' in o['text/html'] for i, o in seen if i == 1 and 'text/html' in o)
+
+def test_a_loss_that_is_not_a_number_leaves_a_gap(seen):
+    n = count()
+    def step(batch, learn): return {'loss': learn.model(batch[0]).square().sum()+ (math.nan if 3 <= next(n) % 10 < 6 else 0)}
+    learn = make_learner(train_dl=batches(50), train_step=step, display='html', hooks=[LambdaHook(before_step=always)])
+    with warnings.catch_warnings():
+        warnings.simplefilter('ignore')
+        learn.fit(1)
+    faint = re.findall(r'<path d="([^"]*)" stroke="#0072B2" stroke-opacity', [o for i, o in seen if i == 1][-2]['text/html'])
+    assert len(faint) == 1 and faint[0].count('M') == 2
+
+def test_two_hundred_columns(seen, cell):
+    learn = learner(metrics=[Metric(accuracy, name=f'metric_{i}') for i in range(100)], hooks=[LambdaHook(before_step=always)])
+    learn.fit(2)
+    assert len(learn.history.epochs) > 200 and learn.display.error is None
+    assert max(len(str(o)) for _, o in seen) < 100_000 and max(len(o['text/html']) for i, o in seen if i == 0) < 12_000
+
+def test_names_are_escaped(seen, cell):
+    learn = learner(metrics=[Metric(accuracy, name='<script>alert(1)</script>&"Größe 📈')], hooks=[LambdaHook(before_step=always)])
+    learn.fit(2)
+    assert learn.display.error is None and not any('<script' in o['text/html'] for _, o in seen if 'text/html' in o)
+    assert all('&lt;script&gt;' in [o for i, o in seen if i == place and 'text/html' in o][-1]['text/html'] for place in (0, 1))
+    assert 'Größe 📈' in cell[0]['text/html']
+
+
+# A display that fails
+
+class Oops(Exception): pass
+
+@pytest.mark.parametrize('n', [0, 1, 5, 'row', 'close'])
+@pytest.mark.parametrize('where', ['html', 'tty'])
+def test_training_goes_on_without_a_display(where, n, monkeypatch, cell, capsys):
+    calls = count()
+    class Bad(module.SCREENS[where]):
+        def fail(self, *args): raise Oops('no screen')
+        def draw(self, *args):
+            if next(calls) == n: self.fail()
+        row = fail if n == 'row' else module.SCREENS[where].row
+        close = fail if n == 'close' else module.SCREENS[where].close
+    monkeypatch.setitem(module.SCREENS, where, Bad)
+    learn = learner(where, hooks=[LambdaHook(before_step=always)])
+    with pytest.warns(RuntimeWarning, match='display failed.*no screen') as warned: learn.fit(2)
+    plain = learner(False)
+    plain.fit(2)
+    assert digest(learn) == digest(plain) and isinstance(learn.display.error, Oops) and len(warned) == 1 and learn.cancelled is None
+    monkeypatch.undo()
+
+def test_an_interrupt_in_the_display_is_an_interrupt(monkeypatch, cell):
+    class Bad(Region):
+        def draw(self, *args): raise KeyboardInterrupt
+    monkeypatch.setitem(module.SCREENS, 'html', Bad)
+    with pytest.raises(KeyboardInterrupt): learner().fit(1)
+
+def test_a_second_fit_tries_again(monkeypatch, cell):
+    class Bad(Region):
+        def draw(self, *args): raise Oops
+    with monkeypatch.context() as m:
+        m.setitem(module.SCREENS, 'html', Bad)
+        learn = learner()
+        with pytest.warns(RuntimeWarning): learn.fit(1)
+    learn.fit(1)
+    assert learn.display.error is None and 'done' in cell[0]['text/html']
+
+def test_fit_in_a_thread(cell):
+    learn = learner()
+    thread = threading.Thread(target=learn.fit, args=(2,))
+    thread.start()
+    thread.join()
+    plain = learner(False)
+    plain.fit(2)
+    assert digest(learn) == digest(plain) and 'done' in cell[0]['text/html'] and 'image/png' in cell[1]
+
+
+# Text
+
+def test_a_pipe_gets_no_control_codes(capsys):
+    learner('text', hooks=[LambdaHook(before_step=always)]).fit(3)
+    out = capsys.readouterr().out
+    assert not re.search(r'[\r\x1b\x08]', out) and len(out.splitlines()) == 4
+
+@pytest.mark.parametrize('columns', [20, 60, 80, 200])
+def test_a_terminal_is_wide_enough(columns, monkeypatch, capsys):
+    monkeypatch.setenv('COLUMNS', str(columns))
+    learner('tty', hooks=[LambdaHook(before_step=always)]).fit(3)
+    parts = re.split(r'[\r\n]', capsys.readouterr().out)
+    assert max(map(len, parts)) < columns and any('█' in o or '░' in o for o in parts)
+    rows = [o.split() for o in parts if o.strip() and '░' not in o and '█' not in o]
+    assert [row[0] for row in rows] == ['epoch', '0', '1', '2'] and ('valid_loss' in rows[0] or columns < 60) and ('lr' in rows[0] or columns < 200)
+
+
+# Bad input
+
+@pytest.mark.parametrize('where', ['web', 3, None])
+def test_unknown_display(where):
+    with pytest.raises(ValueError, match="expected True, False, 'html', 'tty' or 'text'"): Display(where)
+
+def test_html_without_ipython(monkeypatch):
+    import IPython
+    monkeypatch.setattr(IPython, 'get_ipython', lambda: None)
+    with pytest.raises(ValueError, match='needs IPython'): learner('html')
+
+
+# Again
+
+def test_show(cell, capsys):
+    learn = learner(hooks=[LambdaHook(after_step=at(0, 2, lambda learn: learn.stop()))])
+    learn.show()
+    learn.fit(2)
+    shown = len(cell)
+    learn.show()
+    learn.resume()
+    learn.show()
+    texts = [o['text/plain'] for o in cell if isinstance(o, dict)]
+    assert texts[0].startswith('nothing is trained yet') and shown == 3
+    assert sum('stopped in epoch 0, after 2 of 5 training batches' in o for o in texts) == 2
+    assert sum(o.startswith('done: 2 epochs') for o in texts) == 2
+
+def test_show_as_text(capsys):
+    learn = learner('text')
+    learn.fit(1)
+    before = capsys.readouterr().out
+    learn.show()
+    assert capsys.readouterr().out.splitlines()[-1].startswith('done: 1 epoch, best valid_loss')
