@@ -220,7 +220,7 @@ class Display(Hook):
         "Count an update, and put the next one off until it fits the budget"
         self.n_draws, self.time_s = self.n_draws + 1, self.time_s + cost
         expected = (self.opening_s + self.time_s)/(self.n_draws + 1)
-        self.next = max(start + .2, self.opened + 50*(self.time_s + expected))
+        self.next = max(start + .2, self.opened + 60*(self.time_s + expected))
 
     @_harmless
     def after_fit(self, learn):
@@ -247,7 +247,7 @@ def _open(self:Display, learn):
     start = perf_counter()
     self.screen.draw(learn, self._status(learn), self.progress)
     self.opening_s = perf_counter() - start
-    self.next = start + max(.2, 50*self.opening_s)
+    self.next = start + max(.2, 60*self.opening_s)
 
 def _planned(learn, n):
     "(training batches, epochs) that are left, None if unknown; `n` batches are an epoch"

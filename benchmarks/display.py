@@ -1,0 +1,107 @@
+"""What the live display costs, in a real Jupyter kernel: `python benchmarks/display.py [seconds]`
+
+Share of the wall time for steps of 50 µs, 1 ms and 100 ms, fits with and without display in turn; milliseconds for an update when many steps
+are recorded already, beside a redraw by pyplot, which is what other trainers do.
+"""
+import platform, sys
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+
+import torch
+from torch import nn
+
+from trainer_nb.all import History, Learner
+from trainer_nb.display import Progress, Region
+
+torch.set_num_threads(1)
+
+
+class Spin(Learner):
+    "A loop whose step takes as long as we like: nothing is computed"
+    def do_backward(self): pass
+    def do_opt_step(self): return True
+
+
+def fit(step_s, seconds, display):
+    "(seconds from the first to the last step, share of the time that the display says it took)"
+    clock, loss = [], torch.tensor(1.)
+    def step(batch, learn):
+        clock.append(perf_counter())
+        while perf_counter() < clock[-1] + step_s: pass
+        return {'loss': loss}
+    model = nn.Linear(1, 1)
+    learn = Spin(model, [torch.zeros(1, 1)]*100, train_step=step, display=display, device='cpu')
+    learn.fit(max_steps=max(int(seconds/step_s), 5))
+    return clock[-1] - clock[0], learn.display.cost if display else None
+
+
+def shares(seconds, rounds=3):
+    print('| step | updates a second | share by its own clock | share by comparison |\n| --- | ---: | ---: | ---: |')
+    for step_s, name in (50e-6, '50 µs'), (1e-3, '1 ms'), (.1, '100 ms'):
+        runs = [(fit(step_s, seconds, 'html'), fit(step_s, seconds, False)[0]) for _ in range(rounds)]
+        costs = [cost for (_, cost), _ in runs]
+        more = median(1 - without/shown for (shown, _), without in runs)
+        print(f'| {name} | {median(o.n_draws/o.wall_s for o in costs):.1f} | {median(o.share for o in costs):.2%} | {more:.2%} |')
+
+
+class Stub:
+    "As much of a learner as a screen looks at"
+    bounds, metrics, cancelled = {'row': 0, 'batch': 0}, ['accuracy'], None
+    def __init__(self, n):
+        self.history, n_epochs = History(), 10
+        for e in range(n_epochs):
+            self.history.add_steps(n//n_epochs, {'train_loss': torch.rand(n//n_epochs), 'lr': [1e-3]*(n//n_epochs)})
+            self.history.add_valid({'epoch': e, 'step': 0, 'valid_loss': .5, 'valid_accuracy': .9})
+            self.history.add_epoch({'epoch': e, 'train_loss': .5, 'train_accuracy': .9, 'valid_loss': .5, 'valid_accuracy': .9, 'lr': 1e-3, 'time_s': 1.})
+
+
+def timed(f):
+    start = perf_counter()
+    f()
+    return 1000*(perf_counter() - start)
+
+
+def updates(n_updates=50):
+    print('\n| recorded steps | one update, ms | last picture, ms |\n| ---: | ---: | ---: |')
+    stubs = {n: Stub(n) for n in (1000, 100_000, 1_000_000)}
+    screens = {n: Region(o, 10, 2*n, True) for n, o in stubs.items()}
+    progress, times = Progress(100), {n: [] for n in stubs}
+    for screen, stub in zip(screens.values(), stubs.values()): screen.draw(stub, 'first', progress)
+    for _ in range(n_updates):
+        for n, stub in stubs.items():
+            stub.history.add_steps(10, {'train_loss': torch.rand(10), 'lr': [1e-3]*10})
+            times[n].append(timed(lambda: screens[n].draw(stub, progress.at(5), progress)))
+    screens[1000].close(stubs[1000], 'matplotlib is loaded')
+    for n, stub in stubs.items():
+        print(f'| {n:,} | {median(times[n]):.2f} | {timed(lambda: screens[n].close(stub, "done")):.0f} |')
+
+
+def pyplot(n=1000, n_updates=20):
+    import matplotlib.pyplot as plt
+    from IPython.display import display
+    fig, ax = plt.subplots(figsize=(6, 4))
+    handle, losses = display(fig, display_id=True), torch.rand(n).tolist()
+    def redraw():
+        ax.clear()
+        ax.plot(losses)
+        handle.update(fig)
+    redraw()
+    times = [timed(redraw) for _ in range(n_updates)]
+    plt.close(fig)
+    print(f'\nA redraw by pyplot, {n:,} points: {median(times):.0f} ms')
+
+
+def in_a_kernel(seconds):
+    "Run this module in a kernel; returns what it printed"
+    import nbformat
+    from nbclient import NotebookClient
+    code = f'import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\nimport display as bench\nbench.shares({seconds}); bench.updates(); bench.pyplot()'
+    nb = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(code)])
+    NotebookClient(nb, timeout=None, kernel_name='python3').execute()
+    return ''.join(o.text for o in nb.cells[0].outputs if o.output_type == 'stream')
+
+
+if __name__ == '__main__':
+    print(f'torch {torch.__version__}, Python {platform.python_version()}, {platform.machine()}, 1 thread\n')
+    print(in_a_kernel(float(sys.argv[1]) if len(sys.argv) > 1 else 5))
