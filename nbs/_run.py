@@ -25,7 +25,7 @@ class Runner(NotebookClient):
 for path in map(Path, sys.argv[1:] or sorted(nbglob(cfg.nbs_path))):
     nb = nbformat.read(path, 4)
     nb.metadata.pop('widgets', None)
-    Runner(nb, kernel_name='python3', resources={'metadata': {'path': path.parent}}).execute()
+    Runner(nb, kernel_name='python3', coalesce_streams=True, resources={'metadata': {'path': path.parent}}).execute()
     text = nbformat.writes(nb)
     state = nb.metadata.get('widgets', {}).get('application/vnd.jupyter.widget-state+json', {}).get('state', {})
     for i, o in enumerate(state): text = text.replace(o, f'{i:032x}')    # the same widget ids in every run

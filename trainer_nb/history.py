@@ -214,7 +214,7 @@ class Plot:
             faint.append(Line(*_zigzag(xs, low, high), color, width=1, alpha=.35))
             bold.append(Line(xs, [s if m - m == 0 else m for s, m in zip(smooth(mean), mean)], color, name))
         valid = [o for o in points if o.startswith('valid_loss')]
-        bold += [Line(*points[name], color, name, points=True) for name, color in zip(valid, COLORS[len(losses):])]
+        bold += [_dotted(points[name], color, name) for name, color in zip(valid, COLORS[len(losses):])]
         seen += [y for name in valid for y in points[name][1]]
         panels = [Panel(54, 24, 400, 160, faint + bold, xlim, limits(seen), xlabel=None)]
         lrs = [Line(curves[o][0], curves[o][2], color, o, width=1.5) for o, color in zip((o for o in curves if o.startswith('lr')), [GREY, *COLORS])]
@@ -237,8 +237,10 @@ def _zigzag(xs, low, high):
     if low == high or all(a == b for a, b in zip(low, high)): return xs, low
     return [x for x in xs for _ in range(2)], [y for pair in zip(low, high) for y in pair]
 
+def _dotted(curve, color, name): return Line(*curve, color, name, points=len(curve[0]) <= 40)
+
 def _metrics(names, points, xlim):
     if len(names) > 4: names = [o for o in names if o.startswith('valid_')] or names
-    lines = [Line(*points[o], color, o, points=True) for o, color in zip(names, COLORS)]
+    lines = [_dotted(points[o], color, o) for o, color in zip(names, COLORS)]
     more = f'+ {len(names) - len(lines)} more'*(len(names) > len(lines))
     return Panel(508, 24, 240, 210, lines, xlim, limits([y for o in lines for y in o.ys]), 'batch', note=more)
