@@ -22,7 +22,7 @@ def always(learn): learn.get_hook(Display).next = 0      # as if each step took 
 
 def at(epoch, batch, f): return lambda learn: f(learn) if (learn.training, learn.state.epoch, learn.state.batch_idx) == (True, epoch, batch) else None
 
-def heights(bundle): return re.findall(r'height:(\d+)px;overflow|<svg[^>]* height="(\d+)"', bundle['text/html'])
+def heights(bundle): return re.findall(r'^<div style="(?:min-)?height:(\d+)px|<svg[^>]* height="(\d+)"', bundle['text/html'])
 
 @pytest.fixture
 def seen(cell):

@@ -164,7 +164,7 @@ def html_table(
     def row(tag, cells, mark=''): return '<tr>' + ''.join(f'<{tag} style="{style}">{mark}{escape(c)}{mark.replace("<", "</")}</{tag}>' for c in cells) + '</tr>'
     head, *rows = lines
     body = ''.join(row('td', cells, '<b>'*(i == bold)) for i, cells in enumerate(rows))
-    return f'<table style="margin:0"><thead>{row("th", head)}</thead><tbody>{body}</tbody></table>'
+    return f'<table style="margin:0;border-collapse:collapse"><thead>{row("th", head)}</thead><tbody>{body}</tbody></table>'
 
 # %% ../nbs/00_core.ipynb #c30b07b7
 def current_cell():  # int; None outside IPython

@@ -129,7 +129,8 @@ class Region:
             '<div style="display:inline-block;vertical-align:middle;width:160px;height:8px;margin-right:8px;border-radius:4px;background:#8884">'
             f'<div style="width:{100*progress.share:.1f}%;height:8px;border-radius:4px;background:#0072B2"></div></div>')
         table = h.html(self.first, most) if len(h) > self.first else ''
-        html = (f'<div style="height:{24*self.n_rows + 50}px;overflow:auto"><div style="height:24px;line-height:24px;white-space:nowrap">'
+        fits = progress is None and len(h) - self.first <= 10       # at last nothing is cut off, whatever the style of the page
+        html = (f'<div style="{"min-"*fits}height:{24*self.n_rows + 50}px{";overflow:auto"*(not fits)}"><div style="height:24px;line-height:24px;white-space:nowrap">'
                 f'{bar}{escape(status)}</div>{table}</div>')
         return {'text/html': html, 'text/plain': status}, {}
 
