@@ -1,0 +1,30 @@
+"One server and one browser for all tests here; a page for each app, in either theme"
+import os
+
+import pytest
+
+from browser.lab import Jupyter, missing
+
+PAGES = [(app, theme) for app in ('lab', 'notebook') for theme in ('light', 'dark')]
+why = missing()
+every_page = pytest.mark.parametrize('page', PAGES, ids='-'.join, indirect=True)
+every_app = pytest.mark.parametrize('page', PAGES[::2], ids='-'.join, indirect=True)
+
+
+@pytest.fixture(scope='package')
+def jupyter():
+    if why and os.environ.get('CI'): pytest.fail(f'no browser tests: {why}')
+    if why: pytest.skip(why)
+    with Jupyter() as jupyter: yield jupyter
+    assert not jupyter.foreign, f'pages asked for {set(jupyter.foreign)}'
+
+@pytest.fixture(params=[('lab', 'light')], ids='-'.join)
+def page(jupyter, request):
+    "JupyterLab, unless a test names others; a cell has imported `fits`"
+    page = jupyter.page(*request.param)
+    page.cells('from fits import *')
+    page.run()
+    return page
+
+def pytest_terminal_summary(terminalreporter):
+    if why: terminalreporter.write_line(f'The tests in a browser did not run: {why}', yellow=True)

@@ -1,0 +1,199 @@
+"""Real JupyterLab and Notebook 7 in headless Chromium
+
+`Jupyter` is a server and a browser, `Page` one notebook in one of the two apps. Waiting is polling of the page, with a time-out.
+The server listens on 127.0.0.1 with a random token; its files are temporary. The browser resolves no other host: `foreign` has
+what it was refused.
+"""
+import json, os, secrets, shutil, socket, subprocess, sys, tempfile, time, urllib.request
+from base64 import b64decode
+from importlib.util import find_spec
+from pathlib import Path
+
+import nbformat
+
+from fits import environment
+
+CHROMIUM = os.environ.get('CHROMIUM') or shutil.which('chromium')
+ARGS = ['--no-sandbox', '--disable-gpu', '--no-first-run', '--disable-sync', '--disable-background-networking', '--disable-component-update',
+        '--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1']
+URLS = {'lab': 'doc/tree', 'notebook': 'notebooks'}
+SETTINGS = {    # by JupyterLab's schemas
+    'apputils-extension/notification': {'fetchNews': 'false', 'checkForUpdates': False, 'doNotDisturbMode': True},
+    'docmanager-extension/plugin': {'autosave': False},
+    'notebook-extension/tracker': {'windowingMode': 'none', 'scrollPastEnd': False}}     # every cell is in the DOM
+
+
+def missing():  # str or None
+    "Why there can be no browser here"
+    lacks = [o for o in ('playwright', 'jupyterlab', 'notebook') if find_spec(o) is None]
+    if lacks: return f'{", ".join(lacks)} not installed'
+    return None if CHROMIUM else 'no Chromium: install it (Debian: apt-get install chromium), or set CHROMIUM'
+
+
+class Jupyter:
+    "A server and a browser; a context manager that leaves nothing of either"
+    def __init__(self,
+        settings={},  # of JupyterLab besides ours, as {'apputils-extension/kernels-settings': {'commsOverSubshells': 'disabled'}}
+        timeout=60,   # seconds that any wait may take
+    ):
+        self.settings, self.timeout, self.foreign, self.pages = {**SETTINGS, **settings}, timeout, [], {}
+        self.server = self.driver = self.browser = None
+
+    def __enter__(self):
+        self.tmp = Path(tempfile.mkdtemp(prefix='browser.'))
+        try:
+            self._serve()
+            from playwright.sync_api import sync_playwright
+            self.driver = sync_playwright().start()
+            self.browser = self.driver.chromium.launch(executable_path=CHROMIUM, args=ARGS)
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def _serve(self):
+        for name, value in self.settings.items():
+            path = self.tmp/f'settings/@jupyterlab/{name}.jupyterlab-settings'
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps(value))
+        with socket.socket() as s:
+            s.bind(('127.0.0.1', 0))
+            self.url = f'http://127.0.0.1:{s.getsockname()[1]}'
+        self.token, self.root, log = secrets.token_hex(16), self.tmp/'notebooks', self.tmp/'server.log'
+        self.root.mkdir()
+        env = {**environment(self.tmp), 'JUPYTERLAB_SETTINGS_DIR': str(self.tmp/'settings'), 'JUPYTERLAB_WORKSPACES_DIR': str(self.tmp/'workspaces'),
+               'JUPYTER_TOKEN': self.token}
+        options = {'ServerApp.ip': '127.0.0.1', 'ServerApp.port': self.url.split(':')[-1], 'ServerApp.port_retries': 0, 'ServerApp.root_dir': self.root,
+                   'ServerApp.shutdown_no_activity_timeout': 900,      # in case that we are killed
+                   'LabApp.expose_app_in_browser': True, 'JupyterNotebookApp.expose_app_in_browser': True, 'LabApp.news_url': None,
+                   'LabApp.extension_manager': 'readonly', 'LabApp.check_for_updates_class': 'jupyterlab.handlers.announcements.NeverCheckForUpdate'}
+        with open(log, 'w') as f:
+            self.server = subprocess.Popen([sys.executable, '-m', 'jupyterlab', '--allow-root', '--no-browser', *(f'--{k}={v}' for k, v in options.items())],
+                                           env=env, stdout=f, stderr=f, stdin=subprocess.DEVNULL, start_new_session=True)
+        end = time.monotonic() + self.timeout
+        while True:
+            try: return self._api('GET', 'status')
+            except OSError:
+                if self.server.poll() is not None or time.monotonic() > end: raise TimeoutError(log.read_text()[-2000:]) from None
+            time.sleep(.05)
+
+    def _api(self, method, path):
+        req = urllib.request.Request(f'{self.url}/api/{path}', method=method, headers={'Authorization': f'token {self.token}'})
+        with urllib.request.urlopen(req, timeout=5) as r: return json.loads(r.read() or 'null')
+
+    def page(self, app='lab', theme='light'):
+        "The `Page` of an app, opened when it is first asked for, in this theme"
+        if app not in self.pages: self.pages[app] = Page(self, app)
+        self.pages[app].set_theme(theme)
+        return self.pages[app]
+
+    def __exit__(self, *exc):
+        try:
+            if self.browser: self.browser.close()
+            if self.driver: self.driver.stop()
+        finally:
+            if self.server: self._end_server()
+            shutil.rmtree(self.tmp, ignore_errors=True)
+
+    def _end_server(self):
+        try:
+            for k in self._api('GET', 'kernels'): self._api('DELETE', f'kernels/{k["id"]}')
+            self._api('POST', 'shutdown')
+        except OSError: pass
+        for end in (lambda: None, self.server.terminate, self.server.kill):
+            end()
+            try: return self.server.wait(10)
+            except subprocess.TimeoutExpired: pass
+
+
+class Page:
+    "A notebook and its kernel; cells and outputs are counted from 0. `page` is Playwright's, `js` evaluates in it, with `nb` at hand"
+    def __init__(self, jupyter, app):
+        self.jupyter, self.path, self.console = jupyter, jupyter.root/f'{app}.ipynb', []
+        self.url = f'{jupyter.url}/{URLS[app]}/{self.path.name}?token={jupyter.token}'
+        spec = {'name': 'python3', 'display_name': 'python3', 'language': 'python'}
+        self.path.write_text(json.dumps({'cells': [], 'metadata': {'kernelspec': spec}, 'nbformat': 4, 'nbformat_minor': 5}))
+        self.page = jupyter.browser.new_page(viewport={'width': 1000, 'height': 1000})
+        self.page.set_default_timeout(jupyter.timeout*1000)
+        self.page.on('console', lambda o: self.console.append(f'{o.type}: {o.text}'))
+        self.page.on('request', lambda o: o.url.startswith((jupyter.url, 'data:', 'blob:')) or jupyter.foreign.append(o.url))
+        self.page.on('dialog', lambda o: o.accept())
+        self.page.add_init_script(path=Path(__file__).with_name('page.js'))
+        self.js = self.page.evaluate
+        self.open()
+
+    def open(self, busy=False):
+        "Load the page (again) with the notebook that is on disk; its kernel, which may be `busy`, lives on"
+        self.page.goto(self.url)
+        self.until('nb.ready', busy)
+
+    def until(self, js, arg=None):
+        "Wait until something is true in the page"
+        try: self.page.wait_for_function(js, arg=arg, polling=30)
+        except Exception as e:
+            e.add_note(f'{js} {arg}, in\n{self.js("document.body.innerText")[-3000:]}\n{self.console[-10:]}')
+            raise
+
+    def cells(self,
+        *sources,  # str
+    ):
+        "Replace all cells; the kernel stays, but if it is at work it is restarted"
+        if self.js('nb.kernel().status') != 'idle': self.js('() => nb.kernel().restart()')
+        self.js('nb.cells', sources)
+        self.until('n => nb.ready() && nb.panel().content.widgets.length == n', len(sources))
+
+    def start(self, k=0): self.js('nb.start', k)
+
+    def wait(self):
+        "Wait for the end of what was started"
+        self.until('nb.idle')
+
+    def run(self, k=0):
+        self.start(k)
+        self.wait()
+
+    def wait_text(self, text, k=0): self.until('([text, k]) => nb.area(k)?.innerText.includes(text)', [text, k])
+
+    def press(self, label, k=0): self.page.locator('.jp-Notebook .jp-Cell').nth(k).get_by_role('button', name=label, exact=True).last.click()
+
+    def interrupt(self): self.page.click('.jp-NotebookPanel-toolbar [data-jp-item-name=interrupt]')
+
+    def clear(self, k): self.js('k => { nb.select(k); return jupyterapp.commands.execute("notebook:clear-cell-output") }', k)
+
+    def set_theme(self, theme):
+        self.js('name => jupyterapp.commands.execute("apputils:change-theme", {theme: name})', f'JupyterLab {theme.title()}')
+        self.until('light => document.body.dataset.jpThemeLight == light && nb.ready(true)', str(theme == 'light').lower())
+
+    def save(self):     # the notebook that is then on disk
+        self.js('() => nb.panel().context.save()')
+        return nbformat.read(self.path, 4)
+
+    def text(self, k=0): return self.js('k => nb.area(k)?.innerText || ""', k)
+
+    def outputs(self, k=0): return self.js('k => nb.cell(k).model.outputs.toJSON()', k)     # as in nbformat
+
+    def boxes(self, k=0):   # list of (left, top, right, bottom), px in the window
+        "Where the outputs of a cell are"
+        return self.js('k => nb.parts(k).map(o => { const b = o.getBoundingClientRect(); return [b.left, b.top, b.right, b.bottom] })', k)
+
+    def shot(self, k=None, i=0):    # PNG as bytes
+        "A picture of what one sees, or of output `i` of cell `k`"
+        return (self.page if k is None else self.page.locator('.jp-Notebook .jp-Cell').nth(k).locator('.jp-OutputArea-child').nth(i)).screenshot()
+
+    def watch(self, k=0):
+        "Look at the output of a cell at each animation frame, and film the window, until `seen`"
+        self.js('nb.painted')
+        self.frames, self.film = [], self.page.context.new_cdp_session(self.page)
+        def take(o):
+            self.frames.append(b64decode(o['data']))
+            self.film.send('Page.screencastFrameAck', {'sessionId': o['sessionId']})
+        self.film.on('Page.screencastFrame', take)
+        self.film.send('Page.startScreencast', {'format': 'png'})
+        self.js('nb.watch', k)
+
+    def seen(self):     # dict: 'looks', dicts of height (px), n (outputs), waits (one shows nothing yet), svg (there is one), text; 'frames', PNGs as painted
+        self.js('nb.painted')
+        looks = self.js('nb.seen')
+        self.film.send('Page.stopScreencast')
+        self.film.detach()
+        return {'looks': looks, 'frames': self.frames}

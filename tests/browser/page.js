@@ -1,0 +1,49 @@
+// What lab.py calls in a page of JupyterLab or Notebook 7; `jupyterapp` is the app, k the number of a cell
+window.nb = {
+  panel: () => [...jupyterapp.shell.widgets('main')].find(o => o.sessionContext && o.content?.widgets),
+  model: () => nb.panel().content.model.sharedModel,
+  kernel: () => nb.panel().sessionContext.session?.kernel,
+  cell: k => nb.panel().content.widgets[k],
+  area: k => nb.cell(k).node.querySelector('.jp-Cell-outputArea'),
+  parts: k => [...nb.area(k)?.querySelectorAll('.jp-OutputArea-child') || []],
+
+  ready: busy => {
+    const p = window.jupyterapp && nb.panel();
+    return p && p.context.isReady && p.sessionContext.isReady && nb.kernel() && !document.getElementById('jupyterlab-splash')
+      && (busy || nb.kernel().status == 'idle');
+  },
+  cells: sources => nb.model().transact(() => {
+    nb.model().deleteCellRange(0, nb.model().cells.length);
+    nb.model().insertCells(0, sources.map(source => ({cell_type: 'code', source, metadata: {}, outputs: [], execution_count: null})));
+  }),
+  select: k => {
+    nb.panel().content.deselectAll();
+    nb.panel().content.activeCellIndex = k;
+  },
+  start: k => {
+    nb.done = nb.died = false;
+    nb.panel().sessionContext.statusChanged.connect((_, s) => { nb.died ||= s == 'dead' || s == 'autorestarting' });
+    nb.select(k);
+    jupyterapp.commands.execute('notebook:run-cell').finally(() => { nb.done = true });
+  },
+  idle: () => {     // is over what was started, also before the page was loaded?
+    if (nb.died) throw Error('the kernel died');
+    return nb.done !== false && nb.kernel().status == 'idle';
+  },
+
+  painted: () => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done)))),
+  look: k => {
+    const a = nb.area(k), parts = nb.parts(k), unseen = o => !o.clientHeight || [...o.querySelectorAll('img')].some(i => !i.complete || !i.naturalWidth);
+    return {height: a?.clientHeight || 0, n: parts.length, waits: parts.some(unseen), svg: !!a?.querySelector('.jp-OutputArea-output svg'), text: a?.innerText};
+  },
+  watch: k => {
+    const looks = nb.looks = [];
+    const frame = () => { if (nb.looks === looks) { looks.push(nb.look(k)); requestAnimationFrame(frame) } };
+    requestAnimationFrame(frame);
+  },
+  seen: () => {
+    const looks = nb.looks;
+    nb.looks = null;
+    return looks;
+  },
+};

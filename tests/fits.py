@@ -1,0 +1,88 @@
+"""The fits that test_front_ends.py and browser/ look at, for kernels and other processes; as a program: the usual one
+
+And the environment of these processes: this checkout's package, one thread, nothing of the user's.
+"""
+import os, random, time
+from pathlib import Path
+
+import torch
+
+from common import batches, digest, make_learner, shuffled
+from trainer_nb.all import Hook, LambdaHook, accuracy
+
+N_EPOCHS, N_BATCHES = 3, 20
+tests = Path(__file__).parent
+
+
+def environment(
+    tmp,  # folder for what a front end writes besides its results
+):        # dict
+    "Environment variables for a process that runs these fits"
+    dirs = {k: Path(tmp)/k.lower() for k in ('JUPYTER_CONFIG_DIR', 'JUPYTER_DATA_DIR', 'JUPYTER_RUNTIME_DIR', 'IPYTHONDIR')}
+    for o in dirs.values(): o.mkdir(parents=True, exist_ok=True)
+    theirs = {k: v for k, v in os.environ.items() if k not in ('IN_TEST', 'COLUMNS', 'LINES')}
+    return {**theirs, **{k: str(v) for k, v in dirs.items()}, 'PYTHONPATH': f'{tests.parent}{os.pathsep}{tests}', 'JUPYTER_PREFER_ENV_PATH': '1',
+            'OMP_NUM_THREADS': '1', 'PYDEVD_DISABLE_FILE_VALIDATION': '1'}
+
+def start(
+    *hooks,
+    step_s=0.,  # how long a training step sleeps, so that there is something to see
+    **kwargs,
+):              # `Learner`, always the same
+    "A learner with a display, for `fit(N_EPOCHS)`"
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    sleep = LambdaHook(after_backward=lambda learn: time.sleep(step_s))
+    return make_learner(hooks=[sleep, *hooks], **{'train_dl': shuffled(5*N_BATCHES), 'valid_dl': batches(seed=2), 'metrics': [accuracy], 'display': True, **kwargs})
+
+class Wait(Hook):
+    "Slow from the middle of the second epoch on, and never done before somebody has stopped the fit: at any moment, but once"
+    stopped = False
+    def after_backward(self, learn):
+        n = learn.state.optimizer_step + 1
+        if n > 1.5*N_BATCHES and not self.stopped: time.sleep(.2)
+        while n == N_EPOCHS*N_BATCHES and not self.stopped and not learn.requests: time.sleep(.01)
+    def after_cancel(self, learn): self.stopped = True
+
+class Hang(Hook):
+    "Says so, and needs an interrupt by force"
+    def after_backward(self, learn):
+        print('hangs', flush=True)
+        while not learn.requests: time.sleep(.01)
+        print('was asked', flush=True)
+        while True: time.sleep(.01)
+
+class Lossy(Hook):
+    "A front end that loses updates of displays: a share of them while the fit runs, or to the end"
+    ord = 99        # just before the display
+    def __init__(self, keep, seed=0, to_the_end=False): self.keep, self.rand, self.to_the_end, self.n_lost = keep, random.Random(seed), to_the_end, 0
+    def before_fit(self, learn):
+        from IPython import get_ipython
+        self.pub = get_ipython().display_pub
+        self.publish, self.pub.publish = self.pub.publish, self.lose
+    def lose(self, *args, update=False, **kwargs):
+        lost = update and self.rand.random() >= self.keep
+        self.n_lost += lost
+        if not lost: self.publish(*args, update=update, **kwargs)
+    def after_fit(self, learn):
+        if not self.to_the_end: self.restore()
+    def restore(self):      # int: number of updates that were lost
+        self.pub.publish = self.publish
+        return self.n_lost
+
+class ClearOutput(Hook):
+    "Somebody clears the cell's output in the second epoch"
+    def __init__(self, wait): self.wait = wait
+    def after_step(self, learn):
+        from IPython.display import clear_output
+        if learn.state.optimizer_step == 1.5*N_BATCHES and learn.training: clear_output(wait=self.wait)
+
+class Fail(Hook):
+    def after_step(self, learn):
+        if learn.state.optimizer_step == 1.5*N_BATCHES: raise ZeroDivisionError('on purpose')
+
+
+if __name__ == '__main__':
+    learn = start(step_s=.005)
+    learn.fit(N_EPOCHS)
+    print(digest(learn)[:16])
