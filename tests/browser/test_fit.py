@@ -1,0 +1,179 @@
+"What a fit looks like in JupyterLab and Notebook 7, in both themes: while it runs, when it is stopped, and afterwards"
+import random
+
+import pytest
+from nbconvert import HTMLExporter, MarkdownExporter
+
+from browser.conftest import PAGES, every_app, every_page
+from common import digest
+from fits import N_EPOCHS, start
+from shown import (check_html, check_interrupted, check_markdown, check_notebook, check_outputs, check_painted, check_readable, check_shown,
+                   check_steady, check_visible)
+
+FIT = 'learn.fit(N_EPOCHS)'
+WAIT = f'learn = start(Wait(), step_s=.01)\n{FIT}'
+AGAIN = 'learn.show()', 'learn.history'
+DIGEST = 'print(digest(learn))'
+CONTRASTS = '''k => {      // of each text in the output of cell k with what is behind it, as WCAG 2 defines it
+  const rgba = s => { const [r, g, b, a = 1] = s.match(/[\\d.]+/g).map(Number); return [r, g, b, a] };
+  const light = c => { const [r, g, b] = c.map(v => (v /= 255) <= .04045 ? v/12.92 : ((v + .055)/1.055)**2.4); return .2126*r + .7152*g + .0722*b };
+  const over = (top, under) => [0, 1, 2].map(i => top[3]*top[i] + (1 - top[3])*under[i]);
+  const behind = n => { if (!n) return [255, 255, 255]; const c = rgba(getComputedStyle(n).backgroundColor); return c[3] == 1 ? c : c[3] ? over(c, behind(n.parentElement)) : behind(n.parentElement) };
+  return [...nb.area(k).querySelectorAll('*')].filter(n => [...n.childNodes].some(o => o.nodeType == 3 && o.data.trim()) && n.getClientRects().length).map(n => {
+    const style = getComputedStyle(n), under = behind(n), ink = over(rgba(n instanceof SVGElement ? style.fill : style.color), under);
+    const [a, b] = [light(ink), light(under)].sort((a, b) => b - a); return [n.textContent.trim().slice(0, 40), (a + .05)/(b + .05)] }) }'''
+
+def check_digest(page, k):
+    "The numbers are those of a fit that shows nothing and is not disturbed"
+    learn = start(display=False)
+    learn.fit(N_EPOCHS)
+    page.run(k)
+    assert page.text(k).strip() == digest(learn)
+
+def check_again(page, k, **kwargs):
+    "Both ways to see the fit again, in cells `k` and the next one"
+    for i in k, k + 1:
+        page.run(i)
+        check_outputs(page.outputs(i), **kwargs)
+
+
+def has_rows(page, k=0): page.until('k => nb.area(k)?.querySelector("td")', k)
+
+
+# A fit that nobody disturbs
+
+@pytest.fixture(scope='module', params=PAGES, ids='-'.join)
+def watched(jupyter, request):
+    "A page, and what was seen of the fit in its only cell; another one was looked at in its midst"
+    page = jupyter.page(*request.param)
+    page.cells(f'from fits import *\n{WAIT}')
+    page.start()
+    has_rows(page)
+    contrasts = page.js(CONTRASTS, 0)
+    page.interrupt()
+    page.wait()
+    page.cells(f'learn = start(step_s=.03)\n{FIT}')
+    page.watch()
+    page.run()
+    page.until('nb.area(0).querySelector("img")?.naturalWidth')
+    return {'page': page, 'contrasts': contrasts, **page.seen()}
+
+def test_steady(watched): check_steady(watched['looks'])
+
+def test_never_blank(watched): check_painted(watched['frames'], watched['page'].boxes())
+
+def test_readable(watched):
+    page = watched['page']
+    check_readable(watched['contrasts'])
+    check_readable(page.js(CONTRASTS, 0))
+    check_visible(page.shot(0, 1))
+
+def test_left_behind(watched, tmp_path):
+    "In the saved notebook, its exports, and when it is opened again"
+    page = watched['page']
+    check_outputs(page.outputs())
+    nb = page.save()
+    check_outputs(nb.cells[0].outputs)
+    check_notebook(nb)
+    check_html(HTMLExporter().from_notebook_node(nb)[0])
+    text, resources = MarkdownExporter().from_notebook_node(nb)
+    for name, data in resources['outputs'].items(): (tmp_path/name).write_bytes(data)
+    check_markdown(text, tmp_path)
+    before = page.text()
+    page.open()
+    assert page.text() == before
+
+
+# A fit that is disturbed
+
+def interrupt(page):
+    "Press the button while cell 0 works; what the cell holds is final"
+    page.interrupt()
+    page.wait()
+    check_outputs(page.outputs(), 'interrupted', None, 'TrainingInterrupted')
+    check_interrupted(page.text())
+
+def check_resumes(page, k):
+    "Two cells that go on as if nothing had happened"
+    page.run(k)
+    check_outputs(page.outputs(k), n_rows=None)
+    check_digest(page, k + 1)
+
+@every_page
+def test_interrupt(page):
+    page.cells(WAIT, *AGAIN, 'learn.resume()', DIGEST)
+    page.start()
+    has_rows(page)
+    interrupt(page)
+    check_again(page, 1, end='interrupted', n_rows=None)
+    check_resumes(page, 3)
+
+@every_app
+def test_interrupt_twice(page):
+    page.cells(f'learn = start(Hang())\n{FIT}', *AGAIN)
+    page.start()
+    page.wait_text('hangs')
+    page.interrupt()
+    page.wait_text('was asked')
+    page.interrupt()
+    page.wait()
+    check_outputs([o for o in page.outputs() if o['output_type'] != 'stream'], 'interrupted', 0, 'KeyboardInterrupt')
+    assert 'TrainingInterrupted' not in page.text()
+    check_again(page, 1, end='interrupted', n_rows=0)
+
+@every_app
+def test_reload(page):
+    "The kernel works on, and the page has forgotten what it showed"
+    page.cells(WAIT, *AGAIN, 'learn.resume()', DIGEST)
+    page.save()
+    page.start()
+    has_rows(page)
+    page.open(busy=True)
+    page.interrupt()
+    page.wait()
+    check_again(page, 1, end='interrupted', n_rows=None)
+    check_resumes(page, 3)
+
+@every_app
+def test_cleared(page):
+    page.cells(WAIT, *AGAIN, 'learn.resume()', DIGEST)
+    page.start()
+    has_rows(page)
+    page.clear(0)
+    page.interrupt()
+    page.wait()
+    check_interrupted(page.text())
+    check_again(page, 1, end='interrupted', n_rows=None)
+    check_resumes(page, 3)
+
+def test_in_a_thread(page):
+    page.cells(f'import threading\nlearn = start(Wait(), step_s=.01)\nthread = threading.Thread(target=learn.fit, args=[N_EPOCHS])\nthread.start()',
+               'learn.stop()\nthread.join()', *AGAIN, 'learn.resume()', DIGEST, 'learn.show()')
+    page.run()
+    has_rows(page)
+    page.run(6)
+    check_shown(page.outputs(6))
+    page.run(1)
+    check_outputs(page.outputs(), 'stopped', None)
+    check_again(page, 2, end='stopped', n_rows=None)
+    check_resumes(page, 4)
+
+def test_a_front_end_that_loses_updates(page):
+    page.cells(f'learn = start(Lossy(.5), step_s=.02)\n{FIT}', *AGAIN, '', DIGEST)
+    page.run()
+    check_outputs(page.outputs())
+    check_again(page, 1)
+    check_digest(page, 4)
+
+@pytest.mark.soak
+@every_page
+def test_many_interrupts(page):
+    "At any moment"
+    rand = random.Random(0)
+    page.cells(WAIT, 'learn.resume()', DIGEST)
+    for _ in range(40):
+        page.start()
+        page.until('nb.parts(0).length == 2 && !nb.area(0).innerText.includes("interrupted")')
+        page.page.wait_for_timeout(1000*rand.random())
+        interrupt(page)
+        check_resumes(page, 1)

@@ -1,0 +1,130 @@
+"What a fit shows and what it leaves: the expectations of test_front_ends.py and browser/"
+import io, json, re
+from base64 import b64decode
+
+from bs4 import BeautifulSoup
+from PIL import Image
+
+from fits import N_EPOCHS
+
+ENDS = 'done', 'interrupted', 'stopped', 'failed'
+LIVE = 'progress', 'script', 'button', 'svg', 'canvas', 'iframe'    # tags that must not stay
+INTERRUPTED = r'TrainingInterrupted: stopped in epoch \d.*; learn\.resume\(\) goes on'
+
+
+def rows(html):
+    "Cells of the epoch table's rows"
+    return [[o.text.strip() for o in row('td')] for row in BeautifulSoup(html, 'html.parser').select('tbody tr')]
+
+def is_blank(png, box=None):
+    "Has (a part of) a picture one colour only?"
+    return all(low == high for low, high in Image.open(io.BytesIO(png)).crop(box).getextrema())
+
+def check_table(
+    html,
+    end,
+    n_rows,  # epochs in the table, from the first; None: some
+):           # int: how many there are
+    "Status and epoch table, static"
+    soup = BeautifulSoup(html, 'html.parser')
+    assert [o for o in ENDS if o in soup.text] == [end], soup.text
+    assert not soup.find_all(LIVE) and len(soup('table')) <= 1, html
+    epochs = [int(row[0]) for row in rows(html)]
+    first = epochs[0] if n_rows is None and epochs else 0
+    assert epochs == list(range(first, first + len(epochs))) and n_rows in (None, len(epochs)), soup.text
+    return len(epochs)
+
+def check_png(png):
+    image = Image.open(io.BytesIO(png))
+    assert 300 <= image.width <= 1500 and 150 <= image.height <= 800 and not is_blank(png), image
+
+def check_outputs(
+    outputs,          # of one cell, as nbformat
+    end='done',       # what the status says; one of `ENDS`
+    n_rows=N_EPOCHS,  # epochs in the table, from the first; None: some
+    error=None,       # name of the error that the cell ended with
+):
+    "A cell holds one static table and one picture, small, and readable without a kernel"
+    shown, errors = [o for o in outputs if o['output_type'] != 'error'], [o['ename'] for o in outputs if o['output_type'] == 'error']
+    assert errors == [error]*bool(error)
+    assert [(o['output_type'], set(o.get('data', ()))) for o in shown] == [('display_data', {'text/html', 'text/plain'}), ('display_data', {'image/png', 'text/plain'})]
+    table, picture = (o['data'] for o in shown)
+    n = check_table(''.join(table['text/html']), end, n_rows)
+    text = ''.join(table['text/plain'])
+    assert end in text and len(re.findall(r'^\W*\d+ ', text, re.M)) == n and '\r' not in text and '\x1b' not in text, text
+    check_png(b64decode(''.join(picture['image/png'])))
+    assert len(json.dumps(outputs)) < 200_000
+
+def check_shown(outputs):
+    "While a fit runs, it can be seen in another cell, too"
+    table, picture = (o['data'] for o in outputs)
+    assert rows(''.join(table['text/html'])) and {'image/png', 'text/html'} & picture.keys()
+
+def check_notebook(nb):
+    "Nothing of widgets is left in a saved notebook"
+    assert 'widget' not in json.dumps(nb) and 'widgets' not in nb['metadata']
+
+def check_html(page, n_rows=N_EPOCHS):
+    "An HTML export shows the same, in its one cell with a picture"
+    soup = BeautifulSoup(page, 'html.parser')
+    areas = [o for o in soup.select('.jp-OutputArea') if o('img')]
+    assert len(areas) == 1 and len(areas[0]('img')) == 1 and 'application/vnd.jupyter.widget-' not in page
+    check_table(str(areas[0]).replace(str(areas[0].img), ''), 'done', n_rows)
+    check_png(b64decode(areas[0].img['src'].removeprefix('data:image/png;base64,')))
+
+def check_markdown(
+    text,
+    files,  # folder that its links start from
+    n_rows=N_EPOCHS,
+):
+    "A Markdown export shows the same"
+    check_table('\n'.join(o for o in text.splitlines() if not o.startswith('!')), 'done', n_rows)
+    link, = re.findall(r'!\[\w+\]\((.+)\)', text)
+    check_png((files/link).read_bytes())
+
+def check_lines(
+    lines,          # list of str: what a log holds, or a terminal in the end
+    digest,         # of the learner; the last line begins with it
+    columns=10**6,  # width of the terminal
+):
+    "A header, a line for each epoch, and nothing of a bar"
+    head, *epochs, last = [o.rstrip() for o in lines if o.strip()]
+    assert head.split()[:2] == ['epoch', 'train_loss'] and last == digest, lines
+    assert [o.split()[0] for o in epochs] == [str(i) for i in range(N_EPOCHS)], lines
+    assert not set('█░%') & set(''.join(lines)) and all(len(o) <= columns for o in lines), lines
+
+def check_interrupted(text):
+    "One line instead of a traceback"
+    assert re.fullmatch(INTERRUPTED, text.strip().splitlines()[-1]) and 'Traceback' not in text and text.count('TrainingInterrupted') == 1, text
+
+def check_steady(looks):
+    "Once both outputs are there, their height changes once at most, and none is ever empty or gone"
+    first = next(i for i, o in enumerate(looks) if o['n'] > 1)
+    heights = [round(o['height']) for o in looks[first:]]
+    jumps = [(a, b) for a, b in zip(heights, heights[1:]) if abs(a - b) > 1]
+    assert len(jumps) <= 1, jumps
+    assert {o['n'] for o in looks[first:]} == {2} and not [i for i, o in enumerate(looks[first:]) if o['waits']]
+    live = {o['text'] for o in looks[first:] if o['svg']}
+    assert len(live) > 3 and not looks[-1]['svg'], live
+
+def check_painted(
+    frames,  # list of PNGs: what the browser painted, in order
+    boxes,   # (left, top, right, bottom) of each output
+):
+    "What was painted once is never blank again"
+    for box in boxes:
+        inked = [not is_blank(o, box) for o in frames]
+        first = inked.index(True)
+        assert all(inked[first:]) and len(inked) - first > 3, inked
+
+def check_readable(contrasts):
+    "All (text, contrast to what is behind it)"
+    assert len(contrasts) > 10 and not [o for o in contrasts if o[1] < 3], contrasts
+
+def check_visible(png):
+    "A picture that stands out from what is behind it"
+    def light(rgb): return sum(w*(v/12.92 if v <= .04045 else ((v + .055)/1.055)**2.4) for w, v in zip((.2126, .7152, .0722), (o/255 for o in rgb)))
+    counts = {rgb: n for n, rgb in Image.open(io.BytesIO(png)).convert('RGB').getcolors(2**24)}
+    behind = light(max(counts, key=counts.get))
+    ink = sum(n for rgb, n in counts.items() if (max(light(rgb), behind) + .05)/(min(light(rgb), behind) + .05) >= 3)
+    assert ink > .005*sum(counts.values()), ink

@@ -1,0 +1,208 @@
+"The same fit in kernels, exports, terminals and pipes: everywhere the same numbers, and nothing that the place cannot show"
+import fcntl, os, struct, subprocess, sys, termios
+from functools import cache
+
+import nbformat, pytest
+
+from common import digest
+from fits import N_EPOCHS, environment, start, tests
+from shown import check_html, check_interrupted, check_lines, check_markdown, check_notebook, check_outputs, check_shown
+
+FIT = 'learn = start(step_s=.005)\nlearn.fit(N_EPOCHS)'
+DIGEST = 'print(digest(learn)[:16])'
+PROGRAM = tests/'fits.py'       # both
+
+@cache
+def expected():
+    "The digest of a fit that shows nothing"
+    learn = start(display=False)
+    learn.fit(N_EPOCHS)
+    return digest(learn)[:16]
+
+def notebook(*sources): return nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(o) for o in ('from fits import *', *sources)])
+
+def tool(*args, cwd):
+    "Run `python args`; returns what it wrote to stdout and to stderr"
+    res = subprocess.run([sys.executable, *map(str, args)], cwd=cwd, env=environment(cwd/'env'), capture_output=True, encoding='utf-8', timeout=300)
+    assert not res.returncode, res.stderr
+    return res.stdout, res.stderr
+
+def is_clean(text): return '\r' not in text and '\x1b' not in text
+
+
+# A kernel, driven by nbclient
+
+THREAD = '''learn = start(Wait(), step_s=.01)
+thread = threading.Thread(target=learn.fit, args=[N_EPOCHS])
+thread.start()
+while not len(learn.history): time.sleep(.01)'''
+
+def fit(hook=''): return f'learn = start({hook})\nlearn.fit(N_EPOCHS)'
+
+def at_step_25(what): return f'LambdaHook(after_step=lambda learn: learn.training and learn.state.optimizer_step == 25 and {what})'
+
+CELLS = {       # name → sources of its cells
+    'fit': [FIT, 'learn.history', 'learn.show()'],
+    'no value': [fit() + ';', 'print(len(learn.history))'],
+    'ten thousand steps': ['learn = start(train_dl=shuffled(5*500))\nlearn.fit(20)'],
+    'failed': [fit('Fail()'), 'learn.show()'],
+    'stopped': [fit(at_step_25('learn.stop()')), 'learn.show()', 'learn.resume()', DIGEST],
+    'interrupted': [fit(at_step_25('signal.raise_signal(signal.SIGINT)')), 'learn.show()', 'learn.resume()', DIGEST],
+    'in a thread': [THREAD, 'learn.show()', 'learn.stop()\nthread.join()', 'learn.show()', 'learn.resume()', DIGEST],
+    **{f'lossy {keep}': [fit(f'Lossy({keep}), step_s=.01'), 'learn.show()', DIGEST] for keep in (0, .3, .6)},
+    'lossy to the end': [fit('Lossy(0, to_the_end=True)'), 'learn.get_hook(Lossy).restore()', 'learn.show()', DIGEST],
+    **{f'cleared {wait}': [fit(f'ClearOutput(wait={wait})'), 'learn.show()', DIGEST] for wait in (False, True)},
+}
+
+@pytest.fixture(scope='module')
+def ran(tmp_path_factory):
+    "Name → outputs of its cells, and the notebook; all in one kernel"
+    from jupyter_client import AsyncKernelManager
+    from jupyter_client.kernelspec import KernelSpecManager
+    from nbclient import NotebookClient
+    nb = notebook('import signal, threading', *(o for sources in CELLS.values() for o in sources))
+    manager = AsyncKernelManager(kernel_spec_manager=KernelSpecManager(kernel_dirs=[f'{sys.prefix}/share/jupyter/kernels']))
+    NotebookClient(nb, km=manager, timeout=120, allow_errors=True, extra_arguments=['--log-level=ERROR']).execute(env=environment(tmp_path_factory.mktemp('kernel')))
+    outputs = iter([cell.outputs for cell in nb.cells[2:]])
+    return {name: [next(outputs) for _ in sources] for name, sources in CELLS.items()} | {'notebook': nb}
+
+def check_digest(outputs): assert [o.text.strip() for o in outputs] == [expected()]
+
+def check_end(cells, end, error=None, n_rows=1):
+    "The fit ended early, was shown again, and went on to the same numbers"
+    check_outputs(cells[0], end, n_rows, error)
+    check_outputs(cells[1], end, n_rows)
+    check_outputs(cells[2], n_rows=None)
+    check_digest(cells[3])
+
+def test_a_fit_leaves_a_table_and_a_picture(ran):
+    for outputs in ran['fit']: check_outputs(outputs)
+    check_notebook(ran['notebook'])
+
+def test_no_value(ran):
+    check_outputs(ran['no value'][0])
+    assert ran['no value'][1][0].text == f'{N_EPOCHS}\n'
+
+def test_ten_thousand_steps(ran): check_outputs(ran['ten thousand steps'][0], n_rows=20)
+
+def test_failed(ran):
+    check_outputs(ran['failed'][0], 'failed', 1, 'ZeroDivisionError')
+    check_outputs(ran['failed'][1], 'failed', 1)
+
+def test_stopped(ran): check_end(ran['stopped'], 'stopped')
+
+def test_interrupted(ran):
+    check_end(ran['interrupted'], 'interrupted', 'TrainingInterrupted')
+    check_interrupted('\n'.join(ran['interrupted'][0][-1].traceback))
+
+def test_in_a_thread(ran):
+    first, shown, nothing, *rest = ran['in a thread']
+    check_shown(shown)
+    assert not nothing
+    check_end([first, *rest], 'stopped', n_rows=None)
+
+@pytest.mark.parametrize('keep', [0, .3, .6])
+def test_a_front_end_that_loses_updates(ran, keep):
+    "However many: the next one shows all"
+    fit, shown, digest = ran[f'lossy {keep}']
+    check_outputs(fit)
+    check_outputs(shown)
+    check_digest(digest)
+
+def test_a_front_end_that_loses_the_last_update(ran):
+    _, n_lost, shown, digest = ran['lossy to the end']
+    assert int(n_lost[0].data['text/plain'])
+    check_outputs(shown)
+    check_digest(digest)
+
+@pytest.mark.parametrize('wait', [False, True])
+def test_cleared_output(ran, wait):
+    fit, shown, digest = ran[f'cleared {wait}']
+    assert not [o for o in fit if o.output_type in ('error', 'stream')]
+    check_outputs(shown)
+    check_digest(digest)
+
+
+# Tools
+
+def test_papermill_and_markdown(tmp_path):
+    nbformat.write(notebook(FIT, DIGEST), tmp_path/'fit.ipynb')
+    log = ''.join(tool('-m', 'papermill', 'fit.ipynb', 'out.ipynb', '-k', 'python3', '--log-output', '--no-progress-bar', cwd=tmp_path))
+    nb = nbformat.read(tmp_path/'out.ipynb', 4)
+    check_outputs(nb.cells[-2].outputs)
+    check_notebook(nb)
+    check_digest(nb.cells[-1].outputs)
+    assert is_clean(log) and expected() in log and len(log) < 20_000, log
+    tool('-m', 'nbconvert', '--to', 'markdown', 'out.ipynb', cwd=tmp_path)
+    check_markdown((tmp_path/'out.md').read_text(encoding='utf-8'), tmp_path)
+
+def test_nbconvert(tmp_path):
+    nbformat.write(notebook(FIT, DIGEST), tmp_path/'fit.ipynb')
+    tool('-m', 'nbconvert', '--execute', '--to', 'html', 'fit.ipynb', cwd=tmp_path)
+    page = (tmp_path/'fit.html').read_text(encoding='utf-8')
+    assert expected() in page
+    check_html(page)
+
+
+# Terminals and pipes
+
+class Screen:
+    "What a terminal shows; a line that is too long goes on in the next one"
+    def __init__(self, columns): self.columns, self.lines, self.x, self.n_wraps = columns, [''], 0, 0
+
+    def write(self, text):
+        for c in text:
+            if c == '\r': self.x = 0
+            elif c == '\n': self.lines.append('')
+            else:
+                assert c.isprintable(), repr(c)
+                if self.x == self.columns:
+                    self.n_wraps, self.x = self.n_wraps + 1, 0
+                    self.lines.append('')
+                self.lines[-1] = self.lines[-1][:self.x].ljust(self.x) + c + self.lines[-1][self.x+1:]
+                self.x += 1
+
+def terminal(*args, columns, cwd):
+    "Run `python args` in a pseudo-terminal of some width; returns its `Screen`, and all that was written"
+    main, side = os.openpty()
+    fcntl.ioctl(side, termios.TIOCSWINSZ, struct.pack('HHHH', 40, columns, 0, 0))
+    child = subprocess.Popen([sys.executable, *map(str, args)], cwd=cwd, env={**environment(cwd/'env'), 'TERM': 'dumb'}, stdin=side, stdout=side, stderr=side,
+                             start_new_session=True)
+    os.close(side)
+    data = b''
+    try:
+        while chunk := read(main): data += chunk
+        assert child.wait(60) == 0, data.decode()
+    finally:
+        child.kill()
+        child.wait()
+        os.close(main)
+    screen = Screen(columns)
+    screen.write(data.decode())
+    return screen, data.decode()
+
+def read(fd):
+    "What there is, b'' at the end"
+    try: return os.read(fd, 2**16)
+    except OSError: return b''
+
+def test_screen():
+    screen = Screen(4)
+    screen.write('ab\rc\r\n1234\r5\r\n12345')
+    assert screen.lines == ['cb', '5234', '1234', '5'] and screen.n_wraps == 1
+
+@pytest.mark.parametrize('columns', [60, 200])
+def test_terminal(columns, tmp_path):
+    screen, written = terminal(PROGRAM, columns=columns, cwd=tmp_path)
+    assert '█' in written and not screen.n_wraps
+    check_lines(screen.lines, expected(), columns)
+
+def test_ipython_in_a_terminal(tmp_path):
+    screen, written = terminal('-m', 'IPython', '--quick', '--simple-prompt', '--no-banner', '-c', f'from fits import *\n{FIT};\n{DIGEST}', columns=100, cwd=tmp_path)
+    assert '█' in written and not screen.n_wraps
+    check_lines(screen.lines, expected(), 100)
+
+def test_pipe(tmp_path):
+    out, err = tool(PROGRAM, cwd=tmp_path)
+    assert is_clean(out) and not err
+    check_lines(out.splitlines(), expected())
