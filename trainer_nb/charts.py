@@ -13,7 +13,7 @@ from html import escape
 from io import BytesIO
 
 # %% ../nbs/00a_charts.ipynb #6f7a3a83
-COLORS = ('#0072B2', '#E69F00', '#009E73', '#CC79A7', '#56B4E9', '#D55E00')
+COLORS = ('#0072B2', '#D55E00', '#009E73', '#CC79A7', '#E69F00', '#56B4E9')
 GREY = '#888888'
 
 # %% ../nbs/00a_charts.ipynb #f0a7498a

@@ -179,7 +179,6 @@ class Display(Hook):
         if where is not True and where not in SCREENS: raise ValueError(f"display is {where!r}: expected True, False, 'html', 'tty' or 'text'")
         if where == 'html' and _shell() is None: raise ValueError("display='html' needs IPython to run, as in a notebook")
         self.where, self.plot, self.screen, self.error = where, plot, None, None
-        self.outcome = ''       # how the latest fit went
         self.note = ''          # what the status line says besides: 'paused', 'compiling'
         self.next = math.inf    # clock of the next update; inf: none
         self.n_draws = self.time_s = self.opened = self.closed = self.opening_s = 0
@@ -228,9 +227,9 @@ class Display(Hook):
         self.next, self.closed = math.inf, perf_counter()
         if self.screen is None: return      # an error came before there was anything to see
         screen, self.screen = self.screen, None
-        self.outcome = outcome(learn, learn.bounds['row'])
-        screen.close(learn, self.outcome)
-        learn.history.shown_in = current_cell()
+        h = learn.history
+        h.status, h.shown_in = outcome(learn, learn.bounds['row']), current_cell()
+        screen.close(learn, h.status)
 
 # %% ../nbs/08_display.ipynb #7298ee5c
 @patch
@@ -287,14 +286,10 @@ def outcome(
 @patch
 def show(self:Learner):
     "Draw the record of all training so far: status, table and picture"
-    d, h = self.get_hook(Display, None), self.history
     is_running = self.cancelled not in ENDS and (self.bounds['epoch'] or self.bounds['step'])
-    status = f'running: {self.position}' if is_running else d.outcome if d is not None and d.outcome else outcome(self)
-    if front_end() != 'html': return print(h if len(h) else '', status, sep='\n')
-    from IPython.display import display
-    table = h.html() if len(h) else ''
-    display({'text/html': f'<div>{escape(status)}</div>{table}', 'text/plain': f'{status}\n{h}'}, raw=True)
-    if h.n_steps: display(h.plot())
+    status = f'running: {self.position}' if is_running else self.history.status or outcome(self)
+    if front_end() == 'html': self.history.show(status)
+    else: print(self.history if len(self.history) else '', status, sep='\n')
 
 # %% ../nbs/08_display.ipynb #d4761afa
 Learner.Display = Display

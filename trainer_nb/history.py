@@ -7,6 +7,7 @@ __all__ = ['Series', 'History', 'Plot']
 
 # %% ../nbs/03_history.ipynb #6f75e4a2
 import math, warnings
+from html import escape
 from itertools import accumulate
 
 import torch
@@ -51,6 +52,7 @@ class History:
         self.n_packed, self.series, self.epoch_rows, self.valid_rows, self.warned = 0, {}, [], [], set()
         self.ends = []          # number of batches recorded at the end of each epoch
         self.open_tally = None  # the one whose latest batches are not here yet
+        self.status = ''        # how the latest fit ended, in a line
         self.shown_in = None    # the cell that shows it already: `learn.fit(3)` need not show its table twice
 
     def add_steps(self,
@@ -148,12 +150,17 @@ class History:
 
     def _repr_html_(self): return self.html()
 
-    def _ipython_display_(self):
+    def show(self,
+        status='',  # a line above
+    ):
+        "Draw table and picture in the cell that runs"
         from IPython.display import display
+        display({'text/html': f'<div>{escape(status)}</div>{self.html()}', 'text/plain': f'{status}\n{self}'.strip()}, raw=True)
+        if self.n_steps or status: display(self.plot())
+
+    def _ipython_display_(self):
         shown, self.shown_in = self.shown_in is not None and self.shown_in == current_cell(), None
-        if shown: return
-        display({'text/html': self.html(), 'text/plain': str(self)}, raw=True)
-        if self.n_steps: display(self.plot())
+        if not shown: self.show(self.status)
 
     def plot(self):  # matplotlib `Figure`, independent of pyplot
         "Draw losses, metrics and learning rates by training batch"
