@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from .controls import Controls
 from .core import batch_size, set_seed, to_device
 from .data import TensorLoader
 from .display import Display
@@ -22,6 +23,6 @@ from .metrics import Metric, accuracy
 from .run import StepState, TrainingInterrupted
 
 # %% ../nbs/99_all.ipynb #3511130e
-__all__ = ['torch', 'F', 'nn', 'DataLoader', 'TensorDataset', 'batch_size', 'set_seed', 'to_device', 'TensorLoader', 'Display', 'History', 'Metric',
-           'accuracy', 'EVENTS', 'STEPS', 'CancelEpoch', 'CancelFit', 'CancelStep', 'Hook', 'HookOrderError', 'HookTable', 'LambdaHook',
-           'MainProcessHook', 'Learner', 'StepState', 'TrainingInterrupted']
+__all__ = ['torch', 'F', 'nn', 'DataLoader', 'TensorDataset', 'batch_size', 'set_seed', 'to_device', 'TensorLoader', 'Controls',
+           'Display', 'History', 'Metric', 'accuracy', 'EVENTS', 'STEPS', 'CancelEpoch', 'CancelFit', 'CancelStep', 'Hook',
+           'HookOrderError', 'HookTable', 'LambdaHook', 'MainProcessHook', 'Learner', 'StepState', 'TrainingInterrupted']

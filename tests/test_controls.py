@@ -1,0 +1,422 @@
+"What a fit is asked for is done between two batches and changes no number; buttons are there where they can work, and nothing is left of them"
+import gc, os, pty, signal, subprocess, sys, threading, time, warnings, weakref
+from functools import cache
+from pathlib import Path
+
+import ipywidgets, nbformat, pytest, torch
+from ipywidgets.widgets.widget import _instances as open_widgets
+from jupyter_client.manager import start_new_kernel
+from nbclient import NotebookClient
+
+import trainer_nb.controls as controls_module
+from common import digest, make_learner, shuffled
+from trainer_nb.controls import Controls, Panel, go_on, hint, pause, scale_lr
+from trainer_nb.hooks import Hook, LambdaHook
+from trainer_nb.metrics import accuracy
+from trainer_nb.run import TrainingInterrupted
+
+FIT = dict(n_epochs=2, valid_every=2)       # 10 training batches, and 6 validation passes of 4 batches: 34 boundaries
+
+def start(*hooks, **kwargs):
+    torch.manual_seed(0)
+    return make_learner(train_dl=shuffled(), valid_dl=shuffled(seed=2, bs=7), metrics=[accuracy], hooks=hooks, **kwargs)
+
+@cache
+def calm():
+    "The digest of a fit that nobody disturbs"
+    learn = start()
+    learn.fit(**FIT)
+    return digest(learn)
+
+class At(Hook):
+    "Calls `f(learn)` after the `n`-th batch, training and validation alike"
+    def __init__(self, n, f): self.n, self.f, self.i = n, f, 0
+    def after_step(self, learn):
+        self.i += 1
+        if self.i == self.n: self.f(learn)
+
+def wait(ready):
+    end = time.monotonic() + 20
+    while not ready() and time.monotonic() < end: time.sleep(.001)
+
+def when(ready, f):
+    "In another thread: call `f` as soon as `ready()`"
+    def work():
+        wait(ready)
+        f()
+    threading.Thread(target=work, daemon=True).start()
+
+class Screen:
+    "Stands for a notebook's front end: keeps what is displayed, and what it becomes"
+    def __init__(self): self.shown = []
+    def display(self, bundle, raw, display_id):
+        self.shown.append(bundle)
+        return self
+    def update(self, bundle, raw): self.shown.append(bundle)
+
+VIEW = 'application/vnd.jupyter.widget-view+json'
+
+@pytest.fixture
+def screen(monkeypatch):
+    screen = Screen()
+    monkeypatch.setattr(controls_module, 'front_end', lambda: 'html')
+    monkeypatch.setattr(controls_module, 'clickable', lambda: screen)
+    monkeypatch.setattr('IPython.display.display', screen.display)
+    return screen
+
+def click(*labels):
+    def f(learn):
+        for o in labels: learn.get_hook(Controls).panel.buttons[o].click()
+    return f
+
+def log(learn): return [(o.what, o.where, o.result) for o in learn.get_hook(Controls).log]
+
+
+# Requests
+
+def by_hook(what): return [At(3, lambda learn: learn.request(what))]
+
+def by_thread(what):
+    def ask(learn):
+        thread = threading.Thread(target=learn.request, args=(what,))
+        thread.start()
+        thread.join()
+    return [At(3, ask)]
+
+def by_signal(what):
+    def raise_signal(learn):
+        old = signal.signal(signal.SIGTERM, lambda *args: learn.request(what))
+        try: signal.raise_signal(signal.SIGTERM)
+        finally: signal.signal(signal.SIGTERM, old)
+    return [At(3, raise_signal)]
+
+@pytest.mark.parametrize('by', [by_hook, by_thread, by_signal])
+def test_requests_are_done_at_the_next_boundary(by):
+    learn = start(*by('stop'))
+    learn.fit(2)
+    assert learn.cancelled == 'stop' and learn.state.batch_idx == 3 and not len(learn.history)
+    learn = start(*by('stop_epoch'))
+    learn.fit(3)
+    assert learn.cancelled is None and len(learn.history) == 1 and learn.history.epochs['valid_loss']
+    seen = []
+    learn = start(*by(lambda learn: seen.append((learn.state.batch_idx, learn.batch, threading.current_thread()))))
+    learn.fit(2)
+    assert seen == [(3, None, threading.current_thread())]
+
+
+# Pause
+
+def pause_and_go_on(learn):
+    learn.request(pause)
+    learn.request(go_on)
+
+@pytest.mark.parametrize('n', range(1, 35))
+def test_a_pause_at_any_batch_changes_nothing(n, screen):
+    for hooks in [At(n, pause_and_go_on)], [At(n, click('Pause', 'Pause')), Controls()]:
+        learn = start(*hooks)
+        learn.fit(**FIT)
+        assert digest(learn) == calm()
+    assert [o[0] for o in log(learn)] == ['Pause', 'Resume'] and log(learn)[0][1] == log(learn)[1][1]
+
+@pytest.mark.parametrize('n', [1, 4])       # in training, in validation
+def test_nothing_moves_in_a_pause_and_requests_are_done(n):
+    seen, counts, learn = [], LambdaHook(before_step=lambda learn: seen.append('batch')), start()
+    def look(learn): seen.append(learn.position)
+    def ask():
+        for f in look, look, pause, look, go_on:        # one `go_on` ends a second pause, too
+            learn.request(f)
+            wait(lambda: f not in learn.requests)
+            time.sleep(.03)
+    learn.fit(**FIT, hooks=[counts, At(n, lambda learn: (learn.request(pause), when(lambda: not learn.requests, ask)))])
+    assert digest(learn) == calm() and seen.count('batch') == 34
+    i = seen.index(next(o for o in seen if o != 'batch'))
+    assert i == n and len(set(seen[i:i + 3])) == 1 and seen[i + 3:] == ['batch']*(34 - n)
+
+@pytest.mark.parametrize('n', [1, 4, 7, 33])    # in training, in validation, in both again
+@pytest.mark.parametrize('how', ['stop', 'interrupt'])
+def test_stop_in_a_pause(n, how, screen):
+    learn = start(Controls())
+    end = learn.stop if how == 'stop' else lambda: os.kill(os.getpid(), signal.SIGINT)
+    def paused(): return log(learn) and log(learn)[0][1]
+    hooks = [At(n, lambda learn: (click('Pause')(learn), when(paused, end)))]
+    try: learn.fit(**FIT, hooks=hooks)
+    except TrainingInterrupted: assert how == 'interrupt'
+    assert learn.cancelled == how and log(learn)[0][1] == log(learn)[1][1]
+    torch.rand(3)
+    learn.resume()
+    assert digest(learn) == calm()
+
+def test_the_second_interrupt_in_a_pause():
+    def twice():
+        for _ in range(2): os.kill(os.getpid(), signal.SIGINT)
+    told = []
+    class Display(Hook):
+        note = ''
+        def draw(self, learn): told.append(self.note)
+    learn = start(Display())
+    def f(learn):
+        learn.request(pause)
+        learn.request(lambda learn: twice())
+    with pytest.raises(KeyboardInterrupt) as e: learn.fit(2, hooks=[At(2, f)])
+    assert not isinstance(e.value, TrainingInterrupted) and told == ['paused', '']
+
+def test_the_display_and_the_button_say_that_it_is_paused(screen):
+    told = []
+    class Display(Hook):
+        note, ord = '', 100
+        def draw(self, learn): told.append((self.note, learn.get_hook(Controls).panel.buttons['Pause'].description, learn.position))
+    where = 'in epoch 0, after 2 of 5 training batches'
+    for f in pause_and_go_on, click('Pause', 'Pause'):
+        start(Display(), Controls()).fit(1, hooks=[At(2, f)])
+        assert told == [('paused', 'Resume', where), ('', 'Pause', where)]
+        told.clear()
+
+@pytest.mark.parametrize('n', [1, 3])
+def test_pause_in_a_thread(n):
+    result = []
+    learn = start(At(n, lambda learn: learn.request(pause)))
+    fit = threading.Thread(target=lambda: (learn.fit(**FIT), result.append(digest(learn))))
+    fit.start()
+    time.sleep(.3)
+    assert fit.is_alive()
+    learn.request(go_on)
+    fit.join()
+    assert result == [calm()]
+
+
+# Learning rate
+
+@pytest.mark.parametrize('tensor', [False, True])
+def test_scale_lr_keeps_the_ratios(tensor):
+    model = torch.nn.ModuleDict({'d': torch.nn.Linear(2, 2), 'g': torch.nn.Linear(2, 2)})
+    def lr(x): return torch.tensor(x) if tensor else x
+    d = torch.optim.Adam([{'params': [model['d'].weight], 'lr': lr(.1)}, {'params': [model['d'].bias], 'lr': lr(.01)}], capturable=False)
+    learn = make_learner(model, [], train_step=print, optim={'d': d, 'g': torch.optim.SGD(model['g'].parameters(), lr=.5)})
+    assert scale_lr(.5, learn) == 'lr d 0.05, g 0.25'
+    assert [float(g['lr']) for o in learn.opts.values() for g in o.param_groups] == pytest.approx([.05, .005, .25])
+    assert isinstance(d.param_groups[0]['lr'], torch.Tensor) == tensor
+
+def test_scale_lr_leaves_a_rate_of_zero():
+    model = torch.nn.Linear(2, 2)
+    opt = torch.optim.SGD([{'params': [model.weight], 'lr': 0.}, {'params': [model.bias], 'lr': .1}])
+    scale_lr(2, make_learner(model, [], optim=opt))
+    assert [g['lr'] for g in opt.param_groups] == [0., .1]
+
+def test_lr_buttons(screen):
+    learn = start(Controls(lr_factor=4), At(2, click('lr × 4')), At(3, click('lr ÷ 4')), lr=.01)
+    learn.fit(1)
+    assert learn.history.steps['lr'] == pytest.approx([.01, .01, .04, .01, .01])
+    assert [o[2] for o in log(learn)] == ['lr 0.04', 'lr 0.01']
+    with pytest.raises(ValueError, match='lr_factor is 1'): Controls(lr_factor=1)
+
+
+# Checkpoint
+
+class Checkpoint(Hook):
+    def __init__(self, error=None): self.error, self.saved = error, []
+    def save(self, learn):
+        if self.error: raise self.error
+        self.saved.append((learn.position, learn.batch, threading.current_thread()))
+
+def test_checkpoint_button(screen):
+    enabled = []
+    def look(learn): enabled.append(not learn.get_hook(Controls).panel.buttons['Checkpoint now'].disabled)
+    start(Controls(), At(1, look)).fit(1)
+    hook = Checkpoint()
+    def from_a_thread(learn):
+        thread = threading.Thread(target=click('Checkpoint now'), args=(learn,))
+        thread.start()
+        thread.join()
+        look(learn)
+    learn = start(Controls(), At(1, look), At(2, from_a_thread), At(3, look))
+    learn.fit(1, hooks=[hook])
+    where = 'in epoch 0, after 2 of 5 training batches'
+    assert enabled == [False, True, False, True] and hook.saved == [(where, None, threading.current_thread())]
+    assert log(learn) == [('Checkpoint now', where, 'saved')]
+
+def test_a_checkpoint_that_fails_ends_nothing(screen):
+    learn = start(Controls(), Checkpoint(OSError('disk full')), At(2, click('Checkpoint now')))
+    with pytest.warns(UserWarning, match='disk full'): learn.fit(**FIT)
+    assert digest(learn) == calm() and log(learn)[0][2] == 'failed: disk full'
+
+
+# The panel and its log
+
+def test_log(screen):
+    learn = start(Controls(), At(2, click('Stop after epoch')), At(3, click('Stop after batch')))
+    before = time.time()
+    learn.fit(2)
+    epoch, batch = learn.get_hook(Controls).log
+    assert batch.what == 'Stop after batch' and before <= batch.asked <= batch.done <= time.time() and batch.where.startswith('in epoch 0, after 3')
+    assert epoch.done is None and epoch.where == 'the fit was over before'
+    assert screen.shown[-1]['text/plain'] == f'{epoch}\n{batch}' and VIEW not in screen.shown[-1]
+    learn.resume()
+    assert screen.shown[-1]['text/plain'] == '' and VIEW in screen.shown[-2] and len(learn.history) == 1
+
+@pytest.mark.parametrize('n, n_epochs', [(2, 1), (7, 1), (9, 1), (10, 2), (18, 2)])     # of 5 training and 4 validation batches
+def test_stop_after_epoch_says_when(n, n_epochs, screen):
+    "In the last epoch, too, where it changes nothing"
+    learn = start(Controls(), At(n, click('Stop after epoch')))
+    learn.fit(2)
+    assert log(learn) == [('Stop after epoch', f'after epoch {n_epochs - 1}', '')] and len(learn.history) == n_epochs
+    learn.fit(2)
+    assert len(learn.history) == n_epochs + 2 and len(log(learn)) == 1
+
+def test_what_code_asks_for_is_in_the_log():
+    learn = start(Controls(), At(3, lambda learn: learn.request('stop_epoch')), At(12, lambda learn: learn.stop()))
+    learn.fit(max_steps=100)
+    learn.fit(2)
+    assert [o[0] for o in log(learn)] == ['Stop after epoch', 'Stop after batch']
+    assert all(o.asked is None and o.done for o in learn.get_hook(Controls).log)
+
+def test_buttons_show_that_they_were_understood(screen):
+    seen = []
+    def look(learn):
+        panel = learn.get_hook(Controls).panel
+        seen.append(([o for o, b in panel.buttons.items() if b.disabled], panel.line.value.split('>')[1].split(':')[0]))
+    def f(learn):
+        for o in 'lr × 2', 'Stop after epoch':
+            click(o)(learn)
+            look(learn)
+    learn = start(Controls(), At(2, f), At(3, look))
+    learn.fit(2)
+    assert seen == [(['lr × 2', 'Checkpoint now'], 'lr × 2'), (['Stop after epoch', 'lr × 2', 'Checkpoint now'], 'Stop after epoch'),
+                    (['Stop after epoch', 'Checkpoint now'], 'lr × 2')]
+
+def test_nothing_is_left(screen):
+    "No widget, no reference to the learner, and a click that comes too late does nothing"
+    before, panels = set(open_widgets), []
+    learn = start(Controls(), At(1, lambda learn: panels.append(learn.get_hook(Controls).panel)))
+    learn.fit(**FIT)
+    assert digest(learn) == calm() and set(open_widgets) == before
+    assert [VIEW in o for o in screen.shown] == [True, False] and screen.shown[-1] == {'text/plain': '', 'text/html': '<div></div>'}
+    assert screen.shown[0]['text/plain'] == hint()
+    panels[0].buttons['Stop after batch'].click()
+    assert not learn.requests and not log(learn)
+    ref = weakref.ref(learn)
+    del learn
+    panels.clear()
+    gc.collect()
+    assert ref() is None
+
+@pytest.mark.parametrize('end', ['error', 'interrupt'])
+def test_nothing_is_left_when_it_ends_badly(end, screen):
+    def fail(learn):
+        if end == 'error': raise ZeroDivisionError
+        os.kill(os.getpid(), signal.SIGINT)
+    before = set(open_widgets)
+    with pytest.raises((ZeroDivisionError, TrainingInterrupted)): start(Controls(), At(3, fail)).fit(1)
+    assert set(open_widgets) == before and VIEW not in screen.shown[-1]
+
+@pytest.mark.parametrize('what', ['Button', 'HBox', 'say', 'close', 'display'])
+def test_a_panel_that_fails_ends_nothing(what, screen, monkeypatch):
+    def fail(*args, **kwargs): raise RuntimeError('no comm')
+    owner = ipywidgets if what in ('Button', 'HBox') else screen if what == 'display' else Panel
+    if what == 'display': monkeypatch.setattr('IPython.display.display', fail)
+    else: monkeypatch.setattr(owner, what, fail)
+    def f(learn):
+        if learn.get_hook(Controls).panel is not None: click('Pause', 'Pause', 'lr × 2', 'lr ÷ 2')(learn)
+        else: pause_and_go_on(learn)
+    learn = start(Controls(), At(3, f))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter('always')
+        learn.fit(**FIT)
+    assert digest(learn) == calm() and [str(o.message) for o in caught] == ['Controls: the panel failed (RuntimeError: no comm); training goes on']
+    if what in ('Button', 'HBox'): assert [VIEW in o for o in screen.shown] == [False]*len(screen.shown)
+
+
+# Where there are buttons
+
+def test_without_ipywidgets_there_is_a_line(monkeypatch):
+    class Kernel: shell_channel_thread = _allow_stdin = True
+    monkeypatch.setattr('IPython.get_ipython', lambda: type('Shell', (), {'kernel': Kernel})())
+    assert controls_module.clickable() is Kernel
+    screen = Screen()
+    monkeypatch.setattr('IPython.display.display', screen.display)
+    monkeypatch.setitem(sys.modules, 'ipywidgets', None)
+    assert controls_module.clickable() is None
+    learn = start(Controls(), At(3, pause_and_go_on))
+    learn.fit(**FIT)
+    assert digest(learn) == calm() and not any(VIEW in o for o in screen.shown)
+    assert screen.shown[0]['text/plain'] == hint() and screen.shown[1]['text/plain'].startswith('Pause: done ')
+
+@pytest.mark.parametrize('name, value', [('shell_channel_thread', None), ('_allow_stdin', False)])
+def test_who_gets_no_buttons(name, value, monkeypatch):
+    kernel = type('Kernel', (), {'shell_channel_thread': True, '_allow_stdin': True})
+    monkeypatch.setattr('IPython.get_ipython', lambda: type('Shell', (), {'kernel': kernel})())
+    assert controls_module.clickable() is kernel
+    monkeypatch.setattr(kernel, name, value)
+    assert controls_module.clickable() is None
+
+SCRIPT = '''
+import torch
+from torch import nn
+from trainer_nb.all import *
+learn = Learner(nn.Linear(4, 3), (torch.randn(20, 4), torch.zeros(20).long()), loss_fn=nn.functional.cross_entropy, bs=5, hooks=[Controls()])
+learn.fit(2)
+'''
+ENV = {**os.environ, 'PYTHONPATH': str(Path(__file__).parents[1])}
+
+def test_in_a_pipe():
+    out = subprocess.run([sys.executable, '-W', 'error', '-c', SCRIPT + 'import sys; assert "ipywidgets" not in sys.modules'], env=ENV,
+                         capture_output=True, text=True, check=True)
+    lines = out.stdout.splitlines()
+    assert lines[0] == hint() and 'epoch' in lines[1] and len(lines) == 4 and not out.stderr
+
+def test_at_a_terminal():
+    ours, theirs = pty.openpty()
+    child = subprocess.Popen([sys.executable, '-c', SCRIPT], env=ENV, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True)
+    os.close(theirs)
+    out = b''
+    try:
+        while chunk := os.read(ours, 4096): out += chunk
+    except OSError: pass        # Linux says so at the end
+    os.close(ours)
+    assert child.wait(10) == 0 and out.decode().splitlines()[0] == hint() and out.decode().count('Interrupt') == 1
+
+def test_a_program_that_runs_a_notebook_gets_no_widgets():
+    nb = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(SCRIPT)])
+    NotebookClient(nb, kernel_name='python3').execute(env=ENV)
+    assert 'widgets' not in nb.metadata and 'widget' not in nbformat.writes(nb)
+    first = nb.cells[0].outputs[0]
+    assert first.output_type == 'display_data' and first.data == {'text/plain': '', 'text/html': '<div></div>'}
+
+
+# Clicks in a cell that runs, in a real kernel; the browser is played by us
+
+@pytest.fixture(scope='module')
+def client():
+    manager, client = start_new_kernel(kernel_name='python3', env=ENV)
+    yield client
+    client.stop_channels()
+    manager.shutdown_kernel(now=True)
+
+@pytest.mark.parametrize('front_end', ['with subshells', 'without'])
+def test_clicks_are_heard_while_the_cell_runs(client, front_end):
+    header = {}
+    if front_end == 'with subshells':
+        msg = client.session.msg('create_subshell_request')
+        client.control_channel.send(msg)
+        header['subshell_id'] = client.get_control_msg(timeout=20)['content']['subshell_id']
+    code = SCRIPT.replace('learn.fit(2)', 'learn.remove_hook("Display")\nlearn.fit(10**6)\nlearn.cancelled, learn.state.epoch < 10**6')
+    parent, buttons, results = client.execute(code, allow_stdin=True), {}, []
+    def click(label):
+        msg = client.session.msg('comm_msg', {'comm_id': buttons[label], 'data': {'method': 'custom', 'content': {'event': 'click'}}})
+        msg['header'].update(header)
+        client.shell_channel.send(msg)
+    while True:
+        msg = client.get_iopub_msg(timeout=30)
+        kind, content = msg['msg_type'], msg['content']
+        if msg['parent_header'].get('msg_id') != parent:        # from the thread that heard the click
+            button = content.get('data', {}).get('state', {}) if kind == 'comm_msg' else {}
+            if button.get('description') == 'Resume': click('Pause')
+            elif button.get('description') == 'Pause': click('Stop after batch')
+            continue
+        if kind == 'comm_open': buttons[content['data']['state'].get('description')] = content['comm_id']
+        elif kind == 'display_data' and VIEW in content['data']: click('Pause')
+        elif kind == 'update_display_data' and content['data']['text/plain'].startswith('Pause: asked'): results.append(content['data'])
+        elif kind == 'execute_result': results.append(content['data']['text/plain'])
+        elif kind == 'error': raise AssertionError(content['evalue'])
+        elif kind == 'status' and content['execution_state'] == 'idle': break
+    assert results[-1] == "('stop', True)" and VIEW not in results[0]
+    assert [o.split(':')[0] for o in results[0]['text/plain'].splitlines()] == ['Pause', 'Resume', 'Stop after batch']
