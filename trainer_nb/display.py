@@ -247,7 +247,7 @@ def _open(self:Display, learn):
     start = perf_counter()
     self.screen.draw(learn, self._status(learn), self.progress)
     self.opening_s = perf_counter() - start
-    self.next = start + max(.2, 60*self.opening_s)
+    self.next = start + max(.2, 120*self.opening_s)     # with curves it will cost more
 
 def _planned(learn, n):
     "(training batches, epochs) that are left, None if unknown; `n` batches are an epoch"
