@@ -156,7 +156,7 @@ class History:
         "Draw table and picture in the cell that runs"
         from IPython.display import display
         display({'text/html': f'<div>{escape(status)}</div>{self.html()}', 'text/plain': f'{status}\n{self}'.strip()}, raw=True)
-        if self.n_steps or status: display(self.plot())
+        if self.n_steps or self.status: display(self.plot())
 
     def _ipython_display_(self):
         shown, self.shown_in = self.shown_in is not None and self.shown_in == current_cell(), None
