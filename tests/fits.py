@@ -36,21 +36,28 @@ def start(
     return make_learner(hooks=[sleep, *hooks], **{'train_dl': shuffled(5*N_BATCHES), 'valid_dl': batches(seed=2), 'metrics': [accuracy], 'display': True, **kwargs})
 
 class Wait(Hook):
-    "Slow from the middle of the second epoch on, and never done before somebody has stopped the fit: at any moment, but once"
+    "In the middle of the second epoch, show what there is and go no further before somebody has stopped the fit: once, at any moment"
     stopped = False
     def after_backward(self, learn):
-        n = learn.state.optimizer_step + 1
-        if n > 1.5*N_BATCHES and not self.stopped: time.sleep(.2)
-        while n == N_EPOCHS*N_BATCHES and not self.stopped and not learn.requests: time.sleep(.01)
+        if learn.state.optimizer_step != 1.5*N_BATCHES: return
+        if not self.stopped: learn.display.draw(learn)
+        while not self.stopped and not learn.requests: time.sleep(.01)
     def after_cancel(self, learn): self.stopped = True
 
 class Hang(Hook):
-    "Says so, and needs an interrupt by force"
+    "In the second epoch, say so and do nothing any more, but for an interrupt by force"
     def after_backward(self, learn):
+        if learn.state.optimizer_step != N_BATCHES + 2: return
         print('hangs', flush=True)
         while not learn.requests: time.sleep(.01)
         print('was asked', flush=True)
         while True: time.sleep(.01)
+
+class Pace(Hook):
+    "Steps are slow, and slower while there were few updates of the display: on a busy machine it allows itself fewer"
+    def after_backward(self, learn):
+        n = learn.state.optimizer_step + 1
+        time.sleep(.02 if learn.display.n_draws >= 6*n//(N_EPOCHS*N_BATCHES) else .4)
 
 class Lossy(Hook):
     "A front end that loses updates of displays: a share of them while the fit runs, or to the end"

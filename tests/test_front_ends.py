@@ -49,7 +49,7 @@ CELLS = {       # name → sources of its cells
     'stopped': [fit(at_step_25('learn.stop()')), 'learn.show()', 'learn.resume()', DIGEST],
     'interrupted': [fit(at_step_25('signal.raise_signal(signal.SIGINT)')), 'learn.show()', 'learn.resume()', DIGEST],
     'in a thread': [THREAD, 'learn.show()', 'learn.stop()\nthread.join()', 'learn.show()', 'learn.resume()', DIGEST],
-    **{f'lossy {keep}': [fit(f'Lossy({keep}), step_s=.01'), 'learn.show()', DIGEST] for keep in (0, .3, .6)},
+    **{f'lossy {keep}': [fit(f'Lossy({keep}), Pace()'), 'learn.show()', DIGEST] for keep in (0, .3, .6)},
     'lossy to the end': [fit('Lossy(0, to_the_end=True)'), 'learn.get_hook(Lossy).restore()', 'learn.show()', DIGEST],
     **{f'cleared {wait}': [fit(f'ClearOutput(wait={wait})'), 'learn.show()', DIGEST] for wait in (False, True)},
 }

@@ -35,14 +35,17 @@ class Jupyter:
     def __init__(self,
         settings={},  # of JupyterLab besides ours, as {'apputils-extension/kernels-settings': {'commsOverSubshells': 'disabled'}}
         timeout=60,   # seconds that any wait may take
+        browser=None, # of another `Jupyter`, to share
     ):
         self.settings, self.timeout, self.foreign, self.pages = {**SETTINGS, **settings}, timeout, [], {}
-        self.server = self.driver = self.browser = None
+        self.server = self.driver = None
+        self.browser, self.is_guest = browser, browser is not None
 
     def __enter__(self):
         self.tmp = Path(tempfile.mkdtemp(prefix='browser.'))
         try:
             self._serve()
+            if self.is_guest: return self
             from playwright.sync_api import sync_playwright
             self.driver = sync_playwright().start()
             self.browser = self.driver.chromium.launch(executable_path=CHROMIUM, args=ARGS)
@@ -89,7 +92,8 @@ class Jupyter:
 
     def __exit__(self, *exc):
         try:
-            if self.browser: self.browser.close()
+            for o in self.pages.values(): o.page.close()
+            if self.browser and not self.is_guest: self.browser.close()
             if self.driver: self.driver.stop()
         finally:
             if self.server: self._end_server()
@@ -138,7 +142,7 @@ class Page:
         *sources,  # str
     ):
         "Replace all cells; the kernel stays, but if it is at work it is restarted"
-        if self.js('nb.kernel().status') != 'idle': self.js('() => nb.kernel().restart()')
+        if not self.js('nb.idle()'): self.js('() => nb.kernel().restart()')
         self.js('nb.cells', sources)
         self.until('n => nb.ready() && nb.panel().content.widgets.length == n', len(sources))
 
@@ -185,15 +189,17 @@ class Page:
         self.js('nb.painted')
         self.frames, self.film = [], self.page.context.new_cdp_session(self.page)
         def take(o):
-            self.frames.append(b64decode(o['data']))
+            self.frames.append((o['metadata']['timestamp'], b64decode(o['data'])))
             self.film.send('Page.screencastFrameAck', {'sessionId': o['sessionId']})
         self.film.on('Page.screencastFrame', take)
         self.film.send('Page.startScreencast', {'format': 'png'})
         self.js('nb.watch', k)
 
-    def seen(self):     # dict: 'looks', dicts of height (px), n (outputs), waits (one shows nothing yet), svg (there is one), text; 'frames', PNGs as painted
+    def seen(self):     # dict: 'looks', 'frames'
+        """What `watch` saw: looks as dicts of time_s, height (px), n (outputs), waits (one shows nothing yet), svg (there is one), text;
+        frames as (seconds, PNG), painted when something had changed"""
         self.js('nb.painted')
         looks = self.js('nb.seen')
         self.film.send('Page.stopScreencast')
         self.film.detach()
-        return {'looks': looks, 'frames': self.frames}
+        return {'looks': looks, 'frames': sorted(self.frames)}      # they come out of order

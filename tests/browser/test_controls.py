@@ -1,0 +1,135 @@
+"Buttons that are clicked while a cell works: what they do, when, and what they leave"
+import json
+from statistics import median
+
+import pytest
+
+from browser.conftest import every_page
+from browser.lab import Jupyter
+
+SETUP = 'from fits import *\nfrom trainer_nb.all import Controls'
+BUSY = {'torch': 'def work(learn): torch.rand(1200, 1200) @ torch.rand(1200, 1200)',
+        'python': 'def work(learn): sum(i*i for i in range(100_000))',
+        'sleep': 'def work(learn): time.sleep(.01)'}
+FIT = '''class Checkpoint(Hook):
+    def save(self, learn): print('saved', flush=True)
+{work}
+controls = Controls()
+learn = start(controls, Checkpoint(), LambdaHook(before_step=work))
+learn.fit(10**6)'''
+SEEN = '''import json
+print(json.dumps({'log': [[o.what, o.asked, o.done] for o in controls.log], 'cancelled': learn.cancelled, 'lr': learn.opt.param_groups[0]['lr'],
+                  'left': learn.state.batch_idx, 'warned': controls.warned, 'error': str(learn.display.error)}))'''
+
+
+def fit(page, work='sleep'):
+    page.cells(FIT.format(work=BUSY[work]), SEEN, 'learn.resume()')
+    page.start()
+    page.until('nb.area(0)?.querySelector("td")')       # an epoch is done
+
+def status(page): return page.js('nb.area(0).querySelector(".widget-html-content")?.innerText')
+
+def click(page, label, until):
+    "Click a button, see in the page that it was done, while the cell works on; returns the clock of the click"
+    page.js('() => addEventListener("mousedown", () => window.clicked = Date.now()/1000, {capture: true, once: true})')
+    page.press(label)
+    page.until('text => nb.area(0).querySelector(".widget-html-content")?.innerText.match(text)', until)
+    return page.js('window.clicked')
+
+def clicks(page):
+    "All buttons but those that end the fit; returns list of (label, clock)"
+    done = [(label, click(page, label, until)) for label, until in [
+        ('lr × 2', r'^lr × 2: lr 0.002, .*done'), ('lr ÷ 2', '^lr ÷ 2: lr 0.001, .*done'), ('Checkpoint now', '^Checkpoint now: saved, .*done'), ('Pause', '^Pause: .*done')]]
+    page.until('nb.area(0).innerText.includes("paused")')
+    before = page.text()
+    page.page.wait_for_timeout(300)
+    assert page.text() == before and not page.js('nb.done')
+    done.append(('lr × 2', click(page, 'lr × 2', '^lr × 2: lr 0.002, .*done')))
+    assert 'paused' in page.text()
+    return [*done, ('Resume', click(page, 'Resume', '^Resume: .*done'))]
+
+def ended(page):
+    "What the kernel says, and nothing of widgets left"
+    page.wait()
+    page.run(1)
+    shown = page.outputs()
+    assert 'widget' not in json.dumps([o for o in shown if o['output_type'] != 'stream']) and not page.js('nb.area(0).querySelectorAll("button").length')
+    seen = json.loads(page.text(1))
+    assert not seen['warned'] and seen['error'] == 'None' and all(done for _, _, done in seen['log'])
+    return seen
+
+def check_clicks(page, stop):
+    "Every button, then the one that ends the fit; returns list of seconds from each click to its effect"
+    done, height = clicks(page), page.boxes()[0][3] - page.boxes()[0][1]
+    assert height < 80
+    page.js('() => addEventListener("mousedown", () => window.clicked = Date.now()/1000, {capture: true, once: true})')
+    page.press(stop)
+    seen = ended(page)
+    done.append((stop, page.js('window.clicked')))
+    assert [o for o, _, _ in seen['log']] == [o for o, _ in done] and seen['lr'] == .002
+    assert seen['cancelled'] == ('stop' if stop == 'Stop after batch' else None)
+    assert stop in page.text() and 'done' in page.text()
+    return [end - at for (_, at), (what, _, end) in zip(done, seen['log']) if what != 'Stop after epoch']
+
+@every_page
+def test_every_button(page, request):
+    page.cells(SETUP)
+    page.run()
+    which = request.node.callspec.params['page']
+    work, stop = {'lab': 'torch', 'notebook': 'python'}[which[0]], {'light': 'Stop after batch', 'dark': 'Stop after epoch'}[which[1]]
+    fit(page, work)
+    took = check_clicks(page, stop)
+    print(f'{which}, {work}: click to effect {1000*median(took):.0f} ms, most {1000*max(took):.0f} ms')       # `pytest -rP` shows it
+    page.save()
+    page.open()
+    assert not [o for o in ('model not found', 'Error displaying', 'Loading widget') if o in page.text()]
+
+def test_stop_and_interrupt_while_paused(page):
+    page.cells(SETUP)
+    page.run()
+    fit(page)
+    click(page, 'Pause', '^Pause: .*done')
+    page.press('Stop after batch')
+    assert ended(page)['cancelled'] == 'stop'
+    page.start(2)
+    page.until('nb.area(2)?.querySelector("td")')
+    page.press('Pause', 2)
+    page.until('nb.area(2).innerText.includes("paused")')
+    page.interrupt()
+    page.wait()
+    assert 'TrainingInterrupted: stopped in epoch' in page.text(2) and not page.js('nb.area(2).querySelectorAll("button").length')
+
+def test_a_front_end_without_subshells(jupyter):
+    "As one that is older, or another program: the kernel makes a subshell of its own"
+    with Jupyter({'apputils-extension/kernels-settings': {'commsOverSubshells': 'disabled'}}, browser=jupyter.browser) as old:
+        page = old.page()
+        page.cells(SETUP)
+        page.run()
+        fit(page, 'python')
+        check_clicks(page, 'Stop after batch')
+
+def test_without_ipywidgets(page):
+    page.cells(SETUP + '\nimport sys\nsys.modules["ipywidgets"] = None', 'controls = Controls()\nlearn = start(controls, Wait(), step_s=.01)\nlearn.fit(N_EPOCHS)',
+               'del sys.modules["ipywidgets"]')
+    page.run()
+    page.start(1)
+    page.until('nb.area(1)?.querySelector("td")')
+    assert 'Interrupt (■ or Ctrl-C): stop after this batch; twice: at once' in page.text(1) and not page.js('nb.area(1).querySelectorAll("button").length')
+    page.interrupt()
+    page.wait()
+    assert 'Interrupt: done' in page.text(1)
+    page.run(2)
+
+@pytest.mark.soak
+@every_page
+def test_clicks_act_soon(page):
+    "Half of all clicks within 300 ms, in a cell that works without a pause"
+    page.cells(SETUP)
+    page.run()
+    took = []
+    for _ in range(5):
+        for work in 'torch', 'python':
+            fit(page, work)
+            took += check_clicks(page, 'Stop after batch')
+    print(f'click to effect {1000*median(took):.0f} ms, most {1000*max(took):.0f} ms, {len(took)} clicks')
+    assert median(took) < .3
