@@ -33,8 +33,9 @@ docs: $(READY)   ## build the documentation site
 lab: $(READY)   ## open the notebooks in JupyterLab
 	$(BIN)/jupyter lab nbs
 
-bench: $(READY)   ## measure what the loop costs per step
+bench: $(READY)   ## measure what the loop and its display cost
 	$(BIN)/python benchmarks/overhead.py
+	$(BIN)/python benchmarks/display.py
 
 clean:   ## remove .venv and all that was made
 	rm -rf .venv _docs _proc build dist demo *.egg-info .pytest_cache
