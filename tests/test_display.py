@@ -125,6 +125,20 @@ def test_room_is_kept_for_all_rows(kwargs, rows, seen):
     learner().fit(**kwargs)
     assert {heights(o)[0][0] for i, o in seen if i == 0} == {str(50 + 24*rows)}
 
+class Endless:
+    def __iter__(self):
+        while True: yield from batches()
+
+@pytest.mark.parametrize('make_dl, kwargs, total', [
+    (Endless, dict(max_steps=7), 12), (lambda: iter(batches()), dict(n_epochs=1), None), (batches, dict(n_epochs=2), 20), (batches, dict(max_steps=7), 17),
+    (batches, dict(n_epochs=2, valid_every=3), 35)])
+def test_progress_with_and_without_length(make_dl, kwargs, total, cell):
+    seen = []
+    learn = learner(train_dl=make_dl(), hooks=[LambdaHook(before_step=lambda learn: seen.append(learn.display.progress.total) if learn.display.screen else None)])
+    learn.validate()
+    learn.fit(**kwargs)
+    assert set(seen) == {total} and learn.display.error is None and learn.display.n <= (total or 100) and 'done' in cell[0]['text/html']
+
 def test_plot_may_be_left_out(cell):
     learner(False, hooks=[Display('html', plot=False)]).fit(1)
     assert len(cell) == 1 and '<table' in cell[0]['text/html']

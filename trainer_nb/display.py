@@ -181,7 +181,7 @@ class Display(Hook):
         self.where, self.plot, self.screen, self.error = where, plot, None, None
         self.note = ''          # what the status line says besides: 'paused', 'compiling'
         self.next = math.inf    # clock of the next update; inf: none
-        self.n_draws = self.time_s = self.opened = self.closed = self.opening_s = 0
+        self.n = self.n_draws = self.time_s = self.opened = self.closed = self.opening_s = 0
 
     @property
     def cost(self):  # `DisplayCost`
@@ -236,10 +236,9 @@ class Display(Hook):
 def _open(self:Display, learn):
     "Begin to count, and to draw"
     bounds, n, n_valid = learn.bounds, length(learn.train_dl), 0 if learn.valid_dl is None else length(learn.valid_dl)
-    self.n, self.phase = 0, None
     batches, epochs = _planned(learn, n)
-    total = None if batches is None or n_valid is None else batches + math.ceil(epochs)*n_valid
-    self.progress = Progress(total)
+    passes = (1 if epochs is None else math.ceil(epochs)) + ((batches or 0)//(bounds['valid_every']*learn.state.grad_accum_steps) if bounds['valid_every'] else 0)
+    self.n, self.progress = 0, Progress(None if batches is None or n_valid is None else batches + passes*n_valid)
     to = front_end() if self.where is True else self.where
     n_rows = len(learn.history) - bounds['row'] + (math.ceil(epochs) if epochs is not None else 1)
     self.screen = SCREENS[to](learn, n_rows, 0 if batches is None else learn.history.n_steps + batches, self.plot)

@@ -96,10 +96,10 @@ class Learner(Hooked):
         return f'in epoch {epoch}, after {n} of {length(dl) or "?"} {phase} batches'
 
     @property
-    def bounds(self):  # dict: 'epoch', 'step' → its end, as `state` counts, None: not bounded by that; 'row', 'batch' → epochs and batches in `history` before it
+    def bounds(self):  # dict: 'epoch', 'step' → its end, as `state` counts, None: not bounded by that; 'row', 'batch' → epochs and batches in `history` before it; 'valid_every'
         "Where the fit that runs, or was stopped, ends and began"
         run = self._run or Run()
-        return {'epoch': run.end_epoch, 'step': run.end_step, 'row': run.first_row, 'batch': run.first_batch}
+        return {'epoch': run.end_epoch, 'step': run.end_step, 'row': run.first_row, 'batch': run.first_batch, 'valid_every': run.valid_every}
 
     @property
     def is_last_batch(self):  # bool; False where the loader's length is unknown
