@@ -30,12 +30,11 @@ def check_digest(page, k):
     page.run(k)
     assert page.text(k).strip() == digest(learn)
 
-def check_again(page, k, **kwargs):
+def check_again(page, k, end='done', n_rows=N_EPOCHS):
     "Both ways to see the fit again, in cells `k` and the next one"
     for i in k, k + 1:
         page.run(i)
-        check_outputs(page.outputs(i), **kwargs)
-
+        check_outputs(page.outputs(i), end, n_rows)
 
 def has_rows(page, k=0): page.until('k => nb.area(k)?.querySelector("td")', k)
 
