@@ -46,4 +46,22 @@ window.nb = {
     nb.looks = null;
     return looks;
   },
+  contrasts: k => {     // [text, contrast to what is behind it, as in WCAG 2] of each element of the output that has text of its own
+    const rgba = s => { const [r, g, b, a = 1] = s.match(/[\d.]+/g).map(Number); return [r, g, b, a] };
+    const over = (top, under) => [0, 1, 2].map(i => top[3]*top[i] + (1 - top[3])*under[i]);
+    const behind = n => {
+      const c = n ? rgba(getComputedStyle(n).backgroundColor) : [255, 255, 255, 1];
+      return c[3] == 1 ? c : over(c, behind(n.parentElement));
+    };
+    const luminance = c => {
+      const [r, g, b] = c.map(v => (v /= 255) <= .04045 ? v/12.92 : ((v + .055)/1.055)**2.4);
+      return .2126*r + .7152*g + .0722*b;
+    };
+    const has_text = n => n.getClientRects().length && [...n.childNodes].some(o => o.nodeType == 3 && /\w/.test(o.data));
+    return [...nb.area(k).querySelectorAll('*')].filter(has_text).map(n => {
+      const style = getComputedStyle(n), under = behind(n), ink = over(rgba(n instanceof SVGElement ? style.fill : style.color), under);
+      const [dark, light] = [luminance(ink), luminance(under)].sort((a, b) => a - b);
+      return [n.textContent.trim().slice(0, 40), (light + .05)/(dark + .05)];
+    });
+  },
 };

@@ -14,14 +14,6 @@ FIT = 'learn.fit(N_EPOCHS)'
 WAIT = f'learn = start(Wait(), step_s=.01)\n{FIT}'
 AGAIN = 'learn.show()', 'learn.history'
 DIGEST = 'print(digest(learn))'
-CONTRASTS = '''k => {      // of each text in the output of cell k with what is behind it, as WCAG 2 defines it
-  const rgba = s => { const [r, g, b, a = 1] = s.match(/[\\d.]+/g).map(Number); return [r, g, b, a] };
-  const light = c => { const [r, g, b] = c.map(v => (v /= 255) <= .04045 ? v/12.92 : ((v + .055)/1.055)**2.4); return .2126*r + .7152*g + .0722*b };
-  const over = (top, under) => [0, 1, 2].map(i => top[3]*top[i] + (1 - top[3])*under[i]);
-  const behind = n => { if (!n) return [255, 255, 255]; const c = rgba(getComputedStyle(n).backgroundColor); return c[3] == 1 ? c : c[3] ? over(c, behind(n.parentElement)) : behind(n.parentElement) };
-  return [...nb.area(k).querySelectorAll('*')].filter(n => [...n.childNodes].some(o => o.nodeType == 3 && /\\w/.test(o.data)) && n.getClientRects().length).map(n => {
-    const style = getComputedStyle(n), under = behind(n), ink = over(rgba(n instanceof SVGElement ? style.fill : style.color), under);
-    const [a, b] = [light(ink), light(under)].sort((a, b) => b - a); return [n.textContent.trim().slice(0, 40), (a + .05)/(b + .05)] }) }'''
 
 def check_digest(page, k):
     "The numbers are those of a fit that shows nothing and is not disturbed"
@@ -48,7 +40,7 @@ def watched(jupyter, request):
     page.cells(f'from fits import *\n{WAIT}')
     page.start()
     has_rows(page)
-    contrasts = page.js(CONTRASTS, 0)
+    contrasts = page.js('nb.contrasts', 0)
     page.interrupt()
     page.wait()
     page.cells(f'learn = start(Pace())\n{FIT}')
@@ -64,7 +56,7 @@ def test_never_blank(watched): check_painted(watched['looks'], watched['frames']
 def test_readable(watched):
     page = watched['page']
     check_readable(watched['contrasts'])
-    check_readable(page.js(CONTRASTS, 0))
+    check_readable(page.js('nb.contrasts', 0))
     check_visible(page.shot(0, 1))
 
 def test_left_behind(watched, tmp_path):
