@@ -1,5 +1,5 @@
 "The same fit in kernels, exports, terminals and pipes: everywhere the same numbers, and nothing that the place cannot show"
-import fcntl, os, struct, subprocess, sys, termios
+import fcntl, os, struct, subprocess, sys, termios, threading
 from functools import cache
 
 import nbformat, pytest
@@ -121,6 +121,24 @@ def test_cleared_output(ran, wait):
     assert not [o for o in fit if o.output_type in ('error', 'stream')]
     check_outputs(shown)
     check_digest(digest)
+
+@pytest.mark.parametrize('look', [lambda h: h.steps, lambda h: h.plot()], ids=['steps', 'plot'])
+def test_another_thread_looks_while_a_fit_writes(look):
+    "As `learn.show()` does: nothing is lost, or counted twice"
+    def fit(look=None):
+        learn, is_over, failed = start(display=False), threading.Event(), []
+        def watch():
+            try:
+                while not is_over.is_set(): look(learn.history)
+            except Exception as e: failed.append(e)
+        thread = threading.Thread(target=watch if look else lambda: None)
+        thread.start()
+        learn.fit(20)
+        is_over.set()
+        thread.join()
+        assert not failed, failed
+        return digest(learn)
+    assert fit(look) == fit()
 
 
 # Tools
