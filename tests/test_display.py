@@ -9,6 +9,7 @@ from torch import nn
 from common import batches, digest, make_learner
 from trainer_nb import display as module
 from trainer_nb.display import Display, Region
+from trainer_nb.history import Plot
 from trainer_nb.hooks import CancelFit, LambdaHook
 from trainer_nb.metrics import Metric, accuracy
 from trainer_nb.run import TrainingInterrupted
@@ -239,6 +240,27 @@ def test_fit_in_a_thread(cell):
     plain = learner(False)
     plain.fit(2)
     assert digest(learn) == digest(plain) and 'done' in cell[0]['text/html'] and 'image/png' in cell[1]
+
+
+@pytest.mark.parametrize('look', [lambda h: h.steps, lambda h: Plot(h).chart(), lambda h: h.plot(), repr])
+def test_another_thread_may_look_at_any_time(look):
+    "It takes what is there, and leaves it as it is: the thread of the fit may be anywhere in the middle of changing it"
+    def state(h): return len(h.open_tally.rows), h.n_packed, {name: (s.n, len(s.host), len(s.chunks)) for name, s in h.series.items()}
+    seen, errors = [], []
+    def look_from_elsewhere(learn):
+        def f():
+            try: seen.append(look(learn.history))
+            except Exception as e: errors.append(e)
+        before, thread = state(learn.history), threading.Thread(target=f)
+        thread.start()
+        thread.join()
+        assert state(learn.history) == before
+    learn = learner(False, train_dl=batches(200), hooks=[LambdaHook(after_step=lambda learn: learn.training and look_from_elsewhere(learn))])
+    learn.fit(2)
+    plain = learner(False, train_dl=batches(200))
+    plain.fit(2)
+    assert digest(learn) == digest(plain) and not errors and len(seen) == 80
+    assert any(o.get('train_loss') for o in seen if isinstance(o, dict)) == isinstance(seen[0], dict)
 
 
 # Text

@@ -122,25 +122,6 @@ def test_cleared_output(ran, wait):
     check_outputs(shown)
     check_digest(digest)
 
-@pytest.mark.parametrize('look', [lambda h: h.steps, lambda h: h.plot()], ids=['steps', 'plot'])
-def test_another_thread_looks_while_a_fit_writes(look):
-    "As `learn.show()` does: nothing is lost, or counted twice"
-    def fit(look=None):
-        learn, is_over, failed = start(display=False), threading.Event(), []
-        def watch():
-            try:
-                while not is_over.is_set(): look(learn.history)
-            except Exception as e: failed.append(e)
-        thread = threading.Thread(target=watch if look else lambda: None)
-        thread.start()
-        learn.fit(20)
-        is_over.set()
-        thread.join()
-        assert not failed, failed
-        return digest(learn)
-    assert fit(look) == fit()
-
-
 # Tools
 
 def test_papermill_and_markdown(tmp_path):

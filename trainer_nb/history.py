@@ -9,6 +9,7 @@ __all__ = ['Series', 'History', 'Plot']
 import math, warnings
 from html import escape
 from itertools import accumulate
+from threading import get_ident
 
 import torch
 from torch import Tensor
@@ -19,31 +20,34 @@ from .core import current_cell, format_time, html_table, text_table
 # %% ../nbs/03_history.ipynb #1b46cb99
 class Series:
     "A list of scalars, kept on the device until `fetch`"
-    def __init__(self): self.n, self.host, self.chunks = 0, [], []
+    def __init__(self): self.n, self.host, self.chunks = 0, [], []      # chunks: (place of the first value, values)
 
     def extend(self,
         i,       # place of the first value; what is missing before it is nan
         values,  # 1-d tensor, or list of numbers
     ):
         "Take in a chunk, which comes after all others"
-        if i > self.n: self.chunks.append([math.nan]*(i - self.n))
-        self.chunks.append(values)
+        if i > self.n: self.chunks.append((self.n, [math.nan]*(i - self.n)))
+        self.chunks.append((i, values))
         self.n = i + len(values)
 
     def fetch(self,
-        n=0,      # length of the record; what is missing at its end is nan
-        start=0,  # first value wanted
-    ):            # list of float
+        n=0,        # length of the record; what is missing at its end is nan
+        start=0,    # first value wanted
+        keep=True,  # whether to keep what was copied; False for a thread that only looks while another one writes
+    ):              # list of float
         "Copy to the host what is not there yet, in one go"
-        tensors = [o.float() for o in self.chunks if isinstance(o, Tensor)]
+        chunks, host = self.chunks[:], self.host if keep else self.host[:]      # in this order: what moves on meanwhile is in both
+        new = [o for i, o in chunks if i >= len(host)]
+        tensors = [o.float() for o in new if isinstance(o, Tensor)]
         values = iter(torch.cat(tensors).tolist() if tensors else [])
-        for o in self.chunks: self.host += [next(values) for _ in range(len(o))] if isinstance(o, Tensor) else o
-        self.chunks = []
-        return self.host[start:] + [math.nan]*(n - max(self.n, start))
+        for o in new: host += [next(values) for _ in range(len(o))] if isinstance(o, Tensor) else o
+        if keep: self.chunks = []
+        return host[start:] + [math.nan]*(n - max(self.n, start))
 
     def last(self):  # float
         "The newest value"
-        return float((self.chunks[-1] if self.chunks else self.host)[-1])
+        return float((self.chunks[-1][1] if self.chunks else self.host)[-1])
 
 # %% ../nbs/03_history.ipynb #475afeeb
 class History:
@@ -52,6 +56,7 @@ class History:
         self.n_packed, self.series, self.epoch_rows, self.valid_rows, self.warned = 0, {}, [], [], set()
         self.ends = []          # number of batches recorded at the end of each epoch
         self.open_tally = None  # the one whose latest batches are not here yet
+        self.thread = None      # the one in which a fit runs; others may look at any time
         self.status = ''        # how the latest fit ended, in a line
         self.shown_in = None    # the cell that shows it already: `learn.fit(3)` need not show its table twice
 
@@ -84,15 +89,19 @@ class History:
             self.warned.add(name)
             warnings.warn(f'{name} is nan in epoch {row["epoch"]}', RuntimeWarning, stacklevel=2)
 
-    def pack(self):
-        "Take in the latest batches, too"
-        if self.open_tally is not None: self.open_tally.pack()
+    def fetch(self,
+        n=0,                    # as `Series.fetch` takes them
+        start=lambda name: 0,   # function of the name
+    ):                          # dict: name → list of float
+        "Values by training batch; another thread than that of a running fit changes nothing, and may miss the last batches"
+        is_mine = self.thread in (None, get_ident())
+        if is_mine and self.open_tally is not None: self.open_tally.pack()
+        return {name: s.fetch(n, start(name), keep=is_mine) for name, s in list(self.series.items())}
 
     @property
     def steps(self):  # dict: `train_loss`, `lr` → list of float, one for each training batch
         "Values by training batch"
-        self.pack()
-        return {name: s.fetch(self.n_steps) for name, s in self.series.items()}
+        return self.fetch(self.n_steps)
 
     @property
     def epochs(self):  # dict: epoch, train_loss, valid_loss, train_<metric>, valid_<metric>, lr, time_s → list, one value for each epoch
@@ -199,10 +208,8 @@ class Plot:
 
     def _update(self):
         "Take in new batches; returns dict: name → (x, low, high, mean)"
-        self.history.pack()
-        for name, series in self.history.series.items():
-            curve = self.curves.setdefault(name, Envelope())
-            curve.extend(series.fetch(start=self.first + curve.n))
+        new = self.history.fetch(start=lambda name: self.first + self.curves.setdefault(name, Envelope()).n)
+        for name, values in new.items(): self.curves[name].extend(values)
         shift = lambda xs, *ys: ([x + self.first for x in xs], *ys)
         return {name: shift(*curve.curves()) for name, curve in self.curves.items()}
 

@@ -465,7 +465,7 @@ def _session(self:Learner, run):
     self._check()
     model, modes, self.cancelled, resumable = self.model, get_modes(self.model), None, False
     self.requests.clear()
-    self._run, self._fitting, self._calls = run, True, Calls(self.hooks, self.is_main)
+    self._run, self._fitting, self._calls, self.history.thread = run, True, Calls(self.hooks, self.is_main), threading.get_ident()
     try:
         with self._interruptible(), self.added_hooks(*run.hooks):
             self._bind()
@@ -492,6 +492,7 @@ def _session(self:Learner, run):
         self._clear_batch()
         self._last_loss = None
         if not resumable and run.train_tally is not None: run.train_tally.close()
+        self.history.thread = None
         self.model, self._run, self._fitting, self._do, self._steps, self._step = model, run if resumable else None, False, None, None, None
         set_modes(modes)
     if run.on_interrupt == 'raise' and (self.cancelled == 'interrupt' or 'interrupt' in self.requests):
