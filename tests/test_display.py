@@ -67,9 +67,10 @@ def test_budget(step_s, draw_s, monkeypatch, cell):
     learn = learner(hooks=[LambdaHook(after_step=at(0, 1, work))])
     learn.fit(1)
     cost = learn.display.cost
-    assert cost.n_draws == len(drawn) - 1 and cost.time_s == pytest.approx(draw_s*cost.n_draws) and cost.wall_s == pytest.approx(clock[0] - 1)
+    assert cost.n_draws == len(drawn) - 1 and cost.time_s == pytest.approx(draw_s*cost.n_draws + module.CALL_S*learn.display.n) and cost.wall_s == pytest.approx(clock[0] - 1)
     assert cost.share <= .02 and all(b - a >= .2 - 1e-9 for a, b in zip(drawn, drawn[1:]))
-    if draw_s < .01: assert cost.n_draws >= min(4*cost.wall_s, cost.wall_s/step_s/3) - 3      # and what may be shown is shown
+    if draw_s < .01 <= step_s*10: assert cost.n_draws >= min(4*cost.wall_s, cost.wall_s/step_s/3) - 3      # and what may be shown is shown
+    assert cost.n_draws >= 2 or draw_s == .1
 
 @pytest.mark.parametrize('n', [1000, 100_000])
 def test_long_runs_are_as_cheap_to_send(n, seen):
