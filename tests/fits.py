@@ -35,13 +35,15 @@ def start(
     sleep = LambdaHook(after_backward=lambda learn: time.sleep(step_s))
     return make_learner(hooks=[sleep, *hooks], **{'train_dl': shuffled(5*N_BATCHES), 'valid_dl': batches(seed=2), 'metrics': [accuracy], 'display': True, **kwargs})
 
+def asked(learn): return any(not callable(o) for o in learn.requests)      # to stop; displays ask to be updated
+
 class Wait(Hook):
     "In the middle of the second epoch, show what there is and go no further before somebody has stopped the fit: once, at any moment"
     stopped = False
     def after_backward(self, learn):
         if learn.state.optimizer_step != 1.5*N_BATCHES: return
         if not self.stopped: learn.display.draw(learn)
-        while not self.stopped and not learn.requests: time.sleep(.01)
+        while not self.stopped and not asked(learn): time.sleep(.01)
     def after_cancel(self, learn): self.stopped = True
 
 class Hang(Hook):
@@ -49,7 +51,7 @@ class Hang(Hook):
     def after_backward(self, learn):
         if learn.state.optimizer_step != N_BATCHES + 2: return
         print('hangs', flush=True)
-        while not learn.requests: time.sleep(.01)
+        while not asked(learn): time.sleep(.01)
         print('was asked', flush=True)
         while True: time.sleep(.01)
 

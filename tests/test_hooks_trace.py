@@ -117,7 +117,7 @@ def test_counts_are_those_of_the_last_fit(key, monkeypatch, capsys, cell):
 
 ORDERS = {'registration': 'C A B', 'ord': 'C B A', 'relations win over ord': 'C B A', 'runs_before': 'C A B', 'a chain': 'C B A',
           'relation to a base class': 'B A', 'some points only': 'A B', 'LambdaHook': 'A f', 'on the main process': 'A Main',
-          'not on the main process': 'A', 'display': 'A Display Late'}
+          'not on the main process': 'A', 'display': 'A Late'}
 
 @pytest.mark.parametrize('key', ORDERS)
 def test_order(key, monkeypatch, capsys):

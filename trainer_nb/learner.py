@@ -102,6 +102,11 @@ class Learner(Hooked):
         return {'epoch': run.end_epoch, 'step': run.end_step, 'row': run.first_row, 'batch': run.first_batch, 'valid_every': run.valid_every}
 
     @property
+    def valid_idx(self):  # int
+        "Batches done of the validation pass that runs in a fit, 0 if there is none"
+        return self._run.valid.n if self._run is not None and self._run.valid is not None else 0
+
+    @property
     def is_last_batch(self):  # bool; False where the loader's length is unknown
         "Is the training batch that is being worked on the epoch's last one?"
         return self.n_batches is not None and self.state.batch_idx + 1 >= self.n_batches
