@@ -6,7 +6,7 @@
 __all__ = ['go_on', 'pause', 'scale_lr', 'Asked', 'hear', 'clickable', 'hint', 'Panel', 'Controls']
 
 # %% ../nbs/09_controls.ipynb #bdf88ef5
-import sys, threading, warnings
+import math, sys, threading, warnings
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
@@ -42,6 +42,7 @@ def _tell(learn, is_paused):
     if display is not None:
         display.note = 'paused' if is_paused else ''
         display.draw(learn)
+        if is_paused: display.next = math.inf       # until it goes on there is nothing new to see
 
 # %% ../nbs/09_controls.ipynb #320d76b3
 def scale_lr(
