@@ -229,7 +229,7 @@ class Display(Hook):
         "Count an update, and put the next one off until it fits the budget"
         self.n_draws, self.time_s = self.n_draws + 1, self.time_s + cost
         expected = (self.opening_s + self.time_s)/(self.n_draws + 1)
-        self.next = max(start + .2, self.opened + 70*(self.time_s + expected))
+        self.next = max(start + .2, self.opened + 100*(self.time_s + expected))      # as much again is spent by the kernel's thread that sends
 
     @_harmless
     def after_fit(self, learn):
