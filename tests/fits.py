@@ -2,7 +2,7 @@
 
 And the environment of these processes: this checkout's package, one thread, nothing of the user's.
 """
-import os, random, time
+import os, random, sys, time
 from pathlib import Path
 
 import torch
@@ -92,6 +92,6 @@ class Fail(Hook):
 
 
 if __name__ == '__main__':
-    learn = start(step_s=.005)
+    learn = start(*[Pace()]*sys.stdout.isatty())        # where there is a bar, time to see it
     learn.fit(N_EPOCHS)
     print(digest(learn)[:16])

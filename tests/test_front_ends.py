@@ -197,7 +197,7 @@ def test_terminal(columns, tmp_path):
     check_lines(screen.lines, expected(), columns)
 
 def test_ipython_in_a_terminal(tmp_path):
-    screen, written = terminal('-m', 'IPython', '--quick', '--simple-prompt', '--no-banner', '-c', f'from fits import *\n{FIT};\n{DIGEST}', columns=100, cwd=tmp_path)
+    screen, written = terminal('-m', 'IPython', '--quick', '--simple-prompt', '--no-banner', '-c', f'from fits import *\nlearn = start(Pace())\nlearn.fit(N_EPOCHS);\n{DIGEST}', columns=100, cwd=tmp_path)
     assert '█' in written and not screen.n_wraps
     check_lines(screen.lines, expected(), 100)
 

@@ -158,6 +158,11 @@ class Page:
 
     def wait_text(self, text, k=0): self.until('([text, k]) => nb.area(k)?.innerText.includes(text)', [text, k])
 
+    def until_still(self, k=0, still_s=.3):
+        "Wait until what a cell shows has not changed for a while"
+        self.js('nb.stands = null')
+        self.until('([k, s]) => nb.still_s(k) >= s', [k, still_s])
+
     def press(self, label, k=0): self.page.locator('.jp-Notebook .jp-Cell').nth(k).get_by_role('button', name=label, exact=True).last.click()
 
     def interrupt(self): self.page.click('.jp-NotebookPanel-toolbar [data-jp-item-name=interrupt]')

@@ -31,6 +31,12 @@ window.nb = {
     return nb.done !== false && nb.kernel().status == 'idle';
   },
 
+  still_s: k => {   // seconds since the text of a cell's output was last seen to change
+    const text = nb.area(k)?.innerText, now = Date.now();
+    if (nb.stands?.text !== text) nb.stands = {text, since: now};
+    return (now - nb.stands.since)/1000;
+  },
+
   painted: () => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done)))),
   look: k => {
     const a = nb.area(k), parts = nb.parts(k), unseen = o => !o.clientHeight || [...o.querySelectorAll('img')].some(i => !i.complete || !i.naturalWidth);

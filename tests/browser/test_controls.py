@@ -41,9 +41,8 @@ def clicks(page):
     done = [(label, click(page, label, until)) for label, until in [
         ('lr × 2', r'^lr × 2: lr 0.002, .*done'), ('lr ÷ 2', '^lr ÷ 2: lr 0.001, .*done'), ('Checkpoint now', '^Checkpoint now: saved, .*done'), ('Pause', '^Pause: .*done')]]
     page.until('nb.area(0).innerText.includes("paused")')
-    before = page.text()
-    page.page.wait_for_timeout(300)
-    assert page.text() == before and not page.js('nb.done')
+    page.until_still()
+    assert not page.js('nb.done')
     done.append(('lr × 2', click(page, 'lr × 2', '^lr × 2: lr 0.002, .*done')))
     assert 'paused' in page.text()
     return [*done, ('Resume', click(page, 'Resume', '^Resume: .*done'))]
