@@ -12,7 +12,8 @@ import torch
 from torch import nn
 
 from trainer_nb.all import History, Learner
-from trainer_nb.display import Progress, Region
+from trainer_nb.display import Region
+from trainer_nb.screens import Progress
 
 torch.set_num_threads(1)
 

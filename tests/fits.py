@@ -59,7 +59,7 @@ class Pace(Hook):
     "Steps are slow, and slower while there were few updates of the display: on a busy machine it allows itself fewer"
     def after_backward(self, learn):
         n = learn.state.optimizer_step + 1
-        time.sleep(.02 if learn.display.n_draws >= 6*n//(N_EPOCHS*N_BATCHES) else .4)
+        time.sleep(.02 if learn.display.cost.n_draws >= 6*n//(N_EPOCHS*N_BATCHES) else .4)
 
 class Lossy(Hook):
     "A front end that loses updates of displays: a share of them while the fit runs, or to the end"

@@ -153,6 +153,7 @@ def test_the_second_interrupt_in_a_pause():
     class Display(Hook):
         note = ''
         def draw(self, learn): told.append(self.note)
+        def hold(self): pass
     learn = start(Display())
     def f(learn):
         learn.request(pause)
@@ -165,6 +166,7 @@ def test_the_display_and_the_button_say_that_it_is_paused(screen):
     class Display(Hook):
         note, ord = '', 100
         def draw(self, learn): told.append((self.note, learn.get_hook(Controls).panel.buttons['Pause'].description, learn.position))
+        def hold(self): pass
     where = 'in epoch 0, after 2 of 5 training batches'
     for f in pause_and_go_on, click('Pause', 'Pause'):
         start(Display(), Controls()).fit(1, hooks=[At(2, f)])

@@ -8,6 +8,7 @@ from torch import nn
 from common import batches, digest, make_learner
 from trainer_nb import display as module
 from trainer_nb.display import Display, Region
+from trainer_nb.screens import Budget
 from trainer_nb.history import Plot
 from trainer_nb.hooks import CancelFit, LambdaHook
 from trainer_nb.metrics import Metric, accuracy
@@ -57,6 +58,7 @@ def test_budget(step_s, draw_s, monkeypatch, cell):
             drawn.append(clock[0])
             turn(draw_s)
     monkeypatch.setattr(module, 'perf_counter', lambda: clock[0])
+    monkeypatch.setattr(module, 'Budget', lambda: Budget(lambda: clock[0]))
     monkeypatch.setitem(module.SCREENS, 'html', Slow)
     clock[0] = 1.
     def work(learn):
@@ -73,9 +75,9 @@ def test_budget(step_s, draw_s, monkeypatch, cell):
 def test_updates_come_by_themselves(cell):
     "In training and in validation; no thread is left"
     def enough(learn):
-        seen.add((learn.training, learn.display.n_draws))
+        seen.add((learn.training, learn.display.cost.n_draws))
         time.sleep(.01)
-        if learn.display.n_draws >= 3 or time.monotonic() > end: learn.stop()
+        if learn.display.cost.n_draws >= 3 or time.monotonic() > end: learn.stop()
     for valid_only in False, True:
         seen, end, threads = set(), time.monotonic() + 60, threading.active_count()
         kwargs = dict(valid_dl=batches(5000)) if valid_only else dict(train_dl=batches(5000))

@@ -7,10 +7,10 @@ import pytest
 lib = Path(__file__).parents[1]/'trainer_nb'
 modules = {p.stem: p for p in sorted(lib.rglob('*.py')) if p.stem not in ('__init__', '_modidx')}
 
-BASE = {'core', 'charts', 'data', 'hooks', 'metrics', 'history', 'run', 'learner'}
+BASE = {'core', 'charts', 'data', 'hooks', 'metrics', 'history', 'run', 'learner', 'screens', 'rehearsal'}
 MAY_IMPORT = {
     'core': set(), 'charts': set(), 'data': {'core'}, 'hooks': {'core', 'charts'}, 'metrics': {'core'}, 'history': {'core', 'charts'}, 'run': {'core', 'data', 'metrics'},
-    'learner': BASE - {'learner'},
+    'learner': BASE - {'learner', 'screens', 'rehearsal'}, 'screens': {'core', 'charts'}, 'rehearsal': BASE - {'rehearsal', 'screens'},
     **dict.fromkeys(['schedule', 'optimize', 'checkpoint', 'display', 'loggers', 'distributed'], BASE),
     **dict.fromkeys(['controls', 'lr_find'], BASE | {'display'}),
     'all': set(modules) - {'all'},

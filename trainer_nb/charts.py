@@ -160,14 +160,14 @@ class Panel:
     is_log: bool = False   # logarithmic horizontal axis
     note: str = ''         # a word above the right corner
 
-    def place(self, line):
-        "Pixels (x, y) of a line's points, y cut off at the frame; None where the value is not finite"
+    def place(self, xs, ys):
+        "Pixels (x, y) of points, y cut off at the frame; None where the value is not finite"
         f = math.log10 if self.is_log else float
         low, high = map(f, self.xlim)
         kx, ky = self.width/(high - low or 1), self.height/(self.ylim[1] - self.ylim[0])
         x0, bottom, most = self.left - kx*low, self.top + self.height + ky*self.ylim[0], self.top + self.height
-        xs = [x0 + kx*f(x) for x in line.xs] if self.is_log else [x0 + kx*x for x in line.xs]
-        return [(x, min(max(bottom - ky*y, self.top), most)) if y - y == 0 else None for x, y in zip(xs, line.ys)]
+        xs = [x0 + kx*f(x) for x in xs] if self.is_log else [x0 + kx*x for x in xs]
+        return [(x, min(max(bottom - ky*y, self.top), most)) if y - y == 0 else None for x, y in zip(xs, ys)]
 
 # %% ../nbs/00a_charts.ipynb #14a6ba8b
 def _path(points):
@@ -203,15 +203,15 @@ class Chart:
         for p in self.panels:
             frame, right, bottom = '', p.left + p.width, p.top + p.height
             for v, label in ticks(*p.ylim, p.n_ticks):
-                y = p.place(Line([p.xlim[0]], [v], ''))[0][1]
+                y = p.place([p.xlim[0]], [v])[0][1]
                 frame += f'M{p.left:.0f},{y:.1f}H{right:.0f}'
                 text(p.left - 5, y + 4, label, 'end')
             for v, label in ticks(*p.xlim, p.width/70, p.is_log):
-                x = p.place(Line([v], [p.ylim[0]], ''))[0][0]
+                x = p.place([v], [p.ylim[0]])[0][0]
                 frame += f'M{x:.1f},{p.top:.0f}V{bottom:.0f}'
                 if p.xlabel is not None: text(x, bottom + 15, label)
             lines.append(f'<path d="{frame}" stroke="{GREY}" stroke-opacity=".25"/><path d="M{p.left:.0f},{p.top:.0f}H{right:.0f}V{bottom:.0f}H{p.left:.0f}Z" stroke="{GREY}"/>')
-            lines += [_svg_line(o, p.place(o)) for o in p.lines]
+            lines += [_svg_line(o, p.place(o.xs, o.ys)) for o in p.lines]
             if p.xlabel: text(p.left + p.width/2, bottom + 31, p.xlabel)
             named = [o for o in p.lines if o.name]
             legend = ''.join(f'<tspan dx="{12*bool(i)}" fill="{o.color}">{"●" if o.points else "━"}</tspan> {escape(o.name)}' for i, o in enumerate(named))

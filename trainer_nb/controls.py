@@ -6,17 +6,17 @@
 __all__ = ['go_on', 'pause', 'scale_lr', 'Asked', 'hear', 'clickable', 'hint', 'Panel', 'Controls']
 
 # %% ../nbs/09_controls.ipynb #bdf88ef5
-import math, sys, threading, warnings
+import threading, warnings
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
 from html import escape
 from time import localtime, sleep, strftime, time
 
-from .core import patch
-from .display import front_end
+from .core import patch, running_shell
 from .hooks import MainProcessHook
 from .run import set_lr
+from .screens import front_end
 
 # %% ../nbs/09_controls.ipynb #c66a1bb2
 def go_on(learn):
@@ -42,7 +42,7 @@ def _tell(learn, is_paused):
     if display is not None:
         display.note = 'paused' if is_paused else ''
         display.draw(learn)
-        if is_paused: display.next = math.inf       # until it goes on there is nothing new to see
+        if is_paused: display.hold()        # until it goes on there is nothing new to see
 
 # %% ../nbs/09_controls.ipynb #320d76b3
 def scale_lr(
@@ -83,8 +83,7 @@ def hear(
 # %% ../nbs/09_controls.ipynb #a5be8182
 def clickable():  # the kernel, None where a click is not heard while a cell runs, or nobody is there to click
     "Is there a kernel with subshells, a person and ipywidgets?"
-    ipython = sys.modules.get('IPython')
-    kernel = getattr(ipython.get_ipython(), 'kernel', None) if ipython else None
+    kernel = getattr(running_shell(), 'kernel', None)
     if getattr(kernel, 'shell_channel_thread', None) is None or not getattr(kernel, '_allow_stdin', True): return None
     try: import ipywidgets as _
     except ImportError: return None

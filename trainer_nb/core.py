@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['map_tensors', 'to_device', 'batch_size', 'default_device', 'set_seed', 'rng_state', 'set_rng_state', 'patch',
-           'format_time', 'did_you_mean', 'text_table', 'html_table', 'current_cell']
+           'format_time', 'did_you_mean', 'text_table', 'html_table', 'running_shell', 'current_cell']
 
 # %% ../nbs/00_core.ipynb #fcc91ff4
 import random, sys
@@ -144,31 +144,30 @@ def did_you_mean(
 
 # %% ../nbs/00_core.ipynb #42b6b11c
 def text_table(
-    lines,           # list of lists of str, all of the same length
-    markdown=False,  # with bars and a rule under the header
-):                   # str
+    lines,  # list of lists of str, all of the same length
+):          # str
     "Lines of cells, aligned"
     widths = [max(map(len, column)) for column in zip(*lines)]
-    if not markdown: return '\n'.join('  '.join(c.rjust(w) for c, w in zip(cells, widths)) for cells in lines)
-    head, *rows = [[c.ljust(w) for c, w in zip(cells, widths)] for cells in lines]
-    return '\n'.join(f'| {" | ".join(cells)} |' for cells in [head, ['-'*w for w in widths], *rows])
+    return '\n'.join('  '.join(c.rjust(w) for c, w in zip(cells, widths)) for cells in lines)
 
 # %% ../nbs/00_core.ipynb #d748753f
 def html_table(
-    lines,          # list of lists of str
-    align='right',  # 'left' or 'right'
-    bold=None,      # number of a row, from 0, that stands out
-):                  # str
+    lines,      # list of lists of str
+    bold=None,  # number of a row, from 0, that stands out
+):              # str
     "Lines of cells as HTML, without colours of its own; each is 24 pixels high"
-    style = f'text-align:{align};padding:2px 8px;line-height:20px;white-space:nowrap'
+    style = 'text-align:right;padding:2px 8px;line-height:20px;white-space:nowrap'
     def row(tag, cells, mark=''): return '<tr>' + ''.join(f'<{tag} style="{style}">{mark}{escape(c)}{mark.replace("<", "</")}</{tag}>' for c in cells) + '</tr>'
     head, *rows = lines
     body = ''.join(row('td', cells, '<b>'*(i == bold)) for i, cells in enumerate(rows))
     return f'<table style="margin:0;border-collapse:collapse"><thead>{row("th", head)}</thead><tbody>{body}</tbody></table>'
 
 # %% ../nbs/00_core.ipynb #c30b07b7
+def running_shell():  # IPython's shell, or None
+    "The IPython that runs this, if any"
+    ipython = sys.modules.get('IPython')
+    return ipython and ipython.get_ipython()
+
 def current_cell():  # int; None outside IPython
     "Number of the cell that runs"
-    ipython = sys.modules.get('IPython')
-    shell = ipython.get_ipython() if ipython else None
-    return getattr(shell, 'execution_count', None)
+    return getattr(running_shell(), 'execution_count', None)
