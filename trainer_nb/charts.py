@@ -122,7 +122,7 @@ def ticks(
     "Round numbers in a range"
     if is_log:
         first, last = math.ceil(math.log10(low) - 1e-9), math.floor(math.log10(high) + 1e-9)
-        return [(10.**k, f'1e{k}') for k in range(first, last + 1, max(1, -(-(last - first)//n)))]
+        return [(10.**k, f'1e{k}') for k in range(first, last + 1, max(1, math.ceil((last - first)/n)))]
     if not high > low: return []
     raw = (high - low)/n
     power = 10.**math.floor(math.log10(raw))

@@ -13,10 +13,10 @@ from functools import cache, partial
 from html import escape
 from time import localtime, sleep, strftime, time
 
-from .core import patch, running_shell
+from .core import patch
 from .hooks import MainProcessHook
 from .run import set_lr
-from .screens import front_end
+from .screens import attended_kernel, front_end
 
 # %% ../nbs/09_controls.ipynb #c66a1bb2
 def go_on(learn):
@@ -83,11 +83,8 @@ def hear(
 # %% ../nbs/09_controls.ipynb #a5be8182
 def clickable():  # the kernel, None where a click is not heard while a cell runs, or nobody is there to click
     "Is there a kernel with subshells, a person and ipywidgets?"
-    kernel = getattr(running_shell(), 'kernel', None)
-    if getattr(kernel, 'shell_channel_thread', None) is None or not getattr(kernel, '_allow_stdin', True): return None
-    try: import ipywidgets as _
-    except ImportError: return None
-    return kernel
+    kernel = attended_kernel()
+    return kernel if getattr(kernel, 'shell_channel_thread', None) is not None else None
 
 # %% ../nbs/09_controls.ipynb #731c64ea
 def hint():  # str
