@@ -112,15 +112,17 @@ def set_rng_state(
 
 # %% ../nbs/00_core.ipynb #f766a44f
 def patch(
-    f,  # function whose first parameter is annotated with a class
+    f,  # function whose first parameter is annotated with a class, or a property made of one
 ):      # `f`
     "Make `f` a method of a class: `@patch def area(self:Square): ...`; other methods are not overridden, but a cell may be run again"
-    cls = next(iter(f.__annotations__.values()))
-    old = vars(cls).get(f.__name__)
-    again = hasattr(old, 'patched') and (old.patched == f.__module__ or '__main__' in (old.patched, f.__module__))
-    if old is not None and not again: raise TypeError(f'{cls.__name__}.{f.__name__} exists already')
-    f.__qualname__, f.patched = f'{cls.__qualname__}.{f.__name__}', f.__module__
-    setattr(cls, f.__name__, f)
+    g = f.fget if isinstance(f, property) else f
+    cls = next(iter(g.__annotations__.values()))
+    old = vars(cls).get(g.__name__)
+    old = old.fget if isinstance(old, property) else old
+    again = hasattr(old, 'patched') and (old.patched == g.__module__ or '__main__' in (old.patched, g.__module__))
+    if old is not None and not again: raise TypeError(f'{cls.__name__}.{g.__name__} exists already')
+    g.__qualname__, g.patched = f'{cls.__qualname__}.{g.__name__}', g.__module__
+    setattr(cls, g.__name__, f)
     return f
 
 # %% ../nbs/00_core.ipynb #035ba376
