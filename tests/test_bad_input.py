@@ -230,6 +230,7 @@ def test_a_model_that_was_replaced_before_fit(replace):
     replace(learn)
     refused(ValueError, lambda: learn.fit(1), r'\d of the 4', 'not parameters of the model', 'made again')
     assert watch.seen == []
+    refused(ValueError, lambda: learn.fit(1), r'no optimizer has its .*3\.weight, 3\.bias')
     learn = make_learner(learn.model, optim=torch.optim.SGD)
     assert_trains(learn)
 

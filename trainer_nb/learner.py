@@ -18,11 +18,11 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, default_collate
 
 from .core import batch_size, default_device, did_you_mean, patch, set_seed, to_device
-from .data import Cursor, TensorLoader, as_loader, end_workers, is_warm, set_streams, streams, warm_up
+from .data import Cursor, TensorLoader, as_loader, end_workers, is_warm, length, set_streams, streams, warm_up
 from .history import History
 from .hooks import STEPS, Calls, CancelEpoch, CancelFit, CancelStep, Hooked
 from .metrics import Tally, as_metrics
-from .run import (Run, StepState, TrainingInterrupted, as_count, as_step, check_loss, check_optimizers, concat, get_modes, length,
+from .run import (Run, StepState, TrainingInterrupted, as_count, as_step, check_loss, check_optimizers, concat, get_modes,
                             make_optimizers, own_loss, set_lr, set_modes)
 
 # %% ../nbs/04_learner.ipynb #d3ba763f
@@ -63,7 +63,7 @@ class Learner(Hooked):
         if train_step is not None: self.train_step = train_step
         if eval_step is not None: self.eval_step = eval_step
         self.opts = make_optimizers(model, optim, lr)
-        self.opt = next(iter(self.opts.values()), None)      # the one that steps, or stepped last
+        self.opt_name, self.opt = next(iter(self.opts.items()), ('', None))         # the one that steps, or stepped last
         check_optimizers(self.opts, model, loss_fn)
         self.metrics, self.state, self.history = as_metrics(metrics), StepState(), History()
         self.training = self.stepped = False
@@ -107,9 +107,17 @@ class Learner(Hooked):
         return self._run.valid.n if self._run is not None and self._run.valid is not None else 0
 
     @property
-    def is_last_batch(self):  # bool; False where the loader's length is unknown
-        "Is the training batch that is being worked on the epoch's last one?"
-        return self.n_batches is not None and self.state.batch_idx + 1 >= self.n_batches
+    def is_last_batch(self):  # bool
+        "Is the training batch that is being worked on the epoch's last one? Where the loader's length is unknown, the next batch is read to know it"
+        if self.n_batches is not None: return self.state.batch_idx + 1 >= self.n_batches
+        return self.training and self._run is not None and self._run.train.at_end
+
+    def record(self,
+        name,   # column in `history.steps`
+        value,  # number or 0-d tensor, which nobody changes later; it is not read
+    ):
+        "Keep a value of the training batch that is being worked on, beside its loss; for hooks, before `after_step`"
+        if self._run is not None and self._run.train_tally is not None: self._run.train_tally.record(name, value)
 
 # %% ../nbs/04_learner.ipynb #ac119175
 @patch
@@ -221,6 +229,17 @@ def do_zero_grad(self:Learner):
     for group in self.opt.param_groups:         # what torch's does, without the profiler's label that costs ten times as much
         for p in group['params']: p.grad = None
 
+# %% ../nbs/04_learner.ipynb #6b0792f8
+@patch
+def step_opt(self:Learner,
+    name,  # of the optimizer
+):
+    "Make a step of one optimizer, if no hook holds it back, and forget its gradients"
+    self.opt_name, self.opt = name, self.opts[name]
+    if stepped := self._do['do_opt_step'](): self.stepped = True
+    elif stepped is None: raise TypeError('do_opt_step returned None: return whether the optimizer stepped; in a hook, what nxt() returned')
+    self._do['do_zero_grad']()
+
 # %% ../nbs/04_learner.ipynb #3056f2f6
 @patch
 def _train_batch(self:Learner, batch):
@@ -238,11 +257,7 @@ def _train_batch(self:Learner, batch):
                 check_loss(self.loss)                   # a loss that is none is the likeliest reason
                 raise
             for f in at['after_backward']: f(self)
-            for name in self._names:
-                self.opt = self.opts[name]
-                if stepped := do['do_opt_step'](): self.stepped = True
-                elif stepped is None: raise TypeError('do_opt_step returned None: return whether the optimizer stepped; in a hook, what nxt() returned')
-                do['do_zero_grad']()
+            for name in self._names: self.step_opt(name)
             if self._params is None:                    # not yielded: it is the only one
                 losses = self.loss.detach()
                 break
@@ -253,7 +268,8 @@ def _train_batch(self:Learner, batch):
         lrs = (self.opt.param_groups[0]['lr'],) if self._one_group else self._lrs()
         self._run.train_tally.add(losses, self.result, self.result.get('n', n), lrs)
     except CancelStep:
-        for self.opt in self.opts.values(): do['do_zero_grad']()
+        for self.opt_name, self.opt in self.opts.items(): do['do_zero_grad']()
+        self._run.train_tally.forget()
         self._cancel('step')
     self.state.increment_batch(n, self.stepped)
     for f in at['after_step']: f(self)

@@ -149,6 +149,13 @@ class Average:
         return self.sums
 
 # %% ../nbs/02a_metrics.ipynb #6c3c9a19
+def _spread(values, there, n):
+    "`values` at the places `there` of `n`, nan elsewhere"
+    if len(there) == n: return values
+    if not values.is_floating_point(): values = values.float()
+    return values.new_full((n,), math.nan).index_copy(0, torch.tensor(there).to(values.device, non_blocking=True), values)
+
+# %% ../nbs/02a_metrics.ipynb #ae0c0cf0
 class Tally:
     "Sample-weighted means of the losses and metrics of one pass"
     def __init__(self,
@@ -165,7 +172,7 @@ class Tally:
                 o.reset()
                 self.objects.append((m, o.to(device) if callable(getattr(o, 'to', None)) else o))
         self.rows, self.sums, self.n_packed = [], {}, 0     # batches that are not packed yet: (loss, weight, learning rates); sums of those that are
-        self.history, self.lr_names = history, lr_names
+        self.history, self.lr_names, self.extras = history, lr_names, {}    # extras: name → {row: value}, what hooks recorded
         if history is None: return
         if history.open_tally is not None: history.open_tally.pack()
         history.open_tally = self
@@ -182,6 +189,18 @@ class Tally:
         self.rows.append((loss, n, lrs))
         if len(self.rows) >= CHUNK: self.pack()
 
+    def record(self,
+        name,   # column in `history.steps`
+        value,  # number or 0-d tensor, which nobody changes later
+    ):
+        "Keep a value of the batch that is being worked on, beside its loss"
+        if name.startswith(('train_', 'valid_')) or name in self.lr_names: raise ValueError(f'`{name}` is the name of a column already: choose another one')
+        self.extras.setdefault(name, {})[len(self.rows)] = value.detach() if isinstance(value, Tensor) else value
+
+    def forget(self):
+        "Drop what was recorded for the batch that is being worked on"
+        for values in self.extras.values(): values.pop(len(self.rows), None)
+
     def pack(self):
         "Put the latest losses into sums and into the history, without reading a value"
         if not self.rows: return
@@ -193,6 +212,11 @@ class Tally:
         if self.history is not None:
             for name, values in zip(self.lr_names, zip(*lrs)):
                 chunks[name] = stack_scalars(values) if isinstance(values[0], Tensor) else list(values)
+            n, extras, self.extras = len(weights), self.extras, {}
+            for name, values in extras.items():
+                there = [i for i in values if i < n]
+                if there: chunks[name] = _spread(stack_scalars([values[i] for i in there]), there, n)
+                if n in values: self.extras[name] = {0: values[n]}      # of a batch that is not done yet
             self.history.add_steps(len(weights), chunks)
 
     def _pack(self, name, losses, weights):
@@ -200,8 +224,7 @@ class Tally:
         there = [i for i, o in enumerate(losses) if o is not None]
         packed = stack_scalars([losses[i] for i in there])
         self.sums[name] = weighted_sums(packed, [weights[i] for i in there]) + self.sums.get(name, 0)
-        if len(there) == len(losses): return packed
-        return packed.new_full((len(losses),), math.nan).index_copy(0, torch.tensor(there).to(packed.device, non_blocking=True), packed)
+        return _spread(packed, there, len(losses))
 
     def close(self):
         "Keep the losses, for the history; let go of everything else"

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['StepState', 'make_optimizers', 'set_lr', 'check_optimizers', 'Run', 'TrainingInterrupted', 'as_count', 'as_step',
-           'own_loss', 'check_loss', 'get_modes', 'set_modes', 'length', 'concat']
+           'own_loss', 'check_loss', 'get_modes', 'set_modes', 'concat']
 
 # %% ../nbs/03a_run.ipynb #ae360428
 import math, operator
@@ -16,7 +16,7 @@ from inspect import Parameter, signature
 import torch
 from torch import Tensor, nn
 
-from .data import Cursor
+from .data import Cursor, length
 from .metrics import Tally
 
 # %% ../nbs/03a_run.ipynb #474a4916
@@ -91,13 +91,19 @@ def check_optimizers(
     *owners,  # modules whose parameters they may hold
 ):            # raises ValueError
     "Refuse optimizers of parameters that are not the model's"
-    known = {id(p) for m in owners if isinstance(m, nn.Module) for p in m.parameters()}
+    known = {id(p): name for m in owners if isinstance(m, nn.Module) for name, p in m.named_parameters()}
+    held = {id(p) for opt in opts.values() for g in opt.param_groups for p in g['params']}
     for name, opt in opts.items():
         params = [p for g in opt.param_groups for p in g['params']]
         strange = sum(id(p) not in known for p in params)
-        if strange: raise ValueError(
-            f'{strange} of the {len(params)} tensors in optimizer {name or type(opt).__name__} are not parameters of the model: '
-            'was the model made again after it? Make the optimizer last, or pass its class.')
+        if not strange: continue
+        new = [o for i, o in known.items() if i not in held]
+        raise ValueError(
+            f'{strange} of the {len(params)} tensors in optimizer {name or type(opt).__name__} are not parameters of the model'
+            f'{f", and no optimizer has its {_listed(new)}" if new else ""}: was the model, or a part of it, made again after the optimizer? '
+            'Make the optimizer last, or pass its class.')
+
+def _listed(names, most=4): return ', '.join(names[:most]) + f' and {len(names) - most} more'*(len(names) > most)
 
 # %% ../nbs/03a_run.ipynb #7263b90d
 @dataclass
@@ -208,13 +214,6 @@ def set_modes(
 ):
     "Put each part of a model back into its mode"
     for m, training in modes: m.training = training
-
-def length(
-    dl,  # any loader
-):       # int or None
-    "Number of batches, None if the loader cannot tell"
-    try: return len(dl)
-    except (TypeError, NotImplementedError): return None
 
 def concat(
     parts,  # list of batches of the same structure: tensors, mappings, lists, tuples
