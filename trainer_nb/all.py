@@ -20,9 +20,10 @@ from .hooks import (EVENTS, STEPS, CancelEpoch, CancelFit, CancelStep, Hook, Hoo
                               MainProcessHook)
 from .learner import Learner
 from .metrics import Metric, accuracy
+from .optimize import GradAccum, GradClip
 from .run import StepState, TrainingInterrupted
 
 # %% ../nbs/99_all.ipynb #3511130e
 __all__ = ['torch', 'F', 'nn', 'DataLoader', 'TensorDataset', 'batch_size', 'set_seed', 'to_device', 'TensorLoader', 'Controls',
            'Display', 'History', 'Metric', 'accuracy', 'EVENTS', 'STEPS', 'CancelEpoch', 'CancelFit', 'CancelStep', 'Hook',
-           'HookOrderError', 'HookTable', 'LambdaHook', 'MainProcessHook', 'Learner', 'StepState', 'TrainingInterrupted']
+           'HookOrderError', 'HookTable', 'LambdaHook', 'MainProcessHook', 'GradAccum', 'GradClip', 'Learner', 'StepState', 'TrainingInterrupted']

@@ -1,0 +1,323 @@
+"Windows of `GradAccum` equal one big batch, whatever else happens; the references are plain loops"
+from collections import Counter
+from itertools import permutations
+
+import pytest, torch, torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, IterableDataset
+
+from common import batches, make_learner, problem, record, same, weights
+from test_no_sync import N_TRAIN, N_VALID, assert_allowed, fit as counted_fit, in_list, token_step
+from trainer_nb.hooks import CancelEpoch, CancelStep, Hook, LambdaHook
+from trainer_nb.metrics import accuracy
+from trainer_nb.optimize import GradAccum, GradClip
+
+OPTIMS = {'sgd': lambda params: torch.optim.SGD(params, lr=.1, momentum=.9), 'adam': lambda params: torch.optim.Adam(params, lr=.01)}
+optims = pytest.mark.parametrize('optim', OPTIMS.values(), ids=OPTIMS)
+SIZES = {'even': [4]*6, 'ragged': [5, 5, 5, 5, 4], 'wild': [1, 9, 2, 2, 7, 3], 'one': [24]}
+
+def model():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
+
+def cut(sizes): return list(zip(*(o.split(sizes) for o in problem())))
+
+def windows(sizes, n): return [sum(sizes[i:i + n]) for i in range(0, len(sizes), n)]
+
+def plain(optim, data, n_epochs=1, clip=None, loss_of=lambda model, batch: F.cross_entropy(model(batch[0]), batch[1]), after=lambda: None):
+    "The loop that everybody has written"
+    m = model()
+    opt = optim(m.parameters())
+    for _ in range(n_epochs):
+        for batch in data:
+            loss_of(m, batch).backward()
+            if clip: nn.utils.clip_grad_norm_(m.parameters(), clip)
+            opt.step()
+            opt.zero_grad()
+    return m
+
+def close(a, b): return all(torch.allclose(x, y, rtol=0, atol=1e-6) for x, y in zip(weights(a), weights(b), strict=True))
+
+
+# One big batch
+
+@optims
+@pytest.mark.parametrize('sizes', SIZES.values(), ids=SIZES)
+@pytest.mark.parametrize('n', [1, 2, 3, 4, 10])
+def test_equals_the_big_batch(optim, sizes, n):
+    learn = make_learner(model(), cut(sizes), optim=optim, hooks=[GradAccum(n)])
+    learn.fit(2)
+    assert close(learn.model, plain(optim, cut(windows(sizes, n)), 2))
+    assert learn.state.optimizer_step == 2*len(windows(sizes, n)) and learn.state.samples_seen == 48
+    learn.fit(1)            # a second fit finds what the first one found
+    assert close(learn.model, plain(optim, cut(windows(sizes, n)), 3)) and learn.state.grad_accum_steps == 1
+
+class Stream(IterableDataset):
+    def __init__(self, data): self.data = data
+    def __iter__(self): return iter(self.data)
+
+LENGTHLESS = {'generator': lambda data: (b for b in data), 'iterable dataset': lambda data: DataLoader(Stream(data), batch_size=None),
+              'workers': lambda data: DataLoader(Stream(data), batch_size=None, num_workers=1)}
+
+@pytest.mark.parametrize('make_dl', LENGTHLESS.values(), ids=LENGTHLESS)
+@pytest.mark.parametrize('n', [2, 3, 10])
+def test_a_loader_without_a_length(make_dl, n):
+    "The last partial window is stepped in its own batch, before the validation pass"
+    stepped = []
+    learn = make_learner(model(), make_dl(cut(SIZES['ragged'])), cut([24]), optim=OPTIMS['sgd'],
+                         hooks=[GradAccum(n), LambdaHook(after_step=lambda learn: stepped.append(learn.stepped), before_valid=lambda learn: stepped.append('valid'))])
+    learn.fit(1)
+    assert close(learn.model, plain(OPTIMS['sgd'], cut(windows(SIZES['ragged'], n))))
+    assert stepped == [i % n == n - 1 or i == 4 for i in range(5)] + ['valid', False]
+    assert len(learn.history.steps['train_loss']) == learn.state.batch_idx == 5
+
+def test_nobody_looks_ahead_unasked():
+    "A batch is read when the one before it is done, unless somebody has to know whether it was the last one"
+    for hooks, expected in ([], [0, 1, 2, 3]), ([GradAccum(2)], [1, 1, 3, 3]):
+        read, at_step = [], []
+        def dl():
+            for b in batches()[:4]:
+                read.append(len(read))
+                yield b
+        make_learner(model(), dl(), hooks=[*hooks, LambdaHook(after_step=lambda learn: at_step.append(read[-1]))]).fit(1)
+        assert at_step == expected
+
+def test_a_loader_that_fails_ahead_of_its_turn():
+    def dl():
+        yield batches()[0]
+        raise ZeroDivisionError('mine')
+    with pytest.raises(ZeroDivisionError, match='mine'): make_learner(model(), dl(), hooks=[GradAccum(2)]).fit(1)
+
+@pytest.mark.parametrize('n', [2, 3, 5])
+@pytest.mark.parametrize('sizes', [[4]*6, [2, 8, 2, 2, 7, 3]])
+def test_token_weights(n, sizes):
+    "The mean over the window's tokens, whose number is a tensor"
+    def loss_of(m, batch): return F.cross_entropy(m(batch[0]), batch[1], reduction='none')[batch[0][:, 0] > -1].mean()
+    def step(batch, learn): return {'loss': loss_of(learn.model, batch), 'n': (batch[0][:, 0] > -1).sum()}
+    learn = make_learner(model(), cut(sizes), train_step=step, optim=OPTIMS['sgd'], hooks=[GradAccum(n)])
+    assert all((b[0][:, 0] > -1).any() for b in cut(sizes))
+    learn.fit(2)
+    assert close(learn.model, plain(OPTIMS['sgd'], cut(windows(sizes, n)), 2, loss_of=loss_of))
+
+def test_a_batch_without_tokens_weighs_nothing():
+    x, y = problem()
+    data = [(x[:6], y[:6], 0), (x[6:12], y[6:12], 6), (x[12:18], y[12:18], 0), (x[18:], y[18:], 6)]
+    def step(batch, learn):
+        n = torch.as_tensor(batch[2])
+        return {'loss': F.cross_entropy(learn.model(batch[0]), batch[1], reduction='sum')*(n > 0)/n.clamp(min=1), 'n': n}
+    learn = make_learner(model(), data, train_step=step, optim=OPTIMS['sgd'], hooks=[GradAccum(2)])
+    learn.fit(1)
+    assert close(learn.model, plain(OPTIMS['sgd'], [data[1][:2], data[3][:2]]))
+
+def test_what_is_recorded_is_the_loss_itself():
+    seen = []
+    learn = make_learner(model(), cut(SIZES['wild']), optim=lambda p: torch.optim.SGD(p, lr=0.), metrics=[accuracy],
+                         hooks=[GradAccum(4), LambdaHook(after_backward=lambda learn: seen.append(learn.loss.item()))])
+    learn.fit(1)
+    losses = [F.cross_entropy(model()(x), y).item() for x, y in cut(SIZES['wild'])]
+    assert learn.history.steps['train_loss'] == seen == losses
+    assert learn.history.epochs['train_loss'][0] == pytest.approx(F.cross_entropy(model()(problem()[0]), problem()[1]).item(), rel=1e-6)
+
+@optims
+@pytest.mark.parametrize('order', [0, 1])
+def test_clipping_is_of_the_window(optim, order):
+    hooks = [GradAccum(3), GradClip(.05)]
+    learn = make_learner(model(), cut(SIZES['wild']), optim=optim, hooks=hooks[::-1] if order else hooks)
+    learn.fit(2)
+    assert close(learn.model, plain(optim, cut(windows(SIZES['wild'], 3)), 2, clip=.05))
+    assert not close(learn.model, plain(optim, cut(windows(SIZES['wild'], 3)), 2))
+
+
+# Stops, cancels, validation
+
+def test_max_steps_and_valid_every_count_real_steps():
+    learn = make_learner(model(), cut([4]*6), cut([24]), optim=OPTIMS['sgd'], hooks=[GradAccum(2)])
+    learn.fit(max_steps=4, valid_every=2)
+    assert learn.state.optimizer_step == 4 and len(learn.history.steps['train_loss']) == 8
+    assert learn.history.valids['step'] == [2, 3, 4] and close(learn.model, plain(OPTIMS['sgd'], (cut([8]*3)*2)[:4]))
+
+def test_validation_in_the_middle_of_a_window_keeps_the_gradients():
+    def look(learn):
+        if learn.training: learn.validate()
+    learn = make_learner(model(), cut([4]*6), cut([24]), optim=OPTIMS['sgd'], hooks=[GradAccum(3), LambdaHook(after_step=look)])
+    learn.fit(2)
+    assert close(learn.model, plain(OPTIMS['sgd'], cut([12]*2), 2))
+
+@pytest.mark.parametrize('make_dl', [list, lambda data: DataLoader(Stream(data), batch_size=None)], ids=['list', 'no length'])
+@pytest.mark.parametrize('n', range(1, 11))
+def test_stop_and_resume_is_bit_equal(n, make_dl):
+    def run(*hooks):
+        learn = make_learner(model(), make_dl(cut(SIZES['ragged'])), cut([24]), optim=OPTIMS['adam'], hooks=[GradAccum(3), *hooks])
+        learn.fit(2)
+        return learn
+    whole, seen = run(), []
+    def stop(learn):
+        seen.append(learn.training)
+        if sum(seen) == n and learn.training: learn.stop()
+    learn = run(LambdaHook(after_step=stop))
+    if learn._run is not None: learn.resume()
+    assert same(weights(learn.model), weights(whole.model)) and record(learn) == record(whole)
+    assert learn.state == whole.state
+
+@pytest.mark.parametrize('point', ['before_step', 'do_step', 'after_loss', 'do_backward', 'after_backward', 'do_opt_step'])
+@pytest.mark.parametrize('i', range(5))
+def test_a_cancelled_batch_is_one_that_was_not_there(point, i):
+    def run(data, *hooks):
+        learn = make_learner(model(), data, optim=OPTIMS['sgd'], hooks=[GradAccum(2), *hooks])
+        learn.fit(1)
+        return learn
+    def cancel(learn, *nxt):
+        if learn.state.batch_idx == i and learn.training and not learn.cancelled: raise CancelStep
+        return nxt and nxt[0]()
+    data = batches()
+    learn, rest = run(data, LambdaHook(**{point: cancel}, ord=-99)), run(data[:i] + data[i + 1:])
+    assert same(weights(learn.model), weights(rest.model)) and learn.state.optimizer_step == rest.state.optimizer_step == 2
+
+def test_a_cancelled_epoch_ends_its_window():
+    def cancel(learn):
+        if learn.state.batch_idx == 3 and not learn.state.epoch: raise CancelEpoch
+    learn = make_learner(model(), cut([4]*6), optim=OPTIMS['sgd'], hooks=[GradAccum(2), LambdaHook(after_loss=cancel)])
+    learn.fit(2)
+    assert close(learn.model, plain(OPTIMS['sgd'], [cut([8]*3)[0], *cut([8]*3)]))
+
+def test_a_fit_after_an_error_begins_with_an_empty_window():
+    def fail(learn):
+        if learn.state.batch_idx == 1: raise ZeroDivisionError
+    learn = make_learner(model(), cut([4]*6), optim=OPTIMS['sgd'], hooks=[GradAccum(3)])
+    with pytest.raises(ZeroDivisionError): learn.fit(1, hooks=[LambdaHook(after_loss=fail)])
+    assert learn.state.grad_accum_steps == 1
+    learn.fit(1)
+    assert close(learn.model, plain(OPTIMS['sgd'], cut([12]*2)))
+
+def test_state_goes_on_in_another_learner():
+    "What a checkpoint holds of an open window"
+    from copy import deepcopy
+    data = cut([4]*6)
+    def run(data, hook=None, m=None, opt=None, n=1):
+        learn = make_learner(m or model(), data, optim=opt or OPTIMS['sgd'], hooks=[hook or GradAccum(3)])
+        return learn
+    whole = run(data)
+    whole.fit(1)
+    first = run(data, GradAccum(3))
+    first.add_hook(LambdaHook(after_step=lambda learn: learn.stop() if learn.state.batch_idx == 4 else None))
+    first.fit(1)
+    state = deepcopy(first.get_hook('GradAccum').state_dict())
+    second = run(data[4:], m=first.model, opt=first.opt)
+    second.add_hook(LambdaHook(before_step=lambda learn: learn.get_hook('GradAccum').load_state_dict(state) if not learn.state.batch_idx else None))
+    second.fit(1)
+    assert same(weights(second.model), weights(whole.model))
+    for _ in range(2):      # what was loaded is not changed by going on
+        assert same(list(state['windows'][''][3].values()), list(deepcopy(state)['windows'][''][3].values()))
+
+
+# Several optimizers
+
+class Pair(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.d, self.g = nn.Linear(4, 1), nn.Linear(4, 4)
+
+def d_loss(m, x): return m.d(x).square().mean() + m.d(m.g(x)).mean()
+def g_loss(m, x): return (m.d(m.g(x)) - 1).square().mean()
+
+def optimizers(m): return {'d': torch.optim.SGD(m.d.parameters(), lr=.1, momentum=.9), 'g': torch.optim.Adam(m.g.parameters(), lr=.01)}
+
+def pair_learner(step, data, *hooks):
+    m = Pair()
+    return make_learner(m, data, train_step=step, optim=optimizers(m), hooks=hooks)
+
+class Hand:
+    "A loop by hand: for each optimizer the losses of its window, and their weights"
+    def __init__(self, n, clip=None):
+        self.m, self.n, self.clip = Pair(), n, clip
+        self.opts, self.open = optimizers(self.m), {'d': [], 'g': []}
+    def loss(self, name, loss, weight, is_last):
+        params = [p for g in self.opts[name].param_groups for p in g['params']]
+        self.open[name].append((torch.autograd.grad(loss, params), weight))
+        if is_last or len(self.open[name]) == self.n: self.step(name, params)
+    def step(self, name, params=None):
+        params = params or [p for g in self.opts[name].param_groups for p in g['params']]
+        total = sum(w for _, w in self.open[name])
+        for i, p in enumerate(params): p.grad = sum(g[i]*w for g, w in self.open[name])/total
+        if self.clip: nn.utils.clip_grad_norm_(params, self.clip[name])
+        self.opts[name].step()
+        self.opts[name].zero_grad()
+        self.open[name] = []
+    def close(self):
+        for name in self.open:
+            if self.open[name]: self.step(name)
+
+@pytest.mark.parametrize('n', [1, 2, 3, 4, 10])
+@pytest.mark.parametrize('every', [1, 2, 3])
+@pytest.mark.parametrize('clip', [None, {'d': .2, 'g': .05}], ids=['', 'clip'])
+def test_two_optimizers_against_a_loop_by_hand(n, every, clip):
+    "`g` yields in each `every`th batch only; in the last batch, or after it, no gradient waits any more"
+    data, n_epochs = cut(SIZES['wild']), 2
+    def step(batch, learn):
+        yield 'd', d_loss(learn.model, batch[0])
+        if learn.state.batch_idx % every == 0: yield 'g', g_loss(learn.model, batch[0])
+    learn = pair_learner(step, data, GradAccum(n), *([GradClip(clip)] if clip else []))
+    learn.fit(n_epochs)
+    hand = Hand(n, clip)
+    for _ in range(n_epochs):
+        for i, (x, _) in enumerate(data):
+            is_last = i == len(data) - 1
+            hand.loss('d', d_loss(hand.m, x), len(x), is_last)
+            if i % every == 0: hand.loss('g', g_loss(hand.m, x), len(x), is_last)
+        hand.close()
+    assert close(learn.model, hand.m) and not learn.get_hook('GradAccum').windows
+
+def test_several_losses_of_one_optimizer_in_a_batch():
+    "Windows count an optimizer's own losses: a critic with five of them fills its window faster"
+    data = cut([4]*6)
+    def step(batch, learn):
+        for _ in range(5): yield 'd', d_loss(learn.model, batch[0])
+        yield 'g', g_loss(learn.model, batch[0])
+    learn = pair_learner(step, data, GradAccum(2))
+    stepped = Counter()
+    learn.add_hook(LambdaHook(do_opt_step=lambda learn, nxt: (stepped.update([learn.opt_name]), nxt())[1]))
+    learn.fit(1)
+    hand = Hand(2)
+    for i, (x, _) in enumerate(data):
+        for _ in range(5): hand.loss('d', d_loss(hand.m, x), 4, i == 5)
+        hand.loss('g', g_loss(hand.m, x), 4, i == 5)
+    assert close(learn.model, hand.m) and stepped == {'d': 12 + 5, 'g': 3}
+
+def test_one_loss_for_two_optimizers():
+    data = cut(SIZES['wild'])
+    def step(batch, learn): return {'loss': d_loss(learn.model, batch[0])}
+    learn = pair_learner(step, data, GradAccum(4))
+    learn.fit(2)
+    m = Pair()
+    opts = optimizers(m)
+    for x, _ in cut(windows(SIZES['wild'], 4))*2:
+        d_loss(m, x).backward()
+        for opt in opts.values():
+            opt.step()
+            opt.zero_grad()
+    assert close(learn.model, m)
+
+def test_a_cancelled_last_batch_leaves_no_gradient_waiting():
+    data = cut([4]*6)
+    def step(batch, learn):
+        yield 'd', d_loss(learn.model, batch[0])
+        yield 'g', g_loss(learn.model, batch[0])
+    def cancel(learn):
+        if learn.state.batch_idx == 5: raise CancelStep
+    learn, rest = pair_learner(step, data, GradAccum(4), LambdaHook(before_step=cancel)), pair_learner(step, data[:5], GradAccum(4))
+    learn.fit(1)
+    rest.fit(1)
+    assert same(weights(learn.model.d), weights(rest.model.d)) and not learn.get_hook('GradAccum').windows     # for `g`, `d` had stepped already there
+    assert learn.state.optimizer_step == rest.state.optimizer_step == 2 and learn.opts['g'].state[learn.model.g.weight]['step'] == 2
+
+
+# Nothing is read
+
+@pytest.mark.parametrize('hooks', list(permutations([GradAccum(3), GradClip(.1)])), ids=['', 'turned'])
+def test_no_value_is_read(hooks):
+    from test_no_sync import raw
+    m = nn.Linear(4, 3)
+    allowed = Counter()
+    learn = make_learner(m, in_list(N_TRAIN), in_list(N_VALID), train_step=token_step, optim=torch.optim.SGD, hooks=list(hooks))
+    assert_allowed(counted_fit(learn), allowed)
