@@ -6,7 +6,7 @@
 __all__ = ['INSIDE', 'unchanged', 'takes_part', 'Rehearsal']
 
 # %% ../nbs/04b_rehearsal.ipynb #ad202d2e
-import warnings
+import math, warnings
 from contextlib import contextmanager
 from copy import deepcopy
 from collections import deque
@@ -85,7 +85,9 @@ class Rehearsal:
     "Training batches, one by one"
     def __init__(self, learn): self.learn, self.cursor, self.losses, self.n = learn, None, None, 0
 
-    def add(self, losses, result, n, lrs): self.losses, self.n = losses, n      # the loop takes it for the tally of an epoch
+    def add(self, losses, result, n, lrs): self.losses, self.n = losses, n      # the loop takes it for the `Tally` of an epoch
+    def record(self, name, value): pass
+    def forget(self): pass
 
     def train_batch(self):  # (loss, weight): 0-d tensor without grad, or dict of them for a step that yields, or None if the step was cancelled; int or 0-d tensor
         "Train on the next batch; `learn.stepped` says whether an optimizer stepped. Raises `CancelFit` if a hook does"
@@ -131,7 +133,7 @@ def rehearsal(self:Learner):
             if getattr(dl, '_iterator', None) is not None: vars(dl)['_iterator'] = None
         self.hooks, self._registered = ([copies.get(id(h), h) for h in hooks] for hooks in (self.hooks, self._registered))
         self.state, self.history, self.requests = replace(self.state), History(), deque()
-        self._calls, self._run, self._fitting, self.n_batches = Calls([o for o in self.hooks if o in copies.values()], self.is_main), Run(), True, None
+        self._calls, self._run, self._fitting, self.n_batches = Calls([o for o in self.hooks if o in copies.values()], self.is_main), Run(), True, math.inf
         res = self._run.train_tally = Rehearsal(self)
         self._clear_batch()
         with self._interruptible():
