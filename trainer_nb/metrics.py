@@ -215,7 +215,9 @@ class Tally:
             n, extras, self.extras = len(weights), self.extras, {}
             for name, values in extras.items():
                 there = [i for i in values if i < n]
-                if there: chunks[name] = _spread(stack_scalars([values[i] for i in there]), there, n)
+                if not there: continue
+                if any(isinstance(values[i], Tensor) for i in there): chunks[name] = _spread(stack_scalars([values[i] for i in there]), there, n)
+                else: chunks[name] = [values.get(i, math.nan) for i in range(n)]        # numbers stay exact
                 if n in values: self.extras[name] = {0: values[n]}      # of a batch that is not done yet
             self.history.add_steps(len(weights), chunks)
 
