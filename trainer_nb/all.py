@@ -19,11 +19,14 @@ from .history import History
 from .hooks import (EVENTS, STEPS, CancelEpoch, CancelFit, CancelStep, Hook, HookOrderError, HookTable, LambdaHook,
                               MainProcessHook)
 from .learner import Learner
+from .lr_find import LRCurve
 from .metrics import Metric, accuracy
 from .optimize import GradAccum, GradClip
 from .run import StepState, TrainingInterrupted
+from .schedule import LRScheduler, OneCycle, Schedule, WarmupCosine, combine, cosine, exponential, linear, polynomial, warmup
 
 # %% ../nbs/99_all.ipynb #3511130e
 __all__ = ['torch', 'F', 'nn', 'DataLoader', 'TensorDataset', 'batch_size', 'set_seed', 'to_device', 'TensorLoader', 'Controls',
            'Display', 'History', 'Metric', 'accuracy', 'EVENTS', 'STEPS', 'CancelEpoch', 'CancelFit', 'CancelStep', 'Hook',
-           'HookOrderError', 'HookTable', 'LambdaHook', 'MainProcessHook', 'GradAccum', 'GradClip', 'Learner', 'StepState', 'TrainingInterrupted']
+           'HookOrderError', 'HookTable', 'LambdaHook', 'MainProcessHook', 'GradAccum', 'GradClip', 'Learner', 'StepState', 'TrainingInterrupted',
+           'LRCurve', 'LRScheduler', 'OneCycle', 'Schedule', 'WarmupCosine', 'combine', 'cosine', 'exponential', 'linear', 'polynomial', 'warmup']

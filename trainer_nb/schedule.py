@@ -267,7 +267,8 @@ class LRScheduler(Scheduler):
         opt=None,               # name of the only optimizer to schedule; default: all
     ):
         if step not in ('step', 'epoch', 'metric'): raise ValueError(f"step is {step!r}: expected 'step', 'epoch' or 'metric'")
-        if not callable(make): raise TypeError(f'LRScheduler got a {type(make).__name__}: expected a function that makes a scheduler, as `lambda opt: StepLR(opt, 10)`')
+        if not callable(make) or isinstance(make, type):
+            raise TypeError(f'LRScheduler got {make!r}: expected a function that makes a scheduler, as `lambda opt: StepLR(opt, 10)`')
         super().__init__(n_steps, opt)
         self.make, self.step, self.monitor, self.scheds, self.pending, self.plain = make, step, monitor, {}, None, set()
         self.reacts = step == 'metric'
