@@ -1,0 +1,59 @@
+"The learning-rate finder in JupyterLab and Notebook 7: while it runs, what it leaves, and a rate that is picked with the mouse"
+import pytest
+
+from browser.conftest import PAGES
+from shown import both, check_notebook, check_readable, check_visible
+
+FIND = 'lr_find.Budget = Eager\nlearn = start(step_s=.03)\nbefore = digest(learn)\ncurve = learn.lr_find()'
+SAME = 'print(digest(learn) == before, curve.picked, len(curve.lrs))'
+HANDLE = '.noUi-handle'
+
+def drag(page, dx):
+    "Move the slider of cell 0 with the mouse, by some pixels"
+    box = page.page.locator(HANDLE).bounding_box()
+    x, y = box['x'] + box['width']/2, box['y'] + box['height']/2
+    page.page.mouse.move(x, y)
+    page.page.mouse.down()
+    page.page.mouse.move(x + dx, y, steps=5)
+    page.page.mouse.up()
+
+def kinds(page, k=0): return [set(o['data']) for o in page.outputs(k)]
+
+@pytest.mark.parametrize('page', [PAGES[0], PAGES[3]], ids='-'.join, indirect=True)
+def test_search_and_pick(page):
+    page.cells(FIND, SAME, SAME)
+    page.watch()
+    page.run()
+    page.until(f'nb.area(0).querySelector("{HANDLE}") && nb.area(0).querySelector("img")?.naturalWidth')
+    looks = [o for o in both(page.seen()['looks']) if o['n'] == 2]       # the slider comes at the end
+    heights = {round(o['height']) for o in looks}
+    assert max(heights) - min(heights) <= 1 and not any(o['waits'] for o in looks) and len({o['text'] for o in looks if o['svg']}) > 3
+    check_readable(page.js('nb.contrasts', 0))
+    check_visible(page.shot(0, 1))
+    picture = page.outputs()[1]['data']['image/png']
+    page.run(1)
+    same, picked, n = page.text(1).split()
+    assert same == 'True' and n == '100' and f'suggestion {float(picked):.2g} ' in page.text()
+    drag(page, -125)        # a quarter of the curve's 500 pixels is two of its eight decades
+    page.until('old => nb.cell(0).model.outputs.toJSON()[1].data["image/png"] != old', picture)
+    page.run(2)
+    assert .7 < float(page.text(2).split()[1])/(float(picked)/100) < 1.4
+    page.press('Done')
+    page.until(f'!nb.area(0).querySelector("{HANDLE}")')
+    assert kinds(page) == [{'text/html', 'text/plain'}, {'image/png', 'text/plain'}, {'text/html', 'text/plain'}]
+    check_notebook(page.save())
+
+def test_interrupt(page):
+    page.cells(FIND, SAME, 'curve', 'learn.fit(1)')
+    page.start()
+    page.until('nb.area(0)?.innerText.match(/[1-9]\\d\\/100/)')
+    page.interrupt()
+    page.wait()
+    assert 'stopped at' in page.text() and not [o for o in page.outputs() if o['output_type'] == 'error']
+    page.run(1)
+    same, _, n = page.text(1).split()
+    assert same == 'True' and 10 <= int(n) < 100
+    page.run(2)
+    assert kinds(page, 2)[:2] == [{'text/html', 'text/plain'}, {'image/png', 'text/plain'}]
+    page.run(3)
+    assert 'done: 1 epoch' in page.text(3)
