@@ -6,7 +6,7 @@ import pytest, torch
 
 from common import batches, make_learner, make_model, same, weights
 from trainer_nb.display import Display
-from trainer_nb.hooks import EVENTS, LIFECYCLE, CancelEpoch, CancelFit, CancelStep, Hook, LambdaHook, MainProcessHook
+from trainer_nb.hooks import EVENTS, LIFECYCLE, STEPS, CancelEpoch, CancelFit, CancelStep, Hook, LambdaHook, MainProcessHook
 from trainer_nb.learner import Learner
 
 
@@ -46,7 +46,10 @@ def check(learn, log, table=None):
     assert [r.point for r in rows] == sorted((r.point for r in rows), key=LIFECYCLE.index)
     for point in LIFECYCLE:
         hooks, seen = [r.hook for r in rows if r.point == point], [h for p, h in log if p == point]
-        assert seen == (hooks*len(seen))[:len(seen)], point         # whole rounds, in the table's order
+        if point in STEPS:      # a hook may end its round
+            starts = [i for i, h in enumerate(seen) if h == hooks[0]] + [len(seen)]
+            assert starts[0] == 0 and all(seen[i:j] == hooks[:j - i] for i, j in zip(starts, starts[1:])), point
+        else: assert seen == (hooks*len(seen))[:len(seen)], point       # whole rounds, in the table's order
     assert learn.valid_dl is not None or 'before_valid' not in {r.point for r in rows}
 
 def two_losses(batch, learn):

@@ -4,11 +4,10 @@
 
 # %% auto #0
 __all__ = ['parameters', 'gradients', 'total_norm', 'Window', 'loss_weight', 'GradAccum', 'by_optimizer', 'check_names_of',
-           'GradClip']
+           'GradClip', 'GradNorm']
 
 # %% ../nbs/06_optimize.ipynb #094e6c06
 from collections.abc import Mapping
-from types import SimpleNamespace
 
 import torch
 from torch import Tensor
@@ -167,8 +166,32 @@ class GradClip(Hook):
         for o in self.norm, self.value:
             if isinstance(o, Mapping): check_names_of('GradClip', o, learn.opts)
 
+    def by_norm(self, name):  # number or None
+        "The bound of the norm for the optimizer of this name"
+        return self.norm.get(name) if isinstance(self.norm, Mapping) else self.norm
+
     def do_opt_step(self, learn, nxt):
-        norm, value = (o.get(learn.opt_name) if isinstance(o, Mapping) else o for o in (self.norm, self.value))
+        norm, value = self.by_norm(learn.opt_name), self.value.get(learn.opt_name) if isinstance(self.value, Mapping) else self.value
         if norm is not None: self.norms[learn.opt_name] = torch.nn.utils.clip_grad_norm_(parameters(learn.opt), norm)
         if value is not None: torch.nn.utils.clip_grad_value_(parameters(learn.opt), value)
         return nxt()
+
+# %% ../nbs/06_optimize.ipynb #0dd9222d
+class GradNorm(Hook):
+    "Record the norm of each step's gradients, before clipping, and of its weights"
+    unique, ord, runs_before = True, -15, ('GradClip',)
+    def __init__(self,
+        weights=False,  # record the norm of the weights after the step, too
+    ):
+        self.weights, self.norms = weights, {}      # norms: optimizer's name → 0-d tensor, the newest one
+
+    def do_opt_step(self, learn, nxt):
+        name, clip = learn.opt_name, learn.get_hook('GradClip', None)
+        if clip is not None: clip.norms.pop(name, None)
+        norm = total_norm(gradients(learn.opt)) if clip is None or not clip.by_norm(name) else None
+        stepped = nxt()
+        self.norms[name] = clip.norms[name] if norm is None else norm
+        suffix = f'_{name}'*bool(name)
+        learn.record('grad_norm' + suffix, self.norms[name])
+        if self.weights: learn.record('weight_norm' + suffix, total_norm(parameters(learn.opt)))
+        return stepped
