@@ -143,7 +143,7 @@ def test_validation_in_the_middle_of_a_window_keeps_the_gradients():
     learn.fit(2)
     assert close(learn.model, plain(OPTIMS['sgd'], cut([12]*2), 2))
 
-@pytest.mark.parametrize('make_dl', [list, lambda data: DataLoader(Stream(data), batch_size=None)], ids=['list', 'no length'])
+@pytest.mark.parametrize('make_dl', [list, LENGTHLESS['iterable dataset'], LENGTHLESS['workers']], ids=['list', 'no length', 'workers'])
 @pytest.mark.parametrize('n', range(1, 11))
 def test_stop_and_resume_is_bit_equal(n, make_dl):
     def run(*hooks):

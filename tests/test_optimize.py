@@ -242,6 +242,14 @@ def test_the_live_model_is_back(where, how):
         except (Boom, KeyboardInterrupt): pass
         assert learn.model is live is not learn.ema.model and learn.ema.n == 5 and all(m.training for m in live.modules())
 
+def test_the_live_model_is_back_after_a_validation_besides_fit():
+    learn = make_learner(model(), batches(), batches(), hooks=[EMA(.5)])
+    live = learn.model
+    learn.fit(1)
+    for f in lambda: learn.validate([(torch.ones(2, 5), torch.zeros(2))]), lambda: learn.predict(torch.ones(2, 5)):
+        with pytest.raises(RuntimeError, match='shapes'): f()
+        assert learn.model is live
+
 def test_validation_sees_the_average_and_hooks_the_live_model():
     seen = []
     def step(batch, learn):
