@@ -26,7 +26,7 @@ def tensors(
 # %% ../nbs/06c_average.ipynb #33edae71
 class EMA(Hook):
     "Keep an exponential moving average of the weights, and validate it"
-    unique, ord = True, -20
+    unique, ord, in_rehearsal = True, -20, False
     def __init__(self,
         decay=.999,   # in (0, 1): share of the old average that one step keeps
         warmup=True,  # keep less in the first steps: (1 + n)/(10 + n) after n of them

@@ -61,7 +61,7 @@ SHIFT, NEVER = 2**20, 2**62  # a code is check, value and place in the batch, to
 
 class NaNGuard(Hook):
     "Hold back all steps from the first one whose loss or gradients are not finite, and raise FloatingPointError a little later"
-    unique, ord, runs_before = True, -20, ('GradNorm', 'GradClip')
+    unique, ord, runs_before, in_rehearsal = True, -20, ('GradNorm', 'GradClip'), False
     def __init__(self,
         every=100,  # int ≥ 1: steps between two looks of the host; it looks once a second in any case, and before validation
     ):
@@ -181,7 +181,7 @@ def _first(values, code, none, device):
 # %% ../nbs/06d_guard.ipynb #735c5d06
 class Freeze(Hook):
     "Leave parameters as they are for the time of a fit"
-    unique = True
+    unique, in_rehearsal = True, True
     def __init__(self,
         *names,  # of parameters or modules, or patterns with * ? []: 'body', '*.bias', 'body.[0-3]'
     ):
@@ -206,7 +206,7 @@ class Freeze(Hook):
 # %% ../nbs/06d_guard.ipynb #1c73df9d
 class FreezeBN(Hook):
     "Keep BatchNorm layers in evaluation mode during training"
-    unique = True
+    unique, in_rehearsal = True, True
     def before_fit(self, learn):
         if not any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in learn.model.modules()): raise ValueError('FreezeBN: the model has no BatchNorm layer')
 

@@ -75,6 +75,7 @@ class Hook:
     runs_before = ()    # names of hook classes that run later than this one; wins over `ord`
     runs_after = ()     # names of hook classes that run earlier
     unique = False      # refuse a second hook of this class
+    in_rehearsal = None # whether it takes part in `learn.rehearsal()`, and so in `lr_find`; None: if it wraps a step, or listens inside a batch
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
