@@ -233,6 +233,7 @@ class LRScreen:
         curve = self.curve
         if self.where == 'tty': print('\r' + ' '*81, end='\r')
         if self.where != 'html': return self.where and print(curve.status(), flush=True)
+        if self.budget.first_s is None and not curve.lrs: return       # an error came before there was anything to see
         self._finish()
         if attended_kernel() is not None: Picker(curve, self._finish)
 
@@ -292,7 +293,6 @@ def lr_find(self:Learner,
     where = None if self.display is None else front_end() if self.display.where is True else self.display.where
     curve = LRCurve(float(start), float(end), n_steps, suggest)
     screen = LRScreen(curve, where)
-    screen.draw()
     try: _search(self, curve, screen, opt, stop_div)
     finally:
         curve.picked, curve.shown_in = curve.suggestion, current_cell()
@@ -311,6 +311,7 @@ def _search(learn, curve, screen, name, stop_div):
         if stop_div and (i := _diverged(curve)) is not None:
             curve.outcome, curve.lrs[i+1:], curve.losses[i+1:] = 'diverged', [], []
     with learn.rehearsal() as r:
+        screen.draw()
         try:
             for i in range(curve.n_steps):
                 set_lr(learn.opts[name], curve.lr_at(i))
