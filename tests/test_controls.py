@@ -10,7 +10,7 @@ from nbclient import NotebookClient
 
 import trainer_nb.controls as controls_module
 from common import digest, make_learner, shuffled
-from trainer_nb.controls import Controls, Panel, go_on, hint, pause, scale_lr
+from trainer_nb.controls import ButtonRow, Controls, go_on, hint, pause, scale_lr
 from trainer_nb.hooks import Hook, LambdaHook
 from trainer_nb.metrics import accuracy
 from trainer_nb.run import TrainingInterrupted
@@ -313,7 +313,7 @@ def test_nothing_is_left_when_it_ends_badly(end, screen):
 @pytest.mark.parametrize('what', ['Button', 'HBox', 'say', 'close', 'display'])
 def test_a_panel_that_fails_ends_nothing(what, screen, monkeypatch):
     def fail(*args, **kwargs): raise RuntimeError('no comm')
-    owner = ipywidgets if what in ('Button', 'HBox') else screen if what == 'display' else Panel
+    owner = ipywidgets if what in ('Button', 'HBox') else screen if what == 'display' else ButtonRow
     if what == 'display': monkeypatch.setattr('IPython.display.display', fail)
     else: monkeypatch.setattr(owner, what, fail)
     def f(learn):
