@@ -105,19 +105,22 @@ class LRCurve:
     def _inner(self):
         "The curve without the first tenth, when the average is young, and the last five points, when it explodes"
         first = self.n_steps//10
-        return self.lrs[first:-5], self.smoothed[first:-5]
+        end = next((i for i, v in enumerate(self.losses[:-5]) if i >= first and v - v != 0), len(self.losses) - 5)     # fastai stops at the first NaN, too
+        return self.lrs[first:max(end, 0)], self.smoothed[first:max(end, 0)]
 
 # %% ../nbs/10_lr_find.ipynb #5fb4045d
 def _silence(self):
     "What keeps a curve from telling anything, or ''"
-    inner, curve = self._inner()[0], self.smoothed
+    inner, first = self._inner()[0], self.n_steps//10
     if not self.lrs: return 'no step was made'
     if self.losses[0] - self.losses[0] != 0: return f'the first loss is {self.losses[0]}, at a learning rate of {self.lrs[0]:.2g}: look at the data, the model and its initial weights'
     if len(inner) < 10:
         return f'{len(inner)} points are left without the first {self.n_steps//10} and the last 5, and 10 are needed: pass a larger n_steps, or a lower start'
-    best = min(curve)
-    if curve[0] - best <= .01*abs(curve[0]): return f'the loss never falls by more than 1 %: from {curve[0]:.4g} to {best:.4g} at best'
-    if self.outcome != 'diverged' and curve.index(best) >= len(curve) - max(len(curve)//20, 1):
+    curve = smooth(self.losses, .9)[first:]         # the other average comes late, so that its lowest point may be far to the right
+    at = curve.index(best := min(curve))
+    top = max(curve[:at+1])
+    if top - best <= .01*abs(top): return f'the loss never falls by more than 1 %: from {top:.4g} to {best:.4g} at best'
+    if self.outcome != 'diverged' and at >= len(curve) - max(len(self.losses)//20, 1):
         return f'the loss still falls at {self.lrs[-1]:.2g}, where the search ended: ' + ('let it go on' if self.outcome else 'pass a larger end')
     return ''
 
@@ -245,16 +248,17 @@ class LRScreen:
 # %% ../nbs/10_lr_find.ipynb #a371642f
 AT_ONCE = 5     # optimizer steps between two looks at the losses
 
-def _point(learn, r, name):
+def _point(learn, r, name, steps=None):
     "Train to the next step of an optimizer; returns (loss, number of batches), a loss of None if there is no step"
-    losses, weights, key = [], [], f'loss_{name}'
+    losses, weights, key = [], [], f'loss_{name}'       # steps: grows with each step of the optimizer, where there are others
+    if steps: steps.clear()
     for _ in range(50*learn.state.grad_accum_steps):
         loss, n = r.train_batch()
         loss = loss.get(key) if isinstance(loss, dict) else loss
         if loss is not None:
             losses.append(loss)
             weights.append(n)
-        if learn.stepped and losses: break
+        if learn.stepped and losses and (steps is None or steps): break
         if r.is_over: return None
     else: return None
     return losses[0] if len(losses) == 1 else sum(loss*n for loss, n in zip(losses, weights))/sum(weights)
@@ -263,7 +267,7 @@ def _diverged(curve):
     "Where, None if it has not"
     smoothed, best = curve.smoothed, math.inf
     for i, (raw, v) in enumerate(zip(curve.losses, smoothed)):
-        if raw - raw != 0 or v > 4*best: return i
+        if raw - raw != 0 or v > (4*best if best > 0 else best + 3*max(-best, smoothed[0] - best)): return i      # of a loss that may be negative, by its fall
         best = min(best, v)
 
 # %% ../nbs/10_lr_find.ipynb #f181aa44
@@ -312,10 +316,12 @@ def _search(learn, curve, screen, name, stop_div):
             curve.outcome, curve.lrs[i+1:], curve.losses[i+1:] = 'diverged', [], []
     with learn.rehearsal() as r:
         screen.draw()
+        steps = [] if len(learn.opts) > 1 else None
+        if steps is not None: learn.opts[name].register_step_post_hook(lambda *_: steps.append(True))
         try:
             for i in range(curve.n_steps):
                 set_lr(learn.opts[name], curve.lr_at(i))
-                loss = _point(learn, r, name)
+                loss = _point(learn, r, name, steps)
                 if loss is not None: new.append(loss.float())
                 if r.is_over or loss is None: curve.outcome = 'stopped'
                 if curve.outcome or screen.budget.is_due or len(new) >= AT_ONCE: fetch()

@@ -1,0 +1,642 @@
+"A search for a learning rate changes nothing, steps where it says, and suggests what fastai's own rules suggest"
+import collections, functools, json, math, os, random, signal, sys, threading, time, types
+from pathlib import Path
+
+import numpy as np, pytest, torch, torch.nn.functional as F
+from torch import nn
+from torch.optim import SGD, AdamW
+from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
+
+import trainer_nb.optimize as optimize
+from common import batches, digest, make_learner, make_model, problem, shuffled
+from trainer_nb.data import TensorLoader
+from trainer_nb.hooks import CancelEpoch, CancelFit, CancelStep, Hook, LambdaHook, MainProcessHook
+from trainer_nb.learner import Learner
+from trainer_nb.lr_find import RULES, LRCurve
+from trainer_nb.metrics import accuracy
+from trainer_nb.optimize import GradAccum, GradClip
+from trainer_nb.run import TrainingInterrupted
+from trainer_nb.schedule import LRScheduler, OneCycle, WarmupCosine
+
+
+# A look at everything that can be reached from some objects. None of it is the library's code.
+
+ATOMS = (type(None), bool, int, str, bytes, complex, type, torch.dtype, torch.device, torch.layout)
+OPAQUE = (types.FunctionType, types.BuiltinFunctionType, types.ModuleType, types.GeneratorType, types.CodeType, type(threading.Lock()), type(threading.RLock()))
+
+def raw(t): return t.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes() if t.numel() else b''
+
+def look(o, seen):
+    "`o` as something that `==` compares, bit for bit; `seen` keeps what was met, and so alive"
+    if isinstance(o, ATOMS): return o
+    if isinstance(o, float): return o.hex()
+    if id(o) in seen: return 'seen', seen[id(o)][0]
+    seen[id(o)] = len(seen), o
+    again = lambda x: look(x, seen)
+    if isinstance(o, torch.Tensor): return id(o), str(o.dtype), tuple(o.shape), o.requires_grad, raw(o), again(o.grad) if o.is_leaf else None, again(vars(o))
+    if isinstance(o, np.ndarray): return 'array', o.shape, o.tobytes()
+    if isinstance(o, torch.Generator): return 'generator', raw(o.get_state())
+    if isinstance(o, random.Random): return 'random', o.getstate()
+    if isinstance(o, np.random.Generator): return 'random', repr(o.bit_generator.state)
+    if isinstance(o, OPAQUE) or type(o).__name__.endswith('DataLoaderIter'): return type(o).__name__, id(o)
+    if isinstance(o, types.MethodType): return o.__func__.__qualname__, again(o.__self__)
+    if isinstance(o, functools.partial): return 'partial', again(o.func), again(o.args), again(o.keywords)
+    kind = type(o).__name__, id(o) if isinstance(o, (nn.Module, Hook, torch.optim.Optimizer)) else 0
+    parts = [[again(k), again(v)] for k, v in o.items()] if isinstance(o, dict) else []
+    if isinstance(o, (list, tuple, collections.deque)): parts = [again(v) for v in o]
+    if isinstance(o, (set, frozenset)): parts = sorted(map(repr, o))
+    slots = [s for c in type(o).__mro__ for s in ([c.__slots__] if isinstance(c.__dict__.get('__slots__'), str) else c.__dict__.get('__slots__', ()))]
+    parts += [[s, again(getattr(o, s))] for s in slots if s not in ('__dict__', '__weakref__') and hasattr(o, s)]
+    if hasattr(o, '__dict__'): parts += [[k, again(v)] for k, v in vars(o).items()]
+    return kind, parts
+
+def snapshot(learn, *others):
+    files = [(str(p), p.read_bytes()) for p in sorted(Path().rglob('*')) if p.is_file()]
+    dicts = [h.state_dict() for h in learn.hooks]
+    counts = [(r.point, r.hook, r.calls) for r in learn.describe_hooks().rows]
+    seen = {}
+    return {'learn': look(learn, seen), 'hooks': look(dicts, seen), 'counts': repr(counts), 'files': files, 'others': look(others, seen), 'python': random.getstate(),
+            'numpy': look(np.random.get_state(legacy=False), {}), 'torch': raw(torch.get_rng_state())}
+
+def difference(a, b, path=''):
+    "Where two looks first differ, None if nowhere"
+    if a == b: return None
+    if isinstance(a, dict): return next(d for k in a if (d := difference(a[k], b[k], f'{path}.{k}')))
+    if type(a) is type(b) and isinstance(a, (list, tuple)) and len(a) == len(b):
+        name = next((f'.{o}' for o in a[:1] if isinstance(o, str)), '')
+        return next((d for i, (x, y) in enumerate(zip(a, b)) if (d := difference(x, y, f'{path}{name}[{i}]'))), None)
+    return f'{path}: {str(a)[:300]} became {str(b)[:300]}'
+
+def check_same(before, after, what=''):
+    if before != after: raise AssertionError(f'{what}: {difference(before, after)}')
+
+
+# Learners of many kinds
+
+class Odd(nn.Module):
+    "Buffers of both kinds, attributes of several kinds, a shared parameter, parts in other modes, and dropout"
+    def __init__(self):
+        super().__init__()
+        self.a, self.norm, self.b, self.c = nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 8), nn.Linear(8, 3)
+        self.d = nn.Linear(8, 8)
+        self.d.weight = self.b.weight
+        self.register_buffer('kept', torch.zeros(()))
+        self.register_buffer('hidden', torch.zeros(2), persistent=False)
+        self.n, self.log, self.table, self.plain, self.rand = 0, [], {'calls': [0]}, torch.zeros(2), np.random.default_rng(0)
+    def forward(self, x):
+        if self.training:
+            self.n += 1
+            self.log.append(self.n)
+            self.table['calls'][0] += 1
+            self.table[self.n] = None
+            self.plain += self.rand.random()
+            self.hidden += 1
+            self.kept += random.random() + np.random.rand()
+            self.norm.weight.requires_grad_(self.n % 3 > 0)
+        return self.c(F.dropout(self.d(torch.tanh(self.b(self.norm(self.a(x))))), .3, self.training))
+
+class Logger(MainProcessHook):
+    "Writes files in every event"
+    def __init__(self): self.n = 0
+    def write(self, learn):
+        self.n += 1
+        Path('log.txt').write_text(str(self.n))
+    before_fit = before_step = after_loss = after_step = after_epoch = after_fit = write
+
+class Smoothed:
+    "A metric with state"
+    def __init__(self): self.reset()
+    def update(self, pred, targ): self.values.append(float(pred.detach().mean()))
+    def compute(self): return sum(self.values)
+    def reset(self): self.values = []
+
+class Stateful:
+    "A loader with hidden state: it rolls on, and has random streams of its own"
+    def __init__(self): self.data, self.n, self.rand, self.log = batches(), 0, random.Random(3), {'orders': []}
+    def __iter__(self):
+        self.n += 1
+        order = list(range(5))
+        self.rand.shuffle(order)
+        self.log['orders'].append(order)
+        for i in order: yield self.data[(i + self.n) % 5]
+
+class Noisy(Dataset):
+    "Augments with generators of its own"
+    def __init__(self): self.x, self.y, self.np, self.g, self.n, self.chain = *problem(), np.random.default_rng(1), torch.Generator().manual_seed(1), 0, [Jitter()]
+    def __len__(self): return 24
+    def __getitem__(self, i):
+        self.n += 1
+        return self.chain[0](self.x[i]) + self.np.normal()*.1 + torch.randn((), generator=self.g)*.1, self.y[i]
+
+class Jitter:
+    def __init__(self): self.rand = np.random.RandomState(2)
+    def __call__(self, x): return x + self.rand.rand()*.1
+
+class Step:
+    "A step with counters"
+    def __init__(self): self.n, self.seen = 0, []
+    def __call__(self, batch, learn):
+        self.n += 1
+        self.seen.append(len(batch[0]))
+        pred = learn.model(batch[0])
+        return {'loss': F.cross_entropy(pred, batch[1])*(1 + .01*self.n), 'pred': pred, 'targ': batch[1]}
+
+def gan_step(batch, learn):
+    x, y = batch
+    yield 'd', F.cross_entropy(learn.model.d(x), y)
+    yield 'g', F.mse_loss(learn.model.g(x), x) - .1*F.cross_entropy(learn.model.d(learn.model.g(x)), y)
+
+def gan(**kwargs):
+    model = nn.ModuleDict({'d': make_model(), 'g': nn.Linear(4, 4)})
+    return make_learner(model, train_step=gan_step, optim={'d': AdamW(model.d.parameters(), lr=.01), 'g': SGD(model.g.parameters(), lr=.02, momentum=.9)}, **kwargs)
+
+def groups(kind=SGD, lrs=(.01, .1), **kwargs):
+    model = make_model()
+    return dict(model=model, optim=kind([{'params': model[0].parameters(), 'lr': lrs[0]}, {'params': model[3].parameters(), 'lr': lrs[1]}], **kwargs))
+
+def warm():
+    dl = shuffled(num_workers=1, persistent_workers=True)
+    for _ in dl: pass
+    return dl
+
+def outside():
+    "A torch scheduler that nobody told us of"
+    learn = make_learner(optim=SGD, lr=.1)
+    learn.config = torch.optim.lr_scheduler.ExponentialLR(learn.opt, .9)
+    return learn
+
+def of_optimize(name, *args, **kwargs):
+    def make():
+        if not hasattr(optimize, name): pytest.skip(f'there is no {name} yet')
+        return make_learner(hooks=[getattr(optimize, name)(*args, **kwargs)])
+    return make
+
+sched = torch.optim.lr_scheduler
+LEARNERS = {
+    'plain': lambda: make_learner(),
+    'momentum': lambda: make_learner(optim=SGD([*(model := make_model()).parameters()], lr=.1, momentum=.9), model=model),
+    'odd': lambda: make_learner(Odd(), shuffled(bs=6)),
+    'frozen': lambda: (model := Odd(), model.a.requires_grad_(False), model.norm.eval(), make_learner(model, shuffled(bs=6)))[-1],
+    'loss with parameters': lambda: make_learner(loss_fn=(loss := type('L', (nn.Module,), {'forward': lambda self, pred, targ: F.cross_entropy(pred*self.scale, targ)})(),
+                                                          setattr(loss, 'scale', nn.Parameter(torch.ones(()))))[0]),
+    'accumulation': lambda: make_learner(hooks=[GradAccum(2), GradClip(.1)]),
+    'AMP': of_optimize('AMP'), 'AMP fp16': of_optimize('AMP', 'fp16'), 'EMA': of_optimize('EMA'), 'NaNGuard': of_optimize('NaNGuard'),
+    'one cycle': lambda: make_learner(hooks=[OneCycle(.1)], optim=SGD(list((model := make_model()).parameters()), lr=.1, momentum=.9), model=model),
+    'warm-up': lambda: make_learner(hooks=[WarmupCosine(.1, n_steps=8)]),
+    'steps': lambda: make_learner(hooks=[LRScheduler(lambda opt: sched.StepLR(opt, 2))]),
+    'epochs': lambda: make_learner(hooks=[LRScheduler(lambda opt, n: sched.CosineAnnealingLR(opt, n), 'epoch')]),
+    'plateau': lambda: make_learner(valid_dl=batches(), hooks=[LRScheduler(lambda opt: sched.ReduceLROnPlateau(opt, patience=0), 'metric')]),
+    'outside scheduler': outside,
+    'logger': lambda: make_learner(hooks=[Logger()], metrics=[accuracy, Smoothed()]),
+    'two optimizers': gan,
+    'two, accumulated': lambda: gan(hooks=[GradAccum(2)]),
+    'groups': lambda: make_learner(**groups(momentum=.9)),
+    'tensor lr': lambda: make_learner(**groups(AdamW, (torch.tensor(.01), torch.tensor(.1)))),
+    'foreach': lambda: make_learner(**groups(AdamW, foreach=True)),
+    'fused': lambda: make_learner(**groups(AdamW, fused=True)),
+    'own generator': lambda: make_learner(train_dl=TensorLoader(*problem(), bs=5, shuffle=True, generator=torch.Generator().manual_seed(5))),
+    "loader's generator": lambda: make_learner(train_dl=shuffled(generator=torch.Generator().manual_seed(5))),
+    'stateful loader': lambda: make_learner(train_dl=Stateful()),
+    'noisy data': lambda: make_learner(train_dl=DataLoader(Subset(Noisy(), range(20)), batch_size=5, shuffle=True)),
+    'step with state': lambda: make_learner(train_step=Step()),
+    'validation': lambda: make_learner(valid_dl=shuffled(seed=2), metrics=[accuracy]),
+    'warm workers': lambda: make_learner(train_dl=warm()),
+}
+
+@pytest.fixture(autouse=True)
+def _aside(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path('there.txt').write_text('before')
+    random.seed(0)
+    np.random.seed(0)
+
+def made(kind, n_epochs=0):
+    random.seed(0)
+    np.random.seed(0)
+    torch.manual_seed(0)
+    learn = LEARNERS[kind]()
+    for opt in learn.opts.values(): learn.add_hook(LambdaHook(name='grads', after_fit=lambda learn: None))
+    if n_epochs: learn.fit(n_epochs)
+    for p in learn.model.parameters(): p.grad = torch.randn_like(p) if p.requires_grad else None       # as a cell of the user's left them
+    return learn
+
+def find(learn, **kwargs): return learn.lr_find(**{'n_steps': 13, 'end': 1., 'opt': 'd' if 'd' in learn.opts else None, **kwargs})
+
+
+# How a search may end
+
+class Boom(Exception): pass
+
+def raises(e, point, at):
+    "A hook that raises in its `at`-th call; what it counts is nobody's"
+    calls = []
+    def f(learn, nxt=None):
+        calls.append(1)
+        if len(calls) == at: e() if isinstance(e, types.FunctionType) else raise_(e)
+        return nxt and nxt()
+    return LambdaHook(**{point: (lambda learn, nxt: f(learn, nxt)) if point.startswith('do_') else lambda learn: f(learn)})
+
+def raise_(e): raise e('here')
+
+def once(): os.kill(os.getpid(), signal.SIGINT)
+
+def twice():
+    once()
+    once()
+
+def endings(rand):
+    yield 'success', None, {}, None
+    yield 'divergence', None, dict(start=1., end=1e30, n_steps=30), None
+    points = 'before_step', 'after_pred', 'after_loss', 'after_backward', 'do_step', 'do_backward', 'do_opt_step', 'do_zero_grad'
+    for point in points: yield f'error in {point}', raises(Boom, point, rand.randint(1, 5)), {}, Boom
+    for e in CancelStep, CancelEpoch, CancelFit: yield e.__name__, raises(e, rand.choice(points[:6]), rand.randint(1, 7)), {}, None
+    yield 'interrupt', raises(once, rand.choice(points), 1), {}, None
+    yield 'two interrupts', raises(twice, rand.choice(points), 1), {}, KeyboardInterrupt
+
+@pytest.mark.parametrize('kind, n_epochs', [(o, 1) for o in LEARNERS] + [(o, 0) for o in ('plain', 'odd', 'accumulation', 'two optimizers')])
+def test_nothing_changes(kind, n_epochs):
+    rand = random.Random(kind + str(n_epochs))
+    learn = made(kind, n_epochs)
+    for how, hook, kwargs, error in endings(rand):
+        if kind == 'warm workers' and how not in ('success', 'error in do_step', 'interrupt'): continue
+        if hook is not None: learn.add_hook(hook)
+        before, outcome = snapshot(learn), None
+        if error is None: outcome = find(learn, **kwargs).outcome
+        else:
+            with pytest.raises(error): find(learn, **kwargs)
+        check_same(before, snapshot(learn), f'{kind}, {how}')
+        if how in ('CancelFit', 'interrupt'): assert outcome == 'stopped', how
+        if hook is not None: learn.remove_hook(hook)
+    assert threading.active_count() == 1 or kind == 'warm workers'
+
+@pytest.mark.parametrize('kind', LEARNERS)
+def test_a_fit_afterwards_knows_nothing_of_it(kind):
+    res = []
+    for searches in 0, 1, 3:
+        learn = made(kind)
+        curves = [find(learn) for _ in range(searches)]
+        assert all((o.lrs, o.losses) == (curves[0].lrs, curves[0].losses) for o in curves)
+        assert not curves or len(curves[0].losses) == 13 or curves[0].outcome == 'diverged'
+        learn.fit(2)
+        res.append(digest(learn))
+    assert res[0] == res[1] == res[2]
+
+def test_a_look_sees_what_changes():
+    "The snapshot is not blind"
+    def seen(change):
+        learn = made('odd', 1)
+        before = snapshot(learn)
+        with torch.no_grad(): change(learn)
+        return before != snapshot(learn)
+    changes = [
+        lambda o: o.model.a.weight[0, 0].add_(1e-7), lambda o: o.model.hidden.add_(1), lambda o: o.model.plain.mul_(1.001), lambda o: o.model.log.append(1), lambda o: o.model.norm.eval(),
+        lambda o: o.model.table['calls'].append(1), lambda o: o.model.rand.random(), lambda o: o.opt.state[o.model.a.weight]['exp_avg'].add_(1e-3), lambda o: o.model.a.weight.grad.add_(1),
+        lambda o: setattr(o.model.a.weight, 'grad', o.model.a.weight.grad.clone()), lambda o: o.model.a.weight.requires_grad_(False), lambda o: torch.rand(1), lambda o: random.random(),
+        lambda o: np.random.rand(), lambda o: o.state.reset_epoch(), lambda o: Path('new.txt').touch(), lambda o: Path('there.txt').write_text('x'), lambda o: setattr(o, 'x', 1),
+        lambda o: o.opt.param_groups[0].update(lr=.5), lambda o: setattr(o._calls.at['after_fit'][0], 'n', 99)]
+    for i, change in enumerate(changes): assert seen(change), i
+    assert not seen(lambda o: None)
+
+
+# More endings
+
+def test_the_model_raises_in_the_middle():
+    class Raises(nn.Module):
+        def __init__(self): super().__init__(); self.inner, self.n = Odd(), 0
+        def forward(self, x):
+            self.n += 1
+            out = self.inner(x)
+            if self.n == 5: raise Boom('in the model')
+            return out
+    learn = make_learner(Raises(), shuffled(bs=6))
+    before = snapshot(learn)
+    with pytest.raises(Boom) as e: find(learn)
+    assert 'rehearsal' in ' '.join(e.value.__notes__)
+    check_same(before, snapshot(learn))
+
+def test_stop_from_another_thread():
+    learn = made('odd', 1)
+    def stop(learn):
+        thread = threading.Thread(target=learn.stop)
+        thread.start()
+        thread.join()
+    calls = []
+    learn.add_hook(LambdaHook(before_step=lambda learn: calls.append(1) or (len(calls) == 4 and stop(learn))))
+    before = snapshot(learn)
+    curve = find(learn)
+    assert curve.outcome == 'stopped' and len(curve.losses) == 4 and curve.suggestion is None and 'points' in curve.why
+    check_same(before, snapshot(learn))
+
+def test_in_another_thread():
+    learn, res = made('odd', 1), []
+    before = snapshot(learn)
+    thread = threading.Thread(target=lambda: res.append(find(learn)))
+    thread.start()
+    thread.join()
+    assert len(res[0].losses) == 13
+    check_same(before, snapshot(learn))
+
+@pytest.mark.skipif(threading.current_thread() is not threading.main_thread(), reason='signals come in the main thread')
+@pytest.mark.parametrize('n_signals, n_tries', [(1, 25), (2, 25), pytest.param(1, 400, marks=pytest.mark.soak), pytest.param(2, 400, marks=pytest.mark.soak)])
+def test_signals_at_any_moment(n_signals, n_tries):
+    "Real ones, sent while another thread exists that could take them, also while things are put back"
+    rand, learn, partial = random.Random(n_signals), made('odd', 1), 0
+    start = time.perf_counter()
+    find(learn)
+    took = time.perf_counter() - start
+    before = snapshot(learn)
+    for i in range(n_tries):
+        go, done = threading.Event(), threading.Event()
+        def send():
+            go.wait()
+            time.sleep(rand.random()*took*1.1)
+            for _ in range(n_signals):
+                if not done.is_set(): once()
+                time.sleep(rand.random()*took*.1)
+        thread = threading.Thread(target=send)
+        thread.start()
+        came = []
+        old = signal.signal(signal.SIGINT, lambda *args: came.append(1))      # what comes too early or too late
+        learn.add_hook(first := LambdaHook(before_fit=lambda learn: go.set(), do_step=lambda learn, nxt: nxt()))
+        look = snapshot(learn)
+        try: curve = find(learn)
+        except KeyboardInterrupt: assert n_signals == 2
+        else: partial += curve.outcome == 'stopped'
+        finally:
+            done.set()
+            thread.join()
+            signal.signal(signal.SIGINT, old)
+        check_same(look, snapshot(learn), f'try {i}')
+        learn.remove_hook(first)
+    assert partial or n_signals == 2
+    check_same(before, snapshot(learn))
+
+@pytest.mark.parametrize('n_signals', [1, 2, 5])
+def test_signals_while_things_are_put_back(n_signals):
+    learn = made('odd', 1)
+    state = learn.model._buffers
+    class Signals(dict):        # it is cleared and filled again when things are put back
+        def update(self, *args):
+            for _ in range(n_signals): once()
+            time.sleep(.001)
+            super().update(*args)
+    learn.model.__dict__['_buffers'] = Signals(state)
+    before = snapshot(learn)
+    helper = threading.Event()
+    thread = threading.Thread(target=helper.wait)       # a thread that does not block the signal
+    thread.start()
+    try: curve = find(learn)
+    except KeyboardInterrupt: assert n_signals > 1
+    else: assert n_signals == 1 and len(curve.losses) == 13
+    finally:
+        helper.set()
+        thread.join()
+    check_same(before, snapshot(learn))
+
+@pytest.mark.parametrize('at', [1, 4, 5, 7])
+@pytest.mark.parametrize('kind', ['plain', 'odd', 'accumulation', 'one cycle', 'two optimizers', 'own generator', 'stateful loader', 'steps', 'validation'])
+def test_in_mid_run(kind, at):
+    def stopped():
+        learn, calls = made(kind), []
+        learn.add_hook(LambdaHook(after_step=lambda learn: calls.append(1) or (len(calls) == at and learn.stop())))
+        learn.fit(2)
+        assert learn.cancelled == 'stop'
+        return learn
+    plain, searched = stopped(), stopped()
+    before = snapshot(searched)
+    find(searched)
+    find(searched, n_steps=3)
+    check_same(before, snapshot(searched))
+    for learn in plain, searched: learn.resume()
+    assert digest(plain) == digest(searched)
+
+def test_workers():
+    "New ones for each pass, none left; kept ones go on"
+    def run(search, **kwargs):
+        torch.manual_seed(0)
+        learn = make_learner(train_dl=shuffled(num_workers=2, **kwargs))
+        learn.fit(1)
+        if search:
+            before = snapshot(learn)
+            find(learn, n_steps=7)
+            check_same(before, snapshot(learn))
+        learn.fit(1)
+        return digest(learn)
+    assert run(False) == run(True)
+
+# Where the steps are
+
+def lr_at(i, start, end, n): return start*math.exp(math.log(end/start)*i/(n - 1))
+
+class Spy(SGD):
+    "Writes down the rates of its real steps"
+    log = []
+    def step(self, closure=None):
+        Spy.log.append([float(g['lr']) for g in self.param_groups])
+        return super().step(closure)
+
+def spied(**kwargs):
+    Spy.log.clear()
+    return make_learner(**groups(Spy), **kwargs)
+
+@pytest.mark.parametrize('n, start, end', [(100, 1e-7, 10.), (2, 1e-3, 1e-2), (7, 1e-5, 1e-1)])
+def test_rates_at_real_steps(n, start, end):
+    curve = spied().lr_find(start, end, n, stop_div=False)
+    assert len(Spy.log) == len(curve.lrs) == len(curve.losses) == n
+    for i, (lrs, lr) in enumerate(zip(Spy.log, curve.lrs)):
+        assert lrs[0] == lr == pytest.approx(lr_at(i, start, end, n), rel=1e-12)
+        assert lrs[1] == pytest.approx(10*lr, rel=1e-9)         # groups of .01 and .1
+    assert curve.lrs[0] == start and curve.lrs[-1] == pytest.approx(end, rel=1e-12)
+
+@pytest.mark.parametrize('n_accum, train_dl', [(2, 5), (3, 5), (2, 1), (4, 3), (2, 'no length')])
+def test_accumulation_steps_where_it_steps(n_accum, train_dl):
+    "Windows go on over the end of a loader; a point is the mean over samples of its window"
+    data = batches(bs=5)[:5 if train_dl == 'no length' else train_dl]
+    class NoLength:
+        def __iter__(self): return iter(data)
+    seen = []
+    learn = spied(train_dl=NoLength() if train_dl == 'no length' else data, hooks=[GradAccum(n_accum), LambdaHook(after_loss=lambda learn: seen.append((learn.loss.item(), len(learn.batch[0]))))])
+    curve = learn.lr_find(n_steps=20, end=1e-3, stop_div=False)
+    assert len(Spy.log) == len(curve.losses) == 20 and len(seen) == 20*n_accum
+    for i, loss in enumerate(curve.losses):
+        window = seen[i*n_accum:(i + 1)*n_accum]
+        assert loss == pytest.approx(sum(v*n for v, n in window)/sum(n for _, n in window), rel=1e-5)
+
+def test_a_hundred_points_of_two_hundred_batches():
+    n = []
+    learn = spied(hooks=[GradAccum(2), LambdaHook(before_step=lambda learn: n.append(1))])
+    curve = learn.lr_find(stop_div=False)
+    assert (len(curve.lrs), len(Spy.log), len(n)) == (100, 100, 200)
+
+def test_losses_are_those_of_plain_pytorch():
+    learn = make_learner(train_dl=batches(), optim=SGD)
+    model = make_model()
+    model.load_state_dict(learn.model.state_dict())
+    rng = torch.get_rng_state()
+    curve = learn.lr_find(1e-3, 1., 17, stop_div=False)
+    torch.set_rng_state(rng)
+    opt, losses = SGD(model.parameters(), lr=1.), []
+    data = batches()*4
+    for i in range(17):
+        opt.param_groups[0]['lr'] = lr_at(i, 1e-3, 1., 17)
+        loss = F.cross_entropy(model(data[i][0]), data[i][1])
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+        losses.append(loss.item())
+    assert curve.losses == pytest.approx(losses, rel=1e-6)
+
+def test_skipped_steps_are_no_points():
+    calls = []
+    def skips(learn, nxt):
+        calls.append(1)
+        return False if len(calls) % 3 == 0 else nxt()
+    curve = spied(hooks=[LambdaHook(do_opt_step=skips)]).lr_find(1e-5, 1e-2, 10, stop_div=False)
+    assert len(Spy.log) == 10 and [o[0] for o in Spy.log] == curve.lrs
+
+def test_one_of_two_optimizers():
+    seen = []
+    learn = gan(hooks=[LambdaHook(do_opt_step=lambda learn, nxt: seen.append((learn.opt_name, learn.opt.param_groups[0]['lr'])) or nxt())])
+    curve = learn.lr_find(1e-5, 1e-2, 10, opt='d')
+    assert {lr for name, lr in seen if name == 'g'} == {.02} and [lr for name, lr in seen if name == 'd'] == curve.lrs
+    with pytest.raises(ValueError, match="'d', 'g'"): learn.lr_find()
+    with pytest.raises(ValueError, match='no name'): make_learner().lr_find(opt='d')
+
+def test_an_optimizer_that_steps_seldom():
+    "Points are steps of the optimizer that is looked at, not of the other"
+    def step(batch, learn):
+        step.n += 1
+        yield 'd', F.cross_entropy(learn.model.d(batch[0]), batch[1])
+        if step.n % 3 == 0: yield 'g', F.mse_loss(learn.model.g(batch[0]), batch[0])
+    step.n, Spy.log = 0, []
+    model = nn.ModuleDict({'d': make_model(), 'g': nn.Linear(4, 4)})
+    learn = make_learner(model, train_step=step, optim={'d': SGD(model.d.parameters(), lr=.01), 'g': Spy(model.g.parameters(), lr=.02)}, hooks=[GradAccum(2)])
+    curve = learn.lr_find(1e-5, 1e-2, 6, opt='g', stop_div=False)
+    assert [o[0] for o in Spy.log] == curve.lrs and len(curve.lrs) == 6
+
+@pytest.mark.parametrize('data', [batches(bs=24), batches()[:1], batches()])
+def test_short_loaders_begin_again(data):
+    curve = make_learner(train_dl=data, optim=SGD, lr=.1).lr_find(n_steps=23, end=.1)
+    assert len(curve.losses) == 23
+
+
+# What is suggested
+
+data = json.loads((Path(__file__).parent/'data'/'lr_curves.json').read_text(encoding='utf-8'))
+RECORDED = {o['name']: o for o in data['curves']}
+SILENT = {'flat': '1 %', 'falls': 'larger end', 'diverges': 'points'}       # and what they say
+
+def curve_of(o, **kwargs):
+    curve = LRCurve(o['start'], o['end'], o['n_steps'], tuple(RULES), losses=o['losses'], outcome=o['outcome'], **kwargs)
+    curve.lrs = [curve.lr_at(i) for i in range(len(curve.losses))]
+    return curve
+
+@pytest.mark.parametrize('name', RECORDED)
+def test_suggestions_are_fastais(name):
+    recorded = RECORDED[name]
+    curve, theirs = curve_of(recorded), dict(recorded['suggestions'])
+    theirs.pop('steepest', None)
+    kind = name.split(':')[0].split()[0]
+    if kind in SILENT: assert curve.suggestion is None and curve.suggestions == {} and SILENT[kind] in curve.why and curve.why in curve.status()
+    else: assert curve.suggestions == pytest.approx(theirs, rel=1e-9) and not curve.why and curve.suggestion == curve.suggestions['valley']
+    if theirs: assert {k: RULES[k](*curve._inner()) for k in theirs} == pytest.approx(theirs, rel=1e-9)     # the rules themselves, even where nothing is suggested
+
+@pytest.mark.parametrize('name', [k for k, o in RECORDED.items() if o['suggestions']])
+def test_steepest_of_torch_lr_finder(name):
+    "Its slopes are central differences, so a mean of two of ours: the same place where the descent is even, another one in noise"
+    recorded = RECORDED[name]
+    lrs, losses = curve_of(recorded)._inner()
+    slopes = [b - a for a, b in zip(losses, losses[1:])]
+    central = [slopes[0], *((a + b)/2 for a, b in zip(slopes, slopes[1:])), slopes[-1]]
+    theirs, ours = (min(range(len(lrs)), key=lambda i: abs(math.log(lrs[i]/lr))) for lr in (recorded['suggestions']['steepest'], RULES['steep'](lrs, losses)))
+    assert central.index(min(central)) == theirs
+    assert slopes[ours] <= slopes[max(theirs - 1, 0)] and slopes[ours] <= min(slopes[theirs:theirs + 1] or [0])
+    if 'noisy' not in name and 'conv, Adam' not in name: assert abs(theirs - ours) <= 1
+
+
+# Where nothing is suggested, and what is refused
+
+def test_a_tail_of_nans_says_nothing():
+    "stop_div=False goes on into nothing; the rules look at what was before, as fastai's do"
+    o = RECORDED['digits, mlp, AdamW, bs 64']
+    cut = {**o, 'losses': o['losses'][:80] + [math.nan, math.inf]*10}
+    curve, shorter = curve_of(cut), curve_of({**o, 'losses': o['losses'][:80] + [1.]*5})
+    assert curve._inner() == ([*curve.lrs[10:80]], [*curve.smoothed[10:80]]) == shorter._inner()
+    assert all(math.isfinite(v) for v in curve._inner()[1])
+
+class Losses(Hook):
+    "Makes the losses what they should be; gradients vanish"
+    def __init__(self, *values): self.values, self.i = values, 0
+    def after_loss(self, learn):
+        learn.loss = learn.loss*0 + self.values[min(self.i, len(self.values) - 1)]
+        self.i += 1
+
+@pytest.mark.parametrize('values, kwargs, outcome, n, why', [
+    ([math.nan], {}, 'diverged', 1, 'first loss is nan'), ([math.inf], {}, 'diverged', 1, 'first loss is inf'), ([2.], {}, '', 100, '1 %'), ([0.], {}, '', 100, '1 %'),
+    ([2 - i/100 for i in range(100)], {}, '', 100, 'larger end'), ([-i/100 for i in range(100)], {}, '', 100, 'larger end'), ([2.]*5 + [math.nan], {}, 'diverged', 6, '0 points'),
+    ([2.]*5 + [9e9], {}, 'diverged', 6, '0 points'), ([1.], dict(n_steps=9), '', 9, '4 points'), ([1.], dict(n_steps=2), '', 2, '0 points'),
+    ([3 - i/5 for i in range(12)], dict(n_steps=12), '', 12, '6 points')])
+def test_no_suggestion_and_why(values, kwargs, outcome, n, why):
+    curve = make_learner(hooks=[Losses(*values)], optim=SGD, lr=.1).lr_find(**kwargs)
+    assert (curve.outcome, len(curve.losses), len(curve.lrs)) == (outcome, n, n) and curve.suggestion is None and curve.suggestions == {} and curve.picked is None
+    assert why in curve.why and why in repr(curve) and 'no suggestion' in curve.status()
+    assert curve.plot() is not None
+
+def test_interrupted_at_once():
+    learn = make_learner(hooks=[LambdaHook(before_step=lambda learn: learn.stop())])
+    curve = learn.lr_find()
+    assert curve.outcome == 'stopped' and len(curve.losses) == 1 and 'points' in curve.why
+    curve = make_learner(hooks=[raises(CancelFit, 'before_step', 1)]).lr_find()
+    assert curve.outcome == 'stopped' and not curve.losses and curve.why == 'no step was made' and curve.plot() is not None
+
+def test_hooks_that_cancel_for_ever_do_not_hang():
+    for e in CancelStep, CancelEpoch:
+        learn = make_learner(hooks=[LambdaHook(before_step=lambda learn: raise_(e))])
+        assert learn.lr_find().why == 'no step was made'
+
+def test_a_curve_that_falls_and_rises():
+    "The loss of a parabola: every rate below 2 converges"
+    torch.manual_seed(0)
+    model = nn.Linear(1, 1, bias=False)
+    nn.init.constant_(model.weight, 5.)
+    x = torch.ones(40, 1)
+    learn = make_learner(model, (x, x*0), loss_fn=lambda pred, targ: pred.square().mean()/2, bs=10, optim=SGD, lr=.1)
+    curve = learn.lr_find(1e-3, 100.)
+    losses, w = [], torch.tensor(5.)
+    for lr in curve.lrs:
+        losses.append(float(w*w/2))
+        w = w - torch.tensor(lr)*w
+    assert curve.losses == pytest.approx(losses, rel=1e-3, abs=1e-9) and curve.outcome == 'diverged' or curve.losses[-1] < 1e-3
+
+@pytest.mark.parametrize('kwargs, error, text', [
+    (dict(start=1., end=1.), ValueError, 'start < end'), (dict(start=2., end=1.), ValueError, 'start < end'), (dict(start=0.), ValueError, '0 < start'), (dict(start=-1.), ValueError, '0 < start'),
+    (dict(end=math.inf), ValueError, 'end is inf'), (dict(start=math.nan), ValueError, 'nan'), (dict(end=math.nan), ValueError, 'nan'), (dict(n_steps=1), ValueError, '2 or more'),
+    (dict(n_steps=0), ValueError, '1 or more'), (dict(n_steps=-3), ValueError, '1 or more'), (dict(n_steps=2.5), TypeError, 'whole number'), (dict(suggest='vally'), ValueError, 'valley'),
+    (dict(suggest=('steep', 'best')), ValueError, "'best'"), (dict(opt='x'), ValueError, 'no name')])
+def test_bad_arguments(kwargs, error, text):
+    learn = make_learner()
+    before = snapshot(learn)
+    with pytest.raises(error, match=text): learn.lr_find(**kwargs)
+    check_same(before, snapshot(learn))
+
+def test_data_that_cannot_be_searched():
+    with pytest.raises(ValueError, match='read only once'): make_learner(train_dl=iter(batches())).lr_find()
+    class Empty:
+        def __iter__(self): return iter(())
+    for dl, text in ([], 'empty'), (Empty(), 'no batch'):
+        learn = make_learner(train_dl=dl)
+        before = snapshot(learn)
+        with pytest.raises(ValueError, match=text): learn.lr_find()
+        check_same(before, snapshot(learn))
+    learn = make_learner()
+    learn.train_dl = None
+    with pytest.raises(ValueError, match='no train_dl'): learn.lr_find()
+
+def test_not_inside_of_a_fit():
+    errors = []
+    def search(learn):
+        try: learn.lr_find()
+        except RuntimeError as e: errors.append(str(e))
+    learn = make_learner(hooks=[LambdaHook(after_step=search)])
+    learn.fit(1)
+    assert len(errors) == 5 and 'in a fit' in errors[0]
