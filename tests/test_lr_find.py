@@ -7,7 +7,7 @@ from torch import nn
 from torch.optim import SGD, AdamW
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
-import trainer_nb.optimize as optimize
+import trainer_nb.all as everything
 from common import batches, digest, make_learner, make_model, problem, shuffled
 from trainer_nb.data import TensorLoader
 from trainer_nb.hooks import CancelEpoch, CancelFit, CancelStep, Hook, LambdaHook, MainProcessHook
@@ -50,12 +50,18 @@ def look(o, seen):
     if hasattr(o, '__dict__'): parts += [[k, again(v)] for k, v in vars(o).items()]
     return kind, parts
 
+def values(o):
+    "The same without the identity of tensors, which a state dict makes anew"
+    if isinstance(o, torch.Tensor): return str(o.dtype), tuple(o.shape), raw(o)
+    if isinstance(o, dict): return {k: values(v) for k, v in o.items()}
+    return [values(v) for v in o] if isinstance(o, (list, tuple)) else o
+
 def snapshot(learn, *others):
     files = [(str(p), p.read_bytes()) for p in sorted(Path().rglob('*')) if p.is_file()]
     dicts = [h.state_dict() for h in learn.hooks]
     counts = [(r.point, r.hook, r.calls) for r in learn.describe_hooks().rows]
     seen = {}
-    return {'learn': look(learn, seen), 'hooks': look(dicts, seen), 'counts': repr(counts), 'files': files, 'others': look(others, seen), 'python': random.getstate(),
+    return {'learn': look(learn, seen), 'hooks': look(values(dicts), seen), 'counts': repr(counts), 'files': files, 'others': look(others, seen), 'python': random.getstate(),
             'numpy': look(np.random.get_state(legacy=False), {}), 'torch': raw(torch.get_rng_state())}
 
 def difference(a, b, path=''):
@@ -167,8 +173,7 @@ def outside():
 
 def of_optimize(name, *args, **kwargs):
     def make():
-        if not hasattr(optimize, name): pytest.skip(f'there is no {name} yet')
-        return make_learner(hooks=[getattr(optimize, name)(*args, **kwargs)])
+        return make_learner(hooks=[getattr(everything, name)(*args, **kwargs)])
     return make
 
 sched = torch.optim.lr_scheduler
@@ -180,7 +185,7 @@ LEARNERS = {
     'loss with parameters': lambda: make_learner(loss_fn=(loss := type('L', (nn.Module,), {'forward': lambda self, pred, targ: F.cross_entropy(pred*self.scale, targ)})(),
                                                           setattr(loss, 'scale', nn.Parameter(torch.ones(()))))[0]),
     'accumulation': lambda: make_learner(hooks=[GradAccum(2), GradClip(.1)]),
-    'AMP': of_optimize('AMP'), 'AMP fp16': of_optimize('AMP', 'fp16'), 'EMA': of_optimize('EMA'), 'NaNGuard': of_optimize('NaNGuard'),
+    'AMP': of_optimize('AMP'), 'AMP fp16': of_optimize('AMP', 'fp16', torch.amp.GradScaler), 'EMA': of_optimize('EMA'), 'NaNGuard': of_optimize('NaNGuard'),
     'one cycle': lambda: make_learner(hooks=[OneCycle(.1)], optim=SGD(list((model := make_model()).parameters()), lr=.1, momentum=.9), model=model),
     'warm-up': lambda: make_learner(hooks=[WarmupCosine(.1, n_steps=8)]),
     'steps': lambda: make_learner(hooks=[LRScheduler(lambda opt: sched.StepLR(opt, 2))]),

@@ -120,6 +120,9 @@ def _silence(self):
     at = curve.index(best := min(curve))
     top = max(curve[:at+1])
     if top - best <= .01*abs(top): return f'the loss never falls by more than 1 %: from {top:.4g} to {best:.4g} at best'
+    way = self.losses[first:first + at + 1]
+    noise = math.sqrt(sum((b - a)**2 for a, b in zip(way, way[1:]))/(2*at)) if at else 0.
+    if top - best <= noise: return f'the loss falls no more than its noise: from {top:.4g} to {best:.4g} at best, where those of batches differ by {noise:.2g}'
     if self.outcome != 'diverged' and at >= len(curve) - max(len(self.losses)//20, 1):
         return f'the loss still falls at {self.lrs[-1]:.2g}, where the search ended: ' + ('let it go on' if self.outcome else 'pass a larger end')
     return ''
