@@ -62,6 +62,7 @@ SHIFT, NEVER = 2**20, 2**62  # a code is check, value and place in the batch, to
 class NaNGuard(Hook):
     "Hold back all steps from the first one whose loss or gradients are not finite, and raise FloatingPointError a little later"
     unique, ord, runs_before, in_rehearsal = True, -20, ('GradNorm', 'GradClip'), False
+    only_looks = 'after_loss',      # and changes nothing there, see `Compile`
     def __init__(self,
         every=100,  # int ≥ 1: steps between two looks of the host; it looks once a second in any case, and before validation
     ):

@@ -1,0 +1,101 @@
+"""What `Compile` brings: `python benchmarks/compile.py [rounds] [variant of the model ...]`
+
+Each model is trained with AdamW on batches that are ready in a list, one thread. The loops are interleaved in one process; a figure is the
+median over the rounds of the time of one pass, divided by its steps. The hand-written loops compile the same two functions as `Compile(what='step')`: forward, loss
+and gradients; and the optimizer's step.
+"""
+import gc, platform, sys
+from statistics import median
+from time import perf_counter
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from trainer_nb.all import Compile, Learner
+from trainer_nb.compile import bare_step
+
+torch.set_num_threads(1)
+
+MODELS = {   # name: (model, shape of a sample, batch size, steps in a pass)
+    'tiny': (lambda: nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 2)), (16,), 32, 300),
+    'middling': (lambda: nn.Sequential(nn.Linear(256, 512), nn.GELU(), nn.LayerNorm(512), nn.Linear(512, 512), nn.GELU(), nn.LayerNorm(512), nn.Linear(512, 10)), (256,), 64, 40),
+    'ConvNet': (lambda: nn.Sequential(nn.Conv2d(1, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(16, 32, 3, padding=1), nn.BatchNorm2d(32),
+                nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 10)), (1, 16, 16), 64, 30),
+}
+
+
+def parts(name):
+    make, shape, bs, n = MODELS[name]
+    torch.manual_seed(0)
+    model = make()
+    return model, torch.optim.AdamW(model.parameters(), lr=1e-3), [(torch.randn(bs, *shape), torch.randint(2, (bs,))) for _ in range(n)]
+
+def raw(name, compiled=False):
+    model, opt, batches = parts(name)
+    call = torch.compile(model) if compiled else model
+    def one_pass():
+        model.train()
+        for xb, yb in batches:
+            loss = F.cross_entropy(call(xb), yb)
+            loss.backward()
+            opt.step()
+            opt.zero_grad()
+    return one_pass
+
+def raw_step(name):
+    model, opt, batches = parts(name)
+    params = list(model.parameters())
+    for g in opt.param_groups: g['lr'] = torch.tensor(g['lr'])
+    def gradients(xb, yb):
+        loss = F.cross_entropy(model(xb), yb)
+        return loss.detach(), torch.autograd.grad(loss, params)
+    f, step = torch.compile(gradients, fullgraph=True), torch.compile(bare_step(opt), fullgraph=True)
+    def one_pass():
+        model.train()
+        for xb, yb in batches:
+            _, grads = f(xb, yb)
+            for p, g in zip(params, grads): p.grad = g
+            step()
+            for p in params: p.grad = None
+    return one_pass
+
+def ours(name, what=None):
+    model, opt, batches = parts(name)
+    learn = Learner(model, batches, loss_fn=F.cross_entropy, optim=opt, display=False, hooks=[Compile(what=what)] if what else [])
+    return lambda: learn.fit(1)
+
+VARIANTS = {
+    'raw loop': raw,
+    'ours': ours,
+    'raw loop, compiled model': lambda name: raw(name, compiled=True),
+    "ours, Compile('model')": lambda name: ours(name, 'model'),
+    'raw loop, compiled step': raw_step,
+    "ours, Compile('step')": lambda name: ours(name, 'step'),
+}
+REFERENCE = {name: list(VARIANTS)[i//2*2] for i, name in enumerate(VARIANTS)}
+
+
+def measure(name, rounds):
+    "dict: variant → median µs per step, its ratio to the raw loop, and to the same thing by hand, in the same round"
+    torch._dynamo.config.trace_autograd_ops = True
+    passes = {variant: make(name) for variant, make in VARIANTS.items()}
+    times, first = {variant: [] for variant in passes}, {}
+    for i in range(rounds + 1):
+        for variant, one_pass in passes.items():
+            gc.collect()
+            start = perf_counter()
+            one_pass()
+            took = perf_counter() - start
+            if i: times[variant].append(took/MODELS[name][3]*1e6)
+            else: first[variant] = took         # compiles
+    ratio = lambda a, b: median(s/t for s, t in zip(times[a], times[b]))
+    return {v: (median(ts), ratio(v, 'raw loop'), ratio(v, REFERENCE[v]), first[v]) for v, ts in times.items()}
+
+
+if __name__ == '__main__':
+    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 20
+    print(f'torch {torch.__version__}, Python {platform.python_version()}, {platform.machine()}, 1 thread, {rounds} rounds')
+    for name in sys.argv[2:] or MODELS:
+        print(f'\n{name}\n\n| variant | µs per step | × raw loop | × by hand | first pass, s |\n| --- | ---: | ---: | ---: | ---: |')
+        for variant, (us, x, y, first) in measure(name, rounds).items(): print(f'| {variant} | {us:.1f} | {x:.3f} | {y:.3f} | {first:.1f} |', flush=True)

@@ -1,0 +1,222 @@
+"Compiled steps compute what plain ones compute, compile a few times only, and say what stays plain"
+import warnings
+from contextlib import contextmanager
+
+import pytest, torch, torch.nn.functional as F
+from torch import nn
+from torch._dynamo.utils import counters
+
+from common import batches, make_learner, record, same, weights
+from test_accumulation import Pair, d_loss, g_loss, optimizers
+from test_optimize import Norm2
+from trainer_nb.average import EMA
+from trainer_nb.compile import Compile
+from trainer_nb.guard import NaNGuard
+from trainer_nb.hooks import Hook, LambdaHook
+from trainer_nb.learner import Learner
+from trainer_nb.optimize import GradAccum, GradClip, GradNorm
+from trainer_nb.precision import AMP
+
+ways = pytest.mark.parametrize('what', ['model', 'step'])
+
+class Small(nn.Module):
+    "BatchNorm, dropout, and no parameter whose gradient is rounding only"
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.body, self.bn, self.drop, self.head = nn.Linear(4, 8, bias=False), nn.BatchNorm1d(8), nn.Dropout(.2), nn.Linear(8, 3)
+    def forward(self, x): return self.head(self.drop(self.bn(self.body(x)).tanh()))
+
+OPTIMS = {'sgd': lambda p: torch.optim.SGD(p, .1, momentum=.9), 'adamw': lambda p: torch.optim.AdamW(p, .01),
+          'groups': lambda p: torch.optim.SGD([{'params': [o]} for o in p], .1), 'foreach': lambda p: torch.optim.Adam(p, .01, foreach=True)}
+
+@contextmanager
+def reasons(*expected):
+    "What is warned of: one pattern for each part"
+    import re
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter('always')
+        yield
+    said = [str(w.message) for w in seen if 'Compile' in str(w.message)]
+    assert len(said) == len(expected) and all(re.search(p, o) for p, o in zip(expected, said)), said
+
+def run(hooks=(), n=3, seed=0, m=None, **kwargs):
+    torch.manual_seed(seed)
+    learn = make_learner(Small() if m is None else m, batches(), batches(), **{'optim': OPTIMS['adamw'], **kwargs}, hooks=hooks)
+    torch.manual_seed(seed + 1)
+    learn.fit(n)
+    return learn
+
+def close(a, b, tol=1e-5): return all(torch.allclose(x, y, rtol=0, atol=tol) for x, y in zip(weights(a.model), weights(b.model), strict=True))
+
+def losses_close(a, b): return a.history.steps['train_loss'] == pytest.approx(b.history.steps['train_loss'], abs=1e-5) and a.history.epochs['valid_loss'] == pytest.approx(b.history.epochs['valid_loss'], abs=1e-5)
+
+@ways
+@pytest.mark.parametrize('optim', OPTIMS.values(), ids=OPTIMS)
+def test_equals_the_plain_step(what, optim):
+    with reasons(): learn = run([Compile(what=what, backend='aot_eager')], optim=optim)
+    plain = run(optim=optim)
+    assert close(learn, plain) and losses_close(learn, plain)
+    assert 'forward' not in vars(learn.model) and learn.model._compiled_call_impl is None and learn.opt.param_groups[0]['lr'] == plain.opt.param_groups[0]['lr']
+
+@ways
+def test_inductor_with_dropout(what):
+    with reasons(): learn = run([Compile(what=what)])
+    assert close(learn, run()) and losses_close(learn, run())
+
+class Slower(Hook):
+    def after_step(self, learn):
+        if learn.stepped:
+            for g in learn.opt.param_groups: g['lr'] *= .9
+
+@ways
+def test_it_compiles_a_few_times_only(what):
+    "Whatever the learning rate is, and however often the last batch is short; a second fit finds everything"
+    torch._dynamo.reset()
+    counters.clear()
+    hook = Compile(what=what, backend='aot_eager')
+    learn = make_learner(Small(), batches(), batches(), optim=OPTIMS['sgd'], hooks=[hook, Slower()])
+    learn.fit(2)
+    n = counters['stats']['unique_graphs']
+    assert 2 <= n <= 5
+    learn.fit(3)
+    learn.fit(2)
+    assert counters['stats']['unique_graphs'] == n and not hook.reasons
+
+def test_learners_do_not_use_up_what_torch_allows():
+    "More of them than torch compiles versions of a function"
+    for _ in range(9):
+        with reasons(): run([Compile(what='step', backend='aot_eager')], n=1, m=nn.Linear(4, 3), optim=lambda p: torch.optim.SGD(p, .1))
+
+def test_schedulers_of_torch_see_a_step():
+    scheds = []
+    class Sched(Hook):
+        def before_fit(self, learn): scheds.append(torch.optim.lr_scheduler.ExponentialLR(learn.opt, .5))
+        def after_step(self, learn):
+            if learn.stepped: scheds[-1].step()
+    with warnings.catch_warnings():
+        warnings.simplefilter('error')
+        learn = run([Sched(), Compile(what='step', backend='aot_eager')], n=1)
+    plain = run([Sched()], n=1)
+    assert close(learn, plain) and learn.history.steps['lr'] == plain.history.steps['lr'] and isinstance(learn.opt.param_groups[0]['lr'], float)
+
+# Hooks that need no entry
+
+@ways
+def test_hooks_between_the_graphs(what):
+    def hooks(): return [GradClip(.05), GradNorm(), EMA(.9), NaNGuard(every=2)]
+    with reasons(): learn = run([*hooks(), Compile(what=what, backend='aot_eager')])
+    plain = run(hooks())
+    assert close(learn, plain) and learn.history.steps['grad_norm'] == pytest.approx(plain.history.steps['grad_norm'], abs=1e-5)
+    assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(weights(learn.ema.model), weights(plain.ema.model)))
+
+class Twice(Hook):
+    def after_loss(self, learn): learn.loss = 2*learn.loss
+
+@pytest.mark.parametrize('hook, why', [(lambda: GradAccum(2), r'GradAccum \(`do_backward`\)'), (AMP, r'AMP \(`do_backward`\)'), (Twice, r'Twice \(`after_loss`\)'),
+                                       (lambda: LambdaHook(after_pred=lambda learn: None, name='Mine'), r'Mine \(`after_pred`\)')])
+def test_hooks_that_keep_backward_out(hook, why):
+    with reasons('backward stays plain, because of ' + why): learn = run([hook(), Compile(what='step', backend='aot_eager')])
+    assert close(learn, run([hook()]), 1e-5 if hook is not AMP else 5e-2)
+
+def test_a_loss_that_somebody_changes_after_all():
+    class Liar(Twice): only_looks = 'after_loss'
+    with pytest.raises(ValueError, match="what='model'"): run([Liar(), Compile(what='step', backend='aot_eager')])
+
+@ways
+def test_the_guard_holds_compiled_steps(what):
+    def spoil(learn):
+        if learn.training and learn.state.optimizer_step == 4: learn.batch = [learn.batch[0]*float('nan'), learn.batch[1]]
+    hook = LambdaHook(before_step=spoil, ord=-99)
+    m = Small()
+    with pytest.raises(FloatingPointError, match='batch 4, after 4 optimizer steps'), warnings.catch_warnings(record=True):
+        run([NaNGuard(), hook, Compile(what=what, backend='aot_eager')], m=m)
+    good = make_learner(Small(), batches(), optim=OPTIMS['adamw'])
+    torch.manual_seed(1)
+    good.fit(max_steps=4)
+    assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(weights(m), weights(good.model)))
+
+# What cannot be compiled
+
+def broken(gm, inputs): raise RuntimeError('no compiler here')
+
+@pytest.mark.parametrize('what, parts', [('model', ['forward of Small']), ('step', ['backward', 'optimizer', 'forward of Small'])])
+def test_a_backend_that_fails(what, parts):
+    with reasons(*[f'{o} stays plain, because of .*no compiler here|{o} stays plain' for o in (parts if what == 'model' else ['backward', 'forward of Small', 'optimizer'])]):
+        learn = run([Compile(what=what, backend=broken)])
+    assert same(weights(learn.model), weights(run().model)) and record(learn) == record(run())
+
+def test_steps_that_torch_cannot_compile():
+    def step(batch, learn):
+        pred = learn.model(batch[0])
+        return {'loss': F.cross_entropy(pred, batch[1])*(2 if (batch[1] == 0).sum() > 1 else 1)}
+    with reasons('backward stays plain, because of Unsupported'): learn = run([Compile(what='step', backend='aot_eager')], train_step=step)
+    assert close(learn, run(train_step=step))
+
+def test_steps_of_the_users():
+    def step(batch, learn):
+        pred = learn.model(batch[0])
+        return {'loss': F.cross_entropy(pred, batch[1]) + .1*pred.square().mean(), 'pred': pred, 'targ': batch[1], 'n': len(pred), 'deep': {'a': [pred]}}
+    with reasons(): learn = run([Compile(what='step', backend='aot_eager')], train_step=step)
+    assert close(learn, run(train_step=step))
+    class Own(Learner):
+        def train_step(self, batch): return step(batch, self)
+    with reasons(): assert close(run([Compile(what='step', backend='aot_eager')], cls=Own), learn)
+
+def test_two_optimizers():
+    def yields(batch, learn):
+        yield 'd', d_loss(learn.model, batch[0])
+        yield 'g', g_loss(learn.model, batch[0])
+    def fit(*hooks):
+        m = Pair()
+        learn = make_learner(m, batches(), train_step=yields, optim=optimizers(m), hooks=hooks)
+        learn.fit(2)
+        return learn
+    plain = fit()
+    with reasons('forward and backward stays plain, because of a step that yields'): assert close(fit(Compile(what='step', backend='aot_eager')), plain)
+    with reasons(): assert close(fit(hook := Compile(backend='aot_eager')), plain)
+    assert len([k for k in hook._made if k[0] == 'model']) == 2        # the model is only their home
+    one = lambda batch, learn: {'loss': d_loss(learn.model, batch[0])}
+    def single(*hooks):
+        m = Pair()
+        learn = make_learner(m, batches(), train_step=one, optim=optimizers(m), hooks=hooks)
+        learn.fit(2)
+        return learn
+    with reasons(): assert close(single(Compile(what='step', backend='aot_eager')), single())
+
+def test_overridden_steps_stay_the_users():
+    class Own(Learner):
+        def do_opt_step(self):
+            self.n = getattr(self, 'n', 0) + 1
+            return super().do_opt_step()
+    with reasons('optimizer stays plain, because of Own.do_opt_step'): learn = run([Compile(what='step', backend='aot_eager')], cls=Own)
+    assert learn.n == 15 and close(learn, run())
+
+@ways
+def test_after_an_error_the_model_is_plain(what):
+    learn = make_learner(Small(), batches(), hooks=[Compile(what=what, backend='aot_eager'), LambdaHook(after_step=lambda learn: 1/0)])
+    with pytest.raises(ZeroDivisionError): learn.fit(1)
+    assert learn.model._compiled_call_impl is None and not torch._dynamo.config.trace_autograd_ops
+
+@ways
+def test_stop_and_resume(what, n=4):
+    whole, seen = run([Compile(what=what, backend='aot_eager')], n=2), []
+    def stop(learn):
+        seen.append(learn.training)
+        if sum(seen) == n and learn.training: learn.stop()
+    learn = run([Compile(what=what, backend='aot_eager'), LambdaHook(after_step=stop)], n=2)
+    learn.resume()
+    assert close(learn, whole, 1e-6)
+
+def test_the_display_says_compiling(capsys, cell):
+    seen = []
+    class Look(Hook):
+        def before_fit(self, learn):
+            draw = learn.display.draw
+            learn.display.draw = lambda learn: (seen.append(learn.display.note), draw(learn))[1]
+    run([Look(), Compile(what='step', backend='aot_eager')], display='html', n=1)
+    assert seen.count('compiling…') == 2 and seen[-1] == ''
+
+@pytest.mark.parametrize('kwargs, words', [(dict(what='all'), "'model' or 'step'"), (dict(mode='fast'), 'reduce-overhead'), (dict(mode='default', backend='eager'), 'inductor')])
+def test_bad_arguments(kwargs, words):
+    with pytest.raises(ValueError, match=words): Compile(**kwargs)
