@@ -1,4 +1,4 @@
-"""What `Compile` brings: `python benchmarks/compile.py [rounds] [variant of the model ...]`
+"""What `Compile` brings: `python benchmarks/compile.py [rounds] [model ...]`
 
 Each model is trained with AdamW on batches that are ready in a list, one thread. The loops are interleaved in one process; a figure is the
 median over the rounds of the time of one pass, divided by its steps. The hand-written loops compile the same two functions as `Compile(what='step')`: forward, loss
@@ -69,9 +69,9 @@ VARIANTS = {
     'raw loop': raw,
     'ours': ours,
     'raw loop, compiled model': lambda name: raw(name, compiled=True),
-    "ours, Compile('model')": lambda name: ours(name, 'model'),
+    "ours, what='model'": lambda name: ours(name, 'model'),
     'raw loop, compiled step': raw_step,
-    "ours, Compile('step')": lambda name: ours(name, 'step'),
+    "ours, what='step'": lambda name: ours(name, 'step'),
 }
 REFERENCE = {name: list(VARIANTS)[i//2*2] for i, name in enumerate(VARIANTS)}
 
