@@ -11,7 +11,7 @@ BASE = {'core', 'charts', 'data', 'hooks', 'metrics', 'history', 'run', 'learner
 MAY_IMPORT = {
     'core': set(), 'charts': set(), 'data': {'core'}, 'hooks': {'core', 'charts'}, 'metrics': {'core'}, 'history': {'core', 'charts'}, 'run': {'core', 'data', 'metrics'},
     'learner': BASE - {'learner', 'screens', 'rehearsal'}, 'screens': {'core', 'charts'}, 'rehearsal': BASE - {'rehearsal', 'screens'},
-    **dict.fromkeys(['schedule', 'optimize', 'precision', 'average', 'guard', 'checkpoint', 'display', 'loggers', 'distributed'], BASE),
+    **dict.fromkeys(['schedule', 'optimize', 'precision', 'compile', 'average', 'guard', 'checkpoint', 'display', 'loggers', 'distributed'], BASE),
     **dict.fromkeys(['controls', 'lr_find'], BASE | {'display'}),
     'all': set(modules) - {'all'},
 }

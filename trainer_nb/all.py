@@ -12,6 +12,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from .average import EMA
+from .compile import Compile
 from .controls import Controls
 from .core import batch_size, set_seed, to_device
 from .data import TensorLoader
@@ -32,5 +33,5 @@ from .schedule import LRScheduler, OneCycle, Schedule, WarmupCosine, combine, co
 __all__ = ['torch', 'F', 'nn', 'DataLoader', 'TensorDataset', 'batch_size', 'set_seed', 'to_device', 'TensorLoader', 'Controls',
            'Display', 'History', 'Metric', 'accuracy', 'EVENTS', 'STEPS', 'CancelEpoch', 'CancelFit', 'CancelStep', 'Hook',
            'HookOrderError', 'HookTable', 'LambdaHook', 'MainProcessHook', 'GradAccum', 'GradClip', 'GradNorm', 'AMP', 'EMA', 'NaNGuard',
-           'Freeze', 'FreezeBN', 'Learner', 'StepState', 'TrainingInterrupted',
+           'Freeze', 'FreezeBN', 'Compile', 'Learner', 'StepState', 'TrainingInterrupted',
            'LRCurve', 'LRScheduler', 'OneCycle', 'Schedule', 'WarmupCosine', 'combine', 'cosine', 'exponential', 'linear', 'polynomial', 'warmup']
