@@ -553,10 +553,10 @@ def fit(self:Learner,
         if name not in self.opts or not o > 0: raise ValueError(f'lr is {lr}: expected a number above 0, or a dict of them by optimizer ({list(self.opts)})')
     run = Run(**counts, hooks=tuple(hooks), resume=resume, on_interrupt=on_interrupt)
     with self._session(run):
-        for name, o in rates.items(): set_lr(self.opts[name], o)
         if self.seed is not None and not self.history.n_steps: set_seed(self.seed)
         for opt in self.opts.values(): opt.zero_grad()
         self._calls.fire('before_fit', self)
+        for name, o in rates.items(): set_lr(self.opts[name], o)        # after what hooks put back
         if resume and not self.history.n_steps: print('fit(resume=True): nothing to resume, training starts from the beginning')
         run.begin(self.state, self.history)
         while self._goes_on(): self._epoch()
