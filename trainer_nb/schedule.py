@@ -287,7 +287,7 @@ class LRScheduler(Scheduler):
             for o in self.scheds.values(): o.step()
 
     def after_epoch(self, learn):
-        if self.step == 'step' or learn.history is None: return      # a preview has no values
+        if self.step == 'step' or self.step == 'metric' and learn.history is None: return      # a preview has no values
         self._make(learn)
         value = self._value(learn.history) if self.step == 'metric' else None
         for o in self.scheds.values(): o.step() if value is None else o.step(value)
@@ -407,7 +407,7 @@ def _play(twin, scheds, n, n_epochs, end_step, names):
         state.reset_epoch()
         fire('before_epoch')
         while (n is None or state.batch_idx < n) and (end_step is None or state.optimizer_step < end_step):
-            rows.append(([g['lr'] for o in twin.opts.values() for g in o.param_groups], dict(extras)))
+            rows.append(([float(g['lr']) for o in twin.opts.values() for g in o.param_groups], dict(extras)))
             twin.stepped = state.is_grad_accum_boundary(n is not None and state.batch_idx + 1 == n)
             if twin.stepped:
                 for o in twin.opts.values(): o.step()
@@ -415,5 +415,5 @@ def _play(twin, scheds, n, n_epochs, end_step, names):
             fire('after_step')
         state.epoch += 1
         fire('after_epoch')
-    lrs = {name: [float(o) for o in values] for name, values in zip(names, zip(*(lrs for lrs, _ in rows)))}
+    lrs = {name: list(values) for name, values in zip(names, zip(*(lrs for lrs, _ in rows)))}
     return {**lrs, **{k: [extra[k] for _, extra in rows] for k in extras}}
