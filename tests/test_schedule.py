@@ -1,0 +1,391 @@
+"Schedules set the rates that they say, at real optimizer steps, and the preview is what comes"
+import copy, io, itertools, math
+from types import SimpleNamespace
+
+import pytest, torch
+from torch import nn
+from torch.optim import SGD, AdamW, lr_scheduler as S
+
+from common import batches, digest, make_learner, make_model, problem, record, shuffled
+from test_lr_find import check_same, snapshot
+from trainer_nb.controls import scale_lr
+from trainer_nb.hooks import CancelStep, Hook, LambdaHook
+from trainer_nb.optimize import GradAccum
+from trainer_nb.schedule import LRScheduler, OneCycle, Schedule, WarmupCosine, combine, cosine, exponential, linear, planned_steps, polynomial, warmup
+
+
+# Curves
+
+POSITIONS = [i/40 for i in range(41)]
+
+@pytest.mark.parametrize('a, b', [(1., 3.), (.5, .01), (2., 2.), (1e-7, 10.)])
+def test_curves_are_their_closed_forms(a, b):
+    for t in POSITIONS:
+        assert linear(a, b)(t) == pytest.approx(a*(1 - t) + b*t, rel=1e-12)
+        assert cosine(a, b)(t) == pytest.approx(a + (1 + math.cos(math.pi*(1 - t)))*(b - a)/2, rel=1e-9, abs=1e-12)       # as fastai writes it
+        assert exponential(a, b)(t) == pytest.approx(math.exp(math.log(a)*(1 - t) + math.log(b)*t), rel=1e-12)
+        for power in .5, 1, 2, 3: assert polynomial(a, b, power)(t) == pytest.approx(a + (b - a)*math.exp(power*math.log(t)) if t else a, rel=1e-12)
+
+def test_pieces():
+    f = combine([.2, .3, .5], [linear(0, 1), cosine(1, 5), polynomial(5, 2, 2)])
+    for t in POSITIONS:
+        expected = t/.2 if t <= .2 else 1 + 4*(1 - math.cos(math.pi*(t - .2)/.3))/2 if t <= .5 else 5 - 3*((t - .5)/.5)**2
+        assert f(t) == pytest.approx(expected, rel=1e-9, abs=1e-12)
+    g = combine([0., 1., 0.], [linear(9, 9), linear(1, 2), linear(7, 7)])
+    assert [g(t) for t in (0., .5, 1.)] == [1., 1.5, 2.]
+    h = warmup(.25, linear(2., 1.), start=.5)
+    for t in POSITIONS: assert h(t) == pytest.approx(1 + t/.25 if t <= .25 else 2 - (t - .25)/.75, rel=1e-9)
+    assert warmup(0., linear(2., 1.))(0.) == 2.
+
+@pytest.mark.parametrize('make', [
+    lambda: exponential(0, 1), lambda: exponential(1, -1), lambda: combine([.5, .6], [linear(0, 1)]*2), lambda: combine([1.], [linear(0, 1)]*2), lambda: combine([-.5, 1.5], [linear(0, 1)]*2),
+    lambda: OneCycle(0.), lambda: OneCycle(-1.), lambda: OneCycle(pct_start=0.), lambda: OneCycle(pct_start=1.), lambda: OneCycle(div=0), lambda: OneCycle(n_steps=0),
+    lambda: WarmupCosine(warmup=1.), lambda: WarmupCosine(warmup=-.1), lambda: OneCycle({'d': 0.}), lambda: LRScheduler(lambda opt: None, 'batch')])
+def test_bad_arguments(make):
+    with pytest.raises(ValueError): make()
+
+@pytest.mark.parametrize('make, error, text', [(S.StepLR, TypeError, 'function that makes'), (3, TypeError, 'function that makes')])
+def test_what_makes_no_scheduler(make, error, text):
+    with pytest.raises(error, match=text): LRScheduler(make)
+
+
+# Learners and what is expected of them
+
+def learner(*hooks, kind=SGD, lrs=(.1, .01), model=None, **kwargs):
+    model = model or make_model()
+    opts = dict(momentum=.9) if kind is SGD else {}
+    groups = [{'params': model[0].parameters(), 'lr': lrs[0]}, {'params': model[3].parameters(), 'lr': lrs[1]}]
+    return make_learner(model, **{'optim': kind(groups, **opts), 'hooks': hooks, **kwargs})
+
+def dummy(kind=SGD, lrs=(.1, .01)):
+    groups = [{'params': [nn.Parameter(torch.zeros(1))], 'lr': lr} for lr in lrs]
+    return kind(groups, **(dict(momentum=.9) if kind is SGD else {}))
+
+def lrs_of(learn, since=0): return list(zip(*(learn.history.steps[k][since:] for k in learn._lr_names())))
+
+def by_hand(make, n_epochs, n_batches=5, step='step', n_accum=1, kind=SGD, values=(), lrs=(.1, .01), max_steps=math.inf):
+    "What a hand-written loop steps with: a tuple of rates for each batch"
+    opt, n_steps, res = dummy(kind, lrs), 0, []
+    n = min(n_epochs*math.ceil(n_batches/n_accum), max_steps) if step == 'step' else n_epochs
+    sched, values = make(opt, n), iter(values)
+    for epoch in range(n_epochs):
+        for i in range(n_batches):
+            if n_steps >= max_steps: return res
+            res.append(tuple(float(g['lr']) for g in opt.param_groups))
+            if (i + 1) % n_accum == 0 or i + 1 == n_batches:
+                opt.step()
+                n_steps += 1
+                if step == 'step': sched.step()
+        if step == 'epoch': sched.step()
+        if step == 'metric': sched.step(next(values))
+    return res
+
+SCHEDS = {
+    'StepLR': lambda opt, n: S.StepLR(opt, 2, .5),
+    'MultiStepLR': lambda opt, n: S.MultiStepLR(opt, [2, 5], .3),
+    'ConstantLR': lambda opt, n: S.ConstantLR(opt, .2, 3),
+    'LinearLR': lambda opt, n: S.LinearLR(opt, .1, 1., n),
+    'ExponentialLR': lambda opt, n: S.ExponentialLR(opt, .9),
+    'PolynomialLR': lambda opt, n: S.PolynomialLR(opt, n, 2.),
+    'CosineAnnealingLR': lambda opt, n: S.CosineAnnealingLR(opt, n),
+    'CosineAnnealingWarmRestarts': lambda opt, n: S.CosineAnnealingWarmRestarts(opt, 3),
+    'CyclicLR': lambda opt, n: S.CyclicLR(opt, [.01, .001], [.1, .01], 3),
+    'OneCycleLR': lambda opt, n: S.OneCycleLR(opt, [.1, .01], n + 1),
+    'LambdaLR': lambda opt, n: S.LambdaLR(opt, [lambda i: 1/(1 + i), lambda i: .5**i]),
+    'MultiplicativeLR': lambda opt, n: S.MultiplicativeLR(opt, lambda i: .8),
+    'ChainedScheduler': lambda opt, n: S.ChainedScheduler([S.ConstantLR(opt, .1, 2), S.ExponentialLR(opt, .9)]),
+    'SequentialLR': lambda opt, n: S.SequentialLR(opt, [S.LinearLR(opt, .1, 1., 3), S.CosineAnnealingLR(opt, max(n - 3, 1))], [3]),
+}
+
+HOOKS = {**{f'{k}, {step}': (lambda f=f, step=step: LRScheduler(f, step)) for k, f in SCHEDS.items() for step in ('step', 'epoch')},
+         'OneCycle': lambda: OneCycle(.3), 'WarmupCosine': lambda: WarmupCosine(.2, warmup=.3), 'Schedule': lambda: Schedule(exponential(1., .01), linear(.8, .9))}
+
+def clean(learn, before):
+    "Nothing of a schedule is left on the optimizers"
+    assert [{k: v for k, v in g.items() if k != 'params'} for o in learn.opts.values() for g in o.param_groups] == before
+    assert all('step' not in vars(o) and not hasattr(o.step, '_wrapped_by_lr_sched') for o in learn.opts.values())
+
+def groups_of(learn): return [{k: v for k, v in g.items() if k != 'params'} for o in learn.opts.values() for g in o.param_groups]
+
+
+# Torch's schedulers
+
+@pytest.mark.parametrize('n_accum', [1, 2])
+@pytest.mark.parametrize('step', ['step', 'epoch'])
+@pytest.mark.parametrize('name', SCHEDS)
+def test_torchs_schedulers_as_in_a_loop_by_hand(name, step, n_accum):
+    "Five batches, so that the last window is short; a second fit has the whole curve again"
+    learn = learner(LRScheduler(SCHEDS[name], step), *[GradAccum(2)]*(n_accum - 1))
+    before, expected = groups_of(learn), by_hand(SCHEDS[name], 3, step=step, n_accum=n_accum)
+    for i in range(2):
+        preview = learn.plot_schedule(3).steps
+        learn.fit(3)
+        assert lrs_of(learn, 15*i) == expected == list(zip(*(preview[k] for k in ('lr', 'lr_1'))))
+        clean(learn, before)
+
+def test_a_plateau():
+    values = []
+    learn = learner(LRScheduler(lambda opt: S.ReduceLROnPlateau(opt, factor=.5, patience=0, threshold=.5), 'metric'), valid_dl=batches(seed=2))
+    before = groups_of(learn)
+    learn.fit(8)
+    values = learn.history.epochs['valid_loss']
+    expected = by_hand(lambda opt, n: S.ReduceLROnPlateau(opt, factor=.5, patience=0, threshold=.5), 8, step='metric', values=values)
+    assert lrs_of(learn) == expected and len(set(expected)) > 3
+    clean(learn, before)
+    learn = learner(LRScheduler(lambda opt: S.ReduceLROnPlateau(opt, 'max', patience=0), 'metric', 'train_loss'))
+    learn.fit(4)
+    assert lrs_of(learn) == by_hand(lambda opt, n: S.ReduceLROnPlateau(opt, 'max', patience=0), 4, step='metric', values=learn.history.epochs['train_loss'])
+
+def test_a_plateau_that_cannot_be_seen():
+    make = lambda opt: S.ReduceLROnPlateau(opt)
+    with pytest.raises(ValueError, match='valid_dl'): learner(LRScheduler(make, 'metric')).fit(1)
+    with pytest.raises(KeyError, match='train_loss'): learner(LRScheduler(make, 'metric', 'train_acc')).fit(1)
+    with pytest.raises(ValueError, match="step='metric'"): learner(LRScheduler(make)).fit(1)
+    with pytest.raises(TypeError, match='NoneType'): learner(LRScheduler(lambda opt: None)).fit(1)
+
+@pytest.mark.parametrize('max_steps, n_accum', [(7, 1), (4, 2), (3, 3)])
+def test_bounded_by_steps(max_steps, n_accum):
+    class NoLength:
+        def __iter__(self): return iter(batches())
+    for dl in None, NoLength():
+        learn = learner(LRScheduler(SCHEDS['CosineAnnealingLR']), GradAccum(n_accum), train_dl=dl)
+        preview = learn.plot_schedule(max_steps=max_steps).steps
+        learn.fit(max_steps=max_steps)
+        assert lrs_of(learn) == by_hand(SCHEDS['CosineAnnealingLR'], 3, n_accum=n_accum, max_steps=max_steps)
+        if dl is None: assert lrs_of(learn) == list(zip(preview['lr'], preview['lr_1']))
+
+def test_a_loader_without_length():
+    class NoLength:
+        def __iter__(self): return iter(batches())
+    for hook in OneCycle(), LRScheduler(lambda opt, n: S.LinearLR(opt, .1, 1., n)):
+        with pytest.raises(ValueError, match='n_steps'): learner(hook, train_dl=NoLength()).fit(2)
+    with pytest.raises(ValueError, match='max_steps'): learner(OneCycle(), train_dl=NoLength()).plot_schedule(2)
+    learn, sized = learner(OneCycle(n_steps=10), train_dl=NoLength()), learner(OneCycle(), train_dl=batches())
+    for o in learn, sized: o.fit(2)
+    assert lrs_of(learn) == lrs_of(sized)
+
+def two(*hooks):
+    def step(batch, learn):
+        yield 'd', nn.functional.cross_entropy(learn.model.d(batch[0]), batch[1])
+        yield 'g', learn.model.g(batch[0]).square().mean()
+    model = nn.ModuleDict({'d': make_model(), 'g': nn.Linear(4, 4)})
+    return make_learner(model, train_step=step, optim={'d': SGD(model.d.parameters(), lr=.1, momentum=.9), 'g': AdamW(model.g.parameters(), lr=.02)}, hooks=hooks)
+
+def test_one_of_two_optimizers():
+    learn = two(LRScheduler(SCHEDS['ExponentialLR'], opt='d'), OneCycle(.5, opt='g'))
+    preview = learn.plot_schedule(2).steps
+    learn.fit(2)
+    d, g = learn.history.steps['lr_d'], learn.history.steps['lr_g']
+    assert [(o,) for o in d] == by_hand(SCHEDS['ExponentialLR'], 2, lrs=(.1,)) and max(g) <= .5 and g[0] == pytest.approx(.5/25)
+    assert preview['lr_d'] == d and preview['lr_g'] == g and preview['momentum_g'] == learn.history.steps['momentum_g'] and 'momentum_d' not in preview
+    learn = two(OneCycle({'d': .5, 'g': .1}))
+    learn.fit(2)
+    assert [learn.history.steps[k][0] for k in ('lr_d', 'lr_g')] == pytest.approx([.02, .004])
+    with pytest.raises(ValueError, match="'x'"): two(OneCycle(opt='x')).fit(1)
+    with pytest.raises(ValueError, match='both set'): two(OneCycle(), Schedule(linear(1, 0), opt='d')).fit(1)
+
+
+# One cycle, warm-up
+
+@pytest.mark.parametrize('kind', [SGD, AdamW])
+@pytest.mark.parametrize('n_epochs, top', [(4, 5), (5, 6), (3, 7)])
+def test_one_cycle_is_torchs_if_the_top_is_at_the_same_step(n_epochs, top, kind):
+    n = 5*n_epochs
+    learn = learner(OneCycle(.3, pct_start=top/(n - 1), div=10., div_final=1e3), kind=kind)
+    before = groups_of(learn)
+    moms, opt = [], dummy(kind)
+    learn.fit(n_epochs)
+    sched = S.OneCycleLR(opt, [.3, .03], n, pct_start=(top + 1)/n, div_factor=10., final_div_factor=100.)
+    lrs, moms = [], []
+    for _ in range(n):
+        lrs.append([g['lr'] for g in opt.param_groups])
+        moms.append(opt.param_groups[0]['momentum'] if kind is SGD else opt.param_groups[0]['betas'][0])
+        opt.step()
+        if len(lrs) < n: sched.step()
+    for ours, theirs in zip(lrs_of(learn), lrs): assert ours == pytest.approx(theirs, rel=1e-9)
+    assert learn.history.steps['momentum'] == pytest.approx(moms, rel=1e-9) == learn.history.steps['momentum_1']
+    clean(learn, before)
+
+def combined_cos(pct, a, b, c, t):
+    "fastai's: the piece, the position in it, and its sched_cos"
+    (start, end), t = ((a, b), t/pct) if t < pct else ((b, c), (t - pct)/(1 - pct))
+    return start + (1 + math.cos(math.pi*(1 - t)))*(end - start)/2
+
+def test_one_cycle_is_fastais():
+    learn = learner()
+    learn.fit_one_cycle(4, .3)
+    for i, ((lr, lr_1), mom) in enumerate(zip(lrs_of(learn), learn.history.steps['momentum'])):
+        t = i/19
+        assert lr == pytest.approx(combined_cos(.25, .3/25, .3, .3/1e5, t), rel=1e-9) == pytest.approx(10*lr_1, rel=1e-9)
+        assert mom == pytest.approx(combined_cos(.25, .95, .85, .95, t), rel=1e-9)
+    assert learn.opt.param_groups[0]['lr'] == .1 and learn.opt.param_groups[0]['momentum'] == .9 and not learn.hooks
+
+@pytest.mark.parametrize('n_warm', [0, 1, 4])
+def test_warmup_cosine_is_that_of_transformers(n_warm):
+    "get_cosine_schedule_with_warmup(opt, n_warm, n)"
+    n = 20
+    learn = learner(WarmupCosine(warmup=n_warm/n, start=0., n_steps=n + 1))
+    learn.fit(4)
+    for i, (lr, lr_1) in enumerate(lrs_of(learn)):
+        factor = i/n_warm if i < n_warm else max(0., .5*(1 + math.cos(math.pi*(i - n_warm)/(n - n_warm))))
+        assert lr == pytest.approx(.1*factor, rel=1e-9, abs=1e-12) and lr_1 == pytest.approx(.01*factor, rel=1e-9, abs=1e-12)
+
+def test_a_tensor_stays_the_same_object():
+    lrs = (torch.tensor(.1), torch.tensor(.01))
+    for hook in OneCycle(.2, moms=None), LRScheduler(SCHEDS['ExponentialLR']):
+        learn = learner(hook, kind=AdamW, lrs=lrs)
+        plain = learner(copy.copy(hook), kind=AdamW, lrs=(float(lrs[0]), float(lrs[1])))
+        objects = [id(g['lr']) for g in learn.opt.param_groups]
+        preview = learn.plot_schedule(2).steps
+        for o in learn, plain: o.fit(2)
+        for a, b in zip(lrs_of(learn), lrs_of(plain)): assert a == pytest.approx(b, rel=1e-5)
+        assert preview['lr'] == pytest.approx(learn.history.steps['lr'], rel=1e-6)
+        assert [id(g['lr']) for g in learn.opt.param_groups] == objects and [float(o) for o in lrs] == pytest.approx([.1, .01])
+
+
+# Steps that are none, and changes from outside
+
+def cancels(*which):
+    count = itertools.count()
+    def before_step(learn):
+        if learn.training and next(count) in which: raise CancelStep
+    return LambdaHook(before_step=before_step)
+
+@pytest.mark.parametrize('name', ['StepLR, step', 'OneCycle', 'SequentialLR, step', 'WarmupCosine'])
+def test_a_skipped_step_moves_nothing(name):
+    learn, plain = learner(HOOKS[name](), cancels(2, 3)), learner(HOOKS[name]())
+    for o in learn, plain: o.fit(2)
+    assert learn.state.optimizer_step == 8 and lrs_of(learn) == lrs_of(plain)[:8]
+    skips = itertools.count()
+    learn = learner(HOOKS[name](), LambdaHook(do_opt_step=lambda learn, nxt: False if next(skips) in (2, 3) else nxt()))
+    learn.fit(2)
+    expected = lrs_of(plain)
+    assert lrs_of(learn) == [*expected[:3], expected[2], *expected[2:8]]
+
+@pytest.mark.parametrize('kind', ['Schedule', 'OneCycle', 'WarmupCosine'])
+def test_a_factor_by_hand_stays(kind):
+    "The button of Controls: all later rates are half of what they would have been"
+    learn, plain = learner(HOOKS[kind]()), learner(HOOKS[kind]())
+    learn.add_hook(LambdaHook(after_step=lambda learn: learn.state.optimizer_step == 4 and scale_lr(.5, learn), ord=-60))
+    before = groups_of(learn)
+    for o in learn, plain: o.fit(2)
+    for i, (a, b) in enumerate(zip(lrs_of(learn), lrs_of(plain))): assert a == pytest.approx([o*(.5 if i >= 4 else 1) for o in b], rel=1e-9), i
+    clean(learn, before)
+
+@pytest.mark.parametrize('ord', [-60, 60])
+def test_a_factor_by_hand_stays_wherever_it_comes_from(ord):
+    learn, plain = learner(Schedule(linear(1, .1))), learner(Schedule(linear(1, .1)))
+    learn.add_hook(LambdaHook(after_step=lambda learn: learn.state.optimizer_step == 4 and scale_lr(.5, learn), ord=ord))
+    for o in learn, plain: o.fit(2)
+    for i, (a, b) in enumerate(zip(lrs_of(learn), lrs_of(plain))): assert a == pytest.approx([o*(.5 if i >= 4 else 1) for o in b], rel=1e-9), i
+
+
+# Stops
+
+class StopAt(Hook):
+    ord = 90
+    def __init__(self, n): self.n = n
+    def after_step(self, learn):
+        if learn.training and learn.history.n_steps >= self.n: learn.stop(); self.n = math.inf
+
+@pytest.mark.parametrize('name', [*HOOKS, 'plateau'])
+def test_stop_and_resume(name):
+    def start(*hooks):
+        torch.manual_seed(0)
+        hook = HOOKS[name]() if name != 'plateau' else LRScheduler(lambda opt: S.ReduceLROnPlateau(opt, patience=0, threshold=.5), 'metric')
+        return learner(hook, *hooks, valid_dl=batches(seed=2) if name == 'plateau' else None)
+    whole = start()
+    whole.fit(3)
+    expected, before = digest(whole), groups_of(whole)
+    for at in 1, 4, 5, 7, 10, 14:
+        count = itertools.count(1)
+        learn = start(LambdaHook(after_step=lambda learn: learn.training and next(count) == at and learn.stop()))
+        learn.fit(3)
+        assert learn.cancelled == 'stop' and len(learn.history.steps['lr']) == at
+        learn.resume()
+        assert digest(learn) == expected, at
+        clean(learn, before)
+
+@pytest.mark.parametrize('name', HOOKS)
+def test_a_stopped_fit_is_given_up(name):
+    fresh, count = learner(HOOKS[name]()), itertools.count(1)
+    before = groups_of(fresh)
+    learn = learner(HOOKS[name](), LambdaHook(after_step=lambda learn: next(count) == 7 and learn.stop()))
+    learn.fit(3)
+    for o in learn, fresh: o.fit(2)
+    assert lrs_of(learn, 7) == lrs_of(fresh)
+    clean(learn, before)
+
+@pytest.mark.parametrize('name', ['OneCycle', 'ExponentialLR, step', 'Schedule'])
+def test_a_new_rate_for_the_fit_after_a_stopped_one(name):
+    hook = Schedule(linear(1, 0)) if name == 'Schedule' else OneCycle() if name == 'OneCycle' else HOOKS[name]()
+    count = itertools.count(1)
+    learn, fresh = learner(hook, LambdaHook(after_step=lambda learn: next(count) == 7 and learn.stop())), learner(copy.deepcopy(hook), lrs=(.5, .05))
+    learn.fit(3)
+    learn.fit(2, lr=.5)
+    fresh.fit(2)
+    for a, b in zip(lrs_of(learn, 7), lrs_of(fresh), strict=True): assert a == pytest.approx(b, rel=1e-9)
+
+@pytest.mark.parametrize('name', [o for o in HOOKS])
+def test_an_error_puts_everything_back(name):
+    calls = itertools.count(1)
+    def boom(learn):
+        if next(calls) == 7: raise RuntimeError('boom')
+    learn = learner(HOOKS[name](), LambdaHook(before_step=boom))
+    before = groups_of(learn)
+    with pytest.raises(RuntimeError, match='boom'): learn.fit(3)
+    clean(learn, before)
+
+@pytest.mark.parametrize('name', HOOKS)
+def test_a_checkpoint_in_the_middle(name):
+    "What a checkpoint would do: states of hook, optimizer and counters through a file, everything built anew, and loaded in before_fit"
+    by_epoch, saved = name.endswith('epoch'), {}
+    bounds = dict(n_epochs=3) if by_epoch else dict(max_steps=15)
+    def save(learn):
+        if learn.state.optimizer_step != 10 or saved: return
+        buffer = io.BytesIO()
+        hook = learn.get_hook('LRScheduler', None) or learn.hooks[0]
+        torch.save({'hook': hook.state_dict(), 'opt': learn.opt.state_dict()}, buffer)
+        saved.update(file=buffer, state=copy.copy(learn.state))
+    learn = learner(HOOKS[name](), LambdaHook(after_epoch=save, ord=90))
+    before = groups_of(learn)
+    learn.fit(**bounds)
+    saved['file'].seek(0)
+    data = torch.load(saved['file'], weights_only=True)
+    hook = HOOKS[name]()
+    def load(learn):
+        learn.opt.load_state_dict(data['opt'])
+        hook.load_state_dict(data['hook'])
+        learn.state.epoch, learn.state.optimizer_step = 2, 10
+    again = learner(hook, LambdaHook(before_fit=load, ord=100))
+    again.fit(**bounds, resume=True)
+    assert lrs_of(again) == lrs_of(learn, 10) and len(lrs_of(again)) == 5
+    clean(again, before)
+
+
+# The preview
+
+@pytest.mark.parametrize('name', HOOKS)
+def test_a_preview_comes_true_and_changes_nothing(name):
+    for kwargs in dict(n_epochs=3), dict(max_steps=4):
+        for n_accum in 1, 2:
+            learn = learner(HOOKS[name](), GradAccum(n_accum))
+            before = snapshot(learn)
+            preview = learn.plot_schedule(**kwargs)
+            check_same(before, snapshot(learn))
+            learn.fit(**kwargs)
+            recorded = learn.history.steps
+            assert preview.steps == {k: recorded[k] for k in preview.steps} and preview.steps.keys() >= {'lr', 'lr_1'}
+            assert preview.steps.keys() >= {k for k in recorded if k.startswith('momentum')}
+
+def test_a_preview_in_mid_run_and_of_nothing():
+    learn = learner(HOOKS['SequentialLR, step'](), StopAt(7))
+    learn.fit(3)
+    before = snapshot(learn)
+    preview = learn.plot_schedule(2)
+    check_same(before, snapshot(learn))
+    assert list(zip(preview.steps['lr'], preview.steps['lr_1'])) == by_hand(SCHEDS['SequentialLR'], 2)
+    for kwargs in {}, dict(n_epochs=1, max_steps=2), dict(n_epochs=0), dict(max_steps=-1):
+        with pytest.raises(ValueError): learn.plot_schedule(**kwargs)
+    preview = learner().plot_schedule(2, hooks=[OneCycle(.1)])
+    assert max(preview.steps['lr']) <= .1 and len(preview.steps['lr']) == 10
