@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['TensorLoader', 'as_loader', 'length', 'loader_generators', 'streams', 'set_streams', 'no_interrupt', 'is_warm',
-           'end_workers', 'warm_up', 'open_pass', 'Cursor']
+           'end_workers', 'warm_up', 'open_pass', 'skips', 'open_at', 'has_state', 'Cursor']
 
 # %% ../nbs/01_data.ipynb #7000eb6e
 import signal
@@ -12,6 +12,7 @@ from contextlib import contextmanager
 
 import torch
 from torch import Tensor
+from torch.utils.data import DataLoader, IterableDataset
 
 from .core import rng_state, set_rng_state
 
@@ -36,13 +37,16 @@ class TensorLoader:
         n = len(self.tensors[0])
         return n//self.bs if self.drop_last else -(-n//self.bs)
 
-    def __iter__(self):  # yields tuples of tensors, each (bs, ...)
+    def iter_from(self,
+        start,  # batches to leave out
+    ):          # iterator of tuples of tensors, each (bs, ...)
+        "A pass from a batch on: the others are not cut out"
         n, end = len(self.tensors[0]), len(self)*self.bs
-        if self.shuffle:
-            order = torch.randperm(n, generator=self.generator)[:end].to(self.tensors[0].device)
-            for idx in order.split(self.bs): yield tuple([o[idx] for o in self.tensors])
-        else:
-            for i in range(0, min(n, end), self.bs): yield tuple([o[i:i+self.bs] for o in self.tensors])
+        if not self.shuffle: return (tuple([o[i:i+self.bs] for o in self.tensors]) for i in range(start*self.bs, min(n, end), self.bs))
+        order = torch.randperm(n, generator=self.generator)[:end].to(self.tensors[0].device)
+        return (tuple([o[idx] for o in self.tensors]) for idx in order.split(self.bs)[start:])
+
+    def __iter__(self): return self.iter_from(0)
 
 # %% ../nbs/01_data.ipynb #47f03153
 def as_loader(
@@ -139,6 +143,34 @@ def open_pass(
     with no_interrupt(): return iter(dl)
 
 # %% ../nbs/01_data.ipynb #3bb6bb0d
+def skips(
+    dl,  # any loader
+):       # bool
+    "Can a pass begin in the middle, without reading the batches before?"
+    if callable(getattr(dl, 'iter_from', None)) or isinstance(dl, (list, tuple)): return True
+    return type(dl).__iter__ is DataLoader.__iter__ and not dl.num_workers and not isinstance(dl.dataset, IterableDataset)
+
+# %% ../nbs/01_data.ipynb #05b9d838
+def open_at(
+    dl,  # any loader
+    n,   # batches to leave out
+):       # its iterator, at batch `n`
+    "A pass from batch `n` on, in the same order"
+    if not n: return open_pass(dl)
+    if callable(getattr(dl, 'iter_from', None)):
+        with no_interrupt(): return dl.iter_from(n)
+    iterator = open_pass(dl)
+    ahead = getattr(iterator, '_sampler_iter', None) if skips(dl) else None         # torch's own name, and not public
+    for _ in range(n): next(iterator if ahead is None else ahead)
+    return iterator
+
+# %% ../nbs/01_data.ipynb #b9150c98
+def has_state(
+    dl,  # any loader
+):       # bool
+    "Does the loader keep its own position, as torchdata's `StatefulDataLoader` does?"
+    return all(callable(getattr(dl, o, None)) for o in ('state_dict', 'load_state_dict'))
+
 class Cursor:
     "One pass over a loader, which can be closed in the middle and taken up again"
     def __init__(self,
@@ -146,8 +178,8 @@ class Cursor:
     ):
         self.dl, self.n = dl, 0                         # n: batches done with, counted by the user of the cursor
         self.iterator = self.start = None               # start: the random streams when the pass was opened
-        self.was_warm, self.ahead = False, []           # ahead: the next batch, if somebody asked whether there is one
-        self.is_sized = length(dl) is not None
+        self.was_warm, self.loader = False, None        # loader: the loader's own state, from another process
+        self.ahead, self.is_sized = [], length(dl) is not None      # ahead: the next batch, if somebody asked whether there is one
 
     def __iter__(self):  # the loader's own iterator, at batch `n`
         if self.iterator is None: self.iterator = self._open() if self.start is None else self._open_again()
@@ -173,10 +205,21 @@ class Cursor:
         if not self.was_warm: end_workers(self.dl)
         elif not is_warm(self.dl): warm_up(self.dl)
         set_streams(self.start, self.dl)
-        iterator = open_pass(self.dl)
-        for _ in range(self.n): next(iterator)
+        if self.loader is not None:
+            self.dl.load_state_dict(self.loader)
+            iterator = open_pass(self.dl)
+        else: iterator = open_at(self.dl, self.n)
         set_streams(now, self.dl)
         return iterator
+
+    def state_dict(self):  # dict of plain things
+        "What another process needs to go on with this pass"
+        own = has_state(self.dl) and self.iterator is not None and self.n
+        return {'n': self.n, 'start': self.start, 'was_warm': self.was_warm, 'loader': self.dl.state_dict() if own else self.loader}
+
+    def load_state_dict(self, state):
+        "Go on where another cursor, over the same data, was"
+        self.n, self.start, self.was_warm, self.loader = (state[o] for o in ('n', 'start', 'was_warm', 'loader'))
 
     def close(self):
         "End the worker processes of an unfinished pass"

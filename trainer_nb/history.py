@@ -8,7 +8,7 @@ __all__ = ['Series', 'History', 'Plot']
 # %% ../nbs/03_history.ipynb #6f75e4a2
 import math, warnings
 from html import escape
-from itertools import accumulate
+from itertools import accumulate, groupby
 from threading import get_ident
 
 import torch
@@ -48,6 +48,19 @@ class Series:
     def last(self):  # float
         "The newest value"
         return float((self.chunks[-1][1] if self.chunks else self.host)[-1])
+
+    def state_dict(self):  # dict of plain things; tensors are where they are
+        "All values, without reading one"
+        kind = lambda chunk: (chunk[1].dtype, chunk[1].device) if isinstance(chunk[1], Tensor) else list
+        join = lambda parts: parts[0] if len(parts) == 1 else torch.cat(parts) if isinstance(parts[0], Tensor) else [v for o in parts for v in o]
+        groups = [list(zip(*g)) for _, g in groupby(self.chunks, kind)]
+        self.chunks = [(starts[0], join(parts)) for starts, parts in groups]       # few and long ones, for the file
+        return {'n': self.n, 'host': self.host[:], 'chunks': self.chunks[:]}
+
+    def load_state_dict(self, state):
+        "Take back what `state_dict` returned"
+        host = state['host']
+        self.n, self.host, self.chunks = state['n'], host.tolist() if isinstance(host, Tensor) else list(host), list(state['chunks'])
 
 # %% ../nbs/03_history.ipynb #475afeeb
 class History:
@@ -97,6 +110,21 @@ class History:
         is_mine = self.thread in (None, get_ident())
         if is_mine and self.open_tally is not None: self.open_tally.pack()
         return {name: s.fetch(n, start(name), keep=is_mine) for name, s in list(self.series.items())}
+
+    def state_dict(self):  # dict of plain things; tensors are where they are
+        "The whole record but for what an open tally still holds"
+        copies = {k: [dict(o) for o in getattr(self, k)] for k in ('epoch_rows', 'valid_rows')}
+        return {'n_packed': self.n_packed, 'series': {k: s.state_dict() for k, s in self.series.items()}, **copies,
+                'ends': self.ends[:], 'warned': sorted(self.warned)}
+
+    def load_state_dict(self, state):
+        "Take back what `state_dict` returned, in place of everything here"
+        self.n_packed, self.ends, self.warned, self.open_tally = state['n_packed'], list(state['ends']), set(state['warned']), None
+        self.epoch_rows[:], self.valid_rows[:] = state['epoch_rows'], state['valid_rows']
+        self.series.clear()
+        for name, s in state['series'].items():
+            self.series[name] = Series()
+            self.series[name].load_state_dict(s)
 
     @property
     def steps(self):  # dict: `train_loss`, `lr` → list of float, one for each training batch

@@ -33,6 +33,7 @@ class _Stop(CancelFit):
 class Learner(Hooked):
     "A model, its data, its optimizer, and the loop that trains it"
     Display = None  # the hook that `display=True` adds; the display module sets it
+    Restore = None  # what `fit(resume=...)` calls, `f(learn, resume)` → whether there was anything; the checkpoint module sets it
 
     def __init__(self,
         model,            # `nn.Module`; moved to `device`
@@ -380,7 +381,7 @@ def _set_phase(self:Learner, training):
 def _open_valid(self:Learner):
     "The validation pass of a fit, or one that was stopped"
     run = self._run
-    if run.valid is None: run.valid, run.valid_tally = Cursor(self.valid_dl), self._tally(self.valid_dl)
+    if run.valid is None: run.valid, run.valid_tally, run.modes = Cursor(self.valid_dl), self._tally(self.valid_dl), get_modes(self.model)
     return run.valid, run.valid_tally
 
 @patch
@@ -416,7 +417,7 @@ def _valid_pass(self:Learner, cursor, tally):
             cursor.n += 1
             self._calls.fire('after_step', self)
             self._clear_batch()
-            if self.requests and self._fitting: self._answer()
+            if self.requests and self._fitting and cursor is self._run.valid: self._answer()
         if not cursor.n: raise ValueError('valid_dl yielded no batch: is it empty, or a generator that was used up?')
 
 # %% ../nbs/04_learner.ipynb #033ae23f
@@ -486,6 +487,7 @@ def _session(self:Learner, run):
     self._check()
     model, modes, self.cancelled, resumable = self.model, get_modes(self.model), None, False
     self.requests.clear()
+    run.model = model
     self._run, self._fitting, self._calls, self.history.thread = run, True, Calls(self.hooks, self.is_main), threading.get_ident()
     try:
         with self._interruptible(), self.added_hooks(*run.hooks):
@@ -534,7 +536,7 @@ def fit(self:Learner,
     *,
     max_steps=None,        # int ≥ 1: optimizer steps to make, more than before
     valid_every=None,      # int ≥ 1: validate every so many optimizer steps, besides each epoch's end
-    lr=None,               # number > 0: learning rate from here on; dict by optimizer's name, where there are several
+    lr=None,               # number > 0: learning rate from here on; dict by optimizer's name, where there are several. Where a checkpoint is resumed, its own
     hooks=(),              # hooks for this fit alone
     resume=False,          # True or a path: finish what a checkpoint began, `n_epochs` in all
     on_interrupt='raise',  # 'raise' `TrainingInterrupted` after an interrupt, or 'return'
@@ -553,12 +555,16 @@ def fit(self:Learner,
         if name not in self.opts or not o > 0: raise ValueError(f'lr is {lr}: expected a number above 0, or a dict of them by optimizer ({list(self.opts)})')
     run = Run(**counts, hooks=tuple(hooks), resume=resume, on_interrupt=on_interrupt)
     with self._session(run):
-        if self.seed is not None and not self.history.n_steps: set_seed(self.seed)
         for opt in self.opts.values(): opt.zero_grad()
-        self._calls.fire('before_fit', self)
-        for name, o in rates.items(): set_lr(self.opts[name], o)        # after what hooks put back
-        if resume and not self.history.n_steps: print('fit(resume=True): nothing to resume, training starts from the beginning')
-        run.begin(self.state, self.history)
+        if resume and self.Restore is not None and self.Restore(resume):
+            run.begin(self.state)
+            self._take_up()
+        else:
+            if self.seed is not None and not self.history.n_steps: set_seed(self.seed)
+            self._calls.fire('before_fit', self)
+            for name, o in rates.items(): set_lr(self.opts[name], o)        # after what hooks put back
+            if resume and not self.history.n_steps: print('fit(resume=True): nothing to resume, training starts from the beginning')
+            run.begin(self.state, self.history)
         while self._goes_on(): self._epoch()
     return self.history
 
@@ -569,12 +575,19 @@ def resume(self:Learner):  # `History`; raises RuntimeError if there is nothing 
     run = self._run
     if run is None: raise RuntimeError('nothing to resume: no fit was stopped or interrupted between two batches')
     with self._session(run):
-        self._calls.fire('before_fit', self)
-        set_modes(run.modes)
-        for dl in run.warm: warm_up(dl)
-        set_streams(run.streams, self.train_dl, self.valid_dl)
+        self._take_up()
         while self._goes_on(): self._epoch()
     return self.history
+
+@patch
+def _take_up(self:Learner):
+    "Put back what a run found when it was stopped"
+    run = self._run
+    self._calls.fire('before_fit', self)
+    set_modes(run.modes)
+    for dl in run.warm: warm_up(dl)
+    set_streams(run.streams, self.train_dl, self.valid_dl)
+    run.streams = None
 
 # %% ../nbs/04_learner.ipynb #3214716f
 @patch

@@ -130,16 +130,17 @@ class Run:
     is_trained: bool = False         # the training pass of this epoch is done
     time_s: float = 0.               # spent in this epoch before a stop
     opened: float = 0.               # clock when the epoch was opened or taken up
-    streams: tuple|None = None       # random streams at a stop
+    streams: tuple|None = None       # random streams at a stop; None while it runs
     warm: list = field(default_factory=list)          # loaders that kept worker processes then
-    modes: tuple = ()                # modules and their training flags at a stop
+    modes: tuple = ()                # modules and their training flags at a stop, and before a validation pass
+    model: nn.Module|None = None     # the user's own object, while hooks may have put another one in its place
 
     def begin(self, state, history=None):
         "Fix the bounds, as soon as `state` and `history` are what the run begins with"
         if history is not None and not self.resume: self.first_row, self.first_batch = len(history), history.n_steps
         if self.n_epochs is not None: self.end_epoch = self.n_epochs + (0 if self.resume else state.epoch)
         if self.max_steps is not None: self.end_step = self.max_steps + (0 if self.resume else state.optimizer_step)
-        if self.valid_every is not None: self.next_valid = state.optimizer_step + self.valid_every
+        if self.valid_every is not None and self.next_valid is None: self.next_valid = state.optimizer_step + self.valid_every
         self.set_due()
 
     def set_due(self):
