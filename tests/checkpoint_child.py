@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 from common import digest, problem
-from trainer_nb.all import Checkpoint, Hook, TrainingInterrupted, accuracy
+from trainer_nb.all import Checkpoint, Hook, SeededLoader, TrainingInterrupted, accuracy
 from trainer_nb.learner import Learner
 
 
@@ -63,16 +63,18 @@ def start(c, *hooks):
         x, _, y = batch
         with torch.autocast('cpu', torch.bfloat16) if c.get('amp') else nullcontext(): pred = learn.model(x)
         return {'loss': F.cross_entropy(pred.float(), y), 'pred': pred, 'targ': y}
-    own = dict(num_workers=c.get('workers', 0), persistent_workers=bool(c.get('persistent')))
-    dls = [DataLoader(Noisy(24, seed, c.get('aug')), batch_size=bs, shuffle=True, **own) for seed, bs in ((1, 5), (2, 7))]
+    own = dict(num_workers=c.get('workers', 0))
+    if c.get('persistent'): own['persistent_workers'] = True
+    dls = [(SeededLoader if c.get('seeded') else DataLoader)(Noisy(24, seed, c.get('aug')), batch_size=bs, shuffle=True, **own) for seed, bs in ((1, 5), (2, 7))]
     model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Dropout(.5), nn.Linear(8, 3))
     return Learner(model, *dls, train_step=step, lr=.01, metrics=[accuracy, Spread()], hooks=[*[Accum()]*bool(c.get('accum')), *hooks], display=False)
 
 def run(c):
-    hooks = [Checkpoint(c['folder'], every=c['every'], keep=2), Log(c['log'])]
+    hooks = [Checkpoint(c['folder'], every=c['every'], keep=2, skip=bool(c.get('skip'))), Log(c['log'])]
     if stop := c.get('stop'): hooks.append(StopAt(**stop))
     learn = start(c, *hooks)
     warnings.simplefilter('error')
+    warnings.filterwarnings('ignore', '.*has persistent workers')       # these samples draw nothing
     if after := c.get('kill_after'): threading.Timer(after, os.kill, (os.getpid(), signal.SIGKILL)).start()
     try: learn.fit(2, valid_every=c.get('valid_every'), resume=True)
     except TrainingInterrupted: return 'interrupted'

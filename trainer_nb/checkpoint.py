@@ -49,11 +49,12 @@ class Checkpoint(MainProcessHook):
         monitor='valid_loss',   # column of the epoch table; None: there is no best one
         mode='min',             # 'min' or 'max': which values of it are good
         strict=False,           # True: an error while saving ends the training; otherwise it is a warning
+        skip=False,             # True: samples draw no random numbers, so that a stock loader's workers need not read them again
     ):                          # raises NotADirectoryError if `folder` is a file
         self.steps, self.seconds = parse_every(every)
         if mode not in ('min', 'max'): raise ValueError(f"mode is {mode!r}: expected 'min' or 'max'")
         if not isinstance(keep, int) or keep < 1: raise ValueError(f'keep is {keep!r}: expected a whole number of 1 or more')
-        self.folder, self.every, self.keep, self.monitor, self.mode, self.strict = Folder(folder), every, keep, monitor, mode, strict
+        self.folder, self.every, self.keep, self.monitor, self.mode, self.strict, self.skip = Folder(folder), every, keep, monitor, mode, strict, skip
         self.run = self.thread = self.error = self.saved_at = None      # run: who wrote a file
         self.due, self.warned, self.stall_s, self.n_saves = math.inf, set(), 0., 0
 
@@ -204,7 +205,7 @@ def _resume(learn, source):
         if not hook.folder.manifests(): return False
         source = hook.folder.path
     state, name = find(source)
-    for note in restore(learn, state, learn._run): warnings.warn(f'resume: {note}', stacklevel=4)
+    for note in restore(learn, state, learn._run, skip=hook is not None and hook.skip): warnings.warn(f'resume: {note}', stacklevel=4)
     if hook is not None and source is hook.folder.path: hook.saved_at = hook.where(learn)
     print(f'goes on from {name}, saved {state["position"]}')
     return True

@@ -4,11 +4,12 @@
 
 # %% auto #0
 __all__ = ['TensorLoader', 'as_loader', 'length', 'loader_generators', 'streams', 'set_streams', 'no_interrupt', 'is_warm',
-           'end_workers', 'warm_up', 'open_pass', 'skips', 'open_at', 'has_state', 'Cursor']
+           'end_workers', 'open_pass', 'is_stock', 'warm_up', 'skips', 'open_at', 'has_state', 'Cursor']
 
 # %% ../nbs/01_data.ipynb #7000eb6e
-import signal
-from contextlib import contextmanager
+import signal, warnings
+from contextlib import contextmanager, nullcontext
+from time import perf_counter
 
 import torch
 from torch import Tensor
@@ -114,7 +115,7 @@ def is_warm(
     dl,  # any loader
 ):       # bool
     "Does the loader keep worker processes for its next pass?"
-    return getattr(dl, '_iterator', None) is not None
+    return hasattr(getattr(dl, '_iterator', None), '_shutdown_workers')
 
 # %% ../nbs/01_data.ipynb #9dac39c1
 def end_workers(
@@ -125,15 +126,6 @@ def end_workers(
         dl._iterator._shutdown_workers()
         dl._iterator = None
 
-# %% ../nbs/01_data.ipynb #72e714bd
-def warm_up(
-    dl,  # `DataLoader` with persistent workers
-):
-    "Give a loader its workers back, without a trace in the random streams"
-    before = streams(dl)
-    open_pass(dl)
-    set_streams(before, dl)
-
 # %% ../nbs/01_data.ipynb #aa1b9119
 def open_pass(
     dl,  # any loader
@@ -143,25 +135,97 @@ def open_pass(
     with no_interrupt(): return iter(dl)
 
 # %% ../nbs/01_data.ipynb #3bb6bb0d
+class _Ahead:
+    "A sampler that leaves out its first `n` indices, once"
+    def __init__(self, sampler, n): self.sampler, self.n = sampler, n
+    def __len__(self): return len(self.sampler)
+
+    def __iter__(self):
+        self.iterator = iter(self.sampler)
+        return self
+
+    def __next__(self):
+        if self.n: self.go()
+        return next(self.iterator)
+
+    def go(self):
+        "Leave out what is to be left out"
+        n, self.n, before = self.n, 0, None
+        for i in range(n):
+            next(self.iterator)
+            if i == 0: before = rng_state()
+        if before is not None and not _same(before, rng_state()): warnings.warn(
+            f'{type(self.sampler).__name__} draws from the global random streams again and again, as the training does: its order cannot be had '
+            'twice, and the samples will be others. Give the sampler a generator of its own', stacklevel=2)
+
+def _same(a, b):
+    if isinstance(a, dict): return a.keys() == b.keys() and all(_same(a[k], b[k]) for k in a)
+    if isinstance(a, list): return len(a) == len(b) and all(map(_same, a, b))
+    return bool((a == b).all()) if hasattr(a, 'all') else a == b
+
+# %% ../nbs/01_data.ipynb #05b9d838
+def is_stock(
+    dl,  # any loader
+):       # bool
+    "Is it torch's `DataLoader` over a dataset with indices, or iterates as that does?"
+    return isinstance(dl, DataLoader) and type(dl).__iter__ is DataLoader.__iter__ and not isinstance(dl.dataset, IterableDataset)
+
+@contextmanager
+def _other_sampler(dl, sampler):
+    "A stock loader that takes its indices from `sampler` in the pass that is opened here"
+    name, held = 'sampler' if dl.batch_sampler is None else 'batch_sampler', vars(dl)       # a loader lets nobody set these
+    own = held[name]
+    def give(o):
+        held[name] = o
+        if is_warm(dl): dl._iterator._index_sampler = o         # where persistent workers' indices come from
+    give(sampler)
+    try: yield
+    finally: give(own)
+
+def _open_ahead(dl, n):
+    "`iter(dl)` of a stock loader, at batch `n`"
+    ahead = _Ahead(dl.sampler if dl.batch_sampler is None else dl.batch_sampler, n)
+    with _other_sampler(dl, ahead):
+        iterator = open_pass(dl)
+        if ahead.n: ahead.go()      # without workers nobody has asked it yet
+    return iterator
+
+# %% ../nbs/01_data.ipynb #df94a6a5
+def warm_up(
+    dl,  # `DataLoader` with persistent workers
+):
+    "Give a loader its workers back, without a trace in the random streams, and without reading a sample"
+    before = streams(dl)
+    with _other_sampler(dl, ()) if is_stock(dl) else nullcontext(): open_pass(dl)
+    set_streams(before, dl)
+
+# %% ../nbs/01_data.ipynb #d5652957
 def skips(
     dl,  # any loader
 ):       # bool
-    "Can a pass begin in the middle, without reading the batches before?"
+    "Can a pass begin in the middle, exactly, without reading the batches before?"
     if callable(getattr(dl, 'iter_from', None)) or isinstance(dl, (list, tuple)): return True
-    return type(dl).__iter__ is DataLoader.__iter__ and not dl.num_workers and not isinstance(dl.dataset, IterableDataset)
+    return is_stock(dl) and (not dl.num_workers or getattr(dl, 'is_seeded', False))
 
-# %% ../nbs/01_data.ipynb #05b9d838
+# %% ../nbs/01_data.ipynb #43908d7a
 def open_at(
-    dl,  # any loader
-    n,   # batches to leave out
-):       # its iterator, at batch `n`
+    dl,          # any loader
+    n,           # batches to leave out
+    skip=False,  # True: its samples draw no random numbers, so that workers need not read them
+):               # its iterator, at batch `n`; raises ValueError if there are fewer
     "A pass from batch `n` on, in the same order"
     if not n: return open_pass(dl)
     if callable(getattr(dl, 'iter_from', None)):
         with no_interrupt(): return dl.iter_from(n)
-    iterator = open_pass(dl)
-    ahead = getattr(iterator, '_sampler_iter', None) if skips(dl) else None         # torch's own name, and not public
-    for _ in range(n): next(iterator if ahead is None else ahead)
+    try:
+        if is_stock(dl) and (skip or skips(dl)): return _open_ahead(dl, n)
+        iterator, shown = open_pass(dl), perf_counter()
+        for i in range(n):
+            next(iterator)
+            if perf_counter() - shown > 5:
+                shown = perf_counter()
+                print(f'reading again what this pass had: {i + 1:,} of {n:,} batches', flush=True)
+    except StopIteration: raise ValueError(f'the pass is to go on after {n} batches, and the {type(dl).__name__} has no more than that now') from None
     return iterator
 
 # %% ../nbs/01_data.ipynb #b9150c98
@@ -180,6 +244,7 @@ class Cursor:
         self.iterator = self.start = None               # start: the random streams when the pass was opened
         self.was_warm, self.loader = False, None        # loader: the loader's own state, from another process
         self.ahead, self.is_sized = [], length(dl) is not None      # ahead: the next batch, if somebody asked whether there is one
+        self.skip = False                               # samples draw no random numbers: workers need not read them again
 
     def __iter__(self):  # the loader's own iterator, at batch `n`
         if self.iterator is None: self.iterator = self._open() if self.start is None else self._open_again()
@@ -208,7 +273,7 @@ class Cursor:
         if self.loader is not None:
             self.dl.load_state_dict(self.loader)
             iterator = open_pass(self.dl)
-        else: iterator = open_at(self.dl, self.n)
+        else: iterator = open_at(self.dl, self.n, self.skip)
         set_streams(now, self.dl)
         return iterator
 

@@ -168,7 +168,7 @@ def _parted(values): return list(values.unbind() if isinstance(values, Tensor) e
 
 def _parts(o):
     "dict: name → the torchmetrics objects in `o`"
-    return {name: m for name, m in o.named_modules() if hasattr(m, 'metric_state')} if isinstance(o, torch.nn.Module) else {}
+    return {name: m for name, m in o.named_modules() if hasattr(m, 'metric_state') and hasattr(m, 'update_count')} if isinstance(o, torch.nn.Module) else {}
 
 def object_state(
     o,  # metric object

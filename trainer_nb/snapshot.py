@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['MUST_AGREE', 'PLAN', 'OPEN', 'host_copy', 'arrived', 'owners', 'check_module', 'check_optimizers', 'describe',
-           'check_loader', 'capture', 'hook_keys', 'restore']
+           'check_loader', 'check_workers', 'capture', 'hook_keys', 'restore']
 
 # %% ../nbs/07b_snapshot.ipynb #f8dbf631
 import sys
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from .core import to_device
-from .data import Cursor, is_warm, loader_generators, set_streams, streams
+from .data import Cursor, is_stock, is_warm, loader_generators, skips, streams
 from .run import Run, get_modes, length
 
 # %% ../nbs/07b_snapshot.ipynb #a5031d5f
@@ -86,11 +86,13 @@ def describe(
 ):       # dict of plain things
     "What a position in a loader depends on"
     if dl is None: return {}
-    data = getattr(dl, 'dataset', None)
+    data, batches = getattr(dl, 'dataset', None), getattr(dl, 'batch_sampler', None)
+    if hasattr(batches, 'batches'): batches = batches.batches       # of a SeededLoader
     first = next(iter(getattr(dl, 'tensors', ())), None)
     return {'type': type(dl).__name__, 'batches': length(dl), 'samples': length(data) if data is not None else None if first is None else len(first),
-            'bs': getattr(dl, 'batch_size', getattr(dl, 'bs', None)), 'drop_last': getattr(dl, 'drop_last', None),
-            'sampler': 'shuffled'*dl.shuffle if hasattr(dl, 'shuffle') else type(getattr(dl, 'sampler', None)).__name__,
+            'bs': getattr(batches, 'batch_size', None) or getattr(dl, 'batch_size', getattr(dl, 'bs', None)),
+            'drop_last': getattr(batches, 'drop_last', getattr(dl, 'drop_last', None)),
+            'sampler': 'shuffled'*dl.shuffle if hasattr(dl, 'shuffle') else type(getattr(batches, 'sampler', getattr(dl, 'sampler', None))).__name__,
             'generators': len(loader_generators(dl)), 'workers': getattr(dl, 'num_workers', 0)}
 
 def check_loader(
@@ -98,7 +100,7 @@ def check_loader(
     dl,      # the loader
     before,  # what `describe` said of the one before
     cursor,  # state of the open pass, or None
-):           # str: what is not exact, or ''; raises ValueError
+):           # str: what may not be exact, or ''; raises ValueError
     "Refuse a position in other data"
     now = describe(dl)
     if cursor is None or not cursor['n']: return ''
@@ -106,9 +108,21 @@ def check_loader(
     if changed: raise ValueError(
         f'the checkpoint is in the middle of a pass over {name}, after {cursor["n"]} of {before.get("batches")} batches, and the loader has changed '
         f'({"; ".join(changed)}): go on with the same data and batch size, or from a checkpoint at the end of an epoch')
+    if skips(dl) and (not is_stock(dl) or getattr(dl, 'is_seeded', False)) or cursor['loader'] is not None: return ''
+    if not is_stock(dl): return f'{name} is a {type(dl).__name__}, whose first {cursor["n"]} batches are read again: this is exact if they come again in the same order'
     if before['workers'] != now['workers']:
         return f'{name} had {before["workers"]} workers and has {now["workers"]}: the order of the samples is the same, random numbers that they draw are not'
     return ''
+
+def check_workers(
+    name,  # 'train_dl' or 'valid_dl'
+    dl,    # the loader
+    warm,  # whether it had workers from an earlier pass
+):         # str: what may not be exact, or ''
+    "Say what nobody can put back: the streams of workers that have read more than one pass"
+    if not warm or not is_stock(dl) or getattr(dl, 'is_seeded', False) or not getattr(dl, 'persistent_workers', False): return ''
+    return (f'{name} has persistent workers, whose random streams come from all passes before: the order of the samples is exact, random numbers that samples '
+            'draw are not. SeededLoader, or persistent_workers=False, is exact')
 
 # %% ../nbs/07b_snapshot.ipynb #439ea0e4
 PLAN = 'end_epoch', 'end_step', 'valid_every', 'next_valid', 'first_row', 'first_batch', 'valid_values', 'validated_at', 'is_trained'
@@ -162,6 +176,7 @@ def restore(
     state,       # what `capture` returned, from a file
     run,         # `Run` that is to go on
     plan=False,  # whether the run gets the bounds, too
+    skip=False,  # True: samples draw no random numbers, so that workers need not read them again
 ):               # list of str: what cannot be exact, and why; raises ValueError, with nothing changed, if it does not fit
     "Put a state into a learner"
     modules, old = owners(learn, learn.model), state['run']
@@ -172,7 +187,9 @@ def restore(
     if old is not None:
         for name, cursor in ('train_dl', None if old['is_trained'] else old['train']), ('valid_dl', old['valid']):
             notes.append(check_loader(name, getattr(learn, name), state['loaders'][name], cursor))
+            if not skip: notes.append(check_workers(name, getattr(learn, name), name in old['warm'] and (cursor is None or cursor['was_warm'])))
         _take_run(learn, run, old, plan)
+        for cursor in filter(None, (run.train, run.valid)): cursor.skip = skip
     if state['device'] != learn.device.type: notes.append(f'the checkpoint was made on {state["device"]}, and this is {learn.device.type}: rounding differs')
     for name, m in modules.items(): _take_module(m, state['modules'][name])
     for name, opt in learn.opts.items(): _take_optimizer(opt, state['optimizers'][name]['state'])
@@ -223,4 +240,5 @@ def _take_run(learn, run, old, plan):
         if k == 'train': tally.history, tally.lr_names = learn.history, learn._lr_names()
         setattr(run, k, cursor)
         setattr(run, k+'_tally', tally)
-    run.warm = [getattr(learn, o) for o in old['warm'] if getattr(getattr(learn, o), 'persistent_workers', False)]
+    opens = {'train_dl': run.train is not None and not run.is_trained, 'valid_dl': run.valid is not None}      # these passes bring their workers
+    run.warm = [getattr(learn, o) for o in old['warm'] if getattr(getattr(learn, o), 'persistent_workers', False) and not opens[o]]
