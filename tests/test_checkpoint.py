@@ -1,19 +1,19 @@
 "A run survives whatever happens to its process, its files and its disk"
-import json, os, random, subprocess, sys, threading, warnings
+import json, random, shutil, subprocess, sys, threading, warnings
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest, torch, torch.nn.functional as F
+import pytest, torch
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
-from common import batches, digest, make_learner, problem, record, same, shuffled, weights
+from common import batches, digest, make_learner, problem, same, shuffled, weights
 from trainer_nb.checkpoint import Checkpoint
 from trainer_nb.data import Cursor, TensorLoader
+from trainer_nb.early_stopping import EarlyStopping
 from trainer_nb.files import Folder
 from trainer_nb.hooks import Hook, LambdaHook
 from trainer_nb.metrics import accuracy
-from trainer_nb.run import TrainingInterrupted
 from trainer_nb.seeded import SeededLoader
 
 
@@ -188,3 +188,178 @@ def test_torchmetrics(tmp_path):
         return learn
     whole, other, seen = resumed(tmp_path, with_metrics)
     assert whole == other and not seen
+
+
+# What is put where
+
+@pytest.mark.parametrize('step', [1, 7, 8, 14])
+def test_early_stopping_goes_on_in_another_learner(tmp_path, step):
+    "Its best weights and its patience are in the checkpoint; when it is over, it stays over"
+    def make(seed): return seeded(seed, shuffled, shuffled, hooks=[EarlyStopping(patience=2, min_delta=.05)])
+    whole, stopped, other = make(0), make(0), make(1)
+    whole.fit(30)
+    stopped.fit(30, hooks=[stop_at(step), Checkpoint(tmp_path)])
+    other.fit(30, hooks=[Checkpoint(tmp_path, every=3)], resume=True)
+    assert digest(other) == digest(whole) and len(whole.history) < 30
+    again = make(2)
+    again.fit(30, hooks=[Checkpoint(tmp_path)], resume=True)
+    assert digest(again) == digest(whole)
+
+def test_the_last_ones_and_the_best_are_kept(tmp_path):
+    values = iter([5., 3., 1., 4., 6., 7., 8., 9.])
+    class Measured(Hook):
+        def after_epoch(self, learn): learn.history.epoch_rows[-1]['valid_loss'] = next(values)
+    check = Checkpoint(tmp_path, keep=2)
+    learn = seeded(0, shuffled, shuffled, hooks=[Measured(), check])
+    learn.fit(8)
+    assert [(o['epoch'], o['metric']) for o in check.folder.manifests()] == [(3, 1.), (7, 8.), (8, 9.)] and check.best()['metric'] == 1
+    high = Checkpoint(tmp_path/'b', keep=1, mode='max')
+    values = iter([1., 3., 2.])
+    seeded(0, shuffled, shuffled, hooks=[Measured(), high]).fit(3)
+    assert [o['metric'] for o in high.folder.manifests()] == [3., 2.]
+
+def test_files_of_others_are_never_touched(tmp_path, capsys):
+    "Those of another run stay, and the newest is the one that was written last, whatever its step"
+    others = [tmp_path/o for o in ('notes.txt', 'checkpoint-00001-step-1.pt', 'checkpoint-mine.json', 'model.tmp')]
+    for o in others: o.write_text('mine')
+    for seed, n in (0, 4), (1, 2):
+        learn = seeded(seed, shuffled, hooks=[Checkpoint(tmp_path, keep=1)])
+        learn.fit(n)
+    assert 'of another run' in capsys.readouterr().out
+    assert [o['step'] for o in Folder(tmp_path).manifests()] == [20, 10] and all(o.read_text() == 'mine' for o in others)
+    again = seeded(2, shuffled, hooks=[Checkpoint(tmp_path)])
+    again.fit(2, resume=True)
+    assert digest(again) == digest(learn)
+
+def test_training_goes_on_while_a_file_is_written(tmp_path, monkeypatch):
+    "A save copies: what is written is the state of that moment, however much later it is written; and one write is on its way at most"
+    slow, n_open, most = threading.Event(), [0], [0]
+    put = Folder.put
+    def late(self, state, info):
+        n_open[0] += 1
+        most[0] = max(most[0], n_open[0])
+        slow.wait(10)
+        n_open[0] -= 1
+        return put(self, state, info)
+    monkeypatch.setattr(Folder, 'put', late)
+    def go(learn):
+        if learn.state.optimizer_step == 3: slow.set()
+    check = Checkpoint(tmp_path, every=2, keep=99)
+    learn = seeded(0, shuffled, hooks=[check, LambdaHook(before_step=go)])
+    learn.fit(2)
+    assert most == [1] and [o['step'] for o in check.folder.manifests()] == [2, 4, 6, 8, 10, 10]
+    other = seeded(1, shuffled)
+    other.load(tmp_path/check.folder.manifests()[0]['file'])
+    other.resume()
+    assert digest(other) == digest(learn)
+
+# Bad input
+
+def bad(tmp_path, make, **kwargs):
+    "A training that was stopped in the middle of an epoch is resumed with something else: the error; the learner is as it was"
+    if not Folder(tmp_path).manifests(): seeded(0, shuffled, shuffled).fit(2, hooks=[stop_at(7), Checkpoint(tmp_path)])
+    learn = make()
+    before = weights(learn.model), len(learn.history), learn.state.optimizer_step, learn.opt.state_dict()['state']
+    with pytest.raises((ValueError, OSError)) as e: learn.fit(2, resume=kwargs.get('resume', tmp_path))
+    assert same(before[0], weights(learn.model)) and before[1:] == (len(learn.history), learn.state.optimizer_step, learn.opt.state_dict()['state'])
+    learn.fit(1)
+    return f'{type(e.value).__name__}: {e.value}'
+
+def test_what_does_not_fit_is_named_and_changes_nothing(tmp_path):
+    def with_dl(dl): return lambda: seeded(1, lambda: dl, shuffled)
+    assert 'samples 24 there, 30 here' in bad(tmp_path, with_dl(shuffled(30)))
+    assert 'bs 5 there, 6 here' in bad(tmp_path, with_dl(shuffled(bs=6)))
+    assert 'sampler RandomSampler there, SequentialSampler here' in bad(tmp_path, with_dl(DataLoader(TensorDataset(*problem()), batch_size=5)))
+    assert '0.weight is (8, 4) there and (9, 4) here' in bad(tmp_path, lambda: make_learner(nn.Sequential(nn.Linear(4, 9), nn.Linear(9, 3))))
+    assert 'AdamW with groups of [4]' in bad(tmp_path, lambda: make_learner(optim=torch.optim.SGD))
+    assert "['accuracy'], and now there are []" in bad(tmp_path, lambda: make_learner())
+    (tmp_path/'empty').mkdir()
+    assert 'FileNotFoundError' in bad(tmp_path, make_learner, resume=tmp_path/'empty') and 'FileNotFoundError' in bad(tmp_path, make_learner, resume=tmp_path/'none')
+
+def test_between_epochs_the_data_may_change(tmp_path):
+    seeded(0, shuffled, shuffled).fit(1, hooks=[Checkpoint(tmp_path)])
+    learn = seeded(0, lambda: shuffled(40, bs=4))
+    learn.fit(2, resume=tmp_path)
+    assert learn.state.batch_idx == 10 and len(learn.history) == 2
+
+@pytest.mark.parametrize('workers', [(0, 2), (2, 0)])
+def test_another_number_of_workers_is_the_same_order(tmp_path, workers):
+    make = lambda seed, n: seeded(seed, lambda: shuffled(num_workers=n), shuffled)
+    whole, stopped, other = make(0, workers[0]), make(0, workers[0]), make(1, workers[1])
+    whole.fit(2)
+    stopped.fit(2, hooks=[stop_at(7), Checkpoint(tmp_path)])
+    with pytest.warns(UserWarning, match='the order of the samples is the same'): other.fit(2, resume=tmp_path)
+    assert digest(whole) == digest(other)
+
+def test_nothing_readable_is_not_a_fresh_start(tmp_path):
+    seeded(0, shuffled, hooks=[Checkpoint(tmp_path)]).fit(2)
+    for o in tmp_path.glob('*.pt'): o.write_bytes(b'x')
+    with pytest.warns(UserWarning, match='was written with'), pytest.raises(ValueError, match='none of the 2 checkpoints'):
+        seeded(1, shuffled, hooks=[Checkpoint(tmp_path)]).fit(2, resume=True)
+
+# Faults of the disk
+
+def faulty(tmp_path, fail, heal=lambda: None, **kwargs):
+    "A training whose disk fails from step 4 to step 8: its warnings, and whether its numbers are those of one without"
+    def disk(learn):
+        if learn.training and learn.state.optimizer_step == 4:
+            check.finish()
+            fail()
+        if learn.training and learn.state.optimizer_step == 8: heal()
+    check = Checkpoint(tmp_path/'a', every=2, keep=9, **kwargs)
+    learn, whole = (seeded(0, shuffled, shuffled, hooks=hooks) for hooks in ([check, LambdaHook(before_step=disk)], []))
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter('always')
+        learn.fit(2)
+    whole.fit(2)
+    assert digest(learn) == digest(whole)
+    return [str(o.message) for o in seen], [o['step'] for o in check.folder.manifests()]
+
+def test_disk_full(tmp_path):
+    "A limit on the size of files, which the system reports like a full disk"
+    import resource, signal
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    old = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try: seen, steps = faulty(tmp_path, lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (8000, hard)), lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard)))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, old)
+    assert len(seen) == 1 and 'File too large' in seen[0] and steps[:2] == [2, 4] and steps[-1] == 10 and 6 not in steps
+    assert not list((tmp_path/'a').glob('.*.tmp'))
+
+def test_a_folder_that_is_gone_is_made_again(tmp_path):
+    seen, steps = faulty(tmp_path, lambda: shutil.rmtree(tmp_path/'a', ignore_errors=True))
+    assert steps[-1] == 10
+
+def test_a_folder_that_cannot_be_written(tmp_path):
+    def block():
+        shutil.rmtree(tmp_path/'a', ignore_errors=True)
+        (tmp_path/'a').write_text('in the way')
+    def unblock():
+        (tmp_path/'a').unlink()
+    seen, steps = faulty(tmp_path, block, unblock)
+    assert 1 <= len(seen) <= 2 and 'nothing was saved' in seen[0] and steps[-1] == 10
+
+def test_strict(tmp_path, monkeypatch):
+    def put(*args): raise OSError(28, 'No space left on device')
+    monkeypatch.setattr(Folder, 'put', put)
+    with pytest.raises(OSError, match='No space left'): seeded(0, shuffled, hooks=[Checkpoint(tmp_path, strict=True)]).fit(2)
+    with pytest.warns(UserWarning, match='No space left') as seen: seeded(0, shuffled, hooks=[Checkpoint(tmp_path)]).fit(2)
+    assert len(seen) == 1
+
+def test_two_runs_in_one_folder(tmp_path):
+    "The second one is refused as long as the first one trains, in another process or in this one; a dead process holds nothing"
+    code = f"from trainer_nb.files import Lock; import time; lock = Lock({str(tmp_path)!r}); lock.acquire(); print('locked', flush=True); time.sleep(60)"
+    child = subprocess.Popen([sys.executable, '-c', code], stdout=subprocess.PIPE, text=True)
+    assert child.stdout.readline() == 'locked\n'
+    learn = seeded(0, shuffled, hooks=[Checkpoint(tmp_path)])
+    with pytest.raises(RuntimeError, match=f'in use by another training .process {child.pid}'): learn.fit(1)
+    child.kill()
+    child.wait()
+    child.stdout.close()
+    other = seeded(0, shuffled, hooks=[Checkpoint(tmp_path)])
+    def second(l):
+        with pytest.raises(RuntimeError, match='in use by another training of this process'): other.fit(1)
+    learn.fit(1, hooks=[LambdaHook(before_valid=second, after_epoch=second)])
+    other.fit(1, resume=True)
+    assert digest(other) == digest(learn)

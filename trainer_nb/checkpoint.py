@@ -80,17 +80,15 @@ class Checkpoint(MainProcessHook):
 
     def after_epoch(self, learn):
         self.report()
-        value = self.value(learn)
-        if self.every == 'epoch' or value is not None and self.is_better(value): self.save(learn)
+        value, is_last = self.value(learn), not learn._run.is_open(learn.state) or 'stop_epoch' in learn.requests
+        if self.every == 'epoch' or is_last or value is not None and self.is_better(value): self.save(learn)
 
     def after_cancel(self, learn):
         if learn.cancelled in ('stop', 'interrupt') and learn._run.streams is not None: self.save(learn, again=False)   # not in the middle of a batch
 
     def after_fit(self, learn):
         self.due = math.inf
-        try:
-            if learn.cancelled is None: self.save(learn, again=False)
-            self.finish()
+        try: self.finish()
         finally: self.folder.lock.release()
 
 # %% ../nbs/07_checkpoint.ipynb #186bcc30

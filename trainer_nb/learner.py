@@ -299,7 +299,7 @@ def _answer(self:Learner):
     while self.requests:
         what = self.requests.popleft()
         if callable(what): what(self)
-        elif what == 'stop_epoch': self._run.end_epoch = self.state.epoch + 1
+        elif what == 'stop_epoch': self._run.end_epoch = self.state.epoch + (self._run.train is not None)
         else:
             self._run.streams = streams(self.train_dl, self.valid_dl)
             raise _Stop(what)
@@ -308,6 +308,7 @@ def _answer(self:Learner):
 @patch
 def _goes_on(self:Learner):
     "Between two epochs: is there another one? An interrupt that came in the last one is not lost"
+    if 'stop_epoch' in self.requests: self._answer()
     if self._run.is_open(self.state): return True
     if 'interrupt' in self.requests: self._answer()
     return False

@@ -221,7 +221,7 @@ def _take_hooks(learn, states):
     for key, h in hooks.items():
         if key in states: h.load_state_dict(states[key])
         elif h.state_dict(): notes.append(f'the checkpoint knows nothing of the hook {key}, which begins afresh')
-    return notes + [f'the checkpoint holds the state of a hook {key}, which this learner does not have' for key in states if key not in hooks]
+    return notes + [f'the checkpoint holds the state of a hook {key}, which this learner does not have' for key in states if key not in hooks and key != 'Checkpoint']
 
 # %% ../nbs/07b_snapshot.ipynb #023c15e9
 def _take_run(learn, run, old, plan):
