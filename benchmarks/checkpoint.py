@@ -1,0 +1,94 @@
+"""What a checkpoint costs: `python benchmarks/checkpoint.py [folder]`
+
+Stall: how long a save keeps the training waiting, against `torch.save` with `fsync` in the loop. The state is one buffer of that size, so that
+a step costs nothing. Resume: time until the next batch is there, by batches to leave out, each of 32 samples; reading one costs about 1 ms.
+"""
+import os, platform, sys, tempfile
+from pathlib import Path
+from statistics import median
+from time import perf_counter, sleep
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+from trainer_nb.all import Checkpoint, LambdaHook, Learner, SeededLoader
+from trainer_nb.data import Cursor
+
+torch.set_num_threads(1)
+
+
+def timed(f):
+    start = perf_counter()
+    f()
+    return perf_counter() - start
+
+
+class Big(nn.Module):
+    "A small model that carries a large state"
+    def __init__(self, n_bytes):
+        super().__init__()
+        self.lin = nn.Linear(16, 2)
+        self.register_buffer('state', torch.rand(n_bytes//4))
+    def forward(self, x): return self.lin(x)
+
+
+def stalls(home, n_bytes, n_saves=5):
+    "Seconds: the loop waits, the file is complete, `torch.save` takes; all medians"
+    check, waits, totals = Checkpoint(home/'ours', keep=1), [], []
+    def measure(learn):         # between two batches of a fit
+        for _ in range(n_saves + 1):
+            start = perf_counter()
+            check.save(learn)
+            waits.append(perf_counter() - start)
+            check.finish()
+            totals.append(perf_counter() - start)
+    once = LambdaHook(before_epoch=lambda learn: learn.request(measure))
+    learn = Learner(Big(n_bytes), (torch.rand(320, 16), torch.randint(2, (320,))), loss_fn=F.cross_entropy, lr=.01, bs=32, hooks=[check, once], display=False)
+    learn.fit(1)
+    def plain():
+        with open(home/'plain.pt', 'wb') as f:
+            torch.save({'model': learn.model.state_dict(), 'opt': learn.opt.state_dict()}, f)
+            f.flush()
+            os.fsync(f.fileno())
+    return median(waits[1:]), median(totals[1:]), median(timed(plain) for _ in range(n_saves))
+
+
+class Slow(Dataset):
+    def __len__(self): return 32*20_010
+    def __getitem__(self, i):
+        sleep(1e-3/32)
+        return i
+
+
+def resume_time(make_dl, n):
+    "Seconds from an unread loader to its batch `n`"
+    dl = make_dl(Slow())
+    first = Cursor(dl)
+    iter(first)
+    first.n = n
+    state = first.state_dict()
+    first.close()
+    second = Cursor(make_dl(Slow()))
+    second.load_state_dict(state)
+    took = timed(lambda: next(iter(second)))
+    second.close()
+    return took
+
+
+LOADERS = {
+    'DataLoader': lambda data: DataLoader(data, batch_size=32, shuffle=True),
+    'SeededLoader': lambda data: SeededLoader(data, batch_size=32, shuffle=True),
+    'SeededLoader, 2 workers': lambda data: SeededLoader(data, batch_size=32, shuffle=True, num_workers=2),
+    'DataLoader, 2 workers (read again)': lambda data: DataLoader(data, batch_size=32, shuffle=True, num_workers=2)}
+
+if __name__ == '__main__':
+    print(f'torch {torch.__version__}, Python {platform.python_version()}, {platform.machine()}, {os.cpu_count()} cores, 1 thread\n')
+    print('| state | the training waits | the file is complete | `torch.save` in the loop |\n|---|---|---|---|')
+    with tempfile.TemporaryDirectory(dir=sys.argv[1] if len(sys.argv) > 1 else None) as home:
+        for name, n_bytes in ('10 MB', 10**7), ('1 GB', 10**9):
+            print(f'| {name} | {" | ".join(f"{o*1000:,.1f} ms" for o in stalls(Path(home), n_bytes))} |', flush=True)
+    print('\n| batches to leave out | ' + ' | '.join(LOADERS) + ' |\n|---|' + '---|'*len(LOADERS))
+    for n in 0, 100, 1_000, 10_000:
+        print(f'| {n:,} | {" | ".join(f"{resume_time(make_dl, n)*1000:,.0f} ms" for make_dl in LOADERS.values())} |', flush=True)
