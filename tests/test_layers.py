@@ -9,9 +9,10 @@ modules = {p.stem: p for p in sorted(lib.rglob('*.py')) if p.stem not in ('__ini
 
 BASE = {'core', 'charts', 'data', 'hooks', 'metrics', 'history', 'run', 'learner', 'screens', 'rehearsal'}
 MAY_IMPORT = {
-    'core': set(), 'charts': set(), 'data': {'core'}, 'hooks': {'core', 'charts'}, 'metrics': {'core'}, 'history': {'core', 'charts'}, 'run': {'core', 'data', 'metrics'},
+    'core': set(), 'charts': set(), 'data': {'core'}, 'seeded': set(), 'hooks': {'core', 'charts'}, 'metrics': {'core'}, 'history': {'core', 'charts'}, 'run': {'core', 'data', 'metrics'},
     'learner': BASE - {'learner', 'screens', 'rehearsal'}, 'screens': {'core', 'charts'}, 'rehearsal': BASE - {'rehearsal', 'screens'},
-    **dict.fromkeys(['schedule', 'optimize', 'precision', 'compile', 'average', 'guard', 'checkpoint', 'display', 'loggers', 'distributed'], BASE),
+    **dict.fromkeys(['schedule', 'optimize', 'precision', 'compile', 'average', 'guard', 'early_stopping', 'display', 'loggers', 'distributed'], BASE),
+    'files': {'core'}, 'snapshot': BASE, **dict.fromkeys(['checkpoint', 'export'], BASE | {'files', 'snapshot'}),
     **dict.fromkeys(['controls', 'lr_find'], BASE | {'display'}),
     'all': set(modules) - {'all'},
 }
