@@ -1,6 +1,7 @@
 "Compiled steps compute what plain ones compute, compile a few times only, and say what stays plain"
-import warnings
+import re, warnings
 from contextlib import contextmanager
+from shutil import which
 
 import pytest, torch, torch.nn.functional as F
 from torch import nn
@@ -33,7 +34,6 @@ OPTIMS = {'sgd': lambda p: torch.optim.SGD(p, .1, momentum=.9), 'adamw': lambda 
 @contextmanager
 def reasons(*expected):
     "What is warned of: one pattern for each part"
-    import re
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter('always')
         yield
@@ -60,6 +60,7 @@ def test_equals_the_plain_step(what, optim):
     assert 'forward' not in vars(learn.model) and learn.model._compiled_call_impl is None and learn.opt.param_groups[0]['lr'] == plain.opt.param_groups[0]['lr']
 
 @ways
+@pytest.mark.skipif(not (which('g++') or which('clang++')), reason='inductor needs a C++ compiler')
 def test_inductor_with_dropout(what):
     with reasons(): learn = run([Compile(what=what)])
     assert close(learn, run()) and losses_close(learn, run())
@@ -140,9 +141,9 @@ def test_the_guard_holds_compiled_steps(what):
 
 def broken(gm, inputs): raise RuntimeError('no compiler here')
 
-@pytest.mark.parametrize('what, parts', [('model', ['forward of Small']), ('step', ['backward', 'optimizer', 'forward of Small'])])
+@pytest.mark.parametrize('what, parts', [('model', ['forward of Small']), ('step', ['backward', 'forward of Small', 'optimizer'])])
 def test_a_backend_that_fails(what, parts):
-    with reasons(*[f'{o} stays plain, because of .*no compiler here|{o} stays plain' for o in (parts if what == 'model' else ['backward', 'forward of Small', 'optimizer'])]):
+    with reasons(*[f'{o} stays plain, because of .*' for o in parts]):
         learn = run([Compile(what=what, backend=broken)])
     assert same(weights(learn.model), weights(run().model)) and record(learn) == record(run())
 

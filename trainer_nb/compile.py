@@ -96,11 +96,13 @@ class Compile(Hook):
         if modes and mode not in modes: raise ValueError(f'Compile(mode) is {mode!r}: expected one of {", ".join(map(repr, modes))}')
         self.mode, self.what, self.backend, self.dynamic, self.reasons = mode, what, backend, dynamic, []   # reasons: what stays plain, and why
         self._made, self._seen, self._lrs, self._steps = {}, set(), {}, {}       # what was compiled; what was called; learning rates as tensors; optimizers' steps
-        self._old, self._params, self._grads, self._loss, self._whole, self._config = [], [], None, None, None, None
+        self._old, self._params, self._grads, self._loss, self._whole, self._config, self._graphs = [], [], None, None, None, None, False
 
     def before_fit(self, learn):
         import torch._dynamo.config as config
         self._errors, self._grads, self.reasons = compile_errors(), None, []
+        self._graphs = learn.device.type == 'cuda' and self.mode in ('reduce-overhead', 'max-autotune')
+        self._params = list({p: None for opt in learn.opts.values() for g in opt.param_groups for p in g['params'] if p.requires_grad})
         if self.what == 'model': return self._wrap_model(learn)
         if not hasattr(config, 'trace_autograd_ops'): return self._plain('backward', f'torch {torch.__version__}')
         self._config = config.patch(trace_autograd_ops=True)
@@ -166,7 +168,6 @@ def _model_call(self:Compile, learn, m):
 @patch
 def _plan(self:Compile, learn):
     "Find out what of the step can be compiled"
-    self._params = list({p: None for opt in learn.opts.values() for g in opt.param_groups for p in g['params'] if p.requires_grad})
     step, forced = learn._steps[0], forced_by(learn)
     if isgeneratorfunction(getattr(step, 'func', step)): self._plain('forward and backward', 'a step that yields')
     elif forced:
@@ -185,20 +186,28 @@ def _origin(step):
     return getattr(f, '__func__', f)
 
 @patch
+def before_step(self:Compile, learn):
+    if self._graphs: torch.compiler.cudagraph_mark_step_begin()
+
+@patch
 def do_step(self:Compile, learn, nxt):
     if self._whole is None or not learn.training: return nxt()
-    try: learn.result, self._grads = self._call(learn, 'step', self._whole, learn.batch)
+    try: result, self._grads = self._call(learn, 'step', self._whole, learn.batch)
     except self._errors as e:
         self._plain('backward', _reason(e))
         self._whole = None
         self._wrap_model(learn)
         return nxt()
+    learn.result = map_tensors(Tensor.clone, result) if self._graphs else result
     learn.loss = self._loss = learn.result['loss']
     learn.pred = learn.result.get('pred')
 
 @patch
 def do_backward(self:Compile, learn, nxt):
-    if self._grads is None: return nxt()
+    if self._grads is None:
+        nxt()
+        for p in self._params if self._graphs else (): p.grad = p.grad.clone() if p.grad is not None else None
+        return
     if learn.loss is not self._loss: raise ValueError("something changed `learn.loss` after its gradients were computed: use Compile(what='model')")
     for p, g in zip(self._params, self._grads):
         if g is not None: p.grad = g if p.grad is None else p.grad + g

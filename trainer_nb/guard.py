@@ -71,14 +71,14 @@ class NaNGuard(Hook):
 
     def _reset(self):
         self.first, self.n_checks, self.log, self.born = None, 0, {}, []    # first: code of the first failure, on the device; log: check → what it was about
-        self.losses, self.inputs, self.kept, self.names = [], [], {}, {}    # not checked yet: (where, name, value); copies to go back to
+        self.losses, self.inputs, self.kept, self.buffers, self.names = [], [], {}, [], {}     # not checked yet: (where, name, value); copies to go back to
         self.since, self.looked = 0, perf_counter()
 
     def before_fit(self, learn):
         self._reset()
         owners = [('', learn.model), ('loss_fn.', learn.loss_fn)]
         self.names = {p: prefix + name for prefix, m in owners if isinstance(m, nn.Module) for name, p in m.named_parameters()}
-        self.kept['buffers'] = [b.detach().clone() for b in learn.model.buffers()]
+        self.buffers = [b.detach().clone() for b in learn.model.buffers()]
 
     def before_step(self, learn):
         if not learn.training: return
@@ -98,10 +98,10 @@ class NaNGuard(Hook):
         moved = [p for g in learn.opt.param_groups for p in g['params'] if p.grad is not None and p.grad.numel()]
         ok = self._check(learn, [self.names.get(p, 'a parameter') for p in moved], largest([p.grad for p in moved]))
         stepped = self._step(learn, nxt, ok)
-        if self.kept['buffers']:
+        if self.buffers:
             now = list(learn.model.buffers())
-            choose_(ok, now, self.kept['buffers'])
-            torch._foreach_copy_(self.kept['buffers'], now)
+            choose_(ok, now, self.buffers)
+            torch._foreach_copy_(self.buffers, now)
         return stepped
 
     def _check(self, learn, names, values):  # 0-d bool tensor: is all finite, now and before?
