@@ -67,6 +67,7 @@ def start(c, *hooks):
     if c.get('persistent'): own['persistent_workers'] = True
     dls = [(SeededLoader if c.get('seeded') else DataLoader)(Noisy(24, seed, c.get('aug')), batch_size=bs, shuffle=True, **own) for seed, bs in ((1, 5), (2, 7))]
     model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Dropout(.5), nn.Linear(8, 3))
+    if c.get('big'): model.register_buffer('big', torch.rand(c['big']))
     return Learner(model, *dls, train_step=step, lr=.01, metrics=[accuracy, Spread()], hooks=[*[Accum()]*bool(c.get('accum')), *hooks], display=False)
 
 def run(c):

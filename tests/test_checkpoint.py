@@ -85,7 +85,7 @@ def test_killed_while_saving(fork, tmp_path, n_kills):
     other.touch()
     n = 0
     for i in range(n_kills):
-        assert fork(folder=str(folder.path), log=str(tmp_path/'log'), every='0.0001s', kill_after=.02 + .3*rand.random(), seed=i) == -9
+        assert fork(folder=str(folder.path), log=str(tmp_path/'log'), every='0.0001s', kill_after=.02 + .6*rand.random(), seed=i, big=4_000_000) == -9
         if (newest := folder.newest()) is None:
             assert n == 0
             continue
@@ -297,6 +297,19 @@ def test_nothing_readable_is_not_a_fresh_start(tmp_path):
     with pytest.warns(UserWarning, match='was written with'), pytest.raises(ValueError, match='none of the 2 checkpoints'):
         seeded(1, shuffled, hooks=[Checkpoint(tmp_path)]).fit(2, resume=True)
 
+def test_a_file_that_was_changed(tmp_path):
+    "One bit of a weight: the checksum is another one, even where the archive is in order"
+    check = Checkpoint(tmp_path)
+    seeded(0, shuffled, hooks=[check]).fit(2)
+    newest = tmp_path/check.folder.manifests()[-1]['file']
+    state = torch.load(newest, weights_only=True)
+    state['modules']['model']['state']['0.weight'][0, 0] += 1
+    torch.save(state, newest)
+    size = newest.stat().st_size
+    note = json.loads(newest.with_suffix('.json').read_text())
+    newest.with_suffix('.json').write_text(json.dumps({**note, 'size': size}))
+    with pytest.warns(UserWarning, match='its checksum is another one'): assert check.folder.newest()[1]['step'] == 5
+
 # Faults of the disk
 
 def faulty(tmp_path, fail, heal=lambda: None, **kwargs):
@@ -324,7 +337,8 @@ def test_disk_full(tmp_path):
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         signal.signal(signal.SIGXFSZ, old)
-    assert len(seen) == 1 and 'File too large' in seen[0] and steps[:2] == [2, 4] and steps[-1] == 10 and 6 not in steps
+    assert len(seen) == 1 and 'File too large' in seen[0], seen
+    assert steps[:2] == [2, 4] and steps[-1] == 10 and 6 not in steps
     assert not list((tmp_path/'a').glob('.*.tmp'))
 
 def test_a_folder_that_is_gone_is_made_again(tmp_path):
@@ -363,3 +377,74 @@ def test_two_runs_in_one_folder(tmp_path):
     learn.fit(1, hooks=[LambdaHook(before_valid=second, after_epoch=second)])
     other.fit(1, resume=True)
     assert digest(other) == digest(learn)
+
+# Other kinds of training
+
+def players(seed):
+    torch.manual_seed(seed)
+    model = nn.ModuleDict({'d': nn.Linear(4, 1), 'g': nn.Linear(4, 4)})
+    def step(batch, learn):
+        d, g = learn.model['d'], learn.model['g']
+        yield 'd', d(batch[0]).mean() - d(g(batch[0]).detach()).mean()
+        if learn.state.batch_idx % 2: yield 'g', d(g(batch[0])).mean()
+        return {'pred': d(batch[0]), 'targ': batch[1]}
+    return make_learner(model, shuffled(), shuffled(), train_step=step, optim={k: torch.optim.Adam(model[k].parameters()) for k in 'dg'}, seed=7)
+
+def endless(seed):
+    torch.manual_seed(seed)
+    def forever():
+        while True: yield from batches()
+    class Stream:
+        def __iter__(self): return forever()
+    return make_learner(train_dl=Stream(), valid_dl=shuffled(), metrics=[accuracy], seed=7)
+
+def scheduled(seed):
+    "Rates that are tensors, parts that are frozen on the way, and gradients that wait for the optimizer"
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(), nn.Linear(8, 3))
+    class Own(Hook):
+        def __init__(self): self.n = 0
+        def state_dict(self): return {'n': self.n}
+        def load_state_dict(self, state): self.n = state['n']
+        def before_epoch(self, learn): model[0].weight.requires_grad_(learn.state.epoch == 0)
+        def after_step(self, learn):
+            self.n += 1
+            if learn.stepped: learn.opt.param_groups[0]['lr'].mul_(.9 + .01*(self.n % 3))
+        def do_opt_step(self, learn, nxt): return nxt() if learn.state.batch_idx % 2 else False
+        def do_zero_grad(self, learn, nxt):
+            if learn.state.batch_idx % 2: nxt()
+    return make_learner(model, shuffled(), shuffled(), optim=torch.optim.SGD(model.parameters(), lr=torch.tensor(.1), momentum=.9), seed=7, hooks=[Own()])
+
+@pytest.mark.parametrize('make, fit', [(players, dict(n_epochs=3)), (endless, dict(max_steps=14, valid_every=3)), (scheduled, dict(n_epochs=3)),
+                                       (scheduled, dict(max_steps=6, valid_every=2))])
+@pytest.mark.parametrize('n', range(1, 24, 4))
+def test_other_kinds_of_training(tmp_path, make, fit, n):
+    "Stopped after its `n`-th batch, training and validation, it goes on in another learner"
+    class Count(Hook):
+        left = n
+        def after_step(self, learn):
+            self.left -= 1
+            if not self.left: learn.stop()
+    whole, stopped, other = make(0), make(0), make(1)
+    whole.fit(**fit)
+    stopped.fit(**fit, hooks=[Count(), Checkpoint(tmp_path)])
+    assert stopped.cancelled == 'stop'
+    with warnings.catch_warnings(record=True): other.fit(**fit, hooks=[Checkpoint(tmp_path)], resume=True)
+    assert digest(other) == digest(whole)
+    one = make(2)
+    with warnings.catch_warnings(record=True): one.load(tmp_path/Folder(tmp_path).manifests()[0]['file'])
+    one.resume()
+    assert digest(one) == digest(whole)
+
+def test_display_and_controls(tmp_path, cell):
+    from trainer_nb.controls import Controls
+    def save(learn):
+        if learn.state.optimizer_step == 3: learn.request(lambda learn: learn.get_hook('Checkpoint').save(learn))
+    def make(seed, *hooks): return seeded(seed, shuffled, shuffled, hooks=[Checkpoint(tmp_path), Controls(), *hooks], display=True)
+    learn = make(0, LambdaHook(after_step=save), stop_at(7))
+    learn.fit(2)
+    assert [o['step'] for o in Folder(tmp_path).manifests()] == [3, 5, 7]
+    other = make(1)
+    other.fit(2, resume=True)
+    learn.resume()
+    assert digest(other) == digest(learn) and 'done' in other.history.status

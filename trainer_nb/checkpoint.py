@@ -82,6 +82,7 @@ class Checkpoint(MainProcessHook):
         self.report()
         value, is_last = self.value(learn), not learn._run.is_open(learn.state) or 'stop_epoch' in learn.requests
         if self.every == 'epoch' or is_last or value is not None and self.is_better(value): self.save(learn)
+        self.check_monitor(learn)
 
     def after_cancel(self, learn):
         if learn.cancelled in ('stop', 'interrupt') and learn._run.streams is not None: self.save(learn, again=False)   # not in the middle of a batch
@@ -97,11 +98,15 @@ def value(self:Checkpoint, learn):  # float, None if there is none
     "What is monitored, at an epoch's end"
     rows = learn.history.epoch_rows
     if self.monitor is None or not rows or learn._run is None or learn._run.train is not None: return None
-    if self.monitor not in rows[-1]:
-        if self.monitor == 'valid_loss' and learn.valid_dl is None: return None
-        raise ValueError(f'Checkpoint monitors {self.monitor!r}, and the columns are {", ".join(rows[-1])}.{did_you_mean(self.monitor, rows[-1])}')
-    v = rows[-1][self.monitor]
+    v = rows[-1].get(self.monitor, math.nan)
     return v if v == v else None
+
+@patch
+def check_monitor(self:Checkpoint, learn):  # raises ValueError
+    "Name a column that is not there. Without the default one there is no best checkpoint"
+    row = learn.history.epoch_rows[-1]
+    if self.monitor in (None, 'valid_loss', *row): return
+    raise ValueError(f'Checkpoint monitors {self.monitor!r}, and the columns are {", ".join(row)}.{did_you_mean(self.monitor, row)}')
 
 @patch
 def best(self:Checkpoint):  # manifest, None if there is none

@@ -69,12 +69,15 @@ class BadCheckpoint(ValueError):
 
 class _Hashed:
     "A file that computes the checksum of what is written to it"
-    def __init__(self, file): self.file, self.sha, self.size = file, hashlib.sha256(), 0
+    def __init__(self, file): self.file, self.sha, self.size, self.error = file, hashlib.sha256(), 0, None
 
     def write(self, data):
         self.sha.update(data)
         self.size += len(data)
-        return self.file.write(data)
+        try: return self.file.write(data)
+        except OSError as e:
+            self.error = e      # torch may hide it behind an error of its own
+            raise
 
     def flush(self): self.file.flush()
 
@@ -86,7 +89,8 @@ def write_state(
     "Write a state into a file that `read_state`, or `torch.load(path, weights_only=True)`, opens"
     with open(path, 'wb') as f:
         hashed = _Hashed(f)     # an open file, too: what goes wrong with the disk is then an OSError
-        torch.save({'format': FORMAT, **state}, hashed)
+        try: torch.save({'format': FORMAT, **state}, hashed)
+        except RuntimeError as e: raise hashed.error or e
     return {'sha256': hashed.sha.hexdigest(), 'size': hashed.size}
 
 def checksum(

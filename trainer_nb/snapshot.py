@@ -227,6 +227,7 @@ def _take_hooks(learn, states):
 def _take_run(learn, run, old, plan):
     if plan:
         for k in PLAN: setattr(run, k, old[k])
+        run.set_due()
     else:
         for k in 'valid_values', 'validated_at', 'is_trained': setattr(run, k, old[k])
         if run.valid_every == old['valid_every']: run.next_valid = old['next_valid']
