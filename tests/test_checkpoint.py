@@ -1,5 +1,5 @@
 "A run survives whatever happens to its process, its files and its disk"
-import json, random, shutil, subprocess, sys, threading, warnings
+import json, os, random, shutil, subprocess, sys, threading, warnings
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -76,23 +76,24 @@ def campaign(fork, tmp_path, setup, n_stops, rand):
 def test_stopped_anywhere_and_resumed_in_a_new_process(fork, tmp_path, setup, n_stops):
     campaign(fork, tmp_path, setup, n_stops, random.Random(f'{setup} {n_stops}'))
 
-@pytest.mark.parametrize('n_kills', [10, pytest.param(200, marks=pytest.mark.soak)])
+@pytest.mark.parametrize('n_kills', [8, pytest.param(200, marks=pytest.mark.soak)])
 def test_killed_while_saving(fork, tmp_path, n_kills):
     "After `kill -9` at any moment there is a newest file that is whole, newer than every one before, and nothing half-written is left once a training has begun"
     rand, folder = random.Random(n_kills), Folder(tmp_path/'a')
     other = tmp_path/'a/checkpoint-00001-step-1.txt'
     other.parent.mkdir()
     other.touch()
-    n = 0
+    n = n_unfinished = 0
     for i in range(n_kills):
-        assert fork(folder=str(folder.path), log=str(tmp_path/'log'), every='0.0001s', kill_after=.02 + .6*rand.random(), seed=i, big=4_000_000) == -9
+        assert fork(folder=str(folder.path), log=str(tmp_path/'log'), every='0.0001s', kill_after=.02 + .6*rand.random(), seed=i, big=1_000_000) == -9
+        n_unfinished += any(folder.path.glob('.*.tmp'))
         if (newest := folder.newest()) is None:
             assert n == 0
             continue
         assert newest[1]['n'] >= n, 'the newest was lost'
         n = newest[1]['n']
         assert newest[1] == folder.manifests()[-1], 'the newest is damaged'
-    assert n and other.exists()
+    assert n and other.exists() and n_unfinished >= n_kills//10, 'the kills missed the saves'
     folder.tidy()
     assert not [o for o in folder.path.iterdir() if o.suffix == '.tmp'] and len(folder.manifests()) <= 4
 
@@ -311,6 +312,29 @@ def test_a_file_that_was_changed(tmp_path):
     with pytest.warns(UserWarning, match='its checksum is another one'): assert check.folder.newest()[1]['step'] == 5
 
 # Faults of the disk
+
+@pytest.mark.skipif(not os.path.isdir('/proc/self/fd'), reason='needs the names of open files')
+def test_everything_is_on_the_disk_before_it_is_in_its_place(tmp_path, monkeypatch):
+    "The order of the system's calls, which is what a power failure leaves of them; a file is moved, never changed where it is"
+    log, fsync, replace = [], os.fsync, os.replace
+    def name(o): return '.tmp' if str(o).endswith('.tmp') else 'folder' if Path(o).is_dir() else Path(o).suffix
+    def noted_fsync(fd): fsync(fd); log.append(('fsync', name(os.readlink(f'/proc/self/fd/{fd}'))))
+    def noted_replace(a, b): replace(a, b); log.append((name(a), name(b)))
+    monkeypatch.setattr(os, 'fsync', noted_fsync)
+    monkeypatch.setattr(os, 'replace', noted_replace)
+    Folder(tmp_path).put({'a': 1}, {'run': 'a', 'step': 1, 'metric': None})
+    beside, folder = ('fsync', '.tmp'), ('fsync', 'folder')
+    assert log == [beside, ('.tmp', '.json'), folder, beside, ('.tmp', '.pt'), folder]
+
+def test_a_save_moves_a_new_file_to_its_place(tmp_path):
+    learn = make_learner()
+    learn.save(tmp_path/'one.pt')
+    before = (tmp_path/'one.pt').read_bytes()
+    with open(tmp_path/'one.pt', 'rb') as held:
+        learn.fit(1)
+        learn.save(tmp_path/'one.pt')
+        assert held.read() == before != (tmp_path/'one.pt').read_bytes()
+    assert [o.name for o in tmp_path.iterdir()] == ['one.pt']
 
 def faulty(tmp_path, fail, heal=lambda: None, **kwargs):
     "A training whose disk fails from step 4 to step 8: its warnings, and whether its numbers are those of one without"
