@@ -7,8 +7,9 @@ import pytest, torch
 from common import batches, make_learner, record, shuffled
 from trainer_nb.checkpoint import Checkpoint
 from trainer_nb.hooks import LambdaHook
-from trainer_nb.loggers import CSVLogger, JSONLLogger, MLflowLogger, TensorBoardLogger, TrackioLogger, WandbLogger
+from trainer_nb.loggers import CSVLogger, JSONLLogger
 from trainer_nb.metrics import accuracy
+from trainer_nb.trackers import MLflowLogger, TensorBoardLogger, TrackioLogger, WandbLogger
 
 FIT = dict(n_epochs=3, valid_every=2)
 
@@ -118,6 +119,8 @@ def test_a_package_that_is_missing_is_named(monkeypatch):
 
 def test_logging_changes_no_number(tmp_path):
     plain, logged = start(0), start(0, JSONLLogger(tmp_path/'a'), CSVLogger(tmp_path/'b', 'steps'))
-    for o in plain, logged: o.fit(2, hooks=[LambdaHook(after_step=lambda learn: learn.stop() if learn.training and learn.state.optimizer_step == 7 else None)])
+    def stop(learn):
+        if learn.training and learn.state.optimizer_step == 7: learn.stop()
+    for o in plain, logged: o.fit(2, hooks=[LambdaHook(after_step=stop)])
     for o in plain, logged: o.resume()
     assert record(plain) == record(logged)

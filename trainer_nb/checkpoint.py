@@ -68,7 +68,8 @@ class Checkpoint(MainProcessHook):
         self.warned = set()
         if self.run is None:
             self.run = token_hex(4)
-            if n := len(self.folder.manifests()): print(f'Checkpoint: {n} of another run in {self.folder.path} stay there; fit(..., resume=True) would go on with the newest')
+            if n := len(self.folder.manifests()):
+                print(f'Checkpoint: {n} of another run in {self.folder.path} stay there; fit(..., resume=True) would go on with the newest')
         if self.seconds: self.due = perf_counter() + self.seconds
 
     def after_step(self, learn):
@@ -111,7 +112,7 @@ def check_monitor(self:Checkpoint, learn):  # raises ValueError
 @patch
 def best(self:Checkpoint):  # manifest, None if there is none
     "The best one of this run"
-    mine = [o for o in self.folder.manifests() if o['run'] == self.run and o['metric'] is not None]
+    mine = [o for o in self.folder.manifests() if o['run'] == self.run and o['metric'] is not None and o.get('monitor') == self.monitor]
     return (min if self.mode == 'min' else max)(mine, key=lambda o: o['metric'], default=None)
 
 @patch
@@ -139,7 +140,8 @@ def save(self:Checkpoint,
     try:
         state = host_copy(capture(learn))
         check_plain(state, 'the state')
-        info = {'run': self.run, 'step': s.optimizer_step, 'epoch': s.epoch, 'position': learn.position, 'monitor': self.monitor, 'metric': self.value(learn)}
+        info = {'run': self.run, 'step': s.optimizer_step, 'epoch': s.epoch, 'position': learn.position,
+                'monitor': self.monitor, 'metric': self.value(learn)}
         self.thread = Thread(target=self._write, args=(state, info, arrived(learn.device)), name='checkpoint')
         self.thread.start()
     except (TypeError, ValueError, RuntimeError, OSError) as e: self.error = e

@@ -36,7 +36,8 @@ def _program(model, args, dynamic):
     shapes = tuple({0: batch} for _ in args) if dynamic else None
     try: return torch.export.export(model, args, dynamic_shapes=shapes)
     except Exception as e:
-        e.add_note(f'raised while {type(model).__name__} was exported for inputs of shapes {[tuple(o.shape) for o in args]}; without example= only the weights are written')
+        e.add_note(f'raised while {type(model).__name__} was exported for inputs of shapes {[tuple(o.shape) for o in args]}; '
+                   'without example= only the weights are written')
         raise
 
 # %% ../nbs/07d_export.ipynb #1aa5f9f7

@@ -121,7 +121,8 @@ def read_state(
         raise BadCheckpoint(f'{path.name} cannot be read: {str(e).partition(".")[0] or type(e).__name__}') from None
     version = state.get('format') if isinstance(state, dict) else None
     if version is None: raise BadCheckpoint(f'{path.name} was not written by trainer_nb: it holds a {type(state).__name__} without `format`')
-    if version != FORMAT: raise BadCheckpoint(f'{path.name} has format {version}, and this version of trainer_nb reads {FORMAT}: install the one that wrote it')
+    if version != FORMAT:
+        raise BadCheckpoint(f'{path.name} has format {version}, and this version of trainer_nb reads {FORMAT}: install the one that wrote it')
     return state
 
 # %% ../nbs/07a_files.ipynb #52db218f
@@ -182,6 +183,7 @@ class Folder:
                 try:
                     manifest = json.loads((self.path/m[0]).read_text(encoding='utf-8'))
                     if not {'run', 'step', 'size', 'sha256', 'metric'} <= manifest.keys(): raise ValueError('entries are missing')
+                except FileNotFoundError: pass      # another thread has just dropped it
                 except (OSError, ValueError, AttributeError) as e: warnings.warn(f'{m[0]} is damaged, its checkpoint is left out ({e})', stacklevel=2)
                 else: found[int(m[1])] = {**manifest, 'n': int(m[1]), 'file': str((self.path/m[0]).with_suffix('.pt').name)}
         return [found[n] for n in sorted(found)]

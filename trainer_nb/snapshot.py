@@ -109,9 +109,12 @@ def check_loader(
         f'the checkpoint is in the middle of a pass over {name}, after {cursor["n"]} of {before.get("batches")} batches, and the loader has changed '
         f'({"; ".join(changed)}): go on with the same data and batch size, or from a checkpoint at the end of an epoch')
     if skips(dl) and (not is_stock(dl) or getattr(dl, 'is_seeded', False)) or cursor['loader'] is not None: return ''
-    if not is_stock(dl): return f'{name} is a {type(dl).__name__}, whose first {cursor["n"]} batches are read again: this is exact if they come again in the same order'
+    if not is_stock(dl):
+        return (f'{name} is a {type(dl).__name__}, whose first {cursor["n"]} batches are read again: '
+                'this is exact if they come again in the same order')
     if before['workers'] != now['workers']:
-        return f'{name} had {before["workers"]} workers and has {now["workers"]}: the order of the samples is the same, random numbers that they draw are not'
+        return (f'{name} had {before["workers"]} workers and has {now["workers"]}: '
+                'the order of the samples is the same, random numbers that they draw are not')
     return ''
 
 def check_workers(
@@ -121,8 +124,8 @@ def check_workers(
 ):         # str: what may not be exact, or ''
     "Say what nobody can put back: the streams of workers that have read more than one pass"
     if not warm or not is_stock(dl) or getattr(dl, 'is_seeded', False) or not getattr(dl, 'persistent_workers', False): return ''
-    return (f'{name} has persistent workers, whose random streams come from all passes before: the order of the samples is exact, random numbers that samples '
-            'draw are not. SeededLoader, or persistent_workers=False, is exact')
+    return (f'{name} has persistent workers, whose random streams come from all passes before: the order of the samples is exact, '
+            'random numbers that samples draw are not. SeededLoader, or persistent_workers=False, is exact')
 
 # %% ../nbs/07b_snapshot.ipynb #439ea0e4
 PLAN = 'end_epoch', 'end_step', 'valid_every', 'next_valid', 'first_row', 'first_batch', 'valid_values', 'validated_at', 'is_trained'
@@ -166,7 +169,8 @@ def hook_keys(
         kind = kinds.setdefault(h.name, type(h))
         key, i = h.name, 1
         while key in res: key, i = f'{h.name} {i + 1}', i + 1
-        if kind is not type(h) and h.state_dict(): raise ValueError(f'two different classes of hooks are called {h.name}: a checkpoint could not tell them apart; rename one')
+        if kind is not type(h) and h.state_dict():
+            raise ValueError(f'two different classes of hooks are called {h.name}: a checkpoint could not tell them apart; rename one')
         res[key] = h
     return res
 
@@ -181,7 +185,8 @@ def restore(
     "Put a state into a learner"
     modules, old = owners(learn, learn.model), state['run']
     for name in modules.keys() & state['modules'].keys(): check_module(name, modules[name], state['modules'][name]['state'])
-    if modules.keys() != state['modules'].keys(): raise ValueError(f'the checkpoint has the modules {list(state["modules"])}, the learner has {list(modules)}')
+    if modules.keys() != state['modules'].keys():
+        raise ValueError(f'the checkpoint has the modules {list(state["modules"])}, the learner has {list(modules)}')
     check_optimizer_states(learn.opts, state['optimizers'])
     notes = []
     if old is not None:
@@ -190,7 +195,8 @@ def restore(
             if not skip: notes.append(check_workers(name, getattr(learn, name), name in old['warm'] and (cursor is None or cursor['was_warm'])))
         _take_run(learn, run, old, plan)
         for cursor in filter(None, (run.train, run.valid)): cursor.skip = skip
-    if state['device'] != learn.device.type: notes.append(f'the checkpoint was made on {state["device"]}, and this is {learn.device.type}: rounding differs')
+    if state['device'] != learn.device.type:
+        notes.append(f'the checkpoint was made on {state["device"]}, and this is {learn.device.type}: rounding differs')
     for name, m in modules.items(): _take_module(m, state['modules'][name])
     for name, opt in learn.opts.items(): _take_optimizer(opt, state['optimizers'][name]['state'])
     for k, v in state['state'].items(): setattr(learn.state, k, v)
@@ -221,7 +227,8 @@ def _take_hooks(learn, states):
     for key, h in hooks.items():
         if key in states: h.load_state_dict(states[key])
         elif h.state_dict(): notes.append(f'the checkpoint knows nothing of the hook {key}, which begins afresh')
-    return notes + [f'the checkpoint holds the state of a hook {key}, which this learner does not have' for key in states if key not in hooks and key != 'Checkpoint']
+    strange = [key for key in states if key not in hooks and key != 'Checkpoint']
+    return notes + [f'the checkpoint holds the state of a hook {key}, which this learner does not have' for key in strange]
 
 # %% ../nbs/07b_snapshot.ipynb #023c15e9
 def _take_run(learn, run, old, plan):
