@@ -25,7 +25,7 @@ from .history import History
 from .hooks import (EVENTS, STEPS, CancelEpoch, CancelFit, CancelStep, Hook, HookOrderError, HookTable, LambdaHook,
                               MainProcessHook)
 from .learner import Learner
-from .loggers import CSVLogger, JSONLLogger, MLflowLogger, TensorBoardLogger, TrackioLogger, WandbLogger
+from .loggers import CSVLogger, JSONLLogger
 from .lr_find import LRCurve
 from .metrics import Metric, accuracy
 from .optimize import GradAccum, GradClip, GradNorm
@@ -33,6 +33,7 @@ from .precision import AMP
 from .run import StepState, TrainingInterrupted
 from .schedule import LRScheduler, OneCycle, Schedule, WarmupCosine, combine, cosine, exponential, linear, polynomial, warmup
 from .seeded import SeededLoader
+from .trackers import MLflowLogger, TensorBoardLogger, TrackioLogger, WandbLogger
 
 # %% ../nbs/99_all.ipynb #3511130e
 __all__ = ['torch', 'F', 'nn', 'DataLoader', 'TensorDataset', 'batch_size', 'set_seed', 'to_device', 'TensorLoader', 'Controls',
