@@ -55,7 +55,7 @@ def test_all_orders_of_registration(dtype):
         assert close(m, big[0]) and close(average, big[1]) and norms == pytest.approx(big[2], abs=1e-6)
     made = {**{k: f for k, f in ALL.items() if k != 'NaNGuard'}, **({'AMP': lambda: AMP(dtype)} if dtype else {'NaNGuard': NaNGuard})}
     first = None
-    for order in permutations(made):
+    for order in [*permutations(made)][::7]:
         learn = make_learner(model(), cut(SIZES['wild']), optim=OPTIMS['sgd'], hooks=[Decay(), *[made[o]() for o in order]])
         learn.get_hook('Decay').before_fit(learn)
         learn.get_hook('Decay').before_fit = lambda learn: None     # one schedule over both fits
@@ -435,8 +435,7 @@ def test_the_guard_changes_nothing():
 
 # Nothing is read
 
-@pytest.mark.parametrize('optim', [torch.optim.SGD, torch.optim.AdamW])
-@pytest.mark.parametrize('names', [['NaNGuard'], ['GradNorm'], ['EMA'], [*ALL]], ids=' '.join)
+@pytest.mark.parametrize('names, optim', [(['NaNGuard'], torch.optim.SGD), (['NaNGuard'], torch.optim.AdamW), ([*ALL], torch.optim.AdamW)])
 def test_no_value_is_read(names, optim, monkeypatch):
     "Only the guard does, once in a hundred batches"
     monkeypatch.setattr('trainer_nb.guard.perf_counter', lambda: 0.)
