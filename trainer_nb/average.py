@@ -32,7 +32,7 @@ class EMA(Hook):
         warmup=True,  # keep less in the first steps: (1 + n)/(10 + n) after n of them
     ):
         if not 0 < decay < 1: raise ValueError(f'EMA(decay) is {decay}: expected a number between 0 and 1, such as .999')
-        self.decay, self.warmup, self.n, self.model = decay, warmup, 0, None     # n: steps averaged; model: the average, an `nn.Module` in evaluation mode
+        self.decay, self.warmup, self.n, self.model = decay, warmup, 0, None     # n: steps averaged; model: the average, in evaluation mode
         self._state, self._pairs = None, None
 
     def before_fit(self, learn):

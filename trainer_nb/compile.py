@@ -95,7 +95,7 @@ class Compile(Hook):
         modes = torch._inductor.list_mode_options() if isinstance(backend, str) and backend == 'inductor' and mode else {}
         if modes and mode not in modes: raise ValueError(f'Compile(mode) is {mode!r}: expected one of {", ".join(map(repr, modes))}')
         self.mode, self.what, self.backend, self.dynamic, self.reasons = mode, what, backend, dynamic, []   # reasons: what stays plain, and why
-        self._made, self._seen, self._lrs, self._steps = {}, set(), {}, {}       # what was compiled; what was called; learning rates as tensors; optimizers' steps
+        self._made, self._seen, self._lrs, self._steps = {}, set(), {}, {}      # compiled functions; those called; rates as tensors; optimizers' steps
         self._old, self._params, self._grads, self._loss, self._whole, self._config, self._graphs = [], [], None, None, None, None, False
 
     def before_fit(self, learn):

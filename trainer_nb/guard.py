@@ -70,8 +70,9 @@ class NaNGuard(Hook):
         self._reset()
 
     def _reset(self):
-        self.first, self.n_checks, self.log, self.born = None, 0, {}, []    # first: code of the first failure, on the device; log: check → what it was about
-        self.losses, self.inputs, self.kept, self.buffers, self.names = [], [], {}, [], {}     # not checked yet: (where, name, value); copies to go back to
+        self.first, self.n_checks, self.log, self.born = None, 0, {}, []    # first: code of the first failure, on the device; log: check → names
+        self.losses, self.inputs, self.names = [], [], {}                   # what is not checked yet: (where, name, value)
+        self.kept, self.buffers = {}, []                                    # copies to go back to
         self.since, self.looked = 0, perf_counter()
 
     def before_fit(self, learn):
@@ -186,7 +187,8 @@ class Freeze(Hook):
     def __init__(self,
         *names,  # of parameters or modules, or patterns with * ? []: 'body', '*.bias', 'body.[0-3]'
     ):
-        if not names or not all(isinstance(o, str) for o in names): raise TypeError("Freeze takes names of parameters or modules: Freeze('body', '*.bias')")
+        if not names or not all(isinstance(o, str) for o in names):
+            raise TypeError("Freeze takes names of parameters or modules: Freeze('body', '*.bias')")
         self.names, self.frozen = names, []
 
     def before_fit(self, learn):
@@ -209,7 +211,8 @@ class FreezeBN(Hook):
     "Keep BatchNorm layers in evaluation mode during training"
     unique, in_rehearsal = True, True
     def before_fit(self, learn):
-        if not any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in learn.model.modules()): raise ValueError('FreezeBN: the model has no BatchNorm layer')
+        if any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in learn.model.modules()): return
+        raise ValueError('FreezeBN: the model has no BatchNorm layer')
 
     def before_epoch(self, learn):
         for m in learn.model.modules():

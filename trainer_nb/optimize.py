@@ -128,7 +128,7 @@ class GradAccum(Hook):
     def state_dict(self): return {'windows': {name: window.state() for name, window in self.windows.items()}}
 
     def load_state_dict(self, state):
-        self.windows = {name: Window([n, weight, unit, {i: g.clone() for i, g in grads.items()}]) for name, (n, weight, unit, grads) in state['windows'].items()}
+        self.windows = {name: Window([*rest, {i: g.clone() for i, g in grads.items()}]) for name, (*rest, grads) in state['windows'].items()}
 
 # %% ../nbs/06_optimize.ipynb #4061f0f3
 def by_optimizer(
@@ -137,7 +137,8 @@ def by_optimizer(
 ):          # `bound`; raises ValueError or TypeError
     "See that bounds are numbers above 0"
     for o in bound.values() if isinstance(bound, Mapping) else [] if bound is None else [bound]:
-        if not isinstance(o, (int, float)): raise TypeError(f'{what} is a {type(o).__name__}: expected a number above 0, or a dict of them by optimizer')
+        if not isinstance(o, (int, float)):
+            raise TypeError(f'{what} is a {type(o).__name__}: expected a number above 0, or a dict of them by optimizer')
         if not o > 0: raise ValueError(f'{what} is {o}: expected a number above 0')
     return bound
 
@@ -148,7 +149,8 @@ def check_names_of(
 ):          # raises ValueError
     "See that there are optimizers with these names"
     for name in names:
-        if name not in opts: raise ValueError(f'{what} names optimizer {name!r}; there are {", ".join(map(repr, opts))}.{did_you_mean(str(name), opts)}')
+        if name in opts: continue
+        raise ValueError(f'{what} names optimizer {name!r}; there are {", ".join(map(repr, opts))}.{did_you_mean(str(name), opts)}')
 
 # %% ../nbs/06_optimize.ipynb #98aeaec7
 class GradClip(Hook):
@@ -160,7 +162,8 @@ class GradClip(Hook):
         value=None,  # number > 0: largest absolute value of an entry; or such a dict
     ):
         if (norm is None) == (value is None): raise ValueError('GradClip takes either a norm or a value: GradClip(1.) or GradClip(value=.5)')
-        self.norm, self.value, self.norms = by_optimizer('GradClip(norm)', norm), by_optimizer('GradClip(value)', value), {}    # norms: name → 0-d tensor
+        self.norm, self.value = by_optimizer('GradClip(norm)', norm), by_optimizer('GradClip(value)', value)
+        self.norms = {}     # optimizer's name → 0-d tensor, the newest one
 
     def before_fit(self, learn):
         for o in self.norm, self.value:

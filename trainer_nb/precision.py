@@ -25,14 +25,16 @@ class AMP(Hook):
     ):
         self.dtype = DTYPES.get(dtype, dtype) if isinstance(dtype, str) else dtype
         if self.dtype not in DTYPES.values(): raise ValueError(f'AMP(dtype) is {dtype!r}: expected torch.bfloat16 or torch.float16')
-        if scaler is not None and not callable(scaler): raise TypeError(f'AMP(scaler) is a {type(scaler).__name__}: expected a function of the device type that makes one')
+        if scaler is not None and not callable(scaler):
+            raise TypeError(f'AMP(scaler) is a {type(scaler).__name__}: expected a function of the device type that makes one')
         self.scaler, self.scalers, self.shared, self._state, self._inner = scaler, {}, {}, {}, {}
 
     def before_fit(self, learn):
         device = learn.device.type
         if not torch.amp.is_autocast_available(device): raise ValueError(f'AMP: torch has no mixed precision on {device}')
         if self.dtype is not torch.float16: return
-        if device == 'cpu' and self.scaler is None: raise ValueError('AMP(torch.float16) is not for the CPU, which is slow in it: use AMP(torch.bfloat16)')
+        if device == 'cpu' and self.scaler is None:
+            raise ValueError('AMP(torch.float16) is not for the CPU, which is slow in it: use AMP(torch.bfloat16)')
         for name in learn.opts.keys() - self.scalers.keys():
             self.scalers[name] = (self.scaler or torch.amp.GradScaler)(device)
             if name in self._state: self.scalers[name].load_state_dict(self._state.pop(name))
@@ -62,7 +64,8 @@ class AMP(Hook):
         return bool(stepped)
 
     def state_dict(self):
-        return {'scalers': {**self._state, **{name: o.state_dict() for name, o in self.scalers.items()}}, 'shared': {k: list(v) for k, v in self.shared.items()}}
+        scalers = {**self._state, **{name: o.state_dict() for name, o in self.scalers.items()}}
+        return {'scalers': scalers, 'shared': {k: list(v) for k, v in self.shared.items()}}
 
     def load_state_dict(self, state):
         self.shared, self._state = {k: tuple(v) for k, v in state['shared'].items()}, dict(state['scalers'])
