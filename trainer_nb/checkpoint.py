@@ -210,7 +210,7 @@ def _resume(learn, source):
         if not hook.folder.manifests(): return False
         source = hook.folder.path
     state, name = find(source)
-    for note in restore(learn, state, learn._run, skip=hook is not None and hook.skip): warnings.warn(f'resume: {note}', stacklevel=4)
+    for note in restore(learn, state, learn._run, skip=hook is not None and hook.skip): warnings.warn(f'resume: {note}', stacklevel=3)
     if hook is not None and source is hook.folder.path: hook.saved_at = hook.where(learn)
     print(f'goes on from {name}, saved {state["position"]}')
     return True
