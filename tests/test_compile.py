@@ -84,6 +84,7 @@ def test_it_compiles_a_few_times_only(what):
     learn.fit(2)
     assert counters['stats']['unique_graphs'] == n and not hook.reasons
 
+@pytest.mark.soak
 def test_learners_do_not_use_up_what_torch_allows():
     "More of them than torch compiles versions of a function"
     for _ in range(9):
@@ -125,6 +126,7 @@ def test_a_loss_that_somebody_changes_after_all():
     with pytest.raises(ValueError, match="what='model'"): run([Liar(), Compile(what='step', backend='aot_eager')])
 
 @ways
+@pytest.mark.soak
 def test_the_guard_holds_compiled_steps(what):
     def spoil(learn):
         if learn.training and learn.state.optimizer_step == 4: learn.batch = [learn.batch[0]*float('nan'), learn.batch[1]]
@@ -164,6 +166,7 @@ def test_steps_of_the_users():
         def train_step(self, batch): return step(batch, self)
     with reasons(): assert close(run([Compile(what='step', backend='aot_eager')], cls=Own), learn)
 
+@pytest.mark.soak
 def test_two_optimizers():
     def yields(batch, learn):
         yield 'd', d_loss(learn.model, batch[0])
@@ -200,6 +203,7 @@ def test_after_an_error_the_model_is_plain(what):
     assert learn.model._compiled_call_impl is None and not torch._dynamo.config.trace_autograd_ops
 
 @ways
+@pytest.mark.soak
 def test_stop_and_resume(what, n=4):
     whole, seen = run([Compile(what=what, backend='aot_eager')], n=2), []
     def stop(learn):

@@ -39,7 +39,7 @@ def stop_at(epoch, batch, training=True):
         if (learn.state.epoch, place, learn.training) == (epoch, batch, training): learn.stop()
     return LambdaHook(after_step=f)
 
-@pytest.mark.parametrize('place', [(0, 1), (1, 3), (1, 5), (1, 2, False), (2, 4)], ids=str)
+@pytest.mark.parametrize('place', [(0, 1), (1, 3), (1, 2, False)], ids=str)
 @pytest.mark.parametrize('kind', HOOKS)
 @pytest.mark.filterwarnings('ignore:.*lr_scheduler.step')
 def test_goes_on(kind, place, tmp_path, capsys):

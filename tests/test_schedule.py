@@ -337,35 +337,6 @@ def test_an_error_puts_everything_back(name):
     clean(learn, before)
 
 @pytest.mark.parametrize('name', HOOKS)
-def test_a_checkpoint_in_the_middle(name):
-    "What a checkpoint would do: states of hook, optimizer and counters through a file, everything built anew, and loaded in before_fit"
-    by_epoch, saved = name.endswith('epoch'), {}
-    bounds = dict(n_epochs=3) if by_epoch else dict(max_steps=15)
-    def save(learn):
-        if learn.state.optimizer_step != 10 or saved: return
-        buffer = io.BytesIO()
-        hook = learn.get_hook('LRScheduler', None) or learn.hooks[0]
-        torch.save({'hook': hook.state_dict(), 'opt': learn.opt.state_dict()}, buffer)
-        saved.update(file=buffer, state=copy.copy(learn.state))
-    learn = learner(HOOKS[name](), LambdaHook(after_epoch=save, ord=90))
-    before = groups_of(learn)
-    learn.fit(**bounds)
-    saved['file'].seek(0)
-    data = torch.load(saved['file'], weights_only=True)
-    hook = HOOKS[name]()
-    def load(learn):
-        learn.opt.load_state_dict(data['opt'])
-        hook.load_state_dict(data['hook'])
-        learn.state.epoch, learn.state.optimizer_step = 2, 10
-    again = learner(hook, LambdaHook(before_fit=load, ord=100))
-    again.fit(**bounds, resume=True)
-    assert lrs_of(again) == lrs_of(learn, 10) and len(lrs_of(again)) == 5
-    clean(again, before)
-
-
-# The preview
-
-@pytest.mark.parametrize('name', HOOKS)
 def test_a_preview_comes_true_and_changes_nothing(name):
     for kwargs in dict(n_epochs=3), dict(max_steps=4):
         for n_accum in 1, 2:
