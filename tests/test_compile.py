@@ -52,7 +52,7 @@ def close(a, b, tol=1e-5): return all(torch.allclose(x, y, rtol=0, atol=tol) for
 def losses_close(a, b): return a.history.steps['train_loss'] == pytest.approx(b.history.steps['train_loss'], abs=1e-5) and a.history.epochs['valid_loss'] == pytest.approx(b.history.epochs['valid_loss'], abs=1e-5)
 
 @ways
-@pytest.mark.parametrize('optim', OPTIMS.values(), ids=OPTIMS)
+@pytest.mark.parametrize('optim', [pytest.param(o, id=k, marks=[pytest.mark.soak]*(k in ('adamw', 'groups'))) for k, o in OPTIMS.items()])
 def test_equals_the_plain_step(what, optim):
     with reasons(): learn = run([Compile(what=what, backend='aot_eager')], optim=optim)
     plain = run(optim=optim)
@@ -105,6 +105,7 @@ def test_schedulers_of_torch_see_a_step():
 # Hooks that need no entry
 
 @ways
+@pytest.mark.soak
 def test_hooks_between_the_graphs(what):
     def hooks(): return [GradClip(.05), GradNorm(), EMA(.9), NaNGuard(every=2)]
     with reasons(): learn = run([*hooks(), Compile(what=what, backend='aot_eager')])
@@ -156,6 +157,7 @@ def test_steps_that_torch_cannot_compile():
     with reasons('backward stays plain, because of Unsupported'): learn = run([Compile(what='step', backend='aot_eager')], train_step=step)
     assert close(learn, run(train_step=step))
 
+@pytest.mark.soak
 def test_steps_of_the_users():
     def step(batch, learn):
         pred = learn.model(batch[0])

@@ -104,9 +104,8 @@ class Total:
     def update(self, pred, targ): self.n = self.n + pred.sum()
     def compute(self): return self.n
 
-@pytest.mark.parametrize('display', [False, 'tty', 'html'])
-@pytest.mark.parametrize('make_dl', [in_list, in_loader])
-@pytest.mark.parametrize('optim', [torch.optim.SGD, torch.optim.AdamW])
+@pytest.mark.parametrize('optim, make_dl, display', [(torch.optim.SGD, in_list, False), (torch.optim.SGD, in_list, 'tty'), (torch.optim.SGD, in_loader, 'html'),
+                                                     (torch.optim.AdamW, in_loader, False), (torch.optim.AdamW, in_list, 'html')])
 def test_metrics_hooks_and_display(optim, make_dl, display, capsys, cell):
     model = nn.Linear(4, 3)
     allowed = raw(model, optim(model.parameters(), lr=.01), make_dl, cross_entropy)

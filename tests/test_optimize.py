@@ -72,7 +72,7 @@ def two_losses(batch, learn):
     yield 'g', g_loss(learn.model, batch[0])
 
 @pytest.mark.parametrize('n_optimizers', [1, 2])
-@pytest.mark.parametrize('names', [*permutations(['GradAccum', 'GradClip', 'EMA', 'AMP']), tuple(ALL), tuple(ALL)[::-1]], ids='-'.join)
+@pytest.mark.parametrize('names', [*[*permutations(['GradAccum', 'GradClip', 'EMA', 'AMP'])][::4], tuple(ALL), tuple(ALL)[::-1]], ids='-'.join)
 def test_trace_equals_table(names, n_optimizers):
     log, made = [], {'GradAccum': (GradAccum, 2), 'GradClip': (GradClip, 1.), 'EMA': (EMA, .9), 'AMP': (AMP,), 'GradNorm': (GradNorm,), 'NaNGuard': (NaNGuard,)}
     hooks = [logging(made[o][0], log)(*made[o][1:]) for o in names]
@@ -364,8 +364,8 @@ SAYS = {'batch': r'the loss is not finite in {}.*batch\[0\], .* in batch {}, hol
 @pytest.mark.filterwarnings('ignore:.*is nan in epoch')
 @pytest.mark.parametrize('optim', OPTS.values(), ids=OPTS)
 @pytest.mark.parametrize('what', SAYS)
-@pytest.mark.parametrize('i', [0, 1, 7])
-@pytest.mark.parametrize('every', [1, 3, 100])
+@pytest.mark.parametrize('i', [0, 7])
+@pytest.mark.parametrize('every', [1, 100])
 def test_the_guard_keeps_the_last_good_step(optim, what, i, every):
     learn = make_learner(Norm2(), batches(), optim=optim, hooks=[NaNGuard(every), spoiler(what, i), GradClip(1.), EMA()])
     says = SAYS[what].format(f'epoch {i//5}, batch {i % 5}, after {i} optimizer steps', i % 5)

@@ -297,7 +297,7 @@ def test_stop_and_resume(name):
     whole = start()
     whole.fit(3)
     expected, before = digest(whole), groups_of(whole)
-    for at in 1, 4, 5, 7, 10, 14:
+    for at in 1, 5, 14:
         count = itertools.count(1)
         learn = start(LambdaHook(after_step=lambda learn: learn.training and next(count) == at and learn.stop()))
         learn.fit(3)
@@ -338,16 +338,15 @@ def test_an_error_puts_everything_back(name):
 
 @pytest.mark.parametrize('name', HOOKS)
 def test_a_preview_comes_true_and_changes_nothing(name):
-    for kwargs in dict(n_epochs=3), dict(max_steps=4):
-        for n_accum in 1, 2:
-            learn = learner(HOOKS[name](), GradAccum(n_accum))
-            before = snapshot(learn)
-            preview = learn.plot_schedule(**kwargs)
-            check_same(before, snapshot(learn))
-            learn.fit(**kwargs)
-            recorded = learn.history.steps
-            assert preview.steps == {k: recorded[k] for k in preview.steps} and preview.steps.keys() >= {'lr', 'lr_1'}
-            assert preview.steps.keys() >= {k for k in recorded if k.startswith('momentum')}
+    for kwargs, n_accum in (dict(n_epochs=3), 1), (dict(max_steps=4), 2):
+        learn = learner(HOOKS[name](), GradAccum(n_accum))
+        before = snapshot(learn)
+        preview = learn.plot_schedule(**kwargs)
+        check_same(before, snapshot(learn))
+        learn.fit(**kwargs)
+        recorded = learn.history.steps
+        assert preview.steps == {k: recorded[k] for k in preview.steps} and preview.steps.keys() >= {'lr', 'lr_1'}
+        assert preview.steps.keys() >= {k for k in recorded if k.startswith('momentum')}
 
 def test_a_preview_in_mid_run_and_of_nothing():
     learn = learner(HOOKS['SequentialLR, step'](), StopAt(7))
