@@ -336,6 +336,9 @@ def test_an_error_puts_everything_back(name):
     with pytest.raises(RuntimeError, match='boom'): learn.fit(3)
     clean(learn, before)
 
+@pytest.fixture(autouse=True)
+def _aside(tmp_path, monkeypatch): monkeypatch.chdir(tmp_path)       # a snapshot reads all files that are there
+
 @pytest.mark.parametrize('name', HOOKS)
 def test_a_preview_comes_true_and_changes_nothing(name):
     for kwargs, n_accum in (dict(n_epochs=3), 1), (dict(max_steps=4), 2):
