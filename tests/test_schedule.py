@@ -336,6 +336,8 @@ def test_an_error_puts_everything_back(name):
     with pytest.raises(RuntimeError, match='boom'): learn.fit(3)
     clean(learn, before)
 
+# The preview
+
 @pytest.fixture(autouse=True)
 def _aside(tmp_path, monkeypatch): monkeypatch.chdir(tmp_path)       # a snapshot reads all files that are there
 

@@ -8,8 +8,6 @@ __all__ = ['RULES', 'AT_ONCE', 'valley', 'slide', 'steep', 'minimum', 'LRCurve',
 # %% ../nbs/10_lr_find.ipynb #6c85d848
 import math
 from dataclasses import dataclass, field
-from html import escape
-from time import perf_counter
 
 import torch
 
@@ -252,7 +250,7 @@ class LRScreen:
 AT_ONCE = 5     # optimizer steps between two looks at the losses
 
 def _point(learn, r, name, steps=None):
-    "Train to the next step of an optimizer; returns (loss, number of batches), a loss of None if there is no step"
+    "Train to the next step of an optimizer; returns the weighted mean of its losses, None if there is no step"
     losses, weights, key = [], [], f'loss_{name}'       # steps: grows with each step of the optimizer, where there are others
     if steps: steps.clear()
     for _ in range(50*learn.state.grad_accum_steps):

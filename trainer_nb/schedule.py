@@ -380,14 +380,14 @@ def plot_schedule(self:Learner,
     max_steps=None,   # its optimizer steps
     hooks=(),         # its own hooks, as `fit` takes them: `hooks=[OneCycle(.1)]`
 ):                    # `Preview`
-    "Show what the schedules will do in a fit, without training. Rates that depend on a metric stay as they are. Raises ValueError without any schedule"
+    "Show what the schedules will do in a fit, without training. Rates that depend on a metric stay as they are"
     if (n_epochs is None) == (max_steps is None): raise ValueError('plot_schedule takes either n_epochs or max_steps')
     with self.added_hooks(*hooks):
         scheds = [copy(h) for h in self.hooks if isinstance(h, Scheduler)]
         accum = getattr(self.get_hook('GradAccum', None), 'n', self.state.grad_accum_steps)
     n = length(self.train_dl)
     if n is None and max_steps is None: raise ValueError('train_dl has no length: pass max_steps')
-    n_batches = as_count('n_epochs', n_epochs)*n if max_steps is None else None
+    if max_steps is None: as_count('n_epochs', n_epochs)
     twin = SimpleNamespace(opts={name: _stand_in(o) for name, o in self.opts.items()}, state=replace(self.state, grad_accum_steps=accum, batch_idx=0), hooks=scheds,
                            bounds={'epoch': None, 'step': None}, train_dl=self.train_dl, valid_dl=self.valid_dl, training=True, stepped=False, cancelled=None, history=None)
     end_step = None if max_steps is None else twin.state.optimizer_step + as_count('max_steps', max_steps)
