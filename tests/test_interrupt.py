@@ -16,7 +16,7 @@ from trainer_nb.run import TrainingInterrupted
 # Real signals, in another process
 
 @pytest.mark.skipif(not hasattr(os, 'killpg'), reason='no process groups here')
-@pytest.mark.parametrize('n_fits', [8, pytest.param(100, marks=pytest.mark.soak)])
+@pytest.mark.parametrize('n_fits', [5, pytest.param(100, marks=pytest.mark.soak)])
 @pytest.mark.parametrize('n_workers', [0, 2])
 def test_interrupt_and_resume_in_a_real_process(n_workers, n_fits):
     rand = random.Random(n_fits + n_workers)

@@ -31,12 +31,12 @@ def cell(learn=None):
     return learn
 
 def grow(again):
-    "Number of tensors and MiB of memory after 10 and after 200 fits, and figures; for a process of its own"
+    "Number of tensors and MiB of memory after 10 and after 100 fits, and figures; for a process of its own"
     torch.set_num_threads(1)
     learn, seen = cell() if again else None, []
-    for i in range(200):
+    for i in range(100):
         cell(learn)
-        if i in (9, 199): seen.append((len(tensors()), psutil.Process().memory_info().rss/2**20))
+        if i in (9, 99): seen.append((len(tensors()), psutil.Process().memory_info().rss/2**20))
     plt = sys.modules.get('matplotlib.pyplot')
     print(json.dumps([*seen, plt.get_fignums() if plt else []]))
 
@@ -47,9 +47,9 @@ def in_fresh_process(code):
     return json.loads(out.stdout.splitlines()[-1])
 
 @pytest.mark.parametrize('again', [False, True], ids=['new learners', 'one learner'])
-def test_200_fits(again):
-    (n_10, mib_10), (n_200, mib_200), figures = in_fresh_process(f'from test_memory import grow; grow({again})')
-    assert n_200 == n_10 and mib_200 - mib_10 < 16 and not figures       # what is kept of each fit would be 190 MiB
+def test_100_fits(again):
+    (n_10, mib_10), (n_100, mib_100), figures = in_fresh_process(f'from test_memory import grow; grow({again})')
+    assert n_100 == n_10 and mib_100 - mib_10 < 16 and not figures       # what is kept of each fit would be 90 MiB
 
 def test_history_that_nobody_reads_holds_a_number_for_each_batch():
     learn = make_learner(train_dl=batches(), valid_dl=batches(), metrics=[accuracy])

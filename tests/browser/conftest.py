@@ -7,8 +7,8 @@ from browser.lab import Jupyter, missing
 
 PAGES = [(app, theme) for app in ('lab', 'notebook') for theme in ('light', 'dark')]
 why = missing()
-every_page = pytest.mark.parametrize('page', PAGES, ids='-'.join, indirect=True)
-every_app = pytest.mark.parametrize('page', PAGES[::2], ids='-'.join, indirect=True)
+IN_TURN = [pytest.param(o, marks=[] if o in (PAGES[0], PAGES[3]) else pytest.mark.soak) for o in PAGES]      # each app and each theme once; all four under `make soak`
+every_page = pytest.mark.parametrize('page', IN_TURN, ids='-'.join, indirect=True)
 
 
 @pytest.fixture(scope='package')

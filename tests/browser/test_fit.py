@@ -4,7 +4,7 @@ import random
 import pytest
 from nbconvert import HTMLExporter, MarkdownExporter
 
-from browser.conftest import PAGES, every_app, every_page
+from browser.conftest import IN_TURN, every_page
 from common import digest
 from fits import N_EPOCHS, start
 from shown import (check_html, check_interrupted, check_markdown, check_notebook, check_outputs, check_painted, check_readable, check_shown,
@@ -33,7 +33,7 @@ def has_rows(page, k=0): page.until('k => nb.area(k)?.querySelector("td")', k)
 
 # A fit that nobody disturbs
 
-@pytest.fixture(scope='module', params=PAGES, ids='-'.join)
+@pytest.fixture(scope='module', params=IN_TURN, ids='-'.join)
 def watched(jupyter, request):
     "A page, and what was seen of the fit in its only cell; another one was looked at in its midst"
     page = jupyter.page(*request.param)
@@ -99,7 +99,7 @@ def test_interrupt(page):
     check_again(page, 1, end='interrupted', n_rows=None)
     check_resumes(page, 3)
 
-@every_app
+@every_page
 def test_interrupt_twice(page):
     page.cells(f'learn = start(Hang())\n{FIT}', *AGAIN)
     page.start()
@@ -112,7 +112,7 @@ def test_interrupt_twice(page):
     assert 'TrainingInterrupted' not in page.text()
     check_again(page, 1, end='interrupted', n_rows=1)
 
-@every_app
+@every_page
 def test_reload(page):
     "The kernel works on, and the page has forgotten what it showed"
     page.cells(WAIT, *AGAIN, 'learn.resume()', DIGEST)
@@ -125,7 +125,7 @@ def test_reload(page):
     check_again(page, 1, end='interrupted', n_rows=None)
     check_resumes(page, 3)
 
-@every_app
+@every_page
 def test_cleared(page):
     page.cells(WAIT, *AGAIN, 'learn.resume()', DIGEST)
     page.start()
