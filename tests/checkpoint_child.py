@@ -55,7 +55,7 @@ class StopAt(Hook):
 
 
 def start(c, *hooks):
-    seed = c.get('seed', 0) if 'folder' in c and any(Path(c['folder']).glob('*.json')) else 0     # what is resumed had other weights and random numbers before
+    seed = c.get('seed', 0) if 'folder' in c and any(Path(c['folder']).glob('*.pt')) else 0     # what is resumed had other weights and random numbers before
     random.seed(seed)
     numpy.random.seed(seed)
     torch.manual_seed(seed)
