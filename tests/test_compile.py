@@ -215,14 +215,23 @@ def test_stop_and_resume(what, n=4):
     learn.resume()
     assert close(learn, whole, 1e-6)
 
-def test_the_display_says_compiling(capsys, cell):
+class Unused(Small):
+    def __init__(self):
+        super().__init__()
+        self.unused = nn.Linear(2, 2)
+
+@pytest.mark.parametrize('hooks, make, n', [([], Small, 1), ([LambdaHook(after_backward=lambda learn: None)], Small, 2), ([], Unused, 3)])
+def test_one_graph_unless_something_stands_between(hooks, make, n, capsys, cell):
+    "The display says how often something is compiled; a parameter without a gradient is tried in one graph, and then in two"
     seen = []
     class Look(Hook):
         def before_fit(self, learn):
             draw = learn.display.draw
             learn.display.draw = lambda learn: (seen.append(learn.display.note), draw(learn))[1]
-    run([Look(), Compile(what='step', backend='aot_eager')], display='html', n=1)
-    assert seen.count('compiling…') == 2 and seen[-1] == ''
+    def fit(*more): return run([*hooks, *more], display='html', n=1, m=(torch.manual_seed(0), make())[1])
+    with reasons(): learn = fit(Look(), Compile(what='step', backend='aot_eager'))
+    assert seen.count('compiling…') == n and seen[-1] == ''
+    assert close(learn, fit())
 
 @pytest.mark.parametrize('kwargs, words', [(dict(what='all'), "'model' or 'step'"), (dict(mode='fast'), 'reduce-overhead'), (dict(mode='default', backend='eager'), 'inductor')])
 def test_bad_arguments(kwargs, words):
