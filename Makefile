@@ -4,10 +4,10 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak docs lab bench clean
+.PHONY: help demo test soak outputs docs docs-serve site lab bench clean
 
 help:   ## say what each target does
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-6s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' Makefile
 
 $(READY): settings.ini setup.py constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
@@ -26,9 +26,18 @@ test: $(READY)   ## run every test: unit tests, every notebook, the package in a
 soak: $(READY)   ## run the long campaigns, which `make test` leaves out
 	$(BIN)/python -m pytest -q -m soak
 
-docs: $(READY)   ## build the documentation site
+outputs: $(READY)   ## run all notebooks in real kernels, and compare with the outputs that they hold
+	$(BIN)/python nbs/_run.py --check
+
+docs: $(READY)   ## build the documentation site; every warning is an error
 	$(BIN)/sphinx-build -M html nbs _docs -qEW --keep-going
 	@echo 'Open _docs/html/index.html'
+
+docs-serve: $(READY)   ## serve the site on this machine, and build it again when a notebook changes
+	$(BIN)/sphinx-autobuild nbs _docs/html -q --host 127.0.0.1 --port 0 --watch CHANGELOG.md --watch CONTRIBUTING.md --re-ignore '/\.|_proc|__pycache__'
+
+site: docs   ## build the site, and open each page in a browser
+	$(BIN)/python -m pytest -q -rs -m site tests/browser/test_site.py
 
 lab: $(READY)   ## open the notebooks in JupyterLab
 	$(BIN)/jupyter lab nbs

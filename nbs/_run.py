@@ -1,6 +1,15 @@
-"Run notebooks in a real kernel and store their outputs: `python nbs/_run.py [NOTEBOOK ...]`"
-import os, sys
+"""Run notebooks in real kernels and store their outputs: `python nbs/_run.py [--check] [NOTEBOOK ...]`
+
+`--check` stores nothing, and fails if outputs are others than those that are stored. Times are not compared, nor are outputs of cells
+that say `#| measured`. Pictures may differ as much as another version of a font makes them.
+"""
+import os, re, sys
+from base64 import b64decode
+from concurrent.futures import ThreadPoolExecutor
+from io import BytesIO
 from pathlib import Path
+from subprocess import PIPE, STDOUT, run
+from tempfile import TemporaryDirectory
 
 import nbformat
 from nbclient import NotebookClient
@@ -14,21 +23,64 @@ cfg = get_config()
 left_out = set(cfg.tst_flags.split())
 
 
+def directives(cell): return extract_directives(cell, remove=False) if cell.cell_type == 'code' else {}
+
+
 class Runner(NotebookClient):
     "Leaves the cells alone that `nbdev_test` skips"
     async def async_execute_cell(self, cell, *args, **kwargs):
-        flags = extract_directives(cell, remove=False) if cell.cell_type == 'code' else {}
+        flags = directives(cell)
         if left_out & flags.keys() or flags.get('eval:') == ['false'] or 'nbdev_export()' in cell.source: return cell
         return await super().async_execute_cell(cell, *args, **kwargs)
 
 
-for path in map(Path, sys.argv[1:] or sorted(nbglob(cfg.nbs_path))):
+def execute(path, to):
+    "Run the notebook at `path`, and write it with its outputs `to` a file"
     nb = nbformat.read(path, 4)
     nb.metadata.pop('widgets', None)
     Runner(nb, kernel_name='python3', coalesce_streams=True, resources={'metadata': {'path': path.parent}}).execute()
     text = nbformat.writes(nb)
     state = nb.metadata.get('widgets', {}).get('application/vnd.jupyter.widget-state+json', {}).get('state', {})
     for i, o in enumerate(state): text = text.replace(o, f'{i:032x}')    # the same widget ids in every run
-    path.write_text(text, encoding='utf-8')
-    nbdev_clean(str(path))
-    print(path)
+    to.write_text(text, encoding='utf-8')
+    nbdev_clean(str(to))
+
+
+def is_same_picture(a, b):  # PNG in base64
+    from matplotlib.image import imread
+    a, b = (imread(BytesIO(b64decode(o))) for o in (a, b))
+    return a.shape == b.shape and abs(a - b).mean() < .01
+
+
+def is_same(a, b):
+    "Do two outputs, as nbformat has them, say the same?"
+    if isinstance(a, dict) and isinstance(b, dict): return a.keys() == b.keys() and all(is_same_picture(a[k], b[k]) if k == 'image/png' else is_same(a[k], b[k]) for k in a)
+    if isinstance(a, list) and isinstance(b, list): return len(a) == len(b) and all(map(is_same, a, b))
+    if isinstance(a, str) and isinstance(b, str): return re.sub(r'\b\d\d:\d\d\b', 'mm:ss', a) == re.sub(r'\b\d\d:\d\d\b', 'mm:ss', b)
+    return a == b
+
+
+def changes(path):
+    "Sources of the cells of the notebook at `path` that now have other outputs"
+    with TemporaryDirectory() as folder:
+        execute(path, to := Path(folder)/path.name)
+        cells = zip(nbformat.read(path, 4).cells, nbformat.read(to, 4).cells)
+        return [a.source for a, b in cells if 'measured' not in directives(a) and not is_same(a.get('outputs'), b.get('outputs'))]
+
+
+def main(*args):
+    paths = [Path(o) for o in args if o != '--check'] or sorted(nbglob(cfg.nbs_path, as_path=True))
+    if len(paths) > 1:      # a process for each, as many at a time as there are cores
+        def one(path): return path, run([sys.executable, __file__, *(['--check'] if '--check' in args else []), str(path)], stdout=PIPE, stderr=STDOUT, text=True)
+        with ThreadPoolExecutor(os.cpu_count()) as pool: done = list(pool.map(one, paths))
+        for path, res in done: print(res.stdout if res.returncode else path)
+        return sum(bool(res.returncode) for _, res in done)
+    path, = paths
+    if '--check' not in args: execute(path, path)
+    elif other := changes(path):
+        print(*(f'{path}: other outputs than those that are stored\n{o}\n' for o in other), f'Store them: python nbs/_run.py {path}', sep='\n')
+        return 1
+    return print(path) or 0
+
+
+if __name__ == '__main__': sys.exit(main(*sys.argv[1:]))

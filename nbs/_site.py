@@ -1,0 +1,99 @@
+"""What stands around the pages: the sidebar, a Markdown twin of each page, `llms.txt`, and `sitemap.xml`"""
+import re
+
+from _pages import cfg, nbs
+
+SECTIONS = {'start': 'Start', 'tutorials': 'Lessons', 'howto': 'How-to', '': 'Reference', 'internals': 'Internals'}     # folder → its name
+ALONE = 'changelog',                                                                                        # pages in no section
+site = f'{cfg.doc_host}{cfg.doc_baseurl}/'
+
+
+def section(docname):
+    "Where a page stands in the sidebar"
+    if docname == 'index' or docname in ALONE: return ''
+    folder = docname.rpartition('/')[0]
+    return SECTIONS.get(folder, folder.title())
+
+
+def toctree(*entries, caption=None):
+    return '\n'.join(['```{toctree}', ':hidden:', ':glob:', *[f':caption: {caption}']*bool(caption), '', *entries, '```'])
+
+
+def contents():
+    "The sidebar; folders that have no name here come last"
+    folders = {f.parent.relative_to(nbs).as_posix() for f in nbs.rglob('[!_.]*.ipynb')}
+    folders = {o for o in folders if not any(part[0] in '._' for part in o.split('/'))} | {''} - {'.'}
+    for folder in sorted(folders - {'.'}, key=lambda o: ([*SECTIONS, o].index(o), o)):
+        yield toctree(f'{folder}/*' if folder else '[0-9][0-9]_*', caption=SECTIONS.get(folder, folder.title()))
+    yield toctree(*ALONE, caption='Changes')
+
+
+def parts(docname):
+    "The pages below a module's: `06_optimize` has `06a_precision`"
+    number = re.match(r'\d\d(?=_)', docname)
+    return [toctree(f'{number[0]}[a-z]_*')] if number and list(nbs.glob(f'{number[0]}[a-z]_*.ipynb')) else []
+
+
+def fenced(text, language=''):
+    fence = '`'*max(3, *(len(o) + 1 for o in re.findall('`+', text)), 3)
+    return f'{fence}{language}\n{text.rstrip()}\n{fence}'
+
+
+def plain(s):
+    "Markdown without what is MyST's own"
+    s = re.sub(r'^\([\w.-]+\)=\n?|^\{\.[\w-]+\}\n|\{\.source-link\}', '', s, flags=re.M)
+    s = re.sub(r'^:{3,}\{admonition\} (.*)\n:class: .*\n', r'**\1**\n', s, flags=re.M)
+    s = re.sub(r'^:{3,}\{(\w+)\}.*$', lambda m: '' if m[1] == 'container' else f'**{m[1].title()}**', s, flags=re.M)
+    s = re.sub(r'^```\{toctree\}.*?^```\n?', '', s, flags=re.M | re.S)
+    return re.sub(r'^:{3,}$\n?', '', s, flags=re.M).strip()
+
+
+def shown(output):
+    "An output as Markdown: text as it is, a picture by its name"
+    data = output.get('data', {})
+    text = ''.join(output.get('text', data.get('text/plain', output.get('traceback', ''))))
+    if 'image/png' in data: return '*(a picture)*'
+    if 'text/markdown' in data: return ''.join(data['text/markdown'])
+    return fenced(re.sub(r'\x1b\[[\d;]*m', '', text), 'text') if text.strip() else ''
+
+
+def twin(nb):
+    "A page in plain Markdown: text, code, and what it printed"
+    res = []
+    for c in nb.cells:
+        tags = c.metadata.get('tags', [])
+        if c.cell_type == 'markdown': res.append(plain(c.source))
+        if c.cell_type != 'code' or 'remove-cell' in tags: continue
+        if 'remove-input' not in tags: res.append(fenced(c.source, 'python'))
+        if 'remove-output' not in tags: res += map(shown, c.get('outputs', []))
+    return '\n\n'.join(o for o in res if o) + '\n'
+
+
+def with_links(text, labels, folder):
+    "Links between pages as links between their twins"
+    up = '../'*(folder.count('/') + bool(folder))
+    def to(m): return f'](%s%s.md#%s)' % (up, *labels[m[1]][:2]) if m[1] in labels else m[0]
+    text = re.sub(r'\]\(#([\w.-]+)\)', to, text)
+    return re.sub(r'\]\((?!\w+:)([\w./-]+)\.(?:ipynb|qmd)', r'](\1.md', text)
+
+
+def write_site(app, error):
+    "The twins, and two lists of all pages: one for programs that read Markdown, one for search engines"
+    if error or app.builder.name != 'html': return
+    env = app.env
+    labels = env.get_domain('std').anonlabels
+    pages = sorted(env.twins, key=lambda o: ([*SECTIONS.values(), ''].index(section(o)) if section(o) in SECTIONS.values() else -1, o))
+    lines = [f'# {cfg.title}', '', f'> {cfg.description}', '', f'`pip install {cfg.lib_name}`, then `from {cfg.lib_name}.all import *`.']
+    last = None
+    for name in pages:
+        path = app.outdir/f'{name}.md'
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(with_links(env.twins[name], labels, name.rpartition('/')[0]), encoding='utf-8')
+        if section(name) != last: lines += ['', f'## {section(name) or "More"}', '']
+        last = section(name)
+        title, lead = env.titles[name].astext(), re.match(r'# .*\n+(?!\W)(.*)', env.twins[name])
+        lines.append(f'- [{title}]({site}{name}.md)' + (f': {lead[1]}' if lead else ''))
+    (app.outdir/'llms.txt').write_text('\n'.join(lines) + '\n', encoding='utf-8')
+    urls = '\n'.join(f'  <url><loc>{site}{name}.html</loc></url>' for name in pages)
+    (app.outdir/'sitemap.xml').write_text('<?xml version="1.0" encoding="UTF-8"?>\n<urlset xmlns="http://www.sitemaps.org/schemas/sitemap/0.9">\n'
+                                          f'{urls}\n</urlset>\n', encoding='utf-8')
