@@ -175,6 +175,8 @@ def myst_cell(c, symbols, shown):
         opts = dict(re.findall(r'^#\| *([\w-]+): *(.*?)\s*$', c.source, flags=re.M))
         c.source = re.sub(r'^#\|.*\n?', '', c.source, flags=re.M)
         if name := shown_name(c): return mk_cell(myst_text(describe(eval(name, symbols), name, shown)), 'markdown')
+        said = [re.sub(r'<(\w+).*', r'\1', ''.join(o.data.get('text/plain', ''))) for o in c.get('outputs', []) if 'image/png' in o.get('data', {})]
+        if said: c.metadata['mystnb'] = {'image': {'alt': '; '.join(said)}}
         hide = {'echo': 'remove-input', 'output': 'remove-output', 'include': 'remove-cell'}
         c.metadata['tags'] = [t for k, t in hide.items() if opts.get(k) == 'false'] + ['hide-input']*('code-fold' in opts)
     return c

@@ -41,11 +41,12 @@ def fenced(text, language=''):
 
 def plain(s):
     "Markdown without what is MyST's own"
+    s = re.sub(r'<!--.*?-->', '', s, flags=re.S)
     s = re.sub(r'^\([\w.-]+\)=\n?|^\{\.[\w-]+\}\n|\{\.source-link\}', '', s, flags=re.M)
     s = re.sub(r'^:{3,}\{admonition\} (.*)\n:class: .*\n', r'**\1**\n', s, flags=re.M)
     s = re.sub(r'^:{3,}\{(\w+)\}.*$', lambda m: '' if m[1] == 'container' else f'**{m[1].title()}**', s, flags=re.M)
     s = re.sub(r'^```\{toctree\}.*?^```\n?', '', s, flags=re.M | re.S)
-    return re.sub(r'^:{3,}$\n?', '', s, flags=re.M).strip()
+    return re.sub(r'\n{3,}', '\n\n', re.sub(r'^:{3,}$\n?', '', s, flags=re.M)).strip()
 
 
 def shown(output):
@@ -72,7 +73,7 @@ def twin(nb):
 def with_links(text, labels, folder):
     "Links between pages as links between their twins"
     up = '../'*(folder.count('/') + bool(folder))
-    def to(m): return f'](%s%s.md#%s)' % (up, *labels[m[1]][:2]) if m[1] in labels else m[0]
+    def to(m): return f']({up}{labels[m[1]][0]}.md)' if m[1] in labels else m[0]
     text = re.sub(r'\]\(#([\w.-]+)\)', to, text)
     return re.sub(r'\]\((?!\w+:)([\w./-]+)\.(?:ipynb|qmd)', r'](\1.md', text)
 
@@ -91,7 +92,7 @@ def write_site(app, error):
         path.write_text(with_links(env.twins[name], labels, name.rpartition('/')[0]), encoding='utf-8')
         if section(name) != last: lines += ['', f'## {section(name) or "More"}', '']
         last = section(name)
-        title, lead = env.titles[name].astext(), re.match(r'# .*\n+(?!\W)(.*)', env.twins[name])
+        title, lead = env.titles[name].astext(), re.match(r'# .*\n+(?:> )?(.*)', env.twins[name])
         lines.append(f'- [{title}]({site}{name}.md)' + (f': {lead[1]}' if lead else ''))
     (app.outdir/'llms.txt').write_text('\n'.join(lines) + '\n', encoding='utf-8')
     urls = '\n'.join(f'  <url><loc>{site}{name}.html</loc></url>' for name in pages)

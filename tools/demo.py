@@ -1,4 +1,4 @@
-"""Run the quickstart, `nbs/index.ipynb`, in a real kernel: `python tools/demo.py`
+"""Run the quickstart, `nbs/start/02_quickstart.ipynb`, in a real kernel: `python tools/demo.py`
 
 Leaves the executed notebook and an HTML page in `demo/`, prints the validation accuracy, and fails below 95 %.
 """
@@ -29,15 +29,15 @@ def run(nb):
 
 
 def save(nb):
-    "Keep `nb` in `demo/`; its links, which start in `nbs/`, go on working"
+    "Keep `nb` in `demo/`; its links, which start in `nbs/start/`, go on working"
     for c in nb.cells:
-        if c.cell_type == 'markdown': c.source = re.sub(r'\]\((?!https?:|#)', '](../nbs/', c.source)
+        if c.cell_type == 'markdown': c.source = re.sub(r'\]\((?!https?:|#)', '](../nbs/start/', c.source)
     nbformat.write(nb, out/'quickstart.ipynb')
     page, _ = HTMLExporter().from_notebook_node(nb)
     (out/'quickstart.html').write_text(page, encoding='utf-8')
 
 
-nb = nbformat.read(root/'nbs/index.ipynb', 4)
+nb = nbformat.read(root/'nbs/start/02_quickstart.ipynb', 4)
 out.mkdir(exist_ok=True)
 try: accuracy = run(nb)
 except CellExecutionError as e: sys.exit(f'The quickstart failed in this cell; demo/quickstart.html shows how far it came.\n{e}')

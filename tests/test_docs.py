@@ -1,0 +1,106 @@
+"What the pages promise: every public name is shown at work, links have a form that can be right, and the front page is the README's twin."
+import ast, inspect, json, re
+from functools import cache
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from nbdev.config import get_config
+from nbdev.doclinks import nbglob
+
+import trainer_nb.all as everything
+
+root = Path(__file__).parents[1]
+notebooks = sorted(nbglob(root/'nbs', as_path=True))
+texts = [root/'README.md', root/'CHANGELOG.md', root/'CONTRIBUTING.md', *sorted((root/'nbs').rglob('[!_.]*.qmd'))]
+names = [o for o in everything.__all__ if getattr(getattr(everything, o), '__module__', 'trainer_nb').startswith('trainer_nb')
+         and not inspect.ismodule(getattr(everything, o))]
+
+
+@cache
+def cells(path): return json.loads(path.read_text(encoding='utf-8'))['cells']
+
+def source(cell): return ''.join(cell['source'])
+
+def code(path):
+    "(tree, has output) of the cells that are no part of the package"
+    for c in cells(path):
+        if c['cell_type'] != 'code' or re.search(r'^#\| *(export|hide)', source(c), flags=re.M): continue
+        try: yield ast.parse(re.sub(r'^\s*[%!].*', '', source(c), flags=re.M)), bool(c['outputs'])
+        except SyntaxError: pass
+
+def used(tree): return {o.id for o in ast.walk(tree) if isinstance(o, ast.Name)} | {o.attr for o in ast.walk(tree) if isinstance(o, ast.Attribute)}
+
+
+def test_every_public_name_has_a_docstring():
+    constants = {'EVENTS', 'STEPS'}
+    assert not [o for o in names if o not in constants and not (getattr(everything, o).__doc__ or '').strip()]
+
+
+def test_every_public_name_is_seen_at_work():
+    "In a cell with an output, or through a name that such a cell makes of it"
+    shown = set()
+    for path in notebooks:
+        trees = list(code(path))
+        made = {o.name: used(o) for tree, _ in trees for o in ast.walk(tree) if isinstance(o, (ast.FunctionDef, ast.ClassDef))}
+        for tree, has_output in trees:
+            if has_output: shown |= used(tree).union(*(made.get(o, ()) for o in used(tree)))
+    assert not set(names) - shown, f'no cell with an output uses {sorted(set(names) - shown)}'
+
+
+def links(text):
+    text = re.sub(r'```.*?```', '', text, flags=re.S)
+    return re.findall(r'\]\(([^)\s]+)\)', text) + re.findall(r'<(https?:[^>\s]+)>', text)
+
+def all_links():
+    for path in [*texts, *notebooks]:
+        found = links(path.read_text(encoding='utf-8')) if path.suffix != '.ipynb' else [o for c in cells(path) if c['cell_type'] == 'markdown' for o in links(source(c))]
+        yield from ((path, o) for o in found)
+
+def is_wrong(link):
+    "Is it no link that could be right? (Nobody is asked.)"
+    o = urlsplit(link)
+    if o.scheme not in ('https', 'mailto'): return True
+    if o.netloc.endswith('arxiv.org'): return not re.fullmatch(r'/abs/\d{4}\.\d{4,5}(v\d+)?', o.path)
+    return not re.fullmatch(r'([\w-]+\.)+[a-z]{2,}', o.netloc) or '//' in o.path or o.netloc.startswith('localhost')
+
+
+def test_links():
+    "Those to other hosts have a possible form, those to files lead somewhere"
+    wrong = []
+    for path, link in all_links():
+        if re.match(r'\w+:', link): wrong += [(path.name, link)]*is_wrong(link)
+        elif link[0] != '#' and not (path.parent/link.split('#')[0]).exists(): wrong.append((path.name, link))
+    assert not wrong
+    assert is_wrong('http://pytorch.org') and is_wrong('https://arxiv.org/1506.01186') and not is_wrong('https://arxiv.org/abs/1506.01186')
+
+
+def test_readme_is_the_front_page():
+    "The first code that one sees is the same"
+    first, = re.findall(r'```python\n(.*?)\n```', (root/'README.md').read_text(encoding='utf-8'), flags=re.S)[:1]
+    assert first == next(source(c) for c in cells(root/'nbs/index.ipynb') if c['cell_type'] == 'code')
+
+
+def test_pages_are_made_where_quarto_is(monkeypatch):
+    "`nbdev_docs` runs cells that begin with an import alone, so they must hold nothing else; its files are as it would write them"
+    from nbdev import quarto
+    mixed = []
+    for path in notebooks:
+        if not any('default_exp' in source(c) for c in cells(path)): continue
+        for tree, _ in code(path):
+            is_import = [isinstance(o, (ast.Import, ast.ImportFrom)) for o in tree.body]
+            if any(is_import) and not all(is_import): mixed.append((path.name, ast.unparse(tree)[:60]))
+    assert not mixed, 'put the imports into a cell of their own'
+    cfg = get_config(path=root)
+    values = {k: cfg[k] for k in ('title', 'description', 'branch', 'git_url', 'doc_host', 'doc_baseurl')}
+    assert (root/'nbs/nbdev.yml').read_text() == quarto._nbdev_yml.format(**values, doc_path=cfg.doc_path.name)
+    assert (root/'nbs/_quarto.yml').read_text() == quarto._quarto_yml and (root/'nbs/styles.css').exists()
+
+
+@pytest.mark.parametrize('workflow', sorted((root/'.github/workflows').glob('*.yml')), ids=lambda p: p.stem)
+def test_workflows_call_what_there_is(workflow):
+    import yaml
+    steps = [o for job in yaml.safe_load(workflow.read_text())['jobs'].values() for o in job['steps']]
+    targets = re.findall(r'^([a-z-]+):', (root/'Makefile').read_text(), flags=re.M)
+    assert all(set(re.findall(r'\bmake ([a-z-]+)', o.get('run', ''))) <= set(targets) for o in steps)
+    assert all('uses' in o or 'run' in o for o in steps)
