@@ -136,15 +136,19 @@ def myst_text(s):
 
 @cache
 def constants():
-    "Public names that are neither classes nor functions; nbdev makes no links to them"
+    "Public names of `all` that are neither classes nor functions; nbdev makes no links to them"
     names = vars(import_module(f'{cfg.lib_name}.all'))
     return [o for o in names['__all__'] if isinstance(names[o], (tuple, dict, str, int))]
 
 
-def targets(source):
-    "MyST's targets for the constants that a cell defines"
-    found = [o for o in constants() if re.search(rf'^{o} = ', source, flags=re.M)]
-    return [mk_cell('\n'.join(f'({o.lower()})=' for o in found), 'markdown')]*bool(found)
+def with_constants(cells):
+    "nbdev leaves exported constants out of a page: they follow as code"
+    for c in cells:
+        yield c
+        names = re.findall(r'^([A-Z]\w+) = ', c.source, flags=re.M) if re.search(r'^#\| *export\b', c.source, flags=re.M) else []
+        if not names: continue
+        targets = ''.join(f'({o.lower()})=\n' for o in names)
+        yield mk_cell(targets + '```python\n' + re.sub(r'^#\|.*\n', '', c.source, flags=re.M) + '\n```', 'markdown')
 
 
 def shown_name(c):
@@ -157,9 +161,9 @@ def all_names():
     "A table of what `from ... import *` brings, for the page of the module `all`"
     names, rows = vars(import_module(f'{cfg.lib_name}.all')), []
     for name in sorted(names['__all__'], key=str.lower):
-        module = getattr(names[name], '__module__', '')
-        if not module.startswith(cfg.lib_name): continue
-        about = next(iter((inspect.getdoc(names[name]) or '').splitlines()), '')
+        o, module = names[name], getattr(names[name], '__module__', '')
+        about = ', '.join(map('`{}`'.format, o)) if name in constants() else next(iter((inspect.getdoc(o) or '').splitlines()), '')
+        if name not in constants() and not module.startswith(cfg.lib_name): continue
         rows.append(f'| `{name}` | {about} | {module.split(".")[-1]} |')
     return lookup.linkify('\n'.join(['## All names', '', '{.names}', '| name | what it is | module |', '|---|---|---|', *rows]))
 
@@ -189,9 +193,10 @@ def read_page(
     module = re.search(r'#\| *default_exp +([\w.]+)', path.read_text(encoding='utf-8'))
     symbols = vars(import_module(f'{cfg.lib_name}.{module[1] if module else "all"}'))
     nb = read_nb(path)
+    nb.cells = list(with_constants(nb.cells))
     Pages()(nb)
     nb.metadata['language_info'] = {'name': 'python', 'pygments_lexer': 'ipython3'}
     shown = {shown_name(c) for c in nb.cells}
-    nb.cells = [o for c in nb.cells for o in (*targets(c.source if c.cell_type == 'code' else ''), myst_cell(c, symbols, shown))]
+    nb.cells = [myst_cell(c, symbols, shown) for c in nb.cells]
     if module and module[1] == 'all': nb.cells.append(mk_cell(myst_text(all_names()), 'markdown'))
     return nb

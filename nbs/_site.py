@@ -75,6 +75,7 @@ def with_links(text, labels, folder):
     up = '../'*(folder.count('/') + bool(folder))
     def to(m): return f']({up}{labels[m[1]][0]}.md)' if m[1] in labels else m[0]
     text = re.sub(r'\]\(#([\w.-]+)\)', to, text)
+    text = re.sub(r'\]\((?:\.\./)*images/', f']({up}_images/', text)
     return re.sub(r'\]\((?!\w+:)([\w./-]+)\.(?:ipynb|qmd)', r'](\1.md', text)
 
 
