@@ -20,7 +20,7 @@ pages = sorted(html.rglob('*.html'))
 LOOK = '''() => ({
     links: [...document.querySelectorAll('a[href]')].map(o => o.href), ids: [...document.querySelectorAll('[id], a[name]')].map(o => o.id || o.name),
     images: [...document.images].map(o => [o.src, o.complete && o.naturalWidth, o.alt]) })'''
-WIDE = 'document.documentElement.scrollWidth > document.documentElement.clientWidth'
+WIDE = '[...document.querySelectorAll("html, .main, .content, article")].some(o => o.scrollWidth > o.clientWidth + 9)'
 CONTRAST = '''() => {     // of text to background, by WCAG 2, for everything that one reads
     const rgb = c => c.match(/[\\d.]+/g).map(Number), light = c => rgb(c).slice(0, 3).map(o => (o /= 255) <= .03928 ? o/12.92 : ((o + .055)/1.055)**2.4).reduce((a, o, i) => a + o*[.2126, .7152, .0722][i], 0)
     const behind = o => { for (; o; o = o.parentElement) { const c = getComputedStyle(o).backgroundColor; if ((rgb(c)[3] ?? 1) > .9) return c } return 'rgb(255, 255, 255)' }
