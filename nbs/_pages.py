@@ -45,6 +45,11 @@ class Default(str):
     def __new__(cls, o): return super().__new__(cls, '...' if o is ... else getattr(o, '__name__', None) or repr(o))
 
 
+def docstring(sym):
+    "Without the parameters, which have a table of their own; see `with_comments`"
+    return (inspect.getdoc(sym) or '').split('Parameters:\n')[0].strip()
+
+
 def parameters(
     f,                      # class or function
     has_annotations=False,  # keep them
@@ -73,7 +78,7 @@ def members(cls, name, shown):
     for key, o in vars(cls).items():
         f = getattr(o, 'fget', None) or getattr(o, '__func__', o)   # of a property, of a class method
         if key[0] == '_' or not inspect.isfunction(f) or f.__module__ != cls.__module__ or f'{name}.{key}' in shown: continue
-        if not (about := inspect.getdoc(f) or notes(f).get('return')): continue
+        if not (about := docstring(f) or notes(f).get('return')): continue
         yield f'({name.lower()}.{key})=', (f'`.{key if isinstance(o, property) else call(f, key)}`', about.splitlines()[0])
 
 
@@ -87,7 +92,7 @@ def describe(
     res = [f'({name.lower()})=', f'### {name}', '']
     if src := lookup.code(name): res += [f'[source]({src}){{.source-link}}', '']
     if f is sym and (sig := call(f, name)): res += ['```python', *wrap(sig, 96, subsequent_indent=' '*4), '```', '']
-    res += [re.sub(r'^(`[^`]+`)  +', r'* \1: ', inspect.getdoc(sym) or '', flags=re.M), '']     # aligned names are a list
+    res += [re.sub(r'^(`[^`]+`)  +', r'* \1: ', docstring(sym), flags=re.M), '']     # aligned names are a list
     known = declared(f)
     rows = [('*returns*' if p == 'return' else f'`{known.get(p, p)}`', about) for p, about in notes(f).items() if p not in (None, 'self')]
     if inspect.isclass(sym):
@@ -162,7 +167,7 @@ def all_names():
     names, rows = vars(import_module(f'{cfg.lib_name}.all')), []
     for name in sorted(names['__all__'], key=str.lower):
         o, module = names[name], getattr(names[name], '__module__', '')
-        about = ', '.join(map('`{}`'.format, o)) if name in constants() else next(iter((inspect.getdoc(o) or '').splitlines()), '')
+        about = ', '.join(map('`{}`'.format, o)) if name in constants() else next(iter(docstring(o).splitlines()), '')
         if name not in constants() and not module.startswith(cfg.lib_name): continue
         rows.append(f'| `{name}` | {about} | {module.split(".")[-1]} |')
     return lookup.linkify('\n'.join(['## All names', '', '{.names}', '| name | what it is | module |', '|---|---|---|', *rows]))

@@ -1,5 +1,5 @@
 "What the pages promise: every public name is shown at work, links have a form that can be right, and the front page is the README's twin."
-import ast, inspect, json, re
+import ast, inspect, json, pydoc, re
 from functools import cache
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -46,6 +46,17 @@ def test_every_public_name_is_seen_at_work():
         for tree, has_output in trees:
             if has_output: shown |= used(tree).union(*(made.get(o, ()) for o in used(tree)))
     assert not set(names) - shown, f'no cell with an output uses {sorted(set(names) - shown)}'
+
+
+@pytest.mark.parametrize('f', [everything.Learner.__init__, *(getattr(everything.Learner, o) for o in ('fit', 'validate', 'predict', 'lr_find', 'plot_schedule', 'export')),
+                              everything.Checkpoint.__init__, everything.GradClip.__init__, everything.Metric.__init__], ids=lambda f: f.__qualname__)
+def test_help_tells_what_the_page_tells(f):
+    "Each parameter has its words, which are those beside it in the source"
+    text, source = pydoc.plain(pydoc.render_doc(f)), inspect.getsource(f)
+    for name in inspect.signature(f).parameters:
+        if name == 'self': continue
+        line, = re.findall(rf'^ +(?:\w+, )*{name}(?:, \w+)*  +(.+)', text, flags=re.M)
+        assert f'# {line}' in source
 
 
 def links(text):

@@ -18,7 +18,7 @@ from textwrap import wrap
 from time import perf_counter
 
 from .charts import COLORS
-from .core import did_you_mean
+from .core import did_you_mean, with_comments
 
 # %% ../nbs/02_hooks.ipynb #b560ffa6
 EVENTS = ('before_fit', 'before_epoch', 'before_step', 'after_pred', 'after_loss', 'after_backward', 'after_step',
@@ -82,6 +82,7 @@ class Hook:
         check_names(dir(cls), cls.__name__)
         for side in 'runs_before', 'runs_after':
             if isinstance(getattr(cls, side), str): setattr(cls, side, (getattr(cls, side),))
+        if '__init__' in vars(cls): with_comments(cls.__init__)
 
     @property
     def name(self):  # how the hook is called in tables and messages

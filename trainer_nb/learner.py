@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, default_collate
 
-from .core import batch_size, default_device, did_you_mean, patch, set_seed, to_device
+from .core import batch_size, default_device, did_you_mean, patch, set_seed, to_device, with_comments
 from .data import Cursor, TensorLoader, as_loader, end_workers, is_warm, length, set_streams, streams, warm_up
 from .history import History
 from .hooks import STEPS, Calls, CancelEpoch, CancelFit, CancelStep, Hooked
@@ -35,6 +35,7 @@ class Learner(Hooked):
     Display = None  # the hook that `display=True` adds; the display module sets it
     Restore = None  # what `fit(resume=...)` calls, `f(learn, resume)` → whether there was anything; the checkpoint module sets it
 
+    @with_comments
     def __init__(self,
         model,            # `nn.Module`; moved to `device`
         train_dl=None,    # iterable of batches, or a tuple of tensors or arrays (x, y), shuffled and cut into batches of `bs`

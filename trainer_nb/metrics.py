@@ -14,7 +14,7 @@ from copy import deepcopy
 import torch
 from torch import Tensor
 
-from .core import map_tensors
+from .core import map_tensors, with_comments
 
 # %% ../nbs/02a_metrics.ipynb #763fad90
 CHUNK = 256  # scalars that are packed into one tensor
@@ -53,6 +53,7 @@ def accuracy(
 # %% ../nbs/02a_metrics.ipynb #ef87f8c2
 class Metric:
     "A function or metric object, its name, and where in a step's result its inputs are"
+    @with_comments
     def __init__(self,
         f,            # `f(pred, targ)` → scalar; or an object with `update(pred, targ)`, `compute()` and `reset()`
         name=None,    # column name after `train_` and `valid_`; default: the function's or the class's name
