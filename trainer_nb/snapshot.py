@@ -202,8 +202,7 @@ def restore(
     for name, m in modules.items(): _take_module(m, state['modules'][name])
     for name, opt in learn.opts.items(): _take_optimizer(opt, state['optimizers'][name]['state'])
     for k, v in state['state'].items(): setattr(learn.state, k, v)
-    series = state['history']['series'].items()
-    learn.history.load_state_dict({**state['history'], 'series': {k: {**s, 'chunks': to_device(s['chunks'], learn.device)} for k, s in series}})
+    learn.history.load_state_dict(state['history'])
     if run.train_tally is not None: learn.history.open_tally = run.train_tally
     run.streams = state['streams']
     if 'numpy' in run.streams[0] and 'numpy' not in sys.modules: import numpy as _
