@@ -113,7 +113,7 @@ def test_metrics_hooks_and_display(optim, make_dl, display, capsys, cell):
     learn = make_learner(nn.Linear(4, 3), make_dl(N_TRAIN), make_dl(N_VALID), optim=optim, lr=.01, metrics=[accuracy, square], hooks=hooks, display=display)
     seen = fit(learn)
     assert_allowed(seen, allowed)
-    if display == 'html': assert 0 < seen['display tolist'] <= learn.display.cost.n_draws + 1       # new losses at each update, and for the picture
+    if display == 'html': assert 0 < seen['display cpu'] <= learn.display.cost.n_draws + 1       # new losses at each update, and for the picture
 
 def test_metric_objects_are_read_once_in_a_pass():
     model = nn.Linear(4, 3)

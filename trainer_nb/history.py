@@ -72,7 +72,7 @@ def _as_tensor(values):
 def _as_array(t):
     "The values of a tensor, on the host"
     res = array('d', bytes(8*len(t)))
-    if len(t): torch.frombuffer(res, dtype=torch.float64).copy_(t)
+    if len(t): torch.frombuffer(res, dtype=torch.float64).copy_(t.cpu())
     return res
 
 # %% ../nbs/03_history.ipynb #475afeeb
