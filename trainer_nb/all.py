@@ -30,6 +30,7 @@ from .lr_find import LRCurve
 from .metrics import Metric, accuracy
 from .optimize import GradAccum, GradClip, GradNorm
 from .precision import AMP
+from .profile import Profile
 from .run import StepState, TrainingInterrupted
 from .schedule import LRScheduler, OneCycle, Schedule, WarmupCosine, combine, cosine, exponential, linear, polynomial, warmup
 from .seeded import SeededLoader
@@ -39,6 +40,6 @@ from .trackers import MLflowLogger, TensorBoardLogger, TrackioLogger, WandbLogge
 __all__ = ['torch', 'F', 'nn', 'DataLoader', 'TensorDataset', 'batch_size', 'set_seed', 'to_device', 'TensorLoader', 'prefetch', 'Controls',
            'Display', 'History', 'Metric', 'accuracy', 'EVENTS', 'STEPS', 'CancelEpoch', 'CancelFit', 'CancelStep', 'Hook',
            'HookOrderError', 'HookTable', 'LambdaHook', 'MainProcessHook', 'GradAccum', 'GradClip', 'GradNorm', 'AMP', 'EMA', 'NaNGuard',
-           'Freeze', 'FreezeBN', 'Compile', 'Learner', 'StepState', 'TrainingInterrupted',
+           'Freeze', 'FreezeBN', 'Compile', 'Profile', 'Learner', 'StepState', 'TrainingInterrupted',
            'LRCurve', 'LRScheduler', 'OneCycle', 'Schedule', 'WarmupCosine', 'combine', 'cosine', 'exponential', 'linear', 'polynomial', 'warmup',
            'Checkpoint', 'EarlyStopping', 'SeededLoader', 'load_model', 'CSVLogger', 'JSONLLogger', 'MLflowLogger', 'TensorBoardLogger', 'TrackioLogger', 'WandbLogger']
