@@ -6,6 +6,7 @@ from common import make_learner, problem, same, weights
 from trainer_nb.data import Cursor, source
 from trainer_nb.hooks import LambdaHook
 from trainer_nb.loaders import Prefetch, TensorLoader
+from trainer_nb.screens import Budget
 from trainer_nb.seeded import SeededLoader
 
 
@@ -106,3 +107,32 @@ def test_an_order_is_the_same_wherever_the_data_is():
             list(TensorLoader(torch.ones(10, device=device), bs=4, shuffle=True))
         orders.append(drawn[0])
     assert orders[0].device.type == 'cpu' and torch.equal(*orders)
+
+
+@pytest.mark.parametrize('wait, work, said', [(.3, .1, 75), (.03, .1, 23), (.01, .1, 0), (.004, .001, 80)])
+@pytest.mark.parametrize('n', [5, 1000], ids=['short passes', 'long passes'])
+def test_the_status_says_that_the_loop_waits(wait, work, said, n, monkeypatch):
+    "And nothing in the first two seconds, nor where it does not wait; validation does not count"
+    clock, lines = Clock(), []
+    class Loader:
+        def __init__(self, n, wait): self.n, self.wait = n, wait
+        def __len__(self): return self.n
+        def __iter__(self):
+            for _ in range(self.n):
+                clock.now += self.wait
+                yield torch.zeros(1, 4), torch.zeros(1, dtype=torch.long)
+    def look(learn):
+        clock.now += work
+        if clock.now > look.next:       # as the display does, now and then
+            lines.append((clock.now, learn.display._status(learn)))
+            look.next = clock.now + .2
+    look.next = 0
+    for o in 'data', 'display': monkeypatch.setattr(f'trainer_nb.{o}.perf_counter', clock)
+    monkeypatch.setattr('trainer_nb.display.Budget', lambda: Budget(clock))
+    learn = make_learner(train_dl=Loader(n, wait), valid_dl=Loader(3, 0), hooks=[LambdaHook(after_step=look)], display='text')
+    learn.fit(max_steps=1000)
+    assert all(('waiting for data' in o) == bool(said and t > 4) for t, o in lines if t > 4 or t < 1.8)
+    if said:
+        shares = [int(o.split('waiting for data: ')[1].split(' %')[0]) for t, o in lines if t > 4]
+        assert 'the Loader is slower than the model' in lines[-1][1] and all(abs(o - said) <= 2 for o in shares)
+    assert learn.display.watched[0] is None

@@ -205,6 +205,7 @@ class Cursor:
     ):
         self.dl, self.n = source(dl), 0                 # n: batches done with, counted by the user of the cursor
         self.hand_on = getattr(dl, 'hand_on', None)     # what is made of the loader's iterator
+        self.opened = None                              # (clock, `wait_s`) when this pass, or the rest of it, began
         self.wait_s, self.timed_every = 0., 13          # seconds of waiting for batches; where these take less than 0.1 ms, one in 13 is timed
         self.iterator = self.start = None               # start: the random streams when the pass was opened
         self.was_warm, self.loader = False, None        # loader: the loader's own state, from another process
@@ -213,6 +214,7 @@ class Cursor:
 
     def __iter__(self):  # iterator, at batch `n`
         if self.iterator is None: self.iterator = self._open() if self.start is None else self._open_again()
+        self.opened = perf_counter(), self.wait_s
         iterator = self.iterator if self.is_sized else self._walk()
         return self._timed(iterator if self.hand_on is None else self.hand_on(iterator))
 
