@@ -213,8 +213,9 @@ class Cursor:
         self.skip = False                               # samples draw no random numbers: workers need not read them again
 
     def __iter__(self):  # iterator, at batch `n`
-        if self.iterator is None: self.iterator = self._open() if self.start is None else self._open_again()
         self.opened = perf_counter(), self.wait_s
+        if self.iterator is None: self.iterator = self._open() if self.start is None else self._open_again()
+        self.wait_s += perf_counter() - self.opened[0]      # workers take a while to start
         iterator = self.iterator if self.is_sized else self._walk()
         return self._timed(iterator if self.hand_on is None else self.hand_on(iterator))
 

@@ -81,18 +81,16 @@ class Profile(Hook):
 
     def before_fit(self, learn): self._open()
 
+    def before_epoch(self, learn): self._begin(learn)
+
     def before_step(self, learn):
         if not learn.training: return
         if self.mark is not None and self.n + self.n_open >= self.n_steps: self._close(learn)
         if self.is_tracing and self.n_seen >= self.skip + self.n_steps + self.n_traced: self._stop_trace()
         if self.trace and self.profiler is None and self.n_seen >= self.skip + self.n_steps: self._start_trace()
+        self._begin(learn)
         self.n_seen += 1
-        if self.n >= self.n_steps: return
-        self.cursor = learn._run.train
-        self.cursor.timed_every = 1
-        if self.n_seen <= self.skip: return
-        if self.mark is None: self.mark, self.n_open = self._now(learn), 0
-        self.n_open += 1
+        self.n_open += self.mark is not None
 
     def do_step(self, learn, nxt): return self._measured('do_step', learn, nxt)
 
@@ -149,6 +147,14 @@ def _now(self:Profile, learn):  # Counter
         res[p, c.hook.name] += c.time_s
         res['n', p, c.hook.name] += c.n
     return res
+
+@patch
+def _begin(self:Profile, learn):
+    "Begin to measure, or go on, if it is time"
+    if self.n >= self.n_steps or self.mark is not None: return
+    self.cursor = learn._run.train
+    self.cursor.timed_every = 1
+    if self.n_seen >= self.skip: self.mark, self.n_open = self._now(learn), 0
 
 @patch
 def _close(self:Profile, learn):
