@@ -79,7 +79,7 @@ def resume_time(make_dl, n):
 
 LOADERS = {
     'DataLoader': lambda data: DataLoader(data, batch_size=32, shuffle=True),
-    'SeededLoader': lambda data: SeededLoader(data, batch_size=32, shuffle=True),
+    'SeededLoader': lambda data: SeededLoader(data, batch_size=32, shuffle=True, num_workers=0),
     'SeededLoader, 2 workers': lambda data: SeededLoader(data, batch_size=32, shuffle=True, num_workers=2),
     'DataLoader, 2 workers (read again)': lambda data: DataLoader(data, batch_size=32, shuffle=True, num_workers=2)}
 

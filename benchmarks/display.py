@@ -93,16 +93,22 @@ def pyplot(n=1000, n_updates=20):
     print(f'\nA redraw by pyplot, {n:,} points: {median(times):.0f} ms')
 
 
-def in_a_kernel(seconds):
-    "Run this module in a kernel; returns what it printed"
+def in_a_kernel(call):
+    "Run `call`, of a module beside this one, in a kernel; returns what it printed"
     import nbformat
     from nbclient import NotebookClient
-    code = f'import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\nimport display as bench\nbench.shares({seconds}); bench.updates(); bench.pyplot()'
+    code = f'import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\nimport {call.split(".")[0]}\n{call}'
     nb = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(code)])
     NotebookClient(nb, timeout=None, kernel_name='python3').execute()
     return ''.join(o.text for o in nb.cells[0].outputs if o.output_type == 'stream')
 
 
+def all_of_it(seconds):
+    shares(seconds)
+    updates()
+    pyplot()
+
+
 if __name__ == '__main__':
     print(f'torch {torch.__version__}, Python {platform.python_version()}, {platform.machine()}, 1 thread\n')
-    print(in_a_kernel(float(sys.argv[1]) if len(sys.argv) > 1 else 5))
+    print(in_a_kernel(f'display.all_of_it({float(sys.argv[1]) if len(sys.argv) > 1 else 5})'))

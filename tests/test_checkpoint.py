@@ -9,10 +9,11 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from common import batches, digest, make_learner, problem, same, shuffled, weights
 from trainer_nb.checkpoint import Checkpoint
-from trainer_nb.data import Cursor, TensorLoader
+from trainer_nb.data import Cursor
 from trainer_nb.early_stopping import EarlyStopping
 from trainer_nb.files import Folder
 from trainer_nb.hooks import Hook, LambdaHook
+from trainer_nb.loaders import TensorLoader
 from trainer_nb.metrics import accuracy
 from trainer_nb.seeded import SeededLoader
 

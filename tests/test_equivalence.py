@@ -216,6 +216,15 @@ PAIRS = {h.__name__: (h, p) for h, p in [(Clip, PlainClip), (GradNoise, PlainGra
 @pytest.mark.parametrize('hook, plain', PAIRS.values(), ids=PAIRS)
 def test_hook(optim, hook, plain): assert_equal(learner_run(optim, hooks=[hook()]), plain_run(plain, optim))
 
+@pytest.mark.parametrize('cls', [torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.Adagrad])
+def test_the_class_of_an_optimizer_is_fused(cls):
+    "Bit-equal to a plain loop with the fused optimizer, and as near to the other form as rounding lets it be"
+    learn = learner_run(cls, lr=.01)
+    assert learn.opt.param_groups[0]['fused']
+    assert_equal(learn, plain_run(Plain, lambda params: cls(params, lr=.01, fused=True)))
+    other = plain_run(Plain, lambda params: cls(params, lr=.01, foreach=False))
+    assert all(torch.allclose(a, b, rtol=1e-4, atol=1e-6) for a, b in zip(learn.model.parameters(), other.model.parameters()))
+
 def test_optimizer_steps_are_the_real_ones():
     assert learner_run(OPTIMS['sgd'], hooks=[SkipThird()]).state.optimizer_step == 10       # of 15 batches
 

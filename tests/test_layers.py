@@ -7,11 +7,11 @@ import pytest
 lib = Path(__file__).parents[1]/'trainer_nb'
 modules = {p.stem: p for p in sorted(lib.rglob('*.py')) if p.stem not in ('__init__', '_modidx')}
 
-BASE = {'core', 'charts', 'data', 'hooks', 'metrics', 'history', 'run', 'learner', 'screens', 'rehearsal'}
+BASE = {'core', 'charts', 'data', 'loaders', 'hooks', 'metrics', 'history', 'run', 'learner', 'screens', 'rehearsal'}
 MAY_IMPORT = {
-    'core': set(), 'charts': set(), 'data': {'core'}, 'seeded': set(), 'hooks': {'core', 'charts'}, 'metrics': {'core'}, 'history': {'core', 'charts'}, 'run': {'core', 'data', 'metrics'},
+    'core': set(), 'charts': set(), 'data': {'core'}, 'loaders': {'core', 'data'}, 'seeded': set(), 'hooks': {'core', 'charts'}, 'metrics': {'core'}, 'history': {'core', 'charts'}, 'run': {'core', 'data', 'metrics'},
     'learner': BASE - {'learner', 'screens', 'rehearsal'}, 'screens': {'core', 'charts'}, 'rehearsal': BASE - {'rehearsal', 'screens'},
-    **dict.fromkeys(['schedule', 'optimize', 'precision', 'compile', 'average', 'guard', 'early_stopping', 'display', 'loggers', 'distributed'], BASE),
+    **dict.fromkeys(['schedule', 'optimize', 'precision', 'compile', 'average', 'guard', 'profile', 'early_stopping', 'display', 'loggers', 'distributed'], BASE),
     'files': {'core'}, 'snapshot': BASE, **dict.fromkeys(['checkpoint', 'export'], BASE | {'files', 'snapshot'}), 'trackers': BASE | {'loggers'},
     **dict.fromkeys(['controls', 'lr_find'], BASE | {'display'}),
     'all': set(modules) - {'all'},

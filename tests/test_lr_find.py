@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
 import trainer_nb.all as everything
 from common import batches, digest, make_learner, make_model, problem, shuffled
-from trainer_nb.data import TensorLoader
+from trainer_nb.loaders import TensorLoader
 from trainer_nb.hooks import CancelEpoch, CancelFit, CancelStep, Hook, LambdaHook, MainProcessHook
 from trainer_nb.learner import Learner
 from trainer_nb.lr_find import RULES, LRCurve

@@ -108,12 +108,12 @@ class Total:
                                                      (torch.optim.AdamW, in_loader, False), (torch.optim.AdamW, in_list, 'html')])
 def test_metrics_hooks_and_display(optim, make_dl, display, capsys, cell):
     model = nn.Linear(4, 3)
-    allowed = raw(model, optim(model.parameters(), lr=.01), make_dl, cross_entropy)
+    allowed = raw(model, optim(model.parameters(), lr=.01, fused=True), make_dl, cross_entropy)
     hooks = [LambdaHook(**{e: lambda learn: None for e in EVENTS}), LambdaHook(do_opt_step=lambda learn, nxt: nxt(), do_step=lambda learn, nxt: nxt())]
     learn = make_learner(nn.Linear(4, 3), make_dl(N_TRAIN), make_dl(N_VALID), optim=optim, lr=.01, metrics=[accuracy, square], hooks=hooks, display=display)
     seen = fit(learn)
     assert_allowed(seen, allowed)
-    if display == 'html': assert 0 < seen['display tolist'] <= learn.display.cost.n_draws + 1       # new losses at each update, and for the picture
+    if display == 'html': assert 0 < seen['display cpu'] <= learn.display.cost.n_draws + 1       # new losses at each update, and for the picture
 
 def test_metric_objects_are_read_once_in_a_pass():
     model = nn.Linear(4, 3)

@@ -16,7 +16,6 @@ from .checkpoint import Checkpoint
 from .compile import Compile
 from .controls import Controls
 from .core import batch_size, set_seed, to_device
-from .data import TensorLoader
 from .display import Display
 from .early_stopping import EarlyStopping
 from .export import load_model
@@ -25,20 +24,22 @@ from .history import History
 from .hooks import (EVENTS, STEPS, CancelEpoch, CancelFit, CancelStep, Hook, HookOrderError, HookTable, LambdaHook,
                               MainProcessHook)
 from .learner import Learner
+from .loaders import TensorLoader, prefetch
 from .loggers import CSVLogger, JSONLLogger
 from .lr_find import LRCurve
 from .metrics import Metric, accuracy
 from .optimize import GradAccum, GradClip, GradNorm
 from .precision import AMP
+from .profile import Profile
 from .run import StepState, TrainingInterrupted
 from .schedule import LRScheduler, OneCycle, Schedule, WarmupCosine, combine, cosine, exponential, linear, polynomial, warmup
 from .seeded import SeededLoader
 from .trackers import MLflowLogger, TensorBoardLogger, TrackioLogger, WandbLogger
 
 # %% ../nbs/99_all.ipynb #3511130e
-__all__ = ['torch', 'F', 'nn', 'DataLoader', 'TensorDataset', 'batch_size', 'set_seed', 'to_device', 'TensorLoader', 'Controls',
+__all__ = ['torch', 'F', 'nn', 'DataLoader', 'TensorDataset', 'batch_size', 'set_seed', 'to_device', 'TensorLoader', 'prefetch', 'Controls',
            'Display', 'History', 'Metric', 'accuracy', 'EVENTS', 'STEPS', 'CancelEpoch', 'CancelFit', 'CancelStep', 'Hook',
            'HookOrderError', 'HookTable', 'LambdaHook', 'MainProcessHook', 'GradAccum', 'GradClip', 'GradNorm', 'AMP', 'EMA', 'NaNGuard',
-           'Freeze', 'FreezeBN', 'Compile', 'Learner', 'StepState', 'TrainingInterrupted',
+           'Freeze', 'FreezeBN', 'Compile', 'Profile', 'Learner', 'StepState', 'TrainingInterrupted',
            'LRCurve', 'LRScheduler', 'OneCycle', 'Schedule', 'WarmupCosine', 'combine', 'cosine', 'exponential', 'linear', 'polynomial', 'warmup',
            'Checkpoint', 'EarlyStopping', 'SeededLoader', 'load_model', 'CSVLogger', 'JSONLLogger', 'MLflowLogger', 'TensorBoardLogger', 'TrackioLogger', 'WandbLogger']

@@ -155,7 +155,6 @@ def save(self:Checkpoint,
 def _write(self:Checkpoint, state, info, wait):
     try:
         wait()
-        for o in state['history']['series'].values(): o['host'] = torch.tensor(o['host'], dtype=torch.float64)
         self.folder.put(state, info)
         self._prune()
     except Exception as e: self.error = e

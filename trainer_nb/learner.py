@@ -18,9 +18,10 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, default_collate
 
 from .core import batch_size, default_device, did_you_mean, patch, set_seed, to_device, with_comments
-from .data import Cursor, TensorLoader, as_loader, end_workers, is_warm, length, set_streams, streams, warm_up
+from .data import Cursor, end_workers, is_warm, length, set_streams, streams, warm_up
 from .history import History
 from .hooks import STEPS, Calls, CancelEpoch, CancelFit, CancelStep, Hooked
+from .loaders import TensorLoader, as_loader
 from .metrics import Tally, as_metrics
 from .run import (Run, StepState, TrainingInterrupted, as_count, as_step, check_loss, check_optimizers, concat, get_modes,
                             make_optimizers, own_loss, set_lr, set_modes)
@@ -61,7 +62,7 @@ class Learner(Hooked):
         if device is not None or len({p.device for p in model.parameters()}) <= 1: model.to(self.device)    # a model on several devices stays there
         if isinstance(loss_fn, nn.Module): loss_fn.to(self.device)
         self.model, self.loss_fn, self.bs, self.seed, self.config = model, loss_fn, bs, seed, config
-        self.train_dl, self.valid_dl = as_loader(train_dl, bs, shuffle=True), as_loader(valid_dl, bs)
+        self.train_dl, self.valid_dl = as_loader(train_dl, bs, True, self.device), as_loader(valid_dl, bs, False, self.device)
         if train_step is not None: self.train_step = train_step
         if eval_step is not None: self.eval_step = eval_step
         self.opts = make_optimizers(model, optim, lr)
@@ -444,7 +445,7 @@ def _check(self:Learner):
     if self._fitting: raise RuntimeError('this learner is in a fit already')
     if self.train_dl is None: raise ValueError('there is no train_dl: pass one to Learner, or set learn.train_dl')
     for name in 'train_dl', 'valid_dl':
-        dl = as_loader(getattr(self, name), self.bs, shuffle=name == 'train_dl')
+        dl = as_loader(getattr(self, name), self.bs, name == 'train_dl', self.device)
         setattr(self, name, dl)
         if dl is not None and length(dl) == 0: raise ValueError(f'{name} is empty: no data, or drop_last with less than one batch?')
     owners = [o for o in (self.model, self.loss_fn) if isinstance(o, nn.Module)]
@@ -629,7 +630,7 @@ def validate(self:Learner,
     dl=None,  # loader or tuple of tensors; default `valid_dl`
 ):            # dict: 'valid_loss', 'valid_<metric>' → float
     "Loss and metrics on `dl`, sample-weighted; nothing is recorded in `history`"
-    dl = self.valid_dl if dl is None else as_loader(dl, self.bs)
+    dl = self.valid_dl if dl is None else as_loader(dl, self.bs, device=self.device)
     if dl is None: raise ValueError('there is no valid_dl: pass a loader')
     self.metrics = as_metrics(self.metrics)
     cursor, tally = Cursor(dl), self._tally(dl)
@@ -644,7 +645,7 @@ def predict(self:Learner,
 ):                     # predictions of all samples on the host, shaped as the model returns them; or (predictions, targets)
     "Predictions, in evaluation mode and without gradients"
     if isinstance(dl_or_batch, Tensor) or hasattr(dl_or_batch, '__array__'): dl_or_batch = (dl_or_batch,)
-    dl = [dl_or_batch] if isinstance(dl_or_batch, Mapping) else as_loader(dl_or_batch, self.bs)
+    dl = [dl_or_batch] if isinstance(dl_or_batch, Mapping) else as_loader(dl_or_batch, self.bs, device=self.device)
     cursor, preds, targs = Cursor(dl), [], []
     with self._aside(cursor), self._evaluating(dl):
         if self._is_default: self._step = self._predict_step

@@ -8,6 +8,7 @@ __all__ = ['CHUNK', 'GROUP', 'SMALL', 'stack_scalars', 'weighted_sums', 'accurac
 
 # %% ../nbs/02a_metrics.ipynb #1b52d471
 import math
+from array import array
 from collections.abc import Mapping
 from copy import deepcopy
 
@@ -37,8 +38,8 @@ def weighted_sums(
 ):            # 2-element tensor: sum of weight × value, sum of weights
     "What a weighted mean is made of, without reading a value"
     wide = torch.float32 if values.device.type == 'mps' else torch.float64
-    on_host = not any(isinstance(o, Tensor) for o in weights)
-    weights = torch.tensor(weights, dtype=wide) if on_host else stack_scalars(weights)
+    on_host = not any(issubclass(o, Tensor) for o in set(map(type, weights)))
+    weights = torch.frombuffer(array('d', weights), dtype=torch.float64) if on_host else stack_scalars(weights)
     weights = weights.to(values.device, wide, non_blocking=True)
     return torch.stack([values.to(wide) @ weights, weights.sum()])
 
@@ -250,9 +251,11 @@ class Tally:
         if not self.rows: return
         (losses, weights, lrs), self.rows = zip(*self.rows), []
         self.n_packed += len(losses)
-        losses = [{'loss': o} if isinstance(o, Tensor) else o or {} for o in losses]
-        names = dict.fromkeys(name for o in losses for name in o)
-        chunks = {'train_'+name: self._pack(name, [o.get(name) for o in losses], weights) for name in names}
+        if set(map(type, losses)) == {Tensor}: chunks = {'train_loss': self._pack('loss', losses, weights)}     # the usual case, quickly
+        else:
+            losses = [{'loss': o} if isinstance(o, Tensor) else o or {} for o in losses]
+            names = dict.fromkeys(name for o in losses for name in o)
+            chunks = {'train_'+name: self._pack_some(name, [o.get(name) for o in losses], weights) for name in names}
         if self.history is not None:
             for name, values in zip(self.lr_names, zip(*lrs)):
                 chunks[name] = stack_scalars(values) if isinstance(values[0], Tensor) else list(values)
@@ -265,12 +268,15 @@ class Tally:
                 if n in values: self.extras[name] = {0: values[n]}      # of a batch that is not done yet
             self.history.add_steps(len(weights), chunks)
 
-    def _pack(self, name, losses, weights):
+    def _pack_some(self, name, losses, weights):
         "Losses of one name as a tensor; a batch may lack it, and is nan there"
         there = [i for i, o in enumerate(losses) if o is not None]
-        packed = stack_scalars([losses[i] for i in there])
-        self.sums[name] = weighted_sums(packed, [weights[i] for i in there]) + self.sums.get(name, 0)
-        return _spread(packed, there, len(losses))
+        return _spread(self._pack(name, [losses[i] for i in there], [weights[i] for i in there]), there, len(losses))
+
+    def _pack(self, name, losses, weights):
+        packed = stack_scalars(losses)
+        self.sums[name] = weighted_sums(packed, weights) + self.sums.get(name, 0)
+        return packed
 
     def state_dict(self):  # dict of plain things
         "What there is so far, as it is"

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from .core import to_device
-from .data import Cursor, is_stock, is_warm, loader_generators, skips, streams
+from .data import Cursor, is_stock, is_warm, loader_generators, skips, source, streams
 from .run import Run, get_modes, length
 
 # %% ../nbs/07b_snapshot.ipynb #a5031d5f
@@ -86,6 +86,7 @@ def describe(
 ):       # dict of plain things
     "What a position in a loader depends on"
     if dl is None: return {}
+    dl = source(dl)
     data, batches = getattr(dl, 'dataset', None), getattr(dl, 'batch_sampler', None)
     if hasattr(batches, 'batches'): batches = batches.batches       # of a SeededLoader
     first = next(iter(getattr(dl, 'tensors', ())), None)
@@ -102,7 +103,7 @@ def check_loader(
     cursor,  # state of the open pass, or None
 ):           # str: what may not be exact, or ''; raises ValueError
     "Refuse a position in other data"
-    now = describe(dl)
+    dl, now = source(dl), describe(dl)
     if cursor is None or not cursor['n']: return ''
     changed = [f'{k} {before.get(k)} there, {now.get(k)} here' for k in MUST_AGREE if before.get(k) != now.get(k)]
     if changed: raise ValueError(
@@ -123,6 +124,7 @@ def check_workers(
     warm,  # whether it had workers from an earlier pass
 ):         # str: what may not be exact, or ''
     "Say what nobody can put back: the streams of workers that have read more than one pass"
+    dl = source(dl)
     if not warm or not is_stock(dl) or getattr(dl, 'is_seeded', False) or not getattr(dl, 'persistent_workers', False): return ''
     return (f'{name} has persistent workers, whose random streams come from all passes before: the order of the samples is exact, '
             'random numbers that samples draw are not. SeededLoader, or persistent_workers=False, is exact')
@@ -200,8 +202,7 @@ def restore(
     for name, m in modules.items(): _take_module(m, state['modules'][name])
     for name, opt in learn.opts.items(): _take_optimizer(opt, state['optimizers'][name]['state'])
     for k, v in state['state'].items(): setattr(learn.state, k, v)
-    series = state['history']['series'].items()
-    learn.history.load_state_dict({**state['history'], 'series': {k: {**s, 'chunks': to_device(s['chunks'], learn.device)} for k, s in series}})
+    learn.history.load_state_dict(state['history'])
     if run.train_tally is not None: learn.history.open_tally = run.train_tally
     run.streams = state['streams']
     if 'numpy' in run.streams[0] and 'numpy' not in sys.modules: import numpy as _
@@ -249,4 +250,4 @@ def _take_run(learn, run, old, plan):
         setattr(run, k, cursor)
         setattr(run, k+'_tally', tally)
     opens = {'train_dl': run.train is not None and not run.is_trained, 'valid_dl': run.valid is not None}      # these passes bring their workers
-    run.warm = [getattr(learn, o) for o in old['warm'] if getattr(getattr(learn, o), 'persistent_workers', False) and not opens[o]]
+    run.warm = [getattr(learn, o) for o in old['warm'] if getattr(source(getattr(learn, o)), 'persistent_workers', False) and not opens[o]]

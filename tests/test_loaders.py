@@ -1,0 +1,138 @@
+"Loaders: what a pass costs in waiting, and a stop in the middle of one that is copied beside a GPU's work"
+import numpy as np, pytest, torch
+
+import trainer_nb.data
+from common import make_learner, problem, same, weights
+from trainer_nb.data import Cursor, source
+from trainer_nb.hooks import LambdaHook
+from trainer_nb.loaders import Prefetch, TensorLoader
+from trainer_nb.screens import Budget
+from trainer_nb.seeded import SeededLoader
+
+
+class Clock:
+    "Time that passes only where it is said to"
+    def __init__(self): self.now = 0.
+    def __call__(self): return self.now
+
+BURST = [.4, 0, 0, 0]       # four workers, which are ready all at once
+@pytest.mark.parametrize('waits, work', [([0.], 50e-6), ([5e-6], 50e-6), ([200e-6], 50e-6), ([.03], .01), (BURST, .1), ([o*1e-4 for o in BURST], 40e-6), ([0.], 1.)])
+def test_the_share_of_waiting_is_right(waits, work, monkeypatch):
+    clock = Clock()
+    def loader():
+        for i in range(3000):
+            clock.now += waits[i % len(waits)]
+            yield i
+    monkeypatch.setattr(trainer_nb.data, 'perf_counter', clock)
+    cursor, seen = Cursor(loader()), []
+    for b in cursor:
+        clock.now += work
+        seen.append(b)
+        if b % 700 == 699: break
+    for b in cursor:
+        clock.now += work
+        seen.append(b)
+    share = sum(waits)/(sum(waits) + work*len(waits))
+    assert seen == [*range(3000)] and cursor.wait_s/clock.now == pytest.approx(share, abs=.02)
+
+
+class OnHost(Prefetch):
+    "A `Prefetch` that copies nothing: there is no GPU here"
+    def hand_on(self, iterator): return (tuple(o.clone() for o in b) for b in iterator)
+
+class Noisy(torch.utils.data.TensorDataset):
+    def __getitem__(self, i):
+        x, y = super().__getitem__(i)
+        return x + .1*torch.randn(x.shape), y
+
+LOADERS = {
+    'tensors': lambda: TensorLoader(*problem(), bs=5, shuffle=True),
+    'stock': lambda: torch.utils.data.DataLoader(Noisy(*problem()), batch_size=5, shuffle=True),
+    'seeded, 2 workers': lambda: SeededLoader(Noisy(*problem()), batch_size=5, shuffle=True, num_workers=2),
+    'unknown length': lambda: Unsized(problem()),
+}
+
+class Unsized:
+    def __init__(self, data): self.data = data
+    def __iter__(self): return iter(list(zip(*(o.split(5) for o in self.data))))
+
+@pytest.mark.filterwarnings('ignore:load. train_dl is a Unsized')
+@pytest.mark.parametrize('key', LOADERS)
+@pytest.mark.parametrize('elsewhere', [False, True])
+def test_a_stopped_pass_that_is_handed_on_loses_no_batch(key, elsewhere, tmp_path):
+    "The same weights as of the loader itself, trained without a stop"
+    def learner(wrap):
+        torch.manual_seed(0)
+        return make_learner(train_dl=wrap(LOADERS[key]()), valid_dl=TensorLoader(*problem(), bs=7), seed=3)
+    plain, learn = learner(lambda dl: dl), learner(lambda dl: OnHost(dl, torch.device('cuda')))
+    plain.fit(2)
+    def stop(learn):
+        if learn.training and learn.state.optimizer_step == 8: learn.stop()
+    learn.fit(2, hooks=[LambdaHook(after_step=stop)])
+    assert learn.cancelled == 'stop'
+    if elsewhere:
+        learn.save(tmp_path/'state')
+        learn = learner(lambda dl: OnHost(dl, torch.device('cuda')))
+        learn.load(tmp_path/'state')
+    learn.resume()
+    assert same(weights(learn.model), weights(plain.model)) and learn.history.steps == plain.history.steps
+    for o in learn, plain: trainer_nb.data.end_workers(o.train_dl)
+    assert source(learn.train_dl) is learn.train_dl.source
+
+
+@pytest.mark.parametrize('shuffle', [False, True])
+@pytest.mark.parametrize('mode', ['r', 'r+', 'c'])
+def test_batches_of_a_mapped_file_are_their_own(mode, shuffle, tmp_path, recwarn):
+    "What is done to a batch in place changes neither file nor data; a read-only file is no reason for a warning or a crash"
+    x = np.random.default_rng(0).normal(size=(10, 3)).astype('float32')
+    np.save(tmp_path/'x.npy', x)
+    dl = TensorLoader(np.load(tmp_path/'x.npy', mmap_mode=mode), bs=4, shuffle=shuffle)
+    for xb, in dl: xb.zero_()
+    assert np.array_equal(np.load(tmp_path/'x.npy'), x) and torch.equal(dl.tensors[0], torch.as_tensor(x))
+    assert not recwarn.list
+
+
+def test_a_learner_asks_for_batches_where_its_model_is():
+    learn = make_learner(train_dl=problem(), valid_dl=problem())
+    assert learn.train_dl.device == learn.valid_dl.device == learn.device
+
+
+def test_an_order_is_the_same_wherever_the_data_is():
+    orders = []
+    for device in 'cpu', 'meta':
+        drawn, randperm = [], torch.randperm
+        torch.manual_seed(0)
+        with pytest.MonkeyPatch.context() as m:
+            m.setattr(torch, 'randperm', lambda *args, **kwargs: drawn.append(randperm(*args, **kwargs)) or drawn[-1])
+            list(TensorLoader(torch.ones(10, device=device), bs=4, shuffle=True))
+        orders.append(drawn[0])
+    assert orders[0].device.type == 'cpu' and torch.equal(*orders)
+
+
+@pytest.mark.parametrize('wait, work, said', [(.3, .1, 75), (.03, .1, 23), (.01, .1, 0), (.004, .001, 80)])
+@pytest.mark.parametrize('n', [5, 1000], ids=['short passes', 'long passes'])
+def test_the_status_says_that_the_loop_waits(wait, work, said, n, monkeypatch):
+    "And nothing in the first two seconds, nor where it does not wait; validation does not count"
+    clock, lines = Clock(), []
+    class Loader:
+        def __init__(self, n, wait): self.n, self.wait = n, wait
+        def __len__(self): return self.n
+        def __iter__(self):
+            for _ in range(self.n):
+                clock.now += self.wait
+                yield torch.zeros(1, 4), torch.zeros(1, dtype=torch.long)
+    def look(learn):
+        clock.now += work
+        if clock.now > look.next:       # as the display does, now and then
+            lines.append((clock.now, learn.display._status(learn)))
+            look.next = clock.now + .2
+    look.next = 0
+    for o in 'data', 'display': monkeypatch.setattr(f'trainer_nb.{o}.perf_counter', clock)
+    monkeypatch.setattr('trainer_nb.display.Budget', lambda: Budget(clock))
+    learn = make_learner(train_dl=Loader(n, wait), valid_dl=Loader(3, 0), hooks=[LambdaHook(after_step=look)], display='text')
+    learn.fit(max_steps=1000)
+    assert all(('waiting for data' in o) == bool(said and t > 4) for t, o in lines if t > 4 or t < 1.8)
+    if said:
+        shares = [int(o.split('waiting for data: ')[1].split(' %')[0]) for t, o in lines if t > 4]
+        assert 'the Loader is slower than the model' in lines[-1][1] and all(abs(o - said) <= 2 for o in shares)
+    assert learn.display.watched[0] is None
