@@ -29,7 +29,7 @@ class Small(nn.Module):
     def forward(self, x): return self.head(self.drop(self.bn(self.body(x)).tanh()))
 
 OPTIMS = {'sgd': lambda p: torch.optim.SGD(p, .1, momentum=.9), 'adamw': lambda p: torch.optim.AdamW(p, .01),
-          'groups': lambda p: torch.optim.SGD([{'params': [o]} for o in p], .1), 'foreach': lambda p: torch.optim.Adam(p, .01, foreach=True)}
+          'groups': lambda p: torch.optim.SGD([{'params': [o]} for o in p], .1), 'foreach': lambda p: torch.optim.Adam(p, .01, foreach=True), 'fused': lambda p: torch.optim.AdamW(p, .01, fused=True)}
 
 @contextmanager
 def reasons(*expected):
@@ -52,7 +52,7 @@ def close(a, b, tol=1e-5): return all(torch.allclose(x, y, rtol=0, atol=tol) for
 def losses_close(a, b): return a.history.steps['train_loss'] == pytest.approx(b.history.steps['train_loss'], abs=1e-5) and a.history.epochs['valid_loss'] == pytest.approx(b.history.epochs['valid_loss'], abs=1e-5)
 
 @ways
-@pytest.mark.parametrize('optim', [pytest.param(o, id=k, marks=[pytest.mark.soak]*(k in ('adamw', 'groups'))) for k, o in OPTIMS.items()])
+@pytest.mark.parametrize('optim', [pytest.param(o, id=k, marks=[pytest.mark.soak]*(k in ('adamw', 'groups', 'foreach'))) for k, o in OPTIMS.items()])
 def test_equals_the_plain_step(what, optim):
     with reasons(): learn = run([Compile(what=what, backend='aot_eager')], optim=optim)
     plain = run(optim=optim)

@@ -264,16 +264,15 @@ def do_opt_step(self:Compile, learn, nxt):
 @patch
 def _at_rates(self:Compile, learn, key, f, *args):
     "Call a compiled function that holds a step of the optimizer"
-    before = [(g, g['lr'], g.get('foreach')) for g in learn.opt.param_groups]
+    before = [(g, {k: g[k] for k in ('lr', 'foreach', 'fused') if g.get(k) is not None}) for g in learn.opt.param_groups]
     try:
-        for (g, _, foreach), t in zip(before, self._rates(learn.opt_name, [lr for _, lr, _ in before])):
+        for (g, _), t in zip(before, self._rates(learn.opt_name, [o['lr'] for _, o in before])):
             g['lr'] = t
-            if foreach: g['foreach'] = None         # not with such a rate; and in a graph it is all the same
+            for k in 'foreach', 'fused':
+                if g.get(k): g[k] = None        # torch fuses what it compiles, and better
         return self._call(learn, key, f, *args)
     finally:
-        for g, lr, foreach in before:
-            g['lr'] = lr
-            if foreach: g['foreach'] = foreach
+        for g, o in before: g.update(o)
 
 @patch
 def _rates(self:Compile, name, lrs):  # list of tensors
