@@ -4,10 +4,10 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak outputs docs docs-serve site lab bench clean
+.PHONY: help demo test soak outputs docs docs-serve site lab bench bench-peers clean
 
 help:   ## say what each target does
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-11s %s\n", $$1, $$2}' Makefile
 
 $(READY): settings.ini setup.py constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
@@ -42,13 +42,19 @@ site: docs   ## build the site, and open each page in a browser
 lab: $(READY)   ## open the notebooks in JupyterLab
 	$(BIN)/jupyter lab nbs
 
-bench: $(READY)   ## measure what the loop, its display, a search and a checkpoint cost, and what compiling brings
-	$(BIN)/python benchmarks/overhead.py
-	$(BIN)/python benchmarks/display.py
-	$(BIN)/python benchmarks/lr_find.py
+bench: $(READY)   ## measure the loop, short epochs, a job from end to end, the display, a search, checkpoints, compiling, imports and memory
+	for name in overhead epoch digits display lr_find checkpoint imports memory distributed; do $(BIN)/python benchmarks/$$name.py || exit 1; done
 	$(BIN)/python -W ignore benchmarks/compile.py
-	$(BIN)/python benchmarks/checkpoint.py
+
+bench-peers: .venv-peers/.ready   ## measure other libraries beside ours, in an environment of their own; stores benchmarks/peers.json
+	.venv-peers/bin/python benchmarks/peers.py
+
+.venv-peers/.ready: constraints.txt
+	$(PYTHON) -m venv .venv-peers
+	.venv-peers/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt . pytorch-ignite tqdm skorch lightning transformers accelerate fastai keras trainer-tools
+	.venv-peers/bin/python -m pip uninstall -q -y torchvision     # made for another torch, it stops the others from being imported
+	touch .venv-peers/.ready
 
 clean:   ## remove .venv and all that was made
-	rm -rf .venv _docs _proc build dist demo *.egg-info .pytest_cache
+	rm -rf .venv .venv-peers _docs _proc build dist demo *.egg-info .pytest_cache
 	find . -name __pycache__ -prune -exec rm -rf {} +
