@@ -11,7 +11,8 @@ BASE = {'core', 'charts', 'data', 'hooks', 'metrics', 'history', 'run', 'learner
 MAY_IMPORT = {
     'core': set(), 'charts': set(), 'data': {'core'}, 'seeded': set(), 'hooks': {'core', 'charts'}, 'metrics': {'core'}, 'history': {'core', 'charts'}, 'run': {'core', 'data', 'metrics'},
     'learner': BASE - {'learner', 'screens', 'rehearsal'}, 'screens': {'core', 'charts'}, 'rehearsal': BASE - {'rehearsal', 'screens'},
-    **dict.fromkeys(['schedule', 'optimize', 'precision', 'compile', 'average', 'guard', 'early_stopping', 'display', 'loggers', 'distributed'], BASE),
+    **dict.fromkeys(['schedule', 'optimize', 'precision', 'compile', 'average', 'guard', 'early_stopping', 'display', 'loggers'], BASE),
+    'shares': {'core', 'data'}, 'distributed': BASE | {'shares'}, 'launch': BASE | {'distributed'},
     'files': {'core'}, 'snapshot': BASE, **dict.fromkeys(['checkpoint', 'export'], BASE | {'files', 'snapshot'}), 'trackers': BASE | {'loggers'},
     **dict.fromkeys(['controls', 'lr_find'], BASE | {'display'}),
     'all': set(modules) - {'all'},

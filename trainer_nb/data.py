@@ -38,14 +38,20 @@ class TensorLoader:
         n = len(self.tensors[0])
         return n//self.bs if self.drop_last else -(-n//self.bs)
 
+    def indices(self,
+        start,  # batches to leave out
+    ):          # iterable of slices, or of tensors (bs,) int64
+        "Which samples are in which batch of a pass"
+        n = len(self.tensors[0])
+        end = min(n, len(self)*self.bs)
+        if not self.shuffle: return (slice(i, min(i+self.bs, end)) for i in range(start*self.bs, end, self.bs))
+        return torch.randperm(n, generator=self.generator)[:end].to(self.tensors[0].device).split(self.bs)[start:]
+
     def iter_from(self,
         start,  # batches to leave out
     ):          # iterator of tuples of tensors, each (bs, ...)
         "A pass from a batch on: the others are not cut out"
-        n, end = len(self.tensors[0]), len(self)*self.bs
-        if not self.shuffle: return (tuple([o[i:i+self.bs] for o in self.tensors]) for i in range(start*self.bs, min(n, end), self.bs))
-        order = torch.randperm(n, generator=self.generator)[:end].to(self.tensors[0].device)
-        return (tuple([o[idx] for o in self.tensors]) for idx in order.split(self.bs)[start:])
+        return (tuple([o[idx] for o in self.tensors]) for idx in self.indices(start))
 
     def __iter__(self): return self.iter_from(0)
 

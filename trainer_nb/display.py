@@ -14,7 +14,7 @@ from time import perf_counter
 
 from .core import current_cell, patch, running_shell, text_table
 from .history import Plot
-from .hooks import Hook
+from .hooks import MainProcessHook
 from .learner import Learner
 from .run import length
 from .screens import Area, Budget, Progress, front_end, text_bar
@@ -103,7 +103,7 @@ def _harmless(f):
     return wrapped
 
 # %% ../nbs/08_display.ipynb #37eb9b25
-class Display(Hook):
+class Display(MainProcessHook):
     "Progress, epoch table and live plot of a fit; `Learner` adds it unless `display=False`"
     ord, unique = 100, True
 
