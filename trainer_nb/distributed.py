@@ -34,7 +34,7 @@ class Processes(Team):
         device,  # `torch.device` of this process
     ):
         self.rank, self.size, self.device, self.weight = dist.get_rank(), dist.get_world_size(), device, 0      # weight: what the loss counts in all processes
-        self.control = dist.group.WORLD if dist.get_backend() == 'gloo' else dist.new_group(backend='gloo')
+        self.control = None if dist.get_backend() == 'gloo' else dist.new_group(backend='gloo')     # None: the group of all
 
     def count(self, dl, i, batch):
         parts = getattr(dl, 'parts', None)
@@ -58,7 +58,7 @@ class Processes(Team):
         return res
 
     def merged(self, metric):
-        if not callable(getattr(metric, 'merge_state', None)): return metric     # torchmetrics' ask the others themselves
+        if hasattr(metric, 'sync_on_compute'): return metric        # torchmetrics' ask the others themselves
         first, *others = self.first(self.gather(metric))
         first.merge_state(others)
         return first
@@ -253,7 +253,7 @@ class Accelerate(Hook):
         if self.team.size == 1: return
         for m in learn.metrics:
             o = m.f
-            if m.is_object and not callable(getattr(o, 'merge_state', None)) and not hasattr(o, 'dist_sync_fn') and not hasattr(o, 'sync_on_compute'):
+            if m.is_object and not callable(getattr(o, 'merge_state', None)) and not hasattr(o, 'sync_on_compute'):
                 raise ValueError(f'metric `{m.name}` keeps a state, and nobody knows how those of {self.team.size} processes become one: give it merge_state(others), or use torchmetrics')
 
     @contextmanager
@@ -270,6 +270,7 @@ class Accelerate(Hook):
                 if getattr(learn, k) is not before[k]: end_workers(getattr(learn, k))
             for k, v in before.items(): setattr(learn, k, v)
             if self.team.size == 1: forget()
+            self.team.control = None        # a forked process must not be the one that ends a group
             learn.state.num_processes, self.ddp, self.team, self.accelerator = 1, None, Team(), None
             self.buffers.clear()
 

@@ -40,7 +40,7 @@ def weighted_sums(
     on_host = not any(isinstance(o, Tensor) for o in weights)
     weights = torch.tensor(weights, dtype=wide) if on_host else stack_scalars(weights)
     weights = weights.to(values.device, wide, non_blocking=True)
-    return torch.stack([values.to(wide) @ weights, weights.sum()])
+    return torch.stack([torch.where(weights > 0, values.to(wide), 0.) @ weights, weights.sum()])     # what weighs nothing may be nan
 
 # %% ../nbs/02a_metrics.ipynb #1f938cee
 def accuracy(
@@ -281,8 +281,8 @@ class Tally:
         res = {}
         for name in dict.fromkeys(name for name, *_ in self.shares):
             values, weights = (torch.cat([o[i] for o in self.shares if o[0] == name]) for i in (1, 2))
-            sums = self.team.sum(torch.stack([torch.where(weights > 0, values.double()*weights, 0.), weights.double()]))
-            res['train_'+name] = (sums[0]/sums[1]).to(values.dtype)
+            total, weight, plain = self.team.sum(torch.stack([torch.where(weights > 0, values.double()*weights, 0.), weights.double(), values.double()]))
+            res['train_'+name] = torch.where(weight > 0, total/weight, plain/self.team.size).to(values.dtype)     # or there was nothing to count
         return res
 
     def state_dict(self):  # dict of plain things
