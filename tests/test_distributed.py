@@ -1,5 +1,5 @@
 "Several processes train as one: the same numbers, whatever else happens; the references are fits, and a loop, in a single process"
-import os, shutil, signal, subprocess, sys, time
+import json, os, shutil, signal, subprocess, sys, time
 
 import psutil, pytest, torch, torch.nn.functional as F
 from torch import nn
@@ -176,6 +176,8 @@ def test_mixed_precision():
 
 # Stop, go on, checkpoints
 
+N = 12      # epochs, of six batches and five
+
 def noisy(*hooks, **kwargs):
     "Dropout, a shuffled loader, windows: all that a resume may get wrong"
     torch.manual_seed(0)
@@ -200,43 +202,44 @@ class StopAt(Hook):
 @pytest.fixture(scope='module')
 def undisturbed():
     learn = noisy()
-    learn.launch(2, 30)
+    learn.launch(2, N)
     return learn
 
-@pytest.mark.parametrize('n, what, rank', [(1, 'interrupt', 0), (40, 'stop', 1), (103, 'interrupt', 0)])
+@pytest.mark.parametrize('n, what, rank', [(1, 'interrupt', 0), (40, 'stop', 1), (75, 'interrupt', 0)])
 def test_stop_and_go_on_is_bit_equal(n, what, rank, undisturbed, tmp_path):
     learn = noisy(StopAt(n, what, rank))
     if what == 'interrupt':
-        with pytest.raises(TrainingInterrupted, match=r'stopped in epoch .*; learn.launch\(2\) goes on'): learn.launch(2, 30)
-    else: learn.launch(2, 30)
-    assert learn.cancelled == what and learn.state.epoch < 30
+        with pytest.raises(TrainingInterrupted, match=r'stopped in epoch .*; learn.launch\(2\) goes on'): learn.launch(2, N)
+    else: learn.launch(2, N)
+    assert learn.cancelled == what and learn.state.epoch < N
     with pytest.raises(RuntimeError, match=r'stopped in 2 processes, and can only go on in as many: here is 1. From a notebook: learn.launch\(2\)'): learn.resume()
     learn.launch(2)
     check_same(learn, undisturbed)
     with pytest.raises(RuntimeError, match='nothing to go on with'): learn.launch(2)
 
-def run(code, **kwargs):
-    "A program that knows this file; returns the finished process"
-    here = os.path.dirname(__file__)
-    path = os.pathsep.join([os.path.dirname(here), here])
-    return subprocess.run([sys.executable, '-c', f'from test_distributed import *\ntorch.set_num_threads(1)\n{code}'], cwd=here, timeout=60,
-                          env={**os.environ, 'PYTHONPATH': path, 'OMP_NUM_THREADS': '1'}, text=True, capture_output=True, **kwargs)
+def alive(pid): return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
 
 @pytest.fixture(scope='module')
 def killed(tmp_path_factory):
-    "The folder of two processes of which the main one was killed, three batches after a checkpoint in mid-epoch; the other one has ended, too"
+    "The folder of two processes of which the main one was killed, after a checkpoint in mid-epoch; and the other one has ended, too"
     folder = tmp_path_factory.mktemp('killed')
-    res = run(f'''
-def kill(learn):
-    if learn.state.optimizer_step == 21 and learn.state.batch_idx == 5:
-        time.sleep(.5)      # until it is on the disk
-        with open({str(folder/'pids')!r}, 'a') as f: print(os.getpid(), file=f)
-        time.sleep(.1)
+    def kill(learn):
+        if learn.state.optimizer_step != 21 or learn.state.batch_idx != 5: return
+        if learn.is_main: learn.get_hook('Checkpoint').finish()     # it is on the disk
+        with open(folder/'pids', 'a') as f: print(os.getpid(), file=f)
+        time.sleep(.2)
         if learn.is_main: os.kill(os.getpid(), signal.SIGKILL)
-noisy(Checkpoint({str(folder/'run')!r}, every=1), LambdaHook(before_step=kill)).launch(2, 30)''')
-    assert res.returncode == -signal.SIGKILL, res.stderr
+    def at_an_end(learn):
+        if learn.state.epoch == 9: learn.get_hook('Checkpoint').save(learn)
+    if not (pid := os.fork()):
+        try: noisy(Checkpoint(folder/'run', every=7, monitor=None), LambdaHook(before_step=kill, after_epoch=at_an_end)).launch(2, N)
+        finally: os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
     pids, end = [int(o) for o in (folder/'pids').read_text().split()], time.time() + 30
-    while any(map(psutil.pid_exists, pids)): assert time.time() < end and len(pids) == 2 or time.sleep(.05)
+    assert len(pids) == 2
+    while any(map(alive, pids)):
+        assert time.time() < end
+        time.sleep(.05)
     return folder/'run'
 
 @pytest.mark.parametrize('n', [2, 4, 1])
@@ -247,12 +250,12 @@ def test_kill_and_resume(n, killed, tmp_path, undisturbed):
     newest = learn.get_hook('Checkpoint').folder.manifests()[-1]
     assert (newest['step'], newest['processes'], newest['in_epoch']) == (21, 2, True)
     if n == 2:
-        learn.launch(2, 30, resume=True)
+        learn.launch(2, N, resume=True)
         return check_same(learn, undisturbed)
     with pytest.warns(UserWarning, match=f'saved by 2 processes in the middle of an epoch, and here is a team of {n}: this goes on from the end of an epoch'):
-        learn.launch(n, 30, resume=True)
-    assert learn.state.epoch == 30 and len(learn.history.steps['train_loss']) == 30*6
-    with pytest.raises(ValueError, match=r'saved by 2 processes in the middle of an epoch, and here is 1: go on with as many'): noisy().load(tmp_path/'run'/newest['file'])
+        learn.launch(n, N, resume=True)
+    assert learn.state.epoch == N and len(learn.history.steps['train_loss']) == N*6
+    with pytest.raises(ValueError, match=r'saved by 2 processes in the middle of an epoch, and here is 1: go on with as many'): noisy().load(killed/newest['file'])
 
 
 # Faults
@@ -292,9 +295,12 @@ def test_the_second_interrupt_ends_at_once():
     assert not isinstance(e.value, TrainingInterrupted)
 
 def test_something_for_all_that_one_does_alone():
+    "In the middle of a batch the others wait for gradients: a time-out says so. At its end they may be at another message"
     def alone(learn): learn.validate()
     with pytest.raises(RuntimeError) as e: learner('tokens', In(0, alone)).launch(2, 3, timeout_s=1)
     assert any('a hook calls something that needs all processes' in o for o in e.value.__notes__)
+    with pytest.raises((RuntimeError, ProcessFailed), match=r'is about to (sum|tell|hear|agree|share).*a hook calls something that needs all'):
+        learner('tokens', LambdaHook(after_epoch=lambda learn: learn.validate() if learn.is_main else None)).launch(2, 3)
 
 def other_data(rank, make):
     class Odd(Accelerate):
@@ -365,3 +371,25 @@ def test_lambdas_and_local_classes_need_not_be_sent():
     learn = make_learner(Local(), TensorLoader(X, Y, bs=9), loss_fn=lambda p, t: F.cross_entropy(p, t), hooks=[LambdaHook(after_step=lambda learn: None)])
     learn.launch(2, 1)
     assert learn.state.samples_seen == 46
+
+
+# From a shell
+
+NOTEBOOK = 'from accelerate import debug_launcher; from distributed_script import *; debug_launcher(train, (sys.argv[2], Accelerate(cpu=True)))'
+LAUNCHERS = {'torchrun': ['-m', 'torch.distributed.run', '--standalone', '--nproc-per-node=2'],
+             'accelerate launch': ['-m', 'accelerate.commands.launch', '--cpu', '--num_processes=2', '--num_machines=1', '--mixed_precision=no', '--dynamo_backend=no', '--main_process_port=0'],
+             'notebook_launcher': ['-c', NOTEBOOK]}       # on a machine without accelerators it is called debug_launcher
+
+@pytest.mark.parametrize('launcher', [o if o == 'torchrun' else pytest.param(o, marks=pytest.mark.soak) for o in LAUNCHERS])
+def test_from_a_shell(launcher, tmp_path):
+    "The same script under each launcher: one screen, one log, and the numbers of one process"
+    from distributed_script import train
+    train(str(tmp_path/'alone'))
+    alone, here = json.loads((tmp_path/'alone').read_text()), os.path.dirname(__file__)
+    env = {**os.environ, 'PYTHONPATH': os.pathsep.join([os.path.dirname(here), here]), 'OMP_NUM_THREADS': '1', 'GLOO_SOCKET_IFNAME': 'lo'}
+    res = subprocess.run([sys.executable, *LAUNCHERS[launcher], os.path.join(here, 'distributed_script.py'), str(tmp_path/'out')], env=env, text=True, capture_output=True, timeout=100)
+    assert res.returncode == 0 and 'Traceback' not in res.stderr, res.stderr
+    (found,) = map(json.loads, (tmp_path/'out').read_text().splitlines())
+    assert found['n'] == 2 and all(close(a, b) for a, b in zip(found['weights'], alone['weights'])) and close(found['losses'], alone['losses'])
+    assert close(found['accuracy'], alone['accuracy']) and res.stdout.count('valid_loss') == 1
+    assert len((tmp_path/'out.csv').read_text().splitlines()) == len((tmp_path/'alone.csv').read_text().splitlines())

@@ -78,7 +78,7 @@ class Checkpoint(Hook):
             if perf_counter() < self.due or not learn.is_main: return
             self.due = math.inf
         elif not self.steps or not learn.stepped or learn.state.optimizer_step % self.steps: return
-        learn.request(self.save)        # as soon as the batch is done with
+        learn.request(self.save, everywhere=not self.seconds)       # as soon as the batch is done with; clocks differ
 
     def after_epoch(self, learn):
         self.report()

@@ -607,11 +607,12 @@ def _take_up(self:Learner):
 # %% ../nbs/04_learner.ipynb #3214716f
 @patch
 def request(self:Learner,
-    what,  # 'stop', 'stop_epoch', or a function of the learner, which is called in the loop's thread
+    what,               # 'stop', 'stop_epoch', or a function of the learner, which is called in the loop's thread
+    everywhere=False,   # True: all processes that train together ask for it in this batch, and need not tell one another
 ):
     "Ask a running fit for something; it is done between two batches. From any thread"
     if what not in ('stop', 'stop_epoch') and not callable(what): raise ValueError(f"request got {what!r}: expected 'stop', 'stop_epoch' or a function of the learner")
-    self.requests.append(what)
+    (self.requests.give if everywhere and self.team.size > 1 else self.requests.append)(what)
 
 @patch
 def stop(self:Learner):
