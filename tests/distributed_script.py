@@ -2,6 +2,7 @@
 import json, os, sys
 
 import torch
+import torch.distributed as dist
 
 from common import make_learner, problem
 from trainer_nb.all import Accelerate, CSVLogger, GradAccum, TensorLoader, accuracy, nn
@@ -14,8 +15,9 @@ def train(path, *hooks):
     learn = make_learner(model, TensorLoader(x, y, bs=9, shuffle=True), (x, y), optim=lambda p: torch.optim.SGD(p, lr=.1), seed=5, metrics=[accuracy],
                          hooks=[GradAccum(2), CSVLogger(path + '.csv'), *hooks], display=True)
     learn.fit(2)
-    if learn.is_main and int(os.environ.get('RANK', 0)) == 0:
+    n, rank = (dist.get_world_size(), dist.get_rank()) if dist.is_initialized() else (1, 0)
+    if not rank:
         with open(path, 'a') as f: f.write(json.dumps({'weights': [p.flatten().tolist() for p in model.parameters()], 'losses': learn.history.steps['train_loss'],
-                                                       'accuracy': learn.history.epochs['valid_accuracy'], 'n': int(os.environ.get('WORLD_SIZE', 1))}) + '\n')
+                                                       'accuracy': learn.history.epochs['valid_accuracy'], 'n': n}) + '\n')
 
 if __name__ == '__main__': train(sys.argv[1], Accelerate())

@@ -377,7 +377,7 @@ def test_lambdas_and_local_classes_need_not_be_sent():
 
 NOTEBOOK = 'from accelerate import debug_launcher; from distributed_script import *; debug_launcher(train, (sys.argv[2], Accelerate(cpu=True)))'
 LAUNCHERS = {'torchrun': ['-m', 'torch.distributed.run', '--standalone', '--nproc-per-node=2'],
-             'accelerate launch': ['-m', 'accelerate.commands.launch', '--cpu', '--num_processes=2', '--num_machines=1', '--mixed_precision=no', '--dynamo_backend=no', '--main_process_port=0'],
+             'accelerate launch': ['-m', 'accelerate.commands.launch', '--multi_gpu', '--num_processes=2', '--num_machines=1', '--mixed_precision=no', '--dynamo_backend=no', '--main_process_port=0'],
              'notebook_launcher': ['-c', NOTEBOOK]}       # on a machine without accelerators it is called debug_launcher
 
 @pytest.mark.parametrize('launcher', [o if o == 'torchrun' else pytest.param(o, marks=pytest.mark.soak) for o in LAUNCHERS])
