@@ -33,12 +33,13 @@ docs: $(READY)   ## build the documentation site
 lab: $(READY)   ## open the notebooks in JupyterLab
 	$(BIN)/jupyter lab nbs
 
-bench: $(READY)   ## measure what the loop, its display, a search and a checkpoint cost, and what compiling brings
+bench: $(READY)   ## measure what the loop, its display, a search and a checkpoint and a second process cost, and what compiling brings
 	$(BIN)/python benchmarks/overhead.py
 	$(BIN)/python benchmarks/display.py
 	$(BIN)/python benchmarks/lr_find.py
 	$(BIN)/python -W ignore benchmarks/compile.py
 	$(BIN)/python benchmarks/checkpoint.py
+	$(BIN)/python benchmarks/distributed.py
 
 clean:   ## remove .venv and all that was made
 	rm -rf .venv _docs _proc build dist demo *.egg-info .pytest_cache
