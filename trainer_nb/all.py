@@ -17,12 +17,14 @@ from .compile import Compile
 from .controls import Controls
 from .core import batch_size, set_seed, to_device
 from .display import Display
+from .distributed import Accelerate
 from .early_stopping import EarlyStopping
 from .export import load_model
 from .guard import Freeze, FreezeBN, NaNGuard
 from .history import History
 from .hooks import (EVENTS, STEPS, CancelEpoch, CancelFit, CancelStep, Hook, HookOrderError, HookTable, LambdaHook,
                               MainProcessHook)
+from .launch import ProcessFailed
 from .learner import Learner
 from .loaders import TensorLoader, prefetch
 from .loggers import CSVLogger, JSONLLogger
@@ -42,4 +44,4 @@ __all__ = ['torch', 'F', 'nn', 'DataLoader', 'TensorDataset', 'batch_size', 'set
            'HookOrderError', 'HookTable', 'LambdaHook', 'MainProcessHook', 'GradAccum', 'GradClip', 'GradNorm', 'AMP', 'EMA', 'NaNGuard',
            'Freeze', 'FreezeBN', 'Compile', 'Profile', 'Learner', 'StepState', 'TrainingInterrupted',
            'LRCurve', 'LRScheduler', 'OneCycle', 'Schedule', 'WarmupCosine', 'combine', 'cosine', 'exponential', 'linear', 'polynomial', 'warmup',
-           'Checkpoint', 'EarlyStopping', 'SeededLoader', 'load_model', 'CSVLogger', 'JSONLLogger', 'MLflowLogger', 'TensorBoardLogger', 'TrackioLogger', 'WandbLogger']
+           'Checkpoint', 'EarlyStopping', 'Accelerate', 'ProcessFailed', 'SeededLoader', 'load_model', 'CSVLogger', 'JSONLLogger', 'MLflowLogger', 'TensorBoardLogger', 'TrackioLogger', 'WandbLogger']

@@ -17,7 +17,7 @@ import torch
 from .core import did_you_mean, patch
 from .data import set_streams
 from .files import BadCheckpoint, Folder, check_plain, read_state, replacing, write_state
-from .hooks import MainProcessHook
+from .hooks import Hook
 from .learner import Learner
 from .run import Run
 from .snapshot import arrived, capture, host_copy, restore
@@ -34,13 +34,13 @@ def parse_every(
     raise ValueError(f"every is {every!r}: expected 'epoch', a number of optimizer steps, or a duration such as '10min'")
 
 # %% ../nbs/07_checkpoint.ipynb #b387a6c7
-class Checkpoint(MainProcessHook):
+class Checkpoint(Hook):
     """Saves the whole training: now and then, when it was stopped or interrupted, and when it is done
 
     The last `keep` and the one with the best `monitor` are kept. `learn.fit(n, resume=True)` goes on from the newest. Files of
     other runs in the folder are never touched.
     """
-    ord, unique = 95, True      # late: the states of other hooks are complete then
+    ord, unique, together = 95, True, ('save',)     # late: the states of other hooks are complete then; all processes save, the main one writes
 
     def __init__(self,
         folder,                 # where; made if it is not there
@@ -63,26 +63,27 @@ class Checkpoint(MainProcessHook):
     def load_state_dict(self, state): self.run = state['run']
 
     def before_fit(self, learn):
-        self.folder.lock.acquire()
-        self.folder.tidy()
+        if learn.is_main:
+            self.folder.lock.acquire()
+            self.folder.tidy()
         self.warned = set()
         if self.run is None:
-            self.run = token_hex(4)
-            if n := len(self.folder.manifests()):
+            self.run = learn.team.first(token_hex(4))
+            if learn.is_main and (n := len(self.folder.manifests())):
                 print(f'Checkpoint: {n} of another run in {self.folder.path} stay there; fit(..., resume=True) would go on with the newest')
         if self.seconds: self.due = perf_counter() + self.seconds
 
     def after_step(self, learn):
         if self.seconds:
-            if perf_counter() < self.due: return
+            if perf_counter() < self.due or not learn.is_main: return
             self.due = math.inf
         elif not self.steps or not learn.stepped or learn.state.optimizer_step % self.steps: return
-        learn.request(self.save)        # as soon as the batch is done with
+        learn.request(self.save, everywhere=not self.seconds)       # as soon as the batch is done with; clocks differ
 
     def after_epoch(self, learn):
         self.report()
         value, is_last = self.value(learn), not learn._run.is_open(learn.state) or 'stop_epoch' in learn.requests
-        if self.every == 'epoch' or is_last or value is not None and self.is_better(value): self.save(learn)
+        if self.every == 'epoch' or learn.team.first(is_last or value is not None and self.is_better(value)): self.save(learn)
         self.check_monitor(learn)
 
     def after_cancel(self, learn):
@@ -135,13 +136,15 @@ def save(self:Checkpoint,
     "Copy the state, and have it written"
     s, start, where = learn.state, perf_counter(), self.where(learn)
     if self.run is None: self.run = token_hex(4)
-    if where == self.saved_at and not again: return
+    if learn.team.first(where == self.saved_at and not again): return
     self.finish()
     try:
         state = host_copy(capture(learn))
+        if not learn.is_main: return
         check_plain(state, 'the state')
         info = {'run': self.run, 'step': s.optimizer_step, 'epoch': s.epoch, 'position': learn.position,
-                'monitor': self.monitor, 'metric': self.value(learn)}
+                'monitor': self.monitor, 'metric': self.value(learn),
+                'processes': learn.team.size, 'in_epoch': learn._run is not None and learn._run.train is not None}
         self.thread = Thread(target=self._write, args=(state, info, arrived(learn.device)), name='checkpoint')
         self.thread.start()
     except (TypeError, ValueError, RuntimeError, OSError) as e: self.error = e
@@ -186,13 +189,18 @@ def report(self:Checkpoint):
 # %% ../nbs/07_checkpoint.ipynb #b3874726
 def find(
     source,  # path of a checkpoint or of a folder of them
+    size=1,  # processes that are to go on
 ):           # (state, its file's name); raises FileNotFoundError or BadCheckpoint
-    "The state in a file, or the newest one in a folder"
+    "The state in a file, or the newest one in a folder that so many processes can go on with"
     path = Path(source)
     if path.is_dir():
         folder = Folder(path)
-        if found := folder.newest(): return found[0], found[1]['file']
-        if n := len(folder.manifests()): raise BadCheckpoint(f'none of the {n} checkpoints in {path} can be read')
+        if found := folder.newest(lambda o: o.get('processes', 1) == size or not o.get('in_epoch')):
+            if found[1]['n'] < (last := folder.manifests()[-1])['n'] and last.get('processes', 1) != size:
+                warnings.warn(f'{last["file"]} was saved by {last["processes"]} processes in the middle of an epoch, and here is a team of {size}: '
+                              'this goes on from the end of an epoch', stacklevel=3)
+            return found[0], found[1]['file']
+        if n := len(folder.manifests()): raise BadCheckpoint(f'none of the {n} checkpoints in {path} can be read' + f', or is one that {size} can go on with'*any(o.get('processes', 1) != size for o in folder.manifests()))
         inside = sorted(o.name for o in path.iterdir())
         raise FileNotFoundError(f'there is no checkpoint in {path}; it holds {", ".join(inside[:5]) or "nothing"}' + ', …'*(len(inside) > 5))
     note = path.with_suffix('.json')
@@ -201,17 +209,19 @@ def find(
 def _resume(learn, source):
     "Put the state that `fit(resume=source)` means into a learner; returns whether there was one"
     hook = learn.get_hook('Checkpoint', None)
-    if hook is not None:
+    if hook is not None and learn.is_main:
         hook.folder.lock.acquire()
         hook.finish()
     if source is True:
         if hook is None: raise ValueError('fit(resume=True) needs the hook Checkpoint, to know where: add Checkpoint(folder), or pass resume=folder')
-        if not hook.folder.manifests(): return False
+        if not learn.team.first(bool(hook.folder.manifests())): return False
         source = hook.folder.path
-    state, name = find(source)
+    found = find(source, learn.team.size) if learn.is_main else None
+    name = learn.team.first(found and found[1])
+    state = found[0] if found else find(Path(source)/name if Path(source).is_dir() else source)[0]
     for note in restore(learn, state, learn._run, skip=hook is not None and hook.skip): warnings.warn(f'resume: {note}', stacklevel=3)
     if hook is not None and source is hook.folder.path: hook.saved_at = hook.where(learn)
-    print(f'goes on from {name}, saved {state["position"]}')
+    if learn.is_main: print(f'goes on from {name}, saved {state["position"]}')
     return True
 
 Learner.Restore = _resume
@@ -223,6 +233,7 @@ def save(self:Learner,
 ):
     "Save everything: model, optimizers, hooks, counters, history, random streams. Not inside a batch"
     state = host_copy(capture(self))
+    if not self.is_main: return
     check_plain(state, 'the state')
     arrived(self.device)()
     with replacing(path) as beside: write_state(beside, state)

@@ -26,7 +26,7 @@ def pause(
     learn,  # `Learner`
 ):
     "Wait between two batches until `go_on`, a stop or an interrupt is asked for; other requests are done meanwhile"
-    requests, on = learn.requests, False
+    requests, on = getattr(learn.requests, 'asked', learn.requests), False      # what only this process knows, where there are several
     _tell(learn, True)
     try:
         while not on:
@@ -241,6 +241,9 @@ def show_pause(self:Controls,
 
 # %% ../nbs/09_controls.ipynb #b5328a9f
 def _save(learn):
+    if learn.team.size > 1:
+        learn.request(learn.get_hook('Checkpoint').save)
+        return 'asked for'
     try: learn.get_hook('Checkpoint').save(learn)
     except Exception as e:
         warnings.warn(f'Controls: no checkpoint was saved ({type(e).__name__}: {e})', stacklevel=2)

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['map_tensors', 'to_device', 'batch_size', 'default_device', 'set_seed', 'rng_state', 'set_rng_state', 'with_comments',
-           'patch', 'format_time', 'did_you_mean', 'text_table', 'html_table', 'running_shell', 'current_cell']
+           'Team', 'patch', 'format_time', 'did_you_mean', 'text_table', 'html_table', 'running_shell', 'current_cell']
 
 # %% ../nbs/00_core.ipynb #fcc91ff4
 import inspect, linecache, random, re, sys
@@ -128,6 +128,28 @@ def with_comments(
         width = max(len(name) for name, _ in rows)
         f.__doc__ = inspect.cleandoc(f.__doc__ or '') + '\n\nParameters:\n' + '\n'.join(f'  {name:{width}}  {about}' for name, about in rows)
     return f
+
+# %% ../nbs/00_core.ipynb #f757e03e
+class Team:
+    "The processes that train together: here, this one alone"
+    rank, size = 0, 1       # number of this one, and of all
+    n = total = 0           # samples of the batch that is being worked on: in this process, and in all
+    is_padding = False      # the batch is there because all must take part, and counts nothing
+
+    def count(self,
+        dl,     # loader
+        i,      # number of the batch in its pass
+        batch,  # the batch
+    ):          # int
+        "Count the samples of a batch; returns those of this process"
+        self.n = self.total = batch_size(batch)
+        return self.n
+
+    def sum(self, x): return x              # a tensor, summed over all
+    def first(self, x): return x            # what the main process has, for all
+    def gather(self, x): return [x]         # what each one has, in the order of their numbers
+    def merged(self, metric): return metric # a metric object that has seen what all have
+    def streams(self, state): return state  # random streams, where all have got the same ones
 
 # %% ../nbs/00_core.ipynb #f766a44f
 def patch(

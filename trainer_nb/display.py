@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from .core import current_cell, patch, running_shell, text_table
 from .history import Plot
-from .hooks import Hook
+from .hooks import MainProcessHook
 from .learner import Learner
 from .run import length
 from .screens import Area, Budget, Progress, front_end, text_bar
@@ -105,7 +105,7 @@ def _harmless(f):
     return wrapped
 
 # %% ../nbs/08_display.ipynb #37eb9b25
-class Display(Hook):
+class Display(MainProcessHook):
     "Progress, epoch table and live plot of a fit; `Learner` adds it unless `display=False`"
     ord, unique = 100, True
 

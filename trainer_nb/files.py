@@ -231,8 +231,10 @@ def tidy(self:Folder):
             with suppress(OSError): o.unlink()
 
 @patch
-def newest(self:Folder):  # (state, manifest), or None if there is none
-    "The newest state that is whole; others are named in a warning"
-    for manifest in reversed(self.manifests()):
+def newest(self:Folder,
+    fits=lambda manifest: True,  # function of a manifest → bool
+):                               # (state, manifest), or None if there is none
+    "The newest state that is whole, of those that fit; others are named in a warning"
+    for manifest in filter(fits, reversed(self.manifests())):
         try: return read_state(self.path/manifest['file'], manifest), manifest
         except (BadCheckpoint, OSError) as e: warnings.warn(f'{e}. The one before it is tried', stacklevel=2)

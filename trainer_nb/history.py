@@ -48,6 +48,14 @@ class Series:
         if keep: self.chunks = []
         return host[start:] + array('d', [math.nan])*(n - max(self.n, start))
 
+    def replace(self,
+        start,   # place of the first one
+        values,  # 1-d tensor, or list of numbers
+    ):
+        "Put other values in the place of all from `start` on"
+        self.host, self.chunks, self.n = self.host[:start], [(i, o[:start - i]) for i, o in self.chunks if i < start], min(start, self.n)
+        self.extend(start, values)
+
     def last(self):  # float
         "The newest value"
         return float((self.chunks[-1][1] if self.chunks else self.host)[-1])
@@ -81,6 +89,7 @@ class History:
     def __init__(self):
         self.n_packed, self.series, self.epoch_rows, self.valid_rows, self.warned = 0, {}, [], [], set()
         self.ends = []          # number of batches recorded at the end of each epoch
+        self.n_revised = 0      # how often recorded values were replaced
         self.open_tally = None  # the one whose latest batches are not here yet
         self.thread = None      # the one in which a fit runs; others may look at any time
         self.status = ''        # how the latest fit ended, in a line
@@ -93,6 +102,14 @@ class History:
         "Record training batches"
         for name, values in chunks.items(): self.series.setdefault(name, Series()).extend(self.n_packed, values)
         self.n_packed += n
+
+    def revise_steps(self,
+        n,       # number of training batches
+        chunks,  # dict: name → 1-d tensor of length `n`
+    ):
+        "Give the last batches other values"
+        for name, values in chunks.items(): self.series[name].replace(self.n_packed - n, values)
+        self.n_revised += bool(chunks)
 
     @property
     def n_steps(self):  # int
@@ -245,10 +262,11 @@ class Plot:
         first=0,            # batches to leave out
         has_metrics=False,  # whether there will be metrics, for which room is kept
     ):
-        self.history, self.first, self.has_metrics, self.curves = history, first, has_metrics, {}
+        self.history, self.first, self.has_metrics, self.curves, self.n_revised = history, first, has_metrics, {}, history.n_revised
 
     def _update(self):
         "Take in new batches; returns dict: name → (x, low, high, mean)"
+        if self.n_revised != self.history.n_revised: self.curves, self.n_revised = {}, self.history.n_revised
         new = self.history.fetch(start=lambda name: self.first + self.curves.setdefault(name, Envelope()).n)
         for name, values in new.items(): self.curves[name].extend(values)
         shift = lambda xs, *ys: ([x + self.first for x in xs], *ys)

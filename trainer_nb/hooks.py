@@ -10,7 +10,7 @@ __all__ = ['EVENTS', 'STEPS', 'LIFECYCLE', 'HookRow', 'Cancel', 'CancelStep', 'C
 # %% ../nbs/02_hooks.ipynb #cd5c89b2
 import re
 from collections import namedtuple
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from heapq import heappop, heappush
 from html import escape
 from itertools import groupby
@@ -76,6 +76,8 @@ class Hook:
     runs_after = ()     # names of hook classes that run earlier
     unique = False      # refuse a second hook of this class
     in_rehearsal = None # whether it takes part in `learn.rehearsal()`, and so in `lr_find`; None: if it wraps a step, or listens inside a batch
+    is_own = False      # its state is another one in each of several processes, and all are kept
+    together = ()       # names of methods that have to run in all processes when they are asked for with `learn.request`
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
@@ -93,6 +95,10 @@ class Hook:
 
     def load_state_dict(self, state):
         "Take back what `state_dict` returned"
+
+    def around_fit(self, learn):  # context manager
+        "What a whole fit stands on, its first event and its last: other loaders, other processes"
+        return nullcontext()
 
     def __repr__(self): return f'{self.name}({", ".join(points(self))})'
 

@@ -9,7 +9,7 @@ __all__ = ['Learner']
 import os, signal, threading
 from collections import deque
 from collections.abc import Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from time import perf_counter
 from types import GeneratorType, MethodType
 
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, default_collate
 
-from .core import batch_size, default_device, did_you_mean, patch, set_seed, to_device, with_comments
+from .core import Team, default_device, did_you_mean, patch, set_seed, to_device, with_comments
 from .data import Cursor, end_workers, is_warm, length, set_streams, streams, warm_up
 from .history import History
 from .hooks import STEPS, Calls, CancelEpoch, CancelFit, CancelStep, Hooked
@@ -69,6 +69,7 @@ class Learner(Hooked):
         self.opt_name, self.opt = next(iter(self.opts.items()), ('', None))         # the one that steps, or stepped last
         check_optimizers(self.opts, model, loss_fn)
         self.metrics, self.state, self.history = as_metrics(metrics), StepState(), History()
+        self.team = Team()                                   # the processes that train together
         self.training = self.stepped = False
         self.cancelled = None                                # what ended early: 'step', 'epoch', 'fit', 'stop', 'interrupt', 'error'
         self.n_batches = None                                # of the pass that runs, None if unknown
@@ -246,7 +247,7 @@ def step_opt(self:Learner,
 # %% ../nbs/04_learner.ipynb #3056f2f6
 @patch
 def _train_batch(self:Learner, batch):
-    at, do, n, losses, self.stepped = self._calls.at, self._do, batch_size(batch), None, False
+    at, do, n, losses, self.stepped = self._calls.at, self._do, self.team.count(self.train_dl, self.state.batch_idx, batch), None, False
     try:
         self.batch = to_device(batch, self.device)
         for f in at['before_step']: f(self)
@@ -274,7 +275,7 @@ def _train_batch(self:Learner, batch):
         for self.opt_name, self.opt in self.opts.items(): do['do_zero_grad']()
         self._run.train_tally.forget()
         self._cancel('step')
-    self.state.increment_batch(n, self.stepped)
+    self.state.increment_batch(self.team.total, self.stepped)
     for f in at['after_step']: f(self)
     self._last_loss = self.loss     # to free its graph later, when the next one stands, is faster: memory is used again in turn
     self._clear_batch()
@@ -350,6 +351,7 @@ def _close_epoch(self:Learner):
     run, history = self._run, self.history
     values = run.train_tally.means()                                                    # packs the last batches, too
     valid = run.valid_values if run.valid is None else run.valid_tally.means()          # a cancelled pass tells what it has
+    history.revise_steps(run.train_tally.n_packed, run.train_tally.together())
     lrs = {name: history.series[name].last() for name in run.train_tally.lr_names if name in history.series}
     history.open_tally = None
     history.add_epoch({'epoch': self.state.epoch, **{'train_'+k: v for k, v in values.items()}, **{'valid_'+k: v for k, v in valid.items()},
@@ -363,7 +365,7 @@ def _close_epoch(self:Learner):
 def _tally(self:Learner, dl, *args):
     stock = type(dl) is DataLoader and (dl.num_workers > 0 or dl.collate_fn is default_collate)
     is_fresh = self.device.type != 'cpu' or stock or type(dl) in (list, tuple, TensorLoader)
-    return Tally(self.metrics, self.device, is_fresh, *args)
+    return Tally(self.metrics, self.device, is_fresh, *args, team=self.team)
 
 @patch
 def _lr_names(self:Learner):
@@ -399,7 +401,7 @@ def _valid_pass(self:Learner, cursor, tally):
     with self._evaluating(cursor.dl):
         if not cursor.n: self._calls.fire('before_valid', self)
         for batch in cursor:
-            losses, n = None, batch_size(batch)
+            losses, n = None, self.team.count(cursor.dl, cursor.n, batch)
             try:
                 self.batch = to_device(batch, self.device)
                 self._calls.fire('before_step', self)
@@ -488,6 +490,18 @@ def _interruptible(self:Learner):
 @contextmanager
 def _session(self:Learner, run):
     self._check()
+    old, self._run = self._run, run
+    with ExitStack() as around:
+        try:
+            for h in (*self.hooks, *run.hooks): around.enter_context(h.around_fit(self))
+        except BaseException:
+            self._run = old
+            raise
+        with self._guarded(run): yield
+
+@patch
+@contextmanager
+def _guarded(self:Learner, run):
     model, modes, self.cancelled, resumable = self.model, get_modes(self.model), None, False
     self.requests.clear()
     run.model = model
@@ -595,11 +609,12 @@ def _take_up(self:Learner):
 # %% ../nbs/04_learner.ipynb #3214716f
 @patch
 def request(self:Learner,
-    what,  # 'stop', 'stop_epoch', or a function of the learner, which is called in the loop's thread
+    what,               # 'stop', 'stop_epoch', or a function of the learner, which is called in the loop's thread
+    everywhere=False,   # True: all processes that train together ask for it in this batch, and need not tell one another
 ):
     "Ask a running fit for something; it is done between two batches. From any thread"
     if what not in ('stop', 'stop_epoch') and not callable(what): raise ValueError(f"request got {what!r}: expected 'stop', 'stop_epoch' or a function of the learner")
-    self.requests.append(what)
+    (self.requests.give if everywhere and self.team.size > 1 else self.requests.append)(what)
 
 @patch
 def stop(self:Learner):

@@ -107,9 +107,16 @@ class TensorLoader:
         end, most = min(n, len(self)*bs), bs*max(BLOCK//(bs*sum(o[:1].nbytes for o in self.tensors) or 1), 1)
         order = torch.randperm(n, generator=self.generator).to(here) if self.shuffle else None       # drawn on the host: the same on every device
         blocks = ([self._block(k, order, i, min(i + most, end)) for k in range(len(self.tensors))] for i in range(start*bs, end, most))
-        batches = (batch for block in blocks for batch in zip(*[o.split(bs) for o in block]))
+        batches = self.mine((batch for block in blocks for batch in zip(*[o.split(bs) for o in block])), start)
         is_far = here.type == 'cpu' and self.device is not None and self.device.type == 'cuda'
         return by_side(batches, self.device) if is_far else batches
+
+    def mine(self,
+        batches,  # iterator of whole batches
+        start,    # number of the first one in its pass
+    ):            # iterator of what is yielded
+        "A subclass may yield a part of each batch only"
+        return batches
 
     def _block(self, k, order, start, end):
         "A part of a tensor is a view, as everywhere in torch; what is done to a batch does not get into an array, which may be a file"

@@ -15,7 +15,7 @@ from copy import deepcopy
 import torch
 from torch import Tensor
 
-from .core import map_tensors, with_comments
+from .core import Team, map_tensors, with_comments
 
 # %% ../nbs/02a_metrics.ipynb #763fad90
 CHUNK = 256  # scalars that are packed into one tensor
@@ -41,7 +41,7 @@ def weighted_sums(
     on_host = not any(issubclass(o, Tensor) for o in set(map(type, weights)))
     weights = torch.frombuffer(array('d', weights), dtype=torch.float64) if on_host else stack_scalars(weights)
     weights = weights.to(values.device, wide, non_blocking=True)
-    return torch.stack([values.to(wide) @ weights, weights.sum()])
+    return torch.stack([torch.where(weights > 0, values.to(wide), 0.) @ weights, weights.sum()])     # what weighs nothing may be nan
 
 # %% ../nbs/02a_metrics.ipynb #1f938cee
 def accuracy(
@@ -209,7 +209,9 @@ class Tally:
         is_fresh=False,  # targets are never overwritten by the loader
         history=None,    # `History` that is to have the losses and learning rates of every batch
         lr_names=(),     # names of the learning rates
+        team=None,       # `Team` of processes that have other batches of the same pass
     ):
+        self.team, self.shares = team or Team(), []     # shares: (name, losses, weights) of what is packed, where others have the rest
         self.averages, self.objects = [Average(m, is_fresh) for m in metrics if not m.is_object], []
         for m in metrics:
             if m.is_object:
@@ -229,8 +231,9 @@ class Tally:
         lrs=(),  # learning rates
     ):
         "Take in a batch"
-        for o in self.averages: o.add(result, n)
-        for m, o in self.objects: _noting(m, o.update, *map(_detached, m.inputs(result)))
+        if not self.team.is_padding:
+            for o in self.averages: o.add(result, n)
+            for m, o in self.objects: _noting(m, o.update, *map(_detached, m.inputs(result)))
         self.rows.append((loss, n, lrs))
         if len(self.rows) >= CHUNK: self.pack()
 
@@ -257,6 +260,7 @@ class Tally:
             names = dict.fromkeys(name for o in losses for name in o)
             chunks = {'train_'+name: self._pack_some(name, [o.get(name) for o in losses], weights) for name in names}
         if self.history is not None:
+            if self.team.size > 1: self.shares += [(name, values, stack_scalars(weights).to(values.device)) for name, values in chunks.items()]
             for name, values in zip(self.lr_names, zip(*lrs)):
                 chunks[name] = stack_scalars(values) if isinstance(values[0], Tensor) else list(values)
             n, extras, self.extras = len(weights), self.extras, {}
@@ -278,11 +282,20 @@ class Tally:
         self.sums[name] = weighted_sums(packed, weights) + self.sums.get(name, 0)
         return packed
 
+    def together(self):  # dict: name → 1-d tensor, one value for each batch of the pass
+        "The losses of all processes, each batch as one; empty for a process that is alone"
+        res = {}
+        for name in dict.fromkeys(name for name, *_ in self.shares):
+            values, weights = (torch.cat([o[i] for o in self.shares if o[0] == name]) for i in (1, 2))
+            total, weight, plain = self.team.sum(torch.stack([torch.where(weights > 0, values.double()*weights, 0.), weights.double(), values.double()]))
+            res[name] = torch.where(weight > 0, total/weight, plain/self.team.size).to(values.dtype)     # or there was nothing to count
+        return res
+
     def state_dict(self):  # dict of plain things
         "What there is so far, as it is"
         losses, weights, lrs = map(list, zip(*self.rows)) if self.rows else ([], [], [])
         return {'rows': [_joined(losses), _joined(weights), lrs], 'sums': dict(self.sums), 'n_packed': self.n_packed,
-                'extras': {name: dict(values) for name, values in self.extras.items()},
+                'extras': {name: dict(values) for name, values in self.extras.items()}, 'shares': self.shares[:],
                 'averages': {o.metric.name: o.state_dict() for o in self.averages}, 'objects': {m.name: object_state(o) for m, o in self.objects}}
 
     def load_state_dict(self, state):
@@ -292,22 +305,23 @@ class Tally:
         for o in self.averages: o.load_state_dict(state['averages'][o.metric.name])
         for m, o in self.objects: load_object_state(o, state['objects'][m.name])
         self.rows, self.sums, self.n_packed = list(zip(*map(_parted, state['rows']))), dict(state['sums']), state['n_packed']
-        self.extras = {name: dict(values) for name, values in state['extras'].items()}
+        self.extras, self.shares = {name: dict(values) for name, values in state['extras'].items()}, [tuple(o) for o in state.get('shares', ())]
 
     def close(self):
         "Keep the losses, for the history; let go of everything else"
-        self.averages, self.objects = [], []
+        self.averages, self.objects, self.shares = [], [], []
 
     def means(self):  # dict: 'loss' and metric names → float; empty if there was no batch
         "The means so far, read in one go"
         self.pack()
         if not self.n_packed: return {}
         sums = {**self.sums, **{o.metric.name: s for o in self.averages if (s := o.result()) is not None}}
+        if self.team.size > 1: sums = {name: sums.get(name, torch.zeros(2)) for name in [*self.sums, *(o.metric.name for o in self.averages)]}
         first = next(iter(sums.values()), None)
-        read = torch.stack([o.to(first) for o in sums.values()]).tolist() if sums else []
+        read = self.team.sum(torch.stack([o.to(first) for o in sums.values()])).tolist() if sums else []
         res = {name: total/weight if weight else math.nan for name, (total, weight) in zip(sums, read)}
         for m, o in self.objects:
-            v = _noting(m, o.compute)
+            v = _noting(m, self.team.merged(o).compute)
             for name, x in (v.items() if isinstance(v, Mapping) else [(m.name, v)]):
                 if name in res: raise ValueError(f'two columns are called `{name}`, the second one in metric `{m.name}`: rename one')
                 res[name] = float(x)

@@ -67,7 +67,8 @@ class Window:
 def loss_weight(
     learn,  # `Learner` with a batch and a loss
 ):          # number or 0-d tensor
-    "What the loss counts: `learn.result['n']`, or the number of samples"
+    "What the loss counts, in all processes: `learn.result['n']`, or the number of samples"
+    if learn.team.size > 1: return learn.team.weight        # the hook Accelerate has asked the others
     n = None if learn.result is None else learn.result.get('n')
     return batch_size(learn.batch) if n is None else n
 
@@ -80,7 +81,7 @@ class GradAccum(Hook):
     Losses are weighted by samples, or by `learn.result['n']` (a loss that is yielded by samples). The last window of an epoch may be shorter,
     and is divided by its own weight; `learn.loss` stays what the step computed. Schedules and counters see real steps only.
     """
-    unique, ord, runs_before = True, -40, ('AMP', 'NaNGuard', 'GradNorm', 'GradClip')
+    unique, is_own, ord, runs_before = True, True, -40, ('Accelerate', 'AMP', 'NaNGuard', 'GradNorm', 'GradClip')
     def __init__(self,
         n,  # int ≥ 1: losses of an optimizer in one of its steps
     ):

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from .core import to_device
 from .data import Cursor, is_stock, is_warm, loader_generators, skips, source, streams
-from .run import Run, get_modes, length
+from .run import Run, get_modes, length, load_own_state, own_state
 
 # %% ../nbs/07b_snapshot.ipynb #a5031d5f
 def host_copy(
@@ -88,7 +88,7 @@ def describe(
     if dl is None: return {}
     dl = source(dl)
     data, batches = getattr(dl, 'dataset', None), getattr(dl, 'batch_sampler', None)
-    if hasattr(batches, 'batches'): batches = batches.batches       # of a SeededLoader
+    while hasattr(batches, 'batches'): batches = batches.batches    # of a SeededLoader, or of one that shares with other processes
     first = next(iter(getattr(dl, 'tensors', ())), None)
     return {'type': type(dl).__name__, 'batches': length(dl), 'samples': length(data) if data is not None else None if first is None else len(first),
             'bs': getattr(batches, 'batch_size', None) or getattr(dl, 'batch_size', getattr(dl, 'bs', None)),
@@ -140,7 +140,8 @@ def capture(
     run, running, history = learn._run, learn._fitting, learn.history
     if run is None and history.open_tally is not None: history.open_tally.pack()
     at = run.streams if run is not None and run.streams is not None else streams(learn.train_dl, learn.valid_dl)
-    return {'modules': {name: _module(m) for name, m in owners(learn, run.model if running else learn.model).items()},
+    own = {'processes': learn.team.gather(own_state(learn))} if learn.team.size > 1 else {}     # all of them are here
+    return {**own, 'modules': {name: _module(m) for name, m in owners(learn, run.model if running else learn.model).items()},
             'optimizers': {name: {'type': type(o).__name__, 'state': o.state_dict()} for name, o in learn.opts.items()},
             'hooks': {key: s for key, h in hook_keys(learn.hooks).items() if (s := h.state_dict())},
             'state': asdict(learn.state), 'history': history.state_dict(), 'streams': at, 'device': learn.device.type,
@@ -185,7 +186,7 @@ def restore(
     skip=False,  # True: samples draw no random numbers, so that workers need not read them again
 ):               # list of str: what cannot be exact, and why; raises ValueError, with nothing changed, if it does not fit
     "Put a state into a learner"
-    modules, old = owners(learn, learn.model), state['run']
+    modules, old, own = owners(learn, learn.model), state['run'], _own(learn, state)
     for name in modules.keys() & state['modules'].keys(): check_module(name, modules[name], state['modules'][name]['state'])
     if modules.keys() != state['modules'].keys():
         raise ValueError(f'the checkpoint has the modules {list(state["modules"])}, the learner has {list(modules)}')
@@ -201,12 +202,23 @@ def restore(
         notes.append(f'the checkpoint was made on {state["device"]}, and this is {learn.device.type}: rounding differs')
     for name, m in modules.items(): _take_module(m, state['modules'][name])
     for name, opt in learn.opts.items(): _take_optimizer(opt, state['optimizers'][name]['state'])
-    for k, v in state['state'].items(): setattr(learn.state, k, v)
+    for k, v in {**state['state'], 'num_processes': learn.team.size}.items(): setattr(learn.state, k, v)
     learn.history.load_state_dict(state['history'])
     if run.train_tally is not None: learn.history.open_tally = run.train_tally
     run.streams = state['streams']
     if 'numpy' in run.streams[0] and 'numpy' not in sys.modules: import numpy as _
-    return [o for o in notes + _take_hooks(learn, state['hooks']) if o]
+    notes += _take_hooks(learn, state['hooks'])
+    if own is not None: load_own_state(learn, run, own)
+    else: run.streams = learn.team.streams(run.streams)
+    return [o for o in notes if o]
+
+def _own(learn, state):
+    "What this process had for itself; None if it was alone, or if there were more or fewer of them"
+    n = state['state'].get('num_processes', 1)
+    if n == learn.team.size: return state['processes'][learn.team.rank] if n > 1 else None
+    if state['run'] is None or state['run']['train'] is None: return None
+    raise ValueError(f'the checkpoint was saved by {n} process{"es"*(n > 1)} in the middle of an epoch, and here {"are" if learn.team.size > 1 else "is"} {learn.team.size}: '
+                     'go on with as many, or from a checkpoint at the end of an epoch')
 
 # %% ../nbs/07b_snapshot.ipynb #b07c7bdf
 def _take_module(m, state):

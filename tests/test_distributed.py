@@ -1,0 +1,395 @@
+"Several processes train as one: the same numbers, whatever else happens; the references are fits, and a loop, in a single process"
+import json, os, shutil, signal, subprocess, sys, time
+
+import psutil, pytest, torch, torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+
+from common import make_learner, problem, same, weights
+from trainer_nb.all import (AMP, Accelerate, Checkpoint, EarlyStopping, EMA, Freeze, GradAccum, GradClip, GradNorm, LambdaHook, Metric, NaNGuard, OneCycle,
+                            ProcessFailed, SeededLoader, TensorLoader, TrainingInterrupted, accuracy)
+from trainer_nb.hooks import Hook
+from trainer_nb.launch import try_fork
+
+@pytest.fixture(autouse=True)
+def nothing_is_left():
+    "No process, no process group and no environment variable, however a test ended"
+    before = {o.pid for o in psutil.Process().children(recursive=True)}
+    yield
+    assert not [o for o in psutil.Process().children(recursive=True) if o.pid not in before]
+    assert not torch.distributed.is_initialized() and not {'RANK', 'WORLD_SIZE', 'MASTER_PORT'} & os.environ.keys()
+
+X, Y = problem(46)          # batches of 9 leave one sample over: with 4 processes, three have none
+
+class Net(nn.Module):
+    "`d` and `g` for two optimizers; `idle` is used by nobody"
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.d, self.g, self.idle = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3)), nn.Linear(4, 4), nn.Linear(2, 2)
+    def forward(self, x): return self.d(self.g(x))
+
+class Whole(Net):
+    def __init__(self):
+        super().__init__()
+        del self.idle
+
+def sgd(params): return torch.optim.SGD(params, lr=.1, momentum=.9)
+
+def token_step(batch, learn):
+    x, y = batch
+    pred, here = learn.model.d(learn.model.g(x)), x[:, 0] > -1
+    n = here.sum()
+    return {'loss': (F.cross_entropy(pred, y, reduction='none')*here).sum()/n.clamp(min=1), 'n': n, 'pred': pred[here], 'targ': y[here]}
+
+def two_steps(batch, learn):
+    x, m = batch[0], learn.model
+    yield 'd', m.d(x).square().mean() + m.d(m.g(x)).mean()
+    yield 'g', (m.d(m.g(x)) - 1).square().mean()
+
+def two_optims(m): return {'d': sgd(m.d.parameters()), 'g': torch.optim.SGD(m.g.parameters(), lr=.05)}
+
+class Stream(IterableDataset):
+    def __iter__(self): return iter(zip(X.split(9), Y.split(9)))
+
+DATA = {'tensors': lambda: TensorLoader(X, Y, bs=9, shuffle=True), 'stock': lambda: DataLoader(TensorDataset(X, Y), batch_size=9, shuffle=True),
+        'workers': lambda: DataLoader(TensorDataset(X, Y), batch_size=9, shuffle=True, num_workers=1, persistent_workers=True),
+        'seeded': lambda: SeededLoader(TensorDataset(X, Y), batch_size=9, shuffle=True), 'list': lambda: list(zip(X.split(9), Y.split(9))),
+        'without length': lambda: DataLoader(Stream(), batch_size=None), 'drop_last': lambda: DataLoader(TensorDataset(X, Y), batch_size=9, drop_last=True)}
+
+CASES = {   # what is given to the learner, and to fit
+    'plain': dict(),
+    'adam': dict(optim=lambda p: torch.optim.Adam(p, lr=.01, eps=1e-3), hooks=lambda: [GradNorm(), NaNGuard(every=2)]),
+    'frozen': dict(hooks=lambda: [Freeze('g')]),
+    'accumulation and clip': dict(hooks=lambda: [GradAccum(3), GradClip(.5)]),
+    'everything': dict(hooks=lambda: [GradAccum(2), GradClip(.5), OneCycle(.2), EMA(.9), EarlyStopping(1, min_delta=.12)], fit=dict(n_epochs=8)),
+    'tokens': dict(train_step=token_step, model=Net),
+    'tokens and windows': dict(train_step=token_step, hooks=lambda: [GradAccum(4), GradClip(.5)], model=Net),
+    'two optimizers': dict(train_step=two_steps, optim=two_optims, metrics=[]),
+    'two optimizers and windows': dict(train_step=two_steps, optim=two_optims, metrics=[], hooks=lambda: [GradAccum(2), GradClip(.5)]),
+    'by steps': dict(hooks=lambda: [GradAccum(2)], fit=dict(max_steps=7, valid_every=2)),
+    **{name: dict(data=name) for name in DATA}}
+
+def learner(case, *more):
+    c = dict(CASES[case])
+    c.pop('fit', None)
+    m, hooks, optim = c.pop('model', Whole)(), c.pop('hooks', list)(), c.pop('optim', sgd)
+    if optim is two_optims: optim = two_optims(m)
+    return make_learner(m, DATA[c.pop('data', 'tensors')](), TensorLoader(X[:31], Y[:31], bs=10), optim=optim, seed=5,
+                        **{'metrics': [accuracy], 'loss_fn': None if 'train_step' in c else F.cross_entropy, 'hooks': [*hooks, *more], **c})
+
+def close(a, b, atol=1e-6): return torch.allclose(torch.as_tensor(a, dtype=torch.float64), torch.as_tensor(b, dtype=torch.float64), rtol=0, atol=atol, equal_nan=True)
+
+def check_equal(a, b):
+    for v, w in zip(weights(a.model), weights(b.model), strict=True): assert close(v, w)
+    for rows in 'steps', 'epochs', 'valids':
+        ours, theirs = getattr(a.history, rows), getattr(b.history, rows)
+        assert ours.keys() == theirs.keys()
+        for k in ours.keys() - {'time_s'}: assert close(ours[k], theirs[k]), (rows, k, ours[k], theirs[k])
+    assert a.state == b.state
+
+@pytest.mark.parametrize('case', CASES)
+def test_equals_one_process(case):
+    args = CASES[case].get('fit', dict(n_epochs=3))
+    alone = learner(case)
+    alone.fit(**args)
+    for n in 2, 4:
+        learn = learner(case)
+        learn.launch(n, **args)
+        check_equal(alone, learn)
+        if stop := learn.get_hook('EarlyStopping', None):
+            assert stop.best_epoch == alone.get_hook('EarlyStopping').best_epoch and stop.is_over and len(learn.history) < 8
+        if ema := learn.ema:
+            for v, w in zip(weights(ema.model), weights(alone.ema.model)): assert close(v, w)
+
+def test_equals_the_loop_that_everybody_has_written():
+    "Not only our own loop: plain PyTorch, whole batches, windows of two that are weighted by samples"
+    torch.manual_seed(5)
+    order, m = torch.randperm(46), Whole()
+    opt = sgd(m.parameters())
+    batches = order.split(9)
+    for window in (batches[:2], batches[2:4], batches[4:]):
+        idx = torch.cat(window)
+        F.cross_entropy(m(X[idx]), Y[idx]).backward()
+        nn.utils.clip_grad_norm_(m.parameters(), .5)
+        opt.step()
+        opt.zero_grad()
+    learn = make_learner(Whole(), TensorLoader(X, Y, bs=9, shuffle=True), optim=sgd, seed=5, hooks=[GradAccum(2), GradClip(.5)])
+    learn.launch(2, 1)
+    for v, w in zip(weights(learn.model), weights(m)): assert close(v, w)
+
+def test_messages_are_few(monkeypatch):
+    "One for each optimizer step, however many batches it has; and those of torch's DDP where it averages"
+    sizes, plain = [], torch.distributed.all_reduce
+    monkeypatch.setattr(torch.distributed, 'all_reduce', lambda x, *args, **kwargs: (sizes.append(x.numel()), plain(x, *args, **kwargs))[1])
+    n = sum(p.numel() for p in Whole().parameters())
+    for case, hooks, expected in ('plain', [], 0), ('plain', [GradAccum(3)], 2*2), ('tokens', [GradAccum(3)], 2*2):
+        sizes.clear()
+        learn = learner(case, *hooks)
+        learn.launch(2, 2)
+        assert sum(o >= n for o in sizes) == expected, (case, hooks, sizes)
+        assert learn.state.optimizer_step == (4 if hooks else 12)
+
+def test_each_sample_once_and_each_process_its_own_noise(tmp_path):
+    class Ids(torch.utils.data.Dataset):
+        def __len__(self): return 23
+        def __getitem__(self, i):
+            with open(tmp_path/str(os.getpid()), 'a') as f: f.write(f'{i}\n')
+            return X[i], Y[i]
+    class Noise(Hook):
+        def after_epoch(self, learn): (tmp_path/f'noise-{os.getpid()}').write_text(str(torch.rand(1).item()))
+    learn = make_learner(Whole(), DataLoader(Ids(), batch_size=5, shuffle=True), hooks=[Noise()])
+    learn.launch(3, 1)
+    read = [[int(o) for o in p.read_text().split()] for p in tmp_path.iterdir() if p.name.isdigit()]
+    assert len(read) == 3 and sorted(i for ids in read for i in ids if len(ids)) == sorted(range(23))
+    assert len({p.read_text() for p in tmp_path.glob('noise-*')}) == 3
+
+class Quantile:
+    "A metric with a state that is no mean"
+    def reset(self): self.seen = []
+    def update(self, pred, targ): self.seen += pred.flatten().tolist()
+    def compute(self): return torch.tensor(self.seen).quantile(.3)
+
+class Mergeable(Quantile):
+    def merge_state(self, others): self.seen = self.seen + [v for o in others for v in o.seen]
+
+def test_metric_objects():
+    from torchmetrics.classification import MulticlassAUROC, MulticlassF1Score
+    def metrics(): return [MulticlassF1Score(3, average='macro'), MulticlassAUROC(3, thresholds=None), Metric(Mergeable())]
+    alone, learn = learner('plain'), learner('plain')
+    for o in alone, learn: o.metrics = metrics()
+    alone.fit(2)
+    learn.launch(4, 2)
+    check_equal(alone, learn)
+    learn = learner('plain')
+    learn.metrics = [Quantile()]
+    with pytest.raises(ValueError, match=r'metric `Quantile` keeps a state.*merge_state\(others\), or use torchmetrics'): learn.launch(2, 1)
+
+def test_mixed_precision():
+    from trainer_nb.all import AMP
+    alone, learn, plain = learner('plain', AMP('bf16')), learner('plain', Accelerate(mixed_precision='bf16')), learner('plain')
+    for o in alone, plain: o.fit(1)
+    learn.launch(2, 1)
+    for v, w, u in zip(*(weights(o.model) for o in (alone, learn, plain))): assert close(v, w, 2e-3) and not torch.equal(u, w)
+    with pytest.raises(ValueError, match='AMP and Accelerate both choose the precision'): learner('plain', AMP('bf16'), Accelerate(cpu=True)).fit(1)
+
+
+# Stop, go on, checkpoints
+
+N = 12      # epochs, of six batches and five
+
+def noisy(*hooks, **kwargs):
+    "Dropout, a shuffled loader, windows: all that a resume may get wrong"
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Dropout(.5), nn.Linear(8, 3))
+    return make_learner(model, DataLoader(TensorDataset(X, Y), batch_size=9, shuffle=True), TensorLoader(X, Y, bs=10), lr=.01, seed=5,
+                        metrics=[accuracy, Metric(Mergeable())], hooks=[GradAccum(3), *hooks], **kwargs)
+
+def check_same(a, b):
+    assert same(weights(a.model), weights(b.model)) and a.history.steps == b.history.steps and a.state == b.state
+    assert all(v == b.history.epochs[k] for k, v in a.history.epochs.items() if k != 'time_s')
+
+class StopAt(Hook):
+    "Asks for something in one process alone, in the `n`-th batch, validation included; all others hear of it"
+    def __init__(self, n, what, rank=0): self.n, self.what, self.rank = n, what, rank
+    def after_step(self, learn):
+        self.n -= 1
+        if not self.n and learn.team.rank == self.rank:
+            if self.what == 'interrupt': os.kill(os.getpid(), signal.SIGINT)
+            else: learn.stop()
+        if -40 < self.n < 0: time.sleep(.01)        # agreed soon, and then in the middle of something
+
+@pytest.fixture(scope='module')
+def undisturbed():
+    learn = noisy()
+    learn.launch(2, N)
+    return learn
+
+@pytest.mark.parametrize('n, what, rank', [(1, 'interrupt', 0), (40, 'stop', 1), (75, 'interrupt', 0)])
+def test_stop_and_go_on_is_bit_equal(n, what, rank, undisturbed, tmp_path):
+    learn = noisy(StopAt(n, what, rank))
+    if what == 'interrupt':
+        with pytest.raises(TrainingInterrupted, match=r'stopped in epoch .*; learn.launch\(2\) goes on'): learn.launch(2, N)
+    else: learn.launch(2, N)
+    assert learn.cancelled == what and learn.state.epoch < N
+    with pytest.raises(RuntimeError, match=r'stopped in 2 processes, and can only go on in as many: here is 1. From a notebook: learn.launch\(2\)'): learn.resume()
+    learn.launch(2)
+    check_same(learn, undisturbed)
+    with pytest.raises(RuntimeError, match='nothing to go on with'): learn.launch(2)
+
+def alive(pid): return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+
+@pytest.fixture(scope='module')
+def killed(tmp_path_factory):
+    "The folder of two processes of which the main one was killed, after a checkpoint in mid-epoch; and the other one has ended, too"
+    folder = tmp_path_factory.mktemp('killed')
+    def kill(learn):
+        if learn.state.optimizer_step != 21 or learn.state.batch_idx != 5: return
+        if learn.is_main: learn.get_hook('Checkpoint').finish()     # it is on the disk
+        with open(folder/'pids', 'a') as f: print(os.getpid(), file=f)
+        time.sleep(.2)
+        if learn.is_main: os.kill(os.getpid(), signal.SIGKILL)
+    def at_an_end(learn):
+        if learn.state.epoch == 9: learn.get_hook('Checkpoint').save(learn)
+    if not (pid := os.fork()):
+        try: noisy(Checkpoint(folder/'run', every=7, monitor=None), LambdaHook(before_step=kill, after_epoch=at_an_end)).launch(2, N)
+        finally: os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
+    pids, end = [int(o) for o in (folder/'pids').read_text().split()], time.time() + 30
+    assert len(pids) == 2
+    while any(map(alive, pids)):
+        assert time.time() < end
+        time.sleep(.05)
+    return folder/'run'
+
+@pytest.mark.parametrize('n', [2, 4, 1])
+def test_kill_and_resume(n, killed, tmp_path, undisturbed):
+    "As many processes go on bit-equal, another number from the last epoch's end, and says so"
+    shutil.copytree(killed, tmp_path/'run')
+    learn = noisy(Checkpoint(tmp_path/'run'))
+    newest = learn.get_hook('Checkpoint').folder.manifests()[-1]
+    assert (newest['step'], newest['processes'], newest['in_epoch']) == (21, 2, True)
+    if n == 2:
+        learn.launch(2, N, resume=True)
+        return check_same(learn, undisturbed)
+    with pytest.warns(UserWarning, match=f'saved by 2 processes in the middle of an epoch, and here is a team of {n}: this goes on from the end of an epoch'):
+        learn.launch(n, N, resume=True)
+    assert learn.state.epoch == N and len(learn.history.steps['train_loss']) == N*6
+    with pytest.raises(ValueError, match=r'saved by 2 processes in the middle of an epoch, and here is 1: go on with as many'): noisy().load(killed/newest['file'])
+
+
+# Faults
+
+class In(Hook):
+    "Does something in one process, in the second epoch"
+    def __init__(self, rank, f): self.rank, self.f = rank, f
+    def after_backward(self, learn):
+        if learn.state.optimizer_step == 8 and learn.team.rank == self.rank: self.f(learn)
+
+def fail(learn): raise ZeroDivisionError('on purpose')
+def die(learn): os.kill(os.getpid(), signal.SIGKILL)
+
+@pytest.mark.parametrize('n, rank', [(2, 1), (4, 2)])
+def test_an_error_elsewhere(n, rank):
+    with pytest.raises(ProcessFailed, match=rf'process {rank} of {n} failed with ZeroDivisionError: on purpose\n\nIn process {rank}: Traceback[^$]*raised in hook In'):
+        learner('plain', In(rank, fail)).launch(n, 3)
+
+def test_an_error_here():
+    learn = learner('plain', In(0, fail))
+    with pytest.raises(ZeroDivisionError, match='on purpose') as e: learn.launch(4, 3)
+    assert any('hook In, `after_backward`' in o for o in e.value.__notes__) and learn.cancelled == 'error' and learn.is_main and learn.team.size == 1
+    learn.remove_hook(In)
+    learn.launch(2, 1)      # and it can be used again
+
+@pytest.mark.parametrize('n, rank', [(2, 1), (4, 3)])
+def test_a_process_is_killed(n, rank):
+    start = time.time()
+    with pytest.raises(ProcessFailed, match=f'process {rank} of {n} ended by SIGKILL'): learner('tokens', In(rank, die)).launch(n, 3)
+    assert time.time() - start < 30     # as promised; it takes a second
+
+def test_the_second_interrupt_ends_at_once():
+    def hang(learn):
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt) as e: learner('plain', In(0, hang)).launch(2, 3)
+    assert not isinstance(e.value, TrainingInterrupted)
+
+def test_something_for_all_that_one_does_alone():
+    "In the middle of a batch the others wait for gradients: a time-out says so. At its end they may be at another message"
+    def alone(learn): learn.validate()
+    with pytest.raises(RuntimeError) as e: learner('tokens', In(0, alone)).launch(2, 3, timeout_s=1)
+    assert any('a hook calls something that needs all processes' in o for o in e.value.__notes__)
+    with pytest.raises((RuntimeError, ProcessFailed), match=r'is about to (sum|tell|hear|agree|share).*a hook calls something that needs all'):
+        learner('tokens', LambdaHook(after_epoch=lambda learn: learn.validate() if learn.is_main else None)).launch(2, 3)
+
+def other_data(rank, make):
+    class Odd(Accelerate):
+        "Gives process `rank` other data"
+        def around_fit(self, learn):
+            if int(os.environ.get('RANK', 0)) == rank: learn.train_dl = make()
+            return super().around_fit(learn)
+    return Odd()
+
+def test_other_data_in_a_process():
+    with pytest.raises(RuntimeError, match=r'train_dl is SharedTensors of 6 batches in process 0, and SharedTensors of 2 batches in process 1: all must run the same'):
+        learner('plain', other_data(1, lambda: TensorLoader(X[:18], Y[:18], bs=9))).launch(2, 1)
+
+@pytest.mark.parametrize('rank', [0, 1])
+def test_a_loader_without_length_that_ends_early(rank):
+    class Short(IterableDataset):
+        def __iter__(self): return iter(list(Stream())[:3])
+    with pytest.raises(ValueError, match=r'batch 3 of a DataLoader has (0, 9|9, 0) samples in processes 0 to 1: a loader has to yield the same whole batches'):
+        learner('without length', other_data(rank, lambda: DataLoader(Short(), batch_size=None))).launch(2, 1)
+
+def test_other_versions():
+    def change():
+        torch.__version__ = '1.0'
+        return TensorLoader(X, Y, bs=9)
+    with pytest.raises(RuntimeError, match=r'torch is 2.* in process 0, and 1.0 in process 1: .*same versions'): learner('plain', other_data(1, change)).launch(2, 1)
+
+def test_a_port_in_use(monkeypatch):
+    "Nobody has to choose one: a free one is taken, whatever the environment says"
+    import socket
+    with socket.socket() as s:
+        s.bind(('127.0.0.1', 0))
+        s.listen()
+        monkeypatch.setenv('MASTER_PORT', str(s.getsockname()[1]))
+        learner('plain').launch(2, 1)
+    monkeypatch.delenv('MASTER_PORT')
+
+def test_what_is_refused_before_anything_happens(monkeypatch):
+    from trainer_nb import launch
+    learn = learner('plain')
+    for error, message, args, kwargs in (
+            (ValueError, 'n_procs is 0: expected 1 or more', (0, 1), {}), (RuntimeError, 'nothing to go on with', (2,), {}), (ValueError, 'either n_epochs or max_steps', (2, 1), {'max_steps': 1})):
+        with pytest.raises(error, match=message): learn.launch(*args, **kwargs)
+    for given, message in ({'mixed_precision': 'fp16'}, "expected 'bf16'"), ({'gradient_accumulation_steps': 2}, 'add the hook GradAccum'), ({'deepspeed_plugin': 1}, 'each process has the whole model'):
+        with pytest.raises((ValueError, TypeError, NotImplementedError), match=message): Accelerate(**given)
+    monkeypatch.setattr(torch.accelerator, 'is_available', lambda: True)
+    monkeypatch.setattr(torch.accelerator, 'current_accelerator', lambda: torch.device('cuda'))
+    monkeypatch.setattr(torch.accelerator, 'device_count', lambda: 1)
+    with pytest.raises(RuntimeError, match='launch of 2 processes on 1 cuda device'): learn.launch(2, 1)
+    monkeypatch.setattr(torch.cuda, 'is_initialized', lambda: True)
+    with pytest.raises(RuntimeError, match='cuda is in use in this process already.*Restart the kernel.*accelerate launch'): learn.launch(2, 1)
+    monkeypatch.undo()
+    monkeypatch.setattr(launch, 'try_fork', lambda: launch.__dict__['_real'](.5))
+    monkeypatch.setitem(launch.__dict__, '_real', try_fork)
+    monkeypatch.setattr(torch, 'set_num_threads', lambda n: time.sleep(60))
+    with pytest.raises(RuntimeError, match='cannot train .it hangs.: libraries here have threads that it lacks'): learn.launch(2, 1)
+    monkeypatch.undo()
+    monkeypatch.delattr(os, 'fork')
+    with pytest.raises(RuntimeError, match='an operating system that can fork: write the code into a file'): learn.launch(2, 1)
+    assert not learn.history.n_steps and learn.state.epoch == 0
+
+def test_lambdas_and_local_classes_need_not_be_sent():
+    class Local(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.w = nn.Linear(4, 3)
+            self.f = lambda x: self.w(x)
+        def forward(self, x): return self.f(x)
+    learn = make_learner(Local(), TensorLoader(X, Y, bs=9), loss_fn=lambda p, t: F.cross_entropy(p, t), hooks=[LambdaHook(after_step=lambda learn: None)])
+    learn.launch(2, 1)
+    assert learn.state.samples_seen == 46
+
+
+# From a shell
+
+NOTEBOOK = 'from accelerate import debug_launcher; from distributed_script import *; debug_launcher(train, (sys.argv[2], Accelerate(cpu=True)))'
+LAUNCHERS = {'torchrun': ['-m', 'torch.distributed.run', '--standalone', '--nproc-per-node=2'],
+             'accelerate launch': ['-m', 'accelerate.commands.launch', '--multi_gpu', '--num_processes=2', '--num_machines=1', '--mixed_precision=no', '--dynamo_backend=no', '--main_process_port=0'],
+             'notebook_launcher': ['-c', NOTEBOOK]}       # on a machine without accelerators it is called debug_launcher
+
+@pytest.mark.parametrize('launcher', [o if o == 'torchrun' else pytest.param(o, marks=pytest.mark.soak) for o in LAUNCHERS])
+def test_from_a_shell(launcher, tmp_path):
+    "The same script under each launcher: one screen, one log, and the numbers of one process"
+    from distributed_script import train
+    train(str(tmp_path/'alone'))
+    alone, here = json.loads((tmp_path/'alone').read_text()), os.path.dirname(__file__)
+    env = {**os.environ, 'PYTHONPATH': os.pathsep.join([os.path.dirname(here), here]), 'OMP_NUM_THREADS': '1', 'GLOO_SOCKET_IFNAME': 'lo'}
+    res = subprocess.run([sys.executable, *LAUNCHERS[launcher], os.path.join(here, 'distributed_script.py'), str(tmp_path/'out')], env=env, text=True, capture_output=True, timeout=100)
+    assert res.returncode == 0 and 'Traceback' not in res.stderr, res.stderr
+    (found,) = map(json.loads, (tmp_path/'out').read_text().splitlines())
+    assert found['n'] == 2 and all(close(a, b) for a, b in zip(found['weights'], alone['weights'])) and close(found['losses'], alone['losses'])
+    assert close(found['accuracy'], alone['accuracy']) and res.stdout.count('valid_loss') == 1
+    assert len((tmp_path/'out.csv').read_text().splitlines()) == len((tmp_path/'alone.csv').read_text().splitlines())
