@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, default_collate
 from .core import Team, default_device, did_you_mean, patch, set_seed, to_device, with_comments
 from .data import Cursor, end_workers, is_warm, length, set_streams, streams, warm_up
 from .history import History
-from .hooks import STEPS, Calls, CancelEpoch, CancelFit, CancelStep, Hooked
+from .hooks import STEPS, Calls, CancelEpoch, CancelFit, CancelStep, Hook, Hooked
 from .loaders import TensorLoader, as_loader
 from .metrics import Tally, as_metrics
 from .run import (Run, StepState, TrainingInterrupted, as_count, as_step, check_loss, check_optimizers, concat, get_modes,
@@ -248,6 +248,7 @@ def step_opt(self:Learner,
 @patch
 def _train_batch(self:Learner, batch):
     at, do, n, losses, self.stepped = self._calls.at, self._do, self.team.count(self.train_dl, self.state.batch_idx, batch), None, False
+    total = self.team.total
     try:
         self.batch = to_device(batch, self.device)
         for f in at['before_step']: f(self)
@@ -275,7 +276,7 @@ def _train_batch(self:Learner, batch):
         for self.opt_name, self.opt in self.opts.items(): do['do_zero_grad']()
         self._run.train_tally.forget()
         self._cancel('step')
-    self.state.increment_batch(self.team.total, self.stepped)
+    self.state.increment_batch(total, self.stepped)
     for f in at['after_step']: f(self)
     self._last_loss = self.loss     # to free its graph later, when the next one stands, is faster: memory is used again in turn
     self._clear_batch()
@@ -493,7 +494,8 @@ def _session(self:Learner, run):
     old, self._run = self._run, run
     with ExitStack() as around:
         try:
-            for h in (*self.hooks, *run.hooks): around.enter_context(h.around_fit(self))
+            for h in (*self.hooks, *run.hooks):
+                if isinstance(h, Hook): around.enter_context(h.around_fit(self))      # what is none is refused later
         except BaseException:
             self._run = old
             raise
@@ -627,7 +629,7 @@ def stop(self:Learner):
 def _aside(self:Learner, cursor):
     "A pass besides `fit`, or in the middle of it"
     names = 'batch', 'pred', 'loss', 'result', '_generator', '_params', '_names', '_has_pred', 'stepped'
-    before = {name: getattr(self, name) for name in names}
+    before, counts = {name: getattr(self, name) for name in names}, (self.team.n, self.team.total)
     if not self._fitting: self._bind()
     self._clear_batch()
     try: yield
@@ -637,6 +639,7 @@ def _aside(self:Learner, cursor):
         raise
     finally:
         for name, value in before.items(): setattr(self, name, value)
+        self.team.n, self.team.total = counts
         if not self._fitting: self._do = self._steps = self._step = None
 
 # %% ../nbs/04_learner.ipynb #b2ed50c3

@@ -186,7 +186,7 @@ def rehearsal(self:Learner):
         for dl in self.train_dl, self.valid_dl:
             if getattr(dl, '_iterator', None) is not None: vars(dl)['_iterator'] = None
         self.hooks, self._registered = ([copies.get(id(h), h) for h in hooks] for hooks in (self.hooks, self._registered))
-        self.state, self.history, self.requests, self.cancelled = replace(self.state), History(), asked, None
+        self.state, self.team, self.history, self.requests, self.cancelled = replace(self.state), copy(self.team), History(), asked, None
         self._calls, self._run, self._fitting, self.n_batches = Calls([o for o in self.hooks if o in copies.values()], self.is_main), Run(), True, math.inf
         res = self._run.train_tally = Rehearsal(self)
         self._clear_batch()
