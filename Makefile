@@ -21,7 +21,7 @@ demo: $(READY)   ## run the quickstart in a Jupyter kernel; leave the notebook a
 	@$(BIN)/python tools/demo.py
 
 test: $(READY)   ## run every test: unit tests, every notebook, the package in a clean environment
-	$(BIN)/python -m pytest -q -rs -n logical --maxprocesses=4 --dist loadfile
+	$(BIN)/python -m pytest -q -rs -n 3 --dist loadfile
 
 soak: $(READY)   ## run the long campaigns, which `make test` leaves out
 	$(BIN)/python -m pytest -q -m soak

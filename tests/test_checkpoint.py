@@ -111,7 +111,7 @@ class Reads:
         self.counts[i] += 1
         return i
 
-@pytest.mark.parametrize('cls, n_workers, skip', [(DataLoader, 0, False), (SeededLoader, 0, False), (SeededLoader, 2, False), (DataLoader, 2, True)])
+@pytest.mark.parametrize('cls, n_workers, skip', [(DataLoader, 0, False), pytest.param(SeededLoader, 0, False, marks=pytest.mark.soak), (SeededLoader, 2, False), (DataLoader, 2, True)])
 def test_skipping_10_000_batches_reads_no_sample(cls, n_workers, skip):
     n, data = 20_010, Reads(20_010)
     make = lambda data, n_workers: cls(data, batch_size=2, shuffle=True, num_workers=n_workers)

@@ -59,7 +59,7 @@ def test_equals_the_plain_step(what, optim):
     assert close(learn, plain) and losses_close(learn, plain)
     assert 'forward' not in vars(learn.model) and learn.model._compiled_call_impl is None and learn.opt.param_groups[0]['lr'] == plain.opt.param_groups[0]['lr']
 
-@ways
+@pytest.mark.parametrize('what', [pytest.param('model', marks=pytest.mark.soak), 'step'])
 @pytest.mark.skipif(not (which('g++') or which('clang++')), reason='inductor needs a C++ compiler')
 def test_inductor_with_dropout(what):
     with reasons(): learn = run([Compile(what=what)])

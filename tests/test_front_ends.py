@@ -190,7 +190,7 @@ def test_screen():
     screen.write('ab\rc\r\n1234\r5\r\n12345')
     assert screen.lines == ['cb', '5234', '1234', '5'] and screen.n_wraps == 1
 
-@pytest.mark.parametrize('columns', [60, 200])
+@pytest.mark.parametrize('columns', [60, pytest.param(200, marks=pytest.mark.soak)])
 def test_terminal(columns, tmp_path):
     screen, written = terminal(PROGRAM, columns=columns, cwd=tmp_path)
     assert '█' in written and not screen.n_wraps

@@ -5,7 +5,7 @@ import trainer_nb.data
 from common import make_learner, problem, same, weights
 from trainer_nb.data import Cursor, source
 from trainer_nb.hooks import LambdaHook
-from trainer_nb.loaders import Prefetch, TensorLoader
+from trainer_nb.loaders import Prefetched, TensorLoader
 from trainer_nb.screens import Budget
 from trainer_nb.seeded import SeededLoader
 
@@ -36,8 +36,8 @@ def test_the_share_of_waiting_is_right(waits, work, monkeypatch):
     assert seen == [*range(3000)] and cursor.wait_s/clock.now == pytest.approx(share, abs=.02)
 
 
-class OnHost(Prefetch):
-    "A `Prefetch` that copies nothing: there is no GPU here"
+class OnHost(Prefetched):
+    "A `Prefetched` that copies nothing: there is no GPU here"
     def hand_on(self, iterator): return (tuple(o.clone() for o in b) for b in iterator)
 
 class Noisy(torch.utils.data.TensorDataset):

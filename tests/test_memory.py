@@ -47,7 +47,7 @@ def in_fresh_process(code):
     out = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, env={**os.environ, 'PYTHONPATH': path}, check=True)
     return json.loads(out.stdout.splitlines()[-1])
 
-@pytest.mark.parametrize('again', [False, True], ids=['new learners', 'one learner'])
+@pytest.mark.parametrize('again', [False, pytest.param(True, marks=pytest.mark.soak)], ids=['new learners', 'one learner'])
 def test_100_fits(again):
     (n_10, mib_10), (n_100, mib_100), figures = in_fresh_process(f'from test_memory import grow; grow({again})')
     assert n_100 == n_10 and mib_100 - mib_10 < 16 and not figures       # what is kept of each fit would be 90 MiB

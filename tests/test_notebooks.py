@@ -21,7 +21,10 @@ def fresh_package():
     sys.modules.update(mine)
 
 
-@pytest.mark.parametrize('path', sorted(nbglob(nbs, as_path=True)), ids=lambda p: p.relative_to(nbs).as_posix())
+LONG = '05_gan', '06_make_it_fast', '08_more_than_one_process'       # lessons of which each takes half a minute: under `make soak`
+notebooks = [pytest.param(p, id=p.relative_to(nbs).as_posix(), marks=[pytest.mark.soak]*(p.stem in LONG)) for p in sorted(nbglob(nbs, as_path=True))]
+
+@pytest.mark.parametrize('path', notebooks)
 def test_runs(path, fresh_package, monkeypatch):
     monkeypatch.setenv('IN_TEST', '1')      # nbdev sets it and leaves it set
     ok, _ = run_notebook(path.absolute(), skip_flags=cfg.tst_flags.split(), basepath=cfg.config_path)

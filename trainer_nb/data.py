@@ -29,7 +29,7 @@ def length(
 def source(
     dl,  # any loader
 ):       # the loader that reads
-    "The loader inside of one that only hands batches on, as `Prefetch` does"
+    "The loader inside of one that only hands batches on, as `Prefetched` does"
     return dl.source if hasattr(dl, 'hand_on') else dl
 
 # %% ../nbs/01_data.ipynb #902cbe9d

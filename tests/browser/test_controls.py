@@ -98,6 +98,7 @@ def test_stop_and_interrupt_while_paused(page):
     page.wait()
     assert 'TrainingInterrupted: stopped in epoch' in page.text(2) and not page.js('nb.area(2).querySelectorAll("button").length')
 
+@pytest.mark.soak
 def test_a_front_end_without_subshells(jupyter):
     "As one that is older, or another program: the kernel makes a subshell of its own"
     with Jupyter({'apputils-extension/kernels-settings': {'commsOverSubshells': 'disabled'}}, browser=jupyter.browser) as old:
