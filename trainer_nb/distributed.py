@@ -20,7 +20,7 @@ from .hooks import Hook
 from .learner import Learner
 from .run import load_own_state, own_state
 from .shares import share
-from .team import HINT, Agreement, Processes, Requests, check_facts, facts, forget, is_lost
+from .team import REASONS, Agreement, Processes, Requests, check_facts, facts, forget, is_lost
 
 # %% ../nbs/12_distributed.ipynb #7ac112f9
 def average_gradients(
@@ -86,7 +86,7 @@ class Accelerate(Hook):
         try:
             with self._joined(learn): yield
         except Exception as e:
-            if is_lost(e): e.add_note(HINT)
+            if is_lost(e): e.add_note(REASONS)
             raise
         finally:
             for k in 'train_dl', 'valid_dl':
