@@ -127,6 +127,7 @@ def test_resume_shows_the_whole_fit(cell):
     for i, rows in (0, [0]), (2, []), (4, [1, 2]):
         assert [int(line.split()[0]) for line in cell[i]['text/plain'].splitlines()[2:]] == rows, i
 
+@pytest.mark.soak       # in `make test` it is one of test_front_ends.py
 def test_artefact_is_small(cell):
     x = torch.zeros(1, 4)
     learn = make_learner(train_dl=[x]*2000, valid_dl=[x], train_step=lambda batch, learn: {'loss': learn.model(torch.randn(1, 4)).square().sum()}, display='html', optim=torch.optim.SGD)

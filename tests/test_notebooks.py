@@ -21,7 +21,7 @@ def fresh_package():
     sys.modules.update(mine)
 
 
-LONG = '05_gan', '06_make_it_fast', '08_more_than_one_process'       # lessons of which each takes half a minute: under `make soak`
+LONG = '04_learning_rates', '05_gan', '06_make_it_fast', '07_never_lose_a_run', '08_more_than_one_process'       # lessons that take a quarter of a minute and more: under `make soak`
 notebooks = [pytest.param(p, id=p.relative_to(nbs).as_posix(), marks=[pytest.mark.soak]*(p.stem in LONG)) for p in sorted(nbglob(nbs, as_path=True))]
 
 @pytest.mark.parametrize('path', notebooks)

@@ -19,7 +19,7 @@ def drag(page, dx):
 
 def kinds(page, k=0): return [set(o['data']) for o in page.outputs(k)]
 
-@pytest.mark.parametrize('page', [PAGES[0], PAGES[3]], ids='-'.join, indirect=True)
+@pytest.mark.parametrize('page', [PAGES[0], pytest.param(PAGES[3], marks=pytest.mark.soak)], ids='-'.join, indirect=True)
 def test_search_and_pick(page):
     page.cells(FIND, SAME, SAME)
     page.watch()
