@@ -86,7 +86,7 @@ def test_killed_while_saving(fork, tmp_path, n_kills):
     other.touch()
     n = n_unfinished = 0
     for i in range(n_kills):
-        assert fork(folder=str(folder.path), log=str(tmp_path/'log'), every='0.0001s', kill_after=.02 + .6*rand.random(), seed=i, big=1_000_000) == -9
+        assert fork(folder=str(folder.path), log=str(tmp_path/'log'), every='0.0001s', kill_after=.02 + .6*rand.random(), seed=i, big=1_000_000, n_epochs=10_000) == -9
         n_unfinished += any(folder.path.glob('.*.tmp'))
         if (newest := folder.newest()) is None:
             assert n == 0
