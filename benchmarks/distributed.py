@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from trainer_nb.all import Accelerate, GradAccum, Learner, accuracy
-from trainer_nb.launch import processes
+from trainer_nb.launch import forked
 
 N_STEPS, BS = 200, 320
 torch.manual_seed(0)
@@ -70,7 +70,7 @@ def measure(rounds):
 if __name__ == '__main__':
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 20
     print(f'torch {torch.__version__}, 2 processes of 1 thread, {rounds} rounds of {N_STEPS} steps\n', flush=True)
-    with processes(2, 300):
+    with forked(2, 300):
         res = measure(rounds)
         if not dist.get_rank():
             for name, (ms, ratio) in res.items(): print(f'{name:32} {ms:6.3f} ms a step, {ratio:.3f} of the loop by hand')

@@ -1,9 +1,10 @@
-"""What other libraries cost beside ours: `python benchmarks/peers.py [rounds] [library ...]`, in the environment that `make bench-peers` makes
+"""What other libraries cost beside ours: `python benchmarks/peers.py [seconds] [library ...]`, in the environment that `make bench-peers` makes
 
 A tiny MLP (16 → 32 → 2), batches of 32 that are ready in a list, SGD, one thread, everything on the host. Two jobs: 400 steps in one epoch without
 validation ('step'), and 10 epochs of 20 batches with 5 batches of validation ('epoch'). Two modes: everything off, and the library's usual bar and loggers with the
-loss and accuracy. Each library has a process of its own, which runs the plain loop in turn with it; a figure is the median of the ratios of the rounds, with
-the quartiles. What is built before the training starts (the model, a trainer object) is not timed. Writes `benchmarks/peers.json`.
+loss and accuracy. Each library has a process of its own, which runs the plain loop in turn with it, for 30 seconds and at least 7 rounds of each column; a figure
+is the median of the ratios of the rounds, with the quartiles. What is built before the training starts (the model, a trainer object) is not timed.
+Writes `benchmarks/peers.json`.
 """
 import contextlib, gc, io, json, logging, os, platform, subprocess, sys, tempfile, warnings
 from datetime import date
@@ -151,27 +152,28 @@ PACKAGES = {'trainer_nb': 'trainer_nb', 'trainer_tools': 'trainer-tools', 'ignit
             'transformers': 'transformers', 'fastai': 'fastai', 'keras': 'keras'}
 
 
-def measure(name, rounds):
-    "dict: (job, mode) → ratios to the plain loop, round by round; and µs of the plain loop per batch"
+def measure(name, seconds):
+    "dict: job and mode → ratio to the plain loop, its quartiles, number of rounds, and µs of the plain loop per batch"
     torch.set_num_threads(1)
     make, res = globals()[name], {}
     for job, (n_train, n_valid, n_epochs) in JOBS.items():
         torch.manual_seed(0)
         data = batches(n_train), batches(n_valid), n_epochs
         for on in False, True:
-            ratios, base = [], []
-            for i in range(rounds + 1):
-                took = []
-                for f in raw, make:
+            ratios, base, end = [], [], None
+            while end is None or perf_counter() < end or len(ratios) < 7:
+                took = {}
+                for f in (raw, make) if len(ratios)%2 else (make, raw):
                     run = f(*data, on)
                     gc.collect()
                     start = perf_counter()
                     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()): run()
-                    took.append(perf_counter() - start)
-                if i:       # the first round warms up
-                    ratios.append(took[1]/took[0])
-                    base.append(took[0]/(n_train + n_valid)/n_epochs*1e6)
-            res[f'{job}, {"on" if on else "off"}'] = {'ratio': median(ratios), 'quartiles': quantiles(ratios, n=4)[::2], 'raw_us': median(base)}
+                    took[f] = perf_counter() - start
+                if end is None: end = perf_counter() + seconds       # the first round warms up
+                else:
+                    ratios.append(took[make]/took[raw])
+                    base.append(took[raw]/(n_train + n_valid)/n_epochs*1e6)
+            res[f'{job}, {"on" if on else "off"}'] = {'ratio': median(ratios), 'quartiles': quantiles(ratios, n=4)[::2], 'rounds': len(ratios), 'raw_us': median(base)}
     return res
 
 def table(results):  # str
@@ -188,19 +190,19 @@ if __name__ == '__main__':
     if sys.argv[1:2] == ['--one']:
         warnings.simplefilter('ignore')
         logging.disable(logging.WARNING)
-        print(json.dumps(measure(sys.argv[2], int(sys.argv[3]))))
+        print(json.dumps(measure(sys.argv[2], float(sys.argv[3]))))
         sys.exit()
-    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 7
+    seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 30
     results = {'date': str(date.today()), 'python': platform.python_version(), 'torch': torch.__version__, 'machine': f'{platform.machine()}, {os.cpu_count()} cores, 1 thread used',
-               'rounds': rounds, 'libraries': {}}
+               'libraries': {}}
     for name in sys.argv[2:] or PACKAGES:
         try: installed = version(PACKAGES[name])
         except PackageNotFoundError:
             print(f'{PACKAGES[name]} is not installed: left out')
             continue
         env = {**os.environ, 'KERAS_BACKEND': 'torch', 'CUDA_VISIBLE_DEVICES': '', 'TERM': 'dumb'}
-        res = subprocess.run([sys.executable, __file__, '--one', name, str(rounds)], capture_output=True, text=True, env=env)
+        res = subprocess.run([sys.executable, __file__, '--one', name, str(seconds)], capture_output=True, text=True, env=env)
         if res.returncode: print(f'{PACKAGES[name]} {installed} failed: {res.stderr.strip().splitlines()[-1]}', file=sys.stderr)
         else: results['libraries'][name] = {'version': installed, 'figures': json.loads(res.stdout.splitlines()[-1])}
     Path(__file__).with_suffix('.json').write_text(json.dumps(results, indent=1) + '\n', encoding='utf-8')
-    print(f'{results["machine"]}, Python {results["python"]}, torch {results["torch"]}, {rounds} rounds; × the plain loop (quartiles)\n\n{table(results)}')
+    print(f'{results["machine"]}, Python {results["python"]}, torch {results["torch"]}; × the plain loop (quartiles)\n\n{table(results)}')

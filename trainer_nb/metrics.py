@@ -120,7 +120,7 @@ class Average:
     ):
         "Take in a batch"
         pred, targ = self.metric.inputs(result)
-        if self.is_open and type(pred) is type(targ) is Tensor and type(n) is int and pred.ndim and targ.ndim and len(pred) == len(targ) == n and pred.numel() <= SMALL:
+        if self.is_open and type(pred) is type(targ) is Tensor and type(n) is int and pred.shape[:1] == targ.shape[:1] == (n,) and pred.numel() <= SMALL:
             self.preds.append(pred.detach().clone())
             self.targs.append(targ if self.is_fresh else targ.clone())
             self.n += n
