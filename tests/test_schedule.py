@@ -307,6 +307,14 @@ def test_stop_and_resume(name):
         clean(learn, before)
 
 @pytest.mark.parametrize('name', HOOKS)
+def test_an_earlier_end_leaves_the_curve_as_it_is(name):
+    whole, count = learner(HOOKS[name]()), itertools.count(1)
+    learn = learner(HOOKS[name](), LambdaHook(after_step=lambda learn: next(count) == 7 and learn.request('stop_epoch')))
+    for o in whole, learn: o.fit(3)
+    n = len(learn.history.steps['lr'])
+    assert 7 <= n < len(whole.history.steps['lr']) and lrs_of(learn) == lrs_of(whole)[:n]
+
+@pytest.mark.parametrize('name', HOOKS)
 def test_a_stopped_fit_is_given_up(name):
     fresh, count = learner(HOOKS[name]()), itertools.count(1)
     before = groups_of(fresh)

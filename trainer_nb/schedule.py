@@ -157,9 +157,11 @@ class Schedule(Scheduler):
         for o in lr_max.values() if isinstance(lr_max, Mapping) else [] if lr_max is None else [lr_max]:
             if not o > 0: raise ValueError(f'lr_max is {lr_max}: expected a number above 0')
         self.lr, self.momentum, self.lr_max, self.last, self.factors = lr, momentum, lr_max, {}, {}     # last: the rates that were set; factors: what others changed
+        self.n = None       # steps of the fit that runs: who asks it to end earlier does not bend the curve
 
     def before_fit(self, learn):
         super().before_fit(learn)
+        self.n = None
         mine = self.optimizers(learn).keys()
         for h in learn.hooks:
             if h is not self and isinstance(h, Scheduler) and not h.reacts and mine & h.optimizers(learn).keys():
@@ -178,7 +180,8 @@ class Schedule(Scheduler):
 
     def set(self, learn):
         "Set what holds for the next step"
-        pos = min((learn.state.optimizer_step - self.since[0])/max(self.n_planned(learn) - 1, 1), 1.)
+        if self.n is None: self.n = self.n_planned(learn)
+        pos = min((learn.state.optimizer_step - self.since[0])/max(self.n - 1, 1), 1.)
         for name, opt in self.optimizers(learn).items():
             if self.lr is not None: self._set_lrs(name, opt.param_groups, self.lr(pos))
             if self.momentum is not None: self._set_momentum(learn, name, opt.param_groups, self.momentum(pos))
