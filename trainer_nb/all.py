@@ -6,6 +6,8 @@
 __all__ = []
 
 # %% ../nbs/99_all.ipynb #0784fd25
+from inspect import isclass, isfunction
+
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -15,7 +17,7 @@ from .average import EMA
 from .checkpoint import Checkpoint
 from .compile import Compile
 from .controls import Controls
-from .core import batch_size, set_seed, to_device
+from .core import batch_size, set_seed, to_device, with_comments
 from .display import Display
 from .distributed import Accelerate
 from .early_stopping import EarlyStopping
@@ -45,3 +47,8 @@ __all__ = ['torch', 'F', 'nn', 'DataLoader', 'TensorDataset', 'batch_size', 'set
            'Freeze', 'FreezeBN', 'Compile', 'Profile', 'Learner', 'StepState', 'TrainingInterrupted',
            'LRCurve', 'LRScheduler', 'OneCycle', 'Schedule', 'WarmupCosine', 'combine', 'cosine', 'exponential', 'linear', 'polynomial', 'warmup',
            'Checkpoint', 'EarlyStopping', 'Accelerate', 'ProcessFailed', 'SeededLoader', 'load_model', 'CSVLogger', 'JSONLLogger', 'MLflowLogger', 'TensorBoardLogger', 'TrackioLogger', 'WandbLogger']
+
+# %% ../nbs/99_all.ipynb #f164f5a4
+for o in [globals()[name] for name in __all__]:
+    f = vars(o).get('__init__') if isclass(o) else o
+    if isfunction(f) and f.__module__.startswith('trainer_nb.') and 'Parameters:' not in (f.__doc__ or ''): with_comments(f)
