@@ -207,7 +207,7 @@ class Cursor:
         self.hand_on = getattr(dl, 'hand_on', None)     # what is made of the loader's iterator
         self.opened = None                              # (clock, `wait_s`) when this pass, or the rest of it, began
         self.wait_s, self.timed_every = 0., 13          # seconds of waiting for batches; where these take less than 0.1 ms, one in 13 is timed
-        self.iterator = self.start = None               # start: the random streams when the pass was opened
+        self.iterator = self.start = None               # start: the random streams when the pass was opened; () if it needs none
         self.was_warm, self.loader = False, None        # loader: the loader's own state, from another process
         self.ahead, self.is_sized = [], length(dl) is not None      # ahead: the next batch, if somebody asked whether there is one
         self.skip = False                               # samples draw no random numbers: workers need not read them again
@@ -248,14 +248,15 @@ class Cursor:
         finally: self.wait_s += perf_counter() - start
 
     def _open(self):
-        self.start, self.was_warm = streams(self.dl), is_warm(self.dl)
+        is_ready = getattr(type(self.dl), '__iter__', None) in (list.__iter__, tuple.__iter__)     # nothing is drawn, and to copy all streams takes as long as a small step
+        self.start, self.was_warm = () if is_ready else streams(self.dl), is_warm(self.dl)
         return open_pass(self.dl)
 
     def _open_again(self):
         now = streams(self.dl)
         if not self.was_warm: end_workers(self.dl)
         elif not is_warm(self.dl): warm_up(self.dl)
-        set_streams(self.start, self.dl)
+        if self.start: set_streams(self.start, self.dl)
         if self.loader is not None:
             self.dl.load_state_dict(self.loader)
             iterator = open_pass(self.dl)
