@@ -42,9 +42,8 @@ site: docs   ## build the site, and open each page in a browser
 lab: $(READY)   ## open the notebooks in JupyterLab
 	$(BIN)/jupyter lab nbs
 
-bench: $(READY)   ## measure the loop, short epochs, a job from end to end, the display, a search, checkpoints, compiling, imports and memory
-	for name in overhead epoch digits display lr_find checkpoint imports memory distributed; do $(BIN)/python benchmarks/$$name.py || exit 1; done
-	$(BIN)/python -W ignore benchmarks/compile.py
+bench: $(READY)   ## measure the loop, short epochs, a job from end to end, the display, a search, checkpoints, compiling, imports and memory; stores benchmarks/results.md
+	$(BIN)/python benchmarks
 
 bench-peers: .venv-peers/.ready   ## measure other libraries beside ours, in an environment of their own; stores benchmarks/peers.json
 	.venv-peers/bin/python benchmarks/peers.py

@@ -1,6 +1,6 @@
 """What a checkpoint costs: `python benchmarks/checkpoint.py [folder]`
 
-Stall: how long a save keeps the training waiting, against `torch.save` with `fsync` in the loop. The state is one buffer of that size, so that
+How long a save keeps the training waiting, against `torch.save` with `fsync` in the loop. The state is one buffer of that size, so that
 a step costs nothing. Resume: time until the next batch is there, by batches to leave out, each of 32 samples; reading one costs about 1 ms.
 """
 import os, platform, sys, tempfile

@@ -3,7 +3,7 @@
 Two processes on the CPU, one thread each, gloo over loopback. An MLP (256 → 512 → 512 → 10, 0.4 M parameters) on batches of 320 samples, 160 in each process, which takes about 5 ms a step; the
 data is a list in memory. The variants are interleaved in the same two processes; a figure is the median over the rounds of the time of one pass, divided by its steps.
 """
-import gc, sys
+import gc, platform, sys
 from statistics import median
 from time import perf_counter
 
@@ -69,8 +69,9 @@ def measure(rounds):
 
 if __name__ == '__main__':
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 20
-    print(f'torch {torch.__version__}, 2 processes of 1 thread, {rounds} rounds of {N_STEPS} steps\n', flush=True)
+    print(f'torch {torch.__version__}, Python {platform.python_version()}, {platform.machine()}, {rounds} rounds of {N_STEPS} steps\n', flush=True)
     with forked(2, 300):
         res = measure(rounds)
         if not dist.get_rank():
-            for name, (ms, ratio) in res.items(): print(f'{name:32} {ms:6.3f} ms a step, {ratio:.3f} of the loop by hand')
+            print('| variant | ms per step | × by hand |\n| --- | ---: | ---: |')
+            for name, (ms, ratio) in res.items(): print(f'| {name} | {ms:.3f} | {ratio:.3f} |')

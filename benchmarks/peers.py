@@ -4,7 +4,7 @@ A tiny MLP (16 → 32 → 2), batches of 32 that are ready in a list, SGD, one t
 validation ('step'), and 10 epochs of 20 batches with 5 batches of validation ('epoch'). Two modes: everything off, and the library's usual bar and loggers with the
 loss and accuracy. Each library has a process of its own, which runs the plain loop in turn with it, for 30 seconds and at least 7 rounds of each column; a figure
 is the median of the ratios of the rounds, with the quartiles. What is built before the training starts (the model, a trainer object) is not timed.
-Writes `benchmarks/peers.json`.
+Writes `benchmarks/peers.json`; with names, only their entries.
 """
 import contextlib, gc, io, json, logging, os, platform, subprocess, sys, tempfile, warnings
 from datetime import date
@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader
 
+FILE = Path(__file__).with_suffix('.json')
 JOBS = {'step': (400, 0, 1), 'epoch': (20, 5, 10)}      # name: (training batches, validation batches, epochs)
 
 
@@ -194,7 +195,7 @@ if __name__ == '__main__':
         sys.exit()
     seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 30
     results = {'date': str(date.today()), 'python': platform.python_version(), 'torch': torch.__version__, 'machine': f'{platform.machine()}, {os.cpu_count()} cores, 1 thread used',
-               'libraries': {}}
+               'libraries': json.loads(FILE.read_text(encoding='utf-8'))['libraries'] if sys.argv[2:] and FILE.exists() else {}}
     for name in sys.argv[2:] or PACKAGES:
         try: installed = version(PACKAGES[name])
         except PackageNotFoundError:
@@ -204,5 +205,5 @@ if __name__ == '__main__':
         res = subprocess.run([sys.executable, __file__, '--one', name, str(seconds)], capture_output=True, text=True, env=env)
         if res.returncode: print(f'{PACKAGES[name]} {installed} failed: {res.stderr.strip().splitlines()[-1]}', file=sys.stderr)
         else: results['libraries'][name] = {'version': installed, 'figures': json.loads(res.stdout.splitlines()[-1])}
-    Path(__file__).with_suffix('.json').write_text(json.dumps(results, indent=1) + '\n', encoding='utf-8')
+    FILE.write_text(json.dumps(results, indent=1) + '\n', encoding='utf-8')
     print(f'{results["machine"]}, Python {results["python"]}, torch {results["torch"]}; × the plain loop (quartiles)\n\n{table(results)}')

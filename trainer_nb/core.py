@@ -57,7 +57,7 @@ def batch_size(
 ):      # int: length of the first dimension of the first tensor that has one; 1 if there is none
     "Number of samples in a batch"
     try:
-        if type(x[0]) is Tensor and type(x) is not Tensor: return len(x[0])     # the usual one, quickly
+        if type(x[0]) is Tensor and type(x) is not Tensor: return x[0].shape[0]     # the usual one, quickly
     except (TypeError, LookupError): pass
     n = _first_size(x)
     return 1 if n is None else n

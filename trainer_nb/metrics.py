@@ -39,9 +39,11 @@ def weighted_sums(
     "What a weighted mean is made of, without reading a value"
     wide = torch.float32 if values.device.type == 'mps' else torch.float64
     on_host = not any(issubclass(o, Tensor) for o in set(map(type, weights)))
+    all_count = on_host and min(weights) > 0
     weights = torch.frombuffer(array('d', weights), dtype=torch.float64) if on_host else stack_scalars(weights)
-    weights = weights.to(values.device, wide, non_blocking=True)
-    return torch.stack([torch.where(weights > 0, values.to(wide), 0.) @ weights, weights.sum()])     # what weighs nothing may be nan
+    weights, values = weights.to(values.device, wide, non_blocking=True), values.to(wide)
+    if not all_count: values = torch.where(weights > 0, values, 0.)     # what weighs nothing may be nan
+    return torch.stack([values @ weights, weights.sum()])
 
 # %% ../nbs/02a_metrics.ipynb #1f938cee
 def accuracy(
