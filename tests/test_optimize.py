@@ -1,11 +1,12 @@
 "What stands between loss and step: any order of registration gives the numbers of a loop by hand, and the table says why"
-import math
+import contextlib, functools, math
 from collections import Counter
 from copy import deepcopy
 from itertools import permutations
 
 import pytest, torch, torch.nn.functional as F
 from torch import nn
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from common import batches, make_learner, problem, record, same, weights
 from test_accumulation import OPTIMS, SIZES, Pair, close, cut, d_loss, g_loss, model, optimizers, plain, windows
@@ -16,6 +17,7 @@ from trainer_nb.guard import Freeze, FreezeBN, NaNGuard
 from trainer_nb.hooks import CancelFit, Hook, LambdaHook
 from trainer_nb.optimize import GradAccum, GradClip, GradNorm
 from trainer_nb.precision import AMP
+from trainer_nb.run import IS_KNOWN, opt_step
 
 class Decay(Hook):
     "A schedule of real steps"
@@ -542,3 +544,69 @@ def test_each_only_once():
     for cls in GradAccum, GradClip, AMP, EMA, NaNGuard, GradNorm, FreezeBN, Freeze:
         args = {GradAccum: (2,), GradClip: (1.,), Freeze: ('*',)}.get(cls, ())
         with pytest.raises(ValueError, match='already'): make_learner(hooks=[cls(*args), cls(*args)])
+
+
+# The step without the label for the profiler
+
+def decorated(f):
+    @functools.wraps(f)
+    def g(self, *args, **kwargs):
+        self.seen = 'seen'
+        return f(self, *args, **kwargs)
+    return g
+
+class Decorated(torch.optim.SGD): step = decorated(torch.optim.SGD.step)
+
+class Twice(torch.optim.SGD):
+    def step(self, closure=None):
+        super().step()
+        super().step()
+
+def stepped(kind=torch.optim.SGD, around=lambda opt: contextlib.nullcontext(), step=opt_step):
+    "(weights after two steps, what was seen)"
+    w = torch.arange(3.).requires_grad_()
+    opt = kind([w], lr=.1)
+    opt.seen = ''
+    with around(opt):
+        for _ in range(2):
+            w.grad = torch.ones(3)
+            step(opt)
+    return w.tolist(), opt.seen
+
+@contextlib.contextmanager
+def hooked(register, seen):
+    handle = register(lambda opt, *args: setattr(opt, 'seen', opt.seen + seen))
+    try: yield
+    finally: handle.remove()
+
+@contextlib.contextmanager
+def patched(opt):
+    step = opt.step
+    def both():
+        opt.seen += 'patched '
+        step()
+    opt.step = both
+    yield
+
+AROUND = {'pre': lambda opt: hooked(opt.register_step_pre_hook, 'pre '), 'post': lambda opt: hooked(opt.register_step_post_hook, 'post '), 'patched': patched,
+          'global pre': lambda opt: hooked(register_optimizer_step_pre_hook, 'global pre '),
+          'global post': lambda opt: hooked(register_optimizer_step_post_hook, 'global post ')}
+
+@pytest.mark.parametrize('name', AROUND)
+def test_whoever_listens_to_a_step_hears_it(name): assert stepped(around=AROUND[name])[1] == 2*f'{name} '
+
+@pytest.mark.parametrize('kind', [torch.optim.SGD, torch.optim.AdamW, torch.optim.RMSprop, Twice, Decorated])
+def test_the_step_is_the_optimizers(kind):
+    assert IS_KNOWN and stepped(kind) == stepped(kind, step=lambda opt: opt.step())
+
+def test_the_label_is_there_for_the_profiler_only(monkeypatch):
+    labels, real = [], torch.autograd.profiler.record_function
+    class Spy(real):
+        def __init__(self, name, *args):
+            labels.append(name)
+            super().__init__(name, *args)
+    monkeypatch.setattr(torch.autograd.profiler, 'record_function', Spy)
+    stepped()
+    assert not labels
+    with torch.profiler.profile() as p: stepped()
+    assert labels == ['Optimizer.step#SGD.step']*2 and sum(o.count for o in p.key_averages() if o.key == labels[0]) == 2

@@ -24,7 +24,7 @@ from .hooks import STEPS, Calls, CancelEpoch, CancelFit, CancelStep, Hook, Hooke
 from .loaders import TensorLoader, as_loader
 from .metrics import Tally, as_metrics
 from .run import (Run, StepState, TrainingInterrupted, as_count, as_step, check_loss, check_optimizers, concat, get_modes,
-                            make_optimizers, own_loss, set_lr, set_modes)
+                            make_optimizers, opt_step, own_loss, set_lr, set_modes)
 
 # %% ../nbs/04_learner.ipynb #d3ba763f
 class _Stop(CancelFit):
@@ -223,7 +223,7 @@ def do_backward(self:Learner):
 @patch
 def do_opt_step(self:Learner):  # bool: whether the optimizer stepped
     "A step of `opt`"
-    self.opt.step()
+    opt_step(self.opt)
     return True
 
 @patch
