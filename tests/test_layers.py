@@ -17,7 +17,7 @@ MAY_IMPORT = {
     **dict.fromkeys(['controls', 'lr_find'], BASE | {'display'}),
     'all': set(modules) - {'all'},
 }
-LAZY = {'matplotlib', 'ipywidgets', 'fastprogress'}
+LAZY = {'matplotlib', 'PIL', 'ipywidgets', 'fastprogress'}
 HEAVY = [*LAZY, 'IPython', 'pandas', 'sklearn', 'accelerate', 'tensorboard', 'torch._dynamo']
 
 

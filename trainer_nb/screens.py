@@ -110,7 +110,7 @@ class Area:
     ):
         "Leave what needs no kernel: text and a picture"
         if chart is not None:
-            png, size = chart.figure()._repr_png_()
+            png, size = chart.png()
             chart = {'image/png': b64encode(png).decode(), 'text/plain': label}, {'image/png': size}
         self._put(self._head(escape(status), body, is_whole), chart, f'{status}\n{text}'.strip())
 
