@@ -42,7 +42,7 @@ site: docs   ## build the site, and open each page in a browser
 lab: $(READY)   ## open the notebooks in JupyterLab
 	$(BIN)/jupyter lab nbs
 
-bench: $(READY)   ## measure the loop, short epochs, a job from end to end, the display, a search, checkpoints, compiling, imports and memory; stores benchmarks/results.md
+bench: $(READY)   ## measure the loop, short epochs, a job from end to end, the display, a search, checkpoints, compiling, imports and memory; what they say is kept in benchmarks/results
 	$(BIN)/python benchmarks
 
 bench-peers: .venv-peers/.ready   ## measure other libraries beside ours, in an environment of their own; stores benchmarks/peers.json

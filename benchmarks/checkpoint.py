@@ -4,6 +4,7 @@ How long a save keeps the training waiting, against `torch.save` with `fsync` in
 a step costs nothing. Resume: time until the next batch is there, by batches to leave out, each of 32 samples; reading one costs about 1 ms.
 """
 import os, platform, sys, tempfile
+from contextlib import redirect_stdout
 from pathlib import Path
 from statistics import median
 from time import perf_counter, sleep
@@ -84,11 +85,13 @@ LOADERS = {
     'DataLoader, 2 workers (read again)': lambda data: DataLoader(data, batch_size=32, shuffle=True, num_workers=2)}
 
 if __name__ == '__main__':
-    print(f'torch {torch.__version__}, Python {platform.python_version()}, {platform.machine()}, {os.cpu_count()} cores, 1 thread\n')
+    print(f'torch {torch.__version__}, Python {platform.python_version()}, {platform.machine()}, 1 thread\n')
     print('| state | the training waits | the file is complete | `torch.save` in the loop |\n|---|---|---|---|')
     with tempfile.TemporaryDirectory(dir=sys.argv[1] if len(sys.argv) > 1 else None) as home:
         for name, n_bytes in ('10 MB', 10**7), ('1 GB', 10**9):
-            print(f'| {name} | {" | ".join(f"{o*1000:,.1f} ms" for o in stalls(Path(home), n_bytes))} |', flush=True)
+            with redirect_stdout(sys.stderr): times = stalls(Path(home), n_bytes)
+            print(f'| {name} | {" | ".join(f"{o*1000:,.1f} ms" for o in times)} |', flush=True)
     print('\n| batches to leave out | ' + ' | '.join(LOADERS) + ' |\n|---|' + '---|'*len(LOADERS))
     for n in 0, 100, 1_000, 10_000:
-        print(f'| {n:,} | {" | ".join(f"{resume_time(make_dl, n)*1000:,.0f} ms" for make_dl in LOADERS.values())} |', flush=True)
+        with redirect_stdout(sys.stderr): times = [resume_time(make_dl, n) for make_dl in LOADERS.values()]
+        print(f'| {n:,} | {" | ".join(f"{o*1000:,.0f} ms" for o in times)} |', flush=True)
