@@ -1,15 +1,19 @@
 "Several processes train as one: the same numbers, whatever else happens; the references are fits, and a loop, in a single process"
-import json, os, shutil, signal, subprocess, sys, time
+import gc, json, os, shutil, signal, subprocess, sys, time
 
 import psutil, pytest, torch, torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
+from accelerate import FullyShardedDataParallelPlugin
+
 from common import make_learner, problem, same, weights
-from trainer_nb.all import (AMP, Accelerate, Checkpoint, EarlyStopping, EMA, Freeze, GradAccum, GradClip, GradNorm, LambdaHook, Metric, NaNGuard, OneCycle,
+from trainer_nb.all import (AMP, Accelerate, Checkpoint, Compile, EarlyStopping, EMA, Freeze, GradAccum, GradClip, GradNorm, LambdaHook, Metric, NaNGuard, OneCycle,
                             ProcessFailed, SeededLoader, TensorLoader, TrainingInterrupted, accuracy)
+from trainer_nb.core import local
 from trainer_nb.hooks import Hook
 from trainer_nb.launch import try_fork
+from trainer_nb.sharded import Sharded
 
 @pytest.fixture(autouse=True)
 def nothing_is_left():
@@ -258,6 +262,144 @@ def test_kill_and_resume(n, killed, tmp_path, undisturbed):
     with pytest.raises(ValueError, match=r'saved by 2 processes in the middle of an epoch, and here is 1: go on with as many'): noisy().load(killed/newest['file'])
 
 
+# In parts
+
+def plugin(*units, **kwargs):
+    "`units`: classes of modules that are put together by themselves"
+    policy = {'auto_wrap_policy': 'transformer_based_wrap', 'transformer_cls_names_to_wrap': list(units)} if units else {}
+    return FullyShardedDataParallelPlugin(**{'fsdp_version': 2, **policy, **kwargs})
+
+def parted(*units, **kwargs): return Accelerate(cpu=True, fsdp_plugin=plugin(*units, **kwargs))
+
+class Little(Hook):
+    "Sees that a process has no more than its part of everything, that is, of the rows of each"
+    ord = 90
+    def after_step(self, learn):
+        if not learn.training: return
+        pairs = [(opt, p) for opt in learn.opts.values() for g in opt.param_groups for p in g['params']]
+        for p in [*(p for _, p in pairs), *(learn.ema.model.parameters() if learn.ema and not learn.state.epoch else ())]:
+            assert p.ndim and len(local(p)) <= -(-len(p)//learn.team.size) < len(p) and local(p).shape[1:] == p.shape[1:]
+        for opt, p in pairs: assert all(o is None or not o.ndim or o.shape == p.shape and local(o).shape == local(p).shape for o in opt.state[p].values())
+
+def check_plain(learn, params):
+    "The parameters of before, and nothing else"
+    assert all(a is b for a, b in zip(params, learn.model.parameters())) and not any('fsdp' in repr(vars(m)).lower() + type(m).__name__.lower() for m in learn.model.modules())
+    tensors = [*params, *(o for opt in learn.opts.values() for s in opt.state.values() for o in s.values()), *(learn.ema.model.parameters() if learn.ema else ())]
+    assert not any(hasattr(o, 'full_tensor') for o in tensors) and {p for opt in learn.opts.values() for g in opt.param_groups for p in g['params']} <= set(params)
+
+@pytest.mark.parametrize('case, units, n', [('everything', ('Sequential',), 2), ('accumulation and clip', (), 4), ('adam', (), 2), ('frozen', (), 2),
+                                             ('two optimizers and windows', ('Sequential', 'Linear'), 2), ('tokens', ('Sequential', 'Linear'), 2)])
+def test_parts_equal_one_process(case, units, n):
+    alone = learner(case)
+    alone.fit(2)
+    learn = learner(case, parted(*units), Little())
+    params = list(learn.model.parameters())
+    learn.launch(n, 2)
+    check_equal(alone, learn)
+    check_plain(learn, params)
+    if learn.ema: assert all(close(v, w) for v, w in zip(weights(learn.ema.model), weights(alone.ema.model)))
+
+def test_parts_fit_again_and_predict(tmp_path):
+    "The second fit goes on with weights, optimizer and average of the first; between them the learner is one like any other"
+    class Loss(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(3))
+        def forward(self, pred, targ): return F.cross_entropy(pred*self.scale, targ)
+    def make(*hooks):
+        model, loss = Whole(), Loss()
+        return make_learner(model, TensorLoader(X, Y, bs=9, shuffle=True), TensorLoader(X[:31], Y[:31], bs=10), loss_fn=loss, seed=5, hooks=[EMA(.9), GradNorm(weights=True), GradClip(value=.05), *hooks],
+                            optim=torch.optim.AdamW([*model.parameters(), *loss.parameters()], lr=.01, eps=1e-3, fused=True))
+    alone, learn = make(), make(parted(reshard_after_forward=False), Little())
+    for fit in alone.fit, lambda n: learn.launch(2, n): fit(1), fit(1)
+    check_equal(alone, learn)
+    check_plain(learn, [*learn.model.parameters(), learn.loss_fn.scale])
+    assert not [o for o in gc.get_objects() if type(o).__name__ == 'FSDPParamGroup']    # they have process groups, which hang when a forked process ends them
+    assert close(alone.loss_fn.scale.detach(), learn.loss_fn.scale.detach()) and not torch.equal(learn.loss_fn.scale, torch.ones(3))
+    assert close(alone.predict(X), learn.predict(X)) and close(alone.validate()['valid_loss'], learn.validate()['valid_loss'])
+    learn.save(tmp_path/'all.pt')
+    (other := make()).load(tmp_path/'all.pt')
+    assert same(weights(other.model), weights(learn.model))
+
+M = 4       # epochs
+
+@pytest.fixture(scope='module')
+def whole_run():
+    learn = noisy(parted(), EMA(.9))
+    learn.launch(2, M)
+    return learn
+
+def test_parts_stop_and_go_on(whole_run):
+    learn = noisy(parted(), EMA(.9), StopAt(20, 'stop', 1))      # in an open window
+    learn.launch(2, M)
+    assert learn.cancelled == 'stop' and learn.state.epoch < M
+    learn.launch(2)
+    check_same(learn, whole_run)
+    assert same(weights(learn.ema.model), weights(whole_run.ema.model))
+
+def test_parts_kill_and_resume(tmp_path, whole_run):
+    "Bit-equal with as many processes; with more, or alone, from the last epoch's end"
+    def kill(learn):
+        if (learn.state.epoch, learn.state.batch_idx) != (2, 4): return
+        if learn.is_main: learn.get_hook('Checkpoint').finish()
+        time.sleep(.2)
+        if learn.is_main: os.kill(os.getpid(), signal.SIGKILL)
+    def at_an_end(learn): learn.get_hook('Checkpoint').save(learn)
+    if not (pid := os.fork()):
+        try: noisy(parted(), EMA(.9), Checkpoint(tmp_path/'run', every=5, monitor=None), LambdaHook(before_step=kill, after_epoch=at_an_end)).launch(2, M)
+        finally: os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
+    assert noisy(Checkpoint(tmp_path/'run')).get_hook('Checkpoint').folder.manifests()[-1]['in_epoch']
+    for n in 2, 4, 1:
+        shutil.copytree(tmp_path/'run', tmp_path/str(n))
+        learn = noisy(parted(), EMA(.9), Checkpoint(tmp_path/str(n)))
+        if n == 2:
+            learn.launch(2, M, resume=True)
+            check_same(learn, whole_run)
+            assert same(weights(learn.ema.model), weights(whole_run.ema.model))
+        else:
+            with pytest.warns(UserWarning, match=f'saved by 2 processes in the middle of an epoch, and here is a team of {n}'): learn.launch(n, M, resume=True)
+            assert learn.state.epoch == M
+
+def test_parts_best_weights_come_back():
+    learn = learner('plain', parted(), EarlyStopping(1, min_delta=9.))
+    learn.launch(2, 3)
+    (once := learner('plain')).fit(1)
+    stop = learn.get_hook('EarlyStopping')
+    assert stop.best_epoch == 0 and all(close(v, w) for v, w in zip(weights(learn.model), weights(once.model))) and not any(hasattr(o, 'full_tensor') for o in stop.weights.values())
+
+def test_parts_and_errors(monkeypatch):
+    "Where all fail in the same way, the weights are those of the last step. Where one is lost, its parts are; and this is said, not hidden"
+    def spoil(learn):
+        if learn.state.optimizer_step == 8 and learn.team.rank == 1: local(learn.model.d[0].weight.grad)[0, 0] = torch.nan       # a single entry of a single part
+    learn, alone = learner('plain', parted(), NaNGuard(every=3), LambdaHook(after_backward=spoil)), learner('plain')
+    with pytest.raises(FloatingPointError, match='the gradient of d.0.weight is not finite in epoch 1, batch 2, after 8 optimizer steps'): learn.launch(2, 3)
+    alone.fit(max_steps=8)
+    assert all(close(v, w) for v, w in zip(weights(learn.model), weights(alone.model)))
+    check_plain(learn, list(learn.model.parameters()))
+    for rank, error in (1, ProcessFailed), (0, ZeroDivisionError):
+        monkeypatch.setattr(Sharded, 'WAIT', Sharded.WAIT/20)
+        learn = learner('plain', parted(), In(rank, fail))
+        with pytest.raises(error, match='on purpose') as e: learn.launch(2, 3)
+        assert any('the weights here are nan' in o for o in e.value.__notes__) and all(p.isnan().all() for p in learn.model.parameters())
+        check_plain(learn, list(learn.model.parameters()))
+
+def test_what_parts_refuse():
+    def adafactor(params): return torch.optim.Adafactor(params)
+    tied = Whole()
+    tied.d[2].weight = nn.Parameter(torch.zeros(3, 8))
+    tied.g.weight, tied.d[0].weight = (nn.Parameter(torch.ones(8, 4)),)*2
+    for message, kwargs, units in (('Compile does not work on a model in parts', {'hooks': [Compile()]}, ()), ('is of Adafactor, which looks at whole weights', {'optim': adafactor}, ()),
+                                   ("has 'Liner', and the model has no module of this class. Did you mean `Linear`", {}, ['Liner']), ('tied have to be in one', {'model': tied}, ['Linear'])):
+        learn = make_learner(kwargs.pop('model', Whole()), TensorLoader(X, Y, bs=9), **{**kwargs, 'hooks': [parted(*units), *kwargs.get('hooks', ())]})
+        before = weights(learn.model)
+        with pytest.raises(ValueError, match=message): learn.launch(2, 1)
+        assert same(weights(learn.model), before) and not learn.history.n_steps
+    learn = learner('tokens', parted())
+    with pytest.raises(RuntimeError) as e: learn.launch(2, 1)
+    assert any('Call the model, or name the classes of what the step calls' in o for o in e.value.__notes__)
+
+
 # Faults
 
 class In(Hook):
@@ -343,7 +485,9 @@ def test_what_is_refused_before_anything_happens(monkeypatch):
     for error, message, args, kwargs in (
             (ValueError, 'n_procs is 0: expected 1 or more', (0, 1), {}), (RuntimeError, 'nothing to go on with', (2,), {}), (ValueError, 'either n_epochs or max_steps', (2, 1), {'max_steps': 1})):
         with pytest.raises(error, match=message): learn.launch(*args, **kwargs)
-    for given, message in ({'mixed_precision': 'fp16'}, "expected 'bf16'"), ({'gradient_accumulation_steps': 2}, 'add the hook GradAccum'), ({'deepspeed_plugin': 1}, 'each process has the whole model'):
+    for given, message in (({'mixed_precision': 'fp16'}, "expected 'bf16'"), ({'gradient_accumulation_steps': 2}, 'add the hook GradAccum'),
+                           ({'deepspeed_plugin': 1}, 'does not take deepspeed_plugin: .*fsdp_version=2'), ({'fsdp_plugin': True}, 'is a bool: expected a FullyShardedDataParallelPlugin'),
+                           ({'fsdp_plugin': plugin(fsdp_version=1)}, 'fsdp_version=1: expected 2'), ({'fsdp_plugin': plugin(activation_checkpointing=True)}, 'has activation_checkpointing')):
         with pytest.raises((ValueError, TypeError, NotImplementedError), match=message): Accelerate(**given)
     monkeypatch.setattr(torch.accelerator, 'is_available', lambda: True)
     monkeypatch.setattr(torch.accelerator, 'current_accelerator', lambda: torch.device('cuda'))
@@ -378,6 +522,7 @@ def test_lambdas_and_local_classes_need_not_be_sent():
 NOTEBOOK = 'from accelerate import debug_launcher; from distributed_script import *; debug_launcher(train, (sys.argv[2], Accelerate(cpu=True)))'
 LAUNCHERS = {'torchrun': ['-m', 'torch.distributed.run', '--standalone', '--nproc-per-node=2'],
              'accelerate launch': ['-m', 'accelerate.commands.launch', '--multi_gpu', '--num_processes=2', '--num_machines=1', '--mixed_precision=no', '--dynamo_backend=no', '--main_process_port=0'],
+             'accelerate launch, in parts': ['-m', 'accelerate.commands.launch', '--use_fsdp', '--fsdp_version=2', '--num_processes=2', '--num_machines=1', '--mixed_precision=no', '--dynamo_backend=no', '--main_process_port=0'],
              'notebook_launcher': ['-c', NOTEBOOK]}       # on a machine without accelerators it is called debug_launcher
 
 @pytest.mark.parametrize('launcher', [o if o == 'torchrun' else pytest.param(o, marks=pytest.mark.soak) for o in LAUNCHERS])

@@ -12,7 +12,7 @@ MAY_IMPORT = {
     'core': set(), 'charts': set(), 'data': {'core'}, 'loaders': {'core', 'data'}, 'seeded': set(), 'hooks': {'core', 'charts'}, 'metrics': {'core'}, 'history': {'core', 'charts'}, 'run': {'core', 'data', 'metrics'},
     'learner': BASE - {'learner', 'screens', 'rehearsal'}, 'screens': {'core', 'charts'}, 'rehearsal': BASE - {'rehearsal', 'screens'},
     **dict.fromkeys(['schedule', 'optimize', 'precision', 'compile', 'average', 'guard', 'profile', 'early_stopping', 'display', 'loggers'], BASE),
-    'shares': {'core', 'data', 'loaders'}, 'team': BASE, 'distributed': BASE | {'shares', 'team'}, 'launch': BASE | {'distributed', 'team'},
+    'shares': {'core', 'data', 'loaders'}, 'team': BASE, 'sharded': BASE | {'team'}, 'distributed': BASE | {'shares', 'sharded', 'team'}, 'launch': BASE | {'distributed', 'team'},
     'files': {'core'}, 'snapshot': BASE, **dict.fromkeys(['checkpoint', 'export'], BASE | {'files', 'snapshot'}), 'trackers': BASE | {'loggers'},
     **dict.fromkeys(['controls', 'lr_find'], BASE | {'display'}),
     'all': set(modules) - {'all'},

@@ -6,11 +6,9 @@
 __all__ = ['tensors', 'EMA']
 
 # %% ../nbs/06c_average.ipynb #5b56ab3b
-from copy import deepcopy
-
 import torch
 
-from .core import patch
+from .core import local, patch
 from .hooks import Hook
 from .learner import Learner
 
@@ -19,7 +17,7 @@ def tensors(
     model,  # `nn.Module`
 ):          # (list of those that are averaged: floating point or complex; list of the others); each once
     "Parameters and buffers of a model"
-    both = [*model.parameters(), *model.buffers()]
+    both = [*map(local, model.parameters()), *model.buffers()]
     is_real = [o.is_floating_point() or o.is_complex() for o in both]
     return [o for o, r in zip(both, is_real) if r], [o for o, r in zip(both, is_real) if not r]
 
@@ -37,7 +35,7 @@ class EMA(Hook):
 
     def before_fit(self, learn):
         if self.model is None or not self.n:
-            self.model = deepcopy(learn.model).requires_grad_(False).eval()
+            self.model = learn.team.copy(learn.model).requires_grad_(False).eval()
             if self._state is not None: self.model.load_state_dict(self._state)
             self._state = None
         ours, theirs = tensors(self.model), tensors(learn.model)

@@ -4,11 +4,13 @@
 
 # %% auto #0
 __all__ = ['map_tensors', 'to_device', 'batch_size', 'default_device', 'set_seed', 'rng_state', 'set_rng_state', 'with_comments',
-           'Team', 'patch', 'format_time', 'did_you_mean', 'text_table', 'html_table', 'running_shell', 'current_cell']
+           'local', 'Team', 'patch', 'format_time', 'did_you_mean', 'text_table', 'html_table', 'running_shell',
+           'current_cell']
 
 # %% ../nbs/00_core.ipynb #fcc91ff4
 import inspect, linecache, random, re, sys
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import fields, is_dataclass, replace
 from html import escape
 
@@ -130,6 +132,12 @@ def with_comments(
     return f
 
 # %% ../nbs/00_core.ipynb #f757e03e
+def local(
+    t,  # tensor
+):      # tensor in the same memory
+    "What this process has of a tensor that is in parts; another tensor itself"
+    return t.detach().to_local() if hasattr(t, 'to_local') else t
+
 class Team:
     "The processes that train together: here, this one alone"
     rank, size = 0, 1       # number of this one, and of all
@@ -150,6 +158,11 @@ class Team:
     def gather(self, x): return [x]         # what each one has, in the order of their numbers
     def merged(self, metric): return metric # a metric object that has seen what all have
     def streams(self, state): return state  # random streams, where all have got the same ones
+    def whole(self, x): return x            # a tensor of which each may have a part
+    def collect(self, state): return state  # a nesting of such tensors, whole, for the main process
+    def split(self, opt, state): return state   # what an optimizer's `state_dict` was, as it is to be loaded
+    def least(self, x): return x            # a number about the gradients, the smallest one of all who have a part of them
+    def copy(self, model): return deepcopy(model)   # another model like this one, in as many parts
 
 # %% ../nbs/00_core.ipynb #f766a44f
 def patch(

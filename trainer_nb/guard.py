@@ -14,7 +14,7 @@ from time import perf_counter
 import torch
 from torch import Tensor, nn
 
-from .core import did_you_mean
+from .core import did_you_mean, local
 from .hooks import Hook
 from .metrics import stack_scalars
 from .run import as_count
@@ -54,7 +54,8 @@ def named_floats(
 
 def largest(tensors):  # list of 0-d tensors
     "The largest absolute value of each tensor; nan if there is one"
-    return list(torch._foreach_norm([o.detach() for o in tensors], math.inf)) if tensors else []
+    here = [local(o.detach()) for o in tensors]
+    return list(torch._foreach_norm([o if o.numel() else o.new_zeros(1) for o in here], math.inf)) if here else []
 
 # %% ../nbs/06d_guard.ipynb #dcb5d53c
 SHIFT, NEVER = 2**20, 2**62  # a code is check, value and place in the batch, to this base; and more than any code
@@ -64,7 +65,7 @@ class NaNGuard(Hook):
     unique, ord, runs_before, in_rehearsal = True, -20, ('GradNorm', 'GradClip'), False
     only_looks = 'after_loss',      # and changes nothing there, see `Compile`
     def __init__(self,
-        every=100,  # int ≥ 1: steps between two looks of the host; it looks once a second in any case, and before validation
+        every=100,  # int ≥ 1: steps between two looks of the host; alone it looks once a second in any case, and always before validation
     ):
         self.every = as_count('NaNGuard(every)', every)
         self._reset()
@@ -111,6 +112,7 @@ class NaNGuard(Hook):
                                    learn.state.optimizer_step, learn.opt_name)
         first = _first([o[2] for o in losses] + values, self.n_checks*SHIFT, NEVER//SHIFT, learn.device)
         code = first*SHIFT + _first([o[2] for o in inputs], 0, SHIFT - 1, learn.device)
+        code = learn.team.least(code)
         self.first, self.n_checks = code if self.first is None else torch.minimum(self.first, code), self.n_checks + 1
         return self.first >= NEVER
 
@@ -123,7 +125,7 @@ class NaNGuard(Hook):
             finally: del opt.found_inf
         new = [p for p in params if p not in opt.state]
         now = params + [o for p in params if p in opt.state for o in opt.state[p].values() if isinstance(o, Tensor) and o.device == p.device]
-        now = [o.detach() for o in now]
+        now = [local(o.detach()) for o in now]
         kept = self.kept.get(learn.opt_name, ())
         if len(kept) == len(now): torch._foreach_copy_(kept, now)
         else: kept = self.kept[learn.opt_name] = [o.clone() for o in now]
@@ -136,7 +138,7 @@ class NaNGuard(Hook):
         if not learn.training: return
         self.since += 1
         if len(self.losses) >= self.every: self._check(learn, [], [])       # steps are skipped for long, by a scaler say
-        if self.since >= self.every or perf_counter() - self.looked > 1: self.look(learn)
+        if self.since >= self.every or learn.team.size == 1 and perf_counter() - self.looked > 1: self.look(learn)      # clocks differ
 
     def before_valid(self, learn): self.look(learn)
     def after_epoch(self, learn): self.look(learn)

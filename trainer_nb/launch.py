@@ -132,7 +132,10 @@ def _watched(pids, home):
         if dist.is_initialized(): dist.destroy_process_group()      # who waits for a message knows now
         in_order = isinstance(e, (Exception, TrainingInterrupted))
         codes = {pids[pid]: code for pid, code in _wait(set(pids), 10 if in_order else 0).items()}
-        if isinstance(e, Exception) and is_lost(e) and (why := _why(codes, home)): raise ProcessFailed(why) from None
+        if isinstance(e, Exception) and is_lost(e) and (why := _why(codes, home)):
+            failed = ProcessFailed(why)
+            for note in getattr(e, '__notes__', ()): failed.add_note(note)      # what it means here
+            raise failed from None
         raise
     if dist.is_initialized(): dist.destroy_process_group()
     codes = {pids[pid]: code for pid, code in _wait(set(pids), 30).items()}

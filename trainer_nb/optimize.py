@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from .core import batch_size, did_you_mean
+from .core import batch_size, did_you_mean, local
 from .hooks import Hook
 from .run import as_count
 
@@ -47,7 +47,7 @@ class Window:
 
     def add(self, params, weight, unit):
         "Take the gradients of a loss away from `params`"
-        new = {i: p.grad for i, p in enumerate(params) if p.grad is not None}
+        new = {i: local(p.grad) for i, p in enumerate(params) if p.grad is not None}
         both = [i for i in new if i in self.grads]
         if both: torch._foreach_add_([self.grads[i] for i in both], [new[i] for i in both])
         self.grads = {**new, **self.grads}
@@ -57,9 +57,11 @@ class Window:
     def join(self, params, weight):
         "Make the gradients of `params` the weighted mean of the window and themselves; the window stays as it is"
         both = [i for i in self.grads if params[i].grad is not None]
-        if both: torch._foreach_add_([params[i].grad for i in both], [self.grads[i] for i in both])
-        for i in self.grads.keys() - set(both): params[i].grad = self.grads[i].clone()
-        total, grads = self.weight + weight, [p.grad for p in params if p.grad is not None]
+        if both: torch._foreach_add_([local(params[i].grad) for i in both], [self.grads[i] for i in both])
+        for i in self.grads.keys() - set(both):
+            params[i].grad = torch.empty_like(params[i])
+            local(params[i].grad).copy_(self.grads[i])
+        total, grads = self.weight + weight, [local(p.grad) for p in params if p.grad is not None]
         if isinstance(total, Tensor) and grads: total = total.clamp(min=1e-20).to(grads[0].device, non_blocking=True)
         if grads and (isinstance(total, Tensor) or total != 1): torch._foreach_div_(grads, total)
 
@@ -176,7 +178,7 @@ class GradClip(Hook):
 
     def do_opt_step(self, learn, nxt):
         norm, value = self.by_norm(learn.opt_name), self.value.get(learn.opt_name) if isinstance(self.value, Mapping) else self.value
-        if norm is not None: self.norms[learn.opt_name] = torch.nn.utils.clip_grad_norm_(parameters(learn.opt), norm)
+        if norm is not None: self.norms[learn.opt_name] = learn.team.whole(torch.nn.utils.clip_grad_norm_(parameters(learn.opt), norm))
         if value is not None: torch.nn.utils.clip_grad_value_(parameters(learn.opt), value)
         return nxt()
 
@@ -192,10 +194,10 @@ class GradNorm(Hook):
     def do_opt_step(self, learn, nxt):
         name, clip = learn.opt_name, learn.get_hook('GradClip', None)
         if clip is not None: clip.norms.pop(name, None)
-        norm = total_norm(gradients(learn.opt)) if clip is None or not clip.by_norm(name) else None
+        norm = learn.team.whole(total_norm(gradients(learn.opt))) if clip is None or not clip.by_norm(name) else None
         stepped = nxt()
         self.norms[name] = clip.norms[name] if norm is None else norm
         suffix = f'_{name}'*bool(name)
         learn.record('grad_norm' + suffix, self.norms[name])
-        if self.weights: learn.record('weight_norm' + suffix, total_norm(parameters(learn.opt)))
+        if self.weights: learn.record('weight_norm' + suffix, learn.team.whole(total_norm(parameters(learn.opt))))
         return stepped
