@@ -595,6 +595,6 @@ def test_from_a_shell(launcher, tmp_path):
     res = subprocess.run([sys.executable, *LAUNCHERS[launcher], os.path.join(here, 'distributed_script.py'), str(tmp_path/'out')], env=env, text=True, capture_output=True, timeout=100)
     assert res.returncode == 0 and 'Traceback' not in res.stderr, res.stderr
     (found,) = map(json.loads, (tmp_path/'out').read_text().splitlines())
-    assert found['n'] == 2 and all(close(a, b) for a, b in zip(found['weights'], alone['weights'])) and close(found['losses'], alone['losses'])
+    assert found['n'] == 2 and found['in_parts'] is ('in parts' in launcher) and all(close(a, b) for a, b in zip(found['weights'], alone['weights'])) and close(found['losses'], alone['losses'])
     assert close(found['accuracy'], alone['accuracy']) and res.stdout.count('valid_loss') == 1
     assert len((tmp_path/'out.csv').read_text().splitlines()) == len((tmp_path/'alone.csv').read_text().splitlines())
