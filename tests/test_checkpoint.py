@@ -237,12 +237,12 @@ def test_training_goes_on_while_a_file_is_written(tmp_path, monkeypatch):
     "A save copies: what is written is the state of that moment, however much later it is written; and one write is on its way at most"
     slow, n_open, most = threading.Event(), [0], [0]
     put = Folder.put
-    def late(self, state, info):
+    def late(self, *args):
         n_open[0] += 1
         most[0] = max(most[0], n_open[0])
         slow.wait(10)
         n_open[0] -= 1
-        return put(self, state, info)
+        return put(self, *args)
     monkeypatch.setattr(Folder, 'put', late)
     def go(learn):
         if learn.state.optimizer_step == 3: slow.set()

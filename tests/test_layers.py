@@ -13,7 +13,7 @@ MAY_IMPORT = {
     'learner': BASE - {'learner', 'screens', 'rehearsal'}, 'screens': {'core', 'charts'}, 'rehearsal': BASE - {'rehearsal', 'screens'},
     **dict.fromkeys(['schedule', 'optimize', 'precision', 'compile', 'average', 'guard', 'profile', 'early_stopping', 'display', 'loggers'], BASE),
     'shares': {'core', 'data', 'loaders'}, 'team': BASE, 'sharded': BASE | {'team'}, 'distributed': BASE | {'shares', 'sharded', 'team'}, 'launch': BASE | {'distributed', 'team'},
-    'files': {'core'}, 'snapshot': BASE, **dict.fromkeys(['checkpoint', 'export'], BASE | {'files', 'snapshot'}), 'trackers': BASE | {'loggers'},
+    'files': {'core'}, 'parts': {'core', 'files'}, 'snapshot': BASE, **dict.fromkeys(['checkpoint', 'export'], BASE | {'files', 'parts', 'snapshot'}), 'trackers': BASE | {'loggers'},
     **dict.fromkeys(['controls', 'lr_find'], BASE | {'display'}),
     'all': set(modules) - {'all'},
 }

@@ -6,7 +6,7 @@
 __all__ = ['parse_every', 'Checkpoint', 'find']
 
 # %% ../nbs/07_checkpoint.ipynb #b845e576
-import json, math, re, warnings
+import json, math, os, re, shutil, warnings
 from pathlib import Path
 from secrets import token_hex
 from threading import Thread
@@ -20,6 +20,7 @@ from .files import BadCheckpoint, Folder, check_plain, read_state, replacing, wr
 from .hooks import Hook
 from .learner import Learner
 from .run import Run
+from .parts import read_parts, take_out, write_parts
 from .snapshot import arrived, capture, host_copy, restore
 
 # %% ../nbs/07_checkpoint.ipynb #f4317754
@@ -139,13 +140,14 @@ def save(self:Checkpoint,
     if learn.team.first(where == self.saved_at and not again): return
     self.finish()
     try:
-        state = host_copy(capture(learn))
+        state, parts = take_out(capture(learn))
+        state, parts = host_copy(state), self._put_parts(learn, parts)
         if not learn.is_main: return
         check_plain(state, 'the state')
         info = {'run': self.run, 'step': s.optimizer_step, 'epoch': s.epoch, 'position': learn.position,
                 'monitor': self.monitor, 'metric': self.value(learn),
                 'processes': learn.team.size, 'in_epoch': learn._run is not None and learn._run.train is not None}
-        self.thread = Thread(target=self._write, args=(state, info, arrived(learn.device)), name='checkpoint')
+        self.thread = Thread(target=self._write, args=(state, info, parts, arrived(learn.device)), name='checkpoint')
         self.thread.start()
     except (TypeError, ValueError, RuntimeError, OSError) as e: self.error = e
     self.saved_at, self.n_saves = where, self.n_saves + 1
@@ -155,12 +157,25 @@ def save(self:Checkpoint,
     else: self.report()
 
 @patch
-def _write(self:Checkpoint, state, info, wait):
+def _put_parts(self:Checkpoint, learn, parts):  # path of a folder, None without parts
+    "Have all processes write what each has, now: the next step changes it"
+    if not parts: return None
+    path = self.folder.path/learn.team.first(f'.{self.folder.next(learn.state.optimizer_step).stem}.parts.{os.getpid()}.tmp')
+    try: write_parts(parts, path, learn.team.control)
+    except BaseException:
+        if learn.is_main: shutil.rmtree(path, ignore_errors=True)
+        raise
+    return path
+
+@patch
+def _write(self:Checkpoint, state, info, parts, wait):
     try:
         wait()
-        self.folder.put(state, info)
+        self.folder.put(state, info, parts)
         self._prune()
-    except Exception as e: self.error = e
+    except Exception as e:
+        self.error = e
+        if parts is not None: shutil.rmtree(parts, ignore_errors=True)
 
 @patch
 def _prune(self:Checkpoint):
@@ -196,7 +211,7 @@ def find(
     if path.is_dir():
         folder = Folder(path)
         if found := folder.newest(lambda o: o.get('processes', 1) == size or not o.get('in_epoch')):
-            if found[1]['n'] < (last := folder.manifests()[-1])['n'] and last.get('processes', 1) != size:
+            if found[1]['n'] < (last := folder.manifests()[-1])['n'] and last.get('processes', 1) != size and last.get('in_epoch'):
                 warnings.warn(f'{last["file"]} was saved by {last["processes"]} processes in the middle of an epoch, and here is a team of {size}: '
                               'this goes on from the end of an epoch', stacklevel=3)
             return found[0], found[1]['file']
@@ -204,7 +219,8 @@ def find(
         inside = sorted(o.name for o in path.iterdir())
         raise FileNotFoundError(f'there is no checkpoint in {path}; it holds {", ".join(inside[:5]) or "nothing"}' + ', …'*(len(inside) > 5))
     note = path.with_suffix('.json')
-    return read_state(path, json.loads(note.read_text(encoding='utf-8')) if re.match('checkpoint-', path.name) and note.exists() else None), path.name
+    if not re.match('checkpoint-', path.name) or not note.exists(): return read_state(path), path.name
+    return Folder(path.parent).read({**json.loads(note.read_text(encoding='utf-8')), 'file': path.name}), path.name
 
 def _resume(learn, source):
     "Put the state that `fit(resume=source)` means into a learner; returns whether there was one"
@@ -218,7 +234,8 @@ def _resume(learn, source):
         source = hook.folder.path
     found = find(source, learn.team.size) if learn.is_main else None
     name = learn.team.first(found and found[1])
-    state = found[0] if found else find(Path(source)/name if Path(source).is_dir() else source)[0]
+    path = Path(source)/name if Path(source).is_dir() else Path(source)
+    state = read_parts(found[0] if found else read_state(path), path.with_suffix('.parts'), learn.team)
     for note in restore(learn, state, learn._run, skip=hook is not None and hook.skip): warnings.warn(f'resume: {note}', stacklevel=3)
     if hook is not None and source is hook.folder.path: hook.saved_at = hook.where(learn)
     if learn.is_main: print(f'goes on from {name}, saved {state["position"]}')
@@ -232,7 +249,7 @@ def save(self:Learner,
     path,  # file; replaced at once, when the new one is whole
 ):
     "Save everything: model, optimizers, hooks, counters, history, random streams. Not inside a batch"
-    state = host_copy(capture(self))
+    state = host_copy(self.team.collect(capture(self)))
     if not self.is_main: return
     check_plain(state, 'the state')
     arrived(self.device)()
@@ -248,6 +265,8 @@ def load(self:Learner,
     """
     if self._fitting: raise RuntimeError('load comes before a fit: use fit(resume=path)')
     run = Run()
-    for note in restore(self, find(path)[0], run, plan=True): warnings.warn(f'load: {note}', stacklevel=2)
+    state, name = find(path)
+    state = read_parts(state, (Path(path)/name if Path(path).is_dir() else Path(path)).with_suffix('.parts'), self.team)
+    for note in restore(self, state, run, plan=True): warnings.warn(f'load: {note}', stacklevel=2)
     set_streams(run.streams, self.train_dl, self.valid_dl)
     self._run = run if run.is_open(self.state) and (run.end_epoch or run.end_step) else None

@@ -143,6 +143,7 @@ class Team:
     rank, size = 0, 1       # number of this one, and of all
     n = total = 0           # samples of the batch that is being worked on: in this process, and in all
     is_padding = False      # the batch is there because all must take part, and counts nothing
+    control = None          # process group for messages between hosts
 
     def count(self,
         dl,     # loader
@@ -163,6 +164,7 @@ class Team:
     def split(self, opt, state): return state   # what an optimizer's `state_dict` was, as it is to be loaded
     def least(self, x): return x            # a number about the gradients, the smallest one of all who have a part of them
     def copy(self, model): return deepcopy(model)   # another model like this one, in as many parts
+    def empty(self, shape, dtype): return torch.empty(shape, dtype=dtype)   # a tensor for a checkpoint to fill, in as many parts
 
 # %% ../nbs/00_core.ipynb #f766a44f
 def patch(

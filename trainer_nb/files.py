@@ -7,7 +7,7 @@ __all__ = ['PLAIN', 'FORMAT', 'NAME', 'sync', 'replacing', 'check_plain', 'BadCh
            'read_state', 'Lock', 'Folder']
 
 # %% ../nbs/07a_files.ipynb #f511941a
-import hashlib, json, os, pickle, platform, re, sys, warnings
+import hashlib, json, os, pickle, platform, re, shutil, sys, warnings
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import strftime
@@ -163,7 +163,7 @@ class Lock:
         _mine.discard(self.key)
 
 # %% ../nbs/07a_files.ipynb #482aa708
-NAME = re.compile(r'checkpoint-(\d+)-step-(\d+)\.(pt|json)')
+NAME = re.compile(r'checkpoint-(\d+)-step-(\d+)\.(pt|json|parts)')
 
 class Folder:
     "The checkpoints in a folder"
@@ -190,17 +190,29 @@ class Folder:
 
 # %% ../nbs/07a_files.ipynb #f5c6a166
 @patch
+def next(self:Folder,
+    step,  # int
+):         # path
+    "Where the next state will be"
+    return self.path/f'checkpoint-{1 + max((int(m[1]) for m in self._names()), default=0):05d}-step-{step}.pt'
+
+@patch
 def put(self:Folder,
-    state,  # dict of plain things
-    info,   # dict for the manifest: 'run', 'step', 'metric', and more
-):          # the manifest
+    state,       # dict of plain things
+    info,        # dict for the manifest: 'run', 'step', 'metric', and more
+    parts=None,  # path of a folder in this one that belongs to the state, and is moved; whole, and on the disk
+):               # the manifest
     "Write a state; a kill at any moment leaves it whole or not there"
     self.path.mkdir(exist_ok=True)
-    n = 1 + max((int(m[1]) for m in self._names()), default=0)
-    path = self.path/f'checkpoint-{n:05d}-step-{info["step"]}.pt'
+    path = self.next(info['step'])
     versions = {'torch': str(torch.__version__), 'trainer_nb': sys.modules['trainer_nb'].__version__, 'python': platform.python_version()}
     placed = False
     try:
+        if parts is not None:
+            info = {**info, 'parts': {o.name: [o.stat().st_size, checksum(o)] for o in sorted(Path(parts).iterdir())}}
+            sync(parts)
+            os.replace(parts, path.with_suffix('.parts'))
+            sync(self.path)
         with replacing(path) as beside:
             manifest = {'format': FORMAT, **info, **write_state(beside, state), 'saved': strftime('%Y-%m-%dT%H:%M:%S'), **versions}
             with replacing(path.with_suffix('.json')) as note: note.write_text(json.dumps(manifest, indent=1), encoding='utf-8')
@@ -208,8 +220,9 @@ def put(self:Folder,
     except BaseException:
         if placed and not path.exists():
             with suppress(OSError): path.with_suffix('.json').unlink()
+        if not path.exists(): shutil.rmtree(path.with_suffix('.parts'), ignore_errors=True)
         raise
-    return {**manifest, 'n': n, 'file': path.name}
+    return {**manifest, 'n': int(NAME.fullmatch(path.name)[1]), 'file': path.name}
 
 # %% ../nbs/07a_files.ipynb #191b5631
 @patch
@@ -220,15 +233,27 @@ def drop(self:Folder,
     path = self.path/manifest['file']
     for o in path, path.with_suffix('.json'):
         with suppress(FileNotFoundError): o.unlink()
+    shutil.rmtree(path.with_suffix('.parts'), ignore_errors=True)
 
 @patch
 def tidy(self:Folder):
-    "Delete what a killed process left: unfinished files, and manifests whose state never came. Call it with the lock held"
+    "Delete what a killed process left: unfinished files, and manifests and parts whose state never came. Call it with the lock held"
     for o in self.path.iterdir():
         beside = re.fullmatch(r'\.(.+)\.\d+\.tmp', o.name)
         m = NAME.fullmatch(beside[1] if beside else o.name)
-        if m and (beside or m[3] == 'json' and not o.with_suffix('.pt').exists()):
-            with suppress(OSError): o.unlink()
+        if m and (beside or m[3] != 'pt' and not o.with_suffix('.pt').exists()):
+            with suppress(OSError): shutil.rmtree(o) if o.is_dir() else o.unlink()
+
+@patch
+def read(self:Folder,
+    manifest,  # of a state that is here
+):             # the state, with holes for its parts; raises BadCheckpoint
+    "Read a state, and see that its parts are as they were written"
+    path = self.path/manifest['file']
+    for name, (size, sha) in manifest.get('parts', {}).items():
+        o = path.with_suffix('.parts')/name
+        if not o.is_file() or o.stat().st_size != size or checksum(o) != sha: raise BadCheckpoint(f'{name} in {o.parent.name} is not what was written')
+    return read_state(path, manifest)
 
 @patch
 def newest(self:Folder,
@@ -236,5 +261,5 @@ def newest(self:Folder,
 ):                               # (state, manifest), or None if there is none
     "The newest state that is whole, of those that fit; others are named in a warning"
     for manifest in filter(fits, reversed(self.manifests())):
-        try: return read_state(self.path/manifest['file'], manifest), manifest
+        try: return self.read(manifest), manifest
         except (BadCheckpoint, OSError) as e: warnings.warn(f'{e}. The one before it is tried', stacklevel=2)

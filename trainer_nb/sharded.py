@@ -133,7 +133,8 @@ class Sharded(Processes):
     ):
         from torch.distributed.device_mesh import init_device_mesh
         super().__init__(device)
-        self.plugin, self.mesh, self.number, self.hooks = plugin, init_device_mesh(device.type, (self.size,)), next(self.COUNT), []
+        self.plugin, self.number, self.hooks = plugin, next(self.COUNT), []
+        self.mesh = init_device_mesh(device.type, (self.size,), mesh_dim_names=(f'fit {self.number}',))     # torch takes equal ones for the same, which had another rank before a fork
         self.parts, self.homes, self.places, self.classes = {}, {}, [], {}      # whole parameter → its part; tensor → its device at first; (module, name, whole); module → its class
 
     @contextmanager
@@ -254,6 +255,11 @@ def collect(self:Sharded, state):
 def split(self:Sharded, opt, state):
     params = [p for g in opt.param_groups for p in g['params']]
     return {**state, 'state': {i: {k: self._cut(v, params[i]) for k, v in entries.items()} for i, entries in state['state'].items()}}
+
+@patch
+def empty(self:Sharded, shape, dtype):
+    from torch.distributed.tensor import Shard, empty
+    return empty(*shape, dtype=dtype, device_mesh=self.mesh, placements=[Shard(0)])
 
 @patch
 def least(self:Sharded, x):

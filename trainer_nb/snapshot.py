@@ -141,12 +141,12 @@ def capture(
     if run is None and history.open_tally is not None: history.open_tally.pack()
     at = run.streams if run is not None and run.streams is not None else streams(learn.train_dl, learn.valid_dl)
     own = {'processes': learn.team.gather(own_state(learn))} if learn.team.size > 1 else {}     # all of them are here
-    return learn.team.collect({**own, 'modules': {name: _module(m) for name, m in owners(learn, run.model if running else learn.model).items()},
+    return {**own, 'modules': {name: _module(m) for name, m in owners(learn, run.model if running else learn.model).items()},
             'optimizers': {name: {'type': type(o).__name__, 'state': o.state_dict()} for name, o in learn.opts.items()},
             'hooks': {key: s for key, h in hook_keys(learn.hooks).items() if (s := h.state_dict())},
             'state': asdict(learn.state), 'history': history.state_dict(), 'streams': at, 'device': learn.device.type,
             'loaders': {name: describe(getattr(learn, name)) for name in ('train_dl', 'valid_dl')},
-            'run': None if run is None else _run(learn, run, running), 'position': learn.position})
+            'run': None if run is None else _run(learn, run, running), 'position': learn.position}
 
 def _module(m):
     state = m.state_dict()
