@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from io import BytesIO
 from pathlib import Path
 from subprocess import PIPE, STDOUT, run
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, gettempdir
 
 import nbformat
 from nbclient import NotebookClient
@@ -18,7 +18,8 @@ from nbdev.config import get_config
 from nbdev.doclinks import nbglob
 from nbdev.process import extract_directives
 
-os.environ.update(OMP_NUM_THREADS='1', ATEN_CPU_CAPABILITY='avx2', ONEDNN_MAX_CPU_ISA='AVX2', MKL_CBWR='COMPATIBLE')     # the same sums, in the same order, on many machines
+os.environ.update(OMP_NUM_THREADS='1', ATEN_CPU_CAPABILITY='avx2', ONEDNN_MAX_CPU_ISA='AVX2', MKL_CBWR='COMPATIBLE',     # the same sums, in the same order, on many machines;
+                  TORCHINDUCTOR_CACHE_DIR=str(Path(gettempdir())/'trainer_nb-avx2'))     # torch's cache does not tell such code from the usual one
 cfg = get_config()
 left_out = set(cfg.tst_flags.split())
 

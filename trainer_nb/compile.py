@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['fresh', 'compile_errors', 'bare_step', 'whole_step', 'default_step', 'forced_by', 'nothing_between', 'callables',
-           'Compile']
+           'Compile', 'has_convolutions']
 
 # %% ../nbs/06b_compile.ipynb #b5b66f5c
 import warnings
@@ -181,6 +181,12 @@ def _model_call(self:Compile, learn, m):
     return f
 
 # %% ../nbs/06b_compile.ipynb #bfc408bd
+def has_convolutions(
+    model,  # `nn.Module`
+):          # bool
+    "Is there a convolution? For them torch makes slower code, and takes longer for it, if the optimizer is in the same graph"
+    return any(isinstance(m, nn.modules.conv._ConvNd) for m in model.modules())
+
 @patch
 def _plan(self:Compile, learn):
     "Find out what of the step can be compiled"
@@ -196,7 +202,7 @@ def _plan(self:Compile, learn):
         self._plain('backward', ', '.join(forced))
         self._wrap_model(learn)
     else:
-        if self._steps and nothing_between(learn) and not self._graphs: self._buffers = [torch.zeros_like(p) for p in self._params]
+        if self._steps and nothing_between(learn) and not self._graphs and not has_convolutions(learn.model): self._buffers = [torch.zeros_like(p) for p in self._params]
         self._whole = self._whole_graph(learn)
 
 @patch
