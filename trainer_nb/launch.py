@@ -162,6 +162,7 @@ def forked(
     store = dist.TCPStore('127.0.0.1', 0, n, is_master=True, wait_for_workers=False, timeout=wait)      # on a free port
     pids, rank = {}, 0
     forget()
+    gc.collect()        # a group of an earlier fit that is garbage would be ended in the child, too, and wait there for threads that it has not
     sys.stdout.flush()
     try:
         with _environment(n, store.port):
