@@ -1,8 +1,12 @@
 "Loaders: what a pass costs in waiting, and a stop in the middle of one that is copied beside a GPU's work"
+import random
+
 import numpy as np, pytest, torch
+from torch.utils.data import DataLoader, TensorDataset
 
 import trainer_nb.data
 from common import make_learner, problem, same, weights
+from trainer_nb.core import rng_state, set_seed
 from trainer_nb.data import Cursor, source
 from trainer_nb.hooks import LambdaHook
 from trainer_nb.loaders import Prefetched, TensorLoader
@@ -136,3 +140,29 @@ def test_the_status_says_that_the_loop_waits(wait, work, said, n, monkeypatch):
         shares = [int(o.split('waiting for data: ')[1].split(' %')[0]) for t, o in lines if t > 4]
         assert 'the Loader is slower than the model' in lines[-1][1] and all(abs(o - said) <= 2 for o in shares)
     assert learn.display.watched[0] is None
+
+
+class Own(TensorLoader):
+    "Draws its order from Python's stream, of which its base class knows nothing"
+    def iter_from(self, start):
+        order = random.sample(range(len(self.tensors[0])), len(self.tensors[0]))
+        return iter([(self.tensors[0][order[i:i + self.bs]],) for i in range(start*self.bs, len(order), self.bs)])
+
+KINDS = {'global': lambda x: TensorLoader(x, bs=2, shuffle=True), 'own generator': lambda x: TensorLoader(x, bs=2, shuffle=True, generator=torch.Generator()),
+         'subclass': lambda x: Own(x, bs=2), 'list': lambda x: [(o,) for o in x.split(2)], 'DataLoader': lambda x: DataLoader(TensorDataset(x), 2, shuffle=True)}
+@pytest.mark.parametrize('kind', KINDS)
+def test_a_pass_goes_on_elsewhere_whatever_it_draws_from(kind):
+    dl = KINDS[kind](torch.arange(12.))
+    cursor, seen = Cursor(dl), []
+    for batch, in cursor:
+        seen.append(batch)
+        cursor.n += 1
+        if cursor.n == 2: break
+    state = cursor.state_dict()
+    rest = [batch for batch, in cursor]
+    assert torch.equal(torch.cat(seen + rest).sort().values, torch.arange(12.)) and len(rest) == 4
+    set_seed(99)
+    before, again = rng_state(), Cursor(dl)
+    again.load_state_dict(state)
+    assert same([batch for batch, in again], rest)
+    assert rng_state()['python'] == before['python'] and torch.equal(rng_state()['torch'], before['torch'])

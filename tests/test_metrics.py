@@ -97,6 +97,17 @@ def test_a_function_sees_each_sample_once_with_its_target(bs):
     z, y = (torch.cat(o) for o in zip(*seen))
     assert torch.equal(y, data()[1]) and torch.allclose(z.double(), logits(learn.model), atol=1e-6)
 
+def test_the_first_batch_of_a_first_epoch_is_tried_at_once():
+    "so that a mistake shows; later on it waits for others"
+    sizes = []
+    def f(pred, targ):
+        sizes.append(len(pred))
+        return accuracy(pred, targ)
+    dl = cut(16, *data())
+    n = sum(len(y) for _, y in dl)
+    make_learner(nn.Linear(4, 3), dl, dl, optim=still, metrics=[f]).fit(2)
+    assert sizes == [16, 16, n - 16, n - 16, n, n]
+
 @sizes
 def test_targets_of_another_length(bs):
     "Several predictions for each target, say; and long outputs"

@@ -17,7 +17,7 @@ from trainer_nb.guard import Freeze, FreezeBN, NaNGuard
 from trainer_nb.hooks import CancelFit, Hook, LambdaHook
 from trainer_nb.optimize import GradAccum, GradClip, GradNorm
 from trainer_nb.precision import AMP
-from trainer_nb.run import IS_KNOWN, opt_step
+from trainer_nb.run import bare_step, opt_step
 
 class Decay(Hook):
     "A schedule of real steps"
@@ -597,7 +597,27 @@ def test_whoever_listens_to_a_step_hears_it(name): assert stepped(around=AROUND[
 
 @pytest.mark.parametrize('kind', [torch.optim.SGD, torch.optim.AdamW, torch.optim.RMSprop, Twice, Decorated])
 def test_the_step_is_the_optimizers(kind):
-    assert IS_KNOWN and stepped(kind) == stepped(kind, step=lambda opt: opt.step())
+    assert stepped(kind) == stepped(kind, step=lambda opt: opt.step())
+
+class Asks(torch.optim.SGD):
+    def _init_group(self, *args):
+        self.seen.append(torch.is_grad_enabled())
+        if len(self.seen) > 1: raise ValueError('the second step fails')
+        return super()._init_group(*args)
+
+class Plain(torch.optim.SGD):
+    def step(self, closure=None): self.seen.append(torch.is_grad_enabled())
+
+@pytest.mark.parametrize('kind, differentiable, mode', [(Asks, False, False), (Asks, True, True), (Plain, False, True)])
+def test_gradients_are_on_in_a_step_as_torch_has_it(kind, differentiable, mode):
+    w = torch.ones(1, requires_grad=True)
+    opt = kind([w], lr=.1, differentiable=differentiable)
+    opt.seen, w.grad = [], None
+    opt_step(opt)
+    assert opt.seen == [mode] and torch.is_grad_enabled() and bare_step(kind.step)
+    if kind is Plain: return
+    with pytest.raises(ValueError, match='second'): opt_step(opt)
+    assert torch.is_grad_enabled()
 
 def test_the_label_is_there_for_the_profiler_only(monkeypatch):
     labels, real = [], torch.autograd.profiler.record_function

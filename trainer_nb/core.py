@@ -12,6 +12,7 @@ import inspect, linecache, random, re, sys
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import fields, is_dataclass, replace
+from functools import partial
 from html import escape
 
 import torch
@@ -93,21 +94,23 @@ def set_seed(
     if 'numpy' in sys.modules: sys.modules['numpy'].random.seed(seed)
 
 # %% ../nbs/00_core.ipynb #4bb59e0e
-def rng_state():  # dict: name of the generator → its state
-    "States of all global random generators"
-    state = {'python': random.getstate(), 'torch': torch.get_rng_state()}
-    if 'numpy' in sys.modules: state['numpy'] = sys.modules['numpy'].random.get_state(legacy=False)
-    if torch.cuda.is_available() and torch.cuda.is_initialized(): state['cuda'] = torch.cuda.get_rng_state_all()
-    if torch.backends.mps.is_available(): state['mps'] = torch.mps.get_rng_state()
-    return state
+def rng_state(
+    names=None,  # of the generators that are wanted: 'python', 'torch', 'numpy', 'cuda', 'mps'; None: all
+):               # dict: name of the generator → its state
+    "States of the global random generators"
+    read = {'python': random.getstate, 'torch': torch.get_rng_state}
+    if 'numpy' in sys.modules: read['numpy'] = partial(sys.modules['numpy'].random.get_state, legacy=False)
+    if torch.cuda.is_available() and torch.cuda.is_initialized(): read['cuda'] = torch.cuda.get_rng_state_all
+    if torch.backends.mps.is_available(): read['mps'] = torch.mps.get_rng_state
+    return {name: f() for name, f in read.items() if names is None or name in names}
 
 # %% ../nbs/00_core.ipynb #138fbc88
 def set_rng_state(
     state,  # what `rng_state` returned
 ):
-    "Put all global random generators back"
-    random.setstate(state['python'])
-    torch.set_rng_state(state['torch'])
+    "Put those global random generators back"
+    if 'python' in state: random.setstate(state['python'])
+    if 'torch' in state: torch.set_rng_state(state['torch'])
     if 'numpy' in state: sys.modules['numpy'].random.set_state(state['numpy'])
     if 'cuda' in state: torch.cuda.set_rng_state_all(state['cuda'])
     if 'mps' in state: torch.mps.set_rng_state(state['mps'])

@@ -366,7 +366,7 @@ def _close_epoch(self:Learner):
 def _tally(self:Learner, dl, *args):
     stock = type(dl) is DataLoader and (dl.num_workers > 0 or dl.collate_fn is default_collate)
     is_fresh = self.device.type != 'cpu' or stock or type(dl) in (list, tuple, TensorLoader)
-    return Tally(self.metrics, self.device, is_fresh, *args, team=self.team)
+    return Tally(self.metrics, self.device, is_fresh, *args, team=self.team, waits=len(self.history) > 0)
 
 @patch
 def _lr_names(self:Learner):

@@ -33,9 +33,10 @@ def stack_scalars(
 
 # %% ../nbs/02a_metrics.ipynb #9ff617bc
 def weighted_sums(
-    values,   # 1-d tensor
-    weights,  # as many numbers or 0-d tensors
-):            # 2-element tensor: sum of weight × value, sum of weights
+    values,     # 1-d tensor
+    weights,    # as many numbers or 0-d tensors
+    sums=None,  # what this returned for earlier ones, to be added
+):              # 2-element tensor: sum of weight × value, sum of weights
     "What a weighted mean is made of, without reading a value"
     wide = torch.float32 if values.device.type == 'mps' else torch.float64
     on_host = not any(issubclass(o, Tensor) for o in set(map(type, weights)))
@@ -43,7 +44,8 @@ def weighted_sums(
     weights = torch.frombuffer(array('d', weights), dtype=torch.float64) if on_host else stack_scalars(weights)
     weights, values = weights.to(values.device, wide, non_blocking=True), values.to(wide)
     if not all_count: values = torch.where(weights > 0, values, 0.)     # what weighs nothing may be nan
-    return torch.stack([values @ weights, weights.sum()])
+    new = torch.stack([values @ weights, weights.sum()])
+    return new if sums is None else sums + new
 
 # %% ../nbs/02a_metrics.ipynb #1f938cee
 def accuracy(
@@ -111,8 +113,9 @@ class Average:
     def __init__(self,
         metric,         # `Metric` of a function
         is_fresh=False, # targets are never overwritten by the loader
+        waits=False,    # even the first batch may wait for others
     ):
-        self.metric, self.is_fresh, self.is_open, self.sums = metric, is_fresh, False, None     # is_open: there was a batch
+        self.metric, self.is_fresh, self.waits, self.sums = metric, is_fresh, waits, None
         self.values, self.weights = [], []              # of groups
         self.preds, self.targs, self.n = [], [], 0      # of the group that is being collected
 
@@ -122,7 +125,7 @@ class Average:
     ):
         "Take in a batch"
         pred, targ = self.metric.inputs(result)
-        if self.is_open and type(pred) is type(targ) is Tensor and type(n) is int and pred.shape[:1] == targ.shape[:1] == (n,) and pred.numel() <= SMALL:
+        if self.waits and type(pred) is type(targ) is Tensor and type(n) is int and pred.ndim and targ.ndim and pred.size(0) == targ.size(0) == n and pred.numel() <= SMALL:
             self.preds.append(pred.detach().clone())
             self.targs.append(targ if self.is_fresh else targ.clone())
             self.n += n
@@ -133,7 +136,7 @@ class Average:
         v = _noting(self.metric, self.metric.f, pred, targ)
         self.values.append(v.detach() if type(v) is Tensor and v.requires_grad else v)
         self.weights.append(n)
-        self.is_open = True
+        self.waits = True
         if len(self.values) >= CHUNK: self._pack()
 
     def flush(self):
@@ -144,7 +147,7 @@ class Average:
             for p, t in zip(preds, targs): self._compute(p, t, len(p))
 
     def _pack(self):
-        self.sums = weighted_sums(stack_scalars(self.values), self.weights) + (0 if self.sums is None else self.sums)
+        self.sums = weighted_sums(stack_scalars(self.values), self.weights, self.sums)
         self.values, self.weights = [], []
 
     def result(self):  # 2-element tensor: sum of weight × value, sum of weights; None if there was no batch
@@ -155,7 +158,7 @@ class Average:
 
     def state_dict(self):  # dict of plain things
         "What there is so far, as it is: to compute now what was collected would change the order of the sums"
-        return {**{o: getattr(self, o) for o in ('is_open', 'sums', 'n')}, 'values': _joined(self.values), 'weights': _joined(self.weights),
+        return {**{o: getattr(self, o) for o in ('waits', 'sums', 'n')}, 'values': _joined(self.values), 'weights': _joined(self.weights),
                 'preds': self.preds[:], 'targs': self.targs[:]}
 
     def load_state_dict(self, state):
@@ -212,9 +215,10 @@ class Tally:
         history=None,    # `History` that is to have the losses and learning rates of every batch
         lr_names=(),     # names of the learning rates
         team=None,       # `Team` of processes that have other batches of the same pass
+        waits=False,     # functions may see the first batch together with others
     ):
         self.team, self.shares = team or Team(), []     # shares: (name, losses, weights) of what is packed, where others have the rest
-        self.averages, self.objects = [Average(m, is_fresh) for m in metrics if not m.is_object], []
+        self.averages, self.objects = [Average(m, is_fresh, waits) for m in metrics if not m.is_object], []
         for m in metrics:
             if m.is_object:
                 o = deepcopy(m.f)
@@ -281,7 +285,7 @@ class Tally:
 
     def _pack(self, name, losses, weights):
         packed = stack_scalars(losses)
-        self.sums[name] = weighted_sums(packed, weights) + self.sums.get(name, 0)
+        self.sums[name] = weighted_sums(packed, weights, self.sums.get(name))
         return packed
 
     def together(self):  # dict: name → 1-d tensor, one value for each batch of the pass
