@@ -55,8 +55,8 @@ def measure(rounds):
     passes = {name: make() for name, make in VARIANTS.items()}
     times = {name: [] for name in passes}
     for i in range(rounds + 1):
-        order = list(passes.items())
-        for name, one_pass in order if i % 2 else order[::-1]:
+        order, k = [*passes.items()], i % len(passes)
+        for name, one_pass in order[k:] + order[:k]:        # each in each place
             gc.collect()
             dist.barrier()
             start = perf_counter()

@@ -5,7 +5,7 @@ import psutil, pytest, torch, torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
-from accelerate import FullyShardedDataParallelPlugin
+from accelerate import DistributedDataParallelKwargs, FullyShardedDataParallelPlugin
 
 from common import make_learner, problem, same, weights
 from trainer_nb.all import (AMP, Accelerate, Checkpoint, Compile, EarlyStopping, EMA, Freeze, GradAccum, GradClip, GradNorm, LambdaHook, Metric, NaNGuard, OneCycle,
@@ -61,8 +61,12 @@ DATA = {'tensors': lambda: TensorLoader(X, Y, bs=9, shuffle=True), 'stock': lamb
         'seeded': lambda: SeededLoader(TensorDataset(X, Y), batch_size=9, shuffle=True), 'list': lambda: list(zip(X.split(9), Y.split(9))),
         'without length': lambda: DataLoader(Stream(), batch_size=None), 'drop_last': lambda: DataLoader(TensorDataset(X, Y), batch_size=9, drop_last=True)}
 
+def wrapped(): return Accelerate(kwargs_handlers=[DistributedDataParallelKwargs()])     # as on GPUs
+
 CASES = {   # what is given to the learner, and to fit
     'plain': dict(),
+    'wrapped': dict(hooks=lambda: [wrapped(), GradClip(.5)]),
+    'wrapped and frozen': dict(hooks=lambda: [wrapped(), Freeze('g')]),
     'adam': dict(optim=lambda p: torch.optim.Adam(p, lr=.01, eps=1e-3), hooks=lambda: [GradNorm(), NaNGuard(every=2)]),
     'frozen': dict(hooks=lambda: [Freeze('g')]),
     'accumulation and clip': dict(hooks=lambda: [GradAccum(3), GradClip(.5)]),
@@ -123,16 +127,16 @@ def test_equals_the_loop_that_everybody_has_written():
     for v, w in zip(weights(learn.model), weights(m)): assert close(v, w)
 
 def test_messages_are_few(monkeypatch):
-    "One for each optimizer step, however many batches it has; and those of torch's DDP where it averages"
+    "One for each optimizer step, however many batches it has; none besides those of torch's DDP where it averages"
     sizes, plain = [], torch.distributed.all_reduce
     monkeypatch.setattr(torch.distributed, 'all_reduce', lambda x, *args, **kwargs: (sizes.append(x.numel()), plain(x, *args, **kwargs))[1])
     n = sum(p.numel() for p in Whole().parameters())
-    for case, hooks, expected in ('plain', [], 0), ('plain', [GradAccum(3)], 2*2), ('tokens', [GradAccum(3)], 2*2):
+    for case, hooks, expected in ('plain', [], 12), ('plain', [wrapped()], 0), ('plain', [wrapped(), GradAccum(3)], 2*2), ('tokens', [GradAccum(3)], 2*2):
         sizes.clear()
         learn = learner(case, *hooks)
         learn.launch(2, 2)
         assert sum(o >= n for o in sizes) == expected, (case, hooks, sizes)
-        assert learn.state.optimizer_step == (4 if hooks else 12)
+        assert learn.state.optimizer_step == (4 if expected == 4 else 12)
 
 def test_each_sample_once_and_each_process_its_own_noise(tmp_path):
     class Ids(torch.utils.data.Dataset):

@@ -139,7 +139,8 @@ def _joined(self:Accelerate, learn):
     if team.size == 1:
         yield
         return
-    check_facts(team.first(team.gather(facts(learn))))
+    known = facts(learn)
+    if not team.is_same(repr(known)): check_facts(team.first(team.gather(known)))
     team.share_modules([o for o in (learn.model, learn.loss_fn) if isinstance(o, nn.Module)], params=True)
     learn.is_main, learn.requests = not team.rank, Requests()
     with team.around(learn), learn.added_hooks(Agreement(team)): yield
@@ -186,7 +187,9 @@ def keep(self:Accelerate,
 def before_fit(self:Accelerate, learn):
     accum, own = learn.get_hook('GradAccum', None), isinstance(learn.loss_fn, nn.Module) and any(p.requires_grad for p in learn.loss_fn.parameters())
     is_default = type(learn).train_step is Learner.train_step and 'train_step' not in vars(learn)
-    self.may_wrap = self.team.size > 1 and not isinstance(self.team, Sharded) and is_default and not own and (accum is None or accum.n == 1) and learn.get_hook('Compile', None) is None
+    pays = self.accelerator.device.type != 'cpu' or self.accelerator.ddp_handler is not None
+    self.may_wrap = (pays and self.team.size > 1 and not isinstance(self.team, Sharded) and is_default and not own and (accum is None or accum.n == 1)
+                     and learn.get_hook('Compile', None) is None)
     self.ddp, self.n_wrapped = None, 0
 
 @patch

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils.data import BatchSampler, SequentialSampler
 
 from .core import batch_size, map_tensors, set_rng_state
-from .data import is_stock, length, open_at, set_streams, streams
+from .data import draws, is_stock, length, open_at, set_streams, streams
 from .loaders import TensorLoader
 
 # %% ../nbs/12a_shares.ipynb #416cdfdb
@@ -51,10 +51,10 @@ def together(
     team,  # `Team`
     dl,    # loader, whose generators are set, too
 ):
-    "Random numbers as the main process draws them"
-    rng, own = streams(dl)
-    mine = {k: v for k, v in rng.items() if k in ('python', 'numpy', 'torch')}
-    set_streams(team.first((mine, own)), dl)
+    "Random numbers as the main process draws them, where any are drawn"
+    names = draws(dl)
+    mine, own = streams(dl, names=('python', 'numpy', 'torch') if names is None else names)
+    if mine or own[0]: set_streams(team.first((mine, own)), dl)
     try: yield
     finally:
         if team.rank: set_rng_state(mine)
@@ -84,6 +84,7 @@ class SharedBatches:
 
 class SharedTensors(TensorLoader):
     "A `TensorLoader` that cuts out this process's part of each batch"
+    draws = TensorLoader.draws
     def __init__(self,
         dl,     # `TensorLoader`
         parts,  # `Parts`

@@ -53,14 +53,20 @@ class Processes(Team):
         self.is_padding = not self.n
         return self.n
 
+    def is_same(self,
+        what,  # str
+    ):         # bool
+        "Do all processes say the same now? In one message"
+        code = crc32(what.encode())
+        both = torch.tensor([code, -code])
+        dist.all_reduce(both, dist.ReduceOp.MAX, group=self.control)
+        return both[0].item() == -both[1].item()
+
     def meet(self,
         what,  # what all processes do next
     ):         # raises RuntimeError if another one does something else
         "See that all processes are at the same point"
-        code = crc32(what.encode())
-        both = torch.tensor([code, -code])
-        dist.all_reduce(both, dist.ReduceOp.MAX, group=self.control)
-        if both[0] != -both[1]: raise RuntimeError(f'process {self.rank} is about to {what}, and another one does something else. {REASONS}')
+        if not self.is_same(what): raise RuntimeError(f'process {self.rank} is about to {what}, and another one does something else. {REASONS}')
 
     def sum(self, x):
         self.meet(f'sum {tuple(x.shape)} numbers')
@@ -127,8 +133,8 @@ def _size(dl): return None if dl is None else f'{type(dl).__name__} of {"?" if l
 
 def check_facts(
     found,  # list of what `facts` returned, one for each process
-):          # raises RuntimeError
-    "See that all processes run the same program"
+):          # raises RuntimeError if they differ
+    "Say in what the processes differ"
     for what in found[0]:
         values = [o[what] for o in found]
         odd = next((i for i, o in enumerate(values) if o != values[0]), 0)
