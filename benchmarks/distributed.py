@@ -1,6 +1,6 @@
 """What `Accelerate` costs over a loop written by hand with torch's DDP: `python benchmarks/distributed.py [rounds]`
 
-Two processes on the CPU, one thread each, gloo over loopback. An MLP (256 → 512 → 512 → 10, 0.4 M parameters) on batches of 320 samples, 160 in each process, which takes about 5 ms a step; the
+Two processes on the CPU, one thread each, gloo over loopback. An MLP (256 → 256 → 256 → 10, 0.13 M parameters) on batches of 320 samples, 160 in each process, which takes about 5 ms a step; the
 data is a list in memory. The variants are interleaved in the same two processes; a figure is the median over the rounds of the time of one pass, divided by its steps.
 """
 import gc, platform, sys
@@ -22,7 +22,7 @@ batches = [(torch.randn(BS, 256), torch.randint(10, (BS,))) for _ in range(10)]*
 
 def parts():
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 10))
+    model = nn.Sequential(nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 10))
     return model, torch.optim.SGD(model.parameters(), lr=.01)
 
 def by_hand():
