@@ -6,7 +6,7 @@
 __all__ = ['SHELL', 'check_fork', 'try_fork', 'ProcessFailed', 'forked']
 
 # %% ../nbs/12c_launch.ipynb #430f7a9a
-import gc, json, os, shutil, signal, sys, tempfile, time, traceback, warnings
+import gc, json, os, shutil, signal, socket, sys, tempfile, time, traceback, warnings
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
@@ -159,13 +159,12 @@ def forked(
 ):
     "What is done inside is done by this process and by others that are forked from it, which end there; raises `ProcessFailed`"
     wait, home = timedelta(seconds=timeout_s), Path(tempfile.mkdtemp(prefix='launch.'))
-    store = dist.TCPStore('127.0.0.1', 0, n, is_master=True, wait_for_workers=False, timeout=wait)      # on a free port
-    pids, rank = {}, 0
+    server = socket.create_server(('127.0.0.1', 0))     # on a free port
+    port, pids, rank = server.getsockname()[1], {}, 0
     forget()
-    gc.collect()        # a group of an earlier fit that is garbage would be ended in the child, too, and wait there for threads that it has not
     sys.stdout.flush()
     try:
-        with _environment(n, store.port):
+        with _environment(n, port):
             for i in range(1, n):
                 if (pid := _fork()) == 0:
                     rank = i
@@ -173,10 +172,13 @@ def forked(
                     break
                 pids[pid] = i
             with _ends_here(home/f'{rank}.json') if rank else _watched(pids, home):
-                if rank: store = dist.TCPStore('127.0.0.1', store.port, n, is_master=False, timeout=wait)
+                if rank: server.close()
+                own = {} if rank else {'master_listen_fd': server.detach()}     # only now: who answers is a thread, and a process that is forked while it holds a lock would wait for ever
+                store = dist.TCPStore('127.0.0.1', port, n, is_master=not rank, wait_for_workers=False, timeout=wait, **own)
                 dist.init_process_group('gloo' if on_cpu else None, store=store, rank=rank, world_size=n, timeout=wait)
                 yield
     finally:
+        server.close()
         forget()
         shutil.rmtree(home, ignore_errors=True)
 
