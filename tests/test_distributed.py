@@ -12,7 +12,7 @@ from trainer_nb.all import (AMP, Accelerate, Checkpoint, Compile, EarlyStopping,
                             ProcessFailed, SeededLoader, TensorLoader, TrainingInterrupted, accuracy)
 from trainer_nb.core import local
 from trainer_nb.hooks import Hook
-from trainer_nb.launch import try_fork
+from trainer_nb.launch import forked, try_fork
 from trainer_nb.sharded import Sharded
 
 @pytest.fixture(autouse=True)
@@ -602,3 +602,10 @@ def test_from_a_shell(launcher, tmp_path):
     assert found['n'] == 2 and found['in_parts'] is ('in parts' in launcher) and all(close(a, b) for a, b in zip(found['weights'], alone['weights'])) and close(found['losses'], alone['losses'])
     assert close(found['accuracy'], alone['accuracy']) and res.stdout.count('valid_loss') == 1
     assert len((tmp_path/'out.csv').read_text().splitlines()) == len((tmp_path/'alone.csv').read_text().splitlines())
+
+
+@pytest.mark.parametrize('n', [20, pytest.param(1000, marks=pytest.mark.soak)])
+def test_processes_always_meet(n):
+    "A process that is forked while a thread of this one holds a lock would wait for it for ever, as it did once in fifty times when a TCPStore served the others"
+    for _ in range(n):
+        with forked(4, 10): torch.distributed.barrier()

@@ -6,7 +6,7 @@
 __all__ = ['SHELL', 'check_fork', 'try_fork', 'ProcessFailed', 'forked']
 
 # %% ../nbs/12c_launch.ipynb #430f7a9a
-import gc, json, os, shutil, signal, socket, sys, tempfile, time, traceback, warnings
+import gc, json, os, shutil, signal, sys, tempfile, time, traceback, warnings
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
@@ -97,9 +97,9 @@ def _become_child(rank, path):
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank))
 
 @contextmanager
-def _environment(n, port):
-    "What Accelerate and torch look for"
-    own = dict(RANK='0', LOCAL_RANK='0', WORLD_SIZE=str(n), LOCAL_WORLD_SIZE=str(n), MASTER_ADDR='127.0.0.1', MASTER_PORT=str(port), OMP_NUM_THREADS='1')
+def _environment(n):
+    "What Accelerate looks for; it connects to nobody, since there is a group"
+    own = dict(RANK='0', LOCAL_RANK='0', WORLD_SIZE=str(n), LOCAL_WORLD_SIZE=str(n), MASTER_ADDR='127.0.0.1', MASTER_PORT='29500', OMP_NUM_THREADS='1')
     if sys.platform.startswith('linux'): own['GLOO_SOCKET_IFNAME'] = 'lo'
     before, threads = {k: os.environ.get(k) for k in own}, torch.get_num_threads()
     os.environ.update(own)
@@ -159,12 +159,11 @@ def forked(
 ):
     "What is done inside is done by this process and by others that are forked from it, which end there; raises `ProcessFailed`"
     wait, home = timedelta(seconds=timeout_s), Path(tempfile.mkdtemp(prefix='launch.'))
-    server = socket.create_server(('127.0.0.1', 0))     # on a free port
-    port, pids, rank = server.getsockname()[1], {}, 0
+    pids, rank = {}, 0
     forget()
     sys.stdout.flush()
     try:
-        with _environment(n, port):
+        with _environment(n):
             for i in range(1, n):
                 if (pid := _fork()) == 0:
                     rank = i
@@ -172,13 +171,11 @@ def forked(
                     break
                 pids[pid] = i
             with _ends_here(home/f'{rank}.json') if rank else _watched(pids, home):
-                if rank: server.close()
-                own = {} if rank else {'master_listen_fd': server.detach()}     # only now: who answers is a thread, and a process that is forked while it holds a lock would wait for ever
-                store = dist.TCPStore('127.0.0.1', port, n, is_master=not rank, wait_for_workers=False, timeout=wait, **own)
+                store = dist.FileStore(str(home/'store'), n)    # a TCPStore has a thread, which may hold a lock when a process is forked, and asks the name server about 127.0.0.1
+                store.set_timeout(wait)
                 dist.init_process_group('gloo' if on_cpu else None, store=store, rank=rank, world_size=n, timeout=wait)
                 yield
     finally:
-        server.close()
         forget()
         shutil.rmtree(home, ignore_errors=True)
 
