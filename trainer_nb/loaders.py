@@ -78,7 +78,7 @@ BLOCK = 2**20  # bytes that are taken out of the data at once; a batch may be mo
 
 class TensorLoader:
     "Batches of tensors or arrays, cut out whole; shuffled anew in each pass if asked"
-    draws = 'torch',    # the only global generator that a pass draws from
+    draws = ('torch',)      # the only global generator that a pass draws from
     def __init__(self,
         *tensors,         # tensors or arrays, each of shape (n, ...); arrays share their memory where torch can, and may be memory-mapped
         bs=64,            # samples in a batch, ≥ 1
