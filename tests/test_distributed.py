@@ -38,6 +38,15 @@ class Whole(Net):
         super().__init__()
         del self.idle
 
+class NowAndThen(Whole):
+    "Uses `more` in every second batch only: the last one of a window of two has no gradient for it"
+    def __init__(self):
+        super().__init__()
+        self.more, self.n = nn.Linear(4, 4), 0
+    def forward(self, x):
+        self.n += self.training
+        return super().forward(self.more(x) if self.n % 2 else x)
+
 def sgd(params): return torch.optim.SGD(params, lr=.1, momentum=.9)
 
 def token_step(batch, learn):
@@ -70,6 +79,7 @@ CASES = {   # what is given to the learner, and to fit
     'adam': dict(optim=lambda p: torch.optim.Adam(p, lr=.01, eps=1e-3), hooks=lambda: [GradNorm(), NaNGuard(every=2)]),
     'frozen': dict(hooks=lambda: [Freeze('g')]),
     'accumulation and clip': dict(hooks=lambda: [GradAccum(3), GradClip(.5)]),
+    'now and then': dict(model=NowAndThen, hooks=lambda: [GradAccum(2)]),
     'everything': dict(hooks=lambda: [GradAccum(2), GradClip(.5), OneCycle(.2), EMA(.9), EarlyStopping(1, min_delta=.12)], fit=dict(n_epochs=8)),
     'tokens': dict(train_step=token_step, model=Net),
     'tokens and windows': dict(train_step=token_step, hooks=lambda: [GradAccum(4), GradClip(.5)], model=Net),
@@ -291,7 +301,7 @@ def check_plain(learn, params):
     tensors = [*params, *(o for opt in learn.opts.values() for s in opt.state.values() for o in s.values()), *(learn.ema.model.parameters() if learn.ema else ())]
     assert not any(hasattr(o, 'full_tensor') for o in tensors) and {p for opt in learn.opts.values() for g in opt.param_groups for p in g['params']} <= set(params)
 
-@pytest.mark.parametrize('case, units, n', [('everything', ('Sequential',), 2), ('accumulation and clip', (), 4), ('adam', (), 2), pytest.param('frozen', (), 2, marks=pytest.mark.soak),
+@pytest.mark.parametrize('case, units, n', [('everything', ('Sequential',), 2), ('accumulation and clip', (), 4), ('adam', (), 2), ('now and then', ('Linear',), 2), pytest.param('frozen', (), 2, marks=pytest.mark.soak),
                                              ('two optimizers and windows', ('Sequential', 'Linear'), 2), ('tokens', ('Sequential', 'Linear'), 2)])
 def test_parts_equal_one_process(case, units, n):
     alone, n_epochs = learner(case), 2 if case == 'everything' else 1
