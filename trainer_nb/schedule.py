@@ -22,7 +22,7 @@ from .core import patch
 from .data import length
 from .hooks import Hook
 from .learner import Learner
-from .run import as_count, as_step
+from .run import as_count, as_step, set_option
 
 # %% ../nbs/05_schedule.ipynb #4368d34c
 def linear(
@@ -135,12 +135,7 @@ def _values(group): return {k: v.clone() if isinstance(v, Tensor) else v for k, 
 
 def _set_values(group, values):
     for k in group.keys() - values.keys() - {'params'}: del group[k]
-    for k, v in values.items(): _put(group, k, v)
-
-def _put(group, key, value):
-    "Set an entry of a param group; a tensor, which a captured graph knows, is written to"
-    if isinstance(group.get(key), Tensor): group[key].fill_(value)
-    else: group[key] = value
+    for k, v in values.items(): set_option(group, k, v)
 
 # %% ../nbs/05_schedule.ipynb #64446b3a
 class Schedule(Scheduler):
@@ -193,7 +188,7 @@ class Schedule(Scheduler):
                 if not isinstance(g['lr'], Tensor) and old and g['lr'] != old: factors[i] *= g['lr']/old
         lr_max = self.lr_max.get(name) if isinstance(self.lr_max, Mapping) else self.lr_max
         base = held if lr_max is None else [lr_max*(o/held[0]) if i and held[0] else lr_max for i, o in enumerate(held)]
-        for g, b, f in zip(groups, base, factors): _put(g, 'lr', b*f*factor)
+        for g, b, f in zip(groups, base, factors): set_option(g, 'lr', b*f*factor)
         self.last[name] = [g['lr'] for g in groups]
 
     def _set_momentum(self, learn, name, groups, value):

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from .core import Team, batch_size, rng_state, set_rng_state, set_seed
 from .data import length
 from .hooks import Hook, MainProcessHook
+from .run import set_option
 
 # %% ../nbs/12b_team.ipynb #b51a7b86
 LOST = r'[Cc]onnection (closed|reset|refused)|[Tt]imed out|timeout|Broken pipe|Socket|NCCL|recvBytes|sendBytes|gloo'
@@ -210,9 +211,7 @@ class Agreement(Hook):
     def share_rates(self, learn):
         "Take the main process's learning rates"
         groups = [g for opt in learn.opts.values() for g in opt.param_groups]
-        for g, lr in zip(groups, self.team.first([float(g['lr']) for g in groups])):
-            if isinstance(g['lr'], Tensor): g['lr'].fill_(lr)
-            else: g['lr'] = lr
+        for g, lr in zip(groups, self.team.first([float(g['lr']) for g in groups])): set_option(g, 'lr', lr)
 
     def after_cancel(self, learn):
         if learn.cancelled in ('stop', 'interrupt') and learn._run.streams is not None: learn.get_hook('Accelerate').keep(learn)
