@@ -1,6 +1,7 @@
 "What the pages promise: every public name is shown at work, links have a form that can be right, and the front page is the README's twin."
 import ast, inspect, json, pydoc, re
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -119,3 +120,12 @@ def test_workflows_call_what_there_is(workflow):
     targets = re.findall(r'^([a-z-]+):', (root/'Makefile').read_text(), flags=re.M)
     assert all(set(re.findall(r'\bmake ([a-z-]+)', o.get('run', ''))) <= set(targets) for o in steps)
     assert all('uses' in o or 'run' in o for o in steps)
+
+
+def test_names_differ_between_modules():
+    "whatever their case: the site has one page of them, and links by name"
+    homes = {}
+    for path in sorted((root/'trainer_nb').glob('*.py')):
+        if path.stem in ('__init__', '_modidx', 'all'): continue
+        for name in import_module(f'trainer_nb.{path.stem}').__all__: homes.setdefault(name.lower(), []).append(f'{path.stem}.{name}')
+    assert not [o for o in homes.values() if len(o) > 1] and len(homes) > 200

@@ -17,7 +17,7 @@ from trainer_nb.guard import Freeze, FreezeBN, NaNGuard
 from trainer_nb.hooks import CancelFit, Hook, LambdaHook
 from trainer_nb.optimize import GradAccum, GradClip, GradNorm
 from trainer_nb.precision import AMP
-from trainer_nb.run import bare_step, opt_step
+from trainer_nb.run import light_step, opt_step
 
 class Decay(Hook):
     "A schedule of real steps"
@@ -614,7 +614,7 @@ def test_gradients_are_on_in_a_step_as_torch_has_it(kind, differentiable, mode):
     opt = kind([w], lr=.1, differentiable=differentiable)
     opt.seen, w.grad = [], None
     opt_step(opt)
-    assert opt.seen == [mode] and torch.is_grad_enabled() and bare_step(kind.step)
+    assert opt.seen == [mode] and torch.is_grad_enabled() and light_step(kind.step)
     if kind is Plain: return
     with pytest.raises(ValueError, match='second'): opt_step(opt)
     assert torch.is_grad_enabled()
