@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak outputs docs docs-serve site lab bench bench-peers clean
+.PHONY: help demo test soak gpu outputs docs docs-serve site lab bench bench-peers clean
 
 help:   ## say what each target does
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-11s %s\n", $$1, $$2}' Makefile
@@ -25,6 +25,10 @@ test: $(READY)   ## run every test: unit tests, every notebook, the package in a
 
 soak: $(READY)   ## run the long campaigns, which `make test` leaves out
 	$(BIN)/python -m pytest -q -m soak
+
+gpu:   ## test and measure on a CUDA device, with $(PYTHON) if it has torch for one, else with .venv; elsewhere say what would run
+	@if $(PYTHON) -c 'import sys, pytest, torch; sys.exit(not torch.cuda.is_available())' 2>/dev/null; then $(PYTHON) tools/gpu.py; \
+	else $(MAKE) -s $(READY) && $(BIN)/python tools/gpu.py; fi
 
 outputs: $(READY)   ## run all notebooks in real kernels, and compare with the outputs that they hold
 	$(BIN)/python nbs/_run.py --check

@@ -66,7 +66,7 @@ def timed(f):
 def updates(n_updates=50):
     print('\n| recorded steps | one update, ms | last picture, ms |\n| ---: | ---: | ---: |')
     stubs = {n: Stub(n) for n in (1000, 100_000, 1_000_000)}
-    screens = {n: Region(o, 10, 2*n, True) for n, o in stubs.items()}
+    screens = {n: Region(o, 2*n, True) for n, o in stubs.items()}
     progress, times = Progress(100), {n: [] for n in stubs}
     for screen, stub in zip(screens.values(), stubs.values()): screen.draw(stub, 'first', progress)
     for _ in range(n_updates):

@@ -77,7 +77,7 @@ def run(c):
     warnings.simplefilter('error')
     warnings.filterwarnings('ignore', '.*has persistent workers')       # these samples draw nothing
     if after := c.get('kill_after'): threading.Timer(after, os.kill, (os.getpid(), signal.SIGKILL)).start()
-    try: learn.fit(c.get('n_epochs', 2), valid_every=c.get('valid_every'), resume=True)
+    try: learn.fit(c.get('n_epochs', 2), valid_every=c.get('valid_every'), valid_first=bool(c.get('valid_first')), resume=True)
     except TrainingInterrupted: return 'interrupted'
     except ZeroDivisionError: return 'error'
     if after: time.sleep(60)

@@ -79,5 +79,6 @@ def main(n_workers, n_fits):
         print(json.dumps({'digest': digest(learn), 'wrong': wrong}), flush=True)
 
 if __name__ == '__main__':
+    signal.signal(signal.SIGINT, signal.default_int_handler)        # a parent may have had it ignored
     torch.set_num_threads(1)
     main(*map(int, sys.argv[1:]))

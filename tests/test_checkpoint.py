@@ -44,7 +44,7 @@ def lines(log): return dict(o.split(': ', 1) for o in Path(log).read_text().spli
 def result(log): return Path(f'{log}.digest').read_text()
 
 ENDS = {'kill': -9, 'interrupt': 3, 'error': 4}
-EVENTS = 'before_step', 'after_pred', 'after_loss', 'after_backward', 'after_step', 'before_epoch', 'before_valid', 'after_epoch'
+EVENTS = 'before_step', 'after_pred', 'after_loss', 'after_backward', 'after_step', 'before_epoch', 'before_valid', 'after_valid', 'after_epoch'
 SETUPS = {
     'plain': dict(), 'augmented': dict(aug=True), 'accumulated': dict(aug=True, accum=True), 'amp': dict(amp=True, accum=True),
     'workers': dict(workers=2, aug=True), 'persistent': dict(workers=2, persistent=True, accum=True),
@@ -52,7 +52,7 @@ SETUPS = {
 
 def campaign(fork, tmp_path, setup, n_stops, rand):
     "Stop a training at random moments, going on in a new process each time; then another one, until there were `n_stops`"
-    setup = dict(SETUPS[setup], valid_every=rand.choice([None, 2, 3]))
+    setup = dict(SETUPS[setup], valid_every=rand.choice([None, 2, 3]), valid_first=rand.random() < .5)
     assert fork(folder=str(tmp_path/'whole'), log=str(tmp_path/'whole.log'), every='epoch', **setup) == 0
     expected, digest, done = lines(tmp_path/'whole.log'), result(tmp_path/'whole.log'), 0
     for i in range(10*n_stops):
@@ -179,6 +179,8 @@ def test_stateful_loaders_are_asked(tmp_path, n_workers):
     torchdata = pytest.importorskip('torchdata.stateful_dataloader')
     make_dl = lambda: torchdata.StatefulDataLoader(TensorDataset(*problem()), batch_size=5, shuffle=True, num_workers=n_workers)
     whole, other, seen = resumed(tmp_path, lambda seed: seeded(seed, make_dl))
+    assert whole == other and ['StatefulDataLoader with 2 workers' in o for o in seen] == [True]*bool(n_workers)
+    whole, other, seen = resumed(tmp_path/'skip', lambda seed: seeded(seed, make_dl), skip=True)
     assert whole == other and not seen
 
 def test_torchmetrics(tmp_path):

@@ -1,11 +1,14 @@
 "Compiled steps compute what plain ones compute, compile a few times only, and say what stays plain"
 import re, warnings
+from collections import OrderedDict
 from contextlib import contextmanager
+from itertools import product
 from shutil import which
 
 import pytest, torch, torch.nn.functional as F
 from torch import nn
 from torch._dynamo.utils import counters
+from torch.optim import optimizer as torch_optimizer
 
 from common import batches, make_learner, record, same, weights
 from test_accumulation import Pair, d_loss, g_loss, optimizers
@@ -15,8 +18,10 @@ from trainer_nb.compile import Compile
 from trainer_nb.guard import NaNGuard
 from trainer_nb.hooks import Hook, LambdaHook
 from trainer_nb.learner import Learner
+from trainer_nb.metrics import Metric, accuracy
 from trainer_nb.optimize import GradAccum, GradClip, GradNorm
 from trainer_nb.precision import AMP
+from trainer_nb.schedule import LRScheduler, OneCycle, WarmupCosine
 
 ways = pytest.mark.parametrize('what', ['model', 'step'])
 
@@ -83,6 +88,112 @@ def test_it_compiles_a_few_times_only(what):
     learn.fit(3)
     learn.fit(2)
     assert counters['stats']['unique_graphs'] == n and not hook.reasons
+
+# Schedules
+
+COUNTED = []
+def counted(gm, inputs):
+    COUNTED.append(gm)
+    return gm.forward
+
+class SteppedDecay(Hook):
+    def before_step(self, learn):
+        for g in learn.opt.param_groups: g['weight_decay'] = .1/(1 + learn.state.optimizer_step)
+
+class Pauses(Hook):
+    "A rate of 0 first, in between, and at last"
+    def before_step(self, learn):
+        for g in learn.opt.param_groups:
+            lr = .01*(learn.state.optimizer_step % 3 == 1)
+            if isinstance(g['lr'], torch.Tensor): g['lr'].fill_(lr)
+            else: g['lr'] = lr
+
+TORCH = torch.optim.lr_scheduler
+SCHEDULES = {
+    'OneCycle': lambda: OneCycle(.1), 'WarmupCosine': lambda: WarmupCosine(.1), 'weight decay': SteppedDecay, 'pauses': Pauses,
+    'torch OneCycle': lambda: LRScheduler(lambda opt, n: TORCH.OneCycleLR(opt, .1, total_steps=n + 1)),
+    'Cyclic': lambda: LRScheduler(lambda opt: TORCH.CyclicLR(opt, .01, .1, step_size_up=3)),
+    'Sequential': lambda: LRScheduler(lambda opt: TORCH.SequentialLR(opt, [TORCH.ConstantLR(opt, .1, 3), TORCH.ExponentialLR(opt, .9)], [3])),
+    'Plateau': lambda: LRScheduler(lambda opt: TORCH.ReduceLROnPlateau(opt, patience=0), step='metric', monitor='train_loss'),
+    'Lambda': lambda: LRScheduler(lambda opt: TORCH.LambdaLR(opt, lambda i: 1/(i + 1))),
+    'Restarts': lambda: LRScheduler(lambda opt: TORCH.CosineAnnealingWarmRestarts(opt, 3))}
+SCHEDULED = {
+    'Adam': lambda p: torch.optim.Adam(p, .01, weight_decay=.1), 'AdamW': lambda p: torch.optim.AdamW(p, .01, fused=True),
+    'SGD': lambda p: torch.optim.SGD(p, .01, momentum=.9, weight_decay=.1, nesterov=True), 'amsgrad': lambda p: torch.optim.Adam(p, .01, amsgrad=True),
+    'tensor': lambda p: torch.optim.AdamW(p, torch.tensor(.01)), 'SGD alone': lambda p: torch.optim.SGD(p, .01),
+    **{k: lambda p, k=k: getattr(torch.optim, k)(p, .01, weight_decay=.1) for k in ('NAdam', 'RAdam', 'Adamax', 'Adagrad')},
+    'RMSprop': lambda p: torch.optim.RMSprop(p, .01, momentum=.9, weight_decay=.1), 'maximize': lambda p: torch.optim.AdamW(p, .01, maximize=True)}
+QUICK = [('Adam', 'OneCycle'), ('AdamW', 'torch OneCycle'), ('SGD', 'Cyclic'), ('SGD', 'weight decay'), ('Adam', 'pauses'), ('AdamW', 'WarmupCosine')]
+UNKNOWN = [('Adagrad', 'torch OneCycle'), ('Adagrad', 'Cyclic'), ('SGD alone', 'torch OneCycle'), ('SGD alone', 'Cyclic'), ('tensor', 'OneCycle')]   # refused by torch
+
+@pytest.mark.parametrize('optim, schedule', [pytest.param(o, s, marks=[pytest.mark.soak]*((o, s) not in QUICK))
+                                             for o, s in product(SCHEDULED, SCHEDULES) if (o, s) not in UNKNOWN])
+def test_schedules_compile_one_graph(optim, schedule):
+    "Rates, betas, momentum and weight decay change at each step, down to a rate of 0; some entries of the input are always 0, and so their gradients"
+    def fit(*hooks):
+        torch.manual_seed(0)
+        data = [(x*torch.tensor([1., 0., 1., 1.]), y) for x, y in batches(bs=4)]
+        learn = make_learner(nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)), data, optim=SCHEDULED[optim], hooks=hooks)
+        learn.fit(2)
+        return learn
+    COUNTED.clear()
+    with reasons(): learn = fit(SCHEDULES[schedule](), Compile(what='step', backend=counted))
+    plain = fit(SCHEDULES[schedule]())
+    assert len(COUNTED) == 1 and close(learn, plain, 2e-5 if optim == 'RMSprop' else 5e-6)
+    assert [g['lr'] for g in learn.opt.param_groups] == [g['lr'] for g in plain.opt.param_groups]
+
+LISTED = [('SGD', 'OneCycle'), ('AdamW', 'weight decay')]
+@pytest.mark.parametrize('optim, schedule', [pytest.param(o, s, marks=[pytest.mark.soak]*((o, s) not in LISTED))
+                                             for o, s in product(SCHEDULED, ('OneCycle', 'weight decay', 'pauses')) if (o, s) not in UNKNOWN])
+def test_schedules_stay_compiled_where_torch_steps_lists(optim, schedule, monkeypatch):
+    "On a GPU torch's optimizers use functions for lists of tensors, which take no `Number`: the optimizer was plain from the first change on"
+    def fit(*hooks, capturable=False):
+        torch.manual_seed(0)
+        learn = make_learner(nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)), batches(bs=4), optim=SCHEDULED[optim], hooks=hooks)
+        for g in learn.opt.param_groups if capturable else (): g.update({k: True for k in ('capturable',) if k in g})       # as torch's compiler sets it there
+        learn.fit(2)
+        return learn
+    plain = fit(SCHEDULES[schedule]())
+    monkeypatch.setattr(torch_optimizer, '_get_foreach_kernels_supported_devices', lambda: ['cpu'])
+    COUNTED.clear()
+    with reasons(): learn = fit(SCHEDULES[schedule](), Compile(what='step', backend=counted), capturable=True)
+    assert close(learn, plain, 2e-5 if optim == 'RMSprop' else 5e-6) and len(COUNTED) <= 3
+    assert any('_foreach' in str(n.target) for gm in COUNTED for n in gm.graph.nodes)
+
+class Branching(torch.optim.Optimizer):
+    "One that no graph can hold whose options change"
+    def __init__(self, params): super().__init__(params, dict(lr=.1, weight_decay=.1))
+    @torch.no_grad()
+    def step(self, closure=None):
+        for g in self.param_groups:
+            for p in g['params']: p -= g['lr']*(p.grad + (g['weight_decay'] if g['weight_decay'] > .01 else 2.)*p)
+
+def test_options_that_compiled_code_cannot_change():
+    "Compiled as long as they stay; then plain, instead of compiled anew at each step"
+    def fit(*hooks): return run([*hooks], m=(torch.manual_seed(0), nn.Linear(4, 3))[1], optim=Branching, n=1)
+    with reasons(): learn = fit(Compile(what='step', backend='eager'))
+    assert close(learn, fit())
+    with reasons('optimizer stays plain, because of weight_decay that change'): learn = fit(SteppedDecay(), Compile(what='step', backend='eager'))
+    assert close(learn, fit(SteppedDecay()))
+
+@pytest.mark.soak
+@pytest.mark.skipif(not (which('g++') or which('clang++')), reason='inductor needs a C++ compiler')
+def test_the_program_of_the_readme():
+    "Pixels that are always black, and a rate that ends at 0"
+    from sklearn.datasets import load_digits
+    from trainer_nb.core import set_seed
+    def fit(*hooks):
+        set_seed(42)
+        x, y = map(torch.tensor, load_digits(return_X_y=True))
+        x, y = (x.float()/16)[(order := torch.randperm(len(x)))], y[order]
+        model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10))
+        learn = Learner(model, (x[:1437], y[:1437]), (x[1437:], y[1437:]), loss_fn=F.cross_entropy, lr=3e-3, metrics=[accuracy], hooks=[WarmupCosine(), *hooks], display=False)
+        learn.fit(6)
+        return learn
+    plain = fit()
+    with reasons(): learn = fit(Compile(what='step'))
+    was, now = (o.history.epochs['valid_accuracy'][-1] for o in (plain, learn))
+    assert close(learn, plain, 1e-4) and was > .9 and abs(now - was) < .003
 
 @pytest.mark.soak
 def test_learners_do_not_use_up_what_torch_allows():
@@ -156,6 +267,52 @@ def test_steps_that_torch_cannot_compile():
         return {'loss': F.cross_entropy(pred, batch[1])*(2 if (batch[1] == 0).sum() > 1 else 1)}
     with reasons('backward stays plain, because of Unsupported'): learn = run([Compile(what='step', backend='aot_eager')], train_step=step)
     assert close(learn, run(train_step=step))
+
+def test_another_optimizer_in_mid_training():
+    "Its first graph went on stepping the old one"
+    def fit(*hooks):
+        learn = make_learner((torch.manual_seed(0), nn.Linear(4, 3))[1], batches(), batches(), optim=OPTIMS['adamw'], hooks=[EMA(.9), *hooks])
+        learn.fit(1)
+        learn.opt = torch.optim.SGD(learn.model.parameters(), .01)
+        learn.fit(1)
+        return learn
+    with reasons(): learn = fit(Compile(what='step', backend='eager'))
+    plain = fit()
+    assert close(learn, plain) and losses_close(learn, plain) and learn.ema.n == learn.state.optimizer_step == 10 == learn.history.n_steps
+
+class Talker(nn.Module):
+    "A language model as transformers have them: named inputs, an output with entries, one embedding for both ends"
+    class Output(OrderedDict):
+        def __getattr__(self, name): return self[name]
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.emb, self.body = nn.Embedding(20, 8), nn.Linear(8, 8)
+    def forward(self, ids, labels=None):
+        logits = self.body(self.emb(ids)) @ self.emb.weight.T
+        res = self.Output(logits=logits)
+        if labels is not None: res['loss'] = F.cross_entropy(logits.flatten(0, 1), labels.flatten())
+        return res
+
+class Texts:
+    "An iterable without a length, of words that are never the last five"
+    def __iter__(self):
+        g = torch.Generator().manual_seed(0)
+        for _ in range(6):
+            ids = torch.randint(15, (4, 5), generator=g)
+            yield {'ids': ids, 'labels': ids.roll(-1, 1)}
+
+def test_entries_of_an_output_are_there_for_metrics():
+    "They were left out of a compiled step; and the rate is 0 where the warm-up begins"
+    def hit(pred, targ): return (pred.argmax(-1) == targ).float().mean()
+    def fit(*hooks):
+        learn = make_learner(Talker(), Texts(), Texts(), loss_fn=None, metrics=[Metric(hit, pred='logits', targ='labels')], optim=lambda p: torch.optim.AdamW(p, .01),
+                             hooks=[WarmupCosine(start=0., n_steps=12), *hooks])
+        learn.fit(2)
+        return learn
+    plain = fit()
+    with reasons(): learn = fit(Compile(what='step', backend='eager'))
+    assert close(learn, plain) and losses_close(learn, plain) and plain.history.epochs['train_hit'] == learn.history.epochs['train_hit']
 
 @pytest.mark.soak
 def test_steps_of_the_users():
@@ -236,3 +393,30 @@ def test_one_graph_unless_something_stands_between(hooks, make, n, capsys, cell)
 @pytest.mark.parametrize('kwargs, words', [(dict(what='all'), "'model' or 'step'"), (dict(mode='fast'), 'reduce-overhead'), (dict(mode='default', backend='eager'), 'inductor')])
 def test_bad_arguments(kwargs, words):
     with pytest.raises(ValueError, match=words): Compile(**kwargs)
+
+def test_a_branch_on_a_drawn_number_stays_plain():
+    "`if sample.item():` in a step ended the fit with torch's error about symbols; the step that was tried has left nothing behind"
+    def fit(*hooks):
+        n = []
+        def step(batch, learn):
+            pred = learn.model(batch[0])
+            n.append(1 if torch.distributions.Categorical(logits=pred[0]).sample().item() else 2)
+            return {'loss': F.cross_entropy(pred*n[-1], batch[1])}
+        return run(hooks, train_step=step), n
+    with reasons('the backward stays plain, because of GuardOnDataDependentSymNode'):
+        learn, n = fit(Compile(what='step', backend='aot_eager'))
+    plain, expected = fit()
+    assert close(learn, plain) and n == expected
+
+@pytest.mark.parametrize('donated', [False, True])      # torch has two messages, by its configuration
+def test_gradients_of_gradients_name_the_hook(donated):
+    "A penalty on gradients, of a compiled model: torch's error did not say whose compilation it meant"
+    torch.compiler.reset()
+    from torch._functorch import config
+    def step(batch, learn):
+        x = batch[0].requires_grad_()
+        grad, = torch.autograd.grad(learn.model(x).sum(), x, create_graph=True)
+        return {'loss': grad.square().mean()}
+    with config.patch(donated_buffer=donated), pytest.raises(RuntimeError, match='double backward|create_graph=False') as e:
+        make_learner(Small(), batches(), train_step=step, hooks=[Compile(backend='aot_eager')]).fit(1)
+    assert any(o.startswith('Compile: the step differentiates gradients') for o in e.value.__notes__)

@@ -62,6 +62,8 @@ def two_steps(batch, learn):
 
 def two_optims(m): return {'d': sgd(m.d.parameters()), 'g': torch.optim.SGD(m.g.parameters(), lr=.05)}
 
+def several(pred, targ): return {'mean': pred.mean(), 'of': torch.stack([(pred.argmax(1) == c).float().mean() for c in range(3)])}
+
 class Stream(IterableDataset):
     def __iter__(self): return iter(zip(X.split(9), Y.split(9)))
 
@@ -73,7 +75,7 @@ DATA = {'tensors': lambda: TensorLoader(X, Y, bs=9, shuffle=True), 'stock': lamb
 def wrapped(): return Accelerate(kwargs_handlers=[DistributedDataParallelKwargs()])     # as on GPUs
 
 CASES = {   # what is given to the learner, and to fit
-    'plain': dict(),
+    'plain': dict(metrics=[accuracy, several]),
     'wrapped': dict(hooks=lambda: [wrapped(), GradClip(.5)]),
     'wrapped and frozen': dict(hooks=lambda: [wrapped(), Freeze('g')]),
     'adam': dict(optim=lambda p: torch.optim.Adam(p, lr=.01, eps=1e-3), hooks=lambda: [GradNorm(), NaNGuard(every=2)]),
@@ -137,7 +139,7 @@ def test_equals_the_loop_that_everybody_has_written():
     for v, w in zip(weights(learn.model), weights(m)): assert close(v, w)
 
 def test_messages_are_few(monkeypatch):
-    "One for each optimizer step, however many batches it has; none besides those of torch's DDP where it averages"
+    "One for each optimizer step, however many batches it has, and five to compare with one process; none besides those of torch's DDP where it averages"
     sizes, plain = [], torch.distributed.all_reduce
     monkeypatch.setattr(torch.distributed, 'all_reduce', lambda x, *args, **kwargs: (sizes.append(x.numel()), plain(x, *args, **kwargs))[1])
     n = sum(p.numel() for p in Whole().parameters())
@@ -145,7 +147,7 @@ def test_messages_are_few(monkeypatch):
         sizes.clear()
         learn = learner(case, *hooks)
         learn.launch(2, 2)
-        assert sum(o >= n for o in sizes) == expected, (case, hooks, sizes)
+        assert sum(o >= n for o in sizes) == expected + 5, (case, hooks, sizes)
         assert learn.state.optimizer_step == (4 if expected == 4 else 12)
 
 def test_each_sample_once_and_each_process_its_own_noise(tmp_path):
@@ -383,23 +385,22 @@ def test_parts_on_the_disk(tmp_path):
     learn.launch(2, M)
     assert sorted(o.suffix for o in tmp_path.iterdir() if o.name != '.lock') == ['.json']*2 + ['.parts']*2 + ['.pt']*2
     last = sorted(tmp_path.glob('*.parts'))[-1]
-    assert sorted(o.name for o in last.iterdir()) == ['.metadata', '__0_0.distcp', '__1_0.distcp']
+    assert sorted(o.name for o in last.iterdir()) == ['0.pt', '1.pt']
     state = torch.load(last.with_suffix('.pt'), weights_only=True)
     assert not tensors(state['modules']) and not tensors(state['hooks']['EMA']['model']) and all(t.numel() == 1 for t in tensors(state['optimizers']))
     (alone := noisy(EMA(.9))).load(tmp_path)
     assert same(weights(alone.model), weights(learn.model)) and all(torch.equal(a[k], b[k]) for a, b in zip(alone.opt.state.values(), learn.opt.state.values()) for k in ('exp_avg', 'exp_avg_sq'))
-    (last/'__1_0.distcp').write_bytes((last/'__1_0.distcp').read_bytes()[:-1])
-    with pytest.warns(UserWarning, match=f'__1_0.distcp in {last.name} is not what was written. The one before it is tried'): alone.load(tmp_path)
+    (last/'1.pt').write_bytes((last/'1.pt').read_bytes()[:-1])
+    with pytest.warns(UserWarning, match=f'1.pt in {last.name} is not what was written. The one before it is tried'): alone.load(tmp_path)
     assert alone.state.epoch == M - 1
     with pytest.raises(ValueError, match='is not what was written'): alone.load(last.with_suffix('.pt'))
     shutil.rmtree(last)
     with pytest.raises(ValueError, match='is not what was written'): alone.load(last.with_suffix('.pt'))
 
-@pytest.mark.parametrize('moment', ['contents', 1, *(pytest.param(o, marks=pytest.mark.soak) for o in (0, 2))])
+@pytest.mark.parametrize('moment', ['own', 1, *(pytest.param(o, marks=pytest.mark.soak) for o in (0, 2))])
 def test_parts_killed_while_saving(moment, tmp_path):
-    "Before torch has written its list of contents; and before the parts, the note and the state are put into their places: the newest one is whole, nothing else is left, and what is not ours stays"
-    from torch.distributed.checkpoint import FileSystemWriter
-    from trainer_nb import files
+    "Before the main process has written its own part; and before the parts, the note and the state are put into their places: the newest one is whole, nothing else is left, and what is not ours stays"
+    from trainer_nb import files, parts
     n, names = [0], ('parts', 'json', 'pt')
     (tmp_path/'mine.parts').mkdir()
     def die_at(f, is_it):
@@ -410,7 +411,7 @@ def test_parts_killed_while_saving(moment, tmp_path):
         return g
     if not (pid := os.fork()):
         try:
-            if moment == 'contents': FileSystemWriter.finish = die_at(FileSystemWriter.finish, lambda *args: True)
+            if moment == 'own': parts.write_state = die_at(parts.write_state, lambda path, state: path.name == '0.pt')
             else: files.os.replace = die_at(os.replace, lambda a, b: str(b).endswith('.' + names[moment]))
             noisy(parted(), Checkpoint(tmp_path)).launch(2, M)
         finally: os._exit(1)
@@ -426,12 +427,12 @@ def test_parts_killed_while_saving(moment, tmp_path):
 
 def test_parts_cannot_be_written(tmp_path, monkeypatch):
     "In one process alone: all hear of it, and the training goes on"
-    from torch.distributed.checkpoint import FileSystemWriter
-    plain = FileSystemWriter.write_data
-    def full(self, plan, planner):
-        if torch.distributed.get_rank() == 1: raise OSError(28, 'No space left on device')
-        return plain(self, plan, planner)
-    monkeypatch.setattr(FileSystemWriter, 'write_data', full)
+    from trainer_nb import parts
+    plain = parts.write_state
+    def full(path, state):
+        if path.name == '1.pt': raise OSError(28, 'No space left on device')
+        return plain(path, state)
+    monkeypatch.setattr(parts, 'write_state', full)
     with pytest.warns(UserWarning, match='nothing was saved in .*No space left on device.*training goes on'): noisy(parted(), Checkpoint(tmp_path)).launch(2, 1)
     assert [o.name for o in tmp_path.iterdir()] == ['.lock']
 
@@ -440,7 +441,7 @@ def test_parts_best_weights_come_back():
     learn.launch(2, 3)
     (once := learner('plain')).fit(1)
     stop = learn.get_hook('EarlyStopping')
-    assert stop.best_epoch == 0 and all(close(v, w) for v, w in zip(weights(learn.model), weights(once.model))) and not any(hasattr(o, 'full_tensor') for o in stop.weights.values())
+    assert stop.best_epoch == 0 and all(close(v, w) for v, w in zip(weights(learn.model), weights(once.model))) and not any(hasattr(o, 'full_tensor') for state in stop.weights for o in state.values())
 
 def test_parts_and_errors(monkeypatch):
     "Where all fail in the same way, the weights are those of the last step. Where one is lost, its parts are; and this is said, not hidden"
@@ -496,6 +497,40 @@ def test_an_error_here():
     assert any('hook In, `after_backward`' in o for o in e.value.__notes__) and learn.cancelled == 'error' and learn.is_main and learn.team.size == 1
     learn.remove_hook(In)
     learn.launch(2, 1)      # and it can be used again
+
+def test_nothing_remains_of_a_failure():
+    "While the error is looked at: no socket that listens, no thread of a group that is gone"
+    n = psutil.Process().num_threads()
+    with pytest.raises(ProcessFailed) as e: learner('plain', In(1, fail)).launch(2, 3)
+    assert e.value.__context__ is not None      # its frames are there, too
+    assert not psutil.Process().net_connections() and psutil.Process().num_threads() <= n
+
+@pytest.mark.parametrize('code', [0, 3])
+def test_a_process_that_ends_without_an_error(code):
+    message = 'ended early, with code 0: something in it calls os._exit' if not code else 'ended with code 3'
+    with pytest.raises(ProcessFailed, match=f'process 1 of 2 {message}'): learner('plain', In(1, lambda learn: os._exit(code))).launch(2, 3)
+
+@pytest.mark.parametrize('how', ['SIGTERM', 'SIGHUP', 'SIGKILL', 'before they have met'])
+def test_the_main_process_is_ended(how, tmp_path, monkeypatch):
+    "The others end at once, wherever they are, and no folder is left"
+    monkeypatch.setattr('tempfile.tempdir', str(tmp_path))
+    def end(rank):
+        with open(tmp_path/'pids', 'a') as f: print(os.getpid(), file=f)
+        while len((tmp_path/'pids').read_text().split()) < 3: time.sleep(.01)
+        if not rank: os.kill(os.getpid(), getattr(signal, how, signal.SIGKILL))
+        time.sleep(60)
+    if not (pid := os.fork()):
+        gc.freeze()     # groups of earlier tests are the parent's to clean up
+        try:
+            if how.startswith('SIG'): learner('plain', LambdaHook(before_step=lambda learn: end(learn.team.rank))).launch(3, 3)
+            torch.distributed.init_process_group = lambda *args, rank, **kwargs: end(rank)
+            learner('plain').launch(3, 3)
+        finally: os._exit(1)
+    os.waitpid(pid, 0)
+    pids, end_s = [int(o) for o in (tmp_path/'pids').read_text().split()], time.time() + 10
+    while any(map(alive, pids)) or os.listdir(tmp_path) != ['pids']:
+        assert time.time() < end_s
+        time.sleep(.02)
 
 @pytest.mark.parametrize('n, rank', [(2, 1), (4, 3)])
 def test_a_process_is_killed(n, rank):
@@ -569,6 +604,9 @@ def test_what_is_refused_before_anything_happens(monkeypatch):
     with pytest.raises(RuntimeError, match='launch of 2 processes on 1 cuda device'): learn.launch(2, 1)
     monkeypatch.setattr(torch.cuda, 'is_initialized', lambda: True)
     with pytest.raises(RuntimeError, match='cuda is in use in this process already.*Restart the kernel.*accelerate launch'): learn.launch(2, 1)
+    monkeypatch.setattr(torch.cuda, 'is_initialized', lambda: False)
+    monkeypatch.setattr(torch.accelerator, 'device_count', lambda: 2)
+    with pytest.raises(RuntimeError, match=r'cannot use cuda: something here has asked for its devices, as torch.cuda.is_available\(\) does'): learn.launch(2, 1)
     monkeypatch.undo()
     monkeypatch.setattr(launch, 'try_fork', lambda: launch.__dict__['_real'](.5))
     monkeypatch.setitem(launch.__dict__, '_real', try_fork)

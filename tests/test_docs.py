@@ -129,3 +129,15 @@ def test_names_differ_between_modules():
         if path.stem in ('__init__', '_modidx', 'all'): continue
         for name in import_module(f'trainer_nb.{path.stem}').__all__: homes.setdefault(name.lower(), []).append(f'{path.stem}.{name}')
     assert not [o for o in homes.values() if len(o) > 1] and len(homes) > 200
+
+
+def test_completion_shows_what_a_user_needs():
+    "`learn.` and `learn.history.`, followed by Tab: the verbs and parts, without what only hooks use; all of it is there nevertheless"
+    from torch import nn
+    from trainer_nb.history import History
+    from trainer_nb.learner import INNER
+    learn = everything.Learner(nn.Linear(2, 1), [], loss_fn=nn.MSELoss(), display=False)
+    def shown(o): return {name for name in dir(o) if name[0] != '_'}
+    assert len(shown(learn)) <= 34 and {'fit', 'lr_find', 'predict', 'validate', 'history', 'model', 'describe_hooks', 'save', 'show'} <= shown(learn)
+    assert not shown(learn) & INNER and all(hasattr(learn, name) for name in INNER - {'ema'})
+    assert len(shown(History())) <= 12 and {'epochs', 'steps', 'valids', 'plot', 'to_frame'} <= shown(History())

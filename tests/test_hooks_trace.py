@@ -1,6 +1,7 @@
 "What really runs is what `describe_hooks` says, in the order of the design; cancels and errors end where they should"
-import traceback
+import sys, traceback
 from collections import Counter
+from contextlib import nullcontext
 
 import pytest, torch
 
@@ -50,7 +51,7 @@ def check(learn, log, table=None):
             starts = [i for i, h in enumerate(seen) if h == hooks[0]] + [len(seen)]
             assert starts[0] == 0 and all(seen[i:j] == hooks[:j - i] for i, j in zip(starts, starts[1:])), point
         else: assert seen == (hooks*len(seen))[:len(seen)], point       # whole rounds, in the table's order
-    assert learn.valid_dl is not None or 'before_valid' not in {r.point for r in rows}
+    assert learn.valid_dl is not None or not {'before_valid', 'after_valid'} & {r.point for r in rows}
 
 def two_losses(batch, learn):
     pred = learn.model(batch[0])
@@ -146,13 +147,46 @@ def test_hooks_of_one_fit():
 def test_hooks_that_come_and_go_in_mid_fit():
     log = []
     learn = make_learner(train_dl=batches()[:4], hooks=[named('A', log)])
-    b = named('B', log, ord=-1)
+    b = named('B', log, LIFECYCLE[1:-1], ord=-1)       # without before_fit and after_fit
     def change(learn):
         if learn.state.batch_idx == 1: learn.add_hook(b)
         if learn.state.batch_idx == 3: learn.remove_hook(b)
     learn.fit(1, hooks=[LambdaHook(after_step=change, ord=-2)])
     assert [h for p, h in log if p == 'before_step'] == ['A', 'B', 'A', 'B', 'A', 'A']
     assert [h for p, h in log if p == 'do_opt_step'] == ['A', 'B', 'A', 'B', 'A', 'A']
+
+@pytest.mark.parametrize('name', ['before_fit', 'after_fit', 'around_fit'])
+def test_a_hook_with_a_beginning_or_an_end_cannot_come_or_go_in_mid_fit(name):
+    "It would be left half open: a folder locked, weights frozen, a learning rate in mid-air"
+    def make():
+        f = (lambda self, learn: nullcontext()) if name == 'around_fit' else lambda self, learn: None
+        return type('Opens', (Hook,), {name: f})()
+    here, other, seen = make(), make(), []
+    def change(learn):
+        for call in (lambda: learn.add_hook(other)), (lambda: learn.remove_hook(here)):
+            with pytest.raises(RuntimeError, match=f'Opens cannot be (added|removed) while a fit runs, because it has {name}'): call()
+            seen.append(list(learn.hooks))
+    learn = make_learner(train_dl=batches()[:1], hooks=[here])
+    step = LambdaHook(after_step=change)
+    learn.fit(1, hooks=[step])
+    assert seen == [[here, step]]*2 and learn.hooks == [here]
+    learn.remove_hook(here)
+    learn.add_hook(other)
+    assert learn.hooks == [other]
+
+def test_the_work_of_adding_hooks_grows_with_their_number(monkeypatch):
+    "Not with its square or its cube: the calls of a learner with n hooks, counted"
+    def count(n):
+        hooks = [named(f'Hook{i}', [], ['after_step'], runs_after=[f'Hook{i - 1}'], ord=-i) for i in range(n)]
+        calls = Counter()
+        def profile(frame, event, arg): calls[event] += event in ('call', 'c_call')
+        sys.setprofile(profile)
+        try: learn = make_learner(hooks=hooks)
+        finally: sys.setprofile(None)
+        assert learn.hooks == hooks
+        return calls.total()
+    none, few, many = count(0), count(50) - count(0), count(200) - count(0)
+    assert 3.5 < many/few < 4.5
 
 def test_reasons_and_text():
     log = []
@@ -170,14 +204,16 @@ def test_the_table_as_text(n_hooks):
     learn = make_learner(hooks=[named(f'Hook{i}', [], LIFECYCLE[i % 5::3], runs_after=[f'Hook{i - 1}', f'Hook{i - 2}'], ord=i % 2) for i in range(n_hooks)])
     for measured in [], ['calls', 'time', 'share']:
         table = learn.describe_hooks()
+        called = [r for r in table.rows if not measured or any(o.calls for o in table.rows if o.point == r.point)]
         head, _, *lines = [[c.strip() for c in line.split('|')[1:-1]] for line in str(table).splitlines()]
         assert head == ['when', 'hook', *measured, 'ord', 'why there']
-        expected, rows = [], table.rows[:]
+        expected, rows = [], called
         for point in dict.fromkeys(r.point for r in rows):
             names = [r.hook for r in rows if r.point == point] + (point[:3] == 'do_')*['the step']
             if point[:3] == 'do_': names[1:] = ['· '*i + '└ ' + name for i, name in enumerate(names[1:])]
             expected += zip([point] + ['']*len(names), names)
-        assert [tuple(line[:2]) for line in lines if line[1]] == expected
+        idle = ', '.join(dict.fromkeys(r.point for r in table.rows if r not in called))      # folded
+        assert [tuple(line[:2]) for line in lines if line[1]] == expected + [('never called', idle)]*bool(idle)
         assert ' '.join(line[-1] for line in lines).split() == ' '.join(r.why for r in rows).split()
         assert max(map(len, str(table).splitlines())) <= 100 and len(set(map(len, str(table).splitlines()))) == 1
         learn.fit(1)
@@ -198,7 +234,7 @@ def test_events_of_an_epoch(train_step):
     log = []
     learn = make_learner(train_dl=batches()[:2], valid_dl=batches()[:1], train_step=train_step, loss_fn=torch.nn.functional.cross_entropy, hooks=[named('A', log)])
     learn.fit(1)
-    assert [p for p, _ in log] == OPEN + 2*BATCH + ['before_valid'] + VALID_BATCH + CLOSE
+    assert [p for p, _ in log] == OPEN + 2*BATCH + ['before_valid'] + VALID_BATCH + ['after_valid'] + CLOSE
 
 def generator_learner(hook):
     model = make_model()
@@ -211,7 +247,7 @@ def test_events_of_a_generator_step():
     log = [p for p, _ in log if p != 'after_pred']      # see the next test
     a_yield = ['do_step', 'after_loss', 'do_backward', 'after_backward', 'do_opt_step', 'do_zero_grad']
     train, valid = ['before_step'] + 2*a_yield + ['do_step', 'after_step'], ['before_step'] + 2*['do_step', 'after_loss'] + ['do_step', 'after_step']
-    assert log == OPEN + train + ['before_valid'] + valid + CLOSE
+    assert log == OPEN + train + ['before_valid'] + valid + ['after_valid'] + CLOSE
 
 def test_after_pred_of_a_generator_step():
     "There is a `pred` when it is fired, and it is fired as often in training as in validation"
@@ -249,6 +285,7 @@ def test_what_is_there_at_each_event():
         ('after_pred', False): ('batch pred', False, False, 2, 0),
         ('after_loss', False): ('batch pred loss result', False, False, 2, 0),
         ('after_step', False): ('batch pred loss result', False, False, 2, 0),
+        ('after_valid', True): ('', False, True, 2, 0),
         ('after_epoch', True): ('', False, True, 2, 1),
         ('after_fit', True): ('', False, True, 2, 1)}
 
@@ -263,7 +300,7 @@ def test_stepped_says_whether_the_optimizer_stepped():
 # Cancels
 
 TRAIN = [('train', p) for p in ['before_epoch'] + 2*BATCH]
-VALID = [('valid', p) for p in ['before_valid'] + VALID_BATCH]
+VALID = [('valid', p) for p in ['before_valid'] + VALID_BATCH] + [('train', 'after_valid')]
 
 def canceller(where, error, log):
     "A hook that logs everything, and raises `error` the first time that it comes to `where`, a pair of phase and point"
@@ -302,7 +339,7 @@ def test_cancel_fit_and_epoch(where, error):
 def test_cancel_step(where):
     learn, log = run_cancelled(where, CancelStep())
     cut = ['after_cancel', 'after_step']
-    if where[0] == 'valid': expected = [p for _, p in TRAIN] + upto(where, VALID) + cut
+    if where[0] == 'valid': expected = [p for _, p in TRAIN] + upto(where, VALID) + cut + ['after_valid']
     else: expected = upto(where, TRAIN) + ['do_zero_grad'] + cut + BATCH + [p for _, p in VALID]
     assert log == ['before_fit'] + expected + CLOSE and learn.cancelled == 'step'
     assert learn.state.batch_idx == 2 and learn.state.samples_seen == 10
@@ -318,7 +355,7 @@ def test_cancel_between_epochs(event, error):
     hooks = [LambdaHook(**{event: cancel}), LambdaHook(after_cancel=lambda learn: log.append('after_cancel'), after_fit=lambda learn: log.append('after_fit'))]
     learn = make_learner(hooks=hooks)
     if error is CancelEpoch:
-        with pytest.raises(CancelEpoch): learn.fit(2)
+        with pytest.raises(RuntimeError, match='CancelEpoch was raised where no epoch runs'): learn.fit(2)
         assert log == [event, 'after_fit']
     else:
         learn.fit(2)
@@ -329,7 +366,7 @@ def test_cancel_between_epochs(event, error):
 def test_cancel_step_where_no_step_is_open(where):
     log = []
     learn = make_learner(train_dl=batches()[:2], valid_dl=batches()[:1], hooks=[canceller(where, CancelStep(), log)])
-    with pytest.raises(CancelStep): learn.fit(1)
+    with pytest.raises(RuntimeError, match='CancelStep was raised where no step runs'): learn.fit(1)
     assert log == ['before_fit'] + upto(where, TRAIN + VALID) + ['after_fit']
 
 @pytest.mark.parametrize('point', BATCH[:7])
@@ -407,7 +444,7 @@ def test_an_error_says_where_it_comes_from(where):
     phase, point = where
     assert 'hook Mine' in notes and f'`{point}`' in notes and 'hook A' not in notes and 'hook B' not in notes
     assert 'epoch 0' in notes or point == 'after_epoch' and '1 done' in notes
-    if point != 'after_epoch': assert_place(notes, 0, {'train': 'training', 'valid': 'validation'}[phase], point == 'after_step')
+    if point != 'after_epoch': assert_place(notes, 0, {'train': 'training', 'valid': 'validation'}[phase], {'after_step': 1, 'after_valid': 2}.get(point, 0))
     assert [f.name for f in traceback.extract_tb(e.tb)][-1] == 'f' and log[-1] == 'after_fit' and 'after_cancel' not in log
     assert len(e.value.__notes__) == 2
 
@@ -436,7 +473,7 @@ def test_after_fit_is_called_for_all_hooks_after_an_error_in_one(capsys):
     assert log == ['after_fit']
 
 @pytest.mark.parametrize('display', ['text', 'tty', 'html'])
-@pytest.mark.parametrize('event', ['before_fit', 'before_epoch', 'after_step', 'before_valid', 'after_epoch'])
+@pytest.mark.parametrize('event', ['before_fit', 'before_epoch', 'after_step', 'before_valid', 'after_valid', 'after_epoch'])
 def test_the_display_hides_no_error(event, display, capsys, cell):
     def bad(learn): raise Oops
     learn = make_learner(valid_dl=batches(), display=display, hooks=[LambdaHook(**{event: bad})])

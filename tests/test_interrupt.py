@@ -242,7 +242,7 @@ def test_interrupt_raises_and_says_where(n):
     learn.resume()
     assert digest(learn) == whole()
 
-@pytest.mark.parametrize('event', ['before_fit', 'before_epoch', 'before_valid', 'after_epoch', 'after_fit'])
+@pytest.mark.parametrize('event', ['before_fit', 'before_epoch', 'before_valid', 'after_valid', 'after_epoch', 'after_fit'])
 def test_no_interrupt_is_lost(event):
     "Wherever it comes, 'Run All' stops, hooks are told, and the numbers stay right"
     told = []

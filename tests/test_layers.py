@@ -7,12 +7,12 @@ import pytest
 lib = Path(__file__).parents[1]/'trainer_nb'
 modules = {p.stem: p for p in sorted(lib.rglob('*.py')) if p.stem not in ('__init__', '_modidx')}
 
-BASE = {'core', 'charts', 'data', 'loaders', 'hooks', 'metrics', 'history', 'run', 'learner', 'screens', 'rehearsal'}
+BASE = {'core', 'charts', 'data', 'loaders', 'hooks', 'metrics', 'history', 'run', 'outputs', 'errors', 'mistakes', 'learner', 'screens', 'rehearsal'}
 MAY_IMPORT = {
-    'core': set(), 'charts': set(), 'data': {'core'}, 'loaders': {'core', 'data'}, 'seeded': set(), 'hooks': {'core', 'charts'}, 'metrics': {'core'}, 'history': {'core', 'charts'}, 'run': {'core', 'data', 'metrics'},
+    'core': set(), 'charts': set(), 'data': {'core'}, 'loaders': {'core', 'data'}, 'seeded': {'core'}, 'errors': set(), 'mistakes': {'core', 'data'}, 'hooks': {'core', 'charts'}, 'metrics': {'core'}, 'history': {'core', 'charts'}, 'run': {'core', 'data', 'metrics'}, 'outputs': {'core', 'data', 'loaders'},
     'learner': BASE - {'learner', 'screens', 'rehearsal'}, 'screens': {'core', 'charts'}, 'rehearsal': BASE - {'rehearsal', 'screens'},
     **dict.fromkeys(['schedule', 'optimize', 'precision', 'compile', 'average', 'guard', 'profile', 'early_stopping', 'display', 'loggers'], BASE),
-    'shares': {'core', 'data', 'loaders'}, 'team': BASE, 'sharded': BASE | {'team'}, 'distributed': BASE | {'shares', 'sharded', 'team'}, 'launch': BASE | {'distributed', 'team'},
+    'shares': {'core', 'data', 'loaders'}, 'team': BASE, 'sharded': BASE | {'team'}, 'first_step': BASE | {'shares'}, 'distributed': BASE | {'first_step', 'shares', 'sharded', 'team'}, 'launch': BASE | {'distributed', 'team'},
     'files': {'core'}, 'parts': {'core', 'files'}, 'snapshot': BASE, **dict.fromkeys(['checkpoint', 'export'], BASE | {'files', 'parts', 'snapshot'}), 'trackers': BASE | {'loggers'},
     **dict.fromkeys(['controls', 'lr_find'], BASE | {'display'}),
     'all': set(modules) - {'all'},

@@ -1,5 +1,5 @@
 "Loggers say what the history says, value by value, also after a crash"
-import json, sys
+import csv, json, sys
 from types import ModuleType, SimpleNamespace
 
 import pytest, torch
@@ -124,3 +124,81 @@ def test_logging_changes_no_number(tmp_path):
     for o in plain, logged: o.fit(2, hooks=[LambdaHook(after_step=stop)])
     for o in plain, logged: o.resume()
     assert record(plain) == record(logged)
+
+
+# What hooks record
+
+def fakes(monkeypatch, sent):
+    "Services that keep what they are sent, by the names of their packages"
+    for name in 'wandb', 'trackio':
+        fake = ModuleType(name)
+        def log(values, step): sent.extend((k, step, v) for k, v in values.items())
+        run = SimpleNamespace(id='1', name='1', step=0, log=log, finish=lambda **kwargs: None)
+        fake.init, fake.log, fake.finish = lambda run=run, **kwargs: run, log, lambda: None
+        monkeypatch.setitem(sys.modules, name, fake)
+    def log_metrics(values, step): sent.extend((k, step, v) for k, v in values.items())
+    class Client:
+        def get_run(self, i): return SimpleNamespace(data=SimpleNamespace(metrics={k: 0. for k, _, _ in sent}))
+        def get_metric_history(self, i, k): return [SimpleNamespace(step=step) for name, step, _ in sent if name == k]
+    mlflow = ModuleType('mlflow')
+    mlflow.start_run, mlflow.end_run = lambda run_id: SimpleNamespace(info=SimpleNamespace(run_id='1')), lambda status: None
+    mlflow.set_experiment, mlflow.log_metrics, mlflow.MlflowClient = lambda name: None, log_metrics, Client
+    monkeypatch.setitem(sys.modules, 'mlflow', mlflow)
+
+def read_jsonl(path, name, sent): return [(o['batch'], o[name]) for o in map(json.loads, path.open()) if o['kind'] == 'step']
+
+def read_csv_steps(path, name, sent):
+    with open(path, newline='') as f: rows = list(csv.DictReader(f))
+    return [(int(o['batch']), float(o[name])) for o in rows]
+
+def read_events(path, name, sent):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    return [(o.step, o.value) for o in EventAccumulator(str(path), size_guidance={'scalars': 0}).Reload().Scalars(name)]
+
+def read_sent(path, name, sent): return sorted({(step, v) for k, step, v in sent if k == name})      # one of them cannot tell what it has
+
+KINDS = {
+    'JSONL': (JSONLLogger, read_jsonl), 'CSV': (lambda path: CSVLogger(path, 'steps'), read_csv_steps), 'TensorBoard': (TensorBoardLogger, read_events),
+    'MLflow': (lambda path: MLflowLogger('p'), read_sent), 'wandb': (lambda path: WandbLogger('p'), read_sent), 'trackio': (lambda path: TrackioLogger('p'), read_sent)}
+
+def noted(name): return LambdaHook(after_loss=lambda learn: learn.record(name, learn.state.optimizer_step + .5) if learn.training else None)
+
+@pytest.mark.parametrize('kind', KINDS)
+def test_values_that_a_stop_finds_unpacked_are_logged_after_a_resume(tmp_path, monkeypatch, kind):
+    "In this learner, and in a new one from a checkpoint; then a reserved name is refused, and harms no later fit"
+    if kind == 'TensorBoard': pytest.importorskip('tensorboard')
+    make, read = KINDS[kind]
+    for again in 'resume', 'checkpoint':
+        sent, path = [], tmp_path/again
+        fakes(monkeypatch, sent)
+        def stop(learn):
+            if learn.training and learn.state.optimizer_step == 7: learn.stop()
+        def learner(): return start(0, make(path), noted('mine'), LambdaHook(after_step=stop, name='Stop'), Checkpoint(tmp_path/f'{again}.c'))
+        learn = learner()
+        learn.fit(2)
+        if again == 'resume': learn.resume()
+        else: (learn := learner()).fit(2, resume=True)
+        assert read(path, 'mine', sent) == [(i + 1, i + .5) for i in range(10)]
+        if again == 'resume':
+            for name in 'kind', 'batch', 'epoch', 'step', 'time_s', 'lr', 'train_x', 'valid_loss':
+                with pytest.raises(ValueError, match=f'`{name}` (is the name of a column already|cannot be recorded)'): learn.fit(1, hooks=[noted(name)])
+            with pytest.raises(TypeError, match='expected a string'): learn.fit(1, hooks=[noted(7)])
+            learn.fit(1)
+
+@pytest.mark.parametrize('name', ['two\nlines', 'line\u2028end', 'a\rb', 'x\x1cy', 'p\x85q', 'quoted "a, b"'])
+@pytest.mark.parametrize('kind', ['JSONL', 'CSV'])
+def test_names_with_line_ends_are_read_back_after_a_resume(tmp_path, kind, name):
+    make, read = KINDS[kind]
+    path = tmp_path/'log'
+    def crash_at(step): return LambdaHook(after_loss=lambda learn: 1/0 if learn.training and learn.state.optimizer_step == step else None)
+    for step in 4, 8:
+        with pytest.raises(ZeroDivisionError): start(0, make(path), noted(name), crash_at(step), Checkpoint(tmp_path/'c', every=3)).fit(2, resume=True)
+    start(0, make(path), noted(name), Checkpoint(tmp_path/'c', every=3)).fit(2, resume=True)
+    assert read(path, name, []) == [(i + 1, i + .5) for i in range(10)]
+
+def test_a_header_that_was_cut_off_is_written_again(tmp_path):
+    log = CSVLogger(tmp_path/'log', 'steps')
+    log.n, log.path = 3, tmp_path/'log'
+    log.path.write_text('batch,"two\n', newline='')
+    log._take_up()
+    assert log.path.read_text() == '' and log.n == 0

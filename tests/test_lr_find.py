@@ -1,5 +1,5 @@
 "A search for a learning rate changes nothing, steps where it says, and suggests what fastai's own rules suggest"
-import collections, functools, json, math, os, random, signal, sys, threading, time, types
+import collections, functools, json, math, os, random, re, signal, sys, threading, time, types
 from pathlib import Path
 
 import numpy as np, pytest, torch, torch.nn.functional as F
@@ -12,11 +12,13 @@ from common import batches, digest, make_learner, make_model, problem, shuffled
 from trainer_nb.loaders import TensorLoader
 from trainer_nb.hooks import CancelEpoch, CancelFit, CancelStep, Hook, LambdaHook, MainProcessHook
 from trainer_nb.learner import Learner
-from trainer_nb.lr_find import RULES, LRCurve
+from trainer_nb import lr_find
+from trainer_nb.lr_find import RULES, LRCurve, LRScreen
 from trainer_nb.metrics import accuracy
 from trainer_nb.optimize import GradAccum, GradClip
 from trainer_nb.run import TrainingInterrupted
 from trainer_nb.schedule import LRScheduler, OneCycle, WarmupCosine
+from trainer_nb.screens import Budget
 
 
 # A look at everything that can be reached from some objects. None of it is the library's code.
@@ -586,6 +588,30 @@ def test_no_suggestion_and_why(values, kwargs, outcome, n, why):
     assert (curve.outcome, len(curve.losses), len(curve.lrs)) == (outcome, n, n) and curve.suggestion is None and curve.suggestions == {} and curve.picked is None
     assert why in curve.why and why in repr(curve) and 'no suggestion' in curve.status()
     assert curve.plot() is not None
+
+class Always(Budget):
+    is_due = True
+
+@pytest.mark.parametrize('columns', [40, 80])
+def test_a_terminal_has_one_line_of_progress(columns, monkeypatch, capsys):
+    "Each update began a new line at 80 columns"
+    monkeypatch.setenv('COLUMNS', str(columns))
+    monkeypatch.setattr(lr_find, 'Budget', Always)
+    curve = make_learner(display='tty').lr_find(n_steps=30)
+    out = capsys.readouterr().out
+    assert out.count('\r') > 20 and max(map(len, re.split(r'[\r\n]', out.rpartition('\r')[0]))) < columns
+    assert out.rpartition('\r')[2] == curve.status() + '\n' and '\n' not in out.rpartition('\r')[0]
+
+def test_a_suggestion_that_the_slider_rounds_is_no_pick():
+    "A line 'picked' lay on the suggestion before anybody had moved the slider"
+    curve = LRCurve(1e-7, 10., 100, lrs=[10**(-7 + .08*i) for i in range(60)], losses=[1 - (i/60)**2 for i in range(55)] + [9.]*5)
+    screen, drawn = LRScreen(curve, 'html'), []
+    screen.area.close = lambda status, table, chart, *_: drawn.append([o.name for o in chart.panels[0].lines])
+    for picked in curve.suggestion, float(f'{curve.suggestion:.2g}'), 10*curve.suggestion:
+        curve.picked = picked
+        screen._finish()
+    assert [any(o.startswith('picked') for o in names) for names in drawn] == [False, False, True]
+
 
 def test_interrupted_at_once():
     learn = make_learner(hooks=[LambdaHook(before_step=lambda learn: learn.stop())])

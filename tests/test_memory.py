@@ -66,7 +66,7 @@ def million():
     pool, history, seen, sizes = torch.rand(997), History(), [], (20_000, 500_000, 480_000)
     plot, losses = Plot(history), pool.unbind()
     for epoch, n in enumerate(sizes):
-        tally = Tally([], 'cpu', True, history, ['lr'])
+        tally = Tally([], 'cpu', history, ['lr'])
         for i in range(n):
             tally.add(losses[i % 997], {}, 1 + i % 3, (1e-3*i,))
             if i % 50_000 == 0: plot.chart()

@@ -8,8 +8,11 @@ from torch.utils.data import DataLoader, IterableDataset
 from torchmetrics import MetricCollection
 from torchmetrics.classification import MulticlassAccuracy, MulticlassF1Score
 
-from common import make_learner
-from trainer_nb.metrics import Metric, accuracy
+from common import make_learner, record
+from trainer_nb.checkpoint import Checkpoint
+from trainer_nb.core import Team
+from trainer_nb.hooks import LambdaHook
+from trainer_nb.metrics import Metric, Tally, accuracy, as_metrics
 
 N = 150     # two batches of 64 and a ragged one of 22; 22 of 7, the last one of 3
 sizes = pytest.mark.parametrize('bs', [1, 7, 64, N])
@@ -97,16 +100,60 @@ def test_a_function_sees_each_sample_once_with_its_target(bs):
     z, y = (torch.cat(o) for o in zip(*seen))
     assert torch.equal(y, data()[1]) and torch.allclose(z.double(), logits(learn.model), atol=1e-6)
 
-def test_the_first_batch_of_a_first_epoch_is_tried_at_once():
-    "so that a mistake shows; later on it waits for others"
-    sizes = []
-    def f(pred, targ):
+def test_a_mean_sees_several_batches_at_once():
+    "and the first batch of a first epoch alone as well, so that a mistake shows; any other function sees each batch"
+    def mean(pred, targ):
         sizes.append(len(pred))
         return accuracy(pred, targ)
+    def other(pred, targ): return mean(pred, targ)
     dl = cut(16, *data())
-    n = sum(len(y) for _, y in dl)
-    make_learner(nn.Linear(4, 3), dl, dl, optim=still, metrics=[f]).fit(2)
-    assert sizes == [16, 16, n - 16, n - 16, n, n]
+    n, sizes, mean.is_mean = N, [], True
+    make_learner(nn.Linear(4, 3), dl, dl, optim=still, metrics=[mean]).fit(2)
+    assert sizes == [16, 16, n, n, n, n]
+    sizes.clear()
+    make_learner(nn.Linear(4, 3), dl, dl, optim=still, metrics=[other]).fit(2)
+    assert sizes == [len(y) for _, y in dl]*4
+
+def spread(pred, targ): return pred.std()
+def hits(pred, targ): return (pred.argmax(1) == targ).sum()
+
+def test_what_is_no_mean_is_the_same_in_each_epoch():
+    "as in a plain loop: the mean over batches, weighted by their samples; also in another pass, and after a stop in mid-epoch"
+    dl = cut(7, *data())
+    learn = make_learner(nn.Linear(4, 3), dl, dl, optim=still, metrics=[spread, hits, accuracy])
+    learn.fit(2)
+    learn.fit(1, hooks=[LambdaHook(after_step=lambda o: o.stop() if o.training and o.state.batch_idx == 9 else None)])
+    learn.resume()
+    zs = [(logits(learn.model, x).float(), y) for x, y in dl]
+    for f in spread, hits, accuracy:
+        expected = sum(len(y)*f(z, y).item() for z, y in zs)/N
+        for phase in 'train', 'valid':
+            values = learn.history.epochs[f'{phase}_{f.__name__}']
+            assert len(set(values)) == 1 and values == pytest.approx([expected]*3, rel=1e-5)
+        assert learn.validate()[f'valid_{f.__name__}'] == values[0]
+
+
+# Shapes of targets
+
+def test_accuracy_of_targets_in_a_column():
+    "Was 101.0: each prediction was compared with each target"
+    x, y = data()
+    dl = cut(7, x, y[:, None])
+    learn = make_learner(nn.Linear(4, 3), dl, dl, optim=still, loss_fn=lambda p, t: F.cross_entropy(p, t[:, 0]), metrics=[accuracy])
+    learn.fit(2)
+    expected = (logits(learn.model).argmax(1) == y).double().mean().item()
+    for phase in 'train', 'valid': assert learn.history.epochs[f'{phase}_accuracy'] == pytest.approx([expected]*2, abs=1e-6)
+
+def test_accuracy_of_pixels_and_of_float_ids():
+    z, y = torch.randn(5, 3, 4, 2), torch.randint(0, 3, (5, 4, 2))
+    expected = (z.argmax(1) == y).double().mean().item()
+    for targ in y, y[:, None], y.float(): assert accuracy(z, targ).item() == pytest.approx(expected)
+
+@pytest.mark.parametrize('pred,targ', [((8, 3), (8, 3)), ((8, 1), (8, 1)), ((8, 1), (8,)), ((8,), (8,)), ((8, 5, 3), (8, 5)), ((8, 3), (4,)), ((8, 3), ())])
+def test_accuracy_refuses_other_shapes(pred, targ):
+    "One-hot or several labels, a logit of two classes, classes in the last dimension: each would give a number, and a wrong one"
+    with pytest.raises(ValueError, match=r'shape \(8.*expected logits \(n, n_classes'): accuracy(torch.randn(pred), torch.zeros(targ))
+
 
 @sizes
 def test_targets_of_another_length(bs):
@@ -239,6 +286,133 @@ def test_loaders_that_use_their_memory_again(bs, make_dl):
     assert_both(values, 'accuracy', (z.argmax(1) == y).double().mean().item())
     assert_both(values, 'margin', margin(z, y).item())
     assert_both(values, 'MulticlassF1Score', f1_score(y, z.argmax(1), average='macro'))
+
+
+@sizes
+def test_a_step_that_uses_its_memory_again(bs):
+    "Targets, predictions and a loss in buffers that the next batch overwrites"
+    x, y = data()
+    kept = torch.empty(bs, dtype=torch.long), torch.empty(bs, 3), torch.empty(())
+    def step(batch, learn):
+        targ, pred, loss = kept[0][:len(batch[1])], kept[1][:len(batch[1])], kept[2]
+        z = learn.model(batch[0])
+        targ.copy_(batch[1])
+        pred.copy_(z.detach())
+        loss.copy_(F.cross_entropy(z, targ).detach())
+        return {'loss': Seen.apply(z.sum(), loss), 'pred': pred, 'targ': targ}
+    model, values = fitted(bs, [accuracy, margin], train_step=step)
+    z = logits(model)
+    assert_both(values, 'accuracy', (z.argmax(1) == y).double().mean().item())
+    assert_both(values, 'margin', margin(z, y).item())
+    assert_both(values, 'loss', F.cross_entropy(z, y).item())
+
+class Seen(torch.autograd.Function):
+    "A graph's loss in memory that it has already"
+    @staticmethod
+    def forward(ctx, x, loss): return torch.empty(0).set_(loss.untyped_storage(), 0, (), ())
+    @staticmethod
+    def backward(ctx, grad): return grad*0, None
+
+
+# Several values
+
+def recalls(pred, targ): return torch.stack([((pred.argmax(1) == c) & (targ == c)).float().mean() for c in range(3)])
+def both(pred, targ): return {'mean': pred.mean(), 'hit': {'a': 1., 'b': 2.}['b'], 'of': recalls(pred, targ)}
+def as_array(pred, targ): return recalls(pred, targ).numpy()
+
+class Detection:
+    "Says what `MeanAveragePrecision` says: values by class for the classes seen, whose ids are in `classes`"
+    def reset(self): self.z, self.y = [], []
+    def update(self, pred, targ):
+        self.z.append(pred)
+        self.y.append(targ)
+    def compute(self):
+        z, y = torch.cat(self.z), torch.cat(self.y)
+        ids = y.unique()
+        return {'map': (z.argmax(1) == y).float().mean(), 'map_per_class': torch.stack([(z.argmax(1) == y)[y == c].float().mean() for c in ids]), 'classes': ids.int()}
+
+@sizes
+def test_vectors_and_dicts(bs):
+    model, values = fitted(bs, [recalls, both, Metric(as_array, classes=['cat', 'dog', 'cow']), Metric(both, name='my')])
+    z, y = logits(model), data()[1]
+    for c, name in enumerate(['cat', 'dog', 'cow']):
+        for column in f'recalls/{c}', f'of/{c}', f'as_array/{name}', f'my/of/{c}':
+            assert_both(values, column, ((z.argmax(1) == c) & (y == c)).double().mean().item())
+    for column in 'mean', 'my/mean': assert_both(values, column, z.mean().item())
+    assert_both(values, 'hit', 2.)
+    assert 'train_recalls' not in values
+
+@pytest.mark.parametrize('bs', [7, N])
+def test_vectors_of_objects(bs):
+    classes = ['cat', 'dog', 'cow']
+    metrics = [Metric(MulticlassF1Score(3, average=None), name='f1', classes=classes), MetricCollection({'f': MulticlassF1Score(3, average=None)}),
+               Detection(), Metric(Detection(), name='box', classes=classes)]
+    x, y = data()
+    keep = y != 1
+    model, values = fitted(bs, metrics, tensors=(x[keep], y[keep]))
+    z, y = logits(model, x[keep]), y[keep]
+    for c, v in enumerate(f1_score(y, z.argmax(1), average=None, labels=range(3))):
+        assert_both(values, f'f1/{classes[c]}', v)
+        assert_both(values, f'f/{c}', v)
+    for c in 0, 2:
+        for column in f'map_per_class/{c}', f'box/map_per_class/{classes[c]}':
+            assert_both(values, column, (z.argmax(1) == y)[y == c].double().mean().item())
+    assert not [o for o in values if o.endswith(('classes', 'classes/0', 'per_class/1', 'per_class/dog'))]
+
+def test_vectors_after_a_stop_in_mid_epoch(tmp_path):
+    "In another learner, from a checkpoint"
+    dl, metrics = cut(7, *data()), lambda: [recalls, both, Metric(MulticlassF1Score(3, average=None), name='f1', classes='abc'), Detection()]
+    torch.manual_seed(0)
+    weights = nn.Linear(4, 3).state_dict()
+    def make():
+        model = nn.Linear(4, 3)
+        model.load_state_dict(weights)
+        return make_learner(model, dl, dl, metrics=metrics())
+    whole, first, second = make(), make(), make()
+    whole.fit(2)
+    stop = LambdaHook(after_step=lambda o: o.stop() if o.state.epoch == 1 and (o.state.batch_idx, o.valid_idx) == (22, 5) else None)
+    first.fit(2, hooks=[Checkpoint(tmp_path, every=1), stop])
+    seen = []
+    second.fit(2, hooks=[Checkpoint(tmp_path), LambdaHook(after_step=lambda o: seen.append(o.training))], resume=True)
+    assert seen == [False]*17
+    assert record(second) == record(whole)
+
+class Both(Team):
+    "Two processes, the second of which has had no batch of its own"
+    size = 2
+    def gather(self, x): return [x, [None]*len(x)] if self.rank == 0 else [self.seen, x]
+    def sum(self, x):
+        self.summed = x
+        return x
+
+def test_vectors_where_a_process_has_no_batch():
+    "It takes part in the sum with as many zeros"
+    x, y = data()
+    busy, idle = Tally(as_metrics([recalls, accuracy]), 'cpu', team=Both()), Tally(as_metrics([recalls, accuracy]), 'cpu', team=Both())
+    idle.team.rank, idle.team.is_padding, idle.team.seen = 1, True, [['recalls/0', 'recalls/1', 'recalls/2'], ['accuracy']]
+    busy.add(torch.tensor(1.), {'pred': x[:, :3], 'targ': y}, N)
+    idle.add(torch.tensor(1.), {'pred': x[:, :3], 'targ': y}, 0)
+    values = busy.means()
+    assert [values[f'recalls/{c}'] for c in range(3)] == pytest.approx(recalls(x[:, :3], y).tolist())
+    assert set(idle.means()) == set(values) and len(idle.team.summed) == len(busy.team.summed) and not idle.team.summed.any()
+
+@pytest.mark.parametrize('f,error,text', [
+    (lambda p, t: torch.zeros(2, 2), TypeError, r'shape \(2, 2\): expected a number'), (lambda p, t: None, TypeError, 'NoneType: expected'),
+    (lambda p, t: {'a': 'b'}, TypeError, 'a is a str'), (lambda p, t: {str(len(p)): 1.}, ValueError, 'returned mine/3, and mine/7 before'),
+    (lambda p, t: torch.zeros(3), ValueError, '3 entries, and there are 2 classes'), (lambda p, t: 1/0, ZeroDivisionError, 'zero')])
+def test_errors_name_the_metric(f, error, text):
+    with pytest.raises(error, match=text) as seen: fitted(7, [Metric(f, name='mine', classes='ab')])
+    assert '`mine`' in str(seen.value) + ''.join(seen.value.__notes__)
+
+@pytest.mark.parametrize('method', ['reset', 'update', 'compute', 'value'])
+def test_errors_of_objects_name_the_metric(method):
+    class Bad(Median):
+        def compute(self): return torch.zeros(2, 2)
+    def fail(*args): raise ZeroDivisionError
+    bad = Bad()
+    if method != 'value': setattr(bad, method, fail)
+    with pytest.raises((ZeroDivisionError, TypeError)) as seen: fitted(7, [Metric(bad, name='mine')])
+    assert '`mine`' in str(seen.value) + ''.join(seen.value.__notes__)
 
 
 # State

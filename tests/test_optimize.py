@@ -279,7 +279,8 @@ def test_average_in_a_checkpoint():
     assert same(list(state['model'].values()), weights(other.model)) and other.n == 5
     other.load_state_dict({'n': 0, 'model': None})
     assert other.model is None
-    with pytest.raises(ValueError, match='its tensors have changed'): run(Normed(), first.remove_hook('EMA'), 1)
+    with pytest.raises(ValueError, match='its tensors have changed'): run(Normed(), deepcopy(first.ema), 1)
+    with pytest.raises(ValueError, match='another learner'): run(model(), first.remove_hook('EMA'), 1)
     with pytest.raises(RuntimeError, match='state_dict'):
         other.load_state_dict(state)
         run(Normed(), other, 1)

@@ -41,7 +41,7 @@ def stop_at(epoch, batch, training=True):
 
 @pytest.mark.parametrize('place', [(0, 1), (1, 3), (1, 2, False)], ids=str)
 @pytest.mark.parametrize('kind', HOOKS)
-@pytest.mark.filterwarnings('ignore:.*lr_scheduler.step')
+@pytest.mark.filterwarnings('error:.*lr_scheduler.step')
 def test_goes_on(kind, place, tmp_path, capsys):
     plain = make(kind, tmp_path/'plain')
     plain.fit(N_EPOCHS)
@@ -53,3 +53,52 @@ def test_goes_on(kind, place, tmp_path, capsys):
     assert digest(again) == digest(plain)
     assert again.opt.param_groups[0]['lr'] == plain.opt.param_groups[0]['lr'] and again.history.steps['lr'] == plain.history.steps['lr']
     if again.ema: assert all(torch.equal(a, b) for a, b in zip(weights(again.ema.model), weights(plain.ema.model), strict=True)) and again.ema.n == plain.ema.n
+
+@pytest.mark.filterwarnings('error:.*lr_scheduler.step')
+def test_a_scheduler_by_epoch_is_not_told_that_nothing_has_stepped(tmp_path):
+    "After a stop between the first epoch's last step and its end"
+    make('torch by epoch', tmp_path, stop_at(0, 2, False)).fit(N_EPOCHS)
+    again = make('torch by epoch', tmp_path)
+    again.fit(N_EPOCHS, resume=True)
+    assert again.history.epochs['lr'] == pytest.approx([.01, .005, .0025])
+
+class Drawn:
+    "Batches drawn from the stream that dropout uses, too, and a length that nobody vouches for"
+    def __len__(self): return 5
+    def __iter__(self):
+        for _ in range(5):
+            x = torch.randn(4, 4)
+            yield x, x[:, :3].argmax(1)
+
+@pytest.mark.filterwarnings('ignore:resume. train_dl is a Drawn')
+@pytest.mark.parametrize('batch', [1, 2, 3])
+def test_a_batch_that_was_read_ahead_is_the_same_one_after_a_resume(batch, tmp_path):
+    "Accumulation asks whether a batch is the last one. The batches before are drawn again, without the dropout in between"
+    def learner(folder, *more, seed=0):
+        torch.manual_seed(0)
+        learn = make_learner(train_dl=Drawn(), hooks=[GradAccum(2), Checkpoint(tmp_path/folder), *more])
+        torch.manual_seed(seed)
+        return learn
+    plain, again = learner('plain'), learner('run', seed=99)
+    torch.manual_seed(0)
+    plain.fit(2)
+    learner('run', stop_at(1, batch)).fit(2)
+    torch.manual_seed(99)
+    again.fit(2, resume=True)
+    assert digest(again) == digest(plain)
+
+@pytest.mark.filterwarnings('ignore:resume. train_dl is a Drawn')
+def test_a_batch_that_was_read_ahead_is_nobody_elses_shard(tmp_path):
+    "In two processes each reads its own shard ahead"
+    def learner(folder, *more):
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 3))
+        return make_learner(model, Drawn(), hooks=[GradAccum(2), Checkpoint(tmp_path/folder), *more])
+    plain, stopped, again = learner('plain'), learner('run', stop_at(0, 1)), learner('run')
+    torch.manual_seed(0)
+    plain.launch(2, 2)
+    torch.manual_seed(0)
+    stopped.launch(2, 2)
+    assert stopped.cancelled == 'stop' and stopped.state.epoch == 0 < stopped.state.batch_idx < 5
+    again.launch(2, 2, resume=True)
+    assert again.history.steps['train_loss'] == pytest.approx(plain.history.steps['train_loss'], rel=1e-5)

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from .average import EMA
+from .average import EMA, SWA
 from .checkpoint import Checkpoint
 from .compile import Compile
 from .controls import Controls
@@ -21,6 +21,7 @@ from .core import batch_size, set_seed, to_device, with_comments
 from .display import Display
 from .distributed import Accelerate
 from .early_stopping import EarlyStopping
+from .errors import show_error
 from .export import load_model
 from .guard import Freeze, FreezeBN, NaNGuard
 from .history import History
@@ -28,7 +29,7 @@ from .hooks import (EVENTS, STEPS, CancelEpoch, CancelFit, CancelStep, Hook, Hoo
                               MainProcessHook)
 from .launch import ProcessFailed
 from .learner import Learner
-from .loaders import TensorLoader, prefetch
+from .loaders import Loaders, TensorLoader, prefetch
 from .loggers import CSVLogger, JSONLLogger
 from .lr_find import LRCurve
 from .metrics import Metric, accuracy
@@ -41,12 +42,12 @@ from .seeded import SeededLoader
 from .trackers import MLflowLogger, TensorBoardLogger, TrackioLogger, WandbLogger
 
 # %% ../nbs/99_all.ipynb #3511130e
-__all__ = ['torch', 'F', 'nn', 'DataLoader', 'TensorDataset', 'batch_size', 'set_seed', 'to_device', 'TensorLoader', 'prefetch', 'Controls',
+__all__ = ['torch', 'F', 'nn', 'DataLoader', 'TensorDataset', 'batch_size', 'set_seed', 'to_device', 'Loaders', 'TensorLoader', 'prefetch', 'Controls',
            'Display', 'History', 'Metric', 'accuracy', 'EVENTS', 'STEPS', 'CancelEpoch', 'CancelFit', 'CancelStep', 'Hook',
-           'HookOrderError', 'HookTable', 'LambdaHook', 'MainProcessHook', 'GradAccum', 'GradClip', 'GradNorm', 'AMP', 'EMA', 'NaNGuard',
+           'HookOrderError', 'HookTable', 'LambdaHook', 'MainProcessHook', 'GradAccum', 'GradClip', 'GradNorm', 'AMP', 'EMA', 'SWA', 'NaNGuard',
            'Freeze', 'FreezeBN', 'Compile', 'Profile', 'Learner', 'StepState', 'TrainingInterrupted',
            'LRCurve', 'LRScheduler', 'OneCycle', 'Schedule', 'WarmupCosine', 'combine', 'cosine', 'exponential', 'linear', 'polynomial', 'warmup',
-           'Checkpoint', 'EarlyStopping', 'Accelerate', 'ProcessFailed', 'SeededLoader', 'load_model', 'CSVLogger', 'JSONLLogger', 'MLflowLogger', 'TensorBoardLogger', 'TrackioLogger', 'WandbLogger']
+           'Checkpoint', 'EarlyStopping', 'Accelerate', 'ProcessFailed', 'SeededLoader', 'load_model', 'show_error', 'CSVLogger', 'JSONLLogger', 'MLflowLogger', 'TensorBoardLogger', 'TrackioLogger', 'WandbLogger']
 
 # %% ../nbs/99_all.ipynb #f164f5a4
 for o in [globals()[name] for name in __all__]:

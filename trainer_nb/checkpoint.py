@@ -6,7 +6,7 @@
 __all__ = ['parse_every', 'Checkpoint', 'find']
 
 # %% ../nbs/07_checkpoint.ipynb #b845e576
-import json, math, os, re, shutil, warnings
+import math, os, re, shutil, warnings
 from pathlib import Path
 from secrets import token_hex
 from threading import Thread
@@ -16,7 +16,7 @@ import torch
 
 from .core import did_you_mean, patch
 from .data import set_streams
-from .files import BadCheckpoint, Folder, check_plain, read_state, replacing, write_state
+from .files import NAME, BadCheckpoint, Folder, check_plain, read_manifest, read_state, replacing, write_state
 from .hooks import Hook
 from .learner import Learner
 from .run import Run
@@ -42,6 +42,7 @@ class Checkpoint(Hook):
     other runs in the folder are never touched.
     """
     ord, unique, together = 95, True, ('save',)     # late: the states of other hooks are complete then; all processes save, the main one writes
+    state_kinds = {'run': (None, str)}
 
     def __init__(self,
         folder,                 # where; made if it is not there
@@ -54,14 +55,10 @@ class Checkpoint(Hook):
     ):                          # raises NotADirectoryError if `folder` is a file
         self.steps, self.seconds = parse_every(every)
         if mode not in ('min', 'max'): raise ValueError(f"mode is {mode!r}: expected 'min' or 'max'")
-        if not isinstance(keep, int) or keep < 1: raise ValueError(f'keep is {keep!r}: expected a whole number of 1 or more')
+        if not isinstance(keep, int) or isinstance(keep, bool) or keep < 1: raise ValueError(f'keep is {keep!r}: expected a whole number of 1 or more')
         self.folder, self.every, self.keep, self.monitor, self.mode, self.strict, self.skip = Folder(folder), every, keep, monitor, mode, strict, skip
         self.run = self.thread = self.error = self.saved_at = None      # run: who wrote a file
         self.due, self.warned, self.stall_s, self.n_saves = math.inf, set(), 0., 0
-
-    def state_dict(self): return {'run': self.run}
-
-    def load_state_dict(self, state): self.run = state['run']
 
     def before_fit(self, learn):
         if learn.is_main:
@@ -161,7 +158,7 @@ def _put_parts(self:Checkpoint, learn, parts):  # path of a folder, None without
     "Have all processes write what each has, now: the next step changes it"
     if not parts: return None
     path = self.folder.path/learn.team.first(f'.{self.folder.next(learn.state.optimizer_step).stem}.parts.{os.getpid()}.tmp')
-    try: write_parts(parts, path, learn.team.control)
+    try: write_parts(parts, path, learn.team)
     except BaseException:
         if learn.is_main: shutil.rmtree(path, ignore_errors=True)
         raise
@@ -187,7 +184,7 @@ def _prune(self:Checkpoint):
 @patch
 def finish(self:Checkpoint):
     "Wait until what was saved is on the disk"
-    if self.thread is not None: self.thread.join()
+    if self.thread is not None and self.thread.ident is not None: self.thread.join()     # an interrupt may come before it starts
     self.report()
 
 @patch
@@ -215,12 +212,12 @@ def find(
                 warnings.warn(f'{last["file"]} was saved by {last["processes"]} processes in the middle of an epoch, and here is a team of {size}: '
                               'this goes on from the end of an epoch', stacklevel=3)
             return found[0], found[1]['file']
-        if n := len(folder.manifests()): raise BadCheckpoint(f'none of the {n} checkpoints in {path} can be read' + f', or is one that {size} can go on with'*any(o.get('processes', 1) != size for o in folder.manifests()))
+        if n := folder.n: raise BadCheckpoint(f'none of the {n} checkpoints in {path} can be read' + f', or is one that {size} can go on with'*any(o.get('processes', 1) != size for o in folder.manifests()))
         inside = sorted(o.name for o in path.iterdir())
         raise FileNotFoundError(f'there is no checkpoint in {path}; it holds {", ".join(inside[:5]) or "nothing"}' + ', …'*(len(inside) > 5))
     note = path.with_suffix('.json')
-    if not re.match('checkpoint-', path.name) or not note.exists(): return read_state(path), path.name
-    return Folder(path.parent).read({**json.loads(note.read_text(encoding='utf-8')), 'file': path.name}), path.name
+    if not NAME.fullmatch(path.name) or not note.exists(): return read_state(path), path.name
+    return Folder(path.parent).read(read_manifest(note)), path.name
 
 def _resume(learn, source):
     "Put the state that `fit(resume=source)` means into a learner; returns whether there was one"
@@ -230,7 +227,7 @@ def _resume(learn, source):
         hook.finish()
     if source is True:
         if hook is None: raise ValueError('fit(resume=True) needs the hook Checkpoint, to know where: add Checkpoint(folder), or pass resume=folder')
-        if not learn.team.first(bool(hook.folder.manifests())): return False
+        if not learn.team.first(bool(hook.folder.n)): return False
         source = hook.folder.path
     found = find(source, learn.team.size) if learn.is_main else None
     name = learn.team.first(found and found[1])
@@ -249,6 +246,8 @@ def save(self:Learner,
     path,  # file; replaced at once, when the new one is whole
 ):
     "Save everything: model, optimizers, hooks, counters, history, random streams. Not inside a batch"
+    if self._fitting and self.batch is not None:
+        raise RuntimeError('learn.save was called inside a batch, which cannot be resumed: learn.request(lambda learn: learn.save(path)) saves after it')
     state = host_copy(self.team.collect(capture(self)))
     if not self.is_main: return
     check_plain(state, 'the state')

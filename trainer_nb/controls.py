@@ -15,7 +15,7 @@ from time import localtime, sleep, strftime, time
 
 from .core import patch
 from .hooks import MainProcessHook
-from .run import set_lr
+from .run import as_rate, set_lr
 from .screens import attended_kernel, front_end
 
 # %% ../nbs/09_controls.ipynb #c66a1bb2
@@ -50,6 +50,7 @@ def scale_lr(
     learn,   # `Learner`
 ):           # str: the new rates, those of the first groups
     "Multiply every learning rate by `factor`"
+    as_rate('factor', factor)
     for opt in learn.opts.values():
         if lr := float(opt.param_groups[0]['lr']): set_lr(opt, lr*factor)
     return 'lr ' + ', '.join(f'{name} {opt.param_groups[0]["lr"]:.3g}'.strip() for name, opt in learn.opts.items())

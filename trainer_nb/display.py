@@ -6,92 +6,109 @@
 __all__ = ['SCREENS', 'DisplayCost', 'ENDS', 'Log', 'Terminal', 'Region', 'Display', 'advice', 'outcome']
 
 # %% ../nbs/08_display.ipynb #5d6be5b1
-import math, shutil, warnings
+import math, re, warnings
 from collections import namedtuple
 from functools import wraps
 from threading import Timer
-from time import perf_counter
+from time import perf_counter, strftime
 
 from torch.utils.data import DataLoader, TensorDataset
 
-from .core import current_cell, patch, running_shell, text_table
+from .core import current_cell, patch, printable, running_shell, text_table
 from .history import Plot
 from .hooks import MainProcessHook
 from .learner import Learner
 from .run import length
-from .screens import Area, Budget, Progress, front_end, text_bar
+from .screens import Area, Budget, Progress, front_end, terminal_width, text_bar
 
 # %% ../nbs/08_display.ipynb #7d44ec8f
 class Log:
     "One line for each epoch under a header, and one more if the fit did not run to its end"
-    moves = False
-    def __init__(self, learn, n_rows, end, plot): self.head = None
+    moves, every_s = False, .02     # least time between two writes: faster rows wait in the stream, with all other output
+    def __init__(self, learn, end, plot):
+        self.columns, self.names, self.widths, self.room, self.next = None, (), (), math.inf, 0.
 
     def draw(self, learn, status, progress): pass
 
     def row(self, learn, width=None):
         "Print the newest epoch"
-        head, *_, row = learn.history.lines(most=1, width=width)
-        widths = [max(len(o), 5 if o in ('epoch', 'time') else 8) for o in head]     # numbers of the next rows may be longer
-        if head != self.head: print('  '.join(o.rjust(w) for o, w in zip(head, widths)))
-        self.head = head
-        print('  '.join(o.rjust(w) for o, w in zip(row, widths)), flush=True)
+        columns, room = list(learn.history.epoch_rows[-1]), math.inf if width is None else width
+        if columns != self.columns or room != self.room: self._head(learn, columns, width)
+        line = self._line(learn)
+        if len(line) > room:                # a number is longer than before
+            self._head(learn, columns, width)
+            line = self._line(learn)
+        is_due = (now := perf_counter()) >= self.next
+        if is_due: self.next = now + self.every_s
+        print(line, flush=is_due)
+
+    def _head(self, learn, columns, width):
+        "Choose the columns for these and the next rows; print their names if they are others than before"
+        head, names = learn.history.lines(len(learn.history) - 1, width=width)[0], self.names
+        self.columns, self.room = columns, math.inf if width is None else width
+        self.names = ['time_s' if o == 'time' else o for o in head]
+        self.widths = [max(len(o), 5 if o in ('epoch', 'time') else 8) for o in head]     # numbers of the next rows may be longer
+        if self.names != names: print('  '.join(printable(o).rjust(w) for o, w in zip(head, self.widths)))
+
+    def _line(self, learn): return '  '.join([o.rjust(w) for o, w in zip(learn.history.newest(self.names), self.widths)])
 
     def close(self, learn, status):
-        if learn.cancelled not in (None, 'step', 'epoch'): print(status, flush=True)
+        print(*[] if learn.cancelled in (None, 'step', 'epoch') else [printable(status) + '\n'], end='', flush=True)
 
 # %% ../nbs/08_display.ipynb #e270fcd8
 class Terminal(Log):
     "A `Log` with a bar below it"
     moves = True
-    def _width(self): return max(shutil.get_terminal_size().columns - 1, 10)
-
     def draw(self, learn, status, progress):
-        print('\r' + f'{text_bar(progress.share)} {status}'[:self._width()].ljust(self._width()), end='', flush=True)
+        width = terminal_width()
+        if len(status) > width - 11: status = re.sub(r' \(best [^)]*\)', '', status)
+        while len(status) > width - 11 and status.count(' · ') > 2:     # what is left and how fast matters more than the losses
+            parts = status.split(' · ')
+            status = ' · '.join(parts[:-3] + parts[-2:])
+        print('\r' + f'{text_bar(progress.share)} {status}'[:width].ljust(width), end='', flush=True)
 
-    def _clear(self): print('\r' + ' '*self._width(), end='\r', flush=True)
+    def _clear(self): print('\r' + ' '*terminal_width(), end='\r', flush=True)
 
     def row(self, learn):
         self._clear()
-        super().row(learn, self._width())
+        super().row(learn, terminal_width())
 
     def close(self, learn, status):
         self._clear()
-        super().close(learn, status[:self._width()])
+        super().close(learn, status[:terminal_width()])
 
 # %% ../nbs/08_display.ipynb #fe94fc80
 class Region:
-    "Status line, table of epochs and live plot in a cell's output"
+    "Status line, live plot and table of epochs in a cell's output"
     moves = True
     def __init__(self,
         learn,   # `Learner`
-        n_rows,  # epochs that are expected
         end,     # number of the last training batch that is expected, 0 if unknown
         plot,    # whether to draw a plot
     ):
-        self.first, self.n_rows, self.end = learn.bounds['row'], min(n_rows, 10), end
-        self.area = Area(24*self.n_rows + 50)
+        self.first, self.end, self.area = learn.bounds['row'], end, Area()
         self.plot = Plot(learn.history, learn.bounds['batch'], bool(learn.metrics)) if plot else None
 
-    def _table(self, h, most=100): return h.html(self.first, most) if len(h) > self.first else ''
+    def _table(self, h, most=40): return h.html(self.first, most) if len(h) > self.first else ''
 
     def draw(self, learn, status, progress):
-        self.area.draw(status, progress.share, self._table(learn.history, self.n_rows), self.plot and self.plot.chart(self.end))
+        self.area.draw(status, progress.share, self._table(learn.history, 10), self.plot and self.plot.chart(self.end))
 
     def row(self, learn): pass
 
     def close(self, learn, status):
-        "Leave what needs no kernel: a table and a picture"
-        h = learn.history
-        n = len(h) - self.first
-        self.area.close(status, self._table(h), self.plot and self.plot.chart(), text_table(h.lines(self.first)) if n else '',
-                        f'plot of {h.n_steps - self.plot.first} batches' if self.plot else '', is_whole=n <= 10)
+        "Leave what needs no kernel: a picture and a table"
+        h, chart = learn.history, None
+        if self.plot and h.n_steps > self.plot.first: chart = self.plot.chart()     # else there is nothing to see
+        self.area.close(status, self._table(h), chart, text_table(h.lines(self.first)) if len(h) > self.first else '',
+                        f'plot of {h.n_steps - self.plot.first} batches' if self.plot else '')
 
 # %% ../nbs/08_display.ipynb #fc957efd
 SCREENS = {'html': Region, 'tty': Terminal, 'text': Log}
 
 DisplayCost = namedtuple('DisplayCost', 'share n_draws time_s wall_s')
-DisplayCost.__doc__ = "What the live display of a fit costs: share of the wall time in [0, 1], number of updates, seconds for them, seconds that the fit took"
+DisplayCost.__doc__ = """What the live display of a fit costs: share of the wall time in [0, 1], number of updates, seconds for those after the first second, seconds
+that the fit took"""
 
 def _harmless(f):
     "A method of the display that may fail without harm to the fit"
@@ -120,9 +137,12 @@ class Display(MainProcessHook):
         self.watched, self.waits = (None, 0., 0.), (0., 0.)     # training pass, clock and its waiting at the latest look; seconds of waiting, and in all
         self.budget, self.timer, self.closed = None, None, 0    # of the latest fit; what will ask for the next update; clock of its end
 
+    def __getstate__(self):     # what draws and asks for updates belongs to this process
+        return {**vars(self), 'screen': None, 'timer': None, 'progress': None, 'error': None}
+
     @property
     def cost(self):  # `DisplayCost`
-        "What the updates of the latest fit cost; the first look and the picture at its end, one each, are not counted"
+        "What the lines and the updates of the latest fit cost; updates of its first second, and the picture at its end, are not counted"
         if self.budget is None: return DisplayCost(0., 0, 0., 0.)
         n, time_s, wall_s = self.budget.n, self.budget.time_s, (self.closed or perf_counter()) - self.budget.opened
         return DisplayCost(time_s/wall_s, n, time_s, wall_s)
@@ -139,14 +159,19 @@ class Display(MainProcessHook):
 
     @_harmless
     def after_epoch(self, learn):
-        if self.screen is not None: self.screen.row(learn)
+        if self.screen is not None:
+            start = perf_counter()
+            self.screen.row(learn)
+            self.budget.time_s += perf_counter() - start
         self._due(learn)
 
     @_harmless
     def draw(self, learn):
         "Draw now, whatever the budget says"
         if self.screen is None or not self.screen.moves: return
+        was_held = self.budget.next == math.inf and self.budget.first_s is not None
         with self.budget.drawing(): self.screen.draw(learn, self._status(learn), self.progress)
+        if was_held: self.budget.next = min(self.budget.next, perf_counter() + .1)     # after a pause, move at once
         self._stop_timer()      # so a batch costs nothing: it is the timer that asks the loop for the next update
         self.timer = Timer(max(self.budget.next - perf_counter(), 0), learn.requests.append, [self._due])
         self.timer.daemon = True
@@ -181,10 +206,11 @@ def _open(self:Display, learn):
     bounds, n, n_valid = learn.bounds, length(learn.train_dl), 0 if learn.valid_dl is None else length(learn.valid_dl)
     batches, epochs = _planned(learn, n)
     passes = (1 if epochs is None else math.ceil(epochs)) + ((batches or 0)//(bounds['valid_every']*learn.state.grad_accum_steps) if bounds['valid_every'] else 0)
+    passes += learn._run.next_valid == learn.state.optimizer_step       # `valid_first`
     self.before, self.progress = _done(learn), Progress(None if batches is None or n_valid is None else batches + passes*n_valid)
     to = front_end() if self.where is True else self.where
-    n_rows = len(learn.history) - bounds['row'] + (math.ceil(epochs) if epochs is not None else 1)
-    self.screen = SCREENS[to](learn, n_rows, 0 if batches is None else learn.history.n_steps + batches, self.plot)
+    self.end = 0 if batches is None else learn.history.n_steps + batches
+    self.screen = SCREENS[to](learn, self.end, self.plot)
     self.draw(learn)
 
 def _done(learn):
@@ -207,8 +233,21 @@ def _planned(learn, n):
 @patch
 def _status(self:Display, learn):
     "The line that says where the fit is"
-    phase = self.note or ('training' if learn.training else 'validating')
-    return f'epoch {learn.state.epoch}, {phase}: {self.progress.at(_done(learn) - self.before)}{self._waiting(learn)}'
+    h, state, bounds = learn.history, learn.state, learn.bounds
+    total = '' if bounds['epoch'] is None else f'/{bounds["epoch"]}'
+    parts = [f'epoch {state.epoch}{total}', self.note or self._where(learn)]
+    parts += [f'{name.removeprefix("train_")} {v:.4g}' for name, v in h.recent().items()]
+    if h.bad_from: parts.append(f'nan since batch {h.bad_from}')
+    if valid := [row['valid_loss'] for row in h.valid_rows if row['batch'] > bounds['batch'] and 'valid_loss' in row][-1:]:
+        best = h.best(bounds['row'])
+        parts.append(f'valid {valid[0]:.4g}' + ('' if best is None else f' (best {h.epoch_rows[best]["valid_loss"]:.4g}, epoch {h.epoch_rows[best]["epoch"]})'))
+    return ' · '.join([*parts, self.progress.at(_done(learn) - self.before)]) + self._waiting(learn)
+
+@patch
+def _where(self:Display, learn):
+    "The batch of training or validation, as the plot counts them"
+    if not learn.training: return f'validating {learn.valid_idx}/{length(learn.valid_dl) or "?"}'
+    return f'batch {learn.history.n_steps}' + f'/{self.end}'*bool(self.end)
 
 @patch
 def _waiting(self:Display, learn):  # str, '' if there is nothing to say, or not yet
@@ -221,7 +260,7 @@ def _waiting(self:Display, learn):  # str, '' if there is nothing to say, or not
     if time_s > 20: wait_s, time_s = wait_s/2, time_s/2     # the newer, the more it counts
     self.watched, self.waits = (run.train, now, run.train.wait_s), (wait_s, time_s)
     if now - self.budget.opened < 2 or time_s < .1 or wait_s < .2*time_s: return ''
-    return f'; waiting for data: {100*wait_s/time_s:.0f} % ({advice(run.train.dl)})'
+    return f' · waiting for data: {100*wait_s/time_s:.0f} % ({advice(run.train.dl)})'
 
 def advice(
     dl,  # loader that is waited for
@@ -240,10 +279,12 @@ def outcome(
 ):            # str such as 'done: 3 epochs, best valid_loss 0.1234 in epoch 2'
     "How the latest fit went, or where it is"
     if learn.cancelled in ENDS: return f'{ENDS[learn.cancelled]} {learn.position}'
-    h, best = learn.history, learn.history.best()
+    h, best = learn.history, learn.history.best(first)
     if not h.n_steps: return 'nothing is trained yet'
     n = len(h) - first
-    res = f'done: {n} epoch' + 's'*(n != 1) if n else f'done: {h.n_steps} batches'
+    res = f'{n} epoch' + 's'*(n != 1) if n else f'{h.n_steps} batches'
+    if h.bad_from: return f'{res}, but train_loss is nan since batch {h.bad_from}: lower the learning rate, or add GradClip(1.) or NaNGuard()'
+    res = f'done: {res}'
     return res if best is None else res + f', best valid_loss {h.epoch_rows[best]["valid_loss"]:.4g} in epoch {h.epoch_rows[best]["epoch"]}'
 
 # %% ../nbs/08_display.ipynb #eefc331d
@@ -251,7 +292,7 @@ def outcome(
 def show(self:Learner):
     "Draw the record of all training so far: status, table and picture"
     is_running = self.cancelled not in ENDS and (self.bounds['epoch'] or self.bounds['step'])
-    status = f'running: {self.position}' if is_running else self.history.status or outcome(self)
+    status = f'running: {self.position} · as of {strftime("%H:%M:%S")}' if is_running else self.history.status or outcome(self)
     if front_end() == 'html': self.history.show(status)
     else: print(self.history if len(self.history) else '', status, sep='\n')
 

@@ -10,11 +10,14 @@ import math
 
 from .core import did_you_mean
 from .hooks import Hook
+from .run import as_count, set_opt_modes, trained
 
 # %% ../nbs/07c_early_stopping.ipynb #39cc0784
 class EarlyStopping(Hook):
     "End a fit that does not get better, and leave the best weights in the model. Judged at each epoch's end"
     ord, unique = 50, True
+    state_kinds = {'best': (None, int, float), 'best_epoch': (None, int), 'n_waited': int, 'is_over': bool, 'weights': (None, [{str: object}]),
+                   'average': (None, {str: object})}
 
     def __init__(self,
         patience=5,             # epochs ≥ 1 without a better value, after which the fit ends
@@ -23,19 +26,15 @@ class EarlyStopping(Hook):
         mode='min',             # 'min' or 'max': which values of it are good
         restore_best=True,      # False: the model keeps its last weights
     ):
-        if patience < 1: raise ValueError(f'patience is {patience}: expected 1 or more epochs')
-        if not min_delta >= 0: raise ValueError(f'min_delta is {min_delta}: expected 0 or more')
+        patience = as_count('patience', patience)
+        if isinstance(min_delta, bool) or not 0 <= min_delta < math.inf: raise ValueError(f'min_delta is {min_delta}: expected a finite number, 0 or more')
+        if not isinstance(monitor, str) or not monitor: raise TypeError(f'monitor is {monitor!r}: expected a column of the epoch table')
         if mode not in ('min', 'max'): raise ValueError(f"mode is {mode!r}: expected 'min' or 'max'")
         self.patience, self.min_delta, self.monitor, self.mode, self.restore_best = patience, min_delta, monitor, mode, restore_best
         self.reset()
 
     def reset(self):
-        self.best, self.best_epoch, self.n_waited, self.is_over, self.weights = None, None, 0, False, None
-
-    def state_dict(self): return {k: getattr(self, k) for k in ('best', 'best_epoch', 'n_waited', 'is_over', 'weights')}
-
-    def load_state_dict(self, state):
-        for k, v in state.items(): setattr(self, k, v)
+        self.best, self.best_epoch, self.n_waited, self.is_over, self.weights, self.average = None, None, 0, False, None, None
 
     def before_fit(self, learn):
         resumes = learn.bounds['epoch'] or learn.bounds['step']
@@ -49,15 +48,24 @@ class EarlyStopping(Hook):
         value, sign = row[self.monitor], 1 if self.mode == 'min' else -1
         if self.best is None and value == value or self.best is not None and sign*value < sign*self.best - self.min_delta:
             self.best, self.best_epoch, self.n_waited = value, row['epoch'], 0
-            if self.restore_best: self.weights = {k: v.clone() if hasattr(v, 'clone') else v for k, v in learn.model.state_dict().items()}
+            if self.restore_best: self._keep(learn)
             return
         self.n_waited += 1
         if self.n_waited < self.patience: return
         self.is_over = True
         learn.request('stop_epoch')
 
+    def _keep(self, learn):
+        set_opt_modes(learn.opts.values(), False)
+        self.weights, ema = [_copied(o.state_dict()) for o in trained(learn)], getattr(learn, 'ema', None)
+        set_opt_modes(learn.opts.values(), True)
+        self.average = ema and {k: _copied(v) if isinstance(v, dict) else v for k, v in ema.state_dict().items()}       # it is what was judged
+
     def after_fit(self, learn):
         may_go_on = learn._run.streams is not None      # it was stopped between two batches
         if may_go_on or not self.restore_best or self.weights is None: return
-        learn.model.load_state_dict(self.weights)
+        for o, state in zip(trained(learn), self.weights): o.load_state_dict(state)
+        if self.average is not None: learn.ema.load_state_dict(self.average)
         if self.is_over: print(f'EarlyStopping: {self.monitor} was best in epoch {self.best_epoch} ({self.best:.4g}); these weights are restored')
+
+def _copied(state): return {k: v.clone() if hasattr(v, 'clone') else v for k, v in state.items()}

@@ -6,7 +6,7 @@
 __all__ = ['load_model']
 
 # %% ../nbs/07d_export.ipynb #ddbd8d99
-import json, platform, sys
+import json, math, platform, sys
 from pathlib import Path
 
 import torch
@@ -28,6 +28,12 @@ def _as_args(example):
     if isinstance(example, Tensor): return (example,)
     if isinstance(example, (tuple, list)) and example and all(isinstance(o, Tensor) for o in example): return tuple(example)
     raise TypeError(f'example is a {type(example).__name__}: expected a tensor, or a tuple of tensors, as the model is called with')
+
+def _finite(x):
+    "`x` with None for numbers that JSON does not know"
+    if isinstance(x, dict): return {k: _finite(v) for k, v in x.items()}
+    if isinstance(x, list): return [_finite(v) for v in x]
+    return None if isinstance(x, float) and not math.isfinite(x) else x
 
 def _program(model, args, dynamic):
     "The exported model; the first dimension of all inputs is a batch of any size, if `dynamic`"
@@ -54,9 +60,9 @@ def export(self:Learner,
     st, folder, model = _safetensors(), Path(folder), self.model
     args = None if example is None else to_device(_as_args(example), self.device)
     config = {'model': f'{type(model).__module__}.{type(model).__qualname__}', 'parameters': sum(p.numel() for p in model.parameters()),
-              'epoch': self.state.epoch, 'optimizer_step': self.state.optimizer_step, 'row': (self.history.epoch_rows or [{}])[-1],
+              'epoch': self.state.epoch, 'optimizer_step': self.state.optimizer_step, 'row': _finite((self.history.epoch_rows or [{}])[-1]),
               'torch': str(torch.__version__), 'trainer_nb': sys.modules['trainer_nb'].__version__, 'python': platform.python_version()}
-    try: config['config'] = json.loads(json.dumps(self.config))
+    try: config['config'] = _finite(json.loads(json.dumps(self.config)))
     except TypeError as e: raise TypeError(f'learn.config cannot be written as JSON: {e}') from None
     modes, program = get_modes(model), None
     try:
@@ -65,7 +71,7 @@ def export(self:Learner,
     finally: set_modes(modes)
     folder.mkdir(parents=True, exist_ok=True)
     with replacing(folder/'model.safetensors') as beside: st.save_model(model, str(beside), metadata={'format': 'pt'})
-    with replacing(folder/'config.json') as beside: beside.write_text(json.dumps(config, indent=1), encoding='utf-8')
+    with replacing(folder/'config.json') as beside: beside.write_text(json.dumps(config, indent=1, allow_nan=False), encoding='utf-8')
     if program is not None:
         with replacing(folder/'program.pt2') as beside:
             with open(beside, 'wb') as f: torch.export.save(program, f)

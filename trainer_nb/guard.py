@@ -14,10 +14,10 @@ from time import perf_counter
 import torch
 from torch import Tensor, nn
 
-from .core import did_you_mean, local
+from .core import did_you_mean, entries, local
 from .hooks import Hook
 from .metrics import stack_scalars
-from .run import as_count
+from .run import as_count, refuse_closures, trained
 
 # %% ../nbs/06d_guard.ipynb #9e497973
 INTS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by size in bytes
@@ -55,7 +55,11 @@ def named_floats(
 def largest(tensors):  # list of 0-d tensors
     "The largest absolute value of each tensor; nan if there is one"
     here = [local(o.detach()) for o in tensors]
-    return list(torch._foreach_norm([o if o.numel() else o.new_zeros(1) for o in here], math.inf)) if here else []
+    if not here: return []
+    try: return list(torch._foreach_norm([o if o.numel() else o.new_zeros(1) for o in here], math.inf))
+    except RuntimeError:
+        if all(o.layout is torch.strided for o in here): raise
+        return largest([entries(o) for o in here])      # some are sparse
 
 # %% ../nbs/06d_guard.ipynb #dcb5d53c
 SHIFT, NEVER = 2**20, 2**62  # a code is check, value and place in the batch, to this base; and more than any code
@@ -77,10 +81,11 @@ class NaNGuard(Hook):
         self.since, self.looked = 0, perf_counter()
 
     def before_fit(self, learn):
+        refuse_closures(learn, 'NaNGuard', 'it cannot be held back in the middle')
         self._reset()
         owners = [('', learn.model), ('loss_fn.', learn.loss_fn)]
         self.names = {p: prefix + name for prefix, m in owners if isinstance(m, nn.Module) for name, p in m.named_parameters()}
-        self.buffers = [b.detach().clone() for b in learn.model.buffers()]
+        self.buffers = [b.detach().clone() for m in trained(learn) for b in m.buffers()]
 
     def before_step(self, learn):
         if not learn.training: return
@@ -101,7 +106,7 @@ class NaNGuard(Hook):
         ok = self._check(learn, [self.names.get(p, 'a parameter') for p in moved], largest([p.grad for p in moved]))
         stepped = self._step(learn, nxt, ok)
         if self.buffers:
-            now = list(learn.model.buffers())
+            now = [b for m in trained(learn) for b in m.buffers()]
             choose_(ok, now, self.buffers)
             torch._foreach_copy_(self.buffers, now)
         return stepped
@@ -167,6 +172,8 @@ class NaNGuard(Hook):
             held = sum(o[3] == name for c, o in self.log.items() if c >= check)
             for p, state in opt.state.items():
                 if isinstance(o := state.get('step'), Tensor) and o.device != p.device: o -= held
+        if self.buffers:        # batches without a step have changed them
+            torch._foreach_copy_([b for m in trained(learn) for b in m.buffers()], self.buffers)
         learn.state.optimizer_step, self.first = step, None
         ((epoch, batch), what), more = values[value], ''
         if place < len(inputs): more = f' {inputs[place][1]}, as the loader yielded it in batch {inputs[place][0][1]}, holds nan or inf, too.'
@@ -187,22 +194,26 @@ class Freeze(Hook):
     "Leave parameters as they are for the time of a fit"
     unique, in_rehearsal = True, True
     def __init__(self,
-        *names,  # of parameters or modules, or patterns with * ? []: 'body', '*.bias', 'body.[0-3]'
+        *names,  # of parameters or modules, or patterns with * ? []: 'body', '*.bias', 'body.[0-3]', 'loss_fn.weight'
     ):
-        if not names or not all(isinstance(o, str) for o in names):
+        if not names or not all(isinstance(o, str) and o for o in names):
             raise TypeError("Freeze takes names of parameters or modules: Freeze('body', '*.bias')")
         self.names, self.frozen = names, []
 
     def before_fit(self, learn):
-        params = dict(learn.model.named_parameters(remove_duplicate=False))
-        known = [*params, *(name for name, _ in learn.model.named_modules() if name)]
+        model, *loss = trained(learn)
+        params = dict(model.named_parameters(remove_duplicate=False))
+        for o in loss: params.update(o.named_parameters('loss_fn', remove_duplicate=False))
+        known = [*params, *(name for name, _ in model.named_modules() if name)]
         self.frozen = []
         for name in self.names:
             found = [p for o, p in params.items() if fnmatchcase(o, name) or fnmatchcase(o, name + '.*')]
             if not found: raise ValueError(f'Freeze({name!r}) fits no parameter of the model.{did_you_mean(name, known)}')
             for p in found:
-                if p.requires_grad: self.frozen.append(p.requires_grad_(False))
-        if not any(p.requires_grad for p in learn.model.parameters()): raise ValueError('Freeze leaves nothing to train')
+                if not p.requires_grad: continue
+                self.frozen.append(p)       # first: an interrupt between the two leaves nothing frozen
+                p.requires_grad_(False)
+        if not any(p.requires_grad for p in params.values()): raise ValueError('Freeze leaves nothing to train')
 
     def after_fit(self, learn):
         for p in self.frozen: p.requires_grad_(True)

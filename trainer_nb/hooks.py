@@ -11,21 +11,21 @@ __all__ = ['EVENTS', 'STEPS', 'LIFECYCLE', 'HookRow', 'Cancel', 'CancelStep', 'C
 import re
 from collections import namedtuple
 from contextlib import contextmanager, nullcontext
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from html import escape
 from itertools import groupby
 from textwrap import wrap
 from time import perf_counter
 
 from .charts import COLORS
-from .core import did_you_mean, with_comments
+from .core import check_kinds, did_you_mean, printable, with_comments
 
 # %% ../nbs/02_hooks.ipynb #b560ffa6
 EVENTS = ('before_fit', 'before_epoch', 'before_step', 'after_pred', 'after_loss', 'after_backward', 'after_step',
-          'before_valid', 'after_epoch', 'after_cancel', 'after_fit')
+          'before_valid', 'after_valid', 'after_epoch', 'after_cancel', 'after_fit')
 STEPS = ('do_step', 'do_backward', 'do_opt_step', 'do_zero_grad')
 LIFECYCLE = ('before_fit', 'before_epoch', 'before_step', 'do_step', 'after_pred', 'after_loss', 'do_backward', 'after_backward',
-             'do_opt_step', 'do_zero_grad', 'after_step', 'before_valid', 'after_epoch', 'after_cancel', 'after_fit')
+             'do_opt_step', 'do_zero_grad', 'after_step', 'before_valid', 'after_valid', 'after_epoch', 'after_cancel', 'after_fit')
 
 # %% ../nbs/02_hooks.ipynb #c68c516f
 class Cancel(Exception):
@@ -64,6 +64,7 @@ class Hook:
     `after_backward`  gradients exist; training only
     `after_step`      the batch is done and counted; `learn.stepped` says whether the optimizer stepped
     `before_valid`    the validation pass opens, `learn.training` is False
+    `after_valid`     the validation pass of a fit is done; its values are the newest row of `learn.history.valids`
     `after_epoch`     both passes are done, the newest row of `learn.history` is complete
     `after_cancel`    something was cancelled or interrupted; `learn.cancelled` says what
     `after_fit`       always the last, after success, cancel and error
@@ -90,11 +91,19 @@ class Hook:
     def name(self):  # how the hook is called in tables and messages
         return type(self).__name__
 
-    def state_dict(self):  # dict of what a checkpoint must hold of this hook
-        return {}
+    state_kinds = {}    # what a checkpoint must hold of this hook: attribute → its kind, as `check_kinds` takes it
+
+    def state_dict(self):  # dict
+        "What a checkpoint holds of this hook"
+        return {k: getattr(self, k) for k in self.state_kinds}
 
     def load_state_dict(self, state):
-        "Take back what `state_dict` returned"
+        "Take back what `state_dict` returned; raises ValueError for anything but `state_kinds`"
+        self.take_state(check_kinds(state, self.state_kinds, f'the state of {self.name}'))
+
+    def take_state(self, state):
+        "Put a state that was checked where it belongs"
+        for k, v in state.items(): setattr(self, k, v)
 
     def around_fit(self, learn):  # context manager
         "What a whole fit stands on, its first event and its last: other loaders, other processes"
@@ -114,6 +123,9 @@ class MainProcessHook(Hook):
     "A hook that runs in the main process only, where several train together"
 
 # %% ../nbs/02_hooks.ipynb #36897e04
+def _check_ord(name, ord):
+    if isinstance(ord, bool) or not isinstance(ord, (int, float)) or ord != ord: raise TypeError(f'ord of {name} is {ord!r}: expected a number')
+
 class LambdaHook(Hook):
     "A hook made of functions: `LambdaHook(after_step=f, ord=5)`"
     def __init__(self,
@@ -126,6 +138,8 @@ class LambdaHook(Hook):
             if o not in LIFECYCLE: raise TypeError(f'LambdaHook got `{o}`, which is no event.{did_you_mean(o, LIFECYCLE)}')
             if not callable(f): raise TypeError(f'LambdaHook got `{o}={f!r}`: expected a function')
             setattr(self, o, f)
+        if name is not None and not isinstance(name, str): raise TypeError(f'LambdaHook(name) is a {type(name).__name__}: expected a str')
+        _check_ord(name or 'LambdaHook', ord)
         self.ord = ord
         self._name = name or f'LambdaHook({", ".join(getattr(f, "__name__", type(f).__name__) for f in functions.values())})'
 
@@ -157,19 +171,28 @@ def sort_hooks(
     hooks,  # iterable of `Hook`, in the order of registration
 ):          # list of the same hooks, in the order in which they run; raises HookOrderError
     "Order hooks by their relations, then `ord`, then registration"
-    hooks = list(hooks)
-    waits = {id(h): {id(o) for o in predecessors(h, hooks)} for h in hooks}
-    ready, res = [], []
+    hooks, by_class = list(hooks), {}
     for i, h in enumerate(hooks):
-        if not waits[id(h)]: heappush(ready, (h.ord, i, h))
+        for cls in type(h).__mro__: by_class.setdefault(cls.__name__, []).append(i)
+    waits, followers = [set() for _ in hooks], [set() for _ in hooks]      # by number: whom each one waits for, who waits for it
+    def relate(first, then):
+        if first == then: return
+        waits[then].add(first)
+        followers[first].add(then)
+    for i, h in enumerate(hooks):
+        for name in h.runs_after:
+            for o in by_class.get(name, ()): relate(o, i)
+        for name in h.runs_before:
+            for o in by_class.get(name, ()): relate(i, o)
+    ready, res = [(h.ord, i) for i, h in enumerate(hooks) if not waits[i]], []
+    heapify(ready)
     while ready:
-        h = heappop(ready)[2]
-        res.append(h)
-        for i, o in enumerate(hooks):
-            if id(h) in waits[id(o)]:
-                waits[id(o)].remove(id(h))
-                if not waits[id(o)]: heappush(ready, (o.ord, i, o))
-    if len(res) < len(hooks): raise HookOrderError(_circle([h for h in hooks if waits[id(h)]]))
+        _, i = heappop(ready)
+        res.append(hooks[i])
+        for o in followers[i]:
+            waits[o].remove(i)
+            if not waits[o]: heappush(ready, (hooks[o].ord, o))
+    if len(res) < len(hooks): raise HookOrderError(_circle([h for h, left in zip(hooks, waits) if left]))
     return res
 
 # %% ../nbs/02_hooks.ipynb #bce6dd76
@@ -247,7 +270,7 @@ class Calls:
         errors = []
         for call in self.at[event]:
             try: call(learn)
-            except Exception as e: errors.append(e)
+            except BaseException as e: errors.append(e)
         if errors: raise errors[0]
 
     def wrap(self, name, step, learn):
@@ -264,8 +287,7 @@ def _why(hook, others):
     "Why `hook` stands where it does among the `others` at its point"
     first, then = predecessors(hook, others), [o for o in others if hook in predecessors(o, [hook])]
     if first or then: return '; '.join(f'{word} {", ".join(o.name for o in hs)}' for word, hs in (('after', first), ('before', then)) if hs)
-    if any(o.ord != hook.ord for o in others): return 'ord'
-    return 'registration' if len(others) > 1 else ''
+    return 'registration' if any(o is not hook and o.ord == hook.ord for o in others) else ''       # the column `ord` tells the rest
 
 # %% ../nbs/02_hooks.ipynb #adbbdb42
 def _duration(t):
@@ -282,7 +304,7 @@ def _bar(share):
 # %% ../nbs/02_hooks.ipynb #0ef874cc
 def _markdown(text):
     "`text` with a backslash before what a Markdown table would take for its own"
-    return re.sub(r'[\\|<*`]|(?<![^\W_])_|_(?![^\W_])', r'\\\g<0>', text)
+    return re.sub(r'[\\|<*`\[\]~]|(?<![^\W_])_|_(?![^\W_])', r'\\\g<0>', printable(text))
 
 # %% ../nbs/02_hooks.ipynb #f498b246
 _NUMBERS = ('calls', 'time', 'ord')     # columns that stand on the right
@@ -304,12 +326,18 @@ class HookTable:
         "For each point its name and its lines of cells, which are written with the functions `text` and `bar`"
         timed, total = 'time' in self._columns(), sum(max(r.time_s, 0) for r in self.rows)
         def measured(n, t): return timed*[f'{n:,}', _duration(t) if n else '', bar(t/total) if total else '']
+        idle = []
         for point, rows in groupby(self.rows, lambda r: r.point):
+            rows = list(rows)
+            if timed and not any(r.calls for r in rows):
+                idle.append(point)
+                continue
             lines = [[text(r.hook), *measured(r.calls, max(r.time_s, 0)), str(r.ord), text(r.why)] for r in rows]
             if point in STEPS:
                 lines.append(['the step'] + ['']*(len(lines[0]) - 1))
                 for i, line in enumerate(lines[1:]): line[0] = indent*i + '└ ' + line[0]
             yield point, lines
+        if idle: yield 'never called', [[', '.join(idle), '', '', '', '', '']]
         if timed: yield 'all hooks', [['', f'{sum(r.calls for r in self.rows):,}', _duration(total), '', '', '']]
 
     def __str__(self):
@@ -352,19 +380,29 @@ class Hooked:
         hook,  # `Hook`; a second one of a class with `unique = True` is refused
     ):         # `hook`
         "Add a hook"
+        self._add_hooks([hook])
+        return hook
+
+    def _add_hooks(self, hooks):
+        for i, hook in enumerate(hooks): self._check_new(hook, [*self._registered, *hooks[:i]])
+        self._set_hooks([*self._registered, *hooks])
+
+    def _check_new(self, hook, others):
+        "See that `hook` can be added to the `others`"
         if not isinstance(hook, Hook):
             raise TypeError(f'{hook!r} is no hook' + (': pass an instance' if isinstance(hook, type) else '; LambdaHook(after_step=f) makes one of a function'))
-        for h in self._registered:
+        for h in others:
             if h is hook or (hook.unique and h.name == hook.name):
                 raise ValueError(f'this learner has a hook {h.name} already: change that one, or take it out with remove_hook')
-        self._set_hooks([*self._registered, hook])
-        return hook
+        _check_ord(hook.name, hook.ord)
+        self._check_moment(hook, 'added')
 
     def remove_hook(self,
         hook,  # a hook that is here, its class or its name
     ):         # the hook
         "Take a hook out"
         hook = hook if hook in self._registered else self.get_hook(hook)
+        self._check_moment(hook, 'removed')
         self._set_hooks([h for h in self._registered if h is not hook])
         return hook
 
@@ -374,6 +412,8 @@ class Hooked:
         self._hooks_changed()
 
     def _hooks_changed(self): pass
+
+    def _check_moment(self, hook, what): pass
 
     def _unreached(self): return ()
 
@@ -392,14 +432,15 @@ class Hooked:
         *hooks,  # `Hook`s
     ):
         "`with learn.added_hooks(h): ...`: hooks for a while"
-        added = []
-        try:
-            for h in hooks: added.append(self.add_hook(h))
-            yield self
+        self._add_hooks(hooks)
+        try: yield self
         finally:
-            for h in added:
+            for h in hooks:
                 if h in self._registered: self.remove_hook(h)
 
     def describe_hooks(self):  # `HookTable`
-        "What runs when, in which order, and why there; after a fit also how often and for how long"
+        """The table of what runs when, in which order, and why there; after a fit also how often and for how long
+
+        A notebook draws it. In a script, print it: `print(learn.describe_hooks())`.
+        """
         return HookTable(Calls(self.hooks, self.is_main, old=self._calls), skip=self._unreached())

@@ -6,16 +6,16 @@
 __all__ = ['SHELL', 'check_fork', 'try_fork', 'ProcessFailed', 'forked']
 
 # %% ../nbs/12c_launch.ipynb #430f7a9a
-import gc, json, os, shutil, signal, sys, tempfile, time, traceback, warnings
+import gc, json, os, shutil, signal, sys, tempfile, threading, time, traceback, warnings
 from contextlib import contextmanager
 from datetime import timedelta
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 
-from .core import patch
+from .core import has_accelerator, patch
 from .data import end_workers
 from .distributed import Accelerate
 from .learner import Learner
@@ -40,19 +40,29 @@ def check_fork(
         f'let nothing touch {kind} before launch (no .to({kind!r}), no tensor there), or {SHELL}')
     if n_procs > (n := torch.accelerator.device_count()):
         raise RuntimeError(f'launch of {n_procs} processes on {n} {kind} device{"s"*(n != 1)}: ask for as many as there are, or use the CPU with the hook Accelerate(cpu=True)')
+    if _tried(lambda: torch.zeros(1, device=kind), 60) != 0: raise RuntimeError(
+        f'a process that was forked from this one cannot use {kind}: something here has asked for its devices, as torch.{kind}.is_available() does. '
+        f'Restart the kernel, let nothing touch {kind} before launch, or {SHELL}')
+
+def _tried(f, timeout_s):
+    "The exit code of a child that does something: 0, or what `_wait` tells of a failure"
+    if (pid := _fork()) == 0:
+        try:
+            f()
+            os._exit(0)
+        finally: os._exit(1)
+    return _wait({pid}, timeout_s)[pid]
+
+def _train_a_little():
+    torch.set_num_threads(1)
+    w = torch.ones(64, 64, requires_grad=True)
+    (w @ w).sum().backward()
 
 def try_fork(
     timeout_s=20,  # seconds until it counts as hanging
 ):                 # raises RuntimeError
     "Have a child do a training step"
-    if (pid := _fork()) == 0:
-        try:
-            torch.set_num_threads(1)
-            w = torch.ones(64, 64, requires_grad=True)
-            (w @ w).sum().backward()
-            os._exit(0)
-        finally: os._exit(1)
-    if (status := _wait({pid}, timeout_s)[pid]) != 0: raise RuntimeError(
+    if (status := _tried(_train_a_little, timeout_s)) != 0: raise RuntimeError(
         f'a process that was forked from this one cannot train ({"it hangs" if status is None else _ended(status)}): libraries here have threads that it lacks. '
         f'Restart the kernel and launch before anything else is trained, or {SHELL}')
 
@@ -86,8 +96,36 @@ def _wait(
 class ProcessFailed(RuntimeError):
     "Another one of the processes that train together has failed"
 
-def _become_child(rank, path):
+_held = set()       # ends of pipes that nobody writes to: they are closed when this process ends, however it ends
+
+def _let_go():
+    for fd in _held: os.close(fd)
+    _held.clear()
+
+@cache
+def _children_let_go(): os.register_at_fork(after_in_child=_let_go)     # workers of a loader, too
+
+@contextmanager
+def _lifeline():
+    "The end of a pipe that reads nothing while this process lives"
+    _children_let_go()
+    ear, mouth = os.pipe()
+    _held.add(mouth)
+    try: yield ear
+    finally:
+        _held.discard(mouth)
+        os.close(mouth)
+        os.close(ear)
+
+def _end_with_parent(ear, home):
+    "A child's thread: it ends the process as soon as the main one has ended, and tidies up in its place"
+    os.read(ear, 1)
+    shutil.rmtree(home, ignore_errors=True)
+    os._exit(1)
+
+def _become_child(rank, path, ear):
     "What a forked process is to forget"
+    threading.Thread(target=_end_with_parent, args=(ear, path.parent), daemon=True).start()
     gc.freeze()         # what is here is the parent's to clean up
     if hasattr(signal, 'pthread_sigmask'): signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -115,8 +153,10 @@ def _environment(n):
 def _ends_here(note):
     "A child's part: whatever happens, nothing comes after it"
     code = 0
-    try: yield
-    except TrainingInterrupted: pass
+    try:
+        yield
+        note.with_suffix('.done').touch()
+    except TrainingInterrupted: note.with_suffix('.done').touch()
     except BaseException as e:
         code = 1
         note.write_text(json.dumps({'error': f'{type(e).__name__}: {e}', 'is_lost': is_lost(e), 'text': traceback.format_exc()}), encoding='utf-8')
@@ -129,6 +169,7 @@ def _watched(pids, home):
     "The main process's part: it takes the others along wherever it goes"
     try: yield
     except BaseException as e:
+        _release(e)
         if dist.is_initialized(): dist.destroy_process_group()      # who waits for a message knows now
         in_order = isinstance(e, (Exception, TrainingInterrupted))
         codes = {pids[pid]: code for pid, code in _wait(set(pids), 10 if in_order else 0).items()}
@@ -141,6 +182,13 @@ def _watched(pids, home):
     codes = {pids[pid]: code for pid, code in _wait(set(pids), 30).items()}
     if why := _why(codes, home): warnings.warn(f'the fit is done, but {why}', stacklevel=4)
 
+def _release(e):
+    "An error may be kept for long: have its frames in torch.distributed forget the groups, which hold sockets and threads"
+    while e is not None:
+        for frame, _ in traceback.walk_tb(getattr(e, 'full_traceback', e.__traceback__)):
+            if frame.f_globals.get('__name__', '').startswith('torch.distributed.'): frame.clear()
+        e = e.__context__
+
 def _why(codes, home):
     "What is known of the first process that failed by itself; None if there is none"
     n = len(codes) + 1
@@ -149,6 +197,8 @@ def _why(codes, home):
         told = json.loads(note.read_text(encoding='utf-8')) if note.exists() else None
         if told is not None and not told['is_lost']: return f'process {i} of {n} failed with {told["error"]}\n\nIn process {i}: {told["text"]}'
         if told is None and code is None: return f'process {i} of {n} did not end, and was killed'
+        if told is None and code == 0 and not note.with_suffix('.done').exists():
+            return f'process {i} of {n} ended early, with code 0: something in it calls os._exit, or ends it without an error'
         if told is None and code: return f'process {i} of {n} {_ended(code)}; what it wrote last: {(home/f"{i}.log").read_text(errors="replace")[-1000:].strip() or "nothing"}'
 
 @contextmanager
@@ -163,11 +213,11 @@ def forked(
     forget()
     sys.stdout.flush()
     try:
-        with _environment(n):
+        with _environment(n), _lifeline() as ear:
             for i in range(1, n):
                 if (pid := _fork()) == 0:
                     rank = i
-                    _become_child(rank, home/f'{rank}.log')
+                    _become_child(rank, home/f'{rank}.log', ear)
                     break
                 pids[pid] = i
             with _ends_here(home/f'{rank}.json') if rank else _watched(pids, home):
@@ -193,6 +243,7 @@ def launch(self:Learner,
 
     Raises RuntimeError if this process cannot be forked, and `ProcessFailed` if another process fails. Whatever ends it, no process is left.
     """
+    if n_epochs is not None and kwargs.get('max_steps') is not None: raise ValueError('launch takes either n_epochs or max_steps')
     n, goes_on, own = as_count('n_procs', n_procs), n_epochs is None and kwargs.get('max_steps') is None, self.get_hook(Accelerate, None)
     if goes_on:
         if self._run is None: raise RuntimeError('nothing to go on with: no fit was stopped; say how long, launch(n_procs, n_epochs)')
@@ -201,7 +252,7 @@ def launch(self:Learner,
     more = () if own else (Accelerate(),)
     go = self.resume if goes_on else partial(self.fit, n_epochs, hooks=(*hooks, *more), **kwargs)
     if n == 1: return go()
-    on_cpu = (own or more[0]).kwargs.get('cpu', not torch.accelerator.is_available())
+    on_cpu = (own or more[0]).kwargs.get('cpu', not has_accelerator())
     check_fork(n, on_cpu)
     try_fork()
     for dl in self.train_dl, self.valid_dl: end_workers(dl)

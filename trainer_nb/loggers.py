@@ -22,7 +22,7 @@ class Logger(MainProcessHook):
     `sync(learn)`                 after some were written
     `close(learn)`                the fit is over
     """
-    ord = 92
+    ord, state_kinds = 92, {'n': int, 'n_valid': int, 'n_epoch': int}
 
     failed = False
 
@@ -32,11 +32,6 @@ class Logger(MainProcessHook):
     def write(self, kind, step, values): raise NotImplementedError(f'{self.name} does not define `write`')
     def sync(self, learn): pass
     def close(self, learn): pass
-
-    def state_dict(self): return {o: getattr(self, o) for o in ('n', 'n_valid', 'n_epoch')}
-
-    def load_state_dict(self, state):
-        for k, v in state.items(): setattr(self, k, v)
 
     def before_fit(self, learn):
         h, self.failed, self.is_open = learn.history, False, False
@@ -96,8 +91,10 @@ def _steps(history, first, rest):
     packed = [{k: v for k, v in zip(columns, row) if v == v} for row in zip(*columns.values())]
     tally = history.open_tally
     if not rest or tally is None or not tally.rows: return packed
-    rows = [{**({'train_loss': loss} if not isinstance(loss, dict) else {'train_'+k: v for k, v in loss.items()}), **dict(zip(tally.lr_names, lrs))}
-            for loss, _, lrs in tally.rows[max(first - history.n_packed, 0):]]
+    skip = max(first - history.n_packed, 0)
+    rows = [{**({'train_loss': loss} if not isinstance(loss, dict) else {'train_'+k: v for k, v in loss.items()}), **dict(zip(tally.lr_names, lrs)),
+             **{name: values[i] for name, values in tally.extras.items() if i in values}}
+            for i, (loss, _, lrs) in enumerate(tally.rows[skip:], skip)]
     rows = [{k: v for k, v in row.items() if v is not None} for row in rows]
     tensors = [v for row in rows for v in row.values() if hasattr(v, 'item')]
     read = iter(stack_scalars(tensors).float().tolist() if tensors else [])
@@ -124,7 +121,7 @@ class FileLogger(Logger):
 
     def _take_up(self):
         "Keep what this training has written, up to where it is now"
-        lines = self.path.read_text(encoding='utf-8').splitlines(keepends=True)
+        with open(self.path, encoding='utf-8', newline='\n') as f: lines = list(f)     # `splitlines` cuts at more than these
         kept = self.keep([o for o in lines if o.endswith('\n')])
         if kept == lines: return
         beside = self.path.with_name(f'.{self.path.name}.tmp')
@@ -187,7 +184,8 @@ class CSVLogger(FileLogger):
 
     def _head(self, columns):
         self.columns = columns
-        csv.writer(self.file, lineterminator='\n').writerow(columns)
+        odd = any('\r' in o for o in columns)        # which the writer leaves bare, and no reader takes
+        csv.writer(self.file, lineterminator='\n', quoting=csv.QUOTE_ALL if odd else csv.QUOTE_MINIMAL).writerow(columns)
 
     def _widen(self, new):
         "There is a column more: write the table again"
@@ -198,7 +196,9 @@ class CSVLogger(FileLogger):
         csv.writer(self.file, lineterminator='\n').writerows([row + ['']*len(new) for row in rows])
 
     def keep(self, lines):
-        name = {'epoch': 'n_epoch', 'step': 'n', 'valid': 'n_valid'}[self.kind]
-        setattr(self, name, min(getattr(self, name), max(len(lines) - 1, 0)))
-        if lines: self.columns = next(csv.reader(lines))
-        return lines[:getattr(self, name) + 1]
+        name, reader = {'epoch': 'n_epoch', 'step': 'n', 'valid': 'n_valid'}[self.kind], csv.reader(lines, strict=True)
+        try: self.columns = next(reader, None)
+        except csv.Error: self.columns = None       # a header in several lines, of which some are missing
+        head = reader.line_num if self.columns is not None else 0
+        setattr(self, name, min(getattr(self, name), len(lines) - head) if head else 0)
+        return lines[:head + getattr(self, name)] if head else []

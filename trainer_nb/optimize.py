@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['parameters', 'gradients', 'total_norm', 'Window', 'loss_weight', 'GradAccum', 'by_optimizer', 'check_names_of',
-           'GradClip', 'GradNorm']
+           'clip_grads', 'GradClip', 'GradNorm']
 
 # %% ../nbs/06_optimize.ipynb #094e6c06
 from collections.abc import Mapping
@@ -12,9 +12,9 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from .core import batch_size, did_you_mean, local
+from .core import batch_size, did_you_mean, entries, local
 from .hooks import Hook
-from .run import as_count
+from .run import as_count, refuse_closures
 
 # %% ../nbs/06_optimize.ipynb #c0bd3dff
 def parameters(
@@ -35,7 +35,9 @@ def total_norm(
 ):            # 0-d tensor on the device of the first one; 0. if there is none
     "The 2-norm of all tensors together, without reading it"
     if not tensors: return torch.zeros(())
-    norms = torch._foreach_norm([o.detach() for o in tensors])
+    tensors = [o.detach() for o in tensors]
+    try: norms = torch._foreach_norm(tensors)
+    except NotImplementedError: norms = torch._foreach_norm([entries(o) for o in tensors])      # some are sparse
     return torch.linalg.vector_norm(torch.stack([o.to(norms[0].device, non_blocking=True) for o in norms]))
 
 # %% ../nbs/06_optimize.ipynb #f6a3a540
@@ -59,8 +61,10 @@ class Window:
         both = [i for i in self.grads if params[i].grad is not None]
         if both: torch._foreach_add_([local(params[i].grad) for i in both], [self.grads[i] for i in both])
         for i in self.grads.keys() - set(both):
-            params[i].grad = torch.empty_like(params[i])
-            local(params[i].grad).copy_(self.grads[i])
+            if self.grads[i].is_sparse: params[i].grad = self.grads[i].clone()
+            else:
+                params[i].grad = torch.empty_like(params[i])
+                local(params[i].grad).copy_(self.grads[i])
         total, grads = self.weight + weight, [local(p.grad) for p in params if p.grad is not None]
         if isinstance(total, Tensor) and grads: total = total.clamp(min=1e-20).to(grads[0].device, non_blocking=True)
         if grads and (isinstance(total, Tensor) or total != 1): torch._foreach_div_(grads, total)
@@ -84,12 +88,15 @@ class GradAccum(Hook):
     and is divided by its own weight; `learn.loss` stays what the step computed. Schedules and counters see real steps only.
     """
     unique, is_own, ord, runs_before = True, True, -40, ('Accelerate', 'AMP', 'NaNGuard', 'GradNorm', 'GradClip')
+    state_kinds = {'windows': {str: [(int, float, None, Tensor, {int: Tensor})]}}
     def __init__(self,
         n,  # int ≥ 1: losses of an optimizer in one of its steps
     ):
         self.n, self.windows, self._loss = as_count('GradAccum(n)', n), {}, None     # _loss: weight and unit of the loss that was just differentiated
 
-    def before_fit(self, learn): learn.state.grad_accum_steps = self.n
+    def before_fit(self, learn):
+        refuse_closures(learn, 'GradAccum', 'pass larger batches')
+        learn.state.grad_accum_steps = self.n
 
     def before_epoch(self, learn): self.windows.clear()
 
@@ -130,8 +137,16 @@ class GradAccum(Hook):
 
     def state_dict(self): return {'windows': {name: window.state() for name, window in self.windows.items()}}
 
-    def load_state_dict(self, state):
+    def take_state(self, state):
         self.windows = {name: Window([*rest, {i: g.clone() for i, g in grads.items()}]) for name, (*rest, grads) in state['windows'].items()}
+
+    def reorder(self,
+        orders,  # dict: optimizer's name → list: for each of its parameters the place that it had when the state was saved
+    ):
+        "Match waiting gradients with parameters in another order"
+        for name, window in self.windows.items():
+            if name not in orders: continue
+            window.grads = {i: window.grads[j] for i, j in enumerate(orders[name]) if j in window.grads}
 
 # %% ../nbs/06_optimize.ipynb #4061f0f3
 def by_optimizer(
@@ -140,9 +155,10 @@ def by_optimizer(
 ):          # `bound`; raises ValueError or TypeError
     "See that bounds are numbers above 0"
     for o in bound.values() if isinstance(bound, Mapping) else [] if bound is None else [bound]:
-        if not isinstance(o, (int, float)):
+        if not isinstance(o, (int, float)) or isinstance(o, bool):
             raise TypeError(f'{what} is a {type(o).__name__}: expected a number above 0, or a dict of them by optimizer')
         if not o > 0: raise ValueError(f'{what} is {o}: expected a number above 0')
+    if bound == {}: raise ValueError(f'{what} is an empty dict: expected a number above 0 by optimizer')
     return bound
 
 def check_names_of(
@@ -156,6 +172,26 @@ def check_names_of(
         raise ValueError(f'{what} names optimizer {name!r}; there are {", ".join(map(repr, opts))}.{did_you_mean(str(name), opts)}')
 
 # %% ../nbs/06_optimize.ipynb #98aeaec7
+def clip_grads(
+    f,      # `f(parameters, bound)`, one of torch's
+    opt,    # optimizer
+    bound,  # number > 0
+):          # what `f` returns
+    "Clip gradients, of sparse ones the entries that they store"
+    params = parameters(opt)
+    try: return f(params, bound)
+    except NotImplementedError:
+        if not any(p.grad is not None and p.grad.is_sparse for p in params): raise
+    return f([_stand_in(p) for p in params if p.grad is not None], bound)
+
+def _stand_in(p):
+    "A tensor whose gradient is what `p.grad` stores, in the same memory"
+    if p.grad.is_sparse: p.grad = p.grad.coalesce()
+    values = entries(p.grad)
+    res = values.detach()
+    res.grad = values
+    return res
+
 class GradClip(Hook):
     "Clip the gradients of each optimizer step, by norm or by value"
     unique, ord = True, -10
@@ -177,10 +213,15 @@ class GradClip(Hook):
         return self.norm.get(name) if isinstance(self.norm, Mapping) else self.norm
 
     def do_opt_step(self, learn, nxt):
-        norm, value = self.by_norm(learn.opt_name), self.value.get(learn.opt_name) if isinstance(self.value, Mapping) else self.value
-        if norm is not None: self.norms[learn.opt_name] = learn.team.whole(torch.nn.utils.clip_grad_norm_(parameters(learn.opt), norm))
-        if value is not None: torch.nn.utils.clip_grad_value_(parameters(learn.opt), value)
+        if (norm := self._clip(learn)) is not None: self.norms[learn.opt_name] = norm
+        if learn.closes: learn.on_gradients.append(self._clip)
         return nxt()
+
+    def _clip(self, learn):  # 0-d tensor, the norm before; None if there is no bound for it
+        norm, value = self.by_norm(learn.opt_name), self.value.get(learn.opt_name) if isinstance(self.value, Mapping) else self.value
+        res = None if norm is None else learn.team.whole(clip_grads(torch.nn.utils.clip_grad_norm_, learn.opt, norm))
+        if value is not None: clip_grads(torch.nn.utils.clip_grad_value_, learn.opt, value)
+        return res
 
 # %% ../nbs/06_optimize.ipynb #0dd9222d
 class GradNorm(Hook):

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import torch
 
 from .hooks import Hook
+from .run import refuse_closures
 
 # %% ../nbs/06a_precision.ipynb #e7fa8e9e
 DTYPES = {'bf16': torch.bfloat16, 'fp16': torch.float16}  # short names
@@ -19,6 +20,7 @@ DTYPES = {'bf16': torch.bfloat16, 'fp16': torch.float16}  # short names
 class AMP(Hook):
     "Run the step in mixed precision; with `float16`, scale losses and skip steps that overflow"
     unique, ord, runs_after, runs_before = True, -30, ('GradAccum',), ('NaNGuard', 'GradNorm', 'GradClip')
+    state_kinds = {'scalers': {str: {str: object}}, 'shared': {str: [str]}}
     def __init__(self,
         dtype=torch.bfloat16,  # `torch.bfloat16` or `torch.float16`, or 'bf16' or 'fp16'
         scaler=None,           # for `float16`, `scaler(device type)` makes one for each optimizer; default `torch.amp.GradScaler`
@@ -33,6 +35,7 @@ class AMP(Hook):
         device = learn.device.type
         if not torch.amp.is_autocast_available(device): raise ValueError(f'AMP: torch has no mixed precision on {device}')
         if self.dtype is not torch.float16: return
+        refuse_closures(learn, 'AMP(torch.float16)', 'its scaler knows one; torch.bfloat16 needs none')
         if device == 'cpu' and self.scaler is None:
             raise ValueError('AMP(torch.float16) is not for the CPU, which is slow in it: use AMP(torch.bfloat16)')
         for name in learn.opts.keys() - self.scalers.keys():
@@ -67,7 +70,7 @@ class AMP(Hook):
         scalers = {**self._state, **{name: o.state_dict() for name, o in self.scalers.items()}}
         return {'scalers': scalers, 'shared': {k: list(v) for k, v in self.shared.items()}}
 
-    def load_state_dict(self, state):
+    def take_state(self, state):
         self.shared, self._state = {k: tuple(v) for k, v in state['shared'].items()}, dict(state['scalers'])
         self.scalers = {name: o for name, o in self.scalers.items() if name in self._state}     # others are made anew
         for name, o in self.scalers.items(): o.load_state_dict(self._state.pop(name))

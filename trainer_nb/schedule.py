@@ -20,9 +20,10 @@ from torch import Tensor
 from .charts import COLORS, Chart, Envelope, Line, Panel, limits
 from .core import patch
 from .data import length
+from .errors import folded
 from .hooks import Hook
 from .learner import Learner
-from .run import as_count, as_step, set_option
+from .run import as_count, as_rate, as_step, set_option
 
 # %% ../nbs/05_schedule.ipynb #4368d34c
 def linear(
@@ -41,14 +42,15 @@ def exponential(
     start, end,  # values at 0 and at 1, both > 0
 ):               # function: position in [0, 1] → value
     "Equal ratios in equal distances; raises ValueError"
-    if not (start > 0 and end > 0): raise ValueError(f'exponential goes from {start} to {end}: expected numbers above 0')
+    if not (0 < start < math.inf and 0 < end < math.inf): raise ValueError(f'exponential goes from {start} to {end}: expected numbers above 0')
     return lambda pos: start*(end/start)**pos
 
 def polynomial(
     start, end,  # values at 0 and at 1
     power,       # > 0; 1 is a straight line
 ):               # function: position in [0, 1] → value
-    "A power of the position"
+    "A power of the position; raises ValueError"
+    as_rate('power', power)
     return lambda pos: start + (end - start)*pos**power
 
 # %% ../nbs/05_schedule.ipynb #3b7045e4
@@ -57,7 +59,7 @@ def combine(
     curves,  # as many functions of a position in [0, 1] within their piece
 ):           # function: position in [0, 1] → value
     "Curves one after the other; raises ValueError"
-    if len(shares) != len(curves) or min(shares) < 0 or abs(sum(shares) - 1) > 1e-6:
+    if len(shares) != len(curves) or min(shares) < 0 or not abs(sum(shares) - 1) <= 1e-6:
         raise ValueError(f'combine got shares {list(shares)} for {len(curves)} curves: expected one for each, ≥ 0, with a sum of 1')
     ends = list(accumulate(shares))
     def curve(pos):
@@ -92,9 +94,12 @@ def planned_steps(
 class Scheduler(Hook):
     "Base of the hooks that set learning rates; they act between batches"
     ord, reacts = 50, False      # reacts: to what happens, instead of following a plan
+    state_kinds = {'since': (None, [int]), 'held': (None, {str: [{str: object}]})}
+
     def __init__(self, n_steps, opt):
         self.n_steps, self.opt = None if n_steps is None else as_count('n_steps', n_steps), opt
         self.since = self.held = None       # (optimizer step, epoch) when the fit began; by optimizer what its groups held then
+        self._of = {}                       # by name the optimizers of these groups, if they are of this process
 
     def optimizers(self, learn):  # dict: name → optimizer
         "Those that are scheduled"
@@ -110,7 +115,8 @@ class Scheduler(Hook):
     def begin(self, learn):
         "Keep what there is at the beginning of a fit"
         self.since = learn.state.optimizer_step, learn.state.epoch
-        self.held = {name: [_values(g) for g in opt.param_groups] for name, opt in self.optimizers(learn).items()}
+        self._of = dict(self.optimizers(learn))
+        self.held = {name: [_values(g) for g in opt.param_groups] for name, opt in self._of.items()}
 
     def n_planned(self, learn, unit='step'):  # int; raises ValueError
         "Steps, or epochs, of the whole fit"
@@ -124,12 +130,11 @@ class Scheduler(Hook):
     def put_back(self, learn):
         "Give the param groups what they held"
         for name, groups in (self.held or {}).items():
-            for g, old in zip(learn.opts[name].param_groups, groups): _set_values(g, old)
-        self.since = self.held = None
+            opt = learn.opts.get(name)
+            if opt is None or self._of.get(name, opt) is not opt: continue      # it was replaced
+            for g, old in zip(opt.param_groups, groups): _set_values(g, old)
+        self.since, self.held, self._of = None, None, {}
 
-    def state_dict(self): return {'since': self.since, 'held': self.held}
-
-    def load_state_dict(self, state): self.since, self.held = state['since'] and tuple(state['since']), state['held']
 
 def _values(group): return {k: v.clone() if isinstance(v, Tensor) else v for k, v in group.items() if k != 'params'}
 
@@ -140,6 +145,8 @@ def _set_values(group, values):
 # %% ../nbs/05_schedule.ipynb #64446b3a
 class Schedule(Scheduler):
     "Learning rates and momentum by curves over the optimizer steps of one fit"
+    state_kinds = {**Scheduler.state_kinds, 'last': {str: [(int, float, Tensor)]}, 'factors': {str: [(int, float)]}}
+
     def __init__(self,
         lr=None,        # function: position in [0, 1] → factor of each group's learning rate
         momentum=None,  # function: position → momentum, or the first of `betas`; groups that have none, or 0, are left alone
@@ -149,8 +156,11 @@ class Schedule(Scheduler):
         opt=None,       # name of the only optimizer to schedule; default: all
     ):
         super().__init__(n_steps, opt)
+        if isinstance(lr_max, Mapping) and not lr_max: raise ValueError('lr_max is an empty dict: expected a number above 0 by optimizer')
+        for name, o in dict(lr=lr, momentum=momentum).items():
+            if o is not None and not callable(o): raise TypeError(f'Schedule({name}) is {o!r}: expected a function of the position')
         for o in lr_max.values() if isinstance(lr_max, Mapping) else [] if lr_max is None else [lr_max]:
-            if not o > 0: raise ValueError(f'lr_max is {lr_max}: expected a number above 0')
+            as_rate('lr_max', o)
         self.lr, self.momentum, self.lr_max, self.last, self.factors = lr, momentum, lr_max, {}, {}     # last: the rates that were set; factors: what others changed
         self.n = None       # steps of the fit that runs: who asks it to end earlier does not bend the curve
 
@@ -178,8 +188,13 @@ class Schedule(Scheduler):
         if self.n is None: self.n = self.n_planned(learn)
         pos = min((learn.state.optimizer_step - self.since[0])/max(self.n - 1, 1), 1.)
         for name, opt in self.optimizers(learn).items():
-            if self.lr is not None: self._set_lrs(name, opt.param_groups, self.lr(pos))
-            if self.momentum is not None: self._set_momentum(learn, name, opt.param_groups, self.momentum(pos))
+            if self.lr is not None: self._set_lrs(name, opt.param_groups, self._checked('factor of the learning rate', self.lr, pos, math.inf))
+            if self.momentum is not None: self._set_momentum(learn, name, opt.param_groups, self._checked('momentum', self.momentum, pos, 1.))
+
+    def _checked(self, what, curve, pos, most):
+        value = curve(pos)
+        if 0 <= value <= most and value < math.inf: return value
+        raise ValueError(f'{self.name}: the {what} is {value} at position {pos:.4g} of the schedule: expected a number from 0 to {most}')
 
     def _set_lrs(self, name, groups, factor):
         factors, last, held = self.factors[name], self.last.get(name), [o['lr'] for o in self.held[name]]
@@ -198,12 +213,6 @@ class Schedule(Scheduler):
             else: continue
             learn.record('momentum' + f'_{name}'*bool(name) + f'_{i}'*bool(i), value)
 
-    def state_dict(self): return {**super().state_dict(), 'last': self.last, 'factors': self.factors}
-
-    def load_state_dict(self, state):
-        super().load_state_dict(state)
-        self.last, self.factors = state['last'], state['factors']
-
 # %% ../nbs/05_schedule.ipynb #e3b6e03d
 class OneCycle(Schedule):
     "One cycle of learning rate and momentum over the whole fit, in halves of cosine waves"
@@ -218,7 +227,8 @@ class OneCycle(Schedule):
         n_steps=None, opt=None,     # as in `Schedule`
     ):
         if not 0 < pct_start < 1: raise ValueError(f'pct_start is {pct_start}: expected a number between 0 and 1')
-        if not (div > 0 and div_final > 0): raise ValueError(f'div is {div} and div_final is {div_final}: expected numbers above 0')
+        as_rate('div', div)
+        as_rate('div_final', div_final)
         shares = [pct_start, 1 - pct_start]
         super().__init__(combine(shares, [cosine(1/div, 1.), cosine(1., 1/div_final)]), moms and combine(shares, [cosine(*moms[:2]), cosine(*moms[1:])]),
                          lr_max=lr_max, n_steps=n_steps, opt=opt)
@@ -235,6 +245,8 @@ class WarmupCosine(Schedule):
         n_steps=None, opt=None,     # as in `Schedule`
     ):
         if not 0 <= warmup < 1: raise ValueError(f'warmup is {warmup}: expected a share in [0, 1)')
+        for name, o in dict(start=start, end=end).items():
+            if isinstance(o, bool) or not 0 <= o < math.inf: raise ValueError(f'{name} is {o}: expected a finite number, 0 or more')
         super().__init__(combine([warmup, 1 - warmup], [linear(start, 1.), cosine(1., end)]), lr_max=lr_max, n_steps=n_steps, opt=opt)
 
 # %% ../nbs/05_schedule.ipynb #f55d755b
@@ -251,11 +263,15 @@ def fit_one_cycle(self:Learner,
     **kwargs,             # what `fit` takes
 ):                        # `History`
     "`fit` with a `OneCycle` schedule"
-    return self.fit(n_epochs, hooks=(OneCycle(lr_max, pct_start=pct_start, div=div, div_final=div_final, moms=moms), *hooks), **kwargs)
+    with folded():
+        one_cycle = OneCycle(lr_max, pct_start=pct_start, div=div, div_final=div_final, moms=moms)
+        return self.fit(n_epochs, hooks=(one_cycle, *hooks), **kwargs)
 
 # %% ../nbs/05_schedule.ipynb #abf8a1a2
 class LRScheduler(Scheduler):
     "A scheduler of torch's: `LRScheduler(lambda opt, n: CosineAnnealingLR(opt, n))`; made anew for each fit and each optimizer"
+    state_kinds = {**Scheduler.state_kinds, 'scheds': {str: {str: object}}}
+
     def __init__(self,
         make,                   # `make(opt)` or `make(opt, n)` → scheduler, where n is the number of its steps in the fit
         step='step',            # when it steps: 'step', after each optimizer step; 'epoch', after each epoch; 'metric', after each epoch with a value
@@ -283,12 +299,19 @@ class LRScheduler(Scheduler):
         self._make(learn)
         if self.step == 'step' and learn.stepped:
             for o in self.scheds.values(): o.step()
+            self._check_rates(learn)
 
     def after_epoch(self, learn):
         if self.step == 'step' or self.step == 'metric' and learn.history is None: return      # a preview has no values
         self._make(learn)
         value = self._value(learn.history) if self.step == 'metric' else None
         for o in self.scheds.values(): o.step() if value is None else o.step(value)
+        self._check_rates(learn)
+
+    def _check_rates(self, learn):
+        for name, opt in self.optimizers(learn).items():
+            for lr in (g['lr'] for g in opt.param_groups if not isinstance(g['lr'], Tensor)):
+                if not 0 <= lr < math.inf: raise ValueError(f'{type(self.scheds[name]).__name__} sets the learning rate {lr}: expected a finite number, 0 or more')
 
     def _value(self, history):
         row = history.epoch_rows[-1]
@@ -305,6 +328,7 @@ class LRScheduler(Scheduler):
             self.scheds[name] = self._made(learn, opt)
             if not is_new:                                          # from a checkpoint: what the scheduler did when it was made is undone
                 for g, values in zip(opt.param_groups, now): _set_values(g, values)
+                opt._opt_called = True                              # and it has stepped before, whatever torch's schedulers think
         if self.pending is not None:
             for name, state in self.pending.items(): self.scheds[name].load_state_dict(state)
         self.pending = None
@@ -324,8 +348,8 @@ class LRScheduler(Scheduler):
 
     def state_dict(self): return {**super().state_dict(), 'scheds': {name: o.state_dict() for name, o in self.scheds.items()}}
 
-    def load_state_dict(self, state):
-        super().load_state_dict(state)
+    def take_state(self, state):
+        super().take_state(state)
         self.scheds, self.pending = {}, state['scheds']
 
 # %% ../nbs/05_schedule.ipynb #e39ed0ab

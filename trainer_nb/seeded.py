@@ -13,20 +13,22 @@ from hashlib import blake2b
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
+from .core import has_accelerator
+
 # %% ../nbs/01a_seeded.ipynb #b0e6fb54
 class _SeededData:
     "Item `(seed, i)` is item `i`, read with random numbers of its own"
     def __init__(self, data):
-        self.data = data
+        self.dataset = data
         if hasattr(data, '__getitems__'): self.__getitems__ = self._many
 
-    def __len__(self): return len(self.data)
+    def __len__(self): return len(self.dataset)
 
     def __getitem__(self, key):
-        with _seeded(key): return self.data[key[1]]
+        with _seeded(key): return self.dataset[key[1]]
 
     def _many(self, keys):
-        with _seeded(keys): return self.data.__getitems__([i for _, i in keys])
+        with _seeded(keys): return self.dataset.__getitems__([i for _, i in keys])
 
 class _SeededBatches:
     "Batches of `(seed of the pass, index)`"
@@ -94,4 +96,4 @@ class SeededLoader(DataLoader):
         if num_workers is None: num_workers = default_workers()
         super().__init__(_SeededData(dataset), batch_sampler=_SeededBatches(stock.batch_sampler, generator), generator=seeds, num_workers=num_workers,
                          persistent_workers=num_workers > 0 if persistent_workers is None else persistent_workers,
-                         pin_memory=torch.accelerator.is_available() if pin_memory is None else pin_memory, worker_init_fn=_Calm(worker_init_fn), **kwargs)
+                         pin_memory=has_accelerator() if pin_memory is None else pin_memory, worker_init_fn=_Calm(worker_init_fn), **kwargs)

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from .core import did_you_mean, local, patch
 from .hooks import MainProcessHook
-from .run import TrainingInterrupted
+from .run import TrainingInterrupted, refuse_closures
 from .team import Processes, is_lost
 
 # %% ../nbs/12d_sharded.ipynb #88c736b2
@@ -125,6 +125,7 @@ NEED_WHOLE = 'Adafactor', 'LBFGS', 'Muon', 'Rprop', 'SparseAdam'     # optimizer
 
 class Sharded(Processes):
     "Processes of which each keeps its part of every parameter, of its gradient, and of what optimizers know of it"
+    is_parted = True
     WAIT, COUNT = timedelta(seconds=5), count()     # for others that fail in the same way; fits so far
 
     def __init__(self,
@@ -165,10 +166,12 @@ class Sharded(Processes):
         for name, opt in learn.opts.items():
             if kinds := {o.__name__ for o in type(opt).__mro__} & set(NEED_WHOLE):
                 raise ValueError(f'optimizer {name or type(opt).__name__} is of {kinds.pop()}, which looks at whole weights, and with fsdp_plugin each process has parts: take one that works entry by entry, as AdamW or SGD')
+        refuse_closures(learn, 'Accelerate(fsdp_plugin=...)', 'each process has a shard of the weights only; train without fsdp_plugin')
         self.hooks = [h for h in dict.fromkeys((*learn.hooks, *learn._run.hooks)) if not isinstance(h, MainProcessHook)]
         models = [learn.model, *(m for h in self.hooks if isinstance(m := getattr(h, 'model', None), nn.Module) and _is_like(m, learn.model))]
         found = [(m, units(m, self.plugin)) for m in dict.fromkeys(models)]
-        return found + [(o, units(o)) for o in (learn.loss_fn,) if isinstance(o, nn.Module)]
+        losses = [o for o in (learn.loss_fn, *(getattr(h, 'loss_fn', None) for h in self.hooks)) if isinstance(o, nn.Module)]
+        return found + [(o, units(o)) for o in dict.fromkeys(losses) if o is learn.loss_fn or _is_like(o, learn.loss_fn)]
 
     def _leave(self, learn, is_here):
         whole = self.whole if is_here else _nan
@@ -270,6 +273,7 @@ def least(self:Sharded, x):
 def copy(self:Sharded, model):
     from torch.distributed.fsdp import fully_shard
     back, cut = {part: p for p, part in self.parts.items()}, {m: type(m) for m in model.modules()}
+    names = [name for name, m in model.named_modules() if hasattr(m, 'reshard')][::-1]      # units, inner ones first
     for m in cut:
         if hasattr(m, 'reshard'): m.reshard()
     memo = {id(o): o for o in (self, *map(fully_shard.state, cut))}
@@ -280,7 +284,7 @@ def copy(self:Sharded, model):
     finally:
         for m, cls in cut.items(): m.__class__ = cls
     bare({m: type(m) for m in res.modules()})
-    self._shard(res, units(res, self.plugin))
+    self._shard(res, [res.get_submodule(name) for name in names])
     return res
 
 @patch

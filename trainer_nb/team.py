@@ -94,7 +94,6 @@ class Processes(Team):
         return first
 
     def around(self, learn): return nullcontext()       # what a fit is done in
-    def backward(self, learn): return nullcontext()     # and a backward
 
     def streams(self, state):
         if not self.rank: return state

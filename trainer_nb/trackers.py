@@ -59,6 +59,7 @@ class TensorBoardLogger(Logger):
 class Tracker(Logger):
     "Base of loggers of a service that knows runs by an id: the same run goes on after a crash"
     package = ''        # what has to be installed
+    state_kinds = {**Logger.state_kinds, 'id': (None, str)}
 
     def __init__(self,
         project=None,  # name of a project or an experiment
@@ -67,8 +68,6 @@ class Tracker(Logger):
         super().__init__()
         self.project, self.kwargs, self.id, self.service = project, kwargs, None, None
         self.seen = {}      # name → last step that the service has
-
-    def state_dict(self): return {**super().state_dict(), 'id': self.id}
 
     def load(self):
         "The service's package"

@@ -1,5 +1,6 @@
 "What a fit looks like in JupyterLab and Notebook 7, in both themes: while it runs, when it is stopped, and afterwards"
-import random
+import random, re
+from statistics import median
 
 import pytest
 from nbconvert import HTMLExporter, MarkdownExporter
@@ -7,7 +8,7 @@ from nbconvert import HTMLExporter, MarkdownExporter
 from browser.conftest import IN_TURN, every_page
 from common import digest
 from fits import N_EPOCHS, start
-from shown import (check_html, check_interrupted, check_markdown, check_notebook, check_outputs, check_painted, check_readable, check_shown,
+from shown import (check_dated, check_html, check_interrupted, check_markdown, check_notebook, check_outputs, check_painted, check_readable, check_shown,
                    check_steady, check_visible)
 
 FIT = 'learn.fit(N_EPOCHS)'
@@ -75,6 +76,73 @@ def test_left_behind(watched, tmp_path):
     assert page.text() == before
 
 
+# How soon
+
+GATES = '''from trainer_nb import display
+display.Budget = Eager
+class Gates(Hook):
+    "The first batch ends when somebody has seen a picture, the third one begins when somebody has seen it move"
+    def before_step(self, learn):
+        learn.history.n_steps == 2 and learn.training and self.wait('moved')
+    def after_backward(self, learn):
+        if not learn.history.n_steps: self.wait('drawn')
+    def wait(self, name):
+        time.sleep(.3)
+        while not Path(name).exists(): time.sleep(.01)
+learn = start(Gates())
+learn.fit(1)'''
+
+@every_page
+def test_a_picture_before_the_first_batch_is_done_that_moves_with_the_second(page):
+    for name in 'drawn', 'moved': (page.jupyter.root/name).unlink(missing_ok=True)
+    page.cells(GATES)
+    page.start()
+    page.until('nb.area(0)?.querySelector("svg")')
+    assert 'batch 0/20' in page.text()
+    (page.jupyter.root/'drawn').touch()
+    page.until('nb.area(0).innerText.match(/batch [12].20/)')
+    (page.jupyter.root/'moved').touch()
+    page.wait()
+    assert 'done: 1 epoch' in page.text()
+
+PACED = '''class Clock(Hook):
+    def before_fit(self, learn): self.batch_s = None
+    def after_step(self, learn):
+        time.sleep(.02)
+        self.batch_s = self.batch_s or time.time()
+from trainer_nb.all import Controls
+clock, controls = Clock(), Controls()
+learn = start(clock, controls)
+learn.fit(100)'''
+
+@pytest.mark.soak
+@every_page
+def test_it_is_quick(page):
+    "A picture 0.5 s after the first batch, in a new fit and resumed ones, and a bar that moves 0.3 s after a click on Resume: most times"
+    page.cells(PACED, 'learn.resume()', 'print(clock.batch_s)')
+    begun, moved = [], []
+    for k in [0, 1, 1, 1]:
+        page.js('nb.watch', k)
+        page.start(k)
+        page.until('k => nb.area(k)?.querySelector("td")', k)
+        page.press('Pause', k)
+        page.until('k => nb.area(k).innerText.includes("paused")', k)
+        page.until_still(k)
+        page.js('() => addEventListener("mousedown", () => window.clicked = Date.now()/1000, {capture: true, once: true})')
+        page.press('Resume', k)
+        page.until('k => nb.area(k).innerText.match(/batch [0-9]/)', k)
+        page.page.wait_for_timeout(1500)
+        looks, clicked = page.js('nb.seen'), page.js('window.clicked')
+        page.interrupt()
+        page.wait()
+        page.run(2)
+        begun.append(next(o['time_s'] for o in looks if o['svg']) - float(page.text(2)))
+        stood = [o['bar'] for o in looks if 'paused' in o['text']][-1]
+        moved.append(next(o['time_s'] for o in looks if o['time_s'] > clicked and o['bar'] != stood) - clicked)
+    print(f'first batch to first picture {[round(1000*o) for o in begun]} ms, click on Resume to another bar {[round(1000*o) for o in moved]} ms')
+    assert median(begun) < .5 and median(moved) < .3
+
+
 # A fit that is disturbed
 
 def interrupt(page):
@@ -114,12 +182,15 @@ def test_interrupt_twice(page):
 
 @every_page
 def test_reload(page):
-    "The kernel works on, and the page has forgotten what it showed"
+    "The kernel works on, and the page knows no more than what was saved: that says when it was true, in exports, too"
     page.cells(WAIT, *AGAIN, 'learn.resume()', DIGEST)
-    page.save()
     page.start()
     has_rows(page)
+    nb = page.save()
+    check_dated(nb.cells[0].outputs[0].data)
+    assert re.search(r'as of \d\d:\d\d:\d\d', HTMLExporter().from_notebook_node(nb)[0])
     page.open(busy=True)
+    assert 'as of' in page.text()
     page.interrupt()
     page.wait()
     check_again(page, 1, end='interrupted', n_rows=None)
@@ -148,6 +219,19 @@ def test_in_a_thread(page):
     check_outputs(page.outputs(), 'stopped', None)
     check_again(page, 2, end='stopped', n_rows=None)
     check_resumes(page, 4)
+
+def test_reload_while_a_thread_trains(page):
+    "A cell that runs then shows how it is, though updates do not reach the page any more"
+    page.cells('import threading\nlearn = start(Wait(), step_s=.01)\nthread = threading.Thread(target=learn.fit, args=[N_EPOCHS])\nthread.start()',
+               'learn.show()', 'learn.stop()\nthread.join()', *AGAIN)
+    page.run()
+    has_rows(page)
+    page.save()
+    page.open()
+    page.run(1)
+    check_shown(page.outputs(1))
+    page.run(2)
+    check_again(page, 3, end='stopped', n_rows=None)
 
 def test_a_front_end_that_loses_updates(page):
     page.cells(f'learn = start(Lossy(.5), Pace())\n{FIT}', *AGAIN, DIGEST)

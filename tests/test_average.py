@@ -1,0 +1,186 @@
+"Averages of the weights, and optimizers that keep one themselves: validated, stopped, restored, and never another learner's"
+from copy import deepcopy
+
+import pytest, torch, torch.nn.functional as F
+from torch import nn
+
+from common import batches, make_learner, same, weights
+from trainer_nb.average import EMA, SWA
+from trainer_nb.checkpoint import Checkpoint
+from trainer_nb.early_stopping import EarlyStopping
+from trainer_nb.hooks import LambdaHook
+from trainer_nb.optimize import GradAccum
+from trainer_nb.schedule import Schedule
+
+def normed():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))
+
+def sgd(p): return torch.optim.SGD(p, .1)
+
+def loss_of(model): return sum(F.cross_entropy(model.eval()(x), y, reduction='sum').item() for x, y in batches())/24
+
+@pytest.mark.parametrize('hook', [EMA, SWA])
+def test_an_average_belongs_to_one_learner(hook):
+    "It was shown by a second learner that got the same hook"
+    one = hook()
+    first = make_learner(normed(), batches(), batches(), optim=sgd, hooks=[one])
+    first.fit(1)
+    loss, second = first.validate(), make_learner(normed(), batches(), batches(), optim=sgd, hooks=[one])
+    for f in second.validate, lambda: second.predict(batches()), lambda: second.fit(1):
+        with pytest.raises(ValueError, match=f'averages the model of another learner: give each an {hook.__name__}'): f()
+    assert first.validate() == loss
+    second.remove_hook(one)
+    second.add_hook(deepcopy(one))      # a copy is its own
+    assert second.validate() == loss
+
+def test_two_averages_are_refused():
+    with pytest.raises(ValueError, match='EMA and SWA both'): make_learner(normed(), batches(), optim=sgd, hooks=[EMA(), SWA()]).fit(1)
+
+@pytest.mark.parametrize('hook', [lambda: EMA(.8), lambda: EMA(.8, start=4), lambda: SWA(4)])
+def test_early_stopping_restores_the_best_average(hook):
+    "The value that was best was that of the average; the last one stayed"
+    learn = make_learner(normed(), batches(), batches(), optim=lambda p: torch.optim.SGD(p, 1.), hooks=[hook(), EarlyStopping(2), Schedule(lambda pos: .1 if pos < .3 else 30.)])
+    learn.fit(10)
+    values = learn.history.epochs['valid_loss']
+    assert min(values) < values[-1] and learn.state.epoch < 10
+    assert learn.validate()['valid_loss'] == min(values) == pytest.approx(loss_of(learn.ema.model), abs=1e-6)
+    assert learn.ema.n == max(0, 5*(values.index(min(values)) + 1) - learn.ema.start)
+
+@pytest.mark.parametrize('start', [0, 3])
+def test_a_stop_before_the_first_optimizer_step(start):
+    "The average was made anew then, with statistics that batches had moved already"
+    def fit(stops):
+        hooks = [EMA(.8, start=start), GradAccum(3)]
+        learn = make_learner(normed(), batches(), batches(), optim=sgd, hooks=hooks)
+        learn.fit(2, hooks=[LambdaHook(after_step=lambda learn: stops and learn.training and learn.state.batch_idx == stops and learn.state.epoch == 0 and learn.stop())])
+        if stops: learn.resume()
+        return learn.history.epochs['valid_loss'], weights(learn.ema.model)
+    whole, stopped = fit(0), fit(2)
+    assert whole[0] == stopped[0] and same(whole[1], stopped[1])
+
+def test_before_its_start_the_average_is_the_model():
+    learn = make_learner(normed(), batches(), batches(), optim=sgd, hooks=[SWA(8, every=3)])
+    learn.fit(1)
+    assert learn.ema.n == 0 and same(weights(learn.ema.model), weights(learn.model))
+    learn.fit(2)
+    assert learn.ema.n == 2 and not same(weights(learn.ema.model), weights(learn.model))        # steps 11 and 14 of 15
+
+class ScheduleFree(torch.optim.Optimizer):
+    "SGD without a schedule (Defazio et al. 2024): the model holds y in training, and x, the average, in evaluation"
+    def __init__(self, params, lr=.3, beta=.9): super().__init__(params, dict(lr=lr, beta=beta, k=0, train_mode=False))
+
+    def _swap(self, to_train):
+        for g in self.param_groups:
+            if g['train_mode'] == to_train: continue
+            for p in g['params']:
+                if 'z' in self.state[p]: p.data.lerp_(self.state[p]['z'], 1 - g['beta'] if to_train else 1 - 1/g['beta'])
+            g['train_mode'] = to_train
+    def train(self): self._swap(True)
+    def eval(self): self._swap(False)
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for g in self.param_groups:
+            if not g['train_mode']: raise RuntimeError('not in train mode when step is called')
+            g['k'] += 1
+            for p in g['params']:
+                z = self.state[p].setdefault('z', p.detach().clone())
+                p.lerp_(z, 1/g['k']).add_(p.grad, alpha=g['lr']*(g['beta']*(1 - 1/g['k']) - 1))
+                z.sub_(p.grad, alpha=g['lr'])
+
+def free_loop(n):
+    "The plain loop, with the calls that its users have to make"
+    torch.manual_seed(0)
+    model, losses = nn.Linear(4, 3), []
+    opt = ScheduleFree(model.parameters())
+    for _ in range(n):
+        opt.train()
+        for x, y in batches():
+            opt.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            opt.step()
+        opt.eval()
+        losses.append(loss_of(model))
+    return model, losses
+
+def free(**kwargs):
+    torch.manual_seed(0)
+    return make_learner(nn.Linear(4, 3), batches(), batches(), optim=ScheduleFree, **kwargs)
+
+def test_schedule_free_optimizers_are_switched_with_the_phases():
+    "Each step was refused, or the weights of training were validated"
+    learn, (model, losses) = free(), free_loop(3)
+    learn.fit(3)
+    assert learn.history.epochs['valid_loss'] == pytest.approx(losses, abs=1e-6) and not learn.opt.param_groups[0]['train_mode']
+    assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(weights(learn.model), weights(model)))
+    before = weights(learn.model)
+    assert learn.validate()['valid_loss'] == pytest.approx(losses[-1], abs=1e-6)
+    torch.testing.assert_close(learn.predict(batches()), model(torch.cat([x for x, _ in batches()])).detach())
+    learn.lr_find(n_steps=8)
+    assert same(before, weights(learn.model)) and not learn.opt.param_groups[0]['train_mode']
+
+def test_a_stopped_schedule_free_training_goes_on(tmp_path):
+    whole, stopped = free(), free()
+    whole.fit(3)
+    stopped.fit(3, hooks=[LambdaHook(after_step=lambda learn: learn.training and learn.state.optimizer_step == 7 and learn.stop())])
+    assert stopped.opt.param_groups[0]['train_mode']
+    stopped.save(tmp_path/'a')
+    loaded = free()
+    loaded.load(tmp_path/'a')
+    torch.testing.assert_close(loaded.validate(), deepcopy(stopped).validate())
+    stopped.resume()
+    assert same(weights(whole.model), weights(stopped.model))
+
+def test_early_stopping_keeps_what_a_schedule_free_optimizer_evaluates():
+    learn = free(hooks=[EarlyStopping(2), LambdaHook(after_epoch=lambda learn: learn.state.epoch == 3 and learn.opt.param_groups[0].update(lr=300.))])
+    learn.fit(9)
+    values = learn.history.epochs['valid_loss']
+    assert learn.validate()['valid_loss'] == pytest.approx(min(values), abs=1e-6) and min(values) < values[-1]
+
+class Scaled(nn.Module):
+    "A loss with a learned scale, and a buffer that moves with the batches"
+    def __init__(self):
+        super().__init__()
+        self.scale, self.seen = nn.Parameter(torch.ones(3)), nn.Buffer(torch.zeros(3))
+    def forward(self, pred, targ):
+        if self.training: self.seen.lerp_(pred.detach().mean(0), .5)
+        return F.cross_entropy(pred*self.scale + self.seen, targ)
+
+def scaled(*hooks): return make_learner(normed(), batches(), batches(), loss_fn=Scaled(), optim=sgd, hooks=hooks)
+
+@pytest.mark.parametrize('buffers', ['average', 'copy'])
+def test_a_loss_with_parameters_is_averaged_with_the_model(buffers):
+    "Validation measured the averaged model with the live loss"
+    kept, hook = [], EMA(.8, warmup=False, buffers=buffers)
+    def keep(learn): kept.append([o.clone() for o in (learn.loss_fn.scale.detach(), learn.loss_fn.seen)])
+    learn = scaled(hook, LambdaHook(after_step=lambda learn: keep(learn) if learn.training else None))
+    live, own = learn.loss_fn, weights(learn.loss_fn)
+    learn.fit(2)
+    n = len(kept)
+    expected = [.8**n*start + sum(.2*.8**(n - 1 - i)*o[j] for i, o in enumerate(kept)) for j, start in enumerate(own)]
+    if buffers == 'copy': expected[1] = kept[-1][1]
+    for a, b in zip(weights(hook.loss_fn), expected): torch.testing.assert_close(a, b, rtol=0, atol=1e-6)
+    assert learn.loss_fn is live and same(weights(live), kept[-1]) and not same(weights(live), weights(hook.loss_fn))
+    model, loss_fn = hook.model, hook.loss_fn
+    value = sum(len(y)*loss_fn(model(x), y).item() for x, y in batches())/24
+    assert learn.validate()['valid_loss'] == learn.history.epochs['valid_loss'][-1] == pytest.approx(value, abs=1e-6)
+
+def test_the_average_of_a_loss_is_saved_resumed_and_restored(tmp_path):
+    whole = scaled(EMA(.8))
+    whole.fit(3)
+    stopped = scaled(EMA(.8), Checkpoint(tmp_path))
+    stopped.fit(3, hooks=[LambdaHook(after_step=lambda learn: learn.stop() if learn.state.optimizer_step == 7 else None)])
+    again = scaled(EMA(.8), Checkpoint(tmp_path))
+    again.fit(3, resume=True)
+    again.save(tmp_path/'all.pt')
+    (loaded := scaled(EMA(.8))).load(tmp_path/'all.pt')
+    loaded.fit(1)
+    whole.fit(1)
+    for a, b in (again, stopped), (loaded, whole):
+        if a is again: stopped.resume()
+        assert same(weights(a.ema.loss_fn), weights(b.ema.loss_fn)) and a.history.epochs['valid_loss'] == b.history.epochs['valid_loss']
+    learn = scaled(EMA(.8), EarlyStopping(1), Schedule(lambda pos: .1 if pos < .3 else 30.))
+    learn.fit(10)
+    values = learn.history.epochs['valid_loss']
+    assert learn.validate()['valid_loss'] == min(values) < values[-1]

@@ -1,0 +1,83 @@
+"Optimizers whose step evaluates the loss again, in several processes: each evaluation's loss and gradient are those of the whole batch"
+import pytest, torch, torch.nn.functional as F
+from torch import nn
+
+from accelerate import DistributedDataParallelKwargs, FullyShardedDataParallelPlugin
+
+from common import make_learner, problem, weights
+from test_closures import SAM
+from trainer_nb.all import Accelerate, GradClip, GradNorm, LambdaHook, TensorLoader
+
+X, Y = problem(46)          # batches of 9 are cut into 5 and 4, and the last one of a single sample leaves a process without
+X = X.double()
+
+def net():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3)).double()
+
+def lbfgs(**kwargs): return lambda params: torch.optim.LBFGS(params, lr=.1, max_iter=4, **kwargs)
+def sam(params): return SAM(params, lr=.1)
+
+def tokens(model, x, y):
+    "(mean over some entries, their number)"
+    here = x[:, 0] > -1
+    return (F.cross_entropy(model(x), y, reduction='none')*here).sum()/here.sum().clamp(min=1), here.sum().double()
+
+def token_step(batch, learn): return dict(zip(('loss', 'n'), tokens(learn.model, *batch)))
+
+def plain_loss(model, x, y): return F.cross_entropy(model(x), y)
+def sum_loss(model, x, y): return F.cross_entropy(model(x), y, reduction='sum')
+def token_loss(model, x, y): return tokens(model, x, y)[0]
+
+def plain(optim, loss_of, max_norm=None):
+    "(weights, number of evaluations) of a loop over whole batches in this process"
+    model, n = net(), 0
+    opt = optim(model.parameters())
+    for _ in range(2):
+        for x, y in zip(X.split(9), Y.split(9)):
+            def closure():
+                nonlocal n
+                opt.zero_grad()
+                loss = loss_of(model, x, y)
+                loss.backward()
+                if max_norm: nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+                n += 1
+                return loss
+            if isinstance(opt, SAM): closure()
+            opt.step(closure)
+    return weights(model), n
+
+OPTIMS = {'lbfgs': lbfgs(), 'wolfe': lbfgs(line_search_fn='strong_wolfe'), 'sam': sam}
+WRAPPED = {'kwargs_handlers': [DistributedDataParallelKwargs()]}        # torch's wrapper averages, as on GPUs
+CASES = {**{name: (o, plain_loss, {}, None) for name, o in OPTIMS.items()},
+         'wolfe, wrapped, clipped': (OPTIMS['wolfe'], plain_loss, WRAPPED, .2), 'sam, wrapped, clipped': (sam, plain_loss, WRAPPED, .2),
+         'wolfe, sum': (OPTIMS['wolfe'], sum_loss, {}, None), 'wolfe, tokens': (OPTIMS['wolfe'], token_loss, {}, None)}
+
+def learner(optim, loss_of, kwargs, max_norm):
+    step = {'train_step': token_step} if loss_of is token_loss else \
+        {'loss_fn': nn.CrossEntropyLoss(reduction='sum') if loss_of is sum_loss else F.cross_entropy}
+    hooks = [Accelerate(cpu=True, **kwargs), GradNorm(), *([GradClip(max_norm)] if max_norm else [])]
+    return make_learner(net(), TensorLoader(X, Y, bs=9), optim=optim, hooks=hooks, **step)
+
+@pytest.mark.parametrize('case', CASES)
+def test_each_evaluation_is_that_of_the_whole_batch(case):
+    optim, loss_of, kwargs, max_norm = CASES[case]
+    expected, n = plain(optim, loss_of, max_norm)
+    learn = learner(*CASES[case])
+    seen = []
+    learn.add_hook(LambdaHook(after_backward=seen.append))
+    learn.launch(2, 2)
+    for a, b in zip(weights(learn.model), expected, strict=True): assert torch.allclose(a, b, rtol=0, atol=1e-6)
+    alone = learner(*CASES[case])
+    alone.fit(2)
+    for name in 'train_loss', 'grad_norm':
+        a, b = (torch.tensor(o.history.steps[name]) for o in (learn, alone))
+        assert torch.allclose(a, b, rtol=0, atol=1e-6)
+    assert len(learn.history.steps['train_loss']) == 12 and len(seen) == n and not learn.on_gradients
+
+def test_a_sharded_model_and_an_optimizer_that_evaluates_again_are_refused_by_name():
+    for name, optim in ('SAM', sam), ('LBFGS', OPTIMS['lbfgs']):
+        learn = learner(optim, plain_loss, {'fsdp_plugin': FullyShardedDataParallelPlugin(fsdp_version=2)}, None)
+        before = weights(learn.model)
+        with pytest.raises(ValueError, match=name): learn.launch(2, 1)
+        assert all(map(torch.equal, before, weights(learn.model)))

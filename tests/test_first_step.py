@@ -1,0 +1,356 @@
+"Several processes train as one does, for every loader and loss, or say at the first batch why they cannot; the references are fits in a single process"
+import random
+
+import pytest, torch, torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+
+from common import make_learner, problem, weights
+from trainer_nb.all import Accelerate, GradAccum, TensorLoader
+
+X, Y = problem(46)
+DATA = TensorDataset(X, Y)
+
+class Net(nn.Sequential):
+    def __init__(self, *more):
+        torch.manual_seed(0)
+        more = [o() for o in more]
+        super().__init__(nn.Linear(4, 8), nn.Tanh(), *more, nn.Linear(8, 3))
+
+def sgd(params): return torch.optim.SGD(params, lr=.02, momentum=.9)
+
+def by_steps(step): return dict(train_step=step)
+
+def sum_step(batch, learn): return {'loss': F.cross_entropy(learn.model(batch[0]), batch[1], reduction='sum')}
+
+def sum_with_n(batch, learn):
+    x, y = batch
+    pred, here = learn.model(x), x[:, 0] > -1
+    return {'loss': F.cross_entropy(pred[here], y[here], reduction='sum'), 'n': here.sum()}
+
+def yielded_sums(batch, learn):
+    x, y = batch
+    yield 'a', F.cross_entropy(learn.model(x), y, reduction='sum')
+    yield 'b', learn.model(x).square().mean()
+
+def halves(m): return {'a': sgd(m[0].parameters()), 'b': sgd(m[2].parameters())}
+
+# Loaders whose order is drawn along the way
+
+class Generator:
+    "As many write it: shuffled by `random`, batches drawn one by one"
+    def __init__(self, draw): self.draw = draw
+    def __iter__(self):
+        for _ in range(5):
+            idx = self.draw()
+            yield X[idx], Y[idx]
+
+class Counted(Generator):
+    def __len__(self): return 5
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        order = list(range(46))
+        random.shuffle(order)
+        for i in order: yield X[i], Y[i]
+
+class Around:
+    "A wrapper of a shuffled loader"
+    def __init__(self, dl): self.dl = dl
+    def __len__(self): return len(self.dl)
+    def __iter__(self):
+        for x, y in self.dl: yield 2*x, y
+
+class Buckets:
+    "A batch sampler that draws each batch"
+    def __len__(self): return 5
+    def __iter__(self):
+        for _ in range(5): yield random.sample(range(46), 9)
+
+def drawn(name):
+    import numpy as np
+    return {'torch': lambda: torch.randint(46, (9,)), 'python': lambda: torch.tensor(random.choices(range(46), k=9)), 'numpy': lambda: torch.from_numpy(np.random.permutation(46)[:9])}[name]
+
+def tensors(): return TensorLoader(X, Y, bs=9, shuffle=True)
+
+EXACT = {   # loader, model, what else is given to the learner
+    'a sum': (tensors, Net, dict(loss_fn=nn.CrossEntropyLoss(reduction='sum'))),
+    'a sum, accumulated': (tensors, Net, dict(loss_fn=nn.CrossEntropyLoss(reduction='sum'), hooks=[GradAccum(2)])),
+    'a sum of a step': (tensors, Net, by_steps(sum_step)),
+    'a sum with its weight': (tensors, Net, by_steps(sum_with_n)),
+    'yielded sums': (tensors, Net, dict(train_step=yielded_sums, optim=halves)),
+    'drawn by torch': (lambda: Generator(drawn('torch')), Net, {}),
+    'drawn by Python, with a length': (lambda: Counted(drawn('python')), Net, {}),
+    'drawn by numpy': (lambda: Generator(drawn('numpy')), Net, {}),
+    'a stream without workers': (lambda: DataLoader(Stream(), batch_size=9), Net, {}),
+    'a wrapper': (lambda: Around(DataLoader(DATA, batch_size=9, shuffle=True)), Net, {}),
+    'a batch sampler': (lambda: DataLoader(DATA, batch_sampler=Buckets()), Net, {}),
+}
+
+def learner(case, **kwargs):
+    dl, model, given = EXACT[case] if isinstance(case, str) else case
+    given = {'loss_fn': F.cross_entropy, 'optim': sgd, **given, **kwargs}
+    if 'train_step' in given: given.pop('loss_fn')
+    optim, model = given.pop('optim'), model()
+    return make_learner(model, dl(), TensorLoader(X[:31], Y[:31], bs=10), seed=5, optim=optim(model) if optim is halves else optim, **given)
+
+def close(a, b, atol=1e-6): return torch.allclose(torch.as_tensor(a, dtype=torch.float64), torch.as_tensor(b, dtype=torch.float64), rtol=1e-6, atol=atol, equal_nan=True)
+
+def check_equal(a, b):
+    assert all(close(v, w) for v, w in zip(weights(a.model), weights(b.model), strict=True))
+    for rows in 'steps', 'epochs', 'valids':
+        ours, theirs = getattr(a.history, rows), getattr(b.history, rows)
+        assert ours.keys() == theirs.keys()
+        for k in ours.keys() - {'time_s'}: assert close(ours[k], theirs[k]), (rows, k, ours[k], theirs[k])
+
+OFTEN = 'a sum, accumulated', 'a sum with its weight', 'yielded sums', 'drawn by Python, with a length', 'a stream without workers', 'a wrapper', 'a batch sampler'
+
+@pytest.mark.parametrize('case', [o if o in OFTEN else pytest.param(o, marks=pytest.mark.soak) for o in EXACT])
+def test_equals_one_process(case):
+    alone, learn = learner(case), learner(case)
+    alone.fit(2)
+    learn.launch(2, 2)
+    check_equal(alone, learn)
+
+# What is refused, and why
+
+class TimeFirst(nn.Module):
+    "(time, samples, 4) → (time, samples, 3)"
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.rnn, self.out = nn.GRU(4, 6), nn.Linear(6, 3)
+    def forward(self, x): return self.out(self.rnn(x)[0])
+
+class Graph(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.w = nn.Linear(4, 3)
+    def forward(self, x, edges): return self.w(x).index_add(0, edges[0], self.w(x)[edges[1]])
+
+def sequences(): return [(torch.randn(6, 5, 4, generator=torch.Generator().manual_seed(i)), torch.randint(3, (6, 5), generator=torch.Generator().manual_seed(i))) for i in range(3)]
+
+def flat_loss(pred, targ): return F.cross_entropy(pred.flatten(0, 1), targ.flatten())
+
+def contrast(pred, targ): return F.cross_entropy(pred @ pred.T, torch.arange(len(pred)))
+
+def from_the_system(): return torch.tensor([random.SystemRandom().randrange(46) for _ in range(9)])
+
+class SystemSampler:
+    def __len__(self): return 46
+    def __iter__(self): return iter(random.SystemRandom().sample(range(46), 46))
+
+REFUSED = {
+    'time first': ((lambda: sequences(), TimeFirst, dict(loss_fn=flat_loss)), 'Probably what the model returns for a sample depends on the others along dimension 0'),
+    'a graph': ((lambda: [(X, torch.randint(46, (2, 90), generator=torch.Generator().manual_seed(0)), Y)], Graph, {}), 'a shard of it does not: IndexError.*one graph say'),
+    'samples compared': ((tensors, Net, dict(loss_fn=contrast)), "Probably the loss is no mean over samples.*return its weight as 'n'"),
+    'weights of classes': ((tensors, Net, dict(loss_fn=nn.CrossEntropyLoss(torch.tensor([1., 5., 25.])))), "class weights.*return its weight as 'n'"),
+    'a mean over some, as the third batch shows': ((lambda: [(X[:8], Y[:8]*0)]*2 + [(X[:8], torch.tensor([0, 0, 0, 0, 0, 0, 1, 1]))], Net, dict(loss_fn=nn.CrossEntropyLoss(ignore_index=1))), 'return its weight'),
+    'another gradient': ((tensors, Net, dict(loss_fn=lambda p, t: (p - p.mean(0).detach()).abs().mean() - (p - p.mean(0).detach()).abs().mean().detach())), 'the gradient in one process has norm'),
+    "the system's numbers": ((lambda: Generator(from_the_system), Net, {}), 'a Generator yields other batches in each process, as seen at batch 0: .*Let it draw from a seed'),
+    "a sampler with the system's numbers": ((lambda: DataLoader(DATA, 9, sampler=SystemSampler()), Net, {}), 'SystemSampler of train_dl or valid_dl chooses other samples in each process, as seen at batch 0'),
+}
+
+@pytest.mark.parametrize('case', REFUSED)
+def test_is_refused(case):
+    what, message = REFUSED[case]
+    learn = learner(what)
+    learn.valid_dl = None
+    before = weights(learn.model)
+    with pytest.raises(ValueError, match='(?s)' + message) as e: learn.launch(2, 1)
+    assert (all(map(torch.equal, before, weights(learn.model))) and not learn.history.n_steps) is ('third' not in case)
+
+
+# What is compared leaves no trace, and chance alone is no reason to refuse
+
+class Noisy(nn.Module):
+    "Dropout, batch statistics, noise, Python's numbers, and a count of its calls"
+    def __init__(self):
+        super().__init__()
+        self.net, self.n = Net(lambda: nn.BatchNorm1d(8), nn.Dropout), 0
+        self.lstm = nn.LSTM(4, 4, 2, dropout=.3)
+    def forward(self, x):
+        self.n += 1
+        x = self.lstm(x[:, None].transpose(0, 1).expand(3, -1, -1))[0][-1]*(1 if self.n % 2 else 1.5)*(.5 + random.random())
+        return self.net(x + .3*torch.randn_like(x)*torch.rand(len(x), 1))
+
+def ragged(samples):
+    "Time first, padded to the longest one of the samples: shards do not fit together"
+    n = max(2 + int(y) for _, y in samples)
+    return torch.stack([F.pad(x.repeat(4)[:2 + int(y)], (0, n - 2 - int(y))) for x, y in samples], 1)[..., None].expand(-1, -1, 4), torch.stack([y for _, y in samples])
+
+class Last(TimeFirst):
+    def forward(self, x): return super().forward(x).sum(0)*0 + self.out(self.rnn(x)[0])[0]
+
+def test_leaves_no_trace():
+    for case in (lambda: TensorLoader(X, Y, bs=9, shuffle=True, drop_last=True), Noisy, {}), (lambda: DataLoader(DATA, 9, shuffle=True, drop_last=True, num_workers=1, persistent_workers=True), Noisy, {}):
+        found = []
+        for check in True, False:
+            learn = learner(case, hooks=[Accelerate(check=check, cpu=True)])
+            learn.launch(2, 2)
+            found.append(learn)
+        assert all(map(torch.equal, *(weights(o.model) for o in found))) and found[0].history.steps == found[1].history.steps and found[0].model.n == found[1].model.n
+
+def test_shards_that_do_not_fit_together():
+    case = lambda: DataLoader(DATA, 9, collate_fn=ragged), Last, {}
+    alone, learn = (learner(case) for _ in range(2))
+    for o in alone, learn: o.valid_dl = None
+    alone.fit(1)
+    learn.launch(2, 1)
+    assert all(map(close, weights(alone.model), weights(learn.model))) and close(alone.history.steps['train_loss'], learn.history.steps['train_loss'])
+    learn = learner((case[0], Last, dict(loss_fn=contrast)))
+    learn.valid_dl = None
+    with pytest.raises(ValueError, match='the loss is no mean over samples'): learn.launch(2, 1)
+
+def test_samples_that_are_read_again_leave_no_trace():
+    "Where shards do not fit together their samples are read again, after a seed that stayed: the next epochs had another order"
+    found = []
+    for check in True, False:
+        case = lambda: DataLoader(DATA, 9, collate_fn=ragged, shuffle=True), Last, dict(hooks=[Accelerate(check=check, cpu=True)])
+        learn = learner(case)
+        learn.valid_dl = None
+        learn.launch(2, 2)
+        found.append(learn.history.steps['train_loss'])
+    alone = learner((case[0], Last, {}))
+    alone.valid_dl = None
+    alone.fit(2)
+    assert found[0] == found[1] and close(found[0], alone.history.steps['train_loss'])
+
+def test_other_data_behind_the_same_indices():
+    class Odd(Accelerate):
+        "In the other process the tensors are others, as where a script draws them without a seed"
+        def around_fit(self, learn):
+            learn.train_dl = DataLoader(TensorDataset(X + torch.distributed.get_rank(), Y), 9)
+            return super().around_fit(learn)
+    with pytest.raises(RuntimeError, match=r'the data of train_dl \(checksum\) is .* in process 0, and .* in process 1: all must run the same program'): learner('a sum', hooks=[Odd(cpu=True)]).launch(2, 1)
+
+
+# Gradients of a few rows, parameters of the loss, epochs that samplers hear of
+
+class Rows(nn.Module):
+    "A sparse embedding: each process has gradients of other rows, and of as many as it pleases"
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.table, self.out = nn.Embedding(50, 4, sparse=True), nn.Linear(4, 3)
+    def forward(self, x): return self.out(self.table(x[:, 0].abs().mul(10).long().clamp(max=49)))
+
+class Scaled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(3))
+    def forward(self, pred, targ): return F.cross_entropy(pred*self.scale, targ)
+
+class Rotating(torch.utils.data.Sampler):
+    "Samples of an epoch that nobody else knows"
+    def __init__(self): self.epoch = 0
+    def set_epoch(self, epoch): self.epoch = epoch
+    def __len__(self): return 20
+    def __iter__(self): return iter([(20*self.epoch + i) % 46 for i in range(20)])
+
+class RotatingList:
+    epoch = 0
+    def set_epoch(self, epoch): self.epoch = epoch
+    def __len__(self): return 2
+    def __iter__(self): return iter([(X[9*(self.epoch + i):][:9], Y[9*(self.epoch + i):][:9]) for i in range(2)])
+
+MORE = {
+    'sparse gradients': (tensors, Rows, dict(optim=lambda p: torch.optim.SGD(p, lr=.5))),
+    'parameters of the loss': (tensors, Net, dict(loss_fn=Scaled())),
+    "a sampler's epoch": (lambda: DataLoader(DATA, 7, sampler=Rotating()), Net, {}),
+    "a loader's epoch": (RotatingList, Net, {}),
+}
+
+@pytest.mark.parametrize('case', MORE)
+def test_equals_one_process_too(case):
+    from copy import deepcopy
+    dl, model, given = MORE[case]
+    alone, learn = (learner((dl, model, deepcopy(given))) for _ in range(2))
+    alone.fit(3)
+    learn.launch(2, 3)
+    check_equal(alone, learn)
+    if case == 'parameters of the loss': assert close(alone.loss_fn.scale.detach(), learn.loss_fn.scale.detach()) and not close(learn.loss_fn.scale.detach(), torch.ones(3))
+
+
+# The campaign: whatever is combined, two processes (some times four) end as one does, or say why not
+
+def by_index(f):
+    "Data that is drawn along the way by `f(n)` → tensor of indices"
+    def choose(r):
+        cls = r.choice([Counted, Generator])
+        return lambda: cls(f)
+    return choose
+
+def a_list(r):
+    bs = r.choice([4, 7, 9, 16])
+    return lambda: list(zip(X.split(bs), Y.split(bs)))
+
+def a_stock(r):
+    args = dict(batch_size=r.choice([4, 7, 9, 16]), shuffle=r.random() < .7, drop_last=r.random() < .3, num_workers=r.random() < .1)
+    return lambda: DataLoader(DATA, **args)
+
+def of_tensors(r):
+    args = dict(bs=r.choice([4, 7, 9, 16]), shuffle=r.random() < .7)
+    return lambda: TensorLoader(X, Y, **args)
+
+def a_replacement(r): return lambda: DataLoader(DATA, 9, sampler=torch.utils.data.WeightedRandomSampler(torch.arange(1., 47), 40))
+
+LOADERS = [a_list, a_stock, of_tensors, a_replacement, by_index(drawn('torch')), by_index(drawn('python')), by_index(drawn('numpy')), by_index(from_the_system),
+           lambda r: lambda: DataLoader(Stream(), batch_size=9), lambda r: lambda: Around(DataLoader(DATA, batch_size=9, shuffle=True)),
+           lambda r: lambda: DataLoader(DATA, batch_sampler=Buckets()), lambda r: lambda: DataLoader(DATA, 7, sampler=Rotating())]
+
+def mse(reduction): return lambda p, t: F.mse_loss(p, F.one_hot(t, 3).float(), reduction=reduction)
+
+def tokens(batch, learn):
+    x, y = batch
+    pred, here = learn.model(x), x[:, 0] > -.5
+    return {'loss': (F.cross_entropy(pred, y, reduction='none')*here).sum()/here.sum().clamp(min=1), 'n': here.sum()}
+
+LOSSES = [dict(loss_fn=F.cross_entropy), dict(loss_fn=nn.CrossEntropyLoss(reduction='sum')), dict(loss_fn=mse('mean')), dict(loss_fn=mse('sum')), by_steps(sum_step), by_steps(sum_with_n), by_steps(tokens),
+          dict(loss_fn=contrast), dict(loss_fn=nn.CrossEntropyLoss(torch.tensor([1., 5., 25.]))), dict(loss_fn=nn.CrossEntropyLoss(ignore_index=1)), dict(loss_fn=Scaled()),
+          dict(loss_fn=lambda p, t: F.cross_entropy(p, t) + p.mean(0).square().sum()), dict(loss_fn=lambda p, t: F.cross_entropy(p, t, reduction='sum')/9),
+          dict(loss_fn=lambda p, t: F.cross_entropy(p, t)*len(p)/9), dict(loss_fn=lambda p, t: F.cross_entropy(p, t, reduction='sum').sqrt())]
+
+class Across(Net):
+    "Normalizes over the batch"
+    def forward(self, x): return super().forward(x - x.mean(0))
+
+class Counting(Net):
+    "Does something else at every second call"
+    n = 0
+    def forward(self, x):
+        self.n += 1
+        return super().forward(x)*(1 + self.n % 2)
+
+MODELS = [Net, Net, Net, Rows, Across, Counting, lambda: Net(lambda: nn.LayerNorm(8)), lambda: Net(nn.GELU, lambda: nn.Linear(8, 8))]
+
+def run(learn, n, args):
+    from trainer_nb.all import ProcessFailed
+    try: learn.launch(n, **args) if n > 1 else learn.fit(**args)
+    except (ValueError, ProcessFailed) as e: return str(e)
+
+@pytest.mark.soak
+def test_250_launches():
+    from copy import deepcopy
+    from trainer_nb.all import EMA, GradClip
+    counts, silent = {'equal': 0, 'refused': 0}, []
+    for seed in range(250):
+        r = random.Random(seed)
+        dl, loss, model, n = r.choice(LOADERS)(r), r.choice(LOSSES), r.choice(MODELS), 4 if seed % 10 == 0 else 2
+        chosen = [k for k in range(3) if r.random() < .3]
+        args = dict(max_steps=7) if r.random() < .2 else dict(n_epochs=2)
+        learns = [learner((dl, model, deepcopy(loss)), hooks=[(GradAccum(2), GradClip(.5), EMA(.9))[k] for k in chosen],
+                          optim=lambda p: torch.optim.SGD(p, lr=.002)) for _ in range(2)]
+        errors = [run(o, k, args) for o, k in zip(learns, (1, n))]
+        assert errors[0] is None, (seed, errors[0])
+        if errors[1]:
+            assert 'would not be that of one process' in errors[1] or 'other batches in each process' in errors[1], (seed, errors[1])
+            counts['refused'] += 1
+            continue
+        scale = max(o.abs().max().item() for o in weights(learns[0].model))
+        far = max((a - b).abs().max().item() for a, b in zip(*(weights(o.model) for o in learns)))/max(1., scale)
+        counts['equal'] += far <= 1e-6
+        if not far <= 1e-6: silent.append((seed, n, far))
+    print(counts, 'silent:', silent)
+    assert not silent

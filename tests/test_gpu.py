@@ -1,0 +1,627 @@
+"""What only a CUDA device can show: `make gpu`; with TRAINER_NB_GPU_DRY=1 the same functions run on the CPU
+
+Exact on CUDA, with deterministic algorithms: a fit against a plain loop, a resumed run against an uninterrupted one, and what a
+dry run leaves. Not exact: a run without deterministic algorithms (atomic additions come in any order), one that is resumed on
+another kind of device, and compiled code, which rounds in another order.
+"""
+import gc, json, os, signal, subprocess, sys, warnings
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+
+os.environ.setdefault('CUBLAS_WORKSPACE_CONFIG', ':4096:8')      # before cuBLAS starts: deterministic algorithms ask for it
+
+import numpy as np, pytest, torch, torch.nn.functional as F
+from torch import nn
+
+import trainer_nb.guard
+from common import same, weights
+from test_no_sync import counted
+from trainer_nb.all import (AMP, EMA, Checkpoint, Compile, CSVLogger, GradAccum, GradClip, GradNorm, Hook, JSONLLogger,
+                            LambdaHook, Learner, NaNGuard, OneCycle, TensorLoader, TrainingInterrupted, accuracy, prefetch)
+from trainer_nb.core import rng_state, set_rng_state, set_seed
+
+DRY = os.environ.get('TRAINER_NB_GPU_DRY') == '1'
+DEVICE = torch.device('cpu' if DRY or not torch.cuda.is_available() else 'cuda:0')
+N_TRAIN, N_VALID, BS = 300, 40, 16          # batches: more of them in a pass than the library packs together
+here = Path(__file__).parent
+on_cuda = pytest.mark.skipif(DRY, reason='CUDA only')
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not DRY and not torch.cuda.is_available(), reason='there is no CUDA device')]
+
+
+@pytest.fixture(autouse=True)
+def _quiet_device():
+    "Deterministic algorithms; nothing of one test is there for the next one"
+    before = torch.backends.cudnn.benchmark
+    torch.use_deterministic_algorithms(True)
+    torch.backends.cudnn.benchmark = False
+    yield
+    torch.use_deterministic_algorithms(False)
+    torch.backends.cudnn.benchmark = before
+    torch._dynamo.reset()
+    gc.collect()
+    if DEVICE.type == 'cuda':
+        torch.cuda.set_sync_debug_mode('default')
+        torch.cuda.empty_cache()
+
+def wait():
+    if DEVICE.type == 'cuda': torch.cuda.synchronize()
+
+def allocated():  # bytes
+    "What tensors hold on the device; on the CPU, what those hold that Python knows of"
+    gc.collect()
+    if DEVICE.type == 'cuda':
+        wait()
+        return torch.cuda.memory_allocated()
+    storages = {}
+    for o in gc.get_objects():
+        if type(o) in (torch.Tensor, nn.Parameter) and o.layout is torch.strided: storages[o.untyped_storage().data_ptr()] = o.untyped_storage().nbytes()
+    return sum(storages.values())
+
+def data(n=N_TRAIN, seed=1, bs=BS):
+    "(n·bs, 16) float32 and (n·bs,) int64, on the host"
+    g = torch.Generator().manual_seed(seed)
+    return torch.randn(n*bs, 16, generator=g), torch.randint(0, 5, (n*bs,), generator=g)
+
+def batches(n=N_TRAIN, seed=1, bs=BS): return [(x.to(DEVICE), y.to(DEVICE)) for x, y in zip(*(o.split(bs) for o in data(n, seed, bs)))]
+
+class ConvNet(nn.Module):
+    "Images of 4 × 4; convolution, BatchNorm and a mean, all with deterministic gradients"
+    def __init__(self):
+        super().__init__()
+        self.conv, self.bn, self.head = nn.Conv2d(1, 8, 3, stride=2, padding=1), nn.BatchNorm2d(8), nn.Linear(8, 5)
+    def forward(self, x): return self.head(F.dropout(self.bn(self.conv(x.view(-1, 1, 4, 4))).relu().mean((2, 3)), .2, self.training))
+
+def mlp(): return nn.Sequential(nn.Linear(16, 32), nn.LayerNorm(32), nn.ReLU(), nn.Dropout(.2), nn.Linear(32, 5))
+
+MODELS = {'mlp': mlp, 'conv': ConvNet}
+
+def make(kind='mlp', seed=0):
+    torch.manual_seed(seed)
+    return MODELS[kind]().to(DEVICE)
+
+def learner(model=None, train_dl=None, valid_dl=None, **kwargs):
+    if not {'loss_fn', 'train_step'} & kwargs.keys(): kwargs['loss_fn'] = F.cross_entropy
+    if 'optim' not in kwargs and 'lr' not in kwargs: kwargs['lr'] = .01
+    return Learner(make() if model is None else model, batches(20) if train_dl is None else train_dl, valid_dl, device=DEVICE, **{'display': False, **kwargs})
+
+def loop(model, opt, dl, n_epochs=1, dtype=None, scaler=None, clip=None):
+    "The loop by hand: (losses; steps that were not skipped)"
+    losses, n = [], 0
+    model.train()
+    for _ in range(n_epochs):
+        for x, y in dl:
+            with torch.autocast(DEVICE.type, dtype) if dtype else nullcontext(): loss = F.cross_entropy(model(x), y)
+            (scaler.scale(loss) if scaler else loss).backward()
+            if scaler: scaler.unscale_(opt)
+            if clip: torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
+            if scaler:
+                before = scaler.get_scale()
+                scaler.step(opt)
+                scaler.update()
+                n += scaler.get_scale() >= before
+            else:
+                opt.step()
+                n += 1
+            opt.zero_grad()
+            losses.append(loss.detach())
+    return torch.stack(losses).float().tolist(), n
+
+def close(a, b, tol=1e-5): return all(torch.allclose(x.float(), y.float(), rtol=1e-4, atol=tol) for x, y in zip(weights(a), weights(b), strict=True))
+
+def fresh(code, timeout=150, **env):
+    "What `code` prints last, as JSON, in a process of its own"
+    path = os.pathsep.join([str(here.parent), str(here), *filter(None, [os.environ.get('PYTHONPATH')])])
+    out = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, timeout=timeout, env={**os.environ, 'PYTHONPATH': path, **env})
+    assert not out.returncode, out.stderr[-3000:]
+    return json.loads(out.stdout.splitlines()[-1])
+
+
+# The same numbers
+
+@pytest.mark.parametrize('kind', MODELS)
+@pytest.mark.parametrize('dtype', [None, torch.bfloat16], ids=['float32', 'bf16'])
+def test_a_fit_is_the_loop_by_hand(kind, dtype):
+    "Bit for bit, dropout on the device's generator too"
+    a, b, dl = make(kind), make(kind), batches(30)
+    torch.manual_seed(3)
+    losses, _ = loop(a, torch.optim.AdamW(a.parameters(), lr=.01, fused=True), dl, 2, dtype, clip=.5)
+    torch.manual_seed(3)
+    learn = learner(b, dl, hooks=[GradClip(.5), *([AMP(dtype)] if dtype else [])])
+    learn.fit(2)
+    assert same(weights(a), weights(b)) and learn.history.steps['train_loss'] == pytest.approx(losses, rel=1e-6)
+    assert next(b.parameters()).device == DEVICE and learn.state.optimizer_step == 60
+
+def test_fp16_overflows_and_steps_are_skipped():
+    "A scale that is too large for float16 makes real infinities: the same steps are skipped as by hand, and counted as skipped"
+    def scaler(device): return torch.amp.GradScaler(device, init_scale=2.**32, growth_interval=10)
+    a, b, dl = make(), make(), batches(60)
+    own = scaler(DEVICE.type)
+    torch.manual_seed(3)
+    losses, n = loop(a, torch.optim.AdamW(a.parameters(), lr=.01, fused=True), dl, 1, torch.float16, own, clip=.5)
+    torch.manual_seed(3)
+    learn = learner(b, dl, hooks=[amp := AMP(torch.float16, scaler=scaler), GradClip(.5), NaNGuard(every=10)])
+    learn.fit(1)
+    assert 3 < n < 60 and learn.state.optimizer_step == n        # overflows did happen, and did not go on
+    assert same(weights(a), weights(b)) and learn.history.steps['train_loss'] == pytest.approx(losses, rel=1e-6)
+    assert amp.scalers[''].get_scale() == own.get_scale() < 2.**32
+
+def test_accumulated_batches_are_the_large_batch():
+    model, big = make(), batches(10, bs=4*BS)
+    model[3].p = 0.
+    other = make()
+    other[3].p = 0.
+    small = [(x[i::4].contiguous(), y[i::4].contiguous()) for x, y in big for i in range(4)]
+    loop(model, opt := torch.optim.SGD(model.parameters(), lr=.1, momentum=.9), big, 2)
+    learn = learner(other, small, optim=lambda p: torch.optim.SGD(p, lr=.1, momentum=.9), hooks=[GradAccum(4)])
+    learn.fit(2)
+    assert close(model, other) and learn.state.optimizer_step == 20
+
+def test_validation_and_prediction_are_those_of_the_host():
+    learn = learner(valid_dl=data(N_VALID, 2), train_dl=data(20), metrics=[accuracy], bs=BS)
+    learn.fit(1)
+    x, y = data(N_VALID, 2)
+    pred = learn.predict((x, y))
+    host = mlp()
+    host.load_state_dict({k: v.cpu() for k, v in learn.model.state_dict().items()})
+    with torch.no_grad(): expected = host.eval()(x)
+    assert pred.device.type == 'cpu' and torch.allclose(pred, expected, atol=1e-3)
+    assert learn.history.epochs['valid_accuracy'][-1] == pytest.approx((expected.argmax(1) == y).float().mean().item(), abs=2e-3)
+    assert learn.validate()['valid_loss'] == pytest.approx(F.cross_entropy(expected, y).item(), abs=1e-3)
+
+
+# No waiting
+
+class Strict(Hook):
+    "From the first batch of a pass to its last one nobody waits for the device; on the CPU, nobody reads a value"
+    ord = 10**6
+    def __init__(self, n_train, n_valid): self.n, self.is_open, self.n_passes = {True: n_train, False: n_valid}, False, 0
+
+    def before_step(self, learn):
+        if self.is_open: return
+        self.is_open = True
+        if DEVICE.type == 'cuda': return torch.cuda.set_sync_debug_mode('error')
+        self.counting = counted()
+        self.seen = self.counting.__enter__()
+
+    def after_step(self, learn):
+        if (learn.state.batch_idx if learn.training else learn.valid_idx) == self.n[learn.training]: self.close()
+
+    def close(self):
+        if not self.is_open: return
+        self.is_open, self.n_passes = False, self.n_passes + 1
+        if DEVICE.type == 'cuda': return torch.cuda.set_sync_debug_mode('default')
+        self.counting.__exit__(None, None, None)
+        assert not self.seen, self.seen
+
+    def after_fit(self, learn): self.close()
+
+class Total:
+    "A metric object with a tensor on the device"
+    def reset(self): self.n = 0.
+    def update(self, pred, targ): self.n = self.n + (pred.argmax(1) == targ).sum()
+    def compute(self): return self.n
+
+def by_tokens(batch, learn):
+    pred = learn.model(batch[0])
+    return {'loss': F.cross_entropy(pred, batch[1]), 'pred': pred, 'targ': batch[1], 'n': (batch[1] > 0).sum() + 1}
+
+def by_name(batch, learn):
+    pred = learn.model(batch[0])
+    yield 'a', F.cross_entropy(pred, batch[1])
+    yield 'b', learn.model(batch[0]).square().mean()
+    return {'pred': pred, 'targ': batch[1]}
+
+def halves(model):
+    params = list(model.parameters())
+    return {'a': torch.optim.AdamW(params[:3], lr=.01, fused=True), 'b': torch.optim.AdamW(params[3:], lr=.01, fused=True)}
+
+FITS = {
+    'plain': lambda model, tmp: {},
+    'metrics': lambda model, tmp: {'metrics': [accuracy, lambda pred, targ: pred.float().square().mean(), Total()]},
+    'everything': lambda model, tmp: {'metrics': [accuracy], 'hooks': [GradClip(1.), GradNorm(weights=True), NaNGuard(every=10**6), EMA(.9), OneCycle(.01),
+                                                                     AMP()]},
+    'clip by value, guard without fused': lambda model, tmp: {'optim': lambda p: torch.optim.SGD(p, lr=.01, momentum=.9), 'hooks': [GradClip(value=.1), NaNGuard(every=10**6)]},
+    'accumulation': lambda model, tmp: {'hooks': [GradAccum(3), GradClip(1.)]},
+    'tokens': lambda model, tmp: {'train_step': by_tokens, 'metrics': [accuracy], 'hooks': [GradAccum(2)]},
+    'two optimizers': lambda model, tmp: {'train_step': by_name, 'optim': halves(model), 'metrics': [accuracy]},
+}
+LOADERS = {'on the device': lambda n: batches(n), 'from the host': lambda n: TensorLoader(*data(n), bs=BS, device=DEVICE),
+           'prefetched': lambda n: prefetch([(x.cpu(), y.cpu()) for x, y in batches(n)], DEVICE)}
+
+@pytest.mark.parametrize('key, dl', [*((k, 'on the device') for k in FITS), ('everything', 'from the host'), ('plain', 'prefetched')])
+def test_nobody_waits_between_two_updates(key, dl, tmp_path, monkeypatch):
+    monkeypatch.setattr(trainer_nb.guard, 'perf_counter', lambda: 0.)       # the guard looks once a second, too
+    torch.use_deterministic_algorithms(False)
+    model, load = make(), LOADERS[dl]
+    learn = learner(model, load(N_TRAIN), load(N_VALID), **FITS[key](model, tmp_path))
+    learn.fit(1)
+    learn.add_hook(strict := Strict(N_TRAIN, N_VALID))
+    learn.fit(2)
+    assert strict.n_passes == 4 and len(learn.history) == 3
+
+def n_waits(f):
+    "How often the host waited for the device while `f()` ran; on the CPU, how often it read values"
+    if DEVICE.type != 'cuda':
+        with counted() as seen: f()
+        return seen['item'] + seen['tolist'] + seen['cpu']
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter('always')
+        torch.cuda.set_sync_debug_mode('warn')
+        try: f()
+        finally: torch.cuda.set_sync_debug_mode('default')
+    return sum('synchroniz' in str(o.message) for o in seen)
+
+def test_loggers_wait_once_in_256_batches(tmp_path):
+    "For each column that is on the device, when a pass has packed that many; and at its end"
+    def waits(*hooks):
+        learn = learner(train_dl=batches(600), hooks=[GradNorm(), *hooks])
+        learn.fit(1)
+        return n_waits(lambda: learn.fit(1))
+    plain, logged = waits(), waits(JSONLLogger(tmp_path/'log.jsonl'), CSVLogger(tmp_path/'log.csv'))
+    assert logged - plain <= 2*3*(600//256 + 2), (plain, logged)
+    assert sum(1 for o in open(tmp_path/'log.jsonl') if '"step"' in o) >= 1200
+
+def test_the_strict_hook_is_strict():
+    "One read in the middle of a pass is found"
+    learn = learner(train_dl=batches(5), hooks=[Strict(5, 0), LambdaHook(after_loss=lambda learn: learn.loss.item())])
+    with pytest.raises((RuntimeError, AssertionError), match='synchroniz|item'): learn.fit(1)
+
+def test_a_scaler_waits_once_in_a_step():
+    "That is torch's: whether a step was skipped is known on the host only"
+    learn = learner(train_dl=batches(20), hooks=[AMP(torch.float16, scaler=torch.amp.GradScaler), GradClip(1.)])
+    learn.fit(1)
+    n = n_waits(lambda: learn.fit(1))
+    assert 1 <= n <= 20 + 3      # and the values of the epoch
+
+
+# The way of the batches
+
+def test_batches_that_arrive_by_the_side_are_the_same():
+    "Their memory is not used again while the device works on them, which it does for long"
+    x, y = torch.arange(64*256*256.).view(64, 256, 256).div(2**20), torch.arange(64)
+    heavy, sums, targs = torch.eye(256, device=DEVICE), [], []
+    for xb, yb in prefetch(TensorLoader(x, y, bs=4), DEVICE):
+        assert xb.device == DEVICE
+        work = xb
+        for _ in range(20): work = work @ heavy
+        sums.append((work - xb).abs().amax())
+        targs.append((xb.double().sum((1, 2)), yb))
+    assert torch.stack(sums).max().item() < 1e-2
+    assert torch.allclose(torch.cat([s for s, _ in targs]).cpu(), x.double().sum((1, 2))) and torch.equal(torch.cat([t for _, t in targs]).cpu(), y)
+
+def test_fits_are_the_same_from_wherever_the_batches_come():
+    def fit(dl):
+        learn = learner(make(), dl)
+        torch.manual_seed(3)
+        learn.fit(2)
+        return weights(learn.model)
+    x, y = data(20)
+    one = fit(batches(20))
+    for dl in TensorLoader(x, y, bs=BS, device=DEVICE), TensorLoader(x, y, bs=BS), prefetch(TensorLoader(x, y, bs=BS), DEVICE), TensorLoader(x.to(DEVICE), y.to(DEVICE), bs=BS):
+        assert same(fit(dl), one)
+
+def test_a_mapped_file_feeds_the_device(tmp_path):
+    x, y = data(20)
+    np.save(tmp_path/'x.npy', x.numpy())
+    np.save(tmp_path/'y.npy', y.numpy())
+    parts = []
+    for a, b in (x, y), (np.load(tmp_path/'x.npy', mmap_mode='r'), np.load(tmp_path/'y.npy', mmap_mode='r')):
+        learn = learner(make(), TensorLoader(a, b, bs=BS, shuffle=True, generator=torch.Generator().manual_seed(5), device=DEVICE))
+        torch.manual_seed(3)
+        learn.fit(2)
+        parts.append(weights(learn.model))
+    assert same(*parts)
+
+def overlap(events):  # microseconds in which a copy to the device and a kernel run at once
+    "Of a trace's events, those with `cat`, `name`, `ts` and `dur`"
+    spans = {kind: [(o['ts'], o['ts'] + o['dur']) for o in events if o.get('cat') == kind and ('HtoD' in o['name'] or kind == 'kernel')] for kind in ('gpu_memcpy', 'kernel')}
+    return sum(max(0., min(b, d) - max(a, c)) for a, b in spans['gpu_memcpy'] for c, d in spans['kernel'])
+
+def test_the_overlap_of_a_trace_is_measured():
+    def event(cat, name, ts, dur): return {'cat': cat, 'name': name, 'ts': ts, 'dur': dur}
+    copy, kernel, back = event('gpu_memcpy', 'Memcpy HtoD (Pinned -> Device)', 0, 10), event('kernel', 'gemm', 4, 20), event('gpu_memcpy', 'Memcpy DtoH', 5, 10)
+    assert overlap([copy, kernel, back, {'ph': 'M', 'name': 'x'}]) == 6 and overlap([copy, event('kernel', 'gemm', 10, 5)]) == 0
+
+@on_cuda
+def test_copies_overlap_with_the_work(tmp_path):
+    "A large part of the time of the copies is hidden under kernels, and without the side stream next to nothing is"
+    x, heavy = torch.randn(32*64, 2**14), torch.randn(2**14, 2**13, device=DEVICE)
+    def shares(dl):
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as prof:
+            for xb, in dl:
+                xb = xb.to(DEVICE, non_blocking=True)
+                for _ in range(4): xb @ heavy
+            wait()
+        prof.export_chrome_trace(str(tmp_path/'trace.json'))
+        events = json.loads((tmp_path/'trace.json').read_text())['traceEvents']
+        copied = sum(o['dur'] for o in events if o.get('cat') == 'gpu_memcpy' and 'HtoD' in o['name'])
+        assert copied > 0 and any(o.get('cat') == 'kernel' for o in events)
+        return overlap(events)/copied
+    shares(prefetch(TensorLoader(x, bs=64), DEVICE))
+    by_side, plain = shares(prefetch(TensorLoader(x, bs=64), DEVICE)), shares(TensorLoader(x, bs=64))
+    print(f'share of the copies that is hidden: {by_side:.0%}, without the side stream {plain:.0%}')
+    assert by_side > .5 > plain
+
+
+# State
+
+def stop_at(n):
+    "A hook that stops a fit after `n` steps, once"
+    seen = []
+    def stop(learn):
+        if learn.training and learn.state.optimizer_step == n and not seen: seen.append(learn.stop())
+    return LambdaHook(after_step=stop)
+
+@pytest.mark.parametrize('where', ['here', 'elsewhere'])
+def test_a_stopped_run_is_resumed_exactly(where, tmp_path):
+    "Bit for bit with deterministic algorithms: weights, optimizer, average, the device's generator"
+    def new(): return learner(make(), TensorLoader(*data(20), bs=BS, shuffle=True, device=DEVICE), data(5, 2), hooks=[EMA(.9), AMP(), GradAccum(2), Checkpoint(tmp_path/'kept')], bs=BS)
+    whole = new()
+    whole.remove_hook(whole.get_hook(Checkpoint))
+    torch.manual_seed(3)
+    whole.fit(3)
+    learn = new()
+    torch.manual_seed(3)
+    learn.fit(3, hooks=[stop_at(15)])
+    assert learn.cancelled == 'stop' and learn.state.optimizer_step == 15
+    torch.manual_seed(99)
+    torch.randn(1000, device=DEVICE)
+    if where == 'here': learn.resume()
+    else:
+        learn = new()
+        learn.fit(3, resume=True)
+    assert same(weights(learn.model), weights(whole.model)) and same(weights(learn.ema.model), weights(whole.ema.model))
+    assert learn.history.steps == whole.history.steps and learn.history.epochs['valid_loss'] == whole.history.epochs['valid_loss']
+
+def test_a_checkpoint_holds_the_moment(tmp_path):
+    "Weights are copied beside the work, and later steps are not in the file"
+    at, n = {}, 7
+    def look(learn):
+        if learn.state.optimizer_step == n: at['now'] = [o.cpu() for o in weights(learn.model)]
+    learn = learner(make(), batches(20), hooks=[LambdaHook(after_step=look), Checkpoint(tmp_path, every=n, keep=10)])
+    learn.fit(1)
+    other = learner(make(seed=9), batches(20))
+    folders = sorted(o for o in tmp_path.rglob('*') if o.is_dir())
+    files = [o for o in tmp_path.rglob('*') if o.is_file()]
+    assert files, folders
+    found = []
+    for path in [*folders, *files]:
+        try: other.load(path)
+        except Exception: continue
+        if other.state.optimizer_step == n: found.append([o.cpu() for o in weights(other.model)])
+    assert found and all(same(o, at['now']) for o in found)
+
+def test_a_checkpoint_of_the_device_is_read_on_the_host_and_back(tmp_path):
+    learn = learner(make(), batches(20))
+    learn.fit(1)
+    learn.save(tmp_path/'state')
+    host = Learner(mlp(), [(x.cpu(), y.cpu()) for x, y in batches(20)], loss_fn=F.cross_entropy, lr=.01, device='cpu', display=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter('ignore')     # that rounding differs
+        host.load(tmp_path/'state')
+        assert same([o.cpu() for o in weights(learn.model)], weights(host.model))
+        host.fit(1)
+        host.save(tmp_path/'back')
+        learn.load(tmp_path/'back')
+    assert same([o.cpu() for o in weights(learn.model)], weights(host.model)) and all(p.device == DEVICE for p in learn.model.parameters())
+    assert all(v.device == DEVICE for s in learn.opt.state.values() for k, v in s.items() if k != 'step')
+    learn.fit(1)
+
+def test_the_generators_of_the_device():
+    set_seed(4)
+    first = torch.rand(4, device=DEVICE)
+    set_seed(4)
+    assert torch.equal(torch.rand(4, device=DEVICE), first)
+    state = rng_state()
+    drawn = torch.rand(4, device=DEVICE), torch.randperm(9)
+    set_rng_state(state)
+    assert torch.equal(torch.rand(4, device=DEVICE), drawn[0]) and torch.equal(torch.randperm(9), drawn[1])
+    if DEVICE.type == 'cuda':
+        assert len(state['cuda']) == torch.cuda.device_count()
+        set_rng_state({**state, 'cuda': state['cuda']*3})       # of a machine with more of them
+        assert torch.equal(torch.rand(4, device=DEVICE), drawn[0])
+
+def opt_state(opt): return [v.clone() for s in opt.state.values() for v in s.values() if isinstance(v, torch.Tensor)]
+
+def test_a_search_for_the_rate_leaves_nothing():
+    pytest.importorskip('fastprogress')
+    learn = learner(make('conv'), TensorLoader(*data(20), bs=BS, shuffle=True, device=DEVICE), hooks=[AMP(), GradClip(1.), EMA(.9)])
+    learn.fit(1)
+    learn.lr_find(n_steps=10)       # what libraries keep for good is there after the first one
+    before = weights(learn.model), opt_state(learn.opt), rng_state(), allocated()
+    found = learn.lr_find(n_steps=30)
+    assert len(found.losses) > 5
+    del found
+    state = rng_state()
+    assert same(weights(learn.model), before[0]) and same(opt_state(learn.opt), before[1]) and torch.equal(state['torch'], before[2]['torch'])
+    assert all(map(torch.equal, state.get('cuda', []), before[2].get('cuda', [])))
+    assert allocated() <= before[3] + (0 if DEVICE.type == 'cuda' else 2**14)
+
+
+# Compiled
+
+BACKEND = {'backend': 'aot_eager'} if DRY else {}
+
+@contextmanager
+def reasons(*expected):
+    "What stays plain"
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter('always')
+        yield
+    said = [str(o.message) for o in seen if 'Compile' in str(o.message)]
+    assert len(said) == len(expected) and all(p in o for p, o in zip(expected, said)), said
+
+def compiled(hooks=(), kind='mlp', n=2, **kwargs):
+    learn = learner(make(kind), batches(12), batches(3, 2), metrics=[accuracy], hooks=hooks, **kwargs)
+    torch.manual_seed(3)
+    learn.fit(n)
+    return learn
+
+@pytest.mark.parametrize('what', ['model', 'step'])
+@pytest.mark.parametrize('mode', [None, 'reduce-overhead'])
+def test_compiled_steps_are_the_plain_ones(what, mode):
+    "With CUDA graphs, too, whose memory is used again in each step: history, metrics and gradients are copies"
+    torch.use_deterministic_algorithms(False)
+    with reasons(): learn = compiled([Compile(None if DRY else mode, what=what, **BACKEND), *([] if mode else [GradClip(1.)])])
+    plain = compiled([] if mode else [GradClip(1.)])
+    assert close(learn.model, plain.model, 1e-4)
+    for name in 'train_loss', 'train_accuracy', 'valid_loss', 'valid_accuracy':
+        assert learn.history.epochs[name] == pytest.approx(plain.history.epochs[name], abs=2e-3), name
+
+def test_a_compiled_step_in_bf16_with_everything():
+    torch.use_deterministic_algorithms(False)
+    def hooks(): return [AMP(), GradClip(1.), NaNGuard(every=10), EMA(.9)]
+    with warnings.catch_warnings():
+        warnings.simplefilter('ignore')     # what stays plain is not the question
+        learn = compiled([*hooks(), Compile(what='step', **BACKEND)], kind='conv')
+    plain = compiled(hooks(), kind='conv')
+    assert close(learn.model, plain.model, 5e-2) and learn.state.optimizer_step == plain.state.optimizer_step == 24
+
+class Decay(Hook):
+    def before_step(self, learn):
+        for g in learn.opt.param_groups: g['weight_decay'] = .1/(1 + learn.state.optimizer_step)
+
+OPTIMS = {'SGD': dict(momentum=.9), 'RMSprop': dict(momentum=.9), 'NAdam': {}, 'Adam': {}, 'AdamW': {}}
+
+@pytest.mark.parametrize('optim', OPTIMS)
+@pytest.mark.parametrize('hook', [OneCycle, Decay], ids=['OneCycle', 'weight decay'])
+def test_options_that_change_stay_compiled(optim, hook):
+    "On CUDA torch's optimizers use functions for lists of tensors, which take no number that changes"
+    torch.use_deterministic_algorithms(False)
+    def make_opt(p): return getattr(torch.optim, optim)(p, lr=.01, weight_decay=.05, **OPTIMS[optim])
+    def schedule(): return OneCycle(.01) if hook is OneCycle else Decay()
+    with reasons(): learn = compiled([schedule(), Compile(what='step', **BACKEND)], optim=make_opt, n=1)
+    plain = compiled([schedule()], optim=make_opt, n=1)
+    assert close(learn.model, plain.model, 1e-3 if optim == 'RMSprop' else 2e-4)
+
+
+# Memory
+
+def test_200_fits_take_no_memory():
+    learn, dl = learner(make(), batches(4), batches(2), metrics=[accuracy], hooks=[AMP(), EMA(.9), NaNGuard()]), batches(4)
+    for _ in range(5): learn.fit(1)
+    before = allocated()
+    for _ in range(200): learn.fit(1)
+    assert allocated() - before <= 200*64*8         # values of the history
+    for _ in range(20): learner(make(), dl).fit(1)
+    assert allocated() - before <= 220*64*8
+
+class Oops(Exception): pass
+
+def test_an_error_and_an_interrupt_free_the_batch():
+    big = 2**16
+    def fail(learn):
+        if learn.state.batch_idx == 2 and learn.config == 'error': raise Oops
+        if learn.state.batch_idx == 2 and learn.config == 'interrupt': signal.raise_signal(signal.SIGINT)
+    class Fresh:
+        def __len__(self): return 4
+        def __iter__(self):
+            for i in range(4): yield torch.full((64, big), i/4), torch.zeros(64, dtype=torch.long)
+    model = nn.Linear(big, 3).to(DEVICE)
+    learn = Learner(model, Fresh(), loss_fn=F.cross_entropy, optim=lambda p: torch.optim.SGD(p, lr=.1), device=DEVICE, display=False, hooks=[LambdaHook(after_loss=fail)])
+    learn.fit(1)
+    before = allocated()
+    for learn.config, error in ('error', Oops), ('interrupt', TrainingInterrupted):
+        try: learn.fit(1)
+        except error: pass
+        else: raise AssertionError('did not stop')
+        assert allocated() - before < 64*big*4//2, learn.config      # less than half of a batch
+    learn.config = None
+    learn.resume()
+    assert learn.state.batch_idx == 4
+
+@on_cuda
+def test_a_smaller_batch_works_after_there_was_no_memory():
+    torch.use_deterministic_algorithms(False)       # which fills new memory
+    model = nn.Sequential(nn.Linear(1024, 4096), nn.ReLU(), nn.Linear(4096, 5)).to(DEVICE)
+    def dl(n): return [(torch.randn(n, 1024, device=DEVICE), torch.zeros(n, dtype=torch.long, device=DEVICE)) for _ in range(3)]
+    learn = Learner(model, small := dl(256), loss_fn=F.cross_entropy, device=DEVICE, display=False)
+    learn.fit(1)
+    large = dl(2**16)       # 1 GiB of activations in each layer of the first kind
+    gc.collect()
+    torch.cuda.empty_cache()
+    total, before, steps = torch.cuda.get_device_properties(DEVICE).total_memory, allocated(), learn.state.optimizer_step
+    torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + 2**30)/total)
+    try:
+        learn.train_dl = large
+        try: learn.fit(1)
+        except torch.OutOfMemoryError: pass
+        else: raise AssertionError('there was memory')
+        assert allocated() - before < 2**26 and learn.state.optimizer_step == steps
+        learn.train_dl = small
+        learn.fit(1)
+        assert learn.state.optimizer_step == steps + 3 and all(o.isfinite().all() for o in weights(model))
+    finally: torch.cuda.set_per_process_memory_fraction(1.)
+
+
+# Several processes, of which this is one
+
+ONE_RANK = """
+import json, os, torch
+os.environ.update(RANK='0', LOCAL_RANK='0', WORLD_SIZE='1', LOCAL_WORLD_SIZE='1', MASTER_ADDR='127.0.0.1', MASTER_PORT='0')
+import torch.distributed as dist
+from test_gpu import DEVICE, batches, close, learner, make, weights, same
+from trainer_nb.all import Accelerate, accuracy
+def fit(*hooks):
+    learn = learner(make(), batches(10), batches(3, 2), metrics=[accuracy], hooks=hooks)
+    torch.manual_seed(3)
+    learn.fit(2)
+    return learn
+plain, learn = fit(), fit(Accelerate(cpu=DEVICE.type == 'cpu'))
+ok = same(weights(plain.model), weights(learn.model)) and learn.history.epochs['valid_loss'] == plain.history.epochs['valid_loss']
+if DEVICE.type == 'cuda': torch.cuda.set_device(DEVICE)
+if not dist.is_initialized(): dist.init_process_group('nccl' if DEVICE.type == 'cuda' else 'gloo', store=dist.HashStore(), rank=0, world_size=1)
+t = torch.ones(3, device=DEVICE)
+dist.all_reduce(t)
+ok_group = t.tolist() == [1., 1., 1.] and ('nccl' if DEVICE.type == 'cuda' else 'gloo') in dist.get_backend()
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.device_mesh import init_device_mesh
+import torch.nn.functional as F
+mesh = init_device_mesh(DEVICE.type, (1,))
+model = make()
+for m in model:
+    if list(m.parameters()): fully_shard(m, mesh=mesh)
+fully_shard(model, mesh=mesh)
+parts = learner(model, batches(10))
+torch.manual_seed(3)
+parts.fit(2)
+full = [p.full_tensor() for p in model.parameters()]
+worst = max((a - b).abs().max().item() for a, b in zip(full, plain.model.parameters()))
+dist.destroy_process_group()
+print(json.dumps([ok, ok_group, worst, parts.state.optimizer_step]))
+"""
+
+def test_accelerate_and_fsdp2_with_one_rank():
+    "Accelerate alone changes nothing; a model that torch has sharded (NCCL, one rank) trains to the same weights"
+    ok, ok_group, worst, steps = fresh(ONE_RANK)
+    assert ok and ok_group and worst < 1e-4 and steps == 20
+
+@on_cuda
+def test_launch_after_the_device_was_used_is_refused():
+    torch.zeros(1, device=DEVICE)
+    learn = Learner(mlp(), data(2), loss_fn=F.cross_entropy, display=False)
+    with pytest.raises(RuntimeError, match='cuda is in use in this process already.*Restart the kernel'): learn.launch(2, 1)
+    assert not learn.history.n_steps
+
+FORK = """
+import json, os, torch
+from test_gpu import data, mlp
+from trainer_nb.all import Learner, nn, F
+learn = Learner(mlp(), data(2), loss_fn=F.cross_entropy, device='cpu', display=False)
+from trainer_nb.core import has_accelerator, rng_state
+found = has_accelerator()
+rng_state()
+pid = os.fork()
+if not pid:
+    try:
+        torch.ones(2, device='cuda' if found else 'cpu').sum().item()
+        os._exit(0)
+    finally: os._exit(1)
+print(json.dumps([found, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])]))
+"""
+
+def test_a_process_that_asked_for_a_device_can_be_forked():
+    "Looking whether there is one must not start the driver, which a forked process could not use"
+    found, code = fresh(FORK, TRAINER_NB_GPU_DRY='1')      # without it this file asks torch itself
+    assert found == torch.cuda.is_available() and code == 0

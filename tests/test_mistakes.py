@@ -1,0 +1,238 @@
+"Common mistakes: each is named, with what to do, before anything has changed, in at most 25 lines"
+import copy, io, linecache, pickle, re, traceback, warnings
+from contextlib import redirect_stdout
+from functools import cache
+
+import numpy as np, pandas as pd, pytest, torch, torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from common import batches, make_model, problem
+from trainer_nb.all import GradClip, Hook, LambdaHook, Learner, TensorLoader, accuracy
+from trainer_nb.core import rng_state
+from trainer_nb.data import same_state
+from trainer_nb.errors import owner
+
+X, Y = problem()
+R = X[:, 0]*2       # targets of a regression
+
+@cache
+def formatter():
+    from IPython.core.ultratb import FormattedTB
+    return FormattedTB(mode='Context', theme_name='nocolor', include_vars=False)
+
+def net(out=3):
+    "With what a forward changes: the statistics of a batch norm, and the generator that dropout draws from"
+    return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(.1), nn.Linear(8, out))
+
+class Recurrent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rnn = nn.GRU(4, 3, batch_first=True)
+    def forward(self, x): return self.rnn(x[:, None])
+
+class Strict(nn.Linear):
+    def forward(self, x): return super().forward(x)
+
+class Elsewhere(nn.Linear):
+    def forward(self, x): return super().forward(x) + torch.zeros(1, device='meta')
+
+def words(pred, targ): return 'good'
+def nothing(pred, targ): pass
+def table(pred, targ): return pred
+
+LEARNER = dict(model=net, train_dl=lambda: (X, Y), valid_dl=lambda: (X, Y), loss_fn=F.cross_entropy)
+
+def learner(**kwargs):
+    kwargs = {k: v() if k in ('model', 'train_dl', 'valid_dl') and callable(v) and not isinstance(v, (type, nn.Module)) else v for k, v in {**LEARNER, **kwargs}.items()}
+    return Learner(kwargs.pop('model'), **{'display': False, 'bs': 6, **kwargs})
+
+# what is wrong: (arguments of the learner, the cell that fails, patterns of its message and notes)
+MISTAKES = {
+    'a metric that returns nothing': (dict(metrics=[nothing]), 'learn.fit(1)', 'metric `nothing`.*NoneType', 'expected a number'),
+    'a metric that returns a text': (dict(metrics=[words]), 'learn.fit(1)', 'metric `words`.*str', 'expected a number'),
+    'a metric that returns a table': (dict(metrics=[table]), 'learn.fit(1)', r'metric `table`.*\(6, 3\)', 'expected a number'),
+    'a metric class': (dict(metrics=[nn.CrossEntropyLoss]), None, 'metric CrossEntropyLoss|CrossEntropyLoss is a class', 'pass an instance|function'),
+    'no loss_fn': (dict(loss_fn=None), 'learn.fit(1)', 'there is no loss_fn', 'pass loss_fn='),
+    'a loss class': (dict(loss_fn=nn.L1Loss), None, 'loss_fn is the class L1Loss', r'pass an instance, nn\.L1Loss\(\)'),
+    'a name of a loss': (dict(loss_fn='mse'), None, "loss_fn is 'mse'", r'nn\.MSELoss\(\)'),
+    'a model class': (dict(model=nn.Flatten), None, 'model is the class Flatten', r'pass Flatten\(\.\.\.\)'),
+    'float class targets': (dict(train_dl=lambda: (X, Y.float())), 'learn.fit(1)', 'targets are float32', r'y\.long\(\)'),
+    'int32 class targets': (dict(train_dl=lambda: (X, Y.int())), 'learn.fit(1)', 'targets are int32', r'y\.long\(\)'),
+    'class targets in a column': (dict(train_dl=lambda: (X, Y[:, None])), 'learn.fit(1)', r'targets have shape \(6, 1\)', r'y\.squeeze\(1\)'),
+    'one-hot class targets of ints': (dict(train_dl=lambda: (X, F.one_hot(Y, 3))), 'learn.fit(1)', r'targets have shape \(6, 3\)', r'y\.argmax\(1\)'),
+    'floats that are no probabilities': (dict(train_dl=lambda: (X, X[:, :3])), 'learn.fit(1)', 'do not sum to 1', r'y\.argmax\(1\).*binary_cross_entropy'),
+    'class ids from 1': (dict(train_dl=lambda: (X, Y + 1)), 'learn.fit(1)', 'from 1 to 3.*3 outputs', 'expected class ids from 0 to 2'),
+    'a row against a column': (dict(model=lambda: net(1), train_dl=lambda: (X, R), loss_fn=F.mse_loss), 'learn.fit(1)', r'\(6, 1\).*\(6,\) are broadcast', r'y\.unsqueeze\(-1\)'),
+    'a row against a column, in an own loss': (dict(model=lambda: net(1), train_dl=lambda: (X, R), loss_fn=lambda a, b: (a - b).abs().mean()), 'learn.fit(1)', 'broadcast', 'squeeze'),
+    'a column against a row': (dict(model=lambda: nn.Sequential(net(1), nn.Flatten(0)), train_dl=lambda: (X, R[:, None]), loss_fn=nn.MSELoss()), 'learn.fit(1)', r'\(6,\).*\(6, 1\) are broadcast', r'y\.squeeze\(-1\)'),
+    'float64 tensors': (dict(train_dl=lambda: (X.double(), Y)), 'learn.fit(1)', 'inputs are float64.*model is float32', r'x\.float\(\)'),
+    'whole numbers for a binary loss': (dict(model=lambda: net(1), train_dl=lambda: (X, Y[:, None]), loss_fn=F.binary_cross_entropy_with_logits), 'learn.fit(1)', 'targets are int64', r'y\.float\(\)'),
+    'a row for a binary loss': (dict(model=lambda: net(1), train_dl=lambda: (X, R), loss_fn=nn.BCEWithLogitsLoss()), 'learn.fit(1)', r'shape \(6, 1\), and the targets \(6,\)', 'y.reshape'),
+    'whole numbers as inputs': (dict(train_dl=lambda: (X.long(), Y)), 'learn.fit(1)', 'inputs are int64', r'x\.float\(\)'),
+    'tensors on two devices': (dict(model=lambda: Elsewhere(4, 3)), 'learn.fit(1)', 'device', 'register_buffer|device=x.device'),
+    'text in a data frame': (dict(train_dl=lambda: (pd.DataFrame({'a': [1., 2.], 'kind': ['x', 'y']}), pd.Series([0, 1]))), None, "'kind'", 'Leave them out.*get_dummies'),
+    'an array of objects': (dict(train_dl=lambda: (np.array([[1], None], dtype=object), np.array([0, 1]))), None, 'dtype object', 'astype|stack'),
+    'a data frame alone': (dict(train_dl=lambda: pd.DataFrame({'a': [1., 2.]})), None, 'DataFrame alone is no loader', r'pass a tuple, \(inputs, targets\)'),
+    'a tensor alone': (dict(train_dl=lambda: X), None, 'Tensor alone is no loader', r'pass a tuple, \(inputs, targets\)'),
+    'an empty batch': (dict(train_dl=lambda: [(X[:0], Y[:0]), (X, Y)]), 'learn.fit(1)', 'first batch of train_dl is empty', 'a filter, a sampler'),
+    'a model that returns a tuple': (dict(model=lambda: Recurrent()), 'learn.fit(1)', 'returned a tuple of 2', r'out\[0\]'),
+    'too many features': (dict(train_dl=lambda: (torch.cat([X, X], 1), Y)), 'learn.fit(1)', 'inputs have 8 features', r'nn\.Linear\(in_features'),
+    'more inputs than the model takes': (dict(model=lambda: Strict(4, 3), train_dl=lambda: (X, X, Y)), 'learn.fit(1)', 'all entries but the last are inputs', 'write a train_step'),
+    'other lengths': (dict(train_dl=lambda: (X, Y[:5])), None, r'\[24, 5\]', 'must agree'),
+    'a hook class': (dict(hooks=[GradClip]), None, 'GradClip', 'pass an instance'),
+    'callbacks=': (dict(callbacks=[]), None, 'no argument `callbacks`', r'hooks=\[\.\.\.\]'),
+    'criterion=': (dict(criterion=F.cross_entropy), None, 'no argument `criterion`', 'here it is loss_fn'),
+    'optimizer=': (dict(optimizer='adam'), None, 'no argument `optimizer`', 'here it is optim'),
+    'dataloaders=': (dict(dataloaders=[]), None, 'no argument `dataloaders`', 'train_dl and valid_dl'),
+    'a misspelt argument': (dict(metrcs=[]), None, 'no argument `metrcs`', 'Did you mean `metrics`'),
+    'fit(epochs=)': ({}, 'learn.fit(epochs=3)', 'fit has no argument `epochs`', 'n_epochs'),
+    'fit(max_epochs=)': ({}, 'learn.fit(max_epochs=3)', 'no argument `max_epochs`', 'n_epochs'),
+    'fit(loader)': ({}, 'learn.fit(DataLoader([1]))', 'n_epochs is a DataLoader', 'data go to the learner'),
+    '.evaluate': ({}, 'learn.evaluate()', "no attribute 'evaluate'", r'learn\.validate'),
+    '.train': ({}, 'learn.train(3)', "no attribute 'train'", r'learn\.fit'),
+    '.fine_tune': ({}, 'learn.fine_tune(3)', "no attribute 'fine_tune'", r'learn\.fit'),
+    '.compile': ({}, 'learn.compile()', "no attribute 'compile'", 'Learner.*loss_fn='),
+    '.recorder': ({}, 'learn.recorder.plot_loss()', "no attribute 'recorder'", r'learn\.history'),
+}
+
+def state(learn):
+    "What must not change"
+    tensors = [o.clone() for o in (*learn.model.state_dict().values(),)]
+    return tensors, rng_state(), copy.copy(learn.state), len(learn.history), learn.history.n_steps, [*learn.hooks], copy.deepcopy(learn.opt.state_dict())
+
+def assert_same(a, b):
+    assert all(torch.equal(x, y) for x, y in zip(a[0], b[0])) and same_state(a[1], b[1]) and a[2:6] == b[2:6] and str(a[6]) == str(b[6])
+
+def run(code, **names):
+    "The exception of a cell"
+    linecache.cache['<cell>'] = len(code), None, [code + '\n'], '<cell>'
+    with pytest.raises(Exception) as e: exec(compile(code, '<cell>', 'exec'), names)
+    return e.value
+
+@pytest.mark.filterwarnings('ignore:Using a target size')
+@pytest.mark.parametrize('kwargs, code, patterns', [(a, b, c) for a, b, *c in MISTAKES.values()], ids=MISTAKES)
+def test_mistake(kwargs, code, patterns):
+    if code is None: e, learn = run('learner(**kwargs)', learner=learner, kwargs=kwargs), None
+    else:
+        learn = learner(**kwargs)
+        before = state(learn)
+        e = run(code, learn=learn, DataLoader=DataLoader)
+    text = '\n'.join([str(e), *getattr(e, '__notes__', [])])
+    for o in patterns: assert re.search(o, text), f'{o!r} is not in: {text}'
+    if learn is not None: assert_same(before, state(learn))
+    lines = formatter().text(type(e), e, e.__traceback__.tb_next).splitlines()
+    assert len(lines) <= 25, '\n'.join(lines)
+    assert not any(owner(o.filename) == 'torch' for o in traceback.extract_tb(e.__traceback__)) and (code is None or 'fit' not in code or e.full_traceback)
+
+def test_these_are_enough(): assert len(MISTAKES) >= 25
+
+
+# What is put right
+
+def test_a_dataset_is_batched():
+    learn = learner(train_dl=TensorDataset(X, Y), valid_dl=TensorDataset(X, Y))
+    assert isinstance(learn.train_dl, DataLoader) and learn.train_dl.batch_size == 6
+    assert isinstance(learn.train_dl.sampler, torch.utils.data.RandomSampler) and isinstance(learn.valid_dl.sampler, torch.utils.data.SequentialSampler)
+    learn.fit(1)
+    assert len(learn.history.steps['train_loss']) == 4 and learn.validate(TensorDataset(X, Y)) == learn.validate()
+
+def test_a_list_of_samples_is_batched():
+    for samples in list(zip(X, Y)), [(x, int(y)) for x, y in zip(X, Y)]:
+        learn = learner(train_dl=samples, valid_dl=samples)
+        learn.fit(1)
+        assert len(learn.history.steps['train_loss']) == 4
+        reference = learner(model=learn.model)
+        assert learn.validate()['valid_loss'] == pytest.approx(reference.validate()['valid_loss'], rel=1e-6)
+
+def test_a_step_sees_a_list_as_it_is():
+    seen = []
+    def step(batch, learn):
+        seen.append(batch[1])
+        return {'loss': learn.model(batch[0][None]).sum()}
+    Learner(nn.Linear(4, 3), [(X[0], 1), (X[1], 2)], train_step=step, display=False).fit(1)
+    assert seen == [1, 2]
+
+def test_frames_and_wide_arrays_are_cast_once(capsys):
+    wide, frame = X.double().numpy(), pd.DataFrame(X.double().numpy(), columns=list('abcd'))
+    for data in (wide, Y.numpy()), (frame, pd.Series(Y.numpy())):
+        torch.manual_seed(0)
+        learn = learner(train_dl=data, valid_dl=data)
+        torch.manual_seed(1)
+        learn.fit(1)
+        preds = learn.predict((data[0],))
+        out = capsys.readouterr().out
+        assert out == 'float64 arrays are cast to float32, the dtype of the model\n' and preds.dtype == torch.float32
+        torch.manual_seed(0)
+        reference = learner()
+        torch.manual_seed(1)
+        reference.fit(1)
+        assert learn.history.steps['train_loss'] == reference.history.steps['train_loss'] and wide.dtype == np.float64
+
+def test_a_double_model_takes_doubles(capsys):
+    learn = learner(model=lambda: net().double(), train_dl=(X.double().numpy(), Y.numpy()), valid_dl=None)
+    learn.fit(1)
+    assert not capsys.readouterr().out and learn.history.steps['train_loss']
+
+def test_softmax_before_cross_entropy_is_told_once():
+    learn = learner(model=lambda: nn.Sequential(net(), nn.Softmax(1)))
+    with pytest.warns(UserWarning, match='sum to 1.*takes logits.*Leave out the softmax') as seen: learn.fit(2)
+    assert len([o for o in seen if 'softmax' in str(o.message)]) == 1
+
+@pytest.mark.parametrize('loss_fn', [F.cross_entropy, nn.CrossEntropyLoss(label_smoothing=.1)])
+def test_right_targets_pass(loss_fn):
+    with warnings.catch_warnings():
+        warnings.simplefilter('error')
+        for y in Y, F.one_hot(Y, 3).float(), F.softmax(X[:, :3], 1): learner(train_dl=(X, y), valid_dl=None, loss_fn=loss_fn).fit(1)
+
+def test_a_loss_that_takes_a_row_and_a_column_passes():
+    for loss_fn in (lambda p, y: F.mse_loss(p.squeeze(1), y), lambda p, y: F.mse_loss(p[:, 0], y), lambda p, y: F.mse_loss(p.flatten(), y)):
+        learner(model=lambda: net(1), train_dl=(X, R), valid_dl=None, loss_fn=loss_fn).fit(1)
+
+def test_names_that_are_missing_are_missing():
+    learn = learner()
+    assert not hasattr(learn, 'evaluate') and getattr(learn, 'nothing', 1) == 1
+    with pytest.raises(AttributeError, match="^'Learner' object has no attribute 'nothing'$"): learn.nothing
+    assert type(copy.copy(learn)) is Learner and not hasattr(Learner.__new__(Learner), 'model')
+    class Mine(Learner):
+        @property
+        def broken(self): return self.model.nowhere
+    with pytest.raises(AttributeError, match="'Sequential' object has no attribute 'nowhere'"): Mine(net(), display=False).broken
+
+
+# The first batch
+
+def test_a_metric_sees_each_batch_once():
+    seen = []
+    def metric(pred, targ):
+        seen.append(len(targ))
+        return 0.
+    learner(metrics=[metric], valid_dl=None).fit(2)
+    assert seen == [6]*8
+
+def test_a_cancelled_first_batch_is_not_measured():
+    from trainer_nb.all import CancelStep
+    def cancel(learn):
+        if learn.training and learn.state.batch_idx == 0: raise CancelStep
+    def first(pred, targ): return targ[0].float()
+    data = [(X[i:i+6], torch.full((6,), i//6 % 3)) for i in range(0, 24, 6)]
+    learn = learner(train_dl=data, valid_dl=None, metrics=[first], hooks=[LambdaHook(after_backward=cancel)])
+    learn.fit(1)
+    assert learn.history.epochs['train_first'] == [(1 + 2 + 0)/3]
+
+def test_an_error_of_a_later_batch_keeps_what_was_trained():
+    def fail(learn):
+        if learn.state.batch_idx == 2: raise ZeroDivisionError
+    learn = learner(hooks=[LambdaHook(after_loss=fail)])
+    before = state(learn)
+    with pytest.raises(ZeroDivisionError): learn.fit(1)
+    assert not torch.equal(before[0][0], learn.model.state_dict()['0.weight']) and not torch.equal(before[0][4], learn.model.state_dict()['1.running_mean'])
+
+
+def test_a_mistake_in_a_hook_is_not_explained_by_the_batch():
+    "What a hook adds up may have another shape than the last batch: nothing is wrong with predictions or targets"
+    def add_up(learn): learn.total = getattr(learn, 'total', 0) + learn.pred.detach()
+    x, y = torch.randn(20, 4), torch.zeros(20, dtype=torch.long)
+    learn = Learner(nn.Linear(4, 2), (x, y), loss_fn=F.cross_entropy, bs=16, display=False, hooks=[LambdaHook(after_pred=add_up)])
+    with pytest.raises(RuntimeError, match='must match the size') as e: learn.fit(1)
+    assert 'raised in hook' in e.value.__notes__[0] and not any('predictions' in o for o in e.value.__notes__)

@@ -1,0 +1,128 @@
+"Parts that were put into evaluation mode stay in it while the others train"
+import warnings
+
+import pytest, torch, torch.nn.functional as F
+from torch import nn
+
+from common import batches, make_learner, same, shuffled, weights
+from trainer_nb.all import Checkpoint, FreezeBN, LambdaHook
+
+
+class Student(nn.Module):
+    "A part that trains, a teacher that is to stay as it is, and a normalization that somebody has closed"
+    def __init__(self):
+        super().__init__()
+        self.body, self.norm, self.drop = nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(.3)
+        self.head = nn.Linear(8, 3)
+        self.teacher = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(.5), nn.Linear(8, 3))
+        self.teacher.requires_grad_(False)
+    def forward(self, x):
+        with torch.no_grad(): known = self.teacher(x)
+        return self.head(self.drop(self.norm(self.body(x)))) + known
+
+def student():
+    torch.manual_seed(0)
+    res = Student()
+    res.teacher.eval()
+    res.norm.eval()
+    return res
+
+def sgd(params): return torch.optim.SGD(params, lr=.1, momentum=.9)
+
+def modes(learn): return {name: m.training for name, m in learn.model.named_modules()}
+
+def plain(n_epochs=3):
+    model = student()
+    opt, losses = sgd(model.parameters()), []
+    for _ in range(n_epochs):
+        for xb, yb in shuffled():
+            loss = F.cross_entropy(model(xb), yb)
+            loss.backward()
+            opt.step()
+            opt.zero_grad()
+            losses.append(loss.item())
+        before = [(m, m.training) for m in model.modules()]
+        model.eval()
+        with torch.no_grad():
+            for xb, yb in batches(seed=2): model(xb)
+        for m, training in before: m.training = training
+    return model, losses
+
+def start(**kwargs): return make_learner(student(), **{'valid_dl': batches(seed=2), 'optim': sgd, **kwargs})
+
+def test_a_teacher_and_a_normalization_in_eval_were_put_into_training():
+    learn = start()
+    seen = []
+    before = modes(learn)
+    learn.fit(3, hooks=[LambdaHook(before_step=lambda learn: seen.append((learn.training, modes(learn))))])
+    model, losses = plain()
+    assert learn.history.steps['train_loss'] == losses and same(weights(learn.model), weights(model))
+    assert all(m == (before if training else dict.fromkeys(before, False)) for training, m in seen)
+    assert modes(learn) == before and not before['teacher.1'] and not before['norm'] and before['body']
+
+def test_a_search_keeps_them_too():
+    seen = []
+    learn = start(hooks=[LambdaHook(before_step=lambda learn: seen.append(modes(learn)))])
+    before = modes(learn)
+    learn.lr_find(n_steps=12)
+    assert seen and all(o == before for o in seen) and modes(learn) == before
+
+def test_all_of_a_model_in_eval_is_put_into_training():
+    learn, seen = start(), []
+    learn.model.eval()
+    learn.fit(1, hooks=[LambdaHook(before_step=lambda learn: seen.append(modes(learn)) if learn.training else None)])
+    assert all(all(o.values()) for o in seen) and not any(modes(learn).values())
+
+def test_the_old_way_is_one_call():
+    learn, seen = start(), []
+    learn.model.train()
+    learn.fit(1, hooks=[LambdaHook(before_step=lambda learn: seen.append(modes(learn)) if learn.training else None)])
+    assert all(all(o.values()) for o in seen)
+
+def test_dropout_that_stays_off_while_its_part_trains_is_said():
+    "A pretrained body comes in evaluation mode, and few who train it want that"
+    learn = start()
+    body = nn.Sequential(nn.Linear(4, 4), nn.Dropout(.5)).eval()
+    learn.model.body = nn.Sequential(body, nn.Linear(4, 8))
+    learn.opt = sgd
+    said = r'body\.0 of the model stays in evaluation mode, without dropout.*learn\.model\.train\(\)'
+    with pytest.warns(UserWarning, match=said): learn.fit(1)
+    learn.model.train()
+    with warnings.catch_warnings():
+        warnings.simplefilter('error')
+        learn.fit(1)
+
+def test_a_hook_may_close_parts_for_one_fit():
+    learn, seen = start(), []
+    learn.model.train()
+    def close(learn): learn.model.teacher.eval()
+    def watch(learn): seen.append(learn.model.teacher[2].training)
+    learn.fit(2, hooks=[LambdaHook(before_fit=close, before_step=watch)])
+    assert seen == [False]*20 and modes(learn)['teacher']
+    seen.clear()
+    def look(learn): seen.append((learn.training, learn.model.norm.training))
+    learn.fit(2, hooks=[FreezeBN(), LambdaHook(before_step=look)])
+    assert set(seen) == {(True, False), (False, False)} and modes(learn)['norm']
+
+def test_what_a_hook_leaves_in_eval_trains_in_the_next_epoch():
+    learn, seen = start(), []
+    before = modes(learn)
+    def look(learn):
+        if learn.training: seen.append(modes(learn))
+    learn.fit(2, hooks=[LambdaHook(after_epoch=lambda learn: learn.model.eval(), before_step=look)])
+    assert seen == [before]*10
+
+@pytest.mark.parametrize('where', [3, 5, 7])
+def test_a_resume_in_a_learner_that_never_closed_them(tmp_path, where):
+    "From any batch, also where the parts are in another mode in the new process"
+    def stop(learn):
+        if learn.training and learn.state.optimizer_step == where: learn.stop()
+    learn = start(hooks=[Checkpoint(tmp_path)])
+    learn.fit(3, hooks=[LambdaHook(after_step=stop)], on_interrupt='return')
+    again = start(hooks=[Checkpoint(tmp_path)])
+    again.model.train()
+    again.fit(3, resume=True)
+    model, losses = plain()
+    assert again.history.steps['train_loss'] == losses and same(weights(again.model), weights(model))
+    learn.resume()
+    assert same(weights(learn.model), weights(model))

@@ -1,0 +1,266 @@
+"Pictures are true: what is marked maps back to its value, curves do not lag, and what is left out is named"
+import io, math, random, re
+import xml.etree.ElementTree as ET
+
+import pytest, torch
+from PIL import Image
+
+from trainer_nb.charts import ALARM, COLORS, GREY, INK, RAW, Panel, legend_rows, smooth, ticks
+from trainer_nb.core import html_table
+from trainer_nb.history import History, Plot
+from trainer_nb.lr_find import LRCurve, trailing_average
+
+
+def history(losses, valids=(), name='loss', metrics=None, lr=None):
+    "A history of as many epochs as there are validation losses; metrics: name → list"
+    h, n = History(), len(losses)
+    h.add_steps(n, {'train_' + name: torch.tensor(losses, dtype=torch.float64), 'lr': lr or [.1]*n})
+    for e, v in enumerate(valids):
+        start, end = n*e//len(valids), n*(e + 1)//len(valids)
+        more = {k: values[e] for k, values in (metrics or {}).items()}
+        valid = {'valid_' + name: v, **{k: v for k, v in more.items() if k.startswith('valid_')}}
+        h.valid_rows.append({'batch': end, 'epoch': e, 'step': end, **valid})
+        h.epoch_rows.append({'epoch': e, 'train_' + name: math.fsum(losses[start:end])/max(end - start, 1), **more, **valid, 'lr': .1, 'time_s': 0.})
+        h.ends.append(end)
+    return h
+
+
+class Drawn:
+    "An SVG as a reader sees it: axes are read from the numbers beside them"
+    def __init__(self, svg):
+        root = ET.fromstring(svg)
+        name = lambda o: o.tag.rpartition('}')[2]
+        self.words = [(float(o.get('x')), float(o.get('y')), o.text, o.get('text-anchor', 'start'), o.get('fill')) for o in root.iter() if name(o) == 'text']
+        self.paths = [(o.get('d'), o.get('stroke'), float(o.get('stroke-opacity', 1)), float(o.get('stroke-width'))) for o in root.iter() if name(o) == 'path']
+        self.width, self.height = map(float, root.get('viewBox').split()[2:])
+
+    def frames(self):
+        "(left, top, right, bottom) of each panel"
+        corners = [re.findall(r'[\d.]+', d) for d, color, alpha, _ in self.paths if color == GREY and alpha == 1 and d.count('L') == 4]
+        return [(float(o[0]), float(o[1]), float(o[4]), float(o[5])) for o in corners]
+
+    def value(self, y, frame):
+        "The value at a height, by the numbers at the left"
+        left, top, _, bottom = frame
+        at = sorted((wy - 4, float(text.replace('k', 'e3'))) for x, wy, text, anchor, _ in self.words
+                    if anchor == 'end' and abs(x - left + 5) < 1 and top - 1 <= wy - 4 <= bottom + 1)
+        assert len(at) > 1, at
+        (y0, v0), (y1, v1) = at[0], at[-1]
+        is_log = any(text == 'logarithmic' for _, _, text, _, _ in self.words)
+        f, back = (math.log10, lambda v: 10**v) if is_log else (float, float)
+        return back(f(v0) + (f(v1) - f(v0))*(y - y0)/(y1 - y0))
+
+    def dots(self, color): return [tuple(map(float, o)) for d, c, *_ in self.paths if c == color and 'h0' in d for o in re.findall(r'M([\d.]+),(-?[\d.]+)h0', d)]
+
+    def texts(self): return [o[2] for o in self.words]
+
+
+KINDS = {'falling': lambda r, i: 2*math.exp(-i/300) + .1*r.random(), 'noisy': lambda r, i: r.lognormvariate(0, 1), 'huge start': lambda r, i: 1e6*math.exp(-i/5) + r.random(),
+         'spike': lambda r, i: 1e5 if i == 70 else r.random(), 'negative': lambda r, i: r.gauss(-5, 3), 'tiny': lambda r, i: 1e-9*(1 + r.random())}
+
+@pytest.mark.parametrize('kind', KINDS)
+@pytest.mark.parametrize('seed', range(4))
+def test_each_validation_point_and_epoch_mean_is_where_its_value_is(kind, seed):
+    "The loss of a fit that overfits was a flat line at the frame's edge"
+    r = random.Random(f'{kind}{seed}')
+    n, epochs = r.choice([7, 90, 700, 5000]), r.choice([1, 3, 25])
+    losses = [KINDS[kind](r, i) for i in range(n)]
+    valids = [r.choice([1, 1, 20])*KINDS[kind](r, 400 + i) + (3 + .04*i)*(kind != 'tiny') for i in range(min(epochs, n))]
+    h = history(losses, valids)
+    drawn = Drawn(Plot(h).chart().svg())
+    frame = left, top, right, bottom = drawn.frames()[0]
+    dots = drawn.dots(COLORS[1])
+    assert len(dots) == len(valids)
+    size = max(map(abs, [*valids, *[o['train_loss'] for o in h.epoch_rows]]))
+    low, high = sorted((drawn.value(top, frame), drawn.value(bottom, frame)))
+    for (x, y), v in zip(dots, valids):
+        assert left <= x <= right and top < y < bottom
+        read, near = drawn.value(y, frame), [drawn.value(y + d, frame) for d in (-1.5, 1.5)]        # labels stand at whole pixels
+        assert min(near) <= v <= max(near) or abs(read - v) < .02*size, (read, v)
+    assert all(low <= o['train_loss'] <= high for o in h.epoch_rows)
+
+def test_an_overfit_is_seen_at_a_glance():
+    losses = [.25*math.exp(-i/400) + .02 for i in range(2000)]
+    drawn = Drawn(Plot(history(losses, [3.2 + .8*e/24 for e in range(25)])).chart().svg())
+    ys = [y for _, y in drawn.dots(COLORS[1])]
+    (_, top, _, bottom), *_ = drawn.frames()
+    assert ys[0] - ys[-1] > .15*(bottom - top) and all(a > b for a, b in zip(ys, ys[1:]))
+
+def test_a_single_batch_that_is_cut_off_has_an_arrow_with_its_value():
+    losses = [math.exp(-i/300) + .1 for i in range(2000)]
+    losses[1234] = 512.
+    h = history(losses, [.3])
+    plot = Plot(h).chart()
+    assert '▲ 512' in Drawn(plot.svg()).texts()
+    assert '▲ 512' in {o.get_text() for o in plot.figure().texts}
+    assert not [o for o in Drawn(Plot(history(losses[:1200], [.3])).chart().svg()).texts() if o[0] in '▲▼']
+
+def test_raw_batches_inside_are_where_their_values_are():
+    r = random.Random(1)
+    losses = [1 + r.random() for _ in range(100)]
+    drawn = Drawn(Plot(history(losses, [1.5])).chart().svg())
+    d = next(d for d, c, alpha, _ in drawn.paths if c == COLORS[0] and alpha < 1)
+    ys = [float(o) for o in re.findall(r'[ML][\d.]+,([\d.]+)', d)]
+    assert all(abs(drawn.value(y, drawn.frames()[0]) - v) < .02 for y, v in zip(ys, losses)) and len(ys) == 100
+
+def test_of_thousands_of_validation_points_none_that_stands_out_is_lost():
+    valids = [1.]*2000
+    valids[777] = 9.
+    h = history([1.]*4000, valids)
+    ys = next(o for o in Plot(h).chart().panels[0].lines if o.name == 'valid_loss').ys
+    assert max(ys) == 9. and len(ys) <= 400
+
+
+# Curves
+
+@pytest.mark.parametrize('n', [10, 50, 300])
+def test_the_bold_curve_does_not_lag(n):
+    "On a line it is the line, at the ends, too; on a step it is right half a window beside the step"
+    line, step = [5 - .01*i for i in range(n)], [2.]*(n//2) + [1.]*(n - n//2)
+    half = min(10, n//12)
+    assert smooth(line) == pytest.approx(line)
+    there = smooth(step)
+    assert all(abs(a - b) < 1e-9 for i, (a, b) in enumerate(zip(there, step)) if abs(i + .5 - n//2) > half)
+    assert there[:n//2] == pytest.approx([3 - o for o in reversed(there[n - n//2:])]) or n % 2
+    assert all(1 - 1e-9 <= o <= 2 + 1e-9 for o in there)
+
+def test_train_and_valid_cross_where_they_do():
+    "A trailing average ran above a falling curve, so that train seemed to cross valid far too late"
+    n = 300
+    losses = [3*math.exp(-i/40) + .05*math.sin(7.*i) for i in range(n)]
+    h = history(losses, [1.]*30)
+    chart = Plot(h).chart()
+    line = next(o for o in chart.panels[0].lines if o.name == 'train_loss')
+    crossed = next(x for x, y in zip(line.xs, line.ys) if y < 1.)
+    assert abs(crossed - 40*math.log(3)) < 5
+
+def test_the_marks_of_the_finder_stand_on_the_curve_that_is_seen():
+    n = 100
+    curve = LRCurve(1e-7, 10, n, ('minimum', 'steep', 'valley'))
+    curve.lrs = [curve.lr_at(i) for i in range(n)]
+    curve.losses = [2.3 - 2*math.exp(-((i - 70)/12)**2) + (0 if i < 80 else .1*(i - 80)) for i in range(n)]
+    panel, = curve.chart().panels
+    seen = next(o for o in panel.lines if o.name == 'loss')
+    assert abs(seen.ys.index(min(seen.ys)) - curve.losses.index(min(curve.losses))) <= 1       # the average of the rules comes later
+    assert curve.smoothed == trailing_average(curve.losses, .98) and curve.smoothed.index(min(curve.smoothed)) > 75
+    for o in panel.lines:
+        if o.points: assert o.ys[0] == min(zip(seen.xs, seen.ys), key=lambda p: abs(math.log(p[0]/o.xs[0])))[1]
+
+
+# Words
+
+def lum(color): return sum(w*(v/12.92 if v <= .04045 else ((v + .055)/1.055)**2.4) for w, v in zip((.2126, .7152, .0722), (o/255 for o in bytes.fromhex(color[1:]))))
+
+def test_words_are_readable_in_both_themes():
+    "A kept picture has a ground of its own; live words have the colour of the page's text"
+    h = history([1.]*50, [.5, .6], metrics={'valid_accuracy': [.5, .6], 'train_accuracy': [.4, .5]})
+    chart = Plot(h).chart()
+    assert 1.05/(lum(INK) + .05) >= 4.5
+    image = Image.open(io.BytesIO(chart.png()[0]))
+    assert image.mode == 'RGB' and image.getpixel((0, 0)) == (255, 255, 255) and image.size == (2*chart.width, 2*chart.height)
+    svg = chart.svg()
+    assert '<g fill="currentColor"' in svg and {o[4] for o in Drawn(svg).words if o[2] not in '●━'} == {None}
+    assert all(3 <= 1.05/(lum(c) + .05) for c in (*COLORS[:3], ALARM, GREY)) and all((lum(c) + .05)/(lum('#111111') + .05) >= 3 for c in (*COLORS, ALARM, GREY))
+    fig = h.plot()
+    assert fig.get_facecolor()[:3] == (1, 1, 1)
+    for ax in fig.axes: assert {o.get_color() for o in ax.get_xticklabels() + ax.get_yticklabels()} <= {INK}
+
+@pytest.mark.parametrize('names', [['accuracy'], ['accuracy', 'f1'], ['accuracy', 'balanced_accuracy', 'macro_f1', 'auroc', 'a_metric_with_a_very_long_name_of_its_own'],
+                                   [f'metric_{i}' for i in range(12)]])
+def test_legends_wrap_and_what_is_left_out_is_named(names):
+    metrics = {f'{side}_{name}': [.1, .2, .3] for name in names for side in ('train', 'valid')}
+    chart = Plot(history([1.]*60, [1., .9, .8], metrics=metrics)).chart()
+    svg = chart.svg()
+    drawn = Drawn(svg)
+    legend = {o[2]: o for o in drawn.words if o[3] == 'start'}
+    note = ' '.join(o for o in drawn.texts() if o.startswith('not drawn'))
+    for name in names: assert name in legend or name in note or re.search(r'and \d+ more', note), (name, note)
+    assert {'train_loss', 'valid_loss', 'lr', 'training'} <= legend.keys()
+    for p in chart.panels:
+        for row in legend_rows(p.lines, p.width):
+            for (x, o), (x2, _) in zip(row, row[1:]): assert x2 - x > 15 + 6*len(o.name)
+            assert len(row) == 1 or row[-1][0] + 15 + 6*len(row[-1][1].name) <= p.width + 1
+        assert p.height > 20
+    assert all(0 <= y <= chart.height and 0 <= x <= chart.width for x, y, *_ in drawn.words)
+
+def test_metrics_of_another_scale_have_a_panel_of_their_own():
+    h = history([1.]*60, [1., .9, .8], metrics={'valid_accuracy': [.8, .9, .95], 'valid_f1': [.7, .8, .9], 'valid_entropy': [2., 1.9, 1.8], 'valid_perplexity': [300., 200., 150.]})
+    panels = [[o.name for o in p.lines if o.name] for p in Plot(h).chart().panels[2:]]
+    assert panels == [['accuracy', 'f1'], ['entropy'], ['perplexity']]
+
+def test_batches_are_whole_and_rates_are_told():
+    drawn = Drawn(Plot(history([3., 2., 1.], [1.], lr=[.001, .0005, .0001])).chart().svg())
+    assert {'1', '2', '3'} <= set(drawn.texts()) and '1.5' not in [o[2] for o in drawn.words if o[3] == 'middle']
+    assert {'0.001', '1.0e-4'} <= set(drawn.texts())
+    assert '0.1' in Drawn(Plot(history([3., 2., 1.], [1.])).chart().svg()).texts()
+
+def test_an_optimizer_has_one_colour():
+    h = History()
+    h.add_steps(30, {'train_loss_d': torch.rand(30), 'train_loss_g': torch.rand(30), 'lr_d': [.1]*30, 'lr_g': [.2]*30})
+    colors = {o.name: o.color for p in Plot(h).chart().panels for o in p.lines if o.name}
+    assert colors['train_loss_d'] == colors['lr_d'] != colors['train_loss_g'] == colors['lr_g']
+
+def test_marks_are_whole():
+    h = history([1. + i % 2 for i in range(100)], [.5, 3.], metrics={'valid_accuracy': [0., 1.]})
+    drawn = Drawn(Plot(h).chart().svg())
+    inside = [any(left + 3 <= x <= right - 3 and top + 3 <= y <= bottom - 3 for left, top, right, bottom in drawn.frames()) for c in COLORS for x, y in drawn.dots(c)]
+    assert len(inside) == 4 and all(inside)
+
+def test_an_empty_history_has_no_axes(cell):
+    History().show('nothing is trained yet')
+    assert len(cell) == 1 and cell[0]['text/plain'].startswith('nothing is trained yet')
+
+def test_durations_below_a_minute_are_seconds():
+    h = History()
+    for t in .83, 75.: h.add_epoch({'epoch': 0, 'time_s': t})
+    assert [o[-1] for o in h.lines()] == ['time', '0.8 s', '01:15']
+
+
+# What it looks like
+
+def test_small_panels_have_two_numbers_at_least():
+    assert [label for _, label in ticks(-30., 870., 3)] == ['0', '500']
+    r = random.Random(0)
+    for _ in range(500):
+        low = r.choice([0., -1., 1.])*10**r.uniform(-6, 6)
+        values = ticks(low, low + 10**r.uniform(-3, 5), r.choice([3, 5]))
+        assert len(values) > 1
+
+def test_numbers_of_two_curves_that_are_cut_off_do_not_lie_on_each_other():
+    "In `lr_find`, those of the raw and of the smoothed losses"
+    lrs = [10**(-7 + .08*i) for i in range(100)]
+    curve = LRCurve(1e-7, 10., 100, lrs=lrs, losses=[1 - .004*i for i in range(88)] + [50.*i for i in range(1, 13)])
+    panel, = curve.chart().panels
+    assert [words for _, _, words, _, _ in panel.arrows() if words[0] == '▲'] == ['▲ 600']
+
+def test_a_curve_outside_does_not_run_along_the_frame():
+    panel = Panel(0, 0, 100, 100, [], (0, 7), (0., 1.))
+    points = panel.place(range(8), [.5, 2., 3., 2., .5, 9., -9., -9.])
+    assert [p and p[1] for p in panel.cut(points)] == [50., 0, None, 0, 50., 0, 100, None]
+
+def test_rates_are_not_taken_for_the_frame():
+    h = History()
+    h.add_steps(9, {'train_loss': torch.ones(9), 'lr_d': [1e-3]*9, 'lr_g': [5e-4]*9})
+    rates = Plot(h).chart().panels[1]
+    for line in rates.lines:
+        for _, y in rates.place(line.xs, line.ys): assert rates.top + 3 < y < rates.top + rates.height - 3
+
+def test_the_picture_does_not_change_its_size_at_the_end():
+    chart = Plot(history([1.]*9, [1.], metrics={'valid_accuracy': [.5]})).chart()
+    widths = [int(o) for o in re.findall(r'max-width:(\d+)px', chart.html())]
+    assert sum(widths) == chart.png()[1]['width'] == 920
+
+def test_single_batches_are_visible_in_both_themes():
+    def light(rgb): return sum(w*(v/12.92 if v <= .04045 else ((v + .055)/1.055)**2.4) for w, v in zip((.2126, .7152, .0722), rgb))
+    for page in 1., 17/255:
+        for color in COLORS[:3]:
+            ink = [RAW*v/255 + (1 - RAW)*page for v in bytes.fromhex(color[1:])]
+            dark, bright = sorted((light(ink), light([page]*3)))
+            assert (bright + .05)/(dark + .05) > 2, (color, page)
+
+def test_names_of_many_columns_may_break():
+    "Five metrics: half of the columns could only be seen by scrolling"
+    html = html_table([['epoch', *(f'valid_metric_{i}' for i in range(9))], ['0', *['0.1234']*9]])
+    head, body = html.split('</thead>')
+    assert 'nowrap' not in head and 'valid_<wbr>metric_<wbr>0' in head and 'nowrap' in body
+    assert 'wbr' not in html_table([['train_loss'], ['0.1']])

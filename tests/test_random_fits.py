@@ -1,0 +1,244 @@
+"Fits put together at random equal a plain loop, written here: losses, weights, averages and RNG states, bit for bit"
+import warnings
+from collections import Counter
+from contextlib import nullcontext
+from copy import deepcopy
+from random import Random
+
+import pytest, torch, torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from common import same
+from trainer_nb.all import (AMP, EMA, GradAccum, GradClip, GradNorm, LambdaHook, LRScheduler, NaNGuard, TensorLoader,
+                            accuracy)
+from trainer_nb.learner import Learner
+
+
+class Scaled(nn.Module):
+    "A loss with a parameter"
+    def __init__(self):
+        super().__init__()
+        self.log_scale, self.drop = nn.Parameter(torch.zeros(())), nn.Dropout(.2)
+    def forward(self, pred, targ): return F.cross_entropy(self.drop(pred)*self.log_scale.exp(), targ)
+
+class Teacher(nn.Module):
+    "A frozen part beside one that trains"
+    def __init__(self, body):
+        super().__init__()
+        self.body, self.teacher = body, nn.Sequential(nn.Linear(4, 3), nn.Dropout(.5)).requires_grad_(False).eval()
+    def forward(self, x): return self.body(x) + self.teacher(x)
+
+OPTIMS = {
+    'sgd': lambda p: torch.optim.SGD(p, lr=.1),
+    'momentum': lambda p: torch.optim.SGD(p, lr=.05, momentum=.9, nesterov=True, weight_decay=.01),
+    'adam': lambda p: torch.optim.Adam(p, lr=.01),
+    'amsgrad': lambda p: torch.optim.AdamW(p, lr=.01, amsgrad=True, fused=True),
+    'rmsprop': lambda p: torch.optim.RMSprop(p, lr=.01),
+    'adagrad': lambda p: torch.optim.Adagrad(p, lr=.1, foreach=True),
+    'nadam': lambda p: torch.optim.NAdam(p, lr=.01), 'rprop': lambda p: torch.optim.Rprop(p, lr=.01),
+    'adafactor': lambda p: torch.optim.Adafactor(p, lr=.01),
+    'lbfgs': lambda p: torch.optim.LBFGS(p, lr=.2, max_iter=3)}
+FUSED = {'class-sgd': torch.optim.SGD, 'class-adamw': torch.optim.AdamW, 'default': None}
+SCHEDS = {
+    'step': (lambda o: torch.optim.lr_scheduler.StepLR(o, 1, gamma=.5), 'epoch'),
+    'cosine': (lambda o: torch.optim.lr_scheduler.CosineAnnealingLR(o, 7), 'step'),
+    'lambda': (lambda o: torch.optim.lr_scheduler.LambdaLR(o, lambda i: 1/(1 + i)), 'step'),
+    'cyclic': (lambda o: torch.optim.lr_scheduler.CyclicLR(o, .001, .1, step_size_up=3, cycle_momentum=False), 'step')}
+LOADERS = 'list', 'shuffled', 'own generator', 'tensors', 'dropping', 'generator'
+
+def draw(seed):  # dict
+    "A problem"
+    r = Random(seed)
+    c = {'seed': seed, 'norm': r.choice(['', '', 'batch', 'layer']), 'dropout': r.choice([0, 0, .1, .5]),
+         'n_layers': r.randint(1, 3), 'dtype': r.choice([torch.float32, torch.float32, torch.float64]),
+         'teacher': r.random() < .2, 'loss': r.choice(['', '', 'module', 'parameter']),
+         'optim': r.choice([*OPTIMS, *FUSED]), 'groups': r.random() < .2, 'sched': r.choice(['', '', *SCHEDS]),
+         'accum': r.choice([1, 1, 1, 2, 3, 5]), 'clip': r.choice(['', '', 'norm', 'value']), 'ema': r.random() < .25,
+         'amp': r.random() < .1, 'loader': r.choice(LOADERS), 'bs': r.randint(2, 9), 'n': r.randint(10, 40),
+         'valid': r.random() < .6, 'bound': r.choice([(1,), (2,), (3,), (1, 2), 'steps']),
+         'own_step': r.random() < .25, 'watch': r.random() < .3, 'stop': r.random() < .25}
+    if c['optim'] == 'lbfgs': c.update(accum=1, watch=False, groups=False)
+    if c['optim'] in FUSED: c['groups'] = False
+    if c['norm'] == 'batch' and c['n'] % c['bs'] == 1: c['n'] += 1      # BatchNorm wants two samples
+    if c['amp']: c['dtype'] = torch.float32
+    return c
+
+def parts(c):
+    "(model, loss function, training loader, validation loader)"
+    torch.manual_seed(c['seed'])
+    layers, n_in = [], 4
+    for _ in range(c['n_layers'] - 1):
+        norm = {'': [], 'batch': [nn.BatchNorm1d(8)], 'layer': [nn.LayerNorm(8)]}[c['norm']]
+        layers += [nn.Linear(n_in, 8), *norm, nn.Tanh()]
+        if c['dropout']: layers.append(nn.Dropout(c['dropout']))
+        n_in = 8
+    model = nn.Sequential(*layers, nn.Linear(n_in, 3))
+    if c['teacher']: model = Teacher(model)
+    loss_fn = {'': F.cross_entropy, 'module': nn.CrossEntropyLoss(label_smoothing=.1), 'parameter': Scaled()}[c['loss']]
+    if isinstance(loss_fn, nn.Module): loss_fn = loss_fn.to(c['dtype'])
+    g = torch.Generator().manual_seed(c['seed'])
+    x, vx = (torch.randn(n, 4, generator=g, dtype=c['dtype']) for n in (c['n'], 11))
+    y, vy = (torch.randint(0, 3, (n,), generator=g) for n in (c['n'], 11))
+    batches = list(zip(x.split(c['bs']), y.split(c['bs'])))
+    class Stream:
+        def __iter__(self): return iter(batches)
+    data = TensorDataset(x, y)
+    own = torch.Generator().manual_seed(3)
+    train = {'list': lambda: batches, 'shuffled': lambda: DataLoader(data, c['bs'], shuffle=True),
+             'dropping': lambda: DataLoader(data, c['bs'], shuffle=True, drop_last=True),
+             'own generator': lambda: DataLoader(data, c['bs'], shuffle=True, generator=own),
+             'tensors': lambda: TensorLoader(x, y, bs=c['bs'], shuffle=True), 'generator': Stream}[c['loader']]()
+    return model.to(c['dtype']), loss_fn, train, list(zip(vx.split(4), vy.split(4))) if c['valid'] else None
+
+def groups(c, model, loss_fn):
+    params = [p for p in [*model.parameters(), *(loss_fn.parameters() if isinstance(loss_fn, nn.Module) else ())]]
+    return [{'params': params[:1]}, {'params': params[1:], 'weight_decay': .1}] if c['groups'] else params
+
+def n_steps(c): return 2*c['n']//c['bs']//c['accum'] + 1
+
+def plain(c):  # dict
+    "The loop"
+    model, loss_fn, train, valid = parts(c)
+    owners = [o for o in (model, loss_fn) if isinstance(o, nn.Module)]
+    make = OPTIMS.get(c['optim']) or (lambda p: (FUSED[c['optim']] or torch.optim.AdamW)(p, lr=.02, fused=True))
+    opt = make(groups(c, model, loss_fn))
+    params = [p for g in opt.param_groups for p in g['params']]
+    make_sched, every = SCHEDS.get(c['sched'], (None, None))
+    base = [g['lr'] for g in opt.param_groups]
+    starts = {0} if c['bound'] == 'steps' else {sum(c['bound'][:i]) for i in range(len(c['bound']))}
+    average, n_averaged = deepcopy(model).eval() if c['ema'] else None, 0
+    averaged_loss = deepcopy(loss_fn).eval() if c['ema'] and c['loss'] == 'parameter' else None      # its parameters are trained, too
+    losses, valids, lrs, n_done = [], [], [], 0
+    n_epochs, end = (10**6, n_steps(c)) if c['bound'] == 'steps' else (sum(c['bound']), None)
+
+    def forward(model, xb, yb, loss_fn=loss_fn):
+        with torch.autocast('cpu', torch.bfloat16) if c['amp'] else nullcontext():
+            loss = loss_fn(model(xb), yb)
+            return loss + .01*sum(p.square().sum() for p in model.parameters()) if c['own_step'] else loss
+
+    def clip():
+        if c['clip'] == 'norm': nn.utils.clip_grad_norm_(params, .3)
+        elif c['clip'] == 'value': nn.utils.clip_grad_value_(params, .05)
+
+    for epoch in range(n_epochs):
+        if epoch in starts and make_sched:      # a schedule spans one fit
+            for g, lr in zip(opt.param_groups, base):
+                g['lr'] = lr
+                g.pop('initial_lr', None)
+            sched = make_sched(opt)
+        batches = list(train)
+        sizes = []
+        for i, (xb, yb) in enumerate(batches):
+            if c['optim'] == 'lbfgs':
+                seen = []
+                def closure():
+                    opt.zero_grad()
+                    loss = forward(model, xb, yb)
+                    loss.backward()
+                    clip()
+                    seen.append(loss.item())
+                    return loss
+                lrs.append(opt.param_groups[0]['lr'])
+                opt.step(closure)
+                losses.append(seen[0])
+            else:
+                loss = forward(model, xb, yb)
+                losses.append(loss.item())
+                lrs.append(opt.param_groups[0]['lr'])
+                sizes.append(len(xb))
+                (loss*(len(xb)/sizes[0]) if len(xb) != sizes[0] else loss).backward()
+                if len(sizes) < c['accum'] and i < len(batches) - 1: continue
+                if sum(sizes) != sizes[0]:      # a mean over all samples of the window
+                    for p in params:
+                        if p.grad is not None: p.grad /= sum(n/sizes[0] for n in sizes)
+                sizes = []
+                clip()
+                opt.step()
+            opt.zero_grad()
+            n_done += 1
+            if average is not None:
+                decay = min(.9, (1 + n_averaged)/(10 + n_averaged))
+                n_averaged += 1
+                with torch.no_grad():
+                    for pair in [(average, model)] + [(averaged_loss, loss_fn)]*(averaged_loss is not None):
+                        for a, b in zip(*([*o.parameters(), *o.buffers()] for o in pair)):
+                            if a.is_floating_point(): a.lerp_(b, 1 - decay)
+                            else: a.copy_(b)
+            if make_sched and every == 'step': sched.step()
+            if n_done == end: break
+        if valid:
+            modes = [(m, m.training) for o in owners for m in o.modules()]
+            for o in owners: o.eval()
+            with torch.no_grad():
+                values = [(forward(average or model, xb, yb, averaged_loss or loss_fn).double().item(), len(xb)) for xb, yb in valid]
+            valids.append(sum(v*n for v, n in values)/sum(n for _, n in values))
+            for m, training in modes: m.training = training
+        if make_sched and every == 'epoch': sched.step()
+        if n_done == end: break
+    return {'losses': losses, 'lrs': lrs, 'valids': valids, 'weights': tensors(model, loss_fn, average),
+            'random': torch.get_rng_state(), 'n': n_done}
+
+def tensors(*modules):
+    states = [m.state_dict() for m in modules if isinstance(m, nn.Module)]
+    return [t.detach().clone() for state in states for t in state.values()]
+
+def ours(c):  # dict
+    "The same, by a learner"
+    model, loss_fn, train, valid = parts(c)
+    hooks = [*[GradAccum(c['accum'])]*(c['accum'] > 1), *[EMA(.9)]*c['ema'], *[AMP()]*c['amp']]
+    if c['clip']: hooks.append(GradClip(.3) if c['clip'] == 'norm' else GradClip(value=.05))
+    if c['sched']:
+        make, every = SCHEDS[c['sched']]
+        hooks.append(LRScheduler(make, step=every))
+    if c['watch']: hooks += [NaNGuard(), GradNorm(weights=True)]
+    if c['optim'] in FUSED: optim = {'optim': FUSED[c['optim']], 'lr': .02}
+    else: optim = {'optim': OPTIMS[c['optim']](groups(c, model, loss_fn)) if c['groups'] else OPTIMS[c['optim']]}
+    def step(batch, learn):
+        pred = learn.model(batch[0])
+        loss = learn.loss_fn(pred, batch[1]) + .01*sum(p.square().sum() for p in learn.model.parameters())
+        return {'loss': loss, 'pred': pred, 'targ': batch[1]}
+    learn = Learner(model, train, valid, loss_fn=loss_fn, **optim, hooks=hooks, metrics=[accuracy], display=False,
+                    train_step=step if c['own_step'] else None)
+    n_seen, r = [], Random(c['seed'])
+    def stop(learn):
+        n_seen.append(1)
+        if r.random() < .15: learn.stop()
+    if c['stop']: learn.add_hook(LambdaHook(after_step=stop))
+    for bound in [None] if c['bound'] == 'steps' else c['bound']:
+        if bound is None: learn.fit(max_steps=n_steps(c))
+        else: learn.fit(bound)
+        while learn.cancelled == 'stop': learn.resume()
+    h = learn.history
+    return {'losses': h.steps['train_loss'], 'lrs': h.steps['lr'], 'valids': h.epochs.get('valid_loss', []),
+            'random': torch.get_rng_state(), 'n': learn.state.optimizer_step,
+            'weights': tensors(learn.model, learn.loss_fn, learn.ema.model if c['ema'] else None)}
+
+def differences(c):  # list of names
+    "What is not equal"
+    with warnings.catch_warnings():
+        warnings.simplefilter('ignore')
+        a, b = plain(c), ours(c)
+    pairs = list(zip(a['valids'], b['valids']))
+    close = len(a['valids']) == len(b['valids']) and all(p == q or abs(p - q) <= 1e-9*abs(p) for p, q in pairs)
+    bad = [k for k in ('losses', 'lrs', 'n') if a[k] != b[k]]
+    if not close: bad.append('valids')
+    if not same(a['weights'], b['weights']): bad.append('weights')
+    if not torch.equal(a['random'], b['random']): bad.append('random')
+    return bad
+
+@pytest.mark.parametrize('first, n', [(0, 30), pytest.param(30, 1200, marks=pytest.mark.soak)], ids=str)
+def test_random_fits_equal_plain_loops(first, n):
+    wrong, counts = [], Counter()
+    for seed in range(first, first + n):
+        c = draw(seed)
+        counts.update(f'{k} {c[k]}' for k in ('optim', 'loader', 'sched') if c[k])
+        flags = 'ema', 'amp', 'clip', 'valid', 'watch', 'stop', 'teacher', 'own_step', 'groups'
+        counts.update(k for k in flags if c[k])
+        counts['accum'] += c['accum'] > 1
+        try: bad = differences(c)
+        except Exception as e: bad = [f'{type(e).__name__}: {e}']
+        if bad: wrong.append((bad, c))
+    drawn = ', '.join(f'{k} {v}' for k, v in sorted(counts.items()))
+    print(f'{n} fits, {len(wrong)} of them unlike the plain loop; {drawn}')
+    assert not wrong, f'{len(wrong)} of {n} fits: {wrong[:5]}'

@@ -1,0 +1,176 @@
+"What makes no sense is refused at once, with a message that says what was expected"
+import json, math, pickle, random
+
+import pytest, torch
+
+from common import batches, make_learner, make_model, problem
+from trainer_nb.all import (CSVLogger, CancelEpoch, CancelStep, Checkpoint, EMA, EarlyStopping, Freeze, GradAccum, GradClip, Hook, JSONLLogger,
+                            LRScheduler, LambdaHook, Metric, NaNGuard, OneCycle, Schedule, TensorLoader, WarmupCosine, accuracy, set_seed)
+from trainer_nb.controls import scale_lr
+from trainer_nb.core import printable
+from trainer_nb.schedule import combine, cosine, exponential, linear, polynomial, warmup
+
+NAN, INF = math.nan, math.inf
+SILLY = {'None': None, 'nan': NAN, 'inf': INF, '-inf': -INF, 'True': True, "''": '', '-1': -1, '0': 0, '[]': [], '{}': {}, 'object': object()}
+
+# call of one argument → names in SILLY that it takes, because they make sense there
+CALLS = {
+    'fit(n)': (lambda o: make_learner(train_dl=batches()[:1]).fit(o), ''),
+    'fit(max_steps)': (lambda o: make_learner(train_dl=batches()[:1]).fit(max_steps=o), ''),
+    'fit(valid_every)': (lambda o: make_learner(train_dl=batches()[:1], valid_dl=batches()[:1]).fit(1, valid_every=o), 'None'),
+    'fit(lr)': (lambda o: make_learner(train_dl=batches()[:1]).fit(1, lr=o), 'None'),
+    'fit(resume)': (lambda o: make_learner(train_dl=batches()[:1]).fit(1, resume=o), 'None'),
+    'fit(on_interrupt)': (lambda o: make_learner(train_dl=batches()[:1]).fit(1, on_interrupt=o), ''),
+    'fit(hooks)': (lambda o: make_learner(train_dl=batches()[:1]).fit(1, hooks=o), "'' [] {}"),
+    'Learner(lr)': (lambda o: make_learner(lr=o), 'None'),
+    'Learner(seed)': (lambda o: make_learner(seed=o), 'None 0 True'),
+    'Learner(bs)': (lambda o: make_learner(train_dl=problem(), bs=o), ''),
+    'Learner(hooks)': (lambda o: make_learner(hooks=o), "'' [] {}"),
+    'Learner(optim)': (lambda o: make_learner(optim=o), 'None'),
+    'fit_one_cycle(lr_max)': (lambda o: make_learner(train_dl=batches()[:2]).fit_one_cycle(1, o), 'None'),
+    'set_seed': (set_seed, '0 True'),
+    'scale_lr': (lambda o: scale_lr(o, make_learner()), ''),
+    'TensorLoader(bs)': (lambda o: TensorLoader(*problem(), bs=o), ''),
+    'TensorLoader(generator)': (lambda o: TensorLoader(*problem(), generator=o), 'None'),
+    'Checkpoint(every)': (lambda o: Checkpoint('x', every=o), ''),
+    'Checkpoint(keep)': (lambda o: Checkpoint('x', keep=o), ''),
+    'Checkpoint(mode)': (lambda o: Checkpoint('x', mode=o), ''),
+    'EarlyStopping(patience)': (EarlyStopping, ''),
+    'EarlyStopping(min_delta)': (lambda o: EarlyStopping(min_delta=o), '0'),
+    'EarlyStopping(monitor)': (lambda o: EarlyStopping(monitor=o), ''),
+    'EMA(decay)': (EMA, ''),
+    'GradAccum': (GradAccum, ''),
+    'GradClip': (GradClip, 'inf'),
+    'NaNGuard': (NaNGuard, ''),
+    'Freeze': (Freeze, ''),
+    'Metric': (Metric, ''),
+    'OneCycle(lr_max)': (OneCycle, 'None'),
+    'OneCycle(pct_start)': (lambda o: OneCycle(pct_start=o), ''),
+    'OneCycle(div)': (lambda o: OneCycle(div=o), ''),
+    'OneCycle(n_steps)': (lambda o: OneCycle(n_steps=o), 'None'),
+    'OneCycle(moms)': (lambda o: make_learner(train_dl=batches()[:2]).fit(1, hooks=[OneCycle(moms=o)]), 'None'),
+    'WarmupCosine(warmup)': (lambda o: WarmupCosine(warmup=o), '0'),
+    'WarmupCosine(start)': (lambda o: WarmupCosine(start=o), '0'),
+    'WarmupCosine(end)': (lambda o: WarmupCosine(end=o), '0'),
+    'Schedule(lr)': (lambda o: Schedule(o), 'None'),
+    'Schedule, a curve': (lambda o: make_learner(train_dl=batches()[:2]).fit(1, hooks=[Schedule(lambda pos: o)]), '0 True'),
+    'LRScheduler': (LRScheduler, ''),
+    'LRScheduler(step)': (lambda o: LRScheduler(lambda opt: None, step=o), ''),
+    'exponential': (lambda o: exponential(o, 1.), 'True'),
+    'polynomial': (lambda o: polynomial(0., 1., o), ''),
+    'combine': (lambda o: combine(o, [linear(0., 1.)]), ''),
+    'warmup': (lambda o: warmup(o, cosine(1., 0.)), '0 True'),
+    'CSVLogger(what)': (lambda o: CSVLogger('x', what=o), ''),
+    'LambdaHook(name)': (lambda o: LambdaHook(name=o, after_step=print), "None ''"),
+    'LambdaHook(ord)': (lambda o: LambdaHook(ord=o, after_step=print), '-1 0 inf -inf'),
+    'request': (lambda o: make_learner().request(o), ''),
+}
+
+def refuses(call, value):
+    try: call(value)
+    except (TypeError, ValueError, FileNotFoundError) as e: return len(str(e)) > 10
+    return False
+
+@pytest.mark.parametrize('name', CALLS)
+def test_arguments_that_make_no_sense(name, capsys):
+    call, fine = CALLS[name]
+    accepted = [o for o in SILLY if not refuses(call, SILLY[o])]
+    assert set(accepted) == set(fine.split())
+
+def test_a_dict_of_rates_that_is_empty_or_of_others():
+    learn = make_learner(train_dl=batches()[:1])
+    for lr in {}, {'g': .1}, {'': math.nan}:
+        with pytest.raises(ValueError, match='lr is'): learn.fit(1, lr=lr)
+
+@pytest.mark.parametrize('value', [NAN, INF, -1.])
+def test_rates_of_schedules_that_are_none(value):
+    "Curves of ours, and torch's schedulers; they are seen before a step is made with them"
+    curves = Schedule(lambda pos: value if pos else 1.), LRScheduler(lambda opt: torch.optim.lr_scheduler.LambdaLR(opt, lambda i: value if i else 1.))
+    for hook in (*curves, Schedule(None, lambda pos: value, lr_max=.1)):
+        learn = make_learner(train_dl=batches()[:3], hooks=[hook])
+        with pytest.raises(ValueError, match='expected a'): learn.fit(1)
+        assert learn.state.optimizer_step <= 1 and all(p.isfinite().all() for p in learn.model.parameters())
+
+def test_a_seed_that_one_generator_refuses_seeds_none():
+    before = random.getstate(), torch.get_rng_state()
+    for seed in -1, 2**32, 1.5:
+        with pytest.raises((TypeError, ValueError), match='the seed is'): set_seed(seed)
+    assert random.getstate() == before[0] and torch.equal(torch.get_rng_state(), before[1])
+
+def test_saving_inside_a_batch_is_refused(tmp_path):
+    "The state would hold half of it"
+    seen = []
+    def save(learn, *nxt):
+        with pytest.raises(RuntimeError, match='inside a batch.*learn.request'): learn.save(tmp_path/'a')
+        seen.append(learn.training)
+        return nxt and nxt[0]()
+    learn = make_learner(train_dl=batches()[:1], valid_dl=batches()[:1])
+    for point in 'before_step', 'do_step', 'after_loss', 'after_step': learn.fit(1, hooks=[LambdaHook(**{point: save})])
+    assert seen == [True, False]*4 and not (tmp_path/'a').exists()
+    learn.fit(1, hooks=[LambdaHook(after_step=lambda learn: learn.request(lambda learn: learn.save(tmp_path/'a')), after_epoch=lambda learn: learn.save(tmp_path/'b'))])
+    learn.save(tmp_path/'c')
+    assert (tmp_path/'a').exists() and (tmp_path/'b').exists()
+
+@pytest.mark.parametrize('cancel', [CancelStep, CancelEpoch])
+def test_a_cancel_where_nothing_can_be_cancelled(cancel):
+    "It has said nothing but its name"
+    def f(learn): raise cancel
+    for event in 'before_fit', 'after_epoch':
+        with pytest.raises(RuntimeError, match=f'{cancel.__name__} was raised where no'): make_learner(hooks=[LambdaHook(**{event: f})]).fit(1)
+    learn = make_learner(valid_dl=batches(), hooks=[LambdaHook(before_valid=f)])
+    with pytest.raises(RuntimeError, match=cancel.__name__): learn.validate()
+
+def test_names_that_move_the_cursor_or_break_a_table(capsys):
+    name = '\x1b[31mred\x1b[0m\n|evil|[x](javascript:y)'
+    learn = make_learner(train_dl=batches()[:1], metrics=[Metric(accuracy, name=name)], hooks=[LambdaHook(name=name, after_step=lambda learn: None)], display='text')
+    learn.fit(1)
+    table = str(learn.describe_hooks())
+    for text in capsys.readouterr().out, str(learn.history), table:
+        assert '\x1b' not in text and 'red' in text and printable(text.replace('\n', '')) == text.replace('\n', '')
+    lines = table.splitlines()
+    assert len(lines) == 2 + len(learn.describe_hooks().rows) + 1 and r'\[x\](javascript' in table and len(set(map(len, lines))) == 1
+
+def test_a_fit_whose_steps_are_all_cancelled_ends():
+    def cancel(learn): raise CancelStep
+    def skip(learn): raise CancelEpoch
+    for hook in LambdaHook(after_loss=cancel), LambdaHook(before_epoch=skip), LambdaHook(do_opt_step=lambda learn, nxt: False):
+        learn = make_learner(train_dl=batches()[:2], hooks=[hook])
+        with pytest.raises(RuntimeError, match='no optimizer stepped'): learn.fit(max_steps=5)
+        assert learn.state.optimizer_step == 0 and learn.state.epoch < 110
+    held = []
+    learn = make_learner(train_dl=batches()[:2], hooks=[LambdaHook(do_opt_step=lambda learn, nxt: nxt() if held.append(1) or len(held) > 30 else False)])
+    learn.fit(max_steps=5)       # a scaler may hold back some
+    assert learn.state.optimizer_step == 5
+
+def test_export_writes_json_that_others_can_read(tmp_path):
+    pytest.importorskip('safetensors')
+    learn = make_learner(train_dl=batches()[:1], config={'a': [math.inf, {'b': math.nan}], 'c': 1.5})
+    learn.fit(1)
+    learn.history.epoch_rows[-1]['train_loss'] = math.nan
+    def refuse(name): raise AssertionError(f'{name} is no JSON')
+    config = json.loads((learn.export(tmp_path)/'config.json').read_text(encoding='utf-8'), parse_constant=refuse)
+    assert config['row']['train_loss'] is None and config['config'] == {'a': [None, {'b': None}], 'c': 1.5}
+
+def test_a_learner_with_a_display_can_be_pickled_after_a_fit(capsys):
+    for display in True, 'tty', 'text':
+        learn = make_learner(train_dl=batches()[:2], display=display)
+        learn.fit(1)
+        twin = pickle.loads(pickle.dumps(learn))
+        torch.manual_seed(1)
+        learn.fit(1)
+        torch.manual_seed(1)
+        twin.fit(1)
+        assert all(map(torch.equal, learn.model.state_dict().values(), twin.model.state_dict().values())) and len(twin.history) == 2
+
+def test_buffers_are_those_of_the_last_step_when_a_batch_of_a_window_is_nan():
+    "NaNGuard looks after each batch, and the optimizer steps after two: the bad one has been through BatchNorm already"
+    def run(data, *hooks):
+        torch.manual_seed(0)
+        learn = make_learner(torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 3)), data, hooks=[GradAccum(2), *hooks])
+        return learn
+    good = batches()[:2]
+    bad = [(torch.full_like(x, math.nan), y) for x, y in batches()[2:4]]
+    learn, reference = run(good + bad, NaNGuard(1)), run(good)
+    with pytest.raises(FloatingPointError, match='buffers'): learn.fit(1)
+    reference.fit(1)
+    for a, b in zip(learn.model.state_dict().values(), reference.model.state_dict().values()): assert torch.equal(a, b)

@@ -1,0 +1,106 @@
+"Sparse gradients are clipped, measured and guarded as dense ones are"
+import warnings
+
+import pytest, torch, torch.nn.functional as F
+from torch import nn
+
+from common import make_learner, same, weights
+from trainer_nb.all import GradAccum, GradClip, GradNorm, LambdaHook, NaNGuard
+
+
+class Words(nn.Module):
+    def __init__(self, sparse):
+        super().__init__()
+        self.embed, self.head = nn.Embedding(7, 3, sparse=sparse), nn.Linear(3, 2)
+    def forward(self, x): return self.head(self.embed(x).mean(1))
+
+def data(n=5):
+    "Words come twice in a batch, and some never"
+    g = torch.Generator().manual_seed(1)
+    return [(torch.randint(0, 5, (4, 3), generator=g), torch.randint(0, 2, (4,), generator=g)) for _ in range(n)]
+
+def run(sparse, *hooks, optim=lambda params: torch.optim.SGD(params, lr=.5), **kwargs):
+    torch.manual_seed(0)
+    learn = make_learner(Words(sparse).double(), data(), optim=optim, hooks=hooks, **kwargs)
+    learn.fit(2)
+    return learn
+
+def plain(norm=None, value=None):
+    "Dense, by hand: weights and norms of the gradients"
+    torch.manual_seed(0)
+    model = Words(False).double()
+    opt, norms = torch.optim.SGD(model.parameters(), lr=.5), []
+    for _ in range(2):
+        for xb, yb in data():
+            F.cross_entropy(model(xb), yb).backward()
+            norms.append(torch.cat([p.grad.reshape(-1) for p in model.parameters()]).norm().item())
+            scale = min(1, norm/(norms[-1] + 1e-6)) if norm else 1
+            for p in model.parameters():
+                p.grad *= scale
+                if value: p.grad.clamp_(-value, value)
+            opt.step()
+            opt.zero_grad()
+    return weights(model), norms
+
+def close(a, b): return all(torch.allclose(x, y, rtol=1e-12, atol=1e-14) for x, y in zip(a, b))
+
+@pytest.mark.parametrize('bound', [{'norm': .2}, {'value': .03}], ids=['norm', 'value'])
+def test_clipping_failed_for_sparse_gradients(bound):
+    learn = run(True, GradClip(**bound))
+    expected, norms = plain(**bound)
+    assert close(weights(learn.model), expected)
+    if 'norm' in bound: assert learn.get_hook(GradClip).norms[''].item() == pytest.approx(norms[-1], rel=1e-12)
+
+@pytest.mark.parametrize('hooks', [[GradNorm], [GradNorm, lambda: GradClip(.2)]], ids=['alone', 'clipped'])
+def test_norms_of_sparse_gradients(hooks):
+    learn = run(True, *[h() for h in hooks])
+    assert learn.history.steps['grad_norm'] == pytest.approx(plain(.2 if len(hooks) > 1 else None)[1], rel=1e-12)
+
+def test_accumulated_sparse_gradients():
+    "The last window is one batch, and the second batch of another one has no gradient for the words"
+    def skip(learn):
+        if learn.training and learn.state.batch_idx == 1: learn.model.embed.weight.grad = None
+    runs = [run(sparse, GradAccum(2), GradClip(.2), LambdaHook(after_backward=skip)) for sparse in (True, False)]
+    assert close(*[weights(o.model) for o in runs])
+
+def sparse_adam(params):
+    params = list(params)
+    return {'a': torch.optim.SparseAdam(params[:1], lr=.01), 'b': torch.optim.SGD(params[1:], lr=.5)}
+
+@pytest.mark.parametrize('bad', [None, 'gradient', 'loss'])
+def test_a_guard_of_sparse_gradients(bad):
+    def spoil(learn):
+        if not bad or not learn.training or learn.state.optimizer_step != 6: return
+        learn.model.embed.weight.grad._values()[2, 0] = float('nan')
+    def spoil_loss(learn):
+        if learn.training and learn.state.optimizer_step == 6: learn.loss = learn.loss*float('nan')
+    torch.manual_seed(0)
+    model = Words(True)
+    spoiler = LambdaHook(ord=-30, **({'after_loss': spoil_loss} if bad == 'loss' else {'after_backward': spoil}))
+    learn = make_learner(model, data(), optim=sparse_adam(model.parameters()), hooks=[NaNGuard(every=1), spoiler])
+    torch.manual_seed(0)
+    other = Words(True)
+    plain = make_learner(other, data(), optim=sparse_adam(other.parameters()))
+    if not bad:
+        learn.fit(2)
+        plain.fit(2)
+    else:
+        what = {'loss': 'the loss', 'gradient': 'the gradient of embed.weight'}[bad]
+        with pytest.raises(FloatingPointError, match=f'{what} is not finite in epoch 1, batch 1'): learn.fit(2)
+        plain.fit(max_steps=6)
+    assert same(weights(model), weights(other))
+    assert same(*[[s['exp_avg'] for s in o.opts['a'].state.values()] for o in (learn, plain)])
+
+def test_a_sparse_batch_under_guard():
+    "An adjacency matrix, say"
+    class Graph(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.lin = nn.Linear(4, 3)
+        def forward(self, a, x): return self.lin(a @ x)
+    a = torch.eye(6)*2
+    with warnings.catch_warnings(action='ignore'): both = a.to_sparse(), a.to_sparse_csr()     # torch warns: beta
+    for edges in both:
+        batch = edges, torch.randn(6, 4), torch.zeros(6, dtype=torch.long)
+        learn = make_learner(Graph(), [batch], hooks=[NaNGuard()])
+        learn.fit(2)

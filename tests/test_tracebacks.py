@@ -1,0 +1,176 @@
+"What a notebook shows of an error: the user's frames, one of ours, and where in the training it was"
+import io, linecache, signal, sys, traceback
+from contextlib import redirect_stdout
+from functools import cache
+
+import pytest, torch, torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+from common import batches, make_learner, make_model
+from trainer_nb.all import LambdaHook, Metric, show_error
+from trainer_nb.errors import owner
+from trainer_nb.run import TrainingInterrupted
+
+
+@cache
+def formatter():
+    from IPython.core.ultratb import FormattedTB
+    return FormattedTB(mode='Context', theme_name='nocolor', include_vars=False)
+
+def printed(e):
+    "The lines that IPython prints of an exception that came out of a `cell`"
+    text = formatter().text(type(e), e, e.__traceback__.tb_next)        # without this file's own frame
+    return text.splitlines()
+
+def raised(learn, code='learn.fit(1)'):
+    "The exception of a cell"
+    linecache.cache['<cell>'] = len(code), None, [code + '\n'], '<cell>'
+    with pytest.raises(Exception) as e: exec(compile(code, '<cell>', 'exec'), {'learn': learn, 'batches': batches})
+    return e.value
+
+def names(tb): return [(owner(o.filename), o.name) for o in traceback.extract_tb(tb)]
+
+def assert_short(e, *users):
+    "There are the cell and the user's frames; the whole traceback holds many more"
+    assert names(e.__traceback__)[1:] == [('user', '<module>'), *(('user', name) for name in users)]
+    assert len(printed(e)) <= 25, '\n'.join(printed(e))
+    assert len(names(e.full_traceback)) > 3 + len(users)
+
+class Oops(Exception): pass
+
+class Broken(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(4, 3), nn.Tanh())
+    def forward(self, x):
+        self.deeper(self.body(x))
+    def deeper(self, x): raise Oops('in the model')
+
+class Samples(Dataset):
+    def __len__(self): return 20
+    def __getitem__(self, i): raise Oops('in the data')
+
+def step(batch, learn): raise Oops('in the step')
+def loss(pred, targ): raise Oops('in the loss')
+def metric(pred, targ): raise Oops('in the metric')
+def on_step(learn): raise Oops('in a hook')
+def around(learn, nxt):
+    nxt()
+    raise Oops('around a step')
+
+WHERE = {
+    'model': (lambda: dict(model=Broken()), ['forward', 'deeper']),
+    'model in a container': (lambda: dict(model=nn.Sequential(nn.Identity(), nn.Sequential(Broken()))), ['forward', 'deeper']),
+    'step': (lambda: dict(train_step=step), ['step']),
+    'loss': (lambda: dict(loss_fn=loss), ['loss']),
+    'metric': (lambda: dict(metrics=[metric]), ['metric']),
+    'hook': (lambda: dict(hooks=[LambdaHook(after_step=on_step)]), ['on_step']),
+    'wrapper': (lambda: dict(hooks=[LambdaHook(do_step=around)]), ['around']),
+    'data': (lambda: dict(train_dl=DataLoader(Samples(), batch_size=5)), ['__getitem__']),
+    'validation': (lambda: dict(eval_step=step, valid_dl=batches()), ['step']),
+}
+
+@pytest.mark.parametrize('make, users', WHERE.values(), ids=WHERE)
+def test_frames_are_the_users(make, users):
+    learn = make_learner(**make())
+    e = raised(learn)
+    assert_short(e, *users)
+    assert type(e) is Oops and 'in epoch 0' in e.__notes__[-1] and 'show_error()' in '\n'.join(e.__notes__)
+
+def test_an_error_in_torch_shows_who_called_it():
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.head = nn.Linear(5, 3)
+        def forward(self, x): return self.head(x)
+    e = raised(make_learner(Net()))
+    assert_short(e, 'forward')
+    assert 'batch: (float32 (5, 4), int64 (5,))' in e.__notes__[-1]
+
+def test_other_verbs():
+    learn = make_learner(Broken(), valid_dl=batches())
+    for verb in 'validate()', 'predict(batches())', 'lr_find()', 'fit_one_cycle(1, .1)':
+        e = raised(learn, f'learn.{verb}')
+        assert_short(e, 'forward', 'deeper')
+        assert 'batch: (float32 (5, 4), int64 (5,))' in e.__notes__[-1]
+
+def test_a_verb_in_a_hook_of_a_fit():
+    "The inner traceback is a part of the outer one"
+    learn = make_learner(valid_dl=batches(), hooks=[LambdaHook(after_step=lambda learn: learn.validate())], eval_step=step)
+    e = raised(learn)
+    assert [name for _, name in names(e.__traceback__)][1:] == ['<module>', '<lambda>', 'step']
+    assert [name for _, name in names(e.full_traceback)].count('fit') == 1 and ('ours', '_valid_pass') in names(e.full_traceback)
+
+def test_a_cause_stays_and_folds():
+    def step(batch, learn):
+        try: learn.model(batch[0])
+        except Oops as e: raise ValueError('no prediction') from e
+    e = raised(make_learner(Broken(), train_step=step))
+    assert type(e.__cause__) is Oops and [name for _, name in names(e.__cause__.__traceback__)] == ['step', 'forward', 'deeper']
+    assert [name for _, name in names(e.__traceback__)][-2:] == ['<module>', 'step']
+
+def test_a_bug_of_the_library_shows_where_it_is(monkeypatch):
+    learn = make_learner()
+    learn.team = None
+    e = raised(learn)
+    assert [o for o in names(e.__traceback__) if o[0] == 'ours'] == [('ours', 'fit'), ('ours', '_train_batch')]
+    assert [name for _, name in names(e.full_traceback)] == ['fit', '_epoch', '_train_batch']
+
+def test_named_batches_are_told():
+    data = [{'x': torch.zeros(5, 4), 'more': {'mask': torch.ones(5, dtype=torch.bool)}, 'labels': torch.zeros(5).long()}]
+    class Named(nn.Linear):
+        def forward(self, x, more): raise Oops
+    e = raised(make_learner(Named(4, 3), data))
+    assert "batch: {'x': float32 (5, 4), 'more': {'mask': bool (5,)}, 'labels': int64 (5,)}" in e.__notes__[-1]
+
+def test_the_whole_traceback_can_be_shown(monkeypatch):
+    e = raised(make_learner(Broken()))
+    before = names(e.__traceback__)
+    for given in (e,), ():
+        monkeypatch.setattr(sys, 'last_value', e, raising=False)
+        with redirect_stdout(io.StringIO()) as out: show_error(*given)
+        for name in 'fit', '_epoch', '_train_batch', '_call_impl', 'forward', 'deeper', 'Oops: in the model': assert name in out.getvalue()
+    assert names(e.__traceback__) == before
+    with pytest.raises(Oops) as again: raise e.with_traceback(e.full_traceback)
+    assert ('torch', '_call_impl') in names(again.value.__traceback__)
+
+def test_nothing_empty_is_drawn_above(cell):
+    "A fit that fails before its first batch is done"
+    e = raised(make_learner(Broken(), display=True))
+    assert type(e) is Oops and not any('image/png' in o or '<svg' in o.get('text/html', '') or '<table' in o.get('text/html', '') for o in cell)
+
+
+# Interrupts
+
+def test_an_interrupted_script_ends_in_one_line(monkeypatch, capsys):
+    monkeypatch.setattr(sys, 'excepthook', sys.__excepthook__)
+    learn = make_learner(hooks=[LambdaHook(after_step=lambda learn: signal.raise_signal(signal.SIGINT))])
+    with pytest.raises(TrainingInterrupted) as e: learn.fit(1)
+    capsys.readouterr()
+    sys.excepthook(e.type, e.value, e.tb)
+    assert capsys.readouterr().err == f'TrainingInterrupted: {e.value}\n'
+    try: 1/0
+    except ZeroDivisionError as other: sys.excepthook(type(other), other, other.__traceback__)
+    assert 'Traceback' in (err := capsys.readouterr().err) and 'ZeroDivisionError' in err
+
+def test_an_excepthook_of_somebody_else_stays(monkeypatch):
+    def mine(*args): pass
+    monkeypatch.setattr(sys, 'excepthook', mine)
+    with pytest.raises(TrainingInterrupted):
+        make_learner(hooks=[LambdaHook(after_step=lambda learn: signal.raise_signal(signal.SIGINT))]).fit(1)
+    assert sys.excepthook is mine
+
+@pytest.mark.parametrize('verb', ['fit', 'lr_find'])
+def test_where_interrupts_are_ignored_they_stay_so(verb):
+    "As under nohup"
+    seen, old = [], signal.signal(signal.SIGINT, signal.SIG_IGN)
+    def look(learn):
+        seen.append(signal.getsignal(signal.SIGINT))
+        signal.raise_signal(signal.SIGINT)
+    try:
+        learn = make_learner(hooks=[LambdaHook(before_step=look)])
+        learn.fit(1) if verb == 'fit' else learn.lr_find(n_steps=3)
+        assert seen and set(seen) == {signal.SIG_IGN} and signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+        assert learn.cancelled is None and len(learn.history) == (verb == 'fit')
+    finally: signal.signal(signal.SIGINT, old)

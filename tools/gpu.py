@@ -1,0 +1,113 @@
+"""Everything that needs a CUDA device, in one go: `make gpu`
+
+The tests of tests/test_gpu.py, then benchmarks/gpu.py, in eight minutes at most. A test that hangs or takes the process along is
+noted, and the others run in a new one. A table of all of it goes to benchmarks/results/gpu.md. Without a device it says how many
+tests there are, and with TRAINER_NB_GPU_DRY=1 it runs them on the CPU; then nothing is stored.
+"""
+import json, os, platform, re, subprocess, sys, tempfile, time
+from importlib.util import find_spec
+from pathlib import Path
+
+import torch
+
+ROOT = Path(__file__).parents[1]
+TESTS = 'tests/test_gpu.py'
+DRY = os.environ.get('TRAINER_NB_GPU_DRY') == '1'
+LIMIT_S, TESTS_S, HANGS_S = 480, 270, 100       # for all; for the tests; for a single one
+
+PLUGIN = '''
+import json, os
+import pytest
+def note(**what):
+    with open(os.environ['GPU_LOG'], 'a') as f: f.write(json.dumps(what) + chr(10))
+def pytest_runtest_logstart(nodeid): note(id=nodeid, outcome='running')
+def pytest_runtest_logreport(report):
+    if report.when == 'call' or report.outcome != 'passed':
+        why = str(report.longrepr[2] if isinstance(report.longrepr, tuple) else getattr(getattr(report.longrepr, 'reprcrash', None), 'message', report.longrepr or ''))
+        note(id=report.nodeid, outcome=report.outcome, time_s=report.duration, why=why[:200])
+def pytest_runtest_teardown(item):
+    import torch
+    if not (torch.cuda.is_available() and torch.cuda.is_initialized()): return
+    try: torch.cuda.synchronize()
+    except RuntimeError as e: pytest.exit(f'the device does not answer any more: {e}', 3)      # no later test could tell anything
+'''
+
+
+def environment(folder):
+    path = os.pathsep.join([str(folder), str(ROOT), *filter(None, [os.environ.get('PYTHONPATH')])])
+    return {**os.environ, 'PYTHONPATH': path, 'GPU_LOG': str(folder/'log'), 'PYTHONUNBUFFERED': '1', 'CUBLAS_WORKSPACE_CONFIG': ':4096:8'}
+
+def collect(
+    env,  # dict
+):        # list of the tests' ids
+    out = subprocess.run([sys.executable, '-m', 'pytest', '-q', '-m', 'gpu', '--collect-only', TESTS], cwd=ROOT, env=env, capture_output=True, text=True)
+    found = [o for o in out.stdout.splitlines() if o.startswith(TESTS + '::')]
+    if not found: sys.exit(out.stdout + out.stderr)
+    return found
+
+def results(log):  # dict: id → newest note
+    "What is known of each test; a failure in a test's teardown counts"
+    seen = {}
+    for o in map(json.loads, log.read_text().splitlines() if log.exists() else []):
+        if seen.get(o['id'], {}).get('outcome') != 'failed' or o['outcome'] == 'failed': seen[o['id']] = o
+    return seen
+
+def run_tests(
+    ids,   # list of str
+    env,   # dict
+    ends,  # `time.monotonic()` at which it is over
+):         # dict: id → {'outcome', 'time_s', 'why'}
+    log, done = Path(env['GPU_LOG']), {}
+    while (rest := [o for o in ids if o not in done]) and time.monotonic() < ends:
+        log.unlink(missing_ok=True)
+        child = subprocess.Popen([sys.executable, '-m', 'pytest', '-q', '-m', 'gpu', '-p', 'gpu_log', '--tb=short', '-rfE', *rest], cwd=ROOT, env=env)
+        moved, size, why = time.monotonic(), -1, ''
+        while child.poll() is None:
+            time.sleep(.2)
+            now = log.stat().st_size if log.exists() else 0
+            if now != size: moved, size = time.monotonic(), now
+            if time.monotonic() - moved > HANGS_S: why = f'took more than {HANGS_S} s'
+            if time.monotonic() > ends: why = 'the time was over'
+            if why: child.kill()
+        seen = results(log)
+        for o in seen.values():
+            if o['outcome'] == 'running': o.update(outcome='failed', why=why or f'ended the process with code {child.returncode}')
+        if not seen: break      # pytest itself does not start
+        done |= seen
+    return {**{o: {'outcome': 'not run', 'why': ''} for o in ids}, **done}
+
+def table(found):  # str
+    rows = ['| test | | s | |', '| --- | --- | ---: | --- |']
+    for name, o in found.items():
+        short, why = name.split('::')[1].removeprefix('test_').replace('|', '/'), re.sub(r'\s+', ' ', o.get('why', '')).replace('|', '/')
+        rows.append(f"| {short} | {o['outcome']} | {o.get('time_s', 0):.1f} | {why if o['outcome'] != 'passed' else ''} |")
+    return '\n'.join(rows)
+
+def main():
+    start, has_gpu = time.monotonic(), torch.cuda.is_available()
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder)/'gpu_log.py').write_text(PLUGIN)
+        env = environment(Path(folder))
+        ids = collect(env)
+        if not has_gpu and not DRY:
+            print(f'There is no CUDA device here (torch {torch.__version__}): {len(ids)} tests and benchmarks/gpu.py would run. '
+                  'TRAINER_NB_GPU_DRY=1 make gpu runs them on the CPU, to see that they are right.')
+            return 0
+        found = run_tests(ids, env, start + TESTS_S)
+    n = {kind: sum(o['outcome'] == kind for o in found.values()) for kind in ('passed', 'failed', 'skipped', 'not run')}
+    summary = ', '.join(f'{k} {name}' for name, k in n.items() if k)
+    left = LIMIT_S - (time.monotonic() - start) - 10
+    command = [sys.executable, 'benchmarks/gpu.py', *(['--cpu'] if DRY else []), f'--seconds={left:.0f}']
+    try: figures = subprocess.run(command, cwd=ROOT, env=env, stdout=subprocess.PIPE, text=True, timeout=left).stdout
+    except subprocess.TimeoutExpired as e: figures = (e.stdout or b'').decode() + '\n\nThe time was over here.\n'
+    where = f'{torch.cuda.get_device_name()}, CUDA {torch.version.cuda}' if has_gpu and not DRY else 'CPU: the figures say nothing'
+    missing = [o for o in ('fastprogress', 'accelerate') if find_spec(o) is None]
+    if missing: summary += f'; without {" and ".join(missing)}, so displays or several processes are not in the figures'
+    page = f'# On a GPU\n\n{where}; torch {torch.__version__}, Python {platform.python_version()}.\n\n## Tests: {summary}\n\n{table(found)}\n\n## Figures\n\n{figures}'
+    print(page)
+    if has_gpu and not DRY: (ROOT/'benchmarks'/'results'/'gpu.md').write_text(page)
+    print(f'{summary}, in {time.monotonic() - start:.0f} s')
+    return int(bool(n['failed'] or n['not run']))
+
+
+if __name__ == '__main__': sys.exit(main())
