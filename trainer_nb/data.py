@@ -144,7 +144,7 @@ def set_epoch(
     for o in _told(dl): o.set_epoch(epoch)
     if getattr(dl, 'is_seeded', False) and _told(dl.dataset): end_workers(dl)       # they have copies of the dataset, which nobody tells
 
-def _told(dl): return [o for o in _made_of(dl) if callable(getattr(o, 'set_epoch', None))]
+def _told(dl): return [] if type(dl) in (list, tuple) else [o for o in _made_of(dl) if callable(getattr(o, 'set_epoch', None))]
 
 # %% ../nbs/01_data.ipynb #3bb6bb0d
 class _Ahead:

@@ -432,7 +432,7 @@ class Hooked:
         *hooks,  # `Hook`s
     ):
         "`with learn.added_hooks(h): ...`: hooks for a while"
-        self._add_hooks(hooks)
+        if hooks: self._add_hooks(hooks)
         try: yield self
         finally:
             for h in hooks:

@@ -6,7 +6,7 @@
 __all__ = ['INNER', 'Learner']
 
 # %% ../nbs/04_learner.ipynb #0861aa42
-import os, signal, threading, warnings
+import operator, os, signal, threading, warnings
 from collections import deque
 from collections.abc import Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -95,6 +95,7 @@ class Learner(Hooked):
             self.n_batches = None                                # of the pass that runs, None if unknown
             self.requests = deque()                              # what a running fit was asked for and has not done yet; see `request`
             self._generator, self._params, self._last_loss = None, None, None       # of a yielded loss
+            self._looked_at, self._counted = (), [None, None]    # parts that the check of the first batch has seen together; ids of loaders whose first batch was counted
             self._is_counted = False                             # was it said that batches may hold other numbers of samples than they count?
             self._opts_train = False                             # are optimizers that have an evaluation mode in the other one?
             self._clear_batch()
@@ -404,7 +405,7 @@ def _train_batch(self:Learner, batch):
         else:                                           # the generator has returned
             for f in at['after_pred']: f(self)
         lrs = (self._opt.param_groups[0]['lr'],) if self._one_group else self._lrs()
-        if not self.state.batch_idx: self._check_count(self.train_dl, batch)
+        if self._counted[0] != id(self.train_dl): self._check_count(self.train_dl, batch)
         self._run.train_tally.add(losses, self.result, self.result.get('n', n), lrs)
     except CancelStep:
         for self.opt_name, self._opt in self._opts.items(): do['do_zero_grad']()
@@ -515,6 +516,7 @@ def _measures(self:Learner, dl, alone=False):
 @patch
 def _check_count(self:Learner, dl, batch):
     "Say, once, that a batch may hold another number of samples than it counts"
+    self._counted[not self.training] = id(dl)
     n, bs = self.team.total, said_size(dl)
     is_off = bs is not None and (n > bs or n < bs and (length(dl) or 0) > 1)
     is_guess = not isinstance(batch, (int, float, str)) and not sample_counts(batch)
@@ -580,7 +582,7 @@ def _valid_pass(self:Learner, cursor, tally, inside=nullcontext()):
                     self._do['do_step']()
                 else:
                     if not self._has_pred: self._calls.fire('after_pred', self)
-                if not (now.rows or now.n_packed): self._check_count(dl, batch)
+                if self._counted[1] != id(dl): self._check_count(dl, batch)
                 now.add(losses, self.result, self.result.get('n', n))
             except CancelStep:
                 now.forget()
@@ -691,7 +693,8 @@ def _misplaced(e):
 @patch
 @contextmanager
 def _guarded(self:Learner, run):
-    model, loss_fn, modes, self.cancelled, resumable, first = self.model, self.loss_fn, get_modes(*trained(self)), None, False, FirstBatch(self)
+    model, loss_fn, modes, self.cancelled, resumable = self.model, self.loss_fn, get_modes(*trained(self)), None, False
+    first = None if self._is_looked_at() else FirstBatch(self)
     run.model = model
     self._run, self._fitting, self._calls, self.history.thread = run, True, Calls(self.hooks, self.is_main), threading.get_ident()
     try:
@@ -710,7 +713,7 @@ def _guarded(self:Learner, run):
         except Exception as e:
             self.cancelled = 'error'
             explain(e, self)
-            first.put_back()
+            if first is not None: first.put_back()
             note_place(e, f'raised {self.position}', self.batch)
             raise
         finally:
@@ -789,18 +792,29 @@ def fit(self:Learner,
                 if resume and not self.history.n_steps: print('fit(resume=True): nothing to resume, training starts from the beginning')
                 run.begin(self.state, self.history)
                 self._keep_modes()
-            self._look_first()
+            if not self._is_looked_at(): self._look_first()
             while self._goes_on(): self._epoch(interrupts)
     return self.history
 
 @patch
+def _checked_parts(self:Learner):
+    "What the check of the first batch is about"
+    return self.model, self.loss_fn, self.train_dl, vars(self).get('train_step', type(self)), *(m.f for m in self.metrics)
+
+@patch
+def _is_looked_at(self:Learner):
+    parts = self._checked_parts()
+    return len(parts) == len(self._looked_at) and all(map(operator.is_, parts, self._looked_at))
+
+@patch
 def _look_first(self:Learner):
-    "Look at the first training batch before its backward, once"
+    "Look at the first training batch of these parts before its backward, once"
     do, backward = self._do, self._do['do_backward']
     def do_backward():
         do['do_backward'] = backward
         check_first(self)
         if isinstance(self.result, Mapping): self._run.train_tally.look(self.result, self.result.get('n', self.team.n))
+        self._looked_at = self._checked_parts()
         return backward()
     do['do_backward'] = do_backward
 

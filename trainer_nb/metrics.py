@@ -362,9 +362,9 @@ class Tally:
     def _check_keys(self, result):
         "Leave out the metrics whose inputs only the other phase's step returns"
         if self.missing is not None:
-            self._leave_out(self.left_out | self.missing(self.metrics, result))
+            if names := self.missing(self.metrics, result): self._leave_out(self.left_out | names)
             self.missing = None
-        for m in self.metrics:
+        for m in self.metrics if self.left_out else ():
             if m.name in self.left_out and m.pred in result and m.targ in result:
                 raise KeyError(f'metric `{m.name}` finds its inputs in this batch, and did not find them in the first one: return them in each, or in none')
 
@@ -481,9 +481,8 @@ class Tally:
         sums = [([name], o) for name, o in self.sums.items()] + [(columns, o) for columns, o in averages if o is not None]
         read = self.team.sum(torch.cat([o.to(sums[0][1]) for _, o in sums])).tolist() if sums else []
         res = {}
-        for columns, o in sums:
-            *totals, weight = read[:len(o)]
-            read = read[len(o):]
+        for columns, _ in sums:
+            totals, weight, read = read[:len(columns)], read[len(columns)], read[len(columns) + 1:]
             _merge(res, {name: (total/weight if weight else math.nan, weight) for name, total in zip(columns, totals)})
         _, weight = res.pop('', (None, None))
         for m, o in self.objects:

@@ -513,6 +513,7 @@ def default_result(
 ):            # dict: 'loss', 'pred', 'targ', and what named batches and outputs hold
     "What the default step returns, plain or compiled"
     res = {'loss': own_loss(pred) if loss_fn is None else loss_fn(pred, targ), 'pred': pred, 'targ': targ}
+    if kwargs is None and type(pred) is Tensor: return res      # the usual one, quickly
     if type(pred) is not Tensor and isinstance(pred, Mapping): return {**(kwargs or {}), **pred, **res}
     return {**kwargs, **res} if kwargs else res
 
@@ -558,14 +559,15 @@ def in_eval(
     owners,  # list of `nn.Module`
 ):           # list of modules, for `set_training`
     "The parts that somebody has put into evaluation mode; none of a module that is in it as a whole"
-    modes = [get_modes(o) for o in owners]
-    return [m for parts in modes if any(training for _, training in parts) for m, training in parts if not training]
+    modes = [[m for m in o.modules() if not m.training] for o in owners if any(m.training for m in o.modules())]
+    return [m for parts in modes for m in parts]
 
 def quiet_dropout(
     owners,  # list of `nn.Module`
     kept,    # what `in_eval` returned
 ):           # list of names
     "The parts with dropout that are kept in evaluation mode while their parameters train"
+    if not kept: return []
     kept, named = set(kept), [(name, m) for o in owners for name, m in o.named_modules()]
     return [name or type(m).__name__ for name, m in named if m in kept and any(p.requires_grad for p in m.parameters())
             and any(isinstance(o, nn.modules.dropout._DropoutNd) and o.p and o in kept for o in m.children())]
