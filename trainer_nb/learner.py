@@ -95,7 +95,7 @@ class Learner(Hooked):
             self.n_batches = None                                # of the pass that runs, None if unknown
             self.requests = deque()                              # what a running fit was asked for and has not done yet; see `request`
             self._generator, self._params, self._last_loss = None, None, None       # of a yielded loss
-            self._looked_at, self._counted = (), [None, None]    # parts that the check of the first batch has seen together; ids of loaders whose first batch was counted
+            self._looked_at, self._counted = (), None    # parts that the check of the first batch has seen together; id of the validation loader whose first batch was counted
             self._is_counted = False                             # was it said that batches may hold other numbers of samples than they count?
             self._opts_train = False                             # are optimizers that have an evaluation mode in the other one?
             self._clear_batch()
@@ -381,21 +381,22 @@ def step_opt(self:Learner,
 # %% ../nbs/04_learner.ipynb #3056f2f6
 @patch
 def _train_batch(self:Learner, batch):
-    at, do, n, losses, self.stepped = self._calls.at, self._do, self.team.count(self.train_dl, self.state.batch_idx, batch), None, False
-    total = self.team.total
+    do, team, losses, self.stepped = self._do, self.team, None, False
+    before_step, after_pred, after_loss, after_backward, after_step = self._events
+    n, total = team.count(self.train_dl, self.state.batch_idx, batch), team.total
     try:
         self.batch = to_device(batch, self.device)
-        for f in at['before_step']: f(self)
+        for f in before_step: f(self)
         do['do_step']()
         while self.loss is not None:
             if not self._has_pred and self._generator is None:
-                for f in at['after_pred']: f(self)
-            for f in at['after_loss']: f(self)
+                for f in after_pred: f(self)
+            for f in after_loss: f(self)
             try: do['do_backward']()
             except (AttributeError, RuntimeError):
                 check_loss(self.loss)                   # a loss that is none is the likeliest reason
                 raise
-            for f in at['after_backward']: f(self)
+            for f in after_backward: f(self)
             for name in self._names: self.step_opt(name)
             if self._params is None:                    # not yielded: it is the only one
                 losses = self.loss.detach() if self._is_new[0] else self.loss.detach().clone()
@@ -403,16 +404,15 @@ def _train_batch(self:Learner, batch):
             losses = {**(losses or {}), f'loss_{name}': self.loss.detach().clone()}
             do['do_step']()
         else:                                           # the generator has returned
-            for f in at['after_pred']: f(self)
+            for f in after_pred: f(self)
         lrs = (self._opt.param_groups[0]['lr'],) if self._one_group else self._lrs()
-        if self._counted[0] != id(self.train_dl): self._check_count(self.train_dl, batch)
         self._run.train_tally.add(losses, self.result, self.result.get('n', n), lrs)
     except CancelStep:
         for self.opt_name, self._opt in self._opts.items(): do['do_zero_grad']()
         self._run.train_tally.forget()
         self._cancel('step')
     self.state.increment_batch(total, self.stepped)
-    for f in at['after_step']: f(self)
+    for f in after_step: f(self)
     self._last_loss = self.loss     # to free its graph later, when the next one stands, is faster: memory is used again in turn
     self._clear_batch()
 
@@ -516,7 +516,7 @@ def _measures(self:Learner, dl, alone=False):
 @patch
 def _check_count(self:Learner, dl, batch):
     "Say, once, that a batch may hold another number of samples than it counts"
-    self._counted[not self.training] = id(dl)
+    if not self.training: self._counted = id(dl)
     n, bs = self.team.total, said_size(dl)
     is_off = bs is not None and (n > bs or n < bs and (length(dl) or 0) > 1)
     is_guess = not isinstance(batch, (int, float, str)) and not sample_counts(batch)
@@ -582,7 +582,7 @@ def _valid_pass(self:Learner, cursor, tally, inside=nullcontext()):
                     self._do['do_step']()
                 else:
                     if not self._has_pred: self._calls.fire('after_pred', self)
-                if self._counted[1] != id(dl): self._check_count(dl, batch)
+                if self._counted != id(dl): self._check_count(dl, batch)
                 now.add(losses, self.result, self.result.get('n', n))
             except CancelStep:
                 now.forget()
@@ -652,6 +652,7 @@ def _check(self:Learner):
 def _bind(self:Learner):
     "What the loop calls: steps inside their hooks, and the step functions of the two phases"
     self._do = {name: self._calls.wrap(name, getattr(self, name), self) for name in STEPS}
+    self._events = [self._calls.at[o] for o in ('before_step', 'after_pred', 'after_loss', 'after_backward', 'after_step')]      # of a training batch
     train = as_step(self.train_step, self)
     self._steps = train, as_step(self.eval_step, self) if self._is_own('eval_step') else train
     stock = [o == MethodType(Learner.train_step, self) for o in self._steps]
@@ -813,7 +814,9 @@ def _look_first(self:Learner):
     def do_backward():
         do['do_backward'] = backward
         check_first(self)
-        if isinstance(self.result, Mapping): self._run.train_tally.look(self.result, self.result.get('n', self.team.n))
+        if isinstance(self.result, Mapping):
+            self._check_count(self.train_dl, self.batch)
+            self._run.train_tally.look(self.result, self.result.get('n', self.team.n))
         self._looked_at = self._checked_parts()
         return backward()
     do['do_backward'] = do_backward
