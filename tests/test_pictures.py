@@ -3,11 +3,12 @@ import io, math, random, re
 import xml.etree.ElementTree as ET
 
 import pytest, torch
-from PIL import Image
+from PIL import Image, ImageFont
 
-from trainer_nb.charts import ALARM, COLORS, GREY, INK, RAW, Panel, legend_rows, smooth, ticks
+from trainer_nb.charts import ALARM, COLORS, GREY, INK, RAW, SIZE, Panel, _font, legend_rows, smooth, ticks
 from trainer_nb.core import html_table
 from trainer_nb.history import History, Plot
+from trainer_nb.learner import Learner
 from trainer_nb.lr_find import LRCurve, trailing_average
 
 
@@ -214,6 +215,32 @@ def test_durations_below_a_minute_are_seconds():
     h = History()
     for t in .83, 75.: h.add_epoch({'epoch': 0, 'time_s': t})
     assert [o[-1] for o in h.lines()] == ['time', '0.8 s', '01:15']
+
+def test_short_durations_are_milliseconds():
+    "Epochs of a small model took 0.0 s"
+    h = History()
+    for t in .0004, .0123, .1: h.add_epoch({'epoch': 0, 'time_s': t})
+    assert [o[-1] for o in h.lines()] == ['time', '0 ms', '12 ms', '0.1 s']
+
+def test_notes_stay_inside_their_panel():
+    "Names of metrics that are not drawn ran into the losses"
+    metrics = {f'{side}_city_{k}_accuracy': [.1, .2, .3] for k in range(12) for side in ('train', 'valid')}
+    metrics |= {f'valid_city_{k}_loss': [.1, .2, .3] for k in range(12)}
+    panels = [o for o in Plot(history([1.]*60, [1., .9, .8], metrics=metrics)).chart().panels if o.note]
+    font = ImageFont.truetype(_font(), SIZE)
+    assert len(panels) == 2
+    for o in panels: assert re.search(r'not drawn: (\w+(, \w+)? and \d+ more|\d+ metrics)$', o.note) and font.getlength(o.note) <= o.width - 12, o.note
+
+def test_the_end_of_the_bold_curve_is_no_single_batch():
+    "Where one batch stood out at the end, the curve went there"
+    noise = [.1*(i % 2) for i in range(200)]
+    assert abs(smooth([*noise, 1.05])[-1] - .05) < .35
+
+def test_a_warning_of_nan_names_the_line_that_called():
+    x = torch.ones(8, 1)
+    learn = Learner(torch.nn.Linear(1, 1), (x, x*math.nan), loss_fn=torch.nn.functional.mse_loss, device='cpu', display=False)
+    with pytest.warns(RuntimeWarning, match='train_loss is nan in epoch 0') as seen: learn.fit(1)
+    assert [o.filename for o in seen if 'is nan in' in str(o.message)] == [__file__]
 
 
 # What it looks like

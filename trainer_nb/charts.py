@@ -100,8 +100,8 @@ def smooth(
 ):              # list of float; nan where a value is not finite
     """What a line fitted to its neighbours says in the place of each value, twice
 
-    As many count on the left as on the right. A straight line stays as it is, at its ends too, so the curve does not lag behind
-    the values. It never leaves their range.
+    As many count on the left as on the right; at an end, as many in all. A straight line stays as it is, at its ends too, so the curve
+    does not lag behind the values. It never leaves their range.
     """
     half = min(10, len(values)//12) if half is None else half
     return _fitted(_fitted(values, half//2), half - half//2)
@@ -113,10 +113,11 @@ def _fitted(values, half):
     ys, products = (sums(v*k if ok else 0. for k, v, ok in zip(ks, values, known)) for ks in (repeat(1), range(n)))
     res = []
     for i, v in enumerate(values):
-        a, b = max(i - half, 0), min(i + half + 1, n)
+        a = max(min(i - half, n - 2*half - 1), 0)
+        b = min(a + 2*half + 1, n)
         m, x, y = ones[b] - ones[a], xs[b] - xs[a], ys[b] - ys[a]
         if not known[i]: res.append(math.nan)
-        elif m == 2*half + 1: res.append(y/m)
+        elif m == 2*half + 1 and a == i - half: res.append(y/m)
         else:       # at an end, or beside a gap
             near, spread = [o for o in values[a:b] if math.isfinite(o)], m*(squares[b] - squares[a]) - x*x
             slope = (m*(products[b] - products[a]) - x*y)/spread if spread else 0.

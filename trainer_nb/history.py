@@ -6,7 +6,7 @@
 __all__ = ['COLUMN_KINDS', 'KINDS', 'ROWS_KINDS', 'HISTORY_KINDS', 'Series', 'History', 'Plot']
 
 # %% ../nbs/03_history.ipynb #6f75e4a2
-import math, warnings
+import math, sys, warnings
 from array import array
 from html import escape
 from itertools import accumulate, chain, groupby
@@ -15,7 +15,7 @@ from threading import get_ident
 import torch
 from torch import Tensor
 
-from .charts import ALARM, COLORS, GREY, LEADING, RAW, Chart, Envelope, Line, Panel, beside, legend_rows, limits, needs_log, smooth
+from .charts import ALARM, COLORS, GREY, LEADING, RAW, SIZE, Chart, Envelope, Line, Panel, beside, legend_rows, limits, needs_log, smooth
 from .core import check_kinds, current_cell, format_time, html_table, text_table
 
 # %% ../nbs/03_history.ipynb #1b46cb99
@@ -127,6 +127,12 @@ def _as_array(t):
 ROWS_KINDS = {'names': [str], 'rest': [[object]], 'values': Tensor, 'kinds': Tensor}
 HISTORY_KINDS = {'n_packed': int, 'series': {str: COLUMN_KINDS}, 'epoch_rows': ROWS_KINDS, 'valid_rows': ROWS_KINDS, 'ends': Tensor, 'warned': [str]}
 
+def _callers_level():  # int ≥ 2
+    "The `stacklevel` of a warning that names the line that called this package, not one inside"
+    frame, level = sys._getframe(2), 2
+    while frame.f_back and frame.f_globals.get('__name__', '').startswith('trainer_nb.'): frame, level = frame.f_back, level + 1
+    return level
+
 class History:
     "What happened, by step, by epoch and by validation pass; a table in Jupyter, text elsewhere"
     def __init__(self):
@@ -176,9 +182,9 @@ class History:
         "Record an epoch; warns about a column's first nan"
         self.epoch_rows.append(row)
         self.ends.append(self.n_steps)
-        for name in {k for k, v in row.items() if v != v} - self.warned:
+        for name in [k for k, v in row.items() if v != v and k not in self.warned]:
             self.warned.add(name)
-            warnings.warn(f'{name} is nan in epoch {row["epoch"]}', RuntimeWarning, stacklevel=2)
+            warnings.warn(f'{name} is nan in epoch {row["epoch"]}', RuntimeWarning, stacklevel=_callers_level())
 
     def fetch(self,
         n=0,                    # as `Series.fetch` takes them
@@ -344,7 +350,7 @@ def _rank(name):
 def _format(name, v):
     "A value of the epoch table for a person"
     if name == 'epoch': return str(v)
-    if name == 'time_s': return format_time(v) if v >= 60 else f'{v:.1f} s'
+    if name == 'time_s': return format_time(v) if v >= 60 else f'{v:.1f} s' if v >= .1 else f'{1000*v:.0f} ms'
     return f'{v:.3g}' if name == 'lr' else f'{v:.4f}' if abs(v) >= .001 or not v else f'{v:.3e}'
 
 # %% ../nbs/03_history.ipynb #25a94863
@@ -435,8 +441,16 @@ def _losses(curves, points, means, xlim, most=8):
     raw = [y for o in faint for y in o.ys]
     ylog = needs_log(seen) and all(v > 0 for v in raw if math.isfinite(v))
     ylim = limits([y for ys in seen for y in ys], raw, ylog)
-    note = ['logarithmic']*ylog + [f'not drawn: {", ".join(valid[most:][:2])}' + f' and {len(valid) - most - 2} more'*(len(valid) > most + 2)]*(len(valid) > most)
-    return Panel(54, 24, 534, 176, faint + bold, xlim, ylim, xlabel=None, ylog=ylog, note=', '.join(note))
+    note = ', '.join(['logarithmic']*ylog + [_not_drawn(valid[most:], 420)]*(len(valid) > most))
+    return Panel(54, 24, 534, 176, faint + bold, xlim, ylim, xlabel=None, ylog=ylog, note=note)
+
+def _not_drawn(names, width):
+    "Which curves are missing, in so many pixels: two by name if there is room"
+    for k in 2, 1, 0:
+        rest = len(names) - k
+        words = 'not drawn: ' + ', '.join(names[:k]) + (f' and {rest} more' if k else f'{rest} metrics')*(rest > 0)
+        if .6*SIZE*len(words) <= width: break
+    return words
 
 def _rates(curves, xlim):
     "Panel of the learning rates, below the losses"
@@ -473,5 +487,5 @@ def _metrics(names, points, xlim, most=3):
         if k == 0 and any(not o.name for o in lines): lines.append(Line([], [], GREY, 'training'))
         top = 9 + LEADING*max(len(legend_rows(lines, 244)), 1)
         panels.append(Panel(52, k*room + top, 244, room - top, lines, xlim, ylim, 'batch' if is_last else None, n_ticks=5 if len(shown) == 1 else 3, whole=True))
-    if left_out: panels[-1].note = f'not drawn: {", ".join(left_out[:2])}' + f' and {len(left_out) - 2} more'*(len(left_out) > 2)
+    if left_out: panels[-1].note = _not_drawn(left_out, 232)
     return Chart(316, 290, panels)
