@@ -815,7 +815,7 @@ def _look_first(self:Learner):
         do['do_backward'] = backward
         check_first(self)
         if isinstance(self.result, Mapping):
-            self._check_count(self.train_dl, self.batch)
+            if not self.state.batch_idx: self._check_count(self.train_dl, self.batch)
             self._run.train_tally.look(self.result, self.result.get('n', self.team.n))
         self._looked_at = self._checked_parts()
         return backward()
