@@ -15,7 +15,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 from trainer_nb.all import Checkpoint, LambdaHook, Learner, SeededLoader
-from trainer_nb.data import Cursor
+from trainer_nb.data.passes import Cursor
 
 torch.set_num_threads(1)
 

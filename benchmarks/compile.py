@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from trainer_nb.all import Compile, Learner
-from trainer_nb.compile import bare_step
+from trainer_nb.features.compile import bare_step
 
 torch.set_num_threads(1)
 

@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 from trainer_nb.all import History, Learner
-from trainer_nb.display import Region
-from trainer_nb.screens import Progress
+from trainer_nb.show.display import Region
+from trainer_nb.show.output import Progress
 
 torch.set_num_threads(1)
 

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from trainer_nb.all import Accelerate, GradAccum, Learner, accuracy
-from trainer_nb.launch import forked
+from trainer_nb.parallel.launch import forked
 
 N_STEPS, BS = 200, 320
 torch.manual_seed(0)

@@ -89,7 +89,7 @@ def million(n=1_000_000, n_epochs=4):
         def __iter__(self): return iter([torch.zeros(1)]*len(self))
     learn = Recorder(torch.nn.Linear(1, 1), Batches(), train_step=step, display=False)
     learn.fit(max_steps=10_000)
-    from trainer_nb.history import Plot
+    from trainer_nb.loop.history import Plot
     plot, before, n_before = Plot(learn.history), None, len(learn.history)
     plot.chart()
     gc.collect()
@@ -105,8 +105,8 @@ def million(n=1_000_000, n_epochs=4):
 
 def recording(n=2560, rounds=50):
     "µs that losses and learning rates of a batch cost, copies to the host included"
-    from trainer_nb.history import History
-    from trainer_nb.metrics import Tally
+    from trainer_nb.loop.history import History
+    from trainer_nb.loop.metrics import Tally
     losses, times = torch.rand(997).unbind(), []
     for _ in range(rounds):
         history = History()

@@ -3,8 +3,10 @@ import re
 
 from _pages import cfg, nbs
 
-SECTIONS = {'start': 'Start', 'tutorials': 'Lessons', 'howto': 'How-to', '': 'Reference', 'internals': 'Internals'}     # folder → its name
-ALONE = 'changelog',                                                                                        # pages in no section
+SECTIONS = {'start': 'Start', 'tutorials': 'Lessons', 'howto': 'How-to', '': 'Reference', 'loop': 'The loop', 'features': 'Features',
+            'save': 'Saving', 'show': 'Live view and logs', 'parallel': 'Several processes', 'data': 'Data', 'base': 'Base',
+            'internals': 'Internals'}       # folder → its name
+ALONE = 'changelog',     # pages in no section
 site = f'{cfg.doc_host}{cfg.doc_baseurl}/'
 
 
@@ -26,12 +28,6 @@ def contents():
     for folder in sorted(folders - {'.'}, key=lambda o: ([*SECTIONS, o].index(o), o)):
         yield toctree(f'{folder}/*' if folder else '[0-9][0-9]_*', caption=SECTIONS.get(folder, folder.title()))
     yield toctree(*ALONE, caption='Changes')
-
-
-def parts(docname):
-    "The pages below a module's: `06_optimize` has `06a_precision`"
-    number = re.match(r'\d\d(?=_)', docname)
-    return [toctree(f'{number[0]}[a-z]_*')] if number and list(nbs.glob(f'{number[0]}[a-z]_*.ipynb')) else []
 
 
 def fenced(text, language=''):

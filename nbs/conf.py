@@ -10,7 +10,7 @@ from docutils.utils.math.latex2mathml import tex2mathml
 from execnb.nbio import mk_cell, nb2str
 
 from _pages import cfg, included, myst_text, read_page
-from _site import contents, parts, plain, site, twin, write_site
+from _site import contents, plain, site, twin, write_site
 
 project, author, release, copyright = cfg.title, cfg.author, cfg.version, cfg.copyright
 extensions = ['myst_nb', 'sphinx_copybutton']
@@ -36,7 +36,7 @@ def read_source(app, docname, source):
     if path.suffix == '.ipynb':
         nb = read_page(path)
         app.env.twins[docname] = twin(nb)
-        nb.cells += [mk_cell(o, 'markdown') for o in (contents() if docname == 'index' else parts(docname))]
+        if docname == 'index': nb.cells += [mk_cell(o, 'markdown') for o in contents()]
         source[0] = nb2str(nb)
     else:
         source[0] = myst_text(included(source[0], path.parent))

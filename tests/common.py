@@ -6,7 +6,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import trainer_nb.all       # registers the display, as in a user's notebook
-from trainer_nb.learner import Learner
+from trainer_nb.loop.learner import Learner
 
 
 def problem(n=24, seed=1):

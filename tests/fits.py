@@ -9,9 +9,9 @@ from pathlib import Path
 import torch
 
 from common import batches, digest, make_learner, shuffled
-from trainer_nb import lr_find
+from trainer_nb.show import lr_find
 from trainer_nb.all import Hook, LambdaHook, accuracy
-from trainer_nb.screens import Budget
+from trainer_nb.show.output import Budget
 
 N_EPOCHS, N_BATCHES = 3, 20
 tests = Path(__file__).parent

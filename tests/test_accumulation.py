@@ -8,9 +8,9 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from common import batches, make_learner, problem, record, same, weights
 from test_no_sync import N_TRAIN, N_VALID, assert_allowed, fit as counted_fit, in_list, token_step
-from trainer_nb.hooks import CancelEpoch, CancelStep, Hook, LambdaHook
-from trainer_nb.metrics import accuracy
-from trainer_nb.optimize import GradAccum, GradClip
+from trainer_nb.loop.hooks import CancelEpoch, CancelStep, Hook, LambdaHook
+from trainer_nb.loop.metrics import accuracy
+from trainer_nb.features.gradients import GradAccum, GradClip
 
 OPTIMS = {'sgd': lambda params: torch.optim.SGD(params, lr=.1, momentum=.9), 'adam': lambda params: torch.optim.Adam(params, lr=.01)}
 optims = pytest.mark.parametrize('optim', OPTIMS.values(), ids=OPTIMS)

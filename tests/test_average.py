@@ -5,12 +5,12 @@ import pytest, torch, torch.nn.functional as F
 from torch import nn
 
 from common import batches, make_learner, same, weights
-from trainer_nb.average import EMA, SWA
-from trainer_nb.checkpoint import Checkpoint
-from trainer_nb.early_stopping import EarlyStopping
-from trainer_nb.hooks import LambdaHook
-from trainer_nb.optimize import GradAccum
-from trainer_nb.schedule import Schedule
+from trainer_nb.features.ema import EMA, SWA
+from trainer_nb.save.checkpoint import Checkpoint
+from trainer_nb.save.early_stopping import EarlyStopping
+from trainer_nb.loop.hooks import LambdaHook
+from trainer_nb.features.gradients import GradAccum
+from trainer_nb.features.schedule import Schedule
 
 def normed():
     torch.manual_seed(0)

@@ -6,9 +6,9 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from common import batches, make_learner, make_model, problem
-from trainer_nb.metrics import Metric, accuracy
-from trainer_nb.hooks import EVENTS, Hook, HookOrderError, LambdaHook
-from trainer_nb.learner import Learner
+from trainer_nb.loop.metrics import Metric, accuracy
+from trainer_nb.loop.hooks import EVENTS, Hook, HookOrderError, LambdaHook
+from trainer_nb.loop.learner import Learner
 
 
 def refused(error, f, *words):

@@ -8,14 +8,13 @@ from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from common import batches, digest, make_learner, problem, same, shuffled, weights
-from trainer_nb.checkpoint import Checkpoint
-from trainer_nb.data import Cursor
-from trainer_nb.early_stopping import EarlyStopping
-from trainer_nb.files import Folder
-from trainer_nb.hooks import Hook, LambdaHook
-from trainer_nb.loaders import TensorLoader
-from trainer_nb.metrics import accuracy
-from trainer_nb.seeded import SeededLoader
+from trainer_nb.save.checkpoint import Checkpoint
+from trainer_nb.data.passes import Cursor
+from trainer_nb.save.early_stopping import EarlyStopping
+from trainer_nb.save.files import Folder
+from trainer_nb.loop.hooks import Hook, LambdaHook
+from trainer_nb.data.loaders import SeededLoader, TensorLoader
+from trainer_nb.loop.metrics import accuracy
 
 
 @contextmanager
@@ -390,7 +389,7 @@ def test_strict(tmp_path, monkeypatch):
 
 def test_two_runs_in_one_folder(tmp_path):
     "The second one is refused as long as the first one trains, in another process or in this one; a dead process holds nothing"
-    code = f"from trainer_nb.files import Lock; import time; lock = Lock({str(tmp_path)!r}); lock.acquire(); print('locked', flush=True); time.sleep(60)"
+    code = f"from trainer_nb.save.files import Lock; import time; lock = Lock({str(tmp_path)!r}); lock.acquire(); print('locked', flush=True); time.sleep(60)"
     child = subprocess.Popen([sys.executable, '-c', code], stdout=subprocess.PIPE, text=True)
     assert child.stdout.readline() == 'locked\n'
     learn = seeded(0, shuffled, hooks=[Checkpoint(tmp_path)])
@@ -464,7 +463,7 @@ def test_other_kinds_of_training(tmp_path, make, fit, n):
     assert digest(one) == digest(whole)
 
 def test_display_and_controls(tmp_path, cell):
-    from trainer_nb.controls import Controls
+    from trainer_nb.show.controls import Controls
     def save(learn):
         if learn.state.optimizer_step == 3: learn.request(lambda learn: learn.get_hook('Checkpoint').save(learn))
     def make(seed, *hooks): return seeded(seed, shuffled, shuffled, hooks=[Checkpoint(tmp_path), Controls(), *hooks], display=True)

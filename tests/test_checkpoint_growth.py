@@ -4,11 +4,11 @@ import math
 import pytest, torch
 
 from common import batches, digest, make_learner
-from trainer_nb.checkpoint import Checkpoint
-from trainer_nb.history import History
-from trainer_nb.hooks import LambdaHook
-from trainer_nb.metrics import accuracy
-from trainer_nb.snapshot import capture
+from trainer_nb.save.checkpoint import Checkpoint
+from trainer_nb.loop.history import History
+from trainer_nb.loop.hooks import LambdaHook
+from trainer_nb.loop.metrics import accuracy
+from trainer_nb.save.snapshot import capture
 
 
 def parts(x):

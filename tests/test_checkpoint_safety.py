@@ -4,12 +4,12 @@ import hashlib, json, os, pickle, random, shutil, warnings
 import pytest, torch
 
 from common import make_learner, same, weights
-from trainer_nb.checkpoint import Checkpoint
-from trainer_nb.core import Team
-from trainer_nb.files import BadCheckpoint, Folder, read_state, write_state
-from trainer_nb.parts import HOLE, write_parts
-from trainer_nb.run import Run
-from trainer_nb.snapshot import capture, host_copy, restore
+from trainer_nb.save.checkpoint import Checkpoint
+from trainer_nb.loop.world import Team
+from trainer_nb.save.files import BadCheckpoint, Folder, read_state, write_state
+from trainer_nb.save.shards import HOLE, write_parts
+from trainer_nb.loop.fit import Run
+from trainer_nb.save.snapshot import capture, host_copy, restore
 
 class Call:
     "Unpickled, it makes a file"
@@ -187,7 +187,7 @@ def test_a_folder_whose_manifests_are_all_damaged_is_not_a_fresh_start(tmp_path)
 
 def own_hooks(tmp_path):
     from trainer_nb.all import AMP, CSVLogger, EarlyStopping, EMA, GradAccum, LRScheduler, OneCycle, TensorBoardLogger
-    from trainer_nb.trackers import MLflowLogger
+    from trainer_nb.show.loggers import MLflowLogger
     def step(opt): return torch.optim.lr_scheduler.StepLR(opt, 3)
     return [AMP(), CSVLogger(tmp_path/'a.csv'), EarlyStopping(), EMA(), GradAccum(2), LRScheduler(step), OneCycle(), TensorBoardLogger(tmp_path/'tb'), MLflowLogger(),
             Checkpoint(tmp_path/'run')]
@@ -270,7 +270,7 @@ def elsewhere(f):
 def test_the_lock_outlives_a_copy_of_the_folder(tmp_path):
     "POSIX locks are lost when their process closes any opening of the file"
     from trainer_nb.all import LambdaHook
-    from trainer_nb.files import Lock
+    from trainer_nb.save.files import Lock
     found = []
     def look(learn):
         shutil.copytree(tmp_path/'run', tmp_path/'copy', dirs_exist_ok=True, ignore=shutil.ignore_patterns('*.tmp'))       # they come and go
@@ -281,7 +281,7 @@ def test_the_lock_outlives_a_copy_of_the_folder(tmp_path):
 
 def test_a_forked_process_does_not_keep_the_lock_of_its_parent(tmp_path):
     "As the workers of a killed training live on for seconds; nor does it give the lock away when it ends"
-    from trainer_nb.files import Lock
+    from trainer_nb.save.files import Lock
     lock = Lock(tmp_path)
     lock.acquire()
     out, into = os.pipe()
@@ -298,7 +298,7 @@ def test_a_forked_process_does_not_keep_the_lock_of_its_parent(tmp_path):
 
 def test_a_file_system_without_locks_is_named(tmp_path, monkeypatch):
     import fcntl
-    from trainer_nb.files import Lock
+    from trainer_nb.save.files import Lock
     def flock(*args): raise OSError(95, 'Operation not supported')
     monkeypatch.setattr(fcntl, 'flock', flock)
     with pytest.warns(UserWarning, match='cannot be locked .Operation not supported'): (lock := Lock(tmp_path)).acquire()
@@ -339,7 +339,7 @@ def zipped(path, pickled, name='data.pkl'):
 NAMES = [(m, n) for m, names in {'os': 'system mkdir popen', 'posix': 'system', 'builtins': 'eval exec getattr __import__ open', '__builtin__': 'eval getattr set', 'subprocess': 'Popen', 'shutil': 'rmtree',
          'torch.distributed.checkpoint.metadata': 'os.system os.mkdir', 'torch.serialization': 'os.mkdir load _get_layout', 'torch': 'load hub.load os.mkdir FloatStorage float32', 'torch.hub': 'load',
          'collections': 'OrderedDict abc.sys.modules', 'functools': 'partial', 'operator': 'attrgetter methodcaller', 'torch._utils': '_rebuild_tensor_v2 _rebuild_parameter_with_state _import_dotted_name',
-         'torch._tensor': '_rebuild_from_type_v2', '_codecs': 'encode', 'numpy': 'load', 'trainer_nb.files': 'shutil.rmtree', __name__: 'trap'}.items() for n in names.split()]
+         'torch._tensor': '_rebuild_from_type_v2', '_codecs': 'encode', 'numpy': 'load', 'trainer_nb.save.files': 'shutil.rmtree', __name__: 'trap'}.items() for n in names.split()]
 
 def crafted(rand, path):
     "A pickle that looks up a name in some way and calls it in some way, among plain things"

@@ -4,7 +4,7 @@ from torch import nn
 
 from common import batches, make_learner, make_model, same, shuffled, weights
 from trainer_nb.all import AMP, EMA, CancelStep, Checkpoint, Compile, GradAccum, GradClip, GradNorm, LambdaHook, NaNGuard
-from trainer_nb.metrics import accuracy
+from trainer_nb.loop.metrics import accuracy
 
 
 class SAM(torch.optim.Optimizer):

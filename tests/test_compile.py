@@ -13,15 +13,15 @@ from torch.optim import optimizer as torch_optimizer
 from common import batches, make_learner, record, same, weights
 from test_accumulation import Pair, d_loss, g_loss, optimizers
 from test_optimize import Norm2
-from trainer_nb.average import EMA
-from trainer_nb.compile import Compile
-from trainer_nb.guard import NaNGuard
-from trainer_nb.hooks import Hook, LambdaHook
-from trainer_nb.learner import Learner
-from trainer_nb.metrics import Metric, accuracy
-from trainer_nb.optimize import GradAccum, GradClip, GradNorm
-from trainer_nb.precision import AMP
-from trainer_nb.schedule import LRScheduler, OneCycle, WarmupCosine
+from trainer_nb.features.ema import EMA
+from trainer_nb.features.compile import Compile
+from trainer_nb.features.nan_guard import NaNGuard
+from trainer_nb.loop.hooks import Hook, LambdaHook
+from trainer_nb.loop.learner import Learner
+from trainer_nb.loop.metrics import Metric, accuracy
+from trainer_nb.features.gradients import GradAccum, GradClip, GradNorm
+from trainer_nb.features.amp import AMP
+from trainer_nb.features.schedule import LRScheduler, OneCycle, WarmupCosine
 
 ways = pytest.mark.parametrize('what', ['model', 'step'])
 
@@ -181,7 +181,7 @@ def test_options_that_compiled_code_cannot_change():
 def test_the_program_of_the_readme():
     "Pixels that are always black, and a rate that ends at 0"
     from sklearn.datasets import load_digits
-    from trainer_nb.core import set_seed
+    from trainer_nb.base.nested import set_seed
     def fit(*hooks):
         set_seed(42)
         x, y = map(torch.tensor, load_digits(return_X_y=True))

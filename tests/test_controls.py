@@ -8,12 +8,12 @@ from ipywidgets.widgets.widget import _instances as open_widgets
 from jupyter_client.manager import start_new_kernel
 from nbclient import NotebookClient
 
-import trainer_nb.controls as controls_module
+import trainer_nb.show.controls as controls_module
 from common import digest, make_learner, shuffled
-from trainer_nb.controls import ButtonRow, Controls, go_on, hint, pause, scale_lr
-from trainer_nb.hooks import Hook, LambdaHook
-from trainer_nb.metrics import accuracy
-from trainer_nb.run import TrainingInterrupted
+from trainer_nb.show.controls import ButtonRow, Controls, go_on, hint, pause, scale_lr
+from trainer_nb.loop.hooks import Hook, LambdaHook
+from trainer_nb.loop.metrics import accuracy
+from trainer_nb.loop.interrupts import TrainingInterrupted
 
 FIT = dict(n_epochs=2, valid_every=2)       # 10 training batches, and 6 validation passes of 4 batches: 34 boundaries
 

@@ -6,14 +6,14 @@ import pytest, torch
 from torch import nn
 
 from common import batches, digest, make_learner
-from trainer_nb import display as module
-from trainer_nb.controls import go_on, pause
-from trainer_nb.display import Display, Log, Region, Terminal
-from trainer_nb.screens import Budget
-from trainer_nb.history import Plot
-from trainer_nb.hooks import CancelFit, Hook, LambdaHook
-from trainer_nb.metrics import Metric, accuracy
-from trainer_nb.run import TrainingInterrupted
+from trainer_nb.show import display as module
+from trainer_nb.show.controls import go_on, pause
+from trainer_nb.show.display import Display, Log, Region, Terminal
+from trainer_nb.show.output import Budget
+from trainer_nb.loop.history import Plot
+from trainer_nb.loop.hooks import CancelFit, Hook, LambdaHook
+from trainer_nb.loop.metrics import Metric, accuracy
+from trainer_nb.loop.interrupts import TrainingInterrupted
 
 
 def learner(display='html', **kwargs):

@@ -10,10 +10,10 @@ from accelerate import DistributedDataParallelKwargs, FullyShardedDataParallelPl
 from common import make_learner, problem, same, weights
 from trainer_nb.all import (AMP, Accelerate, Checkpoint, Compile, EarlyStopping, EMA, Freeze, GradAccum, GradClip, GradNorm, LambdaHook, Metric, NaNGuard, OneCycle,
                             ProcessFailed, SeededLoader, TensorLoader, TrainingInterrupted, accuracy)
-from trainer_nb.core import local
-from trainer_nb.hooks import Hook
-from trainer_nb.launch import forked, try_fork
-from trainer_nb.sharded import Sharded
+from trainer_nb.base.nested import local
+from trainer_nb.loop.hooks import Hook
+from trainer_nb.parallel.launch import forked, try_fork
+from trainer_nb.parallel.fsdp import Sharded
 
 @pytest.fixture(autouse=True)
 def nothing_is_left():
@@ -400,7 +400,7 @@ def test_parts_on_the_disk(tmp_path):
 @pytest.mark.parametrize('moment', ['own', 1, *(pytest.param(o, marks=pytest.mark.soak) for o in (0, 2))])
 def test_parts_killed_while_saving(moment, tmp_path):
     "Before the main process has written its own part; and before the parts, the note and the state are put into their places: the newest one is whole, nothing else is left, and what is not ours stays"
-    from trainer_nb import files, parts
+    from trainer_nb.save import files, shards as parts
     n, names = [0], ('parts', 'json', 'pt')
     (tmp_path/'mine.parts').mkdir()
     def die_at(f, is_it):
@@ -427,7 +427,7 @@ def test_parts_killed_while_saving(moment, tmp_path):
 
 def test_parts_cannot_be_written(tmp_path, monkeypatch):
     "In one process alone: all hear of it, and the training goes on"
-    from trainer_nb import parts
+    from trainer_nb.save import shards as parts
     plain = parts.write_state
     def full(path, state):
         if path.name == '1.pt': raise OSError(28, 'No space left on device')
@@ -589,7 +589,7 @@ def test_a_port_in_use(monkeypatch):
     monkeypatch.delenv('MASTER_PORT')
 
 def test_what_is_refused_before_anything_happens(monkeypatch):
-    from trainer_nb import launch
+    from trainer_nb.parallel import launch
     learn = learner('plain')
     for error, message, args, kwargs in (
             (ValueError, 'n_procs is 0: expected 1 or more', (0, 1), {}), (RuntimeError, 'nothing to go on with', (2,), {}), (ValueError, 'either n_epochs or max_steps', (2, 1), {'max_steps': 1})):

@@ -125,17 +125,17 @@ def test_workflows_call_what_there_is(workflow):
 def test_names_differ_between_modules():
     "whatever their case: the site has one page of them, and links by name"
     homes = {}
-    for path in sorted((root/'trainer_nb').glob('*.py')):
+    for path in sorted((root/'trainer_nb').rglob('*.py')):
         if path.stem in ('__init__', '_modidx', 'all'): continue
-        for name in import_module(f'trainer_nb.{path.stem}').__all__: homes.setdefault(name.lower(), []).append(f'{path.stem}.{name}')
+        for name in import_module('.'.join(path.relative_to(root).with_suffix('').parts)).__all__: homes.setdefault(name.lower(), []).append(f'{path.stem}.{name}')
     assert not [o for o in homes.values() if len(o) > 1] and len(homes) > 200
 
 
 def test_completion_shows_what_a_user_needs():
     "`learn.` and `learn.history.`, followed by Tab: the verbs and parts, without what only hooks use; all of it is there nevertheless"
     from torch import nn
-    from trainer_nb.history import History
-    from trainer_nb.learner import INNER
+    from trainer_nb.loop.history import History
+    from trainer_nb.loop.learner import INNER
     learn = everything.Learner(nn.Linear(2, 1), [], loss_fn=nn.MSELoss(), display=False)
     def shown(o): return {name for name in dir(o) if name[0] != '_'}
     assert len(shown(learn)) <= 34 and {'fit', 'lr_find', 'predict', 'validate', 'history', 'model', 'describe_hooks', 'save', 'show'} <= shown(learn)

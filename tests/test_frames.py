@@ -7,8 +7,8 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from common import batches, make_learner, problem
-from trainer_nb.metrics import accuracy
-from trainer_nb.hooks import Hook
+from trainer_nb.loop.metrics import accuracy
+from trainer_nb.loop.hooks import Hook
 
 TORCH, HERE = str(Path(torch.__file__).parent), __file__
 
@@ -36,7 +36,7 @@ def stacks(call, **kwargs):
 def assert_short(stack, *calls):
     assert 0 < len(stack) <= 6 and stack[0][1] in calls, stack
     files = {file for file, _ in stack}
-    assert len(files) == 1 and Path(files.pop()).parent.name == 'trainer_nb', stack
+    assert len(files) == 1 and Path(files.pop()).parent.parent.name == 'trainer_nb', stack
 
 def step(batch, learn): return {'loss': F.cross_entropy(learn.model(batch[0]), batch[1])}
 

@@ -13,12 +13,12 @@ os.environ.setdefault('CUBLAS_WORKSPACE_CONFIG', ':4096:8')      # before cuBLAS
 import numpy as np, pytest, torch, torch.nn.functional as F
 from torch import nn
 
-import trainer_nb.guard
+import trainer_nb.features.nan_guard
 from common import same, weights
 from test_no_sync import counted
 from trainer_nb.all import (AMP, EMA, Checkpoint, Compile, CSVLogger, GradAccum, GradClip, GradNorm, Hook, JSONLLogger,
                             LambdaHook, Learner, NaNGuard, OneCycle, TensorLoader, TrainingInterrupted, accuracy, prefetch)
-from trainer_nb.core import rng_state, set_rng_state, set_seed
+from trainer_nb.base.nested import rng_state, set_rng_state, set_seed
 
 DRY = os.environ.get('TRAINER_NB_GPU_DRY') == '1'
 DEVICE = torch.device('cpu' if DRY or not torch.cuda.is_available() else 'cuda:0')
@@ -231,7 +231,7 @@ LOADERS = {'on the device': lambda n: batches(n), 'from the host': lambda n: Ten
 
 @pytest.mark.parametrize('key, dl', [*((k, 'on the device') for k in FITS), ('everything', 'from the host'), ('plain', 'prefetched')])
 def test_nobody_waits_between_two_updates(key, dl, tmp_path, monkeypatch):
-    monkeypatch.setattr(trainer_nb.guard, 'perf_counter', lambda: 0.)       # the guard looks once a second, too
+    monkeypatch.setattr(trainer_nb.features.nan_guard, 'perf_counter', lambda: 0.)       # the guard looks once a second, too
     torch.use_deterministic_algorithms(False)
     model, load = make(), LOADERS[dl]
     learn = learner(model, load(N_TRAIN), load(N_VALID), **FITS[key](model, tmp_path))
@@ -609,7 +609,7 @@ import json, os, torch
 from test_gpu import data, mlp
 from trainer_nb.all import Learner, nn, F
 learn = Learner(mlp(), data(2), loss_fn=F.cross_entropy, device='cpu', display=False)
-from trainer_nb.core import has_accelerator, rng_state
+from trainer_nb.base.nested import has_accelerator, rng_state
 found = has_accelerator()
 rng_state()
 pid = os.fork()

@@ -6,9 +6,11 @@ from contextlib import nullcontext
 import pytest, torch
 
 from common import batches, make_learner, make_model, same, weights
-from trainer_nb.display import Display
-from trainer_nb.hooks import EVENTS, LIFECYCLE, STEPS, CancelEpoch, CancelFit, CancelStep, Hook, LambdaHook, MainProcessHook
-from trainer_nb.learner import Learner
+from trainer_nb.show.display import Display
+from trainer_nb.loop.hooks import (
+    EVENTS, LIFECYCLE, STEPS, CancelEpoch, CancelFit, CancelStep, Hook, LambdaHook, MainProcessHook
+)
+from trainer_nb.loop.learner import Learner
 
 
 # Hooks that log themselves

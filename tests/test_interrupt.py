@@ -7,10 +7,10 @@ import psutil, pytest, torch
 
 from common import batches, digest, make_learner, shuffled
 from interrupt_child import draw
-from trainer_nb.loaders import TensorLoader
-from trainer_nb.hooks import EVENTS, CancelFit, Hook, LambdaHook
-from trainer_nb.metrics import accuracy
-from trainer_nb.run import TrainingInterrupted
+from trainer_nb.data.loaders import TensorLoader
+from trainer_nb.loop.hooks import EVENTS, CancelFit, Hook, LambdaHook
+from trainer_nb.loop.metrics import accuracy
+from trainer_nb.loop.interrupts import TrainingInterrupted
 
 
 # Real signals, in another process

@@ -12,8 +12,8 @@ import trainer_nb
 from common import batches, make_learner
 from trainer_nb.all import (AMP, EMA, Checkpoint, EarlyStopping, Freeze, GradAccum, GradClip, Hook, JSONLLogger, LambdaHook,
                             NaNGuard, OneCycle, TrainingInterrupted, accuracy)
-from trainer_nb.files import Lock
-from trainer_nb.run import Interrupts
+from trainer_nb.save.files import Lock
+from trainer_nb.loop.interrupts import Interrupts
 
 
 TRACED = str(Path(trainer_nb.__file__).parent), contextlib.__file__, str(Path(torch.__file__).parent/'autograd/grad_mode.py'), \

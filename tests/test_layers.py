@@ -1,34 +1,35 @@
-"The house: who may import whom, what nobody may import at the top of a module, and what an import costs."
+"The house: which wing may import which, what nobody may import at the top of a module, and what an import costs."
 import ast, subprocess, sys
 from pathlib import Path
 
 import pytest
 
 lib = Path(__file__).parents[1]/'trainer_nb'
-modules = {p.stem: p for p in sorted(lib.rglob('*.py')) if p.stem not in ('__init__', '_modidx')}
+modules = {'.'.join(p.relative_to(lib).with_suffix('').parts): p for p in sorted(lib.rglob('*.py')) if p.stem not in ('__init__', '_modidx')}
 
-BASE = {'core', 'charts', 'data', 'loaders', 'hooks', 'metrics', 'history', 'run', 'outputs', 'errors', 'mistakes', 'learner', 'screens', 'rehearsal'}
-MAY_IMPORT = {
-    'core': set(), 'charts': set(), 'data': {'core'}, 'loaders': {'core', 'data'}, 'seeded': {'core'}, 'errors': set(), 'mistakes': {'core', 'data'}, 'hooks': {'core', 'charts'}, 'metrics': {'core'}, 'history': {'core', 'charts'}, 'run': {'core', 'data', 'metrics'}, 'outputs': {'core', 'data', 'loaders'},
-    'learner': BASE - {'learner', 'screens', 'rehearsal'}, 'screens': {'core', 'charts'}, 'rehearsal': BASE - {'rehearsal', 'screens'},
-    **dict.fromkeys(['schedule', 'optimize', 'precision', 'compile', 'average', 'guard', 'profile', 'early_stopping', 'display', 'loggers'], BASE),
-    'shares': {'core', 'data', 'loaders'}, 'team': BASE, 'sharded': BASE | {'team'}, 'first_step': BASE | {'shares'}, 'distributed': BASE | {'first_step', 'shares', 'sharded', 'team'}, 'launch': BASE | {'distributed', 'team'},
-    'files': {'core'}, 'parts': {'core', 'files'}, 'snapshot': BASE, **dict.fromkeys(['checkpoint', 'export'], BASE | {'files', 'parts', 'snapshot'}), 'trackers': BASE | {'loggers'},
-    **dict.fromkeys(['controls', 'lr_find'], BASE | {'display'}),
-    'all': set(modules) - {'all'},
+MAY_IMPORT = {      # wing → the wings below it
+    'base': set(),
+    'data': {'base'},
+    'loop': {'base', 'data'},
+    'features': {'base', 'data', 'loop'},
+    'save': {'base', 'data', 'loop'},
+    'show': {'base', 'data', 'loop'},
+    'parallel': {'base', 'data', 'loop', 'save'},
+    'all': {'base', 'data', 'loop', 'features', 'save', 'show', 'parallel'},
 }
 LAZY = {'matplotlib', 'PIL', 'ipywidgets', 'fastprogress'}
 HEAVY = [*LAZY, 'IPython', 'pandas', 'sklearn', 'accelerate', 'tensorboard', 'torch._dynamo']
 
 
-def imports(tree):
-    "Names of what is imported anywhere in `tree`: ours as `.core`"
+def imports(tree, module=''):
+    "Full names of the modules that `tree`, the source of trainer_nb.`module`, imports anywhere"
     for node in ast.walk(tree):
-        if isinstance(node, ast.Import): yield from (o.name.replace('trainer_nb.', '.') for o in node.names)
+        if isinstance(node, ast.Import): yield from (o.name for o in node.names)
+        elif isinstance(node, ast.ImportFrom) and not node.level: yield node.module
         elif isinstance(node, ast.ImportFrom):
-            name = '.'*node.level + (node.module or '')
-            name = name.replace('trainer_nb.', '.') if name != 'trainer_nb' else '.'
-            yield from [name] if name != '.' else ('.' + o.name for o in node.names)
+            package = ['trainer_nb', *module.split('.')[:-1]]
+            package = package[:len(package) - node.level + 1]
+            yield from ['.'.join([*package, node.module])] if node.module else ('.'.join([*package, o.name]) for o in node.names)
 
 
 def at_import(node):
@@ -39,15 +40,29 @@ def at_import(node):
             yield from at_import(o)
 
 
+def ours(name, tree):
+    "The modules of trainer_nb that one of them imports"
+    return {o.removeprefix('trainer_nb.') for o in imports(tree, name) if o.startswith('trainer_nb.')}
+
+
 @pytest.fixture(params=modules)
 def module(request): return request.param, ast.parse(modules[request.param].read_text(encoding='utf-8'))
 
 
 def test_arrows_point_down(module):
     name, tree = module
-    assert name in MAY_IMPORT, f'give {name} a place in the house'
-    upwards = {o.split('.')[1] for o in imports(tree) if o[0] == '.'} - MAY_IMPORT[name]
+    wing = name.split('.')[0]
+    assert wing in MAY_IMPORT, f'give {name} a place in the house'
+    upwards = {o for o in ours(name, tree) if o.split('.')[0] not in MAY_IMPORT[wing] | {wing}}
     assert not upwards, f'{name} imports {upwards}'
+
+
+def test_no_circle():
+    "Modules can be put in an order in which each imports earlier ones only"
+    waits = {name: ours(name, ast.parse(p.read_text(encoding='utf-8'))) & modules.keys() for name, p in modules.items()}
+    while ready := [name for name, needed in waits.items() if not needed & waits.keys()]:
+        for name in ready: del waits[name]
+    assert not waits, f'these import one another: {waits}'
 
 
 def test_no_star_import_and_no_bare_except(module):
@@ -63,10 +78,12 @@ def test_screens_load_where_they_are_used(module):
 
 def test_the_rules_see():
     "The functions above find what they are there to find"
-    tree = ast.parse('from .learner import a\nfrom trainer_nb.data import b\nfrom . import core\nimport trainer_nb.hooks, os.path\n'
+    tree = ast.parse('from .learner import a\nfrom ..data.passes import b\nfrom . import hooks\nfrom .. import base\n'
+                     'import trainer_nb.show.display, os.path\n'
                      'try: import matplotlib.pyplot\nexcept ImportError: pass\ndef f(): import ipywidgets')
-    assert list(imports(tree)) == ['.learner', '.data', '.core', '.hooks', 'os.path', 'matplotlib.pyplot', 'ipywidgets']
-    assert sum(isinstance(o, (ast.Import, ast.ImportFrom)) for o in at_import(tree)) == 5
+    assert [o.removeprefix('trainer_nb.') for o in imports(tree, 'loop.fit')] == [
+        'loop.learner', 'data.passes', 'loop.hooks', 'base', 'show.display', 'os.path', 'matplotlib.pyplot', 'ipywidgets']
+    assert sum(isinstance(o, (ast.Import, ast.ImportFrom)) for o in at_import(tree)) == 6
 
 
 def test_import_is_light():

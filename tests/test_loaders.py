@@ -4,14 +4,13 @@ import random
 import numpy as np, pytest, torch
 from torch.utils.data import DataLoader, TensorDataset
 
-import trainer_nb.data
+import trainer_nb.data.passes
 from common import make_learner, problem, same, weights
-from trainer_nb.core import rng_state, set_seed
-from trainer_nb.data import Cursor, source
-from trainer_nb.hooks import LambdaHook
-from trainer_nb.loaders import Prefetched, TensorLoader
-from trainer_nb.screens import Budget
-from trainer_nb.seeded import SeededLoader
+from trainer_nb.base.nested import rng_state, set_seed
+from trainer_nb.data.passes import Cursor, source
+from trainer_nb.loop.hooks import LambdaHook
+from trainer_nb.data.loaders import Prefetched, SeededLoader, TensorLoader
+from trainer_nb.show.output import Budget
 
 
 class Clock:
@@ -27,7 +26,7 @@ def test_the_share_of_waiting_is_right(waits, work, monkeypatch):
         for i in range(3000):
             clock.now += waits[i % len(waits)]
             yield i
-    monkeypatch.setattr(trainer_nb.data, 'perf_counter', clock)
+    monkeypatch.setattr(trainer_nb.data.passes, 'perf_counter', clock)
     cursor, seen = Cursor(loader()), []
     for b in cursor:
         clock.now += work
@@ -80,7 +79,7 @@ def test_a_stopped_pass_that_is_handed_on_loses_no_batch(key, elsewhere, tmp_pat
         learn.load(tmp_path/'state')
     learn.resume()
     assert same(weights(learn.model), weights(plain.model)) and learn.history.steps == plain.history.steps
-    for o in learn, plain: trainer_nb.data.end_workers(o.train_dl)
+    for o in learn, plain: trainer_nb.data.passes.end_workers(o.train_dl)
     assert source(learn.train_dl) is learn.train_dl.source
 
 
@@ -131,8 +130,8 @@ def test_the_status_says_that_the_loop_waits(wait, work, said, n, monkeypatch):
             lines.append((clock.now, learn.display._status(learn)))
             look.next = clock.now + .2
     look.next = 0
-    for o in 'data', 'display': monkeypatch.setattr(f'trainer_nb.{o}.perf_counter', clock)
-    monkeypatch.setattr('trainer_nb.display.Budget', lambda: Budget(clock))
+    for o in 'data.passes', 'show.display': monkeypatch.setattr(f'trainer_nb.{o}.perf_counter', clock)
+    monkeypatch.setattr('trainer_nb.show.display.Budget', lambda: Budget(clock))
     learn = make_learner(train_dl=Loader(n, wait), valid_dl=Loader(3, 0), hooks=[LambdaHook(after_step=look)], display='text')
     learn.fit(max_steps=1000)
     assert all(('waiting for data' in o) == bool(said and t > 4) for t, o in lines if t > 4 or t < 1.8)

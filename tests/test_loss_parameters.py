@@ -4,7 +4,7 @@ from torch import nn
 
 from common import batches, make_learner, make_model, same, shuffled, weights
 from trainer_nb.all import EarlyStopping, Freeze, GradClip, LambdaHook, NaNGuard
-from trainer_nb.run import make_optimizers
+from trainer_nb.loop.optim import make_optimizers
 
 
 class Proxies(nn.Module):

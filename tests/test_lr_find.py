@@ -9,16 +9,16 @@ from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
 import trainer_nb.all as everything
 from common import batches, digest, make_learner, make_model, problem, shuffled
-from trainer_nb.loaders import TensorLoader
-from trainer_nb.hooks import CancelEpoch, CancelFit, CancelStep, Hook, LambdaHook, MainProcessHook
-from trainer_nb.learner import Learner
-from trainer_nb import lr_find
-from trainer_nb.lr_find import RULES, LRCurve, LRScreen
-from trainer_nb.metrics import accuracy
-from trainer_nb.optimize import GradAccum, GradClip
-from trainer_nb.run import TrainingInterrupted
-from trainer_nb.schedule import LRScheduler, OneCycle, WarmupCosine
-from trainer_nb.screens import Budget
+from trainer_nb.data.loaders import TensorLoader
+from trainer_nb.loop.hooks import CancelEpoch, CancelFit, CancelStep, Hook, LambdaHook, MainProcessHook
+from trainer_nb.loop.learner import Learner
+from trainer_nb.show import lr_find
+from trainer_nb.show.lr_find import RULES, LRCurve, LRScreen
+from trainer_nb.loop.metrics import accuracy
+from trainer_nb.features.gradients import GradAccum, GradClip
+from trainer_nb.loop.interrupts import TrainingInterrupted
+from trainer_nb.features.schedule import LRScheduler, OneCycle, WarmupCosine
+from trainer_nb.show.output import Budget
 
 
 # A look at everything that can be reached from some objects. None of it is the library's code.

@@ -5,8 +5,8 @@ import numpy as np, pytest, torch, torch.nn.functional as F
 from torch import nn
 
 from common import batches, digest, make_learner, make_model
-from trainer_nb.hooks import LambdaHook
-from trainer_nb.learner import Learner
+from trainer_nb.loop.hooks import LambdaHook
+from trainer_nb.loop.learner import Learner
 
 table, counter = {'mean': [torch.zeros(4)]}, 0
 
@@ -149,7 +149,7 @@ def test_data_that_a_step_reads_is_not_copied(monkeypatch):
 
 def test_a_step_that_relies_on_a_hook_that_stays_out_names_it():
     "The hook has nothing to do with steps by its events, and one fails without it"
-    from trainer_nb.hooks import Hook
+    from trainer_nb.loop.hooks import Hook
     class Carry(Hook):
         def before_epoch(self, learn): self.scale = 2.
     def step(batch, learn): return {'loss': loss_of(learn, batch)*learn.get_hook(Carry).scale}

@@ -6,9 +6,9 @@ import psutil, pytest, torch, torch.nn.functional as F
 from torch import nn
 
 from common import batches, make_learner, make_model
-from trainer_nb.history import History, Plot
-from trainer_nb.metrics import Tally, accuracy
-from trainer_nb.hooks import CancelFit, LambdaHook
+from trainer_nb.loop.history import History, Plot
+from trainer_nb.loop.metrics import Tally, accuracy
+from trainer_nb.loop.hooks import CancelFit, LambdaHook
 
 
 # Growth

@@ -9,10 +9,10 @@ from torchmetrics import MetricCollection
 from torchmetrics.classification import MulticlassAccuracy, MulticlassF1Score
 
 from common import make_learner, record
-from trainer_nb.checkpoint import Checkpoint
-from trainer_nb.core import Team
-from trainer_nb.hooks import LambdaHook
-from trainer_nb.metrics import Metric, Tally, accuracy, as_metrics
+from trainer_nb.save.checkpoint import Checkpoint
+from trainer_nb.loop.world import Team
+from trainer_nb.loop.hooks import LambdaHook
+from trainer_nb.loop.metrics import Metric, Tally, accuracy, as_metrics
 
 N = 150     # two batches of 64 and a ragged one of 22; 22 of 7, the last one of 3
 sizes = pytest.mark.parametrize('bs', [1, 7, 64, N])

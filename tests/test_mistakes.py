@@ -9,9 +9,9 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from common import batches, make_model, problem
 from trainer_nb.all import GradClip, Hook, LambdaHook, Learner, TensorLoader, accuracy
-from trainer_nb.core import rng_state
-from trainer_nb.data import same_state
-from trainer_nb.errors import owner
+from trainer_nb.base.nested import rng_state
+from trainer_nb.data.passes import same_state
+from trainer_nb.base.errors import owner
 
 X, Y = problem()
 R = X[:, 0]*2       # targets of a regression

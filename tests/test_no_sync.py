@@ -13,8 +13,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader, TensorDataset
 
 from common import make_learner
-from trainer_nb.metrics import Metric, accuracy
-from trainer_nb.hooks import EVENTS, CancelStep, Hook, LambdaHook
+from trainer_nb.loop.metrics import Metric, accuracy
+from trainer_nb.loop.hooks import EVENTS, CancelStep, Hook, LambdaHook
 
 READS = ('item', 'tolist', 'numpy', 'cpu', '__float__', '__bool__', '__int__', '__index__', '__array__', '__contains__', '__format__')
 N_TRAIN, N_VALID, N_EPOCHS = 300, 200, 2        # 1,000 batches in all; more in a pass than the library packs together

@@ -12,12 +12,13 @@ from common import batches, make_learner, problem, record, same, weights
 from test_accumulation import OPTIMS, SIZES, Pair, close, cut, d_loss, g_loss, model, optimizers, plain, windows
 from test_hooks_trace import check, logging
 from test_no_sync import N_TRAIN, N_VALID, assert_allowed, cross_entropy, fit as counted_fit, in_list, raw
-from trainer_nb.average import EMA
-from trainer_nb.guard import Freeze, FreezeBN, NaNGuard
-from trainer_nb.hooks import CancelFit, Hook, LambdaHook
-from trainer_nb.optimize import GradAccum, GradClip, GradNorm
-from trainer_nb.precision import AMP
-from trainer_nb.run import light_step, opt_step
+from trainer_nb.features.ema import EMA
+from trainer_nb.features.nan_guard import NaNGuard
+from trainer_nb.features.freeze import Freeze, FreezeBN
+from trainer_nb.loop.hooks import CancelFit, Hook, LambdaHook
+from trainer_nb.features.gradients import GradAccum, GradClip, GradNorm
+from trainer_nb.features.amp import AMP
+from trainer_nb.loop.optim import light_step, opt_step
 
 class Decay(Hook):
     "A schedule of real steps"
@@ -322,7 +323,7 @@ def test_norms_per_optimizer():
 
 def test_what_hooks_record_stands_beside_its_batch():
     "Over more batches than are packed together, with cancelled ones, and looks in the middle"
-    from trainer_nb.hooks import CancelStep
+    from trainer_nb.loop.hooks import CancelStep
     def record_it(learn):
         i = learn.state.batch_idx
         if i % 3 == 0: learn.record('i', float(i))
@@ -417,7 +418,7 @@ def test_the_guard_of_two_optimizers():
     assert same(weights(m), weights(good))
 
 def test_a_cancelled_batch_is_not_the_guards_business():
-    from trainer_nb.hooks import CancelStep
+    from trainer_nb.loop.hooks import CancelStep
     def cancel(learn):
         if learn.state.batch_idx == 2: raise CancelStep
     learn = make_learner(nn.Linear(4, 3), batches(), hooks=[NaNGuard(), spoiler('loss', 2), LambdaHook(after_loss=cancel, ord=99)])
@@ -441,7 +442,7 @@ def test_the_guard_changes_nothing():
 @pytest.mark.parametrize('names, optim', [(['NaNGuard'], torch.optim.SGD), (['NaNGuard'], torch.optim.AdamW), ([*ALL], torch.optim.AdamW)])
 def test_no_value_is_read(names, optim, monkeypatch):
     "Only the guard does, once in a hundred batches"
-    monkeypatch.setattr('trainer_nb.guard.perf_counter', lambda: 0.)
+    monkeypatch.setattr('trainer_nb.features.nan_guard.perf_counter', lambda: 0.)
     m = nn.Linear(4, 3)
     allowed = raw(m, optim(m.parameters(), lr=.01, fused=True), in_list, cross_entropy)
     if 'GradAccum' in names: allowed = Counter({k: n//3 for k, n in allowed.items()})       # the optimizer's own reads

@@ -5,9 +5,9 @@ import pytest, torch, torch.nn.functional as F
 from torch import nn
 
 from common import batches, make_learner, same, weights
-from trainer_nb.checkpoint import Checkpoint
-from trainer_nb.hooks import LambdaHook
-from trainer_nb.optimize import GradAccum
+from trainer_nb.save.checkpoint import Checkpoint
+from trainer_nb.loop.hooks import LambdaHook
+from trainer_nb.features.gradients import GradAccum
 
 
 class Net(nn.Module):

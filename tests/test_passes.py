@@ -6,9 +6,9 @@ from torch.optim import SGD, AdamW
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from common import batches, digest, make_learner, make_model, problem, same, shuffled, weights
-from trainer_nb.checkpoint import Checkpoint
-from trainer_nb.hooks import CancelEpoch, LambdaHook
-from trainer_nb.optimize import GradAccum
+from trainer_nb.save.checkpoint import Checkpoint
+from trainer_nb.loop.hooks import CancelEpoch, LambdaHook
+from trainer_nb.features.gradients import GradAccum
 
 
 class Noisy(Dataset):

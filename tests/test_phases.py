@@ -5,10 +5,10 @@ import pytest, torch, torch.nn.functional as F
 from torchmetrics.classification import MulticlassAccuracy
 
 from common import batches, digest, make_learner, record
-from trainer_nb.checkpoint import Checkpoint
-from trainer_nb.early_stopping import EarlyStopping
-from trainer_nb.hooks import CancelStep, LambdaHook
-from trainer_nb.metrics import Metric, accuracy
+from trainer_nb.save.checkpoint import Checkpoint
+from trainer_nb.save.early_stopping import EarlyStopping
+from trainer_nb.loop.hooks import CancelStep, LambdaHook
+from trainer_nb.loop.metrics import Metric, accuracy
 
 TRAIN, VALID = batches(), batches(seed=2, bs=7)
 

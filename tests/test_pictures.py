@@ -5,11 +5,11 @@ import xml.etree.ElementTree as ET
 import pytest, torch
 from PIL import Image, ImageFont
 
-from trainer_nb.charts import ALARM, COLORS, GREY, INK, RAW, SIZE, Panel, _font, legend_rows, smooth, ticks
-from trainer_nb.core import html_table
-from trainer_nb.history import History, Plot
-from trainer_nb.learner import Learner
-from trainer_nb.lr_find import LRCurve, trailing_average
+from trainer_nb.base.charts import ALARM, COLORS, GREY, INK, RAW, SIZE, Panel, _font, legend_rows, smooth, ticks
+from trainer_nb.base.text import html_table
+from trainer_nb.loop.history import History, Plot
+from trainer_nb.loop.learner import Learner
+from trainer_nb.show.lr_find import LRCurve, trailing_average
 
 
 def history(losses, valids=(), name='loss', metrics=None, lr=None):

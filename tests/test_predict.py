@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from common import make_learner
-from trainer_nb.core import map_tensors
+from trainer_nb.base.nested import map_tensors
 
 X, Y = torch.arange(80.).reshape(20, 4), torch.arange(20)
 

@@ -4,14 +4,14 @@ import gzip, json, time
 import pytest, torch, torch.nn.functional as F
 from torch import nn
 
-import trainer_nb.data, trainer_nb.hooks, trainer_nb.profile
+import trainer_nb.data.passes, trainer_nb.loop.hooks, trainer_nb.features.profile
 from common import batches, digest, make_learner, shuffled
-from trainer_nb.hooks import CancelStep, Hook, LambdaHook
-from trainer_nb.learner import Learner
-from trainer_nb.metrics import accuracy
-from trainer_nb.optimize import GradAccum, GradClip
-from trainer_nb.precision import AMP
-from trainer_nb.profile import Profile
+from trainer_nb.loop.hooks import CancelStep, Hook, LambdaHook
+from trainer_nb.loop.learner import Learner
+from trainer_nb.loop.metrics import accuracy
+from trainer_nb.features.gradients import GradAccum, GradClip
+from trainer_nb.features.amp import AMP
+from trainer_nb.features.profile import Profile
 
 
 class Clock:
@@ -23,7 +23,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch):
     clock = Clock()
-    for o in 'data', 'hooks', 'profile': monkeypatch.setattr(f'trainer_nb.{o}.perf_counter', clock)
+    for o in 'data.passes', 'loop.hooks', 'features.profile': monkeypatch.setattr(f'trainer_nb.{o}.perf_counter', clock)
     return clock
 
 class Slow:

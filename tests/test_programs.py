@@ -14,7 +14,7 @@ import pytest, torch, torch.nn.functional as F
 import programs
 from common import record
 from trainer_nb.all import Checkpoint, Compile, Hook, LambdaHook
-from trainer_nb.first_step import Constant
+from trainer_nb.parallel.first_step import Constant
 
 NAMES = sorted(o.name for o in pkgutil.iter_modules(programs.__path__))
 

@@ -11,7 +11,7 @@ from torch.optim import SGD, Adagrad, AdamW, RMSprop, lr_scheduler
 from torch.utils.data import DataLoader, Dataset, RandomSampler, TensorDataset, WeightedRandomSampler
 
 from common import batches, digest, make_learner, problem, shuffled
-from trainer_nb import files
+from trainer_nb.save import files
 from trainer_nb.all import (AMP, EMA, Checkpoint, EarlyStopping, GradAccum, GradClip, GradNorm, LambdaHook, LRScheduler, NaNGuard, OneCycle, SeededLoader, TensorLoader,
                             WarmupCosine, accuracy)
 

@@ -10,7 +10,7 @@ from torch.nn.utils.rnn import pack_sequence
 from torch.utils.data import DataLoader
 
 from common import make_learner
-from trainer_nb.core import batch_size
+from trainer_nb.base.nested import batch_size
 
 T = torch.zeros
 

@@ -8,10 +8,13 @@ from torch.optim import SGD, AdamW, lr_scheduler as S
 
 from common import batches, digest, make_learner, make_model, problem, record, shuffled
 from test_lr_find import check_same, snapshot
-from trainer_nb.controls import scale_lr
-from trainer_nb.hooks import CancelStep, Hook, LambdaHook
-from trainer_nb.optimize import GradAccum
-from trainer_nb.schedule import LRScheduler, OneCycle, Schedule, WarmupCosine, combine, cosine, exponential, linear, planned_steps, polynomial, warmup
+from trainer_nb.show.controls import scale_lr
+from trainer_nb.loop.hooks import CancelStep, Hook, LambdaHook
+from trainer_nb.features.gradients import GradAccum
+from trainer_nb.features.schedule import (
+    LRScheduler, OneCycle, Schedule, WarmupCosine, combine, cosine, exponential, linear, planned_steps, polynomial,
+    warmup
+)
 
 
 # Curves

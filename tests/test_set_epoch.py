@@ -3,11 +3,10 @@ import pytest, torch, torch.nn.functional as F
 from torch.utils.data import BatchSampler, DataLoader, Dataset, DistributedSampler, IterableDataset, RandomSampler
 
 from common import make_learner, problem, same, weights
-from trainer_nb.checkpoint import Checkpoint
-from trainer_nb.data import set_epoch
-from trainer_nb.hooks import LambdaHook
-from trainer_nb.loaders import Prefetched
-from trainer_nb.seeded import SeededLoader
+from trainer_nb.save.checkpoint import Checkpoint
+from trainer_nb.data.passes import set_epoch
+from trainer_nb.loop.hooks import LambdaHook
+from trainer_nb.data.loaders import Prefetched, SeededLoader
 
 
 def order(epoch, n=24): return torch.randperm(n, generator=torch.Generator().manual_seed(epoch)).tolist()

@@ -1,15 +1,15 @@
 "Several loaders as one: the numbers are those of plain loops, and a pass goes on from any batch"
-import random
+import gc, random
 
 import pytest, torch, torch.nn.functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 import trainer_nb.all       # registers lr_find
 from common import digest, make_learner, problem, same, weights
-from trainer_nb.checkpoint import Checkpoint
-from trainer_nb.data import Cursor, length
-from trainer_nb.hooks import LambdaHook
-from trainer_nb.loaders import Loaders, TensorLoader
+from trainer_nb.save.checkpoint import Checkpoint
+from trainer_nb.data.passes import Cursor, length
+from trainer_nb.loop.hooks import LambdaHook
+from trainer_nb.data.loaders import Loaders, TensorLoader
 
 
 class Noisy(TensorDataset):
@@ -159,16 +159,17 @@ def test_lr_find_leaves_no_trace(mode):
 def test_max_steps_ends_a_pass_whose_loaders_keep_their_workers():
     learn = start({'a': stock(24, 4, 1, num_workers=1, persistent_workers=True), 'b': stock(14, 4, 2)}, None)
     learn.fit(max_steps=2)
-    trainer_nb.data.end_workers(learn.train_dl)
+    trainer_nb.data.passes.end_workers(learn.train_dl)
     assert learn.state.optimizer_step == 2
 
 def test_no_worker_is_left_after_a_stop():
     import multiprocessing
+    gc.collect()        # loaders of other tests
     learn = start({'a': stock(24, 4, 1, num_workers=1, persistent_workers=True), 'b': stock(14, 4, 2, num_workers=1)}, 'longest')
     learn.fit(2, hooks=[stop_at(3)])
     assert not multiprocessing.active_children()
     learn.resume()
-    trainer_nb.data.end_workers(learn.train_dl)
+    trainer_nb.data.passes.end_workers(learn.train_dl)
     assert not multiprocessing.active_children()
 
 def test_each_is_told_its_epoch():

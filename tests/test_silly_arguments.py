@@ -6,9 +6,9 @@ import pytest, torch
 from common import batches, make_learner, make_model, problem
 from trainer_nb.all import (CSVLogger, CancelEpoch, CancelStep, Checkpoint, EMA, EarlyStopping, Freeze, GradAccum, GradClip, Hook, JSONLLogger,
                             LRScheduler, LambdaHook, Metric, NaNGuard, OneCycle, Schedule, TensorLoader, WarmupCosine, accuracy, set_seed)
-from trainer_nb.controls import scale_lr
-from trainer_nb.core import printable
-from trainer_nb.schedule import combine, cosine, exponential, linear, polynomial, warmup
+from trainer_nb.show.controls import scale_lr
+from trainer_nb.base.text import printable
+from trainer_nb.features.schedule import combine, cosine, exponential, linear, polynomial, warmup
 
 NAN, INF = math.nan, math.inf
 SILLY = {'None': None, 'nan': NAN, 'inf': INF, '-inf': -INF, 'True': True, "''": '', '-1': -1, '0': 0, '[]': [], '{}': {}, 'object': object()}

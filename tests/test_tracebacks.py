@@ -9,8 +9,8 @@ from torch.utils.data import DataLoader, Dataset
 
 from common import batches, make_learner, make_model
 from trainer_nb.all import LambdaHook, Metric, show_error
-from trainer_nb.errors import owner
-from trainer_nb.run import TrainingInterrupted
+from trainer_nb.base.errors import owner
+from trainer_nb.loop.interrupts import TrainingInterrupted
 
 
 @cache

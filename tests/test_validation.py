@@ -4,12 +4,12 @@ import json
 import pytest, torch, torch.nn.functional as F
 
 from common import batches, digest, make_learner, make_model, record, same, weights
-from trainer_nb.checkpoint import Checkpoint
-from trainer_nb.early_stopping import EarlyStopping
-from trainer_nb.history import Plot
-from trainer_nb.hooks import CancelEpoch, CancelFit, LambdaHook
-from trainer_nb.loggers import JSONLLogger
-from trainer_nb.metrics import accuracy
+from trainer_nb.save.checkpoint import Checkpoint
+from trainer_nb.save.early_stopping import EarlyStopping
+from trainer_nb.loop.history import Plot
+from trainer_nb.loop.hooks import CancelEpoch, CancelFit, LambdaHook
+from trainer_nb.show.loggers import JSONLLogger
+from trainer_nb.loop.metrics import accuracy
 
 
 def loss_of(model, data):

@@ -7,16 +7,16 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import trainer_nb.all
 from common import digest, make_learner, make_model, problem, same, weights
-from trainer_nb.checkpoint import Checkpoint
-from trainer_nb.data import end_workers
-from trainer_nb.display import Display
-from trainer_nb.early_stopping import EarlyStopping
-from trainer_nb.history import Plot
-from trainer_nb.hooks import CancelEpoch, CancelStep, LambdaHook
-from trainer_nb.loaders import Loaders, TensorLoader, ValidSets, as_loader
-from trainer_nb.loggers import CSVLogger
-from trainer_nb.metrics import Metric, accuracy
-from trainer_nb.shares import share
+from trainer_nb.save.checkpoint import Checkpoint
+from trainer_nb.data.passes import end_workers
+from trainer_nb.show.display import Display
+from trainer_nb.save.early_stopping import EarlyStopping
+from trainer_nb.loop.history import Plot
+from trainer_nb.loop.hooks import CancelEpoch, CancelStep, LambdaHook
+from trainer_nb.data.loaders import Loaders, TensorLoader, ValidSets, as_loader
+from trainer_nb.show.loggers import CSVLogger
+from trainer_nb.loop.metrics import Metric, accuracy
+from trainer_nb.parallel.sharding import share
 
 
 class Noisy(TensorDataset):

@@ -13,33 +13,41 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from .average import EMA, SWA
-from .checkpoint import Checkpoint
-from .compile import Compile
-from .controls import Controls
-from .core import batch_size, set_seed, to_device, with_comments
-from .display import Display
-from .distributed import Accelerate
-from .early_stopping import EarlyStopping
-from .errors import show_error
-from .export import load_model
-from .guard import Freeze, FreezeBN, NaNGuard
-from .history import History
-from .hooks import (EVENTS, STEPS, CancelEpoch, CancelFit, CancelStep, Hook, HookOrderError, HookTable, LambdaHook,
-                              MainProcessHook)
-from .launch import ProcessFailed
-from .learner import Learner
-from .loaders import Loaders, TensorLoader, prefetch
-from .loggers import CSVLogger, JSONLLogger
-from .lr_find import LRCurve
-from .metrics import Metric, accuracy
-from .optimize import GradAccum, GradClip, GradNorm
-from .precision import AMP
-from .profile import Profile
-from .run import StepState, TrainingInterrupted
-from .schedule import LRScheduler, OneCycle, Schedule, WarmupCosine, combine, cosine, exponential, linear, polynomial, warmup
-from .seeded import SeededLoader
-from .trackers import MLflowLogger, TensorBoardLogger, TrackioLogger, WandbLogger
+from .features.ema import EMA, SWA
+from .save.checkpoint import Checkpoint
+from .features.compile import Compile
+from .show.controls import Controls
+from .base.nested import batch_size, set_seed, to_device
+from .base.text import with_comments
+from .show.display import Display
+from .parallel.accelerate import Accelerate
+from .save.early_stopping import EarlyStopping
+from .base.errors import show_error
+from .save.export import load_model
+from .features.nan_guard import NaNGuard
+from .features.freeze import Freeze, FreezeBN
+from .loop.history import History
+from trainer_nb.loop.hooks import (
+    EVENTS, STEPS, CancelEpoch, CancelFit, CancelStep, Hook, HookOrderError, LambdaHook, MainProcessHook
+)
+from .loop.hook_table import HookTable
+from .parallel.launch import ProcessFailed
+from .loop.learner import Learner
+from .data.loaders import Loaders, SeededLoader, TensorLoader, prefetch
+from trainer_nb.show.loggers import (
+    CSVLogger, JSONLLogger, MLflowLogger, TensorBoardLogger, TrackioLogger, WandbLogger
+)
+from .show.lr_find import LRCurve
+from .loop.metrics import Metric, accuracy
+from .features.gradients import GradAccum, GradClip, GradNorm
+from .features.amp import AMP
+from .features.profile import Profile
+from .loop.interrupts import TrainingInterrupted
+from .loop.fit import StepState
+from trainer_nb.features.schedule import (
+    LRScheduler, OneCycle, Schedule, WarmupCosine, combine, cosine, exponential, linear, polynomial, warmup
+)
+
 
 # %% ../nbs/99_all.ipynb #3511130e
 __all__ = ['torch', 'F', 'nn', 'DataLoader', 'TensorDataset', 'batch_size', 'set_seed', 'to_device', 'Loaders', 'TensorLoader', 'prefetch', 'Controls',

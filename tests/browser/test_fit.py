@@ -78,7 +78,7 @@ def test_left_behind(watched, tmp_path):
 
 # How soon
 
-GATES = '''from trainer_nb import display
+GATES = '''from trainer_nb.show import display
 display.Budget = Eager
 class Gates(Hook):
     "The first batch ends when somebody has seen a picture, the third one begins when somebody has seen it move"

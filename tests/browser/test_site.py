@@ -92,7 +92,7 @@ def test_both_themes_are_readable(seen):
 def test_nothing_sticks_out_on_a_phone(seen): assert not [path.name for path, o in seen.items() if o['wide']]
 
 
-@pytest.mark.parametrize('word, page', [('lr_find', '10_lr_find.html'), ('GradAccum', '06_optimize.html'), ('torchmetrics', 'howto/04_torchmetrics.html')])
+@pytest.mark.parametrize('word, page', [('lr_find', 'show/04_lr_find.html'), ('GradAccum', 'features/01_gradients.html'), ('torchmetrics', 'howto/04_torchmetrics.html')])
 def test_search_finds(tab, word, page):
     tab.goto((html/'index.html').as_uri())
     tab.fill('.sidebar-search', word)
