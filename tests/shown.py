@@ -9,7 +9,7 @@ from fits import N_EPOCHS
 
 ENDS = 'done', 'interrupted', 'stopped', 'failed'
 LIVE = 'progress', 'script', 'button', 'svg', 'canvas', 'iframe'    # tags that must not stay
-INTERRUPTED = r'TrainingInterrupted: stopped in epoch \d.*; learn\.resume\(\) goes on'
+INTERRUPTED = r'TrainingInterrupted: interrupted in epoch \d.*; learn\.resume\(\) continues'
 
 
 def rows(html):

@@ -229,7 +229,7 @@ def undisturbed():
 def test_stop_and_go_on_is_bit_equal(n, what, rank, undisturbed, tmp_path):
     learn = noisy(StopAt(n, what, rank))
     if what == 'interrupt':
-        with pytest.raises(TrainingInterrupted, match=r'stopped in epoch .*; learn.launch\(2\) goes on'): learn.launch(2, N)
+        with pytest.raises(TrainingInterrupted, match=r'interrupted in epoch .*; learn.launch\(2\) continues'): learn.launch(2, N)
     else: learn.launch(2, N)
     assert learn.cancelled == what and learn.state.epoch < N
     with pytest.raises(RuntimeError, match=r'stopped in 2 processes, and can only go on in as many: here is 1. From a notebook: learn.launch\(2\)'): learn.resume()

@@ -96,7 +96,7 @@ def test_stop_and_interrupt_while_paused(page):
     page.until('nb.area(2).innerText.includes("paused")')
     page.interrupt()
     page.wait()
-    assert 'TrainingInterrupted: stopped in epoch' in page.text(2) and not page.js('nb.area(2).querySelectorAll("button").length')
+    assert 'TrainingInterrupted: interrupted in epoch' in page.text(2) and not page.js('nb.area(2).querySelectorAll("button").length')
 
 @pytest.mark.soak
 def test_a_front_end_without_subshells(jupyter):

@@ -26,7 +26,7 @@ def test_launched_and_stopped(page):
     page.interrupt()
     page.wait()
     check_outputs(page.outputs(), 'interrupted', None, 'TrainingInterrupted')
-    assert page.text().strip().splitlines()[-1].endswith('; learn.launch(2) goes on') and 'Traceback' not in page.text()
+    assert page.text().strip().splitlines()[-1].endswith('; learn.launch(2) continues') and 'Traceback' not in page.text()
     first = seen(page, 1)
     assert first['children'] == [] and first['cancelled'] == 'interrupt' and first['steps'] and not first['group'] and first['error'] == 'None' and first['draws']
     assert not children(pid)

@@ -696,9 +696,9 @@ def _session(self:Learner, run):  # yields `Interrupts`
         with self._guarded(run): yield interrupts
     asked = self.cancelled == 'interrupt' or 'interrupt' in self.requests or interrupts.n
     if not asked or run.on_interrupt == 'return' and interrupts.n < 2: return
-    rest = 'learn.resume() goes on' if self._run is run and run.is_open(self.state) else 'nothing is left to do'
+    rest = 'learn.resume() continues' if self._run is run and run.is_open(self.state) else 'nothing is left to do'
     show_in_a_line()
-    raise TrainingInterrupted(f'stopped {self.position}; {rest}') from None
+    raise TrainingInterrupted(f'interrupted {self.position}; {rest}') from None
 
 def _misplaced(e):
     name = type(e).__name__

@@ -144,7 +144,7 @@ class Controls(MainProcessHook):
         self.first, self.end, self.handle, self.panel, self.warned = 0, None, None, None, False
         self.actions = {    # label → (tooltip, request)
             'Pause': ('Wait between two batches, or go on', pause),
-            'Stop after batch': ('End the fit between two batches; learn.resume() goes on', 'stop'),
+            'Stop after batch': ('End the fit between two batches; learn.resume() continues', 'stop'),
             'Stop after epoch': ("End the fit after this epoch's validation", 'stop_epoch'),
             f'lr ÷ {lr_factor:g}': ('Divide all learning rates', partial(scale_lr, 1/lr_factor)),
             f'lr × {lr_factor:g}': ('Multiply all learning rates', partial(scale_lr, lr_factor)),
