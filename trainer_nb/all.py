@@ -13,51 +13,59 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from .features.ema import EMA, SWA
-from .save.checkpoint import Checkpoint
-from .features.compile import Compile
-from .show.controls import Controls
+from .base.errors import show_error
 from .base.nested import batch_size, set_seed, to_device
 from .base.text import with_comments
-from .show.display import Display
-from .parallel.accelerate import Accelerate
-from .save.early_stopping import EarlyStopping
-from .base.errors import show_error
-from .save.export import load_model
-from .features.nan_guard import NaNGuard
-from .features.freeze import Freeze, FreezeBN
+from .data.loaders import Loaders, SeededLoader, TensorLoader, prefetch
+from .loop.fit import StepState
 from .loop.history import History
+from .loop.hook_table import HookTable
 from trainer_nb.loop.hooks import (
     EVENTS, STEPS, CancelEpoch, CancelFit, CancelStep, Hook, HookOrderError, LambdaHook, MainProcessHook
 )
-from .loop.hook_table import HookTable
-from .parallel.launch import ProcessFailed
+from .loop.interrupts import TrainingInterrupted
 from .loop.learner import Learner
-from .data.loaders import Loaders, SeededLoader, TensorLoader, prefetch
+from .loop.metrics import Metric, accuracy
+from .features.amp import AMP
+from .features.compile import Compile
+from .features.ema import EMA, SWA
+from .features.freeze import Freeze, FreezeBN
+from .features.gradients import GradAccum, GradClip, GradNorm
+from .features.nan_guard import NaNGuard
+from .features.profile import Profile
+from trainer_nb.features.schedule import (
+    LRScheduler, OneCycle, Schedule, WarmupCosine, combine, cosine, exponential, linear, polynomial, warmup
+)
+from .save.checkpoint import Checkpoint
+from .save.early_stopping import EarlyStopping
+from .save.export import load_model
+from .show.controls import Controls
+from .show.display import Display
 from trainer_nb.show.loggers import (
     CSVLogger, JSONLLogger, MLflowLogger, TensorBoardLogger, TrackioLogger, WandbLogger
 )
 from .show.lr_find import LRCurve
-from .loop.metrics import Metric, accuracy
-from .features.gradients import GradAccum, GradClip, GradNorm
-from .features.amp import AMP
-from .features.profile import Profile
-from .loop.interrupts import TrainingInterrupted
-from .loop.fit import StepState
-from trainer_nb.features.schedule import (
-    LRScheduler, OneCycle, Schedule, WarmupCosine, combine, cosine, exponential, linear, polynomial, warmup
-)
-
+from .parallel.accelerate import Accelerate
+from .parallel.launch import ProcessFailed
 
 # %% ../nbs/99_all.ipynb #3511130e
-__all__ = ['torch', 'F', 'nn', 'DataLoader', 'TensorDataset', 'batch_size', 'set_seed', 'to_device', 'Loaders', 'TensorLoader', 'prefetch', 'Controls',
-           'Display', 'History', 'Metric', 'accuracy', 'EVENTS', 'STEPS', 'CancelEpoch', 'CancelFit', 'CancelStep', 'Hook',
-           'HookOrderError', 'HookTable', 'LambdaHook', 'MainProcessHook', 'GradAccum', 'GradClip', 'GradNorm', 'AMP', 'EMA', 'SWA', 'NaNGuard',
-           'Freeze', 'FreezeBN', 'Compile', 'Profile', 'Learner', 'StepState', 'TrainingInterrupted',
-           'LRCurve', 'LRScheduler', 'OneCycle', 'Schedule', 'WarmupCosine', 'combine', 'cosine', 'exponential', 'linear', 'polynomial', 'warmup',
-           'Checkpoint', 'EarlyStopping', 'Accelerate', 'ProcessFailed', 'SeededLoader', 'load_model', 'show_error', 'CSVLogger', 'JSONLLogger', 'MLflowLogger', 'TensorBoardLogger', 'TrackioLogger', 'WandbLogger']
+__all__ = [
+    'torch', 'F', 'nn', 'DataLoader', 'TensorDataset',
+    'batch_size', 'set_seed', 'show_error', 'to_device',
+    'Loaders', 'SeededLoader', 'TensorLoader', 'prefetch',
+    'EVENTS', 'STEPS', 'CancelEpoch', 'CancelFit', 'CancelStep', 'Hook', 'HookOrderError', 'HookTable', 'LambdaHook',
+    'MainProcessHook', 'History', 'Learner', 'Metric', 'StepState', 'TrainingInterrupted', 'accuracy',
+    'AMP', 'EMA', 'SWA', 'Compile', 'Freeze', 'FreezeBN', 'GradAccum', 'GradClip', 'GradNorm', 'NaNGuard', 'Profile',
+    'LRScheduler', 'OneCycle', 'Schedule', 'WarmupCosine',
+    'combine', 'cosine', 'exponential', 'linear', 'polynomial', 'warmup',
+    'Checkpoint', 'EarlyStopping', 'load_model',
+    'Controls', 'Display', 'LRCurve',
+    'CSVLogger', 'JSONLLogger', 'MLflowLogger', 'TensorBoardLogger', 'TrackioLogger', 'WandbLogger',
+    'Accelerate', 'ProcessFailed',
+]
 
 # %% ../nbs/99_all.ipynb #f164f5a4
 for o in [globals()[name] for name in __all__]:
     f = vars(o).get('__init__') if isclass(o) else o
-    if isfunction(f) and f.__module__.startswith('trainer_nb.') and 'Parameters:' not in (f.__doc__ or ''): with_comments(f)
+    is_ours = isfunction(f) and f.__module__.startswith('trainer_nb.')
+    if is_ours and 'Parameters:' not in (f.__doc__ or ''): with_comments(f)
