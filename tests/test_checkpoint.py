@@ -301,7 +301,7 @@ def test_nothing_readable_is_not_a_fresh_start(tmp_path):
         seeded(1, shuffled, hooks=[Checkpoint(tmp_path)]).fit(2, resume=True)
 
 def test_a_file_that_was_changed(tmp_path):
-    "One bit of a weight: the checksum is another one, even where the archive is in order"
+    "One bit of a weight: the checksum differs, even where the archive is in order"
     check = Checkpoint(tmp_path)
     seeded(0, shuffled, hooks=[check]).fit(2)
     newest = tmp_path/check.folder.manifests()[-1]['file']
@@ -311,7 +311,7 @@ def test_a_file_that_was_changed(tmp_path):
     size = newest.stat().st_size
     note = json.loads(newest.with_suffix('.json').read_text())
     newest.with_suffix('.json').write_text(json.dumps({**note, 'size': size}))
-    with pytest.warns(UserWarning, match='its checksum is another one'): assert check.folder.newest()[1]['step'] == 5
+    with pytest.warns(UserWarning, match='its checksum differs'): assert check.folder.newest()[1]['step'] == 5
 
 # Faults of the disk
 

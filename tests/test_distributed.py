@@ -272,7 +272,7 @@ def test_kill_and_resume(n, killed, tmp_path, undisturbed):
     if n == 2:
         learn.launch(2, N, resume=True)
         return check_same(learn, undisturbed)
-    with pytest.warns(UserWarning, match=f'saved by 2 processes in the middle of an epoch, and here is a team of {n}: this goes on from the end of an epoch'):
+    with pytest.warns(UserWarning, match=f'saved by 2 processes in the middle of an epoch, and this is a world of {n}: resuming from the end of an epoch'):
         learn.launch(n, N, resume=True)
     assert learn.state.epoch == N and len(learn.history.steps['train_loss']) == N*6
     with pytest.raises(ValueError, match=r'saved by 2 processes in the middle of an epoch, and here is 1: go on with as many'): noisy().load(killed/newest['file'])
@@ -374,7 +374,7 @@ def test_parts_kill_and_resume(tmp_path, whole_run):
             check_same(learn, whole_run)
             assert same(weights(learn.ema.model), weights(whole_run.ema.model))
         else:
-            with pytest.warns(UserWarning, match=f'saved by 2 processes in the middle of an epoch, and here is a team of {n}'): learn.launch(n, M, resume=True)
+            with pytest.warns(UserWarning, match=f'saved by 2 processes in the middle of an epoch, and this is a world of {n}'): learn.launch(n, M, resume=True)
             assert learn.state.epoch == M
 
 def tensors(x): return [x] if isinstance(x, torch.Tensor) else [t for o in (x.values() if isinstance(x, dict) else x if isinstance(x, (list, tuple)) else ()) for t in tensors(o)]
@@ -433,7 +433,7 @@ def test_parts_cannot_be_written(tmp_path, monkeypatch):
         if path.name == '1.pt': raise OSError(28, 'No space left on device')
         return plain(path, state)
     monkeypatch.setattr(parts, 'write_state', full)
-    with pytest.warns(UserWarning, match='nothing was saved in .*No space left on device.*training goes on'): noisy(parted(), Checkpoint(tmp_path)).launch(2, 1)
+    with pytest.warns(UserWarning, match='nothing was saved in .*No space left on device.*training continues'): noisy(parted(), Checkpoint(tmp_path)).launch(2, 1)
     assert [o.name for o in tmp_path.iterdir()] == ['.lock']
 
 def test_parts_best_weights_come_back():
