@@ -399,7 +399,7 @@ def test_vectors_where_a_process_has_no_batch():
 @pytest.mark.parametrize('f,error,text', [
     (lambda p, t: torch.zeros(2, 2), TypeError, r'shape \(2, 2\): expected a number'), (lambda p, t: None, TypeError, 'NoneType: expected'),
     (lambda p, t: {'a': 'b'}, TypeError, 'a is a str'), (lambda p, t: {str(len(p)): 1.}, ValueError, 'returned mine/3, and mine/7 before'),
-    (lambda p, t: torch.zeros(3), ValueError, '3 entries, and there are 2 classes'), (lambda p, t: 1/0, ZeroDivisionError, 'zero')])
+    (lambda p, t: torch.zeros(3), ValueError, '3 entries, but there are 2 classes'), (lambda p, t: 1/0, ZeroDivisionError, 'zero')])
 def test_errors_name_the_metric(f, error, text):
     with pytest.raises(error, match=text) as seen: fitted(7, [Metric(f, name='mine', classes='ab')])
     assert '`mine`' in str(seen.value) + ''.join(seen.value.__notes__)

@@ -122,7 +122,7 @@ def test_a_recorded_mean_can_be_monitored():
 
 def test_reserved_names_say_what_to_do():
     learn = start([accuracy], hooks=[LambdaHook(after_loss=lambda learn: learn.record(*what))])
-    for *what, said in (['train_x', 1., r"`train_` and `valid_` begin .*record\('x', value, mean=True\) makes train_x and valid_x"],
+    for *what, said in (['train_x', 1., r"`train_` and `valid_` are prefixes .*record\('x', value, mean=True\) makes train_x and valid_x"],
                         ['valid_x', 1., 'valid_x. cannot be recorded'], ['accuracy', 1., True, 'accuracy. is the name of a column'],
                         ['loss', 1., True, 'loss. is the name of a column']):
         with pytest.raises(ValueError, match=said): learn.fit(1)

@@ -13,6 +13,7 @@ from array import array
 from collections.abc import Mapping
 from copy import deepcopy
 from difflib import get_close_matches
+from itertools import chain
 
 import torch
 from torch import Tensor
@@ -22,32 +23,36 @@ from ..base.text import check_kinds, did_you_mean, with_comments
 from .world import Team
 
 # %% ../../nbs/loop/03_metrics.ipynb #763fad90
-CHUNK = 256  # scalars that are packed into one tensor
+CHUNK = 256  # scalars per packed tensor
 
 # %% ../../nbs/loop/03_metrics.ipynb #77726381
 def stack_scalars(
     values,  # 0-d tensors, 1-element tensors or numbers
 ):           # 1-d float tensor on the device of the first tensor among them
-    "Pack scalars into one tensor, without reading them"
+    "Pack scalars into one tensor without reading them"
     try: return torch.stack(values).reshape(len(values))
     except (TypeError, RuntimeError):
-        first = next((o for o in values if isinstance(o, Tensor)), torch.zeros(()))
-        as_scalar = lambda o: torch.as_tensor(o, dtype=torch.float32).detach().reshape(()).to(first.device, non_blocking=True)
+        device = next((o.device for o in values if isinstance(o, Tensor)), 'cpu')
+        def as_scalar(o):
+            t = torch.as_tensor(o, dtype=torch.float32).detach().reshape(())
+            return t.to(device, non_blocking=True)
         return torch.stack([as_scalar(o) for o in values])
 
 # %% ../../nbs/loop/03_metrics.ipynb #9ff617bc
 def weighted_sums(
-    values,     # (n,) tensor; or (n, k), for k means
+    values,     # (n,) tensor, or (n, k) for k means
     weights,    # n numbers or 0-d tensors
-    sums=None,  # what this returned for earlier ones, to be added
+    sums=None,  # the result for earlier values, to be added
 ):              # (2,) or (k + 1,) tensor: sums of weight × value, sum of weights
-    "What a weighted mean is made of, without reading a value"
+    "Compute the sums that a weighted mean is made of, without reading a value"
     wide = torch.float32 if values.device.type == 'mps' else torch.float64
     on_host = not any(issubclass(o, Tensor) for o in set(map(type, weights)))
     all_count = on_host and min(weights) > 0
     weights = torch.frombuffer(array('d', weights), dtype=torch.float64) if on_host else stack_scalars(weights)
     weights, values = weights.to(values.device, wide, non_blocking=True), values.to(wide)
-    if not all_count: values = torch.where((weights > 0).view(-1, *[1]*(values.ndim - 1)), values, 0.)     # what weighs nothing may be nan
+    if not all_count:       # a value with weight 0 may be nan
+        has_weight = (weights > 0).view(-1, *[1]*(values.ndim - 1))
+        values = torch.where(has_weight, values, 0.)
     new = torch.hstack([weights @ values, weights.sum()])
     return new if sums is None else sums + new
 
@@ -56,64 +61,73 @@ def accuracy(
     pred,  # logits, (bs, n_classes, ...) float
     targ,  # class ids, (bs, ...) or (bs, 1, ...) int64
 ):         # fraction correct, 0-d float tensor in [0, 1]
-    "Share of entries whose largest logit is at `targ`"
+    "Fraction of entries whose largest logit is at `targ`"
     if pred.ndim == targ.ndim > 1 == targ.size(1): targ = targ.squeeze(1)
     if pred.ndim < 2 or pred.size(1) < 2 or targ.shape != pred.shape[:1] + pred.shape[2:]: raise ValueError(
-        f'accuracy got predictions of shape {tuple(pred.shape)} and targets of shape {tuple(targ.shape)}: expected logits (n, n_classes, ...) and '
-        'class ids (n, ...) or (n, 1, ...). For one-hot targets or probabilities pass targ.argmax(1); for a logit of two classes, '
+        f'accuracy got predictions of shape {tuple(pred.shape)} and targets of shape {tuple(targ.shape)}: '
+        'expected logits (n, n_classes, ...) and class ids (n, ...) or (n, 1, ...). '
+        'For one-hot targets or probabilities pass targ.argmax(1); for one logit and two classes, '
         'Metric(lambda pred, targ: ((pred.flatten() > 0) == targ.flatten()).float().mean(), name="accuracy")')
     return torch.count_nonzero(pred.argmax(1) == targ)/targ.numel()
 
-accuracy.is_mean = True     # over samples: it may be asked about several small batches at once
+accuracy.is_mean = True     # a mean over samples: one call may compute it for several small batches
 
 # %% ../../nbs/loop/03_metrics.ipynb #ef87f8c2
 class Metric:
-    "A function or metric object, its name, and where in a step's result its inputs are"
+    "A function or metric object, its name, and the keys of its inputs in a step's result"
     @with_comments
     def __init__(self,
-        f,            # `f(pred, targ)` → scalar, vector or dict of these; or an object with `update(pred, targ)`, `compute()` → such a value, and `reset()`
-        name=None,    # column name after `train_` and `valid_`; default: the function's or the class's name. Before the names in a dict, if it is given
+        f,            # `f(pred, targ)` → scalar, vector or dict of these; or object with `update`, `compute`, `reset`
+        name=None,    # name in `train_<name>` and `valid_<name>`, prefix for keys of a dict; default: the function's
         pred='pred',  # key in `learn.result` of the first argument
         targ='targ',  # key in `learn.result` of the second argument
-        classes=None, # names of a vector's entries, list of str; default: their numbers
+        classes=None, # names of a vector's entries, list of str; default: their indices
     ):
         if isinstance(f, type): raise TypeError(f'metric {f.__name__} is a class: pass an instance, {f.__name__}(...)')
         self.is_object = all(callable(getattr(f, o, None)) for o in ('update', 'compute', 'reset'))
         if not self.is_object and not callable(f):
-            raise TypeError(f'a metric is a function or an object with update, compute and reset; got a {type(f).__name__}')
+            raise TypeError('a metric is a function or an object with update, compute and reset; '
+                            f'got a {type(f).__name__}')
         plain = getattr(f, 'func', f)   # of a partial
-        self.f, self.name, self.prefix = f, name or getattr(plain, '__name__', type(plain).__name__).strip('<>'), f'{name}/' if name else ''
+        self.f, self.name = f, name or getattr(plain, '__name__', type(plain).__name__).strip('<>')
+        self.prefix = f'{name}/' if name else ''
         self.pred, self.targ, self.classes = pred, targ, classes
-        self.is_mean = getattr(plain, 'is_mean', False)     # a function says so: over samples, however they are cut into batches
+        self.is_mean = getattr(plain, 'is_mean', False)     # the function's own claim: a mean over samples
 
     def inputs(self, result):
-        "The two arguments"
+        "The two arguments of the metric; raises KeyError with the keys there are"
         try: return result[self.pred], result[self.targ]
         except KeyError as e:
-            returned, near = ', '.join(map(repr, result)) or 'nothing', did_you_mean(str(e.args[0]), map(str, result))
+            returned = ', '.join(map(repr, result)) or 'nothing'
+            near = did_you_mean(str(e.args[0]), map(str, result))
             raise KeyError(f'metric `{self.name}` needs {e}, and the step returned {returned}.{near}') from None
 
     def columns(self,
         value,  # what the function returned or the object computed
-    ):          # dict: column → number or 0-d tensor; raises TypeError or ValueError for what cannot be told in columns
-        "The entries of a value by name: `f1/cat` of a vector, the keys of a dict"
+    ):          # dict: column → number or 0-d tensor; raises TypeError or ValueError for other values
+        "The entries of a value by column: `f1/cat` for a vector, the keys of a dict"
         if not isinstance(value, Mapping): return self._entries(self.name, value, self.classes)
-        ids = torch.as_tensor(value['classes']).reshape(-1).tolist() if self.is_object and 'classes' in value else []     # of the classes that a detection metric has seen
+        ids = []        # of the classes that a detection metric has seen
+        if self.is_object and 'classes' in value: ids = torch.as_tensor(value['classes']).reshape(-1).tolist()
         seen = [self.classes[i] for i in ids] if self.classes else ids
         res = {}
         for k, v in value.items():
-            if not ids or k != 'classes': res |= self._entries(f'{self.prefix}{k}', v, seen if getattr(v, 'shape', None) == (len(ids),) else self.classes)
+            if ids and k == 'classes': continue
+            is_by_class = getattr(v, 'shape', None) == (len(ids),)
+            res |= self._entries(f'{self.prefix}{k}', v, seen if is_by_class else self.classes)
         return res
 
     def _entries(self, name, value, classes):
         try: t = stack_scalars(value) if isinstance(value, (list, tuple)) else torch.as_tensor(value)
         except (TypeError, ValueError, RuntimeError): t = None
-        if t is None or t.ndim > 1: raise TypeError(
-            f'metric `{self.name}`: {name} is a {type(value).__name__}{f" of shape {tuple(t.shape)}" if t is not None else ""}: expected a number, '
-            'a vector, or a dict of them')
+        if t is None or t.ndim > 1:
+            shape = f' of shape {tuple(t.shape)}' if t is not None else ''
+            raise TypeError(f'metric `{self.name}`: {name} is a {type(value).__name__}{shape}: '
+                            'expected a number, a vector, or a dict of them')
         if not t.ndim or len(t) == 1 and classes is None: return {name: t.reshape(())}
         if classes is None: classes = range(len(t))
-        if len(classes) != len(t): raise ValueError(f'metric `{self.name}`: {name} has {len(t)} entries, and there are {len(classes)} classes')
+        if len(classes) != len(t):
+            raise ValueError(f'metric `{self.name}`: {name} has {len(t)} entries, but there are {len(classes)} classes')
         return {f'{name}/{c}': o for c, o in zip(classes, t.unbind())}
 
     def __repr__(self): return f'Metric({self.name})'
@@ -126,91 +140,97 @@ def _detached(x):
 def as_metrics(
     metrics,  # list or tuple of functions, metric objects and `Metric`s; or a single one
 ):            # list of `Metric` with distinct names
-    "Make everything that can be a metric a `Metric`"
+    "Convert functions and metric objects to `Metric`s"
     if not isinstance(metrics, (list, tuple)): metrics = [metrics]
     res = [o if isinstance(o, Metric) else Metric(o) for o in metrics]
     names = ['loss'] + [o.name for o in res]
     for o in res:
-        if names.count(o.name) > 1: raise ValueError(f'two columns are called `{o.name}`: give one of them another name, Metric(f, name=...)')
+        if names.count(o.name) > 1:
+            raise ValueError(f'two columns are called `{o.name}`: give one of them another name, Metric(f, name=...)')
     return res
 
 # %% ../../nbs/loop/03_metrics.ipynb #3d0db1c2
 def check_sets(
-    sets,     # names of validation sets; () if there is only one, which needs no name
+    sets,     # names of validation sets; () for a single unnamed one
     metrics,  # list of `Metric`
 ):            # raises ValueError
-    "Refuse sets that would share a column"
+    "Refuse validation sets that would share a column"
     names = ['loss', *(o.name for o in metrics)]
     columns = names + [f'{s}_{o}' for s in sets for o in names]
     double = next((o for o in columns if columns.count(o) > 1), None)
     if double is not None: raise ValueError(
-        f'two columns would be called valid_{double}, with the validation sets {", ".join(map(repr, sets))} and the metrics '
-        f'{", ".join(map(repr, names[1:]))}: rename a set, or a metric, Metric(f, name=...)')
+        f'two columns would be called valid_{double}, with the validation sets {", ".join(map(repr, sets))} '
+        f'and the metrics {", ".join(map(repr, names[1:]))}: rename a set or a metric, Metric(f, name=...)')
 
 # %% ../../nbs/loop/03_metrics.ipynb #1f279b92
 class Phases:
-    "Which metrics the steps of training and of validation return the inputs of"
+    "The metrics whose inputs the training step returns, and those whose inputs the validation step returns"
     def __init__(self): self.found = {}     # (phase, name and keys of a metric) → whether they are there
 
     def missing(self,
         phase,       # 'train' or 'valid'
-        is_awaited,  # whether the other phase comes, too
+        is_awaited,  # whether the other phase will run, too
         metrics,     # list of `Metric`
         result,      # what the first step of this phase returned
-    ):               # set of names
-        "The metrics that only the other phase has; raises KeyError for one that neither has, or whose key seems to be misspelt"
+    ):               # set of names; raises KeyError for a metric that neither phase has, or a misspelt key
+        "The metrics that can be computed in the other phase only"
         res, other = set(), {'train': 'valid', 'valid': 'train'}[phase]
         for m in metrics:
             about = m.name, m.pred, m.targ
             self.found[phase, about] = all(k in result for k in (m.pred, m.targ))
             if self.found[phase, about]: continue
-            is_there, absent = self.found.get((other, about)), [k for k in (m.pred, m.targ) if k not in result]
-            if is_there is None and is_awaited: is_there = not any(get_close_matches(str(k), map(str, result), cutoff=.85) for k in absent)
-            if not is_there: m.inputs(result)
+            is_there = self.found.get((other, about))
+            if is_there is None and is_awaited:     # the other phase may return them, unless they look misspelt
+                absent = [str(k) for k in (m.pred, m.targ) if k not in result]
+                is_there = not any(get_close_matches(k, map(str, result), cutoff=.85) for k in absent)
+            if not is_there: m.inputs(result)       # raises
             res.add(m.name)
         return res
 
 # %% ../../nbs/loop/03_metrics.ipynb #713cb72a
-GROUP, SMALL = 32, 2**14  # batches that a function sees at once; elements in an output that is worth collecting
+GROUP = 32      # batches that a function with `is_mean` sees in one call
+SMALL = 2**14   # elements: larger outputs are not collected
 
 # %% ../../nbs/loop/03_metrics.ipynb #ce8db012
 def _noting(metric, f, *args):
-    "Call `f`; an error gets a note that names the metric"
+    "Call `f`; add a note that names the metric to an error"
     try: return f(*args)
     except Exception as e:
         e.add_note(f'raised in metric `{metric.name}`')
         raise
 
 # %% ../../nbs/loop/03_metrics.ipynb #133b2294
-AVERAGE_KINDS = {'waits': bool, 'sums': (None, Tensor), 'columns': [str], 'n': int, 'values': (Tensor, [object]), 'weights': (Tensor, [object]), 'preds': [Tensor], 'targs': [Tensor]}
+AVERAGE_KINDS = {'waits': bool, 'sums': (None, Tensor), 'columns': [str], 'n': int, 'values': (Tensor, [object]),
+                 'weights': (Tensor, [object]), 'preds': [Tensor], 'targs': [Tensor]}
 
 class Average:
     "The weighted mean of a function metric over one pass"
     def __init__(self,
         metric,         # `Metric` of a function
-        waits=False,    # even the first batch may wait for others
-        is_fresh=False, # nobody writes to targets later
+        waits=False,    # collect even the first batch, rather than compute it at once
+        is_fresh=False, # targets are not written to later, so they need no copy
     ):
-        self.is_fresh = is_fresh
-        self.metric, self.waits, self.sums, self.columns = metric, waits, None, [metric.name]
-        self.values, self.weights = [], []              # of batches, and of groups of them
+        self.metric, self.waits, self.is_fresh = metric, waits, is_fresh
+        self.sums, self.columns = None, [metric.name]
+        self.values, self.weights = [], []              # of batches, and of groups of batches
         self.preds, self.targs, self.n = [], [], 0      # of the group that is being collected
 
     def add(self,
         result,  # the step's result, a mapping
         n,       # weight of the batch
     ):
-        "Take in a batch"
+        "Add a batch"
         pred, targ = self.metric.inputs(result)
-        if (self.metric.is_mean and type(pred) is type(targ) is Tensor and type(n) is int and pred.ndim and targ.ndim
-                and pred.size(0) == targ.size(0) == n and pred.numel() <= SMALL):
-            self.preds.append(pred.detach().clone())        # the step, the model and the loader may use their memory again
-            self.targs.append(targ if self.is_fresh else targ.detach().clone())
-            self.n += n
-            if not self.waits: _noting(self.metric, self.metric.f, self.preds[-1], self.targs[-1])
+        can_wait = self.metric.is_mean and type(n) is int and type(pred) is Tensor and type(targ) is Tensor
+        is_small = can_wait and pred.ndim and targ.ndim and pred.size(0) == targ.size(0) == n and pred.numel() <= SMALL
+        if not is_small: return self._compute(_detached(pred), _detached(targ), n)
+        self.preds.append(pred.detach().clone())        # step, model and loader may reuse this memory
+        self.targs.append(targ if self.is_fresh else targ.detach().clone())
+        self.n += n
+        if not self.waits:      # a metric that fails does so in the first batch
+            _noting(self.metric, self.metric.f, self.preds[-1], self.targs[-1])
             self.waits = True
-            if len(self.preds) >= GROUP: self.flush()
-        else: self._compute(_detached(pred), _detached(targ), n)
+        if len(self.preds) >= GROUP: self.flush()
 
     def _compute(self, pred, targ, n):
         v = _noting(self.metric, self.metric.f, pred, targ)
@@ -220,114 +240,132 @@ class Average:
         if len(self.values) >= CHUNK: self._pack()
 
     def _vector(self, value):
-        "Several values as a tensor, the same ones for each batch"
+        "Several values as a tensor; each batch must have the same ones"
         entries = self.metric.columns(value)
         if self.sums is None and not self.values: self.columns = [*entries]
         if [*entries] != self.columns: raise ValueError(
-            f'metric `{self.metric.name}` returned {", ".join(entries) or "nothing"}, and {", ".join(self.columns)} before: expected the same for each batch')
+            f'metric `{self.metric.name}` returned {", ".join(entries) or "nothing"}, '
+            f'and {", ".join(self.columns)} before: expected the same for each batch')
         return stack_scalars([*entries.values()]) if len(entries) > 1 else entries[self.columns[0]]
 
     def flush(self):
-        "Compute what was collected"
-        preds, targs, n, self.preds, self.targs, self.n = self.preds, self.targs, self.n, [], [], 0
-        if len({(p.shape[1:], t.shape[1:]) for p, t in zip(preds, targs)}) == 1: self._compute(torch.cat(preds), torch.cat(targs), n)
+        "Compute the metric of the collected batches"
+        preds, targs, n = self.preds, self.targs, self.n
+        self.preds, self.targs, self.n = [], [], 0
+        shapes = {(p.shape[1:], t.shape[1:]) for p, t in zip(preds, targs)}
+        if len(shapes) == 1: self._compute(torch.cat(preds), torch.cat(targs), n)
         else:
             for p, t in zip(preds, targs): self._compute(p, t, len(p))
 
     def _pack(self):
-        several = len(self.columns) > 1
-        self.sums = weighted_sums(torch.stack(self.values) if several else stack_scalars(self.values), self.weights, self.sums)
+        values = torch.stack(self.values) if len(self.columns) > 1 else stack_scalars(self.values)
+        self.sums = weighted_sums(values, self.weights, self.sums)
         self.values, self.weights = [], []
 
-    def result(self):  # 1-d tensor: sum of weight × value for each column, sum of weights; None if there was no batch
-        "What the mean is made of, without reading it"
+    def result(self):  # 1-d tensor: sum of weight × value for each column, sum of weights; None without a batch
+        "The sums that the mean is made of, without reading them"
         self.flush()
         if self.values: self._pack()
         return self.sums
 
-    def state_dict(self):  # dict of plain things
-        "What there is so far, as it is: to compute now what was collected would change the order of the sums"
-        return {**{o: getattr(self, o) for o in ('waits', 'sums', 'columns', 'n')}, 'values': _joined(self.values), 'weights': _joined(self.weights),
+    def state_dict(self):  # dict of tensors, numbers and lists
+        "The state so far; collected batches stay collected, as computing them now would change the order of the sums"
+        return {'waits': self.waits, 'sums': self.sums, 'columns': self.columns, 'n': self.n,
+                'values': _joined(self.values), 'weights': _joined(self.weights),
                 'preds': self.preds[:], 'targs': self.targs[:]}
 
     def load_state_dict(self, state):
-        "Take back what `state_dict` returned, its tensors on the right device"
-        for name, v in check_kinds(state, AVERAGE_KINDS, f'the state of metric `{self.metric.name}`').items(): setattr(self, name, _parted(v) if name in ('values', 'weights') else v)
+        "Restore what `state_dict` returned; its tensors must be on the right device"
+        check_kinds(state, AVERAGE_KINDS, f'the state of metric `{self.metric.name}`')
+        for name, v in state.items(): setattr(self, name, _parted(v) if name in ('values', 'weights') else v)
 
 # %% ../../nbs/loop/03_metrics.ipynb #f444b0fa
 def _joined(values):
-    "One tensor, where all are tensors of one kind"
-    if not values or not all(type(o) is Tensor for o in values) or len({(o.shape, o.dtype, o.device) for o in values}) > 1: return list(values)
-    return torch.stack(values)
+    "One tensor if all are tensors of one shape, dtype and device, else a list"
+    if not values or not all(type(o) is Tensor for o in values): return list(values)
+    kinds = {(o.shape, o.dtype, o.device) for o in values}
+    return torch.stack(values) if len(kinds) == 1 else list(values)
 
 def _parted(values): return list(values.unbind() if isinstance(values, Tensor) else values)
 
 def _parts(o):
-    "dict: name → the torchmetrics objects in `o`"
-    return {name: m for name, m in o.named_modules() if hasattr(m, 'metric_state') and hasattr(m, 'update_count')} if isinstance(o, torch.nn.Module) else {}
+    "The torchmetrics objects in `o` by name"
+    if not isinstance(o, torch.nn.Module): return {}
+    return {name: m for name, m in o.named_modules() if hasattr(m, 'metric_state') and hasattr(m, 'update_count')}
+
+def _torchmetrics_state(m):
+    return {'state': {k: v[:] if isinstance(v, list) else v for k, v in m.metric_state.items()}, 'n': m.update_count}
+
+def _has_state_dict(o): return all(callable(getattr(o, name, None)) for name in ('state_dict', 'load_state_dict'))
 
 def object_state(
     o,  # metric object
 ):      # dict of what it has seen
     "The state of a metric object"
-    if parts := _parts(o): return {name: {'state': {k: v[:] if isinstance(v, list) else v for k, v in m.metric_state.items()}, 'n': m.update_count} for name, m in parts.items()}
-    if callable(getattr(o, 'state_dict', None)) and callable(getattr(o, 'load_state_dict', None)): return o.state_dict()
-    return dict(vars(o))
+    if parts := _parts(o): return {name: _torchmetrics_state(m) for name, m in parts.items()}
+    return o.state_dict() if _has_state_dict(o) else dict(vars(o))
 
 def load_object_state(
     o,      # metric object
     state,  # what `object_state` returned
 ):
-    "Put a metric object back; raises ValueError for attributes that it does not have"
+    "Restore the state of a metric object; raises ValueError for attributes that it does not have"
     if parts := _parts(o):
-        check_kinds(state, {name: {'state': {f'{k}?': object for k in m.metric_state}, 'n': int} for name, m in parts.items()}, type(o).__name__)
+        kinds = {name: {'state': dict.fromkeys((f'{k}?' for k in m.metric_state), object), 'n': int}
+                 for name, m in parts.items()}
+        check_kinds(state, kinds, type(o).__name__)
         for name, m in parts.items():
             m.reset()
             for k, v in state[name]['state'].items(): setattr(m, k, v)
             m._update_count, m._computed = state[name]['n'], None
-    elif callable(getattr(o, 'state_dict', None)) and callable(getattr(o, 'load_state_dict', None)): o.load_state_dict(state)
+    elif _has_state_dict(o): o.load_state_dict(state)
     else: vars(o).update(check_kinds(state, dict.fromkeys(vars(o), object), type(o).__name__))
 
 # %% ../../nbs/loop/03_metrics.ipynb #6c3c9a19
 def _spread(values, there, n):
-    "`values` at the places `there` of `n`, nan elsewhere"
+    "A tensor of length `n` with `values` at the indices `there` and nan elsewhere"
     if len(there) == n: return values
     if not values.is_floating_point(): values = values.float()
-    return values.new_full((n,), math.nan).index_copy(0, torch.tensor(there).to(values.device, non_blocking=True), values)
+    index = torch.tensor(there).to(values.device, non_blocking=True)
+    return values.new_full((n,), math.nan).index_copy(0, index, values)
 
 # %% ../../nbs/loop/03_metrics.ipynb #ae0c0cf0
 def _reset(o, device):
-    "A copy of a metric object that has seen nothing"
+    "A reset copy of a metric object"
     o = deepcopy(o)
     o.reset()
     return o.to(device) if callable(getattr(o, 'to', None)) else o
 
-TALLY_KINDS = {'rows': [(Tensor, [object])], 'sums': {str: Tensor}, 'n_packed': int, 'extras': {str: {int: object}}, 'shares?': [[(str, Tensor)]],
-               'with_mean?': [str], 'left_out?': [str], 'averages': {str: {str: object}}, 'objects': {str: object}}
+TALLY_KINDS = {'rows': [(Tensor, [object])], 'sums': {str: Tensor}, 'n_packed': int, 'extras': {str: {int: object}},
+               'shares?': [[(str, Tensor)]], 'with_mean?': [str], 'left_out?': [str], 'averages': {str: {str: object}},
+               'objects': {str: object}}
 
-RESERVED = {'kind', 'batch', 'epoch', 'step', 'time_s'}     # what tables and logs say beside values
+RESERVED = {'kind', 'batch', 'epoch', 'step', 'time_s'}     # columns that tables and logs have beside values
 
 class Tally:
-    "Sample-weighted means of the losses and metrics of one pass"
+    "Metric accumulator: sample-weighted means of the losses and metrics of one pass"
     def __init__(self,
         metrics,         # list of `Metric`
         device,          # where metric objects keep their state
-        history=None,    # `History` that is to have the losses and learning rates of every batch
+        history=None,    # `History` to record the losses and learning rates of every batch in
         lr_names=(),     # names of the learning rates
-        team=None,       # `Team` of processes that have other batches of the same pass
-        waits=False,     # functions may see the first batch together with others
-        is_fresh=False,  # nobody writes to the targets of a batch later
+        team=None,       # `Team`: the world, whose ranks have other batches of the same pass
+        waits=False,     # metric functions may see the first batch together with others
+        is_fresh=False,  # targets of a batch are not written to later
         is_sum=False,    # losses are sums over samples, not means
-        missing=None,    # `f(metrics, result)` of the first batch → names of the metrics to leave out; None: there are none
+        missing=None,    # `f(metrics, result)` of the first batch → names of the metrics to leave out; default: none
     ):
-        self.waits, self.looked = waits, False      # looked: the metrics have seen the batch that is being worked on
-        self.team, self.is_sum, self.shares = team or Team(), is_sum, []     # shares: (name, losses, weights) of what is packed, where others have the rest
+        self.team, self.is_sum = team or Team(), is_sum
         self.metrics, self.missing, self.left_out = [*metrics], missing, set()
+        self.waits, self.looked = waits, False      # looked: the metrics have seen the current batch
         self.averages = [Average(m, waits, is_fresh) for m in metrics if not m.is_object]
         self.objects = [(m, _noting(m, _reset, m.f, device)) for m in metrics if m.is_object]
-        self.rows, self.sums, self.n_packed = [], {}, 0     # batches that are not packed yet: (loss, weight, learning rates); sums of those that are
-        self.history, self.lr_names, self.extras = history, lr_names, {}    # extras: name → {row: value}, what was recorded
-        self.with_mean = set()                              # names of those whose mean is a column of the epoch
+        self.rows = []                              # of batches that are not packed: (loss, weight, learning rates)
+        self.sums, self.n_packed = {}, 0            # of those that are
+        self.shares = []                            # packed (name, losses, weights), if there are other ranks
+        self.history, self.lr_names = history, lr_names
+        self.extras = {}                            # recorded values: name → {row: value}
+        self.with_mean = set()                      # those whose mean is a value of the pass
         if history is None: return
         if history.open_tally is not None: history.open_tally.pack()
         history.open_tally = self
@@ -338,7 +376,7 @@ class Tally:
         n,       # weight of this batch: samples, or what the step returned as 'n'
         lrs=(),  # learning rates
     ):
-        "Take in a batch"
+        "Add a batch"
         if self.looked: self.looked = False
         elif self.metrics: self._measure(result, n)
         if (self.is_sum or result.get('reduction') == 'sum') and loss is not None:
@@ -356,19 +394,20 @@ class Tally:
         result,  # the step's result, a mapping
         n,       # weight of this batch
     ):
-        "Ask the metrics about the first batch of a pass now, so that one that fails does so before training; `add` has the rest"
+        "Give the metrics the first batch of a pass before `add`, so that one that fails does so before training"
         if self.rows or self.n_packed or not all(m.pred in result and m.targ in result for m in self.metrics): return
         self._measure(result, n)
         self.looked = True
 
     def _check_keys(self, result):
-        "Leave out the metrics whose inputs only the other phase's step returns"
+        "Leave out the metrics whose inputs only the step of the other phase returns"
         if self.missing is not None:
             if names := self.missing(self.metrics, result): self._leave_out(self.left_out | names)
             self.missing = None
         for m in self.metrics if self.left_out else ():
             if m.name in self.left_out and m.pred in result and m.targ in result:
-                raise KeyError(f'metric `{m.name}` finds its inputs in this batch, and did not find them in the first one: return them in each, or in none')
+                raise KeyError(f'metric `{m.name}` finds its inputs in this batch but did not in the first one: '
+                               'return them for every batch, or for none')
 
     def _leave_out(self, names):
         self.left_out, self.averages = names, [o for o in self.averages if o.metric.name not in names]
@@ -376,56 +415,68 @@ class Tally:
 
     def record(self,
         name,        # column in `history.steps`
-        value,       # number or 0-d tensor, which nobody changes later
-        mean=False,  # whether its mean over samples is a value of the pass
+        value,       # number or 0-d tensor, which must not change later
+        mean=False,  # record its mean over samples as a value of the pass, too
     ):
-        "Keep a value of the batch that is being worked on, beside its loss"
+        "Record a value of the current batch, beside its loss"
         if name not in self.extras: self._check_name(name, mean)
         self.extras.setdefault(name, {})[len(self.rows)] = value.detach() if isinstance(value, Tensor) else value
 
     def _check_name(self, name, mean):
         if not isinstance(name, str): raise TypeError(f'record got the name {name!r}: expected a string')
-        taken, rest = ('loss', *(m.name for m in self.metrics)), name[6:]
-        if name.startswith(('train_', 'valid_')): raise ValueError(
-            f'`{name}` cannot be recorded: `train_` and `valid_` begin the names of columns that the loop makes.'
-            + ('' if rest in taken else f' record({rest!r}, value, mean=True) makes train_{rest} and valid_{rest}, as means over samples'))
-        if name in self.lr_names or name in RESERVED or mean and name in taken: raise ValueError(f'`{name}` is the name of a column already: choose another one')
+        taken = 'loss', *(m.name for m in self.metrics)
+        if name.startswith(('train_', 'valid_')):
+            rest = name[6:]
+            fix = f' record({rest!r}, value, mean=True) makes train_{rest} and valid_{rest}, as means over samples'
+            raise ValueError(f'`{name}` cannot be recorded: `train_` and `valid_` are prefixes of the columns that '
+                             f'the loop makes.{"" if rest in taken else fix}')
+        if name in self.lr_names or name in RESERVED or mean and name in taken:
+            raise ValueError(f'`{name}` is the name of a column already: choose another one')
         if mean: self.with_mean.add(name)
 
     def forget(self):
-        "Drop what was recorded for the batch that is being worked on"
+        "Drop what was recorded for the current batch"
         for values in self.extras.values(): values.pop(len(self.rows), None)
         if not self.looked: return
         self.looked, self.averages = False, [Average(o.metric, self.waits) for o in self.averages]
         for _, o in self.objects: o.reset()
 
     def pack(self):
-        "Put the latest losses into sums and into the history, without reading a value"
+        "Add the latest losses to the sums and to the history, without reading a value"
         if not self.rows: return
         (losses, weights, lrs), self.rows = zip(*self.rows), []
         self.n_packed += len(losses)
-        if set(map(type, losses)) == {Tensor}: chunks = {'train_loss': self._pack('loss', losses, weights)}     # the usual case, quickly
+        if set(map(type, losses)) == {Tensor}: chunks = {'train_loss': self._pack('loss', losses, weights)}
         else:
             losses = [{'loss': o} if isinstance(o, Tensor) else o or {} for o in losses]
-            names = dict.fromkeys(name for o in losses for name in o)
-            chunks = {'train_'+name: self._pack_some(name, [o.get(name) for o in losses], weights) for name in names}
+            chunks = {'train_' + name: self._pack_some(name, [o.get(name) for o in losses], weights)
+                      for name in dict.fromkeys(chain.from_iterable(losses))}
         if self.history is not None:
-            if self.team.size > 1: self.shares += [(name, values, stack_scalars(weights).to(values.device)) for name, values in chunks.items()]
+            if self.team.size > 1:
+                self.shares += [(name, o, stack_scalars(weights).to(o.device)) for name, o in chunks.items()]
             for name, values in zip(self.lr_names, zip(*lrs)):
                 chunks[name] = stack_scalars(values) if isinstance(values[0], Tensor) else list(values)
-        if self.objects: self._pack('', weights, weights)       # what the values of metric objects weigh
+        if self.objects: self._pack('', weights, weights)       # the weight of the metric objects' values
+        chunks |= self._pack_extras(weights)
+        if self.history is not None: self.history.add_steps(len(weights), chunks)
+
+    def _pack_extras(self, weights):
+        "Pack the recorded values; returns columns for the history"
         n, extras, self.extras = len(weights), self.extras, {}
+        res = {}
         for name, values in extras.items():
-            if n in values: self.extras[name] = {0: values[n]}      # of a batch that is not done yet
+            if n in values: self.extras[name] = {0: values[n]}      # of the current batch, which is not done
             there = [i for i in values if i < n]
-            if there and name in self.with_mean: self._pack(name, [values[i] for i in there], [weights[i] for i in there])
-            if there and self.history is not None:
-                if any(isinstance(values[i], Tensor) for i in there): chunks[name] = _spread(stack_scalars([values[i] for i in there]), there, n)
-                else: chunks[name] = [values.get(i, math.nan) for i in range(n)]        # numbers stay exact
-        if self.history is not None: self.history.add_steps(n, chunks)
+            if not there: continue
+            found = [values[i] for i in there]
+            if name in self.with_mean: self._pack(name, found, [weights[i] for i in there])
+            if self.history is None: continue
+            if any(isinstance(o, Tensor) for o in found): res[name] = _spread(stack_scalars(found), there, n)
+            else: res[name] = [values.get(i, math.nan) for i in range(n)]       # numbers stay exact
+        return res
 
     def _pack_some(self, name, losses, weights):
-        "Losses of one name as a tensor; a batch may lack it, and is nan there"
+        "Losses of one name as a tensor, with nan for the batches without it"
         there = [i for i, o in enumerate(losses) if o is not None]
         return _spread(self._pack(name, [losses[i] for i in there], [weights[i] for i in there]), there, len(losses))
 
@@ -435,52 +486,57 @@ class Tally:
         return packed
 
     def together(self):  # dict: name → 1-d tensor, one value for each batch of the pass
-        "The losses of all processes, each batch as one; empty for a process that is alone"
+        "The losses of each global batch, reduced over all ranks; empty where the world is one process"
         res = {}
         for name in dict.fromkeys(name for name, *_ in self.shares):
-            values, weights = (torch.cat([o[i] for o in self.shares if o[0] == name]) for i in (1, 2))
-            total, weight, plain = self.team.sum(torch.stack([torch.where(weights > 0, values.double()*weights, 0.), weights.double(), values.double()]))
-            res[name] = torch.where(weight > 0, total/weight, plain/self.team.size).to(values.dtype)     # or there was nothing to count
+            values = torch.cat([o for other, o, _ in self.shares if other == name])
+            weights = torch.cat([o for other, _, o in self.shares if other == name]).double()
+            weighted = torch.where(weights > 0, values.double()*weights, 0.)
+            total, weight, plain = self.team.sum(torch.stack([weighted, weights, values.double()]))
+            mean = torch.where(weight > 0, total/weight, plain/self.team.size)      # a batch may weigh nothing
+            res[name] = mean.to(values.dtype)
         return res
 
-    def state_dict(self):  # dict of plain things
-        "What there is so far, as it is"
+    def state_dict(self):  # dict of tensors, numbers, lists and dicts
+        "The state so far"
         losses, weights, lrs = map(list, zip(*self.rows)) if self.rows else ([], [], [])
         return {'rows': [_joined(losses), _joined(weights), lrs], 'sums': dict(self.sums), 'n_packed': self.n_packed,
-                'extras': {name: dict(values) for name, values in self.extras.items()}, 'with_mean': sorted(self.with_mean),
-                'left_out': sorted(self.left_out), 'shares': self.shares[:],
-                'averages': {o.metric.name: o.state_dict() for o in self.averages}, 'objects': {m.name: object_state(o) for m, o in self.objects}}
+                'extras': {name: dict(values) for name, values in self.extras.items()},
+                'with_mean': sorted(self.with_mean), 'left_out': sorted(self.left_out), 'shares': self.shares[:],
+                'averages': {o.metric.name: o.state_dict() for o in self.averages},
+                'objects': {m.name: object_state(o) for m, o in self.objects}}
 
     def load_state_dict(self, state):
-        "Take back what `state_dict` returned, its tensors on the right device; raises ValueError for other metrics"
+        "Restore what `state_dict` returned, its tensors on the right device; raises ValueError for other metrics"
         check_kinds(state, TALLY_KINDS, 'the measures of a pass')
         self._leave_out(set(state.get('left_out', ())))
         self.with_mean = set(state.get('with_mean', ()))
-        mine, theirs = ([*(o.metric.name for o in self.averages), *(m.name for m, _ in self.objects)], [*state['averages'], *state['objects']])
-        if mine != theirs: raise ValueError(f'the pass was measured with the metrics {theirs}, and now there are {mine}')
+        mine = [*(o.metric.name for o in self.averages), *(m.name for m, _ in self.objects)]
+        theirs = [*state['averages'], *state['objects']]
+        if mine != theirs: raise ValueError(f'the pass was measured with the metrics {theirs}, now there are {mine}')
         for o in self.averages: o.load_state_dict(state['averages'][o.metric.name])
         for m, o in self.objects: load_object_state(o, state['objects'][m.name])
-        self.rows, self.sums, self.n_packed = list(zip(*map(_parted, state['rows']))), dict(state['sums']), state['n_packed']
-        self.extras, self.shares = {name: dict(values) for name, values in state['extras'].items()}, [tuple(o) for o in state.get('shares', ())]
+        self.rows = list(zip(*map(_parted, state['rows'])))
+        self.sums, self.n_packed = dict(state['sums']), state['n_packed']
+        self.extras = {name: dict(values) for name, values in state['extras'].items()}
+        self.shares = [tuple(o) for o in state.get('shares', ())]
 
     def close(self):
-        "Keep the losses, for the history; let go of everything else"
+        "Release everything but the losses, which the history needs"
         self.averages, self.objects, self.shares = [], [], []
 
     def means(self):  # dict: 'loss' and metric names → float; empty if there was no batch
-        "The means so far, read in one go"
+        "The means so far, read in one transfer"
         return {name: mean for name, (mean, _) in self.weighted().items()}
 
     def weighted(self):  # dict: 'loss' and metric names → (mean, its weight)
-        "The means so far and the weights that they were taken with, samples as a rule"
+        "The means so far with their total weights, as a rule numbers of samples"
         self.pack()
         if not self.n_packed: return {}
         averages = [(o.columns, o.result()) for o in self.averages]
-        if self.team.size > 1:      # a process that has had no batch of its own takes part with zeros
-            found = self.team.first(self.team.gather([None if o is None else columns for columns, o in averages]))
-            known = [next((o for o in same if o is not None), None) for same in zip(*found)]
-            averages = [(new or old, torch.zeros(len(new or old) + 1) if o is None else o) for new, (old, o) in zip(known, averages)]
-        sums = [([name], o) for name, o in self.sums.items()] + [(columns, o) for columns, o in averages if o is not None]
+        if self.team.size > 1: averages = self._averages_of_all(averages)
+        sums = [([name], o) for name, o in self.sums.items()]
+        sums += [(columns, o) for columns, o in averages if o is not None]
         read = self.team.sum(torch.cat([o.to(sums[0][1]) for _, o in sums])).tolist() if sums else []
         res = {}
         for columns, _ in sums:
@@ -492,33 +548,46 @@ class Tally:
             _merge(res, {name: (float(v), weight) for name, v in values.items()}, m)
         return res
 
+    def _averages_of_all(self, averages):
+        "The (columns, sums) of this rank, with zeros where another rank has had a batch and this one has not"
+        found = self.team.first(self.team.gather([None if o is None else columns for columns, o in averages]))
+        res = []
+        for (columns, o), same in zip(averages, zip(*found)):
+            columns = next((c for c in same if c is not None), None) or columns
+            res.append((columns, torch.zeros(len(columns) + 1) if o is None else o))
+        return res
+
 def _merge(res, new, metric=None):
-    "Add columns to others"
+    "Add columns to `res`; raises ValueError if it has one of them"
     for name in new:
-        if name in res: raise ValueError(f'two columns are called `{name}`{f", the second one in metric `{metric.name}`" if metric else ""}: name one, Metric(f, name=...)')
+        if name not in res: continue
+        where = f', the second one in metric `{metric.name}`' if metric else ''
+        raise ValueError(f'two columns are called `{name}`{where}: name one, Metric(f, name=...)')
     res.update(new)
 
 # %% ../../nbs/loop/03_metrics.ipynb #2e2fa4c5
 class Tallies(dict):
-    "Set's name → `Tally`: the means over each of several validation sets, and over all of them"
+    "Metric accumulators of several validation sets: name of the set → `Tally`"
     def means(self):  # dict: 'loss' and metric names over all sets, then '<set>_loss', '<set>_<metric>' → float
         "The means so far; those over all sets weight each set by its samples"
         found = {name: tally.weighted() for name, tally in self.items()}
-        columns = dict.fromkeys(column for values in found.values() for column in values)
-        res = {column: _mean([values[column] for values in found.values() if column in values]) for column in columns}
-        for name, values in found.items(): _merge(res, {f'{name}_{column}': mean for column, (mean, _) in values.items()})
+        res = {column: _mean([values[column] for values in found.values() if column in values])
+               for column in dict.fromkeys(chain.from_iterable(found.values()))}
+        for name, values in found.items():
+            _merge(res, {f'{name}_{column}': mean for column, (mean, _) in values.items()})
         return res
 
-    def state_dict(self):  # dict of plain things
-        "What there is so far, by set"
+    def state_dict(self):  # dict: name of the set → state of its accumulator
+        "The state so far, by set"
         return {name: tally.state_dict() for name, tally in self.items()}
 
     def load_state_dict(self, state):
-        "Take back what `state_dict` returned, its tensors on the right device; raises ValueError for other sets or metrics"
+        "Restore what `state_dict` returned; raises ValueError for other sets or metrics"
         check_kinds(state, dict.fromkeys(self, {str: object}), 'the measures of several validation sets')
         for name, tally in self.items(): tally.load_state_dict(state[name])
 
 def _mean(pairs):
-    "The mean of (value, weight), in which nothing that weighs nothing counts"
+    "The weighted mean of (value, weight) pairs, without those of weight 0; nan without any"
     pairs = [(value, weight) for value, weight in pairs if weight]
-    return sum(value*weight for value, weight in pairs)/sum(weight for _, weight in pairs) if pairs else math.nan
+    if not pairs: return math.nan
+    return sum(value*weight for value, weight in pairs)/sum(weight for _, weight in pairs)
