@@ -18,9 +18,9 @@ from torch.nn.utils.rnn import PackedSequence
 
 # %% ../../nbs/base/01_nested.ipynb #58e819b2
 def map_tensors(
-    f,  # called with each tensor; what it returns takes the tensor's place
+    f,  # called with each tensor; its result takes the tensor's place
     x,  # tensor, list, tuple, named tuple, mapping, dataclass, or a nesting of them
-):      # `x` rebuilt, of the same types; things that are none of these are passed through
+):      # `x` rebuilt, with the same types; other objects pass through
     "Apply `f` to every tensor in `x`"
     if isinstance(x, Tensor): return f(x)
     if isinstance(x, tuple) and hasattr(x, '_fields'): return type(x)(*(map_tensors(f, o) for o in x))
@@ -40,69 +40,75 @@ def _like(x, items):
 def to_device(
     x,       # a batch: tensor, any nesting that `map_tensors` knows, or an object with its own `.to(device)`
     device,  # `torch.device` or its name
-):           # the same batch on `device`; tensors that are there already are not copied, other objects pass through
+):           # the same batch on `device`; tensors already there are not copied, other objects pass through
     "Move every tensor of a batch to `device`"
     if isinstance(device, str): device = torch.device(device)
     if isinstance(x, Tensor): return x if x.device == device else x.to(device, non_blocking=device.type != 'cpu')
     if type(x) is tuple or type(x) is list:
         on_host = device.type == 'cpu'
         for o in x:
-            if type(o) is not Tensor or not (o.is_cpu if on_host else o.device == device): return type(x)([to_device(o, device) for o in x])
+            is_there = type(o) is Tensor and (o.is_cpu if on_host else o.device == device)
+            if not is_there: return type(x)([to_device(o, device) for o in x])
         return x
     if callable(getattr(x, 'to', None)) and not isinstance(x, type): return x.to(device)
     return map_tensors(lambda t: to_device(t, device), x)
 
 # %% ../../nbs/base/01_nested.ipynb #7ca3efc0
 def batch_size(
-    x,  # a batch, as `map_tensors` knows them
-):      # int; 1 where nothing tells
-    "Number of samples in a batch: `sample_counts` says how it is found"
-    try:
-        if (type(x) is tuple or type(x) is list) and isinstance(x[0], Tensor): return x[0].shape[0]     # the usual one, quickly
-    except (LookupError, RuntimeError): pass        # a 0-d tensor or a nested one is first
+    x,  # a batch, as `map_tensors` takes it
+):      # int; 1 if nothing tells
+    "Return the number of samples in a batch: the likeliest of its `sample_counts`"
+    try:        # the usual batch, quickly
+        if (type(x) is tuple or type(x) is list) and isinstance(x[0], Tensor): return x[0].shape[0]
+    except (LookupError, RuntimeError): pass        # the first one is a 0-d or a nested tensor
     return next(iter(sample_counts(x)), 1)
 
 # %% ../../nbs/base/01_nested.ipynb #58da0ed4
 def sample_counts(
-    x,  # a batch, or a part of one
-):      # list of int, the likeliest first: several for a list of samples that may be a list of fields; empty if nothing tells
-    "How many samples `x` may hold"
+    x,  # a batch, or an entry of one
+):      # list of int, likeliest first; two for a list that may hold samples or fields; empty if nothing tells
+    "Return how many samples `x` may hold"
     if isinstance(x, Tensor): return [x.size(0)] if x.ndim else []
     if isinstance(x, Mapping): return _agreed(map(sample_counts, x.values()))
     if isinstance(x, PackedSequence): return [int(x.batch_sizes[0])]       # these are on the host
-    for name in 'num_graphs', 'batch_size':         # of torch_geometric's and DGL's batches
+    for name in 'num_graphs', 'batch_size':         # of batches of torch_geometric and DGL
         if isinstance(n := getattr(x, name, None), int): return [n]
     if (values := _fields(x)) is not None: return _agreed(map(sample_counts, values))
-    if not isinstance(x, (list, tuple)): return [*getattr(x, 'shape', ())[:1]]      # an array's
+    if not isinstance(x, (list, tuple)): return [*getattr(x, 'shape', ())[:1]]      # an array
     counts = [*map(sample_counts, x)]
     both = _agreed(counts)
     if both and all(map(_is_whole, x)) and all(both[0] in o for o in counts): return [*both, len(x)]
-    kinds = {Mapping if isinstance(o, Mapping) else list if isinstance(o, (list, tuple)) else Tensor if isinstance(o, Tensor) else type(o) for o in x}
-    return [len(x)] if len(kinds) == 1 else both
+    return [len(x)] if len({_kind(o) for o in x}) == 1 else both
+
+def _kind(x):
+    "The type of `x`, without telling mappings, lists and tuples, or tensors apart"
+    if isinstance(x, Mapping): return Mapping
+    if isinstance(x, (list, tuple)): return list
+    return Tensor if isinstance(x, Tensor) else type(x)
 
 def _fields(x):
-    "The values of what has names for them, else None"
+    "The values of a mapping, named tuple or dataclass, else None"
     if isinstance(x, Mapping): return x.values()
     if isinstance(x, tuple) and hasattr(x, '_fields'): return x
     if is_dataclass(x) and not isinstance(x, type): return [getattr(x, o.name) for o in fields(x)]
 
 def _agreed(counts):
-    "What all that can tell agree on; else what the first one says"
+    "The counts on which all agree that have any; else those of the first"
     first = next((o for o in counts if o), [])
     if len(first) < 2: return first
     rest = [o for o in counts if o]
     return [n for n in first if all(n in o for o in rest)] or first
 
 def _is_whole(x):
-    "Are there values of several samples in all of its parts? A number or a text is one of a single sample"
+    "Does each entry hold values of several samples? A number or a text belongs to a single one"
     if isinstance(x, (list, tuple)) and x and all(isinstance(o, (str, bytes, int, float)) for o in x): return True
     values = x if isinstance(x, (list, tuple)) else _fields(x)
     return all(map(_is_whole, values)) if values is not None else bool(sample_counts(x))
 
 # %% ../../nbs/base/01_nested.ipynb #34a452a5
 def has_accelerator():  # bool
-    "Is there an accelerator? Asks so that processes that are forked later can use it"
-    name = 'PYTORCH_NVML_BASED_CUDA_CHECK'      # without it torch starts CUDA's driver, which a forked process cannot use
+    "Return whether there is an accelerator; processes that are forked later can still use it"
+    name = 'PYTORCH_NVML_BASED_CUDA_CHECK'      # without it torch starts CUDA, which a forked process cannot use
     before = os.environ.get(name)
     os.environ[name] = '1'
     try: return torch.accelerator.is_available()
@@ -113,7 +119,7 @@ def has_accelerator():  # bool
 def default_device(
     model=None,  # `nn.Module` or None
 ):               # `torch.device`, with its index
-    "Where a model trains if nobody says: where its parameters are, or, if that is the host, on the accelerator if there is one"
+    "Return the device of a model's parameters or, if that is the CPU, the accelerator if there is one"
     here = next((p.device for p in model.parameters()), None) if model is not None else None
     if here is not None and here.type != 'cpu': return here
     if not has_accelerator(): return torch.device('cpu')
@@ -121,9 +127,9 @@ def default_device(
 
 # %% ../../nbs/base/01_nested.ipynb #6e317b6e
 def check_seed(
-    seed,  # what is given as a seed
+    seed,  # the argument to check
 ):         # raises TypeError or ValueError
-    "Refuse what one of the generators would refuse, before any of them is seeded"
+    "Refuse a seed that one of the generators would refuse, before any of them is seeded"
     try: n = operator.index(seed)
     except TypeError: raise TypeError(f'the seed is {seed!r}: expected a whole number from 0 to 2**32 - 1') from None
     if not 0 <= n < 2**32: raise ValueError(f'the seed is {n}: expected a whole number from 0 to 2**32 - 1')
@@ -131,19 +137,21 @@ def check_seed(
 def set_seed(
     seed,  # int in [0, 2**32)
 ):
-    "Seed Python's, numpy's and torch's generators (the accelerators' too)"
+    "Seed the generators of Python, numpy, torch and the accelerators"
     check_seed(seed)
     random.seed(seed)
     torch.manual_seed(seed)
     if 'numpy' in sys.modules: sys.modules['numpy'].random.seed(seed)
 
 # %% ../../nbs/base/01_nested.ipynb #4bb59e0e
-RNG_KINDS = {'python?': [object], 'torch?': Tensor, 'numpy?': {str: object}, 'cuda?': [Tensor], 'mps?': Tensor}     # for `check_kinds`
+RNG_KINDS = {       # for `check_kinds`
+    'python?': [object], 'torch?': Tensor, 'numpy?': {str: object}, 'cuda?': [Tensor], 'mps?': Tensor,
+}
 
 def rng_state(
-    names=None,  # of the generators that are wanted: 'python', 'torch', 'numpy', 'cuda', 'mps'; None: all
+    names=None,  # generators to read: 'python', 'torch', 'numpy', 'cuda', 'mps'; None: all
 ):               # dict: name of the generator → its state
-    "States of the global random generators"
+    "Read the RNG states of the global generators"
     read = {'python': random.getstate, 'torch': torch.get_rng_state}
     if 'numpy' in sys.modules: read['numpy'] = partial(sys.modules['numpy'].random.get_state, legacy=False)
     if torch.cuda.is_initialized(): read['cuda'] = torch.cuda.get_rng_state_all
@@ -154,23 +162,24 @@ def rng_state(
 def set_rng_state(
     state,  # what `rng_state` returned
 ):
-    "Put those global random generators back"
+    "Restore the RNG states of the global generators"
     if 'python' in state: random.setstate(state['python'])
     if 'torch' in state: torch.set_rng_state(state['torch'])
     if 'numpy' in state: sys.modules['numpy'].random.set_state(state['numpy'])
-    if 'cuda' in state: torch.cuda.set_rng_state_all(state['cuda'][:torch.cuda.device_count()])     # there may have been more
+    if 'cuda' in state:     # saved on a machine that may have had more devices
+        torch.cuda.set_rng_state_all(state['cuda'][:torch.cuda.device_count()])
     if 'mps' in state: torch.mps.set_rng_state(state['mps'])
 
 # %% ../../nbs/base/01_nested.ipynb #6472fd8a
 def local(
     t,  # tensor
 ):      # tensor in the same memory
-    "What this process has of a tensor that is in parts; another tensor itself"
+    "Return the local shard of a sharded tensor; any other tensor as it is"
     return t.detach().to_local() if hasattr(t, 'to_local') else t
 
 def entries(
     t,  # tensor
 ):      # tensor, dense
-    "What a sparse tensor stores, each entry once; another tensor itself"
+    "Return the values that a sparse tensor stores, each entry once; a dense tensor as it is"
     if t.layout is torch.strided: return t
     return t.coalesce().values() if t.layout is torch.sparse_coo else t.values()

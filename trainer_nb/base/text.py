@@ -15,25 +15,27 @@ def with_comments(
     f,  # function
 ):      # `f`
     "Add the comments beside the parameters of `f` to its docstring, for `help`"
-    code, rows = inspect.unwrap(f).__code__, []
+    code, rows = inspect.unwrap(f).__code__, []     # rows: (names of parameters, comment)
     for line in linecache.getlines(code.co_filename)[code.co_firstlineno - 1:]:
         left, _, about = line.strip().partition(' # ')
         is_def, left = left.startswith('def '), left.rstrip()
         is_end = left.startswith(')') or is_def and left[-1] not in '(,'
         if about and left.endswith((',', ':')) and not (is_def and not is_end):
             names = ', '.join(re.findall(r'(?:^|, )(\*{0,2}[a-z_]\w*)', left))
-            rows.append((names if not is_end else 'raises' if about.startswith('raises ') else 'returns', about.removeprefix('raises ').strip()))
+            if is_end: names = 'raises' if about.startswith('raises ') else 'returns'
+            rows.append((names, about.removeprefix('raises ').strip()))
         if is_end: break
     if rows:
         width = max(len(name) for name, _ in rows)
-        f.__doc__ = inspect.cleandoc(f.__doc__ or '') + '\n\nParameters:\n' + '\n'.join(f'  {name:{width}}  {about}' for name, about in rows)
+        table = '\n'.join(f'  {name:{width}}  {about}' for name, about in rows)
+        f.__doc__ = f'{inspect.cleandoc(f.__doc__ or "")}\n\nParameters:\n{table}'
     return f
 
 # %% ../../nbs/base/02_text.ipynb #f766a44f
 def patch(
     f,  # function whose first parameter is annotated with a class, or a property made of one
 ):      # `f`
-    "Make `f` a method of a class: `@patch def area(self:Square): ...`; other methods are not overridden, but a cell may be run again"
+    "Make `f` a method of a class, `@patch def area(self:Square): ...`; only a cell that runs again replaces one"
     g = f.fget if isinstance(f, property) else f
     cls = next(iter(g.__annotations__.values()))
     old = vars(cls).get(g.__name__)
@@ -49,7 +51,7 @@ def patch(
 def format_time(
     t,  # seconds
 ):      # 'mm:ss' or 'h:mm:ss'
-    "A duration for a person"
+    "Write a duration as a clock shows it"
     m, s = divmod(int(t), 60)
     h, m = divmod(m, 60)
     return f'{h}:{m:02d}:{s:02d}' if h else f'{m:02d}:{s:02d}'
@@ -59,7 +61,7 @@ def did_you_mean(
     name,   # the wrong name
     names,  # the right ones
 ):          # ' Did you mean `x`?' or ''
-    "A hint at the nearest right name, for error messages"
+    "Suggest the nearest right name, for error messages"
     from difflib import get_close_matches
     near = get_close_matches(name, list(names), n=1)
     return f' Did you mean `{near[0]}`?' if near else ''
@@ -67,10 +69,10 @@ def did_you_mean(
 # %% ../../nbs/base/02_text.ipynb #c4ec4d0a
 def check_kinds(
     x,      # plain data from a file
-    kinds,  # what it should be: see above
-    where,  # what `x` is, for the message
+    kinds,  # the expected types and keys, written as in the text above
+    where,  # name of `x` for the message
 ):          # `x`; raises ValueError
-    "See that data has the keys and types that are expected, and no others"
+    "Check that data has the expected keys and types, and no others"
     fits = [o for o in (kinds if isinstance(kinds, tuple) else (kinds,)) if isinstance(x, _outer(o))]
     if not fits: raise ValueError(f'{where} is a {type(x).__name__}: expected {_kind_name(kinds)}')
     kind = fits[0]
@@ -80,14 +82,16 @@ def check_kinds(
     names = {k.rstrip('?'): k for k in kind if isinstance(k, str)}
     for k, v in x.items():
         key = names.get(k) if names else next((o for o in kind if isinstance(k, o)), None)
-        if key is None: raise ValueError(f'{where} has an entry {k!r}: expected {", ".join(names) or _kind_name((*kind,)) or "none"}')
+        if key is None:
+            expected = ', '.join(names) or _kind_name((*kind,)) or 'none'
+            raise ValueError(f'{where} has an entry {k!r}: expected {expected}')
         check_kinds(v, kind[key], f'{where}[{k!r}]')
     if missing := [k for k, o in names.items() if k == o and k not in x]:
         raise ValueError(f'{where} has no entry {missing[0]!r}: expected {", ".join(names)}')
     return x
 
 def _outer(kind):
-    "What `isinstance` knows of a kind"
+    "The type, or tuple of types, that `isinstance` takes for a kind"
     if kind is None: return type(None)
     return (list, tuple) if isinstance(kind, list) else dict if isinstance(kind, dict) else kind
 
@@ -100,39 +104,46 @@ def _kind_name(kind):
 def printable(
     text,  # str
 ):         # str
-    "Control characters as escapes, so that a name moves no cursor and breaks no line"
+    "Escape control characters, so that a name moves no cursor and breaks no line"
     return re.sub(r'[\x00-\x1f\x7f-\x9f\u2028\u2029]', lambda m: ascii(m[0])[1:-1], text)
 
 def text_table(
-    lines,  # list of lists of str, all of the same length; one of a single string is a line of its own
+    lines,  # list of lists of str of equal length, header first; a list of a single str is a line without columns
 ):          # str
-    "Lines of cells, aligned"
-    lines = [[printable(c) for c in cells] for cells in lines]
+    "Align lines of cells in columns"
+    lines = [list(map(printable, cells)) for cells in lines]
     widths = [max(map(len, column)) for column in zip(*(o for o in lines if len(o) == len(lines[0])))]
-    return '\n'.join('  '.join(c.rjust(w) for c, w in zip(cells, widths)) if len(cells) == len(widths) else cells[0] for cells in lines)
+    def aligned(cells): return '  '.join(c.rjust(w) for c, w in zip(cells, widths))
+    return '\n'.join(aligned(o) if len(o) == len(widths) else o[0] for o in lines)
 
 # %% ../../nbs/base/02_text.ipynb #d748753f
 def html_table(
     lines,      # list of lists of str, as `text_table` takes them
-    bold=None,  # number of a row, from 0, that stands out
+    bold=None,  # index of the row to emphasize, not counting the header
 ):              # str
-    "Lines of cells as HTML, without colours of its own; each is 24 pixels high, but for the header of a wide table, whose names may break"
+    """Write lines of cells as HTML, in the colours of the page
+
+    Each row is 24 pixels high, except that names in the header of a wide table may break.
+    """
     style, n = 'text-align:right;padding:2px 8px;line-height:20px;white-space:nowrap', len(lines[0])
-    def row(tag, cells, mark=''):
-        if len(cells) < n: return f'<tr><td colspan="{n}" style="{style.replace("right", "left")}">{escape(cells[0])}</td></tr>'
-        return '<tr>' + ''.join(f'<{tag} style="{style}">{mark}{escape(c)}{mark.replace("<", "</")}</{tag}>' for c in cells) + '</tr>'
+    def row(tag, cells, start='', end=''):
+        if len(cells) < n:
+            left = style.replace('right', 'left')
+            return f'<tr><td colspan="{n}" style="{left}">{escape(cells[0])}</td></tr>'
+        return '<tr>' + ''.join(f'<{tag} style="{style}">{start}{escape(c)}{end}</{tag}>' for c in cells) + '</tr>'
     head, *rows = lines
     names = row('th', head)
     if n > 9: names = names.replace('nowrap', 'normal').replace('_', '_<wbr>')
-    body = ''.join(row('td', cells, '<b>'*(i == bold)) for i, cells in enumerate(rows))
-    return f'<div style="overflow-x:auto"><table style="margin:0;border-collapse:collapse"><thead>{names}</thead><tbody>{body}</tbody></table></div>'
+    body = ''.join(row('td', cells, *(['<b>', '</b>'] if i == bold else [])) for i, cells in enumerate(rows))
+    return ('<div style="overflow-x:auto"><table style="margin:0;border-collapse:collapse">'
+            f'<thead>{names}</thead><tbody>{body}</tbody></table></div>')
 
 # %% ../../nbs/base/02_text.ipynb #c30b07b7
 def running_shell():  # IPython's shell, or None
-    "The IPython that runs this, if any"
+    "Return the IPython shell that runs this code, if any"
     ipython = sys.modules.get('IPython')
     return ipython and ipython.get_ipython()
 
 def current_cell():  # int; None outside IPython
-    "Number of the cell that runs"
+    "Return the number of the running cell"
     return getattr(running_shell(), 'execution_count', None)
