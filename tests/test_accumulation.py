@@ -155,7 +155,7 @@ def test_stop_and_resume_is_bit_equal(n, make_dl):
         seen.append(learn.training)
         if sum(seen) == n and learn.training: learn.stop()
     learn = run(LambdaHook(after_step=stop))
-    if learn._run is not None: learn.resume()
+    if learn.stopped is not None: learn.resume()
     assert same(weights(learn.model), weights(whole.model)) and record(learn) == record(whole)
     assert learn.state == whole.state
 

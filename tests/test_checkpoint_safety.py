@@ -8,7 +8,7 @@ from trainer_nb.save.checkpoint import Checkpoint
 from trainer_nb.loop.world import Team
 from trainer_nb.save.files import BadCheckpoint, Folder, read_state, write_state
 from trainer_nb.save.shards import HOLE, write_parts
-from trainer_nb.loop.fit import Run
+from trainer_nb.loop.fit import Fit
 from trainer_nb.save.snapshot import capture, host_copy, restore
 
 class Call:
@@ -251,7 +251,7 @@ def test_a_state_with_an_entry_too_many_or_of_another_type_changes_nothing(tmp_p
         for k in at: inner = inner[k]
         key = list(change or inner)[0]
         inner[key] = Ellipsis if change is None else 'x'
-        with pytest.raises(ValueError, match=f'{key!r}.* (expected|is a ellipsis)'): restore(other, state, Run(), plan=True)
+        with pytest.raises(ValueError, match=f'{key!r}.* (expected|is a ellipsis)'): restore(other, state, Fit(), plan=True)
         assert same(weights(other.model), before) and not other.state.optimizer_step and not len(other.history), at
     other.load(path)
     assert other.state.batch_idx == 3

@@ -78,7 +78,7 @@ def seen(learn):
         'grad': torch.is_grad_enabled(), 'autocast': (torch.is_autocast_enabled('cpu'), torch.autocast_increment_nesting() - torch.autocast_decrement_nesting()),
         'nesting': (torch.autocast_increment_nesting(), torch.autocast_decrement_nesting()),
         'modes': [m.training for m in model.modules()], 'frozen': [p.requires_grad for p in model.parameters()], 'model': id(model),
-        'hooks': list(map(id, hooks)), 'registered': list(map(id, learn._registered)), 'in a fit': learn._fitting,
+        'hooks': list(map(id, hooks)), 'registered': list(map(id, learn._registered)), 'in a fit': learn.fitting is not None,
         'batch': learn.batch is learn.pred is learn.loss is learn.result is None, 'told': hooks[0].ended == hooks[-1].ended,
         'threads': threading.active_count(), 'lock': learn.get_hook('Checkpoint').folder.lock.file, 'thread': learn.history.thread,
         'accumulation': learn.state.grad_accum_steps, 'loss': learn._last_loss,
@@ -180,7 +180,7 @@ def test_a_hook_that_hangs_at_the_end_can_be_interrupted(monkeypatch):
     learn = make_learner(train_dl=batches(), hooks=[Hangs(), last])
     handler = signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt): learn.fit(1)
-    assert last.ended == 1 and signal.getsignal(signal.SIGINT) is handler and not learn._fitting
+    assert last.ended == 1 and signal.getsignal(signal.SIGINT) is handler and learn.fitting is None
     learn.remove_hook('Hangs')
     learn.fit(1)
 
@@ -247,7 +247,7 @@ def make_for_passes():
     return learn
 
 def seen_around_passes(learn):
-    names = 'training', 'batch', 'pred', 'loss', 'result', 'stepped', 'n_batches', '_step', '_do', '_valid_tally', '_opening', '_fitting', '_run'
+    names = 'training', 'batch', 'pred', 'loss', 'result', 'stepped', 'n_batches', '_step', '_do', '_valid_tally', '_opening', 'fitting', 'stopped'
     return {**{k: getattr(learn, k) for k in names}, 'requests': [*learn.requests], 'optimizer': learn.opt.mode,
             'handler': signal.getsignal(signal.SIGINT), 'grad': torch.is_grad_enabled(), 'model': id(learn.model),
             'autocast': (torch.is_autocast_enabled('cpu'), torch.autocast_increment_nesting() - torch.autocast_decrement_nesting()),

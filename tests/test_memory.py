@@ -179,7 +179,7 @@ def test_after_a_fit_nothing_of_the_last_batch_is_held(end):
     train, valid = Fresh(), Fresh()
     learn = make_learner(train_dl=train, valid_dl=valid, hooks=[LambdaHook(**{'do_backward' if end == 'no backward' else 'after_step': f})])
     learn.fit(1)
-    if end == 'stop': learn._run = None         # the open pass of a run that can be resumed is held, and nothing else
+    if end == 'stop': learn.stopped = None         # the open pass of a run that can be resumed is held, and nothing else
     assert not alive(train.refs) and not alive(valid.refs)
 
 

@@ -242,7 +242,7 @@ class Compile(Hook):
 
 # %% ../../nbs/features/07_compile.ipynb #31255f89
 def _note(learn, display, text):
-    if display is None or not learn._fitting: return
+    if display is None or not learn.is_fitting: return
     display.note = text
     display.draw(learn)
 

@@ -152,7 +152,7 @@ def _now(self:Profile, learn):  # Counter
 def _begin(self:Profile, learn):
     "Begin to measure, or go on, if it is time"
     if self.n >= self.n_steps or self.mark is not None: return
-    self.cursor = learn._run.train
+    self.cursor = learn.fitting.train
     self.cursor.timed_every = 1
     if self.n_seen >= self.skip: self.mark, self.n_open = self._now(learn), 0
 

@@ -42,15 +42,15 @@ from trainer_nb.loop.steps import (
     set_training
 )
 from .interrupts import Interrupts, TrainingInterrupted, show_in_a_line
-from .fit import Run, StepState, as_count, as_rate, named_objects
+from .fit import Fit, StepState, TrainPass, as_count, as_rate, named_objects
 
 # %% ../../nbs/loop/12_learner.ipynb #d3ba763f
 class _Stop(CancelFit):
     "The end of a fit that can be resumed; its argument says who asked"
 
-INNER = set("""Display Restore batch bounds bs cancelled closes is_default_step do_backward do_opt_step do_step do_zero_grad eval_step hooks
+INNER = set("""Display Restore batch bounds bs cancelled closes fitting is_default_step is_fitting do_backward do_opt_step do_step do_zero_grad eval_step hooks
     is_last_batch is_main loss n_batches objects on_gradients opt_name position pred record rehearsal request requests result seed
-    step_opt stepped team train_step training valid_idx""".split())     # for hooks and subclasses: completion leaves them out
+    step_opt stepped stopped team train_step training valid_idx""".split())     # for hooks and subclasses: completion leaves them out
 
 # %% ../../nbs/loop/12_learner.ipynb #a69a78a9
 class Learner(Hooked):
@@ -93,7 +93,8 @@ class Learner(Hooked):
             if eval_step is not None: self.eval_step = eval_step
             self._has_cast = False                               # was it said that arrays are cast to the model's dtype?
             self.train_dl, self.valid_dl = self._as_loader(train_dl, True), self._as_loader(valid_dl)
-            self._run, self._fitting, self._opening = None, False, False
+            self.fitting = self.stopped = None                   # the `Fit` that runs, and the one that `resume` continues
+            self._opening = False
             self._passes_on = self._is_new = [False, False]      # in training and validation: are targets those of the loader, and losses new tensors?
             self._do = self._steps = self._step = None
             self._valid_tally, self._phases = None, Phases()    # of the validation pass that runs; what the steps were seen to return
@@ -154,10 +155,10 @@ class Learner(Hooked):
 
     @opts.setter
     def opts(self, optim):
-        if self._fitting:
+        if self.is_fitting:
             raise RuntimeError('an optimizer cannot be replaced in a fit: set learn.opt or learn.opts between two fits')
         self._set_opts(make_optimizers(self.model, optim, loss_fn=self.loss_fn))
-        if self._run is not None and self._run.train is not None: self._run = None      # a stopped fit of the old one
+        if self.stopped is not None and self.stopped.train is not None: self.stopped = None     # it was of the old one
 
     @property
     def opt(self):  # optimizer, or None if there is none
@@ -191,26 +192,32 @@ class Learner(Hooked):
     @property
     def position(self):  # str
         "Where the loop is, in words"
-        run, epoch = self._run, self.state.epoch
-        if run is None or run.train is None: return f'after epoch {epoch - 1}' if epoch else 'before the first epoch'
-        phase, dl, n = ('training', self.train_dl, self.state.batch_idx) if run.valid is None else ('validation', self.valid_dl, run.valid.n)
+        fit, epoch = self.fitting or self.stopped, self.state.epoch
+        if fit is None or fit.train is None: return f'after epoch {epoch - 1}' if epoch else 'before the first epoch'
+        phase, dl, n = ('training', self.train_dl, self.state.batch_idx) if fit.valid is None else ('validation', self.valid_dl, fit.valid.n)
         return f'in epoch {epoch}, after {n} of {length(dl) or "?"} {phase} batches'
 
     @property
     def bounds(self):  # dict: 'epoch', 'step' → its end, as `state` counts, None: not bounded by that; 'row', 'batch' → epochs and batches in `history` before it; 'valid_every'
         "Where the fit that runs, or was stopped, ends and began"
-        run = self._run or Run()
-        return {'epoch': run.end_epoch, 'step': run.end_step, 'row': run.first_row, 'batch': run.first_batch, 'valid_every': run.valid_every}
+        fit = self.fitting or self.stopped or Fit()
+        return {'epoch': fit.end_epoch, 'step': fit.end_step, 'row': fit.first_row, 'batch': fit.first_batch, 'valid_every': fit.valid_every}
+
+    @property
+    def is_fitting(self):  # bool
+        "Do batches of a fit run? Within `around_fit`, before it and after it, none do yet or any more"
+        return self.fitting is not None and self.fitting.is_running
 
     @property
     def valid_idx(self):  # int
         "Batches done of the validation pass that runs in a fit, 0 if there is none"
-        return self._run.valid.n if self._run is not None and self._run.valid is not None else 0
+        fit = self.fitting or self.stopped
+        return fit.valid.n if fit is not None and fit.valid is not None else 0
 
     @property
     def is_last_batch(self):  # bool
         "Is the training batch that is being worked on the epoch's last one? Where the loader's length is unknown or uncertain, the next batch is read to know it"
-        cursor = self._run.train if self.training and self._run is not None else None
+        cursor = self.fitting.train if self.training and self.fitting is not None else None
         if cursor is not None and not cursor.is_sized: return cursor.at_end
         return self.n_batches is not None and self.state.batch_idx + 1 >= self.n_batches
 
@@ -220,20 +227,20 @@ class Learner(Hooked):
         mean=False,  # True: its mean over samples, too, is a column of the epoch, `train_<name>` or `valid_<name>`
     ):
         "Keep a value of the batch that is being worked on, beside its loss, before `after_step`; of validation batches only the mean"
-        tally = self._run and self._run.train_tally if self.training else self._valid_tally
+        tally = self.fitting and self.fitting.train_tally if self.training else self._valid_tally
         if tally is not None and (mean or self.training): tally.record(name, value, mean)
 
 # %% ../../nbs/loop/12_learner.ipynb #ac119175
 @patch
 def _hooks_changed(self:Learner):
-    if self._fitting: self._bind()
+    if self.is_fitting: self._bind()
 
 @patch
 def _check_moment(self:Learner, hook, what):
     "Refuse that something with a beginning and an end comes or goes in mid-fit"
     points = [o for o in ('before_fit', 'after_fit') if callable(getattr(hook, o, None))]
     if type(hook).around_fit is not Hook.around_fit: points.append('around_fit')
-    if self._fitting and points:
+    if self.is_fitting and points:
         raise RuntimeError(f'{hook.name} cannot be {what} while a fit runs, because it has {" and ".join(points)}: do that before the fit or after it')
 
 @patch
@@ -419,10 +426,10 @@ def _train_batch(self:Learner, batch):
         else:                                           # the generator has returned
             for f in after_pred: f(self)
         lrs = (self._opt.param_groups[0]['lr'],) if self._one_group else self._lrs()
-        self._run.train_tally.add(losses, self.result, self.result.get('n', n), lrs)
+        self.fitting.train_tally.add(losses, self.result, self.result.get('n', n), lrs)
     except CancelStep:
         for self.opt_name, self._opt in self._opts.items(): do['do_zero_grad']()
-        self._run.train_tally.forget()
+        self.fitting.train_tally.forget()
         self._cancel('step')
     self.state.increment_batch(total, self.stepped)
     for f in after_step: f(self)
@@ -433,12 +440,11 @@ def _train_batch(self:Learner, batch):
 @patch
 def _boundary(self:Learner):
     "Between two training batches; returns whether the training pass ends here"
-    run, step = self._run, self.state.optimizer_step
-    run.train.n = self.state.batch_idx
-    if run.next_valid is not None and step >= run.next_valid:
+    fit, step = self.fitting, self.state.optimizer_step
+    if fit.next_valid is not None and step >= fit.next_valid:
         self._valid_pass(*self._open_valid())
         self._close_valid()
-    if run.end_step is not None and step >= run.end_step: return True
+    if fit.end_step is not None and step >= fit.end_step: return True
     if self.requests: self._answer()
     return False
 
@@ -449,9 +455,9 @@ def _answer(self:Learner):
     while self.requests:
         what = self.requests.popleft()
         if callable(what): what(self)
-        elif what == 'stop_epoch': self._run.end_epoch = self.state.epoch + (self._run.train is not None)
+        elif what == 'stop_epoch': self.fitting.end_epoch = self.state.epoch + (self.fitting.train is not None)
         else:
-            self._run.streams = streams(self.train_dl, self.valid_dl)
+            self.fitting.streams = streams(self.train_dl, self.valid_dl)
             raise _Stop(what)
 
 # %% ../../nbs/loop/12_learner.ipynb #c27bf99a
@@ -459,8 +465,8 @@ def _answer(self:Learner):
 def _goes_on(self:Learner):
     "Between two epochs: is there another one? An interrupt that came in the last one is not lost"
     if 'stop_epoch' in self.requests: self._answer()
-    if self._run.is_open(self.state):
-        self._run.check_progress(self.state)
+    if self.fitting.is_open(self.state):
+        self.fitting.check_progress(self.state)
         return True
     if 'interrupt' in self.requests: self._answer()
     return False
@@ -468,47 +474,47 @@ def _goes_on(self:Learner):
 # %% ../../nbs/loop/12_learner.ipynb #e40e7cb2
 @patch
 def _epoch(self:Learner, interrupts):
-    run, calls = self._run, self._calls
-    if fresh := run.train is None:
+    fit, calls = self.fitting, self._calls
+    if fresh := fit.train is None:
         self.state.reset_epoch()
-        set_training(trained(self), run.kept)
-        run.train, run.train_tally = Cursor(self.train_dl), self._tally(self.train_dl, self.history, self._lr_names(), training=True)
-    run.opened, self.n_batches, run.train.epoch = perf_counter(), length(self.train_dl), self.state.epoch
+        set_training(trained(self), fit.kept)
+        fit.train, fit.train_tally = TrainPass(self.train_dl, self.state), self._tally(self.train_dl, self.history, self._lr_names(), training=True)
+    fit.opened, self.n_batches, fit.train.epoch = perf_counter(), length(self.train_dl), self.state.epoch
     self._set_phase(training=True)
     try:
         if fresh: calls.fire('before_epoch', self)
-        if not run.is_trained and not self._boundary():
-            for batch in run.train:
+        if not fit.is_trained and not self._boundary():
+            for batch in fit.train:
                 self._train_batch(batch)
-                if (self.state.optimizer_step >= run.next_due or self.requests) and self._boundary():
-                    run.train.leave()
+                if (self.state.optimizer_step >= fit.next_due or self.requests) and self._boundary():
+                    fit.train.leave()
                     break
         if not self.state.batch_idx: raise ValueError('train_dl yielded no batch: is it empty, or a generator that was used up?')
-        run.is_trained = True
-        if self.valid_dl is not None and run.validated_at != self.state.optimizer_step:
+        fit.is_trained = True
+        if self.valid_dl is not None and fit.validated_at != self.state.optimizer_step:
             self._valid_pass(*self._open_valid())
             self._close_valid()
     except CancelEpoch:
         for opt in self.opts.values(): opt.zero_grad()
-        for cursor in filter(None, (run.train, run.valid)): cursor.leave()
+        for cursor in filter(None, (fit.train, fit.valid)): cursor.leave()
         self._cancel('epoch')
     self._close_epoch(interrupts)
 
 # %% ../../nbs/loop/12_learner.ipynb #f0ef4d1e
 @patch
 def _close_epoch(self:Learner, interrupts):
-    run, history = self._run, self.history
-    values = run.train_tally.means()                                                    # packs the last batches, too
-    valid = run.valid_values if run.valid is None else run.valid_tally.means()          # a cancelled pass tells what it has
-    history.revise_steps(run.train_tally.n_packed, run.train_tally.together())
-    lrs = {name: history.series[name].last() for name in run.train_tally.lr_names if name in history.series}
+    fit, history = self.fitting, self.history
+    values = fit.train_tally.means()                                                    # packs the last batches, too
+    valid = fit.valid_values if fit.valid is None else fit.valid_tally.means()          # a cancelled pass tells what it has
+    history.revise_steps(fit.train_tally.n_packed, fit.train_tally.together())
+    lrs = {name: history.series[name].last() for name in fit.train_tally.lr_names if name in history.series}
     history.open_tally = None
     row = {'epoch': self.state.epoch, **{'train_'+k: v for k, v in values.items()}, **{'valid_'+k: v for k, v in valid.items()},
-           **lrs, 'time_s': run.time_s + perf_counter() - run.opened}
+           **lrs, 'time_s': fit.time_s + perf_counter() - fit.opened}
     with interrupts.closed():           # what is counted is recorded
         self.state.epoch += 1
-        run.train = run.valid = run.train_tally = run.valid_tally = None
-        run.valid_values, run.validated_at, run.is_trained, run.time_s = {}, -1, False, 0.
+        fit.train = fit.valid = fit.train_tally = fit.valid_tally = None
+        fit.valid_values, fit.validated_at, fit.is_trained, fit.time_s = {}, -1, False, 0.
         history.add_epoch(row)          # a warning may be an error: it is counted by then
     self._calls.fire('after_epoch', self)
 
@@ -555,17 +561,17 @@ def _set_phase(self:Learner, training):
 @patch
 def _open_valid(self:Learner):  # `Cursor`, `Tally`
     "The validation pass of a fit, or the rest of one that was stopped"
-    run = self._run
-    if run.valid is None: run.valid, run.valid_tally, run.modes = Cursor(self.valid_dl), self._measures(self.valid_dl), get_modes(*trained(self))
-    return run.valid, run.valid_tally
+    fit = self.fitting
+    if fit.valid is None: fit.valid, fit.valid_tally, fit.modes = Cursor(self.valid_dl), self._measures(self.valid_dl), get_modes(*trained(self))
+    return fit.valid, fit.valid_tally
 
 @patch
 def _close_valid(self:Learner):
     "Keep what a validation pass said"
-    run, step = self._run, self.state.optimizer_step
-    run.valid_values, run.validated_at, run.valid = run.valid_tally.means(), step, None
-    self.history.add_valid({'epoch': self.state.epoch, 'step': step, **{'valid_'+k: v for k, v in run.valid_values.items()}})
-    if run.next_valid is not None and step >= run.next_valid: run.plan_valid(self.state)
+    fit, step = self.fitting, self.state.optimizer_step
+    fit.valid_values, fit.validated_at, fit.valid = fit.valid_tally.means(), step, None
+    self.history.add_valid({'epoch': self.state.epoch, 'step': step, **{'valid_'+k: v for k, v in fit.valid_values.items()}})
+    if fit.next_valid is not None and step >= fit.next_valid: fit.plan_valid(self.state)
     self._calls.fire('after_valid', self)
 
 # %% ../../nbs/loop/12_learner.ipynb #6e29dab9
@@ -603,7 +609,7 @@ def _valid_pass(self:Learner, cursor, tally, inside=nullcontext()):
             cursor.n += 1
             self._calls.fire('after_step', self)
             self._clear_batch()
-            if self.requests and self._fitting and cursor is self._run.valid: self._answer()
+            if self.requests and self.is_fitting and cursor is self.fitting.valid: self._answer()
         if not cursor.n: raise ValueError('valid_dl yielded no batch: is it empty, or a generator that was used up?')
 
 # %% ../../nbs/loop/12_learner.ipynb #033ae23f
@@ -641,7 +647,7 @@ def _evaluating(self:Learner, dl, tally=None):
 @patch
 def _check(self:Learner):
     "See that the parts fit together; raises ValueError or TypeError"
-    if self._fitting: raise RuntimeError('this learner is in a fit already')
+    if self.is_fitting: raise RuntimeError('this learner is in a fit already')
     if self.train_dl is None: raise ValueError('there is no train_dl: pass one to Learner, or set learn.train_dl')
     check_model(self.model, self.loss_fn)
     for name in 'train_dl', 'valid_dl':
@@ -679,24 +685,21 @@ def _bind(self:Learner):
 # %% ../../nbs/loop/12_learner.ipynb #6a9ebbab
 @patch
 @contextmanager
-def _session(self:Learner, run):  # yields `Interrupts`
+def _session(self:Learner, fit):  # yields `Interrupts`
     self._check()
     self._names = tuple(self._opts)
-    if not run.loaders: run.loaders = self.train_dl, self.valid_dl
+    if not fit.loaders: fit.loaders = self.train_dl, self.valid_dl
     self.requests.clear()
-    old = self._run
     with Interrupts(self) as interrupts, ExitStack() as around:
         try:
-            self._run = run
-            around.enter_context(self.added_hooks(*run.hooks))
+            self.fitting = fit
+            around.enter_context(self.added_hooks(*fit.hooks))
             for h in self.hooks: around.enter_context(h.around_fit(self))
-        except BaseException:
-            self._run = old
-            raise
-        with self._guarded(run): yield interrupts
+            with self._guarded(fit): yield interrupts
+        finally: self.fitting = None
     asked = self.cancelled == 'interrupt' or 'interrupt' in self.requests or interrupts.n
-    if not asked or run.on_interrupt == 'return' and interrupts.n < 2: return
-    rest = 'learn.resume() continues' if self._run is run and run.is_open(self.state) else 'nothing is left to do'
+    if not asked or fit.on_interrupt == 'return' and interrupts.n < 2: return
+    rest = 'learn.resume() continues' if self.stopped is fit and fit.is_open(self.state) else 'nothing is left to do'
     show_in_a_line()
     raise TrainingInterrupted(f'interrupted {self.position}; {rest}') from None
 
@@ -706,11 +709,12 @@ def _misplaced(e):
 
 @patch
 @contextmanager
-def _guarded(self:Learner, run):
+def _guarded(self:Learner, fit):
     model, loss_fn, modes, self.cancelled, resumable = self.model, self.loss_fn, get_modes(*trained(self)), None, False
     first = None if self._is_looked_at() else FirstBatch(self)
-    run.model = model
-    self._run, self._fitting, self._calls, self.history.thread = run, True, Calls(self.hooks, self.is_main), threading.get_ident()
+    fit.model = model
+    fit.is_running, self.stopped = True, None
+    self._calls, self.history.thread = Calls(self.hooks, self.is_main), threading.get_ident()
     try:
         self._bind()
         try:
@@ -731,24 +735,25 @@ def _guarded(self:Learner, run):
             note_place(e, f'raised {self.position}', self.batch)
             raise
         finally:
-            run.modes, run.time_s = get_modes(*trained(self)), run.time_s + perf_counter() - run.opened
+            fit.modes, fit.time_s = get_modes(*trained(self)), fit.time_s + perf_counter() - fit.opened
             if not resumable:
                 self._opts_train = False
                 set_opt_modes(self.opts.values(), False)
             self._calls.close('after_fit', self)
     finally:
         try:
-            run.warm = [o for dl in (self.train_dl, self.valid_dl) for o in each(dl) if is_warm(o)]
-            run.close()
+            fit.warm = [o for dl in (self.train_dl, self.valid_dl) for o in each(dl) if is_warm(o)]
+            fit.close()
             if self.cancelled in ('stop', 'interrupt', 'error'):
-                for dl in run.warm: end_workers(dl)
+                for dl in fit.warm: end_workers(dl)
         finally:
             self._clear_batch()
             self._last_loss, self._opening = None, False
-            if not resumable and run.train_tally is not None: run.train_tally.close()
+            if not resumable and fit.train_tally is not None: fit.train_tally.close()
             self.history.thread = None
             self.loss_fn = loss_fn
-            self.model, self._run, self._fitting, self._do, self._steps, self._step = model, run if resumable else None, False, None, None, None
+            self.model, self._do, self._steps, self._step = model, None, None, None
+            self.stopped, fit.is_running = fit if resumable else None, False
             set_modes(modes)
 
 # %% ../../nbs/loop/12_learner.ipynb #e4add19a
@@ -793,18 +798,18 @@ def fit(self:Learner,
         if lr is not None and not rates: raise ValueError(f'lr is {lr}: expected a number above 0, or a dict of them by optimizer')
         if resume is not None and not isinstance(resume, (bool, str, os.PathLike)) or resume == '':
             raise ValueError(f'resume is {resume!r}: expected True, False or the path of a checkpoint')
-        run = Run(**counts, valid_first=valid_first, hooks=tuple(hooks), resume=resume, on_interrupt=on_interrupt)
-        with self._session(run) as interrupts, interrupts.open():
+        fit = Fit(**counts, valid_first=valid_first, hooks=tuple(hooks), resume=resume, on_interrupt=on_interrupt)
+        with self._session(fit) as interrupts, interrupts.open():
             for opt in self.opts.values(): opt.zero_grad()
             if resume and self.Restore is not None and self.Restore(resume):
-                run.begin(self.state)
+                fit.begin(self.state)
                 self._take_up()
             else:
                 if self.seed is not None and not self.history.n_steps: set_seed(self.seed)
                 self._calls.fire('before_fit', self)
                 for name, o in rates.items(): set_lr(self.opts[name], o)        # after what hooks put back
                 if resume and not self.history.n_steps: print('fit(resume=True): nothing to resume, training starts from the beginning')
-                run.begin(self.state, self.history)
+                fit.begin(self.state, self.history)
                 self._keep_modes()
             if not self._is_looked_at(): self._look_first()
             while self._goes_on(): self._epoch(interrupts)
@@ -829,7 +834,7 @@ def _look_first(self:Learner):
         check_first(self)
         if isinstance(self.result, Mapping):
             if not self.state.batch_idx: self._check_count(self.train_dl, self.batch)
-            self._run.train_tally.look(self.result, self.result.get('n', self.team.n))
+            self.fitting.train_tally.look(self.result, self.result.get('n', self.team.n))
         self._looked_at = self._checked_parts()
         return backward()
     do['do_backward'] = do_backward
@@ -839,33 +844,33 @@ def _look_first(self:Learner):
 def resume(self:Learner):  # `History`; raises RuntimeError if there is nothing to resume
     "Go on with a fit that was stopped or interrupted, as if nothing had happened"
     with folded():
-        run = self._run
-        if run is not None: self._check_loaders(run)
-        if run is None: raise RuntimeError(
+        fit = self.stopped
+        if fit is not None: self._check_loaders(fit)
+        if fit is None: raise RuntimeError(
             'nothing to resume: no fit was stopped between two batches, or its optimizer was replaced since')
-        with self._session(run) as interrupts, interrupts.open():
+        with self._session(fit) as interrupts, interrupts.open():
             self._take_up()
             while self._goes_on(): self._epoch(interrupts)
     return self.history
 
 @patch
-def _check_loaders(self:Learner, run):
+def _check_loaders(self:Learner, fit):
     "Refuse to go on with a pass in another loader; one that waits for its next pass may be another one"
-    opens = None if run.is_trained else run.train, run.valid
+    opens = None if fit.is_trained else fit.train, fit.valid
     for i, (name, cursor) in enumerate(zip(('train_dl', 'valid_dl'), opens)):
         dl = getattr(self, name)
-        if dl is run.loaders[i]: continue
+        if dl is fit.loaders[i]: continue
         if cursor is not None: raise ValueError(
             f'{name} was replaced in the middle of a pass, after {cursor.n} of {length(cursor.dl) or "?"} batches: '
             'put the first one back to resume, or call fit, which begins with the new one')
-        if run.streams is not None: run.streams[1][i] = []      # nothing of the first one's generators is for this one
-    run.loaders = self.train_dl, self.valid_dl
+        if fit.streams is not None: fit.streams[1][i] = []      # nothing of the first one's generators is for this one
+    fit.loaders = self.train_dl, self.valid_dl
 
 @patch
 def _keep_modes(self:Learner):
     "Note which parts stay in evaluation mode"
-    self._run.kept = in_eval(trained(self))
-    names = quiet_dropout(trained(self), self._run.kept)
+    self.fitting.kept = in_eval(trained(self))
+    names = quiet_dropout(trained(self), self.fitting.kept)
     if not names: return
     text = ', '.join(names[:3]) + (f' and {len(names) - 3} more' if names[3:] else '')
     warnings.warn(f'{text} of the model stay{"s"*(len(names) == 1)} in evaluation mode, without dropout, '
@@ -874,13 +879,13 @@ def _keep_modes(self:Learner):
 @patch
 def _take_up(self:Learner):
     "Put back what a run found when it was stopped"
-    run = self._run
+    fit = self.fitting
     self._calls.fire('before_fit', self)
-    if run.kept is None: self._keep_modes()
-    set_modes(run.modes)
-    for dl in run.warm: warm_up(dl)
-    set_streams(run.streams, self.train_dl, self.valid_dl)
-    run.streams = None
+    if fit.kept is None: self._keep_modes()
+    set_modes(fit.modes)
+    for dl in fit.warm: warm_up(dl)
+    set_streams(fit.streams, self.train_dl, self.valid_dl)
+    fit.streams = None
 
 # %% ../../nbs/loop/12_learner.ipynb #3214716f
 @patch
@@ -902,24 +907,24 @@ def stop(self:Learner):
 @contextmanager
 def _aside(self:Learner, cursor):  # yields a context: code that an interrupt may end at any line
     "A pass besides `fit`, or in the middle of it"
-    is_alone = not self._fitting and signal.getsignal(signal.SIGINT) is signal.default_int_handler     # or else somebody asked for them
+    is_alone = not self.is_fitting and signal.getsignal(signal.SIGINT) is signal.default_int_handler     # or else somebody asked for them
     with Interrupts(self, at_once=True) if is_alone else nullcontext() as interrupts:
         names = 'model', 'loss_fn', 'batch', 'pred', 'loss', 'result', '_generator', '_params', '_names', '_has_pred', '_opening', 'stepped'
         before, counts = {name: getattr(self, name) for name in names}, (self.team.n, self.team.total)
         bound = self._do, self._steps, self._step
-        if not self._fitting: self._bind()
+        if not self.is_fitting: self._bind()
         self._clear_batch()
         try: yield interrupts.open() if is_alone else nullcontext()
         except BaseException as e:
             cursor.close()
-            if isinstance(e, Cancel) and not self._fitting: raise _misplaced(e) from e
-            if not self._fitting: explain(e, self)
+            if isinstance(e, Cancel) and not self.is_fitting: raise _misplaced(e) from e
+            if not self.is_fitting: explain(e, self)
             note_place(e, f'raised after {cursor.n} of {length(cursor.dl) or "?"} batches', self.batch)
             raise
         finally:
             for name, value in before.items(): setattr(self, name, value)
             self.team.n, self.team.total = counts
-            if not self._fitting: self._do, self._steps, self._step = bound
+            if not self.is_fitting: self._do, self._steps, self._step = bound
 
 # %% ../../nbs/loop/12_learner.ipynb #b2ed50c3
 @patch

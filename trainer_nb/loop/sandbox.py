@@ -30,7 +30,7 @@ from ..base.errors import note_place
 from .optim import trained
 from .steps import in_eval, set_training
 from .interrupts import Interrupts, takes_interrupts
-from .fit import Run
+from .fit import Fit
 
 # %% ../../nbs/loop/13_sandbox.ipynb #77c27e36
 def _modules(learn):
@@ -263,11 +263,12 @@ def rehearsal(self:Learner):
             if getattr(dl, '_iterator', None) is not None: vars(dl)['_iterator'] = None
         self.hooks, self._registered = ([copies.get(id(h), h) for h in hooks] for hooks in (self.hooks, self._registered))
         self.state, self.team, self.history, self.requests, self.cancelled = replace(self.state), copy(self.team), History(), asked, None
-        self._calls, self._run, self._fitting, self.n_batches = Calls([o for o in self.hooks if o in copies.values()], self.is_main), Run(), True, math.inf
+        self._calls = Calls([o for o in self.hooks if o in copies.values()], self.is_main)
+        self.fitting, self.n_batches = Fit(is_running=True), math.inf
         self._clear_batch()
         self._names = tuple(self.opts)
         with Interrupts(self) as interrupts:
-            res = self._run.train_tally = Rehearsal(self, interrupts)
+            res = self.fitting.train_tally = Rehearsal(self, interrupts)
             self._bind()
             self._set_phase(training=True)
             with interrupts.open(): self._calls.fire('before_fit', self)

@@ -22,7 +22,6 @@ from .first_step import first_step
 from ..loop.hooks import Hook
 from ..loop.learner import Learner
 from ..loop.steps import is_sum
-from ..loop.fit import load_own_state, own_state
 from .sharding import data_code, share
 from .fsdp import Sharded
 from .group import REASONS, Agreement, Processes, Requests, check_facts, facts, forget, is_lost
@@ -203,8 +202,8 @@ def _move(self:Accelerate, learn, device):
 @patch
 def _take_up(self:Accelerate, learn):
     "Share the loaders; where a stopped fit goes on, its open passes, too"
-    run, team = learn._run, self.team
-    goes_on = run.streams is not None
+    fit, team = learn.fitting, self.team
+    goes_on = fit.streams is not None
     if goes_on and self.size not in (None, team.size):
         raise RuntimeError(f'this fit was stopped in {self.size} process{"es"*(self.size > 1)}, and can only go on in as many: here {"are" if team.size > 1 else "is"} {team.size}'
                            + f'. From a notebook: learn.launch({self.size})'*(self.size > 1))
@@ -213,17 +212,17 @@ def _take_up(self:Accelerate, learn):
     for dl in (learn.train_dl, learn.valid_dl) if self.counts else ():
         if dl is not None: dl.parts.keeps = True
     if not goes_on or team.size == 1: return
-    for cursor, dl in (run.train, learn.train_dl), (run.valid, learn.valid_dl):
+    for cursor, dl in (fit.train, learn.train_dl), (fit.valid, learn.valid_dl):
         if cursor is not None: cursor.dl, cursor.iterator, cursor.ahead = dl, None, []
-    for tally in filter(None, (run.train_tally, run.valid_tally)): tally.team = team
-    if self.parts is not None: load_own_state(learn, run, self.parts[team.rank])
+    for tally in filter(None, (fit.train_tally, fit.valid_tally)): tally.team = team
+    if self.parts is not None: fit.load_rank_state(learn, self.parts[team.rank])
 
 @patch
 def keep(self:Accelerate,
     learn,  # `Learner` whose fit was stopped
 ):
     "Keep what each process has for itself"
-    self.size, self.parts = self.team.size, self.team.gather(own_state(learn))
+    self.size, self.parts = self.team.size, self.team.gather(learn.fitting.rank_state(learn))
 
 # %% ../../nbs/parallel/05_accelerate.ipynb #88480985
 @patch
@@ -250,11 +249,11 @@ def before_step(self:Accelerate, learn):
 
 @patch
 def _compare(self:Accelerate, learn):
-    run, training = learn._run, learn.training
-    if not training and run.valid is None:      # learn.validate(), of the same batches in all processes
+    fit, training = learn.fitting, learn.training
+    if not training and fit.valid is None:      # learn.validate(), of the same batches in all processes
         self.counts[training] -= 1
         return
-    dl, i = (learn.train_dl, learn.state.batch_idx) if training else (learn.valid_dl, run.valid.n)
+    dl, i = (learn.train_dl, learn.state.batch_idx) if training else (learn.valid_dl, fit.valid.n)
     def average(params):
         if not self.team.is_parted: average_gradients(params, self.team.size, {})
     self.sums |= {(training, name) for name in first_step(learn, dl, i, average, lambda: self.precision(learn))}

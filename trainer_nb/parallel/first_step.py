@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..base.nested import batch_size, local, rng_state, set_rng_state, set_seed, to_device
+from ..loop.fit import Fit
 from ..loop.hooks import Calls
 from ..loop.sandbox import unchanged
 from .sharding import SharedBatches, cut_batch, join_batches
@@ -61,7 +62,7 @@ def _apart(learn, precision):
     try:
         with unchanged(learn):
             learn.train_dl, learn.valid_dl = dls
-            run, learn._run = learn._run, None  # what is recorded is forgotten
+            fit, learn.fitting = learn.fitting, Fit(is_running=True)    # what is recorded is forgotten
             learn._calls = Calls([], True)
             learn.team.share_modules([o for o in (learn.model, learn.loss_fn) if isinstance(o, nn.Module)])    # each has batch statistics of its own
             for m in modules:
@@ -71,7 +72,7 @@ def _apart(learn, precision):
                 with eager('force_eager') if eager else nullcontext(), precision, Constant(): yield
             finally:
                 _reshard(modules)
-                learn._run, learn.train_dl, learn.valid_dl = run, None, None
+                learn.fitting, learn.train_dl, learn.valid_dl = fit, None, None
     finally: learn.train_dl, learn.valid_dl = dls
 
 def _reshard(modules):

@@ -169,7 +169,7 @@ class Sharded(Processes):
             if kinds := {o.__name__ for o in type(opt).__mro__} & set(NEED_WHOLE):
                 raise ValueError(f'optimizer {name or type(opt).__name__} is of {kinds.pop()}, which looks at whole weights, and with fsdp_plugin each process has parts: take one that works entry by entry, as AdamW or SGD')
         refuse_closures(learn, 'Accelerate(fsdp_plugin=...)', 'each process has a shard of the weights only; train without fsdp_plugin')
-        self.hooks = [h for h in dict.fromkeys((*learn.hooks, *learn._run.hooks)) if not isinstance(h, MainProcessHook)]
+        self.hooks = [h for h in dict.fromkeys((*learn.hooks, *learn.fitting.hooks)) if not isinstance(h, MainProcessHook)]
         models = [learn.model, *(m for h in self.hooks if isinstance(m := getattr(h, 'model', None), nn.Module) and _is_like(m, learn.model))]
         found = [(m, units(m, self.plugin)) for m in dict.fromkeys(models)]
         losses = [o for o in (learn.loss_fn, *(getattr(h, 'loss_fn', None) for h in self.hooks)) if isinstance(o, nn.Module)]

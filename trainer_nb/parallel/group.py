@@ -214,4 +214,4 @@ class Agreement(Hook):
         for g, lr in zip(groups, self.team.first([float(g['lr']) for g in groups])): set_option(g, 'lr', lr)
 
     def after_cancel(self, learn):
-        if learn.cancelled in ('stop', 'interrupt') and learn._run.streams is not None: learn.get_hook('Accelerate').keep(learn)
+        if learn.cancelled in ('stop', 'interrupt') and learn.fitting.streams is not None: learn.get_hook('Accelerate').keep(learn)

@@ -248,9 +248,9 @@ def launch(self:Learner,
     if n_epochs is not None and kwargs.get('max_steps') is not None: raise ValueError('launch takes either n_epochs or max_steps')
     n, goes_on, own = as_count('n_procs', n_procs), n_epochs is None and kwargs.get('max_steps') is None, self.get_hook(Accelerate, None)
     if goes_on:
-        if self._run is None: raise RuntimeError('nothing to go on with: no fit was stopped; say how long, launch(n_procs, n_epochs)')
+        if self.stopped is None: raise RuntimeError('nothing to go on with: no fit was stopped; say how long, launch(n_procs, n_epochs)')
         if hooks or kwargs: raise TypeError('launch without n_epochs goes on as before, and takes no hooks and nothing else for fit')
-        own = next((h for h in self._run.hooks if isinstance(h, Accelerate)), own)
+        own = next((h for h in self.stopped.hooks if isinstance(h, Accelerate)), own)
     more = () if own else (Accelerate(),)
     go = self.resume if goes_on else partial(self.fit, n_epochs, hooks=(*hooks, *more), **kwargs)
     if n == 1: return go()

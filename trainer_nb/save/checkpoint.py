@@ -21,7 +21,7 @@ from trainer_nb.save.files import (
 )
 from ..loop.hooks import Hook
 from ..loop.learner import Learner
-from ..loop.fit import Run
+from ..loop.fit import Fit
 from .shards import read_parts, take_out, write_parts
 from .snapshot import arrived, capture, host_copy, restore
 
@@ -91,13 +91,13 @@ class Checkpoint(Hook):
 
     def after_epoch(self, learn):
         self.report()
-        value, is_last = self.value(learn), not learn._run.is_open(learn.state) or 'stop_epoch' in learn.requests
+        value, is_last = self.value(learn), not learn.fitting.is_open(learn.state) or 'stop_epoch' in learn.requests
         is_wanted = is_last or value is not None and self.is_better(value)
         if self.every == 'epoch' or learn.team.first(is_wanted): self.save(learn)
         self.check_monitor(learn)
 
     def after_cancel(self, learn):
-        if learn.cancelled in ('stop', 'interrupt') and learn._run.streams is not None: self.save(learn, again=False)   # not in the middle of a batch
+        if learn.cancelled in ('stop', 'interrupt') and learn.fitting.streams is not None: self.save(learn, again=False)   # not in the middle of a batch
 
     def after_fit(self, learn):
         self.due = math.inf
@@ -108,8 +108,8 @@ class Checkpoint(Hook):
 @patch
 def value(self:Checkpoint, learn):  # float, None if there is none
     "The monitored value, at the end of an epoch"
-    rows = learn.history.epoch_rows
-    if self.monitor is None or not rows or learn._run is None or learn._run.train is not None: return None
+    fit, rows = learn.fitting or learn.stopped, learn.history.epoch_rows
+    if self.monitor is None or not rows or fit is None or fit.train is not None: return None
     v = rows[-1].get(self.monitor, math.nan)
     return v if v == v else None
 
@@ -138,8 +138,8 @@ def is_better(self:Checkpoint, value):
 @patch
 def where(self:Checkpoint, learn):  # tuple
     "The moment of the training, to compare with others"
-    run, s = learn._run, learn.state
-    return s.epoch, s.batch_idx, s.optimizer_step, run is not None and run.train is not None, run is not None and run.is_trained, learn.valid_idx
+    fit, s = learn.fitting or learn.stopped, learn.state
+    return s.epoch, s.batch_idx, s.optimizer_step, fit is not None and fit.train is not None, fit is not None and fit.is_trained, learn.valid_idx
 
 @patch
 def save(self:Checkpoint,
@@ -147,7 +147,7 @@ def save(self:Checkpoint,
     again=True,  # False: not if this moment was saved already
 ):
     "Copy the state, and write it in a thread"
-    s, start, where = learn.state, perf_counter(), self.where(learn)
+    fit, s, start, where = learn.fitting or learn.stopped, learn.state, perf_counter(), self.where(learn)
     if self.run is None: self.run = token_hex(4)
     if learn.team.first(where == self.saved_at and not again): return
     self.finish()
@@ -158,14 +158,14 @@ def save(self:Checkpoint,
         check_plain(state, 'the state')
         info = {'run': self.run, 'step': s.optimizer_step, 'epoch': s.epoch, 'position': learn.position,
                 'monitor': self.monitor, 'metric': self.value(learn),
-                'processes': learn.team.size, 'in_epoch': learn._run is not None and learn._run.train is not None}
+                'processes': learn.team.size, 'in_epoch': fit is not None and fit.train is not None}
         self.thread = Thread(target=self._write, args=(state, info, parts, arrived(learn.device)), name='checkpoint')
         self.thread.start()
     except (TypeError, ValueError, RuntimeError, OSError) as e: self.error = e
     self.saved_at, self.n_saves = where, self.n_saves + 1
-    if self.seconds and learn._fitting: self.due = perf_counter() + self.seconds
+    if self.seconds and learn.is_fitting: self.due = perf_counter() + self.seconds
     self.stall_s += perf_counter() - start
-    if not learn._fitting: self.finish()
+    if not learn.is_fitting: self.finish()
     else: self.report()
 
 @patch
@@ -271,7 +271,7 @@ def _resume(learn, source):
     name = learn.team.first(found and found[1])
     path = Path(source)/name if Path(source).is_dir() else Path(source)
     state = read_parts(found[0] if found else read_state(path), path.with_suffix('.parts'), learn.team)
-    for note in restore(learn, state, learn._run, skip=hook is not None and hook.skip): warnings.warn(f'resume: {note}', stacklevel=3)
+    for note in restore(learn, state, learn.fitting, skip=hook is not None and hook.skip): warnings.warn(f'resume: {note}', stacklevel=3)
     if hook is not None and source is hook.folder.path: hook.saved_at = hook.where(learn)
     if learn.is_main: print(f'resumes from {name}, saved {state["position"]}')
     return True
@@ -284,7 +284,7 @@ def save(self:Learner,
     path,  # file; replaced once the new one is complete
 ):
     "Save everything: model, optimizers, hooks, counters, history, RNG states. Not inside a batch"
-    if self._fitting and self.batch is not None:
+    if self.is_fitting and self.batch is not None:
         raise RuntimeError('learn.save was called inside a batch, which cannot be resumed: '
                            'learn.request(lambda learn: learn.save(path)) saves after it')
     state = host_copy(self.team.collect(capture(self)))
@@ -301,10 +301,10 @@ def load(self:Learner,
 
     Raises ValueError, with nothing changed, for the state of another model or optimizer.
     """
-    if self._fitting: raise RuntimeError('load comes before a fit: use fit(resume=path)')
-    run = Run()
+    if self.is_fitting: raise RuntimeError('load comes before a fit: use fit(resume=path)')
+    fit = Fit()
     state, name = find(path)
     state = read_parts(state, _beside(path, name), self.team)
-    for note in restore(self, state, run, plan=True): warnings.warn(f'load: {note}', stacklevel=2)
-    set_streams(run.streams, self.train_dl, self.valid_dl)
-    self._run = run if run.is_open(self.state) and (run.end_epoch or run.end_step) else None
+    for note in restore(self, state, fit, plan=True): warnings.warn(f'load: {note}', stacklevel=2)
+    set_streams(fit.streams, self.train_dl, self.valid_dl)
+    self.stopped = fit if fit.is_open(self.state) and (fit.end_epoch or fit.end_step) else None

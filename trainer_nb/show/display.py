@@ -226,7 +226,7 @@ def _open(self:Display, learn):
     batches, epochs = _planned(learn, n)
     passes = 1 if epochs is None else math.ceil(epochs)
     if bounds['valid_every']: passes += (batches or 0)//(bounds['valid_every']*learn.state.grad_accum_steps)
-    passes += learn._run.next_valid == learn.state.optimizer_step       # `valid_first`
+    passes += learn.fitting.next_valid == learn.state.optimizer_step       # `valid_first`
     self.before = _done(learn)
     self.progress = Progress(None if batches is None or n_valid is None else batches + passes*n_valid)
     to = front_end() if self.where is True else self.where
@@ -277,16 +277,16 @@ def _where(self:Display, learn):
 @patch
 def _waiting(self:Display, learn):  # str, '' if there is nothing to say, or not yet
     "How much of the last seconds the loop has waited for data, if that is a lot, and what to do about it"
-    run, now = learn._run, perf_counter()
-    if run.train is None or run.train.opened is None: return ''
-    _, since, waited = self.watched if self.watched[0] is run.train else (run.train, *run.train.opened)
+    fit, now = learn.fitting, perf_counter()
+    if fit.train is None or fit.train.opened is None: return ''
+    _, since, waited = self.watched if self.watched[0] is fit.train else (fit.train, *fit.train.opened)
     wait_s, time_s = self.waits
-    if run.valid is None and not run.is_trained:
-        wait_s, time_s = wait_s + run.train.wait_s - waited, time_s + now - since
+    if fit.valid is None and not fit.is_trained:
+        wait_s, time_s = wait_s + fit.train.wait_s - waited, time_s + now - since
     if time_s > 20: wait_s, time_s = wait_s/2, time_s/2     # newer seconds count more
-    self.watched, self.waits = (run.train, now, run.train.wait_s), (wait_s, time_s)
+    self.watched, self.waits = (fit.train, now, fit.train.wait_s), (wait_s, time_s)
     if now - self.budget.opened < 2 or time_s < .1 or wait_s < .2*time_s: return ''
-    return f' · waiting for data: {100*wait_s/time_s:.0f} % ({advice(run.train.dl)})'
+    return f' · waiting for data: {100*wait_s/time_s:.0f} % ({advice(fit.train.dl)})'
 
 def advice(
     dl,  # loader that the loop waits for
