@@ -16,7 +16,7 @@ from ..loop.optim import trained
 
 # %% ../../nbs/features/05_freeze.ipynb #735c5d06
 class Freeze(Hook):
-    "Leave parameters as they are for the time of a fit"
+    "Leave parameters unchanged during a fit"
     unique, in_rehearsal = True, True
     def __init__(self,
         *names,  # of parameters or modules, or patterns with * ? []: 'body', '*.bias', 'body.[0-3]', 'loss_fn.weight'
@@ -33,12 +33,14 @@ class Freeze(Hook):
         self.frozen = []
         for name in self.names:
             found = [p for o, p in params.items() if fnmatchcase(o, name) or fnmatchcase(o, name + '.*')]
-            if not found: raise ValueError(f'Freeze({name!r}) fits no parameter of the model.{did_you_mean(name, known)}')
+            if not found:
+                raise ValueError(f'Freeze({name!r}) matches no parameter of the model.{did_you_mean(name, known)}')
             for p in found:
                 if not p.requires_grad: continue
                 self.frozen.append(p)       # first: an interrupt between the two leaves nothing frozen
                 p.requires_grad_(False)
-        if not any(p.requires_grad for p in params.values()): raise ValueError('Freeze leaves nothing to train')
+        if not any(p.requires_grad for p in params.values()):
+            raise ValueError('Freeze leaves nothing to train')
 
     def after_fit(self, learn):
         for p in self.frozen: p.requires_grad_(True)
