@@ -56,8 +56,11 @@ class HookTable:
         calls,    # `Calls`
         skip=(),  # points that this learner never reaches
     ):
-        self.rows = [HookRow(p, c.hook.name, c.hook.ord, _why(c.hook, [o.hook for o in cs]), c.n, c.time_s)
-                     for p, cs in calls.at.items() if p not in skip for c in cs]
+        self.rows = []
+        for point, here in calls.at.items():
+            if point in skip: continue
+            hooks = [c.hook for c in here]
+            self.rows += [HookRow(point, c.hook.name, c.hook.ord, _why(c.hook, hooks), c.n, c.time_s) for c in here]
 
     def _columns(self):
         "Names of the columns"

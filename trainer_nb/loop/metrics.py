@@ -13,7 +13,7 @@ from array import array
 from collections.abc import Mapping
 from copy import deepcopy
 from difflib import get_close_matches
-from itertools import chain
+from itertools import chain, product
 
 import torch
 from torch import Tensor
@@ -156,7 +156,7 @@ def check_sets(
 ):            # raises ValueError
     "Refuse validation sets that would share a column"
     names = ['loss', *(o.name for o in metrics)]
-    columns = names + [f'{s}_{o}' for s in sets for o in names]
+    columns = names + [f'{s}_{o}' for s, o in product(sets, names)]
     double = next((o for o in columns if columns.count(o) > 1), None)
     if double is not None: raise ValueError(
         f'two columns would be called valid_{double}, with the validation sets {", ".join(map(repr, sets))} '
