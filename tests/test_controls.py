@@ -323,7 +323,7 @@ def test_a_panel_that_fails_ends_nothing(what, screen, monkeypatch):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter('always')
         learn.fit(**FIT)
-    assert digest(learn) == calm() and [str(o.message) for o in caught] == ['Controls: the panel failed (RuntimeError: no comm); training goes on']
+    assert digest(learn) == calm() and [str(o.message) for o in caught] == ['Controls: the panel failed (RuntimeError: no comm); training continues']
     if what in ('Button', 'HBox'): assert [VIEW in o for o in screen.shown] == [False]*len(screen.shown)
 
 

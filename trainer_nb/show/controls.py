@@ -26,13 +26,14 @@ def go_on(learn):
 def pause(
     learn,  # `Learner`
 ):
-    "Wait between two batches until `go_on`, a stop or an interrupt is asked for; other requests are done meanwhile"
-    requests, on = getattr(learn.requests, 'asked', learn.requests), False      # what only this process knows, where there are several
+    "Wait between two batches until `go_on`, a stop or an interrupt is requested; execute other requests meanwhile"
+    requests = getattr(learn.requests, 'asked', learn.requests)     # with several ranks: the requests of this one
+    is_over = False
     _tell(learn, True)
     try:
-        while not on:
+        while not is_over:
             if not requests: sleep(.02)
-            elif requests[0] is go_on or not callable(requests[0]): on = True
+            elif requests[0] is go_on or not callable(requests[0]): is_over = True
             else: requests.popleft()(learn)
     finally: _tell(learn, False)
 
@@ -43,7 +44,7 @@ def _tell(learn, is_paused):
     if display is not None:
         display.note = 'paused' if is_paused else ''
         display.draw(learn)
-        if is_paused: display.hold()        # until it goes on there is nothing new to see
+        if is_paused: display.hold()        # nothing changes until it resumes
 
 # %% ../../nbs/show/03_controls.ipynb #320d76b3
 def scale_lr(
@@ -59,16 +60,17 @@ def scale_lr(
 # %% ../../nbs/show/03_controls.ipynb #2842d907
 @dataclass
 class Asked:
-    "Something that a fit was asked for"
+    "A request to a running fit"
     what: str                # 'Pause', 'Stop after epoch', ...
-    asked: float|None = None # clock when somebody clicked, as `time.time()`; None: code has asked
+    asked: float|None = None # clock of the click, as `time.time()`; None: requested by code
     done: float|None = None  # clock when it happened; None: not yet
-    where: str = ''          # position of the loop then
-    result: str = ''         # what came of it
+    where: str = ''          # position of the loop when it happened
+    result: str = ''         # outcome, such as the new rates
 
     def __str__(self):
-        asked, done = (t and strftime(f'{word} %H:%M:%S', localtime(t)) for word, t in (('asked', self.asked), ('done', self.done)))
-        return f'{self.what}: ' + ', '.join(filter(None, [self.result, asked, done, self.where]))
+        def clock(word, t): return t and strftime(f'{word} %H:%M:%S', localtime(t))
+        parts = self.result, clock('asked', self.asked), clock('done', self.done), self.where
+        return f'{self.what}: ' + ', '.join(filter(None, parts))
 
 # %% ../../nbs/show/03_controls.ipynb #80eb2987
 @cache
@@ -78,72 +80,79 @@ def hear(
     comm,    # a widget's connection to the front end
     kernel,  # ipykernel's kernel
 ):
-    "Let a widget be heard while a cell runs"
+    "Deliver messages of a widget while a cell runs"
     if hasattr(comm, '_reply_subshell_for'):
         comm._reply_subshell_for = lambda data, asked: asked or _own_subshell(kernel.shell_channel_thread.manager)
 
 # %% ../../nbs/show/03_controls.ipynb #a5be8182
-def clickable():  # the kernel, None where a click is not heard while a cell runs, or nobody is there to click
-    "Is there a kernel with subshells, a person and ipywidgets?"
+def clickable():  # the kernel, or None: a click would not be handled while a cell runs, or nobody can click
+    "The kernel, if it has subshells, ipywidgets and a person to click"
     kernel = attended_kernel()
     return kernel if getattr(kernel, 'shell_channel_thread', None) is not None else None
 
 # %% ../../nbs/show/03_controls.ipynb #731c64ea
 def hint():  # str
-    "What ends a fit where there are no buttons"
+    "How to end a fit without buttons"
     if threading.current_thread() is not threading.main_thread(): return 'learn.stop(): stop after this batch'
     return 'Interrupt (■ or Ctrl-C): stop after this batch; twice: at once'
 
 class ButtonRow:
     "Buttons in a row, and a line of text"
     def __init__(self,
-        buttons,  # dict: label → (tooltip, is it enabled)
-        clicked,  # function of a label, called in a thread of the kernel's
-        kernel,   # ipykernel's
-        text='',  # the line's
+        buttons,  # dict: label → (tooltip, whether it is enabled)
+        clicked,  # function of a label, called in a thread of the kernel
+        kernel,   # of ipykernel
+        text='',  # of the line
     ):
         import ipywidgets as W
         self.buttons = {}
         for label, (tip, enabled) in buttons.items():
-            b = self.buttons[label] = W.Button(description=label, tooltip=tip, disabled=not enabled, layout=W.Layout(width='auto'))
+            b = W.Button(description=label, tooltip=tip, disabled=not enabled, layout=W.Layout(width='auto'))
+            self.buttons[label] = b
             b.on_click(lambda b, label=label: clicked(label))
             hear(b.comm, kernel)
         self.buttons['Pause'].layout.width = '6.5em'        # 'Resume' is longer
         self.line = W.HTML(layout=W.Layout(display='block', flex='1 1 16em', min_width='0', margin='2px 8px'))
         self.say(text)
-        self.box = W.HBox([*self.buttons.values(), self.line], layout=W.Layout(flex_flow='row wrap', align_items='center'))
+        layout = W.Layout(flex_flow='row wrap', align_items='center')
+        self.box = W.HBox([*self.buttons.values(), self.line], layout=layout)
 
     def say(self, text):
-        "Change the line of text; what is too long for it is seen when the mouse is there"
+        "Change the line of text; a tooltip shows all of a text that is too long"
         text = escape(text)
-        self.line.value = f'<div style="overflow:hidden;text-overflow:ellipsis;white-space:nowrap" title="{text}">{text}</div>'
+        style = 'overflow:hidden;text-overflow:ellipsis;white-space:nowrap'
+        self.line.value = f'<div style="{style}" title="{text}">{text}</div>'
 
     def close(self):
-        "Take all widgets out of the kernel"
+        "Remove all widgets from the kernel"
         for w in (self.box, self.line, *self.buttons.values()):
             for o in (w, w.layout, *filter(None, [getattr(w, 'style', None)])): o.close()
 
 # %% ../../nbs/show/03_controls.ipynb #0abc1a29
 def _bundle(*lines, panel=None):
-    "Lines, or a panel for those who can show it, as `display` takes them"
+    "Lines, and a panel for front ends that can show it, as a bundle for `display`"
     html = ''.join(f'<div>{escape(o)}</div>' for o in lines)
-    view = {} if panel is None else dict(version_major=2, version_minor=0, model_id=panel.box.model_id)
-    return {**({'application/vnd.jupyter.widget-view+json': view} if view else {}), 'text/plain': '\n'.join(lines),
-            'text/html': f'<div style="font-size:90%;opacity:.8">{html}</div>' if html else '<div></div>'}
+    bundle = {'text/plain': '\n'.join(lines),
+              'text/html': f'<div style="font-size:90%;opacity:.8">{html}</div>' if html else '<div></div>'}
+    if panel is None: return bundle
+    view = dict(version_major=2, version_minor=0, model_id=panel.box.model_id)
+    return {'application/vnd.jupyter.widget-view+json': view, **bundle}
 
 # %% ../../nbs/show/03_controls.ipynb #3331837e
 class Controls(MainProcessHook):
-    "Buttons above the plot: pause, stop, learning rate, checkpoint. Where none can work, a line that says what an interrupt does"
+    "Buttons above the plot: pause, stop, learning rate, checkpoint; a line about interrupts where buttons cannot work"
     ord, unique = 90, True
 
     def __init__(self,
-        lr_factor=2.,  # > 1: what the buttons lr × and lr ÷ multiply and divide by
+        lr_factor=2.,  # > 1, by which the buttons lr × and lr ÷ multiply and divide
     ):
         if not lr_factor > 1: raise ValueError(f'lr_factor is {lr_factor}: expected a number above 1')
-        self.log = []       # everything that was asked for, as `Asked`
-        self.first, self.end, self.handle, self.panel, self.warned = 0, None, None, None, False
+        self.log = []               # all requests, as `Asked`
+        self.first = 0              # place of the latest fit's first request in it
+        self.end = None             # `bounds['epoch']` when the latest epoch began
+        self.handle, self.panel, self.warned = None, None, False
         self.actions = {    # label → (tooltip, request)
-            'Pause': ('Wait between two batches, or go on', pause),
+            'Pause': ('Wait between two batches, or resume', pause),
             'Stop after batch': ('End the fit between two batches; learn.resume() continues', 'stop'),
             'Stop after epoch': ("End the fit after this epoch's validation", 'stop_epoch'),
             f'lr ÷ {lr_factor:g}': ('Divide all learning rates', partial(scale_lr, 1/lr_factor)),
@@ -151,7 +160,8 @@ class Controls(MainProcessHook):
             'Checkpoint now': ('Save a checkpoint; needs the hook Checkpoint', _save)}
 
     def before_fit(self, learn):
-        self.first, self.end, self.handle, self.panel, self.warned = len(self.log), learn.bounds['epoch'], None, None, False
+        self.first, self.end = len(self.log), learn.bounds['epoch']
+        self.handle, self.panel, self.warned = None, None, False
         text = hint()
         if front_end() != 'html': return print(text, flush=True)
         with self._careful():
@@ -169,7 +179,8 @@ class Controls(MainProcessHook):
     def after_fit(self, learn):
         what = {'stop': 'Stop after batch', 'interrupt': 'Interrupt'}.get(learn.cancelled)
         if what: self._done(what, learn)
-        asked, panel, handle, self.panel, self.handle = self.log[self.first:], self.panel, self.handle, None, None
+        asked, panel, handle = self.log[self.first:], self.panel, self.handle
+        self.panel, self.handle = None, None
         for o in asked:
             if o.done is None: o.where = 'the fit was over before'
         with self._careful():
@@ -180,11 +191,13 @@ class Controls(MainProcessHook):
 # %% ../../nbs/show/03_controls.ipynb #495f6254
 @patch
 def _make(self:Controls, learn, kernel, text):
-    can = {'Checkpoint now': learn.get_hook('Checkpoint', None) is not None}
-    return ButtonRow({o: (tip, can.get(o, True)) for o, (tip, _) in self.actions.items()}, partial(self.click, learn), kernel, text)
+    enabled = {'Checkpoint now': learn.get_hook('Checkpoint', None) is not None}
+    buttons = {label: (tip, enabled.get(label, True)) for label, (tip, _) in self.actions.items()}
+    return ButtonRow(buttons, partial(self.click, learn), kernel, text)
 
 @patch
-def _open(self:Controls, what): return next((o for o in self.log[self.first:] if o.what == what and o.done is None), None)
+def _open(self:Controls, what):
+    return next((o for o in self.log[self.first:] if o.what == what and o.done is None), None)
 
 @patch
 def _done(self:Controls, what, learn, result=''):
@@ -201,18 +214,19 @@ def _done(self:Controls, what, learn, result=''):
 def _careful(self:Controls):
     try: yield
     except Exception as e:
-        if not self.warned: warnings.warn(f'Controls: the panel failed ({type(e).__name__}: {e}); training goes on', stacklevel=3)
+        if not self.warned:
+            warnings.warn(f'Controls: the panel failed ({type(e).__name__}: {e}); training continues', stacklevel=3)
         self.warned = True
 
 # %% ../../nbs/show/03_controls.ipynb #7c635e3b
 @patch
 def click(self:Controls,
-    learn,  # `Learner` whose fit runs
+    learn,  # `Learner` whose fit is running
     label,  # one of `actions`
 ):
-    "What a click on a button does, in any thread"
+    "Do what a click on a button does, in any thread"
     panel, what, request = self.panel, label, self.actions[label][1]
-    if panel is None: return        # it is over
+    if panel is None: return        # the fit is over
     button = panel.buttons[label]
     if what == 'Pause' and button.description == 'Resume': what, request = 'Resume', go_on
     self.log.append(o := Asked(what, time()))
@@ -224,7 +238,7 @@ def click(self:Controls,
 
 @patch
 def _act(self:Controls, label, f, learn):
-    "Do something in the loop's thread, and say so"
+    "Execute a request in the loop's thread, and log it"
     self._done(label, learn, f(learn))
     with self._careful():
         if self.panel is not None: self.panel.buttons[label].disabled = False
@@ -235,7 +249,7 @@ def show_pause(self:Controls,
     learn,      # `Learner`
     is_paused,  # bool
 ):
-    "Say that the fit is paused, or goes on"
+    "Show that the fit is paused, or has resumed"
     if is_paused: self._done('Pause', learn)
     elif go_on in learn.requests: self._done('Resume', learn)
     with self._careful():
