@@ -18,16 +18,17 @@ from ..loop.metrics import stack_scalars
 class Logger(MainProcessHook):
     """Base of all loggers. Define what you need:
 
-    `open(learn)`                 make ready; what is beyond `n`, `n_valid` and `n_epoch` was written before a crash, and is to be dropped
+    `open(learn)`                 prepare; drop what is beyond `n`, `n_valid` and `n_epoch`: a crash left it behind
     `write(kind, step, values)`   'step', 'valid' or 'epoch'; training batches so far; dict: name → number
-    `sync(learn)`                 after some were written
-    `close(learn)`                the fit is over
+    `sync(learn)`                 called after some were written
+    `close(learn)`                called when the fit is over
     """
     ord, state_kinds = 92, {'n': int, 'n_valid': int, 'n_epoch': int}
 
     failed = False
 
-    def __init__(self): self.n = self.n_valid = self.n_epoch = 0        # written: training batches, validation passes, epochs
+    def __init__(self):
+        self.n = self.n_valid = self.n_epoch = 0        # written training batches, validation passes, epochs
 
     def open(self, learn): pass
     def write(self, kind, step, values): raise NotImplementedError(f'{self.name} does not define `write`')
@@ -36,7 +37,8 @@ class Logger(MainProcessHook):
 
     def before_fit(self, learn):
         h, self.failed, self.is_open = learn.history, False, False
-        if self.n > h.n_steps or self.n_epoch > len(h): self.n = self.n_valid = self.n_epoch = 0     # another training
+        is_other = self.n > h.n_steps or self.n_epoch > len(h)      # the history of another training
+        if is_other: self.n = self.n_valid = self.n_epoch = 0
         self.open(learn)
         self.is_open = True
 
@@ -51,16 +53,18 @@ class Logger(MainProcessHook):
         self.careful(self.close, learn)
 
     def careful(self, f, *args, **kwargs):
-        "A logger that fails is silent from then on, until the next fit, and ends no training"
+        "Call `f`; after an error the logger is silent until the next fit, and the training continues"
         if self.failed and f != self.close: return
         try: f(*args, **kwargs)
         except Exception as e:
-            if not self.failed: warnings.warn(f'{self.name} failed ({type(e).__name__}: {e}); training goes on without it', stacklevel=3)
+            if not self.failed:
+                text = f'{self.name} failed ({type(e).__name__}: {e}); training continues without it'
+                warnings.warn(text, stacklevel=3)
             self.failed = True
 
     def flush(self,
         learn,       # `Learner`
-        rest=False,  # with the batches that the loop has not packed yet
+        rest=False,  # whether to include the batches that the loop has not packed yet
     ):
         "Write what is new"
         h = learn.history
@@ -73,7 +77,7 @@ class Logger(MainProcessHook):
         self.sync(learn)
 
     def _rows(self, h, n):
-        "Write validation passes and epochs that were over after `n` batches"
+        "Write the validation passes and epochs that ended within the first `n` batches"
         while True:
             valid = h.valid_rows[self.n_valid] if self.n_valid < len(h.valid_rows) else {'batch': math.inf}
             end = h.ends[self.n_epoch] if self.n_epoch < len(h.ends) else math.inf
@@ -87,25 +91,32 @@ class Logger(MainProcessHook):
 
 # %% ../../nbs/show/05_loggers.ipynb #c8df1bd8
 def _steps(history, first, rest):
-    "Values of each batch from `first` on, read in one go; `rest`: with those that are not packed, which are left as they are"
-    columns = {name: s.fetch(history.n_packed, first) for name, s in history.series.items()} if first < history.n_packed else {}
-    packed = [{k: v for k, v in zip(columns, row) if v == v} for row in zip(*columns.values())]
+    "Values of each batch from `first` on, read at once; `rest`: with those that are not packed, which stay so"
+    packed = []
+    if first < history.n_packed:
+        columns = {name: s.fetch(history.n_packed, first) for name, s in history.series.items()}
+        packed = [{k: v for k, v in zip(columns, row) if v == v} for row in zip(*columns.values())]
+    return packed + (_unpacked(history, max(first - history.n_packed, 0)) if rest else [])
+
+def _unpacked(history, skip):
+    "Values of each batch that is not packed, without the first `skip`"
     tally = history.open_tally
-    if not rest or tally is None or not tally.rows: return packed
-    skip = max(first - history.n_packed, 0)
-    rows = [{**({'train_loss': loss} if not isinstance(loss, dict) else {'train_'+k: v for k, v in loss.items()}), **dict(zip(tally.lr_names, lrs)),
-             **{name: values[i] for name, values in tally.extras.items() if i in values}}
-            for i, (loss, _, lrs) in enumerate(tally.rows[skip:], skip)]
-    rows = [{k: v for k, v in row.items() if v is not None} for row in rows]
+    if tally is None: return []
+    rows = []
+    for i, (loss, _, lrs) in enumerate(tally.rows[skip:], skip):
+        losses = {f'train_{k}': v for k, v in loss.items()} if isinstance(loss, dict) else {'train_loss': loss}
+        extras = {name: values[i] for name, values in tally.extras.items() if i in values}
+        row = {**losses, **dict(zip(tally.lr_names, lrs)), **extras}
+        rows.append({k: v for k, v in row.items() if v is not None})
     tensors = [v for row in rows for v in row.values() if hasattr(v, 'item')]
     read = iter(stack_scalars(tensors).float().tolist() if tensors else [])
-    return packed + [{k: next(read) if hasattr(v, 'item') else v for k, v in row.items()} for row in rows]
+    return [{k: next(read) if hasattr(v, 'item') else v for k, v in row.items()} for row in rows]
 
 # %% ../../nbs/show/05_loggers.ipynb #e397cc12
 class FileLogger(Logger):
-    "Base of loggers that write lines. A file of another training is moved aside: `log.jsonl` becomes `log.1.jsonl`"
+    "Base of loggers that write lines; moves a file of another training aside: `log.jsonl` becomes `log.1.jsonl`"
     def __init__(self,
-        path,  # file; its folder is made
+        path,  # file; its folder is created
     ):
         super().__init__()
         self.path, self.file = Path(path), None
@@ -113,16 +124,16 @@ class FileLogger(Logger):
 
     def open(self, learn):
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        goes_on = self.n or self.n_epoch
+        is_resumed = self.n or self.n_epoch
         if self.path.exists() and self.path.stat().st_size:
-            if goes_on: self._take_up()
+            if is_resumed: self._take_up()
             else: self._move_aside()
         else: self.n = self.n_valid = self.n_epoch = 0
         self.file = open(self.path, 'a', encoding='utf-8', newline='')
 
     def _take_up(self):
-        "Keep what this training has written, up to where it is now"
-        with open(self.path, encoding='utf-8', newline='\n') as f: lines = list(f)     # `splitlines` cuts at more than these
+        "Keep the lines that this training has written, up to its present step"
+        with open(self.path, encoding='utf-8', newline='\n') as f: lines = list(f)     # `splitlines` would cut at more
         kept = self.keep([o for o in lines if o.endswith('\n')])
         if kept == lines: return
         beside = self.path.with_name(f'.{self.path.name}.tmp')
@@ -145,26 +156,30 @@ class FileLogger(Logger):
 def _finite(v): return v if not isinstance(v, float) or math.isfinite(v) else None
 
 class JSONLLogger(FileLogger):
-    "One JSON object in a line: `kind` ('step', 'valid' or 'epoch'), `batch` (training batches so far), and values; what is not finite is null"
+    """One JSON object per line: `kind` ('step', 'valid' or 'epoch'), `batch` (training batches so far), and values
+
+    Values that are not finite become null."""
     def write(self, kind, step, values):
         self.file.write(json.dumps({'kind': kind, 'batch': step, **{k: _finite(v) for k, v in values.items()}}) + '\n')
 
     def keep(self, lines):
-        "The lines of this training that are not to be written again; counts them"
+        "The lines of this training up to its present step; sets the counts to what is there"
         left, kept = {'step': self.n, 'valid': self.n_valid, 'epoch': self.n_epoch}, []
         for line in lines:
             kind = json.loads(line)['kind']
             if not left[kind]: continue
             left[kind] -= 1
             kept.append(line)
-        self.n, self.n_valid, self.n_epoch = self.n - left['step'], self.n_valid - left['valid'], self.n_epoch - left['epoch']
+        self.n -= left['step']
+        self.n_valid -= left['valid']
+        self.n_epoch -= left['epoch']
         return kept
 
 # %% ../../nbs/show/05_loggers.ipynb #0fc1995f
 class CSVLogger(FileLogger):
-    "A table for spreadsheets: one line for each epoch, or for each batch or validation pass"
+    "A table for spreadsheets: one line per epoch, per batch or per validation pass"
     def __init__(self,
-        path,           # file; its folder is made
+        path,           # file; its folder is created
         what='epochs',  # 'epochs', 'steps' or 'valids'
     ):
         super().__init__(path)
@@ -185,11 +200,12 @@ class CSVLogger(FileLogger):
 
     def _head(self, columns):
         self.columns = columns
-        odd = any('\r' in o for o in columns)        # which the writer leaves bare, and no reader takes
-        csv.writer(self.file, lineterminator='\n', quoting=csv.QUOTE_ALL if odd else csv.QUOTE_MINIMAL).writerow(columns)
+        odd = any('\r' in o for o in columns)        # the writer does not quote it, and no reader accepts it bare
+        quoting = csv.QUOTE_ALL if odd else csv.QUOTE_MINIMAL
+        csv.writer(self.file, lineterminator='\n', quoting=quoting).writerow(columns)
 
     def _widen(self, new):
-        "There is a column more: write the table again"
+        "Write the table again with new columns"
         self.file.close()
         with open(self.path, encoding='utf-8', newline='') as f: _, *rows = csv.reader(f)
         self.file = open(self.path, 'w', encoding='utf-8', newline='')
@@ -197,7 +213,8 @@ class CSVLogger(FileLogger):
         csv.writer(self.file, lineterminator='\n').writerows([row + ['']*len(new) for row in rows])
 
     def keep(self, lines):
-        name, reader = {'epoch': 'n_epoch', 'step': 'n', 'valid': 'n_valid'}[self.kind], csv.reader(lines, strict=True)
+        name = {'epoch': 'n_epoch', 'step': 'n', 'valid': 'n_valid'}[self.kind]
+        reader = csv.reader(lines, strict=True)
         try: self.columns = next(reader, None)
         except csv.Error: self.columns = None       # a header in several lines, of which some are missing
         head = reader.line_num if self.columns is not None else 0
@@ -209,12 +226,12 @@ def is_wanted(
     kind,  # 'step', 'valid' or 'epoch'
     name,  # of a value
 ):         # bool
-    "Is it a value, and one that was not logged already when its batch or its validation pass was?"
+    "Whether to log a value: it is no counter, and was not logged before with its batch or validation pass"
     return name not in ('epoch', 'step') and not (kind == 'epoch' and name.startswith(('valid_', 'lr')))
 
 # %% ../../nbs/show/05_loggers.ipynb #d71c101d
 class TensorBoardLogger(Logger):
-    "Scalars, the time spent in hooks, and at the end the plot of the losses, for TensorBoard"
+    "Scalars, the time spent in hooks, and a plot of the losses at the end, for TensorBoard"
     def __init__(self,
         folder,  # of the event files
     ):
@@ -223,23 +240,27 @@ class TensorBoardLogger(Logger):
 
     def open(self, learn):
         try: from torch.utils.tensorboard import SummaryWriter
-        except ImportError as e: raise ImportError('TensorBoardLogger needs tensorboard: pip install tensorboard') from e
-        h, goes_on = learn.history, self.n or learn.bounds['epoch'] or learn.bounds['step']
-        self.n = max(self.n - 1, 0)     # what belongs to the last step may be there or not: so it is written again
+        except ImportError as e:
+            raise ImportError('TensorBoardLogger needs tensorboard: pip install tensorboard') from e
+        h, is_resumed = learn.history, self.n or learn.bounds['epoch'] or learn.bounds['step']
+        self.n = max(self.n - 1, 0)     # values of the last step may be missing, so they are written again
         self.n_valid = min(self.n_valid, sum(o['batch'] <= self.n for o in h.valid_rows))
         self.n_epoch = min(self.n_epoch, sum(end <= self.n for end in h.ends))
-        self.writer = SummaryWriter(str(self.folder), purge_step=self.n + 1 if goes_on else None)      # what is there from this step on is not shown
+        purge_step = self.n + 1 if is_resumed else None     # TensorBoard hides what was written from this step on
+        self.writer = SummaryWriter(str(self.folder), purge_step=purge_step)
 
     def write(self, kind, step, values):
+        prefix = 'epoch/' if kind == 'epoch' else ''
         for name, v in values.items():
-            if is_wanted(kind, name): self.writer.add_scalar('epoch/'*(kind == 'epoch') + name, v, step)
+            if is_wanted(kind, name): self.writer.add_scalar(prefix + name, v, step)
 
     def after_epoch(self, learn):
         super().after_epoch(learn)
         self.careful(self._times, learn)
 
     def _times(self, learn):
-        for r in learn.describe_hooks().rows: self.writer.add_scalar(f'hooks/{r.hook} {r.point}', r.time_s, self.n)
+        for r in learn.describe_hooks().rows:
+            self.writer.add_scalar(f'hooks/{r.hook} {r.point}', r.time_s, self.n)
 
     def sync(self, learn): self.writer.flush()
 
@@ -251,13 +272,13 @@ class TensorBoardLogger(Logger):
 
 # %% ../../nbs/show/05_loggers.ipynb #e3394c26
 class Tracker(Logger):
-    "Base of loggers of a service that knows runs by an id: the same run goes on after a crash"
-    package = ''        # what has to be installed
+    "Base of loggers for services that know runs by an id: after a crash the same run continues"
+    package = ''        # name of the package to install
     state_kinds = {**Logger.state_kinds, 'id': (None, str)}
 
     def __init__(self,
         project=None,  # name of a project or an experiment
-        **kwargs,      # what else the service's own start takes
+        **kwargs,      # further arguments for starting the service
     ):
         super().__init__()
         self.project, self.kwargs, self.id, self.service = project, kwargs, None, None
@@ -267,25 +288,29 @@ class Tracker(Logger):
         "The service's package"
         from importlib import import_module
         try: return import_module(self.package)
-        except ImportError as e: raise ImportError(f'{self.name} needs {self.package}: pip install {self.package}') from e
+        except ImportError as e:
+            raise ImportError(f'{self.name} needs {self.package}: pip install {self.package}') from e
 
     def write(self, kind, step, values):
-        values = {'epoch_'*(kind == 'epoch') + k: v for k, v in values.items() if is_wanted(kind, k)}
+        prefix = 'epoch_' if kind == 'epoch' else ''
+        values = {prefix + k: v for k, v in values.items() if is_wanted(kind, k)}
         values = {k: v for k, v in values.items() if step > self.seen.get(k, -1)}
         if values: self.send(values, step)
 
 # %% ../../nbs/show/05_loggers.ipynb #34522428
 class MLflowLogger(Tracker):
-    "Metrics in an MLflow run; `project` is the experiment. `tracking_uri=` says where, if not the environment does"
+    "Metrics in an MLflow run; `project` is the experiment; `tracking_uri=` overrides the environment's"
     package = 'mlflow'
 
     def open(self, learn):
         self.service, uri = self.load(), self.kwargs.get('tracking_uri')
         if uri: self.service.set_tracking_uri(uri)
         if self.project: self.service.set_experiment(self.project)
-        self.id = self.service.start_run(run_id=self.id, **{k: v for k, v in self.kwargs.items() if k != 'tracking_uri'}).info.run_id
+        kwargs = {k: v for k, v in self.kwargs.items() if k != 'tracking_uri'}
+        self.id = self.service.start_run(run_id=self.id, **kwargs).info.run_id
         client = self.service.MlflowClient()
-        self.seen = {k: max(o.step for o in client.get_metric_history(self.id, k)) for k in client.get_run(self.id).data.metrics}
+        names = client.get_run(self.id).data.metrics
+        self.seen = {k: max(o.step for o in client.get_metric_history(self.id, k)) for k in names}
 
     def send(self, values, step): self.service.log_metrics(values, step=step)
 
@@ -297,11 +322,12 @@ class WandbLogger(Tracker):
     package = 'wandb'
 
     def open(self, learn):
-        self.service = self.load().init(project=self.project, id=self.id, resume='allow', **{'config': learn.config, **self.kwargs})
+        kwargs = {'config': learn.config, **self.kwargs}
+        self.service = self.load().init(project=self.project, id=self.id, resume='allow', **kwargs)
         self.id, self.last = self.service.id, self.service.step
 
     def send(self, values, step):
-        if step >= self.last: self.service.log(values, step=step)       # what the service has of this run is not sent again
+        if step >= self.last: self.service.log(values, step=step)       # skip steps that the service already has
 
     def close(self, learn): self.service.finish(exit_code=int(learn.cancelled == 'error'))
 
@@ -311,8 +337,8 @@ class TrackioLogger(Tracker):
     package = 'trackio'
 
     def open(self, learn):
-        self.service = self.load()
-        run = self.service.init(project=self.project or 'trainer_nb', name=self.id, resume='allow', **{'config': learn.config, **self.kwargs})
+        self.service, kwargs = self.load(), {'config': learn.config, **self.kwargs}
+        run = self.service.init(project=self.project or 'trainer_nb', name=self.id, resume='allow', **kwargs)
         self.id = run.name
 
     def send(self, values, step): self.service.log(values, step=step)
