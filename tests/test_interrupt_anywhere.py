@@ -247,7 +247,7 @@ def make_for_passes():
     return learn
 
 def seen_around_passes(learn):
-    names = 'training', 'batch', 'pred', 'loss', 'result', 'stepped', 'n_batches', '_step', '_do', '_valid_tally', '_opening', 'fitting', 'stopped'
+    names = 'training', 'batch', 'pred', 'loss', 'result', 'stepped', 'n_batches', 'step_fn', '_do', '_valid_tally', '_opening', 'fitting', 'stopped'
     return {**{k: getattr(learn, k) for k in names}, 'requests': [*learn.requests], 'optimizer': learn.opt.mode,
             'handler': signal.getsignal(signal.SIGINT), 'grad': torch.is_grad_enabled(), 'model': id(learn.model),
             'autocast': (torch.is_autocast_enabled('cpu'), torch.autocast_increment_nesting() - torch.autocast_decrement_nesting()),

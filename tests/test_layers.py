@@ -71,6 +71,26 @@ def test_no_star_import_and_no_bare_except(module):
         assert not (isinstance(node, ast.ExceptHandler) and node.type is None), f'line {node.lineno}: say what is caught'
 
 
+LEARNERS = {'learn', 'learner', 'fit', 'fitting', 'stopped'}     # what variables and attributes that hold a `Learner` or a `Fit` are called
+
+def private_uses(tree):
+    "(line, expression) of each private attribute of a `Learner` or a `Fit`; in a method that is patched into one, `self` is one. Its own names a module may use"
+    own = {f.name for f in ast.walk(tree) if isinstance(f, ast.FunctionDef)}
+    for f in ast.walk(tree):
+        if not isinstance(f, (ast.FunctionDef, ast.Lambda)): continue
+        names = LEARNERS | {o.arg for o in f.args.args if isinstance(o.annotation, ast.Name) and o.annotation.id in ('Learner', 'Fit')}
+        for o in ast.walk(f):
+            if not isinstance(o, ast.Attribute) or o.attr[0] != '_' or o.attr[:2] == '__': continue
+            holder = o.value.id if isinstance(o.value, ast.Name) else getattr(o.value, 'attr', None)
+            is_own = isinstance(o.value, ast.Name) and holder == 'self' and o.attr in own
+            if holder in (names if isinstance(o.value, ast.Name) else LEARNERS) and not is_own: yield o.lineno, ast.unparse(o)
+
+
+def test_nobody_reaches_into_the_loop(module):
+    name, tree = module
+    if not name.startswith('loop.'): assert not {*private_uses(tree)}, 'give it a public name, or pass it as an argument'
+
+
 def test_screens_load_where_they_are_used(module):
     tops = {o.split('.')[0] for stmt in at_import(module[1]) if isinstance(stmt, (ast.Import, ast.ImportFrom)) for o in imports(stmt)}
     assert not tops & LAZY
@@ -84,6 +104,9 @@ def test_the_rules_see():
     assert [o.removeprefix('trainer_nb.') for o in imports(tree, 'loop.fit')] == [
         'loop.learner', 'data.passes', 'loop.hooks', 'base', 'show.display', 'os.path', 'matplotlib.pyplot', 'ipywidgets']
     assert sum(isinstance(o, (ast.Import, ast.ImportFrom)) for o in at_import(tree)) == 6
+    tree = ast.parse('def f(self:Learner, learn):\n    self._a, self.b, self._g(), self.learn._c, self.learn.fitting._d, learn._e\n'
+                     '    h = lambda learn: learn._f\ndef _g(self): return self._x')
+    assert {o for _, o in private_uses(tree)} == {'self._a', 'self.learn._c', 'self.learn.fitting._d', 'learn._e', 'learn._f'}
 
 
 def test_import_is_light():

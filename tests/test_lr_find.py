@@ -300,7 +300,7 @@ def test_a_look_sees_what_changes():
         lambda o: o.model.table['calls'].append(1), lambda o: o.model.rand.random(), lambda o: o.opt.state[o.model.a.weight]['exp_avg'].add_(1e-3), lambda o: o.model.a.weight.grad.add_(1),
         lambda o: setattr(o.model.a.weight, 'grad', o.model.a.weight.grad.clone()), lambda o: o.model.a.weight.requires_grad_(False), lambda o: torch.rand(1), lambda o: random.random(),
         lambda o: np.random.rand(), lambda o: o.state.reset_epoch(), lambda o: Path('new.txt').touch(), lambda o: Path('there.txt').write_text('x'), lambda o: setattr(o, 'x', 1),
-        lambda o: o.opt.param_groups[0].update(lr=.5), lambda o: setattr(o._calls.at['after_fit'][0], 'n', 99)]
+        lambda o: o.opt.param_groups[0].update(lr=.5), lambda o: setattr(o.calls.at['after_fit'][0], 'n', 99)]
     for i, change in enumerate(changes): assert seen(change), i
     assert not seen(lambda o: None)
 

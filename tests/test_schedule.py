@@ -9,6 +9,7 @@ from torch.optim import SGD, AdamW, lr_scheduler as S
 from common import batches, digest, make_learner, make_model, problem, record, shuffled
 from test_lr_find import check_same, snapshot
 from trainer_nb.show.controls import scale_lr
+from trainer_nb.loop.optim import lr_names
 from trainer_nb.loop.hooks import CancelStep, Hook, LambdaHook
 from trainer_nb.features.gradients import GradAccum
 from trainer_nb.features.schedule import (
@@ -64,7 +65,7 @@ def dummy(kind=SGD, lrs=(.1, .01)):
     groups = [{'params': [nn.Parameter(torch.zeros(1))], 'lr': lr} for lr in lrs]
     return kind(groups, **(dict(momentum=.9) if kind is SGD else {}))
 
-def lrs_of(learn, since=0): return list(zip(*(learn.history.steps[k][since:] for k in learn._lr_names())))
+def lrs_of(learn, since=0): return list(zip(*(learn.history.steps[k][since:] for k in lr_names(learn.opts))))
 
 def by_hand(make, n_epochs, n_batches=5, step='step', n_accum=1, kind=SGD, values=(), lrs=(.1, .01), max_steps=math.inf):
     "What a hand-written loop steps with: a tuple of rates for each batch"

@@ -56,7 +56,7 @@ class AMP(Hook):
 
     def do_backward(self, learn, nxt):
         if not self.scalers: return nxt()
-        names, loss = learn._names, learn.loss
+        names, loss = learn.opt_names, learn.loss
         self.shared.update(dict.fromkeys(names, names))
         learn.loss = self.scalers[names[0]].scale(loss)
         try: nxt()

@@ -20,7 +20,7 @@ from ..base.text import patch
 from ..loop.hooks import Hook
 from ..loop.learner import Learner
 from ..loop.optim import refuse_closures
-from ..loop.steps import default_result
+from ..loop.steps import default_result, unpack
 
 # %% ../../nbs/features/07_compile.ipynb #8cbc916f
 def fresh(
@@ -51,7 +51,7 @@ def whole_step(
     end=None,# function without arguments, a step of the optimizer, that follows in the same graph; all parameters have a `grad` to write into
 ):           # `f(batch)` → (result of the step, detached; list of gradients, empty after a step)
     "Forward, loss and backward as a function"
-    step = learn._steps[0]
+    step = learn.step_fns[0]
     if step == MethodType(Learner.train_step, learn): step = lambda batch: default_step(learn, batch)
     def f(batch):
         res = step(batch)
@@ -66,7 +66,7 @@ def _value(t): return t.detach() if t.requires_grad else t      # a graph that d
 
 def default_step(learn, batch):  # dict
     "What `Learner.train_step` computes"
-    args, kwargs, targ = learn._unpack(batch)
+    args, kwargs, targ = unpack(batch, learn.loss_fn)
     return default_result(learn.loss_fn, learn.model(*args, **kwargs), targ, kwargs)
 
 # %% ../../nbs/features/07_compile.ipynb #44666a6c
@@ -157,7 +157,7 @@ def forced_by(
     learn,  # `Learner` in a fit
 ):          # list of str
     "What keeps backward out of the graph"
-    hooks = [f'{c.hook.name} (`{p}`)' for p in ('after_pred', 'after_loss', 'do_backward') for c in learn._calls.at[p]
+    hooks = [f'{c.hook.name} (`{p}`)' for p in ('after_pred', 'after_loss', 'do_backward') for c in learn.calls.at[p]
              if not isinstance(c.hook, Compile) and p not in getattr(c.hook, 'only_looks', ())]
     own = [f'{type(learn).__name__}.{p}' for p in ('do_step', 'do_backward') if getattr(type(learn), p) is not getattr(Learner, p)]
     return hooks + own
@@ -167,7 +167,7 @@ def nothing_between(
 ):          # bool
     "Does nobody look at a step between its loss and its end?"
     points = 'after_loss', 'do_backward', 'after_backward', 'do_opt_step', 'do_zero_grad'
-    hooks = [c for p in points for c in learn._calls.at[p] if not isinstance(c.hook, Compile)]
+    hooks = [c for p in points for c in learn.calls.at[p] if not isinstance(c.hook, Compile)]
     return not hooks and len(learn.opts) == 1 and type(learn).do_zero_grad is Learner.do_zero_grad
 
 def callables(
@@ -278,7 +278,7 @@ def has_convolutions(
 @patch
 def _plan(self:Compile, learn):
     "Find out what of the step can be compiled"
-    step, forced = learn._steps[0], forced_by(learn)
+    step, forced = learn.step_fns[0], forced_by(learn)
     self._steps = {}
     for opt in learn.opts.values(): fill_momentum(opt)
     if type(learn).do_opt_step is not Learner.do_opt_step: self._plain('optimizer', f'{type(learn).__name__}.do_opt_step')
@@ -297,7 +297,7 @@ def _plan(self:Compile, learn):
 @patch
 def _whole_graph(self:Compile, learn):
     end = None if self._buffers is None else bare_step(learn.opt)
-    key = 'step', end and learn.opt, learn, learn.model, _origin(learn._steps[0]), *self._params
+    key = 'step', end and learn.opt, learn, learn.model, _origin(learn.step_fns[0]), *self._params
     return self._compiled(whole_step(learn, self._params, end), key, fullgraph=True)
 
 def _origin(step):
@@ -307,7 +307,7 @@ def _origin(step):
 
 @patch
 def do_step(self:Compile, learn, nxt):
-    if self._graphs and learn._generator is None: torch.compiler.cudagraph_mark_step_begin()
+    if self._graphs and learn.generator is None: torch.compiler.cudagraph_mark_step_begin()
     if self._whole is None or not learn.training: return _told_twice(nxt)
     try:
         if self._buffers is None: result, self._grads = self._call(learn, 'step', self._whole, learn.batch)

@@ -114,7 +114,7 @@ class GradAccum(Hook):
     def before_epoch(self, learn): self.windows.clear()
 
     def do_backward(self, learn, nxt):
-        n, loss, window = loss_weight(learn), learn.loss, self.windows.get(learn._names[0])
+        n, loss, window = loss_weight(learn), learn.loss, self.windows.get(learn.opt_names[0])
         unit = _unit(n) if window is None else window.unit
         self._loss = n/unit, unit
         if isinstance(n, Tensor) or n != unit: learn.loss = loss*self._loss[0]

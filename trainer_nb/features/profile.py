@@ -119,7 +119,7 @@ def _finish(device):
 @patch
 def _others(self:Profile, learn, *names):
     "(point, `Call`) of the other hooks"
-    return [(p, c) for p in names for c in learn._calls.at[p] if c.hook is not self]
+    return [(p, c) for p in names for c in learn.calls.at[p] if c.hook is not self]
 
 @patch
 def _measured(self:Profile, point, learn, nxt):
@@ -142,7 +142,7 @@ def _now(self:Profile, learn):  # Counter
     _finish(learn.device)
     res = Counter(self.spent)
     res['all'], res['waiting'] = perf_counter(), self.cursor.wait_s
-    res['own'] = sum(c.time_s for p in LIFECYCLE for c in learn._calls.at[p] if c.hook is self)
+    res['own'] = sum(c.time_s for p in LIFECYCLE for c in learn.calls.at[p] if c.hook is self)
     for p, c in self._others(learn, *LIFECYCLE):
         res[p, c.hook.name] += c.time_s
         res['n', p, c.hook.name] += c.n

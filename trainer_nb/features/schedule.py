@@ -23,7 +23,7 @@ from ..data.passes import length
 from ..base.errors import folded
 from ..loop.hooks import Hook
 from ..loop.learner import Learner
-from ..loop.optim import set_option
+from ..loop.optim import lr_names, set_option
 from ..loop.steps import as_step
 from ..loop.fit import as_count, as_rate
 
@@ -461,7 +461,7 @@ def plot_schedule(self:Learner,
         hooks=scheds, bounds={'epoch': None, 'step': None}, train_dl=self.train_dl, valid_dl=self.valid_dl,
         training=True, stepped=False, cancelled=None, history=None)
     end_step = None if max_steps is None else twin.state.optimizer_step + as_count('max_steps', max_steps)
-    return Preview(_play(twin, scheds, n, n_epochs, end_step, self._lr_names()))
+    return Preview(_play(twin, scheds, n, n_epochs, end_step, lr_names(self.opts)))
 
 def _play(twin, scheds, n, n_epochs, end_step, names):
     "Run the schedules through a fit, batch by batch; return dict: name → values"

@@ -131,7 +131,7 @@ class Hooked:
     "Base of objects that hooks can be added to"
     def __init__(self):
         self._registered, self.hooks = [], []       # in the order of registration; in the order in which they run
-        self._calls, self.is_main = Calls([]), True
+        self.calls, self.is_main = Calls([]), True
 
     def add_hook(self,
         hook,  # `Hook`
@@ -167,7 +167,7 @@ class Hooked:
 
     def _set_hooks(self, hooks):
         self.hooks, self._registered = sort_hooks(hooks), hooks     # the first may raise
-        self._calls = Calls(self.hooks, self.is_main, old=self._calls)
+        self.calls = Calls(self.hooks, self.is_main, old=self.calls)
         self._hooks_changed()
 
     def _hooks_changed(self): pass
@@ -203,4 +203,4 @@ class Hooked:
 
         A notebook displays it. In a script, print it: `print(learn.describe_hooks())`.
         """
-        return HookTable(Calls(self.hooks, self.is_main, old=self._calls), skip=self._unreached())
+        return HookTable(Calls(self.hooks, self.is_main, old=self.calls), skip=self._unreached())

@@ -39,7 +39,7 @@ from trainer_nb.loop.optim import (
 )
 from trainer_nb.loop.steps import (
     as_step, check_loss, default_result, get_modes, in_eval, is_sum, quiet_dropout, set_modes, set_opt_modes,
-    set_training
+    set_training, unpack
 )
 from .interrupts import Interrupts, TrainingInterrupted, show_in_a_line
 from .fit import Fit, StepState, TrainPass, as_count, as_rate, named_objects
@@ -48,9 +48,9 @@ from .fit import Fit, StepState, TrainPass, as_count, as_rate, named_objects
 class _Stop(CancelFit):
     "The end of a fit that can be resumed; its argument says who asked"
 
-INNER = set("""Display Restore batch bounds bs cancelled closes fitting is_default_step is_fitting do_backward do_opt_step do_step do_zero_grad eval_step hooks
-    is_last_batch is_main loss n_batches objects on_gradients opt_name position pred record rehearsal request requests result seed
-    step_opt stepped stopped team train_step training valid_idx""".split())     # for hooks and subclasses: completion leaves them out
+INNER = set("""Display Restore batch bounds bs calls cancelled clear_batch closes do_backward do_opt_step do_step do_zero_grad eval_step fitting generator
+    has_pred hooks is_default_step is_fitting is_last_batch is_main is_own loss loss_params n_batches objects on_gradients opt_name opt_names position pred record rehearsal request requests result seed
+    step_fn step_fns step_opt stepped stopped team train_step training valid_idx""".split())     # for hooks and subclasses: completion leaves them out
 
 # %% ../../nbs/loop/12_learner.ipynb #a69a78a9
 class Learner(Hooked):
@@ -96,7 +96,7 @@ class Learner(Hooked):
             self.fitting = self.stopped = None                   # the `Fit` that runs, and the one that `resume` continues
             self._opening = False
             self._passes_on = self._is_new = [False, False]      # in training and validation: are targets those of the loader, and losses new tensors?
-            self._do = self._steps = self._step = None
+            self._do = self.step_fns = self.step_fn = None
             self._valid_tally, self._phases = None, Phases()    # of the validation pass that runs; what the steps were seen to return
             self.on_gradients = []      # functions of the learner, for gradients that an optimizer's step asks for itself
             self._set_opts(make_optimizers(model, optim, lr, loss_fn))
@@ -108,17 +108,17 @@ class Learner(Hooked):
             self.cancelled = None                                # what ended early: 'step', 'epoch', 'fit', 'stop', 'interrupt', 'error'
             self.n_batches = None                                # of the pass that runs, None if unknown
             self.requests = deque()                              # what a running fit was asked for and has not done yet; see `request`
-            self._generator, self._params, self._last_loss = None, None, None       # of a yielded loss
+            self.generator, self.loss_params, self._last_loss = None, None, None       # of a yielded loss
             self._looked_at, self._counted = (), None    # parts that the check of the first batch has seen together; id of the validation loader whose first batch was counted
             self._is_counted = False                             # was it said that batches may hold other numbers of samples than they count?
             self._opts_train = False                             # are optimizers that have an evaluation mode in the other one?
-            self._clear_batch()
+            self.clear_batch()
             self.display = self.Display(display) if display and self.Display else None
             self._add_hooks([*hooks, *filter(None, [self.display])])
 
     def _as_loader(self, data, shuffle=False):
         "What was given as a loader, as one"
-        is_default = self.loss_fn is not None and not self._is_own('train_step')
+        is_default = self.loss_fn is not None and not self.is_own('train_step')
         if is_default and is_samples(data): data = DataLoader(data, batch_size=self.bs, shuffle=shuffle)
         dl = as_loader(data, self.bs, shuffle, self.device, float_dtype(self.model))
         if isinstance(data, tuple) and getattr(dl, 'dtype', None) and not self._has_cast:
@@ -126,7 +126,7 @@ class Learner(Hooked):
             print(f'float64 arrays are cast to {str(dl.dtype).removeprefix("torch.")}, the dtype of the model')
         return dl
 
-    def _is_own(self, name):
+    def is_own(self, name):
         "Is a step the user's?"
         return getattr(type(self), name) is not getattr(Learner, name) or name in vars(self)
 
@@ -144,7 +144,7 @@ class Learner(Hooked):
     @property
     def is_default_step(self):  # bool
         "Is the step of the phase that runs the learner's own?"
-        return self._steps is not None and self._steps[0 if self.training else 1] == MethodType(Learner.train_step, self)
+        return self.step_fns is not None and self.step_fns[0 if self.training else 1] == MethodType(Learner.train_step, self)
 
     def __dir__(self): return sorted(set(super().__dir__()) - INNER)
 
@@ -177,17 +177,17 @@ class Learner(Hooked):
         self._opts = opts
         if vars(self).get('opt_name') not in opts: self.opt_name = next(iter(opts), '')
         self._opt = opts.get(self.opt_name)
-        if not set(vars(self).get('_names') or [None]) <= opts.keys(): self._names = tuple(opts)    # of those that a loss drives
+        if not set(vars(self).get('opt_names') or [None]) <= opts.keys(): self.opt_names = tuple(opts)    # of those that a loss drives
         self.closes = any(map(needs_closure, opts.values()))    # a step of the optimizer evaluates the loss again
         if self.closes and len(opts) > 1:
             kinds = ', '.join(type(o).__name__ for o in opts.values())
             raise ValueError(f'optim is {kinds}: an optimizer whose step evaluates the loss again must be the only one')
 
-    def _clear_batch(self):
+    def clear_batch(self):
         "Forget everything about the last batch, so that no tensor outlives it"
         self.batch = self.pred = self.loss = self.result = None
-        self._has_pred = False
-        if self._params is not None or self._generator is not None: self._generator, self._params, self._names = None, None, tuple(self.opts)
+        self.has_pred = False
+        if self.loss_params is not None or self.generator is not None: self.generator, self.loss_params, self.opt_names = None, None, tuple(self.opts)
 
     @property
     def position(self):  # str
@@ -255,10 +255,10 @@ def train_step(self:Learner,
     if type(batch) in (tuple, list) and len(batch) == 2 and self.loss_fn is not None:      # the usual one, quickly
         self.pred, targ, kwargs = self.model(batch[0]), batch[1], None
     else:
-        args, kwargs, targ = self._unpack(batch)
+        args, kwargs, targ = unpack(batch, self.loss_fn)
         self.pred = self.model(*args, **kwargs)
-    self._has_pred = True
-    for f in self._calls.at['after_pred']: f(self)
+    self.has_pred = True
+    for f in self.calls.at['after_pred']: f(self)
     return default_result(self.loss_fn, self.pred, targ, kwargs)
 
 # %% ../../nbs/loop/12_learner.ipynb #8a3ee886
@@ -269,35 +269,21 @@ def eval_step(self:Learner,
     "The step of validation; default: `train_step`"
     return self.train_step(batch)
 
-# %% ../../nbs/loop/12_learner.ipynb #898a2aae
-@patch
-def _unpack(self:Learner, batch):
-    "Positional and named inputs of the model, and the target"
-    if type(batch) in (list, tuple) and len(batch) > 1:
-        return (batch, {}, batch[-1]) if self.loss_fn is None else (batch[:-1], {}, batch[-1])
-    if isinstance(batch, Mapping):
-        key = next((o for o in ('labels', 'targ') if o in batch), None)
-        if key is None and self.loss_fn is not None: raise KeyError(f'the batch has no `labels` for loss_fn; it has {", ".join(map(repr, batch))}')
-        return (), {k: v for k, v in batch.items() if self.loss_fn is None or k != key}, batch.get(key)
-    if self.loss_fn is None: return batch if isinstance(batch, (list, tuple)) else (batch,), {}, None
-    kind = f'{type(batch).__name__} of {len(batch)}' if isinstance(batch, (list, tuple)) else type(batch).__name__
-    raise TypeError(f'the loader yielded a {kind}; with a loss_fn the default step takes (inputs..., target) or a mapping. Write a train_step for others.')
-
 # %% ../../nbs/loop/12_learner.ipynb #f8e2abde
 @patch
 def do_step(self:Learner):
     "Forward: from `batch` to `loss` and `result`. Wrapped by hooks, overridden by subclasses"
-    if self._generator is None:
-        res = self._step(self.batch)
+    if self.generator is None:
+        res = self.step_fn(self.batch)
         if type(res) is not GeneratorType:
             self.result, self.loss = res, res.get('loss') if type(res) is dict or isinstance(res, Mapping) else None
             if self.loss is None: self._check_result()
-            if not self._has_pred: self.pred = res.get('pred')
+            if not self.has_pred: self.pred = res.get('pred')
             return
-        self._generator = res
-    try: res = next(self._generator)
+        self.generator = res
+    try: res = next(self.generator)
     except StopIteration as e:
-        self._generator = self.loss = self._params = None
+        self.generator = self.loss = self.loss_params = None
         self.result = e.value or {}
         self.pred = self.result.get('pred')
         if 'loss' in self.result: raise ValueError("the step yields losses and returns a 'loss' too: leave it out of the returned dict") from None
@@ -323,14 +309,14 @@ def _take_yield(self:Learner, item):
         hint = did_you_mean(name, self.opts) if isinstance(name, str) else ''
         raise ValueError(f'the step yielded for optimizer {name!r}; there are {", ".join(map(repr, self.opts))}.{hint}')
     check_loss(loss, self.training)
-    self.loss, self._names = loss, (name,)
-    self._params = [p for g in self.opts[name].param_groups for p in g['params'] if p.requires_grad]
+    self.loss, self.opt_names = loss, (name,)
+    self.loss_params = [p for g in self.opts[name].param_groups for p in g['params'] if p.requires_grad]
 
 # %% ../../nbs/loop/12_learner.ipynb #a85d035d
 @patch
 def do_backward(self:Learner):
     "Gradients of `loss`; for a yielded loss, those of its optimizer's parameters only"
-    self.loss.backward(inputs=self._params)
+    self.loss.backward(inputs=self.loss_params)
 
 @patch
 def do_opt_step(self:Learner):  # bool: whether the optimizer stepped
@@ -351,7 +337,7 @@ def do_zero_grad(self:Learner):
 @patch
 def _step_with_closure(self:Learner):
     "A step of an optimizer that evaluates the loss; the loop's evaluation is the first one, if nothing was changed since"
-    if self._params is not None:
+    if self.loss_params is not None:
         name = type(self.opt).__name__
         raise ValueError(f'{name} evaluates the loss again, which a step that yields cannot do: return a dict')
     opt, first = self.opt, (self.loss, self.pred, self.result)
@@ -377,13 +363,13 @@ def _step_with_closure(self:Learner):
 def _evaluate(self:Learner):
     "The loss and its gradients, once more"
     self._do['do_zero_grad']()
-    self._has_pred = False
+    self.has_pred = False
     self._do['do_step']()
-    if not self._has_pred: self._calls.fire('after_pred', self)
-    self._calls.fire('after_loss', self)
+    if not self.has_pred: self.calls.fire('after_pred', self)
+    self.calls.fire('after_loss', self)
     check_loss(self.loss)
     self._do['do_backward']()
-    self._calls.fire('after_backward', self)
+    self.calls.fire('after_backward', self)
     for f in self.on_gradients: f(self)
     return self.loss
 
@@ -409,7 +395,7 @@ def _train_batch(self:Learner, batch):
         for f in before_step: f(self)
         do['do_step']()
         while self.loss is not None:
-            if not self._has_pred and self._generator is None:
+            if not self.has_pred and self.generator is None:
                 for f in after_pred: f(self)
             for f in after_loss: f(self)
             try: do['do_backward']()
@@ -417,8 +403,8 @@ def _train_batch(self:Learner, batch):
                 check_loss(self.loss)                   # a loss that is none is the likeliest reason
                 raise
             for f in after_backward: f(self)
-            for name in self._names: self.step_opt(name)
-            if self._params is None:                    # not yielded: it is the only one
+            for name in self.opt_names: self.step_opt(name)
+            if self.loss_params is None:                    # not yielded: it is the only one
                 losses = self.loss.detach() if self._is_new[0] else self.loss.detach().clone()
                 break
             losses = {**(losses or {}), f'loss_{name}': self.loss.detach().clone()}
@@ -434,7 +420,7 @@ def _train_batch(self:Learner, batch):
     self.state.increment_batch(total, self.stepped)
     for f in after_step: f(self)
     self._last_loss = self.loss     # to free its graph later, when the next one stands, is faster: memory is used again in turn
-    self._clear_batch()
+    self.clear_batch()
 
 # %% ../../nbs/loop/12_learner.ipynb #a4e86e0e
 @patch
@@ -474,11 +460,11 @@ def _goes_on(self:Learner):
 # %% ../../nbs/loop/12_learner.ipynb #e40e7cb2
 @patch
 def _epoch(self:Learner, interrupts):
-    fit, calls = self.fitting, self._calls
+    fit, calls = self.fitting, self.calls
     if fresh := fit.train is None:
         self.state.reset_epoch()
         set_training(trained(self), fit.kept)
-        fit.train, fit.train_tally = TrainPass(self.train_dl, self.state), self._tally(self.train_dl, self.history, self._lr_names(), training=True)
+        fit.train, fit.train_tally = TrainPass(self.train_dl, self.state), self._tally(self.train_dl, self.history, lr_names(self.opts), training=True)
     fit.opened, self.n_batches, fit.train.epoch = perf_counter(), length(self.train_dl), self.state.epoch
     self._set_phase(training=True)
     try:
@@ -516,11 +502,11 @@ def _close_epoch(self:Learner, interrupts):
         fit.train = fit.valid = fit.train_tally = fit.valid_tally = None
         fit.valid_values, fit.validated_at, fit.is_trained, fit.time_s = {}, -1, False, 0.
         history.add_epoch(row)          # a warning may be an error: it is counted by then
-    self._calls.fire('after_epoch', self)
+    self.calls.fire('after_epoch', self)
 
 @patch
 def _tally(self:Learner, dl, *args, training=False, alone=False):
-    own = self._is_own('train_step') or not training and self._is_own('eval_step')      # which may divide by what it likes
+    own = self.is_own('train_step') or not training and self.is_own('eval_step')      # which may divide by what it likes
     missing = partial(self._phases.missing, 'train' if training else 'valid', not alone and (not training or self.valid_dl is not None))
     return Tally(self.metrics, self.device, *args, team=self.team, waits=len(self.history) > 0, missing=missing,
                  is_sum=not own and is_sum(self.loss_fn), is_fresh=self._passes_on[not training] and (self.device.type != 'cpu' or yields_new(dl)))
@@ -545,16 +531,13 @@ def _check_count(self:Learner, dl, batch):
     warnings.warn(f"{what}. Means over an epoch are weighted by this number: a step that knows better returns it, {{'loss': ..., 'n': ...}}", stacklevel=2)
 
 @patch
-def _lr_names(self:Learner): return lr_names(self.opts)
-
-@patch
 def _lrs(self:Learner):
     lrs = [g['lr'] for opt in self.opts.values() for g in opt.param_groups]
     return [o.clone() if isinstance(o, Tensor) else o for o in lrs]
 
 @patch
 def _set_phase(self:Learner, training):
-    self.training, self._step, self._opts_train = training, self._steps[0 if training else 1], training
+    self.training, self.step_fn, self._opts_train = training, self.step_fns[0 if training else 1], training
     set_opt_modes(self.opts.values(), training)
 
 # %% ../../nbs/loop/12_learner.ipynb #a33bc3d8
@@ -572,7 +555,7 @@ def _close_valid(self:Learner):
     fit.valid_values, fit.validated_at, fit.valid = fit.valid_tally.means(), step, None
     self.history.add_valid({'epoch': self.state.epoch, 'step': step, **{'valid_'+k: v for k, v in fit.valid_values.items()}})
     if fit.next_valid is not None and step >= fit.next_valid: fit.plan_valid(self.state)
-    self._calls.fire('after_valid', self)
+    self.calls.fire('after_valid', self)
 
 # %% ../../nbs/loop/12_learner.ipynb #6e29dab9
 @patch
@@ -588,27 +571,27 @@ def _valid_pass(self:Learner, cursor, tally, inside=nullcontext()):
             losses, n = None, self.team.count(dl, cursor.n, batch)
             try:
                 self.batch = to_device(batch, self.device)
-                self._calls.fire('before_step', self)
+                self.calls.fire('before_step', self)
                 self._do['do_step']()
                 while self.loss is not None:
                     check_loss(self.loss, training=False)
-                    if not self._has_pred and self._generator is None: self._calls.fire('after_pred', self)
-                    self._calls.fire('after_loss', self)
-                    if self._params is None:
+                    if not self.has_pred and self.generator is None: self.calls.fire('after_pred', self)
+                    self.calls.fire('after_loss', self)
+                    if self.loss_params is None:
                         losses = self.loss.detach() if self._is_new[1] else self.loss.detach().clone()
                         break
-                    losses = {**(losses or {}), f'loss_{self._names[0]}': self.loss.detach().clone()}
+                    losses = {**(losses or {}), f'loss_{self.opt_names[0]}': self.loss.detach().clone()}
                     self._do['do_step']()
                 else:
-                    if not self._has_pred: self._calls.fire('after_pred', self)
+                    if not self.has_pred: self.calls.fire('after_pred', self)
                 if self._counted != id(dl) and not (now.rows or now.n_packed): self._check_count(dl, batch)
                 now.add(losses, self.result, self.result.get('n', n))
             except CancelStep:
                 now.forget()
                 self._cancel('step')
             cursor.n += 1
-            self._calls.fire('after_step', self)
-            self._clear_batch()
+            self.calls.fire('after_step', self)
+            self.clear_batch()
             if self.requests and self.is_fitting and cursor is self.fitting.valid: self._answer()
         if not cursor.n: raise ValueError('valid_dl yielded no batch: is it empty, or a generator that was used up?')
 
@@ -618,14 +601,14 @@ def _open_pass(self:Learner):
     "Fire `before_valid`, though not for a pass that a hook makes there"
     if self._opening: return
     self._opening = True
-    try: self._calls.fire('before_valid', self)
+    try: self.calls.fire('before_valid', self)
     finally: self._opening = False
 
 @patch
 @contextmanager
 def _evaluating(self:Learner, dl, tally=None):
     "Evaluation mode for a while"
-    before, owners, opts_train = (self.training, self._step, self.n_batches, self._valid_tally), trained(self), self._opts_train
+    before, owners, opts_train = (self.training, self.step_fn, self.n_batches, self._valid_tally), trained(self), self._opts_train
     modes = get_modes(*owners)
     for o in owners: o.eval()
     self._set_phase(training=False)
@@ -638,7 +621,7 @@ def _evaluating(self:Learner, dl, tally=None):
                        'a step that needs them computes under `with torch.enable_grad():`')
         raise
     finally:
-        self.training, self._step, self.n_batches, self._valid_tally = before
+        self.training, self.step_fn, self.n_batches, self._valid_tally = before
         self._opts_train = opts_train
         if opts_train: set_opt_modes(self.opts.values(), True)
         set_modes(modes)
@@ -653,7 +636,7 @@ def _check(self:Learner):
     for name in 'train_dl', 'valid_dl':
         dl = self._as_loader(getattr(self, name), name == 'train_dl')
         setattr(self, name, dl)
-        own = self._is_own('train_step') or name == 'valid_dl' and self._is_own('eval_step')
+        own = self.is_own('train_step') or name == 'valid_dl' and self.is_own('eval_step')
         for name, o in {f'{name}[{k!r}]': o for k, o in sets_of(dl).items()}.items() or [(name, dl)]:
             if getattr(o, 'is_many', False) and not own: raise TypeError(
                 f'{name} is {o}, whose batches are dicts by loader, which the default step cannot take: pass train_step=f(batch, learn), with batch[name] for each')
@@ -670,15 +653,15 @@ def _check(self:Learner):
 @patch
 def _bind(self:Learner):
     "What the loop calls: steps inside their hooks, and the step functions of the two phases"
-    self._do = {name: self._calls.wrap(name, getattr(self, name), self) for name in STEPS}
-    self._events = [self._calls.at[o] for o in ('before_step', 'after_pred', 'after_loss', 'after_backward', 'after_step')]      # of a training batch
+    self._do = {name: self.calls.wrap(name, getattr(self, name), self) for name in STEPS}
+    self._events = [self.calls.at[o] for o in ('before_step', 'after_pred', 'after_loss', 'after_backward', 'after_step')]      # of a training batch
     train = as_step(self.train_step, self)
-    self._steps = train, as_step(self.eval_step, self) if self._is_own('eval_step') else train
-    stock = [o == MethodType(Learner.train_step, self) for o in self._steps]
+    self.step_fns = train, as_step(self.eval_step, self) if self.is_own('eval_step') else train
+    stock = [o == MethodType(Learner.train_step, self) for o in self.step_fns]
     self._is_default = stock[1]
     maker = self.loss_fn if hasattr(self.loss_fn, '__name__') else type(self.loss_fn)       # torch's losses are new tensors
     is_torch = (getattr(maker, '__module__', None) or '').startswith('torch.nn.')
-    self._passes_on = [o and not self._calls.at['do_step'] for o in stock]      # targets as the loader yields them
+    self._passes_on = [o and not self.calls.at['do_step'] for o in stock]      # targets as the loader yields them
     self._is_new = [o and is_torch for o in self._passes_on]
     self._one_group = len(self.opts) == 1 and len(self.opt.param_groups) == 1 and not isinstance(self.opt.param_groups[0]['lr'], Tensor)
 
@@ -687,7 +670,7 @@ def _bind(self:Learner):
 @contextmanager
 def _session(self:Learner, fit):  # yields `Interrupts`
     self._check()
-    self._names = tuple(self._opts)
+    self.opt_names = tuple(self._opts)
     if not fit.loaders: fit.loaders = self.train_dl, self.valid_dl
     self.requests.clear()
     with Interrupts(self) as interrupts, ExitStack() as around:
@@ -714,7 +697,7 @@ def _guarded(self:Learner, fit):
     first = None if self._is_looked_at() else FirstBatch(self)
     fit.model = model
     fit.is_running, self.stopped = True, None
-    self._calls, self.history.thread = Calls(self.hooks, self.is_main), threading.get_ident()
+    self.calls, self.history.thread = Calls(self.hooks, self.is_main), threading.get_ident()
     try:
         self._bind()
         try:
@@ -739,7 +722,7 @@ def _guarded(self:Learner, fit):
             if not resumable:
                 self._opts_train = False
                 set_opt_modes(self.opts.values(), False)
-            self._calls.close('after_fit', self)
+            self.calls.close('after_fit', self)
     finally:
         try:
             fit.warm = [o for dl in (self.train_dl, self.valid_dl) for o in each(dl) if is_warm(o)]
@@ -747,12 +730,12 @@ def _guarded(self:Learner, fit):
             if self.cancelled in ('stop', 'interrupt', 'error'):
                 for dl in fit.warm: end_workers(dl)
         finally:
-            self._clear_batch()
+            self.clear_batch()
             self._last_loss, self._opening = None, False
             if not resumable and fit.train_tally is not None: fit.train_tally.close()
             self.history.thread = None
             self.loss_fn = loss_fn
-            self.model, self._do, self._steps, self._step = model, None, None, None
+            self.model, self._do, self.step_fns, self.step_fn = model, None, None, None
             self.stopped, fit.is_running = fit if resumable else None, False
             set_modes(modes)
 
@@ -760,8 +743,8 @@ def _guarded(self:Learner, fit):
 @patch
 def _cancel(self:Learner, what):
     self.cancelled = what
-    self._calls.close('after_cancel', self)
-    self._clear_batch()
+    self.calls.close('after_cancel', self)
+    self.clear_batch()
 
 # %% ../../nbs/loop/12_learner.ipynb #a0e5243f
 @patch
@@ -806,7 +789,7 @@ def fit(self:Learner,
                 self._take_up()
             else:
                 if self.seed is not None and not self.history.n_steps: set_seed(self.seed)
-                self._calls.fire('before_fit', self)
+                self.calls.fire('before_fit', self)
                 for name, o in rates.items(): set_lr(self.opts[name], o)        # after what hooks put back
                 if resume and not self.history.n_steps: print('fit(resume=True): nothing to resume, training starts from the beginning')
                 fit.begin(self.state, self.history)
@@ -880,7 +863,7 @@ def _keep_modes(self:Learner):
 def _take_up(self:Learner):
     "Put back what a run found when it was stopped"
     fit = self.fitting
-    self._calls.fire('before_fit', self)
+    self.calls.fire('before_fit', self)
     if fit.kept is None: self._keep_modes()
     set_modes(fit.modes)
     for dl in fit.warm: warm_up(dl)
@@ -909,11 +892,11 @@ def _aside(self:Learner, cursor):  # yields a context: code that an interrupt ma
     "A pass besides `fit`, or in the middle of it"
     is_alone = not self.is_fitting and signal.getsignal(signal.SIGINT) is signal.default_int_handler     # or else somebody asked for them
     with Interrupts(self, at_once=True) if is_alone else nullcontext() as interrupts:
-        names = 'model', 'loss_fn', 'batch', 'pred', 'loss', 'result', '_generator', '_params', '_names', '_has_pred', '_opening', 'stepped'
+        names = 'model', 'loss_fn', 'batch', 'pred', 'loss', 'result', 'generator', 'loss_params', 'opt_names', 'has_pred', '_opening', 'stepped'
         before, counts = {name: getattr(self, name) for name in names}, (self.team.n, self.team.total)
-        bound = self._do, self._steps, self._step
+        bound = self._do, self.step_fns, self.step_fn
         if not self.is_fitting: self._bind()
-        self._clear_batch()
+        self.clear_batch()
         try: yield interrupts.open() if is_alone else nullcontext()
         except BaseException as e:
             cursor.close()
@@ -924,7 +907,7 @@ def _aside(self:Learner, cursor):  # yields a context: code that an interrupt ma
         finally:
             for name, value in before.items(): setattr(self, name, value)
             self.team.n, self.team.total = counts
-            if not self.is_fitting: self._do, self._steps, self._step = bound
+            if not self.is_fitting: self._do, self.step_fns, self.step_fn = bound
 
 # %% ../../nbs/loop/12_learner.ipynb #b2ed50c3
 @patch
@@ -956,18 +939,18 @@ def predict(self:Learner,
         cursor, total = Cursor(dl), n_samples(dl)
         preds, targs = Joined('predictions', total), Joined('targets', total)
         with self._aside(cursor) as opened, self._evaluating(dl), opened:
-            if self._is_default: self._step = self._predict_step
+            if self._is_default: self.step_fn = self._predict_step
             for batch in cursor:
                 if sets_of(dl): [batch] = batch.values()
                 self.batch = to_device(batch, self.device)
                 self._do['do_step']()
-                while self._generator is not None: self._do['do_step']()
+                while self.generator is not None: self._do['do_step']()
                 if self.pred is None: raise KeyError("the step returned no 'pred'")
                 sizes = sizes_of(batch, self.result.get('n'))
                 preds.add(self.pred, sizes)
                 if with_targs: targs.add(self.result['targ'], sizes)
                 cursor.n += 1
-                self._clear_batch()
+                self.clear_batch()
         if not cursor.n: raise ValueError('there is nothing to predict: no batch')
         return (preds.result(), targs.result()) if with_targs else preds.result()
 
@@ -977,7 +960,7 @@ def _predict_step(self:Learner, batch):
     "The default step without a loss; a batch may lack its target"
     if isinstance(batch, (list, tuple)) and len(batch) == 1: args, kwargs, targ = batch, {}, None
     elif isinstance(batch, Mapping) and not {'labels', 'targ'} & batch.keys(): args, kwargs, targ = (), batch, None
-    else: args, kwargs, targ = self._unpack(batch)
-    self.pred, self._has_pred = self.model(*args, **kwargs), True
-    self._calls.fire('after_pred', self)
+    else: args, kwargs, targ = unpack(batch, self.loss_fn)
+    self.pred, self.has_pred = self.model(*args, **kwargs), True
+    self.calls.fire('after_pred', self)
     return {'pred': self.pred, 'targ': targ}

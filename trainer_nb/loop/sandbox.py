@@ -228,7 +228,7 @@ class Rehearsal:
                     return self.losses, self.n
             except CancelEpoch:
                 for opt in learn.opts.values(): opt.zero_grad()
-                learn._clear_batch()
+                learn.clear_batch()
                 self.cursor, self.n_passes = None, 0
                 return self.losses, self.n
             if is_new: raise ValueError('train_dl yielded no batch: is it empty?')
@@ -238,7 +238,7 @@ class Rehearsal:
         self.cursor, self.n_passes = Cursor(self.learn.train_dl), self.n_passes + 1
         if self.n_passes > 1: return          # one long epoch: a window goes on
         self.learn.state.reset_epoch()
-        self.learn._calls.fire('before_epoch', self.learn)
+        self.learn.calls.fire('before_epoch', self.learn)
 
     @property
     def is_over(self):  # bool
@@ -263,15 +263,15 @@ def rehearsal(self:Learner):
             if getattr(dl, '_iterator', None) is not None: vars(dl)['_iterator'] = None
         self.hooks, self._registered = ([copies.get(id(h), h) for h in hooks] for hooks in (self.hooks, self._registered))
         self.state, self.team, self.history, self.requests, self.cancelled = replace(self.state), copy(self.team), History(), asked, None
-        self._calls = Calls([o for o in self.hooks if o in copies.values()], self.is_main)
+        self.calls = Calls([o for o in self.hooks if o in copies.values()], self.is_main)
         self.fitting, self.n_batches = Fit(is_running=True), math.inf
-        self._clear_batch()
-        self._names = tuple(self.opts)
+        self.clear_batch()
+        self.opt_names = tuple(self.opts)
         with Interrupts(self) as interrupts:
             res = self.fitting.train_tally = Rehearsal(self, interrupts)
             self._bind()
             self._set_phase(training=True)
-            with interrupts.open(): self._calls.fire('before_fit', self)
+            with interrupts.open(): self.calls.fire('before_fit', self)
             set_training(trained(self), in_eval(trained(self)))
             try: yield res
             except Exception as e:
@@ -279,5 +279,5 @@ def rehearsal(self:Learner):
                 note_place(e, where + _left_out(self.hooks), self.batch)
                 raise
             finally:
-                self._calls.close('after_fit', self)
+                self.calls.close('after_fit', self)
                 if res.cursor is not None: res.cursor.close()

@@ -286,7 +286,7 @@ def wrapped(self:Accelerate,
 
 @patch
 def after_loss(self:Accelerate, learn):
-    added = bool(self.sums) and (learn.training, None if learn._params is None else learn._names[0]) in self.sums
+    added = bool(self.sums) and (learn.training, None if learn.loss_params is None else learn.opt_names[0]) in self.sums
     if self.team.size == 1 or not (learn.training or added): return
     n = None if learn.result is None else learn.result.get('n')
     if n is None: self.n, self.team.weight = self.team.n, self.team.total
@@ -302,7 +302,7 @@ def after_loss(self:Accelerate, learn):
 def _is_by_sample(self:Accelerate, learn):
     "Is a loss that is a sum recorded by sample?"
     if learn.result is not None and learn.result.get('reduction') == 'sum': return True
-    return is_sum(learn.loss_fn) and not learn._is_own('train_step') and (learn.training or not learn._is_own('eval_step'))
+    return is_sum(learn.loss_fn) and not learn.is_own('train_step') and (learn.training or not learn.is_own('eval_step'))
 
 @patch
 def do_backward(self:Accelerate, learn, nxt):

@@ -63,7 +63,7 @@ def _apart(learn, precision):
         with unchanged(learn):
             learn.train_dl, learn.valid_dl = dls
             fit, learn.fitting = learn.fitting, Fit(is_running=True)    # what is recorded is forgotten
-            learn._calls = Calls([], True)
+            learn.calls = Calls([], True)
             learn.team.share_modules([o for o in (learn.model, learn.loss_fn) if isinstance(o, nn.Module)])    # each has batch statistics of its own
             for m in modules:
                 if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.running_mean is not None: m.training = False
@@ -81,12 +81,12 @@ def _reshard(modules):
 
 def _losses(learn, batch):
     "(name of an optimizer or None, loss, its weight or None) for each loss of a step"
-    learn._clear_batch()
+    learn.clear_batch()
     learn.batch = batch
-    res = learn._step(batch)
+    res = learn.step_fn(batch)
     if type(res) is not GeneratorType:
         learn.result = res
-        if not learn._has_pred: learn.pred = res.get('pred')
+        if not learn.has_pred: learn.pred = res.get('pred')
         if res.get('loss') is not None: yield None, res['loss'], res.get('n')
         return
     for name, loss in res: yield name, loss, None
@@ -94,9 +94,9 @@ def _losses(learn, batch):
 def _backward(learn, team, name, loss):
     if not learn.training: return
     groups = [] if name is None else learn.opts[name].param_groups
-    learn.loss, learn._params = loss, None
-    if name is not None: learn._params = [p for g in groups for p in g['params'] if p.requires_grad]
-    with team.backward(learn): learn.loss.backward(inputs=learn._params)
+    learn.loss, learn.loss_params = loss, None
+    if name is not None: learn.loss_params = [p for g in groups for p in g['params'] if p.requires_grad]
+    with team.backward(learn): learn.loss.backward(inputs=learn.loss_params)
 
 def _params(learn): return [p for opt in learn.opts.values() for g in opt.param_groups for p in g['params']]
 

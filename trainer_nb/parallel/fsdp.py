@@ -293,11 +293,11 @@ def copy(self:Sharded, model):
 @contextmanager
 def backward(self:Sharded, learn):
     "Only the parameters that a yielded loss is for get gradients: torch reduces those that it knows of, and others are forgotten"
-    wanted = learn._params
+    wanted = learn.loss_params
     others = [] if wanted is None else [(p, p.grad) for p in self.parts.values() if id(p) not in {id(o) for o in wanted}]
     for p, _ in others: p.grad = None
-    learn._params = None
+    learn.loss_params = None
     try: yield
     finally:
-        learn._params = wanted
+        learn.loss_params = wanted
         for p, grad in others: p.grad = grad
