@@ -243,7 +243,7 @@ def test_unknown_events():
     for wrong, near in dict(after_stp='after_step', before_batch='before_', do_opt='do_opt_step', after_los='after_loss').items():
         refused(TypeError, make(wrong), 'Mine', f'`{wrong}`', near, *EVENTS)
         refused(TypeError, lambda: LambdaHook(**{wrong: print}), 'LambdaHook', f'`{wrong}`', near)
-    refused(TypeError, lambda: LambdaHook(epoch=print), '`epoch`', 'no event')
+    refused(TypeError, lambda: LambdaHook(epoch=print), '`epoch`', 'not an event')
     refused(TypeError, lambda: LambdaHook(after_step=3), 'after_step=3', 'function')
     assert make('after_step')() and make('helper')()
 
@@ -254,7 +254,7 @@ def test_hooks_that_cannot_be_added(add):
     "The ones that are there stay as they were"
     learn = make_learner(hooks=[hook('Egg', runs_after='Chicken'), hook('Once', unique=True)])
     egg, before = learn.get_hook('Egg'), list(learn.hooks)
-    refused(HookOrderError, lambda: add(learn, hook('Chicken', runs_after='Egg')), 'Egg', 'Chicken', 'Take back')
+    refused(HookOrderError, lambda: add(learn, hook('Chicken', runs_after='Egg')), 'Egg', 'Chicken', 'Remove one')
     refused(ValueError, lambda: add(learn, hook('Once', unique=True)), 'Once', 'already', 'remove_hook')
     refused(ValueError, lambda: add(learn, egg), 'Egg', 'already', 'remove_hook')
     refused(TypeError, lambda: add(learn, Hook), 'Hook', 'pass an instance')

@@ -14,26 +14,26 @@ import torch
 
 # %% ../../nbs/loop/07_interrupts.ipynb #7d28e80f
 class TrainingInterrupted(KeyboardInterrupt):
-    "Training stopped between two batches, as asked; `learn.resume()` goes on"
+    "Training was interrupted between two batches; `learn.resume()` continues it"
     def _render_traceback_(self): return [f'{type(self).__name__}: {self}']
 
 def _in_a_line(kind, e, tb):
-    "An excepthook"
+    "An excepthook: print a `TrainingInterrupted` as one line, and anything else as Python does"
     if not isinstance(e, TrainingInterrupted): return sys.__excepthook__(kind, e, tb)
     print(*e._render_traceback_(), file=sys.stderr)
 
 def show_in_a_line():
-    "Have Python, too, print a `TrainingInterrupted` that ends a script as one line, where nobody has set an excepthook"
+    "Have a script that a `TrainingInterrupted` ends print it as one line, unless another excepthook is set"
     if sys.excepthook is sys.__excepthook__: sys.excepthook = _in_a_line
 
 # %% ../../nbs/loop/07_interrupts.ipynb #150088dc
 def takes_interrupts():  # bool
-    "Can this thread handle SIGINT, and is it meant to? Under `nohup`, and in a background job of a shell, it is ignored"
+    "Can this thread handle SIGINT, and is it not ignored, as under `nohup` or in a shell's background job?"
     is_main = threading.current_thread() is threading.main_thread()
     return is_main and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
 
 def _thread_modes(kinds):
-    "What `torch.no_grad` and `torch.autocast` switch: (is grad enabled, device type → is autocast enabled, depth of its nesting)"
+    "The modes that `torch.no_grad` and `torch.autocast` set: grad, autocast by device type, depth of its nesting"
     depth = torch.autocast_increment_nesting() - 1
     torch.autocast_decrement_nesting()
     autocast = {o: torch.is_autocast_enabled(o) for o in kinds if torch.amp.is_autocast_available(o)}
@@ -47,17 +47,19 @@ def _set_thread_modes(grad, autocast, depth):
     if now > depth == 0: torch.clear_autocast_cache()
 
 class Interrupts:
-    """`with Interrupts(learn) as interrupts:` the first SIGINT is a request, and within `interrupts.open()` the second one is raised
+    """Handle SIGINT in a `with` block: the first one is a request, the second one raises KeyboardInterrupt
 
-    Elsewhere it waits; after `patience` seconds of waiting, one more is raised there, too.
+    It raises within `interrupts.open()` only; elsewhere it waits. Once it has waited for `patience` seconds, the next
+    one raises anywhere.
     """
     patience = 5.
     def __init__(self,
         learn,          # `Learner`, which gets the request 'interrupt'
-        at_once=False,  # raise the first one, too; one that has waited is raised at the end
+        at_once=False,  # raise for the first one, too; one that has waited raises at the end
     ):
-        self.learn, self.n, self.is_open, self.since = learn, 0, False, perf_counter()
-        self.n_asked = 0 if at_once else 1      # so many are requests
+        self.learn, self.n = learn, 0           # signals received
+        self.is_open, self.since = False, perf_counter()
+        self.n_asked = 0 if at_once else 1      # how many of them are requests
 
     def __enter__(self):
         self.pid, self.takes = os.getpid(), takes_interrupts()
@@ -77,23 +79,24 @@ class Interrupts:
         elif self.is_open or perf_counter() - self.since > self.patience: self._raise()
 
     def _raise(self):
-        self._close()       # what follows is closing already, wherever the exception is raised
+        self._close()       # cleaning up starts wherever the exception is raised
         raise KeyboardInterrupt
 
     def _close(self): self.is_open, self.since = False, perf_counter()
 
     @contextmanager
     def open(self):
-        "Code that may be interrupted at any line"
+        "Allow an interrupt at any line of a `with` block"
         self.is_open = True
-        if self.n and self.n_asked and 'interrupt' not in self.learn.requests: self.learn.requests.append('interrupt')   # it came before there was a loop
+        if self.n and self.n_asked and 'interrupt' not in self.learn.requests:
+            self.learn.requests.append('interrupt')     # it came before the loop started
         if self.n > self.n_asked: self._raise()
         try: yield
         finally: self._close()
 
     @contextmanager
     def closed(self):
-        "Within `open()`: lines that are all done, or none of them"
+        "Within `open()`: run all lines of a `with` block, or none"
         self._close()
         try: yield
         finally:
