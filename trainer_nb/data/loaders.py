@@ -22,7 +22,7 @@ from .passes import Cursor, draws, is_warm, length, open_pass, source, streams, 
 
 # %% ../../nbs/data/02_loaders.ipynb #fc1cd9ad
 class SideStream:
-    "Copies batches to an accelerator, beside its work"
+    "Copy batches to an accelerator while it works"
     def __init__(self,
         device,  # `torch.device`, of type 'cuda'
     ):
@@ -31,7 +31,7 @@ class SideStream:
     def __call__(self,
         batch,  # as `to_device` takes it
     ):          # the same on the device
-        "Copy a batch. What has a `.to` of its own is copied by that, in the queue of the work"
+        "Copy a batch; an object with its own `.to` copies itself, in the stream of the work"
         if not isinstance(batch, Tensor) and callable(getattr(batch, 'to', None)): return to_device(batch, self.device)
         work = torch.cuda.current_stream(self.device)
         with torch.cuda.stream(self.stream): batch = map_tensors(self._copy, batch)
@@ -51,12 +51,12 @@ def by_side(
     iterator,  # of batches
     device,    # `torch.device`, of type 'cuda'
 ):             # the same batches, on the device
-    "Batches, each copied beside the device's work when it is asked for"
+    "Yield batches, each copied when it is asked for, while the device works"
     move = SideStream(device)
     for batch in iterator: yield move(batch)
 
 class Prefetched:
-    "A loader whose batches are copied to an accelerator beside its work. Its passes can be taken up again as those of the loader itself"
+    "A loader whose batches are copied to an accelerator while it works; it resumes like the loader itself"
     def __init__(self,
         dl,      # any loader
         device,  # `torch.device`, of type 'cuda'
@@ -66,47 +66,51 @@ class Prefetched:
     def __iter__(self): return self.hand_on(open_pass(self.source))
 
     def hand_on(self,
-        iterator,  # of the loader itself
-    ):             # of batches on the device
-        "What to make of the batches"
+        iterator,  # of batches on the host
+    ):             # iterator of batches on the device
+        "Wrap the iterator of the loader"
         return by_side(iterator, self.device)
 
 def prefetch(
     dl,      # any loader
-    device,  # where its batches are wanted: `torch.device` or its name
+    device,  # destination of the batches: `torch.device` or its name
 ):           # a loader of the same batches
-    "Have batches copied to a GPU beside its work; for every other device, `dl` as it is"
+    "Copy the batches of a loader to a GPU while it works; for any other device, return `dl` as it is"
     device = torch.device(device)
     return Prefetched(dl, device) if device.type == 'cuda' else dl
 
 # %% ../../nbs/data/02_loaders.ipynb #f805e3c9
-BLOCK = 2**20  # bytes that are taken out of the data at once; a batch may be more
+BLOCK = 2**20  # bytes cut out of the data at once; a batch may be larger
 
 class TensorLoader:
-    "Batches of tensors or arrays, cut out whole; shuffled anew in each pass if asked"
+    "Batches cut out of tensors or arrays, shuffled in each pass if asked"
     draws = ('torch',)      # the only global generator that a pass draws from
     def __init__(self,
-        *tensors,         # tensors or arrays, each of shape (n, ...); arrays share their memory where torch can, and may be memory-mapped
+        *tensors,         # tensors or arrays, each (n, ...); arrays share their memory, and may be memory-mapped
         bs=64,            # samples in a batch, ≥ 1
         shuffle=False,    # a new order in each pass, drawn as `torch.randperm(n, generator=generator)`
         drop_last=False,  # leave out a last batch of fewer than `bs` samples
-        generator=None,   # `torch.Generator` of the order; None is torch's global one
-        device=None,      # where the batches are wanted: a GPU gets those of data on the host by a `SideStream`; None: where the data is
-        dtype=None,       # `torch.dtype` that float64 arrays are cast to, batch by batch; None: nothing
+        generator=None,   # `torch.Generator` of the order; None: torch's global one
+        device=None,      # destination of the batches: copied to a GPU by a `SideStream`; None: where the data is
+        dtype=None,       # `torch.dtype` to which float64 arrays are cast, batch by batch; None: not cast
     ):
         if not tensors: raise ValueError('TensorLoader needs at least one tensor or array')
-        if isinstance(bs, bool) or not hasattr(bs, '__index__'): raise TypeError(f'bs is {bs!r}: expected a whole number of samples')
+        if isinstance(bs, bool) or not hasattr(bs, '__index__'):
+            raise TypeError(f'bs is {bs!r}: expected a whole number of samples')
         if bs < 1: raise ValueError(f'bs is {bs}: a batch needs at least one sample')
         self.tensors = tuple(_shared(o) for o in tensors)
         sizes, places = [len(o) for o in self.tensors], {o.device for o in self.tensors}
         if len(set(sizes)) > 1: raise ValueError(f'the tensors hold {sizes} samples: they must agree')
-        if len(places) > 1: raise ValueError(f'the tensors are on {", ".join(sorted(map(str, places)))}: they must be in one place')
+        if len(places) > 1:
+            names = ', '.join(sorted(map(str, places)))
+            raise ValueError(f'the tensors are on {names}: move them to one device')
         if generator is not None and not isinstance(generator, torch.Generator):
             raise TypeError(f'generator is {generator!r}: expected a torch.Generator')
         self.bs, self.shuffle, self.drop_last, self.generator = bs, shuffle, drop_last, generator
-        self.device, self.is_array = None if device is None else torch.device(device), [not isinstance(o, Tensor) for o in tensors]
+        self.device = None if device is None else torch.device(device)
+        self.is_array = [not isinstance(o, Tensor) for o in tensors]
         is_wide = [o.dtype == torch.float64 and is_array for o, is_array in zip(self.tensors, self.is_array)]
-        self.dtype = dtype if any(is_wide) and dtype not in (None, torch.float64) else None     # None: there is nothing to cast
+        self.dtype = dtype if any(is_wide) and dtype not in (None, torch.float64) else None     # None: nothing to cast
         self.dtypes = [self.dtype if wide and self.dtype else o.dtype for o, wide in zip(self.tensors, is_wide)]
 
     def __len__(self):
@@ -114,26 +118,33 @@ class TensorLoader:
         return n//self.bs if self.drop_last else -(-n//self.bs)
 
     def iter_from(self,
-        start,  # batches to leave out
+        start,  # batches to skip
     ):          # iterator of tuples of tensors, each (bs, ...)
-        "A pass from a batch on: the others are not cut out"
-        n, bs, here = len(self.tensors[0]), self.bs, self.tensors[0].device
-        end, most = min(n, len(self)*bs), bs*max(BLOCK//(bs*sum(o[:1].nbytes for o in self.tensors) or 1), 1)
-        order = torch.randperm(n, generator=self.generator).to(here) if self.shuffle else None       # drawn on the host: the same on every device
-        blocks = ([self._block(k, order, i, min(i + most, end)) for k in range(len(self.tensors))] for i in range(start*bs, end, most))
-        batches = self.mine((batch for block in blocks for batch in zip(*[o.split(bs) for o in block])), start)
+        "Start a pass at a batch, without cutting out the ones before"
+        n, here, order = len(self.tensors[0]), self.tensors[0].device, None
+        # drawn on the host, the order is the same on every device
+        if self.shuffle: order = torch.randperm(n, generator=self.generator).to(here)
+        batches = self.mine(self._cut(order, start), start)
         is_far = here.type == 'cpu' and self.device is not None and self.device.type == 'cuda'
         return by_side(batches, self.device) if is_far else batches
 
     def mine(self,
         batches,  # iterator of whole batches
         start,    # number of the first one in its pass
-    ):            # iterator of what is yielded
-        "A subclass may yield a part of each batch only"
+    ):            # iterator of the batches to yield
+        "Return the batches as they are; a subclass may return its shard of each"
         return batches
 
+    def _cut(self, order, start):
+        "Yield batches, cut out of larger blocks"
+        bs, n_bytes = self.bs, sum(o[:1].nbytes for o in self.tensors)
+        end, most = min(len(self.tensors[0]), len(self)*bs), bs*max(BLOCK//(bs*n_bytes or 1), 1)
+        for i in range(start*bs, end, most):
+            blocks = [self._block(k, order, i, min(i + most, end)) for k in range(len(self.tensors))]
+            yield from zip(*[o.split(bs) for o in blocks])
+
     def _block(self, k, order, start, end):
-        "A part of a tensor is a view, as everywhere in torch; what is done to a batch does not get into an array, which may be a file"
+        "Cut out a block: a view of a tensor, as usual in torch, but a copy of an array, which may be a file"
         whole = self.tensors[k]
         block = whole[start:end] if order is None else whole.index_select(0, order[start:end])
         if self.dtypes[k] != whole.dtype: return block.type(self.dtypes[k])
@@ -144,23 +155,26 @@ class TensorLoader:
 def _shared(o):
     if isinstance(o, Tensor): return o
     if hasattr(o, 'to_numpy'): o = _numbers(o)
-    if getattr(o, 'dtype', None) == object: raise TypeError(
-        'an array has dtype object, which is no number: use x.astype("float32"), or stack its rows, np.stack(x)')
-    with warnings.catch_warnings():
-        warnings.filterwarnings('ignore', message='The given NumPy array is not writable')     # nobody writes into it
+    if getattr(o, 'dtype', None) == object:
+        raise TypeError('an array has dtype object, which is no number: use x.astype("float32"), '
+                        'or stack its rows, np.stack(x)')
+    with warnings.catch_warnings():     # batches are copies
+        warnings.filterwarnings('ignore', message='The given NumPy array is not writable')
         return torch.as_tensor(o)
 
 def _numbers(o):
     "The array of a data frame or a series; raises TypeError for columns that hold no numbers"
     columns = dict(o.dtypes) if hasattr(o, 'columns') else {getattr(o, 'name', None): o.dtype}
     wrong = [f'{name!r} ({kind})' for name, kind in columns.items() if getattr(kind, 'kind', 'O') not in 'biuf']
-    if wrong: raise TypeError(
-        f'{type(o).__name__}: these columns hold no numbers: {", ".join(wrong)}. Leave them out, df.select_dtypes("number"), or encode them, pandas.get_dummies(df) or s.cat.codes')
+    if wrong:
+        raise TypeError(
+            f'{type(o).__name__}: these columns hold no numbers: {", ".join(wrong)}. Leave them out, '
+            'df.select_dtypes("number"), or encode them, pandas.get_dummies(df) or s.cat.codes')
     return o.to_numpy()
 
 # %% ../../nbs/data/02_loaders.ipynb #2bd2774c
 class _Part(Cursor):
-    "The pass over one of several loaders, which is asked for batch after batch"
+    "The pass over one of several loaders"
     def open(self):
         if self.iterator is not None: return
         self.iterator = self._open() if self.start is None else self._open_again()
@@ -168,7 +182,8 @@ class _Part(Cursor):
 
     def next(self):
         self.open()
-        if self.first is None: self.first = streams(self.dl, names=draws(self.dl))      # its order may be drawn now, and other loaders were opened meanwhile
+        if self.first is None:      # the order may be drawn now, after other loaders were opened
+            self.first = streams(self.dl, names=draws(self.dl))
         batch = next(self.batches)
         self.n += 1
         return batch
@@ -182,16 +197,18 @@ class _Part(Cursor):
 # %% ../../nbs/data/02_loaders.ipynb #ffba3cec
 class _Passes:
     "The passes over several loaders, as one iterator"
-    goes_on = True      # after its workers are ended, too
+    goes_on = True      # continues also after its workers were ended
 
     def __init__(self, dl, state=None):
         self.dl, self.parts = dl, {name: _Part(o) for name, o in dl.loaders.items()}
-        self.n, self.turn, self.over = (0, 0, set()) if state is None else (state['n'], state['turn'], set(state['over']))
+        self.n, self.turn, self.over = 0, 0, set()      # batches; number of the current loader; names of finished ones
         if state is not None:
+            self.n, self.turn, self.over = state['n'], state['turn'], set(state['over'])
             for name, part in self.parts.items(): part.load_state_dict(state['parts'][name])
         self.marks, self.batches = deque([self._mark()], maxlen=4), getattr(self, f'_{dl.mode}')()
 
-    def _mark(self): return self.n, self.turn, set(self.over), {name: (part, part.n) for name, part in self.parts.items()}
+    def _mark(self):
+        return self.n, self.turn, set(self.over), {name: (part, part.n) for name, part in self.parts.items()}
 
     def __iter__(self): return self
 
@@ -202,9 +219,10 @@ class _Passes:
         return batch
 
     def state_dict(self, n):
-        "Where the loaders were after `n` batches; one more may have been read"
+        "Return the state after `n` batches; one more may have been read"
         n, turn, over, parts = next((o for o in self.marks if o[0] == n), self.marks[-1])
-        return {'n': n, 'turn': turn, 'over': sorted(over), 'parts': {name: part.state_at(k) for name, (part, k) in parts.items()}}
+        states = {name: part.state_at(k) for name, (part, k) in parts.items()}
+        return {'n': n, 'turn': turn, 'over': sorted(over), 'parts': states}
 
     def _shutdown_workers(self):
         for part in self.parts.values(): part.close()
@@ -235,10 +253,12 @@ class _Passes:
             yield batch
 
     def _again(self, name):
-        "The first batch of another pass"
+        "Read the first batch of another pass"
         self.parts[name] = _Part(self.dl.loaders[name])
         try: return self.parts[name].next()
-        except StopIteration: raise ValueError(f'the loader {name!r} yielded nothing in its second pass: is it a generator, which can be read only once?') from None
+        except StopIteration:
+            raise ValueError(f'the loader {name!r} yielded nothing in its second pass: is it a generator, '
+                             'which can be read only once?') from None
 
     def _alternate(self):
         self._open()
@@ -251,35 +271,46 @@ class _Passes:
 
     def _sequence(self):
         parts = list(self.parts.items())
-        for _, part in parts[:self.turn]:       # those that are over in another process have kept their workers there
+        for _, part in parts[:self.turn]:       # in an uninterrupted run, finished loaders keep their workers
             if getattr(part.dl, 'persistent_workers', False) and not is_warm(part.dl): warm_up(part.dl)
         while self.turn < len(parts):
             name, part = parts[self.turn]
             try: yield {name: part.next()}
             except StopIteration:
-                if not part.n: raise ValueError(f'the validation set {name!r} yielded no batch: is it empty, or a generator that was used up?') from None
+                if not part.n:
+                    raise ValueError(f'the validation set {name!r} yielded no batch: is it empty, or a generator '
+                                     'that was used up?') from None
                 self.turn += 1
 
 # %% ../../nbs/data/02_loaders.ipynb #d0523e09
 def _checked(loaders):
-    "Refuse what is no dict of loaders, such as a batch"
-    if not isinstance(loaders, Mapping) or not loaders: raise TypeError(f'Loaders got {"an empty dict" if isinstance(loaders, Mapping) else f"a {type(loaders).__name__}"}: expected a dict of names to loaders')
+    "Refuse anything but a dict of loaders, such as a batch"
+    if not isinstance(loaders, Mapping) or not loaders:
+        got = 'an empty dict' if isinstance(loaders, Mapping) else f'a {type(loaders).__name__}'
+        raise TypeError(f'Loaders got {got}: expected a dict of names to loaders')
     for name, o in loaders.items():
         if not isinstance(name, str): raise TypeError(f'a loader is called {name!r}: expected a string')
-        if isinstance(o, Tensor) or hasattr(o, '__array__') or not hasattr(o, '__iter__') and not hasattr(o, '__getitem__'):
-            raise TypeError(f'{name!r} is a {type(o).__name__}, and no loader: a dict of data is a dict of names to loaders, or to tuples of tensors')
+        is_data = isinstance(o, Tensor) or hasattr(o, '__array__')
+        if is_data or not hasattr(o, '__iter__') and not hasattr(o, '__getitem__'):
+            raise TypeError(f'{name!r} is a {type(o).__name__}, and no loader: pass a dict of names to loaders, '
+                            'or to tuples of tensors')
     return loaders
 
 class Loaders:
-    "Several loaders as one, whose batches are dicts: name → batch of that loader"
-    MODES = {'shortest': min, 'longest': max, 'alternate': sum}      # what their lengths make
+    """Several loaders as one, whose batches are dicts: name → batch of that loader
+
+    `'shortest'` yields a batch of each until the first loader ends. `'longest'` continues until the last one ends;
+    shorter loaders start again. `'alternate'` yields a batch of one loader after the other, until all have ended.
+    """
+    MODES = {'shortest': min, 'longest': max, 'alternate': sum}      # the length, from those of the loaders
     is_many = True
 
     def __init__(self,
         loaders,          # dict: name → loader
-        mode='shortest',  # a batch of each, until the first loader ends; 'longest': until the last one ends, and shorter ones begin again; 'alternate': of one after the other, until all end
+        mode='shortest',  # 'shortest', 'longest' or 'alternate', as above
     ):
-        if mode not in self.MODES: raise ValueError(f'mode is {mode!r}: expected one of {", ".join(map(repr, self.MODES))}')
+        if mode not in self.MODES:
+            raise ValueError(f'mode is {mode!r}: expected one of {", ".join(map(repr, self.MODES))}')
         self.loaders, self.mode = dict(_checked(loaders)), mode
 
     def __len__(self):
@@ -290,26 +321,26 @@ class Loaders:
     def __iter__(self): return _Passes(self)
 
     def iter_at(self,
-        state,  # what the `state_dict` of an iterator returned
+        state,  # result of an iterator's `state_dict`
     ):          # iterator
-        "A pass that goes on"
+        "Resume a pass"
         return _Passes(self, state)
 
     @property
-    def bs(self):  # list of [name, type, batches], on which a position depends
-        "What a checkpoint compares"
+    def bs(self):  # list of [name, type, batches]
+        "What a checkpoint compares, since a position in a pass depends on it"
         return [[name, type(source(o)).__name__, length(o)] for name, o in self.loaders.items()]
 
     @property
     def persistent_workers(self):  # bool
-        "Does any of the loaders keep its workers?"
+        "Does any loader keep its workers?"
         return any(getattr(source(o), 'persistent_workers', False) for o in self.loaders.values())
 
     def __repr__(self): return f'{type(self).__name__}({", ".join(self.loaders)}; {self.mode})'
 
 # %% ../../nbs/data/02_loaders.ipynb #848f4783
 class ValidSets(Loaders):
-    "Validation sets by name, one after the other: each batch is a dict of one entry, and has measures of its set"
+    "Validation sets by name, one after the other; each batch is a dict with the set's name as its only key"
     MODES = {'sequence': sum}
 
     def __init__(self,
@@ -317,15 +348,17 @@ class ValidSets(Loaders):
     ):
         super().__init__(loaders, 'sequence')
         for name, o in self.loaders.items():
-            if not name or 'loss' in name.split('_'): raise ValueError(
-                f"a validation set is called {name!r}: expected a name that is not empty and not of a loss, as its columns are valid_<name>_loss and the like")
-            if isinstance(o, ValidSets): raise TypeError(
-                f'the validation set {name!r} is a dict: expected a loader, or a tuple of tensors; for a batch of each of several loaders pass Loaders({{...}})')
+            if not name or 'loss' in name.split('_'):
+                raise ValueError(f"a validation set is called {name!r}: expected a name that is not empty and has no "
+                                 "'loss' in it, as its columns are valid_<name>_loss and the like")
+            if isinstance(o, ValidSets):
+                raise TypeError(f'the validation set {name!r} is a dict: expected a loader, or a tuple of tensors; '
+                                'for a batch of each of several loaders pass Loaders({...})')
 
 def sets_of(
     dl,  # any loader, or None
 ):       # dict: name → loader; empty for a single loader
-    "The validation sets by name"
+    "Return the validation sets by name"
     dl = source(dl)
     return dl.loaders if isinstance(dl, ValidSets) else {}
 
@@ -333,36 +366,45 @@ def sets_of(
 def yields_new(
     dl,  # loader
 ):       # bool
-    "Is a batch never written to after it was yielded? So it is with lists, `TensorLoader`, and what torch's `DataLoader` stacks or gets from workers"
-    if type(dl) is DataLoader: return dl.num_workers > 0 or dl.batch_sampler is not None and dl.collate_fn is default_collate
-    return type(dl) in (list, tuple, TensorLoader)
+    """Will no batch be overwritten after it was yielded?
 
+    True for lists, for `TensorLoader`, and for a torch `DataLoader` that stacks its batches or gets them from workers.
+    """
+    if type(dl) is not DataLoader: return type(dl) in (list, tuple, TensorLoader)
+    return dl.num_workers > 0 or dl.batch_sampler is not None and dl.collate_fn is default_collate
 
 # %% ../../nbs/data/02_loaders.ipynb #a0706fd9
 def as_loader(
-    data,           # a loader (any iterable of batches), a tuple of tensors or arrays, a dataset with indices, a dict of names to these, or None
-    bs,             # samples in a batch, where `data` is a tuple of tensors or a dataset
-    shuffle=False,  # a new order in each pass, there: for training
-    device=None,    # where the batches are wanted, where `data` is a tuple of tensors
-    dtype=None,     # what float64 arrays in the tuple are cast to, batch by batch; None: nothing
-):                  # something that yields batches, or None
-    "Make `(x, y)` a `TensorLoader`, a dataset a `DataLoader`, a dict of loaders `Loaders` (with `shuffle`) or `ValidSets`; leave every other loader as it is"
+    data,           # an iterable of batches, a tuple of tensors or arrays, a dataset, a dict of names to these, or None
+    bs,             # samples in a batch of a tuple or a dataset
+    shuffle=False,  # for training: draw a new order of a tuple or a dataset in each pass
+    device=None,    # destination of the batches of a tuple
+    dtype=None,     # `torch.dtype` to which float64 arrays of a tuple are cast, batch by batch; None: not cast
+):                  # an iterable of batches, or None
+    """Make a loader of data
+
+    A tuple becomes a `TensorLoader`, a dataset with indices a `DataLoader`, and a dict `Loaders` (with `shuffle`) or
+    `ValidSets`. Any other loader stays as it is.
+    """
     if data is None: return None
     if isinstance(data, Mapping):
         loaders = {name: as_loader(o, bs, shuffle, device, dtype) for name, o in _checked(data).items()}
         return (Loaders if shuffle else ValidSets)(loaders)
     if isinstance(data, tuple) and data and all(isinstance(o, Tensor) or hasattr(o, '__array__') for o in data):
         return TensorLoader(*data, bs=bs, shuffle=shuffle, device=device, dtype=dtype)
-    if isinstance(data, Dataset) and not isinstance(data, IterableDataset): return DataLoader(data, batch_size=bs, shuffle=shuffle)
-    if isinstance(data, Tensor) or hasattr(data, '__array__'): raise TypeError(
-        f'a {type(data).__name__} alone is no loader: pass a tuple, (inputs, targets), or (inputs,) for a step that needs no targets')
+    if isinstance(data, Dataset) and not isinstance(data, IterableDataset):
+        return DataLoader(data, batch_size=bs, shuffle=shuffle)
+    if isinstance(data, Tensor) or hasattr(data, '__array__'):
+        raise TypeError(f'a {type(data).__name__} alone is no loader: pass a tuple, (inputs, targets), '
+                        'or (inputs,) for a step that needs no targets')
     if not hasattr(data, '__iter__') and not hasattr(data, '__getitem__'):
-        raise TypeError(f'expected a loader, any iterable of batches, or a tuple of tensors; got a {type(data).__name__}')
+        raise TypeError('expected a loader, any iterable of batches, or a tuple of tensors; '
+                        f'got a {type(data).__name__}')
     return data
 
 # %% ../../nbs/data/02_loaders.ipynb #b0e6fb54
 class _SeededData:
-    "Item `(seed, i)` is item `i`, read with random numbers of its own"
+    "A dataset whose item `(seed, i)` is item `i`, read with its own random numbers"
     def __init__(self, data):
         self.dataset = data
         if hasattr(data, '__getitems__'): self.__getitems__ = self._many
@@ -377,7 +419,9 @@ class _SeededData:
 
 class _SeededBatches:
     "Batches of `(seed of the pass, index)`"
-    def __init__(self, batches, generator): self.batches, self.generator, self.sampler = batches, generator, getattr(batches, 'sampler', None)
+    def __init__(self, batches, generator):
+        self.batches, self.generator, self.sampler = batches, generator, getattr(batches, 'sampler', None)
+
     def __len__(self): return len(self.batches)
 
     def __iter__(self):
@@ -386,7 +430,7 @@ class _SeededBatches:
 
 @contextmanager
 def _seeded(key):
-    "Random numbers that depend on `key` only; afterwards the global streams are where they were"
+    "Draw random numbers that depend on `key` only; afterwards the global RNG states are as before"
     np = sys.modules.get('numpy')
     before = random.getstate(), torch.default_generator.get_state(), np and np.random.get_state()
     seed = int.from_bytes(blake2b(repr(key).encode(), digest_size=8).digest(), 'little')
@@ -401,9 +445,9 @@ def _seeded(key):
 
 # %% ../../nbs/data/02_loaders.ipynb #78766307
 def default_workers():  # int in [0, 8]
-    "How many processes should read on this machine"
-    method = multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]     # to ask for the default would fix it
-    if method != 'fork': return 0
+    "Choose the number of worker processes for this machine"
+    method = multiprocessing.get_start_method(allow_none=True)      # plain `get_start_method()` would fix the default
+    if (method or multiprocessing.get_all_start_methods()[0]) != 'fork': return 0
     n_cores = len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count() or 1
     return min(n_cores - 1, 8)
 
@@ -416,29 +460,36 @@ class _Calm:
 
 # %% ../../nbs/data/02_loaders.ipynb #cdf88f8c
 class SeededLoader(DataLoader):
-    "A `DataLoader` whose samples draw random numbers that depend on the pass and the index alone; its workers stay, and there are as many as make sense"
+    """A `DataLoader` whose samples draw random numbers that depend on the pass and the index alone
+
+    It chooses the number of workers, and keeps them between passes.
+    """
     is_seeded = True
 
     def __init__(self,
-        dataset,                  # with indices; an `IterableDataset` is refused
+        dataset,                  # a dataset with indices, not an `IterableDataset`
         batch_size=1,             # samples in a batch
         shuffle=False,            # a new order in each pass
-        sampler=None,             # what chooses the samples, instead of `shuffle`
-        batch_sampler=None,       # what chooses the batches, instead of all of these
+        sampler=None,             # chooses the samples, instead of `shuffle`
+        batch_sampler=None,       # chooses the batches, instead of the three above
         *,
         drop_last=False,          # leave out a last batch of fewer samples
-        generator=None,           # `torch.Generator` of orders and seeds; None is torch's global one
-        num_workers=None,         # processes that read; default: `default_workers()`
-        persistent_workers=None,  # whether these stay between passes; default: they do
-        pin_memory=None,          # copy batches into pinned memory; default: if there is an accelerator
+        generator=None,           # `torch.Generator` of orders and seeds; None: torch's global one
+        num_workers=None,         # worker processes; None: `default_workers()`
+        persistent_workers=None,  # keep the workers between passes; None: yes
+        pin_memory=None,          # copy batches into pinned memory; None: if there is an accelerator
         worker_init_fn=None,      # called in each worker with its number
-        **kwargs,                 # what else `DataLoader` takes
+        **kwargs,                 # other arguments of `DataLoader`
     ):
-        if isinstance(dataset, IterableDataset): raise TypeError('SeededLoader needs a dataset with indices: an IterableDataset has none')
-        stock = DataLoader(dataset, batch_size, shuffle, sampler, batch_sampler, drop_last=drop_last, generator=generator)
+        if isinstance(dataset, IterableDataset):
+            raise TypeError('SeededLoader needs a dataset with indices: an IterableDataset has none')
+        stock = DataLoader(dataset, batch_size, shuffle, sampler, batch_sampler, drop_last=drop_last,
+                           generator=generator)
         if stock.batch_sampler is None: raise ValueError('SeededLoader makes batches: batch_size=None is not for it')
-        seeds = torch.Generator()       # what torch draws for workers is for nobody here, and must not move the order
         if num_workers is None: num_workers = default_workers()
-        super().__init__(_SeededData(dataset), batch_sampler=_SeededBatches(stock.batch_sampler, generator), generator=seeds, num_workers=num_workers,
-                         persistent_workers=num_workers > 0 if persistent_workers is None else persistent_workers,
-                         pin_memory=has_accelerator() if pin_memory is None else pin_memory, worker_init_fn=_Calm(worker_init_fn), **kwargs)
+        if persistent_workers is None: persistent_workers = num_workers > 0
+        if pin_memory is None: pin_memory = has_accelerator()
+        seeds = torch.Generator()       # for torch's seeds of workers, which must not change the order
+        super().__init__(_SeededData(dataset), batch_sampler=_SeededBatches(stock.batch_sampler, generator),
+                         generator=seeds, num_workers=num_workers, persistent_workers=persistent_workers,
+                         pin_memory=pin_memory, worker_init_fn=_Calm(worker_init_fn), **kwargs)
