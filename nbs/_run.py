@@ -1,7 +1,7 @@
 """Run notebooks in real kernels and store their outputs: `python nbs/_run.py [--check] [NOTEBOOK ...]`
 
-`--check` stores nothing, and fails if outputs are others than those that are stored. Times are not compared, nor are outputs of cells
-that say `#| measured`. Pictures may differ as much as another version of a font makes them.
+`--check` stores nothing, and fails if the outputs differ from the stored ones. Times are not compared, nor are outputs
+of cells with `#| measured`. Pictures may differ slightly, as with another version of a font.
 """
 import os, re, sys
 from base64 import b64decode
@@ -18,8 +18,9 @@ from nbdev.config import get_config
 from nbdev.doclinks import nbglob
 from nbdev.process import extract_directives
 
-os.environ.update(OMP_NUM_THREADS='1', ATEN_CPU_CAPABILITY='avx2', ONEDNN_MAX_CPU_ISA='AVX2', MKL_CBWR='COMPATIBLE',     # the same sums, in the same order, on many machines;
-                  TORCHINDUCTOR_CACHE_DIR=str(Path(gettempdir())/'trainer_nb-avx2'))     # torch's cache does not tell such code from the usual one
+os.environ.update(      # the same sums, in the same order, on many machines
+    OMP_NUM_THREADS='1', ATEN_CPU_CAPABILITY='avx2', ONEDNN_MAX_CPU_ISA='AVX2', MKL_CBWR='COMPATIBLE',
+    TORCHINDUCTOR_CACHE_DIR=str(Path(gettempdir())/'trainer_nb-avx2'))      # torch's own cache may hold other code
 cfg = get_config()
 left_out = set(cfg.tst_flags.split())
 
@@ -28,10 +29,11 @@ def directives(cell): return extract_directives(cell, remove=False) if cell.cell
 
 
 class Runner(NotebookClient):
-    "Leaves the cells alone that `nbdev_test` skips"
+    "Skips the cells that `nbdev_test` skips"
     async def async_execute_cell(self, cell, *args, **kwargs):
         flags = directives(cell)
-        if left_out & flags.keys() or flags.get('eval:') == ['false'] or 'nbdev_export()' in cell.source: return cell
+        is_off = left_out & flags.keys() or flags.get('eval:') == ['false']
+        if is_off or 'nbdev_export()' in cell.source: return cell
         return await super().async_execute_cell(cell, *args, **kwargs)
 
 
@@ -39,9 +41,11 @@ def execute(path, to):
     "Run the notebook at `path`, and write it with its outputs `to` a file"
     nb = nbformat.read(path, 4)
     nb.metadata.pop('widgets', None)
-    Runner(nb, kernel_name='python3', coalesce_streams=True, resources={'metadata': {'path': path.parent}}, extra_arguments=['--log-level=ERROR']).execute()
+    Runner(nb, kernel_name='python3', coalesce_streams=True, resources={'metadata': {'path': path.parent}},
+           extra_arguments=['--log-level=ERROR']).execute()
     text = nbformat.writes(nb)
-    state = nb.metadata.get('widgets', {}).get('application/vnd.jupyter.widget-state+json', {}).get('state', {})
+    widgets = nb.metadata.get('widgets', {}).get('application/vnd.jupyter.widget-state+json', {})
+    state = widgets.get('state', {})
     for i, o in enumerate(state): text = text.replace(o, f'{i:032x}')    # the same widget ids in every run
     to.write_text(text, encoding='utf-8')
     nbdev_clean(str(to))
@@ -54,8 +58,9 @@ def is_same_picture(a, b):  # PNG in base64
 
 
 def is_same(a, b, key=None):
-    "Do two outputs, as nbformat has them, say the same?"
-    if isinstance(a, dict) and isinstance(b, dict): return a.keys() == b.keys() and all(is_same(a[k], b[k], k) for k in a)
+    "Are two outputs, as nbformat holds them, the same?"
+    if isinstance(a, dict) and isinstance(b, dict):
+        return a.keys() == b.keys() and all(is_same(a[k], b[k], k) for k in a)
     if isinstance(a, list) and isinstance(b, list): return len(a) == len(b) and all(map(is_same, a, b))
     if not (isinstance(a, str) and isinstance(b, str)): return a == b
     return a == b or (is_same_picture(a, b) if key == 'image/png' else without_times(a) == without_times(b))
@@ -65,24 +70,27 @@ def without_times(text): return re.sub(r' *(\b\d\d:\d\d\b|\b\d+\.\d s\b|\b\d+ ms
 
 
 def changes(path):
-    "Sources of the cells of the notebook at `path` that now have other outputs"
+    "Return the sources of the cells whose outputs differ from the stored ones"
     with TemporaryDirectory() as folder:
         execute(path, to := Path(folder)/path.name)
         cells = zip(nbformat.read(path, 4).cells, nbformat.read(to, 4).cells)
-        return [a.source for a, b in cells if 'measured' not in directives(a) and not is_same(a.get('outputs'), b.get('outputs'))]
+        cells = [(a, b) for a, b in cells if 'measured' not in directives(a)]
+        return [a.source for a, b in cells if not is_same(a.get('outputs'), b.get('outputs'))]
 
 
 def main(*args):
     paths = [Path(o) for o in args if o != '--check'] or sorted(nbglob(cfg.nbs_path, as_path=True))
-    if len(paths) > 1:      # a process for each, as many at a time as there are cores
-        def one(path): return path, run([sys.executable, __file__, *(['--check'] if '--check' in args else []), str(path)], stdout=PIPE, stderr=STDOUT, text=True)
+    if len(paths) > 1:      # a process for each, one per core at a time
+        command = [sys.executable, __file__, *(['--check'] if '--check' in args else [])]
+        def one(path): return path, run([*command, str(path)], stdout=PIPE, stderr=STDOUT, text=True)
         with ThreadPoolExecutor(os.cpu_count()) as pool: done = list(pool.map(one, paths))
         for path, res in done: print(res.stdout if res.returncode else path)
         return sum(bool(res.returncode) for _, res in done)
     path, = paths
     if '--check' not in args: execute(path, path)
     elif other := changes(path):
-        print(*(f'{path}: other outputs than those that are stored\n{o}\n' for o in other), f'Store them: python nbs/_run.py {path}', sep='\n')
+        for o in other: print(f'{path}: the outputs of this cell differ from the stored ones\n{o}\n')
+        print(f'Store them: python nbs/_run.py {path}')
         return 1
     return print(path) or 0
 

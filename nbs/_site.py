@@ -1,28 +1,31 @@
-"""What stands around the pages: the sidebar, a Markdown twin of each page, `llms.txt`, and `sitemap.xml`"""
+"""Write what surrounds the pages: the sidebar, a Markdown twin of each page, `llms.txt`, and `sitemap.xml`"""
 import re
 
 from _pages import cfg, nbs
 
-SECTIONS = {'start': 'Start', 'tutorials': 'Lessons', 'howto': 'How-to', '': 'Reference', 'loop': 'The loop', 'features': 'Features',
-            'save': 'Saving', 'show': 'Live view and logs', 'parallel': 'Several processes', 'data': 'Data', 'base': 'Base',
-            'internals': 'Internals'}       # folder → its name
-ALONE = 'changelog',     # pages in no section
+SECTIONS = {        # folder → heading in the sidebar
+    'start': 'Start', 'tutorials': 'Lessons', 'howto': 'How-to', '': 'Reference', 'loop': 'The loop',
+    'features': 'Features', 'save': 'Saving', 'show': 'Live view and logs', 'parallel': 'Several processes',
+    'data': 'Data', 'base': 'Base', 'internals': 'Internals',
+}
+ALONE = 'changelog',     # pages outside all sections
 site = f'{cfg.doc_host}{cfg.doc_baseurl}/'
 
 
 def section(docname):
-    "Where a page stands in the sidebar"
+    "Return the section of a page in the sidebar"
     if docname == 'index' or docname in ALONE: return ''
     folder = docname.rpartition('/')[0]
     return SECTIONS.get(folder, folder.title())
 
 
 def toctree(*entries, caption=None):
-    return '\n'.join(['```{toctree}', ':hidden:', ':glob:', *[f':caption: {caption}']*bool(caption), '', *entries, '```'])
+    options = [':hidden:', ':glob:', *([f':caption: {caption}'] if caption else [])]
+    return '\n'.join(['```{toctree}', *options, '', *entries, '```'])
 
 
 def contents():
-    "The sidebar; folders that have no name here come last"
+    "Yield the tables of contents of the sidebar; folders that are not in `SECTIONS` come last"
     folders = {f.parent.relative_to(nbs).as_posix() for f in nbs.rglob('[!_.]*.ipynb')}
     folders = {o for o in folders if not any(part[0] in '._' for part in o.split('/'))} | {''} - {'.'}
     for folder in sorted(folders - {'.'}, key=lambda o: ([*SECTIONS, o].index(o), o)):
@@ -36,7 +39,7 @@ def fenced(text, language=''):
 
 
 def plain(s):
-    "Markdown without what is MyST's own"
+    "Turn MyST into plain Markdown"
     s = re.sub(r'<!--.*?-->', '', s, flags=re.S)
     s = re.sub(r'^\([\w.-]+\)=\n?|^\{\.[\w-]+\}\n|\{\.source-link\}', '', s, flags=re.M)
     s = re.sub(r'^:{3,}\{admonition\} (.*)\n:class: .*\n', r'**\1**\n', s, flags=re.M)
@@ -46,7 +49,7 @@ def plain(s):
 
 
 def shown(output):
-    "An output as Markdown: text as it is, a picture by its name"
+    "Write an output as Markdown, with a mark for a picture"
     data = output.get('data', {})
     text = ''.join(output.get('text', data.get('text/plain', output.get('traceback', ''))))
     if 'image/png' in data: return '*(a picture)*'
@@ -55,7 +58,7 @@ def shown(output):
 
 
 def twin(nb):
-    "A page in plain Markdown: text, code, and what it printed"
+    "Write a page in plain Markdown: text, code, and outputs"
     res = []
     for c in nb.cells:
         tags = c.metadata.get('tags', [])
@@ -67,7 +70,7 @@ def twin(nb):
 
 
 def with_links(text, labels, folder):
-    "Links between pages as links between their twins"
+    "Turn links between pages into links between their twins"
     up = '../'*(folder.count('/') + bool(folder))
     def to(m): return f']({up}{labels[m[1]][0]}.md)' if m[1] in labels else m[0]
     text = re.sub(r'\]\(#([\w.-]+)\)', to, text)
@@ -76,13 +79,14 @@ def with_links(text, labels, folder):
 
 
 def write_site(app, error):
-    "The twins, and two lists of all pages: one for programs that read Markdown, one for search engines"
+    "Write the twins, and two lists of all pages: for programs that read Markdown, and for search engines"
     if error or app.builder.name != 'html': return
     env = app.env
     labels = env.get_domain('std').anonlabels
-    pages = sorted(env.twins, key=lambda o: ([*SECTIONS.values(), ''].index(section(o)) if section(o) in SECTIONS.values() else -1, o))
-    lines = [f'# {cfg.title}', '', f'> {cfg.description}', '', f'`pip install {cfg.lib_name}`, then `from {cfg.lib_name}.all import *`.']
-    last = None
+    order, last = [*SECTIONS.values()], None
+    pages = sorted(env.twins, key=lambda o: (order.index(section(o)) if section(o) in order else -1, o))
+    lines = [f'# {cfg.title}', '', f'> {cfg.description}', '',
+             f'`pip install {cfg.lib_name}`, then `from {cfg.lib_name}.all import *`.']
     for name in pages:
         path = app.outdir/f'{name}.md'
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -93,5 +97,6 @@ def write_site(app, error):
         lines.append(f'- [{title}]({site}{name}.md)' + (f': {lead[1]}' if lead else ''))
     (app.outdir/'llms.txt').write_text('\n'.join(lines) + '\n', encoding='utf-8')
     urls = '\n'.join(f'  <url><loc>{site}{name}.html</loc></url>' for name in pages)
-    (app.outdir/'sitemap.xml').write_text('<?xml version="1.0" encoding="UTF-8"?>\n<urlset xmlns="http://www.sitemaps.org/schemas/sitemap/0.9">\n'
-                                          f'{urls}\n</urlset>\n', encoding='utf-8')
+    sitemap = ('<?xml version="1.0" encoding="UTF-8"?>\n<urlset xmlns="http://www.sitemaps.org/schemas/sitemap/0.9">\n'
+               f'{urls}\n</urlset>\n')
+    (app.outdir/'sitemap.xml').write_text(sitemap, encoding='utf-8')

@@ -1,4 +1,7 @@
-"""The docs site: `make docs`, then open `_docs/html/index.html`. `_pages.py` reads notebooks, `_site.py` writes what stands around them."""
+"""Configure the docs site: `make docs` builds `_docs/html/index.html`
+
+`_pages.py` converts notebooks to pages, `_site.py` writes what surrounds them.
+"""
 import sys
 from pathlib import Path
 
@@ -16,7 +19,7 @@ project, author, release, copyright = cfg.title, cfg.author, cfg.version, cfg.co
 extensions = ['myst_nb', 'sphinx_copybutton']
 source_suffix = {'.ipynb': 'myst-nb', '.qmd': 'myst-nb'}
 exclude_patterns = ['_*', '.*', '**/.*']
-suppress_warnings = ['myst.header']     # `show_doc` writes third-level headings, wherever it stands
+suppress_warnings = ['myst.header']     # `show_doc` writes third-level headings everywhere
 html_theme, html_title, html_baseurl = 'furo', cfg.title, site
 html_static_path, html_css_files = ['_static'], ['site.css']
 html_copy_source = False
@@ -25,13 +28,13 @@ nb_execution_mode = 'off'
 nb_merge_streams = True
 nb_code_prompt_show = nb_code_prompt_hide = 'Code'
 nb_render_markdown_format = 'myst'
-nb_ipywidgets_js = {}                   # no page needs a widget's script, least of all from a CDN
+nb_ipywidgets_js = {}                   # no page needs the script of a widget, or a CDN
 myst_enable_extensions = ['attrs_block', 'attrs_inline', 'colon_fence', 'dollarmath']
 myst_heading_anchors = 3
 
 
 def read_source(app, docname, source):
-    "Give Sphinx the page that stands in a notebook or a Quarto file"
+    "Read the page of a notebook or a Quarto file"
     path = app.env.doc2path(docname)
     if path.suffix == '.ipynb':
         nb = read_page(path)
@@ -44,24 +47,27 @@ def read_source(app, docname, source):
 
 
 def start(app):
-    if not hasattr(app.env, 'twins'): app.env.twins = {}     # docname → Markdown; kept for pages that have not changed
+    if not hasattr(app.env, 'twins'): app.env.twins = {}     # docname → Markdown; kept for unchanged pages
 
 
 def forget(app, env, docname): env.twins.pop(docname, None)
 
 
 def add_twin(app, pagename, templatename, context, doctree):
-    "Say in the page where its Markdown twin is"
-    if pagename in app.env.twins: context['metatags'] += f'<link rel="alternate" type="text/markdown" href="{pagename.rpartition("/")[2]}.md">'
+    "Link a page to its Markdown twin"
+    if pagename not in app.env.twins: return
+    name = pagename.rpartition('/')[2]
+    context['metatags'] += f'<link rel="alternate" type="text/markdown" href="{name}.md">'
 
 
 def mathml(self, node):
-    "Formulas as MathML, which browsers draw without a script"
+    "Write formulas as MathML, which browsers draw without a script"
     self.body.append(tex2mathml(node.astext(), as_block=isinstance(node, nodes.math_block)))
     raise nodes.SkipNode
 
 
 def setup(app):
-    for event, f in {'builder-inited': start, 'env-purge-doc': forget, 'source-read': read_source, 'html-page-context': add_twin,
-                     'build-finished': write_site}.items(): app.connect(event, f)
+    events = {'builder-inited': start, 'env-purge-doc': forget, 'source-read': read_source,
+              'html-page-context': add_twin, 'build-finished': write_site}
+    for event, f in events.items(): app.connect(event, f)
     app.add_html_math_renderer('mathml', (mathml, None), (mathml, None))

@@ -18,10 +18,10 @@ out = root/'demo'
 
 
 def run(nb):
-    "Execute `nb` in `demo/`; returns the validation accuracy that it reached"
-    specs = KernelSpecManager(kernel_dirs=[f'{sys.prefix}/share/jupyter/kernels'])      # none but this environment's own
-    client = NotebookClient(nb, km=AsyncKernelManager(kernel_spec_manager=specs), timeout=300, resources={'metadata': {'path': out}},
-                            extra_arguments=['--log-level=ERROR'])      # no word about ports
+    "Execute `nb` in `demo/`, and return the validation accuracy that it reached"
+    specs = KernelSpecManager(kernel_dirs=[f'{sys.prefix}/share/jupyter/kernels'])      # those of this environment only
+    client = NotebookClient(nb, km=AsyncKernelManager(kernel_spec_manager=specs), timeout=300,
+                            resources={'metadata': {'path': out}}, extra_arguments=['--log-level=ERROR'])
     nb.cells.append(nbformat.v4.new_code_cell("float(learn.history.epochs['valid_accuracy'][-1])"))
     try: client.execute(cleanup_kc=True)
     finally: question = nb.cells.pop()
@@ -29,7 +29,7 @@ def run(nb):
 
 
 def save(nb):
-    "Keep `nb` in `demo/`; its links, which start in `nbs/start/`, go on working"
+    "Store `nb` in `demo/`, with its links corrected for this folder"
     for c in nb.cells:
         if c.cell_type == 'markdown': c.source = re.sub(r'\]\((?!https?:|#)', '](../nbs/start/', c.source)
     nbformat.write(nb, out/'quickstart.ipynb')
@@ -40,7 +40,8 @@ def save(nb):
 nb = nbformat.read(root/'nbs/start/02_quickstart.ipynb', 4)
 out.mkdir(exist_ok=True)
 try: accuracy = run(nb)
-except CellExecutionError as e: sys.exit(f'The quickstart failed in this cell; demo/quickstart.html shows how far it came.\n{e}')
+except CellExecutionError as e:
+    sys.exit(f'The quickstart failed in this cell; demo/quickstart.html shows how far it came.\n{e}')
 finally: save(nb)
 print(f'Validation accuracy: {accuracy:.1%}\nLook at demo/quickstart.html, or open demo/quickstart.ipynb in Jupyter.')
-if accuracy < ENOUGH: sys.exit(f'That is less than the {ENOUGH:.0%} that the quickstart reaches when all is well.')
+if accuracy < ENOUGH: sys.exit(f'That is less than the {ENOUGH:.0%} that the quickstart should reach.')

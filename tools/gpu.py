@@ -1,8 +1,8 @@
-"""Everything that needs a CUDA device, in one go: `make gpu`
+"""Run everything that needs a CUDA device: `make gpu`
 
-The tests of tests/test_gpu.py, then benchmarks/gpu.py, in eight minutes at most. A test that hangs or takes the process along is
-noted, and the others run in a new one. A table of all of it goes to benchmarks/results/gpu.md. Without a device it says how many
-tests there are, and with TRAINER_NB_GPU_DRY=1 it runs them on the CPU; then nothing is stored.
+It runs tests/test_gpu.py and then benchmarks/gpu.py, in eight minutes at most. If a test hangs or ends the process,
+it counts as failed, and the others run in a new process. The results go to benchmarks/results/gpu.md. Without a
+device it says how many tests there are; with TRAINER_NB_GPU_DRY=1 it runs them on the CPU and stores nothing.
 """
 import json, os, platform, re, subprocess, sys, tempfile, time
 from importlib.util import find_spec
@@ -13,7 +13,7 @@ import torch
 ROOT = Path(__file__).parents[1]
 TESTS = 'tests/test_gpu.py'
 DRY = os.environ.get('TRAINER_NB_GPU_DRY') == '1'
-LIMIT_S, TESTS_S, HANGS_S = 480, 270, 100       # for all; for the tests; for a single one
+LIMIT_S, TESTS_S, HANGS_S = 480, 270, 100       # for everything; for the tests; for one test
 
 PLUGIN = '''
 import json, os
@@ -23,30 +23,34 @@ def note(**what):
 def pytest_runtest_logstart(nodeid): note(id=nodeid, outcome='running')
 def pytest_runtest_logreport(report):
     if report.when == 'call' or report.outcome != 'passed':
-        why = str(report.longrepr[2] if isinstance(report.longrepr, tuple) else getattr(getattr(report.longrepr, 'reprcrash', None), 'message', report.longrepr or ''))
+        text = report.longrepr or ''
+        crash = getattr(text, 'reprcrash', None)
+        why = str(text[2] if isinstance(text, tuple) else getattr(crash, 'message', text))
         note(id=report.nodeid, outcome=report.outcome, time_s=report.duration, why=why[:200])
 def pytest_runtest_teardown(item):
     import torch
     if not (torch.cuda.is_available() and torch.cuda.is_initialized()): return
     try: torch.cuda.synchronize()
-    except RuntimeError as e: pytest.exit(f'the device does not answer any more: {e}', 3)      # no later test could tell anything
+    except RuntimeError as e: pytest.exit(f'the device no longer answers: {e}', 3)     # all later tests would fail
 '''
 
 
 def environment(folder):
     path = os.pathsep.join([str(folder), str(ROOT), *filter(None, [os.environ.get('PYTHONPATH')])])
-    return {**os.environ, 'PYTHONPATH': path, 'GPU_LOG': str(folder/'log'), 'PYTHONUNBUFFERED': '1', 'CUBLAS_WORKSPACE_CONFIG': ':4096:8'}
+    return {**os.environ, 'PYTHONPATH': path, 'GPU_LOG': str(folder/'log'), 'PYTHONUNBUFFERED': '1',
+            'CUBLAS_WORKSPACE_CONFIG': ':4096:8'}
 
 def collect(
     env,  # dict
 ):        # list of the tests' ids
-    out = subprocess.run([sys.executable, '-m', 'pytest', '-q', '-m', 'gpu', '--collect-only', TESTS], cwd=ROOT, env=env, capture_output=True, text=True)
+    command = [sys.executable, '-m', 'pytest', '-q', '-m', 'gpu', '--collect-only', TESTS]
+    out = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True)
     found = [o for o in out.stdout.splitlines() if o.startswith(TESTS + '::')]
     if not found: sys.exit(out.stdout + out.stderr)
     return found
 
 def results(log):  # dict: id → newest note
-    "What is known of each test; a failure in a test's teardown counts"
+    "Return the newest note of each test; a failure in its teardown counts"
     seen = {}
     for o in map(json.loads, log.read_text().splitlines() if log.exists() else []):
         if seen.get(o['id'], {}).get('outcome') != 'failed' or o['outcome'] == 'failed': seen[o['id']] = o
@@ -55,12 +59,13 @@ def results(log):  # dict: id → newest note
 def run_tests(
     ids,   # list of str
     env,   # dict
-    ends,  # `time.monotonic()` at which it is over
+    ends,  # `time.monotonic()` at which to stop
 ):         # dict: id → {'outcome', 'time_s', 'why'}
     log, done = Path(env['GPU_LOG']), {}
+    command = [sys.executable, '-m', 'pytest', '-q', '-m', 'gpu', '-p', 'gpu_log', '--tb=short', '-rfE']
     while (rest := [o for o in ids if o not in done]) and time.monotonic() < ends:
         log.unlink(missing_ok=True)
-        child = subprocess.Popen([sys.executable, '-m', 'pytest', '-q', '-m', 'gpu', '-p', 'gpu_log', '--tb=short', '-rfE', *rest], cwd=ROOT, env=env)
+        child = subprocess.Popen([*command, *rest], cwd=ROOT, env=env)
         moved, size, why = time.monotonic(), -1, ''
         while child.poll() is None:
             time.sleep(.2)
@@ -71,7 +76,8 @@ def run_tests(
             if why: child.kill()
         seen = results(log)
         for o in seen.values():
-            if o['outcome'] == 'running': o.update(outcome='failed', why=why or f'ended the process with code {child.returncode}')
+            ended = f'ended the process with code {child.returncode}'
+            if o['outcome'] == 'running': o.update(outcome='failed', why=why or ended)
         if not seen: break      # pytest itself does not start
         done |= seen
     return {**{o: {'outcome': 'not run', 'why': ''} for o in ids}, **done}
@@ -79,8 +85,9 @@ def run_tests(
 def table(found):  # str
     rows = ['| test | | s | |', '| --- | --- | ---: | --- |']
     for name, o in found.items():
-        short, why = name.split('::')[1].removeprefix('test_').replace('|', '/'), re.sub(r'\s+', ' ', o.get('why', '')).replace('|', '/')
-        rows.append(f"| {short} | {o['outcome']} | {o.get('time_s', 0):.1f} | {why if o['outcome'] != 'passed' else ''} |")
+        short = name.split('::')[1].removeprefix('test_').replace('|', '/')
+        why = re.sub(r'\s+', ' ', o.get('why', '')).replace('|', '/') if o['outcome'] != 'passed' else ''
+        rows.append(f"| {short} | {o['outcome']} | {o.get('time_s', 0):.1f} | {why} |")
     return '\n'.join(rows)
 
 def main():
@@ -90,8 +97,8 @@ def main():
         env = environment(Path(folder))
         ids = collect(env)
         if not has_gpu and not DRY:
-            print(f'There is no CUDA device here (torch {torch.__version__}): {len(ids)} tests and benchmarks/gpu.py would run. '
-                  'TRAINER_NB_GPU_DRY=1 make gpu runs them on the CPU, to see that they are right.')
+            print(f'There is no CUDA device here (torch {torch.__version__}): {len(ids)} tests and benchmarks/gpu.py '
+                  'would run. TRAINER_NB_GPU_DRY=1 make gpu runs them on the CPU, to check the tests themselves.')
             return 0
         found = run_tests(ids, env, start + TESTS_S)
     n = {kind: sum(o['outcome'] == kind for o in found.values()) for kind in ('passed', 'failed', 'skipped', 'not run')}
@@ -100,10 +107,12 @@ def main():
     command = [sys.executable, 'benchmarks/gpu.py', *(['--cpu'] if DRY else []), f'--seconds={left:.0f}']
     try: figures = subprocess.run(command, cwd=ROOT, env=env, stdout=subprocess.PIPE, text=True, timeout=left).stdout
     except subprocess.TimeoutExpired as e: figures = (e.stdout or b'').decode() + '\n\nThe time was over here.\n'
-    where = f'{torch.cuda.get_device_name()}, CUDA {torch.version.cuda}' if has_gpu and not DRY else 'CPU: the figures say nothing'
+    where = 'CPU: the figures say nothing'
+    if has_gpu and not DRY: where = f'{torch.cuda.get_device_name()}, CUDA {torch.version.cuda}'
     missing = [o for o in ('fastprogress', 'accelerate') if find_spec(o) is None]
-    if missing: summary += f'; without {" and ".join(missing)}, so displays or several processes are not in the figures'
-    page = f'# On a GPU\n\n{where}; torch {torch.__version__}, Python {platform.python_version()}.\n\n## Tests: {summary}\n\n{table(found)}\n\n## Figures\n\n{figures}'
+    if missing: summary += f'; without {" and ".join(missing)}, so displays or several processes are not measured'
+    page = (f'# On a GPU\n\n{where}; torch {torch.__version__}, Python {platform.python_version()}.\n\n'
+            f'## Tests: {summary}\n\n{table(found)}\n\n## Figures\n\n{figures}')
     print(page)
     if has_gpu and not DRY: (ROOT/'benchmarks'/'results'/'gpu.md').write_text(page)
     print(f'{summary}, in {time.monotonic() - start:.0f} s')

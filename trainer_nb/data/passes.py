@@ -175,8 +175,8 @@ class _Ahead:
         if before is not None and not same_state(before, rng_state()):
             warnings.warn(
                 f'{type(self.sampler).__name__} draws from the global random generators for each index, as the '
-                'training does: its order cannot be repeated, and the pass resumes with other samples. Give the sampler '
-                'its own generator', stacklevel=2)
+                'training does: its order cannot be repeated, and the pass resumes with other samples. '
+                'Give the sampler its own generator', stacklevel=2)
 
 def same_state(
     a,  # what `rng_state` returned
