@@ -1,4 +1,4 @@
-"Averages of the weights, and optimizers that keep one themselves: validated, stopped, restored, and never another learner's"
+"Averages of the weights, and optimizers that keep one: validated, stopped, restored, never another learner's"
 from copy import deepcopy
 
 import pytest, torch, torch.nn.functional as F
@@ -28,19 +28,22 @@ def test_an_average_belongs_to_one_learner(hook):
     first.fit(1)
     loss, second = first.validate(), make_learner(normed(), batches(), batches(), optim=sgd, hooks=[one])
     for f in second.validate, lambda: second.predict(batches()), lambda: second.fit(1):
-        with pytest.raises(ValueError, match=f'averages the model of another learner: give each an {hook.__name__}'): f()
+        with pytest.raises(ValueError, match=f'averages the model of another learner: give each an {hook.__name__}'):
+            f()
     assert first.validate() == loss
     second.remove_hook(one)
     second.add_hook(deepcopy(one))      # a copy is its own
     assert second.validate() == loss
 
 def test_two_averages_are_refused():
-    with pytest.raises(ValueError, match='EMA and SWA both'): make_learner(normed(), batches(), optim=sgd, hooks=[EMA(), SWA()]).fit(1)
+    with pytest.raises(ValueError, match='EMA and SWA both'):
+        make_learner(normed(), batches(), optim=sgd, hooks=[EMA(), SWA()]).fit(1)
 
 @pytest.mark.parametrize('hook', [lambda: EMA(.8), lambda: EMA(.8, start=4), lambda: SWA(4)])
 def test_early_stopping_restores_the_best_average(hook):
     "The value that was best was that of the average; the last one stayed"
-    learn = make_learner(normed(), batches(), batches(), optim=lambda p: torch.optim.SGD(p, 1.), hooks=[hook(), EarlyStopping(2), Schedule(lambda pos: .1 if pos < .3 else 30.)])
+    learn = make_learner(normed(), batches(), batches(), optim=lambda p: torch.optim.SGD(p, 1.),
+                         hooks=[hook(), EarlyStopping(2), Schedule(lambda pos: .1 if pos < .3 else 30.)])
     learn.fit(10)
     values = learn.history.epochs['valid_loss']
     assert min(values) < values[-1] and learn.state.epoch < 10
@@ -53,7 +56,9 @@ def test_a_stop_before_the_first_optimizer_step(start):
     def fit(stops):
         hooks = [EMA(.8, start=start), GradAccum(3)]
         learn = make_learner(normed(), batches(), batches(), optim=sgd, hooks=hooks)
-        learn.fit(2, hooks=[LambdaHook(after_step=lambda learn: stops and learn.training and learn.state.batch_idx == stops and learn.state.epoch == 0 and learn.stop())])
+        def stop(learn):
+            if stops and learn.training and learn.state.batch_idx == stops and learn.state.epoch == 0: learn.stop()
+        learn.fit(2, hooks=[LambdaHook(after_step=stop)])
         if stops: learn.resume()
         return learn.history.epochs['valid_loss'], weights(learn.ema.model)
     whole, stopped = fit(0), fit(2)
@@ -74,7 +79,8 @@ class ScheduleFree(torch.optim.Optimizer):
         for g in self.param_groups:
             if g['train_mode'] == to_train: continue
             for p in g['params']:
-                if 'z' in self.state[p]: p.data.lerp_(self.state[p]['z'], 1 - g['beta'] if to_train else 1 - 1/g['beta'])
+                if 'z' in self.state[p]:
+                    p.data.lerp_(self.state[p]['z'], 1 - g['beta'] if to_train else 1 - 1/g['beta'])
             g['train_mode'] = to_train
     def train(self): self._swap(True)
     def eval(self): self._swap(False)
@@ -112,7 +118,8 @@ def test_schedule_free_optimizers_are_switched_with_the_phases():
     "Each step was refused, or the weights of training were validated"
     learn, (model, losses) = free(), free_loop(3)
     learn.fit(3)
-    assert learn.history.epochs['valid_loss'] == pytest.approx(losses, abs=1e-6) and not learn.opt.param_groups[0]['train_mode']
+    assert learn.history.epochs['valid_loss'] == pytest.approx(losses, abs=1e-6)
+    assert not learn.opt.param_groups[0]['train_mode']
     assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(weights(learn.model), weights(model)))
     before = weights(learn.model)
     assert learn.validate()['valid_loss'] == pytest.approx(losses[-1], abs=1e-6)
@@ -123,7 +130,8 @@ def test_schedule_free_optimizers_are_switched_with_the_phases():
 def test_a_stopped_schedule_free_training_goes_on(tmp_path):
     whole, stopped = free(), free()
     whole.fit(3)
-    stopped.fit(3, hooks=[LambdaHook(after_step=lambda learn: learn.training and learn.state.optimizer_step == 7 and learn.stop())])
+    stopped.fit(3, hooks=[LambdaHook(after_step=lambda learn: learn.training and learn.state.optimizer_step == 7
+                                     and learn.stop())])
     assert stopped.opt.param_groups[0]['train_mode']
     stopped.save(tmp_path/'a')
     loaded = free()
@@ -133,7 +141,9 @@ def test_a_stopped_schedule_free_training_goes_on(tmp_path):
     assert same(weights(whole.model), weights(stopped.model))
 
 def test_early_stopping_keeps_what_a_schedule_free_optimizer_evaluates():
-    learn = free(hooks=[EarlyStopping(2), LambdaHook(after_epoch=lambda learn: learn.state.epoch == 3 and learn.opt.param_groups[0].update(lr=300.))])
+    def spoil(learn):
+        if learn.state.epoch == 3: learn.opt.param_groups[0].update(lr=300.)
+    learn = free(hooks=[EarlyStopping(2), LambdaHook(after_epoch=spoil)])
     learn.fit(9)
     values = learn.history.epochs['valid_loss']
     assert learn.validate()['valid_loss'] == pytest.approx(min(values), abs=1e-6) and min(values) < values[-1]
@@ -170,7 +180,8 @@ def test_the_average_of_a_loss_is_saved_resumed_and_restored(tmp_path):
     whole = scaled(EMA(.8))
     whole.fit(3)
     stopped = scaled(EMA(.8), Checkpoint(tmp_path))
-    stopped.fit(3, hooks=[LambdaHook(after_step=lambda learn: learn.stop() if learn.state.optimizer_step == 7 else None)])
+    stopped.fit(3, hooks=[LambdaHook(after_step=lambda learn: learn.stop()
+                                     if learn.state.optimizer_step == 7 else None)])
     again = scaled(EMA(.8), Checkpoint(tmp_path))
     again.fit(3, resume=True)
     again.save(tmp_path/'all.pt')
@@ -179,7 +190,8 @@ def test_the_average_of_a_loss_is_saved_resumed_and_restored(tmp_path):
     whole.fit(1)
     for a, b in (again, stopped), (loaded, whole):
         if a is again: stopped.resume()
-        assert same(weights(a.ema.loss_fn), weights(b.ema.loss_fn)) and a.history.epochs['valid_loss'] == b.history.epochs['valid_loss']
+        assert same(weights(a.ema.loss_fn), weights(b.ema.loss_fn))
+        assert a.history.epochs['valid_loss'] == b.history.epochs['valid_loss']
     learn = scaled(EMA(.8), EarlyStopping(1), Schedule(lambda pos: .1 if pos < .3 else 30.))
     learn.fit(10)
     values = learn.history.epochs['valid_loss']

@@ -2,13 +2,15 @@
 import pytest, torch, torch.nn.functional as F
 from torch import nn
 
-from common import batches, make_learner, make_model, same, shuffled, weights
-from trainer_nb.all import AMP, EMA, CancelStep, Checkpoint, Compile, GradAccum, GradClip, GradNorm, LambdaHook, NaNGuard
+from common import batches, make_learner, same, shuffled, weights
+from trainer_nb.all import (
+    AMP, EMA, CancelStep, Checkpoint, Compile, GradAccum, GradClip, GradNorm, LambdaHook, NaNGuard,
+)
 from trainer_nb.loop.metrics import accuracy
 
 
 class SAM(torch.optim.Optimizer):
-    "Foret et al. 2020: climb, evaluate again, go back, step. It expects gradients at entry, and has `closure=None` as all of torch's"
+    "Foret et al. 2020: climb, evaluate again, go back, step; expects gradients at entry; `closure=None`, as in torch"
     def __init__(self, params, lr, rho=.05):
         super().__init__(params, {'rho': rho, 'lr': lr})
         self.base = torch.optim.SGD(self.param_groups, lr=lr, momentum=.9)

@@ -1,4 +1,4 @@
-"Optimizers whose step evaluates the loss again, in several processes: each evaluation's loss and gradient are those of the whole batch"
+"Optimizers that evaluate the loss again, on several ranks: each evaluation has loss and gradient of the whole batch"
 import pytest, torch, torch.nn.functional as F
 from torch import nn
 
@@ -8,7 +8,8 @@ from common import make_learner, problem, weights
 from test_closures import SAM
 from trainer_nb.all import Accelerate, GradClip, GradNorm, LambdaHook, TensorLoader
 
-X, Y = problem(46)          # batches of 9 are cut into 5 and 4, and the last one of a single sample leaves a process without
+# batches of 9 are split into 5 and 4, and the last one, a single sample, leaves a rank with none
+X, Y = problem(46)
 X = X.double()
 
 def net():
@@ -50,7 +51,8 @@ def plain(optim, loss_of, max_norm=None):
 OPTIMS = {'lbfgs': lbfgs(), 'wolfe': lbfgs(line_search_fn='strong_wolfe'), 'sam': sam}
 WRAPPED = {'kwargs_handlers': [DistributedDataParallelKwargs()]}        # torch's wrapper averages, as on GPUs
 CASES = {**{name: (o, plain_loss, {}, None) for name, o in OPTIMS.items()},
-         'wolfe, wrapped, clipped': (OPTIMS['wolfe'], plain_loss, WRAPPED, .2), 'sam, wrapped, clipped': (sam, plain_loss, WRAPPED, .2),
+         'wolfe, wrapped, clipped': (OPTIMS['wolfe'], plain_loss, WRAPPED, .2),
+         'sam, wrapped, clipped': (sam, plain_loss, WRAPPED, .2),
          'wolfe, sum': (OPTIMS['wolfe'], sum_loss, {}, None), 'wolfe, tokens': (OPTIMS['wolfe'], token_loss, {}, None)}
 
 def learner(optim, loss_of, kwargs, max_norm):

@@ -1,4 +1,4 @@
-"What stands between loss and step: any order of registration gives the numbers of a loop by hand, and the table says why"
+"Hooks between loss and step: any order of registration gives the results of a loop by hand, and the table says why"
 import contextlib, functools, math
 from collections import Counter
 from copy import deepcopy
@@ -9,7 +9,7 @@ from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from common import batches, make_learner, problem, record, same, weights
-from test_accumulation import OPTIMS, SIZES, Pair, close, cut, d_loss, g_loss, model, optimizers, plain, windows
+from test_accumulation import OPTIMS, SIZES, Pair, close, cut, d_loss, g_loss, model, optimizers, windows
 from test_hooks_trace import check, logging
 from test_no_sync import N_TRAIN, N_VALID, assert_allowed, cross_entropy, fit as counted_fit, in_list, raw
 from trainer_nb.features.ema import EMA
@@ -27,7 +27,7 @@ class Decay(Hook):
         if learn.stepped: self.sched.step()
 
 def by_hand(n_epochs=2, n=3, sizes=SIZES['wild'], clip=.1, dtype=None, decay=.9):
-    "Accumulation, mixed precision, clipping, a schedule and an average in one plain loop; returns (model, average, norms)"
+    "Accumulate, clip, schedule and average, in mixed precision, in one plain loop; return (model, average, norms)"
     m = model()
     opt = OPTIMS['sgd'](m.parameters())
     sched, average, norms = torch.optim.lr_scheduler.ExponentialLR(opt, .8), deepcopy(m), []
@@ -36,7 +36,8 @@ def by_hand(n_epochs=2, n=3, sizes=SIZES['wild'], clip=.1, dtype=None, decay=.9)
         for i in range(0, len(data), n):
             window = data[i:i + n]
             for x, y in window:
-                with torch.autocast('cpu', dtype or torch.bfloat16, enabled=dtype is not None): loss = F.cross_entropy(m(x), y)
+                with torch.autocast('cpu', dtype or torch.bfloat16, enabled=dtype is not None):
+                    loss = F.cross_entropy(m(x), y)
                 (loss*(len(x)/len(window[0][0]))).backward()
             for p in m.parameters(): p.grad /= sum(len(o) for o, _ in window)/len(window[0][0])
             norms.append(nn.utils.clip_grad_norm_(m.parameters(), clip).item())
@@ -47,7 +48,8 @@ def by_hand(n_epochs=2, n=3, sizes=SIZES['wild'], clip=.1, dtype=None, decay=.9)
                 for a, p in zip(average.parameters(), m.parameters()): a.copy_(decay*a + (1 - decay)*p)
     return m, average, norms
 
-ALL = {'GradAccum': lambda: GradAccum(3), 'GradClip': lambda: GradClip(.1), 'EMA': lambda: EMA(.9, warmup=False), 'GradNorm': GradNorm, 'NaNGuard': NaNGuard}
+ALL = {'GradAccum': lambda: GradAccum(3), 'GradClip': lambda: GradClip(.1), 'EMA': lambda: EMA(.9, warmup=False),
+       'GradNorm': GradNorm, 'NaNGuard': NaNGuard}
 
 @pytest.mark.parametrize('dtype', [None, torch.bfloat16], ids=['float32', 'bfloat16'])
 def test_all_orders_of_registration(dtype):
@@ -56,18 +58,23 @@ def test_all_orders_of_registration(dtype):
     if dtype is None:
         big = by_hand(n=1, sizes=windows(SIZES['wild'], 3))
         assert close(m, big[0]) and close(average, big[1]) and norms == pytest.approx(big[2], abs=1e-6)
-    made = {**{k: f for k, f in ALL.items() if k != 'NaNGuard'}, **({'AMP': lambda: AMP(dtype)} if dtype else {'NaNGuard': NaNGuard})}
+    made = {**{k: f for k, f in ALL.items() if k != 'NaNGuard'},
+            **({'AMP': lambda: AMP(dtype)} if dtype else {'NaNGuard': NaNGuard})}
     first = None
     for order in [*permutations(made)][::7]:
-        learn = make_learner(model(), cut(SIZES['wild']), optim=OPTIMS['sgd'], hooks=[Decay(), *[made[o]() for o in order]])
+        learn = make_learner(model(), cut(SIZES['wild']), optim=OPTIMS['sgd'],
+                             hooks=[Decay(), *[made[o]() for o in order]])
         learn.get_hook('Decay').before_fit(learn)
         learn.get_hook('Decay').before_fit = lambda learn: None     # one schedule over both fits
         for _ in range(2): learn.fit(1)
-        found = [*weights(learn.model), *weights(learn.ema.model)], [o for o in learn.history.steps['grad_norm'] if o == o]
+        found = [*weights(learn.model),
+                 *weights(learn.ema.model)], [o for o in learn.history.steps['grad_norm'] if o == o]
         if first is None:
             first = found
-            assert close(learn.model, m) and close(learn.ema.model, average) and found[1] == pytest.approx(norms, abs=1e-6)
-            assert learn.state.optimizer_step == 4 == learn.ema.n and learn.opt.param_groups[0]['lr'] == pytest.approx(.1*.8**4)
+            assert close(learn.model, m) and close(learn.ema.model, average)
+            assert found[1] == pytest.approx(norms, abs=1e-6)
+            assert learn.state.optimizer_step == 4 == learn.ema.n
+            assert learn.opt.param_groups[0]['lr'] == pytest.approx(.1*.8**4)
         assert same(found[0], first[0]) and found[1] == first[1], order
 
 def two_losses(batch, learn):
@@ -75,14 +82,17 @@ def two_losses(batch, learn):
     yield 'g', g_loss(learn.model, batch[0])
 
 @pytest.mark.parametrize('n_optimizers', [1, 2])
-@pytest.mark.parametrize('names', [*[*permutations(['GradAccum', 'GradClip', 'EMA', 'AMP'])][::4], tuple(ALL), tuple(ALL)[::-1]], ids='-'.join)
+@pytest.mark.parametrize('names', [*[*permutations(['GradAccum', 'GradClip', 'EMA', 'AMP'])][::4], tuple(ALL),
+                                   tuple(ALL)[::-1]], ids='-'.join)
 def test_trace_equals_table(names, n_optimizers):
-    log, made = [], {'GradAccum': (GradAccum, 2), 'GradClip': (GradClip, 1.), 'EMA': (EMA, .9), 'AMP': (AMP,), 'GradNorm': (GradNorm,), 'NaNGuard': (NaNGuard,)}
+    log, made = [], {'GradAccum': (GradAccum, 2), 'GradClip': (GradClip, 1.), 'EMA': (EMA, .9), 'AMP': (AMP,),
+                     'GradNorm': (GradNorm,), 'NaNGuard': (NaNGuard,)}
     hooks = [logging(made[o][0], log)(*made[o][1:]) for o in names]
     if n_optimizers == 1: learn = make_learner(model(), batches(), batches(), hooks=hooks)
     else:
         m = Pair()
-        learn = make_learner(m, batches(), batches(), train_step=two_losses, eval_step=lambda batch, learn: {}, optim=optimizers(m), hooks=hooks)
+        learn = make_learner(m, batches(), batches(), train_step=two_losses, eval_step=lambda batch, learn: {},
+                             optim=optimizers(m), hooks=hooks)
     learn.fit(2)
     check(learn, log)
     order = [r.hook for r in learn.describe_hooks().rows if r.point == 'do_opt_step']
@@ -112,15 +122,20 @@ def test_a_skipped_step_is_none(n):
     "Schedule, average, counter, clipping and norms do not move; the window is gone"
     fake, data = Fake({1, 3}), cut([4]*6)
     clip, seen = GradClip(.1), []
-    learn = make_learner(model(), data, optim=OPTIMS['sgd'], hooks=[Decay(), EMA(.9, warmup=False), clip, GradNorm(), AMP('fp16', scaler=lambda device: fake), GradAccum(n),
+    learn = make_learner(model(), data, optim=OPTIMS['sgd'],
+                         hooks=[Decay(), EMA(.9, warmup=False), clip, GradNorm(),
+                                AMP('fp16', scaler=lambda device: fake), GradAccum(n),
                          LambdaHook(after_step=lambda learn: seen.append(learn.stepped), ord=9)])
     learn.fit(1)
     expected = [i % n == n - 1 and i//n + 1 not in fake.skips for i in range(6)]
     assert seen == expected and learn.state.optimizer_step == sum(expected) == learn.ema.n
-    assert learn.opt.param_groups[0]['lr'] == pytest.approx(.1*.8**sum(expected)) and fake.log == ['unscale', 'update']*(6//n)
+    assert learn.opt.param_groups[0]['lr'] == pytest.approx(.1*.8**sum(expected))
+    assert fake.log == ['unscale', 'update']*(6//n)
     assert [o == o for o in learn.history.steps['grad_norm']] == expected
     m, average, _ = hand_with_skips(n, fake.skips)
-    assert all(torch.allclose(a, b, atol=2e-3) for a, b in zip(weights(learn.model) + weights(learn.ema.model), weights(m) + weights(average)))    # in half precision
+    # in half precision
+    assert all(torch.allclose(a, b, atol=2e-3) for a, b in zip(weights(learn.model) + weights(learn.ema.model),
+                                                               weights(m) + weights(average)))
 
 def hand_with_skips(n, skips):
     m = model()
@@ -140,16 +155,20 @@ def hand_with_skips(n, skips):
 def test_the_real_scaler_overflows_and_recovers():
     def scaler(device): return torch.amp.GradScaler(device, init_scale=2.**40)
     stepped = []
-    learn = make_learner(model(), cut([4]*6), optim=OPTIMS['sgd'], hooks=[AMP(torch.float16, scaler=scaler), EMA(), LambdaHook(after_step=lambda learn: stepped.append(learn.stepped))])
+    learn = make_learner(model(), cut([4]*6), optim=OPTIMS['sgd'],
+                         hooks=[AMP(torch.float16, scaler=scaler), EMA(),
+                                LambdaHook(after_step=lambda learn: stepped.append(learn.stepped))])
     learn.fit(10)
-    assert not stepped[0] and stepped[-1] and stepped == sorted(stepped) and learn.state.optimizer_step == sum(stepped) == learn.ema.n
+    assert not stepped[0] and stepped[-1] and stepped == sorted(stepped)
+    assert learn.state.optimizer_step == sum(stepped) == learn.ema.n
     assert all(o.isfinite().all() for o in weights(learn.model))
 
 @pytest.mark.filterwarnings('ignore:.*is nan in epoch')
 def test_each_optimizer_has_its_scale():
     "One that overflows for ever does not touch the other one's; a loss that both share has one scale"
     m = Pair()
-    learn = make_learner(m, batches(), train_step=lambda batch, learn: scaled(learn, batch), optim=optimizers(m), hooks=[AMP('fp16', scaler=lambda d: torch.amp.GradScaler(d, init_scale=256.)), GradAccum(2)])
+    learn = make_learner(m, batches(), train_step=lambda batch, learn: scaled(learn, batch), optim=optimizers(m),
+                         hooks=[AMP('fp16', scaler=lambda d: torch.amp.GradScaler(d, init_scale=256.)), GradAccum(2)])
     def scaled(learn, batch):
         yield 'd', d_loss(learn.model, batch[0])*math.inf
         yield 'g', g_loss(learn.model, batch[0])
@@ -157,10 +176,13 @@ def test_each_optimizer_has_its_scale():
     scalers = learn.get_hook('AMP').scalers
     assert scalers['g'].get_scale() == 256 and scalers['d'].get_scale() == 32 and learn.state.optimizer_step == 3
     m = Pair()
-    learn = make_learner(m, batches(), train_step=lambda batch, learn: {'loss': d_loss(learn.model, batch[0])}, optim=optimizers(m),
-                         hooks=[AMP('fp16', scaler=lambda d: torch.amp.GradScaler(d, init_scale=256., growth_interval=1))])
+    learn = make_learner(m, batches(), train_step=lambda batch, learn: {'loss': d_loss(learn.model, batch[0])},
+                         optim=optimizers(m),
+                         hooks=[AMP('fp16', scaler=lambda d: torch.amp.GradScaler(d, init_scale=256.,
+                                                                                  growth_interval=1))])
     learn.fit(1)
-    assert {name: o.get_scale() for name, o in learn.get_hook('AMP').scalers.items()} == {'d': 256*2**5, 'g': 256} and learn.state.optimizer_step == 5
+    assert {name: o.get_scale() for name, o in learn.get_hook('AMP').scalers.items()} == {'d': 256*2**5, 'g': 256}
+    assert learn.state.optimizer_step == 5
     assert all(o.isfinite().all() for o in weights(m))
 
 def test_scalers_in_a_checkpoint():
@@ -188,7 +210,8 @@ def test_mixed_precision_in_validation_and_prediction():
     learn = make_learner(model(), batches(), batches(), hooks=[AMP()])
     assert learn.predict(batches()).dtype == torch.bfloat16
     learn.fit(1)
-    assert all(p.dtype == torch.float32 for p in learn.model.parameters()) and learn.validate()['valid_loss'] == learn.history.epochs['valid_loss'][-1]
+    assert all(p.dtype == torch.float32 for p in learn.model.parameters())
+    assert learn.validate()['valid_loss'] == learn.history.epochs['valid_loss'][-1]
 
 
 # The average
@@ -217,13 +240,16 @@ def test_average_in_closed_form(n, warmup):
     steps = []
     def note(learn): steps.append([o.detach().clone() for o in [*learn.model.parameters(), *learn.model.buffers()]])
     learn = make_learner(Normed(), batches(), batches(), optim=OPTIMS['sgd'], hooks=[EMA(.8, warmup), GradAccum(n),
-                         LambdaHook(after_step=lambda learn: note(learn) if learn.stepped and learn.training else None)])
+                         LambdaHook(after_step=lambda learn: note(learn) if learn.stepped
+                                    and learn.training else None)])
     note(learn)
     for _ in range(2): learn.fit(2)
     ema, n_steps = learn.ema, 4*len(windows([1]*5, n))
     assert ema.n == learn.state.optimizer_step == n_steps == len(steps) - 1
     found = [*ema.model.parameters(), *ema.model.buffers()]
-    for a, b, last in zip(found, closed_form(steps, [min(.8, (1 + i)/(10 + i)) if warmup else .8 for i in range(n_steps)]), steps[-1]):
+    for a, b, last in zip(found,
+                          closed_form(steps, [min(.8, (1 + i)/(10 + i)) if warmup else .8 for i in range(n_steps)]),
+                          steps[-1]):
         assert torch.allclose(a.double(), b, atol=1e-6) if a.is_floating_point() else torch.equal(a, last)
     assert ema.model.b.weight is ema.model.a.weight and torch.equal(ema.model.a.bias, learn.model.a.bias)
     assert not any(p.requires_grad for p in ema.model.parameters()) and not ema.model.training
@@ -243,7 +269,8 @@ def test_the_live_model_is_back(where, how):
         live = learn.model
         try: learn.fit(1)
         except (Boom, KeyboardInterrupt): pass
-        assert learn.model is live is not learn.ema.model and learn.ema.n == 5 and all(m.training for m in live.modules())
+        assert learn.model is live is not learn.ema.model and learn.ema.n == 5
+        assert all(m.training for m in live.modules())
 
 def test_the_live_model_is_back_after_a_validation_besides_fit():
     learn = make_learner(model(), batches(), batches(), hooks=[EMA(.5)])
@@ -258,7 +285,8 @@ def test_validation_sees_the_average_and_hooks_the_live_model():
     def step(batch, learn):
         seen.append((learn.training, learn.model))
         return {'loss': F.cross_entropy(learn.model(batch[0]), batch[1]), 'pred': learn.model(batch[0])}
-    learn = make_learner(model(), batches(), batches(), train_step=step, hooks=[EMA(.5), LambdaHook(after_loss=lambda learn: seen.append((True, learn.model)))])
+    learn = make_learner(model(), batches(), batches(), train_step=step,
+                         hooks=[EMA(.5), LambdaHook(after_loss=lambda learn: seen.append((True, learn.model)))])
     learn.fit(1)
     learn.validate()
     torch.testing.assert_close(learn.predict(batches()), learn.ema.model(problem()[0]).detach())
@@ -273,7 +301,7 @@ def test_average_in_a_checkpoint():
     state, weights_then = deepcopy(first.ema.state_dict()), deepcopy(first.model)
     other = EMA(.8)
     other.load_state_dict(state)
-    second = run(weights_then, other, 1)
+    run(weights_then, other, 1)
     first.fit(1)
     assert same(weights(first.ema.model), weights(other.model)) and first.ema.n == other.n == 10
     other.load_state_dict(state)
@@ -291,7 +319,9 @@ def test_an_average_that_was_never_updated_is_the_model():
     learn = make_learner(model(), batches(), batches(), hooks=[EMA()])
     with pytest.raises(Boom): learn.fit(1, hooks=[LambdaHook(before_step=lambda learn: (_ for _ in ()).throw(Boom()))])
     learn.model.load_state_dict({k: o + 1 for k, o in learn.model.state_dict().items()})
-    learn.fit(1, hooks=[LambdaHook(before_fit=lambda learn: [torch.testing.assert_close(a, b) for a, b in zip(weights(learn.ema.model), weights(learn.model))], ord=9)])
+    def equal(learn):
+        for a, b in zip(weights(learn.ema.model), weights(learn.model)): torch.testing.assert_close(a, b)
+    learn.fit(1, hooks=[LambdaHook(before_fit=equal, ord=9)])
 
 
 # Norms
@@ -301,7 +331,8 @@ def test_norms_per_optimizer():
     def step(batch, learn):
         yield 'd', d_loss(learn.model, batch[0])
         if learn.state.batch_idx % 2: yield 'g', g_loss(learn.model, batch[0])
-    learn = make_learner(m, batches(), train_step=step, optim=optimizers(m), hooks=[GradNorm(weights=True), GradClip({'d': .01})])
+    learn = make_learner(m, batches(), train_step=step, optim=optimizers(m),
+                         hooks=[GradNorm(weights=True), GradClip({'d': .01})])
     learn.fit(1)
     hand, steps = Pair(), learn.history.steps
     opts, norms = optimizers(hand), {'d': [], 'g': []}
@@ -334,15 +365,19 @@ def test_what_hooks_record_stands_beside_its_batch():
     learn.fit(1)
     kept = [i for i in range(N_TRAIN) if i % 100 != 7]
     steps = learn.history.steps
-    assert str(steps['i']) == str([float(i) if i % 3 == 0 else math.nan for i in kept]) and str(steps['t']) == str([float(i) if i % 3 == 1 else math.nan for i in kept])
+    assert str(steps['i']) == str([float(i) if i % 3 == 0 else math.nan for i in kept])
+    assert str(steps['t']) == str([float(i) if i % 3 == 1 else math.nan for i in kept])
     learn.record('i', 1.)           # outside of a fit there is no batch
-    with pytest.raises(ValueError, match='name of a column'): learn.fit(1, hooks=[LambdaHook(after_loss=lambda learn: learn.record('lr', 1.))])
+    with pytest.raises(ValueError, match='name of a column'):
+        learn.fit(1, hooks=[LambdaHook(after_loss=lambda learn: learn.record('lr', 1.))])
 
 
 # NaN
 
-OPTS = {'sgd': lambda p: torch.optim.SGD(p, .1), 'momentum': OPTIMS['sgd'], 'adamw': lambda p: torch.optim.AdamW(p, .01), 'fused': lambda p: torch.optim.Adam(p, .01, fused=True),
-        'foreach': lambda p: torch.optim.Adam(p, .01, foreach=True, amsgrad=True), 'rmsprop': lambda p: torch.optim.RMSprop(p, .01), 'nadam': lambda p: torch.optim.NAdam(p, .01)}
+OPTS = {'sgd': lambda p: torch.optim.SGD(p, .1), 'momentum': OPTIMS['sgd'],
+        'adamw': lambda p: torch.optim.AdamW(p, .01), 'fused': lambda p: torch.optim.Adam(p, .01, fused=True),
+        'foreach': lambda p: torch.optim.Adam(p, .01, foreach=True, amsgrad=True),
+        'rmsprop': lambda p: torch.optim.RMSprop(p, .01), 'nadam': lambda p: torch.optim.NAdam(p, .01)}
 
 class Norm2(nn.Module):
     def __init__(self):
@@ -358,12 +393,16 @@ def spoiler(what, i):
         if not learn.training: return
         n[0] += 1
         if n[0] - 1 != i: return
-        if what == 'batch': learn.batch = [learn.batch[0].clone(), learn.batch[1]]; learn.batch[0][1, 2] = math.nan
+        if what == 'batch':
+            learn.batch = [learn.batch[0].clone(), learn.batch[1]]
+            learn.batch[0][1, 2] = math.nan
         if what == 'loss': learn.loss = learn.loss*math.inf
         if what == 'gradient': learn.model.head.bias.grad[1] = -math.inf
-    return LambdaHook(**{{'batch': 'before_step', 'loss': 'after_loss', 'gradient': 'after_backward'}[what]: f}, ord=-99)
+    return LambdaHook(**{{'batch': 'before_step', 'loss': 'after_loss', 'gradient': 'after_backward'}[what]: f},
+                      ord=-99)
 
-SAYS = {'batch': r'the loss is not finite in {}.*batch\[0\], .* in batch {}, holds nan', 'loss': 'the loss is not finite in {}', 'gradient': 'the gradient of head.bias is not finite in {}'}
+SAYS = {'batch': r'the loss is not finite in {}.*batch\[0\], .* in batch {}, holds nan',
+        'loss': 'the loss is not finite in {}', 'gradient': 'the gradient of head.bias is not finite in {}'}
 
 @pytest.mark.filterwarnings('ignore:.*is nan in epoch')
 @pytest.mark.parametrize('optim', OPTS.values(), ids=OPTS)
@@ -371,7 +410,8 @@ SAYS = {'batch': r'the loss is not finite in {}.*batch\[0\], .* in batch {}, hol
 @pytest.mark.parametrize('i', [0, 7])
 @pytest.mark.parametrize('every', [1, 100])
 def test_the_guard_keeps_the_last_good_step(optim, what, i, every):
-    learn = make_learner(Norm2(), batches(), optim=optim, hooks=[NaNGuard(every), spoiler(what, i), GradClip(1.), EMA()])
+    learn = make_learner(Norm2(), batches(), optim=optim,
+                         hooks=[NaNGuard(every), spoiler(what, i), GradClip(1.), EMA()])
     says = SAYS[what].format(f'epoch {i//5}, batch {i % 5}, after {i} optimizer steps', i % 5)
     with pytest.raises(FloatingPointError, match=says): learn.fit(4)
     good = make_learner(Norm2(), batches(), optim=optim, hooks=[GradClip(1.)])
@@ -382,15 +422,19 @@ def test_the_guard_keeps_the_last_good_step(optim, what, i, every):
         assert a.keys() == b.keys() or not any(o.any() for o in a.values())     # a fused optimizer has made its zeros
         assert all(torch.equal(torch.as_tensor(a[k]), torch.as_tensor(b[k])) for k in b if b[k] is not None)
     assert all(o.isfinite().all() for o in weights(learn.ema.model))
-    learn.fit(1)            # and goes on
+    learn.fit(1)            # training can continue
     assert all(o.isfinite().all() for o in weights(learn.model))
 
 @pytest.mark.filterwarnings('ignore:.*is nan in epoch')
 def test_the_guard_before_validation_and_at_a_stop():
     for kwargs in dict(valid_dl=batches()), dict():
         seen = []
-        hooks = [NaNGuard(), spoiler('loss', 3), LambdaHook(before_valid=lambda learn: seen.append(1), after_step=lambda learn: learn.stop() if learn.state.batch_idx == 4 and 'valid_dl' not in kwargs else None)]
-        with pytest.raises(FloatingPointError, match='batch 3'): make_learner(Norm2(), batches(), hooks=hooks, **kwargs).fit(2)
+        hooks = [NaNGuard(), spoiler('loss', 3),
+                 LambdaHook(before_valid=lambda learn: seen.append(1),
+                            after_step=lambda learn: learn.stop() if learn.state.batch_idx == 4
+                            and 'valid_dl' not in kwargs else None)]
+        with pytest.raises(FloatingPointError, match='batch 3'):
+            make_learner(Norm2(), batches(), hooks=hooks, **kwargs).fit(2)
         assert not seen
 
 @pytest.mark.filterwarnings('ignore:.*is nan in epoch')
@@ -408,9 +452,12 @@ def test_the_guard_of_two_optimizers():
         yield 'd', d_loss(learn.model, batch[0])
         yield 'g', g_loss(learn.model, batch[0])*(math.nan if learn.state.batch_idx == 2 else 1)
     learn = make_learner(m, batches(), train_step=step, optim=optimizers(m), hooks=[NaNGuard()])
-    with pytest.raises(FloatingPointError, match="the loss of 'g' is not finite in epoch 0, batch 2, after 2 optimizer steps"): learn.fit(1)
+    with pytest.raises(FloatingPointError,
+                       match="the loss of 'g' is not finite in epoch 0, batch 2, after 2 optimizer steps"):
+        learn.fit(1)
     good = Pair()
-    ref = make_learner(good, batches()[:3], train_step=lambda batch, learn: two_or_one(batch, learn), optim=optimizers(good))
+    ref = make_learner(good, batches()[:3], train_step=lambda batch, learn: two_or_one(batch, learn),
+                       optim=optimizers(good))
     def two_or_one(batch, learn):
         yield 'd', d_loss(learn.model, batch[0])
         if learn.state.batch_idx < 2: yield 'g', g_loss(learn.model, batch[0])
@@ -421,7 +468,8 @@ def test_a_cancelled_batch_is_not_the_guards_business():
     from trainer_nb.loop.hooks import CancelStep
     def cancel(learn):
         if learn.state.batch_idx == 2: raise CancelStep
-    learn = make_learner(nn.Linear(4, 3), batches(), hooks=[NaNGuard(), spoiler('loss', 2), LambdaHook(after_loss=cancel, ord=99)])
+    learn = make_learner(nn.Linear(4, 3), batches(),
+                         hooks=[NaNGuard(), spoiler('loss', 2), LambdaHook(after_loss=cancel, ord=99)])
     learn.fit(1)
     assert learn.state.optimizer_step == 4
 
@@ -439,14 +487,16 @@ def test_the_guard_changes_nothing():
 
 # Nothing is read
 
-@pytest.mark.parametrize('names, optim', [(['NaNGuard'], torch.optim.SGD), (['NaNGuard'], torch.optim.AdamW), ([*ALL], torch.optim.AdamW)])
+@pytest.mark.parametrize('names, optim', [(['NaNGuard'], torch.optim.SGD), (['NaNGuard'], torch.optim.AdamW),
+                                          ([*ALL], torch.optim.AdamW)])
 def test_no_value_is_read(names, optim, monkeypatch):
     "Only the guard does, once in a hundred batches"
     monkeypatch.setattr('trainer_nb.features.nan_guard.perf_counter', lambda: 0.)
     m = nn.Linear(4, 3)
     allowed = raw(m, optim(m.parameters(), lr=.01, fused=True), in_list, cross_entropy)
     if 'GradAccum' in names: allowed = Counter({k: n//3 for k, n in allowed.items()})       # the optimizer's own reads
-    seen = counted_fit(make_learner(nn.Linear(4, 3), in_list(N_TRAIN), in_list(N_VALID), optim=optim, lr=.01, hooks=[ALL[o]() for o in names]))
+    seen = counted_fit(make_learner(nn.Linear(4, 3), in_list(N_TRAIN), in_list(N_VALID), optim=optim, lr=.01,
+                                    hooks=[ALL[o]() for o in names]))
     if 'NaNGuard' in names: seen.subtract(dict.fromkeys(['__int__', '_local_scalar_dense'], 2*N_TRAIN//100))
     assert_allowed(seen, allowed)
 
@@ -462,7 +512,9 @@ def test_fifty_steps_of_a_gan(n_critic, clip):
             torch.manual_seed(0)
             self.g = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 4))
             self.d = nn.Sequential(nn.Linear(4, 8), nn.LeakyReLU(.2), nn.Dropout(.3), nn.Linear(8, 1))
-    def adam(m): return {'d': torch.optim.Adam(m.d.parameters(), 1e-2, betas=(.5, .999)), 'g': torch.optim.Adam(m.g.parameters(), 1e-2, betas=(.5, .999))}
+    def adam(m):
+        return {'d': torch.optim.Adam(m.d.parameters(), 1e-2, betas=(.5, .999)),
+                'g': torch.optim.Adam(m.g.parameters(), 1e-2, betas=(.5, .999))}
     bce = F.binary_cross_entropy_with_logits
     def losses(m, x, i):
         fake = m.g(torch.randn(len(x), 2))
@@ -481,7 +533,9 @@ def test_fifty_steps_of_a_gan(n_critic, clip):
             opts[name].step()
             rows[name].append(loss.item())
     m = GAN()
-    learn = make_learner(m, data, train_step=lambda batch, learn: losses(learn.model, batch[0], learn.state.batch_idx), optim=adam(m), hooks=[GradClip(clip)] if clip else [])
+    learn = make_learner(m, data,
+                         train_step=lambda batch, learn: losses(learn.model, batch[0], learn.state.batch_idx),
+                         optim=adam(m), hooks=[GradClip(clip)] if clip else [])
     torch.manual_seed(1)
     learn.fit(1)
     assert same(weights(m), weights(hand))
@@ -495,7 +549,8 @@ def test_freeze_is_for_the_time_of_a_fit():
     learn.model.head.bias.requires_grad_(False)
     before = {k: o.clone() for k, o in learn.model.state_dict().items()}
     learn.fit(1, hooks=[Freeze('body', 'bn.w*'), FreezeBN()])
-    assert {k for k, o in learn.model.state_dict().items() if not torch.equal(o, before[k])} == {'bn.bias', 'head.weight'}
+    changed = {k for k, o in learn.model.state_dict().items() if not torch.equal(o, before[k])}
+    assert changed == {'bn.bias', 'head.weight'}
     assert [k for k, p in learn.model.named_parameters() if not p.requires_grad] == ['head.bias']
     learn.fit(1)
     assert not torch.equal(learn.model.body.weight, before['body.weight']) and learn.model.bn.num_batches_tracked == 5
@@ -503,7 +558,8 @@ def test_freeze_is_for_the_time_of_a_fit():
 @pytest.mark.parametrize('n', [2, 5, 7])
 def test_frozen_after_a_stop(n):
     def run(*hooks):
-        learn = make_learner(Norm2(), batches(), batches(), optim=OPTIMS['sgd'], hooks=[Freeze('body'), FreezeBN(), *hooks])
+        learn = make_learner(Norm2(), batches(), batches(), optim=OPTIMS['sgd'],
+                             hooks=[Freeze('body'), FreezeBN(), *hooks])
         learn.fit(2)
         return learn
     whole, count = run(), [0]
@@ -526,15 +582,20 @@ def test_an_error_thaws():
 
 @pytest.mark.parametrize('make, error, words', [
     (lambda: GradAccum(0), ValueError, 'expected 1 or more'), (lambda: GradAccum(2.5), TypeError, 'whole number'),
-    (lambda: GradClip(-1.), ValueError, 'above 0'), (lambda: GradClip(value=0), ValueError, 'above 0'), (lambda: GradClip(math.nan), ValueError, 'above 0'),
-    (lambda: GradClip(1., value=1.), ValueError, 'either a norm or a value'), (lambda: GradClip({'d': -1}), ValueError, 'above 0'),
-    (lambda: EMA(0.), ValueError, 'between 0 and 1'), (lambda: EMA(1.), ValueError, 'between 0 and 1'), (lambda: EMA(math.nan), ValueError, 'between 0 and 1'),
-    (lambda: AMP(torch.float64), ValueError, 'bfloat16'), (lambda: AMP('half'), ValueError, 'bfloat16'), (lambda: NaNGuard(0), ValueError, '1 or more'),
+    (lambda: GradClip(-1.), ValueError, 'above 0'), (lambda: GradClip(value=0), ValueError, 'above 0'),
+    (lambda: GradClip(math.nan), ValueError, 'above 0'),
+    (lambda: GradClip(1., value=1.), ValueError, 'either a norm or a value'),
+    (lambda: GradClip({'d': -1}), ValueError, 'above 0'),
+    (lambda: EMA(0.), ValueError, 'between 0 and 1'), (lambda: EMA(1.), ValueError, 'between 0 and 1'),
+    (lambda: EMA(math.nan), ValueError, 'between 0 and 1'),
+    (lambda: AMP(torch.float64), ValueError, 'bfloat16'), (lambda: AMP('half'), ValueError, 'bfloat16'),
+    (lambda: NaNGuard(0), ValueError, '1 or more'),
     (lambda: Freeze(), TypeError, 'names'), (lambda: Freeze(nn.Linear(1, 1)), TypeError, 'names')])
 def test_bad_arguments(make, error, words):
     with pytest.raises(error, match=words): make()
 
-@pytest.mark.parametrize('hook, words', [(lambda: GradClip({'gen': 1.}), "there are ''"), (lambda: Freeze('boddy'), 'Did you mean `body`'), (lambda: FreezeBN(), None)])
+@pytest.mark.parametrize('hook, words', [(lambda: GradClip({'gen': 1.}), "there are ''"),
+                                         (lambda: Freeze('boddy'), 'Did you mean `body`'), (lambda: FreezeBN(), None)])
 def test_bad_names(hook, words):
     learn = make_learner(Norm2(), batches())
     if words is None: learn = make_learner(model(), batches())
@@ -590,7 +651,8 @@ def patched(opt):
     opt.step = both
     yield
 
-AROUND = {'pre': lambda opt: hooked(opt.register_step_pre_hook, 'pre '), 'post': lambda opt: hooked(opt.register_step_post_hook, 'post '), 'patched': patched,
+AROUND = {'pre': lambda opt: hooked(opt.register_step_pre_hook, 'pre '),
+          'post': lambda opt: hooked(opt.register_step_post_hook, 'post '), 'patched': patched,
           'global pre': lambda opt: hooked(register_optimizer_step_pre_hook, 'global pre '),
           'global post': lambda opt: hooked(register_optimizer_step_post_hook, 'global post ')}
 

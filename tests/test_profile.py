@@ -1,12 +1,11 @@
 "Profile: it changes nothing, it measures what it says, and its parts are the whole"
-import gzip, json, time
+import gzip, json
 
 import pytest, torch, torch.nn.functional as F
 from torch import nn
 
-import trainer_nb.data.passes, trainer_nb.loop.hooks, trainer_nb.features.profile
 from common import batches, digest, make_learner, shuffled
-from trainer_nb.loop.hooks import CancelStep, Hook, LambdaHook
+from trainer_nb.loop.hooks import CancelStep, LambdaHook
 from trainer_nb.loop.learner import Learner
 from trainer_nb.loop.metrics import accuracy
 from trainer_nb.features.gradients import GradAccum, GradClip
@@ -59,26 +58,35 @@ def busy(clock):
         res = nxt()
         clock.spend(4)
         return res
-    events = {o: lambda learn: clock.spend(2) for o in ('before_step', 'after_pred', 'after_loss', 'after_backward', 'after_step')}
-    return LambdaHook(name='busy', **events, **dict.fromkeys(('do_step', 'do_backward', 'do_opt_step', 'do_zero_grad'), around))
+    points = 'before_step', 'after_pred', 'after_loss', 'after_backward', 'after_step'
+    events = {o: lambda learn: clock.spend(2) for o in points}
+    return LambdaHook(name='busy', **events,
+                      **dict.fromkeys(('do_step', 'do_backward', 'do_opt_step', 'do_zero_grad'), around))
 
-@pytest.mark.parametrize('n_batches, n_steps, skip, valid_every', [(40, 20, 5, None), (8, 20, 5, None), (8, 20, 0, 3), (40, 1, 0, None)])
+@pytest.mark.parametrize('n_batches, n_steps, skip, valid_every',
+                         [(40, 20, 5, None), (8, 20, 5, None), (8, 20, 0, 3), (40, 1, 0, None)])
 def test_each_part_is_what_it_took(clock, n_batches, n_steps, skip, valid_every):
     "Over epochs and validation passes, too, which do not count"
     profile = Profile(n_steps, skip)
-    learn = Timed(clock, nn.Linear(4, 3), Slow(clock, n_batches, 10), Slow(clock, 3, 1000), loss_fn=F.cross_entropy, hooks=[busy(clock), profile], display=False)
+    learn = Timed(clock, nn.Linear(4, 3), Slow(clock, n_batches, 10), Slow(clock, 3, 1000), loss_fn=F.cross_entropy,
+                  hooks=[busy(clock), profile], display=False)
     learn.fit(5, valid_every=valid_every)
     table, rows = profile.table, {(o.point, o.what): o for o in profile.table.rows}
-    steps = {'do_step': ('forward and loss', 100), 'do_backward': ('backward', 200), 'do_opt_step': ('optimizer', 40), 'do_zero_grad': ('gradients are forgotten', 5)}
+    steps = {'do_step': ('forward and loss', 100), 'do_backward': ('backward', 200), 'do_opt_step': ('optimizer', 40),
+             'do_zero_grad': ('gradients are forgotten', 5)}
     expected = {**{(p, what): t for p, (what, t) in steps.items()}, **{(p, 'busy'): 7 for p in steps},
                 **{(p, 'busy'): 2 for p in ('before_step', 'after_pred', 'after_loss', 'after_backward', 'after_step')}}
-    waiting, rest = (rows.pop(o).time_s for o in [('waiting', 'for data, from a Slow'), ('between', 'the loop: batch to the device, metrics, history')])
-    assert table.n_steps == n_steps and {o.calls for o in rows.values()} == {n_steps} and rest == pytest.approx(0, abs=1e-6)
+    waiting, rest = (rows.pop(o).time_s for o in [('waiting', 'for data, from a Slow'),
+                                                  ('between', 'the loop: batch to the device, metrics, history')])
+    assert table.n_steps == n_steps and {o.calls for o in rows.values()} == {n_steps}
+    assert rest == pytest.approx(0, abs=1e-6)
     assert {k: o.time_s/n_steps for k, o in rows.items()} == pytest.approx(expected)
-    assert abs(waiting - 10*n_steps) <= (10 if valid_every is None else 70)     # the batch after a validation pass was there when the clock went on
+    # the batch after a validation pass was ready when the clock continued
+    assert abs(waiting - 10*n_steps) <= (10 if valid_every is None else 70)
     assert table.time_s*n_steps == pytest.approx(sum(expected.values())*n_steps + waiting)
 
-@pytest.mark.parametrize('hooks', [lambda: [], lambda: [GradAccum(2), GradClip(1.), AMP()], lambda: [LambdaHook(after_loss=skip_some)]], ids=['bare', 'all', 'cancel'])
+@pytest.mark.parametrize('hooks', [lambda: [], lambda: [GradAccum(2), GradClip(1.), AMP()],
+                                   lambda: [LambdaHook(after_loss=skip_some)]], ids=['bare', 'all', 'cancel'])
 def test_it_changes_nothing(hooks, tmp_path):
     def run(*more):
         torch.manual_seed(0)
@@ -96,7 +104,8 @@ def test_a_trace(tmp_path, capsys):
     learn = make_learner(valid_dl=batches(), hooks=[profile])
     learn.fit(2)
     with gzip.open(path) as f: names = [o.get('name') for o in json.load(f)['traceEvents']]
-    assert [names.count(o) for o in ('forward and loss', 'backward', 'optimizer')] == [2, 2, 2] and 'aten::addmm' in names
+    assert [names.count(o) for o in ('forward and loss', 'backward', 'optimizer')] == [2, 2, 2]
+    assert 'aten::addmm' in names
     learn.fit(1, hooks=[])
     assert profile.profiler is not None and not capsys.readouterr().out
     make_learner(hooks=[Profile(3, 9, tmp_path/'none.json')]).fit(1)

@@ -28,11 +28,11 @@ READ_AGAIN = {  # what a resumed fit says, and which loader it reads again: it i
     'maml': 'train_dl is a Tasks, whose first .* batches are read again',
 }
 PLAIN = {       # what `Compile(what='step')` leaves plain, as its warning says
-    'dcgan': ['the forward and backward stays plain, because of a step that yields'],
-    'word_lm': ['the backward stays plain, because of .* Attempted to wrap RNN, GRU, or LSTM'],
-    'nano_gpt': ['the backward stays plain, because of GradAccum'],
-    'reinforce': ['the backward stays plain, because of GuardOnDataDependentSymNode'],
-    'seq2seq': ['the backward stays plain, because of Unsupported'],
+    'dcgan': ['does not compile the forward and backward, because of a step that yields'],
+    'word_lm': ['does not compile the backward, because of .* Attempted to wrap RNN, GRU, or LSTM'],
+    'nano_gpt': ['does not compile the backward, because of GradAccum'],
+    'reinforce': ['does not compile the backward, because of GuardOnDataDependentSymNode'],
+    'seq2seq': ['does not compile the backward, because of Unsupported'],
 }
 COMPILE = {     # what it refuses
     'sine_waves': 'is not for LBFGS, whose step evaluates the loss again',

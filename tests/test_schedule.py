@@ -1,20 +1,18 @@
-"Schedules set the rates that they say, at real optimizer steps, and the preview is what comes"
-import copy, io, itertools, math
-from types import SimpleNamespace
+"Schedules set their rates at real optimizer steps, and the preview equals what follows"
+import copy, itertools, math
 
 import pytest, torch
 from torch import nn
 from torch.optim import SGD, AdamW, lr_scheduler as S
 
-from common import batches, digest, make_learner, make_model, problem, record, shuffled
+from common import batches, digest, make_learner, make_model
 from test_lr_find import check_same, snapshot
 from trainer_nb.show.controls import scale_lr
 from trainer_nb.loop.optim import lr_names
 from trainer_nb.loop.hooks import CancelStep, Hook, LambdaHook
 from trainer_nb.features.gradients import GradAccum
 from trainer_nb.features.schedule import (
-    LRScheduler, OneCycle, Schedule, WarmupCosine, combine, cosine, exponential, linear, planned_steps, polynomial,
-    warmup
+    LRScheduler, OneCycle, Schedule, WarmupCosine, combine, cosine, exponential, linear, polynomial, warmup,
 )
 
 
@@ -26,14 +24,19 @@ POSITIONS = [i/40 for i in range(41)]
 def test_curves_are_their_closed_forms(a, b):
     for t in POSITIONS:
         assert linear(a, b)(t) == pytest.approx(a*(1 - t) + b*t, rel=1e-12)
-        assert cosine(a, b)(t) == pytest.approx(a + (1 + math.cos(math.pi*(1 - t)))*(b - a)/2, rel=1e-9, abs=1e-12)       # as fastai writes it
+        # as fastai writes it
+        assert cosine(a, b)(t) == pytest.approx(a + (1 + math.cos(math.pi*(1 - t)))*(b - a)/2, rel=1e-9, abs=1e-12)
         assert exponential(a, b)(t) == pytest.approx(math.exp(math.log(a)*(1 - t) + math.log(b)*t), rel=1e-12)
-        for power in .5, 1, 2, 3: assert polynomial(a, b, power)(t) == pytest.approx(a + (b - a)*math.exp(power*math.log(t)) if t else a, rel=1e-12)
+        for power in .5, 1, 2, 3:
+            expected = a + (b - a)*math.exp(power*math.log(t)) if t else a
+            assert polynomial(a, b, power)(t) == pytest.approx(expected, rel=1e-12)
 
 def test_pieces():
     f = combine([.2, .3, .5], [linear(0, 1), cosine(1, 5), polynomial(5, 2, 2)])
     for t in POSITIONS:
-        expected = t/.2 if t <= .2 else 1 + 4*(1 - math.cos(math.pi*(t - .2)/.3))/2 if t <= .5 else 5 - 3*((t - .5)/.5)**2
+        if t <= .2: expected = t/.2
+        elif t <= .5: expected = 1 + 4*(1 - math.cos(math.pi*(t - .2)/.3))/2
+        else: expected = 5 - 3*((t - .5)/.5)**2
         assert f(t) == pytest.approx(expected, rel=1e-9, abs=1e-12)
     g = combine([0., 1., 0.], [linear(9, 9), linear(1, 2), linear(7, 7)])
     assert [g(t) for t in (0., .5, 1.)] == [1., 1.5, 2.]
@@ -42,13 +45,17 @@ def test_pieces():
     assert warmup(0., linear(2., 1.))(0.) == 2.
 
 @pytest.mark.parametrize('make', [
-    lambda: exponential(0, 1), lambda: exponential(1, -1), lambda: combine([.5, .6], [linear(0, 1)]*2), lambda: combine([1.], [linear(0, 1)]*2), lambda: combine([-.5, 1.5], [linear(0, 1)]*2),
-    lambda: OneCycle(0.), lambda: OneCycle(-1.), lambda: OneCycle(pct_start=0.), lambda: OneCycle(pct_start=1.), lambda: OneCycle(div=0), lambda: OneCycle(n_steps=0),
-    lambda: WarmupCosine(warmup=1.), lambda: WarmupCosine(warmup=-.1), lambda: OneCycle({'d': 0.}), lambda: LRScheduler(lambda opt: None, 'batch')])
+    lambda: exponential(0, 1), lambda: exponential(1, -1), lambda: combine([.5, .6], [linear(0, 1)]*2),
+    lambda: combine([1.], [linear(0, 1)]*2), lambda: combine([-.5, 1.5], [linear(0, 1)]*2),
+    lambda: OneCycle(0.), lambda: OneCycle(-1.), lambda: OneCycle(pct_start=0.), lambda: OneCycle(pct_start=1.),
+    lambda: OneCycle(div=0), lambda: OneCycle(n_steps=0),
+    lambda: WarmupCosine(warmup=1.), lambda: WarmupCosine(warmup=-.1), lambda: OneCycle({'d': 0.}),
+    lambda: LRScheduler(lambda opt: None, 'batch')])
 def test_bad_arguments(make):
     with pytest.raises(ValueError): make()
 
-@pytest.mark.parametrize('make, error, text', [(S.StepLR, TypeError, 'function that makes'), (3, TypeError, 'function that makes')])
+@pytest.mark.parametrize('make, error, text',
+                         [(S.StepLR, TypeError, 'function that makes'), (3, TypeError, 'function that makes')])
 def test_what_makes_no_scheduler(make, error, text):
     with pytest.raises(error, match=text): LRScheduler(make)
 
@@ -67,7 +74,8 @@ def dummy(kind=SGD, lrs=(.1, .01)):
 
 def lrs_of(learn, since=0): return list(zip(*(learn.history.steps[k][since:] for k in lr_names(learn.opts))))
 
-def by_hand(make, n_epochs, n_batches=5, step='step', n_accum=1, kind=SGD, values=(), lrs=(.1, .01), max_steps=math.inf):
+def by_hand(make, n_epochs, n_batches=5, step='step', n_accum=1, kind=SGD, values=(), lrs=(.1, .01),
+            max_steps=math.inf):
     "What a hand-written loop steps with: a tuple of rates for each batch"
     opt, n_steps, res = dummy(kind, lrs), 0, []
     n = min(n_epochs*math.ceil(n_batches/n_accum), max_steps) if step == 'step' else n_epochs
@@ -98,18 +106,22 @@ SCHEDS = {
     'LambdaLR': lambda opt, n: S.LambdaLR(opt, [lambda i: 1/(1 + i), lambda i: .5**i]),
     'MultiplicativeLR': lambda opt, n: S.MultiplicativeLR(opt, lambda i: .8),
     'ChainedScheduler': lambda opt, n: S.ChainedScheduler([S.ConstantLR(opt, .1, 2), S.ExponentialLR(opt, .9)]),
-    'SequentialLR': lambda opt, n: S.SequentialLR(opt, [S.LinearLR(opt, .1, 1., 3), S.CosineAnnealingLR(opt, max(n - 3, 1))], [3]),
+    'SequentialLR': lambda opt, n: S.SequentialLR(opt, [S.LinearLR(opt, .1, 1., 3),
+                                                        S.CosineAnnealingLR(opt, max(n - 3, 1))], [3]),
 }
 
-HOOKS = {**{f'{k}, {step}': (lambda f=f, step=step: LRScheduler(f, step)) for k, f in SCHEDS.items() for step in ('step', 'epoch')},
-         'OneCycle': lambda: OneCycle(.3), 'WarmupCosine': lambda: WarmupCosine(.2, warmup=.3), 'Schedule': lambda: Schedule(exponential(1., .01), linear(.8, .9))}
+HOOKS = {**{f'{k}, {step}': (lambda f=f, step=step: LRScheduler(f, step)) for k, f in SCHEDS.items()
+            for step in ('step', 'epoch')},
+         'OneCycle': lambda: OneCycle(.3), 'WarmupCosine': lambda: WarmupCosine(.2, warmup=.3),
+         'Schedule': lambda: Schedule(exponential(1., .01), linear(.8, .9))}
 
 def clean(learn, before):
     "Nothing of a schedule is left on the optimizers"
-    assert [{k: v for k, v in g.items() if k != 'params'} for o in learn.opts.values() for g in o.param_groups] == before
+    assert groups_of(learn) == before
     assert all('step' not in vars(o) and not hasattr(o.step, '_wrapped_by_lr_sched') for o in learn.opts.values())
 
-def groups_of(learn): return [{k: v for k, v in g.items() if k != 'params'} for o in learn.opts.values() for g in o.param_groups]
+def groups_of(learn):
+    return [{k: v for k, v in g.items() if k != 'params'} for o in learn.opts.values() for g in o.param_groups]
 
 
 # Torch's schedulers
@@ -129,16 +141,19 @@ def test_torchs_schedulers_as_in_a_loop_by_hand(name, step, n_accum):
 
 def test_a_plateau():
     values = []
-    learn = learner(LRScheduler(lambda opt: S.ReduceLROnPlateau(opt, factor=.5, patience=0, threshold=.5), 'metric'), valid_dl=batches(seed=2))
+    learn = learner(LRScheduler(lambda opt: S.ReduceLROnPlateau(opt, factor=.5, patience=0, threshold=.5), 'metric'),
+                    valid_dl=batches(seed=2))
     before = groups_of(learn)
     learn.fit(8)
     values = learn.history.epochs['valid_loss']
-    expected = by_hand(lambda opt, n: S.ReduceLROnPlateau(opt, factor=.5, patience=0, threshold=.5), 8, step='metric', values=values)
+    expected = by_hand(lambda opt, n: S.ReduceLROnPlateau(opt, factor=.5, patience=0, threshold=.5), 8, step='metric',
+                       values=values)
     assert lrs_of(learn) == expected and len(set(expected)) > 3
     clean(learn, before)
     learn = learner(LRScheduler(lambda opt: S.ReduceLROnPlateau(opt, 'max', patience=0), 'metric', 'train_loss'))
     learn.fit(4)
-    assert lrs_of(learn) == by_hand(lambda opt, n: S.ReduceLROnPlateau(opt, 'max', patience=0), 4, step='metric', values=learn.history.epochs['train_loss'])
+    assert lrs_of(learn) == by_hand(lambda opt, n: S.ReduceLROnPlateau(opt, 'max', patience=0), 4, step='metric',
+                                    values=learn.history.epochs['train_loss'])
 
 def test_a_plateau_that_cannot_be_seen():
     make = lambda opt: S.ReduceLROnPlateau(opt)
@@ -173,15 +188,19 @@ def two(*hooks):
         yield 'd', nn.functional.cross_entropy(learn.model.d(batch[0]), batch[1])
         yield 'g', learn.model.g(batch[0]).square().mean()
     model = nn.ModuleDict({'d': make_model(), 'g': nn.Linear(4, 4)})
-    return make_learner(model, train_step=step, optim={'d': SGD(model.d.parameters(), lr=.1, momentum=.9), 'g': AdamW(model.g.parameters(), lr=.02)}, hooks=hooks)
+    opts = {'d': SGD(model.d.parameters(), lr=.1, momentum=.9), 'g': AdamW(model.g.parameters(), lr=.02)}
+    return make_learner(model, train_step=step, optim=opts, hooks=hooks)
 
 def test_one_of_two_optimizers():
     learn = two(LRScheduler(SCHEDS['ExponentialLR'], opt='d'), OneCycle(.5, opt='g'))
     preview = learn.plot_schedule(2).steps
     learn.fit(2)
     d, g = learn.history.steps['lr_d'], learn.history.steps['lr_g']
-    assert [(o,) for o in d] == by_hand(SCHEDS['ExponentialLR'], 2, lrs=(.1,)) and max(g) <= .5 and g[0] == pytest.approx(.5/25)
-    assert preview['lr_d'] == d and preview['lr_g'] == g and preview['momentum_g'] == learn.history.steps['momentum_g'] and 'momentum_d' not in preview
+    assert [(o,) for o in d] == by_hand(SCHEDS['ExponentialLR'], 2, lrs=(.1,)) and max(g) <= .5
+    assert g[0] == pytest.approx(.5/25)
+    assert preview['lr_d'] == d and preview['lr_g'] == g
+    assert preview['momentum_g'] == learn.history.steps['momentum_g']
+    assert 'momentum_d' not in preview
     learn = two(OneCycle({'d': .5, 'g': .1}))
     learn.fit(2)
     assert [learn.history.steps[k][0] for k in ('lr_d', 'lr_g')] == pytest.approx([.02, .004])
@@ -220,7 +239,8 @@ def test_one_cycle_is_fastais():
     learn.fit_one_cycle(4, .3)
     for i, ((lr, lr_1), mom) in enumerate(zip(lrs_of(learn), learn.history.steps['momentum'])):
         t = i/19
-        assert lr == pytest.approx(combined_cos(.25, .3/25, .3, .3/1e5, t), rel=1e-9) == pytest.approx(10*lr_1, rel=1e-9)
+        expected = combined_cos(.25, .3/25, .3, .3/1e5, t)
+        assert lr == pytest.approx(expected, rel=1e-9) == pytest.approx(10*lr_1, rel=1e-9)
         assert mom == pytest.approx(combined_cos(.25, .95, .85, .95, t), rel=1e-9)
     assert learn.opt.param_groups[0]['lr'] == .1 and learn.opt.param_groups[0]['momentum'] == .9 and not learn.hooks
 
@@ -232,7 +252,8 @@ def test_warmup_cosine_is_that_of_transformers(n_warm):
     learn.fit(4)
     for i, (lr, lr_1) in enumerate(lrs_of(learn)):
         factor = i/n_warm if i < n_warm else max(0., .5*(1 + math.cos(math.pi*(i - n_warm)/(n - n_warm))))
-        assert lr == pytest.approx(.1*factor, rel=1e-9, abs=1e-12) and lr_1 == pytest.approx(.01*factor, rel=1e-9, abs=1e-12)
+        assert lr == pytest.approx(.1*factor, rel=1e-9, abs=1e-12)
+        assert lr_1 == pytest.approx(.01*factor, rel=1e-9, abs=1e-12)
 
 def test_a_tensor_stays_the_same_object():
     lrs = (torch.tensor(.1), torch.tensor(.01))
@@ -244,7 +265,8 @@ def test_a_tensor_stays_the_same_object():
         for o in learn, plain: o.fit(2)
         for a, b in zip(lrs_of(learn), lrs_of(plain)): assert a == pytest.approx(b, rel=1e-5)
         assert preview['lr'] == pytest.approx(learn.history.steps['lr'], rel=1e-6)
-        assert [id(g['lr']) for g in learn.opt.param_groups] == objects and [float(o) for o in lrs] == pytest.approx([.1, .01])
+        assert [id(g['lr']) for g in learn.opt.param_groups] == objects
+        assert [float(o) for o in lrs] == pytest.approx([.1, .01])
 
 
 # Steps that are none, and changes from outside
@@ -270,18 +292,22 @@ def test_a_skipped_step_moves_nothing(name):
 def test_a_factor_by_hand_stays(kind):
     "The button of Controls: all later rates are half of what they would have been"
     learn, plain = learner(HOOKS[kind]()), learner(HOOKS[kind]())
-    learn.add_hook(LambdaHook(after_step=lambda learn: learn.state.optimizer_step == 4 and scale_lr(.5, learn), ord=-60))
+    learn.add_hook(LambdaHook(after_step=lambda learn: learn.state.optimizer_step == 4 and scale_lr(.5, learn),
+                              ord=-60))
     before = groups_of(learn)
     for o in learn, plain: o.fit(2)
-    for i, (a, b) in enumerate(zip(lrs_of(learn), lrs_of(plain))): assert a == pytest.approx([o*(.5 if i >= 4 else 1) for o in b], rel=1e-9), i
+    for i, (a, b) in enumerate(zip(lrs_of(learn), lrs_of(plain))):
+        assert a == pytest.approx([o*(.5 if i >= 4 else 1) for o in b], rel=1e-9), i
     clean(learn, before)
 
 @pytest.mark.parametrize('ord', [-60, 60])
 def test_a_factor_by_hand_stays_wherever_it_comes_from(ord):
     learn, plain = learner(Schedule(linear(1, .1))), learner(Schedule(linear(1, .1)))
-    learn.add_hook(LambdaHook(after_step=lambda learn: learn.state.optimizer_step == 4 and scale_lr(.5, learn), ord=ord))
+    learn.add_hook(LambdaHook(after_step=lambda learn: learn.state.optimizer_step == 4 and scale_lr(.5, learn),
+                              ord=ord))
     for o in learn, plain: o.fit(2)
-    for i, (a, b) in enumerate(zip(lrs_of(learn), lrs_of(plain))): assert a == pytest.approx([o*(.5 if i >= 4 else 1) for o in b], rel=1e-9), i
+    for i, (a, b) in enumerate(zip(lrs_of(learn), lrs_of(plain))):
+        assert a == pytest.approx([o*(.5 if i >= 4 else 1) for o in b], rel=1e-9), i
 
 
 # Stops
@@ -296,7 +322,8 @@ class StopAt(Hook):
 def test_stop_and_resume(name):
     def start(*hooks):
         torch.manual_seed(0)
-        hook = HOOKS[name]() if name != 'plateau' else LRScheduler(lambda opt: S.ReduceLROnPlateau(opt, patience=0, threshold=.5), 'metric')
+        plateau = LRScheduler(lambda opt: S.ReduceLROnPlateau(opt, patience=0, threshold=.5), 'metric')
+        hook = plateau if name == 'plateau' else HOOKS[name]()
         return learner(hook, *hooks, valid_dl=batches(seed=2) if name == 'plateau' else None)
     whole = start()
     whole.fit(3)
@@ -313,7 +340,8 @@ def test_stop_and_resume(name):
 @pytest.mark.parametrize('name', HOOKS)
 def test_an_earlier_end_leaves_the_curve_as_it_is(name):
     whole, count = learner(HOOKS[name]()), itertools.count(1)
-    learn = learner(HOOKS[name](), LambdaHook(after_step=lambda learn: next(count) == 7 and learn.request('stop_epoch')))
+    learn = learner(HOOKS[name](),
+                    LambdaHook(after_step=lambda learn: next(count) == 7 and learn.request('stop_epoch')))
     for o in whole, learn: o.fit(3)
     n = len(learn.history.steps['lr'])
     assert 7 <= n < len(whole.history.steps['lr']) and lrs_of(learn) == lrs_of(whole)[:n]
@@ -332,7 +360,8 @@ def test_a_stopped_fit_is_given_up(name):
 def test_a_new_rate_for_the_fit_after_a_stopped_one(name):
     hook = Schedule(linear(1, 0)) if name == 'Schedule' else OneCycle() if name == 'OneCycle' else HOOKS[name]()
     count = itertools.count(1)
-    learn, fresh = learner(hook, LambdaHook(after_step=lambda learn: next(count) == 7 and learn.stop())), learner(copy.deepcopy(hook), lrs=(.5, .05))
+    learn = learner(hook, LambdaHook(after_step=lambda learn: next(count) == 7 and learn.stop()))
+    fresh = learner(copy.deepcopy(hook), lrs=(.5, .05))
     learn.fit(3)
     learn.fit(2, lr=.5)
     fresh.fit(2)

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from ..base.nested import map_tensors
 from ..base.text import patch
+from .gradients import parameters
 from ..loop.hooks import Hook
 from ..loop.learner import Learner
 from ..loop.optim import refuse_closures
@@ -25,12 +26,12 @@ from ..loop.steps import default_result, unpack
 # %% ../../nbs/features/07_compile.ipynb #8cbc916f
 def fresh(
     f,  # function
-):      # the same function, which torch takes for another one
-    "A function with code of its own"
+):      # the same function, which torch treats as a different one
+    "Copy a function and its code"
     return FunctionType(f.__code__.replace(), f.__globals__, f.__name__, f.__defaults__, f.__closure__)
 
 def compile_errors():  # tuple of exception types
-    "What torch raises where it cannot compile"
+    "List the exceptions that torch raises if it cannot compile"
     from torch._dynamo import exc
     from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
     return exc.TorchDynamoException, exc.FailOnRecompileLimitHit, GuardOnDataDependentSymNode
@@ -38,7 +39,7 @@ def compile_errors():  # tuple of exception types
 def bare_step(
     opt,  # optimizer
 ):        # function without arguments
-    "An optimizer's step without the wrappers that torch puts around it, which cannot be compiled"
+    "Return an optimizer's step without torch's wrappers, which cannot be compiled"
     f = unwrap(type(opt).step)
     def step():
         with torch.no_grad(): f(opt)
@@ -46,11 +47,11 @@ def bare_step(
 
 # %% ../../nbs/features/07_compile.ipynb #a7a7f6b3
 def whole_step(
-    learn,   # `Learner`
-    params,  # list of parameters that get a gradient
-    end=None,# function without arguments, a step of the optimizer, that follows in the same graph; all parameters have a `grad` to write into
-):           # `f(batch)` → (result of the step, detached; list of gradients, empty after a step)
-    "Forward, loss and backward as a function"
+    learn,     # `Learner`
+    params,    # list of parameters that get a gradient
+    end=None,  # function without arguments: the optimizer's step, in the same graph; needs a `grad` in all parameters
+):             # `f(batch)` → (result of the step, detached; list of gradients, empty after a step)
+    "Make one function of forward, loss and backward"
     step = learn.step_fns[0]
     if step == MethodType(Learner.train_step, learn): step = lambda batch: default_step(learn, batch)
     def f(batch):
@@ -62,21 +63,23 @@ def whole_step(
         return {k: _value(v) if isinstance(v, Tensor) else map_tensors(_value, v) for k, v in res.items()}, grads
     return f
 
-def _value(t): return t.detach() if t.requires_grad else t      # a graph that detaches a part of the batch has to make a view of it: 20 µs
+def _value(t): return t.detach() if t.requires_grad else t      # to detach a part of the batch costs a view: 20 µs
 
 def default_step(learn, batch):  # dict
-    "What `Learner.train_step` computes"
+    "Compute what `Learner.train_step` computes"
     args, kwargs, targ = unpack(batch, learn.loss_fn)
     return default_result(learn.loss_fn, learn.model(*args, **kwargs), targ, kwargs)
 
 # %% ../../nbs/features/07_compile.ipynb #44666a6c
-FACTORS = {**dict.fromkeys(('add', 'add_', 'sub', 'sub_'), 'alpha'), **dict.fromkeys(('addcmul', 'addcmul_', 'addcdiv', 'addcdiv_'), 'value')}    # function of torch → its factor
+FACTORS = {     # function of torch → name of its factor
+    **dict.fromkeys(('add', 'add_', 'sub', 'sub_'), 'alpha'),
+    **dict.fromkeys(('addcmul', 'addcmul_', 'addcdiv', 'addcdiv_'), 'value')}
 
 class Number:
-    "An option of an optimizer as compiled code sees it, which is read from a tensor when the code runs"
+    "An option of an optimizer in compiled code, which reads it from a tensor when it runs"
     def __init__(self,
         value,              # 0-d tensor
-        is_positive=False,  # code may compare it with 0; with anything else it may not, as the value changes
+        is_positive=False,  # True: code may compare it with 0, but with nothing else, as the value changes
     ):
         self.value, self.is_positive = value, is_positive
 
@@ -101,7 +104,7 @@ class Number:
 
     @classmethod
     def __torch_function__(cls, f, types, args=(), kwargs=None):
-        "Call a function of torch; a factor that must not be a tensor there is multiplied in before"
+        "Call a torch function; multiply a factor into its argument first, as it must not be a tensor"
         args, kwargs = [_plain(o) for o in args], dict(kwargs or {})
         by = kwargs.pop(FACTORS.get(f.__name__), None)
         if by is not None: args[1] = args[1]*_plain(by)
@@ -114,26 +117,28 @@ def _combined(op, a, b):
     return res if isinstance(a, Tensor) or isinstance(b, Tensor) else Number(res)
 
 # %% ../../nbs/features/07_compile.ipynb #71ca7443
-MOVED = 'lr', 'betas', 'momentum', 'weight_decay'       # the options of an optimizer that schedules change
+MOVED = 'lr', 'betas', 'momentum', 'weight_decay'       # options of an optimizer that schedules change
 
 def as_option(
     opt,    # optimizer
     key,    # of a param group
-    value,  # what it holds there
-):          # what its place takes in compiled code
-    "A number as a tensor where torch knows one there, else as a `Number`. A 0 stays what it is: there is another branch for it"
+    value,  # the option's value
+):          # its replacement in compiled code
+    "Turn a number into a tensor if torch accepts one, else into a `Number`; keep a 0, which has its own branch"
     if isinstance(value, Tensor): return value
     if key == 'lr': return torch.tensor(float(value))
     if key == 'betas':      # the first one is a weight of `lerp`, which may be a tensor
         n = len(value) if isinstance(opt, torch.optim.Adam) else 1
-        return *[torch.tensor(float(o), dtype=torch.float64) for o in value[:n]], *[as_option(opt, '', o) for o in value[n:]]
-    return Number(torch.tensor(value, dtype=torch.float64), True) if isinstance(value, float) and value > 0 else value
+        tensors = [torch.tensor(float(o), dtype=torch.float64) for o in value[:n]]
+        return *tensors, *[as_option(opt, '', o) for o in value[n:]]
+    if not isinstance(value, float) or not value > 0: return value
+    return Number(torch.tensor(value, dtype=torch.float64), True)
 
 def refill(
-    option,  # what `as_option` made
+    option,  # what `as_option` returned
     value,   # what the param group holds now
 ):           # bool: whether that is possible
-    "Give `option` another value"
+    "Give `option` a new value"
     if isinstance(option, tuple): return len(option) == len(value) and all(map(refill, option, value))
     if isinstance(option, Number):
         if not (isinstance(value, float) and value > 0): return False
@@ -146,26 +151,28 @@ def refill(
 def fill_momentum(
     opt,  # optimizer
 ):
-    "Give SGD's momentum a 0 to begin with, which changes nothing: the first step needs no code of its own"
+    "Start SGD's momentum at 0, which changes no result: the first step needs no code of its own"
     for g in opt.param_groups if isinstance(opt, torch.optim.SGD) else ():
         if not g['momentum'] or g['dampening']: continue
         for p in g['params']:
-            if p.requires_grad and opt.state[p].get('momentum_buffer') is None: opt.state[p]['momentum_buffer'] = torch.zeros_like(p)
+            if not p.requires_grad or opt.state[p].get('momentum_buffer') is not None: continue
+            opt.state[p]['momentum_buffer'] = torch.zeros_like(p)
 
 # %% ../../nbs/features/07_compile.ipynb #8f7c380a
 def forced_by(
     learn,  # `Learner` in a fit
 ):          # list of str
-    "What keeps backward out of the graph"
+    "List what keeps backward out of the graph"
     hooks = [f'{c.hook.name} (`{p}`)' for p in ('after_pred', 'after_loss', 'do_backward') for c in learn.calls.at[p]
              if not isinstance(c.hook, Compile) and p not in getattr(c.hook, 'only_looks', ())]
-    own = [f'{type(learn).__name__}.{p}' for p in ('do_step', 'do_backward') if getattr(type(learn), p) is not getattr(Learner, p)]
+    cls = type(learn)
+    own = [f'{cls.__name__}.{p}' for p in ('do_step', 'do_backward') if getattr(cls, p) is not getattr(Learner, p)]
     return hooks + own
 
 def nothing_between(
     learn,  # `Learner` in a fit
 ):          # bool
-    "Does nobody look at a step between its loss and its end?"
+    "Check that no hook acts between the loss of a step and its end"
     points = 'after_loss', 'do_backward', 'after_backward', 'do_opt_step', 'do_zero_grad'
     hooks = [c for p in points for c in learn.calls.at[p] if not isinstance(c.hook, Compile)]
     return not hooks and len(learn.opts) == 1 and type(learn).do_zero_grad is Learner.do_zero_grad
@@ -173,7 +180,7 @@ def nothing_between(
 def callables(
     model,  # `nn.Module`
 ):          # list of modules
-    "The modules that have a forward of their own: the model, or its parts if it is only their home"
+    "List the modules that have a forward: the model, or its children if it only contains them"
     if type(model).forward is not nn.Module.forward: return [model]
     return [m for child in model.children() for m in callables(child)]
 
@@ -181,31 +188,45 @@ def callables(
 class Compile(Hook):
     """Compile the model, or the whole training step, with `torch.compile`
 
-    The numbers are those of the plain step, up to rounding: random ones, too. Warns once about each part that stays plain, and says why.
+    Results are those without it, up to rounding, random numbers included. It warns once about each part that it does
+    not compile, and why.
     """
-    unique, ord, in_rehearsal, runs_after = True, 90, False, ('GradAccum', 'AMP', 'NaNGuard', 'GradNorm', 'GradClip', 'EMA')
+    unique, ord, in_rehearsal = True, 90, False
+    runs_after = 'GradAccum', 'AMP', 'NaNGuard', 'GradNorm', 'GradClip', 'EMA'
     def __init__(self,
         mode=None,           # of `torch.compile`: 'default', 'reduce-overhead' (CUDA graphs), 'max-autotune', ...
-        what='model',        # 'model': its forward and backward; 'step': also the loss and the optimizer, for training
+        what='model',        # 'model': its forward and backward; 'step': in training, also the loss and the optimizer
         backend='inductor',  # of `torch.compile`
         dynamic=None,        # of `torch.compile`: None compiles for any batch size when it sees a second one
     ):
         if what not in ('model', 'step'): raise ValueError(f"Compile(what) is {what!r}: expected 'model' or 'step'")
-        if not callable(backend) and backend != 'inductor' and mode: raise ValueError(f'Compile(mode) is for the backend inductor, not {backend}')
-        modes = torch._inductor.list_mode_options() if isinstance(backend, str) and backend == 'inductor' and mode else {}
-        if modes and mode not in modes: raise ValueError(f'Compile(mode) is {mode!r}: expected one of {", ".join(map(repr, modes))}')
-        self.mode, self.what, self.backend, self.dynamic, self.reasons = mode, what, backend, dynamic, []   # reasons: what stays plain, and why
-        self._made, self._seen, self._steps = {}, set(), {}     # compiled functions; those called; optimizers' steps
-        self._held, self._constants = {}, {}    # by optimizer: options as tensors; those that its code takes for constants
-        self._single = set()        # optimizers that update one parameter after the other: torch's functions for lists take no `Number`
-        self._old, self._params, self._grads, self._loss, self._whole, self._config, self._graphs = [], [], None, None, None, None, False
-        self._buffers = None        # gradients, if all is one graph
+        if not callable(backend) and backend != 'inductor' and mode:
+            raise ValueError(f'Compile(mode) is for the backend inductor, not {backend}')
+        is_inductor = isinstance(backend, str) and backend == 'inductor'
+        modes = torch._inductor.list_mode_options() if is_inductor and mode else {}
+        if modes and mode not in modes:
+            raise ValueError(f'Compile(mode) is {mode!r}: expected one of {", ".join(map(repr, modes))}')
+        self.mode, self.what = mode, what
+        self.backend, self.dynamic = backend, dynamic
+        self.reasons = []                       # what is not compiled, and why
+        self._made, self._seen = {}, set()      # compiled functions; keys of those that have been called
+        self._steps = {}                        # optimizer's name → its compiled step
+        self._held, self._constants = {}, {}    # by optimizer: options as tensors; those that are constants in its code
+        self._single = set()                    # optimizers that update one parameter at a time, see `_one_by_one`
+        self._params, self._graphs = [], False  # parameters that get a gradient; whether CUDA graphs are used
+        self._reset()
+
+    def _reset(self):
+        self._old, self._config = [], None          # (module, its call before) of the fit; torch's setting
+        self._whole, self._buffers = None, None     # the compiled step; gradients, if all is one graph
+        self._grads, self._loss = None, None        # of the last step
 
     def before_fit(self, learn):
         import torch._dynamo.config as config
         self._errors, self._grads, self.reasons = compile_errors(), None, []
         self._graphs = learn.device.type == 'cuda' and self.mode in ('reduce-overhead', 'max-autotune')
-        self._params = list({p: None for opt in learn.opts.values() for g in opt.param_groups for p in g['params'] if p.requires_grad})
+        params = sum([parameters(opt) for opt in learn.opts.values()], [])
+        self._params = [*dict.fromkeys(p for p in params if p.requires_grad)]
         if self.what == 'model': return self._wrap_model(learn)
         refuse_closures(learn, "Compile(what='step')", "use Compile(what='model')")
         if not hasattr(config, 'trace_autograd_ops'): return self._plain('backward', f'torch {torch.__version__}')
@@ -216,22 +237,25 @@ class Compile(Hook):
     def after_fit(self, learn):
         for m, old in self._old: m._compiled_call_impl = old
         if self._config is not None: self._config.__exit__(None, None, None)
-        self._old, self._config, self._whole, self._grads, self._loss, self._buffers = [], None, None, None, None, None
+        self._reset()
 
     def _compiled(self, f, key, fullgraph=False):
-        "`f` compiled; what was compiled in an earlier fit is used again"
-        if key not in self._made:
-            options = {**torch._inductor.list_mode_options(self.mode or 'default'), 'fallback_random': True} if self.backend == 'inductor' else None
-            self._made[key] = torch.compile(fresh(f), fullgraph=fullgraph, dynamic=self.dynamic, backend=self.backend, options=options)
+        "Compile `f`, or reuse what an earlier fit compiled"
+        if key in self._made: return self._made[key]
+        options = None
+        if self.backend == 'inductor':
+            options = {**torch._inductor.list_mode_options(self.mode or 'default'), 'fallback_random': True}
+        self._made[key] = torch.compile(fresh(f), fullgraph=fullgraph, dynamic=self.dynamic, backend=self.backend,
+                                        options=options)
         return self._made[key]
 
     def _plain(self, what, why):
-        "Say that a part stays plain"
+        "Warn that a part is not compiled"
         self.reasons.append(f'{what}: {why}')
-        warnings.warn(f'Compile: the {what} stays plain, because of {why}', stacklevel=3)
+        warnings.warn(f'Compile does not compile the {what}, because of {why}', stacklevel=3)
 
     def _call(self, learn, key, f, *args, **kwargs):
-        "Call a compiled function; say 'compiling' when it is the first time"
+        "Call a compiled function; show 'compiling…' the first time"
         if key in self._seen: return f(*args, **kwargs)
         display = learn.get_hook('Display', None)
         _note(learn, display, 'compiling…')
@@ -251,7 +275,7 @@ def _reason(e): return f'{type(e).__name__}: ' + str(e).strip().split('\n')[0][:
 # %% ../../nbs/features/07_compile.ipynb #1f4fa801
 @patch
 def _wrap_model(self:Compile, learn):
-    "Put compiled calls before the forward of the model, for the time of the fit"
+    "Make calls of the model run compiled code during the fit"
     for m in callables(learn.model):
         self._old.append((m, m._compiled_call_impl))
         m._compiled_call_impl = self._model_call(learn, m)
@@ -272,27 +296,30 @@ def _model_call(self:Compile, learn, m):
 def has_convolutions(
     model,  # `nn.Module`
 ):          # bool
-    "Is there a convolution? For them torch makes slower code, and takes longer for it, if the optimizer is in the same graph"
+    "Check for convolutions: in one graph with the optimizer, torch compiles them longer, and to slower code"
     return any(isinstance(m, nn.modules.conv._ConvNd) for m in model.modules())
 
 @patch
 def _plan(self:Compile, learn):
-    "Find out what of the step can be compiled"
+    "Decide which parts of the step to compile"
     step, forced = learn.step_fns[0], forced_by(learn)
     self._steps = {}
     for opt in learn.opts.values(): fill_momentum(opt)
-    if type(learn).do_opt_step is not Learner.do_opt_step: self._plain('optimizer', f'{type(learn).__name__}.do_opt_step')
+    if type(learn).do_opt_step is not Learner.do_opt_step:
+        self._plain('optimizer', f'{type(learn).__name__}.do_opt_step')
     else:
         for name, opt in learn.opts.items():
-            if opt._optimizer_step_pre_hooks or opt._optimizer_step_post_hooks: self._plain('optimizer', 'hooks that are registered with it')
+            if opt._optimizer_step_pre_hooks or opt._optimizer_step_post_hooks:
+                self._plain('optimizer', 'hooks that are registered with it')
             else: self._steps[name] = self._compiled(bare_step(opt), ('opt', opt), fullgraph=True)
-    if isgeneratorfunction(getattr(step, 'func', step)): self._plain('forward and backward', 'a step that yields')
-    elif forced:
+    if isgeneratorfunction(getattr(step, 'func', step)):
+        return self._plain('forward and backward', 'a step that yields')
+    if forced:
         self._plain('backward', ', '.join(forced))
-        self._wrap_model(learn)
-    else:
-        if self._steps and nothing_between(learn) and not self._graphs and not has_convolutions(learn.model): self._buffers = [torch.zeros_like(p) for p in self._params]
-        self._whole = self._whole_graph(learn)
+        return self._wrap_model(learn)
+    if self._steps and nothing_between(learn) and not self._graphs and not has_convolutions(learn.model):
+        self._buffers = [torch.zeros_like(p) for p in self._params]
+    self._whole = self._whole_graph(learn)
 
 @patch
 def _whole_graph(self:Compile, learn):
@@ -301,7 +328,7 @@ def _whole_graph(self:Compile, learn):
     return self._compiled(whole_step(learn, self._params, end), key, fullgraph=True)
 
 def _origin(step):
-    "The function behind a step, which is bound anew in each fit"
+    "Return the function behind a step, which each fit binds anew"
     f = getattr(step, 'func', step)
     return getattr(f, '__func__', f)
 
@@ -321,7 +348,7 @@ def do_step(self:Compile, learn, nxt):
 
 @patch
 def _take_apart(self:Compile, learn, e, nxt):
-    "What torch did not compile: without the optimizer, or the model alone"
+    "Retry what torch could not compile: without the optimizer, else the model alone"
     for p in self._params: p.grad = None
     if self._buffers is not None:
         self._buffers = None
@@ -336,7 +363,7 @@ TWICE = ('Compile: the step differentiates gradients of the model, which torch.c
          'leave Compile out, or compute such gradients with another, plain module')
 
 def _told_twice(f):
-    "Call `f`; torch's two messages about gradients of gradients get a note that names Compile"
+    "Call `f`; add a note that names Compile to torch's two messages about gradients of gradients"
     try: return f()
     except RuntimeError as e:
         if 'double backward' in str(e) or 'requires create_graph=False' in str(e): e.add_note(TWICE)
@@ -346,9 +373,11 @@ def _told_twice(f):
 def do_backward(self:Compile, learn, nxt):
     if self._grads is None:
         _told_twice(nxt)
-        for p in self._params if self._graphs else (): p.grad = p.grad.clone() if p.grad is not None else None
+        for p in self._params if self._graphs else ():
+            if p.grad is not None: p.grad = p.grad.clone()
         return
-    if learn.loss is not self._loss: raise ValueError("something changed `learn.loss` after its gradients were computed: use Compile(what='model')")
+    if learn.loss is not self._loss:
+        raise ValueError("something changed `learn.loss` after its gradients were computed: use Compile(what='model')")
     for p, g in zip(self._params, self._grads):
         if g is not None: p.grad = g if p.grad is None else p.grad + g
     self._grads = self._loss = None
@@ -365,19 +394,19 @@ def do_opt_step(self:Compile, learn, nxt):
             return self._plain_step(name, f'{", ".join(MOVED[-len(constants[0]):])} that change', nxt)
         try: self._with_options(learn, learn.opt, f)
         except self._errors as e:
-            n = len(constants[0]) if constants else 0       # perhaps with one option less that may change
+            n = len(constants[0]) if constants else 0       # retry with one more option as a constant
             if n == len(MOVED) - 1:
                 if self._one_by_one(learn.opt): return self.do_opt_step(learn, nxt)
                 return self._plain_step(name, _reason(e), nxt)
             self._constants[learn.opt] = _values(learn.opt, MOVED[-n - 1:])
             self._held.pop(learn.opt)
             return self.do_opt_step(learn, nxt)
-    learn.opt._opt_called = True        # what torch's schedulers look for
+    learn.opt._opt_called = True        # torch's schedulers check it
     return True
 
 @patch
 def _one_by_one(self:Compile, opt):  # bool: whether that is something new
-    "Have the compiled step update one parameter after the other, and let all options change again"
+    "Compile a step that updates one parameter at a time, as torch's functions for lists take no `Number`"
     if opt in self._single or 'foreach' not in opt.param_groups[0]: return False
     self._single.add(opt)
     self._constants.pop(opt, None)
@@ -403,21 +432,30 @@ def _with_options(self:Compile, learn, key, f, *args):
         for p, value in still: p.data.copy_(value)
 
 def _at_rest(opt):
-    "Parameters that stay where they are, with their values: Adam divides by the rate where it is traced, which gives nan for a rate and a gradient of 0"
-    if not isinstance(opt, torch.optim.Adam): return ()
-    groups = [g for g in opt.param_groups if (g['lr'].device.type == 'cpu' if isinstance(g['lr'], Tensor) else True) and g['lr'] == 0]
-    return [(p, p.detach().clone()) for g in groups for p in g['params']]
+    """List parameters with a learning rate of 0, and their values
+
+    Compiled code of Adam divides by the rate, which gives nan for a rate and a gradient of 0.
+    """
+    res = []
+    for g in opt.param_groups if isinstance(opt, torch.optim.Adam) else ():
+        is_on_device = isinstance(g['lr'], Tensor) and g['lr'].device.type != 'cpu'
+        if not is_on_device and g['lr'] == 0: res += [(p, p.detach().clone()) for p in g['params']]
+    return res
 
 @patch
 def _options(self:Compile, opt):  # list of dicts
-    "What the param groups hold while compiled code runs"
+    "Return what the param groups hold while compiled code runs"
     keys = MOVED[:len(MOVED) - len(self._constants.get(opt, [()])[0])]
     now, (old, options) = _values(opt, keys), self._held.get(opt, (None, ()))
     if old == now: return options
-    if len(options) != len(now) or not all(refill(o[k], g[k]) for g, o in zip(opt.param_groups, options) for k in keys if k in g):
-        options = [{k: as_option(opt, k, g[k]) for k in keys if k in g} for g in opt.param_groups]
-        for g, o in zip(opt.param_groups, options): o.update({k: None for k in ('foreach', 'fused') if g.get(k)})   # torch fuses what it compiles, and better
-        for o in options if opt in self._single else (): o['foreach'] = False
+    def is_refilled(g, o): return all(refill(o[k], g[k]) for k in keys if k in g)
+    if len(options) != len(now) or not all(map(is_refilled, opt.param_groups, options)):
+        options = []
+        for g in opt.param_groups:
+            option = {k: as_option(opt, k, g[k]) for k in keys if k in g}
+            option.update({k: None for k in ('foreach', 'fused') if g.get(k)})  # compiled code is fused already
+            if opt in self._single: option['foreach'] = False
+            options.append(option)
     self._held[opt] = now, options
     return options
 

@@ -18,66 +18,84 @@ from ..loop.hooks import LIFECYCLE, Hook
 
 # %% ../../nbs/features/08_profile.ipynb #1f33cfa8
 ProfileRow = namedtuple('ProfileRow', 'point what calls time_s')
-ProfileRow.__doc__ = "One line of a `ProfileTable`: point in the lifecycle, what was done, number of calls, seconds in all of them"
+ProfileRow.__doc__ = "One row of a `ProfileTable`: point in the lifecycle, what ran there, number of calls, seconds"
 
 class ProfileTable:
-    "What took how long in some training steps; a table in Jupyter, Markdown elsewhere"
+    "Show where the time of some training steps went, as a table in Jupyter and as Markdown elsewhere"
     def __init__(self,
         rows,     # list of `ProfileRow`
-        n_steps,  # training batches that were measured
+        n_steps,  # number of training batches measured
     ): self.rows, self.n_steps = rows, n_steps
 
     @property
     def time_s(self):  # float
-        "Seconds for a step"
+        "Return the seconds per step"
         return sum(o.time_s for o in self.rows)/max(self.n_steps, 1)
 
     def share(self,
         point,  # as the first column has it, such as 'waiting' or 'do_step'
     ):          # float in [0, 1]
-        "Part of the time that went there, its hooks included"
-        return sum(o.time_s for o in self.rows if o.point == point)/self.n_steps/self.time_s if self.n_steps else 0.
+        "Return the share of the time spent there, including hooks"
+        if not self.n_steps: return 0.
+        return sum(o.time_s for o in self.rows if o.point == point)/self.n_steps/self.time_s
 
     def _lines(self):
         head = ['when', 'what', 'calls', 'ms per step', 'share', '']
-        shares = [o.time_s/self.n_steps/self.time_s for o in self.rows]
-        rows = [[o.point, o.what, f'{o.calls:,}', f'{1000*o.time_s/self.n_steps:.3f}', f'{share:.1%}', '█'*round(20*share)] for o, share in zip(self.rows, shares)]
+        rows = []
+        for o in self.rows:
+            time_s = o.time_s/self.n_steps
+            share = time_s/self.time_s
+            bar = '█'*round(20*share)
+            rows.append([o.point, o.what, f'{o.calls:,}', f'{1000*time_s:.3f}', f'{share:.1%}', bar])
         return [head, *rows, ['all', f'{self.n_steps:,} training steps', '', f'{1000*self.time_s:.3f}', '', '']]
 
     def __str__(self):
         if not self.n_steps: return 'no step was measured'
         head, *rows = self._lines()
         widths = [max(map(len, column)) for column in zip(head, *rows)]
-        def line(cells): return '| ' + ' | '.join(c.rjust(w) if i in (2, 3, 4) else c.ljust(w) for i, (c, w) in enumerate(zip(cells, widths))) + ' |'
+        def line(cells):
+            padded = [c.rjust(w) if i in (2, 3, 4) else c.ljust(w) for i, (c, w) in enumerate(zip(cells, widths))]
+            return '| ' + ' | '.join(padded) + ' |'
         rule = ['-'*(w - 1) + ':' if i in (2, 3, 4) else '-'*w for i, w in enumerate(widths)]
         return '\n'.join([line(head), line(rule), *map(line, rows)])
 
     __repr__ = _repr_markdown_ = __str__
 
-    def _repr_html_(self): return html_table(self._lines(), bold=len(self.rows)) if self.n_steps else '<p>no step was measured</p>'
+    def _repr_html_(self):
+        return html_table(self._lines(), bold=len(self.rows)) if self.n_steps else '<p>no step was measured</p>'
 
 # %% ../../nbs/features/08_profile.ipynb #1591afdb
-STEP_NAMES = {'do_step': 'forward and loss', 'do_backward': 'backward', 'do_opt_step': 'optimizer', 'do_zero_grad': 'gradients are forgotten'}
+STEP_NAMES = {
+    'do_step': 'forward and loss',
+    'do_backward': 'backward',
+    'do_opt_step': 'optimizer',
+    'do_zero_grad': 'gradients are forgotten',
+}
 
 class Profile(Hook):
-    "Measures where the time of some training steps goes: `profile.table`, and a file for Chrome's or Perfetto's viewer"
-    ord, unique, in_rehearsal, only_looks = -1000, True, False, ('do_backward',)
+    "Measure where the time of some training steps goes: `profile.table`, and a file for Chrome's or Perfetto's viewer"
+    ord, unique, in_rehearsal = -1000, True, False
+    only_looks = 'do_backward',
     def __init__(self,
-        n_steps=50,    # int ≥ 1: training batches that are measured
-        skip=10,       # int ≥ 0: batches before them, in which things warm up
-        trace=None,    # path of a file for torch's profiler, '.json' or '.json.gz'; None: it is not asked
-        n_traced=5,    # int ≥ 1: batches that it sees, after the measured ones
+        n_steps=50,    # int ≥ 1: number of training batches to measure
+        skip=10,       # int ≥ 0: number of batches to skip before them, as warm-up
+        trace=None,    # path of a file for torch's profiler, '.json' or '.json.gz'; None: do not use it
+        n_traced=5,    # int ≥ 1: number of batches to trace, after the measured ones
     ):
         for name, n, least in ('n_steps', n_steps, 1), ('skip', skip, 0), ('n_traced', n_traced, 1):
-            if not isinstance(n, int) or n < least: raise ValueError(f'Profile({name}) is {n!r}: expected a whole number of {least} or more')
-        self.n_steps, self.skip, self.trace, self.n_traced = n_steps, skip, trace, n_traced
+            if isinstance(n, int) and n >= least: continue
+            raise ValueError(f'Profile({name}) is {n!r}: expected a whole number of {least} or more')
+        self.n_steps, self.skip = n_steps, skip
+        self.trace, self.n_traced = trace, n_traced
         self._open()
 
     def _open(self):
-        self.table, self.profiler, self.is_tracing = ProfileTable([], 0), None, False   # profiler: torch's, with what it has seen
-        self.n_seen = self.n = self.n_open = 0              # batches that came; that are measured; that came since the mark
-        self.mark = self.cursor = None                      # what had been spent when it began, while something is measured; the training pass
-        self.spent, self.sums = Counter(), Counter()        # seconds and calls of each step; of everything, while it was measured
+        self.table = ProfileTable([], 0)
+        self.profiler, self.is_tracing = None, False        # torch's profiler
+        self.n_seen = self.n = self.n_open = 0              # batches seen; measured; seen since the mark
+        self.mark = None                                    # times at the start of the current measurement, else None
+        self.cursor = None                                  # the pass over the training data
+        self.spent, self.sums = Counter(), Counter()        # seconds and calls: of each step; of all, while measured
 
     def before_fit(self, learn): self._open()
 
@@ -104,13 +122,14 @@ class Profile(Hook):
 
     def after_epoch(self, learn): self._close(learn)
 
-    def after_cancel(self, learn): self.mark = None     # the batch was not finished
+    def after_cancel(self, learn): self.mark = None     # the batch did not finish
 
     def after_fit(self, learn):
         if self.is_tracing: self._stop_trace()
         self.table, self.mark, self.cursor = ProfileTable(self._rows(learn), self.n), None, None
         if self.trace and self.profiler is None and learn.cancelled is None:
-            print(f'Profile: no trace, since it begins after {self.skip + self.n_steps} batches, and the fit had {self.n_seen}')
+            print(f'Profile: no trace, since it begins after {self.skip + self.n_steps} batches, '
+                  f'and the fit had {self.n_seen}')
 
 # %% ../../nbs/features/08_profile.ipynb #876b102e
 def _finish(device):
@@ -118,16 +137,16 @@ def _finish(device):
 
 @patch
 def _others(self:Profile, learn, *names):
-    "(point, `Call`) of the other hooks"
+    "List (point, `Call`) of the other hooks"
     return [(p, c) for p in names for c in learn.calls.at[p] if c.hook is not self]
 
 @patch
 def _measured(self:Profile, point, learn, nxt):
-    "Go on with a step, and note how long it takes"
+    "Run a step and time it"
     if self.is_tracing and learn.training:
         with torch.profiler.record_function(STEP_NAMES[point]): return nxt()
     if self.mark is None or not learn.training: return nxt()
-    inside = self._others(learn, point, *['after_pred']*(point == 'do_step'))
+    inside = self._others(learn, point, *(['after_pred'] if point == 'do_step' else []))
     _finish(learn.device)
     start, before = perf_counter(), sum(c.time_s for _, c in inside)
     try: return nxt()
@@ -138,7 +157,7 @@ def _measured(self:Profile, point, learn, nxt):
 
 @patch
 def _now(self:Profile, learn):  # Counter
-    "What has been spent so far: seconds in all, in waiting, and of each step; seconds and calls of each hook"
+    "Return the seconds so far: total, waiting, and of each step; and the seconds and calls of each hook"
     _finish(learn.device)
     res = Counter(self.spent)
     res['all'], res['waiting'] = perf_counter(), self.cursor.wait_s
@@ -150,7 +169,7 @@ def _now(self:Profile, learn):  # Counter
 
 @patch
 def _begin(self:Profile, learn):
-    "Begin to measure, or go on, if it is time"
+    "Start or resume measuring, if it is time"
     if self.n >= self.n_steps or self.mark is not None: return
     self.cursor = learn.fitting.train
     self.cursor.timed_every = 1
@@ -158,7 +177,7 @@ def _begin(self:Profile, learn):
 
 @patch
 def _close(self:Profile, learn):
-    "Add what was spent since the mark"
+    "Add the time since the mark"
     if self.mark is None: return
     now = self._now(learn)
     now.subtract(self.mark)
@@ -169,12 +188,15 @@ def _close(self:Profile, learn):
 def _rows(self:Profile, learn):
     sums, rows = self.sums, []
     if not self.n: return rows
-    rows.append(ProfileRow('waiting', f'for data, from a {type(source(learn.train_dl)).__name__}', self.n, sums['waiting']))
+    loader = type(source(learn.train_dl)).__name__
+    rows.append(ProfileRow('waiting', f'for data, from a {loader}', self.n, sums['waiting']))
     for p in LIFECYCLE:
         if p in STEP_NAMES and sums['n', p]: rows.append(ProfileRow(p, STEP_NAMES[p], sums['n', p], sums[p]))
         names = dict.fromkeys(c.hook.name for _, c in self._others(learn, p))
-        rows += [ProfileRow(p, name, sums['n', p, name], max(sums[p, name], 0.)) for name in names if sums['n', p, name]]
-    own = sums['own'] if learn.device.type == 'cpu' else 0.     # elsewhere that is waiting for the device
+        for name in names:
+            n = sums['n', p, name]
+            if n: rows.append(ProfileRow(p, name, n, max(sums[p, name], 0.)))
+    own = sums['own'] if learn.device.type == 'cpu' else 0.     # elsewhere this is time spent waiting for the device
     rest = sums['all'] - own - sum(o.time_s for o in rows)
     return [*rows, ProfileRow('between', 'the loop: batch to the device, metrics, history', self.n, max(rest, 0.))]
 
