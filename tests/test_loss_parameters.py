@@ -69,7 +69,7 @@ def test_the_loss_can_have_an_optimizer_of_its_own():
     model, loss_fn = parts()
     opts = make_optimizers(nn.ModuleDict({'body': model}), {'body': sgd, 'loss_fn': torch.optim.Adam}, loss_fn=loss_fn)
     assert [len(o.param_groups[0]['params']) for o in opts.values()] == [4, 2]
-    with pytest.raises(ValueError, match='model.loss_fn, which is no module'):
+    with pytest.raises(ValueError, match='model.loss_fn, which is not a module'):
         make_optimizers(model, {'loss_fn': sgd}, loss_fn=F.cross_entropy)
 
 def test_a_parameter_that_model_and_loss_share_is_trained_once():

@@ -11,6 +11,7 @@ __all__ = ['LABEL', 'NO_GRAD', 'has_fused', 'fused', 'trained', 'owners', 'named
 from collections.abc import Mapping
 from functools import cache
 from inspect import Parameter, signature
+from itertools import chain
 
 import torch
 from torch import Tensor, nn
@@ -23,31 +24,31 @@ def has_fused(
     device,  # `torch.device` of a parameter
     dtype,   # `torch.dtype` of a parameter
 ):           # bool
-    "Does torch fuse a step of such parameters into one operation? Tries it"
+    "Can torch fuse a step of such parameters into one operation? Tries it"
     if not cls.__module__.startswith('torch.optim.') or 'fused' not in signature(cls).parameters: return False
     try:
         p = torch.zeros(1, device=device, dtype=dtype, requires_grad=True)
         p.grad = torch.zeros_like(p)
         cls([p], fused=True).step()
-    except RuntimeError: return False       # torch's message says why, and nobody has asked
+    except RuntimeError: return False
     return True
 
 def fused(
-    cls,     # what makes the optimizer
+    cls,     # class of an optimizer, or a factory
     *owners, # modules whose parameters it gets
 ):           # dict: {'fused': True} or {}
-    "What to give to the class of an optimizer, besides parameters and `lr`"
+    "The arguments that select the fused form of an optimizer, where torch has it"
     if not isinstance(cls, type): return {}
-    parts = [m for o in owners for m in o.modules()]
-    if any(getattr(m, 'sparse', False) for m in parts): return {}      # sparse gradients are not for them
-    kinds = {(p.device, p.dtype) for o in owners for p in o.parameters()}
+    modules = chain.from_iterable(o.modules() for o in owners)
+    if any(getattr(m, 'sparse', False) for m in modules): return {}     # fused optimizers refuse sparse gradients
+    kinds = {(p.device, p.dtype) for p in chain.from_iterable(o.parameters() for o in owners)}
     return {'fused': True} if all(has_fused(cls, *kind) for kind in kinds) else {}
 
 # %% ../../nbs/loop/05_optim.ipynb #4ca96ceb
 def trained(
     learn,  # `Learner`
 ):          # list of `nn.Module`
-    "What a fit trains: the model, and a loss function that is a module"
+    "The modules that a fit trains: the model, and the loss function if it is a module"
     return [o for o in (learn.model, learn.loss_fn) if isinstance(o, nn.Module)]
 
 def owners(learn, model):
@@ -56,50 +57,59 @@ def owners(learn, model):
 
 def named_parts(learn, model):
     "dict: name → module: the parts of the model, and those of a loss function under names that no model has"
-    loss = {f'.{name}.{k}': m for name, o in owners(learn, model).items() if o is not model for k, m in o.named_modules()}
+    loss = {}
+    for name, o in owners(learn, model).items():
+        if o is not model: loss |= {f'.{name}.{k}': m for k, m in o.named_modules()}
     return {**dict(model.named_modules()), **loss}
 
 def make_optimizers(
     model,        # `nn.Module`
     optim=None,   # optimizer, class (fused where torch can), factory, or dict: name → one of these; default AdamW
-    lr=None,      # learning rate given to factories, set on optimizers; None keeps their own
-    loss_fn=None, # a module's parameters follow those of the model
-):                # dict: name → optimizer; the name of a single one is ''; empty where there are no parameters
-    "Make what was given as `optim` a dict of optimizers"
+    lr=None,      # learning rate: passed to factories, set on optimizers; None keeps their own
+    loss_fn=None, # if it is a module, its parameters follow those of the model
+):                # dict: name → optimizer; the name of a single one is ''; empty without parameters
+    "Convert `optim` to a dict of optimizers"
     if not isinstance(optim, Mapping): optim = {'': torch.optim.AdamW if optim is None else optim}
     if not optim: raise ValueError('optim is an empty dict: expected names of optimizers')
     res = {}
     for name, o in optim.items():
         what = f'optim[{name!r}]' if name else 'optim'
         if not isinstance(o, torch.optim.Optimizer):
-            if not callable(o): raise TypeError(f'{what} is a {type(o).__name__}: expected an optimizer, or something that makes one out of parameters')
+            if not callable(o):
+                raise TypeError(f'{what} is a {type(o).__name__}: expected an optimizer, its class or a factory')
             part = getattr(model, name, loss_fn if name == 'loss_fn' else None) if name else model
             if not isinstance(part, nn.Module):
-                raise ValueError(f'{what} would be made of the parameters of model.{name}, which is no module: pass an optimizer')
+                raise ValueError(f'{what} would get the parameters of model.{name}, which is not a module: '
+                                 'pass an optimizer')
             owners = [part] if name or not isinstance(loss_fn, nn.Module) else [part, loss_fn]
-            params = list(dict.fromkeys(p for m in owners for p in m.parameters()))
+            params = list(dict.fromkeys(chain.from_iterable(m.parameters() for m in owners)))
             if not params: continue
             o = o(params, **({} if lr is None else {'lr': lr}), **fused(o, *owners))
-            if not isinstance(o, torch.optim.Optimizer): raise TypeError(f'{what} made a {type(o).__name__}: expected an optimizer')
+            if not isinstance(o, torch.optim.Optimizer):
+                raise TypeError(f'{what} made a {type(o).__name__}: expected an optimizer')
         elif lr is not None: set_lr(o, lr)
         res[name] = o
     return res
 
 # %% ../../nbs/loop/05_optim.ipynb #1ad8b530
 def _known(make, names):
-    "The code of what torch puts around a step; None if it uses other names than these"
+    "The code of a wrapper that torch puts around a step; None if it uses other names than these"
     code = make(lambda: None).__code__ if make is not None else None
     return code if code is not None and set(code.co_names) <= set(names.split()) else None
 
-LABEL = _known(torch.optim.Optimizer.profile_hook_step, """torch autograd profiler record_function cast Optimizer __class__ __name__ chain values isinstance tuple len RuntimeError
-    _optimizer_step_code _optimizer_step_pre_hooks _optimizer_step_post_hooks _global_optimizer_pre_hooks _global_optimizer_post_hooks""")
-NO_GRAD = _known(getattr(around, '_use_grad_for_differentiable', None), 'torch torch._dynamo _dynamo graph_break cast Optimizer is_grad_enabled set_grad_enabled defaults')
+LABEL = _known(torch.optim.Optimizer.profile_hook_step, """
+    torch autograd profiler record_function cast Optimizer __class__ __name__
+    chain values isinstance tuple len RuntimeError
+    _optimizer_step_code _optimizer_step_pre_hooks _optimizer_step_post_hooks
+    _global_optimizer_pre_hooks _global_optimizer_post_hooks""")
+NO_GRAD = _known(getattr(around, '_use_grad_for_differentiable', None), """
+    torch torch._dynamo _dynamo graph_break cast Optimizer is_grad_enabled set_grad_enabled defaults""")
 
 @cache
 def light_step(
     step,  # what a class of optimizers has as `step`
-):         # function of an optimizer, which does the same where nobody listens; None if it is not known how
-    "A step without what torch puts around it"
+):         # function of an optimizer, equivalent where no hook or profiler listens; None for an unknown wrapper
+    "A step without the wrappers that torch puts around it"
     if LABEL is None or getattr(step, '__code__', None) is not LABEL: return None
     step = step.__wrapped__
     if NO_GRAD is None or getattr(step, '__code__', None) is not NO_GRAD: return step
@@ -114,14 +124,14 @@ def light_step(
 
 @cache
 def _asks(step):
-    "Does this method of an optimizer have to be given a closure?"
+    "Does this `step` of an optimizer require a closure?"
     given = signature(step).parameters.get('closure')
     return given is not None and given.default is Parameter.empty
 
 def needs_closure(
     opt,  # optimizer
 ):        # bool
-    "Does its step evaluate the loss again? LBFGS's does, and SAM's; `opt.needs_closure = True` says so of others"
+    "Does its step evaluate the loss again, as LBFGS and SAM do? For another one set `opt.needs_closure = True`"
     res = getattr(opt, 'needs_closure', None)
     if res is None: res = _asks(type(opt).step) or all(hasattr(opt, o) for o in ('first_step', 'second_step'))
     return bool(res)
@@ -129,37 +139,38 @@ def needs_closure(
 def refuse_closures(
     learn,  # `Learner`
     who,    # name of a hook
-    why,    # what it cannot do
+    why,    # reason, for the message
 ):          # raises ValueError
-    "Refuse optimizers that evaluate the loss again"
+    "Refuse optimizers whose step evaluates the loss again"
     for opt in learn.opts.values():
         if not needs_closure(opt): continue
         raise ValueError(f'{who} is not for {type(opt).__name__}, whose step evaluates the loss again: {why}')
 
 def untouched(
     params,  # list of parameters
-    kept,    # list of (parameter's value, its gradient or None) at an earlier moment
-):           # bool; reads it
-    "Are weights and gradients what they were?"
+    kept,    # list of (weights, gradient or None), copied earlier
+):           # bool; waits for the device
+    "Are weights and gradients equal to the copies?"
     if any((p.grad is None) != (g is None) for p, (_, g) in zip(params, kept)): return False
     return all(torch.equal(p, w) and (g is None or torch.equal(p.grad, g)) for p, (w, g) in zip(params, kept))
 
 def opt_step(
     opt,  # optimizer
 ):
-    "`opt.step()`, without what torch does around it where nobody looks"
+    "`opt.step()`, without torch's wrappers where no hook or profiler listens"
     light = light_step(type(opt).step)
-    if (light is None or 'step' in vars(opt) or opt._optimizer_step_pre_hooks or opt._optimizer_step_post_hooks or around._global_optimizer_pre_hooks
-            or around._global_optimizer_post_hooks or torch.autograd._profiler_enabled()): opt.step()
+    if (light is None or 'step' in vars(opt) or opt._optimizer_step_pre_hooks or opt._optimizer_step_post_hooks
+            or around._global_optimizer_pre_hooks or around._global_optimizer_post_hooks
+            or torch.autograd._profiler_enabled()): opt.step()
     else: light(opt)
 
 # %% ../../nbs/loop/05_optim.ipynb #599401d2
 def set_option(
     group,  # param group of an optimizer
     key,    # 'lr', 'momentum', ...
-    value,  # what it shall be
+    value,  # new value
 ):
-    "Set an entry of a param group; a tensor, which a captured graph knows, is written to"
+    "Set an entry of a param group; a tensor is written in place, as a captured graph may read it"
     if isinstance(group.get(key), Tensor): group[key].fill_(value)
     else: group[key] = value
 
@@ -169,36 +180,47 @@ def set_lr(
 ):
     "Set the learning rate of every group of `opt`"
     first = opt.param_groups[0]['lr']
-    for g in reversed(opt.param_groups): set_option(g, 'lr', lr if g is opt.param_groups[0] or not first else g['lr']*(lr/first))
+    for g in reversed(opt.param_groups):        # `first` may be a tensor of the first group, which changes last
+        is_first = g is opt.param_groups[0]
+        set_option(g, 'lr', lr if is_first or not first else g['lr']*(lr/first))
 
 # %% ../../nbs/loop/05_optim.ipynb #3b9c6e02
 def lr_names(
     opts,  # dict: name → optimizer
-):         # list of the columns of the learning rates
-    "'lr', those of further groups 'lr_1', ..., with the name of the optimizer if it has one"
-    return ['lr' + f'_{name}'*bool(name) + f'_{i}'*bool(i) for name, opt in opts.items() for i in range(len(opt.param_groups))]
+):         # list of str: 'lr', 'lr_1' for a second group; with a name 'lr_<name>', 'lr_<name>_1'
+    "The columns of the learning rates"
+    res = []
+    for name, opt in opts.items():
+        first = f'lr_{name}' if name else 'lr'
+        res += [first, *(f'{first}_{i}' for i in range(1, len(opt.param_groups)))]
+    return res
 
 # %% ../../nbs/loop/05_optim.ipynb #7057d2ed
 def check_optimizers(
     opts,     # dict: name → optimizer
-    *owners,  # modules whose parameters they may hold
+    *owners,  # modules whose parameters they may have
 ):            # raises ValueError
-    "Refuse optimizers of parameters that are not the model's, and those whose rates would share a column"
+    "Refuse optimizers with parameters of another model, and those whose learning rates would share a column"
     names = lr_names(opts)
     if double := [o for o in names if names.count(o) > 1]:
         raise ValueError(f'two learning rates would be in the column {double[0]!r}, of the optimizers {list(opts)}: '
                          'a further param group adds a number to the name; rename one of them')
-    known = {id(p): name for m in owners if isinstance(m, nn.Module) for name, p in m.named_parameters()}
-    held = {id(p) for opt in opts.values() for g in opt.param_groups for p in g['params']}
+    named = chain.from_iterable(m.named_parameters() for m in owners if isinstance(m, nn.Module))
+    known = {id(p): name for name, p in named}
+    held = {id(p) for p in chain.from_iterable(map(_params, opts.values()))}
     for name, opt in opts.items():
-        params = [p for g in opt.param_groups for p in g['params']]
+        params = _params(opt)
         strange = sum(id(p) not in known for p in params)
         if not strange: continue
         new = [o for i, o in known.items() if i not in held]
+        missing = f', and no optimizer has its {_listed(new)}' if new else ''
         raise ValueError(
             f'{strange} of the {len(params)} tensors in optimizer {name or type(opt).__name__} '
-            'are not parameters of the model or of loss_fn'
-            f'{f", and no optimizer has its {_listed(new)}" if new else ""}: was the model, or a part of it, made again after the optimizer? '
-            'Make the optimizer last, or pass its class.')
+            f'are not parameters of the model or of loss_fn{missing}: was the model, or a part of it, '
+            'made again after the optimizer? Make the optimizer last, or pass its class.')
 
-def _listed(names, most=4): return ', '.join(names[:most]) + f' and {len(names) - most} more'*(len(names) > most)
+def _params(opt): return list(chain.from_iterable(g['params'] for g in opt.param_groups))
+
+def _listed(names, most=4):
+    if len(names) <= most: return ', '.join(names)
+    return f'{", ".join(names[:most])} and {len(names) - most} more'
