@@ -1,4 +1,4 @@
-"Benchmarks one after the other: `python benchmarks [name ...]`. What each says is kept in `benchmarks/results`, and shown by the page 'What was measured'"
+"Benchmarks one after the other: `python benchmarks [name ...]`. Results go to `benchmarks/results`"
 import ast, os, subprocess, sys
 from datetime import date
 from pathlib import Path
@@ -8,9 +8,10 @@ NAMES = 'overhead', 'epoch', 'digits', 'display', 'lr_find', 'checkpoint', 'comp
 
 
 def measured(name):  # str
-    "What a benchmark is about, and what it says, in Markdown"
+    "A benchmark's description and results, in Markdown"
     title, _, how = ast.get_docstring(ast.parse((HERE/f'{name}.py').read_text(encoding='utf-8'))).partition('\n\n')
-    res = subprocess.run([sys.executable, '-W', 'ignore', HERE/f'{name}.py'], stdout=subprocess.PIPE, text=True, check=True)
+    res = subprocess.run([sys.executable, '-W', 'ignore', HERE/f'{name}.py'], stdout=subprocess.PIPE, text=True,
+                         check=True)
     return f'## {title.split(": `")[0]}\n\n{how}\n\n{date.today()}, {os.cpu_count()} cores, {res.stdout.strip()}\n'
 
 

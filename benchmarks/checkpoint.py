@@ -1,7 +1,8 @@
 """What a checkpoint costs: `python benchmarks/checkpoint.py [folder]`
 
-How long a save keeps the training waiting, against `torch.save` with `fsync` in the loop. The state is one buffer of that size, so that
-a step costs nothing. Resume: time until the next batch is there, by batches to leave out, each of 32 samples; reading one costs about 1 ms.
+How long a save blocks training, against `torch.save` with `fsync` in the loop. The state is one buffer of that
+size, so that a step costs nothing. Resume: time until the next batch is ready, by number of batches to skip,
+each of 32 samples; reading one costs about 1 ms.
 """
 import os, platform, sys, tempfile
 from contextlib import redirect_stdout
@@ -46,7 +47,8 @@ def stalls(home, n_bytes, n_saves=5):
             check.finish()
             totals.append(perf_counter() - start)
     once = LambdaHook(before_epoch=lambda learn: learn.request(measure))
-    learn = Learner(Big(n_bytes), (torch.rand(320, 16), torch.randint(2, (320,))), loss_fn=F.cross_entropy, lr=.01, bs=32, hooks=[check, once], display=False)
+    learn = Learner(Big(n_bytes), (torch.rand(320, 16), torch.randint(2, (320,))), loss_fn=F.cross_entropy, lr=.01,
+                    bs=32, hooks=[check, once], display=False)
     learn.fit(1)
     def plain():
         with open(home/'plain.pt', 'wb') as f:

@@ -1,8 +1,10 @@
 """What `Compile` brings: `python benchmarks/compile.py [rounds] [model ...]`
 
-Each model is trained with AdamW on batches that are ready in a list, one thread. The loops are interleaved in one process; a figure is the
-median over the rounds of the time of one pass, divided by its steps. The compiled step by hand is `torch.compile` over forward, backward and optimizer, as torch's
-documents show it. The last row is the best we know to write: the one graph of `Compile(what='step')`, and nothing around it.
+Each model is trained with AdamW on batches that are ready in a list, one thread. The loops are interleaved in
+one process; a figure is the median over the rounds of the time of one pass, divided by its steps. The compiled
+step by hand is `torch.compile` over forward, backward and optimizer, as PyTorch's documentation shows it. The
+last row is the fastest that we know how to write: the one graph of `Compile(what='step')`, and nothing around
+it.
 """
 import gc, platform, sys
 from statistics import median
@@ -19,8 +21,10 @@ torch.set_num_threads(1)
 
 MODELS = {   # name: (model, shape of a sample, batch size, steps in a pass)
     'tiny': (lambda: nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 2)), (16,), 32, 300),
-    'middling': (lambda: nn.Sequential(nn.Linear(256, 512), nn.GELU(), nn.LayerNorm(512), nn.Linear(512, 512), nn.GELU(), nn.LayerNorm(512), nn.Linear(512, 10)), (256,), 64, 40),
-    'ConvNet': (lambda: nn.Sequential(nn.Conv2d(1, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(16, 32, 3, padding=1), nn.BatchNorm2d(32),
+    'middling': (lambda: nn.Sequential(nn.Linear(256, 512), nn.GELU(), nn.LayerNorm(512), nn.Linear(512, 512),
+                                       nn.GELU(), nn.LayerNorm(512), nn.Linear(512, 10)), (256,), 64, 40),
+    'ConvNet': (lambda: nn.Sequential(nn.Conv2d(1, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(2),
+                                      nn.Conv2d(16, 32, 3, padding=1), nn.BatchNorm2d(32),
                 nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 10)), (1, 16, 16), 64, 30),
 }
 
@@ -29,7 +33,8 @@ def parts(name):
     make, shape, bs, n = MODELS[name]
     torch.manual_seed(0)
     model = make()
-    return model, torch.optim.AdamW(model.parameters(), lr=1e-3), [(torch.randn(bs, *shape), torch.randint(2, (bs,))) for _ in range(n)]
+    return model, torch.optim.AdamW(model.parameters(),
+                                    lr=1e-3), [(torch.randn(bs, *shape), torch.randint(2, (bs,))) for _ in range(n)]
 
 def raw(name, compiled=False):
     model, opt, batches = parts(name)
@@ -76,7 +81,8 @@ def one_graph(name):
 
 def ours(name, what=None):
     model, opt, batches = parts(name)
-    learn = Learner(model, batches, loss_fn=F.cross_entropy, optim=opt, display=False, hooks=[Compile(what=what)] if what else [])
+    learn = Learner(model, batches, loss_fn=F.cross_entropy, optim=opt, display=False,
+                    hooks=[Compile(what=what)] if what else [])
     return lambda: learn.fit(1)
 
 VARIANTS = {
@@ -109,7 +115,10 @@ def measure(name, rounds):
 
 if __name__ == '__main__':
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 20
-    print(f'torch {torch.__version__}, Python {platform.python_version()}, {platform.machine()}, 1 thread, {rounds} rounds')
+    print(f'torch {torch.__version__}, Python {platform.python_version()}, {platform.machine()}, '
+          f'1 thread, {rounds} rounds')
     for name in sys.argv[2:] or MODELS:
-        print(f'\n{name}\n\n| variant | µs per step | × raw loop | × by hand | first pass, s |\n| --- | ---: | ---: | ---: | ---: |')
-        for variant, (us, x, y, first) in measure(name, rounds).items(): print(f'| {variant} | {us:.1f} | {x:.3f} | {y:.3f} | {first:.1f} |', flush=True)
+        print(f'\n{name}\n\n| variant | µs per step | × raw loop | × by hand | first pass, s |\n'
+              '| --- | ---: | ---: | ---: | ---: |')
+        for variant, (us, x, y, first) in measure(name, rounds).items():
+            print(f'| {variant} | {us:.1f} | {x:.3f} | {y:.3f} | {first:.1f} |', flush=True)

@@ -1,7 +1,7 @@
 """What the live display costs, in a real Jupyter kernel: `python benchmarks/display.py [seconds]`
 
-Share of the wall time for steps of 50 µs, 1 ms and 100 ms, fits with and without display in turn; milliseconds for an update when many steps
-are recorded already, beside a redraw by pyplot, which is what other trainers do.
+Share of the wall time for steps of 50 µs, 1 ms and 100 ms, fits with and without display in turn; milliseconds
+for an update when many steps are already recorded, beside a redraw by pyplot, which is what other trainers do.
 """
 import platform, sys
 from pathlib import Path
@@ -43,7 +43,8 @@ def shares(seconds, rounds=3):
         runs = [(fit(step_s, seconds, 'html'), fit(step_s, seconds, False)[0]) for _ in range(rounds)]
         costs = [cost for (_, cost), _ in runs]
         more = median(1 - without/shown for (shown, _), without in runs)
-        print(f'| {name} | {median(o.n_draws/o.wall_s for o in costs):.1f} | {median(o.share for o in costs):.2%} | {more:.2%} |')
+        print(f'| {name} | {median(o.n_draws/o.wall_s for o in costs):.1f} | '
+              f'{median(o.share for o in costs):.2%} | {more:.2%} |')
 
 
 class Stub:
@@ -54,7 +55,8 @@ class Stub:
         for e in range(n_epochs):
             self.history.add_steps(n//n_epochs, {'train_loss': torch.rand(n//n_epochs), 'lr': [1e-3]*(n//n_epochs)})
             self.history.add_valid({'epoch': e, 'step': 0, 'valid_loss': .5, 'valid_accuracy': .9})
-            self.history.add_epoch({'epoch': e, 'train_loss': .5, 'train_accuracy': .9, 'valid_loss': .5, 'valid_accuracy': .9, 'lr': 1e-3, 'time_s': 1.})
+            self.history.add_epoch({'epoch': e, 'train_loss': .5, 'train_accuracy': .9, 'valid_loss': .5,
+                                    'valid_accuracy': .9, 'lr': 1e-3, 'time_s': 1.})
 
 
 def timed(f):

@@ -1,7 +1,9 @@
 """What `Accelerate` costs over a loop written by hand with torch's DDP: `python benchmarks/distributed.py [rounds]`
 
-Two processes on the CPU, one thread each, gloo over loopback. An MLP (256 → 256 → 256 → 10, 0.13 M parameters) on batches of 320 samples, 160 in each process, which takes about 5 ms a step; the
-data is a list in memory. The variants are interleaved in the same two processes; a figure is the median over the rounds of the time of one pass, divided by its steps.
+Two processes on the CPU, one thread each, gloo over loopback. An MLP (256 → 256 → 256 → 10, 0.13 M parameters)
+on batches of 320 samples, 160 in each process, which takes about 5 ms a step; the data is a list in memory. The
+variants are interleaved in the same two processes; a figure is the median over the rounds of the time of one
+pass, divided by its steps.
 """
 import gc, platform, sys
 from statistics import median
@@ -12,7 +14,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 
-from trainer_nb.all import Accelerate, GradAccum, Learner, accuracy
+from trainer_nb.all import Accelerate, Learner, accuracy
 from trainer_nb.parallel.launch import forked
 
 N_STEPS, BS = 200, 320
@@ -43,7 +45,8 @@ def step(batch, learn):
 
 def ours(**kwargs):
     model, opt = parts()
-    learn = Learner(model, batches, loss_fn=None if 'train_step' in kwargs else F.cross_entropy, optim=opt, display=False, hooks=[Accelerate(cpu=True)], **kwargs)
+    learn = Learner(model, batches, loss_fn=None if 'train_step' in kwargs else F.cross_entropy, optim=opt,
+                    display=False, hooks=[Accelerate(cpu=True)], **kwargs)
     return lambda: learn.fit(1)
 
 VARIANTS = {'DDP by hand': by_hand, 'Accelerate': ours, 'Accelerate, accuracy': lambda: ours(metrics=[accuracy]),
@@ -69,7 +72,8 @@ def measure(rounds):
 
 if __name__ == '__main__':
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 20
-    print(f'torch {torch.__version__}, Python {platform.python_version()}, {platform.machine()}, {rounds} rounds of {N_STEPS} steps\n', flush=True)
+    print(f'torch {torch.__version__}, Python {platform.python_version()}, {platform.machine()}, '
+          f'{rounds} rounds of {N_STEPS} steps\n', flush=True)
     with forked(2, 300):
         res = measure(rounds)
         if not dist.get_rank():

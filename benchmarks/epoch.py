@@ -1,7 +1,8 @@
 """What an epoch costs that is short: `python benchmarks/epoch.py [rounds]`
 
-A tiny MLP (16 → 32 → 2), 20 batches of 32 for training and 5 for validation, ready in a list; SGD, one thread, 50 epochs in a `fit`. The variants and
-the raw loop are interleaved in one process; a figure is the median over the rounds of the time of an epoch.
+A tiny MLP (16 → 32 → 2), 20 batches of 32 for training and 5 for validation, ready in a list; SGD, one thread,
+50 epochs in a `fit`. The variants and the raw loop are interleaved in one process; a figure is the median over
+the rounds of the time of an epoch.
 """
 import gc, io, platform, sys
 from contextlib import redirect_stdout
@@ -74,10 +75,12 @@ def measure(rounds):
 
 if __name__ == '__main__':
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 20
-    print(f'torch {torch.__version__}, Python {platform.python_version()}, {platform.machine()}, 1 thread, {rounds} rounds of {N_EPOCHS} epochs\n')
+    print(f'torch {torch.__version__}, Python {platform.python_version()}, {platform.machine()}, '
+          f'1 thread, {rounds} rounds of {N_EPOCHS} epochs\n')
     times = measure(rounds)
     base = times['raw loop']
     print('| variant | ms per epoch | quartiles | over raw, µs | × raw |\n| --- | ---: | ---: | ---: | ---: |')
     for name, ts in times.items():
         low, _, high = quantiles(ts, n=4)
-        print(f'| {name} | {median(ts):.2f} | {low:.2f}–{high:.2f} | {1e3*median(t - b for t, b in zip(ts, base)):+.0f} | {median(t/b for t, b in zip(ts, base)):.3f} |')
+        print(f'| {name} | {median(ts):.2f} | {low:.2f}–{high:.2f} | '
+              f'{1e3*median(t - b for t, b in zip(ts, base)):+.0f} | {median(t/b for t, b in zip(ts, base)):.3f} |')

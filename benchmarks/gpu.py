@@ -1,11 +1,13 @@
 """What `Learner` costs on a GPU: `python benchmarks/gpu.py [rounds]`
 
-A small MLP, a ConvNet and a small transformer in bf16, AdamW (fused), batches that are on the device: eager and compiled, the raw loop and ours, interleaved
-in one process; a figure is the median over the rounds of the time of a pass, divided by its steps. First come steps of 0.2, 1 and 5 ms, ours beside raw; then
-two models of the size that people train, a ResNet-50 and a GPT of 124M parameters in bf16, with loss, accuracy, history and display, beside the best loop by
-hand: compiled, AdamW fused, images in channels_last. At last the MLP with the whole step in CUDA graphs, how often a fit waits for the device, and batches
-that come from the host. `--seconds=240` leaves out what would not fit in. Without a GPU it says so; `--cpu` runs the same lines on the CPU, a few steps of
-each in a tiny size, to see that they run: those figures say nothing.
+A small MLP, a ConvNet and a small transformer in bf16, AdamW (fused), batches that are on the device: eager and
+compiled, the raw loop and ours, interleaved in one process; a figure is the median over the rounds of the time
+of a pass, divided by its steps. First come steps of 0.2, 1 and 5 ms, ours beside raw; then two models of the
+size that people train, a ResNet-50 and a GPT of 124M parameters in bf16, with loss, accuracy, history and
+display, beside the best loop by hand: compiled, AdamW fused, images in channels_last. Finally the MLP with the
+whole step in CUDA graphs, how often a fit waits for the device, and batches that come from the host.
+`--seconds=240` leaves out what would not fit in. Without a GPU nothing is measured; `--cpu` runs the same lines
+on the CPU, a few steps of each in a tiny size, to see that they run: those figures mean nothing.
 """
 import gc, io, platform, sys, warnings
 from contextlib import redirect_stdout
@@ -23,7 +25,9 @@ ON_CPU = '--cpu' in sys.argv
 DEVICE = torch.device('cpu' if ON_CPU else 'cuda:0')
 N_STEPS = 3 if ON_CPU else 200
 ENDS = perf_counter() + next((float(o.partition('=')[2]) for o in sys.argv if o.startswith('--seconds=')), 270)
-PEAKS = {'H200': 989e12, 'H100': 989e12, 'B200': 2250e12, 'A100': 312e12, 'A10G': 70e12, 'L40S': 362e12, 'L4': 121e12, 'RTX 4090': 165e12, 'V100': 125e12}    # dense bf16 FLOP/s (V100: fp16), as the maker says
+# dense bf16 FLOP/s (V100: fp16), as the maker says
+PEAKS = {'H200': 989e12, 'H100': 989e12, 'B200': 2250e12, 'A100': 312e12, 'A10G': 70e12, 'L40S': 362e12,
+         'L4': 121e12, 'RTX 4090': 165e12, 'V100': 125e12}
 
 
 class Transformer(nn.Module):
@@ -38,10 +42,12 @@ class Transformer(nn.Module):
 
 def conv_net(c=4 if ON_CPU else 64):
     def block(i, o): return nn.Conv2d(i, o, 3, padding=1), nn.BatchNorm2d(o), nn.ReLU()
-    return nn.Sequential(*block(3, c), *block(c, c), nn.MaxPool2d(2), *block(c, 2*c), *block(2*c, 2*c), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2*c, 10))
+    return nn.Sequential(*block(3, c), *block(c, c), nn.MaxPool2d(2), *block(c, 2*c), *block(2*c, 2*c),
+                         nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2*c, 10))
 
 MODELS = {   # name: (model, batch)
-    'MLP': (lambda: nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 10)), lambda: torch.randn(64, 64)),
+    'MLP': (lambda: nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 10)),
+            lambda: torch.randn(64, 64)),
     'ConvNet': (conv_net, lambda: torch.randn(8 if ON_CPU else 256, 3, 32, 32)),
     'transformer': (Transformer, lambda: torch.randint(1000, (2 if ON_CPU else 64, 128))),
 }
@@ -73,7 +79,8 @@ def raw(name, compiled=False, mode=None):
 
 def ours(name, hooks=(), **kwargs):
     model, opt, batches = parts(name)
-    learn = Learner(model, batches, loss_fn=F.cross_entropy, optim=opt, hooks=[AMP(), *hooks], device=DEVICE, **{'display': False, **kwargs})
+    learn = Learner(model, batches, loss_fn=F.cross_entropy, optim=opt, hooks=[AMP(), *hooks], device=DEVICE,
+                    **{'display': False, **kwargs})
     def one_pass():
         learn.fit(1)
         wait()
@@ -90,13 +97,15 @@ VARIANTS = {
 GRAPHS = {
     'raw, eager': raw,
     'raw, compiled, CUDA graphs': lambda name: raw(name, compiled=True, mode='reduce-overhead'),
-    "ours, `Compile('reduce-overhead', what='step')`": lambda name: ours(name, [Compile('reduce-overhead', what='step')]),
+    "ours, `Compile('reduce-overhead', what='step')`": lambda name: ours(name,
+                                                                         [Compile('reduce-overhead', what='step')]),
 }
 
 
 def measure(variants, name, rounds):
     "Microseconds per step of each variant, by round"
-    if ON_CPU and name != 'MLP': variants = {key: make for key, make in variants.items() if 'ompile' not in key}     # to compile takes minutes
+    # to compile takes minutes
+    if ON_CPU and name != 'MLP': variants = {key: make for key, make in variants.items() if 'ompile' not in key}
     passes = {key: make(name) for key, make in variants.items()}
     times = {key: [] for key in passes}
     for i in range(rounds + 2):
@@ -114,11 +123,12 @@ def table(variants, names, rounds):
         times = measure(variants, name, rounds)
         for key, ts in times.items():
             low, _, high = quantiles(ts, n=4)
-            print(f'| {name} | {key} | {median(ts):.1f} | {low:.1f}–{high:.1f} | {median(t/b for t, b in zip(ts, times["raw, eager"])):.3f} |', flush=True)
+            print(f'| {name} | {key} | {median(ts):.1f} | {low:.1f}–{high:.1f} | '
+                  f'{median(t/b for t, b in zip(ts, times["raw, eager"])):.3f} |', flush=True)
 
 
 def syncs(one_pass):
-    "How often a pass waits for the device, as torch counts it; its own `synchronize` at the end is not counted by torch"
+    "How often a pass waits for the device, as torch counts it, without the `synchronize` at the end"
     one_pass()
     if ON_CPU: return 0
     with warnings.catch_warnings(record=True) as seen:
@@ -130,7 +140,8 @@ def syncs(one_pass):
 
 def count_syncs():
     print(f'\n| a pass of {N_STEPS} steps | waits for the device |\n| --- | ---: |')
-    for key, make in {'raw': raw, 'ours': ours, 'ours, accuracy and history': lambda name: ours(name, metrics=[accuracy])}.items():
+    for key, make in {'raw': raw, 'ours': ours,
+                      'ours, accuracy and history': lambda name: ours(name, metrics=[accuracy])}.items():
         print(f'| {key} | {syncs(make("MLP"))} |')
     print('\nOurs reads the means of a pass at its end, in one go.')
 
@@ -142,7 +153,8 @@ def from_host(rounds):
     def fit(wrap):
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(size, 256), nn.ReLU(), nn.Linear(256, 10)).to(DEVICE)
-        learn = Learner(model, wrap(TensorLoader(x, y, bs=n//32, shuffle=True)), loss_fn=F.cross_entropy, device=DEVICE, display=False)
+        learn = Learner(model, wrap(TensorLoader(x, y, bs=n//32, shuffle=True)), loss_fn=F.cross_entropy,
+                        device=DEVICE, display=False)
         def one_pass():
             learn.fit(1)
             wait()
@@ -180,7 +192,8 @@ def sized(d, raw=False, **kwargs):
     model, bs = wide_mlp(d).to(DEVICE), 8 if ON_CPU else 4096
     batch = torch.randn(bs, d, device=DEVICE), torch.randint(10, (bs,), device=DEVICE)
     opt = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
-    learn = None if raw else Learner(model, [batch], loss_fn=F.cross_entropy, optim=opt, hooks=[AMP()], device=DEVICE, **{'display': False, **kwargs})
+    learn = None if raw else Learner(model, [batch], loss_fn=F.cross_entropy, optim=opt, hooks=[AMP()],
+                                     device=DEVICE, **{'display': False, **kwargs})
     def one_pass(n):
         if raw:
             model.train()
@@ -201,11 +214,13 @@ def lengths(rounds):
         if perf_counter() > ENDS - 60: return print('\nThere was no time for longer steps.')
         d = of_length(ms)
         n = 3 if ON_CPU else max(int(400/ms), 50)
-        passes = {'raw': sized(d, raw=True), 'ours': sized(d), 'ours, accuracy, history and display': sized(d, metrics=[accuracy], display='text')}
+        passes = {'raw': sized(d, raw=True), 'ours': sized(d),
+                  'ours, accuracy, history and display': sized(d, metrics=[accuracy], display='text')}
         times = timed({key: (lambda f=f: f(n)) for key, f in passes.items()}, rounds)
         for key, ts in times.items():
             ratio = median(t/b for (t, _), (b, _) in zip(ts, times['raw']))
-            print(f'| {ms} ms (width {d}) | {key} | {1000*median(t for t, _ in ts)/n:.3f} | {ratio:.3f} | {1000*median(c for _, c in ts)/n:.3f} |', flush=True)
+            print(f'| {ms} ms (width {d}) | {key} | {1000*median(t for t, _ in ts)/n:.3f} | '
+                  f'{ratio:.3f} | {1000*median(c for _, c in ts)/n:.3f} |', flush=True)
 
 def timed(passes, rounds, warm=1):
     "dict: name → [(seconds, CPU seconds of this process)] by round, interleaved; those that warm up are left out"
@@ -225,9 +240,12 @@ def timed(passes, rounds, warm=1):
 class Bottleneck(nn.Module):
     def __init__(self, i, c, stride):
         super().__init__()
-        self.a, self.b, self.c = nn.Conv2d(i, c, 1, bias=False), nn.Conv2d(c, c, 3, stride, 1, bias=False), nn.Conv2d(c, 4*c, 1, bias=False)
+        self.a = nn.Conv2d(i, c, 1, bias=False)
+        self.b = nn.Conv2d(c, c, 3, stride, 1, bias=False)
+        self.c = nn.Conv2d(c, 4*c, 1, bias=False)
         self.na, self.nb, self.nc = nn.BatchNorm2d(c), nn.BatchNorm2d(c), nn.BatchNorm2d(4*c)
-        self.short = nn.Sequential(nn.Conv2d(i, 4*c, 1, stride, bias=False), nn.BatchNorm2d(4*c)) if stride > 1 or i != 4*c else nn.Identity()
+        self.short = nn.Sequential(nn.Conv2d(i, 4*c, 1, stride, bias=False),
+                                   nn.BatchNorm2d(4*c)) if stride > 1 or i != 4*c else nn.Identity()
     def forward(self, x):
         y = self.nb(self.b(self.na(self.a(x)).relu())).relu()
         return (self.nc(self.c(y)) + self.short(x)).relu()
@@ -255,7 +273,8 @@ class Block(nn.Module):
 
 class GPT(nn.Module):
     "GPT-2's small size: 124M parameters, one embedding for both ends; (B, T) int64 → (B, vocabulary, T), a view"
-    def __init__(self, d=32 if ON_CPU else 768, n_layers=2 if ON_CPU else 12, n_heads=2 if ON_CPU else 12, vocab=128 if ON_CPU else 50304, T=16 if ON_CPU else 1024):
+    def __init__(self, d=32 if ON_CPU else 768, n_layers=2 if ON_CPU else 12, n_heads=2 if ON_CPU else 12,
+                 vocab=128 if ON_CPU else 50304, T=16 if ON_CPU else 1024):
         super().__init__()
         self.tokens, self.places = nn.Embedding(vocab, d), nn.Parameter(.02*torch.randn(T, d))
         self.blocks, self.norm = nn.Sequential(*[Block(d, n_heads) for _ in range(n_layers)]), nn.LayerNorm(d)
@@ -267,7 +286,8 @@ class GPT(nn.Module):
 def images():
     bs, side = (2, 32) if ON_CPU else (256, 224)
     x = torch.randn(bs, 3, side, side, device=DEVICE).to(memory_format=torch.channels_last)
-    return resnet50().to(DEVICE, memory_format=torch.channels_last), (x, torch.randint(1000, (bs,), device=DEVICE)), bs, 'images'
+    y = torch.randint(1000, (bs,), device=DEVICE)
+    return resnet50().to(DEVICE, memory_format=torch.channels_last), (x, y), bs, 'images'
 
 def texts():
     bs, T, vocab = (2, 16, 128) if ON_CPU else (32, 1024, 50304)
@@ -276,7 +296,8 @@ def texts():
 
 def flops(model, batch):
     "Of a training step, as torch counts them, before anything is compiled"
-    with FlopCounterMode(display=False) as counter, torch.autocast(DEVICE.type, torch.bfloat16): F.cross_entropy(model(batch[0]), batch[1]).backward()
+    with FlopCounterMode(display=False) as counter, torch.autocast(DEVICE.type, torch.bfloat16):
+        F.cross_entropy(model(batch[0]), batch[1]).backward()
     model.zero_grad()
     return counter.get_total_flops()
 
@@ -300,7 +321,8 @@ def with_everything(n, make, *hooks):
     "Ours: loss, accuracy, history and display"
     model, batch, *_ = make()
     opt = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
-    learn = Learner(model, [batch]*n, loss_fn=F.cross_entropy, optim=opt, metrics=[accuracy], hooks=[AMP(), *hooks], device=DEVICE, display='text')
+    learn = Learner(model, [batch]*n, loss_fn=F.cross_entropy, optim=opt, metrics=[accuracy], hooks=[AMP(), *hooks],
+                    device=DEVICE, display='text')
     def one_pass():
         with redirect_stdout(io.StringIO()): learn.fit(1)
         wait()
@@ -317,7 +339,8 @@ def throughput(name, make, rounds):
     n_params, n_flops = sum(p.numel() for p in model.parameters()), flops(model, batch)
     del model, batch
     n = 2 if ON_CPU else 20
-    passes = {'by hand, compiled': by_hand(n, make), 'ours, everything, `Compile()`': with_everything(n, make, *([] if ON_CPU else [Compile()])),
+    passes = {'by hand, compiled': by_hand(n, make),
+              'ours, everything, `Compile()`': with_everything(n, make, *([] if ON_CPU else [Compile()])),
               'ours, everything, eager': with_everything(n, make)}
     times = timed(passes, rounds)
     print(f'\n{name}: {n_params/1e6:.0f}M parameters, {n_flops/1e12:.3f} TFLOP in a step, by torch\'s counter\n')
@@ -326,7 +349,8 @@ def throughput(name, make, rounds):
     for key, ts in times.items():
         t = median(t for t, _ in ts)
         share = f'{n_flops*n/t/peak():.1%}' if peak() else 'unknown'
-        print(f'| {key} | {units*n/t:,.0f} | {best/t:.3f} | {share} | {1000*median(c for _, c in ts)/n:.2f} |', flush=True)
+        print(f'| {key} | {units*n/t:,.0f} | {best/t:.3f} | {share} | {1000*median(c for _, c in ts)/n:.2f} |',
+              flush=True)
     del passes
     gc.collect()
     if not ON_CPU:
@@ -337,17 +361,21 @@ def part(name, f, *args, needs_s):
     "Measure something, if there is time; what fails does not end the others"
     if not ON_CPU and perf_counter() + needs_s > ENDS: return print(f'\n{name}: there was no time for it.', flush=True)
     try: f(*args)
-    except Exception as e: print(f'\n{name}: failed with {type(e).__name__}: {str(e).splitlines()[0] if str(e) else ""}', flush=True)
+    except Exception as e:
+        print(f'\n{name}: failed with {type(e).__name__}: {str(e).splitlines()[0] if str(e) else ""}', flush=True)
 
 
 if __name__ == '__main__':
     rounds = next((int(o) for o in sys.argv[1:] if o.isdigit()), 2 if ON_CPU else 10)
     if not ON_CPU and not torch.cuda.is_available():
-        print('There is no GPU here (torch.cuda.is_available() is False): nothing is measured. `python benchmarks/gpu.py --cpu` sees that these lines run; '
+        print('There is no GPU here (torch.cuda.is_available() is False): nothing is measured. '
+              '`python benchmarks/gpu.py --cpu` sees that these lines run; '
               'for figures on a CPU there are overhead.py and compile.py.')
         sys.exit()
-    where = 'CPU, to see that it runs: the figures say nothing' if ON_CPU else f'{torch.cuda.get_device_name()}, CUDA {torch.version.cuda}'
-    print(f'{where}; torch {torch.__version__}, Python {platform.python_version()}, {rounds} rounds of {N_STEPS} steps\n')
+    where = ('CPU, to see that it runs: the figures say nothing' if ON_CPU
+             else f'{torch.cuda.get_device_name()}, CUDA {torch.version.cuda}')
+    print(f'{where}; torch {torch.__version__}, Python {platform.python_version()}, '
+          f'{rounds} rounds of {N_STEPS} steps\n')
     part('Steps of a given length', lengths, min(rounds, 5), needs_s=30)
     part('ResNet-50', throughput, 'ResNet-50, bf16, channels_last', images, min(rounds, 3), needs_s=75)
     part('GPT', throughput, 'GPT, bf16, 1,024 tokens', texts, min(rounds, 3), needs_s=75)

@@ -1,6 +1,7 @@
 """What an import costs: `python benchmarks/imports.py [rounds]`
 
-Seconds and modules that `import trainer_nb.all` adds to `import torch`, each time in a new process; the first one, which compiles the files, is left out.
+Seconds and modules that `import trainer_nb.all` adds to `import torch`, each time in a new process; the first
+one, which compiles the files, is left out.
 """
 import json, os, platform, subprocess, sys
 from statistics import median, quantiles
@@ -12,14 +13,16 @@ CODE = '''if 1:
     import torch
     with_torch, before = perf_counter(), set(sys.modules)
     import {}
-    print(json.dumps([with_torch - start, perf_counter() - with_torch, len(set(sys.modules) - before), torch.__version__]))'''
+    print(json.dumps([with_torch - start, perf_counter() - with_torch, len(set(sys.modules) - before),
+                  torch.__version__]))'''
 
 PACKAGES = 'trainer_nb.all', 'matplotlib.pyplot', 'ipywidgets'      # the others it loads where they are first used
 
 
 def measure(package):
-    "(seconds for torch, for the package, number of modules, torch's version) in a new process; None where it is not installed"
-    env = {k: v for k, v in os.environ.items() if k != 'PYTHONDONTWRITEBYTECODE'}       # a user's Python keeps what it has compiled
+    "(seconds for torch, for the package, number of modules, torch's version) in a new process; None if not installed"
+    # a user's Python keeps what it has compiled
+    env = {k: v for k, v in os.environ.items() if k != 'PYTHONDONTWRITEBYTECODE'}
     res = subprocess.run([sys.executable, '-c', CODE.format(package)], capture_output=True, text=True, env=env)
     return json.loads(res.stdout) if not res.returncode else None
 

@@ -1,7 +1,8 @@
 """What a learning-rate search costs: `python benchmarks/lr_find.py [rounds]`
 
-100 steps, one thread, batches that are ready in memory. Ours and the peers that are installed are divided by 100 raw training steps plus one copy of
-the state, interleaved in one process; a figure is the median over the rounds. Peers restore less than we do.
+100 steps, one thread, batches that are ready in memory. Our time and that of the installed peers is divided by
+the time of 100 raw training steps plus one copy of the state, interleaved in one process; a figure is the
+median over the rounds. Peers restore less than we do.
 """
 import copy, platform, sys
 from contextlib import redirect_stderr, redirect_stdout
@@ -24,10 +25,13 @@ torch.set_num_threads(1)
 class Problem:
     def __init__(self, width, bs):
         torch.manual_seed(0)
-        self.batches = DataLoader([(torch.randn(bs, 64), torch.randint(10, (bs,))) for _ in range(N_STEPS)], batch_size=None)
-        self.model = nn.Sequential(nn.Linear(64, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 10))
+        self.batches = DataLoader([(torch.randn(bs, 64), torch.randint(10, (bs,))) for _ in range(N_STEPS)],
+                                  batch_size=None)
+        self.model = nn.Sequential(nn.Linear(64, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(),
+                                   nn.Linear(width, 10))
         self.opt = torch.optim.AdamW(self.model.parameters(), lr=1e-3)
-        self.learn = Learner(self.model, self.batches, loss_fn=F.cross_entropy, optim=self.opt, device='cpu', display=False)
+        self.learn = Learner(self.model, self.batches, loss_fn=F.cross_entropy, optim=self.opt, device='cpu',
+                             display=False)
         self.learn.fit(1)       # so that the optimizer has a state
 
     def raw(self):
@@ -50,7 +54,8 @@ class Problem:
     def torch_lr_finder(self):
         from torch_lr_finder import LRFinder
         finder = LRFinder(self.model, self.opt, F.cross_entropy, device='cpu')
-        with redirect_stdout(StringIO()), redirect_stderr(StringIO()): finder.range_test(self.batches, start_lr=1e-7, end_lr=.1, num_iter=N_STEPS, diverge_th=1e9)
+        with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
+            finder.range_test(self.batches, start_lr=1e-7, end_lr=.1, num_iter=N_STEPS, diverge_th=1e9)
         finder.reset()
 
 
@@ -62,7 +67,8 @@ def timed(f):
 
 if __name__ == '__main__':
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 15
-    print(f'torch {torch.__version__}, Python {platform.python_version()}, {platform.machine()}, 1 thread, {rounds} rounds\n')
+    print(f'torch {torch.__version__}, Python {platform.python_version()}, {platform.machine()}, '
+          f'1 thread, {rounds} rounds\n')
     names = ['ours'] + ['torch_lr_finder']*(find_spec('torch_lr_finder') is not None)
     print('| model | raw steps and a copy | ' + ' | '.join(names) + ' |\n| --- | ---: |' + ' ---: |'*len(names))
     for what, width, bs in ('MLP of 64', 64, 32), ('MLP of 512', 512, 64), ('MLP of 1024', 1024, 64):
@@ -72,4 +78,5 @@ if __name__ == '__main__':
             if not i: continue      # warm
             raws.append(times['raw'])
             for name in names: ratios[name].append(times[name]/times['raw'])
-        print(f'| {what} | {1000*median(raws):.1f} ms | ' + ' | '.join(f'{median(o):.2f}' for o in ratios.values()) + ' |')
+        print(f'| {what} | {1000*median(raws):.1f} ms | ' + ' | '.join(f'{median(o):.2f}' for o in ratios.values())
+              + ' |')

@@ -1,7 +1,8 @@
 """What training takes of memory: `python benchmarks/memory.py [rounds]`
 
-Peak and final resident memory of the digits of `digits.py`, over the raw loop, each time in a new process: without display, with the default display (in a
-pipe), and in a Jupyter kernel, whose own need is shown by the raw loop there. Then what a million recorded batches add, and what it costs to record one.
+Peak and final resident memory of the digits of `digits.py`, over the raw loop, each time in a new process:
+without display, with the default display (in a pipe), and in a Jupyter kernel, whose own need the raw loop
+there shows. Then what a million recorded batches add, and what it costs to record one.
 """
 import gc, json, platform, subprocess, sys
 from contextlib import redirect_stdout
@@ -38,7 +39,8 @@ def fit(kind):
 def raw_alone():
     "The raw loop in a process that never imports the library"
     code = Path(__file__).with_name('digits.py').read_text(encoding='utf-8')
-    code = code.replace('from display import in_a_kernel\n', '').replace('from trainer_nb.all import Learner, accuracy, set_seed\n', '')
+    code = code.replace('from display import in_a_kernel\n',
+                        '').replace('from trainer_nb.all import Learner, accuracy, set_seed\n', '')
     space = {'__name__': 'digits'}
     exec(compile(code, 'digits.py', 'exec'), space)
     dls = space['data']()
@@ -52,7 +54,8 @@ def elsewhere(call, in_kernel):
         from display import in_a_kernel
         return json.loads(in_a_kernel(f'memory.{call}').splitlines()[-1])
     code = f'import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\nimport memory\nmemory.{call}'
-    return json.loads(subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, check=True).stdout.splitlines()[-1])
+    return json.loads(subprocess.run([sys.executable, '-c', code], capture_output=True, text=True,
+                                     check=True).stdout.splitlines()[-1])
 
 
 VARIANTS = {
@@ -68,7 +71,8 @@ VARIANTS = {
 
 def fits(rounds):
     seen = {name: [elsewhere(*o) for _ in range(rounds)] for name, o in VARIANTS.items()}
-    print('| digits, 10 epochs | resident at the end, MiB | over raw | at the peak, MiB | over raw |\n| --- | ---: | ---: | ---: | ---: |')
+    print('| digits, 10 epochs | resident at the end, MiB | over raw | at the peak, MiB | over raw |\n'
+          '| --- | ---: | ---: | ---: | ---: |')
     for name, res in seen.items():
         base = seen['raw loop, in a kernel' if 'kernel' in name else 'raw loop']
         now, peak, now_raw, peak_raw = (median(o[i] for o in r) for r in (res, base) for i in (0, 1))
@@ -76,7 +80,7 @@ def fits(rounds):
 
 
 def million(n=1_000_000, n_epochs=4):
-    "Print MiB before and after `n` batches of a real fit that does nothing but record, with a live plot of all; and the largest error of an epoch's mean"
+    "Print MiB before and after `n` batches of a fit that only records, with a live plot; and the largest error"
     from trainer_nb.all import Learner
     losses = torch.rand(997)
     values = losses.unbind()
@@ -119,10 +123,12 @@ def recording(n=2560, rounds=50):
 
 if __name__ == '__main__':
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 5
-    print(f'torch {torch.__version__}, Python {platform.python_version()}, {platform.machine()}, 1 thread, {rounds} rounds\n')
+    print(f'torch {torch.__version__}, Python {platform.python_version()}, {platform.machine()}, '
+          f'1 thread, {rounds} rounds\n')
     fits(rounds)
     before, after, worst, n, us = elsewhere('million()', False)
-    print(f'\n{n:,} recorded batches, the last million of them: {after - before:+.0f} MiB; largest relative error of an epoch\'s loss {worst:.1e}; '
+    print(f'\n{n:,} recorded batches, the last million of them: {after - before:+.0f} MiB; '
+          f'largest relative error of an epoch\'s loss {worst:.1e}; '
           f'{us:.1f} µs for a step of a fit that only records')
     low, mid = recording()
     print(f'To record a batch (loss, weight, learning rate), and to fetch it: {mid:.2f} µs, at best {low:.2f}')

@@ -1,7 +1,8 @@
 """What `Learner` costs per step: `python benchmarks/overhead.py [rounds]`
 
-A tiny MLP (16 → 32 → 2), batches of 32 that are ready in a list, SGD, one thread. The variants and the raw loop are interleaved
-in one process; a figure is the median over the rounds of the time of one pass, divided by its steps.
+A tiny MLP (16 → 32 → 2), batches of 32 that are ready in a list, SGD, one thread. The variants and the raw loop
+are interleaved in one process; a figure is the median over the rounds of the time of one pass, divided by its
+steps.
 """
 import gc, io, platform, sys
 from contextlib import redirect_stdout
@@ -76,7 +77,8 @@ def measure(rounds):
 
 if __name__ == '__main__':
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 40
-    print(f'torch {torch.__version__}, Python {platform.python_version()}, {platform.machine()}, 1 thread, {rounds} rounds of {N_STEPS} steps\n')
+    print(f'torch {torch.__version__}, Python {platform.python_version()}, {platform.machine()}, '
+          f'1 thread, {rounds} rounds of {N_STEPS} steps\n')
     res = measure(rounds)
     base = res['raw loop'][0]
     print('| variant | µs per step | over raw, µs | × raw |\n| --- | ---: | ---: | ---: |')

@@ -1,9 +1,11 @@
-"""What other libraries cost beside ours: `python benchmarks/peers.py [seconds] [library ...]`, in the environment that `make bench-peers` makes
+"""What other libraries cost beside ours: `python benchmarks/peers.py [seconds] [library ...]`
 
-A tiny MLP (16 → 32 → 2), batches of 32 that are ready in a list, SGD, one thread, everything on the host. Two jobs: 400 steps in one epoch without
-validation ('step'), and 10 epochs of 20 batches with 5 batches of validation ('epoch'). Two modes: everything off, and the library's usual bar and loggers with the
-loss and accuracy. Each library has a process of its own, which runs the plain loop in turn with it, for 30 seconds and at least 7 rounds of each column; a figure
-is the median of the ratios of the rounds, with the quartiles. What is built before the training starts (the model, a trainer object) is not timed.
+Needs the environment of `make bench-peers`. A tiny MLP (16 → 32 → 2), batches of 32 that are ready in a list,
+SGD, one thread, everything on the CPU. Two jobs: 400 steps in one epoch without validation ('step'), and 10
+epochs of 20 batches with 5 batches of validation ('epoch'). Two modes: everything off, and the library's usual
+bar and loggers with the loss and accuracy. Each library has a process of its own, which alternates it with the
+plain loop for 30 seconds and at least 7 rounds of each column; a figure is the median of the ratios of the
+rounds, with the quartiles. What is built before training starts (the model, a trainer object) is not timed.
 Writes `benchmarks/peers.json`; with names, only their entries.
 """
 import contextlib, gc, io, json, logging, os, platform, subprocess, sys, tempfile, warnings
@@ -36,7 +38,8 @@ def parts():
 def accuracy(pred, targ): return (pred.argmax(1) == targ).float().mean()
 
 
-# Each function returns another, which trains: `f(train, valid, n_epochs, on)`, `on`: with bar, loggers, loss and accuracy
+# Each function returns another, which trains: `f(train, valid, n_epochs, on)`,
+# `on`: with bar, loggers, loss and accuracy
 
 def raw(train, valid, n_epochs, on):
     model, opt = parts()
@@ -75,8 +78,11 @@ def ignite(train, valid, n_epochs, on):
     from ignite.engine import Events, create_supervised_evaluator, create_supervised_trainer
     from ignite.metrics import Accuracy, Loss
     model, opt = parts()
-    trainer = create_supervised_trainer(model, opt, F.cross_entropy, output_transform=lambda x, y, pred, loss: (pred, y) if on else loss)
-    evaluator = create_supervised_evaluator(model, metrics={'loss': Loss(F.cross_entropy), **({'accuracy': Accuracy()} if on else {})})
+    trainer = create_supervised_trainer(model, opt, F.cross_entropy,
+                                        output_transform=lambda x, y, pred, loss: (pred, y) if on else loss)
+    evaluator = create_supervised_evaluator(model,
+                                            metrics={'loss': Loss(F.cross_entropy),
+                                                     **({'accuracy': Accuracy()} if on else {})})
     if on:
         ProgressBar().attach(trainer)
         Accuracy().attach(trainer, 'accuracy')
@@ -86,13 +92,15 @@ def ignite(train, valid, n_epochs, on):
 
 def skorch(train, valid, n_epochs, on):
     from skorch import NeuralNetClassifier
-    from skorch.dataset import ValidSplit
     from skorch.helper import predefined_split
     from torch.utils.data import TensorDataset
     x, y = (torch.cat(o) for o in zip(*train))
     split = predefined_split(TensorDataset(*(torch.cat(o) for o in zip(*valid)))) if valid else None
-    net = NeuralNetClassifier(parts()[0], criterion=nn.CrossEntropyLoss, optimizer=torch.optim.SGD, lr=.01, max_epochs=n_epochs, batch_size=32, train_split=split,
-                              iterator_train=lambda dataset, **kwargs: train, iterator_valid=lambda dataset, **kwargs: valid, verbose=int(on), **({} if on else {'callbacks': 'disable'}))
+    net = NeuralNetClassifier(parts()[0], criterion=nn.CrossEntropyLoss, optimizer=torch.optim.SGD, lr=.01,
+                              max_epochs=n_epochs, batch_size=32, train_split=split,
+                              iterator_train=lambda dataset, **kwargs: train,
+                              iterator_valid=lambda dataset, **kwargs: valid, verbose=int(on),
+                              **({} if on else {'callbacks': 'disable'}))
     return lambda: net.fit(x, y)
 
 def lightning(train, valid, n_epochs, on):
@@ -110,7 +118,8 @@ def lightning(train, valid, n_epochs, on):
         def validation_step(self, batch, i): return self.shared(batch, 'valid')
         def configure_optimizers(self): return torch.optim.SGD(self.parameters(), lr=.01)
     module = Module()
-    trainer = L.Trainer(max_epochs=n_epochs, accelerator='cpu', default_root_dir=tempfile.gettempdir(), barebones=not on, **({'num_sanity_val_steps': 0} if on else {}))
+    trainer = L.Trainer(max_epochs=n_epochs, accelerator='cpu', default_root_dir=tempfile.gettempdir(),
+                        barebones=not on, **({'num_sanity_val_steps': 0} if on else {}))
     load = partial(DataLoader, batch_size=None)
     return lambda: trainer.fit(module, load(list(train)), load(list(valid)) if valid else None)
 
@@ -128,28 +137,35 @@ def transformers(train, valid, n_epochs, on):
         def get_eval_dataloader(self, dataset=None): return load(self.eval_dataset)
     load = partial(DataLoader, batch_size=None)
     def named(bs): return [{'x': x, 'labels': y} for x, y in bs]
-    args = TrainingArguments(tempfile.mkdtemp(), num_train_epochs=n_epochs, optim='sgd', learning_rate=.01, use_cpu=True, report_to=[], save_strategy='no', max_grad_norm=0,
-                             eval_strategy='epoch' if valid else 'no', disable_tqdm=not on, logging_strategy='epoch' if on else 'no')
+    args = TrainingArguments(tempfile.mkdtemp(), num_train_epochs=n_epochs, optim='sgd', learning_rate=.01,
+                             use_cpu=True, report_to=[], save_strategy='no', max_grad_norm=0,
+                             eval_strategy='epoch' if valid else 'no', disable_tqdm=not on,
+                             logging_strategy='epoch' if on else 'no')
     score = (lambda out: {'accuracy': float((out.predictions.argmax(1) == out.label_ids).mean())}) if on else None
     trainer = Own(Model(), args, train_dataset=named(train), eval_dataset=named(valid), compute_metrics=score)
     return trainer.train
 
 def fastai(train, valid, n_epochs, on):
-    import fastai.callback.progress
+    import fastai.callback.progress     # noqa: F401
     from fastai.basics import SGD, DataLoaders, Learner, accuracy
-    learn = Learner(DataLoaders(train, valid), parts()[0], loss_func=F.cross_entropy, opt_func=SGD, lr=.01, metrics=[accuracy]*on)
+    learn = Learner(DataLoaders(train, valid), parts()[0], loss_func=F.cross_entropy, opt_func=SGD, lr=.01,
+                    metrics=[accuracy]*on)
     def run():
-        with contextlib.nullcontext() if on else learn.no_bar(), contextlib.nullcontext() if on else learn.no_logging(): learn.fit(n_epochs)
+        with contextlib.nullcontext() if on else learn.no_bar(), contextlib.nullcontext() if on else learn.no_logging():
+            learn.fit(n_epochs)
     return run
 
 def keras(train, valid, n_epochs, on):
     import keras
     model = keras.Sequential([keras.Input((16,)), keras.layers.Dense(32, 'relu'), keras.layers.Dense(2)])
-    model.compile(keras.optimizers.SGD(.01), keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=['accuracy'] if on else None)
+    model.compile(keras.optimizers.SGD(.01), keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+                  metrics=['accuracy'] if on else None)
     load = partial(DataLoader, batch_size=None)
-    return lambda: model.fit(load(list(train)), validation_data=load(list(valid)) if valid else None, epochs=n_epochs, verbose='auto' if on else 0)
+    return lambda: model.fit(load(list(train)), validation_data=load(list(valid)) if valid else None,
+                             epochs=n_epochs, verbose='auto' if on else 0)
 
-PACKAGES = {'trainer_nb': 'trainer_nb', 'trainer_tools': 'trainer-tools', 'ignite': 'pytorch-ignite', 'skorch': 'skorch', 'lightning': 'lightning',
+PACKAGES = {'trainer_nb': 'trainer_nb', 'trainer_tools': 'trainer-tools', 'ignite': 'pytorch-ignite',
+            'skorch': 'skorch', 'lightning': 'lightning',
             'transformers': 'transformers', 'fastai': 'fastai', 'keras': 'keras'}
 
 
@@ -174,7 +190,9 @@ def measure(name, seconds):
                 else:
                     ratios.append(took[make]/took[raw])
                     base.append(took[raw]/(n_train + n_valid)/n_epochs*1e6)
-            res[f'{job}, {"on" if on else "off"}'] = {'ratio': median(ratios), 'quartiles': quantiles(ratios, n=4)[::2], 'rounds': len(ratios), 'raw_us': median(base)}
+            res[f'{job}, {"on" if on else "off"}'] = {'ratio': median(ratios),
+                                                      'quartiles': quantiles(ratios, n=4)[::2],
+                                                      'rounds': len(ratios), 'raw_us': median(base)}
     return res
 
 def table(results):  # str
@@ -183,7 +201,9 @@ def table(results):  # str
     lines = [f'| library | {" | ".join(columns)} |', f'| --- |{" ---: |"*len(columns)}']
     for name, o in results['libraries'].items():
         cells = (o['figures'][c] for c in columns)
-        lines.append(f'| {PACKAGES[name]} {o["version"]} | ' + ' | '.join(f'{c["ratio"]:.2f} ({c["quartiles"][0]:.2f}–{c["quartiles"][1]:.2f})' for c in cells) + ' |')
+        lines.append(f'| {PACKAGES[name]} {o["version"]} | '
+                     + ' | '.join(f'{c["ratio"]:.2f} ({c["quartiles"][0]:.2f}–{c["quartiles"][1]:.2f})'
+                                  for c in cells) + ' |')
     return '\n'.join(lines)
 
 
@@ -194,16 +214,21 @@ if __name__ == '__main__':
         print(json.dumps(measure(sys.argv[2], float(sys.argv[3]))))
         sys.exit()
     seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 30
-    results = {'date': str(date.today()), 'python': platform.python_version(), 'torch': torch.__version__, 'machine': f'{platform.machine()}, {os.cpu_count()} cores, 1 thread used',
-               'libraries': json.loads(FILE.read_text(encoding='utf-8'))['libraries'] if sys.argv[2:] and FILE.exists() else {}}
+    results = {'date': str(date.today()), 'python': platform.python_version(), 'torch': torch.__version__,
+               'machine': f'{platform.machine()}, {os.cpu_count()} cores, 1 thread used',
+               'libraries': json.loads(FILE.read_text(encoding='utf-8'))['libraries'] if sys.argv[2:]
+               and FILE.exists() else {}}
     for name in sys.argv[2:] or PACKAGES:
         try: installed = version(PACKAGES[name])
         except PackageNotFoundError:
             print(f'{PACKAGES[name]} is not installed: left out')
             continue
         env = {**os.environ, 'KERAS_BACKEND': 'torch', 'CUDA_VISIBLE_DEVICES': '', 'TERM': 'dumb'}
-        res = subprocess.run([sys.executable, __file__, '--one', name, str(seconds)], capture_output=True, text=True, env=env)
-        if res.returncode: print(f'{PACKAGES[name]} {installed} failed: {res.stderr.strip().splitlines()[-1]}', file=sys.stderr)
+        res = subprocess.run([sys.executable, __file__, '--one', name, str(seconds)], capture_output=True, text=True,
+                             env=env)
+        if res.returncode:
+            print(f'{PACKAGES[name]} {installed} failed: {res.stderr.strip().splitlines()[-1]}', file=sys.stderr)
         else: results['libraries'][name] = {'version': installed, 'figures': json.loads(res.stdout.splitlines()[-1])}
     FILE.write_text(json.dumps(results, indent=1) + '\n', encoding='utf-8')
-    print(f'{results["machine"]}, Python {results["python"]}, torch {results["torch"]}; × the plain loop (quartiles)\n\n{table(results)}')
+    print(f'{results["machine"]}, Python {results["python"]}, torch {results["torch"]}; '
+          f'× the plain loop (quartiles)\n\n{table(results)}')

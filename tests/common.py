@@ -5,7 +5,7 @@ import torch, torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-import trainer_nb.all       # registers the display, as in a user's notebook
+import trainer_nb.all       # noqa: F401   registers the display, as in a user's notebook
 from trainer_nb.loop.learner import Learner
 
 
@@ -17,7 +17,8 @@ def problem(n=24, seed=1):
 
 def batches(n=24, seed=1, bs=5): return list(zip(*(o.split(bs) for o in problem(n, seed))))
 
-def shuffled(n=24, seed=1, bs=5, **kwargs): return DataLoader(TensorDataset(*problem(n, seed)), batch_size=bs, shuffle=True, **kwargs)
+def shuffled(n=24, seed=1, bs=5, **kwargs):
+    return DataLoader(TensorDataset(*problem(n, seed)), batch_size=bs, shuffle=True, **kwargs)
 
 def make_model(): return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Dropout(.5), nn.Linear(8, 3))
 

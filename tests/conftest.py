@@ -5,7 +5,8 @@ from types import SimpleNamespace
 import pytest, torch
 
 sys.path.insert(0, str(Path(__file__).parent))      # for common.py, whatever pytest's import mode is
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN: signal.signal(signal.SIGINT, signal.default_int_handler)    # as under nohup
+# as under nohup
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN: signal.signal(signal.SIGINT, signal.default_int_handler)
 torch.set_num_threads(1)                            # sums in one order, and no fight for the cores
 
 

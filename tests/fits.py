@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from common import batches, digest, make_learner, shuffled
-from trainer_nb.show import lr_find
+from trainer_nb.show import lr_find   # noqa: F401   for those that import this module
 from trainer_nb.all import Hook, LambdaHook, accuracy
 from trainer_nb.show.output import Budget
 
@@ -21,10 +21,12 @@ def environment(
     tmp,  # folder for what a front end writes besides its results
 ):        # dict
     "Environment variables for a process that runs these fits"
-    dirs = {k: Path(tmp)/k.lower() for k in ('JUPYTER_CONFIG_DIR', 'JUPYTER_DATA_DIR', 'JUPYTER_RUNTIME_DIR', 'IPYTHONDIR')}
+    dirs = {k: Path(tmp)/k.lower() for k in ('JUPYTER_CONFIG_DIR', 'JUPYTER_DATA_DIR', 'JUPYTER_RUNTIME_DIR',
+                                             'IPYTHONDIR')}
     for o in dirs.values(): o.mkdir(parents=True, exist_ok=True)
     theirs = {k: v for k, v in os.environ.items() if k not in ('IN_TEST', 'COLUMNS', 'LINES')}
-    return {**theirs, **{k: str(v) for k, v in dirs.items()}, 'PYTHONPATH': f'{tests.parent}{os.pathsep}{tests}', 'JUPYTER_PREFER_ENV_PATH': '1',
+    return {**theirs, **{k: str(v) for k, v in dirs.items()}, 'PYTHONPATH': f'{tests.parent}{os.pathsep}{tests}',
+            'JUPYTER_PREFER_ENV_PATH': '1',
             'OMP_NUM_THREADS': '1', 'PYDEVD_DISABLE_FILE_VALIDATION': '1'}
 
 def start(
@@ -36,12 +38,14 @@ def start(
     torch.set_num_threads(1)
     torch.manual_seed(0)
     sleep = LambdaHook(after_backward=lambda learn: time.sleep(step_s))
-    return make_learner(hooks=[sleep, *hooks], **{'train_dl': shuffled(5*N_BATCHES), 'valid_dl': batches(seed=2), 'metrics': [accuracy], 'display': True, **kwargs})
+    return make_learner(hooks=[sleep, *hooks],
+                        **{'train_dl': shuffled(5*N_BATCHES), 'valid_dl': batches(seed=2), 'metrics': [accuracy],
+                           'display': True, **kwargs})
 
 def asked(learn): return any(not callable(o) for o in learn.requests)      # to stop; displays ask to be updated
 
 class Wait(Hook):
-    "In the middle of the second epoch, show what there is and go no further before somebody has stopped the fit: once, at any moment"
+    "In the middle of the second epoch, draw, and wait until somebody has stopped the fit; once only"
     stopped = False
     def after_backward(self, learn):
         if learn.state.optimizer_step != 1.5*N_BATCHES: return
@@ -50,7 +54,7 @@ class Wait(Hook):
     def after_cancel(self, learn): self.stopped = True
 
 class Hang(Hook):
-    "In the second epoch, say so and do nothing any more, but for an interrupt by force"
+    "In the second epoch, print a line and hang, until it is interrupted by force"
     def after_backward(self, learn):
         if learn.state.optimizer_step != N_BATCHES + 2: return
         print('hangs', flush=True)
@@ -59,7 +63,7 @@ class Hang(Hook):
         while True: time.sleep(.01)
 
 class Pace(Hook):
-    "Steps are slow, and slower while there were few updates of the display: on a busy machine it allows itself fewer"
+    "Steps are slow, and slower still while the display lags behind: on a busy machine it updates less often"
     def after_backward(self, learn):
         n = learn.state.optimizer_step + 1
         time.sleep(.02 if learn.display.cost.n_draws >= 6*n//(N_EPOCHS*N_BATCHES) else .4)
@@ -72,9 +76,10 @@ class Eager(Budget):
         self.next = self.clock() + .2
 
 class Lossy(Hook):
-    "A front end that loses updates of displays: a share of them while the fit runs, or to the end"
+    "A front end that loses some updates of displays, while the fit runs or to the end"
     ord = 99        # just before the display
-    def __init__(self, keep, seed=0, to_the_end=False): self.keep, self.rand, self.to_the_end, self.n_lost = keep, random.Random(seed), to_the_end, 0
+    def __init__(self, keep, seed=0, to_the_end=False):
+        self.keep, self.rand, self.to_the_end, self.n_lost = keep, random.Random(seed), to_the_end, 0
     def before_fit(self, learn):
         from IPython import get_ipython
         self.pub = get_ipython().display_pub

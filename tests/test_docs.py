@@ -1,4 +1,4 @@
-"What the pages promise: every public name is shown at work, links have a form that can be right, and the front page is the README's twin."
+"Every public name is shown at work, links are well formed, and the front page matches the README."
 import ast, inspect, json, pydoc, re
 from functools import cache
 from importlib import import_module
@@ -14,8 +14,9 @@ import trainer_nb.all as everything
 root = Path(__file__).parents[1]
 notebooks = sorted(nbglob(root/'nbs', as_path=True))
 texts = [root/'README.md', root/'CHANGELOG.md', root/'CONTRIBUTING.md', *sorted((root/'nbs').rglob('[!_.]*.qmd'))]
-names = [o for o in everything.__all__ if getattr(getattr(everything, o), '__module__', 'trainer_nb').startswith('trainer_nb')
-         and not inspect.ismodule(getattr(everything, o))]
+def is_own(o): return getattr(o, '__module__', 'trainer_nb').startswith('trainer_nb') and not inspect.ismodule(o)
+
+names = [o for o in everything.__all__ if is_own(getattr(everything, o))]
 
 
 @cache
@@ -24,13 +25,15 @@ def cells(path): return json.loads(path.read_text(encoding='utf-8'))['cells']
 def source(cell): return ''.join(cell['source'])
 
 def code(path):
-    "(tree, has output) of the cells that are no part of the package"
+    "(tree, has output) of the cells that are not exported"
     for c in cells(path):
         if c['cell_type'] != 'code' or re.search(r'^#\| *(export|hide)', source(c), flags=re.M): continue
         try: yield ast.parse(re.sub(r'^\s*[%!].*', '', source(c), flags=re.M)), bool(c['outputs'])
         except SyntaxError: pass
 
-def used(tree): return {o.id for o in ast.walk(tree) if isinstance(o, ast.Name)} | {o.attr for o in ast.walk(tree) if isinstance(o, ast.Attribute)}
+def used(tree):
+    ids = {o.id for o in ast.walk(tree) if isinstance(o, ast.Name)}
+    return ids | {o.attr for o in ast.walk(tree) if isinstance(o, ast.Attribute)}
 
 
 def test_every_public_name_has_a_docstring():
@@ -43,7 +46,8 @@ def test_every_public_name_is_seen_at_work():
     shown = set()
     for path in notebooks:
         trees = list(code(path))
-        made = {o.name: used(o) for tree, _ in trees for o in ast.walk(tree) if isinstance(o, (ast.FunctionDef, ast.ClassDef))}
+        made = {o.name: used(o) for tree, _ in trees for o in ast.walk(tree)
+                if isinstance(o, (ast.FunctionDef, ast.ClassDef))}
         for tree, has_output in trees:
             if has_output: shown |= used(tree).union(*(made.get(o, ()) for o in used(tree)))
     assert not set(names) - shown, f'no cell with an output uses {sorted(set(names) - shown)}'
@@ -51,10 +55,15 @@ def test_every_public_name_is_seen_at_work():
 
 def functions():
     "Public functions, and how public classes are made; dataclasses have no such source"
-    made = [vars(o).get('__init__') if isinstance(o, type) else o for o in (getattr(everything, name) for name in names)]
-    return [o for o in made if inspect.isfunction(o) and o.__module__ and o.__module__.startswith('trainer_nb') and o.__code__.co_filename[0] != '<']
+    made = [vars(o).get('__init__') if isinstance(o, type) else o
+            for o in (getattr(everything, name) for name in names)]
+    return [o for o in made if inspect.isfunction(o) and o.__module__ and o.__module__.startswith('trainer_nb')
+            and o.__code__.co_filename[0] != '<']
 
-@pytest.mark.parametrize('f', [*functions(), *(getattr(everything.Learner, o) for o in ('fit', 'validate', 'predict', 'lr_find', 'plot_schedule', 'export'))], ids=lambda f: f.__qualname__)
+@pytest.mark.parametrize('f', [*functions(),
+                               *(getattr(everything.Learner, o)
+                                 for o in ('fit', 'validate', 'predict', 'lr_find', 'plot_schedule', 'export'))],
+                                 ids=lambda f: f.__qualname__)
 def test_help_tells_what_the_page_tells(f):
     "Each parameter has its words, which are those beside it in the source"
     text, source = pydoc.plain(pydoc.render_doc(f)), inspect.getsource(f)
@@ -70,11 +79,13 @@ def links(text):
 
 def all_links():
     for path in [*texts, *notebooks]:
-        found = links(path.read_text(encoding='utf-8')) if path.suffix != '.ipynb' else [o for c in cells(path) if c['cell_type'] == 'markdown' for o in links(source(c))]
+        if path.suffix == '.ipynb': parts = [source(c) for c in cells(path) if c['cell_type'] == 'markdown']
+        else: parts = [path.read_text(encoding='utf-8')]
+        found = [o for part in parts for o in links(part)]
         yield from ((path, o) for o in found)
 
 def is_wrong(link):
-    "Is it no link that could be right? (Nobody is asked.)"
+    "Is the link malformed? (No host is contacted.)"
     o = urlsplit(link)
     if o.scheme not in ('https', 'mailto'): return True
     if o.netloc.endswith('arxiv.org'): return not re.fullmatch(r'/abs/\d{4}\.\d{4,5}(v\d+)?', o.path)
@@ -82,23 +93,24 @@ def is_wrong(link):
 
 
 def test_links():
-    "Those to other hosts have a possible form, those to files lead somewhere"
+    "Links to other hosts are well formed, and links to files lead somewhere"
     wrong = []
     for path, link in all_links():
         if re.match(r'\w+:', link): wrong += [(path.name, link)]*is_wrong(link)
         elif link[0] != '#' and not (path.parent/link.split('#')[0]).exists(): wrong.append((path.name, link))
     assert not wrong
-    assert is_wrong('http://pytorch.org') and is_wrong('https://arxiv.org/1506.01186') and not is_wrong('https://arxiv.org/abs/1506.01186')
+    assert is_wrong('http://pytorch.org') and is_wrong('https://arxiv.org/1506.01186')
+    assert not is_wrong('https://arxiv.org/abs/1506.01186')
 
 
 def test_readme_is_the_front_page():
-    "The first code that one sees is the same"
+    "Both begin with the same code"
     first, = re.findall(r'```python\n(.*?)\n```', (root/'README.md').read_text(encoding='utf-8'), flags=re.S)[:1]
     assert first == next(source(c) for c in cells(root/'nbs/index.ipynb') if c['cell_type'] == 'code')
 
 
 def test_pages_are_made_where_quarto_is(monkeypatch):
-    "`nbdev_docs` runs cells that begin with an import alone, so they must hold nothing else; its files are as it would write them"
+    "`nbdev_docs` runs cells that begin with an import, so they must hold only imports; its files are up to date"
     from nbdev import quarto
     mixed = []
     for path in notebooks:
@@ -123,21 +135,24 @@ def test_workflows_call_what_there_is(workflow):
 
 
 def test_names_differ_between_modules():
-    "whatever their case: the site has one page of them, and links by name"
+    "Names differ whatever their case, because the site links by name"
     homes = {}
     for path in sorted((root/'trainer_nb').rglob('*.py')):
         if path.stem in ('__init__', '_modidx', 'all'): continue
-        for name in import_module('.'.join(path.relative_to(root).with_suffix('').parts)).__all__: homes.setdefault(name.lower(), []).append(f'{path.stem}.{name}')
+        for name in import_module('.'.join(path.relative_to(root).with_suffix('').parts)).__all__:
+            homes.setdefault(name.lower(), []).append(f'{path.stem}.{name}')
     assert not [o for o in homes.values() if len(o) > 1] and len(homes) > 200
 
 
 def test_completion_shows_what_a_user_needs():
-    "`learn.` and `learn.history.`, followed by Tab: the verbs and parts, without what only hooks use; all of it is there nevertheless"
+    "Tab after `learn.` or `learn.history.` shows verbs and parts, but not what only hooks use, which still exists"
     from torch import nn
     from trainer_nb.loop.history import History
     from trainer_nb.loop.learner import INNER
     learn = everything.Learner(nn.Linear(2, 1), [], loss_fn=nn.MSELoss(), display=False)
     def shown(o): return {name for name in dir(o) if name[0] != '_'}
-    assert len(shown(learn)) <= 34 and {'fit', 'lr_find', 'predict', 'validate', 'history', 'model', 'describe_hooks', 'save', 'show'} <= shown(learn)
+    assert len(shown(learn)) <= 34
+    assert {'fit', 'lr_find', 'predict', 'validate', 'history', 'model', 'describe_hooks', 'save',
+            'show'} <= shown(learn)
     assert not shown(learn) & INNER and all(hasattr(learn, name) for name in INNER - {'ema'})
     assert len(shown(History())) <= 12 and {'epochs', 'steps', 'valids', 'plot', 'to_frame'} <= shown(History())

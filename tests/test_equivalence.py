@@ -10,7 +10,8 @@ from trainer_nb.loop.metrics import accuracy
 from trainer_nb.loop.hooks import Hook, LambdaHook
 from trainer_nb.loop.learner import Learner
 
-OPTIMS = {'sgd': lambda params: torch.optim.SGD(params, lr=.1, momentum=.9), 'adamw': lambda params: torch.optim.AdamW(params, lr=.01)}
+OPTIMS = {'sgd': lambda params: torch.optim.SGD(params, lr=.1, momentum=.9),
+          'adamw': lambda params: torch.optim.AdamW(params, lr=.01)}
 optims = pytest.mark.parametrize('optim', OPTIMS.values(), ids=OPTIMS)
 
 
@@ -147,7 +148,8 @@ def test_step_function(optim): assert_equal(learner_run(optim, train_step=own_st
 def test_step_method_of_a_subclass(optim): assert_equal(learner_run(optim, cls=OwnLearner), plain_run(OwnStep, optim))
 
 def test_eval_step_of_its_own():
-    learn = learner_run(OPTIMS['sgd'], train_step=own_step, eval_step=lambda batch, learn: {'loss': F.cross_entropy(learn.model(batch[0]), batch[1])})
+    learn = learner_run(OPTIMS['sgd'], train_step=own_step,
+                        eval_step=lambda batch, learn: {'loss': F.cross_entropy(learn.model(batch[0]), batch[1])})
     class TwoSteps(OwnStep):
         def validate(self, valid_dl):
             self.loss = lambda xb, yb: F.cross_entropy(self.model(xb), yb)
@@ -223,7 +225,8 @@ def test_the_class_of_an_optimizer_is_fused(cls):
     assert learn.opt.param_groups[0]['fused']
     assert_equal(learn, plain_run(Plain, lambda params: cls(params, lr=.01, fused=True)))
     other = plain_run(Plain, lambda params: cls(params, lr=.01, foreach=False))
-    assert all(torch.allclose(a, b, rtol=1e-4, atol=1e-6) for a, b in zip(learn.model.parameters(), other.model.parameters()))
+    assert all(torch.allclose(a, b, rtol=1e-4, atol=1e-6)
+               for a, b in zip(learn.model.parameters(), other.model.parameters()))
 
 def test_optimizer_steps_are_the_real_ones():
     assert learner_run(OPTIMS['sgd'], hooks=[SkipThird()]).state.optimizer_step == 10       # of 15 batches
@@ -250,7 +253,9 @@ def gan_losses(gan, real):
     d_loss = F.softplus(-gan.d(real)).mean() + F.softplus(gan.d(fake.detach())).mean()
     return d_loss, lambda: F.softplus(-gan.d(fake)).mean()
 
-def gan_optims(gan): return {'d': torch.optim.AdamW(gan.d.parameters(), lr=.01), 'g': torch.optim.SGD(gan.g.parameters(), lr=.1, momentum=.9)}
+def gan_optims(gan):
+    return {'d': torch.optim.AdamW(gan.d.parameters(), lr=.01),
+            'g': torch.optim.SGD(gan.g.parameters(), lr=.1, momentum=.9)}
 
 def plain_gan(n_critic, n_epochs=3):
     torch.manual_seed(0)
@@ -298,7 +303,8 @@ def test_a_loss_leaves_no_gradient_on_the_other_optimizers_parameters():
     gan, seen = GAN(), []
     def watch(learn):       # d's yield, g's, d's, ...
         own, other = (gan.g, gan.d) if len(seen) % 2 else (gan.d, gan.g)
-        seen.append((all(p.grad is not None for p in own.parameters()), all(p.grad is None for p in other.parameters())))
+        seen.append((all(p.grad is not None for p in own.parameters()),
+                     all(p.grad is None for p in other.parameters())))
     learn = make_learner(gan, train_step=gan_step(), optim=gan_optims(gan), hooks=[LambdaHook(after_backward=watch)])
     learn.fit(1)
     assert seen == [(True, True)]*10

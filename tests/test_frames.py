@@ -48,7 +48,8 @@ class Listens(Hook):
 
 WAYS = {
     'model and loss': {},
-    'DataLoader and tensors': dict(train_dl=DataLoader(TensorDataset(*problem()), batch_size=5, shuffle=True), valid_dl=problem()),
+    'DataLoader and tensors': dict(train_dl=DataLoader(TensorDataset(*problem()), batch_size=5, shuffle=True),
+                                   valid_dl=problem()),
     'metrics, events and display': dict(metrics=[accuracy], hooks=[Listens()], display='text'),
     'step function': dict(train_step=step),
     'generator': dict(train_step=yields, optim={'linear': torch.optim.SGD}),

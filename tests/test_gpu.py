@@ -1,14 +1,15 @@
 """What only a CUDA device can show: `make gpu`; with TRAINER_NB_GPU_DRY=1 the same functions run on the CPU
 
-Exact on CUDA, with deterministic algorithms: a fit against a plain loop, a resumed run against an uninterrupted one, and what a
-dry run leaves. Not exact: a run without deterministic algorithms (atomic additions come in any order), one that is resumed on
-another kind of device, and compiled code, which rounds in another order.
+Exact on CUDA, with deterministic algorithms: a fit against a plain loop, a resumed run against an uninterrupted
+one, and what a dry run leaves. Not exact: a run without deterministic algorithms (atomic additions happen in any
+order), one that is resumed on another kind of device, and compiled code, which rounds in another order.
 """
 import gc, json, os, signal, subprocess, sys, warnings
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
-os.environ.setdefault('CUBLAS_WORKSPACE_CONFIG', ':4096:8')      # before cuBLAS starts: deterministic algorithms ask for it
+# before cuBLAS starts: deterministic algorithms ask for it
+os.environ.setdefault('CUBLAS_WORKSPACE_CONFIG', ':4096:8')
 
 import numpy as np, pytest, torch, torch.nn.functional as F
 from torch import nn
@@ -17,7 +18,8 @@ import trainer_nb.features.nan_guard
 from common import same, weights
 from test_no_sync import counted
 from trainer_nb.all import (AMP, EMA, Checkpoint, Compile, CSVLogger, GradAccum, GradClip, GradNorm, Hook, JSONLLogger,
-                            LambdaHook, Learner, NaNGuard, OneCycle, TensorLoader, TrainingInterrupted, accuracy, prefetch)
+                            LambdaHook, Learner, NaNGuard, OneCycle, TensorLoader, TrainingInterrupted, accuracy,
+                            prefetch)
 from trainer_nb.base.nested import rng_state, set_rng_state, set_seed
 
 DRY = os.environ.get('TRAINER_NB_GPU_DRY') == '1'
@@ -26,7 +28,8 @@ N_TRAIN, N_VALID, BS = 300, 40, 16          # batches: more of them in a pass th
 here = Path(__file__).parent
 on_cuda = pytest.mark.skipif(DRY, reason='CUDA only')
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not DRY and not torch.cuda.is_available(), reason='there is no CUDA device')]
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not DRY and not torch.cuda.is_available(),
+                                                  reason='there is no CUDA device')]
 
 
 @pytest.fixture(autouse=True)
@@ -55,7 +58,8 @@ def allocated():  # bytes
         return torch.cuda.memory_allocated()
     storages = {}
     for o in gc.get_objects():
-        if type(o) in (torch.Tensor, nn.Parameter) and o.layout is torch.strided: storages[o.untyped_storage().data_ptr()] = o.untyped_storage().nbytes()
+        if type(o) in (torch.Tensor, nn.Parameter) and o.layout is torch.strided:
+            storages[o.untyped_storage().data_ptr()] = o.untyped_storage().nbytes()
     return sum(storages.values())
 
 def data(n=N_TRAIN, seed=1, bs=BS):
@@ -63,14 +67,16 @@ def data(n=N_TRAIN, seed=1, bs=BS):
     g = torch.Generator().manual_seed(seed)
     return torch.randn(n*bs, 16, generator=g), torch.randint(0, 5, (n*bs,), generator=g)
 
-def batches(n=N_TRAIN, seed=1, bs=BS): return [(x.to(DEVICE), y.to(DEVICE)) for x, y in zip(*(o.split(bs) for o in data(n, seed, bs)))]
+def batches(n=N_TRAIN, seed=1, bs=BS):
+    return [(x.to(DEVICE), y.to(DEVICE)) for x, y in zip(*(o.split(bs) for o in data(n, seed, bs)))]
 
 class ConvNet(nn.Module):
     "Images of 4 × 4; convolution, BatchNorm and a mean, all with deterministic gradients"
     def __init__(self):
         super().__init__()
         self.conv, self.bn, self.head = nn.Conv2d(1, 8, 3, stride=2, padding=1), nn.BatchNorm2d(8), nn.Linear(8, 5)
-    def forward(self, x): return self.head(F.dropout(self.bn(self.conv(x.view(-1, 1, 4, 4))).relu().mean((2, 3)), .2, self.training))
+    def forward(self, x):
+        return self.head(F.dropout(self.bn(self.conv(x.view(-1, 1, 4, 4))).relu().mean((2, 3)), .2, self.training))
 
 def mlp(): return nn.Sequential(nn.Linear(16, 32), nn.LayerNorm(32), nn.ReLU(), nn.Dropout(.2), nn.Linear(32, 5))
 
@@ -83,7 +89,8 @@ def make(kind='mlp', seed=0):
 def learner(model=None, train_dl=None, valid_dl=None, **kwargs):
     if not {'loss_fn', 'train_step'} & kwargs.keys(): kwargs['loss_fn'] = F.cross_entropy
     if 'optim' not in kwargs and 'lr' not in kwargs: kwargs['lr'] = .01
-    return Learner(make() if model is None else model, batches(20) if train_dl is None else train_dl, valid_dl, device=DEVICE, **{'display': False, **kwargs})
+    return Learner(make() if model is None else model, batches(20) if train_dl is None else train_dl, valid_dl,
+                   device=DEVICE, **{'display': False, **kwargs})
 
 def loop(model, opt, dl, n_epochs=1, dtype=None, scaler=None, clip=None):
     "The loop by hand: (losses; steps that were not skipped)"
@@ -107,12 +114,15 @@ def loop(model, opt, dl, n_epochs=1, dtype=None, scaler=None, clip=None):
             losses.append(loss.detach())
     return torch.stack(losses).float().tolist(), n
 
-def close(a, b, tol=1e-5): return all(torch.allclose(x.float(), y.float(), rtol=1e-4, atol=tol) for x, y in zip(weights(a), weights(b), strict=True))
+def close(a, b, tol=1e-5):
+    return all(torch.allclose(x.float(), y.float(), rtol=1e-4, atol=tol)
+               for x, y in zip(weights(a), weights(b), strict=True))
 
 def fresh(code, timeout=150, **env):
     "What `code` prints last, as JSON, in a process of its own"
     path = os.pathsep.join([str(here.parent), str(here), *filter(None, [os.environ.get('PYTHONPATH')])])
-    out = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, timeout=timeout, env={**os.environ, 'PYTHONPATH': path, **env})
+    out = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, timeout=timeout,
+                         env={**os.environ, 'PYTHONPATH': path, **env})
     assert not out.returncode, out.stderr[-3000:]
     return json.loads(out.stdout.splitlines()[-1])
 
@@ -133,7 +143,7 @@ def test_a_fit_is_the_loop_by_hand(kind, dtype):
     assert next(b.parameters()).device == DEVICE and learn.state.optimizer_step == 60
 
 def test_fp16_overflows_and_steps_are_skipped():
-    "A scale that is too large for float16 makes real infinities: the same steps are skipped as by hand, and counted as skipped"
+    "A scale too large for float16 makes infinities: the same steps are skipped as by hand, and counted as skipped"
     def scaler(device): return torch.amp.GradScaler(device, init_scale=2.**32, growth_interval=10)
     a, b, dl = make(), make(), batches(60)
     own = scaler(DEVICE.type)
@@ -166,7 +176,8 @@ def test_validation_and_prediction_are_those_of_the_host():
     host.load_state_dict({k: v.cpu() for k, v in learn.model.state_dict().items()})
     with torch.no_grad(): expected = host.eval()(x)
     assert pred.device.type == 'cpu' and torch.allclose(pred, expected, atol=1e-3)
-    assert learn.history.epochs['valid_accuracy'][-1] == pytest.approx((expected.argmax(1) == y).float().mean().item(), abs=2e-3)
+    share = (expected.argmax(1) == y).float().mean().item()
+    assert learn.history.epochs['valid_accuracy'][-1] == pytest.approx(share, abs=2e-3)
     assert learn.validate()['valid_loss'] == pytest.approx(F.cross_entropy(expected, y).item(), abs=1e-3)
 
 
@@ -175,7 +186,8 @@ def test_validation_and_prediction_are_those_of_the_host():
 class Strict(Hook):
     "From the first batch of a pass to its last one nobody waits for the device; on the CPU, nobody reads a value"
     ord = 10**6
-    def __init__(self, n_train, n_valid): self.n, self.is_open, self.n_passes = {True: n_train, False: n_valid}, False, 0
+    def __init__(self, n_train, n_valid):
+        self.n, self.is_open, self.n_passes = {True: n_train, False: n_valid}, False, 0
 
     def before_step(self, learn):
         if self.is_open: return
@@ -214,24 +226,32 @@ def by_name(batch, learn):
 
 def halves(model):
     params = list(model.parameters())
-    return {'a': torch.optim.AdamW(params[:3], lr=.01, fused=True), 'b': torch.optim.AdamW(params[3:], lr=.01, fused=True)}
+    return {'a': torch.optim.AdamW(params[:3], lr=.01, fused=True),
+            'b': torch.optim.AdamW(params[3:], lr=.01, fused=True)}
 
 FITS = {
     'plain': lambda model, tmp: {},
     'metrics': lambda model, tmp: {'metrics': [accuracy, lambda pred, targ: pred.float().square().mean(), Total()]},
-    'everything': lambda model, tmp: {'metrics': [accuracy], 'hooks': [GradClip(1.), GradNorm(weights=True), NaNGuard(every=10**6), EMA(.9), OneCycle(.01),
+    'everything': lambda model, tmp: {'metrics': [accuracy],
+                                      'hooks': [GradClip(1.), GradNorm(weights=True), NaNGuard(every=10**6), EMA(.9),
+                                                OneCycle(.01),
                                                                      AMP()]},
-    'clip by value, guard without fused': lambda model, tmp: {'optim': lambda p: torch.optim.SGD(p, lr=.01, momentum=.9), 'hooks': [GradClip(value=.1), NaNGuard(every=10**6)]},
+    'clip by value, guard without fused': lambda model, tmp: {
+        'optim': lambda p: torch.optim.SGD(p, lr=.01, momentum=.9),
+        'hooks': [GradClip(value=.1), NaNGuard(every=10**6)]},
     'accumulation': lambda model, tmp: {'hooks': [GradAccum(3), GradClip(1.)]},
     'tokens': lambda model, tmp: {'train_step': by_tokens, 'metrics': [accuracy], 'hooks': [GradAccum(2)]},
     'two optimizers': lambda model, tmp: {'train_step': by_name, 'optim': halves(model), 'metrics': [accuracy]},
 }
-LOADERS = {'on the device': lambda n: batches(n), 'from the host': lambda n: TensorLoader(*data(n), bs=BS, device=DEVICE),
+LOADERS = {'on the device': lambda n: batches(n),
+           'from the host': lambda n: TensorLoader(*data(n), bs=BS, device=DEVICE),
            'prefetched': lambda n: prefetch([(x.cpu(), y.cpu()) for x, y in batches(n)], DEVICE)}
 
-@pytest.mark.parametrize('key, dl', [*((k, 'on the device') for k in FITS), ('everything', 'from the host'), ('plain', 'prefetched')])
+@pytest.mark.parametrize('key, dl', [*((k, 'on the device') for k in FITS), ('everything', 'from the host'),
+                                     ('plain', 'prefetched')])
 def test_nobody_waits_between_two_updates(key, dl, tmp_path, monkeypatch):
-    monkeypatch.setattr(trainer_nb.features.nan_guard, 'perf_counter', lambda: 0.)       # the guard looks once a second, too
+    # the guard looks once a second, too
+    monkeypatch.setattr(trainer_nb.features.nan_guard, 'perf_counter', lambda: 0.)
     torch.use_deterministic_algorithms(False)
     model, load = make(), LOADERS[dl]
     learn = learner(model, load(N_TRAIN), load(N_VALID), **FITS[key](model, tmp_path))
@@ -288,7 +308,8 @@ def test_batches_that_arrive_by_the_side_are_the_same():
         sums.append((work - xb).abs().amax())
         targs.append((xb.double().sum((1, 2)), yb))
     assert torch.stack(sums).max().item() < 1e-2
-    assert torch.allclose(torch.cat([s for s, _ in targs]).cpu(), x.double().sum((1, 2))) and torch.equal(torch.cat([t for _, t in targs]).cpu(), y)
+    assert torch.allclose(torch.cat([s for s, _ in targs]).cpu(), x.double().sum((1, 2)))
+    assert torch.equal(torch.cat([t for _, t in targs]).cpu(), y)
 
 def test_fits_are_the_same_from_wherever_the_batches_come():
     def fit(dl):
@@ -298,7 +319,9 @@ def test_fits_are_the_same_from_wherever_the_batches_come():
         return weights(learn.model)
     x, y = data(20)
     one = fit(batches(20))
-    for dl in TensorLoader(x, y, bs=BS, device=DEVICE), TensorLoader(x, y, bs=BS), prefetch(TensorLoader(x, y, bs=BS), DEVICE), TensorLoader(x.to(DEVICE), y.to(DEVICE), bs=BS):
+    dls = (TensorLoader(x, y, bs=BS, device=DEVICE), TensorLoader(x, y, bs=BS),
+           prefetch(TensorLoader(x, y, bs=BS), DEVICE), TensorLoader(x.to(DEVICE), y.to(DEVICE), bs=BS))
+    for dl in dls:
         assert same(fit(dl), one)
 
 def test_a_mapped_file_feeds_the_device(tmp_path):
@@ -307,7 +330,8 @@ def test_a_mapped_file_feeds_the_device(tmp_path):
     np.save(tmp_path/'y.npy', y.numpy())
     parts = []
     for a, b in (x, y), (np.load(tmp_path/'x.npy', mmap_mode='r'), np.load(tmp_path/'y.npy', mmap_mode='r')):
-        learn = learner(make(), TensorLoader(a, b, bs=BS, shuffle=True, generator=torch.Generator().manual_seed(5), device=DEVICE))
+        learn = learner(make(), TensorLoader(a, b, bs=BS, shuffle=True, generator=torch.Generator().manual_seed(5),
+                                             device=DEVICE))
         torch.manual_seed(3)
         learn.fit(2)
         parts.append(weights(learn.model))
@@ -315,13 +339,16 @@ def test_a_mapped_file_feeds_the_device(tmp_path):
 
 def overlap(events):  # microseconds in which a copy to the device and a kernel run at once
     "Of a trace's events, those with `cat`, `name`, `ts` and `dur`"
-    spans = {kind: [(o['ts'], o['ts'] + o['dur']) for o in events if o.get('cat') == kind and ('HtoD' in o['name'] or kind == 'kernel')] for kind in ('gpu_memcpy', 'kernel')}
+    spans = {kind: [(o['ts'], o['ts'] + o['dur']) for o in events if o.get('cat') == kind
+                    and ('HtoD' in o['name'] or kind == 'kernel')] for kind in ('gpu_memcpy', 'kernel')}
     return sum(max(0., min(b, d) - max(a, c)) for a, b in spans['gpu_memcpy'] for c, d in spans['kernel'])
 
 def test_the_overlap_of_a_trace_is_measured():
     def event(cat, name, ts, dur): return {'cat': cat, 'name': name, 'ts': ts, 'dur': dur}
-    copy, kernel, back = event('gpu_memcpy', 'Memcpy HtoD (Pinned -> Device)', 0, 10), event('kernel', 'gemm', 4, 20), event('gpu_memcpy', 'Memcpy DtoH', 5, 10)
-    assert overlap([copy, kernel, back, {'ph': 'M', 'name': 'x'}]) == 6 and overlap([copy, event('kernel', 'gemm', 10, 5)]) == 0
+    copy = event('gpu_memcpy', 'Memcpy HtoD (Pinned -> Device)', 0, 10)
+    kernel, back = event('kernel', 'gemm', 4, 20), event('gpu_memcpy', 'Memcpy DtoH', 5, 10)
+    assert overlap([copy, kernel, back, {'ph': 'M', 'name': 'x'}]) == 6
+    assert overlap([copy, event('kernel', 'gemm', 10, 5)]) == 0
 
 @on_cuda
 def test_copies_overlap_with_the_work(tmp_path):
@@ -356,7 +383,9 @@ def stop_at(n):
 @pytest.mark.parametrize('where', ['here', 'elsewhere'])
 def test_a_stopped_run_is_resumed_exactly(where, tmp_path):
     "Bit for bit with deterministic algorithms: weights, optimizer, average, the device's generator"
-    def new(): return learner(make(), TensorLoader(*data(20), bs=BS, shuffle=True, device=DEVICE), data(5, 2), hooks=[EMA(.9), AMP(), GradAccum(2), Checkpoint(tmp_path/'kept')], bs=BS)
+    def new():
+        return learner(make(), TensorLoader(*data(20), bs=BS, shuffle=True, device=DEVICE), data(5, 2),
+                       hooks=[EMA(.9), AMP(), GradAccum(2), Checkpoint(tmp_path/'kept')], bs=BS)
     whole = new()
     whole.remove_hook(whole.get_hook(Checkpoint))
     torch.manual_seed(3)
@@ -372,7 +401,8 @@ def test_a_stopped_run_is_resumed_exactly(where, tmp_path):
         learn = new()
         learn.fit(3, resume=True)
     assert same(weights(learn.model), weights(whole.model)) and same(weights(learn.ema.model), weights(whole.ema.model))
-    assert learn.history.steps == whole.history.steps and learn.history.epochs['valid_loss'] == whole.history.epochs['valid_loss']
+    assert learn.history.steps == whole.history.steps
+    assert learn.history.epochs['valid_loss'] == whole.history.epochs['valid_loss']
 
 def test_a_checkpoint_holds_the_moment(tmp_path):
     "Weights are copied beside the work, and later steps are not in the file"
@@ -396,7 +426,8 @@ def test_a_checkpoint_of_the_device_is_read_on_the_host_and_back(tmp_path):
     learn = learner(make(), batches(20))
     learn.fit(1)
     learn.save(tmp_path/'state')
-    host = Learner(mlp(), [(x.cpu(), y.cpu()) for x, y in batches(20)], loss_fn=F.cross_entropy, lr=.01, device='cpu', display=False)
+    host = Learner(mlp(), [(x.cpu(), y.cpu()) for x, y in batches(20)], loss_fn=F.cross_entropy, lr=.01,
+                   device='cpu', display=False)
     with warnings.catch_warnings():
         warnings.simplefilter('ignore')     # that rounding differs
         host.load(tmp_path/'state')
@@ -404,7 +435,8 @@ def test_a_checkpoint_of_the_device_is_read_on_the_host_and_back(tmp_path):
         host.fit(1)
         host.save(tmp_path/'back')
         learn.load(tmp_path/'back')
-    assert same([o.cpu() for o in weights(learn.model)], weights(host.model)) and all(p.device == DEVICE for p in learn.model.parameters())
+    assert same([o.cpu() for o in weights(learn.model)], weights(host.model))
+    assert all(p.device == DEVICE for p in learn.model.parameters())
     assert all(v.device == DEVICE for s in learn.opt.state.values() for k, v in s.items() if k != 'step')
     learn.fit(1)
 
@@ -426,7 +458,8 @@ def opt_state(opt): return [v.clone() for s in opt.state.values() for v in s.val
 
 def test_a_search_for_the_rate_leaves_nothing():
     pytest.importorskip('fastprogress')
-    learn = learner(make('conv'), TensorLoader(*data(20), bs=BS, shuffle=True, device=DEVICE), hooks=[AMP(), GradClip(1.), EMA(.9)])
+    learn = learner(make('conv'), TensorLoader(*data(20), bs=BS, shuffle=True, device=DEVICE),
+                    hooks=[AMP(), GradClip(1.), EMA(.9)])
     learn.fit(1)
     learn.lr_find(n_steps=10)       # what libraries keep for good is there after the first one
     before = weights(learn.model), opt_state(learn.opt), rng_state(), allocated()
@@ -434,7 +467,8 @@ def test_a_search_for_the_rate_leaves_nothing():
     assert len(found.losses) > 5
     del found
     state = rng_state()
-    assert same(weights(learn.model), before[0]) and same(opt_state(learn.opt), before[1]) and torch.equal(state['torch'], before[2]['torch'])
+    assert same(weights(learn.model), before[0]) and same(opt_state(learn.opt), before[1])
+    assert torch.equal(state['torch'], before[2]['torch'])
     assert all(map(torch.equal, state.get('cuda', []), before[2].get('cuda', [])))
     assert allocated() <= before[3] + (0 if DEVICE.type == 'cuda' else 2**14)
 
@@ -463,7 +497,8 @@ def compiled(hooks=(), kind='mlp', n=2, **kwargs):
 def test_compiled_steps_are_the_plain_ones(what, mode):
     "With CUDA graphs, too, whose memory is used again in each step: history, metrics and gradients are copies"
     torch.use_deterministic_algorithms(False)
-    with reasons(): learn = compiled([Compile(None if DRY else mode, what=what, **BACKEND), *([] if mode else [GradClip(1.)])])
+    with reasons():
+        learn = compiled([Compile(None if DRY else mode, what=what, **BACKEND), *([] if mode else [GradClip(1.)])])
     plain = compiled([] if mode else [GradClip(1.)])
     assert close(learn.model, plain.model, 1e-4)
     for name in 'train_loss', 'train_accuracy', 'valid_loss', 'valid_accuracy':
@@ -499,7 +534,8 @@ def test_options_that_change_stay_compiled(optim, hook):
 # Memory
 
 def test_200_fits_take_no_memory():
-    learn, dl = learner(make(), batches(4), batches(2), metrics=[accuracy], hooks=[AMP(), EMA(.9), NaNGuard()]), batches(4)
+    learn, dl = learner(make(), batches(4), batches(2), metrics=[accuracy],
+                        hooks=[AMP(), EMA(.9), NaNGuard()]), batches(4)
     for _ in range(5): learn.fit(1)
     before = allocated()
     for _ in range(200): learn.fit(1)
@@ -519,7 +555,8 @@ def test_an_error_and_an_interrupt_free_the_batch():
         def __iter__(self):
             for i in range(4): yield torch.full((64, big), i/4), torch.zeros(64, dtype=torch.long)
     model = nn.Linear(big, 3).to(DEVICE)
-    learn = Learner(model, Fresh(), loss_fn=F.cross_entropy, optim=lambda p: torch.optim.SGD(p, lr=.1), device=DEVICE, display=False, hooks=[LambdaHook(after_loss=fail)])
+    learn = Learner(model, Fresh(), loss_fn=F.cross_entropy, optim=lambda p: torch.optim.SGD(p, lr=.1),
+                    device=DEVICE, display=False, hooks=[LambdaHook(after_loss=fail)])
     learn.fit(1)
     before = allocated()
     for learn.config, error in ('error', Oops), ('interrupt', TrainingInterrupted):
@@ -535,13 +572,16 @@ def test_an_error_and_an_interrupt_free_the_batch():
 def test_a_smaller_batch_works_after_there_was_no_memory():
     torch.use_deterministic_algorithms(False)       # which fills new memory
     model = nn.Sequential(nn.Linear(1024, 4096), nn.ReLU(), nn.Linear(4096, 5)).to(DEVICE)
-    def dl(n): return [(torch.randn(n, 1024, device=DEVICE), torch.zeros(n, dtype=torch.long, device=DEVICE)) for _ in range(3)]
+    def dl(n):
+        return [(torch.randn(n, 1024, device=DEVICE), torch.zeros(n, dtype=torch.long, device=DEVICE))
+                for _ in range(3)]
     learn = Learner(model, small := dl(256), loss_fn=F.cross_entropy, device=DEVICE, display=False)
     learn.fit(1)
     large = dl(2**16)       # 1 GiB of activations in each layer of the first kind
     gc.collect()
     torch.cuda.empty_cache()
-    total, before, steps = torch.cuda.get_device_properties(DEVICE).total_memory, allocated(), learn.state.optimizer_step
+    total = torch.cuda.get_device_properties(DEVICE).total_memory
+    before, steps = allocated(), learn.state.optimizer_step
     torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + 2**30)/total)
     try:
         learn.train_dl = large
@@ -559,7 +599,8 @@ def test_a_smaller_batch_works_after_there_was_no_memory():
 
 ONE_RANK = """
 import json, os, torch
-os.environ.update(RANK='0', LOCAL_RANK='0', WORLD_SIZE='1', LOCAL_WORLD_SIZE='1', MASTER_ADDR='127.0.0.1', MASTER_PORT='0')
+os.environ.update(RANK='0', LOCAL_RANK='0', WORLD_SIZE='1', LOCAL_WORLD_SIZE='1', MASTER_ADDR='127.0.0.1',
+                  MASTER_PORT='0')
 import torch.distributed as dist
 from test_gpu import DEVICE, batches, close, learner, make, weights, same
 from trainer_nb.all import Accelerate, accuracy
@@ -569,9 +610,11 @@ def fit(*hooks):
     learn.fit(2)
     return learn
 plain, learn = fit(), fit(Accelerate(cpu=DEVICE.type == 'cpu'))
-ok = same(weights(plain.model), weights(learn.model)) and learn.history.epochs['valid_loss'] == plain.history.epochs['valid_loss']
+ok = same(weights(plain.model), weights(learn.model))
+ok = ok and learn.history.epochs['valid_loss'] == plain.history.epochs['valid_loss']
 if DEVICE.type == 'cuda': torch.cuda.set_device(DEVICE)
-if not dist.is_initialized(): dist.init_process_group('nccl' if DEVICE.type == 'cuda' else 'gloo', store=dist.HashStore(), rank=0, world_size=1)
+kind = 'nccl' if DEVICE.type == 'cuda' else 'gloo'
+if not dist.is_initialized(): dist.init_process_group(kind, store=dist.HashStore(), rank=0, world_size=1)
 t = torch.ones(3, device=DEVICE)
 dist.all_reduce(t)
 ok_group = t.tolist() == [1., 1., 1.] and ('nccl' if DEVICE.type == 'cuda' else 'gloo') in dist.get_backend()
@@ -601,7 +644,8 @@ def test_accelerate_and_fsdp2_with_one_rank():
 def test_launch_after_the_device_was_used_is_refused():
     torch.zeros(1, device=DEVICE)
     learn = Learner(mlp(), data(2), loss_fn=F.cross_entropy, display=False)
-    with pytest.raises(RuntimeError, match='cuda is in use in this process already.*Restart the kernel'): learn.launch(2, 1)
+    with pytest.raises(RuntimeError, match='cuda is in use in this process already.*Restart the kernel'):
+        learn.launch(2, 1)
     assert not learn.history.n_steps
 
 FORK = """

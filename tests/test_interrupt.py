@@ -20,8 +20,10 @@ from trainer_nb.loop.interrupts import TrainingInterrupted
 @pytest.mark.parametrize('n_workers', [0, 2])
 def test_interrupt_and_resume_in_a_real_process(n_workers, n_fits):
     rand = random.Random(n_fits + n_workers)
-    child = subprocess.Popen([sys.executable, Path(__file__).with_name('interrupt_child.py'), str(n_workers), str(n_fits)],
-                             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1, start_new_session=True)
+    child = subprocess.Popen([sys.executable, Path(__file__).with_name('interrupt_child.py'), str(n_workers),
+                              str(n_fits)],
+                             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1,
+                             start_new_session=True)
     watchdog = threading.Timer(60 + 10*n_fits, child.kill)      # a child that hangs must not hang the tests
     watchdog.start()
     try:
@@ -53,7 +55,8 @@ def start(*hooks, n_workers=0, kind='', **kwargs):
     torch.manual_seed(0)
     kwargs['num_workers'] = n_workers
     train, valid = generators(kind)
-    return make_learner(train_dl=shuffled(generator=train, **kwargs), valid_dl=shuffled(seed=2, bs=7, generator=valid, **kwargs),
+    return make_learner(train_dl=shuffled(generator=train, **kwargs),
+                        valid_dl=shuffled(seed=2, bs=7, generator=valid, **kwargs),
                         metrics=[accuracy], hooks=hooks)
 
 def children(): return set(psutil.Process().children(recursive=True))
@@ -102,13 +105,17 @@ def test_these_are_all_batches():
     start(count).fit(**FIT)
     assert count.i == 34
 
-# 1-2 train, 3-6 valid, 7-8 train, 9-12 valid, 13 train, 14-17 valid; 18 train, 19-22 valid, 23-24 train, 25-28 valid, 29-30 train, 31-34 valid
-@pytest.mark.parametrize('n, persistent', [(1, False), (4, False), (15, False), (1, True), (7, True), (15, True), (29, True), (33, True)])
+# 1-2 train, 3-6 valid, 7-8 train, 9-12 valid, 13 train, 14-17 valid;
+# 18 train, 19-22 valid, 23-24 train, 25-28 valid, 29-30 train, 31-34 valid
+@pytest.mark.parametrize('n, persistent',
+                         [(1, False), (4, False), (15, False), (1, True), (7, True), (15, True), (29, True),
+                          (33, True)])
 def test_stop_with_workers(n, persistent):
     kwargs = dict(n_workers=2, persistent_workers=persistent)
     assert stop_and_resume(StopAt(n), **kwargs) == whole(**kwargs)
 
-@pytest.mark.parametrize('event, n', [(e, n) for e in EVENTS for n in (1, 2) if e not in ('after_fit', 'after_cancel') and (e, n) != ('before_fit', 2)])
+@pytest.mark.parametrize('event, n', [(e, n) for e in EVENTS for n in (1, 2)
+                                      if e not in ('after_fit', 'after_cancel') and (e, n) != ('before_fit', 2)])
 def test_stop_in_every_event(event, n):
     stop = StopAt(n, event)
     learn = start(stop)
@@ -233,7 +240,8 @@ class InterruptAt(StopAt):
 @pytest.mark.parametrize('n', [1, 3, 6, 20, 34])
 def test_interrupt_raises_and_says_where(n):
     events = []
-    learn = start(InterruptAt(n), LambdaHook(**{e: lambda learn, e=e: events.append(e) for e in ('after_cancel', 'after_fit')}))
+    learn = start(InterruptAt(n), LambdaHook(**{e: lambda learn, e=e: events.append(e)
+                                                for e in ('after_cancel', 'after_fit')}))
     with pytest.raises(TrainingInterrupted, match=r'epoch \d.*resume\(\)') as e: learn.fit(**FIT)
     assert isinstance(e.value, KeyboardInterrupt) and e.value.__suppress_context__
     assert len(e.value._render_traceback_()) == 1
@@ -242,7 +250,8 @@ def test_interrupt_raises_and_says_where(n):
     learn.resume()
     assert digest(learn) == whole()
 
-@pytest.mark.parametrize('event', ['before_fit', 'before_epoch', 'before_valid', 'after_valid', 'after_epoch', 'after_fit'])
+@pytest.mark.parametrize('event', ['before_fit', 'before_epoch', 'before_valid', 'after_valid', 'after_epoch',
+                                   'after_fit'])
 def test_no_interrupt_is_lost(event):
     "Wherever it comes, 'Run All' stops, hooks are told, and the numbers stay right"
     told = []
@@ -268,7 +277,8 @@ def test_interrupted_resume():
     learn.resume()
     assert digest(learn) == whole()
 
-@pytest.mark.parametrize('point', ['before_step', 'do_step', 'after_backward', 'do_opt_step', 'before_valid', 'after_epoch'])
+@pytest.mark.parametrize('point', ['before_step', 'do_step', 'after_backward', 'do_opt_step', 'before_valid',
+                                   'after_epoch'])
 def test_the_second_interrupt_raises_at_once(point):
     log, before = [], children()
     def twice(learn, *nxt):
@@ -280,7 +290,8 @@ def test_the_second_interrupt_raises_at_once(point):
     model, handler = learn.model, signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt) as e: learn.fit(2, hooks=[LambdaHook(**{point: twice})])
     assert not isinstance(e.value, TrainingInterrupted) and log == ['first', 'after_fit']
-    assert learn.model is model and model.training and learn.batch is None and signal.getsignal(signal.SIGINT) is handler
+    assert learn.model is model and model.training and learn.batch is None
+    assert signal.getsignal(signal.SIGINT) is handler
     assert not children() - before
     n = len(learn.history)
     learn.fit(2)

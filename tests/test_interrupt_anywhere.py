@@ -1,6 +1,7 @@
-"""Interrupts at any bytecode of a fit: whatever line they hit, everything is put back, and the next fit works
+"""Interrupts at any bytecode of a fit: wherever they hit, everything is restored, and the next fit works
 
-A tracer calls the handler of SIGINT, as Python itself would, before chosen bytecodes of the library, contextlib and torch's optimizers.
+A tracer calls the handler of SIGINT, as Python itself would, before chosen bytecodes of the library, contextlib and
+PyTorch's optimizers.
 """
 import contextlib, random, signal, sys, threading, warnings
 from collections import Counter
@@ -10,13 +11,15 @@ import pytest, torch
 
 import trainer_nb
 from common import batches, make_learner
-from trainer_nb.all import (AMP, EMA, Checkpoint, EarlyStopping, Freeze, GradAccum, GradClip, Hook, JSONLLogger, LambdaHook,
+from trainer_nb.all import (AMP, EMA, Checkpoint, EarlyStopping, Freeze, GradAccum, GradClip, Hook, JSONLLogger,
+                            LambdaHook,
                             NaNGuard, OneCycle, TrainingInterrupted, accuracy)
 from trainer_nb.save.files import Lock
 from trainer_nb.loop.interrupts import Interrupts
 
 
-TRACED = str(Path(trainer_nb.__file__).parent), contextlib.__file__, str(Path(torch.__file__).parent/'autograd/grad_mode.py'), \
+TRACED = str(Path(trainer_nb.__file__).parent), contextlib.__file__, \
+    str(Path(torch.__file__).parent/'autograd/grad_mode.py'), \
     str(Path(torch.__file__).parent/'optim'), str(Path(torch.__file__).parent/'amp')
 
 class Injector:
@@ -37,7 +40,8 @@ class Injector:
         self.places.append(place)
         if self.moments and place == self.moments[0][0]:
             self.n += 1
-            if self.n >= self.moments[0][1] and signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ()): self.interrupt(frame)
+            if self.n >= self.moments[0][1] and signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ()):
+                self.interrupt(frame)
         return self.step
 
     def interrupt(self, frame):
@@ -63,7 +67,8 @@ class Tell(Hook):
 def make(folder):
     "A learner with much that has to be put back"
     torch.manual_seed(0)
-    hooks = [Tell(-1000), Checkpoint(folder/'run', keep=1), Freeze('0.bias'), AMP(), GradAccum(2), GradClip(1.), NaNGuard(), EMA(), OneCycle(),
+    hooks = [Tell(-1000), Checkpoint(folder/'run', keep=1), Freeze('0.bias'), AMP(), GradAccum(2), GradClip(1.),
+             NaNGuard(), EMA(), OneCycle(),
              EarlyStopping(restore_best=False), JSONLLogger(folder/'log.jsonl'), Tell(1000)]
     learn = make_learner(train_dl=batches()[:3], valid_dl=batches(seed=2)[:2], hooks=hooks, display='text')
     learn.model[1].eval()
@@ -75,12 +80,18 @@ def seen(learn):
     hooks, model = learn.hooks, learn.model
     return {
         'handler': signal.getsignal(signal.SIGINT), 'blocked': signal.pthread_sigmask(signal.SIG_BLOCK, ()),
-        'grad': torch.is_grad_enabled(), 'autocast': (torch.is_autocast_enabled('cpu'), torch.autocast_increment_nesting() - torch.autocast_decrement_nesting()),
+        'grad': torch.is_grad_enabled(),
+        'autocast': (torch.is_autocast_enabled('cpu'),
+                     torch.autocast_increment_nesting() - torch.autocast_decrement_nesting()),
         'nesting': (torch.autocast_increment_nesting(), torch.autocast_decrement_nesting()),
-        'modes': [m.training for m in model.modules()], 'frozen': [p.requires_grad for p in model.parameters()], 'model': id(model),
-        'hooks': list(map(id, hooks)), 'registered': list(map(id, learn._registered)), 'in a fit': learn.fitting is not None,
-        'batch': learn.batch is learn.pred is learn.loss is learn.result is None, 'told': hooks[0].ended == hooks[-1].ended,
-        'threads': threading.active_count(), 'lock': learn.get_hook('Checkpoint').folder.lock.file, 'thread': learn.history.thread,
+        'modes': [m.training for m in model.modules()], 'frozen': [p.requires_grad for p in model.parameters()],
+        'model': id(model),
+        'hooks': list(map(id, hooks)), 'registered': list(map(id, learn._registered)),
+        'in a fit': learn.fitting is not None,
+        'batch': learn.batch is learn.pred is learn.loss is learn.result is None,
+        'told': hooks[0].ended == hooks[-1].ended,
+        'threads': threading.active_count(), 'lock': learn.get_hook('Checkpoint').folder.lock.file,
+        'thread': learn.history.thread,
         'accumulation': learn.state.grad_accum_steps, 'loss': learn._last_loss,
     }
 
@@ -140,7 +151,8 @@ def choose(places, rand):
 
 def closing(places):
     "Those in what ends a fit"
-    names = '_guarded', '_session', '_close', 'close', '__exit__', 'after_fit', 'release', 'finish', 'report', 'remove_hook', '_set_hooks', 'added_hooks'
+    names = ('_guarded', '_session', '_close', 'close', '__exit__', 'after_fit', 'release',
+             'finish', 'report', 'remove_hook', '_set_hooks', 'added_hooks')
     return {place: n for place, n in places.items() if place[0].co_name in names}
 
 def pairs(learn, rand, n, only=lambda places: places):
@@ -227,7 +239,8 @@ def test_a_second_interrupt_around_the_step_of_an_optimizer_leaves_gradients_on(
 
 # Validation and prediction outside of a fit: the first interrupt ends them, and everything is as it was
 
-PASSES = {'validate': lambda learn: learn.validate(), 'predict': lambda learn: learn.predict(learn.valid_dl, with_targs=True)}
+PASSES = {'validate': lambda learn: learn.validate(),
+          'predict': lambda learn: learn.predict(learn.valid_dl, with_targs=True)}
 
 class Modal(torch.optim.SGD):
     "An optimizer that is told of training and evaluation, as schedule-free ones are"
@@ -237,7 +250,8 @@ class Modal(torch.optim.SGD):
 
 def make_for_passes():
     torch.manual_seed(0)
-    learn = make_learner(train_dl=batches()[:2], valid_dl=batches(seed=2)[:2], optim=lambda params: Modal(params, lr=.1), metrics=[accuracy],
+    learn = make_learner(train_dl=batches()[:2], valid_dl=batches(seed=2)[:2],
+                         optim=lambda params: Modal(params, lr=.1), metrics=[accuracy],
                          hooks=[AMP(), EMA(), Tell(0)])
     learn.fit(1)
     learn.model.train()
@@ -247,12 +261,15 @@ def make_for_passes():
     return learn
 
 def seen_around_passes(learn):
-    names = 'training', 'batch', 'pred', 'loss', 'result', 'stepped', 'n_batches', 'step_fn', '_do', '_valid_tally', '_opening', 'fitting', 'stopped'
+    names = ('training', 'batch', 'pred', 'loss', 'result', 'stepped', 'n_batches',
+             'step_fn', '_do', '_valid_tally', '_opening', 'fitting', 'stopped')
     return {**{k: getattr(learn, k) for k in names}, 'requests': [*learn.requests], 'optimizer': learn.opt.mode,
             'handler': signal.getsignal(signal.SIGINT), 'grad': torch.is_grad_enabled(), 'model': id(learn.model),
-            'autocast': (torch.is_autocast_enabled('cpu'), torch.autocast_increment_nesting() - torch.autocast_decrement_nesting()),
+            'autocast': (torch.is_autocast_enabled('cpu'),
+                         torch.autocast_increment_nesting() - torch.autocast_decrement_nesting()),
             'nesting': (torch.autocast_increment_nesting(), torch.autocast_decrement_nesting()),
-            'modes': [m.training for m in learn.model.modules()], 'average': [m.training for m in learn.ema.model.modules()],
+            'modes': [m.training for m in learn.model.modules()],
+            'average': [m.training for m in learn.ema.model.modules()],
             'team': (learn.team.n, learn.team.total), 'threads': threading.active_count()}
 
 def faults_of_pass(learn, run_pass, *moments):
@@ -277,7 +294,8 @@ def test_an_interrupt_in_a_pass_outside_of_a_fit_leaves_nothing_behind(name):
     learn, run_pass, rand, wrong, n_hits = make_for_passes(), PASSES[name], random.Random(2), [], 0
     before, hits = run_pass(learn), 0
     places = places_of(learn, run_pass)
-    ends = [o for o in places if o[0].co_name in ('_aside', '_evaluating', 'open', '_close', '__exit__', 'do_step', '_open_pass')]
+    ends = [o for o in places if o[0].co_name in ('_aside', '_evaluating', 'open', '_close', '__exit__', 'do_step',
+                                                  '_open_pass')]
     for place in [*rand.sample(ends, 40), *rand.sample([*places], 20)]:
         found, n = faults_of_pass(learn, run_pass, (place, rand.randint(1, places[place])))
         wrong, n_hits = wrong + found, n_hits + n

@@ -19,7 +19,8 @@ class Clock:
     def __call__(self): return self.now
 
 BURST = [.4, 0, 0, 0]       # four workers, which are ready all at once
-@pytest.mark.parametrize('waits, work', [([0.], 50e-6), ([5e-6], 50e-6), ([200e-6], 50e-6), ([.03], .01), (BURST, .1), ([o*1e-4 for o in BURST], 40e-6), ([0.], 1.)])
+@pytest.mark.parametrize('waits, work', [([0.], 50e-6), ([5e-6], 50e-6), ([200e-6], 50e-6), ([.03], .01),
+                                         (BURST, .1), ([o*1e-4 for o in BURST], 40e-6), ([0.], 1.)])
 def test_the_share_of_waiting_is_right(waits, work, monkeypatch):
     clock = Clock()
     def loader():
@@ -86,7 +87,7 @@ def test_a_stopped_pass_that_is_handed_on_loses_no_batch(key, elsewhere, tmp_pat
 @pytest.mark.parametrize('shuffle', [False, True])
 @pytest.mark.parametrize('mode', ['r', 'r+', 'c'])
 def test_batches_of_a_mapped_file_are_their_own(mode, shuffle, tmp_path, recwarn):
-    "What is done to a batch in place changes neither file nor data; a read-only file is no reason for a warning or a crash"
+    "In-place changes to a batch reach neither file nor data; a read-only file causes no warning and no crash"
     x = np.random.default_rng(0).normal(size=(10, 3)).astype('float32')
     np.save(tmp_path/'x.npy', x)
     dl = TensorLoader(np.load(tmp_path/'x.npy', mmap_mode=mode), bs=4, shuffle=shuffle)
@@ -132,7 +133,8 @@ def test_the_status_says_that_the_loop_waits(wait, work, said, n, monkeypatch):
     look.next = 0
     for o in 'data.passes', 'show.display': monkeypatch.setattr(f'trainer_nb.{o}.perf_counter', clock)
     monkeypatch.setattr('trainer_nb.show.display.Budget', lambda: Budget(clock))
-    learn = make_learner(train_dl=Loader(n, wait), valid_dl=Loader(3, 0), hooks=[LambdaHook(after_step=look)], display='text')
+    learn = make_learner(train_dl=Loader(n, wait), valid_dl=Loader(3, 0), hooks=[LambdaHook(after_step=look)],
+                         display='text')
     learn.fit(max_steps=1000)
     assert all(('waiting for data' in o) == bool(said and t > 4) for t, o in lines if t > 4 or t < 1.8)
     if said:
@@ -147,8 +149,10 @@ class Own(TensorLoader):
         order = random.sample(range(len(self.tensors[0])), len(self.tensors[0]))
         return iter([(self.tensors[0][order[i:i + self.bs]],) for i in range(start*self.bs, len(order), self.bs)])
 
-KINDS = {'global': lambda x: TensorLoader(x, bs=2, shuffle=True), 'own generator': lambda x: TensorLoader(x, bs=2, shuffle=True, generator=torch.Generator()),
-         'subclass': lambda x: Own(x, bs=2), 'list': lambda x: [(o,) for o in x.split(2)], 'DataLoader': lambda x: DataLoader(TensorDataset(x), 2, shuffle=True)}
+KINDS = {'global': lambda x: TensorLoader(x, bs=2, shuffle=True),
+         'own generator': lambda x: TensorLoader(x, bs=2, shuffle=True, generator=torch.Generator()),
+         'subclass': lambda x: Own(x, bs=2), 'list': lambda x: [(o,) for o in x.split(2)],
+         'DataLoader': lambda x: DataLoader(TensorDataset(x), 2, shuffle=True)}
 @pytest.mark.parametrize('kind', KINDS)
 def test_a_pass_goes_on_elsewhere_whatever_it_draws_from(kind):
     set_seed(0)

@@ -44,10 +44,12 @@ def grow(again):
 def in_fresh_process(code):
     "What `code` prints in the end"
     path = os.pathsep.join([str(Path(__file__).parent), *filter(None, [os.environ.get('PYTHONPATH')])])
-    out = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, env={**os.environ, 'PYTHONPATH': path}, check=True)
+    out = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True,
+                         env={**os.environ, 'PYTHONPATH': path}, check=True)
     return json.loads(out.stdout.splitlines()[-1])
 
-@pytest.mark.parametrize('again', [False, pytest.param(True, marks=pytest.mark.soak)], ids=['new learners', 'one learner'])
+@pytest.mark.parametrize('again', [False, pytest.param(True, marks=pytest.mark.soak)],
+                         ids=['new learners', 'one learner'])
 def test_100_fits(again):
     (n_10, mib_10), (n_100, mib_100), figures = in_fresh_process(f'from test_memory import grow; grow({again})')
     assert n_100 == n_10 and mib_100 - mib_10 < 16 and not figures       # what is kept of each fit would be 90 MiB
@@ -58,10 +60,11 @@ def test_history_that_nobody_reads_holds_a_number_for_each_batch():
     before = set(map(id, tensors()))
     learn.fit(100)
     new = [o for o in tensors() if id(o) not in before]
-    assert sum(o.untyped_storage().nbytes() for o in new) <= 2*4*500 and not any(o.requires_grad for o in new)     # a view and its base
+    # a view and its base
+    assert sum(o.untyped_storage().nbytes() for o in new) <= 2*4*500 and not any(o.requires_grad for o in new)
 
 def million():
-    "MiB that a record of 1,000,000 batches takes, with a live plot of it, and its epoch values beside exact ones; for a process of its own"
+    "MiB for the record of 1,000,000 batches with a live plot, and epoch values beside exact ones; in its own process"
     torch.set_num_threads(1)
     pool, history, seen, sizes = torch.rand(997), History(), [], (20_000, 500_000, 480_000)
     plot, losses = Plot(history), pool.unbind()
@@ -83,7 +86,8 @@ def million():
 def test_a_million_batches():
     "Every value is there, epochs are exact, and the memory is that of two arrays"
     mib, rows, n, same = in_fresh_process('from test_memory import million; million()')
-    assert same and n == 1_000_000 and mib[-1] - mib[0] < 32       # as Python's lists of floats they are 80 MiB and more
+    # as Python's lists of floats they are 80 MiB and more
+    assert same and n == 1_000_000 and mib[-1] - mib[0] < 32
     assert all(mean == pytest.approx(exact, rel=1e-12) for mean, exact in rows)
 
 
@@ -130,11 +134,14 @@ def failing_generator(batch, learn):
 
 def failing_metric(pred, targ): raise Oops
 
-EVENTS = ['before_step', 'do_step', 'after_pred', 'after_loss', 'do_backward', 'after_backward', 'do_opt_step', 'do_zero_grad', 'after_step']
+EVENTS = ['before_step', 'do_step', 'after_pred', 'after_loss', 'do_backward', 'after_backward', 'do_opt_step',
+          'do_zero_grad', 'after_step']
 FAILURES = {
     **{f'hook at {e}': dict(hooks=[LambdaHook(**{e: fail})]) for e in EVENTS},
-    **{f'validation, {e}': dict(hooks=[LambdaHook(**{e: lambda learn: None if learn.training else fail(learn)})]) for e in ('after_pred', 'after_loss', 'after_step')},
-    'third batch': dict(hooks=[LambdaHook(after_step=lambda learn: fail(learn) if learn.state.batch_idx == 3 else None)]),
+    **{f'validation, {e}': dict(hooks=[LambdaHook(**{e: lambda learn: None if learn.training else fail(learn)})])
+       for e in ('after_pred', 'after_loss', 'after_step')},
+    'third batch': dict(hooks=[LambdaHook(after_step=lambda learn: fail(learn) if learn.state.batch_idx == 3
+                                          else None)]),
     'model': dict(model=FailingModel()),
     'step': dict(train_step=failing_step),
     'generator': dict(train_step=failing_generator, optim={'0': torch.optim.SGD}),
@@ -177,9 +184,11 @@ def test_after_a_fit_nothing_of_the_last_batch_is_held(end):
         if end == 'stop' and learn.state.batch_idx == 3: learn.stop()
         return None if end == 'no backward' else nxt and nxt[0]()
     train, valid = Fresh(), Fresh()
-    learn = make_learner(train_dl=train, valid_dl=valid, hooks=[LambdaHook(**{'do_backward' if end == 'no backward' else 'after_step': f})])
+    learn = make_learner(train_dl=train, valid_dl=valid,
+                         hooks=[LambdaHook(**{'do_backward' if end == 'no backward' else 'after_step': f})])
     learn.fit(1)
-    if end == 'stop': learn.stopped = None         # the open pass of a run that can be resumed is held, and nothing else
+    # the open pass of a run that can be resumed is held, and nothing else
+    if end == 'stop': learn.stopped = None
     assert not alive(train.refs) and not alive(valid.refs)
 
 

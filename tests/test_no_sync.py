@@ -1,7 +1,7 @@
 """Between display ticks the loop never reads a tensor's value on the host
 
-Two nets: the methods that read values are counted, and so is each operation that torch itself marks as needing a value on the
-host (`nonzero`, an index by mask, `if tensor:` in C++, ...). A plain loop of the same steps gives what is allowed.
+Two counters: of the methods that read values, and of the operations that PyTorch marks as needing a value on the
+host (`nonzero`, an index by mask, `if tensor:` in C++, ...). A plain loop of the same steps sets what is allowed.
 """
 import sys
 from collections import Counter
@@ -16,17 +16,20 @@ from common import make_learner
 from trainer_nb.loop.metrics import Metric, accuracy
 from trainer_nb.loop.hooks import EVENTS, CancelStep, Hook, LambdaHook
 
-READS = ('item', 'tolist', 'numpy', 'cpu', '__float__', '__bool__', '__int__', '__index__', '__array__', '__contains__', '__format__')
+READS = ('item', 'tolist', 'numpy', 'cpu', '__float__', '__bool__', '__int__', '__index__', '__array__',
+         '__contains__', '__format__')
 N_TRAIN, N_VALID, N_EPOCHS = 300, 200, 2        # 1,000 batches in all; more in a pass than the library packs together
 PER_EPOCH = 2       # `Tally.means`, one `tolist` for the training pass and one for the validation pass
-FIRST = 1           # the first batch of a fit whose default step has a cross entropy: are its logits none, or its targets no probabilities?
+# the first batch of a fit whose default step has a cross entropy: are its logits none, or its targets no probabilities?
+FIRST = 1
 
 
 class HostOps(TorchDispatchMode):
     "Counts operations whose result cannot be known without reading a value"
     def __init__(self, count): super().__init__(); self.count = count
     def __torch_dispatch__(self, f, types, args=(), kwargs=None):
-        if {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape} & set(f.tags): self.count(f.overloadpacket.__name__)
+        if {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape} & set(f.tags):
+            self.count(f.overloadpacket.__name__)
         return f(*args, **(kwargs or {}))
 
 @contextmanager
@@ -36,7 +39,8 @@ def counted():
     def count(name):
         frame, where = sys._getframe(1), ''
         while frame and not where:
-            if frame.f_code.co_filename.endswith('display.py') and 'trainer_nb' in frame.f_code.co_filename: where = 'display '
+            if frame.f_code.co_filename.endswith('display.py') and 'trainer_nb' in frame.f_code.co_filename:
+                where = 'display '
             frame = frame.f_back
         seen[where + name] += 1
     def patched(name, f):
@@ -88,9 +92,12 @@ def cross_entropy(model, batch): return F.cross_entropy(model(batch[0]), batch[1
 
 def test_the_counters_count():
     x = torch.tensor([1., 2.])
-    reads = {'item': lambda: x[0].item(), '__float__': lambda: float(x[0]), '__bool__': lambda: bool(x[0]), '__int__': lambda: int(x[0]),
-             'tolist': lambda: x.tolist(), 'cpu': lambda: x.cpu(), 'numpy': lambda: x.numpy(), 'nonzero': lambda: x.nonzero(),
-             'masked_select': lambda: x.masked_select(x > 1), 'equal': lambda: torch.equal(x, x), '_local_scalar_dense': lambda: torch.full((2,), x[0])}
+    reads = {'item': lambda: x[0].item(), '__float__': lambda: float(x[0]), '__bool__': lambda: bool(x[0]),
+             '__int__': lambda: int(x[0]),
+             'tolist': lambda: x.tolist(), 'cpu': lambda: x.cpu(), 'numpy': lambda: x.numpy(),
+             'nonzero': lambda: x.nonzero(),
+             'masked_select': lambda: x.masked_select(x > 1), 'equal': lambda: torch.equal(x, x),
+             '_local_scalar_dense': lambda: torch.full((2,), x[0])}
     for name, f in reads.items():
         with counted() as seen: f()
         assert seen[name] == 1, name
@@ -105,22 +112,29 @@ class Total:
     def update(self, pred, targ): self.n = self.n + pred.sum()
     def compute(self): return self.n
 
-@pytest.mark.parametrize('optim, make_dl, display', [(torch.optim.SGD, in_list, False), (torch.optim.SGD, in_list, 'tty'), (torch.optim.SGD, in_loader, 'html'),
-                                                     (torch.optim.AdamW, in_loader, False), (torch.optim.AdamW, in_list, 'html')])
+@pytest.mark.parametrize('optim, make_dl, display',
+                         [(torch.optim.SGD, in_list, False), (torch.optim.SGD, in_list, 'tty'),
+                          (torch.optim.SGD, in_loader, 'html'),
+                                                     (torch.optim.AdamW, in_loader, False),
+                                                     (torch.optim.AdamW, in_list, 'html')])
 def test_metrics_hooks_and_display(optim, make_dl, display, capsys, cell):
     model = nn.Linear(4, 3)
     allowed = raw(model, optim(model.parameters(), lr=.01, fused=True), make_dl, cross_entropy)
-    hooks = [LambdaHook(**{e: lambda learn: None for e in EVENTS}), LambdaHook(do_opt_step=lambda learn, nxt: nxt(), do_step=lambda learn, nxt: nxt())]
-    learn = make_learner(nn.Linear(4, 3), make_dl(N_TRAIN), make_dl(N_VALID), optim=optim, lr=.01, metrics=[accuracy, square], hooks=hooks, display=display)
+    hooks = [LambdaHook(**{e: lambda learn: None for e in EVENTS}),
+             LambdaHook(do_opt_step=lambda learn, nxt: nxt(), do_step=lambda learn, nxt: nxt())]
+    learn = make_learner(nn.Linear(4, 3), make_dl(N_TRAIN), make_dl(N_VALID), optim=optim, lr=.01,
+                         metrics=[accuracy, square], hooks=hooks, display=display)
     seen = fit(learn)
     assert_allowed(seen, allowed)
-    if display == 'html': assert 0 < seen['display cpu'] <= learn.display.cost.n_draws + 1       # new losses at each update, and for the picture
+    # new losses at each update, and for the picture
+    if display == 'html': assert 0 < seen['display cpu'] <= learn.display.cost.n_draws + 1
 
 def test_metric_objects_are_read_once_in_a_pass():
     model = nn.Linear(4, 3)
     allowed = raw(model, torch.optim.SGD(model.parameters()), in_list, cross_entropy)
     seen = fit(make_learner(model, in_list(N_TRAIN), in_list(N_VALID), optim=torch.optim.SGD, metrics=[Total()]))
-    allowed.update(dict.fromkeys(['__float__', '_local_scalar_dense'], 2*N_EPOCHS))     # one read for each pass, seen by both nets
+    # one read for each pass, seen by both nets
+    allowed.update(dict.fromkeys(['__float__', '_local_scalar_dense'], 2*N_EPOCHS))
     assert_allowed(seen, allowed)
 
 def test_valid_every():
@@ -139,7 +153,8 @@ def test_weights_that_are_tensors(metrics):
     "A number of tokens is known on the device only"
     model = nn.Linear(4, 3)
     allowed = raw(model, torch.optim.SGD(model.parameters()), in_list, cross_entropy)
-    assert_allowed(fit(make_learner(model, in_list(N_TRAIN), in_list(N_VALID), train_step=token_step, optim=torch.optim.SGD, metrics=metrics)), allowed, first=0)
+    assert_allowed(fit(make_learner(model, in_list(N_TRAIN), in_list(N_VALID), train_step=token_step,
+                                    optim=torch.optim.SGD, metrics=metrics)), allowed, first=0)
 
 def two_losses(batch, learn):
     pred = learn.model(batch[0])
@@ -150,14 +165,16 @@ def two_losses(batch, learn):
 def test_several_optimizers_and_groups():
     model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 3))
     groups = torch.optim.SGD([{'params': [model[0].weight]}, {'params': [model[0].bias], 'lr': .1}], lr=.01)
-    learn = make_learner(model, in_list(N_TRAIN), in_list(N_VALID), train_step=two_losses, optim={'0': groups, '2': torch.optim.SGD(model[2].parameters())}, metrics=[accuracy])
+    learn = make_learner(model, in_list(N_TRAIN), in_list(N_VALID), train_step=two_losses,
+                         optim={'0': groups, '2': torch.optim.SGD(model[2].parameters())}, metrics=[accuracy])
     assert_allowed(fit(learn), Counter(), first=0)
 
 def test_a_learning_rate_that_is_a_tensor():
     "It is recorded for every step, and read once in an epoch"
     model, rate = nn.Linear(4, 3), torch.tensor(.01)
     allowed = raw(model, torch.optim.SGD(model.parameters(), lr=rate), in_list, cross_entropy)
-    seen = fit(make_learner(model, in_list(N_TRAIN), in_list(N_VALID), optim=torch.optim.SGD(model.parameters(), lr=rate)))
+    seen = fit(make_learner(model, in_list(N_TRAIN), in_list(N_VALID),
+                            optim=torch.optim.SGD(model.parameters(), lr=rate)))
     extra = {name: n - allowed[name] for name, n in seen.items() if n - allowed[name]}
     assert sum(extra.values()) <= (PER_EPOCH + 2)*N_EPOCHS + FIRST, extra
 
@@ -166,5 +183,6 @@ def test_skipped_steps_and_cancels():
         def after_loss(self, learn):
             if learn.state.batch_idx % 7 == 3: raise CancelStep
         def do_opt_step(self, learn, nxt): return nxt() if learn.state.batch_idx % 2 else False
-    learn = make_learner(nn.Linear(4, 3), in_list(N_TRAIN), in_list(N_VALID), optim=torch.optim.SGD, metrics=[accuracy], hooks=[Skip()])
+    learn = make_learner(nn.Linear(4, 3), in_list(N_TRAIN), in_list(N_VALID), optim=torch.optim.SGD,
+                         metrics=[accuracy], hooks=[Skip()])
     assert_allowed(fit(learn), Counter())

@@ -13,7 +13,7 @@ nbs, lib = cfg.nbs_path, cfg.lib_path
 
 @pytest.fixture
 def fresh_package():
-    "A package of its own for each notebook: one that defines a class again, or patches it, must not be seen by the next"
+    "A fresh package for each notebook, so that classes that one defines again or patches do not reach the next"
     def take(): return {o: sys.modules.pop(o) for o in list(sys.modules) if o.split('.')[0] == lib.name}
     mine = take()
     yield
@@ -21,8 +21,10 @@ def fresh_package():
     sys.modules.update(mine)
 
 
-LONG = '04_learning_rates', '05_gan', '06_make_it_fast', '07_never_lose_a_run', '08_more_than_one_process'       # lessons that take a quarter of a minute and more: under `make soak`
-notebooks = [pytest.param(p, id=p.relative_to(nbs).as_posix(), marks=[pytest.mark.soak]*(p.stem in LONG)) for p in sorted(nbglob(nbs, as_path=True))]
+# lessons that take a quarter of a minute and more: under `make soak`
+LONG = '04_learning_rates', '05_gan', '06_make_it_fast', '07_never_lose_a_run', '08_more_than_one_process'
+notebooks = [pytest.param(p, id=p.relative_to(nbs).as_posix(), marks=[pytest.mark.soak]*(p.stem in LONG))
+             for p in sorted(nbglob(nbs, as_path=True))]
 
 @pytest.mark.parametrize('path', notebooks)
 def test_runs(path, fresh_package, monkeypatch):

@@ -1,8 +1,8 @@
-"A pass that ends early, is longer than it says, or finds another loader: numbers are those of a plain loop, or it is refused"
+"A pass that ends early, is longer than it claims, or finds another loader equals a plain loop, or is refused"
 import warnings
 
 import pytest, torch, torch.nn.functional as F
-from torch.optim import SGD, AdamW
+from torch.optim import SGD
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from common import batches, digest, make_learner, make_model, problem, same, shuffled, weights
@@ -42,7 +42,9 @@ def test_passes_that_end_early_keep_persistent_workers_as_break_does(ends):
     assert same(weights(model), weights(learn.model))
 
 def test_a_nan_loss_where_warnings_are_errors_records_an_epoch_once():
-    def step(batch, learn): return {'loss': F.cross_entropy(learn.model(batch[0]), batch[1])*(float('nan') if learn.state.epoch == 0 else 1.)}
+    def step(batch, learn):
+        return {'loss': F.cross_entropy(learn.model(batch[0]),
+                                        batch[1])*(float('nan') if learn.state.epoch == 0 else 1.)}
     learn = make_learner(train_dl=batches(), train_step=step)
     with warnings.catch_warnings():
         warnings.simplefilter('error')
@@ -54,8 +56,10 @@ def test_two_learning_rates_with_one_name_are_refused():
     "At construction"
     model = make_model()
     opts = {'a': SGD([{'params': [p]} for p in model[0].parameters()], lr=.1), 'a_1': SGD(model[3].parameters(), lr=.2)}
-    with pytest.raises(ValueError, match=r"column 'lr_a_1', of the optimizers \['a', 'a_1'\].*rename"): make_learner(model, optim=opts)
-    assert make_learner(model, optim={'a': opts['a'], 'b': opts['a_1']}, train_step=lambda batch, learn: {'loss': learn.model(batch[0]).sum()}).fit(1)
+    with pytest.raises(ValueError, match=r"column 'lr_a_1', of the optimizers \['a', 'a_1'\].*rename"):
+        make_learner(model, optim=opts)
+    assert make_learner(model, optim={'a': opts['a'], 'b': opts['a_1']},
+                        train_step=lambda batch, learn: {'loss': learn.model(batch[0]).sum()}).fit(1)
 
 
 # Loaders that do not know their length
@@ -96,7 +100,8 @@ def test_accumulation_over_a_loader_with_a_wrong_length(kind, n):
             F.cross_entropy(model(x), y).backward()
             opt.step()
     torch.manual_seed(0)
-    learn = make_learner(make_model(), CLAIMS[kind](n), optim=SGD, lr=.1, hooks=[GradAccum(3), LambdaHook(before_step=lambda learn: learn.model.eval())])
+    learn = make_learner(make_model(), CLAIMS[kind](n), optim=SGD, lr=.1,
+                         hooks=[GradAccum(3), LambdaHook(before_step=lambda learn: learn.model.eval())])
     learn.fit(2)
     assert learn.state.optimizer_step == 4
     for a, b in zip(weights(model), weights(learn.model)): torch.testing.assert_close(a, b)
@@ -147,7 +152,8 @@ def test_another_loader_in_the_middle_of_a_pass_is_refused(tmp_path, load):
         learn = make(1)
         learn.load(tmp_path/'state.pt')
     first, learn.train_dl = learn.train_dl, batches(40)
-    with pytest.raises(ValueError, match='train_dl was replaced in the middle of a pass, after 2 of 5 batches: put the first one back'): learn.resume()
+    why = 'train_dl was replaced in the middle of a pass, after 2 of 5 batches: put the first one back'
+    with pytest.raises(ValueError, match=why): learn.resume()
     learn.train_dl = first
     learn.resume()
     assert digest(learn) == digest(whole)
@@ -155,9 +161,12 @@ def test_another_loader_in_the_middle_of_a_pass_is_refused(tmp_path, load):
 def test_another_loader_between_two_passes_is_used_as_it_is():
     "The generators of the new one are not those of the old one"
     def gen(seed): return torch.Generator().manual_seed(seed)
-    def make(): return make_learner(train_dl=shuffled(generator=gen(1)), valid_dl=shuffled(generator=gen(2)), hooks=[GradAccum(3)])
+    def make():
+        return make_learner(train_dl=shuffled(generator=gen(1)), valid_dl=shuffled(generator=gen(2)),
+                            hooks=[GradAccum(3)])
     learn = make()
-    learn.add_hook(LambdaHook(after_step=lambda learn: learn.stop() if learn.training and learn.state.samples_seen == 15 else None))
+    learn.add_hook(LambdaHook(after_step=lambda learn: learn.stop() if learn.training
+                              and learn.state.samples_seen == 15 else None))
     learn.fit(2)
     learn.valid_dl = shuffled(generator=gen(3))
     learn.resume()

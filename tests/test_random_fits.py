@@ -108,7 +108,8 @@ def plain(c):  # dict
     base = [g['lr'] for g in opt.param_groups]
     starts = {0} if c['bound'] == 'steps' else {sum(c['bound'][:i]) for i in range(len(c['bound']))}
     average, n_averaged = deepcopy(model).eval() if c['ema'] else None, 0
-    averaged_loss = deepcopy(loss_fn).eval() if c['ema'] and c['loss'] == 'parameter' else None      # its parameters are trained, too
+    # its parameters are trained, too
+    averaged_loss = deepcopy(loss_fn).eval() if c['ema'] and c['loss'] == 'parameter' else None
     losses, valids, lrs, n_done = [], [], [], 0
     n_epochs, end = (10**6, n_steps(c)) if c['bound'] == 'steps' else (sum(c['bound']), None)
 
@@ -171,7 +172,8 @@ def plain(c):  # dict
             modes = [(m, m.training) for o in owners for m in o.modules()]
             for o in owners: o.eval()
             with torch.no_grad():
-                values = [(forward(average or model, xb, yb, averaged_loss or loss_fn).double().item(), len(xb)) for xb, yb in valid]
+                values = [(forward(average or model, xb, yb, averaged_loss or loss_fn).double().item(), len(xb))
+                          for xb, yb in valid]
             valids.append(sum(v*n for v, n in values)/sum(n for _, n in values))
             for m, training in modes: m.training = training
         if make_sched and every == 'epoch': sched.step()

@@ -21,7 +21,8 @@ class Points(Dataset):
 class Stream(IterableDataset):
     "Its order depends on the epoch, and what it was told is drawn at random, too"
     def set_epoch(self, epoch): self.epoch, self.noise = epoch, torch.rand(())
-    def __iter__(self): return ((x + self.noise, y) for x, y in (tuple(o[i] for o in problem()) for i in order(self.epoch)))
+    def __iter__(self):
+        return ((x + self.noise, y) for x, y in (tuple(o[i] for o in problem()) for i in order(self.epoch)))
 
 class Batches(BatchSampler):
     def set_epoch(self, epoch): self.epoch = epoch
@@ -44,14 +45,17 @@ class Shuffles:
 class OnHost(Prefetched):
     def hand_on(self, iterator): return iterator
 
-def stock(data=None, **kwargs): return DataLoader(list(zip(*problem())) if data is None else data, **{'batch_size': 5, **kwargs})
+def stock(data=None, **kwargs):
+    return DataLoader(list(zip(*problem())) if data is None else data, **{'batch_size': 5, **kwargs})
 
 def distributed(): return DistributedSampler(range(24), num_replicas=1, rank=0, seed=3)
 
 CASES = {   # name: loader, and what a plain loop tells
     'sampler': (lambda: stock(sampler=distributed()), 'sampler'),
-    'batch sampler': (lambda: stock(batch_sampler=Batches(RandomSampler(range(24)), 5, False), batch_size=1), 'batch_sampler'),
-    'sampler of a batch sampler': (lambda: stock(batch_sampler=BatchSampler(distributed(), 5, False), batch_size=1), 'batch_sampler.sampler'),
+    'batch sampler': (lambda: stock(batch_sampler=Batches(RandomSampler(range(24)), 5, False), batch_size=1),
+                      'batch_sampler'),
+    'sampler of a batch sampler': (lambda: stock(batch_sampler=BatchSampler(distributed(), 5, False), batch_size=1),
+                                   'batch_sampler.sampler'),
     'dataset': (lambda: stock(Points(), shuffle=True), 'dataset'),
     'iterable dataset': (lambda: stock(Stream()), 'dataset'),
     'dataset in workers': (lambda: stock(Points(), shuffle=True, num_workers=1), 'dataset'),
@@ -84,7 +88,9 @@ def learner(make, hooks=()):
     model = torch.nn.Linear(4, 3)
     return make_learner(model, make(), optim=torch.optim.SGD(model.parameters(), lr=.1), seed=7, hooks=hooks)
 
-def stop_at(step): return LambdaHook(after_step=lambda learn: learn.stop() if learn.state.optimizer_step == step else None, name='Stop')
+def stop_at(step):
+    return LambdaHook(after_step=lambda learn: learn.stop() if learn.state.optimizer_step == step else None,
+                      name='Stop')
 
 @pytest.mark.filterwarnings('ignore:resume. train_dl')
 @pytest.mark.parametrize('key', CASES)
@@ -115,7 +121,9 @@ def test_it_is_told_once_for_a_pass_and_by_nobody_else():
 
 def test_workers_that_stay_have_the_dataset_of_their_epoch():
     "Those of a SeededLoader, whose copies nobody tells, are started again"
-    def make(n_workers): return SeededLoader(Points(), 5, shuffle=True, num_workers=n_workers, generator=torch.Generator().manual_seed(0))
+    def make(n_workers):
+        return SeededLoader(Points(), 5, shuffle=True, num_workers=n_workers,
+                            generator=torch.Generator().manual_seed(0))
     few, many = (learner(lambda: make(n)) for n in (0, 1))
     for o in few, many: o.fit(2)
     assert same(weights(few.model), weights(many.model)) and few.train_dl.dataset.dataset.epoch == 1

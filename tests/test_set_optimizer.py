@@ -1,7 +1,7 @@
 "`learn.opt` and `learn.opts` can be set between two fits"
 import pytest, torch
 
-from common import batches, make_learner, make_model, same, shuffled, weights
+from common import make_learner, make_model, same, shuffled, weights
 from test_equivalence import Plain
 from trainer_nb.all import LambdaHook, OneCycle
 

@@ -23,9 +23,12 @@ def stock(n, bs, seed, cls=Noisy, **kwargs): return DataLoader(cls(*problem(n, s
 KINDS = {
     'stock': lambda: {'a': stock(24, 4, 1), 'b': stock(14, 4, 2)},
     'shorter first': lambda: {'b': stock(14, 4, 2), 'a': stock(24, 4, 1)},
-    'own generators': lambda: {k: stock(n, 4, 1, generator=torch.Generator().manual_seed(n)) for k, n in (('a', 24), ('b', 14))},
-    'one generator': lambda: (lambda g: {k: stock(n, 4, 1, generator=g) for k, n in (('a', 24), ('b', 14))})(torch.Generator().manual_seed(3)),
-    'tensors': lambda: {'a': TensorLoader(*problem(24, 1), bs=4, shuffle=True), 'b': TensorLoader(*problem(14, 2), bs=4, shuffle=True)},
+    'own generators': lambda: {k: stock(n, 4, 1, generator=torch.Generator().manual_seed(n))
+                               for k, n in (('a', 24), ('b', 14))},
+    'one generator': lambda: (lambda g: {k: stock(n, 4, 1, generator=g)
+                                         for k, n in (('a', 24), ('b', 14))})(torch.Generator().manual_seed(3)),
+    'tensors': lambda: {'a': TensorLoader(*problem(24, 1), bs=4, shuffle=True),
+                        'b': TensorLoader(*problem(14, 2), bs=4, shuffle=True)},
     'workers': lambda: {'a': stock(24, 4, 1, TensorDataset, num_workers=1), 'b': stock(14, 4, 2)},
 }
 
@@ -54,7 +57,8 @@ def plain(dls, mode):
 N = {'shortest': 4, 'longest': 6, 'alternate': 10}      # batches in a pass
 MODES = [*N]
 
-def loss_of(model, batch): return sum((1 if k == 'a' else .5)*F.cross_entropy(model(x), y) for k, (x, y) in batch.items())
+def loss_of(model, batch):
+    return sum((1 if k == 'a' else .5)*F.cross_entropy(model(x), y) for k, (x, y) in batch.items())
 
 def make():
     torch.manual_seed(0)
@@ -78,14 +82,18 @@ def step(batch, learn): return {'loss': loss_of(learn.model, batch)}
 def start(dls, mode, **kwargs):
     model = make()
     random.seed(1)
-    return make_learner(model, Loaders(dls, mode) if mode else dls, train_step=step, optim=torch.optim.SGD(model.parameters(), lr=.1),
+    return make_learner(model, Loaders(dls, mode) if mode else dls, train_step=step,
+                        optim=torch.optim.SGD(model.parameters(), lr=.1),
                         **{'seed': 7, **kwargs})
 
-def stop_at(n): return LambdaHook(name='Stop', after_step=lambda learn: learn.stop() if learn.state.optimizer_step == n else None)
+def stop_at(n):
+    return LambdaHook(name='Stop', after_step=lambda learn: learn.stop() if learn.state.optimizer_step == n else None)
 
 ALL = [(kind, mode) for kind in KINDS for mode in MODES]
-SOME = [('stock', 'alternate'), ('shorter first', 'longest'), ('own generators', 'alternate'), ('one generator', 'longest'), ('tensors', 'shortest')]
-cases = pytest.mark.parametrize('kind, mode', [o if o in SOME else pytest.param(*o, marks=pytest.mark.soak) for o in ALL])
+SOME = [('stock', 'alternate'), ('shorter first', 'longest'), ('own generators', 'alternate'),
+        ('one generator', 'longest'), ('tensors', 'shortest')]
+cases = pytest.mark.parametrize('kind, mode',
+                                [o if o in SOME else pytest.param(*o, marks=pytest.mark.soak) for o in ALL])
 
 @pytest.mark.parametrize('kind, mode', [o for o in ALL if o[0] != 'workers'] + [('workers', 'longest')])
 def test_the_numbers_are_those_of_a_plain_loop(kind, mode):
@@ -124,7 +132,9 @@ class Unsized:
 @pytest.mark.parametrize('mode', MODES)
 def test_loaders_without_a_length(mode, tmp_path):
     "`is_last_batch` reads one batch ahead, which is not lost"
-    def dls(): return {k: Unsized(stock(n, 4, 1, TensorDataset, generator=torch.Generator().manual_seed(n))) for k, n in (('a', 24), ('b', 14))}
+    def dls():
+        return {k: Unsized(stock(n, 4, 1, TensorDataset, generator=torch.Generator().manual_seed(n)))
+                for k, n in (('a', 24), ('b', 14))}
     _, losses = by_hand({k: o.dl for k, o in dls().items()}, mode, 1)
     last = []
     def look(learn): last.append(learn.is_last_batch)
@@ -165,7 +175,8 @@ def test_max_steps_ends_a_pass_whose_loaders_keep_their_workers():
 def test_no_worker_is_left_after_a_stop():
     import multiprocessing
     gc.collect()        # loaders of other tests
-    learn = start({'a': stock(24, 4, 1, num_workers=1, persistent_workers=True), 'b': stock(14, 4, 2, num_workers=1)}, 'longest')
+    learn = start({'a': stock(24, 4, 1, num_workers=1, persistent_workers=True),
+                   'b': stock(14, 4, 2, num_workers=1)}, 'longest')
     learn.fit(2, hooks=[stop_at(3)])
     assert not multiprocessing.active_children()
     learn.resume()
@@ -198,12 +209,15 @@ def test_loaders_without_a_length_that_began_again_end_with_the_longest():
     assert list(dl().iter_at(passes.state_dict(4))) == list(passes) == [{'a': 5, 'b': 'y'}]
 
 @pytest.mark.parametrize('make, said', [
-    (lambda: Loaders({}), 'empty dict'), (lambda: Loaders([1]), 'got a list'), (lambda: Loaders({'a': torch.ones(3)}), "'a' is a Tensor, and no loader"),
-    (lambda: start({'x': torch.ones(3), 'y': torch.ones(3)}, None), "'x' is a Tensor, and no loader"), (lambda: Loaders({1: [2]}), 'called 1')])
+    (lambda: Loaders({}), 'empty dict'), (lambda: Loaders([1]), 'got a list'),
+    (lambda: Loaders({'a': torch.ones(3)}), "'a' is a Tensor, and no loader"),
+    (lambda: start({'x': torch.ones(3), 'y': torch.ones(3)}, None), "'x' is a Tensor, and no loader"),
+    (lambda: Loaders({1: [2]}), 'called 1')])
 def test_what_is_no_dict_of_loaders_is_refused(make, said):
     with pytest.raises(TypeError, match=said): make()
 
 def test_wrong_modes_and_steps_are_refused():
     with pytest.raises(ValueError, match="mode is 'max': expected one of 'shortest'"): Loaders({'a': [1]}, 'max')
     with pytest.raises(TypeError, match='the default step cannot take'): make_learner(train_dl=KINDS['stock']()).fit(1)
-    with pytest.raises(ValueError, match="loader 'b' yielded nothing in its second pass"): list(Loaders({'a': [1, 2], 'b': iter([1])}, 'longest'))
+    with pytest.raises(ValueError, match="loader 'b' yielded nothing in its second pass"):
+        list(Loaders({'a': [1, 2], 'b': iter([1])}, 'longest'))
