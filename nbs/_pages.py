@@ -83,7 +83,8 @@ def members(cls, name, shown):
         is_own = inspect.isfunction(f) and f.__module__ == cls.__module__
         if key[0] == '_' or not is_own or f'{name}.{key}' in shown: continue
         if not (about := docstring(f) or notes(f).get('return')): continue
-        yield f'({name.lower()}.{key})=', (f'`.{key if isinstance(o, property) else call(f, key)}`', about.splitlines()[0])
+        shape = key if isinstance(o, property) else call(f, key)
+        yield f'({name.lower()}.{key})=', (f'`.{shape}`', about.splitlines()[0])
 
 
 def describe(
