@@ -232,10 +232,10 @@ def test_stop_and_go_on_is_bit_equal(n, what, rank, undisturbed, tmp_path):
         with pytest.raises(TrainingInterrupted, match=r'interrupted in epoch .*; learn.launch\(2\) continues'): learn.launch(2, N)
     else: learn.launch(2, N)
     assert learn.cancelled == what and learn.state.epoch < N
-    with pytest.raises(RuntimeError, match=r'stopped in 2 processes, and can only go on in as many: here is 1. From a notebook: learn.launch\(2\)'): learn.resume()
+    with pytest.raises(RuntimeError, match=r'stopped in 2 processes, and can only be resumed in as many, not in 1. From a notebook: learn.launch\(2\)'): learn.resume()
     learn.launch(2)
     check_same(learn, undisturbed)
-    with pytest.raises(RuntimeError, match='nothing to go on with'): learn.launch(2)
+    with pytest.raises(RuntimeError, match='nothing to resume'): learn.launch(2)
 
 def alive(pid): return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
 
@@ -464,7 +464,7 @@ def test_what_parts_refuse():
     tied = Whole()
     tied.d[2].weight = nn.Parameter(torch.zeros(3, 8))
     tied.g.weight, tied.d[0].weight = (nn.Parameter(torch.ones(8, 4)),)*2
-    for message, kwargs, units in (('Compile does not work on a model in parts', {'hooks': [Compile()]}, ()), ('is of Adafactor, which looks at whole weights', {'optim': adafactor}, ()),
+    for message, kwargs, units in (('Compile does not work on a sharded model', {'hooks': [Compile()]}, ()), ('is of Adafactor, which looks at whole weights', {'optim': adafactor}, ()),
                                    ("has 'Liner', and the model has no module of this class. Did you mean `Linear`", {}, ['Liner']), ('tied have to be in one', {'model': tied}, ['Linear'])):
         learn = make_learner(kwargs.pop('model', Whole()), TensorLoader(X, Y, bs=9), **{**kwargs, 'hooks': [parted(*units), *kwargs.get('hooks', ())]})
         before = weights(learn.model)
@@ -592,7 +592,7 @@ def test_what_is_refused_before_anything_happens(monkeypatch):
     from trainer_nb.parallel import launch
     learn = learner('plain')
     for error, message, args, kwargs in (
-            (ValueError, 'n_procs is 0: expected 1 or more', (0, 1), {}), (RuntimeError, 'nothing to go on with', (2,), {}), (ValueError, 'either n_epochs or max_steps', (2, 1), {'max_steps': 1})):
+            (ValueError, 'n_procs is 0: expected 1 or more', (0, 1), {}), (RuntimeError, 'nothing to resume', (2,), {}), (ValueError, 'either n_epochs or max_steps', (2, 1), {'max_steps': 1})):
         with pytest.raises(error, match=message): learn.launch(*args, **kwargs)
     for given, message in (({'mixed_precision': 'fp16'}, "expected 'bf16'"), ({'gradient_accumulation_steps': 2}, 'add the hook GradAccum'),
                            ({'deepspeed_plugin': 1}, 'does not take deepspeed_plugin: .*fsdp_version=2'), ({'fsdp_plugin': True}, 'is a bool: expected a FullyShardedDataParallelPlugin'),

@@ -29,40 +29,48 @@ from .group import REASONS, Agreement, Processes, Requests, check_facts, facts, 
 # %% ../../nbs/parallel/05_accelerate.ipynb #7ac112f9
 def average_gradients(
     params,   # list of parameters, the same in all processes
-    size,     # number of processes
-    buffers,  # dict for what is used again at the next step
+    size,     # world size
+    buffers,  # dict of what the next step can reuse
 ):
-    "Make gradients their mean over all processes; where one process has none, it counts as 0"
+    "Average gradients over all ranks; a missing gradient counts as 0"
     params = [p for p in params if p.requires_grad]
-    if (key := ('sparse', *map(id, params))) not in buffers: buffers[key] = _sparse_ones(params)
-    for p in buffers[key]: _average_sparse(p, size)
-    params = [p for p in params if p not in buffers[key]] if buffers[key] else params
+    key = 'sparse', *map(id, params)
+    if key not in buffers: buffers[key] = _sparse_ones(params)
+    sparse = buffers[key]
+    for p in sparse: _average_sparse(p, size)
+    if sparse: params = [p for p in params if p not in sparse]
     for kind in dict.fromkeys((p.dtype, p.device) for p in params):
-        same = [p for p in params if (p.dtype, p.device) == kind]
-        sizes = [p.numel() for p in same]
-        missing = [i for i, p in enumerate(same) if p.grad is None]
-        if (key := (kind, tuple(sizes))) not in buffers: buffers[key] = same[0].new_empty(sum(sizes) + len(sizes)), same[0].new_ones(len(sizes))
-        flat, here = buffers[key]
-        if missing: here = here.index_fill(0, torch.tensor(missing, device=here.device), 0.)
-        torch.cat([*(p.new_zeros(p.numel()) if p.grad is None else _dense(p.grad).reshape(-1) for p in same), here], out=flat)
-        dist.all_reduce(flat)
-        flat.div_(size)
-        *grads, there = flat.split([*sizes, len(sizes)])
-        if missing: there = there.tolist()      # a read, for models with parameters that are not used
-        for i, (p, g) in enumerate(zip(same, grads)):
-            if not missing or there[i] > 0: p.grad = g.view_as(p)
+        _average_dense([p for p in params if (p.dtype, p.device) == kind], size, buffers)
+
+def _average_dense(params, size, buffers):
+    "Average the gradients of parameters of one dtype and device, in one message"
+    sizes = [p.numel() for p in params]
+    key = params[0].dtype, params[0].device, *sizes
+    if key not in buffers:
+        buffers[key] = params[0].new_empty(sum(sizes) + len(sizes)), params[0].new_ones(len(sizes))
+    flat, here = buffers[key]       # all gradients, and for each whether it is here
+    missing = [i for i, p in enumerate(params) if p.grad is None]
+    if missing: here = here.index_fill(0, torch.tensor(missing, device=here.device), 0.)
+    grads = [p.new_zeros(p.numel()) if p.grad is None else _dense(p.grad).reshape(-1) for p in params]
+    torch.cat([*grads, here], out=flat)
+    dist.all_reduce(flat)
+    flat.div_(size)
+    *grads, there = flat.split([*sizes, len(sizes)])
+    if missing: there = there.tolist()      # waits for the device; only if a parameter was not used
+    for i, (p, g) in enumerate(zip(params, grads)):
+        if not missing or there[i] > 0: p.grad = g.view_as(p)
 
 def _dense(g): return g.to_dense() if g.is_sparse else g
 
 def _sparse_ones(params):
-    "set of the parameters whose gradient is sparse in any process"
-    if not params: return set()
+    "dict of the parameters whose gradient is sparse on any rank, in the same order on all"
+    if not params: return {}
     flags = torch.tensor([float(p.grad is not None and p.grad.is_sparse) for p in params], device=params[0].device)
     dist.all_reduce(flags, dist.ReduceOp.MAX)
-    return {p for p, flag in zip(params, flags.tolist()) if flag}
+    return {p: True for p, flag in zip(params, flags.tolist()) if flag}
 
 def _average_sparse(p, size):
-    "As many rows as each process has, which differ: they are filled up to the longest"
+    "Gather the rows of all ranks, padded to the longest, as their numbers differ"
     g = p.grad
     if g is not None: g = g.coalesce() if g.is_sparse and g.sparse_dim() == 1 else _dense(g).to_sparse(1)
     n = -1 if g is None else len(g.values())
@@ -81,63 +89,82 @@ def _gathered(mine, ns):
     return torch.cat([o[:max(n, 0)] for o, n in zip(found, ns)])
 
 # %% ../../nbs/parallel/05_accelerate.ipynb #9c0f4131
-INSTEAD = 'For a model that is too large for one device there is Accelerate(fsdp_plugin=FullyShardedDataParallelPlugin(fsdp_version=2))'
+INSTEAD = ('For a model that is too large for one device, use '
+           'Accelerate(fsdp_plugin=FullyShardedDataParallelPlugin(fsdp_version=2))')
 COMPARED = {1, 2, 3, 5, 9, 17, 33, 65}      # batches of a fit whose loss is compared with that of one process
-MIXED, WHOLE = 'mixed torch.Tensor and DTensor', (
-    'the step uses weights that are in parts now: they are put together when the model is called, or a module that is a unit of its own. Call the model, or name the classes of what the step calls: '
-    "FullyShardedDataParallelPlugin(fsdp_version=2, auto_wrap_policy='transformer_based_wrap', transformer_cls_names_to_wrap=[...])")
+MIXED = 'mixed torch.Tensor and DTensor'    # what torch says when a step uses sharded weights
+WHOLE = (
+    'the step uses weights that are sharded now: they are gathered when the model is called, or a module that is a '
+    'unit of its own. Call the model, or name the classes of what the step calls: FullyShardedDataParallelPlugin('
+    "fsdp_version=2, auto_wrap_policy='transformer_based_wrap', transformer_cls_names_to_wrap=[...])")
 
 def check_plugin(
     plugin,  # `accelerate.FullyShardedDataParallelPlugin`
 ):           # raises TypeError, ValueError or ImportError
     "Refuse what is not supported"
     version = getattr(plugin, 'fsdp_version', None)
-    if version is None: raise TypeError(f'fsdp_plugin is a {type(plugin).__name__}: expected a FullyShardedDataParallelPlugin of accelerate')
-    if version != 2: raise ValueError(f'fsdp_plugin has fsdp_version={version}: expected 2, FullyShardedDataParallelPlugin(fsdp_version=2, ...)')
-    for name, instead in ('ignored_modules', 'all parameters are cut'), ('activation_checkpointing', 'call torch.utils.checkpoint in the model'):
-        if getattr(plugin, name, None): raise ValueError(f'fsdp_plugin has {name}, which is not supported: {instead}')
+    if version is None: raise TypeError(
+        f'fsdp_plugin is a {type(plugin).__name__}: expected a FullyShardedDataParallelPlugin of accelerate')
+    if version != 2: raise ValueError(
+        f'fsdp_plugin has fsdp_version={version}: expected 2, FullyShardedDataParallelPlugin(fsdp_version=2, ...)')
+    instead = {'ignored_modules': 'all parameters are sharded',
+               'activation_checkpointing': 'call torch.utils.checkpoint in the model'}
+    for name, advice in instead.items():
+        if getattr(plugin, name, None): raise ValueError(f'fsdp_plugin has {name}, which is not supported: {advice}')
     try: from torch.distributed.fsdp import fully_shard as _
     except ImportError: raise ImportError(f'fsdp_plugin needs torch 2.6, and this is {torch.__version__}') from None
 
 # %% ../../nbs/parallel/05_accelerate.ipynb #a7c60af4
 class Accelerate(Hook):
-    """Train in all processes that were started, on the devices that Hugging Face's Accelerate finds; in a single one, too
+    """Train in all processes that were started, on the devices that Hugging Face's Accelerate finds
 
-    Takes what `accelerate.Accelerator` takes: `mixed_precision='bf16'`, `cpu=True`, `kwargs_handlers=[...]`; and `fsdp_plugin`, for a model that is too
-    large for one device.
+    Takes what `accelerate.Accelerator` takes: `mixed_precision='bf16'`, `cpu=True`, `kwargs_handlers=[...]`; and
+    `fsdp_plugin`, for a model that is too large for one device. In a single process it changes nothing.
     """
     unique, ord, in_rehearsal, runs_before = True, -35, False, ('NaNGuard', 'GradNorm', 'GradClip')
 
     def __init__(self,
         *,
-        check=True,  # compare the first batches of each fit with what one process computes, and refuse what differs
+        check=True,  # compare some batches of each fit with what one process computes, and refuse a difference
         **kwargs,    # of `accelerate.Accelerator`
     ):               # raises ImportError without accelerate
         if kwargs.get('mixed_precision') not in (None, 'no', 'bf16'):
             raise ValueError(f"Accelerate(mixed_precision={kwargs['mixed_precision']!r}): expected 'bf16' or 'no'")
         for name in 'gradient_accumulation_steps', 'gradient_accumulation_plugin':
             if name in kwargs: raise TypeError(f'Accelerate does not take {name}: add the hook GradAccum')
-        if kwargs.get('deepspeed_plugin'): raise NotImplementedError(f'Accelerate does not take deepspeed_plugin: {INSTEAD}')
+        if kwargs.get('deepspeed_plugin'):
+            raise NotImplementedError(f'Accelerate does not take deepspeed_plugin: {INSTEAD}')
         if kwargs.get('fsdp_plugin'): check_plugin(kwargs['fsdp_plugin'])
         try: import accelerate as _
-        except ImportError: raise ImportError("Accelerate needs accelerate: pip install 'trainer_nb[distributed]'") from None
-        self.kwargs, self.accelerator, self.team, self.parts, self.size = kwargs, None, Team(), None, None   # parts: what each process had when a fit was stopped
-        self.checks, self.counts, self.sums = check, None, set()     # counts: batches of validation and training that may be compared; sums: (training, optimizer's name) of losses
-        self.is_added = False       # the losses of shards are added up, not averaged
-        self.ddp, self.n_wrapped, self.may_wrap, self.is_averaged, self.buffers, self.n = None, 0, False, False, {}, 0
+        except ImportError:
+            raise ImportError("Accelerate needs accelerate: pip install 'trainer_nb[distributed]'") from None
+        self.kwargs, self.accelerator, self.team = kwargs, None, Team()
+        self.parts = self.size = None           # own state of each rank when a fit was stopped; their number
+        self.checks = check
+        self.counts = None                      # batches of validation and of training so far; None: compare none
+        self.sums = set()                       # (training, optimizer's name) of losses that are sums
+        self.is_added = False                   # the losses of shards are added up, not averaged
+        self.ddp, self.n_wrapped = None, 0      # the model in torch's wrapper; its trainable parameters then
+        self.may_wrap = False                   # torch's wrapper may average the gradients of this fit
+        self.is_averaged = False                # it has averaged those of this step
+        self.buffers = {}                       # of `average_gradients`
+        self.n = 0                              # weight of this rank's loss
 
     def check(self, learn):
         "Refuse what does not fit together"
-        if learn.get_hook('AMP', None) is not None: raise ValueError("AMP and Accelerate both choose the precision: take AMP out, and use Accelerate(mixed_precision='bf16')")
+        if learn.get_hook('AMP', None) is not None: raise ValueError(
+            "AMP and Accelerate both choose the precision: take AMP out, and use Accelerate(mixed_precision='bf16')")
         kind = self.accelerator.distributed_type.value
-        if kind not in ('NO', 'MULTI_CPU', 'MULTI_GPU', 'MULTI_XPU', 'MULTI_NPU', 'FSDP'): raise NotImplementedError(f'Accelerate was started as {kind}: run `accelerate config` again. {INSTEAD}')
+        if kind not in ('NO', 'MULTI_CPU', 'MULTI_GPU', 'MULTI_XPU', 'MULTI_NPU', 'FSDP'):
+            raise NotImplementedError(f'Accelerate was started as {kind}: run `accelerate config` again. {INSTEAD}')
         if self.team.size == 1: return
         if isinstance(self.team, Sharded) and learn.get_hook('Compile', None) is not None:
-            raise ValueError('Compile does not work on a model in parts: take it out, or fsdp_plugin')
+            raise ValueError('Compile does not work on a sharded model: take it out, or fsdp_plugin')
         for m in learn.metrics:
-            o = m.f
-            if m.is_object and not callable(getattr(o, 'merge_state', None)) and not hasattr(o, 'sync_on_compute'):
-                raise ValueError(f'metric `{m.name}` keeps a state, and nobody knows how those of {self.team.size} processes become one: give it merge_state(others), or use torchmetrics')
+            if m.is_object and not callable(getattr(m.f, 'merge_state', None)) and not hasattr(m.f, 'sync_on_compute'):
+                raise ValueError(
+                    f'metric `{m.name}` keeps a state, which cannot be merged over {self.team.size} processes: '
+                    'give it merge_state(others), or use torchmetrics')
 
     @contextmanager
     def around_fit(self, learn):
@@ -154,31 +181,33 @@ class Accelerate(Hook):
             for k, v in before.items(): setattr(learn, k, v)
             if is_parted := isinstance(self.team, Sharded): learn.device = device
             if self.team.size == 1: forget()
-            self.team.control = None        # a forked process must not be the one that ends a group
-            learn.state.num_processes, self.ddp, self.team, self.accelerator = 1, None, Team(), None
-            self.counts = None
+            self.team.control = None        # a forked process must not end a group
+            learn.state.num_processes, self.team = 1, Team()
+            self.ddp = self.accelerator = self.counts = None
             self.buffers.clear()
-            if is_parted: gc.collect()      # torch's circles hold groups, which a process that is forked later must not find
+            if is_parted: gc.collect()      # torch's reference cycles hold groups, which a later fork must not copy
 
 # %% ../../nbs/parallel/05_accelerate.ipynb #10644f51
 @patch
 @contextmanager
 def _joined(self:Accelerate, learn):
-    "The learner as one of several processes"
+    "Make the learner one of several ranks"
     from accelerate import Accelerator
     self.accelerator = Accelerator(**{'cpu': not torch.accelerator.is_available(), **self.kwargs, 'fsdp_plugin': None})
     device, plugin = self.accelerator.device, self.plugin()
-    if self.accelerator.num_processes > 1: self.team = Processes(device) if plugin is None else Sharded(device, plugin)
+    if self.accelerator.num_processes > 1:
+        self.team = Processes(device) if plugin is None else Sharded(device, plugin)
     team = learn.team = self.team
     self.check(learn)
-    if isinstance(team, Sharded): learn.device = device         # it moves the model itself, part by part
+    if isinstance(team, Sharded): learn.device = device         # it moves the model itself, shard by shard
     elif learn.device != device and device.type != 'cpu' or learn.device.type != device.type: self._move(learn, device)
     learn.state.num_processes = team.size
     self._take_up(learn)
     if team.size == 1:
         yield
         return
-    known = facts(learn) | {f'the data of {k} (checksum)': f'{data_code(getattr(learn, k)):08x}' for k in ('train_dl', 'valid_dl')}
+    known = facts(learn)
+    for k in 'train_dl', 'valid_dl': known[f'the data of {k} (checksum)'] = f'{data_code(getattr(learn, k)):08x}'
     if not team.is_same(repr(known)): check_facts(team.first(team.gather(known)))
     team.share_modules([o for o in (learn.model, learn.loss_fn) if isinstance(o, nn.Module)], params=True)
     learn.is_main, learn.requests = not team.rank, Requests()
@@ -186,10 +215,11 @@ def _joined(self:Accelerate, learn):
 
 @patch
 def plugin(self:Accelerate):  # `accelerate.FullyShardedDataParallelPlugin`, or None for whole models
-    "The one that was given here, or to `accelerate launch`"
+    "The plugin passed to the hook, or configured for `accelerate launch`"
     from accelerate import FullyShardedDataParallelPlugin
     res = self.kwargs.get('fsdp_plugin') or getattr(self.accelerator.state, 'fsdp_plugin', None)
-    if res is None and os.environ.get('ACCELERATE_USE_FSDP') == 'true': res = FullyShardedDataParallelPlugin()      # on the host Accelerate itself does not look
+    if res is None and os.environ.get('ACCELERATE_USE_FSDP') == 'true':
+        res = FullyShardedDataParallelPlugin()      # on the CPU, Accelerate ignores this variable
     if res is not None: check_plugin(res)
     return res
 
@@ -201,16 +231,20 @@ def _move(self:Accelerate, learn, device):
 
 @patch
 def _take_up(self:Accelerate, learn):
-    "Share the loaders; where a stopped fit goes on, its open passes, too"
+    "Shard the loaders, and the open passes of a fit that is resumed"
     fit, team = learn.fitting, self.team
     goes_on = fit.streams is not None
     if goes_on and self.size not in (None, team.size):
-        raise RuntimeError(f'this fit was stopped in {self.size} process{"es"*(self.size > 1)}, and can only go on in as many: here {"are" if team.size > 1 else "is"} {team.size}'
-                           + f'. From a notebook: learn.launch({self.size})'*(self.size > 1))
+        there = f'{self.size} process{"" if self.size == 1 else "es"}'
+        advice = '' if self.size == 1 else f'. From a notebook: learn.launch({self.size})'
+        raise RuntimeError(
+            f'this fit was stopped in {there}, and can only be resumed in as many, not in {team.size}{advice}')
     learn.train_dl, learn.valid_dl = share(learn.train_dl, team), share(learn.valid_dl, team)
-    self.counts, self.sums = [0, 0] if self.checks and team.size > 1 else None, set()
-    for dl in (learn.train_dl, learn.valid_dl) if self.counts else ():
-        if dl is not None: dl.parts.keeps = True
+    self.counts, self.sums = None, set()
+    if self.checks and team.size > 1:
+        self.counts = [0, 0]
+        for dl in learn.train_dl, learn.valid_dl:
+            if dl is not None: dl.parts.keeps = True
     if not goes_on or team.size == 1: return
     for cursor, dl in (fit.train, learn.train_dl), (fit.valid, learn.valid_dl):
         if cursor is not None: cursor.dl, cursor.iterator, cursor.ahead = dl, None, []
@@ -221,24 +255,37 @@ def _take_up(self:Accelerate, learn):
 def keep(self:Accelerate,
     learn,  # `Learner` whose fit was stopped
 ):
-    "Keep what each process has for itself"
+    "Keep the own state of each rank"
     self.size, self.parts = self.team.size, self.team.gather(learn.fitting.rank_state(learn))
 
 # %% ../../nbs/parallel/05_accelerate.ipynb #88480985
 @patch
 def before_fit(self:Accelerate, learn):
-    accum, own = learn.get_hook('GradAccum', None), isinstance(learn.loss_fn, nn.Module) and any(p.requires_grad for p in learn.loss_fn.parameters())
-    is_default = type(learn).train_step is Learner.train_step and 'train_step' not in vars(learn)
-    pays = self.accelerator.device.type != 'cpu' or self.accelerator.ddp_handler is not None
-    self.may_wrap = (pays and self.team.size > 1 and not isinstance(self.team, Sharded) and is_default and not own and (accum is None or accum.n == 1)
-                     and learn.get_hook('Compile', None) is None)
     self.ddp, self.n_wrapped = None, 0
+    self.may_wrap = self._wants_wrapper() and _fits_wrapper(learn)
+
+@patch
+def _wants_wrapper(self:Accelerate):
+    "Is torch's wrapper the better way to average gradients? On the CPU only if it was asked for"
+    if self.team.size == 1 or isinstance(self.team, Sharded): return False
+    return self.accelerator.device.type != 'cpu' or self.accelerator.ddp_handler is not None
+
+def _fits_wrapper(learn):
+    "Does one call of the model give all gradients of an optimizer step?"
+    is_own_step = type(learn).train_step is not Learner.train_step or 'train_step' in vars(learn)
+    trains_loss = isinstance(learn.loss_fn, nn.Module) and any(p.requires_grad for p in learn.loss_fn.parameters())
+    accum = learn.get_hook('GradAccum', None)
+    accumulates = accum is not None and accum.n != 1
+    is_compiled = learn.get_hook('Compile', None) is not None
+    return not (is_own_step or trains_loss or accumulates or is_compiled)
 
 @patch
 def precision(self:Accelerate, learn):
-    "What a step is done in; `learn.predict` asks outside of a fit, too"
-    if self.accelerator is not None: return self.accelerator.autocast() if self.accelerator.mixed_precision != 'no' else nullcontext()
-    return torch.autocast(learn.device.type, torch.bfloat16) if self.kwargs.get('mixed_precision') == 'bf16' else nullcontext()
+    "The context to compute a step in; `learn.predict` asks for it outside a fit, too"
+    if self.accelerator is not None:
+        return nullcontext() if self.accelerator.mixed_precision == 'no' else self.accelerator.autocast()
+    is_mixed = self.kwargs.get('mixed_precision') == 'bf16'
+    return torch.autocast(learn.device.type, torch.bfloat16) if is_mixed else nullcontext()
 
 @patch
 def before_step(self:Accelerate, learn):
@@ -269,19 +316,22 @@ def do_step(self:Accelerate, learn, nxt):
         if MIXED in str(e): e.add_note(WHOLE)
         raise
     finally: learn.model = model
-    if self.team.is_padding and learn.result is not None and 'n' in learn.result: learn.result = {**learn.result, 'n': 0*learn.result['n']}
+    if self.team.is_padding and learn.result is not None and 'n' in learn.result:
+        learn.result = {**learn.result, 'n': 0*learn.result['n']}
 
 @patch
 def wrapped(self:Accelerate,
     model,  # `nn.Module`
 ):          # `DistributedDataParallel`
-    "The model in torch's wrapper; another one as soon as layers were frozen or thawed"
+    "The model in torch's wrapper, wrapped again once layers were frozen or thawed"
     n = sum(p.requires_grad for p in model.parameters())
-    if self.ddp is None or n != self.n_wrapped or self.ddp.module is not model:
-        handler, on_gpu = self.accelerator.ddp_handler, self.team.device.type != 'cpu'
-        quiet = 'forward_sync_buffers' if 'forward_sync_buffers' in signature(DistributedDataParallel).parameters else 'broadcast_buffers'
-        options = {quiet: False, **(handler.to_kwargs() if handler is not None else {})}
-        self.ddp, self.n_wrapped = DistributedDataParallel(model, device_ids=[self.team.device.index] if on_gpu else None, **options), n
+    if self.ddp is not None and n == self.n_wrapped and self.ddp.module is model: return self.ddp
+    handler, device = self.accelerator.ddp_handler, self.team.device
+    quiet = 'forward_sync_buffers'      # of newer versions of torch
+    if quiet not in signature(DistributedDataParallel).parameters: quiet = 'broadcast_buffers'
+    options = {quiet: False, **(handler.to_kwargs() if handler is not None else {})}
+    device_ids = None if device.type == 'cpu' else [device.index]
+    self.ddp, self.n_wrapped = DistributedDataParallel(model, device_ids=device_ids, **options), n
     return self.ddp
 
 @patch
@@ -295,8 +345,9 @@ def after_loss(self:Accelerate, learn):
         self.team.weight = self.n.detach().clone()
         dist.all_reduce(self.team.weight)
     self.is_added = added and self._is_by_sample(learn)
-    if added and not self.is_added:        # recorded as it is: make the shard's loss as large as that of the whole batch
-        learn.loss = learn.loss*self.team.weight/(self.n.clamp(min=1) if isinstance(self.n, Tensor) else max(self.n, 1))
+    if added and not self.is_added:        # the record takes it as it is: scale the shard's loss to the whole batch
+        n = self.n.clamp(min=1) if isinstance(self.n, Tensor) else max(self.n, 1)
+        learn.loss = learn.loss*self.team.weight/n
 
 @patch
 def _is_by_sample(self:Accelerate, learn):
@@ -315,7 +366,7 @@ def do_backward(self:Accelerate, learn, nxt):
 
 @patch
 def _loss_weight(self:Accelerate):  # number, or 0-d tensor
-    "What the loss of this process has to be multiplied by, so that the mean over all processes is the loss of the whole batch"
+    "The factor for this rank's loss that makes the mean over all ranks the loss of the whole batch"
     if self.is_added: return self.team.size*(not self.team.is_padding)
     total = self.team.weight
     return self.n*self.team.size/(total.clamp(min=1) if isinstance(total, Tensor) else total)
@@ -327,19 +378,21 @@ def do_opt_step(self:Accelerate, learn, nxt):
     if not learn.closes: return nxt()
     loss = learn.loss
     self._average_loss(learn)
-    learn.on_gradients += self._average, self._average_loss       # of what the optimizer evaluates itself
+    learn.on_gradients += self._average, self._average_loss       # for losses that the optimizer evaluates again
     try: return nxt()
     finally: learn.loss = loss
 
 @patch
 def _average(self:Accelerate, learn):
-    "Make the gradients of this step those of the whole batch, where nobody else does"
+    "Average the gradients of this step, unless torch's wrapper or the sharding did"
     if self.is_averaged or isinstance(self.team, Sharded): return
-    average_gradients([p for g in learn.opt.param_groups for p in g['params']], self.team.size, self.buffers)
+    params = []
+    for g in learn.opt.param_groups: params += g['params']
+    average_gradients(params, self.team.size, self.buffers)
 
 @patch
 def _average_loss(self:Accelerate, learn):
-    "Make the loss that of the whole batch, for an optimizer that compares losses: all processes have to decide the same"
+    "Make the loss that of the whole batch, for an optimizer that compares losses: all ranks must decide the same"
     loss = learn.loss.detach()*self._loss_weight()
     dist.all_reduce(loss)
     learn.loss = loss.div_(self.team.size)

@@ -8,6 +8,7 @@ __all__ = ['LIKELY', 'Constant', 'refuse', 'first_step']
 # %% ../../nbs/parallel/04_first_step.ipynb #8357617a
 import math
 from contextlib import contextmanager, nullcontext
+from itertools import chain
 from types import GeneratorType
 
 import torch
@@ -22,7 +23,7 @@ from .sharding import SharedBatches, cut_batch, join_batches
 
 # %% ../../nbs/parallel/04_first_step.ipynb #a2964637
 class Constant(TorchDispatchMode):
-    "Random operations return a constant in every entry, and dropout passes everything on"
+    "Make random operations return a constant, and dropout the identity"
     OFF = {'dropout_p': 0., 'dropout': 0., 'train': False, 'training': False}
     ENTRY = {'randn': .5, 'randn_like': .5, 'rand': .7, 'rand_like': .7}
 
@@ -41,7 +42,7 @@ class Constant(TorchDispatchMode):
         return res.copy_(torch.as_tensor(value, device=res.device).expand_as(res))
 
     def value(self, name, given, res):
-        "What stands for random numbers: a number, or a tensor that can be expanded"
+        "The constant: a number, or a tensor that can be expanded"
         if name == 'bernoulli': return given['p'] if res.is_floating_point() else torch.as_tensor(given['p']) >= .5
         if name == 'normal': return given['mean'] + .5*given['std']
         if name == 'uniform': return given['from'] + .7*(given['to'] - given['from'])
@@ -54,9 +55,10 @@ class Constant(TorchDispatchMode):
 # %% ../../nbs/parallel/04_first_step.ipynb #caa083ee
 @contextmanager
 def _apart(learn, precision):
-    "A place for a step: no hooks, no random numbers, no batch statistics, and nothing of it remains"
+    "Compute a step without hooks, random numbers or batch statistics, and leave no trace of it"
     dls, eager = (learn.train_dl, learn.valid_dl), getattr(torch.compiler, 'set_stance', None)
-    modules = [m for o in (learn.model, learn.loss_fn) if isinstance(o, nn.Module) for m in o.modules()]
+    roots = [o for o in (learn.model, learn.loss_fn) if isinstance(o, nn.Module)]
+    modules = list(chain(*(o.modules() for o in roots)))
     _reshard(modules)
     learn.train_dl = learn.valid_dl = None      # a pass is open, and stays so
     try:
@@ -64,7 +66,7 @@ def _apart(learn, precision):
             learn.train_dl, learn.valid_dl = dls
             fit, learn.fitting = learn.fitting, Fit(is_running=True)    # what is recorded is forgotten
             learn.calls = Calls([], True)
-            learn.team.share_modules([o for o in (learn.model, learn.loss_fn) if isinstance(o, nn.Module)])    # each has batch statistics of its own
+            learn.team.share_modules(roots)     # each rank has batch statistics of its own
             for m in modules:
                 if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.running_mean is not None: m.training = False
             set_seed(0)
@@ -102,7 +104,7 @@ def _params(learn): return [p for opt in learn.opts.values() for g in opt.param_
 
 # %% ../../nbs/parallel/04_first_step.ipynb #6095eea5
 def _pieces(learn, team, dl, i, few):
-    "(shard, its samples, whole batch); None if they cannot be had"
+    "(shard, number of its samples, whole batch); None if there is no way to get them"
     batch, n, kept = learn.batch, team.n, dl.parts.kept
     is_cut = isinstance(getattr(dl, 'batch_sampler', None), SharedBatches)
     if not (few or is_cut) and kept is not None and kept[0] == i: return batch, n, to_device(kept[1], learn.device)
@@ -112,7 +114,7 @@ def _pieces(learn, team, dl, i, few):
         try: batch = cut_batch(batch, 0, max(n, 1))
         except TypeError: fits = False          # a container that only its loader can make smaller
     try: shards = team.first(team.gather((fits, n, to_device(batch, 'cpu'))))
-    except (TypeError, AttributeError, ValueError):        # in all processes: it cannot be sent
+    except (TypeError, AttributeError, ValueError):        # on all ranks: it cannot be sent
         shards = [(False, 0, None)]
     try:
         if not all(o[0] for o in shards): raise ValueError
@@ -150,7 +152,7 @@ def refuse(
     found,     # what was found, for the message
     error='',  # of a shard
 ):             # raises ValueError
-    "Say that this cannot be trained in several processes as in one"
+    "Refuse what several processes cannot train as one does"
     what = 'training' if learn.training else 'validation'
     raise ValueError(
         f'{what} in {learn.team.size} processes would not be that of one process, as this batch shows: {found}. '
@@ -169,12 +171,13 @@ def _whole(learn, team, batch, precision):
         return losses, learn.pred, [p.grad for p in _params(learn)]
 
 def _rows_differ(learn, team, whole, n, tol):
-    mine, first = learn.pred, sum(divmod(team.total, team.size)[0] + (r < team.total % team.size) for r in range(team.rank))
+    share, more = divmod(team.total, team.size)
+    mine, first = learn.pred, team.rank*share + min(team.rank, more)
     if not (isinstance(mine, Tensor) and isinstance(whole, Tensor) and mine.ndim and whole.ndim and n): return False
     if (len(mine), len(whole)) != (team.n, team.total): return False
-    rows = whole[first:first + n].detach()
+    rows, mine = whole[first:first + n].detach(), mine.detach()
     atol = tol*rows.abs().max().item() + 1e-9
-    return rows.shape != mine.shape or not torch.allclose(rows.float(), mine.detach().float(), tol, atol, equal_nan=True)
+    return rows.shape != mine.shape or not torch.allclose(rows.float(), mine.float(), tol, atol, equal_nan=True)
 
 def _shards(learn, team, batch, n, whole, average, precision, tol):
     "Which losses are sums, and the squared distance to the gradient of the whole batch, and its squared norm, here"
@@ -221,7 +224,8 @@ def _combined(learn, losses, weights, whole, rows_differ, tol):
     size = max(abs(whole), *map(abs, losses))
     if _is_near(mean, whole, size, tol): return False
     if _is_near(sum(losses), whole, max(size, sum(map(abs, losses))), tol): return True
-    found = f'the loss is {whole:.6g} in one process, and {mean:.6g} as the mean of the shards ({sum(losses):.6g} as their sum)'
+    found = (f'the loss is {whole:.6g} in one process, and {mean:.6g} as the mean of the shards '
+             f'({sum(losses):.6g} as their sum)')
     refuse(learn, 'rows' if rows_differ else 'loss', found)
 
 # %% ../../nbs/parallel/04_first_step.ipynb #9bcee3f2
@@ -229,10 +233,10 @@ def first_step(
     learn,      # `Learner` in a fit, with the first batch of a pass
     dl,         # its loader, with `parts`
     i,          # number of the batch in its pass
-    average,    # `f(params)`, makes gradients their mean over all processes
+    average,    # `f(params)`, averages gradients over all ranks
     precision,  # `f()` → context in which a step is computed
-):              # set of names of optimizers whose loss is a sum (None: of a step that does not yield); raises ValueError
-    "Compare loss and gradient of a batch in all processes with those in one"
+):              # set of names of optimizers whose loss is a sum (None: of a step without yield); raises ValueError
+    "Compare the loss and the gradients of a sharded batch with those of the whole batch"
     team = learn.team
     dtypes = {p.dtype for p in learn.model.parameters()}
     tol = .001 if learn.device.type == 'cpu' else .01
@@ -241,7 +245,7 @@ def first_step(
         pieces = _pieces(learn, team, dl, i, few)
         whole = None
         try: whole = pieces and _whole(learn, team, pieces[2], precision)
-        except Exception: pass      # it may be too large, and the step itself raises what is wrong with it
+        except Exception: pass      # it may be too large for memory; other errors the step itself raises
         if all(team.first(team.gather(whole is not None))): break
     else: return set()
     sums, both = _shards(learn, team, *pieces[:2], whole, average, precision, tol)
@@ -249,6 +253,7 @@ def first_step(
     far, near = (team.sum(both) if team.is_parted else both).sqrt().tolist()
     far, near = team.first((far, near))
     if far > tol*near + 1e-6*max(1., *map(abs, whole[0])):
-        found = f'the gradient in one process has norm {near:.6g}, and the one of the shards differs from it by {far:.6g}'
+        found = (f'the gradient in one process has norm {near:.6g}, '
+                 f'and the one of the shards differs from it by {far:.6g}')
         refuse(learn, 'loss', found)
     return sums

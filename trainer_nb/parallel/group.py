@@ -24,51 +24,54 @@ from ..loop.optim import set_option
 
 # %% ../../nbs/parallel/01_group.ipynb #b51a7b86
 LOST = r'[Cc]onnection (closed|reset|refused)|[Tt]imed out|timeout|Broken pipe|Socket|NCCL|recvBytes|sendBytes|gloo'
-REASONS = ('Either another process has failed, and says so itself, or a hook calls something that needs all processes (learn.validate(), a checkpoint) in some of them '
-        'only: call it in all of them')
+REASONS = ('Either another process has failed (see its own error), or a hook calls something that needs all processes '
+           '(learn.validate(), a checkpoint) in some of them only: call it in all of them')
 
 def is_lost(
     e,  # exception
 ):      # bool
-    "Is it about another process, and not about this one?"
+    "Does an error come from another process, and not from this one?"
     return isinstance(e, (RuntimeError, ConnectionError)) and re.search(LOST, str(e)) is not None
 
 
 def forget():
-    "Have Accelerate find the processes anew the next time"
+    "Make Accelerate look for the processes again the next time"
     from accelerate.state import AcceleratorState, GradientState
     AcceleratorState._reset_state(reset_partial_state=True)
     GradientState._reset_state()
 
 # %% ../../nbs/parallel/01_group.ipynb #813fffc8
 class Processes(Team):
-    "All processes of a process group of torch's"
+    "The ranks of torch's default process group"
     def __init__(self,
-        device,  # `torch.device` of this process
+        device,  # `torch.device` of this rank
     ):
-        self.rank, self.size, self.device, self.weight = dist.get_rank(), dist.get_world_size(), device, 0      # weight: what the loss counts in all processes
+        self.rank, self.size, self.device = dist.get_rank(), dist.get_world_size(), device
+        self.weight = 0     # of the loss of a batch, on all ranks together
         self.control = dist.new_group(backend='gloo')
 
     def count(self, dl, i, batch):
         parts = getattr(dl, 'parts', None)
-        self.n, self.total = (batch_size(batch),)*2 if parts is None else parts.of(i)
+        if parts is None: self.n = self.total = batch_size(batch)
+        else: self.n, self.total = parts.of(i)
         self.is_padding = not self.n
         return self.n
 
     def is_same(self,
         what,  # str
     ):         # bool
-        "Do all processes say the same now? In one message"
+        "Do all ranks pass the same text? Takes one message"
         code = crc32(what.encode())
         both = torch.tensor([code, -code])
         dist.all_reduce(both, dist.ReduceOp.MAX, group=self.control)
         return both[0].item() == -both[1].item()
 
     def meet(self,
-        what,  # what all processes do next
+        what,  # what all ranks do next
     ):         # raises RuntimeError if another one does something else
-        "See that all processes are at the same point"
-        if not self.is_same(what): raise RuntimeError(f'process {self.rank} is about to {what}, and another one does something else. {REASONS}')
+        "Check that all ranks are at the same point"
+        if self.is_same(what): return
+        raise RuntimeError(f'process {self.rank} is about to {what}, and another one does something else. {REASONS}')
 
     def sum(self, x):
         self.meet(f'sum {tuple(x.shape)} numbers')
@@ -89,12 +92,12 @@ class Processes(Team):
         return res
 
     def merged(self, metric):
-        if hasattr(metric, 'sync_on_compute'): return metric        # torchmetrics' ask the others themselves
+        if hasattr(metric, 'sync_on_compute'): return metric        # torchmetrics communicates by itself
         first, *others = self.first(self.gather(metric))
         first.merge_state(others)
         return first
 
-    def around(self, learn): return nullcontext()       # what a fit is done in
+    def around(self, learn): return nullcontext()       # for the time of a fit
 
     def streams(self, state):
         if not self.rank: return state
@@ -108,9 +111,12 @@ class Processes(Team):
         modules,         # list of `nn.Module`
         params=False,    # their parameters, too
     ):
-        "Make the modules' buffers those of the main process"
+        "Broadcast the modules' buffers from the main process"
         self.meet('share buffers')
-        tensors = {id(t): t.detach() for m in modules for t in (*m.buffers(), *(m.parameters() if params else ()))}
+        tensors = {}
+        for m in modules:
+            found = [*m.buffers(), *m.parameters()] if params else m.buffers()
+            tensors |= {id(t): t.detach() for t in found}
         for kind in dict.fromkeys((t.dtype, t.device) for t in tensors.values()):
             same = [t for t in tensors.values() if (t.dtype, t.device) == kind]
             flat = torch.cat([t.reshape(-1) for t in same])
@@ -121,29 +127,37 @@ class Processes(Team):
 def facts(
     learn,  # `Learner`
 ):          # dict: what → value
-    "What has to be the same in all processes"
+    "What has to be the same on all ranks"
     from accelerate import __version__ as accelerate
     shapes = repr([(k, tuple(o.shape), o.requires_grad) for k, o in learn.model.named_parameters()])
     n = sum(o.numel() for o in learn.model.parameters())
-    return {'Python': platform.python_version(), 'torch': str(torch.__version__), 'accelerate': accelerate, 'trainer_nb': sys.modules['trainer_nb'].__version__,
-            'the model': f'{type(learn.model).__name__}, {n:,} parameters ({crc32(shapes.encode()):08x})', 'optim': [type(o).__name__ for o in learn.opts.values()],
-            'the list of hooks': [h.name for h in learn.hooks if not isinstance(h, MainProcessHook)], 'the list of metrics': [m.name for m in learn.metrics],
+    return {'Python': platform.python_version(), 'torch': str(torch.__version__), 'accelerate': accelerate,
+            'trainer_nb': sys.modules['trainer_nb'].__version__,
+            'the model': f'{type(learn.model).__name__}, {n:,} parameters ({crc32(shapes.encode()):08x})',
+            'optim': [type(o).__name__ for o in learn.opts.values()],
+            'the list of hooks': [h.name for h in learn.hooks if not isinstance(h, MainProcessHook)],
+            'the list of metrics': [m.name for m in learn.metrics],
             'train_dl': _size(learn.train_dl), 'valid_dl': _size(learn.valid_dl)}
 
-def _size(dl): return None if dl is None else f'{type(dl).__name__} of {"?" if length(dl) is None else length(dl)} batches'
+def _size(dl):
+    if dl is None: return None
+    n = length(dl)
+    return f'{type(dl).__name__} of {"?" if n is None else n} batches'
 
 def check_facts(
-    found,  # list of what `facts` returned, one for each process
+    found,  # list of what `facts` returned, one for each rank
 ):          # raises RuntimeError if they differ
-    "Say in what the processes differ"
+    "Refuse ranks that differ, and name the difference"
     for what in found[0]:
         values = [o[what] for o in found]
         odd = next((i for i, o in enumerate(values) if o != values[0]), 0)
-        if odd: raise RuntimeError(f'{what} is {values[0]} in process 0, and {values[odd]} in process {odd}: all must run the same program, with the same versions and the same data')
+        if odd: raise RuntimeError(
+            f'{what} is {values[0]} in process 0, and {values[odd]} in process {odd}: '
+            'all must run the same program, with the same versions and the same data')
 
 # %% ../../nbs/parallel/01_group.ipynb #7eaf8ea3
 class Requests(deque):
-    "Requests that are held back until all processes know of them"
+    "Requests that are held back until all ranks know of them"
     def __init__(self):
         super().__init__()
         self.asked = deque()
@@ -157,23 +171,27 @@ class Requests(deque):
     def __contains__(self, what): return super().__contains__(what) or what in self.asked
 
     def take(self):  # list
-        "What was asked for since the last time"
+        "The requests since the last call"
         return [self.asked.popleft() for _ in range(len(self.asked))]
 
     def give(self, what):
-        "Let the loop find it"
+        "Pass a request on to the loop"
         super().append(what)
 
 class Agreement(Hook):
-    "Lets all processes stop, save and change at the same batch; `Accelerate` adds it"
+    "Makes all ranks stop, save and change at the same batch; `Accelerate` adds it"
     ord, unique, in_rehearsal = 94, True, False     # after what may end a fit, before `Checkpoint`
     EVERY_S = .2    # time between two agreements
 
     def __init__(self,
         team,   # `Processes`
     ):
-        self.team, self.n, self.phase = team, 0, None       # n: batches so far; phase: whether they were training
-        self.pace, self.at, self.last = 1, 0, (0, 0.)       # pace: batches between two agreements; at: number of that with the next one; last: of the last one, and the clock then
+        self.team = team
+        self.n = 0              # batches so far
+        self.phase = None       # whether the last one was of training
+        self.pace = 1           # batches between two agreements
+        self.at = 0             # value of `n` at the next agreement
+        self.last = 0, 0.       # `n` and the clock at the last one
 
     def before_fit(self, learn):
         set_rng_state(self.team.streams((rng_state(), []))[0])
@@ -181,7 +199,8 @@ class Agreement(Hook):
 
     def after_step(self, learn):
         self.n += 1
-        if learn.training is not self.phase: self.phase, self.pace, self.at = learn.training, 1, self.n     # it may be slower now
+        if learn.training is not self.phase:        # batches may take longer now
+            self.phase, self.pace, self.at = learn.training, 1, self.n
         if self.n >= self.at: self.agree(learn)
 
     def after_epoch(self, learn): self.agree(learn)
@@ -191,14 +210,13 @@ class Agreement(Hook):
         self.team.share_modules([learn.model, *averages])
 
     def agree(self, learn):
-        "Tell what this process was asked for, and do what any was asked for"
+        "Exchange requests between the ranks, and do what any of them was asked for"
         asked, requests = learn.requests.take(), learn.requests
-        methods = [getattr(h, name) for h in learn.hooks for name in h.together]
+        methods = []
+        for h in learn.hooks: methods += [getattr(h, name) for name in h.together]
         words = ['stop_epoch', *methods, 'stop', 'interrupt']
         own = [o for o in asked if callable(o) and o not in methods]
-        n, clock = self.last
-        pace = min(2*self.pace, max(1, int(self.EVERY_S*(self.n - n)/(perf_counter() - clock))))
-        flags = torch.tensor([bool(own), *(o in asked for o in words), 0 if self.team.rank else pace])
+        flags = torch.tensor([bool(own), *(o in asked for o in words), 0 if self.team.rank else self._next_pace()])
         self.team.meet('agree')
         dist.all_reduce(flags, dist.ReduceOp.MAX, group=self.team.control)
         any_own, *wanted, self.pace = flags.tolist()
@@ -208,10 +226,18 @@ class Agreement(Hook):
             if is_wanted: requests.give(o)
         self.at, self.last = self.n + self.pace, (self.n, perf_counter())
 
+    def _next_pace(self):
+        "Batches in `EVERY_S` seconds, at most twice as many as before"
+        n, clock = self.last
+        speed = (self.n - n)/(perf_counter() - clock)
+        return min(2*self.pace, max(1, int(self.EVERY_S*speed)))
+
     def share_rates(self, learn):
-        "Take the main process's learning rates"
-        groups = [g for opt in learn.opts.values() for g in opt.param_groups]
-        for g, lr in zip(groups, self.team.first([float(g['lr']) for g in groups])): set_option(g, 'lr', lr)
+        "Broadcast the learning rates of the main process"
+        groups = []
+        for opt in learn.opts.values(): groups += opt.param_groups
+        rates = self.team.first([float(g['lr']) for g in groups])
+        for g, lr in zip(groups, rates): set_option(g, 'lr', lr)
 
     def after_cancel(self, learn):
         if learn.cancelled in ('stop', 'interrupt') and learn.fitting.streams is not None: learn.get_hook('Accelerate').keep(learn)

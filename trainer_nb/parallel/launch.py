@@ -25,29 +25,35 @@ from ..loop.fit import as_count
 from .group import forget, is_lost
 
 # %% ../../nbs/parallel/06_launch.ipynb #3883d8de
-SHELL = 'write the code into a file, and run `accelerate launch --num_processes N FILE` (learn.fit there, with the hook Accelerate)'
+SHELL = ('write the code into a file, and run `accelerate launch --num_processes N FILE` '
+         '(learn.fit there, with the hook Accelerate)')
 
 def check_fork(
     n_procs,  # int ≥ 1
-    on_cpu,   # whether accelerators are left alone
+    on_cpu,   # whether the processes use no accelerator
 ):            # raises RuntimeError
-    "See that this process can be forked into others that train"
+    "Check that this process can be forked into others that train"
     if not hasattr(os, 'fork'): raise RuntimeError(f'launch needs an operating system that can fork: {SHELL}')
-    if dist.is_initialized() or int(os.environ.get('WORLD_SIZE', 1)) > 1: raise RuntimeError('this is one of several processes already: call learn.fit')
-    if on_cpu: return
-    kind = torch.accelerator.current_accelerator().type
-    module = getattr(torch, kind)
-    if module.is_initialized(): raise RuntimeError(
-        f'{kind} is in use in this process already, and processes forked from it could not use it. Restart the kernel, make the learner with device="cpu", '
-        f'let nothing touch {kind} before launch (no .to({kind!r}), no tensor there), or {SHELL}')
-    if n_procs > (n := torch.accelerator.device_count()):
-        raise RuntimeError(f'launch of {n_procs} processes on {n} {kind} device{"s"*(n != 1)}: ask for as many as there are, or use the CPU with the hook Accelerate(cpu=True)')
+    if dist.is_initialized() or int(os.environ.get('WORLD_SIZE', 1)) > 1:
+        raise RuntimeError('this is one of several processes already: call learn.fit')
+    if not on_cpu: _check_devices(n_procs, torch.accelerator.current_accelerator().type)
+
+def _check_devices(n_procs, kind):
+    "Check that forked processes can use the accelerators"
+    if getattr(torch, kind).is_initialized(): raise RuntimeError(
+        f'{kind} is in use in this process already, and processes forked from it could not use it. '
+        f'Restart the kernel, make the learner with device="cpu", let nothing touch {kind} before launch '
+        f'(no .to({kind!r}), no tensor there), or {SHELL}')
+    n = torch.accelerator.device_count()
+    if n_procs > n: raise RuntimeError(
+        f'launch of {n_procs} processes on {n} {kind} device{"" if n == 1 else "s"}: '
+        'ask for as many as there are, or use the CPU with the hook Accelerate(cpu=True)')
     if _tried(lambda: torch.zeros(1, device=kind), 60) != 0: raise RuntimeError(
-        f'a process that was forked from this one cannot use {kind}: something here has asked for its devices, as torch.{kind}.is_available() does. '
-        f'Restart the kernel, let nothing touch {kind} before launch, or {SHELL}')
+        f'a process that was forked from this one cannot use {kind}: something here has asked for its devices, '
+        f'as torch.{kind}.is_available() does. Restart the kernel, let nothing touch {kind} before launch, or {SHELL}')
 
 def _tried(f, timeout_s):
-    "The exit code of a child that does something: 0, or what `_wait` tells of a failure"
+    "The exit code of a child that calls `f`: 0, or what `_wait` returns for a failure"
     if (pid := _fork()) == 0:
         try:
             f()
@@ -63,14 +69,17 @@ def _train_a_little():
 def try_fork(
     timeout_s=20,  # seconds until it counts as hanging
 ):                 # raises RuntimeError
-    "Have a child do a training step"
-    if (status := _tried(_train_a_little, timeout_s)) != 0: raise RuntimeError(
-        f'a process that was forked from this one cannot train ({"it hangs" if status is None else _ended(status)}): libraries here have threads that it lacks. '
+    "Check that a forked process can do a training step"
+    status = _tried(_train_a_little, timeout_s)
+    if status == 0: return
+    raise RuntimeError(
+        f'a process that was forked from this one cannot train ({"it hangs" if status is None else _ended(status)}): '
+        'libraries here have threads that it lacks. '
         f'Restart the kernel and launch before anything else is trained, or {SHELL}')
 
 def _fork():
     with warnings.catch_warnings():
-        warnings.simplefilter('ignore')     # that there are threads: `try_fork` knows
+        warnings.simplefilter('ignore')     # about threads: `try_fork` has checked
         return os.fork()
 
 def _ended(status): return f'ended by {signal.Signals(-status).name}' if status < 0 else f'ended with code {status}'
@@ -79,7 +88,7 @@ def _wait(
     pids,       # set of process ids
     timeout_s,  # seconds
 ):              # dict: pid → exit code, negative for a signal, None for one that had to be killed
-    "Wait for children, and end those that take too long"
+    "Wait for children, and kill those that take too long"
     found, end = {}, time.perf_counter() + timeout_s
     while len(found) < len(pids):
         for pid in pids - found.keys():
@@ -96,9 +105,9 @@ def _wait(
 
 # %% ../../nbs/parallel/06_launch.ipynb #69d41821
 class ProcessFailed(RuntimeError):
-    "Another one of the processes that train together has failed"
+    "Another process of a launch has failed"
 
-_held = set()       # ends of pipes that nobody writes to: they are closed when this process ends, however it ends
+_held = set()       # ends of pipes that nobody writes to: the system closes them when this process ends
 
 def _let_go():
     for fd in _held: os.close(fd)
@@ -109,7 +118,7 @@ def _children_let_go(): os.register_at_fork(after_in_child=_let_go)     # worker
 
 @contextmanager
 def _lifeline():
-    "The end of a pipe that reads nothing while this process lives"
+    "The end of a pipe on which a read blocks as long as this process lives"
     _children_let_go()
     ear, mouth = os.pipe()
     _held.add(mouth)
@@ -120,15 +129,15 @@ def _lifeline():
         os.close(ear)
 
 def _end_with_parent(ear, home):
-    "A child's thread: it ends the process as soon as the main one has ended, and tidies up in its place"
+    "In a thread of a child: once the main process has ended, clean up in its place, and end"
     os.read(ear, 1)
     shutil.rmtree(home, ignore_errors=True)
     os._exit(1)
 
 def _become_child(rank, path, ear):
-    "What a forked process is to forget"
+    "Detach a forked process from its parent: output, signals, garbage"
     threading.Thread(target=_end_with_parent, args=(ear, path.parent), daemon=True).start()
-    gc.freeze()         # what is here is the parent's to clean up
+    gc.freeze()         # the parent cleans up what was made before the fork
     if hasattr(signal, 'pthread_sigmask'): signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -138,8 +147,9 @@ def _become_child(rank, path, ear):
 
 @contextmanager
 def _environment(n):
-    "What Accelerate looks for; it connects to nobody, since there is a group"
-    own = dict(RANK='0', LOCAL_RANK='0', WORLD_SIZE=str(n), LOCAL_WORLD_SIZE=str(n), MASTER_ADDR='127.0.0.1', MASTER_PORT='29500', OMP_NUM_THREADS='1')
+    "Set the variables that Accelerate reads; it connects to nothing, as there is a process group already"
+    own = dict(RANK='0', LOCAL_RANK='0', WORLD_SIZE=str(n), LOCAL_WORLD_SIZE=str(n),
+               MASTER_ADDR='127.0.0.1', MASTER_PORT='29500', OMP_NUM_THREADS='1')
     if sys.platform.startswith('linux'): own['GLOO_SOCKET_IFNAME'] = 'lo'
     before, threads = {k: os.environ.get(k) for k in own}, torch.get_num_threads()
     os.environ.update(own)
@@ -153,7 +163,7 @@ def _environment(n):
 
 @contextmanager
 def _ends_here(note):
-    "A child's part: whatever happens, nothing comes after it"
+    "In a child: leave a note, and end, whatever happens"
     code = 0
     try:
         yield
@@ -161,23 +171,24 @@ def _ends_here(note):
     except TrainingInterrupted: note.with_suffix('.done').touch()
     except BaseException as e:
         code = 1
-        note.write_text(json.dumps({'error': f'{type(e).__name__}: {e}', 'is_lost': is_lost(e), 'text': traceback.format_exc()}), encoding='utf-8')
+        told = {'error': f'{type(e).__name__}: {e}', 'is_lost': is_lost(e), 'text': traceback.format_exc()}
+        note.write_text(json.dumps(told), encoding='utf-8')
     finally:
         sys.stdout.flush()
         os._exit(code)
 
 @contextmanager
 def _watched(pids, home):
-    "The main process's part: it takes the others along wherever it goes"
+    "In the main process: end the children when it fails, and name the one that failed first"
     try: yield
     except BaseException as e:
         _release(e)
-        if dist.is_initialized(): dist.destroy_process_group()      # who waits for a message knows now
+        if dist.is_initialized(): dist.destroy_process_group()      # children that wait for a message get an error
         in_order = isinstance(e, (Exception, TrainingInterrupted))
         codes = {pids[pid]: code for pid, code in _wait(set(pids), 10 if in_order else 0).items()}
         if isinstance(e, Exception) and is_lost(e) and (why := _why(codes, home)):
             failed = ProcessFailed(why)
-            for note in getattr(e, '__notes__', ()): failed.add_note(note)      # what it means here
+            for note in getattr(e, '__notes__', ()): failed.add_note(note)
             raise failed from None
         raise
     if dist.is_initialized(): dist.destroy_process_group()
@@ -185,31 +196,36 @@ def _watched(pids, home):
     if why := _why(codes, home): warnings.warn(f'the fit is done, but {why}', stacklevel=4)
 
 def _release(e):
-    "An error may be kept for long: have its frames in torch.distributed forget the groups, which hold sockets and threads"
+    "Clear an error's frames in torch.distributed: they hold sockets and threads, and the error may be kept"
     while e is not None:
         for frame, _ in traceback.walk_tb(getattr(e, 'full_traceback', e.__traceback__)):
             if frame.f_globals.get('__name__', '').startswith('torch.distributed.'): frame.clear()
         e = e.__context__
 
 def _why(codes, home):
-    "What is known of the first process that failed by itself; None if there is none"
-    n = len(codes) + 1
+    "Why the first process that failed by itself did; None if there is none"
     for i, code in sorted(codes.items()):
-        note = home/f'{i}.json'
-        told = json.loads(note.read_text(encoding='utf-8')) if note.exists() else None
-        if told is not None and not told['is_lost']: return f'process {i} of {n} failed with {told["error"]}\n\nIn process {i}: {told["text"]}'
-        if told is None and code is None: return f'process {i} of {n} did not end, and was killed'
-        if told is None and code == 0 and not note.with_suffix('.done').exists():
-            return f'process {i} of {n} ended early, with code 0: something in it calls os._exit, or ends it without an error'
-        if told is None and code: return f'process {i} of {n} {_ended(code)}; what it wrote last: {(home/f"{i}.log").read_text(errors="replace")[-1000:].strip() or "nothing"}'
+        if why := _why_one(i, code, home): return f'process {i} of {len(codes) + 1} {why}'
+
+def _why_one(i, code, home):
+    note = home/f'{i}.json'
+    if note.exists():
+        told = json.loads(note.read_text(encoding='utf-8'))
+        return None if told['is_lost'] else f'failed with {told["error"]}\n\nIn process {i}: {told["text"]}'
+    if code is None: return 'did not end, and was killed'
+    if code:
+        log = (home/f'{i}.log').read_text(errors='replace')
+        return f'{_ended(code)}; its last output: {log[-1000:].strip() or "nothing"}'
+    if note.with_suffix('.done').exists(): return None
+    return 'ended early, with code 0: something in it calls os._exit, or ends it without an error'
 
 @contextmanager
 def forked(
     n,           # int ≥ 2: processes in all
-    timeout_s,   # seconds that one waits for the others
-    on_cpu=True, # whether only tensors of the host travel
+    timeout_s,   # seconds that a process waits for the others
+    on_cpu=True, # whether only tensors on the host are sent
 ):
-    "What is done inside is done by this process and by others that are forked from it, which end there; raises `ProcessFailed`"
+    "Run the block in this process and in others forked from it, which end with it; raises `ProcessFailed`"
     wait, home = timedelta(seconds=timeout_s), Path(tempfile.mkdtemp(prefix='launch.'))
     pids, rank = {}, 0
     forget()
@@ -223,9 +239,11 @@ def forked(
                     break
                 pids[pid] = i
             with _ends_here(home/f'{rank}.json') if rank else _watched(pids, home):
-                store = dist.FileStore(str(home/'store'), n)    # a TCPStore has a thread, which may hold a lock when a process is forked, and asks the name server about 127.0.0.1
+                # a TCPStore has a thread, which may hold a lock during a fork, and looks up the name of 127.0.0.1
+                store = dist.FileStore(str(home/'store'), n)
                 store.set_timeout(wait)
-                dist.init_process_group('gloo' if on_cpu else None, store=store, rank=rank, world_size=n, timeout=wait)
+                backend = 'gloo' if on_cpu else None
+                dist.init_process_group(backend, store=store, rank=rank, world_size=n, timeout=wait)
                 yield
     finally:
         forget()
@@ -234,22 +252,27 @@ def forked(
 # %% ../../nbs/parallel/06_launch.ipynb #d8c47414
 @patch
 def launch(self:Learner,
-    n_procs,        # int ≥ 1: processes, this one among them. On the CPU each has one thread; with accelerators each has one of these
-    n_epochs=None,  # as `fit` takes it; with neither it nor `max_steps`: go on with what was stopped
+    n_procs,        # int ≥ 1: processes, including this one; each has one accelerator, or one thread on the CPU
+    n_epochs=None,  # as for `fit`; with neither it nor `max_steps`: resume a stopped fit
     *,
     hooks=(),       # hooks for this fit alone
-    timeout_s=300,  # seconds ≥ 1 that processes wait for one another, until they count as lost
-    **kwargs,       # what else `fit` takes
+    timeout_s=300,  # seconds ≥ 1 after which a process that does not answer counts as lost
+    **kwargs,       # other arguments of `fit`
 ):                  # `History`
-    """Train in several processes, and have the result here
+    """Train in several processes, with the result in this one
 
-    Raises RuntimeError if this process cannot be forked, and `ProcessFailed` if another process fails. Whatever ends it, no process is left.
+    Raises RuntimeError if this process cannot be forked, and `ProcessFailed` if another process fails. No process
+    outlives the call, however it ends.
     """
-    if n_epochs is not None and kwargs.get('max_steps') is not None: raise ValueError('launch takes either n_epochs or max_steps')
-    n, goes_on, own = as_count('n_procs', n_procs), n_epochs is None and kwargs.get('max_steps') is None, self.get_hook(Accelerate, None)
+    max_steps = kwargs.get('max_steps')
+    if n_epochs is not None and max_steps is not None: raise ValueError('launch takes either n_epochs or max_steps')
+    n, own = as_count('n_procs', n_procs), self.get_hook(Accelerate, None)
+    goes_on = n_epochs is None and max_steps is None
     if goes_on:
-        if self.stopped is None: raise RuntimeError('nothing to go on with: no fit was stopped; say how long, launch(n_procs, n_epochs)')
-        if hooks or kwargs: raise TypeError('launch without n_epochs goes on as before, and takes no hooks and nothing else for fit')
+        if self.stopped is None:
+            raise RuntimeError('nothing to resume: no fit was stopped; say how long, launch(n_procs, n_epochs)')
+        if hooks or kwargs:
+            raise TypeError('launch without n_epochs resumes a fit as it was, and takes no hooks or arguments of fit')
         own = next((h for h in self.stopped.hooks if isinstance(h, Accelerate)), own)
     more = () if own else (Accelerate(),)
     go = self.resume if goes_on else partial(self.fit, n_epochs, hooks=(*hooks, *more), **kwargs)
@@ -260,5 +283,6 @@ def launch(self:Learner,
     for dl in self.train_dl, self.valid_dl: end_workers(dl)
     try:
         with forked(n, timeout_s, on_cpu): go()
-    except TrainingInterrupted as e: raise TrainingInterrupted(str(e).replace('learn.resume()', f'learn.launch({n})')) from None
+    except TrainingInterrupted as e:
+        raise TrainingInterrupted(str(e).replace('learn.resume()', f'learn.launch({n})')) from None
     return self.history

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from contextlib import contextmanager, nullcontext
 from copy import copy
 from dataclasses import is_dataclass
+from itertools import chain
 from zlib import crc32
 
 import torch
@@ -25,28 +26,32 @@ from ..data.loaders import TensorLoader, sets_of
 
 # %% ../../nbs/parallel/02_sharding.ipynb #416cdfdb
 class Parts:
-    "Which samples of each batch are those of this process"
+    "Which samples of each batch belong to this rank"
     def __init__(self,
         team,  # `Team`
     ):
-        self.team, self.usual, self.odd = team, None, {}    # (samples here, samples in all) of the first batch, and of those that differ by their numbers
-        self.keeps, self.kept = False, None                 # whether the next batch is kept as it was read; (its number, the batch, or its indices)
+        self.team = team
+        self.usual = None       # (samples here, samples in all) of the first batch
+        self.odd = {}           # number of a batch → the same, where it differs
+        self.keeps = False      # whether to keep the next batch as it was read
+        self.kept = None        # (its number, the batch or its indices)
 
     def keep(self,
         i,      # number of the batch in its pass
         batch,  # what was read, or its indices
     ):
-        "Keep one batch, if somebody wants it"
+        "Keep one batch, if asked for by `keeps`"
         if self.keeps: self.keeps, self.kept = False, (i, batch)
 
     def cut(self,
         i,      # number of the batch in its pass
         total,  # its samples, ≥ 1
     ):          # (first one, end), at least one
-        "Choose, and keep how many there are"
+        "Choose this rank's samples, and record how many they are"
         if total < 1: raise ValueError(f'batch {i} has no samples')
+        rank = self.team.rank
         share, more = divmod(total, self.team.size)
-        n, first = share + (self.team.rank < more), self.team.rank*share + min(self.team.rank, more)
+        n, first = share + (rank < more), rank*share + min(rank, more)
         if self.usual is None: self.usual = n, total
         if (n, total) != self.usual: self.odd[i] = n, total
         else: self.odd.pop(i, None)
@@ -54,8 +59,8 @@ class Parts:
 
     def of(self,
         i,  # number of a batch that was cut
-    ):      # (samples here, 0 for one that is there for form's sake; samples in all)
-        "What a batch counts"
+    ):      # (samples here, 0 if there is only padding; samples in all)
+        "The sample counts of a batch"
         return self.odd.get(i, self.usual)
 
 # %% ../../nbs/parallel/02_sharding.ipynb #13954e8f
@@ -66,7 +71,7 @@ def together(
     team,  # `Team`
     dl,    # loader, whose generators are set, too
 ):
-    "Random numbers as the main process draws them, where any are drawn"
+    "Draw the random numbers of the main process, if the loader draws any"
     names = draws(dl)
     mine, own = streams(dl, names=GLOBAL if names is None else names)
     if mine or own[0]: set_streams(team.first((mine, own)), dl)
@@ -75,22 +80,23 @@ def together(
         if team.rank: set_rng_state(mine)
 
 # %% ../../nbs/parallel/02_sharding.ipynb #1ee2a3e9
-DRAWN_AT_ONCE = RandomSampler, SubsetRandomSampler, WeightedRandomSampler       # from the global RNGs, when a pass begins
+DRAWN_AT_ONCE = RandomSampler, SubsetRandomSampler, WeightedRandomSampler   # from the global RNGs when a pass opens
 
 class Drawn:
-    """Takes items of an iterator that draws random numbers along the way: in each process those that the main one has
+    """Takes items from an iterator that draws random numbers as it runs, the same on all ranks
 
-    Made where all processes have the same RNG states.
+    Make it where all ranks have the same RNG states.
     """
     def __init__(self,
         names,  # of the global RNGs, as `rng_state` takes them
-    ): self.names, self.state = names, rng_state(names)
+    ):
+        self.names, self.state = names, rng_state(names)
 
     def __call__(self,
         iterator,  # what draws
     ):             # the next item, or None
         now = rng_state(self.names)
-        is_undisturbed = same_state(now, self.state)        # as in a single process: nobody else has drawn
+        is_undisturbed = same_state(now, self.state)        # nothing else drew since, as in a single process
         if not is_undisturbed: set_rng_state(self.state)
         try: return next(iterator, None)
         finally:
@@ -113,7 +119,7 @@ def batch_code(
     x,       # a batch, as `map_tensors` knows them
     code=0,  # of the batches before
 ):           # int
-    "A number that tells batches apart: made of their shapes, and of about a thousand entries of each tensor on the host"
+    "A number that tells batches apart, from their shapes and about a thousand entries of each tensor on the host"
     if isinstance(x, Tensor):
         code = crc32(f'{tuple(x.shape)} {x.dtype}'.encode(), code)
         if x.layout is not torch.strided or x.device.type != 'cpu' or x.is_quantized or not x.numel(): return code
@@ -129,17 +135,18 @@ def batch_code(
 def data_code(
     dl,  # any loader, or None
 ):       # int
-    "A number that tells apart the tensors that a loader reads from; 0 where they are not at hand"
+    "A number that tells apart the tensors that a loader reads from; that of no tensors if it has none"
     return batch_code(list(getattr(dl, 'tensors', None) or getattr(getattr(dl, 'dataset', None), 'tensors', ())))
 
 class SharedBatches:
-    "A batch sampler that yields this process's part of each batch"
+    "A batch sampler that yields this rank's shard of each batch"
     def __init__(self,
         batches,  # batch sampler
         dl,       # the loader that has it
         parts,    # `Parts`
     ):
-        self.batches, self.dl, self.parts, self.sampler = batches, dl, parts, getattr(batches, 'sampler', None)
+        self.batches, self.dl, self.parts = batches, dl, parts
+        self.sampler = getattr(batches, 'sampler', None)
 
     def __len__(self): return len(self.batches)
 
@@ -162,12 +169,13 @@ class SharedBatches:
 
     def _compare(self, i, code):
         if not self.parts.team.is_same(f'{i} {code}'): raise ValueError(
-            f'{type(self.sampler or self.batches).__name__} of train_dl or valid_dl chooses other samples in each process, as seen at batch {i}: expected the '
-            'same whole batches everywhere, of which each process takes its shard. Leave out a DistributedSampler; let an order of your own be drawn '
-            'from a seed, or from the global RNGs of Python, numpy or torch')
+            f'{type(self.sampler or self.batches).__name__} of train_dl or valid_dl chooses other samples '
+            f'in each process, as seen at batch {i}: expected the same whole batches everywhere, of which each process takes its shard. '
+            'Leave out a DistributedSampler; draw an order of your own from a seed, '
+            'or from the global RNGs of Python, numpy or torch')
 
 class SharedTensors(TensorLoader):
-    "A `TensorLoader` that cuts out this process's part of each batch"
+    "A `TensorLoader` that yields this rank's shard of each batch"
     draws = TensorLoader.draws
     def __init__(self,
         dl,     # `TensorLoader`
@@ -176,13 +184,15 @@ class SharedTensors(TensorLoader):
         vars(self).update(vars(dl), parts=parts)
 
     def iter_from(self, start):
-        with together(self.parts.team, self) if self.shuffle else nullcontext(): return super().iter_from(start)     # the order is drawn here
+        if not self.shuffle: return super().iter_from(start)
+        with together(self.parts.team, self): return super().iter_from(start)     # the order is drawn here
 
     def mine(self, batches, start): return (self._cut(i, batch) for i, batch in enumerate(batches, start))
 
     def _cut(self, i, batch):
         if is_compared(i) and not self.parts.team.is_same(f'{i} {batch_code(batch)}'): raise ValueError(
-            f'batch {i} of a TensorLoader is another one in each process: all must hold the same tensors. Seed what draws the data, or have the main process write it into a file')
+            f'batch {i} of a TensorLoader differs between the processes: all must hold the same tensors. '
+            'Seed what draws the data, or have the main process write it to a file')
         self.parts.keep(i, batch)
         first, end = self.parts.cut(i, len(batch[0]))
         return tuple([o[first:end] for o in batch])
@@ -193,21 +203,25 @@ def cut_batch(
     first,  # first sample
     end,    # end of the samples
 ):          # the samples; raises TypeError
-    "A part of a batch"
+    "Cut samples out of a batch"
     n = batch_size(x)
     def cut(o): return o[first:end] if o.ndim and len(o) == n else o
-    def part(o): return o[first:end] if isinstance(o, (list, tuple)) and len(o) == n and isinstance(o[0], (str, bytes, int, float)) else map_tensors(cut, o)
+    def part(o):
+        is_rows = isinstance(o, (list, tuple)) and len(o) == n and isinstance(o[0], (str, bytes, int, float))
+        return o[first:end] if is_rows else map_tensors(cut, o)
     if type(x) in (list, tuple): res = type(x)([part(o) for o in x])
     elif type(x) is dict: res = {k: part(o) for k, o in x.items()}
     else: res = map_tensors(cut, x)
-    if batch_size(res) != end - first: raise TypeError(f'a batch is a {type(x).__name__}, which cannot be cut into parts for several processes: expected tensors, or lists and dicts of them')
+    if batch_size(res) != end - first: raise TypeError(
+        f'a batch is a {type(x).__name__}, which cannot be sharded over several processes: '
+        'expected tensors, or lists and dicts of them')
     return res
 
 def join_batches(
     xs,  # list of shards, as `cut_batch` returned them
     ns,  # their samples
 ):       # the whole batch; raises ValueError if they do not fit together
-    "Put shards together again"
+    "Join the shards of a batch"
     res = _joined(xs, ns, False)
     if batch_size(res) != sum(ns): raise ValueError('the first dimension is not that of the samples')
     return res
@@ -218,16 +232,17 @@ def _joined(xs, ns, inside=True):
         if x.ndim and all(len(o) == n for o, n in zip(xs, ns)): return torch.cat(xs)
         if all(torch.equal(x, o) for o in xs): return x
         raise ValueError('tensors that are not cut differ')
-    if inside and isinstance(x, (list, tuple)) and not hasattr(x, '_fields') and all(len(o) == n for o, n in zip(xs, ns)): return type(x)([o for part in xs for o in part])
     if isinstance(x, (list, tuple)):
+        if inside and not hasattr(x, '_fields') and all(len(o) == n for o, n in zip(xs, ns)): return type(x)(chain(*xs))
         items = [_joined(list(o), ns) for o in zip(*xs, strict=True)]
         return type(x)(*items) if hasattr(x, '_fields') else type(x)(items)
     if isinstance(x, Mapping): return type(x)({k: _joined([o[k] for o in xs], ns) for k in x})
-    if is_dataclass(x) or not isinstance(x, (str, bytes, int, float, type(None))): raise ValueError(f'a {type(x).__name__} cannot be put together')
+    if is_dataclass(x) or not isinstance(x, (str, bytes, int, float, type(None))):
+        raise ValueError(f'a {type(x).__name__} cannot be put together')
     return x
 
 class SharedAny:
-    "Any loader, whose batches are read whole and cut"
+    "Reads whole batches from any loader, and cuts them"
     def __init__(self,
         dl,     # loader
         parts,  # `Parts`
@@ -239,7 +254,7 @@ class SharedAny:
     def iter_from(self,
         start,  # batches to leave out
     ):          # iterator
-        "A pass from a batch on"
+        "A pass that starts at a batch"
         return _Pass(self, start)
 
     def __iter__(self): return self.iter_from(0)
@@ -247,8 +262,9 @@ class SharedAny:
 class _Pass:
     def __init__(self, shared, start):
         dl, team = shared.dl, shared.parts.team
-        self.shared, self.i, self.code, self.is_sized = shared, start, 0, length(dl) is not None
-        names = () if getattr(dl, 'num_workers', 0) else draws(dl)      # workers have RNGs of their own, seeded when the pass is opened
+        self.shared, self.i, self.code = shared, start, 0
+        self.is_sized = length(dl) is not None
+        names = () if getattr(dl, 'num_workers', 0) else draws(dl)      # workers have RNGs of their own, seeded here
         with together(team, dl):
             self.iterator = open_at(dl, start)
             self.draw = nothing_drawn if names == () else Drawn(names or GLOBAL)
@@ -270,25 +286,29 @@ class _Pass:
         if team.is_same(f'{self.i} {n} {self.code}'): return
         ns, name = team.first(team.gather(n)), type(self.shared.dl).__name__
         if len(set(ns)) > 1: raise ValueError(
-            f'batch {self.i} of a {name} has {", ".join(map(str, ns))} samples in processes 0 to {team.size - 1}: a loader has to '
-            'yield the same whole batches in each process, of which each takes its part')
+            f'batch {self.i} of a {name} has {", ".join(map(str, ns))} samples in processes 0 to {team.size - 1}: '
+            'a loader has to yield the same whole batches in each process, of which each takes its shard')
         raise ValueError(
-            f'a {name} yields other batches in each process, as seen at batch {self.i}: it has to yield the same whole batches everywhere, of which each process takes its '
-            'shard. Let it draw from a seed, or from the global RNGs of Python, numpy or torch, which are set alike')
+            f'a {name} yields other batches in each process, as seen at batch {self.i}: '
+            'it has to yield the same whole batches everywhere, of which each process takes its shard. '
+            'Let it draw from a seed, or from the global RNGs of Python, numpy or torch, which are set alike')
 
 # %% ../../nbs/parallel/02_sharding.ipynb #5861f5db
 def share(
     dl,    # any loader, or None
     team,  # `Team`
-):         # a loader of this process's part of each batch, with its `parts`; `dl` itself for a process that is alone
-    "Share the batches of a loader with other processes"
+):         # a loader of this rank's shard of each batch, with its `parts`; `dl` itself if the world has one rank
+    "Shard the batches of a loader"
     if dl is None or team.size == 1: return dl
     if sets := sets_of(dl): raise ValueError(
-        f'the validation sets {", ".join(sets)} cannot be shared by several processes: give one loader as valid_dl, and validate the others after the fit')
-    if getattr(dl, 'is_many', False): raise ValueError(f'{dl} cannot be shared by several processes: give a single loader, whose batches hold what belongs together')
+        f'the validation sets {", ".join(sets)} cannot be shared by several processes: '
+        'give one loader as valid_dl, and validate the others after the fit')
+    if getattr(dl, 'is_many', False): raise ValueError(
+        f'{dl} cannot be shared by several processes: '
+        'give a single loader, whose batches hold what belongs together')
     parts = Parts(team)
     if type(dl) is TensorLoader: return SharedTensors(dl, parts)
     if not is_stock(dl) or dl.batch_sampler is None: return SharedAny(dl, parts)
-    res = copy(dl)
-    vars(res).update(batch_sampler=SharedBatches(dl.batch_sampler, dl, parts), parts=parts, _iterator=None)     # a loader lets nobody set these
+    res, batches = copy(dl), SharedBatches(dl.batch_sampler, dl, parts)
+    vars(res).update(batch_sampler=batches, parts=parts, _iterator=None)     # a DataLoader refuses to set attributes
     return res
