@@ -275,7 +275,7 @@ def test_kill_and_resume(n, killed, tmp_path, undisturbed):
     with pytest.warns(UserWarning, match=f'saved by 2 processes in the middle of an epoch, and this is a world of {n}: resuming from the end of an epoch'):
         learn.launch(n, N, resume=True)
     assert learn.state.epoch == N and len(learn.history.steps['train_loss']) == N*6
-    with pytest.raises(ValueError, match=r'saved by 2 processes in the middle of an epoch, and here is 1: go on with as many'): noisy().load(killed/newest['file'])
+    with pytest.raises(ValueError, match=r'saved by 2 processes in the middle of an epoch, and this is a world of 1: resume with as many'): noisy().load(killed/newest['file'])
 
 
 # In parts

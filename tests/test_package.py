@@ -1,5 +1,6 @@
 "What is published: an sdist and a wheel, and the wheel trains where nothing of ours was installed before."
 import os, shutil, subprocess, sys, tarfile, venv
+from importlib.metadata import version
 from pathlib import Path
 from zipfile import ZipFile
 
@@ -16,7 +17,8 @@ from trainer_nb.all import Learner, accuracy
 torch.manual_seed(0)
 x = torch.randn(256, 4)
 y = (x.sum(1) > 0).long()
-learn = Learner(torch.nn.Linear(4, 2), (x, y), (x, y), loss_fn=torch.nn.functional.cross_entropy, lr=.1, metrics=[accuracy], seed=0)
+learn = Learner(torch.nn.Linear(4, 2), (x, y), (x, y), loss_fn=torch.nn.functional.cross_entropy, lr=.1,
+                metrics=[accuracy], seed=0)
 learn.fit(3)
 first, *_, last = learn.history.epochs['valid_loss']
 assert last < first, (first, last)
@@ -32,7 +34,8 @@ def run(*cmd, cwd): subprocess.run(cmd, cwd=cwd, env=env, check=True)
 def dist(tmp_path_factory):
     "A folder with the sdist, and the wheel that was built from it"
     src = tmp_path_factory.mktemp('dist')/'src'
-    shutil.copytree(root, src, ignore=shutil.ignore_patterns('.*', '__pycache__', '*.egg-info', '_docs', '_proc', 'build', 'dist', 'demo'))
+    unwanted = '.*', '__pycache__', '*.egg-info', '_docs', '_proc', 'build', 'dist', 'demo'
+    shutil.copytree(root, src, ignore=shutil.ignore_patterns(*unwanted))
     run(sys.executable, '-m', 'build', '-o', src.parent, src, cwd=src.parent)
     return src.parent
 
@@ -44,15 +47,26 @@ def test_contents(dist):
     assert {o.split('/')[0].split('-')[0] for o in names} == {'trainer_nb'}     # no nbs, no tests
     assert any(o.endswith('licenses/LICENSE') for o in names)
     sdist, = dist.glob('*.tar.gz')
-    with tarfile.open(sdist) as f: assert {'settings.ini', 'LICENSE', 'README.md'} <= {o.split('/')[-1] for o in f.getnames()}
+    with tarfile.open(sdist) as f: names = {o.split('/')[-1] for o in f.getnames()}
+    assert {'settings.ini', 'LICENSE', 'README.md'} <= names
 
 
 def test_trains_in_a_clean_environment(dist, tmp_path):
-    "With the newest of what it needs, not with what the development tools hold back; torch as in constraints.txt"
+    """With the newest versions of what it needs, not those of the development tools
+
+    torch has 700 MB and is not installed again: the clean environment finds links to this one's in a folder outside of
+    it. pip never changes what lies outside, so it cannot write through the links; and the constraint is the version
+    that is there.
+    """
     wheel, = dist.glob('*.whl')
     venv.create(tmp_path/'venv', with_pip=True)
     python, site = tmp_path/'venv/bin/python', next(tmp_path.glob('venv/lib/python*/site-packages'))
-    for d in Path(torch.__file__).parents[1].glob('*torch*'):       # torch itself is 700 MB, and is the same: it is not unpacked again
-        if d.name in ('torch', 'torchgen', 'functorch') or d.match('torch-*.dist-info'): (site/d.name).symlink_to(d)
-    run(python, '-m', 'pip', 'install', '-q', '--no-compile', '-c', root/'constraints.txt', wheel, cwd=tmp_path)
+    links, constraints = tmp_path/'links', tmp_path/'constraints.txt'
+    links.mkdir()
+    for d in Path(torch.__file__).parents[1].glob('*torch*'):
+        if d.name in ('torch', 'torchgen', 'functorch') or d.match('torch-*.dist-info'): (links/d.name).symlink_to(d)
+    (site/'links.pth').write_text(f'{links}\n')
+    constraints.write_text(f'torch=={version("torch")}\n')
+    run(python, '-m', 'pip', 'install', '-q', '--no-compile', '-c', constraints, wheel, cwd=tmp_path)
+    assert not (site/'torch').exists()
     run(python, '-c', TRAIN, cwd=tmp_path)

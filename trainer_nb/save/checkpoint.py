@@ -12,7 +12,6 @@ from secrets import token_hex
 from threading import Thread
 from time import perf_counter
 
-import torch
 
 from ..base.text import did_you_mean, patch
 from ..data.passes import set_streams
@@ -97,7 +96,8 @@ class Checkpoint(Hook):
         self.check_monitor(learn)
 
     def after_cancel(self, learn):
-        if learn.cancelled in ('stop', 'interrupt') and learn.fitting.streams is not None: self.save(learn, again=False)   # not in the middle of a batch
+        is_between_batches = learn.fitting.streams is not None
+        if learn.cancelled in ('stop', 'interrupt') and is_between_batches: self.save(learn, again=False)
 
     def after_fit(self, learn):
         self.due = math.inf
@@ -139,7 +139,9 @@ def is_better(self:Checkpoint, value):
 def where(self:Checkpoint, learn):  # tuple
     "The moment of the training, to compare with others"
     fit, s = learn.fitting or learn.stopped, learn.state
-    return s.epoch, s.batch_idx, s.optimizer_step, fit is not None and fit.train is not None, fit is not None and fit.is_trained, learn.valid_idx
+    at = False, False
+    if fit is not None: at = fit.train is not None, fit.is_trained
+    return s.epoch, s.batch_idx, s.optimizer_step, *at, learn.valid_idx
 
 @patch
 def save(self:Checkpoint,
@@ -271,7 +273,8 @@ def _resume(learn, source):
     name = learn.team.first(found and found[1])
     path = Path(source)/name if Path(source).is_dir() else Path(source)
     state = read_parts(found[0] if found else read_state(path), path.with_suffix('.parts'), learn.team)
-    for note in restore(learn, state, learn.fitting, skip=hook is not None and hook.skip): warnings.warn(f'resume: {note}', stacklevel=3)
+    skip = hook is not None and hook.skip
+    for note in restore(learn, state, learn.fitting, skip=skip): warnings.warn(f'resume: {note}', stacklevel=3)
     if hook is not None and source is hook.folder.path: hook.saved_at = hook.where(learn)
     if learn.is_main: print(f'resumes from {name}, saved {state["position"]}')
     return True

@@ -10,7 +10,7 @@ import json, math, platform, sys
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..base.nested import to_device
 from ..base.text import patch
