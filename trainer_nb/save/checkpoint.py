@@ -283,7 +283,7 @@ Learner.Restore = _resume
 
 # %% ../../nbs/save/04_checkpoint.ipynb #5615a8a4
 @patch
-def save(self:Learner,
+def save(self:Learner,      # noqa: F811
     path,  # file; replaced once the new one is complete
 ):
     "Save everything: model, optimizers, hooks, counters, history, RNG states. Not inside a batch"
