@@ -1,4 +1,4 @@
-"What a fit shows and what it leaves: the expectations of test_front_ends.py and browser/"
+"What a fit shows and leaves behind: the expectations of test_front_ends.py and browser/"
 import io, json, re
 from base64 import b64decode
 
@@ -17,7 +17,7 @@ def rows(html):
     return [[o.text.strip() for o in row('td')] for row in BeautifulSoup(html, 'html.parser').select('tbody tr')]
 
 def is_blank(png, box=None):
-    "Has (a part of) a picture one colour only?"
+    "Whether a picture, or a box in it, has a single colour"
     return all(low == high for low, high in Image.open(io.BytesIO(png)).crop(box).getextrema())
 
 def check_table(
@@ -45,13 +45,16 @@ def check_outputs(
     error=None,       # name of the error that the cell ended with
 ):
     "A cell holds one static table and one picture, small, and readable without a kernel"
-    shown, errors = [o for o in outputs if o['output_type'] != 'error'], [o['ename'] for o in outputs if o['output_type'] == 'error']
-    assert errors == [error]*bool(error)
-    assert [(o['output_type'], set(o.get('data', ()))) for o in shown] == [('display_data', {'image/png', 'text/plain'}), ('display_data', {'text/html', 'text/plain'})]
+    shown = [o for o in outputs if o['output_type'] != 'error']
+    errors = [o['ename'] for o in outputs if o['output_type'] == 'error']
+    assert errors == ([error] if error else [])
+    assert [o['output_type'] for o in shown] == ['display_data']*2
+    assert [set(o['data']) for o in shown] == [{'image/png', 'text/plain'}, {'text/html', 'text/plain'}]
     picture, table = (o['data'] for o in shown)
     n = check_table(''.join(table['text/html']), end, n_rows)
     text = ''.join(table['text/plain'])
-    assert end in text and len(re.findall(r'^\W*\d+ ', text, re.M)) == n and '\r' not in text and '\x1b' not in text, text
+    assert end in text and len(re.findall(r'^\W*\d+ ', text, re.M)) == n and '\r' not in text, text
+    assert '\x1b' not in text, text
     check_png(b64decode(''.join(picture['image/png'])))
     assert len(json.dumps(outputs)) < 200_000
 
@@ -62,8 +65,9 @@ def check_shown(outputs):
     check_dated(table)
 
 def check_dated(data):
-    "What is not final says when it was true"
-    assert re.search(r' · as of \d\d:\d\d:\d\d$', BeautifulSoup(''.join(data['text/html']), 'html.parser').div.text), data['text/html'][:500]
+    "Output that is not final tells its time"
+    status = BeautifulSoup(''.join(data['text/html']), 'html.parser').div.text
+    assert re.search(r' · as of \d\d:\d\d:\d\d$', status), data['text/html'][:500]
 
 def check_notebook(nb):
     "Nothing of widgets is left in a saved notebook"
@@ -100,18 +104,21 @@ def check_lines(
 
 def check_interrupted(text):
     "One line instead of a traceback"
-    assert re.fullmatch(INTERRUPTED, text.strip().splitlines()[-1]) and 'Traceback' not in text and text.count('TrainingInterrupted') == 1, text
+    assert re.fullmatch(INTERRUPTED, text.strip().splitlines()[-1]) and 'Traceback' not in text, text
+    assert text.count('TrainingInterrupted') == 1, text
 
 def both(looks):
     "From when both outputs are there"
     return looks[next(i for i, o in enumerate(looks) if o['n'] > 1):]
 
 def check_steady(looks):
-    "Once both outputs are there, nothing jumps: the height grows by rows of the table, and at the end is about the same"
+    "Once both outputs are there, the height grows by rows of the table only, and stays about the same at the end"
     looks = both(looks)
     heights = [round(o['height']) for o in looks if o['svg']]
     jumps = [(a, b) for a, b in zip(heights, heights[1:]) if abs(a - b) > 1]
-    assert all(20 <= b - a <= 80 for a, b in jumps) and abs(looks[-1]['height'] - heights[-1]) <= 60, (jumps, heights[-1], looks[-1]['height'])
+    last = looks[-1]['height']
+    assert all(20 <= b - a <= 80 for a, b in jumps), jumps
+    assert abs(last - heights[-1]) <= 60, (heights[-1], last)
     assert {o['n'] for o in looks} == {2} and not any(o['waits'] for o in looks if o['rows'])
     live = {o['text'] for o in looks if o['svg']}
     assert len(live) > 3 and not looks[-1]['svg'], live
@@ -134,7 +141,9 @@ def check_readable(contrasts):
 
 def check_visible(png):
     "A picture that stands out from what is behind it"
-    def light(rgb): return sum(w*(v/12.92 if v <= .04045 else ((v + .055)/1.055)**2.4) for w, v in zip((.2126, .7152, .0722), (o/255 for o in rgb)))
+    def light(rgb):
+        return sum(w*(v/12.92 if v <= .04045 else ((v + .055)/1.055)**2.4)
+                   for w, v in zip((.2126, .7152, .0722), (o/255 for o in rgb)))
     counts = {rgb: n for n, rgb in Image.open(io.BytesIO(png)).convert('RGB').getcolors(2**24)}
     behind = light(max(counts, key=counts.get))
     ink = sum(n for rgb, n in counts.items() if (max(light(rgb), behind) + .05)/(min(light(rgb), behind) + .05) >= 3)

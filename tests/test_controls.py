@@ -1,4 +1,4 @@
-"What a fit is asked for is done between two batches and changes no number; buttons are there where they can work, and nothing is left of them"
+"Requests are executed between two batches and change no number; buttons appear where they can work, and leave nothing"
 import gc, os, pty, signal, subprocess, sys, threading, time, warnings, weakref
 from functools import cache
 from pathlib import Path
@@ -23,7 +23,7 @@ def start(*hooks, **kwargs):
 
 @cache
 def calm():
-    "The digest of a fit that nobody disturbs"
+    "The digest of an uninterrupted fit"
     learn = start()
     learn.fit(**FIT)
     return digest(learn)
@@ -165,7 +165,8 @@ def test_the_display_and_the_button_say_that_it_is_paused(screen):
     told = []
     class Display(Hook):
         note, ord = '', 100
-        def draw(self, learn): told.append((self.note, learn.get_hook(Controls).panel.buttons['Pause'].description, learn.position))
+        def draw(self, learn):
+            told.append((self.note, learn.get_hook(Controls).panel.buttons['Pause'].description, learn.position))
         def hold(self): pass
     where = 'in epoch 0, after 2 of 5 training batches'
     for f in pause_and_go_on, click('Pause', 'Pause'):
@@ -192,8 +193,10 @@ def test_pause_in_a_thread(n):
 def test_scale_lr_keeps_the_ratios(tensor):
     model = torch.nn.ModuleDict({'d': torch.nn.Linear(2, 2), 'g': torch.nn.Linear(2, 2)})
     def lr(x): return torch.tensor(x) if tensor else x
-    d = torch.optim.Adam([{'params': [model['d'].weight], 'lr': lr(.1)}, {'params': [model['d'].bias], 'lr': lr(.01)}], capturable=False)
-    learn = make_learner(model, [], train_step=print, optim={'d': d, 'g': torch.optim.SGD(model['g'].parameters(), lr=.5)})
+    d = torch.optim.Adam([{'params': [model['d'].weight], 'lr': lr(.1)},
+                          {'params': [model['d'].bias], 'lr': lr(.01)}], capturable=False)
+    learn = make_learner(model, [], train_step=print,
+                         optim={'d': d, 'g': torch.optim.SGD(model['g'].parameters(), lr=.5)})
     assert scale_lr(.5, learn) == 'lr d 0.05, g 0.25'
     assert [float(g['lr']) for o in learn.opts.values() for g in o.param_groups] == pytest.approx([.05, .005, .25])
     assert isinstance(d.param_groups[0]['lr'], torch.Tensor) == tensor
@@ -249,13 +252,15 @@ def test_log(screen):
     before = time.time()
     learn.fit(2)
     epoch, batch = learn.get_hook(Controls).log
-    assert batch.what == 'Stop after batch' and before <= batch.asked <= batch.done <= time.time() and batch.where.startswith('in epoch 0, after 3')
+    assert batch.what == 'Stop after batch' and before <= batch.asked <= batch.done <= time.time()
+    assert batch.where.startswith('in epoch 0, after 3')
     assert epoch.done is None and epoch.where == 'the fit was over before'
     assert screen.shown[-1]['text/plain'] == f'{epoch}\n{batch}' and VIEW not in screen.shown[-1]
     learn.resume()
     assert screen.shown[-1]['text/plain'] == '' and VIEW in screen.shown[-2] and len(learn.history) == 1
 
-@pytest.mark.parametrize('n, n_epochs', [(2, 1), (7, 1), (9, 1), (10, 2), (18, 2)])     # of 5 training and 4 validation batches
+# of 5 training and 4 validation batches
+@pytest.mark.parametrize('n, n_epochs', [(2, 1), (7, 1), (9, 1), (10, 2), (18, 2)])
 def test_stop_after_epoch_says_when(n, n_epochs, screen):
     "In the last epoch, too, where it changes nothing"
     learn = start(Controls(), At(n, click('Stop after epoch')))
@@ -282,7 +287,8 @@ def test_buttons_show_that_they_were_understood(screen):
             look(learn)
     learn = start(Controls(), At(2, f), At(3, look))
     learn.fit(2)
-    assert seen == [(['lr × 2', 'Checkpoint now'], 'lr × 2'), (['Stop after epoch', 'lr × 2', 'Checkpoint now'], 'Stop after epoch'),
+    assert seen == [(['lr × 2', 'Checkpoint now'], 'lr × 2'),
+                    (['Stop after epoch', 'lr × 2', 'Checkpoint now'], 'Stop after epoch'),
                     (['Stop after epoch', 'Checkpoint now'], 'lr × 2')]
 
 def test_nothing_is_left(screen):
@@ -291,7 +297,8 @@ def test_nothing_is_left(screen):
     learn = start(Controls(), At(1, lambda learn: panels.append(learn.get_hook(Controls).panel)))
     learn.fit(**FIT)
     assert digest(learn) == calm() and set(open_widgets) == before
-    assert [VIEW in o for o in screen.shown] == [True, False] and screen.shown[-1] == {'text/plain': '', 'text/html': '<div></div>'}
+    assert [VIEW in o for o in screen.shown] == [True, False]
+    assert screen.shown[-1] == {'text/plain': '', 'text/html': '<div></div>'}
     assert screen.shown[0]['text/plain'] == hint()
     panels[0].buttons['Stop after batch'].click()
     assert not learn.requests and not log(learn)
@@ -323,7 +330,9 @@ def test_a_panel_that_fails_ends_nothing(what, screen, monkeypatch):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter('always')
         learn.fit(**FIT)
-    assert digest(learn) == calm() and [str(o.message) for o in caught] == ['Controls: the panel failed (RuntimeError: no comm); training continues']
+    assert digest(learn) == calm()
+    assert [str(o.message)
+            for o in caught] == ['Controls: the panel failed (RuntimeError: no comm); training continues']
     if what in ('Button', 'HBox'): assert [VIEW in o for o in screen.shown] == [False]*len(screen.shown)
 
 
@@ -354,25 +363,28 @@ SCRIPT = '''
 import torch
 from torch import nn
 from trainer_nb.all import *
-learn = Learner(nn.Linear(4, 3), (torch.randn(20, 4), torch.zeros(20).long()), loss_fn=nn.functional.cross_entropy, bs=5, hooks=[Controls()])
+learn = Learner(nn.Linear(4, 3), (torch.randn(20, 4), torch.zeros(20).long()), loss_fn=nn.functional.cross_entropy,
+                bs=5, hooks=[Controls()])
 learn.fit(2)
 '''
 ENV = {**os.environ, 'PYTHONPATH': str(Path(__file__).parents[1])}
 
 def test_in_a_pipe():
-    out = subprocess.run([sys.executable, '-W', 'error', '-c', SCRIPT + 'import sys; assert "ipywidgets" not in sys.modules'], env=ENV,
+    out = subprocess.run([sys.executable, '-W', 'error', '-c',
+                          SCRIPT + 'import sys; assert "ipywidgets" not in sys.modules'], env=ENV,
                          capture_output=True, text=True, check=True)
     lines = out.stdout.splitlines()
     assert lines[0] == hint() and 'epoch' in lines[1] and len(lines) == 4 and not out.stderr
 
 def test_at_a_terminal():
     ours, theirs = pty.openpty()
-    child = subprocess.Popen([sys.executable, '-c', SCRIPT], env=ENV, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True)
+    child = subprocess.Popen([sys.executable, '-c', SCRIPT], env=ENV, stdin=theirs, stdout=theirs, stderr=theirs,
+                             start_new_session=True)
     os.close(theirs)
     out = b''
     try:
         while chunk := os.read(ours, 4096): out += chunk
-    except OSError: pass        # Linux says so at the end
+    except OSError: pass        # on Linux, the end
     os.close(ours)
     assert child.wait(10) == 0 and out.decode().splitlines()[0] == hint() and out.decode().count('Interrupt') == 1
 
@@ -403,7 +415,8 @@ def test_clicks_are_heard_while_the_cell_runs(client, front_end):
     code = SCRIPT.replace('learn.fit(2)', 'learn.fit(10**6)\nlearn.cancelled, learn.state.epoch < 10**6')
     parent, buttons, results = client.execute(code, allow_stdin=True), {}, []
     def click(label):
-        msg = client.session.msg('comm_msg', {'comm_id': buttons[label], 'data': {'method': 'custom', 'content': {'event': 'click'}}})
+        msg = client.session.msg('comm_msg', {'comm_id': buttons[label],
+                                              'data': {'method': 'custom', 'content': {'event': 'click'}}})
         msg['header'].update(header)
         client.shell_channel.send(msg)
     while True:
@@ -416,7 +429,8 @@ def test_clicks_are_heard_while_the_cell_runs(client, front_end):
             continue
         if kind == 'comm_open': buttons[content['data']['state'].get('description')] = content['comm_id']
         elif kind == 'display_data' and VIEW in content['data']: click('Pause')
-        elif kind == 'update_display_data' and content['data']['text/plain'].startswith('Pause: asked'): results.append(content['data'])
+        elif kind == 'update_display_data' and content['data']['text/plain'].startswith('Pause: asked'):
+            results.append(content['data'])
         elif kind == 'execute_result': results.append(content['data']['text/plain'])
         elif kind == 'error': raise AssertionError(content['evalue'])
         elif kind == 'status' and content['execution_state'] == 'idle': break

@@ -1,9 +1,8 @@
-"What a fit shows: the same numbers with and without, within its budget, whole at every end, and never a reason to fail"
+"The display of a fit changes no number, keeps its budget, is complete however the fit ends, and never makes it fail"
 import base64, math, re, signal, sys, threading, time, warnings
 from itertools import count
 
 import pytest, torch
-from torch import nn
 
 from common import batches, digest, make_learner
 from trainer_nb.show import display as module
@@ -18,11 +17,15 @@ from trainer_nb.loop.interrupts import TrainingInterrupted
 
 def learner(display='html', **kwargs):
     torch.manual_seed(0)
-    return make_learner(**{'train_dl': batches(), 'valid_dl': batches(seed=2), 'metrics': [accuracy], 'display': display, **kwargs})
+    return make_learner(**{'train_dl': batches(), 'valid_dl': batches(seed=2), 'metrics': [accuracy],
+                           'display': display, **kwargs})
 
 def always(learn): learn.get_hook(Display).draw(learn)      # as if each step took long
 
-def at(epoch, batch, f): return lambda learn: f(learn) if (learn.training, learn.state.epoch, learn.state.batch_idx) == (True, epoch, batch) else None
+def at(epoch, batch, f):
+    def g(learn):
+        if (learn.training, learn.state.epoch, learn.state.batch_idx) == (True, epoch, batch): f(learn)
+    return g
 
 def shape(bundle): return re.findall(r'viewBox="0 0 (\d+) (\d+)"', bundle['text/html'])
 
@@ -47,7 +50,7 @@ def test_no_number_changes(how, cell, capsys):
     assert shown[:2] == hidden[:2] and shown[2].error is None and hidden[2] is None
 
 
-# The budget, by a clock that is turned by hand
+# The budget, with a clock that is set by hand
 
 @pytest.mark.parametrize('draw_s', [.002, .1])
 @pytest.mark.parametrize('step_s', [50e-6, .001, .1])
@@ -70,9 +73,12 @@ def test_budget(step_s, draw_s, monkeypatch, cell):
     learn.fit(1)
     cost = learn.display.cost
     early = sum(o < 2. for o in drawn)      # the first second is not counted, so that the picture moves at once
-    assert cost.n_draws == len(drawn) - 1 and cost.time_s == pytest.approx(draw_s*(len(drawn) - early)) and cost.wall_s == pytest.approx(clock[0] - 1)
-    assert cost.share <= .02 and all(b - a >= .2 - 1e-9 for a, b in zip(drawn, drawn[1:])) and early == (5 if step_s < .1 else early)
-    if draw_s < .01: assert cost.n_draws >= min(4*cost.wall_s, cost.wall_s/step_s/3) - 3      # and what may be shown is shown
+    assert cost.n_draws == len(drawn) - 1 and cost.time_s == pytest.approx(draw_s*(len(drawn) - early))
+    assert cost.wall_s == pytest.approx(clock[0] - 1)
+    assert cost.share <= .02 and all(b - a >= .2 - 1e-9 for a, b in zip(drawn, drawn[1:]))
+    assert early == (5 if step_s < .1 else early)
+    if draw_s < .01:
+        assert cost.n_draws >= min(4*cost.wall_s, cost.wall_s/step_s/3) - 3      # and what may be shown is shown
 
 def test_updates_come_by_themselves(cell):
     "In training and in validation; no thread is left"
@@ -86,12 +92,14 @@ def test_updates_come_by_themselves(cell):
         learn = learner(hooks=[LambdaHook(after_step=enough)], **kwargs)
         learn.fit(1)
         assert (not valid_only, 3) in seen and learn.cancelled == 'stop'
-        while threading.active_count() > threads and time.monotonic() < end: time.sleep(.01)     # a thread that was cancelled takes a moment
+        while threading.active_count() > threads and time.monotonic() < end:
+            time.sleep(.01)     # a thread that was cancelled takes a moment
         assert threading.active_count() == threads and not learn.requests
 
 @pytest.mark.parametrize('n', [1000, 100_000])
 def test_long_runs_are_as_cheap_to_send(n, seen):
-    learn = learner(valid_dl=None, train_dl=[torch.zeros(1, 4)]*100, train_step=lambda batch, learn: {'loss': learn.model(batch).sum()})
+    learn = learner(valid_dl=None, train_dl=[torch.zeros(1, 4)]*100,
+                    train_step=lambda batch, learn: {'loss': learn.model(batch).sum()})
     learn.history.add_steps(n, {'train_loss': torch.rand(n), 'lr': [.1]*n})
     Region(learn, 2*n, True).draw(learn, '', module.Progress(10))
     learn.history.add_steps(n, {'train_loss': torch.rand(n), 'lr': [.1]*n})
@@ -100,8 +108,10 @@ def test_long_runs_are_as_cheap_to_send(n, seen):
 
 # What is left
 
-ENDS = {'done': (lambda learn: None, 'done: 2 epochs, best valid_loss', None), 'stopped': (lambda learn: learn.stop(), 'stopped in epoch 1, after 2 of 5 training batches', None),
-        'interrupted': (lambda learn: signal.raise_signal(signal.SIGINT), 'interrupted in epoch 1, after 2 of 5', TrainingInterrupted),
+ENDS = {'done': (lambda learn: None, 'done: 2 epochs, best valid_loss', None),
+        'stopped': (lambda learn: learn.stop(), 'stopped in epoch 1, after 2 of 5 training batches', None),
+        'interrupted': (lambda learn: signal.raise_signal(signal.SIGINT), 'interrupted in epoch 1, after 2 of 5',
+                        TrainingInterrupted),
         'ended': (lambda learn: (_ for _ in ()).throw(CancelFit), 'ended by a hook in epoch 1', None),
         'failed': (lambda learn: 1/0, 'failed in epoch 1, after 2 of 5', ZeroDivisionError)}
 
@@ -113,7 +123,8 @@ def test_a_table_and_a_picture_are_left_however_it_ends(end, cell, seen):
     else:
         with pytest.raises(error): learn.fit(2)
     picture, table = cell
-    assert status in table['text/html'] and table['text/plain'].startswith(status) and '<table' in table['text/html'] and 'train_loss' in table['text/plain']
+    assert status in table['text/html'] and table['text/plain'].startswith(status)
+    assert '<table' in table['text/html'] and 'train_loss' in table['text/plain']
     assert base64.b64decode(picture['image/png']).startswith(b'\x89PNG') and 'text/html' not in picture
     live = [o['text/html'] for i, o in seen if i == 0 and 'text/html' in o]
     assert {i for i, _ in seen} == {0, 1} and len({str(shape({'text/html': o})) for o in live}) == 1
@@ -133,7 +144,9 @@ def test_resume_shows_the_whole_fit(cell):
 @pytest.mark.soak       # in `make test` it is one of test_front_ends.py
 def test_artefact_is_small(cell):
     x = torch.zeros(1, 4)
-    learn = make_learner(train_dl=[x]*2000, valid_dl=[x], train_step=lambda batch, learn: {'loss': learn.model(torch.randn(1, 4)).square().sum()}, display='html', optim=torch.optim.SGD)
+    learn = make_learner(train_dl=[x]*2000, valid_dl=[x],
+                         train_step=lambda batch, learn: {'loss': learn.model(torch.randn(1, 4)).square().sum()},
+                         display='html', optim=torch.optim.SGD)
     learn.fit(5)
     assert learn.history.n_steps == 10_000 and sum(len(v) for o in cell for v in o.values()) < 200_000
 
@@ -144,15 +157,18 @@ def test_no_pyplot_and_no_figure_left(cell):
 def test_the_table_keeps_its_best_row_and_all_of_a_few_dozen(cell):
     "Nothing is in a box that scrolls; of many rows the first, the best and the last ones stay"
     losses = iter([9 - i*.1 for i in range(25)] + [7 + i*.01 for i in range(95)])
-    learn = learner(train_dl=batches(5), valid_dl=[None], metrics=[], train_step=lambda batch, learn: {'loss': learn.model(batch[0]).square().mean()},
+    learn = learner(train_dl=batches(5), valid_dl=[None], metrics=[],
+                    train_step=lambda batch, learn: {'loss': learn.model(batch[0]).square().mean()},
                     eval_step=lambda batch, learn: {'loss': torch.tensor(next(losses))})
     learn.fit(36)
     html = cell[1]['text/html']
-    assert html.count('<tr>') == 37 and '<b>24</b>' in html and 'overflow:auto' not in html and 'height:' not in html.replace('line-height', '')
+    assert html.count('<tr>') == 37 and '<b>24</b>' in html and 'overflow:auto' not in html
+    assert 'height:' not in html.replace('line-height', '')
     learn.history.shown_in = None
     learn.fit(84)
     shown = [o for o in re.findall(r'<td[^>]*>(?:<b>)?([^<]*)', learn.history.html()) if re.fullmatch(r'\d+|….*', o)]
-    assert shown[:12] == [*map(str, range(10)), '… 14 more: learn.history.epochs', '24'] and shown[-29:] == [*map(str, range(91, 120))]
+    assert shown[:12] == [*map(str, range(10)), '… 14 more: learn.history.epochs', '24']
+    assert shown[-29:] == [*map(str, range(91, 120))]
     assert '<b>24</b>' in learn.history.html()
 
 def test_the_best_epoch_is_the_best_of_this_fit(cell):
@@ -160,31 +176,39 @@ def test_the_best_epoch_is_the_best_of_this_fit(cell):
     learn = learner(valid_dl=[None], metrics=[], eval_step=lambda batch, learn: {'loss': torch.tensor(next(losses))})
     learn.fit(2)
     learn.fit(3)
-    assert 'best valid_loss 1 in epoch 0' in cell[1]['text/html'] and 'best valid_loss 3 in epoch 3' in cell[3]['text/html'] and '<b>3</b>' in cell[3]['text/html']
+    assert 'best valid_loss 1 in epoch 0' in cell[1]['text/html']
+    assert 'best valid_loss 3 in epoch 3' in cell[3]['text/html'] and '<b>3</b>' in cell[3]['text/html']
 
 def test_the_status_line_tells_what_people_look_for(seen):
     learn = learner(hooks=[LambdaHook(before_step=always)])
     learn.fit(3)
     lines = [o['text/plain'] for i, o in seen if i == 0]
-    pattern = r'epoch \d/3 · (batch \d+/15|validating \d/5) · loss [\d.]+( · valid [\d.]+ \(best [\d.]+, epoch \d\))? · (starting|[\d.]+ it/s( · \d\d:\d\d left)?) · as of .*'
+    pattern = (r'epoch \d/3 · (batch \d+/15|validating \d/5) · loss [\d.]+'
+               r'( · valid [\d.]+ \(best [\d.]+, epoch \d\))?'
+               r' · (starting|[\d.]+ it/s( · \d\d:\d\d left)?) · as of .*')
     assert all(re.fullmatch(pattern, o) for o in lines[2:-1]), lines[2:-1]
     h = learn.history
     numbers = {(int(m[1]), float(m[2])) for o in lines if (m := re.search(r'batch (\d+)/15 · loss ([\d.]+)', o))}
-    assert len(numbers) >= 14 and all(abs(loss - sum(h.steps['train_loss'][:n][-20:])/min(n, 20)) < 1e-3 for n, loss in numbers)
+    assert len(numbers) >= 14
+    assert all(abs(loss - sum(h.steps['train_loss'][:n][-20:])/min(n, 20)) < 1e-3 for n, loss in numbers)
     assert any('validating' in o for o in lines) and f'valid {h.epochs["valid_loss"][1]:.4g}' in lines[-2]
 
 @pytest.mark.parametrize('where', ['html', 'text'])
 def test_training_that_becomes_nan_says_so(where, seen, capsys):
-    "Without any guard: since which batch, and what to do, at the next update, at the end and in the picture"
-    step = lambda batch, learn: {'loss': learn.model(batch[0]).square().mean()*(math.nan if learn.history.n_steps >= 7 else 1.)}
+    "Without a guard: the first such batch, and advice, at the next update, at the end and in the picture"
+    def step(batch, learn):
+        factor = math.nan if learn.history.n_steps >= 7 else 1.
+        return {'loss': learn.model(batch[0]).square().mean()*factor}
     learn = learner(where, train_step=step, eval_step=step, metrics=[], hooks=[LambdaHook(before_step=always)])
     with warnings.catch_warnings():
         warnings.simplefilter('ignore')
         learn.fit(3)
-    assert learn.history.status == '3 epochs, but train_loss is nan since batch 8: lower the learning rate, or add GradClip(1.) or NaNGuard()'
+    assert learn.history.status == ('3 epochs, but train_loss is nan since batch 8: '
+                                    'lower the learning rate, or add GradClip(1.) or NaNGuard()')
     if where == 'text': return
     lines = [o['text/plain'] for i, o in seen if i == 0]
-    assert 'nan since batch 8' in next(o for o in lines if 'batch 8/15' in o) and not any('nan' in o for o in lines if re.search(r'batch [1-7]/15', o))
+    assert 'nan since batch 8' in next(o for o in lines if 'batch 8/15' in o)
+    assert not any('nan' in o for o in lines if re.search(r'batch [1-7]/15', o))
     assert 'nan from batch 8' in [o['text/html'] for i, o in seen if i == 0 and 'text/html' in o][-1]
 
 class Endless:
@@ -192,14 +216,18 @@ class Endless:
         while True: yield from batches()
 
 @pytest.mark.parametrize('make_dl, kwargs, total', [
-    (Endless, dict(max_steps=7), 12), (lambda: iter(batches()), dict(n_epochs=1), None), (batches, dict(n_epochs=2), 20), (batches, dict(max_steps=7), 17),
+    (Endless, dict(max_steps=7), 12), (lambda: iter(batches()), dict(n_epochs=1), None),
+    (batches, dict(n_epochs=2), 20), (batches, dict(max_steps=7), 17),
     (batches, dict(n_epochs=2, valid_every=3), 35)])
 def test_progress_with_and_without_length(make_dl, kwargs, total, cell):
     seen = []
-    learn = learner(train_dl=make_dl(), hooks=[LambdaHook(before_step=lambda learn: seen.append(learn.display.progress.total) if learn.display.screen else None)])
+    def see(learn):
+        if learn.display.screen: seen.append(learn.display.progress.total)
+    learn = learner(train_dl=make_dl(), hooks=[LambdaHook(before_step=see)])
     learn.validate()
     learn.fit(**kwargs)
-    assert set(seen) == {total} and learn.display.error is None and learn.display.progress.bar.value <= (total or 100) and 'done' in cell[1]['text/html']
+    assert set(seen) == {total} and learn.display.error is None
+    assert learn.display.progress.bar.value <= (total or 100) and 'done' in cell[1]['text/html']
 
 def test_plot_may_be_left_out(cell):
     learner(False, hooks=[Display('html', plot=False)]).fit(1)
@@ -207,7 +235,7 @@ def test_plot_may_be_left_out(cell):
 
 @pytest.mark.parametrize('keep', [.5, .1])
 def test_messages_that_are_lost(keep, cell, monkeypatch):
-    "Each update tells everything, so the last one is enough"
+    "Each update is complete, so the last one is enough"
     whole = learner()
     whole.fit(2)
     expected, n = [*cell], count()
@@ -215,7 +243,8 @@ def test_messages_that_are_lost(keep, cell, monkeypatch):
     setitem = type(cell).__setitem__
     learn = learner(hooks=[LambdaHook(before_step=always)])
     with monkeypatch.context() as m:
-        m.setattr(type(cell), '__setitem__', lambda self, i, o: setitem(self, i, o) if 'image/png' in o or 'done' in str(o) or '<td' in str(o) or next(n) % int(1/keep) == 0 else None)
+        m.setattr(type(cell), '__setitem__', lambda self, i, o: setitem(self, i, o) if 'image/png' in o
+                  or 'done' in str(o) or '<td' in str(o) or next(n) % int(1/keep) == 0 else None)
         learn.fit(2)
     same = lambda o: {k: re.sub(r' *(\d\d:\d\d|[\d.]+ m?s\b|\btime\b)', '', v) for k, v in o.items()}
     assert [same(o) for o in cell] == [same(o) for o in expected]
@@ -225,33 +254,40 @@ def test_messages_that_are_lost(keep, cell, monkeypatch):
 
 def test_not_a_number_for_a_while(seen, cell):
     values = iter([1., math.nan, math.inf, -math.inf, 2., 3.]*9)
-    learn = learner(metrics=[Metric(lambda pred, targ: torch.tensor(next(values)), name='odd')], hooks=[LambdaHook(before_step=always)])
+    learn = learner(metrics=[Metric(lambda pred, targ: torch.tensor(next(values)), name='odd')],
+                    hooks=[LambdaHook(before_step=always)])
     with warnings.catch_warnings():
         warnings.simplefilter('ignore')
         learn.fit(4)
-    assert learn.display.error is None and not any('nan,' in o['text/html'] or ',nan' in o['text/html'] for i, o in seen if i == 0 and 'text/html' in o)
+    assert learn.display.error is None
+    assert not any('nan,' in o['text/html'] or ',nan' in o['text/html'] for i, o in seen if i == 0 and 'text/html' in o)
 
 def test_a_loss_that_is_not_a_number_leaves_a_gap(seen):
     n = count()
-    def step(batch, learn): return {'loss': learn.model(batch[0]).square().sum()+ (math.nan if 3 <= next(n) % 10 < 6 else 0)}
+    def step(batch, learn):
+        return {'loss': learn.model(batch[0]).square().sum()+ (math.nan if 3 <= next(n) % 10 < 6 else 0)}
     learn = make_learner(train_dl=batches(50), train_step=step, display='html', hooks=[LambdaHook(before_step=always)])
     with warnings.catch_warnings():
         warnings.simplefilter('ignore')
         learn.fit(1)
-    faint = re.findall(r'<path d="([^"]*)" stroke="#0072B2" stroke-opacity', [o for i, o in seen if i == 0 and 'text/html' in o][-1]['text/html'])
+    faint = re.findall(r'<path d="([^"]*)" stroke="#0072B2" stroke-opacity',
+                       [o for i, o in seen if i == 0 and 'text/html' in o][-1]['text/html'])
     assert len(faint) == 1 and faint[0].count('M') == 2
 
 def test_two_hundred_columns(seen, cell):
-    learn = learner(metrics=[Metric(accuracy, name=f'metric_{i}') for i in range(100)], hooks=[LambdaHook(before_step=always)])
+    learn = learner(metrics=[Metric(accuracy, name=f'metric_{i}') for i in range(100)],
+                    hooks=[LambdaHook(before_step=always)])
     learn.fit(2)
     assert len(learn.history.epochs) > 200 and learn.display.error is None
     assert max(len(str(o)) for _, o in seen) < 100_000 and max(len(o['text/html']) for i, o in seen if i == 1) < 20_000
 
 def test_names_are_escaped(seen, cell):
-    learn = learner(metrics=[Metric(accuracy, name='<script>alert(1)</script>&"Größe 📈')], hooks=[LambdaHook(before_step=always)])
+    learn = learner(metrics=[Metric(accuracy, name='<script>alert(1)</script>&"Größe 📈')],
+                    hooks=[LambdaHook(before_step=always)])
     learn.fit(2)
     assert learn.display.error is None and not any('<script' in o['text/html'] for _, o in seen if 'text/html' in o)
-    assert all('&lt;script&gt;' in [o for i, o in seen if i == place and 'text/html' in o][-1]['text/html'] for place in (0, 1))
+    assert all('&lt;script&gt;' in [o for i, o in seen if i == place and 'text/html' in o][-1]['text/html']
+               for place in (0, 1))
     assert 'Größe 📈' in cell[1]['text/html']
 
 
@@ -274,7 +310,8 @@ def test_training_goes_on_without_a_display(where, n, monkeypatch, cell, capsys)
     with pytest.warns(RuntimeWarning, match='display failed.*no screen') as warned: learn.fit(2)
     plain = learner(False)
     plain.fit(2)
-    assert digest(learn) == digest(plain) and isinstance(learn.display.error, Oops) and len(warned) == 1 and learn.cancelled is None
+    assert digest(learn) == digest(plain) and isinstance(learn.display.error, Oops) and len(warned) == 1
+    assert learn.cancelled is None
     monkeypatch.undo()
 
 def test_an_interrupt_in_the_display_is_an_interrupt(monkeypatch, cell):
@@ -305,8 +342,10 @@ def test_fit_in_a_thread(cell):
 
 @pytest.mark.parametrize('look', [lambda h: h.steps, lambda h: Plot(h).chart(), lambda h: h.plot(), repr])
 def test_another_thread_may_look_at_any_time(look):
-    "It takes what is there, and leaves it as it is: the thread of the fit may be anywhere in the middle of changing it"
-    def state(h): return len(h.open_tally.rows), h.n_packed, {name: (s.n, len(s.host), len(s.chunks)) for name, s in h.series.items()}
+    "It reads what is there without changing it: the thread of the fit may be in the middle of a change"
+    def state(h):
+        series = {name: (s.n, len(s.host), len(s.chunks)) for name, s in h.series.items()}
+        return len(h.open_tally.rows), h.n_packed, series
     seen, errors = [], []
     def look_from_elsewhere(learn):
         def f():
@@ -316,7 +355,8 @@ def test_another_thread_may_look_at_any_time(look):
         thread.start()
         thread.join()
         assert state(learn.history) == before
-    learn = learner(False, train_dl=batches(200), hooks=[LambdaHook(after_step=lambda learn: learn.training and look_from_elsewhere(learn))])
+    learn = learner(False, train_dl=batches(200),
+                    hooks=[LambdaHook(after_step=lambda learn: learn.training and look_from_elsewhere(learn))])
     learn.fit(2)
     plain = learner(False, train_dl=batches(200))
     plain.fit(2)
@@ -363,7 +403,8 @@ def test_a_terminal_is_wide_enough(columns, monkeypatch, capsys):
     parts = re.split(r'[\r\n]', capsys.readouterr().out)
     assert max(map(len, parts)) < columns and any('█' in o or '░' in o for o in parts)
     rows = [o.split() for o in parts if o.strip() and '░' not in o and '█' not in o]
-    assert [row[0] for row in rows] == ['epoch', '0', '1', '2'] and ('valid_loss' in rows[0] or columns < 60) and ('lr' in rows[0] or columns < 200)
+    assert [row[0] for row in rows] == ['epoch', '0', '1', '2']
+    assert ('valid_loss' in rows[0] or columns < 60) and ('lr' in rows[0] or columns < 200)
 
 
 # Bad input
@@ -430,4 +471,5 @@ def test_rows_of_fast_epochs_are_written_together_and_none_is_lost(monkeypatch):
     learn.fit(203)
     lines = stream.getvalue().splitlines()
     assert [o.split()[0] for o in lines] == ['epoch', *map(str, range(203))]
-    assert len(written) <= 200/20 + 3 + 2 and written[-4:] == [202, 203, 204, 204]      # slow ones at once, and at the end all
+    # slow ones at once, and at the end all
+    assert len(written) <= 200/20 + 3 + 2 and written[-4:] == [202, 203, 204, 204]

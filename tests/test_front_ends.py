@@ -1,5 +1,5 @@
-"The same fit in kernels, exports, terminals and pipes: everywhere the same numbers, and nothing that the place cannot show"
-import fcntl, os, struct, subprocess, sys, termios, threading
+"The same fit in kernels, exports, terminals and pipes: the same numbers, and nothing that the place cannot show"
+import fcntl, os, struct, subprocess, sys, termios
 from functools import cache
 
 import nbformat, pytest
@@ -19,11 +19,13 @@ def expected():
     learn.fit(N_EPOCHS)
     return digest(learn)[:16]
 
-def notebook(*sources): return nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(o) for o in ('from fits import *', *sources)])
+def notebook(*sources):
+    return nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(o) for o in ('from fits import *', *sources)])
 
 def tool(*args, cwd):
     "Run `python args`; returns what it wrote to stdout and to stderr"
-    res = subprocess.run([sys.executable, *map(str, args)], cwd=cwd, env=environment(cwd/'env'), capture_output=True, encoding='utf-8', timeout=300)
+    res = subprocess.run([sys.executable, *map(str, args)], cwd=cwd, env=environment(cwd/'env'), capture_output=True,
+                         encoding='utf-8', timeout=300)
     assert not res.returncode, res.stderr
     return res.stdout, res.stderr
 
@@ -39,7 +41,8 @@ while not len(learn.history): time.sleep(.01)'''
 
 def fit(hook=''): return f'learn = start({hook})\nlearn.fit(N_EPOCHS)'
 
-def at_step_25(what): return f'LambdaHook(after_step=lambda learn: learn.training and learn.state.optimizer_step == 25 and {what})'
+def at_step_25(what):
+    return f'LambdaHook(after_step=lambda learn: learn.training and learn.state.optimizer_step == 25 and {what})'
 
 CELLS = {       # name → sources of its cells
     'fit': [FIT, 'learn.history', 'learn.show()'],
@@ -61,15 +64,17 @@ def ran(tmp_path_factory):
     from jupyter_client.kernelspec import KernelSpecManager
     from nbclient import NotebookClient
     nb = notebook('import signal, threading', *(o for sources in CELLS.values() for o in sources))
-    manager = AsyncKernelManager(kernel_spec_manager=KernelSpecManager(kernel_dirs=[f'{sys.prefix}/share/jupyter/kernels']))
-    NotebookClient(nb, km=manager, timeout=120, allow_errors=True, extra_arguments=['--log-level=ERROR']).execute(env=environment(tmp_path_factory.mktemp('kernel')))
+    specs = KernelSpecManager(kernel_dirs=[f'{sys.prefix}/share/jupyter/kernels'])
+    manager = AsyncKernelManager(kernel_spec_manager=specs)
+    NotebookClient(nb, km=manager, timeout=120, allow_errors=True,
+                   extra_arguments=['--log-level=ERROR']).execute(env=environment(tmp_path_factory.mktemp('kernel')))
     outputs = iter([cell.outputs for cell in nb.cells[2:]])
     return {name: [next(outputs) for _ in sources] for name, sources in CELLS.items()} | {'notebook': nb}
 
 def check_digest(outputs): assert [o.text.strip() for o in outputs] == [expected()]
 
 def check_end(cells, end, error=None, n_rows=1):
-    "The fit ended early, was shown again, and went on to the same numbers"
+    "The fit ended early, was shown again, and was resumed to the same numbers"
     check_outputs(cells[0], end, n_rows, error)
     check_outputs(cells[1], end, n_rows)
     check_outputs(cells[2], n_rows=None)
@@ -126,7 +131,8 @@ def test_cleared_output(ran, wait):
 
 def test_papermill_and_markdown(tmp_path):
     nbformat.write(notebook(FIT, DIGEST), tmp_path/'fit.ipynb')
-    log = ''.join(tool('-m', 'papermill', 'fit.ipynb', 'out.ipynb', '-k', 'python3', '--log-output', '--no-progress-bar', cwd=tmp_path))
+    log = ''.join(tool('-m', 'papermill', 'fit.ipynb', 'out.ipynb', '-k', 'python3', '--log-output',
+                       '--no-progress-bar', cwd=tmp_path))
     nb = nbformat.read(tmp_path/'out.ipynb', 4)
     check_outputs(nb.cells[-2].outputs)
     check_notebook(nb)
@@ -146,7 +152,7 @@ def test_nbconvert(tmp_path):
 # Terminals and pipes
 
 class Screen:
-    "What a terminal shows; a line that is too long goes on in the next one"
+    "What a terminal shows; a line that is too long wraps"
     def __init__(self, columns): self.columns, self.lines, self.x, self.n_wraps = columns, [''], 0, 0
 
     def write(self, text):
@@ -165,7 +171,8 @@ def terminal(*args, columns, cwd):
     "Run `python args` in a pseudo-terminal of some width; returns its `Screen`, and all that was written"
     main, side = os.openpty()
     fcntl.ioctl(side, termios.TIOCSWINSZ, struct.pack('HHHH', 40, columns, 0, 0))
-    child = subprocess.Popen([sys.executable, *map(str, args)], cwd=cwd, env={**environment(cwd/'env'), 'TERM': 'dumb'}, stdin=side, stdout=side, stderr=side,
+    child = subprocess.Popen([sys.executable, *map(str, args)], cwd=cwd,
+                             env={**environment(cwd/'env'), 'TERM': 'dumb'}, stdin=side, stdout=side, stderr=side,
                              start_new_session=True)
     os.close(side)
     data = b''
@@ -197,7 +204,9 @@ def test_terminal(columns, tmp_path):
     check_lines(screen.lines, expected(), columns)
 
 def test_ipython_in_a_terminal(tmp_path):
-    screen, written = terminal('-m', 'IPython', '--quick', '--simple-prompt', '--no-banner', '-c', f'from fits import *\nlearn = start(Pace())\nlearn.fit(N_EPOCHS);\n{DIGEST}', columns=100, cwd=tmp_path)
+    screen, written = terminal('-m', 'IPython', '--quick', '--simple-prompt', '--no-banner', '-c',
+                               f'from fits import *\nlearn = start(Pace())\nlearn.fit(N_EPOCHS);\n{DIGEST}',
+                               columns=100, cwd=tmp_path)
     assert '█' in written and not screen.n_wraps
     check_lines(screen.lines, expected(), 100)
 

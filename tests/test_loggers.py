@@ -1,4 +1,4 @@
-"Loggers say what the history says, value by value, also after a crash"
+"Loggers agree with the history, value by value, also after a crash"
 import csv, json, sys
 from types import ModuleType, SimpleNamespace
 
@@ -25,9 +25,10 @@ def crash(step):
     return LambdaHook(after_loss=fail)
 
 def crashed_and_resumed(tmp_path, make, steps=(4, 8, 13)):
-    "A training that fails three times, each time after its last checkpoint, and goes on in a new learner with a new logger"
+    "A training that fails three times, each time after its last checkpoint, and is resumed by a new learner and logger"
     for i, step in enumerate(steps):
-        with pytest.raises(ZeroDivisionError): start(i, make(), crash(step), Checkpoint(tmp_path/'c', every=3)).fit(**FIT, resume=True)
+        with pytest.raises(ZeroDivisionError):
+            start(i, make(), crash(step), Checkpoint(tmp_path/'c', every=3)).fit(**FIT, resume=True)
     learn = start(9, make(), Checkpoint(tmp_path/'c', every=3))
     learn.fit(**FIT, resume=True)
     whole = start(0)
@@ -50,7 +51,8 @@ def test_jsonl(tmp_path):
     h = crashed_and_resumed(tmp_path, lambda: JSONLLogger(tmp_path/'log.jsonl'))
     rows, got = [json.loads(o) for o in (tmp_path/'log.jsonl').read_text().splitlines()], {}
     for o in rows:
-        names = {'step': ('train_loss', 'lr'), 'valid': ('valid_loss', 'valid_accuracy'), 'epoch': ('train_loss', 'train_accuracy', 'time_s')}[o['kind']]
+        names = {'step': ('train_loss', 'lr'), 'valid': ('valid_loss', 'valid_accuracy'),
+                 'epoch': ('train_loss', 'train_accuracy', 'time_s')}[o['kind']]
         for k in names: got.setdefault('epoch/'*(o['kind'] == 'epoch') + k, []).append((o['batch'], o[k]))
     assert got == expected(h, 'epoch/') and [o['batch'] for o in rows] == sorted(o['batch'] for o in rows)
 
@@ -70,7 +72,8 @@ def test_tensorboard(tmp_path):
     for name, points in expected(h, 'epoch/').items():
         got = [(o.step, o.value) for o in events.Scalars(name)]
         assert got == [(i, torch.tensor(v).float().item()) for i, v in points], name
-    assert any(o.startswith('hooks/Checkpoint') for o in events.Tags()['scalars']) and events.Tags()['images'] == ['history']
+    assert any(o.startswith('hooks/Checkpoint') for o in events.Tags()['scalars'])
+    assert events.Tags()['images'] == ['history']
 
 def test_mlflow(tmp_path):
     "The real one, with a database in a file"
@@ -99,7 +102,8 @@ def test_trackers_that_are_not_here(tmp_path, monkeypatch, cls, name):
     "Fakes with the calls that we make, which keep what they are sent"
     fake, runs, log = ModuleType(name), [], []
     def init(project, config, resume, name=None, id=None):
-        run = SimpleNamespace(id=id or 'run 1', name=name or 'run 1', step=max((i for i, _ in log), default=0) + 1 if log else 0,
+        run = SimpleNamespace(id=id or 'run 1', name=name or 'run 1',
+                              step=max((i for i, _ in log), default=0) + 1 if log else 0,
                               log=lambda values, step: log.append((step, values)), finish=lambda exit_code: None)
         runs.append(id or name)
         return run
@@ -142,11 +146,13 @@ def fakes(monkeypatch, sent):
         def get_run(self, i): return SimpleNamespace(data=SimpleNamespace(metrics={k: 0. for k, _, _ in sent}))
         def get_metric_history(self, i, k): return [SimpleNamespace(step=step) for name, step, _ in sent if name == k]
     mlflow = ModuleType('mlflow')
-    mlflow.start_run, mlflow.end_run = lambda run_id: SimpleNamespace(info=SimpleNamespace(run_id='1')), lambda status: None
+    mlflow.start_run = lambda run_id: SimpleNamespace(info=SimpleNamespace(run_id='1'))
+    mlflow.end_run = lambda status: None
     mlflow.set_experiment, mlflow.log_metrics, mlflow.MlflowClient = lambda name: None, log_metrics, Client
     monkeypatch.setitem(sys.modules, 'mlflow', mlflow)
 
-def read_jsonl(path, name, sent): return [(o['batch'], o[name]) for o in map(json.loads, path.open()) if o['kind'] == 'step']
+def read_jsonl(path, name, sent):
+    return [(o['batch'], o[name]) for o in map(json.loads, path.open()) if o['kind'] == 'step']
 
 def read_csv_steps(path, name, sent):
     with open(path, newline='') as f: rows = list(csv.DictReader(f))
@@ -156,13 +162,18 @@ def read_events(path, name, sent):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
     return [(o.step, o.value) for o in EventAccumulator(str(path), size_guidance={'scalars': 0}).Reload().Scalars(name)]
 
-def read_sent(path, name, sent): return sorted({(step, v) for k, step, v in sent if k == name})      # one of them cannot tell what it has
+def read_sent(path, name, sent):
+    return sorted({(step, v) for k, step, v in sent if k == name})      # one of them cannot tell what it has
 
 KINDS = {
-    'JSONL': (JSONLLogger, read_jsonl), 'CSV': (lambda path: CSVLogger(path, 'steps'), read_csv_steps), 'TensorBoard': (TensorBoardLogger, read_events),
-    'MLflow': (lambda path: MLflowLogger('p'), read_sent), 'wandb': (lambda path: WandbLogger('p'), read_sent), 'trackio': (lambda path: TrackioLogger('p'), read_sent)}
+    'JSONL': (JSONLLogger, read_jsonl), 'CSV': (lambda path: CSVLogger(path, 'steps'), read_csv_steps),
+    'TensorBoard': (TensorBoardLogger, read_events),
+    'MLflow': (lambda path: MLflowLogger('p'), read_sent), 'wandb': (lambda path: WandbLogger('p'), read_sent),
+    'trackio': (lambda path: TrackioLogger('p'), read_sent)}
 
-def noted(name): return LambdaHook(after_loss=lambda learn: learn.record(name, learn.state.optimizer_step + .5) if learn.training else None)
+def noted(name):
+    return LambdaHook(after_loss=lambda learn: learn.record(name, learn.state.optimizer_step + .5) if learn.training
+                      else None)
 
 @pytest.mark.parametrize('kind', KINDS)
 def test_values_that_a_stop_finds_unpacked_are_logged_after_a_resume(tmp_path, monkeypatch, kind):
@@ -174,7 +185,9 @@ def test_values_that_a_stop_finds_unpacked_are_logged_after_a_resume(tmp_path, m
         fakes(monkeypatch, sent)
         def stop(learn):
             if learn.training and learn.state.optimizer_step == 7: learn.stop()
-        def learner(): return start(0, make(path), noted('mine'), LambdaHook(after_step=stop, name='Stop'), Checkpoint(tmp_path/f'{again}.c'))
+        def learner():
+            return start(0, make(path), noted('mine'), LambdaHook(after_step=stop, name='Stop'),
+                         Checkpoint(tmp_path/f'{again}.c'))
         learn = learner()
         learn.fit(2)
         if again == 'resume': learn.resume()
@@ -182,7 +195,8 @@ def test_values_that_a_stop_finds_unpacked_are_logged_after_a_resume(tmp_path, m
         assert read(path, 'mine', sent) == [(i + 1, i + .5) for i in range(10)]
         if again == 'resume':
             for name in 'kind', 'batch', 'epoch', 'step', 'time_s', 'lr', 'train_x', 'valid_loss':
-                with pytest.raises(ValueError, match=f'`{name}` (is the name of a column already|cannot be recorded)'): learn.fit(1, hooks=[noted(name)])
+                with pytest.raises(ValueError, match=f'`{name}` (is the name of a column already|cannot be recorded)'):
+                    learn.fit(1, hooks=[noted(name)])
             with pytest.raises(TypeError, match='expected a string'): learn.fit(1, hooks=[noted(7)])
             learn.fit(1)
 
@@ -191,9 +205,12 @@ def test_values_that_a_stop_finds_unpacked_are_logged_after_a_resume(tmp_path, m
 def test_names_with_line_ends_are_read_back_after_a_resume(tmp_path, kind, name):
     make, read = KINDS[kind]
     path = tmp_path/'log'
-    def crash_at(step): return LambdaHook(after_loss=lambda learn: 1/0 if learn.training and learn.state.optimizer_step == step else None)
+    def crash_at(step):
+        return LambdaHook(after_loss=lambda learn: 1/0 if learn.training and learn.state.optimizer_step == step
+                          else None)
     for step in 4, 8:
-        with pytest.raises(ZeroDivisionError): start(0, make(path), noted(name), crash_at(step), Checkpoint(tmp_path/'c', every=3)).fit(2, resume=True)
+        with pytest.raises(ZeroDivisionError):
+            start(0, make(path), noted(name), crash_at(step), Checkpoint(tmp_path/'c', every=3)).fit(2, resume=True)
     start(0, make(path), noted(name), Checkpoint(tmp_path/'c', every=3)).fit(2, resume=True)
     assert read(path, name, []) == [(i + 1, i + .5) for i in range(10)]
 

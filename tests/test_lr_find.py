@@ -1,22 +1,20 @@
 "A search for a learning rate changes nothing, steps where it says, and suggests what fastai's own rules suggest"
-import collections, functools, json, math, os, random, re, signal, sys, threading, time, types
+import collections, functools, json, math, os, random, re, signal, threading, time, types
 from pathlib import Path
 
 import numpy as np, pytest, torch, torch.nn.functional as F
 from torch import nn
 from torch.optim import SGD, AdamW
-from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, Subset
 
 import trainer_nb.all as everything
 from common import batches, digest, make_learner, make_model, problem, shuffled
 from trainer_nb.data.loaders import TensorLoader
 from trainer_nb.loop.hooks import CancelEpoch, CancelFit, CancelStep, Hook, LambdaHook, MainProcessHook
-from trainer_nb.loop.learner import Learner
 from trainer_nb.show import lr_find
 from trainer_nb.show.lr_find import RULES, LRCurve, LRScreen
 from trainer_nb.loop.metrics import accuracy
 from trainer_nb.features.gradients import GradAccum, GradClip
-from trainer_nb.loop.interrupts import TrainingInterrupted
 from trainer_nb.features.schedule import LRScheduler, OneCycle, WarmupCosine
 from trainer_nb.show.output import Budget
 
@@ -24,7 +22,8 @@ from trainer_nb.show.output import Budget
 # A look at everything that can be reached from some objects. None of it is the library's code.
 
 ATOMS = (type(None), bool, int, str, bytes, complex, type, torch.dtype, torch.device, torch.layout)
-OPAQUE = (types.FunctionType, types.BuiltinFunctionType, types.ModuleType, types.GeneratorType, types.CodeType, type(threading.Lock()), type(threading.RLock()))
+OPAQUE = (types.FunctionType, types.BuiltinFunctionType, types.ModuleType, types.GeneratorType, types.CodeType,
+          type(threading.Lock()), type(threading.RLock()))
 
 def raw(t): return t.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes() if t.numel() else b''
 
@@ -35,7 +34,9 @@ def look(o, seen):
     if id(o) in seen: return 'seen', seen[id(o)][0]
     seen[id(o)] = len(seen), o
     again = lambda x: look(x, seen)
-    if isinstance(o, torch.Tensor): return id(o), str(o.dtype), tuple(o.shape), o.requires_grad, raw(o), again(o.grad) if o.is_leaf else None, again(vars(o))
+    if isinstance(o, torch.Tensor):
+        grad = again(o.grad) if o.is_leaf else None
+        return id(o), str(o.dtype), tuple(o.shape), o.requires_grad, raw(o), grad, again(vars(o))
     if isinstance(o, np.ndarray): return 'array', o.shape, o.tobytes()
     if isinstance(o, torch.Generator): return 'generator', raw(o.get_state())
     if isinstance(o, random.Random): return 'random', o.getstate()
@@ -47,7 +48,8 @@ def look(o, seen):
     parts = [[again(k), again(v)] for k, v in o.items()] if isinstance(o, dict) else []
     if isinstance(o, (list, tuple, collections.deque)): parts = [again(v) for v in o]
     if isinstance(o, (set, frozenset)): parts = sorted(map(repr, o))
-    slots = [s for c in type(o).__mro__ for s in ([c.__slots__] if isinstance(c.__dict__.get('__slots__'), str) else c.__dict__.get('__slots__', ()))]
+    slots = [s for c in type(o).__mro__ for s in ([c.__slots__] if isinstance(c.__dict__.get('__slots__'), str)
+                                                  else c.__dict__.get('__slots__', ()))]
     parts += [[s, again(getattr(o, s))] for s in slots if s not in ('__dict__', '__weakref__') and hasattr(o, s)]
     if hasattr(o, '__dict__'): parts += [[k, again(v)] for k, v in vars(o).items()]
     return kind, parts
@@ -63,7 +65,8 @@ def snapshot(learn, *others):
     dicts = [h.state_dict() for h in learn.hooks]
     counts = [(r.point, r.hook, r.calls) for r in learn.describe_hooks().rows]
     seen = {}
-    return {'learn': look(learn, seen), 'hooks': look(values(dicts), seen), 'counts': repr(counts), 'files': files, 'others': look(others, seen), 'python': random.getstate(),
+    return {'learn': look(learn, seen), 'hooks': look(values(dicts), seen), 'counts': repr(counts), 'files': files,
+            'others': look(others, seen), 'python': random.getstate(),
             'numpy': look(np.random.get_state(legacy=False), {}), 'torch': raw(torch.get_rng_state())}
 
 def difference(a, b, path=''):
@@ -90,7 +93,8 @@ class Odd(nn.Module):
         self.d.weight = self.b.weight
         self.register_buffer('kept', torch.zeros(()))
         self.register_buffer('hidden', torch.zeros(2), persistent=False)
-        self.n, self.log, self.table, self.plain, self.rand = 0, [], {'calls': [0]}, torch.zeros(2), np.random.default_rng(0)
+        self.n, self.log, self.table = 0, [], {'calls': [0]}
+        self.plain, self.rand = torch.zeros(2), np.random.default_rng(0)
     def forward(self, x):
         if self.training:
             self.n += 1
@@ -119,7 +123,7 @@ class Smoothed:
     def reset(self): self.values = []
 
 class Stateful:
-    "A loader with hidden state: it rolls on, and has random streams of its own"
+    "A loader with hidden state: it rotates its batches, and has a random generator of its own"
     def __init__(self): self.data, self.n, self.rand, self.log = batches(), 0, random.Random(3), {'orders': []}
     def __iter__(self):
         self.n += 1
@@ -130,7 +134,10 @@ class Stateful:
 
 class Noisy(Dataset):
     "Augments with generators of its own"
-    def __init__(self): self.x, self.y, self.np, self.g, self.n, self.chain = *problem(), np.random.default_rng(1), torch.Generator().manual_seed(1), 0, [Jitter()]
+    def __init__(self):
+        self.x, self.y = problem()
+        self.np, self.g = np.random.default_rng(1), torch.Generator().manual_seed(1)
+        self.n, self.chain = 0, [Jitter()]
     def __len__(self): return 24
     def __getitem__(self, i):
         self.n += 1
@@ -156,11 +163,21 @@ def gan_step(batch, learn):
 
 def gan(**kwargs):
     model = nn.ModuleDict({'d': make_model(), 'g': nn.Linear(4, 4)})
-    return make_learner(model, train_step=gan_step, optim={'d': AdamW(model.d.parameters(), lr=.01), 'g': SGD(model.g.parameters(), lr=.02, momentum=.9)}, **kwargs)
+    return make_learner(model, train_step=gan_step,
+                        optim={'d': AdamW(model.d.parameters(), lr=.01),
+                               'g': SGD(model.g.parameters(), lr=.02, momentum=.9)}, **kwargs)
 
 def groups(kind=SGD, lrs=(.01, .1), **kwargs):
     model = make_model()
-    return dict(model=model, optim=kind([{'params': model[0].parameters(), 'lr': lrs[0]}, {'params': model[3].parameters(), 'lr': lrs[1]}], **kwargs))
+    return dict(model=model, optim=kind([{'params': model[0].parameters(), 'lr': lrs[0]},
+                                         {'params': model[3].parameters(), 'lr': lrs[1]}], **kwargs))
+
+class Scaled(nn.Module):
+    "A loss with a parameter"
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(()))
+    def forward(self, pred, targ): return F.cross_entropy(pred*self.scale, targ)
 
 def warm():
     dl = shuffled(num_workers=1, persistent_workers=True)
@@ -181,18 +198,23 @@ def of_optimize(name, *args, **kwargs):
 sched = torch.optim.lr_scheduler
 LEARNERS = {
     'plain': lambda: make_learner(),
-    'momentum': lambda: make_learner(optim=SGD([*(model := make_model()).parameters()], lr=.1, momentum=.9), model=model),
+    'momentum': lambda: make_learner(optim=SGD([*(model := make_model()).parameters()], lr=.1, momentum=.9),
+                                     model=model),
     'odd': lambda: make_learner(Odd(), shuffled(bs=6)),
-    'frozen': lambda: (model := Odd(), model.a.requires_grad_(False), model.norm.eval(), make_learner(model, shuffled(bs=6)))[-1],
-    'loss with parameters': lambda: make_learner(loss_fn=(loss := type('L', (nn.Module,), {'forward': lambda self, pred, targ: F.cross_entropy(pred*self.scale, targ)})(),
-                                                          setattr(loss, 'scale', nn.Parameter(torch.ones(()))))[0]),
+    'frozen': lambda: (model := Odd(), model.a.requires_grad_(False), model.norm.eval(),
+                       make_learner(model, shuffled(bs=6)))[-1],
+    'loss with parameters': lambda: make_learner(loss_fn=Scaled()),
     'accumulation': lambda: make_learner(hooks=[GradAccum(2), GradClip(.1)]),
-    'AMP': of_optimize('AMP'), 'AMP fp16': of_optimize('AMP', 'fp16', torch.amp.GradScaler), 'EMA': of_optimize('EMA'), 'NaNGuard': of_optimize('NaNGuard'),
-    'one cycle': lambda: make_learner(hooks=[OneCycle(.1)], optim=SGD(list((model := make_model()).parameters()), lr=.1, momentum=.9), model=model),
+    'AMP': of_optimize('AMP'), 'AMP fp16': of_optimize('AMP', 'fp16', torch.amp.GradScaler),
+    'EMA': of_optimize('EMA'), 'NaNGuard': of_optimize('NaNGuard'),
+    'one cycle': lambda: make_learner(hooks=[OneCycle(.1)], optim=SGD(list((model := make_model()).parameters()),
+                                                                      lr=.1, momentum=.9), model=model),
     'warm-up': lambda: make_learner(hooks=[WarmupCosine(.1, n_steps=8)]),
     'steps': lambda: make_learner(hooks=[LRScheduler(lambda opt: sched.StepLR(opt, 2))]),
     'epochs': lambda: make_learner(hooks=[LRScheduler(lambda opt, n: sched.CosineAnnealingLR(opt, n), 'epoch')]),
-    'plateau': lambda: make_learner(valid_dl=batches(), hooks=[LRScheduler(lambda opt: sched.ReduceLROnPlateau(opt, patience=0), 'metric')]),
+    'plateau': lambda: make_learner(valid_dl=batches(),
+                                    hooks=[LRScheduler(lambda opt: sched.ReduceLROnPlateau(opt, patience=0),
+                                                       'metric')]),
     'outside scheduler': outside,
     'logger': lambda: make_learner(hooks=[Logger()], metrics=[accuracy, Smoothed()]),
     'two optimizers': gan,
@@ -201,7 +223,8 @@ LEARNERS = {
     'tensor lr': lambda: make_learner(**groups(AdamW, (torch.tensor(.01), torch.tensor(.1)))),
     'foreach': lambda: make_learner(**groups(AdamW, foreach=True)),
     'fused': lambda: make_learner(**groups(AdamW, fused=True)),
-    'own generator': lambda: make_learner(train_dl=TensorLoader(*problem(), bs=5, shuffle=True, generator=torch.Generator().manual_seed(5))),
+    'own generator': lambda: make_learner(train_dl=TensorLoader(*problem(), bs=5, shuffle=True,
+                                                                generator=torch.Generator().manual_seed(5))),
     "loader's generator": lambda: make_learner(train_dl=shuffled(generator=torch.Generator().manual_seed(5))),
     'stateful loader': lambda: make_learner(train_dl=Stateful()),
     'noisy data': lambda: make_learner(train_dl=DataLoader(Subset(Noisy(), range(20)), batch_size=5, shuffle=True)),
@@ -224,10 +247,12 @@ def made(kind, n_epochs=0):
     learn = LEARNERS[kind]()
     for opt in learn.opts.values(): learn.add_hook(LambdaHook(name='grads', after_fit=lambda learn: None))
     if n_epochs: learn.fit(n_epochs)
-    for p in learn.model.parameters(): p.grad = torch.randn_like(p) if p.requires_grad else None       # as a cell of the user's left them
+    for p in learn.model.parameters():
+        p.grad = torch.randn_like(p) if p.requires_grad else None       # as a cell of the user's left them
     return learn
 
-def find(learn, **kwargs): return learn.lr_find(**{'n_steps': 13, 'end': 1., 'opt': 'd' if 'd' in learn.opts else None, **kwargs})
+def find(learn, **kwargs):
+    return learn.lr_find(**{'n_steps': 13, 'end': 1., 'opt': 'd' if 'd' in learn.opts else None, **kwargs})
 
 
 # How a search may end
@@ -241,7 +266,8 @@ def raises(e, point, at):
         calls.append(1)
         if len(calls) == at: e() if isinstance(e, types.FunctionType) else raise_(e)
         return nxt and nxt()
-    return LambdaHook(**{point: (lambda learn, nxt: f(learn, nxt)) if point.startswith('do_') else lambda learn: f(learn)})
+    return LambdaHook(**{point: (lambda learn, nxt: f(learn, nxt)) if point.startswith('do_')
+                         else lambda learn: f(learn)})
 
 def raise_(e): raise e('here')
 
@@ -254,13 +280,17 @@ def twice():
 def endings(rand):
     yield 'success', None, {}, None
     yield 'divergence', None, dict(start=1., end=1e30, n_steps=30), None
-    points = 'before_step', 'after_pred', 'after_loss', 'after_backward', 'do_step', 'do_backward', 'do_opt_step', 'do_zero_grad'
+    points = ('before_step', 'after_pred', 'after_loss', 'after_backward',
+              'do_step', 'do_backward', 'do_opt_step', 'do_zero_grad')
     for point in points: yield f'error in {point}', raises(Boom, point, rand.randint(1, 5)), {}, Boom
-    for e in CancelStep, CancelEpoch, CancelFit: yield e.__name__, raises(e, rand.choice(points[:6]), rand.randint(1, 7)), {}, None
+    for e in CancelStep, CancelEpoch, CancelFit:
+        yield e.__name__, raises(e, rand.choice(points[:6]), rand.randint(1, 7)), {}, None
     yield 'interrupt', raises(once, rand.choice(points), 1), {}, None
     yield 'two interrupts', raises(twice, rand.choice(points), 1), {}, KeyboardInterrupt
 
-@pytest.mark.parametrize('kind, n_epochs', [(o, 1) for o in LEARNERS] + [(o, 0) for o in ('plain', 'odd', 'accumulation', 'two optimizers')])
+@pytest.mark.parametrize('kind, n_epochs',
+                         [(o, 1) for o in LEARNERS] +
+                         [(o, 0) for o in ('plain', 'odd', 'accumulation', 'two optimizers')])
 def test_nothing_changes(kind, n_epochs):
     rand, threads = random.Random(kind + str(n_epochs)), threading.active_count()
     learn = made(kind, n_epochs)
@@ -296,10 +326,14 @@ def test_a_look_sees_what_changes():
         with torch.no_grad(): change(learn)
         return before != snapshot(learn)
     changes = [
-        lambda o: o.model.a.weight[0, 0].add_(1e-7), lambda o: o.model.hidden.add_(1), lambda o: o.model.plain.mul_(1.001), lambda o: o.model.log.append(1), lambda o: o.model.norm.eval(),
-        lambda o: o.model.table['calls'].append(1), lambda o: o.model.rand.random(), lambda o: o.opt.state[o.model.a.weight]['exp_avg'].add_(1e-3), lambda o: o.model.a.weight.grad.add_(1),
-        lambda o: setattr(o.model.a.weight, 'grad', o.model.a.weight.grad.clone()), lambda o: o.model.a.weight.requires_grad_(False), lambda o: torch.rand(1), lambda o: random.random(),
-        lambda o: np.random.rand(), lambda o: o.state.reset_epoch(), lambda o: Path('new.txt').touch(), lambda o: Path('there.txt').write_text('x'), lambda o: setattr(o, 'x', 1),
+        lambda o: o.model.a.weight[0, 0].add_(1e-7), lambda o: o.model.hidden.add_(1),
+        lambda o: o.model.plain.mul_(1.001), lambda o: o.model.log.append(1), lambda o: o.model.norm.eval(),
+        lambda o: o.model.table['calls'].append(1), lambda o: o.model.rand.random(),
+        lambda o: o.opt.state[o.model.a.weight]['exp_avg'].add_(1e-3), lambda o: o.model.a.weight.grad.add_(1),
+        lambda o: setattr(o.model.a.weight, 'grad', o.model.a.weight.grad.clone()),
+        lambda o: o.model.a.weight.requires_grad_(False), lambda o: torch.rand(1), lambda o: random.random(),
+        lambda o: np.random.rand(), lambda o: o.state.reset_epoch(), lambda o: Path('new.txt').touch(),
+        lambda o: Path('there.txt').write_text('x'), lambda o: setattr(o, 'x', 1),
         lambda o: o.opt.param_groups[0].update(lr=.5), lambda o: setattr(o.calls.at['after_fit'][0], 'n', 99)]
     for i, change in enumerate(changes): assert seen(change), i
     assert not seen(lambda o: None)
@@ -344,7 +378,8 @@ def test_in_another_thread():
     check_same(before, snapshot(learn))
 
 @pytest.mark.skipif(threading.current_thread() is not threading.main_thread(), reason='signals come in the main thread')
-@pytest.mark.parametrize('n_signals, n_tries', [(1, 25), (2, 25), pytest.param(1, 400, marks=pytest.mark.soak), pytest.param(2, 400, marks=pytest.mark.soak)])
+@pytest.mark.parametrize('n_signals, n_tries', [(1, 25), (2, 25), pytest.param(1, 400, marks=pytest.mark.soak),
+                                                pytest.param(2, 400, marks=pytest.mark.soak)])
 def test_signals_at_any_moment(n_signals, n_tries):
     "Real ones, sent while another thread exists that could take them, also while things are put back"
     rand, learn, partial = random.Random(n_signals), made('odd', 1), 0
@@ -401,7 +436,8 @@ def test_signals_while_things_are_put_back(n_signals):
     check_same(before, snapshot(learn))
 
 @pytest.mark.parametrize('at', [1, 4, 5, 7])
-@pytest.mark.parametrize('kind', ['plain', 'odd', 'accumulation', 'one cycle', 'two optimizers', 'own generator', 'stateful loader', 'steps', 'validation'])
+@pytest.mark.parametrize('kind', ['plain', 'odd', 'accumulation', 'one cycle', 'two optimizers', 'own generator',
+                                  'stateful loader', 'steps', 'validation'])
 def test_in_mid_run(kind, at):
     def stopped():
         learn, calls = made(kind), []
@@ -418,7 +454,7 @@ def test_in_mid_run(kind, at):
     assert digest(plain) == digest(searched)
 
 def test_workers():
-    "New ones for each pass, none left; kept ones go on"
+    "New workers for each pass, none left; persistent ones continue"
     def run(search, **kwargs):
         torch.manual_seed(0)
         learn = make_learner(train_dl=shuffled(num_workers=2, **kwargs))
@@ -457,12 +493,14 @@ def test_rates_at_real_steps(n, start, end):
 
 @pytest.mark.parametrize('n_accum, train_dl', [(2, 5), (3, 5), (2, 1), (4, 3), (2, 'no length')])
 def test_accumulation_steps_where_it_steps(n_accum, train_dl):
-    "Windows go on over the end of a loader; a point is the mean over samples of its window"
+    "Windows continue past the end of a loader; a point is the mean over the samples of its window"
     data = batches(bs=5)[:5 if train_dl == 'no length' else train_dl]
     class NoLength:
         def __iter__(self): return iter(data)
     seen = []
-    learn = spied(train_dl=NoLength() if train_dl == 'no length' else data, hooks=[GradAccum(n_accum), LambdaHook(after_loss=lambda learn: seen.append((learn.loss.item(), len(learn.batch[0]))))])
+    learn = spied(train_dl=NoLength() if train_dl == 'no length' else data,
+                  hooks=[GradAccum(n_accum),
+                         LambdaHook(after_loss=lambda learn: seen.append((learn.loss.item(), len(learn.batch[0]))))])
     curve = learn.lr_find(n_steps=20, end=1e-3, stop_div=False)
     assert len(Spy.log) == len(curve.losses) == 20 and len(seen) == 20*n_accum
     for i, loss in enumerate(curve.losses):
@@ -503,7 +541,10 @@ def test_skipped_steps_are_no_points():
 
 def test_one_of_two_optimizers():
     seen = []
-    learn = gan(hooks=[LambdaHook(do_opt_step=lambda learn, nxt: seen.append((learn.opt_name, learn.opt.param_groups[0]['lr'])) or nxt())])
+    def see(learn, nxt):
+        seen.append((learn.opt_name, learn.opt.param_groups[0]['lr']))
+        return nxt()
+    learn = gan(hooks=[LambdaHook(do_opt_step=see)])
     curve = learn.lr_find(1e-5, 1e-2, 10, opt='d')
     assert {lr for name, lr in seen if name == 'g'} == {.02} and [lr for name, lr in seen if name == 'd'] == curve.lrs
     with pytest.raises(ValueError, match="'d', 'g'"): learn.lr_find()
@@ -517,7 +558,8 @@ def test_an_optimizer_that_steps_seldom():
         if step.n % 3 == 0: yield 'g', F.mse_loss(learn.model.g(batch[0]), batch[0])
     step.n, Spy.log = 0, []
     model = nn.ModuleDict({'d': make_model(), 'g': nn.Linear(4, 4)})
-    learn = make_learner(model, train_step=step, optim={'d': SGD(model.d.parameters(), lr=.01), 'g': Spy(model.g.parameters(), lr=.02)}, hooks=[GradAccum(2)])
+    learn = make_learner(model, train_step=step, optim={'d': SGD(model.d.parameters(), lr=.01),
+                                                        'g': Spy(model.g.parameters(), lr=.02)}, hooks=[GradAccum(2)])
     curve = learn.lr_find(1e-5, 1e-2, 6, opt='g', stop_div=False)
     assert [o[0] for o in Spy.log] == curve.lrs and len(curve.lrs) == 6
 
@@ -534,7 +576,8 @@ RECORDED = {o['name']: o for o in data['curves']}
 SILENT = {'flat': '1 %', 'falls': 'larger end', 'diverges': 'points'}       # and what they say
 
 def curve_of(o, **kwargs):
-    curve = LRCurve(o['start'], o['end'], o['n_steps'], tuple(RULES), losses=o['losses'], outcome=o['outcome'], **kwargs)
+    curve = LRCurve(o['start'], o['end'], o['n_steps'], tuple(RULES), losses=o['losses'], outcome=o['outcome'],
+                    **kwargs)
     curve.lrs = [curve.lr_at(i) for i in range(len(curve.losses))]
     return curve
 
@@ -544,18 +587,25 @@ def test_suggestions_are_fastais(name):
     curve, theirs = curve_of(recorded), dict(recorded['suggestions'])
     theirs.pop('steepest', None)
     kind = name.split(':')[0].split()[0]
-    if kind in SILENT: assert curve.suggestion is None and curve.suggestions == {} and SILENT[kind] in curve.why and curve.why in curve.status()
-    else: assert curve.suggestions == pytest.approx(theirs, rel=1e-9) and not curve.why and curve.suggestion == curve.suggestions['valley']
-    if theirs: assert {k: RULES[k](*curve._inner()) for k in theirs} == pytest.approx(theirs, rel=1e-9)     # the rules themselves, even where nothing is suggested
+    if kind in SILENT:
+        assert curve.suggestion is None and curve.suggestions == {} and SILENT[kind] in curve.why
+        assert curve.why in curve.status()
+    else:
+        assert curve.suggestions == pytest.approx(theirs, rel=1e-9)
+        assert not curve.why and curve.suggestion == curve.suggestions['valley']
+    if theirs:
+        # the rules themselves, even where nothing is suggested
+        assert {k: RULES[k](*curve._inner()) for k in theirs} == pytest.approx(theirs, rel=1e-9)
 
 @pytest.mark.parametrize('name', [k for k, o in RECORDED.items() if o['suggestions']])
 def test_steepest_of_torch_lr_finder(name):
-    "Its slopes are central differences, so a mean of two of ours: the same place where the descent is even, another one in noise"
+    "Its slopes are central differences, the mean of two of ours: the same place on an even descent, another in noise"
     recorded = RECORDED[name]
     lrs, losses = curve_of(recorded)._inner()
     slopes = [b - a for a, b in zip(losses, losses[1:])]
     central = [slopes[0], *((a + b)/2 for a, b in zip(slopes, slopes[1:])), slopes[-1]]
-    theirs, ours = (min(range(len(lrs)), key=lambda i: abs(math.log(lrs[i]/lr))) for lr in (recorded['suggestions']['steepest'], RULES['steep'](lrs, losses)))
+    theirs, ours = (min(range(len(lrs)), key=lambda i: abs(math.log(lrs[i]/lr)))
+                    for lr in (recorded['suggestions']['steepest'], RULES['steep'](lrs, losses)))
     assert central.index(min(central)) == theirs
     assert slopes[ours] <= slopes[max(theirs - 1, 0)] and slopes[ours] <= min(slopes[theirs:theirs + 1] or [0])
     if 'noisy' not in name and 'conv, Adam' not in name: assert abs(theirs - ours) <= 1
@@ -564,7 +614,7 @@ def test_steepest_of_torch_lr_finder(name):
 # Where nothing is suggested, and what is refused
 
 def test_a_tail_of_nans_says_nothing():
-    "stop_div=False goes on into nothing; the rules look at what was before, as fastai's do"
+    "stop_div=False continues into NaNs; the rules look at what was before, as fastai's do"
     o = RECORDED['digits, mlp, AdamW, bs 64']
     cut = {**o, 'losses': o['losses'][:80] + [math.nan, math.inf]*10}
     curve, shorter = curve_of(cut), curve_of({**o, 'losses': o['losses'][:80] + [1.]*5})
@@ -579,13 +629,17 @@ class Losses(Hook):
         self.i += 1
 
 @pytest.mark.parametrize('values, kwargs, outcome, n, why', [
-    ([math.nan], {}, 'diverged', 1, 'first loss is nan'), ([math.inf], {}, 'diverged', 1, 'first loss is inf'), ([2.], {}, '', 100, '1 %'), ([0.], {}, '', 100, '1 %'),
-    ([2 - i/100 for i in range(100)], {}, '', 100, 'larger end'), ([-i/100 for i in range(100)], {}, '', 100, 'larger end'), ([2.]*5 + [math.nan], {}, 'diverged', 6, '0 points'),
-    ([2.]*5 + [9e9], {}, 'diverged', 6, '0 points'), ([1.], dict(n_steps=9), '', 9, '4 points'), ([1.], dict(n_steps=2), '', 2, '0 points'),
+    ([math.nan], {}, 'diverged', 1, 'first loss is nan'), ([math.inf], {}, 'diverged', 1, 'first loss is inf'),
+    ([2.], {}, '', 100, '1 %'), ([0.], {}, '', 100, '1 %'),
+    ([2 - i/100 for i in range(100)], {}, '', 100, 'larger end'),
+    ([-i/100 for i in range(100)], {}, '', 100, 'larger end'), ([2.]*5 + [math.nan], {}, 'diverged', 6, '0 points'),
+    ([2.]*5 + [9e9], {}, 'diverged', 6, '0 points'), ([1.], dict(n_steps=9), '', 9, '4 points'),
+    ([1.], dict(n_steps=2), '', 2, '0 points'),
     ([3 - i/5 for i in range(12)], dict(n_steps=12), '', 12, '6 points')])
 def test_no_suggestion_and_why(values, kwargs, outcome, n, why):
     curve = make_learner(hooks=[Losses(*values)], optim=SGD, lr=.1).lr_find(**kwargs)
-    assert (curve.outcome, len(curve.losses), len(curve.lrs)) == (outcome, n, n) and curve.suggestion is None and curve.suggestions == {} and curve.picked is None
+    assert (curve.outcome, len(curve.losses), len(curve.lrs)) == (outcome, n, n)
+    assert curve.suggestion is None and curve.suggestions == {} and curve.picked is None
     assert why in curve.why and why in repr(curve) and 'no suggestion' in curve.status()
     assert curve.plot() is not None
 
@@ -604,7 +658,8 @@ def test_a_terminal_has_one_line_of_progress(columns, monkeypatch, capsys):
 
 def test_a_suggestion_that_the_slider_rounds_is_no_pick():
     "A line 'picked' lay on the suggestion before anybody had moved the slider"
-    curve = LRCurve(1e-7, 10., 100, lrs=[10**(-7 + .08*i) for i in range(60)], losses=[1 - (i/60)**2 for i in range(55)] + [9.]*5)
+    curve = LRCurve(1e-7, 10., 100, lrs=[10**(-7 + .08*i) for i in range(60)],
+                    losses=[1 - (i/60)**2 for i in range(55)] + [9.]*5)
     screen, drawn = LRScreen(curve, 'html'), []
     screen.area.close = lambda status, table, chart, *_: drawn.append([o.name for o in chart.panels[0].lines])
     for picked in curve.suggestion, float(f'{curve.suggestion:.2g}'), 10*curve.suggestion:
@@ -618,7 +673,8 @@ def test_interrupted_at_once():
     curve = learn.lr_find()
     assert curve.outcome == 'stopped' and len(curve.losses) == 1 and 'points' in curve.why
     curve = make_learner(hooks=[raises(CancelFit, 'before_step', 1)]).lr_find()
-    assert curve.outcome == 'stopped' and not curve.losses and curve.why == 'no step was made' and curve.plot() is not None
+    assert curve.outcome == 'stopped' and not curve.losses and curve.why == 'no step was made'
+    assert curve.plot() is not None
 
 def test_hooks_that_cancel_for_ever_do_not_hang():
     for e in CancelStep, CancelEpoch:
@@ -637,12 +693,16 @@ def test_a_curve_that_falls_and_rises():
     for lr in curve.lrs:
         losses.append(float(w*w/2))
         w = w - torch.tensor(lr)*w
-    assert curve.losses == pytest.approx(losses, rel=1e-3, abs=1e-9) and curve.outcome == 'diverged' or curve.losses[-1] < 1e-3
+    is_close = curve.losses == pytest.approx(losses, rel=1e-3, abs=1e-9)
+    assert is_close and curve.outcome == 'diverged' or curve.losses[-1] < 1e-3
 
 @pytest.mark.parametrize('kwargs, error, text', [
-    (dict(start=1., end=1.), ValueError, 'start < end'), (dict(start=2., end=1.), ValueError, 'start < end'), (dict(start=0.), ValueError, '0 < start'), (dict(start=-1.), ValueError, '0 < start'),
-    (dict(end=math.inf), ValueError, 'end is inf'), (dict(start=math.nan), ValueError, 'nan'), (dict(end=math.nan), ValueError, 'nan'), (dict(n_steps=1), ValueError, '2 or more'),
-    (dict(n_steps=0), ValueError, '1 or more'), (dict(n_steps=-3), ValueError, '1 or more'), (dict(n_steps=2.5), TypeError, 'whole number'), (dict(suggest='vally'), ValueError, 'valley'),
+    (dict(start=1., end=1.), ValueError, 'start < end'), (dict(start=2., end=1.), ValueError, 'start < end'),
+    (dict(start=0.), ValueError, '0 < start'), (dict(start=-1.), ValueError, '0 < start'),
+    (dict(end=math.inf), ValueError, 'end is inf'), (dict(start=math.nan), ValueError, 'nan'),
+    (dict(end=math.nan), ValueError, 'nan'), (dict(n_steps=1), ValueError, '2 or more'),
+    (dict(n_steps=0), ValueError, '1 or more'), (dict(n_steps=-3), ValueError, '1 or more'),
+    (dict(n_steps=2.5), TypeError, 'whole number'), (dict(suggest='vally'), ValueError, 'valley'),
     (dict(suggest=('steep', 'best')), ValueError, "'best'"), (dict(opt='x'), ValueError, 'no name')])
 def test_bad_arguments(kwargs, error, text):
     learn = make_learner()

@@ -24,7 +24,8 @@ def look(o):
 
 def closure():
     "Generators, tensors and a number in the variables of a step, and of a function that it calls"
-    gen, rand, mean, n, np_rand = torch.Generator().manual_seed(1), random.Random(1), torch.zeros(4), 0, np.random.default_rng(1)
+    gen, rand, np_rand = torch.Generator().manual_seed(1), random.Random(1), np.random.default_rng(1)
+    mean, n = torch.zeros(4), 0
     def noise(x): return x + .1*torch.randn(x.shape, generator=gen) + .1*rand.random() + .1*np_rand.normal()
     def step(batch, learn):
         nonlocal n
@@ -35,7 +36,8 @@ def closure():
 
 def containers():
     "A list of more tensors than anybody writes down, and dicts in dicts"
-    held = {'many': [torch.zeros(()) for _ in range(300)], 'deep': {'gen': [torch.Generator().manual_seed(1)], 'log': []}}
+    held = {'many': [torch.zeros(()) for _ in range(300)],
+            'deep': {'gen': [torch.Generator().manual_seed(1)], 'log': []}}
     def step(batch, learn):
         for o in held['many']: o.add_(1)
         held['deep']['log'].append(len(batch))
@@ -47,7 +49,8 @@ def partials():
     def step(state, batch, learn, scale=torch.ones(())):
         scale.mul_(1.1)
         state['mean'] += batch[0].mean(0)
-        return {'loss': loss_of(learn, (batch[0] - state['mean'], batch[1]))*scale*torch.rand((), generator=state['gen'])}
+        loss = loss_of(learn, (batch[0] - state['mean'], batch[1]))
+        return {'loss': loss*scale*torch.rand((), generator=state['gen'])}
     return dict(train_step=functools.partial(step, state)), lambda: [state, step.__defaults__]
 
 class Steps:
@@ -88,7 +91,8 @@ def another_model():
         opt.zero_grad()
         sum(many).backward()
         opt.step()
-        return {'loss': loss_of(learn, batch) + F.mse_loss(learn.model(batch[0]), target(batch[0]).detach())*many[-1].detach()}
+        return {'loss': loss_of(learn, batch) + F.mse_loss(learn.model(batch[0]),
+                                                           target(batch[0]).detach())*many[-1].detach()}
     return dict(train_step=step), lambda: [target, many, opt]
 
 def listeners():
@@ -143,7 +147,8 @@ def test_data_that_a_step_reads_is_not_copied(monkeypatch):
         return {'loss': loss_of(learn, batch)}
     learn, cloned = make_learner(train_dl=data, train_step=step), []
     clone = torch.Tensor.clone
-    monkeypatch.setattr(torch.Tensor, 'clone', lambda self, *args, **kwargs: cloned.append(self.data_ptr()) or clone(self, *args, **kwargs))
+    monkeypatch.setattr(torch.Tensor, 'clone',
+                        lambda self, *args, **kwargs: cloned.append(self.data_ptr()) or clone(self, *args, **kwargs))
     learn.lr_find(n_steps=3)
     assert cloned and not {o.data_ptr() for batch in data for o in batch} & set(cloned)
 

@@ -21,7 +21,8 @@ def history(losses, valids=(), name='loss', metrics=None, lr=None):
         more = {k: values[e] for k, values in (metrics or {}).items()}
         valid = {'valid_' + name: v, **{k: v for k, v in more.items() if k.startswith('valid_')}}
         h.valid_rows.append({'batch': end, 'epoch': e, 'step': end, **valid})
-        h.epoch_rows.append({'epoch': e, 'train_' + name: math.fsum(losses[start:end])/max(end - start, 1), **more, **valid, 'lr': .1, 'time_s': 0.})
+        h.epoch_rows.append({'epoch': e, 'train_' + name: math.fsum(losses[start:end])/max(end - start, 1), **more,
+                             **valid, 'lr': .1, 'time_s': 0.})
         h.ends.append(end)
     return h
 
@@ -31,13 +32,16 @@ class Drawn:
     def __init__(self, svg):
         root = ET.fromstring(svg)
         name = lambda o: o.tag.rpartition('}')[2]
-        self.words = [(float(o.get('x')), float(o.get('y')), o.text, o.get('text-anchor', 'start'), o.get('fill')) for o in root.iter() if name(o) == 'text']
-        self.paths = [(o.get('d'), o.get('stroke'), float(o.get('stroke-opacity', 1)), float(o.get('stroke-width'))) for o in root.iter() if name(o) == 'path']
+        self.words = [(float(o.get('x')), float(o.get('y')), o.text, o.get('text-anchor', 'start'), o.get('fill'))
+                      for o in root.iter() if name(o) == 'text']
+        self.paths = [(o.get('d'), o.get('stroke'), float(o.get('stroke-opacity', 1)), float(o.get('stroke-width')))
+                      for o in root.iter() if name(o) == 'path']
         self.width, self.height = map(float, root.get('viewBox').split()[2:])
 
     def frames(self):
         "(left, top, right, bottom) of each panel"
-        corners = [re.findall(r'[\d.]+', d) for d, color, alpha, _ in self.paths if color == GREY and alpha == 1 and d.count('L') == 4]
+        corners = [re.findall(r'[\d.]+', d) for d, color, alpha, _ in self.paths if color == GREY and alpha == 1
+                   and d.count('L') == 4]
         return [(float(o[0]), float(o[1]), float(o[4]), float(o[5])) for o in corners]
 
     def value(self, y, frame):
@@ -51,13 +55,17 @@ class Drawn:
         f, back = (math.log10, lambda v: 10**v) if is_log else (float, float)
         return back(f(v0) + (f(v1) - f(v0))*(y - y0)/(y1 - y0))
 
-    def dots(self, color): return [tuple(map(float, o)) for d, c, *_ in self.paths if c == color and 'h0' in d for o in re.findall(r'M([\d.]+),(-?[\d.]+)h0', d)]
+    def dots(self, color):
+        return [tuple(map(float, o)) for d, c, *_ in self.paths if c == color and 'h0' in d
+                for o in re.findall(r'M([\d.]+),(-?[\d.]+)h0', d)]
 
     def texts(self): return [o[2] for o in self.words]
 
 
-KINDS = {'falling': lambda r, i: 2*math.exp(-i/300) + .1*r.random(), 'noisy': lambda r, i: r.lognormvariate(0, 1), 'huge start': lambda r, i: 1e6*math.exp(-i/5) + r.random(),
-         'spike': lambda r, i: 1e5 if i == 70 else r.random(), 'negative': lambda r, i: r.gauss(-5, 3), 'tiny': lambda r, i: 1e-9*(1 + r.random())}
+KINDS = {'falling': lambda r, i: 2*math.exp(-i/300) + .1*r.random(), 'noisy': lambda r, i: r.lognormvariate(0, 1),
+         'huge start': lambda r, i: 1e6*math.exp(-i/5) + r.random(),
+         'spike': lambda r, i: 1e5 if i == 70 else r.random(), 'negative': lambda r, i: r.gauss(-5, 3),
+         'tiny': lambda r, i: 1e-9*(1 + r.random())}
 
 @pytest.mark.parametrize('kind', KINDS)
 @pytest.mark.parametrize('seed', range(4))
@@ -66,7 +74,8 @@ def test_each_validation_point_and_epoch_mean_is_where_its_value_is(kind, seed):
     r = random.Random(f'{kind}{seed}')
     n, epochs = r.choice([7, 90, 700, 5000]), r.choice([1, 3, 25])
     losses = [KINDS[kind](r, i) for i in range(n)]
-    valids = [r.choice([1, 1, 20])*KINDS[kind](r, 400 + i) + (3 + .04*i)*(kind != 'tiny') for i in range(min(epochs, n))]
+    valids = [r.choice([1, 1, 20])*KINDS[kind](r, 400 + i) + (3 + .04*i)*(kind != 'tiny')
+              for i in range(min(epochs, n))]
     h = history(losses, valids)
     drawn = Drawn(Plot(h).chart().svg())
     frame = left, top, right, bottom = drawn.frames()[0]
@@ -76,7 +85,8 @@ def test_each_validation_point_and_epoch_mean_is_where_its_value_is(kind, seed):
     low, high = sorted((drawn.value(top, frame), drawn.value(bottom, frame)))
     for (x, y), v in zip(dots, valids):
         assert left <= x <= right and top < y < bottom
-        read, near = drawn.value(y, frame), [drawn.value(y + d, frame) for d in (-1.5, 1.5)]        # labels stand at whole pixels
+        # labels stand at whole pixels
+        read, near = drawn.value(y, frame), [drawn.value(y + d, frame) for d in (-1.5, 1.5)]
         assert min(near) <= v <= max(near) or abs(read - v) < .02*size, (read, v)
     assert all(low <= o['train_loss'] <= high for o in h.epoch_rows)
 
@@ -142,7 +152,8 @@ def test_the_marks_of_the_finder_stand_on_the_curve_that_is_seen():
     curve.losses = [2.3 - 2*math.exp(-((i - 70)/12)**2) + (0 if i < 80 else .1*(i - 80)) for i in range(n)]
     panel, = curve.chart().panels
     seen = next(o for o in panel.lines if o.name == 'loss')
-    assert abs(seen.ys.index(min(seen.ys)) - curve.losses.index(min(curve.losses))) <= 1       # the average of the rules comes later
+    # the average of the rules comes later
+    assert abs(seen.ys.index(min(seen.ys)) - curve.losses.index(min(curve.losses))) <= 1
     assert curve.smoothed == trailing_average(curve.losses, .98) and curve.smoothed.index(min(curve.smoothed)) > 75
     for o in panel.lines:
         if o.points: assert o.ys[0] == min(zip(seen.xs, seen.ys), key=lambda p: abs(math.log(p[0]/o.xs[0])))[1]
@@ -150,7 +161,9 @@ def test_the_marks_of_the_finder_stand_on_the_curve_that_is_seen():
 
 # Words
 
-def lum(color): return sum(w*(v/12.92 if v <= .04045 else ((v + .055)/1.055)**2.4) for w, v in zip((.2126, .7152, .0722), (o/255 for o in bytes.fromhex(color[1:]))))
+def lum(color):
+    return sum(w*(v/12.92 if v <= .04045 else ((v + .055)/1.055)**2.4)
+               for w, v in zip((.2126, .7152, .0722), (o/255 for o in bytes.fromhex(color[1:]))))
 
 def test_words_are_readable_in_both_themes():
     "A kept picture has a ground of its own; live words have the colour of the page's text"
@@ -158,15 +171,19 @@ def test_words_are_readable_in_both_themes():
     chart = Plot(h).chart()
     assert 1.05/(lum(INK) + .05) >= 4.5
     image = Image.open(io.BytesIO(chart.png()[0]))
-    assert image.mode == 'RGB' and image.getpixel((0, 0)) == (255, 255, 255) and image.size == (2*chart.width, 2*chart.height)
+    assert image.mode == 'RGB' and image.getpixel((0, 0)) == (255, 255, 255)
+    assert image.size == (2*chart.width, 2*chart.height)
     svg = chart.svg()
     assert '<g fill="currentColor"' in svg and {o[4] for o in Drawn(svg).words if o[2] not in '●━'} == {None}
-    assert all(3 <= 1.05/(lum(c) + .05) for c in (*COLORS[:3], ALARM, GREY)) and all((lum(c) + .05)/(lum('#111111') + .05) >= 3 for c in (*COLORS, ALARM, GREY))
+    assert all(3 <= 1.05/(lum(c) + .05) for c in (*COLORS[:3], ALARM, GREY))
+    assert all((lum(c) + .05)/(lum('#111111') + .05) >= 3 for c in (*COLORS, ALARM, GREY))
     fig = h.plot()
     assert fig.get_facecolor()[:3] == (1, 1, 1)
     for ax in fig.axes: assert {o.get_color() for o in ax.get_xticklabels() + ax.get_yticklabels()} <= {INK}
 
-@pytest.mark.parametrize('names', [['accuracy'], ['accuracy', 'f1'], ['accuracy', 'balanced_accuracy', 'macro_f1', 'auroc', 'a_metric_with_a_very_long_name_of_its_own'],
+@pytest.mark.parametrize('names',
+                         [['accuracy'], ['accuracy', 'f1'], ['accuracy', 'balanced_accuracy', 'macro_f1', 'auroc',
+                                                             'a_metric_with_a_very_long_name_of_its_own'],
                                    [f'metric_{i}' for i in range(12)]])
 def test_legends_wrap_and_what_is_left_out_is_named(names):
     metrics = {f'{side}_{name}': [.1, .2, .3] for name in names for side in ('train', 'valid')}
@@ -185,7 +202,9 @@ def test_legends_wrap_and_what_is_left_out_is_named(names):
     assert all(0 <= y <= chart.height and 0 <= x <= chart.width for x, y, *_ in drawn.words)
 
 def test_metrics_of_another_scale_have_a_panel_of_their_own():
-    h = history([1.]*60, [1., .9, .8], metrics={'valid_accuracy': [.8, .9, .95], 'valid_f1': [.7, .8, .9], 'valid_entropy': [2., 1.9, 1.8], 'valid_perplexity': [300., 200., 150.]})
+    h = history([1.]*60, [1., .9, .8],
+                metrics={'valid_accuracy': [.8, .9, .95], 'valid_f1': [.7, .8, .9], 'valid_entropy': [2., 1.9, 1.8],
+                         'valid_perplexity': [300., 200., 150.]})
     panels = [[o.name for o in p.lines if o.name] for p in Plot(h).chart().panels[2:]]
     assert panels == [['accuracy', 'f1'], ['entropy'], ['perplexity']]
 
@@ -204,7 +223,8 @@ def test_an_optimizer_has_one_colour():
 def test_marks_are_whole():
     h = history([1. + i % 2 for i in range(100)], [.5, 3.], metrics={'valid_accuracy': [0., 1.]})
     drawn = Drawn(Plot(h).chart().svg())
-    inside = [any(left + 3 <= x <= right - 3 and top + 3 <= y <= bottom - 3 for left, top, right, bottom in drawn.frames()) for c in COLORS for x, y in drawn.dots(c)]
+    inside = [any(left + 3 <= x <= right - 3 and top + 3 <= y <= bottom - 3
+                  for left, top, right, bottom in drawn.frames()) for c in COLORS for x, y in drawn.dots(c)]
     assert len(inside) == 4 and all(inside)
 
 def test_an_empty_history_has_no_axes(cell):
@@ -229,7 +249,9 @@ def test_notes_stay_inside_their_panel():
     panels = [o for o in Plot(history([1.]*60, [1., .9, .8], metrics=metrics)).chart().panels if o.note]
     font = ImageFont.truetype(_font(), SIZE)
     assert len(panels) == 2
-    for o in panels: assert re.search(r'not drawn: (\w+(, \w+)? and \d+ more|\d+ metrics)$', o.note) and font.getlength(o.note) <= o.width - 12, o.note
+    for o in panels:
+        assert re.search(r'not drawn: (\w+(, \w+)? and \d+ more|\d+ metrics)$', o.note), o.note
+        assert font.getlength(o.note) <= o.width - 12, o.note
 
 def test_the_end_of_the_bold_curve_is_no_single_batch():
     "Where one batch stood out at the end, the curve went there"
@@ -238,7 +260,8 @@ def test_the_end_of_the_bold_curve_is_no_single_batch():
 
 def test_a_warning_of_nan_names_the_line_that_called():
     x = torch.ones(8, 1)
-    learn = Learner(torch.nn.Linear(1, 1), (x, x*math.nan), loss_fn=torch.nn.functional.mse_loss, device='cpu', display=False)
+    learn = Learner(torch.nn.Linear(1, 1), (x, x*math.nan), loss_fn=torch.nn.functional.mse_loss, device='cpu',
+                    display=False)
     with pytest.warns(RuntimeWarning, match='train_loss is nan in epoch 0') as seen: learn.fit(1)
     assert [o.filename for o in seen if 'is nan in' in str(o.message)] == [__file__]
 
@@ -278,7 +301,8 @@ def test_the_picture_does_not_change_its_size_at_the_end():
     assert sum(widths) == chart.png()[1]['width'] == 920
 
 def test_single_batches_are_visible_in_both_themes():
-    def light(rgb): return sum(w*(v/12.92 if v <= .04045 else ((v + .055)/1.055)**2.4) for w, v in zip((.2126, .7152, .0722), rgb))
+    def light(rgb):
+        return sum(w*(v/12.92 if v <= .04045 else ((v + .055)/1.055)**2.4) for w, v in zip((.2126, .7152, .0722), rgb))
     for page in 1., 17/255:
         for color in COLORS[:3]:
             ink = [RAW*v/255 + (1 - RAW)*page for v in bytes.fromhex(color[1:])]

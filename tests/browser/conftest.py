@@ -7,7 +7,8 @@ from browser.lab import Jupyter, missing
 
 PAGES = [(app, theme) for app in ('lab', 'notebook') for theme in ('light', 'dark')]
 why = missing()
-IN_TURN = [pytest.param(o, marks=[] if o in (PAGES[0], PAGES[3]) else pytest.mark.soak) for o in PAGES]      # each app and each theme once; all four under `make soak`
+# each app and each theme once; all four under `make soak`
+IN_TURN = [pytest.param(o, marks=[] if o in (PAGES[0], PAGES[3]) else pytest.mark.soak) for o in PAGES]
 every_page = pytest.mark.parametrize('page', IN_TURN, ids='-'.join, indirect=True)
 
 

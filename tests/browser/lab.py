@@ -1,8 +1,8 @@
 """Real JupyterLab and Notebook 7 in headless Chromium
 
-`Jupyter` is a server and a browser, `Page` one notebook in one of the two apps. Waiting is polling of the page, with a time-out.
-The server listens on 127.0.0.1 with a random token; its files are temporary. The browser resolves no other host: `foreign` has
-what it was refused.
+`Jupyter` is a server and a browser, `Page` one notebook in one of the two apps. To wait is to poll the page, with a
+time-out. The server listens on 127.0.0.1 with a random token; its files are temporary. The browser resolves no other
+host: `foreign` lists the requests that it was refused.
 """
 import json, os, secrets, shutil, socket, subprocess, sys, tempfile, time, urllib.request
 from base64 import b64decode
@@ -14,7 +14,8 @@ import nbformat
 from fits import environment
 
 CHROMIUM = os.environ.get('CHROMIUM') or shutil.which('chromium')
-ARGS = ['--no-sandbox', '--disable-gpu', '--no-first-run', '--disable-sync', '--disable-background-networking', '--disable-component-update',
+ARGS = ['--no-sandbox', '--disable-gpu', '--no-first-run', '--disable-sync', '--disable-background-networking',
+        '--disable-component-update',
         '--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1']
 URLS = {'lab': 'doc/tree', 'notebook': 'notebooks'}
 SETTINGS = {    # by JupyterLab's schemas
@@ -33,7 +34,7 @@ def missing():  # str or None
 class Jupyter:
     "A server and a browser; a context manager that leaves nothing of either"
     def __init__(self,
-        settings={},  # of JupyterLab besides ours, as {'apputils-extension/kernels-settings': {'commsOverSubshells': 'disabled'}}
+        settings={},  # more for JupyterLab: {'apputils-extension/kernels-settings': {'commsOverSubshells': 'disabled'}}
         timeout=60,   # seconds that any wait may take
         browser=None, # of another `Jupyter`, to share
     ):
@@ -64,24 +65,32 @@ class Jupyter:
             self.url = f'http://127.0.0.1:{s.getsockname()[1]}'
         self.token, self.root, log = secrets.token_hex(16), self.tmp/'notebooks', self.tmp/'server.log'
         self.root.mkdir()
-        env = {**environment(self.tmp), 'JUPYTERLAB_SETTINGS_DIR': str(self.tmp/'settings'), 'JUPYTERLAB_WORKSPACES_DIR': str(self.tmp/'workspaces'),
+        env = {**environment(self.tmp), 'JUPYTERLAB_SETTINGS_DIR': str(self.tmp/'settings'),
+               'JUPYTERLAB_WORKSPACES_DIR': str(self.tmp/'workspaces'),
                'JUPYTER_TOKEN': self.token}
-        options = {'ServerApp.ip': '127.0.0.1', 'ServerApp.port': self.url.split(':')[-1], 'ServerApp.port_retries': 0, 'ServerApp.root_dir': self.root,
+        options = {'ServerApp.ip': '127.0.0.1', 'ServerApp.port': self.url.split(':')[-1],
+                   'ServerApp.port_retries': 0, 'ServerApp.root_dir': self.root,
                    'ServerApp.shutdown_no_activity_timeout': 900,      # in case that we are killed
-                   'LabApp.expose_app_in_browser': True, 'JupyterNotebookApp.expose_app_in_browser': True, 'LabApp.news_url': None,
-                   'LabApp.extension_manager': 'readonly', 'LabApp.check_for_updates_class': 'jupyterlab.handlers.announcements.NeverCheckForUpdate'}
+                   'LabApp.expose_app_in_browser': True, 'JupyterNotebookApp.expose_app_in_browser': True,
+                   'LabApp.news_url': None,
+                   'LabApp.extension_manager': 'readonly',
+                   'LabApp.check_for_updates_class': 'jupyterlab.handlers.announcements.NeverCheckForUpdate'}
         with open(log, 'w') as f:
-            self.server = subprocess.Popen([sys.executable, '-m', 'jupyterlab', '--allow-root', '--no-browser', *(f'--{k}={v}' for k, v in options.items())],
-                                           env=env, stdout=f, stderr=f, stdin=subprocess.DEVNULL, start_new_session=True)
+            self.server = subprocess.Popen([sys.executable, '-m', 'jupyterlab', '--allow-root', '--no-browser',
+                                            *(f'--{k}={v}' for k, v in options.items())],
+                                           env=env, stdout=f, stderr=f, stdin=subprocess.DEVNULL,
+                                           start_new_session=True)
         end = time.monotonic() + self.timeout
         while True:
             try: return self._api('GET', 'status')
             except OSError:
-                if self.server.poll() is not None or time.monotonic() > end: raise TimeoutError(log.read_text()[-2000:]) from None
+                if self.server.poll() is not None or time.monotonic() > end:
+                    raise TimeoutError(log.read_text()[-2000:]) from None
             time.sleep(.05)
 
     def _api(self, method, path):
-        req = urllib.request.Request(f'{self.url}/api/{path}', method=method, headers={'Authorization': f'token {self.token}'})
+        req = urllib.request.Request(f'{self.url}/api/{path}', method=method,
+                                     headers={'Authorization': f'token {self.token}'})
         with urllib.request.urlopen(req, timeout=5) as r: return json.loads(r.read() or 'null')
 
     def page(self, app='lab', theme='light'):
@@ -111,16 +120,21 @@ class Jupyter:
 
 
 class Page:
-    "A notebook and its kernel; cells and outputs are counted from 0. `page` is Playwright's, `js` evaluates in it, with `nb` at hand"
+    """A notebook and its kernel; cells and outputs are counted from 0
+
+    `page` is Playwright's; `js` evaluates in it, where `nb` is defined.
+    """
     def __init__(self, jupyter, app):
         self.jupyter, self.path, self.console = jupyter, jupyter.root/f'{app}.ipynb', []
         self.url = f'{jupyter.url}/{URLS[app]}/{self.path.name}?token={jupyter.token}'
         spec = {'name': 'python3', 'display_name': 'python3', 'language': 'python'}
-        self.path.write_text(json.dumps({'cells': [], 'metadata': {'kernelspec': spec}, 'nbformat': 4, 'nbformat_minor': 5}))
+        self.path.write_text(json.dumps({'cells': [], 'metadata': {'kernelspec': spec}, 'nbformat': 4,
+                                         'nbformat_minor': 5}))
         self.page = jupyter.browser.new_page(viewport={'width': 1000, 'height': 1000})
         self.page.set_default_timeout(jupyter.timeout*1000)
         self.page.on('console', lambda o: self.console.append(f'{o.type}: {o.text}'))
-        self.page.on('request', lambda o: o.url.startswith((jupyter.url, 'data:', 'blob:')) or jupyter.foreign.append(o.url))
+        self.page.on('request',
+                     lambda o: o.url.startswith((jupyter.url, 'data:', 'blob:')) or jupyter.foreign.append(o.url))
         self.page.on('dialog', lambda o: o.accept())
         self.page.add_init_script(path=Path(__file__).with_name('page.js'))
         self.js = self.page.evaluate
@@ -141,7 +155,7 @@ class Page:
     def cells(self,
         *sources,  # str
     ):
-        "Replace all cells; the kernel stays, but if it is at work it is restarted"
+        "Replace all cells; a busy kernel is restarted"
         if not self.js('nb.idle()'): self.js('() => nb.kernel().restart()')
         self.js('nb.cells', sources)
         self.until('n => nb.ready() && nb.panel().content.widgets.length == n', len(sources))
@@ -163,15 +177,19 @@ class Page:
         self.js('nb.stands = null')
         self.until('([k, s]) => nb.still_s(k) >= s', [k, still_s])
 
-    def press(self, label, k=0): self.page.locator('.jp-Notebook .jp-Cell').nth(k).get_by_role('button', name=label, exact=True).last.click()
+    def press(self, label, k=0):
+        self.page.locator('.jp-Notebook .jp-Cell').nth(k).get_by_role('button', name=label, exact=True).last.click()
 
     def interrupt(self): self.page.click('.jp-NotebookPanel-toolbar [data-jp-item-name=interrupt]')
 
-    def clear(self, k): self.js('k => { nb.select(k); return jupyterapp.commands.execute("notebook:clear-cell-output") }', k)
+    def clear(self, k):
+        self.js('k => { nb.select(k); return jupyterapp.commands.execute("notebook:clear-cell-output") }', k)
 
     def set_theme(self, theme):
-        self.js('name => jupyterapp.commands.execute("apputils:change-theme", {theme: name})', f'JupyterLab {theme.title()}')
-        self.until('light => document.body.dataset.jpThemeLight == light && nb.ready(true)', str(theme == 'light').lower())
+        self.js('name => jupyterapp.commands.execute("apputils:change-theme", {theme: name})',
+                f'JupyterLab {theme.title()}')
+        self.until('light => document.body.dataset.jpThemeLight == light && nb.ready(true)',
+                   str(theme == 'light').lower())
 
     def save(self):     # the notebook that is then on disk
         self.js('() => nb.panel().context.save()')
@@ -183,11 +201,13 @@ class Page:
 
     def boxes(self, k=0):   # list of (left, top, right, bottom), px in the window
         "Where the outputs of a cell are"
-        return self.js('k => nb.parts(k).map(o => { const b = o.getBoundingClientRect(); return [b.left, b.top, b.right, b.bottom] })', k)
+        return self.js('k => nb.parts(k).map(o => { const b = o.getBoundingClientRect();'
+                       ' return [b.left, b.top, b.right, b.bottom] })', k)
 
     def shot(self, k=None, i=0):    # PNG as bytes
         "A picture of what one sees, or of output `i` of cell `k`"
-        return (self.page if k is None else self.page.locator('.jp-Notebook .jp-Cell').nth(k).locator('.jp-OutputArea-child').nth(i)).screenshot()
+        if k is None: return self.page.screenshot()
+        return self.page.locator('.jp-Notebook .jp-Cell').nth(k).locator('.jp-OutputArea-child').nth(i).screenshot()
 
     def watch(self, k=0):
         "Look at the output of a cell at each animation frame, and film the window, until `seen`"
@@ -201,8 +221,11 @@ class Page:
         self.js('nb.watch', k)
 
     def seen(self):     # dict: 'looks', 'frames'
-        """What `watch` saw: looks as dicts of time_s, height (px), n (outputs), waits (one shows nothing yet), svg (there is one), text;
-        frames as (seconds, PNG), painted when something had changed"""
+        """What `watch` saw
+
+        looks: dicts of time_s, height (px), n (outputs), waits (one shows nothing yet), svg (there is one), text;
+        frames: (seconds, PNG), painted when something had changed.
+        """
         self.js('nb.painted')
         looks = self.js('nb.seen')
         self.film.send('Page.stopScreencast')

@@ -1,4 +1,4 @@
-"Buttons that are clicked while a cell works: what they do, when, and what they leave"
+"Buttons that are clicked while a cell runs: what they do, when, and what they leave behind"
 import json
 from statistics import median
 
@@ -18,7 +18,8 @@ controls = Controls()
 learn = start(controls, Checkpoint(), LambdaHook(before_step=work))
 learn.fit(10**6)'''
 SEEN = '''import json
-print(json.dumps({'log': [[o.what, o.asked, o.done] for o in controls.log], 'cancelled': learn.cancelled, 'lr': learn.opt.param_groups[0]['lr'],
+print(json.dumps({'log': [[o.what, o.asked, o.done] for o in controls.log], 'cancelled': learn.cancelled,
+                  'lr': learn.opt.param_groups[0]['lr'],
                   'left': learn.state.batch_idx, 'warned': controls.warned, 'error': str(learn.display.error)}))'''
 
 
@@ -39,7 +40,8 @@ def click(page, label, until):
 def clicks(page):
     "All buttons but those that end the fit; returns list of (label, clock)"
     done = [(label, click(page, label, until)) for label, until in [
-        ('lr × 2', r'^lr × 2: lr 0.002, .*done'), ('lr ÷ 2', '^lr ÷ 2: lr 0.001, .*done'), ('Checkpoint now', '^Checkpoint now: saved, .*done'), ('Pause', '^Pause: .*done')]]
+        ('lr × 2', r'^lr × 2: lr 0.002, .*done'), ('lr ÷ 2', '^lr ÷ 2: lr 0.001, .*done'),
+        ('Checkpoint now', '^Checkpoint now: saved, .*done'), ('Pause', '^Pause: .*done')]]
     page.until('nb.area(0).innerText.includes("paused")')
     page.until_still()
     assert not page.js('nb.done')
@@ -52,7 +54,8 @@ def ended(page):
     page.wait()
     page.run(1)
     shown = page.outputs()
-    assert 'widget' not in json.dumps([o for o in shown if o['output_type'] != 'stream']) and not page.js('nb.area(0).querySelectorAll("button").length')
+    assert 'widget' not in json.dumps([o for o in shown if o['output_type'] != 'stream'])
+    assert not page.js('nb.area(0).querySelectorAll("button").length')
     seen = json.loads(page.text(1))
     assert not seen['warned'] and seen['error'] == 'None' and all(done for _, _, done in seen['log'])
     return seen
@@ -75,10 +78,12 @@ def test_every_button(page, request):
     page.cells(SETUP)
     page.run()
     which = request.node.callspec.params['page']
-    work, stop = {'lab': 'torch', 'notebook': 'python'}[which[0]], {'light': 'Stop after batch', 'dark': 'Stop after epoch'}[which[1]]
+    work = {'lab': 'torch', 'notebook': 'python'}[which[0]]
+    stop = {'light': 'Stop after batch', 'dark': 'Stop after epoch'}[which[1]]
     fit(page, work)
     took = check_clicks(page, stop)
-    print(f'{which}, {work}: click to effect {1000*median(took):.0f} ms, most {1000*max(took):.0f} ms')       # `pytest -rP` shows it
+    # `pytest -rP` shows it
+    print(f'{which}, {work}: click to effect {1000*median(took):.0f} ms, most {1000*max(took):.0f} ms')
     page.save()
     page.open()
     assert not [o for o in ('model not found', 'Error displaying', 'Loading widget') if o in page.text()]
@@ -96,12 +101,14 @@ def test_stop_and_interrupt_while_paused(page):
     page.until('nb.area(2).innerText.includes("paused")')
     page.interrupt()
     page.wait()
-    assert 'TrainingInterrupted: interrupted in epoch' in page.text(2) and not page.js('nb.area(2).querySelectorAll("button").length')
+    assert 'TrainingInterrupted: interrupted in epoch' in page.text(2)
+    assert not page.js('nb.area(2).querySelectorAll("button").length')
 
 @pytest.mark.soak
 def test_a_front_end_without_subshells(jupyter):
     "As one that is older, or another program: the kernel makes a subshell of its own"
-    with Jupyter({'apputils-extension/kernels-settings': {'commsOverSubshells': 'disabled'}}, browser=jupyter.browser) as old:
+    with Jupyter({'apputils-extension/kernels-settings': {'commsOverSubshells': 'disabled'}},
+                 browser=jupyter.browser) as old:
         page = old.page()
         page.cells(SETUP)
         page.run()
@@ -109,12 +116,14 @@ def test_a_front_end_without_subshells(jupyter):
         check_clicks(page, 'Stop after batch')
 
 def test_without_ipywidgets(page):
-    page.cells(SETUP + '\nimport sys\nsys.modules["ipywidgets"] = None', 'controls = Controls()\nlearn = start(controls, Wait(), step_s=.01)\nlearn.fit(N_EPOCHS)',
+    page.cells(SETUP + '\nimport sys\nsys.modules["ipywidgets"] = None',
+               'controls = Controls()\nlearn = start(controls, Wait(), step_s=.01)\nlearn.fit(N_EPOCHS)',
                'del sys.modules["ipywidgets"]')
     page.run()
     page.start(1)
     page.until('nb.area(1)?.querySelector("td")')
-    assert 'Interrupt (■ or Ctrl-C): stop after this batch; twice: at once' in page.text(1) and not page.js('nb.area(1).querySelectorAll("button").length')
+    assert 'Interrupt (■ or Ctrl-C): stop after this batch; twice: at once' in page.text(1)
+    assert not page.js('nb.area(1).querySelectorAll("button").length')
     page.interrupt()
     page.wait()
     assert 'Interrupt: done' in page.text(1)

@@ -1,4 +1,4 @@
-"A fit in several processes, from a cell: live as any other, stopped by the button, and nothing is left of it"
+"A fit in several processes, started in a cell: live like any other, stopped by the button, and leaving nothing"
 import json
 
 from fits import N_EPOCHS
@@ -7,8 +7,10 @@ from shown import check_outputs
 LAUNCH = '''learn = start(step_s=.02)
 learn.launch(2, {n})'''
 SEEN = '''import json, psutil, torch
-print(json.dumps({'children': [o.pid for o in psutil.Process().children()], 'cancelled': learn.cancelled, 'epochs': learn.state.epoch, 'steps': len(learn.history.steps['train_loss']),
-                  'group': torch.distributed.is_initialized(), 'error': str(learn.display.error), 'draws': learn.display.cost.n_draws}))'''
+print(json.dumps({'children': [o.pid for o in psutil.Process().children()], 'cancelled': learn.cancelled,
+                  'epochs': learn.state.epoch, 'steps': len(learn.history.steps['train_loss']),
+                  'group': torch.distributed.is_initialized(), 'error': str(learn.display.error),
+                  'draws': learn.display.cost.n_draws}))'''
 
 def seen(page, k):
     page.run(k)
@@ -26,9 +28,11 @@ def test_launched_and_stopped(page):
     page.interrupt()
     page.wait()
     check_outputs(page.outputs(), 'interrupted', None, 'TrainingInterrupted')
-    assert page.text().strip().splitlines()[-1].endswith('; learn.launch(2) continues') and 'Traceback' not in page.text()
+    assert page.text().strip().splitlines()[-1].endswith('; learn.launch(2) continues')
+    assert 'Traceback' not in page.text()
     first = seen(page, 1)
-    assert first['children'] == [] and first['cancelled'] == 'interrupt' and first['steps'] and not first['group'] and first['error'] == 'None' and first['draws']
+    assert first['children'] == [] and first['cancelled'] == 'interrupt' and first['steps']
+    assert not first['group'] and first['error'] == 'None' and first['draws']
     assert not children(pid)
     page.start(2)
     page.until('nb.area(2)?.querySelector("td")')
@@ -47,4 +51,5 @@ def test_launched_to_its_end(page):
     page.run()
     check_outputs(page.outputs())
     last = seen(page, 1)
-    assert last['children'] == [] and last['cancelled'] is None and last['epochs'] == N_EPOCHS and last['error'] == 'None'
+    assert last['children'] == [] and last['cancelled'] is None and last['epochs'] == N_EPOCHS
+    assert last['error'] == 'None'

@@ -1,4 +1,4 @@
-"The learning-rate finder in JupyterLab and Notebook 7: while it runs, what it leaves, and a rate that is picked with the mouse"
+"The learning-rate finder in JupyterLab and Notebook 7: live, at its end, and with a rate picked by mouse"
 import pytest
 
 from browser.conftest import PAGES
@@ -34,7 +34,8 @@ def until_picked(page, k, low, high):
 
 def kinds(page, k=0): return [set(o['data']) for o in page.outputs(k)]
 
-@pytest.mark.parametrize('page', [PAGES[0], pytest.param(PAGES[3], marks=pytest.mark.soak)], ids='-'.join, indirect=True)
+@pytest.mark.parametrize('page', [PAGES[0], pytest.param(PAGES[3], marks=pytest.mark.soak)], ids='-'.join,
+                         indirect=True)
 def test_search_and_pick(page):
     page.cells(FIND, SAME, SAME)
     page.watch()
@@ -42,7 +43,8 @@ def test_search_and_pick(page):
     page.until(f'nb.area(0).querySelector("{HANDLE}") && nb.area(0).querySelector("img")?.naturalWidth')
     looks = [o for o in both(page.seen()['looks']) if o['n'] == 2]       # the slider comes at the end
     heights = {round(o['height']) for o in looks if o['svg']}       # the table comes at the end
-    assert max(heights) - min(heights) <= 1 and not any(o['waits'] for o in looks) and len({o['text'] for o in looks if o['svg']}) > 3
+    assert max(heights) - min(heights) <= 1 and not any(o['waits'] for o in looks)
+    assert len({o['text'] for o in looks if o['svg']}) > 3
     check_readable(page.js('nb.contrasts', 0))
     check_visible(page.shot(0, 0))
     page.run(1)
