@@ -353,7 +353,8 @@ def after_loss(self:Accelerate, learn):
 def _is_by_sample(self:Accelerate, learn):
     "Is a loss that is a sum recorded by sample?"
     if learn.result is not None and learn.result.get('reduction') == 'sum': return True
-    return is_sum(learn.loss_fn) and not learn.is_own('train_step') and (learn.training or not learn.is_own('eval_step'))
+    is_own = learn.is_own('train_step') or not learn.training and learn.is_own('eval_step')
+    return is_sum(learn.loss_fn) and not is_own
 
 @patch
 def do_backward(self:Accelerate, learn, nxt):

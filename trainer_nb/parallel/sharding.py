@@ -171,8 +171,8 @@ class SharedBatches:
         if not self.parts.team.is_same(f'{i} {code}'): raise ValueError(
             f'{type(self.sampler or self.batches).__name__} of train_dl or valid_dl chooses other samples '
             f'in each process, as seen at batch {i}: expected the same whole batches everywhere, '
-            'of which each process takes its shard. Leave out a DistributedSampler; draw an order of your own from a seed, '
-            'or from the global RNGs of Python, numpy or torch')
+            'of which each process takes its shard. Leave out a DistributedSampler; '
+            'draw an order of your own from a seed, or from the global RNGs of Python, numpy or torch')
 
 class SharedTensors(TensorLoader):
     "A `TensorLoader` that yields this rank's shard of each batch"
