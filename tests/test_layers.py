@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from trainer_nb.loop.mistakes import VERBS
+
 lib = Path(__file__).parents[1]/'trainer_nb'
 modules = {'.'.join(p.relative_to(lib).with_suffix('').parts): p for p in sorted(lib.rglob('*.py')) if p.stem not in ('__init__', '_modidx')}
 
@@ -89,6 +91,48 @@ def private_uses(tree):
 def test_nobody_reaches_into_the_loop(module):
     name, tree = module
     if not name.startswith('loop.'): assert not {*private_uses(tree)}, 'give it a public name, or pass it as an argument'
+
+
+def test_nobody_sets_attributes_of_a_class_elsewhere(module):
+    statements = [*at_import(module[1])]
+    imported = {a.asname or a.name for o in statements if isinstance(o, ast.ImportFrom) for a in o.names}
+    for stmt in statements:
+        for o in getattr(stmt, 'targets', [getattr(stmt, 'target', None)]):
+            if isinstance(o, ast.Attribute): assert ast.unparse(o.value) not in imported, f'line {stmt.lineno}: {ast.unparse(o)}'
+
+
+def patched(tree):
+    "Methods that a module adds to `Learner`"
+    for f in tree.body:
+        if isinstance(f, ast.FunctionDef) and f.args.args and getattr(f.args.args[0].annotation, 'id', None) == 'Learner': yield f.name
+
+
+def test_verbs_of_other_modules_are_known():
+    "A learner finds the module of each method that is patched into it"
+    trees = {name: ast.parse(p.read_text(encoding='utf-8')) for name, p in modules.items() if name != 'loop.learner'}
+    assert VERBS == {verb: name for name, tree in trees.items() for verb in patched(tree) if verb[0] != '_'}
+
+
+def test_a_learner_alone_has_all_verbs(tmp_path):
+    "In a fresh process that imports nothing else, methods of other wings are there, and `fit(resume=path)` resumes"
+    code = """if True:
+        import sys, torch
+        from torch.nn.functional import mse_loss
+        from trainer_nb.loop.learner import Learner
+        def make(): return Learner(torch.nn.Linear(2, 1), (torch.ones(8, 2), torch.ones(8, 1)), loss_fn=mse_loss, bs=4)
+        assert 'trainer_nb.save' not in sys.modules and make().display is None
+        learn, path = make(), sys.argv[1]
+        learn.fit(2)
+        learn.save(path)
+        other = make()
+        other.fit(3, resume=path)
+        assert other.state.epoch == 3 and len(other.history) == 3, other.state
+        try: make().evaluate
+        except AttributeError as e: assert 'learn.validate' in str(e), e
+        from trainer_nb.loop.mistakes import VERBS
+        for name in VERBS: assert name == 'ema' or callable(getattr(learn, name)), name
+        assert type(Learner(torch.nn.Linear(2, 1), display='text').display).__name__ == 'Display'"""
+    subprocess.run([sys.executable, '-c', code, tmp_path/'all.pt'], check=True)
 
 
 def test_screens_load_where_they_are_used(module):

@@ -30,7 +30,7 @@ from .hooks import STEPS, Calls, Cancel, CancelEpoch, CancelFit, CancelStep, Hoo
 from .hook_table import Hooked
 from ..data.loaders import as_loader, sets_of, yields_new
 from trainer_nb.loop.mistakes import (
-    FirstBatch, check_first, check_model, explain, float_dtype, is_samples, missing_name, refuse_others
+    FirstBatch, add_verb, check_first, check_model, explain, float_dtype, is_samples, missing_name, refuse_others
 )
 from .metrics import Phases, Tallies, Tally, as_metrics, check_sets
 from .outputs import Joined, n_samples, sizes_of
@@ -48,15 +48,13 @@ from .fit import Fit, StepState, TrainPass, as_count, as_rate, named_objects
 class _Stop(CancelFit):
     "The end of a fit that can be resumed; its argument says who asked"
 
-INNER = set("""Display Restore batch bounds bs calls cancelled clear_batch closes do_backward do_opt_step do_step do_zero_grad eval_step fitting generator
-    has_pred hooks is_default_step is_fitting is_last_batch is_main is_own loss loss_params n_batches objects on_gradients opt_name opt_names position pred record rehearsal request requests result seed
+INNER = set("""batch bounds bs calls cancelled clear_batch closes do_backward do_opt_step do_step do_zero_grad eval_step fitting generator
+    has_pred hooks is_default_step is_fitting is_last_batch is_main is_own loss loss_params make_display n_batches objects on_gradients opt_name opt_names position pred record rehearsal request requests result resume_from seed
     step_fn step_fns step_opt stepped stopped team train_step training valid_idx""".split())     # for hooks and subclasses: completion leaves them out
 
 # %% ../../nbs/loop/12_learner.ipynb #a69a78a9
 class Learner(Hooked):
     "A model, its data, its optimizer, and the loop that trains it"
-    Display = None  # the hook that `display=True` adds; the display module sets it
-    Restore = None  # what `fit(resume=...)` calls, `f(learn, resume)` → whether there was anything; the checkpoint module sets it
 
     @with_comments
     def __init__(self,
@@ -73,7 +71,7 @@ class Learner(Hooked):
         hooks=(),         # `Hook`s
         bs=64,            # samples in a batch, where the data is a tuple of tensors
         device=None,      # where to train; default: where the model is, or the accelerator if that is the host
-        display=True,     # False, or what the display's hook takes
+        display=True,     # False, or what the hook `Display` takes. True: a display, where `trainer_nb.show.display` is imported
         seed=None,        # int, for `set_seed` when the first fit starts
         config=None,      # anything that should be kept with the learner
         state=(),         # objects with `state_dict` and `load_state_dict` that steps or hooks change, or dict: name → one; they are saved and put back with the rest
@@ -113,7 +111,8 @@ class Learner(Hooked):
             self._is_counted = False                             # was it said that batches may hold other numbers of samples than they count?
             self._opts_train = False                             # are optimizers that have an evaluation mode in the other one?
             self.clear_batch()
-            self.display = self.Display(display) if display and self.Display else None
+            is_wanted = hasattr(type(self), 'make_display') if display is True else display     # the default imports nothing
+            self.display = self.make_display(display) if is_wanted else None
             self._add_hooks([*hooks, *filter(None, [self.display])])
 
     def _as_loader(self, data, shuffle=False):
@@ -138,6 +137,7 @@ class Learner(Hooked):
                 f'{", ".join(type(o).__name__ for o in self.opts.values()) or "no optimizer"}, {self.state.epoch} epoch{"s"*(self.state.epoch != 1)} done)')
 
     def __getattr__(self, name):
+        if add_verb(name): return getattr(self, name)
         try: return object.__getattribute__(self, name)     # raises again, and as a property did
         except AttributeError as e: raise missing_name(self, name, e) from None
 
@@ -781,10 +781,11 @@ def fit(self:Learner,
         if lr is not None and not rates: raise ValueError(f'lr is {lr}: expected a number above 0, or a dict of them by optimizer')
         if resume is not None and not isinstance(resume, (bool, str, os.PathLike)) or resume == '':
             raise ValueError(f'resume is {resume!r}: expected True, False or the path of a checkpoint')
+        resume_from = self.resume_from if resume else None      # may import its module
         fit = Fit(**counts, valid_first=valid_first, hooks=tuple(hooks), resume=resume, on_interrupt=on_interrupt)
         with self._session(fit) as interrupts, interrupts.open():
             for opt in self.opts.values(): opt.zero_grad()
-            if resume and self.Restore is not None and self.Restore(resume):
+            if resume and resume_from(resume):
                 fit.begin(self.state)
                 self._take_up()
             else:

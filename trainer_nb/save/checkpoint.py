@@ -257,29 +257,30 @@ def _beside(source, name):
     path = Path(source)
     return (path/name if path.is_dir() else path).with_suffix('.parts')
 
-def _resume(learn, source):
-    "Put the state that `fit(resume=source)` means into a learner; returns whether there was one"
-    hook = learn.get_hook('Checkpoint', None)
-    if hook is not None and learn.is_main:
+@patch
+def resume_from(self:Learner,
+    source,  # True: the folder of the hook `Checkpoint`; or the path of a checkpoint, or of a folder of them
+):           # bool: was there one?
+    "Restore what `fit(resume=source)` resumes, as soon as the fit runs"
+    hook = self.get_hook('Checkpoint', None)
+    if hook is not None and self.is_main:
         hook.folder.lock.acquire()
         hook.finish()
     if source is True:
         if hook is None:
             raise ValueError('fit(resume=True) needs the hook Checkpoint, to know where: '
                              'add Checkpoint(folder), or pass resume=folder')
-        if not learn.team.first(bool(hook.folder.n)): return False
+        if not self.team.first(bool(hook.folder.n)): return False
         source = hook.folder.path
-    found = find(source, learn.team.size) if learn.is_main else None
-    name = learn.team.first(found and found[1])
+    found = find(source, self.team.size) if self.is_main else None
+    name = self.team.first(found and found[1])
     path = Path(source)/name if Path(source).is_dir() else Path(source)
-    state = read_parts(found[0] if found else read_state(path), path.with_suffix('.parts'), learn.team)
+    state = read_parts(found[0] if found else read_state(path), path.with_suffix('.parts'), self.team)
     skip = hook is not None and hook.skip
-    for note in restore(learn, state, learn.fitting, skip=skip): warnings.warn(f'resume: {note}', stacklevel=3)
-    if hook is not None and source is hook.folder.path: hook.saved_at = hook.where(learn)
-    if learn.is_main: print(f'resumes from {name}, saved {state["position"]}')
+    for note in restore(self, state, self.fitting, skip=skip): warnings.warn(f'resume: {note}', stacklevel=3)
+    if hook is not None and source is hook.folder.path: hook.saved_at = hook.where(self)
+    if self.is_main: print(f'resumes from {name}, saved {state["position"]}')
     return True
-
-Learner.Restore = _resume
 
 # %% ../../nbs/save/04_checkpoint.ipynb #5615a8a4
 @patch

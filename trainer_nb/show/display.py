@@ -328,4 +328,9 @@ def show(self:Learner):
     else: print(self.history if len(self.history) else '', status, sep='\n')
 
 # %% ../../nbs/show/02_display.ipynb #d4761afa
-Learner.Display = Display
+@patch
+def make_display(self:Learner,
+    display,  # True, or what else `Display` takes
+):            # `Display`
+    "The hook that `Learner(display=...)` adds"
+    return Display(display)
