@@ -187,9 +187,9 @@ class SharedTensors(TensorLoader):
         if not self.shuffle: return super().iter_from(start)
         with together(self.parts.team, self): return super().iter_from(start)     # the order is drawn here
 
-    def mine(self, batches, start): return (self._cut(i, batch) for i, batch in enumerate(batches, start))
+    def mine(self, batches, start): return (self._shard(i, batch) for i, batch in enumerate(batches, start))
 
-    def _cut(self, i, batch):
+    def _shard(self, i, batch):
         if is_compared(i) and not self.parts.team.is_same(f'{i} {batch_code(batch)}'): raise ValueError(
             f'batch {i} of a TensorLoader differs between the processes: all must hold the same tensors. '
             'Seed what draws the data, or have the main process write it to a file')
