@@ -1,0 +1,44 @@
+"Type checkers and completion see what there is: every public verb, also those that one module adds to a class of another"
+import os, subprocess, sys
+from pathlib import Path
+
+import pytest
+
+root = Path(__file__).parents[1]
+script = root/'tests/typed_script.py'
+
+
+@pytest.fixture(scope='module')
+def mypy(tmp_path_factory):
+    "What `mypy --strict` says of a file or a package; the cache is that of this module's tests"
+    cache = tmp_path_factory.mktemp('mypy')
+    def run(*args):
+        cmd = [sys.executable, '-m', 'mypy', f'--cache-dir={cache}', f'--config-file={root/"pyproject.toml"}', *map(str, args)]
+        res = subprocess.run(cmd, cwd=root, env={**os.environ, 'MYPYPATH': str(root)}, text=True, capture_output=True)
+        return [line for line in res.stdout.splitlines() if 'error:' in line] + res.stderr.splitlines()
+    return run
+
+
+def test_stubs_are_those_of_the_modules():
+    res = subprocess.run([sys.executable, root/'tools/stubs.py', '--check'], text=True, capture_output=True)
+    assert res.returncode == 0, res.stderr
+
+
+def test_a_users_script_and_the_stubs(mypy):
+    assert mypy(script) == []
+    assert mypy('-p', 'trainer_nb') == []
+
+
+@pytest.mark.parametrize('right, wrong, told', [
+    ('learn.fit(2, valid_every=3', 'learn.fit(epochs=2, valid_every=3', 'Unexpected keyword argument "epochs" for "fit"'),
+    ('learn.lr_find()', 'learn.lrfind()', '"Learner" has no attribute "lrfind"'),
+    ('learn.state.epoch > 3', 'learn.state.epochs > 3', '"StepState" has no attribute "epochs"'),
+    ("config={'note': 'typed'}", 'callbacks=[]', 'Unexpected keyword argument "callbacks" for "Learner"'),
+])
+def test_mistakes_are_told(mypy, tmp_path, right, wrong, told):
+    text = script.read_text(encoding='utf-8')
+    assert text.count(right) == 1
+    path = tmp_path/'script.py'
+    path.write_text(text.replace(right, wrong), encoding='utf-8')
+    [error] = mypy(path)
+    assert told in error

@@ -1,0 +1,71 @@
+"What a user writes, with every public verb and most public names; `mypy --strict` finds nothing to say (make types)"
+from collections.abc import Iterator
+from typing import Any
+
+from trainer_nb.all import (
+    AMP, EMA, SWA, Accelerate, CancelEpoch, Checkpoint, Compile, Controls, CSVLogger, DataLoader, Display, EarlyStopping, F,
+    Freeze, FreezeBN, GradAccum, GradClip, GradNorm, History, Hook, JSONLLogger, LambdaHook, Learner, Loaders, LRScheduler,
+    MainProcessHook, Metric, NaNGuard, OneCycle, Profile, Schedule, SeededLoader, TensorBoardLogger, TensorDataset, TensorLoader,
+    WarmupCosine, accuracy, batch_size, combine, cosine, linear, load_model, nn, prefetch, set_seed, show_error, to_device, torch,
+    warmup)
+
+
+class Note(Hook):
+    "Note the loss of each batch"
+    runs_after = 'GradClip'
+
+    def __init__(self) -> None: self.losses: list[torch.Tensor] = []
+
+    def after_step(self, learn: Learner) -> None:
+        self.losses.append(learn.loss.detach())
+        learn.record('norm', 1., mean=True)
+        if learn.state.epoch > 3: raise CancelEpoch
+
+    def do_opt_step(self, learn: Learner, nxt: Any) -> Any: return nxt()
+
+
+class Rank0(MainProcessHook):
+    def after_epoch(self, learn: Learner) -> None: print(learn.position, learn.history.epochs['train_loss'])
+
+
+def step(batch: Any, learn: Learner) -> Iterator[tuple[str, torch.Tensor]]:
+    yield 'd', learn.model(batch[0]).mean()
+
+
+def main(folder: str) -> History:
+    set_seed(0)
+    x, y = torch.randn(64, 4), torch.randint(3, (64,))
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+    hooks = [Note(), Rank0(), GradAccum(2), GradClip(1.), GradNorm(), NaNGuard(), EMA(.9), EarlyStopping(patience=2), Freeze('0'),
+             Checkpoint(folder), CSVLogger(folder + '/log.csv'), JSONLLogger(folder + '/log.jsonl'), Profile(), OneCycle()]
+    learn = Learner(model, (x, y), (x, y), loss_fn=F.cross_entropy, optim=torch.optim.SGD, lr=.1, metrics=[accuracy, Metric(accuracy, name='acc')],
+                    hooks=hooks, bs=16, seed=1, config={'note': 'typed'})
+    curve = learn.lr_find()
+    print(curve, learn.describe_hooks())
+    history = learn.fit(2, valid_every=3, valid_first=True, lr=.05, on_interrupt='return')
+    learn.fit(max_steps=3, resume=folder)
+    learn.resume()
+    learn.fit_one_cycle(1, .1)
+    learn.plot_schedule(2)
+    values = learn.validate()
+    preds, targs = learn.predict((x, y), with_targs=True)
+    learn.save(folder + '/state.pt')
+    learn.load(folder + '/state.pt')
+    learn.export(folder)
+    load_model(folder, model)
+    learn.request('stop')
+    learn.stop()
+    learn.show()
+    learn.history.plot()
+    learn.launch(2, 1)
+    learn.opt = torch.optim.Adam(model.parameters())
+    learn.add_hook(LambdaHook(after_epoch=print))
+    learn.remove_hook('LambdaHook')
+    learn.get_hook(EMA, None)
+    learn.metrics, learn.train_dl = [accuracy], DataLoader(TensorDataset(x, y), 8)
+    others = [AMP(), SWA(), Accelerate(cpu=True), Compile(), Controls(), Display(), FreezeBN(), WarmupCosine(), TensorBoardLogger(folder),
+              Schedule(warmup(.1, cosine(1., 0.))), Schedule(combine([.3, .7], [linear(0., 1.), cosine(1., 0.)])), LRScheduler(lambda opt: torch.optim.lr_scheduler.StepLR(opt, 1)), Schedule(linear(1., 0.))]
+    loader = Loaders({'a': TensorLoader(x, y, bs=8, shuffle=True), 'b': SeededLoader(TensorDataset(x), 4)})
+    for batch in prefetch(loader, 'cpu'): print(batch_size(to_device(batch, 'cpu')), preds, targs, values, others)
+    show_error()
+    return history

@@ -1,0 +1,23 @@
+# Written by tools/stubs.py
+from typing import Any
+from trainer_nb.loop.hooks import Hook
+
+DTYPES: Any
+
+class AMP(Hook):
+    dtype: Any
+    shared: Any
+    scalers: Any
+    scaler: Any
+    unique: Any
+    ord: Any
+    runs_after: Any
+    runs_before: Any
+    state_kinds: Any
+    def __init__(self, dtype: Any = ..., scaler: Any = None) -> None: ...
+    def before_fit(self, learn: Any) -> None: ...
+    def do_step(self, learn: Any, nxt: Any) -> None: ...
+    def do_backward(self, learn: Any, nxt: Any) -> Any: ...
+    def do_opt_step(self, learn: Any, nxt: Any) -> Any: ...
+    def state_dict(self) -> Any: ...
+    def take_state(self, state: Any) -> None: ...

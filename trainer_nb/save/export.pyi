@@ -1,0 +1,4 @@
+# Written by tools/stubs.py
+from typing import Any
+
+def load_model(folder: Any, model: Any = None, device: Any = 'cpu') -> Any: ...
