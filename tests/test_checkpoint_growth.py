@@ -4,7 +4,6 @@ import math
 import pytest, torch
 
 from common import batches, digest, make_learner
-from trainer_nb.save.checkpoint import Checkpoint
 from trainer_nb.loop.history import History
 from trainer_nb.loop.hooks import LambdaHook
 from trainer_nb.loop.metrics import accuracy

@@ -8,7 +8,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 from accelerate import DistributedDataParallelKwargs, FullyShardedDataParallelPlugin
 
 from common import make_learner, problem, same, weights
-from trainer_nb.all import (AMP, Accelerate, Checkpoint, Compile, EarlyStopping, EMA, Freeze, GradAccum, GradClip, GradNorm, LambdaHook, Metric, NaNGuard, OneCycle,
+from trainer_nb.all import (Accelerate, Checkpoint, Compile, EarlyStopping, EMA, Freeze, GradAccum, GradClip, GradNorm, LambdaHook, Metric, NaNGuard, OneCycle,
                             ProcessFailed, SeededLoader, TensorLoader, TrainingInterrupted, accuracy)
 from trainer_nb.base.nested import local
 from trainer_nb.loop.hooks import Hook

@@ -2,7 +2,7 @@
 import pytest, torch
 from torch import nn
 
-from common import batches, make_learner, problem, same, weights
+from common import batches, make_learner, same, weights
 from trainer_nb.all import LambdaHook
 
 

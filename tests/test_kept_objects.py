@@ -3,7 +3,6 @@ import random
 
 import numpy as np, pytest, torch, torch.nn.functional as F
 
-import trainer_nb.all       # registers lr_find
 from common import batches, digest, make_learner
 from trainer_nb.save.checkpoint import Checkpoint
 from trainer_nb.loop.hooks import Hook, LambdaHook

@@ -1,14 +1,13 @@
 "Common mistakes: each is named, with what to do, before anything has changed, in at most 25 lines"
-import copy, io, linecache, pickle, re, traceback, warnings
-from contextlib import redirect_stdout
+import copy, linecache, re, traceback, warnings
 from functools import cache
 
 import numpy as np, pandas as pd, pytest, torch, torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from common import batches, make_model, problem
-from trainer_nb.all import GradClip, Hook, LambdaHook, Learner, TensorLoader, accuracy
+from common import problem
+from trainer_nb.all import GradClip, LambdaHook, Learner
 from trainer_nb.base.nested import rng_state
 from trainer_nb.data.passes import same_state
 from trainer_nb.base.errors import owner

@@ -1,5 +1,4 @@
 "A checkpoint finds its way into a model that was written another way, or is refused with nothing changed"
-import warnings
 
 import pytest, torch, torch.nn.functional as F
 from torch import nn

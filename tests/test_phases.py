@@ -1,5 +1,4 @@
 "Metrics of one phase only, and recorded values whose mean is a column of the epoch"
-import json
 
 import pytest, torch, torch.nn.functional as F
 from torchmetrics.classification import MulticlassAccuracy

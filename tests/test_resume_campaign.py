@@ -5,7 +5,7 @@ The reference is the same training without a stop. Model, loaders, optimizer, ho
 import random, warnings
 from collections import Counter
 
-import pytest, torch, torch.nn.functional as F
+import pytest, torch
 from torch import nn
 from torch.optim import SGD, Adagrad, AdamW, RMSprop, lr_scheduler
 from torch.utils.data import DataLoader, Dataset, RandomSampler, TensorDataset, WeightedRandomSampler

@@ -6,7 +6,7 @@ one that was never stopped.
 import pytest, torch
 from torch.optim import lr_scheduler as torch_sched
 
-from common import batches, digest, make_learner, shuffled, weights
+from common import batches, digest, make_learner, weights
 from trainer_nb.all import (AMP, EMA, Checkpoint, EarlyStopping, GradAccum, GradClip, GradNorm, LambdaHook, LRScheduler, NaNGuard, OneCycle, Schedule, WarmupCosine,
                             accuracy, linear)
 

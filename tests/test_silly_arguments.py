@@ -3,9 +3,8 @@ import json, math, pickle, random
 
 import pytest, torch
 
-from common import batches, make_learner, make_model, problem
-from trainer_nb.all import (CSVLogger, CancelEpoch, CancelStep, Checkpoint, EMA, EarlyStopping, Freeze, GradAccum, GradClip, Hook, JSONLLogger,
-                            LRScheduler, LambdaHook, Metric, NaNGuard, OneCycle, Schedule, TensorLoader, WarmupCosine, accuracy, set_seed)
+from common import batches, make_learner, problem
+from trainer_nb.all import (CSVLogger, CancelEpoch, CancelStep, Checkpoint, EMA, EarlyStopping, Freeze, GradAccum, GradClip, LRScheduler, LambdaHook, Metric, NaNGuard, OneCycle, Schedule, TensorLoader, WarmupCosine, accuracy, set_seed)
 from trainer_nb.show.controls import scale_lr
 from trainer_nb.base.text import printable
 from trainer_nb.features.schedule import combine, cosine, exponential, linear, polynomial, warmup

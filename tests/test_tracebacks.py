@@ -3,12 +3,12 @@ import io, linecache, signal, sys, traceback
 from contextlib import redirect_stdout
 from functools import cache
 
-import pytest, torch, torch.nn.functional as F
+import pytest, torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-from common import batches, make_learner, make_model
-from trainer_nb.all import LambdaHook, Metric, show_error
+from common import batches, make_learner
+from trainer_nb.all import LambdaHook, show_error
 from trainer_nb.base.errors import owner
 from trainer_nb.loop.interrupts import TrainingInterrupted
 

@@ -2,10 +2,8 @@
 from functools import partial
 
 import pytest, torch, torch.nn.functional as F
-from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
-import trainer_nb.all
 from common import digest, make_learner, make_model, problem, same, weights
 from trainer_nb.save.checkpoint import Checkpoint
 from trainer_nb.data.passes import end_workers

@@ -1,7 +1,7 @@
 """Write the type stubs beside the modules, for type checkers and completion: `python tools/stubs.py [--check]`
 
-Methods that a module adds to a class of another one, as `lr_find` and `save` are added to `Learner`, stand in the class. A return
-type is what the comment after the signature says: `bool`, `list of str`, a class of ours. All parameters may be anything.
+Methods that one module adds to a class of another, as `lr_find` and `save` are added to `Learner`, stand in the class.
+A return type is what the comment after the signature says: `bool`, `list of str`, a class of ours. Parameters are `Any`.
 """
 import ast, inspect, pkgutil, re, sys
 from importlib import import_module
@@ -12,7 +12,7 @@ from textwrap import dedent
 import trainer_nb.all as everything
 
 root = Path(everything.__file__).parent
-SPECIAL = {'__init__', '__call__', '__len__', '__iter__', '__next__', '__enter__', '__exit__', '__getitem__', '__contains__'}
+SPECIAL = {f'__{o}__' for o in 'init call len iter next enter exit getitem contains'.split()}
 PLAIN = {'bool', 'int', 'float', 'str', 'bytes', 'list', 'dict', 'tuple', 'set', 'object'}
 GENERIC = {'DataLoader': '[Any]', 'dict': '[Any, Any]', 'deque': '[Any]', 'Dataset': '[Any]'}
 SIMPLE = type(None), bool, int, float, str
@@ -67,12 +67,13 @@ def signature(f, is_method):
     "The parameters of a function"
     parts, has_star = [], False
     for i, p in enumerate(inspect.signature(inspect.unwrap(f)).parameters.values()):
-        if p.kind is p.VAR_KEYWORD and p.name == 'others': continue     # takes nothing: it is there for a better message
+        if p.kind is p.VAR_KEYWORD and p.name == 'others': continue     # only for a better message
         if p.kind is p.KEYWORD_ONLY and not has_star: parts.append('*')
         has_star = has_star or p.kind in (p.VAR_POSITIONAL, p.KEYWORD_ONLY)
         star = {p.VAR_POSITIONAL: '*', p.VAR_KEYWORD: '**'}.get(p.kind, '')
         kind = '' if is_method and i == 0 else ': Any'
-        default = '' if p.default is p.empty else f' = {p.default!r}' if type(p.default) in SIMPLE and p.default not in (inf, -inf) else ' = ...'
+        is_simple = type(p.default) in SIMPLE and p.default not in (inf, -inf)
+        default = '' if p.default is p.empty else f' = {p.default!r}' if is_simple else ' = ...'
         parts.append(star + p.name + kind + default)
     return ', '.join(parts)
 
@@ -87,7 +88,8 @@ def attributes(cls):
     node, _ = source(cls)
     found = {}
     for o in ast.walk(node) if node is not None else ():
-        if isinstance(o, ast.Attribute) and isinstance(o.ctx, ast.Store) and getattr(o.value, 'id', '') == 'self': found[o.attr] = 1
+        is_set = isinstance(o, ast.Attribute) and isinstance(o.ctx, ast.Store)
+        if is_set and getattr(o.value, 'id', '') == 'self': found[o.attr] = 1
     return [o for o in found if o[0] != '_']
 
 
@@ -136,7 +138,7 @@ def stub(name, module):
     for key, o in vars(module).items():
         is_ours = getattr(o, '__module__', None) == name
         if inspect.isclass(o) and is_ours and o.__name__ == key: body += ['', *klass(o, used)]
-        elif callable(o) and is_ours and inspect.isfunction(inspect.unwrap(o)) and key[0] != '_' and key in module.__all__:
+        elif callable(o) and is_ours and inspect.isfunction(inspect.unwrap(o)) and key in module.__all__:
             body.append(function(key, inspect.unwrap(o) if hasattr(o, 'cache_info') else o, used))
         elif key in getattr(module, '__all__', ()) and not is_ours:
             body.append(f'{key}: {type(o).__name__ if type(o).__name__ in ("str", "int", "float", "bool") else "Any"}')
@@ -145,7 +147,8 @@ def stub(name, module):
     imports += [o for o in used if isinstance(o, tuple)]
     imports += [(homes[o], o) for o in used if isinstance(o, str) and o in homes and homes[o] != name]
     head = ['# Written by tools/stubs.py', *(['from typing import Any'] if 'Any' in text else [])]
-    return '\n'.join([*head, *(f'from {m} import {o}' for m, o in sorted(imports)), *([''] if body[:1] != [''] else []), text]) + '\n'
+    if body[:1] != ['']: text = '\n' + text
+    return '\n'.join([*head, *(f'from {m} import {o}' for m, o in sorted(imports)), text]) + '\n'
 
 
 def main(*args):

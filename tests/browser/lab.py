@@ -34,11 +34,11 @@ def missing():  # str or None
 class Jupyter:
     "A server and a browser; a context manager that leaves nothing of either"
     def __init__(self,
-        settings={},  # more for JupyterLab: {'apputils-extension/kernels-settings': {'commsOverSubshells': 'disabled'}}
+        settings=None,  # more for JupyterLab: {'apputils-extension/kernels-settings': {'commsOverSubshells': 'disabled'}}
         timeout=60,   # seconds that any wait may take
         browser=None, # of another `Jupyter`, to share
     ):
-        self.settings, self.timeout, self.foreign, self.pages = {**SETTINGS, **settings}, timeout, [], {}
+        self.settings, self.timeout, self.foreign, self.pages = {**SETTINGS, **(settings or {})}, timeout, [], {}
         self.server = self.driver = None
         self.browser, self.is_guest = browser, browser is not None
 

@@ -104,7 +104,8 @@ def missing_name(
 
 # %% ../../nbs/loop/10_mistakes.ipynb #075e0942
 VERBS = {       # method of `Learner` that another module adds → that module
-    **dict.fromkeys(['fit_one_cycle', 'plot_schedule'], 'features.schedule'), 'ema': 'features.ema', 'rehearsal': 'loop.sandbox',
+    **dict.fromkeys(['fit_one_cycle', 'plot_schedule'], 'features.schedule'),
+    'ema': 'features.ema', 'rehearsal': 'loop.sandbox',
     **dict.fromkeys(['save', 'load', 'resume_from'], 'save.checkpoint'), 'export': 'save.export',
     **dict.fromkeys(['show', 'make_display'], 'show.display'), 'lr_find': 'show.lr_find', 'launch': 'parallel.launch',
 }
@@ -159,7 +160,7 @@ def check_first(
     learn,  # `Learner` that has computed the loss of its first training batch
 ):          # raises ValueError
     "Refuse a first batch that would train, but not what was meant"
-    batch, pred, loss_fn = learn.batch, learn.pred, learn.loss_fn
+    pred, loss_fn = learn.pred, learn.loss_fn
     result = learn.result if isinstance(learn.result, Mapping) else {}
     if learn.team.n == learn.team.total == 0 and 'n' not in result:
         raise ValueError('the first batch of train_dl is empty: it has no samples. '

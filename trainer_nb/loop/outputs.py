@@ -8,7 +8,7 @@ __all__ = ['n_samples', 'sizes_of', 'Joined']
 # %% ../../nbs/loop/09_outputs.ipynb #54990250
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
-from functools import partial, reduce
+from functools import reduce
 
 import torch
 from torch import Tensor
@@ -110,7 +110,7 @@ class Joined:
             if x.ndim and (not sizes or len(x) in sizes): return 'rows'
             if not x.ndim and sizes == {1}: return 'rows'
             if not x.ndim and self.name.endswith("['loss']"): return 'values'   # of a model that returns its own loss
-        elif (named := _named(x)) is not None: return 'fields'
+        elif _named(x) is not None: return 'fields'
         elif isinstance(x, (list, tuple)):
             rows = set().union(*map(_first_sizes, x))
             are_fields = rows and None not in rows and (rows <= sizes if sizes else len(rows) == 1)
@@ -130,7 +130,8 @@ class Joined:
         raise ValueError(
             f'{self.name} of a batch of {size} are a {_shown(x)}: '
             'expected one row or one entry of a list for each sample. '
-            "Where the batch holds another number of samples, or the step has other rows, return it as 'n' from the step")
+            "Where the batch holds another number of samples, or the step has other rows, "
+            "return it as 'n' from the step")
 
     def _add_rows(self, x, sizes): self.parts.add(x if x.ndim else x[None], self.name)
     def _add_values(self, x, sizes): self.parts.add(x[None], self.name)
