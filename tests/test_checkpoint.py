@@ -171,7 +171,7 @@ def test_a_lazy_sampler_is_named(tmp_path):
         def __iter__(self): return (int(torch.randint(24, ())) for _ in range(24))
         def __len__(self): return 24
     _, _, seen = resumed(tmp_path, lambda seed: seeded(seed, lambda: DataLoader(TensorDataset(*problem()), batch_size=2, sampler=Lazy())))
-    assert len(seen) == 1 and 'generator of its own' in seen[0]
+    assert len(seen) == 1 and 'Give the sampler its own generator' in seen[0]
 
 @pytest.mark.parametrize('n_workers', [0, 2])
 def test_stateful_loaders_are_asked(tmp_path, n_workers):
