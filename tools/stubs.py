@@ -1,7 +1,8 @@
 """Write the type stubs beside the modules, for type checkers and completion: `python tools/stubs.py [--check]`
 
 Methods that one module adds to a class of another, as `lr_find` and `save` are added to `Learner`, stand in the class.
-A return type is what the comment after the signature says: `bool`, `list of str`, a class of ours. Parameters are `Any`.
+A return type is what the comment after the signature says: `bool`, `list of str`, a class of ours.
+Parameters are `Any`.
 """
 import ast, inspect, pkgutil, re, sys
 from importlib import import_module

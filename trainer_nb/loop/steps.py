@@ -49,8 +49,8 @@ def unpack(
         return (), {k: v for k, v in batch.items() if loss_fn is None or k != key}, batch.get(key)
     if loss_fn is None: return batch if isinstance(batch, (list, tuple)) else (batch,), {}, None
     kind = f'{type(batch).__name__} of {len(batch)}' if isinstance(batch, (list, tuple)) else type(batch).__name__
-    raise TypeError(f'the loader yielded a {kind}; with a loss_fn the default step takes (inputs..., target) or a mapping. '
-                    'Write a train_step for others.')
+    raise TypeError(f'the loader yielded a {kind}; with a loss_fn the default step takes (inputs..., target) '
+                    'or a mapping. Write a train_step for others.')
 
 def default_result(
     loss_fn,  # or None
