@@ -39,7 +39,7 @@ from trainer_nb.loop.optim import (
 )
 from trainer_nb.loop.steps import (
     as_step, check_loss, default_result, get_modes, in_eval, is_sum, quiet_dropout, set_modes, set_opt_modes,
-    set_training, unpack
+    set_training, switch, unpack
 )
 from .interrupts import Interrupts, TrainingInterrupted, show_in_a_line
 from .fit import Fit, StepState, TrainPass, as_count, as_rate, named_objects
@@ -322,7 +322,7 @@ def do_backward(self:Learner):
 def do_opt_step(self:Learner):  # bool: whether the optimizer stepped
     "A step of `opt`"
     if self.closes: return self._step_with_closure()
-    opt_step(self.opt)
+    opt_step(self._opt)
     return True
 
 @patch
@@ -561,7 +561,8 @@ def _close_valid(self:Learner):
 @patch
 def _valid_pass(self:Learner, cursor, tally, inside=nullcontext()):
     dl, sets = cursor.dl, sets_of(cursor.dl)
-    with self._evaluating(dl, next(iter(tally.values())) if sets else tally), inside:
+    modes = self.fitting.modes if self.is_fitting and cursor is self.fitting.valid else None
+    with self._evaluating(dl, next(iter(tally.values())) if sets else tally, modes), inside:
         if not cursor.n: self._open_pass()
         for batch in cursor:
             if sets:
@@ -606,11 +607,11 @@ def _open_pass(self:Learner):
 
 @patch
 @contextmanager
-def _evaluating(self:Learner, dl, tally=None):
-    "Evaluation mode for a while"
+def _evaluating(self:Learner, dl, tally=None, modes=None):
+    "Evaluation mode for a while; then these modes, or those of now"
     before, owners, opts_train = (self.training, self.step_fn, self.n_batches, self._valid_tally), trained(self), self._opts_train
-    modes = get_modes(*owners)
-    for o in owners: o.eval()
+    if modes is None: modes = get_modes(*owners)
+    switch(owners, modes, False)
     self._set_phase(training=False)
     self.stepped, self.n_batches, self._valid_tally = False, length(dl), tally
     try:

@@ -53,7 +53,7 @@ def weighted_sums(
     if not all_count:       # a value with weight 0 may be nan
         has_weight = (weights > 0).view(-1, *[1]*(values.ndim - 1))
         values = torch.where(has_weight, values, 0.)
-    new = torch.hstack([weights @ values, weights.sum()])
+    new = (torch.stack if values.ndim == 1 else torch.hstack)([weights @ values, weights.sum()])     # `stack` is faster
     return new if sums is None else sums + new
 
 # %% ../../nbs/loop/03_metrics.ipynb #1f938cee
@@ -177,8 +177,8 @@ class Phases:
         res, other = set(), {'train': 'valid', 'valid': 'train'}[phase]
         for m in metrics:
             about = m.name, m.pred, m.targ
-            self.found[phase, about] = all(k in result for k in (m.pred, m.targ))
-            if self.found[phase, about]: continue
+            self.found[phase, about] = is_here = m.pred in result and m.targ in result
+            if is_here: continue
             is_there = self.found.get((other, about))
             if is_there is None and is_awaited:     # the other phase may return them, unless they look misspelt
                 absent = [str(k) for k in (m.pred, m.targ) if k not in result]
@@ -224,8 +224,8 @@ class Average:
         can_wait = self.metric.is_mean and type(n) is int and type(pred) is Tensor and type(targ) is Tensor
         is_small = can_wait and pred.ndim and targ.ndim and pred.size(0) == targ.size(0) == n and pred.numel() <= SMALL
         if not is_small: return self._compute(_detached(pred), _detached(targ), n)
-        self.preds.append(pred.detach().clone())        # step, model and loader may reuse this memory
-        self.targs.append(targ if self.is_fresh else targ.detach().clone())
+        self.preds.append(pred.data.clone())            # step, model and loader may reuse this memory
+        self.targs.append(targ if self.is_fresh else targ.data.clone())
         self.n += n
         if not self.waits:      # a metric that fails does so in the first batch
             _noting(self.metric, self.metric.f, self.preds[-1], self.targs[-1])
@@ -538,14 +538,15 @@ class Tally:
         sums = [([name], o) for name, o in self.sums.items()]
         sums += [(columns, o) for columns, o in averages if o is not None]
         read = self.team.sum(torch.cat([o.to(sums[0][1]) for _, o in sums])).tolist() if sums else []
-        res = {}
+        res, read = {}, iter(read)
         for columns, _ in sums:
-            totals, weight, read = read[:len(columns)], read[len(columns)], read[len(columns) + 1:]
-            _merge(res, {name: (total/weight if weight else math.nan, weight) for name, total in zip(columns, totals)})
-        _, weight = res.pop('', (None, None))
+            totals, weight = [next(read) for _ in columns], next(read)
+            for name, total in zip(columns, totals): _put(res, name, (total/weight if weight else math.nan, weight))
+        if not self.objects: return res
+        _, weight = res.pop('')
         for m, o in self.objects:
             values = _noting(m, lambda: m.columns(self.team.merged(o).compute()))
-            _merge(res, {name: (float(v), weight) for name, v in values.items()}, m)
+            for name, v in values.items(): _put(res, name, (float(v), weight), m)
         return res
 
     def _averages_of_all(self, averages):
@@ -557,13 +558,12 @@ class Tally:
             res.append((columns, torch.zeros(len(columns) + 1) if o is None else o))
         return res
 
-def _merge(res, new, metric=None):
-    "Add columns to `res`; raises ValueError if it has one of them"
-    for name in new:
-        if name not in res: continue
+def _put(res, name, value, metric=None):
+    "Add a column to `res`; raises ValueError if it is there"
+    if name in res:
         where = f', the second one in metric `{metric.name}`' if metric else ''
         raise ValueError(f'two columns are called `{name}`{where}: name one, Metric(f, name=...)')
-    res.update(new)
+    res[name] = value
 
 # %% ../../nbs/loop/03_metrics.ipynb #2e2fa4c5
 class Tallies(dict):
@@ -574,7 +574,7 @@ class Tallies(dict):
         res = {column: _mean([values[column] for values in found.values() if column in values])
                for column in dict.fromkeys(chain.from_iterable(found.values()))}
         for name, values in found.items():
-            _merge(res, {f'{name}_{column}': mean for column, (mean, _) in values.items()})
+            for column, (mean, _) in values.items(): _put(res, f'{name}_{column}', mean)
         return res
 
     def state_dict(self):  # dict: name of the set → state of its accumulator

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['as_step', 'own_loss', 'unpack', 'default_result', 'is_sum', 'check_loss', 'called_modules', 'get_modes', 'set_modes',
-           'set_opt_modes', 'in_eval', 'quiet_dropout', 'set_training']
+           'switch', 'set_opt_modes', 'in_eval', 'quiet_dropout', 'set_training']
 
 # %% ../../nbs/loop/06_steps.ipynb #76552e17
 from collections.abc import Mapping
@@ -104,7 +104,26 @@ def set_modes(
     modes,  # what `get_modes` returned
 ):
     "Restore the mode of each submodule"
-    for m, training in modes: m.training = training
+    for m, training in modes: _set_mode(m, training)
+
+def _set_mode(m, training):
+    "`m.training = training`, without the search for parameters and buffers that torch makes at each attribute"
+    if type(m).__setattr__ is nn.Module.__setattr__ and 'training' in vars(m): vars(m)['training'] = training
+    else: m.training = training
+
+def switch(
+    owners,    # list of `nn.Module`
+    modes,     # what `get_modes` returned for them
+    training,  # bool
+):
+    "`train()` or `eval()` of each owner; these methods are called where a submodule has its own"
+    name = 'train' if training else 'eval'
+    if all(getattr(type(o), name) is getattr(nn.Module, name) and name not in vars(o) for o in owners) and all(
+        type(m).train is nn.Module.train and 'train' not in vars(m) for m, _ in modes):
+        for m, was in modes:
+            if was is not training: _set_mode(m, training)
+    else:
+        for o in owners: getattr(o, name)()
 
 def set_opt_modes(
     opts,      # optimizers
@@ -141,5 +160,5 @@ def set_training(
     kept,    # what `in_eval` returned
 ):
     "Put modules into training mode, except the submodules in `kept`"
-    for o in owners: o.train()
+    switch(owners, get_modes(*owners), True)
     for m in kept: m.training = False

@@ -28,10 +28,9 @@ class Team:
         batch,  # the batch
     ):          # int
         "Count the samples of a batch; returns those of this rank"
-        if getattr(dl, 'is_many', False): self.n = sum(map(batch_size, batch.values()))
-        else: self.n = batch_size(batch)
-        self.total = self.n
-        return self.n
+        is_many = type(batch) is dict and getattr(dl, 'is_many', False)
+        self.n = self.total = n = sum(map(batch_size, batch.values())) if is_many else batch_size(batch)
+        return n
 
     def is_same(self, what): return True    # is this str the same on all ranks?
     def backward(self, learn): return nullcontext()     # context manager around a backward
