@@ -59,9 +59,28 @@ def test_arrows_point_down(module):
     assert not upwards, f'{name} imports {upwards}'
 
 
+def test_wings_have_front_doors(module):
+    "What a wing offers to the others is listed in its `__init__.py`"
+    name, tree = module
+    wing = name.split('.')[0]
+    inside = {o for o in ours(name, tree) if '.' in o and o.split('.')[0] != wing}
+    assert not inside, f'{name} imports {inside}: list the names in the __init__.py of the wing, and import them from there'
+
+
+def test_front_doors_offer_what_is_used():
+    used = {(o.module, a.name) for name, p in modules.items() for o in ast.walk(ast.parse(p.read_text(encoding='utf-8')))
+            if isinstance(o, ast.ImportFrom) and (o.level == 2 or (o.module or '').startswith('trainer_nb.') or name == 'all') for a in o.names}
+    used = {(m.removeprefix('trainer_nb.'), name) for m, name in used}
+    for wing in MAY_IMPORT.keys() - {'all'}:
+        door = ast.parse((lib/wing/'__init__.py').read_text(encoding='utf-8'))
+        idle = {a.name for o in door.body if isinstance(o, ast.ImportFrom) for a in o.names if (wing, a.name) not in used}
+        assert not idle, f'nobody outside uses {idle} of {wing}'
+
+
 def test_no_circle():
     "Modules can be put in an order in which each imports earlier ones only"
-    waits = {name: ours(name, ast.parse(p.read_text(encoding='utf-8'))) & modules.keys() for name, p in modules.items()}
+    def inside(o): return {m for m in modules if m.startswith(o + '.')} or {o}      # a front door opens the whole wing
+    waits = {name: set().union(*map(inside, ours(name, ast.parse(p.read_text(encoding='utf-8'))))) & modules.keys() for name, p in modules.items()}
     while ready := [name for name, needed in waits.items() if not needed & waits.keys()]:
         for name in ready: del waits[name]
     assert not waits, f'these import one another: {waits}'

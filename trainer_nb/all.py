@@ -13,40 +13,21 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from .base.errors import show_error
-from .base.nested import batch_size, set_seed, to_device
-from .base.text import with_comments
-from .data.loaders import Loaders, SeededLoader, TensorLoader, prefetch
-from .loop.fit import StepState
-from .loop.history import History
-from .loop.hook_table import HookTable
-from trainer_nb.loop.hooks import (
-    EVENTS, STEPS, CancelEpoch, CancelFit, CancelStep, Hook, HookOrderError, LambdaHook, MainProcessHook
+from .base import batch_size, set_seed, show_error, to_device, with_comments
+from .data import Loaders, SeededLoader, TensorLoader, prefetch
+from trainer_nb.loop import (
+    EVENTS, STEPS, CancelEpoch, CancelFit, CancelStep, History, Hook, HookOrderError, HookTable, LambdaHook, Learner,
+    MainProcessHook, Metric, StepState, TrainingInterrupted, accuracy
 )
-from .loop.interrupts import TrainingInterrupted
-from .loop.learner import Learner
-from .loop.metrics import Metric, accuracy
-from .features.amp import AMP
-from .features.compile import Compile
-from .features.ema import EMA, SWA
-from .features.freeze import Freeze, FreezeBN
-from .features.gradients import GradAccum, GradClip, GradNorm
-from .features.nan_guard import NaNGuard
-from .features.profile import Profile
-from trainer_nb.features.schedule import (
-    LRScheduler, OneCycle, Schedule, WarmupCosine, combine, cosine, exponential, linear, polynomial, warmup
+from trainer_nb.features import (
+    AMP, EMA, SWA, Compile, Freeze, FreezeBN, GradAccum, GradClip, GradNorm, LRScheduler, NaNGuard, OneCycle, Profile,
+    Schedule, WarmupCosine, combine, cosine, exponential, linear, polynomial, warmup
 )
-from .save.checkpoint import Checkpoint
-from .save.early_stopping import EarlyStopping
-from .save.export import load_model
-from .show.controls import Controls
-from .show.display import Display
-from trainer_nb.show.loggers import (
-    CSVLogger, JSONLLogger, MLflowLogger, TensorBoardLogger, TrackioLogger, WandbLogger
+from .save import Checkpoint, EarlyStopping, load_model
+from trainer_nb.show import (
+    CSVLogger, Controls, Display, JSONLLogger, LRCurve, MLflowLogger, TensorBoardLogger, TrackioLogger, WandbLogger
 )
-from .show.lr_find import LRCurve
-from .parallel.accelerate import Accelerate
-from .parallel.launch import ProcessFailed
+from .parallel import Accelerate, ProcessFailed
 
 # %% ../nbs/99_all.ipynb #3511130e
 __all__ = [

@@ -1,0 +1,14 @@
+"""What every wing uses: nested batches, text, charts, errors. These names are for other wings"""
+from .nested import (
+    RNG_KINDS, batch_size, check_seed, default_device, entries, has_accelerator, local, map_tensors, rng_state,
+    sample_counts, set_rng_state, set_seed, to_device
+)
+from .text import (
+    check_kinds, current_cell, did_you_mean, format_time, html_table, patch, printable, running_shell, text_table,
+    with_comments
+)
+from .charts import (
+    ALARM, COLORS, GREY, LEADING, RAW, SIZE, Chart, Envelope, Line, Panel, beside, legend_rows, limits, needs_log,
+    smooth
+)
+from .errors import folded, note_place, show_error

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
 
-from ..base.nested import has_accelerator, map_tensors, to_device
+from ..base import has_accelerator, map_tensors, to_device
 from .passes import Cursor, draws, is_warm, length, open_pass, source, streams, warm_up
 
 # %% ../../nbs/data/02_loaders.ipynb #fc1cd9ad

@@ -16,8 +16,7 @@ from time import perf_counter
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
-from ..base.nested import RNG_KINDS, rng_state, set_rng_state
-from ..base.text import check_kinds
+from ..base import RNG_KINDS, check_kinds, rng_state, set_rng_state
 
 # %% ../../nbs/data/01_passes.ipynb #9a1d4e88
 def length(

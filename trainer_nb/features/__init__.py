@@ -1,0 +1,11 @@
+"""Hooks that change how a model is trained. These names are for other wings"""
+from .gradients import GradAccum, GradClip, GradNorm
+from .amp import AMP
+from .ema import EMA, SWA
+from .nan_guard import NaNGuard
+from .freeze import Freeze, FreezeBN
+from .schedule import (
+    LRScheduler, OneCycle, Schedule, WarmupCosine, combine, cosine, exponential, linear, polynomial, warmup
+)
+from .compile import Compile
+from .profile import Profile

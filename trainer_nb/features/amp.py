@@ -10,9 +10,7 @@ from types import SimpleNamespace
 
 import torch
 
-from .gradients import gradients
-from ..loop.hooks import Hook
-from ..loop.optim import refuse_closures
+from ..loop import Hook, gradients, refuse_closures
 
 # %% ../../nbs/features/02_amp.ipynb #e7fa8e9e
 DTYPES = {'bf16': torch.bfloat16, 'fp16': torch.float16}  # short names

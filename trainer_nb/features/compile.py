@@ -4,8 +4,7 @@
 
 # %% auto #0
 __all__ = ['FACTORS', 'MOVED', 'TWICE', 'fresh', 'compile_errors', 'bare_step', 'whole_step', 'default_step', 'Number',
-           'as_option', 'refill', 'fill_momentum', 'forced_by', 'nothing_between', 'callables', 'Compile',
-           'has_convolutions']
+           'as_option', 'refill', 'fill_momentum', 'forced_by', 'nothing_between', 'Compile', 'has_convolutions']
 
 # %% ../../nbs/features/07_compile.ipynb #b5b66f5c
 import operator, warnings
@@ -15,13 +14,8 @@ from types import FunctionType, MethodType
 import torch
 from torch import Tensor, nn
 
-from ..base.nested import map_tensors
-from ..base.text import patch
-from .gradients import parameters
-from ..loop.hooks import Hook
-from ..loop.learner import Learner
-from ..loop.optim import refuse_closures
-from ..loop.steps import default_result, unpack
+from ..base import map_tensors, patch
+from ..loop import Hook, Learner, called_modules, default_result, parameters, refuse_closures, unpack
 
 # %% ../../nbs/features/07_compile.ipynb #8cbc916f
 def fresh(
@@ -177,13 +171,6 @@ def nothing_between(
     hooks = [c for p in points for c in learn.calls.at[p] if not isinstance(c.hook, Compile)]
     return not hooks and len(learn.opts) == 1 and type(learn).do_zero_grad is Learner.do_zero_grad
 
-def callables(
-    model,  # `nn.Module`
-):          # list of modules
-    "List the modules that have a forward: the model, or its children if it only contains them"
-    if type(model).forward is not nn.Module.forward: return [model]
-    return [m for child in model.children() for m in callables(child)]
-
 # %% ../../nbs/features/07_compile.ipynb #82ae01aa
 class Compile(Hook):
     """Compile the model, or the whole training step, with `torch.compile`
@@ -276,7 +263,7 @@ def _reason(e): return f'{type(e).__name__}: ' + str(e).strip().split('\n')[0][:
 @patch
 def _wrap_model(self:Compile, learn):
     "Make calls of the model run compiled code during the fit"
-    for m in callables(learn.model):
+    for m in called_modules(learn.model):
         self._old.append((m, m._compiled_call_impl))
         m._compiled_call_impl = self._model_call(learn, m)
 

@@ -10,12 +10,8 @@ from weakref import ref
 
 import torch
 
-from ..base.nested import local
-from ..base.text import patch
-from ..loop.hooks import Hook
-from ..loop.learner import Learner
-from ..loop.optim import trained
-from ..loop.fit import as_count
+from ..base import local, patch
+from ..loop import Hook, Learner, as_count, trained
 
 # %% ../../nbs/features/03_ema.ipynb #11a26680
 def tensors(

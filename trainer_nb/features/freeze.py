@@ -10,9 +10,8 @@ from fnmatch import fnmatchcase
 
 from torch import nn
 
-from ..base.text import did_you_mean
-from ..loop.hooks import Hook
-from ..loop.optim import trained
+from ..base import did_you_mean
+from ..loop import Hook, trained
 
 # %% ../../nbs/features/05_freeze.ipynb #735c5d06
 class Freeze(Hook):

@@ -13,12 +13,8 @@ from time import perf_counter
 import torch
 from torch import Tensor, nn
 
-from ..base.nested import entries, local
-from .gradients import parameters
-from ..loop.hooks import Hook
-from ..loop.metrics import stack_scalars
-from ..loop.optim import refuse_closures, trained
-from ..loop.fit import as_count
+from ..base import entries, local
+from ..loop import Hook, as_count, parameters, refuse_closures, stack_scalars, trained
 
 # %% ../../nbs/features/04_nan_guard.ipynb #9e497973
 INTS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by size in bytes

@@ -12,9 +12,9 @@ from time import perf_counter
 
 import torch
 
-from ..base.text import html_table, patch
-from ..data.passes import source
-from ..loop.hooks import LIFECYCLE, Hook
+from ..base import html_table, patch
+from ..data import source
+from ..loop import LIFECYCLE, Hook
 
 # %% ../../nbs/features/08_profile.ipynb #1f33cfa8
 ProfileRow = namedtuple('ProfileRow', 'point what calls time_s')

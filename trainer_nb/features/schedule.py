@@ -17,15 +17,9 @@ from types import SimpleNamespace
 import torch
 from torch import Tensor
 
-from ..base.charts import COLORS, Chart, Envelope, Line, Panel, limits
-from ..base.text import patch
-from ..data.passes import length
-from ..base.errors import folded
-from ..loop.hooks import Hook
-from ..loop.learner import Learner
-from ..loop.optim import lr_names, set_option
-from ..loop.steps import as_step
-from ..loop.fit import as_count, as_rate
+from ..base import COLORS, Chart, Envelope, Line, Panel, folded, limits, patch
+from ..data import length
+from ..loop import Hook, Learner, as_count, as_rate, as_step, lr_names, set_option
 
 # %% ../../nbs/features/06_schedule.ipynb #4368d34c
 def linear(

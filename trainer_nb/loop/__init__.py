@@ -1,0 +1,15 @@
+"""The loop: hooks, metrics, history, `Fit` and `Learner`. These names are for other wings"""
+from .hooks import (
+    EVENTS, LIFECYCLE, STEPS, Calls, CancelEpoch, CancelFit, CancelStep, Hook, HookOrderError, LambdaHook,
+    MainProcessHook
+)
+from .hook_table import HookTable
+from .metrics import Metric, accuracy, stack_scalars
+from .history import HISTORY_KINDS, History, Plot
+from .optim import gradients, lr_names, owners, parameters, refuse_closures, set_lr, set_option, trained
+from .steps import as_step, called_modules, default_result, get_modes, is_sum, set_modes, set_opt_modes, unpack
+from .interrupts import TrainingInterrupted
+from .world import Team
+from .fit import FIT_KINDS, Fit, StepState, as_count, as_rate, load_object_states, object_states
+from .learner import Learner
+from .sandbox import unchanged

@@ -15,9 +15,8 @@ from time import perf_counter
 import torch
 from torch import nn
 
-from ..base.nested import to_device
-from ..base.text import check_kinds, patch
-from ..data.passes import STREAM_KINDS, Cursor, each, is_warm, source, streams
+from ..base import check_kinds, patch, to_device
+from ..data import STREAM_KINDS, Cursor, each, is_warm, source, streams
 from .metrics import Tally
 from .optim import lr_names, named_parts, trained
 from .steps import get_modes

@@ -15,11 +15,10 @@ from threading import get_ident
 import torch
 from torch import Tensor
 
-from trainer_nb.base.charts import (
-    ALARM, COLORS, GREY, LEADING, RAW, SIZE, Chart, Envelope, Line, Panel, beside, legend_rows, limits, needs_log,
-    smooth
+from trainer_nb.base import (
+    ALARM, COLORS, GREY, LEADING, RAW, SIZE, Chart, Envelope, Line, Panel, beside, check_kinds, current_cell,
+    format_time, html_table, legend_rows, limits, needs_log, smooth, text_table
 )
-from ..base.text import check_kinds, current_cell, format_time, html_table, text_table
 
 # %% ../../nbs/loop/04_history.ipynb #1b46cb99
 COLUMN_KINDS = {'n': int, 'host': Tensor, 'chunks': [[(int, Tensor)]]}

@@ -13,8 +13,7 @@ from html import escape
 from itertools import groupby
 from textwrap import wrap
 
-from ..base.text import printable
-from ..base.charts import COLORS
+from ..base import COLORS, printable
 from .hooks import STEPS, Calls, Hook, _check_ord, predecessors, sort_hooks
 
 # %% ../../nbs/loop/02_hook_table.ipynb #624f63b3

@@ -13,7 +13,7 @@ from heapq import heapify, heappop, heappush
 from itertools import chain
 from time import perf_counter
 
-from ..base.text import check_kinds, did_you_mean, with_comments
+from ..base import check_kinds, did_you_mean, with_comments
 
 # %% ../../nbs/loop/01_hooks.ipynb #b560ffa6
 EVENTS = ('before_fit', 'before_epoch', 'before_step', 'after_pred', 'after_loss', 'after_backward', 'after_step',

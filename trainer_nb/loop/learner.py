@@ -18,24 +18,25 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from ..base.nested import check_seed, default_device, sample_counts, set_seed, to_device
-from ..base.text import did_you_mean, patch, with_comments
-from .world import Team
-from trainer_nb.data.passes import (
-    Cursor, each, end_workers, is_warm, length, said_size, set_streams, streams, warm_up
+from trainer_nb.base import (
+    check_seed, default_device, did_you_mean, folded, note_place, patch, sample_counts, set_seed, to_device,
+    with_comments
 )
-from ..base.errors import folded, note_place
+from trainer_nb.data import (
+    Cursor, as_loader, each, end_workers, is_warm, length, said_size, set_streams, sets_of, streams, warm_up,
+    yields_new
+)
+from .world import Team
 from .history import History
 from .hooks import STEPS, Calls, Cancel, CancelEpoch, CancelFit, CancelStep, Hook
 from .hook_table import Hooked
-from ..data.loaders import as_loader, sets_of, yields_new
 from trainer_nb.loop.mistakes import (
     FirstBatch, add_verb, check_first, check_model, explain, float_dtype, is_samples, missing_name, refuse_others
 )
 from .metrics import Phases, Tallies, Tally, as_metrics, check_sets
 from .outputs import Joined, n_samples, sizes_of
 from trainer_nb.loop.optim import (
-    check_optimizers, lr_names, make_optimizers, needs_closure, opt_step, set_lr, trained, untouched
+    check_optimizers, lr_names, make_optimizers, needs_closure, opt_step, parameters, set_lr, trained, untouched
 )
 from trainer_nb.loop.steps import (
     as_step, check_loss, default_result, get_modes, in_eval, is_sum, quiet_dropout, set_modes, set_opt_modes,
@@ -310,7 +311,7 @@ def _take_yield(self:Learner, item):
         raise ValueError(f'the step yielded for optimizer {name!r}; there are {", ".join(map(repr, self.opts))}.{hint}')
     check_loss(loss, self.training)
     self.loss, self.opt_names = loss, (name,)
-    self.loss_params = [p for g in self.opts[name].param_groups for p in g['params'] if p.requires_grad]
+    self.loss_params = [p for p in parameters(self.opts[name]) if p.requires_grad]
 
 # %% ../../nbs/loop/12_learner.ipynb #a85d035d
 @patch
@@ -341,7 +342,7 @@ def _step_with_closure(self:Learner):
         name = type(self.opt).__name__
         raise ValueError(f'{name} evaluates the loss again, which a step that yields cannot do: return a dict')
     opt, first = self.opt, (self.loss, self.pred, self.result)
-    params = [p for g in opt.param_groups for p in g['params']]
+    params = parameters(opt)
     kept = [[None if t is None else t.detach().clone() for t in (p, p.grad)] for p in params]
     is_new = True
     def closure():

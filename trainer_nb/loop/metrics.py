@@ -18,8 +18,7 @@ from itertools import chain, product
 import torch
 from torch import Tensor
 
-from ..base.nested import map_tensors
-from ..base.text import check_kinds, did_you_mean, with_comments
+from ..base import check_kinds, did_you_mean, map_tensors, with_comments
 from .world import Team
 
 # %% ../../nbs/loop/03_metrics.ipynb #763fad90

@@ -16,8 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..base.text import did_you_mean
-from ..data.passes import set_streams, streams
+from ..base import did_you_mean
+from ..data import set_streams, streams
 
 # %% ../../nbs/loop/10_mistakes.ipynb #ce450dd1
 def _by_name(table):

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['LABEL', 'NO_GRAD', 'has_fused', 'fused', 'trained', 'owners', 'named_parts', 'make_optimizers', 'light_step',
-           'needs_closure', 'refuse_closures', 'untouched', 'opt_step', 'set_option', 'set_lr', 'lr_names',
-           'check_optimizers']
+           'needs_closure', 'refuse_closures', 'untouched', 'opt_step', 'parameters', 'gradients', 'set_option',
+           'set_lr', 'lr_names', 'check_optimizers']
 
 # %% ../../nbs/loop/05_optim.ipynb #82cc43ca
 from collections.abc import Mapping
@@ -164,6 +164,19 @@ def opt_step(
             or torch.autograd._profiler_enabled()): opt.step()
     else: light(opt)
 
+# %% ../../nbs/loop/05_optim.ipynb #c0bd3dff
+def parameters(
+    opt,  # optimizer
+):        # list of its parameters, over all groups
+    "Return the parameters that an optimizer updates"
+    return [p for g in opt.param_groups for p in g['params']]
+
+def gradients(
+    opt,  # optimizer
+):        # list of the gradients that exist
+    "Return the gradients that an optimizer's step will use"
+    return [p.grad for g in opt.param_groups for p in g['params'] if p.grad is not None]
+
 # %% ../../nbs/loop/05_optim.ipynb #599401d2
 def set_option(
     group,  # param group of an optimizer
@@ -207,9 +220,9 @@ def check_optimizers(
                          'a further param group adds a number to the name; rename one of them')
     named = chain.from_iterable(m.named_parameters() for m in owners if isinstance(m, nn.Module))
     known = {id(p): name for name, p in named}
-    held = {id(p) for p in chain.from_iterable(map(_params, opts.values()))}
+    held = {id(p) for p in chain.from_iterable(map(parameters, opts.values()))}
     for name, opt in opts.items():
-        params = _params(opt)
+        params = parameters(opt)
         strange = sum(id(p) not in known for p in params)
         if not strange: continue
         new = [o for i, o in known.items() if i not in held]
@@ -218,8 +231,6 @@ def check_optimizers(
             f'{strange} of the {len(params)} tensors in optimizer {name or type(opt).__name__} '
             f'are not parameters of the model or of loss_fn{missing}: was the model, or a part of it, '
             'made again after the optimizer? Make the optimizer last, or pass its class.')
-
-def _params(opt): return list(chain.from_iterable(g['params'] for g in opt.param_groups))
 
 def _listed(names, most=4):
     if len(names) <= most: return ', '.join(names)

@@ -14,9 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
-from ..base.nested import batch_size, map_tensors, sample_counts
-from ..data.passes import is_stock, length, source
-from ..data.loaders import TensorLoader
+from ..base import batch_size, map_tensors, sample_counts
+from ..data import TensorLoader, is_stock, length, source
 
 # %% ../../nbs/loop/09_outputs.ipynb #ff1e9620
 def n_samples(

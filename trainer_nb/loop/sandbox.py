@@ -21,13 +21,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from ..base.text import patch
-from ..data.passes import Cursor, each, end_workers, set_streams, streams
+from ..base import note_place, patch
+from ..data import Cursor, each, end_workers, set_streams, streams
 from .history import History
 from .hooks import STEPS, Calls, CancelEpoch, Hook, MainProcessHook, points
 from .learner import Learner
-from ..base.errors import note_place
-from .optim import trained
+from .optim import parameters, trained
 from .steps import in_eval, set_training
 from .interrupts import Interrupts, takes_interrupts
 from .fit import Fit
@@ -258,7 +257,7 @@ def rehearsal(self:Learner):
         raise ValueError(f'train_dl is a {type(self.train_dl).__name__}, which can be read only once: its batches would be lost. Pass something that can be read again.')
     copies, memo, asked = _understudies(self), {id(o): o for o in (*self.model.parameters(), *self.opts.values())}, deque()
     with _undisturbed(asked), unchanged(self):
-        for opt in self.opts.values(): vars(opt).update(deepcopy(vars(opt), {**memo, **{id(p): p for g in opt.param_groups for p in g['params']}}))
+        for opt in self.opts.values(): vars(opt).update(deepcopy(vars(opt), {**memo, **{id(p): p for p in parameters(opt)}}))
         for dl in (*each(self.train_dl), *each(self.valid_dl)):
             if getattr(dl, '_iterator', None) is not None: vars(dl)['_iterator'] = None
         self.hooks, self._registered = ([copies.get(id(h), h) for h in hooks] for hooks in (self.hooks, self._registered))

@@ -11,7 +11,7 @@ from copy import deepcopy
 
 import torch
 
-from ..base.nested import batch_size
+from ..base import batch_size
 
 # %% ../../nbs/loop/08_world.ipynb #f744ef12
 class Team:

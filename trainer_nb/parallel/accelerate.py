@@ -15,13 +15,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from ..base.text import patch
-from ..loop.world import Team
-from ..data.passes import end_workers
+from ..base import patch
+from ..data import end_workers
+from ..loop import Hook, Learner, Team, is_sum, parameters
 from .first_step import first_step
-from ..loop.hooks import Hook
-from ..loop.learner import Learner
-from ..loop.steps import is_sum
 from .sharding import data_code, share
 from .fsdp import Sharded
 from .group import REASONS, Agreement, Processes, Requests, check_facts, facts, forget, is_lost
@@ -387,9 +384,7 @@ def do_opt_step(self:Accelerate, learn, nxt):
 def _average(self:Accelerate, learn):
     "Average the gradients of this step, unless torch's wrapper or the sharding did"
     if self.is_averaged or isinstance(self.team, Sharded): return
-    params = []
-    for g in learn.opt.param_groups: params += g['params']
-    average_gradients(params, self.team.size, self.buffers)
+    average_gradients(parameters(learn.opt), self.team.size, self.buffers)
 
 @patch
 def _average_loss(self:Accelerate, learn):

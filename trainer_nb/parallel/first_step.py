@@ -15,10 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ..base.nested import batch_size, local, rng_state, set_rng_state, set_seed, to_device
-from ..loop.fit import Fit
-from ..loop.hooks import Calls
-from ..loop.sandbox import unchanged
+from ..base import batch_size, local, rng_state, set_rng_state, set_seed, to_device
+from ..loop import Calls, Fit, parameters, unchanged
 from .sharding import SharedBatches, cut_batch, join_batches
 
 # %% ../../nbs/parallel/04_first_step.ipynb #a2964637
@@ -100,7 +98,7 @@ def _backward(learn, team, name, loss):
     if name is not None: learn.loss_params = [p for g in groups for p in g['params'] if p.requires_grad]
     with team.backward(learn): learn.loss.backward(inputs=learn.loss_params)
 
-def _params(learn): return [p for opt in learn.opts.values() for g in opt.param_groups for p in g['params']]
+def _params(learn): return [*chain.from_iterable(map(parameters, learn.opts.values()))]
 
 # %% ../../nbs/parallel/04_first_step.ipynb #6095eea5
 def _pieces(learn, team, dl, i, few):

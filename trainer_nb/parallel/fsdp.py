@@ -17,12 +17,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ..base.nested import local
-from ..base.text import did_you_mean, patch
-from ..loop.hooks import MainProcessHook
-from ..loop.optim import refuse_closures
-from ..loop.steps import called_modules
-from ..loop.interrupts import TrainingInterrupted
+from ..base import did_you_mean, local, patch
+from ..loop import MainProcessHook, TrainingInterrupted, called_modules, parameters, refuse_closures
 from .group import Processes, is_lost
 
 # %% ../../nbs/parallel/03_fsdp.ipynb #88c736b2
@@ -301,8 +297,7 @@ def collect(self:Sharded, state):
 
 @patch
 def split(self:Sharded, opt, state):
-    params = []
-    for g in opt.param_groups: params += g['params']
+    params = parameters(opt)
     def cut(i, entries): return {k: self._cut(v, params[i]) for k, v in entries.items()}
     return {**state, 'state': {i: cut(i, entries) for i, entries in state['state'].items()}}
 

@@ -16,11 +16,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from ..base.nested import batch_size, rng_state, set_rng_state, set_seed
-from ..loop.world import Team
-from ..data.passes import length
-from ..loop.hooks import Hook, MainProcessHook
-from ..loop.optim import set_option
+from ..base import batch_size, rng_state, set_rng_state, set_seed
+from ..data import length
+from ..loop import Hook, MainProcessHook, Team, set_option
 
 # %% ../../nbs/parallel/01_group.ipynb #b51a7b86
 LOST = r'[Cc]onnection (closed|reset|refused)|[Tt]imed out|timeout|Broken pipe|Socket|NCCL|recvBytes|sendBytes|gloo'

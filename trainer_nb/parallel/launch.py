@@ -15,13 +15,10 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from ..base.nested import has_accelerator
-from ..base.text import patch
-from ..data.passes import end_workers
+from ..base import has_accelerator, patch
+from ..data import end_workers
+from ..loop import Learner, TrainingInterrupted, as_count
 from .accelerate import Accelerate
-from ..loop.learner import Learner
-from ..loop.interrupts import TrainingInterrupted
-from ..loop.fit import as_count
 from .group import forget, is_lost
 
 # %% ../../nbs/parallel/06_launch.ipynb #3883d8de

@@ -20,9 +20,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler, SubsetRandomSampler, WeightedRandomSampler
 
-from ..base.nested import batch_size, map_tensors, rng_state, set_rng_state
-from ..data.passes import draws, is_stock, length, open_at, same_state, set_streams, streams
-from ..data.loaders import TensorLoader, sets_of
+from ..base import batch_size, map_tensors, rng_state, set_rng_state
+from ..data import TensorLoader, draws, is_stock, length, open_at, same_state, set_streams, sets_of, streams
 
 # %% ../../nbs/parallel/02_sharding.ipynb #416cdfdb
 class Parts:

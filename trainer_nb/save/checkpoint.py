@@ -13,14 +13,12 @@ from threading import Thread
 from time import perf_counter
 
 
-from ..base.text import did_you_mean, patch
-from ..data.passes import set_streams
+from ..base import did_you_mean, patch
+from ..data import set_streams
+from ..loop import Fit, Hook, Learner
 from trainer_nb.save.files import (
     NAME, BadCheckpoint, Folder, check_plain, read_manifest, read_state, replacing, write_state
 )
-from ..loop.hooks import Hook
-from ..loop.learner import Learner
-from ..loop.fit import Fit
 from .shards import read_parts, take_out, write_parts
 from .snapshot import arrived, capture, host_copy, restore
 

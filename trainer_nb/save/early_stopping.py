@@ -8,11 +8,8 @@ __all__ = ['EarlyStopping']
 # %% ../../nbs/save/05_early_stopping.ipynb #e0b685af
 import math
 
-from ..base.text import did_you_mean
-from ..loop.hooks import Hook
-from ..loop.optim import trained
-from ..loop.steps import set_opt_modes
-from ..loop.fit import as_count
+from ..base import did_you_mean
+from ..loop import Hook, as_count, set_opt_modes, trained
 
 # %% ../../nbs/save/05_early_stopping.ipynb #39cc0784
 class EarlyStopping(Hook):

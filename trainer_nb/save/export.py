@@ -12,11 +12,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ..base.nested import to_device
-from ..base.text import patch
+from ..base import patch, to_device
+from ..loop import Learner, get_modes, set_modes
 from .files import replacing
-from ..loop.learner import Learner
-from ..loop.steps import get_modes, set_modes
 from .snapshot import check_module
 
 # %% ../../nbs/save/06_export.ipynb #c5c1ac65

@@ -14,7 +14,7 @@ from time import strftime
 
 import torch
 
-from ..base.text import check_kinds, patch
+from ..base import check_kinds, patch
 
 # %% ../../nbs/save/01_files.ipynb #b04585a5
 def sync(

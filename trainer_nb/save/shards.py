@@ -10,8 +10,7 @@ from pathlib import Path
 
 import torch
 
-from ..base.nested import local
-from ..base.text import check_kinds
+from ..base import check_kinds, local
 from .files import BadCheckpoint, path_in, read_state, sync, write_state
 
 # %% ../../nbs/save/02_shards.ipynb #1faae0e6

@@ -14,14 +14,9 @@ from dataclasses import asdict, fields
 import torch
 from torch import Tensor
 
-from ..base.text import check_kinds
-from trainer_nb.data.passes import (
-    STREAM_KINDS, is_stock, length, loader_generators, skips, source, streams
-)
-from ..loop.history import HISTORY_KINDS
-from ..loop.hooks import Hook
-from ..loop.optim import owners
-from ..loop.fit import FIT_KINDS, Fit, StepState, load_object_states, object_states
+from ..base import check_kinds
+from ..data import STREAM_KINDS, is_stock, length, loader_generators, skips, source, streams
+from ..loop import FIT_KINDS, HISTORY_KINDS, Fit, Hook, StepState, load_object_states, object_states, owners
 
 # %% ../../nbs/save/03_snapshot.ipynb #a5031d5f
 def host_copy(

@@ -13,10 +13,8 @@ from functools import cache, partial
 from html import escape
 from time import localtime, sleep, strftime, time
 
-from ..base.text import patch
-from ..loop.hooks import MainProcessHook
-from ..loop.optim import set_lr
-from ..loop.fit import as_rate
+from ..base import patch
+from ..loop import MainProcessHook, as_rate, set_lr
 from .output import attended_kernel, front_end
 
 # %% ../../nbs/show/03_controls.ipynb #c66a1bb2

@@ -14,11 +14,9 @@ from time import perf_counter, strftime
 
 from torch.utils.data import DataLoader, TensorDataset
 
-from ..base.text import current_cell, patch, printable, running_shell, text_table
-from ..loop.history import Plot
-from ..loop.hooks import MainProcessHook
-from ..loop.learner import Learner
-from ..data.passes import length
+from ..base import current_cell, patch, printable, running_shell, text_table
+from ..data import length
+from ..loop import Learner, MainProcessHook, Plot
 from .output import Area, Budget, Progress, front_end, terminal_width, text_bar
 
 # %% ../../nbs/show/02_display.ipynb #7d44ec8f

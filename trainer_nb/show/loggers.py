@@ -11,8 +11,7 @@ import csv, json, math, os, warnings
 from bisect import bisect_left
 from pathlib import Path
 
-from ..loop.hooks import MainProcessHook
-from ..loop.metrics import stack_scalars
+from ..loop import MainProcessHook, stack_scalars
 
 # %% ../../nbs/show/05_loggers.ipynb #20277a12
 class Logger(MainProcessHook):

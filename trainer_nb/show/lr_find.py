@@ -11,15 +11,12 @@ from dataclasses import dataclass, field
 
 import torch
 
-from ..base.charts import COLORS, GREY, LEADING, RAW, Chart, Line, Panel, legend_rows, limits, smooth
-from ..base.text import current_cell, did_you_mean, html_table, patch, text_table
-from ..base.errors import folded
-from ..loop.hooks import CancelFit
-from ..loop.learner import Learner
-from ..loop.optim import set_lr
-from ..loop.fit import as_count
+from trainer_nb.base import (
+    COLORS, GREY, LEADING, RAW, Chart, Line, Panel, current_cell, did_you_mean, folded, html_table, legend_rows,
+    limits, patch, smooth, text_table
+)
+from ..loop import CancelFit, Learner, as_count, set_lr
 from .output import Area, Budget, Progress, attended_kernel, front_end, terminal_width, text_bar
-import trainer_nb.loop.sandbox     # noqa: F401
 
 # %% ../../nbs/show/04_lr_find.ipynb #3fa0b1c7
 def trailing_average(

@@ -14,8 +14,7 @@ from html import escape
 from shutil import get_terminal_size
 from time import perf_counter, strftime
 
-from ..base.charts import COLORS
-from ..base.text import format_time, running_shell
+from ..base import COLORS, format_time, running_shell
 
 # %% ../../nbs/show/01_output.ipynb #3f398e25
 def front_end():  # 'html' in a kernel that shows rich output, 'tty' at a terminal, 'text' elsewhere
