@@ -152,13 +152,19 @@ def stub(name, module):
     return '\n'.join([*head, *(f'from {m} import {o}' for m, o in sorted(imports)), text]) + '\n'
 
 
+def door(path):
+    "The stub of a wing's front door: what it imports, it offers"
+    found = [o for o in ast.parse(path.read_text(encoding='utf-8')).body if isinstance(o, ast.ImportFrom)]
+    return '# Written by tools/stubs.py\n' + ''.join(f'from .{o.module} import {a.name} as {a.name}\n' for o in found for a in o.names)
+
+
 def main(*args):
     stale = []
-    for name, module in modules.items():
-        if name == 'trainer_nb.all': continue
-        path, text = Path(module.__file__).with_suffix('.pyi'), stub(name, module)
+    texts = {Path(m.__file__): stub(name, m) for name, m in modules.items() if name != 'trainer_nb.all'}
+    for path, text in {**texts, **{path: door(path) for path in root.glob('*/__init__.py')}}.items():
+        path = path.with_suffix('.pyi')
         if path.exists() and path.read_text(encoding='utf-8') == text: continue
-        stale.append(path.name)
+        stale.append(str(path.relative_to(root)))
         if '--check' not in args: path.write_text(text, encoding='utf-8')
     if '--check' in args and stale: return f'run python tools/stubs.py: {", ".join(stale)}'
 

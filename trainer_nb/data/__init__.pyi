@@ -1,0 +1,25 @@
+# Written by tools/stubs.py
+from .passes import STREAM_KINDS as STREAM_KINDS
+from .passes import Cursor as Cursor
+from .passes import draws as draws
+from .passes import each as each
+from .passes import end_workers as end_workers
+from .passes import is_stock as is_stock
+from .passes import is_warm as is_warm
+from .passes import length as length
+from .passes import loader_generators as loader_generators
+from .passes import open_at as open_at
+from .passes import said_size as said_size
+from .passes import same_state as same_state
+from .passes import set_streams as set_streams
+from .passes import skips as skips
+from .passes import source as source
+from .passes import streams as streams
+from .passes import warm_up as warm_up
+from .loaders import Loaders as Loaders
+from .loaders import SeededLoader as SeededLoader
+from .loaders import TensorLoader as TensorLoader
+from .loaders import as_loader as as_loader
+from .loaders import prefetch as prefetch
+from .loaders import sets_of as sets_of
+from .loaders import yields_new as yields_new

@@ -1,0 +1,22 @@
+# Written by tools/stubs.py
+from .gradients import GradAccum as GradAccum
+from .gradients import GradClip as GradClip
+from .gradients import GradNorm as GradNorm
+from .amp import AMP as AMP
+from .ema import EMA as EMA
+from .ema import SWA as SWA
+from .nan_guard import NaNGuard as NaNGuard
+from .freeze import Freeze as Freeze
+from .freeze import FreezeBN as FreezeBN
+from .schedule import LRScheduler as LRScheduler
+from .schedule import OneCycle as OneCycle
+from .schedule import Schedule as Schedule
+from .schedule import WarmupCosine as WarmupCosine
+from .schedule import combine as combine
+from .schedule import cosine as cosine
+from .schedule import exponential as exponential
+from .schedule import linear as linear
+from .schedule import polynomial as polynomial
+from .schedule import warmup as warmup
+from .compile import Compile as Compile
+from .profile import Profile as Profile

@@ -1,0 +1,3 @@
+# Written by tools/stubs.py
+from .accelerate import Accelerate as Accelerate
+from .launch import ProcessFailed as ProcessFailed
