@@ -16,7 +16,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 from trainer_nb.all import Checkpoint, LambdaHook, Learner, SeededLoader
-from trainer_nb.data.passes import Cursor
+from trainer_nb.data.passes import Pass
 
 torch.set_num_threads(1)
 
@@ -68,12 +68,12 @@ class Slow(Dataset):
 def resume_time(make_dl, n):
     "Seconds from an unread loader to its batch `n`"
     dl = make_dl(Slow())
-    first = Cursor(dl)
+    first = Pass(dl)
     iter(first)
     first.n = n
     state = first.state_dict()
     first.close()
-    second = Cursor(make_dl(Slow()))
+    second = Pass(make_dl(Slow()))
     second.load_state_dict(state)
     took = timed(lambda: next(iter(second)))
     second.close()

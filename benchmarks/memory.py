@@ -110,12 +110,12 @@ def million(n=1_000_000, n_epochs=4):
 def recording(n=2560, rounds=50):
     "µs that losses and learning rates of a batch cost, copies to the host included"
     from trainer_nb.loop.history import History
-    from trainer_nb.loop.metrics import Tally
+    from trainer_nb.loop.metrics import Accumulator
     losses, times = torch.rand(997).unbind(), []
     for _ in range(rounds):
         history = History()
-        tally, start = Tally([], 'cpu', True, history, ['lr']), perf_counter()
-        for i in range(n): tally.add(losses[i % 997], {}, 32, (1e-3,))
+        accumulator, start = Accumulator([], 'cpu', True, history, ['lr']), perf_counter()
+        for i in range(n): accumulator.add(losses[i % 997], {}, 32, (1e-3,))
         history.fetch()
         times.append((perf_counter() - start)/n*1e6)
     return min(times), median(times)

@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from common import batches, digest, make_learner, problem, same, shuffled, weights
 from trainer_nb.save.checkpoint import Checkpoint
-from trainer_nb.data.passes import Cursor
+from trainer_nb.data.passes import Pass
 from trainer_nb.save.early_stopping import EarlyStopping
 from trainer_nb.save.files import Folder
 from trainer_nb.loop.hooks import Hook, LambdaHook
@@ -117,11 +117,11 @@ def test_skipping_10_000_batches_reads_no_sample(cls, n_workers, skip):
     torch.manual_seed(0)
     expected = [b.tolist() for b in make(range(n), 0)][10_000:]     # read from its beginning
     torch.manual_seed(0)
-    cursor, other = Cursor(make(data, n_workers)), Cursor(make(data, n_workers))
-    iter(cursor)
-    cursor.n = 10_000
-    state = cursor.state_dict()
-    cursor.close()
+    pass_, other = Pass(make(data, n_workers)), Pass(make(data, n_workers))
+    iter(pass_)
+    pass_.n = 10_000
+    state = pass_.state_dict()
+    pass_.close()
     torch.rand(10)
     data.counts.zero_()
     other.load_state_dict(state)

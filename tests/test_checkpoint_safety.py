@@ -5,7 +5,7 @@ import pytest, torch
 
 from common import make_learner, same, weights
 from trainer_nb.save.checkpoint import Checkpoint
-from trainer_nb.loop.world import Team
+from trainer_nb.loop.world import World
 from trainer_nb.save.files import BadCheckpoint, Folder, read_state, write_state
 from trainer_nb.save.shards import HOLE, write_parts
 from trainer_nb.loop.fit import Fit
@@ -28,7 +28,7 @@ def in_parts(folder, learn):
     w, sd['0.weight'] = sd['0.weight'], {HOLE: '0', 'shape': [8, 4], 'dtype': torch.float32, 'files': 1}
     folder.path.mkdir(exist_ok=True)
     parts = folder.path/f'.{folder.next(1).stem}.parts.1.tmp'
-    write_parts({'0': w}, parts, Team())
+    write_parts({'0': w}, parts, World())
     return folder.path/folder.put(state, {'run': 'a', 'step': 1, 'metric': None, 'processes': 1, 'in_epoch': False}, parts)['file']
 
 def ways(path):
@@ -232,8 +232,8 @@ class Share:
     def update(self, pred, targ): self.hits, self.n = self.hits + (pred.argmax(1) == targ).sum(), self.n + len(targ)
     def compute(self): return self.hits/self.n
 
-OURS = [(), ('state',), ('history',), ('history', 'series', 'train_loss'), ('streams', 0), ('loaders',), ('modules', 'model'), ('optimizers', ''), ('run',), ('run', 'train'),
-        ('run', 'train_tally'), ('run', 'train_tally', 'averages', 'accuracy'), ('run', 'train_tally', 'objects', 'Share'), *(('hooks', o) for o in ('EarlyStopping', 'EMA', 'GradAccum', 'OneCycle'))]
+OURS = [(), ('state',), ('history',), ('history', 'series', 'train_loss'), ('rng_states', 0), ('loaders',), ('modules', 'model'), ('optimizers', ''), ('run',), ('run', 'train'),
+        ('run', 'train_metrics'), ('run', 'train_metrics', 'averages', 'accuracy'), ('run', 'train_metrics', 'objects', 'Share'), *(('hooks', o) for o in ('EarlyStopping', 'EMA', 'GradAccum', 'OneCycle'))]
 
 def test_a_state_with_an_entry_too_many_or_of_another_type_changes_nothing(tmp_path):
     "At the places of a checkpoint in mid-pass where the keys are ours"

@@ -345,7 +345,7 @@ def test_another_thread_may_look_at_any_time(look):
     "It reads what is there without changing it: the thread of the fit may be in the middle of a change"
     def state(h):
         series = {name: (s.n, len(s.host), len(s.chunks)) for name, s in h.series.items()}
-        return len(h.open_tally.rows), h.n_packed, series
+        return len(h.open_metrics.rows), h.n_packed, series
     seen, errors = [], []
     def look_from_elsewhere(learn):
         def f():

@@ -214,7 +214,7 @@ class StopAt(Hook):
     def __init__(self, n, what, rank=0): self.n, self.what, self.rank = n, what, rank
     def after_step(self, learn):
         self.n -= 1
-        if not self.n and learn.team.rank == self.rank:
+        if not self.n and learn.world.rank == self.rank:
             if self.what == 'interrupt': os.kill(os.getpid(), signal.SIGINT)
             else: learn.stop()
         if -40 < self.n < 0: time.sleep(.01)        # agreed soon, and then in the middle of something
@@ -294,7 +294,7 @@ class Little(Hook):
         if not learn.training: return
         pairs = [(opt, p) for opt in learn.opts.values() for g in opt.param_groups for p in g['params']]
         for p in [*(p for _, p in pairs), *(learn.ema.model.parameters() if learn.ema and not learn.state.epoch else ())]:
-            assert p.ndim and len(local(p)) <= -(-len(p)//learn.team.size) < len(p) and local(p).shape[1:] == p.shape[1:]
+            assert p.ndim and len(local(p)) <= -(-len(p)//learn.world.size) < len(p) and local(p).shape[1:] == p.shape[1:]
         for opt, p in pairs: assert all(o is None or not o.ndim or o.shape == p.shape and local(o).shape == local(p).shape for o in opt.state[p].values())
 
 def check_plain(learn, params):
@@ -446,7 +446,7 @@ def test_parts_best_weights_come_back():
 def test_parts_and_errors(monkeypatch):
     "Where all fail in the same way, the weights are those of the last step. Where one is lost, its parts are; and this is said, not hidden"
     def spoil(learn):
-        if learn.state.optimizer_step == 8 and learn.team.rank == 1: local(learn.model.d[0].weight.grad)[0, 0] = torch.nan       # a single entry of a single part
+        if learn.state.optimizer_step == 8 and learn.world.rank == 1: local(learn.model.d[0].weight.grad)[0, 0] = torch.nan       # a single entry of a single part
     learn, alone = learner('plain', parted(), NaNGuard(every=3), LambdaHook(after_backward=spoil)), learner('plain')
     with pytest.raises(FloatingPointError, match='the gradient of d.0.weight is not finite in epoch 1, batch 2, after 8 optimizer steps'): learn.launch(2, 3)
     alone.fit(max_steps=8)
@@ -481,7 +481,7 @@ class In(Hook):
     "Does something in one process, in the second epoch"
     def __init__(self, rank, f): self.rank, self.f = rank, f
     def after_backward(self, learn):
-        if learn.state.optimizer_step == 8 and learn.team.rank == self.rank: self.f(learn)
+        if learn.state.optimizer_step == 8 and learn.world.rank == self.rank: self.f(learn)
 
 def fail(learn): raise ZeroDivisionError('on purpose')
 def die(learn): os.kill(os.getpid(), signal.SIGKILL)
@@ -494,7 +494,7 @@ def test_an_error_elsewhere(n, rank):
 def test_an_error_here():
     learn = learner('plain', In(0, fail))
     with pytest.raises(ZeroDivisionError, match='on purpose') as e: learn.launch(4, 3)
-    assert any('hook In, `after_backward`' in o for o in e.value.__notes__) and learn.cancelled == 'error' and learn.is_main and learn.team.size == 1
+    assert any('hook In, `after_backward`' in o for o in e.value.__notes__) and learn.cancelled == 'error' and learn.is_main and learn.world.size == 1
     learn.remove_hook(In)
     learn.launch(2, 1)      # and it can be used again
 
@@ -522,7 +522,7 @@ def test_the_main_process_is_ended(how, tmp_path, monkeypatch):
     if not (pid := os.fork()):
         gc.freeze()     # groups of earlier tests are the parent's to clean up
         try:
-            if how.startswith('SIG'): learner('plain', LambdaHook(before_step=lambda learn: end(learn.team.rank))).launch(3, 3)
+            if how.startswith('SIG'): learner('plain', LambdaHook(before_step=lambda learn: end(learn.world.rank))).launch(3, 3)
             torch.distributed.init_process_group = lambda *args, rank, **kwargs: end(rank)
             learner('plain').launch(3, 3)
         finally: os._exit(1)

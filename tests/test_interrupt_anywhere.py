@@ -262,7 +262,7 @@ def make_for_passes():
 
 def seen_around_passes(learn):
     names = ('training', 'batch', 'pred', 'loss', 'result', 'stepped', 'n_batches',
-             'step_fn', '_do', '_valid_tally', '_opening', 'fitting', 'stopped')
+             'step_fn', '_do', '_valid_metrics', '_opening', 'fitting', 'stopped')
     return {**{k: getattr(learn, k) for k in names}, 'requests': [*learn.requests], 'optimizer': learn.opt.mode,
             'handler': signal.getsignal(signal.SIGINT), 'grad': torch.is_grad_enabled(), 'model': id(learn.model),
             'autocast': (torch.is_autocast_enabled('cpu'),
@@ -270,7 +270,7 @@ def seen_around_passes(learn):
             'nesting': (torch.autocast_increment_nesting(), torch.autocast_decrement_nesting()),
             'modes': [m.training for m in learn.model.modules()],
             'average': [m.training for m in learn.ema.model.modules()],
-            'team': (learn.team.n, learn.team.total), 'threads': threading.active_count()}
+            'world': (learn.world.n, learn.world.total), 'threads': threading.active_count()}
 
 def faults_of_pass(learn, run_pass, *moments):
     "(what is not in order after a pass with these interrupts, number of those that hit)"

@@ -7,7 +7,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import trainer_nb.data.passes
 from common import make_learner, problem, same, weights
 from trainer_nb.base.nested import rng_state, set_seed
-from trainer_nb.data.passes import Cursor, source
+from trainer_nb.data.passes import Pass, source
 from trainer_nb.loop.hooks import LambdaHook
 from trainer_nb.data.loaders import Prefetched, SeededLoader, TensorLoader
 from trainer_nb.show.output import Budget
@@ -28,16 +28,16 @@ def test_the_share_of_waiting_is_right(waits, work, monkeypatch):
             clock.now += waits[i % len(waits)]
             yield i
     monkeypatch.setattr(trainer_nb.data.passes, 'perf_counter', clock)
-    cursor, seen = Cursor(loader()), []
-    for b in cursor:
+    pass_, seen = Pass(loader()), []
+    for b in pass_:
         clock.now += work
         seen.append(b)
         if b % 700 == 699: break
-    for b in cursor:
+    for b in pass_:
         clock.now += work
         seen.append(b)
     share = sum(waits)/(sum(waits) + work*len(waits))
-    assert seen == [*range(3000)] and cursor.wait_s/clock.now == pytest.approx(share, abs=.02)
+    assert seen == [*range(3000)] and pass_.wait_s/clock.now == pytest.approx(share, abs=.02)
 
 
 class OnHost(Prefetched):
@@ -157,16 +157,16 @@ KINDS = {'global': lambda x: TensorLoader(x, bs=2, shuffle=True),
 def test_a_pass_goes_on_elsewhere_whatever_it_draws_from(kind):
     set_seed(0)
     dl = KINDS[kind](torch.arange(12.))
-    cursor, seen = Cursor(dl), []
-    for batch, in cursor:
+    pass_, seen = Pass(dl), []
+    for batch, in pass_:
         seen.append(batch)
-        cursor.n += 1
-        if cursor.n == 2: break
-    state = cursor.state_dict()
-    rest = [batch for batch, in cursor]
+        pass_.n += 1
+        if pass_.n == 2: break
+    state = pass_.state_dict()
+    rest = [batch for batch, in pass_]
     assert torch.equal(torch.cat(seen + rest).sort().values, torch.arange(12.)) and len(rest) == 4
     set_seed(99)
-    before, again = rng_state(), Cursor(dl)
+    before, again = rng_state(), Pass(dl)
     again.load_state_dict(state)
     assert same([batch for batch, in again], rest)
     assert rng_state()['python'] == before['python'] and torch.equal(rng_state()['torch'], before['torch'])

@@ -352,7 +352,7 @@ def test_the_model_raises_in_the_middle():
     learn = make_learner(Raises(), shuffled(bs=6))
     before = snapshot(learn)
     with pytest.raises(Boom) as e: find(learn)
-    assert 'rehearsal' in ' '.join(e.value.__notes__)
+    assert 'dry run' in ' '.join(e.value.__notes__)
     check_same(before, snapshot(learn))
 
 def test_stop_from_another_thread():

@@ -7,7 +7,7 @@ from torch import nn
 
 from common import batches, make_learner, make_model
 from trainer_nb.loop.history import History, Plot
-from trainer_nb.loop.metrics import Tally, accuracy
+from trainer_nb.loop.metrics import Accumulator, accuracy
 from trainer_nb.loop.hooks import CancelFit, LambdaHook
 
 
@@ -69,11 +69,11 @@ def million():
     pool, history, seen, sizes = torch.rand(997), History(), [], (20_000, 500_000, 480_000)
     plot, losses = Plot(history), pool.unbind()
     for epoch, n in enumerate(sizes):
-        tally = Tally([], 'cpu', history, ['lr'])
+        accumulator = Accumulator([], 'cpu', history, ['lr'])
         for i in range(n):
-            tally.add(losses[i % 997], {}, 1 + i % 3, (1e-3*i,))
+            accumulator.add(losses[i % 997], {}, 1 + i % 3, (1e-3*i,))
             if i % 50_000 == 0: plot.chart()
-        history.add_epoch({'epoch': epoch, **tally.means()})
+        history.add_epoch({'epoch': epoch, **accumulator.means()})
         seen.append(psutil.Process().memory_info().rss/2**20)
     rows, found = [], history.fetch()
     for n, mean in zip(sizes, history.epochs['loss']):

@@ -10,9 +10,9 @@ from torchmetrics.classification import MulticlassAccuracy, MulticlassF1Score
 
 from common import make_learner, record
 from trainer_nb.save.checkpoint import Checkpoint
-from trainer_nb.loop.world import Team
+from trainer_nb.loop.world import World
 from trainer_nb.loop.hooks import LambdaHook
-from trainer_nb.loop.metrics import Metric, Tally, accuracy, as_metrics
+from trainer_nb.loop.metrics import Metric, Accumulator, accuracy, as_metrics
 
 N = 150     # two batches of 64 and a ragged one of 22; 22 of 7, the last one of 3
 sizes = pytest.mark.parametrize('bs', [1, 7, 64, N])
@@ -377,7 +377,7 @@ def test_vectors_after_a_stop_in_mid_epoch(tmp_path):
     assert seen == [False]*17
     assert record(second) == record(whole)
 
-class Both(Team):
+class Both(World):
     "Two processes, the second of which has had no batch of its own"
     size = 2
     def gather(self, x): return [x, [None]*len(x)] if self.rank == 0 else [self.seen, x]
@@ -388,13 +388,13 @@ class Both(Team):
 def test_vectors_where_a_process_has_no_batch():
     "It takes part in the sum with as many zeros"
     x, y = data()
-    busy, idle = Tally(as_metrics([recalls, accuracy]), 'cpu', team=Both()), Tally(as_metrics([recalls, accuracy]), 'cpu', team=Both())
-    idle.team.rank, idle.team.is_padding, idle.team.seen = 1, True, [['recalls/0', 'recalls/1', 'recalls/2'], ['accuracy']]
+    busy, idle = Accumulator(as_metrics([recalls, accuracy]), 'cpu', world=Both()), Accumulator(as_metrics([recalls, accuracy]), 'cpu', world=Both())
+    idle.world.rank, idle.world.is_padding, idle.world.seen = 1, True, [['recalls/0', 'recalls/1', 'recalls/2'], ['accuracy']]
     busy.add(torch.tensor(1.), {'pred': x[:, :3], 'targ': y}, N)
     idle.add(torch.tensor(1.), {'pred': x[:, :3], 'targ': y}, 0)
     values = busy.means()
     assert [values[f'recalls/{c}'] for c in range(3)] == pytest.approx(recalls(x[:, :3], y).tolist())
-    assert set(idle.means()) == set(values) and len(idle.team.summed) == len(busy.team.summed) and not idle.team.summed.any()
+    assert set(idle.means()) == set(values) and len(idle.world.summed) == len(busy.world.summed) and not idle.world.summed.any()
 
 @pytest.mark.parametrize('f,error,text', [
     (lambda p, t: torch.zeros(2, 2), TypeError, r'shape \(2, 2\): expected a number'), (lambda p, t: None, TypeError, 'NoneType: expected'),

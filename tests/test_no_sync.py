@@ -19,7 +19,7 @@ from trainer_nb.loop.hooks import EVENTS, CancelStep, Hook, LambdaHook
 READS = ('item', 'tolist', 'numpy', 'cpu', '__float__', '__bool__', '__int__', '__index__', '__array__',
          '__contains__', '__format__')
 N_TRAIN, N_VALID, N_EPOCHS = 300, 200, 2        # 1,000 batches in all; more in a pass than the library packs together
-PER_EPOCH = 2       # `Tally.means`, one `tolist` for the training pass and one for the validation pass
+PER_EPOCH = 2       # `Accumulator.means`, one `tolist` for the training pass and one for the validation pass
 # the first batch of a fit whose default step has a cross entropy: are its logits none, or its targets no probabilities?
 FIRST = 1
 

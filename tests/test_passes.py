@@ -20,7 +20,7 @@ def loader(): return DataLoader(Noisy(), batch_size=5, shuffle=True, num_workers
 
 @pytest.mark.parametrize('ends', ['max_steps', 'CancelEpoch'])
 def test_passes_that_end_early_keep_persistent_workers_as_break_does(ends):
-    "Their random streams, and the order of the next pass, are those of a plain loop with `break`"
+    "Their random states, and the order of the next pass, are those of a plain loop with `break`"
     torch.manual_seed(0)
     model, dl = make_model(), loader()
     opt = SGD(model.parameters(), lr=.1)

@@ -7,7 +7,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import trainer_nb.all       # registers lr_find
 from common import digest, make_learner, problem, same, weights
 from trainer_nb.save.checkpoint import Checkpoint
-from trainer_nb.data.passes import Cursor, length
+from trainer_nb.data.passes import Pass, length
 from trainer_nb.loop.hooks import LambdaHook
 from trainer_nb.data.loaders import Loaders, TensorLoader
 
@@ -194,13 +194,13 @@ def test_each_is_told_its_epoch():
 
 def test_a_cursor_stands_where_its_batches_are_done():
     dl = Loaders({'a': [1, 2, 3], 'b': 'xy'}, 'longest')
-    cursor = Cursor(dl)
-    for _ in cursor:
-        cursor.n += 1
-        if cursor.n == 2: break
-    again = Cursor(dl)
-    again.load_state_dict(cursor.state_dict())
-    assert list(again) == list(cursor) == [{'a': 3, 'b': 'x'}]
+    pass_ = Pass(dl)
+    for _ in pass_:
+        pass_.n += 1
+        if pass_.n == 2: break
+    again = Pass(dl)
+    again.load_state_dict(pass_.state_dict())
+    assert list(again) == list(pass_) == [{'a': 3, 'b': 'x'}]
 
 def test_loaders_without_a_length_that_began_again_end_with_the_longest():
     def dl(): return Loaders({'a': Unsized([1, 2, 3, 4, 5]), 'b': Unsized('xyz')}, 'longest')

@@ -112,7 +112,7 @@ def test_a_cause_stays_and_folds():
 
 def test_a_bug_of_the_library_shows_where_it_is(monkeypatch):
     learn = make_learner()
-    learn.team = None
+    learn.world = None
     e = raised(learn)
     assert [o for o in names(e.__traceback__) if o[0] == 'ours'] == [('ours', 'fit'), ('ours', '_train_batch')]
     assert [name for _, name in names(e.full_traceback)] == ['fit', '_epoch', '_train_batch']

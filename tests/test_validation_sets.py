@@ -127,7 +127,7 @@ def check_resume(kind, ats, folder, step=6):
 def test_a_pass_goes_on_from_any_batch_of_any_set(kind, ats, tmp_path): check_resume(KINDS[kind], ats, tmp_path)
 
 def persistent(*which):
-    "Their samples draw nothing: persistent workers have random streams that nobody can put back"
+    "Their samples draw nothing: persistent workers have random states that nobody can put back"
     kept = {'num_workers': 1, 'persistent_workers': True}
     return {k: stock(n, n, TensorDataset, **(kept if k in which else {})) for k, n in (('clean', 14), ('noisy', 9))}
 

@@ -155,7 +155,8 @@ def stub(name, module):
 def door(path):
     "The stub of a wing's front door: what it imports, it offers"
     found = [o for o in ast.parse(path.read_text(encoding='utf-8')).body if isinstance(o, ast.ImportFrom)]
-    return '# Written by tools/stubs.py\n' + ''.join(f'from .{o.module} import {a.name} as {a.name}\n' for o in found for a in o.names)
+    lines = [f'from .{o.module} import {a.name} as {a.name}' for o in found for a in o.names]
+    return '\n'.join(['# Written by tools/stubs.py', *lines, ''])
 
 
 def main(*args):

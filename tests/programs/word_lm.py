@@ -67,7 +67,7 @@ def plain():
 
 class Carry(Hook):
     "Takes the hidden state from batch to batch, in a search of the learning rate, too"
-    in_rehearsal = True
+    in_dry_run = True
     def before_epoch(self, learn): self.hidden = learn.model.init_hidden(4)
     def before_valid(self, learn): self.hidden = learn.model.init_hidden(3)
     def state_dict(self): return {'hidden': self.hidden}

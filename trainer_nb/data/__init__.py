@@ -1,6 +1,6 @@
 """Resumable passes over any loader, and loaders. These names are for other wings"""
 from .passes import (
-    STREAM_KINDS, Cursor, draws, each, end_workers, is_stock, is_warm, length, loader_generators, open_at, said_size,
-    same_state, set_streams, skips, source, streams, warm_up
+    RNG_STATE_KINDS, Pass, draws, each, end_workers, is_stock, is_warm, length, loader_generators, open_at, said_size,
+    same_state, set_rng_states, skips, source, rng_states, warm_up
 )
 from .loaders import Loaders, SeededLoader, TensorLoader, as_loader, prefetch, sets_of, yields_new

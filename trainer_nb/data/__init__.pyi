@@ -1,6 +1,6 @@
 # Written by tools/stubs.py
-from .passes import STREAM_KINDS as STREAM_KINDS
-from .passes import Cursor as Cursor
+from .passes import RNG_STATE_KINDS as RNG_STATE_KINDS
+from .passes import Pass as Pass
 from .passes import draws as draws
 from .passes import each as each
 from .passes import end_workers as end_workers
@@ -11,10 +11,10 @@ from .passes import loader_generators as loader_generators
 from .passes import open_at as open_at
 from .passes import said_size as said_size
 from .passes import same_state as same_state
-from .passes import set_streams as set_streams
+from .passes import set_rng_states as set_rng_states
 from .passes import skips as skips
 from .passes import source as source
-from .passes import streams as streams
+from .passes import rng_states as rng_states
 from .passes import warm_up as warm_up
 from .loaders import Loaders as Loaders
 from .loaders import SeededLoader as SeededLoader

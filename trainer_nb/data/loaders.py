@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
 
 from ..base import has_accelerator, map_tensors, to_device
-from .passes import Cursor, draws, is_warm, length, open_pass, source, streams, warm_up
+from .passes import Pass, draws, is_warm, length, open_pass, source, rng_states, warm_up
 
 # %% ../../nbs/data/02_loaders.ipynb #fc1cd9ad
 class SideStream:
@@ -173,7 +173,7 @@ def _numbers(o):
     return o.to_numpy()
 
 # %% ../../nbs/data/02_loaders.ipynb #2bd2774c
-class _Part(Cursor):
+class _Part(Pass):
     "The pass over one of several loaders"
     def open(self):
         if self.iterator is not None: return
@@ -183,7 +183,7 @@ class _Part(Cursor):
     def next(self):
         self.open()
         if self.first is None:      # the order may be drawn now, after other loaders were opened
-            self.first = streams(self.dl, names=draws(self.dl))
+            self.first = rng_states(self.dl, names=draws(self.dl))
         batch = next(self.batches)
         self.n += 1
         return batch

@@ -1,7 +1,7 @@
 # Written by tools/stubs.py
 from typing import Any
 from torch.utils.data.dataloader import DataLoader
-from trainer_nb.data.passes import Cursor
+from trainer_nb.data.passes import Pass
 
 class SideStream:
     device: Any
@@ -38,7 +38,7 @@ class TensorLoader:
     def mine(self, batches: Any, start: Any) -> Any: ...
     def __iter__(self) -> Any: ...
 
-class _Part(Cursor):
+class _Part(Pass):
     iterator: Any
     batches: Any
     n: Any

@@ -178,7 +178,7 @@ class Compile(Hook):
     Results are those without it, up to rounding, random numbers included. It warns once about each part that it does
     not compile, and why.
     """
-    unique, ord, in_rehearsal = True, 90, False
+    unique, ord, in_dry_run = True, 90, False
     runs_after = 'GradAccum', 'AMP', 'NaNGuard', 'GradNorm', 'GradClip', 'EMA'
     def __init__(self,
         mode=None,           # of `torch.compile`: 'default', 'reduce-overhead' (CUDA graphs), 'max-autotune', ...

@@ -28,7 +28,7 @@ class Compile(Hook):
     dynamic: Any
     unique: Any
     ord: Any
-    in_rehearsal: Any
+    in_dry_run: Any
     runs_after: Any
     def __init__(self, mode: Any = None, what: Any = 'model', backend: Any = 'inductor', dynamic: Any = None) -> None: ...
     def before_fit(self, learn: Any) -> Any: ...

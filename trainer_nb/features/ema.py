@@ -28,7 +28,7 @@ def tensors(
 # %% ../../nbs/features/03_ema.ipynb #33edae71
 class EMA(Hook):
     "Keep an exponential moving average of the weights, and validate it"
-    unique, ord, in_rehearsal = True, -20, False
+    unique, ord, in_dry_run = True, -20, False
     state_kinds = {'n': int, 'model': (None, {str: object}), 'loss_fn?': (None, {str: object})}
     every = 1       # optimizer steps between two updates of the average
     def __init__(self,
@@ -82,7 +82,7 @@ class EMA(Hook):
         self._pairs = tuple(zip(ours, theirs))
 
     def _copy(self, learn, module, state):
-        res = learn.team.copy(module).requires_grad_(False).eval()
+        res = learn.world.copy(module).requires_grad_(False).eval()
         if state is not None: res.load_state_dict(state)
         return res
 

@@ -14,7 +14,7 @@ class EMA(Hook):
     buffers: Any
     unique: Any
     ord: Any
-    in_rehearsal: Any
+    in_dry_run: Any
     state_kinds: Any
     every: Any
     def __init__(self, decay: Any = 0.999, warmup: Any = True, *, start: Any = 0, buffers: Any = 'average') -> None: ...

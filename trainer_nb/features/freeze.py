@@ -16,7 +16,7 @@ from ..loop import Hook, trained
 # %% ../../nbs/features/05_freeze.ipynb #735c5d06
 class Freeze(Hook):
     "Leave parameters unchanged during a fit"
-    unique, in_rehearsal = True, True
+    unique, in_dry_run = True, True
     def __init__(self,
         *names,  # of parameters or modules, or patterns with * ? []: 'body', '*.bias', 'body.[0-3]', 'loss_fn.weight'
     ):
@@ -48,7 +48,7 @@ class Freeze(Hook):
 # %% ../../nbs/features/05_freeze.ipynb #1c73df9d
 class FreezeBN(Hook):
     "Keep BatchNorm layers in evaluation mode during training"
-    unique, in_rehearsal = True, True
+    unique, in_dry_run = True, True
     def before_fit(self, learn):
         if any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in learn.model.modules()): return
         raise ValueError('FreezeBN: the model has no BatchNorm layer')

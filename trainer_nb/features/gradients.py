@@ -68,7 +68,7 @@ def loss_weight(
     learn,  # `Learner` with a batch and a loss
 ):          # number or 0-d tensor
     "Return the weight of the loss over all ranks: `learn.result['n']`, or the number of samples"
-    if learn.team.size > 1: return learn.team.weight    # summed over the ranks by `Accelerate`
+    if learn.world.size > 1: return learn.world.weight    # summed over the ranks by `Accelerate`
     n = None if learn.result is None else learn.result.get('n')
     return batch_size(learn.batch) if n is None else n
 
@@ -226,7 +226,7 @@ class GradClip(Hook):
 
     def _clip(self, learn):  # 0-d tensor, the norm before; None if there is no bound for it
         norm, value = self.by_norm(learn.opt_name), _of_optimizer(self.value, learn.opt_name)
-        res = None if norm is None else learn.team.whole(clip_grads(torch.nn.utils.clip_grad_norm_, learn.opt, norm))
+        res = None if norm is None else learn.world.whole(clip_grads(torch.nn.utils.clip_grad_norm_, learn.opt, norm))
         if value is not None: clip_grads(torch.nn.utils.clip_grad_value_, learn.opt, value)
         return res
 
@@ -243,11 +243,11 @@ class GradNorm(Hook):
         name, clip = learn.opt_name, learn.get_hook('GradClip', None)
         if clip is not None: clip.norms.pop(name, None)
         is_known = clip is not None and clip.by_norm(name)
-        norm = None if is_known else learn.team.whole(total_norm(gradients(learn.opt)))
+        norm = None if is_known else learn.world.whole(total_norm(gradients(learn.opt)))
         stepped = nxt()
         self.norms[name] = clip.norms[name] if norm is None else norm
         suffix = f'_{name}' if name else ''
         learn.record('grad_norm' + suffix, self.norms[name])
         if self.weights:
-            learn.record('weight_norm' + suffix, learn.team.whole(total_norm(parameters(learn.opt))))
+            learn.record('weight_norm' + suffix, learn.world.whole(total_norm(parameters(learn.opt))))
         return stepped

@@ -66,7 +66,7 @@ SHIFT, NEVER = 2**20, 2**62  # base of the digits of a code; larger than any cod
 
 class NaNGuard(Hook):
     "Skip all steps from the first one whose loss or gradients are not finite, and raise FloatingPointError soon after"
-    unique, ord, in_rehearsal = True, -20, False
+    unique, ord, in_dry_run = True, -20, False
     runs_before = 'GradNorm', 'GradClip'
     only_looks = 'after_loss',      # changes nothing there, see `Compile`
     def __init__(self,
@@ -127,7 +127,7 @@ class NaNGuard(Hook):
         self.log[self.n_checks] = watched, inputs, learn.state.optimizer_step, learn.opt_name
         value = _first([o[2] for o in self.losses] + values, self.n_checks*SHIFT, NEVER//SHIFT, learn.device)
         place = _first([o[2] for o in self.inputs], 0, SHIFT - 1, learn.device)
-        code = learn.team.least(value*SHIFT + place)    # see above; `value` holds two digits, or makes it NEVER or more
+        code = learn.world.least(value*SHIFT + place)    # `value` holds two digits, or makes it NEVER or more
         self.first = code if self.first is None else torch.minimum(self.first, code)
         self.losses, self.inputs = [], []
         self.n_checks += 1
@@ -158,7 +158,7 @@ class NaNGuard(Hook):
         if not learn.training: return
         self.since += 1
         if len(self.losses) >= self.every: self._check(learn, [], [])       # no step for long: a scaler skips them, say
-        is_late = learn.team.size == 1 and perf_counter() - self.looked > 1 # clocks of several processes differ
+        is_late = learn.world.size == 1 and perf_counter() - self.looked > 1 # clocks of several processes differ
         if self.since >= self.every or is_late: self.look(learn)
 
     def before_valid(self, learn): self.look(learn)

@@ -25,7 +25,7 @@ class NaNGuard(Hook):
     looked: Any
     unique: Any
     ord: Any
-    in_rehearsal: Any
+    in_dry_run: Any
     runs_before: Any
     only_looks: Any
     def __init__(self, every: Any = 100) -> None: ...

@@ -74,7 +74,7 @@ STEP_NAMES = {
 
 class Profile(Hook):
     "Measure where the time of some training steps goes: `profile.table`, and a file for Chrome's or Perfetto's viewer"
-    ord, unique, in_rehearsal = -1000, True, False
+    ord, unique, in_dry_run = -1000, True, False
     only_looks = 'do_backward',
     def __init__(self,
         n_steps=50,    # int ≥ 1: number of training batches to measure
@@ -94,7 +94,7 @@ class Profile(Hook):
         self.profiler, self.is_tracing = None, False        # torch's profiler
         self.n_seen = self.n = self.n_open = 0              # batches seen; measured; seen since the mark
         self.mark = None                                    # times at the start of the current measurement, else None
-        self.cursor = None                                  # the pass over the training data
+        self.pass_ = None                                  # the pass over the training data
         self.spent, self.sums = Counter(), Counter()        # seconds and calls: of each step; of all, while measured
 
     def before_fit(self, learn): self._open()
@@ -126,7 +126,7 @@ class Profile(Hook):
 
     def after_fit(self, learn):
         if self.is_tracing: self._stop_trace()
-        self.table, self.mark, self.cursor = ProfileTable(self._rows(learn), self.n), None, None
+        self.table, self.mark, self.pass_ = ProfileTable(self._rows(learn), self.n), None, None
         if self.trace and self.profiler is None and learn.cancelled is None:
             print(f'Profile: no trace, since it begins after {self.skip + self.n_steps} batches, '
                   f'and the fit had {self.n_seen}')
@@ -160,7 +160,7 @@ def _now(self:Profile, learn):  # Counter
     "Return the seconds so far: total, waiting, and of each step; and the seconds and calls of each hook"
     _finish(learn.device)
     res = Counter(self.spent)
-    res['all'], res['waiting'] = perf_counter(), self.cursor.wait_s
+    res['all'], res['waiting'] = perf_counter(), self.pass_.wait_s
     res['own'] = sum(c.time_s for p in LIFECYCLE for c in learn.calls.at[p] if c.hook is self)
     for p, c in self._others(learn, *LIFECYCLE):
         res[p, c.hook.name] += c.time_s
@@ -171,8 +171,8 @@ def _now(self:Profile, learn):  # Counter
 def _begin(self:Profile, learn):
     "Start or resume measuring, if it is time"
     if self.n >= self.n_steps or self.mark is not None: return
-    self.cursor = learn.fitting.train
-    self.cursor.timed_every = 1
+    self.pass_ = learn.fitting.train
+    self.pass_.timed_every = 1
     if self.n_seen >= self.skip: self.mark, self.n_open = self._now(learn), 0
 
 @patch

@@ -24,7 +24,7 @@ class Profile(Hook):
     n: Any
     n_open: Any
     mark: Any
-    cursor: Any
+    pass_: Any
     n_steps: Any
     skip: Any
     trace: Any
@@ -35,7 +35,7 @@ class Profile(Hook):
     sums: Any
     ord: Any
     unique: Any
-    in_rehearsal: Any
+    in_dry_run: Any
     only_looks: Any
     def __init__(self, n_steps: Any = 50, skip: Any = 10, trace: Any = None, n_traced: Any = 5) -> None: ...
     def before_fit(self, learn: Any) -> None: ...

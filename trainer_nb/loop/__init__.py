@@ -9,7 +9,7 @@ from .history import HISTORY_KINDS, History, Plot
 from .optim import gradients, lr_names, owners, parameters, refuse_closures, set_lr, set_option, trained
 from .steps import as_step, called_modules, default_result, get_modes, is_sum, set_modes, set_opt_modes, unpack
 from .interrupts import TrainingInterrupted
-from .world import Team
+from .world import World
 from .fit import FIT_KINDS, Fit, StepState, as_count, as_rate, load_object_states, object_states
 from .learner import Learner
 from .sandbox import unchanged

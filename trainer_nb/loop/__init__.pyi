@@ -34,7 +34,7 @@ from .steps import set_modes as set_modes
 from .steps import set_opt_modes as set_opt_modes
 from .steps import unpack as unpack
 from .interrupts import TrainingInterrupted as TrainingInterrupted
-from .world import Team as Team
+from .world import World as World
 from .fit import FIT_KINDS as FIT_KINDS
 from .fit import Fit as Fit
 from .fit import StepState as StepState

@@ -16,8 +16,8 @@ import torch
 from torch import nn
 
 from ..base import check_kinds, patch, to_device
-from ..data import STREAM_KINDS, Cursor, each, is_warm, source, streams
-from .metrics import Tally
+from ..data import RNG_STATE_KINDS, Pass, each, is_warm, source, rng_states
+from .metrics import Accumulator
 from .optim import lr_names, named_parts, trained
 from .steps import get_modes
 
@@ -52,7 +52,7 @@ class StepState:
         self.batch_idx = 0
 
 # %% ../../nbs/loop/11_fit.ipynb #7263b90c
-class TrainPass(Cursor):
+class TrainPass(Pass):
     "A pass over the training data, whose finished batches `StepState` counts"
     def __init__(self,
         dl,     # any loader
@@ -85,15 +85,15 @@ class Fit:
     next_valid: int|None = None      # optimizer step of the next validation pass
     next_due: float = math.inf       # optimizer step at which one of the two is due
     train: TrainPass|None = None     # the open training pass
-    valid: Cursor|None = None        # the open validation pass
-    train_tally: Tally|None = None
-    valid_tally: Tally|None = None
+    valid: Pass|None = None        # the open validation pass
+    train_metrics: Accumulator|None = None
+    valid_metrics: Accumulator|None = None
     valid_values: dict = field(default_factory=dict)  # what the last validation of this epoch said
     validated_at: int = -1           # and at which optimizer step
     is_trained: bool = False         # the training pass of this epoch is done
     time_s: float = 0.               # spent in this epoch before a stop
     opened: float = 0.               # clock when the epoch was opened or taken up
-    streams: tuple|None = None       # RNG states at a stop; None while it runs
+    rng_states: tuple|None = None       # RNG states at a stop; None while it runs
     is_running: bool = False         # are its batches being worked on?
     warm: list = field(default_factory=list)          # loaders that kept worker processes then
     stepped_at: int = -1             # optimizer step at the end of the latest epoch
@@ -137,8 +137,8 @@ class Fit:
 
     def close(self):
         "End worker processes of unfinished passes"
-        for cursor in self.train, self.valid:
-            if cursor is not None: cursor.close()
+        for pass_ in self.train, self.valid:
+            if pass_ is not None: pass_.close()
 
 # %% ../../nbs/loop/11_fit.ipynb #e5b5dd17
 def named_objects(
@@ -184,7 +184,7 @@ def _from_plain(x):
     return type(x)(map(_from_plain, x)) if type(x) in (list, tuple) else x
 
 # %% ../../nbs/loop/11_fit.ipynb #4c697cb0
-OPEN = 'train', 'valid', 'train_tally', 'valid_tally'       # what of a `Fit` has a state of its own
+OPEN = 'train', 'valid', 'train_metrics', 'valid_metrics'       # what of a `Fit` has a state of its own
 PLAN = 'end_epoch', 'end_step', 'valid_every', 'next_valid', 'first_row', 'first_batch', 'valid_values', 'validated_at', 'is_trained'
 FIT_KINDS = {**dict.fromkeys(PLAN, (None, int, {str: object})), **dict.fromkeys(OPEN, (None, {str: object})),
              'time_s': (int, float), 'modes': {str: bool}, 'warm': [str], 'kept?': [str]}
@@ -221,12 +221,12 @@ def load_state_dict(self:Fit,
     self.time_s, self.modes = state['time_s'], [(m, state['modes'][k]) for k, m in parts.items() if k in state['modes']]
     self.kept = [parts[k] for k in state['kept'] if k in parts] if 'kept' in state else None
     if state['train'] is not None:
-        self.train, self.train_tally = TrainPass(learn.train_dl, learn.state), learn._tally(learn.train_dl, training=True)
+        self.train, self.train_metrics = TrainPass(learn.train_dl, learn.state), learn._accumulator(learn.train_dl, training=True)
         self._load_pass('train', state, learn.device)
-        self.train_tally.history, self.train_tally.lr_names = learn.history, lr_names(learn.opts)
+        self.train_metrics.history, self.train_metrics.lr_names = learn.history, lr_names(learn.opts)
     is_wanted = state['is_trained'] or self.valid_every == state['valid_every']     # did this fit ask for the validation pass that was open?
     if state['valid'] is not None and is_wanted and learn.valid_dl is not None:
-        self.valid, self.valid_tally = Cursor(learn.valid_dl), learn._measures(learn.valid_dl)
+        self.valid, self.valid_metrics = Pass(learn.valid_dl), learn._measures(learn.valid_dl)
         self._load_pass('valid', state, learn.device)
     opens = {'train_dl': self.train is not None and not self.is_trained, 'valid_dl': self.valid is not None}      # these passes bring their workers
     self.warm = [getattr(learn, o) for o in opens if o in state['warm'] and not opens[o] and getattr(source(getattr(learn, o)), 'persistent_workers', False)]
@@ -234,10 +234,10 @@ def load_state_dict(self:Fit,
 @patch
 def _load_pass(self:Fit, name, state, device):
     getattr(self, name).load_state_dict(state[name])
-    getattr(self, name+'_tally').load_state_dict(to_device(state[name+'_tally'], device))
+    getattr(self, name+'_metrics').load_state_dict(to_device(state[name+'_metrics'], device))
 
 # %% ../../nbs/loop/11_fit.ipynb #4c697cb1
-RANK_KINDS = {'streams': STREAM_KINDS, 'passes': {f'{k}?': {str: object} for k in OPEN}, 'hooks': {str: object}, 'objects?': {str: object}}
+RANK_KINDS = {'rng_states': RNG_STATE_KINDS, 'passes': {f'{k}?': {str: object} for k in OPEN}, 'hooks': {str: object}, 'objects?': {str: object}}
 
 @patch
 def rank_state(self:Fit,
@@ -245,8 +245,8 @@ def rank_state(self:Fit,
 ):          # dict of plain things, on the host
     "What a rank has for itself, where several train together"
     passes = {k: o.state_dict() for k in OPEN if (o := getattr(self, k)) is not None}
-    at = self.streams if self.streams is not None else streams(learn.train_dl, learn.valid_dl)
-    return to_device({'streams': at, 'passes': passes, 'hooks': {h.name: h.state_dict() for h in learn.hooks if h.is_own},
+    at = self.rng_states if self.rng_states is not None else rng_states(learn.train_dl, learn.valid_dl)
+    return to_device({'rng_states': at, 'passes': passes, 'hooks': {h.name: h.state_dict() for h in learn.hooks if h.is_own},
                       'objects': object_states(learn.objects)}, 'cpu')
 
 @patch
@@ -256,11 +256,11 @@ def load_rank_state(self:Fit,
 ):
     "Resume as this one of several ranks"
     check_kinds(state, RANK_KINDS, 'what a process has for itself')
-    for k, o in state['passes'].items(): getattr(self, k).load_state_dict(to_device(o, learn.device) if 'tally' in k else o)
+    for k, o in state['passes'].items(): getattr(self, k).load_state_dict(to_device(o, learn.device) if 'metrics' in k else o)
     for h in learn.hooks:
         if h.name in state['hooks']: h.load_state_dict(to_device(state['hooks'][h.name], learn.device))
     load_object_states(learn.objects, state.get('objects', {}))
-    self.streams = state['streams']
+    self.rng_states = state['rng_states']
 
 # %% ../../nbs/loop/11_fit.ipynb #ec4a8de2
 def as_count(

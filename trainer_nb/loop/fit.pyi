@@ -1,6 +1,6 @@
 # Written by tools/stubs.py
 from typing import Any
-from trainer_nb.data.passes import Cursor
+from trainer_nb.data.passes import Pass
 
 class StepState:
     def is_grad_accum_boundary(self, is_last_batch: Any = False) -> bool: ...
@@ -14,7 +14,7 @@ class StepState:
     optimizer_step: Any
     samples_seen: Any
 
-class TrainPass(Cursor):
+class TrainPass(Pass):
     state: Any
     def __init__(self, dl: Any, state: Any) -> None: ...
     @property
@@ -40,13 +40,13 @@ class Fit:
     next_due: Any
     train: Any
     valid: Any
-    train_tally: Any
-    valid_tally: Any
+    train_metrics: Any
+    valid_metrics: Any
     validated_at: Any
     is_trained: Any
     time_s: Any
     opened: Any
-    streams: Any
+    rng_states: Any
     is_running: Any
     stepped_at: Any
     idle: Any
@@ -60,7 +60,7 @@ class Fit:
     def is_open(self, state: Any) -> bool: ...
     def check_progress(self, state: Any) -> Any: ...
     def close(self) -> None: ...
-    def __init__(self, n_epochs: Any = None, max_steps: Any = None, valid_every: Any = None, valid_first: Any = False, hooks: Any = ..., resume: Any = False, on_interrupt: Any = 'raise', end_epoch: Any = None, end_step: Any = None, first_row: Any = 0, first_batch: Any = 0, next_valid: Any = None, next_due: Any = ..., train: Any = None, valid: Any = None, train_tally: Any = None, valid_tally: Any = None, valid_values: Any = ..., validated_at: Any = -1, is_trained: Any = False, time_s: Any = 0.0, opened: Any = 0.0, streams: Any = None, is_running: Any = False, warm: Any = ..., stepped_at: Any = -1, idle: Any = 0, modes: Any = ..., kept: Any = None, model: Any = None, loaders: Any = ...) -> None: ...
+    def __init__(self, n_epochs: Any = None, max_steps: Any = None, valid_every: Any = None, valid_first: Any = False, hooks: Any = ..., resume: Any = False, on_interrupt: Any = 'raise', end_epoch: Any = None, end_step: Any = None, first_row: Any = 0, first_batch: Any = 0, next_valid: Any = None, next_due: Any = ..., train: Any = None, valid: Any = None, train_metrics: Any = None, valid_metrics: Any = None, valid_values: Any = ..., validated_at: Any = -1, is_trained: Any = False, time_s: Any = 0.0, opened: Any = 0.0, rng_states: Any = None, is_running: Any = False, warm: Any = ..., stepped_at: Any = -1, idle: Any = 0, modes: Any = ..., kept: Any = None, model: Any = None, loaders: Any = ...) -> None: ...
     def state_dict(self, learn: Any) -> dict[Any, Any]: ...
     def load_state_dict(self, learn: Any, state: Any, plan: Any = False) -> None: ...
     def rank_state(self, learn: Any) -> dict[Any, Any]: ...

@@ -154,14 +154,14 @@ class History:
         self.ends = []          # number of batches recorded at the end of each epoch
         self.warned = set()     # columns with a nan that `add_epoch` has warned of
         self.n_revised = 0      # how often recorded values were replaced
-        self.open_tally = None  # the metric accumulator that holds the latest batches
+        self.open_metrics = None  # the metric accumulator that holds the latest batches
         self.thread = None      # in which a fit runs; others may read at any time
         self.status = ''        # how the latest fit ended, in one line
         self.shown_in = None    # the cell that shows it already, so that `learn.fit(3)` does not show its table twice
 
     def __dir__(self):      # for completion: only what users need
         inner = """add_epoch add_steps add_valid ends epoch_rows fetch html lines load_state_dict n_packed n_revised
-            open_tally recent revise_steps series shown_in state_dict thread valid_rows warned"""
+            open_metrics recent revise_steps series shown_in state_dict thread valid_rows warned"""
         return sorted(set(super().__dir__()) - set(inner.split()))
 
     def add_steps(self,
@@ -183,7 +183,7 @@ class History:
     @property
     def n_steps(self):  # int
         "Number of training batches recorded"
-        return self.n_packed + (len(self.open_tally.rows) if self.open_tally is not None else 0)
+        return self.n_packed + (len(self.open_metrics.rows) if self.open_metrics is not None else 0)
 
     def add_valid(self,
         row,  # dict: 'epoch', 'step', and `valid_*` → number
@@ -207,7 +207,7 @@ class History:
     ):                          # dict: name → array of double
         "Values by training batch; another thread than a running fit's only reads, and may miss the last batches"
         is_mine = self.thread in (None, get_ident())
-        if is_mine and self.open_tally is not None: self.open_tally.pack()
+        if is_mine and self.open_metrics is not None: self.open_metrics.pack()
         return {name: s.fetch(n, start(name), keep=is_mine) for name, s in list(self.series.items())}
 
     def recent(self,
@@ -241,7 +241,7 @@ class History:
     def load_state_dict(self, state):
         "Restore what `state_dict` returned, in place of the whole record"
         check_kinds(state, HISTORY_KINDS, 'the history')
-        self.n_packed, self.open_tally = state['n_packed'], None
+        self.n_packed, self.open_metrics = state['n_packed'], None
         self.ends, self.warned = state['ends'].tolist(), set(state['warned'])
         self.epoch_rows[:] = _unpack_rows(state['epoch_rows'])
         self.valid_rows[:] = _unpack_rows(state['valid_rows'])

@@ -23,7 +23,7 @@ class History:
     ends: Any
     warned: Any
     n_revised: Any
-    open_tally: Any
+    open_metrics: Any
     thread: Any
     status: Any
     shown_in: Any

@@ -73,7 +73,7 @@ class Hook:
     runs_before = ()    # names of hook classes that run later than this one; wins over `ord`
     runs_after = ()     # names of hook classes that run earlier
     unique = False      # refuse a second hook of this class
-    in_rehearsal = None # take part in dry runs, so in `lr_find`? None: if it wraps a step or listens inside a batch
+    in_dry_run = None # take part in dry runs, so in `lr_find`? None: if it wraps a step or listens inside a batch
     is_own = False      # each rank has a state of its own, and a checkpoint keeps them all
     together = ()       # names of methods that every rank must run when `learn.request` asks for one of them
 

@@ -23,7 +23,7 @@ class Hook:
     runs_before: Any
     runs_after: Any
     unique: Any
-    in_rehearsal: Any
+    in_dry_run: Any
     is_own: Any
     together: Any
     @property

@@ -23,17 +23,17 @@ from trainer_nb.base import (
     with_comments
 )
 from trainer_nb.data import (
-    Cursor, as_loader, each, end_workers, is_warm, length, said_size, set_streams, sets_of, streams, warm_up,
+    Pass, as_loader, each, end_workers, is_warm, length, said_size, set_rng_states, sets_of, rng_states, warm_up,
     yields_new
 )
-from .world import Team
+from .world import World
 from .history import History
 from .hooks import STEPS, Calls, Cancel, CancelEpoch, CancelFit, CancelStep, Hook
 from .hook_table import Hooked
 from trainer_nb.loop.mistakes import (
     FirstBatch, add_verb, check_first, check_model, explain, float_dtype, is_samples, missing_name, refuse_others
 )
-from .metrics import Phases, Tallies, Tally, as_metrics, check_sets
+from .metrics import Phases, Accumulators, Accumulator, as_metrics, check_sets
 from .outputs import Joined, n_samples, sizes_of
 from trainer_nb.loop.optim import (
     check_optimizers, lr_names, make_optimizers, needs_closure, opt_step, parameters, set_lr, trained, untouched
@@ -50,8 +50,8 @@ class _Stop(CancelFit):
     "The end of a fit that can be resumed; its argument says who asked"
 
 INNER = set("""batch bounds bs calls cancelled clear_batch closes do_backward do_opt_step do_step do_zero_grad eval_step fitting generator
-    has_pred hooks is_default_step is_fitting is_last_batch is_main is_own loss loss_params make_display n_batches objects on_gradients opt_name opt_names position pred record rehearsal request requests result resume_from seed
-    step_fn step_fns step_opt stepped stopped team train_step training valid_idx""".split())     # for hooks and subclasses: completion leaves them out
+    has_pred hooks is_default_step is_fitting is_last_batch is_main is_own loss loss_params make_display n_batches objects on_gradients opt_name opt_names position pred record dry_run request requests result resume_from seed
+    step_fn step_fns step_opt stepped stopped world train_step training valid_idx""".split())     # for hooks and subclasses: completion leaves them out
 
 # %% ../../nbs/loop/12_learner.ipynb #a69a78a9
 class Learner(Hooked):
@@ -96,13 +96,13 @@ class Learner(Hooked):
             self._opening = False
             self._passes_on = self._is_new = [False, False]      # in training and validation: are targets those of the loader, and losses new tensors?
             self._do = self.step_fns = self.step_fn = None
-            self._valid_tally, self._phases = None, Phases()    # of the validation pass that runs; what the steps were seen to return
+            self._valid_metrics, self._phases = None, Phases()    # of the validation pass that runs; what the steps were seen to return
             self.on_gradients = []      # functions of the learner, for gradients that an optimizer's step asks for itself
             self._set_opts(make_optimizers(model, optim, lr, loss_fn))
             self.metrics, self.state, self.history = as_metrics(metrics), StepState(), History()
             check_sets(sets_of(self.valid_dl), self.metrics)
             self.objects = named_objects(state)                  # what checkpoints hold besides
-            self.team = Team()                                   # the processes that train together
+            self.world = World()                                   # the processes that train together
             self.training = self.stepped = False
             self.cancelled = None                                # what ended early: 'step', 'epoch', 'fit', 'stop', 'interrupt', 'error'
             self.n_batches = None                                # of the pass that runs, None if unknown
@@ -218,8 +218,8 @@ class Learner(Hooked):
     @property
     def is_last_batch(self):  # bool
         "Is the training batch that is being worked on the epoch's last one? Where the loader's length is unknown or uncertain, the next batch is read to know it"
-        cursor = self.fitting.train if self.training and self.fitting is not None else None
-        if cursor is not None and not cursor.is_sized: return cursor.at_end
+        pass_ = self.fitting.train if self.training and self.fitting is not None else None
+        if pass_ is not None and not pass_.is_sized: return pass_.at_end
         return self.n_batches is not None and self.state.batch_idx + 1 >= self.n_batches
 
     def record(self,
@@ -228,8 +228,8 @@ class Learner(Hooked):
         mean=False,  # True: its mean over samples, too, is a column of the epoch, `train_<name>` or `valid_<name>`
     ):
         "Keep a value of the batch that is being worked on, beside its loss, before `after_step`; of validation batches only the mean"
-        tally = self.fitting and self.fitting.train_tally if self.training else self._valid_tally
-        if tally is not None and (mean or self.training): tally.record(name, value, mean)
+        accumulator = self.fitting and self.fitting.train_metrics if self.training else self._valid_metrics
+        if accumulator is not None and (mean or self.training): accumulator.record(name, value, mean)
 
 # %% ../../nbs/loop/12_learner.ipynb #ac119175
 @patch
@@ -388,9 +388,9 @@ def step_opt(self:Learner,
 # %% ../../nbs/loop/12_learner.ipynb #3056f2f6
 @patch
 def _train_batch(self:Learner, batch):
-    do, team, losses, self.stepped = self._do, self.team, None, False
+    do, world, losses, self.stepped = self._do, self.world, None, False
     before_step, after_pred, after_loss, after_backward, after_step = self._events
-    n, total = team.count(self.train_dl, self.state.batch_idx, batch), team.total
+    n, total = world.count(self.train_dl, self.state.batch_idx, batch), world.total
     try:
         self.batch = to_device(batch, self.device)
         for f in before_step: f(self)
@@ -413,10 +413,10 @@ def _train_batch(self:Learner, batch):
         else:                                           # the generator has returned
             for f in after_pred: f(self)
         lrs = (self._opt.param_groups[0]['lr'],) if self._one_group else self._lrs()
-        self.fitting.train_tally.add(losses, self.result, self.result.get('n', n), lrs)
+        self.fitting.train_metrics.add(losses, self.result, self.result.get('n', n), lrs)
     except CancelStep:
         for self.opt_name, self._opt in self._opts.items(): do['do_zero_grad']()
-        self.fitting.train_tally.forget()
+        self.fitting.train_metrics.forget()
         self._cancel('step')
     self.state.increment_batch(total, self.stepped)
     for f in after_step: f(self)
@@ -444,7 +444,7 @@ def _answer(self:Learner):
         if callable(what): what(self)
         elif what == 'stop_epoch': self.fitting.end_epoch = self.state.epoch + (self.fitting.train is not None)
         else:
-            self.fitting.streams = streams(self.train_dl, self.valid_dl)
+            self.fitting.rng_states = rng_states(self.train_dl, self.valid_dl)
             raise _Stop(what)
 
 # %% ../../nbs/loop/12_learner.ipynb #c27bf99a
@@ -465,7 +465,7 @@ def _epoch(self:Learner, interrupts):
     if fresh := fit.train is None:
         self.state.reset_epoch()
         set_training(trained(self), fit.kept)
-        fit.train, fit.train_tally = TrainPass(self.train_dl, self.state), self._tally(self.train_dl, self.history, lr_names(self.opts), training=True)
+        fit.train, fit.train_metrics = TrainPass(self.train_dl, self.state), self._accumulator(self.train_dl, self.history, lr_names(self.opts), training=True)
     fit.opened, self.n_batches, fit.train.epoch = perf_counter(), length(self.train_dl), self.state.epoch
     self._set_phase(training=True)
     try:
@@ -483,7 +483,7 @@ def _epoch(self:Learner, interrupts):
             self._close_valid()
     except CancelEpoch:
         for opt in self.opts.values(): opt.zero_grad()
-        for cursor in filter(None, (fit.train, fit.valid)): cursor.leave()
+        for pass_ in filter(None, (fit.train, fit.valid)): pass_.leave()
         self._cancel('epoch')
     self._close_epoch(interrupts)
 
@@ -491,39 +491,39 @@ def _epoch(self:Learner, interrupts):
 @patch
 def _close_epoch(self:Learner, interrupts):
     fit, history = self.fitting, self.history
-    values = fit.train_tally.means()                                                    # packs the last batches, too
-    valid = fit.valid_values if fit.valid is None else fit.valid_tally.means()          # a cancelled pass tells what it has
-    history.revise_steps(fit.train_tally.n_packed, fit.train_tally.together())
-    lrs = {name: history.series[name].last() for name in fit.train_tally.lr_names if name in history.series}
-    history.open_tally = None
+    values = fit.train_metrics.means()                                                    # packs the last batches, too
+    valid = fit.valid_values if fit.valid is None else fit.valid_metrics.means()          # a cancelled pass tells what it has
+    history.revise_steps(fit.train_metrics.n_packed, fit.train_metrics.together())
+    lrs = {name: history.series[name].last() for name in fit.train_metrics.lr_names if name in history.series}
+    history.open_metrics = None
     row = {'epoch': self.state.epoch, **{'train_'+k: v for k, v in values.items()}, **{'valid_'+k: v for k, v in valid.items()},
            **lrs, 'time_s': fit.time_s + perf_counter() - fit.opened}
     with interrupts.closed():           # what is counted is recorded
         self.state.epoch += 1
-        fit.train = fit.valid = fit.train_tally = fit.valid_tally = None
+        fit.train = fit.valid = fit.train_metrics = fit.valid_metrics = None
         fit.valid_values, fit.validated_at, fit.is_trained, fit.time_s = {}, -1, False, 0.
         history.add_epoch(row)          # a warning may be an error: it is counted by then
     self.calls.fire('after_epoch', self)
 
 @patch
-def _tally(self:Learner, dl, *args, training=False, alone=False):
+def _accumulator(self:Learner, dl, *args, training=False, alone=False):
     own = self.is_own('train_step') or not training and self.is_own('eval_step')      # which may divide by what it likes
     missing = partial(self._phases.missing, 'train' if training else 'valid', not alone and (not training or self.valid_dl is not None))
-    return Tally(self.metrics, self.device, *args, team=self.team, waits=len(self.history) > 0, missing=missing,
+    return Accumulator(self.metrics, self.device, *args, world=self.world, waits=len(self.history) > 0, missing=missing,
                  is_sum=not own and is_sum(self.loss_fn), is_fresh=self._passes_on[not training] and (self.device.type != 'cpu' or yields_new(dl)))
 
 @patch
 def _measures(self:Learner, dl, alone=False):
     "What the values of a validation pass are taken in"
-    if not (sets := sets_of(dl)): return self._tally(dl, alone=alone)
+    if not (sets := sets_of(dl)): return self._accumulator(dl, alone=alone)
     check_sets(sets, self.metrics)
-    return Tallies({name: self._tally(o, alone=alone) for name, o in sets.items()})
+    return Accumulators({name: self._accumulator(o, alone=alone) for name, o in sets.items()})
 
 @patch
 def _check_count(self:Learner, dl, batch):
     "Say, once, that a batch may hold another number of samples than it counts"
     if not self.training: self._counted = id(dl)
-    n, bs = self.team.total, said_size(dl)
+    n, bs = self.world.total, said_size(dl)
     is_off = bs is not None and (n > bs or n < bs and (length(dl) or 0) > 1)
     is_guess = not isinstance(batch, (int, float, str)) and not sample_counts(batch)
     if self._is_counted or 'n' in self.result or not (is_off or is_guess): return
@@ -543,34 +543,34 @@ def _set_phase(self:Learner, training):
 
 # %% ../../nbs/loop/12_learner.ipynb #a33bc3d8
 @patch
-def _open_valid(self:Learner):  # `Cursor`, `Tally`
+def _open_valid(self:Learner):  # `Pass`, `Accumulator`
     "The validation pass of a fit, or the rest of one that was stopped"
     fit = self.fitting
-    if fit.valid is None: fit.valid, fit.valid_tally, fit.modes = Cursor(self.valid_dl), self._measures(self.valid_dl), get_modes(*trained(self))
-    return fit.valid, fit.valid_tally
+    if fit.valid is None: fit.valid, fit.valid_metrics, fit.modes = Pass(self.valid_dl), self._measures(self.valid_dl), get_modes(*trained(self))
+    return fit.valid, fit.valid_metrics
 
 @patch
 def _close_valid(self:Learner):
     "Keep what a validation pass said"
     fit, step = self.fitting, self.state.optimizer_step
-    fit.valid_values, fit.validated_at, fit.valid = fit.valid_tally.means(), step, None
+    fit.valid_values, fit.validated_at, fit.valid = fit.valid_metrics.means(), step, None
     self.history.add_valid({'epoch': self.state.epoch, 'step': step, **{'valid_'+k: v for k, v in fit.valid_values.items()}})
     if fit.next_valid is not None and step >= fit.next_valid: fit.plan_valid(self.state)
     self.calls.fire('after_valid', self)
 
 # %% ../../nbs/loop/12_learner.ipynb #6e29dab9
 @patch
-def _valid_pass(self:Learner, cursor, tally, inside=nullcontext()):
-    dl, sets = cursor.dl, sets_of(cursor.dl)
-    modes = self.fitting.modes if self.is_fitting and cursor is self.fitting.valid else None
-    with self._evaluating(dl, next(iter(tally.values())) if sets else tally, modes), inside:
-        if not cursor.n: self._open_pass()
-        for batch in cursor:
+def _valid_pass(self:Learner, pass_, accumulator, inside=nullcontext()):
+    dl, sets = pass_.dl, sets_of(pass_.dl)
+    modes = self.fitting.modes if self.is_fitting and pass_ is self.fitting.valid else None
+    with self._evaluating(dl, next(iter(accumulator.values())) if sets else accumulator, modes), inside:
+        if not pass_.n: self._open_pass()
+        for batch in pass_:
             if sets:
                 [(name, batch)] = batch.items()
-                dl, self._valid_tally = sets[name], tally[name]
-            now = self._valid_tally
-            losses, n = None, self.team.count(dl, cursor.n, batch)
+                dl, self._valid_metrics = sets[name], accumulator[name]
+            now = self._valid_metrics
+            losses, n = None, self.world.count(dl, pass_.n, batch)
             try:
                 self.batch = to_device(batch, self.device)
                 self.calls.fire('before_step', self)
@@ -591,11 +591,11 @@ def _valid_pass(self:Learner, cursor, tally, inside=nullcontext()):
             except CancelStep:
                 now.forget()
                 self._cancel('step')
-            cursor.n += 1
+            pass_.n += 1
             self.calls.fire('after_step', self)
             self.clear_batch()
-            if self.requests and self.is_fitting and cursor is self.fitting.valid: self._answer()
-        if not cursor.n: raise ValueError('valid_dl yielded no batch: is it empty, or a generator that was used up?')
+            if self.requests and self.is_fitting and pass_ is self.fitting.valid: self._answer()
+        if not pass_.n: raise ValueError('valid_dl yielded no batch: is it empty, or a generator that was used up?')
 
 # %% ../../nbs/loop/12_learner.ipynb #033ae23f
 @patch
@@ -608,13 +608,13 @@ def _open_pass(self:Learner):
 
 @patch
 @contextmanager
-def _evaluating(self:Learner, dl, tally=None, modes=None):
+def _evaluating(self:Learner, dl, accumulator=None, modes=None):
     "Evaluation mode for a while; then these modes, or those of now"
-    before, owners, opts_train = (self.training, self.step_fn, self.n_batches, self._valid_tally), trained(self), self._opts_train
+    before, owners, opts_train = (self.training, self.step_fn, self.n_batches, self._valid_metrics), trained(self), self._opts_train
     if modes is None: modes = get_modes(*owners)
     switch(owners, modes, False)
     self._set_phase(training=False)
-    self.stepped, self.n_batches, self._valid_tally = False, length(dl), tally
+    self.stepped, self.n_batches, self._valid_metrics = False, length(dl), accumulator
     try:
         with torch.no_grad(): yield
     except RuntimeError as e:
@@ -623,7 +623,7 @@ def _evaluating(self:Learner, dl, tally=None, modes=None):
                        'a step that needs them computes under `with torch.enable_grad():`')
         raise
     finally:
-        self.training, self.step_fn, self.n_batches, self._valid_tally = before
+        self.training, self.step_fn, self.n_batches, self._valid_metrics = before
         self._opts_train = opts_train
         if opts_train: set_opt_modes(self.opts.values(), True)
         set_modes(modes)
@@ -734,7 +734,7 @@ def _guarded(self:Learner, fit):
         finally:
             self.clear_batch()
             self._last_loss, self._opening = None, False
-            if not resumable and fit.train_tally is not None: fit.train_tally.close()
+            if not resumable and fit.train_metrics is not None: fit.train_metrics.close()
             self.history.thread = None
             self.loss_fn = loss_fn
             self.model, self._do, self.step_fns, self.step_fn = model, None, None, None
@@ -820,7 +820,7 @@ def _look_first(self:Learner):
         check_first(self)
         if isinstance(self.result, Mapping):
             if not self.state.batch_idx: self._check_count(self.train_dl, self.batch)
-            self.fitting.train_tally.look(self.result, self.result.get('n', self.team.n))
+            self.fitting.train_metrics.look(self.result, self.result.get('n', self.world.n))
         self._looked_at = self._checked_parts()
         return backward()
     do['do_backward'] = do_backward
@@ -843,13 +843,13 @@ def resume(self:Learner):  # `History`; raises RuntimeError if there is nothing 
 def _check_loaders(self:Learner, fit):
     "Refuse to go on with a pass in another loader; one that waits for its next pass may be another one"
     opens = None if fit.is_trained else fit.train, fit.valid
-    for i, (name, cursor) in enumerate(zip(('train_dl', 'valid_dl'), opens)):
+    for i, (name, pass_) in enumerate(zip(('train_dl', 'valid_dl'), opens)):
         dl = getattr(self, name)
         if dl is fit.loaders[i]: continue
-        if cursor is not None: raise ValueError(
-            f'{name} was replaced in the middle of a pass, after {cursor.n} of {length(cursor.dl) or "?"} batches: '
+        if pass_ is not None: raise ValueError(
+            f'{name} was replaced in the middle of a pass, after {pass_.n} of {length(pass_.dl) or "?"} batches: '
             'put the first one back to resume, or call fit, which begins with the new one')
-        if fit.streams is not None: fit.streams[1][i] = []      # nothing of the first one's generators is for this one
+        if fit.rng_states is not None: fit.rng_states[1][i] = []      # nothing of the first one's generators is for this one
     fit.loaders = self.train_dl, self.valid_dl
 
 @patch
@@ -870,8 +870,8 @@ def _take_up(self:Learner):
     if fit.kept is None: self._keep_modes()
     set_modes(fit.modes)
     for dl in fit.warm: warm_up(dl)
-    set_streams(fit.streams, self.train_dl, self.valid_dl)
-    fit.streams = None
+    set_rng_states(fit.rng_states, self.train_dl, self.valid_dl)
+    fit.rng_states = None
 
 # %% ../../nbs/loop/12_learner.ipynb #3214716f
 @patch
@@ -881,7 +881,7 @@ def request(self:Learner,
 ):
     "Ask a running fit for something; it is done between two batches. From any thread"
     if what not in ('stop', 'stop_epoch') and not callable(what): raise ValueError(f"request got {what!r}: expected 'stop', 'stop_epoch' or a function of the learner")
-    (self.requests.give if everywhere and self.team.size > 1 else self.requests.append)(what)
+    (self.requests.give if everywhere and self.world.size > 1 else self.requests.append)(what)
 
 @patch
 def stop(self:Learner):
@@ -891,25 +891,25 @@ def stop(self:Learner):
 # %% ../../nbs/loop/12_learner.ipynb #00041bb1
 @patch
 @contextmanager
-def _aside(self:Learner, cursor):  # yields a context: code that an interrupt may end at any line
+def _aside(self:Learner, pass_):  # yields a context: code that an interrupt may end at any line
     "A pass besides `fit`, or in the middle of it"
     is_alone = not self.is_fitting and signal.getsignal(signal.SIGINT) is signal.default_int_handler     # or else somebody asked for them
     with Interrupts(self, at_once=True) if is_alone else nullcontext() as interrupts:
         names = 'model', 'loss_fn', 'batch', 'pred', 'loss', 'result', 'generator', 'loss_params', 'opt_names', 'has_pred', '_opening', 'stepped'
-        before, counts = {name: getattr(self, name) for name in names}, (self.team.n, self.team.total)
+        before, counts = {name: getattr(self, name) for name in names}, (self.world.n, self.world.total)
         bound = self._do, self.step_fns, self.step_fn
         if not self.is_fitting: self._bind()
         self.clear_batch()
         try: yield interrupts.open() if is_alone else nullcontext()
         except BaseException as e:
-            cursor.close()
+            pass_.close()
             if isinstance(e, Cancel) and not self.is_fitting: raise _misplaced(e) from e
             if not self.is_fitting: explain(e, self)
-            note_place(e, f'raised after {cursor.n} of {length(cursor.dl) or "?"} batches', self.batch)
+            note_place(e, f'raised after {pass_.n} of {length(pass_.dl) or "?"} batches', self.batch)
             raise
         finally:
             for name, value in before.items(): setattr(self, name, value)
-            self.team.n, self.team.total = counts
+            self.world.n, self.world.total = counts
             if not self.is_fitting: self._do, self.step_fns, self.step_fn = bound
 
 # %% ../../nbs/loop/12_learner.ipynb #b2ed50c3
@@ -925,9 +925,9 @@ def validate(self:Learner,
             raise RuntimeError('learn.validate was called in a batch of validation, where its own batches would call it again: '
                                'look at learn.training first')
         self.metrics = as_metrics(self.metrics)
-        cursor, tally = Cursor(dl), self._measures(dl, alone=True)
-        with self._aside(cursor) as opened: self._valid_pass(cursor, tally, opened)
-        return {'valid_'+k: v for k, v in tally.means().items()}
+        pass_, accumulator = Pass(dl), self._measures(dl, alone=True)
+        with self._aside(pass_) as opened: self._valid_pass(pass_, accumulator, opened)
+        return {'valid_'+k: v for k, v in accumulator.means().items()}
 
 # %% ../../nbs/loop/12_learner.ipynb #ab114c33
 @patch
@@ -939,11 +939,11 @@ def predict(self:Learner,
     with folded():
         if isinstance(dl_or_batch, Tensor) or hasattr(dl_or_batch, '__array__'): dl_or_batch = (dl_or_batch,)
         dl = [dl_or_batch] if isinstance(dl_or_batch, Mapping) else self._as_loader(dl_or_batch)
-        cursor, total = Cursor(dl), n_samples(dl)
+        pass_, total = Pass(dl), n_samples(dl)
         preds, targs = Joined('predictions', total), Joined('targets', total)
-        with self._aside(cursor) as opened, self._evaluating(dl), opened:
+        with self._aside(pass_) as opened, self._evaluating(dl), opened:
             if self._is_default: self.step_fn = self._predict_step
-            for batch in cursor:
+            for batch in pass_:
                 if sets_of(dl): [batch] = batch.values()
                 self.batch = to_device(batch, self.device)
                 self._do['do_step']()
@@ -952,9 +952,9 @@ def predict(self:Learner,
                 sizes = sizes_of(batch, self.result.get('n'))
                 preds.add(self.pred, sizes)
                 if with_targs: targs.add(self.result['targ'], sizes)
-                cursor.n += 1
+                pass_.n += 1
                 self.clear_batch()
-        if not cursor.n: raise ValueError('there is nothing to predict: no batch')
+        if not pass_.n: raise ValueError('there is nothing to predict: no batch')
         return (preds.result(), targs.result()) if with_targs else preds.result()
 
 # %% ../../nbs/loop/12_learner.ipynb #a18021ef

@@ -6,7 +6,7 @@ from trainer_nb.loop.fit import StepState
 from trainer_nb.loop.history import History
 from trainer_nb.loop.hook_table import Hooked
 from trainer_nb.loop.hooks import CancelFit
-from trainer_nb.loop.world import Team
+from trainer_nb.loop.world import World
 from trainer_nb.show.display import Display
 from trainer_nb.show.lr_find import LRCurve
 
@@ -28,7 +28,7 @@ class Learner(Hooked):
     step_fn: Any
     on_gradients: Any
     objects: Any
-    team: Team
+    world: World
     training: Any
     stepped: Any
     cancelled: Any
@@ -86,7 +86,7 @@ class Learner(Hooked):
     def stop(self) -> None: ...
     def validate(self, dl: Any = None) -> dict[Any, Any]: ...
     def predict(self, dl_or_batch: Any, with_targs: Any = False) -> Any: ...
-    def rehearsal(self) -> AbstractContextManager[Any]: ...
+    def dry_run(self) -> AbstractContextManager[Any]: ...
     @property
     def ema(self) -> Any: ...
     def fit_one_cycle(self, n_epochs: Any, lr_max: Any = None, *, pct_start: Any = 0.25, div: Any = 25.0, div_final: Any = 100000.0, moms: Any = ..., hooks: Any = ..., **kwargs: Any) -> History: ...

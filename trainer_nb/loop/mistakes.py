@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..base import did_you_mean
-from ..data import set_streams, streams
+from ..data import set_rng_states, rng_states
 
 # %% ../../nbs/loop/10_mistakes.ipynb #ce450dd1
 def _by_name(table):
@@ -105,7 +105,7 @@ def missing_name(
 # %% ../../nbs/loop/10_mistakes.ipynb #075e0942
 VERBS = {       # method of `Learner` that another module adds → that module
     **dict.fromkeys(['fit_one_cycle', 'plot_schedule'], 'features.schedule'),
-    'ema': 'features.ema', 'rehearsal': 'loop.sandbox',
+    'ema': 'features.ema', 'dry_run': 'loop.sandbox',
     **dict.fromkeys(['save', 'load', 'resume_from'], 'save.checkpoint'), 'export': 'save.export',
     **dict.fromkeys(['show', 'make_display'], 'show.display'), 'lr_find': 'show.lr_find', 'launch': 'parallel.launch',
 }
@@ -162,7 +162,7 @@ def check_first(
     "Refuse a first batch that would train, but not what was meant"
     pred, loss_fn = learn.pred, learn.loss_fn
     result = learn.result if isinstance(learn.result, Mapping) else {}
-    if learn.team.n == learn.team.total == 0 and 'n' not in result:
+    if learn.world.n == learn.world.total == 0 and 'n' not in result:
         raise ValueError('the first batch of train_dl is empty: it has no samples. '
                          'Is a filter, a sampler or a collate function too strict?')
     targ = result.get('targ')
@@ -207,7 +207,8 @@ class FirstBatch:
     def __init__(self,
         learn,  # `Learner` at the start of a fit
     ):
-        self.learn, self.n, self.streams = learn, learn.state.samples_seen, streams(learn.train_dl, learn.valid_dl)
+        self.learn, self.n = learn, learn.state.samples_seen
+        self.rng_states = rng_states(learn.train_dl, learn.valid_dl)
         self.buffers = []       # (buffer of a norm, copy)
         for o in learn.model, learn.loss_fn:
             for m in o.modules() if isinstance(o, nn.Module) else ():
@@ -219,7 +220,7 @@ class FirstBatch:
         "Restore the state from before the fit, unless a batch has been trained"
         learn = self.learn
         if learn.state.samples_seen != self.n or learn.stepped: return
-        set_streams(self.streams, learn.train_dl, learn.valid_dl)
+        set_rng_states(self.rng_states, learn.train_dl, learn.valid_dl)
         with torch.no_grad():
             for b, old in self.buffers: b.copy_(old)
 

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from ..base import note_place, patch
-from ..data import Cursor, each, end_workers, set_streams, streams
+from ..data import Pass, each, end_workers, set_rng_states, rng_states
 from .history import History
 from .hooks import STEPS, Calls, CancelEpoch, Hook, MainProcessHook, points
 from .learner import Learner
@@ -162,7 +162,7 @@ def unchanged(
     places = [(o, copy(o)) for o in _places(learn, [*data, *parts])] + [(o, _contents(o)) for o in parts if isinstance(o, CellType)]
     names = [(o.__globals__, _globals(o)) for o in parts if isinstance(o, FunctionType) and not _is_library(o)]
     objects = [(o, deepcopy(o.state_dict())) for o in learn.objects.values()]
-    random, own = streams(learn.train_dl, learn.valid_dl), [o for o in map(_stream, [*data, *parts, *heard]) if o]
+    random, own = rng_states(learn.train_dl, learn.valid_dl), [o for o in map(_stream, [*data, *parts, *heard]) if o]
     for o in tensors:
         if o.is_leaf: o.t.grad = None
     try: yield
@@ -173,7 +173,7 @@ def unchanged(
         for o, old in objects: o.load_state_dict(old)
         with torch.no_grad():
             for o in tensors: o.put_back()
-        set_streams(random, learn.train_dl, learn.valid_dl)
+        set_rng_states(random, learn.train_dl, learn.valid_dl)
         for set_state, state in own: set_state(state)
 
 # %% ../../nbs/loop/13_sandbox.ipynb #145d7eaf
@@ -183,7 +183,7 @@ def takes_part(
     hook,  # `Hook`
 ):         # bool
     "Does the hook shape training steps?"
-    if hook.in_rehearsal is not None: return hook.in_rehearsal
+    if hook.in_dry_run is not None: return hook.in_dry_run
     return bool(INSIDE & set(points(hook))) and not isinstance(hook, MainProcessHook)
 
 def _understudies(learn):
@@ -199,17 +199,17 @@ def _understudies(learn):
 
 def _left_out(hooks):
     "A remark about the user's hooks that take no part, which a step may rely on"
-    own = [h for h in hooks if not type(h).__module__.startswith('trainer_nb.') and h.in_rehearsal is None]
+    own = [h for h in hooks if not type(h).__module__.startswith('trainer_nb.') and h.in_dry_run is None]
     names = ', '.join(h.name for h in own if not takes_part(h))
-    return f'; {names} took no part: a hook says `in_rehearsal = True` if steps need it' if names else ''
+    return f'; {names} took no part: a hook says `in_dry_run = True` if steps need it' if names else ''
 
 # %% ../../nbs/loop/13_sandbox.ipynb #be11df84
 class Rehearsal:
     "Training batches, one by one"
     def __init__(self, learn, interrupts):
-        self.learn, self.interrupts, self.cursor, self.losses, self.n, self.n_passes = learn, interrupts, None, None, 0, 0
+        self.learn, self.interrupts, self.pass_, self.losses, self.n, self.n_passes = learn, interrupts, None, None, 0, 0
 
-    def add(self, losses, result, n, lrs): self.losses, self.n = losses, n      # the loop takes it for the `Tally` of an epoch
+    def add(self, losses, result, n, lrs): self.losses, self.n = losses, n      # the loop takes it for the `Accumulator` of an epoch
     def record(self, name, value, mean=False): pass
     def forget(self): pass
 
@@ -219,22 +219,22 @@ class Rehearsal:
 
     def _train_batch(self, learn):
         while True:
-            if is_new := self.cursor is None: self._open_pass()
+            if is_new := self.pass_ is None: self._open_pass()
             self.losses, self.n, learn.stepped = None, 0, False
             try:
-                for batch in self.cursor:
+                for batch in self.pass_:
                     learn._train_batch(batch)
                     return self.losses, self.n
             except CancelEpoch:
                 for opt in learn.opts.values(): opt.zero_grad()
                 learn.clear_batch()
-                self.cursor, self.n_passes = None, 0
+                self.pass_, self.n_passes = None, 0
                 return self.losses, self.n
             if is_new: raise ValueError('train_dl yielded no batch: is it empty?')
-            self.cursor = None
+            self.pass_ = None
 
     def _open_pass(self):
-        self.cursor, self.n_passes = Cursor(self.learn.train_dl), self.n_passes + 1
+        self.pass_, self.n_passes = Pass(self.learn.train_dl), self.n_passes + 1
         if self.n_passes > 1: return          # one long epoch: a window goes on
         self.learn.state.reset_epoch()
         self.learn.calls.fire('before_epoch', self.learn)
@@ -247,8 +247,8 @@ class Rehearsal:
 # %% ../../nbs/loop/13_sandbox.ipynb #86d0a072
 @patch
 @contextmanager
-def rehearsal(self:Learner):
-    """Train for a while, and then nothing has happened: `with learn.rehearsal() as r: r.train_batch()`
+def dry_run(self:Learner):
+    """Train for a while, and then nothing has happened: `with learn.dry_run() as r: r.train_batch()`
 
     Raises ValueError if there is nothing to train, or if the loader can be read only once. The first interrupt sets `is_over`, the second one raises.
     """
@@ -261,22 +261,22 @@ def rehearsal(self:Learner):
         for dl in (*each(self.train_dl), *each(self.valid_dl)):
             if getattr(dl, '_iterator', None) is not None: vars(dl)['_iterator'] = None
         self.hooks, self._registered = ([copies.get(id(h), h) for h in hooks] for hooks in (self.hooks, self._registered))
-        self.state, self.team, self.history, self.requests, self.cancelled = replace(self.state), copy(self.team), History(), asked, None
+        self.state, self.world, self.history, self.requests, self.cancelled = replace(self.state), copy(self.world), History(), asked, None
         self.calls = Calls([o for o in self.hooks if o in copies.values()], self.is_main)
         self.fitting, self.n_batches = Fit(is_running=True), math.inf
         self.clear_batch()
         self.opt_names = tuple(self.opts)
         with Interrupts(self) as interrupts:
-            res = self.fitting.train_tally = Rehearsal(self, interrupts)
+            res = self.fitting.train_metrics = Rehearsal(self, interrupts)
             self._bind()
             self._set_phase(training=True)
             with interrupts.open(): self.calls.fire('before_fit', self)
             set_training(trained(self), in_eval(trained(self)))
             try: yield res
             except Exception as e:
-                where = f'raised in a rehearsal, in batch {self.state.batch_idx}; nothing has changed'
+                where = f'raised in a dry run, in batch {self.state.batch_idx}; nothing has changed'
                 note_place(e, where + _left_out(self.hooks), self.batch)
                 raise
             finally:
                 self.calls.close('after_fit', self)
-                if res.cursor is not None: res.cursor.close()
+                if res.pass_ is not None: res.pass_.close()

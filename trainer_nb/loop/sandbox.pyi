@@ -23,7 +23,7 @@ def takes_part(hook: Any) -> bool: ...
 class Rehearsal:
     learn: Any
     interrupts: Any
-    cursor: Any
+    pass_: Any
     losses: Any
     n: Any
     n_passes: Any

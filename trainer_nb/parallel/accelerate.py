@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ..base import patch
 from ..data import end_workers
-from ..loop import Hook, Learner, Team, is_sum, parameters
+from ..loop import Hook, Learner, World, is_sum, parameters
 from .first_step import first_step
 from .sharding import data_code, share
 from .fsdp import Sharded
@@ -118,7 +118,7 @@ class Accelerate(Hook):
     Takes what `accelerate.Accelerator` takes: `mixed_precision='bf16'`, `cpu=True`, `kwargs_handlers=[...]`; and
     `fsdp_plugin`, for a model that is too large for one device. In a single process it changes nothing.
     """
-    unique, ord, in_rehearsal, runs_before = True, -35, False, ('NaNGuard', 'GradNorm', 'GradClip')
+    unique, ord, in_dry_run, runs_before = True, -35, False, ('NaNGuard', 'GradNorm', 'GradClip')
 
     def __init__(self,
         *,
@@ -135,7 +135,7 @@ class Accelerate(Hook):
         try: import accelerate as _     # noqa: F401
         except ImportError:
             raise ImportError("Accelerate needs accelerate: pip install 'trainer_nb[distributed]'") from None
-        self.kwargs, self.accelerator, self.team = kwargs, None, Team()
+        self.kwargs, self.accelerator, self.world = kwargs, None, World()
         self.parts = self.size = None           # own state of each rank when a fit was stopped; their number
         self.checks = check
         self.counts = None                      # batches of validation and of training so far; None: compare none
@@ -154,18 +154,18 @@ class Accelerate(Hook):
         kind = self.accelerator.distributed_type.value
         if kind not in ('NO', 'MULTI_CPU', 'MULTI_GPU', 'MULTI_XPU', 'MULTI_NPU', 'FSDP'):
             raise NotImplementedError(f'Accelerate was started as {kind}: run `accelerate config` again. {INSTEAD}')
-        if self.team.size == 1: return
-        if isinstance(self.team, Sharded) and learn.get_hook('Compile', None) is not None:
+        if self.world.size == 1: return
+        if isinstance(self.world, Sharded) and learn.get_hook('Compile', None) is not None:
             raise ValueError('Compile does not work on a sharded model: take it out, or fsdp_plugin')
         for m in learn.metrics:
             if m.is_object and not callable(getattr(m.f, 'merge_state', None)) and not hasattr(m.f, 'sync_on_compute'):
                 raise ValueError(
-                    f'metric `{m.name}` keeps a state, which cannot be merged over {self.team.size} processes: '
+                    f'metric `{m.name}` keeps a state, which cannot be merged over {self.world.size} processes: '
                     'give it merge_state(others), or use torchmetrics')
 
     @contextmanager
     def around_fit(self, learn):
-        names = 'team', 'is_main', 'train_dl', 'valid_dl', 'requests'
+        names = 'world', 'is_main', 'train_dl', 'valid_dl', 'requests'
         before, device = {k: getattr(learn, k) for k in names}, learn.device
         try:
             with self._joined(learn): yield
@@ -176,10 +176,10 @@ class Accelerate(Hook):
             for k in 'train_dl', 'valid_dl':
                 if getattr(learn, k) is not before[k]: end_workers(getattr(learn, k))
             for k, v in before.items(): setattr(learn, k, v)
-            if is_parted := isinstance(self.team, Sharded): learn.device = device
-            if self.team.size == 1: forget()
-            self.team.control = None        # a forked process must not end a group
-            learn.state.num_processes, self.team = 1, Team()
+            if is_parted := isinstance(self.world, Sharded): learn.device = device
+            if self.world.size == 1: forget()
+            self.world.control = None        # a forked process must not end a group
+            learn.state.num_processes, self.world = 1, World()
             self.ddp = self.accelerator = self.counts = None
             self.buffers.clear()
             if is_parted: gc.collect()      # torch's reference cycles hold groups, which a later fork must not copy
@@ -193,22 +193,22 @@ def _joined(self:Accelerate, learn):
     self.accelerator = Accelerator(**{'cpu': not torch.accelerator.is_available(), **self.kwargs, 'fsdp_plugin': None})
     device, plugin = self.accelerator.device, self.plugin()
     if self.accelerator.num_processes > 1:
-        self.team = Processes(device) if plugin is None else Sharded(device, plugin)
-    team = learn.team = self.team
+        self.world = Processes(device) if plugin is None else Sharded(device, plugin)
+    world = learn.world = self.world
     self.check(learn)
-    if isinstance(team, Sharded): learn.device = device         # it moves the model itself, shard by shard
+    if isinstance(world, Sharded): learn.device = device         # it moves the model itself, shard by shard
     elif learn.device != device and device.type != 'cpu' or learn.device.type != device.type: self._move(learn, device)
-    learn.state.num_processes = team.size
+    learn.state.num_processes = world.size
     self._take_up(learn)
-    if team.size == 1:
+    if world.size == 1:
         yield
         return
     known = facts(learn)
     for k in 'train_dl', 'valid_dl': known[f'the data of {k} (checksum)'] = f'{data_code(getattr(learn, k)):08x}'
-    if not team.is_same(repr(known)): check_facts(team.first(team.gather(known)))
-    team.share_modules([o for o in (learn.model, learn.loss_fn) if isinstance(o, nn.Module)], params=True)
-    learn.is_main, learn.requests = not team.rank, Requests()
-    with team.around(learn), learn.added_hooks(Agreement(team)): yield
+    if not world.is_same(repr(known)): check_facts(world.first(world.gather(known)))
+    world.share_modules([o for o in (learn.model, learn.loss_fn) if isinstance(o, nn.Module)], params=True)
+    learn.is_main, learn.requests = not world.rank, Requests()
+    with world.around(learn), learn.added_hooks(Agreement(world)): yield
 
 @patch
 def plugin(self:Accelerate):  # `accelerate.FullyShardedDataParallelPlugin`, or None for whole models
@@ -229,31 +229,31 @@ def _move(self:Accelerate, learn, device):
 @patch
 def _take_up(self:Accelerate, learn):
     "Shard the loaders, and the open passes of a fit that is resumed"
-    fit, team = learn.fitting, self.team
-    goes_on = fit.streams is not None
-    if goes_on and self.size not in (None, team.size):
+    fit, world = learn.fitting, self.world
+    goes_on = fit.rng_states is not None
+    if goes_on and self.size not in (None, world.size):
         there = f'{self.size} process{"" if self.size == 1 else "es"}'
         advice = '' if self.size == 1 else f'. From a notebook: learn.launch({self.size})'
         raise RuntimeError(
-            f'this fit was stopped in {there}, and can only be resumed in as many, not in {team.size}{advice}')
-    learn.train_dl, learn.valid_dl = share(learn.train_dl, team), share(learn.valid_dl, team)
+            f'this fit was stopped in {there}, and can only be resumed in as many, not in {world.size}{advice}')
+    learn.train_dl, learn.valid_dl = share(learn.train_dl, world), share(learn.valid_dl, world)
     self.counts, self.sums = None, set()
-    if self.checks and team.size > 1:
+    if self.checks and world.size > 1:
         self.counts = [0, 0]
         for dl in learn.train_dl, learn.valid_dl:
             if dl is not None: dl.parts.keeps = True
-    if not goes_on or team.size == 1: return
-    for cursor, dl in (fit.train, learn.train_dl), (fit.valid, learn.valid_dl):
-        if cursor is not None: cursor.dl, cursor.iterator, cursor.ahead = dl, None, []
-    for tally in filter(None, (fit.train_tally, fit.valid_tally)): tally.team = team
-    if self.parts is not None: fit.load_rank_state(learn, self.parts[team.rank])
+    if not goes_on or world.size == 1: return
+    for pass_, dl in (fit.train, learn.train_dl), (fit.valid, learn.valid_dl):
+        if pass_ is not None: pass_.dl, pass_.iterator, pass_.ahead = dl, None, []
+    for accumulator in filter(None, (fit.train_metrics, fit.valid_metrics)): accumulator.world = world
+    if self.parts is not None: fit.load_rank_state(learn, self.parts[world.rank])
 
 @patch
 def keep(self:Accelerate,
     learn,  # `Learner` whose fit was stopped
 ):
     "Keep the own state of each rank"
-    self.size, self.parts = self.team.size, self.team.gather(learn.fitting.rank_state(learn))
+    self.size, self.parts = self.world.size, self.world.gather(learn.fitting.rank_state(learn))
 
 # %% ../../nbs/parallel/05_accelerate.ipynb #88480985
 @patch
@@ -264,7 +264,7 @@ def before_fit(self:Accelerate, learn):
 @patch
 def _wants_wrapper(self:Accelerate):
     "Is torch's wrapper the better way to average gradients? On the CPU only if it was asked for"
-    if self.team.size == 1 or isinstance(self.team, Sharded): return False
+    if self.world.size == 1 or isinstance(self.world, Sharded): return False
     return self.accelerator.device.type != 'cpu' or self.accelerator.ddp_handler is not None
 
 def _fits_wrapper(learn):
@@ -299,7 +299,7 @@ def _compare(self:Accelerate, learn):
         return
     dl, i = (learn.train_dl, learn.state.batch_idx) if training else (learn.valid_dl, fit.valid.n)
     def average(params):
-        if not self.team.is_parted: average_gradients(params, self.team.size, {})
+        if not self.world.is_parted: average_gradients(params, self.world.size, {})
     self.sums |= {(training, name) for name in first_step(learn, dl, i, average, lambda: self.precision(learn))}
     dl.parts.kept = None
 
@@ -313,7 +313,7 @@ def do_step(self:Accelerate, learn, nxt):
         if MIXED in str(e): e.add_note(WHOLE)
         raise
     finally: learn.model = model
-    if self.team.is_padding and learn.result is not None and 'n' in learn.result:
+    if self.world.is_padding and learn.result is not None and 'n' in learn.result:
         learn.result = {**learn.result, 'n': 0*learn.result['n']}
 
 @patch
@@ -323,7 +323,7 @@ def wrapped(self:Accelerate,
     "The model in torch's wrapper, wrapped again once layers were frozen or thawed"
     n = sum(p.requires_grad for p in model.parameters())
     if self.ddp is not None and n == self.n_wrapped and self.ddp.module is model: return self.ddp
-    handler, device = self.accelerator.ddp_handler, self.team.device
+    handler, device = self.accelerator.ddp_handler, self.world.device
     quiet = 'forward_sync_buffers'      # of newer versions of torch
     if quiet not in signature(DistributedDataParallel).parameters: quiet = 'broadcast_buffers'
     options = {quiet: False, **(handler.to_kwargs() if handler is not None else {})}
@@ -334,17 +334,17 @@ def wrapped(self:Accelerate,
 @patch
 def after_loss(self:Accelerate, learn):
     added = bool(self.sums) and (learn.training, None if learn.loss_params is None else learn.opt_names[0]) in self.sums
-    if self.team.size == 1 or not (learn.training or added): return
+    if self.world.size == 1 or not (learn.training or added): return
     n = None if learn.result is None else learn.result.get('n')
-    if n is None: self.n, self.team.weight = self.team.n, self.team.total
+    if n is None: self.n, self.world.weight = self.world.n, self.world.total
     else:
         self.n = torch.as_tensor(n, device=learn.device)
-        self.team.weight = self.n.detach().clone()
-        dist.all_reduce(self.team.weight)
+        self.world.weight = self.n.detach().clone()
+        dist.all_reduce(self.world.weight)
     self.is_added = added and self._is_by_sample(learn)
     if added and not self.is_added:        # the record takes it as it is: scale the shard's loss to the whole batch
         n = self.n.clamp(min=1) if isinstance(self.n, Tensor) else max(self.n, 1)
-        learn.loss = learn.loss*self.team.weight/n
+        learn.loss = learn.loss*self.world.weight/n
 
 @patch
 def _is_by_sample(self:Accelerate, learn):
@@ -355,23 +355,23 @@ def _is_by_sample(self:Accelerate, learn):
 
 @patch
 def do_backward(self:Accelerate, learn, nxt):
-    if self.team.size == 1: return nxt()
+    if self.world.size == 1: return nxt()
     loss, weight = learn.loss, self._loss_weight()
     if isinstance(weight, Tensor) or weight != 1: learn.loss = loss*weight
     try:
-        with self.team.backward(learn): nxt()
+        with self.world.backward(learn): nxt()
     finally: learn.loss = loss
 
 @patch
 def _loss_weight(self:Accelerate):  # number, or 0-d tensor
     "The factor for this rank's loss that makes the mean over all ranks the loss of the whole batch"
-    if self.is_added: return self.team.size*(not self.team.is_padding)
-    total = self.team.weight
-    return self.n*self.team.size/(total.clamp(min=1) if isinstance(total, Tensor) else total)
+    if self.is_added: return self.world.size*(not self.world.is_padding)
+    total = self.world.weight
+    return self.n*self.world.size/(total.clamp(min=1) if isinstance(total, Tensor) else total)
 
 @patch
 def do_opt_step(self:Accelerate, learn, nxt):
-    if self.team.size == 1: return nxt()
+    if self.world.size == 1: return nxt()
     self._average(learn)
     if not learn.closes: return nxt()
     loss = learn.loss
@@ -383,12 +383,12 @@ def do_opt_step(self:Accelerate, learn, nxt):
 @patch
 def _average(self:Accelerate, learn):
     "Average the gradients of this step, unless torch's wrapper or the sharding did"
-    if self.is_averaged or isinstance(self.team, Sharded): return
-    average_gradients(parameters(learn.opt), self.team.size, self.buffers)
+    if self.is_averaged or isinstance(self.world, Sharded): return
+    average_gradients(parameters(learn.opt), self.world.size, self.buffers)
 
 @patch
 def _average_loss(self:Accelerate, learn):
     "Make the loss that of the whole batch, for an optimizer that compares losses: all ranks must decide the same"
     loss = learn.loss.detach()*self._loss_weight()
     dist.all_reduce(loss)
-    learn.loss = loss.div_(self.team.size)
+    learn.loss = loss.div_(self.world.size)

@@ -23,12 +23,12 @@ class Accelerate(Hook):
     n: Any
     kwargs: Any
     accelerator: Any
-    team: Any
+    world: Any
     ddp: Any
     n_wrapped: Any
     unique: Any
     ord: Any
-    in_rehearsal: Any
+    in_dry_run: Any
     runs_before: Any
     def __init__(self, *, check: Any = True, **kwargs: Any) -> None: ...
     def check(self, learn: Any) -> None: ...

@@ -64,7 +64,7 @@ def _apart(learn, precision):
             learn.train_dl, learn.valid_dl = dls
             fit, learn.fitting = learn.fitting, Fit(is_running=True)    # what is recorded is forgotten
             learn.calls = Calls([], True)
-            learn.team.share_modules(roots)     # each rank has batch statistics of its own
+            learn.world.share_modules(roots)     # each rank has batch statistics of its own
             for m in modules:
                 if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.running_mean is not None: m.training = False
             set_seed(0)
@@ -91,27 +91,27 @@ def _losses(learn, batch):
         return
     for name, loss in res: yield name, loss, None
 
-def _backward(learn, team, name, loss):
+def _backward(learn, world, name, loss):
     if not learn.training: return
     groups = [] if name is None else learn.opts[name].param_groups
     learn.loss, learn.loss_params = loss, None
     if name is not None: learn.loss_params = [p for g in groups for p in g['params'] if p.requires_grad]
-    with team.backward(learn): learn.loss.backward(inputs=learn.loss_params)
+    with world.backward(learn): learn.loss.backward(inputs=learn.loss_params)
 
 def _params(learn): return [*chain.from_iterable(map(parameters, learn.opts.values()))]
 
 # %% ../../nbs/parallel/04_first_step.ipynb #6095eea5
-def _pieces(learn, team, dl, i, few):
+def _pieces(learn, world, dl, i, few):
     "(shard, number of its samples, whole batch); None if there is no way to get them"
-    batch, n, kept = learn.batch, team.n, dl.parts.kept
+    batch, n, kept = learn.batch, world.n, dl.parts.kept
     is_cut = isinstance(getattr(dl, 'batch_sampler', None), SharedBatches)
     if not (few or is_cut) and kept is not None and kept[0] == i: return batch, n, to_device(kept[1], learn.device)
-    most = -(-team.total//team.size**2) if few else team.total
+    most = -(-world.total//world.size**2) if few else world.total
     if fits := batch_size(batch) == max(n, 1):
         n = min(n, most)
         try: batch = cut_batch(batch, 0, max(n, 1))
         except TypeError: fits = False          # a container that only its loader can make smaller
-    try: shards = team.first(team.gather((fits, n, to_device(batch, 'cpu'))))
+    try: shards = world.first(world.gather((fits, n, to_device(batch, 'cpu'))))
     except (TypeError, AttributeError, ValueError):        # on all ranks: it cannot be sent
         shards = [(False, 0, None)]
     try:
@@ -120,13 +120,13 @@ def _pieces(learn, team, dl, i, few):
         return batch, n, to_device(join_batches([o[2] for o in there], [o[1] for o in there]), learn.device)
     except (ValueError, TypeError, RuntimeError):
         if not is_cut or kept is None: return None
-    return _read_again(learn, team, dl, kept[1], most)
+    return _read_again(learn, world, dl, kept[1], most)
 
-def _read_again(learn, team, dl, indices, most):
-    share, more = divmod(len(indices), team.size)
-    ends = [0] + [(k + 1)*share + min(k + 1, more) for k in range(team.size)]
+def _read_again(learn, world, dl, indices, most):
+    share, more = divmod(len(indices), world.size)
+    ends = [0] + [(k + 1)*share + min(k + 1, more) for k in range(world.size)]
     chosen = [list(indices[a:min(b, a + most)]) for a, b in zip(ends, ends[1:])]
-    mine, before = chosen[team.rank], rng_state()
+    mine, before = chosen[world.rank], rng_state()
     try:
         set_seed(0)
         samples = {i: dl.dataset[i] for o in chosen for i in o}
@@ -153,31 +153,31 @@ def refuse(
     "Refuse what several processes cannot train as one does"
     what = 'training' if learn.training else 'validation'
     raise ValueError(
-        f'{what} in {learn.team.size} processes would not be that of one process, as this batch shows: {found}. '
+        f'{what} in {learn.world.size} processes would not be that of one process, as this batch shows: {found}. '
         f'Probably {LIKELY[reason].format(error=error)}. Train in one process, or write the step so that it fits; '
         'Accelerate(check=False) trains without this comparison')
 
 def _is_near(a, whole, scale, tol): return not math.isfinite(whole) or abs(a - whole) <= tol*scale + 1e-9
 
-def _whole(learn, team, batch, precision):
+def _whole(learn, world, batch, precision):
     "Losses, predictions and gradients of a whole batch"
     losses = []
     with _apart(learn, precision()):
         for name, loss, n in _losses(learn, batch):
             losses.append(loss.item())
-            _backward(learn, team, name, loss)
+            _backward(learn, world, name, loss)
         return losses, learn.pred, [p.grad for p in _params(learn)]
 
-def _rows_differ(learn, team, whole, n, tol):
-    share, more = divmod(team.total, team.size)
-    mine, first = learn.pred, team.rank*share + min(team.rank, more)
+def _rows_differ(learn, world, whole, n, tol):
+    share, more = divmod(world.total, world.size)
+    mine, first = learn.pred, world.rank*share + min(world.rank, more)
     if not (isinstance(mine, Tensor) and isinstance(whole, Tensor) and mine.ndim and whole.ndim and n): return False
-    if (len(mine), len(whole)) != (team.n, team.total): return False
+    if (len(mine), len(whole)) != (world.n, world.total): return False
     rows, mine = whole[first:first + n].detach(), mine.detach()
     atol = tol*rows.abs().max().item() + 1e-9
     return rows.shape != mine.shape or not torch.allclose(rows.float(), mine.float(), tol, atol, equal_nan=True)
 
-def _shards(learn, team, batch, n, whole, average, precision, tol):
+def _shards(learn, world, batch, n, whole, average, precision, tol):
     "Which losses are sums, and the squared distance to the gradient of the whole batch, and its squared norm, here"
     losses, pred, grads = whole
     sums, k = set(), 0
@@ -189,9 +189,9 @@ def _shards(learn, team, batch, n, whole, average, precision, tol):
             except Exception as e: error = f'{type(e).__name__}: {e}'
             name, loss, weight = item or (None, None, None)
             weight = n if weight is None else 0 if not n else float(weight)
-            value, rows_differ = None if loss is None else loss.item(), _rows_differ(learn, team, pred, n, tol)
+            value, rows_differ = None if loss is None else loss.item(), _rows_differ(learn, world, pred, n, tol)
             mine = error, value, weight, losses[k:k + 1], rows_differ
-            found = team.first(team.gather(mine))
+            found = world.first(world.gather(mine))
             error = next((o[0] for o in found if o[0]), None)
             if error: refuse(learn, 'error', 'only the whole batch can be computed', error)
             if all(o[1] is None for o in found): break
@@ -200,7 +200,7 @@ def _shards(learn, team, batch, n, whole, average, precision, tol):
             is_sum = _combined(learn, [o[1] for o in there], [o[2] for o in there], whole_loss, rows_differ, tol)
             if is_sum: sums.add(name)
             total = sum(o[2] for o in found)
-            _backward(learn, team, name, loss*((bool(n) if is_sum else weight/max(total, 1e-20))*team.size))
+            _backward(learn, world, name, loss*((bool(n) if is_sum else weight/max(total, 1e-20))*world.size))
             k += 1
         if not learn.training: return sums, None
         average(_params(learn))
@@ -235,21 +235,21 @@ def first_step(
     precision,  # `f()` → context in which a step is computed
 ):              # set of names of optimizers whose loss is a sum (None: of a step without yield); raises ValueError
     "Compare the loss and the gradients of a sharded batch with those of the whole batch"
-    team = learn.team
+    world = learn.world
     dtypes = {p.dtype for p in learn.model.parameters()}
     tol = .001 if learn.device.type == 'cpu' else .01
     if dtypes & {torch.float16, torch.bfloat16} or not isinstance(precision(), nullcontext): tol = .05
     for few in False, True:
-        pieces = _pieces(learn, team, dl, i, few)
+        pieces = _pieces(learn, world, dl, i, few)
         whole = None
-        try: whole = pieces and _whole(learn, team, pieces[2], precision)
+        try: whole = pieces and _whole(learn, world, pieces[2], precision)
         except Exception: pass      # it may be too large for memory; other errors the step itself raises
-        if all(team.first(team.gather(whole is not None))): break
+        if all(world.first(world.gather(whole is not None))): break
     else: return set()
-    sums, both = _shards(learn, team, *pieces[:2], whole, average, precision, tol)
+    sums, both = _shards(learn, world, *pieces[:2], whole, average, precision, tol)
     if both is None: return sums
-    far, near = (team.sum(both) if team.is_parted else both).sqrt().tolist()
-    far, near = team.first((far, near))
+    far, near = (world.sum(both) if world.is_parted else both).sqrt().tolist()
+    far, near = world.first((far, near))
     if far > tol*near + 1e-6*max(1., *map(abs, whole[0])):
         found = (f'the gradient in one process has norm {near:.6g}, '
                  f'and the one of the shards differs from it by {far:.6g}')

@@ -18,7 +18,7 @@ from torch import nn
 
 from ..base import batch_size, rng_state, set_rng_state, set_seed
 from ..data import length
-from ..loop import Hook, MainProcessHook, Team, set_option
+from ..loop import Hook, MainProcessHook, World, set_option
 
 # %% ../../nbs/parallel/01_group.ipynb #b51a7b86
 LOST = r'[Cc]onnection (closed|reset|refused)|[Tt]imed out|timeout|Broken pipe|Socket|NCCL|recvBytes|sendBytes|gloo'
@@ -39,7 +39,7 @@ def forget():
     GradientState._reset_state()
 
 # %% ../../nbs/parallel/01_group.ipynb #813fffc8
-class Processes(Team):
+class Processes(World):
     "The ranks of torch's default process group"
     def __init__(self,
         device,  # `torch.device` of this rank
@@ -97,7 +97,7 @@ class Processes(Team):
 
     def around(self, learn): return nullcontext()       # for the time of a fit
 
-    def streams(self, state):
+    def rng_states(self, state):
         if not self.rank: return state
         now, (rng, own) = rng_state(), state
         set_seed((crc32(bytes(rng['torch'].tolist())) + self.rank) % 2**32)
@@ -178,13 +178,13 @@ class Requests(deque):
 
 class Agreement(Hook):
     "Makes all ranks stop, save and change at the same batch; `Accelerate` adds it"
-    ord, unique, in_rehearsal = 94, True, False     # after what may end a fit, before `Checkpoint`
+    ord, unique, in_dry_run = 94, True, False     # after what may end a fit, before `Checkpoint`
     EVERY_S = .2    # time between two agreements
 
     def __init__(self,
-        team,   # `Processes`
+        world,   # `Processes`
     ):
-        self.team = team
+        self.world = world
         self.n = 0              # batches so far
         self.phase = None       # whether the last one was of training
         self.pace = 1           # batches between two agreements
@@ -192,7 +192,7 @@ class Agreement(Hook):
         self.last = 0, 0.       # `n` and the clock at the last one
 
     def before_fit(self, learn):
-        set_rng_state(self.team.streams((rng_state(), []))[0])
+        set_rng_state(self.world.rng_states((rng_state(), []))[0])
         self.last = self.n, perf_counter()
 
     def after_step(self, learn):
@@ -205,7 +205,7 @@ class Agreement(Hook):
 
     def before_valid(self, learn):
         averages = [h.model for h in learn.hooks if isinstance(getattr(h, 'model', None), nn.Module)]
-        self.team.share_modules([learn.model, *averages])
+        self.world.share_modules([learn.model, *averages])
 
     def agree(self, learn):
         "Exchange requests between the ranks, and do what any of them was asked for"
@@ -214,9 +214,9 @@ class Agreement(Hook):
         for h in learn.hooks: methods += [getattr(h, name) for name in h.together]
         words = ['stop_epoch', *methods, 'stop', 'interrupt']
         own = [o for o in asked if callable(o) and o not in methods]
-        flags = torch.tensor([bool(own), *(o in asked for o in words), 0 if self.team.rank else self._next_pace()])
-        self.team.meet('agree')
-        dist.all_reduce(flags, dist.ReduceOp.MAX, group=self.team.control)
+        flags = torch.tensor([bool(own), *(o in asked for o in words), 0 if self.world.rank else self._next_pace()])
+        self.world.meet('agree')
+        dist.all_reduce(flags, dist.ReduceOp.MAX, group=self.world.control)
         any_own, *wanted, self.pace = flags.tolist()
         for o in own: requests.give(o)
         if any_own: requests.give(self.share_rates)
@@ -234,9 +234,9 @@ class Agreement(Hook):
         "Broadcast the learning rates of the main process"
         groups = []
         for opt in learn.opts.values(): groups += opt.param_groups
-        rates = self.team.first([float(g['lr']) for g in groups])
+        rates = self.world.first([float(g['lr']) for g in groups])
         for g, lr in zip(groups, rates): set_option(g, 'lr', lr)
 
     def after_cancel(self, learn):
-        may_resume = learn.cancelled in ('stop', 'interrupt') and learn.fitting.streams is not None
+        may_resume = learn.cancelled in ('stop', 'interrupt') and learn.fitting.rng_states is not None
         if may_resume: learn.get_hook('Accelerate').keep(learn)

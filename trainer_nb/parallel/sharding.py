@@ -21,15 +21,17 @@ from torch import Tensor
 from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler, SubsetRandomSampler, WeightedRandomSampler
 
 from ..base import batch_size, map_tensors, rng_state, set_rng_state
-from ..data import TensorLoader, draws, is_stock, length, open_at, same_state, set_streams, sets_of, streams
+from trainer_nb.data import (
+    TensorLoader, draws, is_stock, length, open_at, rng_states, same_state, set_rng_states, sets_of
+)
 
 # %% ../../nbs/parallel/02_sharding.ipynb #416cdfdb
 class Parts:
     "Which samples of each batch belong to this rank"
     def __init__(self,
-        team,  # `Team`
+        world,  # `World`
     ):
-        self.team = team
+        self.world = world
         self.usual = None       # (samples here, samples in all) of the first batch
         self.odd = {}           # number of a batch → the same, where it differs
         self.keeps = False      # whether to keep the next batch as it was read
@@ -48,8 +50,8 @@ class Parts:
     ):          # (first one, end), at least one
         "Choose this rank's samples, and record how many they are"
         if total < 1: raise ValueError(f'batch {i} has no samples')
-        rank = self.team.rank
-        share, more = divmod(total, self.team.size)
+        rank = self.world.rank
+        share, more = divmod(total, self.world.size)
         n, first = share + (rank < more), rank*share + min(rank, more)
         if self.usual is None: self.usual = n, total
         if (n, total) != self.usual: self.odd[i] = n, total
@@ -67,16 +69,16 @@ GLOBAL = 'python', 'numpy', 'torch'     # the RNGs that a loader may draw from
 
 @contextmanager
 def together(
-    team,  # `Team`
+    world,  # `World`
     dl,    # loader, whose generators are set, too
 ):
     "Draw the random numbers of the main process, if the loader draws any"
     names = draws(dl)
-    mine, own = streams(dl, names=GLOBAL if names is None else names)
-    if mine or own[0]: set_streams(team.first((mine, own)), dl)
+    mine, own = rng_states(dl, names=GLOBAL if names is None else names)
+    if mine or own[0]: set_rng_states(world.first((mine, own)), dl)
     try: yield
     finally:
-        if team.rank: set_rng_state(mine)
+        if world.rank: set_rng_state(mine)
 
 # %% ../../nbs/parallel/02_sharding.ipynb #1ee2a3e9
 DRAWN_AT_ONCE = RandomSampler, SubsetRandomSampler, WeightedRandomSampler   # from the global RNGs when a pass opens
@@ -152,7 +154,7 @@ class SharedBatches:
     def __iter__(self):
         is_plain = type(self.batches) is BatchSampler and type(self.sampler) is SequentialSampler
         is_stock = type(self.batches) is BatchSampler and type(self.sampler) in DRAWN_AT_ONCE
-        with nullcontext() if is_plain else together(self.parts.team, self.dl):
+        with nullcontext() if is_plain else together(self.parts.world, self.dl):
             batches = iter(self.batches)
             batch = next(batches, None)     # the order is drawn at the first one
             draw = nothing_drawn if is_plain or is_stock else Drawn(GLOBAL)
@@ -167,7 +169,7 @@ class SharedBatches:
         self._compare(i, code)
 
     def _compare(self, i, code):
-        if not self.parts.team.is_same(f'{i} {code}'): raise ValueError(
+        if not self.parts.world.is_same(f'{i} {code}'): raise ValueError(
             f'{type(self.sampler or self.batches).__name__} of train_dl or valid_dl chooses other samples '
             f'in each process, as seen at batch {i}: expected the same whole batches everywhere, '
             'of which each process takes its shard. Leave out a DistributedSampler; '
@@ -184,12 +186,12 @@ class SharedTensors(TensorLoader):
 
     def iter_from(self, start):
         if not self.shuffle: return super().iter_from(start)
-        with together(self.parts.team, self): return super().iter_from(start)     # the order is drawn here
+        with together(self.parts.world, self): return super().iter_from(start)     # the order is drawn here
 
     def mine(self, batches, start): return (self._shard(i, batch) for i, batch in enumerate(batches, start))
 
     def _shard(self, i, batch):
-        if is_compared(i) and not self.parts.team.is_same(f'{i} {batch_code(batch)}'): raise ValueError(
+        if is_compared(i) and not self.parts.world.is_same(f'{i} {batch_code(batch)}'): raise ValueError(
             f'batch {i} of a TensorLoader differs between the processes: all must hold the same tensors. '
             'Seed what draws the data, or have the main process write it to a file')
         self.parts.keep(i, batch)
@@ -260,11 +262,11 @@ class SharedAny:
 
 class _Pass:
     def __init__(self, shared, start):
-        dl, team = shared.dl, shared.parts.team
+        dl, world = shared.dl, shared.parts.world
         self.shared, self.i, self.code = shared, start, 0
         self.is_sized = length(dl) is not None
         names = () if getattr(dl, 'num_workers', 0) else draws(dl)      # workers have RNGs of their own, seeded here
-        with together(team, dl):
+        with together(world, dl):
             self.iterator = open_at(dl, start)
             self.draw = nothing_drawn if names == () else Drawn(names or GLOBAL)
         if hasattr(self.iterator, '_shutdown_workers'): self._shutdown_workers = self.iterator._shutdown_workers
@@ -275,17 +277,17 @@ class _Pass:
         batch = self.draw(self.iterator)
         n, parts = 0 if batch is None else batch_size(batch), self.shared.parts
         self.code = batch_code(batch, self.code)
-        if not self.is_sized or batch is None or is_compared(self.i): self._compare(parts.team, n)
+        if not self.is_sized or batch is None or is_compared(self.i): self._compare(parts.world, n)
         if batch is None: raise StopIteration
         self.i += 1
         parts.keep(self.i - 1, batch)
         return cut_batch(batch, *parts.cut(self.i - 1, n))
 
-    def _compare(self, team, n):
-        if team.is_same(f'{self.i} {n} {self.code}'): return
-        ns, name = team.first(team.gather(n)), type(self.shared.dl).__name__
+    def _compare(self, world, n):
+        if world.is_same(f'{self.i} {n} {self.code}'): return
+        ns, name = world.first(world.gather(n)), type(self.shared.dl).__name__
         if len(set(ns)) > 1: raise ValueError(
-            f'batch {self.i} of a {name} has {", ".join(map(str, ns))} samples in processes 0 to {team.size - 1}: '
+            f'batch {self.i} of a {name} has {", ".join(map(str, ns))} samples in processes 0 to {world.size - 1}: '
             'a loader has to yield the same whole batches in each process, of which each takes its shard')
         raise ValueError(
             f'a {name} yields other batches in each process, as seen at batch {self.i}: '
@@ -295,17 +297,17 @@ class _Pass:
 # %% ../../nbs/parallel/02_sharding.ipynb #5861f5db
 def share(
     dl,    # any loader, or None
-    team,  # `Team`
+    world,  # `World`
 ):         # a loader of this rank's shard of each batch, with its `parts`; `dl` itself if the world has one rank
     "Shard the batches of a loader"
-    if dl is None or team.size == 1: return dl
+    if dl is None or world.size == 1: return dl
     if sets := sets_of(dl): raise ValueError(
         f'the validation sets {", ".join(sets)} cannot be shared by several processes: '
         'give one loader as valid_dl, and validate the others after the fit')
     if getattr(dl, 'is_many', False): raise ValueError(
         f'{dl} cannot be shared by several processes: '
         'give a single loader, whose batches hold what belongs together')
-    parts = Parts(team)
+    parts = Parts(world)
     if type(dl) is TensorLoader: return SharedTensors(dl, parts)
     if not is_stock(dl) or dl.batch_sampler is None: return SharedAny(dl, parts)
     res, batches = copy(dl), SharedBatches(dl.batch_sampler, dl, parts)

@@ -14,7 +14,7 @@ from time import perf_counter
 
 
 from ..base import did_you_mean, patch
-from ..data import set_streams
+from ..data import set_rng_states
 from ..loop import Fit, Hook, Learner
 from trainer_nb.save.files import (
     NAME, BadCheckpoint, Folder, check_plain, read_manifest, read_state, replacing, write_state
@@ -73,7 +73,7 @@ class Checkpoint(Hook):
             self.folder.tidy()
         self.warned = set()
         if self.run is None:
-            self.run = learn.team.first(token_hex(4))
+            self.run = learn.world.first(token_hex(4))
             if learn.is_main and (n := len(self.folder.manifests())):
                 print(f'Checkpoint: {n} of another run in {self.folder.path} stay there; '
                       'fit(..., resume=True) would resume from the newest')
@@ -90,11 +90,11 @@ class Checkpoint(Hook):
         self.report()
         value, is_last = self.value(learn), not learn.fitting.is_open(learn.state) or 'stop_epoch' in learn.requests
         is_wanted = is_last or value is not None and self.is_better(value)
-        if self.every == 'epoch' or learn.team.first(is_wanted): self.save(learn)
+        if self.every == 'epoch' or learn.world.first(is_wanted): self.save(learn)
         self.check_monitor(learn)
 
     def after_cancel(self, learn):
-        is_between_batches = learn.fitting.streams is not None
+        is_between_batches = learn.fitting.rng_states is not None
         if learn.cancelled in ('stop', 'interrupt') and is_between_batches: self.save(learn, again=False)
 
     def after_fit(self, learn):
@@ -149,7 +149,7 @@ def save(self:Checkpoint,
     "Copy the state, and write it in a thread"
     fit, s, start, where = learn.fitting or learn.stopped, learn.state, perf_counter(), self.where(learn)
     if self.run is None: self.run = token_hex(4)
-    if learn.team.first(where == self.saved_at and not again): return
+    if learn.world.first(where == self.saved_at and not again): return
     self.finish()
     try:
         state, parts = take_out(capture(learn))
@@ -158,7 +158,7 @@ def save(self:Checkpoint,
         check_plain(state, 'the state')
         info = {'run': self.run, 'step': s.optimizer_step, 'epoch': s.epoch, 'position': learn.position,
                 'monitor': self.monitor, 'metric': self.value(learn),
-                'processes': learn.team.size, 'in_epoch': fit is not None and fit.train is not None}
+                'processes': learn.world.size, 'in_epoch': fit is not None and fit.train is not None}
         self.thread = Thread(target=self._write, args=(state, info, parts, arrived(learn.device)), name='checkpoint')
         self.thread.start()
     except (TypeError, ValueError, RuntimeError, OSError) as e: self.error = e
@@ -173,8 +173,8 @@ def _put_parts(self:Checkpoint, learn, parts):  # path of a folder, None without
     "Write the shards of all ranks at once, as the next step changes them"
     if not parts: return None
     name = f'.{self.folder.next(learn.state.optimizer_step).stem}.parts.{os.getpid()}.tmp'
-    path = self.folder.path/learn.team.first(name)
-    try: write_parts(parts, path, learn.team)
+    path = self.folder.path/learn.world.first(name)
+    try: write_parts(parts, path, learn.world)
     except BaseException:
         if learn.is_main: shutil.rmtree(path, ignore_errors=True)
         raise
@@ -268,12 +268,12 @@ def resume_from(self:Learner,
         if hook is None:
             raise ValueError('fit(resume=True) needs the hook Checkpoint, to know where: '
                              'add Checkpoint(folder), or pass resume=folder')
-        if not self.team.first(bool(hook.folder.n)): return False
+        if not self.world.first(bool(hook.folder.n)): return False
         source = hook.folder.path
-    found = find(source, self.team.size) if self.is_main else None
-    name = self.team.first(found and found[1])
+    found = find(source, self.world.size) if self.is_main else None
+    name = self.world.first(found and found[1])
     path = Path(source)/name if Path(source).is_dir() else Path(source)
-    state = read_parts(found[0] if found else read_state(path), path.with_suffix('.parts'), self.team)
+    state = read_parts(found[0] if found else read_state(path), path.with_suffix('.parts'), self.world)
     skip = hook is not None and hook.skip
     for note in restore(self, state, self.fitting, skip=skip): warnings.warn(f'resume: {note}', stacklevel=3)
     if hook is not None and source is hook.folder.path: hook.saved_at = hook.where(self)
@@ -289,7 +289,7 @@ def save(self:Learner,      # noqa: F811
     if self.is_fitting and self.batch is not None:
         raise RuntimeError('learn.save was called inside a batch, which cannot be resumed: '
                            'learn.request(lambda learn: learn.save(path)) saves after it')
-    state = host_copy(self.team.collect(capture(self)))
+    state = host_copy(self.world.collect(capture(self)))
     if not self.is_main: return
     check_plain(state, 'the state')
     arrived(self.device)()
@@ -306,7 +306,7 @@ def load(self:Learner,
     if self.is_fitting: raise RuntimeError('load comes before a fit: use fit(resume=path)')
     fit = Fit()
     state, name = find(path)
-    state = read_parts(state, _beside(path, name), self.team)
+    state = read_parts(state, _beside(path, name), self.world)
     for note in restore(self, state, fit, plan=True): warnings.warn(f'load: {note}', stacklevel=2)
-    set_streams(fit.streams, self.train_dl, self.valid_dl)
+    set_rng_states(fit.rng_states, self.train_dl, self.valid_dl)
     self.stopped = fit if fit.is_open(self.state) and (fit.end_epoch or fit.end_step) else None

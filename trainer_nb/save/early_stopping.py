@@ -73,7 +73,7 @@ class EarlyStopping(Hook):
         self.average = ema and {k: _copied(v) if isinstance(v, dict) else v for k, v in ema.state_dict().items()}
 
     def after_fit(self, learn):
-        may_go_on = learn.fitting.streams is not None      # it was stopped between two batches
+        may_go_on = learn.fitting.rng_states is not None      # it was stopped between two batches
         if may_go_on or not self.restore_best or self.weights is None: return
         for o, state in zip(trained(learn), self.weights): o.load_state_dict(state)
         if self.average is not None: learn.ema.load_state_dict(self.average)

@@ -53,21 +53,21 @@ def rows_of(
 def write_parts(
     parts,  # dict: key → sharded tensor
     path,   # folder, which is made
-    team,   # `Team` that has them
+    world,   # `World` that has them
 ):          # raises OSError on all ranks if one cannot write
     "Have each rank write its shards to a file of its own"
     def write():
         Path(path).mkdir(parents=True, exist_ok=True)
-        file = Path(path)/f'{team.rank}.pt'
+        file = Path(path)/f'{world.rank}.pt'
         write_state(file, {'parts': {key: local(t).detach().cpu() for key, t in parts.items()}})
         sync(file)
-    _together(write, team, OSError)
+    _together(write, world, OSError)
 
 def read_parts(
     state,  # with holes
     path,   # folder
-    team,   # `Team` that reads
-):          # the state, with tensors sharded over `team`; raises BadCheckpoint
+    world,   # `World` that reads
+):          # the state, with tensors sharded over `world`; raises BadCheckpoint
     "Fill the holes from the files in a folder"
     holes, tensors = {}, {}
     def look(hole):
@@ -78,15 +78,15 @@ def read_parts(
     try: fill(state, look)
     except ValueError as e: raise BadCheckpoint(f'the checkpoint is damaged: {e}') from None
     def read():
-        for key, hole in holes.items(): tensors[key] = team.empty(hole['shape'], hole['dtype'])
-        _read(tensors, holes, Path(path), team)
-    if holes: _together(read, team, BadCheckpoint)
+        for key, hole in holes.items(): tensors[key] = world.empty(hole['shape'], hole['dtype'])
+        _read(tensors, holes, Path(path), world)
+    if holes: _together(read, world, BadCheckpoint)
     return fill(state, lambda hole: tensors[hole[HOLE]])
 
-def _read(tensors, holes, path, team):
+def _read(tensors, holes, path, world):
     "Fill tensors one at a time, and read only the files that hold rows of theirs"
     if not path.is_dir(): raise BadCheckpoint(f'{path.name} is missing: copy the folder beside the file, too')
-    def mine(t): return rows_of(len(t), team.size, team.rank) if hasattr(t, 'full_tensor') else range(len(t))
+    def mine(t): return rows_of(len(t), world.size, world.rank) if hasattr(t, 'full_tensor') else range(len(t))
     here = {key: mine(t) for key, t in tensors.items()}
     for i in range(max(o['files'] for o in holes.values())):
         there = {key: rows_of(len(t), holes[key]['files'], i) for key, t in tensors.items()}
@@ -103,10 +103,10 @@ def _overlap(a, b): return range(max(a.start, b.start), min(a.stop, b.stop))
 
 def _within(rows, outer): return slice(rows.start - outer.start, rows.stop - outer.start)
 
-def _together(f, team, kind):
+def _together(f, world, kind):
     "Call `f` on all ranks; if it fails on one, all raise an error of this kind"
     error = None
     try: f()
     except Exception as e: error = str(e) if isinstance(e, kind) else f'{type(e).__name__}: {e}'
-    errors = team.gather(error) or ()
-    if error := team.first(next(filter(None, errors), None)): raise kind(error)
+    errors = world.gather(error) or ()
+    if error := world.first(next(filter(None, errors), None)): raise kind(error)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ..base import check_kinds
-from ..data import STREAM_KINDS, is_stock, length, loader_generators, skips, source, streams
+from ..data import RNG_STATE_KINDS, is_stock, length, loader_generators, skips, source, rng_states
 from ..loop import FIT_KINDS, HISTORY_KINDS, Fit, Hook, StepState, load_object_states, object_states, owners
 
 # %% ../../nbs/save/03_snapshot.ipynb #a5031d5f
@@ -172,31 +172,31 @@ def check_loader(
     name,    # 'train_dl' or 'valid_dl'
     dl,      # the loader
     before,  # what `describe` returned for the loader that was saved
-    cursor,  # state of the open pass, or None
+    pass_,  # state of the open pass, or None
     skip=False,  # True: samples draw no random numbers
 ):           # str: what may not be exact, or ''; raises ValueError
     "Refuse a position in other data"
     dl, now = source(dl), describe(dl)
-    if cursor is None or not cursor['n']: return ''
+    if pass_ is None or not pass_['n']: return ''
     changed = [f'{k} {before.get(k)} there, {now.get(k)} here' for k in MUST_AGREE if before.get(k) != now.get(k)]
     if changed: raise ValueError(
         f'the checkpoint is in the middle of a pass over {name}, '
-        f'after {cursor["n"]} of {before.get("batches")} batches, and the loader has changed ({"; ".join(changed)}): '
+        f'after {pass_["n"]} of {before.get("batches")} batches, and the loader has changed ({"; ".join(changed)}): '
         'resume with the same data and batch size, or from a checkpoint at the end of an epoch')
     if skips(dl) and (not is_stock(dl) or getattr(dl, 'is_seeded', False)): return ''
     if parts := _parts(dl):
         kinds = {'n': int, 'turn': int, 'over': [str], 'parts': {k: {str: object} for k in parts}}
-        at = check_kinds(cursor['loader'], kinds, f'the state of {name}')
+        at = check_kinds(pass_['loader'], kinds, f'the state of {name}')
         opens = list(parts) if dl.mode != 'sequence' else list(parts)[at['turn']:at['turn'] + 1]
         notes = [check_loader(f'{name}[{k!r}]', parts[k], before['parts'][k], at['parts'][k], skip) for k in opens]
         return '; '.join(filter(None, notes))
-    if cursor['loader'] is not None:
+    if pass_['loader'] is not None:
         return '' if skip or not now['workers'] else (
             f'{name} is a {type(dl).__name__} with {now["workers"]} workers, which resumes at its own position: '
             'random numbers that samples draw differ from here on. '
             'Checkpoint(skip=True) declares that they draw none; SeededLoader is exact')
     if not is_stock(dl): return (
-        f'{name} is a {type(dl).__name__}, whose first {cursor["n"]} batches are read again: '
+        f'{name} is a {type(dl).__name__}, whose first {pass_["n"]} batches are read again: '
         'this is exact if they come again in the same order')
     if before['workers'] != now['workers']: return (
         f'{name} had {before["workers"]} workers and has {now["workers"]}: '
@@ -227,7 +227,7 @@ STATE_KINDS = {
     'modules': {str: MODULE_KINDS},
     'optimizers': {str: {'type': str, 'state': {str: object}, 'names?': [[(None, str)]]}},
     'hooks': {str: object}, 'objects?': {str: object},
-    'loaders': {'train_dl': {str: object}, 'valid_dl': {str: object}}, 'streams': STREAM_KINDS,
+    'loaders': {'train_dl': {str: object}, 'valid_dl': {str: object}}, 'rng_states': RNG_STATE_KINDS,
     'processes?': [{str: object}]}      # own state of each rank
 
 def capture(
@@ -235,16 +235,17 @@ def capture(
 ):          # dict; its tensors are the training's own, until `host_copy`
     "All that another process needs to resume as if nothing had happened"
     fit, history = learn.fitting or learn.stopped, learn.history
-    if fit is None and history.open_tally is not None: history.open_tally.pack()
-    at = fit.streams if fit is not None and fit.streams is not None else streams(learn.train_dl, learn.valid_dl)
+    if fit is None and history.open_metrics is not None: history.open_metrics.pack()
+    at = fit.rng_states if fit is not None else None
+    if at is None: at = rng_states(learn.train_dl, learn.valid_dl)
     own = {}
-    if learn.team.size > 1: own['processes'] = learn.team.gather((fit or Fit()).rank_state(learn))
+    if learn.world.size > 1: own['processes'] = learn.world.gather((fit or Fit()).rank_state(learn))
     modules = owners(learn, fit.model if learn.is_fitting else learn.model)
     return {**own, 'modules': {name: _module(m) for name, m in modules.items()},
             'optimizers': {name: _optimizer(o, modules) for name, o in learn.opts.items()},
             'hooks': {key: s for key, h in hook_keys(learn.hooks).items() if (s := h.state_dict())},
             'objects': object_states(learn.objects), 'state': asdict(learn.state), 'history': history.state_dict(),
-            'streams': at, 'device': learn.device.type,
+            'rng_states': at, 'device': learn.device.type,
             'loaders': {name: describe(getattr(learn, name)) for name in ('train_dl', 'valid_dl')},
             'run': None if fit is None else fit.state_dict(learn), 'position': learn.position}
 
@@ -293,20 +294,20 @@ def restore(
     if state['run'] is not None:
         notes += _check_loaders(learn, state, skip)
         fit.load_state_dict(learn, state['run'], plan)
-        for cursor in filter(None, (fit.train, fit.valid)): cursor.skip = skip
+        for pass_ in filter(None, (fit.train, fit.valid)): pass_.skip = skip
     if state['device'] != learn.device.type:
         notes.append(f'the checkpoint was made on {state["device"]}, and this is {learn.device.type}: rounding differs')
     for name, m in modules.items(): _take_module(m, state['modules'][name])
     for name, opt in learn.opts.items():
-        _take_optimizer(opt, learn.team, state['optimizers'][name]['state'], orders.get(name))
-    for k, v in {**state['state'], 'num_processes': learn.team.size}.items(): setattr(learn.state, k, v)
+        _take_optimizer(opt, learn.world, state['optimizers'][name]['state'], orders.get(name))
+    for k, v in {**state['state'], 'num_processes': learn.world.size}.items(): setattr(learn.state, k, v)
     learn.history.load_state_dict(state['history'])
-    if fit.train_tally is not None: learn.history.open_tally = fit.train_tally
-    fit.streams = state['streams']
-    if 'numpy' in fit.streams[0] and 'numpy' not in sys.modules: import numpy as _      # noqa: F401
+    if fit.train_metrics is not None: learn.history.open_metrics = fit.train_metrics
+    fit.rng_states = state['rng_states']
+    if 'numpy' in fit.rng_states[0] and 'numpy' not in sys.modules: import numpy as _      # noqa: F401
     notes += _take_hooks(learn, state['hooks']) + load_object_states(learn.objects, state.get('objects', {}))
     if own is not None: fit.load_rank_state(learn, own)
-    else: fit.streams = learn.team.streams(fit.streams)
+    else: fit.rng_states = learn.world.rng_states(fit.rng_states)
     for h in learn.hooks:
         if callable(getattr(h, 'reorder', None)): h.reorder({name: _flat(order) for name, order in orders.items()})
     return [o for o in notes if o]
@@ -324,9 +325,9 @@ def _check_parts(learn, state, modules):  # dict: optimizer's name → `_paramet
 def _check_loaders(learn, state, skip):  # list of str: what may not be exact; raises ValueError
     "Check the loaders of the open passes"
     old, notes = state['run'], []
-    for name, cursor in ('train_dl', None if old['is_trained'] else old['train']), ('valid_dl', old['valid']):
-        dl, warm = getattr(learn, name), name in old['warm'] and (cursor is None or cursor['was_warm'])
-        notes.append(check_loader(name, dl, state['loaders'][name], cursor, skip))
+    for name, pass_ in ('train_dl', None if old['is_trained'] else old['train']), ('valid_dl', old['valid']):
+        dl, warm = getattr(learn, name), name in old['warm'] and (pass_ is None or pass_['was_warm'])
+        notes.append(check_loader(name, dl, state['loaders'][name], pass_, skip))
         if not skip: notes.append(check_workers(name, dl, warm))
     return notes
 
@@ -339,10 +340,10 @@ def _flat(order):
 def _own(learn, state):
     "The own state of this rank; None if there was only one, or the world had another size"
     n = state['state'].get('num_processes', 1)
-    if n == learn.team.size: return state['processes'][learn.team.rank] if n > 1 else None
+    if n == learn.world.size: return state['processes'][learn.world.rank] if n > 1 else None
     if state['run'] is None or state['run']['train'] is None: return None
     raise ValueError(f'the checkpoint was saved by {n} process{"" if n == 1 else "es"} in the middle of an epoch, '
-                     f'and this is a world of {learn.team.size}: resume with as many, '
+                     f'and this is a world of {learn.world.size}: resume with as many, '
                      'or from a checkpoint at the end of an epoch')
 
 # %% ../../nbs/save/03_snapshot.ipynb #b07c7bdf
@@ -354,9 +355,9 @@ def _take_module(m, state):
         p.requires_grad_(k not in state['frozen'])
         p.grad = state['grads'][k].to(p.device, copy=True) if k in state['grads'] else None
 
-def _take_optimizer(opt, team, state, order):
+def _take_optimizer(opt, world, state, order):
     rates = [g['lr'] for g in opt.param_groups]
-    opt.load_state_dict(team.split(opt, state if order is None else _renumbered(state, order)))
+    opt.load_state_dict(world.split(opt, state if order is None else _renumbered(state, order)))
     for g, old in zip(opt.param_groups, rates):
         if isinstance(old, Tensor): g['lr'] = old.copy_(g['lr'])        # keep the tensor: other objects may hold it
 

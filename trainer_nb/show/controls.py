@@ -255,7 +255,7 @@ def show_pause(self:Controls,
 
 # %% ../../nbs/show/03_controls.ipynb #b5328a9f
 def _save(learn):
-    if learn.team.size > 1:
+    if learn.world.size > 1:
         learn.request(learn.get_hook('Checkpoint').save)
         return 'asked for'
     try: learn.get_hook('Checkpoint').save(learn)

@@ -99,13 +99,13 @@ def _steps(history, first, rest):
 
 def _unpacked(history, skip):
     "Values of each batch that is not packed, without the first `skip`"
-    tally = history.open_tally
-    if tally is None: return []
+    accumulator = history.open_metrics
+    if accumulator is None: return []
     rows = []
-    for i, (loss, _, lrs) in enumerate(tally.rows[skip:], skip):
+    for i, (loss, _, lrs) in enumerate(accumulator.rows[skip:], skip):
         losses = {f'train_{k}': v for k, v in loss.items()} if isinstance(loss, dict) else {'train_loss': loss}
-        extras = {name: values[i] for name, values in tally.extras.items() if i in values}
-        row = {**losses, **dict(zip(tally.lr_names, lrs)), **extras}
+        extras = {name: values[i] for name, values in accumulator.extras.items() if i in values}
+        row = {**losses, **dict(zip(accumulator.lr_names, lrs)), **extras}
         rows.append({k: v for k, v in row.items() if v is not None})
     tensors = [v for row in rows for v in row.values() if hasattr(v, 'item')]
     read = iter(stack_scalars(tensors).float().tolist() if tensors else [])
