@@ -731,3 +731,16 @@ def test_not_inside_of_a_fit():
     learn = make_learner(hooks=[LambdaHook(after_step=search)])
     learn.fit(1)
     assert len(errors) == 5 and 'in a fit' in errors[0]
+
+@pytest.mark.parametrize('name, late', [('digits, mlp, AdamW, bs 64', ['steep']), ('noisy: digits, conv, RMSprop, bs 2', ['slide', 'steep']),
+                                        ('digits, mlp with batch norm, SGD with momentum, bs 64', [])])
+def test_a_suggestion_past_the_lowest_loss_is_told(name, late):
+    "fastai's average lags so far that it may fall fastest where the losses themselves rise"
+    curve = curve_of(RECORDED[name])
+    means = [sum(near)/len(near) for i in range(2, len(curve.losses) - 2) if (near := curve.losses[i - 2:i + 3])]
+    lowest = curve.lrs[means.index(min(means)) + 2]        # of a plain moving average over five batches
+    assert [k for k, lr in curve.suggestions.items() if lr > 1.2*lowest] == late == sorted(curve.late)
+    rows = [row for row in str(curve).splitlines() if 'past the lowest loss' in row]
+    assert [row.split()[0] for row in rows] == late
+    labels = [o.name for o in curve.chart().panels[0].lines if 'past' in (o.name or '')]
+    assert labels == [f'{k} {curve.suggestions[k]:.2g}, past the lowest loss' for k in late]

@@ -130,7 +130,7 @@ def check_seed(
     seed,  # the argument to check
 ):         # raises TypeError or ValueError
     "Refuse a seed that one of the generators would refuse, before any of them is seeded"
-    try: n = operator.index(seed)
+    try: n = operator.index(None if isinstance(seed, bool) else seed)
     except TypeError: raise TypeError(f'the seed is {seed!r}: expected a whole number from 0 to 2**32 - 1') from None
     if not 0 <= n < 2**32: raise ValueError(f'the seed is {n}: expected a whole number from 0 to 2**32 - 1')
 

@@ -37,9 +37,8 @@ def cosine(
 def exponential(
     start, end,  # values at 0 and at 1, both > 0
 ):               # function: position in [0, 1] → value
-    "Draw equal ratios over equal distances; raises ValueError"
-    if not (0 < start < math.inf and 0 < end < math.inf):
-        raise ValueError(f'exponential goes from {start} to {end}: expected numbers above 0')
+    "Draw equal ratios over equal distances; raises TypeError or ValueError"
+    for name, o in dict(start=start, end=end).items(): as_rate(f'{name} of exponential', o)
     return lambda pos: start*(end/start)**pos
 
 def polynomial(
@@ -70,7 +69,8 @@ def warmup(
     curve,      # function of a position in [0, 1], for the rest
     start=.01,  # first value, as a share of the curve's first value
 ):              # function: position in [0, 1] → value
-    "Rise in a straight line to the start of a curve, then follow the curve"
+    "Rise in a straight line to the start of a curve, then follow the curve; raises TypeError or ValueError"
+    if isinstance(share, bool): raise TypeError(f'warmup got the share {share}: expected a number in [0, 1)')
     return combine([share, 1 - share], [linear(start*curve(0.), curve(0.)), curve])
 
 # %% ../../nbs/features/06_schedule.ipynb #e70b90d4
@@ -207,7 +207,7 @@ class Schedule(Scheduler):
 
     def _checked(self, what, curve, pos, most):
         value = curve(pos)
-        if 0 <= value <= most and value < math.inf: return value
+        if not isinstance(value, bool) and 0 <= value <= most and value < math.inf: return value
         raise ValueError(f'{self.name}: the {what} is {value} at position {pos:.4g} of the schedule: '
                          f'expected a number from 0 to {most}')
 

@@ -105,6 +105,14 @@ class LRCurve:
         return {name: lr for name in self.suggest if (lr := RULES[name](lrs, losses)) is not None}
 
     @property
+    def late(self):  # set of names in `suggestions`
+        "Suggestions past the lowest loss of the curve in the picture, where it rises already: the rule's own average lags"
+        curve = smooth(self.losses)
+        finite = [i for i, v in enumerate(curve) if math.isfinite(v)]
+        lowest = self.lrs[min(finite, key=curve.__getitem__)] if finite else math.inf
+        return {name for name, lr in self.suggestions.items() if lr > lowest}
+
+    @property
     def suggestion(self):  # float, None if there is none
         "The first of `suggestions`"
         return next(iter(self.suggestions.values()), None)
@@ -165,9 +173,11 @@ def chart(self:LRCurve,
     low, high = limits(_interesting(curve, self.losses))
     lines = [Line(self.lrs, self.losses, COLORS[0], width=1, alpha=RAW, may_leave=True),
              Line(self.lrs, curve, COLORS[0], 'loss', may_leave=True)]
+    late = self.late
     for (name, lr), color in zip(self.suggestions.items(), COLORS[1:]):
         i = min(range(len(self.lrs)), key=lambda i: abs(math.log(self.lrs[i]/lr)))
-        lines.append(Line([lr], [curve[i]], color, f'{name} {lr:.2g}', points=True))
+        label = f'{name} {lr:.2g}' + ', past the lowest loss'*(name in late)
+        lines.append(Line([lr], [curve[i]], color, label, points=True))
     if picked is not None:
         lines.insert(0, Line([picked, picked], [low, high], GREY, f'picked {picked:.2g}', width=1.5))
     top = 9 + LEADING*len(legend_rows(lines, 534))
@@ -192,7 +202,9 @@ def status(self:LRCurve):  # str
 @patch
 def lines(self:LRCurve):  # list of lists of str
     "Header and rows of the table of suggestions"
-    return [['rule', 'learning rate'], *([name, f'{lr:.2g}'] for name, lr in self.suggestions.items())]
+    late = self.late
+    return [['rule', 'learning rate'],
+            *([name, f'{lr:.2g}' + ', past the lowest loss'*(name in late)] for name, lr in self.suggestions.items())]
 
 @patch
 def __repr__(self:LRCurve):
