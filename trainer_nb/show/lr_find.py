@@ -106,7 +106,7 @@ class LRCurve:
 
     @property
     def late(self):  # set of names in `suggestions`
-        "Suggestions past the lowest loss of the curve in the picture, where it rises already: the rule's own average lags"
+        "Suggestions past the lowest loss in the picture: the average that the rules read lags"
         curve = smooth(self.losses)
         finite = [i for i, v in enumerate(curve) if math.isfinite(v)]
         lowest = self.lrs[min(finite, key=curve.__getitem__)] if finite else math.inf
