@@ -17,7 +17,8 @@ MAY_IMPORT = {      # wing → the wings below it
     'save': {'base', 'data', 'loop'},
     'show': {'base', 'data', 'loop'},
     'parallel': {'base', 'data', 'loop', 'save'},
-    'all': {'base', 'data', 'loop', 'features', 'save', 'show', 'parallel'},
+    'look': {'base', 'data', 'loop'},
+    'all': {'base', 'data', 'loop', 'features', 'save', 'show', 'parallel', 'look'},
 }
 LAZY = {'matplotlib', 'PIL', 'ipywidgets', 'fastprogress'}
 HEAVY = [*LAZY, 'IPython', 'pandas', 'sklearn', 'accelerate', 'tensorboard', 'torch._dynamo']

@@ -48,6 +48,7 @@ def main(folder: str) -> History:
     learn.fit_one_cycle(1, .1)
     learn.plot_schedule(2)
     values = learn.validate()
+    print(learn.show_batch(4, valid=True, classes=['a', 'b', 'c']).rows)
     preds, targs = learn.predict((x, y), with_targs=True)
     learn.save(folder + '/state.pt')
     learn.load(folder + '/state.pt')

@@ -122,6 +122,7 @@ def described(
     most=8,   # entries of a list or mapping to describe
 ):            # str such as '(float32 (64, 784), int64 (64,))'
     "Describe the types and shapes in a batch"
+    if getattr(x, 'is_nested', False): return f'nested {str(x.dtype).removeprefix("torch.")}'     # it may have no shape
     if hasattr(x, 'shape') and hasattr(x, 'dtype'): return f'{str(x.dtype).removeprefix("torch.")} {tuple(x.shape)}'
     if is_dataclass(x) and not isinstance(x, type): x = {o.name: getattr(x, o.name) for o in fields(x)}
     if isinstance(x, Mapping): (start, end), parts = '{}', [f'{k!r}: {described(v)}' for k, v in [*x.items()][:most]]

@@ -1,0 +1,2 @@
+# Written by tools/stubs.py
+from .batch import BatchView as BatchView

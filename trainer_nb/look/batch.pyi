@@ -1,0 +1,23 @@
+# Written by tools/stubs.py
+from typing import Any
+from trainer_nb.loop.hooks import Hook
+
+class BatchView:
+    batch: Any
+    title: Any
+    look: Any
+    n: Any
+    @property
+    def rows(self) -> list[dict]: ...
+    def samples(self) -> Any: ...
+    def __init__(self, batch: Any, title: Any, n: Any = 9, look: Any = ...) -> None: ...
+
+class _Seen(Exception):
+    ...
+
+class _Grab(Hook):
+    seen: Any
+    in_dry_run: Any
+    ord: Any
+    def __init__(self) -> None: ...
+    def before_step(self, learn: Any) -> None: ...
