@@ -47,7 +47,8 @@ class BatchView:
     def _repr_html_(self):
         samples, captions = self.samples()
         drawn = grid(samples, captions, self.look) if any(samples) else ''
-        return f'<div>{escape(self.title)}</div>{drawn}<div style="height:8px"></div>' + html_table(described(self.rows))
+        numbers = '<div style="height:8px"></div>' + html_table(described(self.rows))
+        return f'<div>{escape(self.title)}</div>{drawn}{numbers}'
 
     def __repr__(self):
         samples, captions = self.samples()
