@@ -42,7 +42,7 @@ def test_the_share_of_waiting_is_right(waits, work, monkeypatch):
 
 class OnHost(Prefetched):
     "A `Prefetched` that copies nothing: there is no GPU here"
-    def hand_on(self, iterator): return (tuple(o.clone() for o in b) for b in iterator)
+    def wrap_iter(self, iterator): return (tuple(o.clone() for o in b) for b in iterator)
 
 class Noisy(torch.utils.data.TensorDataset):
     def __getitem__(self, i):

@@ -73,7 +73,7 @@ def test_each_part_is_what_it_took(clock, n_batches, n_steps, skip, valid_every)
     learn.fit(5, valid_every=valid_every)
     table, rows = profile.table, {(o.point, o.what): o for o in profile.table.rows}
     steps = {'do_step': ('forward and loss', 100), 'do_backward': ('backward', 200), 'do_opt_step': ('optimizer', 40),
-             'do_zero_grad': ('gradients are forgotten', 5)}
+             'do_zero_grad': ('gradients are cleared', 5)}
     expected = {**{(p, what): t for p, (what, t) in steps.items()}, **{(p, 'busy'): 7 for p in steps},
                 **{(p, 'busy'): 2 for p in ('before_step', 'after_pred', 'after_loss', 'after_backward', 'after_step')}}
     waiting, rest = (rows.pop(o).time_s for o in [('waiting', 'for data, from a Slow'),

@@ -43,7 +43,7 @@ class Shuffles:
     def __iter__(self): return iter(self.order)
 
 class OnHost(Prefetched):
-    def hand_on(self, iterator): return iterator
+    def wrap_iter(self, iterator): return iterator
 
 def stock(data=None, **kwargs):
     return DataLoader(list(zip(*problem())) if data is None else data, **{'batch_size': 5, **kwargs})

@@ -210,8 +210,8 @@ def test_loaders_without_a_length_that_began_again_end_with_the_longest():
 
 @pytest.mark.parametrize('make, said', [
     (lambda: Loaders({}), 'empty dict'), (lambda: Loaders([1]), 'got a list'),
-    (lambda: Loaders({'a': torch.ones(3)}), "'a' is a Tensor, and no loader"),
-    (lambda: start({'x': torch.ones(3), 'y': torch.ones(3)}, None), "'x' is a Tensor, and no loader"),
+    (lambda: Loaders({'a': torch.ones(3)}), "'a' is a Tensor, not a loader"),
+    (lambda: start({'x': torch.ones(3), 'y': torch.ones(3)}, None), "'x' is a Tensor, not a loader"),
     (lambda: Loaders({1: [2]}), 'called 1')])
 def test_what_is_no_dict_of_loaders_is_refused(make, said):
     with pytest.raises(TypeError, match=said): make()

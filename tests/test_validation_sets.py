@@ -231,7 +231,7 @@ class Empty(IterableDataset):
     ({'x': problem()}, [Metric(accuracy, 'x_loss')], 'two columns would be called valid_x_loss'),
     ({'a': problem(), 'a_b': problem()}, [Metric(accuracy, 'c'), Metric(accuracy, 'b_c')], "valid_a_b_c, with the validation sets 'a', 'a_b'"),
     ({}, [], 'an empty dict'), ({'a': {'b': problem()}}, [], "the validation set 'a' is a dict"), ({1: problem()}, [], 'called 1'),
-    ({'x': torch.ones(3), 'y': torch.ones(3)}, [], "'x' is a Tensor, and no loader")])
+    ({'x': torch.ones(3), 'y': torch.ones(3)}, [], "'x' is a Tensor, not a loader")])
 def test_sets_whose_columns_would_collide_and_what_is_no_set_is_refused(valid, metrics, said):
     with pytest.raises((TypeError, ValueError), match=said): make(valid, metrics)
     with pytest.raises((TypeError, ValueError), match=said): make(None, metrics).validate(valid)

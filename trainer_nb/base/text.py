@@ -61,7 +61,7 @@ def did_you_mean(
     name,   # the wrong name
     names,  # the right ones
 ):          # ' Did you mean `x`?' or ''
-    "Suggest the nearest right name, for error messages"
+    "Suggest the most similar of the right names, for error messages"
     from difflib import get_close_matches
     near = get_close_matches(name, list(names), n=1)
     return f' Did you mean `{near[0]}`?' if near else ''
@@ -69,7 +69,7 @@ def did_you_mean(
 # %% ../../nbs/base/02_text.ipynb #c4ec4d0a
 def check_kinds(
     x,      # plain data from a file
-    kinds,  # the expected types and keys, written as in the text above
+    kinds,  # the expected types and keys, as above: types, tuples, lists and dicts of kinds
     where,  # name of `x` for the message
 ):          # `x`; raises ValueError
     "Check that data has the expected keys and types, and no others"
@@ -104,13 +104,13 @@ def _kind_name(kind):
 def printable(
     text,  # str
 ):         # str
-    "Escape control characters, so that a name moves no cursor and breaks no line"
+    "Escape control characters, so that text cannot move the cursor or break a line"
     return re.sub(r'[\x00-\x1f\x7f-\x9f\u2028\u2029]', lambda m: ascii(m[0])[1:-1], text)
 
 def text_table(
-    lines,  # list of lists of str of equal length, header first; a list of a single str is a line without columns
+    lines,  # list of lists of str of equal length, header first; a list with a single str is a row without columns
 ):          # str
-    "Align lines of cells in columns"
+    "Align rows of cells in columns"
     lines = [list(map(printable, cells)) for cells in lines]
     widths = [max(map(len, column)) for column in zip(*(o for o in lines if len(o) == len(lines[0])))]
     def aligned(cells): return '  '.join(c.rjust(w) for c, w in zip(cells, widths))
@@ -121,7 +121,7 @@ def html_table(
     lines,      # list of lists of str, as `text_table` takes them
     bold=None,  # index of the row to emphasize, not counting the header
 ):              # str
-    """Write lines of cells as HTML, in the colours of the page
+    """Write rows of cells as HTML, in the colours of the page
 
     Each row is 24 pixels high, except that names in the header of a wide table may break.
     """

@@ -30,8 +30,8 @@ class SideStream:
 
     def __call__(self,
         batch,  # as `to_device` takes it
-    ):          # the same on the device
-        "Copy a batch; an object with its own `.to` copies itself, in the stream of the work"
+    ):          # the same batch on the device
+        "Copy a batch; an object with its own `.to` copies itself, in the compute stream"
         if not isinstance(batch, Tensor) and callable(getattr(batch, 'to', None)): return to_device(batch, self.device)
         work = torch.cuda.current_stream(self.device)
         with torch.cuda.stream(self.stream): batch = map_tensors(self._copy, batch)
@@ -51,21 +51,21 @@ def by_side(
     iterator,  # of batches
     device,    # `torch.device`, of type 'cuda'
 ):             # the same batches, on the device
-    "Yield batches, each copied when it is asked for, while the device works"
+    "Yield batches on the device; each is copied when the loop asks for it, while the device works"
     move = SideStream(device)
     for batch in iterator: yield move(batch)
 
 class Prefetched:
-    "A loader whose batches are copied to an accelerator while it works; it resumes like the loader itself"
+    "A loader whose batches are copied to an accelerator while it works; resumes like the loader inside"
     def __init__(self,
         dl,      # any loader
         device,  # `torch.device`, of type 'cuda'
     ): self.source, self.device, self.is_many = source(dl), device, getattr(source(dl), 'is_many', False)
 
     def __len__(self): return len(self.source)
-    def __iter__(self): return self.hand_on(open_pass(self.source))
+    def __iter__(self): return self.wrap_iter(open_pass(self.source))
 
-    def hand_on(self,
+    def wrap_iter(self,
         iterator,  # of batches on the host
     ):             # iterator of batches on the device
         "Wrap the iterator of the loader"
@@ -75,7 +75,7 @@ def prefetch(
     dl,      # any loader
     device,  # destination of the batches: `torch.device` or its name
 ):           # a loader of the same batches
-    "Copy the batches of a loader to a GPU while it works; for any other device, return `dl` as it is"
+    "Copy the batches of a loader to a GPU while it works; for any other device, return `dl` unchanged"
     device = torch.device(device)
     return Prefetched(dl, device) if device.type == 'cuda' else dl
 
@@ -83,7 +83,7 @@ def prefetch(
 BLOCK = 2**20  # bytes cut out of the data at once; a batch may be larger
 
 class TensorLoader:
-    "Batches cut out of tensors or arrays, shuffled in each pass if asked"
+    "Batches cut out of tensors or arrays"
     draws = ('torch',)      # the only global generator that a pass draws from
     def __init__(self,
         *tensors,         # tensors or arrays, each (n, ...); arrays share their memory, and may be memory-mapped
@@ -92,7 +92,7 @@ class TensorLoader:
         drop_last=False,  # leave out a last batch of fewer than `bs` samples
         generator=None,   # `torch.Generator` of the order; None: torch's global one
         device=None,      # destination of the batches: copied to a GPU by a `SideStream`; None: where the data is
-        dtype=None,       # `torch.dtype` to which float64 arrays are cast, batch by batch; None: not cast
+        dtype=None,       # `torch.dtype` to which float64 arrays are cast, batch by batch; None: no cast
     ):
         if not tensors: raise ValueError('TensorLoader needs at least one tensor or array')
         if isinstance(bs, bool) or not hasattr(bs, '__index__'):
@@ -120,7 +120,7 @@ class TensorLoader:
     def iter_from(self,
         start,  # batches to skip
     ):          # iterator of tuples of tensors, each (bs, ...)
-        "Start a pass at a batch, without cutting out the ones before"
+        "Start a pass at a batch, without cutting out the batches before"
         n, here, order = len(self.tensors[0]), self.tensors[0].device, None
         # drawn on the host, the order is the same on every device
         if self.shuffle: order = torch.randperm(n, generator=self.generator).to(here)
@@ -132,7 +132,7 @@ class TensorLoader:
         batches,  # iterator of whole batches
         start,    # number of the first one in its pass
     ):            # iterator of the batches to yield
-        "Return the batches as they are; a subclass may return its shard of each"
+        "Return the batches unchanged; a subclass may return its shard of each"
         return batches
 
     def _cut(self, order, start):
@@ -144,7 +144,7 @@ class TensorLoader:
             yield from zip(*[o.split(bs) for o in blocks])
 
     def _block(self, k, order, start, end):
-        "Cut out a block: a view of a tensor, as usual in torch, but a copy of an array, which may be a file"
+        "Cut out a block: a view of a tensor, a copy of an array (which may be a memory-mapped file)"
         whole = self.tensors[k]
         block = whole[start:end] if order is None else whole.index_select(0, order[start:end])
         if self.dtypes[k] != whole.dtype: return block.type(self.dtypes[k])
@@ -156,19 +156,19 @@ def _shared(o):
     if isinstance(o, Tensor): return o
     if hasattr(o, 'to_numpy'): o = _numbers(o)
     if getattr(o, 'dtype', None) == object:
-        raise TypeError('an array has dtype object, which is no number: use x.astype("float32"), '
+        raise TypeError('an array has dtype object, not a numeric dtype: use x.astype("float32"), '
                         'or stack its rows, np.stack(x)')
     with warnings.catch_warnings():     # batches are copies
         warnings.filterwarnings('ignore', message='The given NumPy array is not writable')
         return torch.as_tensor(o)
 
 def _numbers(o):
-    "The array of a data frame or a series; raises TypeError for columns that hold no numbers"
+    "The array of a data frame or a series; raises TypeError for columns that are not numeric"
     columns = dict(o.dtypes) if hasattr(o, 'columns') else {getattr(o, 'name', None): o.dtype}
     wrong = [f'{name!r} ({kind})' for name, kind in columns.items() if getattr(kind, 'kind', 'O') not in 'biuf']
     if wrong:
         raise TypeError(
-            f'{type(o).__name__}: these columns hold no numbers: {", ".join(wrong)}. Leave them out, '
+            f'{type(o).__name__}: these columns are not numeric: {", ".join(wrong)}. Leave them out, '
             'df.select_dtypes("number"), or encode them, pandas.get_dummies(df) or s.cat.codes')
     return o.to_numpy()
 
@@ -178,11 +178,11 @@ class _Part(Pass):
     def open(self):
         if self.iterator is not None: return
         self.iterator = self._open() if self.start is None else self._open_again()
-        self.batches = self.iterator if self.hand_on is None else self.hand_on(self.iterator)
+        self.batches = self.iterator if self.wrap_iter is None else self.wrap_iter(self.iterator)
 
     def next(self):
         self.open()
-        if self.first is None:      # the order may be drawn now, after other loaders were opened
+        if self.first is None:      # a loader may draw its order only now, after others were opened
             self.first = rng_states(self.dl, names=draws(self.dl))
         batch = next(self.batches)
         self.n += 1
@@ -197,11 +197,11 @@ class _Part(Pass):
 # %% ../../nbs/data/02_loaders.ipynb #ffba3cec
 class _Passes:
     "The passes over several loaders, as one iterator"
-    goes_on = True      # continues also after its workers were ended
+    can_reopen = True      # opens its loaders again after its workers have ended
 
     def __init__(self, dl, state=None):
         self.dl, self.parts = dl, {name: _Part(o) for name, o in dl.loaders.items()}
-        self.n, self.turn, self.over = 0, 0, set()      # batches; number of the current loader; names of finished ones
+        self.n, self.turn, self.over = 0, 0, set()      # batches; index of the current loader; names of finished ones
         if state is not None:
             self.n, self.turn, self.over = state['n'], state['turn'], set(state['over'])
             for name, part in self.parts.items(): part.load_state_dict(state['parts'][name])
@@ -271,7 +271,7 @@ class _Passes:
 
     def _sequence(self):
         parts = list(self.parts.items())
-        for _, part in parts[:self.turn]:       # in an uninterrupted run, finished loaders keep their workers
+        for _, part in parts[:self.turn]:       # an uninterrupted run keeps the workers of finished loaders
             if getattr(part.dl, 'persistent_workers', False) and not is_warm(part.dl): warm_up(part.dl)
         while self.turn < len(parts):
             name, part = parts[self.turn]
@@ -284,7 +284,7 @@ class _Passes:
 
 # %% ../../nbs/data/02_loaders.ipynb #d0523e09
 def _checked(loaders):
-    "Refuse anything but a dict of loaders, such as a batch"
+    "Raise TypeError unless `loaders` is a dict of names to loaders"
     if not isinstance(loaders, Mapping) or not loaders:
         got = 'an empty dict' if isinstance(loaders, Mapping) else f'a {type(loaders).__name__}'
         raise TypeError(f'Loaders got {got}: expected a dict of names to loaders')
@@ -292,7 +292,7 @@ def _checked(loaders):
         if not isinstance(name, str): raise TypeError(f'a loader is called {name!r}: expected a string')
         is_data = isinstance(o, Tensor) or hasattr(o, '__array__')
         if is_data or not hasattr(o, '__iter__') and not hasattr(o, '__getitem__'):
-            raise TypeError(f'{name!r} is a {type(o).__name__}, and no loader: pass a dict of names to loaders, '
+            raise TypeError(f'{name!r} is a {type(o).__name__}, not a loader: pass a dict of names to loaders, '
                             'or to tuples of tensors')
     return loaders
 
@@ -300,7 +300,7 @@ class Loaders:
     """Several loaders as one, whose batches are dicts: name → batch of that loader
 
     `'shortest'` yields a batch of each until the first loader ends. `'longest'` continues until the last one ends;
-    shorter loaders start again. `'alternate'` yields a batch of one loader after the other, until all have ended.
+    shorter loaders start again. `'alternate'` takes turns, one loader's batch at a time, until all have ended.
     """
     MODES = {'shortest': min, 'longest': max, 'alternate': sum}      # the length, from those of the loaders
     is_many = True
@@ -328,7 +328,7 @@ class Loaders:
 
     @property
     def bs(self):  # list of [name, type, batches]
-        "What a checkpoint compares, since a position in a pass depends on it"
+        "What a checkpoint compares, since the position in a pass depends on it"
         return [[name, type(source(o)).__name__, length(o)] for name, o in self.loaders.items()]
 
     @property
@@ -366,9 +366,9 @@ def sets_of(
 def yields_new(
     dl,  # loader
 ):       # bool
-    """Will no batch be overwritten after it was yielded?
+    """Does each batch keep its values after the loader yields the next one?
 
-    True for lists, for `TensorLoader`, and for a torch `DataLoader` that stacks its batches or gets them from workers.
+    True for lists, `TensorLoader`, and torch `DataLoader`s that stack samples or get batches from workers.
     """
     if type(dl) is not DataLoader: return type(dl) in (list, tuple, TensorLoader)
     return dl.num_workers > 0 or dl.batch_sampler is not None and dl.collate_fn is default_collate
@@ -379,12 +379,12 @@ def as_loader(
     bs,             # samples in a batch of a tuple or a dataset
     shuffle=False,  # for training: draw a new order of a tuple or a dataset in each pass
     device=None,    # destination of the batches of a tuple
-    dtype=None,     # `torch.dtype` to which float64 arrays of a tuple are cast, batch by batch; None: not cast
+    dtype=None,     # `torch.dtype` to which float64 arrays of a tuple are cast, batch by batch; None: no cast
 ):                  # an iterable of batches, or None
     """Make a loader of data
 
     A tuple becomes a `TensorLoader`, a dataset with indices a `DataLoader`, and a dict `Loaders` (with `shuffle`) or
-    `ValidSets`. Any other loader stays as it is.
+    `ValidSets`. Any other loader is returned unchanged.
     """
     if data is None: return None
     if isinstance(data, Mapping):
@@ -417,6 +417,7 @@ class _SeededData:
     def _many(self, keys):
         with _seeded(keys): return self.dataset.__getitems__([i for _, i in keys])
 
+# %% ../../nbs/data/02_loaders.ipynb #4659e0a4
 class _SeededBatches:
     "Batches of `(seed of the pass, index)`"
     def __init__(self, batches, generator):
@@ -430,7 +431,7 @@ class _SeededBatches:
 
 @contextmanager
 def _seeded(key):
-    "Draw random numbers that depend on `key` only; afterwards the global RNG states are as before"
+    "Draw random numbers that depend only on `key`; restore the global RNG states afterwards"
     np = sys.modules.get('numpy')
     before = random.getstate(), torch.default_generator.get_state(), np and np.random.get_state()
     seed = int.from_bytes(blake2b(repr(key).encode(), digest_size=8).digest(), 'little')
@@ -460,9 +461,9 @@ class _Calm:
 
 # %% ../../nbs/data/02_loaders.ipynb #cdf88f8c
 class SeededLoader(DataLoader):
-    """A `DataLoader` whose samples draw random numbers that depend on the pass and the index alone
+    """A `DataLoader` whose samples draw random numbers that depend only on the pass and the index
 
-    It chooses the number of workers, and keeps them between passes.
+    It chooses the number of workers, and keeps the workers between passes.
     """
     is_seeded = True
 
@@ -485,7 +486,7 @@ class SeededLoader(DataLoader):
             raise TypeError('SeededLoader needs a dataset with indices: an IterableDataset has none')
         stock = DataLoader(dataset, batch_size, shuffle, sampler, batch_sampler, drop_last=drop_last,
                            generator=generator)
-        if stock.batch_sampler is None: raise ValueError('SeededLoader makes batches: batch_size=None is not for it')
+        if stock.batch_sampler is None: raise ValueError('SeededLoader makes batches: it does not take batch_size=None')
         if num_workers is None: num_workers = default_workers()
         if persistent_workers is None: persistent_workers = num_workers > 0
         if pin_memory is None: pin_memory = has_accelerator()

@@ -22,14 +22,14 @@ from ..base import RNG_KINDS, check_kinds, rng_state, set_rng_state
 def length(
     dl,  # any loader
 ):       # int or None
-    "Return the number of batches, None if the loader cannot tell"
+    "Return the number of batches; None if the loader does not know it"
     try: return len(dl)
     except (TypeError, NotImplementedError): return None
 
 def said_size(
     dl,  # any loader
 ):       # int or None
-    "Return the number of samples in a full batch, if the loader tells"
+    "Return the number of samples in a full batch; None if the loader does not know it"
     for o in dl, getattr(dl, 'batch_sampler', None):
         for name in 'batch_size', 'bs':
             if isinstance(n := getattr(o, name, None), int): return n
@@ -37,14 +37,14 @@ def said_size(
 # %% ../../nbs/data/01_passes.ipynb #c1fc0dbe
 def source(
     dl,  # any loader
-):       # the loader that reads
-    "Return the loader inside one that only passes its batches on, such as `Prefetched`"
-    return dl.source if hasattr(dl, 'hand_on') else dl
+):       # the innermost loader, which reads the data
+    "Return the loader that another one wraps, as `Prefetched` does; any other loader unchanged"
+    return dl.source if hasattr(dl, 'wrap_iter') else dl
 
 def each(
     dl,  # any loader
 ):       # list of loaders
-    "Return the loaders inside one that joins several, such as `Loaders`; for any other, itself"
+    "Return the loaders that one joins, as `Loaders` does; for any other, a list of itself"
     dl = source(dl)
     return list(chain.from_iterable(map(each, dl.loaders.values()))) if getattr(dl, 'is_many', False) else [dl]
 
@@ -65,7 +65,7 @@ RNG_STATE_KINDS = [(RNG_KINDS, [[torch.Tensor]])]      # for `check_kinds`
 
 def rng_states(
     *dls,        # loaders
-    names=None,  # the global ones to read, as `rng_state` takes them
+    names=None,  # the global generators to read, as for `rng_state`
 ):               # the argument of `set_rng_states`
     "Read the RNG states of the global generators and of the loaders' own"
     return rng_state(names), [[g.get_state() for g in loader_generators(dl)] for dl in dls]
@@ -84,7 +84,7 @@ def set_rng_states(
 # %% ../../nbs/data/01_passes.ipynb #86371d08
 def draws(
     dl,  # any loader
-):       # names of global generators, as `rng_state` takes them; None: any of them
+):       # names of global generators, as for `rng_state`; None: any of them
     "Return the generators from which a pass may draw, besides the loader's own"
     cls = type(dl)
     return () if getattr(cls, '__iter__', None) in (list.__iter__, tuple.__iter__) else vars(cls).get('draws')
@@ -109,7 +109,6 @@ def is_warm(
     "Does the loader keep worker processes for its next pass?"
     return any(hasattr(getattr(o, '_iterator', None), '_shutdown_workers') for o in each(dl))
 
-# %% ../../nbs/data/01_passes.ipynb #9dac39c1
 def end_workers(
     dl,  # any loader
 ):
@@ -142,14 +141,24 @@ def set_epoch(
     dl,     # any loader
     epoch,  # number of the epoch whose training pass is opened next
 ):
-    "Call `set_epoch(epoch)` of a loader, its samplers and its datasets, where they have it"
+    "Call `set_epoch(epoch)` on a loader, its samplers and its datasets, where they have it"
     for o in _told(dl): o.set_epoch(epoch)
     if getattr(dl, 'is_seeded', False) and _told(dl.dataset): end_workers(dl)       # they hold copies of the dataset
 
 def _told(dl):
-    "What has a `set_epoch` to call"
+    "The parts of a loader that have a method `set_epoch`"
     if type(dl) in (list, tuple): return []
     return [o for o in _made_of(dl) if callable(getattr(o, 'set_epoch', None))]
+
+# %% ../../nbs/data/01_passes.ipynb #976725a0
+def same_state(
+    a,  # what `rng_state` returned
+    b,  # its result at another time
+):      # bool
+    "Was nothing drawn in between?"
+    if isinstance(a, dict): return a.keys() == b.keys() and all(same_state(a[k], b[k]) for k in a)
+    if isinstance(a, list): return len(a) == len(b) and all(map(same_state, a, b))
+    return bool((a == b).all()) if hasattr(a, 'all') else a == b
 
 # %% ../../nbs/data/01_passes.ipynb #3bb6bb0d
 class _Ahead:
@@ -177,15 +186,6 @@ class _Ahead:
                 'training does: its order cannot be repeated, and the pass resumes with other samples. '
                 'Give the sampler its own generator', stacklevel=2)
 
-def same_state(
-    a,  # what `rng_state` returned
-    b,  # its result at another time
-):      # bool
-    "Was nothing drawn in between?"
-    if isinstance(a, dict): return a.keys() == b.keys() and all(same_state(a[k], b[k]) for k in a)
-    if isinstance(a, list): return len(a) == len(b) and all(map(same_state, a, b))
-    return bool((a == b).all()) if hasattr(a, 'all') else a == b
-
 # %% ../../nbs/data/01_passes.ipynb #05b9d838
 def is_stock(
     dl,  # any loader
@@ -194,9 +194,10 @@ def is_stock(
     if not isinstance(dl, DataLoader) or type(dl).__iter__ is not DataLoader.__iter__: return False
     return not isinstance(dl.dataset, IterableDataset)
 
+# %% ../../nbs/data/01_passes.ipynb #1bcf1502
 @contextmanager
 def _other_sampler(dl, sampler):
-    "Open a pass of a stock loader that takes its indices from `sampler`"
+    "Let a stock loader take the indices of a pass from `sampler`"
     name = 'sampler' if dl.batch_sampler is None else 'batch_sampler'
     held = vars(dl)         # a loader refuses to set these as attributes
     own = held[name]
@@ -213,14 +214,13 @@ def _open_ahead(dl, n, first=None):
     with _other_sampler(dl, ahead):
         iterator = open_pass(dl)
         if first is not None: set_rng_states(first, dl)
-        if ahead.n: ahead.go()      # without workers, no index has been asked for yet
+        if ahead.n: ahead.go()      # without workers, the loader has not asked for an index yet
     return iterator
 
-# %% ../../nbs/data/01_passes.ipynb #df94a6a5
 def warm_up(
     dl,  # `DataLoader` with persistent workers
 ):
-    "Start the workers of a loader again, without drawing a random number or reading a sample"
+    "Start the persistent workers of a loader, without drawing a random number or reading a sample"
     before, many = rng_states(dl), getattr(source(dl), 'is_many', False)
     for o in each(dl):
         if many and (is_warm(o) or not getattr(o, 'persistent_workers', False)): continue
@@ -231,7 +231,7 @@ def warm_up(
 def skips(
     dl,  # any loader
 ):       # bool
-    "Can a pass start in the middle, exactly, without reading the batches before?"
+    "Can a pass start in the middle without reading the batches before, and be exact?"
     if callable(getattr(dl, 'iter_from', None)) or isinstance(dl, (list, tuple, range)): return True
     return is_stock(dl) and (not dl.num_workers or getattr(dl, 'is_seeded', False))
 
@@ -240,7 +240,7 @@ def open_at(
     dl,          # any loader
     n,           # batches to skip
     skip=False,  # True: samples draw no random numbers, so workers need not read the skipped ones
-    first=None,  # RNG states before the first batch, from `rng_states`; None: those at the opening of the pass
+    first=None,  # RNG states before the first batch, from `rng_states`; None: those when the pass is opened
 ):               # its iterator, at batch `n`; raises ValueError if there are fewer
     "Open a pass at batch `n`, in the same order"
     if not n: return open_pass(dl)
@@ -265,7 +265,7 @@ def open_at(
 def counts(
     dl,  # any loader
 ):       # bool
-    "Is the loader's length exact, as that of a collection or of torch's samplers? Others may be estimates"
+    "Is the loader's length exact? That of a collection or of torch's samplers is, any other may be an estimate"
     dl = source(dl)
     if isinstance(dl, (list, tuple, range)): return True
     if getattr(dl, 'is_many', False): return all(map(counts, dl.loaders.values()))
@@ -282,40 +282,40 @@ def counts(
 def has_state(
     dl,  # any loader
 ):       # bool
-    "Does the loader keep its own position, like `StatefulDataLoader` of torchdata?"
+    "Does the loader save its own position, like torchdata's `StatefulDataLoader`?"
     return all(callable(getattr(dl, o, None)) for o in ('state_dict', 'load_state_dict'))
 
 PASS_KINDS = {'n': int, 'start': (None, RNG_STATE_KINDS), 'was_warm': bool, 'loader': object, 'was_ahead?': bool,
               'kept?': (None, [object])}
 
 def _can_keep(batch):
-    "Can a file hold a batch as it is?"
+    "Can a checkpoint hold a batch unchanged?"
     if type(batch) in (list, tuple): return all(map(_can_keep, batch))
     if type(batch) is dict: return all(type(k) is str and _can_keep(v) for k, v in batch.items())
     return type(batch) in (torch.Tensor, int, float, str, bool, type(None))
 
 class Pass:
-    "One resumable pass over a loader: it can be closed in the middle, and continued in this or another process"
+    "One resumable pass over a loader: close it in the middle, and continue in this or another process"
     def __init__(self,
         dl,  # any loader
     ):
         self.dl = source(dl)
         self.n = 0              # finished batches, counted by the user of the pass
-        self.epoch = None       # argument of `set_epoch` when the pass is opened; None: not called
-        self.hand_on = getattr(dl, 'hand_on', None)     # wraps the loader's iterator
+        self.epoch = None       # argument of `set_epoch` when the pass is opened; None: no call
+        self.wrap_iter = getattr(dl, 'wrap_iter', None)     # wraps the loader's iterator
         self.opened = None      # (clock, `wait_s`) when this pass, or the rest of it, was opened
         self.wait_s = 0.        # seconds spent waiting for batches
-        self.timed_every = 13   # where a batch takes less than 0.1 ms, one in so many is timed
+        self.timed_every = 13   # if a batch takes less than 0.1 ms, time one in so many
         self.iterator = None
         self.start = None       # RNG states when the pass was opened
-        self.first = None       # those before the first batch, for one of several loaders
+        self.first = None       # RNG states before the first batch, for one of several loaders
         self.was_warm = False   # whether the loader had workers when the pass was opened
         self.loader = None      # the loader's own state, from another process
         self.is_sized = counts(dl)
         self.ahead = []         # [the next batch] if `at_end` has read it; None: there is none
-        self.was_ahead = False  # whether it had been read when the pass was closed
-        self.at_ahead = None    # the loader's own state before that
-        self.kept = None        # the batch ahead, from another process, which may draw other random numbers
+        self.was_ahead = False  # whether the next batch had been read when the pass was closed
+        self.at_ahead = None    # the loader's own state before it read that batch
+        self.kept = None        # that batch, from another process: read again, it may draw other random numbers
         self.skip = False       # samples draw no random numbers: workers need not read them again
 
     def __iter__(self):  # iterator, at batch `n`
@@ -323,10 +323,10 @@ class Pass:
         if self.iterator is None: self.iterator = self._open() if self.start is None else self._open_again()
         self.wait_s += perf_counter() - self.opened[0]      # workers take a while to start
         iterator = self.iterator if self.is_sized else self._walk()
-        return self._timed(iterator if self.hand_on is None else self.hand_on(iterator))
+        return self._timed(iterator if self.wrap_iter is None else self.wrap_iter(iterator))
 
     def _timed(self, iterator):
-        n = 1       # batches for each timed one: a clock costs more than a quick batch
+        n = 1       # batches per timed one: reading a clock costs more than a quick batch
         while True:
             start = perf_counter()
             try: batch = next(iterator)
@@ -348,7 +348,7 @@ class Pass:
 
     @property
     def at_end(self):  # bool
-        "Has the last batch been read? Where the length is unknown or an estimate, reads and keeps the next one"
+        "Has the last batch been read? If the length is unknown or an estimate, read the next one and keep it"
         start = perf_counter()
         if self.ahead == [] and has_state(self.dl): self.at_ahead = self.dl.state_dict()
         try: return not self._has_next()
@@ -378,27 +378,27 @@ class Pass:
         set_rng_states(now, self.dl)
         return iterator
 
-    def state_dict(self):  # dict of plain things
+    def state_dict(self):  # dict of plain values and tensors
         "Return what another process needs to resume this pass"
         own = has_state(self.dl) and self.iterator is not None and self.n
         loader = self.loader if not own else self.at_ahead if self.ahead != [] else self.dl.state_dict()
         was_ahead = self.was_ahead if self.iterator is None else self.ahead != []
         kept = self.kept if self.iterator is None else [o for o in self.ahead or () if _can_keep(o)] or None
         if hasattr(self.dl, 'parts'): kept = None       # a shard of this rank
-        if getattr(self.iterator, 'goes_on', False):    # it reads the batch ahead again
+        if getattr(self.iterator, 'can_reopen', False):    # it reads the batch ahead again
             loader, was_ahead, kept = self.iterator.state_dict(self.n), False, None
         return {'n': self.n, 'start': self.start, 'was_warm': self.was_warm, 'loader': loader,
                 'was_ahead': was_ahead, 'kept': kept}
 
     def load_state_dict(self, state):
-        "Resume where another pass over the same data was"
+        "Resume where another pass over the same data stopped"
         for k, v in check_kinds(state, PASS_KINDS, 'the state of a pass').items(): setattr(self, k, v)
 
     def close(self):
         "End the worker processes of an unfinished pass"
         if not hasattr(self.iterator, '_shutdown_workers'): return
         self.iterator._shutdown_workers()
-        if getattr(self.iterator, 'goes_on', False): return         # it opens its loaders again
+        if getattr(self.iterator, 'can_reopen', False): return         # it opens its loaders again
         if getattr(self.dl, '_iterator', None) is self.iterator: self.dl._iterator = None
         self.iterator, self.was_ahead, self.ahead = None, self.ahead != [], []
 

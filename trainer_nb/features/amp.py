@@ -12,10 +12,9 @@ import torch
 
 from ..loop import Hook, gradients, refuse_closures
 
-# %% ../../nbs/features/02_amp.ipynb #e7fa8e9e
+# %% ../../nbs/features/02_amp.ipynb #785f439e
 DTYPES = {'bf16': torch.bfloat16, 'fp16': torch.float16}  # short names
 
-# %% ../../nbs/features/02_amp.ipynb #785f439e
 class AMP(Hook):
     "Run the step in mixed precision; with `float16`, scale losses and skip steps that overflow"
     unique, ord = True, -30
@@ -24,7 +23,7 @@ class AMP(Hook):
     def __init__(self,
         dtype=torch.bfloat16,  # `torch.bfloat16` or `torch.float16`, or 'bf16' or 'fp16'
         scaler=None,           # for `float16`: `scaler(device type)` makes one per optimizer;
-                               # default: `torch.amp.GradScaler`
+                               # None: `torch.amp.GradScaler`
     ):
         self.dtype = DTYPES.get(dtype, dtype) if isinstance(dtype, str) else dtype
         if self.dtype not in DTYPES.values():

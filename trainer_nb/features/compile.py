@@ -57,7 +57,7 @@ def whole_step(
         return {k: _value(v) if isinstance(v, Tensor) else map_tensors(_value, v) for k, v in res.items()}, grads
     return f
 
-def _value(t): return t.detach() if t.requires_grad else t      # to detach a part of the batch costs a view: 20 µs
+def _value(t): return t.detach() if t.requires_grad else t      # detaching a part of the batch would cost a view: 20 µs
 
 def default_step(learn, batch):  # dict
     "Compute what `Learner.train_step` computes"
@@ -176,7 +176,7 @@ class Compile(Hook):
     """Compile the model, or the whole training step, with `torch.compile`
 
     Results are those without it, up to rounding, random numbers included. It warns once about each part that it does
-    not compile, and why.
+    not compile, and gives the reason.
     """
     unique, ord, in_dry_run = True, 90, False
     runs_after = 'GradAccum', 'AMP', 'NaNGuard', 'GradNorm', 'GradClip', 'EMA'
@@ -251,7 +251,6 @@ class Compile(Hook):
         self._seen.add(key)
         return res
 
-# %% ../../nbs/features/07_compile.ipynb #31255f89
 def _note(learn, display, text):
     if display is None or not learn.is_fitting: return
     display.note = text
@@ -286,6 +285,7 @@ def has_convolutions(
     "Check for convolutions: in one graph with the optimizer, torch compiles them longer, and to slower code"
     return any(isinstance(m, nn.modules.conv._ConvNd) for m in model.modules())
 
+# %% ../../nbs/features/07_compile.ipynb #e28ca91a
 @patch
 def _plan(self:Compile, learn):
     "Decide which parts of the step to compile"

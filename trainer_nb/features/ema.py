@@ -16,8 +16,8 @@ from ..loop import Hook, Learner, as_count, trained
 # %% ../../nbs/features/03_ema.ipynb #11a26680
 def tensors(
     model,              # `nn.Module`
-    buffers='average',  # 'average' or 'copy': whether its buffers are averaged, or copied
-):                      # (list of those to average: floating point or complex; list of those to copy), each once
+    buffers='average',  # 'average' or 'copy': what to do with its buffers
+):                      # (tensors to average: floating point or complex; tensors to copy), two lists, each tensor once
     "List the parameters and buffers of a model"
     params, held = [*map(local, model.parameters())], [*model.buffers()]
     both = params + held
@@ -32,11 +32,11 @@ class EMA(Hook):
     state_kinds = {'n': int, 'model': (None, {str: object}), 'loss_fn?': (None, {str: object})}
     every = 1       # optimizer steps between two updates of the average
     def __init__(self,
-        decay=.999,         # in (0, 1): share of the old average that one step keeps
-        warmup=True,        # keep less in the first steps: (1 + n)/(10 + n) after n of them
+        decay=.999,         # in (0, 1): weight of the old average in an update
+        warmup=True,        # use a smaller weight at first: (1 + n)/(10 + n) after n updates
         *,
         start=0,            # optimizer steps ≥ 0 before the average begins; until then it equals the model
-        buffers='average',  # 'average', or 'copy' to take the model's latest: statistics of a BatchNorm, and the like
+        buffers='average',  # 'average' buffers, such as BatchNorm's statistics, or 'copy' the model's latest ones
     ):
         if not 0 < decay < 1:
             raise ValueError(f'EMA(decay) is {decay}: expected a number between 0 and 1, such as .999')
@@ -134,12 +134,19 @@ class EMA(Hook):
         for module, o in zip(modules, new):
             if module is not None: module.load_state_dict(o)
 
+# %% ../../nbs/features/03_ema.ipynb #11483610
+@patch
+@property
+def ema(self:Learner):  # `EMA` or `SWA`, or None
+    "Return the hook that averages the weights; None if there is none"
+    return self.get_hook(EMA, None)
+
 # %% ../../nbs/features/03_ema.ipynb #5df13036
 class SWA(EMA):
     "Keep the mean of the weights since a given step, and validate it (stochastic weight averaging)"
     def __init__(self,
         start=0,            # as in `EMA`; usually three quarters of the steps
-        every=1,            # optimizer steps ≥ 1 between two updates: those of an epoch, say
+        every=1,            # optimizer steps ≥ 1 between two updates, for example the steps of an epoch
         *,
         buffers='average',  # as in `EMA`
     ):
@@ -147,10 +154,3 @@ class SWA(EMA):
         self.every = as_count('every', every)
 
     def share(self): return 1/(self.n + 1)
-
-# %% ../../nbs/features/03_ema.ipynb #11483610
-@patch
-@property
-def ema(self:Learner):  # `EMA` or `SWA`, or None
-    "Return the hook that averages the weights, if there is one"
-    return self.get_hook(EMA, None)

@@ -19,7 +19,7 @@ from ..loop import Hook, as_count, gradients, parameters, refuse_closures
 def total_norm(
     tensors,  # list of tensors
 ):            # 0-d tensor on the device of the first one; 0. if there is none
-    "Compute the 2-norm of all tensors together, without a read by the host"
+    "Compute the 2-norm of all tensors together, without reading a value on the host"
     if not tensors: return torch.zeros(())
     tensors = [o.detach() for o in tensors]
     try: norms = torch._foreach_norm(tensors)
@@ -29,9 +29,9 @@ def total_norm(
 
 # %% ../../nbs/features/01_gradients.ipynb #f6a3a540
 class Window:
-    "Gradients of one optimizer that wait for their step, and their weight"
+    "The accumulated gradients of one optimizer, and their weight"
     def __init__(self,
-        state=None,  # what `state` returned; default: an empty window
+        state=None,  # what `state` returned; None: an empty window
     ):
         n, weight, unit, grads = state or (0, 0., None, {})
         self.n, self.weight = n, weight     # losses so far, and the sum of their weights
@@ -78,9 +78,9 @@ def _unit(n): return n.detach().clamp(min=1) if isinstance(n, Tensor) else max(n
 class GradAccum(Hook):
     """Make one optimizer step out of `n` losses, equal to a step on one big batch
 
-    Losses are weighted by samples, or by `learn.result['n']` (a loss that is yielded: by samples). The last window of
-    an epoch may be shorter and is divided by its own weight; `learn.loss` stays what the step computed. Schedules and
-    counters see real steps only.
+    Losses are weighted by samples, or by `learn.result['n']` (yielded losses: by samples). The last window of an
+    epoch may be shorter and is divided by its own weight; `learn.loss` stays what the step computed. Schedules and
+    counters see only real steps.
     """
     unique, is_own, ord = True, True, -40
     runs_before = 'Accelerate', 'AMP', 'NaNGuard', 'GradNorm', 'GradClip'
@@ -125,7 +125,7 @@ class GradAccum(Hook):
         if learn.cancelled == 'step' and learn.training and self.windows and learn.is_last_batch: self._finish(learn)
 
     def _finish(self, learn):
-        "Step the optimizers whose gradients still wait when the epoch has no more losses"
+        "Step the optimizers that still have accumulated gradients when the epoch has no more losses"
         self._loss = None
         for name in [o for o in learn.opts if o in self.windows]: learn.step_opt(name)
 
@@ -143,7 +143,7 @@ class GradAccum(Hook):
     def reorder(self,
         orders,  # dict: optimizer's name → list: index that each of its parameters had when the state was saved
     ):
-        "Match waiting gradients to parameters in a new order"
+        "Match accumulated gradients to parameters in a new order"
         for name, window in self.windows.items():
             if name not in orders: continue
             window.grads = {i: window.grads[j] for i, j in enumerate(orders[name]) if j in window.grads}
@@ -180,7 +180,7 @@ def clip_grads(
     opt,    # optimizer
     bound,  # number > 0
 ):          # what `f` returns
-    "Clip gradients; of sparse ones, the stored entries"
+    "Clip gradients; for sparse ones, the stored entries"
     params = parameters(opt)
     try: return f(params, bound)
     except NotImplementedError:
@@ -202,9 +202,9 @@ class GradClip(Hook):
     unique, ord = True, -10
     def __init__(self,
         norm=None,   # number > 0: largest 2-norm of all gradients of an optimizer together;
-                     # or dict by optimizer's name: the other optimizers are left alone
+                     # or dict by optimizer's name: other optimizers are not clipped
         *,
-        value=None,  # number > 0: largest absolute value of an entry; or such a dict
+        value=None,  # number > 0: largest absolute value of an entry; or dict by optimizer's name
     ):
         if (norm is None) == (value is None):
             raise ValueError('GradClip takes either a norm or a value: GradClip(1.) or GradClip(value=.5)')

@@ -31,7 +31,7 @@ def choose_(
     new,  # list of tensors, changed in place
     old,  # list of tensors like `new`, overwritten
 ):
-    "Set `new` to `old` unless `ok`, without a read by the host"
+    "Set `new` to `old` unless `ok`, without reading a value on the host"
     if not new: return
     new, old, yes = [bits(o) for o in new], [bits(o) for o in old], ok.to(torch.int8)
     torch._foreach_mul_(new, yes)
@@ -41,9 +41,9 @@ def choose_(
 # %% ../../nbs/features/04_nan_guard.ipynb #194469cb
 def named_floats(
     x,              # a batch: tensor, or any nesting of lists, tuples and mappings
-    name='batch',   # what to call it
+    name='batch',   # name of `x` in messages
 ):                  # yields (name, tensor)
-    "Find the floating-point tensors in a batch and name their places in it"
+    "Find the floating-point tensors in a batch, and name them by their place in it"
     if isinstance(x, Tensor):
         if x.is_floating_point() and x.numel(): yield name, x
     elif isinstance(x, (list, tuple, Mapping)):
@@ -70,8 +70,8 @@ class NaNGuard(Hook):
     runs_before = 'GradNorm', 'GradClip'
     only_looks = 'after_loss',      # changes nothing there, see `Compile`
     def __init__(self,
-        every=100,  # int ≥ 1: steps between two looks of the host; it also looks before each validation pass,
-                    # and, if there is one process only, once a second
+        every=100,  # int ≥ 1: steps between two looks of the host; it also looks before each validation pass
+                    # and, with a single process, once a second
     ):
         self.every = as_count('NaNGuard(every)', every)
         self._reset()
@@ -119,7 +119,7 @@ class NaNGuard(Hook):
             torch._foreach_copy_(self.buffers, now)
         return stepped
 
-    def _check(self, learn, names, values):  # 0-d bool tensor: is all finite, now and before?
+    def _check(self, learn, names, values):  # 0-d bool tensor: was everything finite so far?
         "Check the losses since the last step and the gradients `values`, called `names`"
         where = _where(learn)
         watched = [o[:2] for o in self.losses] + [(where, f'the gradient of {o}') for o in names]
@@ -157,7 +157,7 @@ class NaNGuard(Hook):
     def after_step(self, learn):
         if not learn.training: return
         self.since += 1
-        if len(self.losses) >= self.every: self._check(learn, [], [])       # no step for long: a scaler skips them, say
+        if len(self.losses) >= self.every: self._check(learn, [], [])       # a scaler may skip many steps
         is_late = learn.world.size == 1 and perf_counter() - self.looked > 1 # clocks of several processes differ
         if self.since >= self.every or is_late: self.look(learn)
 
@@ -171,7 +171,7 @@ class NaNGuard(Hook):
     def look(self,
         learn,  # `Learner`
     ):          # raises FloatingPointError
-        "Read whether all was finite so far; if not, name what was not"
+        "Read whether everything was finite so far; if not, name what was not"
         self.since, self.looked = 0, perf_counter()
         if self.first is None: return
         code = int(self.first)      # the only read
@@ -200,7 +200,6 @@ class NaNGuard(Hook):
             text += f' {name}, as the loader yielded it in batch {batch}, holds nan or inf, too.'
         raise FloatingPointError(f'{text} Weights, buffers and optimizers are as those {step} steps left them.')
 
-# %% ../../nbs/features/04_nan_guard.ipynb #daf1400f
 def _where(learn): return learn.state.epoch, learn.state.batch_idx
 
 def _buffers(learn):

@@ -65,9 +65,9 @@ def combine(
     return curve
 
 def warmup(
-    share,      # of the way, in [0, 1)
+    share,      # share of the interval in which the value rises, in [0, 1)
     curve,      # function of a position in [0, 1], for the rest
-    start=.01,  # first value, as a share of the curve's first value
+    start=.01,  # first value, as a fraction of the curve's first value
 ):              # function: position in [0, 1] → value
     "Rise in a straight line to the start of a curve, then follow the curve; raises TypeError or ValueError"
     if isinstance(share, bool): raise TypeError(f'warmup got the share {share}: expected a number in [0, 1)')
@@ -76,7 +76,7 @@ def warmup(
 # %% ../../nbs/features/06_schedule.ipynb #e70b90d4
 def planned_steps(
     learn,       # `Learner` in a fit
-    since=None,  # (optimizer step, epoch) at the start of the fit; default: now
+    since=None,  # (optimizer step, epoch) at the start of the fit; None: now
     unit='step', # 'step' or 'epoch'
 ):               # int; None if the loader has no length and `max_steps` is not set
     "Count the optimizer steps, or epochs, of this fit from its start to its end"
@@ -91,14 +91,14 @@ def planned_steps(
 
 # %% ../../nbs/features/06_schedule.ipynb #1b8a2701
 class Scheduler(Hook):
-    "Base of the hooks that set learning rates; they act between batches"
-    ord, reacts = 50, False      # reacts: it follows what happens instead of a plan
+    "Base class of hooks that set learning rates, between two batches"
+    ord, reacts = 50, False      # reacts: whether it reacts to a metric, instead of following a plan
     state_kinds = {'since': (None, [int]), 'held': (None, {str: [{str: object}]})}
 
     def __init__(self, n_steps, opt):
         self.n_steps, self.opt = None if n_steps is None else as_count('n_steps', n_steps), opt
         self.since = None                   # (optimizer step, epoch) at the fit's start
-        self.held = None                    # optimizer's name → what its groups held then
+        self.held = None                    # optimizer's name → values of its groups at the fit's start
         self._of = {}                       # name → the optimizer of these groups; empty if they come from a checkpoint
 
     def optimizers(self, learn):  # dict: name → optimizer
@@ -114,7 +114,7 @@ class Scheduler(Hook):
         self.put_back(learn)
 
     def begin(self, learn):
-        "Keep what the param groups hold at the start of a fit"
+        "Save the values of the param groups at the start of a fit"
         self.since = learn.state.optimizer_step, learn.state.epoch
         self._of = dict(self.optimizers(learn))
         self.held = {name: [_values(g) for g in opt.param_groups] for name, opt in self._of.items()}
@@ -131,7 +131,7 @@ class Scheduler(Hook):
         if learn.cancelled not in ('stop', 'interrupt'): self.put_back(learn)
 
     def put_back(self, learn):
-        "Restore what the param groups held"
+        "Restore the values of the param groups"
         for name, groups in (self.held or {}).items():
             opt = learn.opts.get(name)
             if opt is None or self._of.get(name, opt) is not opt: continue      # it was replaced
@@ -155,9 +155,9 @@ class Schedule(Scheduler):
         momentum=None,  # function: position → momentum, or the first of `betas`; it skips groups without momentum
         *,
         lr_max=None,    # rate > 0 of the first group at factor 1, other groups in their ratio; or dict by optimizer's
-                        # name; default: the optimizer's own lr
-        n_steps=None,   # optimizer steps of the curves; default: those of the fit
-        opt=None,       # name of the only optimizer to schedule; default: all
+                        # name; None: the optimizer's own lr
+        n_steps=None,   # optimizer steps of the curves; None: those of the fit
+        opt=None,       # name of the only optimizer to schedule; None: all
     ):
         super().__init__(n_steps, opt)
         if isinstance(lr_max, Mapping) and not lr_max:
@@ -169,7 +169,7 @@ class Schedule(Scheduler):
             for o in lr_max.values() if isinstance(lr_max, Mapping) else [lr_max]: as_rate('lr_max', o)
         self.lr, self.momentum, self.lr_max = lr, momentum, lr_max
         self.last, self.factors = {}, {}    # rates that were set; factors by which others changed them
-        self.n = None       # steps of the running fit, fixed at its start: stopping it early does not bend the curve
+        self.n = None       # steps of the running fit, fixed at its start: stopping early does not change the curve
 
     def before_fit(self, learn):
         super().before_fit(learn)
@@ -238,7 +238,7 @@ class OneCycle(Schedule):
         pct_start=.25,        # share of the steps in which the rate grows, in (0, 1)
         div=25.,              # lr_max divided by the first rate
         div_final=1e5,        # lr_max divided by the last rate
-        moms=(.95, .85, .95), # momentum at the start, at the highest rate and at the end; None: leave it alone
+        moms=(.95, .85, .95), # momentum at the start, at the highest rate and at the end; None: do not change it
         n_steps=None, opt=None,     # as in `Schedule`
     ):
         if not 0 < pct_start < 1: raise ValueError(f'pct_start is {pct_start}: expected a number between 0 and 1')
@@ -296,8 +296,8 @@ class LRScheduler(Scheduler):
                                 # 'metric', after each epoch, with a value
         monitor='valid_loss',   # column of `history.epochs` that provides the value for 'metric'
         *,
-        n_steps=None,           # the n that `make` gets; default: computed
-        opt=None,               # name of the only optimizer to schedule; default: all
+        n_steps=None,           # the n that `make` gets; None: computed
+        opt=None,               # name of the only optimizer to schedule; None: all
     ):
         if step not in ('step', 'epoch', 'metric'):
             raise ValueError(f"step is {step!r}: expected 'step', 'epoch' or 'metric'")
@@ -313,7 +313,7 @@ class LRScheduler(Scheduler):
     def before_fit(self, learn):
         super().before_fit(learn)
         if self.step == 'metric' and self.monitor.startswith('valid_') and learn.valid_dl is None:
-            raise ValueError(f'LRScheduler looks at {self.monitor!r}, and there is no valid_dl: '
+            raise ValueError(f'LRScheduler monitors {self.monitor!r}, but there is no valid_dl: '
                              'pass one, or monitor="train_loss"')
 
     def before_epoch(self, learn): self._make(learn)
@@ -342,7 +342,7 @@ class LRScheduler(Scheduler):
     def _value(self, history):
         row = history.epoch_rows[-1]
         if self.monitor not in row:
-            raise KeyError(f'LRScheduler looks at {self.monitor!r}; the epoch has {", ".join(map(repr, row))}')
+            raise KeyError(f'LRScheduler monitors {self.monitor!r}; the epoch has {", ".join(map(repr, row))}')
         return row[self.monitor]
 
     def _make(self, learn):
