@@ -165,7 +165,7 @@ def test_what_is_no_checkpoint_is_named_and_the_one_before_it_is_tried(tmp_path,
     if kind == 'folder': return
     other = tmp_path/'other.pt'
     other.write_bytes(OTHERS[kind])
-    with pytest.raises(BadCheckpoint, match='other.pt is no checkpoint of trainer_nb'): make_learner().load(other)
+    with pytest.raises(BadCheckpoint, match='other.pt is not a checkpoint of trainer_nb'): make_learner().load(other)
 
 @pytest.mark.parametrize('note', ['['*100_000, '[]', 'null', '{}', '{"run": 1}', '\udcff'.encode('utf-8', 'surrogateescape').decode('latin1'), 'types', 'strange'])
 def test_a_damaged_manifest_is_left_out(tmp_path, note):

@@ -61,7 +61,7 @@ def test_another_precision_is_said(tmp_path):
     learn.save(tmp_path/'state.pt')
     other = make_learner(train_dl=[(x.double(), y) for x, y in batches()])
     other.model.double()
-    with pytest.warns(UserWarning, match=r'the checkpoint has float32 for 0\.weight and 3 more, and the model has float64: values are converted'):
+    with pytest.warns(UserWarning, match=r'the checkpoint has float32 for 0\.weight and 3 more, but the model has float64: values are converted'):
         other.load(tmp_path/'state.pt')
     assert all(torch.equal(a.double(), b) for a, b in zip(weights(learn.model), weights(other.model)))
 

@@ -417,7 +417,7 @@ class _SeededData:
     def _many(self, keys):
         with _seeded(keys): return self.dataset.__getitems__([i for _, i in keys])
 
-# %% ../../nbs/data/02_loaders.ipynb #4659e0a4
+# %% ../../nbs/data/02_loaders.ipynb #321457bd
 class _SeededBatches:
     "Batches of `(seed of the pass, index)`"
     def __init__(self, batches, generator):

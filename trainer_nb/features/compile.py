@@ -285,7 +285,7 @@ def has_convolutions(
     "Check for convolutions: in one graph with the optimizer, torch compiles them longer, and to slower code"
     return any(isinstance(m, nn.modules.conv._ConvNd) for m in model.modules())
 
-# %% ../../nbs/features/07_compile.ipynb #e28ca91a
+# %% ../../nbs/features/07_compile.ipynb #8bb576ca
 @patch
 def _plan(self:Compile, learn):
     "Decide which parts of the step to compile"

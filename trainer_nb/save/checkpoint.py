@@ -12,7 +12,6 @@ from secrets import token_hex
 from threading import Thread
 from time import perf_counter
 
-
 from ..base import did_you_mean, patch
 from ..data import set_rng_states
 from ..loop import Fit, Hook, Learner
@@ -26,7 +25,7 @@ from .snapshot import arrived, capture, host_copy, restore
 def parse_every(
     every,  # 'epoch', number of optimizer steps ≥ 1, or a duration such as '30s', '10min', '1.5h'
 ):          # (steps or None, seconds or None); both None: at each epoch's end
-    "What `every` means"
+    "Read the argument `every`"
     if every == 'epoch': return None, None
     if isinstance(every, int) and not isinstance(every, bool) and every >= 1: return every, None
     m = re.fullmatch(r'(\d+(?:\.\d+)?) *(s|min|h)', every) if isinstance(every, str) else None
@@ -42,16 +41,16 @@ class Checkpoint(Hook):
     newest. Checkpoints of other runs in the folder are never touched.
     """
     ord, unique = 95, True      # late, when the states of other hooks are complete
-    together = ('save',)        # all ranks save, the main one writes
+    together = ('save',)        # all ranks call it, the main one writes
     state_kinds = {'run': (None, str)}
 
     def __init__(self,
-        folder,                 # path; made if it does not exist
+        folder,                 # path; created if it does not exist
         every='epoch',          # 'epoch', number of optimizer steps, or a duration such as '10min'
         keep=3,                 # int ≥ 1: how many of the last checkpoints are kept
-        monitor='valid_loss',   # column of the epoch table; None: no best checkpoint is kept
+        monitor='valid_loss',   # column of the epoch table; None: keep no best checkpoint
         mode='min',             # 'min' or 'max': which values of `monitor` are good
-        strict=False,           # True: an error while saving ends the training; False: it is a warning
+        strict=False,           # True: an error while saving ends the training; False: it is only a warning
         skip=False,             # True: samples draw no random numbers, so a stock loader need not read them again
     ):                          # raises NotADirectoryError if `folder` is a file
         self.steps, self.seconds = parse_every(every)
@@ -61,10 +60,10 @@ class Checkpoint(Hook):
         self.folder, self.every, self.keep = Folder(folder), every, keep
         self.monitor, self.mode = monitor, mode
         self.strict, self.skip = strict, skip
-        self.run = None                             # id of the run, in the manifests of what it writes
-        self.thread = self.error = None             # that writes now; what it raised
+        self.run = None                             # id of the run, in the manifests that it writes
+        self.thread = self.error = None             # the thread that writes now; the error that it raised
         self.saved_at = None                        # `where` of the last save
-        self.due, self.warned = math.inf, set()     # when the next save is due; texts of warnings that were shown
+        self.due, self.warned = math.inf, set()     # clock of the next save; texts of warnings that were shown
         self.stall_s, self.n_saves = 0., 0          # seconds for which training waited; number of saves
 
     def before_fit(self, learn):
@@ -105,7 +104,7 @@ class Checkpoint(Hook):
 # %% ../../nbs/save/04_checkpoint.ipynb #186bcc30
 @patch
 def value(self:Checkpoint, learn):  # float, None if there is none
-    "The monitored value, at the end of an epoch"
+    "Return the monitored value, at the end of an epoch"
     fit, rows = learn.fitting or learn.stopped, learn.history.epoch_rows
     if self.monitor is None or not rows or fit is None or fit.train is not None: return None
     v = rows[-1].get(self.monitor, math.nan)
@@ -113,15 +112,15 @@ def value(self:Checkpoint, learn):  # float, None if there is none
 
 @patch
 def check_monitor(self:Checkpoint, learn):  # raises ValueError
-    "Refuse a missing column, except the default: without it there is no best checkpoint"
+    "Refuse a missing column, except the default; without it, keep no best checkpoint"
     row = learn.history.epoch_rows[-1]
     if self.monitor in (None, 'valid_loss', *row): return
-    raise ValueError(f'Checkpoint monitors {self.monitor!r}, and the columns are {", ".join(row)}.'
+    raise ValueError(f'Checkpoint monitors {self.monitor!r}, but the columns are {", ".join(row)}.'
                      f'{did_you_mean(self.monitor, row)}')
 
 @patch
 def best(self:Checkpoint):  # manifest, None if there is none
-    "The best checkpoint of this run"
+    "Return the manifest of the best checkpoint of this run"
     mine = [o for o in self.folder.manifests()
             if o['run'] == self.run and o['metric'] is not None and o.get('monitor') == self.monitor]
     best = min if self.mode == 'min' else max
@@ -135,7 +134,7 @@ def is_better(self:Checkpoint, value):
 # %% ../../nbs/save/04_checkpoint.ipynb #5bc7d4cd
 @patch
 def where(self:Checkpoint, learn):  # tuple
-    "The moment of the training, to compare with others"
+    "Return the position of the training, to compare with others"
     fit, s = learn.fitting or learn.stopped, learn.state
     at = False, False
     if fit is not None: at = fit.train is not None, fit.is_trained
@@ -144,7 +143,7 @@ def where(self:Checkpoint, learn):  # tuple
 @patch
 def save(self:Checkpoint,
     learn,       # `Learner`
-    again=True,  # False: not if this moment was saved already
+    again=True,  # False: do not save the same position twice
 ):
     "Copy the state, and write it in a thread"
     fit, s, start, where = learn.fitting or learn.stopped, learn.state, perf_counter(), self.where(learn)
@@ -222,7 +221,7 @@ def find(
     source,  # path of a checkpoint, or of a folder of them
     size=1,  # world size of the run that resumes
 ):           # (state, its file's name); raises FileNotFoundError or BadCheckpoint
-    "The state in a file, or the newest one in a folder from which a world of this size can resume"
+    "Read the state in a file, or the newest one in a folder from which a world of this size can resume"
     path = Path(source)
     if path.is_dir(): return _find_newest(Folder(path), size)
     note = path.with_suffix('.json')
@@ -241,7 +240,7 @@ def _find_newest(folder, size):
     return state, manifest['file']
 
 def _nothing_in(folder, size):
-    "The error for a folder without a checkpoint to resume from"
+    "Return the error for a folder without a checkpoint to resume from"
     if folder.n:
         text = f'none of the {folder.n} checkpoints in {folder.path} can be read'
         is_other = any(o.get('processes', 1) != size for o in folder.manifests())
@@ -258,15 +257,15 @@ def _beside(source, name):
 @patch
 def resume_from(self:Learner,
     source,  # True: the folder of the hook `Checkpoint`; or the path of a checkpoint, or of a folder of them
-):           # bool: was there one?
-    "Restore what `fit(resume=source)` resumes, as soon as the fit runs"
+):           # bool: whether there was one
+    "Restore the state that `fit(resume=source)` resumes; called when the fit begins"
     hook = self.get_hook('Checkpoint', None)
     if hook is not None and self.is_main:
         hook.folder.lock.acquire()
         hook.finish()
     if source is True:
         if hook is None:
-            raise ValueError('fit(resume=True) needs the hook Checkpoint, to know where: '
+            raise ValueError('fit(resume=True) needs the hook Checkpoint, to know the folder: '
                              'add Checkpoint(folder), or pass resume=folder')
         if not self.world.first(bool(hook.folder.n)): return False
         source = hook.folder.path
@@ -283,7 +282,7 @@ def resume_from(self:Learner,
 # %% ../../nbs/save/04_checkpoint.ipynb #5615a8a4
 @patch
 def save(self:Learner,      # noqa: F811
-    path,  # file; replaced once the new one is complete
+    path,  # file; an existing one is replaced once the new one is complete
 ):
     "Save everything: model, optimizers, hooks, counters, history, RNG states. Not inside a batch"
     if self.is_fitting and self.batch is not None:

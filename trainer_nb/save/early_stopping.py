@@ -13,13 +13,13 @@ from ..loop import Hook, as_count, set_opt_modes, trained
 
 # %% ../../nbs/save/05_early_stopping.ipynb #39cc0784
 class EarlyStopping(Hook):
-    "End a fit that no longer improves, and restore the best weights. Checks at the end of each epoch"
+    "End a fit that no longer improves, and restore the best weights; checks after each epoch"
     ord, unique = 50, True
     state_kinds = {'best': (None, int, float), 'best_epoch': (None, int), 'n_waited': int, 'is_over': bool,
                    'weights': (None, [{str: object}]), 'average': (None, {str: object})}
 
     def __init__(self,
-        patience=5,             # epochs ≥ 1 without a better value, after which the fit ends
+        patience=5,             # epochs ≥ 1 without a better value before the fit ends
         min_delta=0.,           # ≥ 0: a value counts as better if it improves by more than this
         monitor='valid_loss',   # column of the epoch table
         mode='min',             # 'min' or 'max': which values of it are good
@@ -49,7 +49,7 @@ class EarlyStopping(Hook):
     def after_epoch(self, learn):
         row = learn.history.epoch_rows[-1]
         if self.monitor not in row:
-            raise ValueError(f'EarlyStopping monitors {self.monitor!r}, and the columns are {", ".join(row)}.'
+            raise ValueError(f'EarlyStopping monitors {self.monitor!r}, but the columns are {", ".join(row)}.'
                              f'{did_you_mean(self.monitor, row)}')
         if self._is_better(row[self.monitor]):
             self.best, self.best_epoch, self.n_waited = row[self.monitor], row['epoch'], 0
@@ -69,12 +69,12 @@ class EarlyStopping(Hook):
         set_opt_modes(learn.opts.values(), False)
         self.weights = [_copied(o.state_dict()) for o in trained(learn)]
         set_opt_modes(learn.opts.values(), True)
-        ema = getattr(learn, 'ema', None)       # validation was of the average
+        ema = getattr(learn, 'ema', None)       # validation used the average
         self.average = ema and {k: _copied(v) if isinstance(v, dict) else v for k, v in ema.state_dict().items()}
 
     def after_fit(self, learn):
-        may_go_on = learn.fitting.rng_states is not None      # it was stopped between two batches
-        if may_go_on or not self.restore_best or self.weights is None: return
+        may_resume = learn.fitting.rng_states is not None      # it was stopped between two batches
+        if may_resume or not self.restore_best or self.weights is None: return
         for o, state in zip(trained(learn), self.weights): o.load_state_dict(state)
         if self.average is not None: learn.ema.load_state_dict(self.average)
         if self.is_over:

@@ -20,7 +20,7 @@ KIND = {HOLE: str, 'shape': [int], 'dtype': torch.dtype, 'files': int}
 def take_out(
     state,  # a nesting of dicts, lists and tuples
 ):          # (the same with holes, dict: key → sharded tensor)
-    "Take out the tensors of which each rank has a shard"
+    "Replace sharded tensors by holes"
     parts, seen = {}, {}
     def go(x):
         if hasattr(x, 'full_tensor'):
@@ -35,8 +35,8 @@ def take_out(
 def fill(
     state,  # with holes
     f,      # `f(hole)` → what takes its place
-):          # the state
-    "Replace each hole"
+):          # the state without holes
+    "Replace each hole by `f(hole)`"
     if isinstance(state, dict): return f(state) if HOLE in state else {k: fill(v, f) for k, v in state.items()}
     return type(state)([fill(o, f) for o in state]) if type(state) in (list, tuple) else state
 
@@ -44,18 +44,18 @@ def fill(
 def rows_of(
     n,      # rows of a tensor
     size,   # ranks
-    rank,   # this one
+    rank,   # rank whose rows to return
 ):          # `range`, which may be empty
-    "The rows of a rank, cut as by `torch.chunk` and torch's `Shard(0)`"
+    "Return the rows of a rank, cut as by `torch.chunk` and torch's `Shard(0)`"
     step = -(-n//size)
     return range(min(rank*step, n), min((rank + 1)*step, n))
 
 def write_parts(
     parts,  # dict: key → sharded tensor
-    path,   # folder, which is made
-    world,   # `World` that has them
+    path,   # folder; created if it does not exist
+    world,  # `World` of the ranks that have them
 ):          # raises OSError on all ranks if one cannot write
-    "Have each rank write its shards to a file of its own"
+    "Write the shards of each rank to its own file"
     def write():
         Path(path).mkdir(parents=True, exist_ok=True)
         file = Path(path)/f'{world.rank}.pt'
@@ -66,7 +66,7 @@ def write_parts(
 def read_parts(
     state,  # with holes
     path,   # folder
-    world,   # `World` that reads
+    world,  # `World` of the ranks that read
 ):          # the state, with tensors sharded over `world`; raises BadCheckpoint
     "Fill the holes from the files in a folder"
     holes, tensors = {}, {}
@@ -84,7 +84,7 @@ def read_parts(
     return fill(state, lambda hole: tensors[hole[HOLE]])
 
 def _read(tensors, holes, path, world):
-    "Fill tensors one at a time, and read only the files that hold rows of theirs"
+    "Fill tensors, and read only the files that hold rows for this rank"
     if not path.is_dir(): raise BadCheckpoint(f'{path.name} is missing: copy the folder beside the file, too')
     def mine(t): return rows_of(len(t), world.size, world.rank) if hasattr(t, 'full_tensor') else range(len(t))
     here = {key: mine(t) for key, t in tensors.items()}
@@ -104,7 +104,7 @@ def _overlap(a, b): return range(max(a.start, b.start), min(a.stop, b.stop))
 def _within(rows, outer): return slice(rows.start - outer.start, rows.stop - outer.start)
 
 def _together(f, world, kind):
-    "Call `f` on all ranks; if it fails on one, all raise an error of this kind"
+    "Call `f` on all ranks; if it fails on one, raise an error of this kind on all"
     error = None
     try: f()
     except Exception as e: error = str(e) if isinstance(e, kind) else f'{type(e).__name__}: {e}'

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['MUST_AGREE', 'MODULE_KINDS', 'STATE_KINDS', 'host_copy', 'arrived', 'check_module', 'check_optimizer_states',
-           'describe', 'check_loader', 'check_workers', 'capture', 'hook_keys', 'restore']
+           'describe', 'check_loader', 'check_workers', 'hook_keys', 'capture', 'restore']
 
 # %% ../../nbs/save/03_snapshot.ipynb #f8dbf631
 import sys
@@ -22,8 +22,8 @@ from ..loop import FIT_KINDS, HISTORY_KINDS, Fit, Hook, StepState, load_object_s
 def host_copy(
     x,          # a nesting of dicts, lists, tuples and tensors
     memo=None,  # dict of what was copied already: tied weights stay one tensor
-):              # the same of new tensors on the host, filled when `arrived` returns
-    "A copy that later steps do not change"
+):              # the same nesting, with new tensors on the host, which are filled when `arrived` returns
+    "Copy a state, so that later steps do not change it"
     memo = {} if memo is None else memo
     if isinstance(x, Tensor):
         key = x.data_ptr(), x.device, x.dtype, x.shape, x.stride()
@@ -43,7 +43,7 @@ def _copied(t):
     return torch.empty(t.shape, dtype=t.dtype, pin_memory=True).copy_(t, non_blocking=True)
 
 def arrived(
-    device,  # `torch.device` that was copied from
+    device,  # `torch.device` from which the state was copied
 ):           # function that waits until the copies are complete, for another thread
     "Mark this moment in the accelerator's queue"
     if device.type != 'cuda': return lambda: None
@@ -53,7 +53,7 @@ def arrived(
 
 # %% ../../nbs/save/03_snapshot.ipynb #b17d4211
 def check_module(
-    name,    # what the module is, for the message
+    name,    # name of the module for the message
     module,  # `nn.Module`
     state,   # its `state_dict`, from a file
 ):           # raises ValueError
@@ -81,7 +81,7 @@ def _takes(module, key, state):
     return True
 
 def _dtypes(
-    name,    # what the module is, for the message
+    name,    # name of the module for the message
     module,  # `nn.Module`
     state,   # its `state_dict`, from a file
 ):           # str: which values are converted, or ''
@@ -91,17 +91,17 @@ def _dtypes(
     other = [k for k, o in here.items() if isinstance(o, Tensor) and o.dtype != state[k].dtype]
     if not other: return ''
     k, more = other[0], f' and {len(other) - 1} more' if len(other) > 1 else ''
-    return (f'the checkpoint has {kind(state[k])} for {k}{more}, and the {name} has {kind(here[k])}: '
+    return (f'the checkpoint has {kind(state[k])} for {k}{more}, but the {name} has {kind(here[k])}: '
             'values are converted')
 
 # %% ../../nbs/save/03_snapshot.ipynb #2fb11143
 def check_optimizer_states(
     opts,    # dict: name → optimizer
-    states,  # the same of what `capture` kept
+    states,  # dict: name → state of an optimizer, from `capture`
 ):           # raises ValueError
     "Refuse the state of other optimizers"
     if opts.keys() != states.keys():
-        raise ValueError(f'the checkpoint has the optimizers {list(states)}, and the learner has {list(opts)}')
+        raise ValueError(f'the checkpoint has the optimizers {list(states)}, but the learner has {list(opts)}')
     def shape(kind, groups): return f'{kind} with groups of {[len(g["params"]) for g in groups]} parameters'
     for name, opt in opts.items():
         here = shape(type(opt).__name__, opt.param_groups)
@@ -113,7 +113,7 @@ def _parameter_names(
     opt,      # optimizer
     modules,  # dict: name → module, as `owners` returns it
 ):            # list by param group of lists of names; None for a parameter of no module
-    "What the parameters of an optimizer are called"
+    "Return the names of an optimizer's parameters"
     known = {id(p): f'{owner}.{k}' for owner, m in modules.items() for k, p in m.named_parameters()}
     return [[known.get(id(p)) for p in g['params']] for g in opt.param_groups]
 
@@ -121,8 +121,8 @@ def _parameter_order(
     opt,      # optimizer
     modules,  # dict: name → module
     names,    # what `_parameter_names` returned for the optimizer that was saved
-):            # list by param group: for each parameter its place there; raises ValueError
-    "Match the parameters of two optimizers by name (tied ones have several), or by place if they have none"
+):            # list by param group: for each parameter its index in `names`; raises ValueError
+    "Match the parameters of two optimizers by name (tied ones have several), or by index if they have none"
     here = {}
     for owner, m in modules.items():
         here |= {f'{owner}.{k}': id(p) for k, p in m.named_parameters(remove_duplicate=False)}
@@ -145,7 +145,7 @@ MUST_AGREE = 'type', 'batches', 'samples', 'bs', 'drop_last', 'sampler', 'genera
 def describe(
     dl,  # loader or None
 ):       # dict of plain values
-    "What a position in a loader depends on"
+    "Describe what a position in a loader depends on"
     if dl is None: return {}
     dl = source(dl)
     batches = getattr(dl, 'batch_sampler', None)
@@ -172,7 +172,7 @@ def check_loader(
     name,    # 'train_dl' or 'valid_dl'
     dl,      # the loader
     before,  # what `describe` returned for the loader that was saved
-    pass_,  # state of the open pass, or None
+    pass_,   # state of the open pass, or None
     skip=False,  # True: samples draw no random numbers
 ):           # str: what may not be exact, or ''; raises ValueError
     "Refuse a position in other data"
@@ -197,10 +197,10 @@ def check_loader(
             'Checkpoint(skip=True) declares that they draw none; SeededLoader is exact')
     if not is_stock(dl): return (
         f'{name} is a {type(dl).__name__}, whose first {pass_["n"]} batches are read again: '
-        'this is exact if they come again in the same order')
+        'this is exact if it yields them again in the same order')
     if before['workers'] != now['workers']: return (
         f'{name} had {before["workers"]} workers and has {now["workers"]}: '
-        'the order of the samples is the same, random numbers that they draw are not')
+        'the order of the samples is the same, but not the random numbers that they draw')
     return ''
 
 def check_workers(
@@ -215,9 +215,25 @@ def check_workers(
         return '; '.join(filter(None, notes))
     if not warm or not is_stock(dl) or getattr(dl, 'is_seeded', False): return ''
     if not getattr(dl, 'persistent_workers', False): return ''
-    return (f'{name} has persistent workers, whose RNG states come from all passes before: '
-            'the order of the samples is exact, random numbers that samples draw are not. '
+    return (f'{name} has persistent workers, whose RNG states depend on all earlier passes: '
+            'the order of the samples is exact, but not the random numbers that they draw. '
             'SeededLoader, or persistent_workers=False, is exact')
+
+# %% ../../nbs/save/03_snapshot.ipynb #54460316
+def hook_keys(
+    hooks,  # list of `Hook`
+):          # dict: key → hook
+    "Return the keys under which the states of the hooks are saved"
+    res, kinds = {}, {}
+    for h in hooks:
+        kind = kinds.setdefault(h.name, type(h))
+        key, i = h.name, 1
+        while key in res: key, i = f'{h.name} {i + 1}', i + 1
+        if kind is not type(h) and h.state_dict():
+            raise ValueError(f'two different classes of hooks are called {h.name}: '
+                             'a checkpoint could not tell them apart; rename one')
+        res[key] = h
+    return res
 
 # %% ../../nbs/save/03_snapshot.ipynb #439ea0e4
 MODULE_KINDS = {'state': {str: object}, 'metadata': {str: {str: object}}, 'frozen': [str], 'grads': {str: torch.Tensor}}
@@ -232,8 +248,8 @@ STATE_KINDS = {
 
 def capture(
     learn,  # `Learner`
-):          # dict; its tensors are the training's own, until `host_copy`
-    "All that another process needs to resume as if nothing had happened"
+):          # dict; its tensors are those of the training: copy them with `host_copy`
+    "Return all that another process needs to resume as if nothing had happened"
     fit, history = learn.fitting or learn.stopped, learn.history
     if fit is None and history.open_metrics is not None: history.open_metrics.pack()
     at = fit.rng_states if fit is not None else None
@@ -259,31 +275,15 @@ def _module(m):
 def _optimizer(opt, modules):
     return {'type': type(opt).__name__, 'state': opt.state_dict(), 'names': _parameter_names(opt, modules)}
 
-# %% ../../nbs/save/03_snapshot.ipynb #54460316
-def hook_keys(
-    hooks,  # list of `Hook`
-):          # dict: key → hook
-    "The keys under which the hooks' states are saved"
-    res, kinds = {}, {}
-    for h in hooks:
-        kind = kinds.setdefault(h.name, type(h))
-        key, i = h.name, 1
-        while key in res: key, i = f'{h.name} {i + 1}', i + 1
-        if kind is not type(h) and h.state_dict():
-            raise ValueError(f'two different classes of hooks are called {h.name}: '
-                             'a checkpoint could not tell them apart; rename one')
-        res[key] = h
-    return res
-
 # %% ../../nbs/save/03_snapshot.ipynb #b23de7c6
 def restore(
-    learn,       # `Learner` with the same parts
+    learn,       # `Learner` with the same modules, optimizers and hooks
     state,       # what `capture` returned, from a file
     fit,         # `Fit` that resumes
-    plan=False,  # whether the fit gets the bounds, too
+    plan=False,  # whether the fit also gets the bounds of the saved one
     skip=False,  # True: samples draw no random numbers, so that workers need not read them again
 ):               # list of str: what cannot be exact, and why
-    "Put a state into a learner; raises ValueError, with nothing changed, if it does not fit"
+    "Load a state into a learner; raises ValueError, with nothing changed, if it does not fit"
     check_kinds(state, STATE_KINDS, 'the checkpoint')
     for key, h in hook_keys(learn.hooks).items():
         if key in state['hooks'] and type(h).load_state_dict is Hook.load_state_dict:
@@ -296,7 +296,7 @@ def restore(
         fit.load_state_dict(learn, state['run'], plan)
         for pass_ in filter(None, (fit.train, fit.valid)): pass_.skip = skip
     if state['device'] != learn.device.type:
-        notes.append(f'the checkpoint was made on {state["device"]}, and this is {learn.device.type}: rounding differs')
+        notes.append(f'the checkpoint was made on {state["device"]}, but this is {learn.device.type}: rounding differs')
     for name, m in modules.items(): _take_module(m, state['modules'][name])
     for name, opt in learn.opts.items():
         _take_optimizer(opt, learn.world, state['optimizers'][name]['state'], orders.get(name))
@@ -317,7 +317,7 @@ def _check_parts(learn, state, modules):  # dict: optimizer's name → `_paramet
     there = state['modules']
     for name in modules.keys() & there.keys(): check_module(name, modules[name], there[name]['state'])
     if modules.keys() != there.keys():
-        raise ValueError(f'the checkpoint has the modules {list(there)}, the learner has {list(modules)}')
+        raise ValueError(f'the checkpoint has the modules {list(there)}, but the learner has {list(modules)}')
     check_optimizer_states(learn.opts, state['optimizers'])
     names = {name: o['names'] for name, o in state['optimizers'].items() if o.get('names') is not None}
     return {name: _parameter_order(learn.opts[name], modules, o) for name, o in names.items()}
@@ -338,7 +338,7 @@ def _flat(order):
     return res
 
 def _own(learn, state):
-    "The own state of this rank; None if there was only one, or the world had another size"
+    "Return the own state of this rank; None if there was only one rank, or another number"
     n = state['state'].get('num_processes', 1)
     if n == learn.world.size: return state['processes'][learn.world.rank] if n > 1 else None
     if state['run'] is None or state['run']['train'] is None: return None
