@@ -170,7 +170,7 @@ def _check_names(path):
     Call it before `torch.load`, since a program may have told torch to trust more classes.
     """
     with open(path, 'rb') as f:     # torch also reads an older format
-        if f.read(4) != b'PK\3\4': raise BadCheckpoint(f'{path.name} is not a checkpoint: torch.save has not written it')
+        if f.read(4) != b'PK\3\4': raise BadCheckpoint(f'{path.name} is not a checkpoint: torch.save did not write it')
     for op, arg, _ in pickletools.genops(torch.PyTorchFileReader(str(path)).get_record('data.pkl')):
         if op.name == 'GLOBAL': name = arg.replace(' ', '.')
         elif op.name in OTHER_CALLS: name = f'a class ({op.name})'
