@@ -4,9 +4,10 @@ import re
 from _pages import cfg, nbs
 
 SECTIONS = {        # folder → heading in the sidebar
-    'start': 'Start', 'tutorials': 'Lessons', 'howto': 'How-to', '': 'Reference', 'loop': 'The loop',
-    'features': 'Features', 'look': 'Data and results', 'save': 'Saving', 'show': 'Live view and logs',
-    'parallel': 'Several processes', 'data': 'Data', 'base': 'Base', 'internals': 'Internals',
+    'start': 'Start', 'lessons': 'Your own data', 'tutorials': 'Lessons', 'howto': 'How-to', '': 'Reference',
+    'loop': 'The loop', 'features': 'Features', 'look': 'Data and results', 'save': 'Saving',
+    'show': 'Live view and logs', 'parallel': 'Several processes', 'data': 'Data', 'base': 'Base',
+    'internals': 'Internals',
 }
 ALONE = 'changelog',     # pages outside all sections
 site = f'{cfg.doc_host}{cfg.doc_baseurl}/'
