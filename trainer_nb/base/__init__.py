@@ -9,6 +9,6 @@ from .text import (
 )
 from .charts import (
     ALARM, COLORS, GREY, LEADING, RAW, SIZE, Chart, Envelope, Line, Panel, beside, legend_rows, limits, needs_log,
-    smooth
+    new_figure, smooth
 )
 from .errors import folded, note_place, show_error

@@ -36,6 +36,7 @@ from .charts import beside as beside
 from .charts import legend_rows as legend_rows
 from .charts import limits as limits
 from .charts import needs_log as needs_log
+from .charts import new_figure as new_figure
 from .charts import smooth as smooth
 from .errors import folded as folded
 from .errors import note_place as note_place

@@ -1,2 +1,4 @@
 """Batches, results and models, drawn and described. These names are for other wings"""
 from .batch import BatchView
+from .results import Results, SampleView
+from .confusion import Confusion, Report

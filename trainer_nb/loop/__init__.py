@@ -10,6 +10,7 @@ from .optim import gradients, lr_names, owners, parameters, refuse_closures, set
 from .steps import as_step, called_modules, default_result, get_modes, is_sum, set_modes, set_opt_modes, unpack
 from .interrupts import TrainingInterrupted
 from .world import World
+from .outputs import Joined, n_samples, sizes_of
 from .fit import FIT_KINDS, Fit, StepState, as_count, as_rate, load_object_states, object_states
 from .learner import Learner
 from .sandbox import unchanged

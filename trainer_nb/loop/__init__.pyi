@@ -35,6 +35,9 @@ from .steps import set_opt_modes as set_opt_modes
 from .steps import unpack as unpack
 from .interrupts import TrainingInterrupted as TrainingInterrupted
 from .world import World as World
+from .outputs import Joined as Joined
+from .outputs import n_samples as n_samples
+from .outputs import sizes_of as sizes_of
 from .fit import FIT_KINDS as FIT_KINDS
 from .fit import Fit as Fit
 from .fit import StepState as StepState
