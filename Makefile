@@ -2,12 +2,13 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
+HOW ?= -n 3 --dist loadfile   # for pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint soak gpu outputs docs docs-serve site lab bench bench-peers clean
+.PHONY: help demo test test-versions check lint soak gpu outputs docs docs-serve site lab bench bench-peers clean
 
 help:   ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-11s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' Makefile
 
 $(READY): settings.ini setup.py constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
@@ -22,7 +23,10 @@ demo: $(READY)   ## run the quickstart in a Jupyter kernel, and store the notebo
 	@$(BIN)/python tools/demo.py
 
 test: $(READY)   ## run all tests: unit tests, notebooks, the package in a clean environment
-	$(BIN)/python -m pytest -q -rs -n 3 --dist loadfile
+	$(BIN)/python -m pytest -q -rs $(HOW)
+
+test-versions:   ## run all tests on the oldest, the pinned and the newest torch, each with a Python of its own
+	$(PYTHON) tools/versions.py $(VERSIONS) -- $(HOW)
 
 check: lint   ## run the quick checks before a commit: lint, import rules, notebooks in sync, the plain loop's numbers
 	$(BIN)/python -m pytest -q tests/test_layers.py tests/test_notebooks.py::test_in_sync tests/test_equivalence.py
@@ -69,5 +73,5 @@ bench-peers: .venv-peers/.ready   ## measure other libraries in their own enviro
 	touch .venv-peers/.ready
 
 clean:   ## remove .venv and everything that was built
-	rm -rf .venv .venv-peers _docs _proc build dist demo *.egg-info .pytest_cache
+	rm -rf .venv .venv-peers .venv-versions _docs _proc build dist demo *.egg-info .pytest_cache
 	find . -name __pycache__ -prune -exec rm -rf {} +

@@ -25,7 +25,6 @@ def test_a_test_that_ends_the_process_is_noted_and_the_others_run(tmp_path, monk
                                       "def test_a(): pass\ndef test_b(): os._exit(7)\n"
                                       "def test_c(): time.sleep(60)\ndef test_d(): assert 0\n"
                                       "def test_e(): pytest.skip('why')\n")
-    (tmp_path/'gpu_log.py').write_text(gpu.PLUGIN)
     (tmp_path/'pytest.ini').write_text('[pytest]\nmarkers = gpu\n')
     monkeypatch.setattr(gpu, 'ROOT', tmp_path)
     monkeypatch.setattr(gpu, 'HANGS_S', 8)

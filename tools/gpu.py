@@ -4,40 +4,23 @@ It runs tests/test_gpu.py and then benchmarks/gpu.py, in eight minutes at most. 
 it counts as failed, and the others run in a new process. The results go to benchmarks/results/gpu.md. Without a
 device it says how many tests there are; with TRAINER_NB_GPU_DRY=1 it runs them on the CPU and stores nothing.
 """
-import json, os, platform, re, subprocess, sys, tempfile, time
+import os, platform, subprocess, sys, tempfile, time
 from importlib.util import find_spec
 from pathlib import Path
 
 import torch
+
+import outcomes
 
 ROOT = Path(__file__).parents[1]
 TESTS = 'tests/test_gpu.py'
 DRY = os.environ.get('TRAINER_NB_GPU_DRY') == '1'
 LIMIT_S, TESTS_S, HANGS_S = 480, 270, 100       # for everything; for the tests; for one test
 
-PLUGIN = '''
-import json, os
-import pytest
-def note(**what):
-    with open(os.environ['GPU_LOG'], 'a') as f: f.write(json.dumps(what) + chr(10))
-def pytest_runtest_logstart(nodeid): note(id=nodeid, outcome='running')
-def pytest_runtest_logreport(report):
-    if report.when == 'call' or report.outcome != 'passed':
-        text = report.longrepr or ''
-        crash = getattr(text, 'reprcrash', None)
-        why = str(text[2] if isinstance(text, tuple) else getattr(crash, 'message', text))
-        note(id=report.nodeid, outcome=report.outcome, time_s=report.duration, why=why[:200])
-def pytest_runtest_teardown(item):
-    import torch
-    if not (torch.cuda.is_available() and torch.cuda.is_initialized()): return
-    try: torch.cuda.synchronize()
-    except RuntimeError as e: pytest.exit(f'the device no longer answers: {e}', 3)     # all later tests would fail
-'''
-
-
 def environment(folder):
-    path = os.pathsep.join([str(folder), str(ROOT), *filter(None, [os.environ.get('PYTHONPATH')])])
-    return {**os.environ, 'PYTHONPATH': path, 'GPU_LOG': str(folder/'log'), 'PYTHONUNBUFFERED': '1',
+    here = str(Path(outcomes.__file__).parent)
+    path = os.pathsep.join([here, str(ROOT), *filter(None, [os.environ.get('PYTHONPATH')])])
+    return {**os.environ, 'PYTHONPATH': path, 'TEST_OUTCOMES': str(folder/'log'), 'PYTHONUNBUFFERED': '1',
             'CUBLAS_WORKSPACE_CONFIG': ':4096:8'}
 
 def collect(
@@ -49,20 +32,13 @@ def collect(
     if not found: sys.exit(out.stdout + out.stderr)
     return found
 
-def results(log):  # dict: id → newest note
-    "Return the newest note of each test; a failure in its teardown counts"
-    seen = {}
-    for o in map(json.loads, log.read_text().splitlines() if log.exists() else []):
-        if seen.get(o['id'], {}).get('outcome') != 'failed' or o['outcome'] == 'failed': seen[o['id']] = o
-    return seen
-
 def run_tests(
     ids,   # list of str
     env,   # dict
     ends,  # `time.monotonic()` at which to stop
 ):         # dict: id → {'outcome', 'time_s', 'why'}
-    log, done = Path(env['GPU_LOG']), {}
-    command = [sys.executable, '-m', 'pytest', '-q', '-m', 'gpu', '-p', 'gpu_log', '--tb=short', '-rfE']
+    log, done = Path(env['TEST_OUTCOMES']), {}
+    command = [sys.executable, '-m', 'pytest', '-q', '-m', 'gpu', '-p', 'outcomes', '--tb=short', '-rfE']
     while (rest := [o for o in ids if o not in done]) and time.monotonic() < ends:
         log.unlink(missing_ok=True)
         child = subprocess.Popen([*command, *rest], cwd=ROOT, env=env)
@@ -74,7 +50,7 @@ def run_tests(
             if time.monotonic() - moved > HANGS_S: why = f'took more than {HANGS_S} s'
             if time.monotonic() > ends: why = 'the time was over'
             if why: child.kill()
-        seen = results(log)
+        seen = outcomes.newest(log)
         for o in seen.values():
             ended = f'ended the process with code {child.returncode}'
             if o['outcome'] == 'running': o.update(outcome='failed', why=why or ended)
@@ -86,14 +62,13 @@ def table(found):  # str
     rows = ['| test | | s | |', '| --- | --- | ---: | --- |']
     for name, o in found.items():
         short = name.split('::')[1].removeprefix('test_').replace('|', '/')
-        why = re.sub(r'\s+', ' ', o.get('why', '')).replace('|', '/') if o['outcome'] != 'passed' else ''
+        why = outcomes.cell(o.get('why', '')) if o['outcome'] != 'passed' else ''
         rows.append(f"| {short} | {o['outcome']} | {o.get('time_s', 0):.1f} | {why} |")
     return '\n'.join(rows)
 
 def main():
     start, has_gpu = time.monotonic(), torch.cuda.is_available()
     with tempfile.TemporaryDirectory() as folder:
-        (Path(folder)/'gpu_log.py').write_text(PLUGIN)
         env = environment(Path(folder))
         ids = collect(env)
         if not has_gpu and not DRY:
