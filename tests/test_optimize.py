@@ -18,7 +18,7 @@ from trainer_nb.features.freeze import Freeze, FreezeBN
 from trainer_nb.loop.hooks import CancelFit, Hook, LambdaHook
 from trainer_nb.features.gradients import GradAccum, GradClip, GradNorm
 from trainer_nb.features.amp import AMP
-from trainer_nb.loop.optim import light_step, opt_step
+from trainer_nb.base.torch_private import light_step, opt_step
 
 class Decay(Hook):
     "A schedule of real steps"

@@ -12,3 +12,7 @@ from .charts import (
     new_figure, smooth
 )
 from .errors import folded, note_place, show_error
+from .torch_private import (
+    BATCH_NORMS, CONVOLUTIONS, DROPOUTS, INSTANCE_NORMS, can_replace_calls, compile_errors, compile_modes,
+    compile_options, each_, has_hooks, norms, opt_step, tracing_backward
+)

@@ -41,3 +41,16 @@ from .charts import smooth as smooth
 from .errors import folded as folded
 from .errors import note_place as note_place
 from .errors import show_error as show_error
+from .torch_private import BATCH_NORMS as BATCH_NORMS
+from .torch_private import CONVOLUTIONS as CONVOLUTIONS
+from .torch_private import DROPOUTS as DROPOUTS
+from .torch_private import INSTANCE_NORMS as INSTANCE_NORMS
+from .torch_private import can_replace_calls as can_replace_calls
+from .torch_private import compile_errors as compile_errors
+from .torch_private import compile_modes as compile_modes
+from .torch_private import compile_options as compile_options
+from .torch_private import each_ as each_
+from .torch_private import has_hooks as has_hooks
+from .torch_private import norms as norms
+from .torch_private import opt_step as opt_step
+from .torch_private import tracing_backward as tracing_backward

@@ -10,7 +10,7 @@ from weakref import ref
 
 import torch
 
-from ..base import local, patch
+from ..base import each_, local, patch
 from ..loop import Hook, Learner, as_count, trained
 
 # %% ../../nbs/features/03_ema.ipynb #11a26680
@@ -97,9 +97,9 @@ class EMA(Hook):
         if self.n and not counts: return
         share, ((ours, theirs), (our_rest, their_rest)) = self.share() if counts else 1., self._pairs
         with torch.no_grad():
-            if share < 1: torch._foreach_lerp_(ours, theirs, share)
-            else: torch._foreach_copy_(ours, theirs)
-            if our_rest: torch._foreach_copy_(our_rest, their_rest)
+            if share < 1: each_('lerp', ours, theirs, share)
+            else: each_('copy', ours, theirs)
+            if our_rest: each_('copy', our_rest, their_rest)
         self.n += counts
 
     def do_step(self, learn, nxt):

@@ -8,9 +8,7 @@ __all__ = ['Freeze', 'FreezeBN']
 # %% ../../nbs/features/05_freeze.ipynb #74b90b11
 from fnmatch import fnmatchcase
 
-from torch import nn
-
-from ..base import did_you_mean
+from ..base import BATCH_NORMS, did_you_mean
 from ..loop import Hook, trained
 
 # %% ../../nbs/features/05_freeze.ipynb #735c5d06
@@ -50,9 +48,9 @@ class FreezeBN(Hook):
     "Keep BatchNorm layers in evaluation mode during training"
     unique, in_dry_run = True, True
     def before_fit(self, learn):
-        if any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in learn.model.modules()): return
+        if any(isinstance(m, BATCH_NORMS) for m in learn.model.modules()): return
         raise ValueError('FreezeBN: the model has no BatchNorm layer')
 
     def before_epoch(self, learn):
         for m in learn.model.modules():
-            if isinstance(m, nn.modules.batchnorm._BatchNorm): m.eval()
+            if isinstance(m, BATCH_NORMS): m.eval()

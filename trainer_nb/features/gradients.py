@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from ..base import batch_size, did_you_mean, entries, local
+from ..base import batch_size, did_you_mean, each_, entries, local, norms
 from ..loop import Hook, as_count, gradients, parameters, refuse_closures
 
 # %% ../../nbs/features/01_gradients.ipynb #d704dff2
@@ -22,10 +22,10 @@ def total_norm(
     "Compute the 2-norm of all tensors together, without reading a value on the host"
     if not tensors: return torch.zeros(())
     tensors = [o.detach() for o in tensors]
-    try: norms = torch._foreach_norm(tensors)
-    except NotImplementedError: norms = torch._foreach_norm([entries(o) for o in tensors])  # some are sparse
-    device = norms[0].device
-    return torch.linalg.vector_norm(torch.stack([o.to(device, non_blocking=True) for o in norms]))
+    try: found = norms(tensors)
+    except NotImplementedError: found = norms([entries(o) for o in tensors])    # some are sparse
+    device = found[0].device
+    return torch.linalg.vector_norm(torch.stack([o.to(device, non_blocking=True) for o in found]))
 
 # %% ../../nbs/features/01_gradients.ipynb #f6a3a540
 class Window:
@@ -43,7 +43,7 @@ class Window:
         "Move the gradients of a loss from `params` into the window"
         new = {i: local(p.grad) for i, p in enumerate(params) if p.grad is not None}
         both = [i for i in new if i in self.grads]
-        if both: torch._foreach_add_([self.grads[i] for i in both], [new[i] for i in both])
+        if both: each_('add', [self.grads[i] for i in both], [new[i] for i in both])
         self.grads = {**new, **self.grads}
         for i in new: params[i].grad = None
         self.n, self.weight, self.unit = self.n + 1, self.weight + weight, unit
@@ -52,7 +52,7 @@ class Window:
         "Replace the gradients of `params` by the weighted mean over the window and themselves; the window is unchanged"
         both = [i for i in self.grads if params[i].grad is not None]
         if both:
-            torch._foreach_add_([local(params[i].grad) for i in both], [self.grads[i] for i in both])
+            each_('add', [local(params[i].grad) for i in both], [self.grads[i] for i in both])
         for i in self.grads.keys() - set(both):
             if self.grads[i].is_sparse: params[i].grad = self.grads[i].clone()
             else:
@@ -61,7 +61,7 @@ class Window:
         total, grads = self.weight + weight, [local(p.grad) for p in params if p.grad is not None]
         if not grads: return
         if isinstance(total, Tensor): total = total.clamp(min=1e-20).to(grads[0].device, non_blocking=True)
-        if isinstance(total, Tensor) or total != 1: torch._foreach_div_(grads, total)
+        if isinstance(total, Tensor) or total != 1: each_('div', grads, total)
 
 # %% ../../nbs/features/01_gradients.ipynb #d393eae4
 def loss_weight(

@@ -13,7 +13,7 @@ from time import perf_counter
 import torch
 from torch import Tensor, nn
 
-from ..base import entries, local
+from ..base import each_, entries, local, norms
 from ..loop import Hook, as_count, parameters, refuse_closures, stack_scalars, trained
 
 # %% ../../nbs/features/04_nan_guard.ipynb #9e497973
@@ -34,9 +34,9 @@ def choose_(
     "Set `new` to `old` unless `ok`, without reading a value on the host"
     if not new: return
     new, old, yes = [bits(o) for o in new], [bits(o) for o in old], ok.to(torch.int8)
-    torch._foreach_mul_(new, yes)
-    torch._foreach_mul_(old, 1 - yes)
-    torch._foreach_add_(new, old)
+    each_('mul', new, yes)
+    each_('mul', old, 1 - yes)
+    each_('add', new, old)
 
 # %% ../../nbs/features/04_nan_guard.ipynb #194469cb
 def named_floats(
@@ -56,7 +56,7 @@ def largest(
     "Find the largest absolute value of each tensor; nan if it holds one"
     here = [local(o.detach()) for o in tensors]
     if not here: return []
-    try: return list(torch._foreach_norm([o if o.numel() else o.new_zeros(1) for o in here], math.inf))
+    try: return norms([o if o.numel() else o.new_zeros(1) for o in here], math.inf)
     except RuntimeError:
         if all(o.layout is torch.strided for o in here): raise
         return largest([entries(o) for o in here])      # some are sparse
@@ -116,7 +116,7 @@ class NaNGuard(Hook):
         if self.buffers:
             now = _buffers(learn)
             choose_(ok, now, self.buffers)
-            torch._foreach_copy_(self.buffers, now)
+            each_('copy', self.buffers, now)
         return stepped
 
     def _check(self, learn, names, values):  # 0-d bool tensor: was everything finite so far?
@@ -147,7 +147,7 @@ class NaNGuard(Hook):
             now += [o for o in state if isinstance(o, Tensor) and o.device == p.device]
         now = [local(o.detach()) for o in now]
         kept = self.kept.get(learn.opt_name, ())
-        if len(kept) == len(now): torch._foreach_copy_(kept, now)
+        if len(kept) == len(now): each_('copy', kept, now)
         else: kept = self.kept[learn.opt_name] = [o.clone() for o in now]
         stepped = nxt()
         choose_(ok, now, kept)
@@ -191,7 +191,7 @@ class NaNGuard(Hook):
             skipped = sum(o[3] == name for c, o in self.log.items() if c >= check)
             for p, state in opt.state.items():
                 if isinstance(o := state.get('step'), Tensor) and o.device != p.device: o -= skipped
-        if self.buffers: torch._foreach_copy_(_buffers(learn), self.buffers)    # batches without a step changed them
+        if self.buffers: each_('copy', _buffers(learn), self.buffers)    # batches without a step changed them
         learn.state.optimizer_step, self.first = step, None
         (epoch, batch), name = watched[value]
         text = f'{name} is not finite in epoch {epoch}, batch {batch}, after {step} optimizer steps.'

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..base import did_you_mean
+from ..base import BATCH_NORMS, INSTANCE_NORMS, did_you_mean
 from ..data import set_rng_states, rng_states
 
 # %% ../../nbs/loop/10_mistakes.ipynb #ce450dd1
@@ -213,7 +213,7 @@ class FirstBatch:
         self.buffers = []       # (buffer of a norm, copy)
         for o in learn.model, learn.loss_fn:
             for m in o.modules() if isinstance(o, nn.Module) else ():
-                if not isinstance(m, nn.modules.batchnorm._NormBase): continue
+                if not isinstance(m, (*BATCH_NORMS, *INSTANCE_NORMS)): continue
                 self.buffers += [(b, b.detach().clone()) for b in m.buffers()]
         learn.stepped = False
 

@@ -14,6 +14,8 @@ from itertools import chain
 
 from torch import Tensor, nn
 
+from ..base import DROPOUTS
+
 # %% ../../nbs/loop/06_steps.ipynb #5003c3ef
 def as_step(
     f,      # `f(batch, learn)` or `f(batch)`
@@ -151,7 +153,7 @@ def quiet_dropout(
     kept = set(kept)
     def is_quiet(m):
         return (m in kept and any(p.requires_grad for p in m.parameters())
-                and any(isinstance(o, nn.modules.dropout._DropoutNd) and o.p and o in kept for o in m.children()))
+                and any(isinstance(o, DROPOUTS) and o.p and o in kept for o in m.children()))
     named = chain.from_iterable(o.named_modules() for o in owners)
     return [name or type(m).__name__ for name, m in named if is_quiet(m)]
 

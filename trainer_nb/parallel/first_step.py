@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ..base import batch_size, local, rng_state, set_rng_state, set_seed, to_device
+from ..base import BATCH_NORMS, batch_size, local, rng_state, set_rng_state, set_seed, to_device
 from ..loop import Calls, Fit, parameters, unchanged
 from .sharding import SharedBatches, cut_batch, join_batches
 
@@ -66,7 +66,7 @@ def _apart(learn, precision):
             learn.calls = Calls([], True)
             learn.world.share_modules(roots)     # each rank has batch statistics of its own
             for m in modules:
-                if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.running_mean is not None: m.training = False
+                if isinstance(m, BATCH_NORMS) and m.running_mean is not None: m.training = False
             set_seed(0)
             try:
                 with eager('force_eager') if eager else nullcontext(), precision, Constant(): yield
