@@ -50,6 +50,7 @@ def main(folder: str) -> History:
     values = learn.validate()
     print(learn.show_batch(4, valid=True, classes=['a', 'b', 'c']).rows)
     preds, targs = learn.predict((x, y), with_targs=True)
+    print(learn.summary(depth=2).flops)
     results = learn.results(keep=lambda p: p.float())
     print(results.top_losses(3), results.show(4), results.confusion().most_confused(), results.report().rows)
     learn.save(folder + '/state.pt')

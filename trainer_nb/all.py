@@ -27,7 +27,7 @@ from .save import Checkpoint, EarlyStopping, load_model
 from trainer_nb.show import (
     CSVLogger, Controls, Display, JSONLLogger, LRCurve, MLflowLogger, TensorBoardLogger, TrackioLogger, WandbLogger
 )
-from .look import BatchView, Confusion, Report, Results, SampleView
+from .look import BatchView, Confusion, Report, Results, SampleView, Summary
 from .parallel import Accelerate, ProcessFailed
 
 # %% ../nbs/99_all.ipynb #3511130e
@@ -43,7 +43,7 @@ __all__ = [
     'Checkpoint', 'EarlyStopping', 'load_model',
     'Controls', 'Display', 'LRCurve',
     'CSVLogger', 'JSONLLogger', 'MLflowLogger', 'TensorBoardLogger', 'TrackioLogger', 'WandbLogger',
-    'BatchView', 'Confusion', 'Report', 'Results', 'SampleView',
+    'BatchView', 'Confusion', 'Report', 'Results', 'SampleView', 'Summary',
     'Accelerate', 'ProcessFailed',
 ]
 

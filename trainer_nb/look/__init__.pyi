@@ -4,3 +4,4 @@ from .results import Results as Results
 from .results import SampleView as SampleView
 from .confusion import Confusion as Confusion
 from .confusion import Report as Report
+from .summary import Summary as Summary
