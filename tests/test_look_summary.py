@@ -3,7 +3,7 @@ import copy
 
 import pytest, torch, torch.nn.functional as F
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader
 
 from common import make_learner, problem, same, shuffled, weights
 from trainer_nb.all import EMA, Freeze, Learner

@@ -104,7 +104,7 @@ class _AfterLoss(Hook):
     def after_loss(self, learn): raise _Done
     def after_step(self, learn): raise _Done        # of a step without a loss
 
-# %% ../../nbs/look/05_summary.ipynb #6f0e9c9e
+# %% ../../nbs/look/05_summary.ipynb #982ac23f
 ROWS = 60       # of a table; of deeper models, the inner levels are left out
 
 def _count(n):
@@ -165,8 +165,9 @@ class Summary:
         if o.is_failed: shape = f'✗ got {o.shape_in}'
         else: shape = o.shape + (f' × {o.n_calls}' if o.n_calls > 1 else '')
         trained = '' if not o.n_params else {o.n_params: 'yes', 0: 'frozen'}.get(o.n_trained, 'partly')
-        return [name, o.kind, shape, f'{o.n_params:,}' if o.n_params else '', trained, _size(o.memory) if o.memory else '',
-                _size(o.out_bytes) if o.out_bytes else '', _count(o.flops) if o.flops else '']
+        def known(f, n): return f(n) if n else ''
+        return [name, o.kind, shape, known('{:,}'.format, o.n_params), trained, known(_size, o.memory),
+                known(_size, o.out_bytes), known(_count, o.flops)]
 
     def notes(self):  # list of str
         "What the table says in all"
