@@ -465,7 +465,7 @@ def test_what_parts_refuse():
     tied.d[2].weight = nn.Parameter(torch.zeros(3, 8))
     tied.g.weight, tied.d[0].weight = (nn.Parameter(torch.ones(8, 4)),)*2
     for message, kwargs, units in (('Compile does not work on a sharded model', {'hooks': [Compile()]}, ()), ('is of Adafactor, which looks at whole weights', {'optim': adafactor}, ()),
-                                   ("has 'Liner', and the model has no module of this class. Did you mean `Linear`", {}, ['Liner']), ('tied have to be in one', {'model': tied}, ['Linear'])):
+                                   ("has 'Liner', but the model has no module of this class. Did you mean `Linear`", {}, ['Liner']), ('tied have to be in one', {'model': tied}, ['Linear'])):
         learn = make_learner(kwargs.pop('model', Whole()), TensorLoader(X, Y, bs=9), **{**kwargs, 'hooks': [parted(*units), *kwargs.get('hooks', ())]})
         before = weights(learn.model)
         with pytest.raises(ValueError, match=message): learn.launch(2, 1)

@@ -143,8 +143,8 @@ class SystemSampler:
 
 REFUSED = {
     'time first': ((lambda: sequences(), TimeFirst, dict(loss_fn=flat_loss)), 'Probably what the model returns for a sample depends on the others along dimension 0'),
-    'a graph': ((lambda: [(X, torch.randint(46, (2, 90), generator=torch.Generator().manual_seed(0)), Y)], Graph, {}), 'a shard of it does not: IndexError.*one graph say'),
-    'samples compared': ((tensors, Net, dict(loss_fn=contrast)), "Probably the loss is no mean over samples.*return its weight as 'n'"),
+    'a graph': ((lambda: [(X, torch.randint(46, (2, 90), generator=torch.Generator().manual_seed(0)), Y)], Graph, {}), 'a shard of it does not: IndexError.*such as one graph'),
+    'samples compared': ((tensors, Net, dict(loss_fn=contrast)), "Probably the loss is not a mean over samples.*return its weight as 'n'"),
     'weights of classes': ((tensors, Net, dict(loss_fn=nn.CrossEntropyLoss(torch.tensor([1., 5., 25.])))), "class weights.*return its weight as 'n'"),
     'a mean over some, as the third batch shows': ((lambda: [(X[:8], Y[:8]*0)]*2 + [(X[:8], torch.tensor([0, 0, 0, 0, 0, 0, 1, 1]))], Net, dict(loss_fn=nn.CrossEntropyLoss(ignore_index=1))), 'return its weight'),
     'another gradient': ((tensors, Net, dict(loss_fn=lambda p, t: (p - p.mean(0).detach()).abs().mean() - (p - p.mean(0).detach()).abs().mean().detach())), 'the gradient in one process has norm'),
@@ -201,7 +201,7 @@ def test_shards_that_do_not_fit_together():
     assert all(map(close, weights(alone.model), weights(learn.model))) and close(alone.history.steps['train_loss'], learn.history.steps['train_loss'])
     learn = learner((case[0], Last, dict(loss_fn=contrast)))
     learn.valid_dl = None
-    with pytest.raises(ValueError, match='the loss is no mean over samples'): learn.launch(2, 1)
+    with pytest.raises(ValueError, match='the loss is not a mean over samples'): learn.launch(2, 1)
 
 def test_samples_that_are_read_again_leave_no_trace():
     "Where shards do not fit together their samples are read again, after a seed that stayed: the next epochs had another order"
@@ -345,7 +345,7 @@ def test_250_launches():
         errors = [run(o, k, args) for o, k in zip(learns, (1, n))]
         assert errors[0] is None, (seed, errors[0])
         if errors[1]:
-            assert 'would not be that of one process' in errors[1] or 'other batches in each process' in errors[1], (seed, errors[1])
+            assert 'would differ from one process' in errors[1] or 'other batches in each process' in errors[1], (seed, errors[1])
             counts['refused'] += 1
             continue
         scale = max(o.abs().max().item() for o in weights(learns[0].model))

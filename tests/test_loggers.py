@@ -218,5 +218,5 @@ def test_a_header_that_was_cut_off_is_written_again(tmp_path):
     log = CSVLogger(tmp_path/'log', 'steps')
     log.n, log.path = 3, tmp_path/'log'
     log.path.write_text('batch,"two\n', newline='')
-    log._take_up()
+    log._trim()
     assert log.path.read_text() == '' and log.n == 0

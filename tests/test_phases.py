@@ -44,7 +44,7 @@ def test_a_key_that_no_phase_returns_is_an_error(key, valid_dl, n_steps, valid_f
     "At once where nothing else can return it or it is nearly a key that is there; else when the other phase begins"
     if valid_first and valid_dl is None: return
     learn = start([Metric(accuracy, pred=key)], valid_dl=valid_dl)
-    with pytest.raises(KeyError, match=f"metric `accuracy` needs '{key}', and the step returned 'loss', 'targ', '(aux|pred)'"): learn.fit(1, valid_first=valid_first)
+    with pytest.raises(KeyError, match=f"metric `accuracy` needs '{key}', but the step returned 'loss', 'targ', '(aux|pred)'"): learn.fit(1, valid_first=valid_first)
     assert learn.state.optimizer_step == (0 if valid_first else n_steps)
 
 def test_validate_alone_knows_nothing_of_training():

@@ -19,9 +19,9 @@ from trainer_nb.parallel.first_step import Constant
 NAMES = sorted(o.name for o in pkgutil.iter_modules(programs.__path__))
 
 LAUNCH = {      # what two processes refuse, and why
-    'word_lm': 'Dimension 0 of the batch is cut: .* one graph say, or time',
+    'word_lm': 'Dimension 0 of the batch is cut: .* such as one graph, or time',
     'gcn': 'a shard of it does not: .* cannot be multiplied',
-    'fixmatch': 'Loaders.* cannot be shared by several processes: give a single loader',
+    'fixmatch': 'Loaders.* cannot be sharded over several processes: pass a single loader',
 }
 READ_AGAIN = {  # what a resumed fit says, and which loader it reads again: it is exact here
     'nano_gpt': 'train_dl is a Blocks, whose first .* batches are read again',

@@ -247,7 +247,7 @@ def test_a_metric_whose_columns_are_known_only_later_collides_with_an_error():
 
 def test_several_processes_refuse_sets_in_one_sentence():
     class Two: size = 2
-    with pytest.raises(ValueError, match='the validation sets a, b cannot be shared by several processes: give one loader as valid_dl'):
+    with pytest.raises(ValueError, match='the validation sets a, b cannot be sharded over several processes: pass one loader as valid_dl'):
         share(as_loader({'a': problem(), 'b': problem()}, 4), Two)
 
 def test_losses_of_sets_are_drawn_with_the_losses_and_metrics_with_the_metrics(tmp_path):

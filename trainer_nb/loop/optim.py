@@ -48,7 +48,7 @@ def fused(
 def trained(
     learn,  # `Learner`
 ):          # list of `nn.Module`
-    "The modules that a fit trains: the model, and the loss function if it is a module"
+    "Return the modules that a fit trains: the model, and the loss function if it is a module"
     return [o for o in (learn.model, learn.loss_fn) if isinstance(o, nn.Module)]
 
 def owners(learn, model):
@@ -64,7 +64,7 @@ def named_parts(learn, model):
 
 def make_optimizers(
     model,        # `nn.Module`
-    optim=None,   # optimizer, class (fused where torch can), factory, or dict: name → one of these; default AdamW
+    optim=None,   # optimizer, class (fused if torch can), factory, or dict: name → one of these; None: AdamW
     lr=None,      # learning rate: passed to factories, set on optimizers; None keeps their own
     loss_fn=None, # if it is a module, its parameters follow those of the model
 ):                # dict: name → optimizer; the name of a single one is ''; empty without parameters
@@ -143,7 +143,7 @@ def set_option(
     key,    # 'lr', 'momentum', ...
     value,  # new value
 ):
-    "Set an entry of a param group; a tensor is written in place, as a captured graph may read it"
+    "Set an entry of a param group; a tensor is written in place, since a captured graph may read it"
     if isinstance(group.get(key), Tensor): group[key].fill_(value)
     else: group[key] = value
 
@@ -161,7 +161,7 @@ def set_lr(
 def lr_names(
     opts,  # dict: name → optimizer
 ):         # list of str: 'lr', 'lr_1' for a second group; with a name 'lr_<name>', 'lr_<name>_1'
-    "The columns of the learning rates"
+    "Return the names of the learning rates' columns"
     res = []
     for name, opt in opts.items():
         first = f'lr_{name}' if name else 'lr'

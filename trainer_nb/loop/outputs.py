@@ -21,7 +21,7 @@ from ..data import TensorLoader, is_stock, length, source
 def n_samples(
     dl,  # any loader
 ):       # int; None if unknown
-    "Number of samples in a pass"
+    "Return the number of samples in a pass"
     dl = source(dl)
     if type(dl) in (list, tuple): return sum(map(batch_size, dl))
     if type(dl) is TensorLoader: n, bs = len(dl.tensors[0]), dl.bs
@@ -34,7 +34,7 @@ def sizes_of(
     batch,   # what the loader yielded
     n=None,  # the 'n' that the step returned, if any
 ):           # set of int; empty if unknown
-    "The numbers of samples that a batch may hold"
+    "Return the numbers of samples that a batch may hold"
     first = batch[0] if isinstance(batch, (list, tuple)) and not hasattr(batch, '_fields') and len(batch) else None
     counts = sample_counts(batch)
     res = {o for o in sample_counts(first) if o in counts}
@@ -90,7 +90,7 @@ class Joined:
         x,      # output for a batch: tensor, list, tuple, mapping, dataclass, or a nesting of them
         sizes,  # the numbers of samples that the batch may hold, from `sizes_of`; empty: unknown
     ):          # raises TypeError or ValueError for what cannot be joined
-        "Add the output for a batch; everything is copied"
+        "Add the output for a batch, as a copy"
         if isinstance(x, (int, float)) or hasattr(x, '__array__') and not isinstance(x, Tensor): x = torch.as_tensor(x)
         if isinstance(x, PackedSequence): raise TypeError(
             f'{self.name} are a PackedSequence: pad it, torch.nn.utils.rnn.pad_packed_sequence')
@@ -100,7 +100,7 @@ class Joined:
             self.kind, self.type = kind, type(x)
             self.parts = {'fields': {}, 'rows': _Rows(self.total), 'values': _Rows()}.get(kind, [])
         if kind != self.kind: raise ValueError(
-            f'{self.name} are a {_shown(x)} here, which is read as {kind}, and were a {old.__name__} before, '
+            f'{self.name} are a {_shown(x)} here, which is read as {kind}, but were a {old.__name__} before, '
             f'which was read as {self.kind}')
         getattr(self, f'_add_{kind}')(x, sizes)
 
@@ -129,8 +129,8 @@ class Joined:
         raise ValueError(
             f'{self.name} of a batch of {size} are a {_shown(x)}: '
             'expected one row or one entry of a list for each sample. '
-            "Where the batch holds another number of samples, or the step has other rows, "
-            "return it as 'n' from the step")
+            "If the batch holds another number of samples, or the step has other rows, "
+            "return that number as 'n' from the step")
 
     def _add_rows(self, x, sizes): self.parts.add(x if x.ndim else x[None], self.name)
     def _add_values(self, x, sizes): self.parts.add(x[None], self.name)
@@ -141,13 +141,13 @@ class Joined:
         named = _named(x)
         if named is None: named = dict(enumerate(x))
         if self.parts and self.parts.keys() != named.keys(): raise ValueError(
-            f'{self.name} have the entries {list(named)} here, and had {list(self.parts)} before')
+            f'{self.name} have the entries {list(named)} here, but had {list(self.parts)} before')
         for k, o in named.items():
             if k not in self.parts: self.parts[k] = Joined(f'{self.name}[{k!r}]', self.total)
             self.parts[k].add(o, sizes)
 
     def result(self):  # of the type of the outputs
-        "The outputs of all batches as one; frees memory on the way"
+        "Join the outputs of all batches; frees memory on the way"
         if self.kind in ('rows', 'values'): return self.parts.result()
         if self.kind == 'samples': return self.parts
         if self.kind == 'objects': return self.parts if any(o is not None for o in self.parts) else None
@@ -159,14 +159,14 @@ class Joined:
         except TypeError: return values
 
 def _named(x):
-    "The values of a mapping, named tuple or dataclass by name; None for anything else"
+    "Return the values of a mapping, named tuple or dataclass by name; None for anything else"
     if isinstance(x, Mapping): return dict(x.items())
     if isinstance(x, tuple) and hasattr(x, '_fields'): return x._asdict()
     if not is_dataclass(x) or isinstance(x, type): return None
     return {o.name: getattr(x, o.name) for o in fields(x) if o.init}
 
 def _first_sizes(x):
-    "The first dimensions of all tensors, with None for a number or a str"
+    "Return the first dimensions of all tensors, with None for a number or a str"
     if isinstance(x, Tensor): return {len(x) if x.ndim else None}
     if isinstance(x, (str, bytes, int, float)): return {None}
     named = _named(x)

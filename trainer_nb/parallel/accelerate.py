@@ -45,7 +45,7 @@ def _average_dense(params, size, buffers):
     key = params[0].dtype, params[0].device, *sizes
     if key not in buffers:
         buffers[key] = params[0].new_empty(sum(sizes) + len(sizes)), params[0].new_ones(len(sizes))
-    flat, here = buffers[key]       # all gradients, and for each whether it is here
+    flat, here = buffers[key]       # all gradients, and for each whether it exists here
     missing = [i for i, p in enumerate(params) if p.grad is None]
     if missing: here = here.index_fill(0, torch.tensor(missing, device=here.device), 0.)
     grads = [p.new_zeros(p.numel()) if p.grad is None else _dense(p.grad).reshape(-1) for p in params]
@@ -98,7 +98,7 @@ WHOLE = (
 def check_plugin(
     plugin,  # `accelerate.FullyShardedDataParallelPlugin`
 ):           # raises TypeError, ValueError or ImportError
-    "Refuse what is not supported"
+    "Refuse a plugin with options that are not supported"
     version = getattr(plugin, 'fsdp_version', None)
     if version is None: raise TypeError(
         f'fsdp_plugin is a {type(plugin).__name__}: expected a FullyShardedDataParallelPlugin of accelerate')
@@ -109,7 +109,7 @@ def check_plugin(
     for name, advice in instead.items():
         if getattr(plugin, name, None): raise ValueError(f'fsdp_plugin has {name}, which is not supported: {advice}')
     try: from torch.distributed.fsdp import fully_shard as _        # noqa: F401
-    except ImportError: raise ImportError(f'fsdp_plugin needs torch 2.6, and this is {torch.__version__}') from None
+    except ImportError: raise ImportError(f'fsdp_plugin needs torch 2.6, but this is {torch.__version__}') from None
 
 # %% ../../nbs/parallel/05_accelerate.ipynb #a7c60af4
 class Accelerate(Hook):
@@ -122,7 +122,7 @@ class Accelerate(Hook):
 
     def __init__(self,
         *,
-        check=True,  # compare some batches of each fit with what one process computes, and refuse a difference
+        check=True,  # compare some batches of each fit with what one process computes; a difference raises ValueError
         **kwargs,    # of `accelerate.Accelerator`
     ):               # raises ImportError without accelerate
         if kwargs.get('mixed_precision') not in (None, 'no', 'bf16'):
@@ -136,7 +136,7 @@ class Accelerate(Hook):
         except ImportError:
             raise ImportError("Accelerate needs accelerate: pip install 'trainer_nb[distributed]'") from None
         self.kwargs, self.accelerator, self.world = kwargs, None, World()
-        self.parts = self.size = None           # own state of each rank when a fit was stopped; their number
+        self.parts = self.size = None           # own state of each rank when a fit was stopped; world size then
         self.checks = check
         self.counts = None                      # batches of validation and of training so far; None: compare none
         self.sums = set()                       # (training, optimizer's name) of losses that are sums
@@ -148,7 +148,7 @@ class Accelerate(Hook):
         self.n = 0                              # weight of this rank's loss
 
     def check(self, learn):
-        "Refuse what does not fit together"
+        "Refuse hooks and metrics that do not fit together"
         if learn.get_hook('AMP', None) is not None: raise ValueError(
             "AMP and Accelerate both choose the precision: take AMP out, and use Accelerate(mixed_precision='bf16')")
         kind = self.accelerator.distributed_type.value
@@ -188,7 +188,7 @@ class Accelerate(Hook):
 @patch
 @contextmanager
 def _joined(self:Accelerate, learn):
-    "Make the learner one of several ranks"
+    "Make the learner part of a world"
     from accelerate import Accelerator
     self.accelerator = Accelerator(**{'cpu': not torch.accelerator.is_available(), **self.kwargs, 'fsdp_plugin': None})
     device, plugin = self.accelerator.device, self.plugin()
@@ -199,7 +199,7 @@ def _joined(self:Accelerate, learn):
     if isinstance(world, Sharded): learn.device = device         # it moves the model itself, shard by shard
     elif learn.device != device and device.type != 'cpu' or learn.device.type != device.type: self._move(learn, device)
     learn.state.num_processes = world.size
-    self._take_up(learn)
+    self._shard(learn)
     if world.size == 1:
         yield
         return
@@ -227,11 +227,11 @@ def _move(self:Accelerate, learn, device):
         if isinstance(o, nn.Module): o.to(device)
 
 @patch
-def _take_up(self:Accelerate, learn):
+def _shard(self:Accelerate, learn):
     "Shard the loaders, and the open passes of a fit that is resumed"
     fit, world = learn.fitting, self.world
-    goes_on = fit.rng_states is not None
-    if goes_on and self.size not in (None, world.size):
+    is_resumed = fit.rng_states is not None
+    if is_resumed and self.size not in (None, world.size):
         there = f'{self.size} process{"" if self.size == 1 else "es"}'
         advice = '' if self.size == 1 else f'. From a notebook: learn.launch({self.size})'
         raise RuntimeError(
@@ -242,7 +242,7 @@ def _take_up(self:Accelerate, learn):
         self.counts = [0, 0]
         for dl in learn.train_dl, learn.valid_dl:
             if dl is not None: dl.parts.keeps = True
-    if not goes_on or world.size == 1: return
+    if not is_resumed or world.size == 1: return
     for pass_, dl in (fit.train, learn.train_dl), (fit.valid, learn.valid_dl):
         if pass_ is not None: pass_.dl, pass_.iterator, pass_.ahead = dl, None, []
     for accumulator in filter(None, (fit.train_metrics, fit.valid_metrics)): accumulator.world = world
@@ -263,7 +263,7 @@ def before_fit(self:Accelerate, learn):
 
 @patch
 def _wants_wrapper(self:Accelerate):
-    "Is torch's wrapper the better way to average gradients? On the CPU only if it was asked for"
+    "Should torch's wrapper average gradients? On the CPU only on request"
     if self.world.size == 1 or isinstance(self.world, Sharded): return False
     return self.accelerator.device.type != 'cpu' or self.accelerator.ddp_handler is not None
 
@@ -278,7 +278,7 @@ def _fits_wrapper(learn):
 
 @patch
 def precision(self:Accelerate, learn):
-    "The context to compute a step in; `learn.predict` asks for it outside a fit, too"
+    "Return the context manager for a step; `learn.predict` also uses it outside a fit"
     if self.accelerator is not None:
         return nullcontext() if self.accelerator.mixed_precision == 'no' else self.accelerator.autocast()
     is_mixed = self.kwargs.get('mixed_precision') == 'bf16'
@@ -320,7 +320,7 @@ def do_step(self:Accelerate, learn, nxt):
 def wrapped(self:Accelerate,
     model,  # `nn.Module`
 ):          # `DistributedDataParallel`
-    "The model in torch's wrapper, wrapped again once layers were frozen or thawed"
+    "Return the model in torch's wrapper; wrap it again when layers were frozen or unfrozen"
     n = sum(p.requires_grad for p in model.parameters())
     if self.ddp is not None and n == self.n_wrapped and self.ddp.module is model: return self.ddp
     handler, device = self.accelerator.ddp_handler, self.world.device
@@ -342,13 +342,13 @@ def after_loss(self:Accelerate, learn):
         self.world.weight = self.n.detach().clone()
         dist.all_reduce(self.world.weight)
     self.is_added = added and self._is_by_sample(learn)
-    if added and not self.is_added:        # the record takes it as it is: scale the shard's loss to the whole batch
+    if added and not self.is_added:        # it is recorded unscaled: scale the shard's loss to the whole batch
         n = self.n.clamp(min=1) if isinstance(self.n, Tensor) else max(self.n, 1)
         learn.loss = learn.loss*self.world.weight/n
 
 @patch
 def _is_by_sample(self:Accelerate, learn):
-    "Is a loss that is a sum recorded by sample?"
+    "Is a loss that is a sum recorded per sample?"
     if learn.result is not None and learn.result.get('reduction') == 'sum': return True
     is_own = learn.is_own('train_step') or not learn.training and learn.is_own('eval_step')
     return is_sum(learn.loss_fn) and not is_own
@@ -364,7 +364,7 @@ def do_backward(self:Accelerate, learn, nxt):
 
 @patch
 def _loss_weight(self:Accelerate):  # number, or 0-d tensor
-    "The factor for this rank's loss that makes the mean over all ranks the loss of the whole batch"
+    "Return the factor for this rank's loss that makes the mean over all ranks the loss of the whole batch"
     if self.is_added: return self.world.size*(not self.world.is_padding)
     total = self.world.weight
     return self.n*self.world.size/(total.clamp(min=1) if isinstance(total, Tensor) else total)

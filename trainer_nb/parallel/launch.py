@@ -39,7 +39,7 @@ def _check_devices(n_procs, kind):
     "Check that forked processes can use the accelerators"
     if getattr(torch, kind).is_initialized(): raise RuntimeError(
         f'{kind} is in use in this process already, and processes forked from it could not use it. '
-        f'Restart the kernel, make the learner with device="cpu", let nothing touch {kind} before launch '
+        f'Restart the kernel, make the learner with device="cpu", do not use {kind} before launch '
         f'(no .to({kind!r}), no tensor there), or {SHELL}')
     n = torch.accelerator.device_count()
     if n_procs > n: raise RuntimeError(
@@ -47,10 +47,10 @@ def _check_devices(n_procs, kind):
         'ask for as many as there are, or use the CPU with the hook Accelerate(cpu=True)')
     if _tried(lambda: torch.zeros(1, device=kind), 60) != 0: raise RuntimeError(
         f'a process that was forked from this one cannot use {kind}: something here has asked for its devices, '
-        f'as torch.{kind}.is_available() does. Restart the kernel, let nothing touch {kind} before launch, or {SHELL}')
+        f'as torch.{kind}.is_available() does. Restart the kernel, do not use {kind} before launch, or {SHELL}')
 
 def _tried(f, timeout_s):
-    "The exit code of a child that calls `f`: 0, or what `_wait` returns for a failure"
+    "Call `f` in a child, and return its exit code: 0, or what `_wait` returns for a failure"
     if (pid := _fork()) == 0:
         try:
             f()
@@ -64,9 +64,9 @@ def _train_a_little():
     (w @ w).sum().backward()
 
 def try_fork(
-    timeout_s=20,  # seconds until it counts as hanging
+    timeout_s=20,  # seconds until the process counts as hanging
 ):                 # raises RuntimeError
-    "Check that a forked process can do a training step"
+    "Check that a forked process can take a training step"
     status = _tried(_train_a_little, timeout_s)
     if status == 0: return
     raise RuntimeError(
@@ -104,7 +104,7 @@ def _wait(
 class ProcessFailed(RuntimeError):
     "Another process of a launch has failed"
 
-_held = set()       # ends of pipes that nobody writes to: the system closes them when this process ends
+_held = set()       # ends of pipes without a writer: the system closes them when this process ends
 
 def _let_go():
     for fd in _held: os.close(fd)
@@ -115,7 +115,7 @@ def _children_let_go(): os.register_at_fork(after_in_child=_let_go)     # worker
 
 @contextmanager
 def _lifeline():
-    "The end of a pipe on which a read blocks as long as this process lives"
+    "Make a pipe whose end `ear` blocks a read as long as this process lives"
     _children_let_go()
     ear, mouth = os.pipe()
     _held.add(mouth)
@@ -126,7 +126,7 @@ def _lifeline():
         os.close(ear)
 
 def _end_with_parent(ear, home):
-    "In a thread of a child: once the main process has ended, clean up in its place, and end"
+    "Wait, in a thread of a child, until the main process has ended; then clean up in its place, and end"
     os.read(ear, 1)
     shutil.rmtree(home, ignore_errors=True)
     os._exit(1)
@@ -160,7 +160,7 @@ def _environment(n):
 
 @contextmanager
 def _ends_here(note):
-    "In a child: leave a note, and end, whatever happens"
+    "Write a note in a child and end it, whatever happens"
     code = 0
     try:
         yield
@@ -176,7 +176,7 @@ def _ends_here(note):
 
 @contextmanager
 def _watched(pids, home):
-    "In the main process: end the children when it fails, and name the one that failed first"
+    "End the children when the main process fails, and name the one that failed first"
     try: yield
     except BaseException as e:
         _release(e)
@@ -200,7 +200,7 @@ def _release(e):
         e = e.__context__
 
 def _why(codes, home):
-    "Why the first process that failed by itself did; None if there is none"
+    "Say why the first process failed by itself; None if none did"
     for i, code in sorted(codes.items()):
         if why := _why_one(i, code, home): return f'process {i} of {len(codes) + 1} {why}'
 
@@ -218,9 +218,9 @@ def _why_one(i, code, home):
 
 @contextmanager
 def forked(
-    n,           # int ≥ 2: processes in all
+    n,           # int ≥ 2: world size
     timeout_s,   # seconds that a process waits for the others
-    on_cpu=True, # whether only tensors on the host are sent
+    on_cpu=True, # whether all messages are tensors on the host
 ):
     "Run the block in this process and in others forked from it, which end with it; raises `ProcessFailed`"
     wait, home = timedelta(seconds=timeout_s), Path(tempfile.mkdtemp(prefix='launch.'))
@@ -264,15 +264,15 @@ def launch(self:Learner,
     max_steps = kwargs.get('max_steps')
     if n_epochs is not None and max_steps is not None: raise ValueError('launch takes either n_epochs or max_steps')
     n, own = as_count('n_procs', n_procs), self.get_hook(Accelerate, None)
-    goes_on = n_epochs is None and max_steps is None
-    if goes_on:
+    resumes = n_epochs is None and max_steps is None
+    if resumes:
         if self.stopped is None:
             raise RuntimeError('nothing to resume: no fit was stopped; say how long, launch(n_procs, n_epochs)')
         if hooks or kwargs:
-            raise TypeError('launch without n_epochs resumes a fit as it was, and takes no hooks or arguments of fit')
+            raise TypeError('launch without n_epochs resumes a fit unchanged, and takes no hooks or arguments of fit')
         own = next((h for h in self.stopped.hooks if isinstance(h, Accelerate)), own)
     more = () if own else (Accelerate(),)
-    go = self.resume if goes_on else partial(self.fit, n_epochs, hooks=(*hooks, *more), **kwargs)
+    go = self.resume if resumes else partial(self.fit, n_epochs, hooks=(*hooks, *more), **kwargs)
     if n == 1: return go()
     on_cpu = (own or more[0]).kwargs.get('cpu', not has_accelerator())
     check_fork(n, on_cpu)

@@ -19,7 +19,7 @@ from .output import attended_kernel, front_end
 
 # %% ../../nbs/show/03_controls.ipynb #c66a1bb2
 def go_on(learn):
-    "The request that ends a `pause`"
+    "End a `pause`: a request"
 
 def pause(
     learn,  # `Learner`
@@ -35,7 +35,6 @@ def pause(
             else: requests.popleft()(learn)
     finally: _tell(learn, False)
 
-# %% ../../nbs/show/03_controls.ipynb #e104a57b
 def _tell(learn, is_paused):
     display, controls = learn.get_hook('Display', None), learn.get_hook('Controls', None)
     if controls is not None: controls.show_pause(learn, is_paused)
@@ -48,7 +47,7 @@ def _tell(learn, is_paused):
 def scale_lr(
     factor,  # > 0
     learn,   # `Learner`
-):           # str: the new rates, those of the first groups
+):           # str: the new rates of the first groups
     "Multiply every learning rate by `factor`"
     as_rate('factor', factor)
     for opt in learn.opts.values():
@@ -61,8 +60,8 @@ class Asked:
     "A request to a running fit"
     what: str                # 'Pause', 'Stop after epoch', ...
     asked: float|None = None # clock of the click, as `time.time()`; None: requested by code
-    done: float|None = None  # clock when it happened; None: not yet
-    where: str = ''          # position of the loop when it happened
+    done: float|None = None  # clock when it was done; None: not yet
+    where: str = ''          # position of the loop when it was done
     result: str = ''         # outcome, such as the new rates
 
     def __str__(self):
@@ -83,14 +82,14 @@ def hear(
         comm._reply_subshell_for = lambda data, asked: asked or _own_subshell(kernel.shell_channel_thread.manager)
 
 # %% ../../nbs/show/03_controls.ipynb #a5be8182
-def clickable():  # the kernel, or None: a click would not be handled while a cell runs, or nobody can click
-    "The kernel, if it has subshells, ipywidgets and a person to click"
+def clickable():  # the kernel; None if it cannot handle a click while a cell runs, or nobody can click
+    "Return the kernel if it has subshells, ipywidgets and a person to click"
     kernel = attended_kernel()
     return kernel if getattr(kernel, 'shell_channel_thread', None) is not None else None
 
 # %% ../../nbs/show/03_controls.ipynb #731c64ea
 def hint():  # str
-    "How to end a fit without buttons"
+    "Say how to end a fit without buttons"
     if threading.current_thread() is not threading.main_thread(): return 'learn.stop(): stop after this batch'
     return 'Interrupt (■ or Ctrl-C): stop after this batch; twice: at once'
 
@@ -128,7 +127,7 @@ class ButtonRow:
 
 # %% ../../nbs/show/03_controls.ipynb #0abc1a29
 def _bundle(*lines, panel=None):
-    "Lines, and a panel for front ends that can show it, as a bundle for `display`"
+    "Make a bundle for `display`: lines of text, and a panel for front ends that can show it"
     html = ''.join(f'<div>{escape(o)}</div>' for o in lines)
     bundle = {'text/plain': '\n'.join(lines),
               'text/html': f'<div style="font-size:90%;opacity:.8">{html}</div>' if html else '<div></div>'}
@@ -138,7 +137,7 @@ def _bundle(*lines, panel=None):
 
 # %% ../../nbs/show/03_controls.ipynb #3331837e
 class Controls(MainProcessHook):
-    "Buttons above the plot: pause, stop, learning rate, checkpoint; a line about interrupts where buttons cannot work"
+    "Show buttons above the plot: pause, stop, learning rate, checkpoint; or a line about interrupts"
     ord, unique = 90, True
 
     def __init__(self,
@@ -146,7 +145,7 @@ class Controls(MainProcessHook):
     ):
         if not lr_factor > 1: raise ValueError(f'lr_factor is {lr_factor}: expected a number above 1')
         self.log = []               # all requests, as `Asked`
-        self.first = 0              # place of the latest fit's first request in it
+        self.first = 0              # index of the latest fit's first request in `log`
         self.end = None             # `bounds['epoch']` when the latest epoch began
         self.handle, self.panel, self.warned = None, None, False
         self.actions = {    # label → (tooltip, request)
@@ -222,7 +221,7 @@ def click(self:Controls,
     learn,  # `Learner` whose fit is running
     label,  # one of `actions`
 ):
-    "Do what a click on a button does, in any thread"
+    "Handle a click on a button, in any thread"
     panel, what, request = self.panel, label, self.actions[label][1]
     if panel is None: return        # the fit is over
     button = panel.buttons[label]
