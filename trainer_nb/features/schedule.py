@@ -239,7 +239,8 @@ class OneCycle(Schedule):
         div=25.,              # lr_max divided by the first rate
         div_final=1e5,        # lr_max divided by the last rate
         moms=(.95, .85, .95), # momentum at the start, at the highest rate and at the end; None: do not change it
-        n_steps=None, opt=None,     # as in `Schedule`
+        n_steps=None,         # as in `Schedule`
+        opt=None,             # as in `Schedule`
     ):
         if not 0 < pct_start < 1: raise ValueError(f'pct_start is {pct_start}: expected a number between 0 and 1')
         as_rate('div', div)
@@ -258,7 +259,8 @@ class WarmupCosine(Schedule):
         warmup=.1,      # share of the steps in which the rate grows, in [0, 1)
         start=.01,      # first rate, as a share of the highest one
         end=0.,         # last rate, as a share of the highest one
-        n_steps=None, opt=None,     # as in `Schedule`
+        n_steps=None,   # as in `Schedule`
+        opt=None,       # as in `Schedule`
     ):
         if not 0 <= warmup < 1: raise ValueError(f'warmup is {warmup}: expected a share in [0, 1)')
         for name, o in dict(start=start, end=end).items():

@@ -169,12 +169,12 @@ def _order(dl, batches):
 def _parts(dl): return dl.loaders if getattr(dl, 'is_many', False) else {}
 
 def check_loader(
-    name,    # 'train_dl' or 'valid_dl'
-    dl,      # the loader
-    before,  # what `describe` returned for the loader that was saved
-    pass_,   # state of the open pass, or None
+    name,        # 'train_dl' or 'valid_dl'
+    dl,          # the loader
+    before,      # what `describe` returned for the loader that was saved
+    pass_,       # state of the open pass, or None
     skip=False,  # True: samples draw no random numbers
-):           # str: what may not be exact, or ''; raises ValueError
+):               # str: what may not be exact, or ''; raises ValueError
     "Refuse a position in other data"
     dl, now = source(dl), describe(dl)
     if pass_ is None or not pass_['n']: return ''
