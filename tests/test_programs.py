@@ -13,6 +13,7 @@ import pytest, torch, torch.nn.functional as F
 
 import programs
 from common import record
+from trainer_nb.base import tracing_backward
 from trainer_nb.all import Checkpoint, Compile, Hook, LambdaHook
 from trainer_nb.parallel.first_step import Constant
 
@@ -199,6 +200,7 @@ def test_two_processes_train_as_one_or_say_why_not(name, quiet):
     moved = [k for k in before if not torch.equal(after[k], before[k])]
     assert moved and len(learn.history.epochs['epoch']) == n_epochs
 
+@pytest.mark.skipif(tracing_backward() is None, reason='this torch does not compile a backward')
 @parts(*OFTEN_COMPILED)
 def test_the_compiled_step_is_the_plain_one(name):
     backend = 'inductor' if name == 'ddpm' and (which('g++') or which('clang++')) else 'aot_eager'

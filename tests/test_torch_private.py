@@ -92,6 +92,17 @@ def test_compile_says_what_it_leaves_out(only_public):
     with pytest.warns(UserWarning, match='does not compile the forward, because of torch'): found = fitted([Compile()])
     assert same(found, fitted([]))
 
+def test_a_step_without_its_backward_compiles_the_model(monkeypatch):
+    "As on torch 2.6"
+    monkeypatch.setattr('trainer_nb.features.compile.tracing_backward', lambda: None)
+    graphs = []
+    def backend(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+    hook = Compile(what='step', backend=backend)
+    with pytest.warns(UserWarning, match='does not compile the backward, because of torch'): found = fitted([hook])
+    assert same(found, fitted([])) and graphs
+
 
 @pytest.mark.parametrize('version', ['2.5.1', '3.0.0', '2.60'])
 def test_another_torch_takes_the_public_step(version, monkeypatch):

@@ -213,7 +213,9 @@ class Compile(Hook):
         if self.what == 'model': return self._wrap_model(learn)
         refuse_closures(learn, "Compile(what='step')", "use Compile(what='model')")
         self._config = tracing_backward()
-        if self._config is None: return self._plain('backward', f'torch {torch.__version__}')
+        if self._config is None:
+            self._plain('backward', f'torch {torch.__version__}')
+            return self._wrap_model(learn)
         self._config.__enter__()
         self._plan(learn)
 

@@ -192,6 +192,8 @@ def _joined(self:Accelerate, learn):
     from accelerate import Accelerator
     self.accelerator = Accelerator(**{'cpu': not torch.accelerator.is_available(), **self.kwargs, 'fsdp_plugin': None})
     device, plugin = self.accelerator.device, self.plugin()
+    if plugin and device.type == 'cpu' and not hasattr(torch.cpu.Stream, 'record_event'): raise ImportError(
+        f'fsdp_plugin on the CPU needs a newer torch than {torch.__version__}: pip install -U torch')
     if self.accelerator.num_processes > 1:
         self.world = Processes(device) if plugin is None else Sharded(device, plugin)
     world = learn.world = self.world
