@@ -6,8 +6,8 @@ from _pages import cfg, nbs
 SECTIONS = {        # folder → heading in the sidebar
     'start': 'Start', 'lessons': 'Your own data', 'tutorials': 'Lessons', 'howto': 'How-to', '': 'Reference',
     'loop': 'The loop', 'features': 'Features', 'look': 'Data and results', 'save': 'Saving',
-    'show': 'Live view and logs', 'parallel': 'Several processes', 'data': 'Data', 'base': 'Base',
-    'internals': 'Internals',
+    'show': 'Live view and logs', 'parallel': 'Several processes', 'runs': 'In the background',
+    'data': 'Data', 'base': 'Base', 'internals': 'Internals',
 }
 ALONE = 'changelog',     # pages outside all sections
 site = f'{cfg.doc_host}{cfg.doc_baseurl}/'

@@ -18,7 +18,9 @@ MAY_IMPORT = {      # wing → the wings below it
     'show': {'base', 'data', 'loop'},
     'parallel': {'base', 'data', 'loop', 'save'},
     'look': {'base', 'data', 'loop'},
-    'all': {'base', 'data', 'loop', 'features', 'save', 'show', 'parallel', 'look'},
+    'runs': {'base', 'data', 'loop', 'save', 'show', 'parallel'},
+    'all': {'base', 'data', 'loop', 'features', 'save', 'show', 'parallel', 'look', 'runs'},
+    '__main__': {'runs', 'all'},
 }
 LAZY = {'matplotlib', 'PIL', 'ipywidgets', 'fastprogress'}
 HEAVY = [*LAZY, 'IPython', 'pandas', 'sklearn', 'accelerate', 'tensorboard', 'torch._dynamo']
@@ -72,7 +74,7 @@ def test_front_doors_offer_what_is_used():
     used = {(o.module, a.name) for name, p in modules.items() for o in ast.walk(ast.parse(p.read_text(encoding='utf-8')))
             if isinstance(o, ast.ImportFrom) and (o.level == 2 or (o.module or '').startswith('trainer_nb.') or name == 'all') for a in o.names}
     used = {(m.removeprefix('trainer_nb.'), name) for m, name in used}
-    for wing in MAY_IMPORT.keys() - {'all'}:
+    for wing in MAY_IMPORT.keys() - {'all', '__main__'}:
         door = ast.parse((lib/wing/'__init__.py').read_text(encoding='utf-8'))
         idle = {a.name for o in door.body if isinstance(o, ast.ImportFrom) for a in o.names if (wing, a.name) not in used}
         assert not idle, f'nobody outside uses {idle} of {wing}'

@@ -29,6 +29,7 @@ from trainer_nb.show import (
 )
 from .look import BatchView, Confusion, Report, Results, SampleView, Summary
 from .parallel import Accelerate, ProcessFailed
+from .runs import Run, attach, runs
 
 # %% ../nbs/99_all.ipynb #3511130e
 __all__ = [
@@ -45,6 +46,7 @@ __all__ = [
     'CSVLogger', 'JSONLLogger', 'MLflowLogger', 'TensorBoardLogger', 'TrackioLogger', 'WandbLogger',
     'BatchView', 'Confusion', 'Report', 'Results', 'SampleView', 'Summary',
     'Accelerate', 'ProcessFailed',
+    'Run', 'attach', 'runs',
 ]
 
 # %% ../nbs/99_all.ipynb #f164f5a4

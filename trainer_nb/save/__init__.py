@@ -1,4 +1,6 @@
 """Checkpoints, early stopping, export. These names are for other wings"""
-from .checkpoint import Checkpoint
+from .files import Folder, Lock, path_in, read_state, replacing, write_state
+from .snapshot import host_copy
+from .checkpoint import Checkpoint, find
 from .early_stopping import EarlyStopping
 from .export import load_model

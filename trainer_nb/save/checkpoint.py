@@ -308,4 +308,5 @@ def load(self:Learner,
     state = read_parts(state, _beside(path, name), self.world)
     for note in restore(self, state, fit, plan=True): warnings.warn(f'load: {note}', stacklevel=2)
     set_rng_states(fit.rng_states, self.train_dl, self.valid_dl)
+    fit.model = self.model
     self.stopped = fit if fit.is_open(self.state) and (fit.end_epoch or fit.end_step) else None

@@ -1,5 +1,6 @@
 """The display, controls, the learning-rate finder, loggers. These names are for other wings"""
-from .display import Display
-from .controls import Controls
+from .output import Area, Budget, attended_kernel, front_end, html_bar
+from .display import Display, outcome
+from .controls import ButtonRow, Controls, go_on, pause, scale_lr
 from .lr_find import LRCurve
 from .loggers import CSVLogger, JSONLLogger, MLflowLogger, TensorBoardLogger, TrackioLogger, WandbLogger

@@ -1,6 +1,16 @@
 # Written by tools/stubs.py
+from .output import Area as Area
+from .output import Budget as Budget
+from .output import attended_kernel as attended_kernel
+from .output import front_end as front_end
+from .output import html_bar as html_bar
 from .display import Display as Display
+from .display import outcome as outcome
+from .controls import ButtonRow as ButtonRow
 from .controls import Controls as Controls
+from .controls import go_on as go_on
+from .controls import pause as pause
+from .controls import scale_lr as scale_lr
 from .lr_find import LRCurve as LRCurve
 from .loggers import CSVLogger as CSVLogger
 from .loggers import JSONLLogger as JSONLLogger

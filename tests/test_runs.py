@@ -1,0 +1,450 @@
+"Runs: training in another process gives the numbers of `fit`, outlives the kernel, and opens nothing to anybody"
+import os, random, signal, stat, subprocess, sys, time
+from pathlib import Path
+
+import numpy as np
+import pytest, torch, torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+from common import batches, make_learner, make_model, problem, record, shuffled
+from trainer_nb.all import *        # noqa: F403
+from trainer_nb.all import Learner  # noqa: F401
+from trainer_nb.base import rng_state
+from trainer_nb.data import Pass    # noqa: F401
+from trainer_nb.runs.folder import RunFolder, process_start
+from trainer_nb.all import Run, attach, runs
+
+here = Path(__file__).parent
+
+
+@pytest.fixture(autouse=True)
+def _ends(tmp_path):
+    "No process outlives its test"
+    yield
+    for path in tmp_path.rglob('status.json'):
+        data = RunFolder(path.parent).read('status.json')
+        found = process_start(data['pid']) if type(data.get('pid')) is int else None
+        if found and found[0] == data.get('started'): os.kill(data['pid'], signal.SIGKILL)
+
+
+# ---- kinds of learners -----------------------------------------------------------------------------------------------
+
+def plain(**kwargs): return make_learner(valid_dl=batches(seed=2), **kwargs)
+
+def batchnorm(): return plain(model=nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3)))
+
+def tensors(): return Learner(make_model(), problem(), problem(seed=2), loss_fn=F.cross_entropy, bs=5, display=False, metrics=[accuracy])
+
+def own_generator(): return plain(train_dl=shuffled(generator=torch.Generator().manual_seed(5)))
+
+class Noisy(Dataset):
+    def __init__(self): self.x, self.y = problem()
+    def __len__(self): return len(self.x)
+    def __getitem__(self, i): return self.x[i] + torch.randn(4)*.1 + random.random() + float(np.random.rand()), self.y[i]
+
+def workers(): return plain(train_dl=DataLoader(Noisy(), 5, shuffle=True, num_workers=2))
+
+def persistent(): return plain(train_dl=DataLoader(Noisy(), 5, shuffle=True, num_workers=1, persistent_workers=True))
+
+def no_workers(): return plain(train_dl=DataLoader(Noisy(), 5, shuffle=True))
+
+def seeded_loader(): return plain(train_dl=SeededLoader(Noisy(), 5, shuffle=True, num_workers=1))
+
+def accumulation(): return plain(hooks=[GradAccum(3), GradClip(.5)])
+
+def amp(): return plain(hooks=[AMP('bf16')])
+
+def ema(): return plain(hooks=[EMA(.9)])
+
+def swa(): return plain(hooks=[SWA(1)])
+
+def one_cycle(): return plain(), {'n_epochs': 3, 'hooks': [OneCycle(.1)]}
+
+def scheduler(): return plain(hooks=[LRScheduler(lambda opt: torch.optim.lr_scheduler.CosineAnnealingLR(opt, 30))])
+
+def gan():
+    g, d = nn.Linear(2, 4), nn.Linear(4, 1)
+    def step(batch, learn):
+        x, fake = batch[0], g(torch.randn(len(batch[0]), 2))
+        real, made = d(x), d(fake.detach())
+        yield 'd', F.softplus(-real).mean() + F.softplus(made).mean()
+        yield 'g', F.softplus(-d(fake)).mean()
+    model = nn.ModuleDict({'g': g, 'd': d})
+    return Learner(model, shuffled(), train_step=step, display=False,
+                   optim={k: torch.optim.Adam(o.parameters(), 1e-2) for k, o in model.items()})
+
+def local_classes():
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a = self.b = nn.Linear(4, 4)       # tied
+            self.out = nn.Linear(4, 3)
+        def forward(self, x): return self.out(self.b(torch.tanh(self.a(x))) + torch.randn(1))
+    class Shake(Hook):
+        def after_backward(self, learn):
+            for p in learn.model.parameters(): p.grad += .01*random.random()
+    return plain(model=Net(), hooks=[Shake()])
+
+def lambdas():
+    weight = torch.tensor([1., 2., 3.])
+    return make_learner(valid_dl=batches(seed=2), loss_fn=lambda pred, targ: F.cross_entropy(pred, targ, weight),
+                        metrics=[lambda pred, targ: (pred.argmax(1) == targ).float().mean()])
+
+class Own(Learner):
+    def train_step(self, batch):
+        x, y = batch
+        return {'loss': F.cross_entropy(self.model(x), y, label_smoothing=.1), 'n': len(x)}
+
+def subclass(): return make_learner(cls=Own, valid_dl=batches(seed=2), loss_fn=None)
+
+def step_function():
+    def step(batch, learn): return {'loss': learn.model(batch[0]).square().mean() + torch.rand(())}
+    return make_learner(train_step=step)
+
+def max_steps(): return plain(), {'max_steps': 13, 'valid_every': 4}
+
+def set_by_seed(): return plain(seed=7)
+
+def second_fit():
+    learn = plain(optim=torch.optim.SGD, lr=.1, hooks=[EMA(.9)])
+    learn.opt.param_groups[0]['momentum'] = .9
+    learn.fit(1)
+    return learn
+
+def lbfgs(): return make_learner(train_dl=batches(), optim=lambda ps: torch.optim.LBFGS(ps, max_iter=3))
+
+def mappings():
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = make_model()
+        def forward(self, x, labels=None): return {'loss': F.cross_entropy(self.net(x), labels)}
+    return Learner(Model(), [{'x': x, 'labels': y} for x, y in batches()], display=False)
+
+def early_stopping(): return plain(hooks=[EarlyStopping(patience=1, restore_best=True)], lr=.5), {'n_epochs': 6}
+
+def nan_guard(): return plain(hooks=[NaNGuard()])
+
+class Count:
+    n = 0
+    def state_dict(self): return {'n': self.n}
+    def load_state_dict(self, state): self.n = state['n']
+
+def objects():
+    count = Count()
+    def step(batch, learn):
+        count.n += 1
+        return {'loss': F.cross_entropy(learn.model(batch[0]), batch[1])*count.n}
+    return make_learner(train_step=step, state=[count])
+
+class Total:
+    def __init__(self): self.reset()
+    def reset(self): self.n = torch.zeros(())
+    def update(self, pred, targ): self.n = self.n + (pred.argmax(1) == targ).sum()
+    def compute(self): return self.n
+
+def metric_object(): return plain(metrics=[Total()])
+
+def large(): return Learner(nn.Linear(300, 3), (torch.randn(2000, 300), torch.randint(3, (2000,))), loss_fn=F.cross_entropy, bs=100, display=False)
+
+def arrays():
+    class Rows(Dataset):
+        def __init__(self): self.x = np.random.rand(2000, 80).astype('float32')
+        def __len__(self): return len(self.x)
+        def __getitem__(self, i): return self.x[i], self.x[i, :3]
+    return Learner(nn.Linear(80, 3), DataLoader(Rows(), 50, shuffle=True), loss_fn=F.mse_loss, display=False)
+
+def double(): return make_learner(model=make_model().double(), train_dl=[(x.double(), y) for x, y in batches()])
+
+def frozen(): return plain(model=nn.Sequential(nn.Linear(4, 8).requires_grad_(False), nn.Linear(8, 3)))
+
+def with_display(): return plain(display='text', hooks=[Controls()])
+
+def own_checkpoint(): return plain(hooks=[Checkpoint('own_checkpoints', keep=1)])
+
+KINDS = [tensors, batchnorm, own_generator, workers, persistent, no_workers, seeded_loader, accumulation, amp, ema, swa,
+         one_cycle, scheduler, gan, local_classes, lambdas, subclass, step_function, max_steps, set_by_seed, second_fit, lbfgs,
+         mappings, early_stopping, nan_guard, objects, metric_object, large, arrays, double, frozen, with_display, own_checkpoint]
+QUICK = {local_classes, second_fit, one_cycle}
+
+
+def made(kind):
+    "A learner and the arguments of its fit, the same each time"
+    random.seed(0), np.random.seed(0), torch.manual_seed(0)
+    res = kind()
+    learn, kwargs = res if isinstance(res, tuple) else (res, {'n_epochs': 2})
+    return learn, kwargs
+
+def everything(learn):
+    "All that a fit leaves"
+    state = {'model': learn.model.state_dict(), 'opts': {k: o.state_dict() for k, o in learn.opts.items()},
+             'state': vars(learn.state) if hasattr(learn.state, '__dict__') else repr(learn.state), 'rng': repr(rng_state()),
+             'hooks': {h.name: h.state_dict() for h in learn.hooks if h.name != 'Checkpoint'},
+             'modes': [m.training for m in learn.model.modules()]}
+    return state, record(learn)
+
+def equal(a, b):
+    if isinstance(a, torch.Tensor): return isinstance(b, torch.Tensor) and a.shape == b.shape and a.dtype == b.dtype and torch.equal(a.nan_to_num(), b.nan_to_num())
+    if isinstance(a, dict): return a.keys() == b.keys() and all(equal(a[k], b[k]) for k in a)
+    if isinstance(a, (list, tuple)): return len(a) == len(b) and all(map(equal, a, b))
+    return a == b or a != a and b != b
+
+def check_equal(a, b):
+    for x, y in zip(everything(a), everything(b)):
+        for k in x: assert equal(x[k], y[k]), k
+
+
+@pytest.mark.parametrize('kind', [pytest.param(o, marks=() if o in QUICK else pytest.mark.soak, id=o.__name__) for o in KINDS])
+def test_equals_fit(kind, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    learn, kwargs = made(kind)
+    run = learn.start(**kwargs, folder=tmp_path/'a')
+    expected, kwargs = made(kind)
+    expected.fit(**kwargs)
+    left = everything(expected)
+    torch.randn(100), random.random(), np.random.rand()         # other cells
+    run.wait(100)
+    assert run.status == 'done' and run.history.n_steps == expected.history.n_steps
+    found = everything(learn)
+    for x, y in zip(left, found):
+        for k in x: assert equal(x[k], y[k]), k
+    assert run.history.steps.keys() == learn.history.steps.keys()
+    for k, v in learn.history.steps.items(): assert equal(v, run.history.steps[k]), k
+
+
+# ---- what ends, and what does not ------------------------------------------------------------------------------------
+
+SLOW = """if True:
+    import sys, time, torch, torch.nn.functional as F
+    from torch import nn
+    from trainer_nb.all import *
+    def make(n=64):
+        torch.manual_seed(0)
+        x = torch.randn(n, 4)
+        class Slow(Hook):
+            def after_step(self, learn): time.sleep(.02)
+        model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(.2), nn.Linear(8, 1))
+        return Learner(model, (x, x[:, :1]), (x, x[:, :1]), loss_fn=F.mse_loss, bs=4, display=False, hooks=[Slow()])
+"""
+
+def slow_learner(n=64):
+    names = {}
+    exec(SLOW, names)
+    return names['make'](n)
+
+def until(condition, timeout=60):
+    end = time.time() + timeout
+    while not condition():
+        assert time.time() < end, 'it takes too long'
+        time.sleep(.02)
+
+def kernel(code, tmp_path):
+    "A process that stands for a kernel, with what it prints"
+    env = {**os.environ, 'PYTHONPATH': str(here.parent)}
+    return subprocess.Popen([sys.executable, '-c', SLOW + code], cwd=tmp_path, stdout=subprocess.PIPE, env=env, text=True)
+
+
+def test_kernel_dies(tmp_path):
+    "kill -9 of the kernel: the run trains on, a new kernel sees every point, and the end is bit-equal"
+    process = kernel("""
+    run = make().start(4, folder='a')
+    print('started', flush=True)
+    time.sleep(600)""", tmp_path)
+    try:
+        while process.stdout.readline() != 'started\n': pass
+        run = Run(tmp_path/'a')
+        until(lambda: run.history.n_steps > 5)
+    finally:
+        process.kill()
+        process.communicate()
+    n = run.history.n_steps
+    start = time.time()
+    run = attach(tmp_path/'a')
+    assert run.status == 'running' and run.history.n_steps >= n
+    run.wait(100)
+    expected = slow_learner()
+    expected.fit(4)
+    check_equal(expected, run.learner())
+    assert run.history.steps == expected.history.steps and len(run.history) == 4
+
+def test_worker_dies(tmp_path):
+    "kill -9 of the worker: seen at once, and a restart ends bit-equal, from a checkpoint as from the beginning"
+    learn = slow_learner()
+    run = learn.start(5, folder=tmp_path/'a')
+    for at in 8, 30:
+        until(lambda: run.history.n_steps > at)
+        if at == 30: run.checkpoint().wait()
+        data = run.folder.read('status.json')
+        os.kill(data['pid'], signal.SIGKILL)
+        start = time.time()
+        until(lambda: run.status == 'died', 5)
+        assert 'ended without a word' in run.error
+        with pytest.raises(RuntimeError, match='restart'): run.wait(1)
+        with pytest.raises(RuntimeError, match='takes no request'): run.pause()
+        run.restart()
+    run.wait(100)
+    assert 'resumes from' in run.output
+    expected = slow_learner()
+    expected.fit(5)
+    check_equal(expected, learn)
+    assert run.history.steps == expected.history.steps and run.history.ends == expected.history.ends
+
+def test_requests(tmp_path):
+    learn = slow_learner()
+    run = learn.start(50, folder=tmp_path/'a')
+    until(lambda: run.status == 'running')
+    with pytest.raises(RuntimeError, match='not paused'): run.unpause().wait()
+    run.pause().wait()
+    assert run.status == 'paused'
+    n = run.history.n_steps
+    weights = run.weights()
+    assert run.weights().keys() == learn.model.state_dict().keys()
+    run.set_lr(.5).wait()
+    assert run.request(lambda learn: learn.opt.param_groups[0]['lr']).wait() == '0.5'
+    with pytest.raises(RuntimeError, match='above 0'): run.set_lr(-1).wait()
+    with pytest.raises(RuntimeError, match='ZeroDivisionError'): run.request(lambda learn: 1/0).wait()
+    x = torch.randn(3, 4)
+    pred = run.predict(x)
+    assert run.history.n_steps == n and run.status == 'paused'
+    learn.model.load_state_dict(weights)
+    assert torch.equal(pred, learn.predict(x)) and run.validate().keys() == {'valid_loss'}
+    run.unpause().wait()
+    until(lambda: run.history.n_steps > n)
+    assert run.history.steps['lr'][-1] == .5
+    run.stop().wait()
+    run.wait(30)
+    assert run.status == 'stopped' and learn.stopped is not None and learn.history.n_steps == run.history.n_steps
+    with pytest.raises(RuntimeError, match='takes no request'): run.pause()
+    done = learn.history.n_steps
+    learn.request('stop_epoch')
+    assert learn.fit(1) and learn.history.n_steps > done
+
+def test_stopped_and_restarted(tmp_path):
+    "A run that was stopped continues in the background, or as the learner's own fit, bit-equal"
+    learn, expected = slow_learner(), slow_learner()
+    state = rng_state()
+    expected.fit(4)
+    from trainer_nb.base import set_rng_state
+    set_rng_state(state)
+    run = learn.start(4, folder=tmp_path/'a')
+    until(lambda: run.history.n_steps > 20)
+    run.stop()
+    run.wait(30)
+    assert 20 < learn.history.n_steps < 64
+    other = learn.start(folder=tmp_path/'b')      # the rest, in a run of its own
+    run.restart()
+    other.wait(60)
+    check_equal(expected, learn)
+    run.wait(60)
+    check_equal(expected, learn)
+    assert run.history.steps == expected.history.steps
+
+def test_failure(tmp_path):
+    "`wait` raises the training's own error, of a class defined in the caller's module"
+    class Bad(Hook):
+        def after_step(self, learn):
+            if learn.state.optimizer_step == 3: raise KeyError('no such thing', 3)
+    learn = make_learner(hooks=[Bad()])
+    run = learn.start(2, folder=tmp_path/'a')
+    with pytest.raises(KeyError) as e: run.wait(60)
+    assert e.value.args == ('no such thing', 3) and 'after_step' in str(e.value.__cause__) and 'hook Bad' in ''.join(e.value.__notes__)
+    assert run.status == 'failed' and 'no such thing' in run.error and learn.state.epoch == 0
+
+def test_same_cell_again(tmp_path, capsys):
+    "A cell that runs again attaches, and shows a run that is done; to train anew one says so"
+    folder = tmp_path/'a'
+    run = slow_learner().start(3, folder=folder)
+    pid = run.folder.read('status.json')['pid']
+    again = slow_learner().start(3, folder=folder)
+    assert again.folder.read('status.json')['pid'] == pid
+    with pytest.raises(RuntimeError, match='stop it before'): slow_learner().start(3, folder=folder, overwrite=True)
+    learn = again.learn
+    again.wait(60)
+    expected = slow_learner()
+    expected.fit(3)
+    check_equal(expected, learn)
+    once_more = slow_learner().start(3, folder=folder)
+    assert once_more.status == 'done' and once_more.folder.read('status.json')['pid'] == pid
+    with pytest.warns(UserWarning, match='n_epochs 3 there, 4 here'): slow_learner().start(4, folder=folder)
+    with pytest.raises(RuntimeError, match='nothing left'): once_more.restart()
+    assert [o['run'] for o in runs(tmp_path).rows] == ['a']
+
+
+# ---- nothing is opened to anybody ------------------------------------------------------------------------------------
+
+class Evil:
+    def __reduce__(self): return os.mkdir, (self.path,)
+
+def test_viewing_executes_nothing(tmp_path):
+    "A malicious program is not executed by looking at it, and files do not lead out of the folder"
+    import pickle
+    folder = RunFolder(tmp_path/'a')
+    folder.make()
+    evil = Evil()
+    evil.path = str(tmp_path/'executed')
+    (folder.path/'program.pkl').write_bytes(pickle.dumps(evil))
+    (folder.path/'result.pt').write_bytes(pickle.dumps(evil))
+    folder.write('run.json', {'name': '<script>alert(1)</script>', 'settings': {'lr': '<b>1</b>'}, 'first_row': -1, 'created': 'x'})
+    folder.write('status.json', {'state': 'done', 'note': '<script>', 'error': {'module': 'os', 'type': 'mkdir'}})
+    (tmp_path/'secret.txt').write_text('secret')
+    (folder.path/'output.txt').symlink_to(tmp_path/'secret.txt')
+    run = attach(folder.path)
+    assert run.status == 'done' and 'secret' not in run.output and run.history.n_steps == 0
+    assert '<script>' not in runs(tmp_path)._repr_html_() and runs(tmp_path)
+    run.wait(1)
+    assert not (tmp_path/'executed').exists()
+    for text in '[]', '{"state": {}}', '{"state": "running", "pid": "x"}', '{"state": "running", "pid": -1, "heartbeat": "x"}', '\0':
+        (folder.path/'status.json').write_text(text)
+        assert attach(folder.path).status in ('missing', 'died', 'unreachable')
+
+def test_private_and_without_ports(tmp_path):
+    learn = slow_learner()
+    run = learn.start(20, folder=tmp_path/'runs'/'a')
+    assert stat.S_IMODE(run.path.stat().st_mode) == 0o700
+    until(lambda: run.status == 'running')
+    pid = run.folder.read('status.json')['pid']
+    inodes = {os.readlink(o) for o in Path(f'/proc/{pid}/fd').iterdir() if o.exists() or o.is_symlink()}
+    assert not [o for o in inodes if o.startswith('socket:')]
+    assert os.getsid(pid) == pid != os.getsid(0)
+    run.stop()
+    run.wait(30)
+
+def test_refusals(tmp_path):
+    learn = make_learner(config=(i for i in range(3)))
+    with pytest.raises(TypeError, match=r'learn\.config is a generator'): learn.start(1, folder=tmp_path/'a')
+    with pytest.raises(ValueError, match='max_gb'): plain().start(1, folder=tmp_path/'a', max_gb=1e-6)
+    with pytest.raises(RuntimeError, match='nothing to resume'): plain().start(folder=tmp_path/'a')
+    with pytest.raises(TypeError, match='epochs'): plain().start(1, folder=tmp_path/'a', epochs=2)
+    with pytest.raises(ValueError, match='on is'): plain().start(1, folder=tmp_path/'a', on='moon')
+    with pytest.raises(FileNotFoundError, match='no run'): attach(tmp_path/'a')
+    assert not (tmp_path/'a').exists()
+    (tmp_path/'b').mkdir()
+    (tmp_path/'b'/'x').touch()
+    with pytest.raises(FileExistsError, match='not empty'): plain().start(1, folder=tmp_path/'b')
+    with pytest.raises(RuntimeError, match='cannot move into the background'):
+        plain(hooks=[LambdaHook(after_step=lambda learn: learn.start(1, folder=tmp_path/'c'))]).fit(1)
+
+def test_disk_troubles(tmp_path):
+    "A record that cannot be written for a while is complete in the end; a deleted folder does not end the training"
+    learn = slow_learner()
+    run = learn.start(6, folder=tmp_path/'a')
+    until(lambda: run.history.n_steps > 5)
+    run.path.rename(tmp_path/'elsewhere')
+    assert run.status == 'missing' and run.history.n_steps > 5
+    until(lambda: run.status == 'done', 60)
+    run.wait(10)
+    expected = slow_learner()
+    expected.fit(6)
+    check_equal(expected, learn)
+
+def test_shell(tmp_path):
+    def shell(*args):
+        env = {**os.environ, 'PYTHONPATH': str(here.parent)}
+        return subprocess.run([sys.executable, '-m', 'trainer_nb', *args], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60)
+    run = slow_learner(640).start(500, folder=tmp_path/'runs'/'a')
+    until(lambda: run.status == 'running')
+    assert 'in use' in shell('run', 'runs/a').stderr
+    assert 'running' in shell('status').stdout and shell('stop', 'runs/a').stdout == 'asked\n'
+    assert isinstance(shell('tail', 'runs/a').stdout, str)
+    assert 'stopped' in shell('status', 'runs/a').stdout and 'no run' in shell('tail', 'b').stderr

@@ -1,0 +1,7 @@
+"`python -m trainer_nb run|status|stop|tail FOLDER`"
+import sys
+
+import trainer_nb.all       # noqa: F401   all verbs of a learner, for the one that a run unpickles
+from trainer_nb.runs import main
+
+sys.exit(main())

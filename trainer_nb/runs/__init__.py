@@ -1,0 +1,5 @@
+"""Training in the background: a run is a folder. These names are for other wings"""
+from .run import Run
+from .start import attach
+from .table import runs
+from .shell import main

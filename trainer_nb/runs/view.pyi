@@ -1,0 +1,32 @@
+# Written by tools/stubs.py
+from typing import Any
+
+def status_line(name: Any, status: Any, history: Any, first: Any = 0) -> str: ...
+BUTTONS: Any
+
+class View:
+    seen: Any
+    folder: Any
+    tail: Any
+    look: Any
+    areas: Any
+    row: Any
+    html: Any
+    plot: Any
+    thread: Any
+    over: Any
+    drawing: Any
+    asked: Any
+    error: Any
+    is_closed: Any
+    budget: Any
+    name: Any
+    first_row: Any
+    first_batch: Any
+    has_metrics: Any
+    tick_s: Any
+    def __init__(self, folder: Any, tail: Any, look: Any = None) -> None: ...
+    def show(self) -> Any: ...
+    def finish(self) -> None: ...
+    def parts(self, status: Any) -> Any: ...
+    def click(self, label: Any) -> Any: ...
