@@ -227,8 +227,8 @@ REMEDIES = [    # types → what to do
 def _refusal(program, e):
     "The error for a program that cannot travel"
     path, o = culprit(program, '')
-    path = path.removeprefix("['learn']")
-    path = f'learn{path}' if path[:1] != '[' else f'start(...){path}'
+    for name in 'learn', 'hooks':
+        if path.startswith(f'[{name!r}]'): path = name + path.removeprefix(f'[{name!r}]')
     remedy = next((text for kinds, text in REMEDIES if isinstance(o, kinds)),
                   'make it in a function that the other process calls, '
                   'or leave it out of the state in a method __getstate__')

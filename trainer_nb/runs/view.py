@@ -115,17 +115,16 @@ def _html(self:View, status):
 @patch
 def _open_area(self:View, status):  # `Area`
     "Outputs in this cell that show the run from now on"
+    from IPython.display import display
     area, kernel = Area(), attended_kernel()
-    if kernel is None: area.draw(*_drawn(self.parts(status)))
-    else:
-        if self.html is None: self._make_panel(kernel, status)
-        from IPython.display import display
+    text, html = status_line(self.name, status, self.tail.history, self.first_row), self._html(status)
+    live, below = {'text/html': html, 'text/plain': text}, {'text/html': '<div></div>', 'text/plain': ''}
+    if kernel is not None:
+        if self.html is None: self._make_panel(kernel, html)
         view = dict(version_major=2, version_minor=0, model_id=self.box.model_id)
-        text = status_line(self.name, status, self.tail.history, self.first_row)
-        live = {'application/vnd.jupyter.widget-view+json': view, 'text/html': self.html.value, 'text/plain': text}
-        below = {'text/html': '<div></div>', 'text/plain': ''}
-        area.handles = [display(o, raw=True, display_id=True) for o in (live, below)]
-        area.shown = [live, below]
+        live = {'application/vnd.jupyter.widget-view+json': view, **live}
+    area.handles = [display(o, raw=True, display_id=True) for o in (live, below)]
+    area.shown = [live, below]
     return area
 
 def _drawn(parts):
@@ -133,10 +132,10 @@ def _drawn(parts):
     return text, share, table, chart
 
 @patch
-def _make_panel(self:View, kernel, status):
+def _make_panel(self:View, kernel, html):
     import ipywidgets as W
     self.row = ButtonRow({k: (tip, True) for k, (tip, *_) in BUTTONS.items()}, self.click, kernel)
-    self.html = W.HTML(self._html(status))
+    self.html = W.HTML(html)
     self.box = W.VBox([self.row.box, self.html])
 
 @patch
