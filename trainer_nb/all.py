@@ -14,7 +14,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from .base import batch_size, set_seed, show_error, to_device, with_comments
-from .data import Loaders, SeededLoader, TensorLoader, prefetch
+from .data import Loaders, SeededLoader, TensorLoader, prefetch, split
 from trainer_nb.loop import (
     EVENTS, STEPS, CancelEpoch, CancelFit, CancelStep, History, Hook, HookOrderError, HookTable, LambdaHook, Learner,
     MainProcessHook, Metric, StepState, TrainingInterrupted, accuracy
@@ -35,7 +35,7 @@ from .runs import Run, attach, runs
 __all__ = [
     'torch', 'F', 'nn', 'DataLoader', 'TensorDataset',
     'batch_size', 'set_seed', 'show_error', 'to_device',
-    'Loaders', 'SeededLoader', 'TensorLoader', 'prefetch',
+    'Loaders', 'SeededLoader', 'TensorLoader', 'prefetch', 'split',
     'EVENTS', 'STEPS', 'CancelEpoch', 'CancelFit', 'CancelStep', 'Hook', 'HookOrderError', 'HookTable', 'LambdaHook',
     'MainProcessHook', 'History', 'Learner', 'Metric', 'StepState', 'TrainingInterrupted', 'accuracy',
     'AMP', 'EMA', 'SWA', 'Compile', 'Freeze', 'FreezeBN', 'GradAccum', 'GradClip', 'GradNorm', 'NaNGuard', 'Profile',

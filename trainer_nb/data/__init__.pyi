@@ -22,4 +22,5 @@ from .loaders import TensorLoader as TensorLoader
 from .loaders import as_loader as as_loader
 from .loaders import prefetch as prefetch
 from .loaders import sets_of as sets_of
+from .loaders import split as split
 from .loaders import yields_new as yields_new

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['BLOCK', 'SideStream', 'by_side', 'Prefetched', 'prefetch', 'TensorLoader', 'Loaders', 'ValidSets', 'sets_of',
-           'yields_new', 'as_loader', 'default_workers', 'SeededLoader']
+           'yields_new', 'as_loader', 'split', 'default_workers', 'SeededLoader']
 
 # %% ../../nbs/data/02_loaders.ipynb #b34a883b
 import multiprocessing, os, random, signal, sys, warnings
@@ -15,7 +15,7 @@ from hashlib import blake2b
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, default_collate
 
 from ..base import has_accelerator, map_tensors, to_device
 from .passes import Pass, draws, is_warm, length, open_pass, source, rng_states, warm_up
@@ -170,7 +170,8 @@ def _numbers(o):
         raise TypeError(
             f'{type(o).__name__}: these columns are not numeric: {", ".join(wrong)}. Leave them out, '
             'df.select_dtypes("number"), or encode them, pandas.get_dummies(df) or s.cat.codes')
-    return o.to_numpy()
+    res = o.to_numpy()
+    return res if res.dtype != object else o.to_numpy(dtype='float64', na_value=float('nan'))     # nullable columns
 
 # %% ../../nbs/data/02_loaders.ipynb #2bd2774c
 class _Part(Pass):
@@ -383,8 +384,9 @@ def as_loader(
 ):                  # an iterable of batches, or None
     """Make a loader of data
 
-    A tuple becomes a `TensorLoader`, a dataset with indices a `DataLoader`, and a dict `Loaders` (with `shuffle`) or
-    `ValidSets`. Any other loader is returned unchanged.
+    A tuple becomes a `TensorLoader`, and a dataset of samples a `DataLoader`: torch's own kind, with indices or
+    iterable, or Hugging Face's with torch format. A dict becomes `Loaders` (with `shuffle`) or `ValidSets`. Any other
+    loader is returned unchanged.
     """
     if data is None: return None
     if isinstance(data, Mapping):
@@ -392,8 +394,9 @@ def as_loader(
         return (Loaders if shuffle else ValidSets)(loaders)
     if isinstance(data, tuple) and data and all(isinstance(o, Tensor) or hasattr(o, '__array__') for o in data):
         return TensorLoader(*data, bs=bs, shuffle=shuffle, device=device, dtype=dtype)
-    if isinstance(data, Dataset) and not isinstance(data, IterableDataset):
-        return DataLoader(data, batch_size=bs, shuffle=shuffle)
+    is_stream = isinstance(data, IterableDataset)
+    if isinstance(data, Dataset) or _is_hugging_face(data):
+        return DataLoader(data, batch_size=bs, shuffle=shuffle and not is_stream)
     if isinstance(data, Tensor) or hasattr(data, '__array__'):
         raise TypeError(f'a {type(data).__name__} alone is no loader: pass a tuple, (inputs, targets), '
                         'or (inputs,) for a step that needs no targets')
@@ -401,6 +404,70 @@ def as_loader(
         raise TypeError('expected a loader, any iterable of batches, or a tuple of tensors; '
                         f'got a {type(data).__name__}')
     return data
+
+def _is_hugging_face(data):
+    "Is it a dataset of Hugging Face with tensors? Raises TypeError for one with lists, which torch would transpose"
+    if not all(hasattr(data, o) for o in ('with_format', 'column_names', '__getitem__')): return False
+    kind = getattr(data, 'format', {}).get('type')
+    if kind in ('torch', 'numpy'): return True
+    raise TypeError(f'the dataset has the format {kind!r}, whose samples hold lists: pass data.with_format("torch")')
+
+
+# %% ../../nbs/data/02_loaders.ipynb #3d600c7d
+def split(
+    data,           # tuple of tensors, arrays, data frames; one of these; a list of samples; or a dataset with indices
+    valid=.2,       # share of the samples for validation, in (0, 1), or their number
+    stratify=None,  # class of each sample, (n,); True: the last entry of a tuple
+    seed=0,         # of the order
+):                  # (train, valid), of the same kind as `data`; datasets as `Subset`s
+    "Split data into training and validation data at random, the same way each time; raises ValueError or TypeError"
+    parts = data if isinstance(data, tuple) else (data,)
+    if not parts or not all(hasattr(o, '__len__') and hasattr(o, '__getitem__') for o in parts): raise TypeError(
+        f'split got a {type(data).__name__}: expected a tuple of tensors or arrays, or data with a length and indices')
+    sizes = {len(o) for o in parts}
+    if len(sizes) > 1: raise ValueError(f'the parts hold {[len(o) for o in parts]} samples: they must agree')
+    n = sizes.pop()
+    n_valid = round(valid*n) if isinstance(valid, float) else valid
+    if isinstance(valid, bool) or not isinstance(valid, (int, float)) or not 0 < n_valid < n: raise ValueError(
+        f'valid is {valid!r} of {n} samples: expected a share in (0, 1) or a number, with samples left on both sides')
+    order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
+    if stratify is not None: order = _by_class(order, _classes(parts[-1] if stratify is True else stratify, n), n_valid)
+    chosen = order[:n_valid].sort()[0], order[n_valid:].sort()[0]
+    valid, train = (tuple(_rows(o, i) for o in parts) for i in chosen)
+    return (train, valid) if isinstance(data, tuple) else (train[0], valid[0])
+
+def _classes(labels, n):
+    "(n,) int64: class numbers of samples"
+    if len(labels) != n: raise ValueError(f'stratify has {len(labels)} classes for {n} samples')
+    labels = labels.tolist() if hasattr(labels, 'tolist') else list(labels)
+    labels = [o[0] if isinstance(o, list) and len(o) == 1 else o for o in labels]
+    try: numbers = {o: i for i, o in enumerate(dict.fromkeys(labels))}
+    except TypeError: raise TypeError('stratify needs one class for each sample, (n,): it holds lists') from None
+    if len(numbers) > max(n//2, 1): raise ValueError(
+        f'stratify has {len(numbers)} values in {n} samples: expected classes, with several samples each')
+    return torch.tensor([numbers[o] for o in labels])
+
+def _by_class(order, classes, n_valid):
+    "An order whose first `n_valid` samples hold each class in its share"
+    n, counts = len(order), torch.bincount(classes)
+    shares = counts.double()*n_valid/n
+    wanted = shares.floor().long()
+    rest = n_valid - int(wanted.sum())
+    wanted[(shares - wanted).argsort(descending=True, stable=True)[:rest]] += 1
+    ranks, sorted_ = torch.empty(n, dtype=torch.long), classes[order].argsort(stable=True)
+    starts = counts.cumsum(0) - counts
+    ranks[sorted_] = torch.arange(n) - starts[classes[order][sorted_]]      # place among the samples of its class
+    is_valid = ranks < wanted[classes[order]]
+    return torch.cat([order[is_valid], order[~is_valid]])
+
+def _rows(o, idx):
+    "Samples of data"
+    if isinstance(o, Tensor): return o[idx.to(o.device)]
+    if hasattr(o, 'iloc'): return o.iloc[idx.numpy()]
+    if hasattr(o, '__array__'): return o[idx.numpy()]
+    if isinstance(o, list): return [o[i] for i in idx.tolist()]
+    return o.select(idx.tolist()) if hasattr(o, 'select') else Subset(o, idx.tolist())
+
 
 # %% ../../nbs/data/02_loaders.ipynb #b0e6fb54
 class _SeededData:
