@@ -134,8 +134,8 @@ def test_names_and_text_come_from_the_arguments_or_the_dataset():
     assert repr(learn.show_batch(classes={1: 'wolf'})).count('wolf') == 2
     view = shown(torch.tensor([[1, 0], [0, 0]]), decode=lambda ids: ' '.join('ab'[i] for i in ids))
     assert 'b a' in repr(view) and 'a a' in view._repr_html_()
-    with pytest.raises(ValueError, match='1 names, and the samples have 3'): repr(learn.show_batch(columns=['a']))
-    with pytest.raises(ValueError, match='3 values, and the pictures have 1'): shown(torch.rand(2, 1, 8, 8), mean=[0, 0, 0], std=[1, 1, 1])._repr_html_()
+    with pytest.raises(ValueError, match='1 names, but the samples have 3'): repr(learn.show_batch(columns=['a']))
+    with pytest.raises(ValueError, match='3 values, but the pictures have 1'): shown(torch.rand(2, 1, 8, 8), mean=[0, 0, 0], std=[1, 1, 1])._repr_html_()
 
 
 def test_what_is_drawn_is_html_safe_and_short():
