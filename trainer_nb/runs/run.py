@@ -234,6 +234,7 @@ def restart(self:Run):  # the run
     if status.state == 'done': raise RuntimeError(f'the run is done ({status.note}): there is nothing left to do')
     self._compare()
     for name in asked(self.folder): answer(self.folder, name, refused='the process had ended before it looked')
+    if self._view is not None: self._view.finish()      # it shows how the process ended
     (self.path/'result.pt').unlink(missing_ok=True)
     spawn(self.folder)
     self._is_taken = self.learn is None
