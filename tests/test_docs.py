@@ -148,7 +148,7 @@ def test_completion_shows_what_a_user_needs():
     "Tab after `learn.` or `learn.history.` shows verbs and parts, but not what only hooks use, which still exists"
     from torch import nn
     from trainer_nb.loop.history import History
-    from trainer_nb.loop.learner import INNER
+    from trainer_nb.loop.components import INNER
     learn = everything.Learner(nn.Linear(2, 1), [], loss_fn=nn.MSELoss(), display=False)
     def shown(o): return {name for name in dir(o) if name[0] != '_'}
     assert len(shown(learn)) <= 34

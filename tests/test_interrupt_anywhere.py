@@ -92,7 +92,7 @@ def seen(learn):
         'told': hooks[0].ended == hooks[-1].ended,
         'threads': threading.active_count(), 'lock': learn.get_hook('Checkpoint').folder.lock.file,
         'thread': learn.history.thread,
-        'accumulation': learn.state.grad_accum_steps, 'loss': learn._last_loss,
+        'accumulation': learn.state.grad_accum_steps, 'running': learn.running,
     }
 
 def faults(learn, before, *moments):
@@ -151,7 +151,7 @@ def choose(places, rand):
 
 def closing(places):
     "Those in what ends a fit"
-    names = ('_guarded', '_session', '_close', 'close', '__exit__', 'after_fit', 'release',
+    names = ('_parts_back', '_told', '_opened', '_end_workers', '_close', 'close', '__exit__', 'after_fit', 'release',
              'finish', 'report', 'remove_hook', '_set_hooks', 'added_hooks')
     return {place: n for place, n in places.items() if place[0].co_name in names}
 
@@ -257,12 +257,12 @@ def make_for_passes():
     learn.model.train()
     learn.model[1].eval()
     learn.opt.train()
-    learn._opts_train = True        # as in a pause of a fit
+    learn.opts_train = True        # as in a pause of a fit
     return learn
 
 def seen_around_passes(learn):
     names = ('training', 'batch', 'pred', 'loss', 'result', 'stepped', 'n_batches',
-             'step_fn', '_do', '_valid_metrics', '_opening', 'fitting', 'stopped')
+             'running', 'fitting', 'stopped')
     return {**{k: getattr(learn, k) for k in names}, 'requests': [*learn.requests], 'optimizer': learn.opt.mode,
             'handler': signal.getsignal(signal.SIGINT), 'grad': torch.is_grad_enabled(), 'model': id(learn.model),
             'autocast': (torch.is_autocast_enabled('cpu'),
@@ -294,7 +294,7 @@ def test_an_interrupt_in_a_pass_outside_of_a_fit_leaves_nothing_behind(name):
     learn, run_pass, rand, wrong, n_hits = make_for_passes(), PASSES[name], random.Random(2), [], 0
     before, hits = run_pass(learn), 0
     places = places_of(learn, run_pass)
-    ends = [o for o in places if o[0].co_name in ('_aside', '_evaluating', 'open', '_close', '__exit__', 'do_step',
+    ends = [o for o in places if o[0].co_name in ('aside', '_evaluating', 'open', '_close', '__exit__', 'do_step',
                                                   '_open_pass')]
     for place in [*rand.sample(ends, 40), *rand.sample([*places], 20)]:
         found, n = faults_of_pass(learn, run_pass, (place, rand.randint(1, places[place])))

@@ -21,7 +21,7 @@ modules = {o.name: import_module(o.name) for o in pkgutil.walk_packages([str(roo
            if not o.ispkg and o.name.split('.')[-1] not in ('_modidx', '__main__')}
 homes = {name: m for m, module in modules.items() for name, o in vars(module).items()
          if inspect.isclass(o) and o.__module__ == m}
-EXAMPLES = {everything.Learner: everything.Learner(everything.nn.Linear(1, 1))}
+EXAMPLES = dict.fromkeys(everything.Learner.__mro__, everything.Learner(everything.nn.Linear(1, 1)))
 
 
 def source(o):
@@ -128,6 +128,7 @@ def klass(cls, used):
         elif not hasattr(o, 'cache_info') and not inspect.isclass(o): lines.append(f'    {name}: Any')
         elif inspect.isclass(o): lines.append(f'    {name}: type[Any]')
     known = seen | {name for o in cls.__mro__[1:] for name in vars(o)}
+    for o in cls.__mro__[1:]: known |= set(attributes(o)) if o.__module__ in modules else set()
     fields = [o for o in [*attributes(cls), *getattr(cls, '__annotations__', {})] if o not in known and o[0] != '_']
     body = [*(f'    {o}: {held(cls, o, used)}' for o in dict.fromkeys(fields)), *lines] or ['    ...']
     return [f'class {cls.__name__}({bases}):' if bases else f'class {cls.__name__}:', *body]

@@ -43,7 +43,7 @@ def whole_step(
     end=None,  # function without arguments: the optimizer's step, in the same graph; needs a `grad` in all parameters
 ):             # `f(batch)` → (result of the step, detached; list of gradients, empty after a step)
     "Make one function of forward, loss and backward"
-    step = learn.step_fns[0]
+    step = learn.fitting.step_fns[0]
     if step == MethodType(Learner.train_step, learn): step = lambda batch: default_step(learn, batch)
     def f(batch):
         res = step(batch)
@@ -286,7 +286,7 @@ def has_convolutions(
 @patch
 def _plan(self:Compile, learn):
     "Decide which parts of the step to compile"
-    step, forced = learn.step_fns[0], forced_by(learn)
+    step, forced = learn.fitting.step_fns[0], forced_by(learn)
     self._steps = {}
     for opt in learn.opts.values(): fill_momentum(opt)
     if type(learn).do_opt_step is not Learner.do_opt_step:
@@ -308,7 +308,7 @@ def _plan(self:Compile, learn):
 @patch
 def _whole_graph(self:Compile, learn):
     end = None if self._buffers is None else bare_step(learn.opt)
-    key = 'step', end and learn.opt, learn, learn.model, _origin(learn.step_fns[0]), *self._params
+    key = 'step', end and learn.opt, learn, learn.model, _origin(learn.fitting.step_fns[0]), *self._params
     return self._compiled(whole_step(learn, self._params, end), key, fullgraph=True)
 
 def _origin(step):

@@ -11,6 +11,8 @@ from .steps import as_step, called_modules, default_result, get_modes, is_sum, s
 from .interrupts import TrainingInterrupted
 from .world import World
 from .outputs import Joined, n_samples, sizes_of
-from .fit import FIT_KINDS, Fit, StepState, as_count, as_rate, load_object_states, object_states
+from .arguments import as_count, as_rate, load_object_states, object_states
+from .plan import StepState
+from .fit import FIT_KINDS, Fit
 from .learner import Learner
 from .sandbox import unchanged

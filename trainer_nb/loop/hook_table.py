@@ -169,6 +169,13 @@ class Hooked:
         self.calls = Calls(self.hooks, self.is_main, old=self.calls)
         self._hooks_changed()
 
+    def replace_hooks(self,
+        stand_ins,  # dict: id of a hook → the one to put in its place
+    ):
+        "Put other hooks in the place of some, in the same order"
+        self.hooks = [stand_ins.get(id(h), h) for h in self.hooks]
+        self._registered = [stand_ins.get(id(h), h) for h in self._registered]
+
     def _hooks_changed(self): pass
 
     def _check_moment(self, hook, what): pass

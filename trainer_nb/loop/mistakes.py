@@ -105,7 +105,7 @@ def missing_name(
 # %% ../../nbs/loop/10_mistakes.ipynb #075e0942
 VERBS = {       # method of `Learner` that another module adds → that module
     **dict.fromkeys(['fit_one_cycle', 'plot_schedule'], 'features.schedule'),
-    'ema': 'features.ema', 'dry_run': 'loop.sandbox',
+    'ema': 'features.ema',
     **dict.fromkeys(['save', 'load', 'resume_from'], 'save.checkpoint'), 'export': 'save.export',
     **dict.fromkeys(['show', 'make_display'], 'show.display'), 'lr_find': 'show.lr_find', 'launch': 'parallel.launch',
     'show_batch': 'look.batch', 'results': 'look.results', 'summary': 'look.summary',

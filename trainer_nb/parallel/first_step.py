@@ -83,7 +83,7 @@ def _losses(learn, batch):
     "Yield (name of an optimizer or None, loss, its weight or None) for each loss of a step"
     learn.clear_batch()
     learn.batch = batch
-    res = learn.step_fn(batch)
+    res = learn.running.step_fn(batch)
     if type(res) is not GeneratorType:
         learn.result = res
         if not learn.has_pred: learn.pred = res.get('pred')

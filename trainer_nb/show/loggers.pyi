@@ -25,24 +25,17 @@ class Logger(MainProcessHook):
 class FileLogger(Logger):
     file: Any
     path: Any
-    n: Any
-    n_valid: Any
-    n_epoch: Any
     def __init__(self, path: Any) -> None: ...
     def open(self, learn: Any) -> None: ...
     def sync(self, learn: Any) -> None: ...
     def close(self, learn: Any) -> None: ...
 
 class JSONLLogger(FileLogger):
-    n: Any
-    n_valid: Any
-    n_epoch: Any
     def write(self, kind: Any, step: Any, values: Any) -> None: ...
     def keep(self, lines: Any) -> Any: ...
 
 class CSVLogger(FileLogger):
     columns: Any
-    file: Any
     kind: Any
     def __init__(self, path: Any, what: Any = 'epochs') -> None: ...
     def open(self, learn: Any) -> None: ...
@@ -51,9 +44,6 @@ class CSVLogger(FileLogger):
 def is_wanted(kind: Any, name: Any) -> bool: ...
 
 class TensorBoardLogger(Logger):
-    n: Any
-    n_valid: Any
-    n_epoch: Any
     writer: Any
     folder: Any
     def __init__(self, folder: Any) -> None: ...
@@ -76,17 +66,12 @@ class Tracker(Logger):
     def write(self, kind: Any, step: Any, values: Any) -> None: ...
 
 class MLflowLogger(Tracker):
-    id: Any
-    seen: Any
-    service: Any
     package: Any
     def open(self, learn: Any) -> None: ...
     def send(self, values: Any, step: Any) -> None: ...
     def close(self, learn: Any) -> None: ...
 
 class WandbLogger(Tracker):
-    service: Any
-    id: Any
     last: Any
     package: Any
     def open(self, learn: Any) -> None: ...
@@ -94,8 +79,6 @@ class WandbLogger(Tracker):
     def close(self, learn: Any) -> None: ...
 
 class TrackioLogger(Tracker):
-    id: Any
-    service: Any
     package: Any
     def open(self, learn: Any) -> None: ...
     def send(self, values: Any, step: Any) -> None: ...
