@@ -108,8 +108,8 @@ class Batches(Forward):
                 fit.do['do_step']()
             else:                                           # the generator has returned
                 for f in at['after_pred']: f(self)
-            lrs = (self._opt.param_groups[0]['lr'],) if fit.one_rate else self.lrs()
-            fit.train_metrics.add(losses, self.result, self.result.get('n', n), lrs)
+            fit.train_metrics.add(losses, self.result, self.result.get('n', n),
+                                  (self._opt.param_groups[0]['lr'],) if fit.one_rate else self.lrs())
         except CancelStep: self._drop_step()
         self.state.increment_batch(self.world.total, self.stepped)
         for f in at['after_step']: f(self)

@@ -36,10 +36,10 @@ class Records(Components):
         running = self.running
         train, valid = (self.is_own('train_step'), self.is_own('eval_step')) if running is None else running.has_own
         own = train or not training and valid       # such a step may divide by what it likes
-        is_awaited = not alone and (not training or self.valid_dl is not None)
-        missing = partial(self._phases.missing, 'train' if training else 'valid', is_awaited)
-        is_fresh = running is not None and running.keeps_targets[not training]
-        is_fresh = is_fresh and (self.device.type != 'cpu' or yields_new(dl))
+        missing = partial(self._phases.missing, 'train' if training else 'valid',
+                          not alone and (not training or self.valid_dl is not None))
+        is_fresh = (running is not None and running.keeps_targets[not training]
+                    and (self.device.type != 'cpu' or yields_new(dl)))
         return Accumulator(self.metrics, self.device, *args, world=self.world, waits=len(self.history) > 0,
                            missing=missing, is_sum=not own and is_sum(self.loss_fn), is_fresh=is_fresh)
 
