@@ -38,12 +38,12 @@ from .world import World as World
 from .outputs import Joined as Joined
 from .outputs import n_samples as n_samples
 from .outputs import sizes_of as sizes_of
+from .arguments import as_count as as_count
+from .arguments import as_rate as as_rate
+from .arguments import load_object_states as load_object_states
+from .arguments import object_states as object_states
+from .plan import StepState as StepState
 from .fit import FIT_KINDS as FIT_KINDS
 from .fit import Fit as Fit
-from .fit import StepState as StepState
-from .fit import as_count as as_count
-from .fit import as_rate as as_rate
-from .fit import load_object_states as load_object_states
-from .fit import object_states as object_states
 from .learner import Learner as Learner
 from .sandbox import unchanged as unchanged
