@@ -4,10 +4,6 @@ from trainer_nb.show.loggers import JSONLLogger
 
 class RunRecord(JSONLLogger):
     good: Any
-    file: Any
-    n: Any
-    n_valid: Any
-    n_epoch: Any
     problem: Any
     def tick(self, learn: Any) -> None: ...
     def open(self, learn: Any) -> None: ...
