@@ -17,11 +17,11 @@ from .base import batch_size, set_seed, show_error, to_device, with_comments
 from .data import Loaders, SeededLoader, TensorLoader, prefetch, split
 from trainer_nb.loop import (
     EVENTS, STEPS, CancelEpoch, CancelFit, CancelStep, History, Hook, HookOrderError, HookTable, LambdaHook, Learner,
-    MainProcessHook, Metric, StepState, TrainingInterrupted, accuracy
+    MainProcessHook, Metric, ParamGroups, StepState, TrainingInterrupted, accuracy
 )
 from trainer_nb.features import (
     AMP, EMA, SWA, Compile, Freeze, FreezeBN, GradAccum, GradClip, GradNorm, LRScheduler, NaNGuard, OneCycle, Profile,
-    Schedule, WarmupCosine, combine, cosine, exponential, linear, polynomial, warmup
+    Schedule, Unfreeze, WarmupCosine, combine, cosine, exponential, linear, polynomial, warmup
 )
 from .save import Checkpoint, EarlyStopping, load_model
 from trainer_nb.show import (
@@ -37,8 +37,9 @@ __all__ = [
     'batch_size', 'set_seed', 'show_error', 'to_device',
     'Loaders', 'SeededLoader', 'TensorLoader', 'prefetch', 'split',
     'EVENTS', 'STEPS', 'CancelEpoch', 'CancelFit', 'CancelStep', 'Hook', 'HookOrderError', 'HookTable', 'LambdaHook',
-    'MainProcessHook', 'History', 'Learner', 'Metric', 'StepState', 'TrainingInterrupted', 'accuracy',
+    'MainProcessHook', 'History', 'Learner', 'Metric', 'ParamGroups', 'StepState', 'TrainingInterrupted', 'accuracy',
     'AMP', 'EMA', 'SWA', 'Compile', 'Freeze', 'FreezeBN', 'GradAccum', 'GradClip', 'GradNorm', 'NaNGuard', 'Profile',
+    'Unfreeze',
     'LRScheduler', 'OneCycle', 'Schedule', 'WarmupCosine',
     'combine', 'cosine', 'exponential', 'linear', 'polynomial', 'warmup',
     'Checkpoint', 'EarlyStopping', 'load_model',

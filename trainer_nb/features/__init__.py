@@ -3,7 +3,7 @@ from .gradients import GradAccum, GradClip, GradNorm
 from .amp import AMP
 from .ema import EMA, SWA
 from .nan_guard import NaNGuard
-from .freeze import Freeze, FreezeBN
+from .freeze import Freeze, FreezeBN, Unfreeze
 from .schedule import (
     LRScheduler, OneCycle, Schedule, WarmupCosine, combine, cosine, exponential, linear, polynomial, warmup
 )

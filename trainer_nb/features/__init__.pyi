@@ -8,6 +8,7 @@ from .ema import SWA as SWA
 from .nan_guard import NaNGuard as NaNGuard
 from .freeze import Freeze as Freeze
 from .freeze import FreezeBN as FreezeBN
+from .freeze import Unfreeze as Unfreeze
 from .schedule import LRScheduler as LRScheduler
 from .schedule import OneCycle as OneCycle
 from .schedule import Schedule as Schedule

@@ -2,6 +2,19 @@
 from typing import Any
 from trainer_nb.loop.hooks import Hook
 
+class Unfreeze(Hook):
+    stages: Any
+    waiting: Any
+    held: Any
+    unique: Any
+    in_dry_run: Any
+    state_kinds: Any
+    def __init__(self, stages: Any) -> None: ...
+    def before_fit(self, learn: Any) -> None: ...
+    def before_epoch(self, learn: Any) -> None: ...
+    def set(self, learn: Any) -> None: ...
+    def after_fit(self, learn: Any) -> None: ...
+
 class Freeze(Hook):
     frozen: Any
     names: Any

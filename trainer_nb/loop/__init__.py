@@ -6,7 +6,7 @@ from .hooks import (
 from .hook_table import HookTable
 from .metrics import Metric, accuracy, stack_scalars
 from .history import HISTORY_KINDS, History, Plot
-from .optim import gradients, lr_names, owners, parameters, refuse_closures, set_lr, set_option, trained
+from .optim import ParamGroups, gradients, lr_names, matching, owners, parameters, refuse_closures, set_lr, set_option, trained
 from .steps import as_step, called_modules, default_result, get_modes, is_sum, set_modes, set_opt_modes, unpack
 from .interrupts import TrainingInterrupted
 from .world import World

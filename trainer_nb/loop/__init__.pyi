@@ -17,8 +17,10 @@ from .metrics import stack_scalars as stack_scalars
 from .history import HISTORY_KINDS as HISTORY_KINDS
 from .history import History as History
 from .history import Plot as Plot
+from .optim import ParamGroups as ParamGroups
 from .optim import gradients as gradients
 from .optim import lr_names as lr_names
+from .optim import matching as matching
 from .optim import owners as owners
 from .optim import parameters as parameters
 from .optim import refuse_closures as refuse_closures

@@ -4,10 +4,12 @@
 
 # %% auto #0
 __all__ = ['has_fused', 'fused', 'trained', 'owners', 'named_parts', 'make_optimizers', 'needs_closure', 'refuse_closures',
-           'untouched', 'parameters', 'gradients', 'set_option', 'set_lr', 'lr_names', 'check_optimizers']
+           'untouched', 'parameters', 'gradients', 'set_option', 'set_lr', 'lr_names', 'check_optimizers', 'matching',
+           'ParamGroups']
 
 # %% ../../nbs/loop/05_optim.ipynb #82cc43ca
 from collections.abc import Mapping
+from fnmatch import fnmatchcase
 from functools import cache
 from inspect import Parameter, signature
 from itertools import chain
@@ -15,6 +17,7 @@ from itertools import chain
 import torch
 from torch import Tensor, nn
 
+from ..base import did_you_mean
 from ..base import opt_step  # noqa: F401, for the learner
 
 # %% ../../nbs/loop/05_optim.ipynb #d5e1ca77
@@ -75,7 +78,7 @@ def make_optimizers(
     for name, o in optim.items():
         what = f'optim[{name!r}]' if name else 'optim'
         if not isinstance(o, torch.optim.Optimizer):
-            if not callable(o):
+            if not callable(o) and not isinstance(o, ParamGroups):
                 raise TypeError(f'{what} is a {type(o).__name__}: expected an optimizer, its class or a factory')
             part = getattr(model, name, loss_fn if name == 'loss_fn' else None) if name else model
             if not isinstance(part, nn.Module):
@@ -84,7 +87,8 @@ def make_optimizers(
             owners = [part] if name or not isinstance(loss_fn, nn.Module) else [part, loss_fn]
             params = list(dict.fromkeys(chain.from_iterable(m.parameters() for m in owners)))
             if not params: continue
-            o = o(params, **({} if lr is None else {'lr': lr}), **fused(o, *owners))
+            if isinstance(o, ParamGroups): o = o.make(owners, lr)
+            else: o = o(params, **({} if lr is None else {'lr': lr}), **fused(o, *owners))
             if not isinstance(o, torch.optim.Optimizer):
                 raise TypeError(f'{what} made a {type(o).__name__}: expected an optimizer')
         elif lr is not None: set_lr(o, lr)
@@ -195,3 +199,91 @@ def check_optimizers(
 def _listed(names, most=4):
     if len(names) <= most: return ', '.join(names)
     return f'{", ".join(names[:most])} and {len(names) - most} more'
+
+# %% ../../nbs/loop/05_optim.ipynb #ec5a2687
+def matching(
+    names,      # of parameters
+    pattern,    # name of a parameter or a module, or a pattern with * ? []
+):              # list of names
+    "The names that a pattern means: a parameter, or all those in a module"
+    return [o for o in names if fnmatchcase(o, pattern) or fnmatchcase(o, pattern + '.*')]
+
+def _is_norm(m): return 'norm' in type(m).__name__.lower()
+
+class ParamGroups:
+    "Param groups by names of parameters, in place of an optimizer or its class: `optim=ParamGroups({'body': 1e-4})`"
+    def __init__(self,
+        lr=None,            # dict: pattern → learning rate > 0; or function of a parameter's name → rate or None
+        optim=None,         # class of the optimizer, or a factory; default AdamW
+        *,
+        decay_norms=True,   # False: no weight decay for biases and the weights of norms
+        **options,          # other arguments of the optimizer: `weight_decay=.05`
+    ):
+        if not (lr is None or callable(lr) or isinstance(lr, Mapping) and lr):
+            raise TypeError(f'ParamGroups got lr {lr!r}: expected a dict of patterns to rates, or a function of a name')
+        for name, o in lr.items() if isinstance(lr, Mapping) else ():
+            if not isinstance(name, str): raise TypeError(f'lr has the key {name!r}: expected a pattern of names')
+            _checked_rate(name, o)
+        if 'lr' in options or isinstance(optim, torch.optim.Optimizer) or not callable(optim or torch.optim.AdamW):
+            raise TypeError(f'ParamGroups got optim {optim!r}: expected the class of an optimizer')
+        self.lr, self.decay_norms, self.options = lr, decay_norms, options
+        self.optim = torch.optim.AdamW if optim is None else optim
+
+    def groups(self,
+        owners,     # modules with the parameters: the model, and a loss function that has some
+        lr=None,    # rate of parameters without a match
+    ):              # list of dicts: 'params', 'lr', and 'weight_decay' where there is none; raises ValueError
+        "The groups, in the order of the patterns"
+        model, *rest = owners
+        named = dict(model.named_parameters())
+        for o in rest: named.update(o.named_parameters('loss_fn'))
+        rates = self._rates(named, model)
+        if lr is not None: rates = {name: (('', lr) if key is None else key) for name, key in rates.items()}
+        missing = [name for name, key in rates.items() if key is None]
+        if missing and isinstance(self.lr, Mapping): raise ValueError(
+            f"no pattern of lr matches {_listed(missing)}: add '*' to it, or pass lr to a Learner that has no dict")
+        plain = set() if self.decay_norms else _without_decay(owners)
+        order = list(dict.fromkeys(rates.values()))
+        if isinstance(self.lr, Mapping): order.sort(key=lambda key: [*self.lr, ''].index(key[0]))
+        res = []
+        for key in order:
+            for is_plain in False, True:
+                params = [p for name, p in named.items() if rates[name] == key and (p in plain) == is_plain]
+                if not params: continue
+                res.append({'params': params, **({} if key is None else {'lr': key[1]}),
+                            **({'weight_decay': 0.} if is_plain else {})})
+        return res
+
+    def _rates(self, named, model):
+        "dict: name of a parameter → (pattern, rate), None without a match"
+        if self.lr is None: return dict.fromkeys(named)
+        if not isinstance(self.lr, Mapping):
+            rates = {name: self.lr(name) for name in named}
+            return {name: None if o is None else ('', _checked_rate(name, o)) for name, o in rates.items()}
+        res = dict.fromkeys(named)
+        for pattern, rate in self.lr.items():
+            found = matching(named, pattern)
+            known = [*named, *(name for name, _ in model.named_modules() if name)]
+            if not found: raise ValueError(
+                f'the pattern {pattern!r} of lr matches no parameter of the model.{did_you_mean(pattern, known)}')
+            for name in found: res[name] = res[name] or (pattern, rate)
+        return res
+
+    def make(self, owners, lr=None):  # optimizer
+        "Make the optimizer"
+        groups = self.groups(owners, lr)
+        default = {} if lr is None else {'lr': lr}
+        return self.optim(groups, **default, **fused(self.optim, *owners), **self.options)
+
+def _checked_rate(name, value):
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < float('inf'): return value
+    raise ValueError(f'the learning rate of {name!r} is {value!r}: expected a finite number above 0')
+
+def _without_decay(owners):
+    "Biases and the weights of norms"
+    res = set()
+    for m in chain.from_iterable(o.modules() for o in owners):
+        params = m.named_parameters(recurse=False)
+        res.update(p for name, p in params if _is_norm(m) or name.endswith('bias'))
+    return res
+

@@ -1,0 +1,124 @@
+"Param groups by pattern and staged unfreezing are those made by hand, bit for bit"
+import copy
+
+import pytest, torch, torch.nn.functional as F
+from torch import nn
+
+from common import make_learner, problem, same, weights
+from trainer_nb.all import Checkpoint, Learner, ParamGroups, Unfreeze, set_seed
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.Tanh(), nn.Linear(8, 8), nn.BatchNorm1d(8))
+        self.head = nn.Linear(8, 3)
+    def forward(self, x): return self.head(self.body(x))
+
+
+def by_hand(model, decay_norms):
+    b, h = model.body, model.head
+    if decay_norms: return torch.optim.AdamW([dict(params=b.parameters(), lr=1e-2), dict(params=h.parameters(), lr=.1)], weight_decay=.3, fused=True)
+    return torch.optim.AdamW([
+        dict(params=[b[0].weight, b[3].weight], lr=1e-2), dict(params=[b[0].bias, *b[1].parameters(), b[3].bias, *b[4].parameters()], lr=1e-2, weight_decay=0.),
+        dict(params=[h.weight], lr=.1), dict(params=[h.bias], lr=.1, weight_decay=0.)], weight_decay=.3, fused=True)
+
+
+def fitted(model, optim, n=3, **kwargs):
+    set_seed(0)
+    learn = make_learner(model, train_dl=problem(), bs=8, optim=optim, **kwargs)
+    learn.fit(n)
+    return learn
+
+
+@pytest.mark.parametrize('decay_norms', [True, False])
+@pytest.mark.parametrize('lr', [{'body': 1e-2, 'head': .1}, {'bo*': 1e-2, '*': .1}, lambda name: 1e-2 if name.startswith('body') else .1], ids=['names', 'patterns', 'function'])
+def test_groups_are_those_made_by_hand(lr, decay_norms):
+    model = Net()
+    twin = copy.deepcopy(model)
+    a = fitted(model, ParamGroups(lr, decay_norms=decay_norms, weight_decay=.3))
+    b = fitted(twin, by_hand(twin, decay_norms))
+    assert same(weights(model), weights(twin)) and a.history.steps == b.history.steps
+    def plain(opt): return [{k: v for k, v in g.items() if k != 'params'} for g in opt.param_groups]
+    assert plain(a.opt) == plain(b.opt) and len(a.opt.param_groups) == (2 if decay_norms else 4)
+    assert 'lr_1' in a.history.steps and a.plot_schedule(1).steps.keys() >= {'lr', 'lr_1'}
+
+
+def test_they_are_seen_in_the_summary():
+    lines = make_learner(Net(), train_dl=problem(), optim=ParamGroups({'body': 1e-2, 'head': .1}, decay_norms=False)).summary().lines()
+    assert [o[-2:] for o in lines if o[0] in ('body', 'head', 'lr')] == [['0.01', '0 to 0.01'], ['0.1', '0 to 0.01']]
+
+
+def test_the_first_match_counts_and_the_rest_gets_the_learners_rate():
+    learn = make_learner(Net(), train_dl=problem(), optim=ParamGroups({'body.0': .5, 'body': .2}, torch.optim.SGD, momentum=.9), lr=.01)
+    assert [(g['lr'], len(g['params'])) for g in learn.opt.param_groups] == [(.5, 2), (.2, 6), (.01, 2)]
+    assert isinstance(learn.opt, torch.optim.SGD) and learn.opt.param_groups[0]['momentum'] == .9
+    whole = make_learner(Net(), train_dl=problem(), optim=ParamGroups(decay_norms=False), lr=.01)
+    assert [(g['lr'], g['weight_decay'], len(g['params'])) for g in whole.opt.param_groups] == [(.01, .01, 3), (.01, 0., 7)]
+
+
+def test_parameters_of_the_loss_and_of_several_optimizers():
+    class Scaled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(()))
+        def forward(self, p, t): return F.cross_entropy(p*self.scale, t)
+    learn = make_learner(Net(), train_dl=problem(), loss_fn=Scaled(), optim=ParamGroups({'loss_fn.scale': .5, '*': .1}))
+    assert learn.opt.param_groups[0]['params'] == [learn.loss_fn.scale]
+    two = Learner(Net(), optim={'body': ParamGroups({'0': .1, '*': .2}), 'head': torch.optim.SGD}, lr=None, display=False)
+    assert [g['lr'] for g in two.opts['body'].param_groups] == [.1, .2]
+
+
+@pytest.mark.parametrize('at', [1, 2, 3])
+def test_resume(tmp_path, at):
+    def make(folder):
+        set_seed(0)
+        return make_learner(Net(), train_dl=problem(), bs=8, hooks=[Checkpoint(folder), Unfreeze({1: 'body.3', 2: 'body'})],
+                            optim=ParamGroups({'body': 1e-2, 'head': .1}, decay_norms=False))
+    whole = make(tmp_path/'a')
+    whole.fit(4)
+    make(tmp_path/'b').fit(at)
+    again = make(tmp_path/'b')
+    again.fit(4, resume=True)
+    assert same(weights(again.model), weights(whole.model)) and again.history.steps['train_loss'] == whole.history.steps['train_loss']
+
+
+def test_unfreezing_is_that_by_hand():
+    model = Net()
+    twin = copy.deepcopy(model)
+    x, y = problem()
+    set_seed(0)
+    learn = make_learner(model, train_dl=(x, y), bs=8, optim=torch.optim.SGD, lr=.1, hooks=[Unfreeze({1: 'body.3', 3: ('body.0', 'body.1')})])
+    learn.fit(2)
+    learn.fit(2)        # epochs go on
+    set_seed(0)
+    opt = torch.optim.SGD(twin.parameters(), lr=.1, fused=True)
+    for epoch in range(4):
+        for p in twin.body[3].parameters(): p.requires_grad_(epoch >= 1)
+        for p in [*twin.body[0].parameters(), *twin.body[1].parameters()]: p.requires_grad_(epoch >= 3)
+        for i in torch.randperm(len(x)).split(8):
+            F.cross_entropy(twin(x[i]), y[i]).backward()
+            opt.step()
+            opt.zero_grad()
+    assert same(weights(model), weights(twin)) and all(p.requires_grad for p in model.parameters())
+
+
+def test_what_was_frozen_before_stays():
+    model = Net()
+    model.body[0].requires_grad_(False)
+    before = model.body[0].weight.clone()
+    make_learner(model, train_dl=problem(), hooks=[Unfreeze({1: 'body'})]).fit(2)
+    assert torch.equal(model.body[0].weight, before) and not model.body[0].weight.requires_grad and model.body[3].weight.requires_grad
+
+
+def test_mistakes():
+    def make(*args, **kwargs): return make_learner(Net(), train_dl=problem(), optim=ParamGroups(*args, **kwargs))
+    with pytest.raises(ValueError, match="'haed' of lr matches no parameter of the model. Did you mean `head`?"): make({'haed': .1})
+    with pytest.raises(ValueError, match='no pattern of lr matches body.0.weight, .*3 more'): make({'body.0.bias': .1, 'head': .1})
+    with pytest.raises(ValueError, match="rate of 'head' is -1"): make({'head': -1})
+    with pytest.raises(ValueError, match="rate of 'head.bias' is 'x'"): make(lambda name: 'x' if name == 'head.bias' else .1)
+    with pytest.raises(TypeError, match='lr 0.1: expected a dict'): make(.1)
+    with pytest.raises(TypeError, match='class of an optimizer'): make({'*': .1}, torch.optim.SGD([torch.ones(1, requires_grad=True)]))
+    with pytest.raises(TypeError, match='momentun'): make({'*': .1}, torch.optim.SGD, momentun=.9)
+    with pytest.raises(TypeError, match='expected a dict of epochs'): Unfreeze(['body'])
+    with pytest.raises(ValueError, match='nothing to train in the first epoch'): make_learner(Net(), train_dl=problem(), hooks=[Unfreeze({1: '*'})]).fit(1)
