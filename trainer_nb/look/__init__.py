@@ -3,3 +3,4 @@ from .batch import BatchView
 from .results import Results, SampleView
 from .confusion import Confusion, Report
 from .summary import Summary
+from .doctor import Diagnosis

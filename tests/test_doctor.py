@@ -1,0 +1,107 @@
+"`learn.doctor()` names planted bugs, raises no false alarm, and changes nothing"
+import json, random, re
+from copy import deepcopy
+from pathlib import Path
+
+import numpy as np, pytest, torch, torch.nn.functional as F
+
+from common import make_learner
+from doctor_cases import BUGS, HEALTHY, LATER, MISSED
+from test_programs import NAMES, program
+from trainer_nb.all import Checkpoint, Learner
+from trainer_nb.look.doctor import CHECKS, Diagnosis, Finding
+
+PAGE = Path(__file__).parents[1]/'nbs/look/07_doctor.ipynb'
+ALL = {**BUGS, **LATER}
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    n = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(n)
+
+
+@pytest.mark.parametrize('name', ALL)
+def test_bugs(name):
+    make, wanted, _ = ALL[name]
+    res = make().doctor()
+    found = {o.name for o in res.findings}
+    assert bool(found & wanted) != (name in MISSED), res
+    assert all('\n' not in str(o) and o.remedy for o in res.findings)      # a line each, with a remedy
+
+@pytest.mark.parametrize('name', HEALTHY)
+def test_healthy(name):
+    res = HEALTHY[name]().doctor()
+    assert not res.findings and len(res.checked) > 15, res
+
+@pytest.mark.parametrize('name', NAMES)
+def test_real_programs(name):
+    random.seed(0)
+    res = program(name).learner(display=False).doctor()
+    assert not res.findings and len(res.checked) > 10, res
+
+
+def test_counts():
+    "As the page says"
+    assert len(BUGS) == 40 and len(HEALTHY) == 20 and sum(bool(source) for *_, source in BUGS.values()) >= 20
+    assert len(BUGS.keys() - MISSED) >= 36 and {o for _, names, _ in ALL.values() for o in names} - CHECKS.keys() <= {'mismatched'}
+    text = ''.join(''.join(c['source']) for c in json.loads(PAGE.read_text(encoding='utf-8'))['cells'] if c['cell_type'] == 'markdown')
+    def row(start): return [int(o) for o in re.findall(r'\d+', re.search(rf'\| {start}[^|]*\|(.*)', text)[1])]
+    assert row('planted bugs') == [40, len(BUGS.keys() - MISSED), len(BUGS.keys() & MISSED)]
+    assert row('bugs written after') == [len(LATER), len(LATER.keys() - MISSED), len(LATER.keys() & MISSED)]
+    assert row('healthy') == [20, 0] and row('real programs') == [len(NAMES), 0]
+
+
+def state(learn):
+    "What a learner is made of"
+    return deepcopy([learn.model.state_dict(), {k: p.grad for k, p in learn.model.named_parameters()}, [o.state_dict() for o in learn.opts.values()],
+        [(h.name, {k: v for k, v in h.state_dict().items()}) for h in learn.hooks], learn.state, learn.history.epochs, learn.history.steps,
+        [m.training for m in learn.model.modules()], [p.requires_grad for p in learn.model.parameters()], [len(m._forward_pre_hooks) for m in learn.model.modules()],
+        torch.get_rng_state(), random.getstate(), np.random.get_state()])
+
+def same(a, b):
+    if isinstance(a, torch.Tensor): return torch.equal(a, b)
+    if isinstance(a, np.ndarray): return (a == b).all()
+    if isinstance(a, dict): return a.keys() == b.keys() and all(same(a[k], b[k]) for k in a)
+    if isinstance(a, (list, tuple)): return len(a) == len(b) and all(map(same, a, b))
+    return a == b
+
+@pytest.mark.parametrize('name', ['images_with_batchnorm', 'dropout_and_layer_norm', 'accumulation_and_bf16', 'augmentation', 'frozen_by_a_hook',
+                                  'named_batches', 'own_step', 'stream', 'trained_already'])
+def test_nothing_changes(name):
+    learn, other = HEALTHY[name](), HEALTHY[name]()
+    torch.manual_seed(3)
+    before, parts = state(learn), (learn.train_dl, learn.valid_dl, learn.model, learn.hooks)
+    learn.doctor()
+    assert same(before, state(learn)) and all(a is b for a, b in zip(parts, (learn.train_dl, learn.valid_dl, learn.model, learn.hooks)))
+    histories = []
+    for o in learn, other:          # a fit with a look at the doctor before is the fit without
+        torch.manual_seed(3)
+        histories.append(o.fit(2).steps['train_loss'])
+    assert histories[0] == histories[1]
+
+def test_no_file_is_written(tmp_path):
+    learn = make_learner(hooks=[Checkpoint(tmp_path)])
+    learn.doctor()
+    assert not list(tmp_path.iterdir())
+
+def test_workers_end():
+    import multiprocessing
+    x, y = torch.randn(64, 4), torch.randn(64, 1)
+    dl = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y), 16, shuffle=True, num_workers=1)
+    Learner(torch.nn.Linear(4, 1), dl, loss_fn=F.mse_loss, display=False).doctor()
+    assert not multiprocessing.active_children()
+
+def test_errors():
+    x, y = torch.randn(64, 4), torch.randint(3, (64,))
+    res = Learner(torch.nn.Linear(4, 2), (x, y), loss_fn=F.cross_entropy, display=False).doctor()
+    assert 'step_fails' in res and 'expected class ids from 0 to 1' in str(res)
+    with pytest.raises(ValueError, match='read only once'): Learner(torch.nn.Linear(4, 3), iter([(x, y)]), loss_fn=F.cross_entropy, display=False).doctor()
+    with pytest.raises(ValueError, match='there is no train_dl'): Learner(torch.nn.Linear(4, 3), loss_fn=F.cross_entropy, display=False).doctor()
+
+def test_a_diagnosis_draws_itself():
+    res = Diagnosis([Finding('lr', 'lr is <5>', 'Less')], ['lr'], ['leak'])
+    assert str(res) == '1 likely mistake; 1 checks made, 1 not possible here\n* lr: lr is <5>. Less'
+    assert '&lt;5&gt;' in res._repr_html_() and len(res) == 1 and res and 'lr' in res
