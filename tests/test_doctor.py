@@ -36,6 +36,7 @@ def test_healthy(name):
     res = HEALTHY[name]().doctor()
     assert not res.findings and len(res.checked) > 15, res
 
+@pytest.mark.soak
 @pytest.mark.parametrize('name', NAMES)
 def test_real_programs(name):
     random.seed(0)
@@ -71,7 +72,10 @@ def same(a, b):
 @pytest.mark.parametrize('name', ['images_with_batchnorm', 'dropout_and_layer_norm', 'accumulation_and_bf16', 'augmentation', 'frozen_by_a_hook',
                                   'named_batches', 'own_step', 'stream', 'trained_already'])
 def test_nothing_changes(name):
-    learn, other = HEALTHY[name](), HEALTHY[name]()
+    def make():
+        torch.manual_seed(0)
+        return HEALTHY[name]()
+    learn, other = make(), make()
     torch.manual_seed(3)
     before, parts = state(learn), (learn.train_dl, learn.valid_dl, learn.model, learn.hooks)
     learn.doctor()

@@ -27,7 +27,7 @@ from .save import Checkpoint, EarlyStopping, load_model
 from trainer_nb.show import (
     CSVLogger, Controls, Display, JSONLLogger, LRCurve, MLflowLogger, TensorBoardLogger, TrackioLogger, WandbLogger
 )
-from .look import BatchView, Confusion, Report, Results, SampleView, Summary
+from .look import BatchView, Confusion, Diagnosis, Report, Results, SampleView, Summary
 from .parallel import Accelerate, ProcessFailed
 from .runs import Run, attach, runs
 
@@ -45,7 +45,7 @@ __all__ = [
     'Checkpoint', 'EarlyStopping', 'load_model',
     'Controls', 'Display', 'LRCurve',
     'CSVLogger', 'JSONLLogger', 'MLflowLogger', 'TensorBoardLogger', 'TrackioLogger', 'WandbLogger',
-    'BatchView', 'Confusion', 'Report', 'Results', 'SampleView', 'Summary',
+    'BatchView', 'Confusion', 'Diagnosis', 'Report', 'Results', 'SampleView', 'Summary',
     'Accelerate', 'ProcessFailed',
     'Run', 'attach', 'runs',
 ]

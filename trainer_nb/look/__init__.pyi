@@ -5,3 +5,4 @@ from .results import SampleView as SampleView
 from .confusion import Confusion as Confusion
 from .confusion import Report as Report
 from .summary import Summary as Summary
+from .doctor import Diagnosis as Diagnosis

@@ -108,7 +108,7 @@ VERBS = {       # method of `Learner` that another module adds → that module
     'ema': 'features.ema',
     **dict.fromkeys(['save', 'load', 'resume_from'], 'save.checkpoint'), 'export': 'save.export',
     **dict.fromkeys(['show', 'make_display'], 'show.display'), 'lr_find': 'show.lr_find', 'launch': 'parallel.launch',
-    'show_batch': 'look.batch', 'results': 'look.results', 'summary': 'look.summary',
+    'show_batch': 'look.batch', 'doctor': 'look.doctor', 'results': 'look.results', 'summary': 'look.summary',
     'start': 'runs.start',
 }
 
