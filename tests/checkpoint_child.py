@@ -1,6 +1,8 @@
-"""Trainings that test_checkpoint.py stops, each in a process of its own: a line of JSON on stdin tells which, a line on stdout how it ended
+"""Trainings that test_checkpoint.py stops, each in a process of its own: a line of JSON on stdin tells which, a line
+on stdout how it ended
 
-The program imports torch once, and forks for every line. A process writes each batch into `log`: what it was, its sample ids, its loss.
+The program imports torch once, and forks for every line. A process writes each batch into `log`: what it was, its
+sample ids, its loss.
 """
 import json, os, random, signal, sys, threading, time, warnings
 from contextlib import nullcontext
@@ -26,14 +28,18 @@ class Noisy(Dataset):
 class Accum(Hook):
     "An optimizer step for every two batches, by itself"
     def before_fit(self, learn): learn.state.grad_accum_steps = 2
-    def do_opt_step(self, learn, nxt): return nxt() if learn.state.is_grad_accum_boundary(learn.is_last_batch) else False
+    def do_opt_step(self, learn, nxt):
+        return nxt() if learn.state.is_grad_accum_boundary(learn.is_last_batch) else False
     def do_zero_grad(self, learn, nxt):
         if learn.state.is_grad_accum_boundary(learn.is_last_batch): nxt()
 
 class Spread:
     "A metric with a state that is no mean"
     def reset(self): self.low, self.high, self.seen = torch.tensor(torch.inf), torch.tensor(-torch.inf), []
-    def update(self, pred, targ): self.low, self.high, self.seen = torch.minimum(self.low, pred.min()), torch.maximum(self.high, pred.max()), [*self.seen, len(targ)]
+    def update(self, pred, targ):
+        self.low, self.high, self.seen = torch.minimum(self.low,
+                                                       pred.min()), torch.maximum(self.high, pred.max()), [
+                                                           *self.seen, len(targ)]
     def compute(self): return self.high - self.low + len(self.seen)
 
 class Log(Hook):
@@ -44,7 +50,8 @@ class Log(Hook):
         with open(self.path, 'a') as f: f.write(f'{key}: {learn.batch[1].tolist()} {learn.loss.item().hex()}\n')
 
 class StopAt(Hook):
-    "At the `n`-th call of an event, counted over training and validation, ends the process, or lets something end the fit"
+    """At the `n`-th call of an event, counted over training and validation, ends the process,
+    or lets something end the fit"""
     def __new__(cls, event=None, **kwargs): return super().__new__(type('StopAt', (cls,), {event: cls.count}))
     def __init__(self, event, n, kind): self.n, self.kind = n, kind
     def count(self, learn):
@@ -55,7 +62,8 @@ class StopAt(Hook):
 
 
 def start(c, *hooks):
-    seed = c.get('seed', 0) if 'folder' in c and any(Path(c['folder']).glob('*.pt')) else 0     # what is resumed had other weights and random numbers before
+    # what is resumed had other weights and random numbers before
+    seed = c.get('seed', 0) if 'folder' in c and any(Path(c['folder']).glob('*.pt')) else 0
     random.seed(seed)
     numpy.random.seed(seed)
     torch.manual_seed(seed)
@@ -65,10 +73,12 @@ def start(c, *hooks):
         return {'loss': F.cross_entropy(pred.float(), y), 'pred': pred, 'targ': y}
     own = dict(num_workers=c.get('workers', 0))
     if c.get('persistent'): own['persistent_workers'] = True
-    dls = [(SeededLoader if c.get('seeded') else DataLoader)(Noisy(24, seed, c.get('aug')), batch_size=bs, shuffle=True, **own) for seed, bs in ((1, 5), (2, 7))]
+    dls = [(SeededLoader if c.get('seeded') else DataLoader)(Noisy(24, seed, c.get('aug')), batch_size=bs, shuffle=True,
+                                                             **own) for seed, bs in ((1, 5), (2, 7))]
     model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Dropout(.5), nn.Linear(8, 3))
     if c.get('big'): model.register_buffer('big', torch.rand(c['big']))
-    return Learner(model, *dls, train_step=step, lr=.01, metrics=[accuracy, Spread()], hooks=[*[Accum()]*bool(c.get('accum')), *hooks], display=False)
+    return Learner(model, *dls, train_step=step, lr=.01, metrics=[accuracy, Spread()],
+                   hooks=[*[Accum()]*bool(c.get('accum')), *hooks], display=False)
 
 def run(c):
     hooks = [Checkpoint(c['folder'], every=c['every'], keep=2, skip=bool(c.get('skip'))), Log(c['log'])]
@@ -77,7 +87,9 @@ def run(c):
     warnings.simplefilter('error')
     warnings.filterwarnings('ignore', '.*has persistent workers')       # these samples draw nothing
     if after := c.get('kill_after'): threading.Timer(after, os.kill, (os.getpid(), signal.SIGKILL)).start()
-    try: learn.fit(c.get('n_epochs', 2), valid_every=c.get('valid_every'), valid_first=bool(c.get('valid_first')), resume=True)
+    try:
+        learn.fit(c.get('n_epochs', 2), valid_every=c.get('valid_every'), valid_first=bool(c.get('valid_first')),
+                  resume=True)
     except TrainingInterrupted: return 'interrupted'
     except ZeroDivisionError: return 'error'
     if after: time.sleep(60)

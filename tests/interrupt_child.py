@@ -1,8 +1,11 @@
 """A training that test_interrupt.py interrupts with real signals: `interrupt_child.py n_workers n_fits`
 
-It prints the number of batches, training and validation, and the digest of a fit that nobody interrupts. Then come `n_fits`
-fits of the same kind. Each prints a line when it starts and after each batch, and waits in its last batch for a line on stdin,
-which the parent writes when it has sent its signal: so the signal always comes during `fit`. In the end it prints the digest
+It prints the number of batches, training and validation, and the digest of a fit that nobody interrupts. Then come
+`n_fits`
+fits of the same kind. Each prints a line when it starts and after each batch, and waits in its last batch for a line
+on stdin,
+which the parent writes when it has sent its signal: so the signal always comes during `fit`. In the end it prints the
+digest
 after `resume`, and what was not in order at the interrupt.
 """
 import json, random, signal, sys, time
@@ -56,7 +59,8 @@ def faults(learn, model, before):
         'model': learn.model is model and [m.training for m in model] == [True, False, True, True],
         'handler': signal.getsignal(signal.SIGINT) is signal.default_int_handler,
         'gradients': all(p.grad is None for p in model.parameters()),
-        'counters': s.optimizer_step == 5*s.epoch + s.batch_idx and s.samples_seen == 24*s.epoch + min(5*s.batch_idx, 24),
+        'counters': s.optimizer_step == 5*s.epoch + s.batch_idx
+        and s.samples_seen == 24*s.epoch + min(5*s.batch_idx, 24),
         'history': len(h.steps['train_loss'] if h.n_steps else ()) == s.optimizer_step and len(h) == s.epoch,
     }
     return [name for name, ok in checks.items() if not ok]

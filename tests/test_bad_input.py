@@ -22,7 +22,9 @@ def assert_trains(learn, n=2):
     "It is as if the mistake had not been made, but for what was trained before it"
     n_epochs, steps = len(learn.history), []
     assert learn.batch is learn.pred is learn.loss is learn.result is None
-    with learn.added_hooks(LambdaHook(after_step=lambda learn: steps.append(learn.loss.item()) if learn.training else None)): learn.fit(n)
+    with learn.added_hooks(LambdaHook(after_step=lambda learn: steps.append(learn.loss.item())
+                                      if learn.training else None)):
+        learn.fit(n)
     assert len(learn.history) == n_epochs + n and learn.history.steps['train_loss'][-len(steps):] == steps
     assert all(v == v for v in learn.history.epochs['train_loss'][-n:])
 
@@ -48,7 +50,8 @@ STEPS = {
     'many losses': (lambda z, y: {'loss': shares(z, y)}, ValueError, r'\(5,\)', 'mean or sum'),
     'a float': (lambda z, y: {'loss': F.cross_entropy(z, y).item()}, TypeError, 'loss is a float', '0-d tensor'),
     'a list': (lambda z, y: {'loss': [F.cross_entropy(z, y)]}, TypeError, 'loss is a list', '0-d tensor'),
-    'detached': (lambda z, y: {'loss': F.cross_entropy(z, y).detach()}, ValueError, 'does not require grad', 'detached'),
+    'detached': (lambda z, y: {'loss': F.cross_entropy(z, y).detach()}, ValueError, 'does not require grad',
+                 'detached'),
     'of integers': (lambda z, y: {'loss': (z.argmax(1) == y).sum()}, ValueError, 'does not require grad', 'detached'),
 }
 
@@ -57,7 +60,8 @@ def test_step(step, error, words):
     watch = Watch()
     learn = make_learner(train_step=returning(step), hooks=[watch])
     e = refused(error, lambda: learn.fit(2), *words)
-    assert watch.seen == ['before_fit', 'before_step'] and 'epoch 0' in e.__notes__[-1]     # in the first batch, before anything moved
+    # in the first batch, before anything moved
+    assert watch.seen == ['before_fit', 'before_step'] and 'epoch 0' in e.__notes__[-1]
     learn.train_step = returning(lambda z, y: {'loss': F.cross_entropy(z, y)})
     assert_trains(learn)
 
@@ -100,10 +104,14 @@ YIELDS = {
     'no loss': ([lambda loss: ('body', None)], TypeError, 'loss is a NoneType', '0-d tensor'),
     'a float': ([lambda loss: ('body', 3.)], TypeError, 'loss is a float', '0-d tensor'),
     'not trainable': ([lambda loss: ('body', loss.detach())], ValueError, 'does not require grad'),
-    'yields and returns': ([lambda loss: ('body', 2*loss), lambda loss: ('head', torch.zeros((), requires_grad=True)*1)], ValueError, "yields losses and returns a 'loss'", 'leave it out'),
+    'yields and returns': ([lambda loss: ('body', 2*loss),
+                            lambda loss: ('head', torch.zeros((), requires_grad=True)*1)], ValueError,
+                            "yields losses and returns a 'loss'", 'leave it out'),
 }
 
-def two_optims(model): return {'body': torch.optim.SGD(model[0].parameters(), lr=.1), 'head': torch.optim.SGD(model[3].parameters(), lr=.1)}
+def two_optims(model):
+    return {'body': torch.optim.SGD(model[0].parameters(), lr=.1),
+            'head': torch.optim.SGD(model[3].parameters(), lr=.1)}
 
 @pytest.mark.parametrize('items, error, words', [(s, e, w) for s, e, *w in YIELDS.values()], ids=YIELDS)
 def test_yields(items, error, words):
@@ -124,7 +132,8 @@ def test_a_yield_where_there_is_one_optimizer():
 
 def test_empty_loaders_that_know_their_length():
     "Before anything is fired"
-    empties = [], DataLoader(TensorDataset(*problem(3)), batch_size=5, drop_last=True), (torch.empty(0, 4), torch.empty(0))
+    empties = [], DataLoader(TensorDataset(*problem(3)), batch_size=5,
+                             drop_last=True), (torch.empty(0, 4), torch.empty(0))
     for empty in empties:
         for name in 'train_dl', 'valid_dl':
             watch = Watch()
@@ -157,7 +166,8 @@ def test_no_loader():
     assert_trains(learn)
 
 def test_no_loader_at_all():
-    for wrong in 3, nn.Linear(4, 3), print: refused(TypeError, lambda: make_learner(train_dl=wrong), type(wrong).__name__, 'iterable of batches')
+    for wrong in 3, nn.Linear(4, 3), print:
+        refused(TypeError, lambda: make_learner(train_dl=wrong), type(wrong).__name__, 'iterable of batches')
     refused(ValueError, lambda: make_learner(train_dl=(torch.ones(3, 4), torch.ones(2))), '3, 2', 'agree')
 
 class Unmovable:
@@ -203,7 +213,8 @@ def test_optim_of_the_wrong_kind():
     refused(TypeError, lambda: make_learner(optim=3), 'optim is a int', 'expected an optimizer')
     refused(TypeError, lambda: make_learner(optim=lambda params: None), 'made a NoneType', 'expected an optimizer')
     refused(TypeError, lambda: make_learner(optim={'0': 'sgd'}), r"optim\['0'\] is a str", 'expected an optimizer')
-    refused(ValueError, lambda: make_learner(optim={'nowhere': torch.optim.SGD}), r"optim\['nowhere'\]", 'model.nowhere', 'pass an optimizer')
+    refused(ValueError, lambda: make_learner(optim={'nowhere': torch.optim.SGD}), r"optim\['nowhere'\]",
+            'model.nowhere', 'pass an optimizer')
 
 def test_no_optimizer():
     "At construction, and with a message that speaks of what was given"
@@ -221,9 +232,11 @@ def test_lr():
 
 def test_optim_of_another_model():
     model, other = make_model(), make_model()
-    refused(ValueError, lambda: make_learner(model, optim=torch.optim.SGD(other.parameters(), lr=.1)), '4 of the 4', 'not parameters of the model', 'pass its class')
+    refused(ValueError, lambda: make_learner(model, optim=torch.optim.SGD(other.parameters(), lr=.1)), '4 of the 4',
+            'not parameters of the model', 'pass its class')
 
-@pytest.mark.parametrize('replace', [lambda learn: setattr(learn, 'model', make_model()), lambda learn: learn.model.__setitem__(3, nn.Linear(8, 3))], ids=['model', 'head'])
+@pytest.mark.parametrize('replace', [lambda learn: setattr(learn, 'model', make_model()),
+                                     lambda learn: learn.model.__setitem__(3, nn.Linear(8, 3))], ids=['model', 'head'])
 def test_a_model_that_was_replaced_before_fit(replace):
     watch = Watch()
     learn = make_learner(hooks=[watch], optim=torch.optim.SGD)
@@ -240,7 +253,8 @@ def test_a_model_that_was_replaced_before_fit(replace):
 def test_unknown_events():
     "At class creation"
     def make(name): return lambda: type('Mine', (Hook,), {name: lambda self, learn: None})
-    for wrong, near in dict(after_stp='after_step', before_batch='before_', do_opt='do_opt_step', after_los='after_loss').items():
+    for wrong, near in dict(after_stp='after_step', before_batch='before_', do_opt='do_opt_step',
+                            after_los='after_loss').items():
         refused(TypeError, make(wrong), 'Mine', f'`{wrong}`', near, *EVENTS)
         refused(TypeError, lambda: LambdaHook(**{wrong: print}), 'LambdaHook', f'`{wrong}`', near)
     refused(TypeError, lambda: LambdaHook(epoch=print), '`epoch`', 'not an event')
@@ -249,7 +263,8 @@ def test_unknown_events():
 
 def hook(name, **attrs): return type(name, (Hook,), attrs)()
 
-@pytest.mark.parametrize('add', [lambda learn, h: learn.add_hook(h), lambda learn, h: learn.fit(1, hooks=[h])], ids=['add_hook', 'fit'])
+@pytest.mark.parametrize('add', [lambda learn, h: learn.add_hook(h), lambda learn, h: learn.fit(1, hooks=[h])],
+                         ids=['add_hook', 'fit'])
 def test_hooks_that_cannot_be_added(add):
     "The ones that are there stay as they were"
     learn = make_learner(hooks=[hook('Egg', runs_after='Chicken'), hook('Once', unique=True)])
@@ -264,9 +279,12 @@ def test_hooks_that_cannot_be_added(add):
 
 def test_hooks_that_cannot_be_together():
     "At construction"
-    refused(HookOrderError, lambda: make_learner(hooks=[hook('A', runs_after='C'), hook('B', runs_after='A'), hook('C', runs_after='B')]), 'A', 'B', 'C')
-    refused(HookOrderError, lambda: make_learner(hooks=[hook('A', runs_after='A'), hook('A', runs_after='A')]), 'A after A')
-    refused(ValueError, lambda: make_learner(hooks=[hook('Once', unique=True), hook('Once', unique=True)]), 'Once', 'already')
+    refused(HookOrderError, lambda: make_learner(hooks=[hook('A', runs_after='C'), hook('B', runs_after='A'),
+                                                        hook('C', runs_after='B')]), 'A', 'B', 'C')
+    refused(HookOrderError, lambda: make_learner(hooks=[hook('A', runs_after='A'), hook('A', runs_after='A')]),
+            'A after A')
+    refused(ValueError, lambda: make_learner(hooks=[hook('Once', unique=True), hook('Once', unique=True)]), 'Once',
+            'already')
     once = hook('Once')
     refused(ValueError, lambda: make_learner(hooks=[once, once]), 'Once', 'already')
 
@@ -356,7 +374,8 @@ def test_keys_that_are_missing():
 def test_what_is_no_metric():
     "At construction, and at the start of fit where it was set later"
     learn = make_learner()
-    for wrong, error, *words in (([3], TypeError, 'int', 'function'), ([Raises], TypeError, 'Raises', 'pass an instance'),
+    for wrong, error, *words in (([3], TypeError, 'int', 'function'),
+                                 ([Raises], TypeError, 'Raises', 'pass an instance'),
                                  ([accuracy, accuracy], ValueError, '`accuracy`', 'name=')):
         refused(error, lambda: make_learner(metrics=wrong), *words)
         learn.metrics = wrong

@@ -19,8 +19,10 @@ from trainer_nb.loop.metrics import accuracy
 
 @contextmanager
 def forks():
-    "A function that runs a training in a new process, and returns how it ended: 0 done, 3 interrupted, 4 failed on purpose, -9 killed"
-    child = subprocess.Popen([sys.executable, Path(__file__).with_name('checkpoint_child.py')], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
+    """A function that runs a training in a new process, and returns how it ended: 0 done, 3 interrupted,
+    4 failed on purpose, -9 killed"""
+    child = subprocess.Popen([sys.executable, Path(__file__).with_name('checkpoint_child.py')], stdin=subprocess.PIPE,
+                             stdout=subprocess.PIPE, text=True, bufsize=1)
     def run(**c):
         watchdog = threading.Timer(60, child.kill)
         watchdog.start()
@@ -43,14 +45,17 @@ def lines(log): return dict(o.split(': ', 1) for o in Path(log).read_text().spli
 def result(log): return Path(f'{log}.digest').read_text()
 
 ENDS = {'kill': -9, 'interrupt': 3, 'error': 4}
-EVENTS = 'before_step', 'after_pred', 'after_loss', 'after_backward', 'after_step', 'before_epoch', 'before_valid', 'after_valid', 'after_epoch'
+EVENTS = ('before_step', 'after_pred', 'after_loss', 'after_backward', 'after_step', 'before_epoch', 'before_valid',
+          'after_valid', 'after_epoch')
 SETUPS = {
-    'plain': dict(), 'augmented': dict(aug=True), 'accumulated': dict(aug=True, accum=True), 'amp': dict(amp=True, accum=True),
+    'plain': dict(), 'augmented': dict(aug=True), 'accumulated': dict(aug=True, accum=True),
+    'amp': dict(amp=True, accum=True),
     'workers': dict(workers=2, aug=True), 'persistent': dict(workers=2, persistent=True, accum=True),
     'seeded': dict(workers=2, seeded=True, aug=True, amp=True), 'skipped': dict(workers=2, skip=True)}
 
 def campaign(fork, tmp_path, setup, n_stops, rand):
-    "Stop a training at random moments, going on in a new process each time; then another one, until there were `n_stops`"
+    """Stop a training at random moments, going on in a new process each time; then another one,
+    until there were `n_stops`"""
     setup = dict(SETUPS[setup], valid_every=rand.choice([None, 2, 3]), valid_first=rand.random() < .5)
     assert fork(folder=str(tmp_path/'whole'), log=str(tmp_path/'whole.log'), every='epoch', **setup) == 0
     expected, digest, done = lines(tmp_path/'whole.log'), result(tmp_path/'whole.log'), 0
@@ -78,14 +83,16 @@ def test_stopped_anywhere_and_resumed_in_a_new_process(fork, tmp_path, setup, n_
 
 @pytest.mark.parametrize('n_kills', [8, pytest.param(200, marks=pytest.mark.soak)])
 def test_killed_while_saving(fork, tmp_path, n_kills):
-    "After `kill -9` at any moment there is a newest file that is whole, newer than every one before, and nothing half-written is left once a training has begun"
+    """After `kill -9` at any moment there is a newest file that is whole, newer than every one before,
+    and nothing half-written is left once a training has begun"""
     rand, folder = random.Random(n_kills), Folder(tmp_path/'a')
     other = tmp_path/'a/checkpoint-00001-step-1.txt'
     other.parent.mkdir()
     other.touch()
     n = n_unfinished = 0
     for i in range(n_kills):
-        assert fork(folder=str(folder.path), log=str(tmp_path/'log'), every='0.0001s', kill_after=.02 + .6*rand.random(), seed=i, big=1_000_000, n_epochs=10_000) == -9
+        assert fork(folder=str(folder.path), log=str(tmp_path/'log'), every='0.0001s',
+                    kill_after=.02 + .6*rand.random(), seed=i, big=1_000_000, n_epochs=10_000) == -9
         n_unfinished += any(folder.path.glob('.*.tmp'))
         if (newest := folder.newest()) is None:
             assert n == 0
@@ -100,7 +107,9 @@ def test_killed_while_saving(fork, tmp_path, n_kills):
 
 # In one process: another learner, after other random numbers
 
-def stop_at(step): return LambdaHook(after_step=lambda learn: learn.stop() if learn.state.optimizer_step == step and learn.training else None, name='Stop')
+def stop_at(step):
+    return LambdaHook(after_step=lambda learn: learn.stop() if learn.state.optimizer_step == step
+                      and learn.training else None, name='Stop')
 
 class Reads:
     "A dataset that notes what is read, in shared memory, so that workers are seen, too"
@@ -110,7 +119,9 @@ class Reads:
         self.counts[i] += 1
         return i
 
-@pytest.mark.parametrize('cls, n_workers, skip', [(DataLoader, 0, False), pytest.param(SeededLoader, 0, False, marks=pytest.mark.soak), (SeededLoader, 2, False), (DataLoader, 2, True)])
+@pytest.mark.parametrize('cls, n_workers, skip',
+                         [(DataLoader, 0, False), pytest.param(SeededLoader, 0, False, marks=pytest.mark.soak),
+                          (SeededLoader, 2, False), (DataLoader, 2, True)])
 def test_skipping_10_000_batches_reads_no_sample(cls, n_workers, skip):
     n, data = 20_010, Reads(20_010)
     make = lambda data, n_workers: cls(data, batch_size=2, shuffle=True, num_workers=n_workers)
@@ -129,7 +140,8 @@ def test_skipping_10_000_batches_reads_no_sample(cls, n_workers, skip):
     assert [b.tolist() for b in other] == expected and data.counts.sum() == 10
 
 def resumed(tmp_path, make, step=3, **kwargs):
-    "A training that nobody stops, and one of the same kind that is stopped and goes on in another learner: digests, and what it warned of"
+    """A training that nobody stops, and one of the same kind that is stopped and goes on in another learner: digests,
+    and what it warned of"""
     whole = make(0)
     whole.fit(2)
     stopped = make(0)
@@ -149,10 +161,14 @@ class Stream(IterableDataset):
     def __iter__(self): return iter(zip(*problem()))
 
 LOADERS = {
-    'tensors': lambda: TensorLoader(*problem(), bs=5, shuffle=True), 'list': batches, 'generator of its own': lambda: shuffled(generator=torch.Generator().manual_seed(1)),
-    'no batches': lambda: DataLoader(TensorDataset(*(o.unsqueeze(1) for o in problem())), batch_size=None, shuffle=True),
-    'replacement': lambda: DataLoader(TensorDataset(*problem()), batch_size=5, sampler=torch.utils.data.RandomSampler(range(24), replacement=True)),
-    'weighted': lambda: DataLoader(TensorDataset(*problem()), batch_size=5, sampler=torch.utils.data.WeightedRandomSampler(torch.arange(1., 25), 24))}
+    'tensors': lambda: TensorLoader(*problem(), bs=5, shuffle=True), 'list': batches,
+    'generator of its own': lambda: shuffled(generator=torch.Generator().manual_seed(1)),
+    'no batches': lambda: DataLoader(TensorDataset(*(o.unsqueeze(1) for o in problem())), batch_size=None,
+                                     shuffle=True),
+    'replacement': lambda: DataLoader(TensorDataset(*problem()), batch_size=5,
+                                      sampler=torch.utils.data.RandomSampler(range(24), replacement=True)),
+    'weighted': lambda: DataLoader(TensorDataset(*problem()), batch_size=5,
+                                   sampler=torch.utils.data.WeightedRandomSampler(torch.arange(1., 25), 24))}
 
 @pytest.mark.parametrize('kind', LOADERS)
 @pytest.mark.parametrize('step', [1, 3, 4, 5, 7])
@@ -170,13 +186,15 @@ def test_a_lazy_sampler_is_named(tmp_path):
     class Lazy:
         def __iter__(self): return (int(torch.randint(24, ())) for _ in range(24))
         def __len__(self): return 24
-    _, _, seen = resumed(tmp_path, lambda seed: seeded(seed, lambda: DataLoader(TensorDataset(*problem()), batch_size=2, sampler=Lazy())))
+    def lazy(): return DataLoader(TensorDataset(*problem()), batch_size=2, sampler=Lazy())
+    _, _, seen = resumed(tmp_path, lambda seed: seeded(seed, lazy))
     assert len(seen) == 1 and 'Give the sampler its own generator' in seen[0]
 
 @pytest.mark.parametrize('n_workers', [0, 2])
 def test_stateful_loaders_are_asked(tmp_path, n_workers):
     torchdata = pytest.importorskip('torchdata.stateful_dataloader')
-    make_dl = lambda: torchdata.StatefulDataLoader(TensorDataset(*problem()), batch_size=5, shuffle=True, num_workers=n_workers)
+    make_dl = lambda: torchdata.StatefulDataLoader(TensorDataset(*problem()), batch_size=5, shuffle=True,
+                                                   num_workers=n_workers)
     whole, other, seen = resumed(tmp_path, lambda seed: seeded(seed, make_dl))
     assert whole == other and ['StatefulDataLoader with 2 workers' in o for o in seen] == [True]*bool(n_workers)
     whole, other, seen = resumed(tmp_path/'skip', lambda seed: seeded(seed, make_dl), skip=True)
@@ -187,7 +205,9 @@ def test_torchmetrics(tmp_path):
     def make(seed): return seeded(seed, shuffled, shuffled)
     def with_metrics(seed):
         learn = make(seed)
-        learn.metrics = [tm.Accuracy('multiclass', num_classes=3), tm.MetricCollection({'f1': tm.F1Score('multiclass', num_classes=3), 'auroc': tm.AUROC('multiclass', num_classes=3)})]
+        learn.metrics = [tm.Accuracy('multiclass', num_classes=3),
+                         tm.MetricCollection({'f1': tm.F1Score('multiclass', num_classes=3),
+                                              'auroc': tm.AUROC('multiclass', num_classes=3)})]
         return learn
     whole, other, seen = resumed(tmp_path, with_metrics)
     assert whole == other and not seen
@@ -215,7 +235,8 @@ def test_the_last_ones_and_the_best_are_kept(tmp_path):
     check = Checkpoint(tmp_path, keep=2)
     learn = seeded(0, shuffled, shuffled, hooks=[Measured(), check])
     learn.fit(8)
-    assert [(o['epoch'], o['metric']) for o in check.folder.manifests()] == [(3, 1.), (7, 8.), (8, 9.)] and check.best()['metric'] == 1
+    assert [(o['epoch'], o['metric']) for o in check.folder.manifests()] == [(3, 1.), (7, 8.), (8, 9.)]
+    assert check.best()['metric'] == 1
     high = Checkpoint(tmp_path/'b', keep=1, mode='max')
     values = iter([1., 3., 2.])
     seeded(0, shuffled, shuffled, hooks=[Measured(), high]).fit(3)
@@ -229,13 +250,15 @@ def test_files_of_others_are_never_touched(tmp_path, capsys):
         learn = seeded(seed, shuffled, hooks=[Checkpoint(tmp_path, keep=1)])
         learn.fit(n)
     assert 'of another run' in capsys.readouterr().out
-    assert [o['step'] for o in Folder(tmp_path).manifests()] == [20, 10] and all(o.read_text() == 'mine' for o in others)
+    assert [o['step'] for o in Folder(tmp_path).manifests()] == [20, 10]
+    assert all(o.read_text() == 'mine' for o in others)
     again = seeded(2, shuffled, hooks=[Checkpoint(tmp_path)])
     again.fit(2, resume=True)
     assert digest(again) == digest(learn)
 
 def test_training_goes_on_while_a_file_is_written(tmp_path, monkeypatch):
-    "A save copies: what is written is the state of that moment, however much later it is written; and one write is on its way at most"
+    """A save copies: what is written is the state of that moment, however much later it is written;
+    and one write is on its way at most"""
     slow, n_open, most = threading.Event(), [0], [0]
     put = Folder.put
     def late(self, *args):
@@ -259,12 +282,14 @@ def test_training_goes_on_while_a_file_is_written(tmp_path, monkeypatch):
 # Bad input
 
 def bad(tmp_path, make, **kwargs):
-    "A training that was stopped in the middle of an epoch is resumed with something else: the error; the learner is as it was"
+    """A training that was stopped in the middle of an epoch is resumed with something else: the error;
+    the learner is as it was"""
     if not Folder(tmp_path).manifests(): seeded(0, shuffled, shuffled).fit(2, hooks=[stop_at(7), Checkpoint(tmp_path)])
     learn = make()
     before = weights(learn.model), len(learn.history), learn.state.optimizer_step, learn.opt.state_dict()['state']
     with pytest.raises((ValueError, OSError)) as e: learn.fit(2, resume=kwargs.get('resume', tmp_path))
-    assert same(before[0], weights(learn.model)) and before[1:] == (len(learn.history), learn.state.optimizer_step, learn.opt.state_dict()['state'])
+    assert same(before[0], weights(learn.model))
+    assert before[1:] == (len(learn.history), learn.state.optimizer_step, learn.opt.state_dict()['state'])
     learn.fit(1)
     return f'{type(e.value).__name__}: {e.value}'
 
@@ -272,12 +297,16 @@ def test_what_does_not_fit_is_named_and_changes_nothing(tmp_path):
     def with_dl(dl): return lambda: seeded(1, lambda: dl, shuffled)
     assert 'samples 24 there, 30 here' in bad(tmp_path, with_dl(shuffled(30)))
     assert 'bs 5 there, 6 here' in bad(tmp_path, with_dl(shuffled(bs=6)))
-    assert 'sampler RandomSampler there, SequentialSampler here' in bad(tmp_path, with_dl(DataLoader(TensorDataset(*problem()), batch_size=5)))
-    assert '0.weight is (8, 4) there and (9, 4) here' in bad(tmp_path, lambda: make_learner(nn.Sequential(nn.Linear(4, 9), nn.Linear(9, 3))))
+    in_order = DataLoader(TensorDataset(*problem()), batch_size=5)
+    assert 'sampler RandomSampler there, SequentialSampler here' in bad(tmp_path, with_dl(in_order))
+    assert '0.weight is (8, 4) there and (9, 4) here' in bad(tmp_path,
+                                                             lambda: make_learner(
+                                                                 nn.Sequential(nn.Linear(4, 9), nn.Linear(9, 3))))
     assert 'AdamW with groups of [4]' in bad(tmp_path, lambda: make_learner(optim=torch.optim.SGD))
     assert "['accuracy'], now there are []" in bad(tmp_path, lambda: make_learner())
     (tmp_path/'empty').mkdir()
-    assert 'FileNotFoundError' in bad(tmp_path, make_learner, resume=tmp_path/'empty') and 'FileNotFoundError' in bad(tmp_path, make_learner, resume=tmp_path/'none')
+    assert 'FileNotFoundError' in bad(tmp_path, make_learner, resume=tmp_path/'empty')
+    assert 'FileNotFoundError' in bad(tmp_path, make_learner, resume=tmp_path/'none')
 
 def test_between_epochs_the_data_may_change(tmp_path):
     seeded(0, shuffled, shuffled).fit(1, hooks=[Checkpoint(tmp_path)])
@@ -297,7 +326,8 @@ def test_another_number_of_workers_is_the_same_order(tmp_path, workers):
 def test_nothing_readable_is_not_a_fresh_start(tmp_path):
     seeded(0, shuffled, hooks=[Checkpoint(tmp_path)]).fit(2)
     for o in tmp_path.glob('*.pt'): o.write_bytes(b'x')
-    with pytest.warns(UserWarning, match='was written with'), pytest.raises(ValueError, match='none of the 2 checkpoints'):
+    with pytest.warns(UserWarning, match='was written with'), \
+            pytest.raises(ValueError, match='none of the 2 checkpoints'):
         seeded(1, shuffled, hooks=[Checkpoint(tmp_path)]).fit(2, resume=True)
 
 def test_a_file_that_was_changed(tmp_path):
@@ -317,7 +347,8 @@ def test_a_file_that_was_changed(tmp_path):
 
 @pytest.mark.skipif(not os.path.isdir('/proc/self/fd'), reason='needs the names of open files')
 def test_everything_is_on_the_disk_before_it_is_in_its_place(tmp_path, monkeypatch):
-    "The order of the system's calls, which is what a power failure leaves of them; a file is moved, never changed where it is"
+    """The order of the system's calls, which is what a power failure leaves of them; a file is moved,
+    never changed where it is"""
     log, fsync, replace = [], os.fsync, os.replace
     def name(o): return '.tmp' if str(o).endswith('.tmp') else 'folder' if Path(o).is_dir() else Path(o).suffix
     def noted_fsync(fd): fsync(fd); log.append(('fsync', name(os.readlink(f'/proc/self/fd/{fd}'))))
@@ -359,7 +390,9 @@ def test_disk_full(tmp_path):
     import resource, signal
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     old = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    try: seen, steps = faulty(tmp_path, lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (8000, hard)), lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard)))
+    try:
+        seen, steps = faulty(tmp_path, lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (8000, hard)),
+                             lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard)))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         signal.signal(signal.SIGXFSZ, old)
@@ -383,13 +416,17 @@ def test_a_folder_that_cannot_be_written(tmp_path):
 def test_strict(tmp_path, monkeypatch):
     def put(*args): raise OSError(28, 'No space left on device')
     monkeypatch.setattr(Folder, 'put', put)
-    with pytest.raises(OSError, match='No space left'): seeded(0, shuffled, hooks=[Checkpoint(tmp_path, strict=True)]).fit(2)
-    with pytest.warns(UserWarning, match='No space left') as seen: seeded(0, shuffled, hooks=[Checkpoint(tmp_path)]).fit(2)
+    with pytest.raises(OSError, match='No space left'):
+        seeded(0, shuffled, hooks=[Checkpoint(tmp_path, strict=True)]).fit(2)
+    with pytest.warns(UserWarning, match='No space left') as seen:
+        seeded(0, shuffled, hooks=[Checkpoint(tmp_path)]).fit(2)
     assert len(seen) == 1
 
 def test_two_runs_in_one_folder(tmp_path):
-    "The second one is refused as long as the first one trains, in another process or in this one; a dead process holds nothing"
-    code = f"from trainer_nb.save.files import Lock; import time; lock = Lock({str(tmp_path)!r}); lock.acquire(); print('locked', flush=True); time.sleep(60)"
+    """The second one is refused as long as the first one trains, in another process or in this one;
+    a dead process holds nothing"""
+    code = (f"from trainer_nb.save.files import Lock; import time; lock = Lock({str(tmp_path)!r}); lock.acquire(); "
+            "print('locked', flush=True); time.sleep(60)")
     child = subprocess.Popen([sys.executable, '-c', code], stdout=subprocess.PIPE, text=True)
     assert child.stdout.readline() == 'locked\n'
     learn = seeded(0, shuffled, hooks=[Checkpoint(tmp_path)])
@@ -414,7 +451,8 @@ def players(seed):
         yield 'd', d(batch[0]).mean() - d(g(batch[0]).detach()).mean()
         if learn.state.batch_idx % 2: yield 'g', d(g(batch[0])).mean()
         return {'pred': d(batch[0]), 'targ': batch[1]}
-    return make_learner(model, shuffled(), shuffled(), train_step=step, optim={k: torch.optim.Adam(model[k].parameters()) for k in 'dg'}, seed=7)
+    return make_learner(model, shuffled(), shuffled(), train_step=step,
+                        optim={k: torch.optim.Adam(model[k].parameters()) for k in 'dg'}, seed=7)
 
 def endless(seed):
     torch.manual_seed(seed)
@@ -439,9 +477,12 @@ def scheduled(seed):
         def do_opt_step(self, learn, nxt): return nxt() if learn.state.batch_idx % 2 else False
         def do_zero_grad(self, learn, nxt):
             if learn.state.batch_idx % 2: nxt()
-    return make_learner(model, shuffled(), shuffled(), optim=torch.optim.SGD(model.parameters(), lr=torch.tensor(.1), momentum=.9), seed=7, hooks=[Own()])
+    return make_learner(model, shuffled(), shuffled(),
+                        optim=torch.optim.SGD(model.parameters(), lr=torch.tensor(.1), momentum=.9), seed=7,
+                        hooks=[Own()])
 
-@pytest.mark.parametrize('make, fit', [(players, dict(n_epochs=3)), (endless, dict(max_steps=14, valid_every=3)), (scheduled, dict(n_epochs=3)),
+@pytest.mark.parametrize('make, fit', [(players, dict(n_epochs=3)), (endless, dict(max_steps=14, valid_every=3)),
+                                       (scheduled, dict(n_epochs=3)),
                                        (scheduled, dict(max_steps=6, valid_every=2))])
 @pytest.mark.parametrize('n', range(1, 24, 4))
 def test_other_kinds_of_training(tmp_path, make, fit, n):
@@ -466,7 +507,8 @@ def test_display_and_controls(tmp_path, cell):
     from trainer_nb.show.controls import Controls
     def save(learn):
         if learn.state.optimizer_step == 3: learn.request(lambda learn: learn.get_hook('Checkpoint').save(learn))
-    def make(seed, *hooks): return seeded(seed, shuffled, shuffled, hooks=[Checkpoint(tmp_path), Controls(), *hooks], display=True)
+    def make(seed, *hooks):
+        return seeded(seed, shuffled, shuffled, hooks=[Checkpoint(tmp_path), Controls(), *hooks], display=True)
     learn = make(0, LambdaHook(after_step=save), stop_at(7))
     learn.fit(2)
     assert [o['step'] for o in Folder(tmp_path).manifests()] == [3, 5, 7]

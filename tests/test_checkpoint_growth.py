@@ -23,12 +23,16 @@ def test_a_history_of_many_epochs_is_as_few_objects_as_one_of_few():
         if learn.state.epoch % 3: learn.record('some', learn.loss)
         if not learn.state.epoch % 4: learn.record('number', 1.)
     def odd(learn): learn.history.epoch_rows[-1].update({'odd': 1.} if learn.state.epoch % 5 == 0 else {})
-    learn, seen = make_learner(train_dl=batches(10), valid_dl=batches(10), metrics=[accuracy], hooks=[LambdaHook(after_loss=lambda learn: learn.training and note(learn), after_epoch=odd)]), {}
-    learn.add_hook(LambdaHook(after_epoch=lambda learn: seen.update({learn.state.epoch: parts(capture(learn)['history'])}), name='Save'))
+    learn, seen = make_learner(train_dl=batches(10), valid_dl=batches(10), metrics=[accuracy],
+                               hooks=[LambdaHook(after_loss=lambda learn: learn.training and note(learn),
+                                                 after_epoch=odd)]), {}
+    learn.add_hook(LambdaHook(
+        after_epoch=lambda learn: seen.update({learn.state.epoch: parts(capture(learn)['history'])}), name='Save'))
     learn.fit(120)
     objects, sizes = {n: o for n, (o, _) in seen.items()}, {n: size for n, (_, size) in seen.items()}
     assert objects[120] <= objects[24] + 8
-    assert sizes[120] - sizes[60] <= 60*300 and sizes[120] - sizes[60] == pytest.approx(2*(sizes[60] - sizes[30]), rel=.1)
+    assert sizes[120] - sizes[60] <= 60*300
+    assert sizes[120] - sizes[60] == pytest.approx(2*(sizes[60] - sizes[30]), rel=.1)
 
 ROWS = [
     [], [{'epoch': 0, 'train_loss': .5}], [{'epoch': 0, 'a': math.inf}, {'epoch': 1, 'b': -0.}, {'b': 1, 'a': 2}],
@@ -40,8 +44,10 @@ def test_rows_come_back_as_they_were(rows):
     h, again = History(), History()
     h.epoch_rows, h.valid_rows, h.ends = [dict(o) for o in rows], [dict(o) for o in rows[:1]], [*range(len(rows))]
     again.load_state_dict(h.state_dict())
-    assert again.epoch_rows == rows and again.valid_rows == rows[:1] and again.ends == h.ends and again.epochs == h.epochs
-    assert [{k: (type(v), repr(v)) for k, v in o.items()} for o in again.epoch_rows] == [{k: (type(v), repr(v)) for k, v in o.items()} for o in rows]
+    assert again.epoch_rows == rows and again.valid_rows == rows[:1] and again.ends == h.ends
+    assert again.epochs == h.epochs
+    assert [{k: (type(v), repr(v)) for k, v in o.items()}
+            for o in again.epoch_rows] == [{k: (type(v), repr(v)) for k, v in o.items()} for o in rows]
 
 def test_a_long_training_resumes_with_its_whole_history(tmp_path):
     def make(): return make_learner(train_dl=batches(10), valid_dl=batches(10), metrics=[accuracy], seed=7)

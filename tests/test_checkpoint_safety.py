@@ -1,4 +1,5 @@
-"What a checkpoint or a run's folder holds is data: nothing in it is executed, no path leads out of it, and no changed bit passes"
+"""What a checkpoint or a run's folder holds is data: nothing in it is executed, no path leads out of it,
+and no changed bit passes"""
 import hashlib, json, os, pickle, random, shutil, warnings
 
 import pytest, torch
@@ -19,7 +20,8 @@ class Call:
 def by_attribute(path):
     "A pickle that reaches `os` through a module that imports it"
     text = lambda s: b'\x8c' + bytes([len(s)]) + s.encode()
-    return b'\x80\x04' + text('torch.distributed.checkpoint.metadata') + text('os.mkdir') + b'\x93' + text(str(path)) + b'\x85R.'
+    return b'\x80\x04' + text('torch.distributed.checkpoint.metadata') + text('os.mkdir') + b'\x93' + text(
+        str(path)) + b'\x85R.'
 
 def in_parts(folder, learn):
     "A checkpoint whose first weight is in a folder of parts; returns the path of its file"
@@ -29,7 +31,8 @@ def in_parts(folder, learn):
     folder.path.mkdir(exist_ok=True)
     parts = folder.path/f'.{folder.next(1).stem}.parts.1.tmp'
     write_parts({'0': w}, parts, World())
-    return folder.path/folder.put(state, {'run': 'a', 'step': 1, 'metric': None, 'processes': 1, 'in_epoch': False}, parts)['file']
+    return folder.path/folder.put(state, {'run': 'a', 'step': 1, 'metric': None, 'processes': 1, 'in_epoch': False},
+                                  parts)['file']
 
 def ways(path):
     "All that read a checkpoint, each with a learner of its own"
@@ -38,7 +41,8 @@ def ways(path):
         f(learn)
         return learn
     return [lambda: by(lambda learn: learn.load(path)), lambda: by(lambda learn: learn.load(path.parent)),
-            lambda: by(lambda learn: learn.fit(1, resume=path)), lambda: by(lambda learn: learn.fit(1, resume=True, hooks=[Checkpoint(path.parent)]))]
+            lambda: by(lambda learn: learn.fit(1, resume=path)),
+            lambda: by(lambda learn: learn.fit(1, resume=True, hooks=[Checkpoint(path.parent)]))]
 
 def rewrite(path, change):
     "Change a manifest, or any JSON, where it is"
@@ -52,7 +56,8 @@ def trust(file):
     rewrite(file.with_suffix('.json'), lambda o: o.update(size=len(data), sha256=hashlib.sha256(data).hexdigest()))
 
 def trust_parts(file):
-    parts = {o.name: [o.stat().st_size, hashlib.sha256(o.read_bytes()).hexdigest()] for o in file.with_suffix('.parts').iterdir() if o.is_file()}
+    parts = {o.name: [o.stat().st_size, hashlib.sha256(o.read_bytes()).hexdigest()]
+             for o in file.with_suffix('.parts').iterdir() if o.is_file()}
     rewrite(file.with_suffix('.json'), lambda o: o.update(parts=parts))
 
 @pytest.mark.parametrize('files', [('.metadata',), ('.metadata', '__0.metadata')])
@@ -65,7 +70,8 @@ def test_a_crafted_list_of_contents_beside_the_parts_is_not_read(tmp_path, files
     if len(files) > 1: (path.with_suffix('.parts')/'.metadata').write_bytes(b'?')
     trust_parts(path)
     for read in ways(path): assert same(weights(read().model), weights(learn.model))
-    (path.with_suffix('.parts')/'0.pt').unlink()        # what torch.distributed.checkpoint had written is not fallen back to
+    # what torch.distributed.checkpoint had written is not fallen back to
+    (path.with_suffix('.parts')/'0.pt').unlink()
     trust_parts(path)
     for read in ways(path):
         with warnings.catch_warnings(), pytest.raises(BadCheckpoint): warnings.simplefilter('ignore'); read()
@@ -100,16 +106,21 @@ def test_paths_do_not_lead_out_of_the_folder(tmp_path):
             shutil.rmtree(o) if o.is_dir() else o.unlink()
             o.symlink_to(to)
         return f
-    for attack in (named(f'../../keep/{parts.name}/0.pt'), named(str(secret)), named('a\0b'), linked(parts/'0.pt', secret), linked(parts, secret.parent), linked(path, keep/path.name), linked(note, keep/note.name)):
+    for attack in (named(f'../../keep/{parts.name}/0.pt'), named(str(secret)), named('a\0b'),
+                   linked(parts/'0.pt', secret), linked(parts, secret.parent), linked(path, keep/path.name),
+                   linked(note, keep/note.name)):
         attack()
         for read in ways(path)[:2]:
-            with warnings.catch_warnings(record=True) as seen, pytest.raises(BadCheckpoint) as e: warnings.simplefilter('always'); read()
+            with warnings.catch_warnings(record=True) as seen, pytest.raises(BadCheckpoint) as e:
+                warnings.simplefilter('always')
+                read()
             assert 'leads out of' in str(e.value) + ''.join(str(o.message) for o in seen)
         shutil.rmtree(path.parent)
         shutil.copytree(keep, path.parent)
     assert same(weights(ways(path)[0]().model), weights(learn.model))
 
-@pytest.mark.parametrize('hole', [{'files': -1}, {'shape': [8, 'x']}, {'shape': [9, 4]}, {'dtype': 'float32'}, {HOLE: 1}, {'path': '../x'}])
+@pytest.mark.parametrize('hole', [{'files': -1}, {'shape': [8, 'x']}, {'shape': [9, 4]}, {'dtype': 'float32'},
+                                  {HOLE: 1}, {'path': '../x'}])
 def test_a_hole_says_what_is_expected_and_nothing_else(tmp_path, hole):
     path = in_parts(Folder(tmp_path/'run'), make_learner())
     state = torch.load(path, weights_only=True)
@@ -148,7 +159,8 @@ def test_a_file_that_is_cut_short_or_has_no_checksum_is_refused(tmp_path):
         path.write_bytes(whole[:n])
         with pytest.raises(BadCheckpoint, match='the checksum at its end is missing'): make_learner().load(path)
 
-OTHERS = {'page': b'<!DOCTYPE html><html><body>404</body></html>', 'json': b'{"a": [1, 2]}', 'npy': b"\x93NUMPY\x01\x00v\x00{'descr': '<f8', 'shape': (2,)}\n" + bytes(16),
+OTHERS = {'page': b'<!DOCTYPE html><html><body>404</body></html>', 'json': b'{"a": [1, 2]}',
+          'npy': b"\x93NUMPY\x01\x00v\x00{'descr': '<f8', 'shape': (2,)}\n" + bytes(16),
           'pickle': pickle.dumps({'a': 1}), 'none': pickle.dumps(None), 'empty': b'', 'zip': b'PK\x05\x06' + bytes(18)}
 
 @pytest.mark.parametrize('kind', [*OTHERS, 'folder'])
@@ -160,21 +172,25 @@ def test_what_is_no_checkpoint_is_named_and_the_one_before_it_is_tried(tmp_path,
     newest.mkdir() if kind == 'folder' else newest.write_bytes(OTHERS[kind])
     for change in lambda: None, lambda: trust(newest):
         if kind != 'folder': change()
-        with pytest.warns(UserWarning, match=f'{newest.name} .*The one before it is tried'): make_learner().load(tmp_path/'run')
+        with pytest.warns(UserWarning, match=f'{newest.name} .*The one before it is tried'):
+            make_learner().load(tmp_path/'run')
         with pytest.warns(UserWarning, match='The one before it is tried'): make_learner().fit(2, resume=tmp_path/'run')
     if kind == 'folder': return
     other = tmp_path/'other.pt'
     other.write_bytes(OTHERS[kind])
     with pytest.raises(BadCheckpoint, match='other.pt is not a checkpoint of trainer_nb'): make_learner().load(other)
 
-@pytest.mark.parametrize('note', ['['*100_000, '[]', 'null', '{}', '{"run": 1}', '\udcff'.encode('utf-8', 'surrogateescape').decode('latin1'), 'types', 'strange'])
+@pytest.mark.parametrize('note', ['['*100_000, '[]', 'null', '{}', '{"run": 1}',
+                                  '\udcff'.encode('utf-8', 'surrogateescape').decode('latin1'), 'types', 'strange'])
 def test_a_damaged_manifest_is_left_out(tmp_path, note):
     folder = Folder(tmp_path)
     for step in 1, 2: folder.put({}, {'run': 'a', 'step': step, 'metric': None})
     file = sorted(tmp_path.glob('*.json'))[-1]
     whole = json.loads(file.read_text())
-    file.write_text(json.dumps({**whole, 'size': 'x'} if note == 'types' else {**whole, 'path': '/etc'}) if note in ('types', 'strange') else note)
-    with pytest.warns(UserWarning, match=f'{file.name} is damaged.*left out'): assert [o['step'] for o in folder.manifests()] == [1]
+    file.write_text(json.dumps({**whole, 'size': 'x'} if note == 'types' else {**whole, 'path': '/etc'})
+                    if note in ('types', 'strange') else note)
+    with pytest.warns(UserWarning, match=f'{file.name} is damaged.*left out'):
+        assert [o['step'] for o in folder.manifests()] == [1]
     with pytest.raises(BadCheckpoint, match='is damaged'): make_learner().load(file.with_suffix('.pt'))
 
 def test_a_folder_whose_manifests_are_all_damaged_is_not_a_fresh_start(tmp_path):
@@ -189,7 +205,8 @@ def own_hooks(tmp_path):
     from trainer_nb.all import AMP, CSVLogger, EarlyStopping, EMA, GradAccum, LRScheduler, OneCycle, TensorBoardLogger
     from trainer_nb.show.loggers import MLflowLogger
     def step(opt): return torch.optim.lr_scheduler.StepLR(opt, 3)
-    return [AMP(), CSVLogger(tmp_path/'a.csv'), EarlyStopping(), EMA(), GradAccum(2), LRScheduler(step), OneCycle(), TensorBoardLogger(tmp_path/'tb'), MLflowLogger(),
+    return [AMP(), CSVLogger(tmp_path/'a.csv'), EarlyStopping(), EMA(), GradAccum(2), LRScheduler(step), OneCycle(),
+            TensorBoardLogger(tmp_path/'tb'), MLflowLogger(),
             Checkpoint(tmp_path/'run')]
 
 def test_a_hook_takes_nothing_but_its_own_state(tmp_path):
@@ -197,11 +214,14 @@ def test_a_hook_takes_nothing_but_its_own_state(tmp_path):
     for h in own_hooks(tmp_path):
         state, before = h.state_dict(), dict(vars(h))
         for key in 'folder', 'path', 'kwargs', 'make', 'write':
-            with pytest.raises(ValueError, match=f"the state of {h.name} has an entry '{key}'"): h.load_state_dict({**state, key: '/elsewhere'})
+            with pytest.raises(ValueError, match=f"the state of {h.name} has an entry '{key}'"):
+                h.load_state_dict({**state, key: '/elsewhere'})
         for key in state:
-            with pytest.raises(ValueError, match=fr"the state of {h.name}\['{key}'\] is a complex"): h.load_state_dict({**state, key: 1j})
+            with pytest.raises(ValueError, match=fr"the state of {h.name}\['{key}'\] is a complex"):
+                h.load_state_dict({**state, key: 1j})
             if f'{key}?' in h.state_kinds: continue     # an entry that may be missing
-            with pytest.raises(ValueError, match=f"the state of {h.name} has no entry '{key}'"): h.load_state_dict({k: v for k, v in state.items() if k != key})
+            with pytest.raises(ValueError, match=f"the state of {h.name} has no entry '{key}'"):
+                h.load_state_dict({k: v for k, v in state.items() if k != key})
         assert vars(h) == before
         h.load_state_dict(state)
         assert h.state_dict() == state
@@ -232,26 +252,34 @@ class Share:
     def update(self, pred, targ): self.hits, self.n = self.hits + (pred.argmax(1) == targ).sum(), self.n + len(targ)
     def compute(self): return self.hits/self.n
 
-OURS = [(), ('state',), ('history',), ('history', 'series', 'train_loss'), ('rng_states', 0), ('loaders',), ('modules', 'model'), ('optimizers', ''), ('run',), ('run', 'train'),
-        ('run', 'train_metrics'), ('run', 'train_metrics', 'averages', 'accuracy'), ('run', 'train_metrics', 'objects', 'Share'), *(('hooks', o) for o in ('EarlyStopping', 'EMA', 'GradAccum', 'OneCycle'))]
+OURS = [(), ('state',), ('history',), ('history', 'series', 'train_loss'), ('rng_states', 0), ('loaders',),
+        ('modules', 'model'), ('optimizers', ''), ('run',), ('run', 'train'),
+        ('run', 'train_metrics'), ('run', 'train_metrics', 'averages', 'accuracy'),
+        ('run', 'train_metrics', 'objects', 'Share'),
+        *(('hooks', o) for o in ('EarlyStopping', 'EMA', 'GradAccum', 'OneCycle'))]
 
 def test_a_state_with_an_entry_too_many_or_of_another_type_changes_nothing(tmp_path):
     "At the places of a checkpoint in mid-pass where the keys are ours"
     from trainer_nb.all import LambdaHook, accuracy
     from common import shuffled
     def make():
-        return make_learner(train_dl=shuffled(), valid_dl=shuffled(), metrics=[accuracy, Share()], hooks=[h for h in own_hooks(tmp_path) if h.name in ('EarlyStopping', 'EMA', 'GradAccum', 'OneCycle')])
+        return make_learner(train_dl=shuffled(), valid_dl=shuffled(), metrics=[accuracy, Share()],
+                            hooks=[h for h in own_hooks(tmp_path)
+                                   if h.name in ('EarlyStopping', 'EMA', 'GradAccum', 'OneCycle')])
     learn, path = make(), tmp_path/'a.pt'
-    learn.fit(2, hooks=[LambdaHook(after_step=lambda learn: learn.stop() if (learn.state.epoch, learn.state.batch_idx) == (1, 3) else None)])
+    learn.fit(2, hooks=[LambdaHook(after_step=lambda learn: learn.stop()
+                                   if (learn.state.epoch, learn.state.batch_idx) == (1, 3) else None)])
     learn.save(path)
     other = make()
     before = weights(other.model)
-    for at, change in [(at, change) for at in OURS for change in ({'planted': 'x'}, None) if change or 'objects' not in at]:
+    for at, change in [(at, change) for at in OURS for change in ({'planted': 'x'}, None) if change
+                       or 'objects' not in at]:
         state = inner = torch.load(path, weights_only=True)
         for k in at: inner = inner[k]
         key = list(change or inner)[0]
         inner[key] = Ellipsis if change is None else 'x'
-        with pytest.raises(ValueError, match=f'{key!r}.* (expected|is a ellipsis)'): restore(other, state, Fit(), plan=True)
+        with pytest.raises(ValueError, match=f'{key!r}.* (expected|is a ellipsis)'):
+            restore(other, state, Fit(), plan=True)
         assert same(weights(other.model), before) and not other.state.optimizer_step and not len(other.history), at
     other.load(path)
     assert other.state.batch_idx == 3
@@ -265,7 +293,8 @@ def elsewhere(f):
         except RuntimeError as e: os._exit(1 + ('process' in str(e)))
         except BaseException: os._exit(3)
         os._exit(0)
-    return ['taken', 'refused', 'refused, and the owner is named', 'failed'][os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])]
+    return ['taken', 'refused', 'refused, and the owner is named',
+            'failed'][os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])]
 
 def test_the_lock_outlives_a_copy_of_the_folder(tmp_path):
     "POSIX locks are lost when their process closes any opening of the file"
@@ -273,7 +302,8 @@ def test_the_lock_outlives_a_copy_of_the_folder(tmp_path):
     from trainer_nb.save.files import Lock
     found = []
     def look(learn):
-        shutil.copytree(tmp_path/'run', tmp_path/'copy', dirs_exist_ok=True, ignore=shutil.ignore_patterns('*.tmp'))       # they come and go
+        # they come and go
+        shutil.copytree(tmp_path/'run', tmp_path/'copy', dirs_exist_ok=True, ignore=shutil.ignore_patterns('*.tmp'))
         (tmp_path/'run/.lock').read_text()
         found.append(elsewhere(Lock(tmp_path/'run').acquire))
     make_learner().fit(2, hooks=[Checkpoint(tmp_path/'run'), LambdaHook(after_epoch=look)])
@@ -301,13 +331,15 @@ def test_a_file_system_without_locks_is_named(tmp_path, monkeypatch):
     from trainer_nb.save.files import Lock
     def flock(*args): raise OSError(95, 'Operation not supported')
     monkeypatch.setattr(fcntl, 'flock', flock)
-    with pytest.warns(UserWarning, match='cannot be locked .Operation not supported'): (lock := Lock(tmp_path)).acquire()
+    with pytest.warns(UserWarning, match='cannot be locked .Operation not supported'):
+        (lock := Lock(tmp_path)).acquire()
     with pytest.raises(RuntimeError, match='of this process'): Lock(tmp_path).acquire()
     lock.release()
 
 # Fuzz, with fixed seeds
 
-WATCHED, HEARD = ('os.', 'subprocess.', 'shutil.', 'socket.', 'ctypes.', 'open'), None       # names of audit events; those that were heard, while somebody listens
+# names of audit events; those that were heard, while somebody listens
+WATCHED, HEARD = ('os.', 'subprocess.', 'shutil.', 'socket.', 'ctypes.', 'open'), None
 
 def _audit(event, args):
     if HEARD is not None and event.startswith(WATCHED): HEARD.append((event, args))
@@ -336,43 +368,63 @@ def zipped(path, pickled, name='data.pkl'):
     whole = path.read_bytes()
     path.write_bytes(whole + b'\ntrainer_nb sha256 ' + hashlib.sha256(whole).hexdigest().encode() + b'\n')
 
-NAMES = [(m, n) for m, names in {'os': 'system mkdir popen', 'posix': 'system', 'builtins': 'eval exec getattr __import__ open', '__builtin__': 'eval getattr set', 'subprocess': 'Popen', 'shutil': 'rmtree',
-         'torch.distributed.checkpoint.metadata': 'os.system os.mkdir', 'torch.serialization': 'os.mkdir load _get_layout', 'torch': 'load hub.load os.mkdir FloatStorage float32', 'torch.hub': 'load',
-         'collections': 'OrderedDict abc.sys.modules', 'functools': 'partial', 'operator': 'attrgetter methodcaller', 'torch._utils': '_rebuild_tensor_v2 _rebuild_parameter_with_state _import_dotted_name',
-         'torch._tensor': '_rebuild_from_type_v2', '_codecs': 'encode', 'numpy': 'load', 'trainer_nb.save.files': 'shutil.rmtree', __name__: 'trap'}.items() for n in names.split()]
+NAMES = [(m, n) for m,
+         names in {'os': 'system mkdir popen', 'posix': 'system', 'builtins': 'eval exec getattr __import__ open',
+                   '__builtin__': 'eval getattr set', 'subprocess': 'Popen', 'shutil': 'rmtree',
+         'torch.distributed.checkpoint.metadata': 'os.system os.mkdir',
+         'torch.serialization': 'os.mkdir load _get_layout', 'torch': 'load hub.load os.mkdir FloatStorage float32',
+         'torch.hub': 'load',
+         'collections': 'OrderedDict abc.sys.modules', 'functools': 'partial', 'operator': 'attrgetter methodcaller',
+         'torch._utils': '_rebuild_tensor_v2 _rebuild_parameter_with_state _import_dotted_name',
+         'torch._tensor': '_rebuild_from_type_v2', '_codecs': 'encode', 'numpy': 'load',
+         'trainer_nb.save.files': 'shutil.rmtree', __name__: 'trap'}.items() for n in names.split()]
 
 def crafted(rand, path):
     "A pickle that looks up a name in some way and calls it in some way, among plain things"
-    text = lambda s: b'\x8c' + bytes([len(s.encode())]) + s.encode() if rand.random() < .5 else b'X' + len(s.encode()).to_bytes(4, 'little') + s.encode()
+    text = lambda s: b'\x8c' + bytes([len(s.encode())]) + s.encode() if rand.random() < .5 else b'X' + len(
+        s.encode()).to_bytes(4, 'little') + s.encode()
     (module, name), arg = rand.choice(NAMES), rand.choice([text(str(path)), text('echo x'), b'}', b'K\x01', b'N'])
-    found = rand.choice([f'c{module}\n{name}\n'.encode(), text(module) + text(name) + b'\x93', b'(' + arg + f'i{module}\n{name}\n'.encode(), b'\x82\x01', text(f'{module}.{name}') + b'Q', f'P{module}.{name}\n'.encode()])
-    call = rand.choice([arg + b'\x85R', b'(' + arg + b'tR', arg + b'\x85\x81', b'}' + arg + b'\x85}\x92', arg + b'b', b'}' + text('x') + arg + b'sb', b'q\x000h\x00' + arg + b'\x85R', b'0(' + found + arg + b'o', b''])
-    return rand.choice([b'\x80\x02', b'\x80\x04', b'\x80\x05', b'']) + b'}' + text('format') + b'K\x01s' + text('x') + found + call + b's.'
+    found = rand.choice([f'c{module}\n{name}\n'.encode(), text(module) + text(name) + b'\x93',
+                         b'(' + arg + f'i{module}\n{name}\n'.encode(), b'\x82\x01', text(f'{module}.{name}') + b'Q',
+                         f'P{module}.{name}\n'.encode()])
+    call = rand.choice([arg + b'\x85R', b'(' + arg + b'tR', arg + b'\x85\x81', b'}' + arg + b'\x85}\x92', arg + b'b',
+                        b'}' + text('x') + arg + b'sb', b'q\x000h\x00' + arg + b'\x85R', b'0(' + found + arg + b'o',
+                        b''])
+    return rand.choice([b'\x80\x02', b'\x80\x04', b'\x80\x05',
+                        b'']) + b'}' + text('format') + b'K\x01s' + text('x') + found + call + b's.'
 
 @pytest.mark.filterwarnings("ignore:Detected pickle protocol", "ignore:invalid escape sequence")
 @pytest.mark.parametrize('n', [80, pytest.param(6000, marks=pytest.mark.soak)])
 def test_fuzz_pickles(tmp_path, heard, n):
-    "Names, opcodes, and a state's own pickle with bytes changed: plain data or BadCheckpoint, and nothing was called, though the program trusts it"
+    """Names, opcodes, and a state's own pickle with bytes changed: plain data or BadCheckpoint,
+    and nothing was called, though the program trusts it"""
     rand, path, outcomes = random.Random(n), tmp_path/'a.pt', {}
     write_state(path, {'w': torch.arange(8.), 'lr': .1, 'rows': [{'a': 1, 'b': (2, None)}]})
     own = torch.PyTorchFileReader(str(path)).get_record('data.pkl')
     with torch.serialization.safe_globals([trap, os.mkdir, eval]):
         for i in range(n):
             data = bytearray(own)
-            for _ in range(rand.randint(1, 4)): data[rand.randrange(len(data))] = rand.choice([rand.randrange(256), *b'cRbio\x81\x93Q.'])
+            for _ in range(rand.randint(1, 4)):
+                data[rand.randrange(len(data))] = rand.choice([rand.randrange(256), *b'cRbio\x81\x93Q.'])
             zipped(path, crafted(rand, tmp_path/'ran') if i % 2 else bytes(data))
             del heard[:]
             try: kind = type(read_state(path)).__name__
-            except BadCheckpoint as e: kind = f'BadCheckpoint: {"it would call" if "it would call" in str(e) else "cannot be read" if "cannot be read" in str(e) else "other"}'
+            except BadCheckpoint as e:
+                known = (o for o in ('it would call', 'cannot be read') if o in str(e))
+                kind = f'BadCheckpoint: {next(known, "other")}'
             outcomes[kind] = outcomes.get(kind, 0) + 1
             assert not [(e, a) for e, a in heard if e != 'open' or a[0] != str(path) and 'w' in str(a[1])], (i, heard)
     print(n, outcomes)      # `pytest -rP` shows it
-    assert outcomes.keys() <= {'dict', 'BadCheckpoint: it would call', 'BadCheckpoint: cannot be read', 'BadCheckpoint: other'} and not (tmp_path/'ran').exists()
+    assert outcomes.keys() <= {'dict', 'BadCheckpoint: it would call', 'BadCheckpoint: cannot be read',
+                               'BadCheckpoint: other'}
+    assert not (tmp_path/'ran').exists()
 
 def mutated(folder, rand):
     "Something that happens to a folder; returns what"
     files = sorted(o for o in folder.rglob('*') if o.is_file() and o.name != '.lock')
-    o, other, kind = rand.choice(files), rand.choice(files), rand.choice(['bit', 'byte', 'cut', 'longer', 'zeros', 'gone', 'swapped', 'copied', 'link', 'entry', 'folder', 'hole', 'garbage'])
+    o, other, kind = rand.choice(files), rand.choice(files), rand.choice(['bit', 'byte', 'cut', 'longer', 'zeros',
+                                                                          'gone', 'swapped', 'copied', 'link', 'entry',
+                                                                          'folder', 'hole', 'garbage'])
     data = bytearray(o.read_bytes())
     i = rand.randrange(len(data))
     if kind == 'bit': data[i] ^= 1 << rand.randrange(8)
@@ -389,10 +441,12 @@ def mutated(folder, rand):
     elif kind in ('gone', 'folder', 'link'):
         o.unlink()
         if kind == 'folder': o.mkdir()
-        if kind == 'link': o.symlink_to(rand.choice(['/etc/passwd', other, '..', o.name, folder.parent/'keep'/o.relative_to(folder)]))
+        if kind == 'link':
+            o.symlink_to(rand.choice(['/etc/passwd', other, '..', o.name, folder.parent/'keep'/o.relative_to(folder)]))
     elif kind == 'entry' and o.suffix == '.json':
         note = json.loads(bytes(data))
-        key, value = rand.choice([*note, 'path']), rand.choice([None, -1, 10**30, 1.5, 'x', '../../x', [], {}, [[]], {'../0.pt': [1, 'x']}])
+        key, value = rand.choice([*note, 'path']), rand.choice([None, -1, 10**30, 1.5, 'x', '../../x', [], {}, [[]],
+                                                                {'../0.pt': [1, 'x']}])
         o.write_text(json.dumps({**note, key: value}))
         return kind, o.name, key, value
     else: o.write_bytes(data)
@@ -400,7 +454,8 @@ def mutated(folder, rand):
 
 @pytest.mark.parametrize('n', [25, pytest.param(560, marks=pytest.mark.soak)])
 def test_fuzz_folders(tmp_path, heard, n):
-    "A changed folder gives the state of one of its checkpoints, bit for bit, or an error that says what is wrong; nothing is read or written elsewhere"
+    """A changed folder gives the state of one of its checkpoints, bit for bit, or an error that says what is wrong;
+    nothing is read or written elsewhere"""
     rand, learn, outcomes = random.Random(n), make_learner(), {}
     for epoch in 1, 2:
         learn.fit(1)
@@ -408,7 +463,8 @@ def test_fuzz_folders(tmp_path, heard, n):
     whole = {}
     for o in sorted((tmp_path/'keep').glob('*.pt')):
         (one := make_learner()).load(o)
-        whole[one.state.optimizer_step] = weights(one.model), one.history.steps, one.opt.state_dict()['state'][0]['exp_avg']
+        whole[one.state.optimizer_step] = weights(one.model), one.history.steps, one.opt.state_dict()['state'][0][
+            'exp_avg']
     assert len(whole) == 2
     for i in range(n):
         shutil.rmtree(tmp_path/'run', ignore_errors=True)
@@ -424,9 +480,12 @@ def test_fuzz_folders(tmp_path, heard, n):
             else:
                 kind = f'{[*whole].index(other.state.optimizer_step) + 1}. checkpoint'
                 was = whole[other.state.optimizer_step]
-                assert same(weights(other.model), was[0]) and other.history.steps == was[1] and torch.equal(other.opt.state_dict()['state'][0]['exp_avg'], was[2]), (i, what)
+                assert same(weights(other.model),
+                            was[0]) and other.history.steps == was[1] and torch.equal(
+                                other.opt.state_dict()['state'][0]['exp_avg'], was[2]), (i, what)
         outcomes[kind] = outcomes.get(kind, 0) + 1
-        opened = [os.path.realpath(a[0]) for e, a in heard if e == 'open' and isinstance(a[0], (str, os.PathLike)) and not str(a[0]).endswith(('.py', '.pyc', '.so'))]
+        opened = [os.path.realpath(a[0]) for e, a in heard if e == 'open' and isinstance(a[0], (str, os.PathLike))
+                  and not str(a[0]).endswith(('.py', '.pyc', '.so'))]
         assert not [o for o in opened if not o.startswith(str((tmp_path/'run').resolve()))], (i, what, opened)
         assert not [e for e, a in heard if e != 'open' and e not in ('os.scandir', 'os.listdir')], (i, what, heard)
     print(n, outcomes)

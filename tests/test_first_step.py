@@ -1,4 +1,5 @@
-"Several processes train as one does, for every loader and loss, or say at the first batch why they cannot; the references are fits in a single process"
+"""Several processes train as one does, for every loader and loss, or say at the first batch why they cannot;
+the references are fits in a single process"""
 import random
 
 import pytest, torch, torch.nn.functional as F
@@ -69,7 +70,8 @@ class Buckets:
 
 def drawn(name):
     import numpy as np
-    return {'torch': lambda: torch.randint(46, (9,)), 'python': lambda: torch.tensor(random.choices(range(46), k=9)), 'numpy': lambda: torch.from_numpy(np.random.permutation(46)[:9])}[name]
+    return {'torch': lambda: torch.randint(46, (9,)), 'python': lambda: torch.tensor(random.choices(range(46), k=9)),
+            'numpy': lambda: torch.from_numpy(np.random.permutation(46)[:9])}[name]
 
 def tensors(): return TensorLoader(X, Y, bs=9, shuffle=True)
 
@@ -92,9 +94,12 @@ def learner(case, **kwargs):
     given = {'loss_fn': F.cross_entropy, 'optim': sgd, **given, **kwargs}
     if 'train_step' in given: given.pop('loss_fn')
     optim, model = given.pop('optim'), model()
-    return make_learner(model, dl(), TensorLoader(X[:31], Y[:31], bs=10), seed=5, optim=optim(model) if optim is halves else optim, **given)
+    return make_learner(model, dl(), TensorLoader(X[:31], Y[:31], bs=10), seed=5,
+                        optim=optim(model) if optim is halves else optim, **given)
 
-def close(a, b, atol=1e-6): return torch.allclose(torch.as_tensor(a, dtype=torch.float64), torch.as_tensor(b, dtype=torch.float64), rtol=1e-6, atol=atol, equal_nan=True)
+def close(a, b, atol=1e-6):
+    return torch.allclose(torch.as_tensor(a, dtype=torch.float64), torch.as_tensor(b, dtype=torch.float64), rtol=1e-6,
+                          atol=atol, equal_nan=True)
 
 def check_equal(a, b):
     assert all(close(v, w) for v, w in zip(weights(a.model), weights(b.model), strict=True))
@@ -103,7 +108,8 @@ def check_equal(a, b):
         assert ours.keys() == theirs.keys()
         for k in ours.keys() - {'time_s'}: assert close(ours[k], theirs[k]), (rows, k, ours[k], theirs[k])
 
-OFTEN = 'a sum, accumulated', 'a sum with its weight', 'yielded sums', 'drawn by Python, with a length', 'a stream without workers', 'a wrapper', 'a batch sampler'
+OFTEN = ('a sum, accumulated', 'a sum with its weight', 'yielded sums', 'drawn by Python, with a length',
+         'a stream without workers', 'a wrapper', 'a batch sampler')
 
 @pytest.mark.parametrize('case', [o if o in OFTEN else pytest.param(o, marks=pytest.mark.soak) for o in EXACT])
 def test_equals_one_process(case):
@@ -129,7 +135,9 @@ class Graph(nn.Module):
         self.w = nn.Linear(4, 3)
     def forward(self, x, edges): return self.w(x).index_add(0, edges[0], self.w(x)[edges[1]])
 
-def sequences(): return [(torch.randn(6, 5, 4, generator=torch.Generator().manual_seed(i)), torch.randint(3, (6, 5), generator=torch.Generator().manual_seed(i))) for i in range(3)]
+def sequences():
+    return [(torch.randn(6, 5, 4, generator=torch.Generator().manual_seed(i)),
+             torch.randint(3, (6, 5), generator=torch.Generator().manual_seed(i))) for i in range(3)]
 
 def flat_loss(pred, targ): return F.cross_entropy(pred.flatten(0, 1), targ.flatten())
 
@@ -142,14 +150,27 @@ class SystemSampler:
     def __iter__(self): return iter(random.SystemRandom().sample(range(46), 46))
 
 REFUSED = {
-    'time first': ((lambda: sequences(), TimeFirst, dict(loss_fn=flat_loss)), 'Probably what the model returns for a sample depends on the others along dimension 0'),
-    'a graph': ((lambda: [(X, torch.randint(46, (2, 90), generator=torch.Generator().manual_seed(0)), Y)], Graph, {}), 'a shard of it does not: IndexError.*such as one graph'),
-    'samples compared': ((tensors, Net, dict(loss_fn=contrast)), "Probably the loss is not a mean over samples.*return its weight as 'n'"),
-    'weights of classes': ((tensors, Net, dict(loss_fn=nn.CrossEntropyLoss(torch.tensor([1., 5., 25.])))), "class weights.*return its weight as 'n'"),
-    'a mean over some, as the third batch shows': ((lambda: [(X[:8], Y[:8]*0)]*2 + [(X[:8], torch.tensor([0, 0, 0, 0, 0, 0, 1, 1]))], Net, dict(loss_fn=nn.CrossEntropyLoss(ignore_index=1))), 'return its weight'),
-    'another gradient': ((tensors, Net, dict(loss_fn=lambda p, t: (p - p.mean(0).detach()).abs().mean() - (p - p.mean(0).detach()).abs().mean().detach())), 'the gradient in one process has norm'),
-    "the system's numbers": ((lambda: Generator(from_the_system), Net, {}), 'a Generator yields other batches in each process, as seen at batch 0: .*Let it draw from a seed'),
-    "a sampler with the system's numbers": ((lambda: DataLoader(DATA, 9, sampler=SystemSampler()), Net, {}), 'SystemSampler of train_dl or valid_dl chooses other samples in each process, as seen at batch 0'),
+    'time first': ((lambda: sequences(), TimeFirst, dict(loss_fn=flat_loss)),
+                   'Probably what the model returns for a sample depends on the others along dimension 0'),
+    'a graph': ((lambda: [(X, torch.randint(46, (2, 90), generator=torch.Generator().manual_seed(0)), Y)], Graph, {}),
+                'a shard of it does not: IndexError.*such as one graph'),
+    'samples compared': ((tensors, Net, dict(loss_fn=contrast)),
+                         "Probably the loss is not a mean over samples.*return its weight as 'n'"),
+    'weights of classes': ((tensors, Net, dict(loss_fn=nn.CrossEntropyLoss(torch.tensor([1., 5., 25.])))),
+                           "class weights.*return its weight as 'n'"),
+    'a mean over some, as the third batch shows': ((
+        lambda: [(X[:8], Y[:8]*0)]*2 + [(X[:8], torch.tensor([0, 0, 0, 0, 0, 0, 1, 1]))], Net,
+        dict(loss_fn=nn.CrossEntropyLoss(ignore_index=1))), 'return its weight'),
+    'another gradient': ((tensors, Net,
+                          dict(loss_fn=lambda p, t: (p - p.mean(0).detach()).abs().mean()
+                               - (p - p.mean(0).detach()).abs().mean().detach())),
+                         'the gradient in one process has norm'),
+    "the system's numbers": ((lambda: Generator(from_the_system), Net, {}),
+                             'a Generator yields other batches in each process, as seen at batch 0: .*Let it draw '
+                             'from a seed'),
+    "a sampler with the system's numbers": ((lambda: DataLoader(DATA, 9, sampler=SystemSampler()), Net, {}),
+                                            'SystemSampler of train_dl or valid_dl chooses other samples in each '
+                                            'process, as seen at batch 0'),
 }
 
 @pytest.mark.parametrize('case', REFUSED)
@@ -172,25 +193,30 @@ class Noisy(nn.Module):
         self.lstm = nn.LSTM(4, 4, 2, dropout=.3)
     def forward(self, x):
         self.n += 1
-        x = self.lstm(x[:, None].transpose(0, 1).expand(3, -1, -1))[0][-1]*(1 if self.n % 2 else 1.5)*(.5 + random.random())
+        x = self.lstm(x[:, None].transpose(0, 1).expand(3, -1, -1))[0][-1]*(1 if self.n % 2
+                                                                            else 1.5)*(.5 + random.random())
         return self.net(x + .3*torch.randn_like(x)*torch.rand(len(x), 1))
 
 def ragged(samples):
     "Time first, padded to the longest one of the samples: shards do not fit together"
     n = max(2 + int(y) for _, y in samples)
-    return torch.stack([F.pad(x.repeat(4)[:2 + int(y)], (0, n - 2 - int(y))) for x, y in samples], 1)[..., None].expand(-1, -1, 4), torch.stack([y for _, y in samples])
+    return torch.stack([F.pad(x.repeat(4)[:2 + int(y)], (0, n - 2 - int(y))) for x, y in samples],
+                       1)[..., None].expand(-1, -1, 4), torch.stack([y for _, y in samples])
 
 class Last(TimeFirst):
     def forward(self, x): return super().forward(x).sum(0)*0 + self.out(self.rnn(x)[0])[0]
 
 def test_leaves_no_trace():
-    for case in (lambda: TensorLoader(X, Y, bs=9, shuffle=True, drop_last=True), Noisy, {}), (lambda: DataLoader(DATA, 9, shuffle=True, drop_last=True, num_workers=1, persistent_workers=True), Noisy, {}):
+    for case in (lambda: TensorLoader(X, Y, bs=9, shuffle=True, drop_last=True), Noisy,
+                 {}), (lambda: DataLoader(DATA, 9, shuffle=True, drop_last=True, num_workers=1,
+                                          persistent_workers=True), Noisy, {}):
         found = []
         for check in True, False:
             learn = learner(case, hooks=[Accelerate(check=check, cpu=True)])
             learn.launch(2, 2)
             found.append(learn)
-        assert all(map(torch.equal, *(weights(o.model) for o in found))) and found[0].history.steps == found[1].history.steps and found[0].model.n == found[1].model.n
+        assert all(map(torch.equal, *(weights(o.model) for o in found)))
+        assert found[0].history.steps == found[1].history.steps and found[0].model.n == found[1].model.n
 
 def test_shards_that_do_not_fit_together():
     case = lambda: DataLoader(DATA, 9, collate_fn=ragged), Last, {}
@@ -198,16 +224,19 @@ def test_shards_that_do_not_fit_together():
     for o in alone, learn: o.valid_dl = None
     alone.fit(1)
     learn.launch(2, 1)
-    assert all(map(close, weights(alone.model), weights(learn.model))) and close(alone.history.steps['train_loss'], learn.history.steps['train_loss'])
+    assert all(map(close, weights(alone.model), weights(learn.model)))
+    assert close(alone.history.steps['train_loss'], learn.history.steps['train_loss'])
     learn = learner((case[0], Last, dict(loss_fn=contrast)))
     learn.valid_dl = None
     with pytest.raises(ValueError, match='the loss is not a mean over samples'): learn.launch(2, 1)
 
 def test_samples_that_are_read_again_leave_no_trace():
-    "Where shards do not fit together their samples are read again, after a seed that stayed: the next epochs had another order"
+    """Where shards do not fit together their samples are read again, after a seed that stayed:
+    the next epochs had another order"""
     found = []
     for check in True, False:
-        case = lambda: DataLoader(DATA, 9, collate_fn=ragged, shuffle=True), Last, dict(hooks=[Accelerate(check=check, cpu=True)])
+        case = (lambda: DataLoader(DATA, 9, collate_fn=ragged, shuffle=True), Last,
+                dict(hooks=[Accelerate(check=check, cpu=True)]))
         learn = learner(case)
         learn.valid_dl = None
         learn.launch(2, 2)
@@ -223,7 +252,10 @@ def test_other_data_behind_the_same_indices():
         def around_fit(self, learn):
             learn.train_dl = DataLoader(TensorDataset(X + torch.distributed.get_rank(), Y), 9)
             return super().around_fit(learn)
-    with pytest.raises(RuntimeError, match=r'the data of train_dl \(checksum\) is .* in process 0, and .* in process 1: all must run the same program'): learner('a sum', hooks=[Odd(cpu=True)]).launch(2, 1)
+    with pytest.raises(RuntimeError,
+                       match=r'the data of train_dl \(checksum\) is .* in process 0, and .* in process 1: all must '
+                             r'run the same program'):
+        learner('a sum', hooks=[Odd(cpu=True)]).launch(2, 1)
 
 
 # Gradients of a few rows, parameters of the loss, epochs that samplers hear of
@@ -270,7 +302,9 @@ def test_equals_one_process_too(case):
     alone.fit(3)
     learn.launch(2, 3)
     check_equal(alone, learn)
-    if case == 'parameters of the loss': assert close(alone.loss_fn.scale.detach(), learn.loss_fn.scale.detach()) and not close(learn.loss_fn.scale.detach(), torch.ones(3))
+    if case == 'parameters of the loss':
+        assert close(alone.loss_fn.scale.detach(), learn.loss_fn.scale.detach())
+        assert not close(learn.loss_fn.scale.detach(), torch.ones(3))
 
 
 # The campaign: whatever is combined, two processes (some times four) end as one does, or say why not
@@ -287,18 +321,23 @@ def a_list(r):
     return lambda: list(zip(X.split(bs), Y.split(bs)))
 
 def a_stock(r):
-    args = dict(batch_size=r.choice([4, 7, 9, 16]), shuffle=r.random() < .7, drop_last=r.random() < .3, num_workers=r.random() < .1)
+    args = dict(batch_size=r.choice([4, 7, 9, 16]), shuffle=r.random() < .7, drop_last=r.random() < .3,
+                num_workers=r.random() < .1)
     return lambda: DataLoader(DATA, **args)
 
 def of_tensors(r):
     args = dict(bs=r.choice([4, 7, 9, 16]), shuffle=r.random() < .7)
     return lambda: TensorLoader(X, Y, **args)
 
-def a_replacement(r): return lambda: DataLoader(DATA, 9, sampler=torch.utils.data.WeightedRandomSampler(torch.arange(1., 47), 40))
+def a_replacement(r):
+    return lambda: DataLoader(DATA, 9, sampler=torch.utils.data.WeightedRandomSampler(torch.arange(1., 47), 40))
 
-LOADERS = [a_list, a_stock, of_tensors, a_replacement, by_index(drawn('torch')), by_index(drawn('python')), by_index(drawn('numpy')), by_index(from_the_system),
-           lambda r: lambda: DataLoader(Stream(), batch_size=9), lambda r: lambda: Around(DataLoader(DATA, batch_size=9, shuffle=True)),
-           lambda r: lambda: DataLoader(DATA, batch_sampler=Buckets()), lambda r: lambda: DataLoader(DATA, 7, sampler=Rotating())]
+LOADERS = [a_list, a_stock, of_tensors, a_replacement, by_index(drawn('torch')), by_index(drawn('python')),
+           by_index(drawn('numpy')), by_index(from_the_system),
+           lambda r: lambda: DataLoader(Stream(), batch_size=9),
+           lambda r: lambda: Around(DataLoader(DATA, batch_size=9, shuffle=True)),
+           lambda r: lambda: DataLoader(DATA, batch_sampler=Buckets()),
+           lambda r: lambda: DataLoader(DATA, 7, sampler=Rotating())]
 
 def mse(reduction): return lambda p, t: F.mse_loss(p, F.one_hot(t, 3).float(), reduction=reduction)
 
@@ -307,10 +346,14 @@ def tokens(batch, learn):
     pred, here = learn.model(x), x[:, 0] > -.5
     return {'loss': (F.cross_entropy(pred, y, reduction='none')*here).sum()/here.sum().clamp(min=1), 'n': here.sum()}
 
-LOSSES = [dict(loss_fn=F.cross_entropy), dict(loss_fn=nn.CrossEntropyLoss(reduction='sum')), dict(loss_fn=mse('mean')), dict(loss_fn=mse('sum')), by_steps(sum_step), by_steps(sum_with_n), by_steps(tokens),
-          dict(loss_fn=contrast), dict(loss_fn=nn.CrossEntropyLoss(torch.tensor([1., 5., 25.]))), dict(loss_fn=nn.CrossEntropyLoss(ignore_index=1)), dict(loss_fn=Scaled()),
-          dict(loss_fn=lambda p, t: F.cross_entropy(p, t) + p.mean(0).square().sum()), dict(loss_fn=lambda p, t: F.cross_entropy(p, t, reduction='sum')/9),
-          dict(loss_fn=lambda p, t: F.cross_entropy(p, t)*len(p)/9), dict(loss_fn=lambda p, t: F.cross_entropy(p, t, reduction='sum').sqrt())]
+LOSSES = [dict(loss_fn=F.cross_entropy), dict(loss_fn=nn.CrossEntropyLoss(reduction='sum')), dict(loss_fn=mse('mean')),
+          dict(loss_fn=mse('sum')), by_steps(sum_step), by_steps(sum_with_n), by_steps(tokens),
+          dict(loss_fn=contrast), dict(loss_fn=nn.CrossEntropyLoss(torch.tensor([1., 5., 25.]))),
+          dict(loss_fn=nn.CrossEntropyLoss(ignore_index=1)), dict(loss_fn=Scaled()),
+          dict(loss_fn=lambda p, t: F.cross_entropy(p, t) + p.mean(0).square().sum()),
+          dict(loss_fn=lambda p, t: F.cross_entropy(p, t, reduction='sum')/9),
+          dict(loss_fn=lambda p, t: F.cross_entropy(p, t)*len(p)/9),
+          dict(loss_fn=lambda p, t: F.cross_entropy(p, t, reduction='sum').sqrt())]
 
 class Across(Net):
     "Normalizes over the batch"
@@ -323,7 +366,8 @@ class Counting(Net):
         self.n += 1
         return super().forward(x)*(1 + self.n % 2)
 
-MODELS = [Net, Net, Net, Rows, Across, Counting, lambda: Net(lambda: nn.LayerNorm(8)), lambda: Net(nn.GELU, lambda: nn.Linear(8, 8))]
+MODELS = [Net, Net, Net, Rows, Across, Counting, lambda: Net(lambda: nn.LayerNorm(8)),
+          lambda: Net(nn.GELU, lambda: nn.Linear(8, 8))]
 
 def run(learn, n, args):
     from trainer_nb.all import ProcessFailed
@@ -345,7 +389,8 @@ def test_250_launches():
         errors = [run(o, k, args) for o, k in zip(learns, (1, n))]
         assert errors[0] is None, (seed, errors[0])
         if errors[1]:
-            assert 'would differ from one process' in errors[1] or 'other batches in each process' in errors[1], (seed, errors[1])
+            assert 'would differ from one process' in errors[1] or 'other batches in each process' in errors[1], (
+                seed, errors[1])
             counts['refused'] += 1
             continue
         scale = max(o.abs().max().item() for o in weights(learns[0].model))

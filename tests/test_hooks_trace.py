@@ -61,7 +61,8 @@ def two_losses(batch, learn):
     yield 'b', learn.model(batch[0]).mean()
     return {'pred': pred, 'targ': batch[1]}
 
-def halves(model): return {'a': torch.optim.SGD(model[0].parameters(), lr=.1), 'b': torch.optim.SGD(model[3].parameters(), lr=.1)}
+def halves(model):
+    return {'a': torch.optim.SGD(model[0].parameters(), lr=.1), 'b': torch.optim.SGD(model[3].parameters(), lr=.1)}
 
 def step(batch, learn):
     pred = learn.model(batch[0])
@@ -73,18 +74,27 @@ COMBINATIONS = {    # name: (hooks, what the learner is given, what fit is given
     'one hook': (lambda log: [named('A', log)], {}, {}),
     'registration': (lambda log: [named(o, log) for o in 'CAB'], {}, {}),
     'ord': (lambda log: [named('A', log, ord=3), named('B', log), named('C', log, ord=-3)], {}, {}),
-    'relations win over ord': (lambda log: [named('A', log, ord=-9, runs_after='B'), named('B', log, ord=9), named('C', log, runs_before='Absent')], {}, {}),
+    'relations win over ord': (lambda log: [named('A', log, ord=-9, runs_after='B'), named('B', log, ord=9),
+                                            named('C', log, runs_before='Absent')], {}, {}),
     'runs_before': (lambda log: [named('A', log), named('B', log), named('C', log, runs_before=('A', 'B'))], {}, {}),
-    'a chain': (lambda log: [named('A', log, runs_after='B'), named('B', log, runs_after='C', ord=-1), named('C', log)], {}, {}),
-    'relation to a base class': (lambda log: [named('A', log, runs_after='Base'), named('B', log, base=type('Base', (Hook,), {}), ord=5)], {}, {}),
-    'some points only': (lambda log: [named('A', log, ['after_step', 'do_step']), named('B', log, ['after_step', 'before_fit']), named('C', log, ['do_step'])], {}, {}),
-    'LambdaHook': (lambda log: [lambda_hook('f', log, ord=1), named('A', log), lambda_hook('g', log, ['after_loss', 'do_backward'], ord=-1)], {}, {}),
+    'a chain': (lambda log: [named('A', log, runs_after='B'), named('B', log, runs_after='C', ord=-1), named('C', log)],
+                {}, {}),
+    'relation to a base class': (lambda log: [named('A', log, runs_after='Base'),
+                                              named('B', log, base=type('Base', (Hook,), {}), ord=5)], {}, {}),
+    'some points only': (lambda log: [named('A', log, ['after_step', 'do_step']),
+                                      named('B', log, ['after_step', 'before_fit']), named('C', log, ['do_step'])], {},
+                                      {}),
+    'LambdaHook': (lambda log: [lambda_hook('f', log, ord=1), named('A', log),
+                                lambda_hook('g', log, ['after_loss', 'do_backward'], ord=-1)], {}, {}),
     'no validation': (lambda log: [named('A', log), named('B', log)], dict(valid_dl=None), {}),
-    'middleware that skips': (lambda log: [named('A', log), named('Even', log, ['do_opt_step'], **EVEN, ord=5)], {}, {}),
+    'middleware that skips': (lambda log: [named('A', log), named('Even', log, ['do_opt_step'], **EVEN, ord=5)], {},
+                              {}),
     'step function': (lambda log: [named('A', log), named('B', log)], dict(train_step=step), {}),
-    'generator step': (lambda log: [named('A', log), named('B', log, ord=-1)], dict(train_step=two_losses, optim=halves), {}),
+    'generator step': (lambda log: [named('A', log), named('B', log, ord=-1)],
+                       dict(train_step=two_losses, optim=halves), {}),
     'on the main process': (lambda log: [named('A', log), named('Main', log, base=MainProcessHook)], {}, {}),
-    'not on the main process': (lambda log: [named('A', log), named('Main', log, base=MainProcessHook)], dict(is_main=False), {}),
+    'not on the main process': (lambda log: [named('A', log), named('Main', log, base=MainProcessHook)],
+                                dict(is_main=False), {}),
     'display': (lambda log: [named('Late', log, ord=200), named('A', log)], dict(display='text'), {}),
     'display at a terminal': (lambda log: [named('A', log)], dict(display='tty'), {}),
     'display in a notebook': (lambda log: [named('A', log)], dict(display='html'), {}),
@@ -99,7 +109,9 @@ def combination(key, monkeypatch):
     kwargs.pop('is_main', None)
     monkeypatch.setattr(Learner, 'make_display', lambda learn, where: logging(Display, log)(where))
     learn = make_learner(train_dl=batches()[:2], **{'valid_dl': batches()[2:4], **kwargs, 'optim': None})
-    if 'optim' in kwargs: learn = make_learner(learn.model, learn.train_dl, learn.valid_dl, **{**kwargs, 'optim': kwargs['optim'](learn.model)})
+    if 'optim' in kwargs:
+        learn = make_learner(learn.model, learn.train_dl, learn.valid_dl,
+                             **{**kwargs, 'optim': kwargs['optim'](learn.model)})
     for h in make_hooks(log): learn.add_hook(h)
     learn.is_main = is_main
     return learn, log, {'n_epochs': 1, **fit_kwargs}
@@ -121,8 +133,10 @@ def test_counts_are_those_of_the_last_fit(key, monkeypatch, capsys, cell):
     learn.fit(**fit_kwargs)
     check(learn, log)
 
-ORDERS = {'registration': 'C A B', 'ord': 'C B A', 'relations win over ord': 'C B A', 'runs_before': 'C A B', 'a chain': 'C B A',
-          'relation to a base class': 'B A', 'some points only': 'A B', 'LambdaHook': 'A f', 'on the main process': 'A Main',
+ORDERS = {'registration': 'C A B', 'ord': 'C B A', 'relations win over ord': 'C B A', 'runs_before': 'C A B',
+          'a chain': 'C B A',
+          'relation to a base class': 'B A', 'some points only': 'A B', 'LambdaHook': 'A f',
+          'on the main process': 'A Main',
           'not on the main process': 'A', 'display': 'A Late'}
 
 @pytest.mark.parametrize('key', ORDERS)
@@ -166,7 +180,9 @@ def test_a_hook_with_a_beginning_or_an_end_cannot_come_or_go_in_mid_fit(name):
     here, other, seen = make(), make(), []
     def change(learn):
         for call in (lambda: learn.add_hook(other)), (lambda: learn.remove_hook(here)):
-            with pytest.raises(RuntimeError, match=f'Opens cannot be (added|removed) while a fit runs, because it has {name}'): call()
+            with pytest.raises(RuntimeError,
+                               match=f'Opens cannot be (added|removed) while a fit runs, because it has {name}'):
+                call()
             seen.append(list(learn.hooks))
     learn = make_learner(train_dl=batches()[:1], hooks=[here])
     step = LambdaHook(after_step=change)
@@ -192,18 +208,23 @@ def test_the_work_of_adding_hooks_grows_with_their_number(monkeypatch):
 
 def test_reasons_and_text():
     log = []
-    learn = make_learner(hooks=[named('A', log, ['after_step', 'do_step'], ord=2), named('B', log, ['after_step'], runs_after='A'),
+    learn = make_learner(hooks=[named('A', log, ['after_step', 'do_step'], ord=2),
+                                named('B', log, ['after_step'], runs_after='A'),
                                 named('C', log, ['after_loss']), named('D', log, ['after_loss'])])
     rows = {(r.point, r.hook): r for r in learn.describe_hooks().rows}
-    assert rows['after_step', 'A'].why == 'before B' and rows['after_step', 'B'].why == 'after A' and rows['after_step', 'A'].ord == 2
-    assert rows['after_loss', 'C'].why == rows['after_loss', 'D'].why == 'registration' and rows['do_step', 'A'].why == ''
+    assert rows['after_step', 'A'].why == 'before B' and rows['after_step', 'B'].why == 'after A'
+    assert rows['after_step', 'A'].ord == 2
+    assert rows['after_loss', 'C'].why == rows['after_loss', 'D'].why == 'registration'
+    assert rows['do_step', 'A'].why == ''
     text, html = str(learn.describe_hooks()), learn.describe_hooks()._repr_html_()
     for word in 'after_step', 'after_loss', 'do_step', 'before B', 'registration': assert word in text and word in html
 
 @pytest.mark.parametrize('n_hooks', [1, 3, 20])
 def test_the_table_as_text(n_hooks):
-    "Its lines are the rows, in their order; what wraps a step is nested down to the step; it fits a terminal of 100 columns"
-    learn = make_learner(hooks=[named(f'Hook{i}', [], LIFECYCLE[i % 5::3], runs_after=[f'Hook{i - 1}', f'Hook{i - 2}'], ord=i % 2) for i in range(n_hooks)])
+    """Its lines are the rows, in their order; what wraps a step is nested down to the step;
+    it fits a terminal of 100 columns"""
+    learn = make_learner(hooks=[named(f'Hook{i}', [], LIFECYCLE[i % 5::3], runs_after=[f'Hook{i - 1}', f'Hook{i - 2}'],
+                                      ord=i % 2) for i in range(n_hooks)])
     for measured in [], ['calls', 'time', 'share']:
         table = learn.describe_hooks()
         called = [r for r in table.rows if not measured or any(o.calls for o in table.rows if o.point == r.point)]
@@ -227,14 +248,16 @@ def test_the_table_as_text(n_hooks):
 
 # The order of the design
 
-BATCH = ['before_step', 'do_step', 'after_pred', 'after_loss', 'do_backward', 'after_backward', 'do_opt_step', 'do_zero_grad', 'after_step']
+BATCH = ['before_step', 'do_step', 'after_pred', 'after_loss', 'do_backward', 'after_backward', 'do_opt_step',
+         'do_zero_grad', 'after_step']
 VALID_BATCH = ['before_step', 'do_step', 'after_pred', 'after_loss', 'after_step']
 OPEN, CLOSE = ['before_fit', 'before_epoch'], ['after_epoch', 'after_fit']
 
 @pytest.mark.parametrize('train_step', [None, step])
 def test_events_of_an_epoch(train_step):
     log = []
-    learn = make_learner(train_dl=batches()[:2], valid_dl=batches()[:1], train_step=train_step, loss_fn=torch.nn.functional.cross_entropy, hooks=[named('A', log)])
+    learn = make_learner(train_dl=batches()[:2], valid_dl=batches()[:1], train_step=train_step,
+                         loss_fn=torch.nn.functional.cross_entropy, hooks=[named('A', log)])
     learn.fit(1)
     assert [p for p, _ in log] == OPEN + 2*BATCH + ['before_valid'] + VALID_BATCH + ['after_valid'] + CLOSE
 
@@ -248,7 +271,9 @@ def test_events_of_a_generator_step():
     generator_learner(named('A', log)).fit(1)
     log = [p for p, _ in log if p != 'after_pred']      # see the next test
     a_yield = ['do_step', 'after_loss', 'do_backward', 'after_backward', 'do_opt_step', 'do_zero_grad']
-    train, valid = ['before_step'] + 2*a_yield + ['do_step', 'after_step'], ['before_step'] + 2*['do_step', 'after_loss'] + ['do_step', 'after_step']
+    train, valid = ['before_step'] + 2*a_yield + ['do_step',
+                                                  'after_step'], ['before_step'] + 2*['do_step', 'after_loss'] + [
+                                                      'do_step', 'after_step']
     assert log == OPEN + train + ['before_valid'] + valid + ['after_valid'] + CLOSE
 
 def test_after_pred_of_a_generator_step():
@@ -270,11 +295,14 @@ def test_what_is_there_at_each_event():
         def f(learn):
             there = [o for o in ('batch', 'pred', 'loss', 'result') if getattr(learn, o) is not None]
             grads = all(p.grad is not None for p in learn.model.parameters())
-            seen.setdefault((event, learn.training), (' '.join(there), grads, learn.model.training, learn.state.batch_idx, len(learn.history)))
+            seen.setdefault((event, learn.training),
+                            (' '.join(there), grads, learn.model.training, learn.state.batch_idx, len(learn.history)))
         return f
-    learn = make_learner(train_dl=batches()[:2], valid_dl=batches()[:1], hooks=[LambdaHook(**{e: look(e) for e in EVENTS})])
+    learn = make_learner(train_dl=batches()[:2], valid_dl=batches()[:1],
+                         hooks=[LambdaHook(**{e: look(e) for e in EVENTS})])
     learn.fit(1)
-    assert seen == {    # (event, learn.training): what is not None, gradients there, model.training, batch_idx, rows of the history
+    # (event, learn.training): what is not None, gradients there, model.training, batch_idx, rows of the history
+    assert seen == {
         ('before_fit', False): ('', False, True, 0, 0),
         ('before_epoch', True): ('', False, True, 0, 0),
         ('before_step', True): ('batch', False, True, 0, 0),
@@ -293,7 +321,8 @@ def test_what_is_there_at_each_event():
 
 def test_stepped_says_whether_the_optimizer_stepped():
     seen = []
-    learn = make_learner(train_dl=batches()[:4], valid_dl=batches()[:1], hooks=[named('Even', [], ['do_opt_step'], **EVEN),
+    learn = make_learner(train_dl=batches()[:4], valid_dl=batches()[:1],
+                         hooks=[named('Even', [], ['do_opt_step'], **EVEN),
                          LambdaHook(after_step=lambda learn: seen.append(learn.stepped))])
     learn.fit(1)
     assert seen == [False, True, False, True, False] and learn.state.optimizer_step == 2
@@ -320,7 +349,8 @@ def canceller(where, error, log):
 def run_cancelled(where, error):
     log, at_cancel = [], []
     learn = make_learner(train_dl=batches()[:2], valid_dl=batches()[:1],
-                         hooks=[canceller(where, error, log), LambdaHook(after_cancel=lambda learn: at_cancel.append(learn.cancelled))])
+                         hooks=[canceller(where, error, log),
+                                LambdaHook(after_cancel=lambda learn: at_cancel.append(learn.cancelled))])
     try: learn.fit(1)
     finally: assert log[-1] == 'after_fit' and learn.batch is learn.loss is learn.pred is learn.result is None
     assert at_cancel == [learn.cancelled]
@@ -337,7 +367,8 @@ def test_cancel_fit_and_epoch(where, error):
     assert learn.cancelled == {CancelFit: 'fit', CancelEpoch: 'epoch'}[error]
     assert len(learn.history) == learn.state.epoch == (error is CancelEpoch)
 
-@pytest.mark.parametrize('where', [('train', p) for p in BATCH[:-1]] + [('valid', p) for p in VALID_BATCH[:-1]], ids=' '.join)
+@pytest.mark.parametrize('where', [('train', p) for p in BATCH[:-1]] + [('valid', p) for p in VALID_BATCH[:-1]],
+                         ids=' '.join)
 def test_cancel_step(where):
     learn, log = run_cancelled(where, CancelStep())
     cut = ['after_cancel', 'after_step']
@@ -354,7 +385,8 @@ def test_cancel_between_epochs(event, error):
     def cancel(learn):
         log.append(event)
         raise error
-    hooks = [LambdaHook(**{event: cancel}), LambdaHook(after_cancel=lambda learn: log.append('after_cancel'), after_fit=lambda learn: log.append('after_fit'))]
+    hooks = [LambdaHook(**{event: cancel}), LambdaHook(after_cancel=lambda learn: log.append('after_cancel'),
+                                                       after_fit=lambda learn: log.append('after_fit'))]
     learn = make_learner(hooks=hooks)
     if error is CancelEpoch:
         with pytest.raises(RuntimeError, match='CancelEpoch was raised where no epoch runs'): learn.fit(2)
@@ -364,7 +396,8 @@ def test_cancel_between_epochs(event, error):
         assert log == [event, 'after_cancel', 'after_fit'] and learn.cancelled == 'fit'
     assert len(learn.history) == (event == 'after_epoch')
 
-@pytest.mark.parametrize('where', [('train', 'before_epoch'), ('train', 'after_step'), ('valid', 'before_valid')], ids=' '.join)
+@pytest.mark.parametrize('where', [('train', 'before_epoch'), ('train', 'after_step'), ('valid', 'before_valid')],
+                         ids=' '.join)
 def test_cancel_step_where_no_step_is_open(where):
     log = []
     learn = make_learner(train_dl=batches()[:2], valid_dl=batches()[:1], hooks=[canceller(where, CancelStep(), log)])
@@ -376,7 +409,8 @@ def test_a_cancelled_step_leaves_no_trace_in_the_training(point):
     "The model is as if the loader had not had this batch"
     def run(data, *hooks):
         torch.manual_seed(0)
-        learn = make_learner(torch.nn.Linear(4, 3), data, optim=lambda p: torch.optim.SGD(p, lr=.1, momentum=.9), hooks=hooks)
+        learn = make_learner(torch.nn.Linear(4, 3), data, optim=lambda p: torch.optim.SGD(p, lr=.1, momentum=.9),
+                             hooks=hooks)
         learn.fit(1)
         return learn
     def cancel(learn, *nxt):
@@ -404,11 +438,13 @@ def test_a_cancelled_validation_says_what_it_has():
 def test_a_cancelled_pass_without_a_batch_has_no_value(where):
     class Share:
         def reset(self): self.n, self.right = 0, 0
-        def update(self, pred, targ): self.n, self.right = self.n + len(targ), self.right + (pred.argmax(1) == targ).sum()
+        def update(self, pred, targ):
+            self.n, self.right = self.n + len(targ), self.right + (pred.argmax(1) == targ).sum()
         def compute(self): return self.right/self.n
     from torchmetrics.classification import MulticlassAccuracy
     for metric in Share(), MulticlassAccuracy(3):
-        learn = make_learner(train_dl=batches()[:2], valid_dl=batches()[:2], metrics=[metric], hooks=[canceller(where, CancelEpoch(), [])])
+        learn = make_learner(train_dl=batches()[:2], valid_dl=batches()[:2], metrics=[metric],
+                             hooks=[canceller(where, CancelEpoch(), [])])
         learn.fit(1)
         name, values = type(metric).__name__, learn.history.epochs
         phase = {'before_epoch': 'train', 'before_valid': 'valid'}[where[1]]
@@ -439,15 +475,19 @@ POINTS = [*TRAIN, *VALID, ('train', 'after_epoch')]
 @pytest.mark.parametrize('where', dict.fromkeys(POINTS), ids=' '.join)
 def test_an_error_says_where_it_comes_from(where):
     log = []
-    learn = make_learner(train_dl=batches()[:2], valid_dl=batches()[:1], hooks=[named('A', []), canceller(where, Oops('oops'), log), named('B', [])])
+    learn = make_learner(train_dl=batches()[:2], valid_dl=batches()[:1],
+                         hooks=[named('A', []), canceller(where, Oops('oops'), log), named('B', [])])
     with pytest.raises(Oops) as e: learn.fit(1)
     notes = '\n'.join(e.value.__notes__)
     assert str(e.value) == 'oops'
     phase, point = where
     assert 'hook Mine' in notes and f'`{point}`' in notes and 'hook A' not in notes and 'hook B' not in notes
     assert 'epoch 0' in notes or point == 'after_epoch' and '1 done' in notes
-    if point != 'after_epoch': assert_place(notes, 0, {'train': 'training', 'valid': 'validation'}[phase], {'after_step': 1, 'after_valid': 2}.get(point, 0))
-    assert [f.name for f in traceback.extract_tb(e.tb)][-1] == 'f' and log[-1] == 'after_fit' and 'after_cancel' not in log
+    if point != 'after_epoch':
+        assert_place(notes, 0, {'train': 'training', 'valid': 'validation'}[phase],
+                     {'after_step': 1, 'after_valid': 2}.get(point, 0))
+    assert [f.name for f in traceback.extract_tb(e.tb)][-1] == 'f' and log[-1] == 'after_fit'
+    assert 'after_cancel' not in log
     assert len(e.value.__notes__) == 2
 
 def assert_place(note, epoch, phase, n_done):
@@ -470,12 +510,14 @@ def test_an_error_of_a_step_or_a_model_names_no_hook():
 def test_after_fit_is_called_for_all_hooks_after_an_error_in_one(capsys):
     log = []
     def bad(learn): raise Oops
-    hooks = [LambdaHook(after_fit=bad, name='Mine', ord=-1), LambdaHook(after_fit=lambda learn: log.append('after_fit'))]
+    hooks = [LambdaHook(after_fit=bad, name='Mine', ord=-1),
+             LambdaHook(after_fit=lambda learn: log.append('after_fit'))]
     with pytest.raises(Oops): make_learner(hooks=hooks).fit(1)
     assert log == ['after_fit']
 
 @pytest.mark.parametrize('display', ['text', 'tty', 'html'])
-@pytest.mark.parametrize('event', ['before_fit', 'before_epoch', 'after_step', 'before_valid', 'after_valid', 'after_epoch'])
+@pytest.mark.parametrize('event',
+                         ['before_fit', 'before_epoch', 'after_step', 'before_valid', 'after_valid', 'after_epoch'])
 def test_the_display_hides_no_error(event, display, capsys, cell):
     def bad(learn): raise Oops
     learn = make_learner(valid_dl=batches(), display=display, hooks=[LambdaHook(**{event: bad})])
@@ -494,7 +536,9 @@ def test_fit_patches_nothing(end):
         if end: raise end
     hooks = [named('A', []), named('B', [])]
     learn = make_learner(train_step=step, hooks=hooks)
-    def parts(): return methods(learn), [dict(vars(h)) for h in hooks], learn.do_opt_step, set(vars(learn.model)), set(vars(learn.opt))
+    def parts():
+        return methods(learn), [dict(vars(h))
+                                for h in hooks], learn.do_opt_step, set(vars(learn.model)), set(vars(learn.opt))
     learn.opt.step()            # torch itself patches it once
     before = parts()
     for _ in range(2):

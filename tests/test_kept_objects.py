@@ -1,4 +1,5 @@
-"What training changes outside of the learner is saved, resumed and left alone by lr_find, where `Learner(state=...)` names it"
+"""What training changes outside of the learner is saved, resumed and left alone by lr_find,
+where `Learner(state=...)` names it"""
 import random
 
 import numpy as np, pytest, torch, torch.nn.functional as F
@@ -33,7 +34,8 @@ def step(batch, learn):
 
 def start(env, named=True, **kwargs):
     torch.manual_seed(0)
-    return make_learner(train_dl=batches(), valid_dl=batches(seed=2), train_step=step, seed=7, **{'state': [env] if named else (), **kwargs})
+    return make_learner(train_dl=batches(), valid_dl=batches(seed=2), train_step=step, seed=7,
+                        **{'state': [env] if named else (), **kwargs})
 
 def use(env):
     ENV['now'] = env
@@ -48,7 +50,8 @@ def test_a_checkpoint_holds_them(kind, at, tmp_path):
     whole.fit(2)
     expected = env.log
     stopped = start(use(env := Env()), **given(env))
-    stopped.fit(2, hooks=[LambdaHook(name='Stop', after_step=lambda learn: learn.stop() if learn.state.optimizer_step == at else None), Checkpoint(tmp_path)])
+    stopped.fit(2, hooks=[LambdaHook(name='Stop', after_step=lambda learn: learn.stop()
+                                     if learn.state.optimizer_step == at else None), Checkpoint(tmp_path)])
     other = start(use(env := Env()), **given(env))
     other.fit(2, hooks=[Checkpoint(tmp_path)], resume=True)
     assert digest(other) == digest(whole) and env.log == expected and len(expected) == 10
@@ -82,7 +85,9 @@ def test_what_has_no_counterpart_is_named(tmp_path, recwarn):
     said = ' '.join(str(o.message) for o in recwarn)
     assert 'knows nothing of b in `state`' in said and 'holds the state of a, which this learner does not have' in said
 
-@pytest.mark.parametrize('wrong, said', [([3], 'int without state_dict and load_state_dict'), ({'env': object()}, 'env is a object without'), (Env(), 'state is a Env: expected a list')])
+@pytest.mark.parametrize('wrong, said',
+                         [([3], 'int without state_dict and load_state_dict'),
+                          ({'env': object()}, 'env is a object without'), (Env(), 'state is a Env: expected a list')])
 def test_what_cannot_be_kept_is_refused(wrong, said):
     with pytest.raises(TypeError, match=said): start(None, state=wrong)
 

@@ -7,7 +7,8 @@ import pytest
 from trainer_nb.loop.mistakes import VERBS
 
 lib = Path(__file__).parents[1]/'trainer_nb'
-modules = {'.'.join(p.relative_to(lib).with_suffix('').parts): p for p in sorted(lib.rglob('*.py')) if p.stem not in ('__init__', '_modidx')}
+modules = {'.'.join(p.relative_to(lib).with_suffix('').parts): p
+           for p in sorted(lib.rglob('*.py')) if p.stem not in ('__init__', '_modidx')}
 
 MAY_IMPORT = {      # wing → the wings below it
     'base': set(),
@@ -34,7 +35,8 @@ def imports(tree, module=''):
         elif isinstance(node, ast.ImportFrom):
             package = ['trainer_nb', *module.split('.')[:-1]]
             package = package[:len(package) - node.level + 1]
-            yield from ['.'.join([*package, node.module])] if node.module else ('.'.join([*package, o.name]) for o in node.names)
+            yield from ['.'.join([*package,
+                                  node.module])] if node.module else ('.'.join([*package, o.name]) for o in node.names)
 
 
 def at_import(node):
@@ -67,23 +69,28 @@ def test_wings_have_front_doors(module):
     name, tree = module
     wing = name.split('.')[0]
     inside = {o for o in ours(name, tree) if '.' in o and o.split('.')[0] != wing}
-    assert not inside, f'{name} imports {inside}: list the names in the __init__.py of the wing, and import them from there'
+    assert not inside, (f'{name} imports {inside}: list the names in the __init__.py of the wing, '
+                        'and import them from there')
 
 
 def test_front_doors_offer_what_is_used():
-    used = {(o.module, a.name) for name, p in modules.items() for o in ast.walk(ast.parse(p.read_text(encoding='utf-8')))
-            if isinstance(o, ast.ImportFrom) and (o.level == 2 or (o.module or '').startswith('trainer_nb.') or name == 'all') for a in o.names}
+    used = {(o.module, a.name) for name,
+            p in modules.items() for o in ast.walk(ast.parse(p.read_text(encoding='utf-8')))
+            if isinstance(o, ast.ImportFrom)
+            and (o.level == 2 or (o.module or '').startswith('trainer_nb.') or name == 'all') for a in o.names}
     used = {(m.removeprefix('trainer_nb.'), name) for m, name in used}
     for wing in MAY_IMPORT.keys() - {'all', '__main__'}:
         door = ast.parse((lib/wing/'__init__.py').read_text(encoding='utf-8'))
-        idle = {a.name for o in door.body if isinstance(o, ast.ImportFrom) for a in o.names if (wing, a.name) not in used}
+        idle = {a.name for o in door.body if isinstance(o, ast.ImportFrom)
+                for a in o.names if (wing, a.name) not in used}
         assert not idle, f'nobody outside uses {idle} of {wing}'
 
 
 def test_no_circle():
     "Modules can be put in an order in which each imports earlier ones only"
     def inside(o): return {m for m in modules if m.startswith(o + '.')} or {o}      # a front door opens the whole wing
-    waits = {name: set().union(*map(inside, ours(name, ast.parse(p.read_text(encoding='utf-8'))))) & modules.keys() for name, p in modules.items()}
+    waits = {name: set().union(*map(inside, ours(name, ast.parse(p.read_text(encoding='utf-8'))))) & modules.keys()
+             for name, p in modules.items()}
     while ready := [name for name, needed in waits.items() if not needed & waits.keys()]:
         for name in ready: del waits[name]
     assert not waits, f'these import one another: {waits}'
@@ -91,28 +98,35 @@ def test_no_circle():
 
 def test_no_star_import_and_no_bare_except(module):
     for node in ast.walk(module[1]):
-        assert not (isinstance(node, ast.ImportFrom) and node.names[0].name == '*'), f'line {node.lineno}: import by name'
-        assert not (isinstance(node, ast.ExceptHandler) and node.type is None), f'line {node.lineno}: say what is caught'
+        assert not (isinstance(node, ast.ImportFrom)
+                    and node.names[0].name == '*'), f'line {node.lineno}: import by name'
+        assert not (isinstance(node, ast.ExceptHandler)
+                    and node.type is None), f'line {node.lineno}: say what is caught'
 
 
-LEARNERS = {'learn', 'learner', 'fit', 'fitting', 'stopped'}     # what variables and attributes that hold a `Learner` or a `Fit` are called
+# what variables and attributes that hold a `Learner` or a `Fit` are called
+LEARNERS = {'learn', 'learner', 'fit', 'fitting', 'stopped'}
 
 def private_uses(tree):
-    "(line, expression) of each private attribute of a `Learner` or a `Fit`; in a method that is patched into one, `self` is one. Its own names a module may use"
+    """(line, expression) of each private attribute of a `Learner` or a `Fit`; in a method that is patched into one,
+    `self` is one. Its own names a module may use"""
     own = {f.name for f in ast.walk(tree) if isinstance(f, ast.FunctionDef)}
     for f in ast.walk(tree):
         if not isinstance(f, (ast.FunctionDef, ast.Lambda)): continue
-        names = LEARNERS | {o.arg for o in f.args.args if isinstance(o.annotation, ast.Name) and o.annotation.id in ('Learner', 'Fit')}
+        names = LEARNERS | {o.arg for o in f.args.args if isinstance(o.annotation, ast.Name)
+                            and o.annotation.id in ('Learner', 'Fit')}
         for o in ast.walk(f):
             if not isinstance(o, ast.Attribute) or o.attr[0] != '_' or o.attr[:2] == '__': continue
             holder = o.value.id if isinstance(o.value, ast.Name) else getattr(o.value, 'attr', None)
             is_own = isinstance(o.value, ast.Name) and holder == 'self' and o.attr in own
-            if holder in (names if isinstance(o.value, ast.Name) else LEARNERS) and not is_own: yield o.lineno, ast.unparse(o)
+            if holder in (names if isinstance(o.value, ast.Name) else LEARNERS) and not is_own:
+                yield o.lineno, ast.unparse(o)
 
 
 def test_nobody_reaches_into_the_loop(module):
     name, tree = module
-    if not name.startswith('loop.'): assert not {*private_uses(tree)}, 'give it a public name, or pass it as an argument'
+    if not name.startswith('loop.'):
+        assert not {*private_uses(tree)}, 'give it a public name, or pass it as an argument'
 
 
 def test_nobody_sets_attributes_of_a_class_elsewhere(module):
@@ -120,13 +134,16 @@ def test_nobody_sets_attributes_of_a_class_elsewhere(module):
     imported = {a.asname or a.name for o in statements if isinstance(o, ast.ImportFrom) for a in o.names}
     for stmt in statements:
         for o in getattr(stmt, 'targets', [getattr(stmt, 'target', None)]):
-            if isinstance(o, ast.Attribute): assert ast.unparse(o.value) not in imported, f'line {stmt.lineno}: {ast.unparse(o)}'
+            if isinstance(o, ast.Attribute):
+                assert ast.unparse(o.value) not in imported, f'line {stmt.lineno}: {ast.unparse(o)}'
 
 
 def patched(tree):
     "Methods that a module adds to `Learner`"
     for f in tree.body:
-        if isinstance(f, ast.FunctionDef) and f.args.args and getattr(f.args.args[0].annotation, 'id', None) == 'Learner': yield f.name
+        if not isinstance(f, ast.FunctionDef) or not f.args.args: continue
+        if getattr(f.args.args[0].annotation, 'id', None) == 'Learner':
+            yield f.name
 
 
 def test_verbs_of_other_modules_are_known():
@@ -158,7 +175,8 @@ def test_a_learner_alone_has_all_verbs(tmp_path):
 
 
 def test_screens_load_where_they_are_used(module):
-    tops = {o.split('.')[0] for stmt in at_import(module[1]) if isinstance(stmt, (ast.Import, ast.ImportFrom)) for o in imports(stmt)}
+    tops = {o.split('.')[0] for stmt in at_import(module[1]) if isinstance(stmt, (ast.Import, ast.ImportFrom))
+            for o in imports(stmt)}
     assert not tops & LAZY
 
 
@@ -168,16 +186,21 @@ def test_the_rules_see():
                      'import trainer_nb.show.display, os.path\n'
                      'try: import matplotlib.pyplot\nexcept ImportError: pass\ndef f(): import ipywidgets')
     assert [o.removeprefix('trainer_nb.') for o in imports(tree, 'loop.fit')] == [
-        'loop.learner', 'data.passes', 'loop.hooks', 'base', 'show.display', 'os.path', 'matplotlib.pyplot', 'ipywidgets']
+        'loop.learner', 'data.passes', 'loop.hooks', 'base', 'show.display', 'os.path', 'matplotlib.pyplot',
+        'ipywidgets']
     assert sum(isinstance(o, (ast.Import, ast.ImportFrom)) for o in at_import(tree)) == 6
-    tree = ast.parse('def f(self:Learner, learn):\n    self._a, self.b, self._g(), self.learn._c, self.learn.fitting._d, learn._e\n'
+    tree = ast.parse('def f(self:Learner, learn):\n    self._a, self.b, self._g(), self.learn._c, '
+                     'self.learn.fitting._d, learn._e\n'
                      '    h = lambda learn: learn._f\ndef _g(self): return self._x')
-    assert {o for _, o in private_uses(tree)} == {'self._a', 'self.learn._c', 'self.learn.fitting._d', 'learn._e', 'learn._f'}
+    assert {o for _, o in private_uses(tree)} == {'self._a', 'self.learn._c', 'self.learn.fitting._d', 'learn._e',
+                                                  'learn._f'}
 
 
 def test_import_is_light():
-    code = ('from time import perf_counter\nimport sys, torch\nbefore, t = set(sys.modules), perf_counter()\nimport trainer_nb.all\n'
+    code = ('from time import perf_counter\nimport sys, torch\nbefore, t = set(sys.modules), perf_counter()\nimport '
+            'trainer_nb.all\n'
             'print(f"{perf_counter() - t:.3f} s on top of torch", *(set(sys.modules) - before), sep="\\n")')
-    took, *loaded = subprocess.run([sys.executable, '-c', code], text=True, capture_output=True, check=True).stdout.splitlines()
+    took, *loaded = subprocess.run([sys.executable, '-c', code], text=True, capture_output=True,
+                                   check=True).stdout.splitlines()
     print('import trainer_nb.all costs', took)      # `pytest -rP` shows it
     assert not {o for o in loaded if o.startswith(tuple(HEAVY))}

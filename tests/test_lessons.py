@@ -1,4 +1,5 @@
-"The lessons about one's own data: short, with an accuracy that is checked, and a prediction for a new file. `test_notebooks.py` runs them"
+"""The lessons about one's own data: short, with an accuracy that is checked,
+and a prediction for a new file. `test_notebooks.py` runs them"""
 import ast, json, re
 from pathlib import Path
 
@@ -9,11 +10,14 @@ lessons = sorted((Path(__file__).parents[1]/'nbs/lessons').glob('*.ipynb'))
 
 def cells(path):
     "Sources of the code cells"
-    return [''.join(c['source']) for c in json.loads(path.read_text(encoding='utf-8'))['cells'] if c['cell_type'] == 'code']
+    return [''.join(c['source'])
+            for c in json.loads(path.read_text(encoding='utf-8'))['cells'] if c['cell_type'] == 'code']
 
 def lines(source): return [o for o in source.splitlines() if o.strip() and not o.lstrip().startswith('#')]
 
-def calls(source): return {o.func.attr for o in ast.walk(ast.parse(source)) if isinstance(o, ast.Call) and isinstance(o.func, ast.Attribute)}
+def calls(source):
+    return {o.func.attr for o in ast.walk(ast.parse(source)) if isinstance(o, ast.Call)
+            and isinstance(o.func, ast.Attribute)}
 
 
 def test_there_are_three(): assert [o.stem for o in lessons] == ['01_images', '02_table', '03_text']
@@ -23,7 +27,8 @@ def test_twelve_lines_lead_from_files_to_a_prediction(path):
     short, = [o for o in cells(path) if re.match(r'#\| *short\b', o)]
     assert len(lines(short)) <= 12 and max(map(len, lines(short))) <= 120
     assert {'fit', 'predict'} <= calls(short)
-    assert not any(isinstance(o, ast.Import | ast.ImportFrom) for o in ast.walk(ast.parse(short)))      # they stand above
+    # they stand above
+    assert not any(isinstance(o, ast.Import | ast.ImportFrom) for o in ast.walk(ast.parse(short)))
 
 @pytest.mark.parametrize('path', lessons, ids=lambda o: o.stem)
 def test_accuracies_and_new_files(path):

@@ -32,7 +32,8 @@ class First(Hook):
 def everything(learn):
     rng = random.getstate(), np.random.get_state()[1].tobytes(), torch.get_rng_state().numpy().tobytes()
     return [weights(learn.model), deepcopy(learn.opt.state_dict()), str(learn.state), rng, learn.history.epochs,
-            [h.name for h in learn.hooks], [m.training for m in learn.model.modules()], [h.n for h in learn.hooks if type(h) is Augment]]
+            [h.name for h in learn.hooks], [m.training for m in learn.model.modules()],
+            [h.n for h in learn.hooks if type(h) is Augment]]
 
 
 def equal(a, b):
@@ -73,7 +74,8 @@ def test_an_error_in_the_data_is_told():
 
 
 def pictures(html, times=1):
-    return [np.asarray(Image.open(BytesIO(b64decode(o)))) [::times, ::times] for o in re.findall(r'base64,([^"]+)', html)]
+    return [np.asarray(Image.open(BytesIO(b64decode(o)))) [::times, ::times]
+            for o in re.findall(r'base64,([^"]+)', html)]
 
 
 def shown(x, y=None, bs=64, **kwargs):
@@ -92,7 +94,8 @@ def test_pixels_are_those_of_the_data(last, c):
     if last: x = x.permute(0, 2, 3, 1)
     mean, std = torch.rand(c, generator=g), torch.rand(c, generator=g) + .2
     shape = (c,) if last else (c, 1, 1)
-    for given, kwargs in (x.byte(), {}), (x/255, {}), ((x/255 - mean.view(shape))/std.view(shape), dict(mean=mean.tolist(), std=std.tolist())):
+    for given, kwargs in (x.byte(), {}), (x/255, {}), ((x/255 - mean.view(shape))/std.view(shape),
+                                                       dict(mean=mean.tolist(), std=std.tolist())):
         found = pictures(shown(given, n=5, **kwargs)._repr_html_(), 14)
         assert len(found) == 5 and all(np.abs(a.astype(int) - b).max() == 0 for a, b in zip(found, right))
 
@@ -113,10 +116,14 @@ def test_no_numbers_and_nan():
 
 
 @pytest.mark.parametrize('batch', [
-    torch.zeros(3, 4), {'x': torch.zeros(3, 2), 'labels': torch.zeros(3, dtype=torch.long)}, (torch.zeros(3, 2, 3, 4, 5), torch.zeros(3)),
-    ({'a': [torch.zeros(3, 2), torch.zeros(3)]}, ['a', 'b', 'c']), [torch.zeros(0, 4), torch.zeros(0)], ('text', 3), [torch.eye(3).to_sparse(), torch.zeros(3)],
-    [['a <b>', 'c'], torch.zeros(2)], [torch.zeros(3, 2, dtype=torch.complex64), torch.zeros(3)], {}, [torch.zeros(()), torch.zeros(())],
-    [torch.nested.nested_tensor([torch.zeros(2), torch.zeros(3)]), torch.zeros(2)], [torch.zeros(2, 1, 1, 0), torch.zeros(2)], 7,
+    torch.zeros(3, 4), {'x': torch.zeros(3, 2), 'labels': torch.zeros(3, dtype=torch.long)},
+    (torch.zeros(3, 2, 3, 4, 5), torch.zeros(3)),
+    ({'a': [torch.zeros(3, 2), torch.zeros(3)]}, ['a', 'b', 'c']), [torch.zeros(0, 4), torch.zeros(0)], ('text', 3),
+    [torch.eye(3).to_sparse(), torch.zeros(3)],
+    [['a <b>', 'c'], torch.zeros(2)], [torch.zeros(3, 2, dtype=torch.complex64), torch.zeros(3)], {},
+    [torch.zeros(()), torch.zeros(())],
+    [torch.nested.nested_tensor([torch.zeros(2), torch.zeros(3)]), torch.zeros(2)],
+    [torch.zeros(2, 1, 1, 0), torch.zeros(2)], 7,
 ], ids=str)
 def test_any_batch_is_described(batch):
     learn = Learner(nn.Linear(2, 2), [batch], train_step=lambda batch: {}, display=False)
@@ -128,21 +135,24 @@ def test_any_batch_is_described(batch):
 def test_names_and_text_come_from_the_arguments_or_the_dataset():
     class Named(TensorDataset): classes = ['cat', 'dog']
     x, y = torch.rand(4, 3), torch.tensor([0, 1, 1, 0])
-    learn = Learner(nn.Linear(3, 2), DataLoader(torch.utils.data.Subset(Named(x, y), [1, 2]), 2), loss_fn=F.cross_entropy, display=False)
+    learn = Learner(nn.Linear(3, 2), DataLoader(torch.utils.data.Subset(Named(x, y), [1, 2]), 2),
+                    loss_fn=F.cross_entropy, display=False)
     text = repr(learn.show_batch())
     assert text.count('dog') == 2 and 'cat' not in text
     assert repr(learn.show_batch(classes={1: 'wolf'})).count('wolf') == 2
     view = shown(torch.tensor([[1, 0], [0, 0]]), decode=lambda ids: ' '.join('ab'[i] for i in ids))
     assert 'b a' in repr(view) and 'a a' in view._repr_html_()
     with pytest.raises(ValueError, match='1 names, but the samples have 3'): repr(learn.show_batch(columns=['a']))
-    with pytest.raises(ValueError, match='3 values, but the pictures have 1'): shown(torch.rand(2, 1, 8, 8), mean=[0, 0, 0], std=[1, 1, 1])._repr_html_()
+    with pytest.raises(ValueError, match='3 values, but the pictures have 1'):
+        shown(torch.rand(2, 1, 8, 8), mean=[0, 0, 0], std=[1, 1, 1])._repr_html_()
 
 
 def test_what_is_drawn_is_html_safe_and_short():
     html = shown(torch.rand(64, 3, 300, 300), n=9)._repr_html_()
     assert len(html) < 1e6 and all(max(o.shape) == 256 for o in pictures(html))
     evil = [(['<script>x</script>', 'b'], torch.zeros(2))]
-    assert '<script' not in Learner(nn.Linear(1, 1), evil, train_step=lambda b: {}, display=False).show_batch()._repr_html_()
+    assert '<script' not in Learner(nn.Linear(1, 1), evil, train_step=lambda b: {},
+                                    display=False).show_batch()._repr_html_()
 
 
 def test_nothing_is_imported_before_it_is_drawn():

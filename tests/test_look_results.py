@@ -19,15 +19,19 @@ class Sized(IterableDataset):
 
 def one_by_one(learn, batches, loss_fn):
     learn.model.eval()
-    with torch.no_grad(): res = [(p := learn.model(x[i:i+1]), y[i], loss_fn(p, y[i:i+1])) for x, y in batches for i in range(len(x))]
+    with torch.no_grad():
+        res = [(p := learn.model(x[i:i+1]), y[i], loss_fn(p, y[i:i+1])) for x, y in batches for i in range(len(x))]
     learn.model.train()
     return torch.cat([o[0] for o in res]), torch.stack([o[1] for o in res]), torch.stack([o[2] for o in res])
 
 
 FORMS = {
-    'tuple': lambda: problem(), 'arrays': lambda: tuple(o.numpy() for o in problem()), 'list': lambda: list(zip(*(o.split(5) for o in problem()))),
-    'DataLoader': lambda: DataLoader(TensorDataset(*problem()), 5), 'workers': lambda: DataLoader(TensorDataset(*problem()), 5, num_workers=1),
-    'shuffled': shuffled, 'iterable': lambda: DataLoader(Sized(), 5), 'drop_last': lambda: DataLoader(TensorDataset(*problem()), 5, drop_last=True),
+    'tuple': lambda: problem(), 'arrays': lambda: tuple(o.numpy() for o in problem()),
+    'list': lambda: list(zip(*(o.split(5) for o in problem()))),
+    'DataLoader': lambda: DataLoader(TensorDataset(*problem()), 5),
+    'workers': lambda: DataLoader(TensorDataset(*problem()), 5, num_workers=1),
+    'shuffled': shuffled, 'iterable': lambda: DataLoader(Sized(), 5),
+    'drop_last': lambda: DataLoader(TensorDataset(*problem()), 5, drop_last=True),
     'sets': lambda: {'a': problem(), 'b': problem(7, 3)},
 }
 
@@ -43,7 +47,8 @@ def test_losses_are_those_of_batches_of_one_and_samples_are_found_again(form):
     dl = learn._as_loader(FORMS[form]())
     batches = [next(iter(b.values())) if isinstance(b, dict) else b for b in dl]
     pred, targ, loss = one_by_one(learn, batches, F.cross_entropy)
-    assert torch.allclose(res.pred, pred, atol=1e-6) and torch.equal(res.targ, targ) and torch.allclose(res.loss, loss, atol=1e-6)
+    assert torch.allclose(res.pred, pred, atol=1e-6) and torch.equal(res.targ, targ)
+    assert torch.allclose(res.loss, loss, atol=1e-6)
     state = torch.get_rng_state()
     x = torch.cat([b[0] for b in batches])
     k = res.top_losses(6)[1]
@@ -61,14 +66,23 @@ def ignoring(ignored):
     return y
 
 LOSSES = {
-    'function': (F.cross_entropy, (7, 3), y3[:, 0]), 'module': (nn.CrossEntropyLoss(), (7, 3), y3[:, 0]), 'lambda': (lambda p, t: F.cross_entropy(p, t), (7, 3), y3[:, 0]),
-    'smoothed': (nn.CrossEntropyLoss(label_smoothing=.1), (7, 3), y3[:, 0]), 'partial': (partial(F.cross_entropy, label_smoothing=.1), (7, 3), y3[:, 0]),
-    'pixels': (F.cross_entropy, (7, 3, 4), y3), 'ignored': (F.cross_entropy, (7, 3, 4), ignoring(-100)), 'ignored 1': (nn.CrossEntropyLoss(ignore_index=1), (7, 3, 4), ignoring(1)),
+    'function': (F.cross_entropy, (7, 3), y3[:, 0]), 'module': (nn.CrossEntropyLoss(), (7, 3), y3[:, 0]),
+    'lambda': (lambda p, t: F.cross_entropy(p, t), (7, 3), y3[:, 0]),
+    'smoothed': (nn.CrossEntropyLoss(label_smoothing=.1), (7, 3), y3[:, 0]),
+    'partial': (partial(F.cross_entropy, label_smoothing=.1), (7, 3), y3[:, 0]),
+    'pixels': (F.cross_entropy, (7, 3, 4), y3), 'ignored': (F.cross_entropy, (7, 3, 4), ignoring(-100)),
+    'ignored 1': (nn.CrossEntropyLoss(ignore_index=1), (7, 3, 4), ignoring(1)),
     'partial ignored': (partial(F.cross_entropy, ignore_index=-1), (7, 3, 4), ignoring(-1)),
-    'weighted pixels': (nn.CrossEntropyLoss(weight=torch.tensor([1., 2, 4])), (7, 3, 4), ignoring(-100)), 'sum': (nn.MSELoss(reduction='sum'), (7, 4), torch.zeros(7, 4)),
-    'partial sum': (partial(F.mse_loss, reduction='sum'), (7, 4), torch.zeros(7, 4)), 'mse': (F.mse_loss, (7, 4), torch.zeros(7, 4)), 'l1': (nn.SmoothL1Loss(), (7,), torch.zeros(7)),
-    'bce': (nn.BCEWithLogitsLoss(), (7, 4), (y3 > 0).float()), 'kl': (nn.KLDivLoss(reduction='batchmean'), (7, 4), torch.full((7, 4), .25)), 'hinge': (nn.MultiMarginLoss(), (7, 3), y3[:, 0]),
-    'rmse': (lambda p, t: (p - t).square().mean().sqrt(), (7, 4), torch.zeros(7, 4)), 'nll': (F.nll_loss, (7, 3), y3[:, 0]), 'gauss': (lambda p, t: F.gaussian_nll_loss(p, t, torch.ones_like(p)), (7, 4), torch.zeros(7, 4)),
+    'weighted pixels': (nn.CrossEntropyLoss(weight=torch.tensor([1., 2, 4])), (7, 3, 4), ignoring(-100)),
+    'sum': (nn.MSELoss(reduction='sum'), (7, 4), torch.zeros(7, 4)),
+    'partial sum': (partial(F.mse_loss, reduction='sum'), (7, 4), torch.zeros(7, 4)),
+    'mse': (F.mse_loss, (7, 4), torch.zeros(7, 4)), 'l1': (nn.SmoothL1Loss(), (7,), torch.zeros(7)),
+    'bce': (nn.BCEWithLogitsLoss(), (7, 4), (y3 > 0).float()),
+    'kl': (nn.KLDivLoss(reduction='batchmean'), (7, 4), torch.full((7, 4), .25)),
+    'hinge': (nn.MultiMarginLoss(), (7, 3), y3[:, 0]),
+    'rmse': (lambda p, t: (p - t).square().mean().sqrt(), (7, 4), torch.zeros(7, 4)),
+    'nll': (F.nll_loss, (7, 3), y3[:, 0]),
+    'gauss': (lambda p, t: F.gaussian_nll_loss(p, t, torch.ones_like(p)), (7, 4), torch.zeros(7, 4)),
 }
 
 class Given(nn.Module):
@@ -89,7 +103,8 @@ def test_any_loss_function(name, bs):
     res = learn.results()
     assert torch.allclose(res.loss, expected, atol=1e-6) and torch.equal(res.pred, out)
     own = Learner(Given(out), valid_dl=(i, targ), bs=bs, display=False,
-                  train_step=lambda b, learn: {'loss': loss_fn(p := learn.model(b[0]), b[1]), 'pred': p, 'targ': b[1]}).results()
+                  train_step=lambda b, learn: {
+                      'loss': loss_fn(p := learn.model(b[0]), b[1]), 'pred': p, 'targ': b[1]}).results()
     assert torch.allclose(own.loss, expected, atol=1e-6) and torch.equal(own.targ, targ)
     given = learn.results(loss=lambda p, t: p.flatten(1).sum(1) if p.ndim > 1 else p)
     assert torch.allclose(given.loss, out.flatten(1).sum(1) if out.ndim > 1 else out)
@@ -111,7 +126,8 @@ def test_a_model_with_its_own_loss_and_named_batches():
             return {'logits': out, 'loss': F.cross_entropy(out, labels)}
     x, y = problem()
     model = Own().eval()
-    res = Learner(model, valid_dl=[{'x': x[:10], 'labels': y[:10]}, {'x': x[10:], 'labels': y[10:]}], display=False).results()
+    res = Learner(model, valid_dl=[{'x': x[:10], 'labels': y[:10]}, {'x': x[10:], 'labels': y[10:]}],
+                  display=False).results()
     with torch.no_grad(): expected = F.cross_entropy(model.body(x), y, reduction='none')
     assert torch.allclose(res.loss, expected, atol=1e-6) and torch.equal(res.targ, y)
     assert len(res.show(3).samples) == 3
@@ -125,7 +141,8 @@ def test_the_pass_is_that_of_validate():
         learn.fit(1)
         res = learn.results()
         assert res.loss.dtype == torch.float32
-        assert res.loss.mean().item() == pytest.approx(learn.validate()['valid_loss'], rel=1e-2 if hook.name == 'AMP' else 1e-5)
+        assert res.loss.mean().item() == pytest.approx(learn.validate()['valid_loss'],
+                                                       rel=1e-2 if hook.name == 'AMP' else 1e-5)
 
 
 def test_what_is_kept():
@@ -143,14 +160,16 @@ def test_in_a_fit_and_after_a_cancelled_batch():
     for o in learn, twin:
         torch.manual_seed(0)
         o.fit(2)
-    assert same(weights(learn.model), weights(twin.model)) and seen[1].loss.mean().item() == pytest.approx(learn.history.epochs['valid_loss'][1], rel=1e-5)
+    assert same(weights(learn.model), weights(twin.model))
+    assert seen[1].loss.mean().item() == pytest.approx(learn.history.epochs['valid_loss'][1], rel=1e-5)
 
 
 def test_mistakes():
     learn = make_learner()
     with pytest.raises(ValueError, match='no valid_dl'): learn.results()
     with pytest.raises(TypeError, match='keep is 3'): learn.results(problem(), keep=3)
-    with pytest.raises(ValueError, match='shape .*expected one for each sample'): learn.results(problem(), loss=lambda p, t: p)
+    with pytest.raises(ValueError, match='shape .*expected one for each sample'):
+        learn.results(problem(), loss=lambda p, t: p)
     class Batchwise(nn.Module):
         def forward(self, p, t): return p.mean(0)
     with pytest.raises((ValueError, RuntimeError)): make_learner(loss_fn=Batchwise()).results(problem())
@@ -167,7 +186,8 @@ def test_mistakes():
 
 # confusion and report
 
-def results(pred, targ, loss_fn=F.cross_entropy, **kwargs): return Results(pred, targ, torch.zeros(len(targ)), {}, Look(**kwargs), None, loss_fn)
+def results(pred, targ, loss_fn=F.cross_entropy, **kwargs):
+    return Results(pred, targ, torch.zeros(len(targ)), {}, Look(**kwargs), None, loss_fn)
 
 @pytest.mark.parametrize('seed', range(8))
 def test_scores_are_those_of_scikit_learn(seed):
@@ -178,11 +198,13 @@ def test_scores_are_those_of_scikit_learn(seed):
     res = results(pred, targ)
     counts = res.confusion().counts
     assert np.array_equal(counts, sk.confusion_matrix(targ, pred.argmax(1), labels=range(c)))
-    ours, theirs = res.report().scores, sk.precision_recall_fscore_support(targ, pred.argmax(1), labels=range(c), zero_division=0)
+    ours, theirs = res.report().scores, sk.precision_recall_fscore_support(targ, pred.argmax(1), labels=range(c),
+                                                                           zero_division=0)
     for k, o in zip(('precision', 'recall', 'f1', 'support'), theirs): assert np.allclose(ours[k], o)
     lines = res.report().lines()
     for name, how in ('mean', 'macro'), ('mean by support', 'weighted'):
-        expected = sk.precision_recall_fscore_support(targ, pred.argmax(1), labels=range(c), average=how, zero_division=0)[:3]
+        expected = sk.precision_recall_fscore_support(targ, pred.argmax(1), labels=range(c), average=how,
+                                                      zero_division=0)[:3]
         assert [float(o) for o in next(o for o in lines if o[0] == name)[1:4]] == pytest.approx(expected, abs=6e-4)
 
 
@@ -221,7 +243,8 @@ def test_labels_and_regression():
     res.show = lambda n: None
     rows = res.report().rows
     for i, row in enumerate(rows):
-        assert row['r2'] == pytest.approx(sk.r2_score((targ + pred)[:, i], pred[:, i])) and row['mae'] == pytest.approx(sk.mean_absolute_error((targ + pred)[:, i], pred[:, i]))
+        assert row['r2'] == pytest.approx(sk.r2_score((targ + pred)[:, i], pred[:, i]))
+        assert row['mae'] == pytest.approx(sk.mean_absolute_error((targ + pred)[:, i], pred[:, i]))
     assert np.isnan(regression_scores(torch.randn(3, 1), torch.ones(3, 1))['r2']).all()
     with pytest.raises(ValueError, match='report'): res.confusion()
     with pytest.raises(ValueError, match='report'): results(pred, targ, nn.BCEWithLogitsLoss()).confusion()

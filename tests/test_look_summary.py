@@ -37,7 +37,8 @@ def test_shapes_parameters_and_flops_by_hand():
 def test_flops_are_those_of_torch():
     from torch.utils.flop_counter import FlopCounterMode
     layer = nn.TransformerEncoderLayer(16, 4, 32, batch_first=True)
-    model = nn.Sequential(nn.Embedding(20, 16), nn.TransformerEncoder(layer, 2, enable_nested_tensor=False), nn.Linear(16, 20))
+    model = nn.Sequential(nn.Embedding(20, 16), nn.TransformerEncoder(layer, 2, enable_nested_tensor=False),
+                          nn.Linear(16, 20))
     x = torch.randint(20, (4, 7))
     def loss(p, t): return F.cross_entropy(p.transpose(1, 2), t)
     s = Learner(model, [(x, x)], loss_fn=loss, display=False).summary()
@@ -52,7 +53,8 @@ def test_nothing_changes(hooks):
     twin = copy.deepcopy(learn.model)
     rng, before = torch.get_rng_state(), weights(learn.model)
     s = learn.summary()
-    assert torch.equal(rng, torch.get_rng_state()) and same(before, weights(learn.model)) and learn.state.samples_seen == 0
+    assert torch.equal(rng, torch.get_rng_state()) and same(before, weights(learn.model))
+    assert learn.state.samples_seen == 0
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in learn.model.modules()) and learn.hooks == [*hooks]
     assert (s.n_trained < s.n_params) == (hooks != [] and hooks[0].name == 'Freeze')
     assert all(p.requires_grad for p in learn.model.parameters())
@@ -79,7 +81,8 @@ def test_a_wrong_shape_is_marked_with_all_layers_before_it():
 def test_errors_around_the_model():
     "In the loss, in the model's own code, in the data"
     s = make_learner(nn.Linear(4, 3), loss_fn=lambda p, t: F.mse_loss(p, t)).summary()
-    assert 'the step failed' in s.message and not any(o.is_failed for o in s.layers) and by_name(s)[''].shape == '(5, 3)'
+    assert 'the step failed' in s.message and not any(o.is_failed for o in s.layers)
+    assert by_name(s)[''].shape == '(5, 3)'
     s = make_learner(Block(4), train_dl=[(torch.rand(3, 4), torch.rand(3), torch.rand(3), torch.zeros(3))]).summary()
     assert by_name(s)[''].is_failed and 'takes from 2 to 3' in s.message
     class Broken(torch.utils.data.Dataset):
@@ -90,7 +93,8 @@ def test_errors_around_the_model():
 
 @pytest.mark.parametrize('kwargs, ran', [
     (dict(), False), (dict(valid_dl=problem()), True), (dict(train_dl=problem(), frozen=True), True),
-    (dict(train_dl=[{'x': problem()[0], 'labels': problem()[1]}]), True)], ids=['no data', 'validation', 'frozen', 'named'])
+    (dict(train_dl=[{'x': problem()[0], 'labels': problem()[1]}]), True)],
+    ids=['no data', 'validation', 'frozen', 'named'])
 def test_other_learners(kwargs, ran):
     model = Block(4)
     if kwargs.pop('frozen', False): model.requires_grad_(False)
@@ -103,11 +107,14 @@ def test_a_deep_model_is_cut_and_says_so():
     model = nn.Sequential(*[nn.Sequential(nn.Linear(4, 4), nn.ReLU()) for _ in range(40)], nn.Linear(4, 3))
     learn = make_learner(model)
     s = learn.summary()
-    assert len(s.shown()) == 42 and '80 inner layers are not shown' in repr(s) and len(learn.summary(depth=2).shown()) == 122
+    assert len(s.shown()) == 42 and '80 inner layers are not shown' in repr(s)
+    assert len(learn.summary(depth=2).shown()) == 122
 
 
 def test_groups_are_seen():
     model = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 3))
-    opt = torch.optim.AdamW([dict(params=model[0].parameters(), lr=1e-4), dict(params=[model[1].weight], lr=1e-3), dict(params=[model[1].bias], lr=1e-3, weight_decay=0.)])
+    opt = torch.optim.AdamW([dict(params=model[0].parameters(), lr=1e-4), dict(params=[model[1].weight], lr=1e-3),
+                             dict(params=[model[1].bias], lr=1e-3, weight_decay=0.)])
     lines = make_learner(model, optim=opt).summary().lines()
-    assert [row[-2:] for row in lines] == [['lr', 'weight decay'], ['0.0001 to 0.001', '0 to 0.01'], ['0.0001', '0.01'], ['0.001', '0 to 0.01']]
+    assert [row[-2:] for row in lines] == [['lr', 'weight decay'], ['0.0001 to 0.001', '0 to 0.01'], ['0.0001', '0.01'],
+                                           ['0.001', '0 to 0.01']]

@@ -732,7 +732,8 @@ def test_not_inside_of_a_fit():
     learn.fit(1)
     assert len(errors) == 5 and 'in a fit' in errors[0]
 
-@pytest.mark.parametrize('name, late', [('digits, mlp, AdamW, bs 64', ['steep']), ('noisy: digits, conv, RMSprop, bs 2', ['slide', 'steep']),
+@pytest.mark.parametrize('name, late', [('digits, mlp, AdamW, bs 64', ['steep']),
+                                        ('noisy: digits, conv, RMSprop, bs 2', ['slide', 'steep']),
                                         ('digits, mlp with batch norm, SGD with momentum, bs 64', [])])
 def test_a_suggestion_past_the_lowest_loss_is_told(name, late):
     "fastai's average lags so far that it may fall fastest where the losses themselves rise"

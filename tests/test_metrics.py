@@ -35,11 +35,13 @@ def fitted(bs, metrics, model=None, make_dl=cut, tensors=None, **kwargs):
     return model, {k: v[0] for k, v in learn.history.epochs.items()}
 
 def assert_both(values, name, expected, tol=1e-6):
-    for phase in 'train', 'valid': assert values[f'{phase}_{name}'] == pytest.approx(expected, abs=tol), f'{phase}_{name}'
+    for phase in 'train', 'valid':
+        assert values[f'{phase}_{name}'] == pytest.approx(expected, abs=tol), f'{phase}_{name}'
 
 def logits(model, x=None):
     "In double precision"
-    with torch.no_grad(): return (data()[0] if x is None else x).double() @ model.weight.double().T + model.bias.double()
+    with torch.no_grad():
+        return (data()[0] if x is None else x).double() @ model.weight.double().T + model.bias.double()
 
 
 # Functions and objects
@@ -48,7 +50,8 @@ def margin(pred, targ): return (pred.gather(1, targ[:, None])[:, 0] - pred.mean(
 
 @sizes
 def test_functions(bs):
-    model, values = fitted(bs, [accuracy, margin, Metric(lambda pred, targ: pred.square().mean().item(), name='square')])
+    model, values = fitted(bs, [accuracy, margin,
+                                Metric(lambda pred, targ: pred.square().mean().item(), name='square')])
     z, y = logits(model), data()[1]
     assert_both(values, 'loss', F.cross_entropy(z, y).item())
     assert_both(values, 'accuracy', (z.argmax(1) == y).double().mean().item())
@@ -58,8 +61,10 @@ def test_functions(bs):
 @sizes
 def test_torchmetrics(bs):
     metrics = [MulticlassAccuracy(3, average='micro'), MulticlassF1Score(3, average='macro'),
-               MetricCollection({'weighted': MulticlassF1Score(3, average='weighted'), 'top2': MulticlassAccuracy(3, top_k=2, average='micro')},
-                                compute_groups=False)]      # torchmetrics would take the two for one, if they agree on the first batch
+               MetricCollection({'weighted': MulticlassF1Score(3, average='weighted'),
+                                 'top2': MulticlassAccuracy(3, top_k=2, average='micro')},
+                                # torchmetrics would take the two for one, if they agree on the first batch
+                                compute_groups=False)]
     model, values = fitted(bs, metrics)
     z, y = logits(model), data()[1]
     hits = (z.topk(2).indices == y[:, None]).any(1)
@@ -84,7 +89,8 @@ def test_keys_of_the_result(bs):
     def step(batch, learn):
         z = learn.model(batch[0])
         return {'loss': F.cross_entropy(z, batch[1]), 'logits': z, 'labels': batch[1]}
-    model, values = fitted(bs, [Metric(accuracy, pred='logits', targ='labels'), Metric(MulticlassF1Score(3), name='f1', pred='logits', targ='labels')], train_step=step)
+    model, values = fitted(bs, [Metric(accuracy, pred='logits', targ='labels'),
+                                Metric(MulticlassF1Score(3), name='f1', pred='logits', targ='labels')], train_step=step)
     z, y = logits(model), data()[1]
     assert_both(values, 'accuracy', (z.argmax(1) == y).double().mean().item())
     assert_both(values, 'f1', f1_score(y, z.argmax(1), average='macro'))
@@ -118,7 +124,8 @@ def spread(pred, targ): return pred.std()
 def hits(pred, targ): return (pred.argmax(1) == targ).sum()
 
 def test_what_is_no_mean_is_the_same_in_each_epoch():
-    "as in a plain loop: the mean over batches, weighted by their samples; also in another pass, and after a stop in mid-epoch"
+    """as in a plain loop: the mean over batches, weighted by their samples; also in another pass,
+    and after a stop in mid-epoch"""
     dl = cut(7, *data())
     learn = make_learner(nn.Linear(4, 3), dl, dl, optim=still, metrics=[spread, hits, accuracy])
     learn.fit(2)
@@ -139,20 +146,25 @@ def test_accuracy_of_targets_in_a_column():
     "Was 101.0: each prediction was compared with each target"
     x, y = data()
     dl = cut(7, x, y[:, None])
-    learn = make_learner(nn.Linear(4, 3), dl, dl, optim=still, loss_fn=lambda p, t: F.cross_entropy(p, t[:, 0]), metrics=[accuracy])
+    learn = make_learner(nn.Linear(4, 3), dl, dl, optim=still, loss_fn=lambda p, t: F.cross_entropy(p, t[:, 0]),
+                         metrics=[accuracy])
     learn.fit(2)
     expected = (logits(learn.model).argmax(1) == y).double().mean().item()
-    for phase in 'train', 'valid': assert learn.history.epochs[f'{phase}_accuracy'] == pytest.approx([expected]*2, abs=1e-6)
+    for phase in 'train', 'valid':
+        assert learn.history.epochs[f'{phase}_accuracy'] == pytest.approx([expected]*2, abs=1e-6)
 
 def test_accuracy_of_pixels_and_of_float_ids():
     z, y = torch.randn(5, 3, 4, 2), torch.randint(0, 3, (5, 4, 2))
     expected = (z.argmax(1) == y).double().mean().item()
     for targ in y, y[:, None], y.float(): assert accuracy(z, targ).item() == pytest.approx(expected)
 
-@pytest.mark.parametrize('pred,targ', [((8, 3), (8, 3)), ((8, 1), (8, 1)), ((8, 1), (8,)), ((8,), (8,)), ((8, 5, 3), (8, 5)), ((8, 3), (4,)), ((8, 3), ())])
+@pytest.mark.parametrize('pred,targ', [((8, 3), (8, 3)), ((8, 1), (8, 1)), ((8, 1), (8,)), ((8,), (8,)),
+                                       ((8, 5, 3), (8, 5)), ((8, 3), (4,)), ((8, 3), ())])
 def test_accuracy_refuses_other_shapes(pred, targ):
-    "One-hot or several labels, a logit of two classes, classes in the last dimension: each would give a number, and a wrong one"
-    with pytest.raises(ValueError, match=r'shape \(8.*expected logits \(n, n_classes'): accuracy(torch.randn(pred), torch.zeros(targ))
+    """One-hot or several labels, a logit of two classes, classes in the last dimension: each would give a number,
+    and a wrong one"""
+    with pytest.raises(ValueError, match=r'shape \(8.*expected logits \(n, n_classes'):
+        accuracy(torch.randn(pred), torch.zeros(targ))
 
 
 @sizes
@@ -180,7 +192,8 @@ def token_step(as_tensor):
     def step(batch, learn):
         z, y = learn.model(batch[0]), batch[1]
         n = (y >= 0).sum()
-        return {'loss': F.cross_entropy(z.flatten(0, 1), y.flatten(), ignore_index=-1), 'pred': z, 'targ': y, 'n': n if as_tensor else n.item()}
+        return {'loss': F.cross_entropy(z.flatten(0, 1), y.flatten(), ignore_index=-1), 'pred': z, 'targ': y,
+                'n': n if as_tensor else n.item()}
     return step
 
 @sizes
@@ -196,7 +209,8 @@ def test_validation_without_a_loss():
     "In some batches, or in all of them"
     def eval_step(batch, learn):
         z = learn.model(batch[0])
-        return {'pred': z, 'targ': batch[1], **({'loss': F.cross_entropy(z, batch[1])} if len(batch[0]) in with_loss else {})}
+        return {'pred': z, 'targ': batch[1],
+                **({'loss': F.cross_entropy(z, batch[1])} if len(batch[0]) in with_loss else {})}
     for with_loss in (22,), (64,), ():
         model, values = fitted(64, [accuracy], eval_step=eval_step)
         z, y = logits(model), data()[1]
@@ -228,7 +242,8 @@ def test_predictions_that_are_parameters(kind):
     "Each batch has its own value, and the next batch overwrites it"
     x = torch.arange(1., 41).reshape(10, 4)
     model = Returns(kind)
-    learn = make_learner(model, cut(1, x, x), cut(1, x, x), loss_fn=lambda p, t: p.sum(), optim=still, metrics=[Metric(lambda p, t: p.double().mean(), name='mean')])
+    learn = make_learner(model, cut(1, x, x), cut(1, x, x), loss_fn=lambda p, t: p.sum(), optim=still,
+                         metrics=[Metric(lambda p, t: p.double().mean(), name='mean')])
     learn.fit(1)
     expected = (x[:, :2] if 'slice' in kind else x).double().mean().item()
     assert_both({k: v[0] for k, v in learn.history.epochs.items()}, 'mean', expected)
@@ -236,7 +251,8 @@ def test_predictions_that_are_parameters(kind):
 @pytest.mark.parametrize('bs', [64, 10])
 def test_predictions_in_a_buffer(bs):
     x = torch.randn(320, 4)
-    learn = make_learner(Returns('buffer'), cut(bs, x, x), cut(bs, x, x), loss_fn=F.mse_loss, optim=still, metrics=[Metric(lambda p, t: (p*t).double().mean(), name='f')])
+    learn = make_learner(Returns('buffer'), cut(bs, x, x), cut(bs, x, x), loss_fn=F.mse_loss, optim=still,
+                         metrics=[Metric(lambda p, t: (p*t).double().mean(), name='f')])
     learn.fit(1)
     assert learn.history.epochs['valid_f'] == pytest.approx([x.double().square().mean().item()], abs=1e-6)
 
@@ -259,7 +275,8 @@ class StaticModel(nn.Module):
 
 def test_predictions_in_a_buffer_with_a_graph():
     x = torch.randn(320, 4)
-    learn = make_learner(StaticModel(), cut(10, x, x), cut(10, x, x), loss_fn=F.mse_loss, optim=still, metrics=[Metric(lambda p, t: (p*t).double().mean(), name='f')])
+    learn = make_learner(StaticModel(), cut(10, x, x), cut(10, x, x), loss_fn=F.mse_loss, optim=still,
+                         metrics=[Metric(lambda p, t: (p*t).double().mean(), name='f')])
     learn.fit(1)
     assert_both({k: v[0] for k, v in learn.history.epochs.items()}, 'f', x.double().square().mean().item())
 
@@ -329,11 +346,14 @@ class Detection:
     def compute(self):
         z, y = torch.cat(self.z), torch.cat(self.y)
         ids = y.unique()
-        return {'map': (z.argmax(1) == y).float().mean(), 'map_per_class': torch.stack([(z.argmax(1) == y)[y == c].float().mean() for c in ids]), 'classes': ids.int()}
+        return {'map': (z.argmax(1) == y).float().mean(),
+                'map_per_class': torch.stack([(z.argmax(1) == y)[y == c].float().mean() for c in ids]),
+                'classes': ids.int()}
 
 @sizes
 def test_vectors_and_dicts(bs):
-    model, values = fitted(bs, [recalls, both, Metric(as_array, classes=['cat', 'dog', 'cow']), Metric(both, name='my')])
+    model, values = fitted(bs, [recalls, both, Metric(as_array, classes=['cat', 'dog', 'cow']),
+                                Metric(both, name='my')])
     z, y = logits(model), data()[1]
     for c, name in enumerate(['cat', 'dog', 'cow']):
         for column in f'recalls/{c}', f'of/{c}', f'as_array/{name}', f'my/of/{c}':
@@ -345,7 +365,8 @@ def test_vectors_and_dicts(bs):
 @pytest.mark.parametrize('bs', [7, N])
 def test_vectors_of_objects(bs):
     classes = ['cat', 'dog', 'cow']
-    metrics = [Metric(MulticlassF1Score(3, average=None), name='f1', classes=classes), MetricCollection({'f': MulticlassF1Score(3, average=None)}),
+    metrics = [Metric(MulticlassF1Score(3, average=None), name='f1', classes=classes),
+               MetricCollection({'f': MulticlassF1Score(3, average=None)}),
                Detection(), Metric(Detection(), name='box', classes=classes)]
     x, y = data()
     keep = y != 1
@@ -361,7 +382,8 @@ def test_vectors_of_objects(bs):
 
 def test_vectors_after_a_stop_in_mid_epoch(tmp_path):
     "In another learner, from a checkpoint"
-    dl, metrics = cut(7, *data()), lambda: [recalls, both, Metric(MulticlassF1Score(3, average=None), name='f1', classes='abc'), Detection()]
+    dl, metrics = cut(7, *data()), lambda: [recalls, both, Metric(MulticlassF1Score(3, average=None), name='f1',
+                                                                  classes='abc'), Detection()]
     torch.manual_seed(0)
     weights = nn.Linear(4, 3).state_dict()
     def make():
@@ -370,7 +392,8 @@ def test_vectors_after_a_stop_in_mid_epoch(tmp_path):
         return make_learner(model, dl, dl, metrics=metrics())
     whole, first, second = make(), make(), make()
     whole.fit(2)
-    stop = LambdaHook(after_step=lambda o: o.stop() if o.state.epoch == 1 and (o.state.batch_idx, o.valid_idx) == (22, 5) else None)
+    stop = LambdaHook(after_step=lambda o: o.stop() if o.state.epoch == 1
+                      and (o.state.batch_idx, o.valid_idx) == (22, 5) else None)
     first.fit(2, hooks=[Checkpoint(tmp_path, every=1), stop])
     seen = []
     second.fit(2, hooks=[Checkpoint(tmp_path), LambdaHook(after_step=lambda o: seen.append(o.training))], resume=True)
@@ -388,18 +411,24 @@ class Both(World):
 def test_vectors_where_a_process_has_no_batch():
     "It takes part in the sum with as many zeros"
     x, y = data()
-    busy, idle = Accumulator(as_metrics([recalls, accuracy]), 'cpu', world=Both()), Accumulator(as_metrics([recalls, accuracy]), 'cpu', world=Both())
-    idle.world.rank, idle.world.is_padding, idle.world.seen = 1, True, [['recalls/0', 'recalls/1', 'recalls/2'], ['accuracy']]
+    busy, idle = Accumulator(as_metrics([recalls, accuracy]), 'cpu',
+                             world=Both()), Accumulator(as_metrics([recalls, accuracy]), 'cpu', world=Both())
+    idle.world.rank, idle.world.is_padding, idle.world.seen = 1, True, [['recalls/0', 'recalls/1', 'recalls/2'],
+                                                                        ['accuracy']]
     busy.add(torch.tensor(1.), {'pred': x[:, :3], 'targ': y}, N)
     idle.add(torch.tensor(1.), {'pred': x[:, :3], 'targ': y}, 0)
     values = busy.means()
     assert [values[f'recalls/{c}'] for c in range(3)] == pytest.approx(recalls(x[:, :3], y).tolist())
-    assert set(idle.means()) == set(values) and len(idle.world.summed) == len(busy.world.summed) and not idle.world.summed.any()
+    assert set(idle.means()) == set(values) and len(idle.world.summed) == len(busy.world.summed)
+    assert not idle.world.summed.any()
 
 @pytest.mark.parametrize('f,error,text', [
-    (lambda p, t: torch.zeros(2, 2), TypeError, r'shape \(2, 2\): expected a number'), (lambda p, t: None, TypeError, 'NoneType: expected'),
-    (lambda p, t: {'a': 'b'}, TypeError, 'a is a str'), (lambda p, t: {str(len(p)): 1.}, ValueError, 'returned mine/3, and mine/7 before'),
-    (lambda p, t: torch.zeros(3), ValueError, '3 entries, but there are 2 classes'), (lambda p, t: 1/0, ZeroDivisionError, 'zero')])
+    (lambda p, t: torch.zeros(2, 2), TypeError, r'shape \(2, 2\): expected a number'),
+    (lambda p, t: None, TypeError, 'NoneType: expected'),
+    (lambda p, t: {'a': 'b'}, TypeError, 'a is a str'),
+    (lambda p, t: {str(len(p)): 1.}, ValueError, 'returned mine/3, and mine/7 before'),
+    (lambda p, t: torch.zeros(3), ValueError, '3 entries, but there are 2 classes'),
+    (lambda p, t: 1/0, ZeroDivisionError, 'zero')])
 def test_errors_name_the_metric(f, error, text):
     with pytest.raises(error, match=text) as seen: fitted(7, [Metric(f, name='mine', classes='ab')])
     assert '`mine`' in str(seen.value) + ''.join(seen.value.__notes__)
@@ -462,9 +491,12 @@ def test_one_nan_batch_does_not_hide():
     learn = make_learner(nn.Linear(4, 3), cut(7, *data()), cut(7, x, y), optim=still, metrics=[margin])
     with pytest.warns(RuntimeWarning) as seen: learn.fit(1)
     assert sorted(str(o.message).split()[0] for o in seen) == ['valid_loss', 'valid_margin']
-    assert math.isnan(learn.history.epochs['valid_margin'][0]) and not math.isnan(learn.history.epochs['train_margin'][0])
+    assert math.isnan(learn.history.epochs['valid_margin'][0])
+    assert not math.isnan(learn.history.epochs['train_margin'][0])
 
-@pytest.mark.parametrize('metrics', [accuracy, MulticlassAccuracy(3), Metric(accuracy), Median()], ids=['function', 'torchmetrics', 'Metric', 'object'])
+@pytest.mark.parametrize('metrics', [accuracy, MulticlassAccuracy(3), Metric(accuracy), Median()],
+                         ids=['function', 'torchmetrics', 'Metric', 'object'])
 def test_a_single_metric_needs_no_list(metrics):
     x, y = data(20)
-    assert len(make_learner(nn.Linear(4, 3), cut(7, x, y), metrics=metrics).fit(1).epochs) == 5     # epoch, loss, metric, lr, time
+    # epoch, loss, metric, lr, time
+    assert len(make_learner(nn.Linear(4, 3), cut(7, x, y), metrics=metrics).fit(1).epochs) == 5

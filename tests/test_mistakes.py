@@ -43,41 +43,69 @@ def table(pred, targ): return pred
 LEARNER = dict(model=net, train_dl=lambda: (X, Y), valid_dl=lambda: (X, Y), loss_fn=F.cross_entropy)
 
 def learner(**kwargs):
-    kwargs = {k: v() if k in ('model', 'train_dl', 'valid_dl') and callable(v) and not isinstance(v, (type, nn.Module)) else v for k, v in {**LEARNER, **kwargs}.items()}
+    kwargs = {k: v() if k in ('model', 'train_dl', 'valid_dl') and callable(v)
+              and not isinstance(v, (type, nn.Module)) else v for k, v in {**LEARNER, **kwargs}.items()}
     return Learner(kwargs.pop('model'), **{'display': False, 'bs': 6, **kwargs})
 
 # what is wrong: (arguments of the learner, the cell that fails, patterns of its message and notes)
 MISTAKES = {
-    'a metric that returns nothing': (dict(metrics=[nothing]), 'learn.fit(1)', 'metric `nothing`.*NoneType', 'expected a number'),
+    'a metric that returns nothing': (dict(metrics=[nothing]), 'learn.fit(1)', 'metric `nothing`.*NoneType',
+                                      'expected a number'),
     'a metric that returns a text': (dict(metrics=[words]), 'learn.fit(1)', 'metric `words`.*str', 'expected a number'),
-    'a metric that returns a table': (dict(metrics=[table]), 'learn.fit(1)', r'metric `table`.*\(6, 3\)', 'expected a number'),
-    'a metric class': (dict(metrics=[nn.CrossEntropyLoss]), None, 'metric CrossEntropyLoss|CrossEntropyLoss is a class', 'pass an instance|function'),
+    'a metric that returns a table': (dict(metrics=[table]), 'learn.fit(1)', r'metric `table`.*\(6, 3\)',
+                                      'expected a number'),
+    'a metric class': (dict(metrics=[nn.CrossEntropyLoss]), None, 'metric CrossEntropyLoss|CrossEntropyLoss is a class',
+                       'pass an instance|function'),
     'no loss_fn': (dict(loss_fn=None), 'learn.fit(1)', 'there is no loss_fn', 'pass loss_fn='),
     'a loss class': (dict(loss_fn=nn.L1Loss), None, 'loss_fn is the class L1Loss', r'pass an instance, nn\.L1Loss\(\)'),
     'a name of a loss': (dict(loss_fn='mse'), None, "loss_fn is 'mse'", r'nn\.MSELoss\(\)'),
     'a model class': (dict(model=nn.Flatten), None, 'model is the class Flatten', r'pass Flatten\(\.\.\.\)'),
-    'float class targets': (dict(train_dl=lambda: (X, Y.float())), 'learn.fit(1)', 'targets are float32', r'y\.long\(\)'),
+    'float class targets': (dict(train_dl=lambda: (X, Y.float())), 'learn.fit(1)', 'targets are float32',
+                            r'y\.long\(\)'),
     'int32 class targets': (dict(train_dl=lambda: (X, Y.int())), 'learn.fit(1)', 'targets are int32', r'y\.long\(\)'),
-    'class targets in a column': (dict(train_dl=lambda: (X, Y[:, None])), 'learn.fit(1)', r'targets have shape \(6, 1\)', r'y\.squeeze\(1\)'),
-    'one-hot class targets of ints': (dict(train_dl=lambda: (X, F.one_hot(Y, 3))), 'learn.fit(1)', r'targets have shape \(6, 3\)', r'y\.argmax\(1\)'),
-    'floats that are no probabilities': (dict(train_dl=lambda: (X, X[:, :3])), 'learn.fit(1)', 'do not sum to 1', r'y\.argmax\(1\).*binary_cross_entropy'),
-    'class ids from 1': (dict(train_dl=lambda: (X, Y + 1)), 'learn.fit(1)', 'from 1 to 3.*3 outputs', 'expected class ids from 0 to 2'),
-    'a row against a column': (dict(model=lambda: net(1), train_dl=lambda: (X, R), loss_fn=F.mse_loss), 'learn.fit(1)', r'\(6, 1\).*\(6,\) are broadcast', r'y\.unsqueeze\(-1\)'),
-    'a row against a column, in an own loss': (dict(model=lambda: net(1), train_dl=lambda: (X, R), loss_fn=lambda a, b: (a - b).abs().mean()), 'learn.fit(1)', 'broadcast', 'squeeze'),
-    'a column against a row': (dict(model=lambda: nn.Sequential(net(1), nn.Flatten(0)), train_dl=lambda: (X, R[:, None]), loss_fn=nn.MSELoss()), 'learn.fit(1)', r'\(6,\).*\(6, 1\) are broadcast', r'y\.squeeze\(-1\)'),
-    'float64 tensors': (dict(train_dl=lambda: (X.double(), Y)), 'learn.fit(1)', 'inputs are float64.*model is float32', r'x\.float\(\)'),
-    'whole numbers for a binary loss': (dict(model=lambda: net(1), train_dl=lambda: (X, Y[:, None]), loss_fn=F.binary_cross_entropy_with_logits), 'learn.fit(1)', 'targets are int64', r'y\.float\(\)'),
-    'a row for a binary loss': (dict(model=lambda: net(1), train_dl=lambda: (X, R), loss_fn=nn.BCEWithLogitsLoss()), 'learn.fit(1)', r'shape \(6, 1\), and the targets \(6,\)', 'y.reshape'),
-    'whole numbers as inputs': (dict(train_dl=lambda: (X.long(), Y)), 'learn.fit(1)', 'inputs are int64', r'x\.float\(\)'),
-    'tensors on two devices': (dict(model=lambda: Elsewhere(4, 3)), 'learn.fit(1)', 'device', 'register_buffer|device=x.device'),
-    'text in a data frame': (dict(train_dl=lambda: (pd.DataFrame({'a': [1., 2.], 'kind': ['x', 'y']}), pd.Series([0, 1]))), None, "'kind'", 'Leave them out.*get_dummies'),
-    'an array of objects': (dict(train_dl=lambda: (np.array([[1], None], dtype=object), np.array([0, 1]))), None, 'dtype object', 'astype|stack'),
-    'a data frame alone': (dict(train_dl=lambda: pd.DataFrame({'a': [1., 2.]})), None, 'DataFrame alone is no loader', r'pass a tuple, \(inputs, targets\)'),
-    'a tensor alone': (dict(train_dl=lambda: X), None, 'Tensor alone is no loader', r'pass a tuple, \(inputs, targets\)'),
-    'an empty batch': (dict(train_dl=lambda: [(X[:0], Y[:0]), (X, Y)]), 'learn.fit(1)', 'first batch of train_dl is empty', 'a filter, a sampler'),
-    'a model that returns a tuple': (dict(model=lambda: Recurrent()), 'learn.fit(1)', 'returned a tuple of 2', r'out\[0\]'),
-    'too many features': (dict(train_dl=lambda: (torch.cat([X, X], 1), Y)), 'learn.fit(1)', 'inputs have 8 features', r'nn\.Linear\(in_features'),
-    'more inputs than the model takes': (dict(model=lambda: Strict(4, 3), train_dl=lambda: (X, X, Y)), 'learn.fit(1)', 'all entries but the last are inputs', 'write a train_step'),
+    'class targets in a column': (dict(train_dl=lambda: (X, Y[:, None])), 'learn.fit(1)',
+                                  r'targets have shape \(6, 1\)', r'y\.squeeze\(1\)'),
+    'one-hot class targets of ints': (dict(train_dl=lambda: (X, F.one_hot(Y, 3))), 'learn.fit(1)',
+                                      r'targets have shape \(6, 3\)', r'y\.argmax\(1\)'),
+    'floats that are no probabilities': (dict(train_dl=lambda: (X, X[:, :3])), 'learn.fit(1)', 'do not sum to 1',
+                                         r'y\.argmax\(1\).*binary_cross_entropy'),
+    'class ids from 1': (dict(train_dl=lambda: (X, Y + 1)), 'learn.fit(1)', 'from 1 to 3.*3 outputs',
+                         'expected class ids from 0 to 2'),
+    'a row against a column': (dict(model=lambda: net(1), train_dl=lambda: (X, R), loss_fn=F.mse_loss), 'learn.fit(1)',
+                               r'\(6, 1\).*\(6,\) are broadcast', r'y\.unsqueeze\(-1\)'),
+    'a row against a column, in an own loss': (
+        dict(model=lambda: net(1), train_dl=lambda: (X, R), loss_fn=lambda a, b: (a - b).abs().mean()),
+        'learn.fit(1)', 'broadcast', 'squeeze'),
+    'a column against a row': (dict(model=lambda: nn.Sequential(net(1), nn.Flatten(0)),
+                                    train_dl=lambda: (X, R[:, None]), loss_fn=nn.MSELoss()), 'learn.fit(1)',
+                                    r'\(6,\).*\(6, 1\) are broadcast', r'y\.squeeze\(-1\)'),
+    'float64 tensors': (dict(train_dl=lambda: (X.double(), Y)), 'learn.fit(1)', 'inputs are float64.*model is float32',
+                        r'x\.float\(\)'),
+    'whole numbers for a binary loss': (dict(model=lambda: net(1), train_dl=lambda: (X, Y[:, None]),
+                                             loss_fn=F.binary_cross_entropy_with_logits), 'learn.fit(1)',
+                                             'targets are int64', r'y\.float\(\)'),
+    'a row for a binary loss': (dict(model=lambda: net(1), train_dl=lambda: (X, R), loss_fn=nn.BCEWithLogitsLoss()),
+                                'learn.fit(1)', r'shape \(6, 1\), and the targets \(6,\)', 'y.reshape'),
+    'whole numbers as inputs': (dict(train_dl=lambda: (X.long(), Y)), 'learn.fit(1)', 'inputs are int64',
+                                r'x\.float\(\)'),
+    'tensors on two devices': (dict(model=lambda: Elsewhere(4, 3)), 'learn.fit(1)', 'device',
+                               'register_buffer|device=x.device'),
+    'text in a data frame': (dict(train_dl=lambda: (pd.DataFrame({'a': [1., 2.], 'kind': ['x', 'y']}),
+                                                    pd.Series([0, 1]))), None, "'kind'", 'Leave them out.*get_dummies'),
+    'an array of objects': (dict(train_dl=lambda: (np.array([[1], None], dtype=object), np.array([0, 1]))), None,
+                            'dtype object', 'astype|stack'),
+    'a data frame alone': (dict(train_dl=lambda: pd.DataFrame({'a': [1., 2.]})), None, 'DataFrame alone is no loader',
+                           r'pass a tuple, \(inputs, targets\)'),
+    'a tensor alone': (dict(train_dl=lambda: X), None, 'Tensor alone is no loader',
+                       r'pass a tuple, \(inputs, targets\)'),
+    'an empty batch': (dict(train_dl=lambda: [(X[:0], Y[:0]), (X, Y)]), 'learn.fit(1)',
+                       'first batch of train_dl is empty', 'a filter, a sampler'),
+    'a model that returns a tuple': (dict(model=lambda: Recurrent()), 'learn.fit(1)', 'returned a tuple of 2',
+                                     r'out\[0\]'),
+    'too many features': (dict(train_dl=lambda: (torch.cat([X, X], 1), Y)), 'learn.fit(1)', 'inputs have 8 features',
+                          r'nn\.Linear\(in_features'),
+    'more inputs than the model takes': (dict(model=lambda: Strict(4, 3), train_dl=lambda: (X, X, Y)), 'learn.fit(1)',
+                                         'all entries but the last are inputs', 'write a train_step'),
     'other lengths': (dict(train_dl=lambda: (X, Y[:5])), None, r'\[24, 5\]', 'must agree'),
     'a hook class': (dict(hooks=[GradClip]), None, 'GradClip', 'pass an instance'),
     'callbacks=': (dict(callbacks=[]), None, 'no argument `callbacks`', r'hooks=\[\.\.\.\]'),
@@ -98,10 +126,12 @@ MISTAKES = {
 def state(learn):
     "What must not change"
     tensors = [o.clone() for o in (*learn.model.state_dict().values(),)]
-    return tensors, rng_state(), copy.copy(learn.state), len(learn.history), learn.history.n_steps, [*learn.hooks], copy.deepcopy(learn.opt.state_dict())
+    return tensors, rng_state(), copy.copy(learn.state), len(learn.history), learn.history.n_steps, [
+        *learn.hooks], copy.deepcopy(learn.opt.state_dict())
 
 def assert_same(a, b):
-    assert all(torch.equal(x, y) for x, y in zip(a[0], b[0])) and same_state(a[1], b[1]) and a[2:6] == b[2:6] and str(a[6]) == str(b[6])
+    assert all(torch.equal(x, y) for x, y in zip(a[0], b[0])) and same_state(a[1], b[1]) and a[2:6] == b[2:6]
+    assert str(a[6]) == str(b[6])
 
 def run(code, **names):
     "The exception of a cell"
@@ -122,7 +152,8 @@ def test_mistake(kwargs, code, patterns):
     if learn is not None: assert_same(before, state(learn))
     lines = formatter().text(type(e), e, e.__traceback__.tb_next).splitlines()
     assert len(lines) <= 25, '\n'.join(lines)
-    assert not any(owner(o.filename) == 'torch' for o in traceback.extract_tb(e.__traceback__)) and (code is None or 'fit' not in code or e.full_traceback)
+    assert not any(owner(o.filename) == 'torch' for o in traceback.extract_tb(e.__traceback__))
+    assert (code is None or 'fit' not in code or e.full_traceback)
 
 def test_these_are_enough(): assert len(MISTAKES) >= 25
 
@@ -132,7 +163,8 @@ def test_these_are_enough(): assert len(MISTAKES) >= 25
 def test_a_dataset_is_batched():
     learn = learner(train_dl=TensorDataset(X, Y), valid_dl=TensorDataset(X, Y))
     assert isinstance(learn.train_dl, DataLoader) and learn.train_dl.batch_size == 6
-    assert isinstance(learn.train_dl.sampler, torch.utils.data.RandomSampler) and isinstance(learn.valid_dl.sampler, torch.utils.data.SequentialSampler)
+    assert isinstance(learn.train_dl.sampler, torch.utils.data.RandomSampler)
+    assert isinstance(learn.valid_dl.sampler, torch.utils.data.SequentialSampler)
     learn.fit(1)
     assert len(learn.history.steps['train_loss']) == 4 and learn.validate(TensorDataset(X, Y)) == learn.validate()
 
@@ -182,10 +214,12 @@ def test_softmax_before_cross_entropy_is_told_once():
 def test_right_targets_pass(loss_fn):
     with warnings.catch_warnings():
         warnings.simplefilter('error')
-        for y in Y, F.one_hot(Y, 3).float(), F.softmax(X[:, :3], 1): learner(train_dl=(X, y), valid_dl=None, loss_fn=loss_fn).fit(1)
+        for y in Y, F.one_hot(Y, 3).float(), F.softmax(X[:, :3], 1):
+            learner(train_dl=(X, y), valid_dl=None, loss_fn=loss_fn).fit(1)
 
 def test_a_loss_that_takes_a_row_and_a_column_passes():
-    for loss_fn in (lambda p, y: F.mse_loss(p.squeeze(1), y), lambda p, y: F.mse_loss(p[:, 0], y), lambda p, y: F.mse_loss(p.flatten(), y)):
+    for loss_fn in (lambda p, y: F.mse_loss(p.squeeze(1), y), lambda p, y: F.mse_loss(p[:, 0], y),
+                    lambda p, y: F.mse_loss(p.flatten(), y)):
         learner(model=lambda: net(1), train_dl=(X, R), valid_dl=None, loss_fn=loss_fn).fit(1)
 
 def test_names_that_are_missing_are_missing():
@@ -196,7 +230,8 @@ def test_names_that_are_missing_are_missing():
     class Mine(Learner):
         @property
         def broken(self): return self.model.nowhere
-    with pytest.raises(AttributeError, match="'Sequential' object has no attribute 'nowhere'"): Mine(net(), display=False).broken
+    with pytest.raises(AttributeError, match="'Sequential' object has no attribute 'nowhere'"):
+        Mine(net(), display=False).broken
 
 
 # The first batch
@@ -225,13 +260,15 @@ def test_an_error_of_a_later_batch_keeps_what_was_trained():
     learn = learner(hooks=[LambdaHook(after_loss=fail)])
     before = state(learn)
     with pytest.raises(ZeroDivisionError): learn.fit(1)
-    assert not torch.equal(before[0][0], learn.model.state_dict()['0.weight']) and not torch.equal(before[0][4], learn.model.state_dict()['1.running_mean'])
+    assert not torch.equal(before[0][0], learn.model.state_dict()['0.weight'])
+    assert not torch.equal(before[0][4], learn.model.state_dict()['1.running_mean'])
 
 
 def test_a_mistake_in_a_hook_is_not_explained_by_the_batch():
     "What a hook adds up may have another shape than the last batch: nothing is wrong with predictions or targets"
     def add_up(learn): learn.total = getattr(learn, 'total', 0) + learn.pred.detach()
     x, y = torch.randn(20, 4), torch.zeros(20, dtype=torch.long)
-    learn = Learner(nn.Linear(4, 2), (x, y), loss_fn=F.cross_entropy, bs=16, display=False, hooks=[LambdaHook(after_pred=add_up)])
+    learn = Learner(nn.Linear(4, 2), (x, y), loss_fn=F.cross_entropy, bs=16, display=False,
+                    hooks=[LambdaHook(after_pred=add_up)])
     with pytest.raises(RuntimeError, match='must match the size') as e: learn.fit(1)
     assert 'raised in hook' in e.value.__notes__[0] and not any('predictions' in o for o in e.value.__notes__)

@@ -45,14 +45,19 @@ def test_momentum_finds_its_weights_when_layers_are_defined_in_another_order(tmp
     assert all(torch.equal(v, model[k]) for k, v in other.model.state_dict().items())
 
 def test_an_optimizer_of_other_parameters_is_refused_by_name_and_nothing_changes(tmp_path):
-    def groups(model, first): return torch.optim.AdamW([{'params': o.parameters()} for o in (getattr(model, first), *(m for k, m in model.named_children() if k != first))], lr=.05)
+    def groups(model, first):
+        parts = getattr(model, first), *(m for k, m in model.named_children() if k != first)
+        return torch.optim.AdamW([{'params': o.parameters()} for o in parts], lr=.05)
     first, second = Net(), Net()
     learn = learner(first, optim=groups(first, 'a'))
     learn.fit(1)
     learn.save(tmp_path/'state.pt')
     other = learner(second, optim=groups(second, 'c'))
     before = weights(second)
-    with pytest.raises(ValueError, match=r'group 0 steps model\.a\.weight, model\.a\.bias, which group 0 of the AdamW here does not'): other.load(tmp_path/'state.pt')
+    with pytest.raises(ValueError,
+                       match=r'group 0 steps model\.a\.weight, model\.a\.bias, '
+                             'which group 0 of the AdamW here does not'):
+        other.load(tmp_path/'state.pt')
     assert same(before, weights(second)) and not other.opt.state
 
 def test_another_precision_is_said(tmp_path):
@@ -61,7 +66,9 @@ def test_another_precision_is_said(tmp_path):
     learn.save(tmp_path/'state.pt')
     other = make_learner(train_dl=[(x.double(), y) for x, y in batches()])
     other.model.double()
-    with pytest.warns(UserWarning, match=r'the checkpoint has float32 for 0\.weight and 3 more, but the model has float64: values are converted'):
+    with pytest.warns(UserWarning,
+                      match=r'the checkpoint has float32 for 0\.weight and 3 more, but the model has float64: values '
+                            r'are converted'):
         other.load(tmp_path/'state.pt')
     assert all(torch.equal(a.double(), b) for a, b in zip(weights(learn.model), weights(other.model)))
 
@@ -69,7 +76,8 @@ def test_another_precision_is_said(tmp_path):
 # Buffers of another shape
 
 class Observer(nn.Module):
-    "Keeps the range of each channel, in buffers that grow when it first sees some, and that load what is as large; like torch.ao's observers"
+    """Keeps the range of each channel, in buffers that grow when it first sees some, and that load what is as large;
+    like torch.ao's observers"""
     def __init__(self):
         super().__init__()
         self.register_buffer('low', torch.tensor(torch.inf))
@@ -88,7 +96,8 @@ class Observer(nn.Module):
         for k in 'low', 'high', 'scale': getattr(self, k).resize_(state[prefix + k].shape)
         super()._load_from_state_dict(state, prefix, *args)
 
-def observed(*more, **kwargs): return make_learner(nn.Sequential(Observer(), nn.Linear(4, 3)), batches(), lr=.01, hooks=more, **kwargs)
+def observed(*more, **kwargs):
+    return make_learner(nn.Sequential(Observer(), nn.Linear(4, 3)), batches(), lr=.01, hooks=more, **kwargs)
 
 def test_lr_find_puts_back_buffers_that_were_resized_or_replaced():
     "Whether it fails or not; each tensor is the same object, in the memory that its views know"
@@ -102,7 +111,8 @@ def test_lr_find_puts_back_buffers_that_were_resized_or_replaced():
             with pytest.raises(ZeroDivisionError): learn.lr_find(n_steps=20)
         else: learn.lr_find(n_steps=20)
         assert own.keys() == dict(learn.model.named_buffers()).keys()
-        for k, t in learn.model.named_buffers(): assert t is own[k][0] and t.data_ptr() == own[k][1].data_ptr() and torch.equal(t, own[k][2]), k
+        for k, t in learn.model.named_buffers():
+            assert t is own[k][0] and t.data_ptr() == own[k][1].data_ptr() and torch.equal(t, own[k][2]), k
 
 def test_a_fit_resumes_with_buffers_that_the_module_resizes(tmp_path):
     whole = observed()
@@ -116,7 +126,9 @@ def test_a_fit_resumes_with_buffers_that_the_module_resizes(tmp_path):
 
 def test_torch_observers_resume_as_they_are(tmp_path):
     observers = pytest.importorskip('torch.ao.quantization')
-    def make(): return make_learner(nn.Sequential(observers.PerChannelMinMaxObserver(ch_axis=1), nn.Linear(4, 3)), batches(), hooks=[Checkpoint(tmp_path)])
+    def make():
+        return make_learner(nn.Sequential(observers.PerChannelMinMaxObserver(ch_axis=1), nn.Linear(4, 3)), batches(),
+                            hooks=[Checkpoint(tmp_path)])
     learn, other = make(), make()
     before = {k: v.clone() for k, v in learn.model.state_dict().items()}
     learn.lr_find(n_steps=10)
@@ -127,7 +139,9 @@ def test_torch_observers_resume_as_they_are(tmp_path):
     assert same(weights(learn.model), weights(other.model)) and learn.model[0].min_val.shape == (4,)
 
 def test_buffers_that_the_module_does_not_take_are_refused_and_nothing_changes(tmp_path):
-    def make(n): return make_learner(nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3, affine=False) if n == 3 else Fixed(n)), batches())
+    def make(n):
+        return make_learner(nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3, affine=False) if n == 3 else Fixed(n)),
+                            batches())
     class Fixed(nn.Module):
         def __init__(self, n):
             super().__init__()
@@ -139,5 +153,6 @@ def test_buffers_that_the_module_does_not_take_are_refused_and_nothing_changes(t
     learn.fit(1)
     learn.save(tmp_path/'state.pt')
     before = weights(other.model)
-    with pytest.raises(ValueError, match=r'1\.running_mean is \(3,\) there and \(5,\) here'): other.load(tmp_path/'state.pt')
+    with pytest.raises(ValueError, match=r'1\.running_mean is \(3,\) there and \(5,\) here'):
+        other.load(tmp_path/'state.pt')
     assert same(before, weights(other.model)) and other.state.epoch == 0

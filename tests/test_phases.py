@@ -20,31 +20,38 @@ def mean_of(pred, targ): return pred.mean()
 
 def start(metrics, step=both, **kwargs):
     torch.manual_seed(0)
-    return make_learner(**{'train_dl': TRAIN, 'valid_dl': VALID, 'train_step': step, 'metrics': metrics, 'seed': 7, **kwargs})
+    return make_learner(**{'train_dl': TRAIN, 'valid_dl': VALID, 'train_step': step, 'metrics': metrics, 'seed': 7,
+                           **kwargs})
 
-def of_one(): return [accuracy, Metric(mean_of, pred='aux'), Metric(MulticlassAccuracy(3, average='micro'), name='object'),
+def of_one():
+    return [accuracy, Metric(mean_of, pred='aux'), Metric(MulticlassAccuracy(3, average='micro'), name='object'),
                       Metric(MulticlassAccuracy(3, average='micro'), name='trained', pred='aux')]
 
 @pytest.mark.parametrize('valid_first', [False, True])
 def test_a_metric_is_recorded_where_its_keys_are(valid_first):
     learn = start(of_one())
     learn.fit(2, valid_first=valid_first)
-    with torch.no_grad(): right = sum((learn.model.eval()(x).argmax(1) == y).sum().item() for x, y in VALID)/sum(len(y) for _, y in VALID)
+    with torch.no_grad():
+        right = sum((learn.model.eval()(x).argmax(1) == y).sum().item() for x, y in VALID)/sum(len(y) for _, y in VALID)
     rows = learn.history.epochs
-    assert {o for o in rows if o[:6] in ('train_', 'valid_')} == {'train_loss', 'train_mean_of', 'train_trained', 'valid_loss', 'valid_accuracy', 'valid_object'}
+    assert {o for o in rows if o[:6] in ('train_', 'valid_')} == {'train_loss', 'train_mean_of', 'train_trained',
+                                                                  'valid_loss', 'valid_accuracy', 'valid_object'}
     assert rows['valid_accuracy'][-1] == rows['valid_object'][-1] == pytest.approx(right)
     assert all(v == v for values in rows.values() for v in values)
     assert set(learn.validate()) == {'valid_loss', 'valid_accuracy', 'valid_object'}
 
 def misspelt(key, **kwargs): return lambda: start([Metric(accuracy, pred=key)], **kwargs)
 
-@pytest.mark.parametrize('key, valid_dl, n_steps', [('nothing', VALID, 5), ('nothing', None, 0), ('preds', VALID, 5), ('auxx', VALID, 0)])
+@pytest.mark.parametrize('key, valid_dl, n_steps',
+                         [('nothing', VALID, 5), ('nothing', None, 0), ('preds', VALID, 5), ('auxx', VALID, 0)])
 @pytest.mark.parametrize('valid_first', [False, True])
 def test_a_key_that_no_phase_returns_is_an_error(key, valid_dl, n_steps, valid_first):
     "At once where nothing else can return it or it is nearly a key that is there; else when the other phase begins"
     if valid_first and valid_dl is None: return
     learn = start([Metric(accuracy, pred=key)], valid_dl=valid_dl)
-    with pytest.raises(KeyError, match=f"metric `accuracy` needs '{key}', but the step returned 'loss', 'targ', '(aux|pred)'"): learn.fit(1, valid_first=valid_first)
+    with pytest.raises(KeyError,
+                       match=f"metric `accuracy` needs '{key}', but the step returned 'loss', 'targ', '(aux|pred)'"):
+        learn.fit(1, valid_first=valid_first)
     assert learn.state.optimizer_step == (0 if valid_first else n_steps)
 
 def test_validate_alone_knows_nothing_of_training():
@@ -57,7 +64,8 @@ def test_a_key_of_some_batches_is_an_error():
     def step(batch, learn):
         res = both(batch, learn)
         return {**res, 'pred': res['aux']} if learn.training and learn.state.batch_idx == 2 else res
-    with pytest.raises(KeyError, match='metric `accuracy` finds its inputs in this batch'): start([accuracy], step).fit(1)
+    with pytest.raises(KeyError, match='metric `accuracy` finds its inputs in this batch'):
+        start([accuracy], step).fit(1)
 
 @pytest.mark.parametrize('at', [2, 6, 'valid'])
 def test_a_resume_knows_what_was_left_out(at, tmp_path):
@@ -73,7 +81,8 @@ def test_a_resume_knows_what_was_left_out(at, tmp_path):
     whole.fit(2)
     stopped.fit(2, hooks=[LambdaHook(name='Stop', after_step=stop), Checkpoint(tmp_path)])
     other.fit(2, hooks=[Checkpoint(tmp_path)], resume=True)
-    assert stopped.cancelled == 'stop' and digest(other) == digest(whole) and record(other)['epochs'].keys() == record(whole)['epochs'].keys()
+    assert stopped.cancelled == 'stop' and digest(other) == digest(whole)
+    assert record(other)['epochs'].keys() == record(whole)['epochs'].keys()
 
 
 # Means of recorded values
@@ -92,7 +101,8 @@ def test_a_recorded_mean_is_weighted_by_samples(value):
     rows = learn.history.epochs
     assert rows['train_norm'] == pytest.approx([mean(TRAIN)]*2) and rows['valid_norm'] == pytest.approx([mean(VALID)]*2)
     assert learn.history.valids['valid_norm'] == rows['valid_norm'] and 'train_plain' not in rows
-    assert learn.history.steps['norm'] == learn.history.steps['plain'] == pytest.approx([x.norm().item() for x, _ in TRAIN]*2)
+    assert learn.history.steps['norm'] == learn.history.steps['plain'] == pytest.approx(
+        [x.norm().item() for x, _ in TRAIN]*2)
     assert learn.validate()['valid_norm'] == pytest.approx(mean(VALID))
 
 def test_a_recorded_mean_weighs_what_the_step_says_and_leaves_out_what_is_not_there():
@@ -108,21 +118,26 @@ def test_a_recorded_mean_weighs_what_the_step_says_and_leaves_out_what_is_not_th
 
 def test_long_passes_are_packed():
     data = batches(bs=1)*25     # 600 batches
-    learn = start([], train_dl=data, valid_dl=data, hooks=[LambdaHook(after_loss=lambda learn: learn.record('targ', float(learn.batch[1]), mean=True))])
+    learn = start([], train_dl=data, valid_dl=data,
+                  hooks=[LambdaHook(after_loss=lambda learn: learn.record('targ', float(learn.batch[1]), mean=True))])
     learn.fit(1)
     expected = sum(y.item() for _, y in data)/len(data)
     assert learn.history.epochs['train_targ'] == learn.history.epochs['valid_targ'] == [pytest.approx(expected)]
 
 def test_a_recorded_mean_can_be_monitored():
-    learn = start([], hooks=[LambdaHook(after_loss=lambda learn: learn.record('epoch_no', float(learn.state.epoch), mean=True)),
+    learn = start(
+        [], hooks=[LambdaHook(after_loss=lambda learn: learn.record('epoch_no', float(learn.state.epoch), mean=True)),
                              EarlyStopping(patience=1, monitor='valid_epoch_no', restore_best=False)])
     learn.fit(5)
     assert len(learn.history) == 2
 
 def test_reserved_names_say_what_to_do():
     learn = start([accuracy], hooks=[LambdaHook(after_loss=lambda learn: learn.record(*what))])
-    for *what, said in (['train_x', 1., r"`train_` and `valid_` are prefixes .*record\('x', value, mean=True\) makes train_x and valid_x"],
-                        ['valid_x', 1., 'valid_x. cannot be recorded'], ['accuracy', 1., True, 'accuracy. is the name of a column'],
+    for *what, said in (['train_x', 1.,
+                         r"`train_` and `valid_` are prefixes .*record\('x', value, mean=True\) makes train_x and "
+                         r"valid_x"],
+                        ['valid_x', 1., 'valid_x. cannot be recorded'],
+                        ['accuracy', 1., True, 'accuracy. is the name of a column'],
                         ['loss', 1., True, 'loss. is the name of a column']):
         with pytest.raises(ValueError, match=said): learn.fit(1)
 

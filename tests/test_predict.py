@@ -43,11 +43,15 @@ class Out:
 
 class ModelOutput(OrderedDict): pass
 
-def per_image(x): return [{'boxes': o[None].repeat(int(o[0]) % 3 + 1, 1), 'labels': o[:1]} for o in x]      # one to three boxes in an image
+# one to three boxes in an image
+def per_image(x): return [{'boxes': o[None].repeat(int(o[0]) % 3 + 1, 1), 'labels': o[:1]} for o in x]
 
-@pytest.mark.parametrize('f', [per_image, lambda x: tuple(per_image(x)), lambda x: {'found': per_image(x), 'z': x}, lambda x: [o[:int(o[1]) % 3] for o in x], lambda x: [str(o[0].item()) for o in x],
-    lambda x: x, lambda x: {'a': x, 'b': (x[:, 0], x.long())}, lambda x: Pair(x, x.sum(1)), lambda x: [x, x[:, :1]], lambda x: Out(x, x[:, 0]), lambda x: Out(x), lambda x: ModelOutput(a=x, b=x.bool())],
-    ids=['list of dicts', 'tuple of dicts', 'list in a dict', 'tensors of other lengths', 'texts', 'tensor', 'nested', 'named tuple', 'several outputs', 'dataclass', 'None', 'mapping'])
+@pytest.mark.parametrize('f', [per_image, lambda x: tuple(per_image(x)), lambda x: {'found': per_image(x), 'z': x},
+                               lambda x: [o[:int(o[1]) % 3] for o in x], lambda x: [str(o[0].item()) for o in x],
+    lambda x: x, lambda x: {'a': x, 'b': (x[:, 0], x.long())}, lambda x: Pair(x, x.sum(1)), lambda x: [x, x[:, :1]],
+    lambda x: Out(x, x[:, 0]), lambda x: Out(x), lambda x: ModelOutput(a=x, b=x.bool())],
+    ids=['list of dicts', 'tuple of dicts', 'list in a dict', 'tensors of other lengths', 'texts', 'tensor', 'nested',
+         'named tuple', 'several outputs', 'dataclass', 'None', 'mapping'])
 def test_every_sample_is_there(f):
     "20 came back as 4: each batch's list was taken for a tuple of outputs"
     expected = f(X)
@@ -58,7 +62,9 @@ def test_targets_that_are_lists():
     "As torchvision's reference collates them"
     targs = per_image(X)
     dl = DataLoader([*zip(X, targs)], 8, collate_fn=lambda rows: tuple(zip(*rows)))
-    preds, found = make_learner(Says(lambda images: [o.sum() for o in images]), dl, train_step=lambda b, learn: {'pred': learn.model(b[0]), 'targ': b[1]}).predict(dl, with_targs=True)
+    learn = make_learner(Says(lambda images: [o.sum() for o in images]), dl,
+                         train_step=lambda b, learn: {'pred': learn.model(b[0]), 'targ': b[1]})
+    preds, found = learn.predict(dl, with_targs=True)
     assert same(list(found), targs) and same(preds, [o.sum() for o in X])
 
 def test_a_squeezed_batch_of_one():
@@ -70,13 +76,20 @@ def test_a_models_own_loss():
     assert same(preds, {'loss': torch.stack([o.mean() for o in X.split(8)]), 'logits': X})
 
 def test_nested_tensors():
-    assert same(predict(lambda x: torch.nested.nested_tensor([o[:int(o[1]) % 3 + 1] for o in x], layout=torch.jagged)), [o[:int(o[1]) % 3 + 1] for o in X])
+    assert same(predict(lambda x: torch.nested.nested_tensor([o[:int(o[1]) % 3 + 1] for o in x], layout=torch.jagged)),
+                [o[:int(o[1]) % 3 + 1] for o in X])
 
 @pytest.mark.parametrize('f,text', [
-    (lambda x: x.mean(), r'batch of 8 are a tensor of shape \(\)'), (lambda x: x.T, r'batch of 8 are a tensor of shape \(4, 8\).*one row'), (lambda x: {'a': [x[0], x[:2]]}, r"predictions\['a'\].*list of 2"),
-    (lambda x: [x]*len(x), 'one for each sample, or several outputs'), (lambda x: x[:, :len(x)//3 + 1], r'rows of shape \(2,\) in one batch'), (lambda x: {str(len(x)): x}, "entries \\['4'\\] here, and had \\['8'\\]"),
-    (lambda x: x if len(x) == 8 else [o for o in x], 'are a list of 4'), (lambda x: nn.utils.rnn.pack_sequence([*x]), 'PackedSequence: pad it')],
-    ids=['number', 'turned', 'list of another length', 'ambiguous list', 'other widths', 'other keys', 'other kinds', 'packed'])
+    (lambda x: x.mean(), r'batch of 8 are a tensor of shape \(\)'),
+    (lambda x: x.T, r'batch of 8 are a tensor of shape \(4, 8\).*one row'),
+    (lambda x: {'a': [x[0], x[:2]]}, r"predictions\['a'\].*list of 2"),
+    (lambda x: [x]*len(x), 'one for each sample, or several outputs'),
+    (lambda x: x[:, :len(x)//3 + 1], r'rows of shape \(2,\) in one batch'),
+    (lambda x: {str(len(x)): x}, "entries \\['4'\\] here, and had \\['8'\\]"),
+    (lambda x: x if len(x) == 8 else [o for o in x], 'are a list of 4'),
+    (lambda x: nn.utils.rnn.pack_sequence([*x]), 'PackedSequence: pad it')],
+    ids=['number', 'turned', 'list of another length', 'ambiguous list', 'other widths', 'other keys', 'other kinds',
+         'packed'])
 def test_what_may_mean_several_things_is_refused(f, text):
     with pytest.raises((TypeError, ValueError), match=text): predict(f)
 
@@ -100,7 +113,8 @@ class Reusing:
 class AsDataset(IterableDataset):
     def __iter__(self): return iter(Reusing())
 
-@pytest.mark.parametrize('make_dl', [Reusing, lambda: DataLoader(AsDataset(), batch_size=None), lambda: DataLoader(TensorDataset(X, Y), 8)], ids=['loader', 'dataset', 'stock'])
+@pytest.mark.parametrize('make_dl', [Reusing, lambda: DataLoader(AsDataset(), batch_size=None),
+                                     lambda: DataLoader(TensorDataset(X, Y), 8)], ids=['loader', 'dataset', 'stock'])
 @pytest.mark.parametrize('wrap', [lambda o: o, lambda o: {'a': o}, lambda o: [*o]], ids=['tensor', 'dict', 'list'])
 def test_memory_that_is_used_again(make_dl, wrap):
     "by the loader and by the model: the last batch stood everywhere"
@@ -147,7 +161,8 @@ class Unsized:
 
 N, WIDTH = 64*64 - 10, 64
 
-@pytest.mark.parametrize('make', [lambda x: (x,), lambda x: DataLoader(TensorDataset(x), 64), lambda x: [(o,) for o in x.split(64)]], ids=['tensors', 'stock', 'list'])
+@pytest.mark.parametrize('make', [lambda x: (x,), lambda x: DataLoader(TensorDataset(x), 64),
+                                  lambda x: [(o,) for o in x.split(64)]], ids=['tensors', 'stock', 'list'])
 def test_the_peak_is_the_result(make):
     "It was 1.86 times that: all batches were kept until they were joined"
     x = torch.randn(N, 1)
@@ -168,4 +183,5 @@ def test_a_loader_that_says_more_than_it_has():
     "as one whose `collate_fn` leaves samples out: nothing is kept, or saved, beside the result"
     dl = DataLoader(TensorDataset(X, Y), 8, collate_fn=lambda rows: tuple(map(torch.stack, zip(*rows[1:]))))
     preds = predict(lambda x: x, dl)
-    assert torch.equal(preds, torch.cat([o[1:] for o in X.split(8)])) and preds.untyped_storage().nbytes() == preds.nbytes
+    assert torch.equal(preds, torch.cat([o[1:] for o in X.split(8)]))
+    assert preds.untyped_storage().nbytes() == preds.nbytes

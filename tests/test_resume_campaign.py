@@ -1,6 +1,8 @@
-"""Random trainings, stopped at a random batch of training or validation, go on in another learner as if nothing had happened
+"""Random trainings, stopped at a random batch of training or validation, go on in another learner as if nothing had
+happened
 
-The reference is the same training without a stop. Model, loaders, optimizer, hooks and plan are drawn; so are the stops, of which a training has one to three.
+The reference is the same training without a stop. Model, loaders, optimizer, hooks and plan are drawn; so are the
+stops, of which a training has one to three.
 """
 import random, warnings
 from collections import Counter
@@ -12,7 +14,8 @@ from torch.utils.data import DataLoader, Dataset, RandomSampler, TensorDataset, 
 
 from common import batches, digest, make_learner, problem, shuffled
 from trainer_nb.save import files
-from trainer_nb.all import (AMP, EMA, Checkpoint, EarlyStopping, GradAccum, GradClip, GradNorm, LambdaHook, LRScheduler, NaNGuard, OneCycle, SeededLoader, TensorLoader,
+from trainer_nb.all import (AMP, EMA, Checkpoint, EarlyStopping, GradAccum, GradClip, GradNorm, LambdaHook, LRScheduler,
+                            NaNGuard, OneCycle, SeededLoader, TensorLoader,
                             WarmupCosine, accuracy)
 
 
@@ -40,26 +43,36 @@ def tied(model):
     return model
 
 LOADERS = {
-    'shuffled': shuffled, 'generator': lambda: shuffled(generator=gen()), 'list': batches, 'drop_last': lambda: shuffled(drop_last=True),
-    'tensors': lambda: TensorLoader(*problem(), bs=5, shuffle=True), 'own order': lambda: TensorLoader(*problem(), bs=7, shuffle=True, generator=gen()),
+    'shuffled': shuffled, 'generator': lambda: shuffled(generator=gen()), 'list': batches,
+    'drop_last': lambda: shuffled(drop_last=True),
+    'tensors': lambda: TensorLoader(*problem(), bs=5, shuffle=True),
+    'own order': lambda: TensorLoader(*problem(), bs=7, shuffle=True, generator=gen()),
     'weighted': lambda: DataLoader(data(), 5, sampler=WeightedRandomSampler(torch.arange(1., 25), 24)),
-    'replacement': lambda: DataLoader(data(), 5, sampler=RandomSampler(range(24), replacement=True)), 'noisy': lambda: DataLoader(Noisy(), 5, shuffle=True),
-    'seeded': lambda: SeededLoader(Noisy(), 5, shuffle=True, num_workers=0), 'too long': lambda: Estimate(9), 'too short': lambda: Estimate(2)}
+    'replacement': lambda: DataLoader(data(), 5, sampler=RandomSampler(range(24), replacement=True)),
+    'noisy': lambda: DataLoader(Noisy(), 5, shuffle=True),
+    'seeded': lambda: SeededLoader(Noisy(), 5, shuffle=True, num_workers=0), 'too long': lambda: Estimate(9),
+    'too short': lambda: Estimate(2)}
 OPTIMIZERS = {
-    'momentum': lambda p: SGD(p, lr=.05, momentum=.9), 'AdamW': lambda p: AdamW(p, lr=.01), 'Adagrad': lambda p: Adagrad(p, lr=.05), 'RMSprop': lambda p: RMSprop(p, lr=.01, centered=True),
+    'momentum': lambda p: SGD(p, lr=.05, momentum=.9), 'AdamW': lambda p: AdamW(p, lr=.01),
+    'Adagrad': lambda p: Adagrad(p, lr=.05), 'RMSprop': lambda p: RMSprop(p, lr=.01, centered=True),
     'groups': lambda p: AdamW([{'params': (p := list(p))[:1], 'lr': .02}, {'params': p[1:]}], lr=.01)}
 HOOKS = {
-    'accumulation': lambda: GradAccum(2), 'clip': lambda: GradClip(.5), 'norm': lambda: GradNorm(weights=True), 'average': lambda: EMA(.9), 'guard': lambda: NaNGuard(),
+    'accumulation': lambda: GradAccum(2), 'clip': lambda: GradClip(.5), 'norm': lambda: GradNorm(weights=True),
+    'average': lambda: EMA(.9), 'guard': lambda: NaNGuard(),
     'bfloat16': lambda: AMP(), 'patience': lambda: EarlyStopping(2, monitor='train_loss'),
-    'record': lambda: LambdaHook(after_loss=lambda learn: learn.training and learn.record('mine', learn.loss*learn.state.batch_idx), name='Record')}
+    'record': lambda: LambdaHook(after_loss=lambda learn: learn.training
+                                 and learn.record('mine', learn.loss*learn.state.batch_idx), name='Record')}
 RATES = {
     '-': lambda: [], 'one cycle': lambda: [OneCycle(.1)], 'warm-up': lambda: [WarmupCosine(.1)],
-    'torch': lambda: [LRScheduler(lambda opt: lr_scheduler.StepLR(opt, 2, .7))], 'epoch': lambda: [LRScheduler(lambda opt: lr_scheduler.ExponentialLR(opt, .8), 'epoch')]}
+    'torch': lambda: [LRScheduler(lambda opt: lr_scheduler.StepLR(opt, 2, .7))],
+    'epoch': lambda: [LRScheduler(lambda opt: lr_scheduler.ExponentialLR(opt, .8), 'epoch')]}
 
 def draw(rand):
     "A training as a dict of names and numbers"
-    c = dict(model=rand.choice([*MODELS]), train=rand.choice([*LOADERS]), valid=rand.choice([None, *LOADERS]), opt=rand.choice([*OPTIMIZERS]),
-             hooks=sorted(rand.sample([*HOOKS], rand.randint(0, 4))), rates=rand.choice([*RATES]), every=rand.choice(['epoch', 1, 3]), seed=rand.choice([None, 3]))
+    c = dict(model=rand.choice([*MODELS]), train=rand.choice([*LOADERS]), valid=rand.choice([None, *LOADERS]),
+             opt=rand.choice([*OPTIMIZERS]),
+             hooks=sorted(rand.sample([*HOOKS], rand.randint(0, 4))), rates=rand.choice([*RATES]),
+             every=rand.choice(['epoch', 1, 3]), seed=rand.choice([None, 3]))
     c['fit'] = dict(n_epochs=rand.randint(1, 3)) if rand.random() < .7 else dict(max_steps=rand.randint(1, 9))
     if c['valid'] and rand.random() < .4: c['fit']['valid_every'] = rand.randint(1, 4)
     return c
@@ -81,8 +94,10 @@ def make(c, folder, counted, seed=0):
     if seed:
         with torch.no_grad():
             for p in model.parameters(): p.uniform_()
-    learn = make_learner(model, train, valid, optim=OPTIMIZERS[c['opt']](model.parameters()), metrics=[accuracy], seed=c['seed'],
-                         hooks=[*(HOOKS[o]() for o in c['hooks']), *RATES[c['rates']](), Checkpoint(folder, every=c['every']), counted])
+    learn = make_learner(model, train, valid, optim=OPTIMIZERS[c['opt']](model.parameters()), metrics=[accuracy],
+                         seed=c['seed'],
+                         hooks=[*(HOOKS[o]() for o in c['hooks']), *RATES[c['rates']](),
+                                Checkpoint(folder, every=c['every']), counted])
     torch.manual_seed(seed)
     return learn
 

@@ -1,13 +1,15 @@
 """Every hook that has a state goes on from a checkpoint as if nothing had happened
 
-The training that is stopped and the one that goes on are different learners with different random numbers, which have the files in common. The reference is
+The training that is stopped and the one that goes on are different learners with different random numbers, which have
+the files in common. The reference is
 one that was never stopped.
 """
 import pytest, torch
 from torch.optim import lr_scheduler as torch_sched
 
 from common import batches, digest, make_learner, weights
-from trainer_nb.all import (AMP, EMA, Checkpoint, EarlyStopping, GradAccum, GradClip, GradNorm, LambdaHook, LRScheduler, NaNGuard, OneCycle, Schedule, WarmupCosine,
+from trainer_nb.all import (AMP, EMA, Checkpoint, EarlyStopping, GradAccum, GradClip, GradNorm, LambdaHook, LRScheduler,
+                            NaNGuard, OneCycle, Schedule, WarmupCosine,
                             accuracy, linear)
 
 N_EPOCHS = 3
@@ -19,17 +21,22 @@ HOOKS = {
     'torch one cycle': lambda: [LRScheduler(lambda opt, n: torch_sched.OneCycleLR(opt, .1, n + 1))],
     'torch by epoch': lambda: [LRScheduler(lambda opt: torch_sched.StepLR(opt, 1, .5), 'epoch')],
     'torch, a function': lambda: [LRScheduler(lambda opt: torch_sched.LambdaLR(opt, lambda i: .9**i))],
-    'torch, two in a row': lambda: [LRScheduler(lambda opt, n: torch_sched.SequentialLR(opt, [torch_sched.ConstantLR(opt, .1, 2), torch_sched.ExponentialLR(opt, .9)], [2]))],
-    'plateau': lambda: [Schedule(linear(1, .5)), LRScheduler(lambda opt: torch_sched.ReduceLROnPlateau(opt, patience=0, threshold=.5), 'metric')],
+    'torch, two in a row': lambda: [LRScheduler(lambda opt, n: torch_sched.SequentialLR(
+        opt, [torch_sched.ConstantLR(opt, .1, 2), torch_sched.ExponentialLR(opt, .9)], [2]))],
+    'plateau': lambda: [Schedule(linear(1, .5)),
+                        LRScheduler(lambda opt: torch_sched.ReduceLROnPlateau(opt, patience=0, threshold=.5),
+                                    'metric')],
     'bfloat16': lambda: [AMP(), EMA(.9)],
-    'float16': lambda: [AMP('fp16', lambda device: torch.amp.GradScaler(device, init_scale=2.**16, growth_interval=2)), GradNorm()],
+    'float16': lambda: [AMP('fp16', lambda device: torch.amp.GradScaler(device, init_scale=2.**16, growth_interval=2)),
+                        GradNorm()],
     'average': lambda: [EMA(.9), NaNGuard(), GradNorm(weights=True)],
     'all': lambda: [GradAccum(2), GradClip(.5), AMP(), EMA(.9), NaNGuard(), GradNorm(), OneCycle(.1), EarlyStopping(5)],
 }
 
 def make(kind, tmp_path, *more, seed=0):
     torch.manual_seed(0)
-    learn = make_learner(valid_dl=batches(seed=2), metrics=[accuracy], lr=.01, hooks=[*HOOKS[kind](), Checkpoint(tmp_path), *more])
+    learn = make_learner(valid_dl=batches(seed=2), metrics=[accuracy], lr=.01,
+                         hooks=[*HOOKS[kind](), Checkpoint(tmp_path), *more])
     torch.manual_seed(seed)
     return learn
 
@@ -51,8 +58,11 @@ def test_goes_on(kind, place, tmp_path, capsys):
     again = make(kind, tmp_path/'run', seed=99)
     again.fit(N_EPOCHS, resume=True)
     assert digest(again) == digest(plain)
-    assert again.opt.param_groups[0]['lr'] == plain.opt.param_groups[0]['lr'] and again.history.steps['lr'] == plain.history.steps['lr']
-    if again.ema: assert all(torch.equal(a, b) for a, b in zip(weights(again.ema.model), weights(plain.ema.model), strict=True)) and again.ema.n == plain.ema.n
+    assert again.opt.param_groups[0]['lr'] == plain.opt.param_groups[0]['lr']
+    assert again.history.steps['lr'] == plain.history.steps['lr']
+    if again.ema:
+        assert all(torch.equal(a, b) for a, b in zip(weights(again.ema.model), weights(plain.ema.model), strict=True))
+        assert again.ema.n == plain.ema.n
 
 @pytest.mark.filterwarnings('error:.*lr_scheduler.step')
 def test_a_scheduler_by_epoch_is_not_told_that_nothing_has_stepped(tmp_path):
@@ -73,7 +83,8 @@ class Drawn:
 @pytest.mark.filterwarnings('ignore:resume. train_dl is a Drawn')
 @pytest.mark.parametrize('batch', [1, 2, 3])
 def test_a_batch_that_was_read_ahead_is_the_same_one_after_a_resume(batch, tmp_path):
-    "Accumulation asks whether a batch is the last one. The batches before are drawn again, without the dropout in between"
+    """Accumulation asks whether a batch is the last one. The batches before are drawn again,
+    without the dropout in between"""
     def learner(folder, *more, seed=0):
         torch.manual_seed(0)
         learn = make_learner(train_dl=Drawn(), hooks=[GradAccum(2), Checkpoint(tmp_path/folder), *more])

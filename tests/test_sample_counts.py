@@ -30,12 +30,18 @@ class Record:
 boxes = [{'boxes': T(k, 4), 'labels': T(k)} for k in (3, 1, 2, 3, 3)]
 packed = pack_sequence([T(3, 2), T(2, 2), T(1, 2)])
 BATCHES = {     # a batch, and its samples
-    'graphs': (Graphs(6), 6), 'graphs and targets': ((Graphs(6), T(6)), 6), 'packed': (packed, 3), 'packed and targets': ((packed, T(3)), 3),
-    'images and boxes': (([T(3, 9, 9)]*5, boxes), 5), 'images of other sizes': (([T(3, 8, k) for k in range(5)], tuple(boxes)), 5),
-    'images and labels': (([T(3, 9, 9)]*5, T(5)), 5), 'list of dicts': ([{'image': T(3, 9, 9), 'label': 1}]*5, 5), 'dicts of tensors': (boxes, 5),
-    'pairs': ([(T(1, 28), 3)]*5, 5), 'texts': ({'text': ['a']*7}, 7), 'texts and labels': ((['a']*7, T(7)), 7), 'encoding': (UserDict(ids=T(4, 7), n=T(())), 4),
-    'two encodings': (({'ids': T(4, 2)}, {'ids': T(4, 3)}), 4), 'several inputs': (([T(5, 2), T(5, 3)], T(5)), 5), 'dataclass': (Record(['a']*4, T(4, 2)), 4),
-    'nested': ((torch.nested.nested_tensor([T(2), T(3)], layout=torch.jagged), T(2)), 2), 'array': (T(6, 2).numpy(), 6), 'objects': ([Images()]*4, 4), 'number': (3, 1)}
+    'graphs': (Graphs(6), 6), 'graphs and targets': ((Graphs(6), T(6)), 6), 'packed': (packed, 3),
+    'packed and targets': ((packed, T(3)), 3),
+    'images and boxes': (([T(3, 9, 9)]*5, boxes), 5),
+    'images of other sizes': (([T(3, 8, k) for k in range(5)], tuple(boxes)), 5),
+    'images and labels': (([T(3, 9, 9)]*5, T(5)), 5), 'list of dicts': ([{'image': T(3, 9, 9), 'label': 1}]*5, 5),
+    'dicts of tensors': (boxes, 5),
+    'pairs': ([(T(1, 28), 3)]*5, 5), 'texts': ({'text': ['a']*7}, 7), 'texts and labels': ((['a']*7, T(7)), 7),
+    'encoding': (UserDict(ids=T(4, 7), n=T(())), 4),
+    'two encodings': (({'ids': T(4, 2)}, {'ids': T(4, 3)}), 4), 'several inputs': (([T(5, 2), T(5, 3)], T(5)), 5),
+    'dataclass': (Record(['a']*4, T(4, 2)), 4),
+    'nested': ((torch.nested.nested_tensor([T(2), T(3)], layout=torch.jagged), T(2)), 2), 'array': (T(6, 2).numpy(), 6),
+    'objects': ([Images()]*4, 4), 'number': (3, 1)}
 
 @pytest.mark.parametrize('name', BATCHES)
 def test_known_containers(name): assert batch_size(BATCHES[name][0]) == BATCHES[name][1]
@@ -49,7 +55,8 @@ def test_epochs_of_graphs_are_weighted_by_graphs():
 
 def warned(dl, batch_to_n=None):
     "What a fit of two epochs warns about"
-    def step(batch, learn): return {'loss': learn.model(T(1, 1)).sum(), **({'n': batch_to_n(batch)} if batch_to_n else {})}
+    def step(batch, learn):
+        return {'loss': learn.model(T(1, 1)).sum(), **({'n': batch_to_n(batch)} if batch_to_n else {})}
     learn = make_learner(nn.Linear(1, 1), dl, dl, train_step=step)
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter('always')
@@ -67,7 +74,8 @@ def test_a_guess_is_told_once():
     assert 'samples in a Images cannot be counted: it counts as 1' in text and "'n'" in text
 
 def test_a_right_count_is_told_nothing_about():
-    assert not warned(DataLoader([T(35, 2)]*20, 8, collate_fn=time_major), lambda b: b[0].size(1)) and not warned([Images()]*3, lambda b: 4)
+    assert not warned(DataLoader([T(35, 2)]*20, 8, collate_fn=time_major), lambda b: b[0].size(1))
+    assert not warned([Images()]*3, lambda b: 4)
     assert not warned(DataLoader([T(35, 2)]*20, 8)) and not warned(DataLoader([T(2)]*5, 8)) and not warned([3, 4, 5])
     assert not warned((T(20, 2), T(20))) and not warned(DataLoader(BATCHES['list of dicts'][0]*4, 8, collate_fn=list))
 
@@ -95,11 +103,14 @@ def plain(x, y, n_epochs=2, n=len):
         with torch.no_grad(): rows.append((total/n(x), steps, F.mse_loss(model(x), y, reduction='sum').item()/n(x)))
     return model, rows
 
-def sum_step(batch, learn): return {'loss': F.mse_loss(learn.model(batch[0]), batch[1], reduction='sum'), 'reduction': 'sum'}
+def sum_step(batch, learn):
+    return {'loss': F.mse_loss(learn.model(batch[0]), batch[1], reduction='sum'), 'reduction': 'sum'}
 def entry_step(batch, learn): return {**sum_step(batch, learn), 'n': batch[0].numel()}
 def own_mean(batch, learn): return {'loss': learn.loss_fn(learn.model(batch[0]), batch[1])/len(batch[0])}
 
-@pytest.mark.parametrize('kwargs', [dict(loss_fn=nn.MSELoss(reduction='sum')), dict(loss_fn=partial(F.mse_loss, reduction='sum')), dict(train_step=sum_step), dict(train_step=entry_step)],
+@pytest.mark.parametrize('kwargs',
+                         [dict(loss_fn=nn.MSELoss(reduction='sum')), dict(loss_fn=partial(F.mse_loss, reduction='sum')),
+                          dict(train_step=sum_step), dict(train_step=entry_step)],
                          ids=['module', 'partial', 'step', 'step with n'])
 def test_a_loss_that_is_a_sum_is_told_by_sample(kwargs):
     "as the program that it comes from prints it; its gradients are those of the sum"
@@ -118,7 +129,8 @@ def test_a_loss_that_is_a_sum_is_told_by_sample(kwargs):
 def test_a_step_that_divides_a_sum_is_left_alone():
     x, y = sums()
     dl = list(zip(x.split(8), y.split(8)))
-    learn = make_learner(nn.Linear(4, 2), dl, dl, optim=lambda p: torch.optim.SGD(p, lr=0.), train_step=own_mean, loss_fn=nn.MSELoss(reduction='sum'))
+    learn = make_learner(nn.Linear(4, 2), dl, dl, optim=lambda p: torch.optim.SGD(p, lr=0.), train_step=own_mean,
+                         loss_fn=nn.MSELoss(reduction='sum'))
     learn.fit(1)
     expected = F.mse_loss(learn.model(x), y, reduction='sum').item()/20
     for phase in 'train', 'valid': assert learn.history.epochs[f'{phase}_loss'] == pytest.approx([expected], rel=1e-6)

@@ -4,19 +4,23 @@ import json, math, pickle, random
 import pytest, torch
 
 from common import batches, make_learner, problem
-from trainer_nb.all import (CSVLogger, CancelEpoch, CancelStep, Checkpoint, EMA, EarlyStopping, Freeze, GradAccum, GradClip, LRScheduler, LambdaHook, Metric, NaNGuard, OneCycle, Schedule, TensorLoader, WarmupCosine, accuracy, set_seed)
+from trainer_nb.all import (CSVLogger, CancelEpoch, CancelStep, Checkpoint, EMA, EarlyStopping, Freeze, GradAccum,
+                            GradClip, LRScheduler, LambdaHook, Metric, NaNGuard, OneCycle, Schedule, TensorLoader,
+                            WarmupCosine, accuracy, set_seed)
 from trainer_nb.show.controls import scale_lr
 from trainer_nb.base.text import printable
 from trainer_nb.features.schedule import combine, cosine, exponential, linear, polynomial, warmup
 
 NAN, INF = math.nan, math.inf
-SILLY = {'None': None, 'nan': NAN, 'inf': INF, '-inf': -INF, 'True': True, "''": '', '-1': -1, '0': 0, '[]': [], '{}': {}, 'object': object()}
+SILLY = {'None': None, 'nan': NAN, 'inf': INF, '-inf': -INF, 'True': True, "''": '', '-1': -1, '0': 0, '[]': [],
+         '{}': {}, 'object': object()}
 
 # call of one argument → names in SILLY that it takes, because they make sense there
 CALLS = {
     'fit(n)': (lambda o: make_learner(train_dl=batches()[:1]).fit(o), ''),
     'fit(max_steps)': (lambda o: make_learner(train_dl=batches()[:1]).fit(max_steps=o), ''),
-    'fit(valid_every)': (lambda o: make_learner(train_dl=batches()[:1], valid_dl=batches()[:1]).fit(1, valid_every=o), 'None'),
+    'fit(valid_every)': (lambda o: make_learner(train_dl=batches()[:1], valid_dl=batches()[:1]).fit(1, valid_every=o),
+                         'None'),
     'fit(lr)': (lambda o: make_learner(train_dl=batches()[:1]).fit(1, lr=o), 'None'),
     'fit(resume)': (lambda o: make_learner(train_dl=batches()[:1]).fit(1, resume=o), 'None'),
     'fit(on_interrupt)': (lambda o: make_learner(train_dl=batches()[:1]).fit(1, on_interrupt=o), ''),
@@ -84,7 +88,8 @@ def test_a_dict_of_rates_that_is_empty_or_of_others():
 @pytest.mark.parametrize('value', [NAN, INF, -1.])
 def test_rates_of_schedules_that_are_none(value):
     "Curves of ours, and torch's schedulers; they are seen before a step is made with them"
-    curves = Schedule(lambda pos: value if pos else 1.), LRScheduler(lambda opt: torch.optim.lr_scheduler.LambdaLR(opt, lambda i: value if i else 1.))
+    curves = (Schedule(lambda pos: value if pos else 1.),
+              LRScheduler(lambda opt: torch.optim.lr_scheduler.LambdaLR(opt, lambda i: value if i else 1.)))
     for hook in (*curves, Schedule(None, lambda pos: value, lr_max=.1)):
         learn = make_learner(train_dl=batches()[:3], hooks=[hook])
         with pytest.raises(ValueError, match='expected a'): learn.fit(1)
@@ -106,7 +111,8 @@ def test_saving_inside_a_batch_is_refused(tmp_path):
     learn = make_learner(train_dl=batches()[:1], valid_dl=batches()[:1])
     for point in 'before_step', 'do_step', 'after_loss', 'after_step': learn.fit(1, hooks=[LambdaHook(**{point: save})])
     assert seen == [True, False]*4 and not (tmp_path/'a').exists()
-    learn.fit(1, hooks=[LambdaHook(after_step=lambda learn: learn.request(lambda learn: learn.save(tmp_path/'a')), after_epoch=lambda learn: learn.save(tmp_path/'b'))])
+    learn.fit(1, hooks=[LambdaHook(after_step=lambda learn: learn.request(lambda learn: learn.save(tmp_path/'a')),
+                                   after_epoch=lambda learn: learn.save(tmp_path/'b'))])
     learn.save(tmp_path/'c')
     assert (tmp_path/'a').exists() and (tmp_path/'b').exists()
 
@@ -115,29 +121,34 @@ def test_a_cancel_where_nothing_can_be_cancelled(cancel):
     "It has said nothing but its name"
     def f(learn): raise cancel
     for event in 'before_fit', 'after_epoch':
-        with pytest.raises(RuntimeError, match=f'{cancel.__name__} was raised where no'): make_learner(hooks=[LambdaHook(**{event: f})]).fit(1)
+        with pytest.raises(RuntimeError, match=f'{cancel.__name__} was raised where no'):
+            make_learner(hooks=[LambdaHook(**{event: f})]).fit(1)
     learn = make_learner(valid_dl=batches(), hooks=[LambdaHook(before_valid=f)])
     with pytest.raises(RuntimeError, match=cancel.__name__): learn.validate()
 
 def test_names_that_move_the_cursor_or_break_a_table(capsys):
     name = '\x1b[31mred\x1b[0m\n|evil|[x](javascript:y)'
-    learn = make_learner(train_dl=batches()[:1], metrics=[Metric(accuracy, name=name)], hooks=[LambdaHook(name=name, after_step=lambda learn: None)], display='text')
+    learn = make_learner(train_dl=batches()[:1], metrics=[Metric(accuracy, name=name)],
+                         hooks=[LambdaHook(name=name, after_step=lambda learn: None)], display='text')
     learn.fit(1)
     table = str(learn.describe_hooks())
     for text in capsys.readouterr().out, str(learn.history), table:
         assert '\x1b' not in text and 'red' in text and printable(text.replace('\n', '')) == text.replace('\n', '')
     lines = table.splitlines()
-    assert len(lines) == 2 + len(learn.describe_hooks().rows) + 1 and r'\[x\](javascript' in table and len(set(map(len, lines))) == 1
+    assert len(lines) == 2 + len(learn.describe_hooks().rows) + 1 and r'\[x\](javascript' in table
+    assert len(set(map(len, lines))) == 1
 
 def test_a_fit_whose_steps_are_all_cancelled_ends():
     def cancel(learn): raise CancelStep
     def skip(learn): raise CancelEpoch
-    for hook in LambdaHook(after_loss=cancel), LambdaHook(before_epoch=skip), LambdaHook(do_opt_step=lambda learn, nxt: False):
+    for hook in LambdaHook(after_loss=cancel), LambdaHook(before_epoch=skip), LambdaHook(
+        do_opt_step=lambda learn, nxt: False):
         learn = make_learner(train_dl=batches()[:2], hooks=[hook])
         with pytest.raises(RuntimeError, match='no optimizer stepped'): learn.fit(max_steps=5)
         assert learn.state.optimizer_step == 0 and learn.state.epoch < 110
     held = []
-    learn = make_learner(train_dl=batches()[:2], hooks=[LambdaHook(do_opt_step=lambda learn, nxt: nxt() if held.append(1) or len(held) > 30 else False)])
+    learn = make_learner(train_dl=batches()[:2], hooks=[LambdaHook(do_opt_step=lambda learn, nxt: nxt()
+                                                                   if held.append(1) or len(held) > 30 else False)])
     learn.fit(max_steps=5)       # a scaler may hold back some
     assert learn.state.optimizer_step == 5
 
@@ -159,13 +170,15 @@ def test_a_learner_with_a_display_can_be_pickled_after_a_fit(capsys):
         learn.fit(1)
         torch.manual_seed(1)
         twin.fit(1)
-        assert all(map(torch.equal, learn.model.state_dict().values(), twin.model.state_dict().values())) and len(twin.history) == 2
+        assert all(map(torch.equal, learn.model.state_dict().values(), twin.model.state_dict().values()))
+        assert len(twin.history) == 2
 
 def test_buffers_are_those_of_the_last_step_when_a_batch_of_a_window_is_nan():
     "NaNGuard looks after each batch, and the optimizer steps after two: the bad one has been through BatchNorm already"
     def run(data, *hooks):
         torch.manual_seed(0)
-        learn = make_learner(torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 3)), data, hooks=[GradAccum(2), *hooks])
+        learn = make_learner(torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 3)),
+                             data, hooks=[GradAccum(2), *hooks])
         return learn
     good = batches()[:2]
     bad = [(torch.full_like(x, math.nan), y) for x, y in batches()[2:4]]

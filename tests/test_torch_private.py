@@ -15,7 +15,8 @@ from trainer_nb.features.gradients import GradAccum, GradClip, GradNorm
 from trainer_nb.features.nan_guard import NaNGuard
 
 root = Path(__file__).parents[1]
-CHECKS = [name for name, o in vars(private).items() if getattr(getattr(o, '__code__', None), 'co_name', '') == '<lambda>']
+CHECKS = [name for name,
+          o in vars(private).items() if getattr(getattr(o, '__code__', None), 'co_name', '') == '<lambda>']
 
 
 @pytest.fixture
@@ -82,7 +83,8 @@ def fitted(hooks, optim=torch.optim.AdamW):
     learn.fit(2)
     return [*weights(learn.model), *(weights(learn.ema.model) if learn.ema else [])]
 
-@pytest.mark.parametrize('name, optim', [*product(HOOKS, [torch.optim.AdamW, torch.optim.SGD]), ('', torch.optim.LBFGS)])
+@pytest.mark.parametrize('name, optim',
+                         [*product(HOOKS, [torch.optim.AdamW, torch.optim.SGD]), ('', torch.optim.LBFGS)])
 def test_a_fit_on_public_names_alone(name, optim, request):
     expected = fitted(HOOKS[name](), optim)
     request.getfixturevalue('only_public')

@@ -61,7 +61,8 @@ def around(learn, nxt):
 
 WHERE = {
     'model': (lambda: dict(model=Broken()), ['forward', 'deeper']),
-    'model in a container': (lambda: dict(model=nn.Sequential(nn.Identity(), nn.Sequential(Broken()))), ['forward', 'deeper']),
+    'model in a container': (lambda: dict(model=nn.Sequential(nn.Identity(), nn.Sequential(Broken()))),
+                             ['forward', 'deeper']),
     'step': (lambda: dict(train_step=step), ['step']),
     'loss': (lambda: dict(loss_fn=loss), ['loss']),
     'metric': (lambda: dict(metrics=[metric]), ['metric']),
@@ -97,17 +98,20 @@ def test_other_verbs():
 
 def test_a_verb_in_a_hook_of_a_fit():
     "The inner traceback is a part of the outer one"
-    learn = make_learner(valid_dl=batches(), hooks=[LambdaHook(after_step=lambda learn: learn.validate())], eval_step=step)
+    learn = make_learner(valid_dl=batches(), hooks=[LambdaHook(after_step=lambda learn: learn.validate())],
+                         eval_step=step)
     e = raised(learn)
     assert [name for _, name in names(e.__traceback__)][1:] == ['<module>', '<lambda>', 'step']
-    assert [name for _, name in names(e.full_traceback)].count('fit') == 1 and ('ours', '_valid_pass') in names(e.full_traceback)
+    assert [name for _, name in names(e.full_traceback)].count('fit') == 1
+    assert ('ours', '_valid_pass') in names(e.full_traceback)
 
 def test_a_cause_stays_and_folds():
     def step(batch, learn):
         try: learn.model(batch[0])
         except Oops as e: raise ValueError('no prediction') from e
     e = raised(make_learner(Broken(), train_step=step))
-    assert type(e.__cause__) is Oops and [name for _, name in names(e.__cause__.__traceback__)] == ['step', 'forward', 'deeper']
+    assert type(e.__cause__) is Oops
+    assert [name for _, name in names(e.__cause__.__traceback__)] == ['step', 'forward', 'deeper']
     assert [name for _, name in names(e.__traceback__)][-2:] == ['<module>', 'step']
 
 def test_a_bug_of_the_library_shows_where_it_is(monkeypatch):
@@ -118,7 +122,8 @@ def test_a_bug_of_the_library_shows_where_it_is(monkeypatch):
     assert [name for _, name in names(e.full_traceback)] == ['fit', '_epoch', 'train_batch']
 
 def test_named_batches_are_told():
-    data = [{'x': torch.zeros(5, 4), 'more': {'mask': torch.ones(5, dtype=torch.bool)}, 'labels': torch.zeros(5).long()}]
+    data = [{'x': torch.zeros(5, 4), 'more': {'mask': torch.ones(5, dtype=torch.bool)},
+             'labels': torch.zeros(5).long()}]
     class Named(nn.Linear):
         def forward(self, x, more): raise Oops
     e = raised(make_learner(Named(4, 3), data))
@@ -130,7 +135,8 @@ def test_the_whole_traceback_can_be_shown(monkeypatch):
     for given in (e,), ():
         monkeypatch.setattr(sys, 'last_value', e, raising=False)
         with redirect_stdout(io.StringIO()) as out: show_error(*given)
-        for name in 'fit', '_epoch', 'train_batch', '_call_impl', 'forward', 'deeper', 'Oops: in the model': assert name in out.getvalue()
+        for name in 'fit', '_epoch', 'train_batch', '_call_impl', 'forward', 'deeper', 'Oops: in the model':
+            assert name in out.getvalue()
     assert names(e.__traceback__) == before
     with pytest.raises(Oops) as again: raise e.with_traceback(e.full_traceback)
     assert ('torch', '_call_impl') in names(again.value.__traceback__)
@@ -138,7 +144,9 @@ def test_the_whole_traceback_can_be_shown(monkeypatch):
 def test_nothing_empty_is_drawn_above(cell):
     "A fit that fails before its first batch is done"
     e = raised(make_learner(Broken(), display=True))
-    assert type(e) is Oops and not any('image/png' in o or '<svg' in o.get('text/html', '') or '<table' in o.get('text/html', '') for o in cell)
+    assert type(e) is Oops
+    assert not any('image/png' in o or '<svg' in o.get('text/html', '') or '<table' in o.get('text/html', '')
+                   for o in cell)
 
 
 # Interrupts

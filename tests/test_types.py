@@ -1,4 +1,5 @@
-"Type checkers and completion see what there is: every public verb, also those that one module adds to a class of another"
+"""Type checkers and completion see what there is: every public verb,
+also those that one module adds to a class of another"""
 import os, subprocess, sys
 from pathlib import Path
 
@@ -13,7 +14,8 @@ def mypy(tmp_path_factory):
     "What `mypy --strict` says of a file or a package; the cache is that of this module's tests"
     cache = tmp_path_factory.mktemp('mypy')
     def run(*args):
-        cmd = [sys.executable, '-m', 'mypy', f'--cache-dir={cache}', f'--config-file={root/"pyproject.toml"}', *map(str, args)]
+        cmd = [sys.executable, '-m', 'mypy', f'--cache-dir={cache}', f'--config-file={root/"pyproject.toml"}',
+               *map(str, args)]
         res = subprocess.run(cmd, cwd=root, env={**os.environ, 'MYPYPATH': str(root)}, text=True, capture_output=True)
         return [line for line in res.stdout.splitlines() if 'error:' in line] + res.stderr.splitlines()
     return run
@@ -30,7 +32,8 @@ def test_a_users_script_and_the_stubs(mypy):
 
 
 @pytest.mark.parametrize('right, wrong, told', [
-    ('learn.fit(2, valid_every=3', 'learn.fit(epochs=2, valid_every=3', 'Unexpected keyword argument "epochs" for "fit"'),
+    ('learn.fit(2, valid_every=3', 'learn.fit(epochs=2, valid_every=3',
+     'Unexpected keyword argument "epochs" for "fit"'),
     ('learn.lr_find()', 'learn.lrfind()', '"Learner" has no attribute "lrfind"'),
     ('learn.state.epoch > 3', 'learn.state.epochs > 3', '"StepState" has no attribute "epochs"'),
     ("config={'note': 'typed'}", 'callbacks=[]', 'Unexpected keyword argument "callbacks" for "Learner"'),

@@ -16,7 +16,8 @@ def loss_of(model, data):
     "By hand: mean over samples"
     training = model.training
     model.eval()
-    with torch.no_grad(): res = sum(F.cross_entropy(model(x), y, reduction='sum').item() for x, y in data)/sum(len(y) for _, y in data)
+    with torch.no_grad():
+        res = sum(F.cross_entropy(model(x), y, reduction='sum').item() for x, y in data)/sum(len(y) for _, y in data)
     model.train(training)
     return res
 
@@ -27,17 +28,20 @@ def start(seed=0, **kwargs):
 
 # The event
 
-@pytest.mark.parametrize('fit', [dict(n_epochs=2), dict(n_epochs=2, valid_every=2), dict(max_steps=7, valid_every=3, valid_first=True)], ids=str)
+@pytest.mark.parametrize('fit', [dict(n_epochs=2), dict(n_epochs=2, valid_every=2),
+                                 dict(max_steps=7, valid_every=3, valid_first=True)], ids=str)
 def test_after_valid_comes_when_the_values_are_known(fit):
     "After every pass of a fit, in mid-epoch and at its end, with the complete row; the model is back in its mode"
     seen, valid = [], batches(seed=2, bs=7)
     def look(learn):
         row = {k: v[-1] for k, v in learn.history.valids.items()}
-        assert row['valid_loss'] == pytest.approx(loss_of(learn.model, valid), rel=1e-6) and row['batch'] == learn.history.n_steps
+        assert row['valid_loss'] == pytest.approx(loss_of(learn.model, valid), rel=1e-6)
+        assert row['batch'] == learn.history.n_steps
         seen.append((row, learn.training, learn.model.training, len(learn.history.valids['epoch'])))
     learn = start()
     learn.fit(**fit, hooks=[LambdaHook(after_valid=look)])
-    assert [o[1:] for o in seen] == [(True, True, i + 1) for i in range(len(seen))] and len(seen) == len(learn.history.valid_rows) > 1
+    assert [o[1:] for o in seen] == [(True, True, i + 1) for i in range(len(seen))]
+    assert len(seen) == len(learn.history.valid_rows) > 1
     assert [o[0] for o in seen] == learn.history.valid_rows
     learn.validate()
     assert len(seen) == len(learn.history.valid_rows), '`validate` is no pass of a fit'
@@ -58,7 +62,8 @@ def test_stop_save_and_resume_at_after_valid(k, valid_first, valid_every, tmp_pa
     fit = dict(n_epochs=2, valid_every=valid_every, valid_first=valid_first)
     whole, n = start(), []
     whole.fit(**fit)
-    def at(f): return LambdaHook(name='At', after_valid=lambda learn: f(learn) if len(learn.history.valid_rows) == k else None)
+    def at(f):
+        return LambdaHook(name='At', after_valid=lambda learn: f(learn) if len(learn.history.valid_rows) == k else None)
     stopped = start()
     stopped.fit(**fit, hooks=[at(lambda learn: learn.stop()), Checkpoint(tmp_path/'a')])
     there = start(1)
@@ -97,10 +102,13 @@ def test_validation_before_the_first_step():
     valids = learn.history.valids
     assert valids['batch'] == [0, 5, 10] and valids['epoch'] == [0, 0, 1] and valids['step'] == [0, 5, 10]
     assert valids['valid_loss'][0] == pytest.approx(untouched, rel=1e-6)
-    assert same(weights(learn.model), weights(plain.model)) and {k: v for k, v in record(learn).items() if k != 'valids'} == {k: v for k, v in record(plain).items() if k != 'valids'}
+    assert same(weights(learn.model), weights(plain.model))
+    ours, theirs = ({k: v for k, v in record(o).items() if k != 'valids'} for o in (learn, plain))
+    assert ours == theirs
     first = learn.history.valids['valid_loss'][-1]
     learn.fit(1, valid_first=True)
-    assert learn.history.valids['batch'] == [0, 5, 10, 10, 15] and learn.history.valids['valid_loss'][3] == pytest.approx(first)
+    assert learn.history.valids['batch'] == [0, 5, 10, 10, 15]
+    assert learn.history.valids['valid_loss'][3] == pytest.approx(first)
 
 def test_the_plot_begins_with_it():
     learn = start()
@@ -109,7 +117,8 @@ def test_the_plot_begins_with_it():
         chart = plot.chart()
         return chart, {line.name: line.xs for panel in chart.panels for line in panel.lines if line.name}
     chart, lines = curves(Plot(learn.history))
-    assert lines['valid_loss'] == [0, 5] and lines['accuracy'] == [0, 5] and all(-1 < p.xlim[0] <= 0 for p in chart.panels)
+    assert lines['valid_loss'] == [0, 5] and lines['accuracy'] == [0, 5]
+    assert all(-1 < p.xlim[0] <= 0 for p in chart.panels)
     learn.fit(1)
     assert curves(Plot(learn.history, 5))[1]['valid_loss'] == [10]
     learn.fit(1, valid_first=True)
@@ -117,9 +126,12 @@ def test_the_plot_begins_with_it():
 
 def test_it_is_logged_and_counted_by_the_bar(tmp_path, capsys):
     learn, shares = start(display='tty', hooks=[JSONLLogger(tmp_path/'log')]), []
-    learn.fit(2, valid_first=True, hooks=[LambdaHook(ord=101, after_fit=lambda learn: shares.append(learn.display.progress.share), after_valid=learn.display.draw)])
+    learn.fit(2, valid_first=True,
+              hooks=[LambdaHook(ord=101, after_fit=lambda learn: shares.append(learn.display.progress.share),
+                                after_valid=learn.display.draw)])
     lines = [json.loads(o) for o in (tmp_path/'log').read_text().splitlines()]
-    assert [(o['kind'], o['batch']) for o in lines][:2] == [('valid', 0), ('step', 1)] and sum(o['kind'] == 'valid' for o in lines) == 3
+    assert [(o['kind'], o['batch']) for o in lines][:2] == [('valid', 0), ('step', 1)]
+    assert sum(o['kind'] == 'valid' for o in lines) == 3
     assert shares == [1.]
 
 def test_it_needs_something_to_validate_on():

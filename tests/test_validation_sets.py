@@ -1,4 +1,5 @@
-"Several validation sets by name: the numbers are those of a plain loop over each, and a pass goes on from any batch of any set"
+"""Several validation sets by name: the numbers are those of a plain loop over each,
+and a pass goes on from any batch of any set"""
 from functools import partial
 
 import pytest, torch, torch.nn.functional as F
@@ -26,14 +27,16 @@ class Noisy(TensorDataset):
 class Squares:
     "A metric that is no mean over batches: the root of the mean square of the right logits"
     def reset(self): self.total, self.n = torch.zeros(()), 0
-    def update(self, pred, targ): self.total, self.n = self.total + (pred.gather(1, targ[:, None])**2).sum(), self.n + len(targ)
+    def update(self, pred, targ):
+        self.total, self.n = self.total + (pred.gather(1, targ[:, None])**2).sum(), self.n + len(targ)
     def compute(self): return (self.total/self.n)**.5
 
 def stock(n, seed, cls=Noisy, bs=4, **kwargs): return DataLoader(cls(*problem(n, seed)), bs, shuffle=True, **kwargs)
 
 KINDS = {
     'stock': lambda: {'clean': stock(14, 2), 'noisy': stock(9, 3)},
-    'one generator': lambda: (lambda g: {k: stock(n, n, generator=g) for k, n in (('clean', 14), ('noisy', 9))})(torch.Generator().manual_seed(3)),
+    'one generator': lambda: (lambda g: {k: stock(n, n, generator=g) for k,
+                                         n in (('clean', 14), ('noisy', 9))})(torch.Generator().manual_seed(3)),
     'workers': lambda: {'clean': stock(14, 2), 'noisy': stock(9, 3, num_workers=1)},
 }
 
@@ -87,7 +90,8 @@ def test_each_set_has_its_columns_with_the_numbers_of_a_plain_loop(kind):
     h = learn.fit(2)
     assert same(weights(learn.model), expected)
     for got in h.epochs, h.valids:
-        assert [{k: v[i] for k, v in got.items() if k.startswith('valid_')} for i in range(2)] == [pytest.approx(o) for o in rows]
+        assert [{k: v[i] for k, v in got.items() if k.startswith('valid_')}
+                for i in range(2)] == [pytest.approx(o) for o in rows]
     assert [o for o in h.epochs if o.startswith('valid_')][:3] == ['valid_loss', 'valid_accuracy', 'valid_Squares']
 
 def test_validate_takes_a_dict():
@@ -95,10 +99,12 @@ def test_validate_takes_a_dict():
     sets = {'a': list(zip(*(o.split(4) for o in problem(14, 2)))), 'b': problem(9, 3)}
     expected = columns(plain_values(learn.model, {'a': sets['a'], 'b': [sets['b']]}))
     assert learn.validate(sets) == pytest.approx(expected)
-    assert learn.validate(problem(14, 2)) == pytest.approx({k.replace('_a_', '_'): v for k, v in expected.items() if '_a_' in k})
+    assert learn.validate(problem(14, 2)) == pytest.approx({k.replace('_a_', '_'): v for k,
+                                                            v in expected.items() if '_a_' in k})
     learn.valid_dl = sets       # set between two fits, as a loader is
     learn.fit(1)
-    assert isinstance(learn.valid_dl, ValidSets) and len(learn.valid_dl) == 5 and 'valid_b_accuracy' in learn.history.epochs
+    assert isinstance(learn.valid_dl, ValidSets) and len(learn.valid_dl) == 5
+    assert 'valid_b_accuracy' in learn.history.epochs
     whole = torch.cat([learn.predict(o) for o in (sets['a'], sets['b'])])
     assert torch.equal(learn.predict(learn.valid_dl), whole) and learn.validate() == learn.validate(sets)
 
@@ -136,13 +142,16 @@ def persistent(*which):
 @pytest.mark.parametrize('kind', [*KINDS, 'persistent', 'first persistent', 'last persistent'])
 def test_a_pass_goes_on_from_every_batch_of_every_set(kind, tmp_path):
     sets = {'persistent': ('clean', 'noisy'), 'first persistent': ('clean',), 'last persistent': ('noisy',)}
-    for step in 3, 6: check_resume(KINDS.get(kind) or partial(persistent, *sets[kind]), range(1, 8), tmp_path/str(step), step)
+    for step in 3, 6:
+        check_resume(KINDS.get(kind) or partial(persistent, *sets[kind]), range(1, 8), tmp_path/str(step), step)
 
 def test_persistent_workers_of_a_set_are_there_again_after_a_resume(tmp_path):
     "Each loader whose workers wait for the next pass draws no seed in it, and each one that has none yet draws one"
-    with pytest.warns(match=r"valid_dl\['clean'\] has persistent workers.*; valid_dl\['noisy'\] has persistent workers"):
+    with pytest.warns(
+        match=r"valid_dl\['clean'\] has persistent workers.*; valid_dl\['noisy'\] has persistent workers"):
         check_resume(partial(persistent, 'clean', 'noisy'), [3], tmp_path)
-    check_resume(partial(persistent, 'clean', 'noisy'), (2, 6), tmp_path, step=3)        # in the first pass, where one has workers
+    # in the first pass, where one has workers
+    check_resume(partial(persistent, 'clean', 'noisy'), (2, 6), tmp_path, step=3)
 
 def test_other_sets_in_the_middle_of_a_pass_are_refused(tmp_path):
     learn = make(KINDS['stock']())
@@ -162,19 +171,23 @@ def test_a_resume_names_the_set_whose_batches_are_read_again(tmp_path):
     whole.fit(2)
     here.fit(2, hooks=[stop_in_validation(5, 4), Checkpoint(tmp_path)])
     with pytest.warns() as found: there.fit(2, hooks=[Checkpoint(tmp_path)], resume=True)
-    assert [str(o.message).partition(' batches')[0] for o in found] == ["resume: valid_dl['noisy'] is a Unsized, whose first 1"]
+    assert [str(o.message).partition(' batches')[0]
+            for o in found] == ["resume: valid_dl['noisy'] is a Unsized, whose first 1"]
     here.resume()
     assert digest(here) == digest(whole) == digest(there)
 
 def test_monitors_see_all_sets_and_each():
-    learn = make({'a': problem(14, 2), 'b': problem(9, 3)}, hooks=[EarlyStopping(1, monitor='valid_b_loss', min_delta=10.)])
+    learn = make({'a': problem(14, 2), 'b': problem(9, 3)},
+                 hooks=[EarlyStopping(1, monitor='valid_b_loss', min_delta=10.)])
     h = learn.fit(5)
     assert len(h) == 2 and h.best() is not None
-    for loss, a, b in zip(*(h.epochs[f'valid_{o}loss'] for o in ('', 'a_', 'b_'))): assert loss == pytest.approx((14*a + 9*b)/23)
+    for loss, a, b in zip(*(h.epochs[f'valid_{o}loss'] for o in ('', 'a_', 'b_'))):
+        assert loss == pytest.approx((14*a + 9*b)/23)
 
 def test_valid_first_valid_every_and_the_count_of_batches():
     seen, total = [], []
-    look = LambdaHook(after_step=lambda learn: None if learn.training else seen.append((learn.valid_idx, learn.n_batches)),
+    look = LambdaHook(after_step=lambda learn: None
+                      if learn.training else seen.append((learn.valid_idx, learn.n_batches)),
                       after_valid=lambda learn: total.append(learn.get_hook(Display).progress.total))
     learn = make({'a': problem(14, 2), 'b': problem(9, 3)}, bs=4, hooks=[look], display='text')
     h = learn.fit(2, valid_first=True)
@@ -200,7 +213,8 @@ def test_a_recorded_mean_and_a_cancelled_step_belong_to_their_set():
 def test_a_cancelled_pass_tells_what_it_has():
     def cancel(learn):
         if not learn.training and learn.valid_idx == 4: raise CancelEpoch
-    learn = make({'a': stock(14, 2, num_workers=1, persistent_workers=True), 'b': problem(9, 3)}, bs=4, hooks=[LambdaHook(before_step=cancel)])
+    learn = make({'a': stock(14, 2, num_workers=1, persistent_workers=True), 'b': problem(9, 3)}, bs=4,
+                 hooks=[LambdaHook(before_step=cancel)])
     h = learn.fit(1)
     assert h.epochs['valid_loss'] == h.epochs['valid_a_loss'] and 'valid_b_loss' not in h.epochs
     end_workers(learn.valid_dl)
@@ -220,17 +234,22 @@ def test_an_explicit_loaders_gives_joint_batches():
     assert seen == [['a', 'b']]*2 and h.epochs['valid_loss'] == [pytest.approx((both['a'][0] + both['b'][0])/2)]
     assert not [o for o in h.epochs if '_a_' in o]
     learn.valid_dl = {'joint': joint(), 'more': joint()}    # and as one of several sets
-    assert learn.validate() == pytest.approx({f'valid_{s}{k}': h.epochs['valid_' + k][0] for s in ('', 'joint_', 'more_') for k in ('loss', 'accuracy')})
-    with pytest.raises(TypeError, match=r"valid_dl\['joint'\] is Loaders\(a, b; shortest\), whose batches are dicts"): make(learn.valid_dl).fit(1)
+    assert learn.validate() == pytest.approx({f'valid_{s}{k}': h.epochs['valid_' + k][0]
+                                              for s in ('', 'joint_', 'more_') for k in ('loss', 'accuracy')})
+    with pytest.raises(TypeError, match=r"valid_dl\['joint'\] is Loaders\(a, b; shortest\), whose batches are dicts"):
+        make(learn.valid_dl).fit(1)
 
 class Empty(IterableDataset):
     def __iter__(self): return iter(())
 
 @pytest.mark.parametrize('valid, metrics, said', [
-    ({'loss': problem()}, [], "called 'loss': expected a name"), ({'no_loss_yet': problem()}, [], "called 'no_loss_yet'"), ({'': problem()}, [], "called ''"),
+    ({'loss': problem()}, [], "called 'loss': expected a name"),
+    ({'no_loss_yet': problem()}, [], "called 'no_loss_yet'"), ({'': problem()}, [], "called ''"),
     ({'x': problem()}, [Metric(accuracy, 'x_loss')], 'two columns would be called valid_x_loss'),
-    ({'a': problem(), 'a_b': problem()}, [Metric(accuracy, 'c'), Metric(accuracy, 'b_c')], "valid_a_b_c, with the validation sets 'a', 'a_b'"),
-    ({}, [], 'an empty dict'), ({'a': {'b': problem()}}, [], "the validation set 'a' is a dict"), ({1: problem()}, [], 'called 1'),
+    ({'a': problem(), 'a_b': problem()}, [Metric(accuracy, 'c'), Metric(accuracy, 'b_c')],
+     "valid_a_b_c, with the validation sets 'a', 'a_b'"),
+    ({}, [], 'an empty dict'), ({'a': {'b': problem()}}, [], "the validation set 'a' is a dict"),
+    ({1: problem()}, [], 'called 1'),
     ({'x': torch.ones(3), 'y': torch.ones(3)}, [], "'x' is a Tensor, not a loader")])
 def test_sets_whose_columns_would_collide_and_what_is_no_set_is_refused(valid, metrics, said):
     with pytest.raises((TypeError, ValueError), match=said): make(valid, metrics)
@@ -238,24 +257,30 @@ def test_sets_whose_columns_would_collide_and_what_is_no_set_is_refused(valid, m
 
 def test_empty_sets_are_refused_by_name():
     with pytest.raises(ValueError, match=r"valid_dl\['b'\] is empty"): make({'a': problem(), 'b': []}).fit(1)
-    with pytest.raises(ValueError, match="the validation set 'b' yielded no batch"): make({'a': problem(), 'b': DataLoader(Empty())}).fit(1)
+    with pytest.raises(ValueError, match="the validation set 'b' yielded no batch"):
+        make({'a': problem(), 'b': DataLoader(Empty())}).fit(1)
 
 def test_a_metric_whose_columns_are_known_only_later_collides_with_an_error():
-    learn = make({'a': problem()}, [Metric(lambda pred, targ: {'loss': 1.}), Metric(lambda pred, targ: {'x': 1., 'a_x': 2.}, 'two')])
+    learn = make({'a': problem()},
+                 [Metric(lambda pred, targ: {'loss': 1.}), Metric(lambda pred, targ: {'x': 1., 'a_x': 2.}, 'two')])
     learn.metrics = learn.metrics[1:]
     assert learn.validate()['valid_a_two/x'] == 1.
 
 def test_several_processes_refuse_sets_in_one_sentence():
     class Two: size = 2
-    with pytest.raises(ValueError, match='the validation sets a, b cannot be sharded over several processes: pass one loader as valid_dl'):
+    with pytest.raises(ValueError,
+                       match='the validation sets a, b cannot be sharded over several processes: pass one loader as '
+                             'valid_dl'):
         share(as_loader({'a': problem(), 'b': problem()}, 4), Two)
 
 def test_losses_of_sets_are_drawn_with_the_losses_and_metrics_with_the_metrics(tmp_path):
-    learn = make({'clean': problem(14, 2), 'lossy': problem(9, 3)}, [accuracy, Metric(lambda pred, targ: pred.var(), 'kl_loss')], hooks=[CSVLogger(tmp_path/'log.csv')])
+    learn = make({'clean': problem(14, 2), 'lossy': problem(9, 3)},
+                 [accuracy, Metric(lambda pred, targ: pred.var(), 'kl_loss')], hooks=[CSVLogger(tmp_path/'log.csv')])
     h = learn.fit(2)
     (losses, _), metrics = [o.panels for o in Plot(h).chart().parts]
     lines = {o.name: o for o in losses.lines if o.name}
-    assert list(lines) == ['train_loss', 'valid_loss', 'valid_clean_loss', 'valid_lossy_loss'] and len({o.color for o in lines.values()}) == 4
+    assert list(lines) == ['train_loss', 'valid_loss', 'valid_clean_loss', 'valid_lossy_loss']
+    assert len({o.color for o in lines.values()}) == 4
     assert lines['valid_lossy_loss'].ys == h.valids['valid_lossy_loss']
     drawn = {o.name for p in metrics for o in p.lines if o.name}
     assert {'accuracy', 'clean_accuracy', 'kl_loss', 'lossy_kl_loss'} <= drawn and not drawn & lines.keys()

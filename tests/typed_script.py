@@ -3,10 +3,14 @@ from collections.abc import Iterator
 from typing import Any
 
 from trainer_nb.all import (
-    AMP, EMA, SWA, Accelerate, CancelEpoch, Checkpoint, Compile, Controls, CSVLogger, DataLoader, Display, EarlyStopping, F,
-    Freeze, FreezeBN, GradAccum, GradClip, GradNorm, History, Hook, JSONLLogger, LambdaHook, Learner, Loaders, LRScheduler,
-    MainProcessHook, Metric, NaNGuard, OneCycle, Profile, Schedule, SeededLoader, TensorBoardLogger, TensorDataset, TensorLoader,
-    WarmupCosine, accuracy, batch_size, combine, cosine, linear, load_model, nn, prefetch, set_seed, show_error, to_device, torch,
+    AMP, EMA, SWA, Accelerate, CancelEpoch, Checkpoint, Compile, Controls, CSVLogger, DataLoader, Display,
+    EarlyStopping, F,
+    Freeze, FreezeBN, GradAccum, GradClip, GradNorm, History, Hook, JSONLLogger, LambdaHook, Learner, Loaders,
+    LRScheduler,
+    MainProcessHook, Metric, NaNGuard, OneCycle, Profile, Schedule, SeededLoader, TensorBoardLogger, TensorDataset,
+    TensorLoader,
+    WarmupCosine, accuracy, batch_size, combine, cosine, linear, load_model, nn, prefetch, set_seed, show_error,
+    to_device, torch,
     warmup)
 
 
@@ -36,9 +40,12 @@ def main(folder: str) -> History:
     set_seed(0)
     x, y = torch.randn(64, 4), torch.randint(3, (64,))
     model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
-    hooks = [Note(), Rank0(), GradAccum(2), GradClip(1.), GradNorm(), NaNGuard(), EMA(.9), EarlyStopping(patience=2), Freeze('0'),
-             Checkpoint(folder), CSVLogger(folder + '/log.csv'), JSONLLogger(folder + '/log.jsonl'), Profile(), OneCycle()]
-    learn = Learner(model, (x, y), (x, y), loss_fn=F.cross_entropy, optim=torch.optim.SGD, lr=.1, metrics=[accuracy, Metric(accuracy, name='acc')],
+    hooks = [Note(), Rank0(), GradAccum(2), GradClip(1.), GradNorm(), NaNGuard(), EMA(.9), EarlyStopping(patience=2),
+             Freeze('0'),
+             Checkpoint(folder), CSVLogger(folder + '/log.csv'), JSONLLogger(folder + '/log.jsonl'), Profile(),
+             OneCycle()]
+    learn = Learner(model, (x, y), (x, y), loss_fn=F.cross_entropy, optim=torch.optim.SGD, lr=.1,
+                    metrics=[accuracy, Metric(accuracy, name='acc')],
                     hooks=hooks, bs=16, seed=1, config={'note': 'typed'})
     curve = learn.lr_find()
     print(curve, learn.describe_hooks())
@@ -67,8 +74,10 @@ def main(folder: str) -> History:
     learn.remove_hook('LambdaHook')
     learn.get_hook(EMA, None)
     learn.metrics, learn.train_dl = [accuracy], DataLoader(TensorDataset(x, y), 8)
-    others = [AMP(), SWA(), Accelerate(cpu=True), Compile(), Controls(), Display(), FreezeBN(), WarmupCosine(), TensorBoardLogger(folder),
-              Schedule(warmup(.1, cosine(1., 0.))), Schedule(combine([.3, .7], [linear(0., 1.), cosine(1., 0.)])), LRScheduler(lambda opt: torch.optim.lr_scheduler.StepLR(opt, 1)), Schedule(linear(1., 0.))]
+    others = [AMP(), SWA(), Accelerate(cpu=True), Compile(), Controls(), Display(), FreezeBN(), WarmupCosine(),
+              TensorBoardLogger(folder),
+              Schedule(warmup(.1, cosine(1., 0.))), Schedule(combine([.3, .7], [linear(0., 1.), cosine(1., 0.)])),
+              LRScheduler(lambda opt: torch.optim.lr_scheduler.StepLR(opt, 1)), Schedule(linear(1., 0.))]
     loader = Loaders({'a': TensorLoader(x, y, bs=8, shuffle=True), 'b': SeededLoader(TensorDataset(x), 4)})
     for batch in prefetch(loader, 'cpu'): print(batch_size(to_device(batch, 'cpu')), preds, targs, values, others)
     show_error()

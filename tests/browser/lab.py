@@ -34,7 +34,8 @@ def missing():  # str or None
 class Jupyter:
     "A server and a browser; a context manager that leaves nothing of either"
     def __init__(self,
-        settings=None,  # more for JupyterLab: {'apputils-extension/kernels-settings': {'commsOverSubshells': 'disabled'}}
+        # more for JupyterLab: {'apputils-extension/kernels-settings': {'commsOverSubshells': 'disabled'}}
+        settings=None,
         timeout=60,   # seconds that any wait may take
         browser=None, # of another `Jupyter`, to share
     ):
