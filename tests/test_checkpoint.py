@@ -520,7 +520,8 @@ def test_display_and_controls(tmp_path, cell):
 
 def test_save_what_was_loaded(tmp_path):
     "A state from the middle of an epoch can be loaded, saved again, and resumed from"
-    learn = make_learner(hooks=[LambdaHook(after_step=lambda learn: learn.stop() if learn.state.optimizer_step == 3 else None)])
+    learn = make_learner(hooks=[LambdaHook(after_step=lambda learn: learn.stop()
+                                           if learn.state.optimizer_step == 3 else None)])
     learn.fit(1)
     learn.save(tmp_path/'a.pt')
     again, other = make_learner(), make_learner()

@@ -426,7 +426,7 @@ def test_vectors_where_a_process_has_no_batch():
     (lambda p, t: torch.zeros(2, 2), TypeError, r'shape \(2, 2\): expected a number'),
     (lambda p, t: None, TypeError, 'NoneType: expected'),
     (lambda p, t: {'a': 'b'}, TypeError, 'a is a str'),
-    (lambda p, t: {str(len(p)): 1.}, ValueError, 'returned mine/3, and mine/7 before'),
+    (lambda p, t: {str(len(p)): 1.}, ValueError, 'returned mine/3, but mine/7 before'),
     (lambda p, t: torch.zeros(3), ValueError, '3 entries, but there are 2 classes'),
     (lambda p, t: 1/0, ZeroDivisionError, 'zero')])
 def test_errors_name_the_metric(f, error, text):
