@@ -42,14 +42,17 @@ def test_every_public_name_has_a_docstring():
 
 
 def test_every_public_name_is_seen_at_work():
-    "In a cell with an output, or through a name that such a cell makes of it"
-    shown = set()
+    "In a cell with an output, or through a name that such a cell makes of it, or as what a method used there returns"
+    shown, returns = set(), {}
+    for path in (root/'trainer_nb').glob('*/*.pyi'):
+        for method, kind in re.findall(r'def (\w+)\(.*\) -> (\w+)', path.read_text(encoding='utf-8')):
+            returns.setdefault(method, set()).add(kind)
     for path in notebooks:
         trees = list(code(path))
         made = {o.name: used(o) for tree, _ in trees for o in ast.walk(tree)
                 if isinstance(o, (ast.FunctionDef, ast.ClassDef))}
         for tree, has_output in trees:
-            if has_output: shown |= used(tree).union(*(made.get(o, ()) for o in used(tree)))
+            if has_output: shown |= used(tree).union(*(o.get(name, ()) for name in used(tree) for o in (made, returns)))
     assert not set(names) - shown, f'no cell with an output uses {sorted(set(names) - shown)}'
 
 
@@ -138,7 +141,7 @@ def test_names_differ_between_modules():
     "Names differ whatever their case, because the site links by name"
     homes = {}
     for path in sorted((root/'trainer_nb').rglob('*.py')):
-        if path.stem in ('__init__', '_modidx', 'all'): continue
+        if path.stem in ('__init__', '__main__', '_modidx', 'all'): continue
         for name in import_module('.'.join(path.relative_to(root).with_suffix('').parts)).__all__:
             homes.setdefault(name.lower(), []).append(f'{path.stem}.{name}')
     assert not [o for o in homes.values() if len(o) > 1] and len(homes) > 200
@@ -151,7 +154,7 @@ def test_completion_shows_what_a_user_needs():
     from trainer_nb.loop.components import INNER
     learn = everything.Learner(nn.Linear(2, 1), [], loss_fn=nn.MSELoss(), display=False)
     def shown(o): return {name for name in dir(o) if name[0] != '_'}
-    assert len(shown(learn)) <= 34
+    assert len(shown(learn)) <= 36
     assert {'fit', 'lr_find', 'predict', 'validate', 'history', 'model', 'describe_hooks', 'save',
             'show'} <= shown(learn)
     assert not shown(learn) & INNER and all(hasattr(learn, name) for name in INNER - {'ema'})

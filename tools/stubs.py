@@ -42,7 +42,7 @@ def as_type(comment, used):
     of = re.fullmatch(r' of `?(\w+)`?s?', rest)
     if name in ('list', 'set') and of and of[1] in PLAIN | homes.keys():
         used.add(of[1])
-        res = f'{name}[{of[1]}]'
+        res = f'{name}[{of[1]}{GENERIC.get(of[1], "")}]'
     elif name in ('list', 'set'): res = f'{name}[Any]'
     elif name == 'dict': res = 'dict[Any, Any]'
     elif name == 'tuple': res = 'tuple[Any, ...]'

@@ -122,7 +122,12 @@ class Rereader:
 # %% ../../nbs/look/03_results.ipynb #dc774fe3
 class SampleView:
     "Samples with target, prediction and loss, which draw themselves"
-    def __init__(self, samples, captions, look): self.samples, self.captions, self.look = samples, captions, look
+    def __init__(self,
+        samples,   # list of dict: name of a part → its value, as `Look` draws them
+        captions,  # list of lists of (name, text), one list a sample
+        look,      # `Look`
+    ):
+        self.samples, self.captions, self.look = samples, captions, look
 
     def _repr_html_(self):
         return grid(self.samples, self.captions, self.look) if self.samples else '<div>no samples</div>'
