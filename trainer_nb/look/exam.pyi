@@ -3,7 +3,6 @@ from typing import Any
 from trainer_nb.loop.hooks import Hook
 
 def batch_tensors(batch: Any) -> Any: ...
-KINDS: Any
 VIEWS: Any
 MOVING: Any
 

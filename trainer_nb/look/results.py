@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, SequentialSampler
 from ..base import batch_size, folded, map_tensors, patch, text_table
 from ..data import TensorLoader, as_loader, is_stock, rng_states, set_rng_states, sets_of, source
 from ..loop import Hook, Joined, Learner, n_samples, sizes_of
-from .samples import Look, classes_of, grid, named_parts, sample_of
+from .samples import Look, classes_of, grid, batch_parts, sample_of
 
 # %% ../../nbs/look/03_results.ipynb #da15af1d
 def without_reduction(
@@ -173,7 +173,7 @@ class Results:
             raise IndexError(f'there is no sample {wrong[0]}: positions are from 0 to {len(self) - 1}')
         samples, captions = [], []
         for i, batch in zip(at, self.reader.read(at)):
-            inputs, targets = named_parts(batch)
+            inputs, targets = batch_parts(batch)
             self._check(i, targets)
             samples.append({k: o for k, v in inputs.items() if (o := sample_of(v, 0, 1)) is not None})
             captions.append([('#', str(i)), *self._words(i), ('loss', f'{self.loss[i]:.4g}')])

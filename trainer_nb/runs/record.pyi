@@ -10,7 +10,7 @@ class RunRecord(JSONLLogger):
     def sync(self, learn: Any) -> None: ...
     def careful(self, f: Any, *args: Any, **kwargs: Any) -> None: ...
 
-class Tail:
+class RecordTail:
     path: Any
     at: Any
     history: Any

@@ -12,10 +12,10 @@ from time import monotonic, sleep
 
 from ..base import current_cell, patch
 from ..save import find, read_state
-from .folder import Request, RunFolder, answer, ask, asked, look
+from .folder import Request, RunFolder, answer, ask, pending, read_status
 from .process import git_state, main_versions, reap, spawn
-from .record import Tail
-from .travel import unpack
+from .record import RecordTail
+from .travel import unpack_program
 from .view import View
 from .worker import revived
 
@@ -28,7 +28,7 @@ class Run:
         hooks=(),    # of this fit alone
     ):
         self.folder, self.learn, self.hooks = RunFolder(folder), learn, tuple(hooks)
-        self._tail, self._view, self._other = Tail(self.folder.path/'record'/'log.jsonl'), None, None
+        self._tail, self._view, self._other = RecordTail(self.folder.path/'record'/'log.jsonl'), None, None
         self._is_taken, self._shown_in = learn is None, None
 
     @property
@@ -45,7 +45,7 @@ class Run:
     def state(self):  # `Status`
         "How it is, in detail"
         reap()
-        return look(self.folder)
+        return read_status(self.folder)
 
     @property
     def is_over(self):  # bool
@@ -169,7 +169,7 @@ def _take(self:Run, status):
 def learner(self:Run):  # `Learner`
     "Make the learner of this run here, with its newest saved state. This runs code from the folder"
     self._compare()
-    return self._newest(unpack(self.path)['learn'])
+    return self._newest(unpack_program(self.path)['learn'])
 
 @patch
 def _newest(self:Run, learn):
@@ -204,7 +204,7 @@ def weights(self:Run):  # dict: name → tensor
 def _model_now(self:Run):
     "A learner with the current weights"
     if self._other is None:
-        self._other = unpack(self.path)['learn']
+        self._other = unpack_program(self.path)['learn']
         for name in 'Display', 'Controls':
             if (hook := self._other.get_hook(name, None)) is not None: self._other.remove_hook(hook)
     self._other.model.load_state_dict(self.weights())
@@ -233,7 +233,7 @@ def restart(self:Run):  # the run
     if not status.is_over: raise RuntimeError(f'the run is {status}: there is nothing to restart')
     if status.state == 'done': raise RuntimeError(f'the run is done ({status.note}): there is nothing left to do')
     self._compare()
-    for name in asked(self.folder): answer(self.folder, name, refused='the process had ended before it looked')
+    for name in pending(self.folder): answer(self.folder, name, refused='the process had ended before it looked')
     if self._view is not None: self._view.finish()      # it shows how the process ended
     (self.path/'result.pt').unlink(missing_ok=True)
     spawn(self.folder)

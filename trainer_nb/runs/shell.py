@@ -9,7 +9,7 @@ __all__ = ['main']
 import argparse, sys
 from time import sleep
 
-from .folder import RunFolder, ask, look
+from .folder import RunFolder, ask, read_status
 from .table import runs
 from .worker import Worker
 
@@ -25,17 +25,17 @@ def _parser():
     return parser
 
 def _status(folder):
-    print(look(folder) if folder.is_run else runs(folder.path))
+    print(read_status(folder) if folder.is_run else runs(folder.path))
 
 def _stop(folder):
-    if (status := look(folder)).is_over: return print(f'it is over: {status}')
+    if (status := read_status(folder)).is_over: return print(f'it is over: {status}')
     ask(folder, 'stop')
     print('asked')
 
 def _tail(folder):
     at = 0
     while True:
-        is_over = look(folder).is_over      # before the last look
+        is_over = read_status(folder).is_over      # before the last look
         try:
             with open(folder.path/'output.txt', 'rb') as f:
                 f.seek(at)

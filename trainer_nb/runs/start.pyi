@@ -2,5 +2,4 @@
 from typing import Any
 from trainer_nb.runs.run import Run
 
-FIT: Any
 def attach(folder: Any) -> Run: ...

@@ -13,7 +13,7 @@ from functools import partial
 from ..base import format_time, patch, text_table
 from ..loop import Plot
 from ..show import Area, Budget, ButtonRow, attended_kernel, front_end, html_bar
-from .folder import Request, ask, look
+from .folder import Request, ask, read_status
 
 # %% ../../nbs/runs/05_view.ipynb #f511eed3
 def status_line(
@@ -55,7 +55,7 @@ class View:
 
     def __init__(self,
         folder,     # `RunFolder`
-        tail,       # `Tail` of its record
+        tail,       # `RecordTail` of its record
         look=None,  # function that returns the `Status`
     ):
         self.folder, self.tail, self.look = folder, tail, look or partial(_look, folder)
@@ -90,7 +90,7 @@ class View:
         self.over.set()
         self.thread.join(10)
 
-def _look(folder): return look(folder)
+def _look(folder): return read_status(folder)
 
 def _count(info, name): return n if isinstance(n := info.get(name), int) and n >= 0 else 0
 
