@@ -303,7 +303,7 @@ def test_what_does_not_fit_is_named_and_changes_nothing(tmp_path):
                                                              lambda: make_learner(
                                                                  nn.Sequential(nn.Linear(4, 9), nn.Linear(9, 3))))
     assert 'AdamW with groups of [4]' in bad(tmp_path, lambda: make_learner(optim=torch.optim.SGD))
-    assert "['accuracy'], now there are []" in bad(tmp_path, lambda: make_learner())
+    assert "['accuracy'], and now there are []" in bad(tmp_path, lambda: make_learner())
     (tmp_path/'empty').mkdir()
     assert 'FileNotFoundError' in bad(tmp_path, make_learner, resume=tmp_path/'empty')
     assert 'FileNotFoundError' in bad(tmp_path, make_learner, resume=tmp_path/'none')

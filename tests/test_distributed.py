@@ -654,7 +654,7 @@ def other_data(rank, make):
 
 def test_other_data_in_a_process():
     with pytest.raises(RuntimeError,
-                       match=r'train_dl is SharedTensors of 6 batches in process 0, and SharedTensors of 2 batches in '
+                       match=r'train_dl is SharedTensors of 6 batches in process 0, but SharedTensors of 2 batches in '
                              r'process 1: all must run the same'):
         learner('plain', other_data(1, lambda: TensorLoader(X[:18], Y[:18], bs=9))).launch(2, 1)
 
@@ -671,7 +671,7 @@ def test_other_versions():
     def change():
         torch.__version__ = '1.0'
         return TensorLoader(X, Y, bs=9)
-    with pytest.raises(RuntimeError, match=r'torch is 2.* in process 0, and 1.0 in process 1: .*same versions'):
+    with pytest.raises(RuntimeError, match=r'torch is 2.* in process 0, but 1.0 in process 1: .*same versions'):
         learner('plain', other_data(1, change)).launch(2, 1)
 
 def test_a_port_in_use(monkeypatch):

@@ -253,7 +253,7 @@ def test_other_data_behind_the_same_indices():
             learn.train_dl = DataLoader(TensorDataset(X + torch.distributed.get_rank(), Y), 9)
             return super().around_fit(learn)
     with pytest.raises(RuntimeError,
-                       match=r'the data of train_dl \(checksum\) is .* in process 0, and .* in process 1: all must '
+                       match=r'the data of train_dl \(checksum\) is .* in process 0, but .* in process 1: all must '
                              r'run the same program'):
         learner('a sum', hooks=[Odd(cpu=True)]).launch(2, 1)
 

@@ -85,7 +85,7 @@ def test_nested_tensors():
     (lambda x: {'a': [x[0], x[:2]]}, r"predictions\['a'\].*list of 2"),
     (lambda x: [x]*len(x), 'one for each sample, or several outputs'),
     (lambda x: x[:, :len(x)//3 + 1], r'rows of shape \(2,\) in one batch'),
-    (lambda x: {str(len(x)): x}, "entries \\['4'\\] here, and had \\['8'\\]"),
+    (lambda x: {str(len(x)): x}, "entries \\['4'\\] here, but had \\['8'\\]"),
     (lambda x: x if len(x) == 8 else [o for o in x], 'are a list of 4'),
     (lambda x: nn.utils.rnn.pack_sequence([*x]), 'PackedSequence: pad it')],
     ids=['number', 'turned', 'list of another length', 'ambiguous list', 'other widths', 'other keys', 'other kinds',

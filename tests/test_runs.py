@@ -425,6 +425,7 @@ def test_refusals(tmp_path):
     with pytest.raises(RuntimeError, match='cannot move into the background'):
         plain(hooks=[LambdaHook(after_step=lambda learn: learn.start(1, folder=tmp_path/'c'))]).fit(1)
 
+@pytest.mark.soak
 def test_disk_troubles(tmp_path):
     "A record that cannot be written for a while is complete in the end; a deleted folder does not end the training"
     learn = slow_learner()
@@ -438,6 +439,7 @@ def test_disk_troubles(tmp_path):
     expected.fit(6)
     check_equal(expected, learn)
 
+@pytest.mark.soak
 def test_shell(tmp_path):
     def shell(*args):
         env = {**os.environ, 'PYTHONPATH': str(here.parent)}

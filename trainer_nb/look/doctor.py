@@ -21,9 +21,9 @@ from time import perf_counter
 import torch
 from torch import nn
 
-from ..base import folded, patch
+from ..base import BATCH_NORMS, folded, patch
 from ..loop import Learner, unchanged
-from .exam import MOVING, Exam, batch_tensors
+from .exam import Exam, batch_tensors
 
 # %% ../../nbs/look/07_doctor.ipynb #b15420a8
 @dataclass
@@ -132,7 +132,7 @@ def constant_inputs(o):
 def not_normalized(o):
     "Are float inputs of a size that layers are made for?"
     _need(o.x)
-    norms = nn.modules.batchnorm._BatchNorm, nn.LayerNorm
+    norms = *BATCH_NORMS, nn.LayerNorm
     if not o.x.is_floating_point() or o.order and isinstance(o.order[0], norms): return
     x = o.x[o.x.isfinite()].float()
     size, top = x.square().mean().sqrt(), x.abs().max() if len(x) else 0
@@ -472,7 +472,7 @@ def wrong_mode(o):
     keeps = _has(o.learn, 'FreezeBN')
     partly = o.was_eval if any(m.training for m in o.learn.model.modules()) else set()
     for training, m, mode in o.modes:
-        if training and not mode and m not in partly and not (keeps and isinstance(m, MOVING[0])):
+        if training and not mode and m not in partly and not (keeps and isinstance(m, BATCH_NORMS)):
             return (f'{type(m).__name__} runs in evaluation mode in training',
                     'Leave model.eval() to the loop')
         if not training and mode:
@@ -510,7 +510,7 @@ def samples_interact(o):
 @check
 def batch_of_one(o):
     "Has BatchNorm more than one sample?"
-    if not any(isinstance(m, MOVING[0]) for m in o.learn.model.modules()): raise _Nothing
+    if not any(isinstance(m, BATCH_NORMS) for m in o.learn.model.modules()): raise _Nothing
     sizes = [len(x[0]) for x in (batch_tensors(b)[0] for b in o.batches) if x and x[0].ndim]
     if 1 in sizes:
         return (f'batch {sizes.index(1)} has one sample, of which BatchNorm knows no deviation',

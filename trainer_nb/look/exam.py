@@ -13,8 +13,9 @@ from itertools import islice
 from time import perf_counter
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from ..base import BATCH_NORMS, DROPOUTS
 from ..loop import Hook, Learner, trained, unchanged
 
 # %% ../../nbs/look/06_exam.ipynb #9e0a7361
@@ -68,7 +69,7 @@ def _last_operation(pred):
     return node.name().removesuffix('0').removesuffix('Backward'), getattr(node, '_saved_dim', None)
 
 # %% ../../nbs/look/06_exam.ipynb #c50ccabf
-MOVING = nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd     # what the mode matters to
+MOVING = *BATCH_NORMS, *DROPOUTS     # what the mode matters to
 
 class _Watch(Hook):
     "Notes losses, predictions, gradients and modes of the steps of a dry run"

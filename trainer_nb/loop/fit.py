@@ -316,6 +316,7 @@ def aside(
         if not learn.is_fitting:
             bound = Bound()
             bound.bind(learn)
+            bound.is_opening = is_opening
             learn.running = bound
         learn.clear_batch()
         try: yield interrupts.open() if is_alone else nullcontext()
