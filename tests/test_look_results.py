@@ -276,3 +276,16 @@ def test_a_click_shows_the_samples():
         o.click()
         n = int(c.counts.flatten()[i])
         assert f': {n}<' in cells.out.value and cells.out.value.count('<tr>') == (1 + min(n, 12) if n else 0)
+
+
+@pytest.mark.parametrize('rate', [i/50 for i in range(1, 51)])
+def test_cells_can_be_read(rate):
+    "Contrast by WCAG 2 of at least 4.5, whatever the colour of the page"
+    from trainer_nb.look.confusion import _color
+    back, ink = _color(rate).split(';color:')
+    def light(rgb):
+        linear = [c/12.92 if c <= .03928 else ((c + .055)/1.055)**2.4 for c in (o/255 for o in rgb)]
+        return .2126*linear[0] + .7152*linear[1] + .0722*linear[2]
+    shades = [light([int(o) for o in back[4:-1].split(",")]), light([0]*3 if ink == "#000" else [255]*3)]
+    high, low = max(shades), min(shades)
+    assert (high + .05)/(low + .05) >= 4.5

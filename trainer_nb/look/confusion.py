@@ -133,8 +133,11 @@ class Confusion:
 
 # %% ../../nbs/look/04_confusion.ipynb #3bfa2fcd
 def _color(rate):
-    "Background of a cell"
-    return f'rgba(0,114,178,{rate:.2f})' + (';color:#fff' if rate > .45 else '')
+    "Background of a cell, from white to blue, and the ink that can be read on it"
+    if not rate: return 'none'
+    rgb = [round(255 + (o - 255)*rate) for o in (0, 114, 178)]
+    light = sum(w*(o/255)**2.2 for w, o in zip((.2126, .7152, .0722), rgb))
+    return f'rgb({",".join(map(str, rgb))});color:{"#000" if light > .18 else "#fff"}'
 
 def _heat_table(self):
     "Counts and rates on coloured cells"
@@ -160,7 +163,7 @@ def _heat_picture(self):
 
 def _img(fig):
     png, size = fig._repr_png_()
-    return (f'<img style="width:{size["width"]}px;max-width:100%;height:auto" '
+    return (f'<img alt="confusion matrix" style="width:{size["width"]}px;max-width:100%;height:auto" '
             f'src="data:image/png;base64,{b64encode(png).decode()}">')
 
 # %% ../../nbs/look/04_confusion.ipynb #8788dab8

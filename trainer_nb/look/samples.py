@@ -175,7 +175,8 @@ def _html_image(picture, width, kind='png'):
     "An `<img>` of a PIL image"
     picture.save(file := BytesIO(), kind, optimize=True)
     style = f'width:{width}px;max-width:100%;height:auto;display:block;margin:0'
-    return f'<img style="{style}" src="data:image/{kind};base64,{b64encode(file.getvalue()).decode()}">'
+    data = b64encode(file.getvalue()).decode()
+    return f'<img alt="picture of a sample" style="{style}" src="data:image/{kind};base64,{data}">'
 
 def html_image(
     image,  # (h, w, c) uint8 tensor, c in 1, 3, 4
