@@ -6,6 +6,7 @@
 __all__ = ['RunTable', 'runs']
 
 # %% ../../nbs/runs/09_table.ipynb #e7bc33a2
+import os
 from pathlib import Path
 from time import time
 
@@ -49,9 +50,12 @@ class RunTable:
 
     def __len__(self): return len(self.items)
 
-    def __repr__(self): return text_table(self._lines()) if self.items else f'no runs in {self.folder}'
+    @property
+    def _none(self): return f'no runs in {os.path.relpath(self.folder)}'
 
-    def _repr_html_(self): return html_table(self._lines()) if self.items else f'<p>no runs in {self.folder}</p>'
+    def __repr__(self): return text_table(self._lines()) if self.items else self._none
+
+    def _repr_html_(self): return html_table(self._lines()) if self.items else f'<p>{self._none}</p>'
 
 def _number(v, kind=float): return kind(v) if isinstance(v, (int, float)) and v == v else kind(0)
 
