@@ -25,6 +25,7 @@ def fresh_package():
 
 # lessons that take a quarter of a minute and more: under `make soak`
 LONG = ('04_learning_rates', '05_gan', '06_make_it_fast', '07_never_lose_a_run', '08_more_than_one_process',
+        '09_train_in_the_background', '10_the_kernel_died',
         '01_images', '03_text')
 notebooks = [pytest.param(p, id=p.relative_to(nbs).as_posix(), marks=[pytest.mark.soak]*(p.stem in LONG))
              for p in sorted(nbglob(nbs, as_path=True))]
