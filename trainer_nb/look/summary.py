@@ -205,10 +205,11 @@ class Summary:
             sides = ['left']*3 + ['right']*len(cells)
             cells = ''.join(f'<{tag} style="{base}{side}">{escape(c)}</{tag}>' for c, side in zip(cells, sides))
             return f'<tr style="{style}">{cells}</tr>'
-        body = ''.join(row('td', cells, f'color:{ALARM};font-weight:bold' if o.is_failed else '')
+        body = ''.join(row('td', cells, f'font-weight:bold;border-bottom:2px solid {ALARM}' if o.is_failed else '')
                        for o, cells in zip(self.shown(), rows))
         notes = ''.join(f'<div>{escape(o)}</div>' for o in self.notes())
-        alarm = f'<div style="color:{ALARM}"><b>{escape(self.message)}</b></div>' if self.error is not None else ''
+        mark = f'border-left:3px solid {ALARM};padding-left:6px'
+        alarm = f'<div style="{mark}"><b>{escape(self.message)}</b></div>' if self.error is not None else ''
         return ('<div style="overflow-x:auto"><table style="margin:0;border-collapse:collapse">'
                 f'<thead>{row("th", head)}</thead><tbody>{body}</tbody></table></div>{notes}{alarm}')
 
