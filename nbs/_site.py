@@ -4,7 +4,8 @@ import re
 from _pages import cfg, nbs
 
 SECTIONS = {        # folder → heading in the sidebar
-    'start': 'Start', 'lessons': 'Your own data', 'tutorials': 'Lessons', 'howto': 'How-to', '': 'Reference',
+    'start': 'Start', 'lessons': 'Your own data', 'tutorials': 'Lessons', 'howto': 'How-to',
+    'examples': 'Examples', '': 'Reference',
     'loop': 'The loop', 'features': 'Features', 'look': 'Data and results', 'save': 'Saving',
     'show': 'Live view and logs', 'parallel': 'Several processes', 'runs': 'In the background',
     'data': 'Data', 'base': 'Base', 'internals': 'Internals',
