@@ -4,8 +4,8 @@ from .nested import (
     sample_counts, set_rng_state, set_seed, to_device
 )
 from .text import (
-    check_kinds, current_cell, did_you_mean, format_time, html_table, patch, printable, running_shell, text_table,
-    with_comments
+    attended_kernel, check_kinds, current_cell, did_you_mean, format_time, html_img, html_table, patch, printable,
+    running_shell, text_table, with_comments
 )
 from .charts import (
     ALARM, COLORS, GREY, LEADING, RAW, SIZE, Chart, Envelope, Line, Panel, beside, legend_rows, limits, needs_log,

@@ -12,10 +12,12 @@ from .nested import sample_counts as sample_counts
 from .nested import set_rng_state as set_rng_state
 from .nested import set_seed as set_seed
 from .nested import to_device as to_device
+from .text import attended_kernel as attended_kernel
 from .text import check_kinds as check_kinds
 from .text import current_cell as current_cell
 from .text import did_you_mean as did_you_mean
 from .text import format_time as format_time
+from .text import html_img as html_img
 from .text import html_table as html_table
 from .text import patch as patch
 from .text import printable as printable

@@ -4,10 +4,11 @@
 
 # %% auto #0
 __all__ = ['with_comments', 'patch', 'format_time', 'did_you_mean', 'check_kinds', 'printable', 'text_table', 'html_table',
-           'running_shell', 'current_cell']
+           'html_img', 'running_shell', 'current_cell', 'attended_kernel']
 
 # %% ../../nbs/base/02_text.ipynb #0ac42be6
 import inspect, linecache, re, sys
+from base64 import b64encode
 from html import escape
 
 # %% ../../nbs/base/02_text.ipynb #7b00c23c
@@ -138,6 +139,17 @@ def html_table(
     return ('<div style="overflow-x:auto"><table style="margin:0;border-collapse:collapse">'
             f'<thead>{names}</thead><tbody>{body}</tbody></table></div>')
 
+# %% ../../nbs/base/02_text.ipynb #a91b7c02
+def html_img(
+    data,        # bytes of the file
+    alt,         # what the picture shows
+    width,       # CSS pixels, where the page has as many
+    kind='png',  # or 'jpeg'
+):               # str
+    "Write a picture as HTML"
+    return (f'<img alt="{escape(alt)}" style="width:{width}px;max-width:100%;height:auto;display:block;margin:0" '
+            f'src="data:image/{kind};base64,{b64encode(data).decode()}">')
+
 # %% ../../nbs/base/02_text.ipynb #c30b07b7
 def running_shell():  # IPython's shell, or None
     "Return the IPython shell that runs this code, if any"
@@ -147,3 +159,12 @@ def running_shell():  # IPython's shell, or None
 def current_cell():  # int; None outside IPython
     "Return the number of the running cell"
     return getattr(running_shell(), 'execution_count', None)
+
+# %% ../../nbs/base/02_text.ipynb #2db0a836
+def attended_kernel():  # ipykernel's kernel, or None
+    "Return the kernel if a person can use widgets in it"
+    kernel = getattr(running_shell(), 'kernel', None)
+    if kernel is None or not getattr(kernel, '_allow_stdin', True): return None
+    try: import ipywidgets as _     # noqa: F401
+    except ImportError: return None
+    return kernel

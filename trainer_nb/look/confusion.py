@@ -6,14 +6,13 @@
 __all__ = ['WIDEST', 'MANY', 'Confusion', 'Cells', 'class_scores', 'regression_scores', 'Report']
 
 # %% ../../nbs/look/04_confusion.ipynb #1e7a3a0c
-from base64 import b64encode
 from dataclasses import dataclass
 from html import escape
 
 import torch
 from torch import Tensor
 
-from ..base import GREY, html_table, new_figure, patch, running_shell, text_table
+from ..base import GREY, attended_kernel, html_img, html_table, new_figure, patch, text_table
 from ..loop import as_count
 from .results import Results
 from .samples import Look
@@ -159,22 +158,13 @@ def _heat_picture(self):
     drawn = ax.imshow(self.rates.nan_to_num(0).numpy(), cmap='Blues', vmin=0, vmax=1, interpolation='nearest')
     ax.set(xlabel='prediction', ylabel='target')
     fig.colorbar(drawn, ax=ax, label='share of the target')
-    return _img(fig)
+    return _html_figure(fig, 'confusion matrix')
 
-def _img(fig):
+def _html_figure(fig, alt):
     png, size = fig._repr_png_()
-    return (f'<img alt="confusion matrix" style="width:{size["width"]}px;max-width:100%;height:auto" '
-            f'src="data:image/png;base64,{b64encode(png).decode()}">')
+    return html_img(png, alt, size['width'])
 
 # %% ../../nbs/look/04_confusion.ipynb #8788dab8
-def _has_widgets():
-    "Is there a kernel with a person who can click, and ipywidgets?"
-    kernel = getattr(running_shell(), 'kernel', None)
-    if kernel is None or not getattr(kernel, '_allow_stdin', True): return False
-    try: import ipywidgets as _     # noqa: F401
-    except ImportError: return False
-    return True
-
 class Cells:
     "Buttons for the cells of a confusion matrix, and the samples of the last one clicked"
     def __init__(self,
@@ -229,7 +219,7 @@ class Cells:
 def _ipython_display_(self:Confusion):
     from IPython.display import display
     display({'text/html': self._repr_html_(), 'text/plain': repr(self)}, raw=True)
-    if len(self.results.loss) and _has_widgets(): self.cells = Cells(self)
+    if len(self.results.loss) and attended_kernel() is not None: self.cells = Cells(self)
 
 # %% ../../nbs/look/04_confusion.ipynb #6d779af6
 @patch
@@ -312,7 +302,7 @@ class Report:
         return f'{self.title}\n{text_table(self.lines())}{worst}'
 
     def _repr_html_(self):
-        picture = _img(self.figure()) if self.points is not None else ''
+        picture = _html_figure(self.figure(), 'residuals by prediction') if self.points is not None else ''
         worst = f'<br><div>largest losses</div>{self.worst._repr_html_()}' if self.worst is not None else ''
         return f'<div>{escape(self.title)}</div>{html_table(self.lines())}{picture}{worst}'
 

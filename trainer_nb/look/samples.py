@@ -7,7 +7,6 @@ __all__ = ['TARGETS', 'FIELDS', 'batch_parts', 'sample_of', 'kind_of', 'Look', '
            'html_image', 'html_signal', 'pictured', 'grid', 'table', 'in_words', 'parts_in_words']
 
 # %% ../../nbs/look/01_samples.ipynb #7800d187
-from base64 import b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass
 from html import escape
@@ -16,7 +15,7 @@ from io import BytesIO
 import torch
 from torch import Tensor
 
-from ..base import COLORS, GREY, entries, html_table, printable
+from ..base import COLORS, GREY, entries, html_img, html_table, printable
 from ..data import each
 
 # %% ../../nbs/look/01_samples.ipynb #fd1ddb9a
@@ -174,9 +173,7 @@ def _like(values, image, name):
 def _html_image(picture, width, kind='png'):
     "An `<img>` of a PIL image"
     picture.save(file := BytesIO(), kind, optimize=True)
-    style = f'width:{width}px;max-width:100%;height:auto;display:block;margin:0'
-    data = b64encode(file.getvalue()).decode()
-    return f'<img alt="picture of a sample" style="{style}" src="data:image/{kind};base64,{data}">'
+    return html_img(file.getvalue(), 'picture of a sample', width, kind)
 
 def html_image(
     image,  # (h, w, c) uint8 tensor, c in 1, 3, 4

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 
 import torch
 
-from ..base import did_you_mean
+from ..base import did_you_mean, opt_step
 from .hooks import Cancel
-from .optim import opt_step, parameters, untouched
+from .optim import parameters, untouched
 from .records import Records
 from .steps import check_loss, set_opt_modes
 

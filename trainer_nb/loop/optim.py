@@ -18,7 +18,6 @@ import torch
 from torch import Tensor, nn
 
 from ..base import did_you_mean
-from ..base import opt_step  # noqa: F401, for the learner
 
 # %% ../../nbs/loop/05_optim.ipynb #d5e1ca77
 @cache

@@ -215,13 +215,12 @@ class Request:
     ):                # str; raises RuntimeError if it was refused, TimeoutError
         "Wait for the answer"
         end = monotonic() + timeout
-        while self.answer is None:
+        while (o := self.answer) is None:
             status = read_status(self.folder)
             if status.is_over and self.answer is None:      # the last answers come before the end
                 raise RuntimeError(f'{self.what}: nobody answers, the run is {status}')
             if monotonic() > end: raise TimeoutError(f'{self.what}: no answer for {timeout:g} s; the run is {status}')
             sleep(.02)
-        o = self.answer
         if 'refused' in o: raise RuntimeError(f'{self.what} was refused: {o["refused"]}')
         return o.get('done', '')
 

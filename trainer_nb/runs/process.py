@@ -62,9 +62,8 @@ def git_state():
 
 # %% ../../nbs/runs/06_process.ipynb #01166746
 def spawn(
-    folder,     # `RunFolder`
-    n_procs=1,  # processes
-):              # `subprocess.Popen`
+    folder,  # `RunFolder`
+):           # `subprocess.Popen`
     "Start the process that trains"
     env = {**os.environ, 'MPLBACKEND': 'agg'}
     home = str(Path(__file__).parents[2])

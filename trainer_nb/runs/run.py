@@ -17,7 +17,7 @@ from .process import git_state, main_versions, reap, spawn
 from .record import RecordTail
 from .travel import unpack_program
 from .view import View
-from .worker import revived
+from .worker import revived, without_screen
 
 # %% ../../nbs/runs/07_run.ipynb #fcaab03c
 class Run:
@@ -204,9 +204,7 @@ def weights(self:Run):  # dict: name → tensor
 def _model_now(self:Run):
     "A learner with the current weights"
     if self._other is None:
-        self._other = unpack_program(self.path)['learn']
-        for name in 'Display', 'Controls':
-            if (hook := self._other.get_hook(name, None)) is not None: self._other.remove_hook(hook)
+        self._other = without_screen(unpack_program(self.path)['learn'])
     self._other.model.load_state_dict(self.weights())
     return self._other
 

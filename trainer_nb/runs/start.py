@@ -93,7 +93,7 @@ def start(self:Learner,
                               'first_row': len(self.history), 'first_batch': self.history.n_steps,
                               'has_metrics': bool(self.metrics), 'n_procs': n_procs,
                               'settings': there, 'versions': versions(self, hooks)})
-        spawn(to, n_procs)
+        spawn(to)
     except BaseException:
         shutil.rmtree(to.path, ignore_errors=True)
         raise

@@ -10,9 +10,9 @@ import threading, warnings
 from html import escape
 from functools import partial
 
-from ..base import format_time, patch, text_table
+from ..base import attended_kernel, format_time, patch, text_table
 from ..loop import Plot
-from ..show import Area, Budget, ButtonRow, attended_kernel, front_end, html_bar
+from ..show import Area, Budget, ButtonRow, front_end, html_bar
 from .folder import Request, ask, read_status
 
 # %% ../../nbs/runs/05_view.ipynb #f511eed3
@@ -58,7 +58,7 @@ class View:
         tail,       # `RecordTail` of its record
         look=None,  # function that returns the `Status`
     ):
-        self.folder, self.tail, self.look = folder, tail, look or partial(_look, folder)
+        self.folder, self.tail, self.look = folder, tail, look or partial(read_status, folder)
         self.areas, self.row, self.html, self.plot = [], None, None, None
         self.thread, self.over, self.drawing = None, threading.Event(), threading.Lock()
         self.asked, self.error, self.is_closed, self.budget = [], None, False, Budget()
@@ -89,8 +89,6 @@ class View:
         if self.thread is None or self.thread is threading.current_thread(): return
         self.over.set()
         self.thread.join(10)
-
-def _look(folder): return read_status(folder)
 
 def _count(info, name): return n if isinstance(n := info.get(name), int) and n >= 0 else 0
 

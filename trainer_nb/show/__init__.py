@@ -1,5 +1,5 @@
 """The display, controls, the learning-rate finder, loggers. These names are for other wings"""
-from .output import Area, Budget, attended_kernel, front_end, html_bar
+from .output import Area, Budget, front_end, html_bar
 from .display import Display, outcome
 from .controls import ButtonRow, Controls, go_on, pause, scale_lr
 from .lr_find import LRCurve

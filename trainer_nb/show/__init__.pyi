@@ -1,7 +1,6 @@
 # Written by tools/stubs.py
 from .output import Area as Area
 from .output import Budget as Budget
-from .output import attended_kernel as attended_kernel
 from .output import front_end as front_end
 from .output import html_bar as html_bar
 from .display import Display as Display

@@ -13,9 +13,9 @@ from functools import cache, partial
 from html import escape
 from time import localtime, sleep, strftime, time
 
-from ..base import patch
+from ..base import attended_kernel, patch
 from ..loop import MainProcessHook, as_rate, set_lr
-from .output import attended_kernel, front_end
+from .output import front_end
 
 # %% ../../nbs/show/03_controls.ipynb #c66a1bb2
 def go_on(learn):

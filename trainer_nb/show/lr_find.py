@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 import torch
 
 from trainer_nb.base import (
-    COLORS, GREY, LEADING, RAW, Chart, Line, Panel, current_cell, did_you_mean, folded, html_table, legend_rows,
-    limits, patch, smooth, text_table
+    COLORS, GREY, LEADING, RAW, Chart, Line, Panel, attended_kernel, current_cell, did_you_mean, folded, html_table,
+    legend_rows, limits, patch, smooth, text_table
 )
 from ..loop import CancelFit, Learner, as_count, set_lr
-from .output import Area, Budget, Progress, attended_kernel, front_end, terminal_width, text_bar
+from .output import Area, Budget, Progress, front_end, terminal_width, text_bar
 
 # %% ../../nbs/show/04_lr_find.ipynb #3fa0b1c7
 def trailing_average(
@@ -105,14 +105,6 @@ class LRCurve:
         return {name: lr for name in self.suggest if (lr := RULES[name](lrs, losses)) is not None}
 
     @property
-    def late(self):  # set of names in `suggestions`
-        "Return the suggestions past the lowest loss in the picture: the average that the rules use lags"
-        curve = smooth(self.losses)
-        finite = [i for i, v in enumerate(curve) if math.isfinite(v)]
-        lowest = self.lrs[min(finite, key=curve.__getitem__)] if finite else math.inf
-        return {name for name, lr in self.suggestions.items() if lr > lowest}
-
-    @property
     def suggestion(self):  # float, None if there is none
         "Return the first of `suggestions`"
         return next(iter(self.suggestions.values()), None)
@@ -163,6 +155,12 @@ def _interesting(curve, raw):
     low, high = min(raw[:n]), max(values[:n])
     return [low, high, high + .4*(high - low)] if n > 1 else values
 
+def _marks(self, curve):  # dict: rule → (learning rate, text)
+    "Label each suggestion. The average that the rules use lags, so that some are past the lowest point of `curve`"
+    finite = [i for i, v in enumerate(curve) if math.isfinite(v)]
+    lowest = self.lrs[min(finite, key=curve.__getitem__)] if finite else math.inf
+    return {name: (lr, f'{lr:.2g}' + ', past the lowest loss'*(lr > lowest)) for name, lr in self.suggestions.items()}
+
 @patch
 def chart(self:LRCurve,
     picked=None,  # a learning rate to mark
@@ -172,11 +170,9 @@ def chart(self:LRCurve,
     low, high = limits(_interesting(curve, self.losses))
     lines = [Line(self.lrs, self.losses, COLORS[0], width=1, alpha=RAW, may_leave=True),
              Line(self.lrs, curve, COLORS[0], 'loss', may_leave=True)]
-    late = self.late
-    for (name, lr), color in zip(self.suggestions.items(), COLORS[1:]):
+    for (name, (lr, text)), color in zip(_marks(self, curve).items(), COLORS[1:]):
         i = min(range(len(self.lrs)), key=lambda i: abs(math.log(self.lrs[i]/lr)))
-        label = f'{name} {lr:.2g}' + ', past the lowest loss'*(name in late)
-        lines.append(Line([lr], [curve[i]], color, label, points=True))
+        lines.append(Line([lr], [curve[i]], color, f'{name} {text}', points=True))
     if picked is not None:
         lines.insert(0, Line([picked, picked], [low, high], GREY, f'picked {picked:.2g}', width=1.5))
     top = 9 + LEADING*len(legend_rows(lines, 534))
@@ -201,9 +197,8 @@ def status(self:LRCurve):  # str
 @patch
 def lines(self:LRCurve):  # list of lists of str
     "Return the header and the rows of the table of suggestions"
-    late = self.late
-    return [['rule', 'learning rate'],
-            *([name, f'{lr:.2g}' + ', past the lowest loss'*(name in late)] for name, lr in self.suggestions.items())]
+    marks = _marks(self, smooth(self.losses))
+    return [['rule', 'learning rate'], *([name, text] for name, (_, text) in marks.items())]
 
 @patch
 def __repr__(self:LRCurve):

@@ -3,7 +3,6 @@ from typing import Any
 from contextlib import AbstractContextManager
 
 def front_end() -> Any: ...
-def attended_kernel() -> Any: ...
 
 class Progress:
     start: Any
