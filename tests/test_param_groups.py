@@ -44,6 +44,28 @@ def test_groups_are_those_made_by_hand(lr, decay_norms):
     assert 'lr_1' in a.history.steps and a.plot_schedule(1).steps.keys() >= {'lr', 'lr_1'}
 
 
+@pytest.mark.parametrize('lr', [{'body': 1e-2, 'head': .1}, {'bo*': 1e-2, '*': .1}, lambda name: 1e-2 if name.startswith('body') else .1], ids=['names', 'patterns', 'function'])
+def test_rates_by_name_straight_in_the_learner(lr):
+    model = Net()
+    twin = copy.deepcopy(model)
+    a, b = fitted(model, None, lr=lr), fitted(twin, torch.optim.AdamW([dict(params=twin.body.parameters(), lr=1e-2), dict(params=twin.head.parameters(), lr=.1)], fused=True))
+    assert same(weights(model), weights(twin)) and a.history.steps == b.history.steps and 'lr_1' in a.history.steps
+    assert a.opt.param_groups[0].keys() == b.opt.param_groups[0].keys()
+    assert [o[-1] for o in a.summary().lines() if o[0] in ('layer', 'body', 'head')] == ['lr', '0.01', '0.1']
+    assert 'lr_1' in a.plot_schedule(1).steps
+    a.fit(1, lr=.1)
+    assert a.lrs() == pytest.approx((.1, 1.))       # the ratio stays
+
+
+def test_rates_by_name_take_a_class_and_several_optimizers():
+    sgd = Learner(Net(), optim=torch.optim.SGD, lr={'head': .1, '*': .2}, display=False)
+    assert isinstance(sgd.opt, torch.optim.SGD) and [g['lr'] for g in sgd.opt.param_groups] == [.1, .2]
+    two = Learner(Net(), optim={'body': torch.optim.SGD, 'head': torch.optim.Adam}, lr={'head': .5}, display=False)
+    assert [two.opts[o].param_groups[0]['lr'] for o in ('body', 'head')] == [1e-3, .5]
+    both = Learner(Net(), optim={'body': torch.optim.SGD, 'head': torch.optim.Adam}, lr={'head': .5, 'body': .25}, display=False)
+    assert both.opts['body'].param_groups[0]['lr'] == .25
+
+
 def test_they_are_seen_in_the_summary():
     lines = make_learner(Net(), train_dl=problem(), optim=ParamGroups({'body': 1e-2, 'head': .1}, decay_norms=False)).summary().lines()
     assert [o[-2:] for o in lines if o[0] in ('body', 'head', 'lr')] == [['0.01', '0 to 0.01'], ['0.1', '0 to 0.01']]
@@ -69,12 +91,12 @@ def test_parameters_of_the_loss_and_of_several_optimizers():
     assert [g['lr'] for g in two.opts['body'].param_groups] == [.1, .2]
 
 
+@pytest.mark.parametrize('groups', [dict(optim=ParamGroups({'body': 1e-2, 'head': .1}, decay_norms=False)), dict(lr={'body': 1e-2, 'head': .1})], ids=['optim', 'lr'])
 @pytest.mark.parametrize('at', [1, 2, 3])
-def test_resume(tmp_path, at):
+def test_resume(tmp_path, at, groups):
     def make(folder):
         set_seed(0)
-        return make_learner(Net(), train_dl=problem(), bs=8, hooks=[Checkpoint(folder), Unfreeze({1: 'body.3', 2: 'body'})],
-                            optim=ParamGroups({'body': 1e-2, 'head': .1}, decay_norms=False))
+        return make_learner(Net(), train_dl=problem(), bs=8, hooks=[Checkpoint(folder), Unfreeze({1: 'body.3', 2: 'body'})], **groups)
     whole = make(tmp_path/'a')
     whole.fit(4)
     make(tmp_path/'b').fit(at)
@@ -122,3 +144,20 @@ def test_mistakes():
     with pytest.raises(TypeError, match='momentun'): make({'*': .1}, torch.optim.SGD, momentun=.9)
     with pytest.raises(TypeError, match='expected a dict of epochs'): Unfreeze(['body'])
     with pytest.raises(ValueError, match='nothing to train in the first epoch'): make_learner(Net(), train_dl=problem(), hooks=[Unfreeze({1: '*'})]).fit(1)
+
+
+def test_mistakes_with_rates_by_name():
+    def make(lr, **kwargs): return make_learner(Net(), train_dl=problem(), lr=lr, **kwargs)
+    with pytest.raises(ValueError, match="'haed' of lr matches no parameter of the model. Did you mean `head`?"): make({'haed': .1, '*': .1})
+    with pytest.raises(ValueError, match=r"no pattern of lr matches body.0.weight, .* and 4 more: add '\*'"): make({'head': .1})
+    with pytest.raises(ValueError, match="rate of 'head' is -1"): make({'head': -1, '*': .1})
+    with pytest.raises(TypeError, match='lr is a dict, from which the param groups are made, but optim is a SGD'): make({'*': .1}, optim=torch.optim.SGD(Net().parameters()))
+    with pytest.raises(TypeError, match='but optim is a ParamGroups'): make({'*': .1}, optim=ParamGroups())
+    two = dict(body=torch.optim.SGD, head=torch.optim.SGD)
+    with pytest.raises(ValueError, match="names the optimizer 'haed'; there are 'body', 'head'. Did you mean `head`?"): make({'haed': .1}, optim=two)
+    with pytest.raises(TypeError, match='lr is a function and optim a dict'): make(lambda name: .1, optim=two)
+    with pytest.raises(ValueError, match="rate of 'head' is 0"): make({'head': 0}, optim=two)
+    learn = make({'*': .1})
+    for wrong in {'body': .1}, (lambda name: .1):
+        with pytest.raises(ValueError, match='param groups of a new learner'): learn.fit(1, lr=wrong)
+    assert not learn.history.n_steps

@@ -22,7 +22,7 @@ from .hook_table import Hooked
 from .hooks import Hook
 from .metrics import Phases, as_metrics, check_sets
 from .mistakes import add_verb, check_model, float_dtype, is_samples, missing_name, refuse_others
-from .optim import check_optimizers, make_optimizers, needs_closure, trained
+from .optim import check_optimizers, is_by_name, make_optimizers, needs_closure, trained
 from .plan import StepState
 from .world import World
 
@@ -50,7 +50,9 @@ class Components(Hooked):
         eval_step=None,   # the same for validation; default: `train_step`
         optim=None,       # an optimizer; a class or factory called with the parameters (and `lr`); or a dict of names
                           # to either. Default AdamW
-        lr=None,          # learning rate > 0 of an optimizer step; None: the optimizer's own
+        lr=None,          # learning rate > 0 of an optimizer step; None: the optimizer's own. By names of parameters,
+                          # {'body': 1e-4, 'head': 1e-3} or a function of a name, it makes param groups; where `optim`
+                          # is a dict, a dict by its names
         metrics=(),       # functions `f(pred, targ)`, objects with update/compute/reset, `Metric`s
         hooks=(),         # `Hook`s
         bs=64,            # samples in a batch, where the data is a tuple of tensors
@@ -67,7 +69,7 @@ class Components(Hooked):
         with folded():
             if others: refuse_others('Learner', Components.__init__, others)
             check_model(model, loss_fn)
-            if lr is not None: as_rate('lr', lr)
+            if lr is not None and not is_by_name(lr): as_rate('lr', lr)
             if seed is not None: check_seed(seed)
             self.model, self.loss_fn, self.bs, self.seed, self.config = model, loss_fn, bs, seed, config
             self._place(device)
