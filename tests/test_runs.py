@@ -297,6 +297,7 @@ def test_requests(tmp_path):
     with pytest.raises(RuntimeError, match='not paused'): run.unpause().wait()
     run.pause().wait()
     assert run.status == 'paused'
+    with pytest.raises(RuntimeError, match='the run is paused.*nothing to restart'): run.restart()
     n = run.history.n_steps
     weights = run.weights()
     assert run.weights().keys() == learn.model.state_dict().keys()
@@ -450,3 +451,56 @@ def test_shell(tmp_path):
     assert 'running' in shell('status').stdout and shell('stop', 'runs/a').stdout == 'asked\n'
     assert isinstance(shell('tail', 'runs/a').stdout, str)
     assert 'stopped' in shell('status', 'runs/a').stdout and 'no run' in shell('tail', 'b').stderr
+
+# ---- moments at which something else happens ---------------------------------------------------------------------------
+
+def test_restart_at_once(tmp_path):
+    "A run says that it trains before its record does, and a process that was killed a moment ago can be restarted"
+    learn = slow_learner()
+    run = learn.start(5, folder=tmp_path/'a')
+    until(lambda: run.history.n_steps)
+    assert run.folder.read('status.json')['state'] == 'running'
+    os.kill(run.folder.read('status.json')['pid'], signal.SIGKILL)
+    run.restart()
+    run.wait(60)
+    assert run.status == 'done' and learn.state.epoch == 5
+
+class Shown:
+    "What a view puts into a cell"
+    def __init__(self): self.drawn, self.closed = [], []
+    def draw(self, *args): self.drawn.append(args)
+    def close(self, *args): self.closed.append(args)
+
+@pytest.fixture
+def shown(monkeypatch):
+    from trainer_nb.runs import view
+    area = Shown()
+    monkeypatch.setattr(view, 'front_end', lambda: 'html')
+    monkeypatch.setattr(view.View, '_open_area', lambda self, status: area)
+    return area
+
+def test_folder_vanishes_at_the_end(tmp_path, shown):
+    "Once a cell has seen that the run is done, its output is final; and a folder that comes back is shown to its end"
+    run = slow_learner().start(2, folder=tmp_path/'a')
+    until(lambda: run.status == 'done')
+    run.path.rename(tmp_path/'b')
+    text, table, *_ = shown.closed[0]
+    assert 'done' in text and table.count('<tr') >= 3 and len(shown.closed) == 1
+
+def test_folder_deleted(tmp_path, shown):
+    "Training continues, and leaves a folder with everything that a window needs"
+    import shutil
+    learn = slow_learner()
+    run = learn.start(3, folder=tmp_path/'a')
+    until(lambda: run.history.n_steps > 5)
+    os.kill(pid := run.folder.read('status.json')['pid'], signal.SIGSTOP)
+    shutil.rmtree(run.path)
+    assert run.status == 'missing'
+    os.kill(pid, signal.SIGCONT)
+    until(lambda: run.status == 'done')
+    run.wait(10)
+    expected = slow_learner()
+    expected.fit(3)
+    check_equal(expected, learn)
+    assert run.history.steps == expected.history.steps and len(attach(run.path).history) == 3
+    assert 'done' in shown.closed[0][0] and stat.S_IMODE(run.path.stat().st_mode) == 0o700

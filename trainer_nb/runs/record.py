@@ -51,6 +51,13 @@ class RunRecord(JSONLLogger):
         if self.path.exists(): os.truncate(self.path, size)
         self.file = open(self.path, 'a', encoding='utf-8', newline='')
 
+    def again(self, learn):
+        "Write the whole record of a fit that is over to a new file"
+        self.n = self.n_valid = self.n_epoch = 0
+        self.open(learn)
+        self.flush(learn, rest=True)
+        self.close(learn)
+
 # %% ../../nbs/runs/03_record.ipynb #cd46565f
 def _number(v): return math.nan if v is None else v
 

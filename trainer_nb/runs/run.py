@@ -45,7 +45,9 @@ class Run:
     def state(self):  # `Status`
         "How it is, in detail"
         reap()
-        return read_status(self.folder)
+        status = read_status(self.folder)
+        if status.is_over and status.state != 'missing' and self._view is not None: self._view.finish()
+        return status
 
     @property
     def is_over(self):  # bool
@@ -227,8 +229,10 @@ def validate(self:Run,
 @patch
 def restart(self:Run):  # the run
     "Continue a run that died, failed or was stopped, from its newest checkpoint"
-    status = self.state
-    if not status.is_over: raise RuntimeError(f'the run is {status}: there is nothing to restart')
+    end = monotonic() + 1       # a process that was just killed takes a moment to end
+    while not (status := self.state).is_over:
+        if monotonic() > end: raise RuntimeError(f'the run is {status}: there is nothing to restart')
+        sleep(.02)
     if status.state == 'done': raise RuntimeError(f'the run is done ({status.note}): there is nothing left to do')
     self._compare()
     for name in pending(self.folder): answer(self.folder, name, refused='the process had ended before it looked')

@@ -9,6 +9,7 @@ __all__ = ['BUTTONS', 'status_line', 'View']
 import threading, warnings
 from html import escape
 from functools import partial
+from time import monotonic
 
 from ..base import attended_kernel, format_time, patch, text_table
 from ..loop import Plot
@@ -51,7 +52,7 @@ BUTTONS = {     # label → (tooltip, request, argument)
 
 class View:
     "The output of a cell that shows a run"
-    tick_s = .2
+    tick_s, gone_s = .2, 5.
 
     def __init__(self,
         folder,     # `RunFolder`
@@ -65,7 +66,7 @@ class View:
         info = folder.read('run.json')
         self.name, self.first_row = str(info.get('name', folder.path.name)), _count(info, 'first_row')
         self.first_batch, self.has_metrics = _count(info, 'first_batch'), bool(info.get('has_metrics'))
-        self.seen = None
+        self.seen = self.gone_at = None
 
     def show(self):
         "Show it in this cell"
@@ -152,7 +153,7 @@ def click(self:View,
 def _watch(self:View):
     "In a thread: draw what is new, until the run is over"
     try:
-        while not (status := self.look()).is_over:
+        while not self._is_over(status := self.look()):
             is_news = self.seen is None or status.state != self.seen[0]     # shown at once, whatever the budget says
             if is_news or self.budget.is_due: self._draw(status)
             if self.asked: self._tell(status)
@@ -163,6 +164,13 @@ def _watch(self:View):
         self.error = e
         warnings.warn(f'the view of {self.name} failed ({type(e).__name__}: {e}); the run itself is not affected')
     finally: self.is_closed = True
+
+@patch
+def _is_over(self:View, status):
+    "Is this the end? A folder that is gone may come back: a file system does, and a run at its end writes another one"
+    if status.state != 'missing': self.gone_at = None
+    elif self.gone_at is None: self.gone_at = monotonic()
+    return status.is_over and (self.gone_at is None or monotonic() - self.gone_at > self.gone_s)
 
 @patch
 def _draw(self:View, status):

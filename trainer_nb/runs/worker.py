@@ -15,7 +15,7 @@ import torch
 
 from ..base import patch, set_rng_state
 from ..data import length
-from ..loop import TrainingInterrupted, as_rate, set_lr
+from ..loop import Hook, TrainingInterrupted, as_rate, set_lr
 from ..save import Checkpoint, Folder, Lock, host_copy, replacing, write_state
 from ..show import Display, go_on, outcome, pause, scale_lr
 from .folder import RunFolder, answer, pending, now_here
@@ -81,7 +81,7 @@ class Worker:
         self.folder, self.state, self.note = RunFolder(path), 'starting', ''
         self.learn = self.record = None
         self.hooks, self.taken = (), set()
-        self.error, self.problem = None, ''
+        self.info, self.error, self.problem = {}, None, ''
         self.first, self.position = 0, ''
         self.over, self.writing = threading.Event(), threading.Lock()
         self.done_at, self.n_done, self.marks = monotonic(), -1, []
@@ -110,6 +110,7 @@ class Worker:
             self.state, self.error, self.note = 'failed', error_record(e), f'the result was not saved: {e}'
         self.over.set()
         thread.join()
+        self.complete()
         for name in pending(self.folder): answer(self.folder, name, refused='the run was over before')
         self.beat()
         lock.release()
@@ -117,18 +118,35 @@ class Worker:
 
     def load(self):  # the program
         "Read the program, in the place it comes from"
-        run = self.folder.read('run.json')
-        if os.path.isdir(run.get('cwd', '')): os.chdir(run['cwd'])
-        sys.path += [o for o in run.get('path', []) if o not in sys.path]
+        self.info = info = self.folder.read('run.json')
+        if os.path.isdir(info.get('cwd', '')): os.chdir(info['cwd'])
+        sys.path += [o for o in info.get('path', []) if o not in sys.path]
         return unpack_program(self.folder.path)
+
+    def complete(self):
+        "Write again what is missing at the end because somebody deleted the folder"
+        if self.learn is None or self.folder.is_run: return
+        try:
+            self.folder.make()
+            self.record.again(self.learn)
+            self.folder.write('run.json', self.info)
+        except OSError: traceback.print_exc()
 
     def save_result(self):
         "Leave the state at the end for the kernel that waits"
-        self.folder.path.mkdir(parents=True, exist_ok=True)
+        self.folder.make()
         is_stopped = self.learn.stopped is not None
         with self.learn.added_hooks(*(self.hooks if is_stopped else ())): self.learn.save(self.folder.path/'result.pt')
 
 # %% ../../nbs/runs/04_worker.ipynb #506f6a62
+class _Begun(Hook):
+    "Says that the run trains, before there is anything in its record"
+    def __init__(self, worker): self.worker = worker
+
+    def before_fit(self, learn):
+        self.worker.state = 'running'
+        self.worker.beat()
+
 @patch
 def train(self:Worker,
     program,  # dict, as `start` packs it
@@ -138,7 +156,7 @@ def train(self:Worker,
     checkpoints = self.folder.path/'checkpoints'
     learn.display = without_screen(learn).add_hook(Display('text', plot=False))      # into output.txt
     self.record = RunRecord(self.folder.path/'record'/'log.jsonl')
-    own = [self.record]
+    own = [self.record, _Begun(self)]
     hook = learn.get_hook(Checkpoint, next((h for h in self.hooks if isinstance(h, Checkpoint)), None))
     if hook is None: own.append(Checkpoint(checkpoints, every='5min', keep=2))
     else: hook.folder = Folder(checkpoints)
@@ -169,7 +187,6 @@ def _watch(self:Worker):
     beat_at = 0.
     while not self.over.wait(self.look_s):
         is_fitting = self.learn is not None and self.learn.is_fitting
-        if is_fitting and self.state == 'starting': self.state = 'running'
         if is_fitting: self._take_requests()
         if monotonic() < beat_at: continue
         beat_at = monotonic() + self.beat_s
