@@ -6,6 +6,7 @@ BUTTONS: Any
 
 class View:
     seen: Any
+    gone_at: Any
     folder: Any
     tail: Any
     look: Any
@@ -25,6 +26,7 @@ class View:
     first_batch: Any
     has_metrics: Any
     tick_s: Any
+    gone_s: Any
     def __init__(self, folder: Any, tail: Any, look: Any = None) -> None: ...
     def show(self) -> Any: ...
     def finish(self) -> None: ...
