@@ -11,6 +11,15 @@ from trainer_nb.loop.metrics import Accumulator, accuracy
 from trainer_nb.loop.hooks import CancelFit, LambdaHook
 
 
+@pytest.fixture(autouse=True, scope='module')
+def _frozen():
+    "A collection looks at what these tests make, not at a million objects that others left"
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
 # Growth
 
 def tensors():
