@@ -31,17 +31,22 @@ def test_a_users_script_and_the_stubs(mypy):
     assert mypy('-p', 'trainer_nb') == []
 
 
-@pytest.mark.parametrize('right, wrong, told', [
+MISTAKES = [    # (of the script, changed to, what mypy says)
     ('learn.fit(2, valid_every=3', 'learn.fit(epochs=2, valid_every=3',
      'Unexpected keyword argument "epochs" for "fit"'),
     ('learn.lr_find()', 'learn.lrfind()', '"Learner" has no attribute "lrfind"'),
     ('learn.state.epoch > 3', 'learn.state.epochs > 3', '"StepState" has no attribute "epochs"'),
     ("config={'note': 'typed'}", 'callbacks=[]', 'Unexpected keyword argument "callbacks" for "Learner"'),
-])
-def test_mistakes_are_told(mypy, tmp_path, right, wrong, told):
-    text = script.read_text(encoding='utf-8')
-    assert text.count(right) == 1
-    path = tmp_path/'script.py'
-    path.write_text(text.replace(right, wrong), encoding='utf-8')
-    [error] = mypy(path)
-    assert told in error
+]
+
+def test_mistakes_are_told(mypy, tmp_path):
+    text, paths = script.read_text(encoding='utf-8'), []
+    for i, (right, wrong, _) in enumerate(MISTAKES):
+        assert text.count(right) == 1
+        paths.append(tmp_path/f'script_{i}.py')
+        paths[-1].write_text(text.replace(right, wrong), encoding='utf-8')
+    errors = mypy(*paths)
+    assert len(errors) == len(MISTAKES)
+    for path, (_, _, told) in zip(paths, MISTAKES):
+        [error] = [o for o in errors if path.name in o]
+        assert told in error
