@@ -85,7 +85,7 @@ def million(n=1_000_000, n_epochs=4):
     losses = torch.rand(997)
     values = losses.unbind()
     class Recorder(Learner):
-        def do_backward(self): pass
+        def do_backward(self, loss): pass
         def do_opt_step(self): return True
     def step(batch, learn): return {'loss': values[learn.state.batch_idx % 997]}
     class Batches:

@@ -42,8 +42,8 @@ class Timed(Learner):
     def do_step(self):
         self.clock.spend(100)
         super().do_step()
-    def do_backward(self):
-        super().do_backward()
+    def do_backward(self, loss):
+        super().do_backward(loss)
         self.clock.spend(200)
     def do_opt_step(self):
         self.clock.spend(40)

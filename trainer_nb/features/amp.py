@@ -51,13 +51,11 @@ class AMP(Hook):
     def do_step(self, learn, nxt):
         with torch.autocast(learn.device.type, self.dtype): nxt()
 
-    def do_backward(self, learn, nxt):
+    def do_backward(self, learn, nxt, loss):
         if not self.scalers: return nxt()
-        names, loss = learn.opt_names, learn.loss
+        names = learn.opt_names
         self.shared.update(dict.fromkeys(names, names))
-        learn.loss = self.scalers[names[0]].scale(loss)
-        try: nxt()
-        finally: learn.loss = loss
+        nxt(self.scalers[names[0]].scale(loss))
 
     def do_opt_step(self, learn, nxt):
         name = learn.opt_name

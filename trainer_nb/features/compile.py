@@ -317,9 +317,11 @@ def _origin(step):
     return getattr(f, '__func__', f)
 
 @patch
-def do_step(self:Compile, learn, nxt):
+def do_step(self:Compile, learn, nxt, model, loss_fn):
     if self._graphs and learn.generator is None: torch.compiler.cudagraph_mark_step_begin()
     if self._whole is None or not learn.training: return _told_twice(nxt)
+    if model is not learn.model or loss_fn is not learn.loss_fn: raise ValueError(
+        "a hook handed on another model or loss function than the compiled ones: use Compile(what='model')")
     try:
         if self._buffers is None: result, self._grads = self._call(learn, 'step', self._whole, learn.batch)
         else:
@@ -337,7 +339,7 @@ def _take_apart(self:Compile, learn, e, nxt):
     if self._buffers is not None:
         self._buffers = None
         self._whole = self._whole_graph(learn)
-        return self.do_step(learn, nxt)
+        return self.do_step(learn, nxt, learn.model, learn.loss_fn)
     self._plain('backward', _reason(e))
     self._whole = None
     self._wrap_model(learn)
@@ -354,13 +356,13 @@ def _told_twice(f):
         raise
 
 @patch
-def do_backward(self:Compile, learn, nxt):
+def do_backward(self:Compile, learn, nxt, loss):
     if self._grads is None:
         _told_twice(nxt)
         for p in self._params if self._graphs else ():
             if p.grad is not None: p.grad = p.grad.clone()
         return
-    if learn.loss is not self._loss:
+    if loss is not self._loss:
         raise ValueError("something changed `learn.loss` after its gradients were computed: use Compile(what='model')")
     for p, g in zip(self._params, self._grads):
         if g is not None: p.grad = g if p.grad is None else p.grad + g

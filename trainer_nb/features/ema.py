@@ -102,15 +102,10 @@ class EMA(Hook):
             if our_rest: each_('copy', our_rest, their_rest)
         self.n += counts
 
-    def do_step(self, learn, nxt):
+    def do_step(self, learn, nxt, model, loss_fn):
         if learn.training or self.model is None: return nxt()
         if self._pairs is None: self._check(learn)
-        live = learn.model, learn.loss_fn
-        try:
-            learn.model = self.model
-            if self.loss_fn is not None: learn.loss_fn = self.loss_fn
-            nxt()
-        finally: learn.model, learn.loss_fn = live
+        nxt(self.model, loss_fn if self.loss_fn is None else self.loss_fn)
 
     def after_fit(self, learn): self._pairs = None
 

@@ -97,13 +97,11 @@ class GradAccum(Hook):
 
     def before_epoch(self, learn): self.windows.clear()
 
-    def do_backward(self, learn, nxt):
-        n, loss, window = loss_weight(learn), learn.loss, self.windows.get(learn.opt_names[0])
+    def do_backward(self, learn, nxt, loss):
+        n, window = loss_weight(learn), self.windows.get(learn.opt_names[0])
         unit = _unit(n) if window is None else window.unit
         self._loss = n/unit, unit
-        if isinstance(n, Tensor) or n != unit: learn.loss = loss*self._loss[0]
-        try: nxt()
-        finally: learn.loss = loss
+        nxt(loss*self._loss[0] if isinstance(n, Tensor) or n != unit else loss)
 
     def do_opt_step(self, learn, nxt):
         window, params = self.windows.get(learn.opt_name) or Window(), parameters(learn.opt)

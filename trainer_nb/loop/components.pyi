@@ -20,6 +20,7 @@ class Components(Hooked):
     n_batches: Any
     requests: Any
     on_gradients: Any
+    on_losses: Any
     generator: Any
     loss_params: Any
     batch: Any

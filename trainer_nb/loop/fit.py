@@ -38,6 +38,9 @@ class Bound:
         "Compose what the loop calls: again, if hooks come and go"
         calls = learn.calls
         self.do = {name: calls.wrap(name, getattr(learn, name), learn) for name in STEPS}
+        if calls.at['do_step']:
+            step = calls.wrap('do_step', learn.step_with, learn)
+            self.do['do_step'] = lambda: step(learn.model, learn.loss_fn)
         train = as_step(learn.train_step, learn)
         self.has_own = learn.is_own('train_step'), learn.is_own('eval_step')        # steps of the user's
         self.step_fns = train, as_step(learn.eval_step, learn) if self.has_own[1] else train
@@ -80,7 +83,7 @@ class FitState(Plan):
     warm: list = field(default_factory=list)          # loaders that kept worker processes then
     modes: tuple = ()                # modules and their training flags at a stop, and before a validation pass
     kept: tuple|None = None          # modules that stay in evaluation mode while the others train
-    model: nn.Module|None = None     # the user's own object, while hooks may have put another one in its place
+    model: nn.Module|None = None     # the user's own object, should a hook put another one in its place
     loaders: tuple = ()              # the user's own train_dl and valid_dl
 
     def is_open(self, state):  # bool

@@ -74,6 +74,14 @@ class Forward(Losses):
         except StopIteration as e: self._take_result(e.value or {})
         else: self._take_yield(res)
 
+    def step_with(self, model, loss_fn):
+        "`do_step` with the model and loss function that hooks handed on: meanwhile they are the learner's"
+        own = self.model, self.loss_fn
+        if model is own[0] and loss_fn is own[1]: return self.do_step()
+        self.model, self.loss_fn = model, loss_fn
+        try: self.do_step()
+        finally: self.model, self.loss_fn = own
+
 # %% ../../nbs/loop/18_learner.ipynb #f7d5b358
 class Batches(Forward):
     "Training batches: the steps, and the events around them"
@@ -95,7 +103,7 @@ class Batches(Forward):
                 if not self.has_pred and self.generator is None:
                     for f in at['after_pred']: f(self)
                 for f in at['after_loss']: f(self)
-                try: fit.do['do_backward']()
+                try: fit.do['do_backward'](self.loss)
                 except (AttributeError, RuntimeError):
                     check_loss(self.loss)                   # a loss that is none is the likeliest reason
                     raise
@@ -107,6 +115,7 @@ class Batches(Forward):
                 losses = {**(losses or {}), f'loss_{name}': self.loss.detach().clone()}
                 fit.do['do_step']()
             else:                                           # the generator has returned
+                self.check_step()
                 for f in at['after_pred']: f(self)
             fit.train_metrics.add(losses, self.result, self.result.get('n', n),
                                   (self._opt.param_groups[0]['lr'],) if fit.one_rate else self.lrs())
@@ -207,6 +216,7 @@ class Passes(Batches):
                         losses = {**(losses or {}), f'loss_{self.opt_names[0]}': self.loss.detach().clone()}
                         running.do['do_step']()
                     else:
+                        self.check_step()
                         for f in () if self.has_pred else at['after_pred']: f(self)
                     if self._counted != id(dl) and not (now.rows or now.n_packed): self.check_count(dl, batch)
                     now.add(losses, self.result, self.result.get('n', n))

@@ -15,9 +15,10 @@ from torch import Tensor
 
 from ..base import sample_counts
 from ..data import Pass, length, said_size, sets_of, yields_new
+from .hooks import LambdaHook
 from .metrics import Accumulator, Accumulators, check_sets
 from .mistakes import check_first
-from .optim import lr_names, trained
+from .optim import lr_names, parameters, trained
 from .components import Components
 from .plan import TrainPass
 from .steps import get_modes, is_sum, set_training
@@ -89,8 +90,17 @@ class Records(Components):
                 if not self.state.batch_idx: self.check_count(self.train_dl, self.batch)
                 self.fitting.train_metrics.look(self.result, self.result.get('n', self.world.n))
             self._looked_at = self._checked_parts()
-            return backward(*values)
+            backward(*values)
+            self._check_gradients()
         do['do_backward'] = do_backward
+
+    def _check_gradients(self):
+        "Warn if a hook of the user's wraps the backward, and no gradient is left"
+        opt, hooks = self.opts[self.opt_names[0]], [call.hook for call in self.calls.at['do_backward']]
+        names = [h.name for h in hooks if isinstance(h, LambdaHook) or not type(h).__module__.startswith('trainer_nb.')]
+        if not names or any(p.grad is not None for p in parameters(opt)): return
+        warnings.warn(f'no parameter has a gradient after do_backward, which {", ".join(names)} '
+                      f'wrap{"" if names[1:] else "s"}: call nxt() there, or nothing is trained', stacklevel=2)
 
     def check_count(self, dl, batch):
         "Say, once, that a batch may hold another number of samples than it counts"

@@ -317,15 +317,13 @@ def _compare(self:Accelerate, learn):
     dl.parts.kept = None
 
 @patch
-def do_step(self:Accelerate, learn, nxt):
-    model = learn.model
-    if learn.training and self.may_wrap: learn.model, self.is_averaged = self.wrapped(model), True
+def do_step(self:Accelerate, learn, nxt, model):
+    if learn.training and self.may_wrap: model, self.is_averaged = self.wrapped(model), True
     try:
-        with self.precision(learn): nxt()
+        with self.precision(learn): nxt(model)
     except RuntimeError as e:
         if MIXED in str(e): e.add_note(WHOLE)
         raise
-    finally: learn.model = model
     if self.world.is_padding and learn.result is not None and 'n' in learn.result:
         learn.result = {**learn.result, 'n': 0*learn.result['n']}
 
@@ -367,13 +365,11 @@ def _is_by_sample(self:Accelerate, learn):
     return is_sum(learn.loss_fn) and not is_own
 
 @patch
-def do_backward(self:Accelerate, learn, nxt):
+def do_backward(self:Accelerate, learn, nxt, loss):
     if self.world.size == 1: return nxt()
-    loss, weight = learn.loss, self._loss_weight()
-    if isinstance(weight, Tensor) or weight != 1: learn.loss = loss*weight
-    try:
-        with self.world.backward(learn): nxt()
-    finally: learn.loss = loss
+    weight = self._loss_weight()
+    if isinstance(weight, Tensor) or weight != 1: loss = loss*weight
+    with self.world.backward(learn): nxt(loss)
 
 @patch
 def _loss_weight(self:Accelerate):  # number, or 0-d tensor
@@ -386,12 +382,10 @@ def _loss_weight(self:Accelerate):  # number, or 0-d tensor
 def do_opt_step(self:Accelerate, learn, nxt):
     if self.world.size == 1: return nxt()
     self._average(learn)
-    if not learn.closes: return nxt()
-    loss = learn.loss
-    self._average_loss(learn)
-    learn.on_gradients += self._average, self._average_loss       # for losses that the optimizer evaluates again
-    try: return nxt()
-    finally: learn.loss = loss
+    if learn.closes:        # the optimizer evaluates the loss again
+        learn.on_gradients.append(self._average)
+        learn.on_losses.append(self._average_loss)
+    return nxt()
 
 @patch
 def _average(self:Accelerate, learn):
@@ -400,8 +394,8 @@ def _average(self:Accelerate, learn):
     average_gradients(parameters(learn.opt), self.world.size, self.buffers)
 
 @patch
-def _average_loss(self:Accelerate, learn):
-    "Make the loss that of the whole batch, for an optimizer that compares losses: all ranks must decide the same"
-    loss = learn.loss.detach()*self._loss_weight()
+def _average_loss(self:Accelerate, learn, loss):  # 0-d tensor
+    "The loss of the whole batch, for an optimizer that compares losses: all ranks must decide the same"
+    loss = loss.detach()*self._loss_weight()
     dist.all_reduce(loss)
-    learn.loss = loss.div_(self.world.size)
+    return loss.div_(self.world.size)
