@@ -28,8 +28,9 @@ class World:
         batch,  # the batch
     ):          # int
         "Count the samples of a batch; return those of this rank"
-        is_many = type(batch) is dict and getattr(dl, 'is_many', False)
-        self.n = self.total = n = sum(map(batch_size, batch.values())) if is_many else batch_size(batch)
+        if type(batch) is dict and getattr(dl, 'is_many', False): n = sum(map(batch_size, batch.values()))
+        else: n = batch_size(batch)
+        self.n = self.total = n
         return n
 
     def is_same(self, what): return True    # is this string the same on all ranks?

@@ -9,7 +9,6 @@ __all__ = ['LIKELY', 'Constant', 'refuse', 'first_step']
 import math
 from contextlib import contextmanager, nullcontext
 from itertools import chain
-from types import GeneratorType
 
 import torch
 from torch import Tensor, nn
@@ -83,20 +82,15 @@ def _losses(learn, batch):
     "Yield (name of an optimizer or None, loss, its weight or None) for each loss of a step"
     learn.clear_batch()
     learn.batch = batch
-    res = learn.running.step_fn(batch)
-    if type(res) is not GeneratorType:
-        learn.result = res
-        if not learn.has_pred: learn.pred = res.get('pred')
-        if res.get('loss') is not None: yield None, res['loss'], res.get('n')
-        return
-    for name, loss in res: yield name, loss, None
+    learn.do_step()
+    while learn.loss_params is not None:        # yielded
+        yield learn.opt_names[0], learn.loss, None
+        learn.do_step()
+    if learn.loss is not None: yield None, learn.loss, learn.result.get('n')
 
-def _backward(learn, world, name, loss):
+def _backward(learn, world, loss):
     if not learn.training: return
-    groups = [] if name is None else learn.opts[name].param_groups
-    learn.loss, learn.loss_params = loss, None
-    if name is not None: learn.loss_params = [p for g in groups for p in g['params'] if p.requires_grad]
-    with world.backward(learn): learn.loss.backward(inputs=learn.loss_params)
+    with world.backward(learn): learn.do_backward(loss)
 
 def _params(learn): return [*chain.from_iterable(map(parameters, learn.opts.values()))]
 
@@ -165,7 +159,7 @@ def _whole(learn, world, batch, precision):
     with _apart(learn, precision()):
         for name, loss, n in _losses(learn, batch):
             losses.append(loss.item())
-            _backward(learn, world, name, loss)
+            _backward(learn, world, loss)
         return losses, learn.pred, [p.grad for p in _params(learn)]
 
 def _rows_differ(learn, world, whole, n, tol):
@@ -200,7 +194,7 @@ def _shards(learn, world, batch, n, whole, average, precision, tol):
             is_sum = _combined(learn, [o[1] for o in there], [o[2] for o in there], whole_loss, rows_differ, tol)
             if is_sum: sums.add(name)
             total = sum(o[2] for o in found)
-            _backward(learn, world, name, loss*((bool(n) if is_sum else weight/max(total, 1e-20))*world.size))
+            _backward(learn, world, loss*((bool(n) if is_sum else weight/max(total, 1e-20))*world.size))
             k += 1
         if not learn.training: return sums, None
         average(_params(learn))
