@@ -5,10 +5,11 @@ backticks. The functions below turn the result from Quarto's dialect into that o
 stored in the notebooks, and the documentation of symbols is that of the package.
 """
 import ast, inspect, math, os, re, tokenize, yaml
+from base64 import b64decode
 from dataclasses import is_dataclass
 from importlib import import_module
 from functools import cache
-from io import StringIO
+from io import BytesIO, StringIO
 from itertools import chain, groupby
 from pathlib import Path
 from textwrap import dedent, wrap
@@ -170,25 +171,47 @@ def shown_name(c):
     return m[1] if m else None
 
 
-def all_names():
-    "Write a table of the names that `from ... import *` brings, for the page of the module `all`"
-    names, rows = vars(import_module(f'{cfg.lib_name}.all')), []
-    for name in sorted(names['__all__'], key=str.lower):
-        o, module = names[name], getattr(names[name], '__module__', '')
-        is_constant = name in constants()
-        about = ', '.join(map('`{}`'.format, o)) if is_constant else next(iter(docstring(o).splitlines()), '')
-        if not is_constant and not module.startswith(cfg.lib_name): continue
-        rows.append(f'| `{name}` | {about} | {module.split(".")[-1]} |')
-    head = ['## All names', '', '{.names}', '| name | what it is | module |', '|---|---|---|']
-    return lookup.linkify('\n'.join(head + rows))
+WORDS = {       # of module names, where they are not just words with underscores
+    'all': 'All names', 'amp': 'Mixed precision', 'batch': 'Show a batch', 'ema': 'Weight averages',
+    'first_step': 'First step in several processes', 'fsdp': 'FSDP', 'lr_find': 'Learning-rate finder',
+    'nan_guard': 'NaN guard', 'optim': 'Optimizers', 'plan': 'State and plan', 'start': 'Start a run',
+    'table': 'Table of runs', 'torch_private': 'Private parts of torch',
+}
 
 
-def myst_cell(c, symbols, shown):
-    "Convert a cell that nbdev has processed for MyST-NB"
+def in_words(name):
+    "Turn the name of a module into a title"
+    if not re.fullmatch('[a-z_]+', name): return name
+    return WORDS.get(name) or name.replace('_', ' ').capitalize()
+
+
+def is_check(code):
+    "Does code only assert something?"
+    try: body = ast.parse(code).body
+    except SyntaxError: return False    # a magic
+    return bool(body) and all(isinstance(o, ast.Assert) for o in body)
+
+
+def is_chart(png):  # base64
+    "Is a picture drawn on white, so that it can be turned dark? Photographs cannot"
+    from PIL import Image
+    image = Image.open(BytesIO(b64decode(png))).convert('L')
+    corners = [image.getpixel((x, y)) for x in (0, image.width - 1) for y in (0, image.height - 1)]
+    return min(corners) > 250 and sum(image.histogram()[225:]) > image.width*image.height/4
+
+
+def myst_cell(
+    c,          # a cell that nbdev has processed
+    symbols,    # dict: name → what it is in the module of the page
+    shown,      # names that the page describes
+    module,     # of the page; None for a lesson, whose checks fold away
+):
+    "Convert a cell for MyST-NB"
     if c.cell_type == 'raw':
         fm = next(yaml.safe_load_all(c.source))
         lead = f"\n\n{{.lead}}\n{fm['description']}" if 'description' in fm else ''
-        return mk_cell(f"# {fm.get('title', '')}{lead}", 'markdown')
+        name = fm.get('title', '')
+        return mk_cell(f'# {in_words(name) if module else name}{lead}', 'markdown')
     if c.cell_type == 'markdown': c.source = myst_text(c.source)
     if c.cell_type == 'code':
         opts = dict(re.findall(r'^#\| *([\w-]+): *(.*?)\s*$', c.source, flags=re.M))
@@ -196,10 +219,16 @@ def myst_cell(c, symbols, shown):
         if name := shown_name(c): return mk_cell(myst_text(describe(eval(name, symbols), name, shown)), 'markdown')
         images = [o.data for o in c.get('outputs', []) if 'image/png' in o.get('data', {})]
         texts = [re.sub(r'<(\w+).*', r'\1', ''.join(o.get('text/plain', ''))) for o in images]
-        if texts: c.metadata['mystnb'] = {'image': {'alt': '; '.join(texts)}}
+        if texts:
+            options = {'alt': '; '.join(texts)}
+            if all(is_chart(o['image/png']) for o in images): options['classes'] = 'chart'
+            c.metadata['mystnb'] = {'image': options}
         hide = {'echo': 'remove-input', 'output': 'remove-output', 'include': 'remove-cell'}
         c.metadata['tags'] = [t for k, t in hide.items() if opts.get(k) == 'false']
         if 'code-fold' in opts: c.metadata['tags'].append('hide-input')
+        if not module and is_check(c.source):
+            c.metadata['tags'].append('hide-input')
+            c.metadata['mystnb'] = {'code_prompt_show': 'Check', 'code_prompt_hide': 'Check'}
     return c
 
 
@@ -214,6 +243,5 @@ def read_page(
     Pages()(nb)
     nb.metadata['language_info'] = {'name': 'python', 'pygments_lexer': 'ipython3'}
     shown = {shown_name(c) for c in nb.cells}
-    nb.cells = [myst_cell(c, symbols, shown) for c in nb.cells]
-    if module and module[1] == 'all': nb.cells.append(mk_cell(myst_text(all_names()), 'markdown'))
+    nb.cells = [myst_cell(c, symbols, shown, module) for c in nb.cells]
     return nb

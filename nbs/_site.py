@@ -1,38 +1,34 @@
 """Write what surrounds the pages: the sidebar, a Markdown twin of each page, `llms.txt`, and `sitemap.xml`"""
 import re
 
-from _pages import cfg, nbs
+from _names import homes, inner_pages, matching
+from _pages import cfg
 
-SECTIONS = {        # folder → heading in the sidebar
-    'start': 'Start', 'lessons': 'Your own data', 'tutorials': 'Lessons', 'howto': 'How-to',
-    'examples': 'Examples', '': 'Reference',
-    'loop': 'The loop', 'features': 'Features', 'look': 'Data and results', 'save': 'Saving',
-    'show': 'Live view and logs', 'parallel': 'Several processes', 'runs': 'In the background',
-    'data': 'Data', 'base': 'Base', 'internals': 'Internals',
+SIDEBAR = {     # heading → entries; pages with entries of their own name them
+    'Start': ['start/*'], 'Lessons': ['lessons/*', 'tutorials/*'],
+    'How-to': ['howto/00_recipes', 'howto/00_from_other_libraries'], 'Examples': ['examples/00_overview'],
+    'API by task': ['99_all', 'api/*'], 'Internals': ['internals/00_inside'],
 }
-ALONE = 'changelog',     # pages outside all sections
 site = f'{cfg.doc_host}{cfg.doc_baseurl}/'
 
 
 def section(docname):
-    "Return the section of a page in the sidebar"
-    if docname == 'index' or docname in ALONE: return ''
-    folder = docname.rpartition('/')[0]
-    return SECTIONS.get(folder, folder.title())
+    "Return the heading under which a page is found"
+    if docname == 'index': return ''
+    if docname in homes().values(): return 'Internals' if docname in inner_pages() else 'API by task'
+    folder = docname.partition('/')[0]
+    found = [o for o, entries in SIDEBAR.items() if folder in {e.partition('/')[0] for e in entries}]
+    return found[0] if found else 'Internals'
 
 
-def toctree(*entries, caption=None):
-    options = [':hidden:', ':glob:', *([f':caption: {caption}'] if caption else [])]
-    return '\n'.join(['```{toctree}', *options, '', *entries, '```'])
+def has_examples(): return len(matching('examples/*')) > 1
 
 
 def contents():
-    "Yield the tables of contents of the sidebar; folders that are not in `SECTIONS` come last"
-    folders = {f.parent.relative_to(nbs).as_posix() for f in nbs.rglob('[!_.]*.ipynb')}
-    folders = {o for o in folders if not any(part[0] in '._' for part in o.split('/'))} | {''} - {'.'}
-    for folder in sorted(folders - {'.'}, key=lambda o: ([*SECTIONS, o].index(o), o)):
-        yield toctree(f'{folder}/*' if folder else '[0-9][0-9]_*', caption=SECTIONS.get(folder, folder.title()))
-    yield toctree(*ALONE, caption='Changes')
+    "Yield the tables of contents of the sidebar"
+    for heading, patterns in SIDEBAR.items():
+        if entries := [o for o in matching(*patterns) if has_examples() or heading != 'Examples']:
+            yield '\n'.join(['```{toctree}', ':hidden:', f':caption: {heading}', '', *entries, '```'])
 
 
 def fenced(text, language=''):
@@ -85,15 +81,15 @@ def write_site(app, error):
     if error or app.builder.name != 'html': return
     env = app.env
     labels = env.get_domain('std').anonlabels
-    order, last = [*SECTIONS.values()], None
-    pages = sorted(env.twins, key=lambda o: (order.index(section(o)) if section(o) in order else -1, o))
+    order, last = ['', *SIDEBAR], ''
+    pages = sorted(env.twins, key=lambda o: (order.index(section(o)), o))
     lines = [f'# {cfg.title}', '', f'> {cfg.description}', '',
-             f'`pip install {cfg.lib_name}`, then `from {cfg.lib_name}.all import *`.']
+             f'`pip install git+{cfg.git_url}`, then `from {cfg.lib_name}.all import *`.']
     for name in pages:
         path = app.outdir/f'{name}.md'
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(with_links(env.twins[name], labels, name.rpartition('/')[0]), encoding='utf-8')
-        if section(name) != last: lines += ['', f'## {section(name) or "More"}', '']
+        if section(name) != last: lines += ['', f'## {section(name)}', '']
         last = section(name)
         title, lead = env.titles[name].astext(), re.match(r'# .*\n+(?:> )?(.*)', env.twins[name])
         lines.append(f'- [{title}]({site}{name}.md)' + (f': {lead[1]}' if lead else ''))

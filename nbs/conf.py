@@ -2,23 +2,25 @@
 
 `_pages.py` converts notebooks to pages, `_site.py` writes what surrounds them.
 """
-import sys
+import re, sys
 from pathlib import Path
 
 nbs = Path(__file__).resolve().parent
 sys.path[:0] = [str(nbs), str(nbs.parent)]
 
 from docutils import nodes
+from sphinx import addnodes
 from docutils.utils.math.latex2mathml import tex2mathml
 from execnb.nbio import mk_cell, nb2str
 
+from _names import entries, filled
 from _pages import cfg, included, myst_text, read_page
-from _site import contents, plain, site, twin, write_site
+from _site import contents, has_examples, plain, site, twin, write_site
 
 project, author, release, copyright = cfg.title, cfg.author, cfg.version, cfg.copyright
 extensions = ['myst_nb', 'sphinx_copybutton']
 source_suffix = {'.ipynb': 'myst-nb', '.qmd': 'myst-nb'}
-exclude_patterns = ['_*', '.*', '**/.*']
+exclude_patterns = ['_*', '.*', '**/.*', *([] if has_examples() else ['examples'])]
 suppress_warnings = ['myst.header']     # `show_doc` writes third-level headings everywhere
 html_theme, html_title, html_baseurl = 'furo', cfg.title, site
 html_static_path, html_css_files = ['_static'], ['site.css']
@@ -38,11 +40,14 @@ def read_source(app, docname, source):
     path = app.env.doc2path(docname)
     if path.suffix == '.ipynb':
         nb = read_page(path)
+        for c in nb.cells:
+            if c.cell_type == 'markdown': c.source = myst_text(filled(c.source, docname))
         app.env.twins[docname] = twin(nb)
         if docname == 'index': nb.cells += [mk_cell(o, 'markdown') for o in contents()]
         source[0] = nb2str(nb)
     else:
-        source[0] = myst_text(included(source[0], path.parent))
+        text = filled(included(source[0], path.parent), docname)
+        source[0] = myst_text(re.sub(r'\A(# .*)\n+> (.*)', r'\1\n\n{.lead}\n\2', text))
         app.env.twins[docname] = plain(source[0]) + '\n'
 
 
@@ -60,6 +65,16 @@ def add_twin(app, pagename, templatename, context, doctree):
     context['metatags'] += f'<link rel="alternate" type="text/markdown" href="{name}.md">'
 
 
+def add_entries(app, doctree):
+    "Put what leads to a page into the general index, where the search looks first"
+    found = entries(app.env.docname)
+    if not found: return
+    node = addnodes.index(entries=[('single', o, to, 'main' if is_first else '', None) for o, to, _, is_first in found])
+    doctree[0].insert(1, node)
+    shown = [('single', o, to, '', None) for o, to, is_shown, _ in found if is_shown]
+    app.env.get_domain('index').entries.setdefault(app.env.docname, []).extend(shown)
+
+
 def mathml(self, node):
     "Write formulas as MathML, which browsers draw without a script"
     self.body.append(tex2mathml(node.astext(), as_block=isinstance(node, nodes.math_block)))
@@ -68,6 +83,7 @@ def mathml(self, node):
 
 def setup(app):
     events = {'builder-inited': start, 'env-purge-doc': forget, 'source-read': read_source,
+              'doctree-read': add_entries,
               'html-page-context': add_twin, 'build-finished': write_site}
     for event, f in events.items(): app.connect(event, f)
     app.add_html_math_renderer('mathml', (mathml, None), (mathml, None))

@@ -109,7 +109,8 @@ def test_links():
 def test_readme_is_the_front_page():
     "Both begin with the same code"
     first, = re.findall(r'```python\n(.*?)\n```', (root/'README.md').read_text(encoding='utf-8'), flags=re.S)[:1]
-    assert first == next(source(c) for c in cells(root/'nbs/index.ipynb') if c['cell_type'] == 'code')
+    code = next(source(c) for c in cells(root/'nbs/index.ipynb') if c['cell_type'] == 'code')
+    assert first == re.sub(r'^#\|.*\n', '', code)
 
 
 def test_pages_are_made_where_quarto_is(monkeypatch):
@@ -145,6 +146,52 @@ def test_names_differ_between_modules():
         for name in import_module('.'.join(path.relative_to(root).with_suffix('').parts)).__all__:
             homes.setdefault(name.lower(), []).append(f'{path.stem}.{name}')
     assert not [o for o in homes.values() if len(o) > 1] and len(homes) > 200
+
+
+@pytest.fixture
+def site(monkeypatch):
+    "The modules that make the pages"
+    monkeypatch.syspath_prepend(str(root/'nbs'))
+    from types import SimpleNamespace
+    return SimpleNamespace(**{o: import_module(f'_{o}') for o in ('names', 'pages', 'site')})
+
+
+def test_every_public_name_has_its_line_in_the_api(site):
+    "In one task, with a link and a sentence, and so has each verb of `Learner`"
+    listed = [o for page in site.names.tasks() for o in site.names.names_of(page)]
+    shown = [o.shown for o in listed]
+    assert sorted(shown) == sorted(set(shown)) and len(site.names.tasks()) >= 8
+    assert not set(names) - set(shown) and {'learn.fit', 'learn.lr_find', 'learn.save', 'learn.resume'} <= set(shown)
+    assert not [o.shown for o in listed if not site.names.about(o.shown, o.symbol)]
+    text = site.names.all_names()
+    assert not [o.shown for o in listed if text.count(f'| [`{o.shown}`](#{o.label}) | ') != 1]
+    with pytest.raises(ValueError, match='nbs/api'): site.names.task_of('elsewhere.new')
+
+
+def test_every_page_is_in_the_sidebar(site):
+    "Directly, or below a page that lists others"
+    seen, todo = set(), site.names.matching(*(o for entries in site.site.SIDEBAR.values() for o in entries))
+    while todo:
+        page = todo.pop()
+        seen.add(page)
+        path = site.names.source_of(page)
+        if path.suffix != '.qmd': continue
+        text = site.names.filled(path.read_text(encoding='utf-8'), page)
+        todo += [o for o in re.findall(r'^/(.*)$', text, flags=re.M) if o not in seen]
+    assert {*site.names.matching('*')} - seen == {'index'}
+
+
+def test_what_is_a_check_and_what_a_chart(site):
+    import base64, io
+    from PIL import Image
+    assert site.pages.is_check('assert 1\nassert 2') and not site.pages.is_check('x = 1\nassert x')
+    assert not site.pages.is_check('') and not site.pages.is_check('%time 1')
+    def png(color, dot):
+        image, file = Image.new('RGB', (20, 20), color), io.BytesIO()
+        image.paste(dot, (5, 5, 15, 15))
+        image.save(file, 'png')
+        return base64.b64encode(file.getvalue())
+    assert site.pages.is_chart(png('white', 'blue')) and not site.pages.is_chart(png('grey', 'white'))
 
 
 def test_completion_shows_what_a_user_needs():

@@ -22,7 +22,16 @@ LOOK = '''() => ({
     links: [...document.querySelectorAll('a[href]')].map(o => o.href),
     ids: [...document.querySelectorAll('[id], a[name]')].map(o => o.id || o.name),
     images: [...document.images].map(o => [o.src, o.complete && o.naturalWidth, o.alt]) })'''
-WIDE = '[...document.querySelectorAll("html, .main, .content, article")].some(o => o.scrollWidth > o.clientWidth + 9)'
+WIDTHS = 390, 900, 1440
+WIDE = '''() => [       // what sticks out of the page, and tables whose text has too little room
+    ...[...document.querySelectorAll('html, body, .main, .content')]
+        .filter(o => o.scrollWidth > o.clientWidth + 1),
+    ...[...document.querySelectorAll('article :is(p, li, table, img, pre, h1, h2, h3, details)')].filter(o => {
+        const box = o.getBoundingClientRect()
+        return box.right > innerWidth + 1 && !o.closest('.cell_output, .highlight, .table-wrapper') }),
+    ...[...document.querySelectorAll(':is(table.parameters, table.names) td:last-child')]
+        .filter(o => o.clientWidth < 180),
+].map(o => o.tagName + ' ' + o.className + ' ' + o.innerText.slice(0, 40))'''
 CONTRAST = '''() => {     // of text to background, by WCAG 2, for everything that one reads
     const rgb = c => c.match(/[\\d.]+/g).map(Number), linear = o => o <= .03928 ? o/12.92 : ((o + .055)/1.055)**2.4
     const light = c => rgb(c).slice(0, 3).reduce((a, o, i) => a + linear(o/255)*[.2126, .7152, .0722][i], 0)
@@ -63,13 +72,14 @@ def seen(tab):
     for path in pages:
         tab.emulate_media(color_scheme='light')
         tab.goto(path.as_uri())
-        res[path] = {**tab.evaluate(LOOK), 'light': tab.evaluate(CONTRAST)}
-        tab.emulate_media(color_scheme='dark')
-        res[path]['dark'] = tab.evaluate(CONTRAST)
+        res[path] = {**tab.evaluate(LOOK), 'wide': {}}
+        for width in WIDTHS:
+            tab.set_viewport_size({'width': width, 'height': 900})
+            for theme in 'light', 'dark':
+                tab.emulate_media(color_scheme=theme)
+                if wide := tab.evaluate(WIDE): res[path]['wide'][theme, width] = wide
+                if width == WIDTHS[-1]: res[path][theme] = tab.evaluate(CONTRAST)
         res[path]['background'] = tab.evaluate('getComputedStyle(document.body).backgroundColor')
-        tab.set_viewport_size({'width': 390, 'height': 900})
-        res[path]['wide'] = tab.evaluate(WIDE)
-        tab.set_viewport_size({'width': 1280, 'height': 900})
     tab.emulate_media(color_scheme='light')
     return res
 
@@ -102,20 +112,95 @@ def test_both_themes_are_readable(seen):
     assert {o['background'] for o in seen.values()} == {'rgb(19, 20, 22)'}       # dark, in the end
 
 
-def test_nothing_sticks_out_on_a_phone(seen): assert not [path.name for path, o in seen.items() if o['wide']]
+def test_nothing_sticks_out(seen): assert not {path.name: o['wide'] for path, o in seen.items() if o['wide']}
 
 
-@pytest.mark.parametrize('word, page',
-                         [('lr_find', 'show/04_lr_find.html'), ('GradAccum', 'features/01_gradients.html'),
-                          ('torchmetrics', 'howto/04_torchmetrics.html')])
-def test_search_finds(tab, word, page):
+def test_the_sidebar_is_short(tab):
+    "On the front page; elsewhere the entries of the open part come on top"
     tab.goto((html/'index.html').as_uri())
-    tab.fill('.sidebar-search', word)
+    tab.set_viewport_size({'width': 1440, 'height': 900})
+    entries = tab.evaluate('[...document.querySelectorAll(".sidebar-tree li")].filter(o => o.offsetParent).length')
+    captions = 'document.querySelectorAll(".sidebar-tree .caption")'
+    headings = tab.evaluate(f'[...{captions}].map(o => o.innerText.toLowerCase())')
+    assert 20 < entries < 30
+    assert {'start', 'lessons', 'how-to', 'api by task', 'internals'} <= set(headings) and len(headings) <= 6
+
+
+def test_checks_fold_away_in_lessons_only(tab):
+    def count(where, text):
+        return tab.evaluate('([where, text]) => [...document.querySelectorAll(where)].filter('
+                            'o => o.textContent.startsWith(text)).length', [where, text])
+    for page, has_checks in ('start/02_quickstart', True), ('lessons/01_images', True), ('features/06_schedule', False):
+        tab.goto((html/f'{page}.html').as_uri())
+        assert (count('details.hide:not([open]) p.collapsed', 'Check') > 0) == has_checks
+        assert (count('.cell > .cell_input pre', 'assert') > 0) != has_checks
+
+
+FOUND = {       # what people type → the page that comes first
+    'early stopping': 'save/05_early_stopping', 'EarlyStopping': 'save/05_early_stopping',
+    'overfitting': 'start/04_faq', 'Overfitting': 'start/04_faq', 'confusion matrix': 'look/04_confusion',
+    'csv': 'lessons/02_table', 'images': 'lessons/01_images', 'image': 'lessons/01_images', 'text': 'lessons/03_text',
+    'resume': 'tutorials/07_never_lose_a_run', 'gpu': 'start/04_faq', 'cuda': 'start/04_faq',
+    'learning rate': 'tutorials/04_learning_rates', 'learning rate finder': 'show/04_lr_find',
+    'mixed precision': 'features/02_amp', 'fp16': 'features/02_amp', 'amp': 'features/02_amp', 'nan': 'start/04_faq',
+    'loss is nan': 'start/04_faq', 'out of memory': 'start/04_faq', 'oom': 'start/04_faq',
+    'tensorboard': 'howto/02_tensorboard', 'wandb': 'show/05_loggers',
+    'gradient accumulation': 'features/01_gradients',
+    'gradient clipping': 'features/01_gradients', 'checkpoint': 'save/04_checkpoint',
+    'save model': 'save/04_checkpoint',
+    'scheduler': 'features/06_schedule', 'one cycle': 'tutorials/04_learning_rates',
+    'multi-gpu': 'howto/05_several_gpus',
+    'ddp': 'tutorials/08_more_than_one_process', 'callbacks': 'tutorials/02_custom_hooks', 'gan': 'tutorials/05_gan',
+    'transfer learning': 'lessons/01_images', 'hugging face': 'lessons/03_text', 'pandas': 'lessons/02_table',
+    'seed': 'start/04_faq', 'slow': 'tutorials/06_make_it_fast', 'kernel died': 'howto/10_the_kernel_died',
+    'f1': 'howto/04_torchmetrics', 'predict': 'loop/18_learner', 'ema': 'features/03_ema', 'fsdp': 'parallel/03_fsdp',
+    'weight decay': 'loop/05_optim', 'fastai': 'howto/07_from_fastai', 'lightning': 'howto/08_from_lightning',
+    'lr_find': 'show/04_lr_find', 'learn.lr_find': 'show/04_lr_find', 'fit': 'loop/18_learner',
+    'grad accum': 'features/01_gradients', 'GradAccum': 'features/01_gradients', 'confusion': 'look/04_confusion',
+    'describe_hooks': 'loop/02_hook_table', 'dataloader': 'data/02_loaders', 'top losses': 'look/03_results',
+    'imbalanced': 'start/04_faq', 'onnx': 'save/06_export', 'model summary': 'look/05_summary',
+    'profiler': 'features/08_profile',
+}
+FIRST = '''query => {      // as `Search.query` does, which shows the last result first
+    const found = Search._performSearch(...Search._parseQuery(query))
+    return found.length ? found[found.length - 1][0] : 'nothing' }'''
+
+
+def test_search_finds_what_people_type(tab):
+    tab.goto((html/'search.html').as_uri())
+    tab.wait_for_function('typeof Search != "undefined" && Search._index')
+    found = {query: tab.evaluate(FIRST, query) for query in FOUND}
+    assert not {query: (found[query], page) for query, page in FOUND.items() if found[query] != page}
+
+
+def test_search_shows_the_best_first(tab):
+    tab.goto((html/'index.html').as_uri())
+    tab.fill('.sidebar-search', 'early stopping')
     tab.press('.sidebar-search', 'Enter')
     tab.wait_for_selector('#search-results li a')
-    tab.wait_for_function('document.querySelector(".search-summary")?.innerText.match(/\\d/)')
-    assert page in [o.split('/html/')[-1].split('?')[0].split('#')[0]
-                    for o in tab.evaluate('[...document.querySelectorAll("#search-results li a")].map(o => o.href)')]
+    assert 'save/05_early_stopping.html' in tab.evaluate('document.querySelector("#search-results li a").href')
+
+
+def test_the_general_index_is_full(tab):
+    tab.goto((html/'genindex.html').as_uri())
+    listed = set(tab.evaluate('[...document.querySelectorAll(".genindextable li > a")].map(o => o.innerText)'))
+    kinds = {o: getattr(getattr(everything, o), '__module__', '') for o in everything.__all__}
+    names = {name for name, module in kinds.items() if module.startswith('trainer_nb')}
+    assert not names - listed and {'learn.fit', 'learn.lr_find', 'overfitting', 'csv'} <= listed and len(listed) > 200
+
+
+def test_the_front_page_says_what_it_is_on_its_first_screen(tab):
+    "Also to readers who want no motion"
+    tab.set_viewport_size({'width': 1440, 'height': 900})
+    for motion, name in ('no-preference', 'live.webp'), ('reduce', 'live.png'):
+        tab.emulate_media(reduced_motion=motion)
+        tab.goto((html/'index.html').as_uri())
+        assert tab.evaluate('document.querySelector("picture.live img").currentSrc').endswith(name)
+    tab.emulate_media(reduced_motion='no-preference')
+    top = tab.evaluate('document.querySelector("picture.live img").getBoundingClientRect().top')
+    assert top < 600 and 'pip install' in tab.inner_text('article')
+    assert (html/'_static/live.webp').stat().st_size < 300_000
+    assert tab.locator('article a[href="https://github.com/trainer-nb/trainer_nb"]').count()
 
 
 def test_the_theme_can_be_chosen(tab):

@@ -1,4 +1,3 @@
 """Training in several processes. These names are for other wings"""
 from .accelerate import Accelerate
-from .group import is_lost
-from .launch import ProcessFailed, as_rank
+from .launch import ProcessFailed
