@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader, TensorDataset
 
 from common import make_learner
+from trainer_nb.features.activations import Activations
 from trainer_nb.loop.metrics import Metric, accuracy
 from trainer_nb.loop.hooks import EVENTS, CancelStep, Hook, LambdaHook
 
@@ -177,6 +178,18 @@ def test_a_learning_rate_that_is_a_tensor():
                             optim=torch.optim.SGD(model.parameters(), lr=rate)))
     extra = {name: n - allowed[name] for name, n in seen.items() if n - allowed[name]}
     assert sum(extra.values()) <= (PER_EPOCH + 2)*N_EPOCHS + FIRST, extra
+
+def test_activations():
+    "Outputs of layers are measured in each batch, and read when somebody looks"
+    model = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3))
+    allowed = raw(model, torch.optim.SGD(model.parameters(), lr=.01, fused=True), in_list, cross_entropy)
+    watch = Activations(every=1)
+    # torch's functions are tried once in a process
+    make_learner(nn.Linear(4, 3), in_list(3), optim=torch.optim.SGD, hooks=[Activations()]).fit(1)
+    seen = fit(make_learner(model, in_list(N_TRAIN), in_list(N_VALID), optim=torch.optim.SGD, hooks=[watch]))
+    assert_allowed(seen, allowed)
+    with counted() as seen: assert watch.values['mean'].isfinite().all()
+    assert seen['cpu'] == 1
 
 def test_skipped_steps_and_cancels():
     class Skip(Hook):

@@ -20,8 +20,8 @@ from trainer_nb.loop import (
     MainProcessHook, Metric, ParamGroups, StepState, TrainingInterrupted, accuracy
 )
 from trainer_nb.features import (
-    AMP, EMA, SWA, Compile, Freeze, FreezeBN, GradAccum, GradClip, GradNorm, LRScheduler, NaNGuard, OneCycle, Profile,
-    Schedule, Unfreeze, WarmupCosine, combine, cosine, exponential, linear, polynomial, warmup
+    AMP, EMA, SWA, Activations, Compile, Freeze, FreezeBN, GradAccum, GradClip, GradNorm, LRScheduler, NaNGuard,
+    OneCycle, Profile, Schedule, Unfreeze, WarmupCosine, combine, cosine, exponential, linear, polynomial, warmup
 )
 from .save import Checkpoint, EarlyStopping, load_model
 from trainer_nb.show import (
@@ -38,8 +38,8 @@ __all__ = [
     'Loaders', 'SeededLoader', 'TensorLoader', 'prefetch', 'split',
     'EVENTS', 'STEPS', 'CancelEpoch', 'CancelFit', 'CancelStep', 'Hook', 'HookOrderError', 'HookTable', 'LambdaHook',
     'MainProcessHook', 'History', 'Learner', 'Metric', 'ParamGroups', 'StepState', 'TrainingInterrupted', 'accuracy',
-    'AMP', 'EMA', 'SWA', 'Compile', 'Freeze', 'FreezeBN', 'GradAccum', 'GradClip', 'GradNorm', 'NaNGuard', 'Profile',
-    'Unfreeze',
+    'AMP', 'EMA', 'SWA', 'Activations', 'Compile', 'Freeze', 'FreezeBN', 'GradAccum', 'GradClip', 'GradNorm',
+    'NaNGuard', 'Profile', 'Unfreeze',
     'LRScheduler', 'OneCycle', 'Schedule', 'WarmupCosine',
     'combine', 'cosine', 'exponential', 'linear', 'polynomial', 'warmup',
     'Checkpoint', 'EarlyStopping', 'load_model',

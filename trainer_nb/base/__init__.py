@@ -8,7 +8,7 @@ from .text import (
     running_shell, text_table, with_comments
 )
 from .charts import (
-    ALARM, COLORS, GREY, LEADING, RAW, SIZE, Chart, Envelope, Line, Panel, beside, legend_rows, limits, needs_log,
+    ALARM, COLORS, GREY, INK, LEADING, RAW, SIZE, Chart, Envelope, Line, Panel, beside, legend_rows, limits, needs_log,
     new_figure, smooth
 )
 from .errors import folded, note_place, show_error

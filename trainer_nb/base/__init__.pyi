@@ -27,6 +27,7 @@ from .text import with_comments as with_comments
 from .charts import ALARM as ALARM
 from .charts import COLORS as COLORS
 from .charts import GREY as GREY
+from .charts import INK as INK
 from .charts import LEADING as LEADING
 from .charts import RAW as RAW
 from .charts import SIZE as SIZE

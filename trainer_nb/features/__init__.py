@@ -9,3 +9,4 @@ from .schedule import (
 )
 from .compile import Compile
 from .profile import Profile
+from .activations import Activations

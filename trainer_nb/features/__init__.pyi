@@ -21,3 +21,4 @@ from .schedule import polynomial as polynomial
 from .schedule import warmup as warmup
 from .compile import Compile as Compile
 from .profile import Profile as Profile
+from .activations import Activations as Activations

@@ -147,6 +147,10 @@ class Hook:
         "Wrap a whole fit, from its first event to its last, for example to start a process group"
         return nullcontext()
 
+    def under_plot(self):  # str, HTML; '' for nothing
+        "Return what a notebook shows under the live plot, at each of its updates; values may be read"
+        return ''
+
     def __repr__(self): return f'{self.name}({", ".join(points(self))})'
 
 # %% ../../nbs/loop/01_hooks.ipynb #a2583caf

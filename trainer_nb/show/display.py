@@ -97,7 +97,8 @@ class Region:
     def _table(self, h, most=40): return h.html(self.first, most) if len(h) > self.first else ''
 
     def draw(self, learn, status, progress):
-        self.area.draw(status, progress.share, self._table(learn.history, 10), self.plot and self.plot.chart(self.end))
+        body = _under_plot(learn) + self._table(learn.history, 10)
+        self.area.draw(status, progress.share, body, self.plot and self.plot.chart(self.end))
 
     def row(self, learn): pass
 
@@ -107,7 +108,9 @@ class Region:
         if self.plot and h.n_steps > self.plot.first: chart = self.plot.chart()     # else there is nothing to see
         text = text_table(h.lines(self.first)) if len(h) > self.first else ''
         label = f'plot of {h.n_steps - self.plot.first} batches' if self.plot else ''
-        self.area.close(status, self._table(h), chart, text, label)
+        self.area.close(status, _under_plot(learn) + self._table(h), chart, text, label)
+
+def _under_plot(learn): return ''.join(h.under_plot() for h in learn.hooks)
 
 # %% ../../nbs/show/02_display.ipynb #fc957efd
 SCREENS = {'html': Region, 'tty': Terminal, 'text': Log}

@@ -1,0 +1,256 @@
+"Activations: numbers are those of hooks made by hand, the training is the one without it, and nothing stays behind"
+import math, warnings
+
+import pytest, torch, torch.nn.functional as F
+from torch import nn
+
+from common import digest, make_learner, problem, same, weights
+from trainer_nb.all import AMP, Activations, Checkpoint, Compile, Display, EMA, GradAccum, GradClip, set_seed
+from trainer_nb.features import activations as module
+from trainer_nb.loop.hooks import CancelStep, Hook, LambdaHook
+
+
+class Net(nn.Module):
+    "Convolutions and features, dropout, a functional relu that nobody sees, and a layer that is called twice"
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Sequential(nn.Conv1d(1, 6, 2), nn.BatchNorm1d(6), nn.ReLU(inplace=True))
+        self.body = nn.Sequential(nn.Flatten(), nn.Linear(18, 8), nn.ReLU(), nn.Dropout(.3))
+        self.twice, self.head = nn.Linear(8, 8), nn.Linear(8, 3)
+    def forward(self, x): return self.head(F.relu(self.twice(self.twice(self.body(self.conv(x[:, None]))))))
+
+LAYERS = ['conv.0', 'conv.1', 'conv.2', 'body.1', 'body.2', 'twice', 'head']
+
+def learner(*hooks, model=None, **kwargs):
+    set_seed(0)
+    default = {'train_dl': problem(), 'bs': 5, 'lr': .05, 'hooks': hooks}
+    return make_learner(Net() if model is None else model, **{**default, **kwargs})
+
+def n_forward_hooks(learn): return sum(len(m._forward_hooks) for m in learn.model.modules())
+
+
+@pytest.mark.parametrize('optim', [torch.optim.SGD, torch.optim.AdamW])
+@pytest.mark.parametrize('others', [
+    [], [lambda: GradAccum(3)], [lambda: AMP('bf16')], [lambda: GradClip(.1), EMA]],
+                         ids=['alone', 'accum', 'amp', 'clip'])
+def test_the_training_is_that_without_it(optim, others):
+    def run(*hooks):
+        learn = learner(*hooks, *(o() for o in others), optim=optim, valid_dl=problem(seed=2))
+        learn.fit(3)
+        return digest(learn), torch.rand(3).tolist()
+    assert run(Activations(every=2)) == run()
+
+
+def test_values_are_those_made_by_hand():
+    "Each batch: first calls of the layers, units by layer, steps of the weights"
+    seen, steps = [], []
+    class ByHand(Hook):
+        def before_step(self, learn):
+            self.now, self.handles = {}, []
+            self.old = {k: [p.detach().clone() for p in own] for k, own in self.own(learn)}
+            for name in LAYERS:
+                def see(m, args, out, name=name): self.now.setdefault(name, out.detach().clone())
+                self.handles.append(learn.model.get_submodule(name).register_forward_hook(see, prepend=True))
+        def own(self, learn): return [(k, [*learn.model.get_submodule(k).parameters(recurse=False)]) for k in LAYERS]
+        def after_step(self, learn):
+            for o in self.handles: o.remove()
+            seen.append(self.now)
+            def norm(tensors): return math.sqrt(sum(o.double().square().sum().item() for o in tensors))
+            moved = {k: [p.detach() - w for p, w in zip(own, self.old[k])] for k, own in self.own(learn)}
+            steps.append([norm(moved[k])/norm(self.old[k]) if self.old[k] else math.nan for k in LAYERS])
+    watch = Activations(every=1)
+    learner(watch, ByHand()).fit(2)
+    v = watch.values
+    assert [name for name, _ in watch.layers] == LAYERS and watch.at == list(range(10))
+    for i, now in enumerate(seen):
+        for k, name in enumerate(LAYERS):
+            x = now[name]
+            assert v['mean'][i, k].item() == pytest.approx(x.mean().item(), abs=1e-6)
+            assert v['deviation'][i, k].item() == pytest.approx(x.std(correction=0).item(), rel=1e-5)
+            units = x.transpose(0, 1).flatten(1)        # channels or features, in dimension 1
+            if len(x) > 1 or x.ndim > 2:
+                dead = sum(len(o.unique()) == 1 for o in units)/len(units)
+                assert v['dead'][i, k].item() == pytest.approx(dead)
+            counts = torch.histc(x.flatten().asinh(), module.N_BINS, -module.EDGE, module.EDGE)
+            assert torch.allclose(v['bins'][i, k], counts/x.numel())
+    assert torch.allclose(v['update'], torch.tensor(steps), rtol=1e-4, equal_nan=True)
+
+
+def test_a_dead_unit_is_found_in_channels_and_features():
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Unflatten(1, (1, 4)), nn.Conv1d(1, 4, 1), nn.ReLU(),
+                          nn.Flatten(), nn.Linear(16, 3))
+    with torch.no_grad():
+        model[0].bias.copy_(torch.tensor([-1e3, 9, 9, 9]))
+        model[3].bias.copy_(torch.tensor([-1e3, -1e3, -1e3, 99]))
+    watch = Activations(every=1)
+    learner(watch, model=model, lr=1e-9).fit(1)
+    assert watch.values['dead'][:-1].nanmean(0).tolist() == [0, .25, 0, .75, 0]       # the last batch is smaller
+
+
+def test_sequences_have_their_features_last():
+    x = torch.randn(6, 5, 4)
+    x[..., 0] = 1
+    assert module.portrait(x, -1)[2] == .25 and module.portrait(x.transpose(1, 2).contiguous(), 1)[2] == .25
+    assert module.unit_dim(nn.GELU(), module.unit_dim(nn.Linear(2, 2), 1)) == -1
+
+
+def test_a_big_output_is_sampled_from_all_units():
+    x = torch.zeros(64, 32, 16, 16)
+    x[:, 7] = 1.
+    assert module.portrait(x, 1)[0].item() == pytest.approx(1/32, rel=.01)
+    assert module.portrait(x.to(memory_format=torch.channels_last), 1)[0].item() == pytest.approx(1/32, rel=.01)
+
+
+@pytest.mark.parametrize('n', [2, 4])
+def test_accumulated_steps(n):
+    watch = Activations(every=3)
+    learner(watch, GradAccum(n)).fit(2)
+    assert watch.at == [0, 3, 6, 9] and watch.values['update'][:, 0].isfinite().sum() >= 3
+    assert (watch.values['update'][:, 0].nan_to_num(1.) > 0).all()
+
+
+def leave(how):
+    def f(learn):
+        if learn.state.batch_idx != 2 or not learn.training: return
+        if how is None: learn.stop()
+        else: raise how
+    return LambdaHook(after_pred=f)
+
+@pytest.mark.parametrize('how, n', [(RuntimeError('on purpose'), 2), (KeyboardInterrupt(), 2), (CancelStep(), 4),
+                                    (None, 3)],
+                         ids=['error', 'interrupt', 'cancel', 'stop'])
+def test_no_forward_hook_is_left(how, n):
+    watch = Activations(every=1)
+    learn = learner(watch, leave(how))
+    try: learn.fit(1)
+    except (RuntimeError, KeyboardInterrupt): pass
+    assert n_forward_hooks(learn) == 0 and watch.kept is None and not watch.modules and not watch.handles
+    assert len(watch.at) == len(watch.rows) == len(set(watch.at)) == n
+
+
+def test_hooks_exist_only_in_measured_batches():
+    n = []
+    learner(Activations(every=2), LambdaHook(after_loss=lambda learn: n.append(n_forward_hooks(learn)))).fit(1)
+    assert n == [7, 0, 7, 0, 7]
+
+
+def test_nothing_is_measured_in_validation_and_dry_runs():
+    watch = Activations(every=1)
+    learn = learner(watch, valid_dl=problem(seed=2))
+    learn.fit(1, valid_first=True)
+    with learn.dry_run() as r: r.train_batch()
+    assert watch.at == list(range(5)) and n_forward_hooks(learn) == 0
+
+
+@pytest.mark.parametrize('n', [1, 2])
+@pytest.mark.parametrize('at', [2, 5, 7])
+def test_resume(tmp_path, at, n):
+    "From a checkpoint, in mid-epoch and in mid-accumulation, and from a stop in memory"
+    def make(folder, *hooks):
+        watch = Activations(every=2)
+        return learner(watch, GradAccum(n), Checkpoint(folder, every=1), *hooks), watch
+    def stop(learn):
+        if learn.history.n_steps == at and learn.training: learn.stop()
+    whole, expected = make(tmp_path/'a')
+    whole.fit(3)
+    first, stopped = make(tmp_path/'b', LambdaHook(after_step=stop))
+    first.fit(3)
+    assert len(stopped.at) < len(expected.at)
+    again, resumed = make(tmp_path/'b')
+    again.fit(3, resume=True)
+    first.resume()
+    for o, learn in (resumed, again), (stopped, first):
+        assert same(weights(learn.model), weights(whole.model)) and o.at == expected.at
+        for k, v in expected.values.items(): assert torch.equal(o.values[k].nan_to_num(-1.), v.nan_to_num(-1.)), k
+
+
+def test_memory_is_bounded(monkeypatch):
+    monkeypatch.setattr(module, 'MOST', 8)
+    watch = Activations(every=1)
+    learn = learner(watch)
+    learn.fit(10)
+    assert watch.thinned == 8 and watch.at == list(range(0, 50, 8)) and len(watch.rows) == 7
+    assert watch.state_dict()['rows'].nbytes == 7*len(LAYERS)*4*85
+
+
+def test_another_model_begins_anew():
+    watch = Activations(every=1)
+    learner(watch).fit(1)
+    learner(watch, model=nn.Linear(4, 3)).fit(1)
+    assert watch.layers == [['model', 'Linear']] and len(watch.at) == 5
+
+
+@pytest.mark.parametrize('what', ['model', 'step'])
+def test_beside_compile(what):
+    "Compiled code has no layers: the steps of the weights are measured, and a warning says so"
+    def run(*hooks):
+        set_seed(1)
+        model = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3))
+        learn = learner(Compile(what=what, backend='eager'), GradClip(10.), *hooks, model=model)
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter('always')
+            learn.fit(1)
+        return weights(learn.model), ' '.join(str(o.message) for o in told)
+    watch = Activations(every=2)
+    (a, text), (b, _) = run(watch), run()
+    assert same(a, b) and 'no output of a layer because of Compile' in text
+    v = watch.values
+    assert v['mean'].isnan().all() and v['update'][:, 0].isfinite().all()
+    assert watch.plot() is not None and 'ReLU' in str(watch)
+
+
+def test_a_model_that_the_user_compiled():
+    watch = Activations(every=2)
+    with pytest.warns(UserWarning, match='no output of a layer because of compiled code'):
+        learner(watch, model=torch.compile(nn.Linear(4, 3), backend='eager')).fit(1)
+    assert watch.values['update'][:, 0].isfinite().all()
+
+
+def test_lazy_layers_and_frozen_ones():
+    model = nn.Sequential(nn.LazyLinear(6), nn.ReLU(), nn.Linear(6, 3))
+    model[2].requires_grad_(False)
+    watch = Activations(every=1)
+    learner(watch, model=model).fit(1)
+    assert watch.values['update'][1:, 0].isfinite().all() and watch.values['update'][:, 1:].isnan().all()
+
+
+def test_outputs_of_other_kinds():
+    class Odd(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.rnn, self.emb, self.head = nn.LSTM(4, 6, batch_first=True), nn.Embedding(3, 6), nn.Linear(6, 3)
+        def forward(self, x):
+            out, _ = self.rnn(x[:, None])
+            return self.head(out[:, 0] + self.emb(torch.zeros(len(x), dtype=torch.long)))
+    watch = Activations(every=1, layers=['rnn', 'emb', 'head'])
+    learner(watch, model=Odd()).fit(1)
+    assert watch.values['mean'].isfinite().all() and watch.values['dead'][:-1, 1].tolist() == [1]*4
+
+
+def test_values_that_are_not_finite():
+    watch = Activations(every=1)
+    learn = learner(watch, lr=1e30, optim=torch.optim.SGD)
+    with warnings.catch_warnings():
+        warnings.simplefilter('ignore')
+        learn.fit(1)
+    assert watch.plot() is not None and str(watch) and watch.values['mean'][-1].isnan().any()
+
+
+def test_strips_under_the_live_plot(cell):
+    drawn = []
+    def look(learn):
+        learn.get_hook(Display).draw(learn)
+        drawn.append(cell[1]['text/html'].count('data:image/png'))
+    def run(live):
+        cell.clear()
+        drawn.clear()
+        learner(Activations(every=1, live=live), LambdaHook(after_step=look), display='html').fit(1)
+        return drawn[-1], cell[-1]['text/html'].count('data:image/png')
+    assert run(True) == (7, 7) and run(False) == (0, 0)
+
+
+def test_mistakes():
+    with pytest.raises(ValueError, match=r"'haed' matches no layer of the model. Did you mean `head`\?"):
+        learner(Activations(layers='haed')).fit(1)
+    with pytest.raises(ValueError, match='nothing was measured yet'): Activations().plot()
+    with pytest.raises(ValueError, match='state of Activations'): Activations().load_state_dict({'at': 1})
