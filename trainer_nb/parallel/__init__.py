@@ -1,3 +1,4 @@
 """Training in several processes. These names are for other wings"""
 from .accelerate import Accelerate
-from .launch import ProcessFailed
+from .group import is_lost
+from .launch import ProcessFailed, as_rank

@@ -1,3 +1,5 @@
 # Written by tools/stubs.py
 from .accelerate import Accelerate as Accelerate
+from .group import is_lost as is_lost
 from .launch import ProcessFailed as ProcessFailed
+from .launch import as_rank as as_rank

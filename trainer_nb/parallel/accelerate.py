@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from ..base import patch
+from ..base import check_kinds, patch
 from ..data import end_workers
 from ..loop import Hook, Learner, World, is_sum, parameters
 from .first_step import first_step
@@ -233,6 +233,7 @@ def _shard(self:Accelerate, learn):
     "Shard the loaders, and the open passes of a fit that is resumed"
     fit, world = learn.fitting, self.world
     is_resumed = fit.rng_states is not None
+    if not is_resumed: self.parts = self.size = None
     if is_resumed and self.size not in (None, world.size):
         there = f'{self.size} process{"" if self.size == 1 else "es"}'
         advice = '' if self.size == 1 else f'. From a notebook: learn.launch({self.size})'
@@ -256,6 +257,16 @@ def keep(self:Accelerate,
 ):
     "Keep the own state of each rank"
     self.size, self.parts = self.world.size, self.world.gather(learn.fitting.rank_state(learn))
+
+@patch
+def state_dict(self:Accelerate):  # dict
+    "After a stop: what each rank needs to resume, for `learn.save`; a checkpoint of a fit has it already"
+    return {} if self.parts is None or self.world.size > 1 else {'size': self.size, 'parts': self.parts}
+
+@patch
+def load_state_dict(self:Accelerate, state):
+    check_kinds(state, {'size?': int, 'parts?': [{str: object}]}, 'the state of Accelerate')
+    self.size, self.parts = state.get('size'), state.get('parts')
 
 # %% ../../nbs/parallel/05_accelerate.ipynb #88480985
 @patch

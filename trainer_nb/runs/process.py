@@ -14,6 +14,7 @@ from time import time
 import torch
 
 from .folder import now_here, process_start
+from .ranks import SET
 
 # %% ../../nbs/runs/06_process.ipynb #30f76626
 def _name(o): return getattr(o, '__qualname__', None) or type(o).__qualname__
@@ -65,7 +66,7 @@ def spawn(
     folder,  # `RunFolder`
 ):           # `subprocess.Popen`
     "Start the process that trains"
-    env = {**os.environ, 'MPLBACKEND': 'agg'}
+    env = {**{k: v for k, v in os.environ.items() if k not in SET}, 'MPLBACKEND': 'agg'}
     home = str(Path(__file__).parents[2])
     if 'site-packages' not in home: env['PYTHONPATH'] = os.pathsep.join(filter(None, [home, env.get('PYTHONPATH')]))
     command = [sys.executable, '-m', 'trainer_nb', 'run', str(folder.path)]

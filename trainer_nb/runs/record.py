@@ -12,6 +12,8 @@ from ..loop import History
 from ..show import JSONLLogger
 
 # %% ../../nbs/runs/03_record.ipynb #e4afb804
+_REVISED = '{"kind": "revised"'
+
 class RunRecord(JSONLLogger):
     "The record of a run; `problem` says what keeps it from being written"
     problem = ''
@@ -22,13 +24,36 @@ class RunRecord(JSONLLogger):
 
     def open(self, learn):
         super().open(learn)
+        self._note_final(learn.history)
         self._mark()
 
+    def _note_final(self, h): self.n_revised, self.n_final = h.n_revised, h.ends[-1] if h.ends else 0
+
     def sync(self, learn):
+        if learn.history.n_revised != self.n_revised: self._revise(learn.history)
         super().sync(learn)
         self._mark()
 
-    def _mark(self): self.good = self.file.tell(), self.n, self.n_valid, self.n_epoch
+    def _revise(self, h):
+        "Write the losses of whole batches, which several ranks know when an epoch is over"
+        first = self.n_final
+        columns = h.fetch(start=lambda name: first)
+        losses = {k: [v if math.isfinite(v) else None for v in values[:h.ends[-1] - first]]
+                  for k, values in columns.items() if k.startswith('train_loss')}
+        self.file.write(json.dumps({'kind': 'revised', 'batch': h.ends[-1], 'first': first, **losses}) + '\n')
+        self._note_final(h)
+
+    def keep(self, lines):
+        plain = super().keep([o for o in lines if not o.startswith(_REVISED)])
+        kept, rest = [], iter([*plain, ''])
+        wanted = next(rest)
+        for line in lines:
+            if line == wanted: wanted = next(rest)
+            elif not line.startswith(_REVISED) or json.loads(line)['batch'] > self.n: continue
+            kept.append(line)
+        return kept
+
+    def _mark(self): self.good = self.file.tell(), self.n, self.n_valid, self.n_epoch, self.n_revised, self.n_final
 
     def careful(self, f, *args, **kwargs):
         "Call `f`; after an error of the disk, start again from the last whole line, at the next call"
@@ -47,7 +72,7 @@ class RunRecord(JSONLLogger):
         except OSError: pass
 
     def _again(self):
-        size, self.n, self.n_valid, self.n_epoch = self.good
+        size, self.n, self.n_valid, self.n_epoch, self.n_revised, self.n_final = self.good
         if self.path.exists(): os.truncate(self.path, size)
         self.file = open(self.path, 'a', encoding='utf-8', newline='')
 
@@ -94,15 +119,23 @@ class RecordTail:
             except ValueError: continue
             kind, batch = o.pop('kind', None), o.pop('batch', None)
             if kind == 'step': rows.append({k: _number(v) for k, v in o.items() if k != 'epoch'})
-            elif kind in ('valid', 'epoch'):
+            elif kind in ('valid', 'epoch', 'revised'):
                 self._add_steps(rows)
                 rows = []
+                if kind == 'revised':
+                    self._revise(o)
+                    continue
                 row = {k: _number(v) for k, v in o.items()}
                 if kind == 'valid': self.history.valid_rows.append({'batch': batch, **row})
                 else:
                     self.history.epoch_rows.append(row)
                     self.history.ends.append(batch)
         self._add_steps(rows)
+
+    def _revise(self, o):
+        h, first = self.history, o.pop('first', 0)
+        losses = {k: [_number(v) for v in values] for k, values in o.items() if k in h.series}
+        h.revise_steps(h.n_packed - first, losses)
 
     def _add_steps(self, rows):
         if not rows: return

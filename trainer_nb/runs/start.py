@@ -10,10 +10,14 @@ import json, os, platform, shutil, sys, warnings
 from secrets import token_hex
 from time import strftime, time
 
-from ..base import patch, rng_state
+import torch
+
+from ..base import has_accelerator, patch, rng_state
 from ..loop import Learner, as_count
+from ..parallel import Accelerate
 from .folder import RunFolder
 from .process import settings, spawn, versions
+from .ranks import accelerate_hook
 from .run import Run
 from .travel import pack, put
 from .worker import torch_settings
@@ -23,8 +27,7 @@ _FIT = 'max_steps', 'valid_every', 'valid_first', 'lr', 'resume'      # argument
 
 def _checked(learn, n_epochs, n_procs, on, kwargs):     # dict: arguments of the fit; raises TypeError or ValueError
     if on is not None: raise ValueError(f'on is {on!r}: expected None, this machine')
-    if as_count('n_procs', n_procs) > 1: raise ValueError(
-        'start trains in one process: learn.launch(n_procs, n_epochs) trains in several')
+    as_count('n_procs', n_procs)
     if other := [k for k in kwargs if k not in _FIT]:
         raise TypeError(f'start got {", ".join(other)}: expected arguments of start, or of fit: {", ".join(_FIT)}')
     if kwargs.get('resume') is True: raise ValueError(
@@ -41,6 +44,20 @@ def _checked(learn, n_epochs, n_procs, on, kwargs):     # dict: arguments of the
     counts = {'n_epochs': n_epochs, 'max_steps': max_steps}
     return {**kwargs, **{k: as_count(k, v) for k, v in counts.items() if v is not None}}
 
+def _with_ranks(learn, hooks, n, resumes):      # tuple of hooks; raises RuntimeError or ValueError
+    "Make sure that `n` ranks can train together"
+    hook = accelerate_hook(learn, hooks)
+    if resumes and n != (size := hook and hook.size or 1): raise RuntimeError(
+        f'this fit was stopped in {size} process{"" if size == 1 else "es"}, and can only be resumed in as many: '
+        f'start(n_procs={size})')
+    if n == 1: return hooks
+    if hook is None: hooks = *hooks, (hook := Accelerate())
+    if hook.kwargs.get('cpu', not has_accelerator()): return hooks
+    if n > (there := torch.accelerator.device_count()): raise ValueError(
+        f'n_procs is {n}, but there {"is 1 device" if there == 1 else f"are {there} devices"}: '
+        'ask for as many as there are, or use the CPU with the hook Accelerate(cpu=True)')
+    return hooks
+
 def _totals(learn, plan):
     "The bounds of the fit, counted from the first epoch"
     ends = {'n_epochs': learn.bounds['epoch'], 'max_steps': learn.bounds['step']}
@@ -54,7 +71,7 @@ def start(self:Learner,
     n_epochs=None,    # as for `fit`; with neither it nor `max_steps`: resume a stopped fit
     *,
     folder=None,      # of the run; None: a new one in 'runs'
-    n_procs=1,        # processes
+    n_procs=1,        # processes that train together; each has one accelerator, or one thread on the CPU
     on=None,          # where: None, a process of this machine
     hooks=(),         # hooks for this fit alone
     overwrite=False,  # True: delete the run that the folder holds, and train anew
@@ -73,8 +90,9 @@ def start(self:Learner,
     if not plan:
         if hooks: raise TypeError('start without n_epochs resumes a fit with its own hooks, and takes no others')
         hooks = self.stopped.hooks
+    hooks = _with_ranks(self, tuple(hooks), n_procs, not plan)
     to = RunFolder(folder if folder is not None else f'runs/{strftime("%Y%m%d-%H%M%S")}-{token_hex(2)}')
-    there = settings(self, hooks, plan)
+    there = settings(self, hooks, {**plan, **({'n_procs': n_procs} if n_procs > 1 else {})})
     run = Run(to.path, self, hooks)
     if to.path.exists() and not _is_free(run, there, overwrite):
         run.show()

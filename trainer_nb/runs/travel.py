@@ -134,8 +134,8 @@ def put(
     (Path(folder)/'program.pkl').write_bytes(data)
 
 class _Unpickler(pickle.Unpickler):
-    def __init__(self, file, folder):
-        self.folder, self.found = Path(folder)/'tensors', {}
+    def __init__(self, file, folder, index):
+        self.folder, self.index, self.found = Path(folder)/'tensors', index, {}
         super().__init__(file, buffers=self._buffers())
 
     def _buffers(self):
@@ -157,14 +157,16 @@ class _Unpickler(pickle.Unpickler):
         elif data: s = torch.frombuffer(bytearray(data), dtype=torch.uint8).clone().untyped_storage()
         else: s = torch.UntypedStorage(0)
         if device == 'cpu': return s
+        if self.index is not None: device = f'{device.partition(":")[0]}:{self.index}'
         on_host = torch.empty(0, dtype=torch.uint8).set_(s)
         return on_host.to(device).untyped_storage()
 
 def unpack_program(
-    folder,  # path of the run
-):           # the program; it runs code from the file
+    folder,      # path of the run
+    index=None,  # of the accelerator for what was on one; None: the same
+):               # the program; it runs code from the file
     "Load what `put` has written"
-    with open(Path(folder)/'program.pkl', 'rb') as f: return _Unpickler(f, folder).load()
+    with open(Path(folder)/'program.pkl', 'rb') as f: return _Unpickler(f, folder, index).load()
 
 # %% ../../nbs/runs/02_travel.ipynb #210450e9
 def _children(o):

@@ -1,0 +1,174 @@
+"Runs of several processes: the numbers of one, requests that reach all ranks at the same batch, and nobody left behind"
+import os, signal, time
+
+import psutil, pytest, torch, torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from trainer_nb.all import *        # noqa: F403
+from trainer_nb.all import Accelerate, Hook, Learner, ProcessFailed, accuracy
+from trainer_nb.runs.folder import RunFolder
+from trainer_nb.runs.ranks import Ranks
+from test_runs import _ends, until  # noqa: F401
+from test_distributed import check_equal, check_same
+
+N = 8       # epochs, of six batches and five
+X, Y = torch.randn(46, 4, generator=torch.Generator().manual_seed(0)), torch.arange(46) % 3
+
+
+class Slow(Hook):
+    def after_step(self, learn): time.sleep(.02)
+
+def make(*hooks, dropout=.5, **kwargs):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Dropout(dropout), nn.Linear(8, 3))
+    data = DataLoader(TensorDataset(X, Y), batch_size=9, shuffle=True)
+    return Learner(model, data, (X, Y), loss_fn=F.cross_entropy, bs=10, lr=.01, seed=5, device='cpu', display=False,
+                   metrics=[accuracy], hooks=[*hooks], **kwargs)
+
+def ranks_of(run):
+    "Process ids, rank 0 first"
+    pid = run.folder.read('status.json')['pid']
+    return [pid, *(o.pid for o in psutil.Process(pid).children() if 'trainer_nb' in o.cmdline())]
+
+def alive(pid): return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+
+
+def test_equals_one_process(tmp_path):
+    "Weights, losses and metrics of one process up to rounding; the record is the history; data are there once"
+    x = torch.randn(600, 500, generator=torch.Generator().manual_seed(0))
+    def make():
+        torch.manual_seed(0)
+        return Learner(nn.Linear(500, 3), (x, x[:, :3]), (x, x[:, :3]), loss_fn=F.mse_loss, bs=64, lr=.01, seed=5,
+                       device='cpu', display=False, hooks=[Slow()])
+    alone, learn = make(), make()
+    alone.fit(3)
+    run = learn.start(3, folder=tmp_path/'a', n_procs=2)
+    until(lambda: run.history.n_steps)
+    pids = ranks_of(run)
+    for pid in pids:
+        with open(f'/proc/{pid}/maps') as f: assert '/a/tensors/tensor-' in f.read()
+    run.wait(60)
+    check_equal(alone, learn)
+    assert run.history.steps == learn.history.steps and run.history.epochs == learn.history.epochs
+    assert len(pids) == 2 and run.folder.read('run.json')['n_procs'] == 2
+    until(lambda: not any(map(alive, pids)), 20)
+
+def test_requests_and_restart(tmp_path):
+    "Asked to wait, to save and to stop, all ranks do it at the same batch; stopped and restarted, the end is bit-equal"
+    reference, learn = make(), make(Slow())
+    reference.launch(2, N)
+    run = learn.start(N, folder=tmp_path/'a', n_procs=2)
+    until(lambda: run.history.n_steps > 5)
+    run.pause().wait()
+    n = run.history.n_steps
+    assert run.status == 'paused' and run.checkpoint().wait() == 'saved' and run.weights()
+    time.sleep(1.5)         # rank 0 tells the others that it lives
+    run.unpause().wait()
+    assert run.checkpoint().wait() == 'saved' and run.history.n_steps >= n
+    run.stop()
+    run.wait(30)
+    assert run.status == 'stopped' and 0 < learn.state.epoch < N
+    with pytest.raises(RuntimeError, match='stopped in 2 processes'): learn.resume()
+    with pytest.raises(RuntimeError, match=r'start\(n_procs=2\)'): learn.start(folder=tmp_path/'b')
+    other = learn.start(folder=tmp_path/'b', n_procs=2)
+    run.restart()
+    other.wait(60)
+    check_same(learn, reference)
+    run.wait(60)
+    check_same(learn, reference)
+    assert run.history.steps == reference.history.steps
+
+class Rates(Hook):
+    def __init__(self, folder): self.folder = folder
+    def after_step(self, learn):
+        with open(self.folder/f'rates-{learn.world.rank}', 'a') as f: print(learn.opt.param_groups[0]['lr'], file=f)
+
+@pytest.mark.soak
+def test_rates(tmp_path):
+    "A new rate holds from the same batch on; what was stopped in a run continues in `launch`"
+    learn = make(Slow(), Rates(tmp_path))
+    run = learn.start(N, folder=tmp_path/'a', n_procs=2)
+    until(lambda: run.history.n_steps > 5)
+    run.set_lr(.5).wait()
+    run.pause().wait()
+    run.set_lr(.25).wait()
+    run.unpause().wait()
+    until(lambda: run.history.steps['lr'][-1] == .25)
+    run.stop()
+    run.wait(30)
+    first, second = ((tmp_path/f'rates-{i}').read_text().split() for i in range(2))
+    assert first == second and {'0.5', '0.25'} <= {*first}
+    learn.launch(2)
+    assert learn.state.epoch == N
+
+class FailOn(Hook):
+    def __init__(self, rank): self.rank = rank
+    def after_backward(self, learn):
+        if learn.state.optimizer_step == 8 and learn.world.rank == self.rank: raise ZeroDivisionError('on purpose')
+
+@pytest.mark.soak
+@pytest.mark.parametrize('rank', [1, 0])
+def test_rank_fails(rank, tmp_path):
+    run = make(FailOn(rank)).start(N, folder=tmp_path/'a', n_procs=2)
+    with pytest.raises(ZeroDivisionError, match='on purpose') as e: run.wait(60)
+    assert 'after_backward' in str(e.value.__cause__) and ('on rank 1' in e.value.__notes__) == rank
+    assert run.status == 'failed' and 'on purpose' in run.error
+    until(lambda: not [o for o in psutil.process_iter(['cmdline']) if str(run.path) in (o.info['cmdline'] or [])], 20)
+
+def test_rank_killed(tmp_path):
+    "The run fails at once and says who was killed; if rank 0 is killed, the others end"
+    learn = make(Slow())
+    run = learn.start(N, folder=tmp_path/'a', n_procs=2)
+    until(lambda: run.history.n_steps)
+    pids = ranks_of(run)
+    os.kill(pids[1], signal.SIGKILL)
+    with pytest.raises(ProcessFailed, match='rank 1 of 2 was ended by signal 9'): run.wait(30)
+    until(lambda: not any(map(alive, pids)), 20)
+    run.restart()
+    until(lambda: run.status == 'running')
+    pids = ranks_of(run)
+    os.kill(pids[0], signal.SIGKILL)
+    until(lambda: not any(map(alive, pids)), 20)
+    assert run.status == 'died'
+
+@pytest.mark.soak
+def test_torchrun(tmp_path):
+    "The same run under torchrun"
+    import subprocess, sys
+    from pathlib import Path
+    learn, reference = make(), make()
+    reference.launch(2, 3)
+    run = make(Slow()).start(3, folder=tmp_path/'a', n_procs=2)
+    os.kill(run.folder.read('status.json')['pid'], signal.SIGKILL)
+    until(lambda: run.status == 'died')
+    env = {**os.environ, 'PYTHONPATH': str(Path(__file__).parents[1])}
+    command = [sys.executable, '-m', 'torch.distributed.run', '--nproc-per-node', '2',
+               '-m', 'trainer_nb', 'run', str(run.path)]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
+    assert not done.returncode, done.stderr[-3000:]
+    run.learn = learn
+    run._is_taken = False
+    run.wait(10)
+    check_same(learn, reference)
+
+def test_stuck(tmp_path):
+    "A failure is found in notes and exit codes"
+    folder = RunFolder(tmp_path/'a')
+    folder.make()
+    ranks = Ranks(folder, 3)
+    ranks.patience_s = .1
+    class Gone:
+        def __init__(self, code): self.code = code
+        def poll(self): return self.code
+    ranks.children = {1: Gone(1), 2: Gone(None)}
+    folder.write('rank-1.json', {'type': 'RuntimeError', 'message': 'Connection closed', 'is_lost': True})
+    assert ranks.find() is None and not ranks.is_stuck()
+    ranks.children[2].code = -9
+    assert 'rank 2 of 3 was ended by signal 9' in ranks.find()['message']
+    until(ranks.is_stuck, 5)
+
+def test_more_than_there_are(monkeypatch):
+    monkeypatch.setattr('trainer_nb.runs.start.has_accelerator', lambda: True)
+    with pytest.raises(ValueError, match='n_procs is 64'): make().start(1, n_procs=64)
+    assert not make().get_hook(Accelerate, None)
