@@ -4,7 +4,8 @@ from datetime import date
 from pathlib import Path
 
 HERE = Path(__file__).parent
-NAMES = 'overhead', 'epoch', 'digits', 'display', 'lr_find', 'checkpoint', 'compile', 'distributed', 'imports', 'memory'
+NAMES = ('overhead', 'epoch', 'digits', 'display', 'lr_find', 'checkpoint', 'compile', 'distributed', 'imports',
+         'memory', 'runs')
 
 
 def measured(name):  # str

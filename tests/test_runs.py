@@ -25,7 +25,8 @@ def _ends(tmp_path):
     for path in tmp_path.rglob('status.json'):
         data = RunFolder(path.parent).read('status.json')
         found = process_start(data['pid']) if type(data.get('pid')) is int else None
-        if found and found[0] == data.get('started'): os.kill(data['pid'], signal.SIGKILL)
+        is_it = found and found[0] == data.get('started') and data['pid'] != os.getpid()
+        if is_it: os.kill(data['pid'], signal.SIGKILL)
 
 
 # ---- kinds of learners -----------------------------------------------------------------------------------------------
@@ -451,6 +452,29 @@ def test_shell(tmp_path):
     assert 'running' in shell('status').stdout and shell('stop', 'runs/a').stdout == 'asked\n'
     assert isinstance(shell('tail', 'runs/a').stdout, str)
     assert 'stopped' in shell('status', 'runs/a').stdout and 'no run' in shell('tail', 'b').stderr
+
+def test_memory(tmp_path):
+    "`start` holds no second copy of the data, not even for a moment; the process that trains reads the file's own pages"
+    process = kernel("""
+    import resource, numpy as np
+    def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss/1024
+    x = torch.zeros(2**17, 512)         # 256 MiB
+    class Data(torch.utils.data.Dataset):
+        def __init__(self): self.array = np.zeros((2**17, 512), dtype='float32') + 1
+    learn = make()
+    learn.config = [x.add_(1), Data()]
+    before = peak()
+    run = learn.start(200, folder='a')
+    print(peak() - before, flush=True)
+    """, tmp_path)
+    grown = float(process.communicate(timeout=100)[0].splitlines()[-1])
+    run = Run(tmp_path/'a')
+    until(lambda: run.history.n_steps > 20)
+    lines = Path(f'/proc/{run.folder.read("status.json")["pid"]}/status').read_text().splitlines()
+    anonymous = next(int(o.split()[1])/1024 for o in lines if o.startswith('RssAnon'))
+    run.stop()
+    assert grown < 60 and anonymous < 400       # MiB, of 512 that travel
+
 
 # ---- moments at which something else happens ---------------------------------------------------------------------------
 

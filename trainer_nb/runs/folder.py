@@ -53,6 +53,7 @@ class RunFolder:
         path,  # of the folder
     ):
         self.path = Path(path).absolute()
+        self.heard = None       # the newest heartbeat, and our own clock when it was seen first; None: not twice yet
 
     def make(self):
         "Make the folder, readable for its user only"
@@ -147,8 +148,17 @@ def read_status(
     folder,  # `RunFolder`
 ):           # `Status`
     "Read and judge the status of a run"
-    try: return judge(folder.read('status.json'))
+    try:
+        data = folder.read('status.json')
+        return judge(data, _clock(folder, data.get('heartbeat')))
     except (TypeError, ValueError): return Status('missing', 'status.json is damaged')
+
+def _clock(folder, beat):  # float; None if a heartbeat was not seen to change
+    "The time by a clock that agrees with the one behind the heartbeats, even if one of the two is set"
+    before, now = folder.heard, monotonic()
+    if before is None or before[0] != beat: folder.heard = beat, now, before is not None
+    beat, at, has_changed = folder.heard
+    return beat + now - at if has_changed and beat else None
 
 # %% ../../nbs/runs/01_folder.ipynb #1d1a5ac6
 _NAME = re.compile(r'([0-9]{20})-[0-9a-f]{8}\.(json|pkl)')
@@ -180,7 +190,7 @@ def answer(
     **words,  # 'what', and 'done' or 'refused' → str
 ):
     "Answer a request, and delete it"
-    line = json.dumps({'name': name, 'time': time(), **words}, default=str) + '\n'
+    line = '\n' + json.dumps({'name': name, 'time': time(), **words}, default=str)      # the last one may be cut
     with open(folder.path/'answers.jsonl', 'a', encoding='utf-8') as f: f.write(line)
     (folder.path/'requests'/name).unlink(missing_ok=True)
 

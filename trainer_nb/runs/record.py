@@ -23,9 +23,14 @@ class RunRecord(JSONLLogger):
         self.careful(self.flush, learn, rest=True)
 
     def open(self, learn):
-        super().open(learn)
-        self._note_final(learn.history)
-        self._mark()
+        try:
+            super().open(learn)
+            self._note_final(learn.history)
+            self._mark()
+        except OSError as e:        # all of it is written as soon as that is possible
+            self._note_final(learn.history)
+            self.good = 0, 0, 0, 0, self.n_revised, self.n_final
+            self._fail(e)
 
     def _note_final(self, h): self.n_revised, self.n_final = h.n_revised, h.ends[-1] if h.ends else 0
 
@@ -61,17 +66,17 @@ class RunRecord(JSONLLogger):
             if self.file is None and f != self.close: self._again()
             f(*args, **kwargs)
             self.problem = ''
-        except OSError as e:
-            self.problem = f'the record cannot be written ({e.strerror or e})'
-            self._drop()
+        except OSError as e: self._fail(e)
 
-    def _drop(self):
+    def _fail(self, e):
+        self.problem = f'the record cannot be written ({e.strerror or e})'
         file, self.file = self.file, None
         try:
             if file is not None: file.close()
         except OSError: pass
 
     def _again(self):
+        self.path.parent.mkdir(exist_ok=True)
         size, self.n, self.n_valid, self.n_epoch, self.n_revised, self.n_final = self.good
         if self.path.exists(): os.truncate(self.path, size)
         self.file = open(self.path, 'a', encoding='utf-8', newline='')

@@ -90,7 +90,7 @@ class Worker:
     ):
         self.folder, self.state, self.note = RunFolder(path), 'starting', ''
         self.learn = self.record = None
-        self.hooks, self.taken, self.pausing = (), set(), []
+        self.hooks, self.taken, self.pausing, self.unsaid = (), set(), [], {}
         self.info = self.folder.read('run.json')
         self.ranks, self.together = Ranks(self.folder, self.info.get('n_procs', 1)), Pausing(self.wait)
         self.is_training = False
@@ -128,7 +128,7 @@ class Worker:
         self.over.set()
         thread.join()
         self.complete()
-        for name in pending(self.folder): answer(self.folder, name, refused='the run was over before')
+        self.say_rest()
         self.beat()
         lock.release()
         return int(self.state == 'failed')
@@ -256,7 +256,7 @@ def _give_up(self:Worker):
     "End this process, whose other thread waits for a rank that has failed"
     text = 'another rank has failed; run.output says why'
     self.fail(self.ranks.find() or error_record(RuntimeError(text)))
-    for name in pending(self.folder): answer(self.folder, name, refused='the run was over before')
+    self.say_rest()
     self.ranks.end()
     self.beat()
     os._exit(1)
@@ -264,6 +264,7 @@ def _give_up(self:Worker):
 @patch
 def beat(self:Worker):
     "Write the status"
+    for name, words in list(self.unsaid.items()): self.say(name, **words)
     with self.writing:
         try:
             self._count()
@@ -307,6 +308,22 @@ def planned(
 
 # %% ../../nbs/runs/04_worker.ipynb #93371494
 @patch
+def say(self:Worker,
+    name,     # of a request
+    **words,  # 'what', and 'done' or 'refused' → str
+):
+    "Answer; if that cannot be written, try again at the next heartbeat"
+    try:
+        answer(self.folder, name, **words)
+        self.unsaid.pop(name, None)
+    except OSError: self.unsaid[name] = words
+
+@patch
+def say_rest(self:Worker):
+    "Answer, at the end, what is still open"
+    for name in pending(self.folder): self.say(name, **self.unsaid.get(name, {'refused': 'the run was over before'}))
+
+@patch
 def _take_requests(self:Worker):
     for name in pending(self.folder):
         if name in self.taken: continue
@@ -332,8 +349,8 @@ def do(self:Worker,
             if what == 'checkpoint' and learn.world.size > 1 and self.state != 'paused':
                 return self._save_together(name, learn)
             res = self._act(what, o.get('arg'), learn)
-    except Exception as e: answer(self.folder, name, what=what, refused=f'{type(e).__name__}: {e}')
-    else: answer(self.folder, name, what=what, done=res, where=learn.position)
+    except Exception as e: self.say(name, what=what, refused=f'{type(e).__name__}: {e}')
+    else: self.say(name, what=what, done=res, where=learn.position)
 
 @patch
 def _act(self:Worker, what, arg, learn):
@@ -351,7 +368,7 @@ def _act(self:Worker, what, arg, learn):
 
 @patch
 def _pause(self:Worker, name, learn):
-    if self.state == 'paused': return answer(self.folder, name, what='pause', refused='it is paused already')
+    if self.state == 'paused': return self.say(name, what='pause', refused='it is paused already')
     self.pausing.append(name)
     if learn.world.size == 1: self.wait(learn)
     else: learn.request(self.together.pause)
@@ -362,7 +379,7 @@ def wait(self:Worker, learn):
     self.state = 'paused'
     self.record.tick(learn)
     self.beat()
-    while self.pausing: answer(self.folder, self.pausing.pop(), what='pause', done='paused', where=learn.position)
+    while self.pausing: self.say(self.pausing.pop(), what='pause', done='paused', where=learn.position)
     try: pause(learn)
     finally: self.state = 'running'
 
@@ -376,8 +393,8 @@ def _save_together(self:Worker, name, learn):
 def _saved(self:Worker, name, n, learn):
     "Answer once all ranks have saved"
     if learn.get_hook('Checkpoint').n_saves == n: return learn.request(partial(self._saved, name, n))
-    try: answer(self.folder, name, what='checkpoint', done=saved(learn), where=learn.position)
-    except RuntimeError as e: answer(self.folder, name, what='checkpoint', refused=str(e))
+    try: self.say(name, what='checkpoint', done=saved(learn), where=learn.position)
+    except RuntimeError as e: self.say(name, what='checkpoint', refused=str(e))
 
 # %% ../../nbs/runs/04_worker.ipynb #8a51ea8a
 def error_record(
