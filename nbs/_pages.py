@@ -141,6 +141,7 @@ def myst_text(s):
         return f':::{{admonition}} {title}\n:class: {kind}\n\n' if title else f':::{{{kind}}}\n'
     s = re.sub(r'^:{3,} *\{\.callout-(\w+).*?\}\n(?:#+ (.*)\n)?', callout, s, flags=re.M)
     s = re.sub(r'^(:{3,}) *\{\.([\w-]+)\}$', r'\1{container} \2', s, flags=re.M)
+    s = re.sub(r'(!\[[^\]]*\]\((?:\.\./)*images/[^)]*\))(?!\{)', r'\1{.chart}', s)      # screenshots on white
     site = re.escape(f'{cfg.doc_host}{cfg.doc_baseurl}/')
     s = re.sub(rf'\[(`[^`]+`)\]\({site}[^)]*[#.]_[^)]*\)', r'\1', s)
     s = re.sub(rf'{site}[^)#\s]*(#[^)\s]+)', r'\1', s)

@@ -27,7 +27,8 @@ def has_examples(): return len(matching('examples/*')) > 1
 def contents():
     "Yield the tables of contents of the sidebar"
     for heading, patterns in SIDEBAR.items():
-        if entries := [o for o in matching(*patterns) if has_examples() or heading != 'Examples']:
+        entries = [page for pattern in patterns for page in matching(pattern)]
+        if has_examples() or heading != 'Examples':
             yield '\n'.join(['```{toctree}', ':hidden:', f':caption: {heading}', '', *entries, '```'])
 
 
@@ -39,7 +40,7 @@ def fenced(text, language=''):
 def plain(s):
     "Turn MyST into plain Markdown"
     s = re.sub(r'<!--.*?-->', '', s, flags=re.S)
-    s = re.sub(r'^\([\w.-]+\)=\n?|^\{\.[\w-]+\}\n|\{\.source-link\}', '', s, flags=re.M)
+    s = re.sub(r'^\([\w.-]+\)=\n?|^\{\.[\w-]+\}\n|\{\.(?:source-link|chart)\}', '', s, flags=re.M)
     s = re.sub(r'^:{3,}\{admonition\} (.*)\n:class: .*\n', r'**\1**\n', s, flags=re.M)
     s = re.sub(r'^:{3,}\{(\w+)\}.*$', lambda m: '' if m[1] == 'container' else f'**{m[1].title()}**', s, flags=re.M)
     s = re.sub(r'^```\{toctree\}.*?^```\n?', '', s, flags=re.M | re.S)
