@@ -5,7 +5,6 @@ from trainer_nb.loop.hooks import Hook
 
 def average_gradients(params: Any, size: Any, buffers: Any) -> None: ...
 INSTEAD: str
-COMPARED: Any
 MIXED: str
 WHOLE: str
 def check_plugin(plugin: Any) -> Any: ...
