@@ -394,9 +394,11 @@ def as_loader(
         return (Loaders if shuffle else ValidSets)(loaders)
     if isinstance(data, tuple) and data and all(isinstance(o, Tensor) or hasattr(o, '__array__') for o in data):
         return TensorLoader(*data, bs=bs, shuffle=shuffle, device=device, dtype=dtype)
-    is_stream = isinstance(data, IterableDataset)
-    if isinstance(data, Dataset) or _is_hugging_face(data):
-        return DataLoader(data, batch_size=bs, shuffle=shuffle and not is_stream)
+    if isinstance(data, IterableDataset):
+        dl = DataLoader(data, batch_size=bs)
+        dl.is_guess = True      # its items may be batches
+        return dl
+    if isinstance(data, Dataset) or _is_hugging_face(data): return DataLoader(data, batch_size=bs, shuffle=shuffle)
     if isinstance(data, Tensor) or hasattr(data, '__array__'):
         raise TypeError(f'a {type(data).__name__} alone is no loader: pass a tuple, (inputs, targets), '
                         'or (inputs,) for a step that needs no targets')

@@ -47,7 +47,7 @@ def find_layers(
 
 # %% ../../nbs/features/09_activations.ipynb #5460f559
 N_BINS, EDGE = 81, math.asinh(100.)   # bins of a histogram, of equal width in asinh; values beyond ±100 are at the ends
-SAMPLE = 2**16                        # values of an output that are looked at, at most
+SAMPLE = 2**14                        # values of an output that are looked at, at most
 
 @contextmanager
 def _any_order():
@@ -194,13 +194,12 @@ class Activations(MainProcessHook):
         "Add the sizes of the step that the optimizer has taken"
         kept, self.kept, self.is_waiting = self.kept, None, False
         now = [local(p.detach()) for pairs in kept.values() for p, _ in pairs]
-        old = [w for pairs in kept.values() for _, w in pairs]
-        if not old: return
-        sizes = norms(old)
-        each_('mul', old, -1.)
-        each_('add', old, now)
+        step = [w for pairs in kept.values() for _, w in pairs]
+        if not step: return
+        sizes = norms(step)
+        each_('add', step, now)
         row = self.rows[-1]
-        moved, sizes = ([o.to(row.device, torch.float32, non_blocking=True) for o in os] for os in (norms(old), sizes))
+        moved, sizes = ([o.to(row.device, torch.float32, non_blocking=True) for o in os] for os in (norms(step), sizes))
         moved, sizes = torch.stack(moved).square(), torch.stack(sizes).square()
         counts = [len(pairs) for pairs in kept.values()]
         for i, a, b in zip(range(len(counts)), moved.split(counts), sizes.split(counts)):
@@ -233,8 +232,8 @@ class Activations(MainProcessHook):
         return dict(zip(('mean', 'deviation', 'dead', 'update', 'bins'), (*rows[..., :4].unbind(-1), rows[..., 4:])))
 
 def _copies(modules):
-    "dict: name → list of (parameter, copy) of a layer's own trainable parameters"
-    def pair(p): return p, local(p.detach()).clone()
+    "dict: name → list of (parameter, its negative) of a layer's own trainable parameters"
+    def pair(p): return p, local(p.detach()).neg()
     return {name: [pair(p) for p in m.parameters(recurse=False) if p.requires_grad and not is_lazy(p)]
             for name, m in modules.items()}
 

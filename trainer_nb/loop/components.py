@@ -109,6 +109,7 @@ class Components(Hooked):
         self.generator = self.loss_params = None                # of a yielded loss
         self._phases = Phases()                 # what the steps of each phase were seen to return
         self._looked_at, self._counted = (), None   # parts whose first batch was checked; id of the loader counted
+        self._n_parts = None                        # entries of a training batch, inputs and target, if they were seen
         self._is_cast = self._is_counted = False    # was it said that arrays are cast, that samples may be miscounted?
 
     def _as_loader(self, data, shuffle=False):

@@ -365,8 +365,8 @@ class Learner(Passes):
 
     @with_comments
     def predict(self,
-        dl_or_batch,       # loader; tensor or tuple of tensors or arrays, (x,) or (x, y); or a mapping, one batch.
-                           # A step of your own sees its batches, and may need y
+        dl_or_batch,       # loader; tensor or tuple of tensors or arrays, (x,) or (x, y); or a mapping, one batch. Of
+                           # several inputs (x1, x2, y), or (x1, x2) after a fit. A step of your own may need y
         with_targs=False,  # return targets too
     ):                     # predictions of all samples on the host, as the model returns them: tensors and nestings of
                            # them, or a list; or (predictions, targets)
@@ -396,7 +396,8 @@ class Learner(Passes):
     def _predict_step(self, batch):
         "The default step without a loss; a batch may lack its target"
         args, kwargs, targ = (), batch, None
-        if isinstance(batch, (list, tuple)) and len(batch) == 1: args, kwargs = batch, {}
+        is_without = isinstance(batch, (list, tuple)) and len(batch) in (1, (self._n_parts or 0) - 1)
+        if is_without: args, kwargs = batch, {}
         elif not isinstance(batch, Mapping) or {'labels', 'targ'} & batch.keys():
             args, kwargs, targ = unpack(batch, self.loss_fn)
         self.pred, self.has_pred = self.model(*args, **kwargs), True

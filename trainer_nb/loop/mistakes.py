@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['ARGUMENTS', 'METHODS', 'VERBS', 'refuse_others', 'missing_name', 'add_verb', 'check_model', 'is_samples',
-           'float_dtype', 'check_first', 'FirstBatch', 'explained', 'explain']
+           'float_dtype', 'two_batches', 'check_first', 'FirstBatch', 'explained', 'explain']
 
 # %% ../../nbs/loop/10_mistakes.ipynb #9c197cb3
 import sys, warnings
@@ -158,10 +158,25 @@ def float_dtype(
 def _is_cross_entropy(loss_fn):
     return isinstance(loss_fn, nn.CrossEntropyLoss) or getattr(loss_fn, 'func', loss_fn) is F.cross_entropy
 
+def two_batches(
+    learn,  # `Learner` with a training batch
+):          # str, or None
+    "Say what was assumed about an `IterableDataset` whose items may be samples or batches"
+    if not getattr(learn.train_dl, 'is_guess', False): return None
+    inputs, targ = _parts(learn.batch)
+    tensors = [*inputs, *([targ] if isinstance(targ, Tensor) else [])]
+    sizes = {o.shape[:2] for o in tensors}
+    if len(tensors) < 2 or len(sizes) > 1 or any(o.ndim < 2 or o.shape[1] < 2 for o in tensors): return None
+    dl, (_, k) = learn.train_dl, sizes.pop()
+    return (f'each item of the {type(dl.dataset).__name__} was taken for a sample, {dl.batch_size} of which make a '
+            f'batch. All tensors of an item have {k} entries: if it is a batch, pass DataLoader(data, '
+            f'batch_size=None); if it is a sample, DataLoader(data, batch_size={dl.batch_size}) says so')
+
 def check_first(
     learn,  # `Learner` that has computed the loss of its first training batch
 ):          # raises ValueError
     "Refuse a first batch that would train, but not what was meant"
+    if text := two_batches(learn): warnings.warn(text, stacklevel=2)
     pred, loss_fn = learn.pred, learn.loss_fn
     result = learn.result if isinstance(learn.result, Mapping) else {}
     if learn.world.n == learn.world.total == 0 and 'n' not in result:
@@ -291,6 +306,7 @@ def explained(
     "What to do about an error from torch, if it is a known one"
     text, pred = str(e), learn.pred
     inputs, targ = _parts(learn.batch)
+    if learn.training and (doubled := two_batches(learn)): return doubled
     if 'device-side assert' in text:
         return ('a kernel on the GPU failed, '
                 'most often for class ids that are not from 0 to the number of outputs - 1: '

@@ -86,6 +86,7 @@ class Records(Components):
         def do_backward(*values):
             do['do_backward'] = backward
             check_first(self)
+            if isinstance(self.batch, (tuple, list)): self._n_parts = len(self.batch)
             if isinstance(self.result, Mapping):
                 if not self.state.batch_idx: self.check_count(self.train_dl, self.batch)
                 self.fitting.train_metrics.look(self.result, self.result.get('n', self.world.n))
