@@ -23,10 +23,12 @@ def fresh_package():
     sys.modules.update(mine)
 
 
+SHORT = '00_gallery', '07_sam', '09_gcn', '11_lora', '12_reinforce'     # of the examples
 # lessons that take a quarter of a minute and more: under `make soak`
 LONG = ('04_learning_rates', '05_gan', '06_make_it_fast', '07_never_lose_a_run', '08_more_than_one_process',
         '09_train_in_the_background', '10_the_kernel_died',
-        '01_images', '03_text')
+        '01_images', '03_text',
+        *(o.stem for o in (nbs/'examples').glob('*.ipynb') if o.stem not in SHORT))
 notebooks = [pytest.param(p, id=p.relative_to(nbs).as_posix(), marks=[pytest.mark.soak]*(p.stem in LONG))
              for p in sorted(nbglob(nbs, as_path=True))]
 

@@ -1,0 +1,43 @@
+"""The pages of known programs: each names its source, trains with a `Learner` in fewer lines than the loop by hand
+beside it, and compares the weights. `test_notebooks.py` runs them"""
+import json, re
+from pathlib import Path
+
+import pytest
+
+folder = Path(__file__).parents[1]/'nbs/examples'
+gallery, *pages = sorted(folder.glob('*.ipynb'))
+each = pytest.mark.parametrize('path', pages, ids=lambda o: o.stem)
+
+
+def cells(path, kind):
+    found = json.loads(path.read_text(encoding='utf-8'))['cells']
+    return [''.join(c['source']) for c in found if c['cell_type'] == kind]
+
+def marked(path, name): return [o for o in cells(path, 'code') if o.startswith(f'#| {name}\n')]
+
+def lines(source): return [o for o in source.splitlines() if o.strip() and not o.lstrip().startswith('#')]
+
+
+def test_there_are_twelve_and_the_gallery_shows_each():
+    "With its title, and what it shows in the end"
+    assert len(pages) >= 12
+    listed = re.findall(r'^## \[(.+)\]\((\w+)\.ipynb\)$', '\n'.join(cells(gallery, 'markdown')), flags=re.M)
+    assert listed == [(cells(o, 'markdown')[0].splitlines()[0].removeprefix('# '), o.stem) for o in pages]
+    shown = re.findall(r"^(?:picture|words)\('(\w+)'\)$", '\n'.join(cells(gallery, 'code')), flags=re.M)
+    assert shown == [o.stem for o in pages]
+
+@each
+def test_a_page_names_its_source_and_links_to_a_lesson(path):
+    text = '\n'.join(cells(path, 'markdown'))
+    assert re.search(r'https://github\.com/[\w-]+/\w+', text) and re.search(r'`Learner`\s+took\s+over', text)
+
+@each
+def test_training_takes_fewer_lines_than_the_loop_and_weights_are_compared(path):
+    "Functions that both use are counted for neither"
+    [train], [loop] = marked(path, 'learner'), marked(path, 'plain')
+    assert cells(path, 'code')[-1] == loop and re.search(r'^assert all\(torch\.equal\(', loop, flags=re.M)
+    both = {o for o in re.findall(r'^def (\w+)', train, flags=re.M) if re.search(rf'\b{o}\(', loop)}
+    ours = [o for o in re.split(r'\n\n|\n(?=def)', train) if not re.match(rf'def ({"|".join(both) or "-"})\b', o)]
+    body = loop[loop.index('def by_hand'):].split('\n\n')[0]
+    assert len(lines('\n'.join(ours))) < len(lines(body))
