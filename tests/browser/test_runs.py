@@ -1,0 +1,67 @@
+"A run in JupyterLab and Notebook 7: live while other cells compute, steered by buttons, there after a reload"
+import time
+
+import pytest
+
+from browser.conftest import every_page
+from browser.lab import Jupyter
+
+START = '''import tempfile, time
+from pathlib import Path
+import torch, torch.nn.functional as F
+from trainer_nb.all import *
+class Slow(Hook):
+    def after_step(self, learn): time.sleep(.02)
+x = torch.randn(640, 4)
+learn = Learner(torch.nn.Linear(4, 1), (x, x[:, :1]), (x, x[:, :1]), loss_fn=F.mse_loss, hooks=[Slow()])
+run = learn.start(10**4, folder=Path(tempfile.mkdtemp())/'a')'''
+COMPUTE = 'while not Path("enough").exists(): sum(range(10**5))\nprint("computed")'
+END = 'run.wait(30)\nprint(run.status)'
+SVG = '() => nb.area(0)?.querySelector("svg")?.outerHTML'
+
+
+def changes(page):
+    before = page.js(SVG)
+    page.until(f'before => ({SVG})() != before', before)
+
+def check_run(page):
+    enough = page.jupyter.root/'enough'
+    enough.unlink(missing_ok=True)
+    page.cells(START, COMPUTE, END, 'run.show() if run.is_over else run.stop()')
+    page.run()
+    try:
+        page.until(f'() => !!({SVG})()')
+        page.start(1)
+        changes(page)                   # while the next cell computes
+        assert 'computed' not in page.text(1)
+        enough.touch()
+        page.wait()
+        start = time.monotonic()
+        page.press('Pause')
+        page.until('() => nb.area(0).innerText.includes("paused")')
+        print(f'{1000*(time.monotonic() - start):.0f} ms until it says that it is paused')
+        page.press('Resume')
+        changes(page)
+        page.save()
+        page.open()                     # the page is loaded again, and nothing is clicked
+        page.until(f'() => !!({SVG})()')
+        changes(page)
+        page.press('Stop after batch')
+        page.run(2)
+        assert page.text(2).strip() == 'stopped'
+    finally:
+        enough.touch()
+        page.run(3)
+    page.until('() => nb.area(0).innerText.includes("stopped")')    # the widget; what was loaded again takes no updates
+    kinds = [o.get('data', {}).keys() for o in page.outputs(3)]     # this can be read without a kernel
+    assert any('image/png' in o for o in kinds)
+    assert not any('application/vnd.jupyter.widget-view+json' in o for o in kinds)
+
+@every_page
+def test_run(page): check_run(page)
+
+@pytest.mark.soak
+def test_run_without_subshells(jupyter):
+    with Jupyter({'apputils-extension/kernels-settings': {'commsOverSubshells': 'disabled'}},
+                 browser=jupyter.browser) as old:
+        check_run(old.page())
