@@ -25,7 +25,7 @@ demo: $(READY)   ## run the quickstart in a Jupyter kernel, and store the notebo
 test: $(READY)   ## run all tests: unit tests, notebooks, the package in a clean environment
 	$(BIN)/python -m pytest -q -rs $(HOW)
 
-test-versions:   ## run all tests on the oldest, the pinned and the newest torch, each with a Python of its own
+test-versions:   ## run all tests on the oldest, the pinned and the newest torch, and on one CPU
 	$(PYTHON) tools/versions.py $(VERSIONS) -- $(HOW)
 
 check: lint   ## run the quick checks before a commit: lint, import rules, notebooks in sync, the plain loop's numbers

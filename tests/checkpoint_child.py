@@ -86,6 +86,7 @@ def run(c):
     learn = start(c, *hooks)
     warnings.simplefilter('error')
     warnings.filterwarnings('ignore', '.*has persistent workers')       # these samples draw nothing
+    warnings.filterwarnings('ignore', 'This DataLoader will create')    # where there is one CPU
     if after := c.get('kill_after'): threading.Timer(after, os.kill, (os.getpid(), signal.SIGKILL)).start()
     try:
         learn.fit(c.get('n_epochs', 2), valid_every=c.get('valid_every'), valid_first=bool(c.get('valid_first')),

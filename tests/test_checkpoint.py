@@ -24,7 +24,7 @@ def forks():
     child = subprocess.Popen([sys.executable, Path(__file__).with_name('checkpoint_child.py')], stdin=subprocess.PIPE,
                              stdout=subprocess.PIPE, text=True, bufsize=1)
     def run(**c):
-        watchdog = threading.Timer(60, child.kill)
+        watchdog = threading.Timer(300, child.kill)
         watchdog.start()
         try:
             child.stdin.write(json.dumps(c) + '\n')
@@ -33,7 +33,7 @@ def forks():
     try: yield run
     finally:
         child.stdin.close()
-        child.wait(10)
+        child.wait(60)
         child.stdout.close()
 
 @pytest.fixture(scope='module')
@@ -150,6 +150,8 @@ def resumed(tmp_path, make, step=3, **kwargs):
     other = make(1)
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter('always')
+        warnings.filterwarnings('ignore', 'This DataLoader will create')        # where there is one CPU
+        warnings.filterwarnings('ignore', 'This process .* is multi-threaded')   # Python 3.12 and newer, of each fork
         other.fit(2, hooks=[Checkpoint(tmp_path, **kwargs)], resume=True)
     return digest(whole), digest(other), [str(o.message) for o in seen]
 

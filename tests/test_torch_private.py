@@ -1,18 +1,20 @@
 "Private names of torch: each has a public way, which gives the same numbers, and only one module knows them"
-import ast, math, re, subprocess, sys
+import ast, math, re, subprocess, sys, warnings
 from itertools import product
 from pathlib import Path
 
 import pytest, torch
 from torch.optim import SGD
+from torch.utils.data import DataLoader, Dataset
 
-from common import batches, make_learner, same, weights
+from common import batches, make_learner, problem, same, weights
 from trainer_nb.base import torch_private as private
 from trainer_nb.features.amp import AMP
 from trainer_nb.features.compile import Compile
 from trainer_nb.features.ema import EMA
 from trainer_nb.features.gradients import GradAccum, GradClip, GradNorm
 from trainer_nb.features.nan_guard import NaNGuard
+from trainer_nb.loop import LambdaHook
 
 root = Path(__file__).parents[1]
 CHECKS = [name for name,
@@ -148,18 +150,112 @@ assert heard == [opt] and torch.equal(state, torch.get_rng_state())
     subprocess.run([sys.executable, '-c', code], check=True, cwd=root)
 
 
+FOREIGN = {    # private names of other packages, and of Python
+    '_fields', '_asdict', '_exit', '_getframe', '_repr_png_', '_repr_html_', '_render_traceback_', '_allow_stdin',
+    '_create_subshell', '_reply_subshell_for', '_reset_state', '_update_count', '_computed', '_no_split_modules'}
+LEFT = {    # names of torch with a default beside them, outside the module
+    ('exam', '_parameters'), ('exam', '_saved_dim'), ('travel', '_iterator'), ('travel', '_modules'),
+    ('travel', '_parameters'), ('travel', '_buffers')}
+
+def private_names(tree):
+    "Names of attributes that a module uses, also by `getattr`, `hasattr` and `vars(x)[...]`; and those it defines"
+    used, defined = set(), set()
+    for o in ast.walk(tree):
+        if isinstance(o, ast.Attribute): (used if isinstance(o.ctx, ast.Load) else defined).add(o.attr)
+        if isinstance(o, ast.Attribute) and not isinstance(o.ctx, ast.Load) and ast.unparse(o.value) != 'self':
+            used.add(o.attr)
+        if isinstance(o, (ast.FunctionDef, ast.ClassDef)): defined.add(o.name)
+        if isinstance(o, ast.Name) and isinstance(o.ctx, ast.Store): defined.add(o.id)
+        if isinstance(o, ast.Call) and ast.unparse(o.func) in ('getattr', 'hasattr', 'setattr'):
+            used |= {a.value for a in o.args[1:2] if isinstance(a, ast.Constant)}
+        if isinstance(o, ast.Subscript) and ast.unparse(o.value).startswith('vars('):
+            used |= {o.slice.value} if isinstance(o.slice, ast.Constant) else set()
+        if isinstance(o, ast.ImportFrom) and (o.module or '').startswith('torch'):
+            used |= {part for a in o.names for part in f'{o.module}.{a.name}'.split('.')}
+    return [{o for o in found if re.match('_[a-z]', str(o))} for found in (used, defined)]
+
 def test_one_module_knows_private_names():
-    "Except for these, which have no public way: without them there is no sharding, and no check of it"
-    found = set()
+    "Of torch: an attribute with an underscore that no module here defines"
+    used, defined = set(), set()
     for path in sorted((root/'trainer_nb').rglob('*.py')):
         if path.stem in ('_modidx', 'torch_private'): continue
-        for o in ast.walk(ast.parse(path.read_text(encoding='utf-8'))):
-            if isinstance(o, ast.Attribute) and re.match(r'(torch|nn|dist)\b.*\._(?!_)', text := ast.unparse(o)):
-                found.add((path.stem, text))
-            if isinstance(o, ast.ImportFrom) and (o.module or '').startswith('torch'):
-                names = [f'{o.module}.{a.name}' for a in o.names]
-                found |= {(path.stem, name) for name in names if '._' in name}
-    assert found == {('sandbox', 'torch.utils.data.dataloader._BaseDataLoaderIter'),
-                     ('first_step', 'torch.utils._python_dispatch.TorchDispatchMode'),
-                     ('fsdp', 'dist.distributed_c10d._get_default_store'),
-                     ('fsdp', 'torch.distributed._composable_state._module_state_mapping')}
+        here, own = private_names(ast.parse(path.read_text(encoding='utf-8')))
+        used |= {(path.stem, o) for o in here}
+        defined |= own
+    defined -= {'_iterator', '_opt_called', '_index_sampler', '_compiled_call_impl', '_metadata'}
+    assert {o for o in used if o[1] not in defined | FOREIGN} <= LEFT
+
+
+class Noise(Dataset):
+    "Each sample has a random number of its worker"
+    def __len__(self): return 12
+    def __getitem__(self, i): return torch.cat([problem(12)[0][i], torch.rand(1)]), problem(12)[1][i]
+
+def noisy(n_stop=None, **options):
+    "Weights after two epochs, the second one stopped after its second batch, and resumed"
+    torch.manual_seed(0)
+    dl = DataLoader(Noise(), batch_size=4, shuffle=True, num_workers=1, **options)
+    def stop(learn):
+        if learn.state.optimizer_step == n_stop: learn.stop()
+    learn = make_learner(torch.nn.Linear(5, 3), dl, hooks=[LambdaHook(after_step=stop)])
+    learn.fit(2)
+    if n_stop: learn.resume()
+    return weights(learn.model), dl
+
+def test_no_loader_keeps_workers(request):
+    "Without private names, a loader with persistent workers is read as one without, and may be stopped"
+    expected, _ = noisy()
+    request.getfixturevalue('only_public')
+    for n_stop in None, 5:
+        found, dl = noisy(n_stop, persistent_workers=True)
+        assert same(found, expected) and dl._iterator is None and dl.persistent_workers
+
+def test_a_step_that_draws_is_not_compared(only_public, monkeypatch):
+    "Without private names, no operation is seen: dropout would make a sum of shards differ"
+    from trainer_nb.parallel import accelerate
+    seen = []
+    real = accelerate.first_step
+    monkeypatch.setattr(accelerate, 'first_step', lambda *args: seen.append(real(*args)) or seen[-1])
+    for model in None, torch.nn.Linear(4, 3):
+        make_learner(model, loss_fn=torch.nn.CrossEntropyLoss(reduction='sum')).launch(2, 1)
+    assert seen[0] == set() and {None} in seen
+
+def test_shards_are_refused(only_public):
+    from accelerate import FullyShardedDataParallelPlugin
+    from trainer_nb.parallel.accelerate import check_plugin
+    with pytest.raises(ImportError, match='names inside torch'): check_plugin(FullyShardedDataParallelPlugin(2))
+
+@pytest.mark.parametrize('is_public', [False, True])
+def test_ranks_that_fail_together(is_public, monkeypatch):
+    "All raise at the same batch, so the shards are whole again"
+    from trainer_nb.all import Accelerate
+    from accelerate import FullyShardedDataParallelPlugin
+    if is_public: monkeypatch.setattr('trainer_nb.parallel.fsdp.default_store', lambda: None)
+    def fail(learn):
+        if learn.state.optimizer_step == 2: raise ArithmeticError
+    learn = make_learner(hooks=[Accelerate(cpu=True, fsdp_plugin=FullyShardedDataParallelPlugin(2)),
+                                LambdaHook(after_step=fail)])
+    with pytest.raises(ArithmeticError) as seen: learn.launch(2, 1)
+    assert not getattr(seen.value, '__notes__', None) or 'lost' not in str(seen.value.__notes__)
+    assert all(o.isfinite().all() for o in weights(learn.model))
+
+def test_a_scheduler_knows_of_steps(monkeypatch):
+    for is_public in False, True:
+        monkeypatch.setattr(private, 'ONLY_PUBLIC', is_public)
+        opt = SGD([torch.zeros(1)])
+        sched = torch.optim.lr_scheduler.StepLR(opt, 1)
+        private.mark_stepped(opt)
+        with warnings.catch_warnings(record=True, action='always') as seen: sched.step()
+        assert [o.message.args[0][:24] for o in seen] == ['Detected call of `lr_sch']*is_public
+
+def test_versions_of_a_state(monkeypatch):
+    "A file's versions reach the module; without private names, those of the module as it is"
+    seen, m = [], torch.nn.BatchNorm1d(2)
+    class Old(torch.nn.BatchNorm1d):
+        def _load_from_state_dict(self, state, prefix, metadata, *args):
+            seen.append(metadata.get('version'))
+            super()._load_from_state_dict(state, prefix, metadata, *args)
+    for is_public in False, True:
+        monkeypatch.setattr(private, 'ONLY_PUBLIC', is_public)
+        Old(2).load_state_dict(private.state_of(Old(2), m.state_dict(), {'': {'version': 1}}))
+    assert seen == [1, 2]

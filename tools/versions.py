@@ -1,9 +1,10 @@
 """Run all tests on the versions of torch and Python that are supported: `make test-versions`
 
-`oldest`, `pinned` and `newest` each get an environment of their own below .venv-versions, one after the other; it is
-removed when its tests are done, as most builds of torch fill 5 GB. The outcomes go to benchmarks/results/versions.md.
+`oldest`, `pinned`, `newest` and `one-cpu` (the newest torch, on one CPU) each get an environment of their own below
+.venv-versions, one after the other; it is removed when its tests are done, as most builds of torch fill 5 GB. The
+outcomes go to benchmarks/results/versions.md.
 
-    python tools/versions.py [oldest] [pinned] [newest] [-- what pytest takes]
+    python tools/versions.py [oldest] [pinned] [newest] [one-cpu] [-- what pytest takes]
 
 $PYTHONS names the interpreters, such as "python3.12 /opt/python3.13/bin/python"; without it they are looked up.
 """
@@ -16,11 +17,11 @@ import outcomes
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT/'benchmarks/results/versions.md'
-ROWS = {'oldest': '3.11', 'pinned': '3.12', 'newest': '3.13'}      # torch → Python
+ROWS = {'oldest': '3.11', 'pinned': '3.12', 'newest': '3.13', 'one-cpu': '3.13'}       # torch → Python
 HEAD = f"""## Versions
 
 `make test-versions` runs the tests on the oldest torch that is supported, the one that development runs on, and the
-newest, each with another Python.
+newest, each with another Python; and the newest where only one CPU may be used.
 
 | | torch | Python | passed | failed | skipped | date | |
 | --- | --- | --- | ---: | ---: | ---: | --- | --- |
@@ -28,13 +29,13 @@ newest, each with another Python.
 
 
 def wanted(
-    name,  # 'oldest', 'pinned' or 'newest'
+    name,  # one of `ROWS`
 ):         # what pip takes: the bound in settings.ini, the pin in constraints.txt, or any
     ini = ConfigParser(delimiters=['='])
     ini.read(ROOT/'settings.ini', encoding='utf-8')
     bound = re.search(r'torch>=(\S+)', ini['DEFAULT']['requirements'])[1]
     pin = re.search(r'^torch==(\S+)', (ROOT/'constraints.txt').read_text(encoding='utf-8'), flags=re.M)[1]
-    return {'oldest': f'torch=={bound}', 'pinned': f'torch=={pin}', 'newest': 'torch'}[name]
+    return {'oldest': f'torch=={bound}', 'pinned': f'torch=={pin}'}.get(name, 'torch')
 
 def version(
     python,  # command
@@ -64,14 +65,17 @@ def install(
     subprocess.run([*pip, '-e', f'{ROOT}[dev]', torch], check=True)
     return own
 
+def use_one_cpu(): os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
+
 def run(
-    python,  # interpreter
-    args,    # list of what pytest takes
-):           # (dict: id → {'outcome', ...}, (torch's version, Python's))
+    python,      # interpreter
+    args,        # list of what pytest takes
+    limit=None,  # function that limits the process of the tests
+):               # (dict: id → {'outcome', ...}, (torch's version, Python's))
     with tempfile.TemporaryDirectory() as tmp:
         path = os.pathsep.join([str(ROOT), str(Path(outcomes.__file__).parent)])
         env = {**os.environ, 'PYTHONPATH': path, 'TEST_OUTCOMES': f'{tmp}/log', 'PYTHONNOUSERSITE': '1'}
-        subprocess.run([python, '-m', 'pytest', '-q', '-p', 'outcomes', *args], cwd=ROOT, env=env)
+        subprocess.run([python, '-m', 'pytest', '-q', '-p', 'outcomes', *args], cwd=ROOT, env=env, preexec_fn=limit)
         code = 'import platform, torch; print(torch.__version__, platform.python_version())'
         out = subprocess.run([python, '-c', code], env=env, check=True, capture_output=True, text=True)
         return outcomes.newest(Path(tmp)/'log'), out.stdout.split()
@@ -108,7 +112,8 @@ def main():
     for name in names:
         folder = ROOT/'.venv-versions'/name
         shutil.rmtree(folder, ignore_errors=True)
-        try: found, versions = run(install(pythons[name], wanted(name), folder), args)
+        limit = use_one_cpu if name == 'one-cpu' else None
+        try: found, versions = run(install(pythons[name], wanted(name), folder), args, limit)
         finally: shutil.rmtree(folder, ignore_errors=True)
         text = row(name, found, versions, args)
         print(text, flush=True)

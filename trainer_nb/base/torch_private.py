@@ -4,21 +4,26 @@
 
 # %% auto #0
 __all__ = ['ONLY_PUBLIC', 'RAN_ON', 'BATCH_NORMS', 'INSTANCE_NORMS', 'DROPOUTS', 'CONVOLUTIONS', 'checked', 'each_', 'norms',
-           'has_hooks', 'is_listed', 'light_step', 'opt_step', 'can_replace_calls', 'compile_errors', 'compile_modes',
-           'compile_options', 'tracing_backward']
+           'has_hooks', 'is_listed', 'light_step', 'opt_step', 'mark_stepped', 'takes_found_inf', 'can_replace_calls',
+           'replace_call', 'own_call', 'compile_errors', 'compile_modes', 'compile_options', 'tracing_backward',
+           'state_versions', 'state_of', 'remove_hooks', 'kept_iterator', 'forget_iterator', 'end_processes',
+           'set_indices', 'workers_end', 'schema', 'sees_operations', 'can_unshard', 'unshard', 'init_shards',
+           'forget_groups', 'default_store']
 
 # %% ../../nbs/base/05_torch_private.ipynb #c84b7b82
-import math
-from contextlib import contextmanager
+import math, warnings
+from contextlib import contextmanager, nullcontext
 from functools import cache, wraps
 
 import torch
+import torch.distributed as dist
 from torch import nn
-from torch.optim import SGD, Optimizer, optimizer as around
+from torch.optim import SGD, Optimizer, lr_scheduler, optimizer as around
+from torch.utils import data
 
 # %% ../../nbs/base/05_torch_private.ipynb #a1931e97
 ONLY_PUBLIC = False     # True: use only the public alternatives
-RAN_ON = '2.6', '2.13'      # versions of torch whose tests ran with the light step; see `make test-versions`
+RAN_ON = '2.8', '2.13', '2.15'      # versions of torch whose tests ran with the light step; see `make test-versions`
 
 def checked(
     f,  # function without arguments → bool: do the private names give what the public ones do?
@@ -176,12 +181,52 @@ def opt_step(
     if light is None or 'step' in vars(opt) or _hooks(opt) or torch.autograd._profiler_enabled(): opt.step()
     else: light(opt)
 
+# %% ../../nbs/base/05_torch_private.ipynb #c0db83dd
+@checked
+def _mark_is_known():
+    opt = SGD([torch.zeros(1, device='cpu')])
+    sched = lr_scheduler.StepLR(opt, 1)
+    with warnings.catch_warnings():
+        warnings.simplefilter('error')
+        opt._opt_called = True
+        sched.step()
+    return True
+
+def mark_stepped(
+    opt,  # optimizer
+):
+    "Tell torch's schedulers that an optimizer has stepped"
+    if _mark_is_known(): opt._opt_called = True
+
+@checked
+def _fused_is_known():
+    opts = [SGD([torch.zeros(1, device='cpu')], fused=o) for o in (True, False)]
+    return [getattr(o, '_step_supports_amp_scaling', False) for o in opts] == [True, False]
+
+def takes_found_inf(
+    opt,  # optimizer
+):        # bool
+    "Does the step skip itself where `opt.found_inf` is 1.?"
+    return bool(getattr(opt, '_step_supports_amp_scaling', False) if _fused_is_known() else opt.defaults.get('fused'))
+
 # %% ../../nbs/base/05_torch_private.ipynb #58e331da
 @checked
 def can_replace_calls():
     m = nn.Identity()
     m._compiled_call_impl = lambda x: x + 1
     return m(1) == 2 and m._call_impl(1) == 1
+
+def replace_call(
+    m,  # `nn.Module`
+    f,  # function that runs when it is called; None: its own call
+):      # what ran before, for another `replace_call`
+    "Replace the call of a module"
+    old, m._compiled_call_impl = m._compiled_call_impl, f
+    return old
+
+def own_call(m, *args, **kwargs):
+    "Call a module whose call is replaced: its forward and its hooks"
+    return m._call_impl(*args, **kwargs)
 
 def compile_errors():  # tuple of exception types
     "List the exceptions that torch raises if it cannot compile"
@@ -222,3 +267,163 @@ def tracing_backward():  # context manager; None if torch cannot
         if ONLY_PUBLIC or not hasattr(config, 'trace_autograd_ops'): return None
         return config.patch(trace_autograd_ops=True)
     except (ImportError, AttributeError): return None
+
+# %% ../../nbs/base/05_torch_private.ipynb #b2a49637
+@checked
+def _versions_are_known():
+    found = nn.BatchNorm1d(1, device='cpu').state_dict()
+    return found._metadata[''].get('version') == nn.BatchNorm1d._version
+
+def state_versions(
+    state,  # what `Module.state_dict` returned
+):          # dict: path of a module → dict
+    "Return the versions of the modules' formats"
+    found = getattr(state, '_metadata', {}) if _versions_are_known() else {}
+    return {k: dict(v) for k, v in found.items()}
+
+def state_of(
+    m,         # `nn.Module`
+    values,    # dict: name → tensor
+    versions,  # what `state_versions` returned
+):             # what `m.load_state_dict` takes
+    "Make a `state_dict` of values from a file"
+    state = m.state_dict()
+    state.clear()
+    state.update(values)
+    if versions and _versions_are_known(): state._metadata = versions
+    return state
+
+@checked
+def _tables_are_known():
+    m = nn.Identity()
+    handles = m.register_forward_hook(print), m.register_full_backward_hook(print)
+    return [len(o) for o in _tables(m) if o] == [1]*sum(1 for o in handles)
+
+def _tables(m): return [o for k, o in vars(m).items() if '_hooks' in k and isinstance(o, dict)]
+
+def remove_hooks(
+    m,     # `nn.Module`
+    pick,  # `f(function)` → bool: is it to be removed?
+):
+    "Remove hooks that are registered on a module, without their handles"
+    ours = set()        # a hook has one id in several tables
+    for table in _tables(m): ours |= {i for i, f in table.items() if pick(getattr(f, 'hook', f))}
+    for table in _tables(m):
+        for i in ours: table.pop(i, None)
+
+# %% ../../nbs/base/05_torch_private.ipynb #8ef8d530
+@checked
+def _workers_are_known():
+    with torch.device('cpu'):
+        dl = data.DataLoader([0], generator=torch.Generator())
+        iterator = iter(dl)
+    can_end = callable(data.dataloader._MultiProcessingDataLoaderIter._shutdown_workers)
+    return can_end and dl._iterator is None and iterator._index_sampler is dl.batch_sampler
+
+def kept_iterator(
+    dl,  # any loader
+):       # iterator, or None
+    "Return the iterator with worker processes that a loader keeps for its next pass"
+    o = getattr(dl, '_iterator', None) if _workers_are_known() else None
+    return o if hasattr(o, '_shutdown_workers') else None
+
+def forget_iterator(
+    dl,  # any loader
+):
+    "Let a loader open a new iterator for its next pass"
+    if _workers_are_known() and getattr(dl, '_iterator', None) is not None: vars(dl)['_iterator'] = None
+
+def end_processes(
+    iterator,  # of any loader
+):             # bool: whether it had worker processes, as far as that is known
+    "End the worker processes of an iterator"
+    if hasattr(iterator, 'end_processes'): return iterator.end_processes()      # one of this library's
+    if not _workers_are_known() or not hasattr(iterator, '_shutdown_workers'): return False
+    iterator._shutdown_workers()
+    return True
+
+def set_indices(
+    dl,       # `DataLoader`
+    indices,  # sampler, or batch sampler
+):
+    "Let workers that a loader keeps take their indices from another sampler"
+    kept = kept_iterator(dl)
+    if kept is not None: kept._index_sampler = indices
+
+@contextmanager
+def workers_end(
+    dl,  # any loader
+):
+    "Open passes whose workers end with them, if nothing is known of those that a loader keeps"
+    held = getattr(dl, '__dict__', {})
+    if _workers_are_known() or not held.get('persistent_workers'):
+        yield
+        return
+    held['persistent_workers'] = False      # a loader refuses to set it as an attribute
+    try: yield
+    finally: held['persistent_workers'] = True
+
+# %% ../../nbs/base/05_torch_private.ipynb #097079fd
+try: from torch.utils._python_dispatch import TorchDispatchMode as DispatchMode
+except ImportError: DispatchMode = nullcontext
+
+def schema(
+    func,  # what a `DispatchMode` receives
+):         # (name without namespace, list of arguments with `name` and `default_value`)
+    "Return the name and the arguments of an operation"
+    return func._schema.name.split('::')[-1].rstrip('_'), func._schema.arguments
+
+@checked
+def sees_operations():  # bool
+    "Does a `DispatchMode` see the operations, with their names?"
+    seen = []
+    class Mode(DispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            name, params = schema(func)
+            seen.append((name, params[0].name))
+            return func(*args, **(kwargs or {}))
+    x = torch.zeros(1, device='cpu')
+    with Mode(): x.add_(1)
+    return seen == [('add', 'self')]
+
+# %% ../../nbs/base/05_torch_private.ipynb #1c6ddb30
+@checked
+def can_unshard():  # bool
+    "Are the names known that `fully_shard` leaves on modules?"
+    from torch.distributed._composable_state import _get_module_state, _module_state_mapping
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.fsdp._fully_shard._fsdp_state import FSDPState
+    m = nn.Identity()
+    is_empty = _get_module_state(m) is None and hasattr(_module_state_mapping, 'pop')
+    return is_empty and callable(FSDPState._lazy_init) and callable(fully_shard.state) and _tables_are_known()
+
+def unshard(
+    m,    # `nn.Module`
+    cls,  # its own class
+):
+    "Remove what `fully_shard` put on a module, except parameters and hooks"
+    from torch.distributed._composable_state import _module_state_mapping
+    m.__class__ = cls
+    _module_state_mapping.pop(m, None)
+    for k in list(vars(m)):
+        if k.startswith(('__composable_api', '_is_fsdp', '_fsdp')): del vars(m)[k]
+
+def init_shards(
+    m,  # `nn.Module` that was passed to `fully_shard`
+):
+    "Prepare a sharded module, as its first forward does"
+    from torch.distributed.fsdp import fully_shard
+    fully_shard.state(m)._lazy_init()
+
+def forget_groups(
+    mesh,  # `DeviceMesh`
+):
+    "Let a mesh forget its process groups: a forked process must not end them"
+    getattr(mesh, '_pg_registry', {}).clear()
+
+@checked
+def _store_is_known(): return callable(dist.distributed_c10d._get_default_store)
+
+def default_store():  # `torch.distributed.Store`, or None if it is unknown
+    "Return the store of the default process group"
+    return dist.distributed_c10d._get_default_store() if _store_is_known() else None

@@ -225,8 +225,9 @@ class _Passes:
         states = {name: part.state_at(k) for name, (part, k) in parts.items()}
         return {'n': n, 'turn': turn, 'over': sorted(over), 'parts': states}
 
-    def _shutdown_workers(self):
+    def end_processes(self):
         for part in self.parts.values(): part.close()
+        return True
 
     def _open(self):
         for part in self.parts.values(): part.open()

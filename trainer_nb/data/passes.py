@@ -16,7 +16,10 @@ from time import perf_counter
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
-from ..base import RNG_KINDS, check_kinds, rng_state, set_rng_state
+from trainer_nb.base import (
+    RNG_KINDS, check_kinds, end_processes, forget_iterator, kept_iterator, rng_state, set_indices, set_rng_state,
+    workers_end
+)
 
 # %% ../../nbs/data/01_passes.ipynb #9a1d4e88
 def length(
@@ -107,15 +110,15 @@ def is_warm(
     dl,  # any loader
 ):       # bool
     "Does the loader keep worker processes for its next pass?"
-    return any(hasattr(getattr(o, '_iterator', None), '_shutdown_workers') for o in each(dl))
+    return any(kept_iterator(o) is not None for o in each(dl))
 
 def end_workers(
     dl,  # any loader
 ):
     "End the worker processes that a loader keeps for its next pass"
     for o in filter(is_warm, each(dl)):
-        o._iterator._shutdown_workers()
-        o._iterator = None
+        end_processes(kept_iterator(o))
+        forget_iterator(o)
 
 # %% ../../nbs/data/01_passes.ipynb #aa1b9119
 def open_pass(
@@ -123,7 +126,7 @@ def open_pass(
 ):       # its iterator
     "Open `iter(dl)`, with workers that no interrupt reaches"
     if not getattr(dl, 'num_workers', 0): return iter(dl)
-    with no_interrupt(): return iter(dl)
+    with no_interrupt(), workers_end(dl): return iter(dl)
 
 # %% ../../nbs/data/01_passes.ipynb #e5190d99
 def _made_of(dl, names=('source', 'dl', 'sampler', 'batch_sampler', 'batches', 'dataset')):
@@ -203,7 +206,7 @@ def _other_sampler(dl, sampler):
     own = held[name]
     def give(o):
         held[name] = o
-        if is_warm(dl): dl._iterator._index_sampler = o         # the source of indices for persistent workers
+        set_indices(dl, o)
     give(sampler)
     try: yield
     finally: give(own)
@@ -396,13 +399,13 @@ class Pass:
 
     def close(self):
         "End the worker processes of an unfinished pass"
-        if not hasattr(self.iterator, '_shutdown_workers'): return
-        self.iterator._shutdown_workers()
+        if not end_processes(self.iterator) and not (isinstance(self.dl, DataLoader) and self.dl.num_workers): return
         if getattr(self.iterator, 'can_reopen', False): return         # it opens its loaders again
-        if getattr(self.dl, '_iterator', None) is self.iterator: self.dl._iterator = None
+        if kept_iterator(self.dl) is self.iterator: forget_iterator(self.dl)
         self.iterator, self.was_ahead, self.ahead = None, self.ahead != [], []
 
     def leave(self):
         "End an unfinished pass as `break` does: persistent workers stay for the next one"
-        if not (is_warm(self.dl) and getattr(self.dl, '_iterator', None) is self.iterator): return self.close()
+        kept = kept_iterator(self.dl)
+        if kept is None or kept is not self.iterator: return self.close()
         self.iterator, self.ahead = None, []

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from trainer_nb.base import (
-    CONVOLUTIONS, can_replace_calls, compile_errors, compile_modes, compile_options, has_hooks, map_tensors, patch,
-    tracing_backward
+    CONVOLUTIONS, can_replace_calls, compile_errors, compile_modes, compile_options, has_hooks, map_tensors,
+    mark_stepped, own_call, patch, replace_call, tracing_backward
 )
 from ..loop import Hook, Learner, called_modules, default_result, parameters, refuse_closures, unpack
 
@@ -220,7 +220,7 @@ class Compile(Hook):
         self._plan(learn)
 
     def after_fit(self, learn):
-        for m, old in self._old: m._compiled_call_impl = old
+        for m, old in self._old: replace_call(m, old)
         if self._config is not None: self._config.__exit__(None, None, None)
         self._reset()
 
@@ -260,19 +260,18 @@ def _wrap_model(self:Compile, learn):
     "Make calls of the model run compiled code during the fit"
     if not can_replace_calls(): return self._plain('forward', f'torch {torch.__version__}')
     for m in called_modules(learn.model):
-        self._old.append((m, m._compiled_call_impl))
-        m._compiled_call_impl = self._model_call(learn, m)
+        self._old.append((m, replace_call(m, self._model_call(learn, m))))
 
 @patch
 def _model_call(self:Compile, learn, m):
-    def call(*args, **kwargs): return m._call_impl(*args, **kwargs)
+    def call(*args, **kwargs): return own_call(m, *args, **kwargs)
     compiled = self._compiled(call, ('model', m))
     def f(*args, **kwargs):
         try: return self._call(learn, (m, m.training), compiled, *args, **kwargs)
         except self._errors as e:
             self._plain(f'forward of {type(m).__name__}', _reason(e))
-            m._compiled_call_impl = next(old for o, old in self._old if o is m)
-        return m._call_impl(*args, **kwargs)
+            replace_call(m, next(old for o, old in self._old if o is m))
+        return own_call(m, *args, **kwargs)
     return f
 
 # %% ../../nbs/features/07_compile.ipynb #bfc408bd
@@ -387,7 +386,7 @@ def do_opt_step(self:Compile, learn, nxt):
             self._constants[learn.opt] = _values(learn.opt, MOVED[-n - 1:])
             self._held.pop(learn.opt)
             return self.do_opt_step(learn, nxt)
-    learn.opt._opt_called = True        # torch's schedulers check it
+    mark_stepped(learn.opt)
     return True
 
 @patch

@@ -13,7 +13,7 @@ from time import perf_counter
 import torch
 from torch import Tensor, nn
 
-from ..base import each_, entries, local, norms
+from ..base import each_, entries, local, norms, takes_found_inf
 from ..loop import Hook, as_count, parameters, refuse_closures, stack_scalars, trained
 
 # %% ../../nbs/features/04_nan_guard.ipynb #9e497973
@@ -136,7 +136,7 @@ class NaNGuard(Hook):
     def _step(self, learn, nxt, ok):
         "Take the step if `ok`, which only the device knows"
         opt, params = learn.opt, parameters(learn.opt)
-        if getattr(opt, '_step_supports_amp_scaling', False):
+        if takes_found_inf(opt):
             opt.found_inf = (~ok).float()
             try: return nxt()
             finally: del opt.found_inf

@@ -17,7 +17,7 @@ from types import SimpleNamespace
 import torch
 from torch import Tensor
 
-from ..base import COLORS, Chart, Envelope, Line, Panel, folded, limits, patch
+from ..base import COLORS, Chart, Envelope, Line, Panel, folded, limits, mark_stepped, patch
 from ..data import length
 from ..loop import Hook, Learner, as_count, as_rate, as_step, lr_names, set_option
 
@@ -357,7 +357,7 @@ class LRScheduler(Scheduler):
             self.scheds[name] = self._made(learn, opt)
             if not is_new:                                          # resumed: undo what the new scheduler changed
                 for g, values in zip(opt.param_groups, now): _set_values(g, values)
-                opt._opt_called = True                              # it has stepped before: torch must not warn
+                mark_stepped(opt)                                   # before: torch must not warn
         if self.pending is not None:
             for name, state in self.pending.items(): self.scheds[name].load_state_dict(state)
         self.pending = None

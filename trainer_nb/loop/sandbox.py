@@ -19,9 +19,8 @@ from types import CellType, CodeType, FunctionType, MethodType
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from ..base import note_place
+from ..base import forget_iterator, note_place
 from ..data import Pass, each, end_workers, set_rng_states, rng_states
 from .fit import Fit
 from .history import History
@@ -32,7 +31,7 @@ from .components import Components
 from .steps import in_eval, set_training
 
 # %% ../../nbs/loop/17_sandbox.ipynb #5b0982e7
-LEAVES = type, type(math), Tensor, Components, Hook, History, _BaseDataLoaderIter
+LEAVES = type, type(math), Tensor, Components, Hook, History
 BUSY = {'logging', 'threading', 'queue', 'multiprocessing', 'concurrent', 'asyncio', 'subprocess', 'socket', 'weakref',
         'IPython', 'ipykernel', 'traitlets'}
 DATA, STEP = 100, 10_000        # items of a collection that are followed: samples are many, and parts of a step are few
@@ -60,7 +59,9 @@ def _reachable(roots, most, leaves=LEAVES, known=()):
 
 def _is_busy(cls):
     "May other threads be at work in such objects?"
-    return cls.__module__.partition('.')[0] in BUSY or cls.__module__.startswith('torch._')
+    if cls.__module__.partition('.')[0] in BUSY or cls.__module__.startswith('torch._'): return True
+    loading = [o for o in cls.__mro__ if o.__module__ == 'torch.utils.data.dataloader']
+    return any(hasattr(o, '__next__') for o in loading)     # the iterator of a `DataLoader`
 
 def _contents(cell):
     try: return [cell.cell_contents]
@@ -166,7 +167,7 @@ def unchanged(
     "Restore a learner, its model, optimizers and loaders, whatever happens. Hooks are not looked at"
     data, parts, heard = _parts(learn)
     modules = _modules(learn)
-    held = (t for m in modules for t in (*m._parameters.values(), *m._buffers.values()) if t is not None)
+    held = (t for m in modules for t in (*m.parameters(recurse=False), *m.buffers(recurse=False)))
     held = {id(t): t for t in (*held, *(o for o in (*parts, *heard) if isinstance(o, Tensor)))}
     tensors = [_Tensor(t) for t in held.values() if _can_change(t)]
     cells = [(o, _contents(o)) for o in parts if isinstance(o, CellType)]
@@ -290,8 +291,7 @@ def dry_run(
     copies, asked = _understudies(learn), deque()
     with _undisturbed(asked), unchanged(learn):
         _copy_optimizers(learn)
-        for dl in (*each(learn.train_dl), *each(learn.valid_dl)):
-            if getattr(dl, '_iterator', None) is not None: vars(dl)['_iterator'] = None
+        for dl in (*each(learn.train_dl), *each(learn.valid_dl)): forget_iterator(dl)
         _exchange(learn, copies, asked)
         with Interrupts(learn) as interrupts:
             res = learn.fitting.train_metrics = DryRun(learn, interrupts)

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from ..base import check_kinds, patch
+from ..base import can_unshard, check_kinds, patch
 from ..data import end_workers
 from ..loop import Hook, Learner, World, is_sum, parameters
 from .first_step import first_step
@@ -108,8 +108,9 @@ def check_plugin(
                'activation_checkpointing': 'call torch.utils.checkpoint in the model'}
     for name, advice in instead.items():
         if getattr(plugin, name, None): raise ValueError(f'fsdp_plugin has {name}, which is not supported: {advice}')
-    try: from torch.distributed.fsdp import fully_shard as _        # noqa: F401
-    except ImportError: raise ImportError(f'fsdp_plugin needs torch 2.6, but this is {torch.__version__}') from None
+    if not can_unshard(): raise ImportError(
+        f'fsdp_plugin uses names inside torch that torch {torch.__version__} lacks: train without it, '
+        'or with a version on which trainer_nb is tested')
 
 # %% ../../nbs/parallel/05_accelerate.ipynb #a7c60af4
 class Accelerate(Hook):

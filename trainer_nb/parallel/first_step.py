@@ -12,14 +12,16 @@ from itertools import chain
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from ..base import BATCH_NORMS, batch_size, local, rng_state, set_rng_state, set_seed, to_device
+from trainer_nb.base import (
+    BATCH_NORMS, DispatchMode, batch_size, local, rng_state, schema, sees_operations, set_rng_state, set_seed, to_device
+)
+from ..data import same_state
 from ..loop import Calls, Fit, parameters, unchanged
 from .sharding import SharedBatches, cut_batch, join_batches
 
 # %% ../../nbs/parallel/04_first_step.ipynb #a2964637
-class Constant(TorchDispatchMode):
+class Constant(DispatchMode):
     "Make random operations return a constant, and dropout the identity"
     OFF = {'dropout_p': 0., 'dropout': 0., 'train': False, 'training': False}
     ENTRY = {'randn': .5, 'randn_like': .5, 'rand': .7, 'rand_like': .7}
@@ -27,7 +29,7 @@ class Constant(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         if torch.Tag.nondeterministic_seeded not in func.tags: return func(*args, **kwargs)
-        name, params = func._schema.name.split('::')[-1].rstrip('_'), func._schema.arguments
+        name, params = schema(func)
         off = [k if 'rnn' not in name else '' for k in ('train', 'training')] + ['dropout_p', 'dropout']
         args = [self.OFF[p.name] if p.name in off else v for p, v in zip(params, args)]
         kwargs = {k: self.OFF[k] if k in off else v for k, v in kwargs.items()}
@@ -68,7 +70,8 @@ def _apart(learn, precision):
                 if isinstance(m, BATCH_NORMS) and m.running_mean is not None: m.training = False
             set_seed(0)
             try:
-                with eager('force_eager') if eager else nullcontext(), precision, Constant(): yield
+                constant = Constant() if sees_operations() else nullcontext()
+                with eager('force_eager') if eager else nullcontext(), precision, constant: yield
             finally:
                 _reshard(modules)
                 learn.fitting, learn.train_dl, learn.valid_dl = fit, None, None
@@ -157,9 +160,11 @@ def _whole(learn, world, batch, precision):
     "Compute the losses, predictions and gradients of a whole batch"
     losses = []
     with _apart(learn, precision()):
+        before = None if sees_operations() else rng_state()
         for name, loss, n in _losses(learn, batch):
             losses.append(loss.item())
             _backward(learn, world, loss)
+        if before and not same_state(before, rng_state()): raise RuntimeError('the step draws random numbers')
         return losses, learn.pred, [p.grad for p in _params(learn)]
 
 def _rows_differ(learn, world, whole, n, tol):

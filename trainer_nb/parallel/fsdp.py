@@ -17,7 +17,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ..base import did_you_mean, local, patch
+from trainer_nb.base import (
+    default_store, did_you_mean, forget_groups, init_shards, local, patch, remove_hooks, unshard
+)
 from ..loop import MainProcessHook, TrainingInterrupted, called_modules, parameters, refuse_closures
 from .group import Processes, is_lost
 
@@ -62,8 +64,7 @@ def units(
         for o in m.modules(): owner.setdefault(o, m)
     firsts = {}                 # parameter → unit where it was found first
     for name, m in root.named_modules():
-        for k, p in m._parameters.items():
-            if p is None: continue
+        for k, p in m.named_parameters(recurse=False, remove_duplicate=False):
             first = firsts.setdefault(p, owner.get(m))
             _check_param(f'{name}.{k}'.lstrip('.'), p, owner.get(m), first)
     return found
@@ -88,25 +89,13 @@ def bare(
     classes,  # dict: module → its own class
 ):
     "Remove what `fully_shard` put on modules, except parameters"
-    from torch.distributed._composable_state import _module_state_mapping
-    marks = '__composable_api', '_is_fsdp', '_fsdp'
     for m, cls in classes.items():
-        m.__class__ = cls
-        _module_state_mapping.pop(m, None)
-        for k in list(vars(m)):
-            if k.startswith(marks): del vars(m)[k]
-        _remove_hooks(m)
-
-def _remove_hooks(m):
-    "Remove the hooks that torch and `Sharded` registered on a module"
-    tables = [o for k, o in vars(m).items() if '_hooks' in k and isinstance(o, dict)]
-    ours = set()        # a hook has one id in several tables
-    for table in tables: ours |= {i for i, f in table.items() if _is_ours(f)}
-    for table in tables:
-        for i in ours: table.pop(i, None)
+        unshard(m, cls)
+        remove_hooks(m, _is_ours)
 
 def _is_ours(f):
-    f = unwrap(getattr(f, 'hook', f))
+    "Did torch or `Sharded` register this hook?"
+    f = unwrap(f)
     module = getattr(f, '__module__', None) or ''
     return module.startswith('torch.distributed.') or isinstance(getattr(f, '__self__', None), Sharded)
 
@@ -182,8 +171,9 @@ class Sharded(Processes):
         "Can all ranks still communicate after an error here?"
         if isinstance(e, TrainingInterrupted): return True
         if is_lost(e) or not isinstance(e, Exception): return False
-        store = dist.distributed_c10d._get_default_store()     # a rank would wait for a message until the time-out
+        store = default_store()     # a rank would wait for a message until the time-out
         try:
+            if store is None: return dist.monitored_barrier(self.control, self.WAIT) is None
             store.set(f'failed/{self.number}/{self.rank}', '')
             store.wait([f'failed/{self.number}/{i}' for i in range(self.size)], self.WAIT)
         except RuntimeError: return False
@@ -215,12 +205,12 @@ class Sharded(Processes):
         for p, part in self.parts.items():
             p.data = whole(part.detach()).to(self.homes[p])
             p.requires_grad_(part.requires_grad)
-        for m, k, p in self.places: m._parameters[k] = p
+        for m, k, p in self.places: m.register_parameter(k, p)
         for t, home in self.homes.items():
             if t.device != home: t.data = t.data.to(home)
         bare(self.classes)
         for o in self.parts, self.homes, self.places, self.classes: o.clear()
-        getattr(self.mesh, '_pg_registry', {}).clear()      # torch keeps it, and a forked process must not end a group
+        forget_groups(self.mesh)
         self.mesh, self.hooks = None, []
 
 def _is_like(m, model):
@@ -236,7 +226,7 @@ def _nan(t): return torch.full(t.shape, torch.nan if t.is_floating_point() or t.
 def _shard(self:Sharded, root, parts):
     from torch.distributed.fsdp import MixedPrecisionPolicy, OffloadPolicy, fully_shard
     places = []
-    for m in root.modules(): places += [(m, k, p) for k, p in m._parameters.items() if p is not None]
+    for m in root.modules(): places += [(m, *o) for o in m.named_parameters(recurse=False, remove_duplicate=False)]
     self.homes.update({t: t.device for t in (*root.parameters(), *root.buffers())})
     self.classes.update({m: type(m) for m in root.modules()})
     self.places += places
@@ -246,12 +236,12 @@ def _shard(self:Sharded, root, parts):
     for unit in parts:
         fully_shard(unit, **options)
         for m, k, p in places:
-            if m._parameters[k] is p or p in self.parts: continue
-            self.parts[p], p.grad = m._parameters[k], None
+            if (part := m.get_parameter(k)) is p or p in self.parts: continue
+            self.parts[p], p.grad = part, None
             p.data = torch.empty(0, dtype=p.dtype, device=self.homes[p])
     for b in root.buffers(): b.data = b.data.to(self.device)
     for m in called_modules(root):
-        if m in parts: fully_shard.state(m)._lazy_init()
+        if m in parts: init_shards(m)
     root.register_load_state_dict_pre_hook(self._take_state)
 
 @patch

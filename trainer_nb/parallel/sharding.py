@@ -20,7 +20,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler, SubsetRandomSampler, WeightedRandomSampler
 
-from ..base import batch_size, map_tensors, rng_state, set_rng_state
+from trainer_nb.base import (
+    batch_size, end_processes, forget_iterator, map_tensors, rng_state, set_rng_state
+)
 from trainer_nb.data import (
     TensorLoader, draws, is_stock, length, open_at, rng_states, same_state, set_rng_states, sets_of
 )
@@ -271,7 +273,8 @@ class _Pass:
         with together(world, dl):
             self.iterator = open_at(dl, start)
             self.draw = nothing_drawn if names == () else Drawn(names or GLOBAL)
-        if hasattr(self.iterator, '_shutdown_workers'): self._shutdown_workers = self.iterator._shutdown_workers
+
+    def end_processes(self): return end_processes(self.iterator)
 
     def __iter__(self): return self
 
@@ -313,5 +316,6 @@ def share(
     if type(dl) is TensorLoader: return SharedTensors(dl, parts)
     if not is_stock(dl) or dl.batch_sampler is None: return SharedAny(dl, parts)
     res, batches = copy(dl), SharedBatches(dl.batch_sampler, dl, parts)
-    vars(res).update(batch_sampler=batches, parts=parts, _iterator=None)     # a DataLoader refuses to set attributes
+    vars(res).update(batch_sampler=batches, parts=parts)     # a DataLoader refuses to set attributes
+    forget_iterator(res)
     return res

@@ -14,7 +14,7 @@ from dataclasses import asdict, fields
 import torch
 from torch import Tensor
 
-from ..base import check_kinds
+from ..base import check_kinds, state_of, state_versions
 from ..data import RNG_STATE_KINDS, is_stock, length, loader_generators, skips, source, rng_states
 from ..loop import FIT_KINDS, HISTORY_KINDS, Fit, Hook, StepState, load_object_states, object_states, owners
 
@@ -73,7 +73,7 @@ def _takes(module, key, state):
     path, _, name = key.rpartition('.')
     try:
         owner = module.get_submodule(path)
-        if name not in owner._buffers: return False
+        if name not in dict(owner.named_buffers(recurse=False, remove_duplicate=False)): return False
         prefix = f'{path}.' if path else ''
         own = {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
         deepcopy(owner).load_state_dict(own)
@@ -268,7 +268,7 @@ def capture(
 def _module(m):
     state = m.state_dict()
     params = dict(m.named_parameters())
-    return {'state': dict(state), 'metadata': {k: dict(v) for k, v in getattr(state, '_metadata', {}).items()},
+    return {'state': dict(state), 'metadata': state_versions(state),
             'frozen': [k for k, p in params.items() if not p.requires_grad],
             'grads': {k: p.grad for k, p in params.items() if p.grad is not None}}
 
@@ -348,9 +348,7 @@ def _own(learn, state):
 
 # %% ../../nbs/save/03_snapshot.ipynb #b07c7bdf
 def _take_module(m, state):
-    sd = type(m.state_dict())(state['state'])
-    sd._metadata = state['metadata']
-    m.load_state_dict(sd)
+    m.load_state_dict(state_of(m, state['state'], state['metadata']))
     for k, p in m.named_parameters():
         p.requires_grad_(k not in state['frozen'])
         p.grad = state['grads'][k].to(p.device, copy=True) if k in state['grads'] else None
