@@ -1,4 +1,4 @@
-"""Set-ups for `learn.doctor()`: forty with one bug each, twenty healthy ones; and fifteen bugs that came after the checks
+"""Set-ups for `learn.doctor()`: forty with one bug each, twenty healthy; and fifteen bugs that came after the checks
 
 A bug is a function that makes a `Learner`, with the names of the findings that name it, and where it was reported. Bugs
 without a link are of the kinds in the taxonomy of Humbatova et al. (2020, arXiv:1910.11015).
@@ -11,7 +11,8 @@ from sklearn.datasets import load_digits
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
-from trainer_nb.all import AMP, EMA, Freeze, FreezeBN, GradAccum, GradClip, Learner, Metric, OneCycle, accuracy, set_seed
+from trainer_nb.all import (AMP, EMA, Freeze, FreezeBN, GradAccum, GradClip, Learner, Metric, OneCycle, accuracy,
+                            set_seed)
 
 BUGS, LATER, HEALTHY = {}, {}, {}       # name → (function, names of findings, source), the same, name → function
 MISSED = {'labels_of_other_samples', 'one_hot_of_target_among_inputs'}
@@ -42,7 +43,8 @@ def split(x, y): return (x[:320], y[:320]), (x[320:], y[320:])
 def mlp(n_out=10, *last, n_in=64, act=nn.ReLU):
     return nn.Sequential(nn.Linear(n_in, 64), act(), nn.Linear(64, n_out), *last)
 
-def make(model=None, x=None, y=None, loss_fn=F.cross_entropy, train=None, valid=None, optim=torch.optim.AdamW, lr=3e-3, **kwargs):
+def make(model=None, x=None, y=None, loss_fn=F.cross_entropy, train=None, valid=None, optim=torch.optim.AdamW,
+         lr=3e-3, **kwargs):
     "A healthy learner, but for what is given"
     xs, ys = digits()
     own_train, own_valid = split(xs if x is None else x, ys if y is None else y)
@@ -62,7 +64,8 @@ def price():
 images = lambda: digits()[0].view(-1, 1, 8, 8)
 
 def cnn(n_out=10, bn=True):
-    return nn.Sequential(nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8) if bn else nn.Identity(), nn.ReLU(), nn.Flatten(), nn.Linear(288, n_out))
+    return nn.Sequential(nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8) if bn else nn.Identity(), nn.ReLU(), nn.Flatten(),
+                         nn.Linear(288, n_out))
 
 class Net(nn.Module):
     "A network of two layers with something between and after them"
@@ -79,7 +82,8 @@ class Net(nn.Module):
 def softmax_before_cross_entropy(): return make(mlp(10, nn.Softmax(1)))
 
 @bug('double_sigmoid', source='avBuffer/UNet3plus_pth/issues/23')
-def sigmoid_before_bce_with_logits(): return make(mlp(1, nn.Sigmoid()), y=binary(), loss_fn=F.binary_cross_entropy_with_logits)
+def sigmoid_before_bce_with_logits():
+    return make(mlp(1, nn.Sigmoid()), y=binary(), loss_fn=F.binary_cross_entropy_with_logits)
 
 @bug('not_log_probabilities', source='AnubhavGupta3377/Text-Classification-Models-Pytorch/issues/9')
 def nll_of_a_softmax(): return make(mlp(10, nn.Softmax(1)), loss_fn=F.nll_loss)
@@ -97,7 +101,8 @@ def relu_on_a_regression(): return make(mlp(1, nn.ReLU()), y=price(), loss_fn=F.
 def loss_without_its_minus(): return make(loss_fn=lambda p, y: F.log_softmax(p, 1).gather(1, y[:, None]).mean())
 
 @bug('metric_disagrees')
-def accuracy_over_the_wrong_dimension(): return make(metrics=Metric(lambda p, y: (p.argmax(0)[:len(y)] == y[:p.size(1)]).float().mean(), name='accuracy'))
+def accuracy_over_the_wrong_dimension():
+    return make(metrics=Metric(lambda p, y: (p.argmax(0)[:len(y)] == y[:p.size(1)]).float().mean(), name='accuracy'))
 
 
 # parameters, gradients and optimizers
@@ -149,7 +154,9 @@ def weights_of_zero():
     return make(model)
 
 @bug('vanishing')
-def deep_and_sigmoid(): return make(nn.Sequential(nn.Linear(64, 32), *(o for _ in range(10) for o in (nn.Sigmoid(), nn.Linear(32, 32))), nn.Linear(32, 10)))
+def deep_and_sigmoid():
+    between = (o for _ in range(10) for o in (nn.Sigmoid(), nn.Linear(32, 32)))
+    return make(nn.Sequential(nn.Linear(64, 32), *between, nn.Linear(32, 10)))
 
 @bug('frozen_head')
 def frozen_head():
@@ -314,7 +321,9 @@ def frozen_by_a_hook(): return make(cnn, x=images(), hooks=[Freeze('0', '1'), Fr
 def momentum_and_weight_decay(): return make(optim=partial(torch.optim.SGD, momentum=.9, weight_decay=5e-4), lr=.03)
 
 @healthy
-def dropout_and_layer_norm(): return make(nn.Sequential(nn.Linear(64, 64), nn.LayerNorm(64), nn.GELU(), nn.Dropout(.3), nn.Linear(64, 10)), hooks=[EMA(.99), GradClip(1.)])
+def dropout_and_layer_norm():
+    return make(nn.Sequential(nn.Linear(64, 64), nn.LayerNorm(64), nn.GELU(), nn.Dropout(.3), nn.Linear(64, 10)),
+                hooks=[EMA(.99), GradClip(1.)])
 
 @healthy
 def accumulation_and_bf16(): return make(hooks=[GradAccum(2), AMP()])
@@ -381,7 +390,8 @@ class WithLoss(nn.Module):
 def named_batches():
     x, y = digits()
     rows = [{'x': a, 'labels': b} for a, b in zip(x, y)]
-    return make(WithLoss, loss_fn=None, train=DataLoader(rows[:320], 32, shuffle=True), valid=DataLoader(rows[320:], 80))
+    return make(WithLoss, loss_fn=None, train=DataLoader(rows[:320], 32, shuffle=True),
+                valid=DataLoader(rows[320:], 80))
 
 @healthy
 def trained_already():
@@ -393,7 +403,8 @@ def trained_already():
 # bugs that were written when the checks stood
 
 @later('double_softmax')
-def softmax_function_in_forward(): return make(Net(after=lambda x: x.softmax(-1)), loss_fn=nn.CrossEntropyLoss(label_smoothing=.1))
+def softmax_function_in_forward():
+    return make(Net(after=lambda x: x.softmax(-1)), loss_fn=nn.CrossEntropyLoss(label_smoothing=.1))
 
 @later('random_in_eval')
 def noise_in_forward(): return make(Net(between=lambda x: (x + torch.randn_like(x)).relu()))

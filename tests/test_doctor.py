@@ -47,8 +47,10 @@ def test_real_programs(name):
 def test_counts():
     "As the page says"
     assert len(BUGS) == 40 and len(HEALTHY) == 20 and sum(bool(source) for *_, source in BUGS.values()) >= 20
-    assert len(BUGS.keys() - MISSED) >= 36 and {o for _, names, _ in ALL.values() for o in names} - CHECKS.keys() <= {'mismatched'}
-    text = ''.join(''.join(c['source']) for c in json.loads(PAGE.read_text(encoding='utf-8'))['cells'] if c['cell_type'] == 'markdown')
+    assert len(BUGS.keys() - MISSED) >= 36
+    assert {o for _, names, _ in ALL.values() for o in names} - CHECKS.keys() <= {'mismatched'}
+    cells = json.loads(PAGE.read_text(encoding='utf-8'))['cells']
+    text = ''.join(''.join(c['source']) for c in cells if c['cell_type'] == 'markdown')
     def row(start): return [int(o) for o in re.findall(r'\d+', re.search(rf'\| {start}[^|]*\|(.*)', text)[1])]
     assert row('planted bugs') == [40, len(BUGS.keys() - MISSED), len(BUGS.keys() & MISSED)]
     assert row('bugs written after') == [len(LATER), len(LATER.keys() - MISSED), len(LATER.keys() & MISSED)]
@@ -57,9 +59,13 @@ def test_counts():
 
 def state(learn):
     "What a learner is made of"
-    return deepcopy([learn.model.state_dict(), {k: p.grad for k, p in learn.model.named_parameters()}, [o.state_dict() for o in learn.opts.values()],
-        [(h.name, {k: v for k, v in h.state_dict().items()}) for h in learn.hooks], learn.state, learn.history.epochs, learn.history.steps,
-        [m.training for m in learn.model.modules()], [p.requires_grad for p in learn.model.parameters()], [len(m._forward_pre_hooks) for m in learn.model.modules()],
+    model, history = learn.model, learn.history
+    return deepcopy([model.state_dict(), {k: p.grad for k, p in model.named_parameters()},
+        [o.state_dict() for o in learn.opts.values()],
+        [(h.name, {k: v for k, v in h.state_dict().items()}) for h in learn.hooks],
+        learn.state, history.epochs, history.steps,
+        [m.training for m in model.modules()], [p.requires_grad for p in model.parameters()],
+        [len(m._forward_pre_hooks) for m in model.modules()],
         torch.get_rng_state(), random.getstate(), np.random.get_state()])
 
 def same(a, b):
@@ -69,8 +75,9 @@ def same(a, b):
     if isinstance(a, (list, tuple)): return len(a) == len(b) and all(map(same, a, b))
     return a == b
 
-@pytest.mark.parametrize('name', ['images_with_batchnorm', 'dropout_and_layer_norm', 'accumulation_and_bf16', 'augmentation', 'frozen_by_a_hook',
-                                  'named_batches', 'own_step', 'stream', 'trained_already'])
+@pytest.mark.parametrize('name', ['images_with_batchnorm', 'dropout_and_layer_norm', 'accumulation_and_bf16',
+                                  'augmentation', 'frozen_by_a_hook', 'named_batches', 'own_step', 'stream',
+                                  'trained_already'])
 def test_nothing_changes(name):
     def make():
         torch.manual_seed(0)
@@ -79,7 +86,8 @@ def test_nothing_changes(name):
     torch.manual_seed(3)
     before, parts = state(learn), (learn.train_dl, learn.valid_dl, learn.model, learn.hooks)
     learn.doctor()
-    assert same(before, state(learn)) and all(a is b for a, b in zip(parts, (learn.train_dl, learn.valid_dl, learn.model, learn.hooks)))
+    assert same(before, state(learn))
+    assert all(a is b for a, b in zip(parts, (learn.train_dl, learn.valid_dl, learn.model, learn.hooks)))
     histories = []
     for o in learn, other:          # a fit with a look at the doctor before is the fit without
         torch.manual_seed(3)
@@ -102,8 +110,10 @@ def test_errors():
     x, y = torch.randn(64, 4), torch.randint(3, (64,))
     res = Learner(torch.nn.Linear(4, 2), (x, y), loss_fn=F.cross_entropy, display=False).doctor()
     assert 'step_fails' in res and 'out of bounds' in str(res)
-    with pytest.raises(ValueError, match='read only once'): Learner(torch.nn.Linear(4, 3), iter([(x, y)]), loss_fn=F.cross_entropy, display=False).doctor()
-    with pytest.raises(ValueError, match='there is no train_dl'): Learner(torch.nn.Linear(4, 3), loss_fn=F.cross_entropy, display=False).doctor()
+    with pytest.raises(ValueError, match='read only once'):
+        Learner(torch.nn.Linear(4, 3), iter([(x, y)]), loss_fn=F.cross_entropy, display=False).doctor()
+    with pytest.raises(ValueError, match='there is no train_dl'):
+        Learner(torch.nn.Linear(4, 3), loss_fn=F.cross_entropy, display=False).doctor()
 
 def test_a_diagnosis_draws_itself():
     res = Diagnosis([Finding('lr', 'lr is <5>', 'Less')], ['lr'], ['leak'])

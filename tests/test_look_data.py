@@ -49,17 +49,32 @@ target = pd.Series(y.numpy()[:, 0], name='y')
 
 # name → (data, how it is shuffled for training)
 FORMS = {
-    'tensors': (lambda t: (x, y), 'cut'), 'arrays': (lambda t: (x.numpy(), y.numpy()), 'cut'), 'float64 arrays': (lambda t: (x.double().numpy(), y.double().numpy()), 'cut'),
-    'tensor and array': (lambda t: (x, y.numpy()), 'cut'), 'memory maps': (lambda t: (memory_map(t, x.numpy(), 'x.npy'), memory_map(t, y.numpy(), 'y.npy')), 'cut'),
-    'float64 memory maps': (lambda t: (memory_map(t, x.double().numpy(), 'x.npy'), memory_map(t, y.double().numpy(), 'y.npy')), 'cut'),
-    'big-endian array': (lambda t: (x.numpy().astype('>f4').astype('f4'), y.numpy()), 'cut'), 'Fortran order': (lambda t: (np.asfortranarray(x.numpy()), y.numpy()), 'cut'),
+    'tensors': (lambda t: (x, y), 'cut'),
+    'arrays': (lambda t: (x.numpy(), y.numpy()), 'cut'),
+    'float64 arrays': (lambda t: (x.double().numpy(), y.double().numpy()), 'cut'),
+    'tensor and array': (lambda t: (x, y.numpy()), 'cut'),
+    'memory maps': (lambda t: (memory_map(t, x.numpy(), 'x.npy'), memory_map(t, y.numpy(), 'y.npy')), 'cut'),
+    'float64 memory maps': (lambda t: (memory_map(t, x.double().numpy(), 'x.npy'),
+                                       memory_map(t, y.double().numpy(), 'y.npy')), 'cut'),
+    'big-endian array': (lambda t: (x.numpy().astype('>f4').astype('f4'), y.numpy()), 'cut'),
+    'Fortran order': (lambda t: (np.asfortranarray(x.numpy()), y.numpy()), 'cut'),
     'read-only array': (lambda t: (np.broadcast_to(x.numpy(), x.shape), y.numpy()), 'cut'),
-    'data frames': (lambda t: (frame, target.to_frame()), 'cut'), 'float64 frame': (lambda t: (wide, target.astype('float64').to_frame()), 'cut'),
-    'frame with a gap in its index': (lambda t: (frame.set_index(frame.index*3), target.to_frame()), 'cut'), 'nullable frame': (lambda t: (wide.astype('Float64'), target.to_frame()), 'cut'),
-    'TensorLoader': (lambda t: TensorLoader(x, y, bs=BS, shuffle=True), 'cut'), 'Dataset': (lambda t: Mapped(), 'drawn'), 'TensorDataset': (lambda t: TensorDataset(x, y), 'drawn'),
-    'Dataset with __getitems__': (lambda t: Batched(), 'drawn'), 'Subset': (lambda t: Subset(Mapped(), range(N)), 'drawn'), 'list of pairs': (lambda t: DataLoader(samples, BS, shuffle=True), 'drawn'),
-    'Hugging Face': (lambda t: HuggingFace(), 'drawn'), 'DataLoader': (lambda t: DataLoader(Mapped(), BS, shuffle=True), 'drawn'), 'SeededLoader': (lambda t: SeededLoader(Mapped(), BS), 'in order'),
-    'iterable dataset': (lambda t: Stream(), 'in order'), 'iterable dataset with length': (lambda t: Sized(), 'in order'), 'list of batches': (lambda t: list(zip(x.split(BS), y.split(BS))), 'in order'),
+    'data frames': (lambda t: (frame, target.to_frame()), 'cut'),
+    'float64 frame': (lambda t: (wide, target.astype('float64').to_frame()), 'cut'),
+    'frame with a gap in its index': (lambda t: (frame.set_index(frame.index*3), target.to_frame()), 'cut'),
+    'nullable frame': (lambda t: (wide.astype('Float64'), target.to_frame()), 'cut'),
+    'TensorLoader': (lambda t: TensorLoader(x, y, bs=BS, shuffle=True), 'cut'),
+    'Dataset': (lambda t: Mapped(), 'drawn'),
+    'TensorDataset': (lambda t: TensorDataset(x, y), 'drawn'),
+    'Dataset with __getitems__': (lambda t: Batched(), 'drawn'),
+    'Subset': (lambda t: Subset(Mapped(), range(N)), 'drawn'),
+    'list of pairs': (lambda t: DataLoader(samples, BS, shuffle=True), 'drawn'),
+    'Hugging Face': (lambda t: HuggingFace(), 'drawn'),
+    'DataLoader': (lambda t: DataLoader(Mapped(), BS, shuffle=True), 'drawn'),
+    'SeededLoader': (lambda t: SeededLoader(Mapped(), BS), 'in order'),
+    'iterable dataset': (lambda t: Stream(), 'in order'),
+    'iterable dataset with length': (lambda t: Sized(), 'in order'),
+    'list of batches': (lambda t: list(zip(x.split(BS), y.split(BS))), 'in order'),
     'dicts': (lambda t: [{'x': a, 'labels': b} for a, b in zip(x.split(BS), y.split(BS))], 'in order'),
 }
 
@@ -83,12 +98,14 @@ def test_losses_are_those_of_a_loader_made_by_hand(name, tmp_path, capsys):
     model = Named(3, 1)
     twin = nn.Linear(3, 1)
     twin.load_state_dict(model.state_dict())
-    learn = Learner(model, make(tmp_path), loss_fn=F.mse_loss, optim=torch.optim.SGD, lr=.1, bs=BS, display=False, device='cpu')
+    learn = Learner(model, make(tmp_path), loss_fn=F.mse_loss, optim=torch.optim.SGD, lr=.1, bs=BS, display=False,
+                    device='cpu')
     set_seed(1)
     learn.fit(1)
     set_seed(1)
     losses, valid = by_hand(how, twin)
-    assert learn.history.steps['train_loss'] == pytest.approx(losses, rel=1e-5) and torch.allclose(model.weight, twin.weight, atol=1e-6)
+    assert learn.history.steps['train_loss'] == pytest.approx(losses, rel=1e-5)
+    assert torch.allclose(model.weight, twin.weight, atol=1e-6)
     if name not in ('TensorLoader', 'DataLoader', 'list of pairs'):     # these shuffle
         assert torch.allclose(learn.results(make(tmp_path)).loss, valid, atol=1e-5)
     said = capsys.readouterr().out.count('cast to float32')
@@ -113,12 +130,14 @@ def test_hugging_face_itself():
     with pytest.raises(TypeError, match='with_format'): Learner(Named(3, 1), ds, loss_fn=F.mse_loss, display=False)
     model, twin = Named(3, 1), nn.Linear(3, 1)
     twin.load_state_dict(model.state_dict())
-    learn = Learner(model, ds.with_format('torch'), ds.with_format('torch'), loss_fn=F.mse_loss, optim=torch.optim.SGD, lr=.1, bs=BS, display=False, device='cpu')
+    learn = Learner(model, ds.with_format('torch'), ds.with_format('torch'), loss_fn=F.mse_loss, optim=torch.optim.SGD,
+                    lr=.1, bs=BS, display=False, device='cpu')
     set_seed(1)
     learn.fit(1)
     set_seed(1)
     losses, valid = by_hand('drawn', twin)
-    assert learn.history.steps['train_loss'] == pytest.approx(losses, rel=1e-5) and torch.allclose(learn.results().loss, valid, atol=1e-5)
+    assert learn.history.steps['train_loss'] == pytest.approx(losses, rel=1e-5)
+    assert torch.allclose(learn.results().loss, valid, atol=1e-5)
     train, valid = split(ds, stratify=[i % 2 for i in range(N)])
     assert type(valid) is datasets.Dataset and len(valid) == 4
     stream = ds.to_iterable_dataset().with_format('torch')
@@ -129,8 +148,12 @@ def test_hugging_face_itself():
 @pytest.mark.parametrize('kind', ['tensors', 'arrays', 'frames', 'list', 'Dataset', 'tensor'])
 def test_a_split_has_every_sample_once(n, valid, kind):
     a, b = torch.arange(n), torch.arange(n)*10
-    data = {'tensors': (a, b), 'arrays': (a.numpy(), b.numpy()), 'frames': (pd.DataFrame({'a': a}), pd.Series(b)), 'list': a.tolist(),
-            'Dataset': TensorDataset(a), 'tensor': a}[kind]
+    data = {'tensors': (a, b),
+            'arrays': (a.numpy(), b.numpy()),
+            'frames': (pd.DataFrame({'a': a}), pd.Series(b)),
+            'list': a.tolist(),
+            'Dataset': TensorDataset(a),
+            'tensor': a}[kind]
     torch.manual_seed(0)
     rng = torch.get_rng_state()
     parts = split(data, valid)
@@ -141,7 +164,8 @@ def test_a_split_has_every_sample_once(n, valid, kind):
             return np.asarray(o[0]).reshape(-1).tolist()
         return [int(v[0]) for v in o] if kind == 'Dataset' else [int(v) for v in o]
     train, held = map(ids, parts)
-    assert sorted(train + held) == list(range(n)) and len(held) == (round(valid*n) if isinstance(valid, float) else valid)
+    assert sorted(train + held) == list(range(n))
+    assert len(held) == (round(valid*n) if isinstance(valid, float) else valid)
     assert ids(split(data, valid)[1]) == held and (n < 10 or ids(split(data, valid, seed=1)[1]) != held)
     assert type(parts[1]) is type(data) or kind == 'Dataset'
 
@@ -155,12 +179,16 @@ def test_strata_have_their_share(seed, n_valid):
     assert len(valid[0]) == n_valid and torch.equal(labels[valid[0]], valid[1])
     counts, all_ = torch.bincount(valid[1], minlength=3), torch.bincount(labels, minlength=3)
     assert ((counts - all_*n_valid/100).abs() < 1).all()
-    assert split((torch.arange(100), labels), n_valid, stratify=[str(o) for o in labels.tolist()], seed=seed)[1][0].tolist() == valid[0].tolist()
+    named = split((torch.arange(100), labels), n_valid, stratify=[str(o) for o in labels.tolist()], seed=seed)
+    assert named[1][0].tolist() == valid[0].tolist()
 
 
 def test_a_split_that_cannot_be():
-    for wrong, message in ((dict(valid=0.), 'a share in'), (dict(valid=1.), 'samples left on both sides'), (dict(valid=True), 'valid is True'),
-                           (dict(stratify=[1]), '1 classes for 22 samples'), (dict(stratify=torch.rand(N)), 'expected classes')):
+    for wrong, message in ((dict(valid=0.), 'a share in'),
+                           (dict(valid=1.), 'samples left on both sides'),
+                           (dict(valid=True), 'valid is True'),
+                           (dict(stratify=[1]), '1 classes for 22 samples'),
+                           (dict(stratify=torch.rand(N)), 'expected classes')):
         with pytest.raises(ValueError, match=message): split((x, y), **wrong)
     with pytest.raises(ValueError, match='must agree'): split((x, y[:3]))
     with pytest.raises(TypeError, match='got a Stream'): split(Stream())
@@ -181,7 +209,7 @@ def stream_fit(*items, loss_fn=F.mse_loss, batch_size=0):
     return ' '.join(str(o.message) for o in told if 'taken for a sample' in str(o.message))
 
 def test_a_stream_of_batches_is_told():
-    "Nobody can know whether an item is a sample or a batch, if all its tensors begin alike: one line says what was assumed"
+    "Nobody can know whether an item is a sample or a batch, if its tensors begin alike: one line says what was assumed"
     batch = torch.randn(8, 3), torch.randn(8, 1)
     text = stream_fit(*[batch]*4)
     assert 'each item of the Items was taken for a sample, 4 of which make a batch' in text
@@ -191,5 +219,6 @@ def test_a_stream_of_batches_is_told():
     assert not stream_fit(*[(torch.randn(1, 3), torch.randn(1, 1))]*8)
 
 def test_an_error_in_a_stream_of_batches_says_it_too():
-    with pytest.raises(Exception) as e: stream_fit(*[(torch.randn(8, 3), torch.randint(0, 2, (8,)))]*4, loss_fn=F.cross_entropy)
+    with pytest.raises(Exception) as e:
+        stream_fit(*[(torch.randn(8, 3), torch.randint(0, 2, (8,)))]*4, loss_fn=F.cross_entropy)
     assert any('pass DataLoader(data, batch_size=None)' in o for o in e.value.__notes__)

@@ -18,9 +18,12 @@ class Net(nn.Module):
 
 def by_hand(model, decay_norms):
     b, h = model.body, model.head
-    if decay_norms: return torch.optim.AdamW([dict(params=b.parameters(), lr=1e-2), dict(params=h.parameters(), lr=.1)], weight_decay=.3, fused=True)
+    if decay_norms:
+        return torch.optim.AdamW([dict(params=b.parameters(), lr=1e-2), dict(params=h.parameters(), lr=.1)],
+                                 weight_decay=.3, fused=True)
     return torch.optim.AdamW([
-        dict(params=[b[0].weight, b[3].weight], lr=1e-2), dict(params=[b[0].bias, *b[1].parameters(), b[3].bias, *b[4].parameters()], lr=1e-2, weight_decay=0.),
+        dict(params=[b[0].weight, b[3].weight], lr=1e-2),
+        dict(params=[b[0].bias, *b[1].parameters(), b[3].bias, *b[4].parameters()], lr=1e-2, weight_decay=0.),
         dict(params=[h.weight], lr=.1), dict(params=[h.bias], lr=.1, weight_decay=0.)], weight_decay=.3, fused=True)
 
 
@@ -31,8 +34,12 @@ def fitted(model, optim, n=3, **kwargs):
     return learn
 
 
+rates = pytest.mark.parametrize('lr', [{'body': 1e-2, 'head': .1}, {'bo*': 1e-2, '*': .1},
+                                       lambda name: 1e-2 if name.startswith('body') else .1],
+                                ids=['names', 'patterns', 'function'])
+
 @pytest.mark.parametrize('decay_norms', [True, False])
-@pytest.mark.parametrize('lr', [{'body': 1e-2, 'head': .1}, {'bo*': 1e-2, '*': .1}, lambda name: 1e-2 if name.startswith('body') else .1], ids=['names', 'patterns', 'function'])
+@rates
 def test_groups_are_those_made_by_hand(lr, decay_norms):
     model = Net()
     twin = copy.deepcopy(model)
@@ -44,11 +51,12 @@ def test_groups_are_those_made_by_hand(lr, decay_norms):
     assert 'lr_1' in a.history.steps and a.plot_schedule(1).steps.keys() >= {'lr', 'lr_1'}
 
 
-@pytest.mark.parametrize('lr', [{'body': 1e-2, 'head': .1}, {'bo*': 1e-2, '*': .1}, lambda name: 1e-2 if name.startswith('body') else .1], ids=['names', 'patterns', 'function'])
+@rates
 def test_rates_by_name_straight_in_the_learner(lr):
     model = Net()
     twin = copy.deepcopy(model)
-    a, b = fitted(model, None, lr=lr), fitted(twin, torch.optim.AdamW([dict(params=twin.body.parameters(), lr=1e-2), dict(params=twin.head.parameters(), lr=.1)], fused=True))
+    groups = [dict(params=twin.body.parameters(), lr=1e-2), dict(params=twin.head.parameters(), lr=.1)]
+    a, b = fitted(model, None, lr=lr), fitted(twin, torch.optim.AdamW(groups, fused=True))
     assert same(weights(model), weights(twin)) and a.history.steps == b.history.steps and 'lr_1' in a.history.steps
     assert a.opt.param_groups[0].keys() == b.opt.param_groups[0].keys()
     assert [o[-1] for o in a.summary().lines() if o[0] in ('layer', 'body', 'head')] == ['lr', '0.01', '0.1']
@@ -62,21 +70,25 @@ def test_rates_by_name_take_a_class_and_several_optimizers():
     assert isinstance(sgd.opt, torch.optim.SGD) and [g['lr'] for g in sgd.opt.param_groups] == [.1, .2]
     two = Learner(Net(), optim={'body': torch.optim.SGD, 'head': torch.optim.Adam}, lr={'head': .5}, display=False)
     assert [two.opts[o].param_groups[0]['lr'] for o in ('body', 'head')] == [1e-3, .5]
-    both = Learner(Net(), optim={'body': torch.optim.SGD, 'head': torch.optim.Adam}, lr={'head': .5, 'body': .25}, display=False)
+    both = Learner(Net(), optim={'body': torch.optim.SGD, 'head': torch.optim.Adam}, lr={'head': .5, 'body': .25},
+                   display=False)
     assert both.opts['body'].param_groups[0]['lr'] == .25
 
 
 def test_they_are_seen_in_the_summary():
-    lines = make_learner(Net(), train_dl=problem(), optim=ParamGroups({'body': 1e-2, 'head': .1}, decay_norms=False)).summary().lines()
+    groups = ParamGroups({'body': 1e-2, 'head': .1}, decay_norms=False)
+    lines = make_learner(Net(), train_dl=problem(), optim=groups).summary().lines()
     assert [o[-2:] for o in lines if o[0] in ('body', 'head', 'lr')] == [['0.01', '0 to 0.01'], ['0.1', '0 to 0.01']]
 
 
 def test_the_first_match_counts_and_the_rest_gets_the_learners_rate():
-    learn = make_learner(Net(), train_dl=problem(), optim=ParamGroups({'body.0': .5, 'body': .2}, torch.optim.SGD, momentum=.9), lr=.01)
+    groups = ParamGroups({'body.0': .5, 'body': .2}, torch.optim.SGD, momentum=.9)
+    learn = make_learner(Net(), train_dl=problem(), optim=groups, lr=.01)
     assert [(g['lr'], len(g['params'])) for g in learn.opt.param_groups] == [(.5, 2), (.2, 6), (.01, 2)]
     assert isinstance(learn.opt, torch.optim.SGD) and learn.opt.param_groups[0]['momentum'] == .9
     whole = make_learner(Net(), train_dl=problem(), optim=ParamGroups(decay_norms=False), lr=.01)
-    assert [(g['lr'], g['weight_decay'], len(g['params'])) for g in whole.opt.param_groups] == [(.01, .01, 3), (.01, 0., 7)]
+    groups = [(g['lr'], g['weight_decay'], len(g['params'])) for g in whole.opt.param_groups]
+    assert groups == [(.01, .01, 3), (.01, 0., 7)]
 
 
 def test_parameters_of_the_loss_and_of_several_optimizers():
@@ -87,22 +99,26 @@ def test_parameters_of_the_loss_and_of_several_optimizers():
         def forward(self, p, t): return F.cross_entropy(p*self.scale, t)
     learn = make_learner(Net(), train_dl=problem(), loss_fn=Scaled(), optim=ParamGroups({'loss_fn.scale': .5, '*': .1}))
     assert learn.opt.param_groups[0]['params'] == [learn.loss_fn.scale]
-    two = Learner(Net(), optim={'body': ParamGroups({'0': .1, '*': .2}), 'head': torch.optim.SGD}, lr=None, display=False)
+    two = Learner(Net(), optim={'body': ParamGroups({'0': .1, '*': .2}), 'head': torch.optim.SGD}, lr=None,
+                  display=False)
     assert [g['lr'] for g in two.opts['body'].param_groups] == [.1, .2]
 
 
-@pytest.mark.parametrize('groups', [dict(optim=ParamGroups({'body': 1e-2, 'head': .1}, decay_norms=False)), dict(lr={'body': 1e-2, 'head': .1})], ids=['optim', 'lr'])
+@pytest.mark.parametrize('groups', [dict(optim=ParamGroups({'body': 1e-2, 'head': .1}, decay_norms=False)),
+                                    dict(lr={'body': 1e-2, 'head': .1})], ids=['optim', 'lr'])
 @pytest.mark.parametrize('at', [1, 2, 3])
 def test_resume(tmp_path, at, groups):
     def make(folder):
         set_seed(0)
-        return make_learner(Net(), train_dl=problem(), bs=8, hooks=[Checkpoint(folder), Unfreeze({1: 'body.3', 2: 'body'})], **groups)
+        hooks = [Checkpoint(folder), Unfreeze({1: 'body.3', 2: 'body'})]
+        return make_learner(Net(), train_dl=problem(), bs=8, hooks=hooks, **groups)
     whole = make(tmp_path/'a')
     whole.fit(4)
     make(tmp_path/'b').fit(at)
     again = make(tmp_path/'b')
     again.fit(4, resume=True)
-    assert same(weights(again.model), weights(whole.model)) and again.history.steps['train_loss'] == whole.history.steps['train_loss']
+    assert same(weights(again.model), weights(whole.model))
+    assert again.history.steps['train_loss'] == whole.history.steps['train_loss']
 
 
 def test_unfreezing_is_that_by_hand():
@@ -110,7 +126,8 @@ def test_unfreezing_is_that_by_hand():
     twin = copy.deepcopy(model)
     x, y = problem()
     set_seed(0)
-    learn = make_learner(model, train_dl=(x, y), bs=8, optim=torch.optim.SGD, lr=.1, hooks=[Unfreeze({1: 'body.3', 3: ('body.0', 'body.1')})])
+    learn = make_learner(model, train_dl=(x, y), bs=8, optim=torch.optim.SGD, lr=.1,
+                         hooks=[Unfreeze({1: 'body.3', 3: ('body.0', 'body.1')})])
     learn.fit(2)
     learn.fit(2)        # epochs go on
     set_seed(0)
@@ -130,31 +147,41 @@ def test_what_was_frozen_before_stays():
     model.body[0].requires_grad_(False)
     before = model.body[0].weight.clone()
     make_learner(model, train_dl=problem(), hooks=[Unfreeze({1: 'body'})]).fit(2)
-    assert torch.equal(model.body[0].weight, before) and not model.body[0].weight.requires_grad and model.body[3].weight.requires_grad
+    assert torch.equal(model.body[0].weight, before)
+    assert not model.body[0].weight.requires_grad and model.body[3].weight.requires_grad
 
 
 def test_mistakes():
     def make(*args, **kwargs): return make_learner(Net(), train_dl=problem(), optim=ParamGroups(*args, **kwargs))
-    with pytest.raises(ValueError, match="'haed' of lr matches no parameter of the model. Did you mean `head`?"): make({'haed': .1})
-    with pytest.raises(ValueError, match='no pattern of lr matches body.0.weight, .*3 more'): make({'body.0.bias': .1, 'head': .1})
+    with pytest.raises(ValueError, match="'haed' of lr matches no parameter of the model. Did you mean `head`?"):
+        make({'haed': .1})
+    with pytest.raises(ValueError, match='no pattern of lr matches body.0.weight, .*3 more'):
+        make({'body.0.bias': .1, 'head': .1})
     with pytest.raises(ValueError, match="rate of 'head' is -1"): make({'head': -1})
-    with pytest.raises(ValueError, match="rate of 'head.bias' is 'x'"): make(lambda name: 'x' if name == 'head.bias' else .1)
+    with pytest.raises(ValueError, match="rate of 'head.bias' is 'x'"):
+        make(lambda name: 'x' if name == 'head.bias' else .1)
     with pytest.raises(TypeError, match='lr 0.1: expected a dict'): make(.1)
-    with pytest.raises(TypeError, match='class of an optimizer'): make({'*': .1}, torch.optim.SGD([torch.ones(1, requires_grad=True)]))
+    with pytest.raises(TypeError, match='class of an optimizer'):
+        make({'*': .1}, torch.optim.SGD([torch.ones(1, requires_grad=True)]))
     with pytest.raises(TypeError, match='momentun'): make({'*': .1}, torch.optim.SGD, momentun=.9)
     with pytest.raises(TypeError, match='expected a dict of epochs'): Unfreeze(['body'])
-    with pytest.raises(ValueError, match='nothing to train in the first epoch'): make_learner(Net(), train_dl=problem(), hooks=[Unfreeze({1: '*'})]).fit(1)
+    with pytest.raises(ValueError, match='nothing to train in the first epoch'):
+        make_learner(Net(), train_dl=problem(), hooks=[Unfreeze({1: '*'})]).fit(1)
 
 
 def test_mistakes_with_rates_by_name():
     def make(lr, **kwargs): return make_learner(Net(), train_dl=problem(), lr=lr, **kwargs)
-    with pytest.raises(ValueError, match="'haed' of lr matches no parameter of the model. Did you mean `head`?"): make({'haed': .1, '*': .1})
-    with pytest.raises(ValueError, match=r"no pattern of lr matches body.0.weight, .* and 4 more: add '\*'"): make({'head': .1})
+    with pytest.raises(ValueError, match="'haed' of lr matches no parameter of the model. Did you mean `head`?"):
+        make({'haed': .1, '*': .1})
+    with pytest.raises(ValueError, match=r"no pattern of lr matches body.0.weight, .* and 4 more: add '\*'"):
+        make({'head': .1})
     with pytest.raises(ValueError, match="rate of 'head' is -1"): make({'head': -1, '*': .1})
-    with pytest.raises(TypeError, match='lr is a dict, from which the param groups are made, but optim is a SGD'): make({'*': .1}, optim=torch.optim.SGD(Net().parameters()))
+    with pytest.raises(TypeError, match='lr is a dict, from which the param groups are made, but optim is a SGD'):
+        make({'*': .1}, optim=torch.optim.SGD(Net().parameters()))
     with pytest.raises(TypeError, match='but optim is a ParamGroups'): make({'*': .1}, optim=ParamGroups())
     two = dict(body=torch.optim.SGD, head=torch.optim.SGD)
-    with pytest.raises(ValueError, match="names the optimizer 'haed'; there are 'body', 'head'. Did you mean `head`?"): make({'haed': .1}, optim=two)
+    with pytest.raises(ValueError, match="names the optimizer 'haed'; there are 'body', 'head'. Did you mean `head`?"):
+        make({'haed': .1}, optim=two)
     with pytest.raises(TypeError, match='lr is a function and optim a dict'): make(lambda name: .1, optim=two)
     with pytest.raises(ValueError, match="rate of 'head' is 0"): make({'head': 0}, optim=two)
     learn = make({'*': .1})

@@ -30,7 +30,8 @@ READ_AGAIN = {  # what a resumed fit says, and which loader it reads again: it i
 }
 PLAIN = {       # what `Compile(what='step')` leaves plain, as its warning says
     'dcgan': ['does not compile the forward and backward, because of a step that yields'],
-    'word_lm': ['does not compile the backward, because of .*(Attempted to wrap RNN, GRU, or LSTM|Unsupported function)'],
+    'word_lm': ['does not compile the backward, because of '
+                '.*(Attempted to wrap RNN, GRU, or LSTM|Unsupported function)'],
     'nano_gpt': ['does not compile the backward, because of GradAccum'],
     'reinforce': ['does not compile the backward, because of GuardOnDataDependentSymNode'],
     'seq2seq': ['does not compile the backward, because of Unsupported'],

@@ -35,14 +35,17 @@ def plain(**kwargs): return make_learner(valid_dl=batches(seed=2), **kwargs)
 
 def batchnorm(): return plain(model=nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3)))
 
-def tensors(): return Learner(make_model(), problem(), problem(seed=2), loss_fn=F.cross_entropy, bs=5, display=False, metrics=[accuracy])
+def tensors():
+    return Learner(make_model(), problem(), problem(seed=2), loss_fn=F.cross_entropy, bs=5, display=False,
+                   metrics=[accuracy])
 
 def own_generator(): return plain(train_dl=shuffled(generator=torch.Generator().manual_seed(5)))
 
 class Noisy(Dataset):
     def __init__(self): self.x, self.y = problem()
     def __len__(self): return len(self.x)
-    def __getitem__(self, i): return self.x[i] + torch.randn(4)*.1 + random.random() + float(np.random.rand()), self.y[i]
+    def __getitem__(self, i):
+        return self.x[i] + torch.randn(4)*.1 + random.random() + float(np.random.rand()), self.y[i]
 
 def workers(): return plain(train_dl=DataLoader(Noisy(), 5, shuffle=True, num_workers=2))
 
@@ -147,7 +150,9 @@ class Total:
 
 def metric_object(): return plain(metrics=[Total()])
 
-def large(): return Learner(nn.Linear(300, 3), (torch.randn(2000, 300), torch.randint(3, (2000,))), loss_fn=F.cross_entropy, bs=100, display=False)
+def large():
+    return Learner(nn.Linear(300, 3), (torch.randn(2000, 300), torch.randint(3, (2000,))), loss_fn=F.cross_entropy,
+                   bs=100, display=False)
 
 def arrays():
     class Rows(Dataset):
@@ -165,8 +170,9 @@ def with_display(): return plain(display='text', hooks=[Controls()])
 def own_checkpoint(): return plain(hooks=[Checkpoint('own_checkpoints', keep=1)])
 
 KINDS = [tensors, batchnorm, own_generator, workers, persistent, no_workers, seeded_loader, accumulation, amp, ema, swa,
-         one_cycle, scheduler, gan, local_classes, lambdas, subclass, step_function, max_steps, set_by_seed, second_fit, lbfgs,
-         mappings, early_stopping, nan_guard, objects, metric_object, large, arrays, double, frozen, with_display, own_checkpoint]
+         one_cycle, scheduler, gan, local_classes, lambdas, subclass, step_function, max_steps, set_by_seed, second_fit,
+         lbfgs, mappings, early_stopping, nan_guard, objects, metric_object, large, arrays, double, frozen,
+         with_display, own_checkpoint]
 QUICK = {local_classes, second_fit, one_cycle}
 
 
@@ -180,13 +186,16 @@ def made(kind):
 def everything(learn):
     "All that a fit leaves"
     state = {'model': learn.model.state_dict(), 'opts': {k: o.state_dict() for k, o in learn.opts.items()},
-             'state': vars(learn.state) if hasattr(learn.state, '__dict__') else repr(learn.state), 'rng': repr(rng_state()),
+             'state': vars(learn.state) if hasattr(learn.state, '__dict__') else repr(learn.state),
+             'rng': repr(rng_state()),
              'hooks': {h.name: h.state_dict() for h in learn.hooks if h.name != 'Checkpoint'},
              'modes': [m.training for m in learn.model.modules()]}
     return state, record(learn)
 
 def equal(a, b):
-    if isinstance(a, torch.Tensor): return isinstance(b, torch.Tensor) and a.shape == b.shape and a.dtype == b.dtype and torch.equal(a.nan_to_num(), b.nan_to_num())
+    if isinstance(a, torch.Tensor):
+        return (isinstance(b, torch.Tensor) and a.shape == b.shape and a.dtype == b.dtype
+                and torch.equal(a.nan_to_num(), b.nan_to_num()))
     if isinstance(a, dict): return a.keys() == b.keys() and all(equal(a[k], b[k]) for k in a)
     if isinstance(a, (list, tuple)): return len(a) == len(b) and all(map(equal, a, b))
     return a == b or a != a and b != b
@@ -196,7 +205,8 @@ def check_equal(a, b):
         for k in x: assert equal(x[k], y[k]), k
 
 
-@pytest.mark.parametrize('kind', [pytest.param(o, marks=() if o in QUICK else pytest.mark.soak, id=o.__name__) for o in KINDS])
+@pytest.mark.parametrize('kind', [pytest.param(o, marks=() if o in QUICK else pytest.mark.soak, id=o.__name__)
+                                  for o in KINDS])
 def test_equals_fit(kind, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     learn, kwargs = made(kind)
@@ -243,7 +253,8 @@ def until(condition, timeout=60):
 def kernel(code, tmp_path):
     "A process that stands for a kernel, with what it prints"
     env = {**os.environ, 'PYTHONPATH': str(here.parent)}
-    return subprocess.Popen([sys.executable, '-c', SLOW + code], cwd=tmp_path, stdout=subprocess.PIPE, env=env, text=True)
+    return subprocess.Popen([sys.executable, '-c', SLOW + code], cwd=tmp_path, stdout=subprocess.PIPE, env=env,
+                            text=True)
 
 
 def test_kernel_dies(tmp_path):
@@ -350,7 +361,8 @@ def test_failure(tmp_path):
     learn = make_learner(hooks=[Bad()])
     run = learn.start(2, folder=tmp_path/'a')
     with pytest.raises(KeyError) as e: run.wait(60)
-    assert e.value.args == ('no such thing', 3) and 'after_step' in str(e.value.__cause__) and 'hook Bad' in ''.join(e.value.__notes__)
+    assert e.value.args == ('no such thing', 3) and 'after_step' in str(e.value.__cause__)
+    assert 'hook Bad' in ''.join(e.value.__notes__)
     assert run.status == 'failed' and 'no such thing' in run.error and learn.state.epoch == 0
 
 def test_same_cell_again(tmp_path, capsys):
@@ -387,7 +399,8 @@ def test_viewing_executes_nothing(tmp_path):
     evil.path = str(tmp_path/'executed')
     (folder.path/'program.pkl').write_bytes(pickle.dumps(evil))
     (folder.path/'result.pt').write_bytes(pickle.dumps(evil))
-    folder.write('run.json', {'name': '<script>alert(1)</script>', 'settings': {'lr': '<b>1</b>'}, 'first_row': -1, 'created': 'x'})
+    folder.write('run.json', {'name': '<script>alert(1)</script>', 'settings': {'lr': '<b>1</b>'}, 'first_row': -1,
+                              'created': 'x'})
     folder.write('status.json', {'state': 'done', 'note': '<script>', 'error': {'module': 'os', 'type': 'mkdir'}})
     (tmp_path/'secret.txt').write_text('secret')
     (folder.path/'output.txt').symlink_to(tmp_path/'secret.txt')
@@ -396,7 +409,8 @@ def test_viewing_executes_nothing(tmp_path):
     assert '<script>' not in runs(tmp_path)._repr_html_() and runs(tmp_path)
     run.wait(1)
     assert not (tmp_path/'executed').exists()
-    for text in '[]', '{"state": {}}', '{"state": "running", "pid": "x"}', '{"state": "running", "pid": -1, "heartbeat": "x"}', '\0':
+    for text in ('[]', '{"state": {}}', '{"state": "running", "pid": "x"}',
+                 '{"state": "running", "pid": -1, "heartbeat": "x"}', '\0'):
         (folder.path/'status.json').write_text(text)
         assert attach(folder.path).status in ('missing', 'died', 'unreachable')
 
@@ -445,7 +459,8 @@ def test_disk_troubles(tmp_path):
 def test_shell(tmp_path):
     def shell(*args):
         env = {**os.environ, 'PYTHONPATH': str(here.parent)}
-        return subprocess.run([sys.executable, '-m', 'trainer_nb', *args], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60)
+        return subprocess.run([sys.executable, '-m', 'trainer_nb', *args], cwd=tmp_path, env=env, capture_output=True,
+                              text=True, timeout=60)
     run = slow_learner(640).start(500, folder=tmp_path/'runs'/'a')
     until(lambda: run.status == 'running')
     assert 'in use' in shell('run', 'runs/a').stderr
@@ -454,7 +469,7 @@ def test_shell(tmp_path):
     assert 'stopped' in shell('status', 'runs/a').stdout and 'no run' in shell('tail', 'b').stderr
 
 def test_memory(tmp_path):
-    "`start` holds no second copy of the data, not even for a moment; the process that trains reads the file's own pages"
+    "`start` holds no second copy of the data, not for a moment; the process that trains reads the file's own pages"
     process = kernel("""
     import resource, numpy as np
     def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss/1024
@@ -476,7 +491,7 @@ def test_memory(tmp_path):
     assert grown < 60 and anonymous < 400       # MiB, of 512 that travel
 
 
-# ---- moments at which something else happens ---------------------------------------------------------------------------
+# ---- moments at which something else happens -------------------------------------------------------------------------
 
 def test_restart_at_once(tmp_path):
     "A run says that it trains before its record does, and a process that was killed a moment ago can be restarted"
