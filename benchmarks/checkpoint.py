@@ -15,16 +15,11 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
+from plain import timed
 from trainer_nb.all import Checkpoint, LambdaHook, Learner, SeededLoader
 from trainer_nb.data.passes import Pass
 
 torch.set_num_threads(1)
-
-
-def timed(f):
-    start = perf_counter()
-    f()
-    return perf_counter() - start
 
 
 class Big(nn.Module):

@@ -6,14 +6,14 @@ step by hand is `torch.compile` over forward, backward and optimizer, as PyTorch
 last row is the fastest that we know how to write: the one graph of `Compile(what='step')`, and nothing around
 it.
 """
-import gc, platform, sys
+import platform, sys
 from statistics import median
-from time import perf_counter
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
+import plain
 from trainer_nb.all import Compile, Learner
 from trainer_nb.features.compile import bare_step
 
@@ -38,15 +38,7 @@ def parts(name):
 
 def raw(name, compiled=False):
     model, opt, batches = parts(name)
-    call = torch.compile(model) if compiled else model
-    def one_pass():
-        model.train()
-        for xb, yb in batches:
-            loss = F.cross_entropy(call(xb), yb)
-            loss.backward()
-            opt.step()
-            opt.zero_grad()
-    return one_pass
+    return plain.by_hand(model, opt, batches, torch.compile(model) if compiled else None)
 
 def raw_step(name):
     model, opt, batches = parts(name)
@@ -99,16 +91,9 @@ REFERENCE = {name: list(VARIANTS)[i//2*2] for i, name in enumerate(VARIANTS)}
 
 def measure(name, rounds):
     "dict: variant → median µs per step, its ratio to the raw loop, and to the same thing by hand, in the same round"
-    passes = {variant: make(name) for variant, make in VARIANTS.items()}
-    times, first = {variant: [] for variant in passes}, {}
-    for i in range(rounds + 1):
-        for variant, one_pass in passes.items():
-            gc.collect()
-            start = perf_counter()
-            one_pass()
-            took = perf_counter() - start
-            if i: times[variant].append(took/MODELS[name][3]*1e6)
-            else: first[variant] = took         # compiles
+    took = plain.in_turn({variant: make(name) for variant, make in VARIANTS.items()}, rounds + 1)
+    first = {variant: ts[0] for variant, ts in took.items()}        # compiles
+    times = {variant: [t/MODELS[name][3]*1e6 for t in ts[1:]] for variant, ts in took.items()}
     ratio = lambda a, b: median(s/t for s, t in zip(times[a], times[b]))
     return {v: (median(ts), ratio(v, 'raw loop'), ratio(v, REFERENCE[v]), first[v]) for v, ts in times.items()}
 

@@ -4,15 +4,15 @@ A tiny MLP (16 → 32 → 2), 20 batches of 32 for training and 5 for validation
 50 epochs in a `fit`. The variants and the raw loop are interleaved in one process; a figure is the median over
 the rounds of the time of an epoch.
 """
-import gc, io, platform, sys
-from contextlib import redirect_stdout
+import platform, sys
 from statistics import median, quantiles
-from time import perf_counter
 
 import torch
 import torch.nn.functional as F
 
-from overhead import batches, parts
+import plain
+from overhead import batches
+from plain import parts
 from trainer_nb.all import Learner, accuracy
 
 N_EPOCHS = 50
@@ -62,15 +62,8 @@ VARIANTS = {
 
 def measure(rounds):
     "Milliseconds per epoch of each variant, by round"
-    fits = {name: make() for name, make in VARIANTS.items()}
-    times = {name: [] for name in fits}
-    for i in range(rounds + 1):
-        for name, fit in fits.items():
-            gc.collect()
-            start = perf_counter()
-            with redirect_stdout(io.StringIO()): fit()
-            if i: times[name].append((perf_counter() - start)/N_EPOCHS*1e3)     # the first round warms up
-    return times
+    times = plain.in_turn({name: plain.quiet(make()) for name, make in VARIANTS.items()}, rounds + 1)
+    return {name: [t/N_EPOCHS*1e3 for t in ts[1:]] for name, ts in times.items()}       # the first round warms up
 
 
 if __name__ == '__main__':

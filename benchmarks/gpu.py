@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from plain import in_turn
 from trainer_nb.all import AMP, Compile, Learner, TensorLoader, accuracy, prefetch
 
 ON_CPU = '--cpu' in sys.argv
@@ -106,16 +107,11 @@ def measure(variants, name, rounds):
     "Microseconds per step of each variant, by round"
     # to compile takes minutes
     if ON_CPU and name != 'MLP': variants = {key: make for key, make in variants.items() if 'ompile' not in key}
-    passes = {key: make(name) for key, make in variants.items()}
-    times = {key: [] for key in passes}
-    for i in range(rounds + 2):
-        for key, one_pass in passes.items():
-            gc.collect()
-            wait()
-            start = perf_counter()
-            one_pass()
-            if i >= 2: times[key].append((perf_counter() - start)/N_STEPS*1e6)      # the first two warm up, and compile
-    return times
+    def settle():
+        gc.collect()
+        wait()
+    times = in_turn({key: make(name) for key, make in variants.items()}, rounds + 2, settle)
+    return {key: [t/N_STEPS*1e6 for t in ts[2:]] for key, ts in times.items()}      # the first two warm up, and compile
 
 def table(variants, names, rounds):
     print('| model | loop | µs per step | quartiles | × raw, eager |\n| --- | --- | ---: | ---: | ---: |')

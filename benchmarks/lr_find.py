@@ -9,13 +9,13 @@ from contextlib import redirect_stderr, redirect_stdout
 from importlib.util import find_spec
 from io import StringIO
 from statistics import median
-from time import perf_counter
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader
 
+from plain import timed
 from trainer_nb.all import Learner
 
 N_STEPS = 100
@@ -57,12 +57,6 @@ class Problem:
         with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
             finder.range_test(self.batches, start_lr=1e-7, end_lr=.1, num_iter=N_STEPS, diverge_th=1e9)
         finder.reset()
-
-
-def timed(f):
-    start = perf_counter()
-    f()
-    return perf_counter() - start
 
 
 if __name__ == '__main__':

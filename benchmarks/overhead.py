@@ -4,21 +4,20 @@ A tiny MLP (16 → 32 → 2), batches of 32 that are ready in a list, SGD, one t
 are interleaved in one process; a figure is the median over the rounds of the time of one pass, divided by its
 steps.
 """
-import gc, io, platform, sys
-from contextlib import redirect_stdout
+import platform, sys
 from statistics import median
-from time import perf_counter
 
 import torch
 import torch.nn.functional as F
-from torch import nn
 
+import plain
+from plain import parts
 from trainer_nb.all import Hook, Learner, accuracy
 
 N_STEPS = 500
 torch.set_num_threads(1)
 torch.manual_seed(0)
-batches = [(torch.randn(32, 16), torch.randint(2, (32,))) for _ in range(N_STEPS)]
+batches = plain.batches(N_STEPS)
 
 
 class NoOp(Hook):
@@ -29,23 +28,6 @@ class NoOp(Hook):
     def after_step(self, learn): pass
 
 
-def parts():
-    model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 2))
-    return model, torch.optim.SGD(model.parameters(), lr=.01)
-
-
-def raw():
-    model, opt = parts()
-    def one_pass():
-        model.train()
-        for xb, yb in batches:
-            loss = F.cross_entropy(model(xb), yb)
-            loss.backward()
-            opt.step()
-            opt.zero_grad()
-    return one_pass
-
-
 def ours(**kwargs):
     model, opt = parts()
     learn = Learner(model, batches, loss_fn=F.cross_entropy, optim=opt, **{'display': False, **kwargs})
@@ -53,7 +35,7 @@ def ours(**kwargs):
 
 
 VARIANTS = {
-    'raw loop': raw,
+    'raw loop': lambda: plain.by_hand(*parts(), batches),
     'bare': ours,
     'five no-op hooks': lambda: ours(hooks=[NoOp() for _ in range(5)]),
     'accuracy and history': lambda: ours(metrics=[accuracy]),
@@ -63,14 +45,8 @@ VARIANTS = {
 
 def measure(rounds):
     "Median µs per step of each variant, and its ratio to the raw loop's time in the same round"
-    passes = {name: make() for name, make in VARIANTS.items()}
-    times = {name: [] for name in passes}
-    for i in range(rounds + 1):
-        for name, one_pass in passes.items():
-            gc.collect()
-            start = perf_counter()
-            with redirect_stdout(io.StringIO()): one_pass()
-            if i: times[name].append((perf_counter() - start)/N_STEPS*1e6)     # the first round warms up
+    times = plain.in_turn({name: plain.quiet(make()) for name, make in VARIANTS.items()}, rounds + 1)
+    times = {name: [t/N_STEPS*1e6 for t in ts[1:]] for name, ts in times.items()}       # the first round warms up
     base = times['raw loop']
     return {name: (median(ts), median(t/b for t, b in zip(ts, base))) for name, ts in times.items()}
 

@@ -21,6 +21,9 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader
 
+import plain
+from plain import parts
+
 FILE = Path(__file__).with_suffix('.json')
 JOBS = {'step': (400, 0, 1), 'epoch': (20, 5, 10)}      # name: (training batches, validation batches, epochs)
 
@@ -29,11 +32,7 @@ class Batches(list):
     "Ready batches, with what some libraries look for on a loader"
     batch_size, dataset, sampler, num_workers = 32, range(32*400), None, 0
 
-def batches(n, kind=tuple): return Batches(kind((torch.randn(32, 16), torch.randint(2, (32,)))) for _ in range(n))
-
-def parts():
-    model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 2))
-    return model, torch.optim.SGD(model.parameters(), lr=.01)
+def batches(n, kind=tuple): return Batches(map(kind, plain.batches(n)))
 
 def accuracy(pred, targ): return (pred.argmax(1) == targ).float().mean()
 
