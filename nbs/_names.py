@@ -74,7 +74,10 @@ def table(
     return '\n'.join(['{.names}', '| | |', '|---|---|', *rows])
 
 
-def names_of(page): return [o for o in public() if task_of(o.module) == page]
+def names_of(page):
+    "List the names of an API page, in the order in which it names modules and folders"
+    def place(o): return next(i for i, covered in enumerate(tasks()[page]) if f'{o.module}.'.startswith(f'{covered}.'))
+    return sorted((o for o in public() if task_of(o.module) == page), key=place)
 
 
 def pages_of(page): return sorted({homes()[o.module] for o in names_of(page)})
