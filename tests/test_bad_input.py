@@ -391,3 +391,15 @@ def test_two_collections_with_the_same_column():
     for name in 'loss', 'accuracy':
         metrics = [MetricCollection({name: MulticlassAccuracy(3)}), accuracy]
         with pytest.raises(ValueError, match=f'two columns are called `{name}`'): make_learner(metrics=metrics).fit(1)
+
+
+def test_a_single_hook_needs_no_list():
+    hook, of_a_fit = LambdaHook(after_step=print, name='One'), LambdaHook(after_fit=lambda learn: seen.append(1))
+    learn, seen = make_learner(hooks=hook), []
+    learn.remove_hook(hook)
+    learn.fit(1, hooks=of_a_fit)
+    learn.fit_one_cycle(1, .1, hooks=of_a_fit)
+    assert seen == [1, 1]
+    refused(TypeError, lambda: make_learner(hooks=3), '3 is not a hook')
+    refused(TypeError, lambda: learn.fit(1, hooks=3), '3 is not a hook')
+    refused(TypeError, lambda: make_learner(hooks=LambdaHook), 'pass an instance')

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ..base import COLORS, Chart, Envelope, Line, Panel, folded, limits, mark_stepped, patch
 from ..data import length
-from ..loop import Hook, Learner, as_count, as_rate, as_step, lr_names, set_option
+from ..loop import Hook, Learner, as_count, as_hooks, as_rate, as_step, lr_names, set_option
 
 # %% ../../nbs/features/06_schedule.ipynb #4368d34c
 def linear(
@@ -285,7 +285,7 @@ def fit_one_cycle(self:Learner,
     "Call `fit` with a `OneCycle` schedule"
     with folded():
         one_cycle = OneCycle(lr_max, pct_start=pct_start, div=div, div_final=div_final, moms=moms)
-        return self.fit(n_epochs, hooks=(one_cycle, *hooks), **kwargs)
+        return self.fit(n_epochs, hooks=(one_cycle, *as_hooks(hooks)), **kwargs)
 
 # %% ../../nbs/features/06_schedule.ipynb #abf8a1a2
 class LRScheduler(Scheduler):
@@ -445,7 +445,7 @@ def plot_schedule(self:Learner,
     "Show what the schedules will do in a fit, without training; rates that depend on a metric stay constant"
     if (n_epochs is None) == (max_steps is None):
         raise ValueError('plot_schedule takes either n_epochs or max_steps')
-    with self.added_hooks(*hooks):
+    with self.added_hooks(*as_hooks(hooks)):
         scheds = [copy(h) for h in self.hooks if isinstance(h, Scheduler)]
         accum = getattr(self.get_hook('GradAccum', None), 'n', self.state.grad_accum_steps)
     n = length(self.train_dl)

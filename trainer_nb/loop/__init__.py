@@ -3,7 +3,7 @@ from .hooks import (
     EVENTS, LIFECYCLE, STEPS, Calls, CancelEpoch, CancelFit, CancelStep, Hook, HookOrderError, LambdaHook,
     MainProcessHook
 )
-from .hook_table import HookTable
+from .hook_table import HookTable, as_hooks
 from .metrics import Metric, accuracy, stack_scalars
 from .history import HISTORY_KINDS, History, Plot
 from .optim import ParamGroups, gradients, lr_names, matching, owners, parameters, refuse_closures, set_lr, set_option, trained

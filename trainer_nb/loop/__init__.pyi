@@ -11,6 +11,7 @@ from .hooks import HookOrderError as HookOrderError
 from .hooks import LambdaHook as LambdaHook
 from .hooks import MainProcessHook as MainProcessHook
 from .hook_table import HookTable as HookTable
+from .hook_table import as_hooks as as_hooks
 from .metrics import Metric as Metric
 from .metrics import accuracy as accuracy
 from .metrics import stack_scalars as stack_scalars

@@ -18,7 +18,7 @@ from ..data import as_loader, length, sets_of
 from .arguments import as_rate, named_objects
 from .fit import Fit
 from .history import History
-from .hook_table import Hooked
+from .hook_table import Hooked, as_hooks
 from .hooks import Hook
 from .metrics import Phases, as_metrics, check_sets
 from .mistakes import add_verb, check_model, float_dtype, is_samples, missing_name, refuse_others
@@ -55,7 +55,7 @@ class Components(Hooked):
                           # {'body': 1e-4, 'head': 1e-3} or a function of a name, it makes param groups; where `optim`
                           # is a dict, a dict by its names
         metrics=(),       # functions `f(pred, targ)`, objects with update/compute/reset, `Metric`s
-        hooks=(),         # `Hook`s
+        hooks=(),         # `Hook`s, or a single one
         bs=64,            # samples in a batch, where the data is a tuple of tensors
         device=None,      # where to train; default: where the model is, or the accelerator if that is the host
         display=True,     # False, or what the hook `Display` takes. True: a display, where `trainer_nb.show.display`
@@ -85,7 +85,7 @@ class Components(Hooked):
             self.clear_batch()
             is_wanted = hasattr(type(self), 'make_display') if display is True else display     # imports nothing
             self.display = self.make_display(display) if is_wanted else None
-            self._add_hooks([*hooks, *filter(None, [self.display])])
+            self._add_hooks([*as_hooks(hooks), *filter(None, [self.display])])
 
     def _place(self, device):
         "Choose the device, with its index, and move the modules there; a model on several devices stays there"

@@ -16,6 +16,7 @@ class HookRow(NamedTuple):
 class HookTable:
     rows: Any
     def __init__(self, calls: Any, skip: Any = ...) -> None: ...
+def as_hooks(hooks: Any) -> tuple[Any, ...]: ...
 
 class Hooked:
     calls: Calls

@@ -18,6 +18,7 @@ from ..base import folded, set_seed, to_device, with_comments
 from ..data import Pass, length, rng_states, sets_of
 from .arguments import check_fit, fit_counts, fit_rates
 from .fit import Fit, Stop, aside
+from .hook_table import as_hooks
 from .hooks import CancelEpoch, CancelStep
 from .metrics import as_metrics
 from .mistakes import refuse_others
@@ -290,8 +291,8 @@ class Learner(Passes):
             check_fit(self.valid_dl is not None, valid_every, valid_first, resume, on_interrupt)
             rates = fit_rates(lr, self.opts)
             resume_from = self.resume_from if resume else None      # may import its module
-            fit = Fit(**counts, valid_first=valid_first, hooks=tuple(hooks), resume=resume, on_interrupt=on_interrupt,
-                      learn=self)
+            fit = Fit(**counts, valid_first=valid_first, hooks=as_hooks(hooks), resume=resume,
+                      on_interrupt=on_interrupt, learn=self)
             with fit as interrupts, interrupts.open():
                 for opt in self.opts.values(): opt.zero_grad()
                 if resume and resume_from(resume):

@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 from ..base import has_accelerator, patch
 from ..data import end_workers
-from ..loop import Learner, TrainingInterrupted, as_count
+from ..loop import Learner, TrainingInterrupted, as_count, as_hooks
 from .accelerate import Accelerate
 from .group import forget, is_lost
 
@@ -298,7 +298,7 @@ def launch(self:Learner,
             raise TypeError('launch without n_epochs resumes a fit unchanged, and takes no hooks or arguments of fit')
         own = next((h for h in self.stopped.hooks if isinstance(h, Accelerate)), own)
     more = () if own else (Accelerate(),)
-    go = self.resume if resumes else partial(self.fit, n_epochs, hooks=(*hooks, *more), **kwargs)
+    go = self.resume if resumes else partial(self.fit, n_epochs, hooks=(*as_hooks(hooks), *more), **kwargs)
     if n == 1: return go()
     on_cpu = (own or more[0]).kwargs.get('cpu', not has_accelerator())
     check_fork(n, on_cpu)

@@ -13,7 +13,7 @@ from time import strftime, time
 import torch
 
 from ..base import has_accelerator, patch, rng_state
-from ..loop import Learner, as_count
+from ..loop import Learner, as_count, as_hooks
 from ..parallel import Accelerate
 from .folder import RunFolder
 from .process import settings, spawn, versions
@@ -90,7 +90,7 @@ def start(self:Learner,
     if not plan:
         if hooks: raise TypeError('start without n_epochs resumes a fit with its own hooks, and takes no others')
         hooks = self.stopped.hooks
-    hooks = _with_ranks(self, tuple(hooks), n_procs, not plan)
+    hooks = _with_ranks(self, as_hooks(hooks), n_procs, not plan)
     to = RunFolder(folder if folder is not None else f'runs/{strftime("%Y%m%d-%H%M%S")}-{token_hex(2)}')
     there = settings(self, hooks, {**plan, **({'n_procs': n_procs} if n_procs > 1 else {})})
     run = Run(to.path, self, hooks)
