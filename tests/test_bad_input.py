@@ -228,7 +228,7 @@ def test_lr():
         refused(ValueError, lambda: learn.fit(1, lr=lr), f'lr is {lr}', 'above 0')
         assert learn.opt.param_groups[0]['lr'] == 1e-3
         assert_trains(learn)
-    refused(ValueError, lambda: make_learner().fit(1, lr={'d': .1}), "'d'", 'optimizer')
+    refused(ValueError, lambda: make_learner().fit(1, lr={'d': .1}), "'d'", 'param groups')
 
 def test_optim_of_another_model():
     model, other = make_model(), make_model()

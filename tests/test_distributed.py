@@ -723,7 +723,7 @@ def test_what_is_refused_before_anything_happens(monkeypatch):
         learn.launch(2, 1)
     monkeypatch.undo()
     monkeypatch.delattr(os, 'fork')
-    with pytest.raises(RuntimeError, match='an operating system that can fork: write the code into a file'):
+    with pytest.raises(RuntimeError, match='an operating system that can fork: use learn.start'):
         learn.launch(2, 1)
     assert not learn.history.n_steps and learn.state.epoch == 0
 

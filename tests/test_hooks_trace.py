@@ -2,6 +2,7 @@
 import sys, traceback
 from collections import Counter
 from contextlib import nullcontext
+from functools import wraps
 
 import pytest, torch
 
@@ -18,9 +19,10 @@ from trainer_nb.loop.learner import Learner
 def logging(cls, log):
     "A class like `cls`, under the same name, whose hooks write (point, hook's name) into `log` when they are called"
     def logged(point):
-        def f(self, learn, *nxt):
+        @wraps(getattr(cls, point))
+        def f(self, learn, *args):
             log.append((point, self.name))
-            return getattr(cls, point)(self, learn, *nxt)
+            return getattr(cls, point)(self, learn, *args)
         return f
     return type(cls.__name__, (cls,), {p: logged(p) for p in LIFECYCLE if callable(getattr(cls, p, None))})
 

@@ -1,8 +1,8 @@
 # Written by tools/stubs.py
 from typing import Any
-from torch.utils._python_dispatch import TorchDispatchMode
+from trainer_nb.base.torch_private import DispatchMode
 
-class Constant(TorchDispatchMode):
+class Constant(DispatchMode):
     OFF: Any
     ENTRY: Any
     def value(self, name: Any, given: Any, res: Any) -> Any: ...
