@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
-HOW ?= -n 3 --dist loadfile   # for pytest
+HOW ?= -n 3 --dist loadfile --no-loadscope-reorder   # for pytest
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-versions check lint soak gpu outputs docs docs-serve site lab bench bench-peers clean

@@ -10,6 +10,17 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN: signal.signal(signal.SIGIN
 torch.set_num_threads(1)                            # sums in one order, and no fight for the cores
 
 
+# files that take longest, and begin first, so that no worker is left with one of them at the end
+FIRST = ['test_notebooks.py', 'test_runs.py', 'test_distributed.py', 'test_front_ends.py', 'test_compile.py',
+         'browser/test_fit.py', 'test_types.py', 'test_package.py', 'browser/test_controls.py', 'test_programs.py',
+         'test_checkpoint.py', 'test_runs_in_ranks.py', 'test_memory.py', 'test_doctor.py']
+
+def pytest_collection_modifyitems(items):
+    here = Path(__file__).parent
+    places = {here/name: i for i, name in enumerate(FIRST)}
+    items.sort(key=lambda o: places.get(o.path, len(FIRST)))
+
+
 @pytest.fixture(autouse=True)
 def _seeded():
     torch.manual_seed(0)

@@ -81,7 +81,8 @@ def test_equals_the_plain_step(what, optim):
     assert 'forward' not in vars(learn.model) and learn.model._compiled_call_impl is None
     assert learn.opt.param_groups[0]['lr'] == plain.opt.param_groups[0]['lr']
 
-@pytest.mark.parametrize('what', [pytest.param('model', marks=pytest.mark.soak), 'step'])
+@pytest.mark.soak
+@pytest.mark.parametrize('what', ['model', 'step'])
 @pytest.mark.skipif(not (which('g++') or which('clang++')), reason='inductor needs a C++ compiler')
 def test_inductor_with_dropout(what):
     with reasons(): learn = run([Compile(what=what)])

@@ -516,6 +516,7 @@ def test_parts_best_weights_come_back():
     assert stop.best_epoch == 0 and all(close(v, w) for v, w in zip(weights(learn.model), weights(once.model)))
     assert not any(hasattr(o, 'full_tensor') for state in stop.weights for o in state.values())
 
+@pytest.mark.soak
 def test_parts_and_errors(monkeypatch):
     """Where all fail in the same way, the weights are those of the last step. Where one is lost, its parts are;
     and this is said, not hidden"""

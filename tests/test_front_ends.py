@@ -129,6 +129,7 @@ def test_cleared_output(ran, wait):
 
 # Tools
 
+@pytest.mark.soak
 def test_papermill_and_markdown(tmp_path):
     nbformat.write(notebook(FIT, DIGEST), tmp_path/'fit.ipynb')
     log = ''.join(tool('-m', 'papermill', 'fit.ipynb', 'out.ipynb', '-k', 'python3', '--log-output',

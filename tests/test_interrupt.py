@@ -17,7 +17,7 @@ from trainer_nb.loop.interrupts import TrainingInterrupted
 
 @pytest.mark.skipif(not hasattr(os, 'killpg'), reason='no process groups here')
 @pytest.mark.parametrize('n_fits', [5, pytest.param(100, marks=pytest.mark.soak)])
-@pytest.mark.parametrize('n_workers', [0, 2])
+@pytest.mark.parametrize('n_workers', [0, pytest.param(2, marks=pytest.mark.soak)])
 def test_interrupt_and_resume_in_a_real_process(n_workers, n_fits):
     rand = random.Random(n_fits + n_workers)
     child = subprocess.Popen([sys.executable, Path(__file__).with_name('interrupt_child.py'), str(n_workers),

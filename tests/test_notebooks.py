@@ -24,13 +24,15 @@ def fresh_package():
 
 
 SHORT = '00_gallery', '07_sam', '09_gcn', '11_lora', '12_reinforce'     # of the examples
-# lessons that take a quarter of a minute and more: under `make soak`
-LONG = ('04_learning_rates', '05_gan', '06_make_it_fast', '07_never_lose_a_run', '08_more_than_one_process',
-        '09_train_in_the_background', '10_the_kernel_died',
-        '01_images', '03_text',
-        *(o.stem for o in (nbs/'examples').glob('*.ipynb') if o.stem not in SHORT))
-notebooks = [pytest.param(p, id=p.relative_to(nbs).as_posix(), marks=[pytest.mark.soak]*(p.stem in LONG))
-             for p in sorted(nbglob(nbs, as_path=True))]
+# those that take long: under `make soak`, and in `make outputs` as all are
+LONG = ['tutorials/01_trainer_pattern', 'tutorials/04_learning_rates', 'tutorials/05_gan', 'tutorials/06_make_it_fast',
+        'tutorials/07_never_lose_a_run', 'tutorials/08_more_than_one_process', 'tutorials/09_train_in_the_background',
+        'howto/05_several_gpus', 'howto/10_the_kernel_died', 'lessons/01_images', 'lessons/03_text',
+        'features/07_compile', 'features/09_activations', 'parallel/03_fsdp', 'parallel/05_accelerate',
+        'parallel/06_launch', 'runs/11_ranks', 'save/01_files', 'save/06_export',
+        *(f'examples/{o.stem}' for o in (nbs/'examples').glob('*.ipynb') if o.stem not in SHORT)]
+notebooks = [pytest.param(p, id=name, marks=[pytest.mark.soak]*(name.removesuffix('.ipynb') in LONG))
+             for p in sorted(nbglob(nbs, as_path=True)) for name in [p.relative_to(nbs).as_posix()]]
 
 NEEDS = {   # what the oldest torch has not
     **dict.fromkeys(['05_several_gpus', '03_fsdp'], hasattr(torch.cpu.Stream, 'record_event')),   # shards on the CPU

@@ -333,6 +333,7 @@ def test_requests(tmp_path):
     learn.request('stop_epoch')
     assert learn.fit(1) and learn.history.n_steps > done
 
+@pytest.mark.soak
 def test_stopped_and_restarted(tmp_path):
     "A run that was stopped continues in the background, or as the learner's own fit, bit-equal"
     learn, expected = slow_learner(), slow_learner()
@@ -468,6 +469,7 @@ def test_shell(tmp_path):
     assert isinstance(shell('tail', 'runs/a').stdout, str)
     assert 'stopped' in shell('status', 'runs/a').stdout and 'no run' in shell('tail', 'b').stderr
 
+@pytest.mark.soak
 def test_memory(tmp_path):
     "`start` holds no second copy of the data, not for a moment; the process that trains reads the file's own pages"
     process = kernel("""
@@ -493,6 +495,7 @@ def test_memory(tmp_path):
 
 # ---- moments at which something else happens -------------------------------------------------------------------------
 
+@pytest.mark.soak
 def test_restart_at_once(tmp_path):
     "A run says that it trains before its record does, and a process that was killed a moment ago can be restarted"
     learn = slow_learner()
@@ -526,6 +529,7 @@ def test_folder_vanishes_at_the_end(tmp_path, shown):
     text, table, *_ = shown.closed[0]
     assert 'done' in text and table.count('<tr') >= 3 and len(shown.closed) == 1
 
+@pytest.mark.soak
 def test_folder_deleted(tmp_path, shown):
     "Training continues, and leaves a folder with everything that a window needs"
     import shutil

@@ -54,6 +54,7 @@ def test_equals_one_process(tmp_path):
     assert len(pids) == 2 and run.folder.read('run.json')['n_procs'] == 2
     until(lambda: not any(map(alive, pids)), 20)
 
+@pytest.mark.soak
 def test_requests_and_restart(tmp_path):
     "Asked to wait, to save and to stop, all ranks do it at the same batch; stopped and restarted, the end is bit-equal"
     reference, learn = make(), make(Slow())
@@ -116,6 +117,7 @@ def test_rank_fails(rank, tmp_path):
     assert run.status == 'failed' and 'on purpose' in run.error
     until(lambda: not [o for o in psutil.process_iter(['cmdline']) if str(run.path) in (o.info['cmdline'] or [])], 20)
 
+@pytest.mark.soak
 def test_rank_killed(tmp_path):
     "The run fails at once and says who was killed; if rank 0 is killed, the others end"
     learn = make(Slow())
