@@ -38,7 +38,7 @@ def film():     # list of pictures
     "Take pictures of the cell's output until the fit ends"
     with Jupyter() as jupyter:
         page = jupyter.page()
-        page.page.set_viewport_size({'width': 860, 'height': 900})
+        page.page.set_viewport_size({'width': 860, 'height': 1300})
         page.page.add_style_tag(content=PLAIN)
         page.cells(SETUP, 'learn.fit(8);')
         page.run(0)
