@@ -10,7 +10,7 @@ from nbclient import NotebookClient
 
 import trainer_nb.show.controls as controls_module
 from common import digest, make_learner, shuffled
-from trainer_nb.show.controls import ButtonRow, Controls, go_on, hint, pause, scale_lr
+from trainer_nb.show.controls import Asked, ButtonRow, Controls, go_on, hint, pause, scale_lr
 from trainer_nb.loop.hooks import Hook, LambdaHook
 from trainer_nb.loop.metrics import accuracy
 from trainer_nb.loop.interrupts import TrainingInterrupted
@@ -437,3 +437,15 @@ def test_clicks_are_heard_while_the_cell_runs(client, front_end):
         elif kind == 'status' and content['execution_state'] == 'idle': break
     assert results[-1] == "('stop', True)" and VIEW not in results[0]
     assert [o.split(':')[0] for o in results[0]['text/plain'].splitlines()] == ['Pause', 'Resume', 'Stop after batch']
+
+def test_an_epoch_that_has_ended_when_it_is_asked_to_be_the_last():
+    "A click may come between the end of an epoch and the next one"
+    controls = Controls()
+    def click(learn):
+        if learn.state.epoch != 2: return
+        controls.log.append(Asked('Stop after epoch', 1.))
+        learn.request('stop_epoch')
+    learn = make_learner(hooks=[controls, LambdaHook(after_epoch=click, ord=1000)])
+    learn.fit(5)
+    [o] = controls.log
+    assert learn.state.epoch < 5 and o.done and not o.where.startswith('the fit was over')

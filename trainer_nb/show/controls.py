@@ -176,6 +176,8 @@ class Controls(MainProcessHook):
     def after_fit(self, learn):
         what = {'stop': 'Stop after batch', 'interrupt': 'Interrupt'}.get(learn.cancelled)
         if what: self._done(what, learn)
+        if self._open('Stop after epoch') and learn.bounds['epoch'] == learn.state.epoch:   # asked between two epochs
+            self._done('Stop after epoch', learn)
         asked, panel, handle = self.log[self.first:], self.panel, self.handle
         self.panel, self.handle = None, None
         for o in asked:
