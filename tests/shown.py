@@ -29,7 +29,10 @@ def check_table(
     soup = BeautifulSoup(html, 'html.parser')
     assert [o for o in ENDS if o in soup.text] == [end], soup.text
     assert not soup.find_all(LIVE) and len(soup('table')) <= 1, html
-    epochs = [int(row[0]) for row in rows(html)]
+    epochs = []
+    for row in rows(html):      # of many epochs some are left out: '… 4 more: learn.history.epochs'
+        left_out = re.match(r'… (\d+) more', row[0])
+        epochs += range(epochs[-1] + 1, epochs[-1] + 1 + int(left_out[1])) if left_out else [int(row[0])]
     first = epochs[0] if n_rows is None and epochs else 0
     assert epochs == list(range(first, first + len(epochs))) and n_rows in (None, len(epochs)), soup.text
     return len(epochs)

@@ -122,7 +122,10 @@ def check_equal(a, b):
         for k in ours.keys() - {'time_s'}: assert close(ours[k], theirs[k]), (rows, k, ours[k], theirs[k])
     assert a.state == b.state
 
-@pytest.mark.parametrize('case', CASES)
+SHORT = ['wrapped', 'everything', 'tokens and windows', 'two optimizers and windows', 'by steps', 'workers',
+         'without length']
+
+@pytest.mark.parametrize('case', [pytest.param(o, marks=[pytest.mark.soak]*(o not in SHORT)) for o in CASES])
 def test_equals_one_process(case):
     args = CASES[case].get('fit', dict(n_epochs=3))
     alone = learner(case)
