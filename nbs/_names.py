@@ -33,9 +33,12 @@ def tasks():    # dict: page → the modules and folders that it covers
             for page, text in pages.items()}
 
 
+def covers(name, module): return f'{module}.'.startswith(f'{name}.')
+
+
 def task_of(module):
     "Return the API page that covers a module: one that names it, else one that names its folder"
-    found = [(len(o), page) for page, covered in tasks().items() for o in covered if f'{module}.'.startswith(f'{o}.')]
+    found = [(len(o), page) for page, covered in tasks().items() for o in covered if covers(o, module)]
     if not found: raise ValueError(f'No page in nbs/api covers the module {module}: name it there, or its folder.')
     return max(found)[1]
 
@@ -76,7 +79,7 @@ def table(
 
 def names_of(page):
     "List the names of an API page, in the order in which it names modules and folders"
-    def place(o): return next(i for i, covered in enumerate(tasks()[page]) if f'{o.module}.'.startswith(f'{covered}.'))
+    def place(o): return next(i for i, name in enumerate(tasks()[page]) if covers(name, o.module))
     return sorted((o for o in public() if task_of(o.module) == page), key=place)
 
 

@@ -171,6 +171,6 @@ def test_stuck(tmp_path):
     until(ranks.is_stuck, 5)
 
 def test_more_than_there_are(monkeypatch):
-    monkeypatch.setattr('trainer_nb.runs.start.has_accelerator', lambda: True)
+    monkeypatch.setattr('trainer_nb.parallel.accelerate.has_accelerator', lambda: True)
     with pytest.raises(ValueError, match='n_procs is 64'): make().start(1, n_procs=64)
     assert not make().get_hook(Accelerate, None)

@@ -11,6 +11,7 @@ import math, warnings
 from base64 import b64encode
 from collections.abc import Mapping
 from contextlib import contextmanager
+from functools import cache
 from html import escape
 from io import BytesIO
 
@@ -135,12 +136,10 @@ class Activations(MainProcessHook):
         self.now, self.dim, self.kept = None, -1, None      # name → portrait; of the units; name → weights and copies
 
     def before_fit(self, learn):
-        self.modules = find_layers(learn.fitting.model, self.patterns)
-        layers = [[name, type(m).__name__] for name, m in self.modules.items()]
-        if [name for name, _ in layers] != [name for name, _ in self.layers]:
-            modules = self.modules
-            self._begin(layers)         # another model
-            self.modules = modules
+        modules = find_layers(learn.fitting.model, self.patterns)
+        if [*modules] != [name for name, _ in self.layers]:     # another model
+            self._begin([[name, type(m).__name__] for name, m in modules.items()])
+        self.modules = modules
         self.is_blind = learn.get_hook('Compile', None) is not None
         if self.is_blind: self._tell('Compile')
 
@@ -211,8 +210,7 @@ class Activations(MainProcessHook):
 
     def after_fit(self, learn):
         self.is_waiting = self.is_waiting and learn.cancelled in ('stop', 'interrupt')
-        if self.now is not None: self.at.pop()
-        self._remove()
+        self.after_cancel(learn)
         self._close()
 
     def state_dict(self):
@@ -240,6 +238,7 @@ def _copies(modules):
 # %% ../../nbs/features/09_activations.ipynb #2a431ea3
 TURNS = '#440154', '#3b528b', '#21918c', '#5ec962', '#fde725'       # colours of a strip, from none to all
 
+@cache
 def _palette():
     "256 colours, as bytes"
     stops, res = [bytes.fromhex(o[1:]) for o in TURNS], []

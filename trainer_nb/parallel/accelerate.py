@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from ..base import can_unshard, check_kinds, patch
+from ..base import can_unshard, check_kinds, has_accelerator, patch
 from ..data import end_workers
 from ..loop import Hook, Learner, World, is_sum, parameters
 from .first_step import first_step
@@ -147,6 +147,11 @@ class Accelerate(Hook):
         self.is_averaged = False                # it has averaged those of this step
         self.buffers = {}                       # of `average_gradients`
         self.n = 0                              # weight of this rank's loss
+
+    @property
+    def on_cpu(self):  # bool
+        "Will the ranks train on the CPU? Known before any of them starts"
+        return self.kwargs.get('cpu', not has_accelerator())
 
     def check(self, learn):
         "Refuse hooks and metrics that do not fit together"

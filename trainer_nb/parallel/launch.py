@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from ..base import has_accelerator, patch
+from ..base import patch
 from ..data import end_workers
 from ..loop import Learner, TrainingInterrupted, as_count, as_hooks
 from .accelerate import Accelerate
@@ -300,7 +300,7 @@ def launch(self:Learner,
     more = () if own else (Accelerate(),)
     go = self.resume if resumes else partial(self.fit, n_epochs, hooks=(*as_hooks(hooks), *more), **kwargs)
     if n == 1: return go()
-    on_cpu = (own or more[0]).kwargs.get('cpu', not has_accelerator())
+    on_cpu = (own or more[0]).on_cpu
     check_fork(n, on_cpu)
     try_fork()
     for dl in self.train_dl, self.valid_dl: end_workers(dl)

@@ -12,7 +12,7 @@ from time import strftime, time
 
 import torch
 
-from ..base import has_accelerator, patch, rng_state
+from ..base import patch, rng_state
 from ..loop import Learner, as_count, as_hooks
 from ..parallel import Accelerate
 from .folder import RunFolder
@@ -52,7 +52,7 @@ def _with_ranks(learn, hooks, n, resumes):      # tuple of hooks; raises Runtime
         f'start(n_procs={size})')
     if n == 1: return hooks
     if hook is None: hooks = *hooks, (hook := Accelerate())
-    if hook.kwargs.get('cpu', not has_accelerator()): return hooks
+    if hook.on_cpu: return hooks
     if n > (there := torch.accelerator.device_count()): raise ValueError(
         f'n_procs is {n}, but there {"is 1 device" if there == 1 else f"are {there} devices"}: '
         'ask for as many as there are, or use the CPU with the hook Accelerate(cpu=True)')

@@ -14,7 +14,7 @@ from time import monotonic, time
 
 import torch
 
-from ..base import has_accelerator, patch, set_rng_state
+from ..base import patch, set_rng_state
 from ..data import length
 from ..loop import MainProcessHook, TrainingInterrupted, as_rate, set_lr
 from ..parallel import Accelerate, is_lost, as_rank
@@ -209,8 +209,7 @@ def _group(self:Worker, accelerate):
     "The process group, if there are several ranks: a context manager"
     ranks = self.ranks
     if ranks.size == 1: return nullcontext()
-    on_cpu = accelerate.kwargs.get('cpu', not has_accelerator())
-    return as_rank(ranks.rank, ranks.size, ranks.home, ranks.timeout_s, on_cpu)
+    return as_rank(ranks.rank, ranks.size, ranks.home, ranks.timeout_s, accelerate.on_cpu)
 
 @patch
 def _fit(self:Worker, program, own):
