@@ -56,7 +56,8 @@ def check_outputs(
     picture, table = (o['data'] for o in shown)
     n = check_table(''.join(table['text/html']), end, n_rows)
     text = ''.join(table['text/plain'])
-    assert end in text and len(re.findall(r'^\W*\d+ ', text, re.M)) == n and '\r' not in text, text
+    n_shown, n_left_out = len(re.findall(r'^[^\w…]*\d+ ', text, re.M)), re.search(r'^… (\d+) more', text, re.M)
+    assert end in text and n_shown + int(n_left_out[1] if n_left_out else 0) == n and '\r' not in text, text
     assert '\x1b' not in text, text
     check_png(b64decode(''.join(picture['image/png'])))
     assert len(json.dumps(outputs)) < 200_000
