@@ -106,6 +106,11 @@ def test_links():
     assert not is_wrong('https://arxiv.org/abs/1506.01186')
 
 
+def test_no_merge_is_half_done():
+    mark = re.compile(r'^\W*(<{7}|>{7}) ', flags=re.M)
+    assert not [path.name for path in [*texts, *notebooks] if mark.search(path.read_text(encoding='utf-8'))]
+
+
 def test_readme_is_the_front_page():
     "Both begin with the same code"
     first, = re.findall(r'```python\n(.*?)\n```', (root/'README.md').read_text(encoding='utf-8'), flags=re.S)[:1]
