@@ -10,6 +10,9 @@ why = missing()
 # each app and each theme once; all four under `make soak`
 IN_TURN = [pytest.param(o, marks=[] if o in (PAGES[0], PAGES[3]) else pytest.mark.soak) for o in PAGES]
 every_page = pytest.mark.parametrize('page', IN_TURN, ids='-'.join, indirect=True)
+# what does not depend on the app: JupyterLab only; each app once under `make soak`
+lab_first = pytest.mark.parametrize('page', [PAGES[0], pytest.param(PAGES[3], marks=pytest.mark.soak)], ids='-'.join,
+                                    indirect=True)
 
 
 @pytest.fixture(scope='package')

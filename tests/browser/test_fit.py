@@ -5,7 +5,7 @@ from statistics import median
 import pytest
 from nbconvert import HTMLExporter, MarkdownExporter
 
-from browser.conftest import IN_TURN, every_page
+from browser.conftest import IN_TURN, every_page, lab_first
 from common import digest
 from fits import N_EPOCHS, start
 from shown import (check_dated, check_html, check_interrupted, check_markdown, check_notebook, check_outputs,
@@ -170,7 +170,7 @@ def test_interrupt(page):
     check_again(page, 1, end='interrupted', n_rows=None)
     check_resumes(page, 3)
 
-@every_page
+@lab_first
 def test_interrupt_twice(page):
     page.cells(f'learn = start(Hang())\n{FIT}', *AGAIN)
     page.start()
@@ -183,7 +183,7 @@ def test_interrupt_twice(page):
     assert 'TrainingInterrupted' not in page.text()
     check_again(page, 1, end='interrupted', n_rows=1)
 
-@every_page
+@lab_first
 def test_reload(page):
     "The kernel works on, and the page knows no more than what was saved: that says when it was true, in exports, too"
     page.cells(WAIT, *AGAIN, 'learn.resume()', DIGEST)
@@ -199,7 +199,7 @@ def test_reload(page):
     check_again(page, 1, end='interrupted', n_rows=None)
     check_resumes(page, 3)
 
-@every_page
+@lab_first
 def test_cleared(page):
     page.cells(WAIT, *AGAIN, 'learn.resume()', DIGEST)
     page.start()

@@ -1,7 +1,6 @@
 "The learning-rate finder in JupyterLab and Notebook 7: live, at its end, and with a rate picked by mouse"
-import pytest
 
-from browser.conftest import PAGES
+from browser.conftest import lab_first
 from shown import both, check_notebook, check_readable, check_visible
 
 FIND = 'lr_find.Budget = Eager\nlearn = start(step_s=.03)\nbefore = digest(learn)\ncurve = learn.lr_find()'
@@ -34,8 +33,7 @@ def until_picked(page, k, low, high):
 
 def kinds(page, k=0): return [set(o['data']) for o in page.outputs(k)]
 
-@pytest.mark.parametrize('page', [PAGES[0], pytest.param(PAGES[3], marks=pytest.mark.soak)], ids='-'.join,
-                         indirect=True)
+@lab_first
 def test_search_and_pick(page):
     page.cells(FIND, SAME, SAME)
     page.watch()

@@ -3,7 +3,7 @@ import time
 
 import pytest
 
-from browser.conftest import every_page
+from browser.conftest import lab_first
 from browser.lab import Jupyter
 
 START = '''import tempfile, time
@@ -57,7 +57,7 @@ def check_run(page):
     assert any('image/png' in o for o in kinds)
     assert not any('application/vnd.jupyter.widget-view+json' in o for o in kinds)
 
-@every_page
+@lab_first
 def test_run(page): check_run(page)
 
 @pytest.mark.soak
