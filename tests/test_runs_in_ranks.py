@@ -80,6 +80,16 @@ def test_requests_and_restart(tmp_path):
     check_same(learn, reference)
     assert run.history.steps == reference.history.steps
 
+@pytest.mark.parametrize('verb', ['launch', pytest.param('start', marks=pytest.mark.soak)])
+def test_accelerate_of_one_fit(verb, tmp_path):
+    "`launch` and `start` find the hook among those of the fit, and add no second one"
+    learn, hook = make(dropout=0), Accelerate(cpu=True)
+    if verb == 'launch': learn.launch(2, 1, hooks=[hook])
+    else: learn.start(1, folder=tmp_path/'a', n_procs=2, hooks=[hook]).wait(60)
+    alone = make(dropout=0)
+    alone.fit(1)
+    check_equal(alone, learn)
+
 class Rates(Hook):
     def __init__(self, folder): self.folder = folder
     def after_step(self, learn):

@@ -18,7 +18,7 @@ import torch.distributed as dist
 from ..base import patch
 from ..data import end_workers
 from ..loop import Learner, TrainingInterrupted, as_count, as_hooks
-from .accelerate import Accelerate
+from .accelerate import Accelerate, accelerate_hook
 from .group import forget, is_lost
 
 # %% ../../nbs/parallel/06_launch.ipynb #3883d8de
@@ -289,16 +289,16 @@ def launch(self:Learner,
     """
     max_steps = kwargs.get('max_steps')
     if n_epochs is not None and max_steps is not None: raise ValueError('launch takes either n_epochs or max_steps')
-    n, own = as_count('n_procs', n_procs), self.get_hook(Accelerate, None)
+    n, hooks = as_count('n_procs', n_procs), as_hooks(hooks)
     resumes = n_epochs is None and max_steps is None
     if resumes:
         if self.stopped is None:
             raise RuntimeError('nothing to resume: no fit was stopped; say how long, launch(n_procs, n_epochs)')
         if hooks or kwargs:
             raise TypeError('launch without n_epochs resumes a fit unchanged, and takes no hooks or arguments of fit')
-        own = next((h for h in self.stopped.hooks if isinstance(h, Accelerate)), own)
+    own = accelerate_hook(self, self.stopped.hooks if resumes else hooks)
     more = () if own else (Accelerate(),)
-    go = self.resume if resumes else partial(self.fit, n_epochs, hooks=(*as_hooks(hooks), *more), **kwargs)
+    go = self.resume if resumes else partial(self.fit, n_epochs, hooks=(*hooks, *more), **kwargs)
     if n == 1: return go()
     on_cpu = (own or more[0]).on_cpu
     check_fork(n, on_cpu)

@@ -1,7 +1,6 @@
 # Written by tools/stubs.py
 from typing import Any
 from trainer_nb.loop.hooks import Hook
-from trainer_nb.parallel.accelerate import Accelerate
 
 TOLD: str
 SET: Any
@@ -25,7 +24,6 @@ class Ranks:
     def tell(self, error: Any, is_lost: Any) -> None: ...
     def find(self) -> dict[Any, Any] | None: ...
     def is_stuck(self) -> bool: ...
-def accelerate_hook(learn: Any, hooks: Any) -> Accelerate | None: ...
 
 class Pausing(Hook):
     wait: Any

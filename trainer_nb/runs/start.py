@@ -14,10 +14,9 @@ import torch
 
 from ..base import patch, rng_state
 from ..loop import Learner, as_count, as_hooks
-from ..parallel import Accelerate
+from ..parallel import Accelerate, accelerate_hook
 from .folder import RunFolder
 from .process import settings, spawn, versions
-from .ranks import accelerate_hook
 from .run import Run
 from .travel import pack, put
 from .worker import torch_settings

@@ -9,6 +9,7 @@ __all__ = ['LARGE', 'LEFT', 'REMEDIES', 'is_plain', 'tensor_of', 'pack', 'put', 
 import ctypes, io, mmap, os, pickle, socket, sqlite3, sys, threading
 from collections import deque
 from collections.abc import Mapping
+from copy import copy
 from functools import cache, partial
 from pathlib import Path
 from types import FunctionType, GeneratorType, MethodType
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
+from ..base import forget_iterator, kept_iterator
 from ..loop import Learner
 from ..save import path_in
 
@@ -48,7 +50,7 @@ def tensor_of(
     return t.requires_grad_(requires_grad)
 
 # of a learner; what it was doing when it was stopped is saved as data
-LEFT = {'_last_loss': None, 'stopped': None, 'requests': deque()}
+LEFT = {'stopped': None, 'requests': deque()}
 
 @cache
 def _pickler():
@@ -86,8 +88,7 @@ def _pickler():
                 return tensor_of, (s, o.dtype, o.storage_offset(), tuple(o.shape), o.stride(), o.requires_grad)
             if isinstance(o, Learner): return _without(o, LEFT)
             if isinstance(o, Optimizer): return _with_own(o)
-            has_workers = isinstance(o, DataLoader) and vars(o).get('_iterator') is not None
-            if has_workers: return _without(o, {'_iterator': None})
+            if isinstance(o, DataLoader) and kept_iterator(o) is not None: return _without_workers(o)
             return super().reducer_override(o)
     return Pickler
 
@@ -99,12 +100,21 @@ def _without(o, names):
     make, args, state, *rest = o.__reduce_ex__(4)
     return (make, args, {**state, **{k: v for k, v in names.items() if k in state}}, *rest)
 
+def _without_workers(dl):
+    "How to pickle a loader without the processes that it keeps for its next pass"
+    bare = copy(dl)
+    forget_iterator(bare)
+    return bare.__reduce_ex__(4)
+
+@cache
+def _of_torch(): return vars(Optimizer([torch.empty(0)], {})).keys()
+
 def _with_own(opt):
     "How to pickle an optimizer with attributes of its class, which torch leaves out, such as the parameters of LBFGS"
     make, args, state, *rest = opt.__reduce_ex__(4)
     if type(opt).__getstate__ is Optimizer.__getstate__:
-        def is_own(k): return not callable(vars(opt)[k]) and not k.startswith(('_optimizer_', '_warned', '_zero'))
-        state = {**{k: v for k, v in vars(opt).items() if is_own(k)}, **state}
+        own = {k: v for k, v in vars(opt).items() if k not in _of_torch() and not callable(v)}
+        state = {**own, **state}
     return (make, args, state, *rest)
 
 # %% ../../nbs/runs/02_travel.ipynb #27ae87a8
@@ -181,7 +191,9 @@ def _children(o):
         used = [(k, o.__globals__[k]) for k in _names(o.__code__) if k in o.__globals__]
         return [(f' → {k}, which {o.__name__} uses', v) for k, v in cells + used]
     state = vars(o) if hasattr(o, '__dict__') else {}
-    if isinstance(o, nn.Module): state = {**o._modules, **o._parameters, **o._buffers, **state}
+    if isinstance(o, nn.Module):
+        state = {**dict(o.named_children()), **dict(o.named_parameters(recurse=False)),
+                 **dict(o.named_buffers(recurse=False)), **state}
     names = sorted((k for k in state if k not in LEFT), key=lambda k: k[0] == '_')
     return [(f'.{k}', state[k]) for k in names]
 

@@ -17,11 +17,11 @@ import torch
 from ..base import patch, set_rng_state
 from ..data import length
 from ..loop import MainProcessHook, TrainingInterrupted, as_rate, set_lr
-from ..parallel import Accelerate, is_lost, as_rank
+from ..parallel import Accelerate, accelerate_hook, is_lost, as_rank
 from ..save import Checkpoint, Folder, Lock, host_copy, replacing, write_state
 from ..show import Display, go_on, outcome, pause, scale_lr
 from .folder import RunFolder, answer, pending, now_here
-from .ranks import Ranks, Pausing, accelerate_hook, save_in_pause
+from .ranks import Ranks, Pausing, save_in_pause
 from .record import RunRecord
 from .travel import unpack_program
 
