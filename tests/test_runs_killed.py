@@ -30,6 +30,7 @@ def test_kills(tmp_path, monkeypatch):
     rng, expected = random.Random(0), make()
     expected.fit(N)
     n_kills = n_runs = n_starting = n_writing = 0
+    seen_s, back_s = [], []
     while n_kills < KILLS:
         learn = make()
         run = learn.start(N, folder=tmp_path/f'{n_runs}')
@@ -41,12 +42,17 @@ def test_kills(tmp_path, monkeypatch):
             if run.is_over: break
             n_starting += run.status == 'starting'
             os.kill(run.folder.read('status.json')['pid'], signal.SIGKILL)
+            start = time.monotonic()
             until(lambda: run.status == 'died', 20)
+            seen_s.append(time.monotonic() - start)
             n_writing += any(run.path.glob('checkpoints/.*.tmp'))
             n_kills, n_here = n_kills + 1, n_here + 1
+            start = time.monotonic()
             run.restart()
+            back_s.append(time.monotonic() - start)
         run.wait(300)
         check_equal(expected, learn)
         assert run.history.steps == expected.history.steps and run.history.ends == expected.history.ends
         n_runs += 1
-        print(f'{n_kills} kills, {n_starting} while it started, {n_writing} while it wrote; {n_runs} runs', flush=True)
+        print(f'{n_kills} kills, {n_starting} while it started, {n_writing} while it wrote; {n_runs} runs bit-equal; '
+              f'at most {max(seen_s):.2f} s until it was seen, {max(back_s):.2f} s until `restart` returned', flush=True)

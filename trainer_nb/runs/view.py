@@ -157,7 +157,7 @@ def _watch(self:View):
             is_news = self.seen is None or status.state != self.seen[0]     # shown at once, whatever the budget says
             if is_news or self.budget.is_due: self._draw(status)
             if self.asked: self._tell(status)
-            if self.over.wait(.05 if self.asked else self.tick_s): break
+            if self.over.wait(.03 if self.asked else self.tick_s): break
         self.tail.update()
         self._close(self.look())
     except Exception as e:
