@@ -55,4 +55,4 @@ def test_kills(tmp_path, monkeypatch):
         assert run.history.steps == expected.history.steps and run.history.ends == expected.history.ends
         n_runs += 1
         print(f'{n_kills} kills, {n_starting} while it started, {n_writing} while it wrote; {n_runs} runs bit-equal; '
-              f'at most {max(seen_s):.2f} s until it was seen, {max(back_s):.2f} s until `restart` returned', flush=True)
+              f'at most {max(seen_s):.2f} s until seen, {max(back_s):.2f} s until `restart` returned', flush=True)
