@@ -63,7 +63,7 @@ def test_validate_in_before_valid_recursed_without_end():
 def test_validate_in_a_batch_of_validation_is_refused(event):
     learn = make_learner(valid_dl=batches(seed=2))
     hook = LambdaHook(**{event: lambda learn: learn.validate()})
-    with learn.added_hooks(hook), pytest.raises(RuntimeError, match='look at learn.training first'): learn.fit(1)
+    with learn.added_hooks(hook), pytest.raises(RuntimeError, match='check learn.training first'): learn.fit(1)
     learn.fit(1)
     seen = []
     learn.fit(1, hooks=[LambdaHook(after_loss=lambda learn: seen.append(learn.validate()) if learn.training else None)])

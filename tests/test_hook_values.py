@@ -1,4 +1,4 @@
-"Values pass through the wrappers: a hook hands on a loss or a model, and `learn.loss` and `learn.model` stay"
+"Values pass through the wrappers: a hook passes on a loss or a model, and `learn.loss` and `learn.model` stay"
 import functools
 
 import pytest, torch
@@ -31,7 +31,7 @@ def fitted(*hooks, **kwargs):
     return learn
 
 
-# What a wrapper hands on
+# What a wrapper passes on
 
 @pytest.mark.parametrize('hook', [
     lambda: LambdaHook(do_backward=lambda learn, nxt, loss: nxt(.25*loss)),
@@ -98,7 +98,7 @@ def test_a_step_that_yields_hands_on_each_loss():
     assert seen == [('a', 1.), ('b', 1.)]
 
 def test_a_validation_inside_of_a_wrapper():
-    "`nxt` hands on the values of its own step, whatever ran in between"
+    "`nxt` passes on the values of its own step, whatever ran in between"
     def validates(learn, nxt, model):
         if learn.training: learn.validate()
         nxt()
@@ -222,15 +222,15 @@ BAD = {
     'none there': (dict(do_opt_step=lambda learn, nxt: nxt(3)), TypeError, r'nxt got 1 value: expected nxt\(\)',
                    'in hook Mine'),
     'a float': (dict(do_backward=lambda learn, nxt: nxt(3.)), TypeError, 'the loss is a float: expected a 0-d tensor',
-                'the loss that hook Mine handed on'),
+                'the loss that hook Mine passed on'),
     'detached': (dict(do_backward=lambda learn, nxt, loss: nxt(loss.detach())), ValueError, 'does not require grad',
-                 'the loss that hook Mine handed on'),
+                 'the loss that hook Mine passed on'),
     'a vector': (dict(do_backward=lambda learn, nxt, loss: nxt(loss*torch.ones(3))), ValueError, r'shape \(3,\)',
-                 'the loss that hook Mine handed on'),
+                 'the loss that hook Mine passed on'),
     'a number': (dict(do_step=lambda learn, nxt: nxt(3)), TypeError, 'not callable',
-                 'the model that hook Mine handed on'),
+                 'the model that hook Mine passed on'),
     'twice': (dict(do_backward=lambda learn, nxt: (nxt(), nxt())), RuntimeError, 'second time',
-              'Mine wraps do_backward: a second nxt()'),
+              'Mine wraps do_backward: pass another loss to a second nxt()'),
     'not called': (dict(do_step=lambda learn, nxt: None), TypeError, r'do_step of Mine left no result: call nxt\(\)',
                    ''),
     'no answer': (dict(do_opt_step=lambda learn, nxt: None), TypeError, r'what nxt\(\) returned', '')}

@@ -391,7 +391,7 @@ def test_cancel_between_epochs(event, error):
                                                        after_fit=lambda learn: log.append('after_fit'))]
     learn = make_learner(hooks=hooks)
     if error is CancelEpoch:
-        with pytest.raises(RuntimeError, match='CancelEpoch was raised where no epoch runs'): learn.fit(2)
+        with pytest.raises(RuntimeError, match='CancelEpoch was raised while no epoch was running'): learn.fit(2)
         assert log == [event, 'after_fit']
     else:
         learn.fit(2)
@@ -403,7 +403,7 @@ def test_cancel_between_epochs(event, error):
 def test_cancel_step_where_no_step_is_open(where):
     log = []
     learn = make_learner(train_dl=batches()[:2], valid_dl=batches()[:1], hooks=[canceller(where, CancelStep(), log)])
-    with pytest.raises(RuntimeError, match='CancelStep was raised where no step runs'): learn.fit(1)
+    with pytest.raises(RuntimeError, match='CancelStep was raised while no step was running'): learn.fit(1)
     assert log == ['before_fit'] + upto(where, TRAIN + VALID) + ['after_fit']
 
 @pytest.mark.parametrize('point', BATCH[:7])

@@ -83,7 +83,7 @@ def test_what_has_no_counterpart_is_named(tmp_path, recwarn):
     learn.save(tmp_path/'a')
     start(use(Env()), state={'b': ENV['now']}).load(tmp_path/'a')
     said = ' '.join(str(o.message) for o in recwarn)
-    assert 'knows nothing of b in `state`' in said and 'holds the state of a, which this learner does not have' in said
+    assert 'has no state for b in `state`' in said and 'holds the state of a, which this learner does not have' in said
 
 @pytest.mark.parametrize('wrong, said',
                          [([3], 'int without state_dict and load_state_dict'),

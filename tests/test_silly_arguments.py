@@ -121,7 +121,7 @@ def test_a_cancel_where_nothing_can_be_cancelled(cancel):
     "It has said nothing but its name"
     def f(learn): raise cancel
     for event in 'before_fit', 'after_epoch':
-        with pytest.raises(RuntimeError, match=f'{cancel.__name__} was raised where no'):
+        with pytest.raises(RuntimeError, match=f'{cancel.__name__} was raised while no'):
             make_learner(hooks=[LambdaHook(**{event: f})]).fit(1)
     learn = make_learner(valid_dl=batches(), hooks=[LambdaHook(before_valid=f)])
     with pytest.raises(RuntimeError, match=cancel.__name__): learn.validate()

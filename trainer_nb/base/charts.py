@@ -148,7 +148,7 @@ def limits(
 def needs_log(
     curves,  # list of lists of float that must lie inside
 ):           # bool
-    "Would a linear axis press all curves to its lower edge?"
+    "Return whether a linear axis would squeeze all curves against its lower edge"
     curves = [sorted(v for v in o if math.isfinite(v)) for o in curves]
     curves = [o for o in curves if o]
     if not curves or min(o[0] for o in curves) <= 0: return False
@@ -227,7 +227,7 @@ class Panel:
         return list(map(pixel, xs, ys))
 
     def cut(self, points):
-        "Move outside points to the frame, or to None between two others outside: no curve runs along the frame"
+        "Move points outside to the frame; replace those between two others outside by None: no curve follows the frame"
         top, bottom = self.top, self.top + self.height
         sides = [None if p is None else (p[1] > bottom) - (p[1] < top) for p in points]
         around = zip([None, *sides], sides, [*sides[1:], None])
@@ -240,7 +240,7 @@ class Panel:
         return ticks(*self.xlim, self.width/70, self.is_log, self.whole), yticks
 
     def arrows(self):  # list of (x, y, words, color, anchor)
-        "Yield an arrow with the value for the farthest point above the axes, and for that below"
+        "Yield an arrow with the value of the farthest point above the axes, and one for the farthest below"
         above, below, bottom = (.5, None), (.5, None), self.top + self.height
         for o in self.lines:
             if not o.may_leave: continue
@@ -358,7 +358,7 @@ class Chart:
                 f'fill="none">{paths}{words}</svg>')
 
     def html(self):  # str
-        "Write the chart for a page: it shrinks to the width there is, and its parts stack on a narrow page"
+        "Write the chart for a page: it shrinks to fit, and its parts stack on a narrow page"
         parts = ''.join(o.svg() for o in self.parts or [self])
         return f'<div style="display:flex;flex-wrap:wrap;align-items:flex-start">{parts}</div>'
 

@@ -45,7 +45,7 @@ def _linked(entries):
     return res
 
 def _is_raise(entry):
-    "Does the entry's line contain `raise`?"
+    "Return whether the entry's line contains `raise`"
     return re.search(r'\braise\b', linecache.getline(entry.tb_frame.f_code.co_filename, entry.tb_lineno)) is not None
 
 def passed(
@@ -134,8 +134,8 @@ def described(
 # %% ../../nbs/base/04_errors.ipynb #b6aa4485
 def note_place(
     e,      # exception
-    where,  # str, the place in the training
+    where,  # str, such as 'raised in epoch 0, after 3 of 9 training batches'
     batch,  # the current batch, or None
 ):
-    "Add the place in the training and the batch to the notes of an exception"
+    "Add the place where training failed, and the batch, to the notes of an exception"
     e.add_note(where + ('' if batch is None else f'; batch: {described(batch)}'))

@@ -89,7 +89,7 @@ def _agreed(counts):
     return [n for n in first if all(n in o for o in rest)] or first
 
 def _is_whole(x):
-    "Does each entry hold values of several samples? A number or a text belongs to one sample"
+    "Return whether each entry holds values of several samples; a number or a text belongs to one sample"
     if isinstance(x, (list, tuple)) and x and all(isinstance(o, (str, bytes, int, float)) for o in x): return True
     values = x if isinstance(x, (list, tuple)) else _fields(x)
     return all(map(_is_whole, values)) if values is not None else bool(sample_counts(x))
@@ -128,7 +128,7 @@ def default_device(
 def check_seed(
     seed,  # the argument to check
 ):         # raises TypeError or ValueError
-    "Refuse a seed that one of the generators would refuse, before any of them is seeded"
+    "Raise an error unless `seed` is an int that every generator accepts"
     try: n = operator.index(None if isinstance(seed, bool) else seed)
     except TypeError: raise TypeError(f'the seed is {seed!r}: expected a whole number from 0 to 2**32 - 1') from None
     if not 0 <= n < 2**32: raise ValueError(f'the seed is {n}: expected a whole number from 0 to 2**32 - 1')

@@ -36,7 +36,7 @@ def with_comments(
 def patch(
     f,  # function whose first parameter is annotated with a class, or a property made of one
 ):      # `f`
-    "Make `f` a method of a class, `@patch def area(self:Square): ...`; only a cell that runs again replaces one"
+    "Make `f` a method, `@patch def area(self:Square): ...`; only a cell that runs again may replace a method"
     g = f.fget if isinstance(f, property) else f
     cls = next(iter(g.__annotations__.values()))
     old = vars(cls).get(g.__name__)
@@ -143,7 +143,7 @@ def html_table(
 def html_img(
     data,        # bytes of the file
     alt,         # what the picture shows
-    width,       # CSS pixels, where the page has as many
+    width,       # CSS pixels; less on a narrower page
     kind='png',  # or 'jpeg'
 ):               # str
     "Write a picture as HTML"

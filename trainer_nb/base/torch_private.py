@@ -26,7 +26,7 @@ ONLY_PUBLIC = False     # True: use only the public alternatives
 RAN_ON = '2.8', '2.13', '2.15'      # versions of torch whose tests ran with the light step; see `make test-versions`
 
 def checked(
-    f,  # function without arguments → bool: do the private names give what the public ones do?
+    f,  # function without arguments → bool; True: the private names give what the public ones give
 ):      # `f`, called once per process; False if it raises anything
     "Check once per process whether private names of torch can be used"
     @cache
@@ -64,7 +64,7 @@ def _foreach_is_right():
 def each_(
     op,       # 'add', 'mul', 'div', 'lerp', 'copy': what to do, in place
     tensors,  # list of tensors
-    *args,    # as the method takes: a list with a tensor for each, or for mul and div and as lerp's weight one for all
+    *args,    # as the method takes them: a list with a tensor for each; mul, div and lerp's weight take one for all
 ):
     "Change each tensor in place"
     if _foreach_is_right(): getattr(torch, f'_foreach_{op}_')(tensors, *args)
@@ -72,7 +72,7 @@ def each_(
 
 def norms(
     tensors,  # list of tensors, dense
-    ord=2,    # which norm
+    ord=2,    # order of the norm; `math.inf`: the largest magnitude
 ):            # list of 0-d tensors
     "Compute the norm of each tensor"
     return list(torch._foreach_norm(tensors, ord)) if _foreach_is_right() else _norms(tensors, ord)
@@ -159,16 +159,16 @@ def _hooks(opt):
 def has_hooks(
     opt,  # optimizer
 ):        # bool; True if that cannot be known
-    "Are hooks registered for its steps?"
+    "Return whether hooks are registered for its steps"
     return not _hooks_are_seen() or bool(_hooks(opt))
 
 def is_listed():  # bool
-    "Did the tests run on this version of torch?"
+    "Return whether the tests ran on this version of torch"
     return '.'.join(torch.__version__.split('.')[:2]) in RAN_ON
 
 @cache
 def light_step(
-    step,  # what a class of optimizers has as `step`
+    step,  # the `step` of an optimizer class
 ):         # function of an optimizer, equivalent if no hook or profiler listens; None: call `step` itself
     "Return a step without the wrappers that torch puts around it"
     return _unwrapped(step) if is_listed() and _hooks_are_seen() and _wrappers_are_known() else None
@@ -206,7 +206,7 @@ def _fused_is_known():
 def takes_found_inf(
     opt,  # optimizer
 ):        # bool
-    "Does the step skip itself where `opt.found_inf` is 1.?"
+    "Return whether the step skips itself if `opt.found_inf` is 1."
     return bool(getattr(opt, '_step_supports_amp_scaling', False) if _fused_is_known() else opt.defaults.get('fused'))
 
 # %% ../../nbs/base/05_torch_private.ipynb #58e331da
@@ -303,9 +303,9 @@ def _tables(m): return [o for k, o in vars(m).items() if '_hooks' in k and isins
 
 def remove_hooks(
     m,     # `nn.Module`
-    pick,  # `f(function)` → bool: is it to be removed?
+    pick,  # `f(function)` → bool; True: remove it
 ):
-    "Remove hooks that are registered on a module, without their handles"
+    "Remove hooks from a module without their handles"
     ours = set()        # a hook has one id in several tables
     for table in _tables(m): ours |= {i for i, f in table.items() if pick(getattr(f, 'hook', f))}
     for table in _tables(m):
@@ -354,7 +354,7 @@ def set_indices(
 def workers_end(
     dl,  # any loader
 ):
-    "Open passes whose workers end with them, if nothing is known of those that a loader keeps"
+    "Open passes whose workers end with them, if the private names of kept workers are unknown"
     held = getattr(dl, '__dict__', {})
     if _workers_are_known() or not held.get('persistent_workers'):
         yield
@@ -378,7 +378,7 @@ def schema(
 
 @checked
 def sees_operations():  # bool
-    "Does a `DispatchMode` see the operations, with their names?"
+    "Return whether a `DispatchMode` sees the operations and their names"
     seen = []
     class Mode(DispatchMode):
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):
@@ -392,7 +392,7 @@ def sees_operations():  # bool
 # %% ../../nbs/base/05_torch_private.ipynb #1c6ddb30
 @checked
 def can_unshard():  # bool
-    "Are the names known that `fully_shard` leaves on modules?"
+    "Return whether the names that `fully_shard` leaves on modules are known"
     from torch.distributed._composable_state import _get_module_state, _module_state_mapping
     from torch.distributed.fsdp import fully_shard
     from torch.distributed.fsdp._fully_shard._fsdp_state import FSDPState

@@ -22,7 +22,7 @@ from .passes import Pass, draws, is_warm, length, open_pass, source, rng_states,
 
 # %% ../../nbs/data/02_loaders.ipynb #fc1cd9ad
 class SideStream:
-    "Copy batches to an accelerator while it works"
+    "Copy batches to an accelerator during its work on the batch before"
     def __init__(self,
         device,  # `torch.device`, of type 'cuda'
     ):
@@ -56,7 +56,7 @@ def by_side(
     for batch in iterator: yield move(batch)
 
 class Prefetched:
-    "A loader whose batches are copied to an accelerator while it works; resumes like the loader inside"
+    "A loader that copies batches to an accelerator while the accelerator works; it resumes like the loader inside"
     def __init__(self,
         dl,      # any loader
         device,  # `torch.device`, of type 'cuda'
@@ -330,19 +330,19 @@ class Loaders:
 
     @property
     def bs(self):  # list of [name, type, batches]
-        "What a checkpoint compares, since the position in a pass depends on it"
+        "What a checkpoint compares before it resumes, since the position in a pass depends on it"
         return [[name, type(source(o)).__name__, length(o)] for name, o in self.loaders.items()]
 
     @property
     def persistent_workers(self):  # bool
-        "Does any loader keep its workers?"
+        "Whether any of the loaders keeps its workers"
         return any(getattr(source(o), 'persistent_workers', False) for o in self.loaders.values())
 
     def __repr__(self): return f'{type(self).__name__}({", ".join(self.loaders)}; {self.mode})'
 
 # %% ../../nbs/data/02_loaders.ipynb #848f4783
 class ValidSets(Loaders):
-    "Validation sets by name, one after the other; each batch is a dict with the set's name as its only key"
+    "Validation sets by name, one after another; each batch is a dict with the set's name as its only key"
     MODES = {'sequence': sum}
 
     def __init__(self,
@@ -368,7 +368,7 @@ def sets_of(
 def yields_new(
     dl,  # loader
 ):       # bool
-    """Does each batch keep its values after the loader yields the next one?
+    """Return whether each batch keeps its values after the loader yields the next one
 
     True for lists, `TensorLoader`, and torch `DataLoader`s that stack samples or get batches from workers.
     """
@@ -405,11 +405,11 @@ def as_loader(
                         'or (inputs,) for a step that needs no targets')
     if not hasattr(data, '__iter__') and not hasattr(data, '__getitem__'):
         raise TypeError('expected a loader, any iterable of batches, or a tuple of tensors; '
-                        f'got a {type(data).__name__}')
+                        f'got {type(data).__name__}')
     return data
 
 def _is_hugging_face(data):
-    "Is it a dataset of Hugging Face with tensors? Raises TypeError for one with lists, which torch would transpose"
+    "Return whether it is a Hugging Face dataset of tensors; raise TypeError for lists, which torch would transpose"
     if not all(hasattr(data, o) for o in ('with_format', 'column_names', '__getitem__')): return False
     kind = getattr(data, 'format', {}).get('type')
     if kind in ('torch', 'numpy'): return True
@@ -419,9 +419,9 @@ def _is_hugging_face(data):
 # %% ../../nbs/data/02_loaders.ipynb #3d600c7d
 def split(
     data,           # tuple of tensors, arrays, data frames; one of these; a list of samples; or a dataset with indices
-    valid=.2,       # share of the samples for validation, in (0, 1), or their number
+    valid=.2,       # fraction of the samples for validation, float in (0, 1), or their number, int
     stratify=None,  # class of each sample, (n,); True: the last entry of a tuple
-    seed=0,         # of the order
+    seed=0,         # int, of the random order
 ):                  # (train, valid), of the same kind as `data`; datasets as `Subset`s
     "Split data into training and validation data at random, the same way each time; raises ValueError or TypeError"
     parts = data if isinstance(data, tuple) else (data,)
@@ -432,7 +432,7 @@ def split(
     n = sizes.pop()
     n_valid = round(valid*n) if isinstance(valid, float) else valid
     if isinstance(valid, bool) or not isinstance(valid, (int, float)) or not 0 < n_valid < n: raise ValueError(
-        f'valid is {valid!r} of {n} samples: expected a share in (0, 1) or a number, with samples left on both sides')
+        f'valid is {valid!r} of {n} samples: expected a fraction in (0, 1) or a number, with samples left for training')
     order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
     if stratify is not None: order = _by_class(order, _classes(parts[-1] if stratify is True else stratify, n), n_valid)
     chosen = order[:n_valid].sort()[0], order[n_valid:].sort()[0]
@@ -451,7 +451,7 @@ def _classes(labels, n):
     return torch.tensor([numbers[o] for o in labels])
 
 def _by_class(order, classes, n_valid):
-    "An order whose first `n_valid` samples hold each class in its share"
+    "An order whose first `n_valid` samples hold each class in proportion"
     n, counts = len(order), torch.bincount(classes)
     shares = counts.double()*n_valid/n
     wanted = shares.floor().long()
@@ -547,7 +547,7 @@ class SeededLoader(DataLoader):
         drop_last=False,          # leave out a last batch of fewer samples
         generator=None,           # `torch.Generator` of orders and seeds; None: torch's global one
         num_workers=None,         # worker processes; None: `default_workers()`
-        persistent_workers=None,  # keep the workers between passes; None: yes
+        persistent_workers=None,  # keep the workers between passes; None: yes, if there are any
         pin_memory=None,          # copy batches into pinned memory; None: if there is an accelerator
         worker_init_fn=None,      # called in each worker with its number
         **kwargs,                 # other arguments of `DataLoader`

@@ -41,13 +41,13 @@ def said_size(
 def source(
     dl,  # any loader
 ):       # the innermost loader, which reads the data
-    "Return the loader that another one wraps, as `Prefetched` does; any other loader unchanged"
+    "Return the loader inside a wrapper such as `Prefetched`, and any other loader unchanged"
     return dl.source if hasattr(dl, 'wrap_iter') else dl
 
 def each(
     dl,  # any loader
 ):       # list of loaders
-    "Return the loaders that one joins, as `Loaders` does; for any other, a list of itself"
+    "Return the loaders inside a `Loaders`, and a list of itself for any other loader"
     dl = source(dl)
     return list(chain.from_iterable(map(each, dl.loaders.values()))) if getattr(dl, 'is_many', False) else [dl]
 
@@ -78,7 +78,7 @@ def set_rng_states(
     state,  # what `rng_states` returned
     *dls,   # the same loaders
 ):
-    "Restore these RNG states"
+    "Restore the RNG states of the global generators and of the loaders' own"
     rng, own = state
     set_rng_state(rng)
     for dl, states in zip(dls, own):
@@ -109,7 +109,7 @@ def no_interrupt():
 def is_warm(
     dl,  # any loader
 ):       # bool
-    "Does the loader keep worker processes for its next pass?"
+    "Return whether the loader keeps worker processes for its next pass"
     return any(kept_iterator(o) is not None for o in each(dl))
 
 def end_workers(
@@ -158,7 +158,7 @@ def same_state(
     a,  # what `rng_state` returned
     b,  # its result at another time
 ):      # bool
-    "Was nothing drawn in between?"
+    "Return whether nothing was drawn between two readings of the RNG states"
     if isinstance(a, dict): return a.keys() == b.keys() and all(same_state(a[k], b[k]) for k in a)
     if isinstance(a, list): return len(a) == len(b) and all(map(same_state, a, b))
     return bool((a == b).all()) if hasattr(a, 'all') else a == b
@@ -193,7 +193,7 @@ class _Ahead:
 def is_stock(
     dl,  # any loader
 ):       # bool
-    "Is it a torch `DataLoader` over a dataset with indices, or a subclass with the same iteration?"
+    "Return whether it is a torch `DataLoader` over a dataset with indices, or a subclass that iterates in the same way"
     if not isinstance(dl, DataLoader) or type(dl).__iter__ is not DataLoader.__iter__: return False
     return not isinstance(dl.dataset, IterableDataset)
 
@@ -234,7 +234,7 @@ def warm_up(
 def skips(
     dl,  # any loader
 ):       # bool
-    "Can a pass start in the middle without reading the batches before, and be exact?"
+    "Return whether a pass can start in the middle exactly, without reading the batches before"
     if callable(getattr(dl, 'iter_from', None)) or isinstance(dl, (list, tuple, range)): return True
     return is_stock(dl) and (not dl.num_workers or getattr(dl, 'is_seeded', False))
 
@@ -268,7 +268,7 @@ def open_at(
 def counts(
     dl,  # any loader
 ):       # bool
-    "Is the loader's length exact? That of a collection or of torch's samplers is, any other may be an estimate"
+    "Return whether the loader's length is exact, as that of a list or of torch's samplers; others may be estimates"
     dl = source(dl)
     if isinstance(dl, (list, tuple, range)): return True
     if getattr(dl, 'is_many', False): return all(map(counts, dl.loaders.values()))
@@ -285,14 +285,14 @@ def counts(
 def has_state(
     dl,  # any loader
 ):       # bool
-    "Does the loader save its own position, like torchdata's `StatefulDataLoader`?"
+    "Return whether the loader saves its own position, like torchdata's `StatefulDataLoader`"
     return all(callable(getattr(dl, o, None)) for o in ('state_dict', 'load_state_dict'))
 
 PASS_KINDS = {'n': int, 'start': (None, RNG_STATE_KINDS), 'was_warm': bool, 'loader': object, 'was_ahead?': bool,
               'kept?': (None, [object])}
 
 def _can_keep(batch):
-    "Can a checkpoint hold a batch unchanged?"
+    "Return whether a checkpoint can hold a batch unchanged"
     if type(batch) in (list, tuple): return all(map(_can_keep, batch))
     if type(batch) is dict: return all(type(k) is str and _can_keep(v) for k, v in batch.items())
     return type(batch) in (torch.Tensor, int, float, str, bool, type(None))
@@ -308,7 +308,7 @@ class Pass:
         self.wrap_iter = getattr(dl, 'wrap_iter', None)     # wraps the loader's iterator
         self.opened = None      # (clock, `wait_s`) when this pass, or the rest of it, was opened
         self.wait_s = 0.        # seconds spent waiting for batches
-        self.timed_every = 13   # if a batch takes less than 0.1 ms, time one in so many
+        self.timed_every = 13   # if a batch takes less than 0.1 ms, only one in this many is timed
         self.iterator = None
         self.start = None       # RNG states when the pass was opened
         self.first = None       # RNG states before the first batch, for one of several loaders
@@ -351,7 +351,7 @@ class Pass:
 
     @property
     def at_end(self):  # bool
-        "Has the last batch been read? If the length is unknown or an estimate, read the next one and keep it"
+        "Whether the last batch has been read; reading this property may read the next batch, which the pass keeps"
         start = perf_counter()
         if self.ahead == [] and has_state(self.dl): self.at_ahead = self.dl.state_dict()
         try: return not self._has_next()

@@ -20,7 +20,7 @@ from .samples import Look
 # %% ../../nbs/look/04_confusion.ipynb #b0978e2c
 @patch
 def task(self:Results):  # 'classes', 'labels' (several for each sample) or 'regression'; raises ValueError
-    "Recognize the task by shapes and dtypes of predictions and targets, and by the loss function"
+    "Recognize the task from the shapes and dtypes of predictions and targets, and from the loss function"
     p, t = self.pred, self.targ
     if not isinstance(p, Tensor) or not isinstance(t, Tensor):
         raise ValueError(f'predictions are a {type(p).__name__} and targets a {type(t).__name__}: expected tensors; '
@@ -40,7 +40,7 @@ def _name(loss_fn):
 def _is_binary(loss_fn): return any(o in _name(loss_fn) for o in ('binary', 'bce', 'softmargin', 'soft_margin'))
 
 def _is_positive(loss_fn, pred):
-    "Does a logit or a probability stand for 1?"
+    "Return which logits or probabilities stand for 1"
     if not pred.is_floating_point(): return pred > 0
     name = _name(loss_fn)
     is_prob = name in ('bceloss', 'binary_cross_entropy') or not _is_binary(loss_fn) and pred.numel() and (
@@ -52,7 +52,7 @@ def as_ids(self:Results):  # (predicted, target): (n,) int64 tensors, without ta
     "Return the class ids of predictions and targets, one for each position"
     if (task := self.task()) != 'classes':
         raise ValueError({'labels': 'samples have several labels each, and no single class: report() scores each label',
-                          'regression': 'the targets are float, as of a regression: report() shows residuals'}[task])
+                          'regression': 'the targets are float, as in a regression: report() shows residuals'}[task])
     p, t = self.pred, self.targ
     if p.ndim == t.ndim + 1 and p.size(1) > 1 and p.shape[:1] + p.shape[2:] == t.shape: p = p.argmax(1)
     elif p.ndim == t.ndim + 1 and p.size(-1) > 1 and p.shape[:-1] == t.shape: p = p.argmax(-1)

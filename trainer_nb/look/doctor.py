@@ -39,7 +39,7 @@ class Diagnosis:
     "What `learn.doctor()` found; it draws itself"
     findings: list                              # of `Finding`
     checked: list                               # names of the checks that were made
-    left_out: list = field(default_factory=list)    # names of those that this learner gives nothing to look at for
+    left_out: list = field(default_factory=list)    # names of those that do not apply to this learner
     time_s: float = 0.                          # seconds that the checks took
 
     def __contains__(self, name): return any(o.name == name for o in self.findings)
@@ -82,13 +82,13 @@ def _need(*values):
     if any(o is None or isinstance(o, (list, dict)) and not o for o in values): raise _Nothing
 
 def _is_same(a, b):
-    "Have two batches the same tensors?"
+    "Return whether two batches have the same tensors"
     (xs, y), (vxs, vy) = batch_tensors(a), batch_tensors(b)
     pairs = list(zip([*xs, y], [*vxs, vy]))
     return all(p is q or p is not None and q is not None and torch.equal(p, q) for p, q in pairs)
 
 def _has(learn, *names):
-    "Is there a hook of one of these classes?"
+    "Return whether there is a hook of one of these classes"
     return any(c.__name__ in names for h in learn.hooks for c in type(h).__mro__)
 
 def _percent(share): return f'{share:.0%}'
@@ -126,11 +126,11 @@ def constant_inputs(o):
     _need(o.x)
     if len(o.x) > 1 and (o.x == o.x[:1]).all():
         return ('all samples have the same inputs',
-                'See whether the dataset uses its index')
+                'Check whether the dataset uses its index')
 
 @check
 def not_normalized(o):
-    "Are float inputs of a size that layers are made for?"
+    "Are float inputs on a scale that layers are made for?"
     _need(o.x)
     norms = *BATCH_NORMS, nn.LayerNorm
     if not o.x.is_floating_point() or o.order and isinstance(o.order[0], norms): return
@@ -149,7 +149,7 @@ def constant_targets(o):
     _need(o.y, o.kind)
     if len(o.y) > 8 and (o.y == o.y[:1]).all():
         return (f'all {len(o.y)} targets are the same',
-                'See how labels are read')
+                'Check how labels are read')
 
 @check
 def targets_out_of_range(o):
@@ -173,13 +173,13 @@ def off_by_one(o):
 
 @check
 def unscaled_targets(o):
-    "Are targets of a regression of a size that a fresh model can reach?"
+    "Are targets of a regression on a scale that a fresh model can reach?"
     _need(o.y)
     if o.kind != 'numbers': raise _Nothing
     size = o.y.float().square().mean().sqrt()
     if size > 50:
         return (f'targets are about {size:.3g} in size',
-                'Train on (y - mean)/std, and turn predictions back')
+                'Train on (y - mean)/std, and scale predictions back')
 
 @check
 def leak(o):
@@ -191,7 +191,7 @@ def leak(o):
     x, y = x - x.mean(0), y - y.mean()
     r = (x*y[:, None]).sum(0)/(x.norm(dim=0)*y.norm()).clip(1e-12)
     if r.abs().max() > .999:
-        return (f'input {r.abs().argmax()} tells the target (correlation {r[r.abs().argmax()]:.4f})',
+        return (f'input {r.abs().argmax()} gives the target away (correlation {r[r.abs().argmax()]:.4f})',
                 'Leave this column out')
 
 @check
@@ -222,7 +222,7 @@ def valid_in_train(o):
     share = sum(row.numpy().tobytes() in known for row in o.vx)/len(o.vx)
     if share > (.03 if o.x.is_floating_point() else .5):
         return (f'{_percent(share)} of the validation samples are training samples',
-                'Split before anything else, and each sample once')
+                'Split first, and put each sample into one of the two sets only')
 
 @check
 def other_classes(o):
@@ -236,7 +236,7 @@ def other_classes(o):
 
 @check
 def train_valid_differ(o):
-    "Are inputs of both sets of one size?"
+    "Are inputs of both sets on one scale?"
     _need(o.x, o.vx)
     if not o.x.is_floating_point() or len(o.vx) < 8: raise _Nothing
     (m, s), (vm, vs) = ((x.float().nan_to_num().mean(), x.float().nan_to_num().std()) for x in (o.x, o.vx))
@@ -353,12 +353,12 @@ def unregistered(o):
 
 @check
 def not_in_optimizer(o):
-    "Has an optimizer each trainable parameter?"
+    "Does an optimizer hold each trainable parameter?"
     held = {id(p) for opt in o.learn.opts.values() for g in opt.param_groups for p in g['params']}
     names = [k for k, p in o.learn.model.named_parameters() if p.requires_grad and id(p) not in held]
     if names:
         return (f'no optimizer has {_some(names)}',
-                'Make the optimizer last, or pass its class; freeze what shall not train')
+                'Make the optimizer last, or pass its class; freeze parameters that should not train')
 
 @check
 def no_gradient(o):
@@ -368,7 +368,7 @@ def no_gradient(o):
     names = [k for k, seen in o.watch.grads.items() if not any(g > 0 or not g.isfinite() for g, _ in seen)]
     if names:
         return (f'no gradient reaches {_some(names)}',
-                'Is it used, detached, behind dead units, or of zeros? Freeze what shall not train')
+                'Is it unused, detached, behind dead units, or all zeros? Freeze it if it should not train')
 
 @check
 def symmetric(o):
@@ -380,7 +380,7 @@ def symmetric(o):
 
 @check
 def vanishing(o):
-    "Are gradients of all layers of some size?"
+    "Do all layers get gradients of some size?"
     _need(o.watch)
     _need(o.watch.grads)
     weights = {k: seen for k, seen in o.watch.grads.items() if seen and k.endswith('weight')}
@@ -407,7 +407,7 @@ def frozen_head(o):
 
 @check
 def lr(o):
-    "Is the learning rate one for this optimizer?"
+    "Does the learning rate suit this optimizer?"
     if _has(o.learn, 'LRScheduler', 'OneCycle'): raise _Nothing
     for opt in o.learn.opts.values():
         is_sgd = type(opt).__name__ in ('SGD', 'ASGD')
@@ -425,7 +425,7 @@ def weight_decay(o):
         decay = max((g.get('weight_decay') or 0) for g in opt.param_groups)
         if decay > (1 if type(opt).__name__ == 'AdamW' else .1):
             return (f'weight_decay is {decay:g} for {type(opt).__name__}',
-                    'Usual are 0.01 with AdamW, 1e-4 with others')
+                    'Usual values are 0.01 with AdamW, and 1e-4 with others')
 
 @check
 def no_progress(o):
@@ -440,16 +440,16 @@ def no_progress(o):
 
 @check
 def cannot_overfit(o):
-    "Can one batch be learned by heart?"
+    "Can the model learn one batch by heart?"
     _need(o.twin)
     losses = o.twin[0]
     if _is_low(o, losses[0]) or sum(p.numel() for p in o.learn.model.parameters()) < 1000: raise _Nothing
     if not sum(losses[-5:])/5 < losses[0] - .1*abs(losses[0]):
-        return (f'the loss of one batch stays: {losses[0]:.3g}, {losses[-1]:.3g} after {len(losses)} steps of Adam',
+        return (f'the loss of one batch hardly falls: {losses[0]:.3g}, {losses[-1]:.3g} after {len(losses)} Adam steps',
                 'Look at outputs, loss and labels')
 
 def _is_low(o, loss):
-    "Is it a trained model's?"
+    "Return whether the loss is that of a trained model"
     return o.kind in ('classes', 'nll', 'logits', 'shares') and abs(loss) < .3
 
 @check
@@ -461,7 +461,7 @@ def metric_disagrees(o):
     _need(name)
     if losses[-1] < .4*losses[0] and after[name] < max(.5, before[name]):
         return (f'the loss of one batch falls to {losses[-1]:.3g}, and {name} is {after[name]:.2f}',
-                'See that both take the same dimension and order of classes')
+                'Check that both use the same dimension and order of classes')
 
 # %% ../../nbs/look/07_doctor.ipynb #d421f670
 @check
@@ -495,7 +495,7 @@ def not_deterministic(o):
     _need(o.watch)
     if not o.is_same:
         return ('two dry runs from one state give different losses',
-                'Look for random numbers outside of Python, NumPy and torch')
+                'Look for random numbers that do not come from Python, NumPy or torch')
 
 @check
 def samples_interact(o):
@@ -509,17 +509,17 @@ def samples_interact(o):
 
 @check
 def batch_of_one(o):
-    "Has BatchNorm more than one sample?"
+    "Does BatchNorm get more than one sample?"
     if not any(isinstance(m, BATCH_NORMS) for m in o.learn.model.modules()): raise _Nothing
     sizes = [len(x[0]) for x in (batch_tensors(b)[0] for b in o.batches) if x and x[0].ndim]
     if 1 in sizes:
-        return (f'batch {sizes.index(1)} has one sample, of which BatchNorm knows no deviation',
+        return (f'batch {sizes.index(1)} has one sample, and BatchNorm needs several for a deviation',
                 'Pass drop_last=True to the training loader')
 
 # %% ../../nbs/look/07_doctor.ipynb #1d5832ce
 @patch
 def doctor(self:Learner):  # `Diagnosis`
-    "Look for mistakes before a long training; afterwards everything is as before"
+    "Look for mistakes before a long run; nothing about the learner changes"
     with folded(), warnings.catch_warnings():
         warnings.simplefilter('ignore')
         opened, res = perf_counter(), Diagnosis([], [])

@@ -86,11 +86,15 @@ def one(
 # %% ../../nbs/look/03_results.ipynb #52621d35
 class Rereader:
     "Reads samples of a pass again"
-    def __init__(self, dl, states): self.dl, self.states = dl, states
+    def __init__(self,
+        dl,      # the loader of the pass
+        states,  # RNG states when the pass began, from `rng_states`
+    ):
+        self.dl, self.states = dl, states
 
     def read(self,
         indices,  # list of int, positions in the pass
-    ):            # list of batches of one sample each
+    ):            # list of batches of one sample each; raises ValueError if the loader can be read only once
         "Read the samples at some positions"
         if not indices: return []
         before = rng_states(self.dl)
@@ -124,7 +128,7 @@ class SampleView:
     "Samples with target, prediction and loss, which draw themselves"
     def __init__(self,
         samples,   # list of dict: name of a part → its value, as `Look` draws them
-        captions,  # list of lists of (name, text), one list a sample
+        captions,  # list of lists of (name, text), one for each sample
         look,      # `Look`
     ):
         self.samples, self.captions, self.look = samples, captions, look

@@ -171,7 +171,7 @@ def _like(values, image, name):
 
 # %% ../../nbs/look/01_samples.ipynb #79a92ab6
 def _html_image(picture, width, kind='png'):
-    "An `<img>` of a PIL image"
+    "Write a PIL image as an `<img>`"
     picture.save(file := BytesIO(), kind, optimize=True)
     return html_img(file.getvalue(), 'picture of a sample', width, kind)
 
@@ -267,7 +267,7 @@ def _fields(values, name, look):
 def in_words(
     parts,  # dict: name → part of a batch
 ):          # list of dicts: 'name', 'shape', 'dtype', 'min', 'max', 'mean', 'not_finite'
-    "Describe the parts of a batch in numbers; `None` where a number has no meaning"
+    "Describe the parts of a batch in numbers; None where a number has no meaning"
     return [{'name': name, **_numbers(o)} for name, o in parts.items()]
 
 def _numbers(o):

@@ -42,7 +42,7 @@ def shapes(
     x,      # what a module got or returned
     most=4, # entries to list
 ):          # str
-    "Shapes of tensors, in any nesting"
+    "List the shapes of tensors, in any nesting"
     if isinstance(x, Tensor): return 'nested' if x.is_nested else str(tuple(x.shape))
     if isinstance(x, Mapping): parts = [f'{k} {shapes(v)}' for k, v in x.items() if v is not None]
     elif isinstance(x, (tuple, list)): parts = [shapes(o) for o in x if o is not None]
@@ -145,7 +145,7 @@ class Summary:
     def flops(self): return self.root.flops
 
     def shown(self):  # list of `Layer`
-        "The rows: all layers, or those of the outer levels and beside the failing one"
+        "Return the layers to show: all, or those of the outer levels and those beside the failing one"
         levels = range(max((o.depth for o in self.layers), default=0), 0, -1)
         depth = self.depth or next((d for d in levels if sum(o.depth <= d for o in self.layers) <= ROWS), 1)
         failed = next((o.name for o in self.layers if o.is_failed), None)
@@ -153,7 +153,7 @@ class Summary:
         return [o for o in self.layers if o.depth <= depth or is_near(o)]
 
     def lines(self):  # list of lists of str, header first
-        "The table as text"
+        "Return the table as text"
         has_lrs, has_decays = ({v for o in self.layers for v in getattr(o, k)} for k in ('lrs', 'decays'))
         extra = [('lr', 'lrs')]*(len(has_lrs) > 1) + [('weight decay', 'decays')]*(len(has_decays) > 1)
         head = ['layer', 'class', 'output', 'parameters', 'trained', 'memory', 'output memory', 'FLOPs']
@@ -170,7 +170,7 @@ class Summary:
                 known(_size, o.out_bytes), known(_count, o.flops)]
 
     def notes(self):  # list of str
-        "What the table says in all"
+        "Return the lines below the table: totals, and what is not shown"
         o, rest = self.root, len(self.layers) - len(self.shown())
         inner = sum(o.out_bytes for o in self.layers if o.is_leaf)
         res = [f'batch: {self.batch}'] if self.batch else []
@@ -184,7 +184,7 @@ class Summary:
 
     @property
     def message(self):  # str, '' without an error
-        "The error and where it came from"
+        "The error, and where it arose"
         if self.error is None: return ''
         failed = next((o for o in self.layers if o.is_failed), None)
         where = f'{failed.name or "the model"} ({failed.kind}) failed' if failed else 'after the model, the step failed'
@@ -215,7 +215,7 @@ class Summary:
 
 # %% ../../nbs/look/05_summary.ipynb #9d1f781c
 def _run(learn, hook):
-    "One forward pass in a sandbox; returns the error it raised, or None"
+    "Run one forward pass in a sandbox; return the error that it raised, or None"
     can_train = learn.train_dl is not None and learn.opts and any(p.requires_grad for p in learn.model.parameters())
     with learn.added_hooks(hook):
         try:
@@ -234,7 +234,7 @@ def _run(learn, hook):
 def summary(self:Learner,
     depth=None,     # int: levels of the model to show; default: as many as fit into a table
 ):                  # `Summary`
-    "Layers with output shapes, parameters, memory and FLOPs, from one real batch; nothing about the learner changes"
+    "List layers with output shapes, parameters, memory and FLOPs, from one real batch; the learner does not change"
     with folded():
         from torch.utils.flop_counter import FlopCounterMode
         if depth is not None: as_count('depth', depth)

@@ -41,10 +41,10 @@ def fit_counts(
     max_steps,
     valid_every,
 ):                # dict: name → int or None; raises TypeError or ValueError
-    "Check how long a fit is to last"
+    "Check the length of a fit"
     is_data = isinstance(n_epochs, (Tensor, DataLoader)) or hasattr(n_epochs, '__array__')
     if is_data and (isinstance(n_epochs, DataLoader) or getattr(n_epochs, 'ndim', 0)): raise TypeError(
-        f'n_epochs is a {type(n_epochs).__name__}: expected a whole number; data go to the learner, '
+        f'n_epochs is a {type(n_epochs).__name__}: expected a whole number; pass data to the learner, '
         'Learner(model, train_dl, valid_dl)')
     if (n_epochs is None) == (max_steps is None): raise ValueError('fit takes either n_epochs or max_steps')
     counts = dict(n_epochs=n_epochs, max_steps=max_steps, valid_every=valid_every)
@@ -86,7 +86,7 @@ def check_fit(
 def named_objects(
     objects,  # objects with `state_dict` and `load_state_dict`, or dict: name → such an object
 ):            # dict; raises TypeError
-    "Name the objects to be saved with a learner: by class, with a number for further ones"
+    "Name the objects that are saved with a learner after their classes, with a number from the second of a class on"
     if not isinstance(objects, Mapping):
         if not isinstance(objects, (list, tuple)): raise TypeError(
             f'state is a {type(objects).__name__}: expected a list of objects, or a dict of names to objects')
@@ -98,7 +98,7 @@ def named_objects(
     for name, o in objects.items():
         if not all(callable(getattr(o, f, None)) for f in ('state_dict', 'load_state_dict')): raise TypeError(
             f'state: {name} is a {type(o).__name__} without state_dict and load_state_dict: '
-            'write these two methods, so that it can be saved and put back')
+            'write these two methods, so that it can be saved and restored')
     return dict(objects)
 
 # %% ../../nbs/loop/11_arguments.ipynb #af66fcaf
@@ -119,17 +119,17 @@ def _from_plain(x):
 
 def object_states(
     objects,  # dict: name → object
-):            # dict of plain things and tensors, in which arrays are marked
+):            # dict of plain values and tensors, with arrays marked
     "Collect the states of objects"
     return {name: _as_plain(o.state_dict()) for name, o in objects.items()}
 
 def load_object_states(
     objects,  # dict: name → object
     states,   # what `object_states` returned
-):            # list of str: what has no counterpart
+):            # list of str: a message for each object without a counterpart
     "Restore the states of objects"
     for name in objects.keys() & states.keys(): objects[name].load_state_dict(_from_plain(states[name]))
-    new = [f'the checkpoint knows nothing of {name} in `state`, which begins afresh'
+    new = [f'the checkpoint has no state for {name} in `state`, which starts anew'
            for name in objects if name not in states]
     return new + [f'the checkpoint holds the state of {name}, which this learner does not have'
                   for name in states if name not in objects]

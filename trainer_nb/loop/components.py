@@ -43,7 +43,7 @@ class Components(Hooked):
         model,            # `nn.Module`; moved to `device`
         train_dl=None,    # iterable of batches; or a tuple of tensors or arrays (x, y), shuffled and cut into batches
                           # of `bs`; or a dict of names to these
-        valid_dl=None,    # the same for validation, in its own order; those of a dict one after the other, each with
+        valid_dl=None,    # the same for validation, in its own order; those of a dict one after another, each with
                           # columns `valid_<name>_loss` and so on. None: no validation
         *,
         loss_fn=None,     # `loss_fn(pred, targ)` → 0-d tensor; None: the model's output has a `loss` of its own
@@ -57,14 +57,14 @@ class Components(Hooked):
         metrics=(),       # functions `f(pred, targ)`, objects with update/compute/reset, `Metric`s
         hooks=(),         # `Hook`s, or a single one
         bs=64,            # samples in a batch, where the data is a tuple of tensors
-        device=None,      # where to train; default: where the model is, or the accelerator if that is the host
-        display=True,     # False, or what the hook `Display` takes. True: a display, where `trainer_nb.show.display`
+        device=None,      # where to train; default: the model's device, or the accelerator if that is the CPU
+        display=True,     # False, or what the hook `Display` takes. True: a display, if `trainer_nb.show.display`
                           # is imported
         seed=None,        # int, for `set_seed` when the first fit starts
         config=None,      # anything that should be kept with the learner
         state=(),         # objects with `state_dict` and `load_state_dict` that steps or hooks change, or dict:
-                          # name → one; they are saved and put back with the rest
-        **others,         # none: other libraries' names are told what they are here
+                          # name → one; they are saved and restored with the rest
+        **others,         # none; a name from another library raises an error that gives the name here
     ):
         super().__init__()
         with folded():
@@ -95,12 +95,12 @@ class Components(Hooked):
         if isinstance(self.loss_fn, nn.Module): self.loss_fn.to(self.device)
 
     def _begin(self):
-        "Set what nobody has passed"
+        "Set the attributes that no argument determines"
         self.state, self.history, self.world = StepState(), History(), World()
         self.fitting = self.stopped = None      # the `Fit` that runs, and the one that `resume` continues
         self.running = None                     # what the loop calls while batches run: the `Fit`, or a `Bound`
         self.training = self.stepped = False
-        self.opts_train = False                 # optimizers that have an evaluation mode are in the other one
+        self.opts_train = False                 # optimizers that have two modes are in training mode
         self.cancelled = None                   # 'step', 'epoch', 'fit', 'stop', 'interrupt', 'error': it ended early
         self.n_batches = None                   # of the pass that runs, None if unknown
         self.requests = deque()                 # what a running fit was asked for and has not done yet; see `request`
@@ -110,7 +110,7 @@ class Components(Hooked):
         self._phases = Phases()                 # what the steps of each phase were seen to return
         self._looked_at, self._counted = (), None   # parts whose first batch was checked; id of the loader counted
         self._n_parts = None                        # entries of a training batch, inputs and target, if they were seen
-        self._is_cast = self._is_counted = False    # was it said that arrays are cast, that samples may be miscounted?
+        self._is_cast = self._is_counted = False    # whether the user was told so, and of miscounts
 
     def _as_loader(self, data, shuffle=False):
         "Make a loader of what was passed as one"
@@ -124,7 +124,7 @@ class Components(Hooked):
         return dl
 
     def is_own(self, name):  # bool
-        "Is a step the user's, passed or overridden?"
+        "Return whether a step is the user's own, passed or overridden"
         if name in vars(self): return True
         first = next((vars(c)[name] for c in reversed(type(self).__mro__) if name in vars(c)), None)
         return getattr(type(self), name, None) is not first
@@ -138,7 +138,7 @@ class Components(Hooked):
 
     @property
     def opts(self):  # dict: name → optimizer; the name of a single one is ''
-        "The optimizers. Between two fits, set it to whatever `optim` takes; rates stay what the new ones have"
+        "The optimizers; between two fits, assign whatever `optim` takes. New optimizers keep their own rates"
         return self._opts
 
     @opts.setter
@@ -150,7 +150,7 @@ class Components(Hooked):
 
     @property
     def opt(self):  # optimizer, or None if there is none
-        "The optimizer that steps, or stepped last; to set a single one is to set `opts`"
+        "The optimizer that steps, or stepped last; assigning a single one sets `opts`"
         return self._opt
 
     @opt.setter
@@ -203,7 +203,7 @@ class Components(Hooked):
 
     @property
     def is_fitting(self):  # bool
-        "Do batches of a fit run? Within `around_fit`, before it and after it, none do yet or any more"
+        "Whether batches of a fit run; False in `around_fit`, before and after them"
         return self.fitting is not None and self.fitting.is_running
 
     @property
@@ -218,20 +218,20 @@ class Components(Hooked):
     @property
     def bounds(self):  # dict: 'epoch', 'step' → its end, as `state` counts, None: not bounded by that;
                        # 'row', 'batch' → epochs and batches in `history` before it; 'valid_every'
-        "Where the fit that runs, or was stopped, ends and began"
+        "Where the running or stopped fit began, and where it ends"
         fit = self.fitting or self.stopped or Fit()
         return {'epoch': fit.end_epoch, 'step': fit.end_step, 'row': fit.first_row, 'batch': fit.first_batch,
                 'valid_every': fit.valid_every}
 
     @property
     def valid_idx(self):  # int
-        "Batches done of the validation pass that runs in a fit, 0 if there is none"
+        "Finished batches of the fit's open validation pass; 0 if there is none"
         fit = self.fitting or self.stopped
         return fit.valid.n if fit is not None and fit.valid is not None else 0
 
     @property
     def is_last_batch(self):  # bool
-        "Is this the epoch's last training batch? Where the length is unknown or uncertain, the next one is read"
+        "Whether this is the epoch's last training batch; if the length is unknown or uncertain, reads the next one"
         pass_ = self.fitting.train if self.training and self.fitting is not None else None
         if pass_ is not None and not pass_.is_sized: return pass_.at_end
         return self.n_batches is not None and self.state.batch_idx + 1 >= self.n_batches
@@ -248,7 +248,7 @@ class Components(Hooked):
         if self.is_fitting: self.fitting.bind(self)
 
     def _check_moment(self, hook, what):
-        "Refuse that something with a beginning and an end comes or goes in mid-fit"
+        "Refuse to add or remove a hook with a beginning and an end in mid-fit"
         points = [o for o in ('before_fit', 'after_fit') if callable(getattr(hook, o, None))]
         if type(hook).around_fit is not Hook.around_fit: points.append('around_fit')
         if self.is_fitting and points: raise RuntimeError(

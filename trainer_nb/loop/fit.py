@@ -32,10 +32,10 @@ class Bound:
     do = step_fns = step_fn = None      # step → function; functions of training and validation; that of this phase
     accumulator = None                  # of the validation pass that runs
     is_opening = False                  # `before_valid` is being fired
-    last_loss = None                    # of the batch before: its graph is freed when the next one stands
+    last_loss = None                    # of the batch before: its graph is freed once the next one exists
 
     def bind(self, learn):
-        "Compose what the loop calls: again, if hooks come and go"
+        "Compose what the loop calls; called again when hooks are added or removed"
         calls = learn.calls
         self.do = {name: calls.wrap(name, getattr(learn, name), learn) for name in STEPS}
         if calls.at['do_step']:
@@ -53,7 +53,7 @@ class Bound:
         self.one_rate = len(groups) == 1 and not isinstance(groups[0]['lr'], Tensor)
 
     def release(self):
-        "Hold on to nothing of the learner"
+        "Drop all references to the learner's parts"
         self.do = self.step_fns = self.step_fn = self.accumulator = self.last_loss = None
         self.is_opening = False
 
@@ -68,7 +68,7 @@ RANK_KINDS = {'rng_states': RNG_STATE_KINDS, 'passes': {f'{k}?': {str: object} f
 
 @dataclass
 class FitState(Plan):
-    "How far a fit is, and what a stop keeps"
+    "The progress of a fit, and what a stop keeps"
     train: TrainPass|None = None     # the open training pass
     valid: Pass|None = None          # the open validation pass
     train_metrics: Accumulator|None = None
@@ -79,7 +79,7 @@ class FitState(Plan):
     time_s: float = 0.               # spent in this epoch before a stop
     opened: float = 0.               # clock when the epoch was opened or resumed
     rng_states: tuple|None = None    # RNG states at a stop; None while it runs
-    is_running: bool = False         # are its batches being worked on?
+    is_running: bool = False         # its batches are being processed
     warm: list = field(default_factory=list)          # loaders that kept worker processes then
     modes: tuple = ()                # modules and their training flags at a stop, and before a validation pass
     kept: tuple|None = None          # modules that stay in evaluation mode while the others train
@@ -87,13 +87,13 @@ class FitState(Plan):
     loaders: tuple = ()              # the user's own train_dl and valid_dl
 
     def is_open(self, state):  # bool
-        "Is there anything left to do?"
+        "Return whether anything is left to do"
         return self.train is not None or self.is_ahead(state)
 
     def state_dict(self,
         learn,  # its `Learner`, between two batches
-    ):          # dict of plain things and tensors
-        "What a checkpoint holds of a fit, beside its RNG states"
+    ):          # dict of plain values and tensors
+        "Return what a checkpoint holds of a fit, besides its RNG states"
         modes = self.modes if self.valid is not None or not self.is_running else get_modes(*trained(learn))
         known, kept = {id(m): training for m, training in modes}, {id(m) for m in self.kept or ()}
         parts = named_parts(learn, self.model)
@@ -108,9 +108,9 @@ class FitState(Plan):
     def load_state_dict(self,
         learn,       # `Learner` with the same parts
         state,       # what `state_dict` returned, from a file
-        plan=False,  # whether the bounds are taken, too
+        plan=False,  # True: take over the bounds, too
     ):
-        "Be where another fit was"
+        "Take over the progress of another fit"
         if plan:
             for k in BOUNDS: setattr(self, k, state[k])
             self.set_due()
@@ -141,14 +141,14 @@ class FitState(Plan):
         getattr(self, name+'_metrics').load_state_dict(to_device(state[name+'_metrics'], device))
 
     def _starts_workers(self, learn, name):
-        "Had a loader workers that no open pass brings back?"
+        "Return whether a loader had workers that no open pass starts again"
         is_open = self.train is not None and not self.is_trained if name == 'train_dl' else self.valid is not None
         return not is_open and getattr(source(getattr(learn, name)), 'persistent_workers', False)
 
     def rank_state(self,
         learn,  # its `Learner`, between two batches
-    ):          # dict of plain things, on the host
-        "What a rank has for itself, where several train together"
+    ):          # dict of plain values and tensors, on the host
+        "Return the state of this rank alone, where several train together"
         passes = {k: o.state_dict() for k in OPEN if (o := getattr(self, k)) is not None}
         at = self.rng_states if self.rng_states is not None else rng_states(learn.train_dl, learn.valid_dl)
         hooks = {h.name: h.state_dict() for h in learn.hooks if h.is_own}
@@ -159,8 +159,8 @@ class FitState(Plan):
         learn,  # its `Learner`, with the same passes open
         state,  # what `rank_state` returned in this rank
     ):
-        "Resume as this one of several ranks"
-        check_kinds(state, RANK_KINDS, 'what a process has for itself')
+        "Restore the state of this rank"
+        check_kinds(state, RANK_KINDS, 'the state of a rank')
         for k, o in state['passes'].items():
             getattr(self, k).load_state_dict(to_device(o, learn.device) if 'metrics' in k else o)
         for h in learn.hooks:
@@ -170,21 +170,21 @@ class FitState(Plan):
 
 # %% ../../nbs/loop/13_fit.ipynb #c3a0752b
 class Stop(CancelFit):
-    "The end of a fit that can be resumed; its argument says who asked"
+    "The end of a fit that can be resumed; its argument is the request, 'stop' or 'interrupt'"
 
 def misplaced(
     e,  # `Cancel`
 ):      # RuntimeError
-    "Name what a hook raised where there is nothing for it to end"
+    "Make the error for a cancel that was raised where there is nothing to end"
     name = type(e).__name__
     block = name.removeprefix("Cancel").lower()
-    return RuntimeError(f'{name} was raised where no {block} runs that it could end: raise it inside of one')
+    return RuntimeError(f'{name} was raised while no {block} was running: raise it inside one')
 
 @dataclass
 class Fit(FitState, Bound):
     "One `learn.fit(...)`: a context manager around its batches"
     learn: object = field(default=None, repr=False, compare=False)      # its `Learner`, while it runs
-    is_resumable: bool = False       # did it end between two batches, by a stop?
+    is_resumable: bool = False       # it ended between two batches, by a stop
 
     def __enter__(self):  # `Interrupts`
         self._context = self._opened(self.learn)
@@ -205,7 +205,7 @@ class Fit(FitState, Bound):
                       'as before the fit: call learn.model.train() first for training mode', stacklevel=4)
 
     def put_back(self, learn):
-        "Restore what the fit found when it was stopped"
+        "Restore the state in which the fit was stopped"
         learn.calls.fire('before_fit', learn)
         if self.kept is None: self.keep_modes(learn)
         set_modes(self.modes)
@@ -214,7 +214,7 @@ class Fit(FitState, Bound):
         self.rng_states = None
 
     def match_loaders(self, learn):
-        "Refuse to resume a pass in another loader; one that waits for its next pass may be another one"
+        "Refuse to resume a pass in another loader; a loader without an open pass may be replaced"
         opens = None if self.is_trained else self.train, self.valid
         for i, (name, pass_) in enumerate(zip(('train_dl', 'valid_dl'), opens)):
             if getattr(learn, name) is self.loaders[i]: continue
@@ -239,14 +239,14 @@ class Fit(FitState, Bound):
             finally: learn.fitting = self.learn = None
         asked = learn.cancelled == 'interrupt' or 'interrupt' in learn.requests or interrupts.n
         if not asked or self.on_interrupt == 'return' and interrupts.n < 2: return
-        goes_on = learn.stopped is self and self.is_open(learn.state)
+        can_resume = learn.stopped is self and self.is_open(learn.state)
         show_in_a_line()
-        rest = 'learn.resume() continues' if goes_on else 'nothing is left to do'
+        rest = 'learn.resume() continues' if can_resume else 'nothing is left to do'
         raise TrainingInterrupted(f'interrupted {learn.position}; {rest}') from None
 
     @contextmanager
     def _parts_back(self, learn):
-        "Whatever happens inside: the user's own parts and their modes are back, and nothing of a batch is left"
+        "Restore the user's own parts and their modes, and drop the batch, however the block ends"
         model, loss_fn, modes = learn.model, learn.loss_fn, get_modes(*trained(learn))
         learn.cancelled, learn.stopped, learn.running = None, None, self
         self.model, self.is_running, self.is_resumable = model, True, False
@@ -310,7 +310,7 @@ def aside(
     learn,  # `Learner`
     pass_,  # `Pass`
 ):          # yields a context: code that an interrupt may end at any line
-    "A pass besides `fit`, or in the middle of it"
+    "Run a pass outside `fit`, or in the middle of one"
     is_free = signal.getsignal(signal.SIGINT) is signal.default_int_handler     # or else somebody handles interrupts
     is_alone = not learn.is_fitting and is_free
     with Interrupts(learn, at_once=True) if is_alone else nullcontext() as interrupts:

@@ -153,7 +153,7 @@ class History:
         self.n_packed, self.series = 0, {}      # training batches; column → `Series`
         self.epoch_rows, self.valid_rows = [], []
         self.ends = []          # number of batches recorded at the end of each epoch
-        self.warned = set()     # columns for whose nan `add_epoch` has warned
+        self.warned = set()     # columns with a nan that `add_epoch` has warned about
         self.n_revised = 0      # how often recorded values were replaced
         self.open_metrics = None    # the accumulator that holds the latest batches
         self.thread = None      # id of the thread in which a fit runs; others may read at any time
@@ -221,7 +221,7 @@ class History:
 
     @property
     def bad_from(self):  # int; None if the latest losses are finite
-        "Return the training batch from which on a training loss is nan or infinite"
+        "Return the number of the training batch from which a training loss stays nan or infinite"
         def enough(name): return 1 if name == 'train_loss' else 10      # a step may leave out one of several losses
         tails = self.fetch(start=lambda name: max(self.n_steps - 10, 0))
         losses = [name for name in tails if name.startswith('train_loss')]
@@ -277,8 +277,8 @@ class History:
 
     def lines(self,
         first=0,     # first row to show
-        most=40,     # maximal number of rows: a longer table shows the first, the best and the last ones
-        width=None,  # maximal characters per line: a wider table shows the most important columns
+        most=40,     # maximum number of rows; a longer table shows the first, the best and the last ones
+        width=None,  # maximum characters per line; a wider table shows the most important columns
     ):               # list of lists of str; a list of one string stands for rows left out
         "Return the header and the rows of the epoch table"
         picked = self._picked(first, most)
@@ -329,7 +329,7 @@ class History:
 
     def html(self,
         first=0,  # first row to show
-        most=40,  # maximal number of rows, as in `lines`
+        most=40,  # maximum number of rows, as in `lines`
     ):            # str
         "Write the epoch table as HTML, with the best epoch in bold; a very wide one shows the most important columns"
         if len(self) <= first: return '<p>no epoch yet</p>'
@@ -456,7 +456,7 @@ def _zigzag(xs, low, high):
 def _dotted(curve, color, name, most=60): return Line(*curve, color, name, points=len(curve[0]) <= most)
 
 def _is_loss(name, points):
-    "Is this a loss, over one validation set or all? A column that training also has is a metric, whatever its name"
+    "Return whether this is a loss, over one validation set or all; a column that training also has is a metric"
     phase, *words = name.split('_')
     if words[:1] == ['loss']: return True
     if phase == 'train' or 'train_' + name[6:] in points: return False

@@ -23,7 +23,7 @@ HookRow.__doc__ = "A row of a `HookTable`: event or step, hook, `ord`, reason fo
 
 # %% ../../nbs/loop/02_hook_table.ipynb #356458ff
 def _why(hook, others):
-    "Why `hook` stands where it does among the `others` at its point"
+    "Return the reason for the place of `hook` among the `others` at its point"
     related = {'after': predecessors(hook, others), 'before': [o for o in others if hook in predecessors(o, [hook])]}
     reasons = [f'{word} {", ".join(o.name for o in hooks)}' for word, hooks in related.items() if hooks]
     if reasons: return '; '.join(reasons)
@@ -135,7 +135,7 @@ def as_hooks(
 
 # %% ../../nbs/loop/02_hook_table.ipynb #587f8e20
 class Hooked:
-    "Base of objects that hooks can be added to"
+    "Base class of objects with hooks"
     def __init__(self):
         self._registered, self.hooks = [], []       # in the order of registration; in the order in which they run
         self.calls, self.is_main = Calls([]), True
@@ -180,7 +180,7 @@ class Hooked:
     def replace_hooks(self,
         stand_ins,  # dict: id of a hook → the one to put in its place
     ):
-        "Put other hooks in the place of some, in the same order"
+        "Replace some hooks by others, without changing the order"
         self.hooks = [stand_ins.get(id(h), h) for h in self.hooks]
         self._registered = [stand_ins.get(id(h), h) for h in self._registered]
 
@@ -194,7 +194,7 @@ class Hooked:
         cls,          # class of a hook, or the name of one
         default=...,  # what to return if there is none
     ):                # `Hook`; raises KeyError if there is none and no default
-        "The first hook of a class"
+        "Return the first hook of a class"
         for h in self.hooks:
             if isinstance(cls, str) and h.name == cls or isinstance(cls, type) and isinstance(h, cls): return h
         if default is not ...: return default
@@ -213,7 +213,7 @@ class Hooked:
                 if h in self._registered: self.remove_hook(h)
 
     def describe_hooks(self):  # `HookTable`
-        """A table of what runs when, in which order and why; after a fit, also how often and for how long
+        """Return a table of what runs when, in which order and why; after a fit, also how often and for how long
 
         A notebook displays it. In a script, print it: `print(learn.describe_hooks())`.
         """

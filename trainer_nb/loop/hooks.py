@@ -44,7 +44,7 @@ def check_names(
     names,  # names that a hook defines
     owner,  # the class that defines them, for the message
 ):          # raises TypeError
-    "Refuse names that look like those of events or steps but are not"
+    "Refuse names that look like events or steps but are not"
     for name in names:
         if name not in LIFECYCLE and re.match(r'(before|after|do)_|on_\w+_(begin|start|end)$', name):
             near = did_you_mean(name.replace('batch', 'step').replace('train', 'fit'), LIFECYCLE)
@@ -60,7 +60,7 @@ def check_parameters(
 ):             # int: how many of the optional ones it names; raises TypeError
     "Check that a function can be called with these arguments by position"
     try: params = signature(f).parameters.values()
-    except (TypeError, ValueError): return 0        # some built-in functions do not tell
+    except (TypeError, ValueError): return 0        # some built-in functions have no signature
     by_place = [p for p in params if p.kind in (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)]
     rest = Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD
     after = [p.name for p in by_place[len(needed):]]
@@ -73,10 +73,10 @@ def check_parameters(
     return n
 
 # %% ../../nbs/loop/01_hooks.ipynb #5a1f0e04
-_VALUES = {'do_step': ('model', 'loss_fn'), 'do_backward': ('loss',)}       # what the wrappers of a step hand on
+_VALUES = {'do_step': ('model', 'loss_fn'), 'do_backward': ('loss',)}       # what a step and its wrappers take
 
 def _n_values(f, point, owner, *bound):
-    "How many values a method of a hook takes, after `learn` and `nxt`; raises TypeError for any other parameter"
+    "Count the values that a method of a hook takes after `learn` and `nxt`; raises TypeError for other parameters"
     first = *bound, 'learn', *(['nxt'] if point.startswith('do_') else [])
     return check_parameters(f, first, _VALUES.get(point, ()), f'{owner} defines `{point}')
 
@@ -95,18 +95,19 @@ class Hook:
     `after_valid`     the validation pass of a fit is done; its values are the newest row of `learn.history.valids`
     `after_epoch`     both passes are done, the newest row of `learn.history` is complete
     `after_cancel`    a batch, an epoch or the fit was cancelled or interrupted; `learn.cancelled` tells which
-    `after_fit`       always last, after success, cancel and error
+    `after_fit`       always the last event, after success, cancel and error
 
     Each is called as `f(learn)`. These methods wrap the step of that name:
 
     `do_step(learn, nxt, model, loss_fn)`  forward: from `learn.batch` to `learn.loss` and `learn.result`
-    `do_backward(learn, nxt, loss)`        gradients of `loss`; training only, like the next two
-    `do_opt_step(learn, nxt)`              the step of `learn.opt`; returns whether it stepped
-    `do_zero_grad(learn, nxt)`             its gradients are cleared
+    `do_backward(learn, nxt, loss)`        compute the gradients of `loss`; training only, like the next two
+    `do_opt_step(learn, nxt)`              step `learn.opt`; return whether it stepped
+    `do_zero_grad(learn, nxt)`             clear its gradients
 
-    Call `nxt()` once to run the next wrapper or the step, and return its result. What comes after `nxt` is optional:
-    the values that the step works with. `nxt(loss/4)` hands on another one to the wrappers inside and the step;
-    `learn.loss` and `learn.model` stay the user's own. Only while the step computes is `learn.model` the one handed on.
+    Call `nxt()` once to run the next wrapper or the step, and return its result. The parameters after `nxt` are
+    optional: they are the values that the step takes. `nxt(loss/4)` passes another value to the inner wrappers and
+    the step. `learn.loss` and `learn.model` stay the user's own, except that `learn.model` is the passed one while the
+    step computes.
     """
     ord = 0             # lower runs earlier; outermost, for steps
     runs_before = ()    # names of hook classes that run later than this one; wins over `ord`
@@ -148,7 +149,7 @@ class Hook:
         return nullcontext()
 
     def under_plot(self):  # str, HTML; '' for nothing
-        "Return what a notebook shows under the live plot, at each of its updates; values may be read"
+        "Return what a notebook shows under the live plot, at each update; may read values from the device"
         return ''
 
     def __repr__(self): return f'{self.name}({", ".join(points(self))})'
@@ -194,13 +195,13 @@ class LambdaHook(Hook):
 
 # %% ../../nbs/loop/01_hooks.ipynb #a4c7eb9a
 class HookOrderError(ValueError):
-    "The relations between hooks form a circle"
+    "The relations between hooks form a cycle"
 
 def is_named(
     hook,   # `Hook`
     names,  # names of hook classes
 ):          # bool
-    "Does the class of `hook`, or one of its base classes, have one of these names?"
+    "Return whether the class of `hook`, or one of its base classes, has one of these names"
     return any(o.__name__ in names for o in type(hook).__mro__)
 
 # %% ../../nbs/loop/01_hooks.ipynb #ed93bc60
@@ -239,15 +240,15 @@ def sort_hooks(
         for o in followers[i]:
             waits[o].remove(i)
             if not waits[o]: heappush(ready, (hooks[o].ord, o))
-    if len(res) < len(hooks): raise HookOrderError(_circle([h for h, left in zip(hooks, waits) if left]))
+    if len(res) < len(hooks): raise HookOrderError(_cycle([h for h, left in zip(hooks, waits) if left]))
     return res
 
-def _circle(hooks):
-    "Write an error message that names one circle among `hooks`, each of which waits for another"
+def _cycle(hooks):
+    "Write an error message that names one cycle among `hooks`, each of which waits for another"
     path = [hooks[0]]
     while path.count(path[-1]) < 2: path.append(predecessors(path[-1], hooks)[0])
-    circle = path[path.index(path[-1]):]
-    return (f'these hooks wait for one another: {" after ".join(h.name for h in circle)}. '
+    cycle = path[path.index(path[-1]):]
+    return (f'these hooks wait for one another: {" after ".join(h.name for h in cycle)}. '
             'Remove one `runs_before` or `runs_after`.')
 
 # %% ../../nbs/loop/01_hooks.ipynb #4e137ffb
@@ -275,7 +276,7 @@ class Call:
     def around(self, learn, step):
         "Wrap this method around `step`; its own time and errors exclude those of `step`"
         f, n_taken = self.f, _n_values(self.f, self.point, self.hook.name)
-        given, inner_error = (), None       # values of the call that runs; raised inside `step`
+        given, inner_error = (), None       # values of the current call; error raised inside `step`
                                             # `wrapped` drops both, since they would keep tensors alive
         def nxt(*others):
             nonlocal inner_error
@@ -305,19 +306,19 @@ class Call:
         return wrapped
 
     def note_others(self, e, values, others):
-        "Add a note to an exception that names what this hook handed on in place of the step's values"
+        "Add a note to an exception that names the values that this hook replaced"
         new = [name for name, a, b in zip(_VALUES.get(self.point, ()), values, others) if a is not b]
-        if new: e.add_note(f'with the {" and ".join(new)} that hook {self.hook.name} handed on')
+        if new: e.add_note(f'with the {" and ".join(new)} that hook {self.hook.name} passed on')
 
     def replaced(self, values, others):  # tuple; raises TypeError
-        "The values of a step, with `others` in place of the first ones"
+        "Return the values of a step, with `others` in place of the first ones"
         names = _VALUES.get(self.point, ())
         if len(others) > len(values):
             ways = ' or '.join(f'nxt({", ".join(names[:i])})' for i in range(len(names) + 1))
             raise TypeError(f'nxt got {len(others)} value{"s" if others[1:] else ""}: expected {ways}')
         for name, old, new in zip(names, values, others):
             if new is None and old is not None:
-                raise TypeError(f'nxt got None as the {name}: pass one, or call nxt() to hand on the same')
+                raise TypeError(f'nxt got None as the {name}: pass one, or call nxt() to pass on the same')
         return others + values[len(others):]
 
 # %% ../../nbs/loop/01_hooks.ipynb #54bd681c

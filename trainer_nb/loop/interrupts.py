@@ -28,7 +28,7 @@ def show_in_a_line():
 
 # %% ../../nbs/loop/07_interrupts.ipynb #150088dc
 def takes_interrupts():  # bool
-    "Can this thread handle SIGINT, and is the signal not ignored, as under `nohup` or in a background job?"
+    "Return whether this thread can handle SIGINT; it cannot if the signal is ignored, as under `nohup`"
     is_main = threading.current_thread() is threading.main_thread()
     return is_main and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
 

@@ -30,7 +30,7 @@ from .steps import check_loss, default_result, get_modes, set_modes, set_opt_mod
 
 # %% ../../nbs/loop/18_learner.ipynb #e5a18da8
 class Forward(Losses):
-    "The step that takes a batch to its loss"
+    "The step that turns a batch into its loss"
 
     @with_comments
     def train_step(self,
@@ -57,7 +57,7 @@ class Forward(Losses):
 
     @property
     def is_default_step(self):  # bool
-        "Is the step of the phase that runs the learner's own?"
+        "Whether the step of the current phase is the learner's own"
         return self.running is not None and self.running.is_default[0 if self.training else 1]
 
     def do_step(self):
@@ -76,7 +76,7 @@ class Forward(Losses):
         else: self._take_yield(res)
 
     def step_with(self, model, loss_fn):
-        "`do_step` with the model and loss function that hooks handed on: meanwhile they are the learner's"
+        "Call `do_step` with the model and loss function that hooks passed on; meanwhile they are the learner's"
         own = self.model, self.loss_fn
         if model is own[0] and loss_fn is own[1]: return self.do_step()
         self.model, self.loss_fn = model, loss_fn
@@ -164,7 +164,7 @@ class Passes(Batches):
         self._close_epoch(interrupts)
 
     def _boundary(self):  # bool
-        "Between two training batches: does the training pass end here?"
+        "Between two training batches, do what is due; return whether the training pass ends here"
         fit, step = self.fitting, self.state.optimizer_step
         if fit.next_valid is not None and step >= fit.next_valid:
             self._valid_pass(*self._open_valid())
@@ -174,7 +174,7 @@ class Passes(Batches):
         return False
 
     def _answer(self):
-        "Do what was asked for, in the loop's own thread"
+        "Carry out the requests, in the loop's own thread"
         while self.requests:
             what = self.requests.popleft()
             if callable(what): what(self)
@@ -183,8 +183,8 @@ class Passes(Batches):
                 self.fitting.rng_states = rng_states(self.train_dl, self.valid_dl)
                 raise Stop(what)
 
-    def _goes_on(self):  # bool
-        "Between two epochs: is there another one? An interrupt that came in the last one is not lost"
+    def _is_due(self):  # bool
+        "Between two epochs, return whether another one is due; an interrupt that came in the last one is not lost"
         if 'stop_epoch' in self.requests: self._answer()
         if self.fitting.is_open(self.state):
             self.fitting.check_progress(self.state)
@@ -231,7 +231,7 @@ class Passes(Batches):
             if not pass_.n: raise ValueError('valid_dl yielded no batch: is it empty, or a generator that was used up?')
 
     def _open_pass(self):
-        "Fire `before_valid`, though not for a pass that a hook makes there"
+        "Fire `before_valid`, but not for a pass that a hook runs inside it"
         if self.running.is_opening: return
         self.running.is_opening = True
         try: self.calls.fire('before_valid', self)
@@ -239,7 +239,7 @@ class Passes(Batches):
 
     @contextmanager
     def _evaluating(self, dl, accumulator=None, modes=None):
-        "Evaluation mode for a while; then these modes, or those of now"
+        "Switch to evaluation mode within a `with` block; then restore `modes`, or those from before"
         running, owners = self.running, trained(self)
         before, opts_train = (self.training, self.n_batches), self.opts_train
         before_running = running.step_fn, running.accumulator
@@ -267,23 +267,23 @@ class Learner(Passes):
 
     @with_comments
     def fit(self,
-        n_epochs=None,         # int ≥ 1: epochs to train, more than before; or
+        n_epochs=None,         # int ≥ 1: further epochs to train; or
         *,
-        max_steps=None,        # int ≥ 1: optimizer steps to make, more than before
-        valid_every=None,      # int ≥ 1: validate every so many optimizer steps, besides each epoch's end
+        max_steps=None,        # int ≥ 1: further optimizer steps to take
+        valid_every=None,      # int ≥ 1: optimizer steps between validations, besides those at each epoch's end
         valid_first=False,     # validate before the first step, too
-        lr=None,               # number > 0: learning rate from here on; dict by optimizer's name, where there are
-                               # several. Where a checkpoint is resumed, its own
+        lr=None,               # number > 0: learning rate from here on; for several optimizers a dict by their names.
+                               # Not used if a checkpoint is resumed
         hooks=(),              # hooks for this fit alone
         resume=False,          # True or a path: finish what a checkpoint began, `n_epochs` in all
         on_interrupt='raise',  # 'raise' `TrainingInterrupted` after an interrupt, or 'return'
-        **others,              # none: other libraries' names are told what they are here
+        **others,              # none; a name from another library raises an error that gives the name here
     ):                         # `History`
         """Train for some epochs or optimizer steps, and validate at each epoch's end
 
         Raises ValueError or TypeError if something does not fit together, before anything has changed, and
-        `TrainingInterrupted` after an interrupt. An error in a step or a hook is raised as it is, with notes that say
-        where it was.
+        `TrainingInterrupted` after an interrupt. An error in a step or a hook keeps its type, with notes on where
+        it happened.
         """
         with folded():
             if others: refuse_others('fit', Learner.fit, others)
@@ -300,7 +300,7 @@ class Learner(Passes):
                     fit.put_back(self)
                 else: self._start(fit, rates)
                 if not self.is_checked: self._look_first()
-                while self._goes_on(): self._epoch(interrupts)
+                while self._is_due(): self._epoch(interrupts)
         return self.history
 
     def _start(self, fit, rates):
@@ -323,15 +323,15 @@ class Learner(Passes):
             fit.learn = self
             with fit as interrupts, interrupts.open():
                 fit.put_back(self)
-                while self._goes_on(): self._epoch(interrupts)
+                while self._is_due(): self._epoch(interrupts)
         return self.history
 
     @with_comments
     def request(self,
         what,               # 'stop', 'stop_epoch', or a function of the learner, which is called in the loop's thread
-        everywhere=False,   # True: all processes that train together ask for it in this batch, and need not tell others
+        everywhere=False,   # True: all ranks make this request in the same batch, so none needs to tell the others
     ):
-        "Ask a running fit for something; it is done between two batches. From any thread"
+        "Ask a running fit, from any thread, to do something between two batches"
         if what not in ('stop', 'stop_epoch') and not callable(what):
             raise ValueError(f"request got {what!r}: expected 'stop', 'stop_epoch' or a function of the learner")
         (self.requests.give if everywhere and self.world.size > 1 else self.requests.append)(what)
@@ -341,7 +341,7 @@ class Learner(Passes):
         self.request('stop')
 
     def dry_run(self):  # context manager that yields a `DryRun`
-        """Train for a while, and leave everything as it was: `with learn.dry_run() as r: r.train_batch()`
+        """Train some batches, and restore everything afterwards: `with learn.dry_run() as r: r.train_batch()`
 
         Raises ValueError if there is nothing to train, or if the loader can be read only once. The first interrupt sets
         `is_over`, the second one raises.
@@ -351,14 +351,14 @@ class Learner(Passes):
     @with_comments
     def validate(self,
         dl=None,  # loader or tuple of tensors, or a dict of names to these; default `valid_dl`
-    ):            # dict: 'valid_loss', 'valid_<metric>' → float; of several sets over all, and 'valid_<set>_<metric>'
-        "Loss and metrics on `dl`, sample-weighted; nothing is recorded in `history`"
+    ):            # dict: 'valid_loss', 'valid_<metric>' → float; with several sets, also 'valid_<set>_<metric>'
+        "Compute loss and metrics on `dl`, weighted by samples, without recording them in `history`"
         with folded():
             dl = self._as_loader(self.valid_dl if dl is None else dl)
             if dl is None: raise ValueError('there is no valid_dl: pass a loader')
             if self.batch is not None and not self.training: raise RuntimeError(
                 'learn.validate was called in a batch of validation, where its own batches would call it again: '
-                'look at learn.training first')
+                'check learn.training first')
             self.metrics = as_metrics(self.metrics)
             pass_, accumulator = Pass(dl), self.measures(dl, alone=True)
             with aside(self, pass_) as opened: self._valid_pass(pass_, accumulator, opened)
@@ -366,12 +366,12 @@ class Learner(Passes):
 
     @with_comments
     def predict(self,
-        dl_or_batch,       # loader; tensor or tuple of tensors or arrays, (x,) or (x, y); or a mapping, one batch. Of
-                           # several inputs (x1, x2, y), or (x1, x2) after a fit. A step of your own may need y
+        dl_or_batch,       # loader; tensor or tuple of tensors or arrays, (x,) or (x, y); or a mapping, one batch.
+                           # With several inputs (x1, x2, y), or (x1, x2) after a fit. Your own step may need y
         with_targs=False,  # return targets too
     ):                     # predictions of all samples on the host, as the model returns them: tensors and nestings of
                            # them, or a list; or (predictions, targets)
-        "Predictions, in evaluation mode and without gradients"
+        "Return predictions, in evaluation mode and without gradients"
         with folded():
             if isinstance(dl_or_batch, Tensor) or hasattr(dl_or_batch, '__array__'): dl_or_batch = (dl_or_batch,)
             dl = [dl_or_batch] if isinstance(dl_or_batch, Mapping) else self._as_loader(dl_or_batch)

@@ -88,7 +88,7 @@ class Losses(Records):
             f"the step returned a dict without 'loss'; it has {', '.join(map(repr, self.result)) or 'nothing'}")
 
     def check_step(self):
-        "Refuse a batch that no step has seen"
+        "Raise an error if no step has processed the batch"
         if self.result is not None: return
         names = ', '.join(call.hook.name for call in self.calls.at['do_step']) or type(self).__name__
         raise TypeError(f'do_step of {names} left no result: call nxt(), or set learn.loss and learn.result')
@@ -117,23 +117,23 @@ class Losses(Records):
         self.loss_params = [p for p in parameters(self.opts[name]) if p.requires_grad]
 
     def do_backward(self, loss):
-        "Gradients of the loss that hooks handed on; of a yielded one, those of its optimizer's parameters only"
+        "Compute the gradients of the loss; for a yielded one, only those of its optimizer's parameters"
         try: loss.backward(inputs=self.loss_params)
         except (AttributeError, RuntimeError) as e:
             check_loss(loss)
             hooks = [call.hook.name for call in self.calls.at['do_backward']]
             if hooks and 'second time' in str(e): e.add_note(
-                f'{", ".join(hooks)} wraps do_backward: a second nxt() needs a loss of its own')
+                f'{", ".join(hooks)} wraps do_backward: pass another loss to a second nxt()')
             raise
 
     def do_opt_step(self):  # bool: whether the optimizer stepped
-        "A step of `opt`"
+        "Step `opt`"
         if self.closes: return step_with_closure(self)
         opt_step(self._opt)
         return True
 
     def do_zero_grad(self):
-        "Forget the gradients of `opt`"
+        "Clear the gradients of `opt`"
         opt = self._opt
         if type(opt).zero_grad is not torch.optim.Optimizer.zero_grad: return opt.zero_grad()
         for group in opt.param_groups:      # torch's own adds a label for the profiler that costs ten times as much
@@ -142,7 +142,7 @@ class Losses(Records):
     def step_opt(self,
         name,  # of the optimizer
     ):
-        "Make a step of one optimizer, if no hook holds it back, and forget its gradients"
+        "Step one optimizer, unless a hook holds the step back, and clear its gradients"
         self.opt_name = name
         self._opt = self._opts[name]
         do = self.running.do

@@ -60,7 +60,7 @@ def refuse_others(
     f,       # the function
     others,  # dict: the arguments that it does not have
 ):           # raises TypeError
-    "Refuse unknown arguments, with their names here"
+    "Refuse unknown arguments; name the ones that this library has instead"
     known = [name for name, p in signature(f).parameters.items()
              if p.kind is not Parameter.VAR_KEYWORD and name != 'self']
     def hint(name):
@@ -99,7 +99,7 @@ def missing_name(
     name,  # of an attribute that it lacks
     e,     # the `AttributeError`
 ):         # `AttributeError`
-    "The error with a hint, for the name that another library uses"
+    "Make an error that gives this library's name for one that another library uses"
     return AttributeError(f'{e}: here it is {METHODS[name]}' if name in METHODS else str(e), name=name, obj=o)
 
 # %% ../../nbs/loop/10_mistakes.ipynb #075e0942
@@ -114,8 +114,8 @@ VERBS = {       # method of `Learner` that another module adds → that module
 
 def add_verb(
     name,  # of an attribute that a `Learner` lacks
-):         # bool: was a module imported that adds it?
-    "Import the module that adds a method, when the method is first asked for"
+):         # bool: whether a module that adds it was imported
+    "Import the module that adds a method, on the method's first use"
     module = f'trainer_nb.{VERBS[name]}' if name in VERBS else ''
     if not module or module in sys.modules: return False
     import_module(module)
@@ -141,7 +141,7 @@ def check_model(
 def is_samples(
     data,  # an argument for a loader
 ):         # bool
-    "Is it a list of samples (x, y), each with one number as its target, rather than of batches?"
+    "Return whether it is a list of samples (x, y), each with one number as its target, rather than of batches"
     first = data[0] if isinstance(data, list) and data else None
     if not isinstance(first, (tuple, list)) or len(first) < 2: return False
     *inputs, targ = first
@@ -151,7 +151,7 @@ def is_samples(
 def float_dtype(
     model,  # `nn.Module`
 ):          # `torch.dtype` or None
-    "The floating dtype of a model's parameters"
+    "Return the floating-point dtype of a model's parameters"
     return next((p.dtype for p in model.parameters() if p.is_floating_point()), None)
 
 # %% ../../nbs/loop/10_mistakes.ipynb #b4d7755c
@@ -161,7 +161,7 @@ def _is_cross_entropy(loss_fn):
 def two_batches(
     learn,  # `Learner` with a training batch
 ):          # str, or None
-    "Say what was assumed about an `IterableDataset` whose items may be samples or batches"
+    "Explain what was assumed about an `IterableDataset` whose items may be samples or batches"
     if not getattr(learn.train_dl, 'is_guess', False): return None
     inputs, targ = _parts(learn.batch)
     tensors = [*inputs, *([targ] if isinstance(targ, Tensor) else [])]
@@ -170,12 +170,12 @@ def two_batches(
     dl, (_, k) = learn.train_dl, sizes.pop()
     return (f'each item of the {type(dl.dataset).__name__} was taken for a sample, {dl.batch_size} of which make a '
             f'batch. All tensors of an item have {k} entries: if it is a batch, pass DataLoader(data, '
-            f'batch_size=None); if it is a sample, DataLoader(data, batch_size={dl.batch_size}) says so')
+            f'batch_size=None); if it is a sample, pass DataLoader(data, batch_size={dl.batch_size})')
 
 def check_first(
     learn,  # `Learner` that has computed the loss of its first training batch
 ):          # raises ValueError
-    "Refuse a first batch that would train, but not what was meant"
+    "Refuse a first batch that trains without an error, but not as intended"
     if text := two_batches(learn): warnings.warn(text, stacklevel=2)
     pred, loss_fn = learn.pred, learn.loss_fn
     result = learn.result if isinstance(learn.result, Mapping) else {}
@@ -206,7 +206,7 @@ def _check_classes(pred, targ):
         'Leave out the softmax at the end of the model', stacklevel=2)
 
 def _check_column(pred, targ, loss_fn, loss):
-    "Do (n, 1) and (n,) give another loss than the same numbers in one shape?"
+    "Refuse shapes (n, 1) and (n,) if they give another loss than the same numbers in one shape"
     try:
         with torch.no_grad(): other = loss_fn(pred.reshape(targ.shape), targ)
     except Exception: return        # it is made for these shapes
@@ -220,7 +220,7 @@ def _check_column(pred, targ, loss_fn, loss):
 
 # %% ../../nbs/loop/10_mistakes.ipynb #fdb8fbb1
 class FirstBatch:
-    "The state that the first forward of a fit changes, to restore it if that fails"
+    "The state that the first forward of a fit changes, restored if the batch fails"
     def __init__(self,
         learn,  # `Learner` at the start of a fit
     ):
@@ -293,34 +293,33 @@ def _about_inputs(text, inputs, model):
     wrong = [o.dtype for o in inputs if o.dtype != p.dtype]
     if wrong and any(o in text for o in ('dtype', 'type', 'not implemented for')): return (
         f'the inputs are {_kind(wrong[0])}, and the model is {_kind(p.dtype)}: pass x.{_short(p.dtype)}; '
-        'arrays that are given as (x, y) are cast')
+        'arrays passed as (x, y) are cast')
     if 'shapes cannot be multiplied' in text and inputs: return (
         f'the inputs have {inputs[0].size(-1)} features in their last dimension: '
-        'see that the first layer that fails takes as many as it gets, nn.Linear(in_features, ...), '
-        'and flatten images, nn.Flatten()')
+        'check in_features of the layer that fails, and flatten images with nn.Flatten()')
 
 def explained(
     e,      # exception
     learn,  # `Learner` in the batch that raised it
 ):          # str, or None
-    "What to do about an error from torch, if it is a known one"
+    "Explain what to do about an error from torch, if it is a known one"
     text, pred = str(e), learn.pred
     inputs, targ = _parts(learn.batch)
     if learn.training and (doubled := two_batches(learn)): return doubled
     if 'device-side assert' in text:
         return ('a kernel on the GPU failed, '
-                'most often for class ids that are not from 0 to the number of outputs - 1: '
-                'Learner(..., device="cpu") tells more, in a new process')
+                'most often because class ids are not from 0 to the number of outputs - 1: '
+                'start a new process and use Learner(..., device="cpu") for a clearer error')
     if 'positional argument' in text and 'forward()' in text:
         if learn.is_default_step and learn.loss_fn is None:
-            return ('there is no loss_fn, so the model gets all of the batch, its target too: '
+            return ('there is no loss_fn, so the model gets the whole batch, with its target: '
                     'pass loss_fn=..., or return the loss from the model')
-        return ('of a batch all entries but the last are inputs of the model, and the last one is the target: '
-                'for other batches write a train_step, f(batch, learn)')
+        return ('the last entry of a batch is its target, and all others are inputs of the model: '
+                'for other batches, write a train_step, f(batch, learn)')
     in_loss = pred is not None and learn.loss is None and learn.is_default_step and learn.loss_fn is not None
     if in_loss and not isinstance(pred, Tensor) and isinstance(e, (TypeError, AttributeError)):
         kind = f'{type(pred).__name__} of {len(pred)}' if isinstance(pred, (tuple, list)) else type(pred).__name__
-        return (f'the model returned a {kind}, and loss_fn gets it as it is: return a tensor from the model, '
+        return (f'the model returned a {kind}, and loss_fn gets it unchanged: return a tensor from the model, '
                 'or write loss_fn=lambda out, y: F.cross_entropy(out[0], y)')
     if isinstance(pred, Tensor) and isinstance(targ, Tensor) and targ.ndim: return _about_targets(text, pred, targ)
     return _about_inputs(text, inputs, learn.model) if pred is None else None
@@ -329,7 +328,7 @@ def explain(
     e,      # exception
     learn,  # `Learner`
 ):
-    "Add a note on what to do to an exception, if it is a known mistake"
+    "Add a note to an exception on what to do, if it is a known mistake"
     if not isinstance(e, (RuntimeError, ValueError, TypeError, IndexError, AttributeError)): return
     if any(o.startswith('raised in hook ') for o in getattr(e, '__notes__', ())): return     # not the user's mistake
     try: text = explained(e, learn)

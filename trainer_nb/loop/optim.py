@@ -26,7 +26,7 @@ def has_fused(
     device,  # `torch.device` of a parameter
     dtype,   # `torch.dtype` of a parameter
 ):           # bool
-    "Can torch fuse a step of such parameters into one operation? Tries it"
+    "Return whether torch can fuse a step of such parameters into one operation; tries a step"
     if not cls.__module__.startswith('torch.optim.') or 'fused' not in signature(cls).parameters: return False
     try:
         p = torch.zeros(1, device=device, dtype=dtype, requires_grad=True)
@@ -39,7 +39,7 @@ def fused(
     cls,     # class of an optimizer, or a factory
     *owners, # modules whose parameters it gets
 ):           # dict: {'fused': True} or {}
-    "The arguments that select the fused form of an optimizer, where torch has it"
+    "Return the arguments that select the fused form of an optimizer, where torch has it"
     if not isinstance(cls, type): return {}
     modules = chain.from_iterable(o.modules() for o in owners)
     if any(getattr(m, 'sparse', False) for m in modules): return {}     # fused optimizers refuse sparse gradients
@@ -51,13 +51,13 @@ def matching(
     names,      # of parameters
     pattern,    # name of a parameter or a module, or a pattern with * ? []
 ):              # list of names
-    "The names that a pattern means: a parameter, or all those in a module"
+    "Return the names that match a pattern: those of parameters, or of all parameters in a module"
     return [o for o in names if fnmatchcase(o, pattern) or fnmatchcase(o, pattern + '.*')]
 
 def _is_norm(m): return 'norm' in type(m).__name__.lower()
 
 class ParamGroups:
-    "Param groups by names of parameters, in place of an optimizer or its class: `optim=ParamGroups({'body': 1e-4})`"
+    "Param groups by parameter name, in place of an optimizer or its class: `optim=ParamGroups({'body': 1e-4})`"
     def __init__(self,
         lr=None,            # dict: pattern → learning rate > 0; or function of a parameter's name → rate or None
         optim=None,         # class of the optimizer, or a factory; default AdamW
@@ -78,8 +78,8 @@ class ParamGroups:
     def groups(self,
         owners,     # modules with the parameters: the model, and a loss function that has some
         lr=None,    # rate of parameters without a match
-    ):              # list of dicts: 'params', 'lr', and 'weight_decay' where there is none; raises ValueError
-        "The groups, in the order of the patterns"
+    ):              # list of dicts: 'params', 'lr', and 'weight_decay' 0 where it is off; raises ValueError
+        "Return the groups, in the order of the patterns"
         model, *rest = owners
         named = dict(model.named_parameters())
         for o in rest: named.update(o.named_parameters('loss_fn'))
@@ -126,7 +126,7 @@ def _checked_rate(name, value):
     raise ValueError(f'the learning rate of {name!r} is {value!r}: expected a finite number above 0')
 
 def _without_decay(owners):
-    "Biases and the weights of norms"
+    "Return biases and the weights of norms"
     res = set()
     for m in chain.from_iterable(o.modules() for o in owners):
         params = m.named_parameters(recurse=False)
@@ -141,12 +141,18 @@ def trained(
     "Return the modules that a fit trains: the model, and the loss function if it is a module"
     return [o for o in (learn.model, learn.loss_fn) if isinstance(o, nn.Module)]
 
-def owners(learn, model):
-    "dict: name → module whose state is kept: the model, and a loss function that is a module"
+def owners(
+    learn,  # `Learner`
+    model,  # its model, or one in its place
+):          # dict: 'model', 'loss_fn' → `nn.Module`
+    "Return the modules whose state is kept: the model, and a loss function that is a module"
     return {'model': model, **({'loss_fn': learn.loss_fn} if isinstance(learn.loss_fn, nn.Module) else {})}
 
-def named_parts(learn, model):
-    "dict: name → module: the parts of the model, and those of a loss function under names that no model has"
+def named_parts(
+    learn,  # `Learner`
+    model,  # its model, or one in its place
+):          # dict: name → `nn.Module`
+    "Return the parts of the model, and those of a loss function under names that no model has"
     loss = {}
     for name, o in owners(learn, model).items():
         if o is not model: loss |= {f'.{name}.{k}': m for k, m in o.named_modules()}
@@ -155,7 +161,7 @@ def named_parts(learn, model):
 def is_by_name(
     lr,  # the argument `lr` of a learner
 ):       # bool
-    "Are these learning rates by name, a dict or a function?"
+    "Return whether these are learning rates by name: a dict or a function"
     return isinstance(lr, Mapping) or callable(lr)
 
 def _with_groups(lr, optim):
@@ -211,14 +217,14 @@ def make_optimizers(
 # %% ../../nbs/loop/05_optim.ipynb #1ad8b530
 @cache
 def _asks(step):
-    "Does this `step` of an optimizer require a closure?"
+    "Return whether this `step` of an optimizer requires a closure"
     given = signature(step).parameters.get('closure')
     return given is not None and given.default is Parameter.empty
 
 def needs_closure(
     opt,  # optimizer
 ):        # bool
-    "Does its step evaluate the loss again, as LBFGS and SAM do? For another one set `opt.needs_closure = True`"
+    "Return whether a step evaluates the loss again, as in LBFGS and SAM; for others set `opt.needs_closure = True`"
     res = getattr(opt, 'needs_closure', None)
     if res is None: res = _asks(type(opt).step) or all(hasattr(opt, o) for o in ('first_step', 'second_step'))
     return bool(res)
@@ -237,7 +243,7 @@ def untouched(
     params,  # list of parameters
     kept,    # list of (weights, gradient or None), copied earlier
 ):           # bool; waits for the device
-    "Are weights and gradients equal to the copies?"
+    "Return whether weights and gradients equal the copies"
     if any((p.grad is None) != (g is None) for p, (_, g) in zip(params, kept)): return False
     return all(torch.equal(p, w) and (g is None or torch.equal(p.grad, g)) for p, (w, g) in zip(params, kept))
 

@@ -129,7 +129,7 @@ class Joined:
         raise ValueError(
             f'{self.name} of a batch of {size} are a {_shown(x)}: '
             'expected one row or one entry of a list for each sample. '
-            "If the batch holds another number of samples, or the step has other rows, "
+            "If the batch holds another number of samples, or the outputs have other rows,  "
             "return that number as 'n' from the step")
 
     def _add_rows(self, x, sizes): self.parts.add(x if x.ndim else x[None], self.name)

@@ -14,7 +14,7 @@ from ..data import Pass
 # %% ../../nbs/loop/12_plan.ipynb #b561e5b2
 @dataclass(slots=True)
 class StepState:
-    "What a training has done so far"
+    "What training has done so far"
     epoch: int = 0             # finished epochs
     batch_idx: int = 0         # finished training batches of this epoch
     optimizer_step: int = 0    # real optimizer steps
@@ -25,7 +25,7 @@ class StepState:
     def is_grad_accum_boundary(self,
         is_last_batch=False,  # a last window may hold fewer batches
     ):                        # bool
-        "Does the batch that is being worked on complete an accumulation window?"
+        "Return whether the current batch completes an accumulation window"
         return is_last_batch or (self.batch_idx + 1) % self.grad_accum_steps == 0
 
     def increment_batch(self,
@@ -93,16 +93,16 @@ class Plan:
         self.set_due()
 
     def set_due(self):
-        "Work out `next_due`"
+        "Compute `next_due`"
         self.next_due = min((o for o in (self.end_step, self.next_valid) if o is not None), default=math.inf)
 
     def is_ahead(self, state):  # bool
-        "Is another epoch to begin?"
+        "Return whether another epoch is due"
         if self.end_epoch is not None and state.epoch >= self.end_epoch: return False
         return self.end_step is None or state.optimizer_step < self.end_step
 
     def check_progress(self, state):  # raises RuntimeError
-        "Between two epochs: refuse to wait for optimizer steps that nobody makes. A scaler may skip some at first"
+        "Between two epochs, raise an error if no optimizer has stepped for long; a scaler may skip some steps at first"
         n = state.optimizer_step
         self.idle = self.idle + 1 + state.batch_idx if n == self.stepped_at else 0
         self.stepped_at = n

@@ -30,13 +30,13 @@ class Records(Components):
     def accumulator(self,
         dl,              # loader of the pass
         *args,           # of `Accumulator`: history, names of learning rates
-        training=False,  # a pass over the training data
-        alone=False,     # no pass of the other phase belongs to it
+        training=False,  # True: a pass over the training data
+        alone=False,     # True: no pass of the other phase belongs to it
     ):                   # `Accumulator`
-        "What takes the losses and metrics of a pass"
+        "Make the accumulator for the losses and metrics of a pass"
         running = self.running
         train, valid = (self.is_own('train_step'), self.is_own('eval_step')) if running is None else running.has_own
-        own = train or not training and valid       # such a step may divide by what it likes
+        own = train or not training and valid       # such a step may divide its loss by any number
         missing = partial(self._phases.missing, 'train' if training else 'valid',
                           not alone and (not training or self.valid_dl is not None))
         is_fresh = (running is not None and running.keeps_targets[not training]
@@ -46,16 +46,16 @@ class Records(Components):
 
     def measures(self,
         dl,           # loader of a validation pass
-        alone=False,  # a pass outside of a fit
+        alone=False,  # True: a pass outside a fit
     ):                # `Accumulator`, or `Accumulators` of several sets
-        "What takes the values of a validation pass"
+        "Make the accumulator, or accumulators, for the values of a validation pass"
         if not (sets := sets_of(dl)): return self.accumulator(dl, alone=alone)
         check_sets(sets, self.metrics)
         return Accumulators({name: self.accumulator(o, alone=alone) for name, o in sets.items()})
 
     def record(self,
         name,        # column in `history.steps`
-        value,       # number or 0-d tensor, which nobody changes later; it is not read
+        value,       # number or 0-d tensor, which must not change later; it is not read from the device
         mean=False,  # True: its mean over samples, too, is a column of the epoch, `train_<name>` or `valid_<name>`
     ):
         "Record a value beside the loss of the current batch, before `after_step`; of validation batches only the mean"
@@ -64,23 +64,23 @@ class Records(Components):
         if accumulator is not None and (mean or self.training): accumulator.record(name, value, mean)
 
     def lrs(self):  # list of numbers or 0-d tensors
-        "The learning rates of all parameter groups, as they are now"
+        "Return the current learning rates of all param groups"
         rates = [g['lr'] for opt in self.opts.values() for g in opt.param_groups]
         return [o.clone() if isinstance(o, Tensor) else o for o in rates]
 
     def _checked_parts(self):
-        "What the check of the first batch is about"
+        "Return the parts that the check of the first batch looks at"
         step = vars(self).get('train_step', type(self))
         return self.model, self.loss_fn, self.train_dl, step, *(m.f for m in self.metrics)
 
     @property
     def is_checked(self):  # bool
-        "Has the first batch of these very parts been looked at?"
+        "Whether the first batch of these very parts was checked"
         parts = self._checked_parts()
         return len(parts) == len(self._looked_at) and all(map(operator.is_, parts, self._looked_at))
 
     def _look_first(self):
-        "Look at the first training batch of these parts before its backward, once"
+        "Check the first training batch of these parts before its backward, once"
         do = self.running.do
         backward = do['do_backward']
         def do_backward(*values):
@@ -96,7 +96,7 @@ class Records(Components):
         do['do_backward'] = do_backward
 
     def _check_gradients(self):
-        "Warn if a hook of the user's wraps the backward, and no gradient is left"
+        "Warn if a user's hook wraps the backward and leaves no gradient"
         opt, hooks = self.opts[self.opt_names[0]], [call.hook for call in self.calls.at['do_backward']]
         names = [h.name for h in hooks if isinstance(h, LambdaHook) or not type(h).__module__.startswith('trainer_nb.')]
         if not names or any(p.grad is not None for p in parameters(opt)): return
@@ -104,7 +104,7 @@ class Records(Components):
                       f'wrap{"" if names[1:] else "s"}: call nxt() there, or nothing is trained', stacklevel=2)
 
     def check_count(self, dl, batch):
-        "Say, once, that a batch may hold another number of samples than it counts"
+        "Warn, once, that a batch may hold another number of samples than the loop counts"
         if not self.training: self._counted = id(dl)
         n, bs = self.world.total, said_size(dl)
         is_off = bs is not None and (n > bs or n < bs and (length(dl) or 0) > 1)
@@ -114,10 +114,10 @@ class Records(Components):
         what = (f'a batch of {bs} samples, by the batch_size of the {type(dl).__name__}, counts as {n}' if is_off else
                 f'the samples in a {type(batch).__name__} cannot be counted: it counts as 1')
         warnings.warn(f'{what}. Means over an epoch are weighted by this number: '
-                      "a step that knows better returns it, {'loss': ..., 'n': ...}", stacklevel=2)
+                      "return the right one from the step, {'loss': ..., 'n': ...}", stacklevel=2)
 
     def _row(self, fit):  # dict
-        "The epoch's row in the history; a pass that was cancelled tells what it has"
+        "Return the epoch's row for the history; a cancelled pass contributes what it has"
         history, train = self.history, fit.train_metrics
         values = train.means()          # packs the last batches, too
         valid = fit.valid_values if fit.valid is None else fit.valid_metrics.means()
@@ -153,7 +153,7 @@ class Records(Components):
         return fit.valid, fit.valid_metrics
 
     def _close_valid(self):
-        "Keep what a validation pass gave"
+        "Record the values of a validation pass"
         fit, step = self.fitting, self.state.optimizer_step
         fit.valid_values, fit.validated_at, fit.valid = fit.valid_metrics.means(), step, None
         values = {'valid_' + k: v for k, v in fit.valid_values.items()}

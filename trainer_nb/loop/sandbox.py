@@ -37,7 +37,7 @@ BUSY = {'logging', 'threading', 'queue', 'multiprocessing', 'concurrent', 'async
 DATA, STEP = 100, 10_000        # items of a collection that are followed: samples are many, and parts of a step are few
 
 def _modules(learn):
-    "All modules that a step may change"
+    "Return all modules that a step may change"
     return list(dict.fromkeys(m for o in trained(learn) for m in o.modules()))
 
 def _reachable(roots, most, leaves=LEAVES, known=()):
@@ -58,7 +58,7 @@ def _reachable(roots, most, leaves=LEAVES, known=()):
     return found
 
 def _is_busy(cls):
-    "May other threads be at work in such objects?"
+    "Return whether other threads may be at work in such objects"
     if cls.__module__.partition('.')[0] in BUSY or cls.__module__.startswith('torch._'): return True
     loading = [o for o in cls.__mro__ if o.__module__ == 'torch.utils.data.dataloader']
     return any(hasattr(o, '__next__') for o in loading)     # the iterator of a `DataLoader`
@@ -129,7 +129,7 @@ class _Tensor:
 def _memory(t): return t.data_ptr(), t.shape, t.stride(), t.dtype, t.device
 
 def _can_change(t):
-    """Can anybody write to a tensor here?
+    """Return whether a tensor can be written to
 
     Not to one of inference mode, whose memory is freed (`fully_shard` does so), or whose entries share theirs.
     """
@@ -150,7 +150,7 @@ def _generator(o):
 def _undisturbed(
     asked,  # deque of requests, where 'interrupt' may have come already
 ):
-    "Interrupts are counted, not raised, except by handlers within"
+    "Count interrupts instead of raising them, except by handlers inside"
     if not takes_interrupts():
         yield
         return
@@ -164,7 +164,7 @@ def _undisturbed(
 def unchanged(
     learn,  # `Learner`
 ):
-    "Restore a learner, its model, optimizers and loaders, whatever happens. Hooks are not looked at"
+    "Restore a learner, its model, optimizers and loaders, however the block ends; hooks are left alone"
     data, parts, heard = _parts(learn)
     modules = _modules(learn)
     held = (t for m in modules for t in (*m.parameters(recurse=False), *m.buffers(recurse=False)))
@@ -195,12 +195,12 @@ INSIDE = {*STEPS, 'before_step', 'after_pred', 'after_loss', 'after_backward'}
 def takes_part(
     hook,  # `Hook`
 ):         # bool
-    "Does the hook shape training steps?"
+    "Return whether the hook takes part in dry runs"
     if hook.in_dry_run is not None: return hook.in_dry_run
     return bool(INSIDE & set(points(hook))) and not isinstance(hook, MainProcessHook)
 
 def _understudies(learn):
-    "For each hook that takes part a copy, which shares with it what belongs to the learner"
+    "Copy each hook that takes part; a copy shares the learner's parts with its original"
     data, parts, _ = _parts(learn)
     loaders = (o for o in data if hasattr(o, '__dict__'))
     own = [learn, learn.model, learn.history, *_modules(learn), *learn.opts.values(), *loaders, *parts]
@@ -212,10 +212,10 @@ def _understudies(learn):
     return copies
 
 def _left_out(hooks):
-    "A remark about the user's hooks that take no part, which a step may rely on"
+    "Return a remark about the user's hooks that take no part, which a step may rely on"
     own = [h for h in hooks if not type(h).__module__.startswith('trainer_nb.') and h.in_dry_run is None]
     names = ', '.join(h.name for h in own if not takes_part(h))
-    return f'; {names} took no part: a hook says `in_dry_run = True` if steps need it' if names else ''
+    return f'; {names} took no part: set `in_dry_run = True` in a hook that steps need' if names else ''
 
 # %% ../../nbs/loop/17_sandbox.ipynb #1cfbf2fe
 class DryRun:
@@ -225,7 +225,7 @@ class DryRun:
         self.pass_, self.n_passes = None, 0
         self.losses, self.n = None, 0       # of the latest batch
 
-    # the loop takes a dry run for the `Accumulator` of an epoch
+    # the loop uses a dry run in place of an epoch's `Accumulator`
     def add(self, losses, result, n, lrs): self.losses, self.n = losses, n
     def record(self, name, value, mean=False): pass
     def forget(self): pass
@@ -259,7 +259,7 @@ class DryRun:
 
     @property
     def is_over(self):  # bool
-        "Has somebody interrupted, or called `learn.stop()`?"
+        "Whether an interrupt or `learn.stop()` has asked to end the dry run"
         return bool(self.learn.requests)
 
 # %% ../../nbs/loop/17_sandbox.ipynb #173c4833
@@ -270,7 +270,7 @@ def _copy_optimizers(learn):
         vars(opt).update(deepcopy(vars(opt), {**memo, **{id(p): p for p in parameters(opt)}}))
 
 def _exchange(learn, copies, asked):
-    "Put in place what works meanwhile; `unchanged` brings the learner's own back"
+    "Install stand-ins for the dry run; `unchanged` restores the learner's own"
     learn.replace_hooks(copies)
     learn.state, learn.world, learn.history = replace(learn.state), copy(learn.world), History()
     learn.requests, learn.cancelled, learn.n_batches = asked, None, math.inf
@@ -283,7 +283,7 @@ def _exchange(learn, copies, asked):
 def dry_run(
     learn,  # `Learner`
 ):          # yields `DryRun`
-    "Train for a while, and leave everything as it was; see `Learner.dry_run`"
+    "Train some batches, and restore everything afterwards; see `Learner.dry_run`"
     learn.check_parts()
     if hasattr(learn.train_dl, '__next__'): raise ValueError(
         f'train_dl is a {type(learn.train_dl).__name__}, which can be read only once: its batches would be lost. '

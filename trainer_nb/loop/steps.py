@@ -52,7 +52,7 @@ def unpack(
     if loss_fn is None: return batch if isinstance(batch, (list, tuple)) else (batch,), {}, None
     kind = f'{type(batch).__name__} of {len(batch)}' if isinstance(batch, (list, tuple)) else type(batch).__name__
     raise TypeError(f'the loader yielded a {kind}; with a loss_fn the default step takes (inputs..., target) '
-                    'or a mapping. Write a train_step for others.')
+                    'or a mapping. Write a train_step for other batches.')
 
 def default_result(
     loss_fn,  # or None
@@ -70,7 +70,7 @@ def default_result(
 def is_sum(
     loss_fn,  # function, `nn.Module`, partial or None
 ):            # bool
-    "Is the loss a sum over the batch, as `nn.MSELoss(reduction='sum')` or `partial(F.mse_loss, reduction='sum')`?"
+    "Return whether the loss is a sum, as in `nn.MSELoss(reduction='sum')` or `partial(F.mse_loss, reduction='sum')`"
     return (getattr(loss_fn, 'reduction', None) or getattr(loss_fn, 'keywords', {}).get('reduction')) == 'sum'
 
 def check_loss(
@@ -138,7 +138,7 @@ def set_opt_modes(
 def in_eval(
     owners,  # list of `nn.Module`
 ):           # list of modules, for `set_training`
-    "Return the submodules in evaluation mode, except of a module that is in evaluation mode as a whole"
+    "Return the submodules in evaluation mode, except those of a module that is in evaluation mode as a whole"
     res = []
     for o in owners:
         if any(m.training for m in o.modules()): res += [m for m in o.modules() if not m.training]

@@ -18,8 +18,8 @@ class World:
     "The ranks of a fit, and what they exchange: here, a single process; the wing `parallel` has subclasses"
     rank, size = 0, 1       # rank of this process; world size
     n = total = 0           # samples of the current batch: on this rank, on all ranks
-    is_padding = False      # does the batch only keep the ranks in step, without counting?
-    is_parted = False       # is every parameter sharded?
+    is_padding = False      # the batch only keeps the ranks in step, and does not count
+    is_sharded = False       # every parameter is sharded
     control = None          # process group for messages between hosts
 
     def count(self,

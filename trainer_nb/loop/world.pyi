@@ -7,7 +7,7 @@ class World:
     n: Any
     total: Any
     is_padding: Any
-    is_parted: Any
+    is_sharded: Any
     control: Any
     def count(self, dl: Any, i: Any, batch: Any) -> int: ...
     def is_same(self, what: Any) -> Any: ...

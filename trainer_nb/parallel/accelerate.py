@@ -182,13 +182,13 @@ class Accelerate(Hook):
             for k in 'train_dl', 'valid_dl':
                 if getattr(learn, k) is not before[k]: end_workers(getattr(learn, k))
             for k, v in before.items(): setattr(learn, k, v)
-            if is_parted := isinstance(self.world, Sharded): learn.device = device
+            if is_sharded := isinstance(self.world, Sharded): learn.device = device
             if self.world.size == 1: forget()
             self.world.control = None        # a forked process must not end a group
             learn.state.num_processes, self.world = 1, World()
             self.ddp = self.accelerator = self.counts = None
             self.buffers.clear()
-            if is_parted: gc.collect()      # torch's reference cycles hold groups, which a later fork must not copy
+            if is_sharded: gc.collect()      # torch's reference cycles hold groups, which a later fork must not copy
 
 # %% ../../nbs/parallel/05_accelerate.ipynb #39109eae
 def accelerate_hook(
@@ -326,7 +326,7 @@ def _compare(self:Accelerate, learn):
         return
     dl, i = (learn.train_dl, learn.state.batch_idx) if training else (learn.valid_dl, fit.valid.n)
     def average(params):
-        if not self.world.is_parted: average_gradients(params, self.world.size, {})
+        if not self.world.is_sharded: average_gradients(params, self.world.size, {})
     self.sums |= {(training, name) for name in first_step(learn, dl, i, average, lambda: self.precision(learn))}
     dl.parts.kept = None
 

@@ -247,7 +247,7 @@ def first_step(
     else: return set()
     sums, both = _shards(learn, world, *pieces[:2], whole, average, precision, tol)
     if both is None: return sums
-    far, near = (world.sum(both) if world.is_parted else both).sqrt().tolist()
+    far, near = (world.sum(both) if world.is_sharded else both).sqrt().tolist()
     far, near = world.first((far, near))
     if far > tol*near + 1e-6*max(1., *map(abs, whole[0])):
         found = (f'the gradient in one process has norm {near:.6g}, '

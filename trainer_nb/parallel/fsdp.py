@@ -136,7 +136,7 @@ NEED_WHOLE = 'Adafactor', 'LBFGS', 'Muon', 'Rprop', 'SparseAdam'     # optimizer
 
 class Sharded(Processes):
     "Ranks that each keep a shard of every parameter, of its gradient, and of its optimizer state"
-    is_parted = True
+    is_sharded = True
     WAIT = timedelta(seconds=5)     # time to wait for ranks that fail in the same way
     COUNT = count()                 # fits so far
 

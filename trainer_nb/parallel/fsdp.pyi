@@ -21,7 +21,7 @@ class Sharded(Processes):
     hooks: Any
     plugin: Any
     number: Any
-    is_parted: Any
+    is_sharded: Any
     WAIT: Any
     COUNT: Any
     def __init__(self, device: Any, plugin: Any) -> None: ...

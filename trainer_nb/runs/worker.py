@@ -358,7 +358,7 @@ def _act(self:Worker, what, arg, learn):
         learn.request(go_on)
         return 'resumes'
     if what == 'weights':
-        if learn.world.is_parted: raise RuntimeError('they are sharded over the ranks: ask for a checkpoint')
+        if learn.world.is_sharded: raise RuntimeError('they are sharded over the ranks: ask for a checkpoint')
         state = host_copy({'model': dict(learn.fitting.model.state_dict())})
         with replacing(self.folder.path/'weights.pt') as beside: write_state(beside, state)
         return 'saved'
