@@ -142,6 +142,7 @@ def test_papermill_and_markdown(tmp_path):
     tool('-m', 'nbconvert', '--to', 'markdown', 'out.ipynb', cwd=tmp_path)
     check_markdown((tmp_path/'out.md').read_text(encoding='utf-8'), tmp_path)
 
+@pytest.mark.soak
 def test_nbconvert(tmp_path):
     nbformat.write(notebook(FIT, DIGEST), tmp_path/'fit.ipynb')
     tool('-m', 'nbconvert', '--execute', '--to', 'html', 'fit.ipynb', cwd=tmp_path)

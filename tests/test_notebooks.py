@@ -23,14 +23,14 @@ def fresh_package():
     sys.modules.update(mine)
 
 
-SHORT = '00_gallery', '07_sam', '09_gcn', '11_lora', '12_reinforce'     # of the examples
+def names(folder): return [f'{folder}/{o.stem}' for o in (nbs/folder).glob('*.ipynb')]
+
 # those that take long: under `make soak`, and in `make outputs` as all are
-LONG = ['tutorials/01_trainer_pattern', 'tutorials/04_learning_rates', 'tutorials/05_gan', 'tutorials/06_make_it_fast',
-        'tutorials/07_never_lose_a_run', 'tutorials/08_more_than_one_process', 'tutorials/09_train_in_the_background',
-        'howto/05_several_gpus', 'howto/10_the_kernel_died', 'lessons/01_images', 'lessons/03_text',
-        'features/07_compile', 'features/09_activations', 'parallel/03_fsdp', 'parallel/05_accelerate',
-        'parallel/06_launch', 'runs/11_ranks', 'save/01_files', 'save/06_export',
-        *(f'examples/{o.stem}' for o in (nbs/'examples').glob('*.ipynb') if o.stem not in SHORT)]
+LONG = {*names('tutorials'), *names('lessons'), *names('examples'),
+        'howto/04_torchmetrics', 'howto/05_several_gpus', 'howto/10_the_kernel_died', 'internals/04_hot_path',
+        'features/07_compile', 'features/09_activations', 'parallel/03_fsdp', 'parallel/04_first_step',
+        'parallel/05_accelerate', 'parallel/06_launch', 'runs/11_ranks', 'save/01_files', 'save/06_export',
+        } - {'examples/00_gallery', 'examples/09_gcn', 'examples/11_lora'}
 notebooks = [pytest.param(p, id=name, marks=[pytest.mark.soak]*(name.removesuffix('.ipynb') in LONG))
              for p in sorted(nbglob(nbs, as_path=True)) for name in [p.relative_to(nbs).as_posix()]]
 
