@@ -87,18 +87,20 @@ def test_a_dead_unit_is_found_in_channels_and_features():
     assert watch.values['dead'][:-1].nanmean(0).tolist() == [0, .25, 0, .75, 0]       # the last batch is smaller
 
 
+def portrait(x, dim): return module.portraits([module.glance(x, dim)])[0]
+
 def test_sequences_have_their_features_last():
     x = torch.randn(6, 5, 4)
     x[..., 0] = 1
-    assert module.portrait(x, -1)[2] == .25 and module.portrait(x.transpose(1, 2).contiguous(), 1)[2] == .25
-    assert module.unit_dim(nn.GELU(), module.unit_dim(nn.Linear(2, 2), 1)) == -1
+    assert portrait(x, -1)[2] == .25 and portrait(x.transpose(1, 2).contiguous(), 1)[2] == .25
+    assert module.unit_dim(nn.GELU()) is None and module.unit_dim(nn.Linear(2, 2)) == -1
 
 
 def test_a_big_output_is_sampled_from_all_units():
     x = torch.zeros(64, 32, 16, 16)
     x[:, 7] = 1.
-    assert module.portrait(x, 1)[0].item() == pytest.approx(1/32, rel=.01)
-    assert module.portrait(x.to(memory_format=torch.channels_last), 1)[0].item() == pytest.approx(1/32, rel=.01)
+    assert portrait(x, 1)[0].item() == pytest.approx(1/32, rel=.01)
+    assert portrait(x.to(memory_format=torch.channels_last), 1)[0].item() == pytest.approx(1/32, rel=.01)
 
 
 @pytest.mark.parametrize('n', [2, 4])
@@ -247,6 +249,26 @@ def test_strips_under_the_live_plot(cell):
         learner(Activations(every=1, live=live), LambdaHook(after_step=look), display='html').fit(1)
         return drawn[-1], cell[-1]['text/html'].count('data:image/png')
     assert run(True) == (7, 7) and run(False) == (0, 0)
+
+
+def test_a_live_update_reads_what_is_new(monkeypatch):
+    "Its cost does not grow with what was measured; the HTML is that of reading everything"
+    read, cpu = [], torch.Tensor.cpu
+    def counted(t):
+        read.append(len(t))
+        return cpu(t)
+    watch, texts = Activations(every=1, live=True), []
+    def draw(learn):
+        with monkeypatch.context() as m:
+            m.setattr(torch.Tensor, 'cpu', counted)
+            texts.append(watch.under_plot())
+            assert watch.under_plot() == texts[-1]
+    monkeypatch.setattr(module, 'MOST', 8)
+    learner(watch, GradAccum(2), LambdaHook(after_step=draw)).fit(4)
+    assert len(set(texts)) > 10 and max(read) <= 2 and len(watch.rows) < 8
+    fresh = Activations(live=True)
+    fresh.load_state_dict(watch.state_dict())
+    assert fresh.under_plot() == watch.under_plot() and 'update' in texts[-1]
 
 
 def test_mistakes():

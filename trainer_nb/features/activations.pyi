@@ -6,10 +6,11 @@ def find_layers(model: Any, patterns: Any = ...) -> dict[Any, Any]: ...
 N_BINS: int
 EDGE: float
 SAMPLE: int
-def dead_share(x: Any, dim: Any) -> Any: ...
-def portrait(x: Any, dim: Any) -> Any: ...
+def glance(x: Any, dim: Any) -> Any: ...
+def portraits(glances: Any) -> Any: ...
 CHANNELS_FIRST: Any
-def unit_dim(m: Any, before: Any) -> Any: ...
+def unit_dim(m: Any) -> Any: ...
+def own_names(m: Any) -> list[str]: ...
 def first_float(x: Any) -> Any: ...
 MOST: int
 
@@ -19,15 +20,19 @@ class Activations(MainProcessHook):
     thinned: Any
     is_waiting: Any
     modules: Any
+    own: Any
+    dims: Any
     is_blind: Any
     rows: Any
-    kept: Any
     every: Any
     live: Any
     at: Any
+    on_host: Any
+    drawn: Any
     handles: Any
-    now: Any
     dim: Any
+    now: Any
+    kept: Any
     unique: Any
     in_dry_run: Any
     state_kinds: Any
