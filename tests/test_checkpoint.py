@@ -433,13 +433,13 @@ def test_two_runs_in_one_folder(tmp_path):
     child = subprocess.Popen([sys.executable, '-c', code], stdout=subprocess.PIPE, text=True)
     assert child.stdout.readline() == 'locked\n'
     learn = seeded(0, shuffled, hooks=[Checkpoint(tmp_path)])
-    with pytest.raises(RuntimeError, match=f'in use by another training .process {child.pid}'): learn.fit(1)
+    with pytest.raises(RuntimeError, match=f'in use by another run .process {child.pid}'): learn.fit(1)
     child.kill()
     child.wait()
     child.stdout.close()
     other = seeded(0, shuffled, hooks=[Checkpoint(tmp_path)])
     def second(l):
-        with pytest.raises(RuntimeError, match='in use by another training of this process'): other.fit(1)
+        with pytest.raises(RuntimeError, match='in use by another run of this process'): other.fit(1)
     learn.fit(1, hooks=[LambdaHook(before_valid=second, after_epoch=second)])
     other.fit(1, resume=True)
     assert digest(other) == digest(learn)

@@ -172,9 +172,9 @@ def test_what_is_no_checkpoint_is_named_and_the_one_before_it_is_tried(tmp_path,
     newest.mkdir() if kind == 'folder' else newest.write_bytes(OTHERS[kind])
     for change in lambda: None, lambda: trust(newest):
         if kind != 'folder': change()
-        with pytest.warns(UserWarning, match=f'{newest.name} .*The one before it is tried'):
+        with pytest.warns(UserWarning, match=f'{newest.name} .*Trying the one before it'):
             make_learner().load(tmp_path/'run')
-        with pytest.warns(UserWarning, match='The one before it is tried'): make_learner().fit(2, resume=tmp_path/'run')
+        with pytest.warns(UserWarning, match='Trying the one before it'): make_learner().fit(2, resume=tmp_path/'run')
     if kind == 'folder': return
     other = tmp_path/'other.pt'
     other.write_bytes(OTHERS[kind])

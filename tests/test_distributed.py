@@ -462,7 +462,7 @@ def test_parts_on_the_disk(tmp_path):
     assert all(torch.equal(a[k], b[k]) for a,
                b in zip(alone.opt.state.values(), learn.opt.state.values()) for k in ('exp_avg', 'exp_avg_sq'))
     (last/'1.pt').write_bytes((last/'1.pt').read_bytes()[:-1])
-    with pytest.warns(UserWarning, match=f'1.pt in {last.name} is not what was written. The one before it is tried'):
+    with pytest.warns(UserWarning, match=f'1.pt in {last.name} is not what was written. Trying the one before it'):
         alone.load(tmp_path)
     assert alone.state.epoch == M - 1
     with pytest.raises(ValueError, match='is not what was written'): alone.load(last.with_suffix('.pt'))

@@ -129,7 +129,7 @@ def load_object_states(
 ):            # list of str: a message for each object without a counterpart
     "Restore the states of objects"
     for name in objects.keys() & states.keys(): objects[name].load_state_dict(_from_plain(states[name]))
-    new = [f'the checkpoint has no state for {name} in `state`, which starts anew'
+    new = [f'the checkpoint has no state for {name} in `state`, which starts afresh'
            for name in objects if name not in states]
     return new + [f'the checkpoint holds the state of {name}, which this learner does not have'
                   for name in states if name not in objects]

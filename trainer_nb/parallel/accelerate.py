@@ -60,7 +60,7 @@ def _average_dense(params, size, buffers):
 def _dense(g): return g.to_dense() if g.is_sparse else g
 
 def _sparse_ones(params):
-    "dict of the parameters whose gradient is sparse on any rank, in the same order on all"
+    "Return the parameters whose gradient is sparse on any rank, in the same order on all, as keys of a dict"
     if not params: return {}
     flags = torch.tensor([float(p.grad is not None and p.grad.is_sparse) for p in params], device=params[0].device)
     dist.all_reduce(flags, dist.ReduceOp.MAX)
@@ -150,7 +150,7 @@ class Accelerate(Hook):
 
     @property
     def on_cpu(self):  # bool
-        "Will the ranks train on the CPU? Known before any of them starts"
+        "Whether the ranks train on the CPU; known before any of them starts"
         return self.kwargs.get('cpu', not has_accelerator())
 
     def check(self, learn):
@@ -228,7 +228,7 @@ def _joined(self:Accelerate, learn):
 
 @patch
 def plugin(self:Accelerate):  # `accelerate.FullyShardedDataParallelPlugin`, or None for whole models
-    "The plugin passed to the hook, or configured for `accelerate launch`"
+    "Return the plugin passed to the hook, or configured for `accelerate launch`"
     from accelerate import FullyShardedDataParallelPlugin
     res = self.kwargs.get('fsdp_plugin') or getattr(self.accelerator.state, 'fsdp_plugin', None)
     if res is None and os.environ.get('ACCELERATE_USE_FSDP') == 'true':
@@ -274,7 +274,7 @@ def keep(self:Accelerate,
 
 @patch
 def state_dict(self:Accelerate):  # dict
-    "After a stop: what each rank needs to resume, for `learn.save`; a checkpoint of a fit has it already"
+    "Return, after a stop, what each rank needs to resume; for `learn.save`, as a checkpoint of a fit has it already"
     return {} if self.parts is None or self.world.size > 1 else {'size': self.size, 'parts': self.parts}
 
 @patch
@@ -290,12 +290,12 @@ def before_fit(self:Accelerate, learn):
 
 @patch
 def _wants_wrapper(self:Accelerate):
-    "Should torch's wrapper average gradients? On the CPU only on request"
+    "Return whether torch's wrapper may average gradients; on the CPU only on request"
     if self.world.size == 1 or isinstance(self.world, Sharded): return False
     return self.accelerator.device.type != 'cpu' or self.accelerator.ddp_handler is not None
 
 def _fits_wrapper(learn):
-    "Does one call of the model give all gradients of an optimizer step?"
+    "Return whether one call of the model gives all gradients of an optimizer step"
     is_own_step = type(learn).train_step is not Learner.train_step or 'train_step' in vars(learn)
     trains_loss = isinstance(learn.loss_fn, nn.Module) and any(p.requires_grad for p in learn.loss_fn.parameters())
     accum = learn.get_hook('GradAccum', None)
@@ -373,7 +373,7 @@ def after_loss(self:Accelerate, learn):
 
 @patch
 def _is_by_sample(self:Accelerate, learn):
-    "Is a loss that is a sum recorded per sample?"
+    "Return whether a loss that is a sum is recorded per sample"
     if learn.result is not None and learn.result.get('reduction') == 'sum': return True
     is_own = learn.is_own('train_step') or not learn.training and learn.is_own('eval_step')
     return is_sum(learn.loss_fn) and not is_own
@@ -409,7 +409,7 @@ def _average(self:Accelerate, learn):
 
 @patch
 def _average_loss(self:Accelerate, learn, loss):  # 0-d tensor
-    "The loss of the whole batch, for an optimizer that compares losses: all ranks must decide the same"
+    "Return the loss of the whole batch, for an optimizer that compares losses: all ranks must decide the same"
     loss = loss.detach()*self._loss_weight()
     dist.all_reduce(loss)
     return loss.div_(self.world.size)

@@ -215,7 +215,7 @@ def _flat(g):
     return (g.coalesce().to_dense() if g.is_sparse else g).double()
 
 def _combined(learn, losses, weights, whole, rows_differ, tol):
-    "Should the losses of the shards be added, rather than averaged? Raises ValueError if neither is right"
+    "Return whether the losses of shards must be added, not averaged; raises ValueError if neither is right"
     total = sum(weights)
     mean = sum(w*o for w, o in zip(weights, losses))/total if total else whole
     size = max(abs(whole), *map(abs, losses))

@@ -28,7 +28,7 @@ def wants(
     plugin,  # `accelerate.FullyShardedDataParallelPlugin`, or None
     root,    # `nn.Module`
 ):           # `f(module, number of parameters)` → bool
-    "Return the plugin's policy: is a module its own unit?"
+    "Return the plugin's policy, which says whether a module is its own unit"
     from torch.distributed.fsdp.wrap import size_based_auto_wrap_policy, transformer_auto_wrap_policy
     f = None if plugin is None else plugin.auto_wrap_policy
     if f is None: return lambda m, n: False
@@ -76,7 +76,7 @@ def _check_param(name, p, unit, first):
         'put it into a module that is called')
     if unit is not first: raise ValueError(
         f'{name} is also a parameter of {type(first).__name__}, another unit: '
-        'parameters that are tied have to be in one; wrap neither, or what holds both')
+        'tied parameters must be in one unit; wrap neither module, or one that holds both')
     if not p.ndim: raise ValueError(
         f'{name} is a single number without a dimension, which cannot be sharded: make it a tensor of shape (1,)')
     if hasattr(p, 'full_tensor'): raise ValueError(f'{name} is sharded already: expected a whole model')
@@ -94,7 +94,7 @@ def bare(
         remove_hooks(m, _is_ours)
 
 def _is_ours(f):
-    "Did torch or `Sharded` register this hook?"
+    "Return whether torch or `Sharded` registered this hook"
     f = unwrap(f)
     module = getattr(f, '__module__', None) or ''
     return module.startswith('torch.distributed.') or isinstance(getattr(f, '__self__', None), Sharded)
@@ -103,7 +103,7 @@ def _is_ours(f):
 def is_part(
     x,  # anything
 ):      # bool
-    "Is it a sharded tensor?"
+    "Return whether it is a sharded tensor"
     return isinstance(x, Tensor) and hasattr(x, 'full_tensor')
 
 def settle(
@@ -168,7 +168,7 @@ class Sharded(Processes):
         finally: self._leave(learn, is_here)
 
     def _are_all_here(self, e):
-        "Can all ranks still communicate after an error here?"
+        "Return whether all ranks can still communicate after an error here"
         if isinstance(e, TrainingInterrupted): return True
         if is_lost(e) or not isinstance(e, Exception): return False
         store = default_store()     # a rank would wait for a message until the time-out
@@ -214,7 +214,7 @@ class Sharded(Processes):
         self.mesh, self.hooks = None, []
 
 def _is_like(m, model):
-    "Is it another module with parameters of the same names and shapes?"
+    "Return whether it is another module with parameters of the same names and shapes"
     if not isinstance(m, nn.Module) or m is model or {*m.parameters()} & {*model.parameters()}: return False
     mine, its = ([(k, p.shape) for k, p in o.named_parameters()] for o in (m, model))
     return mine == its

@@ -293,7 +293,7 @@ def launch(self:Learner,
     resumes = n_epochs is None and max_steps is None
     if resumes:
         if self.stopped is None:
-            raise RuntimeError('nothing to resume: no fit was stopped; say how long, launch(n_procs, n_epochs)')
+            raise RuntimeError('nothing to resume: no fit was stopped; pass n_epochs, launch(n_procs, n_epochs)')
         if hooks or kwargs:
             raise TypeError('launch without n_epochs resumes a fit unchanged, and takes no hooks or arguments of fit')
     own = accelerate_hook(self, self.stopped.hooks if resumes else hooks)

@@ -35,7 +35,7 @@ def parse_every(
 
 # %% ../../nbs/save/04_checkpoint.ipynb #b387a6c7
 class Checkpoint(Hook):
-    """Save the complete state of a training: at intervals, when it is stopped or interrupted, and when it ends
+    """Save the complete state of training: at intervals, when it is stopped or interrupted, and when it ends
 
     Keeps the last `keep` checkpoints and the one with the best `monitor`. `learn.fit(n, resume=True)` resumes from the
     newest. Checkpoints of other runs in the folder are never touched.
@@ -47,10 +47,10 @@ class Checkpoint(Hook):
     def __init__(self,
         folder,                 # path; created if it does not exist
         every='epoch',          # 'epoch', number of optimizer steps, or a duration such as '10min'
-        keep=3,                 # int ≥ 1: how many of the last checkpoints are kept
+        keep=3,                 # int ≥ 1: number of the latest checkpoints to keep
         monitor='valid_loss',   # column of the epoch table; None: keep no best checkpoint
-        mode='min',             # 'min' or 'max': which values of `monitor` are good
-        strict=False,           # True: an error while saving ends the training; False: it is only a warning
+        mode='min',             # 'min' or 'max': whether lower or higher values are better
+        strict=False,           # True: an error while saving ends training; False: it is only a warning
         skip=False,             # True: samples draw no random numbers, so a stock loader need not read them again
     ):                          # raises NotADirectoryError if `folder` is a file
         self.steps, self.seconds = parse_every(every)
@@ -74,7 +74,7 @@ class Checkpoint(Hook):
         if self.run is None:
             self.run = learn.world.first(token_hex(4))
             if learn.is_main and (n := len(self.folder.manifests())):
-                print(f'Checkpoint: {n} of another run in {self.folder.path} stay there; '
+                print(f'Checkpoint: {self.folder.path} keeps {n} of another run; '
                       'fit(..., resume=True) would resume from the newest')
         if self.seconds: self.due = perf_counter() + self.seconds
 
@@ -134,7 +134,7 @@ def is_better(self:Checkpoint, value):
 # %% ../../nbs/save/04_checkpoint.ipynb #5bc7d4cd
 @patch
 def where(self:Checkpoint, learn):  # tuple
-    "Return the position of the training, to compare with others"
+    "Return the position of training, to compare with others"
     fit, s = learn.fitting or learn.stopped, learn.state
     at = False, False
     if fit is not None: at = fit.train is not None, fit.is_trained

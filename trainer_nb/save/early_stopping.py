@@ -22,7 +22,7 @@ class EarlyStopping(Hook):
         patience=5,             # epochs ≥ 1 without a better value before the fit ends
         min_delta=0.,           # ≥ 0: a value counts as better if it improves by more than this
         monitor='valid_loss',   # column of the epoch table
-        mode='min',             # 'min' or 'max': which values of it are good
+        mode='min',             # 'min' or 'max': whether lower or higher values are better
         restore_best=True,      # False: the model keeps its last weights
     ):
         patience = as_count('patience', patience)

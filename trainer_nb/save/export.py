@@ -68,7 +68,7 @@ def export(self:Learner,
 ):                 # `Path` of the folder
     """Write `model.safetensors`, `config.json` and, with `example`, `program.pt2`
 
-    `config.json` holds the model's class, the counters of the training, the last row of the epoch table, the versions,
+    `config.json` holds the model's class, the counters, the last row of the epoch table, the versions,
     and `learn.config`. Raises TypeError if JSON cannot hold `learn.config`.
     """
     st, folder, model = _safetensors(), Path(folder), self.model

@@ -103,7 +103,7 @@ def checksum(
     path,       # file
     n=None,     # bytes; None: all
 ):              # str
-    "SHA-256 of a file, or of its first `n` bytes"
+    "Compute the SHA-256 of a file, or of its first `n` bytes"
     sha = hashlib.sha256()
     left = Path(path).stat().st_size if n is None else n
     with open(path, 'rb') as f:
@@ -183,10 +183,10 @@ def path_in(
     folder,  # folder that the path must not leave
     name,    # of a file or folder in it
 ):           # path; raises BadCheckpoint
-    "Return the path of a file in a folder; refuse one that leads elsewhere, also by a link"
+    "Return the path of a file in a folder; refuse one that leads elsewhere, even by a link"
     path = Path(folder)/name
     try: is_inside = path.resolve().parent == Path(folder).resolve()
-    except (ValueError, OSError, RuntimeError): is_inside = False       # an impossible name, or links in a circle
+    except (ValueError, OSError, RuntimeError): is_inside = False       # an impossible name, or a cycle of links
     if is_inside: return path
     raise BadCheckpoint(f'{name!r} leads out of {Path(folder).name}, and was refused: expected a file in the folder')
 
@@ -194,16 +194,16 @@ def path_in(
 _mine = {}      # folder → `Lock` that this process holds
 
 class Lock:
-    "Lets one training at a time use a folder"
+    "Lets one run at a time use a folder"
     def __init__(self, folder):
         self.path, self.file = Path(folder)/'.lock', None
         self.key = str(Path(folder).resolve())
 
-    def acquire(self):  # raises RuntimeError if another training has it
+    def acquire(self):  # raises RuntimeError if another run has it
         "Take the lock"
         if self.file is not None: return
         if self.key in _mine:
-            raise RuntimeError(f'{self.path.parent} is in use by another training of this process: '
+            raise RuntimeError(f'{self.path.parent} is in use by another run of this process: '
                                'give each its own folder')
         self.path.parent.mkdir(parents=True, exist_ok=True)
         file = open(self.path, 'a+')
@@ -212,7 +212,7 @@ class Lock:
             file.seek(0)
             owner = file.read().strip() or 'another process'
             file.close()
-            raise RuntimeError(f'{self.path.parent} is in use by another training ({owner}): '
+            raise RuntimeError(f'{self.path.parent} is in use by another run ({owner}): '
                                'give each its own folder') from None
         file.truncate(0)
         file.write(f'process {os.getpid()} on {platform.node()}, since {strftime("%Y-%m-%d %H:%M:%S")}')
@@ -223,12 +223,12 @@ class Lock:
     def _lock(self, file):
         "Lock with `flock`: `lockf` would be lost as soon as this process closes the file elsewhere, say after a copy"
         try: import fcntl
-        except ImportError: return      # Windows: only this process's own trainings exclude each other
+        except ImportError: return      # Windows: only this process's own runs exclude each other
         try: fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except (BlockingIOError, PermissionError): raise
         except OSError as e:            # a file system without locks
             warnings.warn(f'{self.path.parent} cannot be locked ({e.strerror}): '
-                          'make sure that no other training writes there', stacklevel=3)
+                          'make sure that no other run writes there', stacklevel=3)
 
     def release(self):
         "Release the lock"
@@ -288,7 +288,7 @@ class Folder:
         for m in self._notes():
             try: found[int(m[1])] = read_manifest(self.path/m[0])
             except FileNotFoundError: pass      # another thread has just dropped it
-            except (BadCheckpoint, OSError) as e: warnings.warn(f'{e}. Its checkpoint is left out', stacklevel=2)
+            except (BadCheckpoint, OSError) as e: warnings.warn(f'{e}. Skipping its checkpoint', stacklevel=2)
         return [found[n] for n in sorted(found)]
 
 # %% ../../nbs/save/01_files.ipynb #f5c6a166
@@ -371,4 +371,4 @@ def newest(self:Folder,
     "Return the newest intact state among those that fit; warn about damaged ones"
     for manifest in filter(fits, reversed(self.manifests())):
         try: return self.read(manifest), manifest
-        except (BadCheckpoint, OSError) as e: warnings.warn(f'{e}. The one before it is tried', stacklevel=2)
+        except (BadCheckpoint, OSError) as e: warnings.warn(f'{e}. Trying the one before it', stacklevel=2)

@@ -19,7 +19,7 @@ from .output import front_end
 
 # %% ../../nbs/show/03_controls.ipynb #c66a1bb2
 def go_on(learn):
-    "End a `pause`: a request"
+    "End a `pause`; pass it to `learn.request`"
 
 def pause(
     learn,  # `Learner`
