@@ -4,7 +4,7 @@ from .nested import (
     sample_counts, set_rng_state, set_seed, to_device
 )
 from .text import (
-    attended_kernel, check_kinds, current_cell, did_you_mean, format_time, html_img, html_table, patch, printable,
+    Rich, attended_kernel, check_kinds, current_cell, did_you_mean, format_time, html_img, html_table, patch, printable,
     running_shell, text_table, with_comments
 )
 from .charts import (

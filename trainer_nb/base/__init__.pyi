@@ -12,6 +12,7 @@ from .nested import sample_counts as sample_counts
 from .nested import set_rng_state as set_rng_state
 from .nested import set_seed as set_seed
 from .nested import to_device as to_device
+from .text import Rich as Rich
 from .text import attended_kernel as attended_kernel
 from .text import check_kinds as check_kinds
 from .text import current_cell as current_cell

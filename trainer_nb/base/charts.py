@@ -197,6 +197,7 @@ class Line:
     alpha: float = 1.    # opacity in (0, 1]
     points: bool = False # draw a mark at each point
     may_leave: bool = False     # values may lie outside the axes; an arrow gives the farthest one
+    group: str = ''      # class of its elements in an SVG, for a style sheet; '' for none
 
 @dataclass
 class Panel:
@@ -267,15 +268,18 @@ def _path(points):
 
 def _dots(points): return ''.join(f'M{p[0]:.1f},{p[1]:.1f}h0' for p in points if p)
 
-def _svg_line(points, color, alpha, width, dots):
+def _class(group): return f' class="{escape(group)}"' if group else ''
+
+def _svg_line(points, color, alpha, width, dots, group):
     path, kind = (_dots(points), 'cap') if dots else (_path(points), 'join')
     opacity = f' stroke-opacity="{alpha}"' if alpha < 1 else ''
-    return f'<path d="{path}" stroke="{color}"{opacity} stroke-width="{width:g}" stroke-line{kind}="round"/>'
+    look = f'stroke="{color}"{opacity} stroke-width="{width:g}" stroke-line{kind}="round"'
+    return f'<path{_class(group)} d="{path}" {look}/>'
 
-def _svg_text(x, y, words, color, anchor):
+def _svg_text(x, y, words, color, anchor, group):
     place = f' text-anchor="{anchor}"' if anchor != 'start' else ''
     fill = f' fill="{color}"' if color else ''
-    return f'<text x="{x:.0f}" y="{y:.0f}"{place}{fill}>{escape(words)}</text>'
+    return f'<text{_class(group)} x="{x:.0f}" y="{y:.0f}"{place}{fill}>{escape(words)}</text>'
 
 # %% ../../nbs/base/03_charts.ipynb #6eddc004
 SIZE = 12       # pixels, of text
@@ -316,8 +320,8 @@ class Chart:
     def marks(self):  # (lines, texts)
         """Return lines and texts in the order in which they are drawn
 
-        A line is (pixels, color, opacity, width, is_dots), a text (x, y, words, color, anchor). The color '' stands
-        for that of the page's text.
+        A line is (pixels, color, opacity, width, is_dots, group), a text (x, y, words, color, anchor, group). The color
+        '' stands for that of the page's text.
         """
         lines, texts = [], []
         for p in self.panels:
@@ -325,27 +329,27 @@ class Chart:
             for v, label in yticks:
                 y = p.place(p.xlim[:1], [v])[0][1]
                 grid += [(p.left, y), (right, y), None]
-                texts.append((p.left - 5, y + 4, label, '', 'end'))
+                texts.append((p.left - 5, y + 4, label, '', 'end', ''))
             for v, label in xticks:
                 x = p.place([v], p.ylim[:1])[0][0]
                 grid += [(x, p.top), (x, bottom), None]
-                if p.xlabel is not None: texts.append((x, bottom + 15, label, '', 'middle'))
+                if p.xlabel is not None: texts.append((x, bottom + 15, label, '', 'middle', ''))
             frame = [(p.left, p.top), (right, p.top), (right, bottom), (p.left, bottom), (p.left, p.top)]
-            lines += [(grid, GREY, .3, 1., False), (frame, GREY, 1., 1., False)]
+            lines += [(grid, GREY, .3, 1., False, ''), (frame, GREY, 1., 1., False, '')]
             for o in p.lines:
                 points = p.place(o.xs, o.ys)
                 if o.may_leave: points = p.cut(points)
-                lines.append((points, o.color, o.alpha, o.width, False))
-                if o.points: lines.append((points, o.color, o.alpha, 6., True))
-            if p.xlabel: texts.append((p.left + p.width/2, bottom + 31, p.xlabel, '', 'middle'))
+                lines.append((points, o.color, o.alpha, o.width, False, o.group))
+                if o.points: lines.append((points, o.color, o.alpha, 6., True, o.group))
+            if p.xlabel: texts.append((p.left + p.width/2, bottom + 31, p.xlabel, '', 'middle', ''))
             rows = legend_rows(p.lines, p.width)
             for k, row in enumerate(rows):
                 y = p.top - 7 - LEADING*(len(rows) - 1 - k)
                 for x, o in row:
-                    texts.append((p.left + x, y, '●' if o.points else '━', o.color, 'start'))
-                    texts.append((p.left + x + 15, y, o.name, '', 'start'))
-            texts += [(x, y, words, '', anchor) for x, y, words, color, anchor in p.arrows()]
-            if p.note: texts.append((right - 6, p.top + 14, p.note, '', 'end'))
+                    texts.append((p.left + x, y, '●' if o.points else '━', o.color, 'start', o.group))
+                    texts.append((p.left + x + 15, y, o.name, '', 'start', o.group))
+            texts += [(x, y, words, '', anchor, '') for x, y, words, color, anchor in p.arrows()]
+            if p.note: texts.append((right - 6, p.top + 14, p.note, '', 'end', ''))
         return lines, texts
 
     def svg(self):  # str
@@ -369,14 +373,14 @@ class Chart:
         image = Image.new('RGB', (k*self.width, k*self.height), 'white')
         draw, font, (lines, texts) = ImageDraw.Draw(image), ImageFont.truetype(_font(), SIZE*k), self.marks()
         def dot(x, y, r, ink): draw.ellipse((k*x - r, k*y - r, k*x + r, k*y + r), ink)
-        for points, color, alpha, width, dots in lines:
+        for points, color, alpha, width, dots, _ in lines:
             ink = _rgb(color, alpha)
             for piece in [list(g) for is_gap, g in groupby(points, lambda o: o is None) if not is_gap]:
                 if dots or len(piece) == 1:
                     for x, y in piece: dot(x, y, k*width/2, ink)
                 else: draw.line([(k*x, k*y) for x, y in piece], ink, round(k*width), 'curve')
         anchors = {'start': 'ls', 'middle': 'ms', 'end': 'rs'}
-        for x, y, o, color, anchor in texts: draw.text((k*x, k*y), o, _rgb(color or INK), font, anchors[anchor])
+        for x, y, o, color, anchor, _ in texts: draw.text((k*x, k*y), o, _rgb(color or INK), font, anchors[anchor])
         image.reduce(2).save(file, 'png')
         return file.getvalue(), {'width': self.width, 'height': self.height}
 

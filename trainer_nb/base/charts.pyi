@@ -30,7 +30,8 @@ class Line:
     alpha: Any
     points: Any
     may_leave: Any
-    def __init__(self, xs: Any, ys: Any, color: Any, name: Any = '', width: Any = 2.0, alpha: Any = 1.0, points: Any = False, may_leave: Any = False) -> None: ...
+    group: Any
+    def __init__(self, xs: Any, ys: Any, color: Any, name: Any = '', width: Any = 2.0, alpha: Any = 1.0, points: Any = False, may_leave: Any = False, group: Any = '') -> None: ...
 
 class Panel:
     left: Any

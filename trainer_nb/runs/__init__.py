@@ -2,4 +2,6 @@
 from .run import Run
 from .start import attach
 from .table import runs
+from .comparison import Comparison
+from .side_by_side import compare
 from .shell import main

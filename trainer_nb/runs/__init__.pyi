@@ -2,4 +2,6 @@
 from .run import Run as Run
 from .start import attach as attach
 from .table import runs as runs
+from .comparison import Comparison as Comparison
+from .side_by_side import compare as compare
 from .shell import main as main

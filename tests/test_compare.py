@@ -1,0 +1,242 @@
+"Comparisons: the picture is true, the table names the winner, and looking at a folder executes nothing from it"
+import json, math, os, random, re
+
+import pytest, torch
+
+from test_pictures import Drawn
+from test_runs import Evil
+from trainer_nb.all import Comparison, History, Learner, compare
+from trainer_nb.runs.comparison import PALETTE
+from trainer_nb.runs.curves import CurveFile, state_of_curves
+from trainer_nb.runs.folder import RunFolder, now_here
+
+
+def made(seed, n=300, n_epochs=5, scale=1., metric='accuracy'):
+    r, h = random.Random(seed), History()
+    k = n//n_epochs
+    for e in range(n_epochs):
+        losses = [scale*(math.exp(-(e*k + i)*r.random()/50) + .3) for i in range(k)]
+        h.add_steps(k, {'train_loss': losses})
+        row = {'valid_loss': losses[-1]*(1 + r.random()), f'valid_{metric}': r.random()}
+        h.add_valid({'epoch': e, 'step': h.n_steps//2, **row})      # each step takes two batches
+        h.add_epoch({'epoch': e, 'train_loss': sum(losses)/k, **row, 'time_s': 2.})
+    return h
+
+def lines_of(h, mark=None):
+    "The record of a history in JSON lines"
+    steps, ends, rows = h.steps, iter(zip(h.ends, h.valid_rows, h.epoch_rows)), []
+    end, valid, epoch = next(ends)
+    for i in range(h.n_steps):
+        rows.append({'kind': 'step', 'batch': i + 1, 'epoch': 0, **{k: v[i] for k, v in steps.items()}})
+        if i + 1 != end: continue
+        rows += [{'kind': 'valid', **valid}, {'kind': 'epoch', 'batch': end, **epoch}]
+        end, valid, epoch = next(ends, (0, 0, 0))
+    return ''.join(json.dumps(o) + '\n' for o in rows)
+
+def make_run(path, h, state='done', **info):
+    folder = RunFolder(path)
+    folder.make()
+    folder.write('run.json', {'name': path.name, **info})
+    folder.write('status.json', {'state': state, **now_here(), 'heartbeat': 2e9})
+    (path/'record'/'log.jsonl').write_text(lines_of(h))
+    return folder
+
+
+# ---- the picture -----------------------------------------------------------------------------------------------------
+
+AXES = {'step': lambda b: b/2, 'batch': float, 'epoch': lambda b: b/60, 'time': lambda b: b/30}
+
+def at(x, drawn, frame):
+    "The value of a horizontal position, by the numbers below"
+    words = sorted((wx, float(text.replace('k', 'e3'))) for wx, wy, text, anchor, _ in drawn.words
+                   if anchor == 'middle' and abs(wy - frame[3] - 15) < 1.5)
+    (x0, v0), (x1, v1) = words[0], words[-1]
+    return v0 + (v1 - v0)*(x - x0)/(x1 - x0)
+
+@pytest.mark.parametrize('x', AXES)
+@pytest.mark.parametrize('scale', [1., 1e-6, 5e4])
+def test_each_validation_is_where_its_value_is(x, scale):
+    histories = [made(i, scale=scale*(1 + i)) for i in range(8)]
+    c = compare(histories, x=x)
+    drawn = Drawn(c.chart().svg())
+    frame = left, top, right, bottom = drawn.frames()[0]
+    near_x, size = .006*AXES[x](300), max(v for h in histories for v in h.epochs['valid_loss'])
+    assert len(set(PALETTE)) == 8
+    for h, color in zip(histories, PALETTE):
+        dots = drawn.dots(color)
+        assert len(dots) == 5
+        for (px, py), row in zip(dots, h.valid_rows):
+            assert left <= px <= right and top <= py <= bottom
+            assert abs(at(px, drawn, frame) - AXES[x](row['batch'])) < near_x
+            assert abs(drawn.value(py, frame) - row['valid_loss']) < .012*size
+
+def test_smoothed_training_lies_among_its_batches():
+    h = made(3)
+    drawn = Drawn(compare(h, {'other': made(4)}, x='batch').chart().svg())
+    frame = drawn.frames()[0]
+    path, = [d for d, color, alpha, _ in drawn.paths if color == PALETTE[0] and alpha < 1]
+    points = [tuple(map(float, o)) for o in re.findall(r'[ML]([\d.]+),([\d.]+)', path)]
+    losses = h.steps['train_loss']
+    for px, py in points:
+        b, v = at(px, drawn, frame), drawn.value(py, frame)
+        around = losses[max(int(b) - 40, 0):int(b) + 40]
+        assert min(around) - .02 <= v <= max(around) + .02, (b, v)
+
+def test_more_than_eight_lines():
+    "The best eight are in colour; the axes are theirs, and an arrow says how far the others leave them"
+    histories = {f'h{i}': made(i, scale=1 + i) for i in range(30)}
+    c = compare(histories)
+    drawn = Drawn(c.chart().svg())
+    best = sorted(range(30), key=lambda i: min(histories[f'h{i}'].epochs['valid_loss']))[:8]
+    assert {f'h{i}' for i in best} <= {*drawn.texts()} and 'the others' in drawn.texts()
+    assert 'h29' not in drawn.texts() and any(o.startswith('▲') for o in drawn.texts())
+    assert all(len(drawn.dots(color)) == 5 for color in PALETTE)
+    text = {*Drawn(c.pick('h29').chart().svg()).texts()}
+    assert 'h29' in text and not {f'h{i}' for i in best} & text
+    assert len(c.html()) < 300_000
+
+def test_nan_and_runaway_losses_are_gaps():
+    h = made(1)
+    h.add_steps(2, {'train_loss': [math.nan, math.inf]})
+    h.add_valid({'epoch': 5, 'step': 152, 'valid_loss': math.nan})
+    c = compare(h, made(2))
+    assert 'nan' not in c.chart().svg() and c.rows[0]['best valid_loss'] == min(h.epochs['valid_loss'])
+
+
+# ---- the table -------------------------------------------------------------------------------------------------------
+
+def test_the_winner_is_bold():
+    a, b, c = made(1), made(2), made(3)
+    rows = compare({'a': a, 'b': b, 'c': c}).rows
+    for column, f in ('valid_loss', min), ('valid_accuracy', max):
+        assert [row[f'best {column}'] for row in rows] == [f(h.epochs[column]) for h in (a, b, c)]
+    html, text = compare({'a': a, 'b': b, 'c': c}).html(), repr(compare({'a': a, 'b': b, 'c': c}))
+    win = [f'{f(row[f"best {o}"] for row in rows):.4g}' for o, f in (('valid_loss', min), ('valid_accuracy', max))]
+    assert re.findall('<b>(.*?)</b>', html) == win or {*re.findall('<b>(.*?)</b>', html)} == {*win}
+    assert all(f'{o} *' in text for o in win) and text.count('*') == 2
+    tie = compare({'a': a, 'again': a, 'c': made(3, scale=9.)}, metric='loss')
+    assert tie.winners()['best valid_loss'] == [0, 1]
+
+def test_unknown_metrics_have_no_winner_unless_said():
+    a, b = made(1, metric='depth'), made(2, metric='depth')
+    c = compare(a, b)
+    assert 'last valid_depth' in c.rows[0] and 'last valid_depth' not in c.winners()
+    c = compare(a, b, metric='depth', mode='max')
+    assert c.rows[1]['best valid_depth'] == max(b.epochs['valid_depth']) and c.winners()['best valid_depth']
+
+def test_runs_of_different_metrics(tmp_path):
+    make_run(tmp_path/'a', made(1), settings={'lr': .1, 'bs': 8, 'optimizer': {'class': 'SGD'}})
+    make_run(tmp_path/'b', made(2, metric='f1'), settings={'lr': .3, 'bs': 8, 'optimizer': {'class': 'Adam'}})
+    c = compare(f'{tmp_path}/*', metric='f1')
+    assert c.differing() == ['lr', 'optimizer.class'] and 'bs' not in repr(c)
+    assert c.notes() == ['without f1: a'] and not math.isfinite(c.rows[0]['best valid_f1'])
+    assert c.metrics == ['loss', 'accuracy', 'f1']
+
+
+# ---- wrong input -----------------------------------------------------------------------------------------------------
+
+def test_wrong_input(tmp_path):
+    make_run(tmp_path/'first', made(1))
+    (tmp_path/'empty').mkdir()
+    (tmp_path/'empty'/'notes.txt').write_text('x')
+    for what, kwargs, error, words in [
+            ([f'{tmp_path}/frist'], {}, FileNotFoundError, 'Did you mean `first`'),
+            ([f'{tmp_path}/*/*.txt'], {}, ValueError, 'matches 1 paths'),
+            ([tmp_path/'empty'], {}, ValueError, 'nothing to compare'),
+            ([None], {}, TypeError, 'expected runs, histories'),
+            ([tmp_path], {'metric': 'acuracy'}, ValueError, 'Did you mean `accuracy`'),
+            ([tmp_path], {'x': 'samples'}, ValueError, "expected one of 'batch', 'step', 'epoch', 'time'"),
+            ([tmp_path], {'x': 'setp'}, ValueError, 'Did you mean `step`'),
+            ([tmp_path], {'mode': 'up'}, ValueError, "'min' or 'max'"),
+            ([History()], {}, ValueError, 'nothing is recorded yet')]:
+        with pytest.raises(error, match=re.escape(words)): compare(*what, **kwargs)
+    with pytest.raises(ValueError, match='Did you mean `first`'): compare(tmp_path).pick('frist')
+    with pytest.raises(FileNotFoundError, match="nothing matches 'runs'"):
+        here = os.getcwd()
+        os.chdir(tmp_path/'empty')
+        try: compare()
+        finally: os.chdir(here)
+
+
+# ---- folders ---------------------------------------------------------------------------------------------------------
+
+def test_looking_executes_nothing_and_stays_inside(tmp_path):
+    import pickle
+    evil, bad = Evil(), '<img src=x onerror=alert(1)>'
+    evil.path = str(tmp_path/'executed')
+    h = made(1, metric=bad)
+    folder = make_run(tmp_path/'runs'/'a', h, settings={bad: bad, 'lr': 1})
+    folder.write('run.json', {'name': bad, 'settings': {bad: bad, 'lr': 1}, 'n_procs': 'x', 'first_row': []})
+    for name in 'program.pkl', 'result.pt': (folder.path/name).write_bytes(pickle.dumps(evil))
+    other = make_run(tmp_path/'runs'/'b', made(2), settings={'lr': bad})
+    secret = tmp_path/'secret.jsonl'
+    secret.write_text(lines_of(made(9, scale=77.)))
+    (other.path/'record'/'log.jsonl').unlink()
+    (other.path/'record'/'log.jsonl').symlink_to(secret)
+    outside = make_run(tmp_path/'runs'/'c', made(3))
+    (outside.path/'record'/'log.jsonl').unlink()
+    (outside.path/'record').rmdir()
+    (tmp_path/'log.jsonl').write_text(lines_of(made(9)))
+    (outside.path/'record').symlink_to(tmp_path)
+    c = compare(tmp_path/'runs')
+    assert [o['batches'] for o in c.rows] == [300, 0, 0] and not (tmp_path/'executed').exists()
+    assert '<img src=x' not in c.html() and '&lt;img src=x' in c.html() and '\x1b' not in c.text()
+    assert [*(tmp_path/'runs').rglob('*.curves.json')] == []
+
+@pytest.mark.parametrize('text', ['[]', '{}', 'x', '{"at": -5, "tail": 0, "curves": {}}', '[' * 5000,
+                                  '{"at": 1e999, "tail": 0, "curves": {}}'])
+def test_damaged_curves_are_read_anew(text, tmp_path):
+    (tmp_path/'log.jsonl').write_text(lines_of(made(1)))
+    (tmp_path/'log.curves.json').write_text(text)
+    f = CurveFile(tmp_path/'log.jsonl')
+    assert f.update() and f.curves.n == 300
+
+def test_forged_bins_do_not_break_the_picture(tmp_path):
+    path = tmp_path/'log.jsonl'
+    path.write_text(lines_of(made(1)))
+    f = CurveFile(path)
+    f.update()
+    f.save(always=True)
+    state = json.loads(f.beside.read_text())
+    for change in ({'n': -1}, {'steps': {'a': {'size': 1, 'n': 9, 'bins': []}}}, {'marks': {'a': [[1]]}},
+                   {'extremes': {'a': []}}, {'scales': {'step': [[1, 2, 3]]}}, {'n': 'x'},
+                   {'scales': {'step': [[5, 1], [5, 2]]}}):
+        f.beside.write_text(json.dumps({**state, 'curves': {**state['curves'], **change}}))
+        c = compare(path)
+        c.html()
+        assert c.rows[0]['batches'] == 300, change
+
+@pytest.mark.parametrize('seed', range(5))
+def test_curves_beside_the_record_equal_those_read_at_once(seed, tmp_path):
+    "However often the file is written and the record grows"
+    r, path = random.Random(seed), tmp_path/'log.jsonl'
+    text = lines_of(made(seed, n=r.choice([50, 5000])))
+    path.write_text('')
+    at = 0
+    while at < len(text):
+        n = r.randrange(1, len(text)//3)
+        with open(path, 'a') as f: f.write(text[at:at + n])
+        at += n
+        f = CurveFile(path)
+        f.update()
+        f.save(always=True)
+    whole = CurveFile(tmp_path/'none')
+    whole.path = path
+    whole.update()
+    def approx(o):
+        if isinstance(o, dict): return {k: approx(v) for k, v in o.items()}
+        if isinstance(o, (list, tuple)): return [approx(v) for v in o]
+        return round(o, 9) if isinstance(o, float) else o
+    assert approx(state_of_curves(CurveFile(path).curves)) == approx(state_of_curves(whole.curves))
+
+def test_learners_know_their_steps_and_samples():
+    from trainer_nb.all import GradAccum
+    x = torch.randn(80, 3)
+    learn = Learner(torch.nn.Linear(3, 1), (x, x[:, :1]), loss_fn=torch.nn.functional.mse_loss, bs=10, display=False,
+                    hooks=[GradAccum(4)])
+    learn.fit(2)
+    for axis, last in ('step', 4), ('samples', 160), ('batch', 16), ('epoch', 2):
+        c = compare(learn, x=axis)
+        (xs, ys), none = c.curves_of(c.sources[0])
+        assert xs[-1] == last and none is None and len(ys) == 16
+    assert isinstance(c, Comparison) and c.sources[0].settings['hooks'] == "['GradAccum']"

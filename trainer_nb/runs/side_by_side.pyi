@@ -1,0 +1,20 @@
+# Written by tools/stubs.py
+from typing import Any
+from trainer_nb.runs.comparison import Comparison
+
+class CompareView:
+    drawing: Any
+    widget: Any
+    comparison: Any
+    budget: Any
+    handles: Any
+    thread: Any
+    over: Any
+    error: Any
+    token: Any
+    tick_s: Any
+    def __init__(self, comparison: Any) -> None: ...
+    def show(self) -> None: ...
+    def drawn(self) -> str: ...
+    def finish(self) -> None: ...
+def compare(*what: Any, metric: Any = None, x: Any = 'step', mode: Any = None) -> Comparison: ...
