@@ -104,9 +104,14 @@ def first_lines(page):  # (title, lead)
     return in_words(name) if page in homes().values() else name, lead
 
 
+def below(pages):
+    "Put pages below this one in the sidebar"
+    return '\n'.join(['```{toctree}', ':hidden:', '', *(f'/{o}' for o in pages), '```', ''])
+
+
 def linked(pages, folder):
     "List pages with their leads, and put them below this one in the sidebar"
-    lines = ['```{toctree}', ':hidden:', '', *(f'/{o}' for o in pages), '```', '']
+    lines = [below(pages)]
     for page in pages:
         name, lead = first_lines(page)
         lines.append(f'- [{name}]({os.path.relpath(source_of(page), nbs/folder)}): {lead}')
@@ -123,11 +128,13 @@ def matching(*patterns):
 def filled(s, docname):
     "Write what divisions such as `::: {.pages of=...}` ask for"
     folder = docname.rpartition('/')[0]
-    def pages(m):
+    def found(m):
         left_out = {docname, *matching(*(m[2] or '').split())}
-        return linked([o for o in matching(*m[1].split()) if o not in left_out], folder)
+        return [o for o in matching(*m[1].split()) if o not in left_out]
     def names(m): return f'{table(names_of(docname))}\n\n## Pages\n\n{linked(pages_of(docname), folder)}'
+    def pages(m): return linked(found(m), folder)
     s = re.sub(r'^::: \{\.pages of="([^"]*)"(?: but="([^"]*)")?\}\n:::$', pages, s, flags=re.M)
+    s = re.sub(r'^::: \{\.sidebar of="([^"]*)"()\}\n:::$', lambda m: below(found(m)), s, flags=re.M)
     s = re.sub(r'^::: \{\.names of="[^"]*"\}\n:::$', names, s, flags=re.M)
     s = re.sub(r'^::: \{\.inner\}\n:::$', lambda m: linked(inner_pages(), folder), s, flags=re.M)
     return re.sub(r'^:::\{container\} names\n:::$', lambda m: all_names(), s, flags=re.M)

@@ -201,11 +201,21 @@ def is_chart(png):  # base64
     return min(corners) > 250 and sum(image.histogram()[225:]) > image.width*image.height/4
 
 
+def last_words(
+    text,  # Markdown
+):         # str: its last sentence without markup, or '' after a list, a table or code
+    paragraph = text.strip().split('\n\n')[-1]
+    if re.match(r'[-*|#`:<!]|\d+\. ', paragraph): return ''
+    plain = re.sub(r'\[([^\]]*)\]\([^)]*\)', r'\1', ' '.join(paragraph.split()))
+    return re.split(r'(?<=[.?!]) +', re.sub(r'[`*\\]', '', plain))[-1].rstrip(':.')
+
+
 def myst_cell(
     c,          # a cell that nbdev has processed
     symbols,    # dict: name → what it is in the module of the page
     shown,      # names that the page describes
     module,     # of the page; None for a lesson, whose checks fold away
+    words='',   # the sentence before the cell, which describes a picture that does not describe itself
 ):
     "Convert a cell for MyST-NB"
     if c.cell_type == 'raw':
@@ -219,7 +229,9 @@ def myst_cell(
         c.source = re.sub(r'^#\|.*\n?', '', c.source, flags=re.M)
         if name := shown_name(c): return mk_cell(myst_text(describe(eval(name, symbols), name, shown)), 'markdown')
         images = [o.data for o in c.get('outputs', []) if 'image/png' in o.get('data', {})]
-        texts = [re.sub(r'<(\w+).*', r'\1', ''.join(o.get('text/plain', ''))) for o in images]
+        axes = re.findall(r"xlabel='([^']*)'.*?ylabel='([^']*)'", c.source, flags=re.S)
+        drawn = ', '.join(f'{y} by {x}' for x, y in axes) or words
+        texts = [re.sub(r'<(\w+).*', lambda m: drawn or m[1], ''.join(o.get('text/plain', ''))) for o in images]
         if texts:
             options = {'alt': '; '.join(texts)}
             if all(is_chart(o['image/png']) for o in images): options['classes'] = 'chart'
@@ -244,5 +256,8 @@ def read_page(
     Pages()(nb)
     nb.metadata['language_info'] = {'name': 'python', 'pygments_lexer': 'ipython3'}
     shown = {shown_name(c) for c in nb.cells}
-    nb.cells = [myst_cell(c, symbols, shown, module) for c in nb.cells]
+    words = ''
+    for i, c in enumerate(nb.cells):
+        if c.cell_type == 'markdown': words = last_words(c.source)
+        nb.cells[i] = myst_cell(c, symbols, shown, module, words)
     return nb

@@ -180,8 +180,9 @@ def test_every_page_is_in_the_sidebar(site):
         page = todo.pop()
         seen.add(page)
         path = site.names.source_of(page)
-        if path.suffix != '.qmd': continue
-        text = site.names.filled(path.read_text(encoding='utf-8'), page)
+        parts = [path.read_text(encoding='utf-8')] if path.suffix == '.qmd' else [
+            source(c) for c in cells(path) if c['cell_type'] == 'markdown']
+        text = site.names.filled('\n\n'.join(parts), page)
         todo += [o for o in re.findall(r'^/(.*)$', text, flags=re.M) if o not in seen]
     assert {*site.names.matching('*')} - seen == {'index'}
 
@@ -197,6 +198,16 @@ def test_what_is_a_check_and_what_a_chart(site):
         image.save(file, 'png')
         return base64.b64encode(file.getvalue())
     assert site.pages.is_chart(png('white', 'blue')) and not site.pages.is_chart(png('grey', 'white'))
+
+
+def test_a_picture_is_described_by_its_axes_or_the_sentence_before_it(site):
+    text = '## Look\n\nIt ends. The *dotted* lines are [the `bounds`](a.ipynb):'
+    assert site.pages.last_words(text) == 'The dotted lines are the bounds'
+    assert site.pages.last_words('Words.\n\n* a list') == site.pages.last_words('## Look') == ''
+    alts = [o.metadata.mystnb['image']['alt'] for o in site.pages.read_page(root/'nbs/tutorials/05_gan.ipynb').cells
+            if 'image' in o.metadata.get('mystnb', {})]
+    assert 'training loss by batch, gradient norm by batch' in alts
+    assert alts[2] == 'Here are some from the same twelve noise vectors, before training and after 1, 2, 4 and 8 epochs'
 
 
 def test_completion_shows_what_a_user_needs():
