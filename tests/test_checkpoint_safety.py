@@ -189,14 +189,14 @@ def test_a_damaged_manifest_is_left_out(tmp_path, note):
     whole = json.loads(file.read_text())
     file.write_text(json.dumps({**whole, 'size': 'x'} if note == 'types' else {**whole, 'path': '/etc'})
                     if note in ('types', 'strange') else note)
-    with pytest.warns(UserWarning, match=f'{file.name} is damaged.*left out'):
+    with pytest.warns(UserWarning, match=f'{file.name} is damaged.*Skipping'):
         assert [o['step'] for o in folder.manifests()] == [1]
     with pytest.raises(BadCheckpoint, match='is damaged'): make_learner().load(file.with_suffix('.pt'))
 
 def test_a_folder_whose_manifests_are_all_damaged_is_not_a_fresh_start(tmp_path):
     make_learner(hooks=[Checkpoint(tmp_path)]).fit(1)
     for o in tmp_path.glob('*.json'): o.write_text('{}')
-    with pytest.warns(UserWarning, match='left out'), pytest.raises(BadCheckpoint, match='none of the 1 checkpoints'):
+    with pytest.warns(UserWarning, match='Skipping'), pytest.raises(BadCheckpoint, match='none of the 1 checkpoints'):
         make_learner(hooks=[Checkpoint(tmp_path)]).fit(1, resume=True)
 
 # States

@@ -291,7 +291,7 @@ def test_worker_dies(tmp_path):
         os.kill(data['pid'], signal.SIGKILL)
         start = time.time()
         until(lambda: run.status == 'died', 5)
-        assert 'ended without a word' in run.error
+        assert 'ended unexpectedly' in run.error
         with pytest.raises(RuntimeError, match='restart'): run.wait(1)
         with pytest.raises(RuntimeError, match='takes no request'): run.pause()
         run.restart()

@@ -20,13 +20,13 @@ from ..save import path_in, replacing
 # %% ../../nbs/runs/01_folder.ipynb #d4fd60eb
 @cache
 def _boot():
-    "An id of the time since this machine was started, '' if unknown"
+    "Return an id of the current boot of this machine, '' if unknown"
     try: return Path('/proc/sys/kernel/random/boot_id').read_text().strip()
     except OSError: return ''
 
 def process_start(
     pid,  # process id
-):        # (str, bool): when it started, and is it suspended; None if there is no such process
+):        # (str: when it started, bool: whether it is suspended); None if there is no such process
     "Identify a process of this machine beyond its id"
     if os.name == 'nt': return '', False        # a signal would end it there
     try: text = Path(f'/proc/{pid}/stat').read_text()
@@ -44,7 +44,7 @@ _ENDS = 'done', 'stopped', 'failed'      # states that a process leaves behind
 KNOWN = 'starting', 'running', 'paused', *_ENDS
 
 def now_here():  # dict
-    "What identifies this process in `status.json`"
+    "Return what identifies this process in `status.json`"
     return {'pid': os.getpid(), 'started': process_start(os.getpid())[0], 'host': platform.node()}
 
 class RunFolder:
@@ -53,7 +53,7 @@ class RunFolder:
         path,  # of the folder
     ):
         self.path = Path(path).absolute()
-        self.heard = None       # the newest heartbeat, and our own clock when it was seen first; None: not twice yet
+        self.heard = None       # (newest heartbeat, our clock then, whether it had changed); None: none was seen
 
     def make(self):
         "Make the folder, readable for its user only"
@@ -63,7 +63,7 @@ class RunFolder:
 
     @property
     def is_run(self):  # bool
-        "Does the folder hold a run?"
+        "Whether the folder holds a run"
         return (self.path/'run.json').is_file()
 
     def file(self, name):  # path; raises `BadCheckpoint` for one outside of the folder
@@ -104,14 +104,14 @@ class RunFolder:
 # %% ../../nbs/runs/01_folder.ipynb #bdbe31a8
 @dataclass
 class Status:
-    "How a run is, and where"
+    "The state of a run, and where it is"
     state: str          # starting, running, paused, done, stopped, failed; or died, suspended, unreachable, missing
     note: str = ''      # what a person should know besides
     data: dict|None = None      # what `status.json` holds
 
     @property
     def is_over(self):  # bool
-        "Does nothing happen any more?"
+        "Whether the run has ended"
         return self.state in (*_ENDS, 'died', 'missing')
 
     def __str__(self):
@@ -124,7 +124,7 @@ def judge(
     data,         # what `status.json` holds
     clock=None,   # time, as `time.time()` tells it; None: now
 ):                # `Status`
-    "Judge by process and heartbeat what the state of a run is now"
+    "Judge the current state of a run by its process and its heartbeat"
     state = data.get('state')
     if state not in KNOWN: return Status('missing', 'there is no readable status.json', data)
     position, note = str(data.get('position', '')), str(data.get('note', ''))
@@ -136,7 +136,7 @@ def judge(
     found = process_start(int(data['pid'])) if data.get('pid') else None
     if found is None or data.get('started') and found[0] != data['started']:
         where = position or 'before it trained'
-        return Status('died', f'process {data.get("pid")} has ended without a word, {where}', data)
+        return Status('died', f'process {data.get("pid")} ended unexpectedly, {where}', data)
     if found[1]: return Status('suspended', f'process {data["pid"]} is stopped; it continues when it is resumed', data)
     if age > 10: return Status('suspended', f'no heartbeat for {ago(age)}', data)
     batch_s = float(data.get('batch_s') or 0)
@@ -154,7 +154,7 @@ def read_status(
     except (TypeError, ValueError): return Status('missing', 'status.json is damaged')
 
 def _clock(folder, beat):  # float; None if a heartbeat was not seen to change
-    "The time by a clock that agrees with the one behind the heartbeats, even if one of the two is set"
+    "Return the time on a clock that agrees with that of the heartbeats, even if one of the two is set"
     before, now = folder.heard, monotonic()
     if before is None or before[0] != beat: folder.heard = beat, now, before is not None
     beat, at, has_changed = folder.heard
@@ -169,7 +169,7 @@ def ask(
     arg=None,   # number
     f=None,     # bytes: a function by cloudpickle, for `what` 'call'
 ):              # str: the name of the request
-    "Put a request where the process that trains looks"
+    "Write a request for the process that trains"
     name = f'{time_ns():020d}-{token_hex(4)}.{"json" if f is None else "pkl"}'
     to = folder.path/'requests'/name
     to.parent.mkdir(exist_ok=True)
@@ -180,7 +180,7 @@ def ask(
 def pending(
     folder,  # `RunFolder`
 ):           # list of str
-    "The names of the open requests, the oldest first"
+    "Return the names of the open requests, the oldest first"
     try: return sorted(o for o in os.listdir(folder.path/'requests') if _NAME.fullmatch(o))
     except OSError: return []
 
@@ -197,7 +197,7 @@ def answer(
 def answers(
     folder,  # `RunFolder`
 ):           # dict: name of a request → what was answered
-    "All answers so far"
+    "Return all answers so far"
     found = {}
     for line in folder.text('answers.jsonl', 2**24).splitlines():
         try: o = json.loads(line)
@@ -207,7 +207,7 @@ def answers(
 
 # %% ../../nbs/runs/01_folder.ipynb #1d32bd2f
 class Request:
-    "What a window has asked a run for"
+    "A request to a run, from a window onto it"
     def __init__(self,
         folder,  # `RunFolder`
         name,    # of the request
@@ -217,7 +217,7 @@ class Request:
 
     @property
     def answer(self):  # dict with 'done' or 'refused', or None
-        "What the run has answered"
+        "The answer of the run"
         return answers(self.folder).get(self.name)
 
     def wait(self,

@@ -71,7 +71,7 @@ def _ended(code): return f'was ended by signal {-code}' if code < 0 else f'ended
 @patch
 def tell(self:Ranks,
     error,    # dict, as `error_record` returns
-    is_lost,  # did it only lose the connection to another one?
+    is_lost,  # whether it only lost the connection to another one
 ):
     "As another rank: leave a note"
     self.folder.write(f'rank-{self.rank}.json', {**error, 'is_lost': is_lost})
@@ -96,7 +96,7 @@ def _find(self:Ranks):
 
 @patch
 def is_stuck(self:Ranks):  # bool
-    "Did another rank fail so long ago that this one must be waiting for it in vain?"
+    "Return whether another rank failed so long ago that this one must be waiting for it in vain"
     if self.failed_at is None and any(o.poll() for o in self.children.values()): self.failed_at = monotonic()
     return self.failed_at is not None and monotonic() - self.failed_at > 2*self.patience_s
 
@@ -111,7 +111,7 @@ class Pausing(Hook):
         self.wait = wait
 
     def pause(self, learn):
-        "On all ranks: wait until rank 0 goes on"
+        "On all ranks: wait until rank 0 continues"
         if learn.is_main:
             self.wait(learn)
             learn.world.first('go on')

@@ -15,10 +15,10 @@ from .worker import Worker
 
 # %% ../../nbs/runs/10_shell.ipynb #cd74d924
 def _parser():
-    parser = argparse.ArgumentParser('python -m trainer_nb', description='Runs: trainings that are folders')
+    parser = argparse.ArgumentParser('python -m trainer_nb', description='Train in the background: a run is a folder')
     commands = parser.add_subparsers(dest='command', required=True)
     for name, text in {'run': 'train, or continue after a crash', 'stop': 'stop after this batch',
-                       'tail': 'print what the training prints, until it is over'}.items():
+                       'tail': 'print the output of a run, until it ends'}.items():
         commands.add_parser(name, help=text).add_argument('folder')
     command = commands.add_parser('status', help='how a run is; of a folder of runs, a table')
     command.add_argument('folder', nargs='?', default='runs')

@@ -31,12 +31,12 @@ def _checked(learn, n_epochs, n_procs, on, kwargs):     # dict: arguments of the
         raise TypeError(f'start got {", ".join(other)}: expected arguments of start, or of fit: {", ".join(_FIT)}')
     if kwargs.get('resume') is True: raise ValueError(
         'start(resume=True): a run continues from its own checkpoints with run.restart(); '
-        'to begin with those of another training, pass their path, resume=path')
+        'to begin with those of another run, pass their path, resume=path')
     max_steps = kwargs.get('max_steps')
     if n_epochs is not None and max_steps is not None: raise ValueError('start takes either n_epochs or max_steps')
     if n_epochs is None and max_steps is None:
         if learn.stopped is None:
-            raise RuntimeError('nothing to resume: no fit was stopped; say how long, start(n_epochs)')
+            raise RuntimeError('nothing to resume: no fit was stopped; pass n_epochs, start(n_epochs)')
         if kwargs: raise TypeError('start without n_epochs resumes a fit as it was, and takes no arguments of fit')
         return {}
     if learn.train_dl is None: raise ValueError('there is no train_dl: pass one to Learner, or set learn.train_dl')
@@ -58,7 +58,7 @@ def _with_ranks(learn, hooks, n, resumes):      # tuple of hooks; raises Runtime
     return hooks
 
 def _totals(learn, plan):
-    "The bounds of the fit, counted from the first epoch"
+    "Return the bounds of the fit, counted from the first epoch"
     ends = {'n_epochs': learn.bounds['epoch'], 'max_steps': learn.bounds['step']}
     if not plan: return {k: v for k, v in ends.items() if v}
     if plan.get('resume'): return {}
@@ -77,10 +77,10 @@ def start(self:Learner,
     max_gb=4.,        # gigabytes of data in memory that may be copied to the run
     **kwargs,         # max_steps, valid_every, valid_first, lr, resume=path: as for `fit`
 ):                    # `Run`
-    """Train in a process of its own; returns at once, and shows the training live
+    """Train in a process of its own; returns at once, and shows the run live
 
-    A folder that holds a run already is shown, and attached to if it trains. Raises TypeError for a learner that cannot
-    be copied to another process, and names the part.
+    If the folder already holds a run, that run is shown instead, live if it trains. Raises TypeError for a learner that
+    cannot be copied to another process, and names the part.
     """
     if self.is_fitting: raise RuntimeError(
         'this learner is in a fit, which cannot move into the background: stop it, learn.stop(), '
@@ -118,7 +118,7 @@ def start(self:Learner,
     return run
 
 def _is_free(run, here, overwrite):     # bool; raises FileExistsError or RuntimeError
-    "May a run begin in this folder? If not, it is to be shown"
+    "Return whether a run may begin in this folder; if not, show the one there"
     if not run.folder.is_run:
         if not any(run.path.iterdir()): return True
         raise FileExistsError(f'{run.path} is no run, and is not empty: choose another folder')

@@ -23,7 +23,7 @@ def status_line(
     history,  # `History`
     first=0,  # epochs before the run
 ):            # str
-    "Where a run is, in one line"
+    "Describe in one line where a run is"
     o, end = status.data or {}, status.data.get('end') if status.data else 0
     if status.state not in ('running', 'paused'): return ' · '.join(filter(None, [name, str(status)]))
     total = f'/{o["end_epoch"]}' if o.get('end_epoch') else ''
@@ -96,7 +96,7 @@ def _count(info, name): return n if isinstance(n := info.get(name), int) and n >
 # %% ../../nbs/runs/05_view.ipynb #eb1e4a8e
 @patch
 def parts(self:View, status):  # (str, share, `Chart` or None, HTML)
-    "What there is to see now"
+    "Return what to show now"
     h, o = self.tail.history, status.data or {}
     if self.plot is None or self.plot.history is not h: self.plot = Plot(h, self.first_batch, self.has_metrics)
     end = o.get('end') or 0
@@ -113,7 +113,7 @@ def _html(self:View, status):
 
 @patch
 def _open_area(self:View, status):  # `Area`
-    "Outputs in this cell that show the run from now on"
+    "Make outputs in this cell that show the run from now on"
     from IPython.display import display
     area, kernel = Area(), attended_kernel()
     text, html = status_line(self.name, status, self.tail.history, self.first_row), self._html(status)
@@ -167,7 +167,7 @@ def _watch(self:View):
 
 @patch
 def _is_over(self:View, status):
-    "Is this the end? A folder that is gone may come back: a file system does, and a run at its end writes another one"
+    "Return whether the run has ended; a folder that is gone may come back with its file system, or when the run ends"
     if status.state != 'missing': self.gone_at = None
     elif self.gone_at is None: self.gone_at = monotonic()
     return status.is_over and (self.gone_at is None or monotonic() - self.gone_at > self.gone_s)
@@ -186,7 +186,7 @@ def _draw(self:View, status):
         if self.row is not None: self._tell(status)
 
 def _lines(text):
-    "A line that breaks between its parts only"
+    "Write a line that breaks between its parts only"
     return ' · '.join(f'<span style="white-space:nowrap">{escape(o)}</span>' for o in text.split(' · '))
 
 @patch

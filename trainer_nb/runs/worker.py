@@ -27,7 +27,7 @@ from .travel import unpack_program
 
 # %% ../../nbs/runs/04_worker.ipynb #c99082c7
 def torch_settings():   # dict
-    "The settings of torch on which the numbers of a training depend"
+    "Return the settings of torch on which the numbers of a fit depend"
     return {'threads': torch.get_num_threads(), 'dtype': torch.get_default_dtype(),
             'deterministic': (torch.are_deterministic_algorithms_enabled(),
                               torch.is_deterministic_algorithms_warn_only_enabled()),
@@ -134,7 +134,7 @@ class Worker:
         return int(self.state == 'failed')
 
     def load(self):  # the program
-        "Read the program, in the place it comes from"
+        "Load the program, in the working directory that it comes from"
         if os.path.isdir(self.info.get('cwd', '')): os.chdir(self.info['cwd'])
         sys.path += [o for o in self.info.get('path', []) if o not in sys.path]
         return unpack_program(self.folder.path, self.ranks.local if self.ranks.size > 1 else None)
@@ -143,12 +143,12 @@ class Worker:
         error,   # dict, as `error_record` returns
         why='',  # str
     ):
-        "Note an error for all who ask how the run is"
+        "Note an error, for the status of the run"
         self.state, self.error = 'failed', error
         self.note = f'{why}{error["type"]}: {error["message"]}'
 
     def follow(self):
-        "Train as another rank than 0, which speaks for all; ends this process"
+        "Train as a rank other than 0, then end this process"
         self.ranks.end_with_parent()
         code = 0
         try: self.train(self.load())
@@ -161,7 +161,7 @@ class Worker:
         os._exit(code)      # without cleaning up, which may wait for ranks that have ended
 
     def complete(self):
-        "Write again what is missing at the end because somebody deleted the folder"
+        "At the end, write the record and the plan again if somebody deleted the folder"
         if self.learn is None or self.folder.is_run: return
         try:
             self.folder.make()
@@ -170,14 +170,14 @@ class Worker:
         except OSError: traceback.print_exc()
 
     def save_result(self):
-        "Leave the state at the end for the kernel that waits"
+        "Save the final state for the kernel that waits"
         self.folder.make()
         is_stopped = self.learn.stopped is not None
         with self.learn.added_hooks(*(self.hooks if is_stopped else ())): self.learn.save(self.folder.path/'result.pt')
 
 # %% ../../nbs/runs/04_worker.ipynb #506f6a62
 class _Begun(MainProcessHook):
-    "Says that the run trains, before there is anything in its record"
+    "Sets the state to running, before there is anything in the record"
     def __init__(self, worker): self.worker = worker
 
     def before_fit(self, learn):
@@ -188,7 +188,7 @@ class _Begun(MainProcessHook):
 def train(self:Worker,
     program,  # dict, as `start` packs it
 ):
-    "Fit"
+    "Make the fit, and run it"
     learn, self.hooks, checkpoints = program['learn'], tuple(program['hooks']), self.folder.path/'checkpoints'
     learn.display = without_screen(learn).add_hook(Display('text', plot=False))      # into output.txt
     self.record = RunRecord(self.folder.path/'record'/'log.jsonl')
@@ -246,7 +246,7 @@ def _watch(self:Worker):
 
 @patch
 def tick(self:Worker, learn):
-    "Write the record, and tell ranks that wait that this one lives"
+    "Write the record, and tell waiting ranks that this one is alive"
     self.record.tick(learn)
     if self.state == 'paused' and learn.world.size > 1: learn.world.first('wait')
 
@@ -273,7 +273,7 @@ def beat(self:Worker):
 
 @patch
 def _count(self:Worker):
-    "Note how far the training is, to tell its pace"
+    "Note the progress of training, for its rate"
     learn, now = self.learn, monotonic()
     if learn is None: return
     n = learn.history.n_steps + learn.valid_idx
@@ -283,7 +283,7 @@ def _count(self:Worker):
 
 @patch
 def status(self:Worker):  # dict
-    "What `status.json` holds"
+    "Return the contents of `status.json`"
     res = {'state': self.state, **now_here(), 'heartbeat': time(), 'position': self.position, 'note': self.note}
     if self.learn is not None:
         (t0, n0), (t1, n1) = self.marks[0], self.marks[-1]
@@ -298,7 +298,7 @@ def status(self:Worker):  # dict
 def planned(
     learn,  # `Learner`
 ):          # int; 0 if unknown
-    "Number of the last training batch that is expected"
+    "Return the number of the last training batch that is expected"
     n, s, ends = length(learn.train_dl), learn.state, []
     if learn.bounds['step'] is not None: ends.append((learn.bounds['step'] - s.optimizer_step)*s.grad_accum_steps)
     if learn.bounds['epoch'] is not None and n:
@@ -319,7 +319,7 @@ def say(self:Worker,
 
 @patch
 def say_rest(self:Worker):
-    "Answer, at the end, what is still open"
+    "At the end, refuse the requests that are still open"
     for name in pending(self.folder): self.say(name, **self.unsaid.get(name, {'refused': 'the run was over before'}))
 
 @patch
@@ -334,7 +334,7 @@ def do(self:Worker,
     name,   # of a request
     learn,  # `Learner`, between two batches
 ):
-    "Do what was asked for, and answer"
+    "Carry out a request, and answer it"
     what = ''
     try:
         path = self.folder.file(f'requests/{name}')
@@ -362,7 +362,7 @@ def _act(self:Worker, what, arg, learn):
         state = host_copy({'model': dict(learn.fitting.model.state_dict())})
         with replacing(self.folder.path/'weights.pt') as beside: write_state(beside, state)
         return 'saved'
-    if what not in ACTIONS: raise ValueError(f'nothing is called {what!r} here: {", ".join(ACTIONS)}')
+    if what not in ACTIONS: raise ValueError(f'there is no request {what!r}: {", ".join(ACTIONS)}')
     return ACTIONS[what](learn, arg)
 
 @patch
@@ -374,7 +374,7 @@ def _pause(self:Worker, name, learn):
 
 @patch
 def wait(self:Worker, learn):
-    "Wait between two batches, and tell who asked for it"
+    "Wait between two batches, and answer the requests for it"
     self.state = 'paused'
     self.record.tick(learn)
     self.beat()
@@ -399,7 +399,7 @@ def _saved(self:Worker, name, n, learn):
 def error_record(
     e,  # exception
 ):      # dict of plain values
-    "An exception as data"
+    "Describe an exception as plain data"
     kind, args = type(e), list(e.args)
     if not all(isinstance(o, (str, int, float, bool, type(None))) for o in args): args = [str(e)]
     return {'module': kind.__module__, 'type': kind.__qualname__, 'args': args, 'message': str(e),
@@ -414,7 +414,7 @@ class WorkerTraceback(Exception):
 def revived(
     data,  # what `error_record` returned, from a file
 ):         # exception
-    "The exception again"
+    "Make the exception again"
     module, cls = sys.modules.get(data.get('module')), None
     if '.' not in (name := str(data.get('type'))): cls = getattr(module, name, None)
     if not isinstance(cls, type) or not issubclass(cls, BaseException): cls = None
