@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['N_BINS', 'EDGE', 'SAMPLE', 'CHANNELS_FIRST', 'MOST', 'TURNS', 'BLOCKS', 'find_layers', 'glance', 'portraits',
-           'unit_dim', 'own_names', 'first_float', 'Activations', 'strip_png', 'spread', 'Picture']
+           'unit_dim', 'own_names', 'first_float', 'Activations', 'strip_png', 'reach', 'spread', 'Picture']
 
 # %% ../../nbs/features/09_activations.ipynb #1cd255fa
 import math, warnings
@@ -275,6 +275,14 @@ def strip_png(
     image.save(file, 'png')
     return file.getvalue()
 
+def reach(
+    bins,  # shares, (n, layers, N_BINS)
+):         # int
+    "Count the bins on each side of 0 that a picture needs"
+    used = bins.nan_to_num(0.).amax((0, 1)).nonzero().flatten()
+    most = (used - N_BINS//2).abs().max().item() if len(used) else 0
+    return min(max(most, 6) + 1, N_BINS//2)
+
 def spread(
     n,     # number of layers
     most,  # how many there is room for
@@ -298,9 +306,7 @@ class Picture:
         self.width = self.left + self.strip + 3*(self.side + self.gap) + .15
         self.height = self.top + len(self.shown)*self.row + self.bottom
         self.lims = {k: self._log_range(k) for k in ('deviation', 'update')} | {'dead': (-.04, 1.04)}
-        used = self.v['bins'][:, self.shown].nan_to_num(0.).amax((0, 1)).nonzero().flatten()
-        reach = (used - N_BINS//2).abs().max().item() if len(used) else 0
-        self.reach = min(max(reach, 6) + 1, N_BINS//2)         # bins on each side of 0
+        self.reach = reach(self.v['bins'][:, self.shown])
 
     def _log_range(self, name):
         values = self.v[name][:, self.shown]
@@ -421,17 +427,23 @@ def _newest(self, shown):
     del self.on_host[-1:]
     return res
 
-def _strip_row(name, kind, row):
-    "HTML of a layer: its name, a strip, the newest numbers"
-    dead, update = row[-1, 2:4].tolist()
-    words = [] if math.isnan(dead) else [f'{dead:.0%} dead']
-    words += [] if math.isnan(update) else [f'update {update:.0e}'.replace('e-0', 'e-')]
-    image, alt = b64encode(strip_png(row[:, 4:])).decode(), escape(f'outputs of layer {name} over time')
+def _strip_line(label, strip, *numbers):
+    "HTML of a line under the plot; the strip gets the room that the label leaves on a narrow page"
+    texts = ''.join(f'<div style="width:44px;flex:none;text-align:right">{o}</div>' for o in numbers)
     return ('<div style="display:flex;align-items:center;gap:8px;font-size:12px;line-height:15px;margin:2px 0">'
-            f'<div style="width:112px;flex:none;text-align:right">{escape(f"{_short(name)} {kind}")}</div>'
-            f'<img alt="{alt}" src="data:image/png;base64,{image}" '
-            'style="flex:0 1 360px;min-width:0;height:28px;margin:0;image-rendering:pixelated">'
-            f'<div style="width:112px;flex:none">{escape(" · ".join(words))}</div></div>')
+            f'<div style="flex:0 1 120px;min-width:56px;text-align:right;overflow-wrap:anywhere">{escape(label)}</div>'
+            f'<div style="flex:1 4 360px;min-width:0;max-width:360px">{strip}</div>{texts}</div>')
+
+def _strip_row(name, kind, row, n):
+    "HTML of a layer: its name, a strip of n bins on each side of 0, the newest numbers"
+    dead, update = row[-1, 2:4].tolist()
+    numbers = [f'{dead:.0%}', f'{update:.0e}'.replace('e-0', 'e-')]
+    numbers = ['' if o.startswith('nan') else o for o in numbers]
+    mid, alt = 4 + N_BINS//2, escape(f'outputs of layer {name} over time')
+    image = b64encode(strip_png(row[:, mid - n:mid + n + 1])).decode()
+    style = 'display:block;width:100%;height:28px;margin:0;image-rendering:pixelated'
+    strip = f'<img alt="{alt}" src="data:image/png;base64,{image}" style="{style}">'
+    return _strip_line(f'{_short(name)} {kind}', strip, *numbers)
 
 @patch
 def under_plot(self:Activations, most=8):
@@ -440,6 +452,8 @@ def under_plot(self:Activations, most=8):
     what = len(self.rows), self.at[len(self.rows) - 1], self.is_waiting
     if self.drawn[0] != what:
         shown = spread(len(self.layers), most)
-        rows = _newest(self, shown).unbind(1)
-        self.drawn = what, ''.join(_strip_row(*self.layers[i], row) for i, row in zip(shown, rows))
+        rows = _newest(self, shown)
+        n, head = reach(rows[..., 4:]), _strip_line('', 'outputs over time', 'dead', 'update')
+        lines = [_strip_row(*self.layers[i], row, n) for i, row in zip(shown, rows.unbind(1))]
+        self.drawn = what, ''.join([head, *lines])
     return self.drawn[1]
