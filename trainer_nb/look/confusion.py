@@ -132,11 +132,8 @@ class Confusion:
 
 # %% ../../nbs/look/04_confusion.ipynb #3bfa2fcd
 def _color(rate):
-    "Background of a cell, from white to blue, and the ink that can be read on it"
-    if not rate: return 'none'
-    rgb = [round(255 + (o - 255)*rate) for o in (0, 114, 178)]
-    light = sum(w*(o/255)**2.2 for w, o in zip((.2126, .7152, .0722), rgb))
-    return f'rgb({",".join(map(str, rgb))});color:{"#000" if light > .18 else "#fff"}'
+    "Background of a cell: a blue that the page shines through, so that its own ink can be read, in dark themes, too"
+    return f'rgba(0,114,178,{.06 + .69*rate:.2f})' if rate else 'none'
 
 def _heat_table(self):
     "Counts and rates on coloured cells"
@@ -174,7 +171,8 @@ class Cells:
         import ipywidgets as W
         from IPython.display import display
         self.confusion, self.W, self.most = confusion, W, most
-        self.opener = W.Button(description='Show samples of a cell', layout=W.Layout(width='auto'))
+        own_size = W.Layout(width='auto', align_self='flex-start')
+        self.opener = W.Button(description='Show samples of a cell', layout=own_size)
         self.opener.on_click(self.open)
         self.out, self.box = W.HTML(), W.VBox([self.opener])
         view = dict(version_major=2, version_minor=0, model_id=self.box.model_id)
@@ -195,7 +193,8 @@ class Cells:
             return res
         n = len(c.counts)
         if n <= self.most:
-            cells = [W.Label('target ↓ predicted →'), *map(W.Label, c.names)]
+            middle = W.Layout(justify_content='center')
+            cells = [W.Label('target ↓ predicted →'), *(W.Label(o, layout=middle) for o in c.names)]
             for t, row in enumerate(c.counts.tolist()):
                 cells += [W.Label(c.names[t]), *(button(t, p, str(k)) for p, k in enumerate(row))]
             self.grid = W.GridBox(cells, layout=W.Layout(grid_template_columns=f'repeat({n + 1}, max-content)'))
