@@ -1,4 +1,6 @@
-"""Set-ups for `learn.doctor()`: forty with one bug each, twenty healthy; and fifteen bugs that came after the checks
+"""Set-ups for `learn.doctor()`: forty with one bug each, twenty healthy; and bugs that came after the checks
+
+Fifteen of the latter try what the checks do not know; `EACH` has one for each check that the others do not need.
 
 A bug is a function that makes a `Learner`, with the names of the findings that name it, and where it was reported. Bugs
 without a link are of the kinds in the taxonomy of Humbatova et al. (2020, arXiv:1910.11015).
@@ -14,7 +16,8 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 from trainer_nb.all import (AMP, EMA, Freeze, FreezeBN, GradAccum, GradClip, Learner, Metric, OneCycle, accuracy,
                             set_seed)
 
-BUGS, LATER, HEALTHY = {}, {}, {}       # name → (function, names of findings, source), the same, name → function
+BUGS, LATER, EACH = {}, {}, {}          # name → (function, names of findings, source)
+HEALTHY = {}                            # name → function
 MISSED = {'labels_of_other_samples', 'one_hot_of_target_among_inputs'}
 
 def bug(*names, source='', to=BUGS):
@@ -23,7 +26,7 @@ def bug(*names, source='', to=BUGS):
         return f
     return keep
 
-later = partial(bug, to=LATER)
+later, each = partial(bug, to=LATER), partial(bug, to=EACH)
 
 def healthy(f):
     HEALTHY[f.__name__] = f
@@ -472,3 +475,62 @@ def dataset_ignores_its_index():
 
 @later('targets_out_of_range')
 def bce_of_class_ids(): return make(mlp(1), y=digits()[1].float()[:, None], loss_fn=F.binary_cross_entropy_with_logits)
+
+
+# bugs for checks that no other one needs
+
+@each('nan_targets')
+def gaps_in_the_targets():
+    y = price().clone()
+    y[::40] = float('nan')
+    return make(mlp(1), y=y, loss_fn=lambda p, y: (p - y).square().nanmean())
+
+@each('constant_targets')
+def one_label_for_all(): return make(y=torch.full((400,), 3))
+
+@each('negative_loss')
+def likelihood_without_its_minus(): return make(loss_fn=lambda p, y: F.log_softmax(p, 1).gather(1, y[:, None]).mean())
+
+@each('symmetric')
+def all_weights_equal():
+    model = mlp()
+    for m in (model[0], model[2]): nn.init.constant_(m.weight, .01)
+    for m in (model[0], model[2]): nn.init.zeros_(m.bias)
+    return make(model)
+
+@each('cannot_overfit')
+def outputs_of_almost_nothing(): return make(Net(after=lambda x: x*1e-4))
+
+@each('detached_loss')
+def loss_of_the_weights_only():
+    model = mlp()
+    def loss(pred, y): return F.cross_entropy(pred.detach(), y) + .01*sum(p.square().sum() for p in model.parameters())
+    return make(model, loss_fn=loss)
+
+@each('detached_loss')
+def loss_of_an_argmax():
+    model = mlp()
+    def loss(pred, y):
+        wrong = (pred.argmax(1) != y).float().mean()
+        return wrong + .01*sum(p.square().sum() for p in model.parameters())
+    return make(model, loss_fn=loss)
+
+class Clock:
+    "Noise that no seed governs"
+    def __call__(self, pred, y): return F.cross_entropy(pred, y) + (time.perf_counter_ns() % 1000)*1e-4
+
+@each('not_deterministic')
+def loss_of_the_hour(): return make(loss_fn=Clock())
+
+@each('leak')
+def target_among_the_inputs_of_a_regression():
+    x = digits()[0].clone()
+    x[:, 7] = price()[:, 0]*.5
+    return make(mlp(1), x=x, y=price(), loss_fn=F.mse_loss)
+
+@each('loss_not_finite')
+def root_of_zero():
+    return make(mlp(1), y=price(), loss_fn=lambda p, y: (p - y).square().mean() + 1e-3*(p - p).sqrt().mean())
+
+@each('clipped_output')
+def tanh_on_a_regression(): return make(mlp(1, nn.Tanh()), y=price()*3, loss_fn=F.mse_loss)

@@ -6,13 +6,13 @@ from pathlib import Path
 import numpy as np, pytest, torch, torch.nn.functional as F
 
 from common import make_learner
-from doctor_cases import BUGS, HEALTHY, LATER, MISSED
+from doctor_cases import BUGS, EACH, HEALTHY, LATER, MISSED
 from test_programs import NAMES, program
 from trainer_nb.all import Checkpoint, Learner
 from trainer_nb.look.doctor import CHECKS, Diagnosis, Finding
 
 PAGE = Path(__file__).parents[1]/'nbs/look/07_doctor.ipynb'
-ALL = {**BUGS, **LATER}
+ALL = {**BUGS, **LATER, **EACH}
 
 
 @pytest.fixture(autouse=True)
@@ -49,11 +49,14 @@ def test_counts():
     assert len(BUGS) == 40 and len(HEALTHY) == 20 and sum(bool(source) for *_, source in BUGS.values()) >= 20
     assert len(BUGS.keys() - MISSED) >= 36
     assert {o for _, names, _ in ALL.values() for o in names} - CHECKS.keys() <= {'mismatched'}
+    assert CHECKS.keys() - {'step_fails'} == {o for _, names, _ in ALL.values() for o in names if len(names) == 1} - {
+        'mismatched'}, 'each check has a bug that it alone names, in test_bugs; for step_fails see test_errors'
     cells = json.loads(PAGE.read_text(encoding='utf-8'))['cells']
     text = ''.join(''.join(c['source']) for c in cells if c['cell_type'] == 'markdown')
     def row(start): return [int(o) for o in re.findall(r'\d+', re.search(rf'\| {start}[^|]*\|(.*)', text)[1])]
     assert row('planted bugs') == [40, len(BUGS.keys() - MISSED), len(BUGS.keys() & MISSED)]
-    assert row('bugs written after') == [len(LATER), len(LATER.keys() - MISSED), len(LATER.keys() & MISSED)]
+    assert row('bugs that the checks') == [len(LATER), len(LATER.keys() - MISSED), len(LATER.keys() & MISSED)]
+    assert row('bugs for checks') == [len(EACH), len(EACH), 0]
     assert row('healthy') == [20, 0] and row('real programs') == [len(NAMES), 0]
 
 
@@ -105,6 +108,12 @@ def test_workers_end():
     dl = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y), 16, shuffle=True, num_workers=1)
     Learner(torch.nn.Linear(4, 1), dl, loss_fn=F.mse_loss, display=False).doctor()
     assert not multiprocessing.active_children()
+
+def test_what_is_frozen_by_hand_is_told_and_is_no_mistake():
+    res = HEALTHY['fine_tuning']().doctor()
+    assert not res.findings and len(res.notes) == 1 and res.notes[0] in str(res) and res.notes[0] in res._repr_html_()
+    assert res.notes[0].startswith('frozen: 0.weight, 0.bias, 4,160 of 4,810 numbers')
+    for name in 'frozen_by_a_hook', 'classifier': assert not HEALTHY[name]().doctor().notes
 
 def test_errors():
     x, y = torch.randn(64, 4), torch.randint(3, (64,))

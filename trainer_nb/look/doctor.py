@@ -7,9 +7,9 @@ __all__ = ['CHECKS', 'RANGES', 'Finding', 'Diagnosis', 'check', 'step_fails', 'n
            'not_normalized', 'constant_targets', 'targets_out_of_range', 'off_by_one', 'unscaled_targets', 'leak',
            'not_shuffled', 'valid_in_train', 'other_classes', 'train_valid_differ', 'slow_loader', 'double_softmax',
            'double_sigmoid', 'not_log_probabilities', 'clipped_output', 'initial_loss', 'loss_not_finite',
-           'negative_loss', 'unregistered', 'not_in_optimizer', 'no_gradient', 'symmetric', 'vanishing', 'frozen_head',
-           'lr', 'weight_decay', 'no_progress', 'cannot_overfit', 'metric_disagrees', 'wrong_mode', 'random_in_eval',
-           'not_deterministic', 'samples_interact', 'batch_of_one']
+           'negative_loss', 'detached_loss', 'unregistered', 'not_in_optimizer', 'no_gradient', 'symmetric',
+           'vanishing', 'frozen_head', 'lr', 'weight_decay', 'no_progress', 'cannot_overfit', 'metric_disagrees',
+           'wrong_mode', 'random_in_eval', 'not_deterministic', 'samples_interact', 'batch_of_one']
 
 # %% ../../nbs/look/07_doctor.ipynb #057533f8
 import math, warnings
@@ -41,6 +41,7 @@ class Diagnosis:
     checked: list                               # names of the checks that were made
     left_out: list = field(default_factory=list)    # names of those that do not apply to this learner
     time_s: float = 0.                          # seconds that the checks took
+    notes: list = field(default_factory=list)       # of str: what may well be meant so
 
     def __contains__(self, name): return any(o.name == name for o in self.findings)
     def __len__(self): return len(self.findings)
@@ -53,7 +54,7 @@ class Diagnosis:
         rest = f', {len(self.left_out)} not possible here' if self.left_out else ''
         return f'{found}; {len(self.checked)} checks made{rest}'
 
-    def __str__(self): return '\n'.join([self.summary, *(f'* {o}' for o in self.findings)])
+    def __str__(self): return '\n'.join([self.summary, *(f'* {o}' for o in self.findings), *self.notes])
 
     __repr__ = __str__
 
@@ -63,7 +64,8 @@ class Diagnosis:
             return '<tr>' + ''.join(f'<{tag} style="{cell}">{escape(o)}</{tag}>' for o in texts) + '</tr>'
         rows = [row('td', o.name, o.seen, o.remedy) for o in self.findings]
         table = '<table style="margin:0">' + row('th', 'check', 'seen', 'what to do') + ''.join(rows) + '</table>'
-        return f'<p>{escape(self.summary)}</p>' + (f'<div style="overflow-x:auto">{table}</div>' if rows else '')
+        findings = f'<div style="overflow-x:auto">{table}</div>' if rows else ''
+        return f'<p>{escape(self.summary)}</p>{findings}' + ''.join(f'<p>{escape(o)}</p>' for o in self.notes)
 
 # %% ../../nbs/look/07_doctor.ipynb #81b55a63
 CHECKS = {}     # name → function of an `Exam` → (what was seen, what to do) or None
@@ -333,6 +335,15 @@ def negative_loss(o):
         return (f'the first loss is {o.watch.losses[0]:.3g}, and class ids cannot cost less than 0',
                 'Is a minus sign missing?')
 
+@check
+def detached_loss(o):
+    "Does the loss depend on the predictions?"
+    _need(o.watch)
+    if o.is_own or o.learn.loss_fn is None or o.watch.reached is None: raise _Nothing
+    if not o.watch.reached:
+        return ('no gradient goes from the loss to the predictions',
+                'Look for detach(), item(), argmax and torch.no_grad() in the loss function')
+
 # %% ../../nbs/look/07_doctor.ipynb #da3fb149
 def _some(names): return ', '.join(names[:3]) + (f' and {len(names) - 3} more' if len(names) > 3 else '')
 
@@ -517,6 +528,14 @@ def batch_of_one(o):
                 'Pass drop_last=True to the training loader')
 
 # %% ../../nbs/look/07_doctor.ipynb #1d5832ce
+def _frozen(model):
+    "A line about parameters that were frozen by hand, which may be meant so; '' if there is none"
+    named = list(model.named_parameters())
+    frozen = {name: p.numel() for name, p in named if not p.requires_grad}
+    if not frozen: return ''
+    return (f'frozen: {_some([*frozen])}, {sum(frozen.values()):,} of {sum(p.numel() for _, p in named):,} numbers; '
+            'requires_grad_(True) lets them train')
+
 @patch
 def doctor(self:Learner):  # `Diagnosis`
     "Look for mistakes before a long run; nothing about the learner changes"
@@ -532,5 +551,6 @@ def doctor(self:Learner):  # `Diagnosis`
                 continue
             res.checked.append(name)
             if found: res.findings.append(Finding(name, *found))
+        res.notes = [o for o in [_frozen(self.model)] if o]
         res.time_s = perf_counter() - opened
         return res

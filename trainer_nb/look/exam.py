@@ -79,6 +79,7 @@ class _Watch(Hook):
     def __init__(self, model):
         self.names = {p: name for name, p in model.named_parameters()}
         self.losses, self.grads, self.times, self.pred, self.result = [], {}, [], None, None
+        self.reached = None     # did a gradient reach the prediction? None: it is no tensor that could get one
 
     def __deepcopy__(self, memo): return self
 
@@ -89,6 +90,11 @@ class _Watch(Hook):
         if len(self.losses) > 1: return
         self.pred, self.result = _logits(learn.pred), learn.result
         self.made_by = _last_operation(self.pred)
+        if self.pred is not learn.pred or not self.pred.requires_grad: return
+        self.reached = False
+        self.pred.register_hook(self._reach)
+
+    def _reach(self, grad): self.reached = True
 
     def after_backward(self, learn):
         self.times.append(perf_counter() - self.opened)

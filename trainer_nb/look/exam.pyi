@@ -8,6 +8,7 @@ MOVING: Any
 
 class _Watch(Hook):
     names: Any
+    reached: Any
     opened: Any
     made_by: Any
     losses: Any
