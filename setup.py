@@ -19,6 +19,8 @@ setup(
     install_requires=shlex.split(cfg['requirements']),
     extras_require={'dev': shlex.split(cfg['dev_requirements']), 'export': shlex.split(cfg['export_requirements']),
                     'distributed': shlex.split(cfg['distributed_requirements']),
-                    'runs': shlex.split(cfg['runs_requirements'])},
+                    'runs': shlex.split(cfg['runs_requirements']),
+                    'tensorboard': shlex.split(cfg['tensorboard_requirements']),
+                    'trackio': shlex.split(cfg['trackio_requirements'])},
     entry_points={'nbdev': [f"{cfg['lib_path']}={cfg['lib_path']}._modidx:d"]},
 )

@@ -5,7 +5,7 @@ import pytest, torch
 
 from test_pictures import Drawn
 from test_runs import Evil
-from trainer_nb.all import Comparison, History, Learner, compare
+from trainer_nb.all import Comparison, History, LambdaHook, Learner, compare
 from trainer_nb.runs.comparison import PALETTE
 from trainer_nb.runs.curves import CurveFile, state_of_curves
 from trainer_nb.runs.folder import RunFolder, now_here
@@ -240,3 +240,70 @@ def test_learners_know_their_steps_and_samples():
         (xs, ys), none = c.curves_of(c.sources[0])
         assert xs[-1] == last and none is None and len(ys) == 16
     assert isinstance(c, Comparison) and c.sources[0].settings['hooks'] == "['GradAccum']"
+
+
+# ---- what a run writes along -----------------------------------------------------------------------------------------
+
+def learner_with(record, n=96):
+    from trainer_nb.all import GradAccum
+    torch.manual_seed(0)
+    x = torch.randn(n, 3)
+    return Learner(torch.nn.Linear(3, 1), (x, x[:, :1]), (x, x[:, :1]), loss_fn=torch.nn.functional.mse_loss, bs=8,
+                   display=False, hooks=[GradAccum(3), record])
+
+def test_a_run_writes_its_curves_along(tmp_path):
+    "They equal those of its record, and know steps and samples without a validation"
+    from trainer_nb.runs.record import RecordTail, RunRecord
+    path = tmp_path/'log.jsonl'
+    learn = learner_with(record := RunRecord(path))
+    learn.valid_dl = None
+    learn.fit(3, hooks=[LambdaHook(after_step=lambda learn: learn.history.n_steps % 5 or record.tick(learn))])
+    along = CurveFile(path)
+    assert along.at == path.stat().st_size and along.curves.n == 36 and not along.update()
+    again = CurveFile(tmp_path/'none')
+    again.path = path
+    again.update()
+    assert json.dumps(state_of_curves(again.curves)) == json.dumps(state_of_curves(along.curves))
+    assert compare(path, x='step').notes() == [] and along.curves.scales['step'][-1] == [36, 12]
+    assert along.curves.scales['samples'][-1] == [36, 288]
+    tail = RecordTail(path)
+    tail.update()
+    assert tail.history.steps == learn.history.steps and tail.history.epochs == learn.history.epochs
+
+def test_marks_survive_a_resume(tmp_path):
+    "A record that is cut back to a checkpoint keeps the marks before it, and its curves follow"
+    from trainer_nb.runs.record import RunRecord
+    path = tmp_path/'log.jsonl'
+    learn = learner_with(record := RunRecord(path))
+    tick = LambdaHook(after_step=lambda learn: record.tick(learn))
+    learn.fit(2, hooks=[tick])
+    learn.save(tmp_path/'a.pt')
+    learn.fit(2, hooks=[tick])
+    other = learner_with(record := RunRecord(path))
+    other.load(tmp_path/'a.pt')
+    other.fit(1, hooks=[LambdaHook(after_step=lambda learn: record.tick(learn))])
+    rows = [json.loads(o) for o in path.read_text().splitlines()]
+    assert [o['batch'] for o in rows if o['kind'] == 'step'] == [*range(1, 37)]
+    marks = [o for o in rows if o['kind'] == 'mark']
+    assert [o['batch'] for o in marks] == sorted(o['batch'] for o in marks) and marks[-1]['step'] == 12
+    assert all(o['samples'] == 8*o['batch'] for o in marks)
+    along = CurveFile(path)
+    assert along.curves.n == 36 and along.at == path.stat().st_size
+
+ODD = ['{"kind": "step", "batch": 2, "a": null, "b": 1}', '{"kind": "step", "batch": 2, "b": 7}', '[1]', '', '{}',
+       '{"kind": "step", "batch": 2, "a": "x", "b": "1"}', 'half a li', '"kind": "step", "a": 1',
+       '{"kind": "step", "batch": 2, "a": 1, "c": 3}', '{"kind":"step","batch":2,"a":4,"b":5}',
+       '{"kind": "step", "batch": 2, "a": NaN, "b": 1e3}']
+
+@pytest.mark.parametrize('odd', ODD)
+def test_fast_reading_equals_json(odd):
+    from trainer_nb.runs.curves import Curves, take, take_text
+    even = '{"kind": "step", "batch": 1, "a": -1.5e-3, "b": 2}\n'
+    text = (even*3 + odd + '\n' + even*2).encode()
+    fast, slow, rows = Curves(), Curves(), []
+    take_text(fast, text)
+    for line in text.splitlines():
+        try: rows.append(json.loads(line))
+        except ValueError: pass
+    take(slow, [o for o in rows if isinstance(o, dict)])
+    assert state_of_curves(fast) == state_of_curves(slow)

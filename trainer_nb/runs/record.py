@@ -7,24 +7,43 @@ __all__ = ['RunRecord', 'RecordTail']
 
 # %% ../../nbs/runs/03_record.ipynb #72f4a83e
 import json, math, os
+from time import perf_counter
 
 from ..loop import History
 from ..show import JSONLLogger
+from .curves import CurveFile
 
 # %% ../../nbs/runs/03_record.ipynb #e4afb804
-_REVISED = '{"kind": "revised"'
+_OWN = '{"kind": "revised"', '{"kind": "mark"'      # how lines begin that other loggers do not write
 
 class RunRecord(JSONLLogger):
     "The record of a run; `problem` says what keeps it from being written"
-    problem = ''
+    problem, along, over = '', None, (0, 0.)
 
     def tick(self, learn):
-        "Write what is new; between two batches"
+        "Write what is new, and how far the training is; between two batches"
         self.careful(self.flush, learn, rest=True)
+        self.careful(self._write_mark, learn)
+
+    def _write_mark(self, learn):
+        "Write a line with steps, samples and seconds of training, for other axes than batches"
+        n, seconds = self.over
+        seconds += sum(row.get('time_s', 0.) for row in learn.history.epoch_rows[n:])
+        self.over, fit, s = (len(learn.history), seconds), learn.fitting, learn.state
+        if fit is not None and fit.train is not None: seconds += fit.time_s + perf_counter() - fit.opened
+        self.write('mark', self.n, {'step': s.optimizer_step, 'samples': s.samples_seen, 'time_s': round(seconds, 3)})
+
+    def write(self, kind, step, values):
+        super().write(kind, step, values)
+        if self.along is not None: self.new.append({'kind': kind, 'batch': step, **values})
 
     def open(self, learn):
+        self.along, self.new, self.over = None, [], (0, 0.)
         try:
             super().open(learn)
+            if learn.world.size == 1:
+                self.along = CurveFile(self.path)       # thinned out, for those who look
+                self.along.update()
             self._note_final(learn.history)
             self._mark()
         except OSError as e:        # all of it is written as soon as that is possible
@@ -38,6 +57,20 @@ class RunRecord(JSONLLogger):
         if learn.history.n_revised != self.n_revised: self._revise(learn.history)
         super().sync(learn)
         self._mark()
+        self._follow()
+
+    def _follow(self, always=False):
+        if self.along is None: return
+        rows, self.new = self.new, []
+        self.along.follow(rows, self.file.tell())
+        self.along.save(always)
+
+    def close(self, learn):
+        if self.file is not None:
+            self._write_mark(learn)
+            self.file.flush()
+            self._follow(always=True)
+        super().close(learn)
 
     def _revise(self, h):
         "Write the losses of whole batches, which several ranks know when an epoch is over"
@@ -49,12 +82,12 @@ class RunRecord(JSONLLogger):
         self._note_final(h)
 
     def keep(self, lines):
-        plain = super().keep([o for o in lines if not o.startswith(_REVISED)])
+        plain = super().keep([o for o in lines if not o.startswith(_OWN)])
         kept, rest = [], iter([*plain, ''])
         wanted = next(rest)
         for line in lines:
             if line == wanted: wanted = next(rest)
-            elif not line.startswith(_REVISED) or json.loads(line)['batch'] > self.n: continue
+            elif not line.startswith(_OWN) or json.loads(line)['batch'] > self.n: continue
             kept.append(line)
         return kept
 
@@ -70,7 +103,7 @@ class RunRecord(JSONLLogger):
 
     def _fail(self, e):
         self.problem = f'the record cannot be written ({e.strerror or e})'
-        file, self.file = self.file, None
+        file, self.file, self.along = self.file, None, None
         try:
             if file is not None: file.close()
         except OSError: pass

@@ -1,0 +1,82 @@
+"A comparison in JupyterLab and Notebook 7: live, its lines switched by clicks, also without a kernel"
+import json, shutil
+
+from browser.conftest import every_page
+from shown import check_readable
+
+START = '''import json, os, sys, time
+from pathlib import Path
+from trainer_nb.all import compare
+from trainer_nb.runs.folder import RunFolder, now_here
+def beat(folder, state):
+    data = {'state': state, **now_here(), 'heartbeat': time.time(), 'end': 4000, 'batch': 50}
+    folder.write('status.json', data)
+home = Path('compared')
+for i in range(3):
+    folder = RunFolder(home/f'run{i}')
+    folder.make()
+    folder.write('run.json', {'name': f'run{i}', 'settings': {'lr': .1*i, 'bs': 8}})
+    beat(folder, 'running' if i else 'done')
+def train(start, n):
+    for i in range(3):
+        with open(home/f'run{i}/record/log.jsonl', 'a') as f:
+            for b in range(start + 1, start + n + 1):
+                f.write(json.dumps({'kind': 'step', 'batch': b, 'train_loss': 2/(1 + b*(i + 1)/100)}) + '\\n')
+            f.write(json.dumps({'kind': 'valid', 'batch': b, 'step': b, 'valid_loss': 2.1/(1 + b*(i + 1)/100)}) + '\\n')
+train(0, 50)
+compare(home)'''
+MORE = '''for k in range(1, 12):
+    train(50*k, 50)
+    for i in (1, 2): beat(RunFolder(home/f'run{i}'), 'running')
+    time.sleep(.3)'''
+END = "for i in (1, 2): beat(RunFolder(home/f'run{i}'), 'done')"
+LINE = 'i => getComputedStyle(nb.area(0).querySelector(`svg path.l-${i}`)).stroke'
+GREY = 'rgb(136, 136, 136)'
+
+
+def click(page, row, cell=2):
+    "Click in the middle of a cell of the table"
+    box = page.js('([i, j]) => { const o = nb.area(0).querySelectorAll("tbody tr")[i].children[j];'
+                  ' o.scrollIntoView({block: "nearest"}); const b = o.getBoundingClientRect();'
+                  ' return [b.x + b.width/2, b.y + b.height/2] }',
+                  [row, cell])
+    page.page.mouse.click(*box)
+
+def is_grey(page, i): page.until(f'([i, grey]) => ({LINE})(i) == grey', [i, GREY])
+
+def is_coloured(page, i): page.until(f'([i, grey]) => ({LINE})(i) != grey', [i, GREY])
+
+@every_page
+def test_compare(page):
+    shutil.rmtree(page.jupyter.root/'compared', ignore_errors=True)
+    page.cells(START, MORE, END)
+    page.run()
+    page.until('() => !!nb.area(0).querySelector("svg path.l-1")')
+    assert '2 of them live' in page.text()
+    click(page, 1)
+    is_grey(page, 1)
+    is_coloured(page, 2)
+    page.start(1)                       # the next cell computes, new points come
+    before = page.js('() => nb.area(0).querySelector("svg").outerHTML')
+    page.until('before => nb.area(0).querySelector("svg").outerHTML != before', before)
+    is_grey(page, 1)                    # the click holds
+    click(page, 2, 0)
+    is_grey(page, 2)                    # also while the kernel is busy
+    click(page, 1)
+    is_coloured(page, 1)
+    page.wait()
+    page.save()
+    page.open()                         # the page is loaded again
+    page.until('() => !!nb.area(0).querySelector("svg path.l-1")')
+    page.run(2)
+    page.run(2)
+    page.cells(START.replace("'running' if i else 'done'", "'done'"))
+    page.run()
+    page.until('() => nb.area(0).innerText.includes("3 trainings") && !nb.area(0).innerText.includes("live")')
+    check_readable([o for o in page.js('k => nb.contrasts(k)', 0) if o[0] != '●'])
+    click(page, 0)
+    is_grey(page, 0)
+    is_coloured(page, 1)
+    output, = page.outputs()
+    assert set(output['data']) == {'text/html', 'text/plain'} and len(json.dumps(output)) < 200_000
+    assert page.js('() => nb.area(0).querySelector("img").clientHeight') == 0
