@@ -67,7 +67,8 @@ def public():   # list of `Name`
 def about(name, o):
     "Describe a symbol in one line"
     if name in constants(): return ', '.join(map('`{}`'.format, o))
-    return (docstring(o) or notes(o).get('return') or '').split('\n')[0]
+    line = (docstring(o) or notes(o).get('return') or '').split('\n')[0]
+    return re.sub(r'; raises .*|\. Define the methods that you need:$', '', line)     # a page has the errors
 
 
 def table(

@@ -320,7 +320,7 @@ def do_step(self:Compile, learn, nxt, model, loss_fn):
     if self._graphs and learn.generator is None: torch.compiler.cudagraph_mark_step_begin()
     if self._whole is None or not learn.training: return _told_twice(nxt)
     if model is not learn.model or loss_fn is not learn.loss_fn: raise ValueError(
-        "a hook handed on another model or loss function than the compiled ones: use Compile(what='model')")
+        "a hook passed another model or loss function than the compiled ones: use Compile(what='model')")
     try:
         if self._buffers is None: result, self._grads = self._call(learn, 'step', self._whole, learn.batch)
         else:

@@ -20,7 +20,7 @@ from trainer_nb.look.samples import (
 # %% ../../nbs/look/02_batch.ipynb #1a8534b3
 @dataclass(repr=False)
 class BatchView:
-    "A batch that draws itself: pictures and a table in a notebook, text elsewhere"
+    "A batch as pictures and a table in a notebook, as text elsewhere"
     batch: object               # the batch, as a step gets it
     title: str                  # a line above the samples
     n: int = 9                  # samples to draw

@@ -36,7 +36,7 @@ class Finding:
 
 @dataclass
 class Diagnosis:
-    "What `learn.doctor()` found; it draws itself"
+    "What `learn.doctor()` found: a list of likely mistakes and their remedies"
     findings: list                              # of `Finding`
     checked: list                               # names of the checks that were made
     left_out: list = field(default_factory=list)    # names of those that do not apply to this learner

@@ -125,7 +125,7 @@ class Rereader:
 
 # %% ../../nbs/look/03_results.ipynb #dc774fe3
 class SampleView:
-    "Samples with target, prediction and loss, which draw themselves"
+    "Samples as pictures, signals, text or a table, with target, prediction and loss"
     def __init__(self,
         samples,   # list of dict: name of a part → its value, as `Look` draws them
         captions,  # list of lists of (name, text), one for each sample

@@ -14,7 +14,7 @@ from ..data import Pass
 # %% ../../nbs/loop/12_plan.ipynb #b561e5b2
 @dataclass(slots=True)
 class StepState:
-    "What training has done so far"
+    "Counters of what training has done: epochs, batches, optimizer steps, samples"
     epoch: int = 0             # finished epochs
     batch_idx: int = 0         # finished training batches of this epoch
     optimizer_step: int = 0    # real optimizer steps

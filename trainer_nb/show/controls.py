@@ -137,7 +137,7 @@ def _bundle(*lines, panel=None):
 
 # %% ../../nbs/show/03_controls.ipynb #3331837e
 class Controls(MainProcessHook):
-    "Show buttons above the plot: pause, stop, learning rate, checkpoint; or a line about interrupts"
+    "Show buttons above the plot: pause, stop, learning rate, checkpoint; without widgets, a line about interrupts"
     ord, unique = 90, True
 
     def __init__(self,
