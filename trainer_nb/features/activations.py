@@ -431,8 +431,8 @@ def _strip_line(label, strip, *numbers):
     "HTML of a line under the plot; the strip gets the room that the label leaves on a narrow page"
     texts = ''.join(f'<div style="width:44px;flex:none;text-align:right">{o}</div>' for o in numbers)
     return ('<div style="display:flex;align-items:center;gap:8px;font-size:12px;line-height:15px;margin:2px 0">'
-            f'<div style="flex:0 1 120px;min-width:56px;text-align:right;overflow-wrap:anywhere">{escape(label)}</div>'
-            f'<div style="flex:1 4 360px;min-width:0;max-width:360px">{strip}</div>{texts}</div>')
+            f'<div style="flex:0 4 120px;min-width:56px;text-align:right;overflow-wrap:anywhere">{escape(label)}</div>'
+            f'<div style="flex:1 1 360px;min-width:0;max-width:360px">{strip}</div>{texts}</div>')
 
 def _strip_row(name, kind, row, n):
     "HTML of a layer: its name, a strip of n bins on each side of 0, the newest numbers"

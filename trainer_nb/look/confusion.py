@@ -133,7 +133,7 @@ class Confusion:
 # %% ../../nbs/look/04_confusion.ipynb #3bfa2fcd
 def _color(rate):
     "Background of a cell: a blue that the page shines through, so that its own ink can be read, in dark themes, too"
-    return f'rgba(0,114,178,{.06 + .69*rate:.2f})' if rate else 'none'
+    return f'rgba(0,114,178,{.06 + .69*rate:.2f})' if rate else 'transparent'
 
 def _heat_table(self):
     "Counts and rates on coloured cells"
@@ -183,8 +183,7 @@ class Cells:
         "Show a button for each cell"
         W, c = self.W, self.confusion
         layout = W.Layout(width='auto', height='28px', margin='1px', padding='0 4px', min_width='34px')
-        styles = [W.ButtonStyle(button_color=f'rgba(0,114,178,{i/5:.1f})', text_color='#fff' if i > 2 else None)
-                  for i in range(6)]
+        styles = [W.ButtonStyle(button_color=_color(i/5)) for i in range(6)]
         def button(t, p, text):
             rate = 0. if c.counts[t, p] == 0 else c.rates[t, p].item()
             tip = f'target {c.look.name(t)}, predicted {c.look.name(p)}'

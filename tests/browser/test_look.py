@@ -1,0 +1,62 @@
+"The confusion matrix and the strips of `Activations` in JupyterLab and Notebook 7"
+from browser.conftest import lab_first
+from shown import check_readable, check_visible
+
+DATA = '''from trainer_nb.all import *
+from torch.nn.functional import cross_entropy
+set_seed(0)
+x = torch.randn(400, 6)
+y = x[:, :4].argmax(1)
+'''
+FIT = f'''{DATA}learn = Learner(nn.Linear(6, 4), (x, y), (x, y), loss_fn=cross_entropy, lr=.1, display=False)
+learn.fit(2)
+matrix = learn.results().confusion()
+matrix'''
+LIVE = f'''{DATA}net = nn.Sequential(nn.Linear(6, 32), nn.ReLU(), nn.Linear(32, 4))
+Learner(net, (x, y), loss_fn=cross_entropy, lr=.1, hooks=[Activations(every=2, live=True)]).fit(2)'''
+
+# clicks a button, and counts milliseconds until the output shows a text
+CLICK = '''([title, text]) => new Promise(done => {
+  const area = nb.area(0), began = performance.now();
+  const seen = () => { if (area.innerText.includes(text)) { watch.disconnect(); done(performance.now() - began) } };
+  const watch = new MutationObserver(seen);
+  watch.observe(area, {childList: true, subtree: true, characterData: true});
+  area.querySelector(`button[title="${title}"]`).click();
+})'''
+
+ROWS = '() => [...nb.area(0).querySelectorAll("table")].at(-1).querySelectorAll("td:first-child").length'
+SIZES = '() => [...nb.area(0).querySelectorAll("img")].slice(1).map(o => [o.clientWidth, o.clientHeight])'
+
+@lab_first
+def test_a_click_shows_the_samples_of_a_cell(page, record_property):
+    page.cells(FIT, 'print(*matrix.counts.flatten().tolist())')
+    page.run()
+    check_readable(page.js('nb.contrasts', 0))
+    page.run(1)
+    counts = [int(o) for o in page.text(1).split()]
+    page.press('Show samples of a cell')
+    page.until('nb.area(0).querySelectorAll("button[title]").length == 16')
+    check_readable(page.js('nb.contrasts', 0))
+    took = []
+    for k in sorted(range(16), key=counts.__getitem__)[-6:]:
+        title = f'target {k//4}, predicted {k % 4}'
+        took.append(round(page.js(CLICK, [title, f'{title}: {counts[k]}'])))
+        assert page.js(ROWS) == min(counts[k], 12)
+    record_property('click_ms', took)
+    print('milliseconds from a click to the samples:', *took)
+    saved = page.save().cells[0].outputs
+    assert 'rows are targets' in saved[0].data['text/html'] and 'of 400 right' in saved[0].data['text/plain']
+
+@lab_first
+def test_strips_under_the_plot(page):
+    page.cells(LIVE)
+    page.run()
+    page.until('[...nb.area(0).querySelectorAll("img")].length == 4')       # the plot, and a strip for each layer
+    check_readable(page.js('nb.contrasts', 0))
+    check_visible(page.shot(0, 0))
+    for width in 1440, 900, 390:
+        page.page.set_viewport_size({'width': width, 'height': 1000})
+        page.js('nb.painted')
+        sizes = page.js(SIZES)
+        assert all(w >= 90 and h == 28 for w, h in sizes), sizes
+    page.page.set_viewport_size({'width': 1000, 'height': 1000})
