@@ -1,8 +1,8 @@
 """What a checkpoint costs: `python benchmarks/checkpoint.py [folder]`
 
-How long a save blocks training, against `torch.save` with `fsync` in the loop. The state is one buffer of that
-size, so that a step costs nothing. Resume: time until the next batch is ready, by number of batches to skip,
-each of 32 samples; reading one costs about 1 ms.
+How long a save blocks training, compared with `torch.save` and `fsync` in the loop. The state is one buffer of
+that size, so a step costs nothing. For a resume, the time until the next batch is ready, by the number of
+batches to skip, of 32 samples each; reading one costs about 1 ms.
 """
 import os, platform, sys, tempfile
 from contextlib import redirect_stdout
@@ -83,12 +83,12 @@ LOADERS = {
 
 if __name__ == '__main__':
     print(f'torch {torch.__version__}, Python {platform.python_version()}, {platform.machine()}, 1 thread\n')
-    print('| state | the training waits | the file is complete | `torch.save` in the loop |\n|---|---|---|---|')
+    print('| state | training waits | the file is complete | `torch.save` in the loop |\n|---|---|---|---|')
     with tempfile.TemporaryDirectory(dir=sys.argv[1] if len(sys.argv) > 1 else None) as home:
         for name, n_bytes in ('10 MB', 10**7), ('1 GB', 10**9):
             with redirect_stdout(sys.stderr): times = stalls(Path(home), n_bytes)
             print(f'| {name} | {" | ".join(f"{o*1000:,.1f} ms" for o in times)} |', flush=True)
-    print('\n| batches to leave out | ' + ' | '.join(LOADERS) + ' |\n|---|' + '---|'*len(LOADERS))
+    print('\n| batches to skip | ' + ' | '.join(LOADERS) + ' |\n|---|' + '---|'*len(LOADERS))
     for n in 0, 100, 1_000, 10_000:
         with redirect_stdout(sys.stderr): times = [resume_time(make_dl, n) for make_dl in LOADERS.values()]
         print(f'| {n:,} | {" | ".join(f"{o*1000:,.0f} ms" for o in times)} |', flush=True)

@@ -1,8 +1,9 @@
 """How soon a run answers a click: `python benchmarks/clicks.py [clicks]`
 
 In JupyterLab and Notebook 7 in headless Chromium, with comms on a subshell and without: milliseconds from the click on
-a button of a run's view until the page shows that it is noted, and until it shows what the training has done. The run
-has batches of 20 ms, and another cell computes meanwhile where a subshell lets clicks through. The target is 300 ms.
+a button of a run's view until the page shows that the click is noted, and until it shows its effect on the training.
+The run has batches of 20 ms, and another cell computes meanwhile where a subshell lets clicks through. The target is
+300 ms.
 """
 import platform, sys
 from pathlib import Path

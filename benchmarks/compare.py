@@ -1,8 +1,8 @@
 """Comparing: `python benchmarks/compare.py [millions of batches] [seconds]`
 
-Seconds from `compare` to its picture for one record of ten million batches, with the curves that a run writes along and
-without; and the share of a core that a live comparison of eight runs takes, while another process appends to their
-records.
+Seconds from `compare` to its picture for one record of ten million batches, with and without the curves that a run
+writes beside it; and the share of a core that a live comparison of eight runs takes, while another process appends to
+their records.
 """
 import json, os, platform, subprocess, sys, tempfile
 from pathlib import Path

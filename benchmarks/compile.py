@@ -1,10 +1,9 @@
-"""What `Compile` brings: `python benchmarks/compile.py [rounds] [model ...]`
+"""What `Compile` gains: `python benchmarks/compile.py [rounds] [model ...]`
 
-Each model is trained with AdamW on batches that are ready in a list, one thread. The loops are interleaved in
+Each model trains with AdamW on batches that are ready in a list, with one thread. The loops are interleaved in
 one process; a figure is the median over the rounds of the time of one pass, divided by its steps. The compiled
 step by hand is `torch.compile` over forward, backward and optimizer, as PyTorch's documentation shows it. The
-last row is the fastest that we know how to write: the one graph of `Compile(what='step')`, and nothing around
-it.
+last row is the fastest version that we know: the one graph of `Compile(what='step')`, with nothing around it.
 """
 import platform, sys
 from statistics import median

@@ -1,10 +1,9 @@
 """Digits, 10 epochs, in a Jupyter kernel: `python benchmarks/digits.py [rounds]`
 
 scikit-learn's digits (1,437 for training, 360 for validation), an MLP (64 → 64 → 10), AdamW, batches of 64,
-validation with accuracy after each epoch, one thread. The raw loop is that of the textbooks, with a
-`DataLoader`; ours is what a person types, with all defaults. They are interleaved in one kernel; a figure is
-the median over the rounds of the time of a fit. The picture that stays in the notebook after a fit is listed
-separately.
+validation with accuracy after each epoch, one thread. The raw loop is the textbook one, with a `DataLoader`;
+ours is what you would type, with all defaults. They are interleaved in one kernel; a figure is the median over
+the rounds of the time of a fit. The picture that stays in the notebook has a column of its own.
 """
 import platform, sys
 from contextlib import redirect_stdout
@@ -85,7 +84,7 @@ VARIANTS = {
     'raw loop, `DataLoader`, fused AdamW': lambda *dls: raw(*dls, fused=True),
     'raw loop, whole batches by hand': lambda *dls: raw(*dls, quick=True),
     'raw loop, whole batches by hand, fused AdamW': lambda *dls: raw(*dls, quick=True, fused=True),
-    '**ours, everything as it comes**': ours,
+    '**ours, all defaults**': ours,
     'ours, no display': lambda *dls: ours(*dls, display=False),
     'ours, AdamW not fused': lambda *dls: ours(*dls, optim=lambda params, lr: torch.optim.AdamW(params, lr=lr)),
     'ours, `DataLoader`': lambda *dls: ours(*loaders(*dls)),

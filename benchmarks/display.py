@@ -1,9 +1,9 @@
 """What the live display costs, in a real Jupyter kernel: `python benchmarks/display.py [seconds]`
 
-Share of the wall time for steps of 50 µs, 1 ms and 100 ms, fits with and without display in turn: by the
-display's own clock, and by comparing the time of a step, in the first second, where pictures come at once, and
-after it, where the budget of 2 % holds. Milliseconds for an update when many steps are already recorded, beside
-a redraw by pyplot, which is what other trainers do.
+The display's share of the wall time, for steps of 50 µs, 1 ms and 100 ms: by its own clock, and by comparing
+fits with and without a display. In the first second, pictures come at once; after it, the budget of 2% holds.
+Then the milliseconds of an update when many steps are already recorded, compared with a redraw by pyplot, as in
+other trainers.
 """
 import platform, sys
 from bisect import bisect_left

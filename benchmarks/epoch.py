@@ -1,4 +1,4 @@
-"""What an epoch costs that is short: `python benchmarks/epoch.py [rounds]`
+"""What a short epoch costs: `python benchmarks/epoch.py [rounds]`
 
 A tiny MLP (16 → 32 → 2), 20 batches of 32 for training and 5 for validation, ready in a list; SGD, one thread,
 50 epochs in a `fit`. The variants and the raw loop are interleaved in one process; a figure is the median over

@@ -1,7 +1,7 @@
 """What an import costs: `python benchmarks/imports.py [rounds]`
 
-Seconds and modules that `import trainer_nb.all` adds to `import torch`, each time in a new process; the first
-one, which compiles the files, is left out.
+Time and modules that `import trainer_nb.all` adds to `import torch`, each time in a new process, without the
+first one, which compiles the files.
 """
 import json, os, platform, subprocess, sys
 from statistics import median, quantiles

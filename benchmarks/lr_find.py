@@ -1,8 +1,8 @@
 """What a learning-rate search costs: `python benchmarks/lr_find.py [rounds]`
 
-100 steps, one thread, batches that are ready in memory. Our time and that of the installed peers is divided by
-the time of 100 raw training steps plus one copy of the state, interleaved in one process; a figure is the
-median over the rounds. Peers restore less than we do.
+100 steps, one thread, batches that are ready in memory. Our time and that of installed peers is divided by the
+time of 100 raw training steps plus one copy of the state, interleaved in one process; a figure is the median
+over the rounds. Peers restore less than we do.
 """
 import copy, platform, sys
 from contextlib import redirect_stderr, redirect_stdout

@@ -1,8 +1,8 @@
-"""What training takes of memory: `python benchmarks/memory.py [rounds]`
+"""How much memory training takes: `python benchmarks/memory.py [rounds]`
 
-Peak and final resident memory of the digits of `digits.py`, over the raw loop, each time in a new process:
-without display, with the default display (in a pipe), and in a Jupyter kernel, whose own need the raw loop
-there shows. Then what a million recorded batches add, and what it costs to record one.
+Peak and final resident memory of the fit in `digits.py`, over the raw loop, each time in a new process: without
+a display, with the default display in a pipe, and in a Jupyter kernel, beside the raw loop in one. Then what a
+million recorded batches add, and what it costs to record one.
 """
 import gc, json, platform, subprocess, sys
 from contextlib import redirect_stdout

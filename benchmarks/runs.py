@@ -1,9 +1,9 @@
 """Training in the background: `python benchmarks/runs.py [rounds]`
 
-The median time of an epoch, of `learn.start` against `learn.fit` in a fresh process, both with one thread: a run also
-writes its record, its status and its output. A round trains once each way, and the next one in the other order; the
-ratio is that of a round, with its median and quartiles. And what passes from the call to the first batch that a window
-can see, with one process and with two, against `launch`, which forks.
+The median time of an epoch with `learn.start`, compared with `learn.fit` in a fresh process, both with one thread: a
+run also writes its record, its status and its output. Each round trains once each way, and the next one in the other
+order; a ratio is that of a round, with median and quartiles. Then the time from the call to the first batch that a
+window can see, with one process and with two, compared with `launch`, which forks.
 """
 import platform, subprocess, sys, tempfile
 from pathlib import Path
