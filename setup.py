@@ -17,10 +17,7 @@ setup(
     package_data={cfg['lib_path']: shlex.split(cfg['package_data'])},
     python_requires='>='+cfg['min_python'],
     install_requires=shlex.split(cfg['requirements']),
-    extras_require={'dev': shlex.split(cfg['dev_requirements']), 'export': shlex.split(cfg['export_requirements']),
-                    'distributed': shlex.split(cfg['distributed_requirements']),
-                    'runs': shlex.split(cfg['runs_requirements']),
-                    'tensorboard': shlex.split(cfg['tensorboard_requirements']),
-                    'trackio': shlex.split(cfg['trackio_requirements'])},
+    extras_require={k.removesuffix('_requirements'): shlex.split(v) for k, v in cfg.items()
+                    if k.endswith('_requirements')},
     entry_points={'nbdev': [f"{cfg['lib_path']}={cfg['lib_path']}._modidx:d"]},
 )

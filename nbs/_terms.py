@@ -66,4 +66,5 @@ TERMS = _listed({   # page, or page#section → terms
     'parallel/03_fsdp': 'fsdp, sharding, large models',
     'parallel/05_accelerate': 'accelerate',
     'runs/09_table': 'experiments, compare runs',
+    'runs/16_sweep': 'hyperparameter search, hyperparameter tuning, optuna, grid search, pruning',
 })

@@ -1,0 +1,152 @@
+"A sweep: its survivors are the trainings that they would be alone, and it continues wherever it was killed"
+import os, random, subprocess, sys, time
+from pathlib import Path
+
+import optuna, pytest, torch
+from optuna.pruners import BasePruner, NopPruner, SuccessiveHalvingPruner
+
+from common import batches, make_learner, same
+from test_runs import _ends     # noqa: F401
+from trainer_nb.all import LambdaHook, Sweep, set_seed, sweep
+from trainer_nb.base import rng_state
+from trainer_nb.data import same_state
+
+N_EPOCHS = 2
+
+
+def make(trial):
+    lr = trial.suggest_float('lr', 1e-3, 1, log=True)
+    return make_learner(valid_dl=batches(seed=2), optim=lambda p: torch.optim.SGD(p, lr))
+
+def search(folder, n=2, **kwargs):
+    return sweep(make, n, folder, n_epochs=N_EPOCHS, **{'pruner': NopPruner(), **kwargs})
+
+def slow(): return LambdaHook(after_step=lambda learn: time.sleep(.1), name='Slow')    # so that it can be stopped
+
+def check_alone(found):
+    "Each trial that is done has the weights of the same training without a sweep"
+    done = [o for o in found.rows if o['status'] == 'done']
+    assert done
+    for row in done:
+        set_seed(0)
+        alone = make(optuna.trial.FixedTrial({'lr': row['lr']}))
+        alone.fit(N_EPOCHS)
+        learn = found.run(row['run']).learner()
+        assert same(learn.model.state_dict().values(), alone.model.state_dict().values())
+        assert learn.history.epochs['valid_loss'] == alone.history.epochs['valid_loss']
+        assert row['valid_loss'] == min(alone.history.epochs['valid_loss'])
+
+def check_told(found, n):
+    "Each run is told to Optuna, and nothing is left open"
+    states = [o.state.name for o in found.study.trials]
+    assert len(found) == n == len(list(found.folder.glob('trial-*'))) and not {'RUNNING', 'WAITING'} & {*states}
+    assert states.count('COMPLETE') == sum(o['status'] == 'done' for o in found.rows)
+
+
+def test_interrupted_and_called_again(tmp_path):
+    def interrupted(trial):
+        if trial.number: raise KeyboardInterrupt
+        return make(trial)
+    before = rng_state()
+    with pytest.raises(KeyboardInterrupt): sweep(interrupted, 2, tmp_path/'a', n_epochs=N_EPOCHS, n_jobs=2)
+    found = search(tmp_path/'a', n_jobs=2)
+    assert same_state(before, rng_state())
+    check_told(found, 2)
+    check_alone(found)
+    assert found.best.path.name == found.rows[0]['run'] and found.study.best_value == found.rows[0]['valid_loss']
+    assert len({o['lr'] for o in found.rows}) == 2      # the sampler does not repeat its first choice
+    assert repr(Sweep(tmp_path/'a')) == repr(found) == repr(search(tmp_path/'a'))
+
+
+class OnlyAlone(BasePruner):
+    "Prunes the first trial as long as there is no other"
+    def prune(self, study, trial): return len(study.trials) < 2
+
+def test_a_paused_trial_continues_when_the_bar_drops(tmp_path):
+    found = search(tmp_path/'a', pruner=OnlyAlone(), hooks=[slow()])
+    check_told(found, 2)
+    check_alone(found)
+    first = [o for o in found.study.trials if o.user_attrs['run'] == 'trial-000']
+    assert [o.state.name for o in first] == ['PRUNED', 'COMPLETE'] and len(first[1].intermediate_values) == N_EPOCHS
+
+@pytest.mark.soak
+def test_halving(tmp_path):
+    found = search(tmp_path/'a', 8, n_jobs=2, pruner=SuccessiveHalvingPruner(min_resource=1, reduction_factor=2))
+    check_told(found, 8)
+    check_alone(found)
+    assert 1 < sum(o['status'] == 'paused' for o in found.rows) < 7
+
+
+SCRIPT = '''import sys
+sys.path[:0] = [{here!r}]
+from test_sweep import *
+search({folder!r}, 3)
+'''
+
+@pytest.mark.soak
+def test_killed(tmp_path, n_kills=20):
+    rand = random.Random(n_kills)
+    for i in range(n_kills):
+        code = SCRIPT.format(here=str(Path(__file__).parent), folder=str(tmp_path/str(i)))
+        process = subprocess.Popen([sys.executable, '-c', code], stdout=subprocess.DEVNULL)
+        time.sleep(4 + rand.uniform(0, 8))
+        process.kill()
+        process.wait()
+        found = search(tmp_path/str(i), 3)
+        check_told(found, 3)
+        check_alone(found)
+
+
+def failing(lr_of_failure):
+    def make_one(trial):
+        learn = make(trial)
+        if lr_of_failure(trial.number): learn.metrics = [lambda pred, targ: 1/0]
+        return learn
+    return make_one
+
+@pytest.mark.soak
+def test_the_first_failure_is_raised(tmp_path):
+    with pytest.raises(ZeroDivisionError): sweep(failing(lambda n: True), 2, tmp_path/'a', n_epochs=1)
+
+@pytest.mark.soak
+def test_a_later_failure_is_noted(tmp_path):
+    found = sweep(failing(lambda n: n == 1), 3, tmp_path/'a', n_epochs=1)
+    assert [o['status'] for o in found.rows] == ['done', 'done', 'failed']
+    assert 'division by zero' in found.run('trial-001').error
+
+@pytest.mark.parametrize('change, error, words', [
+    (dict(make=3), TypeError, 'function of a trial'),
+    (dict(make=lambda trial: {}), TypeError, 'returned a dict: expected a Learner'),
+    (dict(mode='lowest'), ValueError, "expected 'min' or 'max'"), (dict(n_trials=0), ValueError, 'n_trials'),
+    (dict(n_epochs=0), ValueError, 'n_epochs'), (dict(seed=-1), ValueError, 'seed'),
+    (dict(stages=2), TypeError, 'start got stages')])
+def test_bad_arguments(change, error, words, tmp_path):
+    kwargs = {'make': make, 'n_trials': 1, 'folder': tmp_path/'a', 'n_epochs': 1, **change}
+    with pytest.raises(error, match=words): sweep(**kwargs)
+    assert not list(tmp_path.glob('a/trial-*'))
+
+def test_a_column_that_is_none(tmp_path):
+    with pytest.raises(ValueError, match='valid_loss'): search(tmp_path/'a', monitor='validloss')
+
+def test_another_plan_is_refused(tmp_path):
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    (tmp_path/'a').mkdir()
+    from trainer_nb.runs.sweep import _study
+    plan = {'monitor': 'valid_loss', 'mode': 'min', 'n_epochs': 2, 'seed': 0}
+    _study(tmp_path/'a/study.jsonl', plan, None, None)
+    with pytest.raises(ValueError, match='n_epochs 2 there, 3 here'):
+        sweep(make, 1, tmp_path/'a', n_epochs=3)
+
+def test_looking_runs_nothing_and_stays_inside(tmp_path):
+    (tmp_path/'a/trial-000').mkdir(parents=True)
+    (tmp_path/'b').mkdir()
+    for o in tmp_path/'a/trial-000', tmp_path/'b':
+        (o/'run.json').write_text('{}')
+        (o/'program.pkl').write_bytes(b"cos\nsystem\n(S'touch %s'\ntR." % os.fsencode(tmp_path/'hit'))
+    study = optuna.create_study(study_name='sweep', storage=optuna.storages.JournalStorage(
+        optuna.storages.journal.JournalFileBackend(str(tmp_path/'a/study.jsonl'))))
+    for name in 'trial-000', '../b', '<b>x</b>': study.ask().set_user_attr('run', name)
+    found = Sweep(tmp_path/'a')
+    assert [o['run'] for o in found.rows] == ['trial-000'] and found.best is None and '<b>' not in found.html()
+    assert not (tmp_path/'hit').exists()
+    with pytest.raises(FileNotFoundError): Sweep(tmp_path/'c')
