@@ -7,7 +7,7 @@ from optuna.pruners import BasePruner, NopPruner, SuccessiveHalvingPruner
 
 from common import batches, make_learner, same
 from test_runs import _ends     # noqa: F401
-from trainer_nb.all import LambdaHook, Sweep, set_seed, sweep
+from trainer_nb.all import LambdaHook, Trials, set_seed, sweep
 from trainer_nb.base import rng_state
 from trainer_nb.data import same_state
 
@@ -55,7 +55,7 @@ def test_interrupted_and_called_again(tmp_path):
     check_alone(found)
     assert found.best.path.name == found.rows[0]['run'] and found.study.best_value == found.rows[0]['valid_loss']
     assert len({o['lr'] for o in found.rows}) == 2      # the sampler does not repeat its first choice
-    assert repr(Sweep(tmp_path/'a')) == repr(found) == repr(search(tmp_path/'a'))
+    assert repr(Trials(tmp_path/'a')) == repr(found) == repr(search(tmp_path/'a'))
 
 
 class OnlyAlone(BasePruner):
@@ -146,7 +146,7 @@ def test_looking_runs_nothing_and_stays_inside(tmp_path):
     study = optuna.create_study(study_name='sweep', storage=optuna.storages.JournalStorage(
         optuna.storages.journal.JournalFileBackend(str(tmp_path/'a/study.jsonl'))))
     for name in 'trial-000', '../b', '<b>x</b>': study.ask().set_user_attr('run', name)
-    found = Sweep(tmp_path/'a')
+    found = Trials(tmp_path/'a')
     assert [o['run'] for o in found.rows] == ['trial-000'] and found.best is None and '<b>' not in found.html()
     assert not (tmp_path/'hit').exists()
-    with pytest.raises(FileNotFoundError): Sweep(tmp_path/'c')
+    with pytest.raises(FileNotFoundError): Trials(tmp_path/'c')

@@ -4,5 +4,5 @@ from .start import attach
 from .table import runs
 from .comparison import Comparison
 from .side_by_side import compare
-from .sweep import Sweep, sweep
+from .sweep import Trials, sweep
 from .shell import main

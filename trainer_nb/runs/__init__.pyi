@@ -4,6 +4,6 @@ from .start import attach as attach
 from .table import runs as runs
 from .comparison import Comparison as Comparison
 from .side_by_side import compare as compare
-from .sweep import Sweep as Sweep
+from .sweep import Trials as Trials
 from .sweep import sweep as sweep
 from .shell import main as main

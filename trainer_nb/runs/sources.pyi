@@ -1,8 +1,6 @@
 # Written by tools/stubs.py
 from typing import Any
 
-def flat(settings: Any, prefix: Any = '') -> dict[Any, Any]: ...
-
 class Recorded:
     parts: Any
     name: Any

@@ -16,9 +16,8 @@ from ..base import patch, rng_state
 from ..loop import Learner, as_count, as_hooks
 from ..parallel import Accelerate, accelerate_hook
 from .folder import RunFolder
-from .process import settings, spawn, versions
+from .process import flat, settings, spawn, versions
 from .run import Run
-from .table import flat
 from .travel import pack, put
 from .worker import torch_settings
 
