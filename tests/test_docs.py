@@ -65,7 +65,8 @@ def functions():
 
 @pytest.mark.parametrize('f', [*functions(),
                                *(getattr(everything.Learner, o)
-                                 for o in ('fit', 'validate', 'predict', 'lr_find', 'plot_schedule', 'export'))],
+                                 for o in ('fit', 'validate', 'predict', 'record', 'lr_find', 'plot_schedule',
+                                           'export'))],
                                  ids=lambda f: f.__qualname__)
 def test_help_tells_what_the_page_tells(f):
     "Each parameter has its words, which are those beside it in the source"
@@ -74,6 +75,7 @@ def test_help_tells_what_the_page_tells(f):
         if name == 'self': continue
         line, = re.findall(rf'^ +(?:\w+, )*\*{{0,2}}{name}(?:, \w+)*  +(.+)', text, flags=re.M)
         assert f'# {line}' in source
+    for line in re.findall(r'^ +# (.+)', re.split(r'\n *\):', source)[0], flags=re.M): assert line in text
 
 
 def links(text):

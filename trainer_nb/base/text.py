@@ -16,19 +16,23 @@ def with_comments(
     f,  # function
 ):      # `f`
     "Add the comments beside the parameters of `f` to its docstring, for `help`"
-    code, rows = inspect.unwrap(f).__code__, []     # rows: (names of parameters, comment)
+    code, rows, column, is_end = inspect.unwrap(f).__code__, [], None, False
     for line in linecache.getlines(code.co_filename)[code.co_firstlineno - 1:]:
+        if line.strip().startswith('# '):
+            if line.find('#') == column: rows[-1][1].append(line.strip()[2:])       # the comment above continues
+            continue
+        if is_end: break
         left, _, about = line.strip().partition(' # ')
-        is_def, left = left.startswith('def '), left.rstrip()
+        is_def, left, column = left.startswith('def '), left.rstrip(), None
         is_end = left.startswith(')') or is_def and left[-1] not in '(,'
         if about and left.endswith((',', ':')) and not (is_def and not is_end):
-            names = ', '.join(re.findall(r'(?:^|, )(\*{0,2}[a-z_]\w*)', left))
+            names, column = ', '.join(re.findall(r'(?:^|, )(\*{0,2}[a-z_]\w*)', left)), line.index(' # ') + 1
             if is_end: names = 'raises' if about.startswith('raises ') else 'returns'
-            rows.append((names, about.removeprefix('raises ').strip()))
-        if is_end: break
+            rows.append((names, [about.removeprefix('raises ').strip()]))
     if rows:
         width = max(len(name) for name, _ in rows)
-        table = '\n'.join(f'  {name:{width}}  {about}' for name, about in rows)
+        lines = [(name if i == 0 else '', o) for name, about in rows for i, o in enumerate(about)]
+        table = '\n'.join(f'  {name:{width}}  {o}' for name, o in lines)
         f.__doc__ = f'{inspect.cleandoc(f.__doc__ or "")}\n\nParameters:\n{table}'
     return f
 

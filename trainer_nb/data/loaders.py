@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['BLOCK', 'SideStream', 'by_side', 'Prefetched', 'prefetch', 'TensorLoader', 'Loaders', 'ValidSets', 'sets_of',
-           'yields_new', 'as_loader', 'split', 'default_workers', 'SeededLoader']
+           'yields_new', 'as_loader', 'split', 'SeededLoader']
 
 # %% ../../nbs/data/02_loaders.ipynb #b34a883b
 import multiprocessing, os, random, signal, sys, warnings
@@ -515,7 +515,7 @@ def _seeded(key):
         if np: np.random.set_state(before[2])
 
 # %% ../../nbs/data/02_loaders.ipynb #78766307
-def default_workers():  # int in [0, 8]
+def _default_workers():  # int in [0, 8]
     "Choose the number of worker processes for this machine"
     method = multiprocessing.get_start_method(allow_none=True)      # plain `get_start_method()` would fix the default
     if (method or multiprocessing.get_all_start_methods()[0]) != 'fork': return 0
@@ -546,7 +546,7 @@ class SeededLoader(DataLoader):
         *,
         drop_last=False,          # leave out a last batch of fewer samples
         generator=None,           # `torch.Generator` of orders and seeds; None: torch's global one
-        num_workers=None,         # worker processes; None: `default_workers()`
+        num_workers=None,         # worker processes; None: one fewer than cores, at most 8; 0 without fork
         persistent_workers=None,  # keep the workers between passes; None: yes, if there are any
         pin_memory=None,          # copy batches into pinned memory; None: if there is an accelerator
         worker_init_fn=None,      # called in each worker with its number
@@ -557,7 +557,7 @@ class SeededLoader(DataLoader):
         stock = DataLoader(dataset, batch_size, shuffle, sampler, batch_sampler, drop_last=drop_last,
                            generator=generator)
         if stock.batch_sampler is None: raise ValueError('SeededLoader makes batches: it does not take batch_size=None')
-        if num_workers is None: num_workers = default_workers()
+        if num_workers is None: num_workers = _default_workers()
         if persistent_workers is None: persistent_workers = num_workers > 0
         if pin_memory is None: pin_memory = has_accelerator()
         seeds = torch.Generator()       # for torch's seeds of workers, which must not change the order

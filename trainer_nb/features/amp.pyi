@@ -2,8 +2,6 @@
 from typing import Any
 from trainer_nb.loop.hooks import Hook
 
-DTYPES: Any
-
 class AMP(Hook):
     dtype: Any
     shared: Any

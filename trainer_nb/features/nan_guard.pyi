@@ -2,13 +2,8 @@
 from typing import Any
 from trainer_nb.loop.hooks import Hook
 
-INTS: Any
 def bits(x: Any) -> Any: ...
-def choose_(ok: Any, new: Any, old: Any) -> None: ...
-def named_floats(x: Any, name: Any = 'batch') -> Any: ...
 def largest(tensors: Any) -> list[Any]: ...
-SHIFT: int
-NEVER: int
 
 class NaNGuard(Hook):
     every: Any

@@ -16,7 +16,6 @@ class ProfileTable:
     @property
     def time_s(self) -> float: ...
     def share(self, point: Any) -> Any: ...
-STEP_NAMES: Any
 
 class Profile(Hook):
     table: Any

@@ -3,8 +3,6 @@ from typing import Any
 from trainer_nb.loop.hooks import Hook
 
 def batch_tensors(batch: Any) -> Any: ...
-VIEWS: Any
-MOVING: Any
 
 class _Watch(Hook):
     names: Any

@@ -20,9 +20,7 @@ class Bound:
     def bind(self, learn: Any) -> None: ...
     def release(self) -> None: ...
 OPEN: Any
-BOUNDS: Any
 FIT_KINDS: Any
-RANK_KINDS: Any
 
 class FitState(Plan):
     warm: Any
@@ -50,7 +48,6 @@ class FitState(Plan):
 
 class Stop(CancelFit):
     ...
-def misplaced(e: Any) -> Any: ...
 
 class Fit(FitState, Bound):
     learn: Any

@@ -2,8 +2,6 @@
 from typing import Any
 from trainer_nb.base.charts import Chart
 
-COLUMN_KINDS: Any
-
 class Series:
     chunks: Any
     n: Any
@@ -16,7 +14,6 @@ class Series:
     def state_dict(self) -> dict[Any, Any]: ...
     def load_state_dict(self, state: Any) -> Any: ...
 KINDS: Any
-ROWS_KINDS: Any
 HISTORY_KINDS: Any
 
 class History:

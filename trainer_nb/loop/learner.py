@@ -313,6 +313,7 @@ class Learner(Passes):
         fit.begin(self.state, self.history)
         fit.keep_modes(self)
 
+    @with_comments
     def resume(self):  # `History`; raises RuntimeError if there is nothing to resume
         "Continue a fit that was stopped or interrupted, as if nothing had happened"
         with folded():

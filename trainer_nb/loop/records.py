@@ -13,7 +13,7 @@ from time import perf_counter
 
 from torch import Tensor
 
-from ..base import sample_counts
+from ..base import sample_counts, with_comments
 from ..data import Pass, length, said_size, sets_of, yields_new
 from .hooks import LambdaHook
 from .metrics import Accumulator, Accumulators, check_sets
@@ -53,6 +53,7 @@ class Records(Components):
         check_sets(sets, self.metrics)
         return Accumulators({name: self.accumulator(o, alone=alone) for name, o in sets.items()})
 
+    @with_comments
     def record(self,
         name,        # column in `history.steps`
         value,       # number or 0-d tensor, which must not change later; it is not read from the device

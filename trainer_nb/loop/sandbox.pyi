@@ -2,11 +2,6 @@
 from typing import Any
 from contextlib import AbstractContextManager
 
-LEAVES: Any
-BUSY: Any
-DATA: int
-STEP: int
-
 class _Tensor:
     place: Any
     t: Any
@@ -17,8 +12,6 @@ class _Tensor:
     def __init__(self, t: Any) -> None: ...
     def put_back(self) -> None: ...
 def unchanged(learn: Any) -> AbstractContextManager[Any]: ...
-INSIDE: Any
-def takes_part(hook: Any) -> bool: ...
 
 class DryRun:
     learn: Any

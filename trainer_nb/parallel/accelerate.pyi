@@ -3,10 +3,6 @@ from typing import Any
 from contextlib import AbstractContextManager
 from trainer_nb.loop.hooks import Hook
 
-def average_gradients(params: Any, size: Any, buffers: Any) -> None: ...
-INSTEAD: str
-MIXED: str
-WHOLE: str
 def check_plugin(plugin: Any) -> Any: ...
 
 class Accelerate(Hook):

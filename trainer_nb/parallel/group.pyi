@@ -4,7 +4,6 @@ from collections import deque
 from trainer_nb.loop.hooks import Hook
 from trainer_nb.loop.world import World
 
-LOST: str
 REASONS: str
 def is_lost(e: Any) -> bool: ...
 def forget() -> None: ...

@@ -2,8 +2,6 @@
 from typing import Any
 from contextlib import AbstractContextManager
 
-SHELL: str
-def check_fork(n_procs: Any, on_cpu: Any) -> Any: ...
 def try_fork(timeout_s: Any = 20) -> Any: ...
 
 class ProcessFailed(RuntimeError):

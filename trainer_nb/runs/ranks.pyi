@@ -2,7 +2,6 @@
 from typing import Any
 from trainer_nb.loop.hooks import Hook
 
-TOLD: str
 SET: Any
 
 class Ranks:

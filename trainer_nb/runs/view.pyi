@@ -2,7 +2,6 @@
 from typing import Any
 
 def status_line(name: Any, status: Any, history: Any, first: Any = 0) -> str: ...
-BUTTONS: Any
 
 class View:
     seen: Any

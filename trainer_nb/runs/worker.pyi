@@ -3,9 +3,7 @@ from typing import Any
 from trainer_nb.loop.hooks import MainProcessHook
 
 def torch_settings() -> dict[Any, Any]: ...
-def set_torch_settings(settings: Any) -> None: ...
 def saved(learn: Any) -> str: ...
-ACTIONS: Any
 
 class Worker:
     learn: Any

@@ -2,8 +2,6 @@
 from typing import Any
 from trainer_nb.loop.hooks import Hook
 
-def parse_every(every: Any) -> Any: ...
-
 class Checkpoint(Hook):
     run: Any
     thread: Any
