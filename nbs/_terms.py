@@ -66,6 +66,8 @@ TERMS = _listed({   # page, or page#section → terms
     'show/03_controls': 'buttons, pause',
     'parallel/03_fsdp': 'fsdp, sharding, large models',
     'parallel/05_accelerate': 'accelerate',
-    'runs/09_table': 'experiments, compare runs',
+    'runs/09_table': 'experiments, list runs',
+    'runs/15_side_by_side': 'compare runs, compare experiments, experiment tracking, TensorBoard in a notebook',
+    'runs/18_card': 'model card, reproducibility, report of a run',
     'runs/16_sweep': 'hyperparameter search, hyperparameter tuning, optuna, grid search, pruning',
 })

@@ -11,7 +11,7 @@ from .charts import (
     ALARM, COLORS, GREY, INK, LEADING, RAW, SIZE, Chart, Envelope, Line, Panel, beside, legend_rows, limits, needs_log,
     new_figure, smooth
 )
-from .errors import folded, note_place, show_error
+from .errors import described, folded, note_place, show_error
 from .torch_private import (
     BATCH_NORMS, CONVOLUTIONS, DROPOUTS, INSTANCE_NORMS, DispatchMode, can_replace_calls, can_unshard, compile_errors,
     compile_modes, compile_options, default_store, each_, end_processes, forget_groups, forget_iterator, has_hooks,

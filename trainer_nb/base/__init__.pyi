@@ -42,6 +42,7 @@ from .charts import limits as limits
 from .charts import needs_log as needs_log
 from .charts import new_figure as new_figure
 from .charts import smooth as smooth
+from .errors import described as described
 from .errors import folded as folded
 from .errors import note_place as note_place
 from .errors import show_error as show_error

@@ -64,11 +64,12 @@ def git_state():
 def flat(
     settings,   # dict, of dicts where settings have their own
     prefix='',  # of all names
-):              # dict: dotted name → str of at most 40 characters
+    most=40,    # characters of a value
+):              # dict: dotted name → str
     "Write settings as text"
     res = {}
     for k, v in settings.items() if isinstance(settings, dict) else ():
-        res |= flat(v, f'{prefix}{k}.') if isinstance(v, dict) else {prefix + str(k): str(v)[:40]}
+        res |= flat(v, f'{prefix}{k}.', most) if isinstance(v, dict) else {prefix + str(k): str(v)[:most]}
     return res
 
 # %% ../../nbs/runs/06_process.ipynb #01166746

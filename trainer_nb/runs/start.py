@@ -15,6 +15,7 @@ import torch
 from ..base import patch, rng_state
 from ..loop import Learner, as_count, as_hooks
 from ..parallel import Accelerate, accelerate_hook
+from .card import environment, fingerprint
 from .folder import RunFolder
 from .process import flat, settings, spawn, versions
 from .run import Run
@@ -96,7 +97,9 @@ def begin(
                               'path': [os.path.abspath(o) for o in sys.path if os.path.exists(o or '.')],
                               'first_row': len(learn.history), 'first_batch': learn.history.n_steps,
                               'has_metrics': bool(learn.metrics), 'n_procs': n_procs,
-                              'settings': there, 'versions': versions(learn, hooks)})
+                              'settings': there, 'versions': versions(learn, hooks),
+                              'data': {'train': fingerprint(learn.train_dl), 'valid': fingerprint(learn.valid_dl)},
+                              'environment': environment(learn.device)})
         spawn(to)
     except BaseException:
         shutil.rmtree(to.path, ignore_errors=True)

@@ -1,0 +1,4 @@
+# Written by tools/stubs.py
+from typing import Any
+
+def noted(folder: Any) -> dict[Any, Any]: ...
