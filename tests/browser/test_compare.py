@@ -72,7 +72,7 @@ def test_compare(page):
     page.run(2)
     page.cells(START.replace("'running' if i else 'done'", "'done'"))
     page.run()
-    page.until('() => nb.area(0).innerText.includes("3 trainings") && !nb.area(0).innerText.includes("live")')
+    page.until('() => nb.area(0).innerText.includes("3 runs") && !nb.area(0).innerText.includes("live")')
     check_readable([o for o in page.js('k => nb.contrasts(k)', 0) if o[0] != '●'])
     click(page, 0)
     is_grey(page, 0)

@@ -24,8 +24,8 @@ from .run import Run
 
 # %% ../../nbs/runs/13_sources.ipynb #b4bed0a8
 class Recorded:
-    "A training that can be compared"
-    is_live = False     # does it train?
+    "A run that can be compared"
+    is_live = False     # whether it trains
 
     def __init__(self,
         name,  # str
@@ -33,12 +33,12 @@ class Recorded:
         self.name, self.settings, self.status, self.curves = str(name), {}, '', Curves()
         self.parts = (self.name,)       # folders and name, to tell apart sources of one name
 
-    def update(self):  # bool: is there anything new?
+    def update(self):  # bool: whether there is anything new
         "Read what is new"
         return False
 
     def close(self):
-        "Leave what makes it faster to read this source again"
+        "Save what makes it faster to read this source again"
 
 class FileSource(Recorded):
     "A file of `JSONLLogger`"
@@ -56,7 +56,7 @@ class FileSource(Recorded):
 
 # %% ../../nbs/runs/13_sources.ipynb #7fe4b2ae
 class HistorySource(Recorded):
-    "A `History`, with the `Learner` whose it is, or with a function that reads what is new"
+    "A `History`, with its `Learner`, or with a function that reads what is new"
     def __init__(self, name, history, learn=None, read=None):
         super().__init__(name)
         self.history, self.learn, self.read = history, learn, read
@@ -101,7 +101,7 @@ class RunSource(Recorded):
         if path is not None: self.inner = FileSource(path) if info.get('n_procs', 1) == 1 else _from_tail(path)
         self.look()
 
-    def look(self):  # bool: has it changed?
+    def look(self):  # bool: whether it has changed
         "Read the status"
         status, before = read_status(self.folder), self.status
         o, self.status, self.is_live = status.data or {}, status.state, not status.is_over
@@ -141,7 +141,7 @@ _PHASES = {'train': 'train', 'training': 'train', 'val': 'valid', 'valid': 'vali
 def column_of(
     tag,  # name of a value in another tool
 ):        # str
-    "The name that we give to a value"
+    "Return our name for a value of another tool"
     words = [o for o in re.split(r'[/._ ]+', str(tag).lower()) if o]
     if words[:1] == ['epoch'] and len(words) > 2: words = words[1:]
     for i in (0, -1):
@@ -163,7 +163,7 @@ def _add_points(curves, tag, points):
     curves.n = max(curves.n, points[-1][0])
 
 class PointSource(Recorded):
-    "Values with the steps at which another tool has recorded them; they are read once"
+    "Values with the steps at which another tool recorded them; they are read once"
     def __init__(self, name, tags, settings=None):
         super().__init__(name)
         self.settings = flat(settings or {})
@@ -239,7 +239,7 @@ def _of_text(text):
 def sources_of(
     o,  # run, history, learner, path, glob, 'trackio:PROJECT', dict: name → one of these, or a collection of them
 ):      # list of `Recorded`; raises FileNotFoundError, ValueError, TypeError
-    "What there is to compare"
+    "Return the sources that were meant"
     if isinstance(o, Run): return [RunSource(o.folder)]
     if isinstance(o, Learner): return [HistorySource('learner', o.history, o)]
     if isinstance(o, History): return [HistorySource('history', o)]

@@ -53,19 +53,19 @@ class Trials:
 
     @property
     def plan(self):  # dict: 'monitor', 'mode', 'n_epochs', 'seed'
-        "What all trials have in common"
+        "Return what all trials have in common"
         return self.study.user_attrs.get('plan', {'monitor': 'valid_loss', 'mode': 'min'})
 
     @property
     def by_run(self):  # dict: name of the run → the newest `optuna.trial.FrozenTrial` of that run
-        "The trials whose runs have begun"
+        "Return the trials whose runs have begun"
         found = {t.user_attrs.get('run'): t for t in self.study.get_trials(deepcopy=False)}
         return {k: t for k, t in found.items() if k and self.run(k).folder.is_run}
 
     def run(self,
         name,  # such as 'trial-003'
     ):         # `Run`
-        "The run of a trial"
+        "Return the run of a trial"
         if name not in self._runs: self._runs[name] = Run(self.folder/Path(name).name)
         return self._runs[name]
 
@@ -77,7 +77,7 @@ class Trials:
 
     @property
     def rows(self):  # list of dicts: column → value
-        "A row for each trial: the best of those that are done first, then the others"
+        "Return a row for each trial: the finished ones first, the best on top, then the others"
         plan, rows = self.plan, []
         for name, t in self.by_run.items():
             run, is_done = self.run(name), t.state.name == 'COMPLETE'
@@ -229,7 +229,7 @@ class _Search:
         return _Trial(self.sweep.run(name), asked.number, asked)
 
     def _look(self, trial):
-        "Report what is new, and see whether the trial goes on"
+        "Report what is new, and decide whether the trial continues"
         status = trial.run.state        # first: what comes later is in the record when this says that the run is over
         for epoch, value in trial.new_values(self.plan['monitor']):
             if trial.asked is not None: trial.asked.report(value, epoch)
@@ -292,7 +292,7 @@ def sweep(
     n_epochs,               # of each trial that is not pruned
     n_jobs=1,               # trials that train at the same time
     monitor='valid_loss',   # column of the epoch table; the best epoch counts
-    mode='min',             # 'min' or 'max': which values of it are good
+    mode='min',             # 'min' or 'max': whether lower or higher values are better
     sampler=None,           # of Optuna; None: its own choice, seeded
     pruner=None,            # of Optuna; None: its own choice. It counts epochs from 1
     seed=0,                 # set before each `make`, so that trials differ in their settings only
