@@ -20,6 +20,7 @@ TERMS = _listed({   # page, or page#section → terms
     'tutorials/07_never_lose_a_run': 'resume, continue training, reproducibility',
     'tutorials/08_more_than_one_process': 'ddp, torchrun, distributed',
     'tutorials/09_train_in_the_background': 'background, long training',
+    'tutorials/10_compare_runs': 'compare trainings, hyperparameters side by side',
     'tutorials/11_search_settings': 'hyperparameters, tune, tuning',
     'howto/01_resume_after_a_crash': 'crash, resume after a crash, killed',
     'howto/02_tensorboard': 'tensorboard, logging',
