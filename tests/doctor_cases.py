@@ -1,4 +1,4 @@
-"""Set-ups for `learn.doctor()`: forty with one bug each, twenty healthy; and bugs that came after the checks
+"""Set-ups for `learn.doctor()`: forty with one bug each, 21 healthy; and bugs that came after the checks
 
 Fifteen of the latter try what the checks do not know; `EACH` has one for each check that the others do not need.
 
@@ -379,6 +379,11 @@ def own_step():
         pred = learn.model(x)
         return {'loss': F.cross_entropy(pred, y, label_smoothing=.1), 'pred': pred, 'targ': y}
     return make(loss_fn=None, train_step=step, metrics=accuracy)
+
+@healthy
+def step_that_returns_a_loss_only():
+    def step(batch, learn): return {'loss': F.cross_entropy(learn.model(batch[0]), batch[1])}
+    return make(loss_fn=None, train_step=step)
 
 class WithLoss(nn.Module):
     def __init__(self):

@@ -90,7 +90,7 @@ class _Watch(Hook):
         if len(self.losses) > 1: return
         self.pred, self.result = _logits(learn.pred), learn.result
         self.made_by = _last_operation(self.pred)
-        if self.pred is not learn.pred or not self.pred.requires_grad: return
+        if self.pred is None or self.pred is not learn.pred or not self.pred.requires_grad: return
         self.reached = False
         self.pred.register_hook(self._reach)
 
