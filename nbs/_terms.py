@@ -61,6 +61,7 @@ TERMS = _listed({   # page, or page#section → terms
     'features/07_compile': 'torch.compile',
     'features/08_profile': 'profiler, profiling',
     'save/04_checkpoint': 'checkpointing, save, save and load, load model, save model',
+    'save/07_rewind': 'rewind, roll back, go back, undo epochs',
     'save/05_early_stopping': 'patience, restore best weights',
     'save/06_export': 'safetensors, torch.export, deployment, onnx',
     'show/04_lr_find': 'learning rate finder, lr finder, find learning rate',

@@ -106,7 +106,8 @@ def missing_name(
 VERBS = {       # method of `Learner` that another module adds → that module
     **dict.fromkeys(['fit_one_cycle', 'plot_schedule'], 'features.schedule'),
     'ema': 'features.ema',
-    **dict.fromkeys(['save', 'load', 'resume_from'], 'save.checkpoint'), 'export': 'save.export',
+    **dict.fromkeys(['save', 'load', 'resume_from'], 'save.checkpoint'), 'rewind': 'save.rewind',
+    'export': 'save.export',
     **dict.fromkeys(['show', 'make_display'], 'show.display'), 'lr_find': 'show.lr_find', 'launch': 'parallel.launch',
     'show_batch': 'look.batch', 'doctor': 'look.doctor', 'results': 'look.results', 'summary': 'look.summary',
     'start': 'runs.start',

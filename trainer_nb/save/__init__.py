@@ -4,3 +4,4 @@ from .snapshot import host_copy
 from .checkpoint import Checkpoint, find
 from .early_stopping import EarlyStopping
 from .export import load_model
+from .rewind import find_point

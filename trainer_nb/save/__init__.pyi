@@ -10,3 +10,4 @@ from .checkpoint import Checkpoint as Checkpoint
 from .checkpoint import find as find
 from .early_stopping import EarlyStopping as EarlyStopping
 from .export import load_model as load_model
+from .rewind import find_point as find_point
