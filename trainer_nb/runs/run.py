@@ -12,6 +12,7 @@ from time import monotonic, sleep
 
 from ..base import current_cell, patch
 from ..save import find, read_state
+from .branch import branch_of
 from .folder import Request, RunFolder, answer, ask, pending, read_status
 from .process import git_state, main_versions, reap, spawn
 from .record import RecordTail
@@ -60,6 +61,11 @@ class Run:
         self._tail.update()
         self._tail.history.status = str(self.state)
         return self._tail.history
+
+    @property
+    def branch(self):  # `Branch`, or None for a run that is no fork
+        "Where the run left its parent: `run.branch.path`, and `run.branch.text(run.history)` for what came of it"
+        return branch_of(self.folder)
 
     @property
     def output(self):  # str

@@ -14,6 +14,7 @@ from time import monotonic
 from ..base import attended_kernel, format_time, patch, text_table
 from ..loop import Plot
 from ..show import Area, Budget, ButtonRow, front_end, html_bar
+from .branch import branch_of
 from .folder import Request, ask, read_status
 
 # %% ../../nbs/runs/05_view.ipynb #f511eed3
@@ -67,6 +68,7 @@ class View:
         self.name, self.first_row = str(info.get('name', folder.path.name)), _count(info, 'first_row')
         self.first_batch, self.has_metrics = _count(info, 'first_batch'), bool(info.get('has_metrics'))
         self.seen = self.gone_at = None
+        self.branch = branch_of(folder)
 
     def show(self):
         "Show it in this cell"
@@ -83,7 +85,10 @@ class View:
     def _print(self, status):
         h = self.tail.history
         if status.is_over and len(h) > self.first_row: print(text_table(h.lines(self.first_row)))
-        print(status_line(self.name, status, h, self.first_row), flush=True)
+        print(self.line(status), flush=True)
+        if self.branch is not None: print(self.branch.text(h), flush=True)
+
+    def line(self, status): return status_line(self.name, status, self.tail.history, self.first_row)
 
     def finish(self):
         "Show the end now, if the run is over"
@@ -102,8 +107,10 @@ def parts(self:View, status):  # (str, share, `Chart` or None, HTML)
     end = o.get('end') or 0
     share = min(max((h.n_steps - self.first_batch)/(end - self.first_batch), 0), 1) if end > self.first_batch else None
     chart = self.plot.chart(0 if status.is_over else end) if h.n_steps > self.first_batch else None
+    if self.branch is not None and chart is not None: chart = self.branch.drawn(chart)
     table = h.html(self.first_row, 40 if status.is_over else 10) if len(h) > self.first_row else ''
-    return status_line(self.name, status, h, self.first_row), share, chart, table
+    line = self.line(status) + (f' · {self.branch.text(h)}' if self.branch is not None else '')
+    return line, share, chart, table
 
 @patch
 def _html(self:View, status):
@@ -116,7 +123,7 @@ def _open_area(self:View, status):  # `Area`
     "Make outputs in this cell that show the run from now on"
     from IPython.display import display
     area, kernel = Area(), attended_kernel()
-    text, html = status_line(self.name, status, self.tail.history, self.first_row), self._html(status)
+    text, html = self.line(status), self._html(status)
     live, below = {'text/html': html, 'text/plain': text}, {'text/html': '<div></div>', 'text/plain': ''}
     if kernel is not None:
         if self.html is None: self._make_panel(kernel, html)
