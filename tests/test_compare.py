@@ -307,3 +307,40 @@ def test_fast_reading_equals_json(odd):
         except ValueError: pass
     take(slow, [o for o in rows if isinstance(o, dict)])
     assert state_of_curves(fast) == state_of_curves(slow)
+
+
+# ---- live ------------------------------------------------------------------------------------------------------------
+
+def test_live_without_widgets(tmp_path, monkeypatch):
+    "It is drawn when there is news, and picture and table are left once all runs are over"
+    from trainer_nb.runs.side_by_side import CompareView
+    class Handle:
+        seen = []
+        def update(self, bundle, raw): self.seen.append(bundle['text/html'])
+    a = make_run(tmp_path/'a', made(1))
+    b = make_run(tmp_path/'b', made(2), state='running')
+    c = compare(tmp_path)
+    assert c.is_live and c.rows[1]['status'] == 'running'
+    view = CompareView(c)
+    view.handles.append(Handle())
+    bundle = view._bundle()
+    assert set(bundle) == {'text/html', 'text/plain'} and '1 of them live' in bundle['text/html']
+    view._draw()
+    assert Handle.seen == []            # nothing was new
+    with open(b.path/'record'/'log.jsonl', 'a') as f: f.write('{"kind": "step", "batch": 301, "train_loss": 0.5}\n')
+    view._draw()
+    assert len(Handle.seen) == 1 and '>301<' in Handle.seen[0] and '<img' not in Handle.seen[0]
+    b.write('status.json', {'state': 'failed', **now_here()})
+    view._watch()
+    assert '<img' in Handle.seen[-1] and 'live' not in Handle.seen[-1].partition('</style>')[2] and not c.is_live
+    assert view.error is None and (a.path/'record'/'log.jsonl').exists()
+
+def test_metrics_may_come_while_it_is_live(tmp_path):
+    "A run that has just begun has recorded nothing"
+    run = make_run(tmp_path/'a', made(1), state='running')
+    text = (run.path/'record'/'log.jsonl').read_text()
+    (run.path/'record'/'log.jsonl').write_text('')
+    c = compare(tmp_path, x='epoch')
+    assert c.metrics == [] and c.chart().svg() and c.text()
+    (run.path/'record'/'log.jsonl').write_text(text)
+    assert c.update() and c.metric == 'loss' and 'best valid_loss' in c.rows[0]

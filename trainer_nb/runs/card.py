@@ -47,7 +47,8 @@ def environment(
 ):           # dict of str
     "The machine, without its name"
     name = torch.cuda.get_device_name(device) if device.type == 'cuda' else device.type
-    return {'platform': platform.platform(terse=True), 'machine': platform.machine(), 'cpus': str(os.cpu_count()),
+    system = f'{platform.system()} {platform.release().partition("-")[0]}'
+    return {'platform': system, 'machine': platform.machine(), 'cpus': str(os.cpu_count()),
             'device': name}
 
 # %% ../../nbs/runs/18_card.ipynb #319c107f
