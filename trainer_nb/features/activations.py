@@ -431,7 +431,8 @@ def _strip_line(label, strip, *numbers):
     "HTML of a line under the plot; the strip gets the room that the label leaves on a narrow page"
     texts = ''.join(f'<div style="width:44px;flex:none;text-align:right">{o}</div>' for o in numbers)
     return ('<div style="display:flex;align-items:center;gap:8px;font-size:12px;line-height:15px;margin:2px 0">'
-            f'<div style="flex:0 4 120px;min-width:56px;text-align:right;overflow-wrap:anywhere">{escape(label)}</div>'
+            f'<div style="flex:0 4 120px;min-width:64px;text-align:right;white-space:nowrap;'
+            f'overflow:hidden;text-overflow:ellipsis">{escape(label)}</div>'
             f'<div style="flex:1 1 360px;min-width:0;max-width:360px">{strip}</div>{texts}</div>')
 
 def _strip_row(name, kind, row, n):
@@ -453,7 +454,7 @@ def under_plot(self:Activations, most=8):
     if self.drawn[0] != what:
         shown = spread(len(self.layers), most)
         rows = _newest(self, shown)
-        n, head = reach(rows[..., 4:]), _strip_line('', 'outputs over time', 'dead', 'update')
+        n, head = reach(rows[..., 4:]), _strip_line('', 'outputs', 'dead', 'update')
         lines = [_strip_row(*self.layers[i], row, n) for i, row in zip(shown, rows.unbind(1))]
         self.drawn = what, ''.join([head, *lines])
     return self.drawn[1]
