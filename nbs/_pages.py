@@ -173,10 +173,11 @@ def shown_name(c):
 
 
 WORDS = {       # of module names, where they are not just words with underscores
-    'all': 'All names', 'amp': 'Mixed precision', 'batch': 'Show a batch', 'ema': 'Weight averages',
+    'all': 'All names', 'amp': 'Mixed precision', 'batch': 'Show a batch', 'card': 'Card of a run',
+    'comparison': 'Chart and table of runs', 'curves': 'Long records', 'ema': 'Weight averages',
     'first_step': 'First step in several processes', 'fsdp': 'FSDP', 'lr_find': 'Learning-rate finder',
-    'nan_guard': 'NaN guard', 'optim': 'Optimizers', 'plan': 'State and plan', 'start': 'Start a run',
-    'table': 'Table of runs', 'torch_private': 'Private parts of torch',
+    'nan_guard': 'NaN guard', 'notes': 'Notes and tags', 'optim': 'Optimizers', 'plan': 'State and plan',
+    'side_by_side': 'Compare runs', 'sources': 'What can be compared', 'start': 'Start a run', 'table': 'Table of runs', 'torch_private': 'Private parts of torch',
 }
 
 
