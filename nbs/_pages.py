@@ -177,7 +177,8 @@ WORDS = {       # of module names, where they are not just words with underscore
     'comparison': 'Chart and table of runs', 'curves': 'Long records', 'ema': 'Weight averages',
     'first_step': 'First step in several processes', 'fsdp': 'FSDP', 'lr_find': 'Learning-rate finder',
     'nan_guard': 'NaN guard', 'notes': 'Notes and tags', 'optim': 'Optimizers', 'plan': 'State and plan',
-    'side_by_side': 'Compare runs', 'sources': 'What can be compared', 'start': 'Start a run', 'table': 'Table of runs', 'torch_private': 'Private parts of torch',
+    'side_by_side': 'Compare runs', 'sources': 'What can be compared', 'start': 'Start a run',
+    'table': 'Table of runs', 'torch_private': 'Private parts of torch',
 }
 
 
