@@ -51,7 +51,7 @@ def check_repeats(parent, seed, n, tmp_path):
             other.load(fork.path/'result.pt')
             check_equal(learn, other)
 
-def test_repeats(parent, tmp_path): check_repeats(parent, 0, 3, tmp_path)
+def test_repeats(parent, tmp_path): check_repeats(parent, 0, 5, tmp_path)
 
 @pytest.mark.soak
 def test_repeats_from_all_points(parent, tmp_path):
