@@ -111,7 +111,7 @@ class Trials:
         shown, self._shown_in = self._shown_in is not None and self._shown_in == current_cell(), None
         if not shown: display({'text/html': self.html(), 'text/plain': repr(self)}, raw=True)
 
-def _short(v): return f'{v:.4g}' if isinstance(v, float) else str(v)
+def _short(v): return '' if v != v else f'{v:.4g}' if isinstance(v, float) else str(v)
 
 # %% ../../nbs/runs/16_sweep.ipynb #sweep009
 class _Bar:
