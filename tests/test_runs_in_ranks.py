@@ -1,5 +1,6 @@
 "Runs of several processes: the numbers of one, requests that reach all ranks at the same batch, and nobody left behind"
-import os, signal, time
+import os, signal, socket, subprocess, sys, time
+from pathlib import Path
 
 import psutil, pytest, torch, torch.nn.functional as F
 from torch import nn
@@ -144,21 +145,34 @@ def test_rank_killed(tmp_path):
     until(lambda: not any(map(alive, pids)), 20)
     assert run.status == 'died'
 
+def free_port():
+    with socket.socket() as s:
+        s.bind(('127.0.0.1', 0))
+        return s.getsockname()[1]
+
 @pytest.mark.soak
-def test_torchrun(tmp_path):
-    "The same run under torchrun"
-    import subprocess, sys
-    from pathlib import Path
+@pytest.mark.parametrize('n_agents', [1, 2])
+def test_torchrun(n_agents, tmp_path):
+    "The same run under torchrun, also with an agent for each rank, as on two machines"
     learn, reference = make(), make()
     reference.launch(2, 3)
     run = make(Slow()).start(3, folder=tmp_path/'a', n_procs=2)
     os.kill(run.folder.read('status.json')['pid'], signal.SIGKILL)
     until(lambda: run.status == 'died')
     env = {**os.environ, 'PYTHONPATH': str(Path(__file__).parents[1])}
-    command = [sys.executable, '-m', 'torch.distributed.run', '--nproc-per-node', '2',
-               '-m', 'trainer_nb', 'run', str(run.path)]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
-    assert not done.returncode, done.stderr[-3000:]
+    place = ['--nnodes=2', '--master-addr=127.0.0.1', f'--master-port={free_port()}'] if n_agents == 2 else []
+    agents = []
+    for i in range(n_agents):
+        own = [*place, f'--node-rank={i}'] if place else []
+        command = [sys.executable, '-m', 'torch.distributed.run', f'--nproc-per-node={2//n_agents}', *own,
+                   '-m', 'trainer_nb', 'run', str(run.path)]
+        agents.append(subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True))
+    try:
+        for o in agents:
+            _, err = o.communicate(timeout=120)
+            assert not o.returncode, err[-3000:]
+    finally:
+        for o in agents: o.kill()
     run.learn = learn
     run._is_taken = False
     run.wait(10)
