@@ -69,6 +69,7 @@ TERMS = _listed({   # page, or page#section → terms
     'show/03_controls': 'buttons, pause',
     'parallel/03_fsdp': 'fsdp, sharding, large models',
     'parallel/05_accelerate': 'accelerate',
+    'howto/11_several_machines': 'multi-node, torchrun, elastic, cluster',
     'runs/09_table': 'experiments, list runs',
     'runs/15_side_by_side': 'compare runs, compare experiments, experiment tracking, TensorBoard in a notebook',
     'runs/18_card': 'model card, reproducibility, report of a run',

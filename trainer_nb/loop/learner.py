@@ -308,7 +308,7 @@ class Learner(Passes):
         if self.seed is not None and not self.history.n_steps: set_seed(self.seed)
         self.calls.fire('before_fit', self)
         for name, o in rates.items(): set_lr(self.opts[name], o)        # after what hooks put back
-        if fit.resume and not self.history.n_steps:
+        if fit.resume and not self.history.n_steps and self.is_main:
             print('fit(resume=True): nothing to resume, training starts from the beginning')
         fit.begin(self.state, self.history)
         fit.keep_modes(self)
