@@ -550,7 +550,7 @@ def test_what_parts_refuse():
     for message, kwargs, units in (('Compile does not work on a sharded model', {'hooks': [Compile()]}, ()),
                                    ('is of Adafactor, which looks at whole weights', {'optim': adafactor}, ()),
                                    ("has 'Liner', but the model has no module of this class. Did you mean `Linear`", {},
-                                    ['Liner']), ('tied have to be in one', {'model': tied}, ['Linear'])):
+                                    ['Liner']), ('tied parameters must be in one', {'model': tied}, ['Linear'])):
         learn = make_learner(kwargs.pop('model', Whole()), TensorLoader(X, Y, bs=9),
                              **{**kwargs, 'hooks': [parted(*units), *kwargs.get('hooks', ())]})
         before = weights(learn.model)
