@@ -30,7 +30,8 @@ def test_there_are_twelve_and_the_gallery_shows_each():
 @each
 def test_a_page_names_its_source_and_says_what_the_learner_did(path):
     text = '\n'.join(cells(path, 'markdown'))
-    assert re.search(r'https://github\.com/[\w-]+/\w+', text) and re.search(r'## The loop by hand\n[^#]*`Learner`', text)
+    assert re.search(r'https://github\.com/[\w-]+/\w+', text)
+    assert re.search(r'## The loop by hand\n[^#]*`Learner`', text)
 
 @each
 def test_training_takes_fewer_lines_than_the_loop_and_weights_are_compared(path):

@@ -160,6 +160,6 @@ def test_a_step_that_relies_on_a_hook_that_stays_out_names_it():
     def step(batch, learn): return {'loss': loss_of(learn, batch)*learn.get_hook(Carry).scale}
     learn = make_learner(train_dl=batches(), train_step=step, hooks=[Carry()])
     with pytest.raises(AttributeError) as e: learn.lr_find(n_steps=4)
-    assert any('Carry took no part: a hook says `in_dry_run = True`' in o for o in e.value.__notes__)
+    assert any('Carry took no part: set `in_dry_run = True`' in o for o in e.value.__notes__)
     Carry.in_dry_run = True
     learn.lr_find(n_steps=4)
