@@ -185,7 +185,7 @@ def test_strata_have_their_share(seed, n_valid):
 
 def test_a_split_that_cannot_be():
     for wrong, message in ((dict(valid=0.), 'a fraction in'),
-                           (dict(valid=1.), 'samples left on both sides'),
+                           (dict(valid=1.), 'samples left for training'),
                            (dict(valid=True), 'valid is True'),
                            (dict(stratify=[1]), '1 classes for 22 samples'),
                            (dict(stratify=torch.rand(N)), 'expected classes')):
