@@ -182,7 +182,7 @@ def test_another_model_begins_anew():
     assert watch.layers == [['model', 'Linear']] and len(watch.at) == 5
 
 
-@pytest.mark.parametrize('what', ['model', 'step'])
+@pytest.mark.parametrize('what', ['model', pytest.param('step', marks=pytest.mark.soak)])
 def test_beside_compile(what):
     "Compiled code has no layers: the steps of the weights are measured, and a warning says so"
     def run(*hooks):

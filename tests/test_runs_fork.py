@@ -51,7 +51,7 @@ def check_repeats(parent, seed, n, tmp_path):
             other.load(fork.path/'result.pt')
             check_equal(learn, other)
 
-def test_repeats(parent, tmp_path): check_repeats(parent, 0, 5, tmp_path)
+def test_repeats(parent, tmp_path): check_repeats(parent, 0, 2, tmp_path)
 
 @pytest.mark.soak
 def test_repeats_from_all_points(parent, tmp_path):
@@ -113,6 +113,7 @@ def test_from_the_beginning(parent, tmp_path):
     fork.wait(100)
     assert fork.history.steps == run.history.steps and 'from the beginning' in fork.branch.text(fork.history)
 
+@pytest.mark.soak
 def test_of_a_run_that_trains(tmp_path, monkeypatch):
     "It saves now, and the run goes on; killed and restarted, the fork does not set the rate again"
     monkeypatch.chdir(tmp_path)

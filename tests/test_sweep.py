@@ -125,6 +125,7 @@ def test_bad_arguments(change, error, words, tmp_path):
     with pytest.raises(error, match=words): sweep(**kwargs)
     assert not list(tmp_path.glob('a/trial-*'))
 
+@pytest.mark.soak
 def test_a_column_that_is_none(tmp_path):
     with pytest.raises(ValueError, match='valid_loss'): search(tmp_path/'a', monitor='validloss')
 
