@@ -547,3 +547,14 @@ def test_folder_deleted(tmp_path, shown):
     check_equal(expected, learn)
     assert run.history.steps == expected.history.steps and len(attach(run.path).history) == 3
     assert 'done' in shown.closed[0][0] and stat.S_IMODE(run.path.stat().st_mode) == 0o700
+
+
+class SlowToSave(Hook):
+    def state_dict(self):
+        time.sleep(1.5)
+        return {}
+
+def test_a_run_is_done_when_its_result_is_there(tmp_path):
+    learn = plain(hooks=[SlowToSave()])
+    learn.start(1, folder=tmp_path/'a').wait(60)        # a heartbeat comes while the result is saved
+    assert learn.state.epoch == 1

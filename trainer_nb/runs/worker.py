@@ -116,19 +116,20 @@ class Worker:
         self.beat()
         thread = threading.Thread(target=self._watch, name='run', daemon=True)
         thread.start()
+        end = None
         try:
             self.is_training = True
             self.train(self.load())
-            self.state = 'stopped' if self.learn.stopped is not None else 'done'
-        except TrainingInterrupted: self.state = 'stopped'
+            end = 'stopped' if self.learn.stopped is not None else 'done'
+        except TrainingInterrupted: end = 'stopped'
         except BaseException as e:
             traceback.print_exc()
             self.fail((self.ranks.find() if is_lost(e) and self.ranks.size > 1 else None) or error_record(e))
         self.is_training = False
         try:
-            if self.state != 'failed':
-                self.note = outcome(self.learn, self.first)
-                self.save_result()
+            if end is not None:
+                self.save_result()      # first: who reads that the run is over looks for the result
+                self.state, self.note = end, outcome(self.learn, self.first)
         except BaseException as e:
             traceback.print_exc()
             self.fail(error_record(e), 'the result was not saved: ')
