@@ -141,12 +141,12 @@ def test_another_plan_is_refused(tmp_path):
 def test_looking_runs_nothing_and_stays_inside(tmp_path):
     (tmp_path/'a/trial-000').mkdir(parents=True)
     (tmp_path/'b').mkdir()
-    for o in tmp_path/'a/trial-000', tmp_path/'b':
+    for o in tmp_path/'a/trial-000', tmp_path/'b', tmp_path:
         (o/'run.json').write_text('{}')
         (o/'program.pkl').write_bytes(b"cos\nsystem\n(S'touch %s'\ntR." % os.fsencode(tmp_path/'hit'))
     study = optuna.create_study(study_name='sweep', storage=optuna.storages.JournalStorage(
         optuna.storages.journal.JournalFileBackend(str(tmp_path/'a/study.jsonl'))))
-    for name in 'trial-000', '../b', '<b>x</b>': study.ask().set_user_attr('run', name)
+    for name in 'trial-000', '../b', '..', '<b>x</b>': study.ask().set_user_attr('run', name)
     found = Trials(tmp_path/'a')
     assert [o['run'] for o in found.rows] == ['trial-000'] and found.best is None and '<b>' not in found.html()
     assert not (tmp_path/'hit').exists()

@@ -15,8 +15,8 @@ from trainer_nb.base import (
     check_seed, current_cell, did_you_mean, html_table, patch, rng_state, set_rng_state, set_seed, text_table
 )
 from ..loop import Learner, as_count
-from ..save import Lock
-from ..show import Area, front_end
+from ..save import Lock, path_in
+from ..show import Area, Budget, front_end
 from .run import Run
 from .start import begin
 
@@ -60,14 +60,19 @@ class Trials:
     def by_run(self):  # dict: name of the run → the newest `optuna.trial.FrozenTrial` of that run
         "Return the trials whose runs have begun"
         found = {t.user_attrs.get('run'): t for t in self.study.get_trials(deepcopy=False)}
-        return {k: t for k, t in found.items() if k and self.run(k).folder.is_run}
+        return {k: t for k, t in found.items() if k and self.holds(k)}
 
     def run(self,
         name,  # such as 'trial-003'
-    ):         # `Run`
+    ):         # `Run`; raises BadCheckpoint for a name that leads out of the folder
         "Return the run of a trial"
-        if name not in self._runs: self._runs[name] = Run(self.folder/Path(name).name)
+        if name not in self._runs: self._runs[name] = Run(path_in(self.folder, name))
         return self._runs[name]
+
+    def holds(self, name):  # bool
+        "Return whether the folder holds a run of this name"
+        try: return self.run(name).folder.is_run
+        except ValueError: return False
 
     @property
     def best(self):  # `Run`, or None
@@ -80,10 +85,10 @@ class Trials:
         "Return a row for each trial: the finished ones first, the best on top, then the others"
         plan, rows = self.plan, []
         for name, t in self.by_run.items():
-            run, is_done = self.run(name), t.state.name == 'COMPLETE'
+            run = self.run(name)
             status, values = run.status, [o.get(plan['monitor'], math.nan) for o in run.history.epoch_rows]
-            if status == 'stopped': status = 'paused'
-            rows.append({'run': name, 'status': 'done' if is_done else status, 'epochs': len(values),
+            if t.state.name == 'COMPLETE': status = 'done'
+            rows.append({'run': name, 'status': 'paused' if status == 'stopped' else status, 'epochs': len(values),
                          plan['monitor']: self.best_of(values), **t.params})
         sign = -1 if plan['mode'] == 'max' else 1
         def rank(o): return o['status'] != 'done', math.isnan(o[plan['monitor']]), sign*o[plan['monitor']]
@@ -94,17 +99,20 @@ class Trials:
     ):           # float; nan if all are
         return (max if self.plan['mode'] == 'max' else min)([o for o in values if o == o], default=math.nan)
 
-    def _lines(self):
-        rows = self.rows
+    def _lines(self, rows):
         names = list(dict.fromkeys(k for o in rows for k in o)) or ['run']
         return [names, *([_short(o.get(k, '')) for k in names] for o in rows)]
 
     def __len__(self): return len(self.by_run)
 
-    def __repr__(self): return text_table(self._lines())
+    def __repr__(self): return text_table(self._lines(self.rows))
 
-    def html(self):  # str
-        return html_table(self._lines(), bold=0 if self.best is not None else None)
+    def html(self,
+        rows=None,  # None: the current ones
+    ):              # str
+        "Write the table, with the best trial in bold"
+        rows = self.rows if rows is None else rows
+        return html_table(self._lines(rows), bold=0 if rows and rows[0]['status'] == 'done' else None)
 
     def _ipython_display_(self):
         from IPython.display import display
@@ -168,7 +176,7 @@ class _Search:
         self.sweep, self.study, self.plan, self.make, self.kwargs = sweep, sweep.study, sweep.plan, make, kwargs
         self.n_trials, self.n_jobs, self.bar = n_trials, n_jobs, _Bar(sweep.plan['mode'], pruner)
         self.active, self.paused, self.left = [], [], []        # left: by a process that has ended
-        self.area = Area() if front_end() == 'html' else None
+        self.area, self.budget = Area() if front_end() == 'html' else None, Budget()
         for t in sweep.by_run.values(): self._recall(t)
         for t in self.study.get_trials(deepcopy=False): self._ask_again(t)
 
@@ -185,17 +193,18 @@ class _Search:
     def _ask_again(self, t):
         "Ask for the same settings, if the other process ended before the run began"
         name = t.user_attrs.get('run')
-        if t.state.name != 'RUNNING' or name and self.sweep.run(name).folder.is_run: return
+        if t.state.name != 'RUNNING' or name and self.sweep.holds(name): return
         self._tell(t.number, 'FAIL')
         self.study.enqueue_trial(t.params)
 
     def go(self):
         "Search until all trials are done, or paused for good"
+        self.draw()
         while True:
             for trial in list(self.active): self._look(trial)
             while len(self.active) < self.n_jobs and (trial := self._next()): self.active.append(trial)
             if not self.active: return
-            self.draw()
+            if self.budget.is_due: self.draw()
             sleep(.1)
 
     def _next(self):  # `_Trial`, or None
@@ -270,18 +279,23 @@ class _Search:
                 value=value, params=t.params, distributions=t.distributions, user_attrs=t.user_attrs,
                 intermediate_values=dict(enumerate(trial.values, 1))))
 
-    def status(self):  # str
-        states = [o['status'] for o in self.sweep.rows]
+    def status(self, rows):  # str
+        states = [o['status'] for o in rows]
         counts = {'done': states.count('done'), 'paused': states.count('paused'),
                   'training': len(self.active), 'failed': states.count('failed') + states.count('died')}
-        return f'{len(states)} of {self.n_trials} trials · ' + ' · '.join(f'{n} {k}' for k, n in counts.items() if n)
+        return ' · '.join([f'{len(rows)} of {self.n_trials} trials', *(f'{n} {k}' for k, n in counts.items() if n)])
 
-    def draw(self, is_over=False):
-        sweep = self.sweep
-        if self.area is None:
-            if is_over: print(f'{self.status()}\n{sweep}')
-        elif is_over: self.area.close(self.status(), sweep.html(), text=repr(sweep))
-        else: self.area.draw(self.status(), len(sweep)/self.n_trials, sweep.html())
+    def draw(self):
+        if self.area is None: return
+        with self.budget.drawing():
+            rows = self.sweep.rows
+            self.area.draw(self.status(rows), len(rows)/self.n_trials, self.sweep.html(rows))
+
+    def close(self):
+        "Leave the table"
+        rows = self.sweep.rows
+        if self.area is None: print(f'{self.status(rows)}\n{self.sweep}')
+        else: self.area.close(self.status(rows), self.sweep.html(rows), text=repr(self.sweep))
 
 # %% ../../nbs/runs/16_sweep.ipynb #sweep017
 def sweep(
@@ -314,7 +328,7 @@ def sweep(
         found = _study(Path(folder)/'study.jsonl', plan, sampler, pruner)
         search = _Search(res := Trials(folder, found), make, n_trials, n_jobs, found.pruner, kwargs)
         try: search.go()
-        finally: search.draw(is_over=True)
+        finally: search.close()
     finally: lock.release()
     res._shown_in = current_cell()
     return res
