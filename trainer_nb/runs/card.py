@@ -133,7 +133,7 @@ def card(self:Run):  # `RunCard`
     info, h, notes = self.folder.read('run.json'), self.history, noted(self.folder)
     first = info.get('first_row')
     first = first if isinstance(first, int) and 0 <= first <= len(h) else 0
-    def part(name): return flat(info.get(name) if isinstance(info.get(name), dict) else {}, most=200)
+    def part(name): return flat(info.get(name), most=200)
     versions = part('versions')
     dirty = versions.pop('git_dirty', None) == 'True'
     if dirty and 'git' in versions: versions['git'] += ', with changes'

@@ -15,6 +15,7 @@ from trainer_nb.base import (
     patch, smooth, text_table
 )
 from .curves import positions
+from .sources import differing_settings
 
 # %% ../../nbs/runs/14_comparison.ipynb #79f1e755
 PALETTE = *COLORS, '#9944FF', '#774422'
@@ -223,8 +224,7 @@ def _keys(self:Comparison, pairs, n_grey):
 @patch
 def differing(self:Comparison):  # list of str
     "Return the settings in which the runs differ"
-    names = dict.fromkeys(k for s in self.sources for k in s.settings)
-    return [k for k in names if len({s.settings.get(k, '') for s in self.sources}) > 1]
+    return differing_settings(self.sources)
 
 @patch
 def measured(self:Comparison):  # list of str

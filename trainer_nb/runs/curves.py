@@ -14,6 +14,7 @@ from pathlib import Path
 from zlib import crc32
 
 from ..base import Envelope, check_kinds
+from .folder import replace_text
 
 # %% ../../nbs/runs/12_curves.ipynb #88749753
 _FLOATS = [(int, float)]
@@ -273,12 +274,8 @@ class CurveFile:
     def save(self, always=False):
         "Write the file beside the record, if that saves time; not where nothing can be written"
         if self.at == self.saved or not always and self.at - self.saved < 1e6*self.save_mb: return
-        temporary = self.beside.with_name(f'.{self.beside.name}.{os.getpid()}.tmp')
         with suppress(OSError):
-            try:
-                with open(self.path, 'rb') as f: self._note(f)
-                data = {'at': self.at, 'tail': self.tail, 'curves': state_of_curves(self.curves)}
-                temporary.write_text(json.dumps(data), encoding='utf-8')
-                os.replace(temporary, self.beside)
-                self.saved = self.at
-            finally: temporary.unlink(missing_ok=True)
+            with open(self.path, 'rb') as f: self._note(f)
+            data = {'at': self.at, 'tail': self.tail, 'curves': state_of_curves(self.curves)}
+            replace_text(self.beside, json.dumps(data))
+            self.saved = self.at

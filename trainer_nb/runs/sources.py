@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['Recorded', 'FileSource', 'HistorySource', 'RunSource', 'column_of', 'PointSource', 'tensorboard_source',
-           'trackio_sources', 'sources_of', 'unique']
+           'trackio_sources', 'sources_of', 'unique', 'differing_settings']
 
 # %% ../../nbs/runs/13_sources.ipynb #47c20103
 import math, re
@@ -56,10 +56,10 @@ class FileSource(Recorded):
 
 # %% ../../nbs/runs/13_sources.ipynb #7fe4b2ae
 class HistorySource(Recorded):
-    "A `History`, with its `Learner`, or with a function that reads what is new"
-    def __init__(self, name, history, learn=None, read=None):
+    "A `History`, perhaps with its `Learner`"
+    def __init__(self, name, history, learn=None):
         super().__init__(name)
-        self.history, self.learn, self.read = history, learn, read
+        self.history, self.learn = history, learn
         self.n_valid = self.n_epoch = self.n_revised = 0
         self.status = history.status.partition(':')[0]
         if learn is not None: self.settings = flat(settings(learn, (), {}))
@@ -68,7 +68,6 @@ class HistorySource(Recorded):
     def is_live(self): return self.learn is not None and self.learn.is_fitting
 
     def update(self):
-        if self.read is not None: self.read()
         h = self.history
         n, n_valid, n_epoch = h.n_packed, len(h.valid_rows), len(h.ends)
         before = self.curves.n, self.n_valid, self.n_epoch, self.n_revised
@@ -95,10 +94,10 @@ class RunSource(Recorded):
         info = folder.read('run.json')
         super().__init__(info.get('name', folder.path.name))
         self.folder, self.parts = folder, (*folder.path.parts[:-1], self.name)
-        self.settings, self.inner = flat(info.get('settings', {})), Recorded(self.name)
+        self.settings, self.inner = flat(info.get('settings')), Recorded(self.name)
         try: path = path_in(path_in(folder.path, 'record'), 'log.jsonl')
         except ValueError: path = None      # a link that leads elsewhere
-        if path is not None: self.inner = FileSource(path) if info.get('n_procs', 1) == 1 else _from_tail(path)
+        if path is not None: self.inner = FileSource(path) if info.get('n_procs', 1) == 1 else _TailSource(path)
         self.look()
 
     def look(self):  # bool: whether it has changed
@@ -117,15 +116,12 @@ class RunSource(Recorded):
 
     def close(self): self.inner.close()
 
-def _from_tail(path):
-    tail = RecordTail(path)
-    return _TailSource(tail)
-
 class _TailSource(Recorded):
     "A record that may be read anew from its beginning, as a history"
-    def __init__(self, tail):
+    def __init__(self, path):
         super().__init__('')
-        self.tail, self.inner = tail, HistorySource('', tail.history)
+        self.tail = RecordTail(path)
+        self.inner = HistorySource('', self.tail.history)
 
     def update(self):
         self.tail.update()
@@ -166,7 +162,7 @@ class PointSource(Recorded):
     "Values with the steps at which another tool recorded them; they are read once"
     def __init__(self, name, tags, settings=None):
         super().__init__(name)
-        self.settings = flat(settings or {})
+        self.settings = flat(settings)
         for tag in sorted(tags, key=lambda tag: -len(tags[tag])):       # the finest steps first, for the seconds
             points = sorted((s, t, v) for s, t, v in tags[tag] if math.isfinite(v))
             is_first = column_of(tag) not in self.curves.marks
@@ -268,3 +264,10 @@ def unique(
         seen[s.name] = k = seen.get(s.name, 0) + 1
         if k > 1: s.name = f'{s.name} {k}'
     return sources
+
+def differing_settings(
+    sources,  # list of `Recorded`
+):            # list of str
+    "Return the settings in which sources differ"
+    names = dict.fromkeys(k for s in sources for k in s.settings)
+    return [k for k in names if len({s.settings.get(k, '') for s in sources}) > 1]

@@ -14,7 +14,7 @@ from ..base import did_you_mean, html_table, text_table
 from .folder import RunFolder, ago
 from .notes import noted
 from .run import Run
-from .sources import RunSource
+from .sources import RunSource, differing_settings
 
 # %% ../../nbs/runs/09_table.ipynb #8312ebe6
 def sparkline(
@@ -64,9 +64,7 @@ class RunTable:
     def values(self):  # list of dicts: column → value
         "One row for each run: its progress, its loss, the settings in which the runs differ, notes, age and bytes"
         sources = [RunSource(o) for o in self.items]
-        names = dict.fromkeys(k for s in sources for k in s.settings)
-        other = [k for k in names if len({s.settings.get(k, '') for s in sources}) > 1]
-        rows = []
+        other, rows = differing_settings(sources), []
         for s, folder in zip(sources, self.items):
             s.update()
             info, c = folder.read('run.json'), s.curves
