@@ -205,6 +205,7 @@ class Branching(torch.optim.Optimizer):
         for g in self.param_groups:
             for p in g['params']: p -= g['lr']*(p.grad + (g['weight_decay'] if g['weight_decay'] > .01 else 2.)*p)
 
+@pytest.mark.soak
 def test_options_that_compiled_code_cannot_change():
     "Compiled as long as they stay; then plain, instead of compiled anew at each step"
     def fit(*hooks): return run([*hooks], m=(torch.manual_seed(0), nn.Linear(4, 3))[1], optim=Branching, n=1)
@@ -272,7 +273,8 @@ class Twice(Hook):
     def after_loss(self, learn): learn.loss = 2*learn.loss
 
 @pytest.mark.parametrize('hook, why', [
-    (lambda: GradAccum(2), r'GradAccum \(`do_backward`\)'), (Twice, r'Twice \(`after_loss`\)'),
+    (lambda: GradAccum(2), r'GradAccum \(`do_backward`\)'),
+    pytest.param(Twice, r'Twice \(`after_loss`\)', marks=pytest.mark.soak),
     pytest.param(AMP, r'AMP \(`do_backward`\)', marks=pytest.mark.soak),
     pytest.param(lambda: LambdaHook(after_pred=lambda learn: None, name='Mine'), r'Mine \(`after_pred`\)',
                  marks=pytest.mark.soak)])
@@ -460,6 +462,7 @@ def test_one_graph_unless_something_stands_between(hooks, make, n, capsys, cell)
 def test_bad_arguments(kwargs, words):
     with pytest.raises(ValueError, match=words): Compile(**kwargs)
 
+@pytest.mark.soak
 def test_a_branch_on_a_drawn_number_stays_plain():
     "`if sample.item():` in a step ended the fit with torch's error about symbols; a failed try leaves no trace"
     def fit(*hooks):

@@ -369,6 +369,7 @@ learn.fit(2)
 '''
 ENV = {**os.environ, 'PYTHONPATH': str(Path(__file__).parents[1])}
 
+@pytest.mark.soak
 def test_in_a_pipe():
     # torch 2.6 leaves the removal of a temporary folder to the exit
     out = subprocess.run([sys.executable, '-W', 'error', '-W', 'ignore::ResourceWarning', '-c',
@@ -377,6 +378,7 @@ def test_in_a_pipe():
     lines = out.stdout.splitlines()
     assert lines[0] == hint() and 'epoch' in lines[1] and len(lines) == 4 and not out.stderr
 
+@pytest.mark.soak
 def test_at_a_terminal():
     ours, theirs = pty.openpty()
     child = subprocess.Popen([sys.executable, '-c', SCRIPT], env=ENV, stdin=theirs, stdout=theirs, stderr=theirs,
@@ -389,6 +391,7 @@ def test_at_a_terminal():
     os.close(ours)
     assert child.wait(10) == 0 and out.decode().splitlines()[0] == hint() and out.decode().count('Interrupt') == 1
 
+@pytest.mark.soak
 def test_a_program_that_runs_a_notebook_gets_no_widgets():
     nb = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(SCRIPT)])
     NotebookClient(nb, kernel_name='python3').execute(env=ENV)

@@ -294,7 +294,7 @@ MORE = {
     "a loader's epoch": (RotatingList, Net, {}),
 }
 
-@pytest.mark.parametrize('case', MORE)
+@pytest.mark.parametrize('case', [pytest.param(o, marks=[pytest.mark.soak]*(i > 0)) for i, o in enumerate(MORE)])
 def test_equals_one_process_too(case):
     from copy import deepcopy
     dl, model, given = MORE[case]

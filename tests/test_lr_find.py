@@ -289,7 +289,7 @@ def endings(rand):
     yield 'two interrupts', raises(twice, rand.choice(points), 1), {}, KeyboardInterrupt
 
 @pytest.mark.parametrize('kind, n_epochs',
-                         [(o, 1) for o in LEARNERS] +
+                         [pytest.param(o, 1, marks=[pytest.mark.soak]*(1 - i % 2)) for i, o in enumerate(LEARNERS)] +
                          [(o, 0) for o in ('plain', 'odd', 'accumulation', 'two optimizers')])
 def test_nothing_changes(kind, n_epochs):
     rand, threads = random.Random(kind + str(n_epochs)), threading.active_count()
@@ -306,7 +306,7 @@ def test_nothing_changes(kind, n_epochs):
         if hook is not None: learn.remove_hook(hook)
     assert threading.active_count() == threads or kind == 'warm workers'
 
-@pytest.mark.parametrize('kind', LEARNERS)
+@pytest.mark.parametrize('kind', [pytest.param(o, marks=[pytest.mark.soak]*(i % 2)) for i, o in enumerate(LEARNERS)])
 def test_a_fit_afterwards_knows_nothing_of_it(kind):
     res = []
     for searches in 0, 1, 3:

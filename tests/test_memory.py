@@ -110,6 +110,7 @@ def test_results_of_a_million_samples():
     kept, rise, n = in_fresh_process('from test_memory import million_results; million_results()')
     assert n == 1_000_000 and 45 < kept < 55 and rise < kept + 20
 
+@pytest.mark.soak
 def test_a_million_batches():
     "Every value is there, epochs are exact, and the memory is that of two arrays"
     mib, rows, n, same = in_fresh_process('from test_memory import million; million()')

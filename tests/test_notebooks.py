@@ -30,8 +30,8 @@ LONG = {*names('tutorials'), *names('lessons'), *names('examples'),
         'howto/04_torchmetrics', 'howto/05_several_gpus', 'howto/10_the_kernel_died', 'howto/11_several_machines',
         'internals/04_hot_path',
         'features/07_compile', 'features/09_activations', 'parallel/03_fsdp', 'parallel/04_first_step',
-        'parallel/05_accelerate', 'parallel/06_launch', 'runs/11_ranks', 'runs/16_sweep', 'save/01_files',
-        'save/06_export'} - {'examples/00_overview', 'examples/09_gcn', 'examples/11_lora'}
+        'parallel/05_accelerate', 'parallel/06_launch', 'runs/08_start', 'runs/11_ranks', 'runs/16_sweep',
+        'save/01_files', 'save/06_export'} - {'examples/00_overview', 'examples/09_gcn', 'examples/11_lora'}
 notebooks = [pytest.param(p, id=name, marks=[pytest.mark.soak]*(name.removesuffix('.ipynb') in LONG))
              for p in sorted(nbglob(nbs, as_path=True)) for name in [p.relative_to(nbs).as_posix()]]
 

@@ -40,7 +40,7 @@ COMPILE = {     # what it refuses
     'sine_waves': 'is not for LBFGS, whose step evaluates the loss again',
     'sam': 'is not for SAM, whose step evaluates the loss again',
 }
-OFTEN_LAUNCHED, OFTEN_COMPILED = ('dcgan', 'graphs', 'word_lm'), ('gcn', 'word_lm')   # others in `make soak`
+OFTEN_LAUNCHED, OFTEN_COMPILED = ('dcgan', 'graphs', 'word_lm'), ('gcn',)   # others in `make soak`
 
 def parts(*often):
     rare = [pytest.param(o, marks=pytest.mark.soak) for o in NAMES if o not in often]

@@ -554,6 +554,7 @@ class SlowToSave(Hook):
         time.sleep(1.5)
         return {}
 
+@pytest.mark.soak
 def test_a_run_is_done_when_its_result_is_there(tmp_path):
     learn = plain(hooks=[SlowToSave()])
     learn.start(1, folder=tmp_path/'a').wait(60)        # a heartbeat comes while the result is saved

@@ -105,6 +105,7 @@ def test_changed(parent, tmp_path):
     assert [o['run'] for o in runs(tmp_path).rows] == ['other', 'lr'] and run.branch is None     # noqa: F405
     assert lr.branch.path == run.path and json.loads((lr.path/'run.json').read_text())['parent']['epoch'] == 1
 
+@pytest.mark.soak
 def test_from_the_beginning(parent, tmp_path):
     run, _ = parent
     fork = run.fork(at=0, folder=tmp_path/'a')

@@ -62,6 +62,7 @@ class OnlyAlone(BasePruner):
     "Prunes the first trial as long as there is no other"
     def prune(self, study, trial): return len(study.trials) < 2
 
+@pytest.mark.soak
 def test_a_paused_trial_continues_when_the_bar_drops(tmp_path):
     found = search(tmp_path/'a', pruner=OnlyAlone(), hooks=[slow()])
     check_told(found, 2)

@@ -1,7 +1,7 @@
 "A comparison in JupyterLab and Notebook 7: live, its lines switched by clicks, also without a kernel"
 import json, shutil
 
-from browser.conftest import every_page
+from browser.conftest import lab_first
 from shown import check_readable
 
 START = '''import json, os, sys, time
@@ -46,7 +46,7 @@ def is_grey(page, i): page.until(f'([i, grey]) => ({LINE})(i) == grey', [i, GREY
 
 def is_coloured(page, i): page.until(f'([i, grey]) => ({LINE})(i) != grey', [i, GREY])
 
-@every_page
+@lab_first
 def test_compare(page):
     shutil.rmtree(page.jupyter.root/'compared', ignore_errors=True)
     page.cells(START, MORE, END)

@@ -4,7 +4,7 @@ from statistics import median
 
 import pytest
 
-from browser.conftest import every_page
+from browser.conftest import every_page, lab_first
 from browser.lab import Jupyter
 
 SETUP = 'from fits import *\nfrom trainer_nb.all import Controls'
@@ -73,7 +73,7 @@ def check_clicks(page, stop):
     assert stop in page.text() and 'done' in page.text()
     return [end - at for (_, at), (what, _, end) in zip(done, seen['log']) if what != 'Stop after epoch']
 
-@every_page
+@lab_first
 def test_every_button(page, request):
     page.cells(SETUP)
     page.run()

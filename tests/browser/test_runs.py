@@ -6,7 +6,7 @@ import pytest
 from browser.conftest import lab_first
 from browser.lab import Jupyter
 
-START = '''import tempfile, time
+START = '''import sys, tempfile, time
 from pathlib import Path
 import torch, torch.nn.functional as F
 from trainer_nb.all import *
@@ -15,8 +15,8 @@ class Slow(Hook):
 x = torch.randn(640, 4)
 learn = Learner(torch.nn.Linear(4, 1), (x, x[:, :1]), (x, x[:, :1]), loss_fn=F.mse_loss, hooks=[Slow()])
 run = learn.start(10**4, folder=Path(tempfile.mkdtemp())/'a')'''
-COMPUTE = 'while not Path("enough").exists(): sum(range(10**5))\nprint("computed")'
-END = 'run.wait(30)\nprint(run.status)'
+COMPUTE = 'while not Path("enough").exists(): sum(range(10**5))\nprint("computed", sys.getswitchinterval())'
+END = 'run.wait(30)\nprint(run.status, sys.getswitchinterval())'
 SVG = '() => nb.area(0)?.querySelector("svg")?.outerHTML'
 
 
@@ -36,6 +36,7 @@ def check_run(page):
         assert 'computed' not in page.text(1)
         enough.touch()
         page.wait()
+        assert page.text(1).strip() == 'computed 0.0005'        # clicks are handled meanwhile
         start = time.monotonic()
         page.press('Pause')
         page.until('() => nb.area(0).innerText.includes("paused")')
@@ -48,7 +49,7 @@ def check_run(page):
         changes(page)
         page.press('Stop after batch')
         page.run(2)
-        assert page.text(2).strip() == 'stopped'
+        assert page.text(2).strip() == 'stopped 0.005'
     finally:
         enough.touch()
         page.run(3)
