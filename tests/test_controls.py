@@ -10,7 +10,7 @@ from nbclient import NotebookClient
 
 import trainer_nb.show.controls as controls_module
 from common import digest, make_learner, shuffled
-from trainer_nb.show.controls import Asked, ButtonRow, Controls, go_on, hint, pause, scale_lr
+from trainer_nb.show.controls import Asked, ButtonRow, Controls, unpause, hint, pause, scale_lr
 from trainer_nb.loop.hooks import Hook, LambdaHook
 from trainer_nb.loop.metrics import accuracy
 from trainer_nb.loop.interrupts import TrainingInterrupted
@@ -108,7 +108,7 @@ def test_requests_are_done_at_the_next_boundary(by):
 
 def pause_and_go_on(learn):
     learn.request(pause)
-    learn.request(go_on)
+    learn.request(unpause)
 
 @pytest.mark.parametrize('n', range(1, 35))
 def test_a_pause_at_any_batch_changes_nothing(n, screen):
@@ -123,7 +123,7 @@ def test_nothing_moves_in_a_pause_and_requests_are_done(n):
     seen, counts, learn = [], LambdaHook(before_step=lambda learn: seen.append('batch')), start()
     def look(learn): seen.append(learn.position)
     def ask():
-        for f in look, look, pause, look, go_on:        # one `go_on` ends a second pause, too
+        for f in look, look, pause, look, unpause:        # one `unpause` ends a second pause, too
             learn.request(f)
             wait(lambda: f not in learn.requests)
             time.sleep(.03)
@@ -182,7 +182,7 @@ def test_pause_in_a_thread(n):
     fit.start()
     time.sleep(.3)
     assert fit.is_alive()
-    learn.request(go_on)
+    learn.request(unpause)
     fit.join()
     assert result == [calm()]
 

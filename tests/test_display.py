@@ -6,7 +6,7 @@ import pytest, torch
 
 from common import batches, digest, make_learner
 from trainer_nb.show import display as module
-from trainer_nb.show.controls import go_on, pause
+from trainer_nb.show.controls import unpause, pause
 from trainer_nb.show.display import Display, Log, Region, Terminal
 from trainer_nb.show.output import Budget
 from trainer_nb.loop.history import Plot
@@ -373,7 +373,7 @@ class Costly(Hook):
             learn.display.budget.opened -= 9
             learn.display.budget.time_s += 9
             learn.request(pause)
-            learn.request(go_on)
+            learn.request(unpause)
         is_moving = any(n > 4 and not note for n, note in self.drawn)
         if is_moving or time.monotonic() > self.start + 20: learn.stop()
 

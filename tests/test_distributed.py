@@ -662,8 +662,8 @@ def other_data(rank, make):
 
 def test_other_data_in_a_process():
     with pytest.raises(RuntimeError,
-                       match=r'train_dl is SharedTensors of 6 batches in process 0, but SharedTensors of 2 batches in '
-                             r'process 1: all must run the same'):
+                       match=r'train_dl is ShardedTensors of 6 batches in process 0, but ShardedTensors of 2 batches '
+                             r'in process 1: all must run the same'):
         learner('plain', other_data(1, lambda: TensorLoader(X[:18], Y[:18], bs=9))).launch(2, 1)
 
 @pytest.mark.parametrize('rank', [0, 1])
@@ -671,7 +671,7 @@ def test_a_loader_without_length_that_ends_early(rank):
     class Short(IterableDataset):
         def __iter__(self): return iter(list(Stream())[:3])
     with pytest.raises(ValueError,
-                       match=r'batch 3 of a DataLoader has (0, 9|9, 0) samples in processes 0 to 1: a loader has to '
+                       match=r'batch 3 of DataLoader has (0, 9|9, 0) samples in processes 0 to 1: a loader has to '
                              r'yield the same whole batches'):
         learner('without length', other_data(rank, lambda: DataLoader(Short(), batch_size=None))).launch(2, 1)
 

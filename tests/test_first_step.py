@@ -166,7 +166,7 @@ REFUSED = {
                                - (p - p.mean(0).detach()).abs().mean().detach())),
                          'the gradient in one process has norm'),
     "the system's numbers": ((lambda: Generator(from_the_system), Net, {}),
-                             'a Generator yields other batches in each process, as seen at batch 0: .*Let it draw '
+                             'Generator yields other batches in each process, as seen at batch 0: .*Let it draw '
                              'from a seed'),
     "a sampler with the system's numbers": ((lambda: DataLoader(DATA, 9, sampler=SystemSampler()), Net, {}),
                                             'SystemSampler of train_dl or valid_dl chooses other samples in each '

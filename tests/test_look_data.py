@@ -118,7 +118,7 @@ def test_other_data_are_named():
     def learn(data): return Learner(nn.Linear(3, 1), data, loss_fn=F.mse_loss, display=False)
     words = frame.assign(city='Ulm', when=pd.Timestamp('2020-01-01'))
     with pytest.raises(TypeError, match="'city'.*'when'.*select_dtypes"): learn((words, target))
-    with pytest.raises(TypeError, match='a DataFrame alone is no loader: pass a tuple'): learn(frame)
+    with pytest.raises(TypeError, match='DataFrame alone is no loader: pass a tuple'): learn(frame)
     with pytest.raises(TypeError, match=r'format None.*with_format\("torch"\)'): learn(HuggingFace(None))
     with pytest.raises(TypeError, match='stack its rows'): learn((np.array([[1], [1, 2]], dtype=object), y[:2]))
 

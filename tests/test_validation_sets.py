@@ -15,7 +15,7 @@ from trainer_nb.loop.hooks import CancelEpoch, CancelStep, LambdaHook
 from trainer_nb.data.loaders import Loaders, TensorLoader, ValidSets, as_loader
 from trainer_nb.show.loggers import CSVLogger
 from trainer_nb.loop.metrics import Metric, accuracy
-from trainer_nb.parallel.sharding import share
+from trainer_nb.parallel.sharding import shard
 
 
 class Noisy(TensorDataset):
@@ -271,7 +271,7 @@ def test_several_processes_refuse_sets_in_one_sentence():
     with pytest.raises(ValueError,
                        match='the validation sets a, b cannot be sharded over several processes: pass one loader as '
                              'valid_dl'):
-        share(as_loader({'a': problem(), 'b': problem()}, 4), Two)
+        shard(as_loader({'a': problem(), 'b': problem()}, 4), Two)
 
 def test_losses_of_sets_are_drawn_with_the_losses_and_metrics_with_the_metrics(tmp_path):
     learn = make({'clean': problem(14, 2), 'lossy': problem(9, 3)},

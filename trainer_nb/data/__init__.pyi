@@ -8,13 +8,13 @@ from .passes import is_stock as is_stock
 from .passes import is_warm as is_warm
 from .passes import length as length
 from .passes import loader_generators as loader_generators
+from .passes import nominal_batch_size as nominal_batch_size
 from .passes import open_at as open_at
-from .passes import said_size as said_size
+from .passes import rng_states as rng_states
 from .passes import same_state as same_state
 from .passes import set_rng_states as set_rng_states
 from .passes import skips as skips
 from .passes import source as source
-from .passes import rng_states as rng_states
 from .passes import warm_up as warm_up
 from .loaders import Loaders as Loaders
 from .loaders import SeededLoader as SeededLoader

@@ -288,7 +288,7 @@ class _Passes:
 def _checked(loaders):
     "Raise TypeError unless `loaders` is a dict of names to loaders"
     if not isinstance(loaders, Mapping) or not loaders:
-        got = 'an empty dict' if isinstance(loaders, Mapping) else f'a {type(loaders).__name__}'
+        got = 'an empty dict' if isinstance(loaders, Mapping) else type(loaders).__name__
         raise TypeError(f'Loaders got {got}: expected a dict of names to loaders')
     for name, o in loaders.items():
         if not isinstance(name, str): raise TypeError(f'a loader is called {name!r}: expected a string')
@@ -401,7 +401,7 @@ def as_loader(
         return dl
     if isinstance(data, Dataset) or _is_hugging_face(data): return DataLoader(data, batch_size=bs, shuffle=shuffle)
     if isinstance(data, Tensor) or hasattr(data, '__array__'):
-        raise TypeError(f'a {type(data).__name__} alone is no loader: pass a tuple, (inputs, targets), '
+        raise TypeError(f'{type(data).__name__} alone is no loader: pass a tuple, (inputs, targets), '
                         'or (inputs,) for a step that needs no targets')
     if not hasattr(data, '__iter__') and not hasattr(data, '__getitem__'):
         raise TypeError('expected a loader, any iterable of batches, or a tuple of tensors; '

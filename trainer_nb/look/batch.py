@@ -14,7 +14,7 @@ from ..base import batch_size, folded, html_table, patch, text_table
 from ..data import length, sets_of
 from ..loop import Hook, Learner, as_count, unchanged
 from trainer_nb.look.samples import (
-    Look, classes_of, in_words, parts_in_words, grid, kind_of, batch_parts, pictured, sample_of, table
+    Look, classes_of, describe_parts, described_table, grid, kind_of, batch_parts, pictured, sample_of, table
 )
 
 # %% ../../nbs/look/02_batch.ipynb #1a8534b3
@@ -29,7 +29,7 @@ class BatchView:
     @property
     def rows(self):  # list of dict
         "Describe each part in numbers: 'name', 'shape', 'dtype', 'min', 'max', 'mean', 'not_finite'"
-        return in_words({k: o for parts in batch_parts(self.batch) for k, o in parts.items()})
+        return describe_parts({k: o for parts in batch_parts(self.batch) for k, o in parts.items()})
 
     def samples(self):  # (list of dict: name → sample, list of captions)
         "Return the samples to draw"
@@ -47,14 +47,14 @@ class BatchView:
     def _repr_html_(self):
         samples, captions = self.samples()
         drawn = grid(samples, captions, self.look) if any(samples) else ''
-        numbers = '<div style="height:8px"></div>' + html_table(parts_in_words(self.rows))
+        numbers = '<div style="height:8px"></div>' + html_table(described_table(self.rows))
         return f'<div>{escape(self.title)}</div>{drawn}{numbers}'
 
     def __repr__(self):
         samples, captions = self.samples()
         is_text = any(samples) and kind_of(samples[0].get(pictured(samples[0]))) not in ('image', 'signal', 'other')
         lines = [text_table(table(samples, captions, self.look)), ''] if is_text else []
-        return '\n'.join([self.title, *lines, text_table(parts_in_words(self.rows))])
+        return '\n'.join([self.title, *lines, text_table(described_table(self.rows))])
 
 # %% ../../nbs/look/02_batch.ipynb #6659cf48
 class _Seen(Exception): "The batch has been seen"

@@ -4,7 +4,7 @@ from trainer_nb.look.confusion import Confusion
 from trainer_nb.look.confusion import Report
 from trainer_nb.loop.hooks import Hook
 
-def one(x: Any, i: Any, n: Any) -> Any: ...
+def one_sample(x: Any, i: Any, n: Any) -> Any: ...
 
 class Rereader:
     dl: Any

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['batch_parts', 'sample_of', 'kind_of', 'Look', 'classes_of', 'channels_last', 'html_image', 'pictured', 'grid',
-           'table', 'in_words', 'parts_in_words']
+           'table', 'describe_parts', 'described_table']
 
 # %% ../../nbs/look/01_samples.ipynb #7800d187
 from collections.abc import Mapping
@@ -264,7 +264,7 @@ def _fields(values, name, look):
     return names, [[f'{v:.4g}' for v in o.tolist()] for o in values]
 
 # %% ../../nbs/look/01_samples.ipynb #7ec6687d
-def in_words(
+def describe_parts(
     parts,  # dict: name → part of a batch
 ):          # list of dicts: 'name', 'shape', 'dtype', 'min', 'max', 'mean', 'not_finite'
     "Describe the parts of a batch in numbers; None where a number has no meaning"
@@ -287,8 +287,8 @@ def _numbers(o):
 
 def _short(o): return str(o.dtype).removeprefix('torch.') + ('' if o.device.type == 'cpu' else f' on {o.device}')
 
-def parts_in_words(
-    rows,  # what `in_words` returned
+def described_table(
+    rows,  # what `describe_parts` returned
 ):         # list of lists of str, header first
     "Make a table of a description"
     def cell(v): return '' if v is None else f'{v:.4g}' if isinstance(v, float) else str(v)

@@ -14,7 +14,7 @@ from time import perf_counter
 from torch import Tensor
 
 from ..base import sample_counts, with_comments
-from ..data import Pass, length, said_size, sets_of, yields_new
+from ..data import Pass, length, nominal_batch_size, sets_of, yields_new
 from .hooks import LambdaHook
 from .metrics import Accumulator, Accumulators, check_sets
 from .mistakes import check_first
@@ -107,7 +107,7 @@ class Records(Components):
     def check_count(self, dl, batch):
         "Warn, once, that a batch may hold another number of samples than the loop counts"
         if not self.training: self._counted = id(dl)
-        n, bs = self.world.total, said_size(dl)
+        n, bs = self.world.total, nominal_batch_size(dl)
         is_off = bs is not None and (n > bs or n < bs and (length(dl) or 0) > 1)
         is_guess = not isinstance(batch, (int, float, str)) and not sample_counts(batch)
         if self._is_counted or 'n' in self.result or not (is_off or is_guess): return

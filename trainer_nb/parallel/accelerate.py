@@ -19,7 +19,7 @@ from ..base import can_unshard, check_kinds, has_accelerator, patch
 from ..data import end_workers
 from ..loop import Hook, Learner, World, is_sum, parameters
 from .first_step import first_step
-from .sharding import data_code, share
+from .sharding import data_code, shard
 from .fsdp import Sharded
 from .group import REASONS, Agreement, Processes, Requests, check_facts, facts, forget, is_lost
 
@@ -253,12 +253,12 @@ def _shard(self:Accelerate, learn):
         advice = '' if self.size == 1 else f'. From a notebook: learn.launch({self.size})'
         raise RuntimeError(
             f'this fit was stopped in {there}, and can only be resumed in as many, not in {world.size}{advice}')
-    learn.train_dl, learn.valid_dl = share(learn.train_dl, world), share(learn.valid_dl, world)
+    learn.train_dl, learn.valid_dl = shard(learn.train_dl, world), shard(learn.valid_dl, world)
     self.counts, self.sums = None, set()
     if self.checks and world.size > 1:
         self.counts = [0, 0]
         for dl in learn.train_dl, learn.valid_dl:
-            if dl is not None: dl.parts.keeps = True
+            if dl is not None: dl.shards.keeps = True
     if not is_resumed or world.size == 1: return
     for pass_, dl in (fit.train, learn.train_dl), (fit.valid, learn.valid_dl):
         if pass_ is not None: pass_.dl, pass_.iterator, pass_.ahead = dl, None, []
@@ -328,7 +328,7 @@ def _compare(self:Accelerate, learn):
     def average(params):
         if not self.world.is_sharded: _average_gradients(params, self.world.size, {})
     self.sums |= {(training, name) for name in first_step(learn, dl, i, average, lambda: self.precision(learn))}
-    dl.parts.kept = None
+    dl.shards.kept = None
 
 @patch
 def do_step(self:Accelerate, learn, nxt, model):

@@ -18,7 +18,7 @@ from trainer_nb.base import (
 )
 from ..data import same_state
 from ..loop import Calls, Fit, parameters, unchanged
-from .sharding import SharedBatches, cut_batch, join_batches
+from .sharding import ShardedBatches, cut_batch, join_batches
 
 # %% ../../nbs/parallel/04_first_step.ipynb #a2964637
 class Constant(DispatchMode):
@@ -100,8 +100,8 @@ def _params(learn): return [*chain.from_iterable(map(parameters, learn.opts.valu
 # %% ../../nbs/parallel/04_first_step.ipynb #6095eea5
 def _pieces(learn, world, dl, i, few):
     "Return (shard, number of its samples, whole batch); None if there is no way to get them"
-    batch, n, kept = learn.batch, world.n, dl.parts.kept
-    is_cut = isinstance(getattr(dl, 'batch_sampler', None), SharedBatches)
+    batch, n, kept = learn.batch, world.n, dl.shards.kept
+    is_cut = isinstance(getattr(dl, 'batch_sampler', None), ShardedBatches)
     if not (few or is_cut) and kept is not None and kept[0] == i: return batch, n, to_device(kept[1], learn.device)
     most = -(-world.total//world.size**2) if few else world.total
     if fits := batch_size(batch) == max(n, 1):
@@ -228,7 +228,7 @@ def _combined(learn, losses, weights, whole, rows_differ, tol):
 # %% ../../nbs/parallel/04_first_step.ipynb #9bcee3f2
 def first_step(
     learn,      # `Learner` in a fit, with the first batch of a pass
-    dl,         # its loader, with `parts`
+    dl,         # its loader, with `shards`
     i,          # number of the batch in its pass
     average,    # `f(params)`, averages gradients over all ranks
     precision,  # `f()` → context in which a step is computed

@@ -49,9 +49,9 @@ class Processes(World):
         self.control = dist.new_group(backend='gloo')
 
     def count(self, dl, i, batch):
-        parts = getattr(dl, 'parts', None)
-        if parts is None: self.n = self.total = batch_size(batch)
-        else: self.n, self.total = parts.of(i)
+        shards = getattr(dl, 'shards', None)
+        if shards is None: self.n = self.total = batch_size(batch)
+        else: self.n, self.total = shards.of(i)
         self.is_padding = not self.n
         return self.n
 

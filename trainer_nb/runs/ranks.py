@@ -114,12 +114,12 @@ class Pausing(Hook):
         "On all ranks: wait until rank 0 continues"
         if learn.is_main:
             self.wait(learn)
-            learn.world.first('go on')
+            learn.world.first('continue')
         else: self._follow(learn)
         learn.get_hook('Agreement').share_rates(learn)
 
     def _follow(self, learn):
-        while (what := learn.world.first(None)) != 'go on':
+        while (what := learn.world.first(None)) != 'continue':
             if what == 'save': learn.get_hook('Checkpoint').save(learn)
 
 def save_in_pause(

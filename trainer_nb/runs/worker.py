@@ -19,7 +19,7 @@ from ..data import length
 from ..loop import MainProcessHook, TrainingInterrupted, as_rate, set_lr
 from ..parallel import Accelerate, accelerate_hook, is_lost, as_rank
 from ..save import Checkpoint, Folder, Lock, host_copy, replacing, write_state
-from ..show import Display, go_on, outcome, pause, scale_lr
+from ..show import Display, outcome, pause, scale_lr, unpause
 from .folder import RunFolder, answer, pending, now_here
 from .ranks import Ranks, Pausing, save_in_pause
 from .record import RunRecord
@@ -364,7 +364,7 @@ def do(self:Worker,
 def _act(self:Worker, what, arg, learn):
     if what == 'unpause':
         if self.state != 'paused': raise RuntimeError('it is not paused')
-        learn.request(go_on)
+        learn.request(unpause)
         return 'resumes'
     if what == 'weights':
         if learn.world.is_sharded: raise RuntimeError('they are sharded over the ranks: ask for a checkpoint')

@@ -1,6 +1,6 @@
 """The display, controls, the learning-rate finder, loggers. These names are for other wings"""
 from .output import Area, Budget, front_end, html_bar
 from .display import Display, outcome
-from .controls import ButtonRow, Controls, go_on, pause, scale_lr
+from .controls import ButtonRow, Controls, pause, scale_lr, unpause
 from .lr_find import LRCurve
 from .loggers import CSVLogger, JSONLLogger, MLflowLogger, TensorBoardLogger, TrackioLogger, WandbLogger

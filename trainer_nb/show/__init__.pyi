@@ -7,9 +7,9 @@ from .display import Display as Display
 from .display import outcome as outcome
 from .controls import ButtonRow as ButtonRow
 from .controls import Controls as Controls
-from .controls import go_on as go_on
 from .controls import pause as pause
 from .controls import scale_lr as scale_lr
+from .controls import unpause as unpause
 from .lr_find import LRCurve as LRCurve
 from .loggers import CSVLogger as CSVLogger
 from .loggers import JSONLLogger as JSONLLogger
