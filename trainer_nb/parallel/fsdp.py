@@ -235,6 +235,7 @@ def _shard(self:Sharded, root, parts):
                'offload_policy': OffloadPolicy() if self.device.type == 'cpu' else self.plugin.cpu_offload}
     for unit in parts:
         fully_shard(unit, **options)
+        if self.device.type == 'cpu': unit.set_force_sum_reduction_for_comms(True)     # gloo: torch 2.8 has no average
         for m, k, p in places:
             if (part := m.get_parameter(k)) is p or p in self.parts: continue
             self.parts[p], p.grad = part, None
