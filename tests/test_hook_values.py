@@ -6,6 +6,7 @@ from torch import nn
 import torch.nn.functional as F
 
 from common import batches, make_learner, same, weights
+from trainer_nb.base import tracing_backward
 from trainer_nb.all import AMP, CancelStep, Compile, EMA, GradAccum, Hook, LambdaHook, Learner
 
 def net():
@@ -258,6 +259,7 @@ def test_a_loss_without_a_handed_on_value_names_no_hook():
         fitted(hook, LambdaHook(after_loss=lambda learn: setattr(learn, 'loss', learn.loss.detach())))
     assert 'Mine' not in '\n'.join(e.value.__notes__)
 
+@pytest.mark.skipif(tracing_backward() is None, reason='this torch does not compile a backward')
 def test_compile_refuses_another_model_for_its_step():
     other = net()
     hooks = Compile(what='step', backend='eager'), LambdaHook(do_step=lambda learn, nxt: nxt(other))

@@ -20,14 +20,13 @@ from trainer_nb.all import *
 
 set_seed(42)
 x, y = map(torch.tensor, load_digits(return_X_y=True))
-order = torch.randperm(len(x))
-x, y = x[order].float()/16, y[order]
+train, valid = split((x.float()/16, y), valid=.2)
 model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10))
 
 def as_slow_as_a_large_model(learn): sleep(.15)
 
-learn = Learner(model, (x[:1437], y[:1437]), (x[1437:], y[1437:]), loss_fn=F.cross_entropy, lr=3e-3, metrics=[accuracy],
-                hooks=[LambdaHook(after_step=as_slow_as_a_large_model)])
+learn = Learner(model, train, valid, loss_fn=F.cross_entropy, lr=3e-3, metrics=accuracy,
+                hooks=LambdaHook(after_step=as_slow_as_a_large_model))
 '''
 AREA = '''() => { const box = nb.area(1).getBoundingClientRect(); return [box.left, box.top, box.right, box.bottom] }'''
 PLAIN = '.jp-Notebook * { box-shadow: none !important; outline: none !important; border-color: transparent !important }'
@@ -40,7 +39,7 @@ def film():     # list of pictures
         page = jupyter.page()
         page.page.set_viewport_size({'width': 860, 'height': 1300})
         page.page.add_style_tag(content=PLAIN)
-        page.cells(SETUP, 'learn.fit(8);')
+        page.cells(SETUP, 'learn.fit(6);')
         page.run(0)
         page.watch(1)
         page.start(1)

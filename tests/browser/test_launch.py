@@ -35,7 +35,9 @@ def test_launched_and_stopped(page):
     assert not first['group'] and first['error'] == 'None' and first['draws']
     assert not children(pid)
     page.start(2)
-    page.until('nb.area(2)?.querySelector("td")')
+    page.until('nb.area(2)?.querySelector("svg")')
+    before = page.js('nb.area(2).querySelector("svg").outerHTML')
+    page.until('before => nb.area(2).querySelector("svg").outerHTML != before', before)
     page.interrupt()
     page.wait()
     check_outputs(page.outputs(2), 'interrupted', None, 'TrainingInterrupted')
