@@ -81,6 +81,8 @@ def begin(
     if not plan:
         if hooks: raise TypeError('start without n_epochs resumes a fit with its own hooks, and takes no others')
         hooks = learn.stopped.hooks
+    else:
+        with learn.added_hooks(*as_hooks(hooks)): pass      # raises what `fit` would raise
     hooks = _with_ranks(learn, as_hooks(hooks), n_procs, not plan)
     to = RunFolder(folder if folder is not None else f'runs/{strftime("%Y%m%d-%H%M%S")}-{token_hex(2)}')
     there = settings(learn, hooks, {**plan, **({'n_procs': n_procs} if n_procs > 1 else {})})
