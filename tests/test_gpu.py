@@ -594,6 +594,41 @@ def test_a_smaller_batch_works_after_there_was_no_memory():
         assert learn.state.optimizer_step == steps + 3 and all(o.isfinite().all() for o in weights(model))
     finally: torch.cuda.set_per_process_memory_fraction(1.)
 
+@on_cuda
+def test_the_batch_that_found_no_memory_is_trained_in_parts():
+    "By `GradAccum('auto')`, at once or after a resume: the memory is free, and the weights are those of whole batches"
+    def new(hooks=()):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(1024, 4096), nn.Tanh(), nn.Linear(4096, 5)).to(DEVICE)
+        return Learner(model, data, loss_fn=F.cross_entropy, optim=lambda p: torch.optim.SGD(p, lr=.1), device=DEVICE,
+                       display=False, hooks=hooks)
+    g = torch.Generator().manual_seed(1)
+    data = [(torch.randn(2**16, 1024, generator=g), torch.randint(5, (2**16,), generator=g)) for _ in range(3)]
+    whole = new()
+    whole.fit(1)
+    whole = [o.cpu() for o in weights(whole.model)]
+    gc.collect()
+    torch.cuda.empty_cache()
+    total, before = torch.cuda.get_device_properties(DEVICE).total_memory, allocated()
+    torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + 2**31)/total)
+    try:
+        for is_late in False, True:
+            learn = new([] if is_late else [GradAccum('auto')])
+            with warnings.catch_warnings():
+                warnings.simplefilter('ignore')
+                if is_late:
+                    with pytest.raises(torch.OutOfMemoryError) as e: learn.fit(1)
+                    assert allocated() - before < 2**26, 'while the error is kept'
+                    text = '\n'.join(e.value.__notes__)
+                    assert 'batch (float32 (65536, 1024), int64 (65536,)) 25' in text and ' of ' in text
+                    learn.add_hook(GradAccum('auto'))
+                    learn.resume()
+                else: learn.fit(1)
+            assert learn.state.optimizer_step == 3 and learn.get_hook(GradAccum).most < 2**16
+            assert all(torch.allclose(a.cpu(), b, atol=1e-5) for a, b in zip(weights(learn.model), whole))
+            del learn
+    finally: torch.cuda.set_per_process_memory_fraction(1.)
+
 
 # Several processes, of which this is one
 

@@ -3,6 +3,7 @@ from .nested import RNG_KINDS as RNG_KINDS
 from .nested import batch_size as batch_size
 from .nested import check_seed as check_seed
 from .nested import default_device as default_device
+from .nested import divide_batch as divide_batch
 from .nested import entries as entries
 from .nested import has_accelerator as has_accelerator
 from .nested import local as local
@@ -17,6 +18,7 @@ from .text import attended_kernel as attended_kernel
 from .text import check_kinds as check_kinds
 from .text import current_cell as current_cell
 from .text import did_you_mean as did_you_mean
+from .text import format_bytes as format_bytes
 from .text import format_time as format_time
 from .text import html_img as html_img
 from .text import html_table as html_table
@@ -42,9 +44,15 @@ from .charts import limits as limits
 from .charts import needs_log as needs_log
 from .charts import new_figure as new_figure
 from .charts import smooth as smooth
+from .memory import free_memory as free_memory
+from .memory import is_oom as is_oom
+from .memory import memory_in_use as memory_in_use
 from .errors import described as described
+from .errors import drop_locals as drop_locals
 from .errors import folded as folded
 from .errors import note_place as note_place
+from .errors import owner as owner
+from .errors import passed as passed
 from .errors import show_error as show_error
 from .torch_private import BATCH_NORMS as BATCH_NORMS
 from .torch_private import CONVOLUTIONS as CONVOLUTIONS

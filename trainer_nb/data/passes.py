@@ -315,7 +315,7 @@ class Pass:
         self.was_warm = False   # whether the loader had workers when the pass was opened
         self.loader = None      # the loader's own state, from another process
         self.is_sized = counts(dl)
-        self.ahead = []         # [the next batch] if `at_end` has read it; None: there is none
+        self.ahead = []         # the next batches, if `at_end` has read one or some were put back; None: there is none
         self.was_ahead = False  # whether the next batch had been read when the pass was closed
         self.at_ahead = None    # the loader's own state before it read that batch
         self.kept = None        # that batch, from another process: read again, it may draw other random numbers
@@ -325,7 +325,7 @@ class Pass:
         self.opened = perf_counter(), self.wait_s
         if self.iterator is None: self.iterator = self._open() if self.start is None else self._open_again()
         self.wait_s += perf_counter() - self.opened[0]      # workers take a while to start
-        iterator = self.iterator if self.is_sized else self._walk()
+        iterator = self.iterator if self.is_sized and not self.ahead else self._walk()
         return self._timed(iterator if self.wrap_iter is None else self.wrap_iter(iterator))
 
     def _timed(self, iterator):
@@ -341,13 +341,19 @@ class Pass:
             n = self.timed_every if perf_counter() - start < n*1e-4 else 1
 
     def _walk(self):
-        while self._has_next(): yield self.ahead.pop()
+        while self._has_next(): yield self.ahead.pop(0)
 
     def _has_next(self):
         if not self.ahead:
             try: self.ahead = [next(self.iterator)]
             except StopIteration: self.ahead = None
         return self.ahead is not None
+
+    def put_back(self,
+        batch,  # the batch that was read last
+    ):
+        "Yield a batch again when the pass continues, as it was not finished"
+        self.ahead = [batch, *(self.ahead or ())]
 
     @property
     def at_end(self):  # bool
@@ -386,7 +392,7 @@ class Pass:
         own = _has_state(self.dl) and self.iterator is not None and self.n
         loader = self.loader if not own else self.at_ahead if self.ahead != [] else self.dl.state_dict()
         was_ahead = self.was_ahead if self.iterator is None else self.ahead != []
-        kept = self.kept if self.iterator is None else [o for o in self.ahead or () if _can_keep(o)] or None
+        kept = self.kept if self.iterator is None else [o for o in (self.ahead or [])[:1] if _can_keep(o)] or None
         if hasattr(self.dl, 'parts'): kept = None       # a shard of this rank
         if getattr(self.iterator, 'can_reopen', False):    # it reads the batch ahead again
             loader, was_ahead, kept = self.iterator.state_dict(self.n), False, None

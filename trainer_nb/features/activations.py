@@ -23,7 +23,7 @@ from trainer_nb.base import (
     ALARM, BATCH_NORMS, COLORS, CONVOLUTIONS, GREY, INK, INSTANCE_NORMS, did_you_mean, each_, local,
     new_figure, norms, patch, text_table
 )
-from ..loop import MainProcessHook, as_count, matching
+from ..loop import RESUMABLE, MainProcessHook, as_count, matching
 
 # %% ../../nbs/features/09_activations.ipynb #6a9daf2f
 def _is_layer(m):
@@ -227,7 +227,7 @@ class Activations(MainProcessHook):
         self._remove()
 
     def after_fit(self, learn):
-        self.is_waiting = self.is_waiting and learn.cancelled in ('stop', 'interrupt')
+        self.is_waiting = self.is_waiting and learn.cancelled in RESUMABLE
         self.after_cancel(learn)
         self._close()
 

@@ -6,13 +6,17 @@
 __all__ = ['Window', 'GradAccum', 'GradClip', 'GradNorm']
 
 # %% ../../nbs/features/01_gradients.ipynb #094e6c06
+import warnings
 from collections.abc import Mapping
+from inspect import isgeneratorfunction
 
 import torch
 from torch import Tensor
 
 from ..base import batch_size, did_you_mean, each_, entries, local, norms
-from ..loop import Hook, as_count, gradients, parameters, refuse_closures
+from .parts import MicroBatches, Start
+from ..loop import RESUMABLE, Hook, as_count, differentiate, gradients, parameters, refuse_closures
+
 
 # %% ../../nbs/features/01_gradients.ipynb #d704dff2
 def _total_norm(
@@ -80,27 +84,56 @@ class GradAccum(Hook):
     Losses are weighted by samples, or by `learn.result['n']` (yielded losses: by samples). The last window of an
     epoch may be shorter and is divided by its own weight; `learn.loss` stays what the step computed. Schedules and
     counters see only real steps.
+
+    `GradAccum('auto')` steps after each batch. If one finds too little memory, it is repeated in parts of half the
+    size, with the same result; BatchNorm and dropout see the parts one by one. Hooks see each part as a batch, up to
+    `after_backward`; afterwards `learn.loss` is that of the whole batch.
     """
     unique, is_own, ord = True, True, -40
     runs_before = 'Accelerate', 'AMP', 'NaNGuard', 'GradNorm', 'GradClip'
-    state_kinds = {'windows': {str: [(int, float, None, Tensor, {int: Tensor})]}}
+    state_kinds = {'windows': {str: [(int, float, None, Tensor, {int: Tensor})]}, 'most?': (None, int)}
     def __init__(self,
-        n,  # int ≥ 1: losses per step of an optimizer
+        n,  # int ≥ 1: losses per step of an optimizer; or 'auto': divide batches that find too little memory
     ):
-        self.n, self.windows = as_count('GradAccum(n)', n), {}  # windows: by optimizer's name
-        self._loss = None                                       # weight and unit of the loss just differentiated
+        self.is_auto = isinstance(n, str) and n == 'auto'
+        if isinstance(n, str) and not self.is_auto:
+            raise ValueError(f"GradAccum(n) is {n!r}: expected a whole number, or 'auto'")
+        self.n, self.windows = 1 if self.is_auto else as_count('GradAccum(n)', n), {}   # windows: by optimizer's name
+        self._loss = None                   # weight and unit of the loss just differentiated
+        self.most = None                    # samples in a part of a batch; None: all
+        self._start = self._parts = None    # state before the current batch, and its parts
 
     def before_fit(self, learn):
         refuse_closures(learn, 'GradAccum', 'pass larger batches')
+        if self.is_auto and learn.world.size > 1: raise ValueError(
+            "GradAccum('auto') divides the batches of a single process: pass a number, and smaller batches")
         learn.state.grad_accum_steps = self.n
 
     def before_epoch(self, learn): self.windows.clear()
 
+    def before_step(self, learn):
+        if self.is_auto and learn.training: self._start = Start(learn)
+
+    def relieve(self, learn):
+        start, self._start, self._parts = self._start, None, None
+        if start is None: return False
+        start.put_back()
+        self.windows.clear()
+        size = min(start.n, self.most or start.n)
+        if size == 1 or isgeneratorfunction(getattr(learn.running.step_fn, 'func', learn.running.step_fn)): return False
+        self.most = (size + 1)//2
+        about = '; BatchNorm sees each part by itself, which changes results' if start.buffers else ''
+        warnings.warn(f'out of memory {learn.position}: from now on batches are divided into parts of at most '
+                      f'{self.most} sample{"s" if self.most > 1 else ""}{about}', stacklevel=2)
+        return True
+
     def do_backward(self, learn, nxt, loss):
-        n, window = _loss_weight(learn), self.windows.get(learn.opt_names[0])
+        n, window, parts = _loss_weight(learn), self.windows.get(learn.opt_names[0]), self._parts
+        if parts is not None: loss, n = parts.scaled(learn, loss, n)
         unit = _unit(n) if window is None else window.unit
         self._loss = n/unit, unit
         nxt(loss*self._loss[0] if isinstance(n, Tensor) or n != unit else loss)
+        if parts is not None and parts.close(learn, n): self._parts = None
 
     def do_opt_step(self, learn, nxt):
         window, params = self.windows.get(learn.opt_name) or Window(), parameters(learn.opt)
@@ -115,10 +148,23 @@ class GradAccum(Hook):
         return stepped
 
     def do_step(self, learn, nxt):
-        nxt()
+        if learn.training and self.most and batch_size(learn.batch) > self.most: self._in_parts(learn, nxt)
+        else: nxt()
         if learn.training and learn.loss is None and self.windows and learn.is_last_batch: self._finish(learn)
 
+    def _in_parts(self, learn, nxt):
+        "Compute the loss of each part of the batch, and the gradients of all but the last one, which the loop computes"
+        parts = self._parts = MicroBatches(learn, self.most)
+        while not parts.open(learn):
+            differentiate(learn, nxt)
+            for name in learn.opt_names:
+                self.windows.setdefault(name, Window()).add(parameters(learn.opts[name]), *self._loss)
+        nxt()
+
     def after_cancel(self, learn):
+        if self._parts is not None:         # the batch was cancelled between its parts
+            self._parts = None
+            self.windows.clear()
         if learn.cancelled == 'step' and learn.training and self.windows and learn.is_last_batch: self._finish(learn)
 
     def _finish(self, learn):
@@ -128,12 +174,14 @@ class GradAccum(Hook):
 
     def after_fit(self, learn):
         learn.state.grad_accum_steps, self._loss = 1, None
-        if learn.cancelled not in ('stop', 'interrupt'): self.windows.clear()
+        self._start = self._parts = None
+        if learn.cancelled not in RESUMABLE: self.windows.clear()
 
-    def state_dict(self): return {'windows': {name: window.state() for name, window in self.windows.items()}}
+    def state_dict(self):
+        return {'windows': {name: window.state() for name, window in self.windows.items()}, 'most': self.most}
 
     def take_state(self, state):
-        self.windows = {}
+        self.windows, self.most = {}, state.get('most') if self.is_auto else None
         for name, (*rest, grads) in state['windows'].items():
             self.windows[name] = Window([*rest, {i: g.clone() for i, g in grads.items()}])
 

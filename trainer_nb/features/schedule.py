@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ..base import COLORS, Chart, Envelope, Line, Panel, folded, limits, mark_stepped, patch
 from ..data import length
-from ..loop import Hook, Learner, as_count, as_hooks, as_rate, as_step, lr_names, set_option
+from ..loop import RESUMABLE, Hook, Learner, as_count, as_hooks, as_rate, as_step, lr_names, set_option
 
 # %% ../../nbs/features/06_schedule.ipynb #4368d34c
 def linear(
@@ -128,7 +128,7 @@ class Scheduler(Hook):
         return n
 
     def after_fit(self, learn):
-        if learn.cancelled not in ('stop', 'interrupt'): self.put_back(learn)
+        if learn.cancelled not in RESUMABLE: self.put_back(learn)
 
     def put_back(self, learn):
         "Restore the values of the param groups"

@@ -12,7 +12,7 @@ from html import escape
 
 from torch import Tensor
 
-from ..base import ALARM, folded, patch, printable
+from ..base import ALARM, folded, format_bytes, patch, printable
 from ..loop import Hook, Learner, as_count, unchanged
 
 # %% ../../nbs/look/05_summary.ipynb #be13a03f
@@ -117,13 +117,6 @@ def _between(values):
     "The lowest and the highest of sorted numbers"
     return ' to '.join(f'{v:.3g}' for v in dict.fromkeys(values[:1] + values[-1:]))
 
-def _size(n):
-    "12 B, 4.1 KiB, 1.2 MiB"
-    for unit in ' B', ' KiB', ' MiB':
-        if n < 1000: return f'{n:.3g}{unit}'
-        n /= 1024
-    return f'{n:,.3g} GiB'
-
 @dataclass(repr=False)
 class Summary:
     "Layers of a model; a table in a notebook, text elsewhere"
@@ -166,8 +159,8 @@ class Summary:
         else: shape = o.shape + (f' × {o.n_calls}' if o.n_calls > 1 else '')
         trained = '' if not o.n_params else {o.n_params: 'yes', 0: 'frozen'}.get(o.n_trained, 'partly')
         def known(f, n): return f(n) if n else ''
-        return [name, o.kind, shape, known('{:,}'.format, o.n_params), trained, known(_size, o.memory),
-                known(_size, o.out_bytes), known(_count, o.flops)]
+        return [name, o.kind, shape, known('{:,}'.format, o.n_params), trained, known(format_bytes, o.memory),
+                known(format_bytes, o.out_bytes), known(_count, o.flops)]
 
     def notes(self):  # list of str
         "Return the lines below the table: totals, and what is not shown"
@@ -175,7 +168,7 @@ class Summary:
         inner = sum(o.out_bytes for o in self.layers if o.is_leaf)
         res = [f'batch: {self.batch}'] if self.batch else []
         res.append(f'{o.n_params:,} parameters, {o.n_trained:,} of them trained; parameters and buffers '
-                   f'{_size(o.memory)}, outputs of the innermost layers {_size(inner)}')
+                   f'{format_bytes(o.memory)}, outputs of the innermost layers {format_bytes(inner)}')
         if o.flops: res.append(f'{_count(o.flops)} FLOPs in matrix products, convolutions and attention of one forward')
         more = f' and {len(self.idle) - 10} more' if self.idle[10:] else ''
         if self.idle: res.append(f'did not run: {", ".join(self.idle[:10])}{more}')

@@ -12,7 +12,8 @@ from .interrupts import TrainingInterrupted
 from .world import World
 from .outputs import Joined, n_samples, sizes_of
 from .arguments import as_count, as_rate, load_object_states, object_states
-from .plan import StepState
+from .plan import RESUMABLE, StepState
 from .fit import FIT_KINDS, Fit
+from .losses import differentiate
 from .learner import Learner
 from .sandbox import unchanged

@@ -45,8 +45,10 @@ from .arguments import as_count as as_count
 from .arguments import as_rate as as_rate
 from .arguments import load_object_states as load_object_states
 from .arguments import object_states as object_states
+from .plan import RESUMABLE as RESUMABLE
 from .plan import StepState as StepState
 from .fit import FIT_KINDS as FIT_KINDS
 from .fit import Fit as Fit
+from .losses import differentiate as differentiate
 from .learner import Learner as Learner
 from .sandbox import unchanged as unchanged

@@ -101,7 +101,8 @@ class Components(Hooked):
         self.running = None                     # what the loop calls while batches run: the `Fit`, or a `Bound`
         self.training = self.stepped = False
         self.opts_train = False                 # optimizers that have two modes are in training mode
-        self.cancelled = None                   # 'step', 'epoch', 'fit', 'stop', 'interrupt', 'error': it ended early
+        self.cancelled = None                   # it ended early: 'step', 'epoch', 'fit', 'stop', 'interrupt',
+                                                # 'memory', 'error'
         self.n_batches = None                   # of the pass that runs, None if unknown
         self.requests = deque()                 # what a running fit was asked for and has not done yet; see `request`
         self.on_gradients = []                  # functions of the learner, for gradients that an optimizer asks for
@@ -237,7 +238,7 @@ class Components(Hooked):
         return self.n_batches is not None and self.state.batch_idx + 1 >= self.n_batches
 
     def cancel(self,
-        what,  # 'step', 'epoch', 'fit', 'stop' or 'interrupt'
+        what,  # 'step', 'epoch', 'fit', 'stop', 'interrupt' or 'memory'
     ):
         "Note what ended early, tell the hooks, and forget the batch"
         self.cancelled = what

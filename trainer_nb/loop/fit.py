@@ -23,7 +23,7 @@ from .interrupts import Interrupts, TrainingInterrupted, show_in_a_line
 from .metrics import Accumulator
 from .mistakes import FirstBatch, explain
 from .optim import lr_names, named_parts, trained
-from .plan import Plan, TrainPass
+from .plan import RESUMABLE, Plan, TrainPass
 from .steps import as_step, get_modes, in_eval, quiet_dropout, set_modes, set_opt_modes
 
 # %% ../../nbs/loop/13_fit.ipynb #06f4a114
@@ -269,7 +269,7 @@ class Fit(FitState, Bound):
         self.warm = [o for dl in (learn.train_dl, learn.valid_dl) for o in each(dl) if is_warm(o)]
         for pass_ in self.train, self.valid:
             if pass_ is not None: pass_.close()
-        if learn.cancelled in ('stop', 'interrupt', 'error'):
+        if learn.cancelled in (*RESUMABLE, 'error'):
             for dl in self.warm: end_workers(dl)
 
     @contextmanager
@@ -289,8 +289,10 @@ class Fit(FitState, Bound):
             learn.cancelled = 'error'
             raise _misplaced(e) from e
         except Exception as e:
-            learn.cancelled = 'error'
-            explain(e, learn)
+            self.is_resumable = learn.cancelled == 'memory'
+            if not self.is_resumable:
+                learn.cancelled = 'error'
+                explain(e, learn)
             if first is not None: first.put_back()
             note_place(e, f'raised {learn.position}', learn.batch)
             raise

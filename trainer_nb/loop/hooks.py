@@ -147,6 +147,10 @@ class Hook:
         "Wrap a whole fit, from its first event to its last, for example to start a process group"
         return nullcontext()
 
+    def relieve(self, learn):  # bool
+        "Need less memory from now on, as a training batch found too little; return whether to repeat that batch"
+        return False
+
     def under_plot(self):  # str, HTML; '' for nothing
         "Return what a notebook shows under the live plot, at each update; may read values from the device"
         return ''

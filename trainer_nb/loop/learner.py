@@ -14,7 +14,7 @@ from types import GeneratorType
 import torch
 from torch import Tensor
 
-from ..base import folded, set_seed, to_device, with_comments
+from ..base import drop_locals, folded, is_oom, set_seed, to_device, with_comments
 from ..data import Pass, length, rng_states, sets_of
 from .arguments import check_fit, fit_counts, fit_rates
 from .fit import Fit, Stop, aside
@@ -22,10 +22,11 @@ from .hook_table import as_hooks
 from .hooks import CancelEpoch, CancelStep
 from .metrics import as_metrics
 from .mistakes import refuse_others
-from .optim import set_lr, trained
+from .optim import parameters, set_lr, trained
 from .outputs import Joined, n_samples, sizes_of
 from .losses import Losses
 from .sandbox import dry_run
+from .shortage import in_opt_step, shortage
 from .steps import check_loss, default_result, get_modes, set_modes, set_opt_modes, switch, unpack
 
 # %% ../../nbs/loop/18_learner.ipynb #e5a18da8
@@ -93,7 +94,7 @@ class Batches(Forward):
         "Train on one batch of the fit that runs"
         fit = self.fitting
         at = self.calls.at
-        losses = None
+        losses, again = None, False
         self.stepped = False
         n = self.world.count(self.train_dl, self.state.batch_idx, batch)
         try:
@@ -121,10 +122,36 @@ class Batches(Forward):
             fit.train_metrics.add(losses, self.result, self.result.get('n', n),
                                   (self._opt.param_groups[0]['lr'],) if fit.one_rate else self.lrs())
         except CancelStep: self._drop_step()
+        except (MemoryError, RuntimeError) as e:
+            again = is_oom(e) and self._make_room(e, fit.train, batch)
+            if not again: raise
+        if again: return self.train_batch(batch)
         self.state.increment_batch(self.world.total, self.stepped)
         for f in at['after_step']: f(self)
         fit.last_loss = self.loss       # its memory is used again in turn, which is faster
         self.clear_batch()
+
+    def _make_room(self, e, pass_, batch):  # bool
+        "Release a batch that found too little memory; return whether to repeat it now. If not, `resume` will"
+        fit, world, before = self.fitting, self.world, self.cancelled
+        text = shortage(self, e)
+        can_repeat = self.training and not self.stepped and world.size == 1 and not in_opt_step(e)
+        if self.training:
+            for opt in self.opts.values():
+                for p in parameters(opt): p.grad = None
+        accumulator = fit.train_metrics if self.training else self.running.accumulator
+        accumulator.undo()      # what was recorded for the batch stays: some of it comes from before its start
+        self.running.last_loss = None
+        self.clear_batch()
+        drop_locals(e)
+        if again := can_repeat and any(h.relieve(self) for h in self.hooks): self.cancel('memory')
+        else: e.add_note(text)
+        self.cancelled = before
+        if again or fit is None or pass_ is None or world.size > 1 or pass_ not in (fit.train, fit.valid): return again
+        pass_.put_back(to_device(batch, 'cpu'))
+        fit.rng_states = rng_states(self.train_dl, self.valid_dl)
+        self.cancel('memory')
+        return False
 
     def _drop_step(self):
         "Forget a batch that a hook cancelled"
@@ -197,9 +224,10 @@ class Passes(Batches):
         modes = self.fitting.modes if self.is_fitting and pass_ is self.fitting.valid else None
         with self._evaluating(dl, next(iter(accumulator.values())) if sets else accumulator, modes), inside:
             if not pass_.n: self._open_pass()
-            for batch in pass_:
+            for item in pass_:
+                batch = item
                 if sets:
-                    [(name, batch)] = batch.items()
+                    [(name, batch)] = item.items()
                     dl, running.accumulator = sets[name], accumulator[name]
                 now, at, losses = running.accumulator, self.calls.at, None
                 n = self.world.count(dl, pass_.n, batch)
@@ -224,6 +252,9 @@ class Passes(Batches):
                 except CancelStep:
                     now.forget()
                     self.cancel('step')
+                except (MemoryError, RuntimeError) as e:
+                    if is_oom(e): self._make_room(e, pass_, item)
+                    raise
                 pass_.n += 1
                 for f in at['after_step']: f(self)
                 self.clear_batch()

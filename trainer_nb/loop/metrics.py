@@ -353,6 +353,7 @@ class Accumulator:
         self.world, self.is_sum = world or World(), is_sum
         self.metrics, self.missing, self.left_out = [*metrics], missing, set()
         self.waits, self.looked = waits, False      # looked: the metrics have seen the current batch
+        self.before = None                          # states of the metrics before they saw its first part
         self.averages = [Average(m, waits, is_fresh) for m in metrics if not m.is_object]
         self.objects = [(m, _noting(m, _reset, m.f, device)) for m in metrics if m.is_object]
         self.rows = []                              # of batches not packed yet: (loss, weight, learning rates)
@@ -372,7 +373,7 @@ class Accumulator:
         lrs=(),  # learning rates
     ):
         "Add a batch"
-        if self.looked: self.looked = False
+        if self.looked: self.looked, self.before = False, None
         elif self.metrics: self._measure(result, n)
         if (self.is_sum or result.get('reduction') == 'sum') and loss is not None:
             loss = {name: o/n for name, o in loss.items()} if type(loss) is dict else loss/n
@@ -391,6 +392,18 @@ class Accumulator:
     ):
         "Pass the first batch to the metrics before `add`, so that errors in them show before training"
         if self.rows or self.n_packed or not all(m.pred in result and m.targ in result for m in self.metrics): return
+        self._measure(result, n)
+        self.looked = True
+
+    def take(self,
+        result,  # what the step returned for a part of the current batch
+        n,       # weight of the part
+    ):
+        "Pass a part of a batch to the metrics, instead of the whole batch in `add`"
+        if not self.metrics: return
+        if not self.looked:
+            averages = {o.metric.name: o.state_dict() for o in self.averages}
+            self.before = averages, {m.name: deepcopy(_object_state(o)) for m, o in self.objects}
         self._measure(result, n)
         self.looked = True
 
@@ -432,9 +445,18 @@ class Accumulator:
     def forget(self):
         "Drop what was recorded for the current batch"
         for values in self.extras.values(): values.pop(len(self.rows), None)
+        self.undo()
+
+    def undo(self):
+        "Take the current batch, or those parts of it that they have seen, out of the metrics"
         if not self.looked: return
-        self.looked, self.averages = False, [Average(o.metric, self.waits) for o in self.averages]
-        for _, o in self.objects: o.reset()
+        (averages, objects), self.looked, self.before = self.before or (None, None), False, None
+        if averages is None:        # they have seen nothing else
+            self.averages = [Average(o.metric, self.waits) for o in self.averages]
+            for _, o in self.objects: o.reset()
+            return
+        for o in self.averages: o.load_state_dict(averages[o.metric.name])
+        for m, o in self.objects: _load_object_state(o, objects[m.name])
 
     def pack(self):
         "Add the latest losses to the sums and to the history, without reading a value"

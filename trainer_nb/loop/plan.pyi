@@ -13,6 +13,7 @@ class StepState:
     num_processes: Any
     optimizer_step: Any
     samples_seen: Any
+RESUMABLE: Any
 
 class TrainPass(Pass):
     state: Any

@@ -226,10 +226,14 @@ class DryRun:
         self.pass_, self.n_passes = None, 0
         self.losses, self.n = None, 0       # of the latest batch
 
+    looked = False
+
     # the loop uses a dry run in place of an epoch's `Accumulator`
     def add(self, losses, result, n, lrs): self.losses, self.n = losses, n
     def record(self, name, value, mean=False): pass
     def forget(self): pass
+    def take(self, result, n): pass
+    def undo(self): pass
 
     def train_batch(self):  # (loss, weight): 0-d tensor without grad, or dict of them for a step that yields,
                             # or None if the step was cancelled; int or 0-d tensor

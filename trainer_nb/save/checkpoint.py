@@ -14,7 +14,7 @@ from time import perf_counter
 
 from ..base import did_you_mean, patch
 from ..data import set_rng_states
-from ..loop import Fit, Hook, Learner
+from ..loop import RESUMABLE, Fit, Hook, Learner
 from trainer_nb.save.files import (
     NAME, BadCheckpoint, Folder, check_plain, read_manifest, read_state, replacing, write_state
 )
@@ -94,7 +94,7 @@ class Checkpoint(Hook):
 
     def after_cancel(self, learn):
         is_between_batches = learn.fitting.rng_states is not None
-        if learn.cancelled in ('stop', 'interrupt') and is_between_batches: self.save(learn, again=False)
+        if learn.cancelled in RESUMABLE and is_between_batches: self.save(learn, again=False)
 
     def after_fit(self, learn):
         self.due = math.inf

@@ -299,7 +299,8 @@ def advice(
     return f'more workers than {dl.num_workers} may help: DataLoader(num_workers=...){also}'
 
 # %% ../../nbs/show/02_display.ipynb #86ad5551
-ENDS = {'interrupt': 'interrupted', 'stop': 'stopped', 'fit': 'ended by a hook', 'error': 'failed'}
+ENDS = {'interrupt': 'interrupted', 'stop': 'stopped', 'fit': 'ended by a hook', 'error': 'failed',
+        'memory': 'out of memory'}
 
 def outcome(
     learn,    # `Learner`

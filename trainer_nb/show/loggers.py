@@ -313,7 +313,7 @@ class MLflowLogger(Tracker):
 
     def send(self, values, step): self.service.log_metrics(values, step=step)
 
-    def close(self, learn): self.service.end_run('FAILED' if learn.cancelled == 'error' else 'FINISHED')
+    def close(self, learn): self.service.end_run('FAILED' if learn.cancelled in ('error', 'memory') else 'FINISHED')
 
 # %% ../../nbs/show/05_loggers.ipynb #f182a2eb
 class WandbLogger(Tracker):
@@ -328,7 +328,7 @@ class WandbLogger(Tracker):
     def send(self, values, step):
         if step >= self.last: self.service.log(values, step=step)       # skip steps that the service already has
 
-    def close(self, learn): self.service.finish(exit_code=int(learn.cancelled == 'error'))
+    def close(self, learn): self.service.finish(exit_code=int(learn.cancelled in ('error', 'memory')))
 
 # %% ../../nbs/show/05_loggers.ipynb #4e76afb5
 class TrackioLogger(Tracker):

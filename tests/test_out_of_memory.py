@@ -1,0 +1,328 @@
+"Too little memory ends a fit between two batches and is free again; `GradAccum('auto')` repeats the batch in parts"
+import gc, sys, warnings, weakref
+
+import pytest, torch, torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, IterableDataset
+
+from common import batches, digest, make_learner, problem, record, same, shuffled, weights
+from trainer_nb.all import AMP, Checkpoint, EMA, GradAccum, LambdaHook, NaNGuard, OneCycle, accuracy
+from trainer_nb.base import is_oom
+
+def no_memory(): return torch.empty(2**52)     # torch's own error, of its own allocator
+
+ERRORS = {'cpu': no_memory, 'cuda': lambda: raise_(torch.OutOfMemoryError('CUDA out of memory')),
+          'python': lambda: raise_(MemoryError())}
+
+def raise_(e): raise e
+
+def notes(info): return '\n'.join(info.value.__notes__)
+
+@pytest.fixture(autouse=True, scope='module')
+def _frozen():
+    "A collection looks at what these tests make, not at a million objects that others left"
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+def failing(where, at, f=no_memory):
+    "A hook that finds no memory in one batch, `at` (training or validation, its index), once"
+    seen = []
+    def hook(learn, *nxt):
+        if nxt: res = nxt[0]()
+        now = learn.training, learn.state.batch_idx if learn.training else learn.fitting.valid.n
+        if now == at and learn.state.epoch == 1 and not seen:
+            seen.append(1)
+            f()
+        if nxt: return res
+    return LambdaHook(**{where: hook}, ord=99)
+
+EVENTS = ['before_step', 'do_step', 'after_pred', 'after_loss', 'do_backward', 'after_backward']
+
+
+# The end of a fit
+
+@pytest.mark.parametrize('error', ERRORS.values(), ids=ERRORS)
+def test_the_type_stays_and_the_fit_ends_as_a_stop(error):
+    learn = make_learner(valid_dl=batches(), hooks=[failing('after_loss', (True, 2), error)])
+    with pytest.raises((RuntimeError, MemoryError)) as e: learn.fit(3)
+    assert is_oom(e.value) and type(e.value) in (RuntimeError, torch.OutOfMemoryError, MemoryError)
+    assert (learn.cancelled, learn.state.batch_idx, learn.state.samples_seen) == ('memory', 2, 24 + 10)
+    assert all(p.grad is None for p in learn.model.parameters())
+    text = notes(e)
+    for part in ('batch (float32 (5, 4), int64 (5,))', 'parameters 268 B', "GradAccum('auto')", 'learn.resume()',
+                 'raised in epoch 1, after 2 of 5 training batches'): assert part in text
+
+LOADERS = {'list': batches, 'shuffled': shuffled, 'iterable': lambda: DataLoader(Stream(batches()), batch_size=None),
+           'workers': lambda: shuffled(num_workers=1),
+           'persistent workers': lambda: shuffled(num_workers=1, persistent_workers=True)}
+slow = {'workers', 'persistent workers'}
+LOADERS = [pytest.param(f, id=k, marks=[pytest.mark.soak]*(k in slow)) for k, f in LOADERS.items()]
+
+class Stream(IterableDataset):
+    def __init__(self, data): self.data = data
+    def __iter__(self): return iter(self.data)
+
+def plain(): return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
+
+def fitted(make_dl, hooks=(), resume=False, model=plain, **kwargs):
+    torch.manual_seed(0)
+    learn = make_learner(model(), make_dl(), batches(seed=3), metrics=[accuracy], hooks=hooks, **kwargs)
+    torch.manual_seed(1)
+    if not resume: learn.fit(3)
+    else:
+        with pytest.raises(RuntimeError): learn.fit(3)
+        learn.resume()
+    return learn
+
+@pytest.mark.parametrize('at', [(True, 0), (True, 2), (True, 4), (False, 0), (False, 3)], ids=str)
+@pytest.mark.parametrize('make_dl', LOADERS)
+def test_a_resumed_fit_has_lost_nothing(make_dl, at):
+    "The same batches in the same order, each trained once: bit-equal to the uninterrupted run"
+    whole = fitted(make_dl)
+    learn = fitted(make_dl, [failing('after_loss', at)], resume=True)
+    assert same(weights(learn.model), weights(whole.model)) and record(learn) == record(whole)
+    assert digest(learn) == digest(whole)
+
+@pytest.mark.parametrize('event', EVENTS)
+def test_wherever_memory_runs_out(event):
+    hooks = lambda: [GradAccum(2), EMA(.9), NaNGuard(), OneCycle(.1)]
+    whole = fitted(batches, hooks())
+    learn = fitted(batches, [*hooks(), failing(event, (True, 3))], resume=True)
+    assert same(weights(learn.model), weights(whole.model)) and same(weights(learn.ema.model), weights(whole.ema.model))
+    assert learn.history.steps == whole.history.steps
+
+def test_a_generator_loses_no_batch():
+    def fit(*hooks):
+        torch.manual_seed(0)
+        learn = make_learner(plain(), (b for b in batches()), hooks=hooks)
+        if not hooks: learn.fit(1)
+        else:
+            with pytest.raises(RuntimeError): learn.fit(1)
+            learn.resume()
+        return learn
+    seen = []
+    def once(learn):
+        if learn.state.batch_idx == 3 and not seen: no_memory_after(seen)
+    assert same(weights(fit(LambdaHook(after_loss=once)).model), weights(fit().model)) and seen
+
+def no_memory_after(seen):
+    seen.append(1)
+    no_memory()
+
+def test_another_process_continues_from_the_checkpoint(tmp_path):
+    "The checkpoint of the moment is saved as after a stop"
+    whole = fitted(shuffled)
+    torch.manual_seed(0)
+    learn = make_learner(plain(), shuffled(), batches(seed=3), metrics=[accuracy], hooks=[Checkpoint(tmp_path)])
+    torch.manual_seed(1)
+    with pytest.raises(RuntimeError): learn.fit(3, hooks=[failing('do_backward', (True, 2))])
+    other = make_learner(plain(), shuffled(), batches(seed=3), metrics=[accuracy], hooks=[Checkpoint(tmp_path)])
+    other.fit(3, resume=True)
+    assert digest(other) == digest(whole)
+
+def test_in_the_step_of_an_optimizer_the_message_warns():
+    learn = make_learner(hooks=[LambdaHook(do_opt_step=lambda learn, nxt: no_memory()), GradAccum('auto')])
+    with pytest.raises(RuntimeError) as e: learn.fit(1)
+    assert 'an optimizer was at work' in notes(e) and learn.get_hook(GradAccum).most is None
+
+@pytest.mark.parametrize('verb', ['validate', 'predict', 'lr_find'])
+def test_other_verbs_say_it_and_leave_nothing(verb):
+    held = []
+    class Net(nn.Linear):
+        def forward(self, x):
+            h = super().forward(x)
+            held.append(weakref.ref(h))
+            no_memory()
+    learn = make_learner(Net(4, 3), batches(), batches())
+    with pytest.raises(RuntimeError) as e: getattr(learn, verb)(*([batches()] if verb == 'predict' else ()))
+    assert is_oom(e.value) and held[-1]() is None and learn.stopped is None
+    if verb != 'predict': assert 'largest tensors: ' in notes(e) and '.Net.forward float32 (5, 3)' in notes(e)
+
+
+# What is free again
+
+class Wide(nn.Module):
+    "Activations of 16 MiB, of which weak references tell"
+    def __init__(self, how):
+        super().__init__()
+        self.lin, self.how, self.refs = nn.Linear(4, 2**14), how, []
+    def forward(self, x):
+        h = self.lin(x.repeat(1000, 1)[:256])
+        wide = h.relu()
+        more = [wide.sigmoid(), {'a': wide.tanh()}]
+        self.refs += [weakref.ref(o) for o in (h, wide, more[0], more[1]['a'])]
+        if self.how == 'forward' and self.training: no_memory()
+        if self.how == 'backward' and self.training: wide.register_hook(lambda g: no_memory())
+        return (wide + more[0] + more[1]['a'])[:len(x), :3]
+
+def resident():
+    with open('/proc/self/statm') as f: return int(f.read().split()[1])*4096
+
+@pytest.mark.skipif(not sys.platform.startswith('linux'), reason='reads /proc')
+@pytest.mark.parametrize('how', ['forward', 'backward'])
+def test_the_memory_is_free_while_the_error_is_kept(how):
+    "As a notebook keeps its last error. References, tensors and the process itself tell"
+    learn = make_learner(Wide('no'), batches(), optim=lambda p: torch.optim.SGD(p, lr=0.))
+    learn.fit(1)
+    learn.model.refs.clear()
+    gc.collect()
+    before, learn.model.how = resident(), how
+    errors = []
+    for _ in range(3):
+        with pytest.raises(RuntimeError) as e: learn.fit(1)
+        errors.append(e.value)
+    assert learn.model.refs and not any(r() is not None for r in learn.model.refs)
+    assert resident() - before < 48*2**20, 'of 3 × 64 MiB'
+    text = '\n'.join(errors[0].__notes__)
+    assert how == 'backward' or '`h` in Wide.forward float32 (256, 16384) 16 MiB' in text
+    import traceback
+    names = [o.name for o in traceback.extract_tb(errors[0].full_traceback)]
+    assert names[:2] == ['fit', '_epoch'] or 'fit' in names, names
+
+
+# In parts
+
+class Limited:
+    "A hook that finds no memory for batches of more than `most` samples"
+    def __new__(cls, most, event='do_step'):
+        n = []
+        def hook(learn, *nxt):
+            res = nxt[0]() if nxt else None
+            n.append(len(learn.batch[0]))
+            if learn.training and n[-1] > most: no_memory()
+            return res
+        hook.n = n
+        return LambdaHook(**{event: hook}, ord=99)
+
+def big(sizes=(16, 8), seed=1): return list(zip(*(o.split(list(sizes)) for o in problem(24, seed))))
+
+def close(a, b):
+    return all(torch.allclose(x, y, rtol=0, atol=1e-6) for x, y in zip(weights(a), weights(b), strict=True))
+
+OPTIMS = {'sgd': lambda p: torch.optim.SGD(p, lr=.1, momentum=.9), 'adam': lambda p: torch.optim.Adam(p, lr=.01)}
+LOSSES = {'mean': {}, 'sum': {'loss_fn': nn.CrossEntropyLoss(reduction='sum')},
+          'tokens': {'train_step': lambda batch, learn: token_step(batch, learn)}}
+
+def token_step(batch, learn):
+    x, y = batch
+    keep, pred = x[:, 0] > -1, learn.model(x)
+    losses = F.cross_entropy(pred, y, reduction='none')*keep
+    return {'loss': losses.sum()/keep.sum().clamp(min=1), 'n': keep.sum(), 'pred': pred[keep], 'targ': y[keep]}
+
+def auto(hooks, kwargs, n=3):
+    torch.manual_seed(0)
+    learn = make_learner(plain(), big(), big(seed=2), metrics=[accuracy], hooks=hooks, **kwargs)
+    with warnings.catch_warnings():
+        warnings.simplefilter('ignore')
+        learn.fit(n)
+    return learn
+
+@pytest.mark.parametrize('event', EVENTS[1:])
+@pytest.mark.parametrize('kwargs', LOSSES.values(), ids=LOSSES)
+def test_parts_equal_the_batch(kwargs, event):
+    "Weights to 1e-6, and the record: as many batches and steps, the losses and metrics of whole batches"
+    kwargs = {**kwargs, 'optim': OPTIMS['sgd' if kwargs else 'adam']}
+    whole, learn = auto([], kwargs), auto([GradAccum('auto'), Limited(5, event)], kwargs)
+    assert close(learn.model, whole.model) and learn.get_hook(GradAccum).most == 4
+    assert learn.state == whole.state and learn.state.batch_idx == 2
+    for k, values in whole.history.steps.items(): assert learn.history.steps[k] == pytest.approx(values, abs=2e-6), k
+    for k, values in whole.history.epochs.items():
+        if k != 'time_s': assert learn.history.epochs[k] == pytest.approx(values, abs=2e-6), k
+
+def test_only_the_batches_that_need_it_are_divided():
+    limit = Limited(9)
+    learn = auto([GradAccum('auto'), limit], {}, n=2)
+    assert limit.do_step.n == [16, 8, 8, 8, 16, 8] + [8, 8, 8, 16, 8] and learn.get_hook(GradAccum).most == 8
+
+def test_metrics_with_a_state_and_several_optimizers():
+    class Mean:
+        "Counts what it sees"
+        def __init__(self): self.reset()
+        def reset(self): self.right, self.n = torch.zeros(()), []
+        def update(self, pred, targ):
+            self.right += (pred.argmax(1) == targ).sum()
+            self.n.append(len(targ))
+        def compute(self): return self.right/sum(self.n)
+    def optim(model):
+        params = list(model.parameters())
+        return {'a': torch.optim.SGD(params[:2], lr=.1), 'b': torch.optim.Adam(params[2:], lr=.01)}
+    found = []
+    for hooks in [], [GradAccum('auto'), Limited(5, 'after_loss')]:
+        torch.manual_seed(0)
+        model = plain()
+        learn = make_learner(model, big((8, 16)), metrics=[Mean()], hooks=hooks, optim=optim(model))
+        with warnings.catch_warnings():
+            warnings.simplefilter('ignore')
+            learn.fit(2)
+        found.append(learn)
+    assert close(found[0].model, found[1].model)
+    assert found[0].history.epochs['train_Mean'] == pytest.approx(found[1].history.epochs['train_Mean'], abs=1e-6)
+
+def test_with_other_hooks():
+    "EMA, schedule, NaNGuard, bf16; each sees a step per batch"
+    def hooks(): return [AMP(), EMA(.9), NaNGuard(), OneCycle(.1)]
+    whole, learn = auto(hooks(), {}), auto([*hooks(), GradAccum('auto'), Limited(5)], {})
+    assert all(torch.allclose(a, b, atol=2e-2) for a, b in zip(weights(learn.model), weights(whole.model)))
+    assert learn.history.steps['lr'] == whole.history.steps['lr'] and learn.state == whole.state
+
+@pytest.mark.parametrize('dropout', [0., .5])
+def test_an_attempt_leaves_no_trace(dropout):
+    "Random numbers and running means are those of a run that divided its batches from the start"
+    def model():
+        return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(dropout), nn.Tanh(), nn.Linear(8, 3))
+    def fit(*hooks):
+        torch.manual_seed(0)
+        learn = make_learner(model(), big(), big(seed=2), hooks=hooks)
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter('always')
+            learn.fit(2)
+        return learn, [str(o.message) for o in seen]
+    known = GradAccum('auto')
+    known.most = 4
+    (whole, quiet), (learn, told) = fit(known), fit(GradAccum('auto'), Limited(5, 'do_backward'))
+    assert same(weights(learn.model), weights(whole.model)) and learn.history.steps == whole.history.steps
+    assert not quiet and len(told) == 2 and 'parts of at most 4 samples; BatchNorm sees each part by itself' in told[1]
+
+def test_where_parts_do_not_help():
+    "A single sample, a step that yields, a batch that has no samples: the error is told, and the fit can be resumed"
+    learn = make_learner(plain(), big(), hooks=[GradAccum('auto'), Limited(0)])
+    with warnings.catch_warnings():
+        warnings.simplefilter('ignore')
+        with pytest.raises(RuntimeError, match="can't allocate") as e: learn.fit(1)
+        assert learn.stopped is not None and learn.get_hook(GradAccum).most == 1 and 'memory: ' in notes(e)
+        def step(batch, learn):
+            yield 'a', F.cross_entropy(learn.model(batch[0]), batch[1])
+        m = plain()
+        learn = make_learner(m, big(), train_step=step, optim={'a': torch.optim.SGD(m.parameters(), lr=.1)},
+                             hooks=[GradAccum('auto'), Limited(5)])
+        with pytest.raises(RuntimeError, match="can't allocate"): learn.fit(1)
+        def transposed(batch, learn): return {'loss': F.cross_entropy(learn.model(batch[0].T), batch[1])}
+        data = [(x.T, y) for x, y in big()]
+        learn = make_learner(plain(), data, train_step=transposed, hooks=[GradAccum('auto'), Limited(3)])
+        with pytest.raises(ValueError, match=r'shape \(16,\) cannot be divided into samples: the batch has 4'):
+            learn.fit(1)
+    with pytest.raises(ValueError, match='auto'): GradAccum('Auto')
+
+def test_the_size_of_parts_is_kept(tmp_path):
+    learn = auto([GradAccum('auto'), Limited(5)], {}, n=1)
+    learn.save(tmp_path/'state')
+    other = make_learner(plain(), big(), hooks=[GradAccum('auto')])
+    other.load(tmp_path/'state')
+    assert other.get_hook(GradAccum).most == 4
+
+def test_a_hook_of_your_own_may_make_room():
+    from trainer_nb.all import Hook
+    class Smaller(Hook):
+        def relieve(self, learn):
+            limit.do_step.n.append('relieved')
+            learn.config = True
+            return True
+    def step(batch, learn):
+        if not learn.config: no_memory()
+        return {'loss': F.cross_entropy(learn.model(batch[0]), batch[1])}
+    limit = Limited(99)
+    learn = make_learner(plain(), big(), train_step=step, hooks=[Smaller(), limit])
+    learn.fit(1)
+    assert limit.do_step.n == ['relieved', 16, 8] and learn.state.batch_idx == 2 and learn.cancelled is None
