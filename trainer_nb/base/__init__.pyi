@@ -44,7 +44,6 @@ from .charts import limits as limits
 from .charts import needs_log as needs_log
 from .charts import new_figure as new_figure
 from .charts import smooth as smooth
-from .memory import free_memory as free_memory
 from .memory import is_oom as is_oom
 from .memory import memory_in_use as memory_in_use
 from .errors import described as described
