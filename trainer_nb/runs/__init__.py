@@ -5,4 +5,5 @@ from .table import runs
 from .comparison import Comparison
 from .side_by_side import compare
 from .sweep import Trials, sweep
+from .slurm import Slurm
 from .shell import main

@@ -6,4 +6,5 @@ from .comparison import Comparison as Comparison
 from .side_by_side import compare as compare
 from .sweep import Trials as Trials
 from .sweep import sweep as sweep
+from .slurm import Slurm as Slurm
 from .shell import main as main

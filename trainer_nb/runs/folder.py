@@ -16,6 +16,7 @@ from secrets import token_hex
 from time import monotonic, sleep, time, time_ns
 
 from ..save import path_in, replacing
+from .engine import job_of
 
 # %% ../../nbs/runs/01_folder.ipynb #d4fd60eb
 @cache
@@ -41,7 +42,7 @@ def _ask_ps(pid):
 
 # %% ../../nbs/runs/01_folder.ipynb #4501c5ae
 _ENDS = 'done', 'stopped', 'failed'      # states that a process leaves behind
-KNOWN = 'starting', 'running', 'paused', *_ENDS
+KNOWN = 'waiting', 'starting', 'running', 'paused', *_ENDS
 
 def now_here():  # dict
     "Return what identifies this process in `status.json`"
@@ -112,7 +113,7 @@ class RunFolder:
 @dataclass
 class Status:
     "The state of a run, and where it is"
-    state: str          # starting, running, paused, done, stopped, failed; or died, suspended, unreachable, missing
+    state: str          # one of `KNOWN`, which `status.json` holds; or died, suspended, unreachable, missing
     note: str = ''      # what a person should know besides
     data: dict|None = None      # what `status.json` holds
 
@@ -136,6 +137,7 @@ def judge(
     if state not in KNOWN: return Status('missing', 'there is no readable status.json', data)
     position, note = str(data.get('position', '')), str(data.get('note', ''))
     if state in _ENDS: return Status(state, note or position, data)
+    if state == 'waiting': return Status(state, note, data)
     age = (time() if clock is None else clock) - float(data.get('heartbeat') or 0)
     if data.get('host') != platform.node():
         if age < 30: return Status(state, note, data)
@@ -157,8 +159,22 @@ def read_status(
     "Read and judge the status of a run"
     try:
         data = folder.read('status.json')
-        return judge(data, _clock(folder, data.get('heartbeat')))
+        status = judge(data, _clock(folder, data.get('heartbeat')))
+        return _with_job(folder, status) if status.state in ('waiting', 'died', 'unreachable') else status
     except (TypeError, ValueError): return Status('missing', 'status.json is damaged')
+
+def _with_job(folder, status):
+    "Ask an engine where the process says too little"
+    job, data = job_of(folder), status.data
+    if job is None: return status
+    position = data.get('position') or 'before it trained'
+    if job.state == 'queued': return Status('waiting', f'{job.note}, {position}', data)
+    if status.state == 'waiting' and job.state != 'over': return Status('waiting', f'{job.note}, {position}', data)
+    if job.state != 'over':
+        state = 'unreachable' if job.state == 'running' else status.state      # its end may not be known yet
+        return Status(state, f'{status.note}; {job.note}', data)
+    if (now := folder.read('status.json')) != data: return judge(now)      # its last words came in between
+    return Status('died', f'{job.note}, {position}', data)
 
 def _clock(folder, beat):  # float; None if a heartbeat was not seen to change
     "Return the time on a clock that agrees with that of the heartbeats, even if one of the two is set"

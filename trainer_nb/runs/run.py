@@ -13,6 +13,7 @@ from time import monotonic, sleep
 from ..base import current_cell, patch
 from ..save import find, read_state
 from .branch import branch_of
+from .engine import engine_of, submit, withdraw
 from .folder import Request, RunFolder, answer, ask, pending, read_status
 from .process import git_state, main_versions, reap, spawn
 from .record import RecordTail
@@ -39,7 +40,8 @@ class Run:
 
     @property
     def status(self):  # str
-        "'starting', 'running', 'paused', 'done', 'stopped', 'failed'; 'died', 'suspended', 'unreachable' or 'missing'"
+        """'waiting', 'starting', 'running', 'paused', 'done', 'stopped' or 'failed'; 'died', 'suspended', 'unreachable'
+        or 'missing'"""
         return self.state.state
 
     @property
@@ -116,8 +118,16 @@ def unpause(self:Run):  # `Request`
 
 @patch
 def stop(self:Run):  # `Request`
-    "Stop after this batch; `restart`, or in the kernel that started it `wait` and `learn.resume`, continues"
-    return self._ask('stop')
+    """Stop after this batch; `restart`, or in the kernel that started it `wait` and `learn.resume`, continues
+
+    A run that waits in a queue is taken out of it.
+    """
+    status, request = self.state, self._ask('stop')
+    if status.state == 'waiting' and withdraw(self.folder):
+        note = ', '.join(filter(None, ['taken out of the queue', status.data.get('position')]))
+        self.folder.write('status.json', {**status.data, 'state': 'stopped', 'note': note})
+        answer(self.folder, request.name, what='stop', done='taken out of the queue')
+    return request
 
 @patch
 def stop_epoch(self:Run):  # `Request`
@@ -168,7 +178,9 @@ def wait(self:Run,
 def _take(self:Run, status):
     "Put the result into the learner"
     learn, is_stopped = self.learn, status.state == 'stopped'
-    with learn.added_hooks(*(self.hooks if is_stopped else ())): learn.load(self.path/'result.pt')
+    with learn.added_hooks(*(self.hooks if is_stopped else ())):
+        if is_stopped: self._newest(learn)      # taken out of a queue, it may have checkpoints only, or nothing
+        else: learn.load(self.path/'result.pt')
     if learn.stopped is not None: learn.stopped.hooks = self.hooks
     learn.history.status = status.note
     self._is_taken = True
@@ -240,11 +252,14 @@ def restart(self:Run):  # the run
         if monotonic() > end: raise RuntimeError(f'the run is {status}: there is nothing to restart')
         sleep(.02)
     if status.state == 'done': raise RuntimeError(f'the run is done ({status.note}): there is nothing left to do')
+    on = engine_of(self.folder)
+    if on is not None: on.check()
     self._compare()
     for name in pending(self.folder): answer(self.folder, name, refused='the process had ended before it looked')
     if self._view is not None: self._view.finish()      # it shows how the process ended
     (self.path/'result.pt').unlink(missing_ok=True)
-    spawn(self.folder)
+    if on is None: spawn(self.folder)
+    else: submit(self.folder, on)
     self._is_taken = self.learn is None
     if self._view is not None: self.show()
     return self

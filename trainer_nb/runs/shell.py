@@ -9,7 +9,8 @@ __all__ = ['main']
 import argparse, sys
 from time import sleep
 
-from .folder import RunFolder, ask, read_status
+from .folder import RunFolder, read_status
+from .run import Run
 from .table import runs
 from .worker import Worker
 
@@ -29,8 +30,7 @@ def _status(folder):
 
 def _stop(folder):
     if (status := read_status(folder)).is_over: return print(f'it is over: {status}')
-    ask(folder, 'stop')
-    print('asked')
+    print(Run(folder.path).stop())
 
 def _tail(folder):
     at = 0

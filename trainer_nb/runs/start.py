@@ -18,6 +18,7 @@ from ..parallel import Accelerate, accelerate_hook
 from .card import environment, fingerprint
 from ..save import find_point
 from .branch import RateFrom, take_point
+from .engine import Engine, engine_of, submit
 from .folder import RunFolder
 from .process import flat, settings, spawn, versions
 from .run import Run
@@ -28,8 +29,8 @@ from .worker import rates_of, torch_settings
 _FIT = 'max_steps', 'valid_every', 'valid_first', 'lr', 'resume'      # arguments that `fit` takes, too
 
 def _checked(learn, n_epochs, n_procs, on, kwargs):     # dict: arguments of the fit; raises TypeError or ValueError
-    if on is not None: raise ValueError(f'on is {on!r}: expected None, this machine')
     as_count('n_procs', n_procs)
+    if on is not None: _check_engine(learn, on, n_procs)
     if other := [k for k in kwargs if k not in _FIT]:
         raise TypeError(f'start got {", ".join(other)}: expected arguments of start, or of fit: {", ".join(_FIT)}')
     if kwargs.get('resume') is True: raise ValueError(
@@ -46,7 +47,17 @@ def _checked(learn, n_epochs, n_procs, on, kwargs):     # dict: arguments of the
     counts = {'n_epochs': n_epochs, 'max_steps': max_steps}
     return {**kwargs, **{k: as_count(k, v) for k, v in counts.items() if v is not None}}
 
-def _with_ranks(learn, hooks, n, resumes):      # tuple of hooks; raises RuntimeError or ValueError
+def _check_engine(learn, on, n_procs):      # raises TypeError, ValueError, or RuntimeError if it cannot be used here
+    name = type(on).__name__
+    if not isinstance(on, Engine): raise TypeError(
+        f"on is {on!r}: expected None, this machine, or an engine, Slurm(time='2:00:00')")
+    if n_procs != 1: raise ValueError(
+        f'n_procs is {n_procs}: with on={name}(...), the arguments of {name} say how many')
+    if on.has_accelerators and on.n_procs == 1 and learn.device.type == 'cpu': raise ValueError(
+        'the learner is on the CPU, and the job asks for a GPU: make the learner where there is one, or ask for none')
+    on.check()
+
+def _with_ranks(learn, hooks, n, resumes, on=None):      # tuple of hooks; raises RuntimeError or ValueError
     "Make sure that `n` ranks can train together"
     hook = accelerate_hook(learn, hooks)
     if resumes and n != (size := hook and hook.size or 1): raise RuntimeError(
@@ -54,7 +65,7 @@ def _with_ranks(learn, hooks, n, resumes):      # tuple of hooks; raises Runtime
         f'start(n_procs={size})')
     if n == 1: return hooks
     if hook is None: hooks = *hooks, (hook := Accelerate())
-    if hook.on_cpu: return hooks
+    if hook.on_cpu or on is not None: return hooks
     if n > (there := torch.accelerator.device_count()): raise ValueError(
         f'n_procs is {n}, but there {"is 1 device" if there == 1 else f"are {there} devices"}: '
         'ask for as many as there are, or use the CPU with the hook Accelerate(cpu=True)')
@@ -78,12 +89,13 @@ def begin(
         'this learner is in a fit, which cannot move into the background: stop it, learn.stop(), '
         'and then learn.start() continues it there')
     plan = _checked(learn, n_epochs, n_procs, on, kwargs)
+    if on is not None: n_procs = on.n_procs
     if not plan:
         if hooks: raise TypeError('start without n_epochs resumes a fit with its own hooks, and takes no others')
         hooks = learn.stopped.hooks
     else:
         with learn.added_hooks(*as_hooks(hooks)): pass      # raises what `fit` would raise
-    hooks = _with_ranks(learn, as_hooks(hooks), n_procs, not plan)
+    hooks = _with_ranks(learn, as_hooks(hooks), n_procs, not plan, on)
     to = RunFolder(folder if folder is not None else f'runs/{strftime("%Y%m%d-%H%M%S")}-{token_hex(2)}')
     there = settings(learn, hooks, {**plan, **({'n_procs': n_procs} if n_procs > 1 else {})})
     run = Run(to.path, learn, hooks)
@@ -95,7 +107,7 @@ def begin(
     def save_start(path):
         if plan: return
         with learn.added_hooks(*hooks): learn.save(path/'start.pt')
-    _launch(to, program, info, save_start, max_gb)
+    _launch(to, program, info, save_start, max_gb, on)
     return run
 
 @patch
@@ -104,7 +116,7 @@ def start(self:Learner,
     *,
     folder=None,      # of the run; None: a new one in 'runs'
     n_procs=1,        # processes that train together; each has one accelerator, or one thread on the CPU
-    on=None,          # where: None, a process of this machine
+    on=None,          # where: None, a process of this machine; or an engine, `Slurm(...)`
     hooks=(),         # hooks for this fit alone
     overwrite=False,  # True: delete the run that the folder holds, and train anew
     max_gb=4.,        # gigabytes of data in memory that may be copied to the run
@@ -120,7 +132,7 @@ def start(self:Learner,
     run.show()
     return run
 
-def _launch(to, program, info, add, max_gb):
+def _launch(to, program, info, add, max_gb, on):
     "Write the folder of a run, and start the process; `add` writes more into it, and returns more for `run.json`"
     learn, packed = program['learn'], pack(program, max_gb)
     if to.is_run: shutil.rmtree(to.path)      # `_is_free` has said that it may be overwritten
@@ -135,7 +147,8 @@ def _launch(to, program, info, add, max_gb):
                               'data': {'train': fingerprint(learn.train_dl), 'valid': fingerprint(learn.valid_dl)},
                               'environment': environment(learn.device),
                               **info, **more})
-        spawn(to)
+        if on is None: spawn(to)
+        else: submit(to, on)
     except BaseException:
         shutil.rmtree(to.path, ignore_errors=True)
         raise
@@ -191,7 +204,8 @@ def fork(self:Run,
     to = RunFolder(folder if folder is not None else _free_name(self.path))
     if to.path.resolve() == self.path.resolve(): raise ValueError(
         f'{os.path.relpath(self.path)} is the run itself: name another folder')
-    point, source = _point(self, at, step), self.path/'checkpoints'
+    point, source, on = _point(self, at, step), self.path/'checkpoints', engine_of(self.folder)
+    if on is not None: on.check()
     program, info = unpack_program(self.path), self.folder.read('run.json')
     self._compare()
     learn, kwargs, totals = program['learn'], dict(program['kwargs']), dict(program['totals'])
@@ -219,7 +233,7 @@ def fork(self:Run,
         return {'parent': _parent(self, path, take_point(source, point, path/'checkpoints') if point else None,
                                   point, rates, learn, differs)}
     keep = {k: info[k] for k in ('first_row', 'first_batch', 'n_procs') if k in info}
-    _launch(to, program, {**keep, 'settings': there}, add, max_gb)
+    _launch(to, program, {**keep, 'settings': there}, add, max_gb, on)
     run.show()
     return run
 

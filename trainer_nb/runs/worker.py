@@ -89,6 +89,9 @@ def _scale_lr(learn, factor): return scale_lr(factor, learn)
 _ACTIONS = {'stop': _stop, 'stop_epoch': _stop_epoch, 'set_lr': _set_lr, 'scale_lr': _scale_lr, 'checkpoint': _save}
 
 # %% ../../nbs/runs/04_worker.ipynb #b91986d9
+# the script of a job makes this file when its time is nearly over; the run answers with the other one
+_LEAVE, _LEFT = 'requests/leave', 'requests/left'
+
 class Worker:
     "Trains the run in a folder"
     look_s, beat_s = .2, 1.
@@ -102,6 +105,7 @@ class Worker:
         self.info = self.folder.read('run.json')
         self.ranks, self.together = Ranks(self.folder, self.info.get('n_procs', 1)), Pausing(self.wait)
         self.is_training = False
+        self.leaves, self.is_leaving = 'TRAINER_NB_LEAVES' in os.environ, False     # to continue when its job does
         self.error, self.problem = None, ''
         self.first, self.position = 0, ''
         self.over, self.writing = threading.Event(), threading.Lock()
@@ -127,7 +131,10 @@ class Worker:
             self.fail((self.ranks.find() if is_lost(e) and self.ranks.size > 1 else None) or error_record(e))
         self.is_training = False
         try:
-            if end is not None:
+            if end == 'stopped' and self.is_leaving:
+                (self.folder.path/_LEFT).touch()
+                self.state = 'waiting'
+            elif end is not None:
                 self.save_result()      # first: who reads that the run is over looks for the result
                 self.state, self.note = end, outcome(self.learn, self.first)
         except BaseException as e:
@@ -137,7 +144,7 @@ class Worker:
         self.over.set()
         thread.join()
         self.complete()
-        self.say_rest()
+        if self.state != 'waiting': self.say_rest()
         self.beat()
         lock.release()
         return int(self.state == 'failed')
@@ -210,8 +217,15 @@ def train(self:Worker,
     _set_torch_settings({**program['torch'], **threads})
     set_rng_state(program['rng'])
     self.first, self.learn = len(learn.history), learn
-    signal.signal(signal.SIGTERM, lambda *_: learn.request('stop'))
+    signal.signal(signal.SIGTERM, lambda *_: self.leave() if self.leaves else learn.request('stop'))
     with self._group(accelerate): self._fit(program, own)
+
+@patch
+def leave(self:Worker):
+    "Stop between two batches with a checkpoint, to continue when the job begins again"
+    if self.ranks.rank: return (self.folder.path/_LEAVE).touch()     # rank 0 does it for all
+    self.is_leaving = True
+    self.learn.request('stop')
 
 @patch
 def _group(self:Worker, accelerate):
@@ -250,6 +264,7 @@ def _watch(self:Worker):
         if self.is_training and self.ranks.is_stuck(): self._give_up()
         if monotonic() < beat_at: continue
         beat_at = monotonic() + self.beat_s
+        if is_fitting and self.leaves and not self.is_leaving and (self.folder.path/_LEAVE).exists(): self.leave()
         if is_fitting and self.tick not in self.learn.requests: self.learn.request(self.tick)
         self.beat()
 
@@ -371,6 +386,7 @@ def _act(self:Worker, what, arg, learn):
         state = host_copy({'model': dict(learn.fitting.model.state_dict())})
         with replacing(self.folder.path/'weights.pt') as beside: write_state(beside, state)
         return 'saved'
+    if what in ('stop', 'stop_epoch'): self.leaves = self.is_leaving = False      # what a person asks for wins
     if what not in _ACTIONS: raise ValueError(f'there is no request {what!r}: {", ".join(_ACTIONS)}')
     return _ACTIONS[what](learn, arg)
 

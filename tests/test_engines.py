@@ -1,0 +1,224 @@
+"Runs as jobs of a scheduler: the numbers of `fit`, whatever ends a job, and what a window says meanwhile"
+import os, shutil, subprocess, sys, time
+from pathlib import Path
+
+import pytest, torch, torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from trainer_nb.all import *        # noqa: F403
+from trainer_nb.all import Hook, Learner, Run, Slurm, attach
+from trainer_nb.runs import engine
+from trainer_nb.runs.shell import main
+from test_runs import _ends, until  # noqa: F401
+from test_distributed import check_same
+
+here = Path(__file__).parent
+N = 8       # epochs, of six batches
+ODD = "a b'c%j\"$(touch oops)"
+
+
+class Slow(Hook):
+    def after_step(self, learn): time.sleep(.02)
+
+def make(*hooks):
+    torch.manual_seed(0)
+    x, y = torch.randn(46, 4), torch.arange(46) % 3
+    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Dropout(.5), nn.Linear(8, 3))
+    data = DataLoader(TensorDataset(x, y), batch_size=9, shuffle=True)
+    return Learner(model, data, (x, y), loss_fn=F.cross_entropy, bs=10, lr=.01, seed=5, device='cpu', display=False,
+                   hooks=[*hooks])
+
+def fitted(n_procs=1):
+    learn = make()
+    if n_procs == 1: learn.fit(N)
+    else: learn.launch(n_procs, N)
+    return learn
+
+def job_of(run): return run.folder.read('job.json')['job']
+
+
+@pytest.fixture
+def fake(tmp_path, monkeypatch):
+    "Commands on PATH that behave as those of Slurm; a file `busy` there keeps jobs in the queue"
+    home = tmp_path/'fake'
+    subprocess.run([sys.executable, here/'fake_slurm.py', 'install', home], check=True)
+    monkeypatch.setenv('PATH', f'{home}:{os.environ["PATH"]}')
+    monkeypatch.setenv('FAKE_SLURM', str(home))
+    monkeypatch.setenv('SLURM_JOB_ID', '7')         # this process may be a job itself
+    monkeypatch.setattr(engine, '_PAUSE_S', .5)
+    monkeypatch.chdir(tmp_path)
+    engine._asked.clear()
+    yield home
+    shutil.rmtree(home)         # ends those that wait
+
+
+# ---- with commands that stand in for Slurm ---------------------------------------------------------------------------
+
+def test_signal_and_requeue(fake, tmp_path):
+    "Queued, begun, signalled before its time is over, queued again and begun again: the end is that of `fit`"
+    (fake/'busy').touch()
+    learn, folder = make(Slow()), tmp_path/ODD
+    run = learn.start(N, folder=folder, on=Slurm('0:10:00', partition='main', comment="it's \"a\" #test"))
+    assert str(run.state) == 'waiting: Slurm job 1 is PENDING (Resources), before it trained' and not run.is_over
+    assert repr(attach(folder)).endswith('before it trained)') and run.output == ''
+    run.pause()                 # taken when it begins
+    (fake/'busy').unlink()
+    until(lambda: run.status == 'paused')
+    run.unpause().wait()
+    until(lambda: run.history.n_steps > 8)
+    (fake/'busy').touch()
+    subprocess.run(['scancel', '--batch', '--signal=USR1', '1'], check=True)
+    until(lambda: 'PENDING' in str(run.state), 20)
+    assert run.status == 'waiting'
+    n = run.history.n_steps
+    (fake/'busy').unlink()
+    run.wait(60)
+    check_same(learn, fitted())
+    assert run.status == 'done' and 8 < n < 6*N and 'resumes from' in run.output
+    assert not (tmp_path/'oops').exists() and not (folder/'oops').exists()
+
+def test_stop_in_the_queue(fake, tmp_path, capsys):
+    "A job that has not begun is taken out of the queue; `restart` submits it again, with the same options"
+    (fake/'busy').touch()
+    learn = make()
+    before = {k: v.clone() for k, v in learn.model.state_dict().items()}
+    run = learn.start(N, folder=tmp_path/'a', on=Slurm(mem='1G', time=5))
+    assert run.stop().wait(1) == 'taken out of the queue' and run.status == 'stopped'
+    run.wait(1)
+    assert all(torch.equal(v, before[k]) for k, v in learn.model.state_dict().items())
+    first = (run.path/'job.sh').read_text()
+    run.restart()
+    assert run.status == 'waiting' and job_of(run) == '2' and (run.path/'job.sh').read_text() == first
+    assert '--mem=1G' in first and '--time=5' in first
+    capsys.readouterr()
+    main(['stop', str(run.path)])
+    assert 'taken out of the queue' in capsys.readouterr().out and Run(run.path).status == 'stopped'
+
+def test_what_became_of_a_job(fake, tmp_path, monkeypatch):
+    "A job that ended without a word is lost; one that nobody can be asked about is not"
+    (fake/'busy').touch()
+    monkeypatch.setattr(engine, '_PAUSE_S', 0)
+    folder = make().start(N, folder=tmp_path/'a', on=Slurm()).folder
+    def says(): return str(Run(folder.path).state)
+    with monkeypatch.context() as patch:
+        patch.setenv('PATH', '/nowhere')
+        assert says() == 'waiting: Slurm job 1: there is no squeue here, before it trained'
+    data = folder.read('status.json')
+    lost = {'state': 'running', 'host': 'elsewhere', 'pid': 1, 'heartbeat': time.time() - 99, 'position': 'in epoch 3'}
+    folder.write('status.json', lost)
+    assert says() == 'waiting: Slurm job 1 is PENDING (Resources), in epoch 3'
+    (fake/'1.json').write_text('{"state": "RUNNING"}')
+    assert says().startswith('unreachable')
+    (fake/'1.json').write_text('{"state": "NODE_FAIL"}')
+    assert says() == 'died: Slurm job 1 is NODE_FAIL, in epoch 3'
+    (fake/'1.json').unlink()
+    assert says() == 'died: Slurm job 1 is over, in epoch 3'
+    with pytest.raises(RuntimeError, match=r'run.restart\(\) continues'): Run(folder.path).wait(1)
+    folder.write('status.json', data)
+    assert says() == 'died: Slurm job 1 is over, before it trained'
+    for job in {'engine': 'Slurm', 'job': '1; touch oops'}, {'engine': 'os.system', 'job': 'touch oops'}, {'job': []}:
+        folder.write('job.json', job)
+        assert says() in ('waiting', 'waiting: job.json names no Slurm job, before it trained')
+    folder.write('job.json', {'engine': 'Slurm', 'job': '--help'})
+    assert 'names no Slurm job' in says() and not (tmp_path/'oops').exists()
+
+def test_worker_that_cannot_begin(fake, tmp_path):
+    "A job whose Python does not start fails once, and is not put into the queue again"
+    run = make().start(1, folder=tmp_path/'a', on=Slurm(setup='exit 3'))
+    until(lambda: run.is_over)
+    assert str(run.state) == 'died: Slurm job 1 is FAILED, before it trained'
+
+def test_wrong_input(fake, tmp_path, monkeypatch):
+    for kwargs, kind, text in [
+        ({'time': '2 hours'}, ValueError, "time is '2 hours'"), ({'nodes': 0}, ValueError, 'nodes'),
+        ({'gpus_per_node': 'many'}, ValueError, 'gpus_per_node'), ({'output': 'x'}, TypeError, 'Slurm got output'),
+        ({'mem': '1G\n#SBATCH --x'}, ValueError, 'single line'), ({'mem': [1]}, TypeError, 'mem is'),
+        ({'setup': ['module load']}, TypeError, 'lines of bash')]:
+        with pytest.raises(kind, match=text): Slurm(**kwargs)
+    def start(*args, **kwargs): return make().start(1, *args, folder=tmp_path/'a', **kwargs)
+    for kwargs, kind, text in [
+        ({'on': 'slurm'}, TypeError, "on is 'slurm'"), ({'on': Slurm(), 'n_procs': 2}, ValueError, 'n_procs is 2'),
+        ({'on': Slurm(gpus_per_node=1)}, ValueError, 'on the CPU'),
+        ({'on': Slurm(partition='nowhere')}, RuntimeError, 'invalid partition specified: nowhere')]:
+        with pytest.raises(kind, match=text): start(**kwargs)
+    with pytest.raises(ValueError, match='backslash'): make().start(1, folder=tmp_path/'a\nb', on=Slurm())
+    monkeypatch.setenv('PATH', '/nowhere')
+    with pytest.raises(RuntimeError, match='no sbatch on PATH'): start(on=Slurm())
+    assert [o.name for o in tmp_path.iterdir()] == ['fake']
+
+
+# ---- with Slurm itself -----------------------------------------------------------------------------------------------
+
+@pytest.fixture(scope='module')
+def cluster(tmp_path_factory):
+    "A Slurm of one node on this machine"
+    if missing := [o for o in ('sbatch', 'slurmctld', 'slurmd', 'munged') if not shutil.which(o)]:
+        pytest.skip(f'there is no {", ".join(missing)} here: apt-get install slurmctld slurmd slurm-client munge')
+    folder = tmp_path_factory.mktemp('slurm')
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv('SLURM_CONF', str(folder/'slurm.conf'))
+        subprocess.run([here/'slurm_here.sh', 'start', folder], check=True, stdout=subprocess.DEVNULL)
+        yield folder
+        subprocess.run(['scancel', '--user', os.environ.get('USER', 'root')])
+        subprocess.run([here/'slurm_here.sh', 'stop', folder], check=True)
+
+@pytest.fixture
+def slurm(cluster, monkeypatch): monkeypatch.setattr(engine, '_PAUSE_S', .2)
+
+def again(run):
+    "Do not wait the two minutes after which Slurm begins a job anew; but until the node has forgotten it"
+    until(lambda: 'BeginTime' in str(run.state), 300)
+    time.sleep(8)
+    subprocess.run(['scontrol', 'update', f'JobId={job_of(run)}', 'StartTime=now'], check=True)
+
+@pytest.mark.soak
+@pytest.mark.parametrize('n', [1, 2])
+def test_slurm_equals_fit(n, slurm, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    learn = make()
+    run = learn.start(N, folder=tmp_path/ODD, on=Slurm('0:05:00', procs_per_node=n, comment="it's \"a\" #test"))
+    run.wait(600)
+    check_same(learn, fitted(n))
+    assert run.status == 'done' and not [*tmp_path.rglob('oops')]
+
+@pytest.mark.soak
+@pytest.mark.parametrize('partition, n', [('low', 1), ('kind', 2)])
+def test_slurm_preempts(partition, n, slurm, tmp_path):
+    "Another job takes the node, at once or after a time of grace"
+    learn = make(Slow())
+    on = Slurm('0:05:00', procs_per_node=n, cpus_per_task=2, partition=partition)
+    run = learn.start(N, folder=tmp_path/'a', on=on)
+    until(lambda: run.history.n_steps > 6, 60)
+    subprocess.run(['sbatch', '--partition=high', '--ntasks=2', '--wrap=true', '--output=/dev/null'], check=True)
+    again(run)
+    run.wait(600)
+    check_same(learn, fitted(n))
+    assert 'resumes from' in run.output
+
+@pytest.mark.soak
+def test_slurm_time_is_over(slurm, tmp_path):
+    "The limit of two minutes is shorter than the training; Slurm may send the signal a minute early"
+    class Slower(Hook):
+        def after_step(self, learn): time.sleep(1.6)
+    learn = make(Slower())
+    run = learn.start(N, folder=tmp_path/'a', on=Slurm(2, procs_per_node=2, notice_s=30))
+    again(run)
+    run.wait(600)
+    check_same(learn, fitted(2))
+    assert 'resumes from' in run.output
+
+@pytest.mark.soak
+def test_slurm_queue(slurm, tmp_path):
+    "A job that waits is taken out of the queue; one that is cancelled is lost"
+    learn = make(Slow())
+    run = learn.start(N, folder=tmp_path/'a', on=Slurm(begin='now+1hour'))
+    until(lambda: 'PENDING (BeginTime)' in str(run.state))
+    assert run.stop().wait(1) == 'taken out of the queue' and run.status == 'stopped'
+    run = learn.start(N, folder=tmp_path/'b', on=Slurm())
+    until(lambda: run.history.n_steps, 60)
+    subprocess.run(['scancel', job_of(run)], check=True)
+    until(lambda: run.is_over, 60)
+    assert run.status == 'died' and 'CANCELLED' in str(run.state)
+    with pytest.raises(RuntimeError, match='invalid partition specified: nowhere'):
+        learn.start(N, folder=tmp_path/'c', on=Slurm(partition='nowhere'))
