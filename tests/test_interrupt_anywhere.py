@@ -3,7 +3,7 @@
 A tracer calls the handler of SIGINT, as Python itself would, before chosen bytecodes of the library, contextlib and
 PyTorch's optimizers.
 """
-import contextlib, random, signal, sys, threading, warnings
+import contextlib, dis, functools, random, signal, sys, threading, warnings
 from collections import Counter
 from pathlib import Path
 
@@ -22,6 +22,13 @@ TRACED = str(Path(trainer_nb.__file__).parent), contextlib.__file__, \
     str(Path(torch.__file__).parent/'autograd/grad_mode.py'), \
     str(Path(torch.__file__).parent/'optim'), str(Path(torch.__file__).parent/'amp')
 
+MONITOR, TOOL = getattr(sys, 'monitoring', None), 3     # from Python 3.12 on, where a trace misses bytecodes
+
+@functools.cache
+def unsafe(code):
+    "Where Python itself never raises an interrupt, and would leave a caught exception behind"
+    return {o.offset for o in dis.get_instructions(code) if o.opname == 'PUSH_EXC_INFO'}
+
 class Injector:
     """SIGINT at these moments, one after the other: ((code, offset of a bytecode), how often it is come to)
 
@@ -35,14 +42,21 @@ class Injector:
         return self.step
 
     def step(self, frame, event, arg):
-        if event != 'opcode': return self.step
-        place = frame.f_code, frame.f_lasti
+        if event == 'opcode': self.arrive(frame, frame.f_lasti)
+        return self.step
+
+    def watch(self, code, offset):
+        "The same for `sys.monitoring`"
+        if not code.co_filename.startswith(TRACED): return sys.monitoring.DISABLE
+        if threading.get_ident() == self.thread and offset not in unsafe(code): self.arrive(sys._getframe(1), offset)
+
+    def arrive(self, frame, offset):
+        place = frame.f_code, offset
         self.places.append(place)
         if self.moments and place == self.moments[0][0]:
             self.n += 1
             if self.n >= self.moments[0][1] and signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ()):
                 self.interrupt(frame)
-        return self.step
 
     def interrupt(self, frame):
         del self.moments[0]
@@ -51,11 +65,20 @@ class Injector:
         signal.getsignal(signal.SIGINT)(signal.SIGINT, frame)
 
     def __enter__(self):
-        self.outer = sys.gettrace()
-        sys.settrace(self.trace)
+        if MONITOR:
+            self.thread = threading.get_ident()
+            MONITOR.use_tool_id(TOOL, 'injector')
+            MONITOR.register_callback(TOOL, MONITOR.events.INSTRUCTION, self.watch)
+            MONITOR.set_events(TOOL, MONITOR.events.INSTRUCTION)
+        else:
+            self.outer = sys.gettrace()
+            sys.settrace(self.trace)
         return self
 
-    def __exit__(self, *args): sys.settrace(self.outer)
+    def __exit__(self, *args):
+        if not MONITOR: return sys.settrace(self.outer)
+        MONITOR.set_events(TOOL, 0)
+        MONITOR.free_tool_id(TOOL)
 
 class Tell(Hook):
     "Counts the fits that it saw begin and end"
@@ -144,14 +167,9 @@ def places_of(learn, run, *moments):
         except KeyboardInterrupt: pass
     return Counter(injector.places)
 
-N_TRACES = 2 if sys.version_info >= (3, 12) else 1      # there the first trace of a function leaves bytecodes out
-
 def walk(learn, *moments):
     "dict: each place that a fit comes through after interrupts at these moments → how often"
-    for i in range(N_TRACES):
-        if i and moments: learn.fit(1)
-        places = places_of(learn, lambda learn: learn.fit(1), *moments)
-    return places
+    return places_of(learn, lambda learn: learn.fit(1), *moments)
 
 def choose(places, rand):
     "A moment; each place in the code has the same chance, however often it is come to"
@@ -296,7 +314,7 @@ def faults_of_pass(learn, run_pass, *moments):
 def test_an_interrupt_in_a_pass_outside_of_a_fit_leaves_nothing_behind(name):
     learn, run_pass, rand, wrong, n_hits = make_for_passes(), PASSES[name], random.Random(2), [], 0
     before, hits = run_pass(learn), 0
-    for _ in range(N_TRACES): places = places_of(learn, run_pass)
+    places = places_of(learn, run_pass)
     ends = [o for o in places if o[0].co_name in ('aside', '_evaluating', 'open', '_close', '__exit__', 'do_step',
                                                   '_open_pass')]
     for place in [*rand.sample(ends, 40), *rand.sample([*places], 20)]:
@@ -310,7 +328,7 @@ def test_an_interrupt_in_a_pass_outside_of_a_fit_leaves_nothing_behind(name):
 def test_two_interrupts_at_every_bytecode_of_a_pass():
     learn, rand, wrong, n_hits = make_for_passes(), random.Random(3), [], 0
     for run_pass in PASSES.values():
-        for _ in range(N_TRACES): places = places_of(learn, run_pass)
+        places = places_of(learn, run_pass)
         for i, place in enumerate(places):
             first = place, rand.randint(1, places[place])
             moments = first, *([choose(rest, rand)] if i % 2 and (rest := places_of(learn, run_pass, first)) else []),
