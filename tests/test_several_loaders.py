@@ -209,7 +209,7 @@ def test_loaders_without_a_length_that_began_again_end_with_the_longest():
     assert list(dl().iter_at(passes.state_dict(4))) == list(passes) == [{'a': 5, 'b': 'y'}]
 
 @pytest.mark.parametrize('make, said', [
-    (lambda: Loaders({}), 'empty dict'), (lambda: Loaders([1]), 'got a list'),
+    (lambda: Loaders({}), 'empty dict'), (lambda: Loaders([1]), 'got list'),
     (lambda: Loaders({'a': torch.ones(3)}), "'a' is a Tensor, not a loader"),
     (lambda: start({'x': torch.ones(3), 'y': torch.ones(3)}, None), "'x' is a Tensor, not a loader"),
     (lambda: Loaders({1: [2]}), 'called 1')])
