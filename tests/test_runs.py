@@ -433,7 +433,7 @@ def test_refusals(tmp_path):
     with pytest.raises(ValueError, match='max_gb'): plain().start(1, folder=tmp_path/'a', max_gb=1e-6)
     with pytest.raises(RuntimeError, match='nothing to resume'): plain().start(folder=tmp_path/'a')
     with pytest.raises(TypeError, match='epochs'): plain().start(1, folder=tmp_path/'a', epochs=2)
-    with pytest.raises(ValueError, match='on is'): plain().start(1, folder=tmp_path/'a', on='moon')
+    with pytest.raises(TypeError, match='on is'): plain().start(1, folder=tmp_path/'a', on='moon')
     with pytest.raises(TypeError, match='3 is not a hook'): plain().start(1, folder=tmp_path/'a', hooks=[3])
     with pytest.raises(FileNotFoundError, match='no run'): attach(tmp_path/'a')
     assert not (tmp_path/'a').exists()

@@ -83,12 +83,12 @@ srun --kill-on-bad-exit bash -c 'exec "$0" -m torch.distributed.run --nnodes {no
     -m trainer_nb run "$1"' {python} "$folder"'''
 
 def script(
-    on,         # `Slurm`
-    folder,     # str: absolute path of the run
-    python=sys.executable,
-    cwd=None,   # working directory; None: that of this process
-    path=None,  # first in `PYTHONPATH`; None: this library, if it is not installed
-):              # str; raises ValueError for a path that `sbatch` cannot take
+    on,             # `Slurm`
+    folder,         # str: absolute path of the run
+    python=None,    # interpreter; None: that of this process
+    cwd=None,       # working directory; None: that of this process
+    path=None,      # first in `PYTHONPATH`; None: this library, if it is not installed
+):                  # str; raises ValueError for a path that `sbatch` cannot take
     "Write the script of a job"
     if re.search(r'[\0\r\n\\]', folder): raise ValueError(
         f'the folder {folder!r} has a backslash or a line break in its name, which Slurm cannot write to')
@@ -101,7 +101,7 @@ def script(
         setup=on.setup, folder=shlex.quote(folder), cwd=shlex.quote(os.getcwd() if cwd is None else cwd),
         unset=' '.join(SET), path=f' PYTHONPATH={shlex.quote(path)}${{PYTHONPATH:+:$PYTHONPATH}}' if path else '',
         command=(_ONE if on.n_procs == 1 else _SEVERAL).format(
-            python=shlex.quote(python), nodes=on.n_nodes, local=on.n_local))
+            python=shlex.quote(python or sys.executable), nodes=on.n_nodes, local=on.n_local))
     return '\n'.join(['#!/bin/bash', *lines]) + '\n' + body
 
 # %% ../../nbs/runs/21_slurm.ipynb #34fb11ac

@@ -2,7 +2,7 @@
 from typing import Any
 from trainer_nb.runs.engine import Engine
 
-def script(on: Any, folder: Any, python: Any = '/work/wt/engines/.venv/bin/python', cwd: Any = None, path: Any = None) -> str: ...
+def script(on: Any, folder: Any, python: Any = None, cwd: Any = None, path: Any = None) -> str: ...
 
 class Slurm(Engine):
     setup: Any
