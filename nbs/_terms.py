@@ -71,6 +71,7 @@ TERMS = _listed({   # page, or page#section → terms
     'parallel/05_accelerate': 'accelerate',
     'howto/11_several_machines': 'multi-node, torchrun, elastic, cluster',
     'howto/12_slurm': 'slurm, sbatch, cluster, HPC, preemption, requeue, time limit',
+    'howto/13_ray': 'ray, ray train, cluster',
     'runs/09_table': 'experiments, list runs',
     'runs/15_side_by_side': 'compare runs, compare experiments, experiment tracking, TensorBoard in a notebook',
     'runs/18_card': 'model card, reproducibility, report of a run',

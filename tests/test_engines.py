@@ -1,13 +1,13 @@
 "Runs as jobs of a scheduler: the numbers of `fit`, whatever ends a job, and what a window says meanwhile"
-import os, shutil, subprocess, sys, time
+import os, shutil, signal, subprocess, sys, time
 from pathlib import Path
 
-import pytest, torch, torch.nn.functional as F
+import psutil, pytest, torch, torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from trainer_nb.all import *        # noqa: F403
-from trainer_nb.all import Hook, Learner, Run, Slurm, attach
+from trainer_nb.all import Hook, Learner, Ray, Run, Slurm, attach
 from trainer_nb.runs import engine
 from trainer_nb.runs.shell import main
 from test_runs import _ends, until  # noqa: F401
@@ -34,6 +34,17 @@ def fitted(n_procs=1):
     if n_procs == 1: learn.fit(N)
     else: learn.launch(n_procs, N)
     return learn
+
+class Fail(Hook):
+    def after_step(self, learn): raise ZeroDivisionError('on purpose')
+
+def lose_a_rank(run):
+    "Kill rank 1, once there is a checkpoint"
+    until(lambda: run.history.n_steps > 8, 300)
+    run.checkpoint().wait()
+    others = [o for o in psutil.process_iter(['environ', 'cmdline']) if (o.info['environ'] or {}).get('RANK') == '1']
+    [other] = [o for o in others if str(run.path) in o.info['cmdline'] and 'run' in o.info['cmdline']]
+    other.kill()
 
 def job_of(run): return run.folder.read('job.json')['job']
 
@@ -129,6 +140,19 @@ def test_worker_that_cannot_begin(fake, tmp_path):
     until(lambda: run.is_over)
     assert str(run.state) == 'died: Slurm job 1 is FAILED, before it trained'
 
+@pytest.mark.soak
+def test_slurm_starts_again(fake, tmp_path):
+    "After the loss of a rank, all start again; an error that comes each time ends the run with its traceback"
+    learn = make(Slow())
+    run = learn.start(N, folder=tmp_path/'a', on=Slurm(procs_per_node=2, restarts=1))
+    lose_a_rank(run)
+    run.wait(600)
+    check_same(learn, fitted(2))
+    assert 'resumes from' in run.output
+    run = make(Fail()).start(N, folder=tmp_path/'b', on=Slurm(restarts=2))
+    with pytest.raises(ZeroDivisionError, match='on purpose'): run.wait(600)
+    assert run.output.count('on purpose') >= 3 and run.status == 'failed' and 'after_step' in run.error
+
 def test_wrong_input(fake, tmp_path, monkeypatch):
     for kwargs, kind, text in [
         ({'time': '2 hours'}, ValueError, "time is '2 hours'"), ({'nodes': 0}, ValueError, 'nodes'),
@@ -146,6 +170,56 @@ def test_wrong_input(fake, tmp_path, monkeypatch):
     monkeypatch.setenv('PATH', '/nowhere')
     with pytest.raises(RuntimeError, match='no sbatch on PATH'): start(on=Slurm())
     assert [o.name for o in tmp_path.iterdir()] == ['fake']
+
+
+# ---- with Ray --------------------------------------------------------------------------------------------------------
+
+def test_ray_that_is_missing(tmp_path, monkeypatch):
+    monkeypatch.setattr('trainer_nb.runs.on_ray.find_spec', lambda name: None)
+    with pytest.raises(RuntimeError, match=r"pip install 'trainer_nb\[ray\]'"):
+        make().start(1, folder=tmp_path/'a', on=Ray(2))
+    with pytest.raises(ValueError, match='CPU is -1'): Ray(2, CPU=-1)
+    assert not (tmp_path/'a').exists()
+
+@pytest.fixture
+def ray(monkeypatch):
+    pytest.importorskip('ray', reason="Ray is not installed: pip install 'trainer_nb[ray]'")
+    monkeypatch.setenv('RAY_raylet_start_wait_time_s', '300')       # of a busy machine
+
+@pytest.mark.soak
+def test_ray_equals_n_procs(ray, tmp_path):
+    "Two workers of a local Ray give the numbers of two processes here"
+    learn, other = make(), make()
+    run = learn.start(N, folder=tmp_path/ODD, on=Ray(2, CPU=.5))
+    assert run.status == 'waiting' and 'the driver of Ray' in str(run.state)
+    other.start(N, folder=tmp_path/'b', n_procs=2).wait(600)
+    run.wait(600)
+    check_same(learn, other)
+    check_same(learn, fitted(2))
+    assert not [*tmp_path.rglob('oops')]
+
+@pytest.mark.soak
+def test_ray_starts_again(ray, tmp_path):
+    learn = make(Slow())
+    run = learn.start(N, folder=tmp_path/'a', on=Ray(2, CPU=.5, restarts=1))
+    lose_a_rank(run)
+    run.wait(600)
+    check_same(learn, fitted(2))
+    assert 'resumes from' in run.output
+
+@pytest.mark.soak
+def test_ray_driver_is_killed(ray, tmp_path):
+    "The ranks end with it, and `restart` continues"
+    learn = make(Slow())
+    run = learn.start(N, folder=tmp_path/'a', on=Ray(1))
+    until(lambda: run.history.n_steps > 8, 300)
+    assert run.checkpoint().wait() == 'saved'
+    os.kill(int(job_of(run).split()[1]), signal.SIGKILL)
+    until(lambda: run.is_over, 100)
+    assert run.status == 'died' and 'the driver of Ray has ended' in str(run.state)
+    run.restart()
+    run.wait(600)
+    check_same(learn, fitted())
 
 
 # ---- with Slurm itself -----------------------------------------------------------------------------------------------

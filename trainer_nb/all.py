@@ -29,7 +29,7 @@ from trainer_nb.show import (
 )
 from .look import BatchView, Confusion, Diagnosis, Report, Results, SampleView, Summary
 from .parallel import Accelerate, ProcessFailed
-from .runs import Comparison, Run, Slurm, Trials, attach, compare, runs, sweep
+from .runs import Comparison, Ray, Run, Slurm, Trials, attach, compare, runs, sweep
 
 # %% ../nbs/99_all.ipynb #3511130e
 __all__ = [
@@ -47,7 +47,7 @@ __all__ = [
     'CSVLogger', 'JSONLLogger', 'MLflowLogger', 'TensorBoardLogger', 'TrackioLogger', 'WandbLogger',
     'BatchView', 'Confusion', 'Diagnosis', 'Report', 'Results', 'SampleView', 'Summary',
     'Accelerate', 'ProcessFailed',
-    'Comparison', 'Run', 'Slurm', 'Trials', 'attach', 'compare', 'runs', 'sweep',
+    'Comparison', 'Ray', 'Run', 'Slurm', 'Trials', 'attach', 'compare', 'runs', 'sweep',
 ]
 
 # %% ../nbs/99_all.ipynb #f164f5a4

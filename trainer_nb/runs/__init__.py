@@ -6,4 +6,5 @@ from .comparison import Comparison
 from .side_by_side import compare
 from .sweep import Trials, sweep
 from .slurm import Slurm
+from .on_ray import Ray
 from .shell import main

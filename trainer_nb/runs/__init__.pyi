@@ -7,4 +7,5 @@ from .side_by_side import compare as compare
 from .sweep import Trials as Trials
 from .sweep import sweep as sweep
 from .slurm import Slurm as Slurm
+from .on_ray import Ray as Ray
 from .shell import main as main

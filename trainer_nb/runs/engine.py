@@ -12,7 +12,7 @@ from math import inf
 from time import monotonic
 
 # %% ../../nbs/runs/20_engine.ipynb #6df7bfee
-_HOMES = {'Slurm': '.slurm'}      # engine → its module; a file of a run chooses among these only
+_HOMES = {'Slurm': '.slurm', 'Ray': '.on_ray'}      # engine → its module; a file of a run chooses among these only
 
 @dataclass
 class Job:

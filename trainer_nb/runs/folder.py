@@ -174,6 +174,7 @@ def _with_job(folder, status):
         state = 'unreachable' if job.state == 'running' else status.state      # its end may not be known yet
         return Status(state, f'{status.note}; {job.note}', data)
     if (now := folder.read('status.json')) != data: return judge(now)      # its last words came in between
+    if data.get('error'): return Status('failed', data.get('note', ''), data)      # it is not tried again
     return Status('died', f'{job.note}, {position}', data)
 
 def _clock(folder, beat):  # float; None if a heartbeat was not seen to change

@@ -61,26 +61,29 @@ folder={folder}
 cd -- {cwd}
 unset {unset}
 export MPLBACKEND=agg TRAINER_NB_LEAVES=1{path}
+export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+export MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))
 if [[ -n ${{SLURM_CPUS_PER_TASK:-}} ]]; then export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK; fi
 
 rm -f -- "$folder"/requests/{{leave,left}}
 trap 'touch -- "$folder/requests/leave"' USR1       # the time is nearly over
-{command} &
-job=$!
-while kill -0 "$job" 2>/dev/null; do wait "$job"; done      # a signal ends one `wait`
-wait "$job"
-code=$?
+for _ in {{0..{restarts}}}; do
+    {command} &
+    job=$!
+    while kill -0 "$job" 2>/dev/null; do wait "$job"; done      # a signal ends one `wait`
+    wait "$job"
+    code=$?
+    if [[ $code == 0 || -e $folder/requests/left ]]; then break; fi
+done
 
 # the run has saved a checkpoint, and continues when Slurm starts this script again
 if [[ -e $folder/requests/left ]]; then scontrol requeue "$SLURM_JOB_ID"; fi
 exit "$code"
 '''
 _ONE = 'srun --kill-on-bad-exit {python} -m trainer_nb run "$folder"'
-_SEVERAL = r'''export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
-export MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))
-srun --kill-on-bad-exit bash -c 'exec "$0" -m torch.distributed.run --nnodes {nodes} --nproc-per-node {local} \
-    --node-rank "$SLURM_NODEID" --master-addr "$MASTER_ADDR" --master-port "$MASTER_PORT" \
-    -m trainer_nb run "$1"' {python} "$folder"'''
+_SEVERAL = r'''srun --kill-on-bad-exit bash -c 'exec "$0" -m torch.distributed.run \
+        --nnodes {nodes} --nproc-per-node {local} --node-rank "$SLURM_NODEID" \
+        --master-addr "$MASTER_ADDR" --master-port "$MASTER_PORT" -m trainer_nb run "$1"' {python} "$folder"'''
 
 def script(
     on,             # `Slurm`
@@ -99,12 +102,16 @@ def script(
     if path is None: path = import_path()
     body = _SCRIPT.format(
         setup=on.setup, folder=shlex.quote(folder), cwd=shlex.quote(os.getcwd() if cwd is None else cwd),
-        unset=' '.join(SET), path=f' PYTHONPATH={shlex.quote(path)}${{PYTHONPATH:+:$PYTHONPATH}}' if path else '',
+        unset=' '.join(SET), restarts=on.restarts,
+        path=' TRAINER_NB_RETRIES=1'*(on.restarts > 0) + (
+            f' PYTHONPATH={shlex.quote(path)}${{PYTHONPATH:+:$PYTHONPATH}}' if path else ''),
         command=(_ONE if on.n_procs == 1 else _SEVERAL).format(
             python=shlex.quote(python or sys.executable), nodes=on.n_nodes, local=on.n_local))
     return '\n'.join(['#!/bin/bash', *lines]) + '\n' + body
 
 # %% ../../nbs/runs/21_slurm.ipynb #34fb11ac
+_DEFAULTS = {'nodes': 1, 'notice_s': 120, 'restarts': 0, 'setup': ''}
+
 class Slurm(Engine):
     """Train as a job of Slurm, on nodes that see the folder of the run and this Python under the same paths
 
@@ -118,12 +125,13 @@ class Slurm(Engine):
         gpus_per_node=None,     # on each node, int or with a type, 'a100:4'
         procs_per_node=None,    # processes on each node; None: one for each GPU, or one
         notice_s=120,           # seconds before the limit of time at which the run begins to save
+        restarts=0,             # times that the processes are started again in one stay, after a failure or a loss
         setup='',               # lines of bash that come first, 'module load cuda'
         **options,              # of `sbatch`, with _ for -: partition='gpu', account='x', cpus_per_task=16, mem='64G'
     ):                          # raises TypeError or ValueError
         given = {'time': time, 'nodes': nodes, 'gpus_per_node': gpus_per_node, 'procs_per_node': procs_per_node,
-                 'notice_s': notice_s, 'setup': setup}
-        super().__init__(**{k: v for k, v in given.items() if v is not None}, **options)
+                 'notice_s': notice_s, 'restarts': restarts, 'setup': setup}
+        super().__init__(**{k: v for k, v in given.items() if v != _DEFAULTS.get(k)}, **options)
         n_gpus = 0
         if gpus_per_node is not None:
             n = str(gpus_per_node).rpartition(':')[2]
@@ -134,7 +142,7 @@ class Slurm(Engine):
         if procs_per_node is not None: self.n_local = as_count('procs_per_node', procs_per_node)
         self.n_procs, self.has_accelerators = self.n_nodes*self.n_local, n_gpus > 0
         if not isinstance(setup, str): raise TypeError(f'setup is {setup!r}: expected lines of bash')
-        self.setup = setup
+        self.setup, self.restarts = setup, as_count('restarts', restarts) if restarts else 0
         self.lines = [('nodes', str(nodes)), ('ntasks-per-node', '1'), ('requeue', None),
                       ('signal', f'B:USR1@{as_count("notice_s", notice_s)}')]
         if time is not None: self.lines.append(('time', _time(time)))

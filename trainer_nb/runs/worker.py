@@ -106,6 +106,7 @@ class Worker:
         self.ranks, self.together = Ranks(self.folder, self.info.get('n_procs', 1)), Pausing(self.wait)
         self.is_training = False
         self.leaves, self.is_leaving = 'TRAINER_NB_LEAVES' in os.environ, False     # to continue when its job does
+        self.is_tried_again = 'TRAINER_NB_RETRIES' in os.environ       # by the engine, perhaps, after a failure
         self.error, self.problem = None, ''
         self.first, self.position = 0, ''
         self.over, self.writing = threading.Event(), threading.Lock()
@@ -117,6 +118,7 @@ class Worker:
         lock = Lock(self.folder.path)
         lock.acquire()
         self.ranks.start()
+        if 'TRAINER_NB_CHILD' in os.environ: self.ranks.end_with_parent()
         self.beat()
         thread = threading.Thread(target=self._watch, name='run', daemon=True)
         thread.start()
@@ -147,7 +149,7 @@ class Worker:
         if self.state != 'waiting': self.say_rest()
         self.beat()
         lock.release()
-        return int(self.state == 'failed')
+        return int(self.error is not None)
 
     def load(self):  # the program
         "Load the program, in the working directory that it comes from"
@@ -160,7 +162,7 @@ class Worker:
         why='',  # str
     ):
         "Note an error, for the status of the run"
-        self.state, self.error = 'failed', error
+        self.state, self.error = 'waiting' if self.is_tried_again else 'failed', error
         self.note = f'{why}{error["type"]}: {error["message"]}'
 
     def follow(self):
@@ -223,7 +225,7 @@ def train(self:Worker,
 @patch
 def leave(self:Worker):
     "Stop between two batches with a checkpoint, to continue when the job begins again"
-    if self.ranks.rank: return (self.folder.path/_LEAVE).touch()     # rank 0 does it for all
+    if self.ranks.rank: return      # rank 0 does it for all
     self.is_leaving = True
     self.learn.request('stop')
 
