@@ -65,6 +65,7 @@ TERMS = _listed({   # page, or page#section → terms
     'save/05_early_stopping': 'patience, restore best weights',
     'save/06_export': 'safetensors, torch.export, deployment, onnx',
     'show/04_lr_find': 'learning rate finder, lr finder, find learning rate',
+    'show/06_batch_size': 'batch size finder, find batch size, largest batch, auto batch size',
     'show/05_loggers': 'wandb, weights and biases, mlflow, trackio, csv logger, jsonl',
     'show/03_controls': 'buttons, pause',
     'parallel/03_fsdp': 'fsdp, sharding, large models',

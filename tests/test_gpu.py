@@ -629,6 +629,31 @@ def test_the_batch_that_found_no_memory_is_trained_in_parts():
             del learn
     finally: torch.cuda.set_per_process_memory_fraction(1.)
 
+@on_cuda
+def test_the_largest_batch_is_found():
+    "Its peak in a real fit is within 90 % of what the process may take, and that of a tenth more is not"
+    def new(n=2**16):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(1024, 4096), nn.Tanh(), nn.Linear(4096, 5)).to(DEVICE)
+        x, y = torch.randn(2**17, 1024), torch.randint(5, (2**17,))
+        return Learner(model, [(x[:n], y[:n]), (x[n:2*n], y[n:2*n])], loss_fn=F.cross_entropy, device=DEVICE, display=False)
+    gc.collect()
+    torch.cuda.empty_cache()
+    total, limit = torch.cuda.get_device_properties(DEVICE).total_memory, torch.cuda.memory_reserved() + 2**31
+    torch.cuda.set_per_process_memory_fraction(limit/total)
+    try:
+        learn = new()
+        before, held = [o.cpu() for o in weights(learn.model)], allocated()
+        found = learn.find_batch_size(limit=limit)
+        assert same([o.cpu() for o in weights(learn.model)], before) and allocated() <= held
+        del learn
+        torch.cuda.reset_peak_memory_stats()
+        new(found.largest).fit(1)
+        peak = torch.cuda.max_memory_allocated()
+        print(f'largest {found.largest}, peak {peak/limit:.0%} of the limit')
+        assert .75*limit < peak <= .95*limit
+    finally: torch.cuda.set_per_process_memory_fraction(1.)
+
 
 # Several processes, of which this is one
 

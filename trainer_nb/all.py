@@ -25,7 +25,8 @@ from trainer_nb.features import (
 )
 from .save import Checkpoint, EarlyStopping, load_model
 from trainer_nb.show import (
-    CSVLogger, Controls, Display, JSONLLogger, LRCurve, MLflowLogger, TensorBoardLogger, TrackioLogger, WandbLogger
+    BatchSizes, CSVLogger, Controls, Display, JSONLLogger, LRCurve, MLflowLogger, TensorBoardLogger, TrackioLogger,
+    WandbLogger
 )
 from .look import BatchView, Confusion, Diagnosis, Report, Results, SampleView, Summary
 from .parallel import Accelerate, ProcessFailed
@@ -43,7 +44,7 @@ __all__ = [
     'LRScheduler', 'OneCycle', 'Schedule', 'WarmupCosine',
     'combine', 'cosine', 'exponential', 'linear', 'polynomial', 'warmup',
     'Checkpoint', 'EarlyStopping', 'load_model',
-    'Controls', 'Display', 'LRCurve',
+    'BatchSizes', 'Controls', 'Display', 'LRCurve',
     'CSVLogger', 'JSONLLogger', 'MLflowLogger', 'TensorBoardLogger', 'TrackioLogger', 'WandbLogger',
     'BatchView', 'Confusion', 'Diagnosis', 'Report', 'Results', 'SampleView', 'Summary',
     'Accelerate', 'ProcessFailed',

@@ -1,7 +1,7 @@
 """What every wing uses: nested batches, text, charts, errors. These names are for other wings"""
 from .nested import (
-    RNG_KINDS, batch_size, check_seed, default_device, divide_batch, entries, has_accelerator, local, map_tensors, rng_state,
-    sample_counts, set_rng_state, set_seed, to_device
+    RNG_KINDS, batch_size, check_seed, default_device, divide_batch, entries, has_accelerator, local, map_tensors,
+    merge_batches, rng_state, sample_counts, set_rng_state, set_seed, to_device
 )
 from .text import (
     Rich, attended_kernel, check_kinds, current_cell, did_you_mean, format_bytes, format_time, html_img, html_table, patch,
@@ -11,7 +11,7 @@ from .charts import (
     ALARM, COLORS, GREY, INK, LEADING, RAW, SIZE, Chart, Envelope, Line, Panel, beside, legend_rows, limits, needs_log,
     new_figure, smooth
 )
-from .memory import is_oom, memory_in_use
+from .memory import TensorMeter, is_oom, memory_in_use
 from .errors import described, drop_locals, folded, note_place, owner, passed, show_error
 from .torch_private import (
     BATCH_NORMS, CONVOLUTIONS, DROPOUTS, INSTANCE_NORMS, DispatchMode, can_replace_calls, can_unshard, compile_errors,

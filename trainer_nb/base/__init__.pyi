@@ -8,6 +8,7 @@ from .nested import entries as entries
 from .nested import has_accelerator as has_accelerator
 from .nested import local as local
 from .nested import map_tensors as map_tensors
+from .nested import merge_batches as merge_batches
 from .nested import rng_state as rng_state
 from .nested import sample_counts as sample_counts
 from .nested import set_rng_state as set_rng_state
@@ -44,6 +45,7 @@ from .charts import limits as limits
 from .charts import needs_log as needs_log
 from .charts import new_figure as new_figure
 from .charts import smooth as smooth
+from .memory import TensorMeter as TensorMeter
 from .memory import is_oom as is_oom
 from .memory import memory_in_use as memory_in_use
 from .errors import described as described

@@ -1,6 +1,13 @@
 # Written by tools/stubs.py
 from typing import Any
+from trainer_nb.base.torch_private import DispatchMode
 
 def is_oom(e: Any) -> bool: ...
 def free_memory() -> None: ...
 def memory_in_use(device: Any) -> Any: ...
+
+class TensorMeter(DispatchMode):
+    now: Any
+    peak: Any
+    known: Any
+    def __init__(self) -> None: ...

@@ -109,6 +109,7 @@ VERBS = {       # method of `Learner` that another module adds → that module
     **dict.fromkeys(['save', 'load', 'resume_from'], 'save.checkpoint'), 'rewind': 'save.rewind',
     'export': 'save.export',
     **dict.fromkeys(['show', 'make_display'], 'show.display'), 'lr_find': 'show.lr_find', 'launch': 'parallel.launch',
+    'find_batch_size': 'show.batch_size',
     'show_batch': 'look.batch', 'doctor': 'look.doctor', 'results': 'look.results', 'summary': 'look.summary',
     'start': 'runs.start',
 }

@@ -82,7 +82,7 @@ def _remedies(learn, e):
     if learn.training and learn.world.size == 1 and 'GradAccum' not in hooks:
         res.append("learn.add_hook(GradAccum('auto')), which divides such batches and changes no step")
     if not learn.training: res.append('smaller batches in valid_dl')
-    else: res.append('smaller batches, with GradAccum(n) for the same steps')
+    else: res.append('smaller batches, with GradAccum(n) for the same steps; learn.find_batch_size() finds their size')
     if 'AMP' not in hooks: res.append('AMP(), which halves most activations')
     return res
 

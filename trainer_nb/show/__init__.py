@@ -3,4 +3,5 @@ from .output import Area, Budget, front_end, html_bar
 from .display import Display, outcome
 from .controls import ButtonRow, Controls, pause, scale_lr, unpause
 from .lr_find import LRCurve
+from .batch_size import BatchSizes
 from .loggers import CSVLogger, JSONLLogger, MLflowLogger, TensorBoardLogger, TrackioLogger, WandbLogger

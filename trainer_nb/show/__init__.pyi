@@ -11,6 +11,7 @@ from .controls import pause as pause
 from .controls import scale_lr as scale_lr
 from .controls import unpause as unpause
 from .lr_find import LRCurve as LRCurve
+from .batch_size import BatchSizes as BatchSizes
 from .loggers import CSVLogger as CSVLogger
 from .loggers import JSONLLogger as JSONLLogger
 from .loggers import MLflowLogger as MLflowLogger
