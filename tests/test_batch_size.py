@@ -35,7 +35,7 @@ class Limited(nn.Module):
         return self.drop(self.norm(self.lin(x)))
 
 @pytest.mark.parametrize('error', [None, torch.OutOfMemoryError('CUDA out of memory'), MemoryError()], ids=str)
-@pytest.mark.parametrize('most', [3, 37, 100, 333])
+@pytest.mark.parametrize('most', [3, 100])
 def test_within_a_tenth_of_the_true_limit(most, error):
     found = make_learner(Limited(most, error), data(), bs=16).find_batch_size(limit=2**40)
     assert .95*most - 1 <= found.largest <= most and found.outcome == 'memory' and found.failed > most
@@ -93,7 +93,8 @@ def test_nothing_changes(kind, how, is_used):
         x, y = data(48)
         dl = DataLoader(TensorDataset(x, y), batch_size=8, shuffle=True, generator=torch.Generator().manual_seed(3))
         model = Limited(20)
-        learn = make_learner(model, dl, data(20), metrics=[accuracy], hooks=HOOKS[kind](), bs=8, optim=torch.optim.AdamW)
+        learn = make_learner(model, dl, data(20), metrics=[accuracy], hooks=HOOKS[kind](), bs=8,
+                             optim=torch.optim.AdamW)
         with warnings.catch_warnings():
             warnings.simplefilter('ignore')
             if is_used: learn.fit(1)
@@ -130,7 +131,8 @@ def test_hooks_count():
     def largest(*hooks): return make_learner(wide(), data(3000, 64), hooks=hooks).find_batch_size(limit=16*2**20)
     plain, ema = largest(), largest(EMA(.9))
     weight = sum(p.nbytes for p in wide().parameters())
-    assert ema.sizes[0] == plain.sizes[0] and ema.peaks[0] - plain.peaks[0] == pytest.approx(weight, rel=.1) and ema.largest < plain.largest
+    assert ema.sizes[0] == plain.sizes[0]
+    assert ema.peaks[0] - plain.peaks[0] == pytest.approx(weight, rel=.1) and ema.largest < plain.largest
 
 def test_with_batch_norm_in_samples_of_a_generator_and_a_validation_that_does_not_fit():
     class Stream:

@@ -636,7 +636,8 @@ def test_the_largest_batch_is_found():
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(1024, 4096), nn.Tanh(), nn.Linear(4096, 5)).to(DEVICE)
         x, y = torch.randn(2**17, 1024), torch.randint(5, (2**17,))
-        return Learner(model, [(x[:n], y[:n]), (x[n:2*n], y[n:2*n])], loss_fn=F.cross_entropy, device=DEVICE, display=False)
+        dl = [(x[:n], y[:n]), (x[n:2*n], y[n:2*n])]
+        return Learner(model, dl, loss_fn=F.cross_entropy, device=DEVICE, display=False)
     gc.collect()
     torch.cuda.empty_cache()
     total, limit = torch.cuda.get_device_properties(DEVICE).total_memory, torch.cuda.memory_reserved() + 2**31

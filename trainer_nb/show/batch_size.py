@@ -144,7 +144,7 @@ class _Samples:
 def _next_size(found, good, bad):
     "Choose a size between one that fits and one that does not"
     middle = (good + bad)//2
-    if found.limit is None or len(found.sizes) < 2: return middle
+    if found.limit is None or bad == found.failed or len(found.sizes) < 2: return middle
     (a, b), (low, high) = found.sizes[-2:], found.peaks[-2:]
     if high <= low: return middle
     at = a + (found.share*found.limit - low)/(high - low)*(b - a)
