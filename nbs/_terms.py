@@ -29,7 +29,7 @@ TERMS = _listed({   # page, or page#section → terms
     'howto/05_several_gpus': 'multi-gpu, several gpus, multiple gpus, distributed training',
     'howto/06_from_a_raw_loop': 'training loop, raw loop, plain PyTorch',
     'howto/07_from_fastai': 'fastai', 'howto/08_from_lightning': 'lightning, pytorch lightning',
-    'howto/09_from_keras': 'keras', 'howto/10_the_kernel_died': 'kernel died, kernel restart',
+    'howto/09_from_keras': 'keras', 'howto/10_the_kernel_died': 'kernel died, kernel restart, marimo',
     'examples/00_overview': 'gallery, example programs, samples',
     'start/01_install': 'install, pip, requirements, vs code, colab',
     'start/02_quickstart': 'getting started, tutorial, example',

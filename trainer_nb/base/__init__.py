@@ -4,8 +4,9 @@ from .nested import (
     merge_batches, rng_state, sample_counts, set_rng_state, set_seed, to_device
 )
 from .text import (
-    Rich, attended_kernel, check_kinds, current_cell, did_you_mean, format_bytes, format_time, html_img, html_table, patch,
-    printable, running_shell, text_table, with_comments
+    Rich, attended_kernel, cell_thread, check_kinds, current_cell, did_you_mean, format_bytes, format_time, html_img,
+    html_table, marimo_outputs, marimo_view, patch, printable, reaches, running_shell, show_bundle, text_table,
+    with_comments
 )
 from .charts import (
     ALARM, COLORS, GREY, INK, LEADING, RAW, SIZE, Chart, Envelope, Line, Panel, beside, legend_rows, limits, needs_log,

@@ -16,6 +16,7 @@ from .nested import set_seed as set_seed
 from .nested import to_device as to_device
 from .text import Rich as Rich
 from .text import attended_kernel as attended_kernel
+from .text import cell_thread as cell_thread
 from .text import check_kinds as check_kinds
 from .text import current_cell as current_cell
 from .text import did_you_mean as did_you_mean
@@ -23,9 +24,13 @@ from .text import format_bytes as format_bytes
 from .text import format_time as format_time
 from .text import html_img as html_img
 from .text import html_table as html_table
+from .text import marimo_outputs as marimo_outputs
+from .text import marimo_view as marimo_view
 from .text import patch as patch
 from .text import printable as printable
+from .text import reaches as reaches
 from .text import running_shell as running_shell
+from .text import show_bundle as show_bundle
 from .text import text_table as text_table
 from .text import with_comments as with_comments
 from .charts import ALARM as ALARM

@@ -4,12 +4,15 @@
 
 # %% auto #0
 __all__ = ['with_comments', 'patch', 'format_time', 'format_bytes', 'did_you_mean', 'check_kinds', 'printable', 'text_table',
-           'Rich', 'html_table', 'html_img', 'running_shell', 'current_cell', 'attended_kernel']
+           'Rich', 'html_table', 'html_img', 'running_shell', 'marimo_outputs', 'current_cell', 'MarimoPart',
+           'show_bundle', 'cell_thread', 'reaches', 'marimo_view', 'attended_kernel']
 
 # %% ../../nbs/base/02_text.ipynb #0ac42be6
-import inspect, linecache, re, sys
-from base64 import b64encode
+import inspect, linecache, re, sys, threading
+from base64 import b64decode, b64encode
 from html import escape
+from itertools import count
+from weakref import WeakKeyDictionary
 
 # %% ../../nbs/base/02_text.ipynb #7b00c23c
 def with_comments(
@@ -183,9 +186,76 @@ def running_shell():  # IPython's shell, or None
     ipython = sys.modules.get('IPython')
     return ipython and ipython.get_ipython()
 
-def current_cell():  # int; None outside IPython
+def marimo_outputs():  # marimo's list of what the running cell shows; None outside marimo's notebooks
+    "Return the outputs of the marimo cell that runs this code, or started this `marimo.Thread`"
+    mo = sys.modules.get('marimo')
+    if mo is None or not mo.running_in_notebook(): return None
+    from marimo._runtime.context import get_context     # no public function names the running cell
+    return getattr(get_context().execution_context, 'output', None)
+
+_numbers, _next_number = WeakKeyDictionary(), count()
+
+def current_cell():  # int; None outside IPython and marimo
     "Return the number of the running cell"
-    return getattr(running_shell(), 'execution_count', None)
+    outputs = marimo_outputs()
+    if outputs is None: return getattr(running_shell(), 'execution_count', None)
+    if outputs not in _numbers: _numbers[outputs] = next(_next_number)
+    return _numbers[outputs]
+
+# %% ../../nbs/base/02_text.ipynb #mo000002
+class MarimoPart:
+    "A part of what a marimo cell shows; it changes in place"
+    def __init__(self,
+        bundle,         # dict: MIME type → str, with 'text/html', or with 'image/png' and 'text/plain'
+        metadata=None,  # dict: 'image/png' → {'width': pixels}
+    ):
+        self.mo, self.outputs = sys.modules['marimo'], marimo_outputs()
+        self.index = len(self.outputs)
+        self.mo.output.append(self._html(bundle, metadata))
+
+    def _html(self, bundle, metadata):
+        html = bundle.get('text/html')
+        if html is None:
+            png, width = b64decode(bundle['image/png']), metadata['image/png']['width']
+            html = html_img(png, bundle['text/plain'], width)
+        return self.mo.Html(html)
+
+    def update(self, bundle, raw=True, metadata=None):
+        "Replace it, as a display handle does; from another cell, marimo shows it at the next update from its own"
+        html = self._html(bundle, metadata)
+        if marimo_outputs() is self.outputs: self.mo.output.replace_at_index(html, self.index)
+        else: self.outputs.replace_at_index(html, self.index)
+
+def show_bundle(
+    bundle,         # dict: MIME type → str, or dict
+    metadata=None,  # dict: MIME type → dict
+):                  # has `update(bundle, raw=True, metadata=...)`
+    "Show a bundle in the running cell, of IPython or marimo"
+    if marimo_outputs() is not None: return MarimoPart(bundle, metadata)
+    from IPython.display import display
+    return display(bundle, raw=True, display_id=True, metadata=metadata)
+
+def cell_thread(
+    target,  # function without arguments
+    name,    # of the thread
+):           # `threading.Thread`, not started; if its `should_exit` is true, marimo runs the cell again, or deleted it
+    "Make a thread that can change the output of the running cell"
+    kind = threading.Thread if marimo_outputs() is None else sys.modules['marimo'].Thread
+    return kind(target=target, name=name, daemon=True)
+
+def reaches(
+    cell,  # its number, as `current_cell` returned it
+):         # bool
+    "Return whether a thread of `cell` can change the output of the running cell"
+    return marimo_outputs() is None or cell == current_cell()
+
+def marimo_view(
+    x,         # has `_repr_html_`
+    shown_in,  # number of the cell that shows it already, or None
+):             # `marimo.Html`
+    "Return what marimo shows of `x`: for a method `_display_`"
+    shown = shown_in is not None and shown_in == current_cell()
+    return marimo_outputs().stack() if shown else sys.modules['marimo'].Html(x._repr_html_())
 
 # %% ../../nbs/base/02_text.ipynb #2db0a836
 def attended_kernel():  # ipykernel's kernel, or None

@@ -17,7 +17,8 @@ from torch import Tensor
 
 from trainer_nb.base import (
     ALARM, COLORS, GREY, LEADING, RAW, SIZE, Chart, Envelope, Line, Panel, beside, check_kinds, current_cell,
-    format_time, html_table, legend_rows, limits, needs_log, smooth, text_table
+    format_time, html_img, html_table, legend_rows, limits, marimo_outputs, marimo_view, needs_log, show_bundle, smooth,
+    text_table
 )
 
 # %% ../../nbs/loop/04_history.ipynb #1b46cb99
@@ -341,12 +342,20 @@ class History:
         more = f' and {len(missing) - 3} more' if len(missing) > 3 else ''
         return f'{table}<div>not shown: {escape(", ".join(missing[:3]))}{more}; learn.history.epochs has all</div>'
 
-    def _repr_html_(self): return self.html()
+    def _page(self, status):
+        if not self.n_steps: picture = ''
+        else:
+            png, size = Plot(self).chart().png()
+            picture = html_img(png, f'plot of {self.n_steps} batches', size['width'])
+        return f'{picture}<div>{escape(status)}</div>{self.html()}'
+
+    def _repr_html_(self): return self._page(self.status)
 
     def show(self,
         status='',  # a line above the table
     ):
         "Display the plot and the table in the running cell"
+        if marimo_outputs() is not None: return show_bundle({'text/html': self._page(status)})
         from IPython.display import display
         if self.n_steps: display(self.plot())
         html, text = f'<div>{escape(status)}</div>{self.html()}', f'{status}\n{self}'.strip()
@@ -355,6 +364,8 @@ class History:
     def _ipython_display_(self):
         shown, self.shown_in = self.shown_in is not None and self.shown_in == current_cell(), None
         if not shown: self.show(self.status)
+
+    def _display_(self): return marimo_view(self, self.shown_in)
 
     def plot(self):  # matplotlib `Figure`, independent of pyplot
         "Draw losses, metrics and learning rates by training batch"

@@ -6,7 +6,7 @@
 __all__ = ['RunRecord', 'RecordTail']
 
 # %% ../../nbs/runs/03_record.ipynb #72f4a83e
-import json, math, os
+import json, math, os, threading
 from time import perf_counter
 
 from ..loop import History
@@ -129,13 +129,16 @@ class RecordTail:
     def __init__(self,
         path,  # of the file
     ):
-        self.path = path
+        self.path, self.reading = path, threading.Lock()
         self._reset()
 
     def _reset(self): self.history, self.at, self.id = History(), 0, None
 
     def update(self):  # bool: whether there was anything new
-        "Read what was written since the last call"
+        "Read what was written since the last call; from any thread"
+        with self.reading: return self._update()
+
+    def _update(self):
         try:
             with open(self.path, 'rb') as f:
                 info = os.fstat(f.fileno())

@@ -20,8 +20,9 @@ class RunRecord(JSONLLogger):
     def again(self, learn: Any) -> None: ...
 
 class RecordTail:
-    path: Any
     at: Any
+    path: Any
+    reading: Any
     history: Any
     id: Any
     def __init__(self, path: Any) -> None: ...

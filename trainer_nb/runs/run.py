@@ -10,7 +10,7 @@ import os, warnings
 from importlib.metadata import PackageNotFoundError, version
 from time import monotonic, sleep
 
-from ..base import current_cell, patch
+from ..base import current_cell, marimo_outputs, patch, reaches
 from ..save import find, read_state
 from .branch import branch_of
 from .engine import engine_of, submit, withdraw
@@ -85,7 +85,8 @@ class Run:
 
     def show(self):
         "Show the run in this cell: live while it trains, then as a picture and a table"
-        if self._view is None or self._view.is_closed: self._view = View(self.folder, self._tail, lambda: self.state)
+        if self._view is None or self._view.is_closed or not reaches(self._view.cell):
+            self._view = View(self.folder, self._tail, lambda: self.state)
         self._view.show()
         self._shown_in = current_cell()
 
@@ -93,6 +94,10 @@ class Run:
         shown, self._shown_in = self._shown_in is not None and self._shown_in == current_cell(), None
         if not shown: self.show()
         self._shown_in = None
+
+    def _display_(self):        # for marimo
+        self._ipython_display_()
+        return marimo_outputs().stack()
 
 # %% ../../nbs/runs/07_run.ipynb #e7e48ffe
 @patch

@@ -11,7 +11,10 @@ from html import escape
 from secrets import token_hex
 from zlib import crc32
 
-from ..base import attended_kernel, html_img, html_table, patch, text_table
+from trainer_nb.base import (
+    attended_kernel, cell_thread, current_cell, html_img, html_table, marimo_outputs, patch, reaches, show_bundle,
+    text_table
+)
 from .comparison import Comparison
 from .sources import sources_of, unique
 from ..show import Budget, front_end
@@ -76,39 +79,48 @@ class CompareView:
     ):
         self.comparison, self.budget, self.handles, self.widget = comparison, Budget(), [], None
         self.thread, self.over, self.error, self.token = None, threading.Event(), None, f'c{token_hex(4)}'
+        self.cell, self.in_marimo = current_cell(), marimo_outputs() is not None
 
     def show(self):
         "Show it in this cell"
-        from IPython.display import display
-        self.handles.append(display(self._bundle(), raw=True, display_id=True))
+        self.handles.append(show_bundle(self._bundle()))
         if self.thread is None and self.comparison.is_live:
-            self.thread = threading.Thread(target=self._watch, name='comparison', daemon=True)
+            self.thread = cell_thread(self._watch, 'comparison')
             self.thread.start()
 
     def _bundle(self):
         c, live = self.comparison, {}
         if not c.is_live: return {'text/html': c.html(), 'text/plain': c.text()}
-        if attended_kernel() is not None:
+        if self.in_marimo: self._pick()
+        elif attended_kernel() is not None:
             if self.widget is None: self._make()
             view = dict(version_major=2, version_minor=0, model_id=self.widget.model_id)
             live = {'application/vnd.jupyter.widget-view+json': view}
         return {**live, 'text/html': self.drawn(), 'text/plain': c.text()}
 
-    def _make(self):
-        import ipywidgets as W
+    def _pick(self):
+        "Keep the lines in colour that are so now, as the best may change"
+        c = self.comparison
+        if c.picked is None: c.pick(*(c.sources[i].name for i in c.in_color()))
+
+    def _switches(self):
         c, token = self.comparison, self.token
-        if c.picked is None: c.pick(*(c.sources[i].name for i in c.in_color()))      # the best may change
         def off(i): return f'body:has(#{token}-{i}:not(:checked)) .{token}'
         boxes = ''.join(_box(i, i in c.in_color(), f' id="{token}-{i}"') for i in range(len(c.sources)))
-        style = f'<div class="{token}">{_sheet("." + token, c.colors(), off)}{boxes}</div>'
+        return f'<div class="{token}">{_sheet("." + token, c.colors(), off)}{boxes}</div>'
+
+    def _make(self):
+        import ipywidgets as W
+        self._pick()
         self.drawing = W.HTML(self.drawn())
-        self.widget = W.VBox([W.HTML(style, layout=W.Layout(height='0', margin='0')), self.drawing])
+        self.widget = W.VBox([W.HTML(self._switches(), layout=W.Layout(height='0', margin='0')), self.drawing])
 
     def drawn(self):  # str
         "Return what changes while it is live, as HTML"
         c, token = self.comparison, self.token
         table = c._table(lambda i: f'<label for="{token}-{i}">{{dot}} {{name}}</label>')
-        return (f'<div class="{token}"><div>{escape(c.status_line())}</div>{c.chart(self.widget is not None).html()}'
+        switches, is_marked = self._switches() if self.in_marimo else '', self.in_marimo or self.widget is not None
+        return (f'{switches}<div class="{token}"><div>{escape(c.status_line())}</div>{c.chart(is_marked).html()}'
                 f'{table}{_lines(c.notes())}</div>')
 
     def _watch(self):
@@ -116,6 +128,7 @@ class CompareView:
         try:
             self._draw()
             while self.comparison.is_live and not self.over.wait(self.tick_s):
+                if getattr(self.thread, 'should_exit', False): return       # marimo runs the cell again
                 if self.budget.is_due: self._draw()
             self.finish()
         except Exception as e:
@@ -144,7 +157,8 @@ class CompareView:
 def show(self:Comparison):
     "Show it in this cell: live while a run trains, then as a picture and a table"
     if front_end() != 'html': return print(self.text(), flush=True)
-    if self.view is None or self.view.thread is None or not self.view.thread.is_alive():
+    is_live = self.view is not None and self.view.thread is not None and self.view.thread.is_alive()
+    if not is_live or not reaches(self.view.cell):
         self.update()
         self.view = CompareView(self)
     self.view.show()
@@ -153,6 +167,11 @@ def show(self:Comparison):
 
 @patch
 def _ipython_display_(self:Comparison): self.show()
+
+@patch
+def _display_(self:Comparison):     # for marimo
+    self.show()
+    return marimo_outputs().stack()
 
 def compare(
     *what,        # runs, histories, learners, paths of runs or of loggers' files, globs; None: 'runs'

@@ -12,6 +12,8 @@ class CompareView:
     over: Any
     error: Any
     token: Any
+    cell: Any
+    in_marimo: Any
     tick_s: Any
     def __init__(self, comparison: Any) -> None: ...
     def show(self) -> None: ...

@@ -12,7 +12,8 @@ from pathlib import Path
 from time import sleep
 
 from trainer_nb.base import (
-    check_seed, current_cell, did_you_mean, html_table, patch, rng_state, set_rng_state, set_seed, text_table
+    check_seed, current_cell, did_you_mean, html_table, marimo_view, patch, rng_state, set_rng_state, set_seed,
+    text_table
 )
 from ..loop import Learner, as_count
 from ..save import Lock, path_in
@@ -118,6 +119,10 @@ class Trials:
         from IPython.display import display
         shown, self._shown_in = self._shown_in is not None and self._shown_in == current_cell(), None
         if not shown: display({'text/html': self.html(), 'text/plain': repr(self)}, raw=True)
+
+    def _repr_html_(self): return self.html()
+
+    def _display_(self): return marimo_view(self, self._shown_in)
 
 def _short(v): return '' if v != v else f'{v:.4g}' if isinstance(v, float) else str(v)
 

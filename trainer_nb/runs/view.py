@@ -12,9 +12,11 @@ from functools import partial
 from html import escape
 from time import monotonic
 
-from ..base import attended_kernel, format_time, patch, text_table
+from trainer_nb.base import (
+    attended_kernel, cell_thread, current_cell, format_time, marimo_outputs, patch, show_bundle, text_table
+)
 from ..loop import Plot
-from ..show import Area, Budget, ButtonRow, front_end, html_bar
+from ..show import Area, Budget, ButtonRow, MarimoRow, front_end, html_bar
 from .branch import branch_of
 from .folder import Request, ask, read_status
 
@@ -64,6 +66,7 @@ class View:
         self.folder, self.tail, self.look = folder, tail, look or partial(read_status, folder)
         self.areas, self.row, self.html, self.plot = [], None, None, None
         self.thread, self.over, self.drawing = None, threading.Event(), threading.Lock()
+        self.cell = current_cell()
         self.asked, self.error, self.is_closed, self.budget = [], None, False, Budget()
         info = folder.read('run.json')
         self.name, self.first_row = str(info.get('name', folder.path.name)), _count(info, 'first_row')
@@ -80,7 +83,7 @@ class View:
         with self.drawing:
             self.areas.append(self._open_area(status))
         if self.thread is None:
-            self.thread = threading.Thread(target=self._watch, name=f'view of {self.name}', daemon=True)
+            self.thread = cell_thread(self._watch, f'view of {self.name}')
             self.thread.start()
 
     def _print(self, status):
@@ -137,20 +140,21 @@ def parts(self:View, status):  # (str, share, `Chart` or None, HTML)
 def _html(self:View, status):
     text, share, chart, table = self.parts(status)
     head = f'<div style="line-height:24px">{"" if status.is_over else html_bar(share)}{_lines(text)}</div>'
+    if isinstance(self.row, MarimoRow): head = self.row.html() + head
     return head + (chart.html() if chart is not None else '') + table
 
 @patch
 def _open_area(self:View, status):  # `Area`
     "Make outputs in this cell that show the run from now on"
-    from IPython.display import display
-    area, kernel = Area(), attended_kernel()
+    area, kernel, buttons = Area(), attended_kernel(), {k: (tip, True) for k, (tip, *_) in _BUTTONS.items()}
+    if self.row is None and marimo_outputs() is not None: self.row = MarimoRow(buttons, self.click)
     text, html = self.line(status), self._html(status)
     live, below = {'text/html': html, 'text/plain': text}, {'text/html': '<div></div>', 'text/plain': ''}
     if kernel is not None:
-        if self.html is None: self._make_panel(kernel, html)
+        if self.html is None: self._make_panel(kernel, html, buttons)
         view = dict(version_major=2, version_minor=0, model_id=self.box.model_id)
         live = {'application/vnd.jupyter.widget-view+json': view, **live}
-    area.handles = [display(o, raw=True, display_id=True) for o in (live, below)]
+    area.handles = [show_bundle(o) for o in (live, below)]
     area.shown = [live, below]
     return area
 
@@ -159,9 +163,9 @@ def _drawn(parts):
     return text, share, table, chart
 
 @patch
-def _make_panel(self:View, kernel, html):
+def _make_panel(self:View, kernel, html, buttons):
     import ipywidgets as W
-    self.row = ButtonRow({k: (tip, True) for k, (tip, *_) in _BUTTONS.items()}, self.click, kernel)
+    self.row = ButtonRow(buttons, self.click, kernel)
     self.html = W.HTML(html)
     self.box = W.VBox([self.row.box, self.html])
 
@@ -181,12 +185,13 @@ def click(self:View,
 def _watch(self:View):
     "In a thread: draw what is new, until the run is over"
     try:
-        with nullcontext() if self.row is None else _quick_clicks:
+        with nullcontext() if self.html is None else _quick_clicks:
             while not self._is_over(status := self.look()):
-                is_news = self.seen is None or status.state != self.seen[0]     # shown at once
+                is_news = self.seen is None or status.state != self.seen[0] or self._has_new_row()  # shown at once
                 if is_news or self.budget.is_due: self._draw(status)
                 if self.asked: self._tell(status)
                 if self.over.wait(.03 if self.asked else self.tick_s): break
+                if getattr(self.thread, 'should_exit', False): return       # marimo runs the cell again
         self.tail.update()
         self._close(self.look())
     except Exception as e:
@@ -207,12 +212,21 @@ def _draw(self:View, status):
         new = self.tail.update()
         o = status.data or {}
         now = status.state, status.note, o.get('batch'), o.get('valid_idx'), o.get('rate')
-        if new or now != self.seen:
-            if self.html is not None: self.html.value = self._html(status)
-            else:
-                for area in self.areas: area.draw(*_drawn(self.parts(status)))
-        self.seen = now
         if self.row is not None: self._tell(status)
+        if new or now != self.seen or self._has_new_row(): self._redraw(status)
+        self.seen = now
+
+@patch
+def _has_new_row(self:View): return isinstance(self.row, MarimoRow) and self.row.is_new
+
+@patch
+def _redraw(self:View, status):
+    if self.html is not None: self.html.value = self._html(status)
+    elif isinstance(self.row, MarimoRow):
+        html = {'text/html': self._html(status)}
+        for area in self.areas: area.handles[0].update(html)
+    else:
+        for area in self.areas: area.draw(*_drawn(self.parts(status)))
 
 def _lines(text):
     "Write a line that breaks between its parts only"

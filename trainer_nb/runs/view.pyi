@@ -4,6 +4,7 @@ from typing import Any
 def status_line(name: Any, status: Any, history: Any, first: Any = 0) -> str: ...
 
 class View:
+    cell: Any
     seen: Any
     gone_at: Any
     branch: Any

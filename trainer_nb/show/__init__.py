@@ -1,7 +1,7 @@
 """The display, controls, the learning-rate finder, loggers. These names are for other wings"""
 from .output import Area, Budget, front_end, html_bar
 from .display import Display, outcome
-from .controls import ButtonRow, Controls, pause, scale_lr, unpause
+from .controls import ButtonRow, Controls, MarimoRow, pause, scale_lr, unpause
 from .lr_find import LRCurve
 from .batch_size import BatchSizes
 from .loggers import CSVLogger, JSONLLogger, MLflowLogger, TensorBoardLogger, TrackioLogger, WandbLogger

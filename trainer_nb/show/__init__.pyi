@@ -7,6 +7,7 @@ from .display import Display as Display
 from .display import outcome as outcome
 from .controls import ButtonRow as ButtonRow
 from .controls import Controls as Controls
+from .controls import MarimoRow as MarimoRow
 from .controls import pause as pause
 from .controls import scale_lr as scale_lr
 from .controls import unpause as unpause

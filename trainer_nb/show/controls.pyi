@@ -25,6 +25,16 @@ class ButtonRow:
     def say(self, text: Any) -> None: ...
     def close(self) -> None: ...
 
+class MarimoRow:
+    buttons: Any
+    faces: Any
+    is_new: Any
+    mo: Any
+    text: Any
+    def __init__(self, buttons: Any, clicked: Any) -> None: ...
+    def say(self, text: Any) -> None: ...
+    def html(self) -> str: ...
+
 class Controls(MainProcessHook):
     log: Any
     first: Any

@@ -14,7 +14,7 @@ from time import perf_counter, strftime
 
 from torch.utils.data import DataLoader, TensorDataset
 
-from ..base import current_cell, patch, printable, running_shell, text_table
+from ..base import current_cell, marimo_outputs, patch, printable, running_shell, text_table
 from ..data import length
 from ..loop import Learner, MainProcessHook, Plot
 from .output import Area, Budget, Progress, front_end, terminal_width, text_bar
@@ -144,8 +144,8 @@ class Display(MainProcessHook):
     ):
         if where is not True and where not in SCREENS:
             raise ValueError(f"display is {where!r}: expected True, False, 'html', 'tty' or 'text'")
-        if where == 'html' and running_shell() is None:
-            raise ValueError("display='html' needs IPython, as in a notebook")
+        if where == 'html' and running_shell() is None and marimo_outputs() is None:
+            raise ValueError("display='html' needs IPython or marimo, as in a notebook")
         self.where, self.plot = where, plot
         self.screen, self.error = None, None
         self.note = ''                  # shown in the status line instead of the batch: 'paused', 'compiling'

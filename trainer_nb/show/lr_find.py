@@ -8,12 +8,13 @@ __all__ = ['RULES', 'trailing_average', 'valley', 'slide', 'steep', 'minimum', '
 # %% ../../nbs/show/04_lr_find.ipynb #6c85d848
 import math
 from dataclasses import dataclass, field
+from html import escape
 
 import torch
 
 from trainer_nb.base import (
-    COLORS, GREY, LEADING, RAW, Chart, Line, Panel, attended_kernel, current_cell, did_you_mean, folded, html_table,
-    legend_rows, limits, patch, smooth, text_table
+    COLORS, GREY, LEADING, RAW, Chart, Line, Panel, attended_kernel, current_cell, did_you_mean, folded, html_img,
+    html_table, legend_rows, limits, marimo_view, patch, smooth, text_table
 )
 from ..loop import CancelFit, Learner, as_count, set_lr
 from .output import Area, Budget, Progress, front_end, terminal_width, text_bar
@@ -280,6 +281,14 @@ class LRScreen:
 def _ipython_display_(self:LRCurve):
     shown, self.shown_in = self.shown_in is not None and self.shown_in == current_cell(), None
     if not shown: LRScreen(self, 'html').close()
+
+@patch
+def _display_(self:LRCurve): return marimo_view(self, self.shown_in)
+
+@patch
+def _repr_html_(self:LRCurve):
+    png, size = self.chart().png()
+    return html_img(png, self.status(), size['width']) + f'<div>{escape(self.status())}</div>{self.table()}'
 
 @patch
 def table(self:LRCurve):  # str

@@ -14,12 +14,12 @@ from html import escape
 from shutil import get_terminal_size
 from time import perf_counter, strftime
 
-from ..base import COLORS, format_time, running_shell
+from ..base import COLORS, format_time, marimo_outputs, running_shell, show_bundle
 
 # %% ../../nbs/show/01_output.ipynb #3f398e25
-def front_end():  # 'html' in a kernel that shows rich output, 'tty' at a terminal, 'text' elsewhere
+def front_end():  # 'html' in a kernel that shows rich output and in marimo, 'tty' at a terminal, 'text' elsewhere
     "Return the kind of output that this process can draw on"
-    if getattr(running_shell(), 'kernel', None) is not None: return 'html'
+    if getattr(running_shell(), 'kernel', None) is not None or marimo_outputs() is not None: return 'html'
     return 'tty' if sys.stdout.isatty() else 'text'
 
 # %% ../../nbs/show/01_output.ipynb #f84f5548
@@ -111,9 +111,7 @@ class Area:
         self._put(({'image/png': b64encode(png).decode(), 'text/plain': label}, {'image/png': size}), table)
 
     def _put(self, *bundles):
-        if not self.handles:
-            from IPython.display import display
-            self.handles = [display(o, raw=True, display_id=True, metadata=m) for o, m in bundles]
+        if not self.handles: self.handles = [show_bundle(*o) for o in bundles]
         else:
             for handle, (o, m), before in zip(self.handles, bundles, self.shown):
                 if o != before: handle.update(o, raw=True, metadata=m)

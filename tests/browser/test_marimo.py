@@ -1,0 +1,195 @@
+"""A fit, a run and a comparison in a real marimo, in headless Chromium
+
+marimo need not be in this environment: MARIMO names a Python that has it beside trainer_nb.
+
+    MARIMO=/path/to/python python -m pytest -m soak tests/browser/test_marimo.py
+"""
+import json, os, socket, subprocess, sys, time, urllib.request
+
+import pytest
+
+from browser.lab import ARGS, CHROMIUM
+from fits import environment
+
+PYTHON = os.environ.get('MARIMO', sys.executable)
+SETUP = '''import time
+import marimo as mo
+import torch, torch.nn.functional as F
+from trainer_nb.all import Hook, Learner, compare, set_seed
+class Slow(Hook):
+    def after_step(self, learn): time.sleep(.02)
+def make(lr=1e-2):
+    set_seed(0)
+    x = torch.randn(320, 4)
+    return Learner(torch.nn.Linear(4, 1), (x, x[:, :1]), (x, x[:, :1]), loss_fn=F.mse_loss, lr=lr, hooks=[Slow()])'''
+CELL = '.marimo-cell >> nth=%d'
+OUTPUT = 'document.querySelectorAll(".marimo-cell")[%d]?.querySelector("[data-cell-role=output]")'
+SHOTS = os.environ.get('SHOTS')     # a folder for pictures of the pages
+
+
+def missing():  # str or None
+    "Why there can be no marimo here"
+    if not CHROMIUM: return 'no Chromium: install it (Debian: apt-get install chromium), or set CHROMIUM'
+    code = 'from importlib.util import find_spec; find_spec("marimo").name, find_spec("trainer_nb").name'
+    if subprocess.run([PYTHON, '-c', code], stdin=subprocess.DEVNULL, capture_output=True).returncode:
+        return 'no marimo: pip install marimo, or let MARIMO name a Python that has it and trainer_nb'
+
+
+class Marimo:
+    "A server with one notebook, and its page; a context manager"
+    def __init__(self, tmp, browser, cells, theme='light', width=1000, command='edit'):
+        self.tmp, self.browser, self.command, self.viewport = tmp, browser, command, {'width': width, 'height': 1000}
+        self.theme, self.foreign = theme, []
+        self.write(cells)
+
+    def write(self, cells):
+        args = ['    '.join(('\n' + o).splitlines(True)) for o in cells]
+        body = '\n\n'.join(f'@app.cell\ndef _():{o}\n    return' for o in args)
+        (self.tmp/'pyproject.toml').write_text(
+            f'[tool.marimo.display]\ntheme = "{self.theme}"\n[tool.marimo.runtime]\nauto_instantiate = true\n')
+        self.path = self.tmp/'page.py'
+        self.path.write_text(f'import marimo\n\napp = marimo.App()\n\n{body}\n')
+
+    def __enter__(self):
+        with socket.socket() as s:
+            s.bind(('127.0.0.1', 0))
+            port = s.getsockname()[1]
+        self.url = f'http://127.0.0.1:{port}'
+        with open(self.tmp/'server.log', 'w') as f:
+            self.server = subprocess.Popen(
+                [PYTHON, '-m', 'marimo', '-q', '-y', self.command, self.path.name, '--headless', '--no-token',
+                 '--port', str(port)], cwd=self.tmp, stdout=f, stderr=f, stdin=subprocess.DEVNULL,
+                env={**environment(self.tmp), 'MARIMO_SKIP_UPDATE_CHECK': '1'}, start_new_session=True)
+        end = time.monotonic() + 60
+        while True:
+            try:
+                urllib.request.urlopen(f'{self.url}/health', timeout=5).close()
+                break
+            except OSError:
+                if self.server.poll() is not None or time.monotonic() > end: raise TimeoutError(
+                    (self.tmp/'server.log').read_text()[-2000:]) from None
+            time.sleep(.1)
+        self.page = self.browser.new_page(viewport=self.viewport)
+        self.page.set_default_timeout(60_000)
+        self.page.on('request', lambda o: o.url.startswith((self.url, 'data:', 'blob:')) or self.foreign.append(o.url))
+        self.page.goto(self.url)
+        return self
+
+    def __exit__(self, *error):
+        self.page.close()
+        self.server.terminate()
+        try: self.server.wait(10)
+        except subprocess.TimeoutExpired: self.server.kill()
+
+    def until(self, js, arg=None):
+        try: return self.page.wait_for_function(js, arg=arg, polling=30)
+        except Exception as e:
+            e.add_note(self.page.evaluate('document.body.innerText')[-3000:])
+            raise
+
+    def shows(self, k, *texts):
+        "Wait until the output of cell `k` has all these texts"
+        for o in texts: self.until(f'o => ({OUTPUT % k})?.innerText.includes(o)', o)
+
+    def svg(self, k): return self.page.evaluate(f'() => ({OUTPUT % k})?.querySelector("svg")?.outerHTML')
+
+    def moves(self, k):
+        "Wait until the curve in cell `k` has changed"
+        self.until(f'o => {{ const svg = ({OUTPUT % k})?.querySelector("svg"); return svg && svg.outerHTML != o }}',
+                   self.svg(k))
+
+    def n(self, k, tag): return self.page.evaluate(f'() => ({OUTPUT % k}).querySelectorAll("{tag}").length')
+
+    def press(self, k, label): self.page.locator(CELL % k).get_by_role('button', name=label, exact=True).click()
+
+    def status(self, name='a'): return json.loads((self.tmp/f'runs/{name}/status.json').read_text())
+
+    def waits(self, name, state):
+        "Wait until a run is in a state"
+        end = time.monotonic() + 30
+        while self.status(name)['state'] != state and time.monotonic() < end: time.sleep(.05)
+        assert self.status(name)['state'] == state
+
+    def stop(self, name='a'):
+        subprocess.run([PYTHON, '-m', 'trainer_nb', 'stop', f'runs/{name}'], cwd=self.tmp, env=environment(self.tmp))
+
+    def shot(self, name):
+        if SHOTS: self.page.screenshot(path=f'{SHOTS}/{name}-{self.theme}-{self.viewport["width"]}.png')
+
+
+@pytest.fixture(scope='module')
+def browser():
+    if why := missing(): pytest.skip(why)
+    from playwright.sync_api import sync_playwright
+    with sync_playwright() as driver: yield driver.chromium.launch(executable_path=CHROMIUM, args=ARGS)
+
+pytestmark = pytest.mark.soak
+looks = pytest.mark.parametrize('look', [('light', 1000), ('dark', 480)], ids=lambda o: f'{o[0]}-{o[1]}')
+
+
+@looks
+def test_run(browser, tmp_path, look):
+    cells = SETUP, "learn = make()\nrun = learn.start(10**3, folder='runs/a')", 'learn\n6*7', "run\nrun"
+    with Marimo(tmp_path, browser, cells, *look) as m:
+        try:
+            m.shows(2, '42')            # the cell has returned
+            m.moves(1)
+            m.moves(3)                  # the last expression of another cell shows it, too
+            assert m.n(1, 'svg') == m.n(3, 'svg') == 1
+            m.shot('run')
+            m.press(1, 'Pause')
+            m.waits('a', 'paused')
+            m.shows(1, 'paused')
+            m.shows(3, 'paused')
+            m.shot('paused')
+            m.press(1, 'Resume')
+            m.waits('a', 'running')
+            m.moves(1)
+            m.press(3, 'lr × 2')
+            m.shows(3, 'lr 0.02')
+            m.page.reload()             # and nothing is clicked
+            m.moves(1)
+            m.press(1, 'Stop after batch')
+            m.waits('a', 'stopped')
+        finally: m.stop()
+        for k in 1, 3:
+            m.shows(k, 'stopped', 'valid_loss')
+            m.until(f'() => ({OUTPUT % k}).querySelector("img")')
+            assert m.n(k, 'img') == 1 and m.n(k, 'table') == 1 and not m.n(k, 'svg') and not m.n(k, 'marimo-button')
+        m.page.locator(CELL % 3).scroll_into_view_if_needed()
+        m.shot('stopped')
+        assert not m.foreign
+
+@looks
+def test_fit(browser, tmp_path, look):
+    with Marimo(tmp_path, browser, (SETUP, 'a = make()\na.fit(30)', 'a\nb = make()\nb.fit(10**4)'), *look) as m:
+        m.moves(1)
+        m.shot('fit')
+        m.shows(1, 'done: 30 epochs')
+        m.until(f'() => ({OUTPUT % 1}).querySelector("img")')
+        assert m.n(1, 'img') == m.n(1, 'table') == 1 and not m.n(1, 'svg')      # not again as the last expression
+        m.moves(2)
+        m.page.get_by_test_id('interrupt-button').click()
+        m.shows(2, 'interrupted')
+        m.shot('fitted')
+
+@looks
+def test_compare(browser, tmp_path, look):
+    start = "runs = [make(lr).start(10**3, folder=f'runs/{lr:g}') for lr in (.01, .03)]"
+    with Marimo(tmp_path, browser, (SETUP, start, 'runs\ncompare("runs/*")', 'runs\n6*7'), *look) as m:
+        try:
+            m.shows(3, '42')
+            m.moves(2)
+            line = m.page.locator(CELL % 2).locator('path.l-0').first
+            colour = line.evaluate('o => getComputedStyle(o).stroke')
+            m.page.locator(CELL % 2).locator('label').first.click()
+            m.moves(2)
+            assert line.evaluate('o => getComputedStyle(o).stroke') != colour      # grey, and remains so
+            m.page.mouse.move(0, 0)
+            m.shot('compare')
+        finally:
+            for lr in '0.01', '0.03': m.stop(lr)
+        m.shows(2, 'stopped')
+        m.until(f'() => ({OUTPUT % 2}).querySelector("img")')
+        m.shot('compared')
+        for k in 1, 2: assert m.n(k, 'table') == 3 - k and not m.n(k, 'marimo-button')
