@@ -49,7 +49,7 @@ def when(ready, f):
 class Screen:
     "Stands for a notebook's front end: keeps what is displayed, and what it becomes"
     def __init__(self): self.shown = []
-    def display(self, bundle, raw, display_id):
+    def display(self, bundle, raw, display_id, metadata=None):
         self.shown.append(bundle)
         return self
     def update(self, bundle, raw): self.shown.append(bundle)

@@ -182,7 +182,7 @@ def test_compare(browser, tmp_path, look):
             m.moves(2)
             line = m.page.locator(CELL % 2).locator('path.l-0').first
             colour = line.evaluate('o => getComputedStyle(o).stroke')
-            m.page.locator(CELL % 2).locator('label').first.click()
+            m.page.locator(CELL % 2).locator('td label').first.click()
             m.moves(2)
             assert line.evaluate('o => getComputedStyle(o).stroke') != colour      # grey, and remains so
             m.page.mouse.move(0, 0)
