@@ -21,7 +21,8 @@ from trainer_nb.loop import (
 )
 from trainer_nb.features import (
     AMP, EMA, SWA, Activations, Compile, Freeze, FreezeBN, GradAccum, GradClip, GradNorm, LRScheduler, NaNGuard,
-    OneCycle, Profile, Schedule, Unfreeze, WarmupCosine, combine, cosine, exponential, linear, polynomial, warmup
+    Offload, OneCycle, Profile, Recompute, Schedule, Unfreeze, WarmupCosine, combine, cosine, exponential,
+    linear, polynomial, warmup
 )
 from .save import Checkpoint, EarlyStopping, load_model
 from trainer_nb.show import (
@@ -40,7 +41,7 @@ __all__ = [
     'EVENTS', 'STEPS', 'CancelEpoch', 'CancelFit', 'CancelStep', 'Hook', 'HookOrderError', 'HookTable', 'LambdaHook',
     'MainProcessHook', 'History', 'Learner', 'Metric', 'ParamGroups', 'StepState', 'TrainingInterrupted', 'accuracy',
     'AMP', 'EMA', 'SWA', 'Activations', 'Compile', 'Freeze', 'FreezeBN', 'GradAccum', 'GradClip', 'GradNorm',
-    'NaNGuard', 'Profile', 'Unfreeze',
+    'NaNGuard', 'Offload', 'Profile', 'Recompute', 'Unfreeze',
     'LRScheduler', 'OneCycle', 'Schedule', 'WarmupCosine',
     'combine', 'cosine', 'exponential', 'linear', 'polynomial', 'warmup',
     'Checkpoint', 'EarlyStopping', 'load_model',

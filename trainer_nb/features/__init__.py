@@ -10,3 +10,4 @@ from .schedule import (
 from .compile import Compile
 from .profile import Profile
 from .activations import Activations
+from .recompute import Offload, Recompute

@@ -22,3 +22,5 @@ from .schedule import warmup as warmup
 from .compile import Compile as Compile
 from .profile import Profile as Profile
 from .activations import Activations as Activations
+from .recompute import Offload as Offload
+from .recompute import Recompute as Recompute

@@ -84,6 +84,7 @@ def _remedies(learn, e):
     if not learn.training: res.append('smaller batches in valid_dl')
     else: res.append('smaller batches, with GradAccum(n) for the same steps; learn.find_batch_size() finds their size')
     if 'AMP' not in hooks: res.append('AMP(), which halves most activations')
+    if learn.training: res.append('Recompute("...") with the names of large blocks')
     return res
 
 def shortage(
