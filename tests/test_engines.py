@@ -1,5 +1,5 @@
 "Runs as jobs of a scheduler: the numbers of `fit`, whatever ends a job, and what a window says meanwhile"
-import os, shutil, signal, subprocess, sys, time
+import json, os, shutil, signal, subprocess, sys, time
 from pathlib import Path
 
 import psutil, pytest, torch, torch.nn.functional as F
@@ -40,7 +40,7 @@ class Fail(Hook):
 
 def lose_a_rank(run):
     "Kill rank 1, once there is a checkpoint"
-    until(lambda: run.history.n_steps > 8, 300)
+    until(lambda: run.history.n_steps > 8, 900)
     run.checkpoint().wait()
     others = [o for o in psutil.process_iter(['environ', 'cmdline']) if (o.info['environ'] or {}).get('RANK') == '1']
     [other] = [o for o in others if str(run.path) in o.info['cmdline'] and 'run' in o.info['cmdline']]
@@ -182,9 +182,11 @@ def test_ray_that_is_missing(tmp_path, monkeypatch):
     assert not (tmp_path/'a').exists()
 
 @pytest.fixture
-def ray(monkeypatch):
+def ray(tmp_path, monkeypatch):
     pytest.importorskip('ray', reason="Ray is not installed: pip install 'trainer_nb[ray]'")
     monkeypatch.setenv('RAY_raylet_start_wait_time_s', '300')       # of a busy machine
+    yield
+    for o in tmp_path.rglob('job.json'): Ray.withdraw(json.loads(o.read_text())['job'])
 
 @pytest.mark.soak
 def test_ray_equals_n_procs(ray, tmp_path):
@@ -212,7 +214,7 @@ def test_ray_driver_is_killed(ray, tmp_path):
     "The ranks end with it, and `restart` continues"
     learn = make(Slow())
     run = learn.start(N, folder=tmp_path/'a', on=Ray(1))
-    until(lambda: run.history.n_steps > 8, 300)
+    until(lambda: run.history.n_steps > 8, 900)
     assert run.checkpoint().wait() == 'saved'
     os.kill(int(job_of(run).split()[1]), signal.SIGKILL)
     until(lambda: run.is_over, 100)
