@@ -19,7 +19,8 @@ ODD = "a b'c%j\"$(touch oops)"
 
 
 class Slow(Hook):
-    def after_step(self, learn): time.sleep(.02)
+    def __init__(self, s=.02): self.s = s
+    def after_step(self, learn): time.sleep(self.s)
 
 def make(*hooks):
     torch.manual_seed(0)
@@ -212,7 +213,7 @@ def test_ray_starts_again(ray, tmp_path):
 @pytest.mark.soak
 def test_ray_driver_is_killed(ray, tmp_path):
     "The ranks end with it, and `restart` continues"
-    learn = make(Slow())
+    learn = make(Slow(.5))
     run = learn.start(N, folder=tmp_path/'a', on=Ray(1))
     until(lambda: run.history.n_steps > 8, 900)
     assert run.checkpoint().wait() == 'saved'
@@ -275,9 +276,7 @@ def test_slurm_preempts(partition, n, slurm, tmp_path):
 @pytest.mark.soak
 def test_slurm_time_is_over(slurm, tmp_path):
     "The limit of two minutes is shorter than the training; Slurm may send the signal a minute early"
-    class Slower(Hook):
-        def after_step(self, learn): time.sleep(1.6)
-    learn = make(Slower())
+    learn = make(Slow(1.6))
     run = learn.start(N, folder=tmp_path/'a', on=Slurm(2, procs_per_node=2, notice_s=30))
     again(run)
     run.wait(600)
