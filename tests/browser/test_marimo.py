@@ -193,3 +193,13 @@ def test_compare(browser, tmp_path, look):
         m.until(f'() => ({OUTPUT % 2}).querySelector("img")')
         m.shot('compared')
         for k in 1, 2: assert m.n(k, 'table') == 3 - k and not m.n(k, 'marimo-button')
+
+def test_app(browser, tmp_path):
+    with Marimo(tmp_path, browser, (SETUP, "learn = make()\nlearn.start(10**3, folder='runs/a')"), command='run') as m:
+        try:
+            m.until('() => document.body.innerText.includes("a · epoch")')
+            m.page.get_by_role('button', name='Pause', exact=True).click()
+            m.waits('a', 'paused')
+            m.until('() => document.body.innerText.includes("paused")')
+        finally: m.stop()
+        m.until('() => document.body.innerText.includes("stopped") && document.querySelector("img[alt^=plot]")')
