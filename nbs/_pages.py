@@ -78,15 +78,16 @@ def declared(f):
 
 
 def members(cls, name, shown):
-    "Yield targets and rows for the public methods and properties of `cls` that have no heading of their own"
+    "Yield names, symbols and shapes of the public methods and properties of `cls` that have no heading of their own"
     for key, o in vars(cls).items():
         f = getattr(o, 'fget', None) or getattr(o, '__func__', o)   # of a property, of a class method
         is_own = inspect.isfunction(f) and f.__module__ == cls.__module__
         if key[0] == '_' or not is_own or f'{name}.{key}' in shown: continue
-        if not (about := docstring(f) or notes(f).get('return')): continue
-        shape = key if isinstance(o, property) else call(f, key)
-        yield f'({name.lower()}.{key})=', (f'`.{shape}`', about.splitlines()[0])
+        if about := docstring(f) or notes(f).get('return'):
+            yield key, f, key if isinstance(o, property) else call(f, key), about.splitlines()[0]
 
+
+WIDE = 60       # a method with a longer signature has a part of the page, not a line of a table
 
 def describe(
     sym,    # class, function or property
@@ -102,12 +103,14 @@ def describe(
     known = declared(f)
     found = {p: about for p, about in notes(f).items() if p not in (None, 'self')}
     rows = [('*returns*' if p == 'return' else f'`{known.get(p, p)}`', about) for p, about in found.items()]
-    if inspect.isclass(sym):
-        for target, row in members(sym, name, shown):
-            res.append(target)
-            rows.append(row)
+    found = list(members(sym, name, shown)) if inspect.isclass(sym) else []
+    for key, _, shape, about in found:
+        if len(shape) > WIDE: continue
+        res.append(f'({name.lower()}.{key})=')
+        rows.append((f'`.{shape}`', about))
     if rows: res += ['{.parameters}', '| | |', '|---|---|', *(f'| {p} | {about} |' for p, about in rows)]
-    return lookup.linkify('\n'.join(res)) + '\n'
+    wide = [describe(f, f'{name}.{key}', shown) for key, f, shape, _ in found if len(shape) > WIDE]
+    return '\n\n'.join([lookup.linkify('\n'.join(res)), *wide]) + '\n'
 
 
 class InOrder(Processor):

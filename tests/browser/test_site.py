@@ -32,6 +32,10 @@ WIDE = '''() => [       // what sticks out of the page, and tables whose text ha
     ...[...document.querySelectorAll(':is(table.parameters, table.names) td:last-child')]
         .filter(o => o.clientWidth < 180),
 ].map(o => o.tagName + ' ' + o.className + ' ' + o.innerText.slice(0, 40))'''
+RESIZED = '''async width => {      // the window has its new width, and the page was drawn in it
+    const frame = () => new Promise(requestAnimationFrame)
+    while (innerWidth != width) await frame()
+    await frame(); await frame() }'''
 CONTRAST = '''() => {     // of text to background, by WCAG 2, for everything that one reads
     const rgb = c => c.match(/[\\d.]+/g).map(Number), linear = o => o <= .03928 ? o/12.92 : ((o + .055)/1.055)**2.4
     const light = c => rgb(c).slice(0, 3).reduce((a, o, i) => a + linear(o/255)*[.2126, .7152, .0722][i], 0)
@@ -75,6 +79,7 @@ def seen(tab):
         res[path] = {**tab.evaluate(LOOK), 'wide': {}}
         for width in WIDTHS:
             tab.set_viewport_size({'width': width, 'height': 900})
+            tab.evaluate(RESIZED, width)
             for theme in 'light', 'dark':
                 tab.emulate_media(color_scheme=theme)
                 if wide := tab.evaluate(WIDE): res[path]['wide'][theme, width] = wide

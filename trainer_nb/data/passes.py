@@ -21,6 +21,8 @@ from trainer_nb.base import (
     workers_end
 )
 
+from .rows import by_rows, draws_from_torch
+
 # %% ../../nbs/data/01_passes.ipynb #9a1d4e88
 def length(
     dl,  # any loader
@@ -90,7 +92,8 @@ def draws(
 ):       # names of global generators, as for `rng_state`; None: any of them
     "Return the generators from which a pass may draw, besides the loader's own"
     cls = type(dl)
-    return () if getattr(cls, '__iter__', None) in (list.__iter__, tuple.__iter__) else vars(cls).get('draws')
+    if getattr(cls, '__iter__', None) in (list.__iter__, tuple.__iter__): return ()
+    return ('torch',) if draws_from_torch(dl) else vars(cls).get('draws')
 
 # %% ../../nbs/data/01_passes.ipynb #24f4ace7
 @contextmanager
@@ -124,8 +127,8 @@ def end_workers(
 def open_pass(
     dl,  # any loader
 ):       # its iterator
-    "Open `iter(dl)`, with workers that no interrupt reaches"
-    if not getattr(dl, 'num_workers', 0): return iter(dl)
+    "Open `iter(dl)`: by rows if it can be, and with workers that no interrupt reaches"
+    if not getattr(dl, 'num_workers', 0): return iter(by_rows(dl))
     with _no_interrupt(), workers_end(dl): return iter(dl)
 
 # %% ../../nbs/data/01_passes.ipynb #e5190d99
@@ -250,7 +253,7 @@ def open_at(
     if callable(getattr(dl, 'iter_from', None)):
         with _no_interrupt(): return dl.iter_from(n)
     try:
-        if is_stock(dl) and (skip or skips(dl)): return _open_ahead(dl, n, first)
+        if is_stock(dl) and (skip or skips(dl)): return _open_ahead(by_rows(dl), n, first)
         iterator, shown = open_pass(dl), perf_counter()
         if first is not None: set_rng_states(first, dl)
         for i in range(n):
