@@ -7,6 +7,8 @@ import nbformat, pytest
 from common import digest
 from fits import N_EPOCHS, environment, start, tests
 from shown import check_html, check_interrupted, check_lines, check_markdown, check_notebook, check_outputs, check_shown
+from trainer_nb.base import Chart, Line, Panel
+from trainer_nb.show.output import Area
 
 FIT = 'learn = start(step_s=.005)\nlearn.fit(N_EPOCHS)'
 DIGEST = 'print(digest(learn)[:16])'
@@ -216,3 +218,17 @@ def test_pipe(tmp_path):
     out, err = tool(PROGRAM, cwd=tmp_path)
     assert is_clean(out) and not err
     check_lines(out.splitlines(), expected())
+
+
+def test_an_area_that_begins_without_a_chart_shows_its_table_in_the_end(monkeypatch):
+    "As the view of a run does where there are no widgets"
+    class Part:
+        def __init__(self, bundle, metadata=None): self.update(bundle)
+        def update(self, bundle, **kwargs): self.text = bundle['text/plain']
+    monkeypatch.setattr('trainer_nb.show.output.show_bundle', Part)
+    chart = Chart(300, 120, [Panel(40, 20, 250, 60, [Line([0., 1.], [3., 1.], '#0072B2', 'loss')], (0, 1), (0, 4), '')])
+    area = Area()
+    area.draw('starting', body='', chart=chart)
+    area.draw('starting')
+    area.close('done', '<table></table>', chart, 'epoch  loss', 'plot')
+    assert [o.text for o in area.handles] == ['plot', 'done\nepoch  loss']

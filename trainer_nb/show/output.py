@@ -115,7 +115,7 @@ class Area:
         else:
             for handle, (o, m), before in zip(self.handles, bundles, self.shown):
                 if o != before: handle.update(o, raw=True, metadata=m)
-        self.shown = [o for o, _ in bundles]
+        self.shown[:len(bundles)] = [o for o, _ in bundles]     # without a chart so far, the body stays
 
 def _line(html): return f'<div style="line-height:24px">{html}</div>'
 
