@@ -30,8 +30,8 @@ class BatchSizes:
     limit: int|None = None      # bytes that training may take; None: unknown
     share: float = .9           # of the limit that the largest batch may take
     n_accum: int = 1            # batches in a step, by `GradAccum`
-    sizes: list = field(default_factory=list)       # that were tried and found memory, rising
-    peaks: list = field(default_factory=list)       # bytes that a step takes at most, by size
+    sizes: list = field(default_factory=list)       # batch sizes that did not run out of memory, ascending
+    peaks: list = field(default_factory=list)       # peak bytes of a step, by size
     speeds: list = field(default_factory=list)      # samples per second, by size
     failed: int|None = None     # the smallest size that found no memory
     outcome: str = ''           # why the search ended: 'memory', 'data', 'speed', 'most', 'stopped'
@@ -61,7 +61,8 @@ class BatchSizes:
     @property
     def advice(self):  # str
         "Say what to do about it"
-        if self.largest is None: return 'not even the smallest batch fits: use a smaller model, AMP(), or FSDP'
+        if self.largest is None: return ('not even the smallest batch fits: use Recompute(...), AMP(), '
+                                          'FSDP, or a smaller model')
         n = math.ceil(self.current/self.largest)
         if n > 1: return (f'batches of {self.current} do not fit: batches of {math.ceil(self.current/n)} with '
                           f'GradAccum({n*self.n_accum}) make the same steps')
@@ -190,7 +191,7 @@ _ALL_PARTS = 'EMA', 'SWA', 'NaNGuard', 'Compile'        # hooks with memory of t
 
 @contextmanager
 def _with_memory(learn):
-    "Let hooks take part in dry runs that hold tensors"
+    "Let hooks that hold tensors run in a dry run"
     hooks = [h for h in learn.hooks if h.name in _ALL_PARTS and 'in_dry_run' not in vars(h)]
     for h in hooks: h.in_dry_run = True
     try: yield
@@ -200,8 +201,8 @@ def _with_memory(learn):
 @patch
 def find_batch_size(self:Learner,
     *,
-    limit=None,  # memory that training may take: GiB as a float, bytes as an int. None: that of the device, and on the
-                 # CPU none
+    limit=None,  # memory that training may take: GiB as a float, bytes as an int; None: all of the device, and no limit
+                 # on the CPU
     most=None,   # int ≥ 1: the largest batch to try; None: all samples of `train_dl`
 ):               # `BatchSizes`
     """Find the largest batch that fits into 90 % of the memory, and the fastest one; nothing about the learner changes
@@ -257,7 +258,7 @@ def _validate(learn):
     learn.validate({name: [o] for name, o in batch.items()} if sets_of(learn.valid_dl) else [batch])
 
 # %% ../../nbs/show/06_batch_size.ipynb #85031056
-_ENDS = {'memory': 'the next one found too little memory', 'data': 'train_dl has no more samples', 'stopped': 'stopped',
+_ENDS = {'memory': 'larger ones do not fit', 'data': 'train_dl has no more samples', 'stopped': 'stopped',
          'speed': 'larger ones are not faster', 'most': 'the largest to try', '': 'running'}
 
 @patch
