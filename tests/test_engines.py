@@ -72,8 +72,8 @@ def test_signal_and_requeue(fake, tmp_path):
     (fake/'busy').touch()
     learn, folder = make(Slow()), tmp_path/ODD
     run = learn.start(N, folder=folder, on=Slurm('0:10:00', partition='main', comment="it's \"a\" #test"))
-    assert str(run.state) == 'waiting: Slurm job 1 is PENDING (Resources), before it trained' and not run.is_over
-    assert repr(attach(folder)).endswith('before it trained)') and run.output == ''
+    assert str(run.state) == 'waiting: Slurm job 1 is PENDING (Resources), before training began' and not run.is_over
+    assert repr(attach(folder)).endswith('before training began)') and run.output == ''
     run.pause()                 # taken when it begins
     (fake/'busy').unlink()
     until(lambda: run.status == 'paused')
@@ -115,7 +115,7 @@ def test_what_became_of_a_job(fake, tmp_path, monkeypatch):
     def says(): return str(Run(folder.path).state)
     with monkeypatch.context() as patch:
         patch.setenv('PATH', '/nowhere')
-        assert says() == 'waiting: Slurm job 1: there is no squeue here, before it trained'
+        assert says() == 'waiting: Slurm job 1: there is no squeue here, before training began'
     data = folder.read('status.json')
     lost = {'state': 'running', 'host': 'elsewhere', 'pid': 1, 'heartbeat': time.time() - 99, 'position': 'in epoch 3'}
     folder.write('status.json', lost)
@@ -123,15 +123,15 @@ def test_what_became_of_a_job(fake, tmp_path, monkeypatch):
     (fake/'1.json').write_text('{"state": "RUNNING"}')
     assert says().startswith('unreachable')
     (fake/'1.json').write_text('{"state": "NODE_FAIL"}')
-    assert says() == 'died: Slurm job 1 is NODE_FAIL, in epoch 3'
+    assert says() == 'died: Slurm job 1 is NODE_FAIL; last heartbeat in epoch 3'
     (fake/'1.json').unlink()
-    assert says() == 'died: Slurm job 1 is over, in epoch 3'
+    assert says() == 'died: Slurm job 1 is over; last heartbeat in epoch 3'
     with pytest.raises(RuntimeError, match=r'run.restart\(\) continues'): Run(folder.path).wait(1)
     folder.write('status.json', data)
-    assert says() == 'died: Slurm job 1 is over, before it trained'
+    assert says() == 'died: Slurm job 1 is over, before training began'
     for job in {'engine': 'Slurm', 'job': '1; touch oops'}, {'engine': 'os.system', 'job': 'touch oops'}, {'job': []}:
         folder.write('job.json', job)
-        assert says() in ('waiting', 'waiting: job.json names no Slurm job, before it trained')
+        assert says() in ('waiting', 'waiting: job.json names no Slurm job, before training began')
     folder.write('job.json', {'engine': 'Slurm', 'job': '--help'})
     assert 'names no Slurm job' in says() and not (tmp_path/'oops').exists()
 
@@ -139,7 +139,15 @@ def test_worker_that_cannot_begin(fake, tmp_path):
     "A job whose Python does not start fails once, and is not put into the queue again"
     run = make().start(1, folder=tmp_path/'a', on=Slurm(setup='exit 3'))
     until(lambda: run.is_over)
-    assert str(run.state) == 'died: Slurm job 1 is FAILED, before it trained'
+    assert str(run.state) == 'died: Slurm job 1 is FAILED, before training began'
+
+def test_a_job_without_the_gpu_that_it_asked_for(fake, tmp_path):
+    "It fails at once, and says so, instead of training on the CPU"
+    learn = make()
+    run = learn.start(1, folder=tmp_path/'a', on=Slurm(gpus_per_node=1))
+    until(lambda: run.is_over)
+    with pytest.raises(RuntimeError, match='the job asked for a GPU, but torch .* finds none on'): run.wait()
+    assert run.status == 'failed' and run.history.n_steps == 0
 
 @pytest.mark.soak
 def test_slurm_starts_again(fake, tmp_path):
@@ -164,7 +172,6 @@ def test_wrong_input(fake, tmp_path, monkeypatch):
     def start(*args, **kwargs): return make().start(1, *args, folder=tmp_path/'a', **kwargs)
     for kwargs, kind, text in [
         ({'on': 'slurm'}, TypeError, "on is 'slurm'"), ({'on': Slurm(), 'n_procs': 2}, ValueError, 'n_procs is 2'),
-        ({'on': Slurm(gpus_per_node=1)}, ValueError, 'on the CPU'),
         ({'on': Slurm(partition='nowhere')}, RuntimeError, 'invalid partition specified: nowhere')]:
         with pytest.raises(kind, match=text): start(**kwargs)
     with pytest.raises(ValueError, match='backslash'): make().start(1, folder=tmp_path/'a\nb', on=Slurm())

@@ -15,5 +15,6 @@ from .arguments import as_count, as_rate, load_object_states, object_states
 from .plan import RESUMABLE, StepState
 from .fit import FIT_KINDS, Fit
 from .losses import differentiate
+from .components import move
 from .learner import Learner
 from .sandbox import unchanged

@@ -50,5 +50,6 @@ from .plan import StepState as StepState
 from .fit import FIT_KINDS as FIT_KINDS
 from .fit import Fit as Fit
 from .losses import differentiate as differentiate
+from .components import move as move
 from .learner import Learner as Learner
 from .sandbox import unchanged as unchanged

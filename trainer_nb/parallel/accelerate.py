@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ..base import can_unshard, check_kinds, has_accelerator, patch
 from ..data import end_workers
-from ..loop import Hook, Learner, World, is_sum, parameters
+from ..loop import Hook, Learner, World, is_sum, move, parameters
 from .first_step import first_step
 from .sharding import data_code, shard
 from .fsdp import Sharded
@@ -213,7 +213,7 @@ def _joined(self:Accelerate, learn):
     world = learn.world = self.world
     self.check(learn)
     if isinstance(world, Sharded): learn.device = device         # it moves the model itself, shard by shard
-    elif learn.device != device and device.type != 'cpu' or learn.device.type != device.type: self._move(learn, device)
+    elif learn.device != device and device.type != 'cpu' or learn.device.type != device.type: move(learn, device)
     learn.state.num_processes = world.size
     self._shard(learn)
     if world.size == 1:
@@ -235,12 +235,6 @@ def plugin(self:Accelerate):  # `accelerate.FullyShardedDataParallelPlugin`, or 
         res = FullyShardedDataParallelPlugin()      # on the CPU, Accelerate ignores this variable
     if res is not None: check_plugin(res)
     return res
-
-@patch
-def _move(self:Accelerate, learn, device):
-    learn.device = device
-    for o in learn.model, learn.loss_fn:
-        if isinstance(o, nn.Module): o.to(device)
 
 @patch
 def _shard(self:Accelerate, learn):

@@ -128,6 +128,10 @@ class Status:
 
 def ago(s): return f'{s:.0f} s' if s < 100 else f'{s/60:.0f} min' if s < 6000 else f'{s/3600:.0f} h'
 
+def _last_seen(data):
+    "Where a run was at its last heartbeat; its record may go further"
+    return f'; last heartbeat {data["position"]}' if data.get('position') else ', before training began'
+
 def judge(
     data,         # what `status.json` holds
     clock=None,   # time, as `time.time()` tells it; None: now
@@ -144,8 +148,7 @@ def judge(
         return Status('unreachable', f'no sign of life from {data.get("host")} for {ago(age)}', data)
     found = process_start(int(data['pid'])) if data.get('pid') else None
     if found is None or data.get('started') and found[0] != data['started']:
-        where = position or 'before it trained'
-        return Status('died', f'process {data.get("pid")} ended unexpectedly, {where}', data)
+        return Status('died', f'process {data.get("pid")} ended unexpectedly{_last_seen(data)}', data)
     if found[1]: return Status('suspended', f'process {data["pid"]} is stopped; it continues when it is resumed', data)
     if age > 10: return Status('suspended', f'no heartbeat for {ago(age)}', data)
     batch_s = float(data.get('batch_s') or 0)
@@ -167,7 +170,7 @@ def _with_job(folder, status):
     "Ask an engine where the process says too little"
     job, data = job_of(folder), status.data
     if job is None: return status
-    position = data.get('position') or 'before it trained'
+    position = data.get('position') or 'before training began'
     if job.state == 'queued': return Status('waiting', f'{job.note}, {position}', data)
     if status.state == 'waiting' and job.state != 'over': return Status('waiting', f'{job.note}, {position}', data)
     if job.state != 'over':
@@ -175,7 +178,7 @@ def _with_job(folder, status):
         return Status(state, f'{status.note}; {job.note}', data)
     if (now := folder.read('status.json')) != data: return judge(now)      # its last words came in between
     if data.get('error'): return Status('failed', data.get('note', ''), data)      # it is not tried again
-    return Status('died', f'{job.note}, {position}', data)
+    return Status('died', f'{job.note}{_last_seen(data)}', data)
 
 def _clock(folder, beat):  # float; None if a heartbeat was not seen to change
     "Return the time on a clock that agrees with that of the heartbeats, even if one of the two is set"

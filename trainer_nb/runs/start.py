@@ -30,7 +30,7 @@ _FIT = 'max_steps', 'valid_every', 'valid_first', 'lr', 'resume'      # argument
 
 def _checked(learn, n_epochs, n_procs, on, kwargs):     # dict: arguments of the fit; raises TypeError or ValueError
     as_count('n_procs', n_procs)
-    if on is not None: _check_engine(learn, on, n_procs)
+    if on is not None: _check_engine(on, n_procs)
     if other := [k for k in kwargs if k not in _FIT]:
         raise TypeError(f'start got {", ".join(other)}: expected arguments of start, or of fit: {", ".join(_FIT)}')
     if kwargs.get('resume') is True: raise ValueError(
@@ -47,14 +47,12 @@ def _checked(learn, n_epochs, n_procs, on, kwargs):     # dict: arguments of the
     counts = {'n_epochs': n_epochs, 'max_steps': max_steps}
     return {**kwargs, **{k: as_count(k, v) for k, v in counts.items() if v is not None}}
 
-def _check_engine(learn, on, n_procs):      # raises TypeError, ValueError, or RuntimeError if it cannot be used here
+def _check_engine(on, n_procs):      # raises TypeError, ValueError, or RuntimeError if it cannot be used here
     name = type(on).__name__
     if not isinstance(on, Engine): raise TypeError(
         f"on is {on!r}: expected None, this machine, or an engine, Slurm(time='2:00:00')")
     if n_procs != 1: raise ValueError(
         f'n_procs is {n_procs}: with on={name}(...), the arguments of {name} say how many')
-    if on.has_accelerators and on.n_procs == 1 and learn.device.type == 'cpu': raise ValueError(
-        'the learner is on the CPU, and the job asks for a GPU: make the learner where there is one, or ask for none')
     on.check()
 
 def _with_ranks(learn, hooks, n, resumes, on=None):      # tuple of hooks; raises RuntimeError or ValueError
@@ -101,7 +99,8 @@ def begin(
     run = Run(to.path, learn, hooks)
     if to.path.exists() and not _is_free(run, there, overwrite): return run
     program = {'learn': learn, 'hooks': tuple(hooks), 'kwargs': plan, 'totals': _totals(learn, plan),
-               'is_stopped': not plan, 'rng': rng_state(), 'torch': torch_settings()}
+               'is_stopped': not plan, 'rng': rng_state(), 'torch': torch_settings(),
+               'wants_accelerator': on is not None and on.has_accelerators}
     info = {'first_row': len(learn.history), 'first_batch': learn.history.n_steps, 'n_procs': n_procs,
             'settings': there}
     def save_start(path):

@@ -7,7 +7,7 @@ __all__ = ['torch_settings', 'rates_of', 'saved', 'Worker', 'without_screen', 'p
            'revived']
 
 # %% ../../nbs/runs/04_worker.ipynb #318e3ad0
-import json, os, signal, sys, threading, traceback
+import json, os, platform, signal, sys, threading, traceback
 from contextlib import nullcontext
 from functools import partial
 from time import monotonic, time
@@ -16,7 +16,7 @@ import torch
 
 from ..base import patch, set_rng_state
 from ..data import length
-from ..loop import MainProcessHook, TrainingInterrupted, as_rate, set_lr
+from ..loop import MainProcessHook, TrainingInterrupted, as_rate, move, set_lr
 from ..parallel import Accelerate, accelerate_hook, is_lost, as_rank
 from ..save import Checkpoint, Folder, Lock, host_copy, replacing, write_state
 from ..show import Display, outcome, pause, scale_lr, unpause
@@ -212,6 +212,7 @@ def train(self:Worker,
     self.record = RunRecord(self.folder.path/'record'/'log.jsonl')
     own, accelerate = [self.record, _Begun(self), self.together], accelerate_hook(learn, self.hooks)
     if self.ranks.size > 1 and accelerate is None: self.hooks = *self.hooks, (accelerate := Accelerate())
+    elif program.get('wants_accelerator') and accelerate is None: self.use_accelerator(learn)
     hook = learn.get_hook(Checkpoint, next((h for h in self.hooks if isinstance(h, Checkpoint)), None))
     if hook is None: own.append(Checkpoint(checkpoints, every='5min', keep=2))
     else: hook.folder = Folder(checkpoints)
@@ -221,6 +222,15 @@ def train(self:Worker,
     self.first, self.learn = len(learn.history), learn
     signal.signal(signal.SIGTERM, lambda *_: self.leave() if self.leaves else learn.request('stop'))
     with self._group(accelerate): self._fit(program, own)
+
+@patch
+def use_accelerator(self:Worker, learn):
+    "Move the learner to the accelerator that the job asked for"
+    if learn.device.type != 'cpu': return
+    if not torch.accelerator.is_available(): raise RuntimeError(
+        f'the job asked for a GPU, but torch {torch.__version__} finds none on {platform.node()}: is this build '
+        'of torch made for GPUs, and does it fit the driver?')
+    move(learn, torch.device(torch.accelerator.current_accelerator().type, torch.accelerator.current_device_index()))
 
 @patch
 def leave(self:Worker):
