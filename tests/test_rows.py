@@ -13,7 +13,7 @@ from trainer_nb.base.nested import rng_state, set_seed
 from trainer_nb.data.passes import Pass, same_state
 from trainer_nb.data.rows import by_rows
 
-DTYPES = torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.uint8, torch.bool, torch.complex64
+DTYPES = [getattr(torch, o) for o in 'float32 float64 bfloat16 float16 int64 uint8 bool complex64'.split()]
 
 
 def tensor(n, r, g):
@@ -111,10 +111,14 @@ class OtherLoader(DataLoader):
 
 X = torch.ones(8)
 UNCHANGED = {
-    'own sampler': DataLoader(TensorDataset(X), sampler=Own(8)), 'subclass of the dataset': DataLoader(OtherData(X)),
-    'subclass of the loader': OtherLoader(TensorDataset(X)), 'no batches': DataLoader(TensorDataset(X), batch_size=None),
-    'workers': DataLoader(TensorDataset(X), num_workers=1), 'sparse': DataLoader(TensorDataset(X.to_sparse())),
-    'parameter': DataLoader(TensorDataset(nn.Parameter(X))), 'meta': DataLoader(TensorDataset(X.to('meta'))),
+    'own sampler': DataLoader(TensorDataset(X), sampler=Own(8)),
+    'subclass of the dataset': DataLoader(OtherData(X)),
+    'subclass of the loader': OtherLoader(TensorDataset(X)),
+    'no batches': DataLoader(TensorDataset(X), batch_size=None),
+    'workers': DataLoader(TensorDataset(X), num_workers=1),
+    'sparse': DataLoader(TensorDataset(X.to_sparse())),
+    'parameter': DataLoader(TensorDataset(nn.Parameter(X))),
+    'meta': DataLoader(TensorDataset(X.to('meta'))),
     'conjugate': DataLoader(TensorDataset(X.to(torch.complex64).conj())),
     'drawn as it goes': DataLoader(TensorDataset(X), sampler=RandomSampler(X, True, generator=torch.Generator())),
 }

@@ -85,15 +85,15 @@ class GradAccum(Hook):
     epoch may be shorter and is divided by its own weight; `learn.loss` stays what the step computed. Schedules and
     counters see only real steps.
 
-    `GradAccum('auto')` steps after each batch. If one finds too little memory, it is repeated in parts of half the
-    size, with the same result; BatchNorm and dropout see the parts one by one. Hooks see each part as a batch, up to
-    `after_backward`; afterwards `learn.loss` is that of the whole batch.
+    `GradAccum('auto')` steps after each batch. A batch that runs out of memory is repeated in parts of half the size,
+    for the same optimizer step; only BatchNorm and dropout differ, as they see the parts one by one. Hooks see each
+    part as a batch, up to `after_backward`; afterwards `learn.loss` is that of the whole batch.
     """
     unique, is_own, ord = True, True, -40
     runs_before = 'Accelerate', 'AMP', 'NaNGuard', 'GradNorm', 'GradClip'
     state_kinds = {'windows': {str: [(int, float, None, Tensor, {int: Tensor})]}, 'most?': (None, int)}
     def __init__(self,
-        n,  # int ≥ 1: losses per step of an optimizer; or 'auto': divide batches that find too little memory
+        n,  # int ≥ 1: losses per step of an optimizer; or 'auto': divide batches that run out of memory
     ):
         self.is_auto = isinstance(n, str) and n == 'auto'
         if isinstance(n, str) and not self.is_auto:
@@ -106,7 +106,7 @@ class GradAccum(Hook):
     def before_fit(self, learn):
         refuse_closures(learn, 'GradAccum', 'pass larger batches')
         if self.is_auto and learn.world.size > 1: raise ValueError(
-            "GradAccum('auto') divides the batches of a single process: pass a number, and smaller batches")
+            "GradAccum('auto') works in a single process only: pass smaller batches, and a number, GradAccum(4)")
         learn.state.grad_accum_steps = self.n
 
     def before_epoch(self, learn): self.windows.clear()

@@ -148,7 +148,7 @@ class Hook:
         return nullcontext()
 
     def relieve(self, learn):  # bool
-        "Need less memory from now on, as a training batch found too little; return whether to repeat that batch"
+        "Use less memory from now on, as a training batch ran out of it; return whether to repeat that batch"
         return False
 
     def under_plot(self):  # str, HTML; '' for nothing

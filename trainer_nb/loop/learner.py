@@ -132,7 +132,7 @@ class Batches(Forward):
         self.clear_batch()
 
     def _make_room(self, e, pass_, batch):  # bool
-        "Release a batch that found too little memory; return whether to repeat it now. If not, `resume` will"
+        "Release a batch that ran out of memory; return whether to repeat it now"
         fit, world, before = self.fitting, self.world, self.cancelled
         text = shortage(self, e)
         can_repeat = self.training and not self.stepped and world.size == 1 and not in_opt_step(e)
@@ -151,6 +151,7 @@ class Batches(Forward):
         pass_.put_back(to_device(batch, 'cpu'))
         fit.rng_states = rng_states(self.train_dl, self.valid_dl)
         self.cancel('memory')
+        e.add_note('learn.resume() continues with this batch')
         return False
 
     def _drop_step(self):

@@ -41,7 +41,7 @@ def drive(
     on,    # `Ray`
     path,  # folder of the run
 ):
-    "Train the run with Ray Train, in this process and those that it starts"
+    "Be the driver of a run: start its ranks with Ray Train, and wait for them"
     import ray
     from ray.train import FailureConfig, RunConfig, ScalingConfig
     from ray.train.torch import TorchConfig, TorchTrainer
@@ -55,7 +55,7 @@ def drive(
                  run_config=config, torch_config=TorchConfig('gloo')).fit()
 
 # %% ../../nbs/runs/22_on_ray.ipynb #8ed41be1
-def _driver(job):   # (bool: whether it is of this machine, int: process id; 0 if it has ended)
+def _driver(job):   # (bool: whether it runs on this machine, int: process id; 0 if it has ended)
     host, pid, started = (*job.split(' ', 2), '', '')[:3]
     if host != platform.node() or not pid.isdecimal(): return host == platform.node(), 0
     found = process_start(int(pid))
@@ -64,14 +64,15 @@ def _driver(job):   # (bool: whether it is of this machine, int: process id; 0 i
 class Ray(Engine):
     """Train with Ray Train, on a cluster whose machines see the folder of the run under the same path
 
-    Without a cluster, Ray runs on this machine alone. Needs ray: pip install 'trainer_nb[ray]'.
+    If there is no cluster, Ray starts one on this machine. Needs ray: pip install 'trainer_nb[ray]'.
     """
     def __init__(self,
         n_procs=1,      # processes that train together, each with one CPU, or with one GPU
         *,
         use_gpu=False,  # give a GPU to each
-        address=None,   # of the cluster, 'auto' or 'host:port'; None: as RAY_ADDRESS says, or this machine
-        restarts=0,     # times that Ray starts all processes again after the loss of one
+        address=None,   # of the cluster, 'auto' or 'host:port'; None: RAY_ADDRESS, else the cluster that `ray start`
+                        # started on this machine, else a new one for this run
+        restarts=0,     # how often Ray may restart all processes after one fails or is lost
         **resources,    # of each process, as Ray names them: CPU=4, memory=2e9
     ):                  # raises TypeError or ValueError
         given = {'n_procs': n_procs, 'use_gpu': use_gpu, 'address': address, 'restarts': restarts}

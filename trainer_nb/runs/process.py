@@ -98,7 +98,7 @@ def spawn(
 ):
     "Start the process that trains"
     pid, started = detach(folder, '-m', 'trainer_nb', 'run')
-    own = {'pid': pid, 'started': started, 'position': 'before it trained'}
+    own = {'pid': pid, 'started': started, 'position': 'before training began'}
     folder.write('status.json', {'state': 'starting', **now_here(), **own, 'heartbeat': time()})
 
 _children = []      # to be polled, so that no process stays behind as a zombie

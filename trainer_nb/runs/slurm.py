@@ -42,9 +42,9 @@ _OWN = {'array', 'chdir', 'error', 'export', 'gpus-per-node', 'input', 'job-name
 def _option(name, value):
     "Return an option of `sbatch` and its value, None for none"
     option = name.replace('_', '-')
-    if not re.fullmatch('[a-z][a-z0-9-]+', option) or option in _OWN: raise TypeError(
-        f'Slurm got {name}: expected an option of sbatch that the run does not set itself, with _ for -, '
-        "as in Slurm(partition='gpu', mem='64G')")
+    if option in _OWN: raise TypeError(f'Slurm got {name}: the run sets this option of sbatch itself; leave it out')
+    if not re.fullmatch('[a-z][a-z0-9-]+', option): raise TypeError(
+        f"Slurm got {name}: expected an option of sbatch, with _ for -, as in Slurm(partition='gpu', mem='64G')")
     if type(value) not in (str, int, float, bool): raise TypeError(f'{name} is {value!r}: expected text or a number')
     if re.search('[\0\r\n]', str(value)): raise ValueError(f'{name} is {value!r}: expected a single line')
     return option, None if value is True else str(value)
@@ -113,20 +113,20 @@ def script(
 _DEFAULTS = {'nodes': 1, 'notice_s': 120, 'restarts': 0, 'setup': ''}
 
 class Slurm(Engine):
-    """Train as a job of Slurm, on nodes that see the folder of the run and this Python under the same paths
+    """Train as a Slurm job, on nodes that see the folder of the run and this Python under the same paths
 
-    Before the time is over, or when another job takes the nodes, the run saves a checkpoint and goes back into the
-    queue. `run.stop()` takes it out of the queue.
+    Before the time limit, or when it is preempted, the run saves a checkpoint and goes back into the queue.
+    `run.stop()` removes a job that has not started from the queue.
     """
     def __init__(self,
-        time=None,              # limit for one stay on the nodes, '2:00:00' or minutes; None: that of the partition
+        time=None,              # time limit of the job, '2:00:00' or minutes; None: that of the partition
         *,
         nodes=1,                # nodes
         gpus_per_node=None,     # on each node, int or with a type, 'a100:4'
-        procs_per_node=None,    # processes on each node; None: one for each GPU, or one
-        notice_s=120,           # seconds before the limit of time at which the run begins to save
-        restarts=0,             # times that the processes are started again in one stay, after a failure or a loss
-        setup='',               # lines of bash that come first, 'module load cuda'
+        procs_per_node=None,    # processes on each node; None: one for each GPU, or one without GPUs
+        notice_s=120,           # seconds before the time limit at which the run saves a checkpoint and ends
+        restarts=0,             # how often a job may restart its processes after one fails or is lost
+        setup='',               # lines of bash to run first, on the first node: 'module load cuda'
         **options,              # of `sbatch`, with _ for -: partition='gpu', account='x', cpus_per_task=16, mem='64G'
     ):                          # raises TypeError or ValueError
         given = {'time': time, 'nodes': nodes, 'gpus_per_node': gpus_per_node, 'procs_per_node': procs_per_node,
