@@ -5,7 +5,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 NAMES = ('overhead', 'epoch', 'digits', 'display', 'lr_find', 'checkpoint', 'compile', 'distributed', 'imports',
-         'memory', 'runs', 'compare')
+         'memory', 'runs', 'compare', 'fsdp', 'loading')
 
 
 def measured(name):  # str

@@ -445,16 +445,20 @@ class Unused(Small):
                          [([], Small, 1), ([LambdaHook(after_backward=lambda learn: None)], Small, 2),
                           pytest.param([], Unused, 3, marks=pytest.mark.soak)])
 def test_one_graph_unless_something_stands_between(hooks, make, n, capsys, cell):
-    "The display shows each compilation; a parameter without a gradient is tried in one graph, then in two"
-    seen = []
+    "The display shows each compilation and its time; a parameter without a gradient is tried in one graph, then in two"
+    seen, said = [], []
     class Look(Hook):
         def before_fit(self, learn):
             draw = learn.display.draw
-            learn.display.draw = lambda learn: (seen.append(learn.display.note), draw(learn))[1]
+            learn.display.draw = lambda learn: (seen.append(learn.display.note), said.append(learn.display.remark),
+                                                draw(learn))[-1]
     def fit(*more): return run([*hooks, *more], display='html', n=1, m=(torch.manual_seed(0), make())[1])
     with reasons(): learn = fit(Look(), Compile(what='step', backend='aot_eager'))
     assert seen.count('compiling…') == n and seen[-1] == ''
+    assert said[-1] == f'compiled in {learn.get_hook("Compile").time_s:.1f} s' and learn.display.remark == said[-1]
     assert close(learn, fit())
+    learn.fit(1)
+    assert learn.get_hook('Compile').time_s == 0 and learn.display.remark == ''
 
 @pytest.mark.parametrize('kwargs, words',
                          [(dict(what='all'), "'model' or 'step'"), (dict(mode='fast'), 'reduce-overhead'),

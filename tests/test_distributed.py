@@ -10,7 +10,7 @@ from accelerate import DistributedDataParallelKwargs, FullyShardedDataParallelPl
 
 from common import make_learner, problem, same, weights
 from trainer_nb.all import (Accelerate, Checkpoint, Compile, EarlyStopping, EMA, Freeze, GradAccum, GradClip, GradNorm,
-                            LambdaHook, Metric, NaNGuard, OneCycle,
+                            LambdaHook, Metric, NaNGuard, Offload, OneCycle, Recompute,
                             ProcessFailed, SeededLoader, TensorLoader, TrainingInterrupted, accuracy)
 from trainer_nb.base.nested import local
 from trainer_nb.loop.hooks import Hook
@@ -368,6 +368,17 @@ def test_parts_equal_one_process(case, units, n):
     check_equal(alone, learn)
     check_plain(learn, params)
     if learn.ema: assert all(close(v, w) for v, w in zip(weights(learn.ema.model), weights(alone.ema.model)))
+
+@pytest.mark.parametrize('hook', [Recompute, pytest.param(Offload, marks=pytest.mark.soak)])
+def test_parts_without_activations(hook):
+    "Units that keep no activations gather their weights again in backward, for the same numbers"
+    alone = learner('adam')
+    alone.fit(2)
+    learn = learner('adam', parted('Sequential', 'Linear'), Little(), hook('*'))
+    params = list(learn.model.parameters())
+    learn.launch(2, 2)
+    check_equal(alone, learn)
+    check_plain(learn, params)
 
 @pytest.mark.soak
 def test_parts_fit_again_and_predict(tmp_path):

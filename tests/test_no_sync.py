@@ -23,7 +23,7 @@ N_TRAIN, N_VALID, N_EPOCHS = 300, 200, 2        # 1,000 batches in all; more in 
 PER_EPOCH = 2       # `Accumulator.means`, one `tolist` for the training pass and one for the validation pass
 # the first batch of a fit whose default step has a cross entropy: are its logits none, or its targets no probabilities?
 FIRST = 1
-BY_ROWS = Counter(tolist=2, equal=4)    # a loader over tensors compares its first batch, on the host, with torch's
+BY_ROWS = Counter(equal=4)    # a loader over tensors compares its first batch, on the host, with torch's
 
 
 class HostOps(TorchDispatchMode):

@@ -250,10 +250,15 @@ def open_at(
 ):               # its iterator, at batch `n`; raises ValueError if there are fewer
     "Open a pass at batch `n`, in the same order"
     if not n: return open_pass(dl)
+    if (rows := by_rows(dl)) is not dl:
+        iterator = rows.open(n)
+        if first is not None: set_rng_states(first, dl)
+        iterator.draw()
+        return iterator
     if callable(getattr(dl, 'iter_from', None)):
         with _no_interrupt(): return dl.iter_from(n)
     try:
-        if is_stock(dl) and (skip or skips(dl)): return _open_ahead(by_rows(dl), n, first)
+        if is_stock(dl) and (skip or skips(dl)): return _open_ahead(dl, n, first)
         iterator, shown = open_pass(dl), perf_counter()
         if first is not None: set_rng_states(first, dl)
         for i in range(n):

@@ -8,6 +8,7 @@ __all__ = ['fresh', 'bare_step', 'Number', 'Compile']
 # %% ../../nbs/features/07_compile.ipynb #b5b66f5c
 import operator, warnings
 from inspect import isgeneratorfunction, unwrap
+from time import perf_counter
 from types import FunctionType, MethodType
 
 import torch
@@ -192,6 +193,7 @@ class Compile(Hook):
         self.mode, self.what = mode, what
         self.backend, self.dynamic = backend, dynamic
         self.reasons = []                       # what is not compiled, and why
+        self.time_s = 0.                        # seconds that first calls of compiled functions took in the latest fit
         self._made, self._seen = {}, set()      # compiled functions; keys of those that have been called
         self._steps = {}                        # optimizer's name → its compiled step
         self._held, self._constants = {}, {}    # by optimizer: options as tensors; those that are constants in its code
@@ -205,7 +207,7 @@ class Compile(Hook):
         self._grads, self._loss = None, None        # of the last step
 
     def before_fit(self, learn):
-        self._errors, self._grads, self.reasons = compile_errors(), None, []
+        self._errors, self._grads, self.reasons, self.time_s = compile_errors(), None, [], 0.
         self._graphs = learn.device.type == 'cuda' and self.mode in ('reduce-overhead', 'max-autotune')
         params = sum([parameters(opt) for opt in learn.opts.values()], [])
         self._params = [*dict.fromkeys(p for p in params if p.requires_grad)]
@@ -239,17 +241,23 @@ class Compile(Hook):
     def _call(self, learn, key, f, *args, **kwargs):
         "Call a compiled function; show 'compiling…' the first time"
         if key in self._seen: return f(*args, **kwargs)
-        display = learn.get_hook('Display', None)
-        _note(learn, display, 'compiling…')
-        try: res = f(*args, **kwargs)
-        finally: _note(learn, display, '')
+        start = perf_counter()
+        self._tell(learn, 'compiling…')
+        remark = ''
+        try:
+            res = f(*args, **kwargs)
+            self.time_s += perf_counter() - start
+            remark = f'compiled in {self.time_s:.1f} s'
+        finally: self._tell(learn, '', remark)
         self._seen.add(key)
         return res
 
-def _note(learn, display, text):
-    if display is None or not learn.is_fitting: return
-    display.note = text
-    display.draw(learn)
+    def _tell(self, learn, note, remark=''):
+        "Change the status line"
+        display = learn.get_hook('Display', None)
+        if display is None or not learn.is_fitting: return
+        display.note, display.remark = note, remark
+        display.draw(learn)
 
 def _reason(e): return f'{type(e).__name__}: ' + str(e).strip().split('\n')[0][:200]
 

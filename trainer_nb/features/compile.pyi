@@ -12,6 +12,7 @@ class Number:
 
 class Compile(Hook):
     reasons: Any
+    time_s: Any
     mode: Any
     what: Any
     backend: Any

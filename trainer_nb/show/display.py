@@ -149,6 +149,7 @@ class Display(MainProcessHook):
         self.where, self.plot = where, plot
         self.screen, self.error = None, None
         self.note = ''                  # shown in the status line instead of the batch: 'paused', 'compiling'
+        self.remark = ''                # shown in the status line besides: 'compiled in 3.1 s'
         self.watched = None, 0., 0.     # at the latest look: training pass, clock, seconds that the pass has waited
         self.waits = 0., 0.             # seconds of waiting, and in total
         self.budget = None              # of the latest fit
@@ -168,7 +169,7 @@ class Display(MainProcessHook):
     @_harmless
     def before_fit(self, learn):
         self.screen, self.error = None, None
-        self.note, self.closed, self.budget = '', 0, Budget()
+        self.note, self.remark, self.closed, self.budget = '', '', 0, Budget()
         self.watched, self.waits = (None, 0., 0.), (0., 0.)
         if learn.bounds['epoch'] or learn.bounds['step']: self._open(learn)     # resumed: it may be in mid-epoch
 
@@ -267,6 +268,7 @@ def _status(self:Display, learn):
         if best is not None:
             row = h.epoch_rows[best]
             parts[-1] += f' (best {row["valid_loss"]:.4g}, epoch {row["epoch"]})'
+    if self.remark: parts.append(self.remark)
     return ' · '.join([*parts, self.progress.at(_done(learn) - self.before)]) + self._waiting(learn)
 
 @patch

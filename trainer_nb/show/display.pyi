@@ -42,6 +42,7 @@ class DisplayCost(NamedTuple):
 
 class Display(MainProcessHook):
     note: Any
+    remark: Any
     watched: Any
     waits: Any
     budget: Any
