@@ -1,5 +1,5 @@
 "Comparisons: the picture is true, the table names the winner, and looking at a folder executes nothing from it"
-import json, math, os, random, re
+import json, math, os, random, re, subprocess, sys
 
 import pytest, torch
 
@@ -344,3 +344,26 @@ def test_metrics_may_come_while_it_is_live(tmp_path):
     assert c.metrics == [] and c.chart().svg() and c.text()
     (run.path/'record'/'log.jsonl').write_text(text)
     assert c.update() and c.metric == 'loss' and 'best valid_loss' in c.rows[0]
+
+@pytest.mark.soak
+def test_trackio(tmp_path):
+    "What trackio itself wrote, in a store of its own"
+    pytest.importorskip('trackio', reason="trackio is not installed: pip install 'trainer_nb[trackio]'")
+    code = '''
+import json, trackio
+from trainer_nb.all import compare
+for i in range(2):
+    trackio.init(project='digits', name=f'run{i}', config={'lr': 10.**-i, 'bs': 64})
+    for n in range(1, 6): trackio.log({'train/loss': 1/(n + i), 'val/loss': 2/(n + i)})
+    trackio.finish()
+c = compare('trackio:digits')
+print(json.dumps([c.rows, [o.settings for o in c.sources]]))
+try: compare('trackio:other')
+except ValueError as e: print(e)'''
+    env = {**os.environ, 'TRACKIO_DIR': str(tmp_path), 'HF_HUB_OFFLINE': '1'}
+    res = subprocess.run([sys.executable, '-c', code], env=env, capture_output=True, text=True)
+    rows, told = res.stdout.splitlines()[-2:] if not res.returncode else (res.stderr, '')
+    assert not res.returncode, rows
+    rows, settings = json.loads(rows)
+    assert [row['best valid_loss'] for row in rows] == [2/5, 2/6]
+    assert [o['lr'] for o in settings] == ['1.0', '0.1'] and told.endswith('expected one of digits')
