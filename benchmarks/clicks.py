@@ -45,6 +45,7 @@ TIMES = '''([label, answer]) => new Promise((done, fail) => {
 
 
 def clicked(page, label):  # (ms until noted, ms until done)
+    page.until('label => [...nb.area(0).querySelectorAll("button")].some(o => o.innerText.trim() == label)', label)
     return page.js(TIMES, [label, ANSWERS[label]])
 
 def measured(page, n, computes):

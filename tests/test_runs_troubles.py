@@ -1,6 +1,7 @@
 "Full disks, clocks that are set, processes that stand still: training continues, and nothing saved is damaged"
 import builtins, errno, io, os, signal, subprocess, sys, time, warnings
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest, torch, torch.nn.functional as F
 from torch import nn
@@ -9,9 +10,10 @@ from trainer_nb.all import *        # noqa: F403
 from trainer_nb.all import Checkpoint, Hook, Learner
 from trainer_nb.base import rng_state
 from trainer_nb.runs import folder as folders
-from trainer_nb.runs.folder import RunFolder, answers, ask, judge, now_here, process_start, read_status
+from trainer_nb.runs.folder import RunFolder, Status, answers, ask, judge, now_here, process_start, read_status
 from trainer_nb.runs.record import RecordTail
 from trainer_nb.runs.travel import pack, put
+from trainer_nb.runs.view import View
 from trainer_nb.runs.worker import Worker, torch_settings
 from trainer_nb.save import Folder, read_state
 from test_runs import _ends, equal, slow_learner, until     # noqa: F401
@@ -175,3 +177,21 @@ def test_long_batch(tmp_path):
     child = subprocess.Popen([sys.executable, '-c', ''])
     child.wait()
     assert process_start(child.pid) is None
+
+@pytest.mark.parametrize('n', range(5))
+def test_the_answer_to_a_click_stays(n, tmp_path):
+    "Whenever it comes while the view looks: at the n-th reading"
+    class Asked:
+        left = n
+        @property
+        def answer(self):
+            self.left -= 1
+            return {'done': 'paused'} if self.left < 0 else None
+        def __str__(self): return f'pause: {"asked" if self.answer is None else "paused"}'
+    folder = RunFolder(tmp_path/'a')
+    folder.make()
+    view, said = View(folder, RecordTail(folder.path/'log.jsonl')), []
+    view.row = SimpleNamespace(buttons={'Pause': SimpleNamespace(description='Pause')}, say=said.append)
+    view.asked.append(Asked())
+    while view.asked: view._tell(Status('paused', '', {}))
+    assert said[-1] == 'pause: paused' and view.row.buttons['Pause'].description == 'Resume'

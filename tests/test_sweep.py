@@ -72,7 +72,8 @@ def test_a_paused_trial_continues_when_the_bar_drops(tmp_path):
 
 @pytest.mark.soak
 def test_halving(tmp_path):
-    found = search(tmp_path/'a', 8, n_jobs=2, pruner=SuccessiveHalvingPruner(min_resource=1, reduction_factor=2))
+    pruner = SuccessiveHalvingPruner(min_resource=1, reduction_factor=2)
+    found = search(tmp_path/'a', 8, n_jobs=2, pruner=pruner, hooks=[slow()])
     check_told(found, 8)
     check_alone(found)
     assert 1 < sum(o['status'] == 'paused' for o in found.rows) < 7

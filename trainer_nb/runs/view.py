@@ -65,7 +65,8 @@ class View:
     ):
         self.folder, self.tail, self.look = folder, tail, look or partial(read_status, folder)
         self.areas, self.row, self.html, self.plot = [], None, None, None
-        self.thread, self.over, self.drawing = None, threading.Event(), threading.Lock()
+        self.thread, self.over = None, threading.Event()
+        self.drawing, self.telling = threading.Lock(), threading.Lock()
         self.cell = current_cell()
         self.asked, self.error, self.is_closed, self.budget = [], None, False, Budget()
         info = folder.read('run.json')
@@ -177,9 +178,11 @@ def click(self:View,
     _, what, arg = _BUTTONS[label]
     button = self.row.buttons[label]
     if label == 'Pause' and button.description == 'Resume': what = 'unpause'
-    try: self.asked.append(Request(self.folder, ask(self.folder, what, arg), what))
+    try: request = Request(self.folder, ask(self.folder, what, arg), what)
     except OSError as e: return self.row.say(f'{what}: {e}')
-    self.row.say(str(self.asked[-1]))
+    with self.telling:
+        self.asked.append(request)
+        self.row.say(str(request))
 
 @patch
 def _watch(self:View):
@@ -237,9 +240,11 @@ def _tell(self:View, status):
     "Show what became of the clicks"
     label = 'Resume' if status.state == 'paused' else 'Pause'
     if self.row.buttons['Pause'].description != label: self.row.buttons['Pause'].description = label
-    if not self.asked: return
-    self.row.say(str(self.asked[-1]))
-    if self.asked[-1].answer is not None: self.asked.clear()
+    with self.telling:
+        if not self.asked: return
+        is_answered = self.asked[-1].answer is not None     # an answer that comes after this is told the next time
+        self.row.say(str(self.asked[-1]))
+        if is_answered: self.asked.clear()
 
 # %% ../../nbs/runs/05_view.ipynb #d8084d2b
 @patch

@@ -18,6 +18,7 @@ class View:
     thread: Any
     over: Any
     drawing: Any
+    telling: Any
     asked: Any
     error: Any
     is_closed: Any
