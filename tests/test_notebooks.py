@@ -1,8 +1,11 @@
 "Every notebook runs, is clean, and agrees with the package."
-import os, shutil, subprocess, sys
+import ast, json, os, re, shutil, subprocess, sys
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest, torch
+from IPython.core.inputtransformer2 import TransformerManager
 from nbdev.config import get_config
 from nbdev.doclinks import nbglob
 from nbdev.test import test_nb as run_notebook
@@ -63,3 +66,31 @@ def test_in_sync(tmp_path):
     mine, fresh = sources(cfg.config_path), sources(tmp_path)
     stale = sorted(p for p in mine.keys() | fresh.keys() if mine.get(p) != fresh.get(p))
     assert not stale, f'run nbdev_export and nbdev_clean: {stale}'
+
+
+def cells():
+    "(notebook, code, outputs)"
+    return [(path.relative_to(nbs).as_posix(), ''.join(o['source']), o['outputs'])
+            for path in sorted(nbglob(nbs, as_path=True))
+            for o in json.loads(path.read_text(encoding='utf-8'))['cells'] if o['cell_type'] == 'code']
+
+def test_what_is_imported_exists():
+    "In the notebooks that `make soak` runs, too"
+    def imported(code):
+        for o in ast.walk(ast.parse(TransformerManager().transform_cell(code))):
+            if isinstance(o, ast.Import): yield from ((a.name, None) for a in o.names)
+            elif isinstance(o, ast.ImportFrom) and not o.level: yield from ((o.module, a.name) for a in o.names)
+
+    sources = [(name, code) for name, code, _ in cells() if lib.name in code and not code.startswith('%%')]
+    sources += [(p.name, p.read_text(encoding='utf-8')) for p in (cfg.config_path/'benchmarks').glob('*.py')]
+    ours = {(file, *o) for file, code in sources for o in imported(code) if o[0].split('.')[0] == lib.name}
+    def exists(module, name=None):
+        return name in {None, '*'} or hasattr(import_module(module), name) or find_spec(f'{module}.{name}')
+    assert len(ours) > 300
+    assert not [o for o in sorted(ours, key=str) if not exists(*o[1:])]
+
+
+def test_outputs_hold_no_path_of_a_machine():
+    path = re.compile(r'(?<![\w.])/(?:home|root|work|Users|tmp|check)/\S+')
+    found = [(name, o) for name, _, outputs in cells() for o in path.findall(str(outputs))]
+    assert not found
