@@ -5,6 +5,7 @@ A return type is what the comment after the signature says: `bool`, `list of str
 Parameters are `Any`.
 """
 import ast, inspect, pkgutil, re, sys
+from functools import cache
 from importlib import import_module
 from math import inf
 from pathlib import Path
@@ -24,6 +25,7 @@ homes = {name: m for m, module in modules.items() for name, o in vars(module).it
 EXAMPLES = dict.fromkeys(everything.Learner.__mro__, everything.Learner(everything.nn.Linear(1, 1)))
 
 
+@cache
 def source(o):
     "The syntax tree of a function or class, and the comment after its signature"
     try: text = dedent(inspect.getsource(o))
@@ -84,6 +86,7 @@ def function(name, f, used, indent='', is_static=False):
     return f'{indent}def {name}({signature(f, bool(indent) and not is_static)}) -> {returned(f, used)}: ...'
 
 
+@cache
 def attributes(cls):
     "Names that the methods of a class set on `self`"
     node, _ = source(cls)
