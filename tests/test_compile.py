@@ -220,7 +220,7 @@ def test_options_that_compiled_code_cannot_change():
 def test_the_program_of_the_readme():
     "Pixels that are always black, and a rate that ends at 0"
     from sklearn.datasets import load_digits
-    from trainer_nb.base.nested import set_seed
+    from trainer_nb.base.rng import set_seed
     def fit(*hooks):
         set_seed(42)
         x, y = map(torch.tensor, load_digits(return_X_y=True))

@@ -20,7 +20,7 @@ from test_no_sync import counted
 from trainer_nb.all import (AMP, EMA, Checkpoint, Compile, CSVLogger, GradAccum, GradClip, GradNorm, Hook, JSONLLogger,
                             LambdaHook, Learner, NaNGuard, OneCycle, TensorLoader, TrainingInterrupted, accuracy,
                             prefetch)
-from trainer_nb.base.nested import rng_state, set_rng_state, set_seed
+from trainer_nb.base.rng import rng_state, set_rng_state, set_seed
 
 DRY = os.environ.get('TRAINER_NB_GPU_DRY') == '1'
 DEVICE = torch.device('cpu' if DRY or not torch.cuda.is_available() else 'cuda:0')
@@ -714,7 +714,7 @@ import json, os, torch
 from test_gpu import data, mlp
 from trainer_nb.all import Learner, nn, F
 learn = Learner(mlp(), data(2), loss_fn=F.cross_entropy, device='cpu', display=False)
-from trainer_nb.base.nested import has_accelerator, rng_state
+from trainer_nb.base import has_accelerator, rng_state
 found = has_accelerator()
 rng_state()
 pid = os.fork()

@@ -6,7 +6,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import trainer_nb.data.passes
 from common import make_learner, problem, same, weights
-from trainer_nb.base.nested import rng_state, set_seed
+from trainer_nb.base.rng import rng_state, set_seed
 from trainer_nb.data.passes import Pass, source
 from trainer_nb.loop.hooks import LambdaHook
 from trainer_nb.data.loaders import Prefetched, SeededLoader, TensorLoader

@@ -8,7 +8,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from common import problem
 from trainer_nb.all import GradClip, LambdaHook, Learner
-from trainer_nb.base.nested import rng_state
+from trainer_nb.base.rng import rng_state
 from trainer_nb.data.passes import same_state
 from trainer_nb.base.errors import owner
 

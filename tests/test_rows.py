@@ -9,7 +9,7 @@ from torch.utils.data import (
 from torch.utils.data._utils import collate
 
 from trainer_nb.all import Learner
-from trainer_nb.base.nested import rng_state, set_seed
+from trainer_nb.base.rng import rng_state, set_seed
 from trainer_nb.data.passes import Pass, same_state
 from trainer_nb.data.rows import by_rows
 

@@ -1,4 +1,4 @@
-"""Type checkers and completion see what there is: every public verb, also those that one module adds to a class of another
+"""Type checkers and completion see what there is, also the verbs that one module adds to a class of another
 
 `make lint` checks `typed_script.py`, which uses them all, and the stubs themselves.
 """

@@ -1,8 +1,9 @@
 """What every wing uses: nested batches, text, charts, errors. These names are for other wings"""
 from .nested import (
-    RNG_KINDS, batch_size, check_seed, default_device, divide_batch, entries, has_accelerator, local, map_tensors,
-    merge_batches, rng_state, sample_counts, set_rng_state, set_seed, to_device
+    batch_size, default_device, divide_batch, entries, has_accelerator, local, map_tensors, merge_batches,
+    sample_counts, to_device
 )
+from .rng import RNG_KINDS, check_seed, rng_state, set_rng_state, set_seed
 from .text import (
     Rich, attended_kernel, cell_thread, check_kinds, current_cell, did_you_mean, format_bytes, format_time, html_img,
     html_table, marimo_outputs, marimo_view, patch, printable, reaches, running_shell, show_bundle, text_table,

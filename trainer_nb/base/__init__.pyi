@@ -1,7 +1,5 @@
 # Written by tools/stubs.py
-from .nested import RNG_KINDS as RNG_KINDS
 from .nested import batch_size as batch_size
-from .nested import check_seed as check_seed
 from .nested import default_device as default_device
 from .nested import divide_batch as divide_batch
 from .nested import entries as entries
@@ -9,11 +7,13 @@ from .nested import has_accelerator as has_accelerator
 from .nested import local as local
 from .nested import map_tensors as map_tensors
 from .nested import merge_batches as merge_batches
-from .nested import rng_state as rng_state
 from .nested import sample_counts as sample_counts
-from .nested import set_rng_state as set_rng_state
-from .nested import set_seed as set_seed
 from .nested import to_device as to_device
+from .rng import RNG_KINDS as RNG_KINDS
+from .rng import check_seed as check_seed
+from .rng import rng_state as rng_state
+from .rng import set_rng_state as set_rng_state
+from .rng import set_seed as set_seed
 from .text import Rich as Rich
 from .text import attended_kernel as attended_kernel
 from .text import cell_thread as cell_thread
