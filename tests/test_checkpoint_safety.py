@@ -6,7 +6,6 @@ import pytest, torch
 
 from common import make_learner, same, weights
 from trainer_nb.save.checkpoint import Checkpoint
-from trainer_nb.loop.world import World
 from trainer_nb.save.files import BadCheckpoint, Folder, read_state, write_state
 from trainer_nb.save.shards import HOLE, write_parts
 from trainer_nb.loop.fit import Fit
@@ -30,7 +29,7 @@ def in_parts(folder, learn):
     w, sd['0.weight'] = sd['0.weight'], {HOLE: '0', 'shape': [8, 4], 'dtype': torch.float32, 'files': 1}
     folder.path.mkdir(exist_ok=True)
     parts = folder.path/f'.{folder.next(1).stem}.parts.1.tmp'
-    write_parts({'0': w}, parts, World())
+    write_parts({'0': w}, parts, 0)
     return folder.path/folder.put(state, {'run': 'a', 'step': 1, 'metric': None, 'processes': 1, 'in_epoch': False},
                                   parts)['file']
 

@@ -1,6 +1,6 @@
 """Several processes train as one: the same numbers, whatever else happens; the references are fits, and a loop,
 in a single process"""
-import gc, json, os, shutil, signal, subprocess, sys, time
+import gc, json, os, re, shutil, signal, subprocess, sys, time
 
 import psutil, pytest, torch, torch.nn.functional as F
 from torch import nn
@@ -122,7 +122,7 @@ def check_equal(a, b):
         for k in ours.keys() - {'time_s'}: assert close(ours[k], theirs[k]), (rows, k, ours[k], theirs[k])
     assert a.state == b.state
 
-SHORT = ['everything', 'tokens and windows', 'workers', 'without length']
+SHORT = ['everything', 'workers']
 
 @pytest.mark.parametrize('case', [pytest.param(o, marks=[pytest.mark.soak]*(o not in SHORT)) for o in CASES])
 def test_equals_one_process(case):
@@ -254,7 +254,8 @@ def undisturbed():
     learn.launch(2, N)
     return learn
 
-@pytest.mark.parametrize('n, what, rank', [(1, 'interrupt', 0), (40, 'stop', 1), (75, 'interrupt', 0)])
+@pytest.mark.parametrize('n, what, rank', [pytest.param(1, 'interrupt', 0, marks=pytest.mark.soak), (40, 'stop', 1),
+                                             (75, 'interrupt', 0)])
 def test_stop_and_go_on_is_bit_equal(n, what, rank, undisturbed, tmp_path):
     learn = noisy(StopAt(n, what, rank))
     if what == 'interrupt':
@@ -355,10 +356,11 @@ def check_plain(learn, params):
     assert {p for opt in learn.opts.values() for g in opt.param_groups for p in g['params']} <= set(params)
 
 @pytest.mark.parametrize('case, units, n',
-                         [('everything', ('Sequential',), 2), ('accumulation and clip', (), 4), ('adam', (), 2),
-                          ('now and then', ('Linear',), 2), pytest.param('frozen', (), 2, marks=pytest.mark.soak),
-                                             ('two optimizers and windows', ('Sequential', 'Linear'), 2),
-                                             ('tokens', ('Sequential', 'Linear'), 2)])
+                         [('everything', ('Sequential',), 2), ('accumulation and clip', (), 4),
+                          *(pytest.param(*o, 2, marks=pytest.mark.soak)
+                            for o in (('adam', ()), ('now and then', ('Linear',)), ('frozen', ()))),
+                          ('two optimizers and windows', ('Sequential', 'Linear'), 2),
+                          pytest.param('tokens', ('Sequential', 'Linear'), 2, marks=pytest.mark.soak)])
 def test_parts_equal_one_process(case, units, n):
     alone, n_epochs = learner(case), 2 if case == 'everything' else 1
     alone.fit(n_epochs)
@@ -497,8 +499,10 @@ def test_parts_killed_while_saving(moment, tmp_path):
         return g
     if not (pid := os.fork()):
         try:
-            if moment == 'own': parts.write_state = die_at(parts.write_state, lambda path, state: path.name == '0.pt')
-            else: files.os.replace = die_at(os.replace, lambda a, b: str(b).endswith('.' + names[moment]))
+            def is_own(path, state): return path.name.startswith('.0.pt.')
+            def is_it(a, b): return bool(re.fullmatch(r'checkpoint-.*\.' + names[moment], os.path.basename(b)))
+            if moment == 'own': parts.write_state = die_at(parts.write_state, is_own)
+            else: files.os.replace = die_at(os.replace, is_it)
             noisy(parted(), Checkpoint(tmp_path)).launch(2, M)
         finally: os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
@@ -512,16 +516,47 @@ def test_parts_killed_while_saving(moment, tmp_path):
     assert learn.state.epoch == 1
 
 def test_parts_cannot_be_written(tmp_path, monkeypatch):
-    "In one process alone: all hear of it, and the training goes on"
+    "In one process alone: the main one warns, and the training goes on"
     from trainer_nb.save import shards as parts
     plain = parts.write_state
     def full(path, state):
-        if path.name == '1.pt': raise OSError(28, 'No space left on device')
+        if path.name.startswith('.1.pt.'): raise OSError(28, 'No space left on device')
         return plain(path, state)
     monkeypatch.setattr(parts, 'write_state', full)
-    with pytest.warns(UserWarning, match='nothing was saved in .*No space left on device.*training continues'):
+    with pytest.warns(UserWarning, match='nothing was saved in .*rank 1: .*No space left.*training continues'):
         noisy(parted(), Checkpoint(tmp_path)).launch(2, 1)
     assert [o.name for o in tmp_path.iterdir()] == ['.lock']
+
+def test_parts_that_never_come(tmp_path, monkeypatch):
+    "A folder that the hosts do not share"
+    from trainer_nb.save import checkpoint
+    plain = checkpoint.write_parts
+    monkeypatch.setattr(checkpoint, 'write_parts', lambda parts, path, rank: rank or plain(parts, path, rank))
+    monkeypatch.setattr(Checkpoint, 'PATIENCE_S', .2)
+    with pytest.warns(UserWarning, match='rank 1 has written no shards to .*: all ranks need a folder that they share'):
+        noisy(parted(), Checkpoint(tmp_path)).launch(2, 1)
+    assert [o.name for o in tmp_path.iterdir()] == ['.lock']
+
+def test_parts_are_written_while_training_goes_on(tmp_path, monkeypatch, whole_run):
+    "A slow disk delays no step, and what is written is the state of the moment at which it was saved"
+    from trainer_nb.save import shards as parts
+    plain, now = parts.write_state, [0]
+    def slow(path, state):
+        begun, end = now[0], time.time() + 20
+        while now[0] == begun < 6 and time.time() < end: time.sleep(.01)      # until the next step is done
+        (tmp_path/f'{begun}-{now[0]}-{path.name[1]}').touch()
+        return plain(path, state)
+    def step(learn): now[0] = learn.state.optimizer_step
+    monkeypatch.setattr(parts, 'write_state', slow)
+    check = Checkpoint(tmp_path/'run', every=2, keep=9, monitor=None)
+    learn = noisy(parted(), EMA(.9), check, LambdaHook(after_step=step))
+    learn.launch(2, M)
+    check_same(learn, whole_run)
+    assert {'2-3-0', '2-3-1', '4-5-0', '4-5-1'} <= {o.name for o in tmp_path.iterdir()}
+    for file in sorted((tmp_path/'run').glob('*.pt'))[:2]:
+        (again := noisy(parted(), EMA(.9))).launch(2, M, resume=file)
+        check_same(again, whole_run)
+        assert same(weights(again.ema.model), weights(whole_run.ema.model))
 
 def test_parts_best_weights_come_back():
     learn = learner('plain', parted(), EarlyStopping(1, min_delta=9.))

@@ -149,8 +149,8 @@ def test_asking_twice_is_asking_once():
 kinds = pytest.mark.parametrize('kind', ['', 'own', 'shared'])
 
 @kinds
-@pytest.mark.parametrize('n_workers, n', [(0, 1), (0, 3), (0, 8), (0, 13), (0, 16), (2, 13),
-                                          pytest.param(2, 4, marks=pytest.mark.soak)])
+@pytest.mark.parametrize('n_workers, n', [(0, 1), (0, 3), (0, 8), (0, 13), (0, 16),
+                                          *(pytest.param(2, n, marks=pytest.mark.soak) for n in (4, 13))])
 def test_loaders_with_generators(n_workers, n, kind):
     kwargs = dict(n_workers=n_workers, kind=kind)
     assert stop_and_resume(StopAt(n), **kwargs) == whole(**kwargs)

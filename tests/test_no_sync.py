@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from common import make_learner
 from trainer_nb.features.activations import Activations
+from trainer_nb.loop import metrics
 from trainer_nb.loop.metrics import Metric, accuracy
 from trainer_nb.loop.hooks import EVENTS, CancelStep, Hook, LambdaHook
 
@@ -61,7 +62,13 @@ def counted():
 
 @pytest.fixture(scope='module', autouse=True)
 def warm():
-    "What the library tries once in a process is tried before anything is counted"
+    "As on a device, with what the library tries once in a process tried before anything is counted"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(metrics, '_HOST', None)
+        _try_all()
+        yield
+
+def _try_all():
     for optim in torch.optim.SGD, torch.optim.AdamW:
         make_learner(nn.Linear(4, 3), in_list(3), optim=optim, hooks=[Activations()]).fit(1)
 

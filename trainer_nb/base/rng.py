@@ -7,7 +7,8 @@ __all__ = ['RNG_KINDS', 'check_seed', 'set_seed', 'rng_state', 'set_rng_state']
 
 # %% ../../nbs/base/07_rng.ipynb #a528b71d
 import operator, random, sys
-from ctypes import string_at
+from ctypes import c_char
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -33,16 +34,17 @@ def set_seed(
     if 'numpy' in sys.modules: sys.modules['numpy'].random.seed(seed)
 
 # %% ../../nbs/base/07_rng.ipynb #a55bb7f9
+@lru_cache(8)       # it keeps the objects alive
 def _memory(
     o,  # an object of CPython
-):      # bytes: its memory behind the header, which holds the reference count
-    "Copy the memory of an object"
+):      # memoryview
+    "Return a view of an object's memory behind its header, which holds the reference count"
     head = object.__basicsize__
-    return string_at(id(o) + head, type(o).__basicsize__ - head)
+    return memoryview((c_char*(type(o).__basicsize__ - head)).from_address(id(o) + head)).cast('B')
 
-def _python_trace(r): return _memory(r), r.gauss_next       # of a `random.Random`
+def _python_trace(r): return _memory(r).tobytes(), r.gauss_next       # of a `random.Random`
 
-def _numpy_trace(state, bits): return _memory(state), _memory(bits)     # of a `RandomState` and its `MT19937`
+def _numpy_trace(state, bits): return _memory(state).tobytes(), _memory(bits).tobytes()     # `RandomState`, `MT19937`
 
 def _changes(trace, draws):
     "Check that the trace changes with each draw, and only then"
@@ -64,46 +66,42 @@ def _numpy_memory_tells():
     return callable(np_random.get_bit_generator) and _changes(lambda: _numpy_trace(state, bits), draws)
 
 # %% ../../nbs/base/07_rng.ipynb #78a2c0d7
-def _trace(
-    name,  # 'python' or 'numpy'
-):         # what changes with each draw; None if that is unknown
-    "Return the memory of a global generator"
-    if name == 'python': return _python_trace(random.getstate.__self__) if _python_memory_tells() else None
-    np_random = sys.modules['numpy'].random
-    if not _numpy_memory_tells() or type(bits := np_random.get_bit_generator()).__name__ != 'MT19937': return None
-    return _numpy_trace(np_random.get_state.__self__, bits)
-
 _last = {}      # name → (trace, state) of the last reading
 
-def _copied(
-    name,  # 'python' or 'numpy'
-    copy,  # function without arguments: copy the state
-):         # the state
-    "Return the copy of the last reading, or a new one if something was drawn since"
-    now, (then, state) = _trace(name), _last.get(name, (None, None))
-    if now is None or now != then:
-        state = copy()
-        _last[name] = now, state
-    return state
+def _state_if_changed(name, trace, read):
+    "Return the state of the last reading, or a new one if something was drawn since"
+    last = _last.get(name)
+    if last is None or last[0] != trace: last = _last[name] = trace, read()
+    return last[1]
 
-def _numpy_state(): return sys.modules['numpy'].random.get_state(legacy=False)
+def _python_state():
+    if not _python_memory_tells(): return random.getstate()
+    return _state_if_changed('python', _python_trace(random.getstate.__self__), random.getstate)
+
+def _numpy_state():
+    np_random = sys.modules['numpy'].random
+    def read(): return np_random.get_state(legacy=False)
+    if not _numpy_memory_tells() or type(bits := np_random.get_bit_generator()).__name__ != 'MT19937': return read()
+    return _state_if_changed('numpy', _numpy_trace(np_random.get_state.__self__, bits), read)
 
 # %% ../../nbs/base/07_rng.ipynb #5b7bae59
 RNG_KINDS = {       # for `check_kinds`
     'python?': [object], 'torch?': Tensor, 'numpy?': {str: object}, 'cuda?': [Tensor], 'mps?': Tensor,
 }
 
+_NAMES = 'python', 'torch', 'numpy', 'cuda', 'mps'
+
 def rng_state(
     names=None,  # generators to read: 'python', 'torch', 'numpy', 'cuda', 'mps'; None: all
 ):               # dict: name of the generator → its state; not to be changed
     "Read the RNG states of the global generators"
-    def is_read(name): return names is None or name in names
+    if names is None: names = _NAMES
     res = {}
-    if is_read('python'): res['python'] = _copied('python', random.getstate)
-    if is_read('torch'): res['torch'] = torch.get_rng_state()
-    if is_read('numpy') and 'numpy' in sys.modules: res['numpy'] = _copied('numpy', _numpy_state)
-    if is_read('cuda') and torch.cuda.is_initialized(): res['cuda'] = torch.cuda.get_rng_state_all()
-    if is_read('mps') and torch.backends.mps.is_available(): res['mps'] = torch.mps.get_rng_state()
+    if 'python' in names: res['python'] = _python_state()
+    if 'torch' in names: res['torch'] = torch.get_rng_state()
+    if 'numpy' in names and 'numpy' in sys.modules: res['numpy'] = _numpy_state()
+    if 'cuda' in names and torch.cuda.is_initialized(): res['cuda'] = torch.cuda.get_rng_state_all()
+    if 'mps' in names and torch.backends.mps.is_available(): res['mps'] = torch.mps.get_rng_state()
     return res
 
 # %% ../../nbs/base/07_rng.ipynb #138fbc88

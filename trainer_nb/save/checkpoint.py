@@ -6,19 +6,20 @@
 __all__ = ['Checkpoint', 'find', 'load_state']
 
 # %% ../../nbs/save/04_checkpoint.ipynb #b845e576
-import math, os, re, shutil, warnings
+import math, re, shutil, warnings
+from contextlib import suppress
 from pathlib import Path
 from secrets import token_hex
 from threading import Thread
-from time import perf_counter
+from time import perf_counter, time_ns
 
-from ..base import did_you_mean, patch
+from ..base import did_you_mean, local, patch
 from ..data import set_rng_states
 from ..loop import RESUMABLE, Fit, Hook, Learner
 from trainer_nb.save.files import (
     NAME, BadCheckpoint, Folder, check_plain, read_manifest, read_state, replacing, write_state
 )
-from .shards import read_parts, take_out, write_parts
+from .shards import read_parts, take_out, wait_for_parts, write_parts
 from .snapshot import arrived, capture, host_copy, restore
 
 # %% ../../nbs/save/04_checkpoint.ipynb #f4317754
@@ -41,7 +42,8 @@ class Checkpoint(Hook):
     newest. Checkpoints of other runs in the folder are never touched.
     """
     ord, unique = 95, True      # late, when the states of other hooks are complete
-    together = ('save',)        # all ranks call it, the main one writes
+    together = ('save',)        # all ranks call it; they write their shards, and the main one all else
+    PATIENCE_S = 600            # how long the main process waits for the shards of the others
     state_kinds = {'run': (None, str)}
 
     def __init__(self,
@@ -64,6 +66,7 @@ class Checkpoint(Hook):
         self.thread = self.error = None             # the thread that writes now; the error that it raised
         self.saved_at = None                        # `where` of the last save
         self.due, self.warned = math.inf, set()     # clock of the next save; texts of warnings that were shown
+        self.patience_s = self.PATIENCE_S
         self.stall_s, self.n_saves = 0., 0          # seconds for which training waited; number of saves
 
     def before_fit(self, learn):
@@ -98,6 +101,7 @@ class Checkpoint(Hook):
 
     def after_fit(self, learn):
         self.due = math.inf
+        if learn.cancelled == 'error': self.patience_s = 5      # other ranks may be lost
         try: self.finish()
         finally: self.folder.lock.release()
 
@@ -150,15 +154,21 @@ def save(self:Checkpoint,
     if self.run is None: self.run = token_hex(4)
     if learn.world.first(where == self.saved_at and not again): return
     self.finish()
+    place = self._place_of_parts(learn) if learn.world.is_sharded and learn.is_fitting else None
     try:
         state, parts = take_out(capture(learn))
-        state, parts = host_copy(state), self._put_parts(learn, parts)
-        if not learn.is_main: return
-        check_plain(state, 'the state')
-        info = {'run': self.run, 'step': s.optimizer_step, 'epoch': s.epoch, 'position': learn.position,
-                'monitor': self.monitor, 'metric': self.value(learn),
-                'processes': learn.world.size, 'in_epoch': fit is not None and fit.train is not None}
-        self.thread = Thread(target=self._write, args=(state, info, parts, arrived(learn.device)), name='checkpoint')
+        state, parts = host_copy((state, {key: local(t) for key, t in parts.items()}))
+        wait = arrived(learn.device)
+        if learn.is_main:
+            check_plain(state, 'the state')
+            info = {'run': self.run, 'step': s.optimizer_step, 'epoch': s.epoch, 'position': learn.position,
+                    'monitor': self.monitor, 'metric': self.value(learn),
+                    'processes': learn.world.size, 'in_epoch': fit is not None and fit.train is not None}
+            args = state, info, parts, place, learn.world.size
+            self.thread = Thread(target=self._write, args=(wait, *args), name='checkpoint')
+        elif place is not None:
+            self.thread = Thread(target=self._write_parts, args=(wait, parts, place, learn.world.rank), name='shards')
+        else: return
         self.thread.start()
     except (TypeError, ValueError, RuntimeError, OSError) as e: self.error = e
     self.saved_at, self.n_saves = where, self.n_saves + 1
@@ -168,26 +178,32 @@ def save(self:Checkpoint,
     else: self.report()
 
 @patch
-def _put_parts(self:Checkpoint, learn, parts):  # path of a folder, None without shards
-    "Write the shards of all ranks at once, as the next step changes them"
-    if not parts: return None
-    name = f'.{self.folder.next(learn.state.optimizer_step).stem}.parts.{os.getpid()}.tmp'
-    path = self.folder.path/learn.world.first(name)
-    try: write_parts(parts, path, learn.world)
-    except BaseException:
-        if learn.is_main: shutil.rmtree(path, ignore_errors=True)
-        raise
-    return path
+def _place_of_parts(self:Checkpoint, learn):  # path of a folder
+    "Agree on a folder for the shards of all ranks"
+    self.patience_s = self.PATIENCE_S
+    name = learn.is_main and f'.{self.folder.next(learn.state.optimizer_step).stem}.parts.{time_ns()}.tmp'
+    return self.folder.path/learn.world.first(name)
 
 @patch
-def _write(self:Checkpoint, state, info, parts, wait):
+def _write(self:Checkpoint, wait, state, info, parts, place, size):
+    "Write a state; with shards, once all ranks have written theirs"
     try:
         wait()
-        self.folder.put(state, info, parts)
+        if place is not None:
+            write_parts(parts, place, 0)
+            wait_for_parts(place, size, lambda: self.patience_s)
+        self.folder.put(state, info, place)
         self._prune()
     except Exception as e:
         self.error = e
-        if parts is not None: shutil.rmtree(parts, ignore_errors=True)
+        if place is not None: shutil.rmtree(place, ignore_errors=True)
+
+@patch
+def _write_parts(self:Checkpoint, wait, parts, place, rank):
+    "Write the shards of a rank; the main process reports an error"
+    with suppress(Exception):
+        wait()
+        write_parts(parts, place, rank)
 
 @patch
 def _prune(self:Checkpoint):

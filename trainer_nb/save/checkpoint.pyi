@@ -7,6 +7,7 @@ class Checkpoint(Hook):
     thread: Any
     error: Any
     saved_at: Any
+    patience_s: Any
     warned: Any
     due: Any
     steps: Any
@@ -23,6 +24,7 @@ class Checkpoint(Hook):
     ord: Any
     unique: Any
     together: Any
+    PATIENCE_S: Any
     state_kinds: Any
     def __init__(self, folder: Any, every: Any = 'epoch', keep: Any = 3, monitor: Any = 'valid_loss', mode: Any = 'min', strict: Any = False, skip: Any = False) -> None: ...
     def before_fit(self, learn: Any) -> None: ...
