@@ -6,7 +6,7 @@ import psutil, pytest, torch, torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
-from accelerate import DistributedDataParallelKwargs, FullyShardedDataParallelPlugin
+from accelerate import DistributedDataParallelKwargs, FullyShardedDataParallelPlugin, ParallelismConfig
 
 from common import make_learner, problem, same, weights
 from trainer_nb.all import (Accelerate, Checkpoint, Compile, EarlyStopping, EMA, Freeze, GradAccum, GradClip, GradNorm,
@@ -328,9 +328,10 @@ def plugin(*units, **kwargs):
               'transformer_cls_names_to_wrap': list(units)} if units else {}
     return FullyShardedDataParallelPlugin(**{'fsdp_version': 2, **policy, **kwargs})
 
-def parted(*units, **kwargs):
+def parted(*units, copies=1, size=None, **kwargs):
     if not hasattr(torch.cpu.Stream, 'record_event'): pytest.skip(f'torch {torch.__version__} shards on a GPU only')
-    return Accelerate(cpu=True, fsdp_plugin=plugin(*units, **kwargs))
+    config = ParallelismConfig(dp_replicate_size=copies, dp_shard_size=size) if size else None
+    return Accelerate(cpu=True, fsdp_plugin=plugin(*units, **kwargs), parallelism_config=config)
 
 class Little(Hook):
     "Sees that a process has no more than its part of everything, that is, of the rows of each"
@@ -340,7 +341,7 @@ class Little(Hook):
         pairs = [(opt, p) for opt in learn.opts.values() for g in opt.param_groups for p in g['params']]
         for p in [*(p for _, p in pairs),
                   *(learn.ema.model.parameters() if learn.ema and not learn.state.epoch else ())]:
-            assert p.ndim and len(local(p)) <= -(-len(p)//learn.world.size) < len(p)
+            assert p.ndim and len(local(p)) <= -(-len(p)//learn.world.shards[0]) < len(p)
             assert local(p).shape[1:] == p.shape[1:]
         for opt, p in pairs:
             assert all(o is None or not o.ndim or o.shape == p.shape and local(o).shape == local(p).shape
@@ -588,6 +589,50 @@ def test_parts_and_errors(monkeypatch):
         assert any('the weights here are nan' in o for o in e.value.__notes__)
         assert all(p.isnan().all() for p in learn.model.parameters())
         check_plain(learn, list(learn.model.parameters()))
+
+@pytest.mark.parametrize('case', ['everything', *(pytest.param(o, marks=pytest.mark.soak) for o in (
+    'adam', 'now and then', 'two optimizers and windows', 'tokens', 'accumulation and clip'))])
+def test_copies_of_parts(case, tmp_path):
+    "Two groups of two processes: the same numbers, half of everything in each process, each shard written once"
+    alone, n_epochs = learner(case), 2 if case == 'everything' else 1
+    alone.fit(n_epochs)
+    units = ['Sequential', *['Linear']*(case in ('tokens', 'two optimizers and windows'))]
+    learn = learner(case, parted(*units, copies=2, size=2), Little(), Checkpoint(tmp_path, keep=1))
+    params = list(learn.model.parameters())
+    learn.launch(4, n_epochs)
+    check_equal(alone, learn)
+    check_plain(learn, params)
+    if learn.ema: assert all(close(v, w) for v, w in zip(weights(learn.ema.model), weights(alone.ema.model)))
+    for folder in tmp_path.glob('*.parts'): assert sorted(o.name for o in folder.iterdir()) == ['0.pt', '1.pt']
+
+@pytest.mark.soak
+def test_copies_of_parts_stop_and_go_on(tmp_path):
+    "Bit-equal in the same groups, from memory and from the disk; from the disk also in other groups, or alone"
+    def hooks(copies=2, size=2): return [parted(copies=copies, size=size), EMA(.9)]
+    (whole := noisy(*hooks())).launch(4, M)
+    learn = noisy(*hooks(), StopAt(13, 'stop', 1), Checkpoint(tmp_path/'run', keep=9))
+    learn.launch(4, M)
+    assert learn.cancelled == 'stop' and learn.state.epoch < M
+    (again := noisy(*hooks())).launch(4, M, resume=tmp_path/'run')
+    learn.launch(4)
+    for o in learn, again:
+        check_same(o, whole)
+        assert same(weights(o.ema.model), weights(whole.ema.model))
+    end = min((tmp_path/'run').glob('*.pt'))        # of the first epoch
+    (first := noisy()).load(end)
+    for copies, size in (1, 4), (4, 1), (1, 2):
+        (other := noisy(*hooks(copies, size), LambdaHook(before_fit=lambda learn: learn.request('stop')))
+         ).launch(copies*size, M, resume=end)
+        assert same(weights(other.model), weights(first.model))
+
+def test_what_copies_of_parts_refuse():
+    wrong = ((TypeError, 'is a dict: expected a ParallelismConfig', {'dp_replicate_size': 2}, plugin()),
+             (ValueError, 'has tp_size=2, which is not supported', ParallelismConfig(tp_size=2), plugin()),
+             (ValueError, 'needs fsdp_plugin', ParallelismConfig(dp_replicate_size=2), None))
+    for error, message, config, shards in wrong:
+        with pytest.raises(error, match=message): Accelerate(cpu=True, fsdp_plugin=shards, parallelism_config=config)
+    with pytest.raises(ValueError, match='dp_replicate_size=2 and dp_shard_size=2, for 4 processes, but there are 2'):
+        learner('plain', parted(copies=2, size=2)).launch(2, 1)
 
 def test_what_parts_refuse():
     def adafactor(params): return torch.optim.Adafactor(params)

@@ -22,6 +22,11 @@ class World:
     is_sharded = False       # every parameter is sharded
     control = None          # process group for messages between hosts
 
+    @property
+    def shards(self):  # (number of shards of each parameter, index of this rank's)
+        "How many ranks share a sharded parameter, and which shard is here"
+        return self.size, self.rank
+
     def count(self,
         dl,     # loader
         i,      # index of the batch in its pass

@@ -4,6 +4,7 @@ from contextlib import AbstractContextManager
 from trainer_nb.loop.hooks import Hook
 
 def check_plugin(plugin: Any) -> Any: ...
+def check_config(config: Any, plugin: Any) -> int: ...
 
 class Accelerate(Hook):
     parts: Any

@@ -143,16 +143,24 @@ class Sharded(Processes):
     def __init__(self,
         device,  # `torch.device` of this process
         plugin,  # `accelerate.FullyShardedDataParallelPlugin`
+        copies=1,  # groups of consecutive ranks that each have all shards; gradients are averaged over the groups
     ):
         from torch.distributed.device_mesh import init_device_mesh
         super().__init__(device)
-        self.plugin, self.number, self.hooks = plugin, next(self.COUNT), []
+        self.plugin, self.number, self.hooks, self.copies = plugin, next(self.COUNT), [], copies
         name = f'fit {self.number}'     # torch reuses a mesh of the same name, which may be from before a fork
-        self.mesh = init_device_mesh(device.type, (self.size,), mesh_dim_names=(name,))
+        sizes, names = [self.size//copies], [name]
+        if copies > 1: sizes, names = [copies, *sizes], [f'{name}, copies', name]
+        self.mesh = init_device_mesh(device.type, tuple(sizes), mesh_dim_names=tuple(names))
         self.parts = {}         # whole parameter → its shard
         self.homes = {}         # tensor → its device before the fit
         self.places = []        # (module, name, whole parameter)
         self.classes = {}       # module → its class before the fit
+
+    @property
+    def shards(self):
+        n = self.size//self.copies
+        return n, self.rank % n
 
     @contextmanager
     def around(self, learn):
@@ -259,9 +267,9 @@ def _cut(self:Sharded, t, part):
     from torch.distributed.tensor import DTensor, Replicate
     if not isinstance(t, Tensor) or _is_part(t) or not _is_part(part) or not t.ndim: return t
     if t.shape != part.shape:       # some optimizers keep state of other shapes
-        return DTensor.from_local(t.to(self.device), self.mesh, [Replicate()], run_check=False)
-    res = torch.empty_like(part.detach(), dtype=t.dtype)
-    mine = t.chunk(self.size)[self.rank:self.rank + 1]      # empty if there are fewer rows than ranks
+        return DTensor.from_local(t.to(self.device), self.mesh, [Replicate()]*self.mesh.ndim, run_check=False)
+    res, (n, i) = torch.empty_like(part.detach(), dtype=t.dtype), self.shards
+    mine = t.chunk(n)[i:i + 1]      # empty if there are fewer rows than shards
     if mine: local(res).copy_(mine[0])
     return res
 
@@ -294,8 +302,9 @@ def split(self:Sharded, opt, state):
 
 @patch
 def empty(self:Sharded, shape, dtype):
-    from torch.distributed.tensor import Shard, empty
-    return empty(*shape, dtype=dtype, device_mesh=self.mesh, placements=[Shard(0)])
+    from torch.distributed.tensor import Replicate, Shard, empty
+    placements = [Replicate()]*(self.mesh.ndim - 1) + [Shard(0)]
+    return empty(*shape, dtype=dtype, device_mesh=self.mesh, placements=placements)
 
 @patch
 def least(self:Sharded, x):

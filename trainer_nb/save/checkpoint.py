@@ -164,9 +164,9 @@ def save(self:Checkpoint,
             info = {'run': self.run, 'step': s.optimizer_step, 'epoch': s.epoch, 'position': learn.position,
                     'monitor': self.monitor, 'metric': self.value(learn),
                     'processes': learn.world.size, 'in_epoch': fit is not None and fit.train is not None}
-            args = state, info, parts, place, learn.world.size
+            args = state, info, parts, place, learn.world.shards[0]
             self.thread = Thread(target=self._write, args=(wait, *args), name='checkpoint')
-        elif place is not None:
+        elif place is not None and learn.world.rank < learn.world.shards[0]:      # other ranks have copies of the same
             self.thread = Thread(target=self._write_parts, args=(wait, parts, place, learn.world.rank), name='shards')
         else: return
         self.thread.start()

@@ -29,7 +29,7 @@ def take_out(
         if hasattr(x, 'full_tensor'):
             key = seen.setdefault(id(x), str(len(seen)))
             parts[key] = x
-            files = x.device_mesh.size() if x.placements[0].is_shard() else 1
+            files = x.device_mesh.size(-1) if x.placements[-1].is_shard() else 1
             return {HOLE: key, 'shape': list(x.shape), 'dtype': x.dtype, 'files': files}
         if isinstance(x, dict): return {k: go(v) for k, v in x.items()}
         return type(x)([go(o) for o in x]) if type(x) in (list, tuple) else x
@@ -46,10 +46,10 @@ def fill(
 # %% ../../nbs/save/02_shards.ipynb #8b6a9087
 def _rows_of(
     n,      # rows of a tensor
-    size,   # ranks
-    rank,   # rank whose rows to return
+    size,   # number of shards
+    rank,   # index of the shard whose rows to return
 ):          # `range`, which may be empty
-    "Return the rows of a rank, cut as by `torch.chunk` and torch's `Shard(0)`"
+    "Return the rows of a shard, cut as by `torch.chunk` and torch's `Shard(0)`"
     step = -(-n//size)
     return range(min(rank*step, n), min((rank + 1)*step, n))
 
@@ -107,7 +107,7 @@ def read_parts(
 def _read(tensors, holes, path, world):
     "Fill tensors, and read only the files that hold rows for this rank"
     if not path.is_dir(): raise BadCheckpoint(f'{path.name} is missing: copy the folder beside the file, too')
-    def mine(t): return _rows_of(len(t), world.size, world.rank) if hasattr(t, 'full_tensor') else range(len(t))
+    def mine(t): return _rows_of(len(t), *world.shards) if hasattr(t, 'full_tensor') else range(len(t))
     here = {key: mine(t) for key, t in tensors.items()}
     for i in range(max(o['files'] for o in holes.values())):
         there = {key: _rows_of(len(t), holes[key]['files'], i) for key, t in tensors.items()}
