@@ -1,5 +1,6 @@
 "What several test files need: a small problem, and learners that draw nothing"
 import hashlib, json
+from importlib import import_module
 
 import torch, torch.nn.functional as F
 from torch import nn
@@ -8,6 +9,10 @@ from torch.utils.data import DataLoader, TensorDataset
 import trainer_nb.all       # noqa: F401   registers the display, as in a user's notebook
 from trainer_nb.loop.learner import Learner
 
+
+def lazy(module, name):
+    "A function or class that is imported when it is called: each process imports all test files"
+    return lambda *args, **kwargs: getattr(import_module(module), name)(*args, **kwargs)
 
 def problem(n=24, seed=1):
     "Three classes of points: (n, 4) float32, (n,) int64"

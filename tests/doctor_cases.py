@@ -9,7 +9,6 @@ import time
 from functools import cache, partial
 
 import torch, torch.nn.functional as F
-from sklearn.datasets import load_digits
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
@@ -36,6 +35,7 @@ def healthy(f):
 @cache
 def digits():
     "(x, y): 400 digits of 64 numbers, standardized, in random order; class ids"
+    from sklearn.datasets import load_digits
     d = load_digits()
     at = torch.randperm(len(d.target), generator=torch.Generator().manual_seed(0))[:400]
     x = torch.tensor(d.data, dtype=torch.float32)

@@ -5,6 +5,7 @@ one, and what a dry run leaves. Not exact: a run without deterministic algorithm
 order), one that is resumed on another kind of device, and compiled code, which rounds in another order.
 """
 import gc, json, os, signal, subprocess, sys, warnings
+from collections import OrderedDict
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
@@ -18,9 +19,10 @@ import trainer_nb.features.nan_guard
 from common import same, weights
 from test_no_sync import counted
 from trainer_nb.all import (AMP, EMA, Checkpoint, Compile, CSVLogger, GradAccum, GradClip, GradNorm, Hook, JSONLLogger,
-                            LambdaHook, Learner, NaNGuard, OneCycle, TensorLoader, TrainingInterrupted, accuracy,
-                            prefetch)
+                            LambdaHook, Learner, NaNGuard, Offload, OneCycle, Recompute, TensorLoader,
+                            TrainingInterrupted, accuracy, prefetch)
 from trainer_nb.base.rng import rng_state, set_rng_state, set_seed
+from trainer_nb.loop import move
 
 DRY = os.environ.get('TRAINER_NB_GPU_DRY') == '1'
 DEVICE = torch.device('cpu' if DRY or not torch.cuda.is_available() else 'cuda:0')
@@ -568,6 +570,26 @@ def test_an_error_and_an_interrupt_free_the_batch():
     learn.resume()
     assert learn.state.batch_idx == 4
 
+@pytest.mark.parametrize('hook', [Recompute, Offload])
+def test_activations_that_are_not_kept(hook):
+    "The same weights, dropout included, at a lower peak"
+    def fit(*hooks):
+        torch.manual_seed(0)
+        def block(): return nn.Sequential(nn.Linear(256, 1024), nn.GELU(), nn.Dropout(.1), nn.Linear(1024, 256))
+        model = nn.Sequential(OrderedDict(body=nn.Sequential(*(block() for _ in range(6))), head=nn.Linear(256, 5)))
+        g = torch.Generator().manual_seed(1)
+        n = 4096 if DEVICE.type == 'cuda' else 32
+        dl = [(torch.randn(n, 256, generator=g).to(DEVICE), torch.randint(5, (n,), generator=g).to(DEVICE))]*3
+        learn = learner(model.to(DEVICE), dl, optim=lambda p: torch.optim.SGD(p, lr=.1), hooks=hooks)
+        if DEVICE.type == 'cuda': torch.cuda.reset_peak_memory_stats()
+        before = allocated()
+        learn.fit(1)
+        return learn, torch.cuda.max_memory_allocated() - before if DEVICE.type == 'cuda' else 0
+    (plain, most), (learn, less) = fit(), fit(hook('body.*'))
+    assert same(weights(learn.model), weights(plain.model))
+    print(f'{hook.__name__}: peak of a step {less/2**20:.0f} MiB, without {most/2**20:.0f}')
+    assert DEVICE.type == 'cpu' or less < .6*most
+
 @on_cuda
 def test_a_smaller_batch_works_after_there_was_no_memory():
     torch.use_deterministic_algorithms(False)       # which fills new memory
@@ -700,6 +722,32 @@ def test_accelerate_and_fsdp2_with_one_rank():
     "Accelerate alone changes nothing; a model that torch has sharded (NCCL, one rank) trains to the same weights"
     ok, ok_group, worst, steps = fresh(ONE_RANK)
     assert ok and ok_group and worst < 1e-4 and steps == 20
+
+def test_a_learner_on_the_host_moves():
+    "As in a job that asked for a device: parameters, optimizer state and the rest of the training"
+    def on_host():
+        torch.manual_seed(0)
+        return Learner(nn.Linear(16, 5), TensorLoader(*data(20), bs=BS), loss_fn=F.cross_entropy, device='cpu',
+                       display=False, optim=lambda p: torch.optim.AdamW(p, lr=.01))
+    learn, stays = on_host(), on_host()
+    for o in learn, stays: o.fit(1)
+    move(learn, DEVICE)
+    for o in learn, stays: o.fit(1)
+    held = [*learn.model.parameters(), *(v for s in learn.opt.state.values() for v in s.values() if v.ndim)]
+    assert len(held) == 6 and all(o.device == DEVICE for o in held)
+    assert all(torch.allclose(a.cpu(), b, atol=1e-5) for a, b in zip(weights(learn.model), weights(stays.model)))
+
+def test_a_run_after_the_device_was_used(tmp_path):
+    "In a process of its own, with the same random numbers: the weights are those of `fit`"
+    torch.zeros(1, device=DEVICE)
+    alone, learn = (learner(make(), batches(10), batches(3, 2), metrics=[accuracy]) for _ in range(2))
+    torch.manual_seed(3)
+    run = learn.start(2, folder=tmp_path/'run')
+    run.wait(240)
+    torch.manual_seed(3)
+    alone.fit(2)
+    assert same(weights(learn.model), weights(alone.model)) and learn.device == alone.device
+    assert learn.history.epochs['valid_loss'] == alone.history.epochs['valid_loss']
 
 @on_cuda
 def test_launch_after_the_device_was_used_is_refused():

@@ -2,17 +2,18 @@
 import math, warnings
 
 import pytest, torch, torch.nn.functional as F
-from sklearn.metrics import f1_score
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset
-from torchmetrics import MetricCollection
-from torchmetrics.classification import MulticlassAccuracy, MulticlassF1Score
 
-from common import make_learner, record
+from common import lazy, make_learner, record
 from trainer_nb.save.checkpoint import Checkpoint
 from trainer_nb.loop.world import World
 from trainer_nb.loop.hooks import LambdaHook
 from trainer_nb.loop.metrics import Metric, Accumulator, accuracy, as_metrics
+
+f1_score, MetricCollection = lazy('sklearn.metrics', 'f1_score'), lazy('torchmetrics', 'MetricCollection')
+MulticlassAccuracy = lazy('torchmetrics.classification', 'MulticlassAccuracy')
+MulticlassF1Score = lazy('torchmetrics.classification', 'MulticlassF1Score')
 
 N = 150     # two batches of 64 and a ragged one of 22; 22 of 7, the last one of 3
 sizes = pytest.mark.parametrize('bs', [1, 7, 64, N])
@@ -494,9 +495,9 @@ def test_one_nan_batch_does_not_hide():
     assert math.isnan(learn.history.epochs['valid_margin'][0])
     assert not math.isnan(learn.history.epochs['train_margin'][0])
 
-@pytest.mark.parametrize('metrics', [accuracy, MulticlassAccuracy(3), Metric(accuracy), Median()],
-                         ids=['function', 'torchmetrics', 'Metric', 'object'])
+@pytest.mark.parametrize('metrics', [lambda: accuracy, lambda: MulticlassAccuracy(3), lambda: Metric(accuracy),
+                                     lambda: Median()], ids=['function', 'torchmetrics', 'Metric', 'object'])
 def test_a_single_metric_needs_no_list(metrics):
     x, y = data(20)
     # epoch, loss, metric, lr, time
-    assert len(make_learner(nn.Linear(4, 3), cut(7, x, y), metrics=metrics).fit(1).epochs) == 5
+    assert len(make_learner(nn.Linear(4, 3), cut(7, x, y), metrics=metrics()).fit(1).epochs) == 5

@@ -37,8 +37,8 @@ class HostOps(TorchDispatchMode):
 
 @contextmanager
 def counted():
-    "Counts of reads; those that the display does stand apart"
-    seen = Counter()
+    "Counts of reads, with the CPU as the device; those that the display does stand apart"
+    seen, host = Counter(), metrics._HOST
     def count(name):
         frame, where = sys._getframe(1), ''
         while frame and not where:
@@ -53,22 +53,18 @@ def counted():
         return g
     own = {name: vars(Tensor)[name] for name in READS if name in vars(Tensor)}
     for name in READS: setattr(Tensor, name, patched(name, getattr(Tensor, name)))
+    metrics._HOST = None
     try:
         with HostOps(count): yield seen
     finally:
+        metrics._HOST = host
         for name in READS:
             if name in own: setattr(Tensor, name, own[name])
             else: delattr(Tensor, name)
 
 @pytest.fixture(scope='module', autouse=True)
 def warm():
-    "As on a device, with what the library tries once in a process tried before anything is counted"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(metrics, '_HOST', None)
-        _try_all()
-        yield
-
-def _try_all():
+    "What the library tries once in a process is tried before anything is counted"
     for optim in torch.optim.SGD, torch.optim.AdamW:
         make_learner(nn.Linear(4, 3), in_list(3), optim=optim, hooks=[Activations()]).fit(1)
 

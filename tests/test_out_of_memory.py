@@ -183,6 +183,15 @@ def test_the_memory_is_free_while_the_error_is_kept(how):
     names = [o.name for o in traceback.extract_tb(errors[0].full_traceback)]
     assert names[:2] == ['fit', '_epoch'] or 'fit' in names, names
 
+@pytest.mark.parametrize('how', ['forward', 'backward'])
+def test_the_memory_is_free_when_hooks_hear_of_it(how):
+    "A checkpoint that is saved at once copies the model"
+    seen = []
+    def look(learn): seen.append([r() is not None for r in learn.model.refs])
+    learn = make_learner(Wide(how), batches(), hooks=[LambdaHook(after_cancel=look)])
+    with pytest.raises(RuntimeError): learn.fit(1)
+    assert seen == [[False]*4]
+
 
 # In parts
 

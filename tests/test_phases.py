@@ -1,14 +1,14 @@
 "Metrics of one phase only, and recorded values whose mean is a column of the epoch"
 
 import pytest, torch, torch.nn.functional as F
-from torchmetrics.classification import MulticlassAccuracy
 
-from common import batches, digest, make_learner, record
+from common import batches, digest, lazy, make_learner, record
 from trainer_nb.save.checkpoint import Checkpoint
 from trainer_nb.save.early_stopping import EarlyStopping
 from trainer_nb.loop.hooks import CancelStep, LambdaHook
 from trainer_nb.loop.metrics import Metric, accuracy
 
+MulticlassAccuracy = lazy('torchmetrics.classification', 'MulticlassAccuracy')
 TRAIN, VALID = batches(), batches(seed=2, bs=7)
 
 def both(batch, learn):

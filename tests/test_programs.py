@@ -29,7 +29,7 @@ READ_AGAIN = {  # what a resumed fit says, and which loader it reads again: it i
     'maml': 'train_dl is a Tasks, whose first .* batches are read again',
 }
 PLAIN = {       # what `Compile(what='step')` leaves plain, as its warning says
-    'dcgan': ['does not compile the forward and backward, because of a step that yields'],
+    'dcgan': ['does not compile the backward, because of a step that yields'],
     'word_lm': ['does not compile the backward, because of '
                 '.*(Attempted to wrap RNN, GRU, or LSTM|Unsupported function)'],
     'nano_gpt': ['does not compile the backward, because of GradAccum'],

@@ -84,6 +84,7 @@ class Doubled(Hook):
         nxt()
         return nxt()
 
+@pytest.mark.soak
 def test_changed(parent, tmp_path):
     "Other rates, hooks, data and ends; what differs is noted, and shown"
     run, _ = parent

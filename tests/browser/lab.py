@@ -9,8 +9,6 @@ from base64 import b64decode
 from importlib.util import find_spec
 from pathlib import Path
 
-import nbformat
-
 from fits import environment
 
 CHROMIUM = os.environ.get('CHROMIUM') or shutil.which('chromium')
@@ -194,6 +192,7 @@ class Page:
 
     def save(self):     # the notebook that is then on disk
         self.js('() => nb.panel().context.save()')
+        import nbformat
         return nbformat.read(self.path, 4)
 
     def text(self, k=0): return self.js('k => nb.area(k)?.innerText || ""', k)

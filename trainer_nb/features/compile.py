@@ -302,8 +302,7 @@ def _plan(self:Compile, learn):
             if has_hooks(opt):
                 self._plain('optimizer', 'hooks that are registered with it')
             else: self._steps[name] = self._compiled(bare_step(opt), ('opt', opt), fullgraph=True)
-    if isgeneratorfunction(getattr(step, 'func', step)):
-        return self._plain('forward and backward', 'a step that yields')
+    if isgeneratorfunction(getattr(step, 'func', step)): forced = ['a step that yields']
     if forced:
         self._plain('backward', ', '.join(forced))
         return self._wrap_model(learn)
