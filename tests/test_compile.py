@@ -411,6 +411,7 @@ def test_two_optimizers():
         return learn
     with reasons(): assert close(single(Compile(what='step', backend='aot_eager')), single())
 
+@pytest.mark.soak
 def test_overridden_steps_stay_the_users():
     class Own(Learner):
         def do_opt_step(self):

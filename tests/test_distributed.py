@@ -360,7 +360,8 @@ def check_plain(learn, params):
                          [('everything', ('Sequential',), 2), ('accumulation and clip', (), 4),
                           *(pytest.param(*o, 2, marks=pytest.mark.soak)
                             for o in (('adam', ()), ('now and then', ('Linear',)), ('frozen', ()))),
-                          ('two optimizers and windows', ('Sequential', 'Linear'), 2),
+                          pytest.param('two optimizers and windows', ('Sequential', 'Linear'), 2,
+                                       marks=pytest.mark.soak),
                           pytest.param('tokens', ('Sequential', 'Linear'), 2, marks=pytest.mark.soak)])
 def test_parts_equal_one_process(case, units, n):
     alone, n_epochs = learner(case), 2 if case == 'everything' else 1
