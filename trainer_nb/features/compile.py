@@ -154,6 +154,8 @@ def _forced_by(
     learn,  # `Learner` in a fit
 ):          # list of str
     "List what keeps backward out of the graph"
+    step = learn.fitting.step_fns[0]
+    if isgeneratorfunction(getattr(step, 'func', step)): return ['a step that yields']
     hooks = [f'{c.hook.name} (`{p}`)' for p in ('after_pred', 'after_loss', 'do_backward') for c in learn.calls.at[p]
              if not isinstance(c.hook, Compile) and p not in getattr(c.hook, 'only_looks', ())]
     cls = type(learn)
@@ -292,7 +294,6 @@ def _has_convolutions(
 @patch
 def _plan(self:Compile, learn):
     "Decide which parts of the step to compile"
-    step, forced = learn.fitting.step_fns[0], _forced_by(learn)
     self._steps = {}
     for opt in learn.opts.values(): _fill_momentum(opt)
     if type(learn).do_opt_step is not Learner.do_opt_step:
@@ -302,8 +303,7 @@ def _plan(self:Compile, learn):
             if has_hooks(opt):
                 self._plain('optimizer', 'hooks that are registered with it')
             else: self._steps[name] = self._compiled(bare_step(opt), ('opt', opt), fullgraph=True)
-    if isgeneratorfunction(getattr(step, 'func', step)): forced = ['a step that yields']
-    if forced:
+    if forced := _forced_by(learn):
         self._plain('backward', ', '.join(forced))
         return self._wrap_model(learn)
     if self._steps and _nothing_between(learn) and not self._graphs and not _has_convolutions(learn.model):

@@ -116,9 +116,9 @@ def check_plugin(
 def check_config(
     config,  # `accelerate.ParallelismConfig` or None
     plugin,  # as above, or None
-):           # int: groups of ranks that each have all shards; raises TypeError or ValueError
+):           # raises TypeError or ValueError
     "Refuse a configuration with options that are not supported"
-    if config is None: return 1
+    if config is None: return
     if not hasattr(config, 'dp_replicate_size'): raise TypeError(
         f'parallelism_config is a {type(config).__name__}: expected a ParallelismConfig of accelerate')
     for name in 'tp_size', 'cp_size', 'sp_size':
@@ -126,7 +126,6 @@ def check_config(
             f'parallelism_config has {name}={n}, which is not supported: only dp_replicate_size and dp_shard_size are')
     if plugin is None: raise ValueError(
         'parallelism_config says how to shard: it needs fsdp_plugin=FullyShardedDataParallelPlugin(fsdp_version=2)')
-    return config.dp_replicate_size
 
 class Accelerate(Hook):
     """Train in all processes that were started, on the devices that Hugging Face's Accelerate finds
@@ -259,10 +258,11 @@ def plugin(self:Accelerate):  # `accelerate.FullyShardedDataParallelPlugin`, or 
 def _copies(self:Accelerate):  # int
     "Return the number of groups of ranks that each have all shards"
     config, n = self.kwargs.get('parallelism_config'), self.accelerator.num_processes
-    copies = check_config(config, self.kwargs.get('fsdp_plugin'))
-    if config is not None and copies*config.dp_shard_size != n: raise ValueError(
-        f'parallelism_config has dp_replicate_size={copies} and dp_shard_size={config.dp_shard_size}, for '
-        f'{copies*config.dp_shard_size} processes, but there are {n}')
+    if config is None: return 1
+    copies, size = config.dp_replicate_size, config.dp_shard_size
+    if copies*size != n: raise ValueError(
+        f'parallelism_config has dp_replicate_size={copies} and dp_shard_size={size}, for {copies*size} processes, '
+        f'but there are {n}')
     return copies
 
 @patch

@@ -149,9 +149,8 @@ class Sharded(Processes):
         super().__init__(device)
         self.plugin, self.number, self.hooks, self.copies = plugin, next(self.COUNT), [], copies
         name = f'fit {self.number}'     # torch reuses a mesh of the same name, which may be from before a fork
-        sizes, names = [self.size//copies], [name]
-        if copies > 1: sizes, names = [copies, *sizes], [f'{name}, copies', name]
-        self.mesh = init_device_mesh(device.type, tuple(sizes), mesh_dim_names=tuple(names))
+        dims = {f'{name}, copies': copies, name: self.shards[0]} if copies > 1 else {name: self.size}
+        self.mesh = init_device_mesh(device.type, tuple(dims.values()), mesh_dim_names=tuple(dims))
         self.parts = {}         # whole parameter → its shard
         self.homes = {}         # tensor → its device before the fit
         self.places = []        # (module, name, whole parameter)

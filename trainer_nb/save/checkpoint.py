@@ -66,7 +66,6 @@ class Checkpoint(Hook):
         self.thread = self.error = None             # the thread that writes now; the error that it raised
         self.saved_at = None                        # `where` of the last save
         self.due, self.warned = math.inf, set()     # clock of the next save; texts of warnings that were shown
-        self.patience_s = self.PATIENCE_S
         self.stall_s, self.n_saves = 0., 0          # seconds for which training waited; number of saves
 
     def before_fit(self, learn):
@@ -101,7 +100,6 @@ class Checkpoint(Hook):
 
     def after_fit(self, learn):
         self.due = math.inf
-        if learn.cancelled == 'error': self.patience_s = 5      # other ranks may be lost
         try: self.finish()
         finally: self.folder.lock.release()
 
@@ -154,7 +152,7 @@ def save(self:Checkpoint,
     if self.run is None: self.run = token_hex(4)
     if learn.world.first(where == self.saved_at and not again): return
     self.finish()
-    place = self._place_of_parts(learn) if learn.world.is_sharded and learn.is_fitting else None
+    place = self._place_of_parts(learn) if learn.world.is_sharded else None
     try:
         state, parts = take_out(capture(learn))
         state, parts = host_copy((state, {key: local(t) for key, t in parts.items()}))
@@ -164,8 +162,8 @@ def save(self:Checkpoint,
             info = {'run': self.run, 'step': s.optimizer_step, 'epoch': s.epoch, 'position': learn.position,
                     'monitor': self.monitor, 'metric': self.value(learn),
                     'processes': learn.world.size, 'in_epoch': fit is not None and fit.train is not None}
-            args = state, info, parts, place, learn.world.shards[0]
-            self.thread = Thread(target=self._write, args=(wait, *args), name='checkpoint')
+            args = learn, wait, state, info, parts, place, learn.world.shards[0]
+            self.thread = Thread(target=self._write, args=args, name='checkpoint')
         elif place is not None and learn.world.rank < learn.world.shards[0]:      # other ranks have copies of the same
             self.thread = Thread(target=self._write_parts, args=(wait, parts, place, learn.world.rank), name='shards')
         else: return
@@ -180,18 +178,18 @@ def save(self:Checkpoint,
 @patch
 def _place_of_parts(self:Checkpoint, learn):  # path of a folder
     "Agree on a folder for the shards of all ranks"
-    self.patience_s = self.PATIENCE_S
     name = learn.is_main and f'.{self.folder.next(learn.state.optimizer_step).stem}.parts.{time_ns()}.tmp'
     return self.folder.path/learn.world.first(name)
 
 @patch
-def _write(self:Checkpoint, wait, state, info, parts, place, size):
+def _write(self:Checkpoint, learn, wait, state, info, parts, place, size):
     "Write a state; with shards, once all ranks have written theirs"
     try:
         wait()
         if place is not None:
             write_parts(parts, place, 0)
-            wait_for_parts(place, size, lambda: self.patience_s)
+            def patience(): return 5 if learn.cancelled == 'error' else self.PATIENCE_S     # other ranks may be lost
+            wait_for_parts(place, size, patience)
         self.folder.put(state, info, place)
         self._prune()
     except Exception as e:

@@ -7,7 +7,6 @@ class Checkpoint(Hook):
     thread: Any
     error: Any
     saved_at: Any
-    patience_s: Any
     warned: Any
     due: Any
     steps: Any

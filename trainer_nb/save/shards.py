@@ -101,7 +101,7 @@ def read_parts(
     def read():
         for key, hole in holes.items(): tensors[key] = world.empty(hole['shape'], hole['dtype'])
         _read(tensors, holes, Path(path), world)
-    if holes: _together(read, world, BadCheckpoint)
+    if holes: _together(read, world)
     return fill(state, lambda hole: tensors[hole[HOLE]])
 
 def _read(tensors, holes, path, world):
@@ -124,10 +124,10 @@ def _overlap(a, b): return range(max(a.start, b.start), min(a.stop, b.stop))
 
 def _within(rows, outer): return slice(rows.start - outer.start, rows.stop - outer.start)
 
-def _together(f, world, kind):
-    "Call `f` on all ranks; if it fails on one, raise an error of this kind on all"
+def _together(f, world):
+    "Call `f` on all ranks; if it fails on one, raise BadCheckpoint on all"
     error = None
     try: f()
-    except Exception as e: error = str(e) if isinstance(e, kind) else f'{type(e).__name__}: {e}'
+    except Exception as e: error = str(e) if isinstance(e, BadCheckpoint) else f'{type(e).__name__}: {e}'
     errors = world.gather(error) or ()
-    if error := world.first(next(filter(None, errors), None)): raise kind(error)
+    if error := world.first(next(filter(None, errors), None)): raise BadCheckpoint(error)
