@@ -34,6 +34,9 @@ def yielded_sums(batch, learn):
     yield 'a', F.cross_entropy(learn.model(x), y, reduction='sum')
     yield 'b', learn.model(x).square().mean()
 
+def scaled(batch, learn): return {'loss': F.cross_entropy(learn.model(batch[0]*.5), batch[1])}
+def scaled_in_place(batch, learn): return {'loss': F.cross_entropy(learn.model(batch[0].mul_(.5)), batch[1])}
+
 def halves(m): return {'a': sgd(m[0].parameters()), 'b': sgd(m[2].parameters())}
 
 # Loaders whose order is drawn along the way
@@ -80,6 +83,8 @@ EXACT = {   # loader, model, what else is given to the learner
     'a sum, accumulated': (tensors, Net, dict(loss_fn=nn.CrossEntropyLoss(reduction='sum'), hooks=[GradAccum(2)])),
     'a sum of a step': (tensors, Net, by_steps(sum_step)),
     'a sum with its weight': (tensors, Net, by_steps(sum_with_n)),
+    'a step that writes to its batch': (lambda: Generator(drawn('torch')), Net,
+                                        dict(train_step=scaled_in_place, eval_step=scaled)),
     'yielded sums': (tensors, Net, dict(train_step=yielded_sums, optim=halves)),
     'drawn by torch': (lambda: Generator(drawn('torch')), Net, {}),
     'drawn by Python, with a length': (lambda: Counted(drawn('python')), Net, {}),
@@ -108,8 +113,8 @@ def check_equal(a, b):
         assert ours.keys() == theirs.keys()
         for k in ours.keys() - {'time_s'}: assert close(ours[k], theirs[k]), (rows, k, ours[k], theirs[k])
 
-OFTEN = ('a sum, accumulated', 'a sum with its weight', 'yielded sums', 'drawn by Python, with a length',
-         'a stream without workers', 'a wrapper', 'a batch sampler')
+OFTEN = ('a sum, accumulated', 'a sum with its weight', 'a step that writes to its batch', 'yielded sums',
+         'drawn by Python, with a length', 'a stream without workers', 'a wrapper', 'a batch sampler')
 
 @pytest.mark.parametrize('case', [o if o in OFTEN else pytest.param(o, marks=pytest.mark.soak) for o in EXACT])
 def test_equals_one_process(case):

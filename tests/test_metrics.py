@@ -404,7 +404,7 @@ def test_vectors_after_a_stop_in_mid_epoch(tmp_path):
 class Both(World):
     "Two processes, the second of which has had no batch of its own"
     size = 2
-    def gather(self, x): return [x, [None]*len(x)] if self.rank == 0 else [self.seen, x]
+    def all_gather(self, x): return [x, [None]*len(x)] if self.rank == 0 else [self.seen, x]
     def sum(self, x):
         self.summed = x
         return x

@@ -578,7 +578,7 @@ class Accumulator:
 
     def _averages_of_all(self, averages):
         "Return the (columns, sums) of this rank, with zeros for those that only other ranks have"
-        found = self.world.first(self.world.gather([None if o is None else columns for columns, o in averages]))
+        found = self.world.all_gather([None if o is None else columns for columns, o in averages])
         res = []
         for (columns, o), same in zip(averages, zip(*found)):
             columns = next((c for c in same if c is not None), None) or columns

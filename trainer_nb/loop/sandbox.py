@@ -87,7 +87,8 @@ def _parts(learn):
     "Objects of the loaders, of the steps, and of functions that listen; what several have is in the first of these"
     data = _reachable([learn.train_dl, learn.valid_dl], _DATA, (*_LEAVES, nn.Module, torch.optim.Optimizer))
     functions = [o for h in learn.hooks for o in vars(h).values() if isinstance(o, (FunctionType, MethodType, partial))]
-    set_by_user = [v for k, v in vars(learn).items() if k not in vars(Components(nn.Identity(), display=False))]
+    known = vars(Components(nn.Identity(), display=False))
+    set_by_user = [v for k, v in vars(learn).items() if k not in known]
     modules, own = _modules(learn), {id(o) for o in learn.opts.values()}
     roots = [*modules, learn.loss_fn, learn.train_step, learn.eval_step, *set_by_user]
     steps = _reachable(roots, _STEP, known=(data.keys() | own) - {id(m) for m in modules})

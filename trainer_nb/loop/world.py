@@ -42,7 +42,8 @@ class World:
     def backward(self, learn): return nullcontext()     # context manager around a backward
     def sum(self, x): return x              # a tensor, summed over all ranks
     def first(self, x): return x            # the object of rank 0, for all ranks
-    def gather(self, x): return [x]         # the objects of all ranks, in order
+    def gather(self, x): return [x]         # the objects of all ranks, in order, for rank 0; None for others
+    def all_gather(self, x): return [x]     # the same for all ranks
     def merged(self, metric): return metric # a metric object that computes over the batches of all ranks
     def rng_states(self, state): return state  # RNG states for this rank, made from a state that all ranks share
     def whole(self, x): return x            # a tensor that may be sharded, whole

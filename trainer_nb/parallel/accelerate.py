@@ -88,7 +88,7 @@ def _gathered(mine, ns):
 # %% ../../nbs/parallel/05_accelerate.ipynb #9c0f4131
 _INSTEAD = ('For a model that is too large for one device, use '
             'Accelerate(fsdp_plugin=FullyShardedDataParallelPlugin(fsdp_version=2))')
-_COMPARED = {1, 2, 3, 5, 9, 17, 33, 65}      # batches of a fit whose loss is compared with that of one process
+_COMPARED = {1, 2, 3, 5, 17, 65}    # batches of a fit whose loss is compared with that of one process
 _MIXED = 'mixed torch.Tensor and DTensor'    # what torch says when a step uses sharded weights
 _WHOLE = (
     'the step uses weights that are sharded now: they are gathered when the model is called, or a module that is a '
@@ -239,7 +239,7 @@ def _joined(self:Accelerate, learn):
         return
     known = facts(learn)
     for k in 'train_dl', 'valid_dl': known[f'the data of {k} (checksum)'] = f'{data_code(getattr(learn, k)):08x}'
-    if not world.is_same(repr(known)): check_facts(world.first(world.gather(known)))
+    if not world.is_same(repr(known)): check_facts(world.all_gather(known))
     world.share_modules([o for o in (learn.model, learn.loss_fn) if isinstance(o, nn.Module)], params=True)
     learn.is_main, learn.requests = not world.rank, Requests()
     with world.around(learn), learn.added_hooks(Agreement(world)): yield
@@ -281,7 +281,7 @@ def _shard(self:Accelerate, learn):
     if self.checks and world.size > 1:
         self.counts = [0, 0]
         for dl in learn.train_dl, learn.valid_dl:
-            if dl is not None: dl.shards.keeps = True
+            if dl is not None: dl.shards.wanted = _COMPARED
     if not is_resumed or world.size == 1: return
     for pass_, dl in (fit.train, learn.train_dl), (fit.valid, learn.valid_dl):
         if pass_ is not None: pass_.dl, pass_.iterator, pass_.ahead = dl, None, []
@@ -349,9 +349,9 @@ def _compare(self:Accelerate, learn):
         return
     dl, i = (learn.train_dl, learn.state.batch_idx) if training else (learn.valid_dl, fit.valid.n)
     def average(params):
-        if not self.world.is_sharded: _average_gradients(params, self.world.size, {})
+        if not self.world.is_sharded: _average_gradients(params, self.world.size, self.buffers)
     self.sums |= {(training, name) for name in first_step(learn, dl, i, average, lambda: self.precision(learn))}
-    dl.shards.kept = None
+    dl.shards.kept.pop(i, None)
 
 @patch
 def do_step(self:Accelerate, learn, nxt, model):

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from trainer_nb.base import (
-    BATCH_NORMS, DispatchMode, batch_size, local, rng_state, schema, sees_operations, set_rng_state, set_seed, to_device
+    BATCH_NORMS, DispatchMode, batch_size, local, map_tensors, rng_state, schema, sees_operations, set_rng_state,
+    set_seed, to_device
 )
 from ..data import same_state
 from ..loop import Calls, Fit, parameters, unchanged
@@ -84,7 +85,7 @@ def _reshard(modules):
 def _losses(learn, batch):
     "Yield (name of an optimizer or None, loss, its weight or None) for each loss of a step"
     learn.clear_batch()
-    learn.batch = batch
+    learn.batch = map_tensors(Tensor.clone, batch)      # a step may write to it
     learn.do_step()
     while learn.loss_params is not None:        # yielded
         yield learn.opt_names[0], learn.loss, None
@@ -100,15 +101,15 @@ def _params(learn): return [*chain.from_iterable(map(parameters, learn.opts.valu
 # %% ../../nbs/parallel/04_first_step.ipynb #6095eea5
 def _pieces(learn, world, dl, i, few):
     "Return (shard, number of its samples, whole batch); None if there is no way to get them"
-    batch, n, kept = learn.batch, world.n, dl.shards.kept
+    batch, n, kept = learn.batch, world.n, dl.shards.kept.get(i)
     is_cut = isinstance(getattr(dl, 'batch_sampler', None), ShardedBatches)
-    if not (few or is_cut) and kept is not None and kept[0] == i: return batch, n, to_device(kept[1], learn.device)
+    if not (few or is_cut) and kept is not None: return batch, n, to_device(kept, learn.device)
     most = -(-world.total//world.size**2) if few else world.total
     if fits := batch_size(batch) == max(n, 1):
         n = min(n, most)
         try: batch = cut_batch(batch, 0, max(n, 1))
         except TypeError: fits = False          # a container that only its loader can make smaller
-    try: shards = world.first(world.gather((fits, n, to_device(batch, 'cpu'))))
+    try: shards = world.all_gather((fits, n, to_device(batch, 'cpu')))
     except (TypeError, AttributeError, ValueError):        # on all ranks: it cannot be sent
         shards = [(False, 0, None)]
     try:
@@ -117,7 +118,7 @@ def _pieces(learn, world, dl, i, few):
         return batch, n, to_device(join_batches([o[2] for o in there], [o[1] for o in there]), learn.device)
     except (ValueError, TypeError, RuntimeError):
         if not is_cut or kept is None: return None
-    return _read_again(learn, world, dl, kept[1], most)
+    return _read_again(learn, world, dl, kept, most)
 
 def _read_again(learn, world, dl, indices, most):
     share, more = divmod(len(indices), world.size)
@@ -189,8 +190,8 @@ def _shards(learn, world, batch, n, whole, average, precision, tol):
             name, loss, weight = item or (None, None, None)
             weight = n if weight is None else 0 if not n else float(weight)
             value, rows_differ = None if loss is None else loss.item(), _rows_differ(learn, world, pred, n, tol)
-            mine = error, value, weight, losses[k:k + 1], rows_differ
-            found = world.first(world.gather(mine))
+            mine = error, value, weight, losses[k:k + 1], rows_differ, name
+            found = world.all_gather(mine)
             error = next((o[0] for o in found if o[0]), None)
             if error: refuse(learn, 'error', 'only the whole batch can be computed', error)
             if all(o[1] is None for o in found): break
@@ -201,6 +202,7 @@ def _shards(learn, world, batch, n, whole, average, precision, tol):
             total = sum(o[2] for o in found)
             _backward(learn, world, loss*((bool(n) if is_sum else weight/max(total, 1e-20))*world.size))
             k += 1
+            if all(o[5] is None for o in found): break      # it was the last one
         if not learn.training: return sums, None
         average(_params(learn))
         pairs = [(a, p.grad) for a, p in zip(grads, _params(learn)) if a is not None or p.grad is not None]
@@ -243,7 +245,7 @@ def first_step(
         whole = None
         try: whole = pieces and _whole(learn, world, pieces[2], precision)
         except Exception: pass      # it may be too large for memory; the step itself will raise other errors
-        if all(world.first(world.gather(whole is not None))): break
+        if all(world.all_gather(whole is not None)): break
     else: return set()
     sums, both = _shards(learn, world, *pieces[:2], whole, average, precision, tol)
     if both is None: return sums

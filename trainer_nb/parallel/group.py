@@ -6,14 +6,17 @@
 __all__ = ['REASONS', 'is_lost', 'forget', 'Processes', 'facts', 'check_facts', 'Requests', 'Agreement']
 
 # %% ../../nbs/parallel/01_group.ipynb #82002a68
-import platform, re, sys
+import pickle, platform, re, sys
 from collections import deque
 from contextlib import nullcontext
+from functools import reduce
+from operator import or_
 from time import perf_counter
 from zlib import crc32
 
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 from torch import nn
 
 from ..base import batch_size, rng_state, set_rng_state, set_seed
@@ -39,6 +42,9 @@ def forget():
     GradientState._reset_state()
 
 # %% ../../nbs/parallel/01_group.ipynb #813fffc8
+def _packed(x): return torch.frombuffer(bytearray(pickle.dumps(x)), dtype=torch.uint8)
+def _unpacked(there): return pickle.loads(there.numpy())
+
 class Processes(World):
     "The ranks of torch's default process group"
     def __init__(self,
@@ -55,21 +61,23 @@ class Processes(World):
         self.is_padding = not self.n
         return self.n
 
+    def meet(self,
+        what,  # str: what all ranks do next
+        n=0,   # int of this rank
+    ):         # list of the `n` of all ranks; raises RuntimeError if another rank does something else
+        "Check that all ranks are at the same point; costs one message"
+        mine = torch.tensor([crc32(what.encode()), n])
+        found = [torch.empty_like(mine) for _ in range(self.size)]
+        dist.all_gather(found, mine, group=self.control)        # for a few numbers gloo needs longer to all_reduce
+        codes, ns = zip(*(o.tolist() for o in found))
+        if len(set(codes)) == 1: return ns
+        raise RuntimeError(f'process {self.rank} is about to {what}, but another one does something else. {REASONS}')
+
     def is_same(self,
         what,  # str
     ):         # bool
         "Return whether all ranks pass the same text; costs one message"
-        code = crc32(what.encode())
-        both = torch.tensor([code, -code])
-        dist.all_reduce(both, dist.ReduceOp.MAX, group=self.control)
-        return both[0].item() == -both[1].item()
-
-    def meet(self,
-        what,  # what all ranks do next
-    ):         # raises RuntimeError if another rank does something else
-        "Check that all ranks are at the same point"
-        if self.is_same(what): return
-        raise RuntimeError(f'process {self.rank} is about to {what}, but another one does something else. {REASONS}')
+        return len(set(self.meet('compare with the others', crc32(what.encode())))) == 1
 
     def sum(self, x):
         self.meet(f'sum {tuple(x.shape)} numbers')
@@ -78,16 +86,25 @@ class Processes(World):
         return y.to(x.device)
 
     def first(self, x):
-        self.meet('hear from the main process')
-        box = [x]
-        dist.broadcast_object_list(box, src=0, group=self.control)
-        return box[0]
+        there = _packed(x) if not self.rank else None
+        n, *_ = self.meet('hear from the main process', 0 if self.rank else len(there))
+        if self.rank: there = torch.empty(n, dtype=torch.uint8)
+        dist.broadcast(there, src=0, group=self.control)
+        return _unpacked(there) if self.rank else x
 
     def gather(self, x):  # list; None except in the main process
-        self.meet('tell the main process')
-        res = None if self.rank else [None]*self.size
-        dist.gather_object(x, res, dst=0, group=self.control)
-        return res
+        return self._exchange(x, 'tell the main process', is_for_all=False)
+
+    def all_gather(self, x): return self._exchange(x, 'tell all processes', is_for_all=True)
+
+    def _exchange(self, x, what, is_for_all):
+        mine = _packed(x)
+        ns = self.meet(what, len(mine))
+        there = torch.empty(self.size, max(ns), dtype=torch.uint8)
+        mine, there = F.pad(mine, (0, max(ns) - len(mine))), [*there]
+        if is_for_all: dist.all_gather(there, mine, group=self.control)
+        else: dist.gather(mine, None if self.rank else there, dst=0, group=self.control)
+        if is_for_all or not self.rank: return [_unpacked(o[:n]) for o, n in zip(there, ns)]
 
     def merged(self, metric):
         if hasattr(metric, 'sync_on_compute'): return metric        # torchmetrics communicates by itself
@@ -110,11 +127,11 @@ class Processes(World):
         params=False,    # True: also their parameters
     ):
         "Broadcast the modules' buffers from the main process"
-        self.meet('share buffers')
         tensors = {}
         for m in modules:
             found = [*m.buffers(), *m.parameters()] if params else m.buffers()
             tensors |= {id(t): t.detach() for t in found}
+        if tensors: self.meet('share buffers')
         for kind in dict.fromkeys((t.dtype, t.device) for t in tensors.values()):
             same = [t for t in tensors.values() if (t.dtype, t.device) == kind]
             flat = torch.cat([t.reshape(-1) for t in same])
@@ -214,10 +231,10 @@ class Agreement(Hook):
         for h in learn.hooks: methods += [getattr(h, name) for name in h.together]
         words = ['stop_epoch', *methods, 'stop', 'interrupt']
         own = [o for o in asked if callable(o) and o not in methods]
-        flags = torch.tensor([bool(own), *(o in asked for o in words), 0 if self.world.rank else self._next_pace()])
-        self.world.meet('agree')
-        dist.all_reduce(flags, dist.ReduceOp.MAX, group=self.world.control)
-        any_own, *wanted, self.pace = flags.tolist()
+        bits = sum(1 << i for i, is_asked in enumerate([bool(own), *(o in asked for o in words)]) if is_asked)
+        found = self.world.meet('agree', bits | (0 if self.world.rank else self._next_pace()) << 32)
+        self.pace, bits = found[0] >> 32, reduce(or_, found)
+        any_own, *wanted = (bits >> i & 1 for i in range(len(words) + 1))
         for o in own: requests.give(o)
         if any_own: requests.give(self.share_rates)
         for o, is_wanted in zip(words, wanted):

@@ -36,15 +36,17 @@ class BatchShards:
         self.world = world
         self.usual = None       # (samples on this rank, on all ranks) of the first batch
         self.odd = {}           # number of a batch → these counts, if they differ
-        self.keeps = False      # whether to keep the next batch as it was read
-        self.kept = None        # (its number, the batch or its indices)
+        self.n_read = 0         # batches in all passes
+        self.wanted = ()        # which of these to keep as they were read, counted from 1
+        self.kept = {}          # number of a batch in its pass → the batch, or its indices
 
     def keep(self,
         i,      # number of the batch in its pass
         batch,  # what was read, or its indices
     ):
-        "Keep the batch if `keeps` is set"
-        if self.keeps: self.keeps, self.kept = False, (i, batch)
+        "Keep the batch if it is wanted"
+        self.n_read += 1
+        if self.n_read in self.wanted: self.kept[i] = batch
 
     def cut(self,
         i,      # number of the batch in its pass
@@ -290,7 +292,7 @@ class _Pass:
 
     def _compare(self, world, n):
         if world.is_same(f'{self.i} {n} {self.code}'): return
-        ns, name = world.first(world.gather(n)), type(self.shared.dl).__name__
+        ns, name = world.all_gather(n), type(self.shared.dl).__name__
         if len(set(ns)) > 1: raise ValueError(
             f'batch {self.i} of {name} has {", ".join(map(str, ns))} samples in processes 0 to {world.size - 1}: '
             'a loader has to yield the same whole batches in each process, of which each takes its shard')

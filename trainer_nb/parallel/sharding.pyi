@@ -7,7 +7,8 @@ class BatchShards:
     world: Any
     usual: Any
     odd: Any
-    keeps: Any
+    n_read: Any
+    wanted: Any
     kept: Any
     def __init__(self, world: Any) -> None: ...
     def keep(self, i: Any, batch: Any) -> None: ...

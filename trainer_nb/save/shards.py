@@ -129,5 +129,4 @@ def _together(f, world):
     error = None
     try: f()
     except Exception as e: error = str(e) if isinstance(e, BadCheckpoint) else f'{type(e).__name__}: {e}'
-    errors = world.gather(error) or ()
-    if error := world.first(next(filter(None, errors), None)): raise BadCheckpoint(error)
+    if error := next(filter(None, world.all_gather(error)), None): raise BadCheckpoint(error)
