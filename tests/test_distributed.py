@@ -529,6 +529,18 @@ def test_parts_cannot_be_written(tmp_path, monkeypatch):
         noisy(parted(), Checkpoint(tmp_path)).launch(2, 1)
     assert [o.name for o in tmp_path.iterdir()] == ['.lock']
 
+def test_parts_cannot_be_copied(tmp_path, monkeypatch):
+    "As above, before a rank begins to write"
+    from trainer_nb.save import checkpoint
+    plain = checkpoint.host_copy
+    def full(state):
+        if torch.distributed.get_rank(): raise RuntimeError('not enough memory')
+        return plain(state)
+    monkeypatch.setattr(checkpoint, 'host_copy', full)
+    with pytest.warns(UserWarning, match='nothing was saved in .*rank 1: .*not enough memory.*training continues'):
+        noisy(parted(), Checkpoint(tmp_path)).launch(2, 1)
+    assert [o.name for o in tmp_path.iterdir()] == ['.lock']
+
 def test_parts_that_never_come(tmp_path, monkeypatch):
     "A folder that the hosts do not share"
     from trainer_nb.save import checkpoint

@@ -19,7 +19,7 @@ from ..loop import RESUMABLE, Fit, Hook, Learner
 from trainer_nb.save.files import (
     NAME, BadCheckpoint, Folder, check_plain, read_manifest, read_state, replacing, write_state
 )
-from .shards import read_parts, take_out, wait_for_parts, write_parts
+from .shards import read_parts, report_error, take_out, wait_for_parts, write_parts
 from .snapshot import arrived, capture, host_copy, restore
 
 # %% ../../nbs/save/04_checkpoint.ipynb #f4317754
@@ -168,7 +168,9 @@ def save(self:Checkpoint,
             self.thread = Thread(target=self._write_parts, args=(wait, parts, place, learn.world.rank), name='shards')
         else: return
         self.thread.start()
-    except (TypeError, ValueError, RuntimeError, OSError) as e: self.error = e
+    except (TypeError, ValueError, RuntimeError, OSError) as e:
+        self.error = e
+        if place is not None: report_error(e, place, learn.world.rank)
     self.saved_at, self.n_saves = where, self.n_saves + 1
     if self.seconds and learn.is_fitting: self.due = perf_counter() + self.seconds
     self.stall_s += perf_counter() - start
