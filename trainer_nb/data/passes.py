@@ -62,7 +62,7 @@ def loader_generators(
     for o in each(dl):
         batch_sampler = getattr(o, 'batch_sampler', None)
         owners = o, getattr(o, 'sampler', None), batch_sampler, getattr(batch_sampler, 'sampler', None)
-        found += [getattr(owner, 'generator', None) for owner in owners]
+        found += [g for owner in owners if (g := getattr(owner, 'generator', None)) is not None]
     return list({id(g): g for g in found if isinstance(g, torch.Generator)}.values())
 
 # %% ../../nbs/data/01_passes.ipynb #f4153bd1

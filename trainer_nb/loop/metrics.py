@@ -27,7 +27,9 @@ def stack_scalars(
     values,  # 0-d tensors, 1-element tensors or numbers
 ):           # 1-d float tensor on the device of the first tensor among them
     "Pack scalars into one tensor without reading them"
-    try: return torch.stack(values).reshape(len(values))
+    try:
+        res = torch.stack(values)
+        return res if res.ndim == 1 else res.reshape(len(values))
     except (TypeError, RuntimeError):
         device = next((o.device for o in values if isinstance(o, Tensor)), 'cpu')
         def as_scalar(o):
@@ -38,30 +40,41 @@ def stack_scalars(
 # %% ../../nbs/loop/03_metrics.ipynb #9ff617bc
 _HOST = 'cpu'       # device whose values are read without waiting
 
+def _scalars(values):
+    "Read scalars on the host into a list; pack those of a device into a tensor"
+    if len(values) < 16 and all(isinstance(o, Tensor) and o.device.type == _HOST for o in values):
+        return [o.item() for o in values]       # quicker than torch for the few batches of a short pass
+    res = stack_scalars(values)
+    return res.tolist() if res.device.type == _HOST else res
+
 def _weighted_sums(
-    values,     # (n,) tensor, or (n, k) for k means
+    values,     # n numbers, or tensor (n,), or (n, k) for k means
     weights,    # n numbers or 0-d tensors
     sums=None,  # the result for earlier values, to be added
-):              # (2,) or (k + 1,) tensor: sums of weight × value, sum of weights
+):              # 2 or k + 1 numbers, sums of weight × value and the sum of weights: a list on the host, else a tensor
     "Compute the two sums of a weighted mean, without waiting for a device"
-    on_host = not any(issubclass(o, Tensor) for o in set(map(type, weights)))
-    if on_host and values.device.type == _HOST: return _sums_on_host(values, weights, sums)
+    are_numbers = not any(issubclass(o, Tensor) for o in set(map(type, weights)))
+    if are_numbers and isinstance(values, list): return _sums_on_host([values], weights, sums)
+    if are_numbers and values.device.type == _HOST:
+        return _sums_on_host(values.reshape(len(values), -1).T.tolist(), weights, sums)
+    values = _as_tensor(values)
     wide = torch.float32 if values.device.type == 'mps' else torch.float64
-    weights = torch.frombuffer(array('d', weights), dtype=torch.float64) if on_host else stack_scalars(weights)
+    weights = torch.frombuffer(array('d', weights), dtype=torch.float64) if are_numbers else stack_scalars(weights)
     weights, values = weights.to(values.device, wide, non_blocking=True), values.to(wide)
     has_weight = (weights > 0).view(-1, *[1]*(values.ndim - 1))
     values = torch.where(has_weight, values, 0.)        # a value with weight 0 may be nan
     new = torch.hstack([weights @ values, weights.sum()])
-    return new if sums is None else sums + new
+    return new if sums is None else _as_tensor(sums).to(new) + new
 
-def _sums_on_host(values, weights, sums):
-    "Add in order: quicker than torch for the few values of a short pass"
-    columns = values.T.tolist() if values.ndim > 1 else [values.tolist()]
-    *totals, weight = [0.]*(len(columns) + 1) if sums is None else sums.tolist()
+def _sums_on_host(columns, weights, sums):
+    if isinstance(sums, Tensor): sums = sums.tolist()       # from a checkpoint
+    *totals, weight = sums or [0.]*(len(columns) + 1)
     for i, column in enumerate(columns):
         for value, w in zip(column, weights):
             if w > 0: totals[i] += value*w
-    return torch.tensor([*totals, weight + sum(weights)], dtype=torch.float64)
+    return [*totals, weight + sum(weights)]
+
+def _as_tensor(o): return torch.tensor(o, dtype=torch.float64) if isinstance(o, list) else o
 
 # %% ../../nbs/loop/03_metrics.ipynb #1f938cee
 def accuracy(
@@ -262,11 +275,11 @@ class Average:
             for p, t in zip(preds, targs): self._compute(p, t, len(p))
 
     def _pack(self):
-        values = torch.stack(self.values) if len(self.columns) > 1 else stack_scalars(self.values)
+        values = torch.stack(self.values) if len(self.columns) > 1 else _scalars(self.values)
         self.sums = _weighted_sums(values, self.weights, self.sums)
         self.values, self.weights = [], []
 
-    def result(self):  # 1-d tensor: sum of weight × value for each column, sum of weights; None without a batch
+    def result(self):  # list or 1-d tensor: sum of weight × value for each column, sum of weights; None without a batch
         "Return the sums of the mean, without reading them"
         self.flush()
         if self.values: self._pack()
@@ -274,7 +287,7 @@ class Average:
 
     def state_dict(self):  # dict of tensors, numbers and lists
         "Return the state; collected batches are not computed, since that would change the order of the sums"
-        return {'waits': self.waits, 'sums': self.sums, 'columns': self.columns, 'n': self.n,
+        return {'waits': self.waits, 'sums': _as_tensor(self.sums), 'columns': self.columns, 'n': self.n,
                 'values': _joined(self.values), 'weights': _joined(self.weights),
                 'preds': self.preds[:], 'targs': self.targs[:]}
 
@@ -327,8 +340,11 @@ def _load_object_state(
 
 # %% ../../nbs/loop/03_metrics.ipynb #6c3c9a19
 def _spread(values, there, n):
-    "Make a tensor of length `n` with `values` at the indices `there` and nan elsewhere"
+    "Make a list or tensor of length `n` with `values` at the indices `there` and nan elsewhere"
     if len(there) == n: return values
+    if isinstance(values, list):
+        found = dict(zip(there, values))
+        return [found.get(i, math.nan) for i in range(n)]
     if not values.is_floating_point(): values = values.float()
     index = torch.tensor(there).to(values.device, non_blocking=True)
     return values.new_full((n,), math.nan).index_copy(0, index, values)
@@ -498,8 +514,8 @@ class Accumulator:
             found = [values[i] for i in there]
             if name in self.with_mean: self._pack(name, found, [weights[i] for i in there])
             if self.history is None: continue
-            if any(isinstance(o, Tensor) for o in found): res[name] = _spread(stack_scalars(found), there, n)
-            else: res[name] = [values.get(i, math.nan) for i in range(n)]       # numbers stay exact
+            are_numbers = not any(isinstance(o, Tensor) for o in found)      # they stay exact
+            res[name] = _spread(found if are_numbers else stack_scalars(found), there, n)
         return res
 
     def _pack_some(self, name, losses, weights):
@@ -508,7 +524,7 @@ class Accumulator:
         return _spread(self._pack(name, [losses[i] for i in there], [weights[i] for i in there]), there, len(losses))
 
     def _pack(self, name, losses, weights):
-        packed = stack_scalars(losses)
+        packed = _scalars(losses) if self.world.size == 1 else stack_scalars(losses)
         self.sums[name] = _weighted_sums(packed, weights, self.sums.get(name))
         return packed
 
@@ -527,7 +543,8 @@ class Accumulator:
     def state_dict(self):  # dict of tensors, numbers, lists and dicts
         "Return the state"
         losses, weights, lrs = map(list, zip(*self.rows)) if self.rows else ([], [], [])
-        return {'rows': [_joined(losses), _joined(weights), lrs], 'sums': dict(self.sums), 'n_packed': self.n_packed,
+        return {'rows': [_joined(losses), _joined(weights), lrs],
+                'sums': {name: _as_tensor(o) for name, o in self.sums.items()}, 'n_packed': self.n_packed,
                 'extras': {name: dict(values) for name, values in self.extras.items()},
                 'with_mean': sorted(self.with_mean), 'left_out': sorted(self.left_out), 'shares': self.shares[:],
                 'averages': {o.metric.name: o.state_dict() for o in self.averages},
@@ -564,8 +581,7 @@ class Accumulator:
         if self.world.size > 1: averages = self._averages_of_all(averages)
         sums = [([name], o) for name, o in self.sums.items()]
         sums += [(columns, o) for columns, o in averages if o is not None]
-        read = self.world.sum(torch.cat([o.to(sums[0][1]) for _, o in sums])).tolist() if sums else []
-        res, read = {}, iter(read)
+        res, read = {}, iter(self._read([o for _, o in sums]))
         for columns, _ in sums:
             totals, weight = [next(read) for _ in columns], next(read)
             for name, total in zip(columns, totals): _put(res, name, (total/weight if weight else math.nan, weight))
@@ -575,6 +591,12 @@ class Accumulator:
             values = _noting(m, lambda: m.columns(self.world.merged(o).compute()))
             for name, v in values.items(): _put(res, name, (float(v), weight), m)
         return res
+
+    def _read(self, sums):
+        "Read sums over all ranks, in one transfer"
+        if self.world.size == 1 and all(isinstance(o, list) for o in sums): return chain.from_iterable(sums)
+        sums = [*map(_as_tensor, sums)]
+        return self.world.sum(torch.cat([o.to(sums[0]) for o in sums])).tolist()
 
     def _averages_of_all(self, averages):
         "Return the (columns, sums) of this rank, with zeros for those that only other ranks have"
