@@ -13,6 +13,7 @@ from torch.optim import optimizer as torch_optimizer
 from common import batches, make_learner, record, same, weights
 from test_accumulation import Pair, d_loss, g_loss, optimizers
 from trainer_nb.base import tracing_backward
+from trainer_nb.data.loaders import TensorLoader
 from trainer_nb.features.ema import EMA
 from trainer_nb.features.compile import Compile
 from trainer_nb.features.nan_guard import NaNGuard
@@ -113,6 +114,26 @@ COUNTED = []
 def counted(gm, inputs):
     COUNTED.append(gm)
     return gm.forward
+
+@ways
+def test_a_short_last_batch_compiles_nothing(what):
+    "It runs as if there was no `Compile`; a loader with a single batch has no short one"
+    def fit(*hooks, n=22, dynamic=None):
+        torch._dynamo.reset()
+        COUNTED.clear()
+        torch.manual_seed(0)
+        x, y = torch.randn(n, 4), torch.randint(3, (n,))
+        model = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3))
+        learn = make_learner(model, TensorLoader(x, y, bs=8), TensorLoader(x, y, bs=8), optim=OPTIMS['sgd'],
+                             hooks=hooks)
+        learn.fit(2)
+        return learn
+    with reasons(): learn = fit(Compile(what=what, backend=counted))
+    assert len(COUNTED) == 1 + (what == 'model')        # training, and validation with its own mode
+    plain = fit()
+    assert close(learn, plain) and losses_close(learn, plain)
+    with reasons(): fit(Compile(what=what, backend=counted), n=6)
+    assert len(COUNTED) == 1 + (what == 'model')
 
 class SteppedDecay(Hook):
     def before_step(self, learn):

@@ -18,6 +18,7 @@ from trainer_nb.base import (
     CONVOLUTIONS, can_replace_calls, compile_errors, compile_modes, compile_options, has_hooks, map_tensors,
     mark_stepped, own_call, patch, replace_call, tracing_backward
 )
+from ..data import length, nominal_batch_size, source
 from ..loop import Hook, Learner, called_modules, default_result, parameters, refuse_closures, unpack
 
 # %% ../../nbs/features/07_compile.ipynb #8cbc916f
@@ -183,7 +184,8 @@ class Compile(Hook):
         mode=None,           # of `torch.compile`: 'default', 'reduce-overhead' (CUDA graphs), 'max-autotune', ...
         what='model',        # 'model': its forward and backward; 'step': in training, also the loss and the optimizer
         backend='inductor',  # of `torch.compile`
-        dynamic=None,        # of `torch.compile`: None compiles for any batch size when it sees a second one
+        dynamic=None,        # of `torch.compile`: True compiles for any size at once; None only when it sees a second
+                             # one, and runs the last batch of a pass without compiling if it is smaller
     ):
         if what not in ('model', 'step'): raise ValueError(f"Compile(what) is {what!r}: expected 'model' or 'step'")
         if not callable(backend) and backend != 'inductor' and mode:
@@ -207,12 +209,14 @@ class Compile(Hook):
         self._old, self._config = [], None          # (module, its call before) of the fit; torch's setting
         self._whole, self._buffers = None, None     # the compiled step; gradients, if all is one graph
         self._grads, self._loss = None, None        # of the last step
+        self._full, self._is_short = (0, 0), False  # samples in a full batch of validation, of training; it has fewer
 
     def before_fit(self, learn):
         self._errors, self._grads, self.reasons, self.time_s = compile_errors(), None, [], 0.
         self._graphs = learn.device.type == 'cuda' and self.mode in ('reduce-overhead', 'max-autotune')
         params = sum([parameters(opt) for opt in learn.opts.values()], [])
         self._params = [*dict.fromkeys(p for p in params if p.requires_grad)]
+        if self.dynamic is None: self._full = _full_size(learn.valid_dl), _full_size(learn.train_dl)
         if self.what == 'model': return self._wrap_model(learn)
         refuse_closures(learn, "Compile(what='step')", "use Compile(what='model')")
         self._config = tracing_backward()
@@ -263,6 +267,11 @@ class Compile(Hook):
 
 def _reason(e): return f'{type(e).__name__}: ' + str(e).strip().split('\n')[0][:200]
 
+def _full_size(dl):
+    "Return the samples in a full batch, if a pass may end with a smaller one; else 0"
+    dl = source(dl)
+    return nominal_batch_size(dl) or 0 if (length(dl) or 0) > 1 else 0
+
 # %% ../../nbs/features/07_compile.ipynb #1f4fa801
 @patch
 def _wrap_model(self:Compile, learn):
@@ -276,6 +285,7 @@ def _model_call(self:Compile, learn, m):
     def call(*args, **kwargs): return own_call(m, *args, **kwargs)
     compiled = self._compiled(call, ('model', m))
     def f(*args, **kwargs):
+        if self._is_short: return own_call(m, *args, **kwargs)
         try: return self._call(learn, (m, m.training), compiled, *args, **kwargs)
         except self._errors as e:
             self._plain(f'forward of {type(m).__name__}', _reason(e))
@@ -324,7 +334,8 @@ def _origin(step):
 @patch
 def do_step(self:Compile, learn, nxt, model, loss_fn):
     if self._graphs and learn.generator is None: torch.compiler.cudagraph_mark_step_begin()
-    if self._whole is None or not learn.training: return _told_twice(nxt)
+    self._is_short = learn.world.total < self._full[learn.training]
+    if self._whole is None or not learn.training or self._is_short: return _told_twice(nxt)
     if model is not learn.model or loss_fn is not learn.loss_fn: raise ValueError(
         "a hook passed another model or loss function than the compiled ones: use Compile(what='model')")
     try:
@@ -392,6 +403,7 @@ def do_opt_step(self:Compile, learn, nxt):
             self._constants[learn.opt] = _values(learn.opt, _MOVED[-n - 1:])
             self._held.pop(learn.opt)
             return self.do_opt_step(learn, nxt)
+    elif self._is_short: return nxt()
     mark_stepped(learn.opt)
     return True
 
