@@ -73,7 +73,7 @@ def losses_close(a, b):
 
 @ways
 @pytest.mark.parametrize('optim',
-                         [pytest.param(o, id=k, marks=[pytest.mark.soak]*(k in ('adamw', 'groups', 'foreach')))
+                         [pytest.param(o, id=k, marks=[pytest.mark.soak]*(k != 'fused'))
                           for k, o in OPTIMS.items()])
 def test_equals_the_plain_step(what, optim):
     with reasons(): learn = run([Compile(what=what, backend='aot_eager')], optim=optim)
