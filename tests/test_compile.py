@@ -118,7 +118,7 @@ def counted(gm, inputs):
 @ways
 def test_a_short_last_batch_compiles_nothing(what):
     "It runs as if there was no `Compile`; a loader with a single batch has no short one"
-    def fit(*hooks, n=22, dynamic=None):
+    def fit(*hooks, n=22):
         torch._dynamo.reset()
         COUNTED.clear()
         torch.manual_seed(0)

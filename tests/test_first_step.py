@@ -7,7 +7,7 @@ from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from common import make_learner, problem, weights
-from trainer_nb.all import Accelerate, GradAccum, TensorLoader
+from trainer_nb.all import Accelerate, CancelStep, GradAccum, Hook, TensorLoader
 
 X, Y = problem(46)
 DATA = TensorDataset(X, Y)
@@ -36,6 +36,12 @@ def yielded_sums(batch, learn):
 
 def scaled(batch, learn): return {'loss': F.cross_entropy(learn.model(batch[0]*.5), batch[1])}
 def scaled_in_place(batch, learn): return {'loss': F.cross_entropy(learn.model(batch[0].mul_(.5)), batch[1])}
+
+class SkipsTwo(Hook):
+    "Batches that are read and not counted"
+    ord = -99
+    def before_step(self, learn):
+        if learn.training and learn.state.epoch == 0 and learn.state.batch_idx < 2: raise CancelStep
 
 def halves(m): return {'a': sgd(m[0].parameters()), 'b': sgd(m[2].parameters())}
 
@@ -86,6 +92,7 @@ EXACT = {   # loader, model, what else is given to the learner
     'a step that writes to its batch': (lambda: Generator(drawn('torch')), Net,
                                         dict(train_step=scaled_in_place, eval_step=scaled)),
     'yielded sums': (tensors, Net, dict(train_step=yielded_sums, optim=halves)),
+    'batches that are skipped': (tensors, Net, dict(hooks=[SkipsTwo()])),
     'drawn by torch': (lambda: Generator(drawn('torch')), Net, {}),
     'drawn by Python, with a length': (lambda: Counted(drawn('python')), Net, {}),
     'drawn by numpy': (lambda: Generator(drawn('numpy')), Net, {}),
@@ -113,8 +120,9 @@ def check_equal(a, b):
         assert ours.keys() == theirs.keys()
         for k in ours.keys() - {'time_s'}: assert close(ours[k], theirs[k]), (rows, k, ours[k], theirs[k])
 
-OFTEN = ('a sum, accumulated', 'a sum with its weight', 'a step that writes to its batch', 'yielded sums',
-         'drawn by Python, with a length', 'a stream without workers', 'a wrapper', 'a batch sampler')
+OFTEN = ('batches that are skipped', 'a sum, accumulated', 'a sum with its weight',
+         'a step that writes to its batch', 'yielded sums', 'drawn by Python, with a length',
+         'a stream without workers', 'a wrapper', 'a batch sampler')
 
 @pytest.mark.parametrize('case', [o if o in OFTEN else pytest.param(o, marks=pytest.mark.soak) for o in EXACT])
 def test_equals_one_process(case):

@@ -423,6 +423,11 @@ def test_vectors_where_a_process_has_no_batch():
     assert set(idle.means()) == set(values) and len(idle.world.summed) == len(busy.world.summed)
     assert not idle.world.summed.any()
 
+def test_no_value_at_all_in_several_processes():
+    accumulator = Accumulator([], 'cpu', world=Both())
+    accumulator.add(None, {}, N)
+    assert accumulator.means() == {}
+
 @pytest.mark.parametrize('f,error,text', [
     (lambda p, t: torch.zeros(2, 2), TypeError, r'shape \(2, 2\): expected a number'),
     (lambda p, t: None, TypeError, 'NoneType: expected'),

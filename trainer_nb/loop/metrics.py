@@ -595,6 +595,7 @@ class Accumulator:
     def _read(self, sums):
         "Read sums over all ranks, in one transfer"
         if self.world.size == 1 and all(isinstance(o, list) for o in sums): return chain.from_iterable(sums)
+        if not sums: return []
         sums = [*map(_as_tensor, sums)]
         return self.world.sum(torch.cat([o.to(sums[0]) for o in sums])).tolist()
 

@@ -349,7 +349,7 @@ def _compare(self:Accelerate, learn):
         return
     dl, i = (learn.train_dl, learn.state.batch_idx) if training else (learn.valid_dl, fit.valid.n)
     def average(params):
-        if not self.world.is_sharded: _average_gradients(params, self.world.size, self.buffers)
+        if not self.world.is_sharded: _average_gradients(params, self.world.size, {})
     self.sums |= {(training, name) for name in first_step(learn, dl, i, average, lambda: self.precision(learn))}
     dl.shards.kept.pop(i, None)
 

@@ -64,7 +64,7 @@ class Processes(World):
     def meet(self,
         what,  # str: what all ranks do next
         n=0,   # int of this rank
-    ):         # list of the `n` of all ranks; raises RuntimeError if another rank does something else
+    ):         # tuple of the `n` of all ranks; raises RuntimeError if another rank does something else
         "Check that all ranks are at the same point; costs one message"
         mine = torch.tensor([crc32(what.encode()), n])
         found = [torch.empty_like(mine) for _ in range(self.size)]

@@ -46,6 +46,7 @@ class BatchShards:
     ):
         "Keep the batch if it is wanted"
         self.n_read += 1
+        self.kept.pop(i, None)      # of an earlier pass
         if self.n_read in self.wanted: self.kept[i] = batch
 
     def cut(self,
