@@ -18,6 +18,13 @@ class Net(nn.Sequential):
         more = [o() for o in more]
         super().__init__(nn.Linear(4, 8), nn.Tanh(), *more, nn.Linear(8, 3))
 
+class Twins(nn.Module):
+    "Two parts of the same shapes"
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = Net(), Net(nn.Tanh)
+    def forward(self, x): return self.a(x) + self.b(x)
+
 def sgd(params): return torch.optim.SGD(params, lr=.02, momentum=.9)
 
 def by_steps(step): return dict(train_step=step)
@@ -34,6 +41,10 @@ def yielded_sums(batch, learn):
     yield 'a', F.cross_entropy(learn.model(x), y, reduction='sum')
     yield 'b', learn.model(x).square().mean()
 
+def twin_losses(batch, learn):
+    x, y = batch
+    for name in 'ab': yield name, F.cross_entropy(learn.model(x), y)
+
 def scaled(batch, learn): return {'loss': F.cross_entropy(learn.model(batch[0]*.5), batch[1])}
 def scaled_in_place(batch, learn): return {'loss': F.cross_entropy(learn.model(batch[0].mul_(.5)), batch[1])}
 
@@ -43,6 +54,13 @@ class SkipsTwo(Hook):
     def before_step(self, learn):
         if learn.training and learn.state.epoch == 0 and learn.state.batch_idx < 2: raise CancelStep
 
+class ZeroInPlace(Hook):
+    "Gradients that are kept, and set to 0"
+    def do_zero_grad(self, learn, nxt):
+        learn.opt.zero_grad(set_to_none=False)
+        return True
+
+def twins(m): return {'a': sgd(m.a.parameters()), 'b': sgd(m.b.parameters())}
 def halves(m): return {'a': sgd(m[0].parameters()), 'b': sgd(m[2].parameters())}
 
 # Loaders whose order is drawn along the way
@@ -92,6 +110,7 @@ EXACT = {   # loader, model, what else is given to the learner
     'a step that writes to its batch': (lambda: Generator(drawn('torch')), Net,
                                         dict(train_step=scaled_in_place, eval_step=scaled)),
     'yielded sums': (tensors, Net, dict(train_step=yielded_sums, optim=halves)),
+    'gradients set to 0 in place': (tensors, Twins, dict(train_step=twin_losses, optim=twins, hooks=[ZeroInPlace()])),
     'batches that are skipped': (tensors, Net, dict(hooks=[SkipsTwo()])),
     'drawn by torch': (lambda: Generator(drawn('torch')), Net, {}),
     'drawn by Python, with a length': (lambda: Counted(drawn('python')), Net, {}),
@@ -107,7 +126,7 @@ def learner(case, **kwargs):
     if 'train_step' in given: given.pop('loss_fn')
     optim, model = given.pop('optim'), model()
     return make_learner(model, dl(), TensorLoader(X[:31], Y[:31], bs=10), seed=5,
-                        optim=optim(model) if optim is halves else optim, **given)
+                        optim=optim(model) if optim in (halves, twins) else optim, **given)
 
 def close(a, b, atol=1e-6):
     return torch.allclose(torch.as_tensor(a, dtype=torch.float64), torch.as_tensor(b, dtype=torch.float64), rtol=1e-6,
@@ -120,7 +139,7 @@ def check_equal(a, b):
         assert ours.keys() == theirs.keys()
         for k in ours.keys() - {'time_s'}: assert close(ours[k], theirs[k]), (rows, k, ours[k], theirs[k])
 
-OFTEN = ('batches that are skipped', 'a sum, accumulated', 'a sum with its weight',
+OFTEN = ('gradients set to 0 in place', 'batches that are skipped', 'a sum, accumulated', 'a sum with its weight',
          'a step that writes to its batch', 'yielded sums', 'drawn by Python, with a length',
          'a stream without workers', 'a wrapper', 'a batch sampler')
 

@@ -31,7 +31,7 @@ def _average_gradients(
 ):
     "Average gradients over all ranks; a missing gradient counts as 0"
     params = [p for p in params if p.requires_grad]
-    key = 'sparse', *map(id, params)
+    key = 'sparse', *params
     if key not in buffers: buffers[key] = _sparse_ones(params)
     sparse = buffers[key]
     for p in sparse: _average_sparse(p, size)
@@ -41,20 +41,21 @@ def _average_gradients(
 
 def _average_dense(params, size, buffers):
     "Average the gradients of parameters of one dtype and device, in one message"
-    sizes = [p.numel() for p in params]
-    key = params[0].dtype, params[0].device, *sizes
+    sizes, key = [p.numel() for p in params], ('dense', *params)
     if key not in buffers:
         buffers[key] = params[0].new_empty(sum(sizes) + len(sizes)), params[0].new_ones(len(sizes))
     flat, here = buffers[key]       # all gradients, and for each whether it exists here
+    *parts, there = flat.split([*sizes, len(sizes)])
     missing = [i for i, p in enumerate(params) if p.grad is None]
     if missing: here = here.index_fill(0, torch.tensor(missing, device=here.device), 0.)
     grads = [p.new_zeros(p.numel()) if p.grad is None else _dense(p.grad).reshape(-1) for p in params]
+    if any(g.data_ptr() == o.data_ptr() for g, o in zip(grads, parts)):
+        grads = [g.clone() for g in grads]      # they were set to 0 in place, and still lie in `flat`
     torch.cat([*grads, here], out=flat)
     dist.all_reduce(flat)
     flat.div_(size)
-    *grads, there = flat.split([*sizes, len(sizes)])
     if missing: there = there.tolist()      # waits for the device; only if a parameter was not used
-    for i, (p, g) in enumerate(zip(params, grads)):
+    for i, (p, g) in enumerate(zip(params, parts)):
         if not missing or there[i] > 0: p.grad = g.view_as(p)
 
 def _dense(g): return g.to_dense() if g.is_sparse else g
