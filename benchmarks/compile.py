@@ -1,12 +1,15 @@
-"""What `Compile` gains: `python benchmarks/compile.py [rounds] [model ...]`
+"""What `Compile` gains: `python benchmarks/compile.py [processes] [model ...]`
 
 Each model trains with AdamW on batches that are ready in a list, with one thread. The loops are interleaved in
-one process; a figure is the median over the rounds of the time of one pass, divided by its steps. The compiled
-step by hand is `torch.compile` over forward, backward and optimizer, as PyTorch's documentation shows it. The
-last row is the fastest version that we know: the one graph of `Compile(what='step')`, with nothing around it.
+one process, for 8 rounds, and again in another process, as the same compiled code differs by a tenth with the place
+of its tensors in memory. A figure is the median over all rounds of the time of one pass, divided by its steps. First
+passes are those of the first process, in which nothing has been compiled before. The compiled step by hand is
+`torch.compile` over forward, backward and optimizer, as PyTorch's documentation shows it. The last row is the
+fastest version that we know: the one graph of `Compile(what='step')`, with nothing around it.
 """
-import platform, sys
+import json, os, platform, subprocess, sys
 from statistics import median
+from tempfile import TemporaryDirectory
 
 import torch
 import torch.nn.functional as F
@@ -88,21 +91,30 @@ VARIANTS = {
 REFERENCE = {name: list(VARIANTS)[i//2*2] for i, name in enumerate(VARIANTS)}
 
 
-def measure(name, rounds):
+ROUNDS = 8
+
+def times(name):
+    "dict: variant → seconds of a first pass and of `ROUNDS` further ones, in this process"
+    return plain.in_turn({variant: make(name) for variant, make in VARIANTS.items()}, ROUNDS + 1)
+
+def measure(name, processes, env):
     "dict: variant → median µs per step, its ratio to the raw loop, and to the same thing by hand, in the same round"
-    took = plain.in_turn({variant: make(name) for variant, make in VARIANTS.items()}, rounds + 1)
-    first = {variant: ts[0] for variant, ts in took.items()}        # compiles
-    times = {variant: [t/MODELS[name][3]*1e6 for t in ts[1:]] for variant, ts in took.items()}
-    ratio = lambda a, b: median(s/t for s, t in zip(times[a], times[b]))
-    return {v: (median(ts), ratio(v, 'raw loop'), ratio(v, REFERENCE[v]), first[v]) for v, ts in times.items()}
+    found = [json.loads(subprocess.run([sys.executable, '-W', 'ignore', __file__, 'times', name], env=env, check=True,
+                                       stdout=subprocess.PIPE).stdout) for _ in range(processes)]
+    took = {variant: [t/MODELS[name][3]*1e6 for o in found for t in o[variant][1:]] for variant in VARIANTS}
+    ratio = lambda a, b: median(s/t for s, t in zip(took[a], took[b]))
+    return {v: (median(ts), ratio(v, 'raw loop'), ratio(v, REFERENCE[v]), found[0][v][0]) for v, ts in took.items()}
 
 
-if __name__ == '__main__':
-    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 20
+if __name__ == '__main__' and sys.argv[1:2] == ['times']: print(json.dumps(times(sys.argv[2])))
+elif __name__ == '__main__':
+    processes = int(sys.argv[1]) if len(sys.argv) > 1 else 5
     print(f'torch {torch.__version__}, Python {platform.python_version()}, {platform.machine()}, '
-          f'1 thread, {rounds} rounds')
-    for name in sys.argv[2:] or MODELS:
-        print(f'\n{name}\n\n| variant | µs per step | × raw loop | × by hand | first pass, s |\n'
-              '| --- | ---: | ---: | ---: | ---: |')
-        for variant, (us, x, y, first) in measure(name, rounds).items():
-            print(f'| {variant} | {us:.1f} | {x:.3f} | {y:.3f} | {first:.1f} |', flush=True)
+          f'1 thread, {ROUNDS} rounds in each of {processes} processes')
+    with TemporaryDirectory() as cache:
+        env = {**os.environ, 'TORCHINDUCTOR_CACHE_DIR': cache}
+        for name in sys.argv[2:] or MODELS:
+            print(f'\n{name}\n\n| variant | µs per step | × raw loop | × by hand | first pass, s |\n'
+                  '| --- | ---: | ---: | ---: | ---: |')
+            for variant, (us, x, y, first) in measure(name, processes, env).items():
+                print(f'| {variant} | {us:.1f} | {x:.3f} | {y:.3f} | {first:.1f} |', flush=True)

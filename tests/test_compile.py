@@ -13,6 +13,7 @@ from torch.optim import optimizer as torch_optimizer
 from common import batches, make_learner, record, same, weights
 from test_accumulation import Pair, d_loss, g_loss, optimizers
 from trainer_nb.base import tracing_backward
+from trainer_nb.features import compile as compile_module
 from trainer_nb.data.loaders import TensorLoader
 from trainer_nb.features.ema import EMA
 from trainer_nb.features.compile import Compile
@@ -194,6 +195,19 @@ def test_schedules_compile_one_graph(optim, schedule):
     assert len(COUNTED) == 1 and close(learn, plain, 2e-5 if optim == 'RMSprop' else 5e-6)
     assert [g['lr'] for g in learn.opt.param_groups] == [g['lr'] for g in plain.opt.param_groups]
 
+@pytest.mark.parametrize('optim', [pytest.param(o, marks=[pytest.mark.soak]*(o != 'AdamW'))
+                                   for o in SCHEDULED if o not in ('tensor', 'NAdam')])     # single precision in torch
+def test_schedules_in_double_precision(optim):
+    "A rate in single precision was wrong by 1e-8"
+    def fit(*hooks):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)).double()
+        learn = make_learner(model, [(x.double(), y) for x, y in batches(bs=4)], optim=SCHEDULED[optim], hooks=hooks)
+        learn.fit(2)
+        return learn
+    with reasons(): learn = fit(WarmupCosine(.1), Compile(what='step', backend='aot_eager'))
+    assert close(learn, fit(WarmupCosine(.1)), 1e-13)
+
 LISTED = [('AdamW', 'weight decay')]
 @pytest.mark.parametrize('optim, schedule', [pytest.param(o, s, marks=[pytest.mark.soak]*((o, s) not in LISTED))
                                              for o, s in product(SCHEDULED, ('OneCycle', 'weight decay', 'pauses'))
@@ -213,6 +227,7 @@ def test_schedules_stay_compiled_where_torch_steps_lists(optim, schedule, monkey
         return learn
     plain = fit(SCHEDULES[schedule]())
     monkeypatch.setattr(torch_optimizer, '_get_foreach_kernels_supported_devices', lambda: ['cpu'])
+    monkeypatch.setattr(compile_module, '_steps_lists', lambda opt: True)
     COUNTED.clear()
     with reasons(): learn = fit(SCHEDULES[schedule](), Compile(what='step', backend=counted), capturable=True)
     assert close(learn, plain, 2e-5 if optim == 'RMSprop' else 5e-6) and len(COUNTED) <= 3

@@ -96,7 +96,11 @@ class Number:
 
     @classmethod
     def __torch_function__(cls, f, types, args=(), kwargs=None):
-        "Call a torch function; multiply a factor into its argument first, as it must not be a tensor"
+        """Call a torch function; multiply a factor into its argument first, as it must not be a tensor
+
+        A power is written with exp, which torch's compiler computes once; it would compute pow for each element.
+        """
+        if f.__name__ == '__rpow__' and args[1].is_positive: return torch.exp(args[0]*torch.log(args[1].value))
         args, kwargs = [_plain(o) for o in args], dict(kwargs or {})
         by = kwargs.pop(_FACTORS.get(f.__name__), None)
         if by is not None: args[1] = args[1]*_plain(by)
@@ -111,6 +115,10 @@ def _combined(op, a, b):
 # %% ../../nbs/features/07_compile.ipynb #71ca7443
 _MOVED = 'lr', 'betas', 'momentum', 'weight_decay'       # options of an optimizer that schedules change
 
+def _steps_lists(opt):
+    "Return whether torch's optimizers may use its functions for lists of tensors, which it does not on a CPU"
+    return any(p.device.type != 'cpu' for g in opt.param_groups for p in g['params'])
+
 def _as_option(
     opt,    # optimizer
     key,    # of a param group
@@ -118,9 +126,9 @@ def _as_option(
 ):          # its replacement in compiled code
     "Turn a number into a tensor if torch accepts one, else into a `Number`; keep a 0, which has its own branch"
     if isinstance(value, Tensor): return value
-    if key == 'lr': return torch.tensor(float(value))
-    if key == 'betas':      # the first one is a weight of `lerp`, which may be a tensor
-        n = len(value) if isinstance(opt, torch.optim.Adam) else 1
+    if key == 'lr': return torch.tensor(float(value), dtype=torch.float64)
+    if key == 'betas':      # torch's functions for lists take tensors, but no `Number`
+        n = (len(value) if isinstance(opt, torch.optim.Adam) else 1) if _steps_lists(opt) else 0
         tensors = [torch.tensor(float(o), dtype=torch.float64) for o in value[:n]]
         return *tensors, *[_as_option(opt, '', o) for o in value[n:]]
     if not isinstance(value, float) or not value > 0: return value
