@@ -1,11 +1,11 @@
 """What `Compile` gains: `python benchmarks/compile.py [processes] [model ...]`
 
 Each model trains with AdamW on batches that are ready in a list, with one thread. The loops are interleaved in
-one process, for 8 rounds, and again in another process, as the same compiled code differs by a tenth with the place
-of its tensors in memory. A figure is the median over all rounds of the time of one pass, divided by its steps. First
-passes are those of the first process, in which nothing has been compiled before. The compiled step by hand is
-`torch.compile` over forward, backward and optimizer, as PyTorch's documentation shows it. The last row is the
-fastest version that we know: the one graph of `Compile(what='step')`, with nothing around it.
+one process, for 8 rounds, and again in four others, as processes differ by a tenth. A figure is the median over all
+rounds of the time of one pass, divided by its steps. First passes are those of the first process, which finds nothing
+compiled. The compiled step by hand is `torch.compile` over forward, backward and optimizer, as PyTorch's
+documentation shows it. The last row is the fastest version that we know: the one graph of `Compile(what='step')`,
+with nothing around it.
 """
 import json, os, platform, subprocess, sys
 from statistics import median
