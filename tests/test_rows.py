@@ -4,7 +4,8 @@ import random
 import pytest, torch
 from torch import nn
 from torch.utils.data import (
-    DataLoader, RandomSampler, Sampler, Subset, SubsetRandomSampler, TensorDataset, WeightedRandomSampler, random_split
+    BatchSampler, DataLoader, RandomSampler, Sampler, Subset, SubsetRandomSampler, TensorDataset, WeightedRandomSampler,
+    random_split
 )
 from torch.utils.data._utils import collate
 
@@ -133,3 +134,17 @@ def test_a_fit_reads_rows(monkeypatch):
     dl = DataLoader(TensorDataset(torch.randn(20, 3), torch.randn(20, 1)), 5, shuffle=True)
     Learner(nn.Linear(3, 1), dl, loss_fn=nn.MSELoss(), display=False).fit(3)
     assert len(seen) == 5
+
+@pytest.mark.parametrize('drop_last', [False, True])
+@pytest.mark.parametrize('kind', [SubsetRandomSampler, RandomSampler])
+def test_a_batch_sampler_of_its_own(kind, drop_last):
+    "The loader's `sampler` and `drop_last` are torch's defaults then, and say nothing"
+    passes = []
+    for read in iter, Pass:
+        dataset, g = TensorDataset(torch.arange(37.)), torch.Generator().manual_seed(5)
+        sampler = kind(range(10) if kind is SubsetRandomSampler else dataset, generator=g)
+        dl = DataLoader(dataset, batch_sampler=BatchSampler(sampler, 4, drop_last))
+        assert by_rows(dl) is not dl
+        passes.append([b[0].tolist() for _ in range(2) for b in read(dl)])
+        assert len(passes[-1]) == 2*len(dl)
+    assert passes[0] == passes[1]

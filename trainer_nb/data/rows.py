@@ -68,8 +68,9 @@ class _RowPass:
 
     def draw(self):
         "Draw the order of the pass"
-        dl, indices, n = self.dl, list(self.dl.sampler), self.dl.batch_sampler.batch_size
-        first, end = self.start*n, len(indices)//n*n if dl.drop_last else len(indices)
+        dl, by = self.dl, self.dl.batch_sampler     # if it was given this one, its own `sampler` says nothing
+        indices, n = list(by.sampler), by.batch_size
+        first, end = self.start*n, len(indices)//n*n if by.drop_last else len(indices)
         order, tensors = _order(indices, dl.dataset), _innermost(dl.dataset).tensors
         def stack(i): return default_collate([dl.dataset[o] for o in indices[i:i + n]])
         def take(at): return [o.index_select(0, at) for o in tensors]
