@@ -1,9 +1,11 @@
 "`Recompute` and `Offload`: the gradients of plain training, bit for bit, with dropout, and nothing left behind"
+from copy import deepcopy
+
 import pytest, torch
 from torch import nn
 
-from common import make_learner, same, shuffled, weights
-from trainer_nb.all import AMP, EMA, GradAccum, Offload, Recompute
+from common import batches, make_learner, same, shuffled, weights
+from trainer_nb.all import AMP, EMA, GradAccum, LambdaHook, Offload, Recompute
 
 class Net(nn.Module):
     def __init__(self):
@@ -55,3 +57,28 @@ def test_wrong_names_fail_at_once():
         trained(Recompute('blocks'), Offload('blocks.1'))
     for wrong in (), (3,), ('',):
         with pytest.raises(TypeError, match='expected names'): Offload(*wrong)
+
+NORMS = {'batch': nn.BatchNorm1d(8), 'cumulative': nn.BatchNorm1d(8, momentum=None), 'instance': nn.Sequential(
+    nn.Unflatten(1, (4, 2)), nn.InstanceNorm1d(4, track_running_stats=True), nn.Flatten())}
+
+@pytest.mark.parametrize('norm', NORMS.values(), ids=NORMS)
+def test_running_statistics_count_a_batch_once(norm):
+    def fit(*hooks):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 8), nn.Sequential(deepcopy(norm), nn.Tanh()), nn.Linear(8, 3))
+        learn = make_learner(model, batches(), batches(seed=2), hooks=hooks)
+        learn.fit(2)
+        return learn
+    plain, learn = fit(), fit(Recompute('1'))
+    assert same(weights(plain.model), weights(learn.model))
+    assert plain.history.epochs['valid_loss'] == learn.history.epochs['valid_loss']
+
+@pytest.mark.parametrize('hook', [Recompute, Offload])
+def test_a_copy_made_during_a_fit_has_its_own_weights(hook):
+    x, seen = torch.ones(2, 4), []
+    def look(learn):
+        if not seen: learn.config = deepcopy(learn.model).eval()
+        seen.append(learn.config(x))
+    learn = make_learner(Net(), batches(), hooks=[hook('blocks.*'), LambdaHook(before_step=look)])
+    learn.fit(2)
+    assert len(seen) == 10 and same(seen, seen[:1]*10) and not torch.equal(seen[0], learn.model.eval()(x))

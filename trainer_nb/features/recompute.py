@@ -6,11 +6,15 @@
 __all__ = ['find_blocks', 'Recompute', 'Offload']
 
 # %% ../../nbs/features/11_recompute.ipynb #6af4c637
+from contextlib import contextmanager, nullcontext
+from functools import partial
+from types import MethodType
+
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from ..base import did_you_mean
+from ..base import BATCH_NORMS, INSTANCE_NORMS, did_you_mean
 from ..loop import Hook, matching
 
 # %% ../../nbs/features/11_recompute.ipynb #859a95d3
@@ -59,24 +63,49 @@ class _Blocks(Hook):
                 f'{self.name}: {name} already has a forward that was set on the object, by another hook, such as '
                 'Recompute or Offload, or by your code: keep only one of them')
         for m in found.values():
-            m.forward = self.around(m, m.forward)
+            m.forward = MethodType(self._around(type(m).forward), m)    # bound: a copy of the module calls its own
             self.wrapped.append(m)
+
+    def _around(self, forward):
+        def run(m, *args, **kwargs):
+            call = partial(forward, m, **kwargs)
+            return self.call(m, call, args) if torch.is_grad_enabled() else call(*args)
+        return run
 
     def after_fit(self, learn):
         for m in self.wrapped: vars(m).pop('forward', None)
         self.wrapped = []
 
+def _counting(m):
+    "List the norms in a block that keep running statistics, in training"
+    return [o for o in m.modules()
+            if isinstance(o, (*BATCH_NORMS, *INSTANCE_NORMS)) and o.training and o.running_mean is not None]
+
+@contextmanager
+def _not_counting(norms):
+    "Leave running statistics as they are"
+    before = [(o, o.momentum, o.num_batches_tracked.clone()) for o in norms]
+    for o in norms: o.momentum = 0.
+    try: yield
+    finally:
+        for o, momentum, n in before:
+            o.momentum = momentum
+            o.num_batches_tracked.copy_(n)
+
 class Recompute(_Blocks):
-    "Activation checkpointing: keep only the inputs of some blocks for backward, and recompute the rest there"
+    """Activation checkpointing: keep only the inputs of some blocks for backward, and recompute the rest there
+
+    Running statistics of BatchNorm and InstanceNorm count a batch once. A block that changes other buffers of its own
+    changes them again when it is recomputed.
+    """
     def __init__(self,
         *blocks,  # names of modules, or patterns with * ? []: 'blocks.*', 'body'
     ): super().__init__(*blocks)
 
-    def around(self, m, forward):
-        def run(*args, **kwargs):
-            if not torch.is_grad_enabled(): return forward(*args, **kwargs)
-            return checkpoint(forward, *args, use_reentrant=False, **kwargs)
-        return run
+    def call(self, m, forward, args):
+        norms = [] if torch.compiler.is_compiling() else _counting(m)       # compiled code repeats no side effect
+        quiet = {'context_fn': lambda: (nullcontext(), _not_counting(norms))} if norms else {}
+        return checkpoint(forward, *args, use_reentrant=False, **quiet)
 
 class Offload(_Blocks):
     "Keep in host memory what some blocks save for backward"
@@ -84,8 +113,9 @@ class Offload(_Blocks):
         *blocks,  # names of modules, or patterns with * ? []: 'blocks.*', 'body'
     ): super().__init__(*blocks)
 
-    def around(self, m, forward):
-        def run(*args, **kwargs):
-            if not torch.is_grad_enabled(): return forward(*args, **kwargs)
-            with torch.autograd.graph.save_on_cpu(pin_memory=torch.cuda.is_available()): return forward(*args, **kwargs)
-        return run
+    def before_fit(self, learn):
+        self.is_pinned = learn.device.type == 'cuda'
+        super().before_fit(learn)
+
+    def call(self, m, forward, args):
+        with torch.autograd.graph.save_on_cpu(pin_memory=self.is_pinned): return forward(*args)
