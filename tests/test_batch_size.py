@@ -166,3 +166,19 @@ def test_nothing_fits():
     found = make_learner(Limited(None), data(64), bs=4).find_batch_size(limit=1)
     assert found.largest is found.fastest is None and 'not even the smallest' in str(found)
     found.chart().png()
+
+@pytest.mark.parametrize('what', ['model', 'step'])
+def test_what_is_compiled_stays_compiled(what):
+    n = []
+    def backend(gm, inputs):
+        def f(*args):
+            n.append(1)
+            return gm(*args)
+        return f
+    learn = make_learner(nn.Linear(4, 3), data(32), bs=16, hooks=[Compile(what=what, backend=backend)])
+    learn.fit(2)
+    before = len(n)
+    learn.find_batch_size(most=32)
+    assert len(n) == before
+    learn.fit(2)
+    assert len(n) - before >= 4 and not learn.get_hook(Compile).reasons

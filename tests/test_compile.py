@@ -533,3 +533,40 @@ def test_gradients_of_gradients_name_the_hook(donated):
     with config.patch(donated_buffer=donated), error as e:
         make_learner(Small(), batches(), train_step=step, hooks=[Compile(backend='aot_eager')]).fit(1)
     assert any(o.startswith('Compile: the step differentiates gradients') for o in e.value.__notes__)
+
+class Switch(Hook):
+    "Freezes or unfreezes the first layer at the start of an epoch, or in the middle of one"
+    def __init__(self, at): self.at = at
+    def before_step(self, learn):
+        if learn.training and (now := self.at.get(learn.state.optimizer_step)) is not None:
+            learn.model[0].requires_grad_(now)
+
+@pytest.mark.parametrize('hooks', [[], [lambda: GradClip(1.)]], ids=['one graph', 'clip'])
+@pytest.mark.parametrize('optim', ['sgd', 'adamw'])
+@pytest.mark.parametrize('at', [{0: False, 5: True}, {0: False, 3: True, 7: False}, {4: False}], ids=str)
+def test_what_is_frozen_and_unfrozen_during_a_fit(at, optim, hooks):
+    def fit(*more):
+        torch.manual_seed(0)
+        m = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
+        learn = make_learner(m, batches(), optim=OPTIMS[optim], hooks=[Switch(at), *(f() for f in hooks), *more])
+        learn.fit(3)
+        return learn
+    with reasons(): learn = fit(Compile(what='step', backend='aot_eager'))
+    assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(weights(learn.model), weights(fit().model)))
+
+def dampened(p):
+    p = list(p)
+    return torch.optim.SGD([{'params': p[:2]}, {'params': p[2:]}], .03, momentum=.9, dampening=.3)
+
+@pytest.mark.parametrize('optim, why', [(lambda p: torch.optim.ASGD(p, .05), ['optimizer, because of ASGD']),
+                                        (dampened, [])], ids=['ASGD', 'dampened'])
+def test_optimizers_that_torch_compiles_wrongly_or_not_at_all(optim, why):
+    "torch's error about the second one ends no fit: its step has a graph of its own"
+    def fit(*hooks):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
+        learn = make_learner(model, batches(), optim=optim, hooks=hooks)
+        learn.fit(2)
+        return weights(learn.model)
+    with reasons(*why): found = fit(Compile(what='step', backend='aot_eager'))
+    assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(found, fit()))

@@ -232,8 +232,10 @@ def compile_errors():  # tuple of exception types
     "List the exceptions that torch raises if it cannot compile"
     if not _errors_are_known(): return (RuntimeError,)      # other errors come again when the call is repeated
     from torch._dynamo import exc
+    from torch._dynamo import symbolic_convert
     from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
-    return exc.TorchDynamoException, exc.FailOnRecompileLimitHit, GuardOnDataDependentSymNode
+    diverged = getattr(symbolic_convert, 'SpeculationLogDivergence', exc.TorchDynamoException)
+    return exc.TorchDynamoException, exc.FailOnRecompileLimitHit, GuardOnDataDependentSymNode, diverged
 
 @checked
 def _errors_are_known():

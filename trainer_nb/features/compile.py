@@ -210,21 +210,23 @@ class Compile(Hook):
         self._steps = {}                        # optimizer's name → its compiled step
         self._held, self._constants = {}, {}    # by optimizer: options as tensors; those that are constants in its code
         self._single = set()                    # optimizers that update one parameter at a time, see `_one_by_one`
-        self._params, self._graphs = [], False  # parameters that get a gradient; whether CUDA graphs are used
+        self._all, self._params = [], []        # parameters; those of them that get a gradient
+        self._graphs = False                    # whether CUDA graphs are used
         self._reset()
 
     def _reset(self):
         self._old, self._config = [], None          # (module, its call before) of the fit; torch's setting
         self._whole, self._buffers = None, None     # the compiled step; gradients, if all is one graph
         self._grads, self._loss = None, None        # of the last step
-        self._full, self._is_short = (0, 0), False  # samples in a full batch of validation, of training; it has fewer
+        self.full_sizes = 0, 0                      # samples in a full batch of validation, and of training
+        self._is_short = False                      # whether the batch has fewer
 
     def before_fit(self, learn):
         self._errors, self._grads, self.reasons, self.time_s = compile_errors(), None, [], 0.
         self._graphs = learn.device.type == 'cuda' and self.mode in ('reduce-overhead', 'max-autotune')
-        params = sum([parameters(opt) for opt in learn.opts.values()], [])
-        self._params = [*dict.fromkeys(p for p in params if p.requires_grad)]
-        if self.dynamic is None: self._full = _full_size(learn.valid_dl), _full_size(learn.train_dl)
+        self._all = [*dict.fromkeys(p for opt in learn.opts.values() for p in parameters(opt))]
+        self._params = [p for p in self._all if p.requires_grad]
+        if self.dynamic is None: self.full_sizes = _full_size(learn.valid_dl), _full_size(learn.train_dl)
         if self.what == 'model': return self._wrap_model(learn)
         refuse_closures(learn, "Compile(what='step')", "use Compile(what='model')")
         self._config = tracing_backward()
@@ -320,6 +322,8 @@ def _plan(self:Compile, learn):
         for name, opt in learn.opts.items():
             if has_hooks(opt):
                 self._plain('optimizer', 'hooks that are registered with it')
+            elif isinstance(opt, torch.optim.ASGD):
+                self._plain('optimizer', 'ASGD, whose rate torch compiles to a constant')
             else: self._steps[name] = self._compiled(bare_step(opt), ('opt', opt), fullgraph=True)
     if forced := _forced_by(learn):
         self._plain('backward', ', '.join(forced))
@@ -342,8 +346,9 @@ def _origin(step):
 @patch
 def do_step(self:Compile, learn, nxt, model, loss_fn):
     if self._graphs and learn.generator is None: torch.compiler.cudagraph_mark_step_begin()
-    self._is_short = learn.world.total < self._full[learn.training]
+    self._is_short = learn.world.total < self.full_sizes[learn.training]
     if self._whole is None or not learn.training or self._is_short: return _told_twice(nxt)
+    self._follow(learn)
     if model is not learn.model or loss_fn is not learn.loss_fn: raise ValueError(
         "a hook passed another model or loss function than the compiled ones: use Compile(what='model')")
     try:
@@ -355,6 +360,16 @@ def do_step(self:Compile, learn, nxt, model, loss_fn):
     learn.result = map_tensors(Tensor.clone, result) if self._graphs else result
     learn.loss = self._loss = learn.result['loss']
     learn.pred = learn.result.get('pred')
+
+@patch
+def _follow(self:Compile, learn):
+    "Take another graph when a hook has frozen or unfrozen parameters"
+    params = [p for p in self._all if p.requires_grad]
+    if len(params) == len(self._params) and all(map(operator.is_, params, self._params)): return
+    self._params = params
+    for opt in learn.opts.values(): _fill_momentum(opt)
+    if self._buffers is not None: self._buffers = [torch.zeros_like(p) for p in params]
+    self._whole = self._whole_graph(learn)
 
 @patch
 def _take_apart(self:Compile, learn, e, nxt):

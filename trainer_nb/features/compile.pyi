@@ -13,6 +13,7 @@ class Number:
 class Compile(Hook):
     reasons: Any
     time_s: Any
+    full_sizes: Any
     mode: Any
     what: Any
     backend: Any

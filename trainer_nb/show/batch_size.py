@@ -187,12 +187,13 @@ def _as_bytes(limit):
         raise ValueError(f'limit is {limit!r}: expected GiB as a float, or bytes as an int')
     return int(limit*2**30) if isinstance(limit, float) else limit
 
-_ALL_PARTS = 'EMA', 'SWA', 'NaNGuard', 'Compile'        # hooks with memory of their own that no other dry run needs
+_WITH_MEMORY = 'EMA', 'SWA', 'NaNGuard', 'Compile'     # hooks with memory of their own that no other dry run needs
 
 @contextmanager
 def _with_memory(learn):
-    "Let hooks that hold tensors run in a dry run"
-    hooks = [h for h in learn.hooks if h.name in _ALL_PARTS and 'in_dry_run' not in vars(h)]
+    "Let hooks that hold tensors run in a dry run; on the host, a compiled step cannot be measured"
+    names = _WITH_MEMORY if learn.device.type == 'cuda' else _WITH_MEMORY[:-1]
+    hooks = [h for h in learn.hooks if h.name in names and 'in_dry_run' not in vars(h)]
     for h in hooks: h.in_dry_run = True
     try: yield
     finally:
@@ -208,8 +209,8 @@ def find_batch_size(self:Learner,
     """Find the largest batch that fits into 90 % of the memory, and the fastest one; nothing about the learner changes
 
     The memory is that of weights, gradients, optimizer, hooks and a batch's activations. The time is that of a step,
-    without loading its batch. An interrupt ends the search, which returns what it has found. Raises ValueError if
-    samples cannot be joined to batches; errors in a step propagate.
+    without loading its batch; on the CPU, `Compile` takes no part. An interrupt ends the search, which returns what it
+    has found. Raises ValueError if samples cannot be joined to batches; errors in a step propagate.
     """
     with folded():
         limit, most = _as_bytes(limit), None if most is None else as_count('most', most)
@@ -224,6 +225,8 @@ def _found(learn, r, gauge, limit, most):
     samples, accum = _Samples(learn.train_dl), learn.get_hook('GradAccum', None)
     found = BatchSizes(batch_size(samples.take(1) and samples.batches[0]), limit, n_accum=accum.n if accum else 1)
     if accum is not None: accum.is_auto, accum.most = False, None       # a copy, which must not divide these batches
+    compiles = learn.get_hook('Compile', None)
+    if compiles is not None: compiles.full_sizes = 0, 0                 # no size is a shorter last batch here
     class Interrupted(Exception): pass
 
     def step():
