@@ -694,3 +694,34 @@ def test_the_label_is_there_for_the_profiler_only(monkeypatch):
     assert not labels
     with torch.profiler.profile() as p: stepped()
     assert labels == ['Optimizer.step#SGD.step']*2 and sum(o.count for o in p.key_averages() if o.key == labels[0]) == 2
+
+def test_a_shared_scale_moves_although_the_last_optimizer_has_no_gradient():
+    m = Pair()
+    learn = make_learner(m, batches(), train_step=lambda batch, learn: {'loss': d_loss(learn.model, batch[0])},
+                         optim=dict(sorted(optimizers(m).items())),
+                         hooks=[AMP('fp16', scaler=lambda d: torch.amp.GradScaler(d, init_scale=256.,
+                                                                                  growth_interval=1)),
+                                LambdaHook(after_backward=only('d'))])
+    learn.fit(1)
+    assert learn.get_hook('AMP').scalers['d'].get_scale() == 256*2**5 and learn.state.optimizer_step == 5
+
+def only(name):
+    def f(learn):
+        for other, opt in learn.opts.items():
+            if other != name: opt.zero_grad()
+    return f
+
+@pytest.mark.parametrize('optim', [
+    lambda p: torch.optim.SGD(p, .01, momentum=.9, fused=True), lambda p: torch.optim.SGD(p, .01, momentum=.9),
+    lambda p: torch.optim.AdamW(p, .01, fused=True)], ids=['fused SGD', 'SGD', 'AdamW'])
+def test_a_first_step_that_is_not_finite_makes_no_state(optim):
+    "A fused step that is skipped leaves memory that nobody has written"
+    bad = [(torch.full((4, 4), math.nan), torch.zeros(4, dtype=torch.long))]
+    learn = make_learner(model(), bad + cut([4]*6), optim=optim, hooks=[NaNGuard()])
+    with pytest.raises(FloatingPointError): learn.fit(1)
+    assert not learn.opt.state
+    learn.train_dl = cut([4]*6)
+    learn.fit(1)
+    plain = make_learner(model(), cut([4]*6), optim=optim)
+    plain.fit(1)
+    assert same(weights(learn.model), weights(plain.model))

@@ -13,7 +13,7 @@ import torch
 from ..loop import Hook, gradients, refuse_closures
 
 # %% ../../nbs/features/02_amp.ipynb #785f439e
-_DTYPES = {'bf16': torch.bfloat16, 'fp16': torch.float16}  # short names
+_DTYPES = {'bf16': torch.bfloat16, 'bfloat16': torch.bfloat16, 'fp16': torch.float16, 'float16': torch.float16}
 
 class AMP(Hook):
     "Run the step in mixed precision; with `float16`, scale losses and skip steps that overflow"
@@ -21,13 +21,14 @@ class AMP(Hook):
     runs_after, runs_before = ('GradAccum',), ('NaNGuard', 'GradNorm', 'GradClip')
     state_kinds = {'scalers': {str: {str: object}}, 'shared': {str: [str]}}
     def __init__(self,
-        dtype=torch.bfloat16,  # `torch.bfloat16` or `torch.float16`, or 'bf16' or 'fp16'
+        dtype=torch.bfloat16,  # `torch.bfloat16` or `torch.float16`, or a name: 'bf16', 'fp16'
         scaler=None,           # for `float16`: `scaler(device type)` makes one per optimizer;
                                # None: `torch.amp.GradScaler`
     ):
         self.dtype = _DTYPES.get(dtype, dtype) if isinstance(dtype, str) else dtype
         if self.dtype not in _DTYPES.values():
-            raise ValueError(f'AMP(dtype) is {dtype!r}: expected torch.bfloat16 or torch.float16')
+            raise ValueError(f'AMP(dtype) is {dtype!r}: expected torch.bfloat16 or torch.float16, '
+                             "or 'bf16' or 'fp16'")
         if scaler is not None and not callable(scaler):
             raise TypeError(f'AMP(scaler) is a {type(scaler).__name__}: '
                             'expected a function of the device type that makes one')
@@ -59,13 +60,15 @@ class AMP(Hook):
 
     def do_opt_step(self, learn, nxt):
         name = learn.opt_name
-        if not self.scalers or not gradients(learn.opt): return nxt()
+        if not self.scalers: return nxt()
         names = self.shared.get(name, (name,))
         scaler, inner = self.scalers[names[0]], SimpleNamespace(param_groups=learn.opt.param_groups, step=nxt)
-        self._inner[name] = inner       # keep it until `update`: scalers tell optimizers apart by their `id`
-        scaler.unscale_(inner)
-        stepped = scaler.step(inner)    # what `nxt` returned; None if the step was skipped
-        if name == names[-1]:
+        if not gradients(learn.opt): stepped = nxt()
+        else:
+            self._inner[name] = inner       # keep it until `update`: scalers tell optimizers apart by their `id`
+            scaler.unscale_(inner)
+            stepped = scaler.step(inner)    # what `nxt` returned; None if the step was skipped
+        if name == names[-1] and self._inner:
             scaler.update()
             self._inner.clear()
         return bool(stepped)

@@ -136,11 +136,12 @@ class NaNGuard(Hook):
     def _step(self, learn, nxt, ok):
         "Take the step if `ok`, which only the device knows"
         opt, params = learn.opt, parameters(learn.opt)
+        if len(opt.state) < len(params):
+            self.born.append((self.n_checks - 1, opt, [p for p in params if p not in opt.state]))
         if takes_found_inf(opt):
             opt.found_inf = (~ok).float()
             try: return nxt()
             finally: del opt.found_inf
-        new = [p for p in params if p not in opt.state]
         now = [*params]
         for p in params:
             state = opt.state[p].values() if p in opt.state else ()
@@ -151,7 +152,6 @@ class NaNGuard(Hook):
         else: kept = self.kept[learn.opt_name] = [o.clone() for o in now]
         stepped = nxt()
         _choose_(ok, now, kept)
-        if new: self.born.append((self.n_checks - 1, opt, new))
         return stepped
 
     def after_step(self, learn):
