@@ -182,6 +182,19 @@ def test_validation_and_prediction_are_those_of_the_host():
     assert learn.history.epochs['valid_accuracy'][-1] == pytest.approx(share, abs=2e-3)
     assert learn.validate()['valid_loss'] == pytest.approx(F.cross_entropy(expected, y).item(), abs=1e-3)
 
+def test_values_of_the_host_beside_those_of_the_device():
+    "A metric in numpy, one that returns numbers and tensors, and a weight that the device computes"
+    def share(pred, targ): return float((pred.argmax(1) == targ).cpu().numpy().mean())
+    def both(pred, targ): return {'half': .5, 'hits': (pred.argmax(1) == targ).float().mean()}
+    dl = batches(N_VALID, 2)
+    learn = learner(train_step=by_tokens, valid_dl=dl, metrics=[share, both])
+    learn.fit(1)
+    with torch.no_grad(): hits = [(learn.model.eval()(x).argmax(1) == y, (y > 0).sum() + 1) for x, y in dl]
+    expected = sum(o.float().mean().item()*n.item() for o, n in hits)/sum(n.item() for _, n in hits)
+    row = {k: v for k, v in learn.history.epoch_rows[-1].items() if k.startswith('valid_')}
+    assert row['valid_share'] == pytest.approx(expected) and row['valid_half'] == pytest.approx(.5)
+    assert next(v for k, v in row.items() if k.endswith('hits')) == pytest.approx(expected)
+
 
 # No waiting
 
@@ -272,7 +285,7 @@ def n_waits(f):
         torch.cuda.set_sync_debug_mode('warn')
         try: f()
         finally: torch.cuda.set_sync_debug_mode('default')
-    return sum('synchroniz' in str(o.message) for o in seen)
+    return sum('called a synchronizing' in str(o.message) for o in seen)
 
 def test_loggers_wait_once_in_256_batches(tmp_path):
     "For each column that is on the device, when a pass has packed that many; and at its end"
@@ -376,14 +389,15 @@ def test_copies_overlap_with_the_work(tmp_path):
 # State
 
 def stop_at(n):
-    "A hook that stops a fit after `n` steps, once"
+    "A hook that stops a fit after `n` batches, once"
     seen = []
     def stop(learn):
-        if learn.training and learn.state.optimizer_step == n and not seen: seen.append(learn.stop())
+        if learn.training and learn.history.n_steps == n and not seen: seen.append(learn.stop())
     return LambdaHook(after_step=stop)
 
+@pytest.mark.parametrize('n', [30, 31], ids=['after a step', 'with accumulated gradients'])
 @pytest.mark.parametrize('where', ['here', 'elsewhere'])
-def test_a_stopped_run_is_resumed_exactly(where, tmp_path):
+def test_a_stopped_run_is_resumed_exactly(where, n, tmp_path):
     "Bit for bit with deterministic algorithms: weights, optimizer, average, the device's generator"
     def new():
         return learner(make(), TensorLoader(*data(20), bs=BS, shuffle=True, device=DEVICE), data(5, 2),
@@ -394,7 +408,7 @@ def test_a_stopped_run_is_resumed_exactly(where, tmp_path):
     whole.fit(3)
     learn = new()
     torch.manual_seed(3)
-    learn.fit(3, hooks=[stop_at(15)])
+    learn.fit(3, hooks=[stop_at(n)])
     assert learn.cancelled == 'stop' and learn.state.optimizer_step == 15
     torch.manual_seed(99)
     torch.randn(1000, device=DEVICE)
@@ -665,6 +679,7 @@ def test_the_largest_batch_is_found():
     total, limit = torch.cuda.get_device_properties(DEVICE).total_memory, torch.cuda.memory_reserved() + 2**31
     torch.cuda.set_per_process_memory_fraction(limit/total)
     try:
+        new().fit(1)        # what libraries keep for good is there after the first fit
         learn = new()
         before, held = [o.cpu() for o in weights(learn.model)], allocated()
         found = learn.find_batch_size(limit=limit)
