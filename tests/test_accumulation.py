@@ -339,3 +339,32 @@ def test_no_value_is_read(hooks):
     learn = make_learner(m, in_list(N_TRAIN), in_list(N_VALID), train_step=token_step, optim=torch.optim.SGD,
                          hooks=list(hooks))
     assert_allowed(counted_fit(learn), allowed, first=0)
+
+# Sums, and weights of 0
+
+@optims
+@pytest.mark.parametrize('how', ['loss_fn', 'step'])
+@pytest.mark.parametrize('n', [2, 4])
+def test_sums_are_added_up(n, how, optim):
+    def loss_of(m, batch): return F.cross_entropy(m(batch[0]), batch[1], reduction='sum')
+    def step(batch, learn): return {'loss': loss_of(learn.model, batch), 'reduction': 'sum'}
+    sizes = [5, 5, 5, 5, 4]
+    own = {'train_step': step} if how == 'step' else {'loss_fn': nn.CrossEntropyLoss(reduction='sum')}
+    learn = make_learner(model(), cut(sizes), optim=optim, hooks=[GradAccum(n)], **own)
+    learn.fit(2)
+    by_hand = plain(optim, cut(windows(sizes, n)), 2, loss_of=loss_of)
+    assert all(torch.allclose(a, b, rtol=0, atol=1e-5) for a, b in zip(weights(learn.model), weights(by_hand)))
+
+@pytest.mark.parametrize('n', [1, 2, 'auto'])
+def test_a_window_that_weighs_nothing(n):
+    "A number does what a tensor does"
+    def fit(kind):
+        def step(batch, learn):
+            mask = torch.full((len(batch[1]),), float(learn.state.batch_idx < 4))
+            loss = (F.cross_entropy(learn.model(batch[0]), batch[1], reduction='none')*mask).sum()
+            return {'loss': loss/mask.sum().clamp(min=1), 'n': kind(mask.sum())}
+        learn = make_learner(model(), cut([4]*6), train_step=step, optim=OPTIMS['sgd'], hooks=[GradAccum(n)])
+        learn.fit(2)
+        assert all(o.isfinite().all() for o in weights(learn.model))
+        return learn.model
+    assert close(fit(int), fit(torch.as_tensor))

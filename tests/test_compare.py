@@ -339,7 +339,8 @@ def test_metrics_may_come_while_it_is_live(tmp_path):
     "A run that has just begun has recorded nothing"
     run = make_run(tmp_path/'a', made(1), state='running')
     text = (run.path/'record'/'log.jsonl').read_text()
-    (run.path/'record'/'log.jsonl').write_text('')
+    (run.path/'record'/'log.jsonl').write_text(
+        '{"kind": "mark", "batch": 0, "step": 0, "samples": 0, "time_s": 0.1}\n')
     c = compare(tmp_path, x='epoch')
     assert c.metrics == [] and c.chart().svg() and c.text()
     (run.path/'record'/'log.jsonl').write_text(text)
@@ -367,3 +368,12 @@ except ValueError as e: print(e)'''
     rows, settings = json.loads(rows)
     assert [row['best valid_loss'] for row in rows] == [2/5, 2/6]
     assert [o['lr'] for o in settings] == ['1.0', '0.1'] and told.endswith('expected one of digits')
+
+def test_a_run_that_failed_before_its_first_record(tmp_path):
+    make_run(tmp_path/'good', made(1))
+    make_run(tmp_path/'bad', made(1, n=5), state='failed')
+    (tmp_path/'bad'/'record'/'log.jsonl').write_text(
+        '{"kind": "mark", "batch": 0, "step": 0, "samples": 0, "time_s": 0.1}\n')
+    c = compare(f'{tmp_path}/*')
+    times = {o['run']: o['time_s'] for o in c.rows}
+    assert math.isnan(times['bad']) and times['good'] > 0 and 'bad' in repr(c)

@@ -1,5 +1,7 @@
 "Epoch values are those of the whole data set, however it is cut into batches"
 import math, warnings
+from dataclasses import make_dataclass
+from types import SimpleNamespace
 
 import pytest, torch, torch.nn.functional as F
 from torch import nn
@@ -506,3 +508,34 @@ def test_a_single_metric_needs_no_list(metrics):
     x, y = data(20)
     # epoch, loss, metric, lr, time
     assert len(make_learner(nn.Linear(4, 3), cut(7, x, y), metrics=metrics()).fit(1).epochs) == 5
+
+@pytest.mark.parametrize('as_tensor', [True, False])
+def test_the_weight_of_the_loss_does_not_weigh_accuracy(as_tensor):
+    "A loss with class weights is divided by the sum of these; each sample counts once for the accuracy"
+    w = torch.tensor([1., 10., 3., 1., 1.])
+    x, y = data()
+    order = y.argsort()
+    def step(batch, learn):
+        z, n = learn.model(batch[0]), w[batch[1]].sum()
+        return {'loss': F.cross_entropy(z, batch[1], w[:z.size(1)].to(z)), 'pred': z, 'targ': batch[1],
+                'n': n if as_tensor else n.item()}
+    model, values = fitted(16, [accuracy], tensors=(x[order], y[order]), train_step=step)
+    z = logits(model, x)
+    assert_both(values, 'loss', F.cross_entropy(z, y, w[:z.size(1)].to(z)).item())
+    assert_both(values, 'accuracy', (z.argmax(1) == y).double().mean().item())
+
+@pytest.mark.parametrize('kind', [SimpleNamespace, dict, make_dataclass('Output', ['loss', 'logits'])], ids=repr)
+def test_a_model_with_a_loss_of_its_own(kind):
+    "Metrics find what it returns beside the loss"
+    class Own(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.lin = nn.Linear(4, 3)
+        def forward(self, x, labels):
+            logits = self.lin(x)
+            return kind(loss=F.cross_entropy(logits, labels), logits=logits)
+    dl = [{'x': torch.randn(5, 4), 'labels': torch.arange(5) % 3}]
+    learn = make_learner(Own(), dl, dl, loss_fn=None, metrics=Metric(accuracy, pred='logits', targ='labels'))
+    learn.fit(1)
+    hits = (learn.model.lin(dl[0]['x']).argmax(1) == dl[0]['labels']).float().mean().item()
+    assert learn.history.epochs['valid_accuracy'] == [pytest.approx(hits)]

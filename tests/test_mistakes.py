@@ -48,6 +48,18 @@ def learner(**kwargs):
     return Learner(kwargs.pop('model'), **{'display': False, 'bs': 6, **kwargs})
 
 # what is wrong: (arguments of the learner, the cell that fails, patterns of its message and notes)
+IDS = torch.arange(120).view(24, 5) % 7
+
+class Words(nn.Module):
+    def __init__(self, n):
+        super().__init__()
+        self.embed, self.head = nn.Embedding(n, 4), nn.Linear(4, 7)
+    def forward(self, x): return self.head(self.embed(x))
+
+def learner_first(learn, batch): return {'loss': learn.model(batch[0]).sum()}
+
+def model_first(model, batch): return {'loss': model(batch[0]).sum()}
+
 MISTAKES = {
     'a metric that returns nothing': (dict(metrics=[nothing]), 'learn.fit(1)', 'metric `nothing`.*NoneType',
                                       'expected a number'),
@@ -102,6 +114,33 @@ MISTAKES = {
                        'first batch of train_dl is empty', 'a filter, a sampler'),
     'a model that returns a tuple': (dict(model=lambda: Recurrent()), 'learn.fit(1)', 'returned a tuple of 2',
                                      r'out\[0\]'),
+    'classes in the last dimension': (
+        dict(model=lambda: Words(7), train_dl=lambda: (IDS, IDS)), 'learn.fit(1)',
+        r'predictions have shape \(6, 5, 7\), and cross_entropy takes the classes from dim',
+        r'pred\.flatten\(0, 1\)'),
+    'pixels with a dimension for the colour': (
+        dict(model=lambda: nn.Conv2d(1, 3, 1), train_dl=lambda: (
+            torch.randn(24, 1, 4, 4), Y[:, None, None, None].expand(24, 1, 4, 4))), 'learn.fit(1)',
+        r'targets have shape \(6, 1, 4, 4\)', r'y\.squeeze\(1\)'),
+    'ids that are too large': (dict(model=lambda: Words(5), train_dl=lambda: (IDS, IDS)), 'learn.fit(1)',
+                               'from 0 to 6, and nn.Embedding has 5 rows', 'num_embeddings is the largest id'),
+    'float ids': (dict(model=lambda: Words(7), train_dl=lambda: (IDS.float(), IDS)), 'learn.fit(1)',
+                  'nn.Embedding takes ids', r'x\.long\(\)'),
+    'bools for a binary loss': (dict(model=lambda: net(1), train_dl=lambda: (X, Y[:, None] > 0),
+                                     loss_fn=F.binary_cross_entropy_with_logits), 'learn.fit(1)', 'targets are bool',
+                                r'y\.float\(\)'),
+    'one sample for BatchNorm': (dict(model=lambda: nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)),
+                                      train_dl=lambda: (X[:1], Y[:1])), 'learn.fit(1)', 'BatchNorm needs two samples',
+                                 'drop_last=True'),
+    'an entry that forward does not take': (
+        dict(train_dl=lambda: [{'input': X, 'file': X, 'labels': Y}], model=lambda: nn.Linear(4, 3)), 'learn.fit(1)',
+        "goes to forward by name \\('input', 'file', 'labels'\\)", 'leave out'),
+    'a step that takes the learner first': (
+        dict(loss_fn=None, train_step=learner_first), 'learn.fit(1)',
+        "no attribute 'model'", r'def step\(batch, learn\)'),
+    'a step that takes the model': (
+        dict(loss_fn=None, train_step=model_first), 'learn.fit(1)',
+        'not callable|not subscriptable', r'def step\(batch, learn\)'),
     'too many features': (dict(train_dl=lambda: (torch.cat([X, X], 1), Y)), 'learn.fit(1)', 'inputs have 8 features',
                           r'check in_features'),
     'more inputs than the model takes': (dict(model=lambda: Strict(4, 3), train_dl=lambda: (X, X, Y)), 'learn.fit(1)',

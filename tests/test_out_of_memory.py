@@ -337,3 +337,30 @@ def test_a_hook_of_your_own_may_make_room():
     learn = make_learner(plain(), big(), train_step=step, hooks=[Smaller(), limit])
     learn.fit(1)
     assert limit.do_step.n == ['relieved', 16, 8] and learn.state.batch_idx == 2 and learn.cancelled is None
+
+def test_sparse_tensors_in_the_message():
+    "They have no address and no size of their own, and hide neither the error nor the rest"
+    class Words(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed, self.head = nn.Embedding(7, 4, sparse=True), nn.Linear(4, 3)
+        def forward(self, x):
+            graph = torch.eye(len(x)).to_sparse()
+            res = self.head(self.embed(x).mean(1))
+            if not is_early: return res
+            no_memory()
+            return graph
+    dl = [(torch.randint(7, (5, 4)), torch.randint(3, (5,)))]*3
+    for is_early in True, False:
+        learn = make_learner(Words(), dl, optim=lambda p: torch.optim.SGD(p, .1),
+                             hooks=[LambdaHook(after_backward=lambda learn: no_memory())])
+        with pytest.raises(RuntimeError) as e: learn.fit(1)
+        assert is_oom(e.value) and 'parameters 172 B' in notes(e) and learn.cancelled == 'memory'
+        assert is_early or 'gradients' in notes(e)
+        assert all(p.grad is None for p in learn.model.parameters())
+
+def test_an_explanation_that_fails_does_not_hide_the_error(monkeypatch):
+    monkeypatch.setattr('trainer_nb.loop.learner.shortage', lambda *_: raise_(KeyError('x')))
+    learn = make_learner(hooks=[failing('after_loss', (True, 2))])
+    with pytest.raises(RuntimeError) as e: learn.fit(3)
+    assert is_oom(e.value) and "could not be described: KeyError('x')" in notes(e)

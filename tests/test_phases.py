@@ -127,7 +127,8 @@ def test_long_passes_are_packed():
 def test_a_recorded_mean_can_be_monitored():
     learn = start(
         [], hooks=[LambdaHook(after_loss=lambda learn: learn.record('epoch_no', float(learn.state.epoch), mean=True)),
-                             EarlyStopping(patience=1, monitor='valid_epoch_no', restore_best=False)])
+                             EarlyStopping(patience=1, monitor='valid_epoch_no', mode='min',
+                                           restore_best=False)])
     learn.fit(5)
     assert len(learn.history) == 2
 

@@ -11,6 +11,7 @@ from trainer_nb.show.controls import scale_lr
 from trainer_nb.loop.optim import lr_names
 from trainer_nb.loop.hooks import CancelStep, Hook, LambdaHook
 from trainer_nb.features.gradients import GradAccum
+from trainer_nb.all import Checkpoint
 from trainer_nb.features.schedule import (
     LRScheduler, OneCycle, Schedule, WarmupCosine, combine, cosine, exponential, linear, polynomial, warmup,
 )
@@ -405,3 +406,18 @@ def test_a_preview_in_mid_run_and_of_nothing():
         with pytest.raises(ValueError): learn.plot_schedule(**kwargs)
     preview = learner().plot_schedule(2, hooks=[OneCycle(.1)])
     assert max(preview.steps['lr']) <= .1 and len(preview.steps['lr']) == 10
+
+@pytest.mark.parametrize('n', [1, 3, 4])
+@pytest.mark.parametrize('make', [lambda o, n: S.CosineAnnealingLR(o, n),
+                                  lambda o, n: S.OneCycleLR(o, .1, total_steps=n + 1)],
+                         ids=['cosine', 'one cycle'])
+def test_another_length_is_another_plan(make, n, tmp_path):
+    "After a resume the rates are those of one fit of the new length, at the same step"
+    def new(): return make_learner(hooks=[LRScheduler(make), Checkpoint(tmp_path/'kept')],
+                                   optim=lambda p: SGD(p, .1, momentum=.9))
+    new().fit(2)
+    learn, whole = new(), make_learner(hooks=[LRScheduler(make)], optim=lambda p: SGD(p, .1, momentum=.9))
+    whole.fit(4)
+    learn.fit(4, resume=True)
+    assert learn.history.steps['lr'][10:] == pytest.approx(whole.history.steps['lr'][10:], rel=1e-6)
+    assert len(learn.history.steps['lr']) == 20

@@ -37,7 +37,7 @@ CALLS = {
     'TensorLoader(generator)': (lambda o: TensorLoader(*problem(), generator=o), 'None'),
     'Checkpoint(every)': (lambda o: Checkpoint('x', every=o), ''),
     'Checkpoint(keep)': (lambda o: Checkpoint('x', keep=o), ''),
-    'Checkpoint(mode)': (lambda o: Checkpoint('x', mode=o), ''),
+    'Checkpoint(mode)': (lambda o: Checkpoint('x', mode=o), 'None'),
     'EarlyStopping(patience)': (EarlyStopping, ''),
     'EarlyStopping(min_delta)': (lambda o: EarlyStopping(min_delta=o), '0'),
     'EarlyStopping(monitor)': (lambda o: EarlyStopping(monitor=o), ''),

@@ -1,7 +1,7 @@
 """What every wing uses: nested batches, text, charts, errors. These names are for other wings"""
 from .nested import (
-    batch_size, default_device, divide_batch, entries, has_accelerator, local, map_tensors, merge_batches,
-    sample_counts, to_device
+    batch_size, common_device, default_device, divide_batch, entries, has_accelerator, local, map_tensors,
+    merge_batches, sample_counts, to_device
 )
 from .rng import RNG_KINDS, check_seed, rng_state, set_rng_state, set_seed
 from .text import (

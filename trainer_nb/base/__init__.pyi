@@ -1,5 +1,6 @@
 # Written by tools/stubs.py
 from .nested import batch_size as batch_size
+from .nested import common_device as common_device
 from .nested import default_device as default_device
 from .nested import divide_batch as divide_batch
 from .nested import entries as entries

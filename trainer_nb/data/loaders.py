@@ -11,6 +11,7 @@ import multiprocessing, os, random, signal, sys, warnings
 from collections import deque
 from collections.abc import Mapping
 from contextlib import contextmanager
+from functools import cache
 from hashlib import blake2b
 
 import torch
@@ -21,12 +22,15 @@ from ..base import has_accelerator, map_tensors, to_device
 from .passes import Pass, draws, is_warm, length, open_pass, source, rng_states, warm_up
 
 # %% ../../nbs/data/02_loaders.ipynb #fc1cd9ad
+@cache      # memory that was freed on a stream is used again on that stream alone
+def _side_stream(device): return torch.cuda.Stream(device)
+
 class SideStream:
     "Copy batches to an accelerator during its work on the batch before"
     def __init__(self,
         device,  # `torch.device`, of type 'cuda'
     ):
-        self.device, self.stream = device, torch.cuda.Stream(device)
+        self.device, self.stream = device, _side_stream(device)
 
     def __call__(self,
         batch,  # as `to_device` takes it
@@ -39,11 +43,11 @@ class SideStream:
         return to_device(map_tensors(lambda t: self._used_in(work, t), batch), self.device)
 
     def _copy(self, t):
-        if t.device.type != 'cpu': return t
+        if t.device.type != 'cpu' or t.layout is not torch.strided: return t
         return (t if t.is_pinned() else t.pin_memory()).to(self.device, non_blocking=True)
 
     def _used_in(self, work, t):
-        if t.device.type != 'cpu': t.record_stream(work)
+        if t.device.type != 'cpu' and t.layout is torch.strided: t.record_stream(work)
         return t
 
 # %% ../../nbs/data/02_loaders.ipynb #53c5bc94

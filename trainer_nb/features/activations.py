@@ -21,7 +21,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from trainer_nb.base import (
     ALARM, BATCH_NORMS, COLORS, CONVOLUTIONS, GREY, INK, INSTANCE_NORMS, did_you_mean, each_, local,
-    new_figure, norms, patch, text_table
+    new_figure, norms, patch, text_table, to_device
 )
 from ..loop import RESUMABLE, MainProcessHook, as_count, matching
 
@@ -149,7 +149,7 @@ class Activations(MainProcessHook):
         modules = find_layers(learn.fitting.model, self.patterns)
         if [*modules] != [name for name, _ in self.layers]:     # another model
             self._begin([[name, type(m).__name__] for name, m in modules.items()])
-        self.modules = modules
+        self.modules, self.rows = modules, [o.to(learn.device) for o in self.rows]      # a checkpoint's are on the host
         self.own = {name: own_names(m) for name, m in modules.items()}
         self.dims = {name: unit_dim(m) for name, m in modules.items()}
         self.is_blind = learn.get_hook('Compile', None) is not None
@@ -201,10 +201,9 @@ class Activations(MainProcessHook):
     def _add(self, learn):
         "Append the measurement of this batch"
         if not self.now and not self.is_blind: self._tell('compiled code, or of a step that calls none')
-        device = next(iter(self.now.values()))[0].device if self.now else learn.device
         nothing = torch.empty(0), torch.empty(0, dtype=torch.bool)
         glances = [self.now.get(name, nothing) for name in self.modules]
-        self.rows.append(portraits([[o.to(device, non_blocking=True) for o in pair] for pair in glances]))
+        self.rows.append(portraits([to_device(pair, learn.device) for pair in glances]))
         self._remove()
 
     @torch.no_grad()
@@ -217,7 +216,7 @@ class Activations(MainProcessHook):
         sizes = norms(step)
         each_('add', step, now)
         row = self.rows[-1]
-        moved, sizes = ([o.to(row.device, torch.float32, non_blocking=True) for o in os] for os in (norms(step), sizes))
+        moved, sizes = ([o.float() for o in to_device(os, row.device)] for os in (norms(step), sizes))
         counts = [len(pairs) for pairs in kept]
         moved, sizes = (_rows(torch.stack(os).square().split(counts)).sum(1) for os in (moved, sizes))
         row[:, 3] = (moved/sizes).sqrt()        # nan where a layer has no weights

@@ -19,7 +19,6 @@ class Activations(MainProcessHook):
     layers: Any
     thinned: Any
     is_waiting: Any
-    modules: Any
     own: Any
     dims: Any
     is_blind: Any
@@ -29,6 +28,7 @@ class Activations(MainProcessHook):
     at: Any
     on_host: Any
     drawn: Any
+    modules: Any
     handles: Any
     dim: Any
     now: Any

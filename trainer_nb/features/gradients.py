@@ -13,21 +13,21 @@ from inspect import isgeneratorfunction
 import torch
 from torch import Tensor
 
-from ..base import batch_size, did_you_mean, each_, entries, local, norms
+from ..base import batch_size, common_device, did_you_mean, each_, entries, local, norms, to_device
 from .parts import MicroBatches, Start
-from ..loop import RESUMABLE, Hook, as_count, differentiate, gradients, parameters, refuse_closures
+from ..loop import RESUMABLE, Hook, as_count, differentiate, gradients, is_summed, parameters, refuse_closures
 
 
 # %% ../../nbs/features/01_gradients.ipynb #d704dff2
 def _total_norm(
     tensors,  # list of tensors
-):            # 0-d tensor on the device of the first one; 0. if there is none
+):            # 0-d tensor on their `common_device`; 0. if there is none
     "Compute the 2-norm of all tensors together, without reading a value on the host"
     if not tensors: return torch.zeros(())
     tensors = [o.detach() for o in tensors]
     try: found = norms(tensors)
     except NotImplementedError: found = norms([entries(o) for o in tensors])    # some are sparse
-    device = found[0].device
+    device = common_device(found)
     return torch.linalg.vector_norm(torch.stack([o.to(device, non_blocking=True) for o in found]))
 
 # %% ../../nbs/features/01_gradients.ipynb #f6a3a540
@@ -52,7 +52,9 @@ class Window:
         self.n, self.weight, self.unit = self.n + 1, self.weight + weight, unit
 
     def join(self, params, weight):
-        "Replace the gradients of `params` by the weighted mean over the window and themselves; the window is unchanged"
+        """Replace the gradients of `params` by the weighted mean over the window and themselves, or by their sum if all
+        weights are 0; the window is unchanged
+        """
         both = [i for i in self.grads if params[i].grad is not None]
         if both:
             each_('add', [local(params[i].grad) for i in both], [self.grads[i] for i in both])
@@ -63,8 +65,8 @@ class Window:
                 local(params[i].grad).copy_(self.grads[i])
         total, grads = self.weight + weight, [local(p.grad) for p in params if p.grad is not None]
         if not grads: return
-        if isinstance(total, Tensor): total = total.clamp(min=1e-20).to(grads[0].device, non_blocking=True)
-        if isinstance(total, Tensor) or total != 1: each_('div', grads, total)
+        if isinstance(total, Tensor): total = to_device(total.clamp(min=1e-20), grads[0].device)
+        if isinstance(total, Tensor) or total not in (0, 1): each_('div', grads, total)
 
 # %% ../../nbs/features/01_gradients.ipynb #d393eae4
 def _loss_weight(
@@ -81,9 +83,9 @@ def _unit(n): return n.detach().clamp(min=1) if isinstance(n, Tensor) else max(n
 class GradAccum(Hook):
     """Make one optimizer step out of `n` losses, equal to a step on one big batch
 
-    Losses are weighted by samples, or by `learn.result['n']` (yielded losses: by samples). The last window of an
-    epoch may be shorter and is divided by its own weight; `learn.loss` stays what the step computed. Schedules and
-    counters see only real steps.
+    Losses are weighted by samples, or by `learn.result['n']` (yielded losses: by samples); sums (`reduction='sum'`) are
+    added up. The last window of an epoch may be shorter and is divided by its own weight; `learn.loss` stays what the
+    step computed. Schedules and counters see only real steps.
 
     `GradAccum('auto')` steps after each batch. A batch that runs out of memory is repeated in parts of half the size,
     for the same optimizer step; only BatchNorm and dropout differ, as they see the parts one by one. Hooks see each
@@ -108,6 +110,9 @@ class GradAccum(Hook):
         if self.is_auto and learn.world.size > 1: raise ValueError(
             "GradAccum('auto') works in a single process only: pass smaller batches, and a number, GradAccum(4)")
         learn.state.grad_accum_steps = self.n
+        for name, window in self.windows.items():       # of a checkpoint, they are on the host
+            params = parameters(learn.opts[name])
+            window.grads = {i: g.to(params[i].device) for i, g in window.grads.items()}
 
     def before_epoch(self, learn): self.windows.clear()
 
@@ -130,6 +135,9 @@ class GradAccum(Hook):
     def do_backward(self, learn, nxt, loss):
         n, window, parts = _loss_weight(learn), self.windows.get(learn.opt_names[0]), self._parts
         if parts is not None: loss, n = parts.scaled(learn, loss, n)
+        elif is_summed(learn):
+            self._loss = 0., None
+            return nxt()
         unit = _unit(n) if window is None else window.unit
         self._loss = n/unit, unit
         nxt(loss*self._loss[0] if isinstance(n, Tensor) or n != unit else loss)

@@ -9,7 +9,7 @@ __all__ = ['Start', 'MicroBatches']
 from torch import Tensor
 
 from ..base import BATCH_NORMS, INSTANCE_NORMS, batch_size, divide_batch, rng_state, set_rng_state
-from ..loop import is_sum, trained
+from ..loop import is_summed, trained
 
 # %% ../../nbs/features/10_parts.ipynb #c2441524
 class Start:
@@ -47,7 +47,7 @@ class MicroBatches:
 
     def scaled(self, learn, loss, n):  # (loss, weight)
         "Weight the loss of a part so that the weighted mean over the parts is the loss of the batch"
-        self.is_sum = learn.result.get('reduction') == 'sum' or learn.is_default_step and is_sum(learn.loss_fn)
+        self.is_sum = is_summed(learn)
         return (loss*len(self.batches), 1) if self.is_sum else (loss, n)
 
     def close(self, learn, n):  # bool: whether it was the last one

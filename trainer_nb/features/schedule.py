@@ -19,7 +19,9 @@ from torch import Tensor
 
 from ..base import COLORS, Chart, Envelope, Line, Panel, folded, limits, mark_stepped, patch
 from ..data import length
-from ..loop import RESUMABLE, Hook, Learner, as_count, as_hooks, as_rate, as_step, lr_names, set_option
+from trainer_nb.loop import (
+    RESUMABLE, Hook, Learner, as_count, as_hooks, as_rate, as_step, check_column, lr_names, set_option
+)
 
 # %% ../../nbs/features/06_schedule.ipynb #4368d34c
 def linear(
@@ -233,7 +235,7 @@ class OneCycle(Schedule):
     "Run one cycle of learning rate and momentum over the whole fit, along half cosine waves"
     unique = True
     def __init__(self,
-        lr_max=None,          # highest learning rate, as in `Schedule`
+        lr_max=None,          # highest learning rate, of the first group, as in `Schedule`
         *,
         pct_start=.25,        # share of the steps in which the rate grows, in (0, 1)
         div=25.,              # lr_max divided by the first rate
@@ -254,7 +256,7 @@ class WarmupCosine(Schedule):
     "Rise to the learning rate in a straight line, then fall along half a cosine wave"
     unique = True
     def __init__(self,
-        lr_max=None,    # highest learning rate, as in `Schedule`
+        lr_max=None,    # highest learning rate, of the first group, as in `Schedule`
         *,
         warmup=.1,      # share of the steps in which the rate grows, in [0, 1)
         start=.01,      # first rate, as a share of the highest one
@@ -289,8 +291,11 @@ def fit_one_cycle(self:Learner,
 
 # %% ../../nbs/features/06_schedule.ipynb #abf8a1a2
 class LRScheduler(Scheduler):
-    "Run a torch scheduler, new for each fit and optimizer: `LRScheduler(lambda opt, n: CosineAnnealingLR(opt, n))`"
-    state_kinds = {**Scheduler.state_kinds, 'scheds': {str: {str: object}}}
+    """Run a torch scheduler, new for each fit and optimizer: `LRScheduler(lambda opt, n: CosineAnnealingLR(opt, n))`
+
+    A resumed fit that is longer or shorter than before follows the plan of its new length, from where it is.
+    """
+    state_kinds = {**Scheduler.state_kinds, 'scheds': {str: {str: object}}, 'n?': (None, int)}
 
     def __init__(self,
         make,                   # `make(opt)` or `make(opt, n)` → scheduler; n: the number of its steps in the fit
@@ -309,14 +314,13 @@ class LRScheduler(Scheduler):
         super().__init__(n_steps, opt)
         self.make, self.step, self.monitor = make, step, monitor
         self.scheds, self.pending = {}, None    # optimizer's name → scheduler; their states from a checkpoint
+        self.n = None                           # what `make` got, if it asks for it
         self.plain = set()                      # names of optimizers whose `step` was not wrapped before
         self.reacts = step == 'metric'
 
     def before_fit(self, learn):
         super().before_fit(learn)
-        if self.step == 'metric' and self.monitor.startswith('valid_') and learn.valid_dl is None:
-            raise ValueError(f'LRScheduler monitors {self.monitor!r}, but there is no valid_dl: '
-                             'pass one, or monitor="train_loss"')
+        if self.step == 'metric': check_column(self.name, self.monitor, learn)
 
     def before_epoch(self, learn): self._make(learn)
 
@@ -349,23 +353,33 @@ class LRScheduler(Scheduler):
 
     def _make(self, learn):
         if self.scheds: return
-        is_new = self.held is None
+        is_new, n_before = self.held is None, self.n
         if is_new: self.begin(learn)
+        takes_n = as_step(self.make, None) is not self.make
+        self.n = self.n_planned(learn, 'step' if self.step == 'step' else 'epoch') if takes_n else None
+        is_other_plan = not is_new and n_before not in (None, self.n) and not self.reacts
         for name, opt in self.optimizers(learn).items():
             now = [_values(g) for g in opt.param_groups]
             if 'step' not in vars(opt): self.plain.add(name)        # torch's schedulers wrap it
-            self.scheds[name] = self._made(learn, opt)
-            if not is_new:                                          # resumed: undo what the new scheduler changed
-                for g, values in zip(opt.param_groups, now): _set_values(g, values)
-                mark_stepped(opt)                                   # before: torch must not warn
-        if self.pending is not None:
-            for name, state in self.pending.items(): self.scheds[name].load_state_dict(state)
+            if is_other_plan:
+                for g, old in zip(opt.param_groups, self.held[name]):
+                    for k in old.keys() & {'lr', 'momentum', 'betas'}: set_option(g, k, old[k])
+            sched = self.scheds[name] = self._made(opt)
+            if is_new: continue
+            mark_stepped(opt)                                       # torch must not warn
+            if is_other_plan:
+                for _ in range(self._n_done(learn)): sched.step()
+                continue
+            for g, values in zip(opt.param_groups, now): _set_values(g, values)     # undo what making it changed
+            if self.pending is not None and name in self.pending: sched.load_state_dict(self.pending[name])
         self.pending = None
 
-    def _made(self, learn, opt):
-        takes_n = as_step(self.make, None) is not self.make
-        n = [self.n_planned(learn, 'step' if self.step == 'step' else 'epoch')] if takes_n else []
-        sched = self.make(opt, *n)
+    def _n_done(self, learn):  # int: steps of the schedulers so far
+        step, epoch = self.since
+        return learn.state.optimizer_step - step if self.step == 'step' else learn.state.epoch - epoch
+
+    def _made(self, opt):
+        sched = self.make(opt) if self.n is None else self.make(opt, self.n)
         if not callable(getattr(sched, 'step', None)):
             raise TypeError(f'LRScheduler made a {type(sched).__name__}: '
                             'expected a scheduler; does the function return it?')
@@ -376,14 +390,14 @@ class LRScheduler(Scheduler):
     def put_back(self, learn):
         super().put_back(learn)
         for name in self.plain: vars(learn.opts[name]).pop('step', None)
-        self.scheds, self.pending, self.plain = {}, None, set()
+        self.scheds, self.pending, self.plain, self.n = {}, None, set(), None
 
     def state_dict(self):
         return {**super().state_dict(), 'scheds': {name: o.state_dict() for name, o in self.scheds.items()}}
 
     def take_state(self, state):
         super().take_state(state)
-        self.scheds, self.pending = {}, state['scheds']
+        self.scheds, self.pending, self.n = {}, state['scheds'], state.get('n')      # not there in older files
 
 # %% ../../nbs/features/06_schedule.ipynb #e39ed0ab
 class _StandIn(torch.optim.Optimizer):

@@ -4,10 +4,13 @@ from .hooks import (
     MainProcessHook
 )
 from .hook_table import HookTable, as_hooks
-from .metrics import Metric, accuracy, stack_scalars
+from .metrics import Metric, accuracy, as_mode, check_column, good_values, stack_scalars
 from .history import HISTORY_KINDS, History, Plot
-from .optim import ParamGroups, gradients, lr_names, matching, owners, parameters, refuse_closures, set_lr, set_option, trained
-from .steps import as_step, called_modules, default_result, get_modes, is_sum, set_modes, set_opt_modes, unpack
+from .optim import (
+    ParamGroups, gradients, load_optimizer, lr_names, matching, owners, parameters, refuse_closures, set_lr, set_option,
+    trained
+)
+from .steps import as_step, called_modules, default_result, get_modes, is_summed, set_modes, set_opt_modes, unpack
 from .interrupts import TrainingInterrupted
 from .world import World
 from .outputs import Joined, n_samples, sizes_of

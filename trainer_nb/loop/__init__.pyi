@@ -14,12 +14,16 @@ from .hook_table import HookTable as HookTable
 from .hook_table import as_hooks as as_hooks
 from .metrics import Metric as Metric
 from .metrics import accuracy as accuracy
+from .metrics import as_mode as as_mode
+from .metrics import check_column as check_column
+from .metrics import good_values as good_values
 from .metrics import stack_scalars as stack_scalars
 from .history import HISTORY_KINDS as HISTORY_KINDS
 from .history import History as History
 from .history import Plot as Plot
 from .optim import ParamGroups as ParamGroups
 from .optim import gradients as gradients
+from .optim import load_optimizer as load_optimizer
 from .optim import lr_names as lr_names
 from .optim import matching as matching
 from .optim import owners as owners
@@ -32,7 +36,7 @@ from .steps import as_step as as_step
 from .steps import called_modules as called_modules
 from .steps import default_result as default_result
 from .steps import get_modes as get_modes
-from .steps import is_sum as is_sum
+from .steps import is_summed as is_summed
 from .steps import set_modes as set_modes
 from .steps import set_opt_modes as set_opt_modes
 from .steps import unpack as unpack

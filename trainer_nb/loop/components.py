@@ -22,7 +22,7 @@ from .hook_table import Hooked, as_hooks
 from .hooks import Hook
 from .metrics import Phases, as_metrics, check_sets
 from .mistakes import add_verb, check_model, float_dtype, is_samples, missing_name, refuse_others
-from .optim import check_optimizers, is_by_name, make_optimizers, needs_closure, trained
+from .optim import check_optimizers, is_by_name, load_optimizer, make_optimizers, needs_closure, trained
 from .plan import StepState
 from .world import World
 
@@ -53,7 +53,7 @@ class Components(Hooked):
                           # to either. Default AdamW
         lr=None,          # learning rate > 0 of an optimizer step; None: the optimizer's own. By names of parameters,
                           # {'body': 1e-4, 'head': 1e-3} or a function of a name, it makes param groups; where `optim`
-                          # is a dict, a dict by its names
+                          # is a dict, a dict by its names. A number is for the first group; others keep their ratio
         metrics=(),       # functions `f(pred, targ)`, objects with update/compute/reset, `Metric`s
         hooks=(),         # `Hook`s, or a single one
         bs=64,            # samples in a batch, where the data is a tuple of tensors
@@ -283,4 +283,4 @@ def move(
     for o in learn.model, learn.loss_fn:
         if isinstance(o, nn.Module): o.to(device)
     for opt in learn.opts.values():
-        if opt.state: opt.load_state_dict(opt.state_dict())     # puts each state beside its parameter
+        if opt.state: load_optimizer(opt, opt.state_dict())     # puts each state beside its parameter

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from trainer_nb.base import (
-    ALARM, COLORS, GREY, LEADING, RAW, SIZE, Chart, Envelope, Line, Panel, beside, check_kinds, current_cell,
-    format_time, html_img, html_table, legend_rows, limits, marimo_outputs, marimo_view, needs_log, show_bundle, smooth,
-    text_table
+    ALARM, COLORS, GREY, LEADING, RAW, SIZE, Chart, Envelope, Line, Panel, beside, check_kinds, common_device,
+    current_cell, format_time, html_img, html_table, legend_rows, limits, marimo_outputs, marimo_view, needs_log,
+    show_bundle, smooth, text_table
 )
 
 # %% ../../nbs/loop/04_history.ipynb #1b46cb99
@@ -52,7 +52,8 @@ class Series:
         host = self.host if keep else self.host[:]
         new = [o for i, o in chunks if i >= len(host)]
         tensors = [o for o in new if isinstance(o, Tensor)]
-        values, k = _as_array(torch.cat(tensors)) if tensors else array('d'), 0
+        device = common_device(tensors)
+        values, k = _as_array(torch.cat([o.to(device) for o in tensors])) if tensors else array('d'), 0
         for o in new:
             host += values[k:k + len(o)] if isinstance(o, Tensor) else o
             k += len(o)*isinstance(o, Tensor)

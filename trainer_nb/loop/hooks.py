@@ -133,7 +133,7 @@ class Hook:
 
     def state_dict(self):  # dict
         "Return the state that a checkpoint saves"
-        return {k: getattr(self, k) for k in self.state_kinds}
+        return {k: getattr(self, k) for k in (o.removesuffix('?') for o in self.state_kinds)}
 
     def load_state_dict(self, state):
         "Restore what `state_dict` returned; raises ValueError if it does not match `state_kinds`"

@@ -134,7 +134,8 @@ class Batches(Forward):
     def _make_room(self, e, pass_, batch):  # bool
         "Release a batch that ran out of memory; return whether to repeat it now"
         fit, world, before = self.fitting, self.world, self.cancelled
-        text = shortage(self, e)
+        try: text = shortage(self, e)
+        except Exception as other: text = f'what takes the memory could not be described: {other!r}'
         can_repeat = self.training and not self.stepped and world.size == 1 and not in_opt_step(e)
         if self.training:
             for opt in self.opts.values():
@@ -304,8 +305,9 @@ class Learner(Passes):
         max_steps=None,        # int ≥ 1: further optimizer steps to take
         valid_every=None,      # int ≥ 1: optimizer steps between validations, besides those at each epoch's end
         valid_first=False,     # validate before the first step, too
-        lr=None,               # number > 0: learning rate from here on; for several optimizers a dict by their names.
-                               # Not used if a checkpoint is resumed
+        lr=None,               # number > 0: learning rate from here on, of the first param group; the others keep
+                               # their ratio to it. For several optimizers a dict by their names. Not used if a
+                               # checkpoint is resumed
         hooks=(),              # hooks for this fit alone
         resume=False,          # True or a path: finish what a checkpoint began, `n_epochs` in all
         on_interrupt='raise',  # 'raise' `TrainingInterrupted` after an interrupt, or 'return'

@@ -264,6 +264,13 @@ def _about_targets(text, pred, targ):
     if 'multi-target not supported' in text or 'Expected floating point type for target' in text:
         how = 'y.squeeze(1)' if targ.size(-1) == 1 else 'y.argmax(1), or y.float() for probabilities'
         return f'the targets have shape {tuple(targ.shape)}, and class ids have shape {(len(targ),)}: pass {how}'
+    if 'Expected target size' in text and pred.ndim == targ.ndim + 1 == 3 and pred.shape[:2] == targ.shape:
+        return (f'the predictions have shape {tuple(pred.shape)}, and cross_entropy takes the classes from dim 1: '
+                'loss_fn=lambda pred, y: F.cross_entropy(pred.flatten(0, 1), y.flatten())')
+    if 'spatial targets' in text and targ.ndim == pred.ndim and targ.size(1) == 1:
+        return (f'the targets have shape {tuple(targ.shape)}, and class ids of pixels (n, height, width): '
+                'pass y.squeeze(1)')
+    if 'Subtraction' in text and targ.dtype is torch.bool: return 'the targets are bool: pass y.float()'
     wants_ids = 'expected scalar type Long' in text or 'expected target dtype' in text
     if wants_ids or 'nll_loss' in text and 'not implemented' in text:
         return (f'the targets are {_kind(targ.dtype)}, and class ids are int64: '
@@ -285,7 +292,16 @@ def _short(dtype):
 def _about_inputs(text, inputs, model):
     "What to do about an error in a model"
     p = next(model.parameters(), None)
+    if 'Expected more than 1 value per channel' in text: return (
+        'BatchNorm needs two samples to train on, and this batch has one: leave out such a last batch, with '
+        'drop_last=True of DataLoader or TensorLoader')
     if p is None: return
+    if 'index out of range' in text and (ids := [o for o in inputs if not o.is_floating_point() and o.numel()]):
+        sizes = [m.num_embeddings for m in model.modules() if isinstance(m, nn.Embedding)]
+        if sizes: return (
+            f'the ids in the inputs are from {min(o.min() for o in ids)} to {max(o.max() for o in ids)}, and '
+            f'nn.Embedding has {" or ".join(map(str, sizes))} rows: num_embeddings is the largest id + 1')
+    if "argument #1 'indices'" in text: return 'nn.Embedding takes ids, which are int64: pass x.long()'
     devices = {str(o.device) for o in (*inputs, *model.parameters(), *model.buffers())}
     is_device = any(o in text for o in ('same device', 'expected device', 'device type'))
     if is_device or 'Input type' in text and len(devices) > 1: return (
@@ -294,8 +310,7 @@ def _about_inputs(text, inputs, model):
         'keep it with self.register_buffer, or make it with device=x.device')
     wrong = [o.dtype for o in inputs if o.dtype != p.dtype]
     if wrong and any(o in text for o in ('dtype', 'type', 'not implemented for')): return (
-        f'the inputs are {_kind(wrong[0])}, and the model is {_kind(p.dtype)}: pass x.{_short(p.dtype)}; '
-        'arrays passed as (x, y) are cast')
+        f'the inputs are {_kind(wrong[0])}, and the model is {_kind(p.dtype)}: pass x.{_short(p.dtype)}')
     if 'shapes cannot be multiplied' in text and inputs: return (
         f'the inputs have {inputs[0].size(-1)} features in their last dimension: '
         'check in_features of the layer that fails, and flatten images with nn.Flatten()')
@@ -312,6 +327,13 @@ def _explained(
         return ('a kernel on the GPU failed, '
                 'most often because class ids are not from 0 to the number of outputs - 1: '
                 'start a new process and use Learner(..., device="cpu") for a clearer error')
+    if isinstance(learn.batch, Mapping) and 'unexpected keyword argument' in text and 'forward()' in text:
+        return (f'a batch that is a mapping goes to forward by name ({", ".join(map(repr, learn.batch))}): leave out '
+                'entries that forward does not take, or write a train_step, f(batch, learn)')
+    name, is_own = getattr(e, 'name', None), learn.is_own('train_step' if learn.training else 'eval_step')
+    if is_own and (isinstance(e, AttributeError) and e.obj is learn.batch and hasattr(learn, str(name))
+                   or "'Learner' object is not" in text):
+        return 'a step gets the batch first, and then the learner: def step(batch, learn)'
     if 'positional argument' in text and 'forward()' in text:
         if learn.is_default_step and learn.loss_fn is None:
             return ('there is no loss_fn, so the model gets the whole batch, with its target: '

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['fused', 'matching', 'ParamGroups', 'trained', 'owners', 'named_parts', 'is_by_name', 'make_optimizers',
-           'needs_closure', 'refuse_closures', 'untouched', 'parameters', 'gradients', 'set_option', 'set_lr',
-           'lr_names', 'check_optimizers']
+           'needs_closure', 'refuse_closures', 'untouched', 'parameters', 'gradients', 'load_optimizer', 'set_option',
+           'set_lr', 'lr_names', 'check_optimizers']
 
 # %% ../../nbs/loop/05_optim.ipynb #82cc43ca
 from collections.abc import Mapping
@@ -259,6 +259,15 @@ def gradients(
 ):        # list of the gradients that exist
     "Return the gradients that an optimizer's step will use"
     return [p.grad for g in opt.param_groups for p in g['params'] if p.grad is not None]
+
+def load_optimizer(
+    opt,    # optimizer
+    state,  # what its `state_dict` returned, on any device
+):
+    "Load an optimizer's state; `capturable`, which compiled code sets on a GPU, is switched off on the host"
+    opt.load_state_dict(state)
+    for g in opt.param_groups:
+        if g.get('capturable') and all(p.device.type == 'cpu' for p in g['params']): g['capturable'] = False
 
 # %% ../../nbs/loop/05_optim.ipynb #599401d2
 def set_option(

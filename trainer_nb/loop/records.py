@@ -12,9 +12,10 @@ from functools import partial
 from time import perf_counter
 
 from torch import Tensor
+from torch.utils.data import DataLoader
 
 from ..base import sample_counts, with_comments
-from ..data import Pass, length, nominal_batch_size, sets_of, yields_new
+from ..data import Pass, length, nominal_batch_size, sets_of, source, yields_new
 from .hooks import LambdaHook
 from .metrics import Accumulator, Accumulators, check_sets
 from .mistakes import check_first
@@ -40,7 +41,7 @@ class Records(Components):
         missing = partial(self._phases.missing, 'train' if training else 'valid',
                           not alone and (not training or self.valid_dl is not None))
         is_fresh = (running is not None and running.keeps_targets[not training]
-                    and (self.device.type != 'cpu' or yields_new(dl)))
+                    and (yields_new(dl) or self.device.type != 'cpu' and isinstance(source(dl), DataLoader)))
         return Accumulator(self.metrics, self.device, *args, world=self.world, waits=len(self.history) > 0,
                            missing=missing, is_sum=not own and is_sum(self.loss_fn), is_fresh=is_fresh)
 

@@ -8,18 +8,19 @@ __all__ = ['sizes', 'largest_tensors', 'in_opt_step', 'shortage']
 # %% ../../nbs/loop/19_shortage.ipynb #78fadb11
 from collections.abc import Mapping
 
+import torch
 from torch import Tensor
 
-from ..base import described, format_bytes, map_tensors, memory_in_use, owner, passed
+from ..base import described, entries, format_bytes, map_tensors, memory_in_use, owner, passed
 from .losses import Losses
 from .optim import parameters, trained
 
 # %% ../../nbs/loop/19_shortage.ipynb #7836070b
 def _n_bytes(*xs):
-    "Bytes of the tensors in nestings, each once"
+    "Bytes of the tensors in nestings, each once; of sparse ones, those of their values"
     found = {}
     for x in xs: map_tensors(lambda t: found.setdefault(id(t), t), x)
-    return sum(t.nbytes for t in found.values())
+    return sum(entries(t).nbytes for t in found.values())
 
 def sizes(
     learn,  # `Learner`
@@ -66,7 +67,8 @@ def largest_tensors(
     "Find the largest tensors that have a name"
     found = {}
     for name, t in (*_named(learn), *_variables(e)):
-        if t.numel() and not hasattr(t, 'to_local'): found.setdefault((t.data_ptr(), t.nbytes), (name, t))
+        if t.layout is not torch.strided or not t.numel() or hasattr(t, 'to_local'): continue
+        found.setdefault((t.data_ptr(), t.nbytes), (name, t))
     return sorted(found.values(), key=lambda o: -o[1].nbytes)[:most]
 
 # %% ../../nbs/loop/19_shortage.ipynb #75ce3709

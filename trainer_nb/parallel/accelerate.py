@@ -15,9 +15,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from ..base import can_unshard, check_kinds, has_accelerator, patch
+from ..base import can_unshard, check_kinds, has_accelerator, patch, to_device
 from ..data import end_workers
-from ..loop import Hook, Learner, World, is_sum, move, parameters
+from ..loop import Hook, Learner, World, is_summed, move, parameters
 from .first_step import first_step
 from .sharding import data_code, shard
 from .fsdp import Sharded
@@ -387,20 +387,14 @@ def after_loss(self:Accelerate, learn):
     n = None if learn.result is None else learn.result.get('n')
     if n is None: self.n, self.world.weight = self.world.n, self.world.total
     else:
-        self.n = torch.as_tensor(n, device=learn.device)
+        is_number = not isinstance(n, Tensor)
+        self.n = torch.full((), n, device=learn.device) if is_number else to_device(n, learn.device)
         self.world.weight = self.n.detach().clone()
         dist.all_reduce(self.world.weight)
-    self.is_added = added and self._is_by_sample(learn)
+    self.is_added = added and is_summed(learn)      # then it is recorded per sample
     if added and not self.is_added:        # it is recorded unscaled: scale the shard's loss to the whole batch
         n = self.n.clamp(min=1) if isinstance(self.n, Tensor) else max(self.n, 1)
         learn.loss = learn.loss*self.world.weight/n
-
-@patch
-def _is_by_sample(self:Accelerate, learn):
-    "Return whether a loss that is a sum is recorded per sample"
-    if learn.result is not None and learn.result.get('reduction') == 'sum': return True
-    is_own = learn.is_own('train_step') or not learn.training and learn.is_own('eval_step')
-    return is_sum(learn.loss_fn) and not is_own
 
 @patch
 def do_backward(self:Accelerate, learn, nxt, loss):

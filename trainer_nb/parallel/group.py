@@ -10,6 +10,7 @@ import pickle, platform, re, sys
 from collections import deque
 from contextlib import nullcontext
 from functools import reduce
+from io import BytesIO
 from operator import or_
 from time import perf_counter
 from zlib import crc32
@@ -108,7 +109,10 @@ class Processes(World):
 
     def merged(self, metric):
         if hasattr(metric, 'sync_on_compute'): return metric        # torchmetrics communicates by itself
-        first, *others = self.first(self.gather(metric))
+        torch.save(metric, mine := BytesIO())
+        here = {f'{self.device.type}:{i}': str(self.device) for i in range(self.size)}
+        first, *others = (torch.load(BytesIO(o), here, weights_only=False)
+                          for o in self.first(self.gather(mine.getvalue())))
         first.merge_state(others)
         return first
 

@@ -3,7 +3,6 @@ from typing import Any
 from trainer_nb.base.charts import Chart
 
 PALETTE: Any
-def good_values(metric: Any) -> Any: ...
 AXES: Any
 
 class Comparison:

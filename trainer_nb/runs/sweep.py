@@ -15,7 +15,7 @@ from trainer_nb.base import (
     check_seed, current_cell, did_you_mean, html_table, marimo_view, patch, rng_state, set_rng_state, set_seed,
     text_table
 )
-from ..loop import Learner, as_count
+from ..loop import Learner, as_count, as_mode
 from ..save import Lock, path_in
 from ..show import Area, Budget, front_end
 from .run import Run
@@ -311,7 +311,7 @@ def sweep(
     n_epochs,               # of each trial that is not pruned
     n_jobs=1,               # trials that train at the same time
     monitor='valid_loss',   # column of the epoch table; the best epoch counts
-    mode='min',             # 'min' or 'max': whether lower or higher values are better
+    mode=None,              # 'min' or 'max': whether lower or higher values are better; None: by the name
     sampler=None,           # of Optuna; None: its own choice, seeded
     pruner=None,            # of Optuna; None: its own choice. It counts epochs from 1
     seed=0,                 # set before each `make`, so that trials differ in their settings only
@@ -323,7 +323,7 @@ def sweep(
     the first. Raises ValueError if the folder holds a sweep with another plan.
     """
     if not callable(make): raise TypeError(f'make is {make!r}: expected a function of a trial that returns a Learner')
-    if mode not in ('min', 'max'): raise ValueError(f"mode is {mode!r}: expected 'min' or 'max'")
+    mode = as_mode(mode, monitor)
     check_seed(seed)
     n_trials, n_jobs = as_count('n_trials', n_trials), as_count('n_jobs', n_jobs)
     plan = {'monitor': monitor, 'mode': mode, 'n_epochs': as_count('n_epochs', n_epochs), 'seed': seed}

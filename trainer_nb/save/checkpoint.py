@@ -15,7 +15,7 @@ from time import perf_counter, time_ns
 
 from ..base import did_you_mean, local, patch
 from ..data import set_rng_states
-from ..loop import RESUMABLE, Fit, Hook, Learner
+from ..loop import RESUMABLE, Fit, Hook, Learner, as_mode, check_column
 from trainer_nb.save.files import (
     NAME, BadCheckpoint, Folder, check_plain, read_manifest, read_state, replacing, write_state
 )
@@ -51,16 +51,15 @@ class Checkpoint(Hook):
         every='epoch',          # 'epoch', number of optimizer steps, or a duration such as '10min'
         keep=3,                 # int ≥ 1: number of the latest checkpoints to keep
         monitor='valid_loss',   # column of the epoch table; None: keep no best checkpoint
-        mode='min',             # 'min' or 'max': whether lower or higher values are better
+        mode=None,              # 'min' or 'max': whether lower or higher values are better; None: by the name
         strict=False,           # True: an error while saving ends training; False: it is only a warning
         skip=False,             # True: samples draw no random numbers, so a stock loader need not read them again
     ):                          # raises NotADirectoryError if `folder` is a file
         self.steps, self.seconds = _parse_every(every)
-        if mode not in ('min', 'max'): raise ValueError(f"mode is {mode!r}: expected 'min' or 'max'")
         if not isinstance(keep, int) or isinstance(keep, bool) or keep < 1:
             raise ValueError(f'keep is {keep!r}: expected a whole number of 1 or more')
         self.folder, self.every, self.keep = Folder(folder), every, keep
-        self.monitor, self.mode = monitor, mode
+        self.monitor, self.mode = monitor, as_mode(mode, monitor)
         self.strict, self.skip = strict, skip
         self.run = None                             # id of the run, in the manifests that it writes
         self.thread = self.error = None             # the thread that writes now; the error that it raised
@@ -69,6 +68,7 @@ class Checkpoint(Hook):
         self.stall_s, self.n_saves = 0., 0          # seconds for which training waited; number of saves
 
     def before_fit(self, learn):
+        if self.monitor not in (None, 'valid_loss'): check_column(self.name, self.monitor, learn)
         if learn.is_main:
             self.folder.lock.acquire()
             self.folder.tidy()
@@ -298,7 +298,7 @@ def resume_from(self:Learner,
 # %% ../../nbs/save/04_checkpoint.ipynb #5615a8a4
 @patch
 def save(self:Learner,      # noqa: F811
-    path,  # file; an existing one is replaced once the new one is complete
+    path,  # file, whose folder is made; an existing one is replaced once the new one is complete
 ):
     "Save everything: model, optimizers, hooks, counters, history, RNG states. Not inside a batch"
     if self.is_fitting and self.batch is not None:
@@ -308,6 +308,7 @@ def save(self:Learner,      # noqa: F811
     if not self.is_main: return
     check_plain(state, 'the state')
     arrived(self.device)()
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as beside: write_state(beside, state)
 
 @patch

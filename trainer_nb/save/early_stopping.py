@@ -9,7 +9,7 @@ __all__ = ['EarlyStopping']
 import math
 
 from ..base import did_you_mean
-from ..loop import Hook, as_count, set_opt_modes, trained
+from ..loop import Hook, as_count, as_mode, check_column, set_opt_modes, trained
 
 # %% ../../nbs/save/05_early_stopping.ipynb #39cc0784
 class EarlyStopping(Hook):
@@ -22,7 +22,7 @@ class EarlyStopping(Hook):
         patience=5,             # epochs ≥ 1 without a better value before the fit ends
         min_delta=0.,           # ≥ 0: a value counts as better if it improves by more than this
         monitor='valid_loss',   # column of the epoch table
-        mode='min',             # 'min' or 'max': whether lower or higher values are better
+        mode=None,              # 'min' or 'max': whether lower or higher values are better; None: by the name
         restore_best=True,      # False: the model keeps its last weights
     ):
         patience = as_count('patience', patience)
@@ -30,9 +30,8 @@ class EarlyStopping(Hook):
             raise ValueError(f'min_delta is {min_delta}: expected a finite number, 0 or more')
         if not isinstance(monitor, str) or not monitor:
             raise TypeError(f'monitor is {monitor!r}: expected a column of the epoch table')
-        if mode not in ('min', 'max'): raise ValueError(f"mode is {mode!r}: expected 'min' or 'max'")
         self.patience, self.min_delta = patience, min_delta
-        self.monitor, self.mode = monitor, mode
+        self.monitor, self.mode = monitor, as_mode(mode, monitor)
         self.restore_best = restore_best
         self.reset()
 
@@ -42,6 +41,7 @@ class EarlyStopping(Hook):
         self.weights = self.average = None      # the best weights, and the state of the average then
 
     def before_fit(self, learn):
+        check_column(self.name, self.monitor, learn)
         resumes = learn.bounds['epoch'] or learn.bounds['step']
         if not resumes: self.reset()
         elif self.is_over: learn.request('stop_epoch')

@@ -15,7 +15,9 @@ from torch import Tensor
 
 from ..base import check_kinds, state_of, state_versions
 from ..data import RNG_STATE_KINDS, is_stock, length, loader_generators, skips, source, rng_states
-from ..loop import FIT_KINDS, HISTORY_KINDS, Fit, Hook, StepState, load_object_states, object_states, owners
+from trainer_nb.loop import (
+    FIT_KINDS, HISTORY_KINDS, Fit, Hook, StepState, load_object_states, load_optimizer, object_states, owners
+)
 
 # %% ../../nbs/save/03_snapshot.ipynb #a5031d5f
 def host_copy(
@@ -355,7 +357,7 @@ def _take_module(m, state):
 
 def _take_optimizer(opt, world, state, order):
     rates = [g['lr'] for g in opt.param_groups]
-    opt.load_state_dict(world.split(opt, state if order is None else _renumbered(state, order)))
+    load_optimizer(opt, world.split(opt, state if order is None else _renumbered(state, order)))
     for g, old in zip(opt.param_groups, rates):
         if isinstance(old, Tensor): g['lr'] = old.copy_(g['lr'])        # keep the tensor: other objects may hold it
 

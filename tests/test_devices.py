@@ -1,0 +1,73 @@
+"Tensors of a GPU beside those of the host: torch's fake tensors know their device, and refuse what a GPU would refuse"
+from array import array
+from types import SimpleNamespace
+
+import pytest, torch
+from torch import nn
+from torch._subclasses import FakeTensorMode
+
+from trainer_nb.all import GradAccum
+from trainer_nb.base import common_device
+from trainer_nb.features.activations import Activations
+from trainer_nb.features.gradients import _total_norm
+from trainer_nb.loop.history import Series
+from trainer_nb.loop.metrics import _weighted_sums, stack_scalars
+from trainer_nb.loop.optim import load_optimizer
+
+
+@pytest.fixture(autouse=True)
+def _fake():
+    with FakeTensorMode(allow_non_fake_inputs=True): yield
+
+def far(*shape): return torch.ones(shape, device='cuda')
+
+def on_far(o): return o.device.type == 'cuda'
+
+class Far(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(far(3, 4)), nn.Parameter(far(3))
+
+def test_scalars_meet_on_the_device():
+    "What a host would read without waiting is not copied to it"
+    assert common_device([1., torch.ones(1), far(1)]).type == 'cuda'
+    assert common_device([1., torch.ones(1)]).type == 'cpu'
+    assert on_far(stack_scalars([.5, far()])) and on_far(stack_scalars([torch.ones(1), far(1)]))
+    assert on_far(_weighted_sums([.5, .25], [far(), far()])) and on_far(_weighted_sums(far(2), [1, 2]))
+    assert on_far(_weighted_sums(torch.ones(2), [far(), far()])) and on_far(_total_norm([torch.ones(2), far(2)]))
+
+def test_a_column_holds_values_of_both(monkeypatch):
+    "As of an optimizer that has no gradient in its first steps"
+    seen, series = [], Series()
+    monkeypatch.setattr('trainer_nb.loop.history._as_array', lambda t: seen.append(t) or array('d', [0.]*len(t)))
+    series.extend(0, torch.zeros(3))
+    series.extend(3, far(2))
+    series.fetch()
+    assert [(len(o), o.device.type) for o in seen] == [(5, 'cuda')]
+
+def test_gradients_of_a_checkpoint_follow_their_parameters():
+    model, hook = Far(), GradAccum(4)
+    learn = SimpleNamespace(opts={'': torch.optim.SGD(model.parameters(), .1)}, state=SimpleNamespace())
+    hook.load_state_dict({'windows': {'': [2, 2., 5, {0: torch.ones(3, 4), 1: torch.ones(3)}]}, 'most': None})
+    hook.before_fit(learn)
+    window, params = hook.windows[''], list(model.parameters())
+    for p in params: p.grad = torch.ones_like(p)
+    window.join(params, 1.)
+    assert all(on_far(o) for o in window.grads.values())
+
+def test_measurements_of_a_checkpoint_are_on_the_device(monkeypatch):
+    model, hook = Far(), Activations()
+    hook.layers, hook.rows = [('', 'Far')], [torch.ones(1, 6)]
+    monkeypatch.setattr('trainer_nb.features.activations.find_layers', lambda *_: {'': model})
+    hook.before_fit(SimpleNamespace(fitting=SimpleNamespace(model=model), device=torch.device('cuda', 0),
+                                    get_hook=lambda *_: None))
+    assert on_far(torch.stack([*hook.rows, far(1, 6)]))
+
+def test_an_optimizer_of_compiled_code_comes_to_the_host():
+    "torch refuses `capturable` there"
+    opt, there = (torch.optim.Adam([torch.zeros(2, requires_grad=True)], capturable=o) for o in (False, True))
+    load_optimizer(opt, there.state_dict())
+    assert opt.param_groups[0]['capturable'] is False
+    on_device = torch.optim.Adam([far(2).requires_grad_()])
+    load_optimizer(on_device, there.state_dict())
+    assert on_device.param_groups[0]['capturable'] is True
