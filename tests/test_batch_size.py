@@ -182,3 +182,21 @@ def test_what_is_compiled_stays_compiled(what):
     assert len(n) == before
     learn.fit(2)
     assert len(n) - before >= 4 and not learn.get_hook(Compile).reasons
+
+def test_a_dry_run_compiles_for_itself():
+    "Sizes that it tries do not count among those for which torch compiles code of the fit"
+    compiled, n = [], []
+    def backend(gm, inputs):
+        compiled.append(gm)
+        def f(*args):
+            n.append(1)
+            return gm(*args)
+        return f
+    learn = make_learner(nn.Linear(4, 3), data(32), bs=16, hooks=[hook := Compile(backend=backend)])
+    hook.in_dry_run = True
+    learn.fit(1)
+    before = len(compiled)
+    learn.lr_find(n_steps=5)
+    during, calls = len(compiled), len(n)
+    learn.fit(2)
+    assert during > before and len(compiled) == during and len(n) - calls >= 4

@@ -239,6 +239,9 @@ def test_twins_and_lists():
         text = (html/f'{name}.md').read_text(encoding='utf-8')
         prose = re.sub(r'^(`{3,}).*?^\1', '', text, flags=re.M | re.S)
         assert text.startswith('# ') and len(text) > 200, name
-        assert not re.search(r'^:::|^\([\w.-]+\)=$|^\{\.|\]\(#', prose, flags=re.M), name
+        assert not re.search(r'^:::|^\([\w.-]+\)=$|^\{\.', prose, flags=re.M), name
+        headings = re.findall(r'^#+ (.*)', prose, flags=re.M)
+        headings = {re.sub(r'[^\w -]', '', o).lower().replace(' ', '-') for o in headings}
+        assert set(re.findall(r'\]\(#([^)]*)', prose)) <= headings, name
         for link in re.findall(r'\]\((?!\w+:)([^)#\s]+)', prose):
             assert (html/name).parent.joinpath(link).exists(), (name, link)

@@ -7,6 +7,7 @@ __all__ = ['fresh', 'bare_step', 'Number', 'Compile']
 
 # %% ../../nbs/features/07_compile.ipynb #b5b66f5c
 import operator, warnings
+from copy import copy
 from inspect import isgeneratorfunction, unwrap
 from time import perf_counter
 from types import FunctionType, MethodType
@@ -220,6 +221,14 @@ class Compile(Hook):
         self._grads, self._loss = None, None        # of the last step
         self.full_sizes = 0, 0                      # samples in a full batch of validation, and of training
         self._is_short = False                      # whether the batch has fewer
+
+    def __deepcopy__(self, memo):
+        "Return a hook that compiles for itself: code is no longer used once it was compiled for too many shapes"
+        res = copy(self)
+        res._made, res._seen, res._steps, res._single = {}, set(), {}, set()
+        res._held, res._constants, res.reasons, res._all, res._params = {}, {}, [], [], []
+        res._reset()
+        return res
 
     def before_fit(self, learn):
         self._errors, self._grads, self.reasons, self.time_s = compile_errors(), None, [], 0.

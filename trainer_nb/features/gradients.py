@@ -110,8 +110,8 @@ class GradAccum(Hook):
         if self.is_auto and learn.world.size > 1: raise ValueError(
             "GradAccum('auto') works in a single process only: pass smaller batches, and a number, GradAccum(4)")
         learn.state.grad_accum_steps = self.n
-        for name, window in self.windows.items():       # of a checkpoint, they are on the host
-            params = parameters(learn.opts[name])
+        for name in self.windows.keys() & learn.opts.keys():        # those of a checkpoint are on the host
+            window, params = self.windows[name], parameters(learn.opts[name])
             window.grads = {i: g.to(params[i].device) for i, g in window.grads.items()}
 
     def before_epoch(self, learn): self.windows.clear()

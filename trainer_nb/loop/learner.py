@@ -405,7 +405,7 @@ class Learner(Passes):
                            # With several inputs (x1, x2, y), or (x1, x2) after a fit. Your own step may need y
         with_targs=False,  # return targets too
     ):                     # predictions of all samples on the host, as the model returns them: tensors and nestings of
-                           # them, or a list; or (predictions, targets)
+                           # them (with `AMP` in 16 bits: NumPy needs .float()), or a list; or (predictions, targets)
         "Return predictions, in evaluation mode and without gradients"
         with folded():
             if isinstance(dl_or_batch, Tensor) or hasattr(dl_or_batch, '__array__'): dl_or_batch = (dl_or_batch,)
