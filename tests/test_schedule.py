@@ -407,17 +407,71 @@ def test_a_preview_in_mid_run_and_of_nothing():
     preview = learner().plot_schedule(2, hooks=[OneCycle(.1)])
     assert max(preview.steps['lr']) <= .1 and len(preview.steps['lr']) == 10
 
-@pytest.mark.parametrize('n', [1, 3, 4])
-@pytest.mark.parametrize('make', [lambda o, n: S.CosineAnnealingLR(o, n),
-                                  lambda o, n: S.OneCycleLR(o, .1, total_steps=n + 1)],
-                         ids=['cosine', 'one cycle'])
-def test_another_length_is_another_plan(make, n, tmp_path):
+OF_LENGTH = {'cosine': lambda: LRScheduler(lambda o, n: S.CosineAnnealingLR(o, n)),
+             'one cycle': lambda: LRScheduler(lambda o, n: S.OneCycleLR(o, .1, total_steps=n + 1)),
+             'by epoch': lambda: LRScheduler(lambda o, n: S.CosineAnnealingLR(o, n), 'epoch'),
+             'OneCycle': lambda: OneCycle(.1), 'WarmupCosine': lambda: WarmupCosine(.1)}
+
+@pytest.mark.parametrize('stop', [7, 9, 10, 'valid'])       # 10: at an epoch's end
+@pytest.mark.parametrize('first, then', [(2, 4), (4, 3), (3, 3)])
+@pytest.mark.parametrize('name', OF_LENGTH)
+def test_another_length_is_another_plan(name, first, then, stop, tmp_path):
     "After a resume the rates are those of one fit of the new length, at the same step"
-    def new(): return make_learner(hooks=[LRScheduler(make), Checkpoint(tmp_path/'kept')],
-                                   optim=lambda p: SGD(p, .1, momentum=.9))
-    new().fit(2)
-    learn, whole = new(), make_learner(hooks=[LRScheduler(make)], optim=lambda p: SGD(p, .1, momentum=.9))
-    whole.fit(4)
+    n = 10 if stop == 'valid' else stop
+    def new(*hooks): return make_learner(hooks=[OF_LENGTH[name](), GradAccum(2), *hooks], valid_dl=batches(seed=2),
+                                         optim=lambda p: SGD(p, .1, momentum=.9))
+    def leave(learn):
+        if learn.history.n_steps == n and learn.training == (stop != 'valid'): learn.stop()
+    new(LambdaHook(after_step=leave), Checkpoint(tmp_path)).fit(first)
+    learn, whole = new(Checkpoint(tmp_path)), new()
+    whole.fit(then)
+    learn.fit(then, resume=True)
+    for k in {'lr', 'momentum'} & whole.history.steps.keys():
+        assert learn.history.steps[k][n:] == pytest.approx(whole.history.steps[k][n:], rel=1e-6, abs=1e-12)
+        assert len(learn.history.steps[k]) == 5*then
+
+@pytest.mark.parametrize('name', ['cosine', 'WarmupCosine'])
+def test_another_length_keeps_what_changed_the_rate(name, tmp_path):
+    def new(*hooks): return make_learner(hooks=[OF_LENGTH[name](), *hooks], optim=lambda p: SGD(p, .1, momentum=.9))
+    def change(learn):
+        if learn.training and learn.history.n_steps == 3: scale_lr(.5, learn)
+        if learn.training and learn.history.n_steps == 7: learn.stop()
+    new(LambdaHook(after_step=change), Checkpoint(tmp_path)).fit(2)
+    learn, whole = new(Checkpoint(tmp_path)), new()
     learn.fit(4, resume=True)
-    assert learn.history.steps['lr'][10:] == pytest.approx(whole.history.steps['lr'][10:], rel=1e-6)
-    assert len(learn.history.steps['lr']) == 20
+    whole.fit(4)
+    assert learn.history.steps['lr'][7:] == pytest.approx([o/2 for o in whole.history.steps['lr'][7:]], rel=1e-6)
+
+@pytest.mark.parametrize('name', [*HOOKS, 'plateau'])
+def test_saved_again_after_a_load(name, tmp_path):
+    def start(*hooks):
+        plateau = LRScheduler(lambda opt: S.ReduceLROnPlateau(opt, patience=0, threshold=.5), 'metric')
+        torch.manual_seed(0)
+        return learner(plateau if name == 'plateau' else HOOKS[name](), *hooks, valid_dl=batches(seed=2))
+    (whole := start()).fit(3)
+    (learn := start(StopAt(7))).fit(3)
+    for i in range(3):
+        learn.save(tmp_path/f'{i}.pt')
+        learn = start(StopAt(math.inf))
+        learn.load(tmp_path/f'{i}.pt')
+    learn.resume()
+    assert learn.history.steps['lr'] == whole.history.steps['lr'] and digest(learn) == digest(whole)
+
+@pytest.mark.parametrize('n', [5, 7])       # 5: an epoch's end
+def test_another_class_is_refused(n, tmp_path):
+    "Its state would be that of neither scheduler"
+    def new(make, *hooks): return make_learner(hooks=[LRScheduler(make), *hooks])
+    learn = new(lambda opt: S.StepLR(opt, 10), StopAt(n))
+    learn.fit(3)
+    learn.save(tmp_path/'a.pt')
+    for make in lambda opt: S.OneCycleLR(opt, .1, total_steps=20), lambda opt, n: S.CosineAnnealingLR(opt, n):
+        other = new(make, StopAt(math.inf))
+        other.load(tmp_path/'a.pt')
+        before = digest(other)
+        with pytest.raises(ValueError, match=r'makes a (OneCycle|CosineAnnealing)LR, .* had a StepLR'): other.resume()
+        assert digest(other) == before
+
+def test_a_preview_refuses_what_a_fit_refuses():
+    learn = make_learner(hooks=[LRScheduler(lambda opt: S.ReduceLROnPlateau(opt), 'metric', 'val_loss')])
+    for f in learn.plot_schedule, learn.fit:
+        with pytest.raises(ValueError, match="monitors 'val_loss': expected a column such as"): f(1)

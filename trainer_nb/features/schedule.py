@@ -20,7 +20,7 @@ from torch import Tensor
 from ..base import COLORS, Chart, Envelope, Line, Panel, folded, limits, mark_stepped, patch
 from ..data import length
 from trainer_nb.loop import (
-    RESUMABLE, Hook, Learner, as_count, as_hooks, as_rate, as_step, check_column, lr_names, set_option
+    RESUMABLE, Hook, Learner, as_count, as_hooks, as_metrics, as_rate, as_step, check_column, lr_names, set_option
 )
 
 # %% ../../nbs/features/06_schedule.ipynb #4368d34c
@@ -111,9 +111,9 @@ class Scheduler(Hook):
         return {self.opt: learn.opts[self.opt]}
 
     def before_fit(self, learn):
-        if learn.bounds['epoch'] or learn.bounds['step']: return        # a resumed fit
         self.optimizers(learn)
-        self.put_back(learn)
+        if not learn.bounds['epoch'] and not learn.bounds['step']: self.put_back(learn)
+        elif learn.fitting.train is not None: self.before_epoch(learn)      # resumed in the middle of an epoch
 
     def begin(self, learn):
         "Save the values of the param groups at the start of a fit"
@@ -174,8 +174,6 @@ class Schedule(Scheduler):
         self.n = None       # steps of the running fit, fixed at its start: stopping early does not change the curve
 
     def before_fit(self, learn):
-        super().before_fit(learn)
-        self.n = None
         mine = self.optimizers(learn).keys()
         for h in learn.hooks:
             if h is self or not isinstance(h, Scheduler) or h.reacts: continue
@@ -183,6 +181,8 @@ class Schedule(Scheduler):
             if not both: continue
             raise ValueError(f'{self.name} and {h.name} both set the learning rate of {", ".join(map(repr, both))}: '
                              'remove one, or give each its own opt')
+        self.n = None
+        super().before_fit(learn)
 
     def before_epoch(self, learn):
         if self.held is None: self.begin(learn)
@@ -228,7 +228,8 @@ class Schedule(Scheduler):
             if 'betas' in g: g['betas'] = value, *g['betas'][1:]
             elif g.get('momentum'): g['momentum'] = value
             else: continue
-            learn.record('momentum' + (f'_{name}' if name else '') + (f'_{i}' if i else ''), value)
+            now = learn if learn.training else learn.fitting.train_metrics      # resumed: the fit is not training yet
+            now.record('momentum' + (f'_{name}' if name else '') + (f'_{i}' if i else ''), value)
 
 # %% ../../nbs/features/06_schedule.ipynb #e3b6e03d
 class OneCycle(Schedule):
@@ -293,9 +294,10 @@ def fit_one_cycle(self:Learner,
 class LRScheduler(Scheduler):
     """Run a torch scheduler, new for each fit and optimizer: `LRScheduler(lambda opt, n: CosineAnnealingLR(opt, n))`
 
-    A resumed fit that is longer or shorter than before follows the plan of its new length, from where it is.
+    If `make` takes n, a resumed fit that is longer or shorter than before follows the plan of its new length, from
+    where it is.
     """
-    state_kinds = {**Scheduler.state_kinds, 'scheds': {str: {str: object}}, 'n?': (None, int)}
+    state_kinds = {**Scheduler.state_kinds, 'scheds': {str: {str: object}}, 'classes?': {str: str}, 'n?': (None, int)}
 
     def __init__(self,
         make,                   # `make(opt)` or `make(opt, n)` → scheduler; n: the number of its steps in the fit
@@ -313,27 +315,27 @@ class LRScheduler(Scheduler):
                             'expected a function that makes a scheduler, as `lambda opt: StepLR(opt, 10)`')
         super().__init__(n_steps, opt)
         self.make, self.step, self.monitor = make, step, monitor
-        self.scheds, self.pending = {}, None    # optimizer's name → scheduler; their states from a checkpoint
+        self.scheds, self.pending = {}, {}      # optimizer's name → scheduler; their states from a checkpoint
+        self.classes = {}                       # optimizer's name → class of its scheduler
         self.n = None                           # what `make` got, if it asks for it
         self.plain = set()                      # names of optimizers whose `step` was not wrapped before
         self.reacts = step == 'metric'
 
     def before_fit(self, learn):
-        super().before_fit(learn)
         if self.step == 'metric': check_column(self.name, self.monitor, learn)
+        super().before_fit(learn)
+        if self.held is not None: self._make(learn)
 
     def before_epoch(self, learn): self._make(learn)
 
     def after_step(self, learn):
-        if not learn.training: return
-        self._make(learn)
-        if self.step == 'step' and learn.stepped:
+        if self.step == 'step' and learn.training and learn.stepped:
             for o in self.scheds.values(): o.step()
             self._check_rates(learn)
 
     def after_epoch(self, learn):
         if self.step == 'step' or self.step == 'metric' and learn.history is None: return      # a preview has no values
-        self._make(learn)
+        self._make(learn)           # another hook may have cancelled `before_epoch`
         value = self._value(learn.history) if self.step == 'metric' else None
         for o in self.scheds.values(): o.step() if value is None else o.step(value)
         self._check_rates(learn)
@@ -361,43 +363,60 @@ class LRScheduler(Scheduler):
         for name, opt in self.optimizers(learn).items():
             now = [_values(g) for g in opt.param_groups]
             if 'step' not in vars(opt): self.plain.add(name)        # torch's schedulers wrap it
-            if is_other_plan:
-                for g, old in zip(opt.param_groups, self.held[name]):
-                    for k in old.keys() & {'lr', 'momentum', 'betas'}: set_option(g, k, old[k])
-            sched = self.scheds[name] = self._made(opt)
-            if is_new: continue
-            mark_stepped(opt)                                       # torch must not warn
-            if is_other_plan:
-                for _ in range(self._n_done(learn)): sched.step()
-                continue
+            if is_other_plan: self._change_plan(learn, name, opt, n_before)
+            else: self.scheds[name] = self._made(name, opt, self.n)
+            if is_new or is_other_plan: continue
             for g, values in zip(opt.param_groups, now): _set_values(g, values)     # undo what making it changed
-            if self.pending is not None and name in self.pending: sched.load_state_dict(self.pending[name])
-        self.pending = None
+            mark_stepped(opt)                                       # torch must not warn
+            if name in self.pending: self.scheds[name].load_state_dict(self.pending[name])
+        self.pending = {}
 
-    def _n_done(self, learn):  # int: steps of the schedulers so far
-        step, epoch = self.since
-        return learn.state.optimizer_step - step if self.step == 'step' else learn.state.epoch - epoch
+    def _change_plan(self, learn, name, opt, n_before):
+        "Make a scheduler for another number of steps, and take those that are done; what changed a rate still does"
+        now = [g['lr'] for g in opt.param_groups]
+        for g, old in zip(opt.param_groups, self.held[name]):
+            for k in old.keys() & {'lr', 'momentum', 'betas'}: set_option(g, k, old[k])
+        before = _stand_in(opt)
+        self._run(learn, name, before, n_before)
+        self.scheds[name] = self._run(learn, name, opt, self.n)
+        for g, lr, planned in zip(opt.param_groups, now, (g['lr'] for g in before.param_groups)):
+            if planned: set_option(g, 'lr', g['lr']*float(lr/planned))
 
-    def _made(self, opt):
-        sched = self.make(opt) if self.n is None else self.make(opt, self.n)
+    def _run(self, learn, name, opt, n):  # scheduler
+        "Make a scheduler, and take the steps that are done"
+        sched, (step, epoch) = self._made(name, opt, n), self.since
+        mark_stepped(opt)
+        done = learn.state.optimizer_step - step if self.step == 'step' else learn.state.epoch - epoch
+        for _ in range(min(done, n)): sched.step()
+        return sched
+
+    def _made(self, name, opt, n):
+        sched = self.make(opt) if n is None else self.make(opt, n)
         if not callable(getattr(sched, 'step', None)):
             raise TypeError(f'LRScheduler made a {type(sched).__name__}: '
                             'expected a scheduler; does the function return it?')
         if isinstance(sched, torch.optim.lr_scheduler.ReduceLROnPlateau) and self.step != 'metric':
             raise ValueError("ReduceLROnPlateau looks at a metric: LRScheduler(..., step='metric')")
+        before, now = self.classes.get(name), type(sched).__name__
+        if before not in (None, now): raise ValueError(
+            f'LRScheduler makes a {now}, and the fit that is resumed had a {before}: '
+            'make the same one to resume, or begin a new fit')
+        self.classes[name] = now
         return sched
 
     def put_back(self, learn):
         super().put_back(learn)
         for name in self.plain: vars(learn.opts[name]).pop('step', None)
-        self.scheds, self.pending, self.plain, self.n = {}, None, set(), None
+        self.scheds, self.pending, self.classes, self.plain, self.n = {}, {}, {}, set(), None
 
     def state_dict(self):
-        return {**super().state_dict(), 'scheds': {name: o.state_dict() for name, o in self.scheds.items()}}
+        scheds = {name: o.state_dict() for name, o in self.scheds.items()}
+        return {**super().state_dict(), 'scheds': scheds or self.pending}
 
     def take_state(self, state):
         super().take_state(state)
-        self.scheds, self.pending, self.n = {}, state['scheds'], state.get('n')      # not there in older files
+        self.scheds, self.pending = {}, state['scheds']
+        self.n, self.classes = state.get('n'), state.get('classes', {})      # not there in older files
 
 # %% ../../nbs/features/06_schedule.ipynb #e39ed0ab
 class _StandIn(torch.optim.Optimizer):
@@ -469,7 +488,7 @@ def plot_schedule(self:Learner,
         opts={name: _stand_in(o) for name, o in self.opts.items()},
         state=replace(self.state, grad_accum_steps=accum, batch_idx=0),
         hooks=scheds, bounds={'epoch': None, 'step': None}, train_dl=self.train_dl, valid_dl=self.valid_dl,
-        training=True, stepped=False, cancelled=None, history=None)
+        training=True, stepped=False, cancelled=None, history=None, metrics=as_metrics(self.metrics))
     end_step = None if max_steps is None else twin.state.optimizer_step + as_count('max_steps', max_steps)
     return Preview(_play(twin, scheds, n, n_epochs, end_step, lr_names(self.opts)))
 

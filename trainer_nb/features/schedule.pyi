@@ -51,6 +51,7 @@ class WarmupCosine(Schedule):
     def __init__(self, lr_max: Any = None, *, warmup: Any = 0.1, start: Any = 0.01, end: Any = 0.0, n_steps: Any = None, opt: Any = None) -> None: ...
 
 class LRScheduler(Scheduler):
+    classes: Any
     n: Any
     plain: Any
     pending: Any

@@ -14,6 +14,7 @@ from .hook_table import HookTable as HookTable
 from .hook_table import as_hooks as as_hooks
 from .metrics import Metric as Metric
 from .metrics import accuracy as accuracy
+from .metrics import as_metrics as as_metrics
 from .metrics import as_mode as as_mode
 from .metrics import check_column as check_column
 from .metrics import good_values as good_values
