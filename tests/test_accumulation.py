@@ -368,3 +368,12 @@ def test_a_window_that_weighs_nothing(n):
         assert all(o.isfinite().all() for o in weights(learn.model))
         return learn.model
     assert close(fit(int), fit(torch.as_tensor))
+
+def test_sums_and_means_in_one_window_are_refused():
+    def step(batch, learn):
+        is_sum = learn.state.batch_idx % 2 == 0
+        loss = F.cross_entropy(learn.model(batch[0]), batch[1], reduction='sum' if is_sum else 'mean')
+        return {'loss': loss, **({'reduction': 'sum'} if is_sum else {})}
+    for data in cut([4]*6), cut([4]*6)[1:]:
+        with pytest.raises(ValueError, match='sums, and others that are means'):
+            make_learner(model(), data, train_step=step, hooks=[GradAccum(2)]).fit(1)

@@ -554,6 +554,28 @@ def test_what_is_frozen_and_unfrozen_during_a_fit(at, optim, hooks):
     with reasons(): learn = fit(Compile(what='step', backend='aot_eager'))
     assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(weights(learn.model), weights(fit().model)))
 
+def test_another_graph_is_told(monkeypatch):
+    told = []
+    monkeypatch.setattr(Compile, '_tell', lambda self, learn, note, remark='': note and told.append(note))
+    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
+    learn = make_learner(model, batches(), hooks=[Switch({4: False}), Compile(what='step', backend='aot_eager')])
+    learn.fit(2)
+    assert told == ['compiling…']*2
+
+def test_gradients_of_unfrozen_parameters_leave_the_memory_of_cuda_graphs():
+    "As if CUDA graphs were used: the next step writes where these gradients lie"
+    owned, kept = {}, {}
+    def watch(learn):
+        learn.get_hook(Compile)._graphs = True
+        learn.model.bias.requires_grad_(True)
+        for p in learn.model.parameters(): p.register_post_accumulate_grad_hook(lambda p: owned.update({p: p.grad}))
+    def look(learn): kept.update({p: p.grad for p in learn.model.parameters() if p.grad is not None})
+    learn = make_learner(nn.Linear(4, 3), batches(), hooks=[
+        Compile(backend='aot_eager'), LambdaHook(before_fit=watch, ord=99), LambdaHook(after_backward=look)])
+    learn.model.bias.requires_grad_(False)
+    learn.fit(1)
+    assert len(kept) == 2 and all(kept[p].data_ptr() != owned[p].data_ptr() for p in kept)
+
 def dampened(p):
     p = list(p)
     return torch.optim.SGD([{'params': p[:2]}, {'params': p[2:]}], .03, momentum=.9, dampening=.3)

@@ -711,17 +711,40 @@ def only(name):
             if other != name: opt.zero_grad()
     return f
 
+def of_old_parameters(params):
+    "SGD that was used for other parameters before"
+    opt = torch.optim.SGD(params, .01, momentum=.9)
+    for _ in range(2): opt.state[nn.Parameter(torch.zeros(1))] = {'momentum_buffer': torch.zeros(1)}
+    return opt
+
 @pytest.mark.parametrize('optim', [
     lambda p: torch.optim.SGD(p, .01, momentum=.9, fused=True), lambda p: torch.optim.SGD(p, .01, momentum=.9),
-    lambda p: torch.optim.AdamW(p, .01, fused=True)], ids=['fused SGD', 'SGD', 'AdamW'])
+    lambda p: torch.optim.AdamW(p, .01, fused=True), of_old_parameters],
+    ids=['fused SGD', 'SGD', 'AdamW', 'used before'])
 def test_a_first_step_that_is_not_finite_makes_no_state(optim):
     "A fused step that is skipped leaves memory that nobody has written"
     bad = [(torch.full((4, 4), math.nan), torch.zeros(4, dtype=torch.long))]
     learn = make_learner(model(), bad + cut([4]*6), optim=optim, hooks=[NaNGuard()])
     with pytest.raises(FloatingPointError): learn.fit(1)
-    assert not learn.opt.state
+    assert not {*learn.opt.state} & {*learn.model.parameters()}
     learn.train_dl = cut([4]*6)
     learn.fit(1)
     plain = make_learner(model(), cut([4]*6), optim=optim)
     plain.fit(1)
     assert same(weights(learn.model), weights(plain.model))
+
+@pytest.mark.parametrize('hooks', [(), (GradAccum(2),)], ids=['plain', 'accumulated'])
+def test_one_loss_for_optimizers_that_share_a_parameter_is_refused(hooks):
+    "The second one would find no gradient"
+    m = Pair()
+    opts = {'a': torch.optim.SGD(m.parameters(), .1), 'b': torch.optim.SGD([*m.parameters()][:1], .1)}
+    before = weights(m)
+    def one(batch, learn): return {'loss': d_loss(m, batch[0])}
+    with pytest.raises(ValueError, match="optimizers 'a' and 'b' share a parameter"):
+        make_learner(m, batches(), train_step=one, optim=opts, hooks=hooks).fit(1)
+    assert same(weights(m), before)
+    def each(batch, learn):
+        yield 'a', d_loss(m, batch[0])
+        yield 'b', d_loss(m, batch[0])
+    make_learner(m, batches(), train_step=each, optim=opts, hooks=hooks).fit(1)
+    assert not same(weights(m), before)

@@ -1,5 +1,5 @@
 "A pass that ends early, is longer than it claims, or finds another loader equals a plain loop, or is refused"
-import warnings
+import multiprocessing, warnings
 
 import pytest, torch, torch.nn.functional as F
 from torch.optim import SGD
@@ -9,6 +9,8 @@ from common import batches, digest, make_learner, make_model, problem, same, shu
 from trainer_nb.save.checkpoint import Checkpoint
 from trainer_nb.loop.hooks import CancelEpoch, LambdaHook
 from trainer_nb.features.gradients import GradAccum
+from trainer_nb.all import Loaders, SeededLoader
+from trainer_nb.data.passes import end_workers, is_warm
 
 
 class Noisy(Dataset):
@@ -40,6 +42,26 @@ def test_passes_that_end_early_keep_persistent_workers_as_break_does(ends):
         for _ in range(3): learn.fit(max_steps=4)
     else: learn.fit(3, hooks=[LambdaHook(after_step=cancel)])
     assert same(weights(model), weights(learn.model))
+
+@pytest.mark.parametrize('make', [loader, lambda: SeededLoader(Noisy(), 5, num_workers=1),
+                                  lambda: Loaders({'a': loader()})], ids=['stock', 'seeded', 'several'])
+@pytest.mark.parametrize('how', ['validate', 'predict', 'valid_every'])
+def test_a_pass_inside_another_one_over_kept_workers_leaves_it_alone(how, make):
+    "torch has one iterator for both: the second pass would end the first one"
+    dl, n = make(), []
+    def look(learn):
+        if not learn.training or learn.state.batch_idx != 2: return
+        if how == 'validate': learn.validate(dl)
+        if how == 'predict': n.append(len(learn.predict(dl)))
+    def step(batch, learn):
+        x, y = batch['a'] if isinstance(batch, dict) else batch
+        pred = learn.model(x)
+        return {'loss': F.cross_entropy(pred, y), 'pred': pred, 'targ': y}
+    learn = make_learner(train_dl=dl, valid_dl=dl, train_step=step, hooks=[LambdaHook(after_step=look)])
+    learn.fit(2, valid_every=2 if how == 'valid_every' else None)
+    assert learn.state.optimizer_step == 10 and (how != 'predict' or n == [24]*2)
+    assert is_warm(dl) and len(multiprocessing.active_children()) <= 1
+    end_workers(dl)
 
 def test_a_nan_loss_where_warnings_are_errors_records_an_epoch_once():
     def step(batch, learn):

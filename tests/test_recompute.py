@@ -82,3 +82,21 @@ def test_a_copy_made_during_a_fit_has_its_own_weights(hook):
     learn = make_learner(Net(), batches(), hooks=[hook('blocks.*'), LambdaHook(before_step=look)])
     learn.fit(2)
     assert len(seen) == 10 and same(seen, seen[:1]*10) and not torch.equal(seen[0], learn.model.eval()(x))
+
+def test_a_model_saved_or_copied_during_a_fit_can_be_used_and_fitted(tmp_path):
+    found = []
+    def keep(learn):
+        if found: return
+        torch.save(learn.model, tmp_path/'model.pt')
+        found.extend([deepcopy(learn.model), torch.load(tmp_path/'model.pt', weights_only=False)])
+    make_learner(Net(), batches(), hooks=[Recompute('blocks.*'), LambdaHook(before_step=keep)]).fit(1)
+    for m in found:
+        plain = Net()
+        plain.load_state_dict(m.state_dict())
+        learns = make_learner(m, batches(), hooks=[Recompute('blocks.*')]), make_learner(plain, batches())
+        for o in learns:
+            torch.manual_seed(0)
+            o.fit(1)
+        assert same(weights(m), weights(plain))
+        with pytest.raises(ValueError, match='already has a forward'):
+            make_learner(m, batches(), hooks=[Recompute('blocks.*'), Offload('blocks.*')]).fit(1)

@@ -5,6 +5,7 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset, DistributedSampl
 from common import make_learner, problem, same, weights
 from trainer_nb.save.checkpoint import Checkpoint
 from trainer_nb.data.passes import set_epoch
+from trainer_nb.features.gradients import GradAccum
 from trainer_nb.loop.hooks import LambdaHook
 from trainer_nb.data.loaders import Prefetched, SeededLoader
 
@@ -134,3 +135,22 @@ def test_a_dataset_whose_data_is_a_tensor_is_no_endless_way():
     data.source, data.dataset = torch.zeros(3), data
     set_epoch(stock(data), 4)
     assert data.epoch == 4
+
+@pytest.mark.parametrize('how', ['set_epoch', 'before_epoch'])
+@pytest.mark.parametrize('sizes', [(24, 12), (12, 24)])
+def test_an_epoch_of_another_length_has_whole_windows(sizes, how):
+    "The last window of each epoch is stepped with, wherever it ends"
+    class Course(Points):
+        n = sizes[0]
+        def set_epoch(self, epoch):
+            super().set_epoch(epoch)
+            if how == 'set_epoch': self.n = sizes[epoch]
+        def __len__(self): return self.n
+    steps, data = [], Course()
+    def begin(learn):
+        if how == 'before_epoch': data.n = sizes[learn.state.epoch]
+    look = LambdaHook(before_epoch=begin, after_step=lambda learn: steps.append((learn.stepped, learn.n_batches)))
+    learn = make_learner(train_dl=stock(data, batch_size=2), hooks=[GradAccum(4), look])
+    learn.fit(2)
+    expected = [((i + 1) % 4 == 0 or i + 1 == n//2, n//2) for n in sizes for i in range(n//2)]
+    assert steps == expected

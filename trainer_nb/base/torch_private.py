@@ -354,11 +354,12 @@ def set_indices(
 
 @contextmanager
 def workers_end(
-    dl,  # any loader
+    dl,        # any loader
+    now=True,  # False: only if the private names of kept workers are unknown
 ):
-    "Open passes whose workers end with them, if the private names of kept workers are unknown"
+    "Open passes whose workers end with them"
     held = getattr(dl, '__dict__', {})
-    if _workers_are_known() or not held.get('persistent_workers'):
+    if not now and _workers_are_known() or not held.get('persistent_workers'):
         yield
         return
     held['persistent_workers'] = False      # a loader refuses to set it as an attribute

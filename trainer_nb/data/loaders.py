@@ -19,10 +19,10 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, default_collate
 
 from ..base import has_accelerator, map_tensors, to_device
-from .passes import Pass, draws, is_warm, length, open_pass, source, rng_states, warm_up
+from .passes import Pass, draws, is_warm, length, open_pass, rng_states, running, source, warm_up
 
 # %% ../../nbs/data/02_loaders.ipynb #fc1cd9ad
-@cache      # memory that was freed on a stream is used again on that stream alone
+@cache      # one per device: torch uses freed memory again only on the stream for which it was taken
 def _side_stream(device): return torch.cuda.Stream(device)
 
 class SideStream:
@@ -184,12 +184,16 @@ class _Part(Pass):
         if self.iterator is not None: return
         self.iterator = self._open() if self.start is None else self._open_again()
         self.batches = self.iterator if self.wrap_iter is None else self.wrap_iter(self.iterator)
+        running.add(self)
 
     def next(self):
         self.open()
         if self.first is None:      # a loader may draw its order only now, after others were opened
             self.first = rng_states(self.dl, names=draws(self.dl))
-        batch = next(self.batches)
+        try: batch = next(self.batches)
+        except StopIteration:
+            running.discard(self)
+            raise
         self.n += 1
         return batch
 

@@ -205,36 +205,38 @@ class Compile(Hook):
             raise ValueError(f'Compile(mode) is {mode!r}: expected one of {", ".join(map(repr, modes))}')
         self.mode, self.what = mode, what
         self.backend, self.dynamic = backend, dynamic
+        self._forget()
+
+    def __deepcopy__(self, memo):
+        "Return a hook with no compiled code: what a dry run compiles does not count towards torch's limit for the fit"
+        res = copy(self)
+        res._forget()
+        return res
+
+    def _forget(self):
         self.reasons = []                       # what is not compiled, and why
         self.time_s = 0.                        # seconds that first calls of compiled functions took in the latest fit
         self._made, self._seen = {}, set()      # compiled functions; keys of those that have been called
         self._steps = {}                        # optimizer's name → its compiled step
         self._held, self._constants = {}, {}    # by optimizer: options as tensors; those that are constants in its code
         self._single = set()                    # optimizers that update one parameter at a time, see `_one_by_one`
-        self._all, self._params = [], []        # parameters; those of them that get a gradient
+        self._all = []                          # parameters
         self._graphs = False                    # whether CUDA graphs are used
         self._reset()
 
     def _reset(self):
+        self._flags, self._params = [], []          # whether each parameter gets a gradient; those that do
         self._old, self._config = [], None          # (module, its call before) of the fit; torch's setting
         self._whole, self._buffers = None, None     # the compiled step; gradients, if all is one graph
         self._grads, self._loss = None, None        # of the last step
         self.full_sizes = 0, 0                      # samples in a full batch of validation, and of training
         self._is_short = False                      # whether the batch has fewer
 
-    def __deepcopy__(self, memo):
-        "Return a hook that compiles for itself: code is no longer used once it was compiled for too many shapes"
-        res = copy(self)
-        res._made, res._seen, res._steps, res._single = {}, set(), {}, set()
-        res._held, res._constants, res.reasons, res._all, res._params = {}, {}, [], [], []
-        res._reset()
-        return res
-
     def before_fit(self, learn):
         self._errors, self._grads, self.reasons, self.time_s = compile_errors(), None, [], 0.
         self._graphs = learn.device.type == 'cuda' and self.mode in ('reduce-overhead', 'max-autotune')
         self._all = [*dict.fromkeys(p for opt in learn.opts.values() for p in parameters(opt))]
-        self._params = [p for p in self._all if p.requires_grad]
+        self._choose()
         if self.dynamic is None: self.full_sizes = _full_size(learn.valid_dl), _full_size(learn.train_dl)
         if self.what == 'model': return self._wrap_model(learn)
         refuse_closures(learn, "Compile(what='step')", "use Compile(what='model')")
@@ -244,6 +246,12 @@ class Compile(Hook):
             return self._wrap_model(learn)
         self._config.__enter__()
         self._plan(learn)
+
+    def _choose(self):  # bool: whether other parameters get a gradient than before
+        flags = [p.requires_grad for p in self._all]
+        if flags == self._flags: return False
+        self._flags, self._params = flags, [p for p in self._all if p.requires_grad]
+        return True
 
     def after_fit(self, learn):
         for m, old in self._old: replace_call(m, old)
@@ -373,11 +381,10 @@ def do_step(self:Compile, learn, nxt, model, loss_fn):
 @patch
 def _follow(self:Compile, learn):
     "Take another graph when a hook has frozen or unfrozen parameters"
-    params = [p for p in self._all if p.requires_grad]
-    if len(params) == len(self._params) and all(map(operator.is_, params, self._params)): return
-    self._params = params
+    if not self._choose(): return
+    self._seen.discard('step')
     for opt in learn.opts.values(): _fill_momentum(opt)
-    if self._buffers is not None: self._buffers = [torch.zeros_like(p) for p in params]
+    if self._buffers is not None: self._buffers = [torch.zeros_like(p) for p in self._params]
     self._whole = self._whole_graph(learn)
 
 @patch
@@ -407,7 +414,7 @@ def _told_twice(f):
 def do_backward(self:Compile, learn, nxt, loss):
     if self._grads is None:
         _told_twice(nxt)
-        for p in self._params if self._graphs else ():
+        for p in self._all if self._graphs else ():     # out of memory that the next step writes again
             if p.grad is not None: p.grad = p.grad.clone()
         return
     if loss is not self._loss:

@@ -134,10 +134,14 @@ class GradAccum(Hook):
 
     def do_backward(self, learn, nxt, loss):
         n, window, parts = _loss_weight(learn), self.windows.get(learn.opt_names[0]), self._parts
-        if parts is not None: loss, n = parts.scaled(learn, loss, n)
-        elif is_summed(learn):
+        is_sum = parts is None and is_summed(learn)
+        if window is not None and is_sum != (window.unit is None): raise ValueError(
+            'GradAccum got losses that are sums, and others that are means, for one optimizer step: '
+            "return the same result['reduction'] for every batch")
+        if is_sum:
             self._loss = 0., None
             return nxt()
+        if parts is not None: loss, n = parts.scaled(learn, loss, n)
         unit = _unit(n) if window is None else window.unit
         self._loss = n/unit, unit
         nxt(loss*self._loss[0] if isinstance(n, Tensor) or n != unit else loss)

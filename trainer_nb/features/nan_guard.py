@@ -136,8 +136,7 @@ class NaNGuard(Hook):
     def _step(self, learn, nxt, ok):
         "Take the step if `ok`, which only the device knows"
         opt, params = learn.opt, parameters(learn.opt)
-        if len(opt.state) < len(params):
-            self.born.append((self.n_checks - 1, opt, [p for p in params if p not in opt.state]))
+        if new := [p for p in params if p not in opt.state]: self.born.append((self.n_checks - 1, opt, new))
         if takes_found_inf(opt):
             opt.found_inf = (~ok).float()
             try: return nxt()

@@ -7,7 +7,8 @@ __all__ = ['find_blocks', 'Recompute', 'Offload']
 
 # %% ../../nbs/features/11_recompute.ipynb #6af4c637
 from contextlib import contextmanager, nullcontext
-from functools import partial
+from functools import partial, wraps
+from inspect import unwrap
 from types import MethodType
 
 import torch
@@ -56,10 +57,12 @@ class _Blocks(Hook):
     def before_fit(self, learn):
         model = learn.fitting.model if learn.fitting.model is not None else learn.model
         found = find_blocks(model, self.blocks, self.name)
-        for m in self.wrapped: vars(m).pop('forward', None)
-        self.wrapped = []
+        self.after_fit(learn)
+        others = [m for h in learn.hooks if isinstance(h, _Blocks) for m in h.wrapped]
         for name, m in found.items():
-            if 'forward' in vars(m): raise ValueError(
+            own = vars(m).get('forward')        # a model that was copied or saved during a fit has one of that fit
+            is_old = unwrap(getattr(own, '__func__', own)) is type(m).forward and not any(m is o for o in others)
+            if own is not None and not is_old: raise ValueError(
                 f'{self.name}: {name} already has a forward that was set on the object, by another hook, such as '
                 'Recompute or Offload, or by your code: keep only one of them')
         for m in found.values():
@@ -67,6 +70,7 @@ class _Blocks(Hook):
             self.wrapped.append(m)
 
     def _around(self, forward):
+        @wraps(forward)         # by its name a pickle of the model finds it
         def run(m, *args, **kwargs):
             call = partial(forward, m, **kwargs)
             return self.call(m, call, args) if torch.is_grad_enabled() else call(*args)

@@ -175,7 +175,7 @@ class Passes(Batches):
         try:
             if is_fresh: calls.fire('before_epoch', self)
             if not fit.is_trained and not self._boundary():
-                for batch in fit.train:
+                for batch in self._open_train(fit.train):
                     self.train_batch(batch)
                     if (self.state.optimizer_step >= fit.next_due or self.requests) and self._boundary():
                         fit.train.leave()
@@ -191,6 +191,11 @@ class Passes(Batches):
             for pass_ in filter(None, (fit.train, fit.valid)): pass_.leave()
             self.cancel('epoch')
         self._close_epoch(interrupts)
+
+    def _open_train(self, pass_):  # iterator
+        batches = iter(pass_)
+        self.n_batches = length(pass_.dl)       # `set_epoch`, or a hook before the epoch, may have changed it
+        return batches
 
     def _boundary(self):  # bool
         "Between two training batches, do what is due; return whether the training pass ends here"
@@ -405,7 +410,7 @@ class Learner(Passes):
                            # With several inputs (x1, x2, y), or (x1, x2) after a fit. Your own step may need y
         with_targs=False,  # return targets too
     ):                     # predictions of all samples on the host, as the model returns them: tensors and nestings of
-                           # them (with `AMP` in 16 bits: NumPy needs .float()), or a list; or (predictions, targets)
+                           # them (with `AMP` in bfloat16: NumPy needs .float()), or a list; or (predictions, targets)
         "Return predictions, in evaluation mode and without gradients"
         with folded():
             if isinstance(dl_or_batch, Tensor) or hasattr(dl_or_batch, '__array__'): dl_or_batch = (dl_or_batch,)
@@ -431,6 +436,7 @@ class Learner(Passes):
 
     def _predict_step(self, batch):
         "The default step without a loss; a batch may lack its target"
+        if isinstance(batch, Tensor): batch = (batch,)
         args, kwargs, targ = (), batch, None
         is_without = isinstance(batch, (list, tuple)) and len(batch) in (1, (self._n_parts or 0) - 1)
         if is_without: args, kwargs = batch, {}

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['fused', 'matching', 'ParamGroups', 'trained', 'owners', 'named_parts', 'is_by_name', 'make_optimizers',
            'needs_closure', 'refuse_closures', 'untouched', 'parameters', 'gradients', 'load_optimizer', 'set_option',
-           'set_lr', 'lr_names', 'check_optimizers']
+           'set_lr', 'lr_names', 'check_optimizers', 'check_shared']
 
 # %% ../../nbs/loop/05_optim.ipynb #82cc43ca
 from collections.abc import Mapping
@@ -323,6 +323,18 @@ def check_optimizers(
             f'{strange} of the {len(params)} tensors in optimizer {name or type(opt).__name__} '
             f'are not parameters of the model or of loss_fn{missing}: was the model, or a part of it, '
             'made again after the optimizer? Make the optimizer last, or pass its class.')
+
+def check_shared(
+    opts,  # dict: name → optimizer
+):         # raises ValueError
+    "Refuse a parameter of two optimizers where one loss is for all: each clears the gradients that it has used"
+    of = {}
+    for name, opt in opts.items():
+        for p in parameters(opt):
+            if (first := of.setdefault(p, name)) == name: continue
+            raise ValueError(
+                f'optimizers {first!r} and {name!r} share a parameter of shape {tuple(p.shape)}, and the step returns '
+                'one loss for both: give each parameter to one optimizer, or yield a loss for each optimizer')
 
 def _listed(names, most=4):
     if len(names) <= most: return ', '.join(names)

@@ -19,6 +19,7 @@ from ..data import Pass, length, nominal_batch_size, sets_of, source, yields_new
 from .hooks import LambdaHook
 from .metrics import Accumulator, Accumulators, check_sets
 from .mistakes import check_first
+from .optim import check_shared
 from .optim import lr_names, parameters, trained
 from .components import Components
 from .plan import TrainPass
@@ -88,6 +89,7 @@ class Records(Components):
         def do_backward(*values):
             do['do_backward'] = backward
             check_first(self)
+            if self.loss_params is None: check_shared(self.opts)
             if isinstance(self.batch, (tuple, list)): self._n_parts = len(self.batch)
             if isinstance(self.result, Mapping):
                 if not self.state.batch_idx: self.check_count(self.train_dl, self.batch)

@@ -387,8 +387,7 @@ def after_loss(self:Accelerate, learn):
     n = None if learn.result is None else learn.result.get('n')
     if n is None: self.n, self.world.weight = self.world.n, self.world.total
     else:
-        is_number = not isinstance(n, Tensor)
-        self.n = torch.full((), n, device=learn.device) if is_number else to_device(n, learn.device)
+        self.n = to_device(n, learn.device) if isinstance(n, Tensor) else torch.full((), n, device=learn.device)
         self.world.weight = self.n.detach().clone()
         dist.all_reduce(self.world.weight)
     self.is_added = added and is_summed(learn)      # then it is recorded per sample

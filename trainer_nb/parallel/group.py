@@ -109,10 +109,10 @@ class Processes(World):
 
     def merged(self, metric):
         if hasattr(metric, 'sync_on_compute'): return metric        # torchmetrics communicates by itself
-        torch.save(metric, mine := BytesIO())
         here = {f'{self.device.type}:{i}': str(self.device) for i in range(self.size)}
-        first, *others = (torch.load(BytesIO(o), here, weights_only=False)
-                          for o in self.first(self.gather(mine.getvalue())))
+        mine = BytesIO()
+        torch.save(metric, mine)
+        first, *others = (torch.load(BytesIO(o), here, weights_only=False) for o in self.all_gather(mine.getvalue()))
         first.merge_state(others)
         return first
 
