@@ -63,6 +63,16 @@ def test_a_pass_inside_another_one_over_kept_workers_leaves_it_alone(how, make):
     assert is_warm(dl) and len(multiprocessing.active_children()) <= 1
     end_workers(dl)
 
+def test_a_loader_that_a_hook_replaces_is_used_from_the_next_epoch_on_or_refused():
+    "It came an epoch late from `before_epoch`, and nothing said so"
+    n = []
+    def replace(learn): learn.train_dl = batches(bs=12)
+    count = LambdaHook(after_step=lambda learn: n.append(learn.n_batches))
+    make_learner(train_dl=batches(), hooks=[count, LambdaHook(after_epoch=replace)]).fit(2)
+    assert n == [5]*5 + [2]*2
+    with pytest.raises(ValueError, match='replaced train_dl in before_epoch'):
+        make_learner(train_dl=batches(), hooks=[LambdaHook(before_epoch=replace)]).fit(2)
+
 def test_a_nan_loss_where_warnings_are_errors_records_an_epoch_once():
     def step(batch, learn):
         return {'loss': F.cross_entropy(learn.model(batch[0]),

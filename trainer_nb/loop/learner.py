@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ..base import drop_locals, folded, is_oom, set_seed, to_device, with_comments
-from ..data import Pass, length, rng_states, sets_of
+from ..data import Pass, length, rng_states, sets_of, source
 from .arguments import check_fit, fit_counts, fit_rates
 from .fit import Fit, Stop, aside
 from .hook_table import as_hooks
@@ -173,7 +173,11 @@ class Passes(Batches):
         fit.opened, self.n_batches, fit.train.epoch = perf_counter(), length(self.train_dl), self.state.epoch
         self.set_phase(training=True)
         try:
-            if is_fresh: calls.fire('before_epoch', self)
+            if is_fresh:
+                calls.fire('before_epoch', self)
+                if source(self.train_dl) is not fit.train.dl: raise ValueError(
+                    'a hook replaced train_dl in before_epoch, where the pass of this epoch has its loader already: '
+                    'replace it in after_epoch, by a loader')
             if not fit.is_trained and not self._boundary():
                 for batch in self._open_train(fit.train):
                     self.train_batch(batch)
