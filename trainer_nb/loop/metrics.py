@@ -42,10 +42,17 @@ _HOST = 'cpu'       # device whose values are read without waiting
 
 def _scalars(values):
     "Read scalars on the host into a list; pack those of a device into a tensor"
+    if not any(isinstance(o, Tensor) for o in values): return [*map(float, values)]
     if len(values) < 16 and all(isinstance(o, Tensor) and o.device.type == _HOST for o in values):
         return [o.item() for o in values]       # quicker than torch for the few batches of a short pass
     res = stack_scalars(values)
     return res.tolist() if res.device.type == _HOST else res
+
+def _copied(value):
+    "Copy a tensor, which may be a parameter or a buffer that changes later; one on the host becomes a number"
+    if not isinstance(value, Tensor): return value
+    if value.requires_grad: value = value.detach()
+    return value.item() if value.device.type == _HOST and value.numel() == 1 else value.clone()
 
 def _weighted_sums(
     values,     # n numbers, or tensor (n,), or (n, k) for k means
@@ -80,9 +87,9 @@ def _as_tensor(o): return torch.tensor(o, dtype=torch.float64) if isinstance(o, 
 # %% ../../nbs/loop/03_metrics.ipynb #1f938cee
 def accuracy(
     pred,  # logits, (bs, n_classes, ...) float
-    targ,  # class ids, (bs, ...) or (bs, 1, ...) int64
-):         # fraction correct, 0-d float tensor in [0, 1]
-    "Fraction of entries whose largest logit is at `targ`"
+    targ,  # class ids, (bs, ...) or (bs, 1, ...) int64; those below 0, such as -100, do not count
+):         # fraction correct, 0-d float tensor in [0, 1]; nan if no target counts
+    "Fraction of targets that have the largest logit; over an epoch each counts once, as do the tokens of sequences"
     shape = tuple(targ.shape)
     if pred.ndim == targ.ndim > 1 == targ.size(1): targ = targ.squeeze(1)
     if pred.ndim < 2 or pred.size(1) < 2 or targ.shape != pred.shape[:1] + pred.shape[2:]: raise ValueError(
@@ -91,9 +98,12 @@ def accuracy(
         'For one-hot targets or probabilities pass targ.argmax(1); for one logit and two classes, or several classes '
         'in a sample, Metric(lambda pred, targ: ((pred.flatten() > 0) == targ.flatten()).float().mean(), '
         'name="accuracy"), with > .5 after a sigmoid')
-    return torch.count_nonzero(pred.argmax(1) == targ)/targ.numel()
+    return torch.count_nonzero(pred.argmax(1) == targ)/_n_ids(targ)
 
-accuracy.is_mean = True     # a mean over samples: one call may compute it for several small batches
+def _n_ids(targ): return torch.count_nonzero(targ >= 0)     # the others are what cross_entropy ignores
+
+accuracy.is_mean = True     # a mean over targets: one call may compute it for several small batches
+accuracy.n_counted = _n_ids     # how many targets it is a mean over; without this, all
 
 # %% ../../nbs/loop/03_metrics.ipynb #ef87f8c2
 class Metric:
@@ -115,7 +125,8 @@ class Metric:
         self.f, self.name = f, name or getattr(plain, '__name__', type(plain).__name__).strip('<>')
         self.prefix = f'{name}/' if name else ''
         self.pred, self.targ, self.classes = pred, targ, classes
-        self.is_mean = getattr(plain, 'is_mean', False)     # the function's own claim: a mean over samples
+        self.is_mean = getattr(plain, 'is_mean', False)     # the function's own claim: a mean over targets
+        self.n_counted = getattr(plain, 'n_counted', Tensor.numel)
 
     def inputs(self, result):
         "Return the two arguments of the metric; raises KeyError with the keys that exist"
@@ -259,7 +270,7 @@ def _noting(metric, f, *args):
         e.add_note(f'raised in metric `{metric.name}`')
         raise
 
-_AVERAGE_KINDS = {'waits': bool, 'sums': (None, Tensor), 'columns': [str], 'n': int, 'values': (Tensor, [object]),
+_AVERAGE_KINDS = {'waits': bool, 'sums': (None, Tensor), 'columns': [str], 'n?': int, 'values': (Tensor, [object]),
                   'weights': (Tensor, [object]), 'preds': [Tensor], 'targs': [Tensor]}
 
 class Average:
@@ -272,31 +283,30 @@ class Average:
         self.metric, self.waits, self.is_fresh = metric, waits, is_fresh
         self.sums, self.columns = None, [metric.name]
         self.values, self.weights = [], []              # of batches and groups of batches
-        self.preds, self.targs, self.n = [], [], 0      # of the current group; samples in it
+        self.preds, self.targs = [], []                 # of the current group
 
     def add(self,
         result,  # the step's result, a mapping
-        n,       # weight of the batch
+        n,       # weight of the batch, unless the function is a mean over targets
     ):
         "Add a batch"
         pred, targ = self.metric.inputs(result)
-        if self.metric.is_mean and 'n' in result and type(targ) is Tensor: n = targ.numel()     # 'n' weights the loss
-        can_wait = self.metric.is_mean and type(n) is int and type(pred) is Tensor and type(targ) is Tensor
-        is_small = can_wait and pred.ndim and targ.ndim and pred.size(0) == targ.size(0) == n and pred.numel() <= _SMALL
+        can_wait = self.metric.is_mean and type(pred) is Tensor and type(targ) is Tensor
+        is_small = can_wait and pred.ndim and targ.ndim and pred.size(0) == targ.size(0) and pred.numel() <= _SMALL
         if not is_small: return self._compute(_detached(pred), _detached(targ), n)
         self.preds.append(pred.data.clone())            # step, model and loader may reuse this memory
         self.targs.append(targ if self.is_fresh else targ.data.clone())
-        self.n += n
         if not self.waits:      # so that an error in the metric shows in the first batch
             _noting(self.metric, self.metric.f, self.preds[-1], self.targs[-1])
             self.waits = True
         if len(self.preds) >= GROUP: self.flush()
 
-    def _compute(self, pred, targ, n):
+    def _compute(self, pred, targ, n=None):
         v = _noting(self.metric, self.metric.f, pred, targ)
         if not (type(v) is Tensor and not v.ndim or isinstance(v, (int, float))): v = self._vector(v)
-        self.values.append(v.detach() if type(v) is Tensor and v.requires_grad else v)
-        self.weights.append(n)
+        self.values.append(_copied(v))
+        is_own = self.metric.is_mean and type(targ) is Tensor       # 'n' weights the loss
+        self.weights.append(_copied(self.metric.n_counted(targ)) if is_own else n)
         if len(self.values) >= _CHUNK: self._pack()
 
     def _vector(self, value):
@@ -310,12 +320,12 @@ class Average:
 
     def flush(self):
         "Compute the metric of the collected batches"
-        preds, targs, n = self.preds, self.targs, self.n
-        self.preds, self.targs, self.n = [], [], 0
+        preds, targs = self.preds, self.targs
+        self.preds, self.targs = [], []
         shapes = {(p.shape[1:], t.shape[1:]) for p, t in zip(preds, targs)}
-        if len(shapes) == 1: self._compute(torch.cat(preds), torch.cat(targs), n)
+        if len(shapes) == 1: self._compute(torch.cat(preds), torch.cat(targs))
         else:
-            for p, t in zip(preds, targs): self._compute(p, t, len(p))
+            for p, t in zip(preds, targs): self._compute(p, t)
 
     def _pack(self):
         values = torch.stack(self.values) if len(self.columns) > 1 else _scalars(self.values)
@@ -330,7 +340,7 @@ class Average:
 
     def state_dict(self):  # dict of tensors, numbers and lists
         "Return the state; collected batches are not computed, since that would change the order of the sums"
-        return {'waits': self.waits, 'sums': _as_tensor(self.sums), 'columns': self.columns, 'n': self.n,
+        return {'waits': self.waits, 'sums': _as_tensor(self.sums), 'columns': self.columns,
                 'values': _joined(self.values), 'weights': _joined(self.weights),
                 'preds': self.preds[:], 'targs': self.targs[:]}
 
@@ -492,12 +502,12 @@ class Accumulator:
 
     def record(self,
         name,        # column in `history.steps`
-        value,       # number or 0-d tensor, which must not change later
+        value,       # number or 0-d tensor, which is copied
         mean=False,  # True: also record its mean over samples as a value of the pass
     ):
         "Record a value of the current batch, beside its loss"
         if name not in self.extras: self._check_name(name, mean)
-        self.extras.setdefault(name, {})[len(self.rows)] = value.detach() if isinstance(value, Tensor) else value
+        self.extras.setdefault(name, {})[len(self.rows)] = _copied(value)
 
     def _check_name(self, name, mean):
         if not isinstance(name, str): raise TypeError(f'record got the name {name!r}: expected a string')

@@ -8,6 +8,7 @@ class Metric:
     is_object: Any
     prefix: Any
     is_mean: Any
+    n_counted: Any
     f: Any
     name: Any
     pred: Any
@@ -29,7 +30,6 @@ class Phases:
 GROUP: int
 
 class Average:
-    n: Any
     sums: Any
     metric: Any
     waits: Any

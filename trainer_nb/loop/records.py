@@ -57,7 +57,7 @@ class Records(Components):
     @with_comments
     def record(self,
         name,        # column in `history.steps`
-        value,       # number or 0-d tensor, which must not change later; it is not read from the device
+        value,       # number or 0-d tensor, which is copied, not read from the device
         mean=False,  # True: its mean over samples, too, is a column of the epoch, `train_<name>` or `valid_<name>`
     ):
         "Record a value beside the loss of the current batch, before `after_step`; of validation batches only the mean"
