@@ -1,5 +1,6 @@
 "Epoch values are those of the whole data set, however it is cut into batches"
 import math, warnings
+from collections import namedtuple
 from dataclasses import make_dataclass
 from types import SimpleNamespace
 
@@ -10,6 +11,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from common import lazy, make_learner, record
 from trainer_nb.save.checkpoint import Checkpoint
 from trainer_nb.loop.world import World
+from trainer_nb.features.gradients import GradAccum
 from trainer_nb.loop.hooks import LambdaHook
 from trainer_nb.loop.metrics import Metric, Accumulator, accuracy, as_metrics
 
@@ -580,7 +582,10 @@ def test_the_weight_of_the_loss_does_not_weigh_accuracy(as_tensor):
     assert_both(values, 'loss', F.cross_entropy(z, y, w[:z.size(1)].to(z)).item())
     assert_both(values, 'accuracy', (z.argmax(1) == y).double().mean().item())
 
-@pytest.mark.parametrize('kind', [SimpleNamespace, dict, make_dataclass('Output', ['loss', 'logits'])], ids=repr)
+_FIELDS = ['loss', 'logits']
+
+@pytest.mark.parametrize('kind', [SimpleNamespace, dict, make_dataclass('Output', _FIELDS), namedtuple('Out', _FIELDS),
+                                  make_dataclass('Slotted', _FIELDS, slots=True)], ids=repr)
 def test_a_model_with_a_loss_of_its_own(kind):
     "Metrics find what it returns beside the loss"
     class Own(nn.Module):
@@ -595,3 +600,18 @@ def test_a_model_with_a_loss_of_its_own(kind):
     learn.fit(1)
     hits = (learn.model.lin(dl[0]['x']).argmax(1) == dl[0]['labels']).float().mean().item()
     assert learn.history.epochs['valid_accuracy'] == [pytest.approx(hits)]
+
+@pytest.mark.parametrize('hooks', [[], [GradAccum(2)]], ids=['plain', 'accumulated'])
+@pytest.mark.parametrize('extra', [dict(n=7.), dict(reduction='sum')], ids=str)
+def test_entries_of_a_batch_or_an_output_do_not_weigh_the_loss(extra, hooks):
+    "Only a user's own step gives 'n' and 'reduction' a meaning"
+    class Named(nn.Linear):
+        def forward(self, x, **kwargs): return {'logits': super().forward(x), **kwargs}
+    def fit(extra):
+        torch.manual_seed(0)
+        dl = [{'x': x, 'labels': y, **extra} for x, y in cut(16, *data(40))]
+        learn = make_learner(Named(4, 3), dl, dl, loss_fn=lambda out, targ: F.cross_entropy(out['logits'], targ),
+                             optim=lambda p: torch.optim.SGD(p, .1), hooks=hooks)
+        learn.fit(2)
+        return record(learn)
+    assert fit(extra) == fit({})
