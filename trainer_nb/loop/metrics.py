@@ -89,7 +89,7 @@ def accuracy(
     pred,  # logits, (bs, n_classes, ...) float
     targ,  # class ids, (bs, ...) or (bs, 1, ...) int64; those below 0, such as -100, do not count
 ):         # fraction correct, 0-d float tensor in [0, 1]; nan if no target counts
-    "Fraction of targets that have the largest logit; over an epoch each counts once, as do the tokens of sequences"
+    "Fraction of targets whose class has the largest logit; over an epoch each target counts once"
     shape = tuple(targ.shape)
     if pred.ndim == targ.ndim > 1 == targ.size(1): targ = targ.squeeze(1)
     if pred.ndim < 2 or pred.size(1) < 2 or targ.shape != pred.shape[:1] + pred.shape[2:]: raise ValueError(
@@ -103,7 +103,7 @@ def accuracy(
 def _n_ids(targ): return torch.count_nonzero(targ >= 0)     # the others are what cross_entropy ignores
 
 accuracy.is_mean = True     # a mean over targets: one call may compute it for several small batches
-accuracy.n_counted = _n_ids     # how many targets it is a mean over; without this, all
+accuracy.n_counted = _n_ids     # targets that it is a mean over; without this attribute, all entries
 
 # %% ../../nbs/loop/03_metrics.ipynb #ef87f8c2
 class Metric:
