@@ -9,7 +9,7 @@ from trainer_nb.show import display as module
 from trainer_nb.show.controls import unpause, pause
 from trainer_nb.show.display import Display, Log, Region, Terminal
 from trainer_nb.show.output import Budget
-from trainer_nb.loop.history import Plot
+from trainer_nb.loop.history import History, Plot
 from trainer_nb.loop.hooks import CancelFit, Hook, LambdaHook
 from trainer_nb.loop.metrics import Metric, accuracy
 from trainer_nb.loop.interrupts import TrainingInterrupted
@@ -232,6 +232,14 @@ def test_progress_with_and_without_length(make_dl, kwargs, total, cell):
 def test_plot_may_be_left_out(cell):
     learner(False, hooks=[Display('html', plot=False)]).fit(1)
     assert len(cell) == 1 and '<table' in cell[0]['text/html']
+
+def test_a_loss_that_a_step_yields_now_and_then_has_a_mean():
+    "The generator of a GAN, trained at every fifth batch, had the loss nan"
+    h = History()
+    h.add_steps(10, {'train_loss_d': [1.]*10, 'train_loss_g': [2. if i % 5 == 0 else math.nan for i in range(10)]})
+    h.add_steps(10, {'train_loss': [1.]*9 + [math.nan]})
+    recent = h.recent(20)
+    assert recent['train_loss_g'] == 2 and math.isnan(recent['train_loss'])
 
 @pytest.mark.parametrize('keep', [.5, .1])
 def test_messages_that_are_lost(keep, cell, monkeypatch):

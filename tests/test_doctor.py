@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np, pytest, torch, torch.nn.functional as F
 
 from common import make_learner
-from doctor_cases import BUGS, EACH, HEALTHY, LATER, MISSED
+from doctor_cases import BUGS, EACH, HEALTHY, LATER, MISSED, cnn, digits, images, make, mlp
 from test_programs import NAMES, program
 from trainer_nb.all import Checkpoint, Learner
 from trainer_nb.look.data_checks import CHECKS
@@ -36,6 +36,14 @@ def test_bugs(name):
 def test_healthy(name):
     res = HEALTHY[name]().doctor()
     assert not res.findings and len(res.checked) > 15, res
+
+@pytest.mark.parametrize('model, is_bad', [(cnn, False), (lambda: torch.nn.Sequential(torch.nn.Flatten(), mlp(10),
+                                                                                      torch.nn.BatchNorm1d(10)), True)])
+def test_a_last_batch_of_one_picture(model, is_bad):
+    "Its pixels are enough for BatchNorm2d"
+    x, y = images(), digits()[1]
+    res = make(model, train=(x[:321], y[:321]), valid=(x[321:], y[321:])).doctor()
+    assert ('batch_of_one' in {o.name for o in res.findings}) == is_bad, res
 
 @pytest.mark.soak
 @pytest.mark.parametrize('name', NAMES)

@@ -233,6 +233,17 @@ def test_pixels_tokens_and_ignored_targets():
     with pytest.raises(ValueError, match='no whole samples'): results(pred, targ).confusion().samples(0, 1)
 
 
+@pytest.mark.parametrize('loss_fn', [nn.CrossEntropyLoss(ignore_index=255), partial(F.cross_entropy, ignore_index=2),
+                                     nn.NLLLoss(ignore_index=0)], ids=str)
+def test_what_the_loss_ignores_is_no_class(loss_fn):
+    ignored = getattr(loss_fn, 'ignore_index', 2)
+    g = torch.Generator().manual_seed(0)
+    pred, targ = torch.randn(5, 3, 4, 6, generator=g), torch.randint(3, (5, 4, 6), generator=g)
+    targ[:2] = ignored
+    keep = targ != ignored
+    right = sk.confusion_matrix(targ[keep], pred.argmax(1)[keep], labels=range(3))
+    assert np.array_equal(results(pred, targ, loss_fn).confusion().counts, right)
+
 def test_labels_and_regression():
     g = torch.Generator().manual_seed(0)
     pred, targ = torch.randn(50, 4, generator=g), torch.randint(2, (50, 4), generator=g).float()

@@ -1,5 +1,6 @@
 "Epoch values are those of the whole data set, however it is cut into batches"
 import math, warnings
+from collections import namedtuple
 from dataclasses import make_dataclass
 from types import SimpleNamespace
 
@@ -10,6 +11,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from common import lazy, make_learner, record
 from trainer_nb.save.checkpoint import Checkpoint
 from trainer_nb.loop.world import World
+from trainer_nb.features.gradients import GradAccum
 from trainer_nb.loop.hooks import LambdaHook
 from trainer_nb.loop.metrics import Metric, Accumulator, accuracy, as_metrics
 
@@ -208,6 +210,44 @@ def test_weights_of_tokens(bs, as_tensor):
     assert_both(values, 'loss', F.cross_entropy(z.flatten(0, 1), y.flatten(), ignore_index=-1).item())
     assert_both(values, 'token_accuracy', (z.argmax(-1) == y)[y >= 0].double().mean().item())
 
+def ragged(lengths=(2, 2, 30, 30)):
+    "Batches of two sequences, each batch with its own length"
+    g = torch.Generator().manual_seed(7)
+    return [(torch.randn(2, k, 4, generator=g), torch.randint(0, 3, (2, k), generator=g)) for k in lengths]
+
+class PerToken(nn.Linear):
+    def forward(self, x): return super().forward(x).transpose(1, 2)
+
+def token_fit(dl, metric=accuracy, **kwargs):
+    torch.manual_seed(0)
+    learn = make_learner(PerToken(4, 3), dl, dl, optim=still, metrics=[metric], **kwargs)
+    learn.fit(2)
+    right = torch.cat([(learn.model(x).argmax(1) == y)[y >= 0] for x, y in dl])
+    return learn.history.epochs, right.double().mean().item()
+
+@pytest.mark.parametrize('dl', [ragged(), ragged([3, 900, 2, 5000]), cut(7, *(o[:30] for o in tokens()))],
+                         ids=['ragged', 'large', 'ignored'])
+def test_accuracy_counts_each_target_once(dl):
+    "Batches were weighted by their sequences, and targets that cross_entropy ignores counted as wrong"
+    dl = [(x, y.masked_fill(y < 0, -100)) for x, y in dl]
+    values, right = token_fit(dl)
+    for phase in 'train', 'valid': assert values[f'{phase}_accuracy'] == pytest.approx([right]*2, abs=1e-6)
+
+def test_a_batch_whose_targets_are_all_ignored():
+    (x, y), *rest = ragged()
+    def loss_fn(pred, targ): return F.cross_entropy(pred, targ.clamp(0))
+    values, right = token_fit([(x, torch.full_like(y, -100)), *rest], loss_fn=loss_fn)
+    assert values['valid_accuracy'] == pytest.approx([right]*2, abs=1e-6)
+
+def test_other_means_weigh_a_batch_by_its_targets():
+    def near(pred, targ): return (pred.argmax(1) - targ).abs().double().mean()
+    near.is_mean = True
+    values, _ = token_fit(dl := ragged(), near)
+    torch.manual_seed(0)
+    model = PerToken(4, 3)
+    expected = torch.cat([(model(x).argmax(1) - y).abs().flatten() for x, y in dl]).double().mean().item()
+    assert values['valid_near'] == pytest.approx([expected]*2, abs=1e-6)
+
 def test_validation_without_a_loss():
     "In some batches, or in all of them"
     def eval_step(batch, learn):
@@ -250,6 +290,24 @@ def test_predictions_that_are_parameters(kind):
     learn.fit(1)
     expected = (x[:, :2] if 'slice' in kind else x).double().mean().item()
     assert_both({k: v[0] for k, v in learn.history.epochs.items()}, 'mean', expected)
+
+@pytest.mark.parametrize('kind', ['parameter', 'buffer', 'view'])
+def test_values_that_are_the_models_own(kind):
+    "A metric, or a recorded value, that is a live parameter had its last value in all batches"
+    class Counts(nn.Linear):
+        def __init__(self):
+            super().__init__(4, 3)
+            seen = torch.zeros(2 if kind == 'view' else ())
+            self.seen = nn.Buffer(seen) if kind == 'buffer' else nn.Parameter(seen)
+        def forward(self, x):
+            self.seen.data += 1
+            return super().forward(x)
+    def seen(pred=None, targ=None): return learn.model.seen[0] if kind == 'view' else learn.model.seen
+    learn = make_learner(Counts(), cut(2, *data(8)), optim=still, metrics=[seen],
+                         hooks=[LambdaHook(after_loss=lambda learn: learn.record('temperature', seen(), mean=True))])
+    learn.fit(1)
+    assert learn.history.steps['temperature'] == [1, 2, 3, 4]
+    assert learn.history.epochs['train_seen'] == learn.history.epochs['train_temperature'] == [2.5]
 
 @pytest.mark.parametrize('bs', [64, 10])
 def test_predictions_in_a_buffer(bs):
@@ -524,7 +582,10 @@ def test_the_weight_of_the_loss_does_not_weigh_accuracy(as_tensor):
     assert_both(values, 'loss', F.cross_entropy(z, y, w[:z.size(1)].to(z)).item())
     assert_both(values, 'accuracy', (z.argmax(1) == y).double().mean().item())
 
-@pytest.mark.parametrize('kind', [SimpleNamespace, dict, make_dataclass('Output', ['loss', 'logits'])], ids=repr)
+_FIELDS = ['loss', 'logits']
+
+@pytest.mark.parametrize('kind', [SimpleNamespace, dict, make_dataclass('Output', _FIELDS), namedtuple('Out', _FIELDS),
+                                  make_dataclass('Slotted', _FIELDS, slots=True)], ids=repr)
 def test_a_model_with_a_loss_of_its_own(kind):
     "Metrics find what it returns beside the loss"
     class Own(nn.Module):
@@ -539,3 +600,18 @@ def test_a_model_with_a_loss_of_its_own(kind):
     learn.fit(1)
     hits = (learn.model.lin(dl[0]['x']).argmax(1) == dl[0]['labels']).float().mean().item()
     assert learn.history.epochs['valid_accuracy'] == [pytest.approx(hits)]
+
+@pytest.mark.parametrize('hooks', [[], [GradAccum(2)]], ids=['plain', 'accumulated'])
+@pytest.mark.parametrize('extra', [dict(n=7.), dict(reduction='sum')], ids=str)
+def test_entries_of_a_batch_or_an_output_do_not_weigh_the_loss(extra, hooks):
+    "Only a user's own step gives 'n' and 'reduction' a meaning"
+    class Named(nn.Linear):
+        def forward(self, x, **kwargs): return {'logits': super().forward(x), **kwargs}
+    def fit(extra):
+        torch.manual_seed(0)
+        dl = [{'x': x, 'labels': y, **extra} for x, y in cut(16, *data(40))]
+        learn = make_learner(Named(4, 3), dl, dl, loss_fn=lambda out, targ: F.cross_entropy(out['logits'], targ),
+                             optim=lambda p: torch.optim.SGD(p, .1), hooks=hooks)
+        learn.fit(2)
+        return record(learn)
+    assert fit(extra) == fit({})

@@ -7,10 +7,12 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from common import problem
-from trainer_nb.all import GradClip, LambdaHook, Learner
+from trainer_nb.all import GradAccum, GradClip, LambdaHook, Learner
 from trainer_nb.base.rng import rng_state
 from trainer_nb.data.passes import same_state
 from trainer_nb.base.errors import owner
+from trainer_nb.loop.metrics import as_metrics
+from trainer_nb.loop.mistakes import is_samples
 
 X, Y = problem()
 R = X[:, 0]*2       # targets of a regression
@@ -45,16 +47,21 @@ LEARNER = dict(model=net, train_dl=lambda: (X, Y), valid_dl=lambda: (X, Y), loss
 def learner(**kwargs):
     kwargs = {k: v() if k in ('model', 'train_dl', 'valid_dl') and callable(v)
               and not isinstance(v, (type, nn.Module)) else v for k, v in {**LEARNER, **kwargs}.items()}
-    return Learner(kwargs.pop('model'), **{'display': False, 'bs': 6, **kwargs})
+    return kwargs.pop('cls', Learner)(kwargs.pop('model'), **{'display': False, 'bs': 6, **kwargs})
 
 # what is wrong: (arguments of the learner, the cell that fails, patterns of its message and notes)
 IDS = torch.arange(120).view(24, 5) % 7
 
 class Words(nn.Module):
-    def __init__(self, n):
+    def __init__(self, n, n_places=5):
         super().__init__()
-        self.embed, self.head = nn.Embedding(n, 4), nn.Linear(4, 7)
-    def forward(self, x): return self.head(self.embed(x))
+        self.embed, self.head, self.places = nn.Embedding(n, 4), nn.Linear(4, 7), nn.Embedding(n_places, 4)
+    def forward(self, x): return self.head(self.embed(x) + self.places(torch.arange(x.size(1))))
+
+class OwnLearner(Learner): pass
+
+def each_weighs(batch, learn):
+    return {'loss': F.cross_entropy(learn.model(batch[0]), batch[1]), 'n': torch.ones(len(batch[1]))}
 
 def learner_first(learn, batch): return {'loss': learn.model(batch[0]).sum()}
 
@@ -135,6 +142,23 @@ MISTAKES = {
     'an entry that forward does not take': (
         dict(train_dl=lambda: [{'input': X, 'file': X, 'labels': Y}], model=lambda: nn.Linear(4, 3)), 'learn.fit(1)',
         "goes to forward by name \\('input', 'file', 'labels'\\)", 'leave out'),
+    'one sample in each batch': (dict(bs=1), 'learn.fit(1)', 'BatchNorm needs two samples or more',
+                                 'use larger batches'),
+    'a table of positions that is too short': (
+        dict(model=lambda: Words(7, 3), train_dl=lambda: (IDS, IDS)), 'learn.fit(1)',
+        'ids in the inputs are from 0 to 6, .* the largest has 7 rows', r'one of the others \(3\).* positions'),
+    'negative class ids': (dict(train_dl=lambda: (X, Y - 1)), 'learn.fit(1)', 'targets are from -1 to 1',
+                           r'number the classes from 0\n'),
+    'a subclass whose step takes the model': (
+        dict(cls=OwnLearner, loss_fn=None, train_step=model_first), 'learn.fit(1)', 'OwnLearner',
+        r'def step\(batch, learn\)'),
+    'a weight for each sample': (dict(loss_fn=None, train_step=each_weighs), 'learn.fit(1)',
+                                 r"returned 'n' of shape \(6,\)", 'expected one number'),
+    'a weight for each sample, accumulated': (dict(loss_fn=None, train_step=each_weighs, hooks=[GradAccum(2)]),
+                                              'learn.fit(1)', r"returned 'n' of shape \(6,\)", 'expected one number'),
+    'a weight that is a text': (
+        dict(loss_fn=None, train_step=lambda batch, learn: {'loss': learn.model(batch[0]).sum(), 'n': '6'}),
+        'learn.fit(1)', "returned 'n': '6'", 'expected one number'),
     'a step that takes the learner first': (
         dict(loss_fn=None, train_step=learner_first), 'learn.fit(1)',
         "no attribute 'model'", r'def step\(batch, learn\)'),
@@ -214,6 +238,14 @@ def test_a_list_of_samples_is_batched():
         assert len(learn.history.steps['train_loss']) == 4
         reference = learner(model=learn.model)
         assert learn.validate()['valid_loss'] == pytest.approx(reference.validate()['valid_loss'], rel=1e-6)
+
+def test_a_list_of_samples_with_vectors_as_targets_is_batched():
+    "Each sample was a batch of its own"
+    learn = learner(model=lambda: nn.Linear(4, 3), train_dl=[(x, x[:3]) for x in X], valid_dl=None, loss_fn=F.mse_loss)
+    learn.fit(1)
+    assert len(learn.history.steps['train_loss']) == 4 and learn.state.samples_seen == 24
+    for batch in (X[:, 0], Y), (X[:, 0], R), (X, X[:, :3]), (IDS[0], torch.arange(2), Y[:2]), (IDS[0], R):
+        assert not is_samples([batch]*2)
 
 def test_a_step_sees_a_list_as_it_is():
     seen = []
@@ -302,6 +334,31 @@ def test_an_error_of_a_later_batch_keeps_what_was_trained():
     assert not torch.equal(before[0][0], learn.model.state_dict()['0.weight'])
     assert not torch.equal(before[0][4], learn.model.state_dict()['1.running_mean'])
 
+
+def notes(e): return '\n'.join(getattr(e, '__notes__', ()))
+
+def test_errors_that_only_look_like_known_ones():
+    "They got the notes of a learner in the place of the batch, and of ids beyond an embedding"
+    def own_index(batch, learn): return [1][7]
+    def own_attribute(batch, learn): return batch.device
+    for step, text in (own_index, 'list index'), (own_attribute, 'device'):
+        with pytest.raises((IndexError, AttributeError), match=text) as e:
+            learner(loss_fn=None, train_step=step).fit(1)
+        assert 'def step' not in notes(e.value)
+    class Lists(Words):
+        def forward(self, x): return [1][7]
+    with pytest.raises(IndexError, match='list index') as e: learner(model=lambda: Lists(7), train_dl=(IDS, IDS)).fit(1)
+    assert 'nn.Embedding' not in notes(e.value)
+
+def test_a_metric_added_later_sees_the_first_batch():
+    "It failed after the whole epoch"
+    def wrong(pred, targ): raise ZeroDivisionError
+    wrong.is_mean = True
+    learn = learner()
+    learn.fit(1)
+    learn.metrics = as_metrics(wrong)
+    with pytest.raises(ZeroDivisionError): learn.fit(1)
+    assert learn.state.optimizer_step == 4 and not learn.state.batch_idx
 
 def test_a_mistake_in_a_hook_is_not_explained_by_the_batch():
     "What a hook adds up may have another shape than the last batch: nothing is wrong with predictions or targets"

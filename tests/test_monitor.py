@@ -3,8 +3,8 @@ import pytest
 from torch import nn
 
 from common import batches, make_learner
-from trainer_nb.all import Checkpoint, EarlyStopping, LambdaHook, LRScheduler, accuracy, sweep
-from trainer_nb.loop import as_mode
+from trainer_nb.all import Checkpoint, EarlyStopping, LambdaHook, LRScheduler, Metric, accuracy, sweep
+from trainer_nb.loop import as_mode, good_values
 
 
 class Score:
@@ -30,6 +30,18 @@ def test_the_name_tells_which_values_are_better(name, values, best, tmp_path):
     assert stop.best_epoch == best
     assert stop.best == keep.best()['metric'] == pytest.approx(values[best])
 
+@pytest.mark.parametrize('good, names', [
+    ('max', 'valid_IoU valid_mIoU valid_mean_iou valid_BLEUScore valid_bleu4 valid_ROUGEScore valid_rouge1 '
+            'valid_rougeL_f1 valid_JaccardIndex valid_MulticlassF1Score valid_BinaryAUROC valid_R2Score valid_mAP '
+            'valid_map50 valid_box/map_75 valid_top5 valid_acc'),
+    ('min', 'valid_loss train_loss_d valid_loss_neg valid_MeanSquaredError valid_WordErrorRate valid_val_mse '
+            'valid_Perplexity valid_clean_loss valid_dice_loss valid_IoULoss'),
+    (None, 'valid_error_accuracy valid_loss_accuracy valid_neg_mean_squared_error valid_NegMeanSquaredError '
+           'valid_negative_loss valid_depth valid_lossless valid_maps')])
+def test_words_of_names(good, names):
+    "IoU fell into two words, and of two words that disagree the first kind won: the worst weights were kept"
+    assert {o: good_values(o) for o in names.split()} == dict.fromkeys(names.split(), good)
+
 def test_a_name_that_does_not_tell_needs_a_mode(tmp_path):
     for wrong in (lambda: EarlyStopping(monitor='valid_depth'), lambda: Checkpoint(tmp_path, monitor='valid_depth'),
                   lambda: sweep(print, 1, tmp_path/'s', n_epochs=1, monitor='valid_depth')):
@@ -38,11 +50,23 @@ def test_a_name_that_does_not_tell_needs_a_mode(tmp_path):
     with pytest.raises(ValueError, match="mode is 'larger'"): as_mode('larger', 'valid_loss')
 
 @pytest.mark.parametrize('make', [
-    lambda monitor, tmp: EarlyStopping(monitor=monitor), lambda monitor, tmp: Checkpoint(tmp/'kept', monitor=monitor),
+    lambda monitor, tmp: EarlyStopping(monitor=monitor, mode='min'),
+    lambda monitor, tmp: Checkpoint(tmp/'kept', monitor=monitor, mode='min'),
     lambda monitor, tmp: LRScheduler(lambda opt: None, 'metric', monitor)], ids=['stop', 'checkpoint', 'scheduler'])
 @pytest.mark.parametrize('monitor, valid_dl, words', [
-    ('val_loss', batches(), 'Did you mean `valid_loss`'), ('valid_accuracy', None, 'there is no valid_dl')])
+    ('val_loss', batches(), 'Did you mean `valid_loss`'), ('valid_accuracy', None, 'there is no valid_dl'),
+    ('valid_acuracy', batches(), 'Did you mean `valid_accuracy`'), ('train_losss', None, 'Did you mean `train_loss`')])
 def test_a_column_that_cannot_be_is_refused_before_training(monitor, valid_dl, words, make, tmp_path):
     learn = make_learner(nn.Linear(4, 3), batches(), valid_dl, metrics=[accuracy], hooks=[make(monitor, tmp_path)])
     with pytest.raises(ValueError, match=words): learn.fit(1)
     assert not learn.state.optimizer_step
+
+@pytest.mark.parametrize('name', ['loss_g', 'accuracy2', 'MeanSquaredLogError', 'f2', 'rmse', 'balanced_accuracy',
+                                  'other'])
+def test_columns_that_only_an_epoch_shows_are_not_refused(name):
+    "A hook, a loss that is yielded by name or a dict of torchmetrics may bring them"
+    stop = EarlyStopping(monitor=f'valid_{name}', mode='min')
+    tell = LambdaHook(after_loss=lambda learn: learn.record(name, 1., mean=True))
+    metrics = [accuracy, *(Metric(accuracy, name=o) for o in ('MeanSquaredError', 'f1', 'mse'))]
+    make_learner(nn.Linear(4, 3), batches(), batches(), metrics=metrics, hooks=[stop, tell]).fit(1)
+    assert stop.best == 1

@@ -236,6 +236,15 @@ def test_durations_below_a_minute_are_seconds():
     for t in .83, 75.: h.add_epoch({'epoch': 0, 'time_s': t})
     assert [o[-1] for o in h.lines()] == ['time', '0.8 s', '01:15']
 
+def test_numbers_of_the_table_are_short_and_do_not_mislead():
+    "1e30 had 36 characters, and an accuracy of .99996 was 1.0000"
+    h = History()
+    values = [1e30, -1e30, 1e7, 9999999., -0., .99996, .999999999, 1., 1.00001, 1e-30, math.nan, -math.inf]
+    for v in values: h.epoch_rows.append({'epoch': 0, 'valid_x': v})
+    assert [row[1] for row in h.lines()[1:]] == [
+        '1.000e+30', '-1.000e+30', '1.000e+07', '9999999.0000', '0.0000', '0.9999', '0.9999', '1.0000', '1.0000',
+        '1.000e-30', 'nan', '-inf']
+
 def test_short_durations_are_milliseconds():
     "Epochs of a small model took 0.0 s"
     h = History()

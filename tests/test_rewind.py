@@ -4,7 +4,10 @@ import random
 import pytest, torch, torch.nn.functional as F
 
 from common import batches, digest, make_learner, shuffled
-from trainer_nb.all import EMA, SWA, Checkpoint, EarlyStopping, GradAccum, JSONLLogger, LambdaHook, Learner, OneCycle
+from trainer_nb.all import (
+    EMA, SWA, Checkpoint, EarlyStopping, GradAccum, JSONLLogger, LambdaHook, Learner, OneCycle, compare
+)
+from trainer_nb.loop.history import Plot
 
 
 def plain(): return make_learner(valid_dl=batches(seed=2)), ()
@@ -35,6 +38,22 @@ def test_from_ten_random_points(kind, tmp_path):
         assert learn.state.optimizer_step == o['step'] and learn.state.epoch in (o['epoch'], o['epoch'] + o['in_epoch'])
         learn.resume()
         assert digest(learn) == expected, o
+
+def test_looks_follow_to_another_way(tmp_path):
+    "A comparison and a plot kept what had followed the checkpoint"
+    learn, _ = plain()
+    learn.add_hook(Checkpoint(tmp_path/'a', every=1, keep=100))
+    learn.fit(3)
+    look, plot = compare(learn), Plot(learn.history)
+    look.update()
+    plot.update()
+    learn.rewind(1)
+    learn.opt.param_groups[0]['lr'] = .3
+    learn.fit(4)
+    look.update()
+    new = compare(learn)
+    assert look.curves_of(look.sources[0]) == new.curves_of(new.sources[0])
+    assert plot.update() == Plot(learn.history).update()
 
 def test_another_way_is_what_a_crash_resumes(tmp_path):
     "Though states of the first way are still there, and are longer"

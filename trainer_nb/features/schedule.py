@@ -20,7 +20,7 @@ from torch import Tensor
 from ..base import COLORS, Chart, Envelope, Line, Panel, folded, limits, mark_stepped, patch
 from ..data import length
 from trainer_nb.loop import (
-    RESUMABLE, Hook, Learner, as_count, as_hooks, as_metrics, as_rate, as_step, check_column, lr_names, set_option
+    RESUMABLE, Hook, Learner, as_count, as_hooks, as_metrics, as_rate, as_step, check_monitored, lr_names, set_option
 )
 
 # %% ../../nbs/features/06_schedule.ipynb #4368d34c
@@ -322,7 +322,7 @@ class LRScheduler(Scheduler):
         self.reacts = step == 'metric'
 
     def before_fit(self, learn):
-        if self.step == 'metric': check_column(self.name, self.monitor, learn)
+        if self.step == 'metric': check_monitored(self.name, self.monitor, learn)
         super().before_fit(learn)
         if self.held is not None: self._make(learn)
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..base import GREY, attended_kernel, html_img, html_table, new_figure, patch, text_table
 from ..loop import as_count
-from .results import Results
+from .results import Results, loss_option
 from .samples import Look
 
 # %% ../../nbs/look/04_confusion.ipynb #b0978e2c
@@ -48,8 +48,8 @@ def _is_positive(loss_fn, pred):
     return pred > (.5 if is_prob else 0.)
 
 @patch
-def as_ids(self:Results):  # (predicted, target): (n,) int64 tensors, without targets below 0; raises ValueError
-    "Return the class ids of predictions and targets, one for each position"
+def as_ids(self:Results):  # (predicted, target): (n,) int64 tensors; raises ValueError
+    "Return the class ids of predictions and targets, one for each target that is not below 0 and not `ignore_index`"
     if (task := self.task()) != 'classes':
         raise ValueError({'labels': 'samples have several labels each, and no single class: report() scores each label',
                           'regression': 'the targets are float, as in a regression: report() shows residuals'}[task])
@@ -62,7 +62,8 @@ def as_ids(self:Results):  # (predicted, target): (n,) int64 tensors, without ta
     else: raise ValueError(f'predictions of shape {tuple(p.shape)} do not fit targets of shape {tuple(t.shape)}: '
                            'expected numbers for each class, (n, classes), or class ids, (n,)')
     p, t = p.reshape(-1).long(), t.reshape(-1).long()
-    return (p, t) if (t >= 0).all() else (p[t >= 0], t[t >= 0])
+    counted = (t >= 0) & (t != loss_option(self.loss_fn, 'ignore_index', -100))
+    return (p, t) if counted.all() else (p[counted], t[counted])
 
 # %% ../../nbs/look/04_confusion.ipynb #c228e0cc
 _WIDEST = 20     # classes that fit into a table; more are drawn as a picture
@@ -118,7 +119,7 @@ class Confusion:
     def title(self):  # str
         "Say how many predictions are right"
         n, right = int(self.counts.sum()), int(self.counts.diagonal().sum())
-        return f'{right:,} of {n:,} right, {right/max(n, 1):.1%}'
+        return f'{right:,} of {n:,} right, {right/max(n, 1) if right == n else min(right/n, .999):.1%}'
 
     def __repr__(self):
         if len(self.counts) > _WIDEST: return f'{self.title}\n{text_table(self.lines())}'

@@ -104,9 +104,13 @@ class _Watch(Hook):
             if p.grad is not None: seen.append((p.grad.detach().float().norm(), p.numel()))
 
 @contextmanager
-def _modes(learn, seen):
-    "Note the mode in which dropout and BatchNorm run: `seen` gets (`learn.training`, module, `module.training`)"
-    def note(m, args): seen.add((learn.training, m, m.training))
+def _modes(learn, seen, flat=None):
+    """Note the mode in which dropout and BatchNorm run: `seen` gets (`learn.training`, module, `module.training`);
+    `flat` gets each BatchNorm with one value per channel and sample"""
+    def note(m, args):
+        seen.add((learn.training, m, m.training))
+        if flat is None or not isinstance(m, BATCH_NORMS): return
+        if args and args[0].ndim > 1 and args[0].numel() <= args[0].size(1)*learn.world.n: flat.add(m)
     handles = [m.register_forward_pre_hook(note) for o in trained(learn) for m in o.modules() if isinstance(m, _MOVING)]
     try: yield
     finally:
@@ -129,7 +133,8 @@ class Exam:
     ):
         self.learn, self.kind, self.error = learn, _kind(learn.loss_fn), None
         self.is_own = learn.is_own('train_step')
-        self.modes, self.order, self.n_steps, self.max_s = set(), [], n_steps, max_s
+        self.modes, self.flat, self.order = set(), set(), []
+        self.n_steps, self.max_s = n_steps, max_s
         self.equal_rows, self.is_same = [], True
         self.was_eval = {m for o in trained(learn) for m in o.modules() if not m.training}
         self.watch = self.preds = self.alone = self.own = self.twin = None
@@ -158,7 +163,7 @@ class Exam:
         for n in 8, 2:
             watch = _Watch(self.learn.model)
             with (self.learn.added_hooks(watch), self.learn.dry_run() as run,
-                  _modes(self.learn, self.modes), self._order()):
+                  _modes(self.learn, self.modes, self.flat), self._order()):
                 _train(run, n)
                 if self.watch is None: self.equal_rows = self._equal_rows()
             watch.losses = [o.item() for o in watch.losses]

@@ -37,6 +37,7 @@ class Exam:
     kind: Any
     error: Any
     modes: Any
+    flat: Any
     order: Any
     n_steps: Any
     max_s: Any

@@ -297,7 +297,7 @@ def samples_interact(o):
 @check
 def batch_of_one(o):
     "Does BatchNorm get more than one sample?"
-    if not any(isinstance(m, BATCH_NORMS) for m in o.learn.model.modules()): raise NothingToSee
+    if not o.flat: raise NothingToSee       # for others, the pixels of one sample are enough
     sizes = [len(x[0]) for x in (batch_tensors(b)[0] for b in o.batches) if x and x[0].ndim]
     if 1 in sizes:
         return (f'batch {sizes.index(1)} has one sample, and BatchNorm needs several for a deviation',

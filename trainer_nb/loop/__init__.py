@@ -4,7 +4,7 @@ from .hooks import (
     MainProcessHook
 )
 from .hook_table import HookTable, as_hooks
-from .metrics import Metric, accuracy, as_metrics, as_mode, check_column, good_values, stack_scalars
+from .metrics import Metric, accuracy, as_metrics, as_mode, check_monitored, good_values, stack_scalars
 from .history import HISTORY_KINDS, History, Plot
 from .optim import (
     ParamGroups, gradients, load_optimizer, lr_names, matching, owners, parameters, refuse_closures, set_lr, set_option,

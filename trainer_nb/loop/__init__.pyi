@@ -16,7 +16,7 @@ from .metrics import Metric as Metric
 from .metrics import accuracy as accuracy
 from .metrics import as_metrics as as_metrics
 from .metrics import as_mode as as_mode
-from .metrics import check_column as check_column
+from .metrics import check_monitored as check_monitored
 from .metrics import good_values as good_values
 from .metrics import stack_scalars as stack_scalars
 from .history import HISTORY_KINDS as HISTORY_KINDS

@@ -218,8 +218,10 @@ class History:
     ):         # dict: name of a loss → mean
         "Return the mean losses of the latest training batches"
         found = self.fetch(start=lambda name: max(self.n_steps - n, 0))
-        return {name: sum(values)/len(values) for name, values in found.items()
-                if name.startswith('train_loss') and values}
+        def mean(name, values):
+            if name != 'train_loss': values = [v for v in values if v == v] or values    # nan: a step left out this one
+            return sum(values)/len(values)
+        return {name: mean(name, o) for name, o in found.items() if name.startswith('train_loss') and o}
 
     @property
     def bad_from(self):  # int; None if the latest losses are finite
@@ -245,6 +247,7 @@ class History:
         "Replace all values by what `state_dict` returned"
         check_kinds(state, HISTORY_KINDS, 'the history')
         self.n_packed, self.open_metrics = state['n_packed'], None
+        self.n_revised += 1
         self.ends, self.warned = state['ends'].tolist(), set(state['warned'])
         self.epoch_rows[:] = _unpack_rows(state['epoch_rows'])
         self.valid_rows[:] = _unpack_rows(state['valid_rows'])
@@ -392,7 +395,9 @@ def _format(name, v):
     if name == 'epoch': return str(v)
     if name == 'time_s': return format_time(v) if v >= 60 else f'{v:.1f} s' if v >= .1 else f'{1000*v:.0f} ms'
     if name == 'lr': return f'{v:.3g}'
-    return f'{v:.4f}' if abs(v) >= .001 or not v else f'{v:.3e}'
+    if v and not .001 <= abs(v) < 1e7: return f'{v:.3e}'
+    if .9999 < v < 1: v = .9999         # an accuracy of 1.0000 is one without a mistake
+    return f'{v + 0.:.4f}'              # not -0.0000
 
 # %% ../../nbs/loop/04_history.ipynb #25a94863
 class Plot:

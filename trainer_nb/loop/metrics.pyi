@@ -8,6 +8,7 @@ class Metric:
     is_object: Any
     prefix: Any
     is_mean: Any
+    n_counted: Any
     f: Any
     name: Any
     pred: Any
@@ -18,7 +19,7 @@ class Metric:
     def columns(self, value: Any) -> dict[Any, Any]: ...
 def good_values(metric: Any) -> Any: ...
 def as_mode(mode: Any, monitor: Any) -> Any: ...
-def check_column(who: Any, monitor: Any, learn: Any) -> Any: ...
+def check_monitored(who: Any, monitor: Any, learn: Any) -> Any: ...
 def as_metrics(metrics: Any) -> list[Any]: ...
 def check_sets(sets: Any, metrics: Any) -> Any: ...
 
@@ -29,7 +30,6 @@ class Phases:
 GROUP: int
 
 class Average:
-    n: Any
     sums: Any
     metric: Any
     waits: Any

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from ..base import BATCH_NORMS, INSTANCE_NORMS, did_you_mean
 from ..data import set_rng_states, rng_states
+from .metrics import stack_scalars
 
 # %% ../../nbs/loop/10_mistakes.ipynb #ce450dd1
 def _by_name(table):
@@ -143,12 +144,15 @@ def check_model(
 def is_samples(
     data,  # an argument for a loader
 ):         # bool
-    "Return whether it is a list of samples (x, y), each with one number as its target, rather than of batches"
+    "Return whether it is a list of samples (x, y), with a number or another number of targets, rather than of batches"
     first = data[0] if isinstance(data, list) and data else None
     if not isinstance(first, (tuple, list)) or len(first) < 2: return False
     *inputs, targ = first
-    is_number = isinstance(targ, (int, float)) or getattr(targ, 'shape', None) == ()
-    return is_number and all(getattr(o, 'shape', ()) for o in inputs)
+    if isinstance(targ, (int, float)) or getattr(targ, 'shape', None) == ():
+        return all(getattr(o, 'shape', ()) for o in inputs)
+    # a batch has as many targets as inputs; but ids and where each text begins are two lists of whole numbers
+    are_vectors = all(isinstance(o, Tensor) and o.ndim == 1 and o.is_floating_point() for o in first)
+    return are_vectors and len(first) == 2 and len(first[0]) != len(first[1])
 
 def float_dtype(
     model,  # `nn.Module`
@@ -184,11 +188,20 @@ def check_first(
     if learn.world.n == learn.world.total == 0 and 'n' not in result:
         raise ValueError('the first batch of train_dl is empty: it has no samples. '
                          'Is a filter, a sampler or a collate function too strict?')
+    if 'n' in result: _check_n(result['n'])
     targ = result.get('targ')
     if not learn.is_default_step or loss_fn is None or type(pred) is not Tensor or not isinstance(targ, Tensor): return
     if _is_cross_entropy(loss_fn): _check_classes(pred, targ)
     elif _is_column(pred.shape, targ.shape) or _is_column(targ.shape, pred.shape):
         _check_column(pred, targ, loss_fn, learn.loss)
+
+def _check_n(n):
+    "Refuse a weight of the loss that is no number"
+    try: stack_scalars([n])
+    except (TypeError, ValueError, RuntimeError):
+        kind = f"'n' of shape {tuple(n.shape)}" if hasattr(n, 'shape') else f"'n': {n!r}"
+        raise ValueError(f'the step returned {kind}: expected one number, the weight of the loss, '
+                         'such as mask.sum()') from None
 
 def _is_column(a, b): return len(a) == len(b) + 1 and a[-1] == 1 and a[:-1] == b and b.numel() > 1
 
@@ -258,9 +271,9 @@ def _parts(batch):
 def _about_targets(text, pred, targ):
     "What to do about an error in a loss function"
     if 'out of bounds' in text and targ.device.type == 'cpu' and not targ.is_floating_point() and pred.ndim > 1:
+        more = f', or give the model {int(targ.max()) + 1} outputs' if targ.min() >= 0 else ''
         return (f'the targets are from {targ.min()} to {targ.max()}, and the model has {pred.size(1)} outputs: '
-                f'expected class ids from 0 to {pred.size(1) - 1}; number the classes from 0, '
-                f'or give the model {int(targ.max()) + 1} outputs')
+                f'expected class ids from 0 to {pred.size(1) - 1}; number the classes from 0{more}')
     if 'multi-target not supported' in text or 'Expected floating point type for target' in text:
         how = 'y.squeeze(1)' if targ.size(-1) == 1 else 'y.argmax(1), or y.float() for probabilities'
         return f'the targets have shape {tuple(targ.shape)}, and class ids have shape {(len(targ),)}: pass {how}'
@@ -293,14 +306,18 @@ def _about_inputs(text, inputs, model):
     "What to do about an error in a model"
     p = next(model.parameters(), None)
     if 'Expected more than 1 value per channel' in text: return (
-        'BatchNorm needs two samples to train on, and this batch has one: leave out such a last batch, with '
-        'drop_last=True of DataLoader or TensorLoader')
+        'BatchNorm needs two samples or more to train on, and this batch has one: use larger batches; '
+        'drop_last=True of DataLoader or TensorLoader leaves out a last batch of one')
     if p is None: return
-    if 'index out of range' in text and (ids := [o for o in inputs if not o.is_floating_point() and o.numel()]):
-        sizes = [m.num_embeddings for m in model.modules() if isinstance(m, nn.Embedding)]
-        if sizes: return (
-            f'the ids in the inputs are from {min(o.min() for o in ids)} to {max(o.max() for o in ids)}, and '
-            f'nn.Embedding has {" or ".join(map(str, sizes))} rows: num_embeddings is the largest id + 1')
+    ids = [o for o in inputs if not o.is_floating_point() and o.numel()]
+    sizes = sorted({m.num_embeddings for m in model.modules() if isinstance(m, nn.Embedding)})
+    if 'index out of range in self' in text and ids and sizes:
+        low, high = min(o.min() for o in ids), max(o.max() for o in ids)
+        found = f'the ids in the inputs are from {low} to {high}, and'
+        if low < 0 or high >= sizes[-1] or len(sizes) == 1: return (
+            f'{found} nn.Embedding has {" or ".join(map(str, sizes))} rows: num_embeddings is the largest id + 1')
+        return (f'{found} of the tables nn.Embedding the largest has {sizes[-1]} rows: is one of the others '
+                f'({", ".join(map(str, sizes[:-1]))}) too small, such as one of positions for longer sequences?')
     if "argument #1 'indices'" in text: return 'nn.Embedding takes ids, which are int64: pass x.long()'
     devices = {str(o.device) for o in (*inputs, *model.parameters(), *model.buffers())}
     is_device = any(o in text for o in ('same device', 'expected device', 'device type'))
@@ -332,7 +349,7 @@ def _explained(
                 'entries that forward does not take, or write a train_step, f(batch, learn)')
     name, is_own = getattr(e, 'name', None), learn.is_own('train_step' if learn.training else 'eval_step')
     if is_own and (isinstance(e, AttributeError) and e.obj is learn.batch and hasattr(learn, str(name))
-                   or "'Learner' object is not" in text):
+                   and not hasattr(Tensor, str(name)) or f"'{type(learn).__name__}' object is not" in text):
         return 'a step gets the batch first, and then the learner: def step(batch, learn)'
     if 'positional argument' in text and 'forward()' in text:
         if learn.is_default_step and learn.loss_fn is None:

@@ -43,8 +43,9 @@ class Records(Components):
                           not alone and (not training or self.valid_dl is not None))
         is_fresh = (running is not None and running.keeps_targets[not training]
                     and (yields_new(dl) or self.device.type != 'cpu' and isinstance(source(dl), DataLoader)))
-        return Accumulator(self.metrics, self.device, *args, world=self.world, waits=len(self.history) > 0,
-                           missing=missing, is_sum=not own and is_sum(self.loss_fn), is_fresh=is_fresh)
+        were_seen = self.is_checked and len(self.history) > 0
+        return Accumulator(self.metrics, self.device, *args, world=self.world, waits=were_seen, missing=missing,
+                           is_sum=not own and is_sum(self.loss_fn), is_fresh=is_fresh)
 
     def measures(self,
         dl,           # loader of a validation pass
@@ -58,7 +59,7 @@ class Records(Components):
     @with_comments
     def record(self,
         name,        # column in `history.steps`
-        value,       # number or 0-d tensor, which must not change later; it is not read from the device
+        value,       # number or 0-d tensor, which is copied, not read from the device
         mean=False,  # True: its mean over samples, too, is a column of the epoch, `train_<name>` or `valid_<name>`
     ):
         "Record a value beside the loss of the current batch, before `after_step`; of validation batches only the mean"

@@ -59,13 +59,18 @@ def default_result(
     pred,     # what the model returned
     targ,     # or None
     kwargs,   # named inputs of the model, or None
-):            # dict: 'loss', 'pred', 'targ', and the entries of named batches and outputs
+):            # dict: 'loss', 'pred', 'targ', and the entries of named batches and outputs but 'n' and 'reduction'
     "Return the result of the default step, eager or compiled"
     res = {'loss': _own_loss(pred) if loss_fn is None else loss_fn(pred, targ), 'pred': pred, 'targ': targ}
     if kwargs is None and type(pred) is Tensor: return res      # fast path
-    if isinstance(pred, Mapping): fields = pred
-    else: fields = getattr(pred, '__dict__', {}) if loss_fn is None else {}     # of an object with a `loss`
-    return {**(kwargs or {}), **fields, **res}
+    fields = pred if isinstance(pred, Mapping) else _fields(pred) if loss_fn is None else {}
+    found = {**(kwargs or {}), **fields, **res}
+    return {k: v for k, v in found.items() if k not in ('n', 'reduction')}      # these mean something in a user's step
+
+def _fields(o):
+    "Return the fields of an object with a `loss`: a named tuple, a dataclass or any other"
+    names = getattr(o, '_fields', None) or getattr(o, '__dataclass_fields__', None) or getattr(o, '__dict__', ())
+    return {name: getattr(o, name) for name in names}
 
 # %% ../../nbs/loop/06_steps.ipynb #16b91fb2
 def is_sum(

@@ -15,7 +15,7 @@ from time import perf_counter, time_ns
 
 from ..base import did_you_mean, local, patch
 from ..data import set_rng_states
-from ..loop import RESUMABLE, Fit, Hook, Learner, as_mode, check_column
+from ..loop import RESUMABLE, Fit, Hook, Learner, as_mode, check_monitored
 from trainer_nb.save.files import (
     NAME, BadCheckpoint, Folder, check_plain, read_manifest, read_state, replacing, write_state
 )
@@ -68,7 +68,7 @@ class Checkpoint(Hook):
         self.stall_s, self.n_saves = 0., 0          # seconds for which training waited; number of saves
 
     def before_fit(self, learn):
-        if self.monitor not in (None, 'valid_loss'): check_column(self.name, self.monitor, learn)
+        if self.monitor not in (None, 'valid_loss'): check_monitored(self.name, self.monitor, learn)
         if learn.is_main:
             self.folder.lock.acquire()
             self.folder.tidy()

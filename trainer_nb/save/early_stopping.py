@@ -9,7 +9,7 @@ __all__ = ['EarlyStopping']
 import math
 
 from ..base import did_you_mean
-from ..loop import Hook, as_count, as_mode, check_column, set_opt_modes, trained
+from ..loop import Hook, as_count, as_mode, check_monitored, set_opt_modes, trained
 
 # %% ../../nbs/save/05_early_stopping.ipynb #39cc0784
 class EarlyStopping(Hook):
@@ -41,7 +41,7 @@ class EarlyStopping(Hook):
         self.weights = self.average = None      # the best weights, and the state of the average then
 
     def before_fit(self, learn):
-        check_column(self.name, self.monitor, learn)
+        check_monitored(self.name, self.monitor, learn)
         resumes = learn.bounds['epoch'] or learn.bounds['step']
         if not resumes: self.reset()
         elif self.is_over: learn.request('stop_epoch')
