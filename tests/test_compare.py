@@ -5,7 +5,7 @@ import pytest, torch
 
 from test_pictures import Drawn
 from test_runs import Evil
-from trainer_nb.all import Comparison, History, LambdaHook, Learner, compare
+from trainer_nb.all import Comparison, History, LambdaHook, Learner, compare, runs
 from trainer_nb.runs.comparison import PALETTE
 from trainer_nb.runs.curves import CurveFile, state_of_curves
 from trainer_nb.runs.folder import RunFolder, now_here
@@ -377,3 +377,24 @@ def test_a_run_that_failed_before_its_first_record(tmp_path):
     c = compare(f'{tmp_path}/*')
     times = {o['run']: o['time_s'] for o in c.rows}
     assert math.isnan(times['bad']) and times['good'] > 0 and 'bad' in repr(c)
+    (tmp_path/'bad'/'record'/'log.jsonl').write_text('{"kind": "epoch", "batch": 0, "epoch": 0}\n')
+    assert [o['epochs'] for o in runs(tmp_path, sort='run').values] == ['0', '5']
+
+def test_the_best_value_is_that_of_the_run_not_of_the_training_before_it(tmp_path):
+    h = History()
+    for e, v in enumerate([.3, .5, .4]):
+        h.add_steps(10, {'train_loss': [v]*10})
+        row = {'valid_loss': v, 'valid_accuracy': 1 - v}
+        h.add_valid({'epoch': e, 'step': 10*(e + 1), **row})
+        h.add_epoch({'epoch': e, 'train_loss': v, **row, 'time_s': 2.})
+    for name, n in ('old', 30), ('own', 10), ('all', 0): make_run(tmp_path/name, h, first_batch=n)
+    c = compare(f'{tmp_path}/*')
+    rows = {o['run']: (o['best valid_loss'], o['best valid_accuracy']) for o in c.rows}
+    assert rows['own'] == (.4, .6) and rows['all'] == (.3, .7) and all(map(math.isnan, rows['old']))
+    assert c.winners() == {'best valid_loss': [0], 'best valid_accuracy': [0]}      # 'all'
+    bests = {o['run']: o['best valid_loss'] for o in runs(tmp_path).values}
+    assert bests['own'] == .4 and bests['all'] == .3 and math.isnan(bests['old'])
+    make_run(tmp_path/'own', h, 'running', first_batch=10)
+    RunFolder(tmp_path/'own').write('status.json', {**now_here(), 'state': 'running', 'batch': 15, 'end': 30})
+    status, = [o['status'] for o in compare(f'{tmp_path}/*').rows if o['run'] == 'own']
+    assert status.endswith(' 25 %')     # 5 of its 20 batches

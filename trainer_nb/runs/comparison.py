@@ -107,9 +107,8 @@ def best(self:Comparison,
     column,  # such as 'valid_loss'
 ):           # float; nan if there is none
     "Return the best value of a column, or the newest one if it is unknown which values are good"
-    found = source.curves.extremes.get(column)
-    if found is None: return math.nan
-    return {'min': found[0], 'max': found[2], None: found[4]}[self.good(column)]
+    low, high, newest = source.extremes(column) or (math.nan,)*3
+    return {'min': low, 'max': high, None: newest}[self.good(column)]
 
 @patch
 def good(self:Comparison, column):  # 'min', 'max' or None
@@ -236,7 +235,7 @@ def rows(self:Comparison):  # list of dicts: 'run', 'status', settings, values
     columns, other, rows = self.measured(), self.differing(), []
     for s in self.sources:
         values = {self.title(o): self.best(s, o) for o in columns}
-        seconds = (s.curves.scales.get('time') or [(0, math.nan)])[-1][1]      # empty before the first record
+        seconds = s.curves.scales.get('time', [(0, math.nan)])[-1][1]
         rows.append({'run': s.name, 'status': s.status, **{k: s.settings.get(k, '') for k in other}, **values,
                      'batches': s.curves.n, 'time_s': seconds})
     return rows

@@ -70,8 +70,9 @@ class Curves:
     def scale(self, name, batch, v):
         "Note how many steps, samples, epochs or seconds there were at the end of a batch"
         if not _is_number(v): return
-        points = self.scales.setdefault(name, [])
+        points = self.scales.get(name, [])
         if batch <= (points[-1][0] if points else 0) or points and v < points[-1][1]: return
+        self.scales[name] = points
         points.append([batch, v])
         if len(points) > self.most_marks: self.scales[name] = points[1::2] if len(points) % 2 == 0 else points[::2]
 

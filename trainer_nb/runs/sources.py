@@ -17,7 +17,7 @@ from ..base import did_you_mean
 from ..loop import History, Learner
 from ..save import path_in
 from .curves import CurveFile, Curves, take
-from .folder import RunFolder, read_status
+from .folder import RunFolder, count_of, read_status
 from .process import flat, settings
 from .record import RecordTail
 from .run import Run
@@ -26,6 +26,7 @@ from .run import Run
 class Recorded:
     "A run that can be compared"
     is_live = False     # whether it trains
+    first_batch = 0     # training batches of its history that are from before it
 
     def __init__(self,
         name,  # str
@@ -36,6 +37,14 @@ class Recorded:
     def update(self):  # bool: whether there is anything new
         "Read what is new"
         return False
+
+    def extremes(self, column):  # (lowest, highest, newest) value of this run; None if there is none
+        "Return what is finite among the values of validation passes and epochs"
+        if not self.first_batch:
+            found = self.curves.extremes.get(column)
+            return found and (found[0], found[2], found[4])
+        values = [v for batch, v in self.curves.marks.get(column, ()) if batch > self.first_batch and math.isfinite(v)]
+        return (min(values), max(values), values[-1]) if values else None
 
     def close(self):
         "Save what makes it faster to read this source again"
@@ -94,6 +103,7 @@ class RunSource(Recorded):
         info = folder.read('run.json')
         super().__init__(info.get('name', folder.path.name))
         self.folder, self.parts = folder, (*folder.path.parts[:-1], self.name)
+        self.first_batch = count_of(info, 'first_batch')
         self.settings, self.inner = flat(info.get('settings')), Recorded(self.name)
         try: path = path_in(path_in(folder.path, 'record'), 'log.jsonl')
         except ValueError: path = None      # a link that leads elsewhere
@@ -104,9 +114,8 @@ class RunSource(Recorded):
         "Read the status"
         status, before = read_status(self.folder), self.status
         o, self.status, self.is_live = status.data or {}, status.state, not status.is_over
-        end, n = o.get('end'), o.get('batch')
-        if self.is_live and type(end) is int and type(n) is int and 0 <= n <= end > 0:
-            self.status += f' {100*n//end} %'
+        end, n = count_of(o, 'end') - self.first_batch, count_of(o, 'batch') - self.first_batch
+        if self.is_live and 0 <= n <= end > 0: self.status += f' {100*n//end} %'
         return before != self.status
 
     def update(self):

@@ -40,7 +40,7 @@ def size_on_disk(
             except OSError: continue        # deleted meanwhile
     return total
 
-def _number(v, kind=float): return kind(v) if isinstance(v, (int, float)) and v == v else kind(0)
+def _number(v): return float(v) if isinstance(v, (int, float)) and abs(v) < 1e15 else 0.
 
 def _losses(curves, first):     # (values for a sparkline, lowest validation loss after batch `first`, or nan)
     points = [v for batch, v in curves.marks.get('valid_loss', ()) if batch > first]
@@ -69,7 +69,7 @@ class RunTable:
             s.update()
             info, c = folder.read('run.json'), s.curves
             total = (folder.read('status.json') or {}).get('end_epoch')
-            losses, best = _losses(c, _number(info.get('first_batch'), int))
+            losses, best = _losses(c, s.first_batch)
             done = c.scales.get('epoch', [(0, 0)])[-1][1]
             rows.append({'run': folder.path.name, 'status': s.status,
                          'epochs': f'{done}/{total}' if total else str(done), 'batches': c.n,

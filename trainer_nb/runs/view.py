@@ -18,7 +18,7 @@ from trainer_nb.base import (
 from ..loop import Plot
 from ..show import Area, Budget, ButtonRow, MarimoRow, front_end, html_bar
 from .branch import branch_of
-from .folder import Request, ask, read_status
+from .folder import Request, ask, count_of, read_status
 
 # %% ../../nbs/runs/05_view.ipynb #f511eed3
 def status_line(
@@ -70,8 +70,8 @@ class View:
         self.cell = current_cell()
         self.asked, self.error, self.is_closed, self.budget = [], None, False, Budget()
         info = folder.read('run.json')
-        self.name, self.first_row = str(info.get('name', folder.path.name)), _count(info, 'first_row')
-        self.first_batch, self.has_metrics = _count(info, 'first_batch'), bool(info.get('has_metrics'))
+        self.name, self.first_row = str(info.get('name', folder.path.name)), count_of(info, 'first_row')
+        self.first_batch, self.has_metrics = count_of(info, 'first_batch'), bool(info.get('has_metrics'))
         self.seen = self.gone_at = None
         self.branch = branch_of(folder)
 
@@ -100,8 +100,6 @@ class View:
         if self.thread is None or self.thread is threading.current_thread(): return
         self.over.set()
         self.thread.join(10)
-
-def _count(info, name): return n if isinstance(n := info.get(name), int) and n >= 0 else 0
 
 # %% ../../nbs/runs/05_view.ipynb #5e1c0a11
 class QuickClicks:
