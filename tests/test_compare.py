@@ -9,6 +9,7 @@ from trainer_nb.all import Comparison, History, LambdaHook, Learner, compare, ru
 from trainer_nb.runs.comparison import PALETTE
 from trainer_nb.runs.curves import CurveFile, state_of_curves
 from trainer_nb.runs.folder import RunFolder, now_here
+from trainer_nb.runs.sources import PointSource
 
 
 def made(seed, n=300, n_epochs=5, scale=1., metric='accuracy'):
@@ -379,6 +380,15 @@ def test_a_run_that_failed_before_its_first_record(tmp_path):
     assert math.isnan(times['bad']) and times['good'] > 0 and 'bad' in repr(c)
     (tmp_path/'bad'/'record'/'log.jsonl').write_text('{"kind": "epoch", "batch": 0, "epoch": 0}\n')
     assert [o['epochs'] for o in runs(tmp_path, sort='run').values] == ['0', '5']
+
+def test_names_are_short_and_printable_everywhere():
+    evil = '\x1b[31m' + 'x'*200
+    c = compare({'a': made(1), evil: made(2, metric='f1')}, metric='accuracy')
+    assert c.notes() == ['without accuracy: \\x1b[31mxxxxxxxxxxxxxxx…']
+    assert not any(o in c.text() + repr(c) for o in ('\x1b', 'x'*30))
+    points = PointSource('p', {'loss': [(1, 1., 2.)]}, {'run': 'other', 'status': 'gone', 'lr': 1})
+    row = Comparison([points, PointSource('q', {'loss': [(1, 1., 3.)]}, {'run': 'third'})]).rows[0]
+    assert (row['run'], row['status'], row['config.run'], row['config.status']) == ('p', '', 'other', 'gone')
 
 def test_the_best_value_is_that_of_the_run_not_of_the_training_before_it(tmp_path):
     h = History()

@@ -6,6 +6,7 @@ import pytest, torch, torch.nn.functional as F
 from test_compare import made, make_run
 from test_runs import Evil
 from trainer_nb.all import Learner, Run, runs
+from trainer_nb.runs.folder import RunFolder
 
 BAD = '<img src=x onerror=alert(1)>|`x`\n# [a](javascript:b)'
 
@@ -21,6 +22,11 @@ def test_table_sorts_by_any_column(three):
     assert [o['run'] for o in runs(three).rows] == ['run0', 'run1', 'run2']
     assert names('best valid_loss') == ['run1', 'run2', 'run0'] == [o.path.name for o in runs(three, 'best valid_loss')]
     assert names('lr', reverse=True) == ['run2', 'run0', 'run1'] and names('run', reverse=True)[0] == 'run2'
+    for i, n in enumerate([20, 3, None]):
+        status = RunFolder(three/f'run{i}').read('status.json')
+        RunFolder(three/f'run{i}').write('status.json', {**status, 'end_epoch': n})
+    with (three/'run1'/'record'/'log.jsonl').open('a') as f: f.write('{"kind": "epoch", "batch": 999, "epoch": 9}\n')
+    assert [runs(three, 'epochs').rows[i]['epochs'] for i in range(3)] == ['5/20', '5', '10/3']
     make_run(three/'run3', made(1, n_epochs=1)).write('run.json', {'created': 'x'})
     (three/'run3'/'record'/'log.jsonl').unlink()
     assert names('best valid_loss')[-1] == names('best valid_loss', reverse=True)[-1] == 'run3'

@@ -12,7 +12,7 @@ from html import escape
 
 from trainer_nb.base import (
     COLORS, GREY, LEADING, RAW, Chart, Line, Panel, Rich, did_you_mean, format_time, legend_rows, limits, needs_log,
-    patch, smooth, text_table
+    patch, printable, smooth, text_table
 )
 from ..loop import good_values
 from .curves import positions
@@ -290,7 +290,7 @@ def notes(self:Comparison):  # list of str
     "Return what a person should know about the picture"
     res = []
     def say(text, sources):
-        if sources: res.append(f'{text}: {_some([s.name for s in sources])}')
+        if sources: res.append(f'{text}: {_some([_short(printable(s.name)) for s in sources])}')
     lacking = [s for s in self.sources if self.columns(s) == (None, None)]
     if self.metric is not None: say(f'without {self.metric}', lacking)
     rest = [s for s in self.sources if s not in lacking]
@@ -299,7 +299,7 @@ def notes(self:Comparison):  # list of str
     say('drawn by batch, no optimizer steps are recorded',
         [s for s in rest if is_guess and positions(s.curves, [1], 'step') is None])
     left_out = [*self.differing()[_MOST:], *self.measured()[_MOST:]]
-    if left_out: res.append(f'not in the table: {_some(left_out)}; rows has all')
+    if left_out: res.append(f'not in the table: {_some([_short(printable(o)) for o in left_out])}; rows has all')
     return res
 
 @patch

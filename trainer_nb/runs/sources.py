@@ -23,6 +23,12 @@ from .record import RecordTail
 from .run import Run
 
 # %% ../../nbs/runs/13_sources.ipynb #b4bed0a8
+_COLUMNS = {'run', 'status', 'epochs', 'batches', 'loss', 'best valid_loss', 'time_s', 'tags', 'note', 'age', 'size'}
+
+def _as_settings(o):
+    "Write settings as text; those with the name of another column are named 'config.…'"
+    return {f'config.{k}' if k in _COLUMNS else k: v for k, v in flat(o).items()}
+
 class Recorded:
     "A run that can be compared"
     is_live = False     # whether it trains
@@ -71,7 +77,7 @@ class HistorySource(Recorded):
         self.history, self.learn = history, learn
         self.n_valid = self.n_epoch = self.n_revised = 0
         self.status = history.status.partition(':')[0]
-        if learn is not None: self.settings = flat(settings(learn, (), {}))
+        if learn is not None: self.settings = _as_settings(settings(learn, (), {}))
 
     @property
     def is_live(self): return self.learn is not None and self.learn.is_fitting
@@ -104,7 +110,7 @@ class RunSource(Recorded):
         super().__init__(info.get('name', folder.path.name))
         self.folder, self.parts = folder, (*folder.path.parts[:-1], self.name)
         self.first_batch = count_of(info, 'first_batch')
-        self.settings, self.inner = flat(info.get('settings')), Recorded(self.name)
+        self.settings, self.inner = _as_settings(info.get('settings')), Recorded(self.name)
         try: path = path_in(path_in(folder.path, 'record'), 'log.jsonl')
         except ValueError: path = None      # a link that leads elsewhere
         if path is not None: self.inner = FileSource(path) if info.get('n_procs', 1) == 1 else _TailSource(path)
@@ -171,7 +177,7 @@ class PointSource(Recorded):
     "Values with the steps at which another tool recorded them; they are read once"
     def __init__(self, name, tags, settings=None):
         super().__init__(name)
-        self.settings = flat(settings)
+        self.settings = _as_settings(settings)
         for tag in sorted(tags, key=lambda tag: -len(tags[tag])):       # the finest steps first, for the seconds
             points = sorted((s, t, v) for s, t, v in tags[tag] if math.isfinite(v))
             is_first = column_of(tag) not in self.curves.marks

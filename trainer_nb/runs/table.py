@@ -95,8 +95,9 @@ class RunTable:
             raise ValueError(f'{by!r} is not a column: expected one of {", ".join(values[0])}.'
                              f'{did_you_mean(str(by), values[0])}')
         def key(i):
-            try: return 0, float(values[i][by]), ''
-            except ValueError: return 1, 0., str(values[i][by])
+            v = values[i][by].partition('/')[0] if by == 'epochs' else values[i][by]
+            try: return 0, float(v), ''
+            except ValueError: return 1, 0., str(v)
         def is_missing(i): return values[i][by] in ('', None) or values[i][by] != values[i][by]
         order = sorted((i for i in range(len(values)) if not is_missing(i)), key=key, reverse=reverse)
         self.items = [self.items[i] for i in [*order, *filter(is_missing, range(len(values)))]]
