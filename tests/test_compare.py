@@ -1,14 +1,14 @@
 "Comparisons: the picture is true, the table names the winner, and looking at a folder executes nothing from it"
-import json, math, os, random, re, subprocess, sys
+import json, math, os, random, re, shutil, subprocess, sys
 
 import pytest, torch
 
 from test_pictures import Drawn
 from test_runs import Evil
-from trainer_nb.all import Comparison, History, LambdaHook, Learner, compare, runs
+from trainer_nb.all import Comparison, History, LambdaHook, Learner, Run, compare, runs
 from trainer_nb.runs.comparison import PALETTE
 from trainer_nb.runs.curves import CurveFile, state_of_curves
-from trainer_nb.runs.folder import RunFolder, now_here
+from trainer_nb.runs.folder import RunFolder, answer, ask, now_here, pending
 from trainer_nb.runs.sources import PointSource
 
 
@@ -183,6 +183,30 @@ def test_looking_executes_nothing_and_stays_inside(tmp_path):
     assert [o['batches'] for o in c.rows] == [300, 0, 0] and not (tmp_path/'executed').exists()
     assert '<img src=x' not in c.html() and '&lt;img src=x' in c.html() and '\x1b' not in c.text()
     assert [*(tmp_path/'runs').rglob('*.curves.json')] == []
+
+def test_a_window_stays_inside_its_folder(tmp_path):
+    "Reading a record, requests and answers follow no link out of the folder"
+    elsewhere = tmp_path/'elsewhere'
+    elsewhere.mkdir()
+    (elsewhere/'log.jsonl').write_text(lines_of(made(9)))
+    folder = make_run(tmp_path/'a', made(1), 'running')
+    run = Run(folder.path)
+    assert run.history.n_steps == 300 and ask(folder, 'stop') in pending(folder)
+    for name in 'record', 'requests':
+        shutil.rmtree(folder.path/name)
+        (folder.path/name).symlink_to(elsewhere)
+    (folder.path/'answers.jsonl').symlink_to(elsewhere/'answers.jsonl')
+    name = f'{1:020d}-{1:08x}.json'
+    (elsewhere/name).write_text('{"what": "stop"}')
+    run = Run(folder.path)
+    assert run.history.n_steps == 0 and 'batches' in run.card().markdown and pending(folder) == []
+    for f, *args in (ask, folder, 'stop'), (answer, folder, name), (folder.file, f'requests/{name}'):
+        with pytest.raises(ValueError, match='leads out of'): f(*args)
+    (folder.path/'record').unlink()
+    (folder.path/'record').mkdir()
+    (folder.path/'record'/'log.jsonl').symlink_to(elsewhere/'log.jsonl')
+    assert Run(folder.path).history.n_steps == 0
+    assert {o.name for o in elsewhere.iterdir()} == {'log.jsonl', name}
 
 @pytest.mark.parametrize('text', ['[]', '{}', 'x', '{"at": -5, "tail": 0, "curves": {}}', '[' * 5000,
                                   '{"at": 1e999, "tail": 0, "curves": {}}'])

@@ -13,6 +13,7 @@ from pathlib import Path
 from ..base import GREY, LEADING, Line, beside, legend_rows, limits, patch, smooth
 from ..loop import Hook, Plot, set_lr
 from ..save import Folder
+from .folder import RunFolder
 from .record import RecordTail
 
 # %% ../../nbs/runs/19_branch.ipynb #74bc2530
@@ -27,7 +28,7 @@ class Branch:
         differs = info.get('differs')
         self.differs = [str(o) for o in differs] if isinstance(differs, list) else []
         self.path = Path(os.path.normpath(folder.path/str(info.get('path'))))
-        self.tail = RecordTail(self.path/'record'/'log.jsonl')
+        self.tail = RecordTail(RunFolder(self.path).record)
 
     def compare(self,
         history,  # `History` of the fork

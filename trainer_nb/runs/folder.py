@@ -80,8 +80,15 @@ class RunFolder:
         return (self.path/'run.json').is_file()
 
     def file(self, name):  # path; raises `BadCheckpoint` for one outside of the folder
-        folder, _, name = name.rpartition('/')
-        return path_in(self.path/folder if folder else self.path, name)
+        path = self.path
+        for part in name.split('/'): path = path_in(path, part)
+        return path
+
+    @property
+    def record(self):  # path; None if a link leads elsewhere
+        "The record of the training"
+        try: return self.file('record/log.jsonl')
+        except ValueError: return None
 
     def read(self,
         name,  # of a JSON file
@@ -202,10 +209,10 @@ def ask(
     what,       # str: 'pause', 'set_lr', ...
     arg=None,   # number
     f=None,     # bytes: a function by cloudpickle, for `what` 'call'
-):              # str: the name of the request
+):              # str: the name of the request; raises `BadCheckpoint` if a link leads elsewhere
     "Write a request for the process that trains"
     name = f'{time_ns():020d}-{token_hex(4)}.{"json" if f is None else "pkl"}'
-    to = folder.path/'requests'/name
+    to = folder.file(f'requests/{name}')
     to.parent.mkdir(exist_ok=True)
     with replacing(to) as beside:
         beside.write_bytes(json.dumps({'what': what, 'arg': arg}).encode() if f is None else f)
@@ -215,8 +222,8 @@ def pending(
     folder,  # `RunFolder`
 ):           # list of str
     "Return the names of the open requests, the oldest first"
-    try: return sorted(o for o in os.listdir(folder.path/'requests') if _NAME.fullmatch(o))
-    except OSError: return []
+    try: return sorted(o for o in os.listdir(folder.file('requests')) if _NAME.fullmatch(o))
+    except (OSError, ValueError): return []
 
 def answer(
     folder,   # `RunFolder`
@@ -225,8 +232,8 @@ def answer(
 ):
     "Answer a request, and delete it"
     line = '\n' + json.dumps({'name': name, 'time': time(), **words}, default=str)      # the last one may be cut
-    with open(folder.path/'answers.jsonl', 'a', encoding='utf-8') as f: f.write(line)
-    (folder.path/'requests'/name).unlink(missing_ok=True)
+    with open(folder.file('answers.jsonl'), 'a', encoding='utf-8') as f: f.write(line)
+    folder.file(f'requests/{name}').unlink(missing_ok=True)
 
 def answers(
     folder,  # `RunFolder`

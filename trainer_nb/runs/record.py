@@ -116,7 +116,7 @@ def _number(v): return v if type(v) in (int, float) else math.nan
 class RecordTail:
     "The record of a run as a `History` that grows"
     def __init__(self,
-        path,  # of the file
+        path,  # of the file; None: there is none
     ):
         self.path, self.reading = path, threading.Lock()
         self._reset()
@@ -125,6 +125,7 @@ class RecordTail:
 
     def update(self):  # bool: whether there was anything new
         "Read what was written since the last call; from any thread"
+        if self.path is None: return False
         with self.reading: return self._update()
 
     def _update(self):

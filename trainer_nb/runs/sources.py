@@ -15,7 +15,6 @@ from statistics import fmean
 
 from ..base import did_you_mean
 from ..loop import History, Learner
-from ..save import path_in
 from .curves import CurveFile, Curves, take
 from .folder import RunFolder, count_of, read_status
 from .process import flat, settings
@@ -111,9 +110,8 @@ class RunSource(Recorded):
         self.folder, self.parts = folder, (*folder.path.parts[:-1], self.name)
         self.first_batch = count_of(info, 'first_batch')
         self.settings, self.inner = _as_settings(info.get('settings')), Recorded(self.name)
-        try: path = path_in(path_in(folder.path, 'record'), 'log.jsonl')
-        except ValueError: path = None      # a link that leads elsewhere
-        if path is not None: self.inner = FileSource(path) if info.get('n_procs', 1) == 1 else _TailSource(path)
+        if folder.record is not None:       # no link that leads elsewhere
+            self.inner = (FileSource if info.get('n_procs', 1) == 1 else _TailSource)(folder.record)
         self.look()
 
     def look(self):  # bool: whether it has changed

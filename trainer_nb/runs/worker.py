@@ -341,7 +341,7 @@ def say(self:Worker,
     try:
         answer(self.folder, name, **words)
         self.unsaid.pop(name, None)
-    except OSError: self.unsaid[name] = words
+    except (OSError, ValueError): self.unsaid[name] = words     # a full disk, or a link that leads elsewhere
 
 @patch
 def say_rest(self:Worker):
