@@ -8,8 +8,10 @@ from test_runs import Evil
 from trainer_nb.all import Comparison, History, LambdaHook, Learner, Run, compare, runs
 from trainer_nb.runs.comparison import PALETTE
 from trainer_nb.runs.curves import CurveFile, state_of_curves
-from trainer_nb.runs.folder import RunFolder, answer, ask, now_here, pending
+from trainer_nb.runs.folder import RunFolder, Status, answer, ask, now_here, pending
+from trainer_nb.runs.record import RecordTail
 from trainer_nb.runs.sources import PointSource
+from trainer_nb.runs.view import View
 
 
 def made(seed, n=300, n_epochs=5, scale=1., metric='accuracy'):
@@ -432,3 +434,34 @@ def test_the_best_value_is_that_of_the_run_not_of_the_training_before_it(tmp_pat
     RunFolder(tmp_path/'own').write('status.json', {**now_here(), 'state': 'running', 'batch': 15, 'end': 30})
     status, = [o['status'] for o in compare(f'{tmp_path}/*').rows if o['run'] == 'own']
     assert status.endswith(' 25 %')     # 5 of its 20 batches
+
+def test_a_value_before_training_is_not_the_best(tmp_path):
+    h = made(1)
+    before = '{"kind": "valid", "batch": 0, "epoch": 0, "step": 0, "valid_loss": 0.001, "valid_accuracy": 1.0}\n'
+    folder = make_run(tmp_path/'a', h)
+    (folder.path/'record'/'log.jsonl').write_text(before + lines_of(h))
+    row, = compare(tmp_path).rows
+    assert row['best valid_loss'] == min(h.epochs['valid_loss']) == runs(tmp_path).values[0]['best valid_loss']
+
+@pytest.mark.parametrize('v', ['1' + '0'*400, '1e999', '1e308', '-1e308', '"x"', '[]'])
+def test_any_number_in_a_record_can_be_shown(v, tmp_path):
+    folder = make_run(tmp_path/'a', made(1))
+    with (folder.path/'record'/'log.jsonl').open('a') as f:
+        for kind in 'valid', 'epoch', 'step', 'mark':
+            for _ in range(3):
+                f.write(f'{{"kind": "{kind}", "batch": 301, "epoch": {v}, "step": {v}, "time_s": {v}, "samples": {v}, '
+                        f'"valid_loss": {v}, "train_loss": {v}}}\n')
+        f.write(f'{{"kind": "valid", "batch": {v}, "valid_loss": 1.0}}\n{v}\n')
+    assert len(runs(tmp_path).rows) == 1 and '300' in Run(folder.path).card().html
+    for x in AXES:
+        c = compare(tmp_path, x=x)
+        assert len(c.rows) == 1 and c.text() and not re.search('nan|inf', c.chart().svg())
+
+def test_a_line_about_a_run_is_plain_and_never_ends_before_now(tmp_path):
+    folder = make_run(tmp_path/'a', made(1), name='\x1b[31m',
+                      parent={'name': '\x1b[0m', 'path': '.', 'differs': ['\r']})
+    view = View(folder, RecordTail(folder.record))
+    data = {'state': 'running', 'batch': 30, 'end': 20, 'rate': 2.}
+    line = view.line(Status('running', '', data)) + view.branch.text(view.tail.history)
+    assert not {'\x1b', '\r'} & {*line} and 'left' not in line
+    assert '00:05 left' in view.line(Status('running', '', {**data, 'end': 40}))

@@ -58,8 +58,9 @@ def patch(
 # %% ../../nbs/base/02_text.ipynb #035ba376
 def format_time(
     t,  # seconds
-):      # 'mm:ss' or 'h:mm:ss'
+):      # 'mm:ss' or 'h:mm:ss'; '--:--' if it is not finite
     "Write a duration as a clock shows it"
+    if not abs(t) < 1e15: return '--:--'
     m, s = divmod(int(t), 60)
     h, m = divmod(m, 60)
     return f'{h}:{m:02d}:{s:02d}' if h else f'{m:02d}:{s:02d}'

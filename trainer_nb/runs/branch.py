@@ -10,7 +10,7 @@ import math, os, shutil
 from dataclasses import replace
 from pathlib import Path
 
-from ..base import GREY, LEADING, Line, beside, legend_rows, limits, patch, smooth
+from ..base import GREY, LEADING, Line, beside, legend_rows, limits, patch, printable, smooth
 from ..loop import Hook, Plot, set_lr
 from ..save import Folder
 from .folder import RunFolder
@@ -23,10 +23,10 @@ class Branch:
         folder,  # `RunFolder` of the fork
         info,    # the entry `parent` of its run.json
     ):
-        self.name, self.where = str(info.get('name')), str(info.get('where'))
+        self.name, self.where = printable(str(info.get('name'))), printable(str(info.get('where')))
         self.batch = n if isinstance(n := info.get('batch'), int) and n >= 0 else 0
         differs = info.get('differs')
-        self.differs = [str(o) for o in differs] if isinstance(differs, list) else []
+        self.differs = [printable(str(o)) for o in differs] if isinstance(differs, list) else []
         self.path = Path(os.path.normpath(folder.path/str(info.get('path'))))
         self.tail = RecordTail(RunFolder(self.path).record)
 

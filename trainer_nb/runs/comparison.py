@@ -292,7 +292,7 @@ def notes(self:Comparison):  # list of str
     def say(text, sources):
         if sources: res.append(f'{text}: {_some([_short(printable(s.name)) for s in sources])}')
     lacking = [s for s in self.sources if self.columns(s) == (None, None)]
-    if self.metric is not None: say(f'without {self.metric}', lacking)
+    if self.metric is not None: say(f'without {_short(printable(self.metric))}', lacking)
     rest = [s for s in self.sources if s not in lacking]
     say(f'not drawn, {AXES[self.x]} is not recorded', [s for s in rest if self.places(s, [1]) is None])
     is_guess = self.x == 'step'
@@ -307,5 +307,5 @@ def status_line(self:Comparison):  # str
     "Describe in one line what is compared"
     n = sum(s.is_live for s in self.sources)
     live = [f'{n} of them live'] if n else []
-    what = 'no values yet' if self.metric is None else f'{self.metric} by {AXES[self.x]}'
+    what = 'no values yet' if self.metric is None else f'{_short(printable(self.metric))} by {AXES[self.x]}'
     return ' · '.join([f'{len(self.sources)} runs', *live, what])

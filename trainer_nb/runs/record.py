@@ -111,7 +111,7 @@ class RunRecord(JSONLLogger):
         self.close(learn)
 
 # %% ../../nbs/runs/03_record.ipynb #cd46565f
-def _number(v): return v if type(v) in (int, float) else math.nan
+def _number(v): return v if type(v) is float or type(v) is int and abs(v) < 1e300 else math.nan
 
 class RecordTail:
     "The record of a run as a `History` that grows"
@@ -150,7 +150,7 @@ class RecordTail:
             except (ValueError, RecursionError): continue
             if not isinstance(o, dict): continue
             kind, batch = o.pop('kind', None), o.pop('batch', None)
-            if type(batch) is not int: continue
+            if type(batch) is not int or not 0 <= batch < 1e15: continue
             if kind == 'step': rows.append({k: _number(v) for k, v in o.items() if k != 'epoch'})
             elif kind in ('valid', 'epoch', 'revised'):
                 self._add_steps(rows)

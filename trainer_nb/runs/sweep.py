@@ -298,7 +298,8 @@ class _Search:
         if self.area is None: return
         with self.budget.drawing():
             rows = self.sweep.rows
-            self.area.draw(self.status(rows), len(rows)/self.n_trials, self.sweep.html(rows))
+            share = min((len(rows) - len(self.active))/self.n_trials, 1)
+            self.area.draw(self.status(rows), share, self.sweep.html(rows))
 
     def close(self):
         "Leave the table"

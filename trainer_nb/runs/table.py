@@ -18,11 +18,11 @@ from .sources import RunSource, differing_settings
 
 # %% ../../nbs/runs/09_table.ipynb #8312ebe6
 def sparkline(
-    values,  # list of float; those that are not finite are left out
+    values,  # list of float; those that are not finite, or above 1e300, are left out
     n=12,    # most characters
 ):           # str
     "A curve in one line of text"
-    values = [v for v in values if math.isfinite(v)]
+    values = [v for v in values if abs(v) < 1e300]
     each = max(-(-len(values)//n), 1)
     means = [sum(part)/len(part) for part in (values[i:i + each] for i in range(0, len(values), each))]
     low, high = min(means, default=0.), max(means, default=0.)
