@@ -1,14 +1,17 @@
 "Comparisons: the picture is true, the table names the winner, and looking at a folder executes nothing from it"
-import json, math, os, random, re, subprocess, sys
+import json, math, os, random, re, shutil, subprocess, sys
 
 import pytest, torch
 
 from test_pictures import Drawn
 from test_runs import Evil
-from trainer_nb.all import Comparison, History, LambdaHook, Learner, compare
+from trainer_nb.all import Comparison, History, LambdaHook, Learner, Run, compare, runs
 from trainer_nb.runs.comparison import PALETTE
 from trainer_nb.runs.curves import CurveFile, state_of_curves
-from trainer_nb.runs.folder import RunFolder, now_here
+from trainer_nb.runs.folder import RunFolder, Status, answer, ask, now_here, pending
+from trainer_nb.runs.record import RecordTail
+from trainer_nb.runs.sources import PointSource
+from trainer_nb.runs.view import View
 
 
 def made(seed, n=300, n_epochs=5, scale=1., metric='accuracy'):
@@ -182,6 +185,30 @@ def test_looking_executes_nothing_and_stays_inside(tmp_path):
     assert [o['batches'] for o in c.rows] == [300, 0, 0] and not (tmp_path/'executed').exists()
     assert '<img src=x' not in c.html() and '&lt;img src=x' in c.html() and '\x1b' not in c.text()
     assert [*(tmp_path/'runs').rglob('*.curves.json')] == []
+
+def test_a_window_stays_inside_its_folder(tmp_path):
+    "Reading a record, requests and answers follow no link out of the folder"
+    elsewhere = tmp_path/'elsewhere'
+    elsewhere.mkdir()
+    (elsewhere/'log.jsonl').write_text(lines_of(made(9)))
+    folder = make_run(tmp_path/'a', made(1), 'running')
+    run = Run(folder.path)
+    assert run.history.n_steps == 300 and ask(folder, 'stop') in pending(folder)
+    for name in 'record', 'requests':
+        shutil.rmtree(folder.path/name)
+        (folder.path/name).symlink_to(elsewhere)
+    (folder.path/'answers.jsonl').symlink_to(elsewhere/'answers.jsonl')
+    name = f'{1:020d}-{1:08x}.json'
+    (elsewhere/name).write_text('{"what": "stop"}')
+    run = Run(folder.path)
+    assert run.history.n_steps == 0 and 'batches' in run.card().markdown and pending(folder) == []
+    for f, *args in (ask, folder, 'stop'), (answer, folder, name), (folder.file, f'requests/{name}'):
+        with pytest.raises(ValueError, match='leads out of'): f(*args)
+    (folder.path/'record').unlink()
+    (folder.path/'record').mkdir()
+    (folder.path/'record'/'log.jsonl').symlink_to(elsewhere/'log.jsonl')
+    assert Run(folder.path).history.n_steps == 0
+    assert {o.name for o in elsewhere.iterdir()} == {'log.jsonl', name}
 
 @pytest.mark.parametrize('text', ['[]', '{}', 'x', '{"at": -5, "tail": 0, "curves": {}}', '[' * 5000,
                                   '{"at": 1e999, "tail": 0, "curves": {}}'])
@@ -377,3 +404,64 @@ def test_a_run_that_failed_before_its_first_record(tmp_path):
     c = compare(f'{tmp_path}/*')
     times = {o['run']: o['time_s'] for o in c.rows}
     assert math.isnan(times['bad']) and times['good'] > 0 and 'bad' in repr(c)
+    (tmp_path/'bad'/'record'/'log.jsonl').write_text('{"kind": "epoch", "batch": 0, "epoch": 0}\n')
+    assert [o['epochs'] for o in runs(tmp_path, sort='run').values] == ['0', '5']
+
+def test_names_are_short_and_printable_everywhere():
+    evil = '\x1b[31m' + 'x'*200
+    c = compare({'a': made(1), evil: made(2, metric='f1')}, metric='accuracy')
+    assert c.notes() == ['without accuracy: \\x1b[31mxxxxxxxxxxxxxxx…']
+    assert not any(o in c.text() + repr(c) for o in ('\x1b', 'x'*30))
+    points = PointSource('p', {'loss': [(1, 1., 2.)]}, {'run': 'other', 'status': 'gone', 'lr': 1})
+    row = Comparison([points, PointSource('q', {'loss': [(1, 1., 3.)]}, {'run': 'third'})]).rows[0]
+    assert (row['run'], row['status'], row['config.run'], row['config.status']) == ('p', '', 'other', 'gone')
+
+def test_the_best_value_is_that_of_the_run_not_of_the_training_before_it(tmp_path):
+    h = History()
+    for e, v in enumerate([.3, .5, .4]):
+        h.add_steps(10, {'train_loss': [v]*10})
+        row = {'valid_loss': v, 'valid_accuracy': 1 - v}
+        h.add_valid({'epoch': e, 'step': 10*(e + 1), **row})
+        h.add_epoch({'epoch': e, 'train_loss': v, **row, 'time_s': 2.})
+    for name, n in ('old', 30), ('own', 10), ('all', 0): make_run(tmp_path/name, h, first_batch=n)
+    c = compare(f'{tmp_path}/*')
+    rows = {o['run']: (o['best valid_loss'], o['best valid_accuracy']) for o in c.rows}
+    assert rows['own'] == (.4, .6) and rows['all'] == (.3, .7) and all(map(math.isnan, rows['old']))
+    assert c.winners() == {'best valid_loss': [0], 'best valid_accuracy': [0]}      # 'all'
+    bests = {o['run']: o['best valid_loss'] for o in runs(tmp_path).values}
+    assert bests['own'] == .4 and bests['all'] == .3 and math.isnan(bests['old'])
+    make_run(tmp_path/'own', h, 'running', first_batch=10)
+    RunFolder(tmp_path/'own').write('status.json', {**now_here(), 'state': 'running', 'batch': 15, 'end': 30})
+    status, = [o['status'] for o in compare(f'{tmp_path}/*').rows if o['run'] == 'own']
+    assert status.endswith(' 25 %')     # 5 of its 20 batches
+
+def test_a_value_before_training_is_not_the_best(tmp_path):
+    h = made(1)
+    before = '{"kind": "valid", "batch": 0, "epoch": 0, "step": 0, "valid_loss": 0.001, "valid_accuracy": 1.0}\n'
+    folder = make_run(tmp_path/'a', h)
+    (folder.path/'record'/'log.jsonl').write_text(before + lines_of(h))
+    row, = compare(tmp_path).rows
+    assert row['best valid_loss'] == min(h.epochs['valid_loss']) == runs(tmp_path).values[0]['best valid_loss']
+
+@pytest.mark.parametrize('v', ['1' + '0'*400, '1e999', '1e308', '-1e308', '"x"', '[]'])
+def test_any_number_in_a_record_can_be_shown(v, tmp_path):
+    folder = make_run(tmp_path/'a', made(1))
+    with (folder.path/'record'/'log.jsonl').open('a') as f:
+        for kind in 'valid', 'epoch', 'step', 'mark':
+            for _ in range(3):
+                f.write(f'{{"kind": "{kind}", "batch": 301, "epoch": {v}, "step": {v}, "time_s": {v}, "samples": {v}, '
+                        f'"valid_loss": {v}, "train_loss": {v}}}\n')
+        f.write(f'{{"kind": "valid", "batch": {v}, "valid_loss": 1.0}}\n{v}\n')
+    assert len(runs(tmp_path).rows) == 1 and '300' in Run(folder.path).card().html
+    for x in AXES:
+        c = compare(tmp_path, x=x)
+        assert len(c.rows) == 1 and c.text() and not re.search('nan|inf', c.chart().svg())
+
+def test_a_line_about_a_run_is_plain_and_never_ends_before_now(tmp_path):
+    folder = make_run(tmp_path/'a', made(1), name='\x1b[31m',
+                      parent={'name': '\x1b[0m', 'path': '.', 'differs': ['\r']})
+    view = View(folder, RecordTail(folder.record))
+    data = {'state': 'running', 'batch': 30, 'end': 20, 'rate': 2.}
+    line = view.line(Status('running', '', data)) + view.branch.text(view.tail.history)
+    assert not {'\x1b', '\r'} & {*line} and 'left' not in line
+    assert '00:05 left' in view.line(Status('running', '', {**data, 'end': 40}))

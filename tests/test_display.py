@@ -10,6 +10,7 @@ from trainer_nb.show.controls import unpause, pause
 from trainer_nb.show.display import Display, Log, Region, Terminal
 from trainer_nb.show.output import Budget
 from trainer_nb.loop.history import History, Plot
+from trainer_nb.features.gradients import GradAccum
 from trainer_nb.loop.hooks import CancelFit, Hook, LambdaHook
 from trainer_nb.loop.metrics import Metric, accuracy
 from trainer_nb.loop.interrupts import TrainingInterrupted
@@ -228,6 +229,32 @@ def test_progress_with_and_without_length(make_dl, kwargs, total, cell):
     learn.fit(**kwargs)
     assert set(seen) == {total} and learn.display.error is None
     assert learn.display.progress.bar.value <= (total or 100) and 'done' in cell[1]['text/html']
+
+PLANS = [(kwargs, accum, stop) for kwargs in (
+    dict(n_epochs=3), dict(n_epochs=3, valid_every=1), dict(n_epochs=3, valid_every=2), dict(n_epochs=3, valid_every=5),
+    dict(n_epochs=2, valid_every=3, valid_first=True), dict(n_epochs=2, valid_first=True), dict(max_steps=6),
+    dict(max_steps=7, valid_every=3), dict(max_steps=4, valid_every=2, valid_first=True),
+    dict(max_steps=10, valid_every=5))
+    for accum, stop in ((1, None), (3, None), (7, (5, False)), (2, (1, False)), (1, (7, True)), (2, (2, True)))]
+
+@pytest.mark.parametrize('kwargs, accum, stop', PLANS)
+def test_the_bar_ends_exactly_at_its_end(kwargs, accum, stop, cell):
+    "Of whole fits, and of fits that were stopped after a training batch, or within a validation pass"
+    ends = []
+    def look(learn):
+        if learn.display.screen: ends.append((learn.display.progress.total, learn.display.end))
+        if stop and learn.training != stop[1] and len(ends) == stop[0]: learn.stop()
+    learn = learner(hooks=[LambdaHook(after_step=look), *([GradAccum(accum)] if accum > 1 else [])])
+    learn.fit(**kwargs)
+    display = learn.display
+    def check():
+        assert module._done(learn) - display.before == display.progress.total and learn.history.n_steps == display.end
+        assert len({*ends}) == 1
+    if stop is None or not learn.stopped: return check()
+    ends.clear()
+    stop = None
+    learn.resume()
+    check()
 
 def test_plot_may_be_left_out(cell):
     learner(False, hooks=[Display('html', plot=False)]).fit(1)

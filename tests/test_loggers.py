@@ -215,8 +215,52 @@ def test_names_with_line_ends_are_read_back_after_a_resume(tmp_path, kind, name)
     assert read(path, name, []) == [(i + 1, i + .5) for i in range(10)]
 
 def test_a_header_that_was_cut_off_is_written_again(tmp_path):
-    log = CSVLogger(tmp_path/'log', 'steps')
-    log.n, log.path = 3, tmp_path/'log'
-    log.path.write_text('batch,"two\n', newline='')
-    log._trim()
-    assert log.path.read_text() == '' and log.n == 0
+    learn = start(0, CSVLogger(tmp_path/'log', 'steps'), noted('two\nlines'))
+    learn.fit(1)
+    whole = (tmp_path/'log').read_text()
+    (tmp_path/'log').write_text('batch,"two\n', newline='')
+    learn.fit(1)
+    assert (tmp_path/'log').read_text().startswith(whole) and (tmp_path/'log.1').read_text() == 'batch,"two\n'
+
+@pytest.mark.parametrize('make', [JSONLLogger, CSVLogger, lambda path: CSVLogger(path, 'steps')])
+def test_no_line_of_another_run_is_lost(tmp_path, make, capsys):
+    "Two runs that take turns at a file: each keeps all of its lines, in a file of its own"
+    path = tmp_path/'log.txt'
+    a, b = start(0, make(path)), start(1, make(path))
+    a.fit(2)
+    of_a = path.read_text()
+    b.fit(3)
+    of_b = path.read_text()
+    a.fit(1)
+    assert (tmp_path/'log.1.txt').read_text() == of_a and (tmp_path/'log.2.txt').read_text() == of_b
+    longer = path.read_text()
+    assert longer.startswith(of_a) and len(longer.splitlines()) == len(of_b.splitlines())
+    a.fit(1)
+    assert path.read_text().startswith(longer) and len([*tmp_path.iterdir()]) == 3
+    assert 'Logger: the log.txt that was there is log.2.txt now' in capsys.readouterr().out
+
+@pytest.mark.parametrize('strange', ['{"note": "by hand"}\n', '[]\n', '{"kind": "st', '\n', 'a,b,c\n', '\x00\xff\n'])
+@pytest.mark.parametrize('make', [JSONLLogger, CSVLogger])
+def test_lines_by_hand_do_not_stop_a_fit(tmp_path, make, strange):
+    path = tmp_path/'log.txt'
+    learn = start(0, make(path))
+    learn.fit(1)
+    with open(path, 'a') as f: f.write(strange)
+    learn.fit(1)
+    other = start(0, make(tmp_path/'other'))
+    other.fit(2)
+    assert len(path.read_text().splitlines()) == len((tmp_path/'other').read_text().splitlines())
+
+def test_a_full_disk_leaves_the_table_as_it_was(tmp_path, monkeypatch):
+    "New columns are written to a file beside it"
+    path = tmp_path/'log.csv'
+    late = LambdaHook(after_loss=lambda learn: learn.record('late', 1.) if learn.state.optimizer_step > 6 else None)
+    learn = start(0, CSVLogger(path, 'steps'), late)
+    log = learn.get_hook('CSVLogger')
+    def full(data): raise OSError(28, 'No space left on device')
+    monkeypatch.setattr(log, '_replace', full)
+    with pytest.warns(UserWarning, match='No space left'): learn.fit(2)
+    assert len(path.read_text().splitlines()) == 8 and [*tmp_path.iterdir()] == [path]
+    monkeypatch.undo()
+    learn.fit(1)
+    assert len(path.read_text().splitlines()) == 16 and path.read_text().startswith('batch,epoch,train_loss,lr,late\n')

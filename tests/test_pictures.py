@@ -5,7 +5,9 @@ import xml.etree.ElementTree as ET
 import pytest, torch
 from PIL import Image, ImageFont
 
-from trainer_nb.base.charts import ALARM, COLORS, GREY, INK, RAW, SIZE, Panel, _font, legend_rows, smooth, ticks
+from trainer_nb.base.charts import (
+    ALARM, COLORS, GREY, INK, RAW, SIZE, Panel, _fitted, _font, legend_rows, limits, smooth, ticks
+)
 from trainer_nb.base.text import html_table
 from trainer_nb.loop.history import History, Plot
 from trainer_nb.loop.learner import Learner
@@ -324,3 +326,49 @@ def test_names_of_many_columns_may_break():
     head, body = html.split('</thead>')
     assert 'nowrap' not in head and 'valid_<wbr>metric_<wbr>0' in head and 'nowrap' in body
     assert 'wbr' not in html_table([['train_loss'], ['0.1']])
+
+@pytest.mark.parametrize('low, high', [(12345675, 12345719), (1e-9, 1.00001e-9), (-3.00001e9, -3e9), (1e7, 1e7 + 1),
+                                       (0, 1e20), (-1e300, 1e300), (.000999, .0009991), (1e15, 1e15 + 8),
+                                       (123456, 123456.5)])
+def test_labels_tell_ticks_apart(low, high):
+    found = ticks(low, high)
+    labels = [label for _, label in found]
+    assert len({*labels}) == len(labels) > 1 and 'e+' not in ''.join(labels)
+    step = found[1][0] - found[0][0]
+    for v, label in found: assert abs(float(label.replace('k', 'e3')) - v) < .01*step
+
+def test_one_huge_value_does_not_change_the_curve_elsewhere():
+    for huge in 1e20, -1e20, 1e299, 1e308, math.inf:
+        for at in 0, 60, 200:
+            values = [.5]*201
+            values[at] = huge
+            res = smooth(values)
+            assert res[at - 100] == .5 and all(min(.5, huge) <= v <= max(.5, huge) for v in res if v == v)
+    r = random.Random(0)
+    for n in 1, 2, 5, 40, 200:
+        values = [r.choice([r.random(), r.random(), math.nan]) for _ in range(n)]
+        for half in 0, 1, 4: check_fitted(values, half)
+
+def check_fitted(values, half):
+    for i, v in enumerate(_fitted(values, half)):
+        a = max(min(i - half, len(values) - 2*half - 1), 0)
+        near = [(k, o) for k, o in enumerate(values[a:a + 2*half + 1], a) if o == o]
+        if values[i] != values[i]: assert v != v
+        elif len(near) == 2*half + 1 and a == i - half: assert v == pytest.approx(sum(o for _, o in near)/len(near))
+        else:
+            slope, middle = (torch.linalg.lstsq(torch.tensor([[k, 1.] for k, _ in near]).double(),
+                             torch.tensor([[o] for _, o in near]).double()).solution[:, 0].tolist()
+                             if len(near) > 1 else (0., near[0][1]))
+            ys = [o for _, o in near]
+            assert v == pytest.approx(min(max(slope*i + middle, min(ys)), max(ys)))
+
+@pytest.mark.parametrize('huge', [1e20, 1e300, 1e308, -1e308, 5e-324])
+def test_a_run_that_explodes_can_be_drawn(huge):
+    losses = [1.]*40
+    losses[5] = losses[30] = huge
+    plot = Plot(history(losses, [1., huge]))
+    plot.chart().png()
+    assert not re.search('inf|nan', plot.chart().svg().replace('nan from', ''))
+    history(losses).plot()
+    low, high = limits([1e300, 1., 1.], (), True)
+    assert 0 < low < 1 < 1e299 < high < math.inf and len(ticks(low, high, is_log=True)) > 1

@@ -6,6 +6,7 @@ import pytest, torch, torch.nn.functional as F
 from test_compare import made, make_run
 from test_runs import Evil
 from trainer_nb.all import Learner, Run, runs
+from trainer_nb.runs.folder import RunFolder
 
 BAD = '<img src=x onerror=alert(1)>|`x`\n# [a](javascript:b)'
 
@@ -21,6 +22,11 @@ def test_table_sorts_by_any_column(three):
     assert [o['run'] for o in runs(three).rows] == ['run0', 'run1', 'run2']
     assert names('best valid_loss') == ['run1', 'run2', 'run0'] == [o.path.name for o in runs(three, 'best valid_loss')]
     assert names('lr', reverse=True) == ['run2', 'run0', 'run1'] and names('run', reverse=True)[0] == 'run2'
+    for i, n in enumerate([20, 3, None]):
+        status = RunFolder(three/f'run{i}').read('status.json')
+        RunFolder(three/f'run{i}').write('status.json', {**status, 'end_epoch': n})
+    with (three/'run1'/'record'/'log.jsonl').open('a') as f: f.write('{"kind": "epoch", "batch": 999, "epoch": 9}\n')
+    assert [runs(three, 'epochs').rows[i]['epochs'] for i in range(3)] == ['5/20', '5', '10/3']
     make_run(three/'run3', made(1, n_epochs=1)).write('run.json', {'created': 'x'})
     (three/'run3'/'record'/'log.jsonl').unlink()
     assert names('best valid_loss')[-1] == names('best valid_loss', reverse=True)[-1] == 'run3'
@@ -35,6 +41,13 @@ def test_table_shows_curve_size_and_notes(three):
     (three/'run1'/'big').write_bytes(bytes(3*10**6))
     (three/'run1'/'link').symlink_to('/proc')
     assert runs(three).rows[1]['size'].startswith('3.')
+
+@pytest.mark.parametrize('n', ['1' + '0'*400, '1e999', '"x"', 'null', '[]'])
+@pytest.mark.parametrize('name', ['created', 'first_batch', 'first_row'])
+def test_one_damaged_number_does_not_hide_the_other_runs(three, name, n):
+    path = three/'run1'/'run.json'
+    path.write_text(f'{{"{name}": {n}}}')
+    assert len(runs(three).rows) == 3 and 'run1' in repr(runs(three)) and Run(three/'run1').card().markdown
 
 def test_deletion_asks(three, monkeypatch):
     run = Run(three/'run0')

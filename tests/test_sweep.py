@@ -1,5 +1,5 @@
 "A sweep: its survivors are the trainings that they would be alone, and it continues wherever it was killed"
-import os, random, subprocess, sys, time
+import math, os, random, subprocess, sys, time
 from pathlib import Path
 
 import optuna, pytest, torch
@@ -153,3 +153,14 @@ def test_looking_runs_nothing_and_stays_inside(tmp_path):
     assert [o['run'] for o in found.rows] == ['trial-000'] and found.best is None and '<b>' not in found.html()
     assert not (tmp_path/'hit').exists()
     with pytest.raises(FileNotFoundError): Trials(tmp_path/'c')
+
+def test_names_of_columns_as_settings_and_trials_without_a_value(tmp_path):
+    def odd(trial):
+        for name in 'status', 'epochs', 'run', 'valid_loss': trial.suggest_categorical(name, ['x'])
+        return make(trial)
+    found = sweep(odd, 1, tmp_path/'b', n_epochs=1, pruner=NopPruner())
+    row, = found.rows
+    assert row['run'] == 'trial-000' == found.best.path.name and (row['status'], row['epochs']) == ('done', 1)
+    assert all(row[f'setting {name}'] == 'x' for name in ('status', 'epochs', 'run', 'valid_loss'))
+    found.run('trial-000').history.epoch_rows[0]['valid_loss'] = math.nan
+    assert found.best is None and '<b>' not in found.html()

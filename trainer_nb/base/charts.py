@@ -14,6 +14,7 @@ from html import escape
 from importlib.util import find_spec
 from io import BytesIO
 from itertools import accumulate, groupby, product
+from operator import mul
 from pathlib import Path
 
 # %% ../../nbs/base/03_charts.ipynb #6f7a3a83
@@ -56,9 +57,11 @@ def _tint(ax):
     for text in (ax.xaxis.label, ax.yaxis.label, ax.title): text.set_color(INK)
 
 # %% ../../nbs/base/03_charts.ipynb #f69347e6
+def _is_known(v): return -1e300 <= v <= 1e300      # sums and differences of such values are finite
+
 def _bin(values):
     "(lowest, highest, sum, number) of the finite values"
-    values = [v for v in values if math.isfinite(v)]
+    values = [v for v in values if _is_known(v)]
     if not values: return math.inf, -math.inf, 0., 0
     return min(values), max(values), math.fsum(values), len(values)
 
@@ -108,23 +111,24 @@ def smooth(
     return _fitted(_fitted(values, half//2), half - half//2)
 
 def _fitted(values, half):
-    n, known = len(values), [math.isfinite(v) for v in values]
-    def sums(terms): return [0., *accumulate(terms)]
-    ones, xs = sums(known), sums(i*ok for i, ok in enumerate(known))
-    squares = sums(i*i*ok for i, ok in enumerate(known))
-    finite = [v if ok else 0. for v, ok in zip(values, known)]
-    ys, products, res = sums(finite), sums(i*v for i, v in enumerate(finite)), []
-    for i, v in enumerate(values):
+    n, known, res = len(values), [_is_known(v) for v in values], []
+    counts = [0, *accumulate(known)]
+    for i in range(n):
         a = max(min(i - half, n - 2*half - 1), 0)
         b = min(a + 2*half + 1, n)
-        m, x, y = ones[b] - ones[a], xs[b] - xs[a], ys[b] - ys[a]
         if not known[i]: res.append(math.nan)
-        elif m == 2*half + 1 and a == i - half: res.append(y/m)
-        else:       # at an end, or beside a gap
-            near, spread = [o for o in values[a:b] if math.isfinite(o)], m*(squares[b] - squares[a]) - x*x
-            slope = (m*(products[b] - products[a]) - x*y)/spread if spread else 0.
-            res.append(min(max((y + slope*(m*i - x))/m, min(near)), max(near)))
+        elif counts[b] - counts[a] == 2*half + 1 and a == i - half: res.append(math.fsum(values[a:b])/(b - a))
+        else: res.append(_on_line(values[a:b], i - a))      # at an end, or beside a gap
     return res
+
+def _on_line(values, at):
+    "The value at a place of the line fitted to values"
+    xs, ys = zip(*((i - at, v) for i, v in enumerate(values) if _is_known(v)))
+    n, x, squares, y = len(xs), sum(xs), sum(i*i for i in xs), math.fsum(ys)
+    spread = n*squares - x*x
+    if spread: y = (squares*y - x*math.fsum(map(mul, xs, ys)))/spread
+    else: y /= n
+    return min(max(y, min(ys)), max(ys))
 
 # %% ../../nbs/base/03_charts.ipynb #d903844d
 def limits(
@@ -133,7 +137,7 @@ def limits(
     is_log=False,   # for a logarithmic axis, where only values above 0 count
 ):                  # (low, high), or (0, 1) if nothing is finite
     "Choose the range of an axis"
-    values, others = (sorted(f for f in o if math.isfinite(f)) for o in (values, others))
+    values, others = (sorted(filter(_is_known, o)) for o in (values, others))
     if is_log: values, others = ([math.log10(v) for v in o if v > 0] for o in (values, others))
     if not values and not others: return (.1, 1.) if is_log else (0., 1.)
     ends = values[:1] + values[-1:]
@@ -143,13 +147,13 @@ def limits(
     if others and others[-1] <= high + room: high = max(high, others[-1])
     if others and others[0] >= low - room: low = min(low, others[0])
     pad = .06*(high - low) or abs(high)/10 or 1.
-    return (10**(low - pad), 10**(high + pad)) if is_log else (low - pad, high + pad)
+    return (10.**max(low - pad, -307), 10.**min(high + pad, 307)) if is_log else (low - pad, high + pad)
 
 def needs_log(
     curves,  # list of lists of float that must lie inside
 ):           # bool
     "Return whether a linear axis would squeeze all curves against its lower edge"
-    curves = [sorted(v for v in o if math.isfinite(v)) for o in curves]
+    curves = [sorted(filter(_is_known, o)) for o in curves]
     curves = [o for o in curves if o]
     if not curves or min(o[0] for o in curves) <= 0: return False
     return max(o[-1] for o in curves) > 20*max(o[len(o)//2] for o in curves)
@@ -178,12 +182,14 @@ def ticks(
     values = [k*step for k in range(math.ceil(low/step - 1e-9), math.floor(high/step + 1e-9) + 1)]
     top = max(map(abs, values), default=0)
     if len(values) < 2 and not whole and n < 20: return ticks(low, high, 2*n)
-    if len(values) == 1 or top >= 1e7 or 0 < top < 1e-3: return [(v, _short(v)) for v in values]
+    if len(values) == 1 or top >= 1e7 or 0 < top < 1e-3:
+        digits = math.floor(math.log10(top/step) + 1e-9) + 2 if top else 1      # as many as tell the values apart
+        return [(v, _short(v, max(digits, 4))) for v in values]
     if top >= 1e4 and step >= 100: return [(v, f'{v/1000:g}k') for v in values]
     places = max(0, -math.floor(math.log10(step) + 1e-9))
     return [(v, f'{v:.{places}f}') for v in values]
 
-def _short(v): return f'{v:.4g}'.replace('e-0', 'e-').replace('e+0', 'e')
+def _short(v, digits=4): return f'{v:.{digits}g}'.replace('e-0', 'e-').replace('e+0', 'e').replace('e+', 'e')
 
 # %% ../../nbs/base/03_charts.ipynb #a4aaca5f
 @dataclass
@@ -223,7 +229,7 @@ class Panel:
         (left, right), (low, high) = map(fx, self.xlim), map(fy, self.ylim)
         kx, ky, bottom = self.width/((right - left) or 1), self.height/(high - low), self.top + self.height
         def pixel(x, y):
-            if not math.isfinite(y) or self.ylog and y <= 0: return None
+            if not _is_known(y) or self.ylog and y <= 0: return None
             return self.left + kx*(fx(x) - left), bottom - ky*(fy(y) - low)
         return list(map(pixel, xs, ys))
 

@@ -58,8 +58,9 @@ def patch(
 # %% ../../nbs/base/02_text.ipynb #035ba376
 def format_time(
     t,  # seconds
-):      # 'mm:ss' or 'h:mm:ss'
+):      # 'mm:ss' or 'h:mm:ss'; '--:--' if it is not finite
     "Write a duration as a clock shows it"
+    if not abs(t) < 1e15: return '--:--'
     m, s = divmod(int(t), 60)
     h, m = divmod(m, 60)
     return f'{h}:{m:02d}:{s:02d}' if h else f'{m:02d}:{s:02d}'
@@ -70,9 +71,9 @@ def format_bytes(
 ):      # '12 B', '4.1 KiB', '1.2 MiB', '3 GiB'
     "Write a number of bytes with three digits"
     for unit in ' B', ' KiB', ' MiB':
-        if n < 1000: return f'{n:.3g}{unit}'
+        if n < 999.5: return f'{n:.3g}{unit}'
         n /= 1024
-    return f'{n:,.3g} GiB'
+    return f'{n:.3g} GiB' if n < 999.5 else f'{n:,.0f} GiB'
 
 # %% ../../nbs/base/02_text.ipynb #c27c7a19
 def did_you_mean(

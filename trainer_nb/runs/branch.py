@@ -10,9 +10,10 @@ import math, os, shutil
 from dataclasses import replace
 from pathlib import Path
 
-from ..base import GREY, LEADING, Line, beside, legend_rows, limits, patch, smooth
+from ..base import GREY, LEADING, Line, beside, legend_rows, limits, patch, printable, smooth
 from ..loop import Hook, Plot, set_lr
 from ..save import Folder
+from .folder import RunFolder
 from .record import RecordTail
 
 # %% ../../nbs/runs/19_branch.ipynb #74bc2530
@@ -22,12 +23,12 @@ class Branch:
         folder,  # `RunFolder` of the fork
         info,    # the entry `parent` of its run.json
     ):
-        self.name, self.where = str(info.get('name')), str(info.get('where'))
+        self.name, self.where = printable(str(info.get('name'))), printable(str(info.get('where')))
         self.batch = n if isinstance(n := info.get('batch'), int) and n >= 0 else 0
         differs = info.get('differs')
-        self.differs = [str(o) for o in differs] if isinstance(differs, list) else []
+        self.differs = [printable(str(o)) for o in differs] if isinstance(differs, list) else []
         self.path = Path(os.path.normpath(folder.path/str(info.get('path'))))
-        self.tail = RecordTail(self.path/'record'/'log.jsonl')
+        self.tail = RecordTail(RunFolder(self.path).record)
 
     def compare(self,
         history,  # `History` of the fork

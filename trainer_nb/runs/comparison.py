@@ -12,7 +12,7 @@ from html import escape
 
 from trainer_nb.base import (
     COLORS, GREY, LEADING, RAW, Chart, Line, Panel, Rich, did_you_mean, format_time, legend_rows, limits, needs_log,
-    patch, smooth, text_table
+    patch, printable, smooth, text_table
 )
 from ..loop import good_values
 from .curves import positions
@@ -107,9 +107,8 @@ def best(self:Comparison,
     column,  # such as 'valid_loss'
 ):           # float; nan if there is none
     "Return the best value of a column, or the newest one if it is unknown which values are good"
-    found = source.curves.extremes.get(column)
-    if found is None: return math.nan
-    return {'min': found[0], 'max': found[2], None: found[4]}[self.good(column)]
+    low, high, newest = source.extremes(column) or (math.nan,)*3
+    return {'min': low, 'max': high, None: newest}[self.good(column)]
 
 @patch
 def good(self:Comparison, column):  # 'min', 'max' or None
@@ -236,7 +235,7 @@ def rows(self:Comparison):  # list of dicts: 'run', 'status', settings, values
     columns, other, rows = self.measured(), self.differing(), []
     for s in self.sources:
         values = {self.title(o): self.best(s, o) for o in columns}
-        seconds = (s.curves.scales.get('time') or [(0, math.nan)])[-1][1]      # empty before the first record
+        seconds = s.curves.scales.get('time', [(0, math.nan)])[-1][1]
         rows.append({'run': s.name, 'status': s.status, **{k: s.settings.get(k, '') for k in other}, **values,
                      'batches': s.curves.n, 'time_s': seconds})
     return rows
@@ -291,16 +290,16 @@ def notes(self:Comparison):  # list of str
     "Return what a person should know about the picture"
     res = []
     def say(text, sources):
-        if sources: res.append(f'{text}: {_some([s.name for s in sources])}')
+        if sources: res.append(f'{text}: {_some([_short(printable(s.name)) for s in sources])}')
     lacking = [s for s in self.sources if self.columns(s) == (None, None)]
-    if self.metric is not None: say(f'without {self.metric}', lacking)
+    if self.metric is not None: say(f'without {_short(printable(self.metric))}', lacking)
     rest = [s for s in self.sources if s not in lacking]
     say(f'not drawn, {AXES[self.x]} is not recorded', [s for s in rest if self.places(s, [1]) is None])
     is_guess = self.x == 'step'
     say('drawn by batch, no optimizer steps are recorded',
         [s for s in rest if is_guess and positions(s.curves, [1], 'step') is None])
     left_out = [*self.differing()[_MOST:], *self.measured()[_MOST:]]
-    if left_out: res.append(f'not in the table: {_some(left_out)}; rows has all')
+    if left_out: res.append(f'not in the table: {_some([_short(printable(o)) for o in left_out])}; rows has all')
     return res
 
 @patch
@@ -308,5 +307,5 @@ def status_line(self:Comparison):  # str
     "Describe in one line what is compared"
     n = sum(s.is_live for s in self.sources)
     live = [f'{n} of them live'] if n else []
-    what = 'no values yet' if self.metric is None else f'{self.metric} by {AXES[self.x]}'
+    what = 'no values yet' if self.metric is None else f'{_short(printable(self.metric))} by {AXES[self.x]}'
     return ' · '.join([f'{len(self.sources)} runs', *live, what])

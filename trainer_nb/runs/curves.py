@@ -22,7 +22,7 @@ _BINS = {'size': int, 'n': int, 'bins': [_FLOATS]}
 CURVES_KINDS = {'n': int, 'steps': {str: _BINS}, 'marks': {str: [_FLOATS]}, 'extremes': {str: _FLOATS},
                 'scales': {str: [_FLOATS]}, 'time_s': (int, float), 'end': int}
 
-def _is_number(v): return type(v) in (int, float)
+def _is_number(v): return type(v) is float or type(v) is int and abs(v) < 1e300
 
 def _thin(pairs, most):
     "Leave out pairs (x, value): keep the lowest and the highest value of each stretch, and the newest pair"
@@ -61,7 +61,7 @@ class Curves:
         points = self.marks.setdefault(name, [])
         points.append([batch, v])
         if len(points) > self.most_marks: self.marks[name] = _thin(points, self.most_marks)
-        if not math.isfinite(v): return
+        if not math.isfinite(v) or not batch: return        # a value before training is no result of it
         low, low_at, high, high_at, _ = self.extremes.get(name, (math.inf, 0, -math.inf, 0, 0.))
         if v < low: low, low_at = v, batch
         if v > high: high, high_at = v, batch
@@ -69,9 +69,10 @@ class Curves:
 
     def scale(self, name, batch, v):
         "Note how many steps, samples, epochs or seconds there were at the end of a batch"
-        if not _is_number(v): return
-        points = self.scales.setdefault(name, [])
+        if not _is_number(v) or not abs(v) < 1e15: return
+        points = self.scales.get(name, [])
         if batch <= (points[-1][0] if points else 0) or points and v < points[-1][1]: return
+        self.scales[name] = points
         points.append([batch, v])
         if len(points) > self.most_marks: self.scales[name] = points[1::2] if len(points) % 2 == 0 else points[::2]
 
@@ -104,7 +105,7 @@ def _take_steps(curves, rows):
 
 def _take_row(curves, row):
     kind, batch = row.get('kind'), row.get('batch')
-    if type(batch) is not int: return
+    if type(batch) is not int or not 0 <= batch < 1e15: return
     if kind == 'epoch':
         middle, curves.end = (curves.end + 1 + batch)/2, batch
         for name, v in row.items():

@@ -14,8 +14,6 @@ from ..show import JSONLLogger
 from .curves import CurveFile
 
 # %% ../../nbs/runs/03_record.ipynb #e4afb804
-_OWN = '{"kind": "revised"', '{"kind": "mark"'      # how lines begin that other loggers do not write
-
 class RunRecord(JSONLLogger):
     "The record of a run; `problem` says what keeps it from being written"
     problem, along, over = '', None, (0, 0.)
@@ -32,6 +30,7 @@ class RunRecord(JSONLLogger):
         self.over, fit, s = (len(learn.history), seconds), learn.fitting, learn.state
         if fit is not None and fit.train is not None: seconds += fit.time_s + perf_counter() - fit.opened
         self.write('mark', self.n, {'step': s.optimizer_step, 'samples': s.samples_seen, 'time_s': round(seconds, 3)})
+        self._note()
 
     def write(self, kind, step, values):
         super().write(kind, step, values)
@@ -39,16 +38,14 @@ class RunRecord(JSONLLogger):
 
     def open(self, learn):
         self.along, self.new, self.over = None, [], (0, 0.)
+        self._note_final(learn.history)
         try:
             super().open(learn)
             if learn.world.size == 1:
                 self.along = CurveFile(self.path)       # thinned out, for those who look
                 self.along.update()
-            self._note_final(learn.history)
-            self._mark()
         except OSError as e:        # all of it is written as soon as that is possible
-            self._note_final(learn.history)
-            self.good = 0, 0, 0, 0, self.n_revised, self.n_final
+            self.place, self.good = RunRecord.place, (self.n_revised, self.n_final)
             self._fail(e)
 
     def _note_final(self, h): self.n_revised, self.n_final = h.n_revised, h.ends[-1] if h.ends else 0
@@ -56,7 +53,6 @@ class RunRecord(JSONLLogger):
     def sync(self, learn):
         if learn.history.n_revised != self.n_revised: self._revise(learn.history)
         super().sync(learn)
-        self._mark()
         self._follow()
 
     def _follow(self, always=False):
@@ -81,17 +77,9 @@ class RunRecord(JSONLLogger):
         self.file.write(json.dumps({'kind': 'revised', 'batch': h.ends[-1], 'first': first, **losses}) + '\n')
         self._note_final(h)
 
-    def keep(self, lines):
-        plain = super().keep([o for o in lines if not o.startswith(_OWN)])
-        kept, rest = [], iter([*plain, ''])
-        wanted = next(rest)
-        for line in lines:
-            if line == wanted: wanted = next(rest)
-            elif not line.startswith(_OWN) or json.loads(line)['batch'] > self.n: continue
-            kept.append(line)
-        return kept
-
-    def _mark(self): self.good = self.file.tell(), self.n, self.n_valid, self.n_epoch, self.n_revised, self.n_final
+    def _note(self):
+        super()._note()
+        self.good = self.n_revised, self.n_final
 
     def careful(self, f, *args, **kwargs):
         "Call `f`; after an error of the disk, start again from the last whole line, at the next call"
@@ -110,9 +98,10 @@ class RunRecord(JSONLLogger):
 
     def _again(self):
         self.path.parent.mkdir(exist_ok=True)
-        size, self.n, self.n_valid, self.n_epoch, self.n_revised, self.n_final = self.good
+        size, _, self.n, self.n_valid, self.n_epoch = self.place
+        self.n_revised, self.n_final = self.good
         if self.path.exists(): os.truncate(self.path, size)
-        self.file = open(self.path, 'a', encoding='utf-8', newline='')
+        self._append()
 
     def again(self, learn):
         "Write the whole record of a fit that is over to a new file"
@@ -122,12 +111,12 @@ class RunRecord(JSONLLogger):
         self.close(learn)
 
 # %% ../../nbs/runs/03_record.ipynb #cd46565f
-def _number(v): return math.nan if v is None else v
+def _number(v): return v if type(v) is float or type(v) is int and abs(v) < 1e300 else math.nan
 
 class RecordTail:
     "The record of a run as a `History` that grows"
     def __init__(self,
-        path,  # of the file
+        path,  # of the file; None: there is none
     ):
         self.path, self.reading = path, threading.Lock()
         self._reset()
@@ -136,6 +125,7 @@ class RecordTail:
 
     def update(self):  # bool: whether there was anything new
         "Read what was written since the last call; from any thread"
+        if self.path is None: return False
         with self.reading: return self._update()
 
     def _update(self):
@@ -157,8 +147,10 @@ class RecordTail:
         rows = []
         for line in lines:
             try: o = json.loads(line)
-            except ValueError: continue
+            except (ValueError, RecursionError): continue
+            if not isinstance(o, dict): continue
             kind, batch = o.pop('kind', None), o.pop('batch', None)
+            if type(batch) is not int or not 0 <= batch < 1e15: continue
             if kind == 'step': rows.append({k: _number(v) for k, v in o.items() if k != 'epoch'})
             elif kind in ('valid', 'epoch', 'revised'):
                 self._add_steps(rows)

@@ -30,7 +30,7 @@ class Run:
         hooks=(),    # of this fit alone
     ):
         self.folder, self.learn, self.hooks = RunFolder(folder), learn, tuple(hooks)
-        self._tail, self._view, self._other = RecordTail(self.folder.path/'record'/'log.jsonl'), None, None
+        self._tail, self._view, self._other = RecordTail(self.folder.record), None, None
         self._is_taken, self._shown_in = learn is None, None
 
     @property

@@ -37,10 +37,10 @@ def _tail(folder):
     while True:
         is_over = read_status(folder).is_over      # before the last look
         try:
-            with open(folder.path/'output.txt', 'rb') as f:
+            with open(folder.file('output.txt'), 'rb') as f:
                 f.seek(at)
                 data = f.read()
-        except OSError: data = b''
+        except (OSError, ValueError): data = b''
         at += len(data)
         print(data.decode(errors='replace'), end='', flush=True)
         if is_over: return

@@ -15,17 +15,23 @@ from statistics import fmean
 
 from ..base import did_you_mean
 from ..loop import History, Learner
-from ..save import path_in
 from .curves import CurveFile, Curves, take
-from .folder import RunFolder, read_status
+from .folder import RunFolder, count_of, read_status
 from .process import flat, settings
 from .record import RecordTail
 from .run import Run
 
 # %% ../../nbs/runs/13_sources.ipynb #b4bed0a8
+_COLUMNS = {'run', 'status', 'epochs', 'batches', 'loss', 'best valid_loss', 'time_s', 'tags', 'note', 'age', 'size'}
+
+def _as_settings(o):
+    "Write settings as text; those with the name of another column are named 'config.…'"
+    return {f'config.{k}' if k in _COLUMNS else k: v for k, v in flat(o).items()}
+
 class Recorded:
     "A run that can be compared"
     is_live = False     # whether it trains
+    first_batch = 0     # training batches of its history that are from before it
 
     def __init__(self,
         name,  # str
@@ -36,6 +42,14 @@ class Recorded:
     def update(self):  # bool: whether there is anything new
         "Read what is new"
         return False
+
+    def extremes(self, column):  # (lowest, highest, newest) value of this run; None if there is none
+        "Return what is finite among the values of validation passes and epochs"
+        if not self.first_batch:
+            found = self.curves.extremes.get(column)
+            return found and (found[0], found[2], found[4])
+        values = [v for batch, v in self.curves.marks.get(column, ()) if batch > self.first_batch and math.isfinite(v)]
+        return (min(values), max(values), values[-1]) if values else None
 
     def close(self):
         "Save what makes it faster to read this source again"
@@ -62,7 +76,7 @@ class HistorySource(Recorded):
         self.history, self.learn = history, learn
         self.n_valid = self.n_epoch = self.n_revised = 0
         self.status = history.status.partition(':')[0]
-        if learn is not None: self.settings = flat(settings(learn, (), {}))
+        if learn is not None: self.settings = _as_settings(settings(learn, (), {}))
 
     @property
     def is_live(self): return self.learn is not None and self.learn.is_fitting
@@ -94,19 +108,18 @@ class RunSource(Recorded):
         info = folder.read('run.json')
         super().__init__(info.get('name', folder.path.name))
         self.folder, self.parts = folder, (*folder.path.parts[:-1], self.name)
-        self.settings, self.inner = flat(info.get('settings')), Recorded(self.name)
-        try: path = path_in(path_in(folder.path, 'record'), 'log.jsonl')
-        except ValueError: path = None      # a link that leads elsewhere
-        if path is not None: self.inner = FileSource(path) if info.get('n_procs', 1) == 1 else _TailSource(path)
+        self.first_batch = count_of(info, 'first_batch')
+        self.settings, self.inner = _as_settings(info.get('settings')), Recorded(self.name)
+        if folder.record is not None:       # no link that leads elsewhere
+            self.inner = (FileSource if info.get('n_procs', 1) == 1 else _TailSource)(folder.record)
         self.look()
 
     def look(self):  # bool: whether it has changed
         "Read the status"
         status, before = read_status(self.folder), self.status
         o, self.status, self.is_live = status.data or {}, status.state, not status.is_over
-        end, n = o.get('end'), o.get('batch')
-        if self.is_live and type(end) is int and type(n) is int and 0 <= n <= end > 0:
-            self.status += f' {100*n//end} %'
+        end, n = count_of(o, 'end') - self.first_batch, count_of(o, 'batch') - self.first_batch
+        if self.is_live and 0 <= n <= end > 0: self.status += f' {100*n//end} %'
         return before != self.status
 
     def update(self):
@@ -162,7 +175,7 @@ class PointSource(Recorded):
     "Values with the steps at which another tool recorded them; they are read once"
     def __init__(self, name, tags, settings=None):
         super().__init__(name)
-        self.settings = flat(settings)
+        self.settings = _as_settings(settings)
         for tag in sorted(tags, key=lambda tag: -len(tags[tag])):       # the finest steps first, for the seconds
             points = sorted((s, t, v) for s, t, v in tags[tag] if math.isfinite(v))
             is_first = column_of(tag) not in self.curves.marks

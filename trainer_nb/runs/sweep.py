@@ -78,8 +78,11 @@ class Trials:
     @property
     def best(self):  # `Run`, or None
         "The run of the best trial that is done"
-        row = next(iter(self.rows), {})
-        return self.run(row['run']) if row.get('status') == 'done' else None
+        rows = self.rows
+        return self.run(rows[0]['run']) if self._has_best(rows) else None
+
+    def _has_best(self, rows):
+        return bool(rows) and rows[0]['status'] == 'done' and not math.isnan(rows[0][self.plan['monitor']])
 
     @property
     def rows(self):  # list of dicts: column → value
@@ -89,8 +92,9 @@ class Trials:
             run = self.run(name)
             status, values = run.status, [o.get(plan['monitor'], math.nan) for o in run.history.epoch_rows]
             if t.state.name == 'COMPLETE': status = 'done'
-            rows.append({'run': name, 'status': 'paused' if status == 'stopped' else status, 'epochs': len(values),
-                         plan['monitor']: self.best_of(values), **t.params})
+            row = {'run': name, 'status': 'paused' if status == 'stopped' else status, 'epochs': len(values),
+                   plan['monitor']: self.best_of(values)}
+            rows.append(row | {f'setting {k}' if k in row else k: v for k, v in t.params.items()})
         sign = -1 if plan['mode'] == 'max' else 1
         def rank(o): return o['status'] != 'done', math.isnan(o[plan['monitor']]), sign*o[plan['monitor']]
         return sorted(rows, key=rank)
@@ -113,7 +117,7 @@ class Trials:
     ):              # str
         "Write the table, with the best trial in bold"
         rows = self.rows if rows is None else rows
-        return html_table(self._lines(rows), bold=0 if rows and rows[0]['status'] == 'done' else None)
+        return html_table(self._lines(rows), bold=0 if self._has_best(rows) else None)
 
     def _ipython_display_(self):
         from IPython.display import display
@@ -294,7 +298,8 @@ class _Search:
         if self.area is None: return
         with self.budget.drawing():
             rows = self.sweep.rows
-            self.area.draw(self.status(rows), len(rows)/self.n_trials, self.sweep.html(rows))
+            share = min((len(rows) - len(self.active))/self.n_trials, 1)
+            self.area.draw(self.status(rows), share, self.sweep.html(rows))
 
     def close(self):
         "Leave the table"

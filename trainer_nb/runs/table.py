@@ -18,11 +18,11 @@ from .sources import RunSource, differing_settings
 
 # %% ../../nbs/runs/09_table.ipynb #8312ebe6
 def sparkline(
-    values,  # list of float; those that are not finite are left out
+    values,  # list of float; those that are not finite, or above 1e300, are left out
     n=12,    # most characters
 ):           # str
     "A curve in one line of text"
-    values = [v for v in values if math.isfinite(v)]
+    values = [v for v in values if abs(v) < 1e300]
     each = max(-(-len(values)//n), 1)
     means = [sum(part)/len(part) for part in (values[i:i + each] for i in range(0, len(values), each))]
     low, high = min(means, default=0.), max(means, default=0.)
@@ -40,7 +40,7 @@ def size_on_disk(
             except OSError: continue        # deleted meanwhile
     return total
 
-def _number(v, kind=float): return kind(v) if isinstance(v, (int, float)) and v == v else kind(0)
+def _number(v): return float(v) if isinstance(v, (int, float)) and abs(v) < 1e15 else 0.
 
 def _losses(curves, first):     # (values for a sparkline, lowest validation loss after batch `first`, or nan)
     points = [v for batch, v in curves.marks.get('valid_loss', ()) if batch > first]
@@ -69,7 +69,7 @@ class RunTable:
             s.update()
             info, c = folder.read('run.json'), s.curves
             total = (folder.read('status.json') or {}).get('end_epoch')
-            losses, best = _losses(c, _number(info.get('first_batch'), int))
+            losses, best = _losses(c, s.first_batch)
             done = c.scales.get('epoch', [(0, 0)])[-1][1]
             rows.append({'run': folder.path.name, 'status': s.status,
                          'epochs': f'{done}/{total}' if total else str(done), 'batches': c.n,
@@ -95,8 +95,9 @@ class RunTable:
             raise ValueError(f'{by!r} is not a column: expected one of {", ".join(values[0])}.'
                              f'{did_you_mean(str(by), values[0])}')
         def key(i):
-            try: return 0, float(values[i][by]), ''
-            except ValueError: return 1, 0., str(values[i][by])
+            v = values[i][by].partition('/')[0] if by == 'epochs' else values[i][by]
+            try: return 0, float(v), ''
+            except ValueError: return 1, 0., str(v)
         def is_missing(i): return values[i][by] in ('', None) or values[i][by] != values[i][by]
         order = sorted((i for i in range(len(values)) if not is_missing(i)), key=key, reverse=reverse)
         self.items = [self.items[i] for i in [*order, *filter(is_missing, range(len(values)))]]

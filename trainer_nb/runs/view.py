@@ -13,12 +13,13 @@ from html import escape
 from time import monotonic
 
 from trainer_nb.base import (
-    attended_kernel, cell_thread, current_cell, format_time, marimo_outputs, patch, show_bundle, text_table
+    attended_kernel, cell_thread, current_cell, format_time, marimo_outputs, patch, printable, show_bundle,
+    text_table
 )
 from ..loop import Plot
 from ..show import Area, Budget, ButtonRow, MarimoRow, front_end, html_bar
 from .branch import branch_of
-from .folder import Request, ask, read_status
+from .folder import Request, ask, count_of, read_status
 
 # %% ../../nbs/runs/05_view.ipynb #f511eed3
 def status_line(
@@ -28,7 +29,7 @@ def status_line(
     first=0,  # epochs before the run
 ):            # str
     "Describe in one line where a run is"
-    o, end = status.data or {}, status.data.get('end') if status.data else 0
+    o, end = status.data or {}, count_of(status.data or {}, 'end')
     if status.state not in ('running', 'paused'): return ' · '.join(filter(None, [name, str(status)]))
     total = f'/{o["end_epoch"]}' if o.get('end_epoch') else ''
     where = f'batch {o.get("batch", 0)}' + (f'/{end}' if end else '')
@@ -40,7 +41,7 @@ def status_line(
         row = history.epoch_rows[best]
         parts.append(f'best valid_loss {row["valid_loss"]:.4g}, epoch {row["epoch"]}')
     if rate := o.get('rate') or 0:
-        left = (end - o.get('batch', 0))/rate if end else 0
+        left = max(end - count_of(o, 'batch'), 0)/rate
         parts.append(f'{rate:.{0 if rate >= 10 else 2}f} it/s' + (f' · {format_time(left)} left' if left else ''))
     return ' · '.join([*parts, *filter(None, [status.note])])
 
@@ -70,8 +71,8 @@ class View:
         self.cell = current_cell()
         self.asked, self.error, self.is_closed, self.budget = [], None, False, Budget()
         info = folder.read('run.json')
-        self.name, self.first_row = str(info.get('name', folder.path.name)), _count(info, 'first_row')
-        self.first_batch, self.has_metrics = _count(info, 'first_batch'), bool(info.get('has_metrics'))
+        self.name, self.first_row = printable(str(info.get('name', folder.path.name))), count_of(info, 'first_row')
+        self.first_batch, self.has_metrics = count_of(info, 'first_batch'), bool(info.get('has_metrics'))
         self.seen = self.gone_at = None
         self.branch = branch_of(folder)
 
@@ -100,8 +101,6 @@ class View:
         if self.thread is None or self.thread is threading.current_thread(): return
         self.over.set()
         self.thread.join(10)
-
-def _count(info, name): return n if isinstance(n := info.get(name), int) and n >= 0 else 0
 
 # %% ../../nbs/runs/05_view.ipynb #5e1c0a11
 class QuickClicks:
@@ -179,7 +178,7 @@ def click(self:View,
     button = self.row.buttons[label]
     if label == 'Pause' and button.description == 'Resume': what = 'unpause'
     try: request = Request(self.folder, ask(self.folder, what, arg), what)
-    except OSError as e: return self.row.say(f'{what}: {e}')
+    except (OSError, ValueError) as e: return self.row.say(f'{what}: {e}')
     with self.telling:
         self.asked.append(request)
         self.row.say(str(request))

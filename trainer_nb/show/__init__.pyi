@@ -5,6 +5,7 @@ from .output import front_end as front_end
 from .output import html_bar as html_bar
 from .display import Display as Display
 from .display import outcome as outcome
+from .display import planned as planned
 from .controls import ButtonRow as ButtonRow
 from .controls import Controls as Controls
 from .controls import MarimoRow as MarimoRow

@@ -191,9 +191,12 @@ _WITH_MEMORY = 'EMA', 'SWA', 'NaNGuard', 'Compile'     # hooks with memory of th
 
 @contextmanager
 def _with_memory(learn):
-    "Let hooks that hold tensors run in a dry run; on the host, a compiled step cannot be measured"
-    names = _WITH_MEMORY if learn.device.type == 'cuda' else _WITH_MEMORY[:-1]
-    hooks = [h for h in learn.hooks if h.name in names and 'in_dry_run' not in vars(h)]
+    """Let hooks that hold tensors run in a dry run
+
+    On the CPU memory is measured by a dispatch mode, under which compiled code does not run.
+    """
+    hooks = [h for h in learn.hooks if h.name in _WITH_MEMORY and 'in_dry_run' not in vars(h)
+             and (h.name != 'Compile' or learn.device.type == 'cuda')]
     for h in hooks: h.in_dry_run = True
     try: yield
     finally:

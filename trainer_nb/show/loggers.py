@@ -9,7 +9,9 @@ __all__ = ['Logger', 'FileLogger', 'JSONLLogger', 'CSVLogger', 'is_wanted', 'Ten
 # %% ../../nbs/show/05_loggers.ipynb #f4f24857
 import csv, json, math, os, warnings
 from bisect import bisect_left
+from io import StringIO
 from pathlib import Path
+from zlib import crc32
 
 from ..loop import MainProcessHook, stack_scalars
 
@@ -112,8 +114,18 @@ def _unpacked(history, skip):
     return [{k: next(read) if hasattr(v, 'item') else v for k, v in row.items()} for row in rows]
 
 # %% ../../nbs/show/05_loggers.ipynb #e397cc12
+def _tail(file, at):    # int: identifies a place in a file, and thereby the run
+    file.seek(max(at - 512, 0))
+    return crc32(file.read(min(at, 512)))
+
 class FileLogger(Logger):
-    "Base class of loggers that write lines; renames a file of another run, `log.jsonl` to `log.1.jsonl`"
+    """Base class of loggers that write lines
+
+    A file that does not begin with what this run has written is renamed, `log.jsonl` to `log.1.jsonl`.
+    """
+    state_kinds = {**Logger.state_kinds, 'place?': [int]}
+    place = 0, 0, 0, 0, 0       # bytes of the file that are complete, checksum of their end, `n`, `n_valid`, `n_epoch`
+
     def __init__(self,
         path,  # file; its folder is created
     ):
@@ -123,29 +135,50 @@ class FileLogger(Logger):
 
     def open(self, learn):
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        is_resumed = self.n or self.n_epoch
-        if self.path.exists() and self.path.stat().st_size:
-            if is_resumed: self._trim()
-            else: self._move_aside()
-        else: self.n = self.n_valid = self.n_epoch = 0
-        self.file = open(self.path, 'a', encoding='utf-8', newline='')
+        if self._is_mine(): self._cut()
+        else:
+            if self.path.exists() and self.path.stat().st_size: self._move_aside()
+            self.n = self.n_valid = self.n_epoch = 0        # all of it is written, to a new file
+        self._append()
+        self._note()
 
-    def _trim(self):
-        "Keep only the lines of this run, up to its current step"
-        with open(self.path, encoding='utf-8', newline='\n') as f: lines = list(f)     # `splitlines` would cut at more
-        kept = self.keep([o for o in lines if o.endswith('\n')])
-        if kept == lines: return
+    def _append(self): self.file = open(self.path, 'a+', encoding='utf-8', newline='')
+
+    def _note(self):
+        "Remember up to where the file is complete"
+        at = self.file.tell()
+        self.place = at, _tail(self.file.buffer, at), self.n, self.n_valid, self.n_epoch
+        self.file.seek(0, os.SEEK_END)
+
+    def _is_mine(self):
+        "Return whether the file still begins with what this run has written"
+        at, tail, *_ = self.place
+        if not at or not (self.n or self.n_valid) or not self.path.exists(): return False
+        with open(self.path, 'rb') as f: return _tail(f, at) == tail
+
+    def _cut(self):
+        "Leave out what comes after the remembered place, such as an unfinished line"
+        at, _, self.n, self.n_valid, self.n_epoch = self.place
+        if self.path.stat().st_size == at: return
+        with open(self.path, 'rb') as f: self._replace(f.read(at))
+
+    def _replace(self, data):
+        "Write another file in place of this one"
         beside = self.path.with_name(f'.{self.path.name}.tmp')
-        beside.write_text(''.join(kept), encoding='utf-8', newline='')
-        os.replace(beside, self.path)
+        try:
+            beside.write_bytes(data)
+            os.replace(beside, self.path)
+        finally: beside.unlink(missing_ok=True)
 
     def _move_aside(self):
         i = 1
         while (aside := self.path.with_name(f'{self.path.stem}.{i}{self.path.suffix}')).exists(): i += 1
         os.replace(self.path, aside)
-        print(f'{self.name}: {self.path.name} of another run is {aside.name} now')
+        print(f'{self.name}: the {self.path.name} that was there is {aside.name} now')
 
-    def sync(self, learn): self.file.flush()
+    def sync(self, learn):
+        self.file.flush()
+        self._note()
 
     def close(self, learn):
         if self.file is not None: self.file.close()
@@ -161,19 +194,6 @@ class JSONLLogger(FileLogger):
     def write(self, kind, step, values):
         self.file.write(json.dumps({'kind': kind, 'batch': step, **{k: _finite(v) for k, v in values.items()}}) + '\n')
 
-    def keep(self, lines):
-        "Return the lines of this run up to its current step, and set the counts accordingly"
-        left, kept = {'step': self.n, 'valid': self.n_valid, 'epoch': self.n_epoch}, []
-        for line in lines:
-            kind = json.loads(line)['kind']
-            if not left[kind]: continue
-            left[kind] -= 1
-            kept.append(line)
-        self.n -= left['step']
-        self.n_valid -= left['valid']
-        self.n_epoch -= left['epoch']
-        return kept
-
 # %% ../../nbs/show/05_loggers.ipynb #0fc1995f
 class CSVLogger(FileLogger):
     "Write a table for spreadsheets: one line per epoch, per batch or per validation pass"
@@ -187,38 +207,30 @@ class CSVLogger(FileLogger):
         self.kind, self.columns = kinds[what], None
 
     def open(self, learn):
-        self.columns = None
         super().open(learn)
+        with open(self.path, encoding='utf-8', newline='') as f: self.columns = next(csv.reader(f), None)
 
     def write(self, kind, step, values):
         if kind != self.kind: return
         values = {'batch': step, **values}
-        if self.columns is None: self._head(list(values))
+        if self.columns is None: self._head(self.file, list(values))
         if new := [k for k in values if k not in self.columns]: self._widen(new)
         csv.writer(self.file, lineterminator='\n').writerow([values.get(k, '') for k in self.columns])
 
-    def _head(self, columns):
+    def _head(self, file, columns):
         self.columns = columns
         odd = any('\r' in o for o in columns)        # the writer does not quote it, but readers need quotes
         quoting = csv.QUOTE_ALL if odd else csv.QUOTE_MINIMAL
-        csv.writer(self.file, lineterminator='\n', quoting=quoting).writerow(columns)
+        csv.writer(file, lineterminator='\n', quoting=quoting).writerow(columns)
 
     def _widen(self, new):
         "Write the table again with new columns"
         self.file.close()
         with open(self.path, encoding='utf-8', newline='') as f: _, *rows = csv.reader(f)
-        self.file = open(self.path, 'w', encoding='utf-8', newline='')
-        self._head(self.columns + new)
-        csv.writer(self.file, lineterminator='\n').writerows([row + ['']*len(new) for row in rows])
-
-    def keep(self, lines):
-        name = {'epoch': 'n_epoch', 'step': 'n', 'valid': 'n_valid'}[self.kind]
-        reader = csv.reader(lines, strict=True)
-        try: self.columns = next(reader, None)
-        except csv.Error: self.columns = None       # a header in several lines, of which some are missing
-        head = reader.line_num if self.columns is not None else 0
-        setattr(self, name, min(getattr(self, name), len(lines) - head) if head else 0)
-        return lines[:head + getattr(self, name)] if head else []
+        self._head(table := StringIO(), self.columns + new)
+        csv.writer(table, lineterminator='\n').writerows([row + ['']*len(new) for row in rows])
+        self._replace(table.getvalue().encode())
+        self._append()
 
 # %% ../../nbs/show/05_loggers.ipynb #76ea679f
 def is_wanted(
