@@ -5,9 +5,9 @@ from .nested import (
 )
 from .rng import RNG_KINDS, check_seed, rng_state, set_rng_state, set_seed
 from .text import (
-    Rich, attended_kernel, cell_thread, check_kinds, current_cell, did_you_mean, format_bytes, format_time, html_img,
-    html_table, marimo_outputs, marimo_view, patch, printable, reaches, running_shell, show_bundle, text_table,
-    with_comments
+    Rich, attended_kernel, cell_thread, check_kinds, current_cell, did_you_mean, format_bytes, format_time,
+    format_value, html_img, html_table, marimo_outputs, marimo_view, patch, printable, reaches, running_shell,
+    show_bundle, text_table, with_comments
 )
 from .charts import (
     ALARM, COLORS, GREY, INK, LEADING, RAW, SIZE, Chart, Envelope, Line, Panel, beside, legend_rows, limits, needs_log,

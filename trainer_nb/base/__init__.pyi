@@ -23,6 +23,7 @@ from .text import current_cell as current_cell
 from .text import did_you_mean as did_you_mean
 from .text import format_bytes as format_bytes
 from .text import format_time as format_time
+from .text import format_value as format_value
 from .text import html_img as html_img
 from .text import html_table as html_table
 from .text import marimo_outputs as marimo_outputs

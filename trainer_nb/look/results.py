@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, SequentialSampler
 
-from ..base import batch_size, folded, map_tensors, patch, text_table
+from ..base import batch_size, folded, format_value, map_tensors, patch, text_table
 from ..data import TensorLoader, as_loader, is_stock, rng_states, set_rng_states, sets_of, source
 from ..loop import Hook, Joined, Learner, n_samples, sizes_of
 from .samples import Look, classes_of, grid, batch_parts, sample_of
@@ -163,7 +163,8 @@ class Results:
     def __len__(self): return len(self.loss)
 
     def __repr__(self):
-        return f'Results of {len(self):,} samples: ' + ', '.join(f'{k} {v:.4g}' for k, v in self.metrics.items())
+        values = ', '.join(f'{k} {format_value(v)}' for k, v in self.metrics.items())
+        return f'Results of {len(self):,} samples: {values}'
 
     def top_losses(self,
         k=9,           # samples

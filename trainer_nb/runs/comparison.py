@@ -11,8 +11,8 @@ from dataclasses import replace
 from html import escape
 
 from trainer_nb.base import (
-    COLORS, GREY, LEADING, RAW, Chart, Line, Panel, Rich, did_you_mean, format_time, legend_rows, limits, needs_log,
-    patch, printable, smooth, text_table
+    COLORS, GREY, LEADING, RAW, Chart, Line, Panel, Rich, did_you_mean, format_time, format_value, legend_rows,
+    limits, needs_log, patch, printable, smooth, text_table
 )
 from ..loop import good_values
 from .curves import positions
@@ -244,7 +244,7 @@ def rows(self:Comparison):  # list of dicts: 'run', 'status', settings, values
 def _written(name, v):
     if isinstance(v, str): return _short(v)
     if v != v: return ''
-    return format_time(v) if name == 'time_s' else f'{v:.4g}' if isinstance(v, float) else str(v)
+    return format_time(v) if name == 'time_s' else format_value(v) if isinstance(v, float) else str(v)
 
 @patch
 def winners(self:Comparison):  # dict: head of a column → list of indices of `sources`

@@ -12,8 +12,8 @@ from pathlib import Path
 from time import sleep
 
 from trainer_nb.base import (
-    check_seed, current_cell, did_you_mean, html_table, marimo_view, patch, rng_state, set_rng_state, set_seed,
-    text_table
+    check_seed, current_cell, did_you_mean, format_value, html_table, marimo_view, patch, rng_state, set_rng_state,
+    set_seed, text_table
 )
 from ..loop import Learner, as_count, as_mode
 from ..save import Lock, path_in
@@ -128,7 +128,7 @@ class Trials:
 
     def _display_(self): return marimo_view(self, self._shown_in)
 
-def _short(v): return '' if v != v else f'{v:.4g}' if isinstance(v, float) else str(v)
+def _short(v): return '' if v != v else format_value(v) if isinstance(v, float) else str(v)
 
 # %% ../../nbs/runs/16_sweep.ipynb #sweep009
 class _Bar:
