@@ -28,12 +28,42 @@ def test_an_average_belongs_to_one_learner(hook):
     first.fit(1)
     loss, second = first.validate(), make_learner(normed(), batches(), batches(), optim=sgd, hooks=[one])
     for f in second.validate, lambda: second.predict(batches()), lambda: second.fit(1):
-        with pytest.raises(ValueError, match=f'averages the model of another learner: give each an {hook.__name__}'):
-            f()
+        with pytest.raises(ValueError, match=f'averages another model.*: give each model an {hook.__name__}'): f()
     assert first.validate() == loss
     second.remove_hook(one)
     second.add_hook(deepcopy(one))      # a copy is its own
     assert second.validate() == loss
+
+@pytest.mark.parametrize('hooks', [[EMA(.99)], [SWA()], [EMA(.99), EarlyStopping()]], ids=str)
+def test_an_average_does_not_pass_from_fold_to_fold(hooks):
+    "The second fold was validated with the weights of the first, whose learner was gone"
+    def fold(model): return make_learner(model, batches(), batches(), optim=sgd, hooks=hooks)
+    fold(normed()).fit(1)
+    with pytest.raises(ValueError, match='averages another model'): fold(normed()).fit(1)
+    fold(first := normed()).remove_hook(hooks[0])
+    hooks[0] = deepcopy(hooks[0])
+    fold(first).fit(1)
+    again = fold(first)     # another learner of the same model, with other data for example
+    again.fit(1)
+    again.model = nn.Sequential(first)
+    assert again.validate() and again.ema.n == 15
+    again.model = normed()
+    again.opt = sgd(again.model.parameters())
+    for f in again.validate, lambda: again.fit(1):
+        with pytest.raises(ValueError, match='averages another model'): f()
+
+def test_an_average_is_of_the_model_that_was_loaded_with_it(tmp_path):
+    hook = EMA(.9)
+    make_learner(normed(), batches(), batches(), optim=sgd, hooks=[hook]).fit(1)
+    learn = make_learner(normed(), batches(), batches(), optim=sgd, hooks=[other := EMA(.9)])
+    learn.fit(2)
+    learn.save(tmp_path/'a.pt')
+    again = make_learner(normed(), batches(), batches(), optim=sgd, hooks=[hook])
+    again.load(tmp_path/'a.pt')
+    assert again.validate() == learn.validate() and hook.n == other.n
+    again.fit(1)
+    learn.fit(1)
+    assert same(weights(hook.model), weights(other.model))
 
 def test_two_averages_are_refused():
     with pytest.raises(ValueError, match='EMA and SWA both'):

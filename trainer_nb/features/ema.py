@@ -50,20 +50,21 @@ class EMA(Hook):
         self.buffers, self.n = buffers, 0   # n: updates so far
         self.model = None                   # the average, in evaluation mode
         self.loss_fn = None                 # the average of a loss function that has trained parameters
-        self._state, self._pairs, self._owner = (None, None), None, lambda: None
+        self._state, self._pairs = (None, None), None
+        self._owner = None                  # weak reference to the model that is averaged; None: the next one that fits
 
-    def __getstate__(self): return {**vars(self), '_owner': None}      # a copy has no learner yet
-
-    def __setstate__(self, state): vars(self).update(state, _owner=lambda: None)
+    def __getstate__(self): return {**vars(self), '_owner': None}      # a copy may be of a copied model
 
     def share(self):  # float in (0, 1]
         "Compute the weight of this step in the new average"
         return 1 - (min(self.decay, (1 + self.n)/(10 + self.n)) if self.warmup else self.decay)
 
     def _check(self, learn):
-        if self._owner() not in (None, learn):
-            raise ValueError(f'this {self.name} averages the model of another learner: '
-                             f'give each an {self.name}() of its own')
+        owner, model = self._owner and self._owner(), learn.model
+        if self._owner is None or owner is model: return
+        if owner is None or set(owner.parameters()).isdisjoint(model.parameters()):     # a wrapper shares them
+            raise ValueError(f'this {self.name} averages another model, which was trained with it before: '
+                             f'give each model an {self.name}() of its own')
 
     def before_fit(self, learn):
         self._check(learn)
@@ -74,7 +75,7 @@ class EMA(Hook):
             self.model, self.loss_fn = self._copy(learn, learn.model, self._state[0]), None
         if self.loss_fn is None and any(p.requires_grad for o in trained(learn)[1:] for p in o.parameters()):
             self.loss_fn = self._copy(learn, learn.loss_fn, self._state[1])
-        self._state, self._owner = (None, None), ref(learn)
+        self._state, self._owner = (None, None), ref(learn.model)
         ours, theirs = self._tensors(self.model, self.loss_fn), self._tensors(learn.model, learn.loss_fn)
         if any([o.shape for o in a] != [o.shape for o in b] for a, b in zip(ours, theirs)):
             raise ValueError(f'the model is not the one that {self.name} averages: its tensors have changed. '
@@ -121,10 +122,17 @@ class EMA(Hook):
         return {'n': self.n, **dict(zip(('model', 'loss_fn'), self._state if self.model is None else now))}
 
     def take_state(self, state):
+        self._owner = None      # it is of the model that was loaded with it
+        self.set_average(state)
+
+    def set_average(self,
+        state,  # what `state_dict` returned
+    ):
+        "Return to an earlier average of the same model"
         self.n, new = state['n'], (state['model'], state.get('loss_fn'))
         modules = self.model, self.loss_fn
         if self.model is None or any((m is None) != (o is None) for m, o in zip(modules, new)):
-            self.model, self.loss_fn, self._state, self._owner = None, None, new, lambda: None
+            self.model, self.loss_fn, self._state = None, None, new
             return
         for module, o in zip(modules, new):
             if module is not None: module.load_state_dict(o)

@@ -76,7 +76,7 @@ class EarlyStopping(Hook):
         may_resume = learn.fitting.rng_states is not None      # it was stopped between two batches
         if may_resume or not self.restore_best or self.weights is None: return
         for o, state in zip(trained(learn), self.weights): o.load_state_dict(state)
-        if self.average is not None: learn.ema.load_state_dict(self.average)
+        if self.average is not None: learn.ema.set_average(self.average)
         if self.is_over:
             print(f'EarlyStopping: {self.monitor} was best in epoch {self.best_epoch} ({self.best:.4g}); '
                   'these weights are restored')
