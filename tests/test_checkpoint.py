@@ -259,6 +259,26 @@ def test_files_of_others_are_never_touched(tmp_path, capsys):
     again.fit(2, resume=True)
     assert digest(again) == digest(learn)
 
+def test_a_hook_that_saves_another_learner_begins_another_run(tmp_path):
+    "In a loop over folds, the best of the first was the best of all, and the next one resumed at its end"
+    check, best, runs = Checkpoint(tmp_path, keep=1), [], []
+    class Measured(Hook):
+        def after_epoch(self, learn): learn.history.epoch_rows[-1]['valid_loss'] = learn.config
+    for fold in range(3):
+        learn = seeded(fold, shuffled, shuffled, hooks=[Measured(), check], config=float(fold))
+        if fold == 1:
+            with pytest.raises(ValueError, match='would resume another learner.*a folder of its own'):
+                learn.fit(2, resume=True)
+        learn.fit(1)
+        learn.fit(1)
+        best.append(check.best()['metric'])
+        runs.append(check.run)
+    assert best == [0, 1, 2] and len({*runs}) == 3
+    assert [o['run'] for o in check.folder.manifests()] == [r for r in runs for _ in range(2)]     # best and latest
+    again = seeded(5, shuffled, shuffled, hooks=[Measured(), check], config=0.)
+    again.fit(3, resume=tmp_path)
+    assert check.run == runs[-1] and again.state.epoch == 3
+
 def test_training_goes_on_while_a_file_is_written(tmp_path, monkeypatch):
     """A save copies: what is written is the state of that moment, however much later it is written;
     and one write is on its way at most"""
