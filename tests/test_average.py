@@ -101,6 +101,57 @@ def test_before_its_start_the_average_is_the_model():
     learn.fit(2)
     assert learn.ema.n == 2 and not same(weights(learn.ema.model), weights(learn.model))        # steps 11 and 14 of 15
 
+class Moving(nn.Module):
+    "Buffers that `state_dict` leaves out: a mean that moves, a table that grows, and one that is expanded"
+    def __init__(self, grows=True):
+        super().__init__()
+        self.lin, self.grows = nn.Linear(4, 3), grows
+        self.register_buffer('mean', torch.zeros(4), persistent=False)
+        self.register_buffer('table', None, persistent=False)
+        self.register_buffer('wide', torch.ones(1).expand(1000), persistent=False)
+    def forward(self, x):
+        if self.training:
+            self.mean.lerp_(x.mean(0) + 1, .1)
+            if self.grows: self.table = torch.cat([self.mean[:1] if self.table is None else self.table, self.mean])
+        return self.lin(x - self.mean)*(1. if self.table is None else 1 + self.table.mean())
+
+def moving(*hooks, grows=True):
+    torch.manual_seed(0)
+    return make_learner(Moving(grows), batches(), batches(), optim=lambda p: torch.optim.SGD(p, .5), hooks=hooks)
+
+def hidden(model): return [model.mean.tolist(), model.table.tolist()]
+
+@pytest.mark.parametrize('averages', [False, True])
+def test_early_stopping_restores_buffers_that_a_state_dict_leaves_out(averages):
+    learn = moving(*[EMA(.8)]*averages, EarlyStopping(2, mode='max'), grows=not averages)
+    learn.fit(10)
+    values = learn.history.epochs['valid_loss']
+    assert learn.state.epoch < 10 and learn.validate()['valid_loss'] == max(values) != values[-1]
+
+def test_buffers_that_a_state_dict_leaves_out_are_saved(tmp_path):
+    "A resume in another process ended with other weights"
+    (whole := moving()).fit(3)
+    def stop(learn): return learn.stop() if learn.state.optimizer_step == 7 else None
+    moving(Checkpoint(tmp_path, keep=9)).fit(3, hooks=[LambdaHook(after_step=stop)])
+    (again := moving(Checkpoint(tmp_path, keep=9))).fit(3, resume=True)
+    for _ in range(2):
+        assert same(weights(whole.model), weights(again.model)) and hidden(whole.model) == hidden(again.model)
+        again.rewind(epoch=1)
+        again.resume()
+    state = torch.load(next(tmp_path.glob('*.pt')), weights_only=True)['modules']['model']
+    assert set(state['buffers']) == {'mean', 'table'}
+    average = moving(EMA(.8), grows=False)
+    average.fit(1)
+    average.save(tmp_path/'average.pt')
+    (loaded := moving(EMA(.8), grows=False)).load(tmp_path/'average.pt')
+    for learn in average, loaded: learn.fit(1)
+    assert average.validate() == loaded.validate() and torch.equal(average.ema.model.mean, loaded.ema.model.mean)
+    average.ema.copy_to(loaded.model)
+    assert torch.equal(average.ema.model.mean, loaded.model.mean)
+    del again.model.mean
+    again.model.mean = 0.
+    with pytest.warns(UserWarning, match='holds the buffer mean, which the model does not have'): again.load(tmp_path)
+
 class ScheduleFree(torch.optim.Optimizer):
     "SGD without a schedule (Defazio et al. 2024): the model holds y in training, and x, the average, in evaluation"
     def __init__(self, params, lr=.3, beta=.9): super().__init__(params, dict(lr=lr, beta=beta, k=0, train_mode=False))

@@ -27,7 +27,7 @@ from .history import History
 from .hooks import STEPS, Calls, CancelEpoch, Hook, MainProcessHook, points
 from .interrupts import Interrupts, takes_interrupts
 from .optim import parameters, trained
-from .components import Components
+from .components import Components, is_expanded
 from .steps import in_eval, set_training
 
 # %% ../../nbs/loop/17_sandbox.ipynb #5b0982e7
@@ -144,8 +144,7 @@ def _can_change(t):
     is_strided = t.layout is torch.strided
     is_plain = type(t) in (Tensor, nn.Parameter) and is_strided
     if is_plain and t.numel() and not t.is_meta and not t.untyped_storage().nbytes(): return False
-    is_expanded = is_strided and any(n > 1 and step == 0 for n, step in zip(t.shape, t.stride()))
-    return not t.is_inference() and not is_expanded
+    return not t.is_inference() and not is_expanded(t)
 
 def _generator(o):
     "(function, its argument) that restore a random generator; None if `o` is none"

@@ -16,7 +16,8 @@ from torch import Tensor
 from ..base import check_kinds, state_of, state_versions
 from ..data import RNG_STATE_KINDS, is_stock, length, loader_generators, skips, source, rng_states
 from trainer_nb.loop import (
-    FIT_KINDS, HISTORY_KINDS, Fit, Hook, StepState, load_object_states, load_optimizer, object_states, owners
+    FIT_KINDS, HISTORY_KINDS, Fit, Hook, StepState, load_object_states, load_optimizer, object_states, owners,
+    set_buffers, unsaved_buffers
 )
 
 # %% ../../nbs/save/03_snapshot.ipynb #a5031d5f
@@ -238,7 +239,8 @@ def _hook_keys(
 
 # %% ../../nbs/save/03_snapshot.ipynb #439ea0e4
 _MODULE_KINDS = {
-    'state': {str: object}, 'metadata': {str: {str: object}}, 'frozen': [str], 'grads': {str: torch.Tensor}}
+    'state': {str: object}, 'metadata': {str: {str: object}}, 'frozen': [str], 'grads': {str: torch.Tensor},
+    'buffers?': {str: torch.Tensor}}    # those that `state_dict` leaves out
 _STATE_KINDS = {
     'format?': int, 'device': str, 'position': str,
     'state': {o.name: int for o in fields(StepState)}, 'history': HISTORY_KINDS, 'run': (None, FIT_KINDS),
@@ -269,8 +271,8 @@ def capture(
 
 def _module(m):
     state = m.state_dict()
-    params = dict(m.named_parameters())
-    return {'state': dict(state), 'metadata': state_versions(state),
+    params, buffers = dict(m.named_parameters()), unsaved_buffers(m)
+    return {**({'buffers': buffers} if buffers else {}), 'state': dict(state), 'metadata': state_versions(state),
             'frozen': [k for k, p in params.items() if not p.requires_grad],
             'grads': {k: p.grad for k, p in params.items() if p.grad is not None}}
 
@@ -299,7 +301,7 @@ def restore(
         for pass_ in filter(None, (fit.train, fit.valid)): pass_.skip = skip
     if state['device'] != learn.device.type:
         notes.append(f'the checkpoint was made on {state["device"]}, but this is {learn.device.type}: rounding differs')
-    for name, m in modules.items(): _take_module(m, state['modules'][name])
+    for name, m in modules.items(): notes += _take_module(name, m, state['modules'][name])
     for name, opt in learn.opts.items():
         _take_optimizer(opt, learn.world, state['optimizers'][name]['state'], orders.get(name))
     for k, v in {**state['state'], 'num_processes': learn.world.size}.items(): setattr(learn.state, k, v)
@@ -349,11 +351,13 @@ def _own(learn, state):
                      'or from a checkpoint at the end of an epoch')
 
 # %% ../../nbs/save/03_snapshot.ipynb #b07c7bdf
-def _take_module(m, state):
+def _take_module(name, m, state):  # list of str: what has no counterpart
     m.load_state_dict(state_of(m, state['state'], state['metadata']))
     for k, p in m.named_parameters():
         p.requires_grad_(k not in state['frozen'])
         p.grad = state['grads'][k].to(p.device, copy=True) if k in state['grads'] else None
+    lost = set_buffers(m, state.get('buffers', {}))
+    return [f'the checkpoint holds the buffer {k}, which the {name} does not have' for k in lost]
 
 def _take_optimizer(opt, world, state, order):
     rates = [g['lr'] for g in opt.param_groups]
