@@ -1,13 +1,15 @@
 "Averages of the weights, and optimizers that keep one: validated, stopped, restored, never another learner's"
+import json
 from copy import deepcopy
 
 import pytest, torch, torch.nn.functional as F
 from torch import nn
 
-from common import batches, make_learner, same, weights
+from common import batches, make_learner, problem, same, weights
 from trainer_nb.features.ema import EMA, SWA
 from trainer_nb.save.checkpoint import Checkpoint
 from trainer_nb.save.early_stopping import EarlyStopping
+from trainer_nb.save.export import load_model
 from trainer_nb.loop.hooks import LambdaHook
 from trainer_nb.features.gradients import GradAccum
 from trainer_nb.features.schedule import Schedule
@@ -64,6 +66,38 @@ def test_an_average_is_of_the_model_that_was_loaded_with_it(tmp_path):
     again.fit(1)
     learn.fit(1)
     assert same(weights(hook.model), weights(other.model))
+
+def test_a_loaded_average_is_validated_before_the_next_fit(tmp_path):
+    "The live weights were, until a fit began"
+    learn = scaled(EMA(.9))
+    learn.fit(2)
+    learn.save(tmp_path/'a.pt')
+    (again := scaled(EMA(.9))).load(tmp_path/'a.pt')
+    for o in learn, again:
+        assert o.validate() == learn.validate() and torch.equal(o.predict(batches()), learn.predict(batches()))
+    again.fit(1)
+    learn.fit(1)
+    assert same(weights(again.ema.model), weights(learn.ema.model)) and again.ema.n == learn.ema.n
+
+@pytest.mark.parametrize('hook', [EMA, lambda: SWA(3)])
+def test_an_export_predicts_what_the_learner_does(hook, tmp_path, capsys):
+    "The live weights were exported, of which nothing was said"
+    pytest.importorskip('safetensors')
+    x = problem()[0]
+    learn = make_learner(normed(), batches(), batches(), optim=sgd, hooks=[hook()])
+    learn.export(tmp_path/'before')
+    assert 'average' not in capsys.readouterr().out
+    learn.fit(2)
+    learn.save(tmp_path/'a.pt')
+    (loaded := make_learner(normed(), batches(), optim=sgd, hooks=[hook()])).load(tmp_path/'a.pt')
+    for o in learn, loaded:
+        config = json.loads((o.export(tmp_path/'average', example=x[:2])/'config.json').read_text())
+        assert config['average'] == learn.ema.name and 'average=False exports the live' in capsys.readouterr().out
+        for model in load_model(tmp_path/'average', normed()), load_model(tmp_path/'average'):
+            torch.testing.assert_close(model(x), learn.predict(x))
+    assert 'average' not in json.loads((learn.export(tmp_path/'live', average=False)/'config.json').read_text())
+    torch.testing.assert_close(load_model(tmp_path/'live', normed())(x), learn.model.eval()(x))
+    assert not torch.equal(learn.model(x), learn.predict(x)) and not capsys.readouterr().out
 
 def test_two_averages_are_refused():
     with pytest.raises(ValueError, match='EMA and SWA both'):

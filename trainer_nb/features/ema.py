@@ -67,8 +67,19 @@ class EMA(Hook):
             raise ValueError(f'this {self.name} averages another model, which was trained with it before: '
                              f'give each model an {self.name}() of its own')
 
-    def before_fit(self, learn):
+    def average_of(self,
+        learn,  # `Learner`
+    ):          # `nn.Module` in evaluation mode; None before the first fit
+        "Return the average that validation and predictions use; raises ValueError if it is of another model"
         self._check(learn)
+        if self.model is None and self._state.get('model') is not None:     # it was loaded
+            self.model = self._copy(learn, 'model')
+            if self._state['loss_fn'] is not None: self.loss_fn = self._copy(learn, 'loss_fn')
+            self._state, self._owner = {}, ref(learn.model)
+        return self.model
+
+    def before_fit(self, learn):
+        self.average_of(learn)
         if learn.ema is not self:
             raise ValueError(f'{learn.ema.name} and {self.name} both give validation an average: remove one')
         is_resumed = learn.bounds['epoch'] or learn.bounds['step']
@@ -76,7 +87,7 @@ class EMA(Hook):
             self.model, self.loss_fn = self._copy(learn, 'model'), None
         if self.loss_fn is None and any(p.requires_grad for o in trained(learn)[1:] for p in o.parameters()):
             self.loss_fn = self._copy(learn, 'loss_fn')
-        self._state, self._owner = {}, ref(learn.model)
+        self._owner = ref(learn.model)
         ours, theirs = self._tensors(self.model, self.loss_fn), self._tensors(learn.model, learn.loss_fn)
         if any([o.shape for o in a] != [o.shape for o in b] for a, b in zip(ours, theirs)):
             raise ValueError(f'the model is not the one that {self.name} averages: its tensors have changed. '
@@ -105,8 +116,9 @@ class EMA(Hook):
         self.n += counts
 
     def do_step(self, learn, nxt, model, loss_fn):
-        if learn.training or self.model is None: return nxt()
-        if self._pairs is None: self._check(learn)
+        if learn.training: return nxt()
+        if self._pairs is None: self.average_of(learn)      # outside a fit
+        if self.model is None: return nxt()
         nxt(self.model, loss_fn if self.loss_fn is None else self.loss_fn)
 
     def after_fit(self, learn): self._pairs = None
