@@ -12,6 +12,7 @@ from dataclasses import asdict, fields
 
 import torch
 from torch import Tensor
+from torch.utils.data import DataLoader
 
 from ..base import check_kinds, state_of, state_versions
 from ..data import RNG_STATE_KINDS, is_stock, length, loader_generators, skips, source, rng_states
@@ -28,7 +29,8 @@ def host_copy(
     "Copy a state, so that later steps do not change it"
     memo = {} if memo is None else memo
     if isinstance(x, Tensor):
-        key = x.data_ptr(), x.device, x.dtype, x.shape, x.stride()
+        is_strided = x.layout is torch.strided      # a sparse tensor has no single address
+        key = (x.data_ptr(), x.device, x.dtype, x.shape, x.stride()) if is_strided else id(x)
         if not x.numel() or key not in memo: memo[key] = x, _copied(x.detach())     # x keeps its address from reuse
         return memo[key][1]
     if isinstance(x, dict): return {k: host_copy(v, memo) for k, v in x.items()}
@@ -41,7 +43,8 @@ def host_copy(
 def _is_numpy(x): return type(x).__module__ == 'numpy' and hasattr(x, 'ndim')
 
 def _copied(t):
-    if t.device.type != 'cuda': return t.cpu() if t.device.type != 'cpu' else t.clone()
+    if t.device.type == 'cpu': return t.clone()
+    if t.device.type != 'cuda' or t.layout is not torch.strided: return t.cpu()
     return torch.empty(t.shape, dtype=t.dtype, pin_memory=True).copy_(t, non_blocking=True)
 
 def arrived(
@@ -199,7 +202,7 @@ def _check_loader(
             'Checkpoint(skip=True) declares that they draw none; SeededLoader is exact')
     if not is_stock(dl): return (
         f'{name} is a {type(dl).__name__}, whose first {pass_["n"]} batches are read again: '
-        'this is exact if it yields them again in the same order')
+        'this is exact if it yields the same ones again')
     if before['workers'] != now['workers']: return (
         f'{name} had {before["workers"]} workers and has {now["workers"]}: '
         'the order of the samples is the same, but not the random numbers that they draw')
@@ -215,11 +218,13 @@ def _check_workers(
     if parts := _parts(dl):
         notes = [_check_workers(f'{name}[{k!r}]', o, warm) for k, o in parts.items()]
         return '; '.join(filter(None, notes))
-    if not warm or not is_stock(dl) or getattr(dl, 'is_seeded', False): return ''
+    if not warm or not isinstance(dl, DataLoader) or getattr(dl, 'is_seeded', False) or hasattr(dl, 'state_dict'):
+        return ''
     if not getattr(dl, 'persistent_workers', False): return ''
-    return (f'{name} has persistent workers, whose RNG states depend on all earlier passes: '
-            'the order of the samples is exact, but not the random numbers that they draw. '
-            'SeededLoader, or persistent_workers=False, is exact')
+    why = f'{name} has persistent workers, whose RNG states depend on all earlier passes: '
+    if not is_stock(dl): return why + 'what they draw at random is not exact; persistent_workers=False is'
+    return why + ('the order of the samples is exact, but not the random numbers that they draw. '
+                  'SeededLoader, or persistent_workers=False, is exact')
 
 # %% ../../nbs/save/03_snapshot.ipynb #54460316
 def _hook_keys(
