@@ -1,13 +1,15 @@
 "Averages of the weights, and optimizers that keep one: validated, stopped, restored, never another learner's"
+import json
 from copy import deepcopy
 
 import pytest, torch, torch.nn.functional as F
 from torch import nn
 
-from common import batches, make_learner, same, weights
+from common import batches, make_learner, problem, same, weights
 from trainer_nb.features.ema import EMA, SWA
 from trainer_nb.save.checkpoint import Checkpoint
 from trainer_nb.save.early_stopping import EarlyStopping
+from trainer_nb.save.export import load_model
 from trainer_nb.loop.hooks import LambdaHook
 from trainer_nb.features.gradients import GradAccum
 from trainer_nb.features.schedule import Schedule
@@ -28,12 +30,74 @@ def test_an_average_belongs_to_one_learner(hook):
     first.fit(1)
     loss, second = first.validate(), make_learner(normed(), batches(), batches(), optim=sgd, hooks=[one])
     for f in second.validate, lambda: second.predict(batches()), lambda: second.fit(1):
-        with pytest.raises(ValueError, match=f'averages the model of another learner: give each an {hook.__name__}'):
-            f()
+        with pytest.raises(ValueError, match=f'averages another model.*: give each model an {hook.__name__}'): f()
     assert first.validate() == loss
     second.remove_hook(one)
     second.add_hook(deepcopy(one))      # a copy is its own
     assert second.validate() == loss
+
+@pytest.mark.parametrize('hooks', [[EMA(.99)], [SWA()], [EMA(.99), EarlyStopping()]], ids=str)
+def test_an_average_does_not_pass_from_fold_to_fold(hooks):
+    "The second fold was validated with the weights of the first, whose learner was gone"
+    def fold(model): return make_learner(model, batches(), batches(), optim=sgd, hooks=hooks)
+    fold(normed()).fit(1)
+    with pytest.raises(ValueError, match='averages another model'): fold(normed()).fit(1)
+    fold(first := normed()).remove_hook(hooks[0])
+    hooks[0] = deepcopy(hooks[0])
+    fold(first).fit(1)
+    again = fold(first)     # another learner of the same model, with other data for example
+    again.fit(1)
+    again.model = nn.Sequential(first)
+    assert again.validate() and again.ema.n == 15
+    again.model = normed()
+    again.opt = sgd(again.model.parameters())
+    for f in again.validate, lambda: again.fit(1):
+        with pytest.raises(ValueError, match='averages another model'): f()
+
+def test_an_average_is_of_the_model_that_was_loaded_with_it(tmp_path):
+    hook = EMA(.9)
+    make_learner(normed(), batches(), batches(), optim=sgd, hooks=[hook]).fit(1)
+    learn = make_learner(normed(), batches(), batches(), optim=sgd, hooks=[other := EMA(.9)])
+    learn.fit(2)
+    learn.save(tmp_path/'a.pt')
+    again = make_learner(normed(), batches(), batches(), optim=sgd, hooks=[hook])
+    again.load(tmp_path/'a.pt')
+    assert again.validate() == learn.validate() and hook.n == other.n
+    again.fit(1)
+    learn.fit(1)
+    assert same(weights(hook.model), weights(other.model))
+
+def test_a_loaded_average_is_validated_before_the_next_fit(tmp_path):
+    "The live weights were, until a fit began"
+    learn = scaled(EMA(.9))
+    learn.fit(2)
+    learn.save(tmp_path/'a.pt')
+    (again := scaled(EMA(.9))).load(tmp_path/'a.pt')
+    for o in learn, again:
+        assert o.validate() == learn.validate() and torch.equal(o.predict(batches()), learn.predict(batches()))
+    again.fit(1)
+    learn.fit(1)
+    assert same(weights(again.ema.model), weights(learn.ema.model)) and again.ema.n == learn.ema.n
+
+@pytest.mark.parametrize('hook', [EMA, lambda: SWA(3)])
+def test_an_export_predicts_what_the_learner_does(hook, tmp_path, capsys):
+    "The live weights were exported, of which nothing was said"
+    pytest.importorskip('safetensors')
+    x = problem()[0]
+    learn = make_learner(normed(), batches(), batches(), optim=sgd, hooks=[hook()])
+    learn.export(tmp_path/'before')
+    assert 'average' not in capsys.readouterr().out
+    learn.fit(2)
+    learn.save(tmp_path/'a.pt')
+    (loaded := make_learner(normed(), batches(), optim=sgd, hooks=[hook()])).load(tmp_path/'a.pt')
+    for o in learn, loaded:
+        config = json.loads((o.export(tmp_path/'average', example=x[:2])/'config.json').read_text())
+        assert config['average'] == learn.ema.name and 'average=False exports the live' in capsys.readouterr().out
+        for model in load_model(tmp_path/'average', normed()), load_model(tmp_path/'average'):
+            torch.testing.assert_close(model(x), learn.predict(x))
+    assert 'average' not in json.loads((learn.export(tmp_path/'live', average=False)/'config.json').read_text())
+    torch.testing.assert_close(load_model(tmp_path/'live', normed())(x), learn.model.eval()(x))
+    assert not torch.equal(learn.model(x), learn.predict(x)) and not capsys.readouterr().out
 
 def test_two_averages_are_refused():
     with pytest.raises(ValueError, match='EMA and SWA both'):
@@ -70,6 +134,57 @@ def test_before_its_start_the_average_is_the_model():
     assert learn.ema.n == 0 and same(weights(learn.ema.model), weights(learn.model))
     learn.fit(2)
     assert learn.ema.n == 2 and not same(weights(learn.ema.model), weights(learn.model))        # steps 11 and 14 of 15
+
+class Moving(nn.Module):
+    "Buffers that `state_dict` leaves out: a mean that moves, a table that grows, and one that is expanded"
+    def __init__(self, grows=True):
+        super().__init__()
+        self.lin, self.grows = nn.Linear(4, 3), grows
+        self.register_buffer('mean', torch.zeros(4), persistent=False)
+        self.register_buffer('table', None, persistent=False)
+        self.register_buffer('wide', torch.ones(1).expand(1000), persistent=False)
+    def forward(self, x):
+        if self.training:
+            self.mean.lerp_(x.mean(0) + 1, .1)
+            if self.grows: self.table = torch.cat([self.mean[:1] if self.table is None else self.table, self.mean])
+        return self.lin(x - self.mean)*(1. if self.table is None else 1 + self.table.mean())
+
+def moving(*hooks, grows=True):
+    torch.manual_seed(0)
+    return make_learner(Moving(grows), batches(), batches(), optim=lambda p: torch.optim.SGD(p, .5), hooks=hooks)
+
+def hidden(model): return [model.mean.tolist(), model.table.tolist()]
+
+@pytest.mark.parametrize('averages', [False, True])
+def test_early_stopping_restores_buffers_that_a_state_dict_leaves_out(averages):
+    learn = moving(*[EMA(.8)]*averages, EarlyStopping(2, mode='max'), grows=not averages)
+    learn.fit(10)
+    values = learn.history.epochs['valid_loss']
+    assert learn.state.epoch < 10 and learn.validate()['valid_loss'] == max(values) != values[-1]
+
+def test_buffers_that_a_state_dict_leaves_out_are_saved(tmp_path):
+    "A resume in another process ended with other weights"
+    (whole := moving()).fit(3)
+    def stop(learn): return learn.stop() if learn.state.optimizer_step == 7 else None
+    moving(Checkpoint(tmp_path, keep=9)).fit(3, hooks=[LambdaHook(after_step=stop)])
+    (again := moving(Checkpoint(tmp_path, keep=9))).fit(3, resume=True)
+    for _ in range(2):
+        assert same(weights(whole.model), weights(again.model)) and hidden(whole.model) == hidden(again.model)
+        again.rewind(epoch=1)
+        again.resume()
+    state = torch.load(next(tmp_path.glob('*.pt')), weights_only=True)['modules']['model']
+    assert set(state['buffers']) == {'mean', 'table'}
+    average = moving(EMA(.8), grows=False)
+    average.fit(1)
+    average.save(tmp_path/'average.pt')
+    (loaded := moving(EMA(.8), grows=False)).load(tmp_path/'average.pt')
+    for learn in average, loaded: learn.fit(1)
+    assert average.validate() == loaded.validate() and torch.equal(average.ema.model.mean, loaded.ema.model.mean)
+    average.ema.copy_to(loaded.model)
+    assert torch.equal(average.ema.model.mean, loaded.model.mean)
+    del again.model.mean
+    again.model.mean = 0.
+    with pytest.warns(UserWarning, match='holds the buffer mean, which the model does not have'): again.load(tmp_path)
 
 class ScheduleFree(torch.optim.Optimizer):
     "SGD without a schedule (Defazio et al. 2024): the model holds y in training, and x, the average, in evaluation"

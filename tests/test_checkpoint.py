@@ -185,6 +185,26 @@ def test_iterables_are_read_again_and_say_so(tmp_path, n_workers):
     whole, other, seen = resumed(tmp_path, lambda seed: seeded(seed, make_dl))
     assert whole == other and len(seen) == 1 and 'first 3 batches are read again' in seen[0]
 
+class NoisyStream(IterableDataset):
+    def __iter__(self): return iter([(x + torch.rand(4), y) for x, y in zip(*problem())])
+
+@pytest.mark.parametrize('is_kept', [True, False])
+def test_persistent_workers_of_an_iterable_are_named(tmp_path, is_kept):
+    "In mid-epoch the order alone was said to matter, and nothing was said at an epoch's end"
+    def loader(): return DataLoader(NoisyStream(), batch_size=5, num_workers=1, persistent_workers=is_kept)
+    def make(*hooks): return seeded(0, loader, hooks=hooks)
+    (whole := make()).fit(2)
+    make(Checkpoint(tmp_path/'end')).fit(1)
+    make(Checkpoint(tmp_path/'mid')).fit(2, hooks=[stop_at(7)])
+    for place in 'end', 'mid':
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter('always')
+            (other := make(Checkpoint(tmp_path/place))).fit(2, resume=True)
+        texts = [str(o.message) for o in seen]
+        assert any('has persistent workers, whose RNG' in o for o in texts) == is_kept
+        assert any('exact if it yields the same ones again' in o for o in texts) == (place == 'mid')
+        assert is_kept or digest(other) == digest(whole)
+
 def test_a_lazy_sampler_is_named(tmp_path):
     class Lazy:
         def __iter__(self): return (int(torch.randint(24, ())) for _ in range(24))
@@ -258,6 +278,26 @@ def test_files_of_others_are_never_touched(tmp_path, capsys):
     again = seeded(2, shuffled, hooks=[Checkpoint(tmp_path)])
     again.fit(2, resume=True)
     assert digest(again) == digest(learn)
+
+def test_a_hook_that_saves_another_learner_begins_another_run(tmp_path):
+    "In a loop over folds, the best of the first was the best of all, and the next one resumed at its end"
+    check, best, runs = Checkpoint(tmp_path, keep=1), [], []
+    class Measured(Hook):
+        def after_epoch(self, learn): learn.history.epoch_rows[-1]['valid_loss'] = learn.config
+    for fold in range(3):
+        learn = seeded(fold, shuffled, shuffled, hooks=[Measured(), check], config=float(fold))
+        if fold == 1:
+            with pytest.raises(ValueError, match='would resume another learner.*a folder of its own'):
+                learn.fit(2, resume=True)
+        learn.fit(1)
+        learn.fit(1)
+        best.append(check.best()['metric'])
+        runs.append(check.run)
+    assert best == [0, 1, 2] and len({*runs}) == 3
+    assert [o['run'] for o in check.folder.manifests()] == [r for r in runs for _ in range(2)]     # best and latest
+    again = seeded(5, shuffled, shuffled, hooks=[Measured(), check], config=0.)
+    again.fit(3, resume=tmp_path)
+    assert check.run == runs[-1] and again.state.epoch == 3
 
 def test_training_goes_on_while_a_file_is_written(tmp_path, monkeypatch):
     """A save copies: what is written is the state of that moment, however much later it is written;

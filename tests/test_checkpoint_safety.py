@@ -1,6 +1,6 @@
 """What a checkpoint or a run's folder holds is data: nothing in it is executed, no path leads out of it,
 and no changed bit passes"""
-import hashlib, json, os, pickle, random, shutil, warnings
+import hashlib, json, os, pickle, random, shutil, signal, warnings
 
 import pytest, torch
 
@@ -197,6 +197,19 @@ def test_a_folder_whose_manifests_are_all_damaged_is_not_a_fresh_start(tmp_path)
     for o in tmp_path.glob('*.json'): o.write_text('{}')
     with pytest.warns(UserWarning, match='Skipping'), pytest.raises(BadCheckpoint, match='none of the 1 checkpoints'):
         make_learner(hooks=[Checkpoint(tmp_path)]).fit(1, resume=True)
+
+@pytest.mark.skipif(not hasattr(os, 'mkfifo'), reason='no pipes')
+def test_a_pipe_in_the_place_of_a_file_does_not_block(tmp_path):
+    make_learner(hooks=[Checkpoint(tmp_path)]).fit(1)
+    for end in 'json', 'pt': os.mkfifo(tmp_path/f'checkpoint-00009-step-1.{end}')
+    def fail(*args): raise AssertionError('it waits for a writer')
+    old = signal.signal(signal.SIGALRM, fail)
+    signal.alarm(60)
+    with pytest.warns(UserWarning, match='00009-step-1.json is damaged .it is not a file.*Skipping'):
+        (learn := make_learner(hooks=[Checkpoint(tmp_path)])).fit(2, resume=True)
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, old)
+    assert learn.state.epoch == 2
 
 # States
 

@@ -5,7 +5,7 @@ import numpy as np, pytest, torch, torch.nn.functional as F
 from torch import nn
 
 from common import batches, digest, make_learner, make_model
-from trainer_nb.loop.hooks import LambdaHook
+from trainer_nb.loop.hooks import Hook, LambdaHook
 from trainer_nb.loop.learner import Learner
 
 table, counter = {'mean': [torch.zeros(4)]}, 0
@@ -113,7 +113,36 @@ def subclass():
         return learns[-1]
     return dict(cls=made), lambda: [learns[-1].mean, learns[-1].seen]
 
-KINDS = closure, containers, partials, bound, losses, module_of_names, another_model, listeners, subclass
+class Carry(Hook):
+    "State of a recurrent step: set anew, changed in place, in lists, and a generator"
+    def __init__(self):
+        self.h, self.total, self.log = torch.zeros(3), torch.zeros(3), {'n': [0]}
+        self.gen = torch.Generator().manual_seed(1)
+    def move(self, pred):
+        self.h = pred.detach().mean(0)
+        self.total += self.h
+        self.log['n'][0] += 1
+        return pred + self.h + self.total*self.log['n'][0]*torch.rand((), generator=self.gen)
+
+class Shaped(Carry):
+    "A hook that takes part"
+    def before_step(self, learn): self.log['n'][0] += 1
+
+def hook_in_a_variable(cls=Carry):
+    hook = cls()
+    def step(batch, learn): return {'loss': F.cross_entropy(hook.move(learn.model(batch[0])), batch[1])}
+    return dict(train_step=step, hooks=[hook]), lambda: list(vars(hook).values())
+
+def hook_that_takes_part(): return hook_in_a_variable(Shaped)
+
+def hook_by_its_class():
+    hook = Carry()
+    def step(batch, learn):
+        return {'loss': F.cross_entropy(learn.get_hook(Carry).move(learn.model(batch[0])), batch[1])}
+    return dict(train_step=step, hooks=[hook]), lambda: list(vars(hook).values())
+
+KINDS = (closure, containers, partials, bound, losses, module_of_names, another_model, listeners, subclass,
+         hook_in_a_variable, hook_that_takes_part, hook_by_its_class)
 
 @pytest.mark.parametrize('kind', KINDS, ids=lambda o: o.__name__)
 def test_what_a_step_holds_is_put_back(kind):
@@ -154,12 +183,11 @@ def test_data_that_a_step_reads_is_not_copied(monkeypatch):
 
 def test_a_step_that_relies_on_a_hook_that_stays_out_names_it():
     "The hook has nothing to do with steps by its events, and one fails without it"
-    from trainer_nb.loop.hooks import Hook
-    class Carry(Hook):
+    class Scale(Hook):
         def before_epoch(self, learn): self.scale = 2.
-    def step(batch, learn): return {'loss': loss_of(learn, batch)*learn.get_hook(Carry).scale}
-    learn = make_learner(train_dl=batches(), train_step=step, hooks=[Carry()])
+    def step(batch, learn): return {'loss': loss_of(learn, batch)*learn.get_hook(Scale).scale}
+    learn = make_learner(train_dl=batches(), train_step=step, hooks=[Scale()])
     with pytest.raises(AttributeError) as e: learn.lr_find(n_steps=4)
-    assert any('Carry took no part: set `in_dry_run = True`' in o for o in e.value.__notes__)
-    Carry.in_dry_run = True
+    assert any('Scale took no part: set `in_dry_run = True`' in o for o in e.value.__notes__)
+    Scale.in_dry_run = True
     learn.lr_find(n_steps=4)

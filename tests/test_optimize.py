@@ -309,7 +309,7 @@ def test_average_in_a_checkpoint():
     other.load_state_dict({'n': 0, 'model': None})
     assert other.model is None
     with pytest.raises(ValueError, match='its tensors have changed'): run(Normed(), deepcopy(first.ema), 1)
-    with pytest.raises(ValueError, match='another learner'): run(model(), first.remove_hook('EMA'), 1)
+    with pytest.raises(ValueError, match='another model'): run(model(), first.remove_hook('EMA'), 1)
     with pytest.raises(RuntimeError, match='state_dict'):
         other.load_state_dict(state)
         run(Normed(), other, 1)

@@ -5,7 +5,7 @@ import pytest, torch, torch.nn.functional as F
 from torch import nn
 
 from common import make_learner, same, weights
-from trainer_nb.all import GradAccum, GradClip, GradNorm, LambdaHook, NaNGuard
+from trainer_nb.all import Checkpoint, GradAccum, GradClip, GradNorm, LambdaHook, NaNGuard
 
 
 class Words(nn.Module):
@@ -104,3 +104,22 @@ def test_a_sparse_batch_under_guard():
         batch = edges, torch.randn(6, 4), torch.zeros(6, dtype=torch.long)
         learn = make_learner(Graph(), [batch], hooks=[NaNGuard()])
         learn.fit(2)
+
+@pytest.mark.parametrize('optim', [lambda params: torch.optim.SGD(params, .5), sparse_adam], ids=['one', 'two'])
+def test_a_window_of_sparse_gradients_is_saved(optim, tmp_path):
+    "Nothing was saved, so a fit that was stopped in a window could not be resumed"
+    def make(*hooks):
+        torch.manual_seed(0)
+        model = Words(True)
+        with warnings.catch_warnings(action='ignore'): tables = torch.eye(3).to_sparse(), torch.eye(3).to_sparse_csr()
+        for i, t in enumerate(tables): model.register_buffer(f't{i}', t, persistent=i == 0)
+        return make_learner(model, data(), optim=optim(model.parameters()), hooks=[GradAccum(3), *hooks])
+    def stop(learn): return learn.stop() if (learn.state.epoch, learn.state.batch_idx) == (1, 2) else None
+    (whole := make()).fit(3)
+    stopped = make(Checkpoint(tmp_path, strict=True))
+    stopped.fit(3, hooks=[LambdaHook(after_step=stop)])
+    stopped.save(tmp_path/'a.pt')
+    (again := make(Checkpoint(tmp_path))).fit(3, resume=True)
+    (loaded := make()).load(tmp_path/'a.pt')
+    loaded.resume()
+    for o in again, loaded: assert same(*[[p.detach() for p in learn.model.parameters()] for learn in (whole, o)])

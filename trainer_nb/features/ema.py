@@ -11,7 +11,7 @@ from weakref import ref
 import torch
 
 from ..base import each_, local, patch
-from ..loop import Hook, Learner, as_count, trained
+from ..loop import Hook, Learner, as_count, is_expanded, set_buffers, trained, unsaved_buffers
 
 # %% ../../nbs/features/03_ema.ipynb #11a26680
 def tensors(
@@ -19,7 +19,7 @@ def tensors(
     buffers='average',  # 'average' or 'copy': what to do with its buffers
 ):                      # (tensors to average: floating point or complex; tensors to copy), two lists, each tensor once
     "List the parameters and buffers of a model"
-    params, held = [*map(local, model.parameters())], [*model.buffers()]
+    params, held = [*map(local, model.parameters())], [o for o in model.buffers() if not is_expanded(o)]
     both = params + held
     n = len(both) if buffers == 'average' else len(params)
     is_averaged = [i < n and (o.is_floating_point() or o.is_complex()) for i, o in enumerate(both)]
@@ -29,7 +29,8 @@ def tensors(
 class EMA(Hook):
     "Keep an exponential moving average of the weights, and validate it"
     unique, ord, in_dry_run = True, -20, False
-    state_kinds = {'n': int, 'model': (None, {str: object}), 'loss_fn?': (None, {str: object})}
+    state_kinds = {'n': int, 'model': (None, {str: object}), 'loss_fn?': (None, {str: object}),
+                   'unsaved?': {str: {str: torch.Tensor}}}      # buffers that `state_dict` leaves out, of both
     every = 1       # optimizer steps between two updates of the average
     def __init__(self,
         decay=.999,         # in (0, 1): weight of the old average in an update
@@ -50,40 +51,52 @@ class EMA(Hook):
         self.buffers, self.n = buffers, 0   # n: updates so far
         self.model = None                   # the average, in evaluation mode
         self.loss_fn = None                 # the average of a loss function that has trained parameters
-        self._state, self._pairs, self._owner = (None, None), None, lambda: None
+        self._state, self._pairs = {}, None     # a state that waits for its model; tensors of both sides
+        self._owner = None                  # weak reference to the model that is averaged; None: the next one that fits
 
-    def __getstate__(self): return {**vars(self), '_owner': None}      # a copy has no learner yet
-
-    def __setstate__(self, state): vars(self).update(state, _owner=lambda: None)
+    def __getstate__(self): return {**vars(self), '_owner': None}      # a copy may be of a copied model
 
     def share(self):  # float in (0, 1]
         "Compute the weight of this step in the new average"
         return 1 - (min(self.decay, (1 + self.n)/(10 + self.n)) if self.warmup else self.decay)
 
     def _check(self, learn):
-        if self._owner() not in (None, learn):
-            raise ValueError(f'this {self.name} averages the model of another learner: '
-                             f'give each an {self.name}() of its own')
+        owner, model = self._owner and self._owner(), learn.model
+        if self._owner is None or owner is model: return
+        if owner is None or set(owner.parameters()).isdisjoint(model.parameters()):     # a wrapper shares them
+            raise ValueError(f'this {self.name} averages another model, which was trained with it before: '
+                             f'give each model an {self.name}() of its own')
+
+    def average_of(self,
+        learn,  # `Learner`
+    ):          # `nn.Module` in evaluation mode; None before the first fit
+        "Return the average that validation and predictions use; raises ValueError if it is of another model"
+        self._check(learn)
+        if self.model is None and self._state.get('model') is not None:     # it was loaded
+            self.model = self._copy(learn, 'model')
+            if self._state['loss_fn'] is not None: self.loss_fn = self._copy(learn, 'loss_fn')
+            self._state, self._owner = {}, ref(learn.model)
+        return self.model
 
     def before_fit(self, learn):
-        self._check(learn)
+        self.average_of(learn)
         if learn.ema is not self:
             raise ValueError(f'{learn.ema.name} and {self.name} both give validation an average: remove one')
         is_resumed = learn.bounds['epoch'] or learn.bounds['step']
         if self.model is None or not self.n and not is_resumed:
-            self.model, self.loss_fn = self._copy(learn, learn.model, self._state[0]), None
+            self.model, self.loss_fn = self._copy(learn, 'model'), None
         if self.loss_fn is None and any(p.requires_grad for o in trained(learn)[1:] for p in o.parameters()):
-            self.loss_fn = self._copy(learn, learn.loss_fn, self._state[1])
-        self._state, self._owner = (None, None), ref(learn)
+            self.loss_fn = self._copy(learn, 'loss_fn')
+        self._owner = ref(learn.model)
         ours, theirs = self._tensors(self.model, self.loss_fn), self._tensors(learn.model, learn.loss_fn)
         if any([o.shape for o in a] != [o.shape for o in b] for a, b in zip(ours, theirs)):
             raise ValueError(f'the model is not the one that {self.name} averages: its tensors have changed. '
                              f'Add a new {self.name}()')
         self._pairs = tuple(zip(ours, theirs))
 
-    def _copy(self, learn, module, state):
-        res = learn.world.copy(module).requires_grad_(False).eval()
-        if state is not None: res.load_state_dict(state)
+    def _copy(self, learn, name):
+        res = learn.world.copy(getattr(learn, name)).requires_grad_(False).eval()
+        if self._state.get(name) is not None: _load(res, self._state, name)
         return res
 
     def _tensors(self, model, loss_fn):
@@ -103,8 +116,9 @@ class EMA(Hook):
         self.n += counts
 
     def do_step(self, learn, nxt, model, loss_fn):
-        if learn.training or self.model is None: return nxt()
-        if self._pairs is None: self._check(learn)
+        if learn.training: return nxt()
+        if self._pairs is None: self.average_of(learn)      # outside a fit
+        if self.model is None: return nxt()
         nxt(self.model, loss_fn if self.loss_fn is None else self.loss_fn)
 
     def after_fit(self, learn): self._pairs = None
@@ -115,19 +129,33 @@ class EMA(Hook):
         "Copy the averaged weights and buffers to `model`"
         if self.model is None: raise RuntimeError('there is no average yet: it is made when the first fit begins')
         model.load_state_dict(self.model.state_dict())
+        set_buffers(model, unsaved_buffers(self.model))
 
     def state_dict(self):
-        now = [None if o is None else o.state_dict() for o in (self.model, self.loss_fn)]
-        return {'n': self.n, **dict(zip(('model', 'loss_fn'), self._state if self.model is None else now))}
+        modules = {'model': self.model, 'loss_fn': self.loss_fn}
+        res = {'n': self.n, **{k: None if o is None else o.state_dict() for k, o in modules.items()}, **self._state}
+        unsaved = {k: found for k, o in modules.items() if o is not None and (found := unsaved_buffers(o))}
+        return {**res, 'unsaved': unsaved} if unsaved else res
 
     def take_state(self, state):
-        self.n, new = state['n'], (state['model'], state.get('loss_fn'))
-        modules = self.model, self.loss_fn
-        if self.model is None or any((m is None) != (o is None) for m, o in zip(modules, new)):
-            self.model, self.loss_fn, self._state, self._owner = None, None, new, lambda: None
+        self._owner = None      # it is of the model that was loaded with it
+        self.set_average(state)
+
+    def set_average(self,
+        state,  # what `state_dict` returned
+    ):
+        "Return to an earlier average of the same model"
+        self.n, state = state['n'], {'loss_fn': None, **{k: v for k, v in state.items() if k != 'n'}}
+        modules = {'model': self.model, 'loss_fn': self.loss_fn}
+        if self.model is None or any((o is None) != (state[k] is None) for k, o in modules.items()):
+            self.model, self.loss_fn, self._state = None, None, state
             return
-        for module, o in zip(modules, new):
-            if module is not None: module.load_state_dict(o)
+        for k, o in modules.items():
+            if o is not None: _load(o, state, k)
+
+def _load(module, state, name):
+    module.load_state_dict(state[name])
+    set_buffers(module, state.get('unsaved', {}).get(name, {}))
 
 # %% ../../nbs/features/03_ema.ipynb #11483610
 @patch

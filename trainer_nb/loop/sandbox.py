@@ -27,7 +27,7 @@ from .history import History
 from .hooks import STEPS, Calls, CancelEpoch, Hook, MainProcessHook, points
 from .interrupts import Interrupts, takes_interrupts
 from .optim import parameters, trained
-from .components import Components
+from .components import Components, is_expanded
 from .steps import in_eval, set_training
 
 # %% ../../nbs/loop/17_sandbox.ipynb #5b0982e7
@@ -95,6 +95,12 @@ def _parts(learn):
     heard = _reachable(functions, _STEP, known=data.keys() | steps.keys() | own)
     return [list(o.values()) for o in (data, steps, heard)]
 
+def _in_hooks(learn, found, copies):
+    "Objects of the user's hooks that a step may change: it holds the hook, or `learn.get_hook` returns no copy of it"
+    hooks = [*(o for o in found if isinstance(o, Hook)), *(h for h in learn.hooks if id(h) not in copies)]
+    known = {id(o) for o in (*found, *learn.opts.values())}
+    return list(_reachable([vars(h) for h in hooks if not _is_library(type(h))], _STEP, known=known).values())
+
 # %% ../../nbs/loop/17_sandbox.ipynb #95277074
 def _places(learn, parts):
     "The dicts in which attributes live, and other collections"
@@ -138,8 +144,7 @@ def _can_change(t):
     is_strided = t.layout is torch.strided
     is_plain = type(t) in (Tensor, nn.Parameter) and is_strided
     if is_plain and t.numel() and not t.is_meta and not t.untyped_storage().nbytes(): return False
-    is_expanded = is_strided and any(n > 1 and step == 0 for n, step in zip(t.shape, t.stride()))
-    return not t.is_inference() and not is_expanded
+    return not t.is_inference() and not is_expanded(t)
 
 def _generator(o):
     "(function, its argument) that restore a random generator; None if `o` is none"
@@ -164,10 +169,12 @@ def _undisturbed(
 # %% ../../nbs/loop/17_sandbox.ipynb #63bbcc4d
 @contextmanager
 def unchanged(
-    learn,  # `Learner`
+    learn,      # `Learner`
+    copies=(),  # ids of hooks of which copies run in the block
 ):
-    "Restore a learner, its model, optimizers and loaders, however the block ends; hooks are left alone"
+    "Restore a learner, its model, optimizers, loaders and the user's own hooks, however the block ends"
     data, parts, heard = _parts(learn)
+    parts += _in_hooks(learn, [*data, *parts, *heard], copies)
     modules = _modules(learn)
     held = (t for m in modules for t in (*m.parameters(recurse=False), *m.buffers(recurse=False)))
     held = {id(t): t for t in (*held, *(o for o in (*parts, *heard) if isinstance(o, Tensor)))}
@@ -295,7 +302,7 @@ def dry_run(
         f'train_dl is a {type(learn.train_dl).__name__}, which can be read only once: its batches would be lost. '
         'Pass something that can be read again.')
     copies, asked = _understudies(learn), deque()
-    with _undisturbed(asked), unchanged(learn):
+    with _undisturbed(asked), unchanged(learn, copies):
         _copy_optimizers(learn)
         for dl in (*each(learn.train_dl), *each(learn.valid_dl)): forget_iterator(dl)
         _exchange(learn, copies, asked)

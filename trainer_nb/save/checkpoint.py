@@ -12,6 +12,7 @@ from pathlib import Path
 from secrets import token_hex
 from threading import Thread
 from time import perf_counter, time_ns
+from weakref import ref
 
 from ..base import did_you_mean, local, patch
 from ..data import set_rng_states
@@ -62,12 +63,25 @@ class Checkpoint(Hook):
         self.monitor, self.mode = monitor, as_mode(mode, monitor)
         self.strict, self.skip = strict, skip
         self.run = None                             # id of the run, in the manifests that it writes
+        self._owner = None                          # weak reference to the learner that it saves; None: the next one
         self.thread = self.error = None             # the thread that writes now; the error that it raised
         self.saved_at = None                        # `where` of the last save
         self.due, self.warned = math.inf, set()     # clock of the next save; texts of warnings that were shown
         self.stall_s, self.n_saves = 0., 0          # seconds for which training waited; number of saves
 
+    def __getstate__(self): return {**vars(self), '_owner': None}      # a copy may be of a copied learner
+
+    def _saves_another(self, learn):  # bool
+        "Return whether it has saved another learner, as in a loop over folds"
+        return self._owner is not None and self._owner() is not learn
+
+    def take_state(self, state):
+        super().take_state(state)
+        self._owner = None      # the run continues in the learner that was loaded with it
+
     def before_fit(self, learn):
+        if self._saves_another(learn): self.run = self.saved_at = None
+        self._owner = ref(learn)
         if self.monitor not in (None, 'valid_loss'): check_monitored(self.name, self.monitor, learn)
         if learn.is_main:
             self.folder.lock.acquire()
@@ -283,6 +297,9 @@ def resume_from(self:Learner,
         if hook is None:
             raise ValueError('fit(resume=True) needs the hook Checkpoint, to know the folder: '
                              'add Checkpoint(folder), or pass resume=folder')
+        if hook._saves_another(self): raise ValueError(
+            f'fit(resume=True) would resume another learner, which this Checkpoint saved in {hook.folder.path}: '
+            'give each a Checkpoint with a folder of its own, or pass resume=folder to continue what is there')
         if not self.world.first(bool(hook.folder.n)): return False
         source = hook.folder.path
     found = find(source, self.world.size) if self.is_main else None

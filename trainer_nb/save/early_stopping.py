@@ -8,15 +8,18 @@ __all__ = ['EarlyStopping']
 # %% ../../nbs/save/05_early_stopping.ipynb #e0b685af
 import math
 
-from ..base import did_you_mean
-from ..loop import Hook, as_count, as_mode, check_monitored, set_opt_modes, trained
+from ..base import did_you_mean, format_value
+from trainer_nb.loop import (
+    Hook, as_count, as_mode, check_monitored, set_buffers, set_opt_modes, trained, unsaved_buffers
+)
 
 # %% ../../nbs/save/05_early_stopping.ipynb #39cc0784
 class EarlyStopping(Hook):
     "End a fit that no longer improves, and restore the best weights; checks after each epoch"
     ord, unique = 50, True
     state_kinds = {'best': (None, int, float), 'best_epoch': (None, int), 'n_waited': int, 'is_over': bool,
-                   'weights': (None, [{str: object}]), 'average': (None, {str: object})}
+                   'weights': (None, [{str: object}]), 'average': (None, {str: object}),
+                   'buffers?': [{str: object}]}
 
     def __init__(self,
         patience=5,             # epochs ≥ 1 without a better value before the fit ends
@@ -39,6 +42,7 @@ class EarlyStopping(Hook):
         self.best = self.best_epoch = None
         self.n_waited, self.is_over = 0, False
         self.weights = self.average = None      # the best weights, and the state of the average then
+        self.buffers = []                       # those that `state_dict` leaves out, then
 
     def before_fit(self, learn):
         check_monitored(self.name, self.monitor, learn)
@@ -68,17 +72,21 @@ class EarlyStopping(Hook):
     def _keep(self, learn):
         set_opt_modes(learn.opts.values(), False)
         self.weights = [_copied(o.state_dict()) for o in trained(learn)]
+        self.buffers = [_copied(unsaved_buffers(o)) for o in trained(learn)]
         set_opt_modes(learn.opts.values(), True)
         ema = getattr(learn, 'ema', None)       # validation used the average
-        self.average = ema and {k: _copied(v) if isinstance(v, dict) else v for k, v in ema.state_dict().items()}
+        self.average = ema and _copied(ema.state_dict())
 
     def after_fit(self, learn):
         may_resume = learn.fitting.rng_states is not None      # it was stopped between two batches
         if may_resume or not self.restore_best or self.weights is None: return
         for o, state in zip(trained(learn), self.weights): o.load_state_dict(state)
-        if self.average is not None: learn.ema.load_state_dict(self.average)
+        for o, state in zip(trained(learn), self.buffers): set_buffers(o, state)
+        if self.average is not None: learn.ema.set_average(self.average)
         if self.is_over:
-            print(f'EarlyStopping: {self.monitor} was best in epoch {self.best_epoch} ({self.best:.4g}); '
+            print(f'EarlyStopping: {self.monitor} was best in epoch {self.best_epoch} ({format_value(self.best)}); '
                   'these weights are restored')
 
-def _copied(state): return {k: v.clone() if hasattr(v, 'clone') else v for k, v in state.items()}
+def _copied(x):
+    if isinstance(x, dict): return {k: _copied(v) for k, v in x.items()}
+    return x.clone() if hasattr(x, 'clone') else x

@@ -8,6 +8,7 @@ class EarlyStopping(Hook):
     best_epoch: Any
     weights: Any
     average: Any
+    buffers: Any
     n_waited: Any
     is_over: Any
     patience: Any

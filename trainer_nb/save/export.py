@@ -48,14 +48,14 @@ def _program(model, args, dynamic):
                    f'{[tuple(o.shape) for o in args]}; without example= only the weights are written')
         raise
 
-def _config(learn):
+def _config(learn, average):
     "Return the contents of `config.json`"
     model, state, rows = learn.model, learn.state, learn.history.epoch_rows
     res = {'model': f'{type(model).__module__}.{type(model).__qualname__}',
            'parameters': sum(p.numel() for p in model.parameters()),
            'epoch': state.epoch, 'optimizer_step': state.optimizer_step, 'row': _finite(rows[-1] if rows else {}),
            'torch': str(torch.__version__), 'trainer_nb': sys.modules['trainer_nb'].__version__,
-           'python': platform.python_version()}
+           'python': platform.python_version(), **({'average': average} if average else {})}
     try: return {**res, 'config': _finite(json.loads(json.dumps(learn.config)))}
     except TypeError as e: raise TypeError(f'learn.config cannot be written as JSON: {e}') from None
 
@@ -65,15 +65,19 @@ def export(self:Learner,
     folder,        # created if it does not exist; files of the same names are replaced
     example=None,  # a tensor, or a tuple of tensors, as the model takes: write a program, too
     dynamic=True,  # whether the program takes a batch of any size
+    average=True,  # with `EMA` or `SWA`, export the average, which `predict` uses; False: the live weights
 ):                 # `Path` of the folder
     """Write `model.safetensors`, `config.json` and, with `example`, `program.pt2`
 
-    `config.json` holds the model's class, the counters, the last row of the epoch table, the versions,
-    and `learn.config`. Raises TypeError if JSON cannot hold `learn.config`.
+    What is exported predicts what `learn.predict` does. `config.json` holds the model's class, the counters, the last
+    row of the epoch table, the versions, `learn.config`, and 'average', 'EMA' or 'SWA', if the weights are an average.
+    Raises TypeError if JSON cannot hold `learn.config`.
     """
-    st, folder, model = _safetensors(), Path(folder), self.model
+    st, folder, ema = _safetensors(), Path(folder), getattr(self, 'ema', None) if average else None
+    averaged = ema and ema.average_of(self)
+    model = self.model if averaged is None else averaged
     args = None if example is None else to_device(_as_args(example), self.device)
-    config = json.dumps(_config(self), indent=1, allow_nan=False)
+    config = json.dumps(_config(self, None if averaged is None else ema.name), indent=1, allow_nan=False)
     modes, program = get_modes(model), None
     try:
         model.eval()
@@ -86,6 +90,7 @@ def export(self:Learner,
     if program is not None:
         with replacing(folder/'program.pt2') as beside:
             with open(beside, 'wb') as f: torch.export.save(program, f)
+    if averaged is not None: print(f'the average of {ema.name} was exported; average=False exports the live weights')
     return folder
 
 # %% ../../nbs/save/06_export.ipynb #4168251b

@@ -7,7 +7,7 @@ __all__ = ['PLAIN', 'NAME', 'sync', 'replacing', 'check_plain', 'BadCheckpoint',
            'path_in', 'Lock', 'read_manifest', 'Folder']
 
 # %% ../../nbs/save/01_files.ipynb #f511941a
-import hashlib, json, os, pickletools, platform, re, shutil, sys, warnings
+import hashlib, json, os, pickletools, platform, re, shutil, stat, sys, warnings
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import strftime
@@ -255,9 +255,11 @@ def read_manifest(
 ):         # dict, with its number as 'n' and the name of its state as 'file'; raises BadCheckpoint
     "Read a state's manifest"
     try:
-        manifest = json.loads(path_in(path.parent, path.name).read_text(encoding='utf-8'))
+        path = path_in(path.parent, path.name)
+        if not stat.S_ISREG(path.stat().st_mode): raise ValueError('it is not a file')      # a pipe would block
+        manifest = json.loads(path.read_text(encoding='utf-8'))
         check_kinds(manifest, _MANIFEST, path.name)
-    except (ValueError, RecursionError, IsADirectoryError) as e:
+    except (ValueError, RecursionError) as e:
         raise BadCheckpoint(f'{path.name} is damaged ({e})') from None
     return {**manifest, 'n': int(NAME.fullmatch(path.name)[1]), 'file': path.with_suffix('.pt').name}
 

@@ -12,11 +12,13 @@ from dataclasses import asdict, fields
 
 import torch
 from torch import Tensor
+from torch.utils.data import DataLoader
 
 from ..base import check_kinds, state_of, state_versions
 from ..data import RNG_STATE_KINDS, is_stock, length, loader_generators, skips, source, rng_states
 from trainer_nb.loop import (
-    FIT_KINDS, HISTORY_KINDS, Fit, Hook, StepState, load_object_states, load_optimizer, object_states, owners
+    FIT_KINDS, HISTORY_KINDS, Fit, Hook, StepState, load_object_states, load_optimizer, object_states, owners,
+    set_buffers, unsaved_buffers
 )
 
 # %% ../../nbs/save/03_snapshot.ipynb #a5031d5f
@@ -27,7 +29,8 @@ def host_copy(
     "Copy a state, so that later steps do not change it"
     memo = {} if memo is None else memo
     if isinstance(x, Tensor):
-        key = x.data_ptr(), x.device, x.dtype, x.shape, x.stride()
+        is_strided = x.layout is torch.strided      # a sparse tensor has no single address
+        key = (x.data_ptr(), x.device, x.dtype, x.shape, x.stride()) if is_strided else id(x)
         if not x.numel() or key not in memo: memo[key] = x, _copied(x.detach())     # x keeps its address from reuse
         return memo[key][1]
     if isinstance(x, dict): return {k: host_copy(v, memo) for k, v in x.items()}
@@ -40,7 +43,8 @@ def host_copy(
 def _is_numpy(x): return type(x).__module__ == 'numpy' and hasattr(x, 'ndim')
 
 def _copied(t):
-    if t.device.type != 'cuda': return t.cpu() if t.device.type != 'cpu' else t.clone()
+    if t.device.type == 'cpu': return t.clone()
+    if t.device.type != 'cuda' or t.layout is not torch.strided: return t.cpu()
     return torch.empty(t.shape, dtype=t.dtype, pin_memory=True).copy_(t, non_blocking=True)
 
 def arrived(
@@ -198,7 +202,7 @@ def _check_loader(
             'Checkpoint(skip=True) declares that they draw none; SeededLoader is exact')
     if not is_stock(dl): return (
         f'{name} is a {type(dl).__name__}, whose first {pass_["n"]} batches are read again: '
-        'this is exact if it yields them again in the same order')
+        'this is exact if it yields the same ones again')
     if before['workers'] != now['workers']: return (
         f'{name} had {before["workers"]} workers and has {now["workers"]}: '
         'the order of the samples is the same, but not the random numbers that they draw')
@@ -214,11 +218,13 @@ def _check_workers(
     if parts := _parts(dl):
         notes = [_check_workers(f'{name}[{k!r}]', o, warm) for k, o in parts.items()]
         return '; '.join(filter(None, notes))
-    if not warm or not is_stock(dl) or getattr(dl, 'is_seeded', False): return ''
+    if not warm or not isinstance(dl, DataLoader) or getattr(dl, 'is_seeded', False) or hasattr(dl, 'state_dict'):
+        return ''
     if not getattr(dl, 'persistent_workers', False): return ''
-    return (f'{name} has persistent workers, whose RNG states depend on all earlier passes: '
-            'the order of the samples is exact, but not the random numbers that they draw. '
-            'SeededLoader, or persistent_workers=False, is exact')
+    why = f'{name} has persistent workers, whose RNG states depend on all earlier passes: '
+    if not is_stock(dl): return why + 'what they draw at random is not exact; persistent_workers=False is'
+    return why + ('the order of the samples is exact, but not the random numbers that they draw. '
+                  'SeededLoader, or persistent_workers=False, is exact')
 
 # %% ../../nbs/save/03_snapshot.ipynb #54460316
 def _hook_keys(
@@ -238,7 +244,8 @@ def _hook_keys(
 
 # %% ../../nbs/save/03_snapshot.ipynb #439ea0e4
 _MODULE_KINDS = {
-    'state': {str: object}, 'metadata': {str: {str: object}}, 'frozen': [str], 'grads': {str: torch.Tensor}}
+    'state': {str: object}, 'metadata': {str: {str: object}}, 'frozen': [str], 'grads': {str: torch.Tensor},
+    'buffers?': {str: torch.Tensor}}    # those that `state_dict` leaves out
 _STATE_KINDS = {
     'format?': int, 'device': str, 'position': str,
     'state': {o.name: int for o in fields(StepState)}, 'history': HISTORY_KINDS, 'run': (None, FIT_KINDS),
@@ -269,8 +276,8 @@ def capture(
 
 def _module(m):
     state = m.state_dict()
-    params = dict(m.named_parameters())
-    return {'state': dict(state), 'metadata': state_versions(state),
+    params, buffers = dict(m.named_parameters()), unsaved_buffers(m)
+    return {**({'buffers': buffers} if buffers else {}), 'state': dict(state), 'metadata': state_versions(state),
             'frozen': [k for k, p in params.items() if not p.requires_grad],
             'grads': {k: p.grad for k, p in params.items() if p.grad is not None}}
 
@@ -299,7 +306,7 @@ def restore(
         for pass_ in filter(None, (fit.train, fit.valid)): pass_.skip = skip
     if state['device'] != learn.device.type:
         notes.append(f'the checkpoint was made on {state["device"]}, but this is {learn.device.type}: rounding differs')
-    for name, m in modules.items(): _take_module(m, state['modules'][name])
+    for name, m in modules.items(): notes += _take_module(name, m, state['modules'][name])
     for name, opt in learn.opts.items():
         _take_optimizer(opt, learn.world, state['optimizers'][name]['state'], orders.get(name))
     for k, v in {**state['state'], 'num_processes': learn.world.size}.items(): setattr(learn.state, k, v)
@@ -349,11 +356,13 @@ def _own(learn, state):
                      'or from a checkpoint at the end of an epoch')
 
 # %% ../../nbs/save/03_snapshot.ipynb #b07c7bdf
-def _take_module(m, state):
+def _take_module(name, m, state):  # list of str: what has no counterpart
     m.load_state_dict(state_of(m, state['state'], state['metadata']))
     for k, p in m.named_parameters():
         p.requires_grad_(k not in state['frozen'])
         p.grad = state['grads'][k].to(p.device, copy=True) if k in state['grads'] else None
+    lost = set_buffers(m, state.get('buffers', {}))
+    return [f'the checkpoint holds the buffer {k}, which the {name} does not have' for k in lost]
 
 def _take_optimizer(opt, world, state, order):
     rates = [g['lr'] for g in opt.param_groups]
