@@ -6,6 +6,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from common import batches, make_learner, make_model, problem
+from trainer_nb.features.ema import EMA
 from trainer_nb.loop.metrics import Metric, accuracy
 from trainer_nb.loop.hooks import EVENTS, Hook, HookOrderError, LambdaHook
 from trainer_nb.loop.learner import Learner
@@ -403,3 +404,14 @@ def test_a_single_hook_needs_no_list():
     refused(TypeError, lambda: make_learner(hooks=3), '3 is not a hook')
     refused(TypeError, lambda: learn.fit(1, hooks=3), '3 is not a hook')
     refused(TypeError, lambda: make_learner(hooks=LambdaHook), 'pass an instance')
+
+def test_lazy_layers_are_named_where_their_shapes_are_needed():
+    def make(*hooks): return make_learner(nn.Sequential(nn.LazyLinear(3)), batches(), hooks=hooks)
+    assert 'parameters of unknown shapes on' in repr(make())
+    for f in make().lr_find, make().summary, make().doctor, lambda: make(EMA()).fit(1):
+        with pytest.raises(ValueError, match='0.weight is of a lazy layer .* call the model on a batch'): f()
+    learn = make(EMA())
+    learn.model(batches()[0][0])
+    learn.fit(1)
+    learn.lr_find(n_steps=5)
+    assert '15 parameters on' in repr(learn)

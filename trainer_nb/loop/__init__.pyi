@@ -55,6 +55,7 @@ from .plan import StepState as StepState
 from .fit import FIT_KINDS as FIT_KINDS
 from .fit import Fit as Fit
 from .losses import differentiate as differentiate
+from .components import check_shapes as check_shapes
 from .components import is_expanded as is_expanded
 from .components import move as move
 from .components import set_buffers as set_buffers

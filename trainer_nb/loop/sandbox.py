@@ -27,7 +27,7 @@ from .history import History
 from .hooks import STEPS, Calls, CancelEpoch, Hook, MainProcessHook, points
 from .interrupts import Interrupts, takes_interrupts
 from .optim import parameters, trained
-from .components import Components, is_expanded
+from .components import Components, check_shapes, is_expanded
 from .steps import in_eval, set_training
 
 # %% ../../nbs/loop/17_sandbox.ipynb #5b0982e7
@@ -173,6 +173,7 @@ def unchanged(
     copies=(),  # ids of hooks of which copies run in the block
 ):
     "Restore a learner, its model, optimizers, loaders and the user's own hooks, however the block ends"
+    check_shapes(learn, 'a dry run')
     data, parts, heard = _parts(learn)
     parts += _in_hooks(learn, [*data, *parts, *heard], copies)
     modules = _modules(learn)
