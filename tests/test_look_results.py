@@ -234,7 +234,7 @@ def test_pixels_tokens_and_ignored_targets():
 
 
 @pytest.mark.parametrize('loss_fn', [nn.CrossEntropyLoss(ignore_index=255), partial(F.cross_entropy, ignore_index=2),
-                                     nn.NLLLoss(ignore_index=0)], ids=str)
+                                     nn.NLLLoss(ignore_index=0)], ids=['cross entropy', 'partial', 'nll'])
 def test_what_the_loss_ignores_is_no_class(loss_fn):
     ignored = getattr(loss_fn, 'ignore_index', 2)
     g = torch.Generator().manual_seed(0)
