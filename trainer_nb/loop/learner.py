@@ -173,11 +173,7 @@ class Passes(Batches):
         fit.opened, self.n_batches, fit.train.epoch = perf_counter(), length(self.train_dl), self.state.epoch
         self.set_phase(training=True)
         try:
-            if is_fresh:
-                calls.fire('before_epoch', self)
-                if source(self.train_dl) is not fit.train.dl: raise ValueError(
-                    'a hook replaced train_dl in before_epoch, where the pass of this epoch has its loader already: '
-                    'replace it in after_epoch, by a loader')
+            if is_fresh: calls.fire('before_epoch', self)
             if not fit.is_trained and not self._boundary():
                 for batch in self._open_train(fit.train):
                     self.train_batch(batch)
@@ -197,6 +193,9 @@ class Passes(Batches):
         self._close_epoch(interrupts)
 
     def _open_train(self, pass_):  # iterator
+        if source(self.train_dl) is not pass_.dl: raise ValueError(
+            'a hook replaced train_dl in before_epoch, where the pass of this epoch has its loader already: '
+            'replace it in after_epoch, by a loader')
         batches = iter(pass_)
         self.n_batches = length(pass_.dl)       # `set_epoch`, or a hook before the epoch, may have changed it
         return batches
