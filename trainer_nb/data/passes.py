@@ -125,7 +125,7 @@ def end_workers(
         forget_iterator(o)
 
 # %% ../../nbs/data/01_passes.ipynb #aa1b9119
-running = WeakSet()         # passes that are yielding batches
+running = WeakSet()         # passes that are yielding batches, from workers
 
 def open_pass(
     dl,  # any loader
@@ -342,7 +342,7 @@ class Pass:
 
     def _timed(self, iterator):
         n = 1       # batches per timed one: reading a clock costs more than a quick batch
-        running.add(self)
+        if has_workers := getattr(self.dl, 'num_workers', 0): running.add(self)
         try:
             while True:
                 start = perf_counter()
@@ -353,7 +353,8 @@ class Pass:
                 del batch
                 if n > 1: yield from islice(iterator, n - 1)
                 n = self.timed_every if perf_counter() - start < n*1e-4 else 1
-        finally: running.discard(self)
+        finally:
+            if has_workers: running.discard(self)
 
     def _walk(self):
         while self._has_next(): yield self.ahead.pop(0)
