@@ -77,7 +77,7 @@ def campaign(fork, tmp_path, setup, n_stops, rand):
     raise AssertionError(f'{done} stops')
 
 @pytest.mark.parametrize('setup, n_stops', [
-    *(pytest.param(o, 3, marks=[] if o in ('amp', 'seeded') else pytest.mark.soak) for o in SETUPS),
+    *(pytest.param(o, 3, marks=[] if o == 'seeded' else pytest.mark.soak) for o in SETUPS),
     *(pytest.param(o, 60, marks=pytest.mark.soak) for o in SETUPS)])
 def test_stopped_anywhere_and_resumed_in_a_new_process(fork, tmp_path, setup, n_stops):
     campaign(fork, tmp_path, setup, n_stops, random.Random(f'{setup} {n_stops}'))

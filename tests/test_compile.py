@@ -541,8 +541,10 @@ class Switch(Hook):
         if learn.training and (now := self.at.get(learn.state.optimizer_step)) is not None:
             learn.model[0].requires_grad_(now)
 
-@pytest.mark.parametrize('hooks', [[], [lambda: GradClip(1.)]], ids=['one graph', 'clip'])
-@pytest.mark.parametrize('optim', ['sgd', 'adamw'])
+@pytest.mark.parametrize('optim, hooks', [
+    pytest.param('sgd', [], marks=pytest.mark.soak), ('sgd', [lambda: GradClip(1.)]), ('adamw', []),
+    pytest.param('adamw', [lambda: GradClip(1.)], marks=pytest.mark.soak)],
+    ids=['sgd-one graph', 'sgd-clip', 'adamw-one graph', 'adamw-clip'])
 @pytest.mark.parametrize('at', [{0: False, 5: True}, {0: False, 3: True, 7: False}, {4: False}], ids=str)
 def test_what_is_frozen_and_unfrozen_during_a_fit(at, optim, hooks):
     def fit(*more):
