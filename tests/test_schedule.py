@@ -430,9 +430,10 @@ def test_another_length_is_another_plan(name, first, then, stop, tmp_path):
         assert learn.history.steps[k][n:] == pytest.approx(whole.history.steps[k][n:], rel=1e-6, abs=1e-12)
         assert len(learn.history.steps[k]) == 5*then
 
-@pytest.mark.parametrize('name', ['cosine', 'WarmupCosine'])
-def test_another_length_keeps_what_changed_the_rate(name, tmp_path):
-    def new(*hooks): return make_learner(hooks=[OF_LENGTH[name](), *hooks], optim=lambda p: SGD(p, .1, momentum=.9))
+@pytest.mark.parametrize('name, kind', [('cosine', float), ('cosine', torch.tensor), ('WarmupCosine', float)])
+def test_another_length_keeps_what_changed_the_rate(name, kind, tmp_path):
+    def new(*hooks): return make_learner(hooks=[OF_LENGTH[name](), *hooks],
+                                         optim=lambda p: AdamW(p, kind(.1), foreach=False))
     def change(learn):
         if learn.training and learn.history.n_steps == 3: scale_lr(.5, learn)
         if learn.training and learn.history.n_steps == 7: learn.stop()

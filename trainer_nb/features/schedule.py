@@ -361,19 +361,23 @@ class LRScheduler(Scheduler):
         self.n = self.n_planned(learn, 'step' if self.step == 'step' else 'epoch') if takes_n else None
         is_other_plan = not is_new and n_before not in (None, self.n) and not self.reacts
         for name, opt in self.optimizers(learn).items():
-            now = [_values(g) for g in opt.param_groups]
             if 'step' not in vars(opt): self.plain.add(name)        # torch's schedulers wrap it
-            if is_other_plan: self._change_plan(learn, name, opt, n_before)
-            else: self.scheds[name] = self._made(name, opt, self.n)
-            if is_new or is_other_plan: continue
-            for g, values in zip(opt.param_groups, now): _set_values(g, values)     # undo what making it changed
-            mark_stepped(opt)                                       # torch must not warn
-            if name in self.pending: self.scheds[name].load_state_dict(self.pending[name])
+            if is_new: self.scheds[name] = self._made(name, opt, self.n)
+            elif is_other_plan: self._change_plan(learn, name, opt, n_before)
+            else: self._go_on(name, opt)
         self.pending = {}
+
+    def _go_on(self, name, opt):
+        "Make a scheduler in the state of another one; the rates stay as they are"
+        now = [_values(g) for g in opt.param_groups]
+        self.scheds[name] = self._made(name, opt, self.n)
+        for g, values in zip(opt.param_groups, now): _set_values(g, values)
+        mark_stepped(opt)                                           # torch must not warn
+        if name in self.pending: self.scheds[name].load_state_dict(self.pending[name])
 
     def _change_plan(self, learn, name, opt, n_before):
         "Make a scheduler for another number of steps, and take those that are done; what changed a rate still does"
-        now = [g['lr'] for g in opt.param_groups]
+        now = [float(g['lr']) for g in opt.param_groups]            # a tensor is written in place
         for g, old in zip(opt.param_groups, self.held[name]):
             for k in old.keys() & {'lr', 'momentum', 'betas'}: set_option(g, k, old[k])
         before = _stand_in(opt)

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from ..base import GREY, attended_kernel, html_img, html_table, new_figure, patch, text_table
-from ..loop import as_count
-from .results import Results, loss_option
+from ..loop import as_count, loss_option
+from .results import Results
 from .samples import Look
 
 # %% ../../nbs/look/04_confusion.ipynb #b0978e2c

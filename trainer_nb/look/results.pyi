@@ -4,7 +4,6 @@ from trainer_nb.look.confusion import Confusion
 from trainer_nb.look.confusion import Report
 from trainer_nb.loop.hooks import Hook
 
-def loss_option(loss_fn: Any, name: Any, default: Any = None) -> Any: ...
 def one_sample(x: Any, i: Any, n: Any) -> Any: ...
 
 class Rereader:

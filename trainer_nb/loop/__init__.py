@@ -10,7 +10,9 @@ from .optim import (
     ParamGroups, gradients, load_optimizer, lr_names, matching, owners, parameters, refuse_closures, set_lr, set_option,
     trained
 )
-from .steps import as_step, called_modules, default_result, get_modes, is_summed, set_modes, set_opt_modes, unpack
+from .steps import (
+    as_step, called_modules, default_result, get_modes, is_summed, loss_option, set_modes, set_opt_modes, unpack
+)
 from .interrupts import TrainingInterrupted
 from .world import World
 from .outputs import Joined, n_samples, sizes_of

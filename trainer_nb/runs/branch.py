@@ -13,7 +13,7 @@ from pathlib import Path
 from ..base import GREY, LEADING, Line, beside, legend_rows, limits, patch, printable, smooth
 from ..loop import Hook, Plot, set_lr
 from ..save import Folder
-from .folder import RunFolder
+from .folder import RunFolder, count_of
 from .record import RecordTail
 
 # %% ../../nbs/runs/19_branch.ipynb #74bc2530
@@ -24,7 +24,7 @@ class Branch:
         info,    # the entry `parent` of its run.json
     ):
         self.name, self.where = printable(str(info.get('name'))), printable(str(info.get('where')))
-        self.batch = n if isinstance(n := info.get('batch'), int) and n >= 0 else 0
+        self.batch = count_of(info, 'batch')
         differs = info.get('differs')
         self.differs = [printable(str(o)) for o in differs] if isinstance(differs, list) else []
         self.path = Path(os.path.normpath(folder.path/str(info.get('path'))))
