@@ -64,10 +64,15 @@ def public():   # list of `Name`
     return sorted(found, key=lambda o: ('.' not in o.shown, homes()[o.module], o.shown.lower()))
 
 
+def public_on(page):
+    "List the public names of a page's module, if it is a reference page"
+    return [] if page == homes()['all'] else [o for o in public() if homes()[o.module] == page]
+
+
 def about(name, o):
     "Describe a symbol in one line"
     if name in constants(): return ', '.join(map('`{}`'.format, o))
-    line = (docstring(o) or notes(o).get('return') or '').split('\n')[0]
+    line = (docstring(o) or notes(o).get('returns') or '').split('\n')[0]
     return re.sub(r'; raises .*|\. Define the methods that you need:$', '', line)     # a page has the errors
 
 

@@ -4,7 +4,7 @@ Notebooks go through nbdev's processors, which obey directives, replace exported
 backticks. The functions below turn the result from Quarto's dialect into that of MyST. No cell runs: outputs are those
 stored in the notebooks, and the documentation of symbols is that of the package.
 """
-import ast, inspect, math, os, re, tokenize, yaml
+import ast, inspect, os, re, tokenize, yaml
 from base64 import b64decode
 from dataclasses import is_dataclass
 from importlib import import_module
@@ -20,27 +20,39 @@ from nbdev.doclinks import NbdevLookup
 from nbdev.process import Processor
 from nbdev.processors import FilterDefaults, add_show_docs, exec_show_docs
 
+from _reference import in_order, shown_name
+from trainer_nb.base.text import comments
+
 nbs = Path(__file__).resolve().parent
 cfg = get_config(path=nbs.parent)
 lookup = NbdevLookup()
 
 
 def notes(
-    sym,  # class or function
-):        # dict: name of a parameter, or 'return' → text
+    sym,  # class, function or property
+):        # dict: name of a parameter, or 'returns' or 'raises' → text
     "Return the comments beside the parameters and the end of the signature, or beside the fields of a dataclass"
-    try: src = dedent(inspect.getsource(sym.__init__ if inspect.isclass(sym) and not is_dataclass(sym) else sym))
-    except (OSError, TypeError): return {}      # not written in Python
-    node = ast.parse(src).body[0]
-    if isinstance(node, ast.ClassDef):
-        at, end, rest = {o.lineno: o.target.id for o in node.body if isinstance(o, ast.AnnAssign)}, math.inf, None
-    else:
-        at = {o.lineno: o.arg for o in ast.walk(node.args) if isinstance(o, ast.arg)}
-        end, rest = node.body[0].lineno, 'return'
-        if set(at) == {node.lineno}: at = {}    # a signature on one line has room for the result only
-    tokens = tokenize.generate_tokens(StringIO(src).readline)
-    comments = [o for o in tokens if o.type == tokenize.COMMENT and o.start[0] < end]
-    return {at.get(o.start[0], rest): o.string.lstrip('# ').replace('|', r'\|') for o in comments}
+    f = getattr(sym, 'fget', sym)
+    if inspect.isclass(f) and not is_dataclass(f): f = f.__init__
+    if not is_dataclass(f): rows = comments(f) if inspect.isfunction(f) else ()
+    else: rows = field_comments(f)
+    return {name: ' '.join(about) for name, about in rows}
+
+
+def field_comments(
+    cls,  # dataclass
+):        # list of (name, lines of the comment)
+    "Return the comments beside the fields"
+    source = dedent(inspect.getsource(cls))
+    at = {o.lineno: o.target.id for o in ast.parse(source).body[0].body if isinstance(o, ast.AnnAssign)}
+    rows, before = [], (0, 0)       # line and column of the comment before
+    for o in tokenize.generate_tokens(StringIO(source).readline):
+        if o.type != tokenize.COMMENT: continue
+        if name := at.get(o.start[0]): rows.append((name, [o.string.lstrip('# ')]))
+        elif rows and o.start == (before[0] + 1, before[1]): rows[-1][1].append(o.string.lstrip('# '))
+        else: continue
+        before = o.start
+    return rows
 
 
 class Default(str):
@@ -78,12 +90,12 @@ def declared(f):
 
 
 def members(cls, name, shown):
-    "Yield names, symbols and shapes of the public methods and properties of `cls` that have no heading of their own"
+    "Yield names, symbols, shapes and words of the public methods and properties of `cls`"
     for key, o in vars(cls).items():
         f = getattr(o, 'fget', None) or getattr(o, '__func__', o)   # of a property, of a class method
-        is_own = inspect.isfunction(f) and f.__module__ == cls.__module__
-        if key[0] == '_' or not is_own or f'{name}.{key}' in shown: continue
-        if about := docstring(f) or notes(f).get('return'):
+        is_own = inspect.isfunction(f) and (f.__module__ == cls.__module__ or f'{name}.{key}' in shown)
+        if key[0] == '_' or not is_own: continue
+        if about := docstring(f) or notes(f).get('returns'):
             yield key, f, key if isinstance(o, property) else call(f, key), about.splitlines()[0]
 
 
@@ -92,25 +104,33 @@ WIDE = 60       # a method with a longer signature has a part of the page, not a
 def describe(
     sym,    # class, function or property
     name,   # its name, such as `Learner.fit`
-    shown,  # names of all symbols that the page describes
+    shown,  # names of all symbols that have a heading on the page
+    title='',   # the heading; default: `name`
 ):          # str
     "Write what `show_doc` shows: heading, source link, signature, docstring, parameters, members"
     f = getattr(sym, 'fget', sym)
-    res = [f'({name.lower()})=', f'### {name}', '']
+    res = [f'({name.lower()})=', f'### {title or name}', '']
     if src := lookup.code(name): res += [f'[source]({src}){{.source-link}}', '']
-    if f is sym and (sig := call(f, name)): res += ['```python', *wrap(sig, 96, subsequent_indent=' '*4), '```', '']
+    if f is sym and (sig := call(f, title or name)):
+        res += ['```python', *wrap(sig, 96, subsequent_indent=' '*4), '```', '']
     res += [re.sub(r'^(`[^`]+`)  +', r'* \1: ', docstring(sym), flags=re.M), '']     # aligned names are a list
     known = declared(f)
-    found = {p: about for p, about in notes(f).items() if p not in (None, 'self')}
-    rows = [('*returns*' if p == 'return' else f'`{known.get(p, p)}`', about) for p, about in found.items()]
-    found = list(members(sym, name, shown)) if inspect.isclass(sym) else []
-    for key, _, shape, about in found:
-        if len(shape) > WIDE: continue
-        res.append(f'({name.lower()}.{key})=')
-        rows.append((f'`.{shape}`', about))
-    if rows: res += ['{.parameters}', '| | |', '|---|---|', *(f'| {p} | {about} |' for p, about in rows)]
-    wide = [describe(f, f'{name}.{key}', shown) for key, f, shape, _ in found if len(shape) > WIDE]
-    return '\n\n'.join([lookup.linkify('\n'.join(res)), *wide]) + '\n'
+    def default(p): return known.get(p.lstrip('*'), p)
+    rows = [(f'*{names}*' if names in ('returns', 'raises') else ', '.join(f'`{default(p)}`' for p in names.split(', ')),
+             about) for names, about in notes(f).items()]
+    wide = []
+    for key, o, shape, about in members(sym, name, shown) if inspect.isclass(sym) else ():
+        label = f'{name.lower()}.{key}'
+        if f'{name}.{key}' in shown: rows.append((f'[`.{key}`](#{label})', about))
+        elif len(shape) > WIDE: wide.append(describe(o, f'{name}.{key}', shown))
+        else:
+            res.append(f'({label})=')
+            rows.append((f'`.{shape}`', about))
+    cells = (' | '.join(o.replace('|', r'\|') for o in row) for row in rows)
+    if rows: res += ['{.parameters}', '| | |', '|---|---|', *(f'| {o} |' for o in cells)]
+    text = lookup.linkify('\n'.join(res))
+    for p in known: text = re.sub(rf'\[(`{p}`)\]\([^)]*\)', r'\1', text)      # a parameter, not a function of its name
+    return '\n\n'.join([text, *wide]) + '\n'
 
 
 class InOrder(Processor):
@@ -148,7 +168,10 @@ def myst_text(s):
     site = re.escape(f'{cfg.doc_host}{cfg.doc_baseurl}/')
     s = re.sub(rf'\[(`[^`]+`)\]\({site}[^)]*[#.]_[^)]*\)', r'\1', s)
     s = re.sub(rf'{site}[^)#\s]*(#[^)\s]+)', r'\1', s)
-    return re.sub(rf'(?<!\[)`({"|".join(constants())})`', lambda m: f'[{m[0]}](#{m[1].lower()})', s)
+    s = re.sub(rf'(?<!\[)`({"|".join(constants())})`', lambda m: f'[{m[0]}](#{m[1].lower()})', s)
+    link, other = r'\[(?:`[^`]+`)\]\([^)]*\)', r'(?:[^\[\]`]|`[^`]*`)*'     # links in a link, made of its words
+    def flat(m): return re.sub(r'\[(`[^`]+`)\]\([^)]*\)', r'\1', m[1]) + m[2]
+    return re.sub(rf'(?<![!`])(\[(?:{other}{link})+{other})(\]\([^)]*\))', flat, s)
 
 
 @cache
@@ -167,12 +190,6 @@ def with_constants(cells):
         if not names: continue
         targets, code = ''.join(f'({o.lower()})=\n' for o in names), re.sub(r'^#\|.*\n', '', c.source, flags=re.M)
         yield mk_cell(f'{targets}```python\n{code}\n```', 'markdown')
-
-
-def shown_name(c):
-    "Return `Learner.fit` for a cell `show_doc(Learner.fit)`"
-    m = re.match(r'show_doc\(([\w.]+)', re.sub(r'^#\|.*\n?', '', c.source, flags=re.M))
-    return m[1] if m else None
 
 
 WORDS = {       # of module names, where they are not just words with underscores
@@ -219,7 +236,7 @@ def myst_cell(
     c,          # a cell that nbdev has processed
     symbols,    # dict: name → what it is in the module of the page
     shown,      # names that the page describes
-    module,     # of the page; None for a lesson, whose checks fold away
+    module,     # of the page; None for a lesson
     words='',   # the sentence before the cell, which describes a picture that does not describe itself
 ):
     "Convert a cell for MyST-NB"
@@ -232,7 +249,9 @@ def myst_cell(
     if c.cell_type == 'code':
         opts = dict(re.findall(r'^#\| *([\w-]+): *(.*?)\s*$', c.source, flags=re.M))
         c.source = re.sub(r'^#\|.*\n?', '', c.source, flags=re.M)
-        if name := shown_name(c): return mk_cell(myst_text(describe(eval(name, symbols), name, shown)), 'markdown')
+        if name := shown_name(c):
+            text = describe(eval(name, symbols), name, shown, c.get('title', ''))
+            return mk_cell(myst_text(text), 'markdown')
         images = [o.data for o in c.get('outputs', []) if 'image/png' in o.get('data', {})]
         axes = re.findall(r"xlabel='([^']*)'.*?ylabel='([^']*)'", c.source, flags=re.S)
         drawn = ', '.join(f'{y} by {x}' for x, y in axes) or words
@@ -244,24 +263,27 @@ def myst_cell(
         hide = {'echo': 'remove-input', 'output': 'remove-output', 'include': 'remove-cell'}
         c.metadata['tags'] = [t for k, t in hide.items() if opts.get(k) == 'false']
         if 'code-fold' in opts: c.metadata['tags'].append('hide-input')
-        if not module and is_check(c.source):
+        if is_check(c.source):
             c.metadata['tags'].append('hide-input')
             c.metadata['mystnb'] = {'code_prompt_show': 'Check', 'code_prompt_hide': 'Check'}
     return c
 
 
 def read_page(
-    path,  # of a notebook
-):         # the notebook for MyST-NB
-    "Process a notebook with nbdev, and convert it to MyST"
+    path,       # of a notebook
+    public=(),  # the public names of its module: `_names.Name`
+):              # the notebook for MyST-NB
+    "Process a notebook with nbdev, and convert it to MyST; what is public comes first"
     module = re.search(r'#\| *default_exp +([\w.]+)', path.read_text(encoding='utf-8'))
     symbols = vars(import_module(f'{cfg.lib_name}.{module[1] if module else "all"}'))
     nb = read_nb(path)
     nb.cells = list(with_constants(nb.cells))
     Pages()(nb)
     nb.metadata['language_info'] = {'name': 'python', 'pygments_lexer': 'ipython3'}
-    shown = {shown_name(c) for c in nb.cells}
-    words = ''
+    if public:
+        front = next(c for c in read_nb(nbs/'index.ipynb').cells if c.cell_type == 'code')
+        nb.cells = in_order(nb.cells, public, symbols, f'{cfg.lib_name}.{module[1]}', front)
+    shown, words = {shown_name(c) for c in nb.cells}, ''
     for i, c in enumerate(nb.cells):
         if c.cell_type == 'markdown': words = last_words(c.source)
         nb.cells[i] = myst_cell(c, symbols, shown, module, words)

@@ -13,8 +13,9 @@ from sphinx import addnodes
 from docutils.utils.math.latex2mathml import tex2mathml
 from execnb.nbio import mk_cell, nb2str
 
-from _names import entries, filled
+from _names import entries, filled, public_on
 from _pages import cfg, included, myst_text, read_page
+from _reference import INNER
 from _site import contents, has_examples, plain, site, twin, write_site
 
 project, author, release, copyright = cfg.title, cfg.author, cfg.version, cfg.copyright
@@ -32,14 +33,14 @@ nb_code_prompt_show = nb_code_prompt_hide = 'Code'
 nb_render_markdown_format = 'myst'
 nb_ipywidgets_js = {}                   # no page needs the script of a widget, or a CDN
 myst_enable_extensions = ['attrs_block', 'attrs_inline', 'colon_fence', 'dollarmath']
-myst_heading_anchors = 3
+myst_heading_anchors = 4
 
 
 def read_source(app, docname, source):
     "Read the page of a notebook or a Quarto file"
     path = app.env.doc2path(docname)
     if path.suffix == '.ipynb':
-        nb = read_page(path)
+        nb = read_page(path, public_on(docname))
         for c in nb.cells:
             if c.cell_type == 'markdown': c.source = myst_text(filled(c.source, docname))
         app.env.twins[docname] = twin(nb)
@@ -75,6 +76,24 @@ def add_entries(app, doctree):
     app.env.get_domain('index').entries.setdefault(app.env.docname, []).extend(shown)
 
 
+OPEN = """function show() {       // what a link to a folded part names; most browsers do this themselves
+    const o = location.hash && document.getElementById(decodeURIComponent(location.hash.slice(1)))
+    const folded = o && o.closest('details')
+    if (folded && !folded.open) { folded.open = true; o.scrollIntoView() }
+}
+addEventListener('hashchange', show); addEventListener('DOMContentLoaded', show)"""
+
+
+def fold_inner(app, doctree):
+    "Fold away how it works"
+    if not public_on(app.env.docname): return
+    for part in doctree.findall(nodes.section):
+        if part[0].astext() != INNER: continue
+        text = 'Built step by step, with its parts, examples and checks'
+        part.insert(1, nodes.raw('', f'<details class="inner"><summary>{text}</summary>', format='html'))
+        part.append(nodes.raw('', '</details>', format='html'))
+
+
 def mathml(self, node):
     "Write formulas as MathML, which browsers draw without a script"
     self.body.append(tex2mathml(node.astext(), as_block=isinstance(node, nodes.math_block)))
@@ -83,7 +102,8 @@ def mathml(self, node):
 
 def setup(app):
     events = {'builder-inited': start, 'env-purge-doc': forget, 'source-read': read_source,
-              'doctree-read': add_entries,
               'html-page-context': add_twin, 'build-finished': write_site}
     for event, f in events.items(): app.connect(event, f)
+    for f in add_entries, fold_inner: app.connect('doctree-read', f)
+    app.add_js_file(None, body=OPEN)
     app.add_html_math_renderer('mathml', (mathml, None), (mathml, None))

@@ -1,5 +1,6 @@
 "Every public name is shown at work, links are well formed, and the front page matches the README."
 import ast, inspect, json, pydoc, re
+from dataclasses import fields, is_dataclass
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -187,6 +188,85 @@ def test_every_page_is_in_the_sidebar(site):
         text = site.names.filled('\n\n'.join(parts), page)
         todo += [o for o in re.findall(r'^/(.*)$', text, flags=re.M) if o not in seen]
     assert {*site.names.matching('*')} - seen == {'index'}
+
+
+HAS_HELP = [o for o in names if inspect.isfunction(getattr(everything, o)) or isinstance(getattr(everything, o), type)]
+
+def described(f):
+    "(names of parameters, 'returns' or 'raises'; words) as `help` has them, or beside the fields of a dataclass"
+    if isinstance(f, type) and is_dataclass(f):
+        for o in fields(f):
+            source = re.search(rf'^    {o.name}:[^#\n]*# (.*(?:\n {{20,}}# .*)*)', inspect.getsource(f), flags=re.M)
+            if source: yield o.name, re.sub(r'\n +# ', ' ', source[1])
+        return
+    text = pydoc.plain(pydoc.render_doc(f.__init__ if isinstance(f, type) else f)).partition('Parameters:\n')[2]
+    indent = re.match(' *', text)[0]
+    rows = []
+    for line in text.rstrip().split('\n'):
+        if m := re.match(rf'{indent}(\S.*?)  +(\S.*)', line): rows.append([*m.groups()])
+        elif rows: rows[-1][1] += ' ' + line.strip()
+    yield from map(tuple, rows)
+
+def table_on_page(text):
+    "The same, from the rows of a table"
+    def plain(s): return re.sub(r'\[([^\]]*)\]\([^)]*\)', r'\1', s).replace(r'\|', '|')
+    for line in re.findall(r'^\| ([^|].+) \|$', text, flags=re.M):
+        names, about = re.split(r'(?<!\\) \| ', line, maxsplit=1)
+        if re.match(r'\[?`\.', names): continue       # a method
+        names = re.findall(r'`(\*{0,2}\w+)|\*(\w+)\*', names)
+        yield ', '.join(a or b for a, b in names), plain(about)
+
+@pytest.mark.parametrize('name', [*HAS_HELP, *(f'Learner.{o}' for o in dir(everything.Learner) if o[0] != '_'
+                                               and inspect.isfunction(getattr(everything.Learner, o)))])
+def test_the_table_of_a_page_is_that_of_help(site, name):
+    "Each row with all of its words, in the order of the signature, and what is returned last"
+    *owner, last = name.split('.')
+    f = getattr(everything.Learner if owner else everything, last)
+    if not is_own(f): pytest.skip('of another library')
+    rows = list(table_on_page(re.split('\n(?=### )', site.pages.describe(f, name, set()))[1]))
+    wanted = list(described(f))
+    if isinstance(f, type) or wanted or not rows: assert rows == wanted
+    order = [o for o, _ in rows]
+    assert not {'returns', 'raises'} & {*order[:-1]}
+    if rows and not isinstance(f, type):
+        expected = [o for o in inspect.signature(f).parameters if o != 'self']
+        assert {o.strip('* ') for row in order[:len(order) - (order[-1] in ('returns', 'raises'))]
+                for o in row.split(',')} <= {*expected}
+
+
+def test_reference_pages_begin_with_what_is_public(site):
+    "Each public class and function once, with its table, before anything else; and an example where there is one"
+    n_examples = 0
+    for page in site.names.pages_of('api/01_train') + site.names.pages_of('api/06_save') + ['show/04_lr_find']:
+        public = site.names.public_on(page)
+        found = site.pages.read_page(root/f'nbs/{page}.ipynb', public).cells
+        end = next(i for i, c in enumerate(found) if c.source == '## How it works')
+        head = '\n'.join(c.source for c in found[:end] if c.cell_type == 'markdown')
+        rest = '\n'.join(c.source for c in found[end:] if c.cell_type == 'markdown')
+        for o in public:
+            if not hasattr(o.symbol, '__qualname__'): continue
+            assert head.count(f'({o.label})=') == 1 and f'({o.label})=' not in rest
+        assert re.match(r'\s*\(', found[2].source) and '\n## ' not in f'{head}\n{rest}'.replace('\n## How', '')
+        assert not re.findall(r'^#+ .*\b_\w+$', head + rest, flags=re.M)
+        shown = [c for c in found[:end] if c.cell_type == 'code']
+        assert all(c.outputs for c in shown) and not any(re.search('^assert ', c.source, flags=re.M) for c in shown)
+        n_examples += len(shown)
+    assert n_examples > 15
+
+@pytest.mark.parametrize('page', ['show/04_lr_find', 'save/05_early_stopping', 'features/03_ema'])
+def test_an_example_of_a_reference_page_runs_by_itself(site, page):
+    "All code of its opening, in a fresh module"
+    cells = site.pages.read_page(root/f'nbs/{page}.ipynb', site.names.public_on(page)).cells
+    end = next(i for i, c in enumerate(cells) if c.source == '## How it works')
+    code = '\n'.join(c.source for c in cells[:end] if c.cell_type == 'code')
+    assert code.count('import *') == 1
+    exec(code, {'__name__': 'example'})
+
+
+def test_links_in_links_are_flat(site):
+    "A name inside a link leads where the link leads"
+    flat = site.pages.myst_text('See [with [`AMP`](#amp) and\n[`EMA`](#ema)](02_amp.ipynb) or [`EMA`](#ema) [1](a.md).')
+    assert flat == 'See [with `AMP` and\n`EMA`](02_amp.ipynb) or [`EMA`](#ema) [1](a.md).'
 
 
 def test_what_is_a_check_and_what_a_chart(site):

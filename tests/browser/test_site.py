@@ -131,14 +131,24 @@ def test_the_sidebar_is_short(tab):
     assert {'start', 'lessons', 'how-to', 'api by task', 'internals'} <= set(headings) and len(headings) <= 6
 
 
-def test_checks_fold_away_in_lessons_only(tab):
+def test_checks_fold_away(tab):
     def count(where, text):
         return tab.evaluate('([where, text]) => [...document.querySelectorAll(where)].filter('
                             'o => o.textContent.startsWith(text)).length', [where, text])
-    for page, has_checks in ('start/02_quickstart', True), ('lessons/01_images', True), ('features/06_schedule', False):
+    for page in 'start/02_quickstart', 'lessons/01_images', 'features/06_schedule':
         tab.goto((html/f'{page}.html').as_uri())
-        assert (count('details.hide:not([open]) p.collapsed', 'Check') > 0) == has_checks
-        assert (count('.cell > .cell_input pre', 'assert') > 0) != has_checks
+        assert count('details.hide:not([open]) p.collapsed', 'Check') and not count('.cell > .cell_input pre', 'assert')
+
+
+def test_a_reference_page_opens_with_its_class(tab):
+    "How it works is folded, and a link to a part of it unfolds it"
+    top = '[...document.querySelectorAll("article h3")].slice(0, 2).map(o => o.getBoundingClientRect().top)'
+    tab.set_viewport_size({'width': 1280, 'height': 900})
+    tab.goto((html/'loop/18_learner.html').as_uri())
+    assert tab.evaluate(top)[0] < 400 and tab.evaluate('document.querySelector("details.inner").open') is False
+    tab.goto('about:blank')
+    tab.goto((html/'loop/18_learner.html').as_uri() + '#passes')
+    tab.wait_for_function('document.querySelector("details.inner").open')
 
 
 FOUND = {       # what people type → the page that comes first
