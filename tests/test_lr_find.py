@@ -416,13 +416,12 @@ def test_signals_at_any_moment(n_signals, n_tries):
 @pytest.mark.parametrize('n_signals', [1, 2, 5])
 def test_signals_while_things_are_put_back(n_signals):
     learn = made('odd', 1)
-    state = learn.model._buffers
-    class Signals(dict):        # it is cleared and filled again when things are put back
-        def update(self, *args):
+    class Signals(dict):        # each step adds to it: it is cleared and filled again when things are put back
+        def clear(self):
             for _ in range(n_signals): once()
             time.sleep(.001)
-            super().update(*args)
-    learn.model.__dict__['_buffers'] = Signals(state)
+            super().clear()
+    learn.model.table = Signals(learn.model.table)
     before = snapshot(learn)
     helper = threading.Event()
     thread = threading.Thread(target=helper.wait)       # a thread that does not block the signal

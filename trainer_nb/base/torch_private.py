@@ -153,8 +153,8 @@ def _wrappers_are_known():
     return True
 
 def _hooks(opt):
-    return (opt._optimizer_step_pre_hooks or opt._optimizer_step_post_hooks or around._global_optimizer_pre_hooks
-            or around._global_optimizer_post_hooks)
+    own = getattr(opt, '_optimizer_step_pre_hooks', None) or getattr(opt, '_optimizer_step_post_hooks', None)
+    return own or around._global_optimizer_pre_hooks or around._global_optimizer_post_hooks
 
 def has_hooks(
     opt,  # optimizer

@@ -112,13 +112,15 @@ class Hook:
     runs_before = ()    # names of hook classes that run later than this one; wins over `ord`
     runs_after = ()     # names of hook classes that run earlier
     unique = False      # refuse a second hook of this class
-    in_dry_run = None   # take part in dry runs, such as `lr_find`? None: if it wraps a step or listens inside a batch
+    in_dry_run = None   # take part in dry runs, such as `lr_find`? None: each hook of a class of yours does
     is_own = False      # each rank has its own state, and a checkpoint holds them all
     together = ()       # names of methods that every rank must run when `learn.request` asks for one of them
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
         _check_names(dir(cls), cls.__name__)
+        if hasattr(cls, 'in_rehearsal'):
+            raise TypeError(f'{cls.__name__} sets `in_rehearsal`, which is called `in_dry_run` now')
         for o in LIFECYCLE:
             if isinstance(f := vars(cls).get(o), FunctionType): _n_values(f, o, cls.__name__, 'self')
         for side in 'runs_before', 'runs_after':

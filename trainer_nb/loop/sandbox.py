@@ -9,16 +9,17 @@ __all__ = ['unchanged', 'DryRun', 'dry_run']
 import math, signal, warnings
 from collections import deque
 from collections.abc import Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from copy import copy, deepcopy
 from dataclasses import replace
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from random import Random
 from types import CellType, CodeType, FunctionType, MethodType
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from ..base import forget_iterator, note_place
 from ..data import Pass, each, end_workers, set_rng_states, rng_states
@@ -47,16 +48,29 @@ def _reachable(roots, most, leaves=_LEAVES, known=()):
     while todo:
         o = todo.pop()
         if id(o) in found or id(o) in known: continue
+        try: inner = _inside(o, most, leaves)
+        except Exception: continue      # a proxy, of a package that is not installed, say
         found[id(o)] = o
-        if isinstance(o, MethodType): todo += o.__self__, o.__func__
-        elif isinstance(o, partial): todo += o.func, o.args, o.keywords
-        elif isinstance(o, CellType): todo += _contents(o)
-        elif isinstance(o, FunctionType): todo += _held(o)
-        if isinstance(o, leaves) or _is_busy(type(o)): continue
-        if isinstance(o, Mapping): todo += islice(o.values(), most)
-        elif isinstance(o, (list, tuple, set, deque)): todo += islice(o, most)
-        if type(getattr(o, '__dict__', None)) is dict: todo += o.__dict__.values()
+        todo += inner
     return found
+
+def _inside(o, most, leaves):
+    "Return what an object leads to"
+    res = []
+    if isinstance(o, MethodType): res += o.__self__, o.__func__
+    elif isinstance(o, partial): res += o.func, o.args, o.keywords
+    elif isinstance(o, CellType): res += _contents(o)
+    elif isinstance(o, FunctionType): res += _held(o)
+    if isinstance(o, leaves) or _is_busy(type(o)): return res
+    if isinstance(o, Mapping): res += islice(o.values(), most)
+    elif isinstance(o, (list, tuple, set, deque)): res += islice(o, most)
+    return [*res, *(_attributes(o) or {}).values()]
+
+def _attributes(o):
+    "Return the dict of an object's attributes, None without one; `__getattr__` of a proxy is not called"
+    try: res = object.__getattribute__(o, '__dict__')
+    except AttributeError: return None
+    return res if type(res) is dict else None
 
 def _is_busy(cls):
     "Return whether other threads may be at work in such objects"
@@ -85,14 +99,15 @@ def _globals(f):
 
 def _parts(learn):
     "Objects of the loaders, of the steps, and of functions that listen; what several have is in the first of these"
-    data = _reachable([learn.train_dl, learn.valid_dl], _DATA, (*_LEAVES, nn.Module, torch.optim.Optimizer))
-    functions = [o for h in learn.hooks for o in vars(h).values() if isinstance(o, (FunctionType, MethodType, partial))]
+    data = _reachable([learn.train_dl, learn.valid_dl], _DATA, (*_LEAVES, nn.Module, Optimizer))
+    def functions(owner): return [o for o in vars(owner).values() if isinstance(o, (FunctionType, MethodType, partial))]
     known = vars(Components(nn.Identity(), display=False))
     set_by_user = [v for k, v in vars(learn).items() if k not in known]
     modules, own = _modules(learn), {id(o) for o in learn.opts.values()}
-    roots = [*modules, learn.loss_fn, learn.train_step, learn.eval_step, *set_by_user]
+    called = chain.from_iterable(map(functions, learn.opts.values()))       # by a step of the optimizer
+    roots = [*modules, learn.loss_fn, learn.train_step, learn.eval_step, *set_by_user, *called]
     steps = _reachable(roots, _STEP, known=(data.keys() | own) - {id(m) for m in modules})
-    heard = _reachable(functions, _STEP, known=data.keys() | steps.keys() | own)
+    heard = _reachable(chain.from_iterable(map(functions, learn.hooks)), _STEP, known=data.keys() | steps.keys() | own)
     return [list(o.values()) for o in (data, steps, heard)]
 
 def _in_hooks(learn, found, copies):
@@ -105,14 +120,24 @@ def _in_hooks(learn, found, copies):
 def _places(learn, parts):
     "The dicts in which attributes live, and other collections"
     owners = [learn, *learn.opts.values(), *(o for o in parts if not isinstance(o, _LEAVES) and not _is_busy(type(o)))]
-    places = [o.__dict__ for o in owners if type(getattr(o, '__dict__', None)) is dict]
-    collections = (o for o in parts if isinstance(o, (dict, list, set, deque)))
+    places = [o for o in map(_attributes, owners) if o is not None]
+    collections = (o for o in parts if isinstance(o, (dict, list, set, deque, CellType)))
     return list({id(o): o for o in (*places, *collections)}.values())
 
+def _items(place):
+    "Return what a collection or a cell holds; of a dict the keys, then the values"
+    if isinstance(place, CellType): return _contents(place)
+    return [*place, *(place.values() if isinstance(place, dict) else ())]
+
 def _put_back(place, old):
-    "Make a collection what its copy is"
+    "Make a collection hold its former items; one that still does, which may be read-only, is not written to"
+    now, n = _items(place), len(old)//2
+    if [*map(id, now)] == [*map(id, old)]: return
     if isinstance(place, CellType): return _fill(place, old)
-    if isinstance(place, dict) and list(place) == list(old): return place.update(old)       # nobody sees it empty
+    if isinstance(place, dict):
+        if list(place) != old[:n]: place.clear()        # otherwise nobody sees it empty
+        for k, v in zip(old[:n], old[n:]): place[k] = v
+        return
     place.clear()
     (place.extend if isinstance(place, (list, deque)) else place.update)(old)
 
@@ -120,18 +145,24 @@ def _fill(cell, contents):
     if contents: cell.cell_contents = contents[0]
     elif _contents(cell): del cell.cell_contents
 
+def _rename(names, old):
+    "Restore the global names of a module that have changed"
+    names.update({k: v for k, v in old.items() if names.get(k) is not v})
+
 class _Tensor:
     "A tensor with its memory, values, gradient and flag, as they are now"
     def __init__(self, t):
         self.t, self.value, self.is_leaf = t, t.detach().clone(), t.is_leaf
-        is_plain = t.layout is torch.strided and type(t) in (Tensor, nn.Parameter, nn.Buffer)
-        self.place = t.detach() if is_plain else None
+        is_plain = t.layout is torch.strided and type(t) in (Tensor, nn.Parameter, nn.Buffer) and not t.is_meta
+        self.place, self.version = t.detach() if is_plain else None, t._version
         self.grad, self.requires_grad = (t.grad, t.requires_grad) if t.is_leaf else (None, None)
 
+    @torch.no_grad()
     def put_back(self):
         t, place = self.t, self.place
         if place is not None and _memory(t) != _memory(place): t.data = place
-        t.copy_(self.value)
+        # memory that nobody has written to may be read-only
+        if place is None or t._version != self.version or not torch.equal(t, self.value): t.copy_(self.value)
         if self.is_leaf: t.requires_grad_(self.requires_grad).grad = self.grad
 
 def _memory(t): return t.data_ptr(), t.shape, t.stride(), t.dtype, t.device
@@ -150,7 +181,7 @@ def _generator(o):
     "(function, its argument) that restore a random generator; None if `o` is none"
     if isinstance(o, Random): return o.setstate, o.getstate()
     if isinstance(o, torch.Generator) or type(o).__name__ == 'RandomState': return o.set_state, o.get_state()
-    if hasattr(o, 'bit_generator'): return partial(setattr, o.bit_generator, 'state'), o.bit_generator.state
+    if hasattr(type(o), 'bit_generator'): return partial(setattr, o.bit_generator, 'state'), o.bit_generator.state
 
 # %% ../../nbs/loop/17_sandbox.ipynb #b646192c
 @contextmanager
@@ -180,24 +211,19 @@ def unchanged(
     held = (t for m in modules for t in (*m.parameters(recurse=False), *m.buffers(recurse=False)))
     held = {id(t): t for t in (*held, *(o for o in (*parts, *heard) if isinstance(o, Tensor)))}
     tensors = [_Tensor(t) for t in held.values() if _can_change(t)]
-    cells = [(o, _contents(o)) for o in parts if isinstance(o, CellType)]
-    places = [(o, copy(o)) for o in _places(learn, [*data, *parts])] + cells
-    names = [(o.__globals__, _globals(o)) for o in parts if isinstance(o, FunctionType) and not _is_library(o)]
-    objects = [(o, deepcopy(o.state_dict())) for o in learn.objects.values()]
-    random = rng_states(learn.train_dl, learn.valid_dl)
-    own = [o for o in map(_generator, [*data, *parts, *heard]) if o]
-    for o in tensors:
-        if o.is_leaf: o.t.grad = None
-    try: yield
-    finally:
-        for dl in learn.train_dl, learn.valid_dl: end_workers(dl)
-        for place, old in places: _put_back(place, old)
-        for place, old in names: place.update(old)
-        for o, old in objects: o.load_state_dict(old)
-        with torch.no_grad():
-            for o in tensors: o.put_back()
-        set_rng_states(random, learn.train_dl, learn.valid_dl)
-        for set_state, state in own: set_state(state)
+    functions = [o for o in parts if isinstance(o, FunctionType) and not _is_library(o)]
+    dls = learn.train_dl, learn.valid_dl
+    with ExitStack() as stack:      # restores everything that it can, the last entry first, and raises errors at the end
+        for set_state, state in filter(None, map(_generator, [*data, *parts, *heard])): stack.callback(set_state, state)
+        stack.callback(set_rng_states, rng_states(*dls), *dls)
+        for o in learn.objects.values(): stack.callback(o.load_state_dict, deepcopy(o.state_dict()))
+        for o in functions: stack.callback(_rename, o.__globals__, _globals(o))
+        for o in _places(learn, [*data, *parts]): stack.callback(_put_back, o, _items(o))
+        for o in tensors: stack.callback(o.put_back)
+        for dl in dls: stack.callback(end_workers, dl)
+        for o in tensors:
+            if o.is_leaf: o.t.grad = None
+        yield
 
 # %% ../../nbs/loop/17_sandbox.ipynb #26e3cb44
 _INSIDE = {*STEPS, 'before_step', 'after_pred', 'after_loss', 'after_backward'}
@@ -205,26 +231,27 @@ _INSIDE = {*STEPS, 'before_step', 'after_pred', 'after_loss', 'after_backward'}
 def _takes_part(
     hook,  # `Hook`
 ):         # bool
-    "Return whether the hook takes part in dry runs"
+    "Return whether the hook takes part in dry runs: it says so, or it is of the user's own class, or acts inside a step"
     if hook.in_dry_run is not None: return hook.in_dry_run
-    return bool(_INSIDE & set(points(hook))) and not isinstance(hook, MainProcessHook)
+    if isinstance(hook, MainProcessHook): return False
+    return next(filter(_is_library, type(hook).__mro__)) is Hook or bool(_INSIDE & set(points(hook)))
 
 def _understudies(learn):
     "Copy each hook that takes part; a copy shares the learner's parts with its original"
     data, parts, _ = _parts(learn)
-    loaders = (o for o in data if hasattr(o, '__dict__'))
+    loaders = (o for o in data if _attributes(o) is not None)
     own = [learn, learn.model, learn.history, *_modules(learn), *learn.opts.values(), *loaders, *parts]
     memo, copies = {id(o): o for o in (*own, *learn.model.parameters(), *learn.model.buffers())}, {}
     for h in filter(_takes_part, learn.hooks):
         try: copies[id(h)] = deepcopy(h, memo)
         except Exception as e:
-            warnings.warn(f'{h.name} stays out: it cannot be copied ({type(e).__name__}: {e})', stacklevel=4)
+            warnings.warn(f'{h.name} stays out of the dry run: it cannot be copied ({type(e).__name__}: {e}). '
+                          'Set `in_dry_run = False` in its class if steps do not need it', stacklevel=4)
     return copies
 
 def _left_out(hooks):
-    "Return a remark about the user's hooks that take no part, which a step may rely on"
-    own = [h for h in hooks if not type(h).__module__.startswith('trainer_nb.') and h.in_dry_run is None]
-    names = ', '.join(h.name for h in own if not _takes_part(h))
+    "Return a remark about the user's hooks among those that take no part, which a step may rely on"
+    names = ', '.join(h.name for h in hooks if not _is_library(type(h)) and h.in_dry_run is None)
     return f'; {names} took no part: set `in_dry_run = True` in a hook that steps need' if names else ''
 
 # %% ../../nbs/loop/17_sandbox.ipynb #1cfbf2fe
@@ -278,10 +305,14 @@ class DryRun:
 
 # %% ../../nbs/loop/17_sandbox.ipynb #173c4833
 def _copy_optimizers(learn):
-    "Let the optimizers work with copies of their states"
-    memo = {id(o): o for o in (*learn.model.parameters(), *learn.opts.values())}
-    for opt in learn.opts.values():
-        vars(opt).update(deepcopy(vars(opt), {**memo, **{id(p): p for p in parameters(opt)}}))
+    "Let the optimizers, and those inside them, work with copies of what they hold"
+    own = list(learn.opts.values())
+    inner = [o for o in _reachable(map(vars, own), _STEP).values() if isinstance(o, Optimizer) and o not in own]
+    memo = {id(o): o for o in (*learn.model.parameters(), *own)}
+    memo |= {id(p): p for p in chain.from_iterable(map(parameters, own + inner))}
+    memo |= {id(o): object.__new__(type(o)) for o in inner}     # torch copies no attributes of a class of its own
+    for o in inner: vars(memo[id(o)]).update(deepcopy(vars(o), memo))
+    for o in own: vars(o).update(deepcopy(vars(o), memo))
 
 def _exchange(learn, copies, asked):
     "Install stand-ins for the dry run; `unchanged` restores the learner's own"
@@ -316,7 +347,8 @@ def dry_run(
             try: yield res
             except Exception as e:
                 where = f'raised in a dry run, in batch {learn.state.batch_idx}; nothing has changed'
-                note_place(e, where + _left_out(learn.hooks), learn.batch)
+                out = [h for h in learn.hooks if h not in copies.values()]
+                note_place(e, where + _left_out(out), learn.batch)
                 raise
             finally:
                 learn.calls.close('after_fit', learn)

@@ -3,10 +3,11 @@ from typing import Any
 from contextlib import AbstractContextManager
 
 class _Tensor:
-    place: Any
     t: Any
     value: Any
     is_leaf: Any
+    place: Any
+    version: Any
     grad: Any
     requires_grad: Any
     def __init__(self, t: Any) -> None: ...
