@@ -5,7 +5,8 @@ import pytest, torch, torch.nn.functional as F
 from torch import nn
 
 from common import make_learner, problem, same, weights
-from trainer_nb.all import Checkpoint, Learner, ParamGroups, Unfreeze, set_seed
+from trainer_nb.all import Checkpoint, Learner, OneCycle, ParamGroups, Unfreeze, set_seed
+from trainer_nb.loop import Plot
 
 
 class Net(nn.Module):
@@ -34,6 +35,9 @@ def fitted(model, optim, n=3, **kwargs):
     return learn
 
 
+def values(learn): return list(learn.history.steps.values())     # columns have the names of the groups
+
+
 rates = pytest.mark.parametrize('lr', [{'body': 1e-2, 'head': .1}, {'bo*': 1e-2, '*': .1},
                                        lambda name: 1e-2 if name.startswith('body') else .1],
                                 ids=['names', 'patterns', 'function'])
@@ -45,10 +49,10 @@ def test_groups_are_those_made_by_hand(lr, decay_norms):
     twin = copy.deepcopy(model)
     a = fitted(model, ParamGroups(lr, decay_norms=decay_norms, weight_decay=.3))
     b = fitted(twin, by_hand(twin, decay_norms))
-    assert same(weights(model), weights(twin)) and a.history.steps == b.history.steps
-    def plain(opt): return [{k: v for k, v in g.items() if k != 'params'} for g in opt.param_groups]
+    assert same(weights(model), weights(twin)) and values(a) == values(b)
+    def plain(opt): return [{k: v for k, v in g.items() if k not in ('params', 'name')} for g in opt.param_groups]
     assert plain(a.opt) == plain(b.opt) and len(a.opt.param_groups) == (2 if decay_norms else 4)
-    assert 'lr_1' in a.history.steps and a.plot_schedule(1).steps.keys() >= {'lr', 'lr_1'}
+    assert a.plot_schedule(1).steps.keys() == a.history.steps.keys() - {'train_loss'}
 
 
 @rates
@@ -57,10 +61,11 @@ def test_rates_by_name_straight_in_the_learner(lr):
     twin = copy.deepcopy(model)
     groups = [dict(params=twin.body.parameters(), lr=1e-2), dict(params=twin.head.parameters(), lr=.1)]
     a, b = fitted(model, None, lr=lr), fitted(twin, torch.optim.AdamW(groups, fused=True))
-    assert same(weights(model), weights(twin)) and a.history.steps == b.history.steps and 'lr_1' in a.history.steps
-    assert a.opt.param_groups[0].keys() == b.opt.param_groups[0].keys()
+    assert same(weights(model), weights(twin)) and values(a) == values(b) and len(values(a)) == 3
+    assert a.opt.param_groups[0].keys() - {'name'} == b.opt.param_groups[0].keys()
     assert [o[-1] for o in a.summary().lines() if o[0] in ('layer', 'body', 'head')] == ['lr', '0.01', '0.1']
-    assert 'lr_1' in a.plot_schedule(1).steps
+    names = ['lr', 'lr_1'] if callable(lr) else [f'lr_{"rest" if o == "*" else o}' for o in lr]
+    assert list(a.plot_schedule(1).steps) == names == [o for o in a.history.steps if o != 'train_loss']
     a.fit(1, lr=.1)
     assert a.lrs() == pytest.approx((.1, 1.))       # the ratio stays
 
@@ -188,3 +193,25 @@ def test_mistakes_with_rates_by_name():
     for wrong in {'body': .1}, (lambda name: .1):
         with pytest.raises(ValueError, match='param groups of a new learner'): learn.fit(1, lr=wrong)
     assert not learn.history.n_steps
+
+
+def test_a_maximum_is_that_of_the_largest_group_or_by_group():
+    def rates(lr_max, lrs={'body': 1e-4, 'head': 1e-2}, optim=None):
+        learn = make_learner(Net(), train_dl=problem(), bs=8, lr=lrs, optim=optim)
+        preview = learn.plot_schedule(3, hooks=OneCycle(lr_max)).steps
+        learn.fit_one_cycle(3, lr_max)
+        assert all(preview[k] == learn.history.steps[k] for k in preview)
+        return {k: max(v) for k, v in learn.history.steps.items() if k.startswith('lr')}, learn
+    def by_torch(lr_max):      # torch's own, at the same positions: 9 steps, the maximum after .25*8
+        opt = torch.optim.SGD([dict(params=[torch.zeros(1, requires_grad=True)]) for _ in lr_max], lr=1.)
+        sched = torch.optim.lr_scheduler.OneCycleLR(opt, lr_max, 9, pct_start=.25 + 1/9 - .25/9, div_factor=25)
+        return max([opt.step() or sched.step() or [g['lr'] for g in opt.param_groups] for _ in range(8)])
+    assert rates(1e-2)[0] == pytest.approx(dict(zip(['lr_body', 'lr_head'], by_torch([1e-4, 1e-2]))))
+    found, learn = rates({'head': .2, 'body': .1})
+    assert found == pytest.approx(dict(lr_body=.1, lr_head=.2))
+    head = learn.history.lines()[0]
+    assert head[-3:-1] == ['lr_body', 'lr_head'] and 'lr_head' in learn.history.html()
+    assert [o.name for o in Plot(learn.history).chart().panels[1].lines] == ['lr_body', 'lr_head']
+    assert rates(.5, None, lambda p: torch.optim.SGD([dict(params=[o], lr=.1) for o in p]))[0]['lr_9'] == .5
+    for wrong in {'head': .2}, {'head': .2, 'bodi': .1}, {'*.bias': .1, '*': .2}:
+        with pytest.raises(ValueError, match='body|whole groups'): rates(wrong)

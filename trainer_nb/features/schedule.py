@@ -20,7 +20,8 @@ from torch import Tensor
 from ..base import COLORS, Chart, Envelope, Line, Panel, folded, limits, mark_stepped, patch
 from ..data import length
 from trainer_nb.loop import (
-    RESUMABLE, Hook, Learner, as_count, as_hooks, as_metrics, as_rate, as_step, check_monitored, lr_names, set_option
+    RESUMABLE, Hook, Learner, as_count, as_hooks, as_metrics, as_rate, as_step, check_monitored, group_rates, lr_names,
+    set_option
 )
 
 # %% ../../nbs/features/06_schedule.ipynb #4368d34c
@@ -156,8 +157,8 @@ class Schedule(Scheduler):
         lr=None,        # function: position in [0, 1] → factor of each group's learning rate
         momentum=None,  # function: position → momentum, or the first of `betas`; it skips groups without momentum
         *,
-        lr_max=None,    # rate > 0 of the first group at factor 1, other groups in their ratio; or dict by optimizer's
-                        # name; None: the optimizer's own lr
+        lr_max=None,    # rate > 0 at factor 1 of the group with the largest rate, other groups in their ratio; or
+                        # dict: by group as in `Learner(lr=...)`, or by optimizer's name; None: the groups' own rates
         n_steps=None,   # optimizer steps of the curves; None: those of the fit
         opt=None,       # name of the only optimizer to schedule; None: all
     ):
@@ -168,10 +169,12 @@ class Schedule(Scheduler):
             if o is not None and not callable(o):
                 raise TypeError(f'Schedule({name}) is {o!r}: expected a function of the position')
         if lr_max is not None:
-            for o in lr_max.values() if isinstance(lr_max, Mapping) else [lr_max]: as_rate('lr_max', o)
+            for o in lr_max.values() if isinstance(lr_max, Mapping) else [lr_max]:
+                for rate in o.values() if isinstance(o, Mapping) else [o]: as_rate('lr_max', rate)
         self.lr, self.momentum, self.lr_max = lr, momentum, lr_max
         self.last, self.factors = {}, {}    # rates that were set; factors by which others changed them
         self.n = None       # steps of the running fit, fixed at its start: stopping early does not change the curve
+        self.tops = {}      # optimizer's name → rates at factor 1 of its groups
 
     def before_fit(self, learn):
         mine = self.optimizers(learn).keys()
@@ -181,8 +184,18 @@ class Schedule(Scheduler):
             if not both: continue
             raise ValueError(f'{self.name} and {h.name} both set the learning rate of {", ".join(map(repr, both))}: '
                              'remove one, or give each its own opt')
-        self.n = None
+        self.n, self.tops = None, {}
+        for name, opt in self.optimizers(learn).items(): self._tops(learn, name, opt.param_groups)      # may refuse
         super().before_fit(learn)
+
+    def _tops(self, learn, name, groups):
+        "List the rates at factor 1 of an optimizer's groups"
+        now, top = [g['lr'] for g in groups], self.lr_max
+        if isinstance(top, Mapping) and '' not in learn.opts:
+            if wrong := [o for o in top if o not in learn.opts]: raise ValueError(
+                f'lr_max names the optimizer {wrong[0]!r}; there are {", ".join(map(repr, learn.opts))}')
+            top = top.get(name)
+        return now if top is None else group_rates(learn, name, top, now)
 
     def before_epoch(self, learn):
         if self.held is None: self.begin(learn)
@@ -190,6 +203,7 @@ class Schedule(Scheduler):
 
     def begin(self, learn):
         super().begin(learn)
+        self.tops = {}
         self.last, self.factors = {}, {name: [1.]*len(groups) for name, groups in self.held.items()}
 
     def after_step(self, learn):
@@ -202,10 +216,11 @@ class Schedule(Scheduler):
         for name, opt in self.optimizers(learn).items():
             if self.lr is not None:
                 factor = self._checked('factor of the learning rate', self.lr, pos, math.inf)
+                if name not in self.tops: self.tops[name] = self._tops(learn, name, self.held[name])
                 self._set_lrs(name, opt.param_groups, factor)
             if self.momentum is not None:
                 momentum = self._checked('momentum', self.momentum, pos, 1.)
-                self._set_momentum(learn, name, opt.param_groups, momentum)
+                self._set_momentum(learn, name, opt, momentum)
 
     def _checked(self, what, curve, pos, most):
         value = curve(pos)
@@ -214,29 +229,28 @@ class Schedule(Scheduler):
                          f'expected a number from 0 to {most}')
 
     def _set_lrs(self, name, groups, factor):
-        factors, last, held = self.factors[name], self.last.get(name), [o['lr'] for o in self.held[name]]
+        factors, last = self.factors[name], self.last.get(name)
         if last is not None:
             for i, (g, old) in enumerate(zip(groups, last)):
                 if not isinstance(g['lr'], Tensor) and old and g['lr'] != old: factors[i] *= g['lr']/old
-        lr_max = self.lr_max.get(name) if isinstance(self.lr_max, Mapping) else self.lr_max
-        base = held if lr_max is None else [lr_max*(o/held[0]) if i and held[0] else lr_max for i, o in enumerate(held)]
-        for g, b, f in zip(groups, base, factors): set_option(g, 'lr', b*f*factor)
+        for g, b, f in zip(groups, self.tops[name], factors): set_option(g, 'lr', b*f*factor)
         self.last[name] = [g['lr'] for g in groups]
 
-    def _set_momentum(self, learn, name, groups, value):
-        for i, g in enumerate(groups):
+    def _set_momentum(self, learn, name, opt, value):
+        for g, column in zip(opt.param_groups, lr_names({name: opt})):
             if 'betas' in g: g['betas'] = value, *g['betas'][1:]
             elif g.get('momentum'): g['momentum'] = value
             else: continue
             now = learn if learn.training else learn.fitting.train_metrics      # resumed: the fit is not training yet
-            now.record('momentum' + (f'_{name}' if name else '') + (f'_{i}' if i else ''), value)
+            now.record('momentum' + column.removeprefix('lr'), value)
 
 # %% ../../nbs/features/06_schedule.ipynb #e3b6e03d
 class OneCycle(Schedule):
     "Run one cycle of learning rate and momentum over the whole fit, along half cosine waves"
     unique = True
     def __init__(self,
-        lr_max=None,          # highest learning rate, of the first group, as in `Schedule`
+        lr_max=None,          # highest learning rate, that of the group with the largest one, or a dict by group, as
+                              # in `Schedule`
         *,
         pct_start=.25,        # share of the steps in which the rate grows, in (0, 1)
         div=25.,              # lr_max divided by the first rate
@@ -257,7 +271,8 @@ class WarmupCosine(Schedule):
     "Rise to the learning rate in a straight line, then fall along half a cosine wave"
     unique = True
     def __init__(self,
-        lr_max=None,    # highest learning rate, of the first group, as in `Schedule`
+        lr_max=None,    # highest learning rate, that of the group with the largest one, or a dict by group, as in
+                        # `Schedule`
         *,
         warmup=.1,      # share of the steps in which the rate grows, in [0, 1)
         start=.01,      # first rate, as a share of the highest one
@@ -424,11 +439,11 @@ class LRScheduler(Scheduler):
 
 # %% ../../nbs/features/06_schedule.ipynb #e39ed0ab
 class _StandIn(torch.optim.Optimizer):
-    "Hold param groups without parameters"
+    "Hold param groups, without stepping"
     def step(self, closure=None): pass
 
 def _stand_in(opt):
-    groups = [{**_values(g), 'params': [torch.zeros(())]} for g in opt.param_groups]
+    groups = [{**_values(g), 'params': g['params']} for g in opt.param_groups]
     res = _StandIn(groups, opt.defaults)
     res.param_groups = groups           # without the entries that the constructor adds
     return res
@@ -489,7 +504,7 @@ def plot_schedule(self:Learner,
     if n is None and max_steps is None: raise ValueError('train_dl has no length: pass max_steps')
     if max_steps is None: as_count('n_epochs', n_epochs)
     twin = SimpleNamespace(
-        opts={name: _stand_in(o) for name, o in self.opts.items()},
+        model=self.model, loss_fn=self.loss_fn, opts={name: _stand_in(o) for name, o in self.opts.items()},
         state=replace(self.state, grad_accum_steps=accum, batch_idx=0),
         hooks=scheds, bounds={'epoch': None, 'step': None}, train_dl=self.train_dl, valid_dl=self.valid_dl,
         training=True, stepped=False, cancelled=None, history=None, metrics=as_metrics(self.metrics))

@@ -29,6 +29,7 @@ class Scheduler(Hook):
 
 class Schedule(Scheduler):
     n: Any
+    tops: Any
     lr: Any
     momentum: Any
     lr_max: Any

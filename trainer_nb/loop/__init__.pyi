@@ -24,6 +24,7 @@ from .history import History as History
 from .history import Plot as Plot
 from .optim import ParamGroups as ParamGroups
 from .optim import gradients as gradients
+from .optim import group_rates as group_rates
 from .optim import load_optimizer as load_optimizer
 from .optim import lr_names as lr_names
 from .optim import matching as matching

@@ -289,7 +289,7 @@ class History:
         picked = self._picked(first, most)
         rows = [self.epoch_rows[i] for i in picked if type(i) is int]
         columns = {name: ['time' if name == 'time_s' else name, *(_format(name, v) for v in values)]
-                   for name, values in _columns(rows).items() if not name.startswith('lr_')}
+                   for name, values in _columns(rows).items() if name not in _hidden(rows)}
         names = sorted(columns, key=lambda o: (o != 'epoch', 'loss' not in o.split('_')))       # losses first
         if width is not None:
             by_rank = sorted(names, key=_rank)
@@ -341,7 +341,7 @@ class History:
         lines, picked, best = self.lines(first, most, 320), self._picked(first, most), self.best(first)
         table = html_table(lines, bold=None if best is None else picked.index(best))
         shown = {*lines[0], 'time_s'}
-        missing = [o for o in _columns(self.epoch_rows[-1:]) if o not in shown and not o.startswith('lr_')]
+        missing = [o for o in _columns(self.epoch_rows[-1:]) if o not in shown]
         if not missing: return table
         more = f' and {len(missing) - 3} more' if len(missing) > 3 else ''
         return f'{table}<div>not shown: {escape(", ".join(missing[:3]))}{more}; learn.history.epochs has all</div>'
@@ -383,6 +383,12 @@ def _columns(rows):
     names = [o for o in names if o not in last] + last
     return {name: [row.get(name, math.nan) for row in rows] for name in names}
 
+def _is_rate(name): return name == 'lr' or name.startswith('lr_')
+
+def _hidden(rows, most=4):
+    "Return the learning rates that a table leaves out"
+    return [o for o in (rows[-1] if rows else ()) if _is_rate(o)][most:]
+
 # %% ../../nbs/loop/04_history.ipynb #a32e0fb3
 def _rank(name):
     "Rank a column by its importance, for a table that is too wide; 0 is the most important"
@@ -394,7 +400,7 @@ def _format(name, v):
     "Format a value of the epoch table"
     if name == 'epoch': return str(v)
     if name == 'time_s': return format_time(v) if v >= 60 else f'{v:.1f} s' if v >= .1 else f'{1000*v:.0f} ms'
-    if name == 'lr': return f'{v:.3g}'
+    if _is_rate(name): return f'{v:.3g}'
     if v and not .001 <= abs(v) < 1e7: return f'{v:.3e}'
     if .9999 < v < 1: v = .9999         # an accuracy of 1.0000 is one without a mistake
     return f'{v + 0.:.4f}'              # not -0.0000
@@ -518,7 +524,7 @@ def _rates(curves, xlim):
     rest = iter([GREY, *COLORS[len(colors):], *COLORS])
     lines = []
     for name in curves:
-        if name != 'lr' and not name.startswith('lr_'): continue
+        if not _is_rate(name): continue
         color = colors[name[2:]] if len(colors) > 1 and name[2:] in colors else next(rest)
         lines.append(Line(curves[name][0], curves[name][3], color, name, width=1.5))
     values = list(filter(math.isfinite, chain.from_iterable(o.ys for o in lines)))
@@ -527,7 +533,8 @@ def _rates(curves, xlim):
     low, high = limits(values)
     pad = .1*(high - low)       # keeps the line off the frame
     ylim = low - pad, high + pad
-    return Panel(54, 224, 534, 28, lines[:6], xlim, ylim, 'batch', yticks=yticks, whole=True)
+    note = f'+ {len(lines) - 6} more' if lines[6:] else ''
+    return Panel(54, 224, 534, 28, lines[:6], xlim, ylim, 'batch', yticks=yticks, whole=True, note=note)
 
 def _metrics(names, points, xlim, most=3):
     "Make the chart of the metrics: those of one scale share a panel; each has one colour in training and validation"

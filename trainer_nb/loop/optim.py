@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['fused', 'matching', 'ParamGroups', 'trained', 'owners', 'named_parts', 'is_by_name', 'make_optimizers',
            'needs_closure', 'refuse_closures', 'untouched', 'parameters', 'gradients', 'load_optimizer', 'set_option',
-           'set_lr', 'lr_names', 'check_optimizers', 'check_shared']
+           'set_lr', 'lr_names', 'group_rates', 'check_optimizers', 'check_shared']
 
 # %% ../../nbs/loop/05_optim.ipynb #82cc43ca
 from collections.abc import Mapping
@@ -78,7 +78,7 @@ class ParamGroups:
     def groups(self,
         owners,     # modules with the parameters: the model, and a loss function that has some
         lr=None,    # rate of parameters without a match
-    ):              # list of dicts: 'params', 'lr', and 'weight_decay' 0 where it is off; raises ValueError
+    ):              # list of dicts: 'params', 'lr', 'name' and 'weight_decay' 0 where it is off; raises ValueError
         "Return the groups, in the order of the patterns"
         model, *rest = owners
         named = dict(model.named_parameters())
@@ -96,7 +96,9 @@ class ParamGroups:
             for is_plain in False, True:
                 params = [p for name, p in named.items() if rates[name] == key and (p in plain) == is_plain]
                 if not params: continue
+                name = {'*': 'rest', '': 'rest'}.get(key[0], key[0]) if isinstance(self.lr, Mapping) else ''
                 res.append({'params': params, **({} if key is None else {'lr': key[1]}),
+                            **({'name': name + '_no_decay'*is_plain} if name else {}),
                             **({'weight_decay': 0.} if is_plain else {})})
         return res
 
@@ -292,12 +294,38 @@ def set_lr(
 # %% ../../nbs/loop/05_optim.ipynb #3b9c6e02
 def lr_names(
     opts,  # dict: name → optimizer
-):         # list of str: 'lr', 'lr_1' for a second group; with a name 'lr_<name>', 'lr_<name>_1'
+):         # list of str: 'lr', 'lr_1' for a second group, 'lr_<name>' for one that has a 'name' of its own; where the
+           # optimizer has a name, 'lr_<optimizer>', 'lr_<optimizer>_1'
     "Return the names of the learning rates' columns"
     res = []
     for name, opt in opts.items():
-        first = f'lr_{name}' if name else 'lr'
-        res += [first, *(f'{first}_{i}' for i in range(1, len(opt.param_groups)))]
+        first, own = f'lr_{name}' if name else 'lr', [g.get('name') for g in opt.param_groups]
+        for i, o in enumerate(own):
+            part = o if isinstance(o, str) and own.count(o) == 1 else str(i) if i else ''
+            res.append(f'{first}_{part}' if part else first)
+    return res
+
+def group_rates(
+    learn,  # `Learner`
+    name,   # of an optimizer
+    lr,     # rate > 0 of the group with the largest one, to which the others keep their ratio; or dict of patterns, as
+            # in `Learner(lr=...)`: the rate of each group
+    now,    # list of the groups' rates, of which these are the ratios
+):          # list of rates, one for each group; raises ValueError
+    "Return the rates of an optimizer's groups"
+    if not isinstance(lr, Mapping):
+        top = max(now)
+        return [lr*(o/top) if top and o != top else lr for o in now]
+    named = {k: p for owner in trained(learn) for k, p in owner.named_parameters()}
+    found = ParamGroups(lr)._rates(named, learn.model)
+    rates = {p: found[k][1] for k, p in named.items() if found[k]}
+    res = []
+    for i, g in enumerate(learn.opts[name].param_groups):
+        mine = {rates.get(p) for p in g['params']}
+        if len(mine) != 1 or None in mine: raise ValueError(
+            f'{list(lr)} are patterns for {"no parameter" if mine == {None} else "some parameters"} of param group '
+            f"{g.get('name', i)!r}: name whole groups, and each of them, such as {{'body': 1e-4, 'head': 1e-3}}")
+        res += mine
     return res
 
 # %% ../../nbs/loop/05_optim.ipynb #7057d2ed
