@@ -39,6 +39,8 @@ class Recorded:
         self.name, self.settings, self.status, self.curves = str(name), {}, '', Curves()
         self.parts = (self.name,)       # folders and name, to tell apart sources of one name
 
+    def look(self): "Read the status"
+
     def update(self):  # bool: whether there is anything new
         "Read what is new"
         return False
@@ -112,19 +114,19 @@ class RunSource(Recorded):
         self.settings, self.inner = _as_settings(info.get('settings')), Recorded(self.name)
         if folder.record is not None:       # no link that leads elsewhere
             self.inner = (FileSource if info.get('n_procs', 1) == 1 else _TailSource)(folder.record)
+        self.shown = None       # status at the latest update
         self.look()
 
-    def look(self):  # bool: whether it has changed
-        "Read the status"
-        status, before = read_status(self.folder), self.status
+    def look(self):
+        status = read_status(self.folder)
         o, self.status, self.is_live = status.data or {}, status.state, not status.is_over
         end, n = count_of(o, 'end') - self.first_batch, count_of(o, 'batch') - self.first_batch
         if self.is_live and 0 <= n <= end > 0: self.status += f' {100*n//end} %'
-        return before != self.status
 
     def update(self):
-        changes = [self.look(), self.inner.update()]
-        self.curves = self.inner.curves
+        self.look()
+        changes = [self.status != self.shown, self.inner.update()]
+        self.curves, self.shown = self.inner.curves, self.status
         return any(changes)
 
     def close(self): self.inner.close()
