@@ -1,5 +1,7 @@
 "Comparisons: the picture is true, the table names the winner, and looking at a folder executes nothing from it"
 import json, math, os, random, re, shutil, subprocess, sys
+from time import thread_time
+from types import SimpleNamespace
 
 import pytest, torch
 
@@ -12,6 +14,7 @@ from trainer_nb.runs.folder import RunFolder, Status, answer, ask, now_here, pen
 from trainer_nb.runs.record import RecordTail
 from trainer_nb.runs.sources import PointSource
 from trainer_nb.runs.view import View
+from trainer_nb.show import Budget
 
 
 def made(seed, n=300, n_epochs=5, scale=1., metric='accuracy'):
@@ -361,6 +364,44 @@ def test_live_without_widgets(tmp_path, monkeypatch):
     view._watch()
     assert '<img' in Handle.seen[-1] and 'live' not in Handle.seen[-1].partition('</style>')[2] and not c.is_live
     assert view.error is None and (a.path/'record'/'log.jsonl').exists()
+
+@pytest.mark.parametrize('breaks', [False, True])
+def test_the_end_is_seen_between_two_drawings(breaks, tmp_path, monkeypatch):
+    "However long the next drawing is away, and after one that failed"
+    from trainer_nb.runs.side_by_side import CompareView
+    class Handle:
+        seen = []
+        def update(self, bundle, raw): self.seen.append(bundle['text/html'])
+    a, b = make_run(tmp_path/'a', made(1), state='running'), make_run(tmp_path/'b', made(2), state='running')
+    view, n_ticks = CompareView(compare(tmp_path)), []
+    view.handles.append(Handle())
+    view.budget.clock = lambda: view.budget.opened      # no second drawing is ever due
+    def tick(s):
+        n_ticks.append(s)
+        assert len(n_ticks) < 9, 'nobody looked'
+        if len(n_ticks) > 1: (a if len(n_ticks) < 4 else b).write('status.json', {'state': 'done', **now_here()})
+    view.over = SimpleNamespace(wait=tick)
+    def fail(): raise OSError('no picture')
+    if breaks:
+        monkeypatch.setattr(view, '_draw', fail)
+        with pytest.warns(UserWarning, match='no picture'): view._watch()
+    else: view._watch()
+    assert len(n_ticks) == 4 and not view.comparison.is_live
+    assert '<img' in Handle.seen[-1] and 'running' not in Handle.seen[-1]
+
+def test_waiting_for_the_interpreter_costs_no_budget():
+    "A picture of 64 ms that took 1.2 s beside a busy cell"
+    wall, own = [0.], [0.]
+    budget = Budget(lambda: wall[0], lambda: own[0])
+    for _ in range(20):
+        with budget.drawing():
+            wall[0] += 1.2
+            own[0] += .064
+        wall[0] = max(wall[0], budget.next)
+    assert budget.next < 1 + 100*21*.064 and budget.time_s == pytest.approx(19*.064)
+    assert View(RunFolder('none'), RecordTail(None)).budget.cost is thread_time
+    with pytest.raises(KeyError), budget.drawing(): raise KeyError
+    assert budget.next < math.inf       # the next one comes after one that failed
 
 def test_metrics_may_come_while_it_is_live(tmp_path):
     "A run that has just begun has recorded nothing"

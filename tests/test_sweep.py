@@ -154,6 +154,18 @@ def test_looking_runs_nothing_and_stays_inside(tmp_path):
     assert not (tmp_path/'hit').exists()
     with pytest.raises(FileNotFoundError): Trials(tmp_path/'c')
 
+def test_the_folder_of_a_sweep_is_compared_by_its_trials(tmp_path):
+    "Optuna's journal beside them is no run"
+    from trainer_nb.all import compare
+    found = search(tmp_path/'a')
+    for what in tmp_path/'a', f'{tmp_path}/a/*':
+        rows = compare(what).rows
+        assert sorted(o['run'] for o in rows) == sorted(o['run'] for o in found.rows)
+        assert {k for o in rows for k in o if '.' in k} == {'optimizer.lr'}
+    with pytest.raises(ValueError, match='nothing to compare'): compare(tmp_path/'a'/'study.jsonl')
+    (tmp_path/'a'/'more.jsonl').write_text('{"kind": "step", "batch": 1, "train_loss": 1.0}\n')
+    assert {o['run'] for o in compare(tmp_path/'a').rows} == {'more', 'trial-000', 'trial-001'}
+
 def test_names_of_columns_as_settings_and_trials_without_a_value(tmp_path):
     def odd(trial):
         for name in 'status', 'epochs', 'run', 'valid_loss': trial.suggest_categorical(name, ['x'])

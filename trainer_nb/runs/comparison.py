@@ -47,6 +47,12 @@ class Comparison:
         "Whether any of them trains"
         return any(s.is_live for s in self.sources)
 
+    def look(self):  # bool: whether any of them still trains
+        "Read the status of those that train"
+        for s in self.sources:
+            if s.is_live: s.look()
+        return self.is_live
+
     @property
     def metrics(self):  # list of str
         "The metrics that can be compared"

@@ -9,6 +9,7 @@ __all__ = ['CompareView', 'compare']
 import threading, warnings
 from html import escape
 from secrets import token_hex
+from time import thread_time
 from zlib import crc32
 
 from trainer_nb.base import (
@@ -77,7 +78,7 @@ class CompareView:
     def __init__(self,
         comparison,  # `Comparison`
     ):
-        self.comparison, self.budget, self.handles, self.widget = comparison, Budget(), [], None
+        self.comparison, self.budget, self.handles, self.widget = comparison, Budget(cost=thread_time), [], None
         self.thread, self.over, self.error, self.token = None, threading.Event(), None, f'c{token_hex(4)}'
         self.cell, self.in_marimo = current_cell(), marimo_outputs() is not None
 
@@ -124,16 +125,20 @@ class CompareView:
                 f'{table}{_lines(c.notes())}</div>')
 
     def _watch(self):
-        "In a thread: draw what is new, until no run trains"
-        try:
-            self._draw()
-            while self.comparison.is_live and not self.over.wait(self.tick_s):
-                if getattr(self.thread, 'should_exit', False): return       # marimo runs the cell again
-                if self.budget.is_due: self._draw()
-            self.finish()
+        "In a thread: draw what is new, until no run trains; then leave picture and table"
+        self._try(self._draw)
+        while self.comparison.look() and not self.over.wait(self.tick_s):
+            if getattr(self.thread, 'should_exit', False): return       # marimo runs the cell again
+            if self.budget.is_due: self._try(self._draw)
+        self._try(self.finish)
+
+    def _try(self, draw):
+        "Draw; an error does not keep the next picture from being drawn, and is reported once"
+        try: draw()
         except Exception as e:
+            if self.error is None:
+                warnings.warn(f'the comparison failed ({type(e).__name__}: {e}); the runs are not affected')
             self.error = e
-            warnings.warn(f'the comparison failed ({type(e).__name__}: {e}); the runs are not affected')
 
     def _draw(self):
         with self.budget.drawing():

@@ -7,8 +7,9 @@ __all__ = ['Recorded', 'FileSource', 'HistorySource', 'RunSource', 'column_of', 
            'trackio_sources', 'sources_of', 'unique', 'differing_settings']
 
 # %% ../../nbs/runs/13_sources.ipynb #47c20103
-import math, re
+import json, math, re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from glob import glob
 from pathlib import Path
 from statistics import fmean
@@ -38,6 +39,8 @@ class Recorded:
     ):
         self.name, self.settings, self.status, self.curves = str(name), {}, '', Curves()
         self.parts = (self.name,)       # folders and name, to tell apart sources of one name
+
+    def look(self): "Read the status"
 
     def update(self):  # bool: whether there is anything new
         "Read what is new"
@@ -112,19 +115,19 @@ class RunSource(Recorded):
         self.settings, self.inner = _as_settings(info.get('settings')), Recorded(self.name)
         if folder.record is not None:       # no link that leads elsewhere
             self.inner = (FileSource if info.get('n_procs', 1) == 1 else _TailSource)(folder.record)
+        self.shown = None       # status at the latest update
         self.look()
 
-    def look(self):  # bool: whether it has changed
-        "Read the status"
-        status, before = read_status(self.folder), self.status
+    def look(self):
+        status = read_status(self.folder)
         o, self.status, self.is_live = status.data or {}, status.state, not status.is_over
         end, n = count_of(o, 'end') - self.first_batch, count_of(o, 'batch') - self.first_batch
         if self.is_live and 0 <= n <= end > 0: self.status += f' {100*n//end} %'
-        return before != self.status
 
     def update(self):
-        changes = [self.look(), self.inner.update()]
-        self.curves = self.inner.curves
+        self.look()
+        changes = [self.status != self.shown, self.inner.update()]
+        self.curves, self.shown = self.inner.curves, self.status
         return any(changes)
 
     def close(self): self.inner.close()
@@ -224,11 +227,20 @@ def trackio_sources(
 def _in_path(path):     # list of sources; empty if there is nothing that we know
     folder = RunFolder(path)
     if folder.is_run: return [RunSource(folder)]
-    if path.is_file(): return [FileSource(path)] if path.suffix == '.jsonl' else []
+    if _is_record(path): return [FileSource(path)]
+    if not path.is_dir(): return []
     if any(path.glob('events.out.tfevents.*')): return [tensorboard_source(path)]
-    files = sorted(path.glob('*.jsonl'))
-    if files: return [FileSource(o) for o in files]
-    return [RunSource(o) for o in map(RunFolder, sorted(path.iterdir(), key=_natural)) if o.is_run]
+    inside = sorted(path.iterdir(), key=_natural)
+    return [*(FileSource(o) for o in inside if _is_record(o)),
+            *(RunSource(o) for o in map(RunFolder, inside) if o.is_run)]
+
+def _is_record(path):
+    "Whether a file is one of `JSONLLogger`, perhaps damaged, and not the journal of a sweep, say"
+    if path.suffix != '.jsonl' or not path.is_file(): return False
+    with suppress(OSError, ValueError, RecursionError), open(path, 'rb') as f:
+        row = json.loads(f.readline(2**20))
+        return not isinstance(row, dict) or 'kind' in row
+    return True
 
 def _natural(path): return [(0, int(o), '') if o.isdecimal() else (1, 0, o) for o in re.split(r'(\d+)', str(path))]
 

@@ -10,7 +10,7 @@ import sys, threading, warnings
 from contextlib import nullcontext
 from functools import partial
 from html import escape
-from time import monotonic
+from time import monotonic, thread_time
 
 from trainer_nb.base import (
     attended_kernel, cell_thread, current_cell, format_time, marimo_outputs, patch, printable, show_bundle,
@@ -69,7 +69,7 @@ class View:
         self.thread, self.over = None, threading.Event()
         self.drawing, self.telling = threading.Lock(), threading.Lock()
         self.cell = current_cell()
-        self.asked, self.error, self.is_closed, self.budget = [], None, False, Budget()
+        self.asked, self.error, self.is_closed, self.budget = [], None, False, Budget(cost=thread_time)
         info = folder.read('run.json')
         self.name, self.first_row = printable(str(info.get('name', folder.path.name))), count_of(info, 'first_row')
         self.first_batch, self.has_metrics = count_of(info, 'first_batch'), bool(info.get('has_metrics'))

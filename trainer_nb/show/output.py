@@ -122,8 +122,12 @@ def _line(html): return f'<div style="line-height:24px">{html}</div>'
 # %% ../../nbs/show/01_output.ipynb #3f5f3d5f
 class Budget:
     "Decide when to draw next: at most five times a second, and after the first second for at most 1 % of the time"
-    def __init__(self, clock=perf_counter):
-        self.clock, self.opened = clock, clock()
+    def __init__(self,
+        clock=perf_counter,  # function that returns seconds
+        cost=None,           # clock of what an update costs: `time.thread_time` for one that is drawn in a thread of
+                             # its own, which waits for the GIL while a cell computes; None: `clock`
+    ):
+        self.clock, self.cost, self.opened = clock, cost or clock, clock()
         self.next = math.inf    # clock of the next update; inf: none
         self.n = 0              # number of updates, without the first
         self.time_s = 0.        # seconds spent on updates after the first second
@@ -136,9 +140,11 @@ class Budget:
     @contextmanager
     def drawing(self):
         "Measure the body as one update, and plan the next one"
-        start = self.clock()
-        yield
-        cost = self.clock() - start
+        start, before = self.clock(), self.cost()
+        try: yield
+        finally: self._plan(start, self.cost() - before)
+
+    def _plan(self, start, cost):
         if self.first_s is None: self.first_s = cost
         else: self.n += 1
         if start >= self.opened + 1: self.time_s += cost
