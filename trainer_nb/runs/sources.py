@@ -226,7 +226,7 @@ def _in_path(path):     # list of sources; empty if there is nothing that we kno
     if folder.is_run: return [RunSource(folder)]
     if path.is_file(): return [FileSource(path)] if path.suffix == '.jsonl' else []
     if any(path.glob('events.out.tfevents.*')): return [tensorboard_source(path)]
-    files = sorted(path.glob('*.jsonl'))
+    files = sorted(o for o in path.glob('*.jsonl') if o.is_file() and not o.is_symlink())
     if files: return [FileSource(o) for o in files]
     return [RunSource(o) for o in map(RunFolder, sorted(path.iterdir(), key=_natural)) if o.is_run]
 
