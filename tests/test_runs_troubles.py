@@ -35,7 +35,7 @@ class Disk:
         if self.is_bad(self.n): raise OSError(self.code, os.strerror(self.code))
 
     def opened(self, path, mode='r', *args, **kwargs):
-        writes = isinstance(path, (str, Path)) and str(path).startswith(self.folder) and {*mode} & {*'wa'}
+        writes = isinstance(path, (str, Path)) and str(path).startswith(self.folder) and {*mode} & {*'wax+'}
         if writes: self.check(path)
         f = self.open(path, mode, *args, **kwargs)
         return File(f, self) if writes else f

@@ -10,6 +10,10 @@ from .nested import map_tensors as map_tensors
 from .nested import merge_batches as merge_batches
 from .nested import sample_counts as sample_counts
 from .nested import to_device as to_device
+from .files import open_file as open_file
+from .files import read_file as read_file
+from .files import replacing as replacing
+from .files import sync as sync
 from .rng import RNG_KINDS as RNG_KINDS
 from .rng import check_seed as check_seed
 from .rng import rng_state as rng_state

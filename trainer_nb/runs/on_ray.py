@@ -11,7 +11,7 @@ from importlib.util import find_spec
 
 from ..loop import as_count
 from .engine import Engine, Job
-from .folder import process_start
+from .folder import RunFolder, process_start
 from .process import detach
 
 # %% ../../nbs/runs/22_on_ray.ipynb #8075de2e
@@ -31,7 +31,7 @@ def _rank(config):
            here.get_local_world_size(), 'MASTER_ADDR': place[0], 'MASTER_PORT': place[1], 'TRAINER_NB_CHILD': 1}
     if config['restarts']: env['TRAINER_NB_RETRIES'] = 1
     command = [sys.executable, '-m', 'trainer_nb', 'run', config['folder']]
-    with open(os.path.join(config['folder'], 'output.txt'), 'ab') as out:
+    with RunFolder(config['folder']).open('output.txt', 'ab') as out:
         res = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT,
                              env={**os.environ, **{k: str(v) for k, v in env.items()}})
     if res.returncode: raise RuntimeError(f'rank {rank} of {size} ended with code {res.returncode}')

@@ -86,7 +86,7 @@ def detach(
     env = {**{k: v for k, v in os.environ.items() if k not in SET}, 'MPLBACKEND': 'agg'}
     if home := import_path(): env['PYTHONPATH'] = os.pathsep.join(filter(None, [home, env.get('PYTHONPATH')]))
     command = [sys.executable, *args, str(folder.path)]
-    with open(folder.file('output.txt'), 'ab') as out:
+    with folder.open('output.txt', 'ab') as out:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT,
                                    start_new_session=True, env=env)
     _children.append(process)

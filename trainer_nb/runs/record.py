@@ -9,9 +9,10 @@ __all__ = ['RunRecord', 'RecordTail']
 import json, math, os, threading
 from time import perf_counter
 
+from ..base import open_file
 from ..loop import History
 from ..show import JSONLLogger
-from .curves import CurveFile
+from .curves import LONGEST, CurveFile
 
 # %% ../../nbs/runs/03_record.ipynb #e4afb804
 class RunRecord(JSONLLogger):
@@ -100,8 +101,9 @@ class RunRecord(JSONLLogger):
         self.path.parent.mkdir(exist_ok=True)
         size, _, self.n, self.n_valid, self.n_epoch = self.place
         self.n_revised, self.n_final = self.good
-        if self.path.exists(): os.truncate(self.path, size)
         self._append()
+        if self.file.tell() > size: self.file.truncate(size)
+        self.file.seek(0, os.SEEK_END)
 
     def again(self, learn):
         "Write the whole record of a fit that is over to a new file"
@@ -130,18 +132,17 @@ class RecordTail:
 
     def _update(self):
         try:
-            with open(self.path, 'rb') as f:
+            with open_file(self.path) as f:
                 info = os.fstat(f.fileno())
                 is_other = info.st_ino != self.id or info.st_size < self.at     # replaced at a restart
                 if self.at and is_other: self._reset()
-                self.id = info.st_ino
+                self.id, before = info.st_ino, self.at
                 f.seek(self.at)
-                data = f.read()
+                while n := (data := f.read(LONGEST)).rfind(b'\n') + 1:
+                    self.at = f.seek(self.at + n)
+                    self._take(data[:n].splitlines())
         except OSError: return False
-        data = data[:data.rfind(b'\n') + 1]
-        self.at += len(data)
-        self._take(data.splitlines())
-        return bool(data)
+        return self.at > before
 
     def _take(self, lines):
         rows = []

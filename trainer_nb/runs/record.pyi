@@ -19,10 +19,10 @@ class RunRecord(JSONLLogger):
     def again(self, learn: Any) -> None: ...
 
 class RecordTail:
-    at: Any
     path: Any
     reading: Any
     history: Any
+    at: Any
     id: Any
     def __init__(self, path: Any) -> None: ...
     def update(self) -> bool: ...

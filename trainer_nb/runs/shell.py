@@ -37,14 +37,14 @@ def _tail(folder):
     while True:
         is_over = read_status(folder).is_over      # before the last look
         try:
-            with open(folder.file('output.txt'), 'rb') as f:
+            with folder.open('output.txt') as f:
                 f.seek(at)
-                data = f.read()
+                data = f.read(2**24)
         except (OSError, ValueError): data = b''
         at += len(data)
         print(data.decode(errors='replace'), end='', flush=True)
-        if is_over: return
-        sleep(.2)
+        if is_over and not data: return
+        if not data: sleep(.2)
 
 def main(
     args=None,  # list of str; None: those of this process

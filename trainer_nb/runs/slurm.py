@@ -8,6 +8,7 @@ __all__ = ['script', 'Slurm']
 # %% ../../nbs/runs/21_slurm.ipynb #50c1ada5
 import os, re, shlex, shutil, subprocess, sys
 
+from ..base import replacing
 from ..loop import as_count
 from .engine import Engine, Job
 from .process import import_path
@@ -157,7 +158,7 @@ class Slurm(Engine):
 
     def launch(self, folder):
         path = folder.path/'job.sh'
-        path.write_text(script(self, str(folder.path)), encoding='utf-8')
+        with replacing(path) as f: f.write(script(self, str(folder.path)).encode())
         is_ok, said = _call('sbatch', '--parsable', str(path), timeout=120)
         if not is_ok or _place(said) is None: raise RuntimeError(f'sbatch did not take the job: {said}')
         return said

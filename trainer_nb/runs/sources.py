@@ -14,7 +14,7 @@ from glob import glob
 from pathlib import Path
 from statistics import fmean
 
-from ..base import did_you_mean
+from ..base import did_you_mean, open_file
 from ..loop import History, Learner
 from .curves import CurveFile, Curves, take
 from .folder import RunFolder, count_of, read_status
@@ -236,8 +236,8 @@ def _in_path(path):     # list of sources; empty if there is nothing that we kno
 
 def _is_record(path):
     "Whether a file is one of `JSONLLogger`, perhaps damaged, and not the journal of a sweep, say"
-    if path.suffix != '.jsonl' or not path.is_file(): return False
-    with suppress(OSError, ValueError, RecursionError), open(path, 'rb') as f:
+    if path.suffix != '.jsonl' or path.is_symlink() or not path.is_file(): return False
+    with suppress(OSError, ValueError, RecursionError), open_file(path) as f:
         row = json.loads(f.readline(2**20))
         return not isinstance(row, dict) or 'kind' in row
     return True

@@ -12,8 +12,8 @@ from pathlib import Path
 from time import sleep
 
 from trainer_nb.base import (
-    check_seed, current_cell, did_you_mean, format_value, html_table, marimo_view, patch, rng_state, set_rng_state,
-    set_seed, text_table
+    check_seed, current_cell, did_you_mean, format_value, html_table, marimo_view, open_file, patch, rng_state,
+    set_rng_state, set_seed, text_table
 )
 from ..loop import Learner, as_count, as_mode
 from ..save import Lock, path_in
@@ -37,6 +37,7 @@ def _optuna():
 
 def _opened(path, **kwargs):
     "Optuna's study in a file"
+    if path.exists() or path.is_symlink(): open_file(path).close()     # raises OSError for a link or a pipe
     with _optuna() as optuna:
         storage = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(path)))
         return optuna.create_study(storage=storage, study_name='sweep', load_if_exists=True, **kwargs)

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
-from ..base import forget_iterator, kept_iterator
+from ..base import forget_iterator, kept_iterator, open_file
 from ..loop import Learner
 from ..save import path_in
 
@@ -140,8 +140,8 @@ def put(
 ):
     "Write a packed program into the folder of a run"
     data, large = packed
-    for name, o in large: (Path(folder)/'tensors'/name).write_bytes(o)
-    (Path(folder)/'program.pkl').write_bytes(data)
+    for name, o in *((f'tensors/{name}', o) for name, o in large), ('program.pkl', data):
+        with open_file(Path(folder)/name, 'xb') as f: f.write(o)
 
 class _Unpickler(pickle.Unpickler):
     def __init__(self, file, folder, index):
@@ -151,7 +151,7 @@ class _Unpickler(pickle.Unpickler):
     def _buffers(self):
         i = 0
         while (path := self.folder/f'array-{i}.bin').exists():
-            with open(path, 'rb') as f: yield mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_COPY)
+            with open_file(path) as f: yield mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_COPY)
             i += 1
 
     def persistent_load(self, pid):
@@ -162,8 +162,8 @@ class _Unpickler(pickle.Unpickler):
     def _storage(self, name, device, data):
         if data is None:
             path = path_in(self.folder, name)
-            # private: processes share the pages until one writes
-            s = torch.UntypedStorage.from_file(str(path), False, os.path.getsize(path))
+            with open_file(path) as f:      # private: processes share the pages until one writes
+                s = torch.UntypedStorage.from_file(str(path), False, os.fstat(f.fileno()).st_size)
         elif data: s = torch.frombuffer(bytearray(data), dtype=torch.uint8).clone().untyped_storage()
         else: s = torch.UntypedStorage(0)
         if device == 'cpu': return s
@@ -176,7 +176,7 @@ def unpack_program(
     index=None,  # of the accelerator for what was on one; None: the same
 ):               # the program; it runs code from the file
     "Load what `put` has written"
-    with open(Path(folder)/'program.pkl', 'rb') as f: return _Unpickler(f, folder, index).load()
+    with open_file(Path(folder)/'program.pkl') as f: return _Unpickler(f, folder, index).load()
 
 # %% ../../nbs/runs/02_travel.ipynb #210450e9
 def _children(o):

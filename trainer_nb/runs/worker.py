@@ -16,7 +16,7 @@ import torch
 from ..base import patch, set_rng_state
 from ..loop import MainProcessHook, TrainingInterrupted, as_rate, move, set_lr
 from ..parallel import Accelerate, accelerate_hook, is_lost, as_rank
-from ..save import Checkpoint, Folder, Lock, host_copy, replacing, write_state
+from ..save import Checkpoint, Folder, Lock, host_copy, write_state
 from ..show import Display, outcome, pause, planned, scale_lr, unpause
 from .folder import RunFolder, answer, pending, now_here
 from .ranks import Ranks, Pausing, save_in_pause
@@ -133,7 +133,7 @@ class Worker:
         self.is_training = False
         try:
             if end == 'stopped' and self.is_leaving:
-                (self.folder.path/_LEFT).touch()
+                self.folder.open(_LEFT, 'ab').close()
                 self.state = 'waiting'
             elif end is not None:
                 self.save_result()      # first: who reads that the run is over looks for the result
@@ -363,12 +363,12 @@ def do(self:Worker,
     "Carry out a request, and answer it"
     what = ''
     try:
-        path = self.folder.file(f'requests/{name}')
+        with self.folder.open(f'requests/{name}') as f: data = f.read()
         if name.endswith('.pkl'):
             import cloudpickle
-            what, res = 'call', repr(cloudpickle.loads(path.read_bytes())(learn))
+            what, res = 'call', repr(cloudpickle.loads(data)(learn))
         else:
-            o = json.loads(path.read_text(encoding='utf-8'))
+            o = json.loads(data)
             what = str(o['what'])
             if what == 'pause': return self._pause(name, learn)
             if what == 'checkpoint' and learn.world.size > 1 and self.state != 'paused':
@@ -386,7 +386,7 @@ def _act(self:Worker, what, arg, learn):
     if what == 'weights':
         if learn.world.is_sharded: raise RuntimeError('they are sharded over the ranks: ask for a checkpoint')
         state = host_copy({'model': dict(learn.fitting.model.state_dict())})
-        with replacing(self.folder.path/'weights.pt') as beside: write_state(beside, state)
+        write_state(self.folder.path/'weights.pt', state)
         return 'saved'
     if what in ('stop', 'stop_epoch'): self.leaves = self.is_leaving = False      # what a person asks for wins
     if what not in _ACTIONS: raise ValueError(f'there is no request {what!r}: {", ".join(_ACTIONS)}')

@@ -1,5 +1,5 @@
 """Checkpoints, early stopping, export. These names are for other wings"""
-from .files import Folder, Lock, path_in, read_state, replacing, write_state
+from .files import Folder, Lock, path_in, read_state, write_state
 from .snapshot import host_copy
 from .checkpoint import Checkpoint, find
 from .early_stopping import EarlyStopping

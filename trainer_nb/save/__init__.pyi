@@ -3,7 +3,6 @@ from .files import Folder as Folder
 from .files import Lock as Lock
 from .files import path_in as path_in
 from .files import read_state as read_state
-from .files import replacing as replacing
 from .files import write_state as write_state
 from .snapshot import host_copy as host_copy
 from .checkpoint import Checkpoint as Checkpoint

@@ -18,7 +18,7 @@ from ..base import did_you_mean, local, patch
 from ..data import set_rng_states
 from ..loop import RESUMABLE, Fit, Hook, Learner, as_mode, check_monitored
 from trainer_nb.save.files import (
-    NAME, BadCheckpoint, Folder, check_plain, read_manifest, read_state, replacing, write_state
+    NAME, BadCheckpoint, Folder, check_plain, read_manifest, read_state, write_state
 )
 from .shards import read_parts, report_error, take_out, wait_for_parts, write_parts
 from .snapshot import arrived, capture, host_copy, restore
@@ -326,7 +326,7 @@ def save(self:Learner,      # noqa: F811
     check_plain(state, 'the state')
     arrived(self.device)()
     Path(path).parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as beside: write_state(beside, state)
+    write_state(path, state)
 
 @patch
 def load(self:Learner,

@@ -12,9 +12,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ..base import patch, to_device
+from ..base import patch, replacing, to_device
 from ..loop import Learner, get_modes, set_modes
-from .files import replacing
 from .snapshot import check_module
 
 # %% ../../nbs/save/06_export.ipynb #c5c1ac65
@@ -84,12 +83,10 @@ def export(self:Learner,
         with torch.no_grad(): program = None if args is None else _program(model, args, dynamic)
     finally: set_modes(modes)
     folder.mkdir(parents=True, exist_ok=True)
-    with replacing(folder/'model.safetensors') as beside:
-        st.save_model(model, str(beside), metadata={'format': 'pt'})
-    with replacing(folder/'config.json') as beside: beside.write_text(config, encoding='utf-8')
+    with replacing(folder/'model.safetensors') as f: st.save_model(model, f.name, metadata={'format': 'pt'})
+    with replacing(folder/'config.json') as f: f.write(config.encode())
     if program is not None:
-        with replacing(folder/'program.pt2') as beside:
-            with open(beside, 'wb') as f: torch.export.save(program, f)
+        with replacing(folder/'program.pt2') as f: torch.export.save(program, f)
     if averaged is not None: print(f'the average of {ema.name} was exported; average=False exports the live weights')
     return folder
 

@@ -6,15 +6,15 @@
 __all__ = ['HOLE', 'take_out', 'fill', 'write_parts', 'report_error', 'wait_for_parts', 'read_parts']
 
 # %% ../../nbs/save/02_shards.ipynb #1e0bd4a5
-import os
+import math, os
 from contextlib import suppress
 from pathlib import Path
 from time import perf_counter, sleep
 
 import torch
 
-from ..base import check_kinds, local
-from .files import BadCheckpoint, path_in, read_state, replacing, write_state
+from ..base import check_kinds, local, read_file, replacing
+from .files import BadCheckpoint, path_in, read_state, write_state
 
 # %% ../../nbs/save/02_shards.ipynb #1faae0e6
 HOLE = '(in parts)'     # the key that makes a dict a hole
@@ -62,7 +62,7 @@ def write_parts(
     file = Path(path)/f'{rank}.pt'
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(file) as beside: write_state(beside, {'parts': parts})
+        write_state(file, {'parts': parts})
     except Exception as e:
         report_error(e, path, rank)
         raise
@@ -75,7 +75,7 @@ def report_error(
     "Tell the rank that waits"
     with suppress(OSError):
         Path(path).mkdir(parents=True, exist_ok=True)
-        (Path(path)/f'{rank}.error').write_text(f'{type(e).__name__}: {e}', encoding='utf-8')
+        with replacing(Path(path)/f'{rank}.error') as f: f.write(f'{type(e).__name__}: {e}'.encode())
 
 def wait_for_parts(
     path,      # folder that all ranks see
@@ -87,7 +87,7 @@ def wait_for_parts(
     while True:
         names = set(os.listdir(path))
         if error := next((o for o in names if o.endswith('.error')), None):
-            raise OSError(f'rank {Path(error).stem}: {(path/error).read_text(encoding="utf-8")}')
+            raise OSError(f'rank {Path(error).stem}: {read_file(path/error).decode()}')
         missing = [i for i in range(size) if f'{i}.pt' not in names]
         if not missing: return
         if perf_counter() - start > patience(): raise OSError(
@@ -109,14 +109,23 @@ def read_parts(
     try: fill(state, look)
     except ValueError as e: raise BadCheckpoint(f'the checkpoint is damaged: {e}') from None
     def read():
+        _check_sizes(holes.values(), Path(path))
         for key, hole in holes.items(): tensors[key] = world.empty(hole['shape'], hole['dtype'])
         _read(tensors, holes, Path(path), world)
     if holes: _together(read, world)
     return fill(state, lambda hole: tensors[hole[HOLE]])
 
+def _check_sizes(holes, path):
+    "Before anything is made of the sizes that holes declare, compare them with the files"
+    if not path.is_dir(): raise BadCheckpoint(f'{path.name} is missing: copy the folder beside the file, too')
+    sizes = [o.lstat().st_size for o in path.glob('*.pt')]
+    n, n_files = sum(math.prod(o['shape'])*o['dtype'].itemsize for o in holes), max(o['files'] for o in holes)
+    if n > sum(sizes) or n_files > len(sizes): raise BadCheckpoint(
+        f'{path.name} has {len(sizes)} files of {sum(sizes)} bytes, and not {n_files} for tensors of {n} bytes: '
+        'copy the whole folder')
+
 def _read(tensors, holes, path, world):
     "Fill tensors, and read only the files that hold rows for this rank"
-    if not path.is_dir(): raise BadCheckpoint(f'{path.name} is missing: copy the folder beside the file, too')
     def mine(t): return _rows_of(len(t), *world.shards) if hasattr(t, 'full_tensor') else range(len(t))
     here = {key: mine(t) for key, t in tensors.items()}
     for i in range(max(o['files'] for o in holes.values())):

@@ -13,6 +13,7 @@ from io import StringIO
 from pathlib import Path
 from zlib import crc32
 
+from ..base import open_file, replacing
 from ..loop import MainProcessHook, stack_scalars
 
 # %% ../../nbs/show/05_loggers.ipynb #20277a12
@@ -142,7 +143,7 @@ class FileLogger(Logger):
         self._append()
         self._note()
 
-    def _append(self): self.file = open(self.path, 'a+', encoding='utf-8', newline='')
+    def _append(self): self.file = open_file(self.path, 'a+', encoding='utf-8', newline='')
 
     def _note(self):
         "Remember up to where the file is complete"
@@ -154,21 +155,17 @@ class FileLogger(Logger):
         "Return whether the file still begins with what this run has written"
         at, tail, *_ = self.place
         if not at or not (self.n or self.n_valid) or not self.path.exists(): return False
-        with open(self.path, 'rb') as f: return _tail(f, at) == tail
+        with open_file(self.path) as f: return _tail(f, at) == tail
 
     def _cut(self):
         "Leave out what comes after the remembered place, such as an unfinished line"
         at, _, self.n, self.n_valid, self.n_epoch = self.place
         if self.path.stat().st_size == at: return
-        with open(self.path, 'rb') as f: self._replace(f.read(at))
+        with open_file(self.path) as f: self._replace(f.read(at))
 
     def _replace(self, data):
         "Write another file in place of this one"
-        beside = self.path.with_name(f'.{self.path.name}.tmp')
-        try:
-            beside.write_bytes(data)
-            os.replace(beside, self.path)
-        finally: beside.unlink(missing_ok=True)
+        with replacing(self.path, flush=False) as f: f.write(data)
 
     def _move_aside(self):
         i = 1
@@ -208,7 +205,7 @@ class CSVLogger(FileLogger):
 
     def open(self, learn):
         super().open(learn)
-        with open(self.path, encoding='utf-8', newline='') as f: self.columns = next(csv.reader(f), None)
+        with open_file(self.path, 'r', encoding='utf-8', newline='') as f: self.columns = next(csv.reader(f), None)
 
     def write(self, kind, step, values):
         if kind != self.kind: return
@@ -226,7 +223,7 @@ class CSVLogger(FileLogger):
     def _widen(self, new):
         "Write the table again with new columns"
         self.file.close()
-        with open(self.path, encoding='utf-8', newline='') as f: _, *rows = csv.reader(f)
+        with open_file(self.path, 'r', encoding='utf-8', newline='') as f: _, *rows = csv.reader(f)
         self._head(table := StringIO(), self.columns + new)
         csv.writer(table, lineterminator='\n').writerows([row + ['']*len(new) for row in rows])
         self._replace(table.getvalue().encode())

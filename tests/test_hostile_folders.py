@@ -1,0 +1,188 @@
+"""Folders of runs and files of checkpoints from somebody else: nothing waits for ever, fills the memory, or is written
+through a link. Each reader runs in a process with limits, where what goes wrong is an error"""
+import hashlib, io, json, os, pickle, random, resource, shutil, subprocess, sys, zipfile
+
+import pytest, torch
+
+from trainer_nb.runs.curves import CurveFile
+from trainer_nb.runs.run import Run
+from trainer_nb.save import Folder, Lock, host_copy, write_state
+from trainer_nb.save.shards import HOLE, write_parts
+from trainer_nb.save.snapshot import capture
+from common import make_learner
+
+pytestmark = pytest.mark.skipif(not hasattr(os, 'mkfifo'), reason='no pipes')
+
+def bounded(code, *args, timeout=240):  # list of the lines that it prints
+    "Run code with 6 GiB of memory at most, and `within(f)`, which gives a call ten seconds"
+    head = ('import signal, sys, warnings; from pathlib import Path; import torch, trainer_nb.all as nb\n'
+            'warnings.simplefilter("ignore"); torch.set_num_threads(1)\n'
+            'def late(*_): raise TimeoutError("it does not end")\n'
+            'signal.signal(signal.SIGALRM, late)\n'
+            'def within(f, *args):\n'
+            '    signal.alarm(10)\n'
+            '    try: return f(*args)\n'
+            '    except BaseException as e: return f"{type(e).__name__}: {e}"\n'
+            '    finally: signal.alarm(0)\n')
+    def limit(): resource.setrlimit(resource.RLIMIT_AS, (6*2**30, 6*2**30))
+    res = subprocess.run([sys.executable, '-c', head + code, *map(str, args)], capture_output=True, text=True,
+                         timeout=timeout, preexec_fn=limit, stdin=subprocess.DEVNULL)
+    assert res.returncode == 0, res.stderr[-3000:]
+    return res.stdout.splitlines()
+
+def make_run(path, n=6):
+    "A run that is over, as its files say"
+    (path/'record').mkdir(parents=True)
+    (path/'requests').mkdir()
+    data = {'run.json': {'name': path.name, 'created': 1.7e9, 'settings': {'bs': 8}},
+            'status.json': {'state': 'done', 'position': 'epoch 2', 'note': '', 'batch': n},
+            'notes.json': {'note': 'mine', 'tags': ['a']}}
+    for name, o in data.items(): (path/name).write_text(json.dumps(o))
+    rows = [{'kind': 'step', 'batch': i + 1, 'epoch': 0, 'train_loss': 1/(i + 1)} for i in range(n)]
+    rows.append({'kind': 'epoch', 'batch': n, 'epoch': 0, 'train_loss': .4, 'valid_loss': .5, 'time_s': 1.})
+    (path/'record/log.jsonl').write_text(''.join(json.dumps(o) + '\n' for o in rows))
+    (path/'output.txt').write_text('out')
+    return path
+
+def swap(path, kind):
+    "Put something else in the place of a file"
+    path.unlink(missing_ok=True)
+    if kind == 'pipe': os.mkfifo(path)
+    elif kind == 'folder': path.mkdir()
+    elif kind == 'hole':
+        with open(path, 'wb') as f: f.truncate(10**12)
+    else: path.symlink_to({'device': '/dev/zero', 'loop': path.name, 'link': '/etc/passwd'}[kind])
+
+FILES = 'status.json', 'notes.json', 'job.json', 'record/log.jsonl', 'record/log.curves.json', 'output.txt'
+
+LOOK = '''
+top = Path(sys.argv[1])
+table = within(nb.runs, top)
+print(within(repr, table))
+print('compared', within(lambda: len(nb.compare(f'{top}/*').sources)))
+for path in sorted(top.iterdir()):
+    run = nb.Run(path)
+    for name in 'card', 'note', 'output', 'state', 'tags':
+        def look():
+            o = getattr(run, name)
+            return str(o() if callable(o) else o)
+        print(path.name, name, within(look).replace('\\n', ' ')[:300])
+'''
+
+def looked_at(top):
+    lines = bounded(LOOK, top)
+    table = '\n'.join(lines[:[i for i, o in enumerate(lines) if o.startswith('compared')][0]])
+    for o in top.iterdir(): assert o.name in table, (o.name, table)      # none hides another one
+    bad = [o for o in lines if any(e in o for e in ('TimeoutError', 'MemoryError', 'SystemExit', 'root:'))]
+    assert not bad, bad
+    return lines
+
+def test_no_pipe_device_or_endless_file_hides_the_other_runs(tmp_path):
+    for i, name in enumerate(FILES):
+        for kind in 'pipe', 'device', 'hole', 'link': swap(make_run(tmp_path/f'{kind}-{i}')/name, kind)
+    make_run(tmp_path/'good')
+    lines = looked_at(tmp_path)
+    assert 'good note mine' in lines and 'good output out' in lines
+
+def test_nothing_is_written_through_a_link(tmp_path):
+    "A lock, and temporary files under names that could be guessed"
+    secret = tmp_path/'secret'
+    secret.write_text('mine')
+    path = make_run(tmp_path/'a')
+    for name in 'notes.json', 'status.json': (path/f'.{name}.{os.getpid()}.tmp').symlink_to(secret)
+    (path/f'record/.log.curves.json.{os.getpid()}.tmp').symlink_to(secret)
+    assert Run(path).note('x') == 'x' and Run(path).tag('y') == ['a', 'y']
+    curves = CurveFile(path/'record/log.jsonl')
+    curves.update()
+    curves.save(always=True)
+    assert (path/'record/log.curves.json').exists()
+    (path/'notes.json').unlink()
+    (path/'notes.json').symlink_to(secret)
+    assert Run(path).note('z') == 'z' and not (path/'notes.json').is_symlink()
+    (path/'.lock').symlink_to(secret)
+    with pytest.raises(OSError, match='it is not a file, but a link'): Lock(path).acquire()
+    (path/'.lock').unlink()
+    (path/'.lock').symlink_to(tmp_path/'new')       # nor is a file made there
+    with pytest.raises(OSError): Lock(path).acquire()
+    assert secret.read_text() == 'mine' and not (tmp_path/'new').exists()
+    (path/'.lock').unlink()
+    (path/'.lock').write_text('a list of mine')
+    lock = Lock(path)
+    lock.acquire()
+    lock.release()
+    assert (path/'.lock').read_text() == 'a list of mine'
+
+# Small files that grow
+
+def sealed(data):
+    "With the checksum at its end"
+    return data + b'\ntrainer_nb sha256 ' + hashlib.sha256(data).hexdigest().encode() + b'\n'
+
+def saved(x, deflate=(), **records):
+    "What `torch.save` writes, with some records replaced, and some deflated"
+    torch.save({'format': 1, 'x': x}, file := io.BytesIO())
+    res, old = io.BytesIO(), zipfile.ZipFile(file)
+    with zipfile.ZipFile(res, 'w') as z:
+        for o in old.infolist():
+            short = o.filename.partition('/')[2]
+            kind = zipfile.ZIP_DEFLATED if short in deflate else zipfile.ZIP_STORED
+            z.writestr(o.filename, records.get(short.replace('.', '_'), old.read(o)), kind)
+    return sealed(res.getvalue())
+
+def nested(n, kind):
+    x = kind([1])
+    for _ in range(n): x = kind([x, x])
+    return x
+
+def in_order():
+    "A pickle that puts each of 60 lists twice into the one before it, while all are empty"
+    names = [bytes([i]) for i in range(60)]
+    text = b''.join(b']q' + o for o in names)
+    fill = b''.join(b'h' + a + b'h' + b + b'ah' + a + b'h' + b + b'a' for a, b in zip(names, names[1:]))
+    return b'\x80\x02' + text + fill + b'h\x00.'
+
+ENCODED = b'\x80\x02c_codecs\nencode\nq\x00X' + (10**6).to_bytes(4, 'little') + b'a'*10**6 + b'q\x01' + (
+    b'X\x06\x00\x00\x00latin1q\x02]q\x03(') + b'h\x00h\x01h\x02\x86R'*20_000 + b'e.'
+
+def enlarged():
+    "A tensor of three numbers whose storage says that it has 10**8"
+    torch.save({'format': 1, 'x': torch.zeros(3)}, file := io.BytesIO())
+    data = zipfile.ZipFile(file).read('archive/data.pkl')
+    assert data.count(b'cpuq\x09K\x03') == 1 or data.count(b'K\x03t') == 1
+    return saved(torch.zeros(3), data_pkl=data.replace(b'K\x03t', b'J' + (10**8).to_bytes(4, 'little') + b't'))
+
+ATTACKS = {
+    'nested lists': lambda: saved(nested(60, list)), 'nested tuples': lambda: saved(nested(60, tuple)),
+    'wide lists': lambda: saved([[0]*10**4]*10**5),
+    'in order': lambda: saved(0, data_pkl=in_order()), 'encoded': lambda: saved(0, data_pkl=ENCODED),
+    'stride 0': lambda: saved(torch.zeros(1).expand(3*10**8)),
+    'views': lambda: saved([o.view(-1) for o in torch.zeros(10**4).expand(100, -1)]),
+    'enlarged': enlarged,
+    'deflated record': lambda: saved(torch.zeros(10**7), deflate=['data/0']),
+    'deflated pickle': lambda: saved([0.]*10**6, deflate=['data.pkl']),
+    'itself': lambda: saved((o := [], o.append(o))[0])}
+
+def test_small_files_that_stand_for_much_are_refused(tmp_path):
+    for name, make in ATTACKS.items(): (tmp_path/f'{name}.pt').write_bytes(make())
+    write_state(tmp_path/'good.pt', {'x': [torch.zeros(3), (1, .5), {'a': {1, 2}, 'b': b'12', 'c': 2j}]})
+    good = torch.ones(4, 4)
+    write_state(tmp_path/'good tied.pt', host_copy({'a': good, 'b': good, 'c': good.T, 'd': good.to_sparse(),
+                                                    'e': good.to(torch.float8_e4m3fn), 'names': ['a'*50]*1000}))
+    lines = bounded('from trainer_nb.save.files import read_state\n'
+                    'for o in sorted(Path(sys.argv[1]).iterdir()): print(f"{o.stem}:", within(read_state, o))', tmp_path)
+    found = {o.partition(':')[0]: o.partition(': ')[2] for o in lines if ': ' in o}
+    for name in ATTACKS: assert 'BadCheckpoint' in found[name] and 'was refused' in found[name], (name, found[name])
+    assert 'Error' not in found['good'] + found['good tied']
+
+@pytest.mark.parametrize('hole', [{'files': 10**15}, {'shape': [10**9, 2]}])
+def test_shards_are_no_larger_than_their_files(tmp_path, hole):
+    learn, folder = make_learner(), Folder(tmp_path/'run')
+    state = host_copy(capture(learn))
+    sd = state['modules']['model']['state']
+    w, sd['0.weight'] = sd['0.weight'], {HOLE: '0', 'shape': [8, 4], 'dtype': torch.float32, 'files': 1, **hole}
+    folder.path.mkdir()
+    write_parts({'0': w}, parts := folder.path/'.checkpoint-00001-step-1.parts.1.tmp', 0)
+    path = folder.path/folder.put(state, {'run': 'a', 'step': 1, 'metric': None}, parts)['file']
+    code = ('sys.path.append(sys.argv[2])\nfrom common import make_learner\n'
+            'learn = make_learner()\nprint(within(learn.load, sys.argv[1]))')
+    assert 'copy the whole folder' in bounded(code, path, os.path.dirname(__file__))[-1]
