@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from ..base import check_kinds, common_device, did_you_mean, map_tensors, with_comments
+from .steps import loss_weight
 from .world import World
 
 # %% ../../nbs/loop/03_metrics.ipynb #763fad90
@@ -71,7 +72,8 @@ def _weighted_sums(
     weights, values = (o.to(device, wide, non_blocking=True) for o in (weights, values))
     has_weight = (weights > 0).view(-1, *[1]*(values.ndim - 1))
     values = torch.where(has_weight, values, 0.)        # a value with weight 0 may be nan
-    new = torch.hstack([weights @ values, weights.sum()])
+    is_wrong = (weights >= 0).logical_not().any()
+    new = torch.hstack([weights @ values, torch.where(is_wrong, math.nan, weights.sum())])
     return new if sums is None else _as_tensor(sums).to(new) + new
 
 def _sums_on_host(columns, weights, sums):
@@ -80,7 +82,7 @@ def _sums_on_host(columns, weights, sums):
     for i, column in enumerate(columns):
         for value, w in zip(column, weights):
             if w > 0: totals[i] += value*w
-    return [*totals, weight + sum(weights)]
+    return [*totals, weight + sum(weights) if all(w >= 0 for w in weights) else math.nan]
 
 def _as_tensor(o): return torch.tensor(o, dtype=torch.float64) if isinstance(o, list) else o
 
@@ -441,13 +443,13 @@ class Accumulator:
         is_sum=False,    # True: losses are sums over samples, not means
         missing=None,    # `f(metrics, result)` of the first batch → names of the metrics to leave out; None: none
     ):
-        self.world, self.is_sum = world or World(), is_sum
+        self.world, self.is_sum, self.is_fresh = world or World(), is_sum, is_fresh
         self.metrics, self.missing, self.left_out = [*metrics], missing, set()
         self.waits, self.looked = waits, False      # looked: the metrics have seen the current batch
         self.before = None                          # states of the metrics before they saw its first part
         self.averages = [Average(m, waits, is_fresh) for m in metrics if not m.is_object]
         self.objects = [(m, _noting(m, _reset, m.f, device)) for m in metrics if m.is_object]
-        self.rows = []                              # of batches not packed yet: (loss, weight, learning rates)
+        self.rows = []                              # of batches not packed yet: (loss, n, learning rates, weight)
         self.sums, self.n_packed = {}, 0            # of packed batches, and their number
         self.shares = []                            # packed (name, losses, weights), if there are other ranks
         self.history, self.lr_names = history, lr_names
@@ -460,15 +462,17 @@ class Accumulator:
     def add(self,
         loss,    # 0-d tensor without grad; or dict: name → such a tensor; or None
         result,  # the step's result, a mapping
-        n,       # weight of this batch: samples, or what the step returned as 'n'
+        n,       # weight of this batch: samples, or what the step returned as 'n'; some losses have their own
         lrs=(),  # learning rates
     ):
         "Add a batch"
         if self.looked: self.looked, self.before = False, None
         elif self.metrics: self._measure(result, n)
         if (self.is_sum or result.get('reduction') == 'sum') and loss is not None:
-            loss = {name: o/n for name, o in loss.items()} if type(loss) is dict else loss/n
-        self.rows.append((loss, n, lrs))
+            loss, weight = {name: o/n for name, o in loss.items()} if type(loss) is dict else loss/n, n
+        else: weight = loss_weight(result, n)
+        if isinstance(weight, Tensor) and not (self.is_fresh and weight.device.type != _HOST): weight = _copied(weight)
+        self.rows.append((loss, n, lrs, weight))
         if len(self.rows) >= _CHUNK: self.pack()
 
     def _measure(self, result, n):
@@ -552,7 +556,7 @@ class Accumulator:
     def pack(self):
         "Add the latest losses to the sums and to the history, without reading a value"
         if not self.rows: return
-        (losses, weights, lrs), self.rows = zip(*self.rows), []
+        (losses, ns, lrs, weights), self.rows = zip(*self.rows), []
         self.n_packed += len(losses)
         if set(map(type, losses)) == {Tensor}: chunks = {'train_loss': self._pack('loss', losses, weights)}
         else:
@@ -564,8 +568,8 @@ class Accumulator:
                 self.shares += [(name, o, stack_scalars(weights).to(o.device)) for name, o in chunks.items()]
             for name, values in zip(self.lr_names, zip(*lrs)):
                 chunks[name] = stack_scalars(values) if isinstance(values[0], Tensor) else list(values)
-        if self.objects: self._pack('', weights, weights)       # the weight of the metric objects' values
-        chunks |= self._pack_extras(weights)
+        if self.objects: self._pack('', ns, ns)     # the weight of the metric objects' values
+        chunks |= self._pack_extras(ns)
         if self.history is not None: self.history.add_steps(len(weights), chunks)
 
     def _pack_extras(self, weights):
@@ -607,8 +611,8 @@ class Accumulator:
 
     def state_dict(self):  # dict of tensors, numbers, lists and dicts
         "Return the state"
-        losses, weights, lrs = map(list, zip(*self.rows)) if self.rows else ([], [], [])
-        return {'rows': [_joined(losses), _joined(weights), lrs],
+        losses, ns, lrs, weights = map(list, zip(*self.rows)) if self.rows else ([], [], [], [])
+        return {'rows': [_joined(losses), _joined(ns), lrs, _joined(weights)],
                 'sums': {name: _as_tensor(o) for name, o in self.sums.items()}, 'n_packed': self.n_packed,
                 'extras': {name: dict(values) for name, values in self.extras.items()},
                 'with_mean': sorted(self.with_mean), 'left_out': sorted(self.left_out), 'shares': self.shares[:],
@@ -625,7 +629,7 @@ class Accumulator:
         if mine != theirs: raise ValueError(f'the pass began with the metrics {theirs}, and now there are {mine}')
         for o in self.averages: o.load_state_dict(state['averages'][o.metric.name])
         for m, o in self.objects: _load_object_state(o, state['objects'][m.name])
-        self.rows = list(zip(*map(_parted, state['rows'])))
+        self.rows = [(*o, o[1])[:4] for o in zip(*map(_parted, state['rows']))]     # three in older files
         self.sums, self.n_packed = dict(state['sums']), state['n_packed']
         self.extras = {name: dict(values) for name, values in state['extras'].items()}
         self.shares = [tuple(o) for o in state.get('shares', ())]
@@ -649,6 +653,8 @@ class Accumulator:
         res, read = {}, iter(self._read([o for _, o in sums]))
         for columns, _ in sums:
             totals, weight = [next(read) for _ in columns], next(read)
+            if math.isnan(weight): raise ValueError("a step returned an 'n' below 0, or nan: it is the weight of the "
+                                                    'loss, such as the number of samples or mask.sum()')
             for name, total in zip(columns, totals): _put(res, name, (total/weight if weight else math.nan, weight))
         if not self.objects: return res
         _, weight = res.pop('')
