@@ -12,6 +12,7 @@ from array import array
 from collections.abc import Mapping
 from copy import deepcopy
 from difflib import get_close_matches
+from inspect import signature
 from itertools import chain, product
 
 import torch
@@ -107,12 +108,58 @@ def _n_ids(targ): return torch.count_nonzero(targ >= 0)     # the others are wha
 accuracy.is_mean = True     # a mean over targets: one call may compute it for several small batches
 accuracy.n_counted = _n_ids     # targets that it is a mean over; without this attribute, all entries
 
+# %% ../../nbs/loop/03_metrics.ipynb #0fa11a5c
+class _OfAll:
+    "A function of scikit-learn as a metric object: computed at the end of a pass, from all of its outputs"
+    def __init__(self,
+        f,      # `f(y_true, y_pred)`, or a partial of it; raises ValueError for functions of scores
+        name,   # name of the function
+    ):
+        plain = getattr(f, 'func', f)
+        if {*list(signature(plain).parameters)[:2]} not in ({'y_true', 'y_pred'}, {'labels_true', 'labels_pred'}):
+            raise ValueError(
+                f'metric `{name}` of scikit-learn takes neither class ids nor values: pass an object that collects '
+                'what it needs, such as torchmetrics.AUROC(task="multiclass", num_classes=...), or call it after '
+                'training: pred, targ = learn.predict(learn.valid_dl, with_targs=True), with scores such as '
+                f'{name}(targ, pred.softmax(1)), or pred.softmax(1)[:, 1] for two classes')
+        self.f, self.name = f, name
+        self.reset()
+
+    def reset(self): self.preds, self.targs, self.are_ids = [], [], False
+
+    def update(self, pred, targ):
+        if targ.is_floating_point() == pred.is_floating_point(): pass        # values, or ids
+        elif pred.ndim == targ.ndim + 1 and pred.size(1) > 1:
+            pred, targ, self.are_ids = pred.argmax(1).flatten(), targ.flatten(), True
+        else: raise ValueError(
+            f'{self.name} got predictions of shape {tuple(pred.shape)} and targets of shape {tuple(targ.shape)}: '
+            "expected logits (n, n_classes) and class ids (n,). Otherwise return class ids from the step, "
+            f"{{..., 'ids': (pred > 0).long()}}, and pass Metric({self.name}, pred='ids')")
+        self.preds.append(pred.clone())
+        self.targs.append(targ.clone())
+
+    def compute(self):
+        targ, pred = (torch.cat([t.float() if t.dtype == torch.bfloat16 else t for t in o]).cpu().numpy()
+                      for o in (self.targs, self.preds))
+        if self.are_ids: targ, pred = targ[targ >= 0], pred[targ >= 0]      # as `accuracy` counts
+        return self.f(targ, pred)
+
+    def merge_state(self, others):
+        for o in others: self.preds, self.targs = self.preds + o.preds, self.targs + o.targs
+
+    def state_dict(self): return {'preds': self.preds[:], 'targs': self.targs[:], 'are_ids': self.are_ids}
+
+    def load_state_dict(self, state): vars(self).update(check_kinds(state, _OF_ALL_KINDS, self.name))
+
+_OF_ALL_KINDS = {'preds': [Tensor], 'targs': [Tensor], 'are_ids': bool}
+
 # %% ../../nbs/loop/03_metrics.ipynb #ef87f8c2
 class Metric:
     "A function or metric object, its name, and the keys of its inputs in a step's result"
     @with_comments
     def __init__(self,
-        f,            # `f(pred, targ)` → scalar, vector or dict of these; or object with `update`, `compute`, `reset`
+        f,            # `f(pred, targ)` → scalar, vector or dict of these; or object with `update`, `compute`, `reset`;
+                      # or function of scikit-learn, computed as f(targ, pred) from all outputs of the pass
         name=None,    # name in `train_<name>` and `valid_<name>`, prefix for keys of a dict; None: the function's
         pred='pred',  # key in `learn.result` of the first argument
         targ='targ',  # key in `learn.result` of the second argument
@@ -124,7 +171,9 @@ class Metric:
             raise TypeError('a metric is a function or an object with update, compute and reset; '
                             f'got a {type(f).__name__}')
         plain = getattr(f, 'func', f)   # of a partial
-        self.f, self.name = f, name or getattr(plain, '__name__', type(plain).__name__).strip('<>')
+        own = getattr(plain, '__name__', type(plain).__name__).strip('<>')
+        if (getattr(plain, '__module__', None) or '').startswith('sklearn.'): f, self.is_object = _OfAll(f, own), True
+        self.f, self.name = f, name or own
         self.prefix = f'{name}/' if name else ''
         self.pred, self.targ, self.classes = pred, targ, classes
         self.is_mean = getattr(plain, 'is_mean', False)     # the function's own claim: a mean over targets
@@ -317,11 +366,23 @@ class Average:
 
     def _compute(self, pred, targ, n=None):
         v = _noting(self.metric, self.metric.f, pred, targ)
-        if not (type(v) is Tensor and not v.ndim or isinstance(v, (int, float))): v = self._vector(v)
+        if not (type(v) is Tensor and not v.ndim or isinstance(v, (int, float))):
+            if self.sums is None and not self.values: self._check_vector(v, pred, targ)
+            v = self._vector(v)
         self.values.append(_copied(v))
         is_own = self.metric.is_mean and type(targ) is Tensor       # 'n' weights the loss
         self.weights.append(_copied(self.metric.n_counted(targ)) if is_own else n)
         if len(self.values) >= _CHUNK: self._pack()
+
+    def _check_vector(self, value, pred, targ):
+        "Refuse one value for each sample: there is one fewer for one sample fewer"
+        n = len(pred) if isinstance(pred, Tensor) and pred.ndim else 0
+        if n < 2 or not isinstance(targ, Tensor) or tuple(getattr(value, 'shape', ())) != (n,): return
+        try: fewer = self.metric.f(pred[1:], targ[1:])
+        except Exception: return
+        if tuple(getattr(fewer, 'shape', ())) == (n - 1,): raise ValueError(
+            f'metric `{self.metric.name}` returned {n} values for {n} samples, one for each: return their mean, '
+            '.mean(), or one value for each class')
 
     def _vector(self, value):
         "Convert several values to a tensor; each batch must have the same ones"
