@@ -1,5 +1,8 @@
 "Windows of `GradAccum` equal one big batch, whatever else happens; the references are plain loops"
+import math
 from collections import Counter
+from copy import deepcopy
+from functools import partial
 from itertools import permutations
 
 import pytest, torch, torch.nn.functional as F
@@ -9,7 +12,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from common import batches, make_learner, problem, record, same, weights
 from test_no_sync import N_TRAIN, N_VALID, assert_allowed, fit as counted_fit, in_list, token_step
 from trainer_nb.loop.hooks import CancelEpoch, CancelStep, LambdaHook
-from trainer_nb.loop.metrics import accuracy
+from trainer_nb.loop.metrics import Metric, accuracy
 from trainer_nb.features.gradients import GradAccum, GradClip
 
 OPTIMS = {'sgd': lambda params: torch.optim.SGD(params, lr=.1, momentum=.9),
@@ -377,3 +380,50 @@ def test_sums_and_means_in_one_window_are_refused():
     for data in cut([4]*6), cut([4]*6)[1:]:
         with pytest.raises(ValueError, match='sums, and others that are means'):
             make_learner(model(), data, train_step=step, hooks=[GradAccum(2)]).fit(1)
+
+
+# Losses that do not count each target alike
+
+W = torch.tensor([.2, 1.5, 4.])
+COUNTING = {'ignore_index': partial(F.cross_entropy, ignore_index=2), 'default': F.cross_entropy,
+            'weight': nn.CrossEntropyLoss(weight=W), 'both': nn.CrossEntropyLoss(weight=W, ignore_index=0),
+            'nll': partial(F.nll_loss, weight=W)}
+loss_fns = pytest.mark.parametrize('name', COUNTING)
+
+def uncounted(name):
+    "A model, and data in which all targets of some samples do not count"
+    x, y = problem()
+    y = y.clone()
+    y[4:10] = -100 if name in ('default', 'weight', 'nll') else 2 if name == 'ignore_index' else 0
+    m = model()
+    return nn.Sequential(m, nn.LogSoftmax(1)) if name == 'nll' else m, x, y
+
+@loss_fns
+@pytest.mark.parametrize('bs', [1, 3, 5, 23, 24])
+def test_a_validation_loss_is_that_of_all_data_at_once(name, bs):
+    (m, x, y), loss_fn = uncounted(name), COUNTING[name]
+    with torch.no_grad(): expected = loss_fn(m.eval()(x), y).item()
+    learn = make_learner(m, (x, y), (x, y), loss_fn=loss_fn, bs=bs, metrics=Metric(lambda p, t: (p[:, 0]).mean(), 'mean'))
+    found = learn.validate()
+    assert found['valid_loss'] == pytest.approx(expected, rel=1e-6)
+    with torch.no_grad(): assert found['valid_mean'] == pytest.approx(m(x)[:, 0].mean().item(), rel=1e-5)
+    assert math.isnan(learn.validate((x[4:10], y[4:10]))['valid_loss'])
+
+@loss_fns
+@pytest.mark.parametrize('n', [2, 4])
+def test_accumulated_losses_that_count_equal_the_big_batch(name, n):
+    (m, x, y), loss_fn = uncounted(name), COUNTING[name]
+    def data(sizes): return list(zip(x.split(sizes), y.split(sizes)))
+    big, other = deepcopy(m), data(windows([2, 8, 2, 2, 7, 3], n))
+    opt = OPTIMS['sgd'](big.parameters())
+    for a, b in other:
+        loss_fn(big(a), b).backward()
+        opt.step()
+        opt.zero_grad()
+    make_learner(m, data([2, 8, 2, 2, 7, 3]), loss_fn=loss_fn, optim=OPTIMS['sgd'], hooks=[GradAccum(n)]).fit(1)
+    assert close(m, big)
+
+@pytest.mark.parametrize('n', [-1, torch.tensor(-1.)])
+def test_a_weight_below_0_is_refused(n):
+    def step(batch, learn): return {'loss': F.cross_entropy(learn.model(batch[0]), batch[1]), 'n': n}
+    with pytest.raises(ValueError, match="an 'n' below 0"): make_learner(model(), cut([8]*3), train_step=step).fit(1)

@@ -170,3 +170,34 @@ def test_a_pass_goes_on_elsewhere_whatever_it_draws_from(kind):
     again.load_state_dict(state)
     assert same([batch for batch, in again], rest)
     assert rng_state()['python'] == before['python'] and torch.equal(rng_state()['torch'], before['torch'])
+
+
+class Rising(torch.nn.Module):
+    "Writes to its input, from its third batch on or from its first one"
+    def __init__(self, start):
+        super().__init__()
+        self.linear, self.n, self.start = torch.nn.Linear(4, 3), 0, start
+
+    def forward(self, x, **kwargs):
+        self.n += 1
+        if self.n > self.start: x.relu_().sub_(1)
+        return self.linear(x)
+
+@pytest.mark.parametrize('start', [0, 2])
+def test_a_step_that_writes_in_place_leaves_the_users_data_alone(start):
+    "Tensors of a tuple, in each verb; the values are those of a loop over copies"
+    x, y = problem()
+    valid, train = (x.clone(), y.clone()), TensorLoader(x.clone(), y.clone(), bs=5)
+    learn = make_learner(Rising(start), train, valid, bs=5, eval_step=lambda b, learn: learn.train_step([b[0], b[1]]))
+    learn.fit(2)
+    learn.model.n = 0
+    res = learn.validate()
+    learn.model.n = 0
+    with torch.no_grad():
+        pairs = [(learn.model(a.clone()), b) for a, b in zip(x.split(5), y.split(5))]
+        loss = torch.nn.functional.cross_entropy(torch.cat([p for p, _ in pairs]), y)
+    assert res['valid_loss'] == pytest.approx(loss.item(), rel=1e-5)
+    learn.predict(valid)
+    learn.eval_step = lambda batch, learn: {'pred': learn.model(**batch)}
+    learn.predict({'x': valid[0]})
+    assert all(o.equal(x) for o in (valid[0], train.tensors[0])) and valid[1].equal(y)

@@ -2,6 +2,7 @@
 import math, warnings
 from collections import namedtuple
 from dataclasses import make_dataclass
+from functools import partial
 from types import SimpleNamespace
 
 import pytest, torch, torch.nn.functional as F
@@ -494,6 +495,7 @@ def test_no_value_at_all_in_several_processes():
     (lambda p, t: {'a': 'b'}, TypeError, 'a is a str'),
     (lambda p, t: {str(len(p)): 1.}, ValueError, 'returned mine/3, but mine/7 before'),
     (lambda p, t: torch.zeros(3), ValueError, '3 entries, but there are 2 classes'),
+    (lambda p, t: (p.argmax(1) == t).float(), ValueError, '7 values for 7 samples, one for each: return their mean'),
     (lambda p, t: 1/0, ZeroDivisionError, 'zero')])
 def test_errors_name_the_metric(f, error, text):
     with pytest.raises(error, match=text) as seen: fitted(7, [Metric(f, name='mine', classes='ab')])
@@ -615,3 +617,35 @@ def test_entries_of_a_batch_or_an_output_do_not_weigh_the_loss(extra, hooks):
         learn.fit(2)
         return record(learn)
     assert fit(extra) == fit({})
+
+
+# Functions of scikit-learn
+
+@sizes
+def test_functions_of_scikit_learn_see_all_outputs_and_the_target_first(bs, tmp_path):
+    import sklearn.metrics as sk
+    model, values = fitted(bs, [partial(sk.f1_score, average='macro'), Metric(sk.balanced_accuracy_score, name='mine')])
+    z, y = logits(model), data()[1]
+    assert_both(values, 'f1_score', sk.f1_score(y, z.argmax(1), average='macro'))
+    assert_both(values, 'mine', sk.balanced_accuracy_score(y, z.argmax(1)))
+    x, dl = data()[0], cut(bs, data()[0], data()[0][:, :1]**2)
+    learn = make_learner(nn.Linear(4, 1), dl, dl, metrics=[sk.r2_score, sk.median_absolute_error], loss_fn=F.mse_loss)
+    stop = LambdaHook(after_step=lambda o: o.stop() if o.valid_idx or len(dl) == 1 else None)
+    learn.fit(1, hooks=[Checkpoint(tmp_path, every=1), stop])
+    again = make_learner(nn.Linear(4, 1), dl, dl, metrics=[sk.r2_score, sk.median_absolute_error], loss_fn=F.mse_loss)
+    again.fit(1, hooks=[Checkpoint(tmp_path)], resume=True)
+    with torch.no_grad(): pred, targ = again.model(x), x[:, :1]**2
+    values = {k: v[-1] for k, v in again.history.epochs.items()}
+    assert values['valid_r2_score'] == pytest.approx(sk.r2_score(targ, pred))
+    assert values['valid_median_absolute_error'] == pytest.approx(sk.median_absolute_error(targ, pred))
+
+@pytest.mark.parametrize('name', ['roc_auc_score', 'log_loss', 'average_precision_score', 'silhouette_score'])
+def test_functions_of_scores_say_what_to_pass(name):
+    import sklearn.metrics as sk
+    with pytest.raises(ValueError, match=f'`{name}` of scikit-learn.*learn.predict'): Metric(getattr(sk, name))
+    with pytest.raises(ValueError, match='f1_score got predictions of shape .*Metric.f1_score, pred='):
+        Metric(sk.f1_score).f.update(torch.randn(4), torch.ones(4).long())
+
+def test_a_vector_of_as_many_classes_as_samples_is_kept():
+    def by_class(pred, targ): return torch.stack([(pred.argmax(1) == targ)[targ == i].float().sum() for i in range(3)])
+    assert {'valid_by_class/2'} < fitted(3, [by_class])[1].keys()

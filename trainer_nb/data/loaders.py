@@ -90,7 +90,7 @@ class TensorLoader:
     "Batches cut out of tensors or arrays"
     draws = ('torch',)      # the only global generator that a pass draws from
     def __init__(self,
-        *tensors,         # tensors or arrays, each (n, ...); arrays share their memory, and may be memory-mapped
+        *tensors,         # tensors or arrays, each (n, ...), which may be memory-mapped; batches are copies
         bs=64,            # samples in a batch, ≥ 1
         shuffle=False,    # a new order in each pass, drawn as `torch.randperm(n, generator=generator)`
         drop_last=False,  # leave out a last batch of fewer than `bs` samples
@@ -112,8 +112,7 @@ class TensorLoader:
             raise TypeError(f'generator is {generator!r}: expected a torch.Generator')
         self.bs, self.shuffle, self.drop_last, self.generator = bs, shuffle, drop_last, generator
         self.device = None if device is None else torch.device(device)
-        self.is_array = [not isinstance(o, Tensor) for o in tensors]
-        is_wide = [o.dtype == torch.float64 and is_array for o, is_array in zip(self.tensors, self.is_array)]
+        is_wide = [o.dtype == torch.float64 and not isinstance(given, Tensor) for o, given in zip(self.tensors, tensors)]
         self.dtype = dtype if any(is_wide) and dtype not in (None, torch.float64) else None     # None: nothing to cast
         self.dtypes = [self.dtype if wide and self.dtype else o.dtype for o, wide in zip(self.tensors, is_wide)]
 
@@ -129,8 +128,12 @@ class TensorLoader:
         # drawn on the host, the order is the same on every device
         if self.shuffle: order = torch.randperm(n, generator=self.generator).to(here)
         batches = self.mine(self._cut(order, start), start)
-        is_far = here.type == 'cpu' and self.device is not None and self.device.type == 'cuda'
-        return by_side(batches, self.device) if is_far else batches
+        return by_side(batches, self.device) if self._is_far() else batches
+
+    def _is_far(self):
+        "Return whether batches are copied to a GPU, so that those on the host need not be copies"
+        is_on_host = self.tensors[0].device.type == 'cpu'
+        return is_on_host and self.device is not None and self.device.type == 'cuda'
 
     def mine(self,
         batches,  # iterator of whole batches
@@ -148,11 +151,11 @@ class TensorLoader:
             yield from zip(*[o.split(bs) for o in blocks])
 
     def _block(self, k, order, start, end):
-        "Cut out a block: a view of a tensor, a copy of an array (which may be a memory-mapped file)"
+        "Cut out a block: a copy, as a step may write to a batch in place"
         whole = self.tensors[k]
         block = whole[start:end] if order is None else whole.index_select(0, order[start:end])
         if self.dtypes[k] != whole.dtype: return block.type(self.dtypes[k])
-        return block.clone() if order is None and self.is_array[k] else block
+        return block.clone() if order is None and not self._is_far() else block
 
     def __iter__(self): return self.iter_from(0)
 
@@ -395,7 +398,8 @@ def as_loader(
 
     A tuple becomes a `TensorLoader`, and a dataset of samples a `DataLoader`: torch's own kind, with indices or
     iterable, or Hugging Face's with torch format. A dict becomes `Loaders` (with `shuffle`) or `ValidSets`. Any other
-    loader is returned unchanged.
+    loader is returned unchanged, and so are its batches: a step that writes to a list's batches in place changes the
+    list, as in a plain loop.
     """
     if data is None: return None
     if isinstance(data, Mapping):

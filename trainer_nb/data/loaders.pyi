@@ -24,7 +24,6 @@ BLOCK: int
 class TensorLoader:
     tensors: Any
     device: Any
-    is_array: Any
     dtype: Any
     dtypes: Any
     bs: Any

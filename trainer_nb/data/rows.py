@@ -8,6 +8,7 @@ __all__ = ['RowLoader', 'by_rows', 'draws_from_torch']
 # %% ../../nbs/data/00_rows.ipynb #bb28bcee
 from array import array
 from copy import copy
+from itertools import islice
 from weakref import WeakSet
 
 import torch
@@ -19,8 +20,11 @@ from torch.utils.data import (
 
 # %% ../../nbs/data/00_rows.ipynb #93dccabd
 def _draws_at_once(o):
-    "Return whether a sampler draws its whole order before the first index, from torch's generators of the host"
-    if type(o) is RandomSampler: return not o.replacement or o.generator is None
+    """Return whether a sampler draws its whole order before the first index, from torch's generators of the host
+
+    A `RandomSampler` draws once more when its end is read.
+    """
+    if type(o) is RandomSampler: return o.generator is None or not o.replacement and len(o) <= len(o.data_source)
     return type(o) in (SequentialSampler, SubsetRandomSampler, WeightedRandomSampler)
 
 def _innermost(dataset):
@@ -69,7 +73,8 @@ class _RowPass:
     def draw(self):
         "Draw the order of the pass"
         dl, by = self.dl, self.dl.batch_sampler     # if it was given this one, its own `sampler` says nothing
-        indices, n = list(by.sampler), by.batch_size
+        sampled, n = iter(by.sampler), by.batch_size
+        indices = list(islice(sampled, len(by.sampler)))       # its end, where it may draw, is read when torch reads it
         first, end = self.start*n, len(indices)//n*n if by.drop_last else len(indices)
         order, tensors = _order(indices, dl.dataset), _innermost(dl.dataset).tensors
         def stack(i): return default_collate([dl.dataset[o] for o in indices[i:i + n]])
@@ -78,8 +83,13 @@ class _RowPass:
         if order is not None and starts and dl not in _PROVEN:
             if _same_bits(take(order[first:end][:n]), stack(first)): _PROVEN.add(dl)
             else: order = None
-        batches = map(stack, starts) if order is None else (take(order[i:i + n]) for i in starts)
-        pins = dl.pin_memory and torch.accelerator.is_available()
+        def read():
+            for i in starts:
+                if i + n > end: next(sampled, None)
+                yield stack(i) if order is None else take(order[i:i + n])
+            next(sampled, None)
+        if first > end: next(sampled, None)
+        batches, pins = read(), dl.pin_memory and torch.accelerator.is_available()
         self.batches = ([o.pin_memory() for o in batch] for batch in batches) if pins else batches
 
 # %% ../../nbs/data/00_rows.ipynb #ce825ae8

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..base import batch_size, common_device, did_you_mean, each_, entries, local, norms, to_device
 from .parts import MicroBatches, Start
-from ..loop import RESUMABLE, Hook, as_count, differentiate, gradients, is_summed, parameters, refuse_closures
+from ..loop import RESUMABLE, Hook, as_count, differentiate, gradients, is_summed, loss_weight, parameters, refuse_closures
 
 
 # %% ../../nbs/features/01_gradients.ipynb #d704dff2
@@ -72,9 +72,9 @@ class Window:
 def _loss_weight(
     learn,  # `Learner` with a batch and a loss
 ):          # number or 0-d tensor
-    "Return the weight of the loss over all ranks: `learn.result['n']`, or the number of samples"
+    "Return the weight of the loss over all ranks: `learn.result['n']`, what torch's loss divides by, or samples"
     if learn.world.size > 1: return learn.world.weight    # summed over the ranks by `Accelerate`
-    n = None if learn.result is None else learn.result.get('n')
+    n = None if learn.result is None else loss_weight(learn.result)
     return batch_size(learn.batch) if n is None else n
 
 def _unit(n): return n.detach().clamp(min=1) if isinstance(n, Tensor) else max(n, 1)

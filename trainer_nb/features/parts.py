@@ -9,7 +9,7 @@ __all__ = ['Start', 'MicroBatches']
 from torch import Tensor
 
 from ..base import BATCH_NORMS, INSTANCE_NORMS, batch_size, divide_batch, rng_state, set_rng_state
-from ..loop import is_summed, trained
+from ..loop import is_summed, loss_weight, trained
 
 # %% ../../nbs/features/10_parts.ipynb #c2441524
 class Start:
@@ -37,7 +37,7 @@ class MicroBatches:
         k = -(-n//most)
         self.batches = divide_batch(learn.batch, [n//k + (i < n % k) for i in range(k)])
         self.n, self.is_sum = learn.world.n, False
-        self.losses, self.weights, self.ns = [], [], []     # ns: what the step returned as 'n'
+        self.losses, self.weights, self.ns = [], [], []     # ns: what the step returned as the weight of the loss
 
     def open(self, learn):  # bool: whether it is the last one
         "Make the next part the batch of the learner"
@@ -57,11 +57,11 @@ class MicroBatches:
         if not is_seen: accumulator.take(result, result.get('n', learn.world.n))
         self.losses.append(learn.loss.detach())
         self.weights.append(n)
-        self.ns.append(result.get('n'))
+        self.ns.append(loss_weight(result))
         if len(self.losses) < len(self.batches): return False
         total = 1 if self.is_sum else sum(self.weights)
         if isinstance(total, Tensor): total = total.clamp(min=1e-20)
         learn.loss = sum(loss*w for loss, w in zip(self.losses, self.weights))/total
-        learn.result = {**result, 'loss': learn.loss, **({'n': sum(self.ns)} if 'n' in result else {})}
+        learn.result = {**result, 'loss': learn.loss, **({} if self.ns[-1] is None else {'n': sum(self.ns)})}
         learn.world.n = self.n
         return True

@@ -11,7 +11,8 @@ from .optim import (
     set_option, trained
 )
 from .steps import (
-    as_step, called_modules, default_result, get_modes, is_summed, loss_option, set_modes, set_opt_modes, unpack
+    as_step, called_modules, default_result, get_modes, is_summed, loss_option, loss_weight, set_modes, set_opt_modes,
+    unpack
 )
 from .interrupts import TrainingInterrupted
 from .world import World

@@ -40,6 +40,7 @@ from .steps import default_result as default_result
 from .steps import get_modes as get_modes
 from .steps import is_summed as is_summed
 from .steps import loss_option as loss_option
+from .steps import loss_weight as loss_weight
 from .steps import set_modes as set_modes
 from .steps import set_opt_modes as set_opt_modes
 from .steps import unpack as unpack

@@ -14,7 +14,7 @@ from types import GeneratorType
 import torch
 from torch import Tensor
 
-from ..base import drop_locals, folded, is_oom, set_seed, to_device, with_comments
+from ..base import drop_locals, folded, is_oom, map_tensors, set_seed, to_device, with_comments
 from ..data import Pass, length, rng_states, sets_of, source
 from .arguments import check_fit, fit_counts, fit_rates
 from .fit import Fit, Stop, aside
@@ -417,7 +417,8 @@ class Learner(Passes):
         "Return predictions, in evaluation mode and without gradients"
         with folded():
             if isinstance(dl_or_batch, Tensor) or hasattr(dl_or_batch, '__array__'): dl_or_batch = (dl_or_batch,)
-            dl = [dl_or_batch] if isinstance(dl_or_batch, Mapping) else self._as_loader(dl_or_batch)
+            is_batch = isinstance(dl_or_batch, Mapping)     # copied, as a step may write to it in place
+            dl = [map_tensors(Tensor.clone, dl_or_batch)] if is_batch else self._as_loader(dl_or_batch)
             pass_, total = Pass(dl), n_samples(dl)
             preds, targs = Joined('predictions', total), Joined('targets', total)
             with aside(self, pass_) as opened, self._evaluating(dl), opened:

@@ -12,12 +12,14 @@ from array import array
 from collections.abc import Mapping
 from copy import deepcopy
 from difflib import get_close_matches
+from inspect import signature
 from itertools import chain, product
 
 import torch
 from torch import Tensor
 
 from ..base import check_kinds, common_device, did_you_mean, map_tensors, with_comments
+from .steps import loss_weight
 from .world import World
 
 # %% ../../nbs/loop/03_metrics.ipynb #763fad90
@@ -71,7 +73,8 @@ def _weighted_sums(
     weights, values = (o.to(device, wide, non_blocking=True) for o in (weights, values))
     has_weight = (weights > 0).view(-1, *[1]*(values.ndim - 1))
     values = torch.where(has_weight, values, 0.)        # a value with weight 0 may be nan
-    new = torch.hstack([weights @ values, weights.sum()])
+    is_wrong = (weights >= 0).logical_not().any()
+    new = torch.hstack([weights @ values, torch.where(is_wrong, math.nan, weights.sum())])
     return new if sums is None else _as_tensor(sums).to(new) + new
 
 def _sums_on_host(columns, weights, sums):
@@ -80,7 +83,7 @@ def _sums_on_host(columns, weights, sums):
     for i, column in enumerate(columns):
         for value, w in zip(column, weights):
             if w > 0: totals[i] += value*w
-    return [*totals, weight + sum(weights)]
+    return [*totals, weight + sum(weights) if all(w >= 0 for w in weights) else math.nan]
 
 def _as_tensor(o): return torch.tensor(o, dtype=torch.float64) if isinstance(o, list) else o
 
@@ -105,12 +108,58 @@ def _n_ids(targ): return torch.count_nonzero(targ >= 0)     # the others are wha
 accuracy.is_mean = True     # a mean over targets: one call may compute it for several small batches
 accuracy.n_counted = _n_ids     # targets that it is a mean over; without this attribute, all entries
 
+# %% ../../nbs/loop/03_metrics.ipynb #0fa11a5c
+class _OfAll:
+    "A function of scikit-learn as a metric object: computed at the end of a pass, from all of its outputs"
+    def __init__(self,
+        f,      # `f(y_true, y_pred)`, or a partial of it; raises ValueError for functions of scores
+        name,   # name of the function
+    ):
+        plain = getattr(f, 'func', f)
+        if {*list(signature(plain).parameters)[:2]} not in ({'y_true', 'y_pred'}, {'labels_true', 'labels_pred'}):
+            raise ValueError(
+                f'metric `{name}` of scikit-learn takes neither class ids nor values: pass an object that collects '
+                'what it needs, such as torchmetrics.AUROC(task="multiclass", num_classes=...), or call it after '
+                'training: pred, targ = learn.predict(learn.valid_dl, with_targs=True), with scores such as '
+                f'{name}(targ, pred.softmax(1)), or pred.softmax(1)[:, 1] for two classes')
+        self.f, self.name = f, name
+        self.reset()
+
+    def reset(self): self.preds, self.targs, self.are_ids = [], [], False
+
+    def update(self, pred, targ):
+        if targ.is_floating_point() == pred.is_floating_point(): pass        # values, or ids
+        elif pred.ndim == targ.ndim + 1 and pred.size(1) > 1:
+            pred, targ, self.are_ids = pred.argmax(1).flatten(), targ.flatten(), True
+        else: raise ValueError(
+            f'{self.name} got predictions of shape {tuple(pred.shape)} and targets of shape {tuple(targ.shape)}: '
+            "expected logits (n, n_classes) and class ids (n,). Otherwise return class ids from the step, "
+            f"{{..., 'ids': (pred > 0).long()}}, and pass Metric({self.name}, pred='ids')")
+        self.preds.append(pred.clone())
+        self.targs.append(targ.clone())
+
+    def compute(self):
+        targ, pred = (torch.cat([t.float() if t.dtype == torch.bfloat16 else t for t in o]).cpu().numpy()
+                      for o in (self.targs, self.preds))
+        if self.are_ids: targ, pred = targ[targ >= 0], pred[targ >= 0]      # as `accuracy` counts
+        return self.f(targ, pred)
+
+    def merge_state(self, others):
+        for o in others: self.preds, self.targs = self.preds + o.preds, self.targs + o.targs
+
+    def state_dict(self): return {'preds': self.preds[:], 'targs': self.targs[:], 'are_ids': self.are_ids}
+
+    def load_state_dict(self, state): vars(self).update(check_kinds(state, _OF_ALL_KINDS, self.name))
+
+_OF_ALL_KINDS = {'preds': [Tensor], 'targs': [Tensor], 'are_ids': bool}
+
 # %% ../../nbs/loop/03_metrics.ipynb #ef87f8c2
 class Metric:
     "A function or metric object, its name, and the keys of its inputs in a step's result"
     @with_comments
     def __init__(self,
-        f,            # `f(pred, targ)` → scalar, vector or dict of these; or object with `update`, `compute`, `reset`
+        f,            # `f(pred, targ)` → scalar, vector or dict of these; or object with `update`, `compute`, `reset`;
+                      # or function of scikit-learn, computed as f(targ, pred) from all outputs of the pass
         name=None,    # name in `train_<name>` and `valid_<name>`, prefix for keys of a dict; None: the function's
         pred='pred',  # key in `learn.result` of the first argument
         targ='targ',  # key in `learn.result` of the second argument
@@ -122,7 +171,9 @@ class Metric:
             raise TypeError('a metric is a function or an object with update, compute and reset; '
                             f'got a {type(f).__name__}')
         plain = getattr(f, 'func', f)   # of a partial
-        self.f, self.name = f, name or getattr(plain, '__name__', type(plain).__name__).strip('<>')
+        own = getattr(plain, '__name__', type(plain).__name__).strip('<>')
+        if (getattr(plain, '__module__', None) or '').startswith('sklearn.'): f, self.is_object = _OfAll(f, own), True
+        self.f, self.name = f, name or own
         self.prefix = f'{name}/' if name else ''
         self.pred, self.targ, self.classes = pred, targ, classes
         self.is_mean = getattr(plain, 'is_mean', False)     # the function's own claim: a mean over targets
@@ -315,11 +366,23 @@ class Average:
 
     def _compute(self, pred, targ, n=None):
         v = _noting(self.metric, self.metric.f, pred, targ)
-        if not (type(v) is Tensor and not v.ndim or isinstance(v, (int, float))): v = self._vector(v)
+        if not (type(v) is Tensor and not v.ndim or isinstance(v, (int, float))):
+            if self.sums is None and not self.values: self._check_vector(v, pred, targ)
+            v = self._vector(v)
         self.values.append(_copied(v))
         is_own = self.metric.is_mean and type(targ) is Tensor       # 'n' weights the loss
         self.weights.append(_copied(self.metric.n_counted(targ)) if is_own else n)
         if len(self.values) >= _CHUNK: self._pack()
+
+    def _check_vector(self, value, pred, targ):
+        "Refuse one value for each sample: there is one fewer for one sample fewer"
+        n = len(pred) if isinstance(pred, Tensor) and pred.ndim else 0
+        if n < 2 or not isinstance(targ, Tensor) or tuple(getattr(value, 'shape', ())) != (n,): return
+        try: fewer = self.metric.f(pred[1:], targ[1:])
+        except Exception: return
+        if tuple(getattr(fewer, 'shape', ())) == (n - 1,): raise ValueError(
+            f'metric `{self.metric.name}` returned {n} values for {n} samples, one for each: return their mean, '
+            '.mean(), or one value for each class')
 
     def _vector(self, value):
         "Convert several values to a tensor; each batch must have the same ones"
@@ -441,13 +504,13 @@ class Accumulator:
         is_sum=False,    # True: losses are sums over samples, not means
         missing=None,    # `f(metrics, result)` of the first batch → names of the metrics to leave out; None: none
     ):
-        self.world, self.is_sum = world or World(), is_sum
+        self.world, self.is_sum, self.is_fresh = world or World(), is_sum, is_fresh
         self.metrics, self.missing, self.left_out = [*metrics], missing, set()
         self.waits, self.looked = waits, False      # looked: the metrics have seen the current batch
         self.before = None                          # states of the metrics before they saw its first part
         self.averages = [Average(m, waits, is_fresh) for m in metrics if not m.is_object]
         self.objects = [(m, _noting(m, _reset, m.f, device)) for m in metrics if m.is_object]
-        self.rows = []                              # of batches not packed yet: (loss, weight, learning rates)
+        self.rows = []                              # of batches not packed yet: (loss, n, learning rates, weight)
         self.sums, self.n_packed = {}, 0            # of packed batches, and their number
         self.shares = []                            # packed (name, losses, weights), if there are other ranks
         self.history, self.lr_names = history, lr_names
@@ -460,15 +523,17 @@ class Accumulator:
     def add(self,
         loss,    # 0-d tensor without grad; or dict: name → such a tensor; or None
         result,  # the step's result, a mapping
-        n,       # weight of this batch: samples, or what the step returned as 'n'
+        n,       # weight of this batch: samples, or what the step returned as 'n'; some losses have their own
         lrs=(),  # learning rates
     ):
         "Add a batch"
         if self.looked: self.looked, self.before = False, None
         elif self.metrics: self._measure(result, n)
         if (self.is_sum or result.get('reduction') == 'sum') and loss is not None:
-            loss = {name: o/n for name, o in loss.items()} if type(loss) is dict else loss/n
-        self.rows.append((loss, n, lrs))
+            loss, weight = {name: o/n for name, o in loss.items()} if type(loss) is dict else loss/n, n
+        else: weight = loss_weight(result, n)
+        if isinstance(weight, Tensor) and not (self.is_fresh and weight.device.type != _HOST): weight = _copied(weight)
+        self.rows.append((loss, n, lrs, weight))
         if len(self.rows) >= _CHUNK: self.pack()
 
     def _measure(self, result, n):
@@ -552,7 +617,7 @@ class Accumulator:
     def pack(self):
         "Add the latest losses to the sums and to the history, without reading a value"
         if not self.rows: return
-        (losses, weights, lrs), self.rows = zip(*self.rows), []
+        (losses, ns, lrs, weights), self.rows = zip(*self.rows), []
         self.n_packed += len(losses)
         if set(map(type, losses)) == {Tensor}: chunks = {'train_loss': self._pack('loss', losses, weights)}
         else:
@@ -564,8 +629,8 @@ class Accumulator:
                 self.shares += [(name, o, stack_scalars(weights).to(o.device)) for name, o in chunks.items()]
             for name, values in zip(self.lr_names, zip(*lrs)):
                 chunks[name] = stack_scalars(values) if isinstance(values[0], Tensor) else list(values)
-        if self.objects: self._pack('', weights, weights)       # the weight of the metric objects' values
-        chunks |= self._pack_extras(weights)
+        if self.objects: self._pack('', ns, ns)     # the weight of the metric objects' values
+        chunks |= self._pack_extras(ns)
         if self.history is not None: self.history.add_steps(len(weights), chunks)
 
     def _pack_extras(self, weights):
@@ -607,8 +672,8 @@ class Accumulator:
 
     def state_dict(self):  # dict of tensors, numbers, lists and dicts
         "Return the state"
-        losses, weights, lrs = map(list, zip(*self.rows)) if self.rows else ([], [], [])
-        return {'rows': [_joined(losses), _joined(weights), lrs],
+        losses, ns, lrs, weights = map(list, zip(*self.rows)) if self.rows else ([], [], [], [])
+        return {'rows': [_joined(losses), _joined(ns), lrs, _joined(weights)],
                 'sums': {name: _as_tensor(o) for name, o in self.sums.items()}, 'n_packed': self.n_packed,
                 'extras': {name: dict(values) for name, values in self.extras.items()},
                 'with_mean': sorted(self.with_mean), 'left_out': sorted(self.left_out), 'shares': self.shares[:],
@@ -625,7 +690,7 @@ class Accumulator:
         if mine != theirs: raise ValueError(f'the pass began with the metrics {theirs}, and now there are {mine}')
         for o in self.averages: o.load_state_dict(state['averages'][o.metric.name])
         for m, o in self.objects: _load_object_state(o, state['objects'][m.name])
-        self.rows = list(zip(*map(_parted, state['rows'])))
+        self.rows = [(*o, o[1])[:4] for o in zip(*map(_parted, state['rows']))]     # three in older files
         self.sums, self.n_packed = dict(state['sums']), state['n_packed']
         self.extras = {name: dict(values) for name, values in state['extras'].items()}
         self.shares = [tuple(o) for o in state.get('shares', ())]
@@ -649,6 +714,8 @@ class Accumulator:
         res, read = {}, iter(self._read([o for _, o in sums]))
         for columns, _ in sums:
             totals, weight = [next(read) for _ in columns], next(read)
+            if math.isnan(weight): raise ValueError("a step returned an 'n' below 0, or nan: it is the weight of the "
+                                                    'loss, such as the number of samples or mask.sum()')
             for name, total in zip(columns, totals): _put(res, name, (total/weight if weight else math.nan, weight))
         if not self.objects: return res
         _, weight = res.pop('')

@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ..base import can_unshard, check_kinds, has_accelerator, patch, to_device
 from ..data import end_workers
-from ..loop import Hook, Learner, World, is_summed, move, parameters
+from ..loop import Hook, Learner, World, is_summed, loss_weight, move, parameters
 from .first_step import first_step
 from .sharding import data_code, shard
 from .fsdp import Sharded
@@ -362,8 +362,8 @@ def do_step(self:Accelerate, learn, nxt, model):
     except RuntimeError as e:
         if _MIXED in str(e): e.add_note(_WHOLE)
         raise
-    if self.world.is_padding and learn.result is not None and 'n' in learn.result:
-        learn.result = {**learn.result, 'n': 0*learn.result['n']}
+    n = loss_weight(learn.result) if self.world.is_padding and learn.result is not None else None
+    if n is not None: learn.result = {**learn.result, 'n': 0*n}
 
 @patch
 def wrapped(self:Accelerate,
@@ -384,7 +384,7 @@ def wrapped(self:Accelerate,
 def after_loss(self:Accelerate, learn):
     added = bool(self.sums) and (learn.training, None if learn.loss_params is None else learn.opt_names[0]) in self.sums
     if self.world.size == 1 or not (learn.training or added): return
-    n = None if learn.result is None else learn.result.get('n')
+    n = None if learn.result is None else loss_weight(learn.result)
     if n is None: self.n, self.world.weight = self.world.n, self.world.total
     else:
         self.n = to_device(n, learn.device) if isinstance(n, Tensor) else torch.full((), n, device=learn.device)

@@ -18,7 +18,7 @@ from trainer_nb.base import (
     set_seed, to_device
 )
 from ..data import same_state
-from ..loop import Calls, Fit, parameters, unchanged
+from ..loop import Calls, Fit, loss_weight, parameters, unchanged
 from .sharding import ShardedBatches, cut_batch, join_batches
 
 # %% ../../nbs/parallel/04_first_step.ipynb #a2964637
@@ -90,7 +90,7 @@ def _losses(learn, batch):
     while learn.loss_params is not None:        # yielded
         yield learn.opt_names[0], learn.loss, None
         learn.do_step()
-    if learn.loss is not None: yield None, learn.loss, learn.result.get('n')
+    if learn.loss is not None: yield None, learn.loss, loss_weight(learn.result)
 
 def _backward(learn, world, loss):
     if not learn.training: return
