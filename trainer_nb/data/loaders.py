@@ -162,6 +162,8 @@ def _shared(o):
     if getattr(o, 'dtype', None) == object:
         raise TypeError('an array has dtype object, not a numeric dtype: use x.astype("float32"), '
                         'or stack its rows, np.stack(x)')
+    if getattr(getattr(o, 'dtype', None), 'kind', '') in 'US': raise TypeError(
+        f'an array holds texts such as {o.flat[0]!r}: number classes, np.unique(y, return_inverse=True)[1]')
     with warnings.catch_warnings():     # batches are copies
         warnings.filterwarnings('ignore', message='The given NumPy array is not writable')
         return torch.as_tensor(o)
@@ -449,6 +451,8 @@ def split(
 
 def _classes(labels, n):
     "(n,) int64: class numbers of samples"
+    if labels and isinstance(labels, list) and isinstance(labels[0], (tuple, list)) and len(labels[0]) > 1:
+        labels = [o[-1] for o in labels]        # of samples (x, y)
     if len(labels) != n: raise ValueError(f'stratify has {len(labels)} classes for {n} samples')
     labels = labels.tolist() if hasattr(labels, 'tolist') else list(labels)
     labels = [o[0] if isinstance(o, list) and len(o) == 1 else o for o in labels]
