@@ -220,7 +220,7 @@ MISTAKES |= {
     'a pos_weight of another length': (dict(train_dl=lambda: (X, torch.rand(24, 3)), valid_dl=None,
                                             loss_fn=nn.BCEWithLogitsLoss(pos_weight=torch.ones(5))), 'learn.fit(1)',
                                        r'pos_weight has shape \(5,\), and the predictions \(6, 3\)', r'each output, \(3,\)'),
-    'a scheduler as a hook': (dict(hooks=[STEP_LR]), None, 'a StepLR is not a hook', r'LRScheduler\(lambda opt: StepLR'),
+    'a scheduler as a hook': (dict(hooks=[STEP_LR]), None, 'StepLR object at .* is not a hook', r'LRScheduler\(lambda opt: StepLR'),
     'a metric of an output with logits': (
         dict(model=lambda: Named(4, 3), train_dl=lambda: [{'x': X, 'labels': Y}], valid_dl=None, loss_fn=None,
              metrics=accuracy), 'learn.fit(1)', 'returned a Output, and a metric gets it unchanged',
@@ -306,6 +306,10 @@ def test_a_decode_of_one_id_is_told_what_it_gets():
 def test_pairs_are_split_by_their_last_entry():
     train, valid = split([(X[i], i % 3) for i in range(24)], valid=.25, stratify=True)
     assert [sum(y == k for _, y in valid) for k in range(3)] == [2, 2, 2] and len(train) == 18
+    (_, y), (_, y_valid) = split((X, Y), valid=.25, stratify=True)
+    assert y_valid.bincount().tolist() == [2, 2, 2]
+    kinds = [(i % 2, i % 3) for i in range(24)]         # classes of two parts each
+    assert sorted(kinds[i] for i in split(list(range(24)), valid=.25, stratify=kinds)[1]) == sorted({*kinds})
 
 def test_a_column_that_a_hook_records_may_be_monitored():
     "A name that begins another's is refused where nothing can record it"

@@ -444,6 +444,8 @@ def split(
     if isinstance(valid, bool) or not isinstance(valid, (int, float)) or not 0 < n_valid < n: raise ValueError(
         f'valid is {valid!r} of {n} samples: expected a fraction in (0, 1) or a number, with samples left for training')
     order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
+    is_pairs = stratify is True and isinstance(parts[-1], list) and isinstance(parts[-1][0], (tuple, list))
+    if is_pairs and len(parts[-1][0]) > 1: stratify = [o[-1] for o in parts[-1]]        # of samples (x, y)
     if stratify is not None: order = _by_class(order, _classes(parts[-1] if stratify is True else stratify, n), n_valid)
     chosen = order[:n_valid].sort()[0], order[n_valid:].sort()[0]
     valid, train = (tuple(_rows(o, i) for o in parts) for i in chosen)
@@ -451,8 +453,6 @@ def split(
 
 def _classes(labels, n):
     "(n,) int64: class numbers of samples"
-    if labels and isinstance(labels, list) and isinstance(labels[0], (tuple, list)) and len(labels[0]) > 1:
-        labels = [o[-1] for o in labels]        # of samples (x, y)
     if len(labels) != n: raise ValueError(f'stratify has {len(labels)} classes for {n} samples')
     labels = labels.tolist() if hasattr(labels, 'tolist') else list(labels)
     labels = [o[0] if isinstance(o, list) and len(o) == 1 else o for o in labels]

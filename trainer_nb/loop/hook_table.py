@@ -155,11 +155,9 @@ class Hooked:
         "Raise an error if `hook` cannot be added to the `others`"
         if not isinstance(hook, Hook):
             if isinstance(hook, type): raise TypeError(f'{hook!r} is not a hook: pass an instance')
-            is_sched = hasattr(hook, 'get_last_lr') or hasattr(hook, 'num_bad_epochs')
-            name = type(hook).__name__
-            how = (f'LRScheduler(lambda opt: {name}(opt, ...)) makes one of a scheduler' if is_sched else
-                   'LambdaHook(after_step=f) makes one of a function')
-            raise TypeError(f'{f"a {name}" if is_sched else repr(hook)} is not a hook; {how}')
+            how = 'LambdaHook(after_step=f) makes one of a function'
+            if hasattr(hook, 'get_last_lr'): how = f'LRScheduler(lambda opt: {type(hook).__name__}(opt, ...)) makes one'
+            raise TypeError(f'{hook!r} is not a hook; {how}')
         for h in others:
             if h is hook or (hook.unique and h.name == hook.name):
                 raise ValueError(f'this learner already has a hook {h.name}: '

@@ -316,9 +316,6 @@ def _short(dtype):
 def _about_inputs(text, inputs, model):
     "What to do about an error in a model"
     p = next(model.parameters(), None)
-    if 'Expected more than 1 value per channel' in text: return (
-        'BatchNorm needs two samples or more to train on, and this batch has one: use larger batches; '
-        'drop_last=True of DataLoader or TensorLoader leaves out a last batch of one')
     if p is None: return
     ids = [o for o in inputs if not o.is_floating_point() and o.numel()]
     sizes = sorted({m.num_embeddings for m in model.modules() if isinstance(m, nn.Embedding)})
@@ -329,7 +326,6 @@ def _about_inputs(text, inputs, model):
             f'{found} nn.Embedding has {" or ".join(map(str, sizes))} rows: num_embeddings is the largest id + 1')
         return (f'{found} of the tables nn.Embedding the largest has {sizes[-1]} rows: is one of the others '
                 f'({", ".join(map(str, sizes[:-1]))}) too small, such as one of positions for longer sequences?')
-    if "argument #1 'indices'" in text: return 'nn.Embedding takes ids, which are int64: pass x.long()'
     devices = {str(o.device) for o in (*inputs, *model.parameters(), *model.buffers())}
     is_device = any(o in text for o in ('same device', 'expected device', 'device type'))
     if is_device or 'Input type' in text and len(devices) > 1: return (
@@ -350,12 +346,10 @@ def _explained(
     "Explain what to do about an error from torch, if it is a known one"
     text, pred = str(e), learn.pred
     inputs, targ = _parts(learn.batch)
-    if known := _from_table(SimpleNamespace(learn=learn, text=text, inputs=inputs, targ=targ, pred=pred)): return known
+    o = SimpleNamespace(learn=learn, text=text, inputs=inputs, targ=targ, pred=pred)
+    found = (how(o) if callable(how) else how for words, how in _KNOWN if re.search(words, text))
+    if known := next(filter(None, found), None): return known
     if learn.training and (doubled := _two_batches(learn)): return doubled
-    if 'device-side assert' in text:
-        return ('a kernel on the GPU failed, '
-                'most often because class ids are not from 0 to the number of outputs - 1: '
-                'start a new process and use Learner(..., device="cpu") for a clearer error')
     if isinstance(learn.batch, Mapping) and 'unexpected keyword argument' in text and 'forward()' in text:
         return (f'a batch that is a mapping goes to forward by name ({", ".join(map(repr, learn.batch))}): leave out '
                 'entries that forward does not take, or write a train_step, f(batch, learn)')
@@ -385,11 +379,10 @@ def _one_sample(o):
         f'the input has shape {tuple(o.inputs[0].shape)}, without a dimension for samples: pass x[None] for one sample')
 
 def _channels_last(o):
-    x, n = (*o.inputs, None)[0], re.search(r'to have (\d+) channels', o.text)[1]
-    if x is not None and x.ndim > 3 and x.size(-1) == int(n):
-        order = ', '.join(map(str, (0, x.ndim - 1, *range(1, x.ndim - 1))))
-        return (f'the inputs have shape {tuple(x.shape)}, with the channels last, and the model takes them from dim 1: '
-                f'pass x.permute({order})')
+    x, n = o.inputs[0], int(re.search(r'to have (\d+) channels', o.text)[1])
+    if x.ndim == 4 and x.size(-1) == n: return (
+        f'the inputs have shape {tuple(x.shape)}, with the channels last, and the model takes them from dim 1: '
+        'pass x.permute(0, 3, 1, 2)')
 
 def _class_weights(o):
     if not isinstance(o.pred, Tensor): return None
@@ -410,21 +403,22 @@ def _logits(o):
         "name the part, metrics=[Metric(f, pred='logits', targ='labels')]")
 
 _KNOWN = [      # (words of an error, what to do: a text, or a function of what is known → text or None)
-    ('has no attribute|unsupported operand|not subscriptable', _logits),
+    ('has no attribute', _logits),
     (r'PIL\.|\(\w*Image\w*,', 'the samples are PIL images: turn them into tensors in the dataset, '
      'transform=torchvision.transforms.ToTensor()'),
     ('stack expects each tensor to be equal size', 'the samples have several sizes: bring images to one in the '
      'dataset, torchvision.transforms.Resize((224, 224)), or pad sequences in a collate_fn of the DataLoader'),
+    ('device-side assert', 'a kernel on the GPU failed, most often because class ids are not from 0 to the number of '
+     'outputs - 1: start a new process and use Learner(..., device="cpu") for a clearer error'),
+    ("argument #1 'indices'", 'nn.Embedding takes ids, which are int64: pass x.long()'),
+    ('Expected more than 1 value per channel', 'BatchNorm needs two samples or more to train on, and this batch has '
+     'one: use larger batches; drop_last=True of DataLoader or TensorLoader leaves out a last batch of one'),
     ('BFloat16', 'NumPy has no bfloat16: pass pred.float() there'),
     ("argument 'target'|must be Tensor|has no attribute", _texts),
     (r'to have \d+ channels', _channels_last),
     ('must match the size', _class_weights),
     (r'[Ee]xpected .*\dD|cannot be multiplied|to have \d+ channels', _one_sample),
 ]
-
-def _from_table(o):
-    found = (how(o) if callable(how) else how for words, how in _KNOWN if re.search(words, o.text))
-    return next(filter(None, found), None)
 
 def explain(
     e,      # exception
