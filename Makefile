@@ -2,6 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
+DEMO := .venv/.demo
 HOW ?= -n 3 --dist loadfile --no-loadscope-reorder   # for pytest
 
 .DEFAULT_GOAL := help
@@ -10,19 +11,28 @@ HOW ?= -n 3 --dist loadfile --no-loadscope-reorder   # for pytest
 help:   ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' Makefile
 
-$(READY): settings.ini setup.py constraints.txt
+# $(call set_up,extra,size): install what an extra of settings.ini names, and say how long it took and how large it is
+define set_up
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
 	    echo 'trainer_nb needs Python 3.11 or newer, which $(PYTHON) is not.' >&2; \
 	    echo 'Name another one: make PYTHON=python3.12 ...' >&2; exit 1; }
-	@echo 'Setting up .venv: this happens once and takes a minute or two'
-	@$(PYTHON) -m venv .venv
-	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[dev]'
-	@touch $(READY)
+	@echo 'Setting up .venv, once: PyTorch and more, about $(2) on disk; downloads take minutes'
+	@start=$$(date +%s); $(PYTHON) -m venv .venv && \
+	$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[$(1)]' && \
+	echo "It took $$(( $$(date +%s) - start )) s, and .venv has $$(du -sh .venv | cut -f1)"
+	@touch $@
+endef
 
-demo: $(READY)   ## run the quickstart in a Jupyter kernel, and store the notebook and an HTML page in demo/
+$(READY): settings.ini setup.py constraints.txt
+	$(call set_up,dev,2.1 GB)
+
+$(DEMO): settings.ini setup.py constraints.txt
+	$(call set_up,demo,1.4 GB)
+
+demo: $(or $(wildcard $(READY)),$(DEMO))   ## run the quickstart in a Jupyter kernel, and store the notebook and an HTML page in demo/
 	@$(BIN)/python tools/demo.py
 
-test: $(READY)   ## run all tests: unit tests, notebooks, the package in a clean environment
+test: $(READY)   ## run the tests, but the long ones: unit tests, notebooks, the package in a clean environment
 	$(BIN)/python -m pytest -q -rs $(HOW)
 
 test-versions:   ## run all tests on the oldest, the pinned and the newest torch, and on one CPU
@@ -37,7 +47,7 @@ lint: $(READY)   ## check lines, imports, types and stubs with ruff and mypy, as
 	MYPYPATH=. $(BIN)/mypy -p trainer_nb
 	$(BIN)/python tools/stubs.py --check
 
-soak: $(READY)   ## run the long tests that `make test` leaves out
+soak: $(READY)   ## run the long tests and notebooks that `make test` leaves out
 	$(BIN)/python -m pytest -q -m soak
 
 gpu:   ## test and measure on a CUDA device, with $(PYTHON) if its torch has one, else with .venv

@@ -156,6 +156,12 @@ def test_names_differ_between_modules():
     assert not [o for o in homes.values() if len(o) > 1] and len(homes) > 200
 
 
+def test_contributing_counts_the_notebooks_that_make_test_leaves_out():
+    import test_notebooks
+    n = sum(bool(o.marks) for o in test_notebooks.notebooks)
+    assert f'{n} of the notebooks' in (root/'CONTRIBUTING.md').read_text(encoding='utf-8')
+
+
 @pytest.fixture
 def site(monkeypatch):
     "The modules that make the pages"

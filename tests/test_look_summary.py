@@ -34,6 +34,35 @@ def test_shapes_parameters_and_flops_by_hand():
     assert layers['out'].memory == 15*4 and layers['out'].out_bytes == 8*3*4 and layers['lin'].out_bytes == 2*8*4*4
 
 
+def test_flops_of_a_module_that_calls_itself():
+    class Again(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.lin = nn.Linear(8, 8)
+        def forward(self, x, n=3): return self.lin(x) if n == 0 else self(x, n - 1)
+    model = nn.Sequential(Again(), nn.Linear(8, 3))
+    s = Learner(model, (torch.randn(6, 8), torch.zeros(6).long()), loss_fn=nn.CrossEntropyLoss(), display=False).summary()
+    layers = {o.name: o for o in s.layers}
+    assert layers['0'].flops == layers['0.lin'].flops == 2*6*8*8 and layers['0'].n_calls == 4
+    assert s.flops == 2*6*8*8 + 2*6*8*3
+
+
+@pytest.mark.parametrize('cls', [nn.LSTM, nn.GRU])
+def test_recurrent_layers_are_counted_or_named(cls):
+    "What torch's counter leaves out depends on the device and the version"
+    from torch.utils.flop_counter import FlopCounterMode
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.rnn, self.out = cls(8, 5, batch_first=True), nn.Linear(5, 3)
+        def forward(self, x): return self.out(self.rnn(x)[0][:, 0])
+    x = torch.randn(6, 4, 8)
+    s = Learner(Model(), (x, torch.zeros(6).long()), loss_fn=nn.CrossEntropyLoss(), display=False).summary()
+    with FlopCounterMode(display=False) as f: cls(8, 5, batch_first=True)(x)
+    assert (f'not in the FLOPs, which torch does not count here: rnn ({cls.__name__})' in s.notes()) == (
+        not f.get_total_flops())
+
+
 def test_flops_are_those_of_torch():
     from torch.utils.flop_counter import FlopCounterMode
     layer = nn.TransformerEncoderLayer(16, 4, 32, batch_first=True)

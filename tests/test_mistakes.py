@@ -7,7 +7,9 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from common import problem
-from trainer_nb.all import GradAccum, GradClip, LambdaHook, Learner
+from trainer_nb.all import (
+    EarlyStopping, GradAccum, GradClip, LambdaHook, Learner, Metric, NaNGuard, accuracy, split
+)
 from trainer_nb.base.rng import rng_state
 from trainer_nb.data.passes import same_state
 from trainer_nb.base.errors import owner
@@ -186,6 +188,71 @@ MISTAKES = {
     '.recorder': ({}, 'learn.recorder.plot_loss()', "no attribute 'recorder'", r'learn\.history'),
 }
 
+class Picture(nn.Sequential):
+    def __init__(self): super().__init__(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3))
+
+class Output(dict):
+    "As models of Hugging Face return it"
+    def __getattr__(self, name):
+        if name in self: return self[name]
+        raise AttributeError(f"'Output' object has no attribute {name!r}")
+
+class Named(nn.Linear):
+    def forward(self, x, labels=None):
+        logits = super().forward(x)
+        return Output(loss=F.cross_entropy(logits, labels), logits=logits)
+
+class Rows(torch.utils.data.Dataset):
+    def __init__(self, f): self.f = f
+    def __len__(self): return 12
+    def __getitem__(self, i): return self.f(i)
+
+def picture(i):
+    from PIL import Image
+    return Image.new('RGB', (8, 8)), 0
+
+def to_numpy(pred, targ): return float(pred.bfloat16().detach().numpy().mean())
+
+IMAGES = dict(model=lambda: Picture(), train_dl=lambda: (torch.randn(24, 3, 8, 8), Y), valid_dl=None)
+STEP_LR = torch.optim.lr_scheduler.StepLR(torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=.1), 1)
+
+MISTAKES |= {
+    'a pos_weight of another length': (dict(train_dl=lambda: (X, torch.rand(24, 3)), valid_dl=None,
+                                            loss_fn=nn.BCEWithLogitsLoss(pos_weight=torch.ones(5))), 'learn.fit(1)',
+                                       r'pos_weight has shape \(5,\), and the predictions \(6, 3\)', r'each output, \(3,\)'),
+    'a scheduler as a hook': (dict(hooks=[STEP_LR]), None, 'StepLR object at .* is not a hook', r'LRScheduler\(lambda opt: StepLR'),
+    'a metric of an output with logits': (
+        dict(model=lambda: Named(4, 3), train_dl=lambda: [{'x': X, 'labels': Y}], valid_dl=None, loss_fn=None,
+             metrics=accuracy), 'learn.fit(1)', 'returned a Output, and a metric gets it unchanged',
+        r"Metric\(f, pred='logits', targ='labels'\)"),
+    'channels in the last dimension': ({**IMAGES, 'train_dl': lambda: (torch.randn(24, 8, 8, 3), Y)}, 'learn.fit(1)',
+                                       r'shape \(6, 8, 8, 3\), with the channels last', r'x\.permute\(0, 3, 1, 2\)'),
+    'one image': (IMAGES, 'learn.predict(torch.zeros(3, 8, 8))', r'shape \(3, 8, 8\), without a dimension for samples',
+                  r'x\[None\]'),
+    'one row': ({}, 'learn.predict(torch.zeros(4))', 'without a dimension for samples', r'x\[None\]'),
+    'pictures of PIL': ({**IMAGES, 'train_dl': lambda: Rows(picture)}, 'learn.fit(1)', 'samples are PIL images', 'ToTensor'),
+    'images of several sizes': ({**IMAGES, 'train_dl': lambda: Rows(lambda i: (torch.randn(3, 8 + i, 8), 0))},
+                                'learn.fit(1)', 'have several sizes', 'Resize.*collate_fn'),
+    'texts as labels': (dict(train_dl=lambda: Rows(lambda i: (X[i], 'cat'))), 'learn.fit(1)',
+                        "targets are texts such as 'cat'", r'sorted\(set\(labels\)\)'),
+    'an array of texts': (dict(train_dl=lambda: (X, np.array(['cat']*24))), None, 'holds texts such as .*cat', 'np.unique'),
+    'bfloat16 for NumPy': (dict(metrics=[to_numpy]), 'learn.fit(1)', 'NumPy has no bfloat16', r'pred\.float\(\)'),
+    'a batch without labels': (dict(train_dl=lambda: [{'input': X}], valid_dl=None), 'learn.fit(1)',
+                               'no `labels` for loss_fn', 'call the target so, or write a train_step'),
+    'a generator for two epochs': (dict(train_dl=lambda: ((X, Y) for _ in range(3))), 'learn.fit(2)',
+                                   'train_dl is a generator, which can be read once, and 2 epochs', 'pass a list'),
+    'history[name]': ({}, "learn.history['valid_loss']", 'History holds several tables',
+                      r"learn\.history\.epochs\['valid_loss'\]"),
+    'monitor=valid_acc': (dict(metrics=accuracy, hooks=[EarlyStopping(monitor='valid_acc', mode='max')]), 'learn.fit(1)',
+                          "monitors 'valid_acc'", 'Did you mean `valid_accuracy`'),
+    'monitor=valid_my_scor': (dict(metrics=[Metric(accuracy, name='my_score')],
+                                   hooks=[EarlyStopping(monitor='valid_my_scor', mode='max')]), 'learn.fit(1)',
+                              'before the first epoch', 'Did you mean `valid_my_score`'),
+    '.show_results': ({}, 'learn.show_results()', "no attribute 'show_results'", r'learn\.results\(\)\.show\(\)'),
+    '.to_fp16': ({}, 'learn.to_fp16()', "no attribute 'to_fp16'", r'AMP\(\)'),
+    '.most_confused': ({}, 'learn.most_confused()', "no attribute 'most_confused'", r'results\(\)\.confusion'),
+}
+
 def state(learn):
     "What must not change"
     tensors = [o.clone() for o in (*learn.model.state_dict().values(),)]
@@ -209,7 +276,7 @@ def test_mistake(kwargs, code, patterns):
     else:
         learn = learner(**kwargs)
         before = state(learn)
-        e = run(code, learn=learn, DataLoader=DataLoader)
+        e = run(code, learn=learn, DataLoader=DataLoader, torch=torch)
     text = '\n'.join([str(e), *getattr(e, '__notes__', [])])
     for o in patterns: assert re.search(o, text), f'{o!r} is not in: {text}'
     if learn is not None: assert_same(before, state(learn))
@@ -230,6 +297,48 @@ def test_a_dataset_is_batched():
     assert isinstance(learn.valid_dl.sampler, torch.utils.data.SequentialSampler)
     learn.fit(1)
     assert len(learn.history.steps['train_loss']) == 4 and learn.validate(TensorDataset(X, Y)) == learn.validate()
+
+def test_a_decode_of_one_id_is_told_what_it_gets():
+    learn = learner(model=lambda: nn.Embedding(9, 3), train_dl=(IDS, Y), valid_dl=None)
+    with pytest.raises(TypeError) as e: repr(learn.show_batch(decode=lambda i: 'abcdefgh'[i]))
+    assert 'list of token ids' in e.value.__notes__[0] and 'map(f, ids)' in e.value.__notes__[0]
+
+def test_pairs_are_split_by_their_last_entry():
+    train, valid = split([(X[i], i % 3) for i in range(24)], valid=.25, stratify=True)
+    assert [sum(y == k for _, y in valid) for k in range(3)] == [2, 2, 2] and len(train) == 18
+    (_, y), (_, y_valid) = split((X, Y), valid=.25, stratify=True)
+    assert y_valid.bincount().tolist() == [2, 2, 2]
+    kinds = [(i % 2, i % 3) for i in range(24)]         # classes of two parts each
+    assert sorted(kinds[i] for i in split(list(range(24)), valid=.25, stratify=kinds)[1]) == sorted({*kinds})
+
+def test_a_column_that_a_hook_records_may_be_monitored():
+    "A name that begins another's is refused where nothing can record it"
+    stop = EarlyStopping(monitor='train_acc', mode='max')
+    learn = learner(metrics=accuracy, hooks=[stop, LambdaHook(after_step=lambda learn: learn.record('acc', 1.))])
+    from trainer_nb.loop.metrics import check_monitored
+    check_monitored('EarlyStopping', 'train_acc', learn)
+    with pytest.raises(ValueError, match='train_accuracy'): check_monitored('EarlyStopping', 'train_acc', learner(metrics=accuracy))
+
+def test_a_loader_that_begins_anew_may_be_its_own_iterator():
+    class Again:
+        def __iter__(self):
+            self.rest = [(X, Y)]*2
+            return self
+        def __next__(self):
+            if not self.rest: raise StopIteration
+            return self.rest.pop()
+    learn = learner(train_dl=Again(), valid_dl=None)
+    learn.fit(2)
+    assert learn.history.n_steps == 4
+    learner(train_dl=(o for o in [(X, Y)]), valid_dl=None).fit(1)
+
+def test_a_nan_of_training_is_not_blamed_on_validation():
+    bad = X.clone()
+    bad[3] = float('nan')
+    learn = learner(model=lambda: nn.Linear(4, 3), train_dl=(bad, Y), hooks=[NaNGuard()])
+    with pytest.raises(FloatingPointError) as e: learn.fit(1)
+    text = '\n'.join([learn.position, *e.value.__notes__])
+    assert 'after 4 of 4 training batches' in text and 'validation batches' not in text
 
 def test_a_list_of_samples_is_batched():
     for samples in list(zip(X, Y)), [(x, int(y)) for x, y in zip(X, Y)]:

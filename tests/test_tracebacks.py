@@ -182,3 +182,18 @@ def test_where_interrupts_are_ignored_they_stay_so(verb):
         assert seen and set(seen) == {signal.SIG_IGN} and signal.getsignal(signal.SIGINT) is signal.SIG_IGN
         assert learn.cancelled is None and len(learn.history) == (verb == 'fit')
     finally: signal.signal(signal.SIGINT, old)
+
+
+def test_the_package_is_imported_from_the_folder_above_a_clone(tmp_path):
+    "There its name is first found as a folder without a file, and its modules elsewhere, as an editable install has them"
+    import os, subprocess, sys
+    from pathlib import Path
+    root = Path(__file__).parents[1]
+    (tmp_path/'trainer_nb').mkdir()
+    code = (f'import os, sys; sys.path = [o for o in sys.path if os.path.realpath(o or ".") != {str(root.resolve())!r}]\n'
+            f'sys.path.insert(0, {str(tmp_path)!r}); import trainer_nb\n'
+            f'assert trainer_nb.__file__ is None; trainer_nb.__path__.append({str(root/"trainer_nb")!r})\n'
+            'import trainer_nb.all; from trainer_nb.base.errors import owner, fold\n'
+            'assert owner(fold.__code__.co_filename) == "ours" and owner("x.py") == "user"')
+    env = {k: v for k, v in os.environ.items() if k != 'PYTHONPATH'}
+    subprocess.run([sys.executable, '-c', code], cwd=tmp_path, env=env, check=True)

@@ -13,11 +13,11 @@ from types import TracebackType
 
 import torch
 
-import trainer_nb
 from .memory import free_memory, is_oom
 
 # %% ../../nbs/base/04_errors.ipynb #0edc8b08
-_OURS, _TORCH = (os.path.dirname(o.__file__) + os.sep for o in (trainer_nb, torch))
+_OURS = os.path.dirname(os.path.dirname(free_memory.__code__.co_filename)) + os.sep     # of a module that has a file
+_TORCH = os.path.dirname(torch.__file__) + os.sep
 _PACKAGES = tuple({sysconfig.get_path(o) + os.sep for o in ('stdlib', 'platstdlib', 'purelib', 'platlib')})
 _SITE = tuple({sysconfig.get_path(o) + os.sep for o in ('purelib', 'platlib')})
 

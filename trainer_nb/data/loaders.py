@@ -165,6 +165,8 @@ def _shared(o):
     if getattr(o, 'dtype', None) == object:
         raise TypeError('an array has dtype object, not a numeric dtype: use x.astype("float32"), '
                         'or stack its rows, np.stack(x)')
+    if getattr(getattr(o, 'dtype', None), 'kind', '') in 'US': raise TypeError(
+        f'an array holds texts such as {o.flat[0]!r}: number classes, np.unique(y, return_inverse=True)[1]')
     with warnings.catch_warnings():     # batches are copies
         warnings.filterwarnings('ignore', message='The given NumPy array is not writable')
         return torch.as_tensor(o)
@@ -446,6 +448,8 @@ def split(
     if isinstance(valid, bool) or not isinstance(valid, (int, float)) or not 0 < n_valid < n: raise ValueError(
         f'valid is {valid!r} of {n} samples: expected a fraction in (0, 1) or a number, with samples left for training')
     order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
+    is_pairs = stratify is True and isinstance(parts[-1], list) and isinstance(parts[-1][0], (tuple, list))
+    if is_pairs and len(parts[-1][0]) > 1: stratify = [o[-1] for o in parts[-1]]        # of samples (x, y)
     if stratify is not None: order = _by_class(order, _classes(parts[-1] if stratify is True else stratify, n), n_valid)
     chosen = order[:n_valid].sort()[0], order[n_valid:].sort()[0]
     valid, train = (tuple(_rows(o, i) for o in parts) for i in chosen)

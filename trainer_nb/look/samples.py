@@ -123,7 +123,11 @@ class Look:
     ):        # str, shortened
         "Write tokens as text"
         ids = ids.tolist()
-        text = self.decode(ids) if self.decode else ' '.join(map(str, ids))
+        try: text = self.decode(ids) if self.decode else ' '.join(map(str, ids))
+        except (TypeError, KeyError, AttributeError) as e:
+            e.add_note('decode gets a list of token ids: for a function of one id, '
+                       "decode=lambda ids: ' '.join(map(f, ids))")
+            raise
         text = printable(text if isinstance(text, str) else ' '.join(map(str, text)))
         return text if len(text) <= 300 else text[:299] + '…'
 

@@ -84,7 +84,8 @@ class Tracer:
         layer, before = self.open.pop()
         layer.shape = shapes(out)
         layer.out_bytes += _n_bytes(out)
-        layer.flops += self.flops.get_total_flops() - before
+        is_inner = any(o is layer for o, _ in self.open)    # of a module that calls itself: the outer call counts it
+        if not is_inner: layer.flops += self.flops.get_total_flops() - before
 
     def close(self):
         for o in self.handles: o.remove()
@@ -170,6 +171,9 @@ class Summary:
         res.append(f'{o.n_params:,} parameters, {o.n_trained:,} of them trained; parameters and buffers '
                    f'{format_bytes(o.memory)}, outputs of the innermost layers {format_bytes(inner)}')
         if o.flops: res.append(f'{_count(o.flops)} FLOPs in matrix products, convolutions and attention of one forward')
+        unknown = [f'{o.name} ({o.kind})' for o in self.layers
+                   if o.kind in ('RNN', 'LSTM', 'GRU') and o.is_leaf and o.n_calls and not o.flops]
+        if unknown: res.append(f'not in the FLOPs, which torch does not count here: {", ".join(unknown)}')
         more = f' and {len(self.idle) - 10} more' if self.idle[10:] else ''
         if self.idle: res.append(f'did not run: {", ".join(self.idle[:10])}{more}')
         if rest: res.append(f'{rest} inner layers are not shown: learn.summary(depth=...)')

@@ -72,10 +72,17 @@ def check_fit(
     valid_first,
     resume,
     on_interrupt,
+    n_epochs=None,
+    **loaders,     # name → loader
 ):                 # raises ValueError
     "Check the other arguments of a fit"
     for name, is_given in dict(valid_every=valid_every is not None, valid_first=valid_first).items():
         if is_given and not has_valid: raise ValueError(f'{name} needs a valid_dl')
+    for name, dl in loaders.items():
+        is_once = hasattr(dl, '__next__') and type(dl).__module__ in ('builtins', 'itertools')     # others may restart
+        if is_once and (n_epochs or 1) > 1: raise ValueError(
+            f'{name} is a {type(dl).__name__}, which can be read once, and {n_epochs} epochs read it {n_epochs} times: '
+            'pass a list, or an object whose __iter__ begins anew')
     if on_interrupt not in ('raise', 'return'):
         raise ValueError(f"on_interrupt is {on_interrupt!r}: expected 'raise' or 'return'")
     if resume is not None and not isinstance(resume, (bool, str, os.PathLike)) or resume == '':

@@ -214,7 +214,8 @@ class Components(Hooked):
         fit, epoch = self.fitting or self.stopped, self.state.epoch
         if fit is None or fit.train is None: return f'after epoch {epoch - 1}' if epoch else 'before the first epoch'
         phase, dl, n = 'training', self.train_dl, self.state.batch_idx
-        if fit.valid is not None: phase, dl, n = 'validation', self.valid_dl, fit.valid.n
+        is_begun = fit.valid is not None and fit.valid.start is not None      # not so in `before_valid`
+        if is_begun: phase, dl, n = 'validation', self.valid_dl, fit.valid.n
         return f'in epoch {epoch}, after {n} of {length(dl) or "?"} {phase} batches'
 
     @property

@@ -162,6 +162,10 @@ class History:
         self.status = ''        # how the latest fit ended, in one line
         self.shown_in = None    # the cell that already shows it, so that `learn.fit(3)` does not show its table twice
 
+    def __getitem__(self, name):
+        raise TypeError(f'a History holds several tables: learn.history.epochs[{name!r}] has the values by epoch, '
+                        'learn.history.steps those by training batch')
+
     def __dir__(self):      # for completion: only what users need
         inner = """add_epoch add_steps add_valid ends epoch_rows fetch html lines load_state_dict n_packed n_revised
             open_metrics recent revise_steps series shown_in state_dict thread valid_rows warned"""

@@ -155,7 +155,9 @@ class Hooked:
         "Raise an error if `hook` cannot be added to the `others`"
         if not isinstance(hook, Hook):
             if isinstance(hook, type): raise TypeError(f'{hook!r} is not a hook: pass an instance')
-            raise TypeError(f'{hook!r} is not a hook; LambdaHook(after_step=f) makes one of a function')
+            how = 'LambdaHook(after_step=f) makes one of a function'
+            if hasattr(hook, 'get_last_lr'): how = f'LRScheduler(lambda opt: {type(hook).__name__}(opt, ...)) makes one'
+            raise TypeError(f'{hook!r} is not a hook; {how}')
         for h in others:
             if h is hook or (hook.unique and h.name == hook.name):
                 raise ValueError(f'this learner already has a hook {h.name}: '

@@ -330,7 +330,8 @@ class Learner(Passes):
         with folded():
             if others: refuse_others('fit', Learner.fit, others)
             counts = fit_counts(n_epochs, max_steps, valid_every)
-            check_fit(self.valid_dl is not None, valid_every, valid_first, resume, on_interrupt)
+            check_fit(self.valid_dl is not None, valid_every, valid_first, resume, on_interrupt, counts['n_epochs'],
+                      train_dl=self.train_dl, valid_dl=self.valid_dl)
             rates = fit_rates(lr, self.opts)
             resume_from = self.resume_from if resume else None      # may import its module
             fit = Fit(**counts, valid_first=valid_first, hooks=as_hooks(hooks), resume=resume,

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from ..base import check_kinds, common_device, did_you_mean, map_tensors, with_comments
 from .steps import loss_weight
+from .hooks import LambdaHook
 from .world import World
 
 # %% ../../nbs/loop/03_metrics.ipynb #763fad90
@@ -257,16 +258,22 @@ def check_monitored(
     if monitor.startswith('valid_') and learn.valid_dl is None: raise ValueError(
         f'{who} monitors {monitor!r}, but there is no valid_dl: pass one, or monitor="train_loss"')
     names = ['loss', *(m.name for m in learn.metrics)]
-    if monitor.startswith(('train_', 'valid_')) and not _misspelt(monitor[6:], names): return
+    is_ours = [type(h).__module__.startswith('trainer_nb.') and not isinstance(h, LambdaHook) for h in learn.hooks]
+    is_own = all(is_ours) and not learn.is_own('train_step')
+    if monitor.startswith(('train_', 'valid_')) and not _misspelt(monitor[6:], names, is_own): return
     known = [f'{phase}_{o}' for phase in ('train', 'valid')[:1 + (learn.valid_dl is not None)] for o in names]
     raise ValueError(f'{who} monitors {monitor!r}: expected a column such as {", ".join(known)}.'
                      f'{did_you_mean(monitor, known)}')
 
-def _misspelt(name, names):
-    "Return whether a name looks like a slip of another; hooks, steps and metrics may bring others, such as loss_g"
-    if name in names or not name.isalpha(): return False
-    near = get_close_matches(name, filter(str.isalpha, names), cutoff=.87)
-    return any(abs(len(o) - len(name)) < 2 for o in near)
+def _misspelt(name, names, is_own):
+    """Return whether a name looks like a slip of another, or begins one
+
+    The user's hooks, steps and metrics may bring others, such as loss_g; `is_own`: there are none of the first two.
+    """
+    if name in names: return False
+    def kind(o): return re.sub('[^0-9_]', '', o)
+    near = get_close_matches(name, [o for o in names if kind(o) == kind(name)], cutoff=.87)
+    return any(abs(len(o) - len(name)) < 2 for o in near) or is_own and name and any(o.startswith(name) for o in names)
 
 # %% ../../nbs/loop/03_metrics.ipynb #15a87534
 def as_metrics(

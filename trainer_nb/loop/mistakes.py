@@ -7,10 +7,11 @@ __all__ = ['VERBS', 'refuse_others', 'missing_name', 'add_verb', 'check_model', 
            'FirstBatch', 'explain']
 
 # %% ../../nbs/loop/10_mistakes.ipynb #9c197cb3
-import sys, warnings
+import re, sys, warnings
 from collections.abc import Mapping
 from importlib import import_module
 from inspect import Parameter, signature
+from types import SimpleNamespace
 
 import torch
 import torch.nn.functional as F
@@ -93,6 +94,15 @@ _METHODS = _by_name({     # name here → names in other libraries; as a dict: t
     'a method of learn.model': 'parameters eval state_dict load_state_dict named_parameters modules',
     'Learner(..., device=...)': 'to cuda cpu',
     'learn.stop()': 'stop_training should_stop',
+    'learn.results().show()': 'show_results plot_top_losses top_losses show_preds show_at get_top_losses',
+    'learn.results().confusion()': 'plot_confusion_matrix confusion_matrix most_confused',
+    'learn.results().report()': 'print_classification_report classification_report',
+    'Learner(..., hooks=[AMP()])': 'to_fp16 to_fp32 to_bf16',
+    'learn.record(name, value)': 'log log_dict log_metrics',
+    'Learner(..., display=False)': 'no_bar no_mbar no_logging',
+    'learn.validate() or learn.predict(x)': 'tta',
+    'learn.train_step(batch), which returns the loss': 'one_batch training_step validation_step compute_loss',
+    'learn.export(path)': 'export_model to_onnx to_torchscript',
 })
 
 def missing_name(
@@ -266,6 +276,7 @@ def _parts(batch):
     if isinstance(batch, Mapping):
         key = next((o for o in ('labels', 'targ') if o in batch), None)
         return [v for k, v in batch.items() if k != key and isinstance(v, Tensor)], batch.get(key)
+    if isinstance(batch, (tuple, list)) and len(batch) == 1: batch = batch[0]      # `predict` has no targets
     return [batch] if isinstance(batch, Tensor) else [], None
 
 def _about_targets(text, pred, targ):
@@ -305,9 +316,6 @@ def _short(dtype):
 def _about_inputs(text, inputs, model):
     "What to do about an error in a model"
     p = next(model.parameters(), None)
-    if 'Expected more than 1 value per channel' in text: return (
-        'BatchNorm needs two samples or more to train on, and this batch has one: use larger batches; '
-        'drop_last=True of DataLoader or TensorLoader leaves out a last batch of one')
     if p is None: return
     ids = [o for o in inputs if not o.is_floating_point() and o.numel()]
     sizes = sorted({m.num_embeddings for m in model.modules() if isinstance(m, nn.Embedding)})
@@ -318,7 +326,6 @@ def _about_inputs(text, inputs, model):
             f'{found} nn.Embedding has {" or ".join(map(str, sizes))} rows: num_embeddings is the largest id + 1')
         return (f'{found} of the tables nn.Embedding the largest has {sizes[-1]} rows: is one of the others '
                 f'({", ".join(map(str, sizes[:-1]))}) too small, such as one of positions for longer sequences?')
-    if "argument #1 'indices'" in text: return 'nn.Embedding takes ids, which are int64: pass x.long()'
     devices = {str(o.device) for o in (*inputs, *model.parameters(), *model.buffers())}
     is_device = any(o in text for o in ('same device', 'expected device', 'device type'))
     if is_device or 'Input type' in text and len(devices) > 1: return (
@@ -339,11 +346,10 @@ def _explained(
     "Explain what to do about an error from torch, if it is a known one"
     text, pred = str(e), learn.pred
     inputs, targ = _parts(learn.batch)
+    o = SimpleNamespace(learn=learn, text=text, inputs=inputs, targ=targ, pred=pred)
+    found = (how(o) if callable(how) else how for words, how in _KNOWN if re.search(words, text))
+    if known := next(filter(None, found), None): return known
     if learn.training and (doubled := _two_batches(learn)): return doubled
-    if 'device-side assert' in text:
-        return ('a kernel on the GPU failed, '
-                'most often because class ids are not from 0 to the number of outputs - 1: '
-                'start a new process and use Learner(..., device="cpu") for a clearer error')
     if isinstance(learn.batch, Mapping) and 'unexpected keyword argument' in text and 'forward()' in text:
         return (f'a batch that is a mapping goes to forward by name ({", ".join(map(repr, learn.batch))}): leave out '
                 'entries that forward does not take, or write a train_step, f(batch, learn)')
@@ -364,6 +370,55 @@ def _explained(
                 'or write loss_fn=lambda out, y: F.cross_entropy(out[0], y)')
     if isinstance(pred, Tensor) and isinstance(targ, Tensor) and targ.ndim: return _about_targets(text, pred, targ)
     return _about_inputs(text, inputs, learn.model) if pred is None else None
+
+def _one_sample(o):
+    "Explain a sample without the dimension of samples"
+    dims = {nn.Conv1d: 3, nn.BatchNorm1d: 2, nn.Conv2d: 4, nn.BatchNorm2d: 4, nn.Conv3d: 5}
+    wanted = next((n for m in o.learn.model.modules() for kind, n in dims.items() if isinstance(m, kind)), None)
+    if o.inputs and o.inputs[0].ndim + 1 == wanted: return (
+        f'the input has shape {tuple(o.inputs[0].shape)}, without a dimension for samples: pass x[None] for one sample')
+
+def _channels_last(o):
+    x, n = o.inputs[0], int(re.search(r'to have (\d+) channels', o.text)[1])
+    if x.ndim == 4 and x.size(-1) == n: return (
+        f'the inputs have shape {tuple(x.shape)}, with the channels last, and the model takes them from dim 1: '
+        'pass x.permute(0, 3, 1, 2)')
+
+def _class_weights(o):
+    if not isinstance(o.pred, Tensor): return None
+    loss_fn, n = o.learn.loss_fn, o.pred.size(-1)
+    weight = getattr(loss_fn, 'pos_weight', getattr(loss_fn, 'keywords', {}).get('pos_weight'))
+    if weight is not None and weight.ndim and weight.size(-1) not in (1, n): return (
+        f'pos_weight has shape {tuple(weight.shape)}, and the predictions {tuple(o.pred.shape)}: '
+        f'it needs a weight for each output, ({n},)')
+
+def _texts(o):
+    if not isinstance(o.targ, (list, tuple)) or not o.targ or not isinstance(o.targ[0], str): return None
+    return (f'the targets are texts such as {o.targ[0]!r}, and class ids are int64: number them in the data, '
+            'names = sorted(set(labels)); y = [names.index(o) for o in labels]')
+
+def _logits(o):
+    if hasattr(o.pred, 'logits'): return (
+        f'the model returned a {type(o.pred).__name__}, and a metric gets it unchanged: '
+        "name the part, metrics=[Metric(f, pred='logits', targ='labels')]")
+
+_KNOWN = [      # (words of an error, what to do: a text, or a function of what is known → text or None)
+    ('has no attribute', _logits),
+    (r'PIL\.|\(\w*Image\w*,', 'the samples are PIL images: turn them into tensors in the dataset, '
+     'transform=torchvision.transforms.ToTensor()'),
+    ('stack expects each tensor to be equal size', 'the samples have several sizes: bring images to one in the '
+     'dataset, torchvision.transforms.Resize((224, 224)), or pad sequences in a collate_fn of the DataLoader'),
+    ('device-side assert', 'a kernel on the GPU failed, most often because class ids are not from 0 to the number of '
+     'outputs - 1: start a new process and use Learner(..., device="cpu") for a clearer error'),
+    ("argument #1 'indices'", 'nn.Embedding takes ids, which are int64: pass x.long()'),
+    ('Expected more than 1 value per channel', 'BatchNorm needs two samples or more to train on, and this batch has '
+     'one: use larger batches; drop_last=True of DataLoader or TensorLoader leaves out a last batch of one'),
+    ('BFloat16', 'NumPy has no bfloat16: pass pred.float() there'),
+    ("argument 'target'|must be Tensor|has no attribute", _texts),
+    (r'to have \d+ channels', _channels_last),
+    ('must match the size', _class_weights),
+    (r'[Ee]xpected .*\dD|cannot be multiplied|to have \d+ channels', _one_sample),
+]
 
 def explain(
     e,      # exception

@@ -37,7 +37,7 @@ def _own_loss(
     loss = out.get('loss') if isinstance(out, Mapping) else getattr(out, 'loss', None)
     if loss is None:
         raise ValueError(f'there is no loss_fn, and the model returned a {type(out).__name__} without a `loss`: '
-                         'pass loss_fn=...')
+                         'pass loss_fn=..., or batches with the `labels` that it computes a loss from')
     return loss
 
 def unpack(
@@ -50,7 +50,8 @@ def unpack(
     if isinstance(batch, Mapping):
         key = next((o for o in ('labels', 'targ') if o in batch), None)
         if key is None and loss_fn is not None:
-            raise KeyError(f'the batch has no `labels` for loss_fn; it has {", ".join(map(repr, batch))}')
+            raise KeyError(f'the batch has no `labels` for loss_fn; it has {", ".join(map(repr, batch))}: '
+                           'call the target so, or write a train_step, f(batch, learn)')
         return (), {k: v for k, v in batch.items() if loss_fn is None or k != key}, batch.get(key)
     if loss_fn is None: return batch if isinstance(batch, (list, tuple)) else (batch,), {}, None
     kind = f'{type(batch).__name__} of {len(batch)}' if isinstance(batch, (list, tuple)) else type(batch).__name__
