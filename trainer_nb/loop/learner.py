@@ -6,6 +6,7 @@
 __all__ = ['Forward', 'Batches', 'Passes', 'Learner']
 
 # %% ../../nbs/loop/18_learner.ipynb #0c322d35
+import warnings
 from collections.abc import Mapping
 from contextlib import contextmanager, nullcontext
 from time import perf_counter
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ..base import drop_locals, folded, is_oom, map_tensors, set_seed, to_device, with_comments
-from ..data import Pass, length, rng_states, sets_of, source
+from ..data import Pass, is_shuffled, length, rng_states, sets_of, source
 from .arguments import check_fit, fit_counts, fit_rates
 from .fit import Fit, Stop, aside
 from .hook_table import as_hooks
@@ -335,6 +336,10 @@ class Learner(Passes):
             resume_from = self.resume_from if resume else None      # may import its module
             fit = Fit(**counts, valid_first=valid_first, hooks=as_hooks(hooks), resume=resume,
                       on_interrupt=on_interrupt, learn=self)
+            stopped = self.stopped
+            if stopped is not None and stopped.train is not None and not (resume or stopped.is_trained): warnings.warn(
+                f'fit begins a new epoch, without the rest of the one that was stopped {self.position}: '
+                'learn.resume() would have continued it', stacklevel=2)
             with fit as interrupts, interrupts.open():
                 for opt in self.opts.values(): opt.zero_grad()
                 if resume and resume_from(resume):
@@ -361,7 +366,8 @@ class Learner(Passes):
         with folded():
             fit = self.stopped
             if fit is None: raise RuntimeError(
-                'nothing to resume: no fit was stopped between two batches, or its optimizer was replaced since')
+                'nothing to resume: no fit was stopped between two batches, or another fit has begun or its optimizer '
+                'was replaced since')
             fit.match_loaders(self)
             fit.learn = self
             with fit as interrupts, interrupts.open():
@@ -419,6 +425,9 @@ class Learner(Passes):
             if isinstance(dl_or_batch, Tensor) or hasattr(dl_or_batch, '__array__'): dl_or_batch = (dl_or_batch,)
             is_batch = isinstance(dl_or_batch, Mapping)     # copied, as a step may write to it in place
             dl = [map_tensors(Tensor.clone, dl_or_batch)] if is_batch else self._as_loader(dl_or_batch)
+            if is_shuffled(source(dl)) and not with_targs: warnings.warn(
+                'predict got a loader that shuffles: the predictions are in its random order. Pass with_targs=True for '
+                'their targets, or a loader with shuffle=False', stacklevel=2)
             pass_, total = Pass(dl), n_samples(dl)
             preds, targs = Joined('predictions', total), Joined('targets', total)
             with aside(self, pass_) as opened, self._evaluating(dl), opened:
