@@ -222,9 +222,9 @@ def test_what_would_be_ignored_is_told(recwarn):
     x, y = problem()
     for bs, n in (5, 0), (64, 0), (7, 1):
         learn = make_learner(train_dl=DataLoader(TensorDataset(x, y), 5, shuffle=True), bs=bs)
-        assert len([o for o in recwarn if 'is not used' in str(o.message)]) == n
+        assert len([o for o in recwarn if 'changes nothing in train_dl' in str(o.message)]) == n
     make_learner(train_dl=learn.train_dl, valid_dl=(x, y), bs=7)
-    learn.predict(learn.train_dl, with_targs=True), learn.predict((x, y)), learn.predict(DataLoader(learn.train_dl.dataset))
+    learn.predict(learn.train_dl, with_targs=True), learn.predict(DataLoader(learn.train_dl.dataset))
     assert len(recwarn) == 1
     for dl in learn.train_dl, TensorLoader(x, y, shuffle=True), SeededLoader(learn.train_dl.dataset, 5, shuffle=True):
         with pytest.warns(UserWarning, match='random order'): learn.predict(dl)

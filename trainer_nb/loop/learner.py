@@ -436,8 +436,12 @@ class Learner(Passes):
                 for batch in pass_:
                     if sets_of(dl): [batch] = batch.values()
                     self.batch = to_device(batch, self.device)
-                    running.do['do_step']()
-                    while self.generator is not None: running.do['do_step']()
+                    try:
+                        running.do['do_step']()
+                        while self.generator is not None: running.do['do_step']()
+                    except (KeyError, IndexError, TypeError, ValueError) as e:
+                        if text := self._about_predict(batch): e.add_note(text)
+                        raise
                     if self.pred is None: raise KeyError("the step returned no 'pred'")
                     sizes = sizes_of(batch, self.result.get('n'))
                     preds.add(self.pred, sizes)
@@ -446,6 +450,16 @@ class Learner(Passes):
                     self.clear_batch()
             if not pass_.n: raise ValueError('there is nothing to predict: no batch')
             return (preds.result(), targs.result()) if with_targs else preds.result()
+
+    def _about_predict(self, batch):  # str, or None
+        "What `predict` assumed about a batch that failed"
+        if not self.running.is_default[1]: return (
+            'predict runs your own step, which may need the targets: pass batches that hold them, or to the learner an '
+            "eval_step(batch, learn) that returns {'pred': ...} without them")
+        if isinstance(batch, (list, tuple)) and len(batch) > 1 and self._n_parts is None: return (
+            f'predict took the last of the {len(batch)} entries of the batch for its target, as no fit has shown how many '
+            'inputs there are: if all are inputs, add a target, such as torch.zeros(n), or pass a mapping, '
+            '{name of an argument of forward: input}')
 
     def _predict_step(self, batch):
         "The default step without a loss; a batch may lack its target"
