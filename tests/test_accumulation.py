@@ -403,7 +403,8 @@ def uncounted(name):
 def test_a_validation_loss_is_that_of_all_data_at_once(name, bs):
     (m, x, y), loss_fn = uncounted(name), COUNTING[name]
     with torch.no_grad(): expected = loss_fn(m.eval()(x), y).item()
-    learn = make_learner(m, (x, y), (x, y), loss_fn=loss_fn, bs=bs, metrics=Metric(lambda p, t: (p[:, 0]).mean(), 'mean'))
+    mean = Metric(lambda p, t: p[:, 0].mean(), 'mean')
+    learn = make_learner(m, (x, y), (x, y), loss_fn=loss_fn, bs=bs, metrics=mean)
     found = learn.validate()
     assert found['valid_loss'] == pytest.approx(expected, rel=1e-6)
     with torch.no_grad(): assert found['valid_mean'] == pytest.approx(m(x)[:, 0].mean().item(), rel=1e-5)

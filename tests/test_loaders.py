@@ -201,3 +201,33 @@ def test_a_step_that_writes_in_place_leaves_the_users_data_alone(start):
     learn.eval_step = lambda batch, learn: {'pred': learn.model(**batch)}
     learn.predict({'x': valid[0]})
     assert all(o.equal(x) for o in (valid[0], train.tensors[0])) and valid[1].equal(y)
+
+
+class Whole(torch.utils.data.IterableDataset):
+    def __init__(self, sharded=False, constant=False): self.sharded, self.constant = sharded, constant
+    def __iter__(self):
+        info = torch.utils.data.get_worker_info()
+        samples = list(zip(*problem()))
+        if self.constant: samples = [(x*0, y*0) for x, y in samples]
+        return iter(samples[info.id::info.num_workers] if self.sharded else samples)
+
+@pytest.mark.parametrize('dataset, n_workers', [(Whole(), 2), (Whole(), 1), (Whole(True), 2), (Whole(False, True), 2)])
+def test_workers_that_all_read_the_whole_data_are_told_of(dataset, n_workers, recwarn):
+    dl = DataLoader(dataset, 5, num_workers=n_workers)
+    assert len(list(Pass(dl))) == len(list(dl))
+    told = [str(o.message) for o in recwarn if 'get_worker_info' in str(o.message)]
+    assert len(told) == (n_workers == 2 and not dataset.sharded and not dataset.constant)
+
+def test_what_would_be_ignored_is_told(recwarn):
+    x, y = problem()
+    for bs, n in (5, 0), (64, 0), (7, 1):
+        learn = make_learner(train_dl=DataLoader(TensorDataset(x, y), 5, shuffle=True), bs=bs)
+        assert len([o for o in recwarn if 'changes nothing in train_dl' in str(o.message)]) == n
+    make_learner(train_dl=learn.train_dl, valid_dl=(x, y), bs=7)
+    learn.predict(learn.train_dl, with_targs=True), learn.predict(DataLoader(learn.train_dl.dataset))
+    assert len(recwarn) == 1
+    for dl in learn.train_dl, TensorLoader(x, y, shuffle=True), SeededLoader(learn.train_dl.dataset, 5, shuffle=True):
+        with pytest.warns(UserWarning, match='random order'): learn.predict(dl)
+    learn.fit(1, hooks=[LambdaHook(after_step=lambda o: o.stop() if o.state.batch_idx == 2 else None)])
+    with pytest.warns(UserWarning, match='stopped in epoch 0, after 2 of 5 training batches'): learn.fit(1)
+    with pytest.raises(RuntimeError, match='another fit has begun'): learn.resume()

@@ -303,3 +303,58 @@ def test_cells_can_be_read(page, ink):
         high, low = sorted((light(back), light(ink)), reverse=True)
         assert (high + .05)/(low + .05) >= 4.5
         assert alpha < .08 + .7*rate
+
+
+# Losses that are not those of batches of one
+
+def contrast(pred, targ=None): return F.cross_entropy(pred @ pred.T, torch.arange(len(pred)))
+def contrast_step(batch, learn): return {'loss': contrast(pred := learn.model(batch[0])), 'pred': pred}
+def weighted(pred, targ): return F.cross_entropy(pred, targ, weight=torch.tensor([1., 5., 25.]))
+
+@pytest.mark.parametrize('given', [dict(loss_fn=contrast), dict(train_step=contrast_step)])
+def test_losses_between_samples_are_refused(given):
+    learn = make_learner(nn.Linear(4, 3), **given)
+    with pytest.raises(ValueError, match='compares samples with one another'): learn.results(problem())
+    res = learn.results(problem(), loss=lambda pred, targ: pred.square().sum(1))
+    with torch.no_grad(): assert torch.allclose(res.loss, learn.model(problem()[0]).square().sum(1))
+
+class Meta(torch.Tensor):
+    "A subclass that cannot be given a dimension, as MONAI's with its metadata"
+    def __getitem__(self, i): raise IndexError('no')
+
+@pytest.mark.parametrize('given', [
+    dict(loss_fn=weighted), dict(train_step=lambda b, learn: {'loss': weighted(learn.model(b[0]), b[1])}),
+    dict(train_step=lambda b, learn: {'loss': weighted(learn.model(b[0]), b[1]).as_subclass(Meta), 'n': len(b[0])})])
+def test_weighted_means_and_tensors_of_other_classes_have_losses_of_samples(given):
+    learn = make_learner(nn.Linear(4, 3), **given)
+    x, y = problem()
+    with torch.no_grad(): expected = F.cross_entropy(learn.model(x), y, reduction='none')
+    res = learn.results((x, y))
+    assert type(res.loss) is torch.Tensor and torch.allclose(res.loss, expected, atol=1e-6)
+
+class TimeFirst(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 3)
+    def forward(self, x): return self.linear(x).mean(0)
+
+@pytest.mark.parametrize('loss_fn', [F.cross_entropy, weighted])
+def test_batches_with_time_first(loss_fn):
+    x, y = torch.randn(24, 6, 4), problem()[1]
+    dl = [(a.transpose(0, 1), b) for a, b in zip(x.split(5), y.split(5))]
+    learn = make_learner(TimeFirst(), dl, loss_fn=loss_fn)
+    with torch.no_grad(): expected = F.cross_entropy(learn.model(x.transpose(0, 1)), y, reduction='none')
+    res = learn.results(dl)
+    assert torch.allclose(res.loss, expected, atol=1e-6) and torch.equal(res.targ, y) and len(res.pred) == 24
+
+def test_samples_of_a_batch_with_two_targets_are_found_again():
+    def step(batch, learn):
+        x, y, z = batch
+        pred = learn.model(x)
+        return {'loss': F.cross_entropy(pred, y) + F.mse_loss(pred[:, 0], z), 'pred': pred, 'targ': y}
+    x, y = problem()
+    learn = make_learner(nn.Linear(4, 3), valid_dl=(x, y, torch.randn(24)), train_step=step)
+    res = learn.results()
+    assert 'predicted' in repr(res.show(3))
+    learn.valid_dl.tensors[1].add_(1)
+    with pytest.raises(ValueError, match='another target'): res.show(3)

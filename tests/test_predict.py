@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
-from common import make_learner
+from common import make_learner, problem
 from trainer_nb.base.nested import map_tensors
 
 X, Y = torch.arange(80.).reshape(20, 4), torch.arange(20)
@@ -206,3 +206,26 @@ def test_several_inputs_without_a_target(as_dl):
     one = make_learner(nn.Linear(4, 1), as_dl(X, y[:, None]), loss_fn=F.mse_loss, lr=1e-6)
     one.fit(1)
     assert torch.equal(one.predict(as_dl(X, y[:, None])), one.predict(as_dl(X)))
+
+
+class TwoInputs(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 3)
+    def forward(self, a, b): return self.linear(a + b)
+
+def test_errors_say_what_predict_needs():
+    x, y = problem()
+    learn = make_learner(TwoInputs(), [(x, x, y)])
+    with pytest.raises(TypeError) as e: learn.predict((x, x))
+    assert 'took the last of the 2 entries of the batch for its target' in ''.join(e.value.__notes__)
+    with torch.no_grad(): expected = learn.model(x, x)
+    assert torch.equal(learn.predict((x, x, torch.zeros(24))), expected)
+    assert torch.equal(learn.predict({'a': x, 'b': x}), expected)
+
+    def step(batch, learn): return {'pred': learn.model(batch['x'], batch['x']), 'loss': batch['mask'].sum()}
+    learn = make_learner(TwoInputs(), train_step=step)
+    with pytest.raises(KeyError, match='mask') as e: learn.predict({'x': x})
+    assert 'predict runs your own step' in ''.join(e.value.__notes__) and 'eval_step' in ''.join(e.value.__notes__)
+    learn.eval_step = lambda batch, learn: {'pred': learn.model(batch['x'], batch['x'])}
+    learn.predict({'x': x})

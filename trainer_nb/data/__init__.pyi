@@ -20,6 +20,7 @@ from .loaders import Loaders as Loaders
 from .loaders import SeededLoader as SeededLoader
 from .loaders import TensorLoader as TensorLoader
 from .loaders import as_loader as as_loader
+from .loaders import is_shuffled as is_shuffled
 from .loaders import prefetch as prefetch
 from .loaders import sets_of as sets_of
 from .loaders import split as split

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['BLOCK', 'SideStream', 'by_side', 'Prefetched', 'prefetch', 'TensorLoader', 'Loaders', 'ValidSets', 'sets_of',
-           'yields_new', 'as_loader', 'split', 'SeededLoader']
+           'yields_new', 'is_shuffled', 'as_loader', 'split', 'SeededLoader']
 
 # %% ../../nbs/data/02_loaders.ipynb #b34a883b
 import multiprocessing, os, random, signal, sys, warnings
@@ -16,7 +16,10 @@ from hashlib import blake2b
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, default_collate
+from torch.utils.data import (
+    DataLoader, Dataset, IterableDataset, RandomSampler, Subset, SubsetRandomSampler, WeightedRandomSampler,
+    default_collate
+)
 
 from ..base import has_accelerator, map_tensors, to_device
 from .passes import Pass, draws, is_warm, length, open_pass, rng_states, running, source, warm_up
@@ -389,6 +392,14 @@ def yields_new(
     return dl.num_workers > 0 or dl.batch_sampler is not None and dl.collate_fn is default_collate
 
 # %% ../../nbs/data/02_loaders.ipynb #a0706fd9
+def is_shuffled(
+    dl,  # any loader
+):       # bool
+    "Return whether a loader, as far as can be seen, yields its samples in a random order"
+    samplers = getattr(getattr(dl, 'batch_sampler', None), 'sampler', None), getattr(dl, 'sampler', None)
+    is_random = any(isinstance(o, (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)) for o in samplers)
+    return is_random or getattr(dl, 'shuffle', False) is True
+
 def as_loader(
     data,           # an iterable of batches, a tuple of tensors or arrays, a dataset, a dict of names to these, or None
     bs,             # samples in a batch of a tuple or a dataset

@@ -18,7 +18,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from trainer_nb.base import (
-    RNG_KINDS, check_kinds, end_processes, forget_iterator, kept_iterator, rng_state, set_indices, set_rng_state,
+    RNG_KINDS, check_kinds, end_processes, forget_iterator, kept_iterator, map_tensors, rng_state, set_indices, set_rng_state,
     workers_end
 )
 
@@ -309,6 +309,27 @@ def _can_keep(batch):
     if type(batch) is dict: return all(type(k) is str and _can_keep(v) for k, v in batch.items())
     return type(batch) in (torch.Tensor, int, float, str, bool, type(None))
 
+def _has_copies(dl):
+    "Return whether each of several workers reads a copy of a dataset that has no indices"
+    return isinstance(dl, DataLoader) and dl.num_workers > 1 and isinstance(dl.dataset, IterableDataset)
+
+def _compared(
+    iterator,  # of batches, read by workers in turn
+    dl,        # their loader
+):             # the same batches
+    "Warn if the first batches of two workers are the same"
+    found = []
+    for batch in islice(iterator, 2):
+        found.append([])
+        map_tensors(lambda t: found[-1].append(t.clone()) or t, batch)
+        yield batch
+    are_same = len(found) == 2 and len(found[0]) == len(found[1]) and all(map(torch.equal, *found))
+    if are_same and any((o != o.flatten()[:1]).any() for o in found[0]): warnings.warn(
+        f'the first batches of two workers are the same: each of the {dl.num_workers} workers reads the whole '
+        f'{type(dl.dataset).__name__}, so that each sample comes {dl.num_workers} times. Choose the shard of each by '
+        'torch.utils.data.get_worker_info() in __iter__, or pass num_workers=1', stacklevel=2)
+    yield from iterator
+
 class Pass:
     "One resumable pass over a loader: close it in the middle, and continue in this or another process"
     def __init__(self,
@@ -338,6 +359,7 @@ class Pass:
         if self.iterator is None: self.iterator = self._open() if self.start is None else self._open_again()
         self.wait_s += perf_counter() - self.opened[0]      # workers take a while to start
         iterator = self.iterator if self.is_sized and not self.ahead else self._walk()
+        if not self.n and _has_copies(self.dl): iterator = _compared(iterator, self.dl)
         return self._timed(iterator if self.wrap_iter is None else self.wrap_iter(iterator))
 
     def _timed(self, iterator):

@@ -46,7 +46,20 @@ def _sample_losses(
     if whole is not None:
         losses = _joined(whole(pred, targ), loss_fn, targ, n)
         if losses is not None: return losses
-    return torch.stack([_single(loss_fn(one_sample(pred, i, n), one_sample(targ, i, n))) for i in range(n)])
+    losses = torch.stack([_single(loss_fn(one_sample(pred, i, n), one_sample(targ, i, n))) for i in range(n)])
+    _check_mean(_single(loss_fn(pred, targ)), losses)
+    return losses
+
+def _check_mean(whole, losses):
+    "Refuse losses of samples of which that of their batch is neither a mean, whatever the weights, nor the sum"
+    whole, losses = whole.double().cpu(), losses.double().cpu()
+    tol = 1e-3*losses.abs().max() + 1e-6
+    if losses.min() - tol <= whole <= losses.max() + tol or (whole - losses.sum()).abs() <= tol*len(losses): return
+    if not whole.isfinite() or not losses.isfinite().all(): return
+    raise ValueError(
+        f'the loss of a batch of {len(losses)} is {whole:.4g}, and its samples alone have losses from '
+        f'{losses.min():.4g} to {losses.max():.4g}: it compares samples with one another, so that none has a loss of its '
+        'own. Pass loss=f(pred, targ), which returns one for each sample')
 
 def _joined(losses, loss_fn, targ, n):
     "Reduce the losses of the parts of each sample to one"
@@ -66,7 +79,7 @@ def _single(loss):
     if not isinstance(loss, Tensor) or loss.numel() != 1:
         raise ValueError('the loss function returned no single number for a batch of one sample: pass '
                          'loss=f(pred, targ), which returns one for each sample')
-    return loss.detach().reshape(())
+    return loss.detach().as_subclass(Tensor).reshape(())
 
 def one_sample(
     x,  # a batch, or a part of one
@@ -176,17 +189,17 @@ class Results:
         samples, captions = [], []
         for i, batch in zip(at, self.reader.read(at)):
             inputs, targets = batch_parts(batch)
-            self._check(i, targets)
+            self._check(i, [*targets.values(), *inputs.values()])
             samples.append({k: o for k, v in inputs.items() if (o := sample_of(v, 0, 1)) is not None})
             captions.append([('#', str(i)), *self._words(i), ('loss', f'{self.loss[i]:.4g}')])
         return SampleView(samples, captions, self.look)
 
-    def _check(self, i, targets):
-        "Refuse samples that are not those of the pass"
-        now, then = next(iter(targets.values()), None), self.targ
-        if not isinstance(now, Tensor) or not isinstance(then, Tensor) or not now.ndim: return
-        now, then = now[0].cpu(), then[i]
-        if now.shape != then.shape or torch.equal(now, then.to(now.dtype)): return
+    def _check(self, i, parts):
+        "Refuse samples that are not those of the pass; a step may take any part of a batch for its target"
+        if not isinstance(self.targ, Tensor): return
+        then, found = self.targ[i], [o[0].cpu() for o in parts if isinstance(o, Tensor) and o.ndim]
+        found = [o for o in found if o.shape == then.shape]
+        if not found or any(torch.equal(o, then.to(o.dtype)) for o in found): return
         raise ValueError(f'sample {i} has another target than in the pass of these results: '
                          'the loader yields other samples, or in another order; call learn.results() again')
 
@@ -208,23 +221,31 @@ class _Collect(Hook):
 
     def after_step(self, learn):
         if learn.batch is None: return          # cancelled
-        n, result = batch_size(learn.batch), learn.result
-        sizes = sizes_of(learn.batch, result.get('n'))
-        losses = self.loss(learn, n).detach().float()
-        if losses.shape != (n,):
+        n, result = _n_rows(learn), learn.result
+        sizes = sizes_of(learn.batch, result.get('n')) | {n}
+        losses = self.loss(learn, n).detach().as_subclass(Tensor).float()
+        if losses.ndim != 1 or len(losses) not in sizes:
             raise ValueError(f'the losses of {n} samples have shape {tuple(losses.shape)}: '
                              'expected one for each sample')
-        self.losses.add(losses, {n})
+        self.losses.add(losses, sizes)
         if learn.pred is not None: self.preds.add(learn.pred if self.keep is None else self.keep(learn.pred), sizes)
         if result.get('targ') is not None: self.targs.add(result['targ'], sizes)
 
+def _n_rows(learn):
+    "Return the number of samples in a batch; inputs may have time first, predictions and targets not"
+    pred, targ = learn.pred, learn.result.get('targ')
+    are_rows = isinstance(pred, Tensor) and isinstance(targ, Tensor) and pred.ndim and targ.ndim
+    return len(targ) if are_rows and len(pred) == len(targ) else batch_size(learn.batch)
+
 class _Singles:
     "The samples of a loader as batches of one"
+    first, n = None, 0      # the first batch, and the samples in it
     def __init__(self, dl): self.dl = dl
     def __iter__(self):
         for batch in self.dl:
             if sets_of(self.dl): [batch] = batch.values()
             n = batch_size(batch)
+            if self.first is None: self.first, self.n = map_tensors(Tensor.clone, batch), n
             yield from (one_sample(batch, i, n) for i in range(n))
 
 def _loss_of(learn, loss):
@@ -269,7 +290,11 @@ def results(self:Learner,
         get_losses, is_single = _loss_of(self, loss)
         collect, states = _Collect(n_samples(dl), get_losses, keep), rng_states(dl)
         try:
-            with self.added_hooks(collect): metrics = self.validate(_Singles(dl) if is_single else dl)
+            read = _Singles(dl) if is_single else dl
+            with self.added_hooks(collect): metrics = self.validate(read)
+            losses = collect.losses.result()
+            if is_single and read.n > 1:        # batches of one are trusted only if they make up the whole one
+                _check_mean(torch.tensor(self.validate([read.first])['valid_loss']), losses[:read.n])
         finally: set_rng_states(states, dl)
         pred, targ = (o.result() if o.kind else None for o in (collect.preds, collect.targs))
-        return Results(pred, targ, collect.losses.result(), metrics, look, Rereader(dl, states), self.loss_fn)
+        return Results(pred, targ, losses, metrics, look, Rereader(dl, states), self.loss_fn)

@@ -47,5 +47,7 @@ class _Collect(Hook):
 
 class _Singles:
     dl: Any
+    first: Any
+    n: Any
     def __init__(self, dl: Any) -> None: ...
     def __iter__(self) -> Any: ...

@@ -6,6 +6,7 @@
 __all__ = ['Forward', 'Batches', 'Passes', 'Learner']
 
 # %% ../../nbs/loop/18_learner.ipynb #0c322d35
+import warnings
 from collections.abc import Mapping
 from contextlib import contextmanager, nullcontext
 from time import perf_counter
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ..base import drop_locals, folded, is_oom, map_tensors, set_seed, to_device, with_comments
-from ..data import Pass, length, rng_states, sets_of, source
+from ..data import Pass, is_shuffled, length, rng_states, sets_of, source
 from .arguments import check_fit, fit_counts, fit_rates
 from .fit import Fit, Stop, aside
 from .hook_table import as_hooks
@@ -336,6 +337,10 @@ class Learner(Passes):
             resume_from = self.resume_from if resume else None      # may import its module
             fit = Fit(**counts, valid_first=valid_first, hooks=as_hooks(hooks), resume=resume,
                       on_interrupt=on_interrupt, learn=self)
+            stopped = self.stopped
+            if stopped is not None and stopped.train is not None and not (resume or stopped.is_trained): warnings.warn(
+                f'fit begins a new epoch, without the rest of the one that was stopped {self.position}: '
+                'learn.resume() would have continued it', stacklevel=2)
             with fit as interrupts, interrupts.open():
                 for opt in self.opts.values(): opt.zero_grad()
                 if resume and resume_from(resume):
@@ -362,7 +367,8 @@ class Learner(Passes):
         with folded():
             fit = self.stopped
             if fit is None: raise RuntimeError(
-                'nothing to resume: no fit was stopped between two batches, or its optimizer was replaced since')
+                'nothing to resume: no fit was stopped between two batches, or another fit has begun or its optimizer '
+                'was replaced since')
             fit.match_loaders(self)
             fit.learn = self
             with fit as interrupts, interrupts.open():
@@ -420,6 +426,9 @@ class Learner(Passes):
             if isinstance(dl_or_batch, Tensor) or hasattr(dl_or_batch, '__array__'): dl_or_batch = (dl_or_batch,)
             is_batch = isinstance(dl_or_batch, Mapping)     # copied, as a step may write to it in place
             dl = [map_tensors(Tensor.clone, dl_or_batch)] if is_batch else self._as_loader(dl_or_batch)
+            if is_shuffled(source(dl)) and not with_targs: warnings.warn(
+                'predict got a loader that shuffles: the predictions are in its random order. Pass with_targs=True for '
+                'their targets, or a loader with shuffle=False', stacklevel=2)
             pass_, total = Pass(dl), n_samples(dl)
             preds, targs = Joined('predictions', total), Joined('targets', total)
             with aside(self, pass_) as opened, self._evaluating(dl), opened:
@@ -428,8 +437,12 @@ class Learner(Passes):
                 for batch in pass_:
                     if sets_of(dl): [batch] = batch.values()
                     self.batch = to_device(batch, self.device)
-                    running.do['do_step']()
-                    while self.generator is not None: running.do['do_step']()
+                    try:
+                        running.do['do_step']()
+                        while self.generator is not None: running.do['do_step']()
+                    except (KeyError, IndexError, TypeError, ValueError) as e:
+                        if text := self._about_predict(batch): e.add_note(text)
+                        raise
                     if self.pred is None: raise KeyError("the step returned no 'pred'")
                     sizes = sizes_of(batch, self.result.get('n'))
                     preds.add(self.pred, sizes)
@@ -438,6 +451,16 @@ class Learner(Passes):
                     self.clear_batch()
             if not pass_.n: raise ValueError('there is nothing to predict: no batch')
             return (preds.result(), targs.result()) if with_targs else preds.result()
+
+    def _about_predict(self, batch):  # str, or None
+        "What `predict` assumed about a batch that failed"
+        if not self.running.is_default[1]: return (
+            'predict runs your own step, which may need the targets: pass batches that hold them, or to the learner an '
+            "eval_step(batch, learn) that returns {'pred': ...} without them")
+        if isinstance(batch, (list, tuple)) and len(batch) > 1 and self._n_parts is None: return (
+            f'predict took the last of the {len(batch)} entries of the batch for its target, as no fit has shown how many '
+            'inputs there are: if all are inputs, add a target, such as torch.zeros(n), or pass a mapping, '
+            '{name of an argument of forward: input}')
 
     def _predict_step(self, batch):
         "The default step without a loss; a batch may lack its target"
