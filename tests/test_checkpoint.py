@@ -1,5 +1,5 @@
 "A run survives whatever happens to its process, its files and its disk"
-import json, os, random, shutil, subprocess, sys, threading, warnings
+import json, os, random, shutil, signal, subprocess, sys, threading, warnings
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -573,3 +573,32 @@ def test_save_what_was_loaded(tmp_path):
     other.load(tmp_path/'b.pt')
     learn.resume(), other.resume()
     assert same(weights(learn.model), weights(other.model))
+
+def test_an_interrupt_while_saving_is_a_keyboard_interrupt(tmp_path):
+    "At any line of our code and of torch's that writes: torch's zip writer would replace it by an error of its own"
+    learn, path = make_learner(), tmp_path/'a.pt'
+    learn.save(path)
+    whole = path.read_bytes()
+    files = os.path.join('save', 'files.py'), os.path.join('torch', 'serialization.py')
+    def interrupted_at(n):      # whether there was an n-th line
+        count, where = 0, None
+        def trace(frame, event, arg):
+            nonlocal count, where
+            if not frame.f_code.co_filename.endswith(files): return None
+            count += 1
+            if count == n:
+                where = f'{frame.f_code.co_name}:{frame.f_lineno}'
+                signal.raise_signal(signal.SIGINT)
+            return trace
+        old = sys.gettrace()
+        sys.settrace(trace)
+        try: learn.save(path)
+        except KeyboardInterrupt: pass
+        except BaseException as e: raise AssertionError(f'{where}: {type(e).__name__}: {e}') from e
+        else: assert where is None, f'{where}: it was lost'
+        finally: sys.settrace(old)
+        assert path.read_bytes() == whole or where is None
+        return where is not None
+    n = 1
+    while interrupted_at(n): n += 23
+    assert n > 300 and not list(tmp_path.glob('.*')) and signal.getsignal(signal.SIGINT) is signal.default_int_handler
