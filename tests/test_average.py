@@ -93,7 +93,7 @@ def test_an_export_predicts_what_the_learner_does(hook, tmp_path, capsys):
     for o in learn, loaded:
         config = json.loads((o.export(tmp_path/'average', example=x[:2])/'config.json').read_text())
         assert config['average'] == learn.ema.name and 'average=False exports the live' in capsys.readouterr().out
-        for model in load_model(tmp_path/'average', normed()), load_model(tmp_path/'average'):
+        for model in load_model(tmp_path/'average', normed()), load_model(tmp_path/'average', trusted=True):
             torch.testing.assert_close(model(x), learn.predict(x))
     assert 'average' not in json.loads((learn.export(tmp_path/'live', average=False)/'config.json').read_text())
     torch.testing.assert_close(load_model(tmp_path/'live', normed())(x), learn.model.eval()(x))

@@ -1,5 +1,5 @@
 "A run survives whatever happens to its process, its files and its disk"
-import json, os, random, shutil, subprocess, sys, threading, warnings
+import json, os, random, shutil, signal, subprocess, sys, threading, warnings
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -573,3 +573,88 @@ def test_save_what_was_loaded(tmp_path):
     other.load(tmp_path/'b.pt')
     learn.resume(), other.resume()
     assert same(weights(learn.model), weights(other.model))
+
+def test_an_interrupt_while_saving_is_a_keyboard_interrupt(tmp_path):
+    "At any line of our code and of torch's that writes: torch's zip writer would replace it by an error of its own"
+    learn, path = make_learner(), tmp_path/'a.pt'
+    learn.save(path)
+    whole = path.read_bytes()
+    files = os.path.join('save', 'files.py'), os.path.join('torch', 'serialization.py')
+    def interrupted_at(n):      # whether there was an n-th line
+        count, where = 0, None
+        def trace(frame, event, arg):
+            nonlocal count, where
+            if not frame.f_code.co_filename.endswith(files): return None
+            count += 1
+            if count == n:
+                where = f'{frame.f_code.co_name}:{frame.f_lineno}'
+                signal.raise_signal(signal.SIGINT)
+            return trace
+        old = sys.gettrace()
+        sys.settrace(trace)
+        try: learn.save(path)
+        except KeyboardInterrupt: pass
+        except BaseException as e: raise AssertionError(f'{where}: {type(e).__name__}: {e}') from e
+        else: assert where is None, f'{where}: it was lost'
+        finally: sys.settrace(old)
+        assert path.read_bytes() == whole or where is None
+        return where is not None
+    n = 1
+    while interrupted_at(n): n += 23
+    assert n > 300 and not list(tmp_path.glob('.*')) and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+class Tagged(torch.Tensor): "As MONAI's MetaTensor: it may hold more than numbers"
+
+class Wrapped:
+    "A metric object around another object"
+    def __init__(self): self.inner = Share()
+    def reset(self): self.inner.reset()
+    def update(self, pred, targ): self.inner.update(pred, targ)
+    def compute(self): return self.inner.compute()
+
+class Share:
+    def reset(self): self.sum = self.n = 0
+    def update(self, pred, targ): self.sum, self.n = self.sum + (pred.argmax(1) == targ).sum(), self.n + len(targ)
+    def compute(self): return self.sum/self.n
+
+def test_a_tensor_of_a_subclass_is_saved_in_mid_epoch(tmp_path):
+    def loss(pred, targ): return nn.functional.cross_entropy(pred, targ).as_subclass(Tagged)
+    torch.manual_seed(0)
+    whole = make_learner(loss_fn=loss)
+    whole.fit(2)
+    torch.manual_seed(0)
+    learn = make_learner(loss_fn=loss)
+    with warnings.catch_warnings():
+        warnings.simplefilter('error')
+        learn.fit(2, hooks=[Checkpoint(tmp_path, every=1), LambdaHook(after_step=lambda learn: learn.stop()
+                                       if learn.state.optimizer_step == 3 else None)])
+    other = make_learner(loss_fn=loss, hooks=[Checkpoint(tmp_path)])
+    other.fit(2, resume=True)
+    assert same(weights(other.model), weights(whole.model))
+    assert other.history.steps['train_loss'] == whole.history.steps['train_loss']
+
+def test_what_no_checkpoint_can_hold_ends_the_fit_after_its_first_batch(tmp_path):
+    learn = make_learner(metrics=[Wrapped()], hooks=[Checkpoint(tmp_path)])
+    with pytest.raises(TypeError, match="'inner'.* is a test_checkpoint.Share") as e: learn.fit(2)
+    assert 'state_dict() and load_state_dict()' in str(e.value.__notes__) and learn.state.optimizer_step == 1
+
+@pytest.mark.parametrize('kind', ['dataset', 'tensors'])
+def test_resuming_with_other_data_of_the_same_size_warns(tmp_path, kind):
+    def loader(x, y): return DataLoader(TensorDataset(x, y), 6) if kind == 'dataset' else TensorLoader(x, y, bs=6)
+    x, y = torch.randn(24, 4), torch.randint(3, (24,))
+    make_learner(train_dl=loader(x, y), hooks=[Checkpoint(tmp_path)]).fit(1)
+    for other, is_other in ((x.clone(), y), False), ((x.flip(0), y), True), ((x, y.roll(1)), True):
+        learn = make_learner(train_dl=loader(*other), hooks=[Checkpoint(tmp_path/'own')])
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter('always')
+            learn.fit(2, resume=tmp_path)
+        texts = [str(o.message) for o in seen if 'holds other data' in str(o.message)]
+        assert texts == ['resume: train_dl holds other data than when the checkpoint was saved']*is_other
+
+def test_the_average_is_there_after_load(tmp_path):
+    from trainer_nb.features.ema import EMA
+    learn = make_learner(hooks=[EMA()])
+    learn.fit(1)
+    learn.save(tmp_path/'a.pt')
+    (other := make_learner(hooks=[EMA()])).load(tmp_path/'a.pt')
+    assert same(weights(other.ema.model), weights(learn.ema.model)) and not other.ema.model.training

@@ -1,6 +1,6 @@
 """What a checkpoint or a run's folder holds is data: nothing in it is executed, no path leads out of it,
 and no changed bit passes"""
-import hashlib, json, os, pickle, random, shutil, signal, warnings
+import hashlib, json, os, pickle, random, re, shutil, signal, warnings
 
 import pytest, torch
 
@@ -501,3 +501,29 @@ def test_fuzz_folders(tmp_path, heard, n):
         assert not [o for o in opened if not o.startswith(str((tmp_path/'run').resolve()))], (i, what, opened)
         assert not [e for e, a in heard if e != 'open' and e not in ('os.scandir', 'os.listdir')], (i, what, heard)
     print(n, outcomes)
+
+# Programs
+
+@pytest.mark.parametrize('where', ['inputs', 'graph'])
+def test_a_program_is_not_loaded_unasked(tmp_path, where):
+    "torch calls what the pickle of its sample inputs names, and evaluates the expressions in its graph"
+    import zipfile
+    from trainer_nb.save.export import load_model
+    learn, path = make_learner(), tmp_path/'model/program.pt2'
+    learn.export(path.parent, example=torch.randn(2, 4))
+    torch.save((Call(tmp_path/'ran'),), tmp_path/'inputs')
+    evil, old = f"__import__('os').mkdir('{tmp_path}/ran')", zipfile.ZipFile(path)
+    with zipfile.ZipFile(tmp_path/'new', 'w') as z:
+        for o in old.infolist():
+            data = old.read(o)
+            if where == 'inputs' and 'sample_inputs' in o.filename: data = (tmp_path/'inputs').read_bytes()
+            if where == 'graph' and o.filename.endswith('models/model.json'):
+                data = re.sub(rb'"expr_str": "[^"]*"', f'"expr_str": "{evil}"'.encode(), data)
+            z.writestr(o.filename, data)
+    os.replace(tmp_path/'new', path)
+    with pytest.raises(ValueError, match='trusted=True'): load_model(path.parent)
+    assert same(weights(load_model(path.parent, make_learner().model)), weights(learn.model))
+    assert not (tmp_path/'ran').exists()
+    try: load_model(path.parent, trusted=True)
+    except Exception: pass
+    assert (tmp_path/'ran').exists()        # so it must be asked for

@@ -67,6 +67,7 @@ class Checkpoint(Hook):
         self.thread = self.error = None             # the thread that writes now; the error that it raised
         self.saved_at = None                        # `where` of the last save
         self.due, self.warned = math.inf, set()     # clock of the next save; texts of warnings that were shown
+        self.is_tried = False                       # whether the state of this fit can be saved
         self.stall_s, self.n_saves = 0., 0          # seconds for which training waited; number of saves
 
     def __getstate__(self): return {**vars(self), '_owner': None}      # a copy may be of a copied learner
@@ -87,6 +88,7 @@ class Checkpoint(Hook):
             self.folder.lock.acquire()
             self.folder.tidy()
         self.warned = set()
+        self.is_tried = False
         if self.run is None:
             self.run = learn.world.first(token_hex(4))
             if learn.is_main and (n := len(self.folder.manifests())):
@@ -95,6 +97,8 @@ class Checkpoint(Hook):
         if self.seconds: self.due = perf_counter() + self.seconds
 
     def after_step(self, learn):
+        if not self.is_tried: learn.request(self._try, everywhere=True)
+        self.is_tried = True
         if self.seconds:
             if perf_counter() < self.due or not learn.is_main: return
             self.due = math.inf
@@ -190,6 +194,16 @@ def save(self:Checkpoint,
     self.stall_s += perf_counter() - start
     if not learn.is_fitting: self.finish()
     else: self.report()
+
+@patch
+def _try(self:Checkpoint, learn):  # raises TypeError
+    "After the first batch, refuse what no checkpoint can hold, rather than find nothing to resume a week later"
+    state, _ = take_out(capture(learn))
+    try: check_plain(host_copy(state, copy=lambda t: t), 'the state')
+    except TypeError as e:
+        e.add_note('raised by Checkpoint after the first batch, since nothing could be saved later, either: define '
+                   'state_dict() and load_state_dict() for the object that holds it, or remove Checkpoint')
+        raise
 
 @patch
 def _place_of_parts(self:Checkpoint, learn):  # path of a folder
@@ -350,5 +364,6 @@ def load_state(
     notes = restore(learn, state, fit, plan=True)
     set_rng_states(fit.rng_states, learn.train_dl, learn.valid_dl)
     fit.model = learn.model
+    if (ema := getattr(learn, 'ema', None)) is not None: ema.average_of(learn)      # make it, for those who look
     learn.stopped = fit if fit.is_open(learn.state) and (fit.end_epoch or fit.end_step) else None
     return notes

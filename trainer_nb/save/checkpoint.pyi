@@ -7,6 +7,7 @@ class Checkpoint(Hook):
     thread: Any
     error: Any
     saved_at: Any
+    is_tried: Any
     warned: Any
     due: Any
     steps: Any

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ..base import patch, replacing, to_device
+from ..base import open_file, patch, replacing, to_device
 from ..loop import Learner, get_modes, set_modes
 from .snapshot import check_module
 
@@ -95,15 +95,23 @@ def load_model(
     folder,        # written by `learn.export`
     model=None,    # a model of the same class to load the weights into; None: load the exported program
     device='cpu',  # device to load to
+    trusted=False, # True: the folder comes from somebody you trust, so its program may be loaded
 ):                 # `nn.Module` in evaluation mode
-    "Load an exported model; raises FileNotFoundError, and ValueError for another model's weights"
+    """Load an exported model; raises FileNotFoundError, and ValueError for another model's weights
+
+    Loading weights into `model` runs nothing from the folder. A program can run any code, already while torch loads it,
+    and nothing can tell beforehand: it needs `trusted=True`.
+    """
     folder = Path(folder)
     if model is None:
-        if not (folder/'program.pt2').exists():
+        if not (folder/'program.pt2').is_file():
             raise FileNotFoundError(f'{folder} holds no program.pt2: '
                                     'pass a model that the weights are for, or export with example=...')
-        return torch.export.load(folder/'program.pt2').module().to(device)
-    if not (folder/'model.safetensors').exists():
+        if trusted is not True: raise ValueError(
+            f'{folder}/program.pt2 can run any code on this machine: load_model(folder, trusted=True) loads it, if you '
+            'trust who wrote it; load_model(folder, model) loads only the weights, and runs nothing')
+        with open_file((folder/'program.pt2').resolve()) as f: return torch.export.load(f).module().to(device)
+    if not (folder/'model.safetensors').is_file():
         raise FileNotFoundError(f'{folder} holds no model.safetensors')
     st = _safetensors()
     state, here = st.load_file(str(folder/'model.safetensors')), model.state_dict()

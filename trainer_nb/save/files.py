@@ -226,7 +226,7 @@ class _Scan:
             cell, *taken = taken
             if not cell[2]: self.refuse('changes a list or dict that it has used', 'torch.save does not')
         else: cell = [1 + len(arg) if type(arg) in (str, bytes) else 1, value, op.name.startswith('EMPTY_')]
-        if op.name.startswith('TUPLE'): cell[1] = tuple(o[1] for o in taken)
+        if 'TUPLE' in op.name: cell[1] = tuple(o[1] for o in taken)
         if op.name == 'BINPERSID': cell[1] = self.storage(*taken[0][1])
         if op.name == 'REDUCE': self.call(*(o[1] for o in taken))
         for o in taken: cell[0], o[2] = cell[0] + o[0], False

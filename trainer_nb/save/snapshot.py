@@ -9,9 +9,11 @@ __all__ = ['host_copy', 'arrived', 'check_module', 'describe', 'capture', 'resto
 import sys
 from copy import deepcopy
 from dataclasses import asdict, fields
+from hashlib import sha256
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils.data import DataLoader
 
 from ..base import check_kinds, state_of, state_versions
@@ -25,20 +27,26 @@ from trainer_nb.loop import (
 def host_copy(
     x,          # a nesting of dicts, lists, tuples and tensors
     memo=None,  # dict of what was copied already: tied weights stay one tensor
+    copy=None,  # function of a tensor; None: copy it
 ):              # the same nesting, with new tensors on the host, which are filled when `arrived` returns
     "Copy a state, so that later steps do not change it"
     memo = {} if memo is None else memo
     if isinstance(x, Tensor):
         is_strided = x.layout is torch.strided      # a sparse tensor has no single address
         key = (x.data_ptr(), x.device, x.dtype, x.shape, x.stride()) if is_strided else id(x)
-        if not x.numel() or key not in memo: memo[key] = x, _copied(x.detach())     # x keeps its address from reuse
+        if not x.numel() or key not in memo: memo[key] = x, (copy or _copied)(_plain(x))    # x keeps its address
         return memo[key][1]
-    if isinstance(x, dict): return {k: host_copy(v, memo) for k, v in x.items()}
+    if isinstance(x, dict): return {k: host_copy(v, memo, copy) for k, v in x.items()}
     if type(x) in (list, tuple, set):
         is_plain = {type(o) for o in x} <= {int, float, str}
-        return type(x)(x if is_plain else [host_copy(o, memo) for o in x])
+        return type(x)(x if is_plain else [host_copy(o, memo, copy) for o in x])
     if _is_numpy(x): return torch.from_numpy(x.copy()) if x.ndim else x.item()
     return x
+
+def _plain(t):
+    "Without grad, and without a subclass that only adds attributes and methods"
+    t = t.detach()
+    return t if type(t) is Tensor or is_traceable_wrapper_subclass(t) else t.as_subclass(Tensor)
 
 def _is_numpy(x): return type(x).__module__ == 'numpy' and hasattr(x, 'ndim')
 
@@ -160,12 +168,30 @@ def describe(
             'drop_last': getattr(batches, 'drop_last', getattr(dl, 'drop_last', None)),
             'sampler': _order(dl, batches),
             'generators': len(loader_generators(dl)), 'workers': getattr(dl, 'num_workers', 0),
+            'data': _data(dl),
             'parts': {k: describe(o) for k, o in _parts(dl).items()}}
 
 def _n_samples(dl):
     if getattr(dl, 'dataset', None) is not None: return length(dl.dataset)
     tensors = tuple(getattr(dl, 'tensors', ()))
     return len(tensors[0]) if tensors else None
+
+def _data(dl):      # list of [shape, dtype, checksum or '']
+    "Identify data in tensors; nothing else can be read without drawing random numbers or using an iterator up"
+    found = getattr(dl, 'tensors', None) or getattr(getattr(dl, 'dataset', None), 'tensors', None) or ()
+    return [[str(tuple(o.shape)), str(o.dtype), _sum_of(o)] for o in found if type(o) is Tensor]
+
+def _sum_of(t):
+    "A checksum of 16 rows, with some values of each; '' where reading them would wait for a device"
+    if t.device.type != 'cpu' or t.layout is not torch.strided or t.is_quantized: return ''
+    some = t.detach()[tuple(slice(None, None, -(-n//(4 if i else 16)) or 1) for i, n in enumerate(t.shape))]
+    return sha256(some.contiguous().view(-1).view(torch.uint8).numpy().tobytes()).hexdigest()[:16]
+
+def _other_data(name, before, now):
+    "Describe a difference between data; '' if there is none, or none is known"
+    pairs = [*zip(before.get('data', []), now['data'])]
+    is_other = any(a[:2] != b[:2] or a[2] and b[2] and a[2] != b[2] for a, b in pairs)
+    return f'{name} holds other data than when the checkpoint was saved' if is_other else ''
 
 def _order(dl, batches):
     if hasattr(dl, 'shuffle'): return 'shuffled' if dl.shuffle else ''
@@ -302,6 +328,7 @@ def restore(
     notes = [_dtypes(name, m, state['modules'][name]['state']) for name, m in modules.items()]
     if state['run'] is not None:
         notes += _check_loaders(learn, state, skip)
+        notes += [_other_data(k, o, now) for k, o in state['loaders'].items() if (now := describe(getattr(learn, k)))]
         fit.load_state_dict(learn, state['run'], plan)
         for pass_ in filter(None, (fit.train, fit.valid)): pass_.skip = skip
     if state['device'] != learn.device.type:
