@@ -594,3 +594,17 @@ def test_optimizers_that_torch_compiles_wrongly_or_not_at_all(optim, why):
         return weights(learn.model)
     with reasons(*why): found = fit(Compile(what='step', backend='aot_eager'))
     assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(found, fit()))
+
+def test_a_number_in_float64_is_updated():
+    "Torch's compiled step leaves a parameter of shape () on the host as it is, so that step stays plain"
+    class Scale(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.scale = nn.Parameter(torch.tensor(2., dtype=torch.float64))
+        def forward(self, x): return x.double()*self.scale
+    def run(*hooks):
+        learn = make_learner(Scale(), train_dl=[(torch.ones(4, 3), torch.zeros(4, 3).double())]*3, loss_fn=F.mse_loss,
+                             optim=torch.optim.SGD, lr=.1, hooks=hooks)
+        learn.fit(2)
+        return learn.model.scale.item()
+    assert run(Compile(what='step')) == pytest.approx(run()) == pytest.approx(2*.8**6)

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 
 from common import batches, make_learner, same, weights
 from trainer_nb.base import tracing_backward
-from trainer_nb.all import AMP, CancelStep, Compile, EMA, GradAccum, Hook, LambdaHook, Learner
+from trainer_nb.all import AMP, CancelStep, Compile, EMA, GradAccum, GradClip, Hook, LambdaHook, Learner
 
 def net():
     torch.manual_seed(0)
@@ -265,3 +265,39 @@ def test_compile_refuses_another_model_for_its_step():
     hooks = Compile(what='step', backend='eager'), LambdaHook(do_step=lambda learn, nxt: nxt(other))
     learn = make_learner(net(), batches()[:1], optim=sgd, hooks=hooks)
     with pytest.raises(ValueError, match="another model .* use Compile\\(what='model'\\)"): learn.fit(1)
+
+
+def test_a_norm_is_added_up_in_the_models_order():
+    "As `clip_grad_norm_(model.parameters())`, also where param groups have another order"
+    def make():
+        torch.manual_seed(0)
+        model = nn.Sequential(*[nn.Linear(33, 33) for _ in range(6)], nn.Linear(33, 3))
+        groups = [dict(params=list(model[i].parameters())[::-1]) for i in (6, 2, 0, 4, 1, 5, 3)]
+        return model, torch.optim.SGD(groups, lr=.1)
+    x, y = torch.randn(40, 33), torch.arange(40) % 3
+    dl = list(zip(x.split(8), y.split(8)))
+    (model, opt), (plain, by_hand) = make(), make()
+    norms, clip = [], GradClip(.01)
+    note = LambdaHook(after_step=lambda learn: norms.append(clip.norms[''].clone()))
+    make_learner(model, train_dl=dl, optim=opt, hooks=[clip, note]).fit(4)
+    expected = []
+    for xb, yb in dl*4:
+        F.cross_entropy(plain(xb), yb).backward()
+        expected.append(nn.utils.clip_grad_norm_(plain.parameters(), .01))
+        by_hand.step()
+        by_hand.zero_grad()
+    assert same(norms, expected) and same(weights(model), weights(plain))
+
+def test_a_model_set_in_a_step_is_refused():
+    "The step has its model already; `nxt(model)` passes another one on"
+    other = nn.Linear(4, 3)
+    def swap(learn, nxt):
+        learn.model = other
+        return nxt()
+    learn = make_learner()
+    model = learn.model
+    with pytest.raises(RuntimeError, match=r'nxt\(model\)'): learn.fit(1, hooks=[LambdaHook(do_step=swap)])
+    assert learn.model is model
+    def passed(learn, nxt): nxt(other)
+    learn = make_learner(optim=torch.optim.SGD(other.parameters(), lr=.1), model=other)
+    learn.fit(1, hooks=[LambdaHook(do_step=passed)])

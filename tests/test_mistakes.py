@@ -471,9 +471,34 @@ def test_a_metric_added_later_sees_the_first_batch():
 
 def test_a_mistake_in_a_hook_is_not_explained_by_the_batch():
     "What a hook adds up may have another shape than the last batch: nothing is wrong with predictions or targets"
-    def add_up(learn): learn.total = getattr(learn, 'total', 0) + learn.pred.detach()
+    seen = []
+    def add_up(learn): seen.append(sum(seen, 0) + learn.pred.detach())
     x, y = torch.randn(20, 4), torch.zeros(20, dtype=torch.long)
     learn = Learner(nn.Linear(4, 2), (x, y), loss_fn=F.cross_entropy, bs=16, display=False,
                     hooks=[LambdaHook(after_pred=add_up)])
     with pytest.raises(RuntimeError, match='must match the size') as e: learn.fit(1)
     assert 'raised in hook' in e.value.__notes__[0] and not any('predictions' in o for o in e.value.__notes__)
+
+@pytest.mark.parametrize('name, remedy', [('lr', r'learn\.fit\(1, lr='), ('epochs', r'learn\.fit\(3\)'),
+                                          ('metircs', 'metrics'), ('mine', r'learn\.config'), ('optimizer', r'learn\.opt ')])
+def test_an_attribute_that_a_learner_does_not_have(name, remedy):
+    "It would have no effect: refused when it is set, or by the next call; a subclass may have its own"
+    learn = learner()
+    with pytest.raises(AttributeError, match=remedy):
+        setattr(learn, name, 1)
+        learn.validate()
+    if name in vars(learn):
+        with pytest.raises(AttributeError, match=remedy): learn.fit(1)
+        delattr(learn, name)
+    with pytest.raises(AttributeError, match=remedy):      # in the first batch, not when all is done
+        learn.fit(1, hooks=[LambdaHook(before_step=lambda learn: setattr(learn, name, 1))])
+    assert not learn.state.batch_idx
+    class Mine(Learner):
+        def train_step(self, batch):
+            setattr(self, name, getattr(self, name, 0) + 1)
+            return super().train_step(batch)
+    mine = Mine(nn.Linear(4, 2), (torch.randn(20, 4), torch.zeros(20, dtype=torch.long)), loss_fn=F.cross_entropy,
+                bs=10, display=False)
+    mine.fit(2)
+    mine.fit(1)
+    assert getattr(mine, name) == 6

@@ -1,11 +1,9 @@
-"Parts that were put into evaluation mode stay in it while the others train"
-import warnings
-
+"A fit trains the whole model in training mode, except what a hook switches to evaluation mode"
 import pytest, torch, torch.nn.functional as F
 from torch import nn
 
 from common import batches, make_learner, same, shuffled, weights
-from trainer_nb.all import Checkpoint, FreezeBN, LambdaHook
+from trainer_nb.all import Checkpoint, Freeze, FreezeBN, LambdaHook
 
 
 class Student(nn.Module):
@@ -48,9 +46,15 @@ def plain(n_epochs=3):
         for m, training in before: m.training = training
     return model, losses
 
-def start(**kwargs): return make_learner(student(), **{'valid_dl': batches(seed=2), 'optim': sgd, **kwargs})
+def _close(learn):
+    learn.model.teacher.eval()
+    learn.model.norm.eval()
 
-def test_a_teacher_and_a_normalization_in_eval_were_put_into_training():
+def start(*hooks, **kwargs):
+    return make_learner(student(), hooks=[LambdaHook(before_fit=_close), *hooks],
+                        **{'valid_dl': batches(seed=2), 'optim': sgd, **kwargs})
+
+def test_what_a_hook_switches_stays_in_evaluation_mode():
     learn = start()
     seen = []
     before = modes(learn)
@@ -62,38 +66,52 @@ def test_a_teacher_and_a_normalization_in_eval_were_put_into_training():
 
 def test_a_search_keeps_them_too():
     seen = []
-    learn = start(hooks=[LambdaHook(before_step=lambda learn: seen.append(modes(learn)))])
+    learn = make_learner(student(), optim=sgd, hooks=[
+        Freeze('teacher', 'norm', in_eval=True), LambdaHook(before_step=lambda learn: seen.append(modes(learn)))])
     before = modes(learn)
     learn.lr_find(n_steps=12)
     assert seen and all(o == before for o in seen) and modes(learn) == before
 
 def test_all_of_a_model_in_eval_is_put_into_training():
-    learn, seen = start(), []
+    learn, seen = make_learner(student(), valid_dl=batches(seed=2), optim=sgd), []
     learn.model.eval()
     learn.fit(1, hooks=[LambdaHook(before_step=lambda learn: seen.append(modes(learn)) if learn.training else None)])
     assert all(all(o.values()) for o in seen) and not any(modes(learn).values())
 
-def test_the_old_way_is_one_call():
-    learn, seen = start(), []
-    learn.model.train()
-    learn.fit(1, hooks=[LambdaHook(before_step=lambda learn: seen.append(modes(learn)) if learn.training else None)])
-    assert all(all(o.values()) for o in seen)
+def test_a_part_that_comes_in_evaluation_mode_trains_as_in_a_loop_that_calls_train():
+    "`from_pretrained` returns one"
+    def make():
+        torch.manual_seed(0)
+        body = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(.5)).eval()
+        return nn.Sequential(body, nn.Linear(8, 3))
+    def run(steps):
+        torch.manual_seed(1)
+        return [o for _ in range(2) for o in steps()]
+    learn, model = make_learner(make(), train_dl=batches(), optim=sgd), make()
+    opt = sgd(model.parameters())
+    def plain():
+        model.train()
+        for xb, yb in batches():
+            loss = F.cross_entropy(model(xb), yb)
+            loss.backward()
+            opt.step()
+            opt.zero_grad()
+            yield loss.item()
+    assert run(lambda: learn.fit(1).steps['train_loss'][-5:]) == run(plain)
+    assert same(weights(learn.model), weights(model)) and not learn.model[0].training and learn.model.training
+    assert learn.lr_find(n_steps=12) and not learn.model[0].training
 
-def test_dropout_that_stays_off_while_its_part_trains_is_said():
-    "A pretrained body comes in evaluation mode, and few who train it want that"
-    learn = start()
-    body = nn.Sequential(nn.Linear(4, 4), nn.Dropout(.5)).eval()
-    learn.model.body = nn.Sequential(body, nn.Linear(4, 8))
-    learn.opt = sgd
-    said = r'body\.0 of the model stays in evaluation mode, without dropout.*learn\.model\.train\(\)'
-    with pytest.warns(UserWarning, match=said): learn.fit(1)
+def test_frozen_parts_stay_in_evaluation_mode_if_asked():
+    learn, seen = make_learner(student(), valid_dl=batches(seed=2)), []
     learn.model.train()
-    with warnings.catch_warnings():
-        warnings.simplefilter('error')
-        learn.fit(1)
+    watch = LambdaHook(before_step=lambda learn: seen.append(learn.model.teacher[2].training))
+    learn.fit(1, hooks=[Freeze('body', 'teacher'), watch])
+    assert seen == [True]*5 + [False]*5
+    learn.fit(1, hooks=[Freeze('body', 'teacher', in_eval=True), watch])
+    assert seen[10:] == [False]*10 and learn.model.teacher[2].training
 
 def test_a_hook_may_close_parts_for_one_fit():
-    learn, seen = start(), []
+    learn, seen = make_learner(student(), valid_dl=batches(seed=2), optim=sgd), []
     learn.model.train()
     def close(learn): learn.model.teacher.eval()
     def watch(learn): seen.append(learn.model.teacher[2].training)
@@ -117,9 +135,9 @@ def test_a_resume_in_a_learner_that_never_closed_them(tmp_path, where):
     "From any batch, also where the parts are in another mode in the new process"
     def stop(learn):
         if learn.training and learn.state.optimizer_step == where: learn.stop()
-    learn = start(hooks=[Checkpoint(tmp_path)])
+    learn = start(Checkpoint(tmp_path))
     learn.fit(3, hooks=[LambdaHook(after_step=stop)], on_interrupt='return')
-    again = start(hooks=[Checkpoint(tmp_path)])
+    again = start(Checkpoint(tmp_path))
     again.model.train()
     again.fit(3, resume=True)
     model, losses = plain()

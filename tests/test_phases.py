@@ -1,5 +1,7 @@
 "Metrics of one phase only, and recorded values whose mean is a column of the epoch"
 
+import json
+
 import pytest, torch, torch.nn.functional as F
 
 from common import batches, digest, lazy, make_learner, record
@@ -7,6 +9,7 @@ from trainer_nb.save.checkpoint import Checkpoint
 from trainer_nb.save.early_stopping import EarlyStopping
 from trainer_nb.loop.hooks import CancelStep, LambdaHook
 from trainer_nb.loop.metrics import Metric, accuracy
+from trainer_nb.show.loggers import JSONLLogger
 
 MulticlassAccuracy = lazy('torchmetrics.classification', 'MulticlassAccuracy')
 TRAIN, VALID = batches(), batches(seed=2, bs=7)
@@ -150,3 +153,36 @@ def test_what_is_recorded_in_validation_stays_there():
     learn = start([], step)
     learn.fit(2)
     assert 'x' not in learn.history.steps
+
+
+@pytest.mark.parametrize('at', [0, 3])      # stopped after so many batches, 0: not at all
+def test_values_of_a_validation_and_of_an_epoch(tmp_path, at):
+    "They are in the rows of the history, in the table and in logs, and survive a resume"
+    def make(folder):
+        learn = make_learner(train_dl=batches(), valid_dl=batches(seed=2), seed=0)
+        for hook in (Checkpoint(folder), JSONLLogger(folder/'log.jsonl'), LambdaHook(
+                after_valid=lambda learn: learn.record('of_valid', learn.state.optimizer_step),
+                after_epoch=lambda learn: learn.record('of_epoch', torch.tensor(learn.state.epoch + .5)))):
+            learn.add_hook(hook)
+        return learn
+    learn = make(tmp_path)
+    if at:
+        stop = LambdaHook(after_step=lambda learn: learn.stop() if learn.state.optimizer_step == at else None)
+        learn.fit(2, valid_every=2, hooks=stop)
+        learn = make(tmp_path)
+        learn.fit(2, valid_every=2, resume=True)
+    else: learn.fit(2, valid_every=2)
+    h = learn.history
+    steps = h.valids['step']
+    assert h.valids['of_valid'] == steps and len(steps) > 4
+    assert h.epochs['of_valid'] == [5, 10] and h.epochs['of_epoch'] == [1.5, 2.5]
+    assert {'of_valid', 'of_epoch'} <= {*h.lines()[0]} and 'of_epoch' not in h.steps
+    rows = [json.loads(o) for o in (tmp_path/'log.jsonl').read_text().splitlines()]
+    assert [o['of_epoch'] for o in rows if o['kind'] == 'epoch'] == [1.5, 2.5]
+    assert [o['of_valid'] for o in rows if o['kind'] == 'valid'] == steps
+
+@pytest.mark.parametrize('name, value, error', [('train_loss', 1., ValueError), ('time_s', 1., ValueError),
+                                                ('lr', 1., ValueError), ('mine', 'text', TypeError)])
+def test_what_cannot_be_a_value_of_an_epoch(name, value, error):
+    hook = LambdaHook(after_epoch=lambda learn: learn.record(name, value))
+    with pytest.raises(error, match=name): make_learner(hooks=[hook]).fit(1)

@@ -10,7 +10,8 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from common import same
-from trainer_nb.all import (AMP, EMA, GradAccum, GradClip, GradNorm, LambdaHook, LRScheduler, NaNGuard, TensorLoader,
+from trainer_nb.all import (AMP, EMA, Freeze, GradAccum, GradClip, GradNorm, LambdaHook, LRScheduler, NaNGuard,
+                            TensorLoader,
                             accuracy)
 from trainer_nb.loop.learner import Learner
 
@@ -189,6 +190,7 @@ def ours(c):  # dict
     "The same, by a learner"
     model, loss_fn, train, valid = parts(c)
     hooks = [*[GradAccum(c['accum'])]*(c['accum'] > 1), *[EMA(.9)]*c['ema'], *[AMP()]*c['amp']]
+    if c['teacher']: hooks.append(Freeze('teacher', in_eval=True))
     if c['clip']: hooks.append(GradClip(.3) if c['clip'] == 'norm' else GradClip(value=.05))
     if c['sched']:
         make, every = SCHEDS[c['sched']]

@@ -476,3 +476,18 @@ def test_a_preview_refuses_what_a_fit_refuses():
     learn = make_learner(hooks=[LRScheduler(lambda opt: S.ReduceLROnPlateau(opt), 'metric', 'val_loss')])
     for f in learn.plot_schedule, learn.fit:
         with pytest.raises(ValueError, match="monitors 'val_loss': expected a column such as"): f(1)
+
+def test_a_rate_for_a_step_that_never_comes_is_not_checked():
+    "Torch computes one after the last step; this one is below 0"
+    make = lambda opt, n: S.OneCycleLR(opt, [.1, .01], n, anneal_strategy='linear')
+    for hook in LRScheduler(make), LRScheduler(make, 'epoch'):
+        learn = learner(hook)
+        learn.fit(3)
+        assert lrs_of(learn) == by_hand(make, 3, step=hook.step)
+
+def test_a_scheduler_whose_step_needs_arguments():
+    class Needs:
+        def step(self, epoch, metric=None): pass
+    for step, given in ('step', ''), ('epoch', ''):
+        with pytest.raises(TypeError, match=r'Needs\.step\(epoch, metric=None\).*step\(%s\).*hook' % given):
+            learner(LRScheduler(lambda opt: Needs(), step)).fit(1)

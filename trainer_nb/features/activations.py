@@ -23,7 +23,7 @@ from trainer_nb.base import (
     ALARM, BATCH_NORMS, COLORS, CONVOLUTIONS, GREY, INK, INSTANCE_NORMS, did_you_mean, each_, local,
     new_figure, norms, patch, text_table, to_device
 )
-from ..loop import RESUMABLE, MainProcessHook, as_count, matching
+from ..loop import RESUMABLE, MainProcessHook, as_count, matching, refuse_script
 
 # %% ../../nbs/features/09_activations.ipynb #6a9daf2f
 def _is_layer(m):
@@ -146,6 +146,7 @@ class Activations(MainProcessHook):
         self.now, self.kept = None, None                    # name → glance; for each layer, weights and copies
 
     def before_fit(self, learn):
+        refuse_script(learn.fitting.model, self.name)
         modules = find_layers(learn.fitting.model, self.patterns)
         if [*modules] != [name for name, _ in self.layers]:     # another model
             self._begin([[name, type(m).__name__] for name, m in modules.items()])

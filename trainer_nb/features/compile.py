@@ -339,6 +339,8 @@ def _plan(self:Compile, learn):
         for name, opt in learn.opts.items():
             if has_hooks(opt):
                 self._plain('optimizer', 'hooks that are registered with it')
+            elif any(p.ndim == 0 and p.dtype is torch.float64 for p in parameters(opt)):
+                self._plain('optimizer', 'parameters of shape () in float64, which torch does not update if compiled')
             elif isinstance(opt, torch.optim.ASGD):
                 self._plain('optimizer', 'ASGD, whose rate torch compiles to a constant')
             else: self._steps[name] = self._compiled(bare_step(opt), ('opt', opt), fullgraph=True)

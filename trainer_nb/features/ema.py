@@ -11,7 +11,7 @@ from weakref import ref
 import torch
 
 from ..base import each_, local, patch
-from ..loop import Hook, Learner, as_count, check_shapes, is_expanded, set_buffers, trained, unsaved_buffers
+from ..loop import Hook, Learner, as_count, check_shapes, is_expanded, refuse_script, set_buffers, trained, unsaved_buffers
 
 # %% ../../nbs/features/03_ema.ipynb #11a26680
 def tensors(
@@ -80,6 +80,7 @@ class EMA(Hook):
 
     def before_fit(self, learn):
         check_shapes(learn, self.name)
+        refuse_script(learn.model, self.name)
         self.average_of(learn)
         if learn.ema is not self:
             raise ValueError(f'{learn.ema.name} and {self.name} both give validation an average: remove one')

@@ -70,11 +70,13 @@ class Freeze(Hook):
     "Keep parameters unchanged during a fit"
     unique, in_dry_run = True, True
     def __init__(self,
-        *names,  # of parameters or modules, or patterns with * ? []: 'body', '*.bias', 'body.[0-3]', 'loss_fn.weight'
+        *names,          # of parameters or modules, or patterns with * ? []: 'body', '*.bias', 'body.[0-3]',
+                         # 'loss_fn.weight'
+        in_eval=False,   # also keep the modules of these names in evaluation mode: no dropout, no new BatchNorm means
     ):
         if not names or not all(isinstance(o, str) and o for o in names):
             raise TypeError("Freeze takes names of parameters or modules: Freeze('body', '*.bias')")
-        self.names, self.frozen = names, []
+        self.names, self.in_eval, self.frozen = names, in_eval, []
 
     def before_fit(self, learn):
         params, self.frozen = _named(learn), []
@@ -85,6 +87,9 @@ class Freeze(Hook):
                 p.requires_grad_(False)
         if not any(p.requires_grad for p in params.values()):
             raise ValueError('Freeze leaves nothing to train')
+        modules = dict(learn.model.named_modules())
+        for o in self.names if self.in_eval else ():
+            for name in matching(modules, o): modules[name].eval()
 
     def after_fit(self, learn):
         for p in self.frozen: p.requires_grad_(True)

@@ -9,14 +9,16 @@ __all__ = ['Window', 'GradAccum', 'GradClip', 'GradNorm']
 import warnings
 from collections.abc import Mapping
 from inspect import isgeneratorfunction
+from itertools import chain
 
 import torch
 from torch import Tensor
 
 from ..base import batch_size, common_device, did_you_mean, each_, entries, local, norms, to_device
 from .parts import MicroBatches, Start
-from ..loop import RESUMABLE, Hook, as_count, differentiate, gradients, is_summed, loss_weight, parameters, refuse_closures
-
+from trainer_nb.loop import (
+    RESUMABLE, Hook, as_count, differentiate, gradients, is_summed, loss_weight, parameters, refuse_closures, trained
+)
 
 # %% ../../nbs/features/01_gradients.ipynb #d704dff2
 def _total_norm(
@@ -233,12 +235,11 @@ def _check_names_of(
 
 # %% ../../nbs/features/01_gradients.ipynb #98aeaec7
 def _clip_grads(
-    f,      # `f(parameters, bound)`, one of torch's
-    opt,    # optimizer
-    bound,  # number > 0
-):          # what `f` returns
+    f,       # `f(parameters, bound)`, one of torch's
+    params,  # list of parameters
+    bound,   # number > 0
+):           # what `f` returns
     "Clip gradients; for sparse ones, the stored entries"
-    params = parameters(opt)
     try: return f(params, bound)
     except NotImplementedError:
         if not any(p.grad is not None and p.grad.is_sparse for p in params): raise
@@ -267,8 +268,10 @@ class GradClip(Hook):
             raise ValueError('GradClip takes either a norm or a value: GradClip(1.) or GradClip(value=.5)')
         self.norm, self.value = _by_optimizer('GradClip(norm)', norm), _by_optimizer('GradClip(value)', value)
         self.norms = {}     # optimizer's name → 0-d tensor: norm before the latest clip
+        self._order = {}    # optimizer's name → indices of its parameters, in the order of the model
 
     def before_fit(self, learn):
+        self._order = {}
         for o in self.norm, self.value:
             if isinstance(o, Mapping): _check_names_of('GradClip', o, learn.opts)
 
@@ -283,9 +286,20 @@ class GradClip(Hook):
 
     def _clip(self, learn):  # 0-d tensor, the norm before; None if there is no bound for it
         norm, value = self.by_norm(learn.opt_name), _of_optimizer(self.value, learn.opt_name)
-        res = None if norm is None else learn.world.whole(_clip_grads(torch.nn.utils.clip_grad_norm_, learn.opt, norm))
-        if value is not None: _clip_grads(torch.nn.utils.clip_grad_value_, learn.opt, value)
+        if norm is None and value is None: return None
+        params = self._ordered(learn)
+        res = None if norm is None else learn.world.whole(_clip_grads(torch.nn.utils.clip_grad_norm_, params, norm))
+        if value is not None: _clip_grads(torch.nn.utils.clip_grad_value_, params, value)
         return res
+
+    def _ordered(self, learn):
+        "List the parameters in the model's order, in which `clip_grad_norm_(model.parameters())` adds them up"
+        params, order = parameters(learn.opt), self._order.get(learn.opt_name, ())
+        if len(order) != len(params):       # the first step, or the optimizer got another group
+            at = {p: i for i, p in enumerate(chain.from_iterable(o.parameters() for o in trained(learn)))}
+            order = sorted(range(len(params)), key=lambda i: at.get(params[i], len(at)))
+            self._order[learn.opt_name] = order
+        return [params[i] for i in order]
 
 # %% ../../nbs/features/01_gradients.ipynb #0dd9222d
 class GradNorm(Hook):

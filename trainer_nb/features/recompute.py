@@ -16,7 +16,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from ..base import BATCH_NORMS, INSTANCE_NORMS, did_you_mean
-from ..loop import Hook, matching
+from ..loop import Hook, matching, refuse_script
 
 # %% ../../nbs/features/11_recompute.ipynb #859a95d3
 def find_blocks(
@@ -31,7 +31,9 @@ def find_blocks(
             top = [name for name in modules if '.' not in name] or ['none']
             raise ValueError(f'{who}: {pattern!r} matches no module of the model, which has {", ".join(top)}; patterns '
                              f'such as "blocks.*" match what is inside.{did_you_mean(pattern, modules)}')
-        for name in names: found |= _callable(name, modules[name])
+        for name in names:
+            refuse_script(modules[name], who)
+            found |= _callable(name, modules[name])
     def is_inside(name): return any(name.startswith(o + '.') for o in found)
     return {name: m for name, m in found.items() if not is_inside(name)}
 

@@ -11,6 +11,7 @@ import math
 from collections.abc import Mapping
 from copy import copy
 from dataclasses import replace
+from inspect import signature
 from itertools import accumulate
 from types import SimpleNamespace
 
@@ -358,9 +359,14 @@ class LRScheduler(Scheduler):
     def _check_rates(self, learn):
         for name, opt in self.optimizers(learn).items():
             for lr in (g['lr'] for g in opt.param_groups if not isinstance(g['lr'], Tensor)):
-                if 0 <= lr < math.inf: continue
+                if 0 <= lr < math.inf or self._is_over(learn): continue
                 raise ValueError(f'{type(self.scheds[name]).__name__} sets the learning rate {lr}: '
                                  'expected a finite number, 0 or more')
+
+    def _is_over(self, learn):
+        "Return whether no step is left, so that a rate that torch has set for one is not used"
+        n = _planned_steps(learn, self.since)
+        return n is not None and learn.state.optimizer_step - self.since[0] >= n
 
     def _value(self, history):
         row = history.epoch_rows[-1]
@@ -416,6 +422,11 @@ class LRScheduler(Scheduler):
                             'expected a scheduler; does the function return it?')
         if isinstance(sched, torch.optim.lr_scheduler.ReduceLROnPlateau) and self.step != 'metric':
             raise ValueError("ReduceLROnPlateau looks at a metric: LRScheduler(..., step='metric')")
+        try: signature(sched.step).bind(*[0.]*(self.step == 'metric'))
+        except TypeError as e: raise TypeError(
+            f'{type(sched).__name__}.step{signature(sched.step)} cannot be called as LRScheduler does, '
+            f'step({"value" if self.step == "metric" else ""}): {e}. Let the function return an object with such a '
+            'step, state_dict and load_state_dict, or step it in a hook, LambdaHook(after_step=...)') from None
         before, now = self.classes.get(name), type(sched).__name__
         if before not in (None, now): raise ValueError(
             f'LRScheduler makes a {now}, and the fit that is resumed had a {before}: '

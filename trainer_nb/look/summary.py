@@ -13,7 +13,7 @@ from html import escape
 from torch import Tensor
 
 from ..base import ALARM, folded, format_bytes, patch, printable
-from ..loop import Hook, Learner, as_count, unchanged
+from ..loop import Hook, Learner, as_count, refuse_script, unchanged
 
 # %% ../../nbs/look/05_summary.ipynb #be13a03f
 @dataclass
@@ -235,6 +235,7 @@ def summary(self:Learner,
     with folded():
         from torch.utils.flop_counter import FlopCounterMode
         if depth is not None: as_count('depth', depth)
+        refuse_script(self.model, 'summary')
         with FlopCounterMode(display=False) as flops:
             hook = _AfterLoss(flops)
             if self.train_dl is None and self.valid_dl is None:

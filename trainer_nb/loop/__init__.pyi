@@ -61,6 +61,7 @@ from .losses import differentiate as differentiate
 from .components import check_shapes as check_shapes
 from .components import is_expanded as is_expanded
 from .components import move as move
+from .components import refuse_script as refuse_script
 from .components import set_buffers as set_buffers
 from .components import unsaved_buffers as unsaved_buffers
 from .learner import Learner as Learner

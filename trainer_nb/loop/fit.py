@@ -6,7 +6,7 @@
 __all__ = ['OPEN', 'FIT_KINDS', 'Bound', 'FitState', 'Stop', 'Fit', 'aside']
 
 # %% ../../nbs/loop/13_fit.ipynb #f7413aea
-import signal, threading, warnings
+import signal, threading
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from time import perf_counter
@@ -24,12 +24,13 @@ from .metrics import Accumulator
 from .mistakes import FirstBatch, explain
 from .optim import lr_names, named_parts, trained
 from .plan import RESUMABLE, Plan, TrainPass
-from .steps import as_step, get_modes, in_eval, quiet_dropout, set_modes, set_opt_modes
+from .steps import as_step, get_modes, in_eval, set_modes, set_opt_modes, set_training
 
 # %% ../../nbs/loop/13_fit.ipynb #06f4a114
 class Bound:
     "The steps within the hooks that wrap them, and the step functions, bound once for all batches"
     do = step_fns = step_fn = None      # step → function; functions of training and validation; that of this phase
+    passed = None                       # model and loss function with which the hooks around `do_step` began
     accumulator = None                  # of the validation pass that runs
     is_opening = False                  # `before_valid` is being fired
     last_loss = None                    # of the batch before: its graph is freed once the next one exists
@@ -40,7 +41,11 @@ class Bound:
         self.do = {name: calls.wrap(name, getattr(learn, name), learn) for name in STEPS}
         if calls.at['do_step']:
             step = calls.wrap('do_step', learn.step_with, learn)
-            self.do['do_step'] = lambda: step(learn.model, learn.loss_fn)
+            def do_step():
+                before, self.passed = self.passed, (learn.model, learn.loss_fn)
+                try: step(*self.passed)
+                finally: self.passed = before
+            self.do['do_step'] = do_step
         train = as_step(learn.train_step, learn)
         self.has_own = learn.is_own('train_step'), learn.is_own('eval_step')        # steps of the user's
         self.step_fns = train, as_step(learn.eval_step, learn) if self.has_own[1] else train
@@ -82,7 +87,8 @@ class FitState(Plan):
     is_running: bool = False         # its batches are being processed
     warm: list = field(default_factory=list)          # loaders that kept worker processes then
     modes: tuple = ()                # modules and their training flags at a stop, and before a validation pass
-    kept: tuple|None = None          # modules that stay in evaluation mode while the others train
+    kept: tuple|None = None          # modules that a hook's `before_fit` switched to evaluation mode: they stay in it
+    row: dict|None = None            # of the history, while `after_valid` or `after_epoch` is fired
     model: nn.Module|None = None     # the user's own object, should a hook put another one in its place
     loaders: tuple = ()              # the user's own train_dl and valid_dl
 
@@ -194,20 +200,15 @@ class Fit(FitState, Bound):
         context, self._context = self._context, None
         return context.__exit__(*error)
 
-    def keep_modes(self, learn):
-        "Note which parts stay in evaluation mode"
-        self.kept = in_eval(trained(learn))
-        names = quiet_dropout(trained(learn), self.kept)
-        if not names: return
-        text = ', '.join(names[:3]) + (f' and {len(names) - 3} more' if names[3:] else '')
-        verb = 'stays' if len(names) == 1 else 'stay'
-        warnings.warn(f'{text} of the model {verb} in evaluation mode, without dropout, '
-                      'as before the fit: call learn.model.train() first for training mode', stacklevel=4)
+    def fire_first(self, learn):
+        "Switch the whole model to training mode, and fire `before_fit`, whose hooks may switch parts back for the fit"
+        set_training(trained(learn))
+        learn.calls.fire('before_fit', learn)
+        if self.kept is None: self.kept = in_eval(trained(learn))
 
     def put_back(self, learn):
         "Restore the state in which the fit was stopped"
-        learn.calls.fire('before_fit', learn)
-        if self.kept is None: self.keep_modes(learn)
+        self.fire_first(learn)
         set_modes(self.modes)
         for dl in self.warm: warm_up(dl)
         set_rng_states(self.rng_states, learn.train_dl, learn.valid_dl)
@@ -313,6 +314,7 @@ def aside(
     pass_,  # `Pass`
 ):          # yields a context: code that an interrupt may end at any line
     "Run a pass outside `fit`, or in the middle of one"
+    learn.check_use()
     is_free = signal.getsignal(signal.SIGINT) is signal.default_int_handler     # or else somebody handles interrupts
     is_alone = not learn.is_fitting and is_free
     with Interrupts(learn, at_once=True) if is_alone else nullcontext() as interrupts:

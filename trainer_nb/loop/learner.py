@@ -80,6 +80,9 @@ class Forward(Losses):
     def step_with(self, model, loss_fn):
         "Call `do_step` with the model and loss function that hooks passed on; meanwhile they are the learner's"
         own = self.model, self.loss_fn
+        if any(a is not b for a, b in zip(own, self.running.passed)): raise RuntimeError(
+            'a hook set learn.model or learn.loss_fn in do_step, where both are chosen already: '
+            'pass another one on, nxt(model) or nxt(model, loss_fn)')
         if model is own[0] and loss_fn is own[1]: return self.do_step()
         self.model, self.loss_fn = model, loss_fn
         try: self.do_step()
@@ -327,6 +330,9 @@ class Learner(Passes):
         Raises ValueError or TypeError if something does not fit together, before anything has changed, and
         `TrainingInterrupted` after an interrupt. An error in a step or a hook keeps its type, with notes on where
         it happened.
+
+        The whole model trains in training mode, except what a hook switches to evaluation mode, such as `FreezeBN`.
+        Afterwards each module is in the mode from before: `learn.model(x)` may use dropout, `learn.predict(x)` does not.
         """
         with folded():
             if others: refuse_others('fit', Learner.fit, others)
@@ -354,17 +360,17 @@ class Learner(Passes):
     def _start(self, fit, rates):
         "Begin with nothing to resume"
         if self.seed is not None and not self.history.n_steps: set_seed(self.seed)
-        self.calls.fire('before_fit', self)
+        fit.fire_first(self)
         for name, o in rates.items(): set_lr(self.opts[name], o)        # after what hooks put back
         if fit.resume and not self.history.n_steps and self.is_main:
             print('fit(resume=True): nothing to resume, training starts from the beginning')
         fit.begin(self.state, self.history)
-        fit.keep_modes(self)
 
     @with_comments
     def resume(self):  # `History`; raises RuntimeError if there is nothing to resume
         "Continue a fit that was stopped or interrupted, as if nothing had happened"
         with folded():
+            self.check_thread()
             fit = self.stopped
             if fit is None: raise RuntimeError(
                 'nothing to resume: no fit was stopped between two batches, or another fit has begun or its optimizer '
@@ -404,6 +410,7 @@ class Learner(Passes):
     ):            # dict: 'valid_loss', 'valid_<metric>' → float; with several sets, also 'valid_<set>_<metric>'
         "Compute loss and metrics on `dl`, weighted by samples, without recording them in `history`"
         with folded():
+            self.check_use()
             dl = self._as_loader(self.valid_dl if dl is None else dl)
             if dl is None: raise ValueError('there is no valid_dl: pass a loader')
             if self.batch is not None and not self.training: raise RuntimeError(
@@ -423,6 +430,7 @@ class Learner(Passes):
                            # them (with `AMP` in bfloat16: NumPy needs .float()), or a list; or (predictions, targets)
         "Return predictions, in evaluation mode and without gradients"
         with folded():
+            self.check_use()
             if isinstance(dl_or_batch, Tensor) or hasattr(dl_or_batch, '__array__'): dl_or_batch = (dl_or_batch,)
             is_batch = isinstance(dl_or_batch, Mapping)     # copied, as a step may write to it in place
             dl = [map_tensors(Tensor.clone, dl_or_batch)] if is_batch else self._as_loader(dl_or_batch)

@@ -9,6 +9,7 @@ __all__ = ['Records']
 import operator, warnings
 from collections.abc import Mapping
 from functools import partial
+from itertools import takewhile
 from time import perf_counter
 
 from torch import Tensor
@@ -62,10 +63,28 @@ class Records(Components):
         value,       # number or 0-d tensor, which is copied, not read from the device
         mean=False,  # True: its mean over samples, too, is a column of the epoch, `train_<name>` or `valid_<name>`
     ):
-        "Record a value beside the loss of the current batch, before `after_step`; of validation batches only the mean"
+        """Record a value beside the loss of the current batch, before `after_step`; of validation batches only the mean
+
+        In `after_valid` it becomes a value of the validation pass, and of its epoch; in `after_epoch` one of the epoch.
+        """
+        row = self.fitting.row if self.training and self.fitting is not None else None
+        if row is not None: return self._record_in_row(row, name, value)
         if self.training: accumulator = self.fitting and self.fitting.train_metrics
         else: accumulator = self.running and self.running.accumulator
         if accumulator is not None and (mean or self.training): accumulator.record(name, value, mean)
+
+    def _record_in_row(self, row, name, value):
+        Accumulator([], self.device, lr_names=lr_names(self.opts)).record(name, value)      # refuses a column's name
+        value = value.item() if isinstance(value, Tensor) else value
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise TypeError(f'record got {value!r} for {name!r}: expected a number or a 0-d tensor')
+        row[name] = value
+
+    def _fire_for(self, event, row):
+        "Fire an event whose hooks may add values to a row of the history"
+        before, self.fitting.row = self.fitting.row, row
+        try: self.calls.fire(event, self)
+        finally: self.fitting.row = before
 
     def lrs(self):  # list of numbers or 0-d tensors
         "Return the current learning rates of all param groups"
@@ -90,6 +109,7 @@ class Records(Components):
         def do_backward(*values):
             do['do_backward'] = backward
             check_first(self)
+            self._check_names()     # a step or a hook may have set some by now
             if self.loss_params is None: check_shared(self.opts)
             if isinstance(self.batch, (tuple, list)): self._n_parts = len(self.batch)
             if isinstance(self.result, Mapping):
@@ -129,8 +149,11 @@ class Records(Components):
         history.revise_steps(train.n_packed, train.together())
         lrs = {name: history.series[name].last() for name in train.lr_names if name in history.series}
         history.open_metrics = None
+        mine = {}
+        for row in takewhile(lambda o: o['epoch'] == self.state.epoch, reversed(history.valid_rows)):
+            mine = {k: v for k, v in row.items() if k not in ('batch', 'epoch', 'step') and not k.startswith('valid_')} | mine
         return {'epoch': self.state.epoch, **{'train_' + k: v for k, v in values.items()},
-                **{'valid_' + k: v for k, v in valid.items()}, **lrs,
+                **{'valid_' + k: v for k, v in valid.items()}, **mine, **lrs,
                 'time_s': fit.time_s + perf_counter() - fit.opened}
 
     def _open_epoch(self, fit):
@@ -147,7 +170,7 @@ class Records(Components):
             fit.valid_values, fit.validated_at, fit.is_trained = {}, -1, False
             fit.time_s = 0.
             self.history.add_epoch(row)     # a warning may be an error: it is counted by then
-        self.calls.fire('after_epoch', self)
+        self._fire_for('after_epoch', row)
 
     def _open_valid(self):  # `Pass`, `Accumulator`
         "The validation pass of a fit, or the rest of one that was stopped"
@@ -164,4 +187,4 @@ class Records(Components):
         values = {'valid_' + k: v for k, v in fit.valid_values.items()}
         self.history.add_valid({'epoch': self.state.epoch, 'step': step, **values})
         if fit.next_valid is not None and step >= fit.next_valid: fit.plan_valid(self.state)
-        self.calls.fire('after_valid', self)
+        self._fire_for('after_valid', self.history.valid_rows[-1])

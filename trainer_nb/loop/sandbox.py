@@ -29,7 +29,6 @@ from .hooks import STEPS, Calls, CancelEpoch, Hook, MainProcessHook, points
 from .interrupts import Interrupts, takes_interrupts
 from .optim import parameters, trained
 from .components import Components, check_shapes, is_expanded
-from .steps import in_eval, set_training
 
 # %% ../../nbs/loop/17_sandbox.ipynb #5b0982e7
 _LEAVES = type, type(math), Tensor, Components, Hook, History
@@ -342,8 +341,7 @@ def dry_run(
             res = learn.fitting.train_metrics = DryRun(learn, interrupts)
             learn.fitting.bind(learn)
             learn.set_phase(training=True)
-            with interrupts.open(): learn.calls.fire('before_fit', learn)
-            set_training(trained(learn), in_eval(trained(learn)))
+            with interrupts.open(): learn.fitting.fire_first(learn)
             try: yield res
             except Exception as e:
                 where = f'raised in a dry run, in batch {learn.state.batch_idx}; nothing has changed'

@@ -4,8 +4,7 @@
 
 # %% auto #0
 __all__ = ['as_step', 'unpack', 'default_result', 'loss_option', 'loss_weight', 'is_sum', 'is_summed', 'check_loss',
-           'called_modules', 'get_modes', 'set_modes', 'switch', 'set_opt_modes', 'in_eval', 'quiet_dropout',
-           'set_training']
+           'called_modules', 'get_modes', 'set_modes', 'switch', 'set_opt_modes', 'in_eval', 'set_training']
 
 # %% ../../nbs/loop/06_steps.ipynb #76552e17
 from collections.abc import Mapping
@@ -16,8 +15,6 @@ from itertools import chain
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-
-from ..base import DROPOUTS
 
 # %% ../../nbs/loop/06_steps.ipynb #5003c3ef
 def as_step(
@@ -188,28 +185,12 @@ def set_opt_modes(
 def in_eval(
     owners,  # list of `nn.Module`
 ):           # list of modules, for `set_training`
-    "Return the submodules in evaluation mode, except those of a module that is in evaluation mode as a whole"
-    res = []
-    for o in owners:
-        if any(m.training for m in o.modules()): res += [m for m in o.modules() if not m.training]
-    return res
-
-def quiet_dropout(
-    owners,  # list of `nn.Module`
-    kept,    # what `in_eval` returned
-):           # list of names
-    "Return the submodules with dropout that stay in evaluation mode although their parameters train"
-    if not kept: return []
-    kept = set(kept)
-    def is_quiet(m):
-        return (m in kept and any(p.requires_grad for p in m.parameters())
-                and any(isinstance(o, DROPOUTS) and o.p and o in kept for o in m.children()))
-    named = chain.from_iterable(o.named_modules() for o in owners)
-    return [name or type(m).__name__ for name, m in named if is_quiet(m)]
+    "Return the submodules in evaluation mode"
+    return [m for m, training in get_modes(*owners) if not training]
 
 def set_training(
-    owners,  # list of `nn.Module`
-    kept,    # what `in_eval` returned
+    owners,   # list of `nn.Module`
+    kept=(),  # what `in_eval` returned
 ):
     "Put modules into training mode, except the submodules in `kept`"
     switch(owners, get_modes(*owners), True)

@@ -287,6 +287,7 @@ def launch(self:Learner,
     Raises RuntimeError if this process cannot be forked, and `ProcessFailed` if another process fails. No process
     outlives the call, however it ends.
     """
+    self.check_thread()
     max_steps = kwargs.get('max_steps')
     if n_epochs is not None and max_steps is not None: raise ValueError('launch takes either n_epochs or max_steps')
     n, hooks = as_count('n_procs', n_procs), as_hooks(hooks)

@@ -126,6 +126,7 @@ def start(self:Learner,
     If the folder already holds a run, that run is shown instead, live if it trains. Raises TypeError for a learner that
     cannot be copied to another process, and names the part.
     """
+    self.check_thread()
     run = begin(self, n_epochs, folder=folder, n_procs=n_procs, on=on, hooks=hooks, overwrite=overwrite,
                 max_gb=max_gb, **kwargs)
     run.show()

@@ -332,6 +332,7 @@ def save(self:Learner,      # noqa: F811
     path,  # file, whose folder is made; an existing one is replaced once the new one is complete
 ):
     "Save everything: model, optimizers, hooks, counters, history, RNG states. Not inside a batch"
+    self.check_thread()
     if self.is_fitting and self.batch is not None:
         raise RuntimeError('learn.save was called inside a batch, which cannot be resumed: '
                            'learn.request(lambda learn: learn.save(path)) saves after it')
@@ -350,6 +351,7 @@ def load(self:Learner,
 
     Raises ValueError, with nothing changed, for the state of another model or optimizer.
     """
+    self.check_thread()
     if self.is_fitting: raise RuntimeError('load comes before a fit: use fit(resume=path)')
     for note in load_state(self, path): warnings.warn(f'load: {note}', stacklevel=2)
 

@@ -72,6 +72,7 @@ def export(self:Learner,
     row of the epoch table, the versions, `learn.config`, and 'average', 'EMA' or 'SWA', if the weights are an average.
     Raises TypeError if JSON cannot hold `learn.config`.
     """
+    self.check_thread()
     st, folder, ema = _safetensors(), Path(folder), getattr(self, 'ema', None) if average else None
     averaged = ema and ema.average_of(self)
     model = self.model if averaged is None else averaged

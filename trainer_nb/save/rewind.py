@@ -60,6 +60,7 @@ def rewind(self:Learner,
 
     Raises ValueError, with nothing changed, where no such checkpoint was kept; the message lists those that were.
     """
+    self.check_thread()
     if self.is_fitting: raise RuntimeError('rewind was called in a fit: stop it before, learn.stop()')
     if epoch is None and step is None: raise TypeError('rewind needs to know where to: rewind(epoch=3), or step=120')
     hook, hooks = self.get_hook('Checkpoint', None), as_hooks(hooks)
