@@ -411,6 +411,7 @@ def test_metrics_may_come_while_it_is_live(tmp_path):
     (run.path/'record'/'log.jsonl').write_text(
         '{"kind": "mark", "batch": 0, "step": 0, "samples": 0, "time_s": 0.1}\n')
     c = compare(tmp_path, x='epoch')
+    assert c.status_line() == '1 run · 1 of them live · no values yet'
     assert c.metrics == [] and c.chart().svg() and c.text()
     (run.path/'record'/'log.jsonl').write_text(text)
     assert c.update() and c.metric == 'loss' and 'best valid_loss' in c.rows[0]
