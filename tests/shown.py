@@ -12,6 +12,10 @@ LIVE = 'progress', 'script', 'button', 'svg', 'canvas', 'iframe'    # tags that 
 INTERRUPTED = r'TrainingInterrupted: interrupted in epoch \d.*; learn\.resume\(\) continues'
 
 
+def svg_of(html):
+    "The pictures of a live view, as text"
+    return ''.join(b64decode(o).decode() for o in re.findall('data:image/svg.xml;base64,([^"]*)', html))
+
 def rows(html):
     "Cells of the epoch table's rows"
     return [[o.text.strip() for o in row('td')] for row in BeautifulSoup(html, 'html.parser').select('tbody tr')]

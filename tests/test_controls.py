@@ -151,27 +151,24 @@ def test_the_second_interrupt_in_a_pause():
         for _ in range(2): os.kill(os.getpid(), signal.SIGINT)
     told = []
     class Display(Hook):
-        note = ''
-        def draw(self, learn): told.append(self.note)
-        def hold(self): pass
+        def pause(self, learn, is_paused, skipped_s=0.): told.append(is_paused)
     learn = start(Display())
     def f(learn):
         learn.request(pause)
         learn.request(lambda learn: twice())
     with pytest.raises(KeyboardInterrupt) as e: learn.fit(2, hooks=[At(2, f)])
-    assert not isinstance(e.value, TrainingInterrupted) and told == ['paused', '']
+    assert not isinstance(e.value, TrainingInterrupted) and told == [True, False]
 
 def test_the_display_and_the_button_say_that_it_is_paused(screen):
     told = []
     class Display(Hook):
-        note, ord = '', 100
-        def draw(self, learn):
-            told.append((self.note, learn.get_hook(Controls).panel.buttons['Pause'].description, learn.position))
-        def hold(self): pass
+        ord = 100
+        def pause(self, learn, is_paused, skipped_s=0.):
+            told.append((is_paused, learn.get_hook(Controls).panel.buttons['Pause'].description, learn.position))
     where = 'in epoch 0, after 2 of 5 training batches'
     for f in pause_and_go_on, click('Pause', 'Pause'):
         start(Display(), Controls()).fit(1, hooks=[At(2, f)])
-        assert told == [('paused', 'Resume', where), ('', 'Pause', where)]
+        assert told == [(True, 'Resume', where), (False, 'Pause', where)]
         told.clear()
 
 @pytest.mark.parametrize('n', [1, 3])

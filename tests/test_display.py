@@ -1,14 +1,19 @@
 "The display of a fit changes no number, keeps its budget, is complete however the fit ends, and never makes it fail"
 import base64, math, re, signal, sys, threading, time, warnings
+import xml.etree.ElementTree as ET
+from base64 import b64decode
 from itertools import count
 
 import pytest, torch
+from bs4 import BeautifulSoup
 
 from common import batches, digest, make_learner
-from trainer_nb.show import display as module
+from shown import svg_of
+from trainer_nb.loop import fit, learner as learner_module, records
+from trainer_nb.show import controls, display as module, output
 from trainer_nb.show.controls import unpause, pause
 from trainer_nb.show.display import Display, Log, Region, Terminal
-from trainer_nb.show.output import Budget
+from trainer_nb.show.output import Area, Budget
 from trainer_nb.loop.history import History, Plot
 from trainer_nb.features.gradients import GradAccum
 from trainer_nb.loop.hooks import CancelFit, Hook, LambdaHook
@@ -28,7 +33,7 @@ def at(epoch, batch, f):
         if (learn.training, learn.state.epoch, learn.state.batch_idx) == (True, epoch, batch): f(learn)
     return g
 
-def shape(bundle): return re.findall(r'viewBox="0 0 (\d+) (\d+)"', bundle['text/html'])
+def shape(bundle): return re.findall(r'viewBox="0 0 (\d+) (\d+)"', svg_of(bundle['text/html']))
 
 @pytest.fixture
 def seen(cell):
@@ -194,6 +199,52 @@ def test_the_status_line_tells_what_people_look_for(seen):
     assert all(abs(loss - sum(h.steps['train_loss'][:n][-20:])/min(n, 20)) < 1e-3 for n, loss in numbers)
     assert any('validating' in o for o in lines) and f'valid {h.epochs["valid_loss"][1]:.4g}' in lines[-2]
 
+def test_any_live_state_is_readable_in_a_notebook_that_is_not_trusted(seen):
+    "Its viewer removes style sheets with their text, and all SVG elements but not their text"
+    learn = learner(hooks=[LambdaHook(before_step=always)])
+    learn.fit(2)
+    live = [o['text/html'] for i, o in seen if i == 0 and 'text/html' in o]
+    for html in live:
+        page = BeautifulSoup(html, 'html.parser')
+        assert not page.find_all('svg') and all(ET.fromstring(b64decode(o['src'].partition(',')[2])).tag
+                                                == '{http://www.w3.org/2000/svg}svg' for o in page('img'))
+        since = re.search(r' · as of ([\d:]+)no update since \d{4}-\d\d-\d\d ([\d:]+): .* learn.show()', page.text)
+        assert since and since[1] == since[2] and len(page('img')) == 2, page.text
+    assert 'currentColor' not in svg_of(live[-1]) and 'train_loss' in svg_of(live[-1])
+
+def test_the_notice_waits_longer_where_updates_are_rare(cell, monkeypatch):
+    clock, area = [0.], Area()
+    monkeypatch.setattr(output, 'perf_counter', lambda: clock[0])
+    def waits(pause_s):
+        clock[0] += pause_s
+        area.draw('running')
+        return int(re.search(r'animation:tnb-wait (\d+)s', cell[0]['text/html'])[1])
+    assert [waits(o) for o in (0, .2, 4, 5, 30, .2)] == [10, 10, 10, 10, 60, 10]
+
+def test_a_fit_of_many_epochs_ends_with_the_rows_that_it_had(cell, seen):
+    learn = learner(hooks=[LambdaHook(before_step=always)])
+    learn.fit(14)
+    tables = [o['text/html'].count('<tr') for i, o in seen if i == 1]
+    assert max(abs(b - a) for a, b in zip(tables[1:], tables[2:])) == 1 and tables[-1] == 15, tables
+
+def test_a_pause_is_no_part_of_the_time(seen, monkeypatch):
+    clock = [0.]
+    for o in output, controls, fit, learner_module, records: monkeypatch.setattr(o, 'perf_counter', lambda: clock[0])
+    def turn(s): clock[0] += s
+    def f(learn):
+        turn(1.)
+        if learn.history.n_steps != 2: return
+        learn.request(pause)
+        learn.request(lambda learn: turn(1000.))
+        learn.request(unpause)
+    learn = learner(valid_dl=None, metrics=[], hooks=[LambdaHook(after_step=f, before_step=always)])
+    learn.fit(1)
+    assert learn.history.epochs['time_s'] == [5.]
+    lines = [(o['text/plain'], o['text/html']) for i, o in seen if i == 0 and 'text/html' in o]
+    paused, = [o for o in lines if o[0].startswith('paused · epoch 0/1 · batch 2/5')]
+    assert 'it/s' not in paused[0] and '#888888"></div>' in paused[1]
+    assert not any('s/it' in o for o, _ in lines) and '1.0 it/s' in lines[-1][0], lines[-1][0]
+
 @pytest.mark.parametrize('where', ['html', 'text'])
 def test_training_that_becomes_nan_says_so(where, seen, capsys):
     "Without a guard: the first such batch, and advice, at the next update, at the end and in the picture"
@@ -210,7 +261,7 @@ def test_training_that_becomes_nan_says_so(where, seen, capsys):
     lines = [o['text/plain'] for i, o in seen if i == 0]
     assert 'nan since batch 8' in next(o for o in lines if 'batch 8/15' in o)
     assert not any('nan' in o for o in lines if re.search(r'batch [1-7]/15', o))
-    assert 'nan from batch 8' in [o['text/html'] for i, o in seen if i == 0 and 'text/html' in o][-1]
+    assert 'nan from batch 8' in svg_of([o['text/html'] for i, o in seen if i == 0 and 'text/html' in o][-1])
 
 class Endless:
     def __iter__(self):
@@ -295,7 +346,8 @@ def test_not_a_number_for_a_while(seen, cell):
         warnings.simplefilter('ignore')
         learn.fit(4)
     assert learn.display.error is None
-    assert not any('nan,' in o['text/html'] or ',nan' in o['text/html'] for i, o in seen if i == 0 and 'text/html' in o)
+    live = [svg_of(o['text/html']) for i, o in seen if i == 0 and 'text/html' in o]
+    assert any(live) and not any('nan,' in o or ',nan' in o for o in live)
 
 def test_a_loss_that_is_not_a_number_leaves_a_gap(seen):
     n = count()
@@ -306,7 +358,7 @@ def test_a_loss_that_is_not_a_number_leaves_a_gap(seen):
         warnings.simplefilter('ignore')
         learn.fit(1)
     faint = re.findall(r'<path d="([^"]*)" stroke="#0072B2" stroke-opacity',
-                       [o for i, o in seen if i == 0 and 'text/html' in o][-1]['text/html'])
+                       svg_of([o for i, o in seen if i == 0 and 'text/html' in o][-1]['text/html']))
     assert len(faint) == 1 and faint[0].count('M') == 2
 
 def test_two_hundred_columns(seen, cell):
@@ -321,8 +373,8 @@ def test_names_are_escaped(seen, cell):
                     hooks=[LambdaHook(before_step=always)])
     learn.fit(2)
     assert learn.display.error is None and not any('<script' in o['text/html'] for _, o in seen if 'text/html' in o)
-    assert all('&lt;script&gt;' in [o for i, o in seen if i == place and 'text/html' in o][-1]['text/html']
-               for place in (0, 1))
+    head, body = ([o for i, o in seen if i == place and 'text/html' in o][-1]['text/html'] for place in (0, 1))
+    assert all('&lt;script&gt;' in o for o in (svg_of(head), body)) and '<script' not in svg_of(head)
     assert 'Größe 📈' in cell[1]['text/html']
 
 
@@ -409,19 +461,19 @@ class Costly(Hook):
             learn.display.budget.time_s += 9
             learn.request(pause)
             learn.request(unpause)
-        is_moving = any(n > 4 and not note for n, note in self.drawn)
+        is_moving = any(n > 4 and not is_paused for n, is_paused in self.drawn)
         if is_moving or time.monotonic() > self.start + 20: learn.stop()
 
 def test_the_bar_moves_soon_after_a_pause(monkeypatch, capsys):
     "It stood still until the budget allowed for another update"
     drawn, draw = [], Terminal.draw
-    def spy(self, learn, *args):
-        drawn.append((learn.history.n_steps, learn.display.note))
-        draw(self, learn, *args)
+    def spy(self, learn, status, progress):
+        drawn.append((learn.history.n_steps, progress.is_paused))
+        draw(self, learn, status, progress)
     monkeypatch.setattr(Terminal, 'draw', spy)
     learner('tty', hooks=[Costly(drawn)]).fit(10**4)
-    notes = [note for _, note in drawn]
-    assert 'paused' in notes and drawn[-1][0] > 4 and len(drawn) - notes.index('paused') == 3, drawn
+    pauses = [is_paused for _, is_paused in drawn]
+    assert True in pauses and drawn[-1][0] > 4 and len(drawn) - pauses.index(True) == 3, drawn
 
 
 # Text

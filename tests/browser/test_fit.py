@@ -98,7 +98,7 @@ def test_a_picture_before_the_first_batch_is_done_that_moves_with_the_second(pag
     for name in 'drawn', 'moved': (page.jupyter.root/name).unlink(missing_ok=True)
     page.cells(GATES)
     page.start()
-    page.until('nb.area(0)?.querySelector("svg")')
+    page.until('nb.area(0)?.querySelector("img[src*=svg]")')
     assert 'batch 0/20' in page.text()
     (page.jupyter.root/'drawn').touch()
     page.until('nb.area(0).innerText.match(/batch [12].20/)')

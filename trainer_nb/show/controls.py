@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
 from html import escape
-from time import localtime, sleep, strftime, time
+from time import localtime, perf_counter, sleep, strftime, time
 from types import SimpleNamespace
 
 from ..base import attended_kernel, patch, show_bundle
@@ -27,22 +27,22 @@ def pause(
 ):
     "Wait between two batches until `unpause`, a stop or an interrupt is requested; execute other requests meanwhile"
     requests = getattr(learn.requests, 'asked', learn.requests)     # with several ranks: the requests of this one
-    is_over = False
+    is_over, start = False, perf_counter()
     _tell(learn, True)
     try:
         while not is_over:
             if not requests: sleep(.02)
             elif requests[0] is unpause or not callable(requests[0]): is_over = True
             else: requests.popleft()(learn)
-    finally: _tell(learn, False)
+    finally:
+        skipped_s = perf_counter() - start
+        learn.fitting.opened += skipped_s       # no part of the epoch's time
+        _tell(learn, False, skipped_s)
 
-def _tell(learn, is_paused):
+def _tell(learn, is_paused, skipped_s=0.):
     display, controls = learn.get_hook('Display', None), learn.get_hook('Controls', None)
     if controls is not None: controls.show_pause(learn, is_paused)
-    if display is not None:
-        display.note = 'paused' if is_paused else ''
-        display.draw(learn)
-        if is_paused: display.hold()        # nothing changes until it resumes
+    if display is not None: display.pause(learn, is_paused, skipped_s)
 
 # %% ../../nbs/show/03_controls.ipynb #320d76b3
 def scale_lr(

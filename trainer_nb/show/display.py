@@ -14,7 +14,7 @@ from time import perf_counter, strftime
 
 from torch.utils.data import DataLoader, TensorDataset
 
-from ..base import current_cell, marimo_outputs, patch, printable, running_shell, text_table
+from ..base import COLORS, GREY, current_cell, marimo_outputs, patch, printable, running_shell, text_table
 from ..data import length
 from ..loop import Learner, MainProcessHook, Plot
 from .output import Area, Budget, Progress, front_end, terminal_width, text_bar
@@ -94,11 +94,16 @@ class Region:
         self.first, self.end, self.area = learn.bounds['row'], end, Area()
         self.plot = Plot(learn.history, learn.bounds['batch'], bool(learn.metrics)) if plot else None
 
-    def _table(self, h, most=40): return h.html(self.first, most) if len(h) > self.first else ''
+    def _body(self, learn):      # the same rows at the end as before: nothing jumps
+        table = learn.history.html(self.first) if len(learn.history) > self.first else ''
+        return ''.join(h.under_plot() for h in learn.hooks) + table
 
     def draw(self, learn, status, progress):
-        body = _under_plot(learn) + self._table(learn.history, 10)
-        self.area.draw(status, progress.share, body, self.plot and self.plot.chart(self.end))
+        reason, color = 'the kernel is busy, or gone', COLORS[0]
+        if progress.is_paused: reason, color = 'it is paused, or the kernel is gone', GREY
+        advice = f'{reason}; learn.show() shows the fit again'
+        chart = self.plot and self.plot.chart(self.end)
+        self.area.draw(status, progress.share, self._body(learn), chart, advice, color)
 
     def row(self, learn): pass
 
@@ -108,9 +113,7 @@ class Region:
         if self.plot and h.n_steps > self.plot.first: chart = self.plot.chart()     # else there is nothing to see
         text = text_table(h.lines(self.first)) if len(h) > self.first else ''
         label = f'plot of {h.n_steps - self.plot.first} batches' if self.plot else ''
-        self.area.close(status, _under_plot(learn) + self._table(h), chart, text, label)
-
-def _under_plot(learn): return ''.join(h.under_plot() for h in learn.hooks)
+        self.area.close(status, self._body(learn), chart, text, label)
 
 # %% ../../nbs/show/02_display.ipynb #fc957efd
 SCREENS = {'html': Region, 'tty': Terminal, 'text': Log}
@@ -148,7 +151,7 @@ class Display(MainProcessHook):
             raise ValueError("display='html' needs IPython or marimo, as in a notebook")
         self.where, self.plot = where, plot
         self.screen, self.error = None, None
-        self.note = ''                  # shown in the status line instead of the batch: 'paused', 'compiling'
+        self.note = ''                  # shown in the status line instead of the batch: 'compiling'
         self.remark = ''                # shown in the status line besides: 'compiled in 3.1 s'
         self.watched = None, 0., 0.     # at the latest look: training pass, clock, seconds that the pass has waited
         self.waits = 0., 0.             # seconds of waiting, and in total
@@ -203,6 +206,17 @@ class Display(MainProcessHook):
     def _stop_timer(self):
         if self.timer is not None: self.timer.cancel()
         self.timer = None
+
+    def pause(self,
+        learn,
+        is_paused,      # whether a pause begins
+        skipped_s=0.,   # seconds of the pause that ends
+    ):
+        "Show that a pause begins or ends"
+        if self.screen is None: return
+        self.progress.pause(is_paused, skipped_s)
+        self.draw(learn)
+        if is_paused: self.hold()       # nothing changes until it resumes
 
     def hold(self):
         "Stop drawing until `draw` is called"
@@ -264,7 +278,7 @@ def _status(self:Display, learn):
     "Write the status line"
     h, state, bounds = learn.history, learn.state, learn.bounds
     total = '' if bounds['epoch'] is None else f'/{bounds["epoch"]}'
-    parts = [f'epoch {state.epoch}{total}', self.note or self._where(learn)]
+    parts = ['paused']*self.progress.is_paused + [f'epoch {state.epoch}{total}', self.note or self._where(learn)]
     parts += [f'{name.removeprefix("train_")} {v:.4g}' for name, v in h.recent().items()]
     if h.bad_from: parts.append(f'nan since batch {h.bad_from}')
     valid = [row['valid_loss'] for row in h.valid_rows if row['batch'] > bounds['batch'] and 'valid_loss' in row]
@@ -275,7 +289,8 @@ def _status(self:Display, learn):
             row = h.epoch_rows[best]
             parts[-1] += f' (best {row["valid_loss"]:.4g}, epoch {row["epoch"]})'
     if self.remark: parts.append(self.remark)
-    return ' · '.join([*parts, self.progress.at(_done(learn) - self.before)]) + self._waiting(learn)
+    if not self.progress.is_paused: parts.append(self.progress.at(_done(learn) - self.before))
+    return ' · '.join(parts) + self._waiting(learn)
 
 @patch
 def _where(self:Display, learn):
