@@ -7,11 +7,12 @@ import pytest, torch
 
 from test_pictures import Drawn
 from test_runs import Evil
-from trainer_nb.all import Comparison, History, LambdaHook, Learner, Run, compare, runs
+from trainer_nb.all import Comparison, History, LambdaHook, Learner, Run, attach, compare, runs
 from trainer_nb.runs.comparison import PALETTE
 from trainer_nb.runs.curves import CurveFile, state_of_curves
 from trainer_nb.runs.folder import RunFolder, Status, answer, ask, now_here, pending
 from trainer_nb.runs.record import RecordTail
+from trainer_nb.runs.shell import main
 from trainer_nb.runs.sources import PointSource
 from trainer_nb.runs.view import View
 from trainer_nb.show import Budget
@@ -410,6 +411,7 @@ def test_metrics_may_come_while_it_is_live(tmp_path):
     (run.path/'record'/'log.jsonl').write_text(
         '{"kind": "mark", "batch": 0, "step": 0, "samples": 0, "time_s": 0.1}\n')
     c = compare(tmp_path, x='epoch')
+    assert c.status_line() == '1 run · 1 of them live · no values yet'
     assert c.metrics == [] and c.chart().svg() and c.text()
     (run.path/'record'/'log.jsonl').write_text(text)
     assert c.update() and c.metric == 'loss' and 'best valid_loss' in c.rows[0]
@@ -497,6 +499,42 @@ def test_any_number_in_a_record_can_be_shown(v, tmp_path):
     for x in AXES:
         c = compare(tmp_path, x=x)
         assert len(c.rows) == 1 and c.text() and not re.search('nan|inf', c.chart().svg())
+
+ERRORS = [{'module': 'builtins', 'type': 'SystemExit', 'args': [0]}, {'module': [], 'type': 5}, 'text',
+          {'module': 'subprocess', 'type': 'Popen', 'args': [['touch', 'oops']]},
+          {'module': 'torch', 'type': 'OutOfMemoryError', 'args': ['x']},
+          {'module': 'builtins', 'type': 'KeyError', 'args': ['\x1b[2Jx', 3], 'message': '\x1b', 'notes': 5}]
+
+@pytest.mark.parametrize('i', range(len(ERRORS)))
+def test_what_a_folder_says_of_its_error_is_plain(i, tmp_path, capsys):
+    "Escape sequences do not reach the terminal, and `wait` raises nothing that ends this process"
+    esc, error = '\x1b[2J', ERRORS[i]
+    if isinstance(error, dict): error = {'traceback': esc, **error}
+    folder = make_run(tmp_path/'a', made(1))
+    folder.write('status.json', {'state': 'failed', 'note': esc, 'error': error})
+    run = attach(folder.path)
+    main(['status', str(folder.path)])
+    main(['stop', str(folder.path)])
+    with pytest.raises(KeyError if i == 5 else RuntimeError) as e: run.wait(1)
+    assert i == 5 or type(e.value) is RuntimeError
+    seen = [capsys.readouterr().out, repr(run), str(run.state), str(run.error), str(e.value), str(e.value.__cause__)]
+    assert not [o for o in seen if '\x1b' in o] and e.value.args[-1] == (3 if i == 5 else e.value.args[-1])
+
+DAMAGED = ['{"kind": "revised", "batch": 300, "first": [], "train_loss": [1.0]}',
+           '{"kind": "revised", "batch": 300, "train_loss": 5}', '{"kind": "epoch", "batch": 300, "epoch": {}}',
+           '{"kind": "epoch", "batch": 300}', '{"kind": "valid", "batch": 300}', '{"kind": "step", "batch": []}']
+
+@pytest.mark.parametrize('status', [{}, {'rate': 'x', 'end_epoch': '\x1b', 'batch': [], 'valid_idx': {}, 'end': 'e',
+                                         'epoch': {}, 'training': False, 'position': 5}])
+@pytest.mark.parametrize('line', DAMAGED)
+def test_a_damaged_record_can_be_looked_at(line, status, tmp_path, capsys):
+    folder = make_run(tmp_path/'a', made(1), first_row='x', first_batch=[], versions=[], settings='s', parent=5)
+    with (folder.path/'record'/'log.jsonl').open('a') as f: f.write(line + '\n')
+    for state in 'running', 'done', 'failed':
+        folder.write('status.json', {**now_here(), 'state': state, **status})
+        run = attach(folder.path)
+        view = View(run.folder, run._tail)
+        assert run.card().html and '\x1b' not in view._html(run.state) + capsys.readouterr().out
 
 def test_a_line_about_a_run_is_plain_and_never_ends_before_now(tmp_path):
     folder = make_run(tmp_path/'a', made(1), name='\x1b[31m',

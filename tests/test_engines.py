@@ -107,6 +107,18 @@ def test_stop_in_the_queue(fake, tmp_path, capsys):
     main(['stop', str(run.path)])
     assert 'taken out of the queue' in capsys.readouterr().out and Run(run.path).status == 'stopped'
 
+def test_only_the_job_of_this_folder_is_cancelled(fake, tmp_path):
+    "Not another one that a file names; in a later session the script of the job tells"
+    (fake/'busy').touch()
+    own = make().start(N, folder=tmp_path/'a', on=Slurm())
+    engine._own.clear()
+    shutil.copytree(own.path, tmp_path/'b')     # as if somebody had sent it
+    other = Run(tmp_path/'b')
+    request = other.stop()
+    assert other.status == own.status == 'waiting' and request.answer is None
+    assert json.loads((fake/'1.json').read_text())['state'] == 'PENDING'
+    assert Run(own.path).stop().wait(1) == 'taken out of the queue'
+
 def test_what_became_of_a_job(fake, tmp_path, monkeypatch):
     "A job that ended without a word is lost; one that nobody can be asked about is not"
     (fake/'busy').touch()

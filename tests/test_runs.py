@@ -7,12 +7,13 @@ import pytest, torch, torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-from common import batches, make_learner, make_model, problem, record, shuffled
+from common import batches, make_learner, make_model, problem, record, same, shuffled
 from trainer_nb.all import *        # noqa: F403
 from trainer_nb.all import Learner  # noqa: F401
 from trainer_nb.base import rng_state
 from trainer_nb.data import Pass    # noqa: F401
 from trainer_nb.runs.folder import RunFolder, process_start
+from trainer_nb.runs.travel import pack, put, unpack_program
 from trainer_nb.all import Run, attach, runs
 
 here = Path(__file__).parent
@@ -117,6 +118,35 @@ def second_fit():
     return learn
 
 def lbfgs(): return make_learner(train_dl=batches(), optim=lambda ps: torch.optim.LBFGS(ps, max_iter=3))
+
+class Lookahead(torch.optim.Optimizer):
+    "Zhang et al., 2019, arXiv:1907.08610; written as in common packages, around another optimizer, without `defaults`"
+    def __init__(self, optimizer, k=2):
+        self._optimizer_step_pre_hooks, self._optimizer_step_post_hooks = {}, {}
+        self.optimizer, self.k, self.n, self.defaults = optimizer, k, 0, {'k': k}
+        self.param_groups, self.state = optimizer.param_groups, optimizer.state
+        self.slow = [p.detach().clone() for o in self.param_groups for p in o['params']]
+
+    def __getstate__(self): return {'optimizer': self.optimizer, 'k': self.k}
+
+    def step(self, closure=None):
+        self.optimizer.step()
+        self.n += 1
+        for p, s in zip((p for o in self.param_groups for p in o['params']), self.slow):
+            if self.n % self.k == 0: p.data.copy_(s.lerp_(p.data, .5))
+
+def test_an_optimizer_around_another_one_is_copied_whole(tmp_path):
+    learn = plain(optim=lambda ps: Lookahead(torch.optim.SGD(ps, .1, momentum=.9)))
+    (tmp_path/'tensors').mkdir()
+    put(tmp_path, pack(learn))
+    other = unpack_program(tmp_path)
+    assert vars(other.opt).keys() >= vars(learn.opt).keys()
+    for o in learn, other:
+        torch.manual_seed(3)        # for the dropout
+        for x, y in batches():
+            F.cross_entropy(o.model(x), y).backward()
+            o.opt.step()
+    assert same([*learn.model.parameters()], [*other.model.parameters()])
 
 def mappings():
     class Model(nn.Module):

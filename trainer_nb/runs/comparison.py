@@ -311,7 +311,7 @@ def notes(self:Comparison):  # list of str
 @patch
 def status_line(self:Comparison):  # str
     "Describe in one line what is compared"
-    n = sum(s.is_live for s in self.sources)
-    live = [f'{n} of them live'] if n else []
+    n, n_live = len(self.sources), sum(s.is_live for s in self.sources)
+    live = [f'{n_live} of them live'] if n_live else []
     what = 'no values yet' if self.metric is None else f'{_short(printable(self.metric))} by {AXES[self.x]}'
-    return ' · '.join([f'{len(self.sources)} runs', *live, what])
+    return ' · '.join([f'{n} run' + 's'*(n != 1), *live, what])

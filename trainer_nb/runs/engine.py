@@ -47,6 +47,14 @@ class Engine:
         raise NotImplementedError
 
     @staticmethod
+    def belongs(
+        job,     # str: its id, as a file of the folder says
+        folder,  # `RunFolder`
+    ):           # bool
+        "Ask the scheduler whether a job is that of the run in a folder"
+        return False
+
+    @staticmethod
     def withdraw(
         job,  # str: its id
     ):        # bool: whether the job had not started, and is cancelled
@@ -61,6 +69,7 @@ def _class_of(data):
 # %% ../../nbs/runs/20_engine.ipynb #3ff2b75b
 _PAUSE_S = 5.
 _asked = {}     # (engine, id of a job) → (when, `Job`)
+_own = set()    # (folder, engine, id of a job) that this process has submitted
 
 def engine_of(
     folder,  # `RunFolder`
@@ -83,9 +92,10 @@ def job_of(
 def withdraw(
     folder,  # `RunFolder`
 ):           # bool: whether the job had not started, and is cancelled
-    "Take the job of a run out of the queue"
-    cls = _class_of(data := folder.read('job.json'))
-    return cls is not None and cls.withdraw(str(data.get('job')))
+    "Take the job of a run out of the queue; not any other job that a file from somebody else may name"
+    cls, job = _class_of(data := folder.read('job.json')), str(data.get('job'))
+    if cls is None or (folder.path, cls, job) not in _own and not cls.belongs(job, folder): return False
+    return cls.withdraw(job)
 
 def submit(
     folder,  # `RunFolder`
@@ -99,4 +109,5 @@ def submit(
     except BaseException:
         folder.write('status.json', before)
         raise
+    _own.add((folder.path, type(on), job))
     folder.write('job.json', {'engine': type(on).__name__, 'job': job, 'options': on.options})

@@ -14,7 +14,7 @@ from pathlib import Path
 from secrets import token_hex
 from time import monotonic, sleep, time, time_ns
 
-from ..base import open_file, read_file, replacing
+from ..base import open_file, printable, read_file, replacing
 from ..save import path_in
 from .engine import job_of
 
@@ -132,8 +132,8 @@ class Status:
         return self.state in (*_ENDS, 'died', 'missing')
 
     def __str__(self):
-        if self.note.startswith(self.state): return self.note
-        return f'{self.state}: {self.note}' if self.note else self.state
+        if not self.note.startswith(self.state): return printable(': '.join(filter(None, [self.state, self.note])))
+        return printable(self.note)
 
 def ago(s): return f'{s:.0f} s' if s < 100 else f'{s/60:.0f} min' if s < 6000 else f'{s/3600:.0f} h'
 

@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from ..loop import as_count
 from .engine import Engine, Job
 from .folder import RunFolder, process_start
-from .process import detach
+from .process import arguments, detach
 
 # %% ../../nbs/runs/22_on_ray.ipynb #8075de2e
 def _free_port():
@@ -98,6 +98,11 @@ class Ray(Engine):
         if not is_here: return Job('unknown', f'the driver of Ray is on {job.partition(" ")[0]}')
         if pid: return Job('running', f'the driver of Ray, process {pid}, waits for its processes')
         return Job('over', 'the driver of Ray has ended')
+
+    @staticmethod
+    def belongs(job, folder):       # by the last argument of the driver
+        _, pid = _driver(job)
+        return pid > 0 and arguments(pid)[-1:] == [str(folder.path)]
 
     @staticmethod
     def withdraw(job):

@@ -168,7 +168,8 @@ class RecordTail:
 
     def _revise(self, o):
         h, first = self.history, o.pop('first', 0)
-        losses = {k: [_number(v) for v in values] for k, values in o.items() if k in h.series}
+        if type(first) is not int: return
+        losses = {k: [*map(_number, values)] for k, values in o.items() if k in h.series and isinstance(values, list)}
         h.revise_steps(h.n_packed - first, losses)
 
     def _add_steps(self, rows):

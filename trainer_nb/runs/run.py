@@ -19,7 +19,7 @@ from .process import git_state, main_versions, reap, spawn
 from .record import RecordTail
 from .travel import unpack_program
 from .view import View
-from .worker import revived, without_screen
+from .worker import printable_lines, revived, without_screen
 
 # %% ../../nbs/runs/07_run.ipynb #fcaab03c
 class Run:
@@ -78,8 +78,10 @@ class Run:
     def error(self):  # str, or None
         "The traceback of a run that failed, or the last output of one that died"
         status = self.state
-        if status.state == 'failed': return (status.data.get('error') or {}).get('traceback', status.note)
-        return f'{status}\n{self.output[-2000:]}' if status.state == 'died' else None
+        if status.state == 'failed':
+            error = status.data.get('error')
+            return printable_lines((error if isinstance(error, dict) else {}).get('traceback', status.note))
+        return f'{status}\n{printable_lines(self.output[-2000:])}' if status.state == 'died' else None
 
     def __repr__(self): return f'Run({os.path.relpath(self.path)!r}, {self.state})'
 
@@ -125,7 +127,7 @@ def unpause(self:Run):  # `Request`
 def stop(self:Run):  # `Request`
     """Stop after this batch; `restart`, or in the kernel that started it `wait` and `learn.resume`, continues
 
-    A run that waits in a queue is taken out of it.
+    A run that waits in a queue is taken out of it, if the scheduler says that the job is that of this folder.
     """
     status, request = self.state, self._ask('stop')
     if status.state == 'waiting' and withdraw(self.folder):
@@ -165,13 +167,17 @@ def request(self:Run,
 def wait(self:Run,
     timeout=None,  # seconds; None: as long as it takes
 ):                 # `History`; raises the run's own error, TimeoutError, or RuntimeError if the process died
-    "Wait for the end, and put the result into the learner. An interrupt ends the waiting, not the run"
+    """Wait for the end, and put the result into the learner. An interrupt ends the waiting, not the run
+
+    An attached run raises built-in exceptions only; others become a RuntimeError that names them.
+    """
     end = None if timeout is None else monotonic() + timeout
     while not (status := self.state).is_over:
         if end is not None and monotonic() > end: raise TimeoutError(f'after {timeout:g} s: {status}')
         sleep(.05)
     if self._view is not None: self._view.finish()
-    if status.state == 'failed': raise revived(status.data.get('error') or {'message': status.note})
+    if status.state == 'failed': raise revived(status.data.get('error') or {'message': status.note},
+                                                   is_own=self.learn is not None)
     if status.state not in ('done', 'stopped'):
         raise RuntimeError(f'{self.path.name}: {status}. run.restart() continues from its newest checkpoint; '
                            f'its last output: {self.output[-500:].strip() or "nothing"}')
@@ -251,7 +257,7 @@ def validate(self:Run,
 # %% ../../nbs/runs/07_run.ipynb #14822f63
 @patch
 def restart(self:Run):  # the run
-    "Continue a run that died, failed or was stopped, from its newest checkpoint"
+    "Continue a run that died, failed or was stopped, from its newest checkpoint. This runs code from the folder"
     end = monotonic() + 1       # a process that was just killed takes a moment to end
     while not (status := self.state).is_over:
         if monotonic() > end: raise RuntimeError(f'the run is {status}: there is nothing to restart')

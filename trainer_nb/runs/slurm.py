@@ -31,9 +31,9 @@ def _place(job):    # list of arguments; None if this is no job's id
     m = re.fullmatch(r'([0-9]+)(?:;([\w.-]+))?', job)
     return m and [m[1], *([f'--clusters={m[2]}'] if m[2] else [])]
 
-def _ask_queue(place):
+def _ask_queue(place, what='%T|%r|%B'):
     id, *cluster = place
-    return _call('squeue', '--noheader', '--states=all', '--format=%T|%r|%B', f'--jobs={id}', *cluster)
+    return _call('squeue', '--noheader', '--states=all', f'--format={what}', f'--jobs={id}', *cluster)
 
 # %% ../../nbs/runs/21_slurm.ipynb #deb4bb6d
 # options of `sbatch` that the run sets
@@ -173,6 +173,11 @@ class Slurm(Engine):
         more = reason if where == 'queued' else host if where == 'running' else ''
         what = f'is {state}' if state else 'is over'
         return Job(where, f'Slurm job {place[0]} {what}' + f' ({more})'*(more not in ('', 'None')))
+
+    @staticmethod
+    def belongs(job, folder):       # by the script that it runs
+        place = _place(job)
+        return place is not None and _ask_queue(place, '%o') == (True, str(folder.path/'job.sh'))
 
     @staticmethod
     def withdraw(job):

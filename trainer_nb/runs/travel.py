@@ -107,12 +107,15 @@ def _without_workers(dl):
     return bare.__reduce_ex__(4)
 
 @cache
-def _of_torch(): return vars(Optimizer([torch.empty(0)], {})).keys()
+def _of_torch(): return vars(Optimizer([torch.empty(0)], {})).keys() - {'defaults', 'state', 'param_groups'}
 
 def _with_own(opt):
-    "How to pickle an optimizer with attributes of its class, which torch leaves out, such as the parameters of LBFGS"
+    """How to pickle an optimizer with attributes of its class, which torch leaves out, such as the parameters of LBFGS
+
+    Unless the class restores its state itself: a `__getstate__` alone, as in Lookahead, may leave out what `step` needs.
+    """
     make, args, state, *rest = opt.__reduce_ex__(4)
-    if type(opt).__getstate__ is Optimizer.__getstate__:
+    if type(opt).__setstate__ is Optimizer.__setstate__:
         own = {k: v for k, v in vars(opt).items() if k not in _of_torch() and not callable(v)}
         state = {**own, **state}
     return (make, args, state, *rest)

@@ -31,19 +31,19 @@ def status_line(
     "Describe in one line where a run is"
     o, end = status.data or {}, count_of(status.data or {}, 'end')
     if status.state not in ('running', 'paused'): return ' · '.join(filter(None, [name, str(status)]))
-    total = f'/{o["end_epoch"]}' if o.get('end_epoch') else ''
-    where = f'batch {o.get("batch", 0)}' + (f'/{end}' if end else '')
-    if not o.get('training', True): where = f'validating, batch {o.get("valid_idx")}'
-    parts = [name, *([] if status.state == 'running' else [status.state]), f'epoch {o.get("epoch", 0)}{total}', where]
+    total = f'/{n}' if (n := count_of(o, 'end_epoch')) else ''
+    where = f'batch {count_of(o, "batch")}' + (f'/{end}' if end else '')
+    if not o.get('training', True): where = f'validating, batch {count_of(o, "valid_idx")}'
+    parts = [name, *([] if status.state == 'running' else [status.state]), f'epoch {count_of(o, "epoch")}{total}', where]
     parts += [f'{k.removeprefix("train_")} {v:.4g}' for k, v in history.recent().items()]
     best = history.best(first)
     if best is not None:
         row = history.epoch_rows[best]
         parts.append(f'best valid_loss {row["valid_loss"]:.4g}, epoch {row["epoch"]}')
-    if rate := o.get('rate') or 0:
+    if isinstance(rate := o.get('rate'), (int, float)) and rate > 0:
         left = max(end - count_of(o, 'batch'), 0)/rate
         parts.append(f'{rate:.{0 if rate >= 10 else 2}f} it/s' + (f' · {format_time(left)} left' if left else ''))
-    return ' · '.join([*parts, *filter(None, [status.note])])
+    return printable(' · '.join([*parts, *filter(None, [status.note])]))
 
 # %% ../../nbs/runs/05_view.ipynb #6a5dabd3
 _BUTTONS = {     # label → (tooltip, request, argument)
@@ -128,7 +128,7 @@ def parts(self:View, status):  # (str, share, `Chart` or None, HTML)
     "Return what to show now"
     h, o = self.tail.history, status.data or {}
     if self.plot is None or self.plot.history is not h: self.plot = Plot(h, self.first_batch, self.has_metrics)
-    end = o.get('end') or 0
+    end = count_of(o, 'end')
     share = min(max((h.n_steps - self.first_batch)/(end - self.first_batch), 0), 1) if end > self.first_batch else None
     chart = self.plot.chart(0 if status.is_over else end) if h.n_steps > self.first_batch else None
     if self.branch is not None and chart is not None: chart = self.branch.drawn(chart)
