@@ -6,7 +6,9 @@ of the grid, the median over the seeds: 1 is as good as the best of 13 trials. `
 `minimum`, or `valley` where that is past the lowest loss.
 """
 import math, platform, sys, warnings
+from contextlib import redirect_stdout
 from functools import partial
+from io import StringIO
 from statistics import median
 
 import torch, torch.nn.functional as F
@@ -63,7 +65,7 @@ def ratings(n=4000):
 
 
 def text(n=1200, length=32):
-    import this
+    with redirect_stdout(StringIO()): import this
     codes = ''.join(this.d.get(c, c) for c in this.s)
     known = {c: i for i, c in enumerate(sorted(set(codes)))}
     ids = torch.tensor([known[c] for c in codes])
