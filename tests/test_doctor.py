@@ -153,7 +153,8 @@ class Adapted(nn.Module):
 
 def lora():
     "With a frozen head that is as it was"
-    return make(nn.Sequential(Adapted(nn.Linear(64, 256)), nn.ReLU(), nn.Linear(256, 10).requires_grad_(False)), lr=1e-3)
+    head = nn.Linear(256, 10).requires_grad_(False)
+    return make(nn.Sequential(Adapted(nn.Linear(64, 256)), nn.ReLU(), head), lr=1e-3)
 
 class Momentum(nn.Module):
     "Its target network, which runs last, follows; only the predictor's input is trained through"
@@ -214,7 +215,7 @@ def test_no_tool_keeps_the_model_or_a_graph():
     class Pred(nn.Module):
         def __init__(self):
             super().__init__()
-            self.layers, self.graphs = mlp(), []
+            self.layers = mlp()
         def forward(self, x):
             res = self.layers(x)
             refs.append(weakref.ref(res))

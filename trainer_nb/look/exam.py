@@ -153,8 +153,8 @@ class Exam:
     @property
     def left_out(self):  # str, '' if the error is none of a dry run alone
         "Return the note on hooks that took no part in the dry run that failed"
-        notes = getattr(self.error, '__notes__', ())
-        return next((o.partition('nothing has changed; ')[2].partition(';')[0] for o in notes if 'took no part' in o), '')
+        notes = [o for o in getattr(self.error, '__notes__', ()) if 'took no part' in o]
+        return notes[0].partition('nothing has changed; ')[2].partition(';')[0] if notes else ''
 
     def read(self, n):
         "Read batches of both loaders"
