@@ -1,14 +1,15 @@
 "`learn.doctor()` names planted bugs, raises no false alarm, and changes nothing"
-import json, random, re
+import gc, json, random, re, weakref
 from copy import deepcopy
 from pathlib import Path
 
 import numpy as np, pytest, torch, torch.nn.functional as F
+from torch import nn
 
 from common import make_learner
 from doctor_cases import BUGS, EACH, HEALTHY, LATER, MISSED, cnn, digits, images, make, mlp
 from test_programs import NAMES, program
-from trainer_nb.all import Checkpoint, Learner
+from trainer_nb.all import Checkpoint, Learner, MainProcessHook
 from trainer_nb.look.data_checks import CHECKS
 from trainer_nb.look.doctor import Diagnosis, Finding
 
@@ -137,3 +138,93 @@ def test_a_diagnosis_draws_itself():
     res = Diagnosis([Finding('lr', 'lr is <5>', 'Less')], ['lr'], ['leak'])
     assert str(res) == '1 likely mistake; 1 checks made, 1 not possible here\n* lr: lr is <5>. Less'
     assert '&lt;5&gt;' in res._repr_html_() and len(res) == 1 and res and 'lr' in res
+
+
+# Healthy programs that looked ill
+
+class Adapted(nn.Module):
+    "A frozen layer, and beside it a product of two small ones that begins at zero (LoRA)"
+    def __init__(self, layer, rank=2):
+        super().__init__()
+        self.layer = layer.requires_grad_(False)
+        self.down, self.up = nn.Linear(layer.in_features, rank, False), nn.Linear(rank, layer.out_features, False)
+        nn.init.zeros_(self.up.weight)
+    def forward(self, x): return self.up(self.down(x)) + self.layer(x)
+
+def lora():
+    "With a frozen head that is as it was"
+    head = nn.Linear(256, 10).requires_grad_(False)
+    return make(nn.Sequential(Adapted(nn.Linear(64, 256)), nn.ReLU(), head), lr=1e-3)
+
+class Momentum(nn.Module):
+    "Its target network, which runs last, follows; only the predictor's input is trained through"
+    def __init__(self):
+        super().__init__()
+        self.online, self.target, self.head = mlp(16), mlp(16).requires_grad_(False), nn.Linear(16, 10)
+    def forward(self, x):
+        res = self.head(self.online(x))
+        with torch.no_grad(): self.seen = self.target(x)
+        return res
+
+def one_batch():
+    x, y = digits()
+    at = y[:320].sort(stable=True).indices
+    return make(train=[(x[at], y[at])])
+
+class Remembers(nn.Module):
+    "Carries a state from batch to batch"
+    def __init__(self):
+        super().__init__()
+        self.layers, self.h = mlp(10), torch.zeros(10)
+    def forward(self, x):
+        res = self.layers(x) + .1*self.h
+        self.h = res.detach().mean(0)
+        return res
+
+def needs_a_hook_that_stays_out():
+    class Scale(MainProcessHook):
+        def before_fit(self, learn): self.value = 1.
+    def step(batch, learn):
+        pred = learn.model(batch[0])*learn.get_hook(Scale).value
+        return {'loss': F.cross_entropy(pred, batch[1]), 'pred': pred, 'targ': batch[1]}
+    return make(loss_fn=None, train_step=step, hooks=[Scale()])
+
+@pytest.mark.parametrize('program', [lora, lambda: make(Momentum()), one_batch, lambda: make(Remembers()),
+                                     needs_a_hook_that_stays_out],
+                         ids=['lora', 'momentum', 'one batch', 'carried', 'hook'])
+def test_no_false_alarm(program):
+    res = program().doctor()
+    assert not res.findings, res
+    if program is needs_a_hook_that_stays_out:
+        assert 'Scale took no part' in str(res)
+        program().fit(1)
+
+@pytest.mark.parametrize('loss_fn', [F.mse_loss, lambda pred, targ: (pred - targ).square().mean()])
+def test_what_a_fit_refuses_is_found(loss_fn):
+    "Predictions (n, 1) against targets (n,) are broadcast"
+    x = torch.randn(64, 4)
+    learn = Learner(nn.Linear(4, 1), (x, x.sum(1)), loss_fn=loss_fn, display=False)
+    res = learn.doctor()
+    with pytest.raises(ValueError) as e: learn.fit(1)
+    assert 'step_fails' in res and str(e.value) in str(res)
+
+
+# Nothing is kept
+
+def test_no_tool_keeps_the_model_or_a_graph():
+    class Pred(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = mlp()
+        def forward(self, x):
+            res = self.layers(x)
+            refs.append(weakref.ref(res))
+            return res
+    for tool in 'doctor', 'show_batch', 'summary', 'results', 'lr_find', 'find_batch_size':
+        refs, learn = [], make(Pred)
+        res = getattr(learn, tool)(**{'most': 64} if tool == 'find_batch_size' else {})
+        refs.append(weakref.ref(learn.model))
+        if tool == 'results': res = None        # it has the learner's predictions
+        del learn
+        gc.collect()
+        assert not [o for o in refs if o() is not None], tool

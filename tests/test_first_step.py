@@ -60,6 +60,20 @@ class ZeroInPlace(Hook):
         learn.opt.zero_grad(set_to_none=False)
         return True
 
+class WithGraph(Hook):
+    "Gradients that can be differentiated"
+    def do_backward(self, learn, nxt, loss):
+        params = [p for p in learn.model.parameters() if p.requires_grad]
+        for p, g in zip(params, torch.autograd.grad(loss, params, create_graph=True)): p.grad = g
+
+class Projected(Hook):
+    "Gradients of two tasks, of which one loses what is against the other (Yu et al. 2020): no mean over samples"
+    def do_backward(self, learn, nxt, loss):
+        params, pred = list(learn.model.parameters()), learn.pred
+        tasks = F.cross_entropy(pred, learn.batch[1]), (pred - pred.detach().abs().mean()).square().mean()
+        a, b = (torch.autograd.grad(o, params, retain_graph=True) for o in tasks)
+        for p, g, h in zip(params, a, b): p.grad = g + h - (g*h).sum()/h.square().sum()*h
+
 def twins(m): return {'a': sgd(m.a.parameters()), 'b': sgd(m.b.parameters())}
 def halves(m): return {'a': sgd(m[0].parameters()), 'b': sgd(m[2].parameters())}
 
@@ -112,6 +126,7 @@ EXACT = {   # loader, model, what else is given to the learner
                                         dict(train_step=scaled_in_place, eval_step=scaled)),
     'yielded sums': (tensors, Net, dict(train_step=yielded_sums, optim=halves)),
     'gradients set to 0 in place': (tensors, Twins, dict(train_step=twin_losses, optim=twins, hooks=[ZeroInPlace()])),
+    'gradients with a graph': (tensors, Net, dict(hooks=[WithGraph()])),
     'batches that are skipped': (tensors, Net, dict(hooks=[SkipsTwo()])),
     'drawn by torch': (lambda: Generator(drawn('torch')), Net, {}),
     'drawn by Python, with a length': (lambda: Counted(drawn('python')), Net, {}),
@@ -141,8 +156,8 @@ def check_equal(a, b):
         assert ours.keys() == theirs.keys()
         for k in ours.keys() - {'time_s'}: assert close(ours[k], theirs[k]), (rows, k, ours[k], theirs[k])
 
-OFTEN = ('gradients set to 0 in place', 'batches that are skipped', 'a sum, accumulated', 'a sum with its weight',
-         'a step that writes to its batch', 'yielded sums', 'drawn by Python, with a length',
+OFTEN = ('gradients set to 0 in place', 'gradients with a graph', 'batches that are skipped', 'a sum, accumulated',
+         'a sum with its weight', 'a step that writes to its batch', 'yielded sums', 'drawn by Python, with a length',
          'a stream without workers', 'a wrapper', 'a batch sampler', 'weights of classes')
 
 @pytest.mark.parametrize('case', [o if o in OFTEN else pytest.param(o, marks=pytest.mark.soak) for o in EXACT])
@@ -199,6 +214,7 @@ REFUSED = {
                           dict(loss_fn=lambda p, t: (p - p.mean(0).detach()).abs().mean()
                                - (p - p.mean(0).detach()).abs().mean().detach())),
                          'the gradient in one process has norm'),
+    'gradients of two tasks': ((tensors, Net, dict(hooks=[Projected()])), 'the gradient in one process has norm'),
     "the system's numbers": ((lambda: Generator(from_the_system), Net, {}),
                              'Generator yields other batches in each process, as seen at batch 0: .*Let it draw '
                              'from a seed'),

@@ -12,7 +12,7 @@ from common import batches, digest, make_learner, make_model, problem, shuffled
 from trainer_nb.data.loaders import TensorLoader
 from trainer_nb.loop.hooks import CancelEpoch, CancelFit, CancelStep, Hook, LambdaHook, MainProcessHook
 from trainer_nb.show import lr_find
-from trainer_nb.show.lr_find import RULES, LRCurve, LRScreen
+from trainer_nb.show.lr_find import RULES, LRCurve, LRScreen, Picker
 from trainer_nb.loop.metrics import accuracy
 from trainer_nb.features.gradients import GradAccum, GradClip
 from trainer_nb.features.schedule import LRScheduler, OneCycle, WarmupCosine
@@ -666,6 +666,16 @@ def test_a_suggestion_that_the_slider_rounds_is_no_pick():
         screen._finish()
     assert [any(o.startswith('picked') for o in names) for names in drawn] == [False, False, True]
 
+def test_a_value_that_the_page_rounds_is_no_pick():
+    "The slider rounds its first value to its steps, and reports that; only a move picks"
+    pytest.importorskip('ipywidgets')
+    for first in .0123, None:
+        curve, moves = LRCurve(1e-7, 10., 100, picked=first), []
+        slider = Picker(curve, lambda: moves.append(curve.picked)).slider
+        at = math.log10(slider.value)
+        for steps in round(at, 2), at + .004, round(at, 2) + .05, at:
+            slider.value = 10**steps
+        assert moves == [float(f'{10**(round(at, 2) + .05):.2g}'), first] and curve.picked == first
 
 def test_interrupted_at_once():
     learn = make_learner(hooks=[LambdaHook(before_step=lambda learn: learn.stop())])
@@ -734,13 +744,20 @@ def test_not_inside_of_a_fit():
 @pytest.mark.parametrize('name, late', [('digits, mlp, AdamW, bs 64', ['steep']),
                                         ('noisy: digits, conv, RMSprop, bs 2', ['slide', 'steep']),
                                         ('digits, mlp with batch norm, SGD with momentum, bs 64', [])])
-def test_a_suggestion_past_the_lowest_loss_is_told(name, late):
+def test_no_rate_past_the_lowest_loss_is_offered(name, late):
     "fastai's average lags so far that it may fall fastest where the losses themselves rise"
     curve = curve_of(RECORDED[name])
     means = [sum(near)/len(near) for i in range(2, len(curve.losses) - 2) if (near := curve.losses[i - 2:i + 3])]
     lowest = curve.lrs[means.index(min(means)) + 2]        # of a plain moving average over five batches
     assert [k for k, lr in curve.suggestions.items() if lr > 1.2*lowest] == late
-    rows = [row for row in str(curve).splitlines() if 'past the lowest loss' in row]
-    assert [row.split()[0] for row in rows] == late
-    labels = [o.name for o in curve.chart().panels[0].lines if 'past' in (o.name or '')]
-    assert labels == [f'{k} {curve.suggestions[k]:.2g}, past the lowest loss' for k in late]
+    offered = [k for k in RULES if k not in late]
+    curve.suggest = 'minimum', *RULES
+    assert curve.suggestion == curve.suggestions['minimum']
+    low, high = curve.good_range
+    assert low == high/10 and .25 < high/lowest < 4 and f'good range {low:.2g} to {high:.2g}' in str(curve)
+    assert sorted(row.split()[0] for row in str(curve).splitlines()[2:]) == sorted(offered)
+    named = ' '.join(o.name or '' for o in curve.chart().panels[0].lines)
+    assert [k for k in RULES if k in named] == offered
+    for k in late:
+        curve.suggest = k,
+        assert curve.suggestion is curve.good_range is None and k in curve.why and curve.why in curve.status()

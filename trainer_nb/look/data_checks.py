@@ -50,6 +50,7 @@ def _is_same(a, b):
 def step_fails(o):
     "Does the first step run?"
     if o.error is None: return
+    if o.left_out: raise NothingToSee       # a fit may run
     hints = [h for h in getattr(o.error, '__notes__', ()) if not h.startswith(('raised', '(show'))]
     return (f'the first steps raise {type(o.error).__name__}: {o.error}'.splitlines()[0],
             hints[0] if hints else 'See the error of learn.fit(1)')
@@ -151,7 +152,7 @@ def not_shuffled(o):
     "Do targets come in random order?"
     need(o.y)
     y = o.y.flatten()
-    if len(y) != len(o.y) or len(y) < 50 or (y == y[0]).all(): raise NothingToSee
+    if len(o.batches) == 1 or len(y) != len(o.y) or len(y) < 50 or (y == y[0]).all(): raise NothingToSee
     if y.is_floating_point() and len(y.unique()) > 20:
         y = y.double() - y.double().mean()
         if (y[1:]*y[:-1]).mean()/y.square().mean() > .7:

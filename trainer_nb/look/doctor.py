@@ -83,6 +83,7 @@ def doctor(self:Learner):  # `Diagnosis`
                 continue
             res.checked.append(name)
             if found: res.findings.append(Finding(name, *found))
-        res.notes = [o for o in [_frozen(self.model)] if o]
+        unseen = exam.left_out and f'not checked: a dry run raises {type(exam.error).__name__}, and {exam.left_out}'
+        res.notes = [o for o in (_frozen(self.model), unseen) if o]
         res.time_s = perf_counter() - opened
         return res

@@ -15,8 +15,8 @@ from time import perf_counter
 import torch
 from torch import Tensor
 
-from ..base import BATCH_NORMS, DROPOUTS
-from ..loop import Hook, Learner, trained, unchanged
+from ..base import BATCH_NORMS, DROPOUTS, set_seed
+from ..loop import Hook, Learner, check_first, trained, unchanged
 
 # %% ../../nbs/look/06_exam.ipynb #9e0a7361
 def batch_tensors(
@@ -78,7 +78,8 @@ class _Watch(Hook):
     in_dry_run, ord = True, -10_000
     def __init__(self, model):
         self.names = {p: name for name, p in model.named_parameters()}
-        self.losses, self.grads, self.times, self.pred, self.result = [], {}, [], None, None
+        self.losses, self.grads, self.times, self.pred, self.has_targ = [], {}, [], None, False
+        self.refusal = None     # what a fit raises for the first batch
         self.reached = None     # did a gradient reach the prediction? None: it is no tensor that could get one
 
     def __deepcopy__(self, memo): return self
@@ -88,11 +89,13 @@ class _Watch(Hook):
     def after_loss(self, learn):
         self.losses.append(learn.loss.detach())
         if len(self.losses) > 1: return
-        self.pred, self.result = _logits(learn.pred), learn.result
-        self.made_by = _last_operation(self.pred)
-        if self.pred is None or self.pred is not learn.pred or not self.pred.requires_grad: return
+        pred, self.has_targ = _logits(learn.pred), isinstance(learn.result, Mapping) and 'targ' in learn.result
+        self.made_by, self.pred = _last_operation(pred), None if pred is None else pred.detach()     # not its graph
+        try: check_first(learn)
+        except Exception as e: self.refusal = e
+        if pred is None or pred is not learn.pred or not pred.requires_grad: return
         self.reached = False
-        self.pred.register_hook(self._reach)
+        pred.register_hook(self._reach)
 
     def _reach(self, grad): self.reached = True
 
@@ -133,7 +136,7 @@ class Exam:
     ):
         self.learn, self.kind, self.error = learn, _kind(learn.loss_fn), None
         self.is_own = learn.is_own('train_step')
-        self.modes, self.flat, self.order = set(), set(), []
+        self.modes, self.flat, self.order, self.inside = set(), set(), [], set()
         self.n_steps, self.max_s = n_steps, max_s
         self.equal_rows, self.is_same = [], True
         self.was_eval = {m for o in trained(learn) for m in o.modules() if not m.training}
@@ -142,9 +145,16 @@ class Exam:
         try: self.train()
         except Exception as e: self.error = e
         if self.error is not None: return
+        self.error = self.watch.refusal
         for look in self.evaluate, self.repeat:     # which some steps make impossible, though they can be trained
             try: look()
             except Exception: pass
+
+    @property
+    def left_out(self):  # str, '' if the error is none of a dry run alone
+        "Return the note on hooks that took no part in the dry run that failed"
+        notes = [o for o in getattr(self.error, '__notes__', ()) if 'took no part' in o]
+        return notes[0].partition('nothing has changed; ')[2].partition(';')[0] if notes else ''
 
     def read(self, n):
         "Read batches of both loaders"
@@ -173,8 +183,10 @@ class Exam:
 
     @contextmanager
     def _order(self):
-        "Note which modules with parameters of their own run, in order"
-        def note(m, args): self.order.append(m)
+        "Note which modules with parameters of their own run, in order, and those that others train through"
+        def note(m, args):
+            self.order.append(m)
+            if any(isinstance(o, Tensor) and o.requires_grad for o in args): self.inside.add(m)
         modules = [m for m in self.learn.model.modules() if m._parameters]
         handles = [m.register_forward_pre_hook(note) for m in modules]
         try: yield
@@ -190,14 +202,18 @@ class Exam:
         "Predict one batch: twice, and with another first sample"
         batch = next(iter(self.valid or self.batches), None)
         if batch is None: return
-        with _modes(self.learn, self.modes): self.preds = [self._predict(batch) for _ in range(2)]
+        self.preds = [self._predict(batch, i) for i in range(2)]
         inputs, _ = batch_tensors(batch)
         n = len(inputs[0])
         if n < 3 or self.preds[0] is None or len(self.preds[0]) != n or any(len(o) != n for o in inputs): return
         changed = {id(o): torch.cat([o[1:2], o[1:]]) for o in inputs}
         self.alone = self._predict(_with(batch, changed))
 
-    def _predict(self, batch): return _logits(self.learn.predict([batch]))
+    def _predict(self, batch, seed=0):
+        "Predict from the state as it is, which a step may carry on, with random numbers of their own"
+        with unchanged(self.learn), _modes(self.learn, self.modes):
+            set_seed(seed)
+            return _logits(self.learn.predict([batch]))
 
     def repeat(self):
         "Train on one batch again and again, with the learner's optimizer and with Adam"
@@ -211,9 +227,7 @@ class Exam:
                 _train(run, n)
         finally: learn.train_dl = train_dl
         self.own = [o.item() for o in watch.losses]
-        if not isinstance(watch.result, Mapping) or 'targ' not in watch.result:
-            return
-        if len(learn.opts) != 1 or type(learn).train_step is not Learner.train_step: return
+        if not watch.has_targ or len(learn.opts) != 1 or type(learn).train_step is not Learner.train_step: return
         with unchanged(learn): self.twin = self._twin(batch, n)
 
     def _twin(self, batch, n):

@@ -6,14 +6,15 @@ def batch_tensors(batch: Any) -> Any: ...
 
 class _Watch(Hook):
     names: Any
+    refusal: Any
     reached: Any
     opened: Any
-    made_by: Any
     losses: Any
     grads: Any
     times: Any
     pred: Any
-    result: Any
+    has_targ: Any
+    made_by: Any
     in_dry_run: Any
     ord: Any
     def __init__(self, model: Any) -> None: ...
@@ -29,16 +30,17 @@ class Exam:
     alone: Any
     own: Any
     twin: Any
+    error: Any
     batches: Any
     load_s: Any
     valid: Any
     is_same: Any
     learn: Any
     kind: Any
-    error: Any
     modes: Any
     flat: Any
     order: Any
+    inside: Any
     n_steps: Any
     max_s: Any
     equal_rows: Any
@@ -47,6 +49,8 @@ class Exam:
     vx: Any
     vy: Any
     def __init__(self, learn: Any, n_batches: Any = 64, n_steps: Any = 60, max_s: Any = 20.0) -> None: ...
+    @property
+    def left_out(self) -> str: ...
     def read(self, n: Any) -> None: ...
     def train(self) -> None: ...
     def evaluate(self) -> None: ...

@@ -182,13 +182,19 @@ def vanishing(o):
         return (f'gradients of {first}, the first layer, are {ratio:.0e} times smaller than the largest',
                 'Use ReLU, residual connections or normalization, or fewer layers')
 
+def _is_adapted(model):
+    "Return whether a small part trains, as with adapters (LoRA)"
+    sizes = [(p.numel(), p.requires_grad) for p in model.parameters()]
+    return sum(n for n, trains in sizes if trains) < sum(n for n, trains in sizes if not trains)
+
 @check
 def frozen_head(o):
     "Does the last layer train?"
     need(o.order)
     last = o.order[-1]
     name = next(k for k, m in o.learn.model.named_modules() if m is last)
-    if not any(p.requires_grad for p in last.parameters()):
+    if _is_adapted(o.learn.model): raise NothingToSee
+    if last in o.inside and not any(p.requires_grad for p in last.parameters()):
         return (f'the last layer, {name}, is frozen',
                 f'learn.model.{name}.requires_grad_(True)'.replace('model. ', 'model '))
 
@@ -230,7 +236,9 @@ def cannot_overfit(o):
     "Can the model learn one batch by heart?"
     need(o.twin)
     losses = o.twin[0]
-    if _is_low(o, losses[0]) or sum(p.numel() for p in o.learn.model.parameters()) < 1000: raise NothingToSee
+    model = o.learn.model
+    is_small = sum(p.numel() for p in model.parameters()) < 1000 or _is_adapted(model)
+    if _is_low(o, losses[0]) or is_small: raise NothingToSee
     if not sum(losses[-5:])/5 < losses[0] - .1*abs(losses[0]):
         return (f'the loss of one batch hardly falls: {losses[0]:.3g}, {losses[-1]:.3g} after {len(losses)} Adam steps',
                 'Look at outputs, loss and labels')

@@ -58,6 +58,7 @@ from .plan import StepState as StepState
 from .fit import FIT_KINDS as FIT_KINDS
 from .fit import Fit as Fit
 from .losses import differentiate as differentiate
+from .mistakes import check_first as check_first
 from .components import check_shapes as check_shapes
 from .components import is_expanded as is_expanded
 from .components import move as move

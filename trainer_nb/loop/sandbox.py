@@ -99,7 +99,8 @@ def _globals(f):
 def _parts(learn):
     "Objects of the loaders, of the steps, and of functions that listen; what several have is in the first of these"
     data = _reachable([learn.train_dl, learn.valid_dl], _DATA, (*_LEAVES, nn.Module, Optimizer))
-    def functions(owner): return [o for o in vars(owner).values() if isinstance(o, (FunctionType, MethodType, partial))]
+    kinds = FunctionType, MethodType, partial
+    def functions(owner): return [o for o in vars(owner).values() if isinstance(o, kinds)]
     known = vars(Components(nn.Identity(), display=False))
     set_by_user = [v for k, v in vars(learn).items() if k not in known]
     modules, own = _modules(learn), {id(o) for o in learn.opts.values()}
@@ -212,8 +213,8 @@ def unchanged(
     tensors = [_Tensor(t) for t in held.values() if _can_change(t)]
     functions = [o for o in parts if isinstance(o, FunctionType) and not _is_library(o)]
     dls = learn.train_dl, learn.valid_dl
-    with ExitStack() as stack:      # restores everything that it can, the last entry first, and raises errors at the end
-        for set_state, state in filter(None, map(_generator, [*data, *parts, *heard])): stack.callback(set_state, state)
+    with ExitStack() as stack:      # restores all that it can, the last entry first, and raises errors at the end
+        for restored in filter(None, map(_generator, [*data, *parts, *heard])): stack.callback(*restored)
         stack.callback(set_rng_states, rng_states(*dls), *dls)
         for o in learn.objects.values(): stack.callback(o.load_state_dict, deepcopy(o.state_dict()))
         for o in functions: stack.callback(_rename, o.__globals__, _globals(o))
@@ -230,7 +231,7 @@ _INSIDE = {*STEPS, 'before_step', 'after_pred', 'after_loss', 'after_backward'}
 def _takes_part(
     hook,  # `Hook`
 ):         # bool
-    "Return whether the hook takes part in dry runs: it says so, or it is of the user's own class, or acts inside a step"
+    "Return whether the hook takes part in dry runs: it says so, is of the user's own class, or acts inside a step"
     if hook.in_dry_run is not None: return hook.in_dry_run
     if isinstance(hook, MainProcessHook): return False
     return next(filter(_is_library, type(hook).__mro__)) is Hook or bool(_INSIDE & set(points(hook)))

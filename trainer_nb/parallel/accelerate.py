@@ -48,7 +48,7 @@ def _average_dense(params, size, buffers):
     *parts, there = flat.split([*sizes, len(sizes)])
     missing = [i for i, p in enumerate(params) if p.grad is None]
     if missing: here = here.index_fill(0, torch.tensor(missing, device=here.device), 0.)
-    grads = [p.new_zeros(p.numel()) if p.grad is None else _dense(p.grad).reshape(-1) for p in params]
+    grads = [p.new_zeros(p.numel()) if p.grad is None else _dense(p.grad.detach()).reshape(-1) for p in params]
     if any(g.data_ptr() == o.data_ptr() for g, o in zip(grads, parts)):
         grads = [g.clone() for g in grads]      # they were set to 0 in place, and still lie in `flat`
     torch.cat([*grads, here], out=flat)
@@ -69,7 +69,7 @@ def _sparse_ones(params):
 
 def _average_sparse(p, size):
     "Gather the rows of all ranks, padded to the longest, as their numbers differ"
-    g = p.grad
+    g = None if p.grad is None else p.grad.detach()
     if g is not None: g = g.coalesce() if g.is_sparse and g.sparse_dim() == 1 else _dense(g).to_sparse(1)
     n = -1 if g is None else len(g.values())
     ns = [torch.zeros(1, dtype=torch.int64, device=p.device) for _ in range(size)]

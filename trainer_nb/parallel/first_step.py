@@ -18,7 +18,7 @@ from trainer_nb.base import (
     set_seed, to_device
 )
 from ..data import same_state
-from ..loop import Calls, Fit, loss_weight, parameters, unchanged
+from ..loop import Calls, Fit, LambdaHook, loss_weight, parameters, unchanged
 from .sharding import ShardedBatches, cut_batch, join_batches
 
 # %% ../../nbs/parallel/04_first_step.ipynb #a2964637
@@ -94,7 +94,9 @@ def _losses(learn, batch):
 
 def _backward(learn, world, loss):
     if not learn.training: return
-    with world.backward(learn): learn.do_backward(loss)
+    own = [h for h in learn.hooks if isinstance(h, LambdaHook) or not type(h).__module__.startswith('trainer_nb.')]
+    do_backward = Calls(own).wrap('do_backward', learn.do_backward, learn)      # may make gradients of its own
+    with world.backward(learn): do_backward(loss)
 
 def _params(learn): return [*chain.from_iterable(map(parameters, learn.opts.values()))]
 
@@ -213,7 +215,7 @@ def _shards(learn, world, batch, n, whole, average, precision, tol):
 
 def _flat(g):
     if g is None: return None
-    g = local(g)
+    g = local(g).detach()       # a backward may leave gradients with a graph
     return (g.coalesce().to_dense() if g.is_sparse else g).double()
 
 def _combined(learn, losses, weights, whole, rows_differ, tol):

@@ -84,7 +84,7 @@ class LRCurve:
     start: float          # first learning rate
     end: float            # last one, if the search runs to its end
     n_steps: int = 100    # planned optimizer steps
-    suggest: tuple = ('valley', 'steep', 'minimum')     # names of `RULES`; the first one gives `suggestion`
+    suggest: tuple = ('minimum', 'valley', 'steep')     # names of `RULES`; the first one gives `suggestion`
     lrs: list = field(default_factory=list)             # of the first param group, one for each optimizer step
     losses: list = field(default_factory=list)          # before that step, as recorded
     outcome: str = ''     # 'diverged' or 'stopped'; '' if the search ran to its end, or is running
@@ -100,15 +100,32 @@ class LRCurve:
 
     @property
     def suggestions(self):  # dict: name of the rule → learning rate of the first param group; empty if `why` is not
-        "Return the suggestions of the rules"
-        if self.why: return {}
+        "Return what the rules say; the average that they use lags, so that a rate may be past the lowest loss"
+        return {} if self.why else self._found()
+
+    def _found(self):
         lrs, losses = self._inner()
         return {name: lr for name in self.suggest if (lr := RULES[name](lrs, losses)) is not None}
 
     @property
+    def good_range(self):  # (lowest, highest) learning rate, None if there is no suggestion
+        "Return the decade below the rate with the lowest loss, on the curve as drawn"
+        return None if self.why else (self._lowest()/10, self._lowest())
+
+    def _lowest(self):
+        curve = smooth(self.losses)
+        return self.lrs[min((i for i, v in enumerate(curve) if math.isfinite(v)), key=curve.__getitem__)]
+
+    def offered(self):  # dict: name of the rule → learning rate
+        "Return the suggestions that are not past the lowest loss"
+        found = self.suggestions
+        lowest = self._lowest() if found else math.inf
+        return {name: lr for name, lr in found.items() if lr <= lowest}
+
+    @property
     def suggestion(self):  # float, None if there is none
-        "Return the first of `suggestions`"
-        return next(iter(self.suggestions.values()), None)
+        "Return the first suggestion that is not past the lowest loss"
+        return next(iter(self.offered().values()), None)
 
     @property
     def why(self):  # str, '' if there is a suggestion
@@ -145,6 +162,11 @@ def _silence(self):
     if self.outcome != 'diverged' and at >= len(curve) - max(len(self.losses)//20, 1):
         advice = 'let it run to its end' if self.outcome else 'pass a larger end'
         return f'the loss still falls at {self.lrs[-1]:.2g}, where the search ended: {advice}'
+    found, lowest = self._found(), self._lowest()
+    if not any(lr <= lowest for lr in found.values()):
+        said = ', '.join(f'{name} {lr:.2g}' for name, lr in found.items()) or f'{", ".join(self.suggest)}: none'
+        return (f'the rules find no rate below {lowest:.2g}, that of the lowest loss ({said}): '
+                'pass other names of rules as suggest')
     return ''
 
 # %% ../../nbs/show/04_lr_find.ipynb #a7f2e6e7
@@ -156,12 +178,6 @@ def _interesting(curve, raw):
     low, high = min(raw[:n]), max(values[:n])
     return [low, high, high + .4*(high - low)] if n > 1 else values
 
-def _marks(self, curve):  # dict: rule → (learning rate, text)
-    "Label each suggestion. The average that the rules use lags, so that some are past the lowest point of `curve`"
-    finite = [i for i, v in enumerate(curve) if math.isfinite(v)]
-    lowest = self.lrs[min(finite, key=curve.__getitem__)] if finite else math.inf
-    return {name: (lr, f'{lr:.2g}' + ', past the lowest loss'*(lr > lowest)) for name, lr in self.suggestions.items()}
-
 @patch
 def chart(self:LRCurve,
     picked=None,  # a learning rate to mark
@@ -171,9 +187,9 @@ def chart(self:LRCurve,
     low, high = limits(_interesting(curve, self.losses))
     lines = [Line(self.lrs, self.losses, COLORS[0], width=1, alpha=RAW, may_leave=True),
              Line(self.lrs, curve, COLORS[0], 'loss', may_leave=True)]
-    for (name, (lr, text)), color in zip(_marks(self, curve).items(), COLORS[1:]):
+    for (name, lr), color in zip(self.offered().items(), COLORS[1:]):
         i = min(range(len(self.lrs)), key=lambda i: abs(math.log(self.lrs[i]/lr)))
-        lines.append(Line([lr], [curve[i]], color, f'{name} {text}', points=True))
+        lines.append(Line([lr], [curve[i]], color, f'{name} {lr:.2g}', points=True))
     if picked is not None:
         lines.insert(0, Line([picked, picked], [low, high], GREY, f'picked {picked:.2g}', width=1.5))
     top = 9 + LEADING*len(legend_rows(lines, 534))
@@ -192,14 +208,13 @@ def status(self:LRCurve):  # str
     head = f'{len(self.lrs)} of {self.n_steps} steps'
     if self.outcome and self.lrs: head += f', {self.outcome} at {self.lrs[-1]:.2g}'
     if self.why: return f'{head}; no suggestion: {self.why}'
-    name, lr = next(iter(self.suggestions.items()))
-    return f'{head}; suggestion {lr:.2g} ({name})'
+    (name, lr), (low, high) = next(iter(self.offered().items())), self.good_range
+    return f'{head}; suggestion {lr:.2g} ({name}), good range {low:.2g} to {high:.2g}'
 
 @patch
 def lines(self:LRCurve):  # list of lists of str
     "Return the header and the rows of the table of suggestions"
-    marks = _marks(self, smooth(self.losses))
-    return [['rule', 'learning rate'], *([name, text] for name, (_, text) in marks.items())]
+    return [['rule', 'learning rate'], *([name, f'{lr:.2g}'] for name, lr in self.offered().items())]
 
 @patch
 def __repr__(self:LRCurve):
@@ -215,8 +230,9 @@ class Picker:
         import ipywidgets as W
         from IPython.display import display
         self.curve, self.moved = curve, moved
-        value = curve.picked or math.sqrt(curve.start*curve.end)
-        self.slider = W.FloatLogSlider(value=value, min=math.log10(curve.start), max=math.log10(curve.end), step=.01,
+        self.first, self.value = curve.picked, curve.picked or math.sqrt(curve.start*curve.end)
+        low, high = math.log10(curve.start), math.log10(curve.end)
+        self.slider = W.FloatLogSlider(value=self.value, min=low, max=high, step=.01,
                                        readout_format='.1e', tooltip='learning rate',
                                        layout=W.Layout(width='624px', margin='0 0 0 46px'))
         self.done = W.Button(description='Done', tooltip='Remove the slider', layout=W.Layout(width='auto'))
@@ -228,12 +244,16 @@ class Picker:
         self.handle = display(bundle, raw=True, display_id=True)
 
     def _pick(self, change):
-        self.curve.picked = float(f'{change["new"]:.2g}')
+        is_first = abs(math.log10(change['new']/self.value)) < .006     # half a step: the page rounds, and reports it
+        picked = self.first if is_first else float(f'{change["new"]:.2g}')
+        if picked == self.curve.picked: return
+        self.curve.picked = picked
         self.moved()
 
     def close(self):
         "Leave the picked rate as text"
-        text = f'picked: {self.curve.picked:.2g}' if self.curve.picked else 'nothing picked'
+        picked = self.curve.picked
+        text = 'nothing picked' if picked in (None, self.curve.suggestion) else f'picked: {picked:.2g}'
         self.handle.update({'text/html': f'<div>{text}</div>', 'text/plain': text}, raw=True)
         for w in (self.box, self.slider, self.done):
             for o in (w, w.layout, w.style if hasattr(w, 'style') else w): o.close()
@@ -332,7 +352,8 @@ def lr_find(self:Learner,
     end=10,          # last one, > start
     n_steps=100,     # optimizer steps ≥ 2, from `start` to `end` in equal ratios
     stop_div=True,   # whether to end the search when the loss explodes
-    suggest=('valley', 'steep', 'minimum'),     # names of `RULES`; the first one gives `suggestion`
+    suggest=('minimum', 'valley', 'steep'),     # names of `RULES`; `suggestion` is that of the first one which is
+                                                # not past the lowest loss
     opt=None,        # name of the optimizer, if there are several; the others keep their rates
 ):                   # `LRCurve`
     """Try learning rates, from too low to too high; nothing about the learner changes
