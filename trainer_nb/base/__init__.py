@@ -10,7 +10,7 @@ from .text import (
     show_bundle, text_table, with_comments
 )
 from .charts import (
-    ALARM, COLORS, GREY, INK, LEADING, RAW, SIZE, Chart, Envelope, Line, Panel, beside, legend_rows, limits, needs_log,
+    ALARM, COLORS, GREY, INK, LEADING, RAW, SIZE, Bin, Chart, Envelope, Line, Panel, beside, legend_rows, limits, needs_log,
     new_figure, smooth
 )
 from .memory import TensorMeter, is_oom, memory_in_use
