@@ -6,7 +6,7 @@ import pytest, torch
 from PIL import Image, ImageFont
 
 from trainer_nb.base.charts import (
-    ALARM, COLORS, GREY, INK, RAW, SIZE, Panel, _fitted, _font, legend_rows, limits, smooth, ticks
+    ALARM, COLORS, GREY, INK, RAW, SIZE, Line, Panel, _fitted, _font, legend_rows, limits, smooth, ticks
 )
 from trainer_nb.base.text import html_table
 from trainer_nb.loop.history import History, Plot
@@ -331,7 +331,7 @@ def test_metrics_of_another_scale_have_a_panel_of_their_own():
 def test_batches_are_whole_and_rates_are_told():
     drawn = Drawn(Plot(history([3., 2., 1.], [1.], lr=[.001, .0005, .0001])).chart().svg())
     assert {'1', '2', '3'} <= set(drawn.texts()) and '1.5' not in [o[2] for o in drawn.words if o[3] == 'middle']
-    assert {'0.001', '1.0e-4'} <= set(drawn.texts())
+    assert {'1e-3', '1e-4'} <= set(drawn.texts())
     assert '0.1' in Drawn(Plot(history([3., 2., 1.], [1.])).chart().svg()).texts()
 
 def test_an_optimizer_has_one_colour():
@@ -490,3 +490,39 @@ def test_a_run_that_explodes_can_be_drawn(huge):
     history(losses).plot()
     low, high = limits([1e300, 1., 1.], (), True)
     assert 0 < low < 1 < 1e299 < high < math.inf and len(ticks(low, high, is_log=True)) > 1
+
+def test_numbers_at_the_axes_differ_and_do_not_overlap():
+    "In one notation, and right within rounding"
+    r, font = random.Random(0), ImageFont.truetype(_font(), SIZE)
+    for _ in range(2000):
+        low = r.choice([0., -1., 1.])*10**r.uniform(-7, 7)
+        is_log, whole = r.random() < .3, r.random() < .3
+        low, width = abs(low) or 1e-3 if is_log else low, 10**r.uniform(-4, 6)
+        xlim = (low, low*(1 + width)) if is_log else (low, low + width*(abs(low) or 1.))
+        panel = Panel(54, 20, r.choice([244, 534]), r.choice([28, 60, 180]), [], xlim, xlim, n_ticks=r.choice([3, 5]),
+                      is_log=is_log, ylog=is_log, whole=whole)
+        for k, found in enumerate(panel.axes()):
+            words = [label for _, label in found]
+            assert len({*words}) == len(words), (xlim, words)
+            for v, label in found:
+                assert float(label.replace('k', 'e3')) == pytest.approx(v, rel=.006, abs=1e-12*abs(xlim[1])), (v, label)
+            for mark in 'ek': assert len({mark in o for v, o in found if v}) <= 1, words
+            at = [p[k] for v, _ in found for p in panel.place([v if k == 0 else xlim[0]], [v if k else xlim[0]])]
+            room = [font.getlength(o) if k == 0 else SIZE*.75 for o in words]
+            for a, b, c, d in zip(at, at[1:], room, room[1:]): assert abs(b - a) > (c + d)/2, (xlim, words)
+
+def test_a_single_point_is_visible_and_what_is_not_drawn_stretches_no_axis():
+    h = history([1.]*4, [.5], metrics={'train_accuracy': [.2], 'valid_accuracy': [.9]})
+    h.valid_rows[0]['valid_accuracy'] = math.nan
+    chart = Plot(h).chart()
+    panel = chart.panels[2]
+    (x, y), = panel.place([2.5], [.2])
+    color = next(o.color for o in panel.lines if o.ys == [.2])
+    assert any(abs(a - x) < .1 and abs(b - y) < .1 for a, b in Drawn(chart.svg()).dots(color))
+    image = Image.open(io.BytesIO(chart.png()[0]))
+    assert image.getpixel((round(2*x), round(2*y) - 4)) != (255, 255, 255)
+    assert [o for o in h.plot().axes[2].lines if list(o.get_ydata()) == [.2] and o.get_marker() == 'o']
+    rates = History()
+    rates.add_steps(9, {'train_loss': [1.]*9, **{f'lr_{k}': [10.**-k]*9 for k in range(8)}})
+    panel = Plot(rates).chart().panels[1]
+    assert len(panel.lines) == 6 and panel.ylim[0] > -.3 and [o for _, o in panel.yticks] == ['1e-5', '1e0']

@@ -4,10 +4,10 @@
 
 # %% auto #0
 __all__ = ['COLORS', 'ALARM', 'GREY', 'INK', 'RAW', 'SIZE', 'LEADING', 'new_figure', 'Bin', 'Envelope', 'smooth', 'limits',
-           'needs_log', 'ticks', 'Line', 'Panel', 'legend_rows', 'Chart', 'beside']
+           'needs_log', 'ticks', 'labels', 'Line', 'Panel', 'legend_rows', 'Chart', 'beside']
 
 # %% ../../nbs/base/03_charts.ipynb #a999ecd9
-import math, warnings
+import math, re, warnings
 from dataclasses import dataclass, replace
 from functools import cache
 from html import escape
@@ -24,6 +24,7 @@ ALARM = '#D62728'
 GREY = '#888888'        # frame, grid, and auxiliary lines
 INK = '#333333'         # text in a picture
 RAW = .65               # opacity of the curve of single batches
+SIZE = 12               # pixels, of text
 
 # %% ../../nbs/base/03_charts.ipynb #f0a7498a
 @cache
@@ -269,7 +270,7 @@ def limits(
     if others and others[-1] <= high + room: high = max(high, others[-1])
     if others and others[0] >= low - room: low = min(low, others[0])
     pad = .06*(high - low) or abs(high)/10 or 1.
-    return (10.**max(low - pad, -307), 10.**min(high + pad, 307)) if is_log else (low - pad, high + pad)
+    return (10.**max(low - pad, -307), 10.**min(high + pad, 300)) if is_log else (low - pad, high + pad)
 
 def needs_log(
     curves,  # list of lists of float that must lie inside
@@ -295,7 +296,8 @@ def ticks(
             return [(10.**k, f'1e{k}') for k in range(first, last + 1, each)]
         digits, powers = (1, 2, 5) if last - first < 2 else (1, 3), range(first - 1, last + 1)
         values = [m*10.**k for k, m in product(powers, digits)]
-        return [(v, _short(v)) for v in values if low*(1 - 1e-9) <= v <= high*(1 + 1e-9)]
+        values = [v for v in values if low*(1 - 1e-9) <= v <= high*(1 + 1e-9)]
+        if len(values) > 1: return [*zip(values, labels(values))]
     if not high > low: return []
     raw = (high - low)/n
     power = 10.**math.floor(math.log10(raw))
@@ -304,12 +306,23 @@ def ticks(
     values = [k*step for k in range(math.ceil(low/step - 1e-9), math.floor(high/step + 1e-9) + 1)]
     top = max(map(abs, values), default=0)
     if len(values) < 2 and not whole and n < 20: return ticks(low, high, 2*n)
-    if len(values) == 1 or top >= 1e7 or 0 < top < 1e-3:
-        digits = math.floor(math.log10(top/step) + 1e-9) + 2 if top else 1      # as many as tell the values apart
-        return [(v, _short(v, max(digits, 4))) for v in values]
+    if top >= 1e7 or 0 < top < 1e-3: return [*zip(values, labels(values))]
     if top >= 1e4 and step >= 100: return [(v, f'{v/1000:g}k') for v in values]
     places = max(0, -math.floor(math.log10(step) + 1e-9))
     return [(v, f'{v:.{places}f}') for v in values]
+
+def labels(
+    values,  # list of float
+):           # list of str
+    "Write numbers in one notation, with as many digits as tell them apart"
+    sizes, order = [abs(v) for v in values if v], sorted({*values})
+    gap = min((b - a for a, b in zip(order, order[1:])), default=math.inf)
+    is_plain = 1e-3 <= min(sizes, default=1.) and max(sizes, default=1.) < 1e5
+    for digits in range(17):
+        res = [f'{v:.{digits + 1}g}' if is_plain else f'{v:.{digits}e}' if v else '0' for v in values]
+        rough = any(abs(float(o) - v) > min(.009*gap, .005*abs(v)) for o, v in zip(res, values))
+        if not rough and not (is_plain and 'e' in ''.join(res)): break
+    return [re.sub(r'e([+]|(-))0?', r'e\2', o) for o in res]
 
 def _short(v, digits=4): return f'{v:.{digits}g}'.replace('e-0', 'e-').replace('e+0', 'e').replace('e+', 'e')
 
@@ -326,6 +339,12 @@ class Line:
     points: bool = False # draw a mark at each point
     may_leave: bool = False     # values may lie outside the axes; an arrow gives the farthest one
     group: str = ''      # class of its elements in an SVG, for a style sheet; '' for none
+
+    def dots(self, points):
+        "Return the points that need a mark: all, or those without a neighbour, which a line does not show"
+        if self.points: return points
+        around = zip([None, *points], points, [*points[1:], None])
+        return [p if before is after is None else None for before, p, after in around]
 
     @property
     def mark(self): return '●' if self.points else '━' if self.width > 1 else '─'      # in the legend
@@ -367,9 +386,16 @@ class Panel:
         return [(p[0], min(max(p[1], top), bottom)) if p and ok else None for p, ok in zip(points, is_seen)]
 
     def axes(self):  # two lists of (value, label), of the horizontal and the vertical axis
-        "Return the ticks of both axes"
-        yticks = ticks(*self.ylim, self.n_ticks, self.ylog) if self.yticks is None else self.yticks
-        return ticks(*self.xlim, self.width/70, self.is_log, self.whole), yticks
+        "Return the ticks of both axes, as many as have room for their labels"
+        xs = ticks(*self.xlim, self.width/70, self.is_log, self.whole)
+        ys = ticks(*self.ylim, self.n_ticks, self.ylog) if self.yticks is None else self.yticks
+        def x(tick): return self.place([tick[0]], self.ylim[:1])[0][0]
+        def y(tick): return -self.place(self.xlim[:1], [tick[0]])[0][1]
+        def fits(a, b, at, room): return at(b) - at(a) > (room(a[1]) + room(b[1]))/2
+        def thin(res, *how):
+            while not all(fits(a, b, *how) for a, b in zip(res, res[1:])): res = res[::2]
+            return res
+        return thin(xs, x, lambda label: .65*SIZE*len(label) + 4), thin(ys, y, lambda label: SIZE)
 
     def arrows(self):  # list of (x, y, words, color, anchor)
         "Yield an arrow with the value of the farthest point above the axes, and one for the farthest below"
@@ -392,7 +418,7 @@ def _path(points):
     res, before, points = [], None, [*points, None]
     for p, after in zip(points, points[1:]):
         if p is None: pass
-        elif before is None: res.append('M%.1f,%.1f' % p if after else 'M%.1f,%.1fh.1' % p)
+        elif before is None: res.append('M%.1f,%.1f' % p)
         elif after is None or not before[1] == p[1] == after[1]: res.append('L%.1f,%.1f' % p)
         before = p
     return ''.join(res)
@@ -413,7 +439,6 @@ def _svg_text(x, y, words, color, anchor, group):
     return f'<text{_class(group)} x="{x:.0f}" y="{y:.0f}"{place}{fill}>{escape(words)}</text>'
 
 # %% ../../nbs/base/03_charts.ipynb #6eddc004
-SIZE = 12       # pixels, of text
 LEADING = 15    # pixels from one row of a legend to the next
 
 @cache
@@ -471,7 +496,7 @@ class Chart:
                 points = p.place(o.xs, o.ys)
                 if o.may_leave: points = p.cut(points)
                 lines.append((points, o.color, o.alpha, o.width, False, o.group))
-                if o.points: lines.append((points, o.color, o.alpha, 6., True, o.group))
+                if any(dots := o.dots(points)): lines.append((dots, o.color, o.alpha, 6., True, o.group))
             if p.xlabel: texts.append((p.left + p.width/2, bottom + 31, p.xlabel, '', 'middle', ''))
             rows = legend_rows(p.lines, p.width)
             for k, row in enumerate(rows):
@@ -507,7 +532,7 @@ class Chart:
         for points, color, alpha, width, dots, _ in lines:
             ink = _rgb(color, alpha)
             for piece in [list(g) for is_gap, g in groupby(points, lambda o: o is None) if not is_gap]:
-                if dots or len(piece) == 1:
+                if dots:
                     for x, y in piece: dot(x, y, k*width/2, ink)
                 else: draw.line([(k*x, k*y) for x, y in piece], ink, round(k*width), 'curve')
         anchors = {'start': 'ls', 'middle': 'ms', 'end': 'rs'}
@@ -528,7 +553,9 @@ class Chart:
                 ys = [y if math.isfinite(y) else math.nan for y in o.ys]
                 if o.may_leave: ys = [min(max(y, p.ylim[0]), p.ylim[1]) for y in ys]
                 ax.plot(o.xs, ys, color=o.color, lw=.72*o.width, alpha=o.alpha, label=o.name or '_',
-                        marker='o' if o.points else None, ms=4.3, clip_on=False)
+                        clip_on=False)
+                dots = list(filter(None, o.dots([(x, y) if y == y else None for x, y in zip(o.xs, ys)])))
+                if dots: ax.plot(*zip(*dots), 'o', color=o.color, alpha=o.alpha, ms=4.3, clip_on=False)
             if p.is_log: ax.set_xscale('log')
             if p.ylog: ax.set_yscale('log')
             xs, ys = p.axes()

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from trainer_nb.base import (
     ALARM, COLORS, GREY, LEADING, RAW, SIZE, Chart, Envelope, Line, Panel, beside, check_kinds, common_device,
-    current_cell, format_time, html_img, html_table, legend_rows, limits, marimo_outputs, marimo_view, needs_log,
-    show_bundle, text_table
+    current_cell, format_time, html_img, html_table, labels, legend_rows, limits, marimo_outputs, marimo_view,
+    needs_log, show_bundle, text_table
 )
 
 # %% ../../nbs/loop/04_history.ipynb #1b46cb99
@@ -540,13 +540,14 @@ def _rates(curves, xlim):
         if name != 'lr' and not name.startswith('lr_'): continue
         color = colors[name[2:]] if len(colors) > 1 and name[2:] in colors else next(rest)
         lines.append(Line(curves[name][0], curves[name][3], color, name, width=1.5))
+    lines = lines[:6]
     values = list(filter(math.isfinite, chain.from_iterable(o.ys for o in lines)))
-    def label(v): return (f'{v:.2g}' if not v or abs(v) >= .001 else f'{v:.1e}').replace('e-0', 'e-')
-    yticks = [(v, label(v)) for v in sorted({min(values), max(values)})] if values else []
+    ends = sorted({min(values), max(values)}) if values else []
+    yticks = [*zip(ends, labels(ends))]
     low, high = limits(values)
     pad = .1*(high - low)       # keeps the line off the frame
     ylim = low - pad, high + pad
-    return Panel(54, 224, 534, 28, lines[:6], xlim, ylim, 'batch', yticks=yticks, whole=True)
+    return Panel(54, 224, 534, 28, lines, xlim, ylim, 'batch', yticks=yticks, whole=True)
 
 def _metrics(names, points, xlim, most=3):
     "Make the chart of the metrics: those of one scale share a panel; each has one colour in training and validation"
