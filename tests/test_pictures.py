@@ -9,6 +9,7 @@ from trainer_nb.base.charts import (
     ALARM, COLORS, GREY, INK, RAW, SIZE, Line, Panel, _fitted, _font, legend_rows, limits, smooth, ticks
 )
 from trainer_nb.base.text import html_table
+from trainer_nb.features.activations import Activations, Picture
 from trainer_nb.loop.history import History, Plot
 from trainer_nb.loop.learner import Learner
 from trainer_nb.runs.comparison import Comparison
@@ -526,3 +527,19 @@ def test_a_single_point_is_visible_and_what_is_not_drawn_stretches_no_axis():
     rates.add_steps(9, {'train_loss': [1.]*9, **{f'lr_{k}': [10.**-k]*9 for k in range(8)}})
     panel = Plot(rates).chart().panels[1]
     assert len(panel.lines) == 6 and panel.ylim[0] > -.3 and [o for _, o in panel.yticks] == ['1e-5', '1e0']
+
+@pytest.mark.parametrize('n', [64, 2048])
+def test_numbers_beside_activations_differ_and_do_not_overlap(n):
+    torch.manual_seed(0)
+    x, watched = torch.randn(n, 8), Activations()
+    model = torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.ReLU(), torch.nn.Linear(32, 2))
+    Learner(model, (x, (x.sum(1) > 0).long()), loss_fn=torch.nn.functional.cross_entropy, lr=.05, device='cpu',
+            display=False, hooks=[watched]).fit(2)
+    fig = Picture(watched).figure()
+    fig.canvas.draw()
+    for ax in filter(lambda ax: ax.axison, fig.axes):
+        for axis in ax.xaxis, ax.yaxis:
+            found = [o for o in axis.get_ticklabels() if o.get_text() and o.get_visible()]
+            words, boxes = [o.get_text() for o in found], [o.get_window_extent() for o in found]
+            assert len({*words}) == len(words) and (axis is ax.xaxis or len(words) > 1)
+            assert not any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[:i]), words
