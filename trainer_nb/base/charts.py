@@ -133,8 +133,10 @@ class Envelope:
             bins = _joined(bins, size)
         return bins, size
 
-    def curves(self, most=350):  # (x, low, high, mean): lists of float, nan if no value is finite; x counts values from 1
-        "Return the values to draw, in at most `most` bins"
+    def curves(self,
+        most=350,  # bins
+    ):             # (x, low, high, mean): lists of float, nan if no value is finite; x counts values from 1
+        "Return the values to draw"
         bins, _ = self._at_most(most)
         ends = accumulate(b.length for b in bins)
         xs = [end - (b.length - 1)/2 for b, end in zip(bins, ends)]

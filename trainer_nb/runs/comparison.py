@@ -156,7 +156,8 @@ def curves_of(self:Comparison, source, is_log=False):  # two (xs, ys), or None: 
         if name is None: res.append(None)
         else:
             most = 700 if len(self.sources) <= len(PALETTE) else 100      # bins
-            batches, ys = _train_curve(source.curves, name, most, is_log) if is_train else zip(*source.curves.marks[name])
+            if is_train: batches, ys = _train_curve(source.curves, name, most, is_log)
+            else: batches, ys = zip(*source.curves.marks[name])
             xs = self.places(source, batches)
             res.append(None if xs is None else (xs, list(ys)))
     return res
@@ -204,7 +205,9 @@ def _keys(self:Comparison, pairs, n_grey):
     res, metric = [], _short(self.metric or '')
     both = any(train for train, _ in pairs) and any(valid for _, valid in pairs)
     name = _base(metric)
-    if both: res = [Line([], [], GREY, f'{name} in training, smoothed'), Line([], [], GREY, f'{name} in validation', points=True)]
+    if both:
+        res = [Line([], [], GREY, f'{name} in training, smoothed'),
+               Line([], [], GREY, f'{name} in validation', points=True)]
     elif metric: res = [Line([], [], GREY, metric)]
     return res + ([Line([], [], GREY, 'the others')] if n_grey else [])
 
