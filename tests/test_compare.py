@@ -495,7 +495,7 @@ def test_any_number_in_a_record_can_be_shown(v, tmp_path):
                 f.write(f'{{"kind": "{kind}", "batch": 301, "epoch": {v}, "step": {v}, "time_s": {v}, "samples": {v}, '
                         f'"valid_loss": {v}, "train_loss": {v}}}\n')
         f.write(f'{{"kind": "valid", "batch": {v}, "valid_loss": 1.0}}\n{v}\n')
-    assert len(runs(tmp_path).rows) == 1 and '300' in Run(folder.path).card().html
+    assert len(runs(tmp_path).rows) == 1 and '<img' in Run(folder.path).card().html
     for x in AXES:
         c = compare(tmp_path, x=x)
         assert len(c.rows) == 1 and c.text() and not re.search('nan|inf', c.chart().svg())

@@ -1,16 +1,19 @@
 "Pictures are true: what is marked maps back to its value, curves do not lag, and what is left out is named"
-import io, math, random, re
+import bisect, io, math, random, re
 import xml.etree.ElementTree as ET
 
 import pytest, torch
 from PIL import Image, ImageFont
 
 from trainer_nb.base.charts import (
-    ALARM, COLORS, GREY, INK, RAW, SIZE, Panel, _fitted, _font, legend_rows, limits, smooth, ticks
+    ALARM, COLORS, GREY, INK, RAW, SIZE, Line, Panel, _fitted, _font, legend_rows, limits, smooth, ticks
 )
 from trainer_nb.base.text import html_table
+from trainer_nb.features.activations import Activations, Picture
 from trainer_nb.loop.history import History, Plot
 from trainer_nb.loop.learner import Learner
+from trainer_nb.runs.comparison import Comparison
+from trainer_nb.runs.sources import HistorySource
 from trainer_nb.show.lr_find import LRCurve, trailing_average
 
 
@@ -143,7 +146,7 @@ def test_train_and_valid_cross_where_they_do():
     losses = [3*math.exp(-i/40) + .05*math.sin(7.*i) for i in range(n)]
     h = history(losses, [1.]*30)
     chart = Plot(h).chart()
-    line = next(o for o in chart.panels[0].lines if o.name == 'train_loss')
+    line = next(o for o in chart.panels[0].lines if o.name.startswith('train_loss'))
     crossed = next(x for x, y in zip(line.xs, line.ys) if y < 1.)
     assert abs(crossed - 40*math.log(3)) < 5
 
@@ -161,6 +164,123 @@ def test_the_marks_of_the_finder_stand_on_the_curve_that_is_seen():
         if o.points: assert o.ys[0] == min(zip(seen.xs, seen.ys), key=lambda p: abs(math.log(p[0]/o.xs[0])))[1]
 
 
+def random_history(r):
+    "(losses, ends of epochs): falls, steps, spikes, gaps, and repeated values as accumulation makes them"
+    epochs = round(10**r.uniform(0, 3.3))
+    per = max(1, min(round(10**r.uniform(0, 3)), 20_000//epochs))
+    ends = [per*(e + 1) for e in range(epochs)]
+    if epochs < 500 and r.random() < .3: ends = sorted(r.sample(range(1, ends[-1] + 1), epochs))
+    n = ends[-1] + (r.randrange(per) if r.random() < .3 else 0)
+    start, fall, noise = 10**r.uniform(-3, 5), 10**r.uniform(-2, 0)*n, r.choice([0., .02, .2, 1.])
+    floor, steps = start*10**r.uniform(-5, 0), sorted(r.randrange(n) for _ in range(r.choice([0, 0, 1, 3])))
+    losses = [(start*math.exp(-i/fall) + floor)*.2**bisect.bisect(steps, i)*r.lognormvariate(0, noise)
+              for i in range(n)]
+    if r.random() < .2: losses = [v - start/2 for v in losses]
+    for _ in range(r.choice([0, 0, 1, 5])): losses[r.randrange(n)] *= 10**r.uniform(1, 5)
+    for _ in range(r.choice([0, 0, 1, 5])):
+        i = r.randrange(n)
+        for j in range(i, min(i + r.choice([1, per]), n)): losses[j] = r.choice([math.nan, math.inf])
+    if r.random() < .2: losses = [losses[i - i % 4] for i in range(n)]
+    return losses, ends
+
+def recorded(losses, ends):
+    "A history, with the plain mean of each epoch"
+    h = History()
+    for start, end in zip([0, *ends], ends):
+        h.add_steps(end - start, {'train_loss': losses[start:end]})
+        known = list(filter(math.isfinite, losses[start:end]))
+        h.epoch_rows.append({'epoch': len(h), 'train_loss': math.fsum(known)/len(known) if known else math.nan})
+        h.ends.append(end)
+    h.add_steps(len(losses) - h.n_steps, {'train_loss': losses[h.n_steps:]})
+    return h
+
+def path_of(chart):
+    "Pixels of the bold blue curve in the SVG"
+    d = max((o for o in Drawn(chart.svg()).paths if o[1] == COLORS[0] and 'h0' not in o[0]), key=lambda o: o[3])[0]
+    return [tuple(map(float, o)) for o in re.findall(r'([\d.]+),(-?[\d.]+)', d)]
+
+def check_epochs(chart, h, losses):
+    "What is drawn over the batches of each epoch has their mean, in the curve's own numbers and in the SVG's pixels"
+    panel = chart.panels[0]
+    line = next(o for o in panel.lines if o.color == COLORS[0] and o.width > 1)
+    points, own = path_of(chart), dict(zip(line.xs, line.ys))
+    pixels, steps = [x for x, _ in points], [0, *h.ends]
+    (left, right), (low, high) = panel.xlim, map(math.log10 if panel.ylog else float, panel.ylim)
+    per_x, per_y = panel.width/(right - left), (high - low)/panel.height
+    def value(y):
+        v = low + (panel.top + panel.height - y)*per_y
+        return 10**v if panel.ylog else v
+    def drawn(batch):       # the lowest and the highest value that the pixels, rounded to tenths, can stand for
+        x = panel.left + per_x*(batch - left)
+        i, j = bisect.bisect_left(pixels, x - .101), bisect.bisect_right(pixels, x + .101)
+        ys = [y for _, y in points[i:j]] or [y for _, y in points[max(i - 1, 0):j + 1]]
+        return value(max(ys) + .05), value(min(ys) - .05)
+    means = [row['train_loss'] for row in h.epoch_rows]
+    for start, end, mean in zip(steps, h.ends, means):
+        known = [i + 1 for i in range(start, end) if math.isfinite(losses[i])]
+        if not known: continue
+        far = 0 if per_x*(end - start) >= 1 else 2/per_x        # an epoch narrower than a pixel
+        there = [m for a, b, m in zip(steps, h.ends, means) if m == m and b > start - far and a < end + far]
+        room = .03*abs(mean)
+        lows, highs = zip(*map(drawn, known))
+        assert math.fsum(lows)/len(known) <= max(there) + room and min(there) - room <= math.fsum(highs)/len(known)
+        seen = [own.get(i, own[line.xs[bisect.bisect_right(line.xs, i) - 1]]) for i in known]
+        assert min(there) - room <= math.fsum(seen)/len(seen) <= max(there) + room, (start, end, mean)
+
+@pytest.mark.parametrize('seeds', [range(12), pytest.param(range(12, 500), marks=pytest.mark.soak)],
+                         ids=['few', 'many'])
+def test_the_mean_of_the_bold_curve_over_each_epoch_is_that_of_the_epoch(seeds):
+    "Smoothing over neighbouring bins drew 0.88 in an epoch whose mean was 0.47"
+    for seed in seeds:
+        losses, ends = random_history(random.Random(seed))
+        h = recorded(losses, ends)
+        check_epochs(Plot(h).chart(), h, losses)
+        check_epochs(Comparison([HistorySource('', h)], x='batch').chart(), h, losses)
+
+@pytest.mark.parametrize('seed', range(3))
+def test_a_picture_that_grew_is_that_of_all_batches_at_once(seed):
+    r = random.Random(seed)
+    losses, ends = random_history(r)
+    whole, h = recorded(losses, ends), History()
+    plot, source = Plot(h), HistorySource('', h)
+    cuts = {*ends, len(losses), *(r.randrange(len(losses)) for _ in range(40))}
+    for start, end in zip([0, *sorted(cuts)], sorted(cuts)):
+        h.add_steps(end - start, {'train_loss': losses[start:end]})
+        if r.random() < .1: plot.update()
+        if end in ends: h.add_epoch(whole.epoch_rows[len(h)])
+        if r.random() < .1: source.update()
+    assert plot.chart().svg() == Plot(whole).chart().svg()
+    seen, there = (Comparison([o], x='batch').chart().svg() for o in (source, HistorySource('', whole)))
+    assert seen == there
+
+def test_the_stored_picture_shows_the_means_of_steep_epochs():
+    "Twelve epochs, each a third of the one before; a column of pixels in the middle of each"
+    losses = [3.**-(i//40) for i in range(480)]
+    h = recorded(losses, range(40, 481, 40))
+    chart = Plot(h).chart()
+    image, panel = Image.open(io.BytesIO(chart.png()[0])), chart.panels[0]
+    assert panel.ylog
+    low, high = map(math.log10, panel.ylim)
+    for e in range(12):
+        x = round(2*(panel.left + panel.width*(40*e + 20.5 - panel.xlim[0])/(panel.xlim[1] - panel.xlim[0])))
+        rows = range(round(2*panel.top), round(2*(panel.top + panel.height)))
+        blue = [y for y in rows if image.getpixel((x, y)) == tuple(bytes.fromhex(COLORS[0][1:]))]
+        y = sum(blue)/len(blue)/2
+        assert abs(low + (panel.top + panel.height - y)*(high - low)/panel.height + e*math.log10(3)) < .03
+
+def test_a_loss_that_exploded_is_not_drawn_where_it_is_small_again():
+    "On a logarithmic axis, batch 13 with a loss of 6 was drawn at 7,434"
+    losses = [2.3, 1e5, 1e5, 1.2e5, 8e4, 3e3, 50.] + [6. + .5*math.sin(i) for i in range(7, 460)]
+    panel = Plot(recorded(losses, range(23, 461, 23))).chart().panels[0]
+    line = next(o for o in panel.lines if o.name.startswith('train_loss'))
+    assert panel.ylog and line.xs[12] == 13 and max(line.ys[12:]) < 20
+
+def test_the_finders_curve_follows_a_steep_end():
+    values = [2.3 - 1.5/(1 + math.exp((60 - i)/4)) + (math.exp((i - 80)/2) if i > 80 else 0) for i in range(100)]
+    assert all(b/1.5 <= a <= 1.5*b for a, b in zip(smooth(values), values[:-1]))
+
+
+
 # Words
 
 def lum(color):
@@ -176,7 +296,7 @@ def test_words_are_readable_in_both_themes():
     assert image.mode == 'RGB' and image.getpixel((0, 0)) == (255, 255, 255)
     assert image.size == (2*chart.width, 2*chart.height)
     svg = chart.svg()
-    assert '<g fill="currentColor"' in svg and {o[4] for o in Drawn(svg).words if o[2] not in '●━'} == {None}
+    assert '<g fill="currentColor"' in svg and {o[4] for o in Drawn(svg).words if o[2] not in '●━─'} == {None}
     assert all(3 <= 1.05/(lum(c) + .05) for c in (*COLORS[:3], ALARM, GREY))
     assert all((lum(c) + .05)/(lum('#111111') + .05) >= 3 for c in (*COLORS, ALARM, GREY))
     fig = h.plot()
@@ -195,7 +315,7 @@ def test_legends_wrap_and_what_is_left_out_is_named(names):
     legend = {o[2]: o for o in drawn.words if o[3] == 'start'}
     note = ' '.join(o for o in drawn.texts() if o.startswith('not drawn'))
     for name in names: assert name in legend or name in note or re.search(r'and \d+ more', note), (name, note)
-    assert {'train_loss', 'valid_loss', 'lr', 'training'} <= legend.keys()
+    assert {'train_loss, mean of ±5 batches', 'each batch', 'valid_loss', 'lr', 'training'} <= legend.keys()
     for p in chart.panels:
         for row in legend_rows(p.lines, p.width):
             for (x, o), (x2, _) in zip(row, row[1:]): assert x2 - x > 15 + 6*len(o.name)
@@ -213,13 +333,13 @@ def test_metrics_of_another_scale_have_a_panel_of_their_own():
 def test_batches_are_whole_and_rates_are_told():
     drawn = Drawn(Plot(history([3., 2., 1.], [1.], lr=[.001, .0005, .0001])).chart().svg())
     assert {'1', '2', '3'} <= set(drawn.texts()) and '1.5' not in [o[2] for o in drawn.words if o[3] == 'middle']
-    assert {'0.001', '1.0e-4'} <= set(drawn.texts())
+    assert {'1e-3', '1e-4'} <= set(drawn.texts())
     assert '0.1' in Drawn(Plot(history([3., 2., 1.], [1.])).chart().svg()).texts()
 
 def test_an_optimizer_has_one_colour():
     h = History()
     h.add_steps(30, {'train_loss_d': torch.rand(30), 'train_loss_g': torch.rand(30), 'lr_d': [.1]*30, 'lr_g': [.2]*30})
-    colors = {o.name: o.color for p in Plot(h).chart().panels for o in p.lines if o.name}
+    colors = {o.name.partition(',')[0]: o.color for p in Plot(h).chart().panels for o in p.lines if o.name}
     assert colors['train_loss_d'] == colors['lr_d'] != colors['train_loss_g'] == colors['lr_g']
 
 def test_marks_are_whole():
@@ -372,3 +492,55 @@ def test_a_run_that_explodes_can_be_drawn(huge):
     history(losses).plot()
     low, high = limits([1e300, 1., 1.], (), True)
     assert 0 < low < 1 < 1e299 < high < math.inf and len(ticks(low, high, is_log=True)) > 1
+
+def test_numbers_at_the_axes_differ_and_do_not_overlap():
+    "In one notation, and right within rounding"
+    r, font = random.Random(0), ImageFont.truetype(_font(), SIZE)
+    for _ in range(2000):
+        low = r.choice([0., -1., 1.])*10**r.uniform(-7, 7)
+        is_log, whole = r.random() < .3, r.random() < .3
+        low, width = abs(low) or 1e-3 if is_log else low, 10**r.uniform(-4, 6)
+        xlim = (low, low*(1 + width)) if is_log else (low, low + width*(abs(low) or 1.))
+        panel = Panel(54, 20, r.choice([244, 534]), r.choice([28, 60, 180]), [], xlim, xlim, n_ticks=r.choice([3, 5]),
+                      is_log=is_log, ylog=is_log, whole=whole)
+        for k, found in enumerate(panel.axes()):
+            words = [label for _, label in found]
+            assert len({*words}) == len(words), (xlim, words)
+            for v, label in found:
+                assert float(label.replace('k', 'e3')) == pytest.approx(v, rel=.006, abs=1e-12*abs(xlim[1])), (v, label)
+            for mark in 'ek': assert len({mark in o for v, o in found if v}) <= 1, words
+            at = [p[k] for v, _ in found for p in panel.place([v if k == 0 else xlim[0]], [v if k else xlim[0]])]
+            room = [font.getlength(o) if k == 0 else SIZE*.75 for o in words]
+            for a, b, c, d in zip(at, at[1:], room, room[1:]): assert abs(b - a) > (c + d)/2, (xlim, words)
+
+def test_a_single_point_is_visible_and_what_is_not_drawn_stretches_no_axis():
+    h = history([1.]*4, [.5], metrics={'train_accuracy': [.2], 'valid_accuracy': [.9]})
+    h.valid_rows[0]['valid_accuracy'] = math.nan
+    chart = Plot(h).chart()
+    panel = chart.panels[2]
+    (x, y), = panel.place([2.5], [.2])
+    color = next(o.color for o in panel.lines if o.ys == [.2])
+    assert any(abs(a - x) < .1 and abs(b - y) < .1 for a, b in Drawn(chart.svg()).dots(color))
+    image = Image.open(io.BytesIO(chart.png()[0]))
+    assert image.getpixel((round(2*x), round(2*y) - 4)) != (255, 255, 255)
+    assert [o for o in h.plot().axes[2].lines if list(o.get_ydata()) == [.2] and o.get_marker() == 'o']
+    rates = History()
+    rates.add_steps(9, {'train_loss': [1.]*9, **{f'lr_{k}': [10.**-k]*9 for k in range(8)}})
+    panel = Plot(rates).chart().panels[1]
+    assert len(panel.lines) == 6 and panel.ylim[0] > -.3 and [o for _, o in panel.yticks] == ['1e-5', '1e0']
+
+@pytest.mark.parametrize('n', [64, 2048])
+def test_numbers_beside_activations_differ_and_do_not_overlap(n):
+    torch.manual_seed(0)
+    x, watched = torch.randn(n, 8), Activations()
+    model = torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.ReLU(), torch.nn.Linear(32, 2))
+    Learner(model, (x, (x.sum(1) > 0).long()), loss_fn=torch.nn.functional.cross_entropy, lr=.05, device='cpu',
+            display=False, hooks=[watched]).fit(2)
+    fig = Picture(watched).figure()
+    fig.canvas.draw()
+    for ax in filter(lambda ax: ax.axison, fig.axes):
+        for axis in ax.xaxis, ax.yaxis:
+            found = [o for o in axis.get_ticklabels() if o.get_text() and o.get_visible()]
+            words, boxes = [o.get_text() for o in found], [o.get_window_extent() for o in found]
+            assert len({*words}) == len(words) and (axis is ax.xaxis or len(words) > 1)
+            assert not any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[:i]), words

@@ -11,8 +11,8 @@ from .text import (
     show_bundle, text_table, with_comments
 )
 from .charts import (
-    ALARM, COLORS, GREY, INK, LEADING, RAW, SIZE, Chart, Envelope, Line, Panel, beside, legend_rows, limits, needs_log,
-    new_figure, smooth
+    ALARM, COLORS, GREY, INK, LEADING, RAW, SIZE, Bin, Chart, Envelope, Line, Panel, beside, labels, legend_rows,
+    limits, needs_log, new_figure, smooth, ticks
 )
 from .memory import TensorMeter, is_oom, memory_in_use
 from .errors import described, drop_locals, folded, note_place, owner, passed, show_error

@@ -21,7 +21,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from trainer_nb.base import (
     ALARM, BATCH_NORMS, COLORS, CONVOLUTIONS, GREY, INK, INSTANCE_NORMS, did_you_mean, each_, local,
-    new_figure, norms, patch, text_table, to_device
+    new_figure, norms, patch, text_table, ticks, to_device
 )
 from ..loop import RESUMABLE, MainProcessHook, as_count, matching, refuse_script
 
@@ -356,9 +356,11 @@ class Picture:
             xs = [a + (end - self.at[0])/len(self.at)/2 for a in self.at]
             ax.plot(xs, self.v['mean'][:, i].clamp(-99, 99).asinh().tolist(), color='white', lw=.7)
         marks = [o for o in (-10, -1, 0, 1, 10) if abs(math.asinh(o)) < edge*.95]
-        marks = [o for o in marks if abs(o) == max(marks) or o == 0]
+        has_room = math.asinh(max(marks))/(2*edge)*(self.row - .07) > .13       # inches
+        marks = [o for o in marks if abs(o) == max(marks) or o == 0 and has_room]
         ax.set_yticks([math.asinh(o) for o in marks], [str(o).replace('-', '−') for o in marks])
         ax.set(xlim=(self.at[0], end), ylim=(-edge, edge))
+        ax.locator_params(axis='x', integer=True)
         if k == len(self.shown) - 1:
             n, m = len(self.shown), len(self.layers)
             ax.set_xlabel('batch' if n == m else f'batch; {n} of {m} layers', fontsize=8, color=INK, labelpad=1)
@@ -368,23 +370,19 @@ class Picture:
         ys = self.v[name][:, i].tolist()
         if not any(map(math.isfinite, ys)): return ax.set_axis_off()
         if name == 'dead': ax.fill_between(self.at, ys, color=color, alpha=.25, lw=0)
-        ax.plot(self.at, ys, color=color, lw=1.2, marker='o' if len(ys) == 1 else None, ms=3)
+        ax.plot(self.at, ys, color=color, lw=1.2, marker='o' if len(ys) == 1 else None, ms=3, clip_on=len(ys) > 1)
         if name == 'dead': ax.set_yticks([0, 1])
         else:
             ax.set_yscale('log')
             ax.minorticks_off()
         if name == 'update': ax.axhline(1e-3, color=GREY, lw=.8, ls=':')
         ax.set(xlim=(self.at[0], max(self.at[-1], self.at[0] + 1)), ylim=self.lims[name])
-        if name != 'dead': ax.set_yticks(*_powers(*self.lims[name]))
+        if name != 'dead':
+            marks = ticks(*self.lims[name], 2, is_log=True)
+            ax.set_yticks(*zip(*marks[::max(len(marks) - 1, 1)]))       # the lowest and the highest
         ax.locator_params(axis='x', nbins=3, integer=True)
 
 def _short(name, most=18): return name if len(name) <= most else '…' + name[1 - most:]
-
-def _powers(low, high):
-    "At most two powers of ten in a range, and their labels"
-    ks = list(range(math.ceil(math.log10(low)), math.floor(math.log10(high)) + 1))
-    ks = [ks[0], ks[-1]] if len(ks) > 2 else ks
-    return [10.**k for k in ks], [f'1e{k}' if k else '1' for k in ks]
 
 # %% ../../nbs/features/09_activations.ipynb #c93a2564
 BLOCKS = ' ▁▂▃▄▅▆▇█'

@@ -8,6 +8,7 @@ __all__ = ['KINDS', 'HISTORY_KINDS', 'Series', 'History', 'Plot']
 # %% ../../nbs/loop/04_history.ipynb #6f75e4a2
 import math, sys, warnings
 from array import array
+from bisect import bisect_left
 from html import escape
 from itertools import accumulate, chain, groupby
 from threading import get_ident
@@ -17,8 +18,8 @@ from torch import Tensor
 
 from trainer_nb.base import (
     ALARM, COLORS, GREY, LEADING, RAW, SIZE, Chart, Envelope, Line, Panel, beside, check_kinds, common_device,
-    current_cell, format_time, html_img, html_table, legend_rows, limits, marimo_outputs, marimo_view, needs_log,
-    show_bundle, smooth, text_table
+    current_cell, format_time, html_img, html_table, labels, legend_rows, limits, marimo_outputs, marimo_view,
+    needs_log, show_bundle, text_table
 )
 
 # %% ../../nbs/loop/04_history.ipynb #1b46cb99
@@ -424,9 +425,22 @@ class Plot:
         "Add new batches to the curves"
         if self.n_revised != self.history.n_revised: self.curves, self.n_revised = {}, self.history.n_revised
         new = self.history.fetch(start=lambda name: self.first + self.curves.setdefault(name, Envelope()).n)
-        for name, values in new.items(): self.curves[name].extend(values)
-        shift = lambda xs, *ys: ([x + self.first for x in xs], *ys)
-        return {name: shift(*curve.curves()) for name, curve in self.curves.items()}
+        for name, values in new.items():
+            curve, taken = self.curves[name], 0
+            start = self.first + curve.n
+            for end in self.history.ends[bisect_left(self.history.ends, start):]:
+                if end - start > len(values): break
+                curve.extend(values[taken:end - start])
+                if end > self.first: curve.end_epoch()
+                taken = end - start
+            curve.extend(values[taken:])
+        return {name: self._shifted(*curve.curves()) for name, curve in self.curves.items()}
+
+    def _shifted(self, xs, *rest): return [x + self.first for x in xs], *rest
+
+    def smooth(self, name, is_log=False):  # (x, y, words)
+        "Return the smoothed curve of a column, as `Envelope.smooth`"
+        return self._shifted(*self.curves[name].smooth(is_log))
 
     def chart(self,
         end=0,  # number of the last batch expected; 0: the last one recorded
@@ -439,7 +453,7 @@ class Plot:
         means = []
         for row, end_of in zip(h.epoch_rows, h.ends):
             if end_of > self.first: means += [v for k, v in row.items() if k.startswith('train_loss')]
-        losses = _losses(curves, points, means, xlim)
+        losses = _losses(self, curves, points, means, xlim)
         if (bad := h.bad_from or 0) > self.first:
             losses.lines.append(Line([bad, bad], losses.ylim, ALARM, f'nan from batch {bad}', width=1.5))
         top = losses.top = 9 + LEADING*max(len(legend_rows(losses.lines, losses.width)), 1)
@@ -494,24 +508,29 @@ def _colors(curves):
     "Choose colours for the losses and their learning rates: dict of what follows 'train_loss' → colour"
     return dict(zip([o.removeprefix('train_loss') for o in curves if o.startswith('train_loss')], COLORS))
 
-def _losses(curves, points, means, xlim, most=8):
+def _losses(plot, curves, points, means, xlim, most=8):
     "Make the panel of the losses, with all marks and smoothed curves inside; single batches may leave it"
-    colors, faint, bold = _colors(curves), [], []
+    colors, faint, words = _colors(curves), [], ''
     for end, color in colors.items():
-        xs, low, high, mean = curves['train_loss' + end]
+        xs, low, high, _ = curves['train_loss' + end]
         faint.append(Line(*_zigzag(xs, low, high), color, width=1, alpha=RAW, may_leave=True))
-        bold.append(Line(xs, smooth(mean), color, 'train_loss' + end))
     valid = [o for o in points if o.startswith('valid_') and _is_loss(o, points)]
     valid.sort(key=lambda o: o.split('_')[1] != 'loss')     # those over all sets first
     rest = [*COLORS[len(colors):], *COLORS, *COLORS]
-    bold += [_dotted(points[name], color, name) for name, color in zip(valid[:most], rest)]
-    seen = [*(o.ys for o in bold), means]
+    marks = [_dotted(points[name], color, name) for name, color in zip(valid[:most], rest)]
     raw = list(chain.from_iterable(o.ys for o in faint))
-    ylog = needs_log(seen) and all(v > 0 for v in raw if math.isfinite(v))
+    for ylog in False, True:
+        bold = []
+        for end, color in colors.items():
+            xs, ys, words = plot.smooth('train_loss' + end, ylog)
+            bold.append(Line(xs, ys, color, ', '.join(filter(None, ['train_loss' + end, words]))))
+        seen = [*(o.ys for o in bold + marks), means]
+        if not needs_log(seen) or any(v <= 0 for v in raw): break
+    if words: bold.append(Line([], [], next(iter(colors.values())), 'each batch', width=1))
     ylim = limits(list(chain.from_iterable(seen)), raw, ylog)
     notes = ['logarithmic'] if ylog else []
     if len(valid) > most: notes.append(_not_drawn(valid[most:], 420))
-    return Panel(54, 24, 534, 176, faint + bold, xlim, ylim, xlabel=None, ylog=ylog, note=', '.join(notes))
+    return Panel(54, 24, 534, 176, faint + bold + marks, xlim, ylim, xlabel=None, ylog=ylog, note=', '.join(notes))
 
 def _not_drawn(names, width):
     "Name the curves left out, in a note that fits `width` pixels"
@@ -531,14 +550,15 @@ def _rates(curves, xlim):
         if not _is_rate(name): continue
         color = colors[name[2:]] if len(colors) > 1 and name[2:] in colors else next(rest)
         lines.append(Line(curves[name][0], curves[name][3], color, name, width=1.5))
+    lines, n_more = lines[:6], len(lines) - 6
     values = list(filter(math.isfinite, chain.from_iterable(o.ys for o in lines)))
-    def label(v): return (f'{v:.2g}' if not v or abs(v) >= .001 else f'{v:.1e}').replace('e-0', 'e-')
-    yticks = [(v, label(v)) for v in sorted({min(values), max(values)})] if values else []
+    ends = sorted({min(values), max(values)}) if values else []
+    yticks = [*zip(ends, labels(ends))]
     low, high = limits(values)
     pad = .1*(high - low)       # keeps the line off the frame
     ylim = low - pad, high + pad
-    note = f'+ {len(lines) - 6} more' if lines[6:] else ''
-    return Panel(54, 224, 534, 28, lines[:6], xlim, ylim, 'batch', yticks=yticks, whole=True, note=note)
+    note = f'+ {n_more} more' if n_more > 0 else ''
+    return Panel(54, 224, 534, 28, lines, xlim, ylim, 'batch', yticks=yticks, whole=True, note=note)
 
 def _metrics(names, points, xlim, most=3):
     "Make the chart of the metrics: those of one scale share a panel; each has one colour in training and validation"

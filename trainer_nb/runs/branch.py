@@ -10,7 +10,7 @@ import math, os, shutil
 from dataclasses import replace
 from pathlib import Path
 
-from ..base import GREY, LEADING, Line, beside, legend_rows, limits, patch, printable, smooth
+from ..base import GREY, LEADING, Line, beside, legend_rows, limits, patch, printable
 from ..loop import Hook, Plot, set_lr
 from ..save import Folder
 from .folder import RunFolder, count_of
@@ -74,9 +74,11 @@ def _panel(self:Branch, losses):
     self.tail.update()
     there, lines, end = self.tail.history, [], losses.xlim[1]
     name = f'train_loss of {self.name}'
-    for k, (xs, _, _, mean) in Plot(there, self.batch).update().items() if there.n_steps > self.batch else ():
+    plot = Plot(there, self.batch)
+    for k in plot.update() if there.n_steps > self.batch else ():
         if not k.startswith('train_loss'): continue
-        pairs = [(x, y) for x, y in zip(xs, smooth(mean)) if x <= end]
+        xs, ys, _ = plot.smooth(k, losses.ylog)
+        pairs = [(x, y) for x, y in zip(xs, ys) if x <= end]
         if pairs: lines.append(Line(*map(list, zip(*pairs)), GREY, name, width=1.5))
         name = ''
     marks = [(row['batch'], row['valid_loss']) for row in there.valid_rows

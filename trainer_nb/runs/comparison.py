@@ -146,25 +146,24 @@ def colors(self:Comparison):  # list of str
 # %% ../../nbs/runs/14_comparison.ipynb #eb0e41f7
 def _short(name, most=24): return name if len(name) <= most else f'{name[:most-1]}…'
 
-def _train_curve(curves, name, most):
-    "(batches, smoothed values) of training, about `most` points"
-    if name in curves.steps: xs, _, _, ys = curves.steps[name].curves()
-    else: xs, ys = map(list, zip(*curves.marks[name]))
-    if len(ys) > 60 or name in curves.steps: ys = smooth(ys)
-    each = -(-len(ys)//most)
-    kept = [*range(0, len(ys) - 1, each), *range(len(ys) - 1, len(ys))]
-    return [xs[i] for i in kept], [ys[i] for i in kept]
+def _train_curve(curves, name, most, is_log):
+    "(batches, smoothed values) of training, in about `most` bins"
+    if name in curves.steps: return curves.steps[name].smooth(is_log, most)[:2]
+    xs, ys = map(list, zip(*curves.marks[name]))
+    is_mean = 'epoch' in curves.scales      # of an epoch; another tool may have recorded batches
+    return xs, ys if is_mean or len(ys) <= 60 else smooth(ys, is_log=is_log)
 
 @patch
-def curves_of(self:Comparison, source):  # two (xs, ys), or None: training, validation
+def curves_of(self:Comparison, source, is_log=False):  # two (xs, ys), or None: training, validation
     "Return what is drawn of a run"
     train, valid = self.columns(source)
     res = []
     for name, is_train in (train, True), (valid, False):
         if name is None: res.append(None)
         else:
-            most = 400 if len(self.sources) <= len(PALETTE) else 100      # points
-            batches, ys = _train_curve(source.curves, name, most) if is_train else zip(*source.curves.marks[name])
+            most = 700 if len(self.sources) <= len(PALETTE) else 100      # bins
+            if is_train: batches, ys = _train_curve(source.curves, name, most, is_log)
+            else: batches, ys = zip(*source.curves.marks[name])
             xs = self.places(source, batches)
             res.append(None if xs is None else (xs, list(ys)))
     return res
@@ -177,7 +176,10 @@ def chart(self:Comparison,
 ):                    # `Chart`
     "Draw the lines"
     shown, colors = self.in_color(), self.colors()
-    drawn = [self.curves_of(s) for s in self.sources]
+    for ylog in False, True:
+        drawn = [self.curves_of(s, ylog) for s in self.sources]
+        seen = [o[1] for i in shown or range(len(drawn)) for o in drawn[i] if o]
+        if not needs_log(seen) or any(v <= 0 for o in seen for v in o): break
     ends = [o[0][-1] for pair in drawn for o in pair if o and o[0]]
     unit, label = 1, AXES[self.x]
     if self.x == 'time': unit, label = next((u, name) for top, u, name in _UNITS if max(ends, default=0) >= top)
@@ -188,8 +190,6 @@ def chart(self:Comparison,
         if i not in shown: lines = [replace(o, name='', points=False, may_leave=True) for o in lines]
         (bold if i in shown else grey).extend(replace(o, group=f'l-{i}') for o in lines)
     pairs = [pair for i, pair in enumerate(drawn) if i in shown]
-    seen = [o.ys for o in (bold or grey)]
-    ylog = needs_log(seen) and all(v > 0 for o in seen for v in o if math.isfinite(v))
     ylim = limits([v for o in seen for v in o], (), ylog)
     right = max(ends, default=1)/unit
     panel = Panel(60, 24, 644, 200, [*grey, *bold, *self._keys(pairs, len(grey))], (0, (right or 1)*1.015), ylim, label,
@@ -211,7 +211,9 @@ def _keys(self:Comparison, pairs, n_grey):
     res, metric = [], _short(self.metric or '')
     both = any(train for train, _ in pairs) and any(valid for _, valid in pairs)
     name = _base(metric)
-    if both: res = [Line([], [], GREY, f'{name} in training'), Line([], [], GREY, f'{name} in validation', points=True)]
+    if both:
+        res = [Line([], [], GREY, f'{name} in training, smoothed'),
+               Line([], [], GREY, f'{name} in validation', points=True)]
     elif metric: res = [Line([], [], GREY, metric)]
     return res + ([Line([], [], GREY, 'the others')] if n_grey else [])
 

@@ -14,11 +14,11 @@ from itertools import chain
 from pathlib import Path
 from zlib import crc32
 
-from ..base import Envelope, check_kinds, open_file, read_file, replacing
+from ..base import Bin, Envelope, check_kinds, open_file, read_file, replacing
 
 # %% ../../nbs/runs/12_curves.ipynb #88749753
 _FLOATS = [(int, float)]
-_BINS = {'size': int, 'n': int, 'bins': [_FLOATS]}
+_BINS = {'size': int, 'n': int, 'n_epochs': int, 'bins': [_FLOATS]}
 CURVES_KINDS = {'n': int, 'steps': {str: _BINS}, 'marks': {str: [_FLOATS]}, 'extremes': {str: _FLOATS},
                 'scales': {str: [_FLOATS]}, 'time_s': (int, float), 'end': int}
 
@@ -34,7 +34,7 @@ def _thin(pairs, most):
 
 class Curves:
     "The values of a run by batch, thinned out"
-    most, most_marks = 400, 1200        # bins of a column, points of validation and of epochs
+    most_marks = 1200       # points of validation and of epochs
 
     def __init__(self):
         self.n = self.end = 0   # training batches, and those at the end of the latest epoch
@@ -50,10 +50,16 @@ class Curves:
     ):
         "Append training batches"
         for name, values in columns.items():
-            o = self.steps.setdefault(name, Envelope(self.most))
+            o = self.steps.setdefault(name, Envelope())
             if o.n < self.n: o.extend([math.nan]*(self.n - o.n))
             o.extend(values)
         self.n += n
+
+    def end_epoch(self):
+        "Note that an epoch ends with the newest batch"
+        for o in self.steps.values():
+            if o.n < self.n: o.extend([math.nan]*(self.n - o.n))
+            o.end_epoch()
 
     def mark(self, name, batch, v):
         "Add a point of a validation pass or an epoch"
@@ -108,6 +114,7 @@ def _take_row(curves, row):
     if type(batch) is not int or not 0 <= batch < 1e15: return
     if kind == 'epoch':
         middle, curves.end = (curves.end + 1 + batch)/2, batch
+        curves.end_epoch()
         for name, v in row.items():
             if name.startswith('train_'): curves.mark(name, middle, math.nan if v is None else v)
         if type(epoch := row.get('epoch')) is int: curves.scale('epoch', batch, epoch + 1)
@@ -142,7 +149,7 @@ def state_of_curves(
     curves,  # `Curves`
 ):           # dict for JSON
     "Return everything that `Curves` holds"
-    steps = {k: {'size': o.size, 'n': o.n, 'bins': o.bins} for k, o in curves.steps.items()}
+    steps = {k: {name: getattr(o, name) for name in _BINS} for k, o in curves.steps.items()}
     return {k: getattr(curves, k) for k in CURVES_KINDS} | {'steps': steps}
 
 def curves_of_state(
@@ -154,9 +161,10 @@ def curves_of_state(
     for k, v in state.items(): setattr(res, k, v)
     res.steps = {}
     for name, o in state['steps'].items():
-        e = res.steps[name] = Envelope(Curves.most)
-        e.size, e.n, e.bins = o['size'], o['n'], [tuple(b) for b in o['bins']]
-        if not 0 < e.size or len(e.bins) != -(-e.n//e.size) or any(len(b) != 4 for b in e.bins):
+        e = res.steps[name] = Envelope()
+        if any(len(b) != len(Bin._fields) for b in o['bins']): raise ValueError(f'a bin of {name} is incomplete')
+        e.size, e.n, e.n_epochs, e.bins = o['size'], o['n'], o['n_epochs'], [Bin(*b) for b in o['bins']]
+        if not 0 < e.size or e.n != sum(b.length for b in e.bins) or any(not 0 < b.length <= e.size for b in e.bins):
             raise ValueError(f'the bins of {name} do not fit together')
     sizes = [(res.marks, 2), (res.scales, 2)]
     if any(len(o) != n for part, n in sizes for pairs in part.values() for o in pairs):

@@ -94,10 +94,12 @@ class HistorySource(Recorded):
             self.curves, self.n_valid, self.n_epoch, self.n_revised = Curves(), 0, 0, h.n_revised
         start = self.curves.n
         columns = h.fetch(n, lambda name: start)
-        if n > start: self.curves.add_steps(n - start, {k: list(v[:n - start]) for k, v in columns.items()})
-        rows = [{'kind': 'valid', **row} for row in h.valid_rows[self.n_valid:n_valid]]
+        take(self.curves, [{'kind': 'valid', **row} for row in h.valid_rows[self.n_valid:n_valid]])
         ended = zip(h.ends[self.n_epoch:n_epoch], h.epoch_rows[self.n_epoch:n_epoch])
-        take(self.curves, [*rows, *({'kind': 'epoch', 'batch': end, **row} for end, row in ended)])
+        for end, row in [*ended, (n, None)]:
+            a, b = self.curves.n - start, end - start
+            if b > a: self.curves.add_steps(b - a, {k: list(v[a:b]) for k, v in columns.items()})
+            if row is not None: take(self.curves, [{'kind': 'epoch', 'batch': end, **row}])
         self.n_valid, self.n_epoch = n_valid, n_epoch
         if self.learn is not None and not self.is_live:
             s = self.learn.state
@@ -164,7 +166,7 @@ def column_of(
 
 def _add_points(curves, tag, points):
     "Add the values of one tag: (step, seconds or None, value)"
-    name, size = column_of(tag), -(-len(points)//Curves.most)
+    name, size = column_of(tag), -(-len(points)//400)
     low, high = (f(points, key=lambda o: o[2]) for f in (min, max))
     for i in range(0, len(points), size):
         part = points[i:i + size]
