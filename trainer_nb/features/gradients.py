@@ -15,7 +15,9 @@ from torch import Tensor
 
 from ..base import batch_size, common_device, did_you_mean, each_, entries, local, norms, to_device
 from .parts import MicroBatches, Start
-from ..loop import RESUMABLE, Hook, as_count, differentiate, gradients, is_summed, loss_weight, parameters, refuse_closures
+from trainer_nb.loop import (
+    RESUMABLE, Hook, as_count, differentiate, gradients, is_summed, loss_weight, parameters, refuse_closures
+)
 
 
 # %% ../../nbs/features/01_gradients.ipynb #d704dff2
