@@ -115,7 +115,7 @@ class TensorLoader:
             raise TypeError(f'generator is {generator!r}: expected a torch.Generator')
         self.bs, self.shuffle, self.drop_last, self.generator = bs, shuffle, drop_last, generator
         self.device = None if device is None else torch.device(device)
-        is_wide = [o.dtype == torch.float64 and not isinstance(given, Tensor) for o, given in zip(self.tensors, tensors)]
+        is_wide = [o.dtype == torch.float64 and not isinstance(t, Tensor) for o, t in zip(self.tensors, tensors)]
         self.dtype = dtype if any(is_wide) and dtype not in (None, torch.float64) else None     # None: nothing to cast
         self.dtypes = [self.dtype if wide and self.dtype else o.dtype for o, wide in zip(self.tensors, is_wide)]
 

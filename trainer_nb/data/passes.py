@@ -18,7 +18,8 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from trainer_nb.base import (
-    RNG_KINDS, check_kinds, end_processes, forget_iterator, kept_iterator, map_tensors, rng_state, set_indices, set_rng_state,
+    RNG_KINDS, check_kinds, end_processes, forget_iterator, kept_iterator, map_tensors, rng_state,
+    set_indices, set_rng_state,
     workers_end
 )
 

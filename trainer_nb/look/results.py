@@ -58,8 +58,8 @@ def _check_mean(whole, losses):
     if not whole.isfinite() or not losses.isfinite().all(): return
     raise ValueError(
         f'the loss of a batch of {len(losses)} is {whole:.4g}, and its samples alone have losses from '
-        f'{losses.min():.4g} to {losses.max():.4g}: it compares samples with one another, so that none has a loss of its '
-        'own. Pass loss=f(pred, targ), which returns one for each sample')
+        f'{losses.min():.4g} to {losses.max():.4g}: it compares samples with one another, so that none has a loss of '
+        'its own. Pass loss=f(pred, targ), which returns one for each sample')
 
 def _joined(losses, loss_fn, targ, n):
     "Reduce the losses of the parts of each sample to one"

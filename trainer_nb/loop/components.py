@@ -101,7 +101,8 @@ class Components(Hooked):
             self.train_dl, self.valid_dl = self._as_loader(train_dl, True), self._as_loader(valid_dl)
             is_unused = self.train_dl is train_dl and self.valid_dl is valid_dl and isinstance(train_dl, DataLoader)
             if is_unused and bs not in (64, train_dl.batch_size): warnings.warn(
-                f'bs={bs} changes nothing in train_dl, a DataLoader with batch_size={train_dl.batch_size}', stacklevel=3)
+                f'bs={bs} changes nothing in train_dl, a DataLoader with batch_size={train_dl.batch_size}',
+                stacklevel=3)
             self._set_opts(make_optimizers(model, optim, lr, loss_fn))
             self.metrics = as_metrics(metrics)
             check_sets(sets_of(self.valid_dl), self.metrics)

@@ -466,8 +466,8 @@ class Learner(Passes):
             'predict runs your own step, which may need the targets: pass batches that hold them, or to the learner an '
             "eval_step(batch, learn) that returns {'pred': ...} without them")
         if isinstance(batch, (list, tuple)) and len(batch) > 1 and self._n_parts is None: return (
-            f'predict took the last of the {len(batch)} entries of the batch for its target, as no fit has shown how many '
-            'inputs there are: if all are inputs, add a target, such as torch.zeros(n), or pass a mapping, '
+            f'predict took the last of the {len(batch)} entries of the batch for its target, as no fit has shown how '
+            'many inputs there are: if all are inputs, add a target, such as torch.zeros(n), or pass a mapping, '
             '{name of an argument of forward: input}')
 
     def _predict_step(self, batch):
