@@ -480,7 +480,8 @@ def test_a_mistake_in_a_hook_is_not_explained_by_the_batch():
     assert 'raised in hook' in e.value.__notes__[0] and not any('predictions' in o for o in e.value.__notes__)
 
 @pytest.mark.parametrize('name, remedy', [('lr', r'learn\.fit\(1, lr='), ('epochs', r'learn\.fit\(3\)'),
-                                          ('metircs', 'metrics'), ('mine', r'learn\.config'), ('optimizer', r'learn\.opt ')])
+                                          ('metircs', 'metrics'), ('mine', r'learn\.config'),
+                                          ('optimizer', r'learn\.opt ')])
 def test_an_attribute_that_a_learner_does_not_have(name, remedy):
     "It would have no effect: refused when it is set, or by the next call; a subclass may have its own"
     learn = learner()

@@ -11,7 +11,8 @@ from trainer_nb.loop.mistakes import VERBS
 def call(learn, name, folder):
     "Call a verb with arguments that are fine otherwise"
     x = problem()[0]
-    args = {'fit': (1,), 'fit_one_cycle': (1,), 'predict': (x,), 'save': (folder/'saved.pt',), 'load': (folder/'saved.pt',),
+    args = {'fit': (1,), 'fit_one_cycle': (1,), 'predict': (x,), 'save': (folder/'saved.pt',),
+            'load': (folder/'saved.pt',),
             'add_hook': (OneCycle(),), 'remove_hook': ('Watch',), 'get_hook': ('Watch',), 'request': ('stop',),
             'rewind': (), 'export': (folder/'net.pt2',), 'launch': (lambda learn: None,),
             'added_hooks': (OneCycle(),), 'start': (folder/'run',)}
@@ -42,7 +43,8 @@ def in_a_thread(f):
 def test_every_verb_from_another_thread(tmp_path):
     def make():
         watch = LambdaHook(name='Watch', after_step=lambda learn: None)
-        return make_learner(train_dl=batches(), valid_dl=batches(seed=2), seed=0, hooks=[Checkpoint(tmp_path/'c'), watch])
+        hooks = [Checkpoint(tmp_path/'c'), watch]
+        return make_learner(train_dl=batches(), valid_dl=batches(seed=2), seed=0, hooks=hooks)
     plain = make_learner(train_dl=batches(), valid_dl=batches(seed=2), seed=0)
     start, seen, names = weights(plain.model), {}, verbs()
     plain.fit(2)
