@@ -185,7 +185,7 @@ def test_where_interrupts_are_ignored_they_stay_so(verb):
 
 
 def test_the_package_is_imported_from_the_folder_above_a_clone(tmp_path):
-    "There its name is first found as a folder without a file, and its modules elsewhere, as an editable install has them"
+    "There its name is first found as a folder without a file, and its modules elsewhere, as in an editable install"
     import os, subprocess, sys
     from pathlib import Path
     root = Path(__file__).parents[1]
