@@ -115,8 +115,8 @@ def describe(
         res += ['```python', *wrap(sig, 96, subsequent_indent=' '*4), '```', '']
     res += [re.sub(r'^(`[^`]+`)  +', r'* \1: ', docstring(sym), flags=re.M), '']     # aligned names are a list
     known = declared(f)
-    def default(p): return known.get(p.lstrip('*'), p)
-    rows = [(f'*{names}*' if names in ('returns', 'raises') else ', '.join(f'`{default(p)}`' for p in names.split(', ')),
+    def shape(p): return known.get(p.lstrip('*'), p)
+    rows = [(f'*{names}*' if names in ('returns', 'raises') else ', '.join(f'`{shape(p)}`' for p in names.split(', ')),
              about) for names, about in notes(f).items()]
     wide = []
     for key, o, shape, about in members(sym, name, shown) if inspect.isclass(sym) else ():

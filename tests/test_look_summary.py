@@ -41,7 +41,8 @@ def test_flops_of_a_module_that_calls_itself():
             self.lin = nn.Linear(8, 8)
         def forward(self, x, n=3): return self.lin(x) if n == 0 else self(x, n - 1)
     model = nn.Sequential(Again(), nn.Linear(8, 3))
-    s = Learner(model, (torch.randn(6, 8), torch.zeros(6).long()), loss_fn=nn.CrossEntropyLoss(), display=False).summary()
+    data = torch.randn(6, 8), torch.zeros(6).long()
+    s = Learner(model, data, loss_fn=nn.CrossEntropyLoss(), display=False).summary()
     layers = {o.name: o for o in s.layers}
     assert layers['0'].flops == layers['0.lin'].flops == 2*6*8*8 and layers['0'].n_calls == 4
     assert s.flops == 2*6*8*8 + 2*6*8*3

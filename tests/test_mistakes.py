@@ -219,8 +219,10 @@ STEP_LR = torch.optim.lr_scheduler.StepLR(torch.optim.SGD(nn.Linear(1, 1).parame
 MISTAKES |= {
     'a pos_weight of another length': (dict(train_dl=lambda: (X, torch.rand(24, 3)), valid_dl=None,
                                             loss_fn=nn.BCEWithLogitsLoss(pos_weight=torch.ones(5))), 'learn.fit(1)',
-                                       r'pos_weight has shape \(5,\), and the predictions \(6, 3\)', r'each output, \(3,\)'),
-    'a scheduler as a hook': (dict(hooks=[STEP_LR]), None, 'StepLR object at .* is not a hook', r'LRScheduler\(lambda opt: StepLR'),
+                                       r'pos_weight has shape \(5,\), and the predictions \(6, 3\)',
+                                               r'each output, \(3,\)'),
+    'a scheduler as a hook': (dict(hooks=[STEP_LR]), None, 'StepLR object at .* is not a hook',
+            r'LRScheduler\(lambda opt: StepLR'),
     'a metric of an output with logits': (
         dict(model=lambda: Named(4, 3), train_dl=lambda: [{'x': X, 'labels': Y}], valid_dl=None, loss_fn=None,
              metrics=accuracy), 'learn.fit(1)', 'returned a Output, and a metric gets it unchanged',
@@ -230,12 +232,14 @@ MISTAKES |= {
     'one image': (IMAGES, 'learn.predict(torch.zeros(3, 8, 8))', r'shape \(3, 8, 8\), without a dimension for samples',
                   r'x\[None\]'),
     'one row': ({}, 'learn.predict(torch.zeros(4))', 'without a dimension for samples', r'x\[None\]'),
-    'pictures of PIL': ({**IMAGES, 'train_dl': lambda: Rows(picture)}, 'learn.fit(1)', 'samples are PIL images', 'ToTensor'),
+    'pictures of PIL': ({**IMAGES, 'train_dl': lambda: Rows(picture)}, 'learn.fit(1)', 'samples are PIL images',
+            'ToTensor'),
     'images of several sizes': ({**IMAGES, 'train_dl': lambda: Rows(lambda i: (torch.randn(3, 8 + i, 8), 0))},
                                 'learn.fit(1)', 'have several sizes', 'Resize.*collate_fn'),
     'texts as labels': (dict(train_dl=lambda: Rows(lambda i: (X[i], 'cat'))), 'learn.fit(1)',
                         "targets are texts such as 'cat'", r'sorted\(set\(labels\)\)'),
-    'an array of texts': (dict(train_dl=lambda: (X, np.array(['cat']*24))), None, 'holds texts such as .*cat', 'np.unique'),
+    'an array of texts': (dict(train_dl=lambda: (X, np.array(['cat']*24))), None, 'holds texts such as .*cat',
+            'np.unique'),
     'bfloat16 for NumPy': (dict(metrics=[to_numpy]), 'learn.fit(1)', 'NumPy has no bfloat16', r'pred\.float\(\)'),
     'a batch without labels': (dict(train_dl=lambda: [{'input': X}], valid_dl=None), 'learn.fit(1)',
                                'no `labels` for loss_fn', 'call the target so, or write a train_step'),
@@ -243,7 +247,8 @@ MISTAKES |= {
                                    'train_dl is a generator, which can be read once, and 2 epochs', 'pass a list'),
     'history[name]': ({}, "learn.history['valid_loss']", 'History holds several tables',
                       r"learn\.history\.epochs\['valid_loss'\]"),
-    'monitor=valid_acc': (dict(metrics=accuracy, hooks=[EarlyStopping(monitor='valid_acc', mode='max')]), 'learn.fit(1)',
+    'monitor=valid_acc': (dict(metrics=accuracy, hooks=[EarlyStopping(monitor='valid_acc', mode='max')]),
+            'learn.fit(1)',
                           "monitors 'valid_acc'", 'Did you mean `valid_accuracy`'),
     'monitor=valid_my_scor': (dict(metrics=[Metric(accuracy, name='my_score')],
                                    hooks=[EarlyStopping(monitor='valid_my_scor', mode='max')]), 'learn.fit(1)',
@@ -317,7 +322,8 @@ def test_a_column_that_a_hook_records_may_be_monitored():
     learn = learner(metrics=accuracy, hooks=[stop, LambdaHook(after_step=lambda learn: learn.record('acc', 1.))])
     from trainer_nb.loop.metrics import check_monitored
     check_monitored('EarlyStopping', 'train_acc', learn)
-    with pytest.raises(ValueError, match='train_accuracy'): check_monitored('EarlyStopping', 'train_acc', learner(metrics=accuracy))
+    with pytest.raises(ValueError, match='train_accuracy'): check_monitored('EarlyStopping', 'train_acc',
+            learner(metrics=accuracy))
 
 def test_a_loader_that_begins_anew_may_be_its_own_iterator():
     class Again:

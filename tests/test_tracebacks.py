@@ -185,12 +185,13 @@ def test_where_interrupts_are_ignored_they_stay_so(verb):
 
 
 def test_the_package_is_imported_from_the_folder_above_a_clone(tmp_path):
-    "There its name is first found as a folder without a file, and its modules elsewhere, as an editable install has them"
+    "There its name is first found as a folder without a file, and its modules elsewhere, as in an editable install"
     import os, subprocess, sys
     from pathlib import Path
     root = Path(__file__).parents[1]
     (tmp_path/'trainer_nb').mkdir()
-    code = (f'import os, sys; sys.path = [o for o in sys.path if os.path.realpath(o or ".") != {str(root.resolve())!r}]\n'
+    code = ("import os, sys\n"
+            f'sys.path = [o for o in sys.path if os.path.realpath(o or ".") != {str(root.resolve())!r}]\n'
             f'sys.path.insert(0, {str(tmp_path)!r}); import trainer_nb\n'
             f'assert trainer_nb.__file__ is None; trainer_nb.__path__.append({str(root/"trainer_nb")!r})\n'
             'import trainer_nb.all; from trainer_nb.base.errors import owner, fold\n'
