@@ -3,6 +3,7 @@ import base64, math, re, signal, sys, threading, time, warnings
 import xml.etree.ElementTree as ET
 from base64 import b64decode
 from itertools import count
+from types import SimpleNamespace
 
 import pytest, torch
 from bs4 import BeautifulSoup
@@ -19,6 +20,7 @@ from trainer_nb.features.gradients import GradAccum
 from trainer_nb.loop.hooks import CancelFit, Hook, LambdaHook
 from trainer_nb.loop.metrics import Metric, accuracy
 from trainer_nb.loop.interrupts import TrainingInterrupted
+from trainer_nb.save import Checkpoint, EarlyStopping
 
 
 def learner(display='html', **kwargs):
@@ -184,6 +186,80 @@ def test_the_best_epoch_is_the_best_of_this_fit(cell):
     learn.fit(3)
     assert 'best valid_loss 1 in epoch 0' in cell[1]['text/html']
     assert 'best valid_loss 3 in epoch 3' in cell[3]['text/html'] and '<b>3</b>' in cell[3]['text/html']
+
+def scored(rows, *hooks):
+    "A fit whose epochs have given validation losses and scores"
+    values = iter(rows)
+    def step(batch, learn):
+        loss, score = next(values)
+        return {'loss': torch.tensor(loss), 'pred': torch.tensor([score]), 'targ': torch.zeros(1), 'n': 1}
+    learn = learner(valid_dl=[None], metrics=[Metric(lambda pred, targ: pred.mean(), name='score')], hooks=hooks,
+                    eval_step=step, train_step=lambda batch, learn: {
+                        'loss': learn.model(batch[0]).square().mean(), 'pred': torch.zeros(1), 'targ': torch.zeros(1)})
+    learn.fit(len(rows))
+    return learn
+
+def bold(html): return re.findall(r'<b>(\d+)</b>', html)
+
+@pytest.mark.parametrize('restores', [True, False])
+def test_the_line_and_the_table_name_the_epoch_that_is_restored(restores, cell):
+    "Of epochs with an equal score, the one with the lower loss"
+    rows = [(.5, .7), (.4, .9), (.3, .9), (.2, .8), (.6, .9)]
+    kept = []
+    keep = LambdaHook(after_epoch=lambda learn: kept.append(learn.model[0].weight.detach().clone()))
+    learn = scored(rows, keep, EarlyStopping(9, monitor='valid_score', mode='max', restore_best=restores))
+    assert torch.equal(learn.model[0].weight, kept[2 if restores else 4])
+    whose = ', whose weights learn has' if restores else '; learn has the weights of epoch 4'
+    assert cell[1]['text/plain'].startswith(f'done: 5 epochs, best valid_score 0.9 in epoch 2{whose}\n')
+    assert bold(cell[1]['text/html']) == bold(learn.history.html()) == ['2']
+
+def test_the_best_checkpoint_is_the_marked_one(tmp_path, cell):
+    learn = scored([(.5, .7), (.4, .9), (.3, .9), (.2, .8)], Checkpoint(tmp_path, monitor='valid_score', mode='max'))
+    assert learn.get_hook(Checkpoint).best()['epoch'] == 3 and bold(cell[1]['text/html']) == ['2']
+    assert 'best valid_score 0.9 in epoch 2; learn has the weights of epoch 3' in learn.history.status
+
+def test_of_several_fits_the_latest_has_the_marked_epoch(cell):
+    losses = iter([1., 2., 4., 3., 5.])
+    learn = learner(valid_dl=[None], metrics=[], eval_step=lambda batch, learn: {'loss': torch.tensor(next(losses))})
+    learn.fit(2)
+    learn.fit(3)
+    assert 'best valid_loss 3 in epoch 3' in learn.history.status and bold(learn.history.html()) == ['3']
+
+@pytest.mark.parametrize('lr, is_worse', [(30., True), (.01, False)])
+def test_a_fit_that_ends_worse_than_it_began_is_not_just_done(lr, is_worse, cell):
+    torch.manual_seed(0)
+    learn = learner(train_dl=batches(40), lr=lr, optim=torch.optim.Adam)
+    learn.fit(2)
+    first, last = learn.history.steps['train_loss'][0], learn.history.epochs['train_loss'][-1]
+    assert (last > 2*first) == is_worse
+    text = f'2 epochs, but train_loss ended at {last:.4g} and began with {first:.4g}: lower the learning rate'
+    assert (learn.history.status == text) == is_worse and learn.history.status.startswith('done') != is_worse
+
+def test_times_have_one_unit(capsys):
+    h = History()
+    for i, t in enumerate([70.2, 8.1, 3700.]): h.add_epoch({'epoch': i, 'time_s': t})
+    assert [o[-1] for o in h.lines()] == ['time', '01:10', '00:08', '1:01:40']
+    h = History()
+    for i, t in enumerate([.21, .04, 61.]): h.add_epoch({'epoch': i, 'time_s': t})
+    assert [o[-1] for o in h.lines()] == ['time', '0.2 s', '0.0 s', '61.0 s'] and h.newest(['time_s']) == ['61.0 s']
+
+def test_a_terminal_marks_the_best_rows_and_names_the_best_at_the_end(monkeypatch, capsys):
+    monkeypatch.setenv('COLUMNS', '70')
+    losses = iter([.5, .7, .3, .3])
+    learn = learner('tty', valid_dl=[None], metrics=[], eval_step=lambda b, learn: {'loss': torch.tensor(next(losses))},
+                    hooks=[LambdaHook(before_step=always)])
+    learn.fit(4)
+    lines = [o.split('\r')[-1].rstrip() for o in capsys.readouterr().out.split('\n')]
+    rows = [o for o in lines if re.match(r'[ *] +\d', o)]
+    assert [o[0] == '*' for o in rows] == [True, False, True, False]
+    assert ' '.join(lines[-3:-1]).endswith('done: 4 epochs, best valid_loss 0.3 in epoch 2; learn has the weights of epoch 3')
+
+def test_the_echo_of_an_interrupt_leaves_no_bar(monkeypatch, capsys):
+    "A terminal of 40 columns, where ^C is written at the cursor"
+    monkeypatch.setenv('COLUMNS', '40')
+    Terminal(None, 0, False).draw(None, 'epoch 0/1 · batch 3/9 · loss 0.5 · 20 it/s', SimpleNamespace(share=.5))
+    column = len(capsys.readouterr().out.split('\r')[-1])
+    assert column + len('^C') < 40
 
 def test_the_status_line_tells_what_people_look_for(seen):
     learn = learner(hooks=[LambdaHook(before_step=always)])
@@ -489,8 +565,8 @@ def test_a_terminal_is_wide_enough(columns, monkeypatch, capsys):
     learner('tty', hooks=[LambdaHook(before_step=always)]).fit(3)
     parts = re.split(r'[\r\n]', capsys.readouterr().out)
     assert max(map(len, parts)) < columns and any('█' in o or '░' in o for o in parts)
-    rows = [o.split() for o in parts if o.strip() and '░' not in o and '█' not in o]
-    assert [row[0] for row in rows] == ['epoch', '0', '1', '2']
+    rows = [o.lstrip('*').split() for o in parts if o.strip() and '░' not in o and '█' not in o]
+    assert [row[0] for row in rows][:5] == ['epoch', '0', '1', '2', 'done:']
     assert ('valid_loss' in rows[0] or columns < 60) and ('lr' in rows[0] or columns < 200)
 
 

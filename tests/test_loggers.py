@@ -1,5 +1,5 @@
 "Loggers agree with the history, value by value, also after a crash"
-import csv, json, sys
+import csv, json, shutil, sys
 from types import ModuleType, SimpleNamespace
 
 import pytest, torch
@@ -72,7 +72,6 @@ def test_tensorboard(tmp_path):
     for name, points in expected(h, 'epoch/').items():
         got = [(o.step, o.value) for o in events.Scalars(name)]
         assert got == [(i, torch.tensor(v).float().item()) for i, v in points], name
-    assert any(o.startswith('hooks/Checkpoint') for o in events.Tags()['scalars'])
     assert events.Tags()['images'] == ['history']
 
 def test_mlflow(tmp_path):
@@ -264,3 +263,22 @@ def test_a_full_disk_leaves_the_table_as_it_was(tmp_path, monkeypatch):
     monkeypatch.undo()
     learn.fit(1)
     assert len(path.read_text().splitlines()) == 16 and path.read_text().startswith('batch,epoch,train_loss,lr,late\n')
+
+
+@pytest.mark.parametrize('make', [lambda o: JSONLLogger(o/'a.jsonl'), lambda o: CSVLogger(o/'a.csv')],
+                         ids=['jsonl', 'csv'])
+def test_a_log_whose_folder_is_deleted_says_so(make, tmp_path):
+    folder, plain = tmp_path/'log', start(1)
+    def delete(learn):
+        if learn.state.epoch == 1 and folder.exists(): shutil.rmtree(folder)
+    learn = start(1, make(folder), LambdaHook(after_step=delete))
+    plain.fit(3)
+    with pytest.warns(UserWarning, match='FileNotFoundError: .*was deleted.*; training continues without it'): learn.fit(3)
+    assert learn.history.steps == plain.history.steps
+
+def test_tensorboard_gets_no_times_of_hooks(tmp_path):
+    learn = start(1, TensorBoardLogger(tmp_path))
+    learn.fit(2)
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    tags = EventAccumulator(str(tmp_path)).Reload().Tags()['scalars']
+    assert tags and {o.removeprefix('epoch/') for o in tags} <= {*learn.history.steps, *learn.history.epochs}

@@ -14,9 +14,8 @@ from itertools import chain
 import torch
 from torch import Tensor
 
-from trainer_nb.base import batch_size, common_device, did_you_mean, each_, entries, local, norms, to_device
-from trainer_nb.features.parts import MicroBatches, Start
-from trainer_nb.loop import (
+from ..base import batch_size, common_device, did_you_mean, each_, entries, local, norms, to_device
+from .parts import MicroBatches, Start
 from trainer_nb.loop import (
     RESUMABLE, Hook, as_count, differentiate, gradients, is_summed, loss_weight, parameters, refuse_closures, trained
 )

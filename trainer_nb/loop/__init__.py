@@ -5,7 +5,7 @@ from .hooks import (
 )
 from .hook_table import HookTable, as_hooks
 from .metrics import Metric, accuracy, as_metrics, as_mode, check_monitored, good_values, stack_scalars
-from .history import HISTORY_KINDS, History, Plot
+from .history import HISTORY_KINDS, History, Plot, rank
 from .optim import (
     ParamGroups, gradients, group_rates, load_optimizer, lr_names, matching, owners, parameters, refuse_closures, set_lr,
     set_option, trained

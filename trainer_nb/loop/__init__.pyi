@@ -22,6 +22,7 @@ from .metrics import stack_scalars as stack_scalars
 from .history import HISTORY_KINDS as HISTORY_KINDS
 from .history import History as History
 from .history import Plot as Plot
+from .history import rank as rank
 from .optim import ParamGroups as ParamGroups
 from .optim import gradients as gradients
 from .optim import group_rates as group_rates

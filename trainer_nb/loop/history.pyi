@@ -23,6 +23,9 @@ class History:
     open_metrics: Any
     thread: Any
     status: Any
+    monitor: Any
+    since: Any
+    kept: Any
     shown_in: Any
     n_packed: Any
     series: Any
@@ -56,6 +59,7 @@ class History:
     def html(self, first: Any = 0, most: Any = 40) -> str: ...
     def show(self, status: Any = '') -> Any: ...
     def plot(self) -> Any: ...
+def rank(value: Any, loss: Any, mode: Any) -> tuple[Any, ...]: ...
 
 class Plot:
     history: Any

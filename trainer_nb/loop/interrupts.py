@@ -20,7 +20,8 @@ class TrainingInterrupted(KeyboardInterrupt):
 def _in_a_line(kind, e, tb):
     "Print a `TrainingInterrupted` as one line, and anything else as Python does: an excepthook"
     if not isinstance(e, TrainingInterrupted): return sys.__excepthook__(kind, e, tb)
-    print(*e._render_traceback_(), file=sys.stderr)
+    line, = e._render_traceback_()      # nobody can call `resume` once the script has ended
+    print(line if hasattr(sys, 'ps1') or sys.flags.interactive else line.partition('; learn.')[0], file=sys.stderr)
 
 def show_in_a_line():
     "Make a script print a `TrainingInterrupted` as one line, unless another excepthook is set"

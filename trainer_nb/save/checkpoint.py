@@ -16,7 +16,7 @@ from weakref import ref
 
 from ..base import did_you_mean, local, patch
 from ..data import set_rng_states
-from ..loop import RESUMABLE, Fit, Hook, Learner, as_mode, check_monitored
+from ..loop import RESUMABLE, Fit, Hook, Learner, as_mode, check_monitored, rank
 from trainer_nb.save.files import (
     NAME, BadCheckpoint, Folder, check_plain, read_manifest, read_state, write_state
 )
@@ -108,7 +108,7 @@ class Checkpoint(Hook):
     def after_epoch(self, learn):
         self.report()
         value, is_last = self.value(learn), not learn.fitting.is_open(learn.state) or 'stop_epoch' in learn.requests
-        is_wanted = is_last or value is not None and self.is_better(value)
+        is_wanted = is_last or value is not None and self.is_better(value, self.loss(learn))
         if self.every == 'epoch' or learn.world.first(is_wanted): self.save(learn)
         self.check_monitor(learn)
 
@@ -131,6 +131,12 @@ def value(self:Checkpoint, learn):  # float, None if there is none
     return v if v == v else None
 
 @patch
+def loss(self:Checkpoint, learn):  # float, None if there is none
+    "Return the validation loss of the latest epoch, which decides between epochs of equal value"
+    v = learn.history.epoch_rows[-1].get('valid_loss', math.nan) if learn.history.epoch_rows else math.nan
+    return v if v == v else None
+
+@patch
 def check_monitor(self:Checkpoint, learn):  # raises ValueError
     "Refuse a missing column, except the default; without it, keep no best checkpoint"
     row = learn.history.epoch_rows[-1]
@@ -143,13 +149,15 @@ def best(self:Checkpoint):  # manifest, None if there is none
     "Return the manifest of the best checkpoint of this run"
     mine = [o for o in self.folder.manifests()
             if o['run'] == self.run and o['metric'] is not None and o.get('monitor') == self.monitor]
-    best = min if self.mode == 'min' else max
-    return best(mine, key=lambda o: o['metric'], default=None)
+    return min(mine, key=self._rank, default=None)
 
 @patch
-def is_better(self:Checkpoint, value):
+def _rank(self:Checkpoint, manifest): return rank(manifest['metric'], manifest.get('loss'), self.mode)
+
+@patch
+def is_better(self:Checkpoint, value, loss=None):
     best = self.best()
-    return best is None or (value < best['metric'] if self.mode == 'min' else value > best['metric'])
+    return best is None or rank(value, loss, self.mode) < self._rank(best)
 
 # %% ../../nbs/save/04_checkpoint.ipynb #5bc7d4cd
 @patch
@@ -178,7 +186,7 @@ def save(self:Checkpoint,
         if learn.is_main:
             check_plain(state, 'the state')
             info = {'run': self.run, 'step': s.optimizer_step, 'epoch': s.epoch, 'position': learn.position,
-                    'monitor': self.monitor, 'metric': self.value(learn),
+                    'monitor': self.monitor, 'metric': self.value(learn), 'loss': self.loss(learn),
                     'processes': learn.world.size, 'in_epoch': fit is not None and fit.train is not None}
             args = learn, wait, state, info, parts, place, learn.world.shards[0]
             self.thread = Thread(target=self._write, args=args, name='checkpoint')

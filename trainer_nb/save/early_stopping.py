@@ -55,11 +55,11 @@ class EarlyStopping(Hook):
         if self.monitor not in row:
             raise ValueError(f'EarlyStopping monitors {self.monitor!r}, but the columns are {", ".join(row)}.'
                              f'{did_you_mean(self.monitor, row)}')
-        if self._is_better(row[self.monitor]):
-            self.best, self.best_epoch, self.n_waited = row[self.monitor], row['epoch'], 0
+        is_better = self._is_better(row[self.monitor])
+        if is_better or self._wins_tie(row, learn.history):
+            self.best, self.best_epoch = row[self.monitor], row['epoch']
             if self.restore_best: self._keep(learn)
-            return
-        self.n_waited += 1
+        self.n_waited = 0 if is_better else self.n_waited + 1
         if self.n_waited < self.patience: return
         self.is_over = True
         learn.request('stop_epoch')
@@ -68,6 +68,14 @@ class EarlyStopping(Hook):
         if self.best is None: return value == value     # not nan
         if self.mode == 'min': return value < self.best - self.min_delta
         return value > self.best + self.min_delta
+
+    def _wins_tie(self, row, history):      # does not count as better, but its weights are
+        if row[self.monitor] != self.best: return False
+        before = history.epoch_rows[self._index(history)]
+        return row.get('valid_loss', math.nan) < before.get('valid_loss', math.nan)
+
+    def _index(self, history):
+        return max(i for i, row in enumerate(history.epoch_rows) if row['epoch'] == self.best_epoch)
 
     def _keep(self, learn):
         set_opt_modes(learn.opts.values(), False)
@@ -83,6 +91,7 @@ class EarlyStopping(Hook):
         for o, state in zip(trained(learn), self.weights): o.load_state_dict(state)
         for o, state in zip(trained(learn), self.buffers): set_buffers(o, state)
         if self.average is not None: learn.ema.set_average(self.average)
+        learn.history.kept = self._index(learn.history)
         if self.is_over:
             print(f'EarlyStopping: {self.monitor} was best in epoch {self.best_epoch} ({format_value(self.best)}); '
                   'these weights are restored')

@@ -312,7 +312,7 @@ if hasattr(os, 'register_at_fork'): os.register_at_fork(after_in_child=_let_go)
 
 # %% ../../nbs/save/01_files.ipynb #482aa708
 NAME = re.compile(r'checkpoint-([0-9]+)-step-([0-9]+)\.(pt|json|parts)')
-_MANIFEST = {'format': int, 'run': str, 'step': int, 'size': int, 'sha256': str, 'metric': (None, int, float),
+_MANIFEST = {'format': int, 'run': str, 'step': int, 'size': int, 'sha256': str, 'metric': (None, int, float), 'loss?': (None, float),
              'saved': str, 'torch': str, 'trainer_nb': str, 'python': str,
              'epoch?': int, 'position?': str, 'monitor?': (None, str), 'processes?': int, 'in_epoch?': bool,
              'parts?': {str: [(int, str)]}}

@@ -9,6 +9,7 @@ __all__ = ['SCREENS', 'DisplayCost', 'ENDS', 'Log', 'Terminal', 'Region', 'Displ
 import math, re, warnings
 from collections import namedtuple
 from functools import wraps
+from textwrap import fill
 from threading import Timer
 from time import perf_counter, strftime
 
@@ -16,7 +17,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from ..base import COLORS, GREY, current_cell, marimo_outputs, patch, printable, running_shell, text_table
 from ..data import length
-from ..loop import Learner, MainProcessHook, Plot
+from ..loop import Learner, MainProcessHook, Plot, rank
 from .output import Area, Budget, Progress, front_end, terminal_width, text_bar
 
 # %% ../../nbs/show/02_display.ipynb #7d44ec8f
@@ -62,25 +63,30 @@ class Log:
 
 # %% ../../nbs/show/02_display.ipynb #e270fcd8
 class Terminal(Log):
-    "Print a `Log` with a bar below it"
-    moves = True
+    "Print a `Log` with a bar below it, a mark at each row that is the best so far, and a last line"
+    moves, best, mark = True, (math.inf, math.inf), ' '
     def draw(self, learn, status, progress):
         width = terminal_width()
         if len(status) > width - 11: status = re.sub(r' \(best [^)]*\)', '', status)
         while len(status) > width - 11 and status.count(' · ') > 2:     # rate and time matter more than losses
             parts = status.split(' · ')
             status = ' · '.join(parts[:-3] + parts[-2:])
-        print('\r' + f'{text_bar(progress.share)} {status}'[:width].ljust(width), end='', flush=True)
+        print('\r' + f'{text_bar(progress.share)} {status}'[:width].ljust(width), end='\r', flush=True)     # a ^C overwrites it
 
     def _clear(self): print('\r' + ' '*terminal_width(), end='\r', flush=True)
 
     def row(self, learn):
         self._clear()
+        row, (column, mode) = learn.history.epoch_rows[-1], learn.history.monitor
+        now = rank(row.get(column, math.nan), row.get('valid_loss'), mode)
+        self.best, self.mark = (now, '*') if now < self.best else (self.best, ' ')
         super().row(learn, terminal_width())
+
+    def _line(self, learn): return self.mark + super()._line(learn)[1:]     # the column of epochs has room
 
     def close(self, learn, status):
         self._clear()
-        super().close(learn, status[:terminal_width()])
+        print(fill(printable(status), terminal_width()), flush=True)
 
 # %% ../../nbs/show/02_display.ipynb #fe94fc80
 class Region:
@@ -173,6 +179,8 @@ class Display(MainProcessHook):
     def before_fit(self, learn):
         self.screen, self.error = None, None
         self.note, self.remark, self.closed, self.budget = '', '', 0, Budget()
+        judges = [o for o in learn.hooks if isinstance(getattr(o, 'monitor', None), str) and hasattr(o, 'mode')]
+        learn.history.monitor = (judges[0].monitor, judges[0].mode) if judges else ('valid_loss', 'min')
         self.watched, self.waits = (None, 0., 0.), (0., 0.)
         if learn.bounds['epoch'] or learn.bounds['step']: self._open(learn)     # resumed: it may be in mid-epoch
 
@@ -230,7 +238,8 @@ class Display(MainProcessHook):
         if self.screen is None: return      # an error came before there was anything to see
         screen, self.screen = self.screen, None
         h = learn.history
-        h.status, h.shown_in = outcome(learn, learn.bounds['row']), current_cell()
+        h.since, h.shown_in = learn.bounds['row'], current_cell()
+        h.status = outcome(learn, h.since)
         screen.close(learn, h.status)
 
 # %% ../../nbs/show/02_display.ipynb #7298ee5c
@@ -286,8 +295,9 @@ def _status(self:Display, learn):
         best = h.best(bounds['row'])
         parts.append(f'valid {valid[-1]:.4g}')
         if best is not None:
-            row = h.epoch_rows[best]
-            parts[-1] += f' (best {row["valid_loss"]:.4g}, epoch {row["epoch"]})'
+            row, column = h.epoch_rows[best], h.monitor[0]
+            of = '' if column == 'valid_loss' else f'{column} '
+            parts[-1] += f' (best {of}{row[column]:.4g}, epoch {row["epoch"]})'
     if self.remark: parts.append(self.remark)
     if not self.progress.is_paused: parts.append(self.progress.at(_done(learn) - self.before))
     return ' · '.join(parts) + self._waiting(learn)
@@ -328,7 +338,7 @@ ENDS = {'interrupt': 'interrupted', 'stop': 'stopped', 'fit': 'ended by a hook',
 def outcome(
     learn,    # `Learner`
     first=0,  # epochs to leave out
-):            # str such as 'done: 3 epochs, best valid_loss 0.1234 in epoch 2'
+):            # str such as 'done: 3 epochs, best valid_loss 0.1234 in epoch 2, whose weights learn has'
     "Say how the latest fit ended, or where it is"
     if learn.cancelled in ENDS: return f'{ENDS[learn.cancelled]} {learn.position}'
     h, best = learn.history, learn.history.best(first)
@@ -338,9 +348,23 @@ def outcome(
     if h.bad_from:
         return (f'{res}, but train_loss is nan since batch {h.bad_from}: '
                 'lower the learning rate, or add GradClip(1.) or NaNGuard()')
+    if worse := _worse(h, first):
+        return f'{res}, but train_loss ended at {worse[1]:.4g} and began with {worse[0]:.4g}: lower the learning rate'
     if best is None: return f'done: {res}'
-    row = h.epoch_rows[best]
-    return f'done: {res}, best valid_loss {row["valid_loss"]:.4g} in epoch {row["epoch"]}'
+    row, column, last = h.epoch_rows[best], h.monitor[0], len(h) - 1
+    if best == (last if h.kept is None else h.kept): whose = ', whose weights learn has'
+    else: whose = f'; learn has the weights of epoch {h.epoch_rows[last]["epoch"]}'
+    return f'done: {res}, best {column} {row[column]:.4g} in epoch {row["epoch"]}{whose}'
+
+def _worse(h, first):   # (loss of the first batch, mean of the last epoch) of a fit that made it worse; else None
+    if len(h) <= first: return None
+    begin, end = ([0, *h.ends][i] for i in (first, len(h) - 1))
+    values = h.fetch(start=lambda name: begin).get('train_loss', [])
+    last, before = h.epoch_rows[-1].get('train_loss', math.nan), values[0] if len(values) else math.nan
+    batches = values[end - begin:h.ends[-1] - begin]
+    factor = .1 if len(batches) >= 20 else 1.       # of few batches, all may be worse by chance
+    is_worse = last > before + factor*abs(before) and sum(v > before for v in batches) >= .95*len(batches)
+    return (before, last) if is_worse and h.kept is None else None
 
 # %% ../../nbs/show/02_display.ipynb #eefc331d
 @patch

@@ -175,6 +175,7 @@ class FileLogger(Logger):
 
     def sync(self, learn):
         self.file.flush()
+        if not self.path.exists(): raise FileNotFoundError(f'{self.path} was deleted')
         self._note()
 
     def close(self, learn):
@@ -239,7 +240,7 @@ def is_wanted(
 
 # %% ../../nbs/show/05_loggers.ipynb #d71c101d
 class TensorBoardLogger(Logger):
-    "Write scalars, the time spent in hooks, and at the end a plot of the losses, for TensorBoard"
+    "Write scalars, and at the end a plot of the losses, for TensorBoard"
     def __init__(self,
         folder,  # folder for the event files
     ):
@@ -261,14 +262,6 @@ class TensorBoardLogger(Logger):
         prefix = 'epoch/' if kind == 'epoch' else ''
         for name, v in values.items():
             if is_wanted(kind, name): self.writer.add_scalar(prefix + name, v, step)
-
-    def after_epoch(self, learn):
-        super().after_epoch(learn)
-        self.careful(self._times, learn)
-
-    def _times(self, learn):
-        for r in learn.describe_hooks().rows:
-            self.writer.add_scalar(f'hooks/{r.hook} {r.point}', r.time_s, self.n)
 
     def sync(self, learn): self.writer.flush()
 
