@@ -139,15 +139,17 @@ def _check_sums(file, name, manifest):
     size = os.fstat(file.fileno()).st_size
     if manifest and size != manifest['size']:
         raise BadCheckpoint(f'{name} has {size} bytes, but was written with {manifest["size"]}')
-    sha = _sha_of(file, max(size - _N_TAIL, 0))
-    expected, tail = _TAIL + sha.hexdigest().encode() + b'\n', file.read(_N_TAIL)
-    sha.update(tail)
-    differs = BadCheckpoint(f'{name} is not what was written: its checksum differs')
-    if manifest and sha.hexdigest() != manifest['sha256']: raise differs
-    if len(tail) < _N_TAIL or not tail.startswith(_TAIL) or tail[-1:] != b'\n':
+    file.seek(max(size - _N_TAIL, 0))
+    tail = file.read(_N_TAIL)
+    if len(tail) < _N_TAIL or not tail.startswith(_TAIL) or tail[-1:] != b'\n':     # before all of it is read
         raise BadCheckpoint(f'{name} is not a checkpoint of trainer_nb, or not a whole one: '
                             'the checksum at its end is missing')
-    if tail != expected: raise differs
+    file.seek(0)
+    sha = _sha_of(file, size - _N_TAIL)
+    is_same = tail == _TAIL + sha.hexdigest().encode() + b'\n'
+    sha.update(tail)
+    if not is_same or manifest and sha.hexdigest() != manifest['sha256']:
+        raise BadCheckpoint(f'{name} is not what was written: its checksum differs')
 
 # %% ../../nbs/save/01_files.ipynb #a5c01157
 # the bytes of a number in a storage of each type
