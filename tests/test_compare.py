@@ -360,7 +360,7 @@ def test_live_without_widgets(tmp_path, monkeypatch):
     assert Handle.seen == []            # nothing was new
     with open(b.path/'record'/'log.jsonl', 'a') as f: f.write('{"kind": "step", "batch": 301, "train_loss": 0.5}\n')
     view._draw()
-    assert len(Handle.seen) == 1 and '>301<' in Handle.seen[0] and '<img' not in Handle.seen[0]
+    assert len(Handle.seen) == 1 and '>301<' in Handle.seen[0] and '<svg' not in Handle.seen[0]
     b.write('status.json', {'state': 'failed', **now_here()})
     view._watch()
     assert '<img' in Handle.seen[-1] and 'live' not in Handle.seen[-1].partition('</style>')[2] and not c.is_live
@@ -389,6 +389,25 @@ def test_the_end_is_seen_between_two_drawings(breaks, tmp_path, monkeypatch):
     else: view._watch()
     assert len(n_ticks) == 4 and not view.comparison.is_live
     assert '<img' in Handle.seen[-1] and 'running' not in Handle.seen[-1]
+
+def test_what_is_stored_while_it_is_live_can_be_read_later(tmp_path, monkeypatch, cell):
+    "Without a kernel or a script, and where `<svg>` is dropped: a picture, since when, and how to see it again"
+    from trainer_nb.runs.side_by_side import CompareView
+    folder = make_run(tmp_path/'a', made(1), state='running')
+    monkeypatch.chdir(tmp_path)
+    view = View(folder, RecordTail(folder.record))
+    view.tail.update()
+    status = Status('running', '', {})
+    view.areas.append(view._open_area(status))
+    for html in cell[0]['text/html'], CompareView(compare(tmp_path)).drawn(is_stored=True):
+        assert '<svg' not in html and 'src="data:image/' in html and re.search(r'no update since \d{4}-', html)
+    assert "attach(&#x27;a&#x27;) shows the run" in cell[0]['text/html'] and "attach('a')" in cell[0]['text/plain']
+    view.seen, view.idle_s, at = ('running', '', None, None, None), 9e9, view.drawn_at
+    view._draw(status)
+    assert view.drawn_at == at          # nothing is new
+    view.idle_s = -1
+    view._draw(status)
+    assert view.drawn_at > at           # but it is still looked after
 
 def test_waiting_for_the_interpreter_costs_no_budget():
     "A picture of 64 ms that took 1.2 s beside a busy cell"

@@ -17,7 +17,7 @@ learn = Learner(torch.nn.Linear(4, 1), (x, x[:, :1]), (x, x[:, :1]), loss_fn=F.m
 run = learn.start(10**4, folder=Path(tempfile.mkdtemp())/'a')'''
 COMPUTE = 'while not Path("enough").exists(): sum(range(10**5))\nprint("computed", sys.getswitchinterval())'
 END = 'run.wait(30)\nprint(run.status, sys.getswitchinterval())'
-SVG = '() => nb.area(0)?.querySelector("svg")?.outerHTML'
+SVG = '() => nb.area(0)?.querySelector("img")?.outerHTML'      # the live picture
 
 
 def changes(page):

@@ -57,7 +57,7 @@ def main_versions():
 def git_state():
     "Return the commit of the working directory, and whether files differ from it"
     def git(*args):
-        return subprocess.run(['git', *args], capture_output=True, text=True, timeout=.2, check=True).stdout.strip()
+        return subprocess.run(['git', '--no-optional-locks', *args], capture_output=True, text=True, timeout=.2, check=True).stdout.strip()
     try: return {'git': git('rev-parse', 'HEAD'), 'git_dirty': bool(git('status', '--porcelain', '-uno'))}
     except (OSError, subprocess.SubprocessError): return {}
 

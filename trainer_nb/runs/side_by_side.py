@@ -9,7 +9,7 @@ __all__ = ['CompareView', 'compare']
 import threading, warnings
 from html import escape
 from secrets import token_hex
-from time import thread_time
+from time import monotonic, thread_time
 from zlib import crc32
 
 from trainer_nb.base import (
@@ -18,7 +18,7 @@ from trainer_nb.base import (
 )
 from .comparison import Comparison
 from .sources import sources_of, unique
-from ..show import Budget, front_end
+from ..show import Budget, front_end, html_chart, html_stale
 
 # %% ../../nbs/runs/15_side_by_side.ipynb #11fef550
 def _sheet(scope, colors, off):
@@ -73,7 +73,7 @@ def text(self:Comparison):  # str
 # %% ../../nbs/runs/15_side_by_side.ipynb #f54630d1
 class CompareView:
     "The output of cells that show a comparison"
-    tick_s = .2
+    tick_s, idle_s = .2, 4.       # idle_s: until it is drawn again although nothing is new
 
     def __init__(self,
         comparison,  # `Comparison`
@@ -81,6 +81,7 @@ class CompareView:
         self.comparison, self.budget, self.handles, self.widget = comparison, Budget(cost=thread_time), [], None
         self.thread, self.over, self.error, self.token = None, threading.Event(), None, f'c{token_hex(4)}'
         self.cell, self.in_marimo = current_cell(), marimo_outputs() is not None
+        self.drawn_at = monotonic()
 
     def show(self):
         "Show it in this cell"
@@ -97,7 +98,7 @@ class CompareView:
             if self.widget is None: self._make()
             view = dict(version_major=2, version_minor=0, model_id=self.widget.model_id)
             live = {'application/vnd.jupyter.widget-view+json': view}
-        return {**live, 'text/html': self.drawn(), 'text/plain': c.text()}
+        return {**live, 'text/html': self.drawn(is_stored=bool(live)), 'text/plain': c.text()}
 
     def _pick(self):
         "Keep the lines in colour that are so now, as the best may change"
@@ -116,12 +117,19 @@ class CompareView:
         self.drawing = W.HTML(self.drawn())
         self.widget = W.VBox([W.HTML(self._switches(), layout=W.Layout(height='0', margin='0')), self.drawing])
 
-    def drawn(self):  # str
+    def drawn(self,
+        is_stored=False,    # for the file of the notebook, which may be opened without a kernel
+    ):                      # str
         "Return what changes while it is live, as HTML"
         c, token = self.comparison, self.token
         table = c._table(lambda i: f'<label for="{token}-{i}">{{dot}} {{name}}</label>')
+        now = monotonic()
+        gap, self.drawn_at = now - self.drawn_at, now
+        stale = html_stale('run this cell again to see the runs as they are', max(10, 2*gap))
         switches, is_marked = self._switches() if self.in_marimo else '', self.in_marimo or self.widget is not None
-        return (f'{switches}<div class="{token}"><div>{escape(c.status_line())}</div>{c.chart(is_marked).html()}'
+        is_marked = is_marked and not is_stored
+        chart = c.chart(is_marked).html() if is_marked else html_chart(c.chart())     # clicks style an inline picture
+        return (f'{switches}<div class="{token}"><div>{escape(c.status_line())}</div>{stale}{chart}'
                 f'{table}{_lines(c.notes())}</div>')
 
     def _watch(self):
@@ -142,7 +150,7 @@ class CompareView:
 
     def _draw(self):
         with self.budget.drawing():
-            if not self.comparison.update(): return
+            if not self.comparison.update() and monotonic() - self.drawn_at < self.idle_s: return
             html = self.drawn()
             if self.widget is not None: self.drawing.value = html
             else:

@@ -6,7 +6,7 @@
 __all__ = ['status_line', 'View', 'QuickClicks']
 
 # %% ../../nbs/runs/05_view.ipynb #06122ee2
-import sys, threading, warnings
+import os, sys, threading, warnings
 from contextlib import nullcontext
 from functools import partial
 from html import escape
@@ -17,7 +17,7 @@ from trainer_nb.base import (
     text_table
 )
 from ..loop import Plot
-from ..show import Area, Budget, ButtonRow, MarimoRow, front_end, html_bar
+from ..show import Area, Budget, ButtonRow, MarimoRow, front_end, html_bar, html_chart, html_stale
 from .branch import branch_of
 from .folder import Request, ask, count_of, read_status
 
@@ -57,7 +57,7 @@ _BUTTONS = {     # label → (tooltip, request, argument)
 
 class View:
     "The output of a cell that shows a run"
-    tick_s, gone_s = .2, 5.
+    tick_s, gone_s, idle_s = .2, 5., 4.       # idle_s: until it is drawn again although nothing is new
 
     def __init__(self,
         folder,     # `RunFolder`
@@ -73,7 +73,8 @@ class View:
         info = folder.read('run.json')
         self.name, self.first_row = printable(str(info.get('name', folder.path.name))), count_of(info, 'first_row')
         self.first_batch, self.has_metrics = count_of(info, 'first_batch'), bool(info.get('has_metrics'))
-        self.seen = self.gone_at = None
+        self.seen = self.gone_at = self.drawn_at = None
+        self.advice = f'attach({os.path.relpath(folder.path)!r}) shows the run again'
         self.branch = branch_of(folder)
 
     def show(self):
@@ -141,7 +142,14 @@ def _html(self:View, status):
     text, share, chart, table = self.parts(status)
     head = f'<div style="line-height:24px">{"" if status.is_over else html_bar(share)}{_lines(text)}</div>'
     if isinstance(self.row, MarimoRow): head = self.row.html() + head
-    return head + (chart.html() if chart is not None else '') + table
+    if not status.is_over: head += self._stale()
+    return head + (html_chart(chart) if chart is not None else '') + table
+
+@patch
+def _stale(self:View):
+    now = monotonic()
+    gap, self.drawn_at = now - (self.drawn_at or now), now
+    return html_stale(self.advice, max(10, 2*gap))
 
 @patch
 def _open_area(self:View, status):  # `Area`
@@ -149,7 +157,7 @@ def _open_area(self:View, status):  # `Area`
     area, kernel, buttons = Area(), attended_kernel(), {k: (tip, True) for k, (tip, *_) in _BUTTONS.items()}
     if self.row is None and marimo_outputs() is not None: self.row = MarimoRow(buttons, self.click)
     text, html = self.line(status), self._html(status)
-    live, below = {'text/html': html, 'text/plain': text}, {'text/html': '<div></div>', 'text/plain': ''}
+    live, below = {'text/html': html, 'text/plain': f'{text}\n{self.advice}'}, {'text/html': '<div></div>', 'text/plain': ''}
     if kernel is not None:
         if self.html is None: self._make_panel(kernel, html, buttons)
         view = dict(version_major=2, version_minor=0, model_id=self.box.model_id)
@@ -215,7 +223,8 @@ def _draw(self:View, status):
         o = status.data or {}
         now = status.state, status.note, o.get('batch'), o.get('valid_idx'), o.get('rate')
         if self.row is not None: self._tell(status)
-        if new or now != self.seen or self._has_new_row(): self._redraw(status)
+        is_old = self.drawn_at is not None and monotonic() - self.drawn_at > self.idle_s
+        if new or now != self.seen or is_old or self._has_new_row(): self._redraw(status)
         self.seen = now
 
 @patch
@@ -228,7 +237,8 @@ def _redraw(self:View, status):
         html = {'text/html': self._html(status)}
         for area in self.areas: area.handles[0].update(html)
     else:
-        for area in self.areas: area.draw(*_drawn(self.parts(status)))
+        self.drawn_at = monotonic()
+        for area in self.areas: area.draw(*_drawn(self.parts(status)), self.advice)
 
 def _lines(text):
     "Write a line that breaks between its parts only"

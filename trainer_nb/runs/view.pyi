@@ -7,6 +7,8 @@ class View:
     cell: Any
     seen: Any
     gone_at: Any
+    drawn_at: Any
+    advice: Any
     branch: Any
     folder: Any
     tail: Any
@@ -29,6 +31,7 @@ class View:
     has_metrics: Any
     tick_s: Any
     gone_s: Any
+    idle_s: Any
     def __init__(self, folder: Any, tail: Any, look: Any = None) -> None: ...
     def show(self) -> Any: ...
     def line(self, status: Any) -> Any: ...

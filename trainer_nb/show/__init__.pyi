@@ -3,6 +3,8 @@ from .output import Area as Area
 from .output import Budget as Budget
 from .output import front_end as front_end
 from .output import html_bar as html_bar
+from .output import html_chart as html_chart
+from .output import html_stale as html_stale
 from .display import Display as Display
 from .display import outcome as outcome
 from .display import planned as planned
