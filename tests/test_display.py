@@ -252,7 +252,8 @@ def test_a_terminal_marks_the_best_rows_and_names_the_best_at_the_end(monkeypatc
     lines = [o.split('\r')[-1].rstrip() for o in capsys.readouterr().out.split('\n')]
     rows = [o for o in lines if re.match(r'[ *] +\d', o)]
     assert [o[0] == '*' for o in rows] == [True, False, True, False]
-    assert ' '.join(lines[-3:-1]).endswith('done: 4 epochs, best valid_loss 0.3 in epoch 2; learn has the weights of epoch 3')
+    end = 'done: 4 epochs, best valid_loss 0.3 in epoch 2; learn has the weights of epoch 3'
+    assert ' '.join(lines[-3:-1]).endswith(end)
 
 def test_the_echo_of_an_interrupt_leaves_no_bar(monkeypatch, capsys):
     "A terminal of 40 columns, where ^C is written at the cursor"

@@ -1,6 +1,6 @@
 """Folders of runs and files of checkpoints from somebody else: nothing waits for ever, fills the memory, or is written
 through a link. Each reader runs in a process with limits, where what goes wrong is an error"""
-import hashlib, io, json, os, pickle, random, resource, shutil, subprocess, sys, zipfile
+import hashlib, io, json, os, random, resource, shutil, subprocess, sys, zipfile
 
 import pytest, torch
 
@@ -169,7 +169,8 @@ def test_small_files_that_stand_for_much_are_refused(tmp_path):
     write_state(tmp_path/'good tied.pt', host_copy({'a': good, 'b': good, 'c': good.T, 'd': good.to_sparse(),
                                                     'e': good.to(torch.float8_e4m3fn), 'names': ['a'*50]*1000}))
     lines = bounded('from trainer_nb.save.files import read_state\n'
-                    'for o in sorted(Path(sys.argv[1]).iterdir()): print(f"{o.stem}:", within(read_state, o))', tmp_path)
+                    'for o in sorted(Path(sys.argv[1]).iterdir()): print(f"{o.stem}:", within(read_state, o))',
+                    tmp_path)
     found = {o.partition(':')[0]: o.partition(': ')[2] for o in lines if ': ' in o}
     for name in ATTACKS: assert 'BadCheckpoint' in found[name] and 'was refused' in found[name], (name, found[name])
     assert 'Error' not in found['good'] + found['good tied']
@@ -229,7 +230,8 @@ def test_no_damage_hangs_or_grows_or_hides_others(tmp_path, n):
     lines = looked_at(top)
     assert 'good note mine' in lines, lines
     lines = bounded('from trainer_nb.save.files import read_state\n'
-                    'for o in sorted(Path(sys.argv[1]).iterdir()): print(f"{o.name}:", str(within(read_state, o/"a.pt"))[:200])',
+                    'for o in sorted(Path(sys.argv[1]).iterdir()):\n'
+                    '    print(f"{o.name}:", str(within(read_state, o/"a.pt"))[:200])',
                     states, timeout=600)
     found = [o for o in lines if o[:3].isdigit()]
     wrong = [o for o in found if not any(e in o for e in ('BadCheckpoint', 'FileNotFoundError', ': {'))]

@@ -273,7 +273,8 @@ def test_a_log_whose_folder_is_deleted_says_so(make, tmp_path):
         if learn.state.epoch == 1 and folder.exists(): shutil.rmtree(folder)
     learn = start(1, make(folder), LambdaHook(after_step=delete))
     plain.fit(3)
-    with pytest.warns(UserWarning, match='FileNotFoundError: .*was deleted.*; training continues without it'): learn.fit(3)
+    with pytest.warns(UserWarning, match='FileNotFoundError: .*was deleted.*; training continues without it'):
+        learn.fit(3)
     assert learn.history.steps == plain.history.steps
 
 def test_tensorboard_gets_no_times_of_hooks(tmp_path):

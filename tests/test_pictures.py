@@ -6,7 +6,7 @@ import pytest, torch
 from PIL import Image, ImageFont
 
 from trainer_nb.base.charts import (
-    ALARM, COLORS, GREY, INK, RAW, SIZE, Line, Panel, _fitted, _font, legend_rows, limits, smooth, ticks
+    ALARM, COLORS, GREY, INK, RAW, SIZE, Panel, _fitted, _font, legend_rows, limits, smooth, ticks
 )
 from trainer_nb.base.text import html_table
 from trainer_nb.features.activations import Activations, Picture

@@ -11,7 +11,9 @@ from weakref import ref
 import torch
 
 from ..base import each_, local, patch
-from ..loop import Hook, Learner, as_count, check_shapes, is_expanded, refuse_script, set_buffers, trained, unsaved_buffers
+from trainer_nb.loop import (
+    Hook, Learner, as_count, check_shapes, is_expanded, refuse_script, set_buffers, trained, unsaved_buffers
+)
 
 # %% ../../nbs/features/03_ema.ipynb #11a26680
 def tensors(

@@ -31,8 +31,8 @@ from .world import World
 
 # %% ../../nbs/loop/14_components.ipynb #bdb36453
 INNER = set('''accumulator added_hooks batch bounds bs calls cancel cancelled check_count check_parts check_step
-    check_thread check_use clear_batch closes do_backward do_opt_step do_step do_zero_grad ema eval_step fitting generator has_pred hooks
-    is_checked is_default_step is_fitting is_last_batch is_main is_own loss loss_params lrs make_display measures
+    check_thread check_use clear_batch closes do_backward do_opt_step do_step do_zero_grad ema eval_step
+    fitting generator has_pred hooks is_checked is_default_step is_fitting is_last_batch is_main is_own loss loss_params lrs make_display measures
     n_batches objects on_gradients on_losses opt_name opt_names opts_train position pred record dry_run
     replace_hooks request requests result resume_from running seed set_phase step_opt step_with stepped stock_step
     stopped train_batch train_step training valid_idx world'''.split())
@@ -56,7 +56,8 @@ class _Elsewhere:
 # %% ../../nbs/loop/14_components.ipynb #2f1051ee
 class Components(Hooked):
     "A model, its data, its optimizers and its hooks"
-    lr = _Elsewhere('pass the rate to the next fit, learn.fit(1, lr=...); in a run, run.set_lr(...). learn.lrs() has all')
+    lr = _Elsewhere('pass the rate to the next fit, learn.fit(1, lr=...); in a run, run.set_lr(...). '
+                    'learn.lrs() has all')
     epochs = _Elsewhere('pass their number to fit, learn.fit(3)')
 
     @with_comments
@@ -217,8 +218,9 @@ class Components(Hooked):
         for name in vars(self).keys() - self._known if _is_plain(self) else ():
             if hasattr(type(self), name) or name.startswith('_'): continue
             hint = did_you_mean(name, [o for o in dir(self) if o != name])
-            raise missing_name(self, name, f'learn.{name} was set, and a learner has no such attribute.{hint} Keep what '
-                               f'is yours in learn.config or in a subclass, and remove this, del learn.{name}')
+            raise missing_name(
+                self, name, f'learn.{name} was set, and a learner has no such attribute.{hint} Keep what is yours in '
+                f'learn.config or in a subclass, and remove this, del learn.{name}')
 
     def check_parts(self):
         "Check before a fit that the parts fit together; raises ValueError or TypeError"

@@ -332,7 +332,8 @@ class Learner(Passes):
         it happened.
 
         The whole model trains in training mode, except what a hook switches to evaluation mode, such as `FreezeBN`.
-        Afterwards each module is in the mode from before: `learn.model(x)` may use dropout, `learn.predict(x)` does not.
+        Afterwards each module is in the mode from before: `learn.model(x)` may use dropout, `learn.predict(x)` never
+        does.
         """
         with folded():
             if others: refuse_others('fit', Learner.fit, others)

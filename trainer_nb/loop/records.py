@@ -151,7 +151,8 @@ class Records(Components):
         history.open_metrics = None
         mine = {}
         for row in takewhile(lambda o: o['epoch'] == self.state.epoch, reversed(history.valid_rows)):
-            mine = {k: v for k, v in row.items() if k not in ('batch', 'epoch', 'step') and not k.startswith('valid_')} | mine
+            own = (k for k in row if k not in ('batch', 'epoch', 'step') and not k.startswith('valid_'))
+            mine = {k: row[k] for k in own} | mine
         return {'epoch': self.state.epoch, **{'train_' + k: v for k, v in values.items()},
                 **{'valid_' + k: v for k, v in valid.items()}, **mine, **lrs,
                 'time_s': fit.time_s + perf_counter() - fit.opened}

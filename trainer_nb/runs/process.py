@@ -57,7 +57,8 @@ def main_versions():
 def git_state():
     "Return the commit of the working directory, and whether files differ from it"
     def git(*args):
-        return subprocess.run(['git', '--no-optional-locks', *args], capture_output=True, text=True, timeout=.2, check=True).stdout.strip()
+        command = ['git', '--no-optional-locks', *args]     # killed while it holds a lock, git leaves it
+        return subprocess.run(command, capture_output=True, text=True, timeout=.2, check=True).stdout.strip()
     try: return {'git': git('rev-parse', 'HEAD'), 'git_dirty': bool(git('status', '--porcelain', '-uno'))}
     except (OSError, subprocess.SubprocessError): return {}
 

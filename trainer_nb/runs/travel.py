@@ -112,7 +112,8 @@ def _of_torch(): return vars(Optimizer([torch.empty(0)], {})).keys() - {'default
 def _with_own(opt):
     """How to pickle an optimizer with attributes of its class, which torch leaves out, such as the parameters of LBFGS
 
-    Unless the class restores its state itself: a `__getstate__` alone, as in Lookahead, may leave out what `step` needs.
+    Unless the class restores its state itself: a `__getstate__` alone, as in Lookahead, may leave out what `step`
+    needs.
     """
     make, args, state, *rest = opt.__reduce_ex__(4)
     if type(opt).__setstate__ is Optimizer.__setstate__:

@@ -34,7 +34,8 @@ def status_line(
     total = f'/{n}' if (n := count_of(o, 'end_epoch')) else ''
     where = f'batch {count_of(o, "batch")}' + (f'/{end}' if end else '')
     if not o.get('training', True): where = f'validating, batch {count_of(o, "valid_idx")}'
-    parts = [name, *([] if status.state == 'running' else [status.state]), f'epoch {count_of(o, "epoch")}{total}', where]
+    state = [] if status.state == 'running' else [status.state]
+    parts = [name, *state, f'epoch {count_of(o, "epoch")}{total}', where]
     parts += [f'{k.removeprefix("train_")} {v:.4g}' for k, v in history.recent().items()]
     best = history.best(first)
     if best is not None:
@@ -157,7 +158,8 @@ def _open_area(self:View, status):  # `Area`
     area, kernel, buttons = Area(), attended_kernel(), {k: (tip, True) for k, (tip, *_) in _BUTTONS.items()}
     if self.row is None and marimo_outputs() is not None: self.row = MarimoRow(buttons, self.click)
     text, html = self.line(status), self._html(status)
-    live, below = {'text/html': html, 'text/plain': f'{text}\n{self.advice}'}, {'text/html': '<div></div>', 'text/plain': ''}
+    live = {'text/html': html, 'text/plain': f'{text}\n{self.advice}'}
+    below = {'text/html': '<div></div>', 'text/plain': ''}
     if kernel is not None:
         if self.html is None: self._make_panel(kernel, html, buttons)
         view = dict(version_major=2, version_minor=0, model_id=self.box.model_id)

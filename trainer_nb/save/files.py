@@ -236,8 +236,8 @@ class _Scan:
         return cell
 
     def storage(self, _, kind, key, device, n):  # bytes of a number
-        if n*_STORAGES[kind] > self.sizes[f'data/{key}']:
-            self.refuse('is not whole', f'a tensor needs {n*_STORAGES[kind]} bytes, and has {self.sizes[f"data/{key}"]}')
+        needs, has = n*_STORAGES[kind], self.sizes[f'data/{key}']
+        if needs > has: self.refuse('is not whole', f'a tensor needs {needs} bytes, and has {has}')
         return _STORAGES[kind]
 
     def call(self, f, args):
@@ -314,7 +314,8 @@ if hasattr(os, 'register_at_fork'): os.register_at_fork(after_in_child=_let_go)
 
 # %% ../../nbs/save/01_files.ipynb #482aa708
 NAME = re.compile(r'checkpoint-([0-9]+)-step-([0-9]+)\.(pt|json|parts)')
-_MANIFEST = {'format': int, 'run': str, 'step': int, 'size': int, 'sha256': str, 'metric': (None, int, float), 'loss?': (None, float),
+_MANIFEST = {'format': int, 'run': str, 'step': int, 'size': int, 'sha256': str,
+             'metric': (None, int, float), 'loss?': (None, float),
              'saved': str, 'torch': str, 'trainer_nb': str, 'python': str,
              'epoch?': int, 'position?': str, 'monitor?': (None, str), 'processes?': int, 'in_epoch?': bool,
              'parts?': {str: [(int, str)]}}

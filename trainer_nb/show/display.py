@@ -71,7 +71,8 @@ class Terminal(Log):
         while len(status) > width - 11 and status.count(' · ') > 2:     # rate and time matter more than losses
             parts = status.split(' · ')
             status = ' · '.join(parts[:-3] + parts[-2:])
-        print('\r' + f'{text_bar(progress.share)} {status}'[:width].ljust(width), end='\r', flush=True)     # a ^C overwrites it
+        line = f'{text_bar(progress.share)} {status}'[:width].ljust(width)
+        print('\r' + line, end='\r', flush=True)        # a ^C overwrites its start
 
     def _clear(self): print('\r' + ' '*terminal_width(), end='\r', flush=True)
 
