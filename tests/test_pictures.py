@@ -6,6 +6,7 @@ import pytest, torch
 from PIL import Image, ImageFont
 
 from trainer_nb.base.charts import (
+    Envelope,
     ALARM, COLORS, GREY, INK, RAW, SIZE, Panel, _fitted, _font, legend_rows, limits, smooth, ticks
 )
 from trainer_nb.base.text import html_table
@@ -544,3 +545,11 @@ def test_numbers_beside_activations_differ_and_do_not_overlap(n):
             words, boxes = [o.get_text() for o in found], [o.get_window_extent() for o in found]
             assert len({*words}) == len(words) and (axis is ax.xaxis or len(words) > 1)
             assert not any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[:i]), words
+
+def test_a_constant_rate_is_drawn_as_one():
+    "A mean of equal values is that value, however it is rounded: else the axis would show the rounding"
+    curve = Envelope()
+    for _ in range(60):
+        curve.extend([3e-3]*22)
+        curve.end_epoch()
+    assert {*curve.curves()[3]} == {3e-3} == {*curve.smooth()[1]}
