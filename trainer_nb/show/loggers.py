@@ -105,7 +105,7 @@ def _unpacked(history, skip):
     accumulator = history.open_metrics
     if accumulator is None: return []
     rows = []
-    for i, (loss, _, lrs) in enumerate(accumulator.rows[skip:], skip):
+    for i, (loss, _, lrs, _) in enumerate(accumulator.rows[skip:], skip):
         losses = {f'train_{k}': v for k, v in loss.items()} if isinstance(loss, dict) else {'train_loss': loss}
         extras = {name: values[i] for name, values in accumulator.extras.items() if i in values}
         row = {**losses, **dict(zip(accumulator.lr_names, lrs)), **extras}
