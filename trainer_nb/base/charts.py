@@ -72,7 +72,7 @@ class Bin(NamedTuple):
     is_end: int = 0     # 1 if an epoch ends with it
 
     @property
-    def mean(self): return min(max(self.total/self.n, self.low), self.high) if self.n else math.nan     # not rounded out
+    def mean(self): return min(max(self.total/self.n, self.low), self.high) if self.n else math.nan   # not rounded out
 
 def _bin(values, is_start=0):
     known = [v for v in values if _is_known(v)]
