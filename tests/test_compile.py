@@ -604,7 +604,7 @@ def test_a_number_in_float64_is_updated():
         def forward(self, x): return x.double()*self.scale
     def run(*hooks):
         learn = make_learner(Scale(), train_dl=[(torch.ones(4, 3), torch.zeros(4, 3).double())]*3, loss_fn=F.mse_loss,
-                             optim=torch.optim.SGD, lr=.1, hooks=hooks)
+                             optim=torch.optim.AdamW, lr=.1, hooks=hooks)
         learn.fit(2)
         return learn.model.scale.item()
-    assert run(Compile(what='step')) == pytest.approx(run()) == pytest.approx(2*.8**6)
+    assert run(Compile(what='step')) == pytest.approx(run()) and run() < 1.6

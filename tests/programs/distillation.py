@@ -3,7 +3,7 @@ import torch, torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from trainer_nb.all import Learner, accuracy
+from trainer_nb.all import Freeze, Learner, accuracy
 
 N_EPOCHS = 2
 
@@ -60,8 +60,9 @@ def step(batch, learn):
     pred = learn.model['student'](x)
     return {'loss': kd_loss(pred, known, y), 'pred': pred, 'targ': y}
 
-def learner(**kwargs):
+def learner(hooks=(), **kwargs):
     torch.manual_seed(0)
     nets = both()
     opt = torch.optim.Adam(nets['student'].parameters(), lr=1e-2)
-    return Learner(nets, *loaders(), train_step=step, optim=opt, metrics=[accuracy], **kwargs)
+    hooks = [Freeze('teacher', in_eval=True), *hooks]       # a fit puts the whole model into training mode
+    return Learner(nets, *loaders(), train_step=step, optim=opt, metrics=[accuracy], hooks=hooks, **kwargs)

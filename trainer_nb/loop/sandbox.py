@@ -28,6 +28,7 @@ from .history import History
 from .hooks import STEPS, Calls, CancelEpoch, Hook, MainProcessHook, points
 from .interrupts import Interrupts, takes_interrupts
 from .optim import parameters, trained
+from .steps import loss_weight
 from .components import Components, check_shapes, is_expanded
 
 # %% ../../nbs/loop/17_sandbox.ipynb #5b0982e7
@@ -265,7 +266,7 @@ class DryRun:
     looked = False
 
     # the loop uses a dry run in place of an epoch's `Accumulator`
-    def add(self, losses, result, n, lrs): self.losses, self.n = losses, n
+    def add(self, losses, result, n, lrs): self.losses, self.n = losses, loss_weight(result, n)
     def record(self, name, value, mean=False): pass
     def forget(self): pass
     def take(self, result, n): pass

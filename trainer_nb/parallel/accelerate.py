@@ -388,6 +388,7 @@ def after_loss(self:Accelerate, learn):
     if n is None: self.n, self.world.weight = self.world.n, self.world.total
     else:
         self.n = to_device(n, learn.device) if isinstance(n, Tensor) else torch.full((), n, device=learn.device)
+        if not self.n.is_floating_point(): self.n = self.n.to(torch.promote_types(learn.loss.dtype, torch.float32))
         self.world.weight = self.n.detach().clone()
         dist.all_reduce(self.world.weight)
     self.is_added = added and is_summed(learn)      # then it is recorded per sample

@@ -18,7 +18,7 @@ from trainer_nb.base import (
     set_seed, to_device
 )
 from ..data import same_state
-from ..loop import Calls, Fit, LambdaHook, loss_weight, parameters, unchanged
+from ..loop import Calls, Fit, Hook, LambdaHook, loss_weight, parameters, unchanged
 from .sharding import ShardedBatches, cut_batch, join_batches
 
 # %% ../../nbs/parallel/04_first_step.ipynb #a2964637
@@ -94,7 +94,8 @@ def _losses(learn, batch):
 
 def _backward(learn, world, loss):
     if not learn.training: return
-    own = [h for h in learn.hooks if isinstance(h, LambdaHook) or not type(h).__module__.startswith('trainer_nb.')]
+    def is_own(h): return not getattr(type(h), 'do_backward', Hook).__module__.startswith('trainer_nb.')
+    own = [h for h in learn.hooks if isinstance(h, LambdaHook) or is_own(h)]
     do_backward = Calls(own).wrap('do_backward', learn.do_backward, learn)      # may make gradients of its own
     with world.backward(learn): do_backward(loss)
 

@@ -208,6 +208,7 @@ def _try(self:Checkpoint, learn):  # raises TypeError
     "After the first batch, refuse what no checkpoint can hold, rather than find nothing to resume a week later"
     state, _ = take_out(capture(learn))
     try: check_plain(host_copy(state, copy=lambda t: t), 'the state')
+    except (ValueError, RuntimeError, OSError): return      # not the fault of the state: `save` warns of it
     except TypeError as e:
         e.add_note('raised by Checkpoint after the first batch, since nothing could be saved later, either: define '
                    'state_dict() and load_state_dict() for the object that holds it, or remove Checkpoint')

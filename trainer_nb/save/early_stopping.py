@@ -36,6 +36,7 @@ class EarlyStopping(Hook):
         self.patience, self.min_delta = patience, min_delta
         self.monitor, self.mode = monitor, as_mode(mode, monitor)
         self.restore_best = restore_best
+        self.is_open = False                    # whether a fit has begun with it
         self.reset()
 
     def reset(self):
@@ -46,6 +47,7 @@ class EarlyStopping(Hook):
 
     def before_fit(self, learn):
         check_monitored(self.name, self.monitor, learn)
+        self.is_open = True
         resumes = learn.bounds['epoch'] or learn.bounds['step']
         if not resumes: self.reset()
         elif self.is_over: learn.request('stop_epoch')
@@ -86,8 +88,9 @@ class EarlyStopping(Hook):
         self.average = ema and _copied(ema.state_dict())
 
     def after_fit(self, learn):
+        is_open, self.is_open = self.is_open, False             # not if a hook before it has refused the fit
         may_resume = learn.fitting.rng_states is not None      # it was stopped between two batches
-        if may_resume or not self.restore_best or self.weights is None: return
+        if not is_open or may_resume or not self.restore_best or self.weights is None: return
         for o, state in zip(trained(learn), self.weights): o.load_state_dict(state)
         for o, state in zip(trained(learn), self.buffers): set_buffers(o, state)
         if self.average is not None: learn.ema.set_average(self.average)
