@@ -6,7 +6,7 @@
 __all__ = ['REASONS', 'is_lost', 'forget', 'Processes', 'facts', 'check_facts', 'Requests', 'Agreement']
 
 # %% ../../nbs/parallel/01_group.ipynb #82002a68
-import pickle, platform, re, sys
+import platform, re, sys
 from collections import deque
 from contextlib import nullcontext
 from functools import reduce
@@ -43,8 +43,12 @@ def forget():
     GradientState._reset_state()
 
 # %% ../../nbs/parallel/01_group.ipynb #813fffc8
-def _packed(x): return torch.frombuffer(bytearray(pickle.dumps(x)), dtype=torch.uint8)
-def _unpacked(there): return pickle.loads(there.numpy())
+def _packed(x):
+    file = BytesIO()
+    torch.save(x, file)     # `pickle` alone writes tensors of uint32, as in NumPy's RNG state, that it cannot read
+    return torch.frombuffer(bytearray(file.getvalue()), dtype=torch.uint8)
+
+def _unpacked(there): return torch.load(BytesIO(there.numpy()), weights_only=False)
 
 class Processes(World):
     "The ranks of torch's default process group"
