@@ -486,8 +486,9 @@ def test_an_error_says_where_it_comes_from(where):
     assert 'hook Mine' in notes and f'`{point}`' in notes and 'hook A' not in notes and 'hook B' not in notes
     assert 'epoch 0' in notes or point == 'after_epoch' and '1 done' in notes
     if point != 'after_epoch':
-        assert_place(notes, 0, {'train': 'training', 'valid': 'validation'}[phase],
-                     {'after_step': 1, 'after_valid': 2}.get(point, 0))
+        is_valid = phase == 'valid' and point != 'before_valid'      # there training is over and no other pass begun
+        assert_place(notes, 0, 'validation' if is_valid else 'training',
+                     {'after_step': 1, 'after_valid': 2, 'before_valid': 2}.get(point, 0))
     assert [f.name for f in traceback.extract_tb(e.tb)][-1] == 'f' and log[-1] == 'after_fit'
     assert 'after_cancel' not in log
     assert len(e.value.__notes__) == 2

@@ -61,8 +61,8 @@ def test_fit(marimo):
     learn = make()
     h = learn.fit(2)
     outputs = marimo.here.output
-    assert '<svg' in outputs.sent[0]
-    assert (text := outputs.stack().text).count('<img') == text.count('<table') == 1 and '<svg' not in text
+    assert 'data:image/svg' in outputs.sent[0]
+    assert (text := outputs.stack().text).count('<img') == text.count('<table') == 1 and 'image/svg' not in text
     assert h._display_().text == text           # as the last expression of its cell, it is not shown again
     cloudpickle.loads(cloudpickle.dumps(learn))
     first = current_cell()
@@ -98,7 +98,7 @@ def test_run(marimo, tmp_path):
     folder, view = started(tmp_path)
     view.show()
     outputs = marimo.here.output
-    assert '[Pause]' in outputs.sent[-1] and '<svg' in outputs.sent[-1]
+    assert '[Pause]' in outputs.sent[-1] and 'data:image/svg' in outputs.sent[-1]
     marimo.run_cell()                           # a click runs in a context of its own
     view.row.faces['Pause'].click()
     until(lambda: 'pause: asked' in outputs.sent[-1])

@@ -33,6 +33,16 @@ def history(losses, valids=(), name='loss', metrics=None, lr=None):
     return h
 
 
+def absolute(d):
+    "Write the lines of an SVG path from place to place, not each from the place before"
+    x, y, res = 0., 0., ''
+    for kind, numbers in re.findall(r'([Mlhv])([-\d.,]+)', d):
+        a, b, *_ = [*map(float, numbers.split(',')), 0.]
+        if kind == 'M': x, y = a, b
+        else: x, y = x + (0. if kind == 'v' else a), y + (a if kind == 'v' else b)
+        res += 'h0' if (kind, a) == ('h', 0) else f'{kind if kind == "M" else "L"}{x:.1f},{y:.1f}'
+    return res
+
 class Drawn:
     "An SVG as a reader sees it: axes are read from the numbers beside them"
     def __init__(self, svg):
@@ -40,7 +50,7 @@ class Drawn:
         name = lambda o: o.tag.rpartition('}')[2]
         self.words = [(float(o.get('x')), float(o.get('y')), o.text, o.get('text-anchor', 'start'), o.get('fill'))
                       for o in root.iter() if name(o) == 'text']
-        self.paths = [(o.get('d'), o.get('stroke'), float(o.get('stroke-opacity', 1)), float(o.get('stroke-width')))
+        self.paths = [(absolute(o.get('d')), o.get('stroke'), float(o.get('stroke-opacity', 1)), float(o.get('stroke-width')))
                       for o in root.iter() if name(o) == 'path']
         self.width, self.height = map(float, root.get('viewBox').split()[2:])
 
@@ -355,9 +365,10 @@ def test_an_empty_history_has_no_axes(cell):
     assert len(cell) == 1 and cell[0]['text/plain'].startswith('nothing is trained yet')
 
 def test_durations_below_a_minute_are_seconds():
-    h = History()
-    for t in .83, 75.: h.add_epoch({'epoch': 0, 'time_s': t})
-    assert [o[-1] for o in h.lines()] == ['time', '0.8 s', '01:15']
+    for times, shown in ([.83, 75.], ['0.8 s', '75.0 s']), ([75., .83], ['01:15', '00:00']):     # one unit
+        h = History()
+        for t in times: h.add_epoch({'epoch': 0, 'time_s': t})
+        assert [o[-1] for o in h.lines()] == ['time', *shown]
 
 def test_numbers_of_the_table_are_short_and_do_not_mislead():
     "1e30 had 36 characters, and an accuracy of .99996 was 1.0000"
@@ -368,11 +379,11 @@ def test_numbers_of_the_table_are_short_and_do_not_mislead():
         '1.000e+30', '-1.000e+30', '1.000e+07', '9999999.0000', '0.0000', '0.9999', '0.9999', '1.0000', '1.0000',
         '1.000e-30', 'nan', '-inf']
 
-def test_short_durations_are_milliseconds():
+def test_short_durations_have_one_more_digit():
     "Epochs of a small model took 0.0 s"
     h = History()
     for t in .0004, .0123, .1: h.add_epoch({'epoch': 0, 'time_s': t})
-    assert [o[-1] for o in h.lines()] == ['time', '0 ms', '12 ms', '0.1 s']
+    assert [o[-1] for o in h.lines()] == ['time', '0.00 s', '0.01 s', '0.10 s']
 
 def test_notes_stay_inside_their_panel():
     "Names of metrics that are not drawn ran into the losses"

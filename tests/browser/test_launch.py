@@ -11,6 +11,7 @@ print(json.dumps({'children': [o.pid for o in psutil.Process().children()], 'can
                   'epochs': learn.state.epoch, 'steps': len(learn.history.steps['train_loss']),
                   'group': torch.distributed.is_initialized(), 'error': str(learn.display.error),
                   'draws': learn.display.cost.n_draws}))'''
+SVG = 'querySelector(\'img[src^="data:image/svg"]\')'       # the live picture
 
 def seen(page, k):
     page.run(k)
@@ -22,8 +23,8 @@ def test_launched_and_stopped(page):
     pid = int(page.text(3))
     page.start()
     page.until('nb.area(0)?.querySelector("td")')       # an epoch is done
-    before = page.js('nb.area(0).querySelector("svg").outerHTML')
-    page.until('before => nb.area(0).querySelector("svg").outerHTML != before', before)
+    before = page.js(f'nb.area(0).{SVG}.outerHTML')
+    page.until(f'before => nb.area(0).{SVG}.outerHTML != before', before)
     assert children(pid) == 1
     page.interrupt()
     page.wait()
@@ -35,9 +36,9 @@ def test_launched_and_stopped(page):
     assert not first['group'] and first['error'] == 'None' and first['draws']
     assert not children(pid)
     page.start(2)
-    page.until('nb.area(2)?.querySelector("svg")')
-    before = page.js('nb.area(2).querySelector("svg").outerHTML')
-    page.until('before => nb.area(2).querySelector("svg").outerHTML != before', before)
+    page.until(f'nb.area(2)?.{SVG}')
+    before = page.js(f'nb.area(2).{SVG}.outerHTML')
+    page.until(f'before => nb.area(2).{SVG}.outerHTML != before', before)
     page.interrupt()
     page.wait()
     check_outputs(page.outputs(2), 'interrupted', None, 'TrainingInterrupted')

@@ -24,6 +24,7 @@ def make(lr=1e-2):
     return Learner(torch.nn.Linear(4, 1), (x, x[:, :1]), (x, x[:, :1]), loss_fn=F.mse_loss, lr=lr, hooks=[Slow()])'''
 CELL = '.marimo-cell >> nth=%d'
 OUTPUT = 'document.querySelectorAll(".marimo-cell")[%d]?.querySelector("[data-cell-role=output]")'
+SVG, NOT_SVG = (o % "[src^='data:image/svg']" for o in ('img%s', 'img:not(%s)'))      # the live picture; others
 SHOTS = os.environ.get('SHOTS')     # a folder for pictures of the pages
 
 
@@ -91,11 +92,11 @@ class Marimo:
         "Wait until the output of cell `k` has all these texts"
         for o in texts: self.until(f'o => ({OUTPUT % k})?.innerText.includes(o)', o)
 
-    def svg(self, k): return self.page.evaluate(f'() => ({OUTPUT % k})?.querySelector("svg")?.outerHTML')
+    def svg(self, k): return self.page.evaluate(f'() => ({OUTPUT % k})?.querySelector("{SVG}")?.outerHTML')
 
     def moves(self, k):
         "Wait until the curve in cell `k` has changed"
-        self.until(f'o => {{ const svg = ({OUTPUT % k})?.querySelector("svg"); return svg && svg.outerHTML != o }}',
+        self.until(f'o => {{ const svg = ({OUTPUT % k})?.querySelector("{SVG}"); return svg && svg.outerHTML != o }}',
                    self.svg(k))
 
     def n(self, k, tag): return self.page.evaluate(f'() => ({OUTPUT % k}).querySelectorAll("{tag}").length')
@@ -135,7 +136,7 @@ def test_run(browser, tmp_path, look):
             m.shows(2, '42')            # the cell has returned
             m.moves(1)
             m.moves(3)                  # the last expression of another cell shows it, too
-            assert m.n(1, 'svg') == m.n(3, 'svg') == 1
+            assert m.n(1, SVG) == m.n(3, SVG) == 1
             m.shot('run')
             m.press(1, 'Pause')
             m.waits('a', 'paused')
@@ -154,8 +155,8 @@ def test_run(browser, tmp_path, look):
         finally: m.stop()
         for k in 1, 3:
             m.shows(k, 'stopped', 'valid_loss')
-            m.until(f'() => ({OUTPUT % k}).querySelector("img")')
-            assert m.n(k, 'img') == 1 and m.n(k, 'table') == 1 and not m.n(k, 'svg') and not m.n(k, 'marimo-button')
+            m.until(f'() => ({OUTPUT % k}).querySelector("{NOT_SVG}")')
+            assert m.n(k, 'img') == 1 and m.n(k, 'table') == 1 and not m.n(k, SVG) and not m.n(k, 'marimo-button')
         m.page.locator(CELL % 3).scroll_into_view_if_needed()
         m.shot('stopped')
         assert not m.foreign
@@ -166,8 +167,8 @@ def test_fit(browser, tmp_path, look):
         m.moves(1)
         m.shot('fit')
         m.shows(1, 'done: 30 epochs')
-        m.until(f'() => ({OUTPUT % 1}).querySelector("img")')
-        assert m.n(1, 'img') == m.n(1, 'table') == 1 and not m.n(1, 'svg')      # not again as the last expression
+        m.until(f'() => ({OUTPUT % 1}).querySelector("{NOT_SVG}")')
+        assert m.n(1, 'img') == m.n(1, 'table') == 1 and not m.n(1, SVG)      # not again as the last expression
         m.moves(2)
         m.page.get_by_test_id('interrupt-button').click()
         m.shows(2, 'interrupted')
@@ -190,7 +191,7 @@ def test_compare(browser, tmp_path, look):
         finally:
             for lr in '0.01', '0.03': m.stop(lr)
         m.shows(2, 'stopped')
-        m.until(f'() => ({OUTPUT % 2}).querySelector("img")')
+        m.until(f'() => ({OUTPUT % 2}).querySelector("{NOT_SVG}")')
         m.shot('compared')
         for k in 1, 2: assert m.n(k, 'table') == 3 - k and not m.n(k, 'marimo-button')
 

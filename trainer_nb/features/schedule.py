@@ -518,7 +518,8 @@ def plot_schedule(self:Learner,
         model=self.model, loss_fn=self.loss_fn, opts={name: _stand_in(o) for name, o in self.opts.items()},
         state=replace(self.state, grad_accum_steps=accum, batch_idx=0),
         hooks=scheds, bounds={'epoch': None, 'step': None}, train_dl=self.train_dl, valid_dl=self.valid_dl,
-        training=True, stepped=False, cancelled=None, history=None, metrics=as_metrics(self.metrics))
+        training=True, stepped=False, cancelled=None, history=None, metrics=as_metrics(self.metrics),
+        is_own=self.is_own)
     end_step = None if max_steps is None else twin.state.optimizer_step + as_count('max_steps', max_steps)
     return Preview(_play(twin, scheds, n, n_epochs, end_step, lr_names(self.opts)))
 

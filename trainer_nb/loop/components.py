@@ -32,33 +32,29 @@ from .world import World
 # %% ../../nbs/loop/14_components.ipynb #bdb36453
 INNER = set('''accumulator added_hooks batch bounds bs calls cancel cancelled check_count check_parts check_step
     check_thread check_use clear_batch closes do_backward do_opt_step do_step do_zero_grad ema eval_step
-    fitting generator has_pred hooks is_checked is_default_step is_fitting is_last_batch is_main is_own loss loss_params lrs make_display measures
-    n_batches objects on_gradients on_losses opt_name opt_names opts_train position pred record dry_run
-    replace_hooks request requests result resume_from running seed set_phase step_opt step_with stepped stock_step
-    stopped train_batch train_step training valid_idx world'''.split())
+    fitting generator has_pred hooks is_checked is_default_step is_fitting is_last_batch is_main is_own loss
+    loss_params lrs make_display measures n_batches objects on_gradients on_losses opt_name opt_names opts_train
+    position pred record dry_run replace_hooks request requests result resume_from running seed set_phase step_opt
+    step_with stepped stock_step stopped train_batch train_step training valid_idx world'''.split())
 
 def _is_plain(learn): return type(learn).__module__.startswith('trainer_nb.')       # no subclass of the user's
 
-class _Elsewhere:
-    "An attribute that people set on a learner, which has none; a subclass may have it"
-    def __init__(self, place): self.place = place
-    def __set_name__(self, owner, name): self.name = name
-
-    def __get__(self, learn, cls=None):
-        if learn is None: return self
-        if self.name in vars(learn): return vars(learn)[self.name]
-        raise AttributeError(f'a learner has no {self.name}: {self.place}')
-
-    def __set__(self, learn, value):
-        if _is_plain(learn): raise AttributeError(f'learn.{self.name} would have no effect: {self.place}')
-        vars(learn)[self.name] = value
+def _elsewhere(name, place):
+    "Make an attribute that people set on a learner, which has none; a subclass may have it"
+    def get(learn):
+        if name in vars(learn): return vars(learn)[name]
+        raise AttributeError(f'a learner has no {name}: {place}')
+    def put(learn, value):
+        if _is_plain(learn): raise AttributeError(f'learn.{name} would have no effect: {place}')
+        vars(learn)[name] = value
+    return property(get, put)
 
 # %% ../../nbs/loop/14_components.ipynb #2f1051ee
 class Components(Hooked):
     "A model, its data, its optimizers and its hooks"
-    lr = _Elsewhere('pass the rate to the next fit, learn.fit(1, lr=...); in a run, run.set_lr(...). '
+    lr = _elsewhere('lr', 'pass the rate to the next fit, learn.fit(1, lr=...); in a run, run.set_lr(...). '
                     'learn.lrs() has all')
-    epochs = _Elsewhere('pass their number to fit, learn.fit(3)')
+    epochs = _elsewhere('epochs', 'pass their number to fit, learn.fit(3)')
 
     @with_comments
     def __init__(self,
@@ -323,8 +319,7 @@ class Components(Hooked):
         try: return object.__getattribute__(self, name)     # raises again, and as a property did
         except AttributeError as e: raise missing_name(self, name, e) from None
 
-    def __dir__(self):
-        return sorted(o for o in {*super().__dir__()} - INNER if not isinstance(vars(Components).get(o), _Elsewhere))
+    def __dir__(self): return sorted({*super().__dir__()} - INNER - {'lr', 'epochs'})
 
 # %% ../../nbs/loop/14_components.ipynb #03c31d08
 def move(
