@@ -416,12 +416,15 @@ class Panel:
 
 # %% ../../nbs/base/03_charts.ipynb #14a6ba8b
 def _path(points):
-    "Write the moves of an SVG path through pixels; None breaks it"
-    res, before, points = [], None, [*points, None]
+    "Write the moves of an SVG path through pixels, each from the one before, which is short; None breaks it"
+    res, before, at, points = [], None, None, [*points, None]
     for p, after in zip(points, points[1:]):
-        if p is None: pass
-        elif before is None: res.append('M%.1f,%.1f' % p)
-        elif after is None or not before[1] == p[1] == after[1]: res.append('L%.1f,%.1f' % p)
+        if p and not (before and after and before[1] == p[1] == after[1]):
+            x, y = to = [round(10*o) for o in p]
+            dx, dy = (x - at[0], y - at[1]) if before else to
+            if not before: res.append(f'M{x/10:g},{y/10:g}')
+            elif to != at: res.append(f'l{dx/10:g},{dy/10:g}' if dx and dy else f'v{dy/10:g}' if dy else f'h{dx/10:g}')
+            at = to
         before = p
     return ''.join(res)
 
