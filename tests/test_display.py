@@ -111,7 +111,7 @@ def test_long_runs_are_as_cheap_to_send(n, seen):
     learn.history.add_steps(n, {'train_loss': torch.rand(n), 'lr': [.1]*n})
     Region(learn, 2*n, True).draw(learn, '', module.Progress(10))
     learn.history.add_steps(n, {'train_loss': torch.rand(n), 'lr': [.1]*n})
-    assert sum(len(o['text/html']) for _, o in seen) < 32_000       # in base64
+    assert sum(len(o['text/html']) for _, o in seen) < 20_000       # in base64
 
 
 # What is left

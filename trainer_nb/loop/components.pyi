@@ -8,11 +8,6 @@ from trainer_nb.show.display import Display
 
 INNER: Any
 
-class _Elsewhere:
-    place: Any
-    name: Any
-    def __init__(self, place: Any) -> None: ...
-
 class Components(Hooked):
     device: Any
     fitting: Any
@@ -51,8 +46,14 @@ class Components(Hooked):
     eval_step: Any
     train_dl: Any
     valid_dl: Any
-    lr: Any
-    epochs: Any
+    @property
+    def lr(self) -> Any: ...
+    @lr.setter
+    def lr(self, value: Any) -> None: ...
+    @property
+    def epochs(self) -> Any: ...
+    @epochs.setter
+    def epochs(self, value: Any) -> None: ...
     def __init__(self, model: Any, train_dl: Any = None, valid_dl: Any = None, *, loss_fn: Any = None, train_step: Any = None, eval_step: Any = None, optim: Any = None, lr: Any = None, metrics: Any = ..., hooks: Any = ..., bs: Any = 64, device: Any = None, display: Any = True, seed: Any = None, config: Any = None, state: Any = ...) -> None: ...
     def is_own(self, name: Any) -> bool: ...
     def clear_batch(self) -> None: ...

@@ -4,6 +4,7 @@ from trainer_nb.loop.hooks import Hook
 
 class EarlyStopping(Hook):
     restore_best: Any
+    is_open: Any
     best: Any
     best_epoch: Any
     weights: Any
