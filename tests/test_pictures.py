@@ -50,7 +50,8 @@ class Drawn:
         name = lambda o: o.tag.rpartition('}')[2]
         self.words = [(float(o.get('x')), float(o.get('y')), o.text, o.get('text-anchor', 'start'), o.get('fill'))
                       for o in root.iter() if name(o) == 'text']
-        self.paths = [(absolute(o.get('d')), o.get('stroke'), float(o.get('stroke-opacity', 1)), float(o.get('stroke-width')))
+        self.paths = [(absolute(o.get('d')), o.get('stroke'), float(o.get('stroke-opacity', 1)),
+                       float(o.get('stroke-width')))
                       for o in root.iter() if name(o) == 'path']
         self.width, self.height = map(float, root.get('viewBox').split()[2:])
 

@@ -86,8 +86,10 @@ from .torch_private import forget_groups as forget_groups
 from .torch_private import forget_iterator as forget_iterator
 from .torch_private import has_hooks as has_hooks
 from .torch_private import init_shards as init_shards
+from .torch_private import is_wrapper as is_wrapper
 from .torch_private import kept_iterator as kept_iterator
 from .torch_private import mark_stepped as mark_stepped
+from .torch_private import n_writes as n_writes
 from .torch_private import norms as norms
 from .torch_private import opt_step as opt_step
 from .torch_private import own_call as own_call

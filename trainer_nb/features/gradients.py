@@ -146,7 +146,8 @@ class GradAccum(Hook):
         if parts is not None: loss, n = parts.scaled(learn, loss, n)
         unit = _unit(n) if window is None else window.unit
         self._loss = n/unit, unit
-        nxt(loss*self._loss[0] if isinstance(n, Tensor) or n != unit else loss)
+        share = self._loss[0].to(loss.dtype) if isinstance(n, Tensor) else self._loss[0]
+        nxt(loss*share if isinstance(n, Tensor) or n != unit else loss)
         if parts is not None and parts.close(learn, n): self._parts = None
 
     def do_opt_step(self, learn, nxt):

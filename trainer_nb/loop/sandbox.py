@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ..base import forget_iterator, note_place
+from ..base import forget_iterator, n_writes, note_place
 from ..data import Pass, each, end_workers, set_rng_states, rng_states
 from .fit import Fit
 from .history import History
@@ -155,7 +155,7 @@ class _Tensor:
     def __init__(self, t):
         self.t, self.value, self.is_leaf = t, t.detach().clone(), t.is_leaf
         is_plain = t.layout is torch.strided and type(t) in (Tensor, nn.Parameter, nn.Buffer) and not t.is_meta
-        self.place, self.version = t.detach() if is_plain else None, t._version
+        self.place, self.version = t.detach() if is_plain else None, n_writes(t)
         self.grad, self.requires_grad = (t.grad, t.requires_grad) if t.is_leaf else (None, None)
 
     @torch.no_grad()
@@ -163,7 +163,7 @@ class _Tensor:
         t, place = self.t, self.place
         if place is not None and _memory(t) != _memory(place): t.data = place
         # memory that nobody has written to may be read-only
-        if place is None or t._version != self.version or not torch.equal(t, self.value): t.copy_(self.value)
+        if place is None or n_writes(t) != self.version or not torch.equal(t, self.value): t.copy_(self.value)
         if self.is_leaf: t.requires_grad_(self.requires_grad).grad = self.grad
 
 def _memory(t): return t.data_ptr(), t.shape, t.stride(), t.dtype, t.device

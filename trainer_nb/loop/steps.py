@@ -94,7 +94,8 @@ def _counted(
     if type(targ) is not Tensor or targ.is_floating_point() or loss_option(loss_fn, 'reduction', 'mean') != 'mean':
         return None
     counted, weight = targ != loss_option(loss_fn, 'ignore_index', -100), loss_option(loss_fn, 'weight')
-    if weight is None: return torch.count_nonzero(counted)
+    wide = torch.float32 if targ.device.type == 'mps' else torch.float64        # ratios of counts are exact enough
+    if weight is None: return torch.count_nonzero(counted).to(wide)
     return torch.where(counted, weight[torch.where(counted, targ, 0).long()], 0).sum()
 
 _COUNTING = F.cross_entropy, F.nll_loss, nn.CrossEntropyLoss.forward, nn.NLLLoss.forward

@@ -13,10 +13,9 @@ from hashlib import sha256
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils.data import DataLoader
 
-from ..base import check_kinds, state_of, state_versions
+from ..base import check_kinds, is_wrapper, state_of, state_versions
 from ..data import RNG_STATE_KINDS, is_stock, length, loader_generators, skips, source, rng_states
 from trainer_nb.loop import (
     FIT_KINDS, HISTORY_KINDS, Fit, Hook, StepState, load_object_states, load_optimizer, object_states, owners,
@@ -46,7 +45,7 @@ def host_copy(
 def _plain(t):
     "Without grad, and without a subclass that only adds attributes and methods"
     t = t.detach()
-    return t if type(t) is Tensor or is_traceable_wrapper_subclass(t) else t.as_subclass(Tensor)
+    return t if type(t) is Tensor or is_wrapper(t) else t.as_subclass(Tensor)
 
 def _is_numpy(x): return type(x).__module__ == 'numpy' and hasattr(x, 'ndim')
 
