@@ -380,11 +380,11 @@ def test_numbers_of_the_table_are_short_and_do_not_mislead():
         '1.000e+30', '-1.000e+30', '1.000e+07', '9999999.0000', '0.0000', '0.9999', '0.9999', '1.0000', '1.0000',
         '1.000e-30', 'nan', '-inf']
 
-def test_short_durations_have_one_more_digit():
+def test_short_durations_are_milliseconds():
     "Epochs of a small model took 0.0 s"
     h = History()
     for t in .0004, .0123, .1: h.add_epoch({'epoch': 0, 'time_s': t})
-    assert [o[-1] for o in h.lines()] == ['time', '0.00 s', '0.01 s', '0.10 s']
+    assert [o[-1] for o in h.lines()] == ['time', '0 ms', '12 ms', '100 ms']
 
 def test_notes_stay_inside_their_panel():
     "Names of metrics that are not drawn ran into the losses"

@@ -428,7 +428,8 @@ def _rank(name):
 def _format(name, v, first_s):
     "Format a value of the epoch table; `first_s` is the time of the first epoch"
     if name == 'epoch': return str(v)
-    if name == 'time_s': return format_time(v) if first_s >= 60 else f'{v:.{1 if first_s >= .1 else 2}f} s'
+    if name == 'time_s':
+        return format_time(v) if first_s >= 60 else f'{v:.1f} s' if first_s >= .1 else f'{1000*v:.0f} ms'
     if _is_rate(name): return f'{v:.3g}'
     if v and not .001 <= abs(v) < 1e7: return f'{v:.3e}'
     if .9999 < v < 1: v = .9999         # an accuracy of 1.0000 is one without a mistake
