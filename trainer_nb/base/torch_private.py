@@ -7,8 +7,8 @@ __all__ = ['ONLY_PUBLIC', 'RAN_ON', 'BATCH_NORMS', 'INSTANCE_NORMS', 'DROPOUTS',
            'has_hooks', 'is_listed', 'light_step', 'opt_step', 'mark_stepped', 'takes_found_inf', 'can_replace_calls',
            'replace_call', 'own_call', 'compile_errors', 'compile_modes', 'compile_options', 'tracing_backward',
            'state_versions', 'state_of', 'remove_hooks', 'kept_iterator', 'forget_iterator', 'end_processes',
-           'set_indices', 'workers_end', 'n_writes', 'DispatchMode', 'schema', 'sees_operations', 'can_unshard',
-           'unshard', 'init_shards', 'forget_groups', 'default_store']
+           'set_indices', 'workers_end', 'is_wrapper', 'n_writes', 'DispatchMode', 'schema', 'sees_operations',
+           'can_unshard', 'unshard', 'init_shards', 'forget_groups', 'default_store']
 
 # %% ../../nbs/base/05_torch_private.ipynb #c84b7b82
 import math, warnings
@@ -367,8 +367,14 @@ def workers_end(
     finally: held['persistent_workers'] = True
 
 # %% ../../nbs/base/05_torch_private.ipynb #097079fd
-try: from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass as is_wrapper
-except ImportError: TorchDispatchMode, is_wrapper = nullcontext, lambda t: False
+try: from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
+except ImportError: TorchDispatchMode, is_traceable_wrapper_subclass = nullcontext, lambda t: False
+
+def is_wrapper(
+    t,  # tensor
+):      # bool
+    "Return whether a tensor is of a class that wraps other tensors"
+    return is_traceable_wrapper_subclass(t)
 
 def n_writes(
     t,  # tensor
