@@ -142,7 +142,7 @@ def test_checks_fold_away(tab):
 
 def test_a_reference_page_opens_with_its_class(tab):
     "How it works is folded, and a link to a part of it unfolds it"
-    top = '[...document.querySelectorAll("article h3")].slice(0, 2).map(o => o.getBoundingClientRect().top)'
+    top = '[...document.querySelectorAll("article h2")].slice(0, 2).map(o => o.getBoundingClientRect().top)'
     tab.set_viewport_size({'width': 1280, 'height': 900})
     tab.goto((html/'loop/18_learner.html').as_uri())
     assert tab.evaluate(top)[0] < 400 and tab.evaluate('document.querySelector("details.inner").open') is False
