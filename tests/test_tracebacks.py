@@ -155,9 +155,14 @@ def test_an_interrupted_script_ends_in_one_line(monkeypatch, capsys):
     monkeypatch.setattr(sys, 'excepthook', sys.__excepthook__)
     learn = make_learner(hooks=[LambdaHook(after_step=lambda learn: signal.raise_signal(signal.SIGINT))])
     with pytest.raises(TrainingInterrupted) as e: learn.fit(1)
-    capsys.readouterr()
-    sys.excepthook(e.type, e.value, e.tb)
-    assert capsys.readouterr().err == f'TrainingInterrupted: {e.value}\n'
+    def printed():
+        capsys.readouterr()
+        sys.excepthook(e.type, e.value, e.tb)
+        return capsys.readouterr().err
+    monkeypatch.setattr(sys, 'ps1', '>>> ', raising=False)
+    assert printed() == f'TrainingInterrupted: {e.value}\n' and 'learn.resume()' in printed()
+    monkeypatch.delattr(sys, 'ps1')         # nobody can call `resume` in a script that ends
+    assert printed() == f'TrainingInterrupted: {str(e.value).partition(";")[0]}\n'
     try: 1/0
     except ZeroDivisionError as other: sys.excepthook(type(other), other, other.__traceback__)
     assert 'Traceback' in (err := capsys.readouterr().err) and 'ZeroDivisionError' in err
