@@ -1,4 +1,4 @@
-"Back to a checkpoint in place: what follows is what followed then, to the bit; a crash does not bring back the rest"
+"Back to a checkpoint in place: what follows is what followed then, bit for bit; a crash does not bring back the rest"
 import random
 
 import pytest, torch, torch.nn.functional as F

@@ -1,4 +1,4 @@
-"Forks: unchanged they repeat their parent to the bit, changed they part from it, and what is not there is refused"
+"Forks: unchanged they repeat their parent bit for bit, changed they part from it, and what is not there is refused"
 import json, os, random, signal
 
 import pytest, torch, torch.nn.functional as F

@@ -134,7 +134,7 @@ class Components(Hooked):
         self._phases = Phases()                 # what the steps of each phase were seen to return
         self._looked_at, self._counted = (), None   # parts whose first batch was checked; id of the loader counted
         self._n_parts = None                        # entries of a training batch, inputs and target, if they were seen
-        self._is_cast = self._is_counted = False    # whether the user was told so, and of miscounts
+        self._is_cast = self._is_counted = False    # whether the user was warned, also of miscounts
 
     def _as_loader(self, data, shuffle=False):
         "Make a loader of what was passed as one"

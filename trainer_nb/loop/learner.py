@@ -111,7 +111,7 @@ class Batches(Forward):
                 for f in at['after_loss']: f(self)
                 try: fit.do['do_backward'](self.loss)
                 except (AttributeError, RuntimeError):
-                    check_loss(self.loss)                   # a loss that is none is the likeliest reason
+                    check_loss(self.loss)                   # most errors here come from a step that returns no loss
                     raise
                 for f in at['after_backward']: f(self)
                 for name in self.opt_names: self.step_opt(name)

@@ -72,13 +72,14 @@ def _is_attended():
 @patch
 def delete(self:Run,
     yes=False,  # True: do not ask
-):              # bool: whether it is deleted; raises RuntimeError for a run that trains, or if nobody can be asked
+):              # bool: whether it is deleted; raises RuntimeError for a run that trains, or without `yes` in a script
     "Delete the folder of the run, with its record and its checkpoints"
     if not self.folder.is_run: raise RuntimeError(f'{self.path.name} holds no run: nothing is deleted')
     if self.path.is_symlink(): raise RuntimeError(f'{self.path.name} is a link: delete the run where it is')
     if not (status := self.state).is_over: raise RuntimeError(f'the run is {status}: stop it before, run.stop()')
     if yes is not True:
-        if not _is_attended(): raise RuntimeError('nobody can be asked here: run.delete(yes=True) deletes the run')
+        if not _is_attended(): raise RuntimeError(
+            'a script cannot ask for confirmation: run.delete(yes=True) deletes the run')
         reply = input(f'Delete the run {self.path.name} ({status})? [y/N] ')
         if reply.strip().lower() not in ('y', 'yes'): return False
     shutil.rmtree(self.path)

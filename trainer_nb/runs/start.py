@@ -197,7 +197,7 @@ def fork(self:Run,
     """Start a run that begins where this one was. This runs code from the folder
 
     Raises ValueError where no checkpoint was kept, with those that were. With nothing changed, the fork repeats what
-    followed here, to the bit.
+    followed here, bit for bit.
     """
     if not self.folder.is_run: raise FileNotFoundError(f'there is no run in {self.path}')
     if n_epochs is not None and max_steps is not None: raise ValueError('fork takes either n_epochs or max_steps')
