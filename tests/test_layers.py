@@ -2,13 +2,11 @@
 import ast, subprocess, sys
 from pathlib import Path
 
-import pytest
-
 from trainer_nb.loop.mistakes import VERBS
 
 lib = Path(__file__).parents[1]/'trainer_nb'
-modules = {'.'.join(p.relative_to(lib).with_suffix('').parts): p
-           for p in sorted(lib.rglob('*.py')) if p.stem not in ('__init__', '_modidx')}
+trees = {'.'.join(p.relative_to(lib).with_suffix('').parts): ast.parse(p.read_text(encoding='utf-8'))
+         for p in sorted(lib.rglob('*.py')) if p.stem not in ('__init__', '_modidx')}
 
 MAY_IMPORT = {      # wing → the wings below it
     'base': set(),
@@ -52,30 +50,30 @@ def ours(name, tree):
     return {o.removeprefix('trainer_nb.') for o in imports(tree, name) if o.startswith('trainer_nb.')}
 
 
-@pytest.fixture(params=modules)
-def module(request): return request.param, ast.parse(modules[request.param].read_text(encoding='utf-8'))
+def wing(module): return module.split('.')[0]
 
 
-def test_arrows_point_down(module):
-    name, tree = module
-    wing = name.split('.')[0]
-    assert wing in MAY_IMPORT, f'give {name} a place in the house'
-    upwards = {o for o in ours(name, tree) if o.split('.')[0] not in MAY_IMPORT[wing] | {wing}}
-    assert not upwards, f'{name} imports {upwards}'
+def offenders(find):
+    "dict: module → what `find(name, tree)` says against it, of the modules of which it says something"
+    assert len(trees) > 50
+    return {name: found for name, tree in trees.items() if (found := {*find(name, tree)})}
 
 
-def test_wings_have_front_doors(module):
-    "What a wing offers to the others is listed in its `__init__.py`"
-    name, tree = module
-    wing = name.split('.')[0]
-    inside = {o for o in ours(name, tree) if '.' in o and o.split('.')[0] != wing}
-    assert not inside, (f'{name} imports {inside}: list the names in the __init__.py of the wing, '
-                        'and import them from there')
+def test_arrows_point_down():
+    assert not {*map(wing, trees)} - MAY_IMPORT.keys(), 'give each module a place in the house'
+    def upwards(name, tree):
+        return (o for o in ours(name, tree) if wing(o) not in MAY_IMPORT[wing(name)] | {wing(name)})
+    assert not offenders(upwards)
+
+
+def test_wings_have_front_doors():
+    "What a wing offers to the others is listed in its `__init__.py`, and imported from there"
+    def inside(name, tree): return (o for o in ours(name, tree) if '.' in o and wing(o) != wing(name))
+    assert not offenders(inside)
 
 
 def test_front_doors_offer_what_is_used():
-    used = {(o.module, a.name) for name,
-            p in modules.items() for o in ast.walk(ast.parse(p.read_text(encoding='utf-8')))
+    used = {(o.module, a.name) for name, tree in trees.items() for o in ast.walk(tree)
             if isinstance(o, ast.ImportFrom)
             and (o.level == 2 or (o.module or '').startswith('trainer_nb.') or name == 'all') for a in o.names}
     used = {(m.removeprefix('trainer_nb.'), name) for m, name in used}
@@ -88,20 +86,19 @@ def test_front_doors_offer_what_is_used():
 
 def test_no_circle():
     "Modules can be put in an order in which each imports earlier ones only"
-    def inside(o): return {m for m in modules if m.startswith(o + '.')} or {o}      # a front door opens the whole wing
-    waits = {name: set().union(*map(inside, ours(name, ast.parse(p.read_text(encoding='utf-8'))))) & modules.keys()
-             for name, p in modules.items()}
+    def inside(o): return {m for m in trees if m.startswith(o + '.')} or {o}      # a front door opens the whole wing
+    waits = {name: set().union(*map(inside, ours(name, tree))) & trees.keys() for name, tree in trees.items()}
     while ready := [name for name, needed in waits.items() if not needed & waits.keys()]:
         for name in ready: del waits[name]
     assert not waits, f'these import one another: {waits}'
 
 
-def test_no_star_import_and_no_bare_except(module):
-    for node in ast.walk(module[1]):
-        assert not (isinstance(node, ast.ImportFrom)
-                    and node.names[0].name == '*'), f'line {node.lineno}: import by name'
-        assert not (isinstance(node, ast.ExceptHandler)
-                    and node.type is None), f'line {node.lineno}: say what is caught'
+def test_no_star_import_and_no_bare_except():
+    def careless(name, tree):
+        for o in ast.walk(tree):
+            is_star = isinstance(o, ast.ImportFrom) and o.names[0].name == '*'
+            if is_star or isinstance(o, ast.ExceptHandler) and o.type is None: yield o.lineno
+    assert not offenders(careless)
 
 
 # what variables and attributes that hold a `Learner` or a `Fit` are called
@@ -123,19 +120,22 @@ def private_uses(tree):
                 yield o.lineno, ast.unparse(o)
 
 
-def test_nobody_reaches_into_the_loop(module):
-    name, tree = module
-    if not name.startswith('loop.'):
-        assert not {*private_uses(tree)}, 'give it a public name, or pass it as an argument'
+def test_nobody_reaches_into_the_loop():
+    "What another wing needs has a public name, or is passed as an argument"
+    assert not offenders(lambda name, tree: () if wing(name) == 'loop' else private_uses(tree))
 
 
-def test_nobody_sets_attributes_of_a_class_elsewhere(module):
-    statements = [*at_import(module[1])]
+def set_elsewhere(tree):
+    "(line, expression) of each attribute that a module sets on what it imports, while it is imported itself"
+    statements = [*at_import(tree)]
     imported = {a.asname or a.name for o in statements if isinstance(o, ast.ImportFrom) for a in o.names}
     for stmt in statements:
         for o in getattr(stmt, 'targets', [getattr(stmt, 'target', None)]):
-            if isinstance(o, ast.Attribute):
-                assert ast.unparse(o.value) not in imported, f'line {stmt.lineno}: {ast.unparse(o)}'
+            if isinstance(o, ast.Attribute) and ast.unparse(o.value) in imported: yield stmt.lineno, ast.unparse(o)
+
+
+def test_nobody_sets_attributes_of_a_class_elsewhere():
+    assert not offenders(lambda name, tree: set_elsewhere(tree))
 
 
 def patched(tree):
@@ -148,8 +148,8 @@ def patched(tree):
 
 def test_verbs_of_other_modules_are_known():
     "A learner finds the module of each method that is patched into it"
-    trees = {name: ast.parse(p.read_text(encoding='utf-8')) for name, p in modules.items() if name != 'loop.learner'}
-    assert VERBS == {verb: name for name, tree in trees.items() for verb in patched(tree) if verb[0] != '_'}
+    assert VERBS == {verb: name for name, tree in trees.items() if name != 'loop.learner'
+                     for verb in patched(tree) if verb[0] != '_'}
 
 
 def test_a_learner_alone_has_all_verbs(tmp_path):
@@ -174,10 +174,11 @@ def test_a_learner_alone_has_all_verbs(tmp_path):
     subprocess.run([sys.executable, '-c', code, tmp_path/'all.pt'], check=True)
 
 
-def test_screens_load_where_they_are_used(module):
-    tops = {o.split('.')[0] for stmt in at_import(module[1]) if isinstance(stmt, (ast.Import, ast.ImportFrom))
-            for o in imports(stmt)}
-    assert not tops & LAZY
+def test_screens_load_where_they_are_used():
+    def loaded(name, tree):
+        found = (o for o in at_import(tree) if isinstance(o, (ast.Import, ast.ImportFrom)))
+        return {o.split('.')[0] for stmt in found for o in imports(stmt)} & LAZY
+    assert not offenders(loaded)
 
 
 def test_the_rules_see():
@@ -194,6 +195,8 @@ def test_the_rules_see():
                      '    h = lambda learn: learn._f\ndef _g(self): return self._x')
     assert {o for _, o in private_uses(tree)} == {'self._a', 'self.learn._c', 'self.learn.fitting._d', 'learn._e',
                                                   'learn._f'}
+    tree = ast.parse('from x import y\ny.a = 1\nz.b = 2\ndef f(): y.c = 3')
+    assert [*set_elsewhere(tree)] == [(2, 'y.a')]
 
 
 def test_import_is_light():
