@@ -283,13 +283,15 @@ def set_option(
 
 def set_lr(
     opt,  # optimizer
-    lr,   # learning rate of its first group, > 0; other groups keep their ratio to it
+    lr,   # learning rate > 0 of the group with the largest one; other groups keep their ratio to it
 ):
     "Set the learning rate of every group of `opt`"
-    first = opt.param_groups[0]['lr']
-    for g in reversed(opt.param_groups):        # `first` may be a tensor of the first group, which changes last
-        is_first = g is opt.param_groups[0]
-        set_option(g, 'lr', lr if is_first or not first else g['lr']*(lr/first))
+    rates = _in_ratio(lr, [g['lr'] for g in opt.param_groups])
+    for g, o in zip(opt.param_groups, rates): set_option(g, 'lr', o)
+
+def _in_ratio(lr, now):
+    top = max(now)
+    return [lr*(o/top) if top and o != top else lr for o in now]
 
 # %% ../../nbs/loop/05_optim.ipynb #3b9c6e02
 def lr_names(
@@ -313,9 +315,7 @@ def group_rates(
     now,    # list of the groups' rates, of which these are the ratios
 ):          # list of rates, one for each group; raises ValueError
     "Return the rates of an optimizer's groups"
-    if not isinstance(lr, Mapping):
-        top = max(now)
-        return [lr*(o/top) if top and o != top else lr for o in now]
+    if not isinstance(lr, Mapping): return _in_ratio(lr, now)
     named = {k: p for owner in trained(learn) for k, p in owner.named_parameters()}
     found = ParamGroups(lr)._rates(named, learn.model)
     rates = {p: found[k][1] for k, p in named.items() if found[k]}
