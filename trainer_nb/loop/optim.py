@@ -291,7 +291,7 @@ def set_lr(
 
 def _in_ratio(lr, now):
     top = max(now)
-    return [lr*(o/top) if top and o != top else lr for o in now]
+    return [o*(lr/top) if top and o != top else lr for o in now]
 
 # %% ../../nbs/loop/05_optim.ipynb #3b9c6e02
 def lr_names(
