@@ -64,7 +64,8 @@ def default_result(
                # 'n' and 'reduction'
     "Return the result of the default step, eager or compiled"
     res = {'loss': _own_loss(pred) if loss_fn is None else loss_fn(pred, targ), 'pred': pred, 'targ': targ}
-    if (weight := _counted(loss_fn, targ)) is not None: res['loss_n'] = weight
+    labels = targ if loss_fn is not None else (kwargs or {}).get('labels')
+    if (weight := _counted(loss_fn, labels)) is not None: res['loss_n'] = weight
     if kwargs is None and type(pred) is Tensor: return res      # fast path
     fields = pred if isinstance(pred, Mapping) else _fields(pred) if loss_fn is None else {}
     found = {**(kwargs or {}), **fields, **res}
@@ -88,9 +89,12 @@ def _counted(
     loss_fn,  # function, `nn.Module`, partial or None
     targ,     # its targets
 ):            # 0-d tensor; None for other losses
-    "Return what the mean of torch's `cross_entropy` or `nll_loss` divides by: the weights of the targets that count"
+    """Return what the mean of torch's `cross_entropy` or `nll_loss` divides by: the weights of the targets that count
+
+    The loss of a model that gets `labels`, as Hugging Face's do, is taken for such a mean, without weights.
+    """
     maker = loss_fn.func if type(loss_fn) is partial and not loss_fn.args else loss_fn
-    if maker not in _COUNTING and getattr(type(maker), 'forward', None) not in _COUNTING: return None
+    if maker is not None and maker not in _COUNTING and getattr(type(maker), 'forward', None) not in _COUNTING: return None
     if type(targ) is not Tensor or targ.is_floating_point() or loss_option(loss_fn, 'reduction', 'mean') != 'mean':
         return None
     counted, weight = targ != loss_option(loss_fn, 'ignore_index', -100), loss_option(loss_fn, 'weight')
