@@ -358,7 +358,8 @@ def lr_find(self:Learner,
 ):                   # `LRCurve`
     """Try learning rates, from too low to too high; nothing about the learner changes
 
-    The rates are those of the param group with the largest one; others keep their ratios. An interrupt ends the search, which returns the points that it has.
+    The rates are those of the param group with the largest one; others keep their ratios to it. An interrupt ends the
+    search, which returns the points that it has.
     Raises ValueError for wrong arguments; errors in a step propagate.
     """
     with folded():
