@@ -295,9 +295,7 @@ def counts(
     return all(map(is_exact, samplers))
 
 # %% ../../nbs/data/01_passes.ipynb #b9150c98
-def _has_state(
-    dl,  # any loader
-):       # bool
+def _has_state(dl):
     "Return whether the loader saves its own position, like torchdata's `StatefulDataLoader`"
     return all(callable(getattr(dl, o, None)) for o in ('state_dict', 'load_state_dict'))
 
@@ -314,11 +312,8 @@ def _has_copies(dl):
     "Return whether each of several workers reads a copy of a dataset that has no indices"
     return isinstance(dl, DataLoader) and dl.num_workers > 1 and isinstance(dl.dataset, IterableDataset)
 
-def _compared(
-    iterator,  # of batches, read by workers in turn
-    dl,        # their loader
-):             # the same batches
-    "Warn if the first batches of two workers are the same"
+def _compared(iterator, dl):
+    "Yield batches that workers read in turn; warn if the first batches of two workers are the same"
     found = []
     for batch in islice(iterator, 2):
         found.append([])

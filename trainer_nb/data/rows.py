@@ -31,11 +31,8 @@ def _innermost(dataset):
     while type(dataset) is Subset: dataset = dataset.dataset
     return dataset
 
-def _order(
-    indices,  # list of what a sampler yielded
-    dataset,  # `TensorDataset`, or `Subset` of one
-):            # int64 tensor of indices into the innermost dataset; None if some index is not a plain number
-    "Return the rows of the samples"
+def _order(indices, dataset):
+    "Return the rows of the samples as indices into the innermost dataset; None if some index is no plain number"
     if not indices or set(map(type, indices)) != {int}: return None
     order = torch.frombuffer(array('q', indices), dtype=torch.int64)
     while type(dataset) is Subset:

@@ -450,17 +450,12 @@ def _torchmetrics_state(m):
 
 def _has_state_dict(o): return all(callable(getattr(o, name, None)) for name in ('state_dict', 'load_state_dict'))
 
-def _object_state(
-    o,  # metric object
-):      # dict of its accumulated state
+def _object_state(o):
     "Return the state of a metric object"
     if parts := _parts(o): return {name: _torchmetrics_state(m) for name, m in parts.items()}
     return o.state_dict() if _has_state_dict(o) else dict(vars(o))
 
-def _load_object_state(
-    o,      # metric object
-    state,  # what `_object_state` returned
-):
+def _load_object_state(o, state):
     "Restore the state of a metric object; raises ValueError for attributes that it does not have"
     if parts := _parts(o):
         kinds = {name: {'state': dict.fromkeys((f'{k}?' for k in m.metric_state), object), 'n': int}
