@@ -32,7 +32,9 @@ def _step_with_closure(learn):
         was_new, is_new = is_new, False
         if not (was_new and untouched(params, kept)):
             with torch.enable_grad(): evaluate(learn)
-        return _compared_loss(learn)
+        loss = learn.loss       # that the optimizer compares with others
+        for f in learn.on_losses: loss = f(learn, loss)
+        return loss
     try: opt.step(closure)
     except Cancel:
         with torch.no_grad():
@@ -66,11 +68,6 @@ def differentiate(
     learn.running.do['do_backward'](learn.loss)
     for f in at['after_backward']: f(learn)
 
-def _compared_loss(learn):
-    "Return the loss that an optimizer compares with others"
-    loss = learn.loss
-    for f in learn.on_losses: loss = f(learn, loss)
-    return loss
 
 # %% ../../nbs/loop/16_losses.ipynb #5cf2738f
 class Losses(Records):

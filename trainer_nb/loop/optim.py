@@ -182,11 +182,6 @@ def is_by_name(
     "Return whether these are learning rates by name: a dict or a function"
     return isinstance(lr, Mapping) or callable(lr)
 
-def _with_groups(lr, optim):
-    if not isinstance(optim, (ParamGroups, torch.optim.Optimizer)): return ParamGroups(lr, optim)
-    raise TypeError(f'lr is a {type(lr).__name__}, from which the param groups are made, but optim is a '
-                    f'{type(optim).__name__}, which has its own: pass the class of an optimizer')
-
 def _rates_of(lr, optim):
     "dict: optimizer's name → its rate"
     if not is_by_name(lr): return dict.fromkeys(optim, lr)
@@ -215,7 +210,11 @@ def make_optimizers(
 ):                # dict: name → optimizer; the name of a single one is ''; empty without parameters
     "Convert `optim` to a dict of optimizers"
     if not isinstance(optim, Mapping):
-        if is_by_name(lr): optim, lr = _with_groups(lr, optim), None
+        if is_by_name(lr):
+            if isinstance(optim, (ParamGroups, torch.optim.Optimizer)): raise TypeError(
+                f'lr is a {type(lr).__name__}, from which the param groups are made, but optim is a '
+                f'{type(optim).__name__}, which has its own: pass the class of an optimizer')
+            optim, lr = ParamGroups(lr, optim), None
         optim = {'': torch.optim.AdamW if optim is None else optim}
     if not optim: raise ValueError('optim is an empty dict: expected names of optimizers')
     rates, res = _rates_of(lr, optim), {}
