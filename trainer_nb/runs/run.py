@@ -143,7 +143,7 @@ def stop_epoch(self:Run):  # `Request`
 
 @patch
 def set_lr(self:Run,
-    lr,  # number > 0, or dict: optimizer's name → number; a schedule overwrites it at its next step
+    lr,  # number > 0 as for `fit`, or dict: optimizer's name → number; a schedule overwrites it at its next step
 ):       # `Request`
     "Set the learning rate"
     return self._ask('set_lr', lr)
