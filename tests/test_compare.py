@@ -9,11 +9,10 @@ from test_pictures import Drawn
 from test_runs import Evil
 from trainer_nb.all import Comparison, History, LambdaHook, Learner, Run, attach, compare, runs
 from trainer_nb.runs.comparison import PALETTE
-from trainer_nb.runs.curves import CurveFile, state_of_curves
 from trainer_nb.runs.folder import RunFolder, Status, answer, ask, now_here, pending
-from trainer_nb.runs.record import RecordTail
+from trainer_nb.runs.record import Curves, CurveFile, RecordTail, state_of_curves, take
 from trainer_nb.runs.shell import main
-from trainer_nb.runs.sources import PointSource
+from trainer_nb.runs.sources import HistorySource, PointSource, sources_of
 from trainer_nb.runs.view import View
 from trainer_nb.show import Budget
 
@@ -284,7 +283,7 @@ def learner_with(record, n=96):
 
 def test_a_run_writes_its_curves_along(tmp_path):
     "They equal those of its record, and know steps and samples without a validation"
-    from trainer_nb.runs.record import RecordTail, RunRecord
+    from trainer_nb.runs.record import RunRecord
     path = tmp_path/'log.jsonl'
     learn = learner_with(record := RunRecord(path))
     learn.valid_dl = None
@@ -327,17 +326,39 @@ ODD = ['{"kind": "step", "batch": 2, "a": null, "b": 1}', '{"kind": "step", "bat
        '{"kind": "step", "batch": 2, "a": NaN, "b": 1e3}']
 
 @pytest.mark.parametrize('odd', ODD)
-def test_fast_reading_equals_json(odd):
-    from trainer_nb.runs.curves import Curves, take, take_text
+def test_a_damaged_line_is_left_out(tmp_path, odd):
+    "The others are read as they are where each is parsed by itself"
     even = '{"kind": "step", "batch": 1, "a": -1.5e-3, "b": 2}\n'
-    text = (even*3 + odd + '\n' + even*2).encode()
-    fast, slow, rows = Curves(), Curves(), []
-    take_text(fast, text)
-    for line in text.splitlines():
+    (path := tmp_path/'log.jsonl').write_text(even*3 + odd + '\n' + even*2)
+    slow, rows = Curves(), []
+    for line in path.read_text().splitlines():
         try: rows.append(json.loads(line))
         except ValueError: pass
     take(slow, [o for o in rows if isinstance(o, dict)])
-    assert state_of_curves(fast) == state_of_curves(slow)
+    (found := CurveFile(path)).update()
+    assert slow.n > 4 and state_of_curves(found.curves) == state_of_curves(slow)
+
+def test_revised_losses_in_curves(tmp_path):
+    "Losses of whole batches take the place of those of one rank, also in a record that was read in parts"
+    def lines(e):
+        first, n = 100*e, 100
+        yield from ({'kind': 'step', 'batch': first + i, 'epoch': e, 'train_loss': 9., 'lr': .1} for i in range(1, n + 1))
+        yield {'kind': 'revised', 'batch': first + n, 'first': first, 'train_loss': [1/(first + i) for i in range(1, n + 1)]}
+        yield {'kind': 'epoch', 'batch': first + n, 'epoch': e, 'train_loss': 1., 'time_s': 1.}
+    path, history = tmp_path/'log.jsonl', RecordTail(tmp_path/'log.jsonl')
+    for e in range(4):
+        with open(path, 'a') as f: f.writelines(json.dumps(o) + '\n' for o in lines(e))
+        part = CurveFile(path)
+        part.update()
+        part.save(always=True)
+    history.update()
+    assert history.history.steps['train_loss'] == [1/i for i in range(1, 401)]
+    (source,) = sources_of(path)
+    source.update()
+    (expected := HistorySource('', history.history)).update()
+    for o in part.curves, source.curves:
+        assert o.steps['train_loss'].curves() == expected.curves.steps['train_loss'].curves()
+        assert o.n == 400 and o.steps['lr'].curves()[3] == expected.curves.steps['lr'].curves()[3]
 
 
 # ---- live ------------------------------------------------------------------------------------------------------------

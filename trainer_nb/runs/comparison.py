@@ -15,7 +15,7 @@ from trainer_nb.base import (
     limits, needs_log, patch, printable, smooth, text_table
 )
 from ..loop import good_values
-from .curves import positions
+from .record import positions
 from .sources import differing_settings
 
 # %% ../../nbs/runs/14_comparison.ipynb #79f1e755
