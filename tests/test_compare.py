@@ -9,7 +9,8 @@ from test_pictures import Drawn
 from test_runs import Evil
 from trainer_nb.all import Comparison, History, LambdaHook, Learner, Run, attach, compare, runs
 from trainer_nb.runs.comparison import PALETTE
-from trainer_nb.runs.folder import RunFolder, Status, answer, ask, now_here, pending
+from trainer_nb.runs.folder import RunFolder, Status, answer, ask, pending
+from trainer_nb.runs.process import now_here
 from trainer_nb.runs.record import Curves, CurveFile, RecordTail, state_of_curves, take
 from trainer_nb.runs.shell import main
 from trainer_nb.runs.sources import HistorySource, PointSource, sources_of
@@ -341,10 +342,10 @@ def test_a_damaged_line_is_left_out(tmp_path, odd):
 def test_revised_losses_in_curves(tmp_path):
     "Losses of whole batches take the place of those of one rank, also in a record that was read in parts"
     def lines(e):
-        first, n = 100*e, 100
-        yield from ({'kind': 'step', 'batch': first + i, 'epoch': e, 'train_loss': 9., 'lr': .1} for i in range(1, n + 1))
-        yield {'kind': 'revised', 'batch': first + n, 'first': first, 'train_loss': [1/(first + i) for i in range(1, n + 1)]}
-        yield {'kind': 'epoch', 'batch': first + n, 'epoch': e, 'train_loss': 1., 'time_s': 1.}
+        batches, end = range(100*e + 1, 100*e + 101), 100*e + 100
+        yield from ({'kind': 'step', 'batch': i, 'epoch': e, 'train_loss': 9., 'lr': .1} for i in batches)
+        yield {'kind': 'revised', 'batch': end, 'first': 100*e, 'train_loss': [1/i for i in batches]}
+        yield {'kind': 'epoch', 'batch': end, 'epoch': e, 'train_loss': 1., 'time_s': 1.}
     path, history = tmp_path/'log.jsonl', RecordTail(tmp_path/'log.jsonl')
     for e in range(4):
         with open(path, 'a') as f: f.writelines(json.dumps(o) + '\n' for o in lines(e))
@@ -365,7 +366,7 @@ def test_revised_losses_in_curves(tmp_path):
 
 def test_live_without_widgets(tmp_path, monkeypatch):
     "It is drawn when there is news, and picture and table are left once all runs are over"
-    from trainer_nb.runs.side_by_side import CompareView
+    from trainer_nb.runs.comparison import CompareView
     class Handle:
         seen = []
         def update(self, bundle, raw): self.seen.append(bundle['text/html'])
@@ -390,7 +391,7 @@ def test_live_without_widgets(tmp_path, monkeypatch):
 @pytest.mark.parametrize('breaks', [False, True])
 def test_the_end_is_seen_between_two_drawings(breaks, tmp_path, monkeypatch):
     "However long the next drawing is away, and after one that failed"
-    from trainer_nb.runs.side_by_side import CompareView
+    from trainer_nb.runs.comparison import CompareView
     class Handle:
         seen = []
         def update(self, bundle, raw): self.seen.append(bundle['text/html'])
@@ -413,7 +414,7 @@ def test_the_end_is_seen_between_two_drawings(breaks, tmp_path, monkeypatch):
 
 def test_what_is_stored_while_it_is_live_can_be_read_later(tmp_path, monkeypatch, cell):
     "Without a kernel or a script, and where `<svg>` is dropped: a picture, since when, and how to see it again"
-    from trainer_nb.runs.side_by_side import CompareView
+    from trainer_nb.runs.comparison import CompareView
     folder = make_run(tmp_path/'a', made(1), state='running')
     monkeypatch.chdir(tmp_path)
     view = View(folder, RecordTail(folder.record))
