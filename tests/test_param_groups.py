@@ -251,3 +251,16 @@ def test_optimizers_that_were_made_get_the_learners_rate_in_the_largest_group():
         learn = make_learner(model, train_dl=problem(), optim=opt, lr=1.)
         assert [float(o) for o in learn.lrs()] == pytest.approx([.1, 1.])
     assert learn.opt.param_groups[1]['lr'] is tensors[1]
+
+
+def test_a_maximum_names_parameters_of_the_loss_as_the_learner_does():
+    class Scaled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(()))
+        def forward(self, p, t): return F.cross_entropy(p*self.scale, t)
+    lr = {'loss_fn.scale': .5, '*': .1}
+    learn = make_learner(Net(), train_dl=problem(), bs=1, loss_fn=Scaled(), lr=lr)
+    peak = learn.plot_schedule(3, hooks=OneCycle({'loss_fn.scale': .2, '*': .4})).steps
+    found = max(peak['lr_loss_fn.scale']), max(peak['lr_rest'])
+    assert found == pytest.approx((.2, .4), rel=.05)
