@@ -198,7 +198,7 @@ def test_mistakes_with_rates_by_name():
 
 
 def test_a_maximum_is_that_of_the_largest_group_or_by_group():
-    def rates(lr_max, lrs={'body': 1e-4, 'head': 1e-2}, optim=None):
+    def rates(lr_max, lrs={'body': 1e-4, 'head': 1e-2}, optim=None):        # noqa: B006
         learn = make_learner(Net(), train_dl=problem(), bs=8, lr=lrs, optim=optim)
         preview = learn.plot_schedule(3, hooks=OneCycle(lr_max)).steps
         learn.fit_one_cycle(3, lr_max)
