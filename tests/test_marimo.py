@@ -102,7 +102,7 @@ def test_run(marimo, tmp_path):
     assert '[Pause]' in outputs.sent[-1] and 'data:image/svg' in outputs.sent[-1]
     marimo.run_cell()                           # a click runs in a context of its own
     view.row.faces['Pause'].click()
-    until(lambda: 'pause: asked' in outputs.sent[-1])
+    until(lambda: 'asked to pause' in outputs.sent[-1])
     assert asked(folder) == ['pause'] and not marimo.here.output.sent
     folder.write('status.json', {'state': 'paused', 'batch': 8, 'heartbeat': time.time(), **now_here()})
     until(lambda: '[Resume]' in outputs.sent[-1] and '[Pause]' not in outputs.sent[-1])

@@ -94,6 +94,10 @@ def test_card_is_escaped_and_executes_nothing(tmp_path):
     card.save(tmp_path/'card.html')
     assert '![losses and metrics](card.png)' in (tmp_path/'card.md').read_text() and (tmp_path/'card.png').exists()
     with pytest.raises(ValueError, match='.md or .html'): card.save(tmp_path/'card.txt')
+    (kept := tmp_path/'kept').write_text('mine')
+    for name in 'b.md', 'b.png', 'c.html': (tmp_path/name).symlink_to(kept)
+    for name in 'b.md', 'c.html': card.save(tmp_path/name)      # a link there is replaced, not followed
+    assert kept.read_text() == 'mine' and (tmp_path/'b.png').read_bytes()[:4] == b'\x89PNG'
 
 def test_card_of_a_real_run(tmp_path):
     torch.manual_seed(0)

@@ -496,7 +496,7 @@ def test_shell(tmp_path):
     run = slow_learner(640).start(500, folder=tmp_path/'runs'/'a')
     until(lambda: run.status == 'running')
     assert 'in use' in shell('run', 'runs/a').stderr
-    assert 'running' in shell('status').stdout and shell('stop', 'runs/a').stdout == 'asked\n'
+    assert 'running' in shell('status').stdout and shell('stop', 'runs/a').stdout == 'asked to stop after this batch\n'
     assert isinstance(shell('tail', 'runs/a').stdout, str)
     assert 'stopped' in shell('status', 'runs/a').stdout and 'no run' in shell('tail', 'b').stderr
 

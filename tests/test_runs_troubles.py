@@ -10,7 +10,9 @@ from trainer_nb.all import *        # noqa: F403
 from trainer_nb.all import Checkpoint, Hook, Learner
 from trainer_nb.base import rng_state
 from trainer_nb.runs import folder as folders
-from trainer_nb.runs.folder import RunFolder, Status, answers, ask, judge, process_start, read_status
+from trainer_nb.runs.folder import (
+    Request, RunFolder, Status, answer, answers, ask, judge, process_start, read_status
+)
 from trainer_nb.runs.process import now_here
 from trainer_nb.runs.record import RecordTail
 from trainer_nb.runs.travel import pack, put
@@ -196,3 +198,17 @@ def test_the_answer_to_a_click_stays(n, tmp_path):
     view.asked.append(Asked())
     while view.asked: view._tell(Status('paused', '', {}))
     assert said[-1] == 'pause: paused' and view.row.buttons['Pause'].description == 'Resume'
+
+def test_requests_are_sentences(tmp_path):
+    folder = RunFolder(tmp_path/'a')
+    folder.make()
+    found = []
+    for what, words in [('scale_lr', {'done': 'lr 0.05'}), ('pause', {'done': 'paused'}), ('call', {'done': '7'}),
+                        ('checkpoint', {'refused': 'the disk is full'})]:
+        request = Request(folder, ask(folder, what), what)
+        found.append(str(request))
+        answer(folder, request.name, what=what, **words)
+        found.append(str(request))
+    assert found == ['asked to scale the learning rate', 'the learning rate is set: lr 0.05', 'asked to pause',
+                     'the run is paused', 'asked to call a function', 'the function returned 7',
+                     'asked to save a checkpoint', 'refused to save a checkpoint: the disk is full']

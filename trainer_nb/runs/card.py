@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from ..base import described, html_img, html_table, patch, printable
+from ..base import described, html_img, html_table, patch, printable, replacing
 from ..loop import Plot
 from .process import flat
 from .run import Run, noted
@@ -97,19 +97,21 @@ class RunCard:
         path = Path(path)
         if path.suffix not in ('.md', '.html'):
             raise ValueError(f'{path.name}: expected a name that ends in .md or .html')
-        if path.suffix == '.html':
-            path.write_text(_PAGE.format(escape(self.title), self.html), encoding='utf-8')
-            return
-        picture = path.with_suffix('.png')
-        if self.chart is not None: picture.write_bytes(self.chart.png()[0])
-        link = f'![losses and metrics]({picture.name.replace(" ", "%20")})' if self.chart is not None else ''
-        path.write_text(self._markdown(link), encoding='utf-8')
+        if path.suffix == '.html': return _write(path, _PAGE.format(escape(self.title), self.html).encode())
+        link, picture = '', path.with_suffix('.png')
+        if self.chart is not None:
+            _write(picture, self.chart.png()[0])
+            link = f'![losses and metrics]({picture.name.replace(" ", "%20")})'
+        _write(path, self._markdown(link).encode())
 
     def __str__(self): return self.markdown
 
     __repr__ = __str__
 
     def _repr_html_(self): return self.html
+
+def _write(path, data):
+    with replacing(path) as f: f.write(data)
 
 _PAGE = '<!doctype html><html><head><meta charset="utf-8"><title>{}</title></head><body>{}</body></html>'
 

@@ -244,5 +244,15 @@ class Request:
         return o.get('done', '')
 
     def __repr__(self):
-        o = self.answer
-        return f'{self.what}: ' + ('asked' if o is None else str(o.get('done') or 'refused: ' + str(o.get('refused'))))
+        o, (wish, done) = self.answer, _IN_WORDS.get(self.what, (self.what, '{}'))
+        if o is None: return f'asked to {wish}'
+        return done.format(o['done']) if o.get('done') else f'refused to {wish}: {o.get("refused")}'
+
+_RATE = 'the learning rate is set: {}'
+_IN_WORDS = {      # request → what is asked for, and what was done
+    'pause': ('pause', 'the run is {}'), 'unpause': ('resume', 'the run {}'),
+    'stop': ('stop after this batch', '{}'), 'stop_epoch': ('stop after this epoch', '{}'),
+    'set_lr': ('set the learning rate', _RATE), 'scale_lr': ('scale the learning rate', _RATE),
+    'checkpoint': ('save a checkpoint', 'the checkpoint is {}'),
+    'call': ('call a function', 'the function returned {}'),
+}

@@ -276,19 +276,10 @@ class CurveFile(_Tail):
 
     def take(self, rows): take(self.curves, rows)
 
-    def follow(self,
-        rows,  # dicts: lines that the caller has appended itself
-        at,    # position in the record after them
-    ):
-        "Take lines without reading them, for the process that writes the record"
-        self.take(rows)
-        self.at = at
-
     def save(self, always=False):
         "Write the file beside the record, if that saves time; not where nothing can be written"
         if self.at == self.saved or not always and self.at - self.saved < 1e6*self.save_mb: return
         with suppress(OSError):
-            with open_file(self.path) as f: self.tail = self._sum(f)
             data = {'at': self.at, 'tail': self.tail, 'curves': state_of_curves(self.curves)}
             with replacing(self.beside, flush=False) as f: f.write(json.dumps(data).encode())
             self.saved = self.at
@@ -296,7 +287,7 @@ class CurveFile(_Tail):
 # %% ../../nbs/runs/03_record.ipynb #e4afb804
 class RunRecord(JSONLLogger):
     "The record of a run; `problem` says what keeps it from being written"
-    problem, along, over = '', None, (0, 0.)
+    problem, over = '', (0, 0.)
 
     def tick(self, learn):
         "Write what is new, and how far the training is; between two batches"
@@ -312,17 +303,10 @@ class RunRecord(JSONLLogger):
         self.write('mark', self.n, {'step': s.optimizer_step, 'samples': s.samples_seen, 'time_s': round(seconds, 3)})
         self._note()
 
-    def write(self, kind, step, values):
-        super().write(kind, step, values)
-        if self.along is not None: self.new.append({'kind': kind, 'batch': step, **values})
-
     def open(self, learn):
-        self.along, self.new, self.over = None, [], (0, 0.)
+        self.along, self.over = CurveFile(self.path), (0, 0.)      # thinned out, for those who look
         self._note_final(learn.history)
-        try:
-            super().open(learn)
-            self.along = CurveFile(self.path)       # thinned out, for those who look
-            self.along.update()
+        try: super().open(learn)
         except OSError as e:        # all of it is written as soon as that is possible
             self.place, self.good = RunRecord.place, (self.n_revised, self.n_final)
             self._fail(e)
@@ -335,9 +319,7 @@ class RunRecord(JSONLLogger):
         self._follow()
 
     def _follow(self, always=False):
-        if self.along is None: return
-        rows, self.new = self.new, []
-        self.along.follow(rows, self.file.tell())
+        self.along.update()
         self.along.save(always)
 
     def close(self, learn):
@@ -370,7 +352,7 @@ class RunRecord(JSONLLogger):
 
     def _fail(self, e):
         self.problem = f'the record cannot be written ({e.strerror or e})'
-        file, self.file, self.along = self.file, None, None
+        file, self.file = self.file, None
         try:
             if file is not None: file.close()
         except OSError: pass

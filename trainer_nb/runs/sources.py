@@ -106,16 +106,14 @@ class HistorySource(Recorded):
         return True
 
 # %% ../../nbs/runs/13_sources.ipynb #abee7957
-class RunSource(Recorded):
+class RunSource(FileSource):
     "The folder of a run"
     def __init__(self, folder):
+        super().__init__(folder.record or folder.path/'record')     # a link that leads elsewhere is not opened
         info = folder.read('run.json')
-        super().__init__(info.get('name', folder.path.name))
-        self.folder, self.parts = folder, (*folder.path.parts[:-1], self.name)
-        self.first_batch = count_of(info, 'first_batch')
-        self.settings, self.inner = _as_settings(info.get('settings')), Recorded(self.name)
-        if folder.record is not None:       # no link that leads elsewhere
-            self.inner = FileSource(folder.record)
+        self.folder, self.name = folder, str(info.get('name', folder.path.name))
+        self.parts, self.first_batch = (*folder.path.parts[:-1], self.name), count_of(info, 'first_batch')
+        self.settings = _as_settings(info.get('settings'))
         self.shown = None       # status at the latest update
         self.look()
 
@@ -127,11 +125,9 @@ class RunSource(Recorded):
 
     def update(self):
         self.look()
-        changes = [self.status != self.shown, self.inner.update()]
-        self.curves, self.shown = self.inner.curves, self.status
+        changes = [self.status != self.shown, super().update()]
+        self.shown = self.status
         return any(changes)
-
-    def close(self): self.inner.close()
 
 # %% ../../nbs/runs/13_sources.ipynb #e172d0fb
 _PHASES = {'train': 'train', 'training': 'train', 'val': 'valid', 'valid': 'valid', 'validation': 'valid',

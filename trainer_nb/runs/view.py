@@ -188,7 +188,7 @@ def click(self:View,
     button = self.row.buttons[label]
     if label == 'Pause' and button.description == 'Resume': what = 'unpause'
     try: request = Request(self.folder, ask(self.folder, what, arg), what)
-    except (OSError, ValueError) as e: return self.row.say(f'{what}: {e}')
+    except (OSError, ValueError) as e: return self.row.say(f'could not ask the run: {e}')
     with self.telling:
         self.asked.append(request)
         self.row.say(str(request))

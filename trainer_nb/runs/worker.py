@@ -63,18 +63,6 @@ def _set_lr(learn, lr):
     for name, o in rates_of(learn, lr).items(): set_lr(learn.opts[name], o)
     return f'lr {lr}'
 
-def _stop(learn, _):
-    learn.request('stop')
-    return 'stops after this batch'
-
-def _stop_epoch(learn, _):
-    learn.request('stop_epoch')
-    return 'stops after this epoch'
-
-def _save(learn, _):
-    save_in_pause(learn)
-    return saved(learn)
-
 def saved(
     learn,  # `Learner`
 ):          # str; raises RuntimeError if the last checkpoint was not saved
@@ -84,9 +72,7 @@ def saved(
     if hook.saved_at is None: raise RuntimeError('no checkpoint was saved; run.output says why')
     return 'saved'
 
-def _scale_lr(learn, factor): return scale_lr(factor, learn)
-
-_ACTIONS = {'stop': _stop, 'stop_epoch': _stop_epoch, 'set_lr': _set_lr, 'scale_lr': _scale_lr, 'checkpoint': _save}
+_STOPS = {'stop': 'stops after this batch', 'stop_epoch': 'stops after this epoch'}
 
 # %% ../../nbs/runs/04_worker.ipynb #b91986d9
 # the script of a job makes this file when its time is nearly over; the run answers with the other one
@@ -390,9 +376,15 @@ def _act(self:Worker, what, arg, learn):
         state = host_copy({'model': dict(learn.fitting.model.state_dict())})
         write_state(self.folder.path/'weights.pt', state)
         return 'saved'
-    if what in ('stop', 'stop_epoch'): self.leaves = self.is_leaving = False      # what a person asks for wins
-    if what not in _ACTIONS: raise ValueError(f'there is no request {what!r}: {", ".join(_ACTIONS)}')
-    return _ACTIONS[what](learn, arg)
+    if what in _STOPS:
+        self.leaves = self.is_leaving = False       # what a person asks for wins
+        learn.request(what)
+        return _STOPS[what]
+    if what == 'set_lr': return _set_lr(learn, arg)
+    if what == 'scale_lr': return scale_lr(arg, learn)
+    if what != 'checkpoint': raise ValueError(f'there is no request {what!r}')
+    save_in_pause(learn)
+    return saved(learn)
 
 @patch
 def _pause(self:Worker, name, learn):
