@@ -11,8 +11,9 @@ from time import perf_counter, sleep, thread_time
 import torch
 
 from trainer_nb.all import compare
-from trainer_nb.runs.folder import RunFolder, now_here
-from trainer_nb.runs.side_by_side import CompareView
+from trainer_nb.runs.comparison import CompareView
+from trainer_nb.runs.folder import RunFolder
+from trainer_nb.runs.process import now_here
 
 STEP = '{{"kind": "step", "batch": {b}, "epoch": 0, "train_loss": {v:.6f}, "lr": 0.001}}\n'
 FEED = 'import sys; sys.path.insert(0, {!r}); import compare; compare.feed({!r}, {}, {})'

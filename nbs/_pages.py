@@ -194,10 +194,10 @@ def with_constants(cells):
 
 WORDS = {       # of module names, where they are not just words with underscores
     'all': 'All names', 'amp': 'Mixed precision', 'batch': 'Show a batch', 'card': 'Card of a run',
-    'comparison': 'Chart and table of runs', 'curves': 'Long records', 'ema': 'Weight averages',
+    'comparison': 'Compare runs', 'ema': 'Weight averages', 'engine': 'Slurm, Ray and other engines',
     'first_step': 'First step in several processes', 'fsdp': 'FSDP', 'lr_find': 'Learning-rate finder',
-    'nan_guard': 'NaN guard', 'notes': 'Notes and tags', 'optim': 'Optimizers', 'plan': 'State and plan',
-    'side_by_side': 'Compare runs', 'sources': 'What can be compared', 'start': 'Start a run',
+    'nan_guard': 'NaN guard', 'optim': 'Optimizers', 'plan': 'State and plan',
+    'sources': 'What can be compared', 'start': 'Start a run',
     'table': 'Table of runs', 'torch_private': 'Private parts of torch',
 }
 

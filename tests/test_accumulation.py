@@ -428,3 +428,28 @@ def test_accumulated_losses_that_count_equal_the_big_batch(name, n):
 def test_a_weight_below_0_is_refused(n):
     def step(batch, learn): return {'loss': F.cross_entropy(learn.model(batch[0]), batch[1]), 'n': n}
     with pytest.raises(ValueError, match="an 'n' below 0"): make_learner(model(), cut([8]*3), train_step=step).fit(1)
+
+
+class OwnLoss(nn.Module):
+    "As Hugging Face's models: it gets labels, of which -100 do not count, and returns its loss"
+    def __init__(self, m):
+        super().__init__()
+        self.m = m
+    def forward(self, x, labels=None):
+        logits = self.m(x)
+        return {'loss': F.cross_entropy(logits, labels), 'logits': logits}
+
+def test_a_models_own_loss_weighs_by_the_labels_that_count():
+    m, x, y = uncounted('default')
+    with torch.no_grad(): expected = F.cross_entropy(m.eval()(x), y).item()
+    def data(sizes): return [{'x': a, 'labels': b} for a, b in zip(x.split(sizes), y.split(sizes))]
+    learn = make_learner(OwnLoss(m), data(8), data([1, 3, 7, 13]), loss_fn=None, optim=OPTIMS['sgd'])
+    assert learn.validate()['valid_loss'] == pytest.approx(expected, rel=1e-6)
+    big, other = deepcopy(m), data(12)
+    opt = OPTIMS['sgd'](big.parameters())
+    for o in other:
+        F.cross_entropy(big(o['x']), o['labels']).backward()
+        opt.step()
+        opt.zero_grad()
+    make_learner(OwnLoss(m), data([2, 10, 3, 9]), loss_fn=None, optim=OPTIMS['sgd'], hooks=[GradAccum(2)]).fit(1)
+    assert close(m, big)

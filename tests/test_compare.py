@@ -9,11 +9,11 @@ from test_pictures import Drawn
 from test_runs import Evil
 from trainer_nb.all import Comparison, History, LambdaHook, Learner, Run, attach, compare, runs
 from trainer_nb.runs.comparison import PALETTE
-from trainer_nb.runs.curves import CurveFile, state_of_curves
-from trainer_nb.runs.folder import RunFolder, Status, answer, ask, now_here, pending
-from trainer_nb.runs.record import RecordTail
+from trainer_nb.runs.folder import RunFolder, Status, answer, ask, pending
+from trainer_nb.runs.process import now_here
+from trainer_nb.runs.record import Curves, CurveFile, RecordTail, state_of_curves, take
 from trainer_nb.runs.shell import main
-from trainer_nb.runs.sources import PointSource
+from trainer_nb.runs.sources import HistorySource, PointSource, sources_of
 from trainer_nb.runs.view import View
 from trainer_nb.show import Budget
 
@@ -284,7 +284,7 @@ def learner_with(record, n=96):
 
 def test_a_run_writes_its_curves_along(tmp_path):
     "They equal those of its record, and know steps and samples without a validation"
-    from trainer_nb.runs.record import RecordTail, RunRecord
+    from trainer_nb.runs.record import RunRecord
     path = tmp_path/'log.jsonl'
     learn = learner_with(record := RunRecord(path))
     learn.valid_dl = None
@@ -327,24 +327,46 @@ ODD = ['{"kind": "step", "batch": 2, "a": null, "b": 1}', '{"kind": "step", "bat
        '{"kind": "step", "batch": 2, "a": NaN, "b": 1e3}']
 
 @pytest.mark.parametrize('odd', ODD)
-def test_fast_reading_equals_json(odd):
-    from trainer_nb.runs.curves import Curves, take, take_text
+def test_a_damaged_line_is_left_out(tmp_path, odd):
+    "The others are read as they are where each is parsed by itself"
     even = '{"kind": "step", "batch": 1, "a": -1.5e-3, "b": 2}\n'
-    text = (even*3 + odd + '\n' + even*2).encode()
-    fast, slow, rows = Curves(), Curves(), []
-    take_text(fast, text)
-    for line in text.splitlines():
+    (path := tmp_path/'log.jsonl').write_text(even*3 + odd + '\n' + even*2)
+    slow, rows = Curves(), []
+    for line in path.read_text().splitlines():
         try: rows.append(json.loads(line))
         except ValueError: pass
     take(slow, [o for o in rows if isinstance(o, dict)])
-    assert state_of_curves(fast) == state_of_curves(slow)
+    (found := CurveFile(path)).update()
+    assert slow.n > 4 and state_of_curves(found.curves) == state_of_curves(slow)
+
+def test_revised_losses_in_curves(tmp_path):
+    "Losses of whole batches take the place of those of one rank, also in a record that was read in parts"
+    def lines(e):
+        batches, end = range(100*e + 1, 100*e + 101), 100*e + 100
+        yield from ({'kind': 'step', 'batch': i, 'epoch': e, 'train_loss': 9., 'lr': .1} for i in batches)
+        yield {'kind': 'revised', 'batch': end, 'first': 100*e, 'train_loss': [1/i for i in batches]}
+        yield {'kind': 'epoch', 'batch': end, 'epoch': e, 'train_loss': 1., 'time_s': 1.}
+    path, history = tmp_path/'log.jsonl', RecordTail(tmp_path/'log.jsonl')
+    for e in range(4):
+        with open(path, 'a') as f: f.writelines(json.dumps(o) + '\n' for o in lines(e))
+        part = CurveFile(path)
+        part.update()
+        part.save(always=True)
+    history.update()
+    assert history.history.steps['train_loss'] == [1/i for i in range(1, 401)]
+    (source,) = sources_of(path)
+    source.update()
+    (expected := HistorySource('', history.history)).update()
+    for o in part.curves, source.curves:
+        assert o.steps['train_loss'].curves() == expected.curves.steps['train_loss'].curves()
+        assert o.n == 400 and o.steps['lr'].curves()[3] == expected.curves.steps['lr'].curves()[3]
 
 
 # ---- live ------------------------------------------------------------------------------------------------------------
 
 def test_live_without_widgets(tmp_path, monkeypatch):
     "It is drawn when there is news, and picture and table are left once all runs are over"
-    from trainer_nb.runs.side_by_side import CompareView
+    from trainer_nb.runs.comparison import CompareView
     class Handle:
         seen = []
         def update(self, bundle, raw): self.seen.append(bundle['text/html'])
@@ -369,7 +391,7 @@ def test_live_without_widgets(tmp_path, monkeypatch):
 @pytest.mark.parametrize('breaks', [False, True])
 def test_the_end_is_seen_between_two_drawings(breaks, tmp_path, monkeypatch):
     "However long the next drawing is away, and after one that failed"
-    from trainer_nb.runs.side_by_side import CompareView
+    from trainer_nb.runs.comparison import CompareView
     class Handle:
         seen = []
         def update(self, bundle, raw): self.seen.append(bundle['text/html'])
@@ -392,7 +414,7 @@ def test_the_end_is_seen_between_two_drawings(breaks, tmp_path, monkeypatch):
 
 def test_what_is_stored_while_it_is_live_can_be_read_later(tmp_path, monkeypatch, cell):
     "Without a kernel or a script, and where `<svg>` is dropped: a picture, since when, and how to see it again"
-    from trainer_nb.runs.side_by_side import CompareView
+    from trainer_nb.runs.comparison import CompareView
     folder = make_run(tmp_path/'a', made(1), state='running')
     monkeypatch.chdir(tmp_path)
     view = View(folder, RecordTail(folder.record))

@@ -202,7 +202,7 @@ def test_scale_lr_leaves_a_rate_of_zero():
     model = torch.nn.Linear(2, 2)
     opt = torch.optim.SGD([{'params': [model.weight], 'lr': 0.}, {'params': [model.bias], 'lr': .1}])
     scale_lr(2, make_learner(model, [], optim=opt))
-    assert [g['lr'] for g in opt.param_groups] == [0., .1]
+    assert [g['lr'] for g in opt.param_groups] == [0., .2]
 
 def test_lr_buttons(screen):
     learn = start(Controls(lr_factor=4), At(2, click('lr × 4')), At(3, click('lr ÷ 4')), lr=.01)

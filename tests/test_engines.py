@@ -195,7 +195,7 @@ def test_wrong_input(fake, tmp_path, monkeypatch):
 # ---- with Ray --------------------------------------------------------------------------------------------------------
 
 def test_ray_that_is_missing(tmp_path, monkeypatch):
-    monkeypatch.setattr('trainer_nb.runs.on_ray.find_spec', lambda name: None)
+    monkeypatch.setattr('trainer_nb.runs.engine.find_spec', lambda name: None)
     with pytest.raises(RuntimeError, match=r"pip install 'trainer_nb\[ray\]'"):
         make().start(1, folder=tmp_path/'a', on=Ray(2))
     with pytest.raises(ValueError, match='CPU is -1'): Ray(2, CPU=-1)

@@ -486,8 +486,8 @@ def test_rates_at_real_steps(n, start, end):
     curve = spied().lr_find(start, end, n, stop_div=False)
     assert len(Spy.log) == len(curve.lrs) == len(curve.losses) == n
     for i, (lrs, lr) in enumerate(zip(Spy.log, curve.lrs)):
-        assert lrs[0] == lr == pytest.approx(lr_at(i, start, end, n), rel=1e-12)
-        assert lrs[1] == pytest.approx(10*lr, rel=1e-9)         # groups of .01 and .1
+        assert lrs[1] == lr == pytest.approx(lr_at(i, start, end, n), rel=1e-12)
+        assert lrs[0] == pytest.approx(lr/10, rel=1e-9)         # groups of .01 and .1
     assert curve.lrs[0] == start and curve.lrs[-1] == pytest.approx(end, rel=1e-12)
 
 @pytest.mark.parametrize('n_accum, train_dl', [(2, 5), (3, 5), (2, 1), (4, 3), (2, 'no length')])
@@ -536,7 +536,7 @@ def test_skipped_steps_are_no_points():
         calls.append(1)
         return False if len(calls) % 3 == 0 else nxt()
     curve = spied(hooks=[LambdaHook(do_opt_step=skips)]).lr_find(1e-5, 1e-2, 10, stop_div=False)
-    assert len(Spy.log) == 10 and [o[0] for o in Spy.log] == curve.lrs
+    assert len(Spy.log) == 10 and [o[1] for o in Spy.log] == curve.lrs
 
 def test_one_of_two_optimizers():
     seen = []

@@ -7,7 +7,8 @@ import torch.nn.functional as F
 
 from trainer_nb.all import Learner
 from trainer_nb.base import current_cell, reaches
-from trainer_nb.runs.folder import RunFolder, now_here, pending
+from trainer_nb.runs.folder import RunFolder, pending
+from trainer_nb.runs.process import now_here
 from trainer_nb.runs.record import RecordTail
 from trainer_nb.runs.view import View
 from trainer_nb.show import front_end

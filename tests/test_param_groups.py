@@ -7,6 +7,8 @@ from torch import nn
 from common import make_learner, problem, same, weights
 from trainer_nb.all import Checkpoint, Learner, OneCycle, ParamGroups, Unfreeze, set_seed
 from trainer_nb.loop import Plot
+from trainer_nb.loop.optim import set_lr
+from trainer_nb.show.controls import scale_lr
 
 
 class Net(nn.Module):
@@ -67,7 +69,7 @@ def test_rates_by_name_straight_in_the_learner(lr):
     names = ['lr', 'lr_1'] if callable(lr) else [f'lr_{"rest" if o == "*" else o}' for o in lr]
     assert list(a.plot_schedule(1).steps) == names == [o for o in a.history.steps if o != 'train_loss']
     a.fit(1, lr=.1)
-    assert a.lrs() == pytest.approx((.1, 1.))       # the ratio stays
+    assert a.lrs() == pytest.approx((.01, .1))      # the ratio stays
 
 
 def test_rates_by_name_take_a_class_and_several_optimizers():
@@ -196,7 +198,7 @@ def test_mistakes_with_rates_by_name():
 
 
 def test_a_maximum_is_that_of_the_largest_group_or_by_group():
-    def rates(lr_max, lrs={'body': 1e-4, 'head': 1e-2}, optim=None):        # noqa: B006
+    def rates(lr_max, lrs={'body': 1e-4, 'head': 1e-2}, optim=None):
         learn = make_learner(Net(), train_dl=problem(), bs=8, lr=lrs, optim=optim)
         preview = learn.plot_schedule(3, hooks=OneCycle(lr_max)).steps
         learn.fit_one_cycle(3, lr_max)
@@ -215,3 +217,50 @@ def test_a_maximum_is_that_of_the_largest_group_or_by_group():
     assert rates(.5, None, lambda p: torch.optim.SGD([dict(params=[o], lr=.1) for o in p]))[0]['lr_9'] == .5
     for wrong in {'head': .2}, {'head': .2, 'bodi': .1}, {'*.bias': .1, '*': .2}:
         with pytest.raises(ValueError, match='body|whole groups'): rates(wrong)
+
+
+def test_a_rate_is_that_of_the_largest_group_everywhere():
+    def two(**kwargs):
+        set_seed(0)
+        return make_learner(Net(), train_dl=problem(), bs=8, lr={'body': 1e-4, 'head': 1e-2}, **kwargs)
+    def rates(opt): return [g['lr'] for g in opt.param_groups]
+    learn = two()
+    set_lr(learn.opt, 1.)
+    assert rates(learn.opt) == pytest.approx([.01, 1.])
+    assert scale_lr(.5, learn) == 'lr 0.5' and rates(learn.opt) == pytest.approx([.005, .5])
+    learn = two()
+    learn.fit(1, lr=.1)
+    assert learn.lrs() == pytest.approx([1e-3, .1])
+    seen = []
+    learn = two()
+    learn.opt.register_step_pre_hook(lambda opt, *_: seen.append(rates(opt)))
+    curve = learn.lr_find(1e-4, 1., 30)
+    assert [o[1] for o in seen[:len(curve.lrs)]] == pytest.approx(curve.lrs)
+    assert [o[0] for o in seen] == pytest.approx([o[1]/100 for o in seen])
+    best = curve.suggestion or .1
+    learn.fit_one_cycle(3, best)
+    peak = {k: max(v) for k, v in learn.history.steps.items() if k.startswith('lr')}
+    assert peak == pytest.approx({'lr_body': best/100, 'lr_head': best})
+
+
+def test_optimizers_that_were_made_get_the_learners_rate_in_the_largest_group():
+    model, tensors = Net(), [torch.tensor(.01), torch.tensor(.1)]
+    for lrs in (.01, .1), tensors:
+        opt = torch.optim.Adam([dict(params=model.body.parameters(), lr=lrs[0]),
+                                dict(params=model.head.parameters(), lr=lrs[1])])
+        learn = make_learner(model, train_dl=problem(), optim=opt, lr=1.)
+        assert [float(o) for o in learn.lrs()] == pytest.approx([.1, 1.])
+    assert learn.opt.param_groups[1]['lr'] is tensors[1]
+
+
+def test_a_maximum_names_parameters_of_the_loss_as_the_learner_does():
+    class Scaled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(()))
+        def forward(self, p, t): return F.cross_entropy(p*self.scale, t)
+    lr = {'loss_fn.scale': .5, '*': .1}
+    learn = make_learner(Net(), train_dl=problem(), bs=1, loss_fn=Scaled(), lr=lr)
+    peak = learn.plot_schedule(3, hooks=OneCycle({'loss_fn.scale': .2, '*': .4})).steps
+    found = max(peak['lr_loss_fn.scale']), max(peak['lr_rest'])
+    assert found == pytest.approx((.2, .4), rel=.05)

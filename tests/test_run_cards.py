@@ -52,7 +52,7 @@ def test_one_damaged_number_does_not_hide_the_other_runs(three, name, n):
 def test_deletion_asks(three, monkeypatch):
     run = Run(three/'run0')
     with pytest.raises(RuntimeError, match=r'run.delete\(yes=True\)'): run.delete()
-    monkeypatch.setattr('trainer_nb.runs.notes._is_attended', lambda: True)
+    monkeypatch.setattr('trainer_nb.runs.run._is_attended', lambda: True)
     for reply, is_gone in ('', False), ('n', False), ('Y', True):
         monkeypatch.setattr('builtins.input', lambda text: reply)
         assert run.delete() is is_gone and (three/'run0').exists() is not is_gone

@@ -10,7 +10,8 @@ from trainer_nb.all import *        # noqa: F403
 from trainer_nb.all import Checkpoint, Hook, Learner
 from trainer_nb.base import rng_state
 from trainer_nb.runs import folder as folders
-from trainer_nb.runs.folder import RunFolder, Status, answers, ask, judge, now_here, process_start, read_status
+from trainer_nb.runs.folder import RunFolder, Status, answers, ask, judge, process_start, read_status
+from trainer_nb.runs.process import now_here
 from trainer_nb.runs.record import RecordTail
 from trainer_nb.runs.travel import pack, put
 from trainer_nb.runs.view import View

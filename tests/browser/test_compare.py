@@ -7,7 +7,8 @@ from shown import check_readable
 START = '''import json, os, sys, time
 from pathlib import Path
 from trainer_nb.all import compare
-from trainer_nb.runs.folder import RunFolder, now_here
+from trainer_nb.runs.folder import RunFolder
+from trainer_nb.runs.process import now_here
 def beat(folder, state):
     data = {'state': state, **now_here(), 'heartbeat': time.time(), 'end': 4000, 'batch': 50}
     folder.write('status.json', data)

@@ -23,7 +23,7 @@ from trainer_nb.base import (
     workers_end
 )
 
-from .rows import by_rows, draws_from_torch
+from .rows import by_rows
 
 # %% ../../nbs/data/01_passes.ipynb #9a1d4e88
 def length(
@@ -95,7 +95,7 @@ def draws(
     "Return the generators from which a pass may draw, besides the loader's own"
     cls = type(dl)
     if getattr(cls, '__iter__', None) in (list.__iter__, tuple.__iter__): return ()
-    return ('torch',) if draws_from_torch(dl) else vars(cls).get('draws')
+    return ('torch',) if by_rows(dl) is not dl else vars(cls).get('draws')
 
 # %% ../../nbs/data/01_passes.ipynb #24f4ace7
 @contextmanager
@@ -295,9 +295,7 @@ def counts(
     return all(map(is_exact, samplers))
 
 # %% ../../nbs/data/01_passes.ipynb #b9150c98
-def _has_state(
-    dl,  # any loader
-):       # bool
+def _has_state(dl):
     "Return whether the loader saves its own position, like torchdata's `StatefulDataLoader`"
     return all(callable(getattr(dl, o, None)) for o in ('state_dict', 'load_state_dict'))
 
@@ -310,15 +308,8 @@ def _can_keep(batch):
     if type(batch) is dict: return all(type(k) is str and _can_keep(v) for k, v in batch.items())
     return type(batch) in (torch.Tensor, int, float, str, bool, type(None))
 
-def _has_copies(dl):
-    "Return whether each of several workers reads a copy of a dataset that has no indices"
-    return isinstance(dl, DataLoader) and dl.num_workers > 1 and isinstance(dl.dataset, IterableDataset)
-
-def _compared(
-    iterator,  # of batches, read by workers in turn
-    dl,        # their loader
-):             # the same batches
-    "Warn if the first batches of two workers are the same"
+def _compared(iterator, dl):
+    "Yield batches that workers read in turn; warn if the first batches of two workers are the same"
     found = []
     for batch in islice(iterator, 2):
         found.append([])
@@ -360,7 +351,8 @@ class Pass:
         if self.iterator is None: self.iterator = self._open() if self.start is None else self._open_again()
         self.wait_s += perf_counter() - self.opened[0]      # workers take a while to start
         iterator = self.iterator if self.is_sized and not self.ahead else self._walk()
-        if not self.n and _has_copies(self.dl): iterator = _compared(iterator, self.dl)
+        if not self.n and getattr(self.dl, 'num_workers', 0) > 1 and isinstance(self.dl.dataset, IterableDataset):
+            iterator = _compared(iterator, self.dl)     # each worker reads a copy of the dataset
         return self._timed(iterator if self.wrap_iter is None else self.wrap_iter(iterator))
 
     def _timed(self, iterator):

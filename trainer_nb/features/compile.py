@@ -135,11 +135,8 @@ def _as_option(
     if not isinstance(value, float) or not value > 0: return value
     return Number(torch.tensor(value, dtype=torch.float64), True)
 
-def _refill(
-    option,  # what `_as_option` returned
-    value,   # what the param group holds now
-):           # bool: whether that is possible
-    "Give `option` a new value"
+def _refill(option, value):
+    "Give `option`, from `_as_option`, a new value; return whether that is possible"
     if isinstance(option, tuple): return len(option) == len(value) and all(map(_refill, option, value))
     if isinstance(option, Number):
         if not (isinstance(value, float) and value > 0): return False
@@ -149,9 +146,7 @@ def _refill(
     return True
 
 # %% ../../nbs/features/07_compile.ipynb #fc6645e2
-def _fill_momentum(
-    opt,  # optimizer
-):
+def _fill_momentum(opt):
     "Start SGD's momentum at 0, which changes no result: the first step needs no code of its own"
     for g in opt.param_groups if isinstance(opt, torch.optim.SGD) else ():
         if not g['momentum'] or g['dampening']: continue
@@ -160,9 +155,7 @@ def _fill_momentum(
             opt.state[p]['momentum_buffer'] = torch.zeros_like(p)
 
 # %% ../../nbs/features/07_compile.ipynb #8f7c380a
-def _forced_by(
-    learn,  # `Learner` in a fit
-):          # list of str
+def _forced_by(learn):
     "List what keeps backward out of the graph"
     step = learn.fitting.step_fns[0]
     if isgeneratorfunction(getattr(step, 'func', step)): return ['a step that yields']
@@ -172,9 +165,7 @@ def _forced_by(
     own = [f'{cls.__name__}.{p}' for p in ('do_step', 'do_backward') if getattr(cls, p) is not getattr(Learner, p)]
     return hooks + own
 
-def _nothing_between(
-    learn,  # `Learner` in a fit
-):          # bool
+def _nothing_between(learn):
     "Check that no hook acts between the loss of a step and its end"
     points = 'after_loss', 'do_backward', 'after_backward', 'do_opt_step', 'do_zero_grad'
     hooks = [c for p in points for c in learn.calls.at[p] if not isinstance(c.hook, Compile)]
@@ -321,9 +312,7 @@ def _model_call(self:Compile, learn, m):
     return f
 
 # %% ../../nbs/features/07_compile.ipynb #bfc408bd
-def _has_convolutions(
-    model,  # `nn.Module`
-):          # bool
+def _has_convolutions(model):
     "Check for convolutions: in one graph with the optimizer, torch compiles them longer, and to slower code"
     return any(isinstance(m, CONVOLUTIONS) for m in model.modules())
 

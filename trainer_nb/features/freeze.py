@@ -7,9 +7,10 @@ __all__ = ['Unfreeze', 'Freeze', 'FreezeBN']
 
 # %% ../../nbs/features/05_freeze.ipynb #74b90b11
 from collections.abc import Mapping
+from itertools import chain
 
-from ..base import BATCH_NORMS, did_you_mean
-from ..loop import Hook, as_count, matching, trained
+from ..base import BATCH_NORMS
+from ..loop import Hook, as_count, found_names, matching, named_parameters, trained
 
 # %% ../../nbs/features/05_freeze.ipynb #1b3c68ea
 class Unfreeze(Hook):
@@ -30,10 +31,10 @@ class Unfreeze(Hook):
     def before_fit(self, learn):
         if learn.world.size > 1: raise ValueError(
             'Unfreeze is for a single process: gradients of what is frozen when processes join are never averaged')
-        named = _named(learn)
-        self.waiting = {}
+        named, self.waiting = named_parameters(trained(learn), remove_duplicate=False), {}
         for epoch, patterns in sorted(self.stages.items()):
-            for name in (name for o in patterns for name in _found(learn, 'Unfreeze', o, named)):
+            found = [found_names(f'Unfreeze({o!r})', o, named, learn.model) for o in patterns]
+            for name in chain.from_iterable(found):
                 if named[name].requires_grad or name in self.held: self.waiting.setdefault(named[name], epoch)
         self.held = [name for name, p in named.items() if p in self.waiting]
         if not any(p.requires_grad and p not in self.waiting for p in named.values()):
@@ -53,19 +54,6 @@ class Unfreeze(Hook):
         self.waiting, self.held = {}, []
 
 # %% ../../nbs/features/05_freeze.ipynb #735c5d06
-def _named(learn):
-    "dict: name → parameter, of the model and of a loss function that has some"
-    model, *loss = trained(learn)
-    params = dict(model.named_parameters(remove_duplicate=False))
-    for o in loss: params.update(o.named_parameters('loss_fn', remove_duplicate=False))
-    return params
-
-def _found(learn, who, pattern, params):
-    "Names of the parameters that a pattern means; raises ValueError if there is none"
-    if found := matching(params, pattern): return found
-    known = [*params, *(name for name, _ in learn.model.named_modules() if name)]
-    raise ValueError(f'{who}({pattern!r}) matches no parameter of the model.{did_you_mean(pattern, known)}')
-
 class Freeze(Hook):
     "Keep parameters unchanged during a fit"
     unique, in_dry_run = True, True
@@ -79,9 +67,9 @@ class Freeze(Hook):
         self.names, self.in_eval, self.frozen = names, in_eval, []
 
     def before_fit(self, learn):
-        params, self.frozen = _named(learn), []
+        params, self.frozen = named_parameters(trained(learn), remove_duplicate=False), []
         for name in self.names:
-            for p in (params[o] for o in _found(learn, 'Freeze', name, params)):
+            for p in map(params.get, found_names(f'Freeze({name!r})', name, params, learn.model)):
                 if not p.requires_grad: continue
                 self.frozen.append(p)       # first: an interrupt between the two leaves nothing frozen
                 p.requires_grad_(False)

@@ -14,17 +14,16 @@ from itertools import chain
 import torch
 from torch import Tensor
 
-from ..base import batch_size, common_device, did_you_mean, each_, entries, local, norms, to_device
+from ..base import batch_size, common_device, each_, entries, local, norms, to_device
 from .parts import MicroBatches, Start
 from trainer_nb.loop import (
-    RESUMABLE, Hook, as_count, differentiate, gradients, is_summed, loss_weight, parameters, refuse_closures, trained
+    RESUMABLE, Hook, as_count, check_names, differentiate, gradients, is_summed, loss_weight, parameters,
+    refuse_closures, trained
 )
 
 # %% ../../nbs/features/01_gradients.ipynb #d704dff2
-def _total_norm(
-    tensors,  # list of tensors
-):            # 0-d tensor on their `common_device`; 0. if there is none
-    "Compute the 2-norm of all tensors together, without reading a value on the host"
+def _total_norm(tensors):
+    "Compute the 2-norm of all tensors together, 0-d, without reading a value on the host"
     if not tensors: return torch.zeros(())
     tensors = [o.detach() for o in tensors]
     try: found = norms(tensors)
@@ -71,9 +70,7 @@ class Window:
         if isinstance(total, Tensor) or total not in (0, 1): each_('div', grads, total)
 
 # %% ../../nbs/features/01_gradients.ipynb #d393eae4
-def _loss_weight(
-    learn,  # `Learner` with a batch and a loss
-):          # number or 0-d tensor
+def _loss_weight(learn):
     "Return the weight of the loss over all ranks: `learn.result['n']`, what torch's loss divides by, or samples"
     if learn.world.size > 1: return learn.world.weight    # summed over the ranks by `Accelerate`
     n = None if learn.result is None else loss_weight(learn.result)
@@ -209,11 +206,8 @@ class GradAccum(Hook):
             window.grads = {i: window.grads[j] for i, j in enumerate(orders[name]) if j in window.grads}
 
 # %% ../../nbs/features/01_gradients.ipynb #4061f0f3
-def _by_optimizer(
-    what,   # name of the bound, for messages
-    bound,  # number > 0, or dict: optimizer's name → number > 0; None: no bound
-):          # `bound`; raises ValueError or TypeError
-    "Check that bounds are numbers above 0"
+def _by_optimizer(what, bound):
+    "Check a bound: None, a number above 0, or a dict of them by optimizer; return it"
     if bound is None: return None
     for o in bound.values() if isinstance(bound, Mapping) else [bound]:
         if not isinstance(o, (int, float)) or isinstance(o, bool):
@@ -223,24 +217,10 @@ def _by_optimizer(
     if bound == {}: raise ValueError(f'{what} is an empty dict: expected a number above 0 by optimizer')
     return bound
 
-def _check_names_of(
-    what,   # where the names are given, for messages
-    names,  # iterable of names
-    opts,   # dict: name → optimizer
-):          # raises ValueError
-    "Check that there are optimizers with these names"
-    for name in names:
-        if name in opts: continue
-        known, hint = ', '.join(map(repr, opts)), did_you_mean(str(name), opts)
-        raise ValueError(f'{what} names optimizer {name!r}; there are {known}.{hint}')
 
 # %% ../../nbs/features/01_gradients.ipynb #98aeaec7
-def _clip_grads(
-    f,       # `f(parameters, bound)`, one of torch's
-    params,  # list of parameters
-    bound,   # number > 0
-):           # what `f` returns
-    "Clip gradients; for sparse ones, the stored entries"
+def _clip_grads(f, params, bound):
+    "Clip gradients by `f`, one of torch's, and return what it does; for sparse ones, the stored entries"
     try: return f(params, bound)
     except NotImplementedError:
         if not any(p.grad is not None and p.grad.is_sparse for p in params): raise
@@ -274,7 +254,7 @@ class GradClip(Hook):
     def before_fit(self, learn):
         self._order = {}
         for o in self.norm, self.value:
-            if isinstance(o, Mapping): _check_names_of('GradClip', o, learn.opts)
+            if isinstance(o, Mapping): check_names('GradClip', o, learn.opts)
 
     def by_norm(self, name):  # number or None
         "Return the bound of the norm for the optimizer with this name"

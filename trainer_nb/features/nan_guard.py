@@ -11,10 +11,12 @@ from collections.abc import Mapping
 from time import perf_counter
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..base import each_, entries, local, norms, takes_found_inf
-from ..loop import Hook, as_count, parameters, refuse_closures, stack_scalars, trained
+from trainer_nb.loop import (
+    Hook, as_count, named_parameters, parameters, refuse_closures, stack_scalars, trained
+)
 
 # %% ../../nbs/features/04_nan_guard.ipynb #9e497973
 _INTS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by size in bytes
@@ -26,12 +28,8 @@ def bits(
     x = torch.view_as_real(x.detach()) if x.is_complex() else x.detach()
     return x.view(_INTS[x.element_size()])
 
-def _choose_(
-    ok,   # 0-d bool tensor, on the device of the others
-    new,  # list of tensors, changed in place
-    old,  # list of tensors like `new`, overwritten
-):
-    "Set `new` to `old` unless `ok`, without reading a value on the host"
+def _choose_(ok, new, old):
+    "Set the tensors `new` to `old` unless `ok` (0-d bool), without reading a value on the host; overwrites `old`"
     if not new: return
     new, old, yes = [bits(o) for o in new], [bits(o) for o in old], ok.to(torch.int8)
     each_('mul', new, yes)
@@ -39,11 +37,8 @@ def _choose_(
     each_('add', new, old)
 
 # %% ../../nbs/features/04_nan_guard.ipynb #194469cb
-def _named_floats(
-    x,              # a batch: tensor, or any nesting of lists, tuples and mappings
-    name='batch',   # name of `x` in messages
-):                  # yields (name, tensor)
-    "Find the floating-point tensors in a batch, and name them by their place in it"
+def _named_floats(x, name='batch'):
+    "Yield (name, tensor) for the floating-point tensors in a batch, named by their place in it"
     if isinstance(x, Tensor):
         if x.is_floating_point() and x.numel(): yield name, x
     elif isinstance(x, (list, tuple, Mapping)):
@@ -88,9 +83,7 @@ class NaNGuard(Hook):
     def before_fit(self, learn):
         refuse_closures(learn, 'NaNGuard', 'such a step cannot be skipped in the middle')
         self._reset()
-        owners = [('', learn.model), ('loss_fn.', learn.loss_fn)]
-        for prefix, m in owners:
-            if isinstance(m, nn.Module): self.names.update((p, prefix + name) for name, p in m.named_parameters())
+        self.names = {p: name for name, p in named_parameters(trained(learn)).items()}
         self.buffers = [b.detach().clone() for b in _buffers(learn)]
 
     def before_step(self, learn):

@@ -98,7 +98,6 @@ class Profile(Hook):
         self.spent, self.sums = Counter(), Counter()        # seconds and calls: of each step; of all, while measured
 
     def before_fit(self, learn): self._open()
-
     def before_epoch(self, learn): self._begin(learn)
 
     def before_step(self, learn):
@@ -111,17 +110,11 @@ class Profile(Hook):
         self.n_open += self.mark is not None
 
     def do_step(self, learn, nxt): return self._measured('do_step', learn, nxt)
-
     def do_backward(self, learn, nxt): return self._measured('do_backward', learn, nxt)
-
     def do_opt_step(self, learn, nxt): return self._measured('do_opt_step', learn, nxt)
-
     def do_zero_grad(self, learn, nxt): return self._measured('do_zero_grad', learn, nxt)
-
     def before_valid(self, learn): self._close(learn)
-
     def after_epoch(self, learn): self._close(learn)
-
     def after_cancel(self, learn): self.mark = None     # the batch did not finish
 
     def after_fit(self, learn):

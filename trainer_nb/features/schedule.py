@@ -21,8 +21,8 @@ from torch import Tensor
 from ..base import COLORS, Chart, Envelope, Line, Panel, folded, limits, mark_stepped, patch
 from ..data import length
 from trainer_nb.loop import (
-    RESUMABLE, Hook, Learner, as_count, as_hooks, as_metrics, as_rate, as_step, check_monitored, group_rates, lr_names,
-    set_option
+    RESUMABLE, Hook, Learner, as_count, as_hooks, as_metrics, as_rate, as_step, check_monitored, check_names,
+    group_rates, lr_names, set_option
 )
 
 # %% ../../nbs/features/06_schedule.ipynb #4368d34c
@@ -108,8 +108,7 @@ class Scheduler(Hook):
     def optimizers(self, learn):  # dict: name → optimizer
         "Return the optimizers to schedule"
         if self.opt is None: return learn.opts
-        if self.opt not in learn.opts:
-            raise ValueError(f'{self.name} is for optimizer {self.opt!r}; there are {", ".join(map(repr, learn.opts))}')
+        check_names(self.name, [self.opt], learn.opts)
         return {self.opt: learn.opts[self.opt]}
 
     def before_fit(self, learn):
@@ -193,8 +192,7 @@ class Schedule(Scheduler):
         "List the rates at factor 1 of an optimizer's groups"
         now, top = [g['lr'] for g in groups], self.lr_max
         if isinstance(top, Mapping) and '' not in learn.opts:
-            if wrong := [o for o in top if o not in learn.opts]: raise ValueError(
-                f'lr_max names the optimizer {wrong[0]!r}; there are {", ".join(map(repr, learn.opts))}')
+            check_names('lr_max', top, learn.opts)
             top = top.get(name)
         return now if top is None else group_rates(learn, name, top, now)
 

@@ -7,8 +7,8 @@ from .hook_table import HookTable, as_hooks
 from .metrics import Metric, accuracy, as_metrics, as_mode, check_monitored, good_values, stack_scalars
 from .history import HISTORY_KINDS, History, Plot, rank
 from .optim import (
-    ParamGroups, gradients, group_rates, load_optimizer, lr_names, matching, owners, parameters, refuse_closures, set_lr,
-    set_option, trained
+    ParamGroups, check_names, found_names, gradients, group_rates, load_optimizer, lr_names, matching, named_parameters,
+    owners, parameters, refuse_closures, set_lr, set_option, trained
 )
 from .steps import (
     as_step, called_modules, default_result, get_modes, is_summed, loss_option, loss_weight, set_modes, set_opt_modes,

@@ -24,11 +24,14 @@ from .history import History as History
 from .history import Plot as Plot
 from .history import rank as rank
 from .optim import ParamGroups as ParamGroups
+from .optim import check_names as check_names
+from .optim import found_names as found_names
 from .optim import gradients as gradients
 from .optim import group_rates as group_rates
 from .optim import load_optimizer as load_optimizer
 from .optim import lr_names as lr_names
 from .optim import matching as matching
+from .optim import named_parameters as named_parameters
 from .optim import owners as owners
 from .optim import parameters as parameters
 from .optim import refuse_closures as refuse_closures

@@ -57,8 +57,8 @@ def fit_rates(
     if lr is None: return {}
     expected = f'lr is {lr}: expected a number above 0, or a dict of them by optimizer'
     if callable(lr) or lr and isinstance(lr, Mapping) and '' in opts.keys() - lr.keys(): raise ValueError(
-        f'lr is {lr}: expected a number above 0, the rate of the first param group, to which the others keep their '
-        'ratio; rates by names of parameters make the param groups of a new learner, Learner(lr=...)')
+        f'lr is {lr}: expected a number above 0, the rate of the param group with the largest one, to which the others '
+        'keep their ratio; rates by names of parameters make the param groups of a new learner, Learner(lr=...)')
     rates = lr if isinstance(lr, Mapping) else dict.fromkeys(opts, lr)
     for name, o in rates.items():
         if name not in opts: raise ValueError(f'{expected} ({list(opts)})')

@@ -71,7 +71,7 @@ class Components(Hooked):
                           # to either. Default AdamW
         lr=None,          # learning rate > 0 of an optimizer step; None: the optimizer's own. By names of parameters,
                           # {'body': 1e-4, 'head': 1e-3} or a function of a name, it makes param groups; where `optim`
-                          # is a dict, a dict by its names. A number is for the first group; others keep their ratio
+                          # is a dict, a dict by its names. A number is the largest group's; others keep their ratio
         metrics=(),       # functions `f(pred, targ)`, objects with update/compute/reset, `Metric`s
         hooks=(),         # `Hook`s, or a single one
         bs=64,            # samples in a batch, where the data is a tuple of tensors

@@ -178,9 +178,7 @@ class FitState(Plan):
 class Stop(CancelFit):
     "The end of a fit that can be resumed; its argument is the request, 'stop' or 'interrupt'"
 
-def _misplaced(
-    e,  # `Cancel`
-):      # RuntimeError
+def _misplaced(e):
     "Make the error for a cancel that was raised where there is nothing to end"
     name = type(e).__name__
     block = name.removeprefix("Cancel").lower()

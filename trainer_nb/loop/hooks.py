@@ -39,11 +39,8 @@ class CancelFit(Cancel):
     "Raise it to end `fit`"
 
 # %% ../../nbs/loop/01_hooks.ipynb #4c075672
-def _check_names(
-    names,  # names that a hook defines
-    owner,  # the class that defines them, for the message
-):          # raises TypeError
-    "Refuse names that look like events or steps but are not"
+def _check_names(names, owner):
+    "Refuse names that look like events or steps but are not; `owner` defines them"
     for name in names:
         if name not in LIFECYCLE and re.match(r'(before|after|do)_|on_\w+_(begin|start|end)$', name):
             near = did_you_mean(name.replace('batch', 'step').replace('train', 'fit'), LIFECYCLE)
@@ -202,10 +199,7 @@ class LambdaHook(Hook):
 class HookOrderError(ValueError):
     "The relations between hooks form a cycle"
 
-def _is_named(
-    hook,   # `Hook`
-    names,  # names of hook classes
-):          # bool
+def _is_named(hook, names):
     "Return whether the class of `hook`, or one of its base classes, has one of these names"
     return any(o.__name__ in names for o in type(hook).__mro__)
 

@@ -317,9 +317,9 @@ class Learner(Passes):
         max_steps=None,        # int ≥ 1: further optimizer steps to take
         valid_every=None,      # int ≥ 1: optimizer steps between validations, besides those at each epoch's end
         valid_first=False,     # validate before the first step, too
-        lr=None,               # number > 0: learning rate from here on, of the first param group; the others keep
-                               # their ratio to it. For several optimizers a dict by their names. Not used if a
-                               # checkpoint is resumed
+        lr=None,               # number > 0: learning rate from here on, of the param group with the largest one; the
+                               # others keep their ratio to it. For several optimizers a dict by their names. Not
+                               # used if a checkpoint is resumed
         hooks=(),              # hooks for this fit alone
         resume=False,          # True or a path: finish what a checkpoint began, `n_epochs` in all
         on_interrupt='raise',  # 'raise' `TrainingInterrupted` after an interrupt, or 'return'

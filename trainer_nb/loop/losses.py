@@ -11,16 +11,14 @@ from types import FunctionType
 
 import torch
 
-from ..base import did_you_mean, opt_step
+from ..base import opt_step
 from .hooks import STEPS, Cancel, check_parameters
-from .optim import parameters, untouched
+from .optim import check_names, parameters, untouched
 from .records import Records
 from .steps import check_loss, set_opt_modes
 
 # %% ../../nbs/loop/16_losses.ipynb #0a8e4f9e
-def _step_with_closure(
-    learn,  # `Learner` that has computed a loss and its gradients
-):          # True
+def _step_with_closure(learn):
     "Take a step of an optimizer that evaluates the loss; raises ValueError for a step that yields"
     if learn.loss_params is not None:
         name = type(learn.opt).__name__
@@ -34,7 +32,9 @@ def _step_with_closure(
         was_new, is_new = is_new, False
         if not (was_new and untouched(params, kept)):
             with torch.enable_grad(): evaluate(learn)
-        return _compared_loss(learn)
+        loss = learn.loss       # that the optimizer compares with others
+        for f in learn.on_losses: loss = f(learn, loss)
+        return loss
     try: opt.step(closure)
     except Cancel:
         with torch.no_grad():
@@ -68,13 +68,6 @@ def differentiate(
     learn.running.do['do_backward'](learn.loss)
     for f in at['after_backward']: f(learn)
 
-def _compared_loss(
-    learn,  # `Learner` with a loss
-):          # 0-d tensor
-    "Return the loss that an optimizer compares with others"
-    loss = learn.loss
-    for f in learn.on_losses: loss = f(learn, loss)
-    return loss
 
 # %% ../../nbs/loop/16_losses.ipynb #5cf2738f
 class Losses(Records):
@@ -116,9 +109,7 @@ class Losses(Records):
         if name not in self.opts:
             if '' in self.opts: raise ValueError(
                 f'the step yielded for optimizer {name!r}, and the only one has no name: pass optim={{{name!r}: ...}}')
-            hint = did_you_mean(name, self.opts) if isinstance(name, str) else ''
-            known = ', '.join(map(repr, self.opts))
-            raise ValueError(f'the step yielded for optimizer {name!r}; there are {known}.{hint}')
+            check_names('the step', [name], self.opts)
         check_loss(loss, self.training)
         self.loss, self.opt_names = loss, (name,)
         self.loss_params = [p for p in parameters(self.opts[name]) if p.requires_grad]

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['GROUP', 'stack_scalars', 'accuracy', 'Metric', 'good_values', 'as_mode', 'check_monitored', 'as_metrics',
-           'check_sets', 'Phases', 'Average', 'Accumulator', 'Accumulators']
+           'check_sets', 'Phases', 'Average', 'check_column', 'Accumulator', 'Accumulators']
 
 # %% ../../nbs/loop/03_metrics.ipynb #1b52d471
 import math, re
@@ -445,22 +445,15 @@ def _parts(o):
     if not isinstance(o, torch.nn.Module): return {}
     return {name: m for name, m in o.named_modules() if hasattr(m, 'metric_state') and hasattr(m, 'update_count')}
 
-def _torchmetrics_state(m):
-    return {'state': {k: v[:] if isinstance(v, list) else v for k, v in m.metric_state.items()}, 'n': m.update_count}
-
 def _has_state_dict(o): return all(callable(getattr(o, name, None)) for name in ('state_dict', 'load_state_dict'))
 
-def _object_state(
-    o,  # metric object
-):      # dict of its accumulated state
+def _object_state(o):
     "Return the state of a metric object"
-    if parts := _parts(o): return {name: _torchmetrics_state(m) for name, m in parts.items()}
+    def values(m): return {k: v[:] if isinstance(v, list) else v for k, v in m.metric_state.items()}
+    if parts := _parts(o): return {name: {'state': values(m), 'n': m.update_count} for name, m in parts.items()}
     return o.state_dict() if _has_state_dict(o) else dict(vars(o))
 
-def _load_object_state(
-    o,      # metric object
-    state,  # what `_object_state` returned
-):
+def _load_object_state(o, state):
     "Restore the state of a metric object; raises ValueError for attributes that it does not have"
     if parts := _parts(o):
         kinds = {name: {'state': dict.fromkeys((f'{k}?' for k in m.metric_state), object), 'n': int}
@@ -497,6 +490,23 @@ _ACCUMULATOR_KINDS = {
     'objects': {str: object}}
 
 _RESERVED = {'kind', 'batch', 'epoch', 'step', 'time_s'}     # other columns of tables and logs
+
+def check_column(
+    name,        # of a value that is recorded
+    lr_names,    # names of the learning rates
+    metrics=(),  # names of the metrics
+    mean=False,  # whether its mean is recorded, too
+):               # raises TypeError or ValueError
+    "Refuse the names of columns that the loop makes"
+    if not isinstance(name, str): raise TypeError(f'record got the name {name!r}: expected a string')
+    taken = 'loss', *metrics
+    if name.startswith(('train_', 'valid_')):
+        rest = name[6:]
+        fix = f' record({rest!r}, value, mean=True) makes train_{rest} and valid_{rest}, as means over samples'
+        raise ValueError(f'`{name}` cannot be recorded: `train_` and `valid_` are prefixes of the columns that '
+                         f'the loop makes.{"" if rest in taken else fix}')
+    if name in lr_names or name in _RESERVED or mean and name in taken:
+        raise ValueError(f'`{name}` is the name of a column already: choose another one')
 
 class Accumulator:
     "The sample-weighted means of losses and metrics over one pass"
@@ -590,20 +600,10 @@ class Accumulator:
         mean=False,  # True: also record its mean over samples as a value of the pass
     ):
         "Record a value of the current batch, beside its loss"
-        if name not in self.extras: self._check_name(name, mean)
+        if name not in self.extras:
+            check_column(name, self.lr_names, [m.name for m in self.metrics], mean)
+            if mean: self.with_mean.add(name)
         self.extras.setdefault(name, {})[len(self.rows)] = _copied(value)
-
-    def _check_name(self, name, mean):
-        if not isinstance(name, str): raise TypeError(f'record got the name {name!r}: expected a string')
-        taken = 'loss', *(m.name for m in self.metrics)
-        if name.startswith(('train_', 'valid_')):
-            rest = name[6:]
-            fix = f' record({rest!r}, value, mean=True) makes train_{rest} and valid_{rest}, as means over samples'
-            raise ValueError(f'`{name}` cannot be recorded: `train_` and `valid_` are prefixes of the columns that '
-                             f'the loop makes.{"" if rest in taken else fix}')
-        if name in self.lr_names or name in _RESERVED or mean and name in taken:
-            raise ValueError(f'`{name}` is the name of a column already: choose another one')
-        if mean: self.with_mean.add(name)
 
     def forget(self):
         "Drop what was recorded for the current batch"

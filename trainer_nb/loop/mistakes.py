@@ -171,12 +171,7 @@ def float_dtype(
     return next((p.dtype for p in model.parameters() if p.is_floating_point()), None)
 
 # %% ../../nbs/loop/10_mistakes.ipynb #b4d7755c
-def _is_cross_entropy(loss_fn):
-    return isinstance(loss_fn, nn.CrossEntropyLoss) or getattr(loss_fn, 'func', loss_fn) is F.cross_entropy
-
-def _two_batches(
-    learn,  # `Learner` with a training batch
-):          # str, or None
+def _two_batches(learn):
     "Explain what was assumed about an `IterableDataset` whose items may be samples or batches"
     if not getattr(learn.train_dl, 'is_guess', False): return None
     inputs, targ = _parts(learn.batch)
@@ -201,7 +196,8 @@ def check_first(
     if 'n' in result: _check_n(result['n'])
     targ = result.get('targ')
     if not learn.is_default_step or loss_fn is None or type(pred) is not Tensor or not isinstance(targ, Tensor): return
-    if _is_cross_entropy(loss_fn): _check_classes(pred, targ)
+    if isinstance(loss_fn, nn.CrossEntropyLoss) or getattr(loss_fn, 'func', loss_fn) is F.cross_entropy:
+        _check_classes(pred, targ)
     elif _is_column(pred.shape, targ.shape) or _is_column(targ.shape, pred.shape):
         _check_column(pred, targ, loss_fn, learn.loss)
 
@@ -339,11 +335,8 @@ def _about_inputs(text, inputs, model):
         f'the inputs have {inputs[0].size(-1)} features in their last dimension: '
         'check in_features of the layer that fails, and flatten images with nn.Flatten()')
 
-def _explained(
-    e,      # exception
-    learn,  # `Learner` in the batch that raised it
-):          # str, or None
-    "Explain what to do about an error from torch, if it is a known one"
+def _explained(e, learn):
+    "Explain what to do about an error from torch, if it is a known one; None otherwise"
     text, pred = str(e), learn.pred
     inputs, targ = _parts(learn.batch)
     o = SimpleNamespace(learn=learn, text=text, inputs=inputs, targ=targ, pred=pred)

@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader
 from ..base import sample_counts, with_comments
 from ..data import Pass, length, nominal_batch_size, sets_of, source, yields_new
 from .hooks import LambdaHook
-from .metrics import Accumulator, Accumulators, check_sets
+from .metrics import Accumulator, Accumulators, check_column, check_sets
 from .mistakes import check_first
 from .optim import check_shared
 from .optim import lr_names, parameters, trained
@@ -74,7 +74,7 @@ class Records(Components):
         if accumulator is not None and (mean or self.training): accumulator.record(name, value, mean)
 
     def _record_in_row(self, row, name, value):
-        Accumulator([], self.device, lr_names=lr_names(self.opts)).record(name, value)      # refuses a column's name
+        check_column(name, lr_names(self.opts))
         value = value.item() if isinstance(value, Tensor) else value
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise TypeError(f'record got {value!r} for {name!r}: expected a number or a 0-d tensor')

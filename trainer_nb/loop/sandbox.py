@@ -186,10 +186,8 @@ def _generator(o):
 
 # %% ../../nbs/loop/17_sandbox.ipynb #b646192c
 @contextmanager
-def _undisturbed(
-    asked,  # deque of requests, where 'interrupt' may have come already
-):
-    "Count interrupts instead of raising them, except by handlers inside"
+def _undisturbed(asked):
+    "Count interrupts as requests in `asked` instead of raising them, except by handlers inside"
     if not takes_interrupts():
         yield
         return
@@ -229,9 +227,7 @@ def unchanged(
 # %% ../../nbs/loop/17_sandbox.ipynb #26e3cb44
 _INSIDE = {*STEPS, 'before_step', 'after_pred', 'after_loss', 'after_backward'}
 
-def _takes_part(
-    hook,  # `Hook`
-):         # bool
+def _takes_part(hook):
     "Return whether the hook takes part in dry runs: it says so, is of the user's own class, or acts inside a step"
     if hook.in_dry_run is not None: return hook.in_dry_run
     if isinstance(hook, MainProcessHook): return False

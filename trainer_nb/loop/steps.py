@@ -27,10 +27,8 @@ def as_step(
     return partial(f, **{needed[1].name: learn}) if len(needed) > 1 else f
 
 # %% ../../nbs/loop/06_steps.ipynb #434b6b0c
-def _own_loss(
-    out,  # what a model returned
-):        # its loss; raises ValueError if there is none
-    "Return the loss in a model's output, an entry or an attribute"
+def _own_loss(out):
+    "Return the loss in a model's output, an entry or an attribute; raises ValueError if there is none"
     loss = out.get('loss') if isinstance(out, Mapping) else getattr(out, 'loss', None)
     if loss is None:
         raise ValueError(f'there is no loss_fn, and the model returned a {type(out).__name__} without a `loss`: '
@@ -64,7 +62,8 @@ def default_result(
                # 'n' and 'reduction'
     "Return the result of the default step, eager or compiled"
     res = {'loss': _own_loss(pred) if loss_fn is None else loss_fn(pred, targ), 'pred': pred, 'targ': targ}
-    if (weight := _counted(loss_fn, targ)) is not None: res['loss_n'] = weight
+    labels = targ if loss_fn is not None else (kwargs or {}).get('labels')
+    if (weight := _counted(loss_fn, labels)) is not None: res['loss_n'] = weight
     if kwargs is None and type(pred) is Tensor: return res      # fast path
     fields = pred if isinstance(pred, Mapping) else _fields(pred) if loss_fn is None else {}
     found = {**(kwargs or {}), **fields, **res}
@@ -84,13 +83,14 @@ def loss_option(
     "Return an option that a loss function was made with"
     return getattr(loss_fn, name, getattr(loss_fn, 'keywords', {}).get(name, default))
 
-def _counted(
-    loss_fn,  # function, `nn.Module`, partial or None
-    targ,     # its targets
-):            # 0-d tensor; None for other losses
-    "Return what the mean of torch's `cross_entropy` or `nll_loss` divides by: the weights of the targets that count"
+def _counted(loss_fn, targ):
+    """Return what the mean of torch's `cross_entropy` or `nll_loss` divides by: the weights of the targets that count
+
+    The loss of a model that gets `labels`, as Hugging Face's do, is taken for such a mean, without weights.
+    """
     maker = loss_fn.func if type(loss_fn) is partial and not loss_fn.args else loss_fn
-    if maker not in _COUNTING and getattr(type(maker), 'forward', None) not in _COUNTING: return None
+    is_known = loss_fn is None or maker in _COUNTING or getattr(type(maker), 'forward', None) in _COUNTING
+    if not is_known: return None
     if type(targ) is not Tensor or targ.is_floating_point() or loss_option(loss_fn, 'reduction', 'mean') != 'mean':
         return None
     counted, weight = targ != loss_option(loss_fn, 'ignore_index', -100), loss_option(loss_fn, 'weight')

@@ -2,9 +2,7 @@
 from .run import Run
 from .start import attach
 from .table import runs
-from .comparison import Comparison
-from .side_by_side import compare
+from .comparison import Comparison, compare
 from .sweep import Trials, sweep
-from .slurm import Slurm
-from .on_ray import Ray
+from .engine import Ray, Slurm
 from .shell import main

@@ -3,9 +3,9 @@ from .run import Run as Run
 from .start import attach as attach
 from .table import runs as runs
 from .comparison import Comparison as Comparison
-from .side_by_side import compare as compare
+from .comparison import compare as compare
 from .sweep import Trials as Trials
 from .sweep import sweep as sweep
-from .slurm import Slurm as Slurm
-from .on_ray import Ray as Ray
+from .engine import Ray as Ray
+from .engine import Slurm as Slurm
 from .shell import main as main

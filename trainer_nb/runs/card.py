@@ -15,9 +15,8 @@ import torch
 
 from ..base import described, html_img, html_table, patch, printable
 from ..loop import Plot
-from .notes import noted
 from .process import flat
-from .run import Run
+from .run import Run, noted
 
 # %% ../../nbs/runs/18_card.ipynb #7539e9a0
 def _tensors(dl):

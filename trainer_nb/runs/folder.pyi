@@ -1,9 +1,7 @@
 # Written by tools/stubs.py
 from typing import Any
 
-def process_start(pid: Any) -> Any: ...
 KNOWN: Any
-def now_here() -> dict[Any, Any]: ...
 
 class RunFolder:
     path: Any

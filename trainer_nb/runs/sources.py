@@ -16,10 +16,9 @@ from statistics import fmean
 
 from ..base import did_you_mean, open_file
 from ..loop import History, Learner
-from .curves import CurveFile, Curves, take
 from .folder import RunFolder, count_of, read_status
 from .process import flat, settings
-from .record import RecordTail
+from .record import CurveFile, Curves, take
 from .run import Run
 
 # %% ../../nbs/runs/13_sources.ipynb #b4bed0a8
@@ -116,7 +115,7 @@ class RunSource(Recorded):
         self.first_batch = count_of(info, 'first_batch')
         self.settings, self.inner = _as_settings(info.get('settings')), Recorded(self.name)
         if folder.record is not None:       # no link that leads elsewhere
-            self.inner = (FileSource if info.get('n_procs', 1) == 1 else _TailSource)(folder.record)
+            self.inner = FileSource(folder.record)
         self.shown = None       # status at the latest update
         self.look()
 
@@ -133,20 +132,6 @@ class RunSource(Recorded):
         return any(changes)
 
     def close(self): self.inner.close()
-
-class _TailSource(Recorded):
-    "A record that may be read anew from its beginning, as a history"
-    def __init__(self, path):
-        super().__init__('')
-        self.tail = RecordTail(path)
-        self.inner = HistorySource('', self.tail.history)
-
-    def update(self):
-        self.tail.update()
-        if self.inner.history is not self.tail.history: self.inner = HistorySource('', self.tail.history)
-        is_new = self.inner.update()
-        self.curves = self.inner.curves
-        return is_new
 
 # %% ../../nbs/runs/13_sources.ipynb #e172d0fb
 _PHASES = {'train': 'train', 'training': 'train', 'val': 'valid', 'valid': 'valid', 'validation': 'valid',

@@ -285,11 +285,12 @@ def _n_batches(state, point):
 
 def _parent(run, path, state, point, rates, learn, differs):     # dict for `run.json`
     "What a fork says of its parent"
-    batch, before = 0, {name: o.param_groups[0]['lr'] for name, o in learn.opts.items()}
+    batch, groups = 0, {name: o.param_groups for name, o in learn.opts.items()}
     if state is not None:
         batch = _n_batches(state, point)
-        before = {name: o['state']['param_groups'][0]['lr'] for name, o in state['optimizers'].items()}
-    lrs = [f'lr{" of " + k if k else ""} {float(before[k]):.3g} → {float(v):.3g}' for k, v in rates.items()
+        groups = {name: o['state']['param_groups'] for name, o in state['optimizers'].items()}
+    before = {name: max(float(g['lr']) for g in o) for name, o in groups.items()}
+    lrs = [f'lr{" of " + k if k else ""} {before[k]:.3g} → {float(v):.3g}' for k, v in rates.items()
            if not math.isclose(before[k], v)]
     n = point['epoch'] if point else 0
     where = f'after {n} epoch{"" if n == 1 else "s"}'

@@ -12,8 +12,7 @@ from time import time
 
 from ..base import did_you_mean, html_table, text_table
 from .folder import RunFolder, ago
-from .notes import noted
-from .run import Run
+from .run import Run, noted
 from .sources import RunSource, differing_settings
 
 # %% ../../nbs/runs/09_table.ipynb #8312ebe6

@@ -19,7 +19,8 @@ from ..loop import MainProcessHook, TrainingInterrupted, as_rate, move, set_lr
 from ..parallel import Accelerate, accelerate_hook, is_lost, as_rank
 from ..save import Checkpoint, Folder, Lock, host_copy, write_state
 from ..show import Display, outcome, pause, planned, scale_lr, unpause
-from .folder import RunFolder, answer, pending, now_here
+from .folder import RunFolder, answer, pending
+from .process import now_here
 from .ranks import Ranks, Pausing, save_in_pause
 from .record import RunRecord
 from .travel import unpack_program

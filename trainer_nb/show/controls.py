@@ -48,12 +48,13 @@ def _tell(learn, is_paused, skipped_s=0.):
 def scale_lr(
     factor,  # > 0
     learn,   # `Learner`
-):           # str: the new rates of the first groups
+):           # str: the new rates, of each optimizer the largest
     "Multiply every learning rate by `factor`"
     as_rate('factor', factor)
-    for opt in learn.opts.values():
-        if lr := float(opt.param_groups[0]['lr']): set_lr(opt, lr*factor)
-    return 'lr ' + ', '.join(f'{name} {opt.param_groups[0]["lr"]:.3g}'.strip() for name, opt in learn.opts.items())
+    lrs = {name: max(float(g['lr']) for g in opt.param_groups)*factor for name, opt in learn.opts.items()}
+    for name, lr in lrs.items():
+        if lr: set_lr(learn.opts[name], lr)
+    return 'lr ' + ', '.join(f'{name} {lr:.3g}'.strip() for name, lr in lrs.items())
 
 # %% ../../nbs/show/03_controls.ipynb #2842d907
 @dataclass

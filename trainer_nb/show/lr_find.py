@@ -85,7 +85,7 @@ class LRCurve:
     end: float            # last one, if the search runs to its end
     n_steps: int = 100    # planned optimizer steps
     suggest: tuple = ('minimum', 'valley', 'steep')     # names of `RULES`; the first one gives `suggestion`
-    lrs: list = field(default_factory=list)             # of the first param group, one for each optimizer step
+    lrs: list = field(default_factory=list)             # of the largest param group, one for each optimizer step
     losses: list = field(default_factory=list)          # before that step, as recorded
     outcome: str = ''     # 'diverged' or 'stopped'; '' if the search ran to its end, or is running
     picked: float|None = None       # the learning rate that you chose; at first the suggestion
@@ -99,7 +99,7 @@ class LRCurve:
         return trailing_average(self.losses, .98)
 
     @property
-    def suggestions(self):  # dict: name of the rule → learning rate of the first param group; empty if `why` is not
+    def suggestions(self):  # dict: name of the rule → learning rate of the largest param group; empty if `why` is not
         "Return what the rules say; the average that they use lags, so that a rate may be past the lowest loss"
         return {} if self.why else self._found()
 
@@ -358,7 +358,8 @@ def lr_find(self:Learner,
 ):                   # `LRCurve`
     """Try learning rates, from too low to too high; nothing about the learner changes
 
-    Param groups keep their ratios. An interrupt ends the search, which returns the points that it has.
+    The rates are those of the param group with the largest one; others keep their ratios to it. An interrupt ends the
+    search, which returns the points that it has.
     Raises ValueError for wrong arguments; errors in a step propagate.
     """
     with folded():
