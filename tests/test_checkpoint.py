@@ -14,6 +14,7 @@ from trainer_nb.save.early_stopping import EarlyStopping
 from trainer_nb.save.files import Folder
 from trainer_nb.loop.hooks import Hook, LambdaHook
 from trainer_nb.data.loaders import SeededLoader, TensorLoader
+from trainer_nb.features.gradients import GradAccum
 from trainer_nb.loop.metrics import accuracy
 
 
@@ -661,3 +662,21 @@ def test_the_average_is_there_after_load(tmp_path):
     learn.save(tmp_path/'a.pt')
     (other := make_learner(hooks=[EMA()])).load(tmp_path/'a.pt')
     assert same(weights(other.ema.model), weights(learn.ema.model)) and not other.ema.model.training
+
+
+class Ascent(torch.optim.Optimizer):
+    "As many write SAM: the optimizer inside has a state of its own, which no state_dict has"
+    def __init__(self, params, keeps=False):
+        super().__init__(params, {'lr': .1})
+        self.base, self.keeps = torch.optim.SGD(self.param_groups, lr=.1, momentum=.9), keeps
+    def step(self, closure=None): self.base.step()
+    def state_dict(self): return {**super().state_dict(), **({'base': self.base.state_dict()} if self.keeps else {})}
+
+@pytest.mark.parametrize('keeps', [True, False])
+def test_a_state_inside_an_optimizer_that_is_not_saved(tmp_path, keeps):
+    learn = make_learner(optim=lambda p: Ascent(p, keeps), hooks=[Checkpoint(tmp_path/'run'), GradAccum(2)])
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter('always')
+        learn.fit(2)
+    texts = [str(o.message) for o in seen if 'Ascent.base' in str(o.message)]
+    assert len(texts) == (not keeps) and all('state_dict' in o for o in texts)

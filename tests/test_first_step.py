@@ -36,6 +36,15 @@ def sum_with_n(batch, learn):
     pred, here = learn.model(x), x[:, 0] > -1
     return {'loss': F.cross_entropy(pred[here], y[here], reduction='sum'), 'n': here.sum()}
 
+def sum_with_small_n(batch, learn):
+    res = sum_with_n(batch, learn)
+    return {**res, 'n': res['n']*.01}
+
+def mean_with_small_n(batch, learn):
+    weights = batch[0][:, 0].sigmoid()*.01
+    losses = F.cross_entropy(learn.model(batch[0]), batch[1], reduction='none')
+    return {'loss': (losses*weights).sum()/weights.sum(), 'n': weights.sum()}
+
 def yielded_sums(batch, learn):
     x, y = batch
     yield 'a', F.cross_entropy(learn.model(x), y, reduction='sum')
@@ -65,6 +74,10 @@ class WithGraph(Hook):
     def do_backward(self, learn, nxt, loss):
         params = [p for p in learn.model.parameters() if p.requires_grad]
         for p, g in zip(params, torch.autograd.grad(loss, params, create_graph=True)): p.grad = g
+
+class Doubled(Accelerate):
+    "A hook of one's own, which changes the loss"
+    def do_backward(self, learn, nxt, loss): return super().do_backward(learn, nxt, 2*loss)
 
 class Projected(Hook):
     "Gradients of two tasks, of which one loses what is against the other (Yu et al. 2020): no mean over samples"
@@ -122,6 +135,9 @@ EXACT = {   # loader, model, what else is given to the learner
     'a sum, accumulated': (tensors, Net, dict(loss_fn=nn.CrossEntropyLoss(reduction='sum'), hooks=[GradAccum(2)])),
     'a sum of a step': (tensors, Net, by_steps(sum_step)),
     'a sum with its weight': (tensors, Net, by_steps(sum_with_n)),
+    'a sum with a weight below 1': (tensors, Net, by_steps(sum_with_small_n)),
+    'a mean with weights below 1': (tensors, Net, by_steps(mean_with_small_n)),
+    'a hook that doubles the loss': (tensors, Net, dict(hooks=[Doubled(cpu=True)])),
     'a step that writes to its batch': (lambda: Generator(drawn('torch')), Net,
                                         dict(train_step=scaled_in_place, eval_step=scaled)),
     'yielded sums': (tensors, Net, dict(train_step=yielded_sums, optim=halves)),
@@ -158,6 +174,7 @@ def check_equal(a, b):
 
 OFTEN = ('gradients set to 0 in place', 'gradients with a graph', 'batches that are skipped', 'a sum, accumulated',
          'a sum with its weight', 'a step that writes to its batch', 'yielded sums', 'drawn by Python, with a length',
+         'a sum with a weight below 1', 'a mean with weights below 1', 'a hook that doubles the loss',
          'a stream without workers', 'a wrapper', 'a batch sampler', 'weights of classes')
 
 @pytest.mark.parametrize('case', [o if o in OFTEN else pytest.param(o, marks=pytest.mark.soak) for o in EXACT])
@@ -198,7 +215,36 @@ class SystemSampler:
     def __len__(self): return 46
     def __iter__(self): return iter(random.SystemRandom().sample(range(46), 46))
 
+class FirstForward(Net):
+    "Scales set by the first batch (Salimans and Kingma 2016)"
+    def __init__(self):
+        super().__init__()
+        self.scale, self.is_set = nn.Parameter(torch.ones(4)), False
+    def forward(self, x):
+        if not self.is_set: self.scale.data.copy_(1/x.std(0))
+        self.is_set = True
+        return super().forward(x*self.scale)
+
+def padded(samples):
+    "Padded to the longest one of the samples"
+    rows = [x.repeat(1 + int(5*x[0].abs()), 1) for x, _ in samples]
+    return nn.utils.rnn.pad_sequence(rows, batch_first=True), torch.stack([y for _, y in samples])
+
+class MeanOverTime(Net):
+    def forward(self, x): return super().forward(x).mean(1)
+
+class Seen:
+    "A metric that cannot be merged"
+    def reset(self): self.n = 0
+    def update(self, pred, targ): self.n += len(pred)
+    def compute(self): return self.n
+
 REFUSED = {
+    'weights set in the first forward': ((tensors, FirstForward, {}), 'Probably the model sets weights in its first'),
+    'padded shards': ((lambda: DataLoader(DATA, 9, collate_fn=padded), MeanOverTime, {}),
+                      'Probably samples are padded to the longest one of their shard'),
+    'samples compared, and a metric': ((tensors, Net, dict(loss_fn=contrast, metrics=[Seen()])),
+                                       'Probably the loss is not a mean over samples'),
     'time first': ((lambda: sequences(), TimeFirst, dict(loss_fn=flat_loss)),
                    'Probably what the model returns for a sample depends on the others along dimension 0'),
     'a graph': ((lambda: [(X, torch.randint(46, (2, 90), generator=torch.Generator().manual_seed(0)), Y)], Graph, {}),

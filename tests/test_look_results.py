@@ -347,6 +347,21 @@ def test_batches_with_time_first(loss_fn):
     res = learn.results(dl)
     assert torch.allclose(res.loss, expected, atol=1e-6) and torch.equal(res.targ, y) and len(res.pred) == 24
 
+def test_a_step_whose_batches_have_time_first():
+    "A batch cannot be cut into samples, as only the step knows where they are"
+    def step(batch, learn):
+        pred = learn.model(batch[0])
+        return {'loss': F.cross_entropy(pred, batch[1]), 'pred': pred, 'targ': batch[1]}
+    for length in 6, 12, 3:
+        x, y = torch.randn(24, length, 4), problem()[1]
+        dl = [(a.transpose(0, 1), b) for a, b in zip(x.split(6), y.split(6))]
+        learn = make_learner(TimeFirst(), dl, train_step=step)
+        if length != 6:
+            with pytest.raises(ValueError, match='along the first dimension.*pass loss='): learn.results(dl)
+        res = learn.results(dl, loss=partial(F.cross_entropy, reduction='none'))
+        with torch.no_grad(): expected = F.cross_entropy(learn.model(x.transpose(0, 1)), y, reduction='none')
+        assert torch.allclose(res.loss, expected, atol=1e-6)
+
 def test_samples_of_a_batch_with_two_targets_are_found_again():
     def step(batch, learn):
         x, y, z = batch

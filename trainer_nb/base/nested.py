@@ -72,7 +72,8 @@ def sample_counts(
     if not isinstance(x, (list, tuple)): return [*getattr(x, 'shape', ())[:1]]      # an array
     counts = [*map(sample_counts, x)]
     both = _agreed(counts)
-    if both and all(map(_is_whole, x)) and all(both[0] in o for o in counts): return [*both, len(x)]
+    if both and all(map(_is_whole, x)) and all(both[0] in o for o in counts):
+        return [len(x), *both] if any(map(_is_sample, x)) else [*both, len(x)]
     return [len(x)] if len({_kind(o) for o in x}) == 1 else both
 
 def _kind(x):
@@ -93,6 +94,13 @@ def _agreed(counts):
     if len(first) < 2: return first
     rest = [o for o in counts if o]
     return [n for n in first if all(n in o for o in rest)] or first
+
+def _is_sample(x):
+    "Return whether entries of a mapping, or of several kinds, have no number in common, as a picture and its boxes"
+    values = list(x if isinstance(x, (list, tuple)) else _fields(x) or ())
+    counts = [{*o} for o in map(sample_counts, values) if o]
+    is_one = isinstance(x, Mapping) or len(set(map(_kind, values))) > 1
+    return is_one and bool(counts) and not set.intersection(*counts)
 
 def _is_whole(x):
     "Return whether each entry holds values of several samples; a number or a text belongs to one sample"

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, SequentialSampler
 
 from ..base import batch_size, folded, format_value, map_tensors, patch, text_table
 from ..data import TensorLoader, as_loader, is_stock, rng_states, set_rng_states, sets_of, source
-from ..loop import Hook, Joined, Learner, loss_option, n_samples, sizes_of
+from ..loop import Hook, Joined, LambdaHook, Learner, loss_option, n_samples, sizes_of
 from .samples import Look, classes_of, grid, batch_parts, sample_of
 
 # %% ../../nbs/look/03_results.ipynb #da15af1d
@@ -256,6 +256,16 @@ def _loss_of(learn, loss):
         return lambda learn, n: _sample_losses(learn.loss_fn, learn.pred, learn.result['targ'], n), False
     return lambda learn, n: _own_loss(learn)[None], True
 
+def _whole_loss(learn, read):
+    "Return the loss of the first batch, since batches of one are trusted only if they make it up; None if it is one"
+    if read.n < 2: return None
+    found = []
+    with learn.added_hooks(LambdaHook(after_step=lambda learn: found.append(_n_rows(learn)))):
+        loss = learn.validate([read.first])['valid_loss']
+    if found == [read.n]: return torch.tensor(loss)
+    raise ValueError('the step takes samples that do not lie along the first dimension of a batch, so that it cannot '
+                     'be cut: pass loss=f(pred, targ), which returns one for each sample')
+
 def _own_loss(learn):
     if isinstance(loss := learn.result.get('loss'), Tensor): return _single(loss)
     raise ValueError("the step returned no 'loss', or yields several: pass loss=f(pred, targ), "
@@ -291,10 +301,11 @@ def results(self:Learner,
         collect, states = _Collect(n_samples(dl), get_losses, keep), rng_states(dl)
         try:
             read = _Singles(dl) if is_single else dl
-            with self.added_hooks(collect): metrics = self.validate(read)
+            try:
+                with self.added_hooks(collect): metrics = self.validate(read)
+            finally: whole = _whole_loss(self, read) if is_single else None
             losses = collect.losses.result()
-            if is_single and read.n > 1:        # batches of one are trusted only if they make up the whole one
-                _check_mean(torch.tensor(self.validate([read.first])['valid_loss']), losses[:read.n])
+            if whole is not None: _check_mean(whole, losses[:read.n])
         finally: set_rng_states(states, dl)
         pred, targ = (o.result() if o.kind else None for o in (collect.preds, collect.targs))
         return Results(pred, targ, losses, metrics, look, Rereader(dl, states), self.loss_fn)

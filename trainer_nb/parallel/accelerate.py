@@ -164,6 +164,8 @@ class Accelerate(Hook):
         self.is_averaged = False                # it has averaged those of this step
         self.buffers = {}                       # of `_average_gradients`
         self.n = 0                              # weight of this rank's loss
+        self.is_comparing = False               # a batch is compared; the comparison weighs its losses
+        self.are_mergeable = False              # the metrics of this fit were checked
 
     @property
     def on_cpu(self):  # bool
@@ -180,7 +182,10 @@ class Accelerate(Hook):
         if self.world.size == 1: return
         if isinstance(self.world, Sharded) and learn.get_hook('Compile', None) is not None:
             raise ValueError('Compile does not work on a sharded model: take it out, or fsdp_plugin')
-        for m in learn.metrics:
+
+    def check_metrics(self, metrics):
+        "Refuse metrics that cannot be merged; call it after the first batch has shown what else is wrong"
+        for m in metrics:
             if m.is_object and not callable(getattr(m.f, 'merge_state', None)) and not hasattr(m.f, 'sync_on_compute'):
                 raise ValueError(
                     f'metric `{m.name}` keeps a state, which cannot be merged over {self.world.size} processes: '
@@ -309,7 +314,7 @@ def load_state_dict(self:Accelerate, state):
 # %% ../../nbs/parallel/05_accelerate.ipynb #88480985
 @patch
 def before_fit(self:Accelerate, learn):
-    self.ddp, self.n_wrapped = None, 0
+    self.ddp, self.n_wrapped, self.are_mergeable = None, 0, self.world.size == 1
     self.may_wrap = self._wants_wrapper() and _fits_wrapper(learn)
 
 @patch
@@ -341,6 +346,8 @@ def before_step(self:Accelerate, learn):
     if self.counts is not None:
         self.counts[learn.training] += 1
         if self.counts[learn.training] in _COMPARED: self._compare(learn)
+    if not self.are_mergeable: self.check_metrics(learn.metrics)
+    self.are_mergeable = True
 
 @patch
 def _compare(self:Accelerate, learn):
@@ -351,7 +358,9 @@ def _compare(self:Accelerate, learn):
     dl, i = (learn.train_dl, learn.state.batch_idx) if training else (learn.valid_dl, fit.valid.n)
     def average(params):
         if not self.world.is_sharded: _average_gradients(params, self.world.size, {})
-    self.sums |= {(training, name) for name in first_step(learn, dl, i, average, lambda: self.precision(learn))}
+    self.is_comparing = True
+    try: self.sums |= {(training, name) for name in first_step(learn, dl, i, average, lambda: self.precision(learn))}
+    finally: self.is_comparing = False
     dl.shards.kept.pop(i, None)
 
 @patch
@@ -380,6 +389,8 @@ def wrapped(self:Accelerate,
     self.ddp, self.n_wrapped = DistributedDataParallel(model, device_ids=device_ids, **options), n
     return self.ddp
 
+def _or_one(n): return torch.where(n > 0, n, 1) if isinstance(n, Tensor) else n or 1     # to divide by
+
 @patch
 def after_loss(self:Accelerate, learn):
     added = bool(self.sums) and (learn.training, None if learn.loss_params is None else learn.opt_names[0]) in self.sums
@@ -393,12 +404,11 @@ def after_loss(self:Accelerate, learn):
         dist.all_reduce(self.world.weight)
     self.is_added = added and is_summed(learn)      # then it is recorded per sample
     if added and not self.is_added:        # it is recorded unscaled: scale the shard's loss to the whole batch
-        n = self.n.clamp(min=1) if isinstance(self.n, Tensor) else max(self.n, 1)
-        learn.loss = learn.loss*self.world.weight/n
+        learn.loss = learn.loss*self.world.weight/_or_one(self.n)
 
 @patch
 def do_backward(self:Accelerate, learn, nxt, loss):
-    if self.world.size == 1: return nxt()
+    if self.world.size == 1 or self.is_comparing: return nxt(loss)
     weight = self._loss_weight()
     if isinstance(weight, Tensor) or weight != 1: loss = loss*weight
     with self.world.backward(learn): nxt(loss)
@@ -407,8 +417,7 @@ def do_backward(self:Accelerate, learn, nxt, loss):
 def _loss_weight(self:Accelerate):  # number, or 0-d tensor
     "Return the factor for this rank's loss that makes the mean over all ranks the loss of the whole batch"
     if self.is_added: return self.world.size*(not self.world.is_padding)
-    total = self.world.weight
-    return self.n*self.world.size/(total.clamp(min=1) if isinstance(total, Tensor) else total)
+    return self.n*self.world.size/_or_one(self.world.weight)
 
 @patch
 def do_opt_step(self:Accelerate, learn, nxt):

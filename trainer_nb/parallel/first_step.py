@@ -140,6 +140,9 @@ def _read_again(learn, world, dl, indices, most):
 _LIKELY = {
     'error': 'the whole batch passes, but a shard of it does not: {error}. Dimension 0 of the batch is cut: '
              'is it something other than the samples, such as one graph, or time?',
+    'first': 'the model sets weights in its first forward, from the batch that it gets: call it on a batch before',
+    'padding': 'samples are padded to the longest one of their shard, not of the batch, and the padding counts: '
+               'mask it, or pad all batches to one length',
     'rows': 'what the model returns for a sample depends on the others along dimension 0, which is cut: '
             'is that time, or a single graph, or are samples compared with one another?',
     'loss': 'the loss is not a mean over samples: if it is a mean over something else (tokens, class weights), '
@@ -165,11 +168,27 @@ def _whole(learn, world, batch, precision):
     losses = []
     with _apart(learn, precision()):
         before = None if sees_operations() else rng_state()
+        sums = _sums(learn)
         for name, loss, n in _losses(learn, batch):
             losses.append(loss.item())
             _backward(learn, world, loss)
         if before and not same_state(before, rng_state()): raise RuntimeError('the step draws random numbers')
-        return losses, learn.pred, [p.grad for p in _params(learn)]
+        return losses, learn.pred, [p.grad for p in _params(learn)], sums != _sums(learn)
+
+def _sums(learn): return [str(local(p).detach().sum().item()) for p in _params(learn)]
+
+def _lengths(batch):
+    "The shapes of a batch's samples"
+    res = []
+    map_tensors(lambda t: res.append(t.shape[1:]), batch)
+    return res
+
+def _likely(learn, world, whole, is_padded, n, tol):  # key of _LIKELY
+    "Guess why shards differ from the whole batch, as far as this rank sees it"
+    _, pred, _, sets_weights = whole
+    if sets_weights: return 'first'
+    if not _rows_differ(learn, world, pred, n, tol): return 'loss'
+    return 'padding' if is_padded else 'rows'
 
 def _rows_differ(learn, world, whole, n, tol):
     share, more = divmod(world.total, world.size)
@@ -180,9 +199,11 @@ def _rows_differ(learn, world, whole, n, tol):
     atol = tol*rows.abs().max().item() + 1e-9
     return rows.shape != mine.shape or not torch.allclose(rows.float(), mine.float(), tol, atol, equal_nan=True)
 
-def _shards(learn, world, batch, n, whole, average, precision, tol):
-    "Return which losses are sums; and on this rank, the squared gradient difference and the gradient's squared norm"
-    losses, pred, grads = whole
+def _shards(learn, world, pieces, whole, average, precision, tol):
+    """Return which losses are sums; on this rank, the squared gradient difference and the gradient's squared norm; and
+    the likely reason for a difference"""
+    (batch, n, all_), (losses, _, grads, _) = pieces, whole
+    is_padded = _lengths(batch) != _lengths(all_)
     sums, k = set(), 0
     with _apart(learn, precision()):
         steps = _losses(learn, batch)
@@ -192,34 +213,34 @@ def _shards(learn, world, batch, n, whole, average, precision, tol):
             except Exception as e: error = f'{type(e).__name__}: {e}'
             name, loss, weight = item or (None, None, None)
             weight = n if weight is None else 0 if not n else float(weight)
-            value, rows_differ = None if loss is None else loss.item(), _rows_differ(learn, world, pred, n, tol)
-            mine = error, value, weight, losses[k:k + 1], rows_differ, name
+            value = None if loss is None else loss.item()
+            mine = error, value, weight, losses[k:k + 1], _likely(learn, world, whole, is_padded, n, tol), name
             found = world.all_gather(mine)
             error = next((o[0] for o in found if o[0]), None)
             if error: refuse(learn, 'error', 'only the whole batch can be computed', error)
             if all(o[1] is None for o in found): break
             there, (whole_loss,) = [o for o in found if o[2]], found[0][3]
-            rows_differ = any(o[4] for o in found)
-            is_sum = _combined(learn, [o[1] for o in there], [o[2] for o in there], whole_loss, rows_differ, tol)
+            reason = next(key for key in _LIKELY if any(o[4] == key for o in found))
+            is_sum = _combined(learn, [o[1] for o in there], [o[2] for o in there], whole_loss, reason, tol)
             if is_sum: sums.add(name)
             total = sum(o[2] for o in found)
             _backward(learn, world, loss*((bool(n) if is_sum else weight/max(total, 1e-20))*world.size))
             k += 1
             if all(o[5] is None for o in found): break      # it was the last one
-        if not learn.training: return sums, None
+        if not learn.training: return sums, None, ''
         average(_params(learn))
         pairs = [(a, p.grad) for a, p in zip(grads, _params(learn)) if a is not None or p.grad is not None]
         pairs = [(_flat(a), _flat(b)) for a, b in pairs]
     far = sum(((0 if a is None else a) - (0 if b is None else b)).square().sum() for a, b in pairs)
     near = sum(a.square().sum() for a, _ in pairs if a is not None)
-    return sums, torch.stack([torch.as_tensor(o, dtype=torch.float64).cpu() for o in (far, near)])
+    return sums, torch.stack([torch.as_tensor(o, dtype=torch.float64).cpu() for o in (far, near)]), reason
 
 def _flat(g):
     if g is None: return None
     g = local(g).detach()       # a backward may leave gradients with a graph
     return (g.coalesce().to_dense() if g.is_sparse else g).double()
 
-def _combined(learn, losses, weights, whole, rows_differ, tol):
+def _combined(learn, losses, weights, whole, reason, tol):
     "Return whether the losses of shards must be added, not averaged; raises ValueError if neither is right"
     total = sum(weights)
     mean = sum(w*o for w, o in zip(weights, losses))/total if total else whole
@@ -228,7 +249,7 @@ def _combined(learn, losses, weights, whole, rows_differ, tol):
     if _is_near(sum(losses), whole, max(size, sum(map(abs, losses))), tol): return True
     found = (f'the loss is {whole:.6g} in one process, but {mean:.6g} as the mean of the shards '
              f'({sum(losses):.6g} as their sum)')
-    refuse(learn, 'rows' if rows_differ else 'loss', found)
+    refuse(learn, reason, found)
 
 # %% ../../nbs/parallel/04_first_step.ipynb #9bcee3f2
 def first_step(
@@ -250,12 +271,12 @@ def first_step(
         except Exception: pass      # it may be too large for memory; the step itself will raise other errors
         if all(world.all_gather(whole is not None)): break
     else: return set()
-    sums, both = _shards(learn, world, *pieces[:2], whole, average, precision, tol)
+    sums, both, reason = _shards(learn, world, pieces, whole, average, precision, tol)
     if both is None: return sums
     far, near = (world.sum(both) if world.is_sharded else both).sqrt().tolist()
     far, near = world.first((far, near))
     if far > tol*near + 1e-6*max(1., *map(abs, whole[0])):
         found = (f'the gradient in one process has norm {near:.6g}, '
                  f'but that of the shards differs from it by {far:.6g}')
-        refuse(learn, 'loss', found)
+        refuse(learn, reason, found)
     return sums

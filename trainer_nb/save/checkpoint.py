@@ -14,7 +14,9 @@ from threading import Thread
 from time import perf_counter, time_ns
 from weakref import ref
 
-from ..base import did_you_mean, local, patch
+from torch.optim import Optimizer
+
+from ..base import did_you_mean, local, map_tensors, patch
 from ..data import set_rng_states
 from ..loop import RESUMABLE, Fit, Hook, Learner, as_mode, check_monitored, rank
 from trainer_nb.save.files import (
@@ -98,7 +100,7 @@ class Checkpoint(Hook):
 
     def after_step(self, learn):
         if not self.is_tried: learn.request(self._try, everywhere=True)
-        self.is_tried = True
+        self.is_tried = self.is_tried or learn.stepped      # the optimizer has its state
         if self.seconds:
             if perf_counter() < self.due or not learn.is_main: return
             self.due = math.inf
@@ -207,12 +209,26 @@ def save(self:Checkpoint,
 def _try(self:Checkpoint, learn):  # raises TypeError
     "After the first batch, refuse what no checkpoint can hold, rather than find nothing to resume a week later"
     state, _ = take_out(capture(learn))
+    for opt in learn.opts.values():
+        if name := _unsaved(opt): warnings.warn(
+            f'{type(opt).__name__}.{name} has a state that is not in the state_dict() of the {type(opt).__name__}: '
+            'a fit that is resumed starts it afresh. Let state_dict() and load_state_dict() hold it', stacklevel=2)
     try: check_plain(host_copy(state, copy=lambda t: t), 'the state')
     except (ValueError, RuntimeError, OSError): return      # not the fault of the state: `save` warns of it
     except TypeError as e:
         e.add_note('raised by Checkpoint after the first batch, since nothing could be saved later, either: define '
                    'state_dict() and load_state_dict() for the object that holds it, or remove Checkpoint')
         raise
+
+def _unsaved(opt):  # str, '' if there is none
+    "Name the optimizer inside another one whose state the outer one does not save, as in many versions of SAM"
+    saved = set()
+    map_tensors(lambda t: saved.add(t.data_ptr()), opt.state_dict())
+    for name, o in vars(opt).items():
+        found = []
+        if isinstance(o, Optimizer): map_tensors(found.append, [*o.state.values()])
+        if any(t.data_ptr() not in saved for t in found): return name
+    return ''
 
 @patch
 def _place_of_parts(self:Checkpoint, learn):  # path of a folder

@@ -114,8 +114,8 @@ def load_model(
         with open_file((folder/'program.pt2').resolve()) as f: return torch.export.load(f).module().to(device)
     if not (folder/'model.safetensors').is_file():
         raise FileNotFoundError(f'{folder} holds no model.safetensors')
-    st = _safetensors()
-    state, here = st.load_file(str(folder/'model.safetensors')), model.state_dict()
+    st, here = _safetensors(), model.state_dict()
+    with open_file((folder/'model.safetensors').resolve()) as f: state = st.load_file(f.name)
     places = {(v.data_ptr(), v.shape): k for k, v in here.items() if k in state}
     for k, v in here.items():       # the file holds tied weights once
         if k not in state and (v.data_ptr(), v.shape) in places: state[k] = state[places[v.data_ptr(), v.shape]]
