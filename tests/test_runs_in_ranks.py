@@ -10,6 +10,7 @@ from trainer_nb.all import *        # noqa: F403
 from trainer_nb.all import Accelerate, Hook, Learner, ProcessFailed, accuracy
 from trainer_nb.runs.folder import RunFolder
 from trainer_nb.runs.ranks import Ranks
+from trainer_nb.runs.sources import HistorySource, sources_of
 from test_runs import _ends, until  # noqa: F401
 from test_distributed import check_equal, check_same
 
@@ -52,6 +53,10 @@ def test_equals_one_process(tmp_path):
     run.wait(60)
     check_equal(alone, learn)
     assert run.history.steps == learn.history.steps and run.history.epochs == learn.history.epochs
+    (shown,), expected = sources_of(run), HistorySource('', learn.history)
+    for o in shown, expected: o.update()
+    losses = [o.curves.steps['train_loss'].curves() for o in (shown, expected)]
+    assert losses[0] == losses[1] and shown.curves.n == learn.history.n_steps
     assert len(pids) == 2 and run.folder.read('run.json')['n_procs'] == 2
     until(lambda: not any(map(alive, pids)), 20)
 

@@ -66,8 +66,6 @@ class Ranks:
         self.children.clear()
 
 # %% ../../nbs/runs/11_ranks.ipynb #6fbcec28
-def _ended(code): return f'was ended by signal {-code}' if code < 0 else f'ended with code {code}'
-
 @patch
 def tell(self:Ranks,
     error,    # dict, as `error_record` returns
@@ -90,7 +88,8 @@ def _find(self:Ranks):
         if note and not note.get('is_lost'): return {**note, 'notes': [*note.get('notes', ()), f'on rank {i}']}
     for i, process in self.children.items():
         if not (code := process.poll()) or self.folder.read(f'rank-{i}.json'): continue
-        text = f'rank {i} of {self.size} {_ended(code)}'
+        how = f'was ended by signal {-code}' if code < 0 else f'ended with code {code}'
+        text = f'rank {i} of {self.size} {how}'
         return {'module': ProcessFailed.__module__, 'type': ProcessFailed.__qualname__, 'args': [text],
                 'message': text, 'notes': [], 'traceback': text}
 

@@ -313,8 +313,11 @@ class RunRecord(JSONLLogger):
 
     def _note_final(self, h): self.n_revised, self.n_final = h.n_revised, h.ends[-1] if h.ends else 0
 
-    def sync(self, learn):
+    def flush(self, learn, rest=False):
         if learn.history.n_revised != self.n_revised: self._revise(learn.history)
+        super().flush(learn, rest)
+
+    def sync(self, learn):
         super().sync(learn)
         self._follow()
 
@@ -330,12 +333,12 @@ class RunRecord(JSONLLogger):
         super().close(learn)
 
     def _revise(self, h):
-        "Write the losses of whole batches, which several ranks know when an epoch is over"
-        first = self.n_final
+        "Write the losses of whole batches, which several ranks know when an epoch is over, before the epoch's line"
+        first, n = self.n_final, self.n - self.n_final      # batches that stand in the file
         columns = h.fetch(start=lambda name: first)
-        losses = {k: [v if math.isfinite(v) else None for v in values[:h.ends[-1] - first]]
+        losses = {k: [v if math.isfinite(v) else None for v in values[:n]]
                   for k, values in columns.items() if k.startswith('train_loss')}
-        self.write('revised', h.ends[-1], {'first': first, **losses})
+        if n > 0: self.write('revised', self.n, {'first': first, **losses})
         self._note_final(h)
 
     def _note(self):

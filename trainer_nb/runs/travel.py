@@ -80,25 +80,21 @@ def _pickler():
             return name, device, None
 
         def reducer_override(self, o):
-            if isinstance(o, _NEVER) and not isinstance(o, (io.BytesIO, io.StringIO)) and not _is_std(o):
+            if isinstance(o, _NEVER) and not isinstance(o, (io.BytesIO, io.StringIO)) and o not in _std():
                 raise TypeError(f'cannot pickle a {type(o).__name__}')
             if type(o) is Tensor and is_plain(o):
                 s = o.untyped_storage()
                 s = self.storages.setdefault((s.data_ptr(), s.nbytes()), s)
                 return _tensor_of, (s, o.dtype, o.storage_offset(), tuple(o.shape), o.stride(), o.requires_grad)
-            if isinstance(o, Learner): return _without(o, LEFT)
+            if isinstance(o, Learner):
+                make, args, state, *rest = o.__reduce_ex__(4)
+                return (make, args, {**state, **{k: v for k, v in LEFT.items() if k in state}}, *rest)
             if isinstance(o, Optimizer): return _with_own(o)
             if isinstance(o, DataLoader) and kept_iterator(o) is not None: return _without_workers(o)
             return super().reducer_override(o)
     return Pickler
 
-def _is_std(o):
-    return o in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__)
-
-def _without(o, names):
-    "How to pickle an object with other values of some attributes"
-    make, args, state, *rest = o.__reduce_ex__(4)
-    return (make, args, {**state, **{k: v for k, v in names.items() if k in state}}, *rest)
+def _std(): return sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__
 
 def _without_workers(dl):
     "How to pickle a loader without the processes that it keeps for its next pass"

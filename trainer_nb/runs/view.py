@@ -126,7 +126,7 @@ _quick_clicks = QuickClicks()
 
 # %% ../../nbs/runs/05_view.ipynb #eb1e4a8e
 @patch
-def parts(self:View, status):  # (str, share, `Chart` or None, HTML)
+def parts(self:View, status):  # (str, share, HTML, `Chart` or None)
     "Return what to show now"
     h, o = self.tail.history, status.data or {}
     if self.plot is None or self.plot.history is not h: self.plot = Plot(h, self.first_batch, self.has_metrics)
@@ -136,11 +136,11 @@ def parts(self:View, status):  # (str, share, `Chart` or None, HTML)
     if self.branch is not None and chart is not None: chart = self.branch.drawn(chart)
     table = h.html(self.first_row, 40 if status.is_over else 10) if len(h) > self.first_row else ''
     line = self.line(status) + (f' · {self.branch.text(h)}' if self.branch is not None else '')
-    return line, share, chart, table
+    return line, share, table, chart
 
 @patch
 def _html(self:View, status):
-    text, share, chart, table = self.parts(status)
+    text, share, table, chart = self.parts(status)
     head = f'<div style="line-height:24px">{"" if status.is_over else html_bar(share)}{_lines(text)}</div>'
     if isinstance(self.row, MarimoRow): head = self.row.html() + head
     if not status.is_over: head += self._stale()
@@ -167,10 +167,6 @@ def _open_area(self:View, status):  # `Area`
     area.handles = [show_bundle(o) for o in (live, below)]
     area.shown = [live, below]
     return area
-
-def _drawn(parts):
-    text, share, chart, table = parts
-    return text, share, table, chart
 
 @patch
 def _make_panel(self:View, kernel, html, buttons):
@@ -240,7 +236,7 @@ def _redraw(self:View, status):
         for area in self.areas: area.handles[0].update(html)
     else:
         self.drawn_at = monotonic()
-        for area in self.areas: area.draw(*_drawn(self.parts(status)), self.advice)
+        for area in self.areas: area.draw(*self.parts(status), self.advice)
 
 def _lines(text):
     "Write a line that breaks between its parts only"
@@ -260,7 +256,7 @@ def _tell(self:View, status):
 # %% ../../nbs/runs/05_view.ipynb #d8084d2b
 @patch
 def _close_area(self:View, area, status):
-    text, _, chart, table = self.parts(status)
+    text, _, table, chart = self.parts(status)
     h = self.tail.history
     lines = text_table(h.lines(self.first_row)) if len(h) > self.first_row else ''
     area.close(text, table, chart, lines, f'plot of {h.n_steps - self.first_batch} batches')

@@ -208,7 +208,10 @@ def train(self:Worker,
     set_rng_state(program['rng'])
     self.first, self.learn = len(learn.history), learn
     signal.signal(signal.SIGTERM, lambda *_: self.leave() if self.leaves else learn.request('stop'))
-    with self._group(accelerate): self._fit(program, own)
+    ranks = self.ranks
+    with (nullcontext() if ranks.size == 1 else
+          as_rank(ranks.rank, ranks.size, ranks.home, ranks.timeout_s, accelerate.on_cpu)):
+        self._fit(program, own)
 
 @patch
 def use_accelerator(self:Worker, learn):
@@ -225,13 +228,6 @@ def leave(self:Worker):
     if self.ranks.rank: return      # rank 0 does it for all
     self.is_leaving = True
     self.learn.request('stop')
-
-@patch
-def _group(self:Worker, accelerate):
-    "The process group, if there are several ranks: a context manager"
-    ranks = self.ranks
-    if ranks.size == 1: return nullcontext()
-    return as_rank(ranks.rank, ranks.size, ranks.home, ranks.timeout_s, accelerate.on_cpu)
 
 @patch
 def _fit(self:Worker, program, own):
