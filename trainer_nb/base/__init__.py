@@ -1,6 +1,6 @@
 """What every wing uses: nested batches, text, charts, errors. These names are for other wings"""
 from .nested import (
-    batch_size, common_device, default_device, divide_batch, entries, has_accelerator, local, map_tensors,
+    batch_code, batch_size, common_device, default_device, divide_batch, entries, has_accelerator, local, map_tensors,
     merge_batches, sample_counts, to_device
 )
 from .files import open_file, read_file, replacing, sync

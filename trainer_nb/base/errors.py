@@ -69,18 +69,24 @@ def _kept(entries):
     return [entries[i] for i in sorted(keep)] or entries
 
 # %% ../../nbs/base/04_errors.ipynb #60190f32
+def _chain(e):
+    "An exception, its causes, and what came before it, each once"
+    todo, res = [e], []
+    while todo:
+        o = todo.pop()
+        if o is None or any(o is c for c in res): continue
+        res.append(o)
+        todo += [o.__cause__, o.__context__]
+    return res
+
 _LEFT_OUT = '\n(show_error() prints the frames that are left out)'
 
 def fold(
     e,  # exception
 ):
     "Reduce the traceback of an exception, and of its causes, to the user's own frames"
-    todo, seen, inside = [e], set(), {id(t.tb_frame) for t in passed(e)}
-    while todo:
-        o = todo.pop()
-        if o is None or id(o) in seen: continue
-        seen.add(id(o))
-        todo += [o.__cause__, o.__context__]
+    inside = {id(t.tb_frame) for t in passed(e)}
+    for o in _chain(e):
         entries = passed(o)
         if not any(id(t.tb_frame) in inside for t in entries): continue       # an earlier error, raised elsewhere
         kept = _kept(entries)
@@ -95,12 +101,7 @@ def drop_locals(
     e,  # exception whose frames have ended, except those that are still running
 ):
     "Clear the variables in the frames of an exception, and of its causes, and free their memory"
-    todo, seen = [e], set()
-    while todo:
-        o = todo.pop()
-        if o is None or id(o) in seen: continue
-        seen.add(id(o))
-        todo += [o.__cause__, o.__context__]
+    for o in _chain(e):
         for entry in passed(o):
             try: entry.tb_frame.clear()
             except RuntimeError: continue   # it is running
@@ -123,12 +124,7 @@ def show_error(
     "Print the whole traceback of an error, with the frames that were left out"
     e = e if e is not None else getattr(sys, 'last_value', None)
     if e is None: return print('there was no error')
-    chain, todo = [], [e]
-    while todo:
-        o = todo.pop()
-        if o is None or any(o is c for c, _ in chain): continue
-        chain.append((o, o.__traceback__))
-        todo += [o.__cause__, o.__context__]
+    chain = [(o, o.__traceback__) for o in _chain(e)]
     try:
         for o, _ in chain: o.__traceback__ = _linked(passed(o))
         print(''.join(traceback.format_exception(e)), end='')

@@ -17,7 +17,7 @@ from torch import nn
 
 from ..base import BATCH_NORMS
 from .exam import batch_tensors
-from .data_checks import NothingToSee, check, need, percent
+from .data_checks import NothingToSee, check, need
 
 # %% ../../nbs/look/08_model_checks.ipynb #1f93314f
 @check
@@ -62,7 +62,7 @@ def clipped_output(o):
     low, high = _RANGES.get(last, (-math.inf, math.inf))
     share = ((o.y < low - .05) | (o.y > high + .05)).double().mean()
     if share > .01:
-        return (f'the model ends with {last}, which cannot reach {percent(share)} of the targets',
+        return (f'the model ends with {last}, which cannot reach {share:.0%} of the targets',
                 'Leave it out, or scale the targets')
 
 @check

@@ -198,7 +198,8 @@ def _html_signal(
     from PIL import Image, ImageDraw
     x = signal.float()
     x = x[None] if x.ndim == 1 else x if x.size(0) <= x.size(1) else x.T
-    low, high = _range(x)
+    known = x[x.isfinite()]
+    low, high = (known.min().item(), known.max().item()) if len(known) else (0., 0.)
     width, height, edge = 400, 180, 6
     picture = Image.new('RGBA', (width, height))
     draw = ImageDraw.Draw(picture)
@@ -209,10 +210,6 @@ def _html_signal(
                   for i, v in enumerate(row) if low <= v <= high]
         if len(points) > 1: draw.line(points, fill=color, width=3, joint='curve')
     return _html_image(picture, width//2) + f'<small>{low:.3g} to {high:.3g}</small>'
-
-def _range(x):
-    known = x[x.isfinite()]
-    return (known.min().item(), known.max().item()) if len(known) else (0., 0.)
 
 # %% ../../nbs/look/01_samples.ipynb #48711ece
 def pictured(

@@ -13,7 +13,8 @@ from html import escape
 from torch import Tensor
 
 from ..base import ALARM, folded, format_bytes, patch, printable
-from ..loop import Hook, Learner, as_count, refuse_script, unchanged
+from ..loop import Hook, Learner, as_count, refuse_script
+from .batch import Seen, run_once
 
 # %% ../../nbs/look/05_summary.ipynb #be13a03f
 @dataclass
@@ -90,8 +91,6 @@ class Tracer:
     def close(self):
         for o in self.handles: o.remove()
 
-class _Done(Exception): "The forward pass is over"
-
 class _AfterLoss(Hook):
     "Trace the modules from the first batch to its loss, and end the pass"
     in_dry_run, ord = True, float('inf')
@@ -102,8 +101,8 @@ class _AfterLoss(Hook):
         self.tracer = Tracer(learn.model, learn.opts.values(), self.flops)
         self.tracer.batch = shapes(learn.batch)
 
-    def after_loss(self, learn): raise _Done
-    def after_step(self, learn): raise _Done        # of a step without a loss
+    def after_loss(self, learn): raise Seen
+    def after_step(self, learn): raise Seen        # of a step without a loss
 
 # %% ../../nbs/look/05_summary.ipynb #982ac23f
 ROWS = 60       # of a table; of deeper models, the inner levels are left out
@@ -211,22 +210,6 @@ class Summary:
                 f'<thead>{row("th", head)}</thead><tbody>{body}</tbody></table></div>{notes}{alarm}')
 
 # %% ../../nbs/look/05_summary.ipynb #9d1f781c
-def _run(learn, hook):
-    "Run one forward pass in a sandbox; return the error that it raised, or None"
-    can_train = learn.train_dl is not None and learn.opts and any(p.requires_grad for p in learn.model.parameters())
-    with learn.added_hooks(hook):
-        try:
-            if can_train:
-                with learn.dry_run() as r: r.train_batch()
-            else:
-                with unchanged(learn): learn.validate(learn.valid_dl if learn.train_dl is None else learn.train_dl)
-        except _Done: return None
-        except Exception as e:
-            if hook.tracer is None: raise       # the data failed, not the model
-            return e.with_traceback(None)
-        finally:
-            if hook.tracer is not None: hook.tracer.close()
-
 @patch
 def summary(self:Learner,
     depth=None,     # int: levels of the model to show; default: as many as fit into a table
@@ -242,7 +225,13 @@ def summary(self:Learner,
                 tracer = Tracer(self.model, self.opts.values(), flops)
                 tracer.close()
                 return Summary([*tracer.layers.values()], depth=depth)
-            error = _run(self, hook)
+            error = None
+            try: run_once(self, hook)
+            except Exception as e:
+                if hook.tracer is None: raise       # the data failed, not the model
+                error = e.with_traceback(None)
+            finally:
+                if hook.tracer is not None: hook.tracer.close()
         tracer = hook.tracer
         if error is not None and tracer.open: tracer.open[-1][0].is_failed = True
         root = next(o for o in tracer.layers.values() if not o.name)

@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler, SubsetRandomSampler, WeightedRandomSampler
 
 from trainer_nb.base import (
-    batch_size, end_processes, forget_iterator, map_tensors, rng_state, set_rng_state
+    batch_code, batch_size, end_processes, forget_iterator, map_tensors, rng_state, set_rng_state
 )
 from trainer_nb.data import (
     TensorLoader, draws, is_stock, length, open_at, rng_states, same_state, set_rng_states, sets_of
@@ -121,28 +121,11 @@ def _index_code(
     try: return crc32(array('q', batch).tobytes(), code)
     except (TypeError, OverflowError): return crc32(re.sub(' at 0x[0-9a-f]+', '', repr(batch)).encode(), code)
 
-def _batch_code(
-    x,       # a batch, as `map_tensors` knows them
-    code=0,  # of the batches before
-):           # int
-    "Compute a number that tells batches apart, from shapes and about a thousand entries of each tensor on the host"
-    if isinstance(x, Tensor):
-        code = crc32(f'{tuple(x.shape)} {x.dtype}'.encode(), code)
-        if x.layout is not torch.strided or x.device.type != 'cpu' or x.is_quantized or not x.numel(): return code
-        some = x.detach().reshape(-1)[::max(1, x.numel()//1024)]
-        return crc32(some.resolve_conj().resolve_neg().contiguous().view(torch.uint8).numpy(), code)
-    if isinstance(x, Mapping): x = [*x, *x.values()]
-    if isinstance(x, (list, tuple)):
-        for o in x: code = _batch_code(o, code)
-        return code
-    if hasattr(x, '__array__'): return _batch_code(torch.as_tensor(x), code)
-    return crc32(repr(x).encode(), code) if isinstance(x, (str, bytes, int, float)) else code
-
 def data_code(
     dl,  # any loader, or None
 ):       # int; that of no tensors if it has none
     "Compute a number that tells apart the tensors from which a loader reads"
-    return _batch_code(list(getattr(dl, 'tensors', None) or getattr(getattr(dl, 'dataset', None), 'tensors', ())))
+    return batch_code(list(getattr(dl, 'tensors', None) or getattr(getattr(dl, 'dataset', None), 'tensors', ())))
 
 # %% ../../nbs/parallel/02_sharding.ipynb #290841e2
 class ShardedBatches:
@@ -197,7 +180,7 @@ class ShardedTensors(TensorLoader):
     def mine(self, batches, start): return (self._shard(i, batch) for i, batch in enumerate(batches, start))
 
     def _shard(self, i, batch):
-        if _is_compared(i) and not self.shards.world.is_same(f'{i} {_batch_code(batch)}'): raise ValueError(
+        if _is_compared(i) and not self.shards.world.is_same(f'{i} {batch_code(batch)}'): raise ValueError(
             f'batch {i} of a TensorLoader differs between the processes: all must hold the same tensors. '
             'Seed what draws the data, or have the main process write it to a file')
         self.shards.keep(i, batch)
@@ -284,7 +267,7 @@ class _Pass:
     def __next__(self):
         batch = self.draw(self.iterator)
         n, shards = 0 if batch is None else batch_size(batch), self.shared.shards
-        self.code = _batch_code(batch, self.code)
+        self.code = batch_code(batch, self.code)
         if not self.is_sized or batch is None or _is_compared(self.i): self._compare(shards.world, n)
         if batch is None: raise StopIteration
         self.i += 1

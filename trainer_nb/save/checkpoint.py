@@ -110,7 +110,7 @@ class Checkpoint(Hook):
     def after_epoch(self, learn):
         self.report()
         value, is_last = self.value(learn), not learn.fitting.is_open(learn.state) or 'stop_epoch' in learn.requests
-        is_wanted = is_last or value is not None and self.is_better(value, self.loss(learn))
+        is_wanted = is_last or value is not None and self.is_better(value, self.value(learn, 'valid_loss'))
         if self.every == 'epoch' or learn.world.first(is_wanted): self.save(learn)
         self.check_monitor(learn)
 
@@ -125,17 +125,11 @@ class Checkpoint(Hook):
 
 # %% ../../nbs/save/04_checkpoint.ipynb #186bcc30
 @patch
-def value(self:Checkpoint, learn):  # float, None if there is none
-    "Return the monitored value, at the end of an epoch"
+def value(self:Checkpoint, learn, column=None):  # float, None if there is none
+    "Return the monitored value, or that of another column, at the end of an epoch"
     fit, rows = learn.fitting or learn.stopped, learn.history.epoch_rows
     if self.monitor is None or not rows or fit is None or fit.train is not None: return None
-    v = rows[-1].get(self.monitor, math.nan)
-    return v if v == v else None
-
-@patch
-def loss(self:Checkpoint, learn):  # float, None if there is none
-    "Return the validation loss of the latest epoch, which decides between epochs of equal value"
-    v = learn.history.epoch_rows[-1].get('valid_loss', math.nan) if learn.history.epoch_rows else math.nan
+    v = rows[-1].get(column or self.monitor, math.nan)
     return v if v == v else None
 
 @patch
@@ -188,7 +182,7 @@ def save(self:Checkpoint,
         if learn.is_main:
             check_plain(state, 'the state')
             info = {'run': self.run, 'step': s.optimizer_step, 'epoch': s.epoch, 'position': learn.position,
-                    'monitor': self.monitor, 'metric': self.value(learn), 'loss': self.loss(learn),
+                    'monitor': self.monitor, 'metric': self.value(learn), 'loss': self.value(learn, 'valid_loss'),
                     'processes': learn.world.size, 'in_epoch': fit is not None and fit.train is not None}
             args = learn, wait, state, info, parts, place, learn.world.shards[0]
             self.thread = Thread(target=self._write, args=args, name='checkpoint')

@@ -8,7 +8,9 @@ __all__ = ['EarlyStopping']
 # %% ../../nbs/save/05_early_stopping.ipynb #e0b685af
 import math
 
-from ..base import did_you_mean, format_value
+from torch import Tensor
+
+from ..base import did_you_mean, format_value, map_tensors
 from trainer_nb.loop import (
     Hook, as_count, as_mode, check_monitored, set_buffers, set_opt_modes, trained, unsaved_buffers
 )
@@ -81,11 +83,11 @@ class EarlyStopping(Hook):
 
     def _keep(self, learn):
         set_opt_modes(learn.opts.values(), False)
-        self.weights = [_copied(o.state_dict()) for o in trained(learn)]
-        self.buffers = [_copied(unsaved_buffers(o)) for o in trained(learn)]
+        self.weights = [map_tensors(Tensor.clone, o.state_dict()) for o in trained(learn)]
+        self.buffers = [map_tensors(Tensor.clone, unsaved_buffers(o)) for o in trained(learn)]
         set_opt_modes(learn.opts.values(), True)
         ema = getattr(learn, 'ema', None)       # validation used the average
-        self.average = ema and _copied(ema.state_dict())
+        self.average = ema and map_tensors(Tensor.clone, ema.state_dict())
 
     def after_fit(self, learn):
         is_open, self.is_open = self.is_open, False             # not if a hook before it has refused the fit
@@ -98,7 +100,3 @@ class EarlyStopping(Hook):
         if self.is_over:
             print(f'EarlyStopping: {self.monitor} was best in epoch {self.best_epoch} ({format_value(self.best)}); '
                   'these weights are restored')
-
-def _copied(x):
-    if isinstance(x, dict): return {k: _copied(v) for k, v in x.items()}
-    return x.clone() if hasattr(x, 'clone') else x

@@ -9,13 +9,12 @@ __all__ = ['host_copy', 'arrived', 'check_module', 'describe', 'capture', 'resto
 import sys
 from copy import deepcopy
 from dataclasses import asdict, fields
-from hashlib import sha256
 
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from ..base import check_kinds, is_wrapper, state_of, state_versions
+from ..base import batch_code, check_kinds, is_wrapper, state_of, state_versions
 from ..data import RNG_STATE_KINDS, is_stock, length, loader_generators, skips, source, rng_states
 from trainer_nb.loop import (
     FIT_KINDS, HISTORY_KINDS, Fit, Hook, StepState, load_object_states, load_optimizer, object_states, owners,
@@ -167,30 +166,17 @@ def describe(
             'drop_last': getattr(batches, 'drop_last', getattr(dl, 'drop_last', None)),
             'sampler': _order(dl, batches),
             'generators': len(loader_generators(dl)), 'workers': getattr(dl, 'num_workers', 0),
-            'data': _data(dl),
+            'data': batch_code([o for o in _tensors(dl) if type(o) is Tensor]),
             'parts': {k: describe(o) for k, o in _parts(dl).items()}}
+
+def _tensors(dl):
+    "Data that can be told apart; others cannot be read without drawing random numbers or using an iterator up"
+    return getattr(dl, 'tensors', None) or getattr(getattr(dl, 'dataset', None), 'tensors', None) or ()
 
 def _n_samples(dl):
     if getattr(dl, 'dataset', None) is not None: return length(dl.dataset)
     tensors = tuple(getattr(dl, 'tensors', ()))
     return len(tensors[0]) if tensors else None
-
-def _data(dl):      # list of [shape, dtype, checksum or '']
-    "Identify data in tensors; nothing else can be read without drawing random numbers or using an iterator up"
-    found = getattr(dl, 'tensors', None) or getattr(getattr(dl, 'dataset', None), 'tensors', None) or ()
-    return [[str(tuple(o.shape)), str(o.dtype), _sum_of(o)] for o in found if type(o) is Tensor]
-
-def _sum_of(t):
-    "A checksum of 16 rows, with some values of each; '' where reading them would wait for a device"
-    if t.device.type != 'cpu' or t.layout is not torch.strided or t.is_quantized: return ''
-    some = t.detach()[tuple(slice(None, None, -(-n//(4 if i else 16)) or 1) for i, n in enumerate(t.shape))]
-    return sha256(some.contiguous().view(-1).view(torch.uint8).numpy().tobytes()).hexdigest()[:16]
-
-def _other_data(name, before, now):
-    "Describe a difference between data; '' if there is none, or none is known"
-    pairs = [*zip(before.get('data', []), now['data'])]
-    is_other = any(a[:2] != b[:2] or a[2] and b[2] and a[2] != b[2] for a, b in pairs)
-    return f'{name} holds other data than when the checkpoint was saved' if is_other else ''
 
 def _order(dl, batches):
     if hasattr(dl, 'shuffle'): return 'shuffled' if dl.shuffle else ''
@@ -327,7 +313,9 @@ def restore(
     notes = [_dtypes(name, m, state['modules'][name]['state']) for name, m in modules.items()]
     if state['run'] is not None:
         notes += _check_loaders(learn, state, skip)
-        notes += [_other_data(k, o, now) for k, o in state['loaders'].items() if (now := describe(getattr(learn, k)))]
+        is_here = state['device'] == learn.device.type       # data elsewhere are not read
+        notes += [f'{k} holds other data than when the checkpoint was saved' for k, o in state['loaders'].items()
+                  if is_here and 'data' in o and o['data'] != describe(getattr(learn, k)).get('data')]
         fit.load_state_dict(learn, state['run'], plan)
         for pass_ in filter(None, (fit.train, fit.valid)): pass_.skip = skip
     if state['device'] != learn.device.type:
