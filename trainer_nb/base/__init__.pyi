@@ -1,4 +1,5 @@
 # Written by tools/stubs.py
+from .nested import batch_code as batch_code
 from .nested import batch_size as batch_size
 from .nested import common_device as common_device
 from .nested import default_device as default_device

@@ -34,9 +34,6 @@ class Tracer:
     def leave(self, m: Any, args: Any, kwargs: Any, out: Any) -> None: ...
     def close(self) -> None: ...
 
-class _Done(Exception):
-    ...
-
 class _AfterLoss(Hook):
     tracer: Any
     flops: Any
