@@ -88,15 +88,18 @@ def _counted(loss_fn, targ):
 
     The loss of a model that gets `labels`, as Hugging Face's do, is taken for such a mean, without weights.
     """
-    maker = loss_fn.func if type(loss_fn) is partial and not loss_fn.args else loss_fn
-    is_known = loss_fn is None or maker in _COUNTING or getattr(type(maker), 'forward', None) in _COUNTING
-    if not is_known: return None
-    if type(targ) is not Tensor or targ.is_floating_point() or loss_option(loss_fn, 'reduction', 'mean') != 'mean':
-        return None
-    counted, weight = targ != loss_option(loss_fn, 'ignore_index', -100), loss_option(loss_fn, 'weight')
-    wide = torch.float32 if targ.device.type == 'mps' else torch.float64        # ratios of counts are exact enough
-    if weight is None: return torch.count_nonzero(counted).to(wide)
-    return torch.where(counted, weight[torch.where(counted, targ, 0).long()], 0).sum()
+    if type(targ) is not Tensor or targ.is_floating_point(): return None
+    ignored, weight = -100, None
+    if loss_fn is not None and loss_fn not in _COUNTING:
+        maker = loss_fn.func if type(loss_fn) is partial and not loss_fn.args else type(loss_fn)
+        is_known = maker in _COUNTING or getattr(maker, 'forward', None) in _COUNTING
+        if not is_known or loss_option(loss_fn, 'reduction', 'mean') != 'mean': return None
+        ignored, weight = loss_option(loss_fn, 'ignore_index', ignored), loss_option(loss_fn, 'weight')
+    counted = targ != ignored
+    if weight is not None: return torch.where(counted, weight[torch.where(counted, targ, 0).long()], 0).sum()
+    n, device = torch.count_nonzero(counted), targ.device.type
+    if device == 'cpu' and not torch.compiler.is_compiling(): return n.item()   # known at once, and quicker to use
+    return n.to(torch.float32 if device == 'mps' else torch.float64)            # ratios of counts are exact enough
 
 _COUNTING = F.cross_entropy, F.nll_loss, nn.CrossEntropyLoss.forward, nn.NLLLoss.forward
 
