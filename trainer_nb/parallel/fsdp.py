@@ -17,9 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from trainer_nb.base import (
-    default_store, did_you_mean, forget_groups, init_shards, local, patch, remove_hooks, unshard
-)
+from ..base import default_store, did_you_mean, forget_groups, init_shards, local, remove_hooks, unshard
 from ..loop import MainProcessHook, TrainingInterrupted, called_modules, parameters, refuse_closures
 from .group import Processes, is_lost
 
@@ -220,6 +218,109 @@ class Sharded(Processes):
         forget_groups(self.mesh)
         self.mesh, self.hooks = None, []
 
+    def _shard(self, root, parts):
+        from torch.distributed.fsdp import MixedPrecisionPolicy, OffloadPolicy, fully_shard
+        places = []
+        for m in root.modules(): places += [(m, *o) for o in m.named_parameters(recurse=False, remove_duplicate=False)]
+        self.homes.update({t: t.device for t in (*root.parameters(), *root.buffers())})
+        self.classes.update({m: type(m) for m in root.modules()})
+        self.places += places
+        options = {'mesh': self.mesh, 'reshard_after_forward': self.plugin.reshard_after_forward,
+                   'mp_policy': self.plugin.mixed_precision_policy or MixedPrecisionPolicy(),
+                   'offload_policy': OffloadPolicy() if self.device.type == 'cpu' else self.plugin.cpu_offload}
+        for unit in parts:
+            fully_shard(unit, **options)
+            if self.device.type == 'cpu': unit.set_force_sum_reduction_for_comms(True)     # gloo has no average
+            for m, k, p in places:
+                if (part := m.get_parameter(k)) is p or p in self.parts: continue
+                self.parts[p], p.grad = part, None
+                p.data = torch.empty(0, dtype=p.dtype, device=self.homes[p])
+        for b in root.buffers(): b.data = b.data.to(self.device)
+        for m in called_modules(root):
+            if m in parts: init_shards(m)
+        root.register_load_state_dict_pre_hook(self._take_state)
+
+    def _take_state(self, module, state, prefix, *_):
+        "Shard the tensors of a whole state"
+        for m in module.modules():
+            if hasattr(m, 'reshard'): m.reshard()
+        for k, p in module.named_parameters(remove_duplicate=False):
+            if (k := prefix + k) in state and state[k].shape == p.shape: state[k] = self._cut(state[k], p)
+
+    def _cut(self, t, part):
+        "Return this rank's shard of a tensor, like `part`, and anything else unchanged"
+        from torch.distributed.tensor import DTensor, Replicate
+        if not isinstance(t, Tensor) or _is_part(t) or not _is_part(part) or not t.ndim: return t
+        if t.shape != part.shape:       # some optimizers keep state of other shapes
+            return DTensor.from_local(t.to(self.device), self.mesh, [Replicate()]*self.mesh.ndim, run_check=False)
+        res, (n, i) = torch.empty_like(part.detach(), dtype=t.dtype), self.shards
+        mine = t.chunk(n)[i:i + 1]      # empty if there are fewer rows than shards
+        if mine: local(res).copy_(mine[0])
+        return res
+
+    def share_modules(self, modules, params=False):
+        if not params: return super().share_modules(modules)
+        self.meet('share a model')
+        tensors = {}
+        for m in modules: tensors |= dict.fromkeys((*m.buffers(), *m.parameters()))
+        for t in tensors:       # one at a time: there is no room for two models
+            dist.broadcast(t.detach(), src=0, group=None if t.device.type == self.device.type else self.control)
+
+    def whole(self, x): return x.detach().to(self.device).full_tensor() if _is_part(x) else x
+
+    def collect(self, state):
+        if _is_part(state):
+            t = self.whole(state)
+            return None if self.rank else t.cpu()
+        if isinstance(state, dict): return {k: self.collect(v) for k, v in state.items()}
+        return type(state)([self.collect(o) for o in state]) if type(state) in (list, tuple) else state
+
+    def split(self, opt, state):
+        params = parameters(opt)
+        def cut(i, entries): return {k: self._cut(v, params[i]) for k, v in entries.items()}
+        return {**state, 'state': {i: cut(i, entries) for i, entries in state['state'].items()}}
+
+    def empty(self, shape, dtype):
+        from torch.distributed.tensor import Replicate, Shard, empty
+        placements = [Replicate()]*(self.mesh.ndim - 1) + [Shard(0)]
+        return empty(*shape, dtype=dtype, device_mesh=self.mesh, placements=placements)
+
+    def least(self, x):
+        dist.all_reduce(x, dist.ReduceOp.MIN)
+        return x
+
+    def copy(self, model):
+        "Copy a sharded model, sharded into the same units"
+        from torch.distributed.fsdp import fully_shard
+        originals, classes = {part: p for p, part in self.parts.items()}, {m: type(m) for m in model.modules()}
+        def whole(part): return nn.Parameter(self.whole(part).to(self.homes[originals[part]]), part.requires_grad)
+        names = [name for name, m in model.named_modules() if hasattr(m, 'reshard')]
+        for m in classes:
+            if hasattr(m, 'reshard'): m.reshard()
+        memo = {id(o): o for o in (self, *map(fully_shard.state, classes))}     # these are not copied
+        memo |= {id(part): whole(part) for part in model.parameters()}
+        try:
+            for m in classes: m.__class__ = self.classes[m]     # torch's classes refuse to be copied
+            res = deepcopy(model, memo)
+        finally:
+            for m, cls in classes.items(): m.__class__ = cls
+        bare({m: type(m) for m in res.modules()})
+        self._shard(res, [res.get_submodule(name) for name in reversed(names)])      # inner units first
+        return res
+
+    @contextmanager
+    def backward(self, learn):
+        "Give gradients only to the parameters of a yielded loss's optimizer; torch reduces all that it knows of"
+        wanted = learn.loss_params
+        ids = {id(o) for o in wanted or ()}
+        others = [] if wanted is None else [(p, p.grad) for p in self.parts.values() if id(p) not in ids]
+        for p, _ in others: p.grad = None
+        learn.loss_params = None
+        try: yield
+        finally:
+            learn.loss_params = wanted
+            for p, grad in others: p.grad = grad
+
 def _is_like(m, model):
     "Return whether it is another module with parameters of the same names and shapes"
     if not isinstance(m, nn.Module) or m is model or {*m.parameters()} & {*model.parameters()}: return False
@@ -227,120 +328,3 @@ def _is_like(m, model):
     return mine == its
 
 def _nan(t): return torch.full(t.shape, torch.nan if t.is_floating_point() or t.is_complex() else 0, dtype=t.dtype)
-
-# %% ../../nbs/parallel/03_fsdp.ipynb #0af5d19b
-@patch
-def _shard(self:Sharded, root, parts):
-    from torch.distributed.fsdp import MixedPrecisionPolicy, OffloadPolicy, fully_shard
-    places = []
-    for m in root.modules(): places += [(m, *o) for o in m.named_parameters(recurse=False, remove_duplicate=False)]
-    self.homes.update({t: t.device for t in (*root.parameters(), *root.buffers())})
-    self.classes.update({m: type(m) for m in root.modules()})
-    self.places += places
-    options = {'mesh': self.mesh, 'reshard_after_forward': self.plugin.reshard_after_forward,
-               'mp_policy': self.plugin.mixed_precision_policy or MixedPrecisionPolicy(),
-               'offload_policy': OffloadPolicy() if self.device.type == 'cpu' else self.plugin.cpu_offload}
-    for unit in parts:
-        fully_shard(unit, **options)
-        if self.device.type == 'cpu': unit.set_force_sum_reduction_for_comms(True)     # gloo: torch 2.8 has no average
-        for m, k, p in places:
-            if (part := m.get_parameter(k)) is p or p in self.parts: continue
-            self.parts[p], p.grad = part, None
-            p.data = torch.empty(0, dtype=p.dtype, device=self.homes[p])
-    for b in root.buffers(): b.data = b.data.to(self.device)
-    for m in called_modules(root):
-        if m in parts: init_shards(m)
-    root.register_load_state_dict_pre_hook(self._take_state)
-
-@patch
-def _take_state(self:Sharded, module, state, prefix, *_):
-    "Shard the tensors of a whole state"
-    for m in module.modules():
-        if hasattr(m, 'reshard'): m.reshard()
-    for k, p in module.named_parameters(remove_duplicate=False):
-        if (k := prefix + k) in state and state[k].shape == p.shape: state[k] = self._cut(state[k], p)
-
-@patch
-def _cut(self:Sharded, t, part):
-    "Return this rank's shard of a tensor, like `part`, and anything else unchanged"
-    from torch.distributed.tensor import DTensor, Replicate
-    if not isinstance(t, Tensor) or _is_part(t) or not _is_part(part) or not t.ndim: return t
-    if t.shape != part.shape:       # some optimizers keep state of other shapes
-        return DTensor.from_local(t.to(self.device), self.mesh, [Replicate()]*self.mesh.ndim, run_check=False)
-    res, (n, i) = torch.empty_like(part.detach(), dtype=t.dtype), self.shards
-    mine = t.chunk(n)[i:i + 1]      # empty if there are fewer rows than shards
-    if mine: local(res).copy_(mine[0])
-    return res
-
-# %% ../../nbs/parallel/03_fsdp.ipynb #8cd1c2e6
-@patch
-def share_modules(self:Sharded, modules, params=False):
-    if not params: return Processes.share_modules(self, modules)
-    self.meet('share a model')
-    tensors = {}
-    for m in modules: tensors |= dict.fromkeys((*m.buffers(), *m.parameters()))
-    for t in tensors:       # one at a time: there is no room for two models
-        dist.broadcast(t.detach(), src=0, group=None if t.device.type == self.device.type else self.control)
-
-@patch
-def whole(self:Sharded, x): return x.detach().to(self.device).full_tensor() if _is_part(x) else x
-
-@patch
-def collect(self:Sharded, state):
-    if _is_part(state):
-        t = self.whole(state)
-        return None if self.rank else t.cpu()
-    if isinstance(state, dict): return {k: self.collect(v) for k, v in state.items()}
-    return type(state)([self.collect(o) for o in state]) if type(state) in (list, tuple) else state
-
-@patch
-def split(self:Sharded, opt, state):
-    params = parameters(opt)
-    def cut(i, entries): return {k: self._cut(v, params[i]) for k, v in entries.items()}
-    return {**state, 'state': {i: cut(i, entries) for i, entries in state['state'].items()}}
-
-@patch
-def empty(self:Sharded, shape, dtype):
-    from torch.distributed.tensor import Replicate, Shard, empty
-    placements = [Replicate()]*(self.mesh.ndim - 1) + [Shard(0)]
-    return empty(*shape, dtype=dtype, device_mesh=self.mesh, placements=placements)
-
-@patch
-def least(self:Sharded, x):
-    dist.all_reduce(x, dist.ReduceOp.MIN)
-    return x
-
-@patch
-def copy(self:Sharded, model):
-    "Copy a sharded model, sharded into the same units"
-    from torch.distributed.fsdp import fully_shard
-    originals, classes = {part: p for p, part in self.parts.items()}, {m: type(m) for m in model.modules()}
-    def whole(part): return nn.Parameter(self.whole(part).to(self.homes[originals[part]]), part.requires_grad)
-    names = [name for name, m in model.named_modules() if hasattr(m, 'reshard')]
-    for m in classes:
-        if hasattr(m, 'reshard'): m.reshard()
-    memo = {id(o): o for o in (self, *map(fully_shard.state, classes))}     # these are not copied
-    memo |= {id(part): whole(part) for part in model.parameters()}
-    try:
-        for m in classes: m.__class__ = self.classes[m]     # torch's classes refuse to be copied
-        res = deepcopy(model, memo)
-    finally:
-        for m, cls in classes.items(): m.__class__ = cls
-    bare({m: type(m) for m in res.modules()})
-    self._shard(res, [res.get_submodule(name) for name in reversed(names)])      # inner units first
-    return res
-
-
-@patch
-@contextmanager
-def backward(self:Sharded, learn):
-    "Give gradients only to the parameters of a yielded loss's optimizer; torch reduces all that it knows of"
-    wanted = learn.loss_params
-    ids = {id(o) for o in wanted or ()}
-    others = [] if wanted is None else [(p, p.grad) for p in self.parts.values() if id(p) not in ids]
-    for p, _ in others: p.grad = None
-    learn.loss_params = None
-    try: yield
-    finally:
-        learn.loss_params = wanted
-        for p, grad in others: p.grad = grad

@@ -123,97 +123,138 @@ class Checkpoint(Hook):
         try: self.finish()
         finally: self.folder.lock.release()
 
-# %% ../../nbs/save/04_checkpoint.ipynb #186bcc30
-@patch
-def value(self:Checkpoint, learn, column=None):  # float, None if there is none
-    "Return the monitored value, or that of another column, at the end of an epoch"
-    fit, rows = learn.fitting or learn.stopped, learn.history.epoch_rows
-    if self.monitor is None or not rows or fit is None or fit.train is not None: return None
-    v = rows[-1].get(column or self.monitor, math.nan)
-    return v if v == v else None
+    def value(self, learn, column=None):  # float, None if there is none
+        "Return the monitored value, or that of another column, at the end of an epoch"
+        fit, rows = learn.fitting or learn.stopped, learn.history.epoch_rows
+        if self.monitor is None or not rows or fit is None or fit.train is not None: return None
+        v = rows[-1].get(column or self.monitor, math.nan)
+        return v if v == v else None
 
-@patch
-def check_monitor(self:Checkpoint, learn):  # raises ValueError
-    "Refuse a missing column, except the default; without it, keep no best checkpoint"
-    row = learn.history.epoch_rows[-1]
-    if self.monitor in (None, 'valid_loss', *row): return
-    raise ValueError(f'Checkpoint monitors {self.monitor!r}, but the columns are {", ".join(row)}.'
-                     f'{did_you_mean(self.monitor, row)}')
+    def check_monitor(self, learn):  # raises ValueError
+        "Refuse a missing column, except the default; without it, keep no best checkpoint"
+        row = learn.history.epoch_rows[-1]
+        if self.monitor in (None, 'valid_loss', *row): return
+        raise ValueError(f'Checkpoint monitors {self.monitor!r}, but the columns are {", ".join(row)}.'
+                         f'{did_you_mean(self.monitor, row)}')
 
-@patch
-def best(self:Checkpoint):  # manifest, None if there is none
-    "Return the manifest of the best checkpoint of this run"
-    mine = [o for o in self.folder.manifests()
-            if o['run'] == self.run and o['metric'] is not None and o.get('monitor') == self.monitor]
-    return min(mine, key=self._rank, default=None)
+    def best(self):  # manifest, None if there is none
+        "Return the manifest of the best checkpoint of this run"
+        mine = [o for o in self.folder.manifests()
+                if o['run'] == self.run and o['metric'] is not None and o.get('monitor') == self.monitor]
+        return min(mine, key=self._rank, default=None)
 
-@patch
-def _rank(self:Checkpoint, manifest): return rank(manifest['metric'], manifest.get('loss'), self.mode)
+    def _rank(self, manifest): return rank(manifest['metric'], manifest.get('loss'), self.mode)
 
-@patch
-def is_better(self:Checkpoint, value, loss=None):
-    best = self.best()
-    return best is None or rank(value, loss, self.mode) < self._rank(best)
+    def is_better(self, value, loss=None):
+        best = self.best()
+        return best is None or rank(value, loss, self.mode) < self._rank(best)
+
+    def where(self, learn):  # tuple
+        "Return the position of training, to compare with others"
+        fit, s = learn.fitting or learn.stopped, learn.state
+        at = False, False
+        if fit is not None: at = fit.train is not None, fit.is_trained
+        return s.epoch, s.batch_idx, s.optimizer_step, *at, learn.valid_idx
+
+    def save(self,
+        learn,       # `Learner`
+        again=True,  # False: do not save the same position twice
+    ):
+        "Copy the state, and write it in a thread"
+        fit, s, start, where = learn.fitting or learn.stopped, learn.state, perf_counter(), self.where(learn)
+        if self.run is None: self.run = token_hex(4)
+        if learn.world.first(where == self.saved_at and not again): return
+        self.finish()
+        place = self._place_of_parts(learn) if learn.world.is_sharded else None
+        try:
+            state, parts = take_out(capture(learn))
+            state, parts = host_copy((state, {key: local(t) for key, t in parts.items()}))
+            wait = arrived(learn.device)
+            if learn.is_main:
+                check_plain(state, 'the state')
+                info = {'run': self.run, 'step': s.optimizer_step, 'epoch': s.epoch, 'position': learn.position,
+                        'monitor': self.monitor, 'metric': self.value(learn), 'loss': self.value(learn, 'valid_loss'),
+                        'processes': learn.world.size, 'in_epoch': fit is not None and fit.train is not None}
+                args = learn, wait, state, info, parts, place, learn.world.shards[0]
+                self.thread = Thread(target=self._write, args=args, name='checkpoint')
+            elif place is not None and learn.world.rank < learn.world.shards[0]:      # others have copies of the same
+                args = wait, parts, place, learn.world.rank
+                self.thread = Thread(target=self._write_parts, args=args, name='shards')
+            else: return
+            self.thread.start()
+        except (TypeError, ValueError, RuntimeError, OSError) as e:
+            self.error = e
+            if place is not None: report_error(e, place, learn.world.rank)
+        self.saved_at, self.n_saves = where, self.n_saves + 1
+        if self.seconds and learn.is_fitting: self.due = perf_counter() + self.seconds
+        self.stall_s += perf_counter() - start
+        if not learn.is_fitting: self.finish()
+        else: self.report()
+
+    def _try(self, learn):  # raises TypeError
+        "After the first batch, refuse what no checkpoint can hold, rather than find nothing to resume a week later"
+        state, _ = take_out(capture(learn))
+        for opt in learn.opts.values():
+            if name := _unsaved(opt): warnings.warn(
+                f'{type(opt).__name__}.{name} has a state that is not in the state_dict() of the {type(opt).__name__}: '
+                'a fit that is resumed starts it afresh. Let state_dict() and load_state_dict() hold it', stacklevel=2)
+        try: check_plain(host_copy(state, copy=lambda t: t), 'the state')
+        except (ValueError, RuntimeError, OSError): return      # not the fault of the state: `save` warns of it
+        except TypeError as e:
+            e.add_note('raised by Checkpoint after the first batch, since nothing could be saved later, either: define '
+                       'state_dict() and load_state_dict() for the object that holds it, or remove Checkpoint')
+            raise
+
+    def _place_of_parts(self, learn):  # path of a folder
+        "Agree on a folder for the shards of all ranks"
+        name = learn.is_main and f'.{self.folder.next(learn.state.optimizer_step).stem}.parts.{time_ns()}.tmp'
+        return self.folder.path/learn.world.first(name)
+
+    def _write(self, learn, wait, state, info, parts, place, size):
+        "Write a state; with shards, once all ranks have written theirs"
+        try:
+            wait()
+            if place is not None:
+                write_parts(parts, place, 0)
+                def patience(): return 5 if learn.cancelled == 'error' else self.PATIENCE_S     # ranks may be lost
+                wait_for_parts(place, size, patience)
+            self.folder.put(state, info, place)
+            self._prune()
+        except Exception as e:
+            self.error = e
+            if place is not None: shutil.rmtree(place, ignore_errors=True)
+
+    def _write_parts(self, wait, parts, place, rank):
+        "Write the shards of a rank; the main process reports an error"
+        with suppress(Exception):
+            wait()
+            write_parts(parts, place, rank)
+
+    def _prune(self):
+        mine = [o for o in self.folder.manifests() if o['run'] == self.run]
+        best = self.best()
+        for o in mine[:-self.keep]:
+            if best is None or o['n'] != best['n']: self.folder.drop(o)
+
+    def finish(self):
+        "Wait until the last save is on disk"
+        if self.thread is not None and self.thread.ident is not None: self.thread.join()     # it was started
+        self.report()
+
+    def report(self):
+        "Warn of an error in the last write; raise it if `strict`"
+        if self.thread is not None and self.thread.is_alive(): return
+        e, self.error, self.thread = self.error, None, None
+        if e is None: return
+        self.saved_at = None
+        if self.strict: raise e
+        text = f'{type(e).__name__}: {e}'
+        if text not in self.warned:
+            warnings.warn(f'Checkpoint: nothing was saved in {self.folder.path} ({text}); training continues',
+                          stacklevel=4)
+        self.warned.add(text)
 
 # %% ../../nbs/save/04_checkpoint.ipynb #5bc7d4cd
-@patch
-def where(self:Checkpoint, learn):  # tuple
-    "Return the position of training, to compare with others"
-    fit, s = learn.fitting or learn.stopped, learn.state
-    at = False, False
-    if fit is not None: at = fit.train is not None, fit.is_trained
-    return s.epoch, s.batch_idx, s.optimizer_step, *at, learn.valid_idx
-
-@patch
-def save(self:Checkpoint,
-    learn,       # `Learner`
-    again=True,  # False: do not save the same position twice
-):
-    "Copy the state, and write it in a thread"
-    fit, s, start, where = learn.fitting or learn.stopped, learn.state, perf_counter(), self.where(learn)
-    if self.run is None: self.run = token_hex(4)
-    if learn.world.first(where == self.saved_at and not again): return
-    self.finish()
-    place = self._place_of_parts(learn) if learn.world.is_sharded else None
-    try:
-        state, parts = take_out(capture(learn))
-        state, parts = host_copy((state, {key: local(t) for key, t in parts.items()}))
-        wait = arrived(learn.device)
-        if learn.is_main:
-            check_plain(state, 'the state')
-            info = {'run': self.run, 'step': s.optimizer_step, 'epoch': s.epoch, 'position': learn.position,
-                    'monitor': self.monitor, 'metric': self.value(learn), 'loss': self.value(learn, 'valid_loss'),
-                    'processes': learn.world.size, 'in_epoch': fit is not None and fit.train is not None}
-            args = learn, wait, state, info, parts, place, learn.world.shards[0]
-            self.thread = Thread(target=self._write, args=args, name='checkpoint')
-        elif place is not None and learn.world.rank < learn.world.shards[0]:      # other ranks have copies of the same
-            self.thread = Thread(target=self._write_parts, args=(wait, parts, place, learn.world.rank), name='shards')
-        else: return
-        self.thread.start()
-    except (TypeError, ValueError, RuntimeError, OSError) as e:
-        self.error = e
-        if place is not None: report_error(e, place, learn.world.rank)
-    self.saved_at, self.n_saves = where, self.n_saves + 1
-    if self.seconds and learn.is_fitting: self.due = perf_counter() + self.seconds
-    self.stall_s += perf_counter() - start
-    if not learn.is_fitting: self.finish()
-    else: self.report()
-
-@patch
-def _try(self:Checkpoint, learn):  # raises TypeError
-    "After the first batch, refuse what no checkpoint can hold, rather than find nothing to resume a week later"
-    state, _ = take_out(capture(learn))
-    for opt in learn.opts.values():
-        if name := _unsaved(opt): warnings.warn(
-            f'{type(opt).__name__}.{name} has a state that is not in the state_dict() of the {type(opt).__name__}: '
-            'a fit that is resumed starts it afresh. Let state_dict() and load_state_dict() hold it', stacklevel=2)
-    try: check_plain(host_copy(state, copy=lambda t: t), 'the state')
-    except (ValueError, RuntimeError, OSError): return      # not the fault of the state: `save` warns of it
-    except TypeError as e:
-        e.add_note('raised by Checkpoint after the first batch, since nothing could be saved later, either: define '
-                   'state_dict() and load_state_dict() for the object that holds it, or remove Checkpoint')
-        raise
-
 def _unsaved(opt):  # str, '' if there is none
     "Name the optimizer inside another one whose state the outer one does not save, as in many versions of SAM"
     saved = set()
@@ -223,61 +264,6 @@ def _unsaved(opt):  # str, '' if there is none
         if isinstance(o, Optimizer): map_tensors(found.append, [*o.state.values()])
         if any(t.data_ptr() not in saved for t in found): return name
     return ''
-
-@patch
-def _place_of_parts(self:Checkpoint, learn):  # path of a folder
-    "Agree on a folder for the shards of all ranks"
-    name = learn.is_main and f'.{self.folder.next(learn.state.optimizer_step).stem}.parts.{time_ns()}.tmp'
-    return self.folder.path/learn.world.first(name)
-
-@patch
-def _write(self:Checkpoint, learn, wait, state, info, parts, place, size):
-    "Write a state; with shards, once all ranks have written theirs"
-    try:
-        wait()
-        if place is not None:
-            write_parts(parts, place, 0)
-            def patience(): return 5 if learn.cancelled == 'error' else self.PATIENCE_S     # other ranks may be lost
-            wait_for_parts(place, size, patience)
-        self.folder.put(state, info, place)
-        self._prune()
-    except Exception as e:
-        self.error = e
-        if place is not None: shutil.rmtree(place, ignore_errors=True)
-
-@patch
-def _write_parts(self:Checkpoint, wait, parts, place, rank):
-    "Write the shards of a rank; the main process reports an error"
-    with suppress(Exception):
-        wait()
-        write_parts(parts, place, rank)
-
-@patch
-def _prune(self:Checkpoint):
-    mine = [o for o in self.folder.manifests() if o['run'] == self.run]
-    best = self.best()
-    for o in mine[:-self.keep]:
-        if best is None or o['n'] != best['n']: self.folder.drop(o)
-
-# %% ../../nbs/save/04_checkpoint.ipynb #1ece1409
-@patch
-def finish(self:Checkpoint):
-    "Wait until the last save is on disk"
-    if self.thread is not None and self.thread.ident is not None: self.thread.join()     # not interrupted at its start
-    self.report()
-
-@patch
-def report(self:Checkpoint):
-    "Warn of an error in the last write; raise it if `strict`"
-    if self.thread is not None and self.thread.is_alive(): return
-    e, self.error, self.thread = self.error, None, None
-    if e is None: return
-    self.saved_at = None
-    if self.strict: raise e
-    text = f'{type(e).__name__}: {e}'
-    if text not in self.warned:
-        warnings.warn(f'Checkpoint: nothing was saved in {self.folder.path} ({text}); training continues', stacklevel=4)
-    self.warned.add(text)
 
 # %% ../../nbs/save/04_checkpoint.ipynb #b3874726
 def find(
