@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from ..base import can_unshard, check_kinds, has_accelerator, patch, to_device
+from ..base import can_unshard, check_kinds, has_accelerator, to_device
 from ..data import end_workers
 from ..loop import Hook, Learner, World, is_summed, loss_weight, move, parameters
 from .first_step import first_step
@@ -89,7 +89,6 @@ def _gathered(mine, ns):
 # %% ../../nbs/parallel/05_accelerate.ipynb #9c0f4131
 _INSTEAD = ('For a model that is too large for one device, use '
             'Accelerate(fsdp_plugin=FullyShardedDataParallelPlugin(fsdp_version=2))')
-_COMPARED = {1, 2, 3, 5, 17, 65}    # batches of a fit whose loss is compared with that of one process
 _MIXED = 'mixed torch.Tensor and DTensor'    # what torch says when a step uses sharded weights
 _WHOLE = (
     'the step uses weights that are sharded now: they are gathered when the model is called, or a module that is a '
@@ -139,7 +138,7 @@ class Accelerate(Hook):
 
     def __init__(self,
         *,
-        check=True,  # compare some batches of each fit with what one process computes; a difference raises ValueError
+        check=True,  # compare the first batches of a fit with what one process computes; a difference raises ValueError
         **kwargs,    # of `accelerate.Accelerator`
     ):               # raises ImportError without accelerate
         if kwargs.get('mixed_precision') not in (None, 'no', 'bf16'):
@@ -156,7 +155,7 @@ class Accelerate(Hook):
         self.kwargs, self.accelerator, self.world = kwargs, None, World()
         self.parts = self.size = None           # own state of each rank when a fit was stopped; world size then
         self.checks = check
-        self.counts = None                      # batches of validation and of training so far; None: compare none
+        self.uncompared = set()                 # phases (training or not) whose first batch is still to be compared
         self.sums = set()                       # (training, optimizer's name) of losses that are sums
         self.is_added = False                   # the losses of shards are added up, not averaged
         self.ddp, self.n_wrapped = None, 0      # the model in torch's wrapper; its trainable parameters then
@@ -208,9 +207,195 @@ class Accelerate(Hook):
             if self.world.size == 1: forget()
             self.world.control = None        # a forked process must not end a group
             learn.state.num_processes, self.world = 1, World()
-            self.ddp = self.accelerator = self.counts = None
+            self.ddp = self.accelerator = None
             self.buffers.clear()
             if is_sharded: gc.collect()      # torch's reference cycles hold groups, which a later fork must not copy
+
+    @contextmanager
+    def _joined(self, learn):
+        "Make the learner part of a world"
+        from accelerate import Accelerator
+        own = 'fsdp_plugin', 'parallelism_config'       # Accelerate would shard, too
+        kwargs = {k: v for k, v in self.kwargs.items() if k not in own}
+        self.accelerator = Accelerator(**{'cpu': not torch.accelerator.is_available(), **kwargs})
+        device, plugin = self.accelerator.device, self.plugin()
+        if plugin and device.type == 'cpu' and not hasattr(torch.cpu.Stream, 'record_event'): raise ImportError(
+            f'fsdp_plugin on the CPU needs a newer torch than {torch.__version__}: pip install -U torch')
+        if self.accelerator.num_processes > 1:
+            self.world = Processes(device) if plugin is None else Sharded(device, plugin, self._copies())
+        world = learn.world = self.world
+        self.check(learn)
+        if isinstance(world, Sharded): learn.device = device         # it moves the model itself, shard by shard
+        elif learn.device != device and device.type != 'cpu' or learn.device.type != device.type: move(learn, device)
+        learn.state.num_processes = world.size
+        self._shard(learn)
+        if world.size == 1:
+            yield
+            return
+        known = facts(learn)
+        for k in 'train_dl', 'valid_dl': known[f'the data of {k} (checksum)'] = f'{data_code(getattr(learn, k)):08x}'
+        if not world.is_same(repr(known)): check_facts(world.all_gather(known))
+        world.share_modules([o for o in (learn.model, learn.loss_fn) if isinstance(o, nn.Module)], params=True)
+        learn.is_main, learn.requests = not world.rank, Requests()
+        with world.around(learn), learn.added_hooks(Agreement(world)): yield
+
+    def plugin(self):  # `accelerate.FullyShardedDataParallelPlugin`, or None for whole models
+        "Return the plugin passed to the hook, or configured for `accelerate launch`"
+        from accelerate import FullyShardedDataParallelPlugin
+        res = self.kwargs.get('fsdp_plugin') or getattr(self.accelerator.state, 'fsdp_plugin', None)
+        if res is None and os.environ.get('ACCELERATE_USE_FSDP') == 'true':
+            res = FullyShardedDataParallelPlugin()      # on the CPU, Accelerate ignores this variable
+        if res is not None: check_plugin(res)
+        return res
+
+    def _copies(self):  # int
+        "Return the number of groups of ranks that each have all shards"
+        config, n = self.kwargs.get('parallelism_config'), self.accelerator.num_processes
+        if config is None: return 1
+        copies, size = config.dp_replicate_size, config.dp_shard_size
+        if copies*size != n: raise ValueError(
+            f'parallelism_config has dp_replicate_size={copies} and dp_shard_size={size}, for {copies*size} processes, '
+            f'but there are {n}')
+        return copies
+
+    def _shard(self, learn):
+        "Shard the loaders, and the open passes of a fit that is resumed"
+        fit, world = learn.fitting, self.world
+        is_resumed = fit.rng_states is not None
+        if not is_resumed: self.parts = self.size = None
+        if is_resumed and self.size not in (None, world.size):
+            there = f'{self.size} process{"" if self.size == 1 else "es"}'
+            advice = '' if self.size == 1 else f'. From a notebook: learn.launch({self.size})'
+            raise RuntimeError(
+                f'this fit was stopped in {there}, and can only be resumed in as many, not in {world.size}{advice}')
+        learn.train_dl, learn.valid_dl = shard(learn.train_dl, world), shard(learn.valid_dl, world)
+        self.uncompared, self.sums = set(), set()
+        if self.checks and world.size > 1:
+            self.uncompared = {True, False}
+            for dl in learn.train_dl, learn.valid_dl:
+                if dl is not None: dl.shards.wants = True
+        if not is_resumed or world.size == 1: return
+        for pass_, dl in (fit.train, learn.train_dl), (fit.valid, learn.valid_dl):
+            if pass_ is not None: pass_.dl, pass_.iterator, pass_.ahead = dl, None, []
+        for accumulator in filter(None, (fit.train_metrics, fit.valid_metrics)): accumulator.world = world
+        if self.parts is not None: fit.load_rank_state(learn, self.parts[world.rank])
+
+    def keep(self,
+        learn,  # `Learner` whose fit was stopped
+    ):
+        "Keep the own state of each rank"
+        self.size, self.parts = self.world.size, self.world.gather(learn.fitting.rank_state(learn))
+
+    def state_dict(self):  # dict
+        "Return, after a stop, what each rank needs to resume; a checkpoint of a fit has it already"
+        return {} if self.parts is None or self.world.size > 1 else {'size': self.size, 'parts': self.parts}
+
+    def load_state_dict(self, state):
+        check_kinds(state, {'size?': int, 'parts?': [{str: object}]}, 'the state of Accelerate')
+        self.size, self.parts = state.get('size'), state.get('parts')
+
+    def before_fit(self, learn):
+        self.ddp, self.n_wrapped, self.are_mergeable = None, 0, self.world.size == 1
+        self.may_wrap = self._wants_wrapper() and _fits_wrapper(learn)
+
+    def _wants_wrapper(self):
+        "Return whether torch's wrapper may average gradients; on the CPU only on request"
+        if self.world.size == 1 or isinstance(self.world, Sharded): return False
+        return self.accelerator.device.type != 'cpu' or self.accelerator.ddp_handler is not None
+
+    def precision(self, learn):
+        "Return the context manager for a step; `learn.predict` also uses it outside a fit"
+        if self.accelerator is not None:
+            return nullcontext() if self.accelerator.mixed_precision == 'no' else self.accelerator.autocast()
+        is_mixed = self.kwargs.get('mixed_precision') == 'bf16'
+        return torch.autocast(learn.device.type, torch.bfloat16) if is_mixed else nullcontext()
+
+    def before_step(self, learn):
+        self.is_averaged = False
+        if learn.training in self.uncompared: self._compare(learn)
+        if not self.are_mergeable: self.check_metrics(learn.metrics)
+        self.are_mergeable = True
+
+    def _compare(self, learn):
+        training = learn.training
+        if not training and learn.fitting.valid is None: return     # learn.validate(), the same in all processes
+        dl = learn.train_dl if training else learn.valid_dl
+        def average(params):
+            if not self.world.is_sharded: _average_gradients(params, self.world.size, {})
+        self.uncompared.remove(training)
+        self.is_comparing = True
+        try: sums = first_step(learn, dl, average, lambda: self.precision(learn))
+        finally: self.is_comparing, dl.shards.kept = False, None
+        self.sums |= {(training, name) for name in sums}
+
+    def do_step(self, learn, nxt, model):
+        if learn.training and self.may_wrap: model, self.is_averaged = self.wrapped(model), True
+        try:
+            with self.precision(learn): nxt(model)
+        except RuntimeError as e:
+            if _MIXED in str(e): e.add_note(_WHOLE)
+            raise
+        n = loss_weight(learn.result) if self.world.is_padding and learn.result is not None else None
+        if n is not None: learn.result = {**learn.result, 'n': 0*n}
+
+    def wrapped(self,
+        model,  # `nn.Module`
+    ):          # `DistributedDataParallel`
+        "Return the model in torch's wrapper; wrap it again when layers were frozen or unfrozen"
+        n = sum(p.requires_grad for p in model.parameters())
+        if self.ddp is not None and n == self.n_wrapped and self.ddp.module is model: return self.ddp
+        handler, device = self.accelerator.ddp_handler, self.world.device
+        quiet = 'forward_sync_buffers'      # of newer versions of torch
+        if quiet not in signature(DistributedDataParallel).parameters: quiet = 'broadcast_buffers'
+        options = {quiet: False, **(handler.to_kwargs() if handler is not None else {})}
+        device_ids = None if device.type == 'cpu' else [device.index]
+        self.ddp, self.n_wrapped = DistributedDataParallel(model, device_ids=device_ids, **options), n
+        return self.ddp
+
+    def after_loss(self, learn):
+        name = None if learn.loss_params is None else learn.opt_names[0]
+        added = (learn.training, name) in self.sums
+        if self.world.size == 1 or not (learn.training or added): return
+        n = None if learn.result is None else loss_weight(learn.result)
+        if n is None: self.n, self.world.weight = self.world.n, self.world.total
+        else:
+            self.n = to_device(n, learn.device) if isinstance(n, Tensor) else torch.full((), n, device=learn.device)
+            if not self.n.is_floating_point(): self.n = self.n.to(torch.promote_types(learn.loss.dtype, torch.float32))
+            self.world.weight = self.n.detach().clone()
+            dist.all_reduce(self.world.weight)
+        self.is_added = added and is_summed(learn)      # then it is recorded per sample
+        if added and not self.is_added:        # it is recorded unscaled: scale the shard's loss to the whole batch
+            learn.loss = learn.loss*self.world.weight/_or_one(self.n)
+
+    def do_backward(self, learn, nxt, loss):
+        if self.world.size == 1 or self.is_comparing: return nxt(loss)
+        weight = self._loss_weight()
+        if isinstance(weight, Tensor) or weight != 1: loss = loss*weight
+        with self.world.backward(learn): nxt(loss)
+
+    def _loss_weight(self):  # number, or 0-d tensor
+        "Return the factor for this rank's loss that makes the mean over all ranks the loss of the whole batch"
+        if self.is_added: return self.world.size*(not self.world.is_padding)
+        return self.n*self.world.size/_or_one(self.world.weight)
+
+    def do_opt_step(self, learn, nxt):
+        if self.world.size == 1: return nxt()
+        self._average(learn)
+        if learn.closes:        # the optimizer evaluates the loss again
+            learn.on_gradients.append(self._average)
+            learn.on_losses.append(self._average_loss)
+        return nxt()
+
+    def _average(self, learn):
+        "Average the gradients of this step, unless torch's wrapper or the sharding did"
+        if self.is_averaged or isinstance(self.world, Sharded): return
+        _average_gradients(parameters(learn.opt), self.world.size, self.buffers)
+
+    def _average_loss(self, learn, loss):  # 0-d tensor
+        "Return the loss of the whole batch, for an optimizer that compares losses: all ranks must decide the same"
+        loss = loss.detach()*self._loss_weight()
+        dist.all_reduce(loss)
+        return loss.div_(self.world.size)
 
 # %% ../../nbs/parallel/05_accelerate.ipynb #39109eae
 def accelerate_hook(
@@ -220,109 +405,7 @@ def accelerate_hook(
     "Return the hook with which several ranks train together"
     return next((h for h in (*learn.hooks, *hooks) if isinstance(h, Accelerate)), None)
 
-# %% ../../nbs/parallel/05_accelerate.ipynb #10644f51
-@patch
-@contextmanager
-def _joined(self:Accelerate, learn):
-    "Make the learner part of a world"
-    from accelerate import Accelerator
-    own = 'fsdp_plugin', 'parallelism_config'       # Accelerate would shard, too
-    kwargs = {k: v for k, v in self.kwargs.items() if k not in own}
-    self.accelerator = Accelerator(**{'cpu': not torch.accelerator.is_available(), **kwargs})
-    device, plugin = self.accelerator.device, self.plugin()
-    if plugin and device.type == 'cpu' and not hasattr(torch.cpu.Stream, 'record_event'): raise ImportError(
-        f'fsdp_plugin on the CPU needs a newer torch than {torch.__version__}: pip install -U torch')
-    if self.accelerator.num_processes > 1:
-        self.world = Processes(device) if plugin is None else Sharded(device, plugin, self._copies())
-    world = learn.world = self.world
-    self.check(learn)
-    if isinstance(world, Sharded): learn.device = device         # it moves the model itself, shard by shard
-    elif learn.device != device and device.type != 'cpu' or learn.device.type != device.type: move(learn, device)
-    learn.state.num_processes = world.size
-    self._shard(learn)
-    if world.size == 1:
-        yield
-        return
-    known = facts(learn)
-    for k in 'train_dl', 'valid_dl': known[f'the data of {k} (checksum)'] = f'{data_code(getattr(learn, k)):08x}'
-    if not world.is_same(repr(known)): check_facts(world.all_gather(known))
-    world.share_modules([o for o in (learn.model, learn.loss_fn) if isinstance(o, nn.Module)], params=True)
-    learn.is_main, learn.requests = not world.rank, Requests()
-    with world.around(learn), learn.added_hooks(Agreement(world)): yield
-
-@patch
-def plugin(self:Accelerate):  # `accelerate.FullyShardedDataParallelPlugin`, or None for whole models
-    "Return the plugin passed to the hook, or configured for `accelerate launch`"
-    from accelerate import FullyShardedDataParallelPlugin
-    res = self.kwargs.get('fsdp_plugin') or getattr(self.accelerator.state, 'fsdp_plugin', None)
-    if res is None and os.environ.get('ACCELERATE_USE_FSDP') == 'true':
-        res = FullyShardedDataParallelPlugin()      # on the CPU, Accelerate ignores this variable
-    if res is not None: check_plugin(res)
-    return res
-
-@patch
-def _copies(self:Accelerate):  # int
-    "Return the number of groups of ranks that each have all shards"
-    config, n = self.kwargs.get('parallelism_config'), self.accelerator.num_processes
-    if config is None: return 1
-    copies, size = config.dp_replicate_size, config.dp_shard_size
-    if copies*size != n: raise ValueError(
-        f'parallelism_config has dp_replicate_size={copies} and dp_shard_size={size}, for {copies*size} processes, '
-        f'but there are {n}')
-    return copies
-
-@patch
-def _shard(self:Accelerate, learn):
-    "Shard the loaders, and the open passes of a fit that is resumed"
-    fit, world = learn.fitting, self.world
-    is_resumed = fit.rng_states is not None
-    if not is_resumed: self.parts = self.size = None
-    if is_resumed and self.size not in (None, world.size):
-        there = f'{self.size} process{"" if self.size == 1 else "es"}'
-        advice = '' if self.size == 1 else f'. From a notebook: learn.launch({self.size})'
-        raise RuntimeError(
-            f'this fit was stopped in {there}, and can only be resumed in as many, not in {world.size}{advice}')
-    learn.train_dl, learn.valid_dl = shard(learn.train_dl, world), shard(learn.valid_dl, world)
-    self.counts, self.sums = None, set()
-    if self.checks and world.size > 1:
-        self.counts = [0, 0]
-        for dl in learn.train_dl, learn.valid_dl:
-            if dl is not None: dl.shards.wanted = _COMPARED
-    if not is_resumed or world.size == 1: return
-    for pass_, dl in (fit.train, learn.train_dl), (fit.valid, learn.valid_dl):
-        if pass_ is not None: pass_.dl, pass_.iterator, pass_.ahead = dl, None, []
-    for accumulator in filter(None, (fit.train_metrics, fit.valid_metrics)): accumulator.world = world
-    if self.parts is not None: fit.load_rank_state(learn, self.parts[world.rank])
-
-@patch
-def keep(self:Accelerate,
-    learn,  # `Learner` whose fit was stopped
-):
-    "Keep the own state of each rank"
-    self.size, self.parts = self.world.size, self.world.gather(learn.fitting.rank_state(learn))
-
-@patch
-def state_dict(self:Accelerate):  # dict
-    "Return, after a stop, what each rank needs to resume; for `learn.save`, as a checkpoint of a fit has it already"
-    return {} if self.parts is None or self.world.size > 1 else {'size': self.size, 'parts': self.parts}
-
-@patch
-def load_state_dict(self:Accelerate, state):
-    check_kinds(state, {'size?': int, 'parts?': [{str: object}]}, 'the state of Accelerate')
-    self.size, self.parts = state.get('size'), state.get('parts')
-
 # %% ../../nbs/parallel/05_accelerate.ipynb #88480985
-@patch
-def before_fit(self:Accelerate, learn):
-    self.ddp, self.n_wrapped, self.are_mergeable = None, 0, self.world.size == 1
-    self.may_wrap = self._wants_wrapper() and _fits_wrapper(learn)
-
-@patch
-def _wants_wrapper(self:Accelerate):
-    "Return whether torch's wrapper may average gradients; on the CPU only on request"
-    if self.world.size == 1 or isinstance(self.world, Sharded): return False
-    return self.accelerator.device.type != 'cpu' or self.accelerator.ddp_handler is not None
-
 def _fits_wrapper(learn):
     "Return whether one call of the model gives all gradients of an optimizer step"
     is_own_step = type(learn).train_step is not Learner.train_step or 'train_step' in vars(learn)
@@ -332,111 +415,4 @@ def _fits_wrapper(learn):
     is_compiled = learn.get_hook('Compile', None) is not None
     return not (is_own_step or trains_loss or accumulates or is_compiled)
 
-@patch
-def precision(self:Accelerate, learn):
-    "Return the context manager for a step; `learn.predict` also uses it outside a fit"
-    if self.accelerator is not None:
-        return nullcontext() if self.accelerator.mixed_precision == 'no' else self.accelerator.autocast()
-    is_mixed = self.kwargs.get('mixed_precision') == 'bf16'
-    return torch.autocast(learn.device.type, torch.bfloat16) if is_mixed else nullcontext()
-
-@patch
-def before_step(self:Accelerate, learn):
-    self.is_averaged = False
-    if self.counts is not None:
-        self.counts[learn.training] += 1
-        if self.counts[learn.training] in _COMPARED: self._compare(learn)
-    if not self.are_mergeable: self.check_metrics(learn.metrics)
-    self.are_mergeable = True
-
-@patch
-def _compare(self:Accelerate, learn):
-    fit, training = learn.fitting, learn.training
-    if not training and fit.valid is None:      # learn.validate(), of the same batches in all processes
-        self.counts[training] -= 1
-        return
-    dl, i = (learn.train_dl, learn.state.batch_idx) if training else (learn.valid_dl, fit.valid.n)
-    def average(params):
-        if not self.world.is_sharded: _average_gradients(params, self.world.size, {})
-    self.is_comparing = True
-    try: self.sums |= {(training, name) for name in first_step(learn, dl, i, average, lambda: self.precision(learn))}
-    finally: self.is_comparing = False
-    dl.shards.kept.pop(i, None)
-
-@patch
-def do_step(self:Accelerate, learn, nxt, model):
-    if learn.training and self.may_wrap: model, self.is_averaged = self.wrapped(model), True
-    try:
-        with self.precision(learn): nxt(model)
-    except RuntimeError as e:
-        if _MIXED in str(e): e.add_note(_WHOLE)
-        raise
-    n = loss_weight(learn.result) if self.world.is_padding and learn.result is not None else None
-    if n is not None: learn.result = {**learn.result, 'n': 0*n}
-
-@patch
-def wrapped(self:Accelerate,
-    model,  # `nn.Module`
-):          # `DistributedDataParallel`
-    "Return the model in torch's wrapper; wrap it again when layers were frozen or unfrozen"
-    n = sum(p.requires_grad for p in model.parameters())
-    if self.ddp is not None and n == self.n_wrapped and self.ddp.module is model: return self.ddp
-    handler, device = self.accelerator.ddp_handler, self.world.device
-    quiet = 'forward_sync_buffers'      # of newer versions of torch
-    if quiet not in signature(DistributedDataParallel).parameters: quiet = 'broadcast_buffers'
-    options = {quiet: False, **(handler.to_kwargs() if handler is not None else {})}
-    device_ids = None if device.type == 'cpu' else [device.index]
-    self.ddp, self.n_wrapped = DistributedDataParallel(model, device_ids=device_ids, **options), n
-    return self.ddp
-
 def _or_one(n): return torch.where(n > 0, n, 1) if isinstance(n, Tensor) else n or 1     # to divide by
-
-@patch
-def after_loss(self:Accelerate, learn):
-    added = bool(self.sums) and (learn.training, None if learn.loss_params is None else learn.opt_names[0]) in self.sums
-    if self.world.size == 1 or not (learn.training or added): return
-    n = None if learn.result is None else loss_weight(learn.result)
-    if n is None: self.n, self.world.weight = self.world.n, self.world.total
-    else:
-        self.n = to_device(n, learn.device) if isinstance(n, Tensor) else torch.full((), n, device=learn.device)
-        if not self.n.is_floating_point(): self.n = self.n.to(torch.promote_types(learn.loss.dtype, torch.float32))
-        self.world.weight = self.n.detach().clone()
-        dist.all_reduce(self.world.weight)
-    self.is_added = added and is_summed(learn)      # then it is recorded per sample
-    if added and not self.is_added:        # it is recorded unscaled: scale the shard's loss to the whole batch
-        learn.loss = learn.loss*self.world.weight/_or_one(self.n)
-
-@patch
-def do_backward(self:Accelerate, learn, nxt, loss):
-    if self.world.size == 1 or self.is_comparing: return nxt(loss)
-    weight = self._loss_weight()
-    if isinstance(weight, Tensor) or weight != 1: loss = loss*weight
-    with self.world.backward(learn): nxt(loss)
-
-@patch
-def _loss_weight(self:Accelerate):  # number, or 0-d tensor
-    "Return the factor for this rank's loss that makes the mean over all ranks the loss of the whole batch"
-    if self.is_added: return self.world.size*(not self.world.is_padding)
-    return self.n*self.world.size/_or_one(self.world.weight)
-
-@patch
-def do_opt_step(self:Accelerate, learn, nxt):
-    if self.world.size == 1: return nxt()
-    self._average(learn)
-    if learn.closes:        # the optimizer evaluates the loss again
-        learn.on_gradients.append(self._average)
-        learn.on_losses.append(self._average_loss)
-    return nxt()
-
-@patch
-def _average(self:Accelerate, learn):
-    "Average the gradients of this step, unless torch's wrapper or the sharding did"
-    if self.is_averaged or isinstance(self.world, Sharded): return
-    _average_gradients(parameters(learn.opt), self.world.size, self.buffers)
-
-@patch
-def _average_loss(self:Accelerate, learn, loss):  # 0-d tensor
-    "Return the loss of the whole batch, for an optimizer that compares losses: all ranks must decide the same"
-    loss = loss.detach()*self._loss_weight()
-    dist.all_reduce(loss)
-    return loss.div_(self.world.size)
