@@ -258,14 +258,6 @@ class Sharded(Processes):
         if mine: local(res).copy_(mine[0])
         return res
 
-    def share_modules(self, modules, params=False):
-        if not params: return super().share_modules(modules)
-        self.meet('share a model')
-        tensors = {}
-        for m in modules: tensors |= dict.fromkeys((*m.buffers(), *m.parameters()))
-        for t in tensors:       # one at a time: there is no room for two models
-            dist.broadcast(t.detach(), src=0, group=None if t.device.type == self.device.type else self.control)
-
     def whole(self, x): return x.detach().to(self.device).full_tensor() if _is_part(x) else x
 
     def collect(self, state):

@@ -136,15 +136,12 @@ class Processes(World):
     ):
         "Broadcast the modules' buffers from the main process"
         tensors = {}
-        for m in modules:
-            found = [*m.buffers(), *m.parameters()] if params else m.buffers()
-            tensors |= {id(t): t.detach() for t in found}
-        if tensors: self.meet('share buffers')
-        for kind in dict.fromkeys((t.dtype, t.device) for t in tensors.values()):
-            same = [t for t in tensors.values() if (t.dtype, t.device) == kind]
-            flat = torch.cat([t.reshape(-1) for t in same])
-            dist.broadcast(flat, src=0, group=None if flat.device.type == self.device.type else self.control)
-            for t, new in zip(same, flat.split([t.numel() for t in same])): t.copy_(new.view_as(t))
+        for m in modules: tensors |= dict.fromkeys((*m.buffers(), *(m.parameters() if params else ())))
+        if tensors: self.meet('share tensors')
+        for t in tensors:       # one at a time: there may be no room for two models
+            there = t.detach().contiguous()
+            dist.broadcast(there, src=0, group=None if t.device.type == self.device.type else self.control)
+            t.detach().copy_(there)
 
 # %% ../../nbs/parallel/01_group.ipynb #c72bf07a
 def facts(

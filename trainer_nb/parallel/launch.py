@@ -9,7 +9,7 @@ __all__ = ['try_fork', 'ProcessFailed', 'forked', 'as_rank']
 import gc, json, os, shutil, signal, sys, tempfile, threading, time, traceback, warnings
 from contextlib import contextmanager, nullcontext
 from datetime import timedelta
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -104,36 +104,15 @@ def _wait(
 class ProcessFailed(RuntimeError):
     "Another process of a launch has failed"
 
-_held = set()       # ends of pipes without a writer: the system closes them when this process ends
-
-def _let_go():
-    for fd in _held: os.close(fd)
-    _held.clear()
-
-@cache
-def _children_let_go(): os.register_at_fork(after_in_child=_let_go)     # workers of a loader, too
-
-@contextmanager
-def _lifeline():
-    "Make a pipe whose end `ear` blocks a read as long as this process lives"
-    _children_let_go()
-    ear, mouth = os.pipe()
-    _held.add(mouth)
-    try: yield ear
-    finally:
-        _held.discard(mouth)
-        os.close(mouth)
-        os.close(ear)
-
-def _end_with_parent(ear, home):
+def _end_with_parent(parent, home):
     "Wait, in a thread of a child, until the main process has ended; then clean up in its place, and end"
-    os.read(ear, 1)
+    while os.getppid() == parent: time.sleep(.05)
     shutil.rmtree(home, ignore_errors=True)
     os._exit(1)
 
-def _become_child(rank, path, ear):
+def _become_child(rank, path, parent):
     "Detach a forked process from its parent: output, signals, garbage"
-    threading.Thread(target=_end_with_parent, args=(ear, path.parent), daemon=True).start()
+    threading.Thread(target=_end_with_parent, args=(parent, path.parent), daemon=True).start()
     gc.freeze()         # the parent cleans up what was made before the fork
     if hasattr(signal, 'pthread_sigmask'): signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -161,18 +140,15 @@ def _environment(n, rank=0):
 @contextmanager
 def _ends_here(note):
     "Write a note in a child and end it, whatever happens"
-    code = 0
-    try:
-        yield
-        note.with_suffix('.done').touch()
-    except TrainingInterrupted: note.with_suffix('.done').touch()
+    error = None
+    try: yield
+    except TrainingInterrupted: pass
     except BaseException as e:
-        code = 1
-        told = {'error': f'{type(e).__name__}: {e}', 'is_lost': is_lost(e), 'text': traceback.format_exc()}
-        note.write_text(json.dumps(told), encoding='utf-8')
+        error = {'error': f'{type(e).__name__}: {e}', 'is_lost': is_lost(e), 'text': traceback.format_exc()}
     finally:
+        note.write_text(json.dumps(error), encoding='utf-8')
         sys.stdout.flush()
-        os._exit(code)
+        os._exit(error is not None)
 
 @contextmanager
 def _watched(pids, home):
@@ -206,15 +182,14 @@ def _why(codes, home):
 
 def _why_one(i, code, home):
     note = home/f'{i}.json'
-    if note.exists():
-        told = json.loads(note.read_text(encoding='utf-8'))
+    has_ended = note.exists()
+    if has_ended and (told := json.loads(note.read_text(encoding='utf-8'))):
         return None if told['is_lost'] else f'failed with {told["error"]}\n\nIn process {i}: {told["text"]}'
     if code is None: return 'did not end, and was killed'
     if code:
         log = (home/f'{i}.log').read_text(errors='replace')
         return f'{_ended(code)}; its last output: {log[-1000:].strip() or "nothing"}'
-    if note.with_suffix('.done').exists(): return None
-    return 'ended early, with code 0: something in it calls os._exit, or ends it without an error'
+    return None if has_ended else 'ended early, with code 0: something in it calls os._exit, or ends it without an error'
 
 def _connect(rank, n, home, timeout_s, on_cpu):
     "Make the process group"
@@ -233,14 +208,15 @@ def forked(
 ):
     "Run the block in this process and in others forked from it, which end with it; raises `ProcessFailed`"
     home, pids, rank = Path(tempfile.mkdtemp(prefix='launch.')), {}, 0
+    parent = os.getpid()
     forget()
     sys.stdout.flush()
     try:
-        with _environment(n), _lifeline() as ear:
+        with _environment(n):
             for i in range(1, n):
                 if (pid := _fork()) == 0:
                     rank = i
-                    _become_child(rank, home/f'{rank}.log', ear)
+                    _become_child(rank, home/f'{rank}.log', parent)
                     break
                 pids[pid] = i
             with _ends_here(home/f'{rank}.json') if rank else _watched(pids, home):

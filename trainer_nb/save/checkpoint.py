@@ -7,7 +7,6 @@ __all__ = ['Checkpoint', 'find', 'load_state']
 
 # %% ../../nbs/save/04_checkpoint.ipynb #b845e576
 import math, re, shutil, warnings
-from contextlib import suppress
 from pathlib import Path
 from secrets import token_hex
 from threading import Thread
@@ -166,6 +165,7 @@ class Checkpoint(Hook):
         if learn.world.first(where == self.saved_at and not again): return
         self.finish()
         place = self._place_of_parts(learn) if learn.world.is_sharded else None
+        info, n_files = None, learn.world.shards[0]
         try:
             state, parts = take_out(capture(learn))
             state, parts = host_copy((state, {key: local(t) for key, t in parts.items()}))
@@ -175,12 +175,9 @@ class Checkpoint(Hook):
                 info = {'run': self.run, 'step': s.optimizer_step, 'epoch': s.epoch, 'position': learn.position,
                         'monitor': self.monitor, 'metric': self.value(learn), 'loss': self.value(learn, 'valid_loss'),
                         'processes': learn.world.size, 'in_epoch': fit is not None and fit.train is not None}
-                args = learn, wait, state, info, parts, place, learn.world.shards[0]
-                self.thread = Thread(target=self._write, args=args, name='checkpoint')
-            elif place is not None and learn.world.rank < learn.world.shards[0]:      # others have copies of the same
-                args = wait, parts, place, learn.world.rank
-                self.thread = Thread(target=self._write_parts, args=args, name='shards')
-            else: return
+            elif place is None or learn.world.rank >= n_files: return      # others write the same shards
+            args = learn, wait, state, info, parts, place, n_files
+            self.thread = Thread(target=self._write, args=args, name='checkpoint')
             self.thread.start()
         except (TypeError, ValueError, RuntimeError, OSError) as e:
             self.error = e
@@ -211,24 +208,21 @@ class Checkpoint(Hook):
         return self.folder.path/learn.world.first(name)
 
     def _write(self, learn, wait, state, info, parts, place, size):
-        "Write a state; with shards, once all ranks have written theirs"
+        "Write this rank's shards; in the main process also the state, once all ranks have written theirs"
+        rank = learn.world.rank
         try:
             wait()
+            if place is not None: write_parts(parts, place, rank)
+            if info is None: return
             if place is not None:
-                write_parts(parts, place, 0)
                 def patience(): return 5 if learn.cancelled == 'error' else self.PATIENCE_S     # ranks may be lost
                 wait_for_parts(place, size, patience)
             self.folder.put(state, info, place)
             self._prune()
         except Exception as e:
+            if info is None: return report_error(e, place, rank)
             self.error = e
             if place is not None: shutil.rmtree(place, ignore_errors=True)
-
-    def _write_parts(self, wait, parts, place, rank):
-        "Write the shards of a rank; the main process reports an error"
-        with suppress(Exception):
-            wait()
-            write_parts(parts, place, rank)
 
     def _prune(self):
         mine = [o for o in self.folder.manifests() if o['run'] == self.run]
@@ -269,13 +263,13 @@ def _unsaved(opt):  # str, '' if there is none
 def find(
     source,  # path of a checkpoint, or of a folder of them
     size=1,  # world size of the run that resumes
-):           # (state, its file's name); raises FileNotFoundError or BadCheckpoint
+):           # (state, path of its file); raises FileNotFoundError or BadCheckpoint
     "Read the state in a file, or the newest one in a folder from which a world of this size can resume"
     path = Path(source)
     if path.is_dir(): return _find_newest(Folder(path), size)
     note = path.with_suffix('.json')
-    if not NAME.fullmatch(path.name) or not note.exists(): return read_state(path), path.name
-    return Folder(path.parent).read(read_manifest(note)), path.name
+    if not NAME.fullmatch(path.name) or not note.exists(): return read_state(path), path
+    return Folder(path.parent).read(read_manifest(note)), path
 
 def _find_newest(folder, size):
     def fits(manifest): return manifest.get('processes', 1) == size or not manifest.get('in_epoch')
@@ -286,7 +280,7 @@ def _find_newest(folder, size):
     if manifest['n'] < last['n'] and not fits(last):
         warnings.warn(f'{last["file"]} was saved by {last.get("processes", 1)} processes in the middle of an epoch, '
                       f'and this is a world of {size}: resuming from the end of an epoch', stacklevel=4)
-    return state, manifest['file']
+    return state, folder.path/manifest['file']
 
 def _nothing_in(folder, size):
     "Return the error for a folder without a checkpoint to resume from"
@@ -297,11 +291,6 @@ def _nothing_in(folder, size):
     names = sorted(o.name for o in folder.path.iterdir())
     if len(names) > 5: names[5:] = ['…']
     return FileNotFoundError(f'there is no checkpoint in {folder.path}; it holds {", ".join(names) or "nothing"}')
-
-def _beside(source, name):
-    "The folder of shards of a state that was found"
-    path = Path(source)
-    return (path/name if path.is_dir() else path).with_suffix('.parts')
 
 @patch
 def resume_from(self:Learner,
@@ -322,13 +311,12 @@ def resume_from(self:Learner,
         if not self.world.first(bool(hook.folder.n)): return False
         source = hook.folder.path
     found = find(source, self.world.size) if self.is_main else None
-    name = self.world.first(found and found[1])
-    path = Path(source)/name if Path(source).is_dir() else Path(source)
+    path = self.world.first(found and found[1])
     state = read_parts(found[0] if found else read_state(path), path.with_suffix('.parts'), self.world)
     skip = hook is not None and hook.skip
     for note in restore(self, state, self.fitting, skip=skip): warnings.warn(f'resume: {note}', stacklevel=3)
     if hook is not None and source is hook.folder.path: hook.saved_at = hook.where(self)
-    if self.is_main: print(f'resumes from {name}, saved {state["position"]}')
+    if self.is_main: print(f'resumes from {path.name}, saved {state["position"]}')
     return True
 
 # %% ../../nbs/save/04_checkpoint.ipynb #5615a8a4
@@ -366,8 +354,8 @@ def load_state(
 ):          # list of str: what cannot be exact, and why
     "Load a state between two fits"
     fit = Fit()
-    state, name = find(path)
-    state = read_parts(state, _beside(path, name), learn.world)
+    state, path = find(path)
+    state = read_parts(state, path.with_suffix('.parts'), learn.world)
     notes = restore(learn, state, fit, plan=True)
     set_rng_states(fit.rng_states, learn.train_dl, learn.valid_dl)
     fit.model = learn.model

@@ -57,15 +57,10 @@ def write_parts(
     parts,  # dict: key → this rank's shard of a tensor, on the host
     path,   # folder; created if it does not exist
     rank,   # int: which of its files to write
-):          # raises OSError, and tells the rank that waits for the file
+):          # raises OSError
     "Write the shards of a rank to its own file, which appears when it is complete"
-    file = Path(path)/f'{rank}.pt'
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        write_state(file, {'parts': parts})
-    except Exception as e:
-        report_error(e, path, rank)
-        raise
+    Path(path).mkdir(parents=True, exist_ok=True)
+    write_state(Path(path)/f'{rank}.pt', {'parts': parts})
 
 def report_error(
     e,     # exception for which a rank writes no shards
