@@ -91,11 +91,8 @@ class Processes(World):
         return y.to(x.device)
 
     def first(self, x):
-        there = _packed(x) if not self.rank else None
-        n, *_ = self.meet('hear from the main process', 0 if self.rank else len(there))
-        if self.rank: there = torch.empty(n, dtype=torch.uint8)
-        dist.broadcast(there, src=0, group=self.control)
-        return _unpacked(there) if self.rank else x
+        found, *_ = self._exchange(None if self.rank else x, 'hear from the main process', is_for_all=True)
+        return found if self.rank else x
 
     def gather(self, x):  # list; None except in the main process
         return self._exchange(x, 'tell the main process', is_for_all=False)

@@ -25,10 +25,7 @@ from .group import forget, is_lost
 _SHELL = ('use learn.start(n_epochs, n_procs=N), whose processes are not forked; or write the code into a file, and '
           'run `accelerate launch --num_processes N FILE` (learn.fit there, with the hook Accelerate)')
 
-def _check_fork(
-    n_procs,  # int ≥ 1
-    on_cpu,   # whether the processes use no accelerator
-):            # raises RuntimeError
+def _check_fork(n_procs, on_cpu):
     "Check that this process can be forked into others that train"
     if not hasattr(os, 'fork'): raise RuntimeError(f'launch needs an operating system that can fork: {_SHELL}')
     if dist.is_initialized() or int(os.environ.get('WORLD_SIZE', 1)) > 1:
@@ -81,10 +78,7 @@ def _fork():
 
 def _ended(status): return f'ended by {signal.Signals(-status).name}' if status < 0 else f'ended with code {status}'
 
-def _wait(
-    pids,       # set of process ids
-    timeout_s,  # seconds
-):              # dict: pid → exit code, negative for a signal, None for one that had to be killed
+def _wait(pids, timeout_s):  # dict: pid → exit code, negative for a signal, None for one that had to be killed
     "Wait for children, and kill those that take too long"
     found, end = {}, time.perf_counter() + timeout_s
     while len(found) < len(pids):
@@ -189,7 +183,7 @@ def _why_one(i, code, home):
     if code:
         log = (home/f'{i}.log').read_text(errors='replace')
         return f'{_ended(code)}; its last output: {log[-1000:].strip() or "nothing"}'
-    return None if has_ended else 'ended early, with code 0: something in it calls os._exit, or ends it without an error'
+    if not has_ended: return 'ended early, with code 0: something in it calls os._exit, or ends it without an error'
 
 def _connect(rank, n, home, timeout_s, on_cpu):
     "Make the process group"

@@ -25,10 +25,8 @@ from .shards import read_parts, report_error, take_out, wait_for_parts, write_pa
 from .snapshot import arrived, capture, host_copy, restore
 
 # %% ../../nbs/save/04_checkpoint.ipynb #f4317754
-def _parse_every(
-    every,  # 'epoch', number of optimizer steps ≥ 1, or a duration such as '30s', '10min', '1.5h'
-):          # (steps or None, seconds or None); both None: at each epoch's end
-    "Read the argument `every`"
+def _parse_every(every):  # (steps or None, seconds or None); both None: at each epoch's end
+    "Read the argument `every` of `Checkpoint`"
     if every == 'epoch': return None, None
     if isinstance(every, int) and not isinstance(every, bool) and every >= 1: return every, None
     m = re.fullmatch(r'(\d+(?:\.\d+)?) *(s|min|h)', every) if isinstance(every, str) else None
@@ -176,7 +174,7 @@ class Checkpoint(Hook):
                         'monitor': self.monitor, 'metric': self.value(learn), 'loss': self.value(learn, 'valid_loss'),
                         'processes': learn.world.size, 'in_epoch': fit is not None and fit.train is not None}
             elif place is None or learn.world.rank >= n_files: return      # others write the same shards
-            args = learn, wait, state, info, parts, place, n_files
+            args = learn, wait, state, info, parts, place, learn.world.rank, n_files
             self.thread = Thread(target=self._write, args=args, name='checkpoint')
             self.thread.start()
         except (TypeError, ValueError, RuntimeError, OSError) as e:
@@ -207,9 +205,8 @@ class Checkpoint(Hook):
         name = learn.is_main and f'.{self.folder.next(learn.state.optimizer_step).stem}.parts.{time_ns()}.tmp'
         return self.folder.path/learn.world.first(name)
 
-    def _write(self, learn, wait, state, info, parts, place, size):
+    def _write(self, learn, wait, state, info, parts, place, rank, size):
         "Write this rank's shards; in the main process also the state, once all ranks have written theirs"
-        rank = learn.world.rank
         try:
             wait()
             if place is not None: write_parts(parts, place, rank)

@@ -38,10 +38,7 @@ def _is_at(manifest, epoch, step):
     if step is not None: return manifest['step'] == step
     return epoch is None or manifest['epoch'] == epoch and not manifest['in_epoch']
 
-def _points_text(
-    manifests,  # the oldest first
-    most=8,     # points to name
-):              # str
+def _points_text(manifests, most=8):
     "List the points that a user can ask for"
     ends = {f'epoch={o["epoch"]}': 0 for o in manifests if not o['in_epoch']}
     words = [*ends, *{f'step={o["step"]}': 0 for o in manifests if o['in_epoch']}]

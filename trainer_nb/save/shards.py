@@ -44,12 +44,8 @@ def fill(
     return type(state)([fill(o, f) for o in state]) if type(state) in (list, tuple) else state
 
 # %% ../../nbs/save/02_shards.ipynb #8b6a9087
-def _rows_of(
-    n,      # rows of a tensor
-    size,   # number of shards
-    rank,   # index of the shard whose rows to return
-):          # `range`, which may be empty
-    "Return the rows of a shard, cut as by `torch.chunk` and torch's `Shard(0)`"
+def _rows_of(n, size, rank):  # `range`, which may be empty
+    "Return those of `n` rows that a shard has, cut as by `torch.chunk` and torch's `Shard(0)`"
     step = -(-n//size)
     return range(min(rank*step, n), min((rank + 1)*step, n))
 

@@ -91,11 +91,7 @@ def _takes(module, key, state):
     except (AttributeError, RuntimeError): return False
     return True
 
-def _dtypes(
-    name,    # name of the module for the message
-    module,  # `nn.Module`
-    state,   # its `state_dict`, from a file
-):           # str: which values are converted, or ''
+def _dtypes(name, module, state):  # str: which values are converted, or ''
     "Describe a difference in dtypes between a state and the module"
     def kind(o): return str(o.dtype).removeprefix('torch.')
     here = module.state_dict()
@@ -106,10 +102,7 @@ def _dtypes(
             'values are converted')
 
 # %% ../../nbs/save/03_snapshot.ipynb #2fb11143
-def _check_optimizer_states(
-    opts,    # dict: name → optimizer
-    states,  # dict: name → state of an optimizer, from `capture`
-):           # raises ValueError
+def _check_optimizer_states(opts, states):
     "Refuse the state of other optimizers"
     if opts.keys() != states.keys():
         raise ValueError(f'the checkpoint has the optimizers {list(states)}, but the learner has {list(opts)}')
@@ -120,19 +113,12 @@ def _check_optimizer_states(
         which = f' {name!r}' if name else ''
         if here != there: raise ValueError(f'the checkpoint is of another optimizer{which}: {there}; here it is {here}')
 
-def _parameter_names(
-    opt,      # optimizer
-    modules,  # dict: name → module, as `owners` returns it
-):            # list by param group of lists of names; None for a parameter of no module
+def _parameter_names(opt, modules):  # list by param group of lists of names; None for a parameter of no module
     "Return the names of an optimizer's parameters"
     known = {id(p): f'{owner}.{k}' for owner, m in modules.items() for k, p in m.named_parameters()}
     return [[known.get(id(p)) for p in g['params']] for g in opt.param_groups]
 
-def _parameter_order(
-    opt,      # optimizer
-    modules,  # dict: name → module
-    names,    # what `_parameter_names` returned for the optimizer that was saved
-):            # list by param group: for each parameter its index in `names`; raises ValueError
+def _parameter_order(opt, modules, names):  # list by param group: for each parameter its index in `names`
     "Match the parameters of two optimizers by name (tied ones have several), or by index if they have none"
     here = {}
     for owner, m in modules.items():
@@ -184,14 +170,8 @@ def _order(dl, batches):
 
 def _parts(dl): return dl.loaders if getattr(dl, 'is_many', False) else {}
 
-def _check_loader(
-    name,        # 'train_dl' or 'valid_dl'
-    dl,          # the loader
-    before,      # what `describe` returned for the loader that was saved
-    pass_,       # state of the open pass, or None
-    skip=False,  # True: samples draw no random numbers
-):               # str: what may not be exact, or ''; raises ValueError
-    "Refuse a position in other data"
+def _check_loader(name, dl, before, pass_, skip=False):  # str: what may not be exact, or ''
+    "Refuse a position in other data than those that `describe` told of before"
     dl, now = source(dl), describe(dl)
     if pass_ is None or not pass_['n']: return ''
     changed = [f'{k} {before.get(k)} there, {now.get(k)} here' for k in _MUST_AGREE if before.get(k) != now.get(k)]
@@ -219,11 +199,7 @@ def _check_loader(
         'the order of the samples is the same, but not the random numbers that they draw')
     return ''
 
-def _check_workers(
-    name,  # 'train_dl' or 'valid_dl'
-    dl,    # the loader
-    warm,  # whether it had workers from an earlier pass
-):         # str: what may not be exact, or ''
+def _check_workers(name, dl, warm):  # str: what may not be exact, or ''
     "Describe what cannot be restored: the RNG states of workers that have read more than one pass"
     dl = source(dl)
     if parts := _parts(dl):
@@ -238,16 +214,14 @@ def _check_workers(
                   'SeededLoader, or persistent_workers=False, is exact')
 
 # %% ../../nbs/save/03_snapshot.ipynb #54460316
-def _hook_keys(
-    hooks,  # list of `Hook`
-):          # dict: key → hook
+def _hook_keys(hooks):  # dict: key → hook
     "Return the keys under which the states of the hooks are saved"
     res, kinds = {}, {}
     for h in hooks:
-        kind = kinds.setdefault(h.name, type(h))
-        key, i = h.name, 1
-        while key in res: key, i = f'{h.name} {i + 1}', i + 1
-        if kind is not type(h) and h.state_dict():
+        same = kinds.setdefault(h.name, [])
+        same.append(type(h))
+        key = f'{h.name} {len(same)}' if len(same) > 1 else h.name
+        if same[0] is not type(h) and h.state_dict():
             raise ValueError(f'two different classes of hooks are called {h.name}: '
                              'a checkpoint could not tell them apart; rename one')
         res[key] = h
