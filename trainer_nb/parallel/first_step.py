@@ -19,6 +19,7 @@ from trainer_nb.base import (
 )
 from ..data import rng_states, same_state, set_rng_states
 from ..loop import Calls, Fit, Hook, LambdaHook, loss_weight, parameters, unchanged
+from .fsdp import reshard
 from .sharding import ShardedBatches, bounds, cut_batch
 
 # %% ../../nbs/parallel/04_first_step.ipynb #a2964637
@@ -59,7 +60,7 @@ def _apart(learn, precision):
     dls, eager = (learn.train_dl, learn.valid_dl), getattr(torch.compiler, 'set_stance', None)
     roots = [o for o in (learn.model, learn.loss_fn) if isinstance(o, nn.Module)]
     modules = list(chain(*(o.modules() for o in roots)))
-    _reshard(modules)
+    reshard(modules)
     learn.train_dl = learn.valid_dl = None      # keep their open passes
     try:
         with unchanged(learn):
@@ -74,13 +75,9 @@ def _apart(learn, precision):
                 constant = Constant() if sees_operations() else nullcontext()
                 with eager('force_eager') if eager else nullcontext(), precision, constant: yield
             finally:
-                _reshard(modules)
+                reshard(modules)
                 learn.fitting, learn.train_dl, learn.valid_dl = fit, None, None
     finally: learn.train_dl, learn.valid_dl = dls
-
-def _reshard(modules):
-    for m in modules:
-        if hasattr(m, 'reshard'): m.reshard()
 
 def _losses(learn, batch):
     "Yield (name of an optimizer or None, loss, its weight or None) for each loss of a step"
@@ -203,14 +200,12 @@ def _shards(learn, pieces, whole, average, precision, tol):
             if all(o[5] is None for o in found): break      # it was the last one
         if not learn.training: return sums, None, ''
         average(_params(learn))
-        pairs = [(a, p.grad) for a, p in zip(grads, _params(learn)) if a is not None or p.grad is not None]
-        pairs = [(_flat(a), _flat(b)) for a, b in pairs]
-    far = sum(((0 if a is None else a) - (0 if b is None else b)).square().sum() for a, b in pairs)
-    near = sum(a.square().sum() for a, _ in pairs if a is not None)
-    return sums, torch.stack([torch.as_tensor(o, dtype=torch.float64).cpu() for o in (far, near)]), reason
+        pairs = [(_flat(a), _flat(p.grad)) for a, p in zip(grads, _params(learn))]
+    squares = [torch.stack([(a - b).square().sum(), a.square().sum()]).cpu() for a, b in pairs]
+    return sums, torch.stack(squares).sum(0), reason
 
 def _flat(g):
-    if g is None: return None
+    if g is None: return torch.zeros((), dtype=torch.float64)
     g = local(g).detach()       # a backward may leave gradients with a graph
     return (g.coalesce().to_dense() if g.is_sparse else g).double()
 

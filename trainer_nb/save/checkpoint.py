@@ -162,8 +162,10 @@ class Checkpoint(Hook):
         if self.run is None: self.run = token_hex(4)
         if learn.world.first(where == self.saved_at and not again): return
         self.finish()
-        place = self._place_of_parts(learn) if learn.world.is_sharded else None
-        info, n_files = None, learn.world.shards[0]
+        info, place, n_files = None, None, learn.world.shards[0]
+        if learn.world.is_sharded:      # all ranks agree on a folder
+            name = f'.{self.folder.next(s.optimizer_step).stem}.parts.{time_ns()}.tmp'
+            place = self.folder.path/learn.world.first(name)
         try:
             state, parts = take_out(capture(learn))
             state, parts = host_copy((state, {key: local(t) for key, t in parts.items()}))
@@ -199,11 +201,6 @@ class Checkpoint(Hook):
             e.add_note('raised by Checkpoint after the first batch, since nothing could be saved later, either: define '
                        'state_dict() and load_state_dict() for the object that holds it, or remove Checkpoint')
             raise
-
-    def _place_of_parts(self, learn):  # path of a folder
-        "Agree on a folder for the shards of all ranks"
-        name = learn.is_main and f'.{self.folder.next(learn.state.optimizer_step).stem}.parts.{time_ns()}.tmp'
-        return self.folder.path/learn.world.first(name)
 
     def _write(self, learn, wait, state, info, parts, place, rank, size):
         "Write this rank's shards; in the main process also the state, once all ranks have written theirs"
@@ -271,23 +268,20 @@ def find(
 def _find_newest(folder, size):
     def fits(manifest): return manifest.get('processes', 1) == size or not manifest.get('in_epoch')
     found = folder.newest(fits)
-    if found is None: raise _nothing_in(folder, size)
+    if found is None and folder.n:
+        text = f'none of the {folder.n} checkpoints in {folder.path} can be read'
+        is_other = any(o.get('processes', 1) != size for o in folder.manifests())
+        raise BadCheckpoint(f'{text}, or a world of {size} cannot resume from it' if is_other else text)
+    if found is None:
+        names = sorted(o.name for o in folder.path.iterdir())
+        if len(names) > 5: names[5:] = ['…']
+        raise FileNotFoundError(f'there is no checkpoint in {folder.path}; it holds {", ".join(names) or "nothing"}')
     state, manifest = found
     last = folder.manifests()[-1]
     if manifest['n'] < last['n'] and not fits(last):
         warnings.warn(f'{last["file"]} was saved by {last.get("processes", 1)} processes in the middle of an epoch, '
                       f'and this is a world of {size}: resuming from the end of an epoch', stacklevel=4)
     return state, folder.path/manifest['file']
-
-def _nothing_in(folder, size):
-    "Return the error for a folder without a checkpoint to resume from"
-    if folder.n:
-        text = f'none of the {folder.n} checkpoints in {folder.path} can be read'
-        is_other = any(o.get('processes', 1) != size for o in folder.manifests())
-        return BadCheckpoint(f'{text}, or a world of {size} cannot resume from it' if is_other else text)
-    names = sorted(o.name for o in folder.path.iterdir())
-    if len(names) > 5: names[5:] = ['…']
-    return FileNotFoundError(f'there is no checkpoint in {folder.path}; it holds {", ".join(names) or "nothing"}')
 
 @patch
 def resume_from(self:Learner,

@@ -146,18 +146,15 @@ def describe(
     if dl is None: return {}
     dl = source(dl)
     batches = getattr(dl, 'batch_sampler', None)
+    tensors = getattr(dl, 'tensors', None) or getattr(getattr(dl, 'dataset', None), 'tensors', None) or ()
     while hasattr(batches, 'batches'): batches = batches.batches    # of a SeededLoader, or of a sharded loader
     return {'type': type(dl).__name__, 'batches': length(dl), 'samples': _n_samples(dl),
             'bs': getattr(batches, 'batch_size', None) or getattr(dl, 'batch_size', getattr(dl, 'bs', None)),
             'drop_last': getattr(batches, 'drop_last', getattr(dl, 'drop_last', None)),
             'sampler': _order(dl, batches),
             'generators': len(loader_generators(dl)), 'workers': getattr(dl, 'num_workers', 0),
-            'data': batch_code([o for o in _tensors(dl) if type(o) is Tensor]),
+            'data': batch_code([o for o in tensors if type(o) is Tensor]),      # others may draw when they are read
             'parts': {k: describe(o) for k, o in _parts(dl).items()}}
-
-def _tensors(dl):
-    "Data that can be told apart; others cannot be read without drawing random numbers or using an iterator up"
-    return getattr(dl, 'tensors', None) or getattr(getattr(dl, 'dataset', None), 'tensors', None) or ()
 
 def _n_samples(dl):
     if getattr(dl, 'dataset', None) is not None: return length(dl.dataset)
