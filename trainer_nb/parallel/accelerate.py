@@ -15,11 +15,11 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from ..base import can_unshard, check_kinds, has_accelerator, to_device
+from ..base import batch_code, can_unshard, check_kinds, has_accelerator, to_device
 from ..data import end_workers
 from ..loop import Hook, Learner, World, is_summed, loss_weight, move, parameters
 from .first_step import first_step
-from .sharding import data_code, shard
+from .sharding import shard
 from .fsdp import Sharded
 from .group import REASONS, Agreement, Processes, Requests, check_facts, facts, forget, is_lost
 
@@ -225,7 +225,7 @@ class Accelerate(Hook):
             yield
             return
         known = facts(learn)
-        for k in 'train_dl', 'valid_dl': known[f'the data of {k} (checksum)'] = f'{data_code(getattr(learn, k)):08x}'
+        for k in 'train_dl', 'valid_dl': known[f'the data of {k} (checksum)'] = f'{_data_code(getattr(learn, k)):08x}'
         if not world.is_same(repr(known)): check_facts(world.all_gather(known))
         world.share_modules([o for o in (learn.model, learn.loss_fn) if isinstance(o, nn.Module)], params=True)
         learn.is_main, learn.requests = not world.rank, Requests()
@@ -270,10 +270,8 @@ class Accelerate(Hook):
         for accumulator in filter(None, (fit.train_metrics, fit.valid_metrics)): accumulator.world = world
         if self.parts is not None: fit.load_rank_state(learn, self.parts[world.rank])
 
-    def keep(self,
-        learn,  # `Learner` whose fit was stopped
-    ):
-        "Keep the own state of each rank"
+    def keep(self, learn):
+        "Keep the own state of each rank of a fit that was stopped"
         self.size, self.parts = self.world.size, self.world.gather(learn.fitting.rank_state(learn))
 
     def state_dict(self):  # dict
@@ -286,12 +284,9 @@ class Accelerate(Hook):
 
     def before_fit(self, learn):
         self.ddp, self.n_wrapped, self.are_mergeable = None, 0, self.world.size == 1
-        self.may_wrap = self._wants_wrapper() and _fits_wrapper(learn)
-
-    def _wants_wrapper(self):
-        "Return whether torch's wrapper may average gradients; on the CPU only on request"
-        if self.world.size == 1 or isinstance(self.world, Sharded): return False
-        return self.accelerator.device.type != 'cpu' or self.accelerator.ddp_handler is not None
+        is_whole = self.world.size > 1 and not self.world.is_sharded
+        is_wanted = self.accelerator.device.type != 'cpu' or self.accelerator.ddp_handler is not None
+        self.may_wrap = is_whole and is_wanted and _fits_wrapper(learn)
 
     def precision(self, learn):
         "Return the context manager for a step; `learn.predict` also uses it outside a fit"
@@ -319,7 +314,7 @@ class Accelerate(Hook):
         self.sums |= {(training, name) for name in sums}
 
     def do_step(self, learn, nxt, model):
-        if learn.training and self.may_wrap: model, self.is_averaged = self.wrapped(model), True
+        if learn.training and self.may_wrap: model, self.is_averaged = self._wrapped(model), True
         try:
             with self.precision(learn): nxt(model)
         except RuntimeError as e:
@@ -328,9 +323,7 @@ class Accelerate(Hook):
         n = loss_weight(learn.result) if self.world.is_padding and learn.result is not None else None
         if n is not None: learn.result = {**learn.result, 'n': 0*n}
 
-    def wrapped(self,
-        model,  # `nn.Module`
-    ):          # `DistributedDataParallel`
+    def _wrapped(self, model):  # `DistributedDataParallel`
         "Return the model in torch's wrapper; wrap it again when layers were frozen or unfrozen"
         n = sum(p.requires_grad for p in model.parameters())
         if self.ddp is not None and n == self.n_wrapped and self.ddp.module is model: return self.ddp
@@ -343,8 +336,8 @@ class Accelerate(Hook):
         return self.ddp
 
     def after_loss(self, learn):
-        name = None if learn.loss_params is None else learn.opt_names[0]
-        added = (learn.training, name) in self.sums
+        is_yielded = learn.loss_params is not None
+        added = bool(self.sums) and (learn.training, learn.opt_names[0] if is_yielded else None) in self.sums
         if self.world.size == 1 or not (learn.training or added): return
         n = None if learn.result is None else loss_weight(learn.result)
         if n is None: self.n, self.world.weight = self.world.n, self.world.total
@@ -396,6 +389,10 @@ def accelerate_hook(
     return next((h for h in (*learn.hooks, *hooks) if isinstance(h, Accelerate)), None)
 
 # %% ../../nbs/parallel/05_accelerate.ipynb #88480985
+def _data_code(dl):
+    "Compute a number that tells apart the tensors from which a loader reads"
+    return batch_code(list(getattr(dl, 'tensors', None) or getattr(getattr(dl, 'dataset', None), 'tensors', ())))
+
 def _fits_wrapper(learn):
     "Return whether one call of the model gives all gradients of an optimizer step"
     is_own_step = type(learn).train_step is not Learner.train_step or 'train_step' in vars(learn)

@@ -30,10 +30,8 @@ def _check_fork(n_procs, on_cpu):
     if not hasattr(os, 'fork'): raise RuntimeError(f'launch needs an operating system that can fork: {_SHELL}')
     if dist.is_initialized() or int(os.environ.get('WORLD_SIZE', 1)) > 1:
         raise RuntimeError('this is one of several processes already: call learn.fit')
-    if not on_cpu: _check_devices(n_procs, torch.accelerator.current_accelerator().type)
-
-def _check_devices(n_procs, kind):
-    "Check that forked processes can use the accelerators"
+    if on_cpu: return
+    kind = torch.accelerator.current_accelerator().type
     if getattr(torch, kind).is_initialized(): raise RuntimeError(
         f'{kind} is in use in this process already, and processes forked from it could not use it. '
         f'Restart the kernel, make the learner with device="cpu", do not use {kind} before launch '
@@ -120,15 +118,14 @@ def _environment(n, rank):
     own = dict(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(n), LOCAL_WORLD_SIZE=str(n),
                MASTER_ADDR='127.0.0.1', MASTER_PORT='29500', OMP_NUM_THREADS='1')
     if sys.platform.startswith('linux'): own['GLOO_SOCKET_IFNAME'] = 'lo'
-    before, threads = {k: os.environ.get(k) for k in own}, torch.get_num_threads()
+    before, threads = {k: os.environ[k] for k in own if k in os.environ}, torch.get_num_threads()
     os.environ.update(own)
     torch.set_num_threads(1)
     try: yield
     finally:
         torch.set_num_threads(threads)
-        for k, v in before.items():
-            if v is None: os.environ.pop(k, None)
-            else: os.environ[k] = v
+        for k in own: os.environ.pop(k, None)
+        os.environ.update(before)
 
 @contextmanager
 def _ends_here(note):

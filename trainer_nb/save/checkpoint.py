@@ -106,10 +106,14 @@ class Checkpoint(Hook):
 
     def after_epoch(self, learn):
         self.report()
-        value, is_last = self.value(learn), not learn.fitting.is_open(learn.state) or 'stop_epoch' in learn.requests
-        is_wanted = is_last or value is not None and self.is_better(value, self.value(learn, 'valid_loss'))
-        if self.every == 'epoch' or learn.world.first(is_wanted): self.save(learn)
-        self.check_monitor(learn)
+        value, best, row = self.value(learn), self.best(), learn.history.epoch_rows[-1]
+        is_last = not learn.fitting.is_open(learn.state) or 'stop_epoch' in learn.requests
+        mine = {'metric': value, 'loss': self.value(learn, 'valid_loss')}
+        is_better = value is not None and (best is None or self._rank(mine) < self._rank(best))
+        if self.every == 'epoch' or learn.world.first(is_last or is_better): self.save(learn)
+        if self.monitor not in (None, 'valid_loss', *row): raise ValueError(    # without valid_loss, none is the best
+            f'Checkpoint monitors {self.monitor!r}, but the columns are {", ".join(row)}.'
+            f'{did_you_mean(self.monitor, row)}')
 
     def after_cancel(self, learn):
         is_between_batches = learn.fitting.rng_states is not None
@@ -127,13 +131,6 @@ class Checkpoint(Hook):
         v = rows[-1].get(column or self.monitor, math.nan)
         return v if v == v else None
 
-    def check_monitor(self, learn):  # raises ValueError
-        "Refuse a missing column, except the default; without it, keep no best checkpoint"
-        row = learn.history.epoch_rows[-1]
-        if self.monitor in (None, 'valid_loss', *row): return
-        raise ValueError(f'Checkpoint monitors {self.monitor!r}, but the columns are {", ".join(row)}.'
-                         f'{did_you_mean(self.monitor, row)}')
-
     def best(self):  # manifest, None if there is none
         "Return the manifest of the best checkpoint of this run"
         mine = [o for o in self.folder.manifests()
@@ -142,15 +139,10 @@ class Checkpoint(Hook):
 
     def _rank(self, manifest): return rank(manifest['metric'], manifest.get('loss'), self.mode)
 
-    def is_better(self, value, loss=None):
-        best = self.best()
-        return best is None or rank(value, loss, self.mode) < self._rank(best)
-
     def where(self, learn):  # tuple
         "Return the position of training, to compare with others"
         fit, s = learn.fitting or learn.stopped, learn.state
-        at = False, False
-        if fit is not None: at = fit.train is not None, fit.is_trained
+        at = (False, False) if fit is None else (fit.train is not None, fit.is_trained)
         return s.epoch, s.batch_idx, s.optimizer_step, *at, learn.valid_idx
 
     def save(self,

@@ -146,20 +146,17 @@ def describe(
     if dl is None: return {}
     dl = source(dl)
     batches = getattr(dl, 'batch_sampler', None)
-    tensors = getattr(dl, 'tensors', None) or getattr(getattr(dl, 'dataset', None), 'tensors', None) or ()
+    data = getattr(dl, 'dataset', None)
+    tensors = getattr(dl, 'tensors', None) or getattr(data, 'tensors', None) or ()
+    if data is None and tensors: data = tensors[0]
     while hasattr(batches, 'batches'): batches = batches.batches    # of a SeededLoader, or of a sharded loader
-    return {'type': type(dl).__name__, 'batches': length(dl), 'samples': _n_samples(dl),
+    return {'type': type(dl).__name__, 'batches': length(dl), 'samples': None if data is None else length(data),
             'bs': getattr(batches, 'batch_size', None) or getattr(dl, 'batch_size', getattr(dl, 'bs', None)),
             'drop_last': getattr(batches, 'drop_last', getattr(dl, 'drop_last', None)),
             'sampler': _order(dl, batches),
             'generators': len(loader_generators(dl)), 'workers': getattr(dl, 'num_workers', 0),
             'data': batch_code([o for o in tensors if type(o) is Tensor]),      # others may draw when they are read
             'parts': {k: describe(o) for k, o in _parts(dl).items()}}
-
-def _n_samples(dl):
-    if getattr(dl, 'dataset', None) is not None: return length(dl.dataset)
-    tensors = tuple(getattr(dl, 'tensors', ()))
-    return len(tensors[0]) if tensors else None
 
 def _order(dl, batches):
     if hasattr(dl, 'shuffle'): return 'shuffled' if dl.shuffle else ''
@@ -249,7 +246,8 @@ def capture(
     if learn.world.size > 1: own['processes'] = learn.world.gather((fit or Fit()).rank_state(learn))
     modules = owners(learn, fit.model if learn.is_fitting else learn.model)
     return {**own, 'modules': {name: _module(m) for name, m in modules.items()},
-            'optimizers': {name: _optimizer(o, modules) for name, o in learn.opts.items()},
+            'optimizers': {name: {'type': type(o).__name__, 'state': o.state_dict(),
+                                  'names': _parameter_names(o, modules)} for name, o in learn.opts.items()},
             'hooks': {key: s for key, h in _hook_keys(learn.hooks).items() if (s := h.state_dict())},
             'objects': object_states(learn.objects), 'state': asdict(learn.state), 'history': history.state_dict(),
             'rng_states': at, 'device': learn.device.type,
@@ -262,9 +260,6 @@ def _module(m):
     return {**({'buffers': buffers} if buffers else {}), 'state': dict(state), 'metadata': state_versions(state),
             'frozen': [k for k, p in params.items() if not p.requires_grad],
             'grads': {k: p.grad for k, p in params.items() if p.grad is not None}}
-
-def _optimizer(opt, modules):
-    return {'type': type(opt).__name__, 'state': opt.state_dict(), 'names': _parameter_names(opt, modules)}
 
 # %% ../../nbs/save/03_snapshot.ipynb #b23de7c6
 def restore(
