@@ -85,7 +85,6 @@ def _gathered(mine, ns):
 # %% ../../nbs/parallel/05_accelerate.ipynb #9c0f4131
 _INSTEAD = ('For a model that is too large for one device, use '
             'Accelerate(fsdp_plugin=FullyShardedDataParallelPlugin(fsdp_version=2))')
-_MIXED = 'mixed torch.Tensor and DTensor'    # what torch says when a step uses sharded weights
 _WHOLE = (
     'the step uses weights that are sharded now: they are gathered when the model is called, or a module that is a '
     'unit of its own. Call the model, or name the classes of what the step calls: FullyShardedDataParallelPlugin('
@@ -318,7 +317,7 @@ class Accelerate(Hook):
         try:
             with self.precision(learn): nxt(model)
         except RuntimeError as e:
-            if _MIXED in str(e): e.add_note(_WHOLE)
+            if 'mixed torch.Tensor and DTensor' in str(e): e.add_note(_WHOLE)
             raise
         n = loss_weight(learn.result) if self.world.is_padding and learn.result is not None else None
         if n is not None: learn.result = {**learn.result, 'n': 0*n}

@@ -100,8 +100,7 @@ def _params(learn): return [*chain.from_iterable(map(parameters, learn.opts.valu
 
 # %% ../../nbs/parallel/04_first_step.ipynb #6095eea5
 def _pieces(learn, dl, few):
-    """Return (shard, its samples, whole batch, its samples) of the first batch that was read; with `few`, of as many
-    samples as a shard has, for which there is memory"""
+    "Return (shard, its samples, whole batch, its samples); with `few`, the whole is only as large as a shard"
     world, kept, before = learn.world, dl.shards.kept, rng_states(dl)
     is_indices = isinstance(getattr(dl, 'batch_sampler', None), ShardedBatches)
     total = len(kept) if is_indices else batch_size(kept)
@@ -173,8 +172,7 @@ def _rows_differ(learn, whole, n, total, tol):
     return rows.shape != mine.shape or not torch.allclose(rows.float(), mine.float(), tol, atol, equal_nan=True)
 
 def _shards(learn, pieces, whole, average, precision, tol):
-    """Return which losses are sums; on this rank, the squared gradient difference and the gradient's squared norm; and
-    the likely reason for a difference"""
+    "Return which losses are sums, squared norms of the gradients' difference and of the gradient, and a likely reason"
     (batch, n, *_), (losses, _, grads, _), world = pieces, whole, learn.world
     sums = set()
     with _apart(learn, precision()):

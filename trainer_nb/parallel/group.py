@@ -48,7 +48,7 @@ def _packed(x):
     torch.save(x, file)     # `pickle` alone writes tensors of uint32, as in NumPy's RNG state, that it cannot read
     return torch.frombuffer(bytearray(file.getvalue()), dtype=torch.uint8)
 
-def _unpacked(there): return torch.load(BytesIO(there.numpy()), weights_only=False)
+def _unpacked(there, places=None): return torch.load(BytesIO(there.numpy()), places, weights_only=False)
 
 class Processes(World):
     "The ranks of torch's default process group"
@@ -78,9 +78,7 @@ class Processes(World):
         if len(set(codes)) == 1: return ns
         raise RuntimeError(f'process {self.rank} is about to {what}, but another one does something else. {REASONS}')
 
-    def is_same(self,
-        what,  # str
-    ):         # bool
+    def is_same(self, what):  # bool
         "Return whether all ranks pass the same text; costs one message"
         return len(set(self.meet('compare with the others', crc32(what.encode())))) == 1
 
@@ -111,9 +109,7 @@ class Processes(World):
     def merged(self, metric):
         if hasattr(metric, 'sync_on_compute'): return metric        # torchmetrics communicates by itself
         here = {f'{self.device.type}:{i}': str(self.device) for i in range(self.size)}
-        mine = BytesIO()
-        torch.save(metric, mine)
-        first, *others = (torch.load(BytesIO(o), here, weights_only=False) for o in self.all_gather(mine.getvalue()))
+        first, *others = (_unpacked(o, here) for o in self.all_gather(_packed(metric)))
         first.merge_state(others)
         return first
 

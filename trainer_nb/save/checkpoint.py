@@ -18,9 +18,7 @@ from torch.optim import Optimizer
 from ..base import did_you_mean, local, map_tensors, patch
 from ..data import set_rng_states
 from ..loop import RESUMABLE, Fit, Hook, Learner, as_mode, check_monitored, rank
-from trainer_nb.save.files import (
-    NAME, BadCheckpoint, Folder, check_plain, read_manifest, read_state, write_state
-)
+from .files import NAME, BadCheckpoint, Folder, check_plain, read_manifest, read_state, write_state
 from .shards import read_parts, report_error, take_out, wait_for_parts, write_parts
 from .snapshot import arrived, capture, host_copy, restore
 

@@ -379,7 +379,6 @@ class Folder:
         path = self.next(info['step'])
         versions = {'torch': str(torch.__version__), 'trainer_nb': sys.modules['trainer_nb'].__version__,
                     'python': platform.python_version()}
-        placed = False
         try:
             if parts is not None:
                 files = sorted(Path(parts).iterdir())
@@ -391,11 +390,10 @@ class Folder:
                 manifest = {'format': _FORMAT, **info, **write_state(file, state),
                             'saved': strftime('%Y-%m-%dT%H:%M:%S'), **versions}
                 with replacing(path.with_suffix('.json')) as note: note.write(json.dumps(manifest, indent=1).encode())
-                placed = True
         except BaseException:
-            if placed and not path.exists():
+            if not path.exists():
                 with suppress(OSError): path.with_suffix('.json').unlink()
-            if not path.exists(): shutil.rmtree(path.with_suffix('.parts'), ignore_errors=True)
+                shutil.rmtree(path.with_suffix('.parts'), ignore_errors=True)
             raise
         return {**manifest, 'n': int(NAME.fullmatch(path.name)[1]), 'file': path.name}
 

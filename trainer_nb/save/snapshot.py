@@ -12,7 +12,6 @@ from dataclasses import asdict, fields
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader
 
 from ..base import batch_code, check_kinds, is_wrapper, state_of, state_versions
 from ..data import RNG_STATE_KINDS, is_stock, length, loader_generators, skips, source, rng_states
@@ -199,9 +198,8 @@ def _check_workers(name, dl, warm):  # str: what may not be exact, or ''
     if parts := _parts(dl):
         notes = [_check_workers(f'{name}[{k!r}]', o, warm) for k, o in parts.items()]
         return '; '.join(filter(None, notes))
-    if not warm or not isinstance(dl, DataLoader) or getattr(dl, 'is_seeded', False) or hasattr(dl, 'state_dict'):
-        return ''
-    if not getattr(dl, 'persistent_workers', False): return ''
+    if getattr(dl, 'is_seeded', False) or hasattr(dl, 'state_dict'): return ''
+    if not (warm and getattr(dl, 'persistent_workers', False)): return ''
     why = f'{name} has persistent workers, whose RNG states depend on all earlier passes: '
     if not is_stock(dl): return why + 'what they draw at random is not exact; persistent_workers=False is'
     return why + ('the order of the samples is exact, but not the random numbers that they draw. '
