@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from ..base import batch_code, can_unshard, check_kinds, has_accelerator, to_device
+from ..base import batch_code, can_unshard, has_accelerator, to_device
 from ..data import end_workers
 from ..loop import Hook, Learner, World, is_summed, loss_weight, move, parameters
 from .first_step import first_step
@@ -127,6 +127,7 @@ class Accelerate(Hook):
     dp_replicate_size=2, dp_shard_size=4)` if not all ranks share its shards. In a single process it changes nothing.
     """
     unique, ord, in_dry_run, runs_before = True, -35, False, ('NaNGuard', 'GradNorm', 'GradClip')
+    state_kinds = {'size?': int, 'parts?': [{str: object}]}
 
     def __init__(self,
         *,
@@ -277,9 +278,7 @@ class Accelerate(Hook):
         "Return, after a stop, what each rank needs to resume; a checkpoint of a fit has it already"
         return {} if self.parts is None or self.world.size > 1 else {'size': self.size, 'parts': self.parts}
 
-    def load_state_dict(self, state):
-        check_kinds(state, {'size?': int, 'parts?': [{str: object}]}, 'the state of Accelerate')
-        self.size, self.parts = state.get('size'), state.get('parts')
+    def take_state(self, state): super().take_state({'size': None, 'parts': None, **state})
 
     def before_fit(self, learn):
         self.ddp, self.n_wrapped, self.are_mergeable = None, 0, self.world.size == 1

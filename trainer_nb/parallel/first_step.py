@@ -20,7 +20,7 @@ from trainer_nb.base import (
 from ..data import rng_states, same_state, set_rng_states
 from ..loop import Calls, Fit, Hook, LambdaHook, loss_weight, parameters, unchanged
 from .fsdp import reshard
-from .sharding import ShardedBatches, bounds, cut_batch
+from .sharding import bounds, cut_batch
 
 # %% ../../nbs/parallel/04_first_step.ipynb #a2964637
 class Constant(DispatchMode):
@@ -102,7 +102,7 @@ def _params(learn): return [*chain.from_iterable(map(parameters, learn.opts.valu
 def _pieces(learn, dl, few):
     "Return (shard, its samples, whole batch, its samples); with `few`, the whole is only as large as a shard"
     world, kept, before = learn.world, dl.shards.kept, rng_states(dl)
-    is_indices = isinstance(getattr(dl, 'batch_sampler', None), ShardedBatches)
+    is_indices = hasattr(dl, 'collate_fn')      # of a stock `DataLoader`
     total = len(kept) if is_indices else batch_size(kept)
     if few: total = min(total, max(world.size, -(-total//world.size)))
     first, end = bounds(total, world)
@@ -239,8 +239,7 @@ def first_step(
     else: return set()
     sums, both, reason = _shards(learn, pieces, whole, average, precision, tol)
     if both is None: return sums
-    far, near = (world.sum(both) if world.is_sharded else both).sqrt().tolist()
-    far, near = world.first((far, near))
+    far, near = world.first((world.sum(both) if world.is_sharded else both).sqrt().tolist())
     if far > tol*near + 1e-6*max(1., *map(abs, whole[0])):
         found = (f'the gradient in one process has norm {near:.6g}, '
                  f'but that of the shards differs from it by {far:.6g}')
