@@ -53,16 +53,15 @@ def _tried(f, timeout_s):
         finally: os._exit(1)
     return _wait({pid}, timeout_s)[pid]
 
-def _train_a_little():
-    torch.set_num_threads(1)
-    w = torch.ones(64, 64, requires_grad=True)
-    (w @ w).sum().backward()
-
 def try_fork(
     timeout_s=20,  # seconds until the process counts as hanging
 ):                 # raises RuntimeError
     "Check that a forked process can take a training step"
-    status = _tried(_train_a_little, timeout_s)
+    def train():
+        torch.set_num_threads(1)
+        w = torch.ones(64, 64, requires_grad=True)
+        (w @ w).sum().backward()
+    status = _tried(train, timeout_s)
     if status == 0: return
     raise RuntimeError(
         f'a process that was forked from this one cannot train ({"it hangs" if status is None else _ended(status)}): '

@@ -266,8 +266,7 @@ def _find_newest(folder, size):
         names = sorted(o.name for o in folder.path.iterdir())
         if len(names) > 5: names[5:] = ['…']
         raise FileNotFoundError(f'there is no checkpoint in {folder.path}; it holds {", ".join(names) or "nothing"}')
-    state, manifest = found
-    last = folder.manifests()[-1]
+    (state, manifest), last = found, folder.manifests()[-1]
     if manifest['n'] < last['n'] and not fits(last):
         warnings.warn(f'{last["file"]} was saved by {last.get("processes", 1)} processes in the middle of an epoch, '
                       f'and this is a world of {size}: resuming from the end of an epoch', stacklevel=4)
