@@ -1,6 +1,7 @@
 """Several processes train as one: the same numbers, whatever else happens; the references are fits, and a loop,
 in a single process"""
 import gc, json, os, re, shutil, signal, subprocess, sys, time
+from collections import Counter
 
 import psutil, pytest, torch, torch.nn.functional as F
 from torch import nn
@@ -157,7 +158,7 @@ def test_equals_the_loop_that_everybody_has_written():
     for v, w in zip(weights(learn.model), weights(m)): assert close(v, w)
 
 def test_messages_are_few(monkeypatch):
-    """One for each optimizer step, however many batches it has, and four to compare with one process;
+    """One for each optimizer step, however many batches it has, and one to compare with one process;
     none besides those of torch's DDP where it averages"""
     sizes, plain = [], torch.distributed.all_reduce
     monkeypatch.setattr(torch.distributed, 'all_reduce', lambda x, *args,
@@ -169,7 +170,7 @@ def test_messages_are_few(monkeypatch):
         sizes.clear()
         learn = learner(case, *hooks)
         learn.launch(2, 2)
-        assert sum(o >= n for o in sizes) == expected + 4, (case, hooks, sizes)
+        assert sum(o >= n for o in sizes) == expected + 1, (case, hooks, sizes)
         assert learn.state.optimizer_step == (4 if expected == 4 else 12)
 
 def test_each_sample_once_and_each_process_its_own_noise(tmp_path):
@@ -183,7 +184,8 @@ def test_each_sample_once_and_each_process_its_own_noise(tmp_path):
     learn = make_learner(Whole(), DataLoader(Ids(), batch_size=5, shuffle=True), hooks=[Noise()])
     learn.launch(3, 1)
     read = [[int(o) for o in p.read_text().split()] for p in tmp_path.iterdir() if p.name.isdigit()]
-    assert len(read) == 3 and sorted(i for ids in read for i in ids if len(ids)) == sorted(range(23))
+    n_read = Counter(i for ids in read for i in ids)
+    assert len(read) == 3 and sorted(n_read.values()) == [1]*18 + [4]*5     # all read the first batch to compare
     assert len({p.read_text() for p in tmp_path.glob('noise-*')}) == 3
 
 class Quantile:

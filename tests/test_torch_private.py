@@ -224,12 +224,10 @@ def test_shards_are_refused(only_public):
     from trainer_nb.parallel.accelerate import check_plugin
     with pytest.raises(ImportError, match='names inside torch'): check_plugin(FullyShardedDataParallelPlugin(2))
 
-@pytest.mark.parametrize('is_public', [False, True])
-def test_ranks_that_fail_together(is_public, monkeypatch):
+def test_ranks_that_fail_together():
     "All raise at the same batch, so the shards are whole again"
     from trainer_nb.all import Accelerate
     from accelerate import FullyShardedDataParallelPlugin
-    if is_public: monkeypatch.setattr('trainer_nb.parallel.fsdp.default_store', lambda: None)
     def fail(learn):
         if learn.state.optimizer_step == 2: raise ArithmeticError
     learn = make_learner(hooks=[Accelerate(cpu=True, fsdp_plugin=FullyShardedDataParallelPlugin(2)),

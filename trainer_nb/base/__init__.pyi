@@ -80,7 +80,6 @@ from .torch_private import can_unshard as can_unshard
 from .torch_private import compile_errors as compile_errors
 from .torch_private import compile_modes as compile_modes
 from .torch_private import compile_options as compile_options
-from .torch_private import default_store as default_store
 from .torch_private import each_ as each_
 from .torch_private import end_processes as end_processes
 from .torch_private import forget_groups as forget_groups

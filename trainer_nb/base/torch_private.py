@@ -8,7 +8,7 @@ __all__ = ['ONLY_PUBLIC', 'RAN_ON', 'BATCH_NORMS', 'INSTANCE_NORMS', 'DROPOUTS',
            'replace_call', 'own_call', 'compile_errors', 'compile_modes', 'compile_options', 'tracing_backward',
            'state_versions', 'state_of', 'remove_hooks', 'kept_iterator', 'forget_iterator', 'end_processes',
            'set_indices', 'workers_end', 'is_wrapper', 'n_writes', 'DispatchMode', 'schema', 'sees_operations',
-           'can_unshard', 'unshard', 'init_shards', 'forget_groups', 'default_store']
+           'can_unshard', 'unshard', 'init_shards', 'forget_groups']
 
 # %% ../../nbs/base/05_torch_private.ipynb #c84b7b82
 import math, warnings
@@ -16,7 +16,6 @@ from contextlib import contextmanager, nullcontext
 from functools import cache, wraps
 
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.optim import SGD, Optimizer, lr_scheduler, optimizer as around
 from torch.utils import data
@@ -438,10 +437,3 @@ def forget_groups(
 ):
     "Let a mesh forget its process groups: a forked process must not end them"
     getattr(mesh, '_pg_registry', {}).clear()
-
-@checked
-def _store_is_known(): return callable(dist.distributed_c10d._get_default_store)
-
-def default_store():  # `torch.distributed.Store`, or None if it is unknown
-    "Return the store of the default process group"
-    return dist.distributed_c10d._get_default_store() if _store_is_known() else None

@@ -48,7 +48,7 @@ def _packed(x):
     torch.save(x, file)     # `pickle` alone writes tensors of uint32, as in NumPy's RNG state, that it cannot read
     return torch.frombuffer(bytearray(file.getvalue()), dtype=torch.uint8)
 
-def _unpacked(there): return torch.load(BytesIO(there.numpy()), weights_only=False)
+def _unpacked(there, places=None): return torch.load(BytesIO(there.numpy()), places, weights_only=False)
 
 class Processes(World):
     "The ranks of torch's default process group"
@@ -78,9 +78,7 @@ class Processes(World):
         if len(set(codes)) == 1: return ns
         raise RuntimeError(f'process {self.rank} is about to {what}, but another one does something else. {REASONS}')
 
-    def is_same(self,
-        what,  # str
-    ):         # bool
+    def is_same(self, what):  # bool
         "Return whether all ranks pass the same text; costs one message"
         return len(set(self.meet('compare with the others', crc32(what.encode())))) == 1
 
@@ -91,11 +89,8 @@ class Processes(World):
         return y.to(x.device)
 
     def first(self, x):
-        there = _packed(x) if not self.rank else None
-        n, *_ = self.meet('hear from the main process', 0 if self.rank else len(there))
-        if self.rank: there = torch.empty(n, dtype=torch.uint8)
-        dist.broadcast(there, src=0, group=self.control)
-        return _unpacked(there) if self.rank else x
+        found, *_ = self._exchange(None if self.rank else x, 'hear from the main process', is_for_all=True)
+        return found if self.rank else x
 
     def gather(self, x):  # list; None except in the main process
         return self._exchange(x, 'tell the main process', is_for_all=False)
@@ -114,9 +109,7 @@ class Processes(World):
     def merged(self, metric):
         if hasattr(metric, 'sync_on_compute'): return metric        # torchmetrics communicates by itself
         here = {f'{self.device.type}:{i}': str(self.device) for i in range(self.size)}
-        mine = BytesIO()
-        torch.save(metric, mine)
-        first, *others = (torch.load(BytesIO(o), here, weights_only=False) for o in self.all_gather(mine.getvalue()))
+        first, *others = (_unpacked(o, here) for o in self.all_gather(_packed(metric)))
         first.merge_state(others)
         return first
 
@@ -136,15 +129,12 @@ class Processes(World):
     ):
         "Broadcast the modules' buffers from the main process"
         tensors = {}
-        for m in modules:
-            found = [*m.buffers(), *m.parameters()] if params else m.buffers()
-            tensors |= {id(t): t.detach() for t in found}
-        if tensors: self.meet('share buffers')
-        for kind in dict.fromkeys((t.dtype, t.device) for t in tensors.values()):
-            same = [t for t in tensors.values() if (t.dtype, t.device) == kind]
-            flat = torch.cat([t.reshape(-1) for t in same])
-            dist.broadcast(flat, src=0, group=None if flat.device.type == self.device.type else self.control)
-            for t, new in zip(same, flat.split([t.numel() for t in same])): t.copy_(new.view_as(t))
+        for m in modules: tensors |= dict.fromkeys((*m.buffers(), *(m.parameters() if params else ())))
+        if tensors: self.meet('share tensors')
+        for t in tensors:       # one at a time: there may be no room for two models
+            there = t.detach().contiguous()
+            dist.broadcast(there, src=0, group=None if t.device.type == self.device.type else self.control)
+            t.detach().copy_(there)
 
 # %% ../../nbs/parallel/01_group.ipynb #c72bf07a
 def facts(

@@ -7,7 +7,6 @@ __all__ = ['Checkpoint', 'find', 'load_state']
 
 # %% ../../nbs/save/04_checkpoint.ipynb #b845e576
 import math, re, shutil, warnings
-from contextlib import suppress
 from pathlib import Path
 from secrets import token_hex
 from threading import Thread
@@ -19,17 +18,13 @@ from torch.optim import Optimizer
 from ..base import did_you_mean, local, map_tensors, patch
 from ..data import set_rng_states
 from ..loop import RESUMABLE, Fit, Hook, Learner, as_mode, check_monitored, rank
-from trainer_nb.save.files import (
-    NAME, BadCheckpoint, Folder, check_plain, read_manifest, read_state, write_state
-)
+from .files import NAME, BadCheckpoint, Folder, check_plain, read_manifest, read_state, write_state
 from .shards import read_parts, report_error, take_out, wait_for_parts, write_parts
 from .snapshot import arrived, capture, host_copy, restore
 
 # %% ../../nbs/save/04_checkpoint.ipynb #f4317754
-def _parse_every(
-    every,  # 'epoch', number of optimizer steps ≥ 1, or a duration such as '30s', '10min', '1.5h'
-):          # (steps or None, seconds or None); both None: at each epoch's end
-    "Read the argument `every`"
+def _parse_every(every):  # (steps or None, seconds or None); both None: at each epoch's end
+    "Read the argument `every` of `Checkpoint`"
     if every == 'epoch': return None, None
     if isinstance(every, int) and not isinstance(every, bool) and every >= 1: return every, None
     m = re.fullmatch(r'(\d+(?:\.\d+)?) *(s|min|h)', every) if isinstance(every, str) else None
@@ -109,10 +104,14 @@ class Checkpoint(Hook):
 
     def after_epoch(self, learn):
         self.report()
-        value, is_last = self.value(learn), not learn.fitting.is_open(learn.state) or 'stop_epoch' in learn.requests
-        is_wanted = is_last or value is not None and self.is_better(value, self.value(learn, 'valid_loss'))
-        if self.every == 'epoch' or learn.world.first(is_wanted): self.save(learn)
-        self.check_monitor(learn)
+        value, best, row = self.value(learn), self.best(), learn.history.epoch_rows[-1]
+        is_last = not learn.fitting.is_open(learn.state) or 'stop_epoch' in learn.requests
+        mine = {'metric': value, 'loss': self.value(learn, 'valid_loss')}
+        is_better = value is not None and (best is None or self._rank(mine) < self._rank(best))
+        if self.every == 'epoch' or learn.world.first(is_last or is_better): self.save(learn)
+        if self.monitor not in (None, 'valid_loss', *row): raise ValueError(    # without valid_loss, none is the best
+            f'Checkpoint monitors {self.monitor!r}, but the columns are {", ".join(row)}.'
+            f'{did_you_mean(self.monitor, row)}')
 
     def after_cancel(self, learn):
         is_between_batches = learn.fitting.rng_states is not None
@@ -123,97 +122,117 @@ class Checkpoint(Hook):
         try: self.finish()
         finally: self.folder.lock.release()
 
-# %% ../../nbs/save/04_checkpoint.ipynb #186bcc30
-@patch
-def value(self:Checkpoint, learn, column=None):  # float, None if there is none
-    "Return the monitored value, or that of another column, at the end of an epoch"
-    fit, rows = learn.fitting or learn.stopped, learn.history.epoch_rows
-    if self.monitor is None or not rows or fit is None or fit.train is not None: return None
-    v = rows[-1].get(column or self.monitor, math.nan)
-    return v if v == v else None
+    def value(self, learn, column=None):  # float, None if there is none
+        "Return the monitored value, or that of another column, at the end of an epoch"
+        fit, rows = learn.fitting or learn.stopped, learn.history.epoch_rows
+        if self.monitor is None or not rows or fit is None or fit.train is not None: return None
+        v = rows[-1].get(column or self.monitor, math.nan)
+        return v if v == v else None
 
-@patch
-def check_monitor(self:Checkpoint, learn):  # raises ValueError
-    "Refuse a missing column, except the default; without it, keep no best checkpoint"
-    row = learn.history.epoch_rows[-1]
-    if self.monitor in (None, 'valid_loss', *row): return
-    raise ValueError(f'Checkpoint monitors {self.monitor!r}, but the columns are {", ".join(row)}.'
-                     f'{did_you_mean(self.monitor, row)}')
+    def best(self):  # manifest, None if there is none
+        "Return the manifest of the best checkpoint of this run"
+        mine = [o for o in self.folder.manifests()
+                if o['run'] == self.run and o['metric'] is not None and o.get('monitor') == self.monitor]
+        return min(mine, key=self._rank, default=None)
 
-@patch
-def best(self:Checkpoint):  # manifest, None if there is none
-    "Return the manifest of the best checkpoint of this run"
-    mine = [o for o in self.folder.manifests()
-            if o['run'] == self.run and o['metric'] is not None and o.get('monitor') == self.monitor]
-    return min(mine, key=self._rank, default=None)
+    def _rank(self, manifest): return rank(manifest['metric'], manifest.get('loss'), self.mode)
 
-@patch
-def _rank(self:Checkpoint, manifest): return rank(manifest['metric'], manifest.get('loss'), self.mode)
+    def where(self, learn):  # tuple
+        "Return the position of training, to compare with others"
+        fit, s = learn.fitting or learn.stopped, learn.state
+        at = (False, False) if fit is None else (fit.train is not None, fit.is_trained)
+        return s.epoch, s.batch_idx, s.optimizer_step, *at, learn.valid_idx
 
-@patch
-def is_better(self:Checkpoint, value, loss=None):
-    best = self.best()
-    return best is None or rank(value, loss, self.mode) < self._rank(best)
+    def save(self,
+        learn,       # `Learner`
+        again=True,  # False: do not save the same position twice
+    ):
+        "Copy the state, and write it in a thread"
+        fit, s, start, where = learn.fitting or learn.stopped, learn.state, perf_counter(), self.where(learn)
+        if self.run is None: self.run = token_hex(4)
+        if learn.world.first(where == self.saved_at and not again): return
+        self.finish()
+        info, place, n_files = None, None, learn.world.shards[0]
+        if learn.world.is_sharded:      # all ranks agree on a folder
+            name = f'.{self.folder.next(s.optimizer_step).stem}.parts.{time_ns()}.tmp'
+            place = self.folder.path/learn.world.first(name)
+        try:
+            state, parts = take_out(capture(learn))
+            state, parts = host_copy((state, {key: local(t) for key, t in parts.items()}))
+            wait = arrived(learn.device)
+            if learn.is_main:
+                check_plain(state, 'the state')
+                info = {'run': self.run, 'step': s.optimizer_step, 'epoch': s.epoch, 'position': learn.position,
+                        'monitor': self.monitor, 'metric': self.value(learn), 'loss': self.value(learn, 'valid_loss'),
+                        'processes': learn.world.size, 'in_epoch': fit is not None and fit.train is not None}
+            elif place is None or learn.world.rank >= n_files: return      # others write the same shards
+            args = learn, wait, state, info, parts, place, learn.world.rank, n_files
+            self.thread = Thread(target=self._write, args=args, name='checkpoint')
+            self.thread.start()
+        except (TypeError, ValueError, RuntimeError, OSError) as e:
+            self.error = e
+            if place is not None: report_error(e, place, learn.world.rank)
+        self.saved_at, self.n_saves = where, self.n_saves + 1
+        if self.seconds and learn.is_fitting: self.due = perf_counter() + self.seconds
+        self.stall_s += perf_counter() - start
+        if not learn.is_fitting: self.finish()
+        else: self.report()
+
+    def _try(self, learn):  # raises TypeError
+        "After the first batch, refuse what no checkpoint can hold, rather than find nothing to resume a week later"
+        state, _ = take_out(capture(learn))
+        for opt in learn.opts.values():
+            if name := _unsaved(opt): warnings.warn(
+                f'{type(opt).__name__}.{name} has a state that is not in the state_dict() of the {type(opt).__name__}: '
+                'a fit that is resumed starts it afresh. Let state_dict() and load_state_dict() hold it', stacklevel=2)
+        try: check_plain(host_copy(state, copy=lambda t: t), 'the state')
+        except (ValueError, RuntimeError, OSError): return      # not the fault of the state: `save` warns of it
+        except TypeError as e:
+            e.add_note('raised by Checkpoint after the first batch, since nothing could be saved later, either: define '
+                       'state_dict() and load_state_dict() for the object that holds it, or remove Checkpoint')
+            raise
+
+    def _write(self, learn, wait, state, info, parts, place, rank, size):
+        "Write this rank's shards; in the main process also the state, once all ranks have written theirs"
+        try:
+            wait()
+            if place is not None: write_parts(parts, place, rank)
+            if info is None: return
+            if place is not None:
+                def patience(): return 5 if learn.cancelled == 'error' else self.PATIENCE_S     # ranks may be lost
+                wait_for_parts(place, size, patience)
+            self.folder.put(state, info, place)
+            self._prune()
+        except Exception as e:
+            if info is None: return report_error(e, place, rank)
+            self.error = e
+            if place is not None: shutil.rmtree(place, ignore_errors=True)
+
+    def _prune(self):
+        mine = [o for o in self.folder.manifests() if o['run'] == self.run]
+        best = self.best()
+        for o in mine[:-self.keep]:
+            if best is None or o['n'] != best['n']: self.folder.drop(o)
+
+    def finish(self):
+        "Wait until the last save is on disk"
+        if self.thread is not None and self.thread.ident is not None: self.thread.join()     # it was started
+        self.report()
+
+    def report(self):
+        "Warn of an error in the last write; raise it if `strict`"
+        if self.thread is not None and self.thread.is_alive(): return
+        e, self.error, self.thread = self.error, None, None
+        if e is None: return
+        self.saved_at = None
+        if self.strict: raise e
+        text = f'{type(e).__name__}: {e}'
+        if text not in self.warned:
+            warnings.warn(f'Checkpoint: nothing was saved in {self.folder.path} ({text}); training continues',
+                          stacklevel=4)
+        self.warned.add(text)
 
 # %% ../../nbs/save/04_checkpoint.ipynb #5bc7d4cd
-@patch
-def where(self:Checkpoint, learn):  # tuple
-    "Return the position of training, to compare with others"
-    fit, s = learn.fitting or learn.stopped, learn.state
-    at = False, False
-    if fit is not None: at = fit.train is not None, fit.is_trained
-    return s.epoch, s.batch_idx, s.optimizer_step, *at, learn.valid_idx
-
-@patch
-def save(self:Checkpoint,
-    learn,       # `Learner`
-    again=True,  # False: do not save the same position twice
-):
-    "Copy the state, and write it in a thread"
-    fit, s, start, where = learn.fitting or learn.stopped, learn.state, perf_counter(), self.where(learn)
-    if self.run is None: self.run = token_hex(4)
-    if learn.world.first(where == self.saved_at and not again): return
-    self.finish()
-    place = self._place_of_parts(learn) if learn.world.is_sharded else None
-    try:
-        state, parts = take_out(capture(learn))
-        state, parts = host_copy((state, {key: local(t) for key, t in parts.items()}))
-        wait = arrived(learn.device)
-        if learn.is_main:
-            check_plain(state, 'the state')
-            info = {'run': self.run, 'step': s.optimizer_step, 'epoch': s.epoch, 'position': learn.position,
-                    'monitor': self.monitor, 'metric': self.value(learn), 'loss': self.value(learn, 'valid_loss'),
-                    'processes': learn.world.size, 'in_epoch': fit is not None and fit.train is not None}
-            args = learn, wait, state, info, parts, place, learn.world.shards[0]
-            self.thread = Thread(target=self._write, args=args, name='checkpoint')
-        elif place is not None and learn.world.rank < learn.world.shards[0]:      # other ranks have copies of the same
-            self.thread = Thread(target=self._write_parts, args=(wait, parts, place, learn.world.rank), name='shards')
-        else: return
-        self.thread.start()
-    except (TypeError, ValueError, RuntimeError, OSError) as e:
-        self.error = e
-        if place is not None: report_error(e, place, learn.world.rank)
-    self.saved_at, self.n_saves = where, self.n_saves + 1
-    if self.seconds and learn.is_fitting: self.due = perf_counter() + self.seconds
-    self.stall_s += perf_counter() - start
-    if not learn.is_fitting: self.finish()
-    else: self.report()
-
-@patch
-def _try(self:Checkpoint, learn):  # raises TypeError
-    "After the first batch, refuse what no checkpoint can hold, rather than find nothing to resume a week later"
-    state, _ = take_out(capture(learn))
-    for opt in learn.opts.values():
-        if name := _unsaved(opt): warnings.warn(
-            f'{type(opt).__name__}.{name} has a state that is not in the state_dict() of the {type(opt).__name__}: '
-            'a fit that is resumed starts it afresh. Let state_dict() and load_state_dict() hold it', stacklevel=2)
-    try: check_plain(host_copy(state, copy=lambda t: t), 'the state')
-    except (ValueError, RuntimeError, OSError): return      # not the fault of the state: `save` warns of it
-    except TypeError as e:
-        e.add_note('raised by Checkpoint after the first batch, since nothing could be saved later, either: define '
-                   'state_dict() and load_state_dict() for the object that holds it, or remove Checkpoint')
-        raise
-
 def _unsaved(opt):  # str, '' if there is none
     "Name the optimizer inside another one whose state the outer one does not save, as in many versions of SAM"
     saved = set()
@@ -224,98 +243,34 @@ def _unsaved(opt):  # str, '' if there is none
         if any(t.data_ptr() not in saved for t in found): return name
     return ''
 
-@patch
-def _place_of_parts(self:Checkpoint, learn):  # path of a folder
-    "Agree on a folder for the shards of all ranks"
-    name = learn.is_main and f'.{self.folder.next(learn.state.optimizer_step).stem}.parts.{time_ns()}.tmp'
-    return self.folder.path/learn.world.first(name)
-
-@patch
-def _write(self:Checkpoint, learn, wait, state, info, parts, place, size):
-    "Write a state; with shards, once all ranks have written theirs"
-    try:
-        wait()
-        if place is not None:
-            write_parts(parts, place, 0)
-            def patience(): return 5 if learn.cancelled == 'error' else self.PATIENCE_S     # other ranks may be lost
-            wait_for_parts(place, size, patience)
-        self.folder.put(state, info, place)
-        self._prune()
-    except Exception as e:
-        self.error = e
-        if place is not None: shutil.rmtree(place, ignore_errors=True)
-
-@patch
-def _write_parts(self:Checkpoint, wait, parts, place, rank):
-    "Write the shards of a rank; the main process reports an error"
-    with suppress(Exception):
-        wait()
-        write_parts(parts, place, rank)
-
-@patch
-def _prune(self:Checkpoint):
-    mine = [o for o in self.folder.manifests() if o['run'] == self.run]
-    best = self.best()
-    for o in mine[:-self.keep]:
-        if best is None or o['n'] != best['n']: self.folder.drop(o)
-
-# %% ../../nbs/save/04_checkpoint.ipynb #1ece1409
-@patch
-def finish(self:Checkpoint):
-    "Wait until the last save is on disk"
-    if self.thread is not None and self.thread.ident is not None: self.thread.join()     # not interrupted at its start
-    self.report()
-
-@patch
-def report(self:Checkpoint):
-    "Warn of an error in the last write; raise it if `strict`"
-    if self.thread is not None and self.thread.is_alive(): return
-    e, self.error, self.thread = self.error, None, None
-    if e is None: return
-    self.saved_at = None
-    if self.strict: raise e
-    text = f'{type(e).__name__}: {e}'
-    if text not in self.warned:
-        warnings.warn(f'Checkpoint: nothing was saved in {self.folder.path} ({text}); training continues', stacklevel=4)
-    self.warned.add(text)
-
 # %% ../../nbs/save/04_checkpoint.ipynb #b3874726
 def find(
     source,  # path of a checkpoint, or of a folder of them
     size=1,  # world size of the run that resumes
-):           # (state, its file's name); raises FileNotFoundError or BadCheckpoint
+):           # (state, path of its file); raises FileNotFoundError or BadCheckpoint
     "Read the state in a file, or the newest one in a folder from which a world of this size can resume"
     path = Path(source)
     if path.is_dir(): return _find_newest(Folder(path), size)
     note = path.with_suffix('.json')
-    if not NAME.fullmatch(path.name) or not note.exists(): return read_state(path), path.name
-    return Folder(path.parent).read(read_manifest(note)), path.name
+    if not NAME.fullmatch(path.name) or not note.exists(): return read_state(path), path
+    return Folder(path.parent).read(read_manifest(note)), path
 
 def _find_newest(folder, size):
     def fits(manifest): return manifest.get('processes', 1) == size or not manifest.get('in_epoch')
     found = folder.newest(fits)
-    if found is None: raise _nothing_in(folder, size)
-    state, manifest = found
-    last = folder.manifests()[-1]
+    if found is None and folder.n:
+        text = f'none of the {folder.n} checkpoints in {folder.path} can be read'
+        is_other = any(o.get('processes', 1) != size for o in folder.manifests())
+        raise BadCheckpoint(f'{text}, or a world of {size} cannot resume from it' if is_other else text)
+    if found is None:
+        names = sorted(o.name for o in folder.path.iterdir())
+        if len(names) > 5: names[5:] = ['…']
+        raise FileNotFoundError(f'there is no checkpoint in {folder.path}; it holds {", ".join(names) or "nothing"}')
+    (state, manifest), last = found, folder.manifests()[-1]
     if manifest['n'] < last['n'] and not fits(last):
         warnings.warn(f'{last["file"]} was saved by {last.get("processes", 1)} processes in the middle of an epoch, '
                       f'and this is a world of {size}: resuming from the end of an epoch', stacklevel=4)
-    return state, manifest['file']
-
-def _nothing_in(folder, size):
-    "Return the error for a folder without a checkpoint to resume from"
-    if folder.n:
-        text = f'none of the {folder.n} checkpoints in {folder.path} can be read'
-        is_other = any(o.get('processes', 1) != size for o in folder.manifests())
-        return BadCheckpoint(f'{text}, or a world of {size} cannot resume from it' if is_other else text)
-    names = sorted(o.name for o in folder.path.iterdir())
-    if len(names) > 5: names[5:] = ['…']
-    return FileNotFoundError(f'there is no checkpoint in {folder.path}; it holds {", ".join(names) or "nothing"}')
-
-def _beside(source, name):
-    "The folder of shards of a state that was found"
-    path = Path(source)
-    return (path/name if path.is_dir() else path).with_suffix('.parts')
+    return state, folder.path/manifest['file']
 
 @patch
 def resume_from(self:Learner,
@@ -336,13 +291,12 @@ def resume_from(self:Learner,
         if not self.world.first(bool(hook.folder.n)): return False
         source = hook.folder.path
     found = find(source, self.world.size) if self.is_main else None
-    name = self.world.first(found and found[1])
-    path = Path(source)/name if Path(source).is_dir() else Path(source)
+    path = self.world.first(found and found[1])
     state = read_parts(found[0] if found else read_state(path), path.with_suffix('.parts'), self.world)
     skip = hook is not None and hook.skip
     for note in restore(self, state, self.fitting, skip=skip): warnings.warn(f'resume: {note}', stacklevel=3)
     if hook is not None and source is hook.folder.path: hook.saved_at = hook.where(self)
-    if self.is_main: print(f'resumes from {name}, saved {state["position"]}')
+    if self.is_main: print(f'resumes from {path.name}, saved {state["position"]}')
     return True
 
 # %% ../../nbs/save/04_checkpoint.ipynb #5615a8a4
@@ -380,8 +334,8 @@ def load_state(
 ):          # list of str: what cannot be exact, and why
     "Load a state between two fits"
     fit = Fit()
-    state, name = find(path)
-    state = read_parts(state, _beside(path, name), learn.world)
+    state, path = find(path)
+    state = read_parts(state, path.with_suffix('.parts'), learn.world)
     notes = restore(learn, state, fit, plan=True)
     set_rng_states(fit.rng_states, learn.train_dl, learn.valid_dl)
     fit.model = learn.model

@@ -6,7 +6,7 @@
 __all__ = ['load_model']
 
 # %% ../../nbs/save/06_export.ipynb #ddbd8d99
-import json, math, platform, sys
+import json, platform, sys
 from pathlib import Path
 
 import torch
@@ -31,10 +31,8 @@ def _as_args(example):
                     'expected a tensor, or a tuple of tensors, as the model takes')
 
 def _finite(x):
-    "Replace numbers that JSON lacks by None"
-    if isinstance(x, dict): return {k: _finite(v) for k, v in x.items()}
-    if isinstance(x, list): return [_finite(v) for v in x]
-    return None if isinstance(x, float) and not math.isfinite(x) else x
+    "Return what JSON makes of it, with None for numbers that it lacks"
+    return json.loads(json.dumps(x), parse_constant=lambda name: None)
 
 def _program(model, args, dynamic):
     "Export the model; with `dynamic`, the first dimension of all inputs is a batch of any size"
@@ -55,7 +53,7 @@ def _config(learn, average):
            'epoch': state.epoch, 'optimizer_step': state.optimizer_step, 'row': _finite(rows[-1] if rows else {}),
            'torch': str(torch.__version__), 'trainer_nb': sys.modules['trainer_nb'].__version__,
            'python': platform.python_version(), **({'average': average} if average else {})}
-    try: return {**res, 'config': _finite(json.loads(json.dumps(learn.config)))}
+    try: return {**res, 'config': _finite(learn.config)}
     except TypeError as e: raise TypeError(f'learn.config cannot be written as JSON: {e}') from None
 
 # %% ../../nbs/save/06_export.ipynb #1aa5f9f7

@@ -15,7 +15,7 @@ from zipfile import ZIP_STORED, ZipFile
 
 import torch
 
-from ..base import check_kinds, open_file, patch, read_file, replacing, sync
+from ..base import check_kinds, open_file, read_file, replacing, sync
 
 # %% ../../nbs/save/01_files.ipynb #2f2a1aa0
 PLAIN = (torch.Tensor, torch.nn.Parameter, torch.Size, torch.dtype, torch.device,
@@ -362,83 +362,73 @@ class Folder:
             except (BadCheckpoint, OSError) as e: warnings.warn(f'{e}. Skipping its checkpoint', stacklevel=2)
         return [found[n] for n in sorted(found)]
 
-# %% ../../nbs/save/01_files.ipynb #f5c6a166
-@patch
-def next(self:Folder,
-    step,  # int
-):         # path
-    "Return the path for the next state"
-    n = 1 + max((int(m[1]) for m in self._names()), default=0)
-    return self.path/f'checkpoint-{n:05d}-step-{step}.pt'
+    def next(self,
+        step,  # int
+    ):         # path
+        "Return the path for the next state"
+        n = 1 + max((int(m[1]) for m in self._names()), default=0)
+        return self.path/f'checkpoint-{n:05d}-step-{step}.pt'
 
-@patch
-def put(self:Folder,
-    state,       # dict of plain values
-    info,        # dict for the manifest: 'run', 'step', 'metric', and more
-    parts=None,  # path of a folder in this one with the state's shards, complete and on disk; it is moved
-):               # the manifest
-    "Write a state; a kill at any moment leaves it complete or absent"
-    self.path.mkdir(exist_ok=True)
-    path = self.next(info['step'])
-    versions = {'torch': str(torch.__version__), 'trainer_nb': sys.modules['trainer_nb'].__version__,
-                'python': platform.python_version()}
-    placed = False
-    try:
-        if parts is not None:
-            files = sorted(Path(parts).iterdir())
-            info = {**info, 'parts': {o.name: [o.stat().st_size, checksum(o)] for o in files}}
-            sync(parts)
-            os.replace(parts, path.with_suffix('.parts'))
-            sync(self.path)
-        with replacing(path) as file:
-            manifest = {'format': _FORMAT, **info, **write_state(file, state),
-                        'saved': strftime('%Y-%m-%dT%H:%M:%S'), **versions}
-            with replacing(path.with_suffix('.json')) as note: note.write(json.dumps(manifest, indent=1).encode())
-            placed = True
-    except BaseException:
-        if placed and not path.exists():
-            with suppress(OSError): path.with_suffix('.json').unlink()
-        if not path.exists(): shutil.rmtree(path.with_suffix('.parts'), ignore_errors=True)
-        raise
-    return {**manifest, 'n': int(NAME.fullmatch(path.name)[1]), 'file': path.name}
+    def put(self,
+        state,       # dict of plain values
+        info,        # dict for the manifest: 'run', 'step', 'metric', and more
+        parts=None,  # path of a folder in this one with the state's shards, complete and on disk; it is moved
+    ):               # the manifest
+        "Write a state; a kill at any moment leaves it complete or absent"
+        self.path.mkdir(exist_ok=True)
+        path = self.next(info['step'])
+        versions = {'torch': str(torch.__version__), 'trainer_nb': sys.modules['trainer_nb'].__version__,
+                    'python': platform.python_version()}
+        try:
+            if parts is not None:
+                files = sorted(Path(parts).iterdir())
+                info = {**info, 'parts': {o.name: [o.stat().st_size, checksum(o)] for o in files}}
+                sync(parts)
+                os.replace(parts, path.with_suffix('.parts'))
+                sync(self.path)
+            with replacing(path) as file:
+                manifest = {'format': _FORMAT, **info, **write_state(file, state),
+                            'saved': strftime('%Y-%m-%dT%H:%M:%S'), **versions}
+                with replacing(path.with_suffix('.json')) as note: note.write(json.dumps(manifest, indent=1).encode())
+        except BaseException:
+            if not path.exists():
+                with suppress(OSError): path.with_suffix('.json').unlink()
+                shutil.rmtree(path.with_suffix('.parts'), ignore_errors=True)
+            raise
+        return {**manifest, 'n': int(NAME.fullmatch(path.name)[1]), 'file': path.name}
 
-# %% ../../nbs/save/01_files.ipynb #191b5631
-@patch
-def drop(self:Folder,
-    manifest,  # of a state here
-):
-    "Delete a state, and then its manifest"
-    path = self.path/manifest['file']
-    for o in path, path.with_suffix('.json'):
-        with suppress(FileNotFoundError): o.unlink()
-    shutil.rmtree(path.with_suffix('.parts'), ignore_errors=True)
+    def drop(self,
+        manifest,  # of a state here
+    ):
+        "Delete a state, and then its manifest"
+        path = self.path/manifest['file']
+        for o in path, path.with_suffix('.json'):
+            with suppress(FileNotFoundError): o.unlink()
+        shutil.rmtree(path.with_suffix('.parts'), ignore_errors=True)
 
-@patch
-def tidy(self:Folder):
-    "Delete what a killed process left: temporary files, and manifests and shards without a state. Needs the lock"
-    for o in self.path.iterdir():
-        beside = re.fullmatch(r'\.(.+)\.[0-9a-f]+\.tmp', o.name)
-        m = NAME.fullmatch(beside[1] if beside else o.name)
-        if m and (beside or m[3] != 'pt' and not o.with_suffix('.pt').exists()):
-            with suppress(OSError): shutil.rmtree(o) if o.is_dir() else o.unlink()
+    def tidy(self):
+        "Delete what a killed process left: temporary files, and manifests and shards without a state. Needs the lock"
+        for o in self.path.iterdir():
+            beside = re.fullmatch(r'\.(.+)\.[0-9a-f]+\.tmp', o.name)
+            m = NAME.fullmatch(beside[1] if beside else o.name)
+            if m and (beside or m[3] != 'pt' and not o.with_suffix('.pt').exists()):
+                with suppress(OSError): shutil.rmtree(o) if o.is_dir() else o.unlink()
 
-@patch
-def read(self:Folder,
-    manifest,  # of a state here
-):             # the state, with holes for its shards; raises BadCheckpoint
-    "Read a state, and check the files of its shards"
-    path = path_in(self.path, manifest['file'])
-    for name, expected in manifest.get('parts', {}).items():
-        o = path_in(path_in(self.path, path.with_suffix('.parts').name), name)
-        if not o.is_file() or [o.stat().st_size, checksum(o)] != expected:
-            raise BadCheckpoint(f'{name} in {o.parent.name} is not what was written')
-    return read_state(path, manifest)
+    def read(self,
+        manifest,  # of a state here
+    ):             # the state, with holes for its shards; raises BadCheckpoint
+        "Read a state, and check the files of its shards"
+        path = path_in(self.path, manifest['file'])
+        for name, expected in manifest.get('parts', {}).items():
+            o = path_in(path_in(self.path, path.with_suffix('.parts').name), name)
+            if not o.is_file() or [o.stat().st_size, checksum(o)] != expected:
+                raise BadCheckpoint(f'{name} in {o.parent.name} is not what was written')
+        return read_state(path, manifest)
 
-@patch
-def newest(self:Folder,
-    fits=lambda manifest: True,  # function of a manifest → bool
-):                               # (state, manifest); None if there is none
-    "Return the newest intact state among those that fit; warn about damaged ones"
-    for manifest in filter(fits, reversed(self.manifests())):
-        try: return self.read(manifest), manifest
-        except (BadCheckpoint, OSError) as e: warnings.warn(f'{e}. Trying the one before it', stacklevel=2)
+    def newest(self,
+        fits=lambda manifest: True,  # function of a manifest → bool
+    ):                               # (state, manifest); None if there is none
+        "Return the newest intact state among those that fit; warn about damaged ones"
+        for manifest in filter(fits, reversed(self.manifests())):
+            try: return self.read(manifest), manifest
+            except (BadCheckpoint, OSError) as e: warnings.warn(f'{e}. Trying the one before it', stacklevel=2)

@@ -28,20 +28,14 @@ def find_point(
     found = Folder(folder).manifests()
     if not found: raise FileNotFoundError(f'there is no checkpoint in {folder}')
     found = [o for o in found if o['run'] == (run or found[-1]['run'])] or found
-    fits = [o for o in found if _is_at(o, epoch, step)]
+    if step is not None: fits = [o for o in found if o['step'] == step]
+    else: fits = [o for o in found if epoch is None or o['epoch'] == epoch and not o['in_epoch']]
     if fits: return fits[-1]
     wanted = f'after {epoch} epoch{"" if epoch == 1 else "s"}' if step is None else f'at optimizer step {step}'
     raise ValueError(f'no checkpoint was kept {wanted}. There are {_points_text(found)}; '
                      'Checkpoint(folder, every=..., keep=...) says when to save, and how many to keep')
 
-def _is_at(manifest, epoch, step):
-    if step is not None: return manifest['step'] == step
-    return epoch is None or manifest['epoch'] == epoch and not manifest['in_epoch']
-
-def _points_text(
-    manifests,  # the oldest first
-    most=8,     # points to name
-):              # str
+def _points_text(manifests, most=8):
     "List the points that a user can ask for"
     ends = {f'epoch={o["epoch"]}': 0 for o in manifests if not o['in_epoch']}
     words = [*ends, *{f'step={o["step"]}': 0 for o in manifests if o['in_epoch']}]

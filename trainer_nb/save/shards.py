@@ -44,12 +44,8 @@ def fill(
     return type(state)([fill(o, f) for o in state]) if type(state) in (list, tuple) else state
 
 # %% ../../nbs/save/02_shards.ipynb #8b6a9087
-def _rows_of(
-    n,      # rows of a tensor
-    size,   # number of shards
-    rank,   # index of the shard whose rows to return
-):          # `range`, which may be empty
-    "Return the rows of a shard, cut as by `torch.chunk` and torch's `Shard(0)`"
+def _rows_of(n, size, rank):  # `range`, which may be empty
+    "Return those of `n` rows that a shard has, cut as by `torch.chunk` and torch's `Shard(0)`"
     step = -(-n//size)
     return range(min(rank*step, n), min((rank + 1)*step, n))
 
@@ -57,15 +53,10 @@ def write_parts(
     parts,  # dict: key → this rank's shard of a tensor, on the host
     path,   # folder; created if it does not exist
     rank,   # int: which of its files to write
-):          # raises OSError, and tells the rank that waits for the file
+):          # raises OSError
     "Write the shards of a rank to its own file, which appears when it is complete"
-    file = Path(path)/f'{rank}.pt'
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        write_state(file, {'parts': parts})
-    except Exception as e:
-        report_error(e, path, rank)
-        raise
+    Path(path).mkdir(parents=True, exist_ok=True)
+    write_state(Path(path)/f'{rank}.pt', {'parts': parts})
 
 def report_error(
     e,     # exception for which a rank writes no shards
@@ -130,7 +121,7 @@ def _read(tensors, holes, path, world):
     here = {key: mine(t) for key, t in tensors.items()}
     for i in range(max(o['files'] for o in holes.values())):
         there = {key: _rows_of(len(t), holes[key]['files'], i) for key, t in tensors.items()}
-        both = {key: _overlap(here[key], o) for key, o in there.items()}
+        both = {key: range(max(here[key].start, o.start), min(here[key].stop, o.stop)) for key, o in there.items()}
         if not any(both.values()): continue
         parts = read_state(path_in(path_in(path.parent, path.name), f'{i}.pt'))['parts']
         for key in (key for key, o in both.items() if o):
@@ -138,8 +129,6 @@ def _read(tensors, holes, path, world):
             if part.dtype != t.dtype or part.shape != (len(there[key]), *t.shape[1:]):
                 raise ValueError(f'tensor {key} in {i}.pt has another shape or dtype')
             t[_within(both[key], here[key])] = part[_within(both[key], there[key])]
-
-def _overlap(a, b): return range(max(a.start, b.start), min(a.stop, b.stop))
 
 def _within(rows, outer): return slice(rows.start - outer.start, rows.stop - outer.start)
 

@@ -12,7 +12,6 @@ from dataclasses import asdict, fields
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader
 
 from ..base import batch_code, check_kinds, is_wrapper, state_of, state_versions
 from ..data import RNG_STATE_KINDS, is_stock, length, loader_generators, skips, source, rng_states
@@ -91,11 +90,7 @@ def _takes(module, key, state):
     except (AttributeError, RuntimeError): return False
     return True
 
-def _dtypes(
-    name,    # name of the module for the message
-    module,  # `nn.Module`
-    state,   # its `state_dict`, from a file
-):           # str: which values are converted, or ''
+def _dtypes(name, module, state):  # str: which values are converted, or ''
     "Describe a difference in dtypes between a state and the module"
     def kind(o): return str(o.dtype).removeprefix('torch.')
     here = module.state_dict()
@@ -106,10 +101,7 @@ def _dtypes(
             'values are converted')
 
 # %% ../../nbs/save/03_snapshot.ipynb #2fb11143
-def _check_optimizer_states(
-    opts,    # dict: name → optimizer
-    states,  # dict: name → state of an optimizer, from `capture`
-):           # raises ValueError
+def _check_optimizer_states(opts, states):
     "Refuse the state of other optimizers"
     if opts.keys() != states.keys():
         raise ValueError(f'the checkpoint has the optimizers {list(states)}, but the learner has {list(opts)}')
@@ -120,19 +112,12 @@ def _check_optimizer_states(
         which = f' {name!r}' if name else ''
         if here != there: raise ValueError(f'the checkpoint is of another optimizer{which}: {there}; here it is {here}')
 
-def _parameter_names(
-    opt,      # optimizer
-    modules,  # dict: name → module, as `owners` returns it
-):            # list by param group of lists of names; None for a parameter of no module
+def _parameter_names(opt, modules):  # list by param group of lists of names; None for a parameter of no module
     "Return the names of an optimizer's parameters"
     known = {id(p): f'{owner}.{k}' for owner, m in modules.items() for k, p in m.named_parameters()}
     return [[known.get(id(p)) for p in g['params']] for g in opt.param_groups]
 
-def _parameter_order(
-    opt,      # optimizer
-    modules,  # dict: name → module
-    names,    # what `_parameter_names` returned for the optimizer that was saved
-):            # list by param group: for each parameter its index in `names`; raises ValueError
+def _parameter_order(opt, modules, names):  # list by param group: for each parameter its index in `names`
     "Match the parameters of two optimizers by name (tied ones have several), or by index if they have none"
     here = {}
     for owner, m in modules.items():
@@ -160,23 +145,17 @@ def describe(
     if dl is None: return {}
     dl = source(dl)
     batches = getattr(dl, 'batch_sampler', None)
+    data = getattr(dl, 'dataset', None)
+    tensors = getattr(dl, 'tensors', None) or getattr(data, 'tensors', None) or ()
+    if data is None and tensors: data = tensors[0]
     while hasattr(batches, 'batches'): batches = batches.batches    # of a SeededLoader, or of a sharded loader
-    return {'type': type(dl).__name__, 'batches': length(dl), 'samples': _n_samples(dl),
+    return {'type': type(dl).__name__, 'batches': length(dl), 'samples': None if data is None else length(data),
             'bs': getattr(batches, 'batch_size', None) or getattr(dl, 'batch_size', getattr(dl, 'bs', None)),
             'drop_last': getattr(batches, 'drop_last', getattr(dl, 'drop_last', None)),
             'sampler': _order(dl, batches),
             'generators': len(loader_generators(dl)), 'workers': getattr(dl, 'num_workers', 0),
-            'data': batch_code([o for o in _tensors(dl) if type(o) is Tensor]),
+            'data': batch_code([o for o in tensors if type(o) is Tensor]),      # others may draw when they are read
             'parts': {k: describe(o) for k, o in _parts(dl).items()}}
-
-def _tensors(dl):
-    "Data that can be told apart; others cannot be read without drawing random numbers or using an iterator up"
-    return getattr(dl, 'tensors', None) or getattr(getattr(dl, 'dataset', None), 'tensors', None) or ()
-
-def _n_samples(dl):
-    if getattr(dl, 'dataset', None) is not None: return length(dl.dataset)
-    tensors = tuple(getattr(dl, 'tensors', ()))
-    return len(tensors[0]) if tensors else None
 
 def _order(dl, batches):
     if hasattr(dl, 'shuffle'): return 'shuffled' if dl.shuffle else ''
@@ -184,14 +163,8 @@ def _order(dl, batches):
 
 def _parts(dl): return dl.loaders if getattr(dl, 'is_many', False) else {}
 
-def _check_loader(
-    name,        # 'train_dl' or 'valid_dl'
-    dl,          # the loader
-    before,      # what `describe` returned for the loader that was saved
-    pass_,       # state of the open pass, or None
-    skip=False,  # True: samples draw no random numbers
-):               # str: what may not be exact, or ''; raises ValueError
-    "Refuse a position in other data"
+def _check_loader(name, dl, before, pass_, skip=False):  # str: what may not be exact, or ''
+    "Refuse a position in other data than those that `describe` told of before"
     dl, now = source(dl), describe(dl)
     if pass_ is None or not pass_['n']: return ''
     changed = [f'{k} {before.get(k)} there, {now.get(k)} here' for k in _MUST_AGREE if before.get(k) != now.get(k)]
@@ -219,35 +192,28 @@ def _check_loader(
         'the order of the samples is the same, but not the random numbers that they draw')
     return ''
 
-def _check_workers(
-    name,  # 'train_dl' or 'valid_dl'
-    dl,    # the loader
-    warm,  # whether it had workers from an earlier pass
-):         # str: what may not be exact, or ''
+def _check_workers(name, dl, warm):  # str: what may not be exact, or ''
     "Describe what cannot be restored: the RNG states of workers that have read more than one pass"
     dl = source(dl)
     if parts := _parts(dl):
         notes = [_check_workers(f'{name}[{k!r}]', o, warm) for k, o in parts.items()]
         return '; '.join(filter(None, notes))
-    if not warm or not isinstance(dl, DataLoader) or getattr(dl, 'is_seeded', False) or hasattr(dl, 'state_dict'):
-        return ''
-    if not getattr(dl, 'persistent_workers', False): return ''
+    if getattr(dl, 'is_seeded', False) or hasattr(dl, 'state_dict'): return ''
+    if not (warm and getattr(dl, 'persistent_workers', False)): return ''
     why = f'{name} has persistent workers, whose RNG states depend on all earlier passes: '
     if not is_stock(dl): return why + 'what they draw at random is not exact; persistent_workers=False is'
     return why + ('the order of the samples is exact, but not the random numbers that they draw. '
                   'SeededLoader, or persistent_workers=False, is exact')
 
 # %% ../../nbs/save/03_snapshot.ipynb #54460316
-def _hook_keys(
-    hooks,  # list of `Hook`
-):          # dict: key → hook
+def _hook_keys(hooks):  # dict: key → hook
     "Return the keys under which the states of the hooks are saved"
     res, kinds = {}, {}
     for h in hooks:
-        kind = kinds.setdefault(h.name, type(h))
-        key, i = h.name, 1
-        while key in res: key, i = f'{h.name} {i + 1}', i + 1
-        if kind is not type(h) and h.state_dict():
+        same = kinds.setdefault(h.name, [])
+        same.append(type(h))
+        key = f'{h.name} {len(same)}' if len(same) > 1 else h.name
+        if same[0] is not type(h) and h.state_dict():
             raise ValueError(f'two different classes of hooks are called {h.name}: '
                              'a checkpoint could not tell them apart; rename one')
         res[key] = h
@@ -278,7 +244,8 @@ def capture(
     if learn.world.size > 1: own['processes'] = learn.world.gather((fit or Fit()).rank_state(learn))
     modules = owners(learn, fit.model if learn.is_fitting else learn.model)
     return {**own, 'modules': {name: _module(m) for name, m in modules.items()},
-            'optimizers': {name: _optimizer(o, modules) for name, o in learn.opts.items()},
+            'optimizers': {name: {'type': type(o).__name__, 'state': o.state_dict(),
+                                  'names': _parameter_names(o, modules)} for name, o in learn.opts.items()},
             'hooks': {key: s for key, h in _hook_keys(learn.hooks).items() if (s := h.state_dict())},
             'objects': object_states(learn.objects), 'state': asdict(learn.state), 'history': history.state_dict(),
             'rng_states': at, 'device': learn.device.type,
@@ -291,9 +258,6 @@ def _module(m):
     return {**({'buffers': buffers} if buffers else {}), 'state': dict(state), 'metadata': state_versions(state),
             'frozen': [k for k, p in params.items() if not p.requires_grad],
             'grads': {k: p.grad for k, p in params.items() if p.grad is not None}}
-
-def _optimizer(opt, modules):
-    return {'type': type(opt).__name__, 'state': opt.state_dict(), 'names': _parameter_names(opt, modules)}
 
 # %% ../../nbs/save/03_snapshot.ipynb #b23de7c6
 def restore(
