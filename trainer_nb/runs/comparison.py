@@ -187,8 +187,8 @@ class Comparison:
     def _keys(self, pairs, n_grey):
         "Entries of the legend that say what is drawn"
         res, metric = [], _short(self.metric or '')
-        both = any(train for train, _ in pairs) and any(valid for _, valid in pairs)
         name = _base(metric)
+        both = any(train for train, _ in pairs) and any(valid for _, valid in pairs)
         if both:
             res = [Line([], [], GREY, f'{name} in training, smoothed'),
                    Line([], [], GREY, f'{name} in validation', points=True)]

@@ -138,17 +138,13 @@ def take(
 ):
     "Add lines of a record"
     for kind, part in groupby(rows, lambda row: row.get('kind')):
-        if kind == 'step': _take_steps(to, list(part))
-        else:
-            for row in part: _take_row(to, kind, row)
-
-def _take_steps(to, rows):
-    names = dict.fromkeys(chain.from_iterable(rows))
-    to.add_steps(len(rows), {name: _column(rows, name) for name in names if name not in _COUNTS})
-
-def _take_row(to, kind, row):
-    batch = row.get('batch')
-    if type(batch) is int and 0 <= batch < 1e15: to.add_row(kind, batch, row)
+        part = list(part)
+        if kind == 'step':
+            names = [o for o in dict.fromkeys(chain.from_iterable(part)) if o not in _COUNTS]
+            to.add_steps(len(part), {name: _column(part, name) for name in names})
+            continue
+        for row in part:
+            if type(batch := row.get('batch')) is int and 0 <= batch < 1e15: to.add_row(kind, batch, row)
 
 def _revised(row):      # dict: name → list of float
     return {k: _column([{k: v} for v in values], k) for k, values in row.items() if isinstance(values, list)}

@@ -216,8 +216,7 @@ class Run:
 
     def _model_now(self):
         "Return a learner with the current weights"
-        if self._other is None:
-            self._other = without_screen(unpack_program(self.path)['learn'])
+        if self._other is None: self._other = without_screen(unpack_program(self.path)['learn'])
         self._other.model.load_state_dict(self.weights())
         return self._other
 
@@ -275,7 +274,9 @@ class Run:
         *names,  # str
     ):           # list of str: all tags
         "Add tags"
-        _check_tags(names)
+        for o in names:
+            if not isinstance(o, str) or not o.strip() or ',' in o:
+                raise ValueError(f'{o!r} is no tag: expected a word or some, without a comma')
         self._write_notes(tags=[*dict.fromkeys([*self.tags, *names])])
         return self.tags
 
@@ -310,11 +311,6 @@ def noted(
     tags, note = o.get('tags'), o.get('note')
     return {'tags': ', '.join(o for o in tags if isinstance(o, str)) if isinstance(tags, list) else '',
             'note': note if isinstance(note, str) else ''}
-
-def _check_tags(names):
-    for o in names:
-        if not isinstance(o, str) or not o.strip() or ',' in o:
-            raise ValueError(f'{o!r} is no tag: expected a word or some, without a comma')
 
 # %% ../../nbs/runs/07_run.ipynb #62bd9be7
 def _is_attended():

@@ -7,7 +7,7 @@ __all__ = ['Trials', 'sweep']
 
 # %% ../../nbs/runs/16_sweep.ipynb #sweep002
 import math, warnings
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import sleep
 
@@ -261,7 +261,8 @@ class _Search:
         for epoch, value in trial.new_values(self.plan['monitor']):
             if trial.asked is not None: trial.asked.report(value, epoch)
             if not self.bar.prunes(trial.name, epoch, value) or epoch >= self.plan['n_epochs']: continue
-            if not (status.is_over or trial.is_pausing): self._stop(trial)
+            if not (status.is_over or trial.is_pausing):
+                with suppress(RuntimeError): trial.run.stop()       # it may just have ended
             trial.is_pausing = True
         if not status.is_over: return
         if status.state == 'died' and not trial.has_restarted:
@@ -280,10 +281,6 @@ class _Search:
         else:
             self._tell(trial.number, 'FAIL')
             if all(t.state.name == 'FAIL' for t in self.sweep.by_run.values()): trial.run.wait()    # raises its error
-
-    def _stop(self, trial):
-        try: trial.run.stop()
-        except RuntimeError: pass       # it has just ended
 
     def _tell(self, number, state):
         with _optuna() as optuna:

@@ -121,13 +121,11 @@ class View:
         text, share, table, chart = self.parts(status)
         head = f'<div style="line-height:24px">{"" if status.is_over else html_bar(share)}{_lines(text)}</div>'
         if isinstance(self.row, MarimoRow): head = self.row.html() + head
-        if not status.is_over: head += self._stale()
+        if not status.is_over:
+            now = monotonic()
+            gap, self.drawn_at = now - (self.drawn_at or now), now
+            head += html_stale(self.advice, max(10, 2*gap))
         return head + (html_chart(chart) if chart is not None else '') + table
-
-    def _stale(self):
-        now = monotonic()
-        gap, self.drawn_at = now - (self.drawn_at or now), now
-        return html_stale(self.advice, max(10, 2*gap))
 
     def _open_area(self, status):  # `Area`
         "Make outputs in this cell that show the run from now on"
@@ -137,18 +135,15 @@ class View:
         live = {'text/html': html, 'text/plain': f'{text}\n{self.advice}'}
         below = {'text/html': '<div></div>', 'text/plain': ''}
         if kernel is not None:
-            if self.html is None: self._make_panel(kernel, html, buttons)
+            if self.html is None:
+                import ipywidgets as W
+                self.row, self.html = ButtonRow(buttons, self.click, kernel), W.HTML(html)
+                self.box = W.VBox([self.row.box, self.html])
             view = dict(version_major=2, version_minor=0, model_id=self.box.model_id)
             live = {'application/vnd.jupyter.widget-view+json': view, **live}
         area.handles = [show_bundle(o) for o in (live, below)]
         area.shown = [live, below]
         return area
-
-    def _make_panel(self, kernel, html, buttons):
-        import ipywidgets as W
-        self.row = ButtonRow(buttons, self.click, kernel)
-        self.html = W.HTML(html)
-        self.box = W.VBox([self.row.box, self.html])
 
     def click(self,
         label,  # one of `_BUTTONS`

@@ -59,10 +59,6 @@ def rates_of(
         as_rate('lr', o)
     return rates
 
-def _set_lr(learn, lr):
-    for name, o in rates_of(learn, lr).items(): set_lr(learn.opts[name], o)
-    return f'lr {lr}'
-
 def saved(
     learn,  # `Learner`
 ):          # str; raises RuntimeError if the last checkpoint was not saved
@@ -324,7 +320,9 @@ class Worker:
                 what = str(o['what'])
                 if what == 'pause': return self._pause(name, learn)
                 if what == 'checkpoint' and learn.world.size > 1 and self.state != 'paused':
-                    return self._save_together(name, learn)
+                    hook = learn.get_hook('Checkpoint')
+                    learn.request(hook.save)
+                    return learn.request(partial(self._saved, name, hook.n_saves))
                 res = self._act(what, o.get('arg'), learn)
         except Exception as e: self.say(name, what=what, refused=f'{type(e).__name__}: {e}')
         else: self.say(name, what=what, done=res, where=learn.position)
@@ -343,7 +341,9 @@ class Worker:
             self.leaves = self.is_leaving = False       # what a person asks for wins
             learn.request(what)
             return _STOPS[what]
-        if what == 'set_lr': return _set_lr(learn, arg)
+        if what == 'set_lr':
+            for name, o in rates_of(learn, arg).items(): set_lr(learn.opts[name], o)
+            return f'lr {arg}'
         if what == 'scale_lr': return scale_lr(arg, learn)
         if what != 'checkpoint': raise ValueError(f'there is no request {what!r}')
         save_in_pause(learn)
@@ -363,11 +363,6 @@ class Worker:
         while self.pausing: self.say(self.pausing.pop(), what='pause', done='paused', where=learn.position)
         try: pause(learn)
         finally: self.state = 'running'
-
-    def _save_together(self, name, learn):
-        hook = learn.get_hook('Checkpoint')
-        learn.request(hook.save)
-        learn.request(partial(self._saved, name, hook.n_saves))
 
     def _saved(self, name, n, learn):
         "Answer once all ranks have saved"
