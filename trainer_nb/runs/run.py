@@ -171,11 +171,7 @@ class Run:
             raise RuntimeError(f'{self.path.name}: {status}. run.restart() continues from its newest checkpoint; '
                                f'its last output: {self.output[-500:].strip() or "nothing"}')
         if self.learn is None: return self.history
-        if not self._is_taken: self._take(status)
-        return self.learn.history
-
-    def _take(self, status):
-        "Put the result into the learner"
+        if self._is_taken: return self.learn.history
         learn, is_stopped = self.learn, status.state == 'stopped'
         with learn.added_hooks(*(self.hooks if is_stopped else ())):
             if is_stopped: self._newest(learn)      # taken out of a queue, it may have checkpoints only, or nothing
@@ -183,6 +179,7 @@ class Run:
         if learn.stopped is not None: learn.stopped.hooks = self.hooks
         learn.history.status = status.note
         self._is_taken = True
+        return learn.history
 
     def learner(self):  # `Learner`
         "Make the learner of this run here, with its newest saved state. This runs code from the folder"
