@@ -10,7 +10,7 @@ import math, os, shutil
 from dataclasses import replace
 from pathlib import Path
 
-from ..base import GREY, LEADING, Line, beside, legend_rows, limits, patch, printable
+from ..base import GREY, LEADING, Line, beside, legend_rows, limits, printable
 from ..loop import Hook, Plot, set_lr
 from ..save import Folder
 from .folder import RunFolder, count_of
@@ -51,45 +51,42 @@ class Branch:
         found = '' if not n else f'parts from it in batch {other}' if other else f'its {n} losses since are equal'
         return '; '.join(filter(None, [f'fork of {self.name} {self.where}', *self.differs, found]))
 
+    def drawn(self,
+        chart,  # `Chart` of the fork's history
+    ):          # `Chart`
+        "Add the curve of the parent since"
+        left, *rest = chart.parts or (chart,)
+        losses, *others = left.panels
+        left = replace(left, panels=[self._panel(losses), *others])
+        return beside(left, *rest) if rest else left
+
+    def _panel(self, losses):
+        self.tail.update()
+        there, lines, end = self.tail.history, [], losses.xlim[1]
+        name = f'train_loss of {self.name}'
+        plot = Plot(there, self.batch)
+        for k in plot.update() if there.n_steps > self.batch else ():
+            if not k.startswith('train_loss'): continue
+            xs, ys, _ = plot.smooth(k, losses.ylog)
+            pairs = [(x, y) for x, y in zip(xs, ys) if x <= end]
+            if pairs: lines.append(Line(*map(list, zip(*pairs)), GREY, name, width=1.5))
+            name = ''
+        marks = [(row['batch'], row['valid_loss']) for row in there.valid_rows
+                 if self.batch <= row['batch'] <= end and 'valid_loss' in row]
+        if marks: lines.append(Line(*map(list, zip(*marks)), GREY, '', width=1, points=len(marks) <= 60))
+        seen = [y for o in lines for y in o.ys if math.isfinite(y) and (y > 0 or not losses.ylog)]
+        low, high = ylim = losses.ylim
+        if any(not low <= y <= high for y in seen): ylim = limits([low, high, *seen], (), losses.ylog)
+        lines = [*lines, Line([self.batch]*2, list(ylim), GREY, '', width=1), *losses.lines]
+        top = 9 + LEADING*max(len(legend_rows(lines, losses.width)), 1)
+        return replace(losses, lines=lines, ylim=ylim, top=top, height=losses.top + losses.height - top)
+
 def branch_of(
     folder,  # `RunFolder`
 ):           # `Branch`, or None if the run is no fork
     "Return what a run says of its parent"
     info = folder.read('run.json').get('parent')
     return Branch(folder, info) if isinstance(info, dict) else None
-
-# %% ../../nbs/runs/19_branch.ipynb #1ecd7045
-@patch
-def drawn(self:Branch,
-    chart,  # `Chart` of the fork's history
-):          # `Chart`
-    "Add the curve of the parent since"
-    left, *rest = chart.parts or (chart,)
-    losses, *others = left.panels
-    left = replace(left, panels=[self._panel(losses), *others])
-    return beside(left, *rest) if rest else left
-
-@patch
-def _panel(self:Branch, losses):
-    self.tail.update()
-    there, lines, end = self.tail.history, [], losses.xlim[1]
-    name = f'train_loss of {self.name}'
-    plot = Plot(there, self.batch)
-    for k in plot.update() if there.n_steps > self.batch else ():
-        if not k.startswith('train_loss'): continue
-        xs, ys, _ = plot.smooth(k, losses.ylog)
-        pairs = [(x, y) for x, y in zip(xs, ys) if x <= end]
-        if pairs: lines.append(Line(*map(list, zip(*pairs)), GREY, name, width=1.5))
-        name = ''
-    marks = [(row['batch'], row['valid_loss']) for row in there.valid_rows
-             if self.batch <= row['batch'] <= end and 'valid_loss' in row]
-    if marks: lines.append(Line(*map(list, zip(*marks)), GREY, '', width=1, points=len(marks) <= 60))
-    seen = [y for o in lines for y in o.ys if math.isfinite(y) and (y > 0 or not losses.ylog)]
-    low, high = ylim = losses.ylim
-    if any(not low <= y <= high for y in seen): ylim = limits([low, high, *seen], (), losses.ylog)
-    lines = [*lines, Line([self.batch]*2, list(ylim), GREY, '', width=1), *losses.lines]
-    top = 9 + LEADING*max(len(legend_rows(lines, losses.width)), 1)
-    return replace(losses, lines=lines, ylim=ylim, top=top, height=losses.top + losses.height - top)
 
 # %% ../../nbs/runs/19_branch.ipynb #2ebd8a7f
 def _link(source, to):

@@ -15,7 +15,7 @@ from zlib import crc32
 
 from trainer_nb.base import (
     COLORS, GREY, LEADING, RAW, Chart, Line, Panel, Rich, attended_kernel, cell_thread, current_cell, did_you_mean,
-    format_time, format_value, html_img, html_table, legend_rows, limits, marimo_outputs, needs_log, patch, printable,
+    format_time, format_value, html_img, html_table, legend_rows, limits, marimo_outputs, needs_log, printable,
     reaches, show_bundle, smooth, text_table
 )
 from ..loop import good_values
@@ -111,42 +111,207 @@ class Comparison:
         self.picked = list(names) or None
         return self
 
-# %% ../../nbs/runs/14_comparison.ipynb #4048cd02
-@patch
-def best(self:Comparison,
-    source,  # `Recorded`
-    column,  # such as 'valid_loss'
-):           # float; nan if there is none
-    "Return the best value of a column, or the newest one if it is unknown which values are good"
-    low, high, newest = source.extremes(column) or (math.nan,)*3
-    return {'min': low, 'max': high, None: newest}[self.good(column)]
+    def best(self,
+        source,  # `Recorded`
+        column,  # such as 'valid_loss'
+    ):           # float; nan if there is none
+        "Return the best value of a column, or the newest one if it is unknown which values are good"
+        low, high, newest = source.extremes(column) or (math.nan,)*3
+        return {'min': low, 'max': high, None: newest}[self.good(column)]
 
-@patch
-def good(self:Comparison, column):  # 'min', 'max' or None
-    "Return which values of a column are good"
-    if self.mode is not None and _base(column) == _base(self.metric or ''): return self.mode
-    return good_values(column)
+    def good(self, column):  # 'min', 'max' or None
+        "Return which values of a column are good"
+        if self.mode is not None and _base(column) == _base(self.metric or ''): return self.mode
+        return good_values(column)
 
-@patch
-def in_color(self:Comparison, most=len(PALETTE)):  # list of indices of `sources`
-    "Return the lines in colour: those picked, or the best"
-    if self.picked is not None: return [i for i, s in enumerate(self.sources) if s.name in self.picked]
-    if len(self.sources) <= most: return list(range(len(self.sources)))
-    values = []
-    for s in self.sources:
-        column = next((o for o in reversed(self.columns(s)) if o in s.curves.extremes), '')
-        values.append(self.best(s, column)*(-1 if self.good(column) == 'max' else 1))
-    order = sorted(range(len(values)), key=lambda i: (not math.isfinite(values[i]), values[i]))
-    return sorted(order[:most])
+    def in_color(self, most=len(PALETTE)):  # list of indices of `sources`
+        "Return the lines in colour: those picked, or the best"
+        if self.picked is not None: return [i for i, s in enumerate(self.sources) if s.name in self.picked]
+        if len(self.sources) <= most: return list(range(len(self.sources)))
+        values = []
+        for s in self.sources:
+            column = next((o for o in reversed(self.columns(s)) if o in s.curves.extremes), '')
+            values.append(self.best(s, column)*(-1 if self.good(column) == 'max' else 1))
+        order = sorted(range(len(values)), key=lambda i: (not math.isfinite(values[i]), values[i]))
+        return sorted(order[:most])
 
-@patch
-def colors(self:Comparison):  # list of str
-    "Return the colour of each line"
-    shown = self.in_color()
-    res = [PALETTE[i % len(PALETTE)] for i in range(len(self.sources))]
-    if len(res) > len(PALETTE):
-        for k, i in enumerate(shown): res[i] = PALETTE[k % len(PALETTE)]
-    return res
+    def colors(self):  # list of str
+        "Return the colour of each line"
+        shown = self.in_color()
+        res = [PALETTE[i % len(PALETTE)] for i in range(len(self.sources))]
+        if len(res) > len(PALETTE):
+            for k, i in enumerate(shown): res[i] = PALETTE[k % len(PALETTE)]
+        return res
+
+    def curves_of(self, source, is_log=False):  # two (xs, ys), or None: training, validation
+        "Return what is drawn of a run"
+        train, valid = self.columns(source)
+        res = []
+        for name, is_train in (train, True), (valid, False):
+            if name is None: res.append(None)
+            else:
+                most = 700 if len(self.sources) <= len(PALETTE) else 100      # bins
+                if is_train: batches, ys = _train_curve(source.curves, name, most, is_log)
+                else: batches, ys = zip(*source.curves.marks[name])
+                xs = self.places(source, batches)
+                res.append(None if xs is None else (xs, list(ys)))
+        return res
+
+    def chart(self,
+        is_marked=False,  # draw all lines in colour, for a style sheet that makes those switched off grey
+    ):                    # `Chart`
+        "Draw the lines"
+        shown, colors = self.in_color(), self.colors()
+        for ylog in False, True:
+            drawn = [self.curves_of(s, ylog) for s in self.sources]
+            seen = [o[1] for i in shown or range(len(drawn)) for o in drawn[i] if o]
+            if not needs_log(seen) or any(v <= 0 for o in seen for v in o): break
+        ends = [o[0][-1] for pair in drawn for o in pair if o and o[0]]
+        unit, label = 1, AXES[self.x]
+        if self.x == 'time': unit, label = next((u, name) for top, u, name in _UNITS if max(ends, default=0) >= top)
+        grey, bold = [], []
+        for i, (s, pair, color) in enumerate(zip(self.sources, drawn, colors)):
+            lines = _lines_of(_short(s.name), pair, color, unit)
+            if i not in shown and not is_marked: lines = [replace(o, color=GREY, width=1., alpha=.5) for o in lines]
+            if i not in shown: lines = [replace(o, name='', points=False, may_leave=True) for o in lines]
+            (bold if i in shown else grey).extend(replace(o, group=f'l-{i}') for o in lines)
+        pairs = [pair for i, pair in enumerate(drawn) if i in shown]
+        ylim = limits([v for o in seen for v in o], (), ylog)
+        right = max(ends, default=1)/unit
+        lines = [*grey, *bold, *self._keys(pairs, len(grey))]
+        panel = Panel(60, 24, 644, 200, lines, (0, (right or 1)*1.015), ylim, label, ylog=ylog,
+                      whole=self.x in ('batch', 'step', 'samples'), note='logarithmic' if ylog else '')
+        panel.top = 9 + LEADING*max(len(legend_rows(panel.lines, panel.width)), 1)
+        return Chart(720, round(panel.top + 260 + 38), [replace(panel, height=260)])
+
+    def _keys(self, pairs, n_grey):
+        "Entries of the legend that say what is drawn"
+        res, metric = [], _short(self.metric or '')
+        name = _base(metric)
+        both = any(train for train, _ in pairs) and any(valid for _, valid in pairs)
+        if both:
+            res = [Line([], [], GREY, f'{name} in training, smoothed'),
+                   Line([], [], GREY, f'{name} in validation', points=True)]
+        elif metric: res = [Line([], [], GREY, metric)]
+        return res + ([Line([], [], GREY, 'the others')] if n_grey else [])
+
+    def differing(self):  # list of str
+        "Return the settings in which the runs differ"
+        return differing_settings(self.sources)
+
+    def measured(self):  # list of str
+        "Return the columns whose best values the table shows, the chosen metric first"
+        found = dict.fromkeys(o for s in self.sources for o in s.curves.extremes)
+        has_valid = {_base(o) for o in found if o.startswith('valid_')}
+        names = [o for o in found if o.startswith('valid_') or _base(o) not in has_valid]
+        return sorted(names, key=lambda o: (_base(o) != _base(self.metric or ''), 'loss' not in o.split('_')))
+
+    def title(self, column):  # str
+        "Return the head of a column of values"
+        return f'{"best" if self.good(column) else "last"} {column}'
+
+    @property
+    def rows(self):  # list of dicts: 'run', 'status', settings, values
+        "Return the table as data"
+        columns, other, rows = self.measured(), self.differing(), []
+        for s in self.sources:
+            values = {self.title(o): self.best(s, o) for o in columns}
+            seconds = s.curves.scales.get('time', [(0, math.nan)])[-1][1]
+            rows.append({'run': s.name, 'status': s.status, **{k: s.settings.get(k, '') for k in other}, **values,
+                         'batches': s.curves.n, 'time_s': seconds})
+        return rows
+
+    def winners(self):  # dict: head of a column → list of indices of `sources`
+        "Return who has the best value of each column; ties have several"
+        res = {}
+        for column in self.measured():
+            values = {i: v for i, s in enumerate(self.sources) if math.isfinite(v := self.best(s, column))}
+            if len(values) < 2 or not (mode := self.good(column)): continue
+            top = (min if mode == 'min' else max)(values.values())
+            res[self.title(column)] = [i for i, v in values.items() if v == top]
+        return res
+
+    def lines(self,
+        first=None,  # function of a row's number and its name, escaped: the HTML of its first cell
+    ):               # list of lists of str, or `Rich`
+        "Return the table, header first"
+        rows, winners = self.rows, self.winners()
+        left_out = {*self.differing()[_MOST:], *map(self.title, self.measured()[_MOST:])}
+        if not any(row['status'] for row in rows): left_out.add('status')
+        if not any(math.isfinite(row['time_s']) for row in rows): left_out.add('time_s')
+        names, cells = [o for o in rows[0] if o not in left_out], []
+        for i, row in enumerate(rows):
+            line = [_written(k, row[k]) for k in names]
+            for j, k in enumerate(names):
+                if i in winners.get(k, ()): line[j] = Rich(f'{line[j]} *', f'<b>{escape(line[j])}</b>')
+            if first is not None: line[0] = Rich(line[0], first(i, escape(line[0])))
+            cells.append(line)
+        return [['time' if o == 'time_s' else o for o in names], *cells]
+
+    def __repr__(self): return text_table(self.lines())
+
+    def notes(self):  # list of str
+        "Return what a person should know about the picture"
+        res = []
+        def say(text, sources):
+            if sources: res.append(f'{text}: {_some([_short(printable(s.name)) for s in sources])}')
+        lacking = [s for s in self.sources if self.columns(s) == (None, None)]
+        if self.metric is not None: say(f'without {_short(printable(self.metric))}', lacking)
+        rest = [s for s in self.sources if s not in lacking]
+        say(f'not drawn, {AXES[self.x]} is not recorded', [s for s in rest if self.places(s, [1]) is None])
+        is_guess = self.x == 'step'
+        say('drawn by batch, no optimizer steps are recorded',
+            [s for s in rest if is_guess and positions(s.curves, [1], 'step') is None])
+        left_out = [*self.differing()[_MOST:], *self.measured()[_MOST:]]
+        if left_out: res.append(f'not in the table: {_some([_short(printable(o)) for o in left_out])}; rows has all')
+        return res
+
+    def status_line(self):  # str
+        "Describe in one line what is compared"
+        n, n_live = len(self.sources), sum(s.is_live for s in self.sources)
+        live = [f'{n_live} of them live'] if n_live else []
+        what = 'no values yet' if self.metric is None else f'{_short(printable(self.metric))} by {AXES[self.x]}'
+        return ' · '.join([f'{n} run' + 's'*(n != 1), *live, what])
+
+    def html(self):  # str
+        "Picture and table for a page without a kernel"
+        shown, picture, chart = self.in_color(), self.chart(), self.chart(is_marked=True)
+        def switch(i): return f'<label>{_box(i, i in shown)}{{dot}} {{name}}</label>'
+        svg, (png, size) = chart.html(), picture.png()
+        table = self._table(switch)
+        scope = f'c{crc32((svg + table).encode()):08x}'
+        def off(i): return f'.{scope}:has(tbody tr:nth-child({i + 1}) input:not(:checked))'
+        img = html_img(png, f'{self.status_line()}: a chart', size['width'])
+        head = f'{_sheet("." + scope, self.colors(), off)}<div>{escape(self.status_line())}</div>'
+        return f'<div class="{scope}">{head}{img}{svg}{table}{_lines(self.notes())}</div>'
+
+    def _table(self, switch):
+        shown, colors = self.in_color(), self.colors()
+        def first(i, name):
+            dot = f'<span class="s-{i}" style="color:{colors[i] if i in shown else "#888"}">●</span>'
+            return switch(i).format(dot=dot, name=name)
+        return html_table(self.lines(first))
+
+    def text(self):  # str
+        "The table for a terminal"
+        return '\n'.join([self.status_line(), text_table(self.lines()), *self.notes()])
+
+    def show(self):
+        "Show it in this cell: live while a run trains, then as a picture and a table"
+        if front_end() != 'html': return print(self.text(), flush=True)
+        is_live = self.view is not None and self.view.thread is not None and self.view.thread.is_alive()
+        if not is_live or not reaches(self.view.cell):
+            self.update()
+            self.view = CompareView(self)
+        self.view.show()
+        if not self.is_live:
+            for s in self.sources: s.close()
+
+    def _ipython_display_(self): self.show()
+
+    def _display_(self):     # for marimo
+        self.show()
+        return marimo_outputs().stack()
 
 # %% ../../nbs/runs/14_comparison.ipynb #eb0e41f7
 def _short(name, most=24): return name if len(name) <= most else f'{name[:most-1]}…'
@@ -158,49 +323,7 @@ def _train_curve(curves, name, most, is_log):
     is_mean = 'epoch' in curves.scales      # of an epoch; another tool may have recorded batches
     return xs, ys if is_mean or len(ys) <= 60 else smooth(ys, is_log=is_log)
 
-@patch
-def curves_of(self:Comparison, source, is_log=False):  # two (xs, ys), or None: training, validation
-    "Return what is drawn of a run"
-    train, valid = self.columns(source)
-    res = []
-    for name, is_train in (train, True), (valid, False):
-        if name is None: res.append(None)
-        else:
-            most = 700 if len(self.sources) <= len(PALETTE) else 100      # bins
-            if is_train: batches, ys = _train_curve(source.curves, name, most, is_log)
-            else: batches, ys = zip(*source.curves.marks[name])
-            xs = self.places(source, batches)
-            res.append(None if xs is None else (xs, list(ys)))
-    return res
-
 _UNITS = (7200, 3600, 'hours'), (120, 60, 'minutes'), (0, 1, 'seconds')
-
-@patch
-def chart(self:Comparison,
-    is_marked=False,  # draw all lines in colour, for a style sheet that makes those switched off grey
-):                    # `Chart`
-    "Draw the lines"
-    shown, colors = self.in_color(), self.colors()
-    for ylog in False, True:
-        drawn = [self.curves_of(s, ylog) for s in self.sources]
-        seen = [o[1] for i in shown or range(len(drawn)) for o in drawn[i] if o]
-        if not needs_log(seen) or any(v <= 0 for o in seen for v in o): break
-    ends = [o[0][-1] for pair in drawn for o in pair if o and o[0]]
-    unit, label = 1, AXES[self.x]
-    if self.x == 'time': unit, label = next((u, name) for top, u, name in _UNITS if max(ends, default=0) >= top)
-    grey, bold = [], []
-    for i, (s, pair, color) in enumerate(zip(self.sources, drawn, colors)):
-        lines = _lines_of(_short(s.name), pair, color, unit)
-        if i not in shown and not is_marked: lines = [replace(o, color=GREY, width=1., alpha=.5) for o in lines]
-        if i not in shown: lines = [replace(o, name='', points=False, may_leave=True) for o in lines]
-        (bold if i in shown else grey).extend(replace(o, group=f'l-{i}') for o in lines)
-    pairs = [pair for i, pair in enumerate(drawn) if i in shown]
-    ylim = limits([v for o in seen for v in o], (), ylog)
-    right = max(ends, default=1)/unit
-    panel = Panel(60, 24, 644, 200, [*grey, *bold, *self._keys(pairs, len(grey))], (0, (right or 1)*1.015), ylim, label,
-                  ylog=ylog, whole=self.x in ('batch', 'step', 'samples'), note='logarithmic' if ylog else '')
-    panel.top = 9 + LEADING*max(len(legend_rows(panel.lines, panel.width)), 1)
-    return Chart(720, round(panel.top + 260 + 38), [replace(panel, height=260)])
 
 def _lines_of(name, pair, color, unit):
     "Return the lines of one run"
@@ -210,118 +333,18 @@ def _lines_of(name, pair, color, unit):
     if valid: res.append(Line(*at(valid), color, name, points=len(valid[0]) <= 60))
     return res
 
-@patch
-def _keys(self:Comparison, pairs, n_grey):
-    "Entries of the legend that say what is drawn"
-    res, metric = [], _short(self.metric or '')
-    both = any(train for train, _ in pairs) and any(valid for _, valid in pairs)
-    name = _base(metric)
-    if both:
-        res = [Line([], [], GREY, f'{name} in training, smoothed'),
-               Line([], [], GREY, f'{name} in validation', points=True)]
-    elif metric: res = [Line([], [], GREY, metric)]
-    return res + ([Line([], [], GREY, 'the others')] if n_grey else [])
-
-# %% ../../nbs/runs/14_comparison.ipynb #fbe24e5b
-@patch
-def differing(self:Comparison):  # list of str
-    "Return the settings in which the runs differ"
-    return differing_settings(self.sources)
-
-@patch
-def measured(self:Comparison):  # list of str
-    "Return the columns whose best values the table shows, the chosen metric first"
-    found = dict.fromkeys(o for s in self.sources for o in s.curves.extremes)
-    has_valid = {_base(o) for o in found if o.startswith('valid_')}
-    names = [o for o in found if o.startswith('valid_') or _base(o) not in has_valid]
-    return sorted(names, key=lambda o: (_base(o) != _base(self.metric or ''), 'loss' not in o.split('_')))
-
-@patch
-def title(self:Comparison, column):  # str
-    "Return the head of a column of values"
-    return f'{"best" if self.good(column) else "last"} {column}'
-
-@patch
-@property
-def rows(self:Comparison):  # list of dicts: 'run', 'status', settings, values
-    "Return the table as data"
-    columns, other, rows = self.measured(), self.differing(), []
-    for s in self.sources:
-        values = {self.title(o): self.best(s, o) for o in columns}
-        seconds = s.curves.scales.get('time', [(0, math.nan)])[-1][1]
-        rows.append({'run': s.name, 'status': s.status, **{k: s.settings.get(k, '') for k in other}, **values,
-                     'batches': s.curves.n, 'time_s': seconds})
-    return rows
-
 # %% ../../nbs/runs/14_comparison.ipynb #c94a360f
 def _written(name, v):
     if isinstance(v, str): return _short(v)
     if v != v: return ''
     return format_time(v) if name == 'time_s' else format_value(v) if isinstance(v, float) else str(v)
 
-@patch
-def winners(self:Comparison):  # dict: head of a column → list of indices of `sources`
-    "Return who has the best value of each column; ties have several"
-    res = {}
-    for column in self.measured():
-        values = {i: v for i, s in enumerate(self.sources) if math.isfinite(v := self.best(s, column))}
-        if len(values) < 2 or not (mode := self.good(column)): continue
-        top = (min if mode == 'min' else max)(values.values())
-        res[self.title(column)] = [i for i, v in values.items() if v == top]
-    return res
-
 _MOST = 12      # columns of settings, and of values
-
-@patch
-def lines(self:Comparison,
-    first=None,  # function of a row's number and its name, escaped: the HTML of its first cell
-):               # list of lists of str, or `Rich`
-    "Return the table, header first"
-    rows, winners = self.rows, self.winners()
-    left_out = {*self.differing()[_MOST:], *map(self.title, self.measured()[_MOST:])}
-    if not any(row['status'] for row in rows): left_out.add('status')
-    if not any(math.isfinite(row['time_s']) for row in rows): left_out.add('time_s')
-    names, cells = [o for o in rows[0] if o not in left_out], []
-    for i, row in enumerate(rows):
-        line = [_written(k, row[k]) for k in names]
-        for j, k in enumerate(names):
-            if i in winners.get(k, ()): line[j] = Rich(f'{line[j]} *', f'<b>{escape(line[j])}</b>')
-        if first is not None: line[0] = Rich(line[0], first(i, escape(line[0])))
-        cells.append(line)
-    return [['time' if o == 'time_s' else o for o in names], *cells]
-
-@patch
-def __repr__(self:Comparison): return text_table(self.lines())
 
 # %% ../../nbs/runs/14_comparison.ipynb #3308ca80
 def _some(names, most=3):
     more = f' and {len(names) - most} more' if len(names) > most else ''
     return ', '.join(names[:most]) + more
-
-@patch
-def notes(self:Comparison):  # list of str
-    "Return what a person should know about the picture"
-    res = []
-    def say(text, sources):
-        if sources: res.append(f'{text}: {_some([_short(printable(s.name)) for s in sources])}')
-    lacking = [s for s in self.sources if self.columns(s) == (None, None)]
-    if self.metric is not None: say(f'without {_short(printable(self.metric))}', lacking)
-    rest = [s for s in self.sources if s not in lacking]
-    say(f'not drawn, {AXES[self.x]} is not recorded', [s for s in rest if self.places(s, [1]) is None])
-    is_guess = self.x == 'step'
-    say('drawn by batch, no optimizer steps are recorded',
-        [s for s in rest if is_guess and positions(s.curves, [1], 'step') is None])
-    left_out = [*self.differing()[_MOST:], *self.measured()[_MOST:]]
-    if left_out: res.append(f'not in the table: {_some([_short(printable(o)) for o in left_out])}; rows has all')
-    return res
-
-@patch
-def status_line(self:Comparison):  # str
-    "Describe in one line what is compared"
-    n, n_live = len(self.sources), sum(s.is_live for s in self.sources)
-    live = [f'{n_live} of them live'] if n_live else []
-    what = 'no values yet' if self.metric is None else f'{_short(printable(self.metric))} by {AXES[self.x]}'
-    return ' · '.join([f'{n} run' + 's'*(n != 1), *live, what])
 
 # %% ../../nbs/runs/14_comparison.ipynb #11fef550
 def _sheet(scope, colors, off):
@@ -346,32 +369,6 @@ def _lines(parts): return ''.join(f'<div style="font-size:90%">{escape(o)}</div>
 def _box(i, is_on, name=''):
     "A check box that the style sheet hides, but the keyboard reaches"
     return f'<input type="checkbox" style="display:none"{name}{" checked" if is_on else ""}>'
-
-@patch
-def html(self:Comparison):  # str
-    "Picture and table for a page without a kernel"
-    shown, picture, chart = self.in_color(), self.chart(), self.chart(is_marked=True)
-    def switch(i): return f'<label>{_box(i, i in shown)}{{dot}} {{name}}</label>'
-    svg, (png, size) = chart.html(), picture.png()
-    table = self._table(switch)
-    scope = f'c{crc32((svg + table).encode()):08x}'
-    def off(i): return f'.{scope}:has(tbody tr:nth-child({i + 1}) input:not(:checked))'
-    img = html_img(png, f'{self.status_line()}: a chart', size['width'])
-    head = f'{_sheet("." + scope, self.colors(), off)}<div>{escape(self.status_line())}</div>'
-    return f'<div class="{scope}">{head}{img}{svg}{table}{_lines(self.notes())}</div>'
-
-@patch
-def _table(self:Comparison, switch):
-    shown, colors = self.in_color(), self.colors()
-    def first(i, name):
-        dot = f'<span class="s-{i}" style="color:{colors[i] if i in shown else "#888"}">●</span>'
-        return switch(i).format(dot=dot, name=name)
-    return html_table(self.lines(first))
-
-@patch
-def text(self:Comparison):  # str
-    "The table for a terminal"
-    return '\n'.join([self.status_line(), text_table(self.lines()), *self.notes()])
 
 # %% ../../nbs/runs/14_comparison.ipynb #f54630d1
 class CompareView:
@@ -469,26 +466,6 @@ class CompareView:
         if self.widget is not None: self.drawing.value = bundle['text/html']
 
 # %% ../../nbs/runs/14_comparison.ipynb #cf0f35a2
-@patch
-def show(self:Comparison):
-    "Show it in this cell: live while a run trains, then as a picture and a table"
-    if front_end() != 'html': return print(self.text(), flush=True)
-    is_live = self.view is not None and self.view.thread is not None and self.view.thread.is_alive()
-    if not is_live or not reaches(self.view.cell):
-        self.update()
-        self.view = CompareView(self)
-    self.view.show()
-    if not self.is_live:
-        for s in self.sources: s.close()
-
-@patch
-def _ipython_display_(self:Comparison): self.show()
-
-@patch
-def _display_(self:Comparison):     # for marimo
-    self.show()
-    return marimo_outputs().stack()
-
 def compare(
     *what,        # runs, histories, learners, paths of runs or of loggers' files, globs; None: 'runs'
     metric=None,  # str: 'accuracy' for its values in training and in validation, or a column; None: the loss

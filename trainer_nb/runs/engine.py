@@ -238,17 +238,15 @@ class Slurm(Engine):
         return is_ok and _ask_queue(place)[1].split('|')[0] == 'CANCELLED'
 
 # %% ../../nbs/runs/20_engine.ipynb #8075de2e
-def _free_port():
-    with socket.socket() as s:
-        s.bind(('', 0))
-        return s.getsockname()[1]
-
 def _rank(config):
     "In each process of Ray: train as one rank, in a process of its own"
     import ray.train, ray.util, torch.distributed as dist
     here, place = ray.train.get_context(), [None, None]
     rank, size = here.get_world_rank(), here.get_world_size()
-    if rank == 0: place = [ray.util.get_node_ip_address(), _free_port()]
+    if rank == 0:
+        with socket.socket() as s:
+            s.bind(('', 0))
+            place = [ray.util.get_node_ip_address(), s.getsockname()[1]]
     if size > 1: dist.broadcast_object_list(place)
     env = {'RANK': rank, 'LOCAL_RANK': here.get_local_rank(), 'WORLD_SIZE': size, 'LOCAL_WORLD_SIZE':
            here.get_local_world_size(), 'MASTER_ADDR': place[0], 'MASTER_PORT': place[1], 'TRAINER_NB_CHILD': 1}

@@ -65,39 +65,34 @@ class Ranks:
         if self.children: shutil.rmtree(self.home, ignore_errors=True)
         self.children.clear()
 
-# %% ../../nbs/runs/11_ranks.ipynb #6fbcec28
-@patch
-def tell(self:Ranks,
-    error,    # dict, as `error_record` returns
-    is_lost,  # whether it only lost the connection to another one
-):
-    "As another rank: leave a note"
-    self.folder.write(f'rank-{self.rank}.json', {**error, 'is_lost': is_lost})
+    def tell(self,
+        error,    # dict, as `error_record` returns
+        is_lost,  # whether it only lost the connection to another one
+    ):
+        "As another rank: leave a note"
+        self.folder.write(f'rank-{self.rank}.json', {**error, 'is_lost': is_lost})
 
-@patch
-def find(self:Ranks):  # dict as `error_record` returns; None if no other rank failed by itself
-    "As rank 0: find out which rank failed, and why"
-    end = monotonic() + self.patience_s
-    while (found := self._find()) is None and monotonic() < end: sleep(.05)
-    return found
+    def find(self):  # dict as `error_record` returns; None if no other rank failed by itself
+        "As rank 0: find out which rank failed, and why"
+        end = monotonic() + self.patience_s
+        while (found := self._find()) is None and monotonic() < end: sleep(.05)
+        return found
 
-@patch
-def _find(self:Ranks):
-    for i in range(1, self.size):
-        note = self.folder.read(f'rank-{i}.json')
-        if note and not note.get('is_lost'): return {**note, 'notes': [*note.get('notes', ()), f'on rank {i}']}
-    for i, process in self.children.items():
-        if not (code := process.poll()) or self.folder.read(f'rank-{i}.json'): continue
-        how = f'was ended by signal {-code}' if code < 0 else f'ended with code {code}'
-        text = f'rank {i} of {self.size} {how}'
-        return {'module': ProcessFailed.__module__, 'type': ProcessFailed.__qualname__, 'args': [text],
-                'message': text, 'notes': [], 'traceback': text}
+    def _find(self):
+        for i in range(1, self.size):
+            note = self.folder.read(f'rank-{i}.json')
+            if note and not note.get('is_lost'): return {**note, 'notes': [*note.get('notes', ()), f'on rank {i}']}
+        for i, process in self.children.items():
+            if not (code := process.poll()) or self.folder.read(f'rank-{i}.json'): continue
+            how = f'was ended by signal {-code}' if code < 0 else f'ended with code {code}'
+            text = f'rank {i} of {self.size} {how}'
+            return {'module': ProcessFailed.__module__, 'type': ProcessFailed.__qualname__, 'args': [text],
+                    'message': text, 'notes': [], 'traceback': text}
 
-@patch
-def is_stuck(self:Ranks):  # bool
-    "Return whether another rank failed so long ago that this one must be waiting for it in vain"
-    if self.failed_at is None and any(o.poll() for o in self.children.values()): self.failed_at = monotonic()
-    return self.failed_at is not None and monotonic() - self.failed_at > 2*self.patience_s
+    def is_stuck(self):  # bool
+        "Return whether another rank failed so long ago that this one must be waiting for it in vain"
+        if self.failed_at is None and any(o.poll() for o in self.children.values()): self.failed_at = monotonic()
+        return self.failed_at is not None and monotonic() - self.failed_at > 2*self.patience_s
 
 # %% ../../nbs/runs/11_ranks.ipynb #69d7f30f
 class Pausing(Hook):

@@ -16,7 +16,7 @@ from pathlib import Path
 from time import perf_counter
 from zlib import crc32
 
-from ..base import Bin, Envelope, check_kinds, open_file, patch, read_file, replacing
+from ..base import Bin, Envelope, check_kinds, open_file, read_file, replacing
 from ..loop import History
 from ..show import JSONLLogger
 
@@ -101,6 +101,29 @@ class Curves:
         points.append([batch, v])
         if len(points) > self.most_marks: self.scales[name] = points[1::2] if len(points) % 2 == 0 else points[::2]
 
+    def add_row(self,
+        kind,   # 'valid', 'epoch', 'mark' or 'revised'
+        batch,  # training batches before it
+        row,    # dict
+    ):
+        "Add a line that is not a batch's"
+        if kind == 'epoch':
+            middle, self.end = (self.end + 1 + batch)/2, batch
+            self.end_epoch()
+            for name, v in row.items():
+                if name.startswith('train_'): self.mark(name, middle, math.nan if v is None else v)
+            if type(epoch := row.get('epoch')) is int: self.scale('epoch', batch, epoch + 1)
+            if _is_number(s := row.get('time_s')): self.time_s += s
+            self.scale('time', batch, self.time_s)
+        elif kind == 'valid':
+            for name, v in row.items():
+                if name.startswith('valid_'): self.mark(name, batch, math.nan if v is None else v)
+            self.scale('step', batch, row.get('step'))
+        elif kind == 'mark':
+            for name, key in ('step', 'step'), ('samples', 'samples'), ('time', 'time_s'):
+                self.scale(name, batch, row.get(key))
+        elif kind == 'revised' and row.get('first') == self.end: self.revise(_revised(row))
+
 # %% ../../nbs/runs/03_record.ipynb #e99c08f1
 def _column(rows, name):
     values = [row.get(name) for row in rows]
@@ -115,44 +138,16 @@ def take(
 ):
     "Add lines of a record"
     for kind, part in groupby(rows, lambda row: row.get('kind')):
-        if kind == 'step': _take_steps(to, list(part))
-        else:
-            for row in part: _take_row(to, kind, row)
-
-def _take_steps(to, rows):
-    names = dict.fromkeys(chain.from_iterable(rows))
-    to.add_steps(len(rows), {name: _column(rows, name) for name in names if name not in _COUNTS})
-
-def _take_row(to, kind, row):
-    batch = row.get('batch')
-    if type(batch) is int and 0 <= batch < 1e15: to.add_row(kind, batch, row)
+        part = list(part)
+        if kind == 'step':
+            names = [o for o in dict.fromkeys(chain.from_iterable(part)) if o not in _COUNTS]
+            to.add_steps(len(part), {name: _column(part, name) for name in names})
+            continue
+        for row in part:
+            if type(batch := row.get('batch')) is int and 0 <= batch < 1e15: to.add_row(kind, batch, row)
 
 def _revised(row):      # dict: name → list of float
     return {k: _column([{k: v} for v in values], k) for k, values in row.items() if isinstance(values, list)}
-
-@patch
-def add_row(self:Curves,
-    kind,   # 'valid', 'epoch', 'mark' or 'revised'
-    batch,  # training batches before it
-    row,    # dict
-):
-    "Add a line that is not a batch's"
-    if kind == 'epoch':
-        middle, self.end = (self.end + 1 + batch)/2, batch
-        self.end_epoch()
-        for name, v in row.items():
-            if name.startswith('train_'): self.mark(name, middle, math.nan if v is None else v)
-        if type(epoch := row.get('epoch')) is int: self.scale('epoch', batch, epoch + 1)
-        if _is_number(s := row.get('time_s')): self.time_s += s
-        self.scale('time', batch, self.time_s)
-    elif kind == 'valid':
-        for name, v in row.items():
-            if name.startswith('valid_'): self.mark(name, batch, math.nan if v is None else v)
-        self.scale('step', batch, row.get('step'))
-    elif kind == 'mark':
-        for name, key in ('step', 'step'), ('samples', 'samples'), ('time', 'time_s'):
-            self.scale(name, batch, row.get(key))
-    elif kind == 'revised' and row.get('first') == self.end: self.revise(_revised(row))
 
 # %% ../../nbs/runs/03_record.ipynb #fa5dd8cb
 def positions(

@@ -10,7 +10,7 @@ import os, shutil, sys, warnings
 from importlib.metadata import PackageNotFoundError, version
 from time import monotonic, sleep
 
-from ..base import attended_kernel, current_cell, marimo_outputs, patch, reaches
+from ..base import attended_kernel, current_cell, marimo_outputs, reaches
 from ..save import find, read_state
 from .branch import branch_of
 from .engine import engine_of, submit, withdraw
@@ -101,179 +101,203 @@ class Run:
         self._ipython_display_()
         return marimo_outputs().stack()
 
-# %% ../../nbs/runs/07_run.ipynb #e7e48ffe
-@patch
-def _ask(self:Run,
-    what,      # str
-    arg=None,  # number
-    f=None,    # bytes
-):             # `Request`; raises RuntimeError if nobody could answer
-    "Put a request into the folder"
-    status = self.state
-    if status.is_over: raise RuntimeError(f'the run is over ({status}), so it takes no request: {what}')
-    return Request(self.folder, ask(self.folder, what, arg, f), what)
+    def _ask(self,
+        what,      # str
+        arg=None,  # number
+        f=None,    # bytes
+    ):             # `Request`; raises RuntimeError if nobody could answer
+        "Put a request into the folder"
+        status = self.state
+        if status.is_over: raise RuntimeError(f'the run is over ({status}), so it takes no request: {what}')
+        return Request(self.folder, ask(self.folder, what, arg, f), what)
 
-@patch
-def pause(self:Run):  # `Request`
-    "Wait between two batches until `unpause`"
-    return self._ask('pause')
+    def pause(self):  # `Request`
+        "Wait between two batches until `unpause`"
+        return self._ask('pause')
 
-@patch
-def unpause(self:Run):  # `Request`
-    "End a pause"
-    return self._ask('unpause')
+    def unpause(self):  # `Request`
+        "End a pause"
+        return self._ask('unpause')
 
-@patch
-def stop(self:Run):  # `Request`
-    """Stop after this batch; `restart`, or in the kernel that started it `wait` and `learn.resume`, continues
+    def stop(self):  # `Request`
+        """Stop after this batch; `restart`, or in the kernel that started it `wait` and `learn.resume`, continues
 
-    A run that waits in a queue is taken out of it, if the scheduler says that the job is that of this folder.
-    """
-    status, request = self.state, self._ask('stop')
-    if status.state == 'waiting' and withdraw(self.folder):
-        note = ', '.join(filter(None, ['taken out of the queue', status.data.get('position')]))
-        self.folder.write('status.json', {**status.data, 'state': 'stopped', 'note': note})
-        answer(self.folder, request.name, what='stop', done='taken out of the queue')
-    return request
+        A run that waits in a queue is taken out of it, if the scheduler says that the job is that of this folder.
+        """
+        status, request = self.state, self._ask('stop')
+        if status.state == 'waiting' and withdraw(self.folder):
+            note = ', '.join(filter(None, ['taken out of the queue', status.data.get('position')]))
+            self.folder.write('status.json', {**status.data, 'state': 'stopped', 'note': note})
+            answer(self.folder, request.name, what='stop', done='taken out of the queue')
+        return request
 
-@patch
-def stop_epoch(self:Run):  # `Request`
-    "Stop after this epoch and its validation"
-    return self._ask('stop_epoch')
+    def stop_epoch(self):  # `Request`
+        "Stop after this epoch and its validation"
+        return self._ask('stop_epoch')
 
-@patch
-def set_lr(self:Run,
-    lr,  # number > 0 as for `fit`, or dict: optimizer's name → number; a schedule overwrites it at its next step
-):       # `Request`
-    "Set the learning rate"
-    return self._ask('set_lr', lr)
+    def set_lr(self,
+        lr,  # number > 0 as for `fit`, or dict: optimizer's name → number; a schedule overwrites it at its next step
+    ):       # `Request`
+        "Set the learning rate"
+        return self._ask('set_lr', lr)
 
-@patch
-def checkpoint(self:Run):  # `Request`
-    "Save a checkpoint"
-    return self._ask('checkpoint')
+    def checkpoint(self):  # `Request`
+        "Save a checkpoint"
+        return self._ask('checkpoint')
 
-@patch
-def request(self:Run,
-    f,  # function of the learner
-):      # `Request`; its answer holds the repr of what `f` returned
-    "Call a function between two batches, in the process that trains"
-    import cloudpickle
-    if not callable(f): raise TypeError(f'request got {f!r}: expected a function of the learner')
-    return self._ask('call', f=cloudpickle.dumps(f))
+    def request(self,
+        f,  # function of the learner
+    ):      # `Request`; its answer holds the repr of what `f` returned
+        "Call a function between two batches, in the process that trains"
+        import cloudpickle
+        if not callable(f): raise TypeError(f'request got {f!r}: expected a function of the learner')
+        return self._ask('call', f=cloudpickle.dumps(f))
 
-# %% ../../nbs/runs/07_run.ipynb #5aa62e09
-@patch
-def wait(self:Run,
-    timeout=None,  # seconds; None: as long as it takes
-):                 # `History`; raises the run's own error, TimeoutError, or RuntimeError if the process died
-    """Wait for the end, and put the result into the learner. An interrupt ends the waiting, not the run
+    def wait(self,
+        timeout=None,  # seconds; None: as long as it takes
+    ):                 # `History`; raises the run's own error, TimeoutError, or RuntimeError if the process died
+        """Wait for the end, and put the result into the learner. An interrupt ends the waiting, not the run
 
-    An attached run raises built-in exceptions only; others become a RuntimeError that names them.
-    """
-    end = None if timeout is None else monotonic() + timeout
-    while not (status := self.state).is_over:
-        if end is not None and monotonic() > end: raise TimeoutError(f'after {timeout:g} s: {status}')
-        sleep(.05)
-    if self._view is not None: self._view.finish()
-    if status.state == 'failed': raise revived(status.data.get('error') or {'message': status.note},
-                                                   is_own=self.learn is not None)
-    if status.state not in ('done', 'stopped'):
-        raise RuntimeError(f'{self.path.name}: {status}. run.restart() continues from its newest checkpoint; '
-                           f'its last output: {self.output[-500:].strip() or "nothing"}')
-    if self.learn is None: return self.history
-    if not self._is_taken: self._take(status)
-    return self.learn.history
+        An attached run raises built-in exceptions only; others become a RuntimeError that names them.
+        """
+        end = None if timeout is None else monotonic() + timeout
+        while not (status := self.state).is_over:
+            if end is not None and monotonic() > end: raise TimeoutError(f'after {timeout:g} s: {status}')
+            sleep(.05)
+        if self._view is not None: self._view.finish()
+        if status.state == 'failed': raise revived(status.data.get('error') or {'message': status.note},
+                                                       is_own=self.learn is not None)
+        if status.state not in ('done', 'stopped'):
+            raise RuntimeError(f'{self.path.name}: {status}. run.restart() continues from its newest checkpoint; '
+                               f'its last output: {self.output[-500:].strip() or "nothing"}')
+        if self.learn is None: return self.history
+        if self._is_taken: return self.learn.history
+        learn, is_stopped = self.learn, status.state == 'stopped'
+        with learn.added_hooks(*(self.hooks if is_stopped else ())):
+            if is_stopped: self._newest(learn)      # taken out of a queue, it may have checkpoints only, or nothing
+            else: learn.load(self.path/'result.pt')
+        if learn.stopped is not None: learn.stopped.hooks = self.hooks
+        learn.history.status = status.note
+        self._is_taken = True
+        return learn.history
 
-@patch
-def _take(self:Run, status):
-    "Put the result into the learner"
-    learn, is_stopped = self.learn, status.state == 'stopped'
-    with learn.added_hooks(*(self.hooks if is_stopped else ())):
-        if is_stopped: self._newest(learn)      # taken out of a queue, it may have checkpoints only, or nothing
-        else: learn.load(self.path/'result.pt')
-    if learn.stopped is not None: learn.stopped.hooks = self.hooks
-    learn.history.status = status.note
-    self._is_taken = True
+    def learner(self):  # `Learner`
+        "Make the learner of this run here, with its newest saved state. This runs code from the folder"
+        self._compare()
+        return self._newest(unpack_program(self.path)['learn'])
 
-@patch
-def learner(self:Run):  # `Learner`
-    "Make the learner of this run here, with its newest saved state. This runs code from the folder"
-    self._compare()
-    return self._newest(unpack_program(self.path)['learn'])
+    def _newest(self, learn):
+        for path in self.path/'result.pt', self.path/'checkpoints':
+            try: learn.load(path)
+            except FileNotFoundError: continue
+            break
+        return learn
 
-@patch
-def _newest(self:Run, learn):
-    for path in self.path/'result.pt', self.path/'checkpoints':
-        try: learn.load(path)
-        except FileNotFoundError: continue
-        break
-    return learn
+    def _compare(self):
+        "Warn of versions that differ from those of the run"
+        there, here = self.folder.read('run.json').get('versions', {}), {**main_versions(), **git_state()}
+        for name in there.keys() - here.keys() - {'git', 'git_dirty'}:
+            try: here[name] = version(name)
+            except PackageNotFoundError: here[name] = 'missing'
+        other = [f'{k} {there[k]} there, {here[k]} here' for k in there if k in here and there[k] != here[k]]
+        if other: warnings.warn(f'{self.path.name} was started with other code: {"; ".join(other)}', stacklevel=3)
 
-@patch
-def _compare(self:Run):
-    "Warn of versions that differ from those of the run"
-    there, here = self.folder.read('run.json').get('versions', {}), {**main_versions(), **git_state()}
-    for name in there.keys() - here.keys() - {'git', 'git_dirty'}:
-        try: here[name] = version(name)
-        except PackageNotFoundError: here[name] = 'missing'
-    other = [f'{k} {there[k]} there, {here[k]} here' for k in there if k in here and there[k] != here[k]]
-    if other: warnings.warn(f'{self.path.name} was started with other code: {"; ".join(other)}', stacklevel=3)
+    def weights(self):  # dict: name → tensor
+        "Return the current weights of the model; for a run that has ended, the newest saved ones"
+        if not self.state.is_over:
+            self._ask('weights').wait(60)
+            return read_state(self.path/'weights.pt')['model']
+        result = self.path/'result.pt'
+        source = result if result.exists() else self.path/'checkpoints'
+        return find(source)[0]['modules']['model']['state']
 
-# %% ../../nbs/runs/07_run.ipynb #b92aee79
-@patch
-def weights(self:Run):  # dict: name → tensor
-    "Return the current weights of the model; for a run that has ended, the newest saved ones"
-    if not self.state.is_over:
-        self._ask('weights').wait(60)
-        return read_state(self.path/'weights.pt')['model']
-    result = self.path/'result.pt'
-    source = result if result.exists() else self.path/'checkpoints'
-    return find(source)[0]['modules']['model']['state']
+    def _model_now(self):
+        "Return a learner with the current weights"
+        if self._other is None: self._other = without_screen(unpack_program(self.path)['learn'])
+        self._other.model.load_state_dict(self.weights())
+        return self._other
 
-@patch
-def _model_now(self:Run):
-    "Return a learner with the current weights"
-    if self._other is None:
-        self._other = without_screen(unpack_program(self.path)['learn'])
-    self._other.model.load_state_dict(self.weights())
-    return self._other
+    def predict(self,
+        dl_or_batch,       # as for `Learner.predict`
+        with_targs=False,  # return targets too
+    ):                     # predictions
+        "Predict with the current weights. This runs code from the folder, in this process"
+        return self._model_now().predict(dl_or_batch, with_targs)
 
-@patch
-def predict(self:Run,
-    dl_or_batch,       # as for `Learner.predict`
-    with_targs=False,  # return targets too
-):                     # predictions
-    "Predict with the current weights. This runs code from the folder, in this process"
-    return self._model_now().predict(dl_or_batch, with_targs)
+    def validate(self,
+        dl=None,  # as for `Learner.validate`
+    ):            # dict
+        "Compute loss and metrics with the current weights. This runs code from the folder, in this process"
+        return self._model_now().validate(dl)
 
-@patch
-def validate(self:Run,
-    dl=None,  # as for `Learner.validate`
-):            # dict
-    "Compute loss and metrics with the current weights. This runs code from the folder, in this process"
-    return self._model_now().validate(dl)
+    def restart(self):  # the run
+        "Continue a run that died, failed or was stopped, from its newest checkpoint. This runs code from the folder"
+        end = monotonic() + 1       # a process that was just killed takes a moment to end
+        while not (status := self.state).is_over:
+            if monotonic() > end: raise RuntimeError(f'the run is {status}: there is nothing to restart')
+            sleep(.02)
+        if status.state == 'done': raise RuntimeError(f'the run is done ({status.note}): there is nothing left to do')
+        on = engine_of(self.folder)
+        if on is not None: on.check()
+        self._compare()
+        for name in pending(self.folder): answer(self.folder, name, refused='the process had ended before it looked')
+        if self._view is not None: self._view.finish()      # it shows how the process ended
+        (self.path/'result.pt').unlink(missing_ok=True)
+        if on is None: spawn(self.folder)
+        else: submit(self.folder, on)
+        self._is_taken = self.learn is None
+        if self._view is not None: self.show()
+        return self
 
-# %% ../../nbs/runs/07_run.ipynb #14822f63
-@patch
-def restart(self:Run):  # the run
-    "Continue a run that died, failed or was stopped, from its newest checkpoint. This runs code from the folder"
-    end = monotonic() + 1       # a process that was just killed takes a moment to end
-    while not (status := self.state).is_over:
-        if monotonic() > end: raise RuntimeError(f'the run is {status}: there is nothing to restart')
-        sleep(.02)
-    if status.state == 'done': raise RuntimeError(f'the run is done ({status.note}): there is nothing left to do')
-    on = engine_of(self.folder)
-    if on is not None: on.check()
-    self._compare()
-    for name in pending(self.folder): answer(self.folder, name, refused='the process had ended before it looked')
-    if self._view is not None: self._view.finish()      # it shows how the process ended
-    (self.path/'result.pt').unlink(missing_ok=True)
-    if on is None: spawn(self.folder)
-    else: submit(self.folder, on)
-    self._is_taken = self.learn is None
-    if self._view is not None: self.show()
-    return self
+    def note(self,
+        text=None,  # str: replaces the note; None: leave it
+    ):              # str
+        "Write down what you think of the run; return what is there"
+        if text is not None:
+            if not isinstance(text, str): raise TypeError(f'note got a {type(text).__name__}: expected a str')
+            self._write_notes(note=text)
+        return noted(self.folder)['note']
+
+    def _write_notes(self, **new):
+        if not self.folder.is_run: raise FileNotFoundError(f'there is no run in {self.path.name} any more')
+        self.folder.write('notes.json', {**self.folder.read('notes.json'), **new})
+
+    @property
+    def tags(self):  # list of str
+        "Words to find the run by"
+        return list(filter(None, noted(self.folder)['tags'].split(', ')))
+
+    def tag(self,
+        *names,  # str
+    ):           # list of str: all tags
+        "Add tags"
+        for o in names:
+            if not isinstance(o, str) or not o.strip() or ',' in o:
+                raise ValueError(f'{o!r} is no tag: expected a word or some, without a comma')
+        self._write_notes(tags=[*dict.fromkeys([*self.tags, *names])])
+        return self.tags
+
+    def untag(self,
+        *names,  # str
+    ):           # list of str: all tags
+        "Remove tags"
+        self._write_notes(tags=[o for o in self.tags if o not in names])
+        return self.tags
+
+    def delete(self,
+        yes=False,  # True: do not ask
+    ):              # bool: whether it is deleted; raises RuntimeError if the run trains, or without `yes` in a script
+        "Delete the folder of the run, with its record and its checkpoints"
+        if not self.folder.is_run: raise RuntimeError(f'{self.path.name} holds no run: nothing is deleted')
+        if self.path.is_symlink(): raise RuntimeError(f'{self.path.name} is a link: delete the run where it is')
+        if not (status := self.state).is_over: raise RuntimeError(f'the run is {status}: stop it before, run.stop()')
+        if yes is not True:
+            if not _is_attended(): raise RuntimeError(
+                'a script cannot ask for confirmation: run.delete(yes=True) deletes the run')
+            reply = input(f'Delete the run {self.path.name} ({status})? [y/N] ')
+            if reply.strip().lower() not in ('y', 'yes'): return False
+        shutil.rmtree(self.path)
+        return True
 
 # %% ../../nbs/runs/07_run.ipynb #660ab607
 def noted(
@@ -285,66 +309,7 @@ def noted(
     return {'tags': ', '.join(o for o in tags if isinstance(o, str)) if isinstance(tags, list) else '',
             'note': note if isinstance(note, str) else ''}
 
-@patch
-def note(self:Run,
-    text=None,  # str: replaces the note; None: leave it
-):              # str
-    "Write down what you think of the run; return what is there"
-    if text is not None:
-        if not isinstance(text, str): raise TypeError(f'note got a {type(text).__name__}: expected a str')
-        self._write_notes(note=text)
-    return noted(self.folder)['note']
-
-@patch
-def _write_notes(self:Run, **new):
-    if not self.folder.is_run: raise FileNotFoundError(f'there is no run in {self.path.name} any more')
-    self.folder.write('notes.json', {**self.folder.read('notes.json'), **new})
-
-@patch
-@property
-def tags(self:Run):  # list of str
-    "Words to find the run by"
-    return list(filter(None, noted(self.folder)['tags'].split(', ')))
-
-@patch
-def tag(self:Run,
-    *names,  # str
-):           # list of str: all tags
-    "Add tags"
-    _check_tags(names)
-    self._write_notes(tags=[*dict.fromkeys([*self.tags, *names])])
-    return self.tags
-
-@patch
-def untag(self:Run,
-    *names,  # str
-):           # list of str: all tags
-    "Remove tags"
-    self._write_notes(tags=[o for o in self.tags if o not in names])
-    return self.tags
-
-def _check_tags(names):
-    for o in names:
-        if not isinstance(o, str) or not o.strip() or ',' in o:
-            raise ValueError(f'{o!r} is no tag: expected a word or some, without a comma')
-
 # %% ../../nbs/runs/07_run.ipynb #62bd9be7
 def _is_attended():
     "Can somebody be asked?"
     return attended_kernel() is not None or sys.stdin is not None and sys.stdin.isatty()
-
-@patch
-def delete(self:Run,
-    yes=False,  # True: do not ask
-):              # bool: whether it is deleted; raises RuntimeError for a run that trains, or without `yes` in a script
-    "Delete the folder of the run, with its record and its checkpoints"
-    if not self.folder.is_run: raise RuntimeError(f'{self.path.name} holds no run: nothing is deleted')
-    if self.path.is_symlink(): raise RuntimeError(f'{self.path.name} is a link: delete the run where it is')
-    if not (status := self.state).is_over: raise RuntimeError(f'the run is {status}: stop it before, run.stop()')
-    if yes is not True:
-        if not _is_attended(): raise RuntimeError(
-            'a script cannot ask for confirmation: run.delete(yes=True) deletes the run')
-        reply = input(f'Delete the run {self.path.name} ({status})? [y/N] ')
-        if reply.strip().lower() not in ('y', 'yes'): return False
-    shutil.rmtree(self.path)
-    return True

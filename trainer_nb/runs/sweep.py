@@ -7,12 +7,12 @@ __all__ = ['Trials', 'sweep']
 
 # %% ../../nbs/runs/16_sweep.ipynb #sweep002
 import math, warnings
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import sleep
 
 from trainer_nb.base import (
-    check_seed, current_cell, did_you_mean, format_value, html_table, marimo_view, open_file, patch, rng_state,
+    check_seed, current_cell, did_you_mean, format_value, html_table, marimo_view, open_file, rng_state,
     set_rng_state, set_seed, text_table
 )
 from ..loop import Learner, as_count, as_mode
@@ -128,6 +128,14 @@ class Trials:
     def _repr_html_(self): return self.html()
 
     def _display_(self): return marimo_view(self, self._shown_in)
+
+    def importances(self):  # matplotlib's `Figure`; raises ValueError with fewer than 2 trials done
+        "Draw how much of the difference between trials each setting explains"
+        return _figure(self, 'plot_param_importances')
+
+    def parallel_coordinates(self):  # matplotlib's `Figure`; raises ValueError with fewer than 2 trials done
+        "Draw each trial as a line through its settings"
+        return _figure(self, 'plot_parallel_coordinate')
 
 def _short(v): return '' if v != v else format_value(v) if isinstance(v, float) else str(v)
 
@@ -253,7 +261,8 @@ class _Search:
         for epoch, value in trial.new_values(self.plan['monitor']):
             if trial.asked is not None: trial.asked.report(value, epoch)
             if not self.bar.prunes(trial.name, epoch, value) or epoch >= self.plan['n_epochs']: continue
-            if not (status.is_over or trial.is_pausing): self._stop(trial)
+            if not (status.is_over or trial.is_pausing):
+                with suppress(RuntimeError): trial.run.stop()       # it may just have ended
             trial.is_pausing = True
         if not status.is_over: return
         if status.state == 'died' and not trial.has_restarted:
@@ -272,10 +281,6 @@ class _Search:
         else:
             self._tell(trial.number, 'FAIL')
             if all(t.state.name == 'FAIL' for t in self.sweep.by_run.values()): trial.run.wait()    # raises its error
-
-    def _stop(self, trial):
-        try: trial.run.stop()
-        except RuntimeError: pass       # it has just ended
 
     def _tell(self, number, state):
         with _optuna() as optuna:
@@ -373,13 +378,3 @@ def _figure(sweep, name):
         figure.tight_layout()
         plt.close(figure)       # or the cell shows it twice
     return figure
-
-@patch
-def importances(self:Trials):  # matplotlib's `Figure`; raises ValueError with fewer than 2 trials done
-    "Draw how much of the difference between trials each setting explains"
-    return _figure(self, 'plot_param_importances')
-
-@patch
-def parallel_coordinates(self:Trials):  # matplotlib's `Figure`; raises ValueError with fewer than 2 trials done
-    "Draw each trial as a line through its settings"
-    return _figure(self, 'plot_parallel_coordinate')

@@ -80,7 +80,8 @@ def _pickler():
             return name, device, None
 
         def reducer_override(self, o):
-            if isinstance(o, _NEVER) and not isinstance(o, (io.BytesIO, io.StringIO)) and o not in _std():
+            std = sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__
+            if isinstance(o, _NEVER) and not isinstance(o, (io.BytesIO, io.StringIO)) and o not in std:
                 raise TypeError(f'cannot pickle a {type(o).__name__}')
             if type(o) is Tensor and is_plain(o):
                 s = o.untyped_storage()
@@ -93,8 +94,6 @@ def _pickler():
             if isinstance(o, DataLoader) and kept_iterator(o) is not None: return _without_workers(o)
             return super().reducer_override(o)
     return Pickler
-
-def _std(): return sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__
 
 def _without_workers(dl):
     "How to pickle a loader without the processes that it keeps for its next pass"

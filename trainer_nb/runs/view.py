@@ -13,7 +13,7 @@ from html import escape
 from time import monotonic, thread_time
 
 from trainer_nb.base import (
-    attended_kernel, cell_thread, current_cell, format_time, marimo_outputs, patch, printable, show_bundle,
+    attended_kernel, cell_thread, current_cell, format_time, marimo_outputs, printable, show_bundle,
     text_table
 )
 from ..loop import Plot
@@ -104,6 +104,127 @@ class View:
         self.over.set()
         self.thread.join(10)
 
+    def parts(self, status):  # (str, share, HTML, `Chart` or None)
+        "Return what to show now"
+        h, o = self.tail.history, status.data or {}
+        if self.plot is None or self.plot.history is not h: self.plot = Plot(h, self.first_batch, self.has_metrics)
+        end = count_of(o, 'end')
+        n, total = h.n_steps - self.first_batch, end - self.first_batch
+        share = min(max(n/total, 0), 1) if total > 0 else None
+        chart = self.plot.chart(0 if status.is_over else end) if h.n_steps > self.first_batch else None
+        if self.branch is not None and chart is not None: chart = self.branch.drawn(chart)
+        table = h.html(self.first_row, 40 if status.is_over else 10) if len(h) > self.first_row else ''
+        line = self.line(status) + (f' · {self.branch.text(h)}' if self.branch is not None else '')
+        return line, share, table, chart
+
+    def _html(self, status):
+        text, share, table, chart = self.parts(status)
+        head = f'<div style="line-height:24px">{"" if status.is_over else html_bar(share)}{_lines(text)}</div>'
+        if isinstance(self.row, MarimoRow): head = self.row.html() + head
+        if not status.is_over:
+            now = monotonic()
+            gap, self.drawn_at = now - (self.drawn_at or now), now
+            head += html_stale(self.advice, max(10, 2*gap))
+        return head + (html_chart(chart) if chart is not None else '') + table
+
+    def _open_area(self, status):  # `Area`
+        "Make outputs in this cell that show the run from now on"
+        area, kernel, buttons = Area(), attended_kernel(), {k: (tip, True) for k, (tip, *_) in _BUTTONS.items()}
+        if self.row is None and marimo_outputs() is not None: self.row = MarimoRow(buttons, self.click)
+        text, html = self.line(status), self._html(status)
+        live = {'text/html': html, 'text/plain': f'{text}\n{self.advice}'}
+        below = {'text/html': '<div></div>', 'text/plain': ''}
+        if kernel is not None:
+            if self.html is None:
+                import ipywidgets as W
+                self.row, self.html = ButtonRow(buttons, self.click, kernel), W.HTML(html)
+                self.box = W.VBox([self.row.box, self.html])
+            view = dict(version_major=2, version_minor=0, model_id=self.box.model_id)
+            live = {'application/vnd.jupyter.widget-view+json': view, **live}
+        area.handles = [show_bundle(o) for o in (live, below)]
+        area.shown = [live, below]
+        return area
+
+    def click(self,
+        label,  # one of `_BUTTONS`
+    ):
+        "Do what a click on a button does"
+        _, what, arg = _BUTTONS[label]
+        button = self.row.buttons[label]
+        if label == 'Pause' and button.description == 'Resume': what = 'unpause'
+        try: request = Request(self.folder, ask(self.folder, what, arg), what)
+        except (OSError, ValueError) as e: return self.row.say(f'could not ask the run: {e}')
+        with self.telling:
+            self.asked.append(request)
+            self.row.say(str(request))
+
+    def _watch(self):
+        "In a thread: draw what is new, until the run is over"
+        try:
+            with nullcontext() if self.html is None else _quick_clicks:
+                while not self._is_over(status := self.look()):
+                    is_news = self.seen is None or status.state != self.seen[0] or self._has_new_row()  # shown at once
+                    if is_news or self.budget.is_due: self._draw(status)
+                    if self.asked: self._tell(status)
+                    if self.over.wait(.03 if self.asked else self.tick_s): break
+                    if getattr(self.thread, 'should_exit', False): return       # marimo runs the cell again
+            self.tail.update()
+            self._close(self.look())
+        except Exception as e:
+            self.error = e
+            warnings.warn(f'the view of {self.name} failed ({type(e).__name__}: {e}); the run itself is not affected')
+        finally: self.is_closed = True
+
+    def _is_over(self, status):
+        "Return whether the run has ended; a folder that is gone may come back with its file system"
+        if status.state != 'missing': self.gone_at = None
+        elif self.gone_at is None: self.gone_at = monotonic()
+        return status.is_over and (self.gone_at is None or monotonic() - self.gone_at > self.gone_s)
+
+    def _draw(self, status):
+        with self.drawing, self.budget.drawing():
+            new = self.tail.update()
+            o = status.data or {}
+            now = status.state, status.note, o.get('batch'), o.get('valid_idx'), o.get('rate')
+            if self.row is not None: self._tell(status)
+            is_old = self.drawn_at is not None and monotonic() - self.drawn_at > self.idle_s
+            if new or now != self.seen or is_old or self._has_new_row(): self._redraw(status)
+            self.seen = now
+
+    def _has_new_row(self): return isinstance(self.row, MarimoRow) and self.row.is_new
+
+    def _redraw(self, status):
+        if self.html is not None: self.html.value = self._html(status)
+        elif isinstance(self.row, MarimoRow):
+            html = {'text/html': self._html(status)}
+            for area in self.areas: area.handles[0].update(html)
+        else:
+            self.drawn_at = monotonic()
+            for area in self.areas: area.draw(*self.parts(status), self.advice)
+
+    def _tell(self, status):
+        "Show what became of the clicks"
+        label = 'Resume' if status.state == 'paused' else 'Pause'
+        if self.row.buttons['Pause'].description != label: self.row.buttons['Pause'].description = label
+        with self.telling:
+            if not self.asked: return
+            is_answered = self.asked[-1].answer is not None     # an answer that comes after this is told the next time
+            self.row.say(str(self.asked[-1]))
+            if is_answered: self.asked.clear()
+
+    def _close_area(self, area, status):
+        text, _, table, chart = self.parts(status)
+        h = self.tail.history
+        lines = text_table(h.lines(self.first_row)) if len(h) > self.first_row else ''
+        area.close(text, table, chart, lines, f'plot of {h.n_steps - self.first_batch} batches')
+
+    def _close(self, status):
+        with self.drawing:
+            if self.html is not None:
+                self.html.value = self._html(status)
+                self.row.box.layout.display = 'none'
+            for area in self.areas: self._close_area(area, status)
+
 # %% ../../nbs/runs/05_view.ipynb #5e1c0a11
 class QuickClicks:
     "A context in which Python's switch interval is 0.5 ms, so that waiting threads get the GIL sooner; may overlap"
@@ -125,146 +246,6 @@ class QuickClicks:
 _quick_clicks = QuickClicks()
 
 # %% ../../nbs/runs/05_view.ipynb #eb1e4a8e
-@patch
-def parts(self:View, status):  # (str, share, HTML, `Chart` or None)
-    "Return what to show now"
-    h, o = self.tail.history, status.data or {}
-    if self.plot is None or self.plot.history is not h: self.plot = Plot(h, self.first_batch, self.has_metrics)
-    end = count_of(o, 'end')
-    share = min(max((h.n_steps - self.first_batch)/(end - self.first_batch), 0), 1) if end > self.first_batch else None
-    chart = self.plot.chart(0 if status.is_over else end) if h.n_steps > self.first_batch else None
-    if self.branch is not None and chart is not None: chart = self.branch.drawn(chart)
-    table = h.html(self.first_row, 40 if status.is_over else 10) if len(h) > self.first_row else ''
-    line = self.line(status) + (f' · {self.branch.text(h)}' if self.branch is not None else '')
-    return line, share, table, chart
-
-@patch
-def _html(self:View, status):
-    text, share, table, chart = self.parts(status)
-    head = f'<div style="line-height:24px">{"" if status.is_over else html_bar(share)}{_lines(text)}</div>'
-    if isinstance(self.row, MarimoRow): head = self.row.html() + head
-    if not status.is_over: head += self._stale()
-    return head + (html_chart(chart) if chart is not None else '') + table
-
-@patch
-def _stale(self:View):
-    now = monotonic()
-    gap, self.drawn_at = now - (self.drawn_at or now), now
-    return html_stale(self.advice, max(10, 2*gap))
-
-@patch
-def _open_area(self:View, status):  # `Area`
-    "Make outputs in this cell that show the run from now on"
-    area, kernel, buttons = Area(), attended_kernel(), {k: (tip, True) for k, (tip, *_) in _BUTTONS.items()}
-    if self.row is None and marimo_outputs() is not None: self.row = MarimoRow(buttons, self.click)
-    text, html = self.line(status), self._html(status)
-    live = {'text/html': html, 'text/plain': f'{text}\n{self.advice}'}
-    below = {'text/html': '<div></div>', 'text/plain': ''}
-    if kernel is not None:
-        if self.html is None: self._make_panel(kernel, html, buttons)
-        view = dict(version_major=2, version_minor=0, model_id=self.box.model_id)
-        live = {'application/vnd.jupyter.widget-view+json': view, **live}
-    area.handles = [show_bundle(o) for o in (live, below)]
-    area.shown = [live, below]
-    return area
-
-@patch
-def _make_panel(self:View, kernel, html, buttons):
-    import ipywidgets as W
-    self.row = ButtonRow(buttons, self.click, kernel)
-    self.html = W.HTML(html)
-    self.box = W.VBox([self.row.box, self.html])
-
-@patch
-def click(self:View,
-    label,  # one of `_BUTTONS`
-):
-    "Do what a click on a button does"
-    _, what, arg = _BUTTONS[label]
-    button = self.row.buttons[label]
-    if label == 'Pause' and button.description == 'Resume': what = 'unpause'
-    try: request = Request(self.folder, ask(self.folder, what, arg), what)
-    except (OSError, ValueError) as e: return self.row.say(f'could not ask the run: {e}')
-    with self.telling:
-        self.asked.append(request)
-        self.row.say(str(request))
-
-@patch
-def _watch(self:View):
-    "In a thread: draw what is new, until the run is over"
-    try:
-        with nullcontext() if self.html is None else _quick_clicks:
-            while not self._is_over(status := self.look()):
-                is_news = self.seen is None or status.state != self.seen[0] or self._has_new_row()  # shown at once
-                if is_news or self.budget.is_due: self._draw(status)
-                if self.asked: self._tell(status)
-                if self.over.wait(.03 if self.asked else self.tick_s): break
-                if getattr(self.thread, 'should_exit', False): return       # marimo runs the cell again
-        self.tail.update()
-        self._close(self.look())
-    except Exception as e:
-        self.error = e
-        warnings.warn(f'the view of {self.name} failed ({type(e).__name__}: {e}); the run itself is not affected')
-    finally: self.is_closed = True
-
-@patch
-def _is_over(self:View, status):
-    "Return whether the run has ended; a folder that is gone may come back with its file system, or when the run ends"
-    if status.state != 'missing': self.gone_at = None
-    elif self.gone_at is None: self.gone_at = monotonic()
-    return status.is_over and (self.gone_at is None or monotonic() - self.gone_at > self.gone_s)
-
-@patch
-def _draw(self:View, status):
-    with self.drawing, self.budget.drawing():
-        new = self.tail.update()
-        o = status.data or {}
-        now = status.state, status.note, o.get('batch'), o.get('valid_idx'), o.get('rate')
-        if self.row is not None: self._tell(status)
-        is_old = self.drawn_at is not None and monotonic() - self.drawn_at > self.idle_s
-        if new or now != self.seen or is_old or self._has_new_row(): self._redraw(status)
-        self.seen = now
-
-@patch
-def _has_new_row(self:View): return isinstance(self.row, MarimoRow) and self.row.is_new
-
-@patch
-def _redraw(self:View, status):
-    if self.html is not None: self.html.value = self._html(status)
-    elif isinstance(self.row, MarimoRow):
-        html = {'text/html': self._html(status)}
-        for area in self.areas: area.handles[0].update(html)
-    else:
-        self.drawn_at = monotonic()
-        for area in self.areas: area.draw(*self.parts(status), self.advice)
-
 def _lines(text):
     "Write a line that breaks between its parts only"
     return ' · '.join(f'<span style="white-space:nowrap">{escape(o)}</span>' for o in text.split(' · '))
-
-@patch
-def _tell(self:View, status):
-    "Show what became of the clicks"
-    label = 'Resume' if status.state == 'paused' else 'Pause'
-    if self.row.buttons['Pause'].description != label: self.row.buttons['Pause'].description = label
-    with self.telling:
-        if not self.asked: return
-        is_answered = self.asked[-1].answer is not None     # an answer that comes after this is told the next time
-        self.row.say(str(self.asked[-1]))
-        if is_answered: self.asked.clear()
-
-# %% ../../nbs/runs/05_view.ipynb #d8084d2b
-@patch
-def _close_area(self:View, area, status):
-    text, _, table, chart = self.parts(status)
-    h = self.tail.history
-    lines = text_table(h.lines(self.first_row)) if len(h) > self.first_row else ''
-    area.close(text, table, chart, lines, f'plot of {h.n_steps - self.first_batch} batches')
-
-@patch
-def _close(self:View, status):
-    with self.drawing:
-        if self.html is not None:
-            self.html.value = self._html(status)
-            self.row.box.layout.display = 'none'
-        for area in self.areas: self._close_area(area, status)

@@ -29,6 +29,7 @@ class View:
     first_row: Any
     first_batch: Any
     has_metrics: Any
+    box: Any
     tick_s: Any
     gone_s: Any
     idle_s: Any

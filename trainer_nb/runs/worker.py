@@ -14,7 +14,7 @@ from time import monotonic, time
 
 import torch
 
-from ..base import patch, printable, set_rng_state
+from ..base import printable, set_rng_state
 from ..loop import MainProcessHook, TrainingInterrupted, as_rate, move, set_lr
 from ..parallel import Accelerate, accelerate_hook, is_lost, as_rank
 from ..save import Checkpoint, Folder, Lock, host_copy, write_state
@@ -58,10 +58,6 @@ def rates_of(
         if name not in learn.opts: raise ValueError(f'there is no optimizer {name!r}: {list(learn.opts)}')
         as_rate('lr', o)
     return rates
-
-def _set_lr(learn, lr):
-    for name, o in rates_of(learn, lr).items(): set_lr(learn.opts[name], o)
-    return f'lr {lr}'
 
 def saved(
     learn,  # `Learner`
@@ -180,6 +176,200 @@ class Worker:
         is_stopped = self.learn.stopped is not None
         with self.learn.added_hooks(*(self.hooks if is_stopped else ())): self.learn.save(self.folder.path/'result.pt')
 
+    def train(self,
+        program,  # dict, as `start` packs it
+    ):
+        "Make the fit, and run it"
+        learn, self.hooks, checkpoints = program['learn'], tuple(program['hooks']), self.folder.path/'checkpoints'
+        learn.display = without_screen(learn).add_hook(Display('text', plot=False))      # into output.txt
+        self.record = RunRecord(self.folder.path/'record'/'log.jsonl')
+        own, accelerate = [self.record, _Begun(self), self.together], accelerate_hook(learn, self.hooks)
+        if self.ranks.size > 1 and accelerate is None: self.hooks = *self.hooks, (accelerate := Accelerate())
+        elif program.get('wants_accelerator') and accelerate is None: self.use_accelerator(learn)
+        hook = learn.get_hook(Checkpoint, next((h for h in self.hooks if isinstance(h, Checkpoint)), None))
+        if hook is None: own.append(Checkpoint(checkpoints, every='5min', keep=2))
+        else: hook.folder = Folder(checkpoints)
+        threads = {'threads': torch.get_num_threads()} if self.ranks.size > 1 else {}
+        _set_torch_settings({**program['torch'], **threads})
+        set_rng_state(program['rng'])
+        self.first, self.learn = len(learn.history), learn
+        signal.signal(signal.SIGTERM, lambda *_: self.leave() if self.leaves else learn.request('stop'))
+        ranks = self.ranks
+        with (nullcontext() if ranks.size == 1 else
+              as_rank(ranks.rank, ranks.size, ranks.home, ranks.timeout_s, accelerate.on_cpu)):
+            self._fit(program, own)
+
+    def use_accelerator(self, learn):
+        "Move the learner to the accelerator that the job asked for"
+        if learn.device.type != 'cpu': return
+        if not torch.accelerator.is_available(): raise RuntimeError(
+            f'the job asked for a GPU, but torch {torch.__version__} finds none on {platform.node()}: is this build '
+            'of torch made for GPUs, and does it fit the driver?')
+        kind = torch.accelerator.current_accelerator().type
+        move(learn, torch.device(kind, torch.accelerator.current_device_index()))
+
+    def leave(self):
+        "Stop between two batches with a checkpoint, to continue when the job begins again"
+        if self.ranks.rank: return      # rank 0 does it for all
+        self.is_leaving = True
+        self.learn.request('stop')
+
+    def _fit(self, program, own):
+        learn, kwargs = program['learn'], dict(program['kwargs'])
+        if Folder(self.folder.path/'checkpoints').n:
+            learn.fit(**{**kwargs, **program['totals'], 'resume': True}, hooks=(*self.hooks, *own))
+        elif program['is_stopped']:
+            with learn.added_hooks(*self.hooks): learn.load(self.folder.path/'start.pt')
+            learn.stopped.hooks = (*self.hooks, *own)
+            learn.resume()
+        else: learn.fit(**kwargs, hooks=(*self.hooks, *own))
+
+    def _watch(self):
+        beat_at = 0.
+        while not self.over.wait(self.look_s):
+            is_fitting = self.learn is not None and self.learn.is_fitting
+            if is_fitting: self._take_requests()
+            if self.is_training and self.ranks.is_stuck(): self._give_up()
+            if monotonic() < beat_at: continue
+            beat_at = monotonic() + self.beat_s
+            if is_fitting and self.leaves and not self.is_leaving and (self.folder.path/_LEAVE).exists(): self.leave()
+            if is_fitting and self.tick not in self.learn.requests: self.learn.request(self.tick)
+            self.beat()
+
+    def tick(self, learn):
+        "Write the record, and tell waiting ranks that this one is alive"
+        self.record.tick(learn)
+        if self.state == 'paused' and learn.world.size > 1: learn.world.first('wait')
+
+    def _give_up(self):
+        "End this process, whose other thread waits for a rank that has failed"
+        text = 'another rank has failed; run.output says why'
+        self.fail(self.ranks.find() or error_record(RuntimeError(text)))
+        self.say_rest()
+        self.ranks.end()
+        self.beat()
+        os._exit(1)
+
+    def beat(self):
+        "Write the status"
+        for name, words in list(self.unsaid.items()): self.say(name, **words)
+        with self.writing:
+            try:
+                self._count()
+                self.folder.write('status.json', self.status())
+                self.problem = ''
+            except OSError as e: self.problem = f'the status could not be written ({e.strerror or e})'
+
+    def _count(self):
+        "Note the progress of training, for its rate"
+        learn, now = self.learn, monotonic()
+        if learn is None: return
+        n = learn.history.n_steps + learn.valid_idx
+        if n != self.n_done: self.n_done, self.done_at = n, now
+        self.marks = [*self.marks[-9:], (now, learn.history.n_steps)]
+        if learn.is_fitting or self.over.is_set(): self.position = learn.position
+
+    def status(self):  # dict
+        "Return the contents of `status.json`"
+        res = {'state': self.state, **now_here(), 'heartbeat': time(), 'position': self.position, 'note': self.note}
+        if self.learn is not None:
+            (t0, n0), (t1, n1) = self.marks[0], self.marks[-1]
+            s, (left, _) = self.learn.state, planned(self.learn)
+            if left is not None: self.end = self.learn.history.n_steps + left
+            problem = self.problem or (self.record.problem if self.record is not None else '')
+            res |= {'epoch': s.epoch, 'optimizer_step': s.optimizer_step, 'batch': self.learn.history.n_steps,
+                    'end': self.end, 'end_epoch': self.learn.bounds['epoch'], 'training': self.learn.training,
+                    'valid_idx': self.learn.valid_idx, 'rate': (n1 - n0)/max(t1 - t0, 1e-3),
+                    'batch_s': monotonic() - self.done_at, 'note': self.note or problem}
+        return {**res, 'error': self.error} if self.error else res
+
+    def say(self,
+        name,     # of a request
+        **words,  # 'what', and 'done' or 'refused' → str
+    ):
+        "Answer; if that cannot be written, try again at the next heartbeat"
+        try:
+            answer(self.folder, name, **words)
+            self.unsaid.pop(name, None)
+        except (OSError, ValueError): self.unsaid[name] = words     # a full disk, or a link that leads elsewhere
+
+    def say_rest(self):
+        "At the end, refuse the requests that are still open"
+        words = {'refused': 'the run was over before'}
+        for name in pending(self.folder): self.say(name, **self.unsaid.get(name, words))
+
+    def _take_requests(self):
+        for name in pending(self.folder):
+            if name in self.taken: continue
+            self.taken.add(name)
+            self.learn.request(partial(self.do, name))
+
+    def do(self,
+        name,   # of a request
+        learn,  # `Learner`, between two batches
+    ):
+        "Carry out a request, and answer it"
+        what = ''
+        try:
+            with self.folder.open(f'requests/{name}') as f: data = f.read()
+            if name.endswith('.pkl'):
+                import cloudpickle
+                what, res = 'call', repr(cloudpickle.loads(data)(learn))
+            else:
+                o = json.loads(data)
+                what = str(o['what'])
+                if what == 'pause': return self._pause(name, learn)
+                if what == 'checkpoint' and learn.world.size > 1 and self.state != 'paused':
+                    hook = learn.get_hook('Checkpoint')
+                    learn.request(hook.save)
+                    return learn.request(partial(self._saved, name, hook.n_saves))
+                res = self._act(what, o.get('arg'), learn)
+        except Exception as e: self.say(name, what=what, refused=f'{type(e).__name__}: {e}')
+        else: self.say(name, what=what, done=res, where=learn.position)
+
+    def _act(self, what, arg, learn):
+        if what == 'unpause':
+            if self.state != 'paused': raise RuntimeError('it is not paused')
+            learn.request(unpause)
+            return 'resumes'
+        if what == 'weights':
+            if learn.world.is_sharded: raise RuntimeError('they are sharded over the ranks: ask for a checkpoint')
+            state = host_copy({'model': dict(learn.fitting.model.state_dict())})
+            write_state(self.folder.path/'weights.pt', state)
+            return 'saved'
+        if what in _STOPS:
+            self.leaves = self.is_leaving = False       # what a person asks for wins
+            learn.request(what)
+            return _STOPS[what]
+        if what == 'set_lr':
+            for name, o in rates_of(learn, arg).items(): set_lr(learn.opts[name], o)
+            return f'lr {arg}'
+        if what == 'scale_lr': return scale_lr(arg, learn)
+        if what != 'checkpoint': raise ValueError(f'there is no request {what!r}')
+        save_in_pause(learn)
+        return saved(learn)
+
+    def _pause(self, name, learn):
+        if self.state == 'paused': return self.say(name, what='pause', refused='it is paused already')
+        self.pausing.append(name)
+        if learn.world.size == 1: self.wait(learn)
+        else: learn.request(self.together.pause)
+
+    def wait(self, learn):
+        "Wait between two batches, and answer the requests for it"
+        self.state = 'paused'
+        self.record.tick(learn)
+        self.beat()
+        while self.pausing: self.say(self.pausing.pop(), what='pause', done='paused', where=learn.position)
+        try: pause(learn)
+        finally: self.state = 'running'
+
+    def _saved(self, name, n, learn):
+        "Answer once all ranks have saved"
+        if learn.get_hook('Checkpoint').n_saves == n: return learn.request(partial(self._saved, name, n))
+        try: self.say(name, what='checkpoint', done=saved(learn), where=learn.position)
+        except RuntimeError as e: self.say(name, what='checkpoint', refused=str(e))
+
 # %% ../../nbs/runs/04_worker.ipynb #506f6a62
 class _Begun(MainProcessHook):
     "Sets the state to running, before there is anything in the record"
@@ -189,57 +379,6 @@ class _Begun(MainProcessHook):
         self.worker.state = 'running'
         self.worker.beat()
 
-@patch
-def train(self:Worker,
-    program,  # dict, as `start` packs it
-):
-    "Make the fit, and run it"
-    learn, self.hooks, checkpoints = program['learn'], tuple(program['hooks']), self.folder.path/'checkpoints'
-    learn.display = without_screen(learn).add_hook(Display('text', plot=False))      # into output.txt
-    self.record = RunRecord(self.folder.path/'record'/'log.jsonl')
-    own, accelerate = [self.record, _Begun(self), self.together], accelerate_hook(learn, self.hooks)
-    if self.ranks.size > 1 and accelerate is None: self.hooks = *self.hooks, (accelerate := Accelerate())
-    elif program.get('wants_accelerator') and accelerate is None: self.use_accelerator(learn)
-    hook = learn.get_hook(Checkpoint, next((h for h in self.hooks if isinstance(h, Checkpoint)), None))
-    if hook is None: own.append(Checkpoint(checkpoints, every='5min', keep=2))
-    else: hook.folder = Folder(checkpoints)
-    threads = {'threads': torch.get_num_threads()} if self.ranks.size > 1 else {}
-    _set_torch_settings({**program['torch'], **threads})
-    set_rng_state(program['rng'])
-    self.first, self.learn = len(learn.history), learn
-    signal.signal(signal.SIGTERM, lambda *_: self.leave() if self.leaves else learn.request('stop'))
-    ranks = self.ranks
-    with (nullcontext() if ranks.size == 1 else
-          as_rank(ranks.rank, ranks.size, ranks.home, ranks.timeout_s, accelerate.on_cpu)):
-        self._fit(program, own)
-
-@patch
-def use_accelerator(self:Worker, learn):
-    "Move the learner to the accelerator that the job asked for"
-    if learn.device.type != 'cpu': return
-    if not torch.accelerator.is_available(): raise RuntimeError(
-        f'the job asked for a GPU, but torch {torch.__version__} finds none on {platform.node()}: is this build '
-        'of torch made for GPUs, and does it fit the driver?')
-    move(learn, torch.device(torch.accelerator.current_accelerator().type, torch.accelerator.current_device_index()))
-
-@patch
-def leave(self:Worker):
-    "Stop between two batches with a checkpoint, to continue when the job begins again"
-    if self.ranks.rank: return      # rank 0 does it for all
-    self.is_leaving = True
-    self.learn.request('stop')
-
-@patch
-def _fit(self:Worker, program, own):
-    learn, kwargs = program['learn'], dict(program['kwargs'])
-    if Folder(self.folder.path/'checkpoints').n:
-        learn.fit(**{**kwargs, **program['totals'], 'resume': True}, hooks=(*self.hooks, *own))
-    elif program['is_stopped']:
-        with learn.added_hooks(*self.hooks): learn.load(self.folder.path/'start.pt')
-        learn.stopped.hooks = (*self.hooks, *own)
-        learn.resume()
-    else: learn.fit(**kwargs, hooks=(*self.hooks, *own))
-
 # %% ../../nbs/runs/04_worker.ipynb #b81c7c02
 def without_screen(
     learn,  # `Learner`
@@ -248,169 +387,6 @@ def without_screen(
     for name in 'Controls', 'Display':
         if (hook := learn.get_hook(name, None)) is not None: learn.remove_hook(hook)
     return learn
-
-# %% ../../nbs/runs/04_worker.ipynb #a7f00776
-@patch
-def _watch(self:Worker):
-    beat_at = 0.
-    while not self.over.wait(self.look_s):
-        is_fitting = self.learn is not None and self.learn.is_fitting
-        if is_fitting: self._take_requests()
-        if self.is_training and self.ranks.is_stuck(): self._give_up()
-        if monotonic() < beat_at: continue
-        beat_at = monotonic() + self.beat_s
-        if is_fitting and self.leaves and not self.is_leaving and (self.folder.path/_LEAVE).exists(): self.leave()
-        if is_fitting and self.tick not in self.learn.requests: self.learn.request(self.tick)
-        self.beat()
-
-@patch
-def tick(self:Worker, learn):
-    "Write the record, and tell waiting ranks that this one is alive"
-    self.record.tick(learn)
-    if self.state == 'paused' and learn.world.size > 1: learn.world.first('wait')
-
-@patch
-def _give_up(self:Worker):
-    "End this process, whose other thread waits for a rank that has failed"
-    text = 'another rank has failed; run.output says why'
-    self.fail(self.ranks.find() or error_record(RuntimeError(text)))
-    self.say_rest()
-    self.ranks.end()
-    self.beat()
-    os._exit(1)
-
-@patch
-def beat(self:Worker):
-    "Write the status"
-    for name, words in list(self.unsaid.items()): self.say(name, **words)
-    with self.writing:
-        try:
-            self._count()
-            self.folder.write('status.json', self.status())
-            self.problem = ''
-        except OSError as e: self.problem = f'the status could not be written ({e.strerror or e})'
-
-@patch
-def _count(self:Worker):
-    "Note the progress of training, for its rate"
-    learn, now = self.learn, monotonic()
-    if learn is None: return
-    n = learn.history.n_steps + learn.valid_idx
-    if n != self.n_done: self.n_done, self.done_at = n, now
-    self.marks = [*self.marks[-9:], (now, learn.history.n_steps)]
-    if learn.is_fitting or self.over.is_set(): self.position = learn.position
-
-@patch
-def status(self:Worker):  # dict
-    "Return the contents of `status.json`"
-    res = {'state': self.state, **now_here(), 'heartbeat': time(), 'position': self.position, 'note': self.note}
-    if self.learn is not None:
-        (t0, n0), (t1, n1) = self.marks[0], self.marks[-1]
-        s, (left, _) = self.learn.state, planned(self.learn)
-        if left is not None: self.end = self.learn.history.n_steps + left
-        problem = self.problem or (self.record.problem if self.record is not None else '')
-        res |= {'epoch': s.epoch, 'optimizer_step': s.optimizer_step, 'batch': self.learn.history.n_steps,
-                'end': self.end, 'end_epoch': self.learn.bounds['epoch'], 'training': self.learn.training,
-                'valid_idx': self.learn.valid_idx, 'rate': (n1 - n0)/max(t1 - t0, 1e-3),
-                'batch_s': monotonic() - self.done_at, 'note': self.note or problem}
-    return {**res, 'error': self.error} if self.error else res
-
-# %% ../../nbs/runs/04_worker.ipynb #93371494
-@patch
-def say(self:Worker,
-    name,     # of a request
-    **words,  # 'what', and 'done' or 'refused' → str
-):
-    "Answer; if that cannot be written, try again at the next heartbeat"
-    try:
-        answer(self.folder, name, **words)
-        self.unsaid.pop(name, None)
-    except (OSError, ValueError): self.unsaid[name] = words     # a full disk, or a link that leads elsewhere
-
-@patch
-def say_rest(self:Worker):
-    "At the end, refuse the requests that are still open"
-    for name in pending(self.folder): self.say(name, **self.unsaid.get(name, {'refused': 'the run was over before'}))
-
-@patch
-def _take_requests(self:Worker):
-    for name in pending(self.folder):
-        if name in self.taken: continue
-        self.taken.add(name)
-        self.learn.request(partial(self.do, name))
-
-@patch
-def do(self:Worker,
-    name,   # of a request
-    learn,  # `Learner`, between two batches
-):
-    "Carry out a request, and answer it"
-    what = ''
-    try:
-        with self.folder.open(f'requests/{name}') as f: data = f.read()
-        if name.endswith('.pkl'):
-            import cloudpickle
-            what, res = 'call', repr(cloudpickle.loads(data)(learn))
-        else:
-            o = json.loads(data)
-            what = str(o['what'])
-            if what == 'pause': return self._pause(name, learn)
-            if what == 'checkpoint' and learn.world.size > 1 and self.state != 'paused':
-                return self._save_together(name, learn)
-            res = self._act(what, o.get('arg'), learn)
-    except Exception as e: self.say(name, what=what, refused=f'{type(e).__name__}: {e}')
-    else: self.say(name, what=what, done=res, where=learn.position)
-
-@patch
-def _act(self:Worker, what, arg, learn):
-    if what == 'unpause':
-        if self.state != 'paused': raise RuntimeError('it is not paused')
-        learn.request(unpause)
-        return 'resumes'
-    if what == 'weights':
-        if learn.world.is_sharded: raise RuntimeError('they are sharded over the ranks: ask for a checkpoint')
-        state = host_copy({'model': dict(learn.fitting.model.state_dict())})
-        write_state(self.folder.path/'weights.pt', state)
-        return 'saved'
-    if what in _STOPS:
-        self.leaves = self.is_leaving = False       # what a person asks for wins
-        learn.request(what)
-        return _STOPS[what]
-    if what == 'set_lr': return _set_lr(learn, arg)
-    if what == 'scale_lr': return scale_lr(arg, learn)
-    if what != 'checkpoint': raise ValueError(f'there is no request {what!r}')
-    save_in_pause(learn)
-    return saved(learn)
-
-@patch
-def _pause(self:Worker, name, learn):
-    if self.state == 'paused': return self.say(name, what='pause', refused='it is paused already')
-    self.pausing.append(name)
-    if learn.world.size == 1: self.wait(learn)
-    else: learn.request(self.together.pause)
-
-@patch
-def wait(self:Worker, learn):
-    "Wait between two batches, and answer the requests for it"
-    self.state = 'paused'
-    self.record.tick(learn)
-    self.beat()
-    while self.pausing: self.say(self.pausing.pop(), what='pause', done='paused', where=learn.position)
-    try: pause(learn)
-    finally: self.state = 'running'
-
-@patch
-def _save_together(self:Worker, name, learn):
-    hook = learn.get_hook('Checkpoint')
-    learn.request(hook.save)
-    learn.request(partial(self._saved, name, hook.n_saves))
-
-@patch
-def _saved(self:Worker, name, n, learn):
-    "Answer once all ranks have saved"
-    if learn.get_hook('Checkpoint').n_saves == n: return learn.request(partial(self._saved, name, n))
-    try: self.say(name, what='checkpoint', done=saved(learn), where=learn.position)
-    except RuntimeError as e: self.say(name, what='checkpoint', refused=str(e))
 
 # %% ../../nbs/runs/04_worker.ipynb #8a51ea8a
 def error_record(

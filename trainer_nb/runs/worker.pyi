@@ -14,8 +14,10 @@ class Worker:
     is_tried_again: Any
     end: Any
     note: Any
-    folder: Any
+    is_leaving: Any
+    marks: Any
     state: Any
+    folder: Any
     hooks: Any
     taken: Any
     pausing: Any
@@ -23,7 +25,6 @@ class Worker:
     ranks: Any
     together: Any
     leaves: Any
-    is_leaving: Any
     error: Any
     problem: Any
     first: Any
@@ -32,7 +33,6 @@ class Worker:
     writing: Any
     done_at: Any
     n_done: Any
-    marks: Any
     look_s: Any
     beat_s: Any
     def __init__(self, path: Any) -> None: ...
