@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from common import make_learner
 from trainer_nb.features.activations import Activations
-from trainer_nb.loop import metrics
+from trainer_nb.loop import metrics, steps
 from trainer_nb.loop.metrics import Metric, accuracy
 from trainer_nb.loop.hooks import EVENTS, CancelStep, Hook, LambdaHook
 
@@ -53,11 +53,11 @@ def counted():
         return g
     own = {name: vars(Tensor)[name] for name in READS if name in vars(Tensor)}
     for name in READS: setattr(Tensor, name, patched(name, getattr(Tensor, name)))
-    metrics._HOST = None
+    metrics._HOST = steps._HOST = None
     try:
         with HostOps(count): yield seen
     finally:
-        metrics._HOST = host
+        metrics._HOST = steps._HOST = host
         for name in READS:
             if name in own: setattr(Tensor, name, own[name])
             else: delattr(Tensor, name)

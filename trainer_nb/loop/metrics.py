@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from ..base import check_kinds, common_device, did_you_mean, map_tensors, with_comments
-from .steps import loss_weight
+from .steps import count_targets, loss_weight
 from .hooks import LambdaHook
 from .world import World
 
@@ -548,7 +548,7 @@ class Accumulator:
         elif self.metrics: self._measure(result, n)
         if (self.is_sum or result.get('reduction') == 'sum') and loss is not None:
             loss, weight = {name: o/n for name, o in loss.items()} if type(loss) is dict else loss/n, n
-        else: weight = loss_weight(result, n)
+        else: weight = loss_weight(result, n, can_wait=self.is_fresh)
         if isinstance(weight, Tensor) and not (self.is_fresh and weight.device.type != _HOST): weight = _copied(weight)
         self.rows.append((loss, n, lrs, weight))
         if len(self.rows) >= _CHUNK: self.pack()
@@ -625,6 +625,7 @@ class Accumulator:
         "Add the latest losses to the sums and to the history, without reading a value"
         if not self.rows: return
         (losses, ns, lrs, weights), self.rows = zip(*self.rows), []
+        weights = count_targets(weights)
         self.n_packed += len(losses)
         if set(map(type, losses)) == {Tensor}: chunks = {'train_loss': self._pack('loss', losses, weights)}
         else:
@@ -680,7 +681,7 @@ class Accumulator:
     def state_dict(self):  # dict of tensors, numbers, lists and dicts
         "Return the state"
         losses, ns, lrs, weights = map(list, zip(*self.rows)) if self.rows else ([], [], [], [])
-        return {'rows': [_joined(losses), _joined(ns), lrs, _joined(weights)],
+        return {'rows': [_joined(losses), _joined(ns), lrs, _joined(count_targets(weights))],
                 'sums': {name: _as_tensor(o) for name, o in self.sums.items()}, 'n_packed': self.n_packed,
                 'extras': {name: dict(values) for name, values in self.extras.items()},
                 'with_mean': sorted(self.with_mean), 'left_out': sorted(self.left_out), 'shares': self.shares[:],

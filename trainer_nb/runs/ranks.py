@@ -9,7 +9,6 @@ __all__ = ['SET', 'Ranks', 'Pausing', 'save_in_pause']
 import json, os, shutil, subprocess, sys, tempfile, threading
 from time import monotonic, sleep
 
-from ..base import patch
 from ..loop import Hook
 from ..parallel import ProcessFailed
 
