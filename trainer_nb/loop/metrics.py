@@ -705,6 +705,7 @@ class Accumulator:
 
     def close(self):
         "Release everything except the losses, which the history needs"
+        self.pack()
         self.averages, self.objects, self.shares = [], [], []
 
     def means(self):  # dict: 'loss' and metric names → float; empty if there was no batch
