@@ -15,7 +15,7 @@ from .charts import (
     limits, needs_log, new_figure, smooth, ticks
 )
 from .memory import TensorMeter, is_oom, memory_in_use
-from .errors import described, drop_locals, folded, note_place, owner, passed, show_error
+from .errors import described, drop_locals, folded, needed, note_place, owner, passed, show_error
 from .torch_private import (
     BATCH_NORMS, CONVOLUTIONS, DROPOUTS, INSTANCE_NORMS, DispatchMode, can_replace_calls, can_unshard, compile_errors,
     compile_modes, compile_options, each_, end_processes, forget_groups, forget_iterator, has_hooks,

@@ -66,6 +66,7 @@ from .memory import memory_in_use as memory_in_use
 from .errors import described as described
 from .errors import drop_locals as drop_locals
 from .errors import folded as folded
+from .errors import needed as needed
 from .errors import note_place as note_place
 from .errors import owner as owner
 from .errors import passed as passed

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from ..base import batch_code, can_unshard, has_accelerator, to_device
+from ..base import batch_code, can_unshard, has_accelerator, needed, to_device
 from ..data import end_workers
 from ..loop import Hook, Learner, World, is_summed, loss_weight, move, parameters
 from .first_step import first_step
@@ -142,9 +142,7 @@ class Accelerate(Hook):
             raise NotImplementedError(f'Accelerate does not take deepspeed_plugin: {_INSTEAD}')
         if kwargs.get('fsdp_plugin'): check_plugin(kwargs['fsdp_plugin'])
         _check_config(kwargs.get('parallelism_config'), kwargs.get('fsdp_plugin'))
-        try: import accelerate as _     # noqa: F401
-        except ImportError:
-            raise ImportError("Accelerate needs accelerate: pip install 'trainer_nb[distributed]'") from None
+        needed('accelerate', 'Accelerate', 'distributed')
         self.kwargs, self.accelerator, self.world = kwargs, None, World()
         self.parts = self.size = None           # own state of each rank when a fit was stopped; world size then
         self.checks = check

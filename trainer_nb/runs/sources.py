@@ -14,7 +14,7 @@ from glob import glob
 from pathlib import Path
 from statistics import fmean
 
-from ..base import did_you_mean, open_file
+from ..base import did_you_mean, needed, open_file
 from ..loop import History, Learner
 from .folder import RunFolder, count_of, read_status
 from .process import flat, settings
@@ -171,11 +171,9 @@ def tensorboard_source(
     path,  # folder with event files
 ):         # `PointSource`; raises ImportError
     "Scalars of TensorBoard"
-    try: from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-    except ImportError as e: raise ImportError(
-        f'{path.name} holds event files, and to read them needs tensorboard: '
-        'pip install "trainer_nb[tensorboard]"') from e
-    events = EventAccumulator(str(path), size_guidance={'scalars': 0})
+    module = 'tensorboard.backend.event_processing.event_accumulator'
+    reader = needed(module, f'{path.name} holds event files, and reading them', 'tensorboard')
+    events = reader.EventAccumulator(str(path), size_guidance={'scalars': 0})
     events.Reload()
     tags = {o: events.Scalars(o) for o in events.Tags()['scalars']}
     start = min((o[0].wall_time for o in tags.values() if o), default=0.)
@@ -188,15 +186,12 @@ def trackio_sources(
     project,  # name of a project in trackio's store on this machine
 ):            # list of `PointSource`; raises ImportError, ValueError
     "The runs of a trackio project"
-    try:
-        from trackio import Api
-        from trackio.sqlite_storage import SQLiteStorage
-    except ImportError as e: raise ImportError(
-        f"'trackio:{project}' needs trackio: pip install \"trainer_nb[trackio]\"") from e
+    trackio = needed('trackio', f"'trackio:{project}'", 'trackio')
+    from trackio.sqlite_storage import SQLiteStorage
     if project not in (known := SQLiteStorage.get_projects()):
         raise ValueError(f'trackio has no project {project!r} here: expected one of {", ".join(known) or "none"}')
     found = []
-    for run in Api().runs(project):
+    for run in trackio.Api().runs(project):
         tags = {}
         for i, row in enumerate(SQLiteStorage.get_logs(project, run.name)):
             for tag, v in row.items():

@@ -12,7 +12,7 @@ from pathlib import Path
 from time import sleep
 
 from trainer_nb.base import (
-    check_seed, current_cell, did_you_mean, format_value, html_table, marimo_view, open_file, rng_state,
+    check_seed, current_cell, did_you_mean, format_value, html_table, marimo_view, needed, open_file, rng_state,
     set_rng_state, set_seed, text_table
 )
 from ..loop import Learner, as_count, as_mode
@@ -25,8 +25,7 @@ from .start import begin
 @contextmanager
 def _optuna():
     "Optuna without its log messages, or an error that names the extra"
-    try: import optuna
-    except ImportError as e: raise ImportError('a sweep needs Optuna: pip install "trainer_nb[sweep]"') from e
+    optuna = needed('optuna', 'a sweep', 'sweep')
     before = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     try:

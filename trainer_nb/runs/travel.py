@@ -19,20 +19,13 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
-from ..base import forget_iterator, kept_iterator, open_file
+from ..base import forget_iterator, kept_iterator, needed, open_file
 from ..loop import Learner
 from ..save import path_in
 
 # %% ../../nbs/runs/02_travel.ipynb #f3d54ae9
 _LARGE = 2**20       # bytes from which data have a file of their own
 _NEVER = io.IOBase, socket.socket, sqlite3.Connection, GeneratorType, threading.Thread
-
-def _cloudpickle():
-    "The module, or an error that names the extra"
-    try: import cloudpickle
-    except ImportError as e:
-        raise ImportError('to train in another process needs cloudpickle: pip install "trainer_nb[runs]"') from e
-    return cloudpickle
 
 def is_plain(
     t,  # tensor
@@ -54,7 +47,7 @@ LEFT = {'stopped': None, 'requests': deque()}
 
 @cache
 def _pickler():
-    cloudpickle = _cloudpickle()
+    cloudpickle = needed('cloudpickle', 'training in another process', 'runs')
     class Pickler(cloudpickle.CloudPickler):
         "Puts large data aside in `large`, as (file's name, buffer)"
         def __init__(self, file):

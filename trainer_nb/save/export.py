@@ -12,17 +12,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ..base import open_file, patch, replacing, to_device
+from ..base import needed, open_file, patch, replacing, to_device
 from ..loop import Learner, get_modes, set_modes
 from .snapshot import check_module
 
 # %% ../../nbs/save/06_export.ipynb #c5c1ac65
-def _safetensors():
-    try: import safetensors.torch as st
-    except ImportError as e:
-        raise ImportError('weights are exported with safetensors, which is not installed: '
-                          'pip install trainer_nb[export]') from e
-    return st
+def _safetensors(): return needed('safetensors.torch', 'an export of weights', 'export')
 
 def _as_args(example):
     args = (example,) if isinstance(example, Tensor) else example

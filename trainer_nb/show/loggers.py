@@ -13,7 +13,7 @@ from io import StringIO
 from pathlib import Path
 from zlib import crc32
 
-from ..base import open_file, replacing
+from ..base import needed, open_file, replacing
 from ..loop import MainProcessHook, stack_scalars
 
 # %% ../../nbs/show/05_loggers.ipynb #20277a12
@@ -248,9 +248,8 @@ class TensorBoardLogger(Logger):
         self.folder, self.writer = Path(folder), None
 
     def open(self, learn):
-        try: from torch.utils.tensorboard import SummaryWriter
-        except ImportError as e:
-            raise ImportError('TensorBoardLogger needs tensorboard: pip install tensorboard') from e
+        needed('tensorboard', 'TensorBoardLogger', 'tensorboard')
+        from torch.utils.tensorboard import SummaryWriter
         h, is_resumed = learn.history, self.n or learn.bounds['epoch'] or learn.bounds['step']
         self.n = max(self.n - 1, 0)     # values of the last step may be missing, so they are written again
         self.n_valid = min(self.n_valid, sum(o['batch'] <= self.n for o in h.valid_rows))
@@ -285,12 +284,7 @@ class Tracker(Logger):
         self.project, self.kwargs, self.id, self.service = project, kwargs, None, None
         self.seen = {}      # name → last step that the service has
 
-    def load(self):
-        "Import the service's package"
-        from importlib import import_module
-        try: return import_module(self.package)
-        except ImportError as e:
-            raise ImportError(f'{self.name} needs {self.package}: pip install {self.package}') from e
+    def load(self): return needed(self.package, self.name)
 
     def write(self, kind, step, values):
         prefix = 'epoch_' if kind == 'epoch' else ''
