@@ -41,11 +41,10 @@ test-versions:   ## run all tests on the oldest, the pinned and the newest torch
 check: lint   ## run the quick checks before a commit: lint, import rules, notebooks in sync, the plain loop's numbers
 	$(BIN)/python -m pytest -q tests/test_layers.py tests/test_notebooks.py::test_in_sync tests/test_equivalence.py
 
-lint: $(READY)   ## check lines, imports, types and stubs with ruff and mypy, as pyproject.toml says
+lint: $(READY)   ## check lines, imports, types with ruff and mypy, as pyproject.toml says
 	$(BIN)/ruff check
 	MYPYPATH=. $(BIN)/mypy tests/typed_script.py
 	MYPYPATH=. $(BIN)/mypy -p trainer_nb
-	$(BIN)/python tools/stubs.py --check
 
 soak: $(READY)   ## run the long tests and notebooks that `make test` leaves out
 	$(BIN)/python -m pytest -q -m soak

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from common import digest, problem
 from trainer_nb.all import Checkpoint, Hook, SeededLoader, TrainingInterrupted, accuracy
-from trainer_nb.loop.learner import Learner
+from trainer_nb.learner import Learner
 
 
 class Noisy(Dataset):

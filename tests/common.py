@@ -7,7 +7,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import trainer_nb.all       # noqa: F401   registers the display, as in a user's notebook
-from trainer_nb.loop.learner import Learner
+from trainer_nb.learner import Learner
 
 
 def lazy(module, name):

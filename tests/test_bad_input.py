@@ -9,7 +9,7 @@ from common import batches, make_learner, make_model, problem
 from trainer_nb.features.ema import EMA
 from trainer_nb.loop.metrics import Metric, accuracy
 from trainer_nb.loop.hooks import EVENTS, Hook, HookOrderError, LambdaHook
-from trainer_nb.loop.learner import Learner
+from trainer_nb.learner import Learner
 
 
 def refused(error, f, *words):

@@ -19,7 +19,7 @@ from trainer_nb.features.ema import EMA
 from trainer_nb.features.compile import Compile
 from trainer_nb.features.nan_guard import NaNGuard
 from trainer_nb.loop.hooks import Hook, LambdaHook
-from trainer_nb.loop.learner import Learner
+from trainer_nb.learner import Learner
 from trainer_nb.loop.metrics import Metric, accuracy
 from trainer_nb.features.gradients import GradAccum, GradClip, GradNorm
 from trainer_nb.features.amp import AMP

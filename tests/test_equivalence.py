@@ -8,7 +8,7 @@ from torch import nn
 from common import batches, make_learner, make_model, record, same, shuffled, weights
 from trainer_nb.loop.metrics import accuracy
 from trainer_nb.loop.hooks import Hook, LambdaHook
-from trainer_nb.loop.learner import Learner
+from trainer_nb.learner import Learner
 
 OPTIMS = {'sgd': lambda params: torch.optim.SGD(params, lr=.1, momentum=.9),
           'adamw': lambda params: torch.optim.AdamW(params, lr=.01)}

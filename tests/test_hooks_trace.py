@@ -11,7 +11,7 @@ from trainer_nb.show.display import Display
 from trainer_nb.loop.hooks import (
     EVENTS, LIFECYCLE, STEPS, CancelEpoch, CancelFit, CancelStep, Hook, LambdaHook, MainProcessHook
 )
-from trainer_nb.loop.learner import Learner
+from trainer_nb.learner import Learner
 
 
 # Hooks that log themselves

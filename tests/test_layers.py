@@ -2,8 +2,6 @@
 import ast, subprocess, sys
 from pathlib import Path
 
-from trainer_nb.loop.mistakes import VERBS
-
 lib = Path(__file__).parents[1]/'trainer_nb'
 trees = {'.'.join(p.relative_to(lib).with_suffix('').parts): ast.parse(p.read_text(encoding='utf-8'))
          for p in sorted(lib.rglob('*.py')) if p.stem not in ('__init__', '_modidx')}
@@ -18,7 +16,8 @@ MAY_IMPORT = {      # wing → the wings below it
     'parallel': {'base', 'data', 'loop', 'save'},
     'look': {'base', 'data', 'loop'},
     'runs': {'base', 'data', 'loop', 'save', 'show', 'parallel'},
-    'all': {'base', 'data', 'loop', 'features', 'save', 'show', 'parallel', 'look', 'runs'},
+    'learner': {'base', 'loop', 'features', 'save', 'show', 'parallel', 'look', 'runs'},
+    'all': {'base', 'data', 'loop', 'features', 'save', 'show', 'parallel', 'look', 'runs', 'learner'},
     '__main__': {'runs', 'all'},
 }
 LAZY = {'matplotlib', 'PIL', 'ipywidgets', 'fastprogress'}
@@ -68,7 +67,9 @@ def test_arrows_point_down():
 
 def test_wings_have_front_doors():
     "What a wing offers to the others is listed in its `__init__.py`, and imported from there"
-    def inside(name, tree): return (o for o in ours(name, tree) if '.' in o and wing(o) != wing(name))
+    def inside(name, tree):
+        if name == 'learner': return ()     # it takes each verb from its module, so that no other one is imported
+        return (o for o in ours(name, tree) if '.' in o and wing(o) != wing(name))
     assert not offenders(inside)
 
 
@@ -77,7 +78,7 @@ def test_front_doors_offer_what_is_used():
             if isinstance(o, ast.ImportFrom)
             and (o.level == 2 or (o.module or '').startswith('trainer_nb.') or name == 'all') for a in o.names}
     used = {(m.removeprefix('trainer_nb.'), name) for m, name in used}
-    for wing in MAY_IMPORT.keys() - {'all', '__main__'}:
+    for wing in MAY_IMPORT.keys() - {'learner', 'all', '__main__'}:
         door = ast.parse((lib/wing/'__init__.py').read_text(encoding='utf-8'))
         idle = {a.name for o in door.body if isinstance(o, ast.ImportFrom)
                 for a in o.names if (wing, a.name) not in used}
@@ -138,38 +139,36 @@ def test_nobody_sets_attributes_of_a_class_elsewhere():
     assert not offenders(lambda name, tree: set_elsewhere(tree))
 
 
-def patched(tree):
-    "Methods that a module adds to `Learner`"
-    for f in tree.body:
-        if not isinstance(f, ast.FunctionDef) or not f.args.args: continue
-        if getattr(f.args.args[0].annotation, 'id', None) == 'Learner':
-            yield f.name
+def test_the_bare_learner_needs_no_other_wing():
+    code = """if True:
+        import sys, torch
+        from trainer_nb.loop import Learner
+        learn = Learner(torch.nn.Linear(2, 1), (torch.ones(8, 2), torch.ones(8, 1)), bs=4,
+                        loss_fn=torch.nn.functional.mse_loss)
+        assert len(learn.fit(2)) == 2 and learn.display is None
+        wings = {o.split('.')[1] for o in sys.modules if o.startswith('trainer_nb.')}
+        assert wings == {'base', 'data', 'loop'}, wings
+        try: learn.evaluate
+        except AttributeError as e: assert 'learn.validate' in str(e), e"""
+    subprocess.run([sys.executable, '-c', code], check=True)
 
 
-def test_verbs_of_other_modules_are_known():
-    "A learner finds the module of each method that is patched into it"
-    assert VERBS == {verb: name for name, tree in trees.items() if name != 'loop.learner'
-                     for verb in patched(tree) if verb[0] != '_'}
-
-
-def test_a_learner_alone_has_all_verbs(tmp_path):
-    "In a fresh process that imports nothing else, methods of other wings are there, and `fit(resume=path)` resumes"
+def test_the_learner_has_every_verb(tmp_path):
+    "In a fresh process, methods of other wings are there, and `fit(resume=path)` resumes"
     code = """if True:
         import sys, torch
         from torch.nn.functional import mse_loss
-        from trainer_nb.loop.learner import Learner
+        from trainer_nb.learner import Learner, verb
         def make(): return Learner(torch.nn.Linear(2, 1), (torch.ones(8, 2), torch.ones(8, 1)), loss_fn=mse_loss, bs=4)
-        assert 'trainer_nb.save' not in sys.modules and make().display is None
         learn, path = make(), sys.argv[1]
+        assert 'trainer_nb.save' not in sys.modules
         learn.fit(2)
         learn.save(path)
         other = make()
         other.fit(3, resume=path)
         assert other.state.epoch == 3 and len(other.history) == 3, other.state
-        try: make().evaluate
-        except AttributeError as e: assert 'learn.validate' in str(e), e
-        from trainer_nb.loop.mistakes import VERBS
-        for name in VERBS: assert name == 'ema' or callable(getattr(learn, name)), name
+        verbs = [name for name, o in vars(Learner).items() if isinstance(o, verb)]
+        assert len(verbs) == 15 and all(getattr(learn, name).__func__.__name__ == name for name in verbs), verbs
         assert type(Learner(torch.nn.Linear(2, 1), display='text').display).__name__ == 'Display'"""
     subprocess.run([sys.executable, '-c', code, tmp_path/'all.pt'], check=True)
 

@@ -6,7 +6,7 @@ from torch import nn
 
 from common import batches, digest, make_learner, make_model, same, weights
 from trainer_nb.loop.hooks import Hook, LambdaHook, MainProcessHook
-from trainer_nb.loop.learner import Learner
+from trainer_nb.learner import Learner
 from trainer_nb.save.checkpoint import Checkpoint
 
 table, counter = {'mean': [torch.zeros(4)]}, 0

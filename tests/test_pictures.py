@@ -12,7 +12,7 @@ from trainer_nb.base.charts import (
 from trainer_nb.base.text import html_table
 from trainer_nb.features.activations import Activations, Picture
 from trainer_nb.loop.history import History, Plot
-from trainer_nb.loop.learner import Learner
+from trainer_nb.learner import Learner
 from trainer_nb.runs.comparison import Comparison
 from trainer_nb.runs.sources import HistorySource
 from trainer_nb.show.lr_find import LRCurve, trailing_average

@@ -6,7 +6,7 @@ from torch import nn
 
 from common import batches, digest, make_learner, shuffled
 from trainer_nb.loop.hooks import CancelStep, LambdaHook
-from trainer_nb.loop.learner import Learner
+from trainer_nb.learner import Learner
 from trainer_nb.loop.metrics import accuracy
 from trainer_nb.features.gradients import GradAccum, GradClip
 from trainer_nb.features.amp import AMP

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from common import same
 from trainer_nb.all import (AMP, EMA, Freeze, GradAccum, GradClip, GradNorm, LambdaHook, LRScheduler, NaNGuard,
                             TensorLoader, accuracy)
-from trainer_nb.loop.learner import Learner
+from trainer_nb.learner import Learner
 
 
 class Scaled(nn.Module):

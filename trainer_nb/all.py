@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from .base import batch_size, set_seed, show_error, to_device, with_comments
 from .data import Loaders, SeededLoader, TensorLoader, prefetch, split
 from trainer_nb.loop import (
-    EVENTS, STEPS, CancelEpoch, CancelFit, CancelStep, History, Hook, HookOrderError, HookTable, LambdaHook, Learner,
+    EVENTS, STEPS, CancelEpoch, CancelFit, CancelStep, History, Hook, HookOrderError, HookTable, LambdaHook,
     MainProcessHook, Metric, ParamGroups, StepState, TrainingInterrupted, accuracy
 )
 from trainer_nb.features import (
@@ -29,6 +29,7 @@ from trainer_nb.show import (
     BatchSizes, CSVLogger, Controls, Display, JSONLLogger, LRCurve, MLflowLogger, TensorBoardLogger, TrackioLogger,
     WandbLogger
 )
+from .learner import Learner
 from .look import BatchView, Confusion, Diagnosis, Report, Results, SampleView, Summary
 from .parallel import Accelerate, ProcessFailed
 from .runs import Comparison, Ray, Run, Slurm, Trials, attach, compare, runs, sweep

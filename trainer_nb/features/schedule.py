@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['linear', 'cosine', 'exponential', 'polynomial', 'combine', 'warmup', 'Scheduler', 'Schedule', 'OneCycle',
-           'WarmupCosine', 'LRScheduler', 'Preview']
+           'WarmupCosine', 'fit_one_cycle', 'LRScheduler', 'Preview', 'plot_schedule']
 
 # %% ../../nbs/features/06_schedule.ipynb #36c41a42
 import math
@@ -18,10 +18,10 @@ from types import SimpleNamespace
 import torch
 from torch import Tensor
 
-from ..base import COLORS, Chart, Envelope, Line, Panel, folded, limits, mark_stepped, patch
+from ..base import COLORS, Chart, Envelope, Line, Panel, folded, limits, mark_stepped
 from ..data import length
 from trainer_nb.loop import (
-    RESUMABLE, Hook, Learner, as_count, as_hooks, as_metrics, as_rate, as_step, check_monitored, check_names,
+    RESUMABLE, Hook, as_count, as_hooks, as_metrics, as_rate, as_step, check_monitored, check_names,
     group_rates, lr_names, set_option
 )
 
@@ -287,8 +287,7 @@ class WarmupCosine(Schedule):
         super().__init__(lr, lr_max=lr_max, n_steps=n_steps, opt=opt)
 
 # %% ../../nbs/features/06_schedule.ipynb #f55d755b
-@patch
-def fit_one_cycle(self:Learner,
+def fit_one_cycle(learn,
     n_epochs,             # int ≥ 1
     lr_max=None,          # this and the next four: see `OneCycle`
     *,
@@ -302,7 +301,7 @@ def fit_one_cycle(self:Learner,
     "Call `fit` with a `OneCycle` schedule"
     with folded():
         one_cycle = OneCycle(lr_max, pct_start=pct_start, div=div, div_final=div_final, moms=moms)
-        return self.fit(n_epochs, hooks=(one_cycle, *as_hooks(hooks)), **kwargs)
+        return learn.fit(n_epochs, hooks=(one_cycle, *as_hooks(hooks)), **kwargs)
 
 # %% ../../nbs/features/06_schedule.ipynb #abf8a1a2
 class LRScheduler(Scheduler):
@@ -496,8 +495,7 @@ class Preview:
     def _repr_png_(self): return self.plot()._repr_png_()
 
 # %% ../../nbs/features/06_schedule.ipynb #c4b26fc7
-@patch
-def plot_schedule(self:Learner,
+def plot_schedule(learn,
     n_epochs=None,    # epochs of the fit, or
     *,
     max_steps=None,   # its optimizer steps
@@ -506,20 +504,20 @@ def plot_schedule(self:Learner,
     "Show what the schedules will do in a fit, without training; rates that depend on a metric stay constant"
     if (n_epochs is None) == (max_steps is None):
         raise ValueError('plot_schedule takes either n_epochs or max_steps')
-    with self.added_hooks(*as_hooks(hooks)):
-        scheds = [copy(h) for h in self.hooks if isinstance(h, Scheduler)]
-        accum = getattr(self.get_hook('GradAccum', None), 'n', self.state.grad_accum_steps)
-    n = length(self.train_dl)
+    with learn.added_hooks(*as_hooks(hooks)):
+        scheds = [copy(h) for h in learn.hooks if isinstance(h, Scheduler)]
+        accum = getattr(learn.get_hook('GradAccum', None), 'n', learn.state.grad_accum_steps)
+    n = length(learn.train_dl)
     if n is None and max_steps is None: raise ValueError('train_dl has no length: pass max_steps')
     if max_steps is None: as_count('n_epochs', n_epochs)
     twin = SimpleNamespace(
-        model=self.model, loss_fn=self.loss_fn, opts={name: _stand_in(o) for name, o in self.opts.items()},
-        state=replace(self.state, grad_accum_steps=accum, batch_idx=0),
-        hooks=scheds, bounds={'epoch': None, 'step': None}, train_dl=self.train_dl, valid_dl=self.valid_dl,
-        training=True, stepped=False, cancelled=None, history=None, metrics=as_metrics(self.metrics),
-        is_own=self.is_own)
+        model=learn.model, loss_fn=learn.loss_fn, opts={name: _stand_in(o) for name, o in learn.opts.items()},
+        state=replace(learn.state, grad_accum_steps=accum, batch_idx=0),
+        hooks=scheds, bounds={'epoch': None, 'step': None}, train_dl=learn.train_dl, valid_dl=learn.valid_dl,
+        training=True, stepped=False, cancelled=None, history=None, metrics=as_metrics(learn.metrics),
+        is_own=learn.is_own)
     end_step = None if max_steps is None else twin.state.optimizer_step + as_count('max_steps', max_steps)
-    return Preview(_play(twin, scheds, n, n_epochs, end_step, lr_names(self.opts)))
+    return Preview(_play(twin, scheds, n, n_epochs, end_step, lr_names(learn.opts)))
 
 def _play(twin, scheds, n, n_epochs, end_step, names):
     "Run the schedules through a fit, batch by batch; return dict: name → values"

@@ -24,7 +24,7 @@ from .history import History
 from .hook_table import Hooked, as_hooks
 from .hooks import Hook
 from .metrics import Phases, as_metrics, check_sets
-from .mistakes import add_verb, check_model, float_dtype, is_samples, missing_name, refuse_others
+from .mistakes import check_model, float_dtype, is_samples, missing_name, refuse_others
 from .optim import check_optimizers, is_by_name, load_optimizer, make_optimizers, needs_closure, trained
 from .plan import StepState
 from .world import World
@@ -105,8 +105,7 @@ class Components(Hooked):
             check_sets(sets_of(self.valid_dl), self.metrics)
             self.objects = named_objects(state)     # what checkpoints hold besides
             self.clear_batch()
-            is_wanted = hasattr(type(self), 'make_display') if display is True else display     # imports nothing
-            self.display = self.make_display(display) if is_wanted else None
+            self.display = self.make_display(display) if display else None
             self._add_hooks([*as_hooks(hooks), *filter(None, [self.display])])
             self._known = frozenset(vars(self))
 
@@ -146,6 +145,13 @@ class Components(Hooked):
             kind = str(dl.dtype).removeprefix('torch.')
             print(f'float64 arrays are cast to {kind}, the dtype of the model')
         return dl
+
+    def make_display(self, display):
+        "Make the hook that `Learner(display=...)` adds: none here, which draws nothing"
+
+    def resume_from(self, source):
+        "Restore a checkpoint: none here, which reads no files"
+        raise RuntimeError('fit(resume=...) reads a checkpoint: use the Learner of trainer_nb.all')
 
     def is_own(self, name):  # bool
         "Return whether a step is the user's own, passed or overridden"
@@ -315,7 +321,6 @@ class Components(Hooked):
         return f'Learner({name}, {n} on {self.device}, {opts}, {epochs} done)'
 
     def __getattr__(self, name):
-        if add_verb(name): return getattr(self, name)
         try: return object.__getattribute__(self, name)     # raises again, and as a property did
         except AttributeError as e: raise missing_name(self, name, e) from None
 

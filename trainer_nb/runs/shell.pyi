@@ -1,4 +1,0 @@
-# Written by tools/stubs.py
-from typing import Any
-
-def main(args: Any = None) -> int: ...

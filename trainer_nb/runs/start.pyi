@@ -1,6 +1,0 @@
-# Written by tools/stubs.py
-from typing import Any
-from trainer_nb.runs.run import Run
-
-def begin(learn: Any, n_epochs: Any, *, folder: Any = None, n_procs: Any = 1, on: Any = None, hooks: Any = ..., overwrite: Any = False, max_gb: Any = 4.0, **kwargs: Any) -> Run: ...
-def attach(folder: Any) -> Run: ...
