@@ -49,8 +49,7 @@ def verbs():
     for name in dir(learner):
         o = getattr(learner, name)
         f = getattr(o, 'fget', o)
-        is_inner = name[0] == '_' or name in import_module(f'{cfg.lib_name}.loop.components').INNER
-        if is_inner or not about(name, f): continue
+        if name[0] == '_' or not about(name, f): continue
         yield Name(f'learn.{name}', f.__qualname__.lower(), f, f.__module__.removeprefix(f'{cfg.lib_name}.'))
 
 

@@ -91,7 +91,7 @@ def test_a_step_that_yields_hands_on_each_loss():
         yield 'a', learn.model(batch[0]).mean()
         yield 'b', learn.model(batch[0]).square().mean()
     def halve(learn, nxt, loss):
-        seen.append((learn.opt_names[0], (loss/learn.loss).item()))
+        seen.append((learn.phase.opt_names[0], (loss/learn.loss).item()))
         nxt(loss/2)
     opts = {'a': sgd(model[0].parameters()), 'b': sgd(model[2].parameters())}
     learn = make_learner(model, batches()[:1], train_step=step, optim=opts, hooks=[LambdaHook(do_backward=halve)])

@@ -5,7 +5,6 @@ import pytest
 
 from common import batches, make_learner, problem, same, weights
 from trainer_nb.all import Checkpoint, LambdaHook, OneCycle
-from trainer_nb.loop.components import INNER
 
 def call(learn, name, folder):
     "Call a verb with arguments that are fine otherwise"
@@ -23,11 +22,15 @@ def call(learn, name, folder):
 # these look, or are meant for other threads
 FREE = {'describe_hooks', 'get_hook', 'request', 'stop', 'lrs', 'show'}
 
+# parts of the loop itself
+PARTS = {'train_step', 'eval_step', 'record', 'do_step', 'do_backward', 'do_opt_step', 'do_zero_grad', 'explain', 'is_own',
+         'check_thread', 'replace_hooks', 'make_display', 'resume_from'}
+
 def verbs():
     learn = make_learner()
     found = {o for o in dir(type(learn)) if not o.startswith('_') and callable(getattr(type(learn), o))}
-    found -= INNER | {'train_step', 'eval_step', 'record'}        # parts of the loop itself
-    return sorted(found - {'make_display', 'resume_from'} | {'dry_run', 'added_hooks'})
+    found -= PARTS
+    return sorted(found)
 
 def in_a_thread(f):
     errors = []

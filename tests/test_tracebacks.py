@@ -103,7 +103,7 @@ def test_a_verb_in_a_hook_of_a_fit():
     e = raised(learn)
     assert [name for _, name in names(e.__traceback__)][1:] == ['<module>', '<lambda>', 'step']
     assert [name for _, name in names(e.full_traceback)].count('fit') == 1
-    assert ('ours', '_valid_pass') in names(e.full_traceback)
+    assert ('ours', 'run') in names(e.full_traceback)
 
 def test_a_cause_stays_and_folds():
     def step(batch, learn):
@@ -118,8 +118,8 @@ def test_a_bug_of_the_library_shows_where_it_is(monkeypatch):
     learn = make_learner()
     learn.world = None
     e = raised(learn)
-    assert [o for o in names(e.__traceback__) if o[0] == 'ours'] == [('ours', 'fit'), ('ours', 'train_batch')]
-    assert [name for _, name in names(e.full_traceback)] == ['fit', '_epoch', 'train_batch']
+    assert [o for o in names(e.__traceback__) if o[0] == 'ours'] == [('ours', 'fit'), ('ours', 'begin')]
+    assert [name for _, name in names(e.full_traceback)] == ['fit', '_run', 'run', 'begin']
 
 def test_named_batches_are_told():
     data = [{'x': torch.zeros(5, 4), 'more': {'mask': torch.ones(5, dtype=torch.bool)},
@@ -135,7 +135,7 @@ def test_the_whole_traceback_can_be_shown(monkeypatch):
     for given in (e,), ():
         monkeypatch.setattr(sys, 'last_value', e, raising=False)
         with redirect_stdout(io.StringIO()) as out: show_error(*given)
-        for name in 'fit', '_epoch', 'train_batch', '_call_impl', 'forward', 'deeper', 'Oops: in the model':
+        for name in 'fit', '_run', 'run', '_call_impl', 'forward', 'deeper', 'Oops: in the model':
             assert name in out.getvalue()
     assert names(e.__traceback__) == before
     with pytest.raises(Oops) as again: raise e.with_traceback(e.full_traceback)

@@ -54,7 +54,7 @@ class AMP(Hook):
 
     def do_backward(self, learn, nxt, loss):
         if not self.scalers: return nxt()
-        names = learn.opt_names
+        names = learn.phase.opt_names
         self.shared.update(dict.fromkeys(names, names))
         nxt(self.scalers[names[0]].scale(loss))
 

@@ -45,7 +45,7 @@ def _whole_step(
     end=None,  # function without arguments: the optimizer's step, in the same graph; needs a `grad` in all parameters
 ):             # `f(batch)` → (result of the step, detached; list of gradients, empty after a step)
     "Make one function of forward, loss and backward"
-    step = learn.fitting.step_fns[0]
+    step = learn.fitting.steps.fns[0]
     if step == MethodType(Learner.train_step, learn): step = lambda batch: _default_step(learn, batch)
     def f(batch):
         res = step(batch)
@@ -157,7 +157,7 @@ def _fill_momentum(opt):
 # %% ../../nbs/features/07_compile.ipynb #8f7c380a
 def _forced_by(learn):
     "List what keeps backward out of the graph"
-    step = learn.fitting.step_fns[0]
+    step = learn.fitting.steps.fns[0]
     if isgeneratorfunction(getattr(step, 'func', step)): return ['a step that yields']
     hooks = [f'{c.hook.name} (`{p}`)' for p in ('after_pred', 'after_loss', 'do_backward') for c in learn.calls.at[p]
              if not isinstance(c.hook, Compile) and p not in getattr(c.hook, 'only_looks', ())]
@@ -343,7 +343,7 @@ def _plan(self:Compile, learn):
 @patch
 def _whole_graph(self:Compile, learn):
     end = None if self._buffers is None else bare_step(learn.opt)
-    key = 'step', end and learn.opt, learn, learn.model, _origin(learn.fitting.step_fns[0]), *self._params
+    key = 'step', end and learn.opt, learn, learn.model, _origin(learn.fitting.steps.fns[0]), *self._params
     return self._compiled(_whole_step(learn, self._params, end), key, fullgraph=True)
 
 def _origin(step):
@@ -353,7 +353,7 @@ def _origin(step):
 
 @patch
 def do_step(self:Compile, learn, nxt, model, loss_fn):
-    if self._graphs and learn.generator is None: torch.compiler.cudagraph_mark_step_begin()
+    if self._graphs and learn.phase.generator is None: torch.compiler.cudagraph_mark_step_begin()
     self._is_short = learn.world.total < self.full_sizes[learn.training]
     if self._whole is None or not learn.training or self._is_short: return _told_twice(nxt)
     self._follow(learn)

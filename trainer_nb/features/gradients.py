@@ -124,7 +124,7 @@ class GradAccum(Hook):
         start.put_back()
         self.windows.clear()
         size = min(start.n, self.most or start.n)
-        if size == 1 or isgeneratorfunction(getattr(learn.running.step_fn, 'func', learn.running.step_fn)): return False
+        if size == 1 or isgeneratorfunction(getattr(learn.phase.step_fn, 'func', learn.phase.step_fn)): return False
         self.most = (size + 1)//2
         about = '; BatchNorm sees each part by itself, which changes results' if start.buffers else ''
         warnings.warn(f'out of memory {learn.position}: from now on batches are divided into parts of at most '
@@ -132,7 +132,7 @@ class GradAccum(Hook):
         return True
 
     def do_backward(self, learn, nxt, loss):
-        n, window, parts = _loss_weight(learn), self.windows.get(learn.opt_names[0]), self._parts
+        n, window, parts = _loss_weight(learn), self.windows.get(learn.phase.opt_names[0]), self._parts
         is_sum = parts is None and is_summed(learn)
         if window is not None and is_sum != (window.unit is None): raise ValueError(
             'GradAccum got losses that are sums, and others that are means, for one optimizer step: '
@@ -169,7 +169,7 @@ class GradAccum(Hook):
         parts = self._parts = MicroBatches(learn, self.most)
         while not parts.open(learn):
             differentiate(learn, nxt)
-            for name in learn.opt_names:
+            for name in learn.phase.opt_names:
                 self.windows.setdefault(name, Window()).add(parameters(learn.opts[name]), *self._loss)
         nxt()
 
@@ -182,7 +182,7 @@ class GradAccum(Hook):
     def _finish(self, learn):
         "Step the optimizers that still have accumulated gradients when the epoch has no more losses"
         self._loss = None
-        for name in [o for o in learn.opts if o in self.windows]: learn.step_opt(name)
+        for name in [o for o in learn.opts if o in self.windows]: learn.phase.step_opt(learn, name)
 
     def after_fit(self, learn):
         learn.state.grad_accum_steps, self._loss = 1, None
@@ -262,7 +262,7 @@ class GradClip(Hook):
 
     def do_opt_step(self, learn, nxt):
         if (norm := self._clip(learn)) is not None: self.norms[learn.opt_name] = norm
-        if learn.closes: learn.on_gradients.append(self._clip)
+        if learn.closes: learn.phase.on_gradients.append(self._clip)
         return nxt()
 
     def _clip(self, learn):  # 0-d tensor, the norm before; None if there is no bound for it

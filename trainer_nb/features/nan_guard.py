@@ -93,7 +93,7 @@ class NaNGuard(Hook):
 
     def after_loss(self, learn):
         if not learn.training: return
-        name = 'the loss' if learn.loss_params is None else f'the loss of {learn.opt_names[0]!r}'
+        name = 'the loss' if learn.phase.loss_params is None else f'the loss of {learn.phase.opt_names[0]!r}'
         self.losses.append((_where(learn), name, learn.loss.detach().reshape(())))
 
     def after_cancel(self, learn):

@@ -42,7 +42,7 @@ class MicroBatches:
     def open(self, learn):  # bool: whether it is the last one
         "Make the next part the batch of the learner"
         part = learn.batch = self.batches[len(self.losses)]
-        learn.has_pred, learn.world.n = False, batch_size(part)
+        learn.phase.has_pred, learn.world.n = False, batch_size(part)
         return len(self.losses) + 1 == len(self.batches)
 
     def scaled(self, learn, loss, n):  # (loss, weight)
@@ -52,7 +52,7 @@ class MicroBatches:
 
     def close(self, learn, n):  # bool: whether it was the last one
         "Record a part; after the last one, the learner has the loss and the weight of the whole batch"
-        accumulator, result = learn.fitting.train_metrics, learn.result
+        accumulator, result = learn.phase.sums, learn.result
         is_seen = not self.losses and accumulator.looked        # by the check of a fit's first batch
         if not is_seen: accumulator.take(result, result.get('n', learn.world.n))
         self.losses.append(learn.loss.detach())

@@ -164,7 +164,7 @@ def _now(self:Profile, learn):  # Counter
 def _begin(self:Profile, learn):
     "Start or resume measuring, if it is time"
     if self.n >= self.n_steps or self.mark is not None: return
-    self.pass_ = learn.fitting.train
+    self.pass_ = learn.fitting.train.pass_
     self.pass_.timed_every = 1
     if self.n_seen >= self.skip: self.mark, self.n_open = self._now(learn), 0
 

@@ -240,7 +240,7 @@ class Schedule(Scheduler):
             if 'betas' in g: g['betas'] = value, *g['betas'][1:]
             elif g.get('momentum'): g['momentum'] = value
             else: continue
-            now = learn if learn.training else learn.fitting.train_metrics      # resumed: the fit is not training yet
+            now = learn if learn.training else learn.fitting.train.sums      # resumed: the fit is not training yet
             now.record('momentum' + column.removeprefix('lr'), value)
 
 # %% ../../nbs/features/06_schedule.ipynb #e3b6e03d

@@ -82,7 +82,7 @@ def run_once(
             return
         with learn.dry_run() as r:
             if training: r.train_batch()
-            else: learn.validate()
+            else: r.learn.validate()
 
 # %% ../../nbs/look/02_batch.ipynb #e2bcfe8b
 def show_batch(learn,

@@ -19,9 +19,10 @@ from .world import World
 from .outputs import Joined, n_samples, sizes_of
 from .arguments import as_count, as_rate, load_object_states, object_states
 from .plan import RESUMABLE, StepState
-from .fit import FIT_KINDS, Fit
+from .fit import FIT_KINDS, Fit, load_rank_state, rank_state
 from .losses import differentiate
 from .mistakes import check_first
-from .components import check_shapes, is_expanded, move, refuse_script, set_buffers, unsaved_buffers
+from .snapshot import Snapshot, is_expanded, load_module_state, module_state, norm_buffers, set_buffers, unsaved_buffers
+from .parts import check_shapes, move, refuse_script
 from .learner import Learner
-from .sandbox import unchanged
+from .sandbox import unchanged, without_hooks

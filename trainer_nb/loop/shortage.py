@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from ..base import described, entries, format_bytes, map_tensors, memory_in_use, owner, passed
-from .losses import Losses
 from .optim import parameters, trained
 
 # %% ../../nbs/loop/19_shortage.ipynb #7836070b
@@ -76,12 +75,12 @@ def in_opt_step(
     e,  # exception
 ):      # bool
     "Return whether an error was raised in the step of an optimizer"
-    return any(o.tb_frame.f_code is Losses.step_opt.__code__ for o in passed(e))
+    return any(o.tb_frame.f_code.co_qualname == 'Training.step_opt' for o in passed(e))
 
 def _remedies(learn, e):
     "What helps, as a list of str"
     hooks, res = {h.name for h in learn.hooks}, []
-    can_divide = learn.training and learn.world.size == 1 and learn.generator is None and not in_opt_step(e)
+    can_divide = learn.training and learn.world.size == 1 and learn.phase.generator is None and not in_opt_step(e)
     if can_divide and 'GradAccum' not in hooks:
         res.append("learn.add_hook(GradAccum('auto')), which divides such batches and keeps the optimizer steps")
     if not learn.training: res.append('smaller batches in valid_dl' if learn.fitting is not None else 'smaller batches')

@@ -17,7 +17,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ..base import batch_code, can_unshard, has_accelerator, needed, to_device
 from ..data import end_workers
-from ..loop import Hook, Learner, World, is_summed, loss_weight, move, parameters
+from trainer_nb.loop import (
+    Hook, Learner, World, is_summed, load_rank_state, loss_weight, move, parameters, rank_state
+)
 from .first_step import first_step
 from .sharding import shard
 from .fsdp import Sharded
@@ -263,14 +265,15 @@ class Accelerate(Hook):
         for dl in learn.train_dl, learn.valid_dl:
             if self.uncompared and dl is not None: dl.shards.wants = True
         if not is_resumed or world.size == 1: return
-        for pass_, dl in (fit.train, learn.train_dl), (fit.valid, learn.valid_dl):
-            if pass_ is not None: pass_.dl, pass_.iterator, pass_.ahead = dl, None, []
-        for accumulator in filter(None, (fit.train_metrics, fit.valid_metrics)): accumulator.world = world
-        if self.parts is not None: fit.load_rank_state(learn, self.parts[world.rank])
+        for phase, dl in (fit.train, learn.train_dl), (fit.valid, learn.valid_dl):
+            if phase is None: continue
+            phase.pass_.dl, phase.pass_.iterator, phase.pass_.ahead = dl, None, []
+            for sums in phase.sums.values() if isinstance(phase.sums, dict) else [phase.sums]: sums.world = world
+        if self.parts is not None: load_rank_state(learn, fit, self.parts[world.rank])
 
     def keep(self, learn):
         "Keep the own state of each rank of a fit that was stopped"
-        self.size, self.parts = self.world.size, self.world.gather(learn.fitting.rank_state(learn))
+        self.size, self.parts = self.world.size, self.world.gather(rank_state(learn, learn.fitting))
 
     def state_dict(self):  # dict
         "Return, after a stop, what each rank needs to resume; a checkpoint of a fit has it already"
@@ -332,8 +335,8 @@ class Accelerate(Hook):
         return self.ddp
 
     def after_loss(self, learn):
-        is_yielded = learn.loss_params is not None
-        added = bool(self.sums) and (learn.training, learn.opt_names[0] if is_yielded else None) in self.sums
+        is_yielded = learn.phase.loss_params is not None
+        added = bool(self.sums) and (learn.training, learn.phase.opt_names[0] if is_yielded else None) in self.sums
         if self.world.size == 1 or not (learn.training or added): return
         n = None if learn.result is None else loss_weight(learn.result)
         if n is None: self.n, self.world.weight = self.world.n, self.world.total
@@ -361,8 +364,8 @@ class Accelerate(Hook):
         if self.world.size == 1: return nxt()
         self._average(learn)
         if learn.closes:        # the optimizer evaluates the loss again
-            learn.on_gradients.append(self._average)
-            learn.on_losses.append(self._average_loss)
+            learn.phase.on_gradients.append(self._average)
+            learn.phase.on_losses.append(self._average_loss)
         return nxt()
 
     def _average(self, learn):

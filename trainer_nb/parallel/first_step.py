@@ -18,7 +18,7 @@ from trainer_nb.base import (
     set_seed, to_device
 )
 from ..data import rng_states, same_state, set_rng_states
-from ..loop import Calls, Fit, Hook, LambdaHook, loss_weight, parameters, unchanged
+from ..loop import Calls, Hook, LambdaHook, loss_weight, parameters, without_hooks
 from .fsdp import reshard
 from .sharding import bounds, cut_batch
 
@@ -57,35 +57,27 @@ class Constant(DispatchMode):
 @contextmanager
 def _apart(learn, precision):
     "Compute a step without hooks, random numbers or batch statistics, and leave no trace of it"
-    dls, eager = (learn.train_dl, learn.valid_dl), getattr(torch.compiler, 'set_stance', None)
+    eager = getattr(torch.compiler, 'set_stance', None)
     roots = [o for o in (learn.model, learn.loss_fn) if isinstance(o, nn.Module)]
     modules = list(chain(*(o.modules() for o in roots)))
     reshard(modules)
-    learn.train_dl = learn.valid_dl = None      # keep their open passes
-    try:
-        with unchanged(learn):
-            learn.train_dl, learn.valid_dl = dls
-            fit, learn.fitting = learn.fitting, Fit(is_running=True)    # drop what the step records
-            learn.calls = Calls([], True)
-            learn.world.share_modules(roots)     # each rank has batch statistics of its own
-            for m in modules:
-                if isinstance(m, BATCH_NORMS) and m.running_mean is not None: m.training = False
-            set_seed(0)
-            try:
-                constant = Constant() if sees_operations() else nullcontext()
-                with eager('force_eager') if eager else nullcontext(), precision, constant: yield
-            finally:
-                reshard(modules)
-                learn.fitting, learn.train_dl, learn.valid_dl = fit, None, None
-    finally: learn.train_dl, learn.valid_dl = dls
+    with without_hooks(learn) as twin:
+        learn.world.share_modules(roots)     # each rank has batch statistics of its own
+        for m in modules:
+            if isinstance(m, BATCH_NORMS) and m.running_mean is not None: m.training = False
+        set_seed(0)
+        try:
+            constant = Constant() if sees_operations() else nullcontext()
+            with eager('force_eager') if eager else nullcontext(), precision, constant: yield twin
+        finally: reshard(modules)
 
 def _losses(learn, batch):
     "Yield (name of an optimizer or None, loss, its weight or None) for each loss of a step"
-    learn.clear_batch()
+    learn.phase.clear()
     learn.batch = map_tensors(Tensor.clone, batch)      # a step may write to it
     learn.do_step()
-    while learn.loss_params is not None:        # yielded
-        yield learn.opt_names[0], learn.loss, None
+    while learn.phase.loss_params is not None:        # yielded
+        yield learn.phase.opt_names[0], learn.loss, None
         learn.do_step()
     if learn.loss is not None: yield None, learn.loss, loss_weight(learn.result)
 
@@ -139,7 +131,7 @@ def _is_near(a, whole, scale, tol): return not math.isfinite(whole) or abs(a - w
 def _whole(learn, batch, precision):
     "Compute the losses, predictions and gradients of a whole batch"
     losses = []
-    with _apart(learn, precision()):
+    with _apart(learn, precision()) as learn:
         before = None if sees_operations() else rng_state()
         sums = _sums(learn)
         for name, loss, n in _losses(learn, batch):
@@ -175,7 +167,7 @@ def _shards(learn, pieces, whole, average, precision, tol):
     "Return which losses are sums, squared norms of the gradients' difference and of the gradient, and a likely reason"
     (batch, n, *_), (losses, _, grads, _), world = pieces, whole, learn.world
     sums = set()
-    with _apart(learn, precision()):
+    with _apart(learn, precision()) as learn:
         steps = _losses(learn, batch)
         for k in count():
             item, error = None, None

@@ -173,7 +173,7 @@ class Sharded(Processes):
                 'but with fsdp_plugin each process has shards: use one that works entry by entry, such as AdamW or SGD')
         refuse_closures(learn, 'Accelerate(fsdp_plugin=...)',
                         'each process has only a shard of the weights; train without fsdp_plugin')
-        hooks = dict.fromkeys((*learn.hooks, *learn.fitting.hooks))
+        hooks = dict.fromkeys((*learn.hooks, *learn.fitting.plan.hooks))
         self.hooks = [h for h in hooks if not isinstance(h, MainProcessHook)]
         models = [learn.model, *(m for h in self.hooks if _is_like(m := getattr(h, 'model', None), learn.model))]
         losses = [learn.loss_fn] if isinstance(learn.loss_fn, nn.Module) else []
@@ -282,14 +282,14 @@ class Sharded(Processes):
     @contextmanager
     def backward(self, learn):
         "Give gradients only to the parameters of a yielded loss's optimizer; torch reduces all that it knows of"
-        wanted = learn.loss_params
+        wanted = learn.phase.loss_params
         ids = {id(o) for o in wanted or ()}
         others = [] if wanted is None else [(p, p.grad) for p in self.parts.values() if id(p) not in ids]
         for p, _ in others: p.grad = None
-        learn.loss_params = None
+        learn.phase.loss_params = None
         try: yield
         finally:
-            learn.loss_params = wanted
+            learn.phase.loss_params = wanted
             for p, grad in others: p.grad = grad
 
 def _is_like(m, model):

@@ -250,7 +250,7 @@ def launch(learn,
             raise RuntimeError('nothing to resume: no fit was stopped; pass n_epochs, launch(n_procs, n_epochs)')
         if hooks or kwargs:
             raise TypeError('launch without n_epochs resumes a fit unchanged, and takes no hooks or arguments of fit')
-    own = accelerate_hook(learn, learn.stopped.hooks if resumes else hooks)
+    own = accelerate_hook(learn, learn.stopped.plan.hooks if resumes else hooks)
     more = () if own else (Accelerate(),)
     go = learn.resume if resumes else partial(learn.fit, n_epochs, hooks=(*hooks, *more), **kwargs)
     if n == 1: return go()

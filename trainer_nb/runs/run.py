@@ -176,7 +176,7 @@ class Run:
         with learn.added_hooks(*(self.hooks if is_stopped else ())):
             if is_stopped: self._newest(learn)      # taken out of a queue, it may have checkpoints only, or nothing
             else: learn.load(self.path/'result.pt')
-        if learn.stopped is not None: learn.stopped.hooks = self.hooks
+        if learn.stopped is not None: learn.stopped.plan.hooks = self.hooks
         learn.history.status = status.note
         self._is_taken = True
         return learn.history

@@ -90,7 +90,7 @@ def begin(
     if on is not None: n_procs = on.n_procs
     if not plan:
         if hooks: raise TypeError('start without n_epochs resumes a fit with its own hooks, and takes no others')
-        hooks = learn.stopped.hooks
+        hooks = learn.stopped.plan.hooks
     else:
         with learn.added_hooks(*as_hooks(hooks)): pass      # raises what `fit` would raise
     hooks = _with_ranks(learn, as_hooks(hooks), n_procs, not plan, on)

@@ -220,7 +220,7 @@ class Worker:
             learn.fit(**{**kwargs, **program['totals'], 'resume': True}, hooks=(*self.hooks, *own))
         elif program['is_stopped']:
             with learn.added_hooks(*self.hooks): learn.load(self.folder.path/'start.pt')
-            learn.stopped.hooks = (*self.hooks, *own)
+            learn.stopped.plan.hooks = (*self.hooks, *own)
             learn.resume()
         else: learn.fit(**kwargs, hooks=(*self.hooks, *own))
 

@@ -337,5 +337,5 @@ def load_state(
     set_rng_states(fit.rng_states, learn.train_dl, learn.valid_dl)
     fit.model = learn.model
     if (ema := getattr(learn, 'ema', None)) is not None: ema.average_of(learn)      # make it, for those who look
-    learn.stopped = fit if fit.is_open(learn.state) and (fit.end_epoch or fit.end_step) else None
+    learn.stopped = fit if fit.is_open(learn.state) and (fit.plan.end_epoch or fit.plan.end_step) else None
     return notes

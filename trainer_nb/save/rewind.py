@@ -74,6 +74,6 @@ def rewind(learn,
 def _go_to(learn, path, manifest, hooks):
     with learn.added_hooks(*hooks): notes = load_state(learn, path/manifest['file'])
     for note in notes: warnings.warn(f'rewind: {note}', stacklevel=3)
-    if learn.stopped is not None: learn.stopped.hooks = hooks
+    if learn.stopped is not None: learn.stopped.plan.hooks = hooks
     s = learn.state
     print(f'back at {manifest["file"]}: {s.epoch} epochs and {s.optimizer_step} optimizer steps done')

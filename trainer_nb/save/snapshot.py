@@ -16,8 +16,8 @@ from torch import Tensor
 from ..base import batch_code, check_kinds, is_wrapper, state_of, state_versions
 from ..data import RNG_STATE_KINDS, is_stock, length, loader_generators, skips, source, rng_states
 from trainer_nb.loop import (
-    FIT_KINDS, HISTORY_KINDS, Fit, Hook, StepState, load_object_states, load_optimizer, object_states, owners,
-    set_buffers, unsaved_buffers
+    FIT_KINDS, HISTORY_KINDS, Fit, Hook, StepState, load_object_states, load_optimizer, load_rank_state,
+    object_states, owners, rank_state, set_buffers, unsaved_buffers
 )
 
 # %% ../../nbs/save/03_snapshot.ipynb #a5031d5f
@@ -241,7 +241,7 @@ def capture(
     at = fit.rng_states if fit is not None else None
     if at is None: at = rng_states(learn.train_dl, learn.valid_dl)
     own = {}
-    if learn.world.size > 1: own['processes'] = learn.world.gather((fit or Fit()).rank_state(learn))
+    if learn.world.size > 1: own['processes'] = learn.world.gather(rank_state(learn, fit or Fit()))
     modules = owners(learn, fit.model if learn.is_fitting else learn.model)
     return {**own, 'modules': {name: _module(m) for name, m in modules.items()},
             'optimizers': {name: {'type': type(o).__name__, 'state': o.state_dict(),
@@ -281,7 +281,7 @@ def restore(
         notes += [f'{k} holds other data than when the checkpoint was saved' for k, o in state['loaders'].items()
                   if is_here and 'data' in o and o['data'] != describe(getattr(learn, k)).get('data')]
         fit.load_state_dict(learn, state['run'], plan)
-        for pass_ in filter(None, (fit.train, fit.valid)): pass_.skip = skip
+        for phase in filter(None, (fit.train, fit.valid)): phase.pass_.skip = skip
     if state['device'] != learn.device.type:
         notes.append(f'the checkpoint was made on {state["device"]}, but this is {learn.device.type}: rounding differs')
     for name, m in modules.items(): notes += _take_module(name, m, state['modules'][name])
@@ -289,11 +289,11 @@ def restore(
         _take_optimizer(opt, learn.world, state['optimizers'][name]['state'], orders.get(name))
     for k, v in {**state['state'], 'num_processes': learn.world.size}.items(): setattr(learn.state, k, v)
     learn.history.load_state_dict(state['history'])
-    if fit.train_metrics is not None: learn.history.open_metrics = fit.train_metrics
+    if fit.train is not None: learn.history.open_metrics = fit.train.sums
     fit.rng_states = state['rng_states']
     if 'numpy' in fit.rng_states[0] and 'numpy' not in sys.modules: import numpy as _      # noqa: F401
     notes += _take_hooks(learn, state['hooks']) + load_object_states(learn.objects, state.get('objects', {}))
-    if own is not None: fit.load_rank_state(learn, own)
+    if own is not None: load_rank_state(learn, fit, own)
     else: fit.rng_states = learn.world.rng_states(fit.rng_states)
     for h in learn.hooks:
         if callable(getattr(h, 'reorder', None)): h.reorder({name: _flat(order) for name, order in orders.items()})

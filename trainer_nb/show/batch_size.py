@@ -220,7 +220,7 @@ def find_batch_size(learn,
         with _with_memory(learn), learn.dry_run() as r:
             extra = torch.cuda.memory_allocated(learn.device) - before if learn.device.type == 'cuda' else 0
             if limit is None: limit = memory_in_use(learn.device)[1]
-            return _found(learn, r, _Gauge(learn, extra), limit, most)
+            return _found(r.learn, r, _Gauge(r.learn, extra), limit, most)
 
 def _found(learn, r, gauge, limit, most):
     "Search within a dry run"

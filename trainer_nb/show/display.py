@@ -273,13 +273,14 @@ def planned(
     in_epoch = math.ceil(n/accum) if n else 0
     done = 0 if fit.train is None else state.batch_idx      # batches of this epoch
     start = now - (in_epoch if done == n else done//accum)
-    if fit.end_step is not None: bounds.append(fit.end_step)
-    if fit.end_epoch is not None and n: bounds.append(start + (fit.end_epoch - state.epoch)*in_epoch)
+    if fit.plan.end_step is not None: bounds.append(fit.plan.end_step)
+    if fit.plan.end_epoch is not None and n: bounds.append(start + (fit.plan.end_epoch - state.epoch)*in_epoch)
     if not bounds: return None, None
     last = max(min(bounds), now)
     epochs, rest = divmod(last - start, in_epoch) if n else (0, last - start)
     ends = range(start + in_epoch, last, in_epoch) if n else range(0)       # of epochs, besides `last`
-    every = range(0) if fit.next_valid is None else range(fit.next_valid, last + 1, fit.valid_every or last + 1)
+    plan = fit.plan
+    every = range(0) if plan.next_valid is None else range(plan.next_valid, last + 1, plan.valid_every or last + 1)
     few, many = sorted((ends, every), key=len)
     twice = sum(o in many for o in few) + (last in every) + (fit.validated_at == (ends[0] if ends else last))
     return epochs*(n or 0) + rest*accum - done, len(ends) + 1 + len(every) - twice
@@ -314,15 +315,16 @@ def _where(self:Display, learn):
 def _waiting(self:Display, learn):  # str, '' if there is nothing to say, or not yet
     "Say what share of the last seconds the loop waited for data, if that is a lot, and what to do about it"
     fit, now = learn.fitting, perf_counter()
-    if fit.train is None or fit.train.opened is None: return ''
-    _, since, waited = self.watched if self.watched[0] is fit.train else (fit.train, *fit.train.opened)
+    train = None if fit.train is None else fit.train.pass_
+    if train is None or train.opened is None: return ''
+    _, since, waited = self.watched if self.watched[0] is train else (train, *train.opened)
     wait_s, time_s = self.waits
     if fit.valid is None and not fit.is_trained:
-        wait_s, time_s = wait_s + fit.train.wait_s - waited, time_s + now - since
+        wait_s, time_s = wait_s + train.wait_s - waited, time_s + now - since
     if time_s > 20: wait_s, time_s = wait_s/2, time_s/2     # newer seconds count more
-    self.watched, self.waits = (fit.train, now, fit.train.wait_s), (wait_s, time_s)
+    self.watched, self.waits = (train, now, train.wait_s), (wait_s, time_s)
     if now - self.budget.opened < 2 or time_s < .1 or wait_s < .2*time_s: return ''
-    return f' · waiting for data: {100*wait_s/time_s:.0f} % ({advice(fit.train.dl)})'
+    return f' · waiting for data: {100*wait_s/time_s:.0f} % ({advice(train.dl)})'
 
 def advice(
     dl,  # loader that the loop waits for

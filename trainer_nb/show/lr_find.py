@@ -397,6 +397,7 @@ def _search(learn, curve, screen, name, stop_div):
         if stop_div and (i := _diverged(curve)) is not None:
             curve.outcome, curve.lrs[i+1:], curve.losses[i+1:] = 'diverged', [], []
     with learn.dry_run() as r:
+        learn = r.learn
         screen.draw()
         steps = [] if len(learn.opts) > 1 else None
         if steps is not None: learn.opts[name].register_step_post_hook(lambda *_: steps.append(True))
