@@ -10,16 +10,22 @@ __all__ = ['comments', 'with_comments', 'patch', 'format_time', 'format_bytes', 
 # %% ../../nbs/base/02_text.ipynb #0ac42be6
 import inspect, linecache, re, sys, threading
 from base64 import b64decode, b64encode
+from collections.abc import Callable
 from html import escape
 from itertools import count
+from typing import TypeVar
 from weakref import WeakKeyDictionary
 
 # %% ../../nbs/base/02_text.ipynb #7b00c23c
+_F = TypeVar('_F', bound=Callable)
+
 def comments(
-    f,  # function
-):      # list of (names of parameters, or 'returns' or 'raises'; lines of the comment)
+    f: Callable,  # function
+) -> list[tuple[str, list[str]]]:  # names of parameters, or 'returns' or 'raises', and the lines of their comment
     "Return the comments beside the parameters of `f`, and at the end of its signature"
     code, rows, column, is_end = inspect.unwrap(f).__code__, [], None, False
+    n_packed = bool(code.co_flags & inspect.CO_VARARGS) + bool(code.co_flags & inspect.CO_VARKEYWORDS)
+    params = code.co_varnames[:code.co_argcount + code.co_kwonlyargcount + n_packed]
     for line in linecache.getlines(code.co_filename)[code.co_firstlineno - 1:]:
         if line.strip().startswith('# '):
             if line.find('#') == column: rows[-1][1].append(line.strip()[2:])       # the comment above continues
@@ -29,14 +35,15 @@ def comments(
         is_def, left, column = left.startswith('def '), left.rstrip(), None
         is_end = left.startswith(')') or is_def and left[-1] not in '(,'
         if about and left.endswith((',', ':')) and not (is_def and not is_end):
-            names, column = ', '.join(re.findall(r'(?:^|, )(\*{0,2}[a-z_]\w*)', left)), line.index(' # ') + 1
+            found, column = re.findall(r'(?:^|, )(\*{0,2})([^\W\d]\w*)', left), line.index(' # ') + 1
+            names = ', '.join(stars + name for stars, name in found if name in params)     # not those of a type
             if is_end: names = 'raises' if about.startswith('raises ') else 'returns'
             rows.append((names, [about.removeprefix('raises ').strip()]))
     return rows
 
 def with_comments(
-    f,  # function
-):      # `f`
+    f: _F,  # function
+) -> _F:  # `f`
     "Add the comments beside the parameters of `f` to its docstring, for `help`"
     if rows := comments(f):
         width = max(len(name) for name, _ in rows)
