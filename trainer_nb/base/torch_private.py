@@ -338,7 +338,6 @@ def end_processes(
     iterator,  # of any loader
 ):             # bool: whether it had worker processes, as far as that is known
     "End the worker processes of an iterator"
-    if hasattr(iterator, 'end_processes'): return iterator.end_processes()      # one of this library's
     if not _workers_are_known() or not hasattr(iterator, '_shutdown_workers'): return False
     iterator._shutdown_workers()
     return True

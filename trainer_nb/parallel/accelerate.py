@@ -264,7 +264,7 @@ class Accelerate(Hook):
             if self.uncompared and dl is not None: dl.shards.wants = True
         if not is_resumed or world.size == 1: return
         for pass_, dl in (fit.train, learn.train_dl), (fit.valid, learn.valid_dl):
-            if pass_ is not None: pass_.dl, pass_.iterator, pass_.ahead = dl, None, []
+            if pass_ is not None: pass_.read_from(dl)
         for accumulator in filter(None, (fit.train_metrics, fit.valid_metrics)): accumulator.world = world
         if self.parts is not None: fit.load_rank_state(learn, self.parts[world.rank])
 
