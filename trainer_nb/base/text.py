@@ -8,8 +8,8 @@ __all__ = ['comments', 'with_comments', 'patch', 'format_time', 'format_bytes', 
 
 # %% ../../nbs/base/02_text.ipynb #0ac42be6
 import inspect, linecache, re
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
 
 # %% ../../nbs/base/02_text.ipynb #7b00c23c
 _F = TypeVar('_F', bound=Callable)
@@ -18,7 +18,8 @@ def comments(
     f: Callable,  # function
 ) -> list[tuple[str, list[str]]]:  # names of parameters, or 'returns' or 'raises', and the lines of their comment
     "Return the comments beside the parameters of `f`, and at the end of its signature"
-    code, rows, column, is_end = inspect.unwrap(f).__code__, [], None, False
+    code, column, is_end = inspect.unwrap(f).__code__, None, False
+    rows: list[tuple[str, list[str]]] = []
     n_packed = bool(code.co_flags & inspect.CO_VARARGS) + bool(code.co_flags & inspect.CO_VARKEYWORDS)
     params = code.co_varnames[:code.co_argcount + code.co_kwonlyargcount + n_packed]
     for line in linecache.getlines(code.co_filename)[code.co_firstlineno - 1:]:
@@ -52,9 +53,9 @@ def patch(
     f,  # function whose first parameter is annotated with a class, or a property made of one
 ):      # `f`
     "Make `f` a method, `@patch def area(self:Square): ...`; only a cell that runs again may replace a method"
-    g = f.fget if isinstance(f, property) else f
+    g: Any = f.fget if isinstance(f, property) else f
     cls = next(iter(g.__annotations__.values()))
-    old = vars(cls).get(g.__name__)
+    old: Any = vars(cls).get(g.__name__)
     old = old.fget if isinstance(old, property) else old
     again = hasattr(old, 'patched') and (old.patched == g.__module__ or '__main__' in (old.patched, g.__module__))
     if old is not None and not again: raise TypeError(f'{cls.__name__}.{g.__name__} exists already')
@@ -65,8 +66,8 @@ def patch(
 
 # %% ../../nbs/base/02_text.ipynb #035ba376
 def format_time(
-    t,  # seconds
-):      # 'mm:ss' or 'h:mm:ss'; '--:--' if it is not finite
+    t: float,  # seconds
+) -> str:  # 'mm:ss' or 'h:mm:ss'; '--:--' if it is not finite
     "Write a duration as a clock shows it"
     if not abs(t) < 1e15: return '--:--'
     m, s = divmod(int(t), 60)
@@ -75,8 +76,8 @@ def format_time(
 
 # %% ../../nbs/base/02_text.ipynb #e7efbba5
 def format_bytes(
-    n,  # int ≥ 0
-):      # '12 B', '4.1 KiB', '1.2 MiB', '3 GiB'
+    n: float,  # ≥ 0
+) -> str:  # '12 B', '4.1 KiB', '1.2 MiB', '3 GiB'
     "Write a number of bytes with three digits"
     for unit in ' B', ' KiB', ' MiB':
         if n < 999.5: return f'{n:.3g}{unit}'
@@ -84,16 +85,16 @@ def format_bytes(
     return f'{n:.3g} GiB' if n < 999.5 else f'{n:,.0f} GiB'
 
 def format_value(
-    v,  # number, such as a loss or an accuracy
-):      # '0.4812'
+    v: float,  # such as a loss or an accuracy
+) -> str:  # '0.4812'
     "Write a number with four digits; one below 1 never as 1"
     return f'{.9999 if .9999 < v < 1 else v:.4g}'
 
 # %% ../../nbs/base/02_text.ipynb #c27c7a19
 def did_you_mean(
-    name,   # the wrong name
-    names,  # the right ones
-):          # ' Did you mean `x`?' or ''
+    name: str,  # the wrong name
+    names: Iterable[str],  # the right ones
+) -> str:  # ' Did you mean `x`?' or ''
     "Suggest the most similar of the right names, for error messages"
     from difflib import get_close_matches
     near = get_close_matches(name, list(names), n=1)
@@ -101,10 +102,10 @@ def did_you_mean(
 
 # %% ../../nbs/base/02_text.ipynb #c4ec4d0a
 def check_kinds(
-    x,      # plain data from a file
-    kinds,  # the expected types and keys, as above: types, tuples, lists and dicts of kinds
-    where,  # name of `x` for the message
-):          # `x`; raises ValueError
+    x: Any,  # plain data from a file
+    kinds: Any,  # the expected types and keys, as above: types, tuples, lists and dicts of kinds
+    where: str,  # name of `x` for the message
+) -> Any:  # `x`; raises ValueError
     "Check that data has the expected keys and types, and no others"
     fits = [o for o in (kinds if isinstance(kinds, tuple) else (kinds,)) if isinstance(x, _outer(o))]
     if not fits: raise ValueError(f'{where} is a {type(x).__name__}: expected {_kind_name(kinds)}')
@@ -135,7 +136,7 @@ def _kind_name(kind):
 
 # %% ../../nbs/base/02_text.ipynb #42b6b11c
 def printable(
-    text,  # str
-):         # str
+    text: str,
+) -> str:
     "Escape control characters, so that text cannot move the cursor or break a line"
     return re.sub(r'[\x00-\x1f\x7f-\x9f\u2028\u2029]', lambda m: ascii(m[0])[1:-1], text)

@@ -172,7 +172,7 @@ class TensorLoader:
     ) -> Iterator[tuple[Tensor, ...]]:  # each (bs, ...)
         "Start a pass at a batch, without cutting out the batches before"
         batches = self.cut_from(start)
-        return by_side(batches, self.device) if self._is_far() else batches
+        return by_side(batches, self.device) if self.device is not None and self._is_far() else batches
 
     def cut_from(self,
         start: int,  # batches to skip
@@ -227,7 +227,7 @@ def may_be_batched(
     dl: Any,  # any loader
 ) -> bool:
     "Return whether `as_loader` made it of an iterable dataset, whose items may be batches"
-    return vars(dl).get('_is_guess', False) if type(dl) is DataLoader else False
+    return type(dl) is DataLoader and getattr(dl, 'may_be_batched', False)
 
 def as_loader(
     data: Any,  # an iterable of batches, a tuple of tensors or arrays, a dataset, a dict of names to these, or None
@@ -251,7 +251,7 @@ def as_loader(
         return TensorLoader(*data, bs=bs, shuffle=shuffle, device=device, dtype=dtype)
     if isinstance(data, IterableDataset):
         dl = DataLoader(data, batch_size=bs)
-        vars(dl)['_is_guess'] = True
+        dl.may_be_batched = True
         return dl
     if isinstance(data, Dataset) or _is_hugging_face(data): return DataLoader(data, batch_size=bs, shuffle=shuffle)
     if isinstance(data, Tensor) or hasattr(data, '__array__'):

@@ -32,10 +32,13 @@ def _can_keep(batch):
 
 def _compared(iterator, dl):
     "Yield batches that workers read in turn; warn if the first batches of two workers are the same"
-    found = []
+    found: list[list] = []
+    def seen(t):
+        found[-1].append(t.clone())
+        return t
     for batch in islice(iterator, 2):
         found.append([])
-        map_tensors(lambda t: found[-1].append(t.clone()) or t, batch)
+        map_tensors(seen, batch)
         yield batch
     are_same = len(found) == 2 and len(found[0]) == len(found[1]) and all(map(torch.equal, *found))
     if are_same and any((o != o.flatten()[:1]).any() for o in found[0]): warnings.warn(
@@ -58,8 +61,9 @@ class _Reader:
         dl: Any,  # the loader that reads the data
     ) -> None:
         "Read the rest from a loader of the same data"
-        self.dl, self.adapter, self.iterator = dl, adapter(dl), None
-        self.ahead: list | None = []    # the next batches, if one was read or put back; None: there is none
+        self.dl, self.adapter = dl, adapter(dl)
+        self.iterator: Any = None
+        self.ahead: Any = []            # the next batches, if one was read or put back; None: there is none
 
     def _timed(self, iterator):
         "Yield from an iterator, and time it"

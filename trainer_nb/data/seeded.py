@@ -13,13 +13,13 @@ from hashlib import blake2b
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from ..base import has_accelerator
 from .adapters import StockAdapter
 
 # %% ../../nbs/data/06_seeded.ipynb #11b5f2fb
-class _SeededData:
+class _SeededData(Dataset):
     "A dataset whose item `(seed, i)` is item `i`, read with its own random numbers"
     def __init__(self, data):
         self.dataset = data

@@ -7,7 +7,7 @@ __all__ = ['checked_loaders', 'Loaders', 'ValidSets', 'sets_of']
 
 # %% ../../nbs/data/03_several.ipynb #e48d7fd0
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from torch import Tensor
@@ -180,7 +180,7 @@ class Loaders:
     `'shortest'` yields a batch of each until the first loader ends. `'longest'` continues until the last one ends;
     shorter loaders start again. `'alternate'` takes turns, one loader's batch at a time, until all have ended.
     """
-    MODES = {'shortest': min, 'longest': max, 'alternate': sum}      # the length, from those of the loaders
+    MODES: dict[str, Callable] = {'shortest': min, 'longest': max, 'alternate': sum}      # the length, from those of the loaders
     adapter = _SeveralAdapter
 
     def __init__(self,
@@ -208,7 +208,7 @@ class Loaders:
 # %% ../../nbs/data/03_several.ipynb #bcabcd87
 class ValidSets(Loaders):
     "Validation sets by name, one after another; each batch is a dict with the set's name as its only key"
-    MODES = {'sequence': sum}
+    MODES: dict[str, Callable] = {'sequence': sum}
 
     def __init__(self,
         loaders: Mapping[str, Any],  # name → loader

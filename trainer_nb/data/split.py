@@ -34,8 +34,8 @@ def split(
     if is_pairs and len(parts[-1][0]) > 1: stratify = [o[-1] for o in parts[-1]]        # of samples (x, y)
     if stratify is not None: order = _by_class(order, _classes(parts[-1] if stratify is True else stratify, n), n_valid)
     chosen = order[:n_valid].sort()[0], order[n_valid:].sort()[0]
-    valid, train = (tuple(_rows(o, i) for o in parts) for i in chosen)
-    return (train, valid) if isinstance(data, tuple) else (train[0], valid[0])
+    of_valid, of_train = (tuple(_rows(o, i) for o in parts) for i in chosen)
+    return (of_train, of_valid) if isinstance(data, tuple) else (of_train[0], of_valid[0])
 
 def _classes(labels, n):
     "(n,) int64: class numbers of samples"

@@ -88,8 +88,8 @@ def _move(dx, dy):
 
 def _path(points):
     "Write the moves of an SVG path through pixels, each from the one before, which is short; None breaks it"
-    res, before, at, points = [], None, None, [*points, None]
-    for p, after in zip(points, points[1:]):
+    res, before, at = [], None, [0, 0]
+    for p, after in zip(points, [*points[1:], None]):
         if p and not (before and after and before[1] == p[1] == after[1]):
             x, y = to = [round(10*o) for o in p]
             if not before: res.append(f'M{x/10:g},{y/10:g}')
@@ -115,7 +115,8 @@ def _svg_words(o):
 @cache
 def _font():
     "The path of the font that comes with matplotlib, without importing it"
-    return str(Path(find_spec('matplotlib').origin).parent/'mpl-data/fonts/ttf/DejaVuSans.ttf')
+    origin: Any = getattr(find_spec('matplotlib'), 'origin')
+    return str(Path(origin).parent/'mpl-data/fonts/ttf/DejaVuSans.ttf')
 
 def _rgb(color, alpha=1.):
     "Convert a colour such as '#0072B2', on white"

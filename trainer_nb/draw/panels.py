@@ -14,8 +14,6 @@ from .axes import is_drawable, ticks
 from .figures import SIZE
 
 # %% ../../nbs/draw/07_panels.ipynb #482c130e
-_Point = tuple[float, float] | None     # pixels; None: nothing is drawn there
-
 @dataclass
 class Line:
     "A curve"
@@ -75,7 +73,7 @@ class Panel:
     @property
     def bottom(self) -> float: return self.top + self.height
 
-    def place(self, xs: Iterable[float], ys: Iterable[float]) -> list[_Point]:
+    def place(self, xs: Iterable[float], ys: Iterable[float]) -> list:
         "Return the pixel positions (x, y) of points; None for a point that cannot be drawn"
         fx, fy = math.log10 if self.is_log else float, math.log10 if self.ylog else float
         (left, right), (low, high) = map(fx, self.xlim), map(fy, self.ylim)
@@ -85,7 +83,7 @@ class Panel:
             return self.left + kx*(fx(x) - left), bottom - ky*(fy(y) - low)
         return list(map(pixel, xs, ys))
 
-    def cut(self, points: list[_Point]) -> list[_Point]:
+    def cut(self, points: list) -> list:
         "Move points outside to the frame; replace those between two others outside by None: no curve follows the frame"
         sides = [None if p is None else (p[1] > self.bottom) - (p[1] < self.top) for p in points]
         around = zip([None, *sides], sides, [*sides[1:], None])
@@ -95,8 +93,9 @@ class Panel:
 
     def axes(self) -> tuple[list, list]:  # (value, label) of the horizontal and the vertical axis
         "Return the ticks of both axes, as many as have room for their labels"
-        xs = ticks(*self.xlim, self.width/70, self.is_log, self.whole)
-        ys = ticks(*self.ylim, self.n_ticks, self.ylog) if self.yticks is None else self.yticks
+        (left, right), (low, high) = self.xlim, self.ylim
+        xs = ticks(left, right, self.width/70, self.is_log, self.whole)
+        ys = ticks(low, high, self.n_ticks, self.ylog) if self.yticks is None else self.yticks
         def x(tick): return self.place([tick[0]], self.ylim[:1])[0][0]
         def y(tick): return -self.place(self.xlim[:1], [tick[0]])[0][1]
         return _thinned(xs, x, lambda label: .65*SIZE*len(label) + 4), _thinned(ys, y, lambda label: SIZE)
