@@ -13,7 +13,7 @@ from trainer_nb.data.passes import Pass
 from trainer_nb.save.early_stopping import EarlyStopping
 from trainer_nb.save.files import Folder
 from trainer_nb.loop.hooks import Hook, LambdaHook
-from trainer_nb.data.loaders import SeededLoader, TensorLoader
+from trainer_nb.data import SeededLoader, TensorLoader
 from trainer_nb.features.gradients import GradAccum
 from trainer_nb.loop.metrics import accuracy
 

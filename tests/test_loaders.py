@@ -7,9 +7,10 @@ from torch.utils.data import DataLoader, TensorDataset
 import trainer_nb.data.passes
 from common import make_learner, problem, same, weights
 from trainer_nb.base.rng import rng_state, set_seed
-from trainer_nb.data.passes import Pass, source
+from trainer_nb.data import SeededLoader, TensorLoader, end_workers, source
 from trainer_nb.loop.hooks import LambdaHook
-from trainer_nb.data.loaders import Prefetched, SeededLoader, TensorLoader
+from trainer_nb.data.loaders import Prefetched
+from trainer_nb.data.passes import Pass
 from trainer_nb.show.output import Budget
 
 
@@ -80,7 +81,7 @@ def test_a_stopped_pass_that_is_handed_on_loses_no_batch(key, elsewhere, tmp_pat
         learn.load(tmp_path/'state')
     learn.resume()
     assert same(weights(learn.model), weights(plain.model)) and learn.history.steps == plain.history.steps
-    for o in learn, plain: trainer_nb.data.passes.end_workers(o.train_dl)
+    for o in learn, plain: end_workers(o.train_dl)
     assert source(learn.train_dl) is learn.train_dl.source
 
 

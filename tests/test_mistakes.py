@@ -11,7 +11,7 @@ from trainer_nb.all import (
     EarlyStopping, GradAccum, GradClip, LambdaHook, Learner, Metric, NaNGuard, accuracy, split
 )
 from trainer_nb.base.rng import rng_state
-from trainer_nb.data.passes import same_state
+from trainer_nb.data import same_state
 from trainer_nb.base.errors import owner
 from trainer_nb.loop.metrics import as_metrics
 from trainer_nb.loop.mistakes import is_samples

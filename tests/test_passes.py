@@ -10,7 +10,7 @@ from trainer_nb.save.checkpoint import Checkpoint
 from trainer_nb.loop.hooks import CancelEpoch, LambdaHook
 from trainer_nb.features.gradients import GradAccum
 from trainer_nb.all import Loaders, SeededLoader
-from trainer_nb.data.passes import end_workers, is_warm
+from trainer_nb.data import end_workers, is_warm
 
 
 class Noisy(Dataset):

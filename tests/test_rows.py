@@ -11,7 +11,7 @@ from torch.utils.data._utils import collate
 
 from trainer_nb.all import Learner
 from trainer_nb.base.rng import rng_state, set_seed
-from trainer_nb.data.passes import Pass, same_state
+from trainer_nb.data import Pass, same_state
 from trainer_nb.data.rows import by_rows
 
 DTYPES = [getattr(torch, o) for o in 'float32 float64 bfloat16 float16 int64 uint8 bool complex64'.split()]

@@ -4,10 +4,11 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset, DistributedSampl
 
 from common import make_learner, problem, same, weights
 from trainer_nb.save.checkpoint import Checkpoint
-from trainer_nb.data.passes import set_epoch
+from trainer_nb.data.adapters import set_epoch
 from trainer_nb.features.gradients import GradAccum
 from trainer_nb.loop.hooks import LambdaHook
-from trainer_nb.data.loaders import Prefetched, SeededLoader
+from trainer_nb.data.loaders import Prefetched
+from trainer_nb.data.seeded import SeededLoader
 
 
 def order(epoch, n=24): return torch.randperm(n, generator=torch.Generator().manual_seed(epoch)).tolist()

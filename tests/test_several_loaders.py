@@ -7,9 +7,9 @@ from torch.utils.data import DataLoader, TensorDataset
 import trainer_nb.all       # registers lr_find
 from common import digest, make_learner, problem, same, weights
 from trainer_nb.save.checkpoint import Checkpoint
-from trainer_nb.data.passes import Pass, length
+from trainer_nb.data import Pass, adapter, end_workers, length
 from trainer_nb.loop.hooks import LambdaHook
-from trainer_nb.data.loaders import Loaders, TensorLoader
+from trainer_nb.data import Loaders, TensorLoader
 
 
 class Noisy(TensorDataset):
@@ -169,7 +169,7 @@ def test_lr_find_leaves_no_trace(mode):
 def test_max_steps_ends_a_pass_whose_loaders_keep_their_workers():
     learn = start({'a': stock(24, 4, 1, num_workers=1, persistent_workers=True), 'b': stock(14, 4, 2)}, None)
     learn.fit(max_steps=2)
-    trainer_nb.data.passes.end_workers(learn.train_dl)
+    end_workers(learn.train_dl)
     assert learn.state.optimizer_step == 2
 
 def test_no_worker_is_left_after_a_stop():
@@ -180,7 +180,7 @@ def test_no_worker_is_left_after_a_stop():
     learn.fit(2, hooks=[stop_at(3)])
     assert not multiprocessing.active_children()
     learn.resume()
-    trainer_nb.data.passes.end_workers(learn.train_dl)
+    end_workers(learn.train_dl)
     assert not multiprocessing.active_children()
 
 def test_each_is_told_its_epoch():
@@ -206,7 +206,7 @@ def test_loaders_without_a_length_that_began_again_end_with_the_longest():
     def dl(): return Loaders({'a': Unsized([1, 2, 3, 4, 5]), 'b': Unsized('xyz')}, 'longest')
     passes = iter(dl())
     for _ in range(4): next(passes)
-    assert list(dl().iter_at(passes.state_dict(4))) == list(passes) == [{'a': 5, 'b': 'y'}]
+    assert list(adapter(dl()).open(state=passes.state_dict(4))) == list(passes) == [{'a': 5, 'b': 'y'}]
 
 @pytest.mark.parametrize('make, said', [
     (lambda: Loaders({}), 'empty dict'), (lambda: Loaders([1]), 'got list'),

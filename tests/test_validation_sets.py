@@ -7,12 +7,13 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from common import digest, make_learner, make_model, problem, same, weights
 from trainer_nb.save.checkpoint import Checkpoint
-from trainer_nb.data.passes import end_workers
+from trainer_nb.data import end_workers
 from trainer_nb.show.display import Display
 from trainer_nb.save.early_stopping import EarlyStopping
 from trainer_nb.loop.history import Plot
 from trainer_nb.loop.hooks import CancelEpoch, CancelStep, LambdaHook
-from trainer_nb.data.loaders import Loaders, TensorLoader, ValidSets, as_loader
+from trainer_nb.data import Loaders, TensorLoader, as_loader
+from trainer_nb.data.several import ValidSets
 from trainer_nb.show.loggers import CSVLogger
 from trainer_nb.loop.metrics import Metric, accuracy
 from trainer_nb.parallel.sharding import shard

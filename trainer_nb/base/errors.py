@@ -10,7 +10,8 @@ import linecache, os, re, sys, sysconfig, traceback
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from importlib import import_module
-from types import TracebackType
+from types import ModuleType, TracebackType
+from typing import Any
 
 import torch
 
@@ -23,8 +24,8 @@ _PACKAGES = tuple({sysconfig.get_path(o) + os.sep for o in ('stdlib', 'platstdli
 _SITE = tuple({sysconfig.get_path(o) + os.sep for o in ('purelib', 'platlib')})
 
 def owner(
-    path,  # file name of a frame's code
-):         # 'ours', 'torch' (with Python's own modules), 'package', 'user'
+    path: str,  # file name of a frame's code
+) -> str:  # 'ours', 'torch' (with Python's own modules), 'package', 'user'
     "Return whose code a frame runs"
     if path.startswith(_OURS): return 'ours'
     if path.startswith((_TORCH, '<frozen ')): return 'torch'
@@ -51,8 +52,8 @@ def _is_raise(entry):
     return re.search(r'\braise\b', linecache.getline(entry.tb_frame.f_code.co_filename, entry.tb_lineno)) is not None
 
 def passed(
-    e,  # exception
-):      # list of the entries of its traceback, folded ones included
+    e: BaseException,
+) -> list[TracebackType]:  # entries of its traceback, folded ones included
     "Return all frames that an exception has passed through"
     entries, full = _entries(e.__traceback__), _entries(getattr(e, 'full_traceback', None))
     known = {id(o.tb_frame) for o in full}
@@ -72,7 +73,8 @@ def _kept(entries):
 # %% ../../nbs/base/04_errors.ipynb #60190f32
 def _chain(e):
     "An exception, its causes, and what came before it, each once"
-    todo, res = [e], []
+    todo: list = [e]
+    res: list = []
     while todo:
         o = todo.pop()
         if o is None or any(o is c for c in res): continue
@@ -83,8 +85,8 @@ def _chain(e):
 _LEFT_OUT = '\n(show_error() prints the frames that are left out)'
 
 def fold(
-    e,  # exception
-):
+    e: BaseException,
+) -> None:
     "Reduce the traceback of an exception, and of its causes, to the user's own frames"
     inside = {id(t.tb_frame) for t in passed(e)}
     for o in _chain(e):
@@ -99,8 +101,8 @@ def fold(
             notes[-1] += _LEFT_OUT
 
 def drop_locals(
-    e,  # exception whose frames have ended, except those that are still running
-):
+    e: BaseException,  # its frames have ended, except those that are still running
+) -> None:
     "Clear the variables in the frames of an exception, and of its causes, and free their memory"
     for o in _chain(e):
         for entry in passed(o):
@@ -120,11 +122,13 @@ class folded:
 
 # %% ../../nbs/base/04_errors.ipynb #113ba514
 def show_error(
-    e=None,  # exception; None: the last one that reached the notebook or the prompt
-):
+    e: BaseException | None = None,  # None: the last one that reached the notebook or the prompt
+) -> None:
     "Print the whole traceback of an error, with the frames that were left out"
     e = e if e is not None else getattr(sys, 'last_value', None)
-    if e is None: return print('there was no error')
+    if e is None:
+        print('there was no error')
+        return
     chain = [(o, o.__traceback__) for o in _chain(e)]
     try:
         for o, _ in chain: o.__traceback__ = _linked(passed(o))
@@ -134,9 +138,9 @@ def show_error(
 
 # %% ../../nbs/base/04_errors.ipynb #c8e7f3dc
 def described(
-    x,        # a batch, or an entry of one
-    most=8,   # entries of a list or mapping to describe
-):            # str such as '(float32 (64, 784), int64 (64,))'
+    x: Any,  # a batch, or an entry of one
+    most: int = 8,  # entries of a list or mapping to describe
+) -> str:  # such as '(float32 (64, 784), int64 (64,))'
     "Describe the dtypes and shapes in a batch"
     if getattr(x, 'is_nested', False): return f'nested {str(x.dtype).removeprefix("torch.")}'     # it may have no shape
     if hasattr(x, 'shape') and hasattr(x, 'dtype'): return f'{str(x.dtype).removeprefix("torch.")} {tuple(x.shape)}'
@@ -149,19 +153,19 @@ def described(
 
 # %% ../../nbs/base/04_errors.ipynb #b6aa4485
 def note_place(
-    e,      # exception
-    where,  # str, such as 'raised in epoch 0, after 3 of 9 training batches'
-    batch,  # the current batch, or None
-):
+    e: BaseException,
+    where: str,  # such as 'raised in epoch 0, after 3 of 9 training batches'
+    batch: Any,  # the current batch, or None
+) -> None:
     "Add the place where training failed, and the batch, to the notes of an exception"
     e.add_note(where + ('' if batch is None else f'; batch: {described(batch)}'))
 
 # %% ../../nbs/base/04_errors.ipynb #need0003
 def needed(
-    module,     # name of a module
-    user,       # who needs it
-    extra=None, # the extra that installs it; None: none does
-):              # the module; raises ImportError
+    module: str,  # name of a module
+    user: str,  # who needs it
+    extra: str | None = None,  # the extra that installs it; None: none does
+) -> ModuleType:  # raises ImportError
     "Import a module of a package that may be missing"
     package = module.partition('.')[0]
     try: return import_module(module)

@@ -7,9 +7,11 @@ __all__ = ['open_file', 'read_file', 'sync', 'replacing']
 
 # %% ../../nbs/base/08_files.ipynb #4ac381e9
 import errno, os, stat
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from secrets import token_hex
+from typing import IO, Any
 
 # %% ../../nbs/base/08_files.ipynb #3e706d9f
 # a link is not followed, and a pipe is not waited for; Windows has neither
@@ -25,18 +27,18 @@ def _opened(path, flags):
     raise OSError(errno.EINVAL, 'it is not a file, but a folder, a pipe or a device', str(path))
 
 def open_file(
-    path,       # of a regular file
-    mode='rb',  # as for `open`
-    **kwargs,   # as for `open`
-):              # file; raises OSError for a link, a pipe, a device or a folder
+    path: str | os.PathLike,  # of a regular file
+    mode: str = 'rb',  # as for `open`
+    **kwargs: Any,  # as for `open`
+) -> IO:  # raises OSError for a link, a pipe, a device or a folder
     "Open a file as `open` does, but not what a link leads to, and nothing that could block"
     return open(path, mode, opener=_opened, **kwargs)
 
 # %% ../../nbs/base/08_files.ipynb #528ef290
 def read_file(
-    path,        # of a regular file
-    most=2**24,  # bytes
-):               # bytes; raises OSError, also for a larger file
+    path: str | os.PathLike,  # of a regular file
+    most: int = 2**24,  # bytes
+) -> bytes:  # raises OSError, also for a larger file
     "Read a small file"
     with open_file(path) as f:
         if (size := os.fstat(f.fileno()).st_size) > most:
@@ -45,8 +47,8 @@ def read_file(
 
 # %% ../../nbs/base/08_files.ipynb #073b5807
 def sync(
-    path,  # file or folder
-):
+    path: str | os.PathLike,  # file or folder
+) -> None:
     "Flush a file to disk, or the list of names in a folder"
     if os.name == 'nt' and Path(path).is_dir(): return      # Windows cannot open a folder
     fd = os.open(path, os.O_RDONLY)
@@ -55,9 +57,9 @@ def sync(
 
 @contextmanager
 def replacing(
-    path,        # file to write or replace
-    flush=True,  # False: leave it to the system when it is on disk, as the next version comes soon
-):               # a binary file beside it, to write to
+    path: str | os.PathLike,  # file to write or replace
+    flush: bool = True,  # False: leave it to the system when it is on disk, as the next version comes soon
+) -> Iterator[IO]:  # a binary file beside it, to write to
     "Move a file into place once it is complete, and delete an incomplete one"
     path = Path(path)
     beside = path.with_name(f'.{path.name}.{token_hex(8)}.tmp')

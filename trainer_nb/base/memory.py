@@ -18,29 +18,29 @@ from .torch_private import DispatchMode
 _SHORT = re.compile("out of memory|can't allocate memory|not enough memory|ALLOC_FAILED")
 
 def is_oom(
-    e,  # exception
-):      # bool
+    e: BaseException,
+) -> bool:
     "Return whether an error says that there is no memory left, on the host or on a device"
     if isinstance(e, (MemoryError, torch.OutOfMemoryError)): return True
     return isinstance(e, RuntimeError) and _SHORT.search(str(e)) is not None
 
 # %% ../../nbs/base/06_memory.ipynb #86acacc5
-def free_memory():
+def free_memory() -> None:
     "Collect reference cycles, and return the memory that torch caches to the device"
     gc.collect()
     if torch.cuda.is_initialized(): torch.cuda.empty_cache()
     elif torch.backends.mps.is_available(): torch.mps.empty_cache()
 
 # %% ../../nbs/base/06_memory.ipynb #123746be
-def _resident():  # int, or None
-    "Bytes of the memory that this process holds"
+def _resident():
+    "Bytes of the memory that this process holds; None if unknown"
     try:
         with open('/proc/self/statm') as f: return int(f.read().split()[1])*os.sysconf('SC_PAGE_SIZE')
     except OSError: return None
 
 def memory_in_use(
-    device,  # `torch.device`
-):           # (bytes in use, bytes that this process can have), None for a number that is unknown
+    device: torch.device,
+) -> tuple[int | None, int | None]:  # bytes in use, and bytes that this process can have; None: unknown
     "Measure the memory of a device, as this process sees it"
     if device.type == 'cuda':
         free, total = torch.cuda.mem_get_info(device)

@@ -8,19 +8,20 @@ __all__ = ['map_tensors', 'to_device', 'common_device', 'sample_counts', 'batch_
 
 # %% ../../nbs/base/01_nested.ipynb #4b3eeac1
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, is_dataclass, replace
+from typing import Any
 from zlib import crc32
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 # %% ../../nbs/base/01_nested.ipynb #58e819b2
 def map_tensors(
-    f,  # called with each tensor; its result takes the tensor's place
-    x,  # tensor, list, tuple, named tuple, mapping, dataclass, or a nesting of them
-):      # `x` rebuilt, with the same types; other objects pass through
+    f: Callable[[Tensor], Any],  # called with each tensor; its result takes the tensor's place
+    x: Any,  # tensor, list, tuple, named tuple, mapping, dataclass, or a nesting of them
+) -> Any:  # `x` rebuilt, with the same types; other objects pass through
     "Apply `f` to every tensor in `x`"
     if isinstance(x, Tensor): return f(x)
     if isinstance(x, tuple) and hasattr(x, '_fields'): return type(x)(*(map_tensors(f, o) for o in x))
@@ -37,9 +38,9 @@ def _like(x, items):
 
 # %% ../../nbs/base/01_nested.ipynb #b93ba5e0
 def to_device(
-    x,       # a batch: tensor, any nesting that `map_tensors` knows, or an object with its own `.to(device)`
-    device,  # `torch.device` or its name
-):           # the same batch on `device`; tensors already there are not copied, other objects pass through
+    x: Any,  # a batch: tensor, any nesting that `map_tensors` knows, or an object with its own `.to(device)`
+    device: torch.device | str,  # or its name
+) -> Any:  # the same batch on `device`; tensors already there are not copied, other objects pass through
     "Move every tensor of a batch to `device`"
     if isinstance(device, str): device = torch.device(device)
     if isinstance(x, Tensor): return x if x.device == device else x.to(device, non_blocking=device.type != 'cpu')
@@ -53,16 +54,16 @@ def to_device(
     return map_tensors(lambda t: to_device(t, device), x)
 
 def common_device(
-    xs,  # list; those that are not tensors count for nothing
-):       # `torch.device`: that of the first tensor that is not on the host, or the host
+    xs: Iterable,  # those that are not tensors count for nothing
+) -> torch.device:  # that of the first tensor that is not on the host, or the host
     "Choose the device on which tensors of several devices come together, so that none is copied to the host"
     devices = (x.device for x in xs if isinstance(x, Tensor))
     return next((o for o in devices if o.type != 'cpu'), torch.device('cpu'))
 
 # %% ../../nbs/base/01_nested.ipynb #58da0ed4
 def sample_counts(
-    x,  # a batch, or an entry of one
-):      # list of int, likeliest first; two for a list that may hold samples or fields; empty if it has no size
+    x: Any,  # a batch, or an entry of one
+) -> list[int]:  # likeliest first; two for a list that may hold samples or fields; empty if it has no size
     "Return the numbers of samples that `x` may hold"
     if isinstance(x, Tensor): return [x.size(0)] if x.ndim else []
     if isinstance(x, Mapping): return _agreed(map(sample_counts, x.values()))
@@ -91,7 +92,7 @@ def _fields(x):
 
 def _agreed(counts):
     "The counts common to all entries that have any; else those of the first such entry"
-    first = next((o for o in counts if o), [])
+    first: list = next((o for o in counts if o), [])
     if len(first) < 2: return first
     rest = [o for o in counts if o]
     return [n for n in first if all(n in o for o in rest)] or first
@@ -111,8 +112,8 @@ def _is_whole(x):
 
 # %% ../../nbs/base/01_nested.ipynb #7ca3efc0
 def batch_size(
-    x,  # a batch, as `map_tensors` takes it
-):      # int; 1 if the batch has no size
+    x: Any,  # a batch, as `map_tensors` takes it
+) -> int:  # 1 if the batch has no size
     "Return the number of samples in a batch: the first of its `sample_counts`"
     try:        # the usual batch, quickly
         if (type(x) is tuple or type(x) is list) and isinstance(x[0], Tensor): return x[0].shape[0]
@@ -121,9 +122,9 @@ def batch_size(
 
 # %% ../../nbs/base/01_nested.ipynb #539c002e
 def divide_batch(
-    x,      # a batch: tensor, list, tuple, named tuple, mapping or dataclass, or a nesting of them
-    sizes,  # list of int ≥ 1: samples in each part, together those of the batch
-):          # list of batches, views of `x`; raises ValueError
+    x: Any,  # a batch: tensor, list, tuple, named tuple, mapping or dataclass, or a nesting of them
+    sizes: list[int],  # samples in each part, together those of the batch
+) -> list:  # batches, views of `x`; raises ValueError
     "Divide the samples of a batch"
     res, start, n = [], 0, sum(sizes)
     for size in sizes:
@@ -152,8 +153,8 @@ def _rows(x, part, n):
 
 # %% ../../nbs/base/01_nested.ipynb #26c03b1f
 def merge_batches(
-    batches,  # list of batches of one kind, as `divide_batch` takes them
-):            # a batch; raises ValueError
+    batches: list,  # batches of one kind, as `divide_batch` takes them
+) -> Any:  # a batch; raises ValueError
     "Join the samples of batches"
     return batches[0] if len(batches) == 1 else _joined(batches, [batch_size(o) for o in batches])
 
@@ -176,7 +177,7 @@ def _joined(xs, sizes):
     return type(first)(*items) if values is not None else type(first)(items)
 
 # %% ../../nbs/base/01_nested.ipynb #34a452a5
-def has_accelerator():  # bool
+def has_accelerator() -> bool:
     "Return whether there is an accelerator, without starting it: processes forked later can still use it"
     name = 'PYTORCH_NVML_BASED_CUDA_CHECK'      # without it torch starts CUDA, which a forked process cannot use
     before = os.environ.get(name)
@@ -187,38 +188,40 @@ def has_accelerator():  # bool
         else: os.environ[name] = before
 
 def default_device(
-    model=None,  # `nn.Module` or None
-):               # `torch.device`, with its index
+    model: nn.Module | None = None,
+) -> torch.device:  # with its index
     "Return the device of a model's parameters or, if that is the CPU, the accelerator if there is one"
     here = next((p.device for p in model.parameters()), None) if model is not None else None
     if here is not None and here.type != 'cpu': return here
     if not has_accelerator(): return torch.device('cpu')
-    return torch.device(torch.accelerator.current_accelerator().type, torch.accelerator.current_device_index())
+    kind: Any = torch.accelerator.current_accelerator()
+    return torch.device(kind.type, torch.accelerator.current_device_index())
 
 # %% ../../nbs/base/01_nested.ipynb #6472fd8a
 def local(
-    t,  # tensor
-):      # tensor in the same memory
+    t: Tensor,
+) -> Tensor:  # in the same memory
     "Return the local shard of a sharded tensor, and any other tensor unchanged"
-    return t.detach().to_local() if hasattr(t, 'to_local') else t
+    return getattr(t.detach(), 'to_local')() if hasattr(t, 'to_local') else t
 
 def entries(
-    t,  # tensor
-):      # tensor, dense
+    t: Tensor,
+) -> Tensor:  # dense
     "Return the values that a sparse tensor stores, each entry once, and a dense tensor unchanged"
     if t.layout is torch.strided: return t
     return t.coalesce().values() if t.layout is torch.sparse_coo else t.values()
 
 def batch_code(
-    x,       # a batch, as `map_tensors` knows them
-    code=0,  # of the batches before
-):           # int
+    x: Any,  # a batch, as `map_tensors` knows them
+    code: int = 0,  # of the batches before
+) -> int:
     "Compute a number that tells batches apart, from shapes and about a thousand entries of each tensor on the host"
     if isinstance(x, Tensor):
         code = crc32(f'{tuple(x.shape)} {x.dtype}'.encode(), code)
         if x.layout is not torch.strided or x.device.type != 'cpu' or x.is_quantized or not x.numel(): return code
         some = x.detach().reshape(-1)[::max(1, x.numel()//1024)]
-        return crc32(some.resolve_conj().resolve_neg().contiguous().view(torch.uint8).numpy(), code)
+        values: Any = some.resolve_conj().resolve_neg().contiguous().view(torch.uint8).numpy()
+        return crc32(values, code)
     if isinstance(x, Mapping): x = [*x, *x.values()]
     if isinstance(x, (list, tuple)):
         for o in x: code = batch_code(o, code)

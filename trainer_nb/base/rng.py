@@ -7,8 +7,10 @@ __all__ = ['RNG_KINDS', 'check_seed', 'set_seed', 'rng_state', 'set_rng_state']
 
 # %% ../../nbs/base/07_rng.ipynb #a528b71d
 import operator, random, sys
+from collections.abc import Iterable
 from ctypes import c_char
 from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,16 +19,17 @@ from .torch_private import checked
 
 # %% ../../nbs/base/07_rng.ipynb #6e317b6e
 def check_seed(
-    seed,  # the argument to check
-):         # raises TypeError or ValueError
+    seed: Any,  # the argument to check
+) -> None:  # raises TypeError or ValueError
     "Raise an error unless `seed` is an int that every generator accepts"
-    try: n = operator.index(None if isinstance(seed, bool) else seed)
+    whole: Any = None if isinstance(seed, bool) else seed
+    try: n = operator.index(whole)
     except TypeError: raise TypeError(f'the seed is {seed!r}: expected a whole number from 0 to 2**32 - 1') from None
     if not 0 <= n < 2**32: raise ValueError(f'the seed is {n}: expected a whole number from 0 to 2**32 - 1')
 
 def set_seed(
-    seed,  # int in [0, 2**32)
-):
+    seed: int,  # in [0, 2**32)
+) -> None:
     "Seed the generators of Python, numpy, torch and the accelerators"
     check_seed(seed)
     random.seed(seed)
@@ -66,7 +69,7 @@ def _numpy_memory_tells():
     return callable(np_random.get_bit_generator) and _changes(lambda: _numpy_trace(state, bits), draws)
 
 # %% ../../nbs/base/07_rng.ipynb #78a2c0d7
-_last = {}      # name → (trace, state) of the last reading
+_last: dict[str, tuple] = {}      # name → (trace, state) of the last reading
 
 def _state_if_changed(name, trace, read):
     "Return the state of the last reading, or a new one if something was drawn since"
@@ -76,7 +79,7 @@ def _state_if_changed(name, trace, read):
 
 def _python_state():
     if not _python_memory_tells(): return random.getstate()
-    return _state_if_changed('python', _python_trace(random.getstate.__self__), random.getstate)
+    return _state_if_changed('python', _python_trace(getattr(random.getstate, '__self__')), random.getstate)
 
 def _numpy_state():
     np_random = sys.modules['numpy'].random
@@ -92,8 +95,8 @@ RNG_KINDS = {       # for `check_kinds`
 _NAMES = 'python', 'torch', 'numpy', 'cuda', 'mps'
 
 def rng_state(
-    names=None,  # generators to read: 'python', 'torch', 'numpy', 'cuda', 'mps'; None: all
-):               # dict: name of the generator → its state; not to be changed
+    names: Iterable[str] | None = None,  # generators: 'python', 'torch', 'numpy', 'cuda', 'mps'; None: all
+) -> dict[str, Any]:  # name of the generator → its state; not to be changed
     "Read the RNG states of the global generators"
     if names is None: names = _NAMES
     res = {}
@@ -106,8 +109,8 @@ def rng_state(
 
 # %% ../../nbs/base/07_rng.ipynb #138fbc88
 def set_rng_state(
-    state,  # what `rng_state` returned
-):
+    state: dict[str, Any],  # what `rng_state` returned
+) -> None:
     "Restore the RNG states of the global generators"
     if 'python' in state: random.setstate(state['python'])
     if 'torch' in state: torch.set_rng_state(state['torch'])

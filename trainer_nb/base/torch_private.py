@@ -12,11 +12,13 @@ __all__ = ['ONLY_PUBLIC', 'RAN_ON', 'BATCH_NORMS', 'INSTANCE_NORMS', 'DROPOUTS',
 
 # %% ../../nbs/base/05_torch_private.ipynb #c84b7b82
 import math, warnings
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache, wraps
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import SGD, Optimizer, lr_scheduler, optimizer as around
 from torch.utils import data
 
@@ -25,8 +27,8 @@ ONLY_PUBLIC = False     # True: use only the public alternatives
 RAN_ON = '2.8', '2.13', '2.15'      # versions of torch whose tests ran with the light step; see `make test-versions`
 
 def checked(
-    f,  # function without arguments → bool; True: the private names give what the public ones give
-):      # `f`, called once per process; False if it raises anything
+    f: Callable[[], Any],  # True: the private names give what the public ones give
+) -> Callable[[], bool]:  # `f`, called once per process; False if it raises anything
     "Check once per process whether private names of torch can be used"
     @cache
     def once():
@@ -61,18 +63,18 @@ def _foreach_is_right():
     return all(map(torch.equal, torch._foreach_norm(made(), math.inf), _norms(made(), math.inf)))
 
 def each_(
-    op,       # 'add', 'mul', 'div', 'lerp', 'copy': what to do, in place
-    tensors,  # list of tensors
-    *args,    # as the method takes them: a list with a tensor for each; mul, div and lerp's weight take one for all
-):
+    op: str,  # 'add', 'mul', 'div', 'lerp', 'copy': what to do, in place
+    tensors: list[Tensor],
+    *args: Any,  # as the method takes them: a list with a tensor for each; mul, div and lerp's weight take one for all
+) -> None:
     "Change each tensor in place"
     if _foreach_is_right(): getattr(torch, f'_foreach_{op}_')(tensors, *args)
     else: _one_by_one(op, tensors, *args)
 
 def norms(
-    tensors,  # list of tensors, dense
-    ord=2,    # order of the norm; `math.inf`: the largest magnitude
-):            # list of 0-d tensors
+    tensors: list[Tensor],  # dense
+    ord: float = 2,  # order of the norm; `math.inf`: the largest magnitude
+) -> list[Tensor]:
     "Compute the norm of each tensor"
     return list(torch._foreach_norm(tensors, ord)) if _foreach_is_right() else _norms(tensors, ord)
 
@@ -156,25 +158,25 @@ def _hooks(opt):
     return own or around._global_optimizer_pre_hooks or around._global_optimizer_post_hooks
 
 def has_hooks(
-    opt,  # optimizer
-):        # bool; True if that cannot be known
+    opt: Optimizer,
+) -> bool:  # True if that cannot be known
     "Return whether hooks are registered for its steps"
     return not _hooks_are_seen() or bool(_hooks(opt))
 
-def is_listed():  # bool
+def is_listed() -> bool:
     "Return whether the tests ran on this version of torch"
     return '.'.join(torch.__version__.split('.')[:2]) in RAN_ON
 
 @cache
 def light_step(
-    step,  # the `step` of an optimizer class
-):         # function of an optimizer, equivalent if no hook or profiler listens; None: call `step` itself
+    step: Callable,  # the `step` of an optimizer class
+) -> Callable | None:  # equivalent if no hook or profiler listens; None: call `step` itself
     "Return a step without the wrappers that torch puts around it"
     return _unwrapped(step) if is_listed() and _hooks_are_seen() and _wrappers_are_known() else None
 
 def opt_step(
-    opt,  # optimizer
-):
+    opt: Optimizer,
+) -> None:
     "Call `opt.step()`, without torch's wrappers if no hook or profiler listens"
     light = light_step(type(opt).step)
     if light is None or 'step' in vars(opt) or _hooks(opt) or torch.autograd._profiler_enabled(): opt.step()
@@ -192,8 +194,8 @@ def _mark_is_known():
     return True
 
 def mark_stepped(
-    opt,  # optimizer
-):
+    opt: Optimizer,
+) -> None:
     "Tell torch's schedulers that an optimizer has stepped"
     if _mark_is_known(): opt._opt_called = True
 
@@ -203,31 +205,31 @@ def _fused_is_known():
     return [getattr(o, '_step_supports_amp_scaling', False) for o in opts] == [True, False]
 
 def takes_found_inf(
-    opt,  # optimizer
-):        # bool
+    opt: Optimizer,
+) -> bool:
     "Return whether the step skips itself if `opt.found_inf` is 1."
     return bool(getattr(opt, '_step_supports_amp_scaling', False) if _fused_is_known() else opt.defaults.get('fused'))
 
 # %% ../../nbs/base/05_torch_private.ipynb #58e331da
 @checked
-def can_replace_calls():
+def can_replace_calls() -> bool:
     m = nn.Identity()
     m._compiled_call_impl = lambda x: x + 1
     return m(1) == 2 and m._call_impl(1) == 1
 
 def replace_call(
-    m,  # `nn.Module`
-    f,  # function that runs when it is called; None: its own call
-):      # what ran before, for another `replace_call`
+    m: nn.Module,
+    f: Callable | None,  # function that runs when it is called; None: its own call
+) -> Callable | None:  # what ran before, for another `replace_call`
     "Replace the call of a module"
     old, m._compiled_call_impl = m._compiled_call_impl, f
     return old
 
-def own_call(m, *args, **kwargs):
+def own_call(m: nn.Module, *args: Any, **kwargs: Any) -> Any:
     "Call a module whose call is replaced: its forward and its hooks"
     return m._call_impl(*args, **kwargs)
 
-def compile_errors():  # tuple of exception types
+def compile_errors() -> tuple[type[Exception], ...]:
     "List the exceptions that torch raises if it cannot compile"
     if not _errors_are_known(): return (RuntimeError,)      # other errors come again when the call is repeated
     from torch._dynamo import exc
@@ -248,20 +250,20 @@ def _modes_are_known():
     options = torch._inductor.list_mode_options
     return {'default', 'reduce-overhead', 'max-autotune'} <= {*options()} and isinstance(options('default'), dict)
 
-def compile_modes():  # list of str
+def compile_modes() -> list[str]:
     "List the modes of `torch.compile`"
     if _modes_are_known(): return [*torch._inductor.list_mode_options()]
     return ['default', 'reduce-overhead', 'max-autotune', 'max-autotune-no-cudagraphs']
 
 def compile_options(
-    mode,  # of `torch.compile`, or None
-):         # dict of arguments for `torch.compile`; random numbers are those of eager code, if options can be set
+    mode: str | None,  # of `torch.compile`, or None
+) -> dict[str, Any]:  # arguments for `torch.compile`; random numbers are those of eager code, if they can be
     "Translate a mode for the backend inductor"
     if mode and not _modes_are_known(): return {'mode': mode}
     own = torch._inductor.list_mode_options(mode) if mode else {}
     return {'options': {**own, 'fallback_random': True}}
 
-def tracing_backward():  # context manager; None if torch cannot
+def tracing_backward() -> AbstractContextManager | None:  # None if torch cannot
     "Let torch trace backward into a compiled step"
     try:
         import torch._dynamo.config as config
@@ -276,17 +278,17 @@ def _versions_are_known():
     return found._metadata[''].get('version') == nn.BatchNorm1d._version
 
 def state_versions(
-    state,  # what `Module.state_dict` returned
-):          # dict: path of a module → dict
+    state: Mapping[str, Any],  # what `Module.state_dict` returned
+) -> dict[str, dict]:
     "Return the versions of the modules' formats"
     found = getattr(state, '_metadata', {}) if _versions_are_known() else {}
     return {k: dict(v) for k, v in found.items()}
 
 def state_of(
-    m,         # `nn.Module`
-    values,    # dict: name → tensor
-    versions,  # what `state_versions` returned
-):             # what `m.load_state_dict` takes
+    m: nn.Module,
+    values: Mapping[str, Tensor],
+    versions: dict[str, dict],  # what `state_versions` returned
+) -> dict[str, Any]:  # what `m.load_state_dict` takes
     "Make a `state_dict` of values from a file"
     state = m.state_dict()
     state.clear()
@@ -303,9 +305,9 @@ def _tables_are_known():
 def _tables(m): return [o for k, o in vars(m).items() if '_hooks' in k and isinstance(o, dict)]
 
 def remove_hooks(
-    m,     # `nn.Module`
-    pick,  # `f(function)` → bool; True: remove it
-):
+    m: nn.Module,
+    pick: Callable[[Callable], bool],  # `f(function)` → bool; True: remove it
+) -> None:
     "Remove hooks from a module without their handles"
     ours = set()        # a hook has one id in several tables
     for table in _tables(m): ours |= {i for i, f in table.items() if pick(getattr(f, 'hook', f))}
@@ -322,40 +324,39 @@ def _workers_are_known():
     return can_end and dl._iterator is None and iterator._index_sampler is dl.batch_sampler
 
 def kept_iterator(
-    dl,  # any loader
-):       # iterator, or None
+    dl: Any,
+) -> Any:  # an iterator, or None
     "Return the iterator with worker processes that a loader keeps for its next pass"
     o = getattr(dl, '_iterator', None) if _workers_are_known() else None
     return o if hasattr(o, '_shutdown_workers') else None
 
 def forget_iterator(
-    dl,  # any loader
-):
+    dl: Any,
+) -> None:
     "Let a loader open a new iterator for its next pass"
     if _workers_are_known() and getattr(dl, '_iterator', None) is not None: vars(dl)['_iterator'] = None
 
 def end_processes(
-    iterator,  # of any loader
-):             # bool: whether it had worker processes, as far as that is known
+    iterator: Any,  # of any loader
+) -> bool:  # whether it had worker processes, as far as that is known
     "End the worker processes of an iterator"
-    if hasattr(iterator, 'end_processes'): return iterator.end_processes()      # one of this library's
     if not _workers_are_known() or not hasattr(iterator, '_shutdown_workers'): return False
     iterator._shutdown_workers()
     return True
 
 def set_indices(
-    dl,       # `DataLoader`
-    indices,  # sampler, or batch sampler
-):
+    dl: data.DataLoader,
+    indices: Any,  # sampler, or batch sampler
+) -> None:
     "Let workers that a loader keeps take their indices from another sampler"
     kept = kept_iterator(dl)
     if kept is not None: kept._index_sampler = indices
 
 @contextmanager
 def workers_end(
-    dl,        # any loader
-    now=True,  # False: only if the private names of kept workers are unknown
-):
+    dl: Any,
+    now: bool = True,  # False: only if the private names of kept workers are unknown
+) -> Iterator[None]:
     "Open passes whose workers end with them"
     held = getattr(dl, '__dict__', {})
     if not now and _workers_are_known() or not held.get('persistent_workers'):
@@ -370,14 +371,14 @@ try: from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wr
 except ImportError: TorchDispatchMode, is_traceable_wrapper_subclass = nullcontext, lambda t: False
 
 def is_wrapper(
-    t,  # tensor
-):      # bool
+    t: Tensor,
+) -> bool:
     "Return whether a tensor is of a class that wraps other tensors"
     return is_traceable_wrapper_subclass(t)
 
 def n_writes(
-    t,  # tensor
-):      # int
+    t: Tensor,
+) -> int:
     "Count the operations that wrote to a tensor's memory"
     return t._version
 
@@ -385,13 +386,13 @@ class DispatchMode(TorchDispatchMode):
     "A context whose `__torch_dispatch__` receives every operation, if `sees_operations()`"
 
 def schema(
-    func,  # what a `DispatchMode` receives
-):         # (name without namespace, list of arguments with `name` and `default_value`)
+    func: Any,  # what a `DispatchMode` receives
+) -> tuple[str, Any]:  # name without namespace, and list of arguments with `name` and `default_value`)
     "Return the name and the arguments of an operation"
     return func._schema.name.split('::')[-1].rstrip('_'), func._schema.arguments
 
 @checked
-def sees_operations():  # bool
+def sees_operations() -> bool:
     "Return whether a `DispatchMode` sees the operations and their names"
     seen = []
     class Mode(DispatchMode):
@@ -405,7 +406,7 @@ def sees_operations():  # bool
 
 # %% ../../nbs/base/05_torch_private.ipynb #1c6ddb30
 @checked
-def can_unshard():  # bool
+def can_unshard() -> bool:
     "Return whether the names that `fully_shard` leaves on modules are known"
     from torch.distributed._composable_state import _get_module_state, _module_state_mapping
     from torch.distributed.fsdp import fully_shard
@@ -415,9 +416,9 @@ def can_unshard():  # bool
     return is_empty and callable(FSDPState._lazy_init) and callable(fully_shard.state) and _tables_are_known()
 
 def unshard(
-    m,    # `nn.Module`
-    cls,  # its own class
-):
+    m: nn.Module,
+    cls: type,  # its own class
+) -> None:
     "Remove what `fully_shard` put on a module, except parameters and hooks"
     from torch.distributed._composable_state import _module_state_mapping
     m.__class__ = cls
@@ -426,14 +427,14 @@ def unshard(
         if k.startswith(('__composable_api', '_is_fsdp', '_fsdp')): del vars(m)[k]
 
 def init_shards(
-    m,  # `nn.Module` that was passed to `fully_shard`
-):
+    m: nn.Module,  # passed to `fully_shard`
+) -> None:
     "Prepare a sharded module, as its first forward does"
     from torch.distributed.fsdp import fully_shard
     fully_shard.state(m)._lazy_init()
 
 def forget_groups(
-    mesh,  # `DeviceMesh`
-):
+    mesh: Any,  # `DeviceMesh`
+) -> None:
     "Let a mesh forget its process groups: a forked process must not end them"
     getattr(mesh, '_pg_registry', {}).clear()

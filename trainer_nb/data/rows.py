@@ -9,6 +9,7 @@ __all__ = ['RowLoader', 'by_rows']
 from array import array
 from copy import copy
 from itertools import islice
+from typing import Any
 from weakref import WeakSet
 
 import torch
@@ -42,7 +43,7 @@ def _order(indices, dataset):
     return torch.where(order < 0, order + len(dataset), order)
 
 # %% ../../nbs/data/00_rows.ipynb #999d137b
-_PROVEN = WeakSet()     # loaders whose first batch was the same both ways
+_PROVEN: WeakSet = WeakSet()     # loaders whose first batch was the same both ways
 
 def _traits(o): return type(o), o.dtype, o.shape, o.stride(), o.device, o.requires_grad
 
@@ -52,11 +53,9 @@ def _same_bits(a, b):
 
 class _RowPass:
     "A pass over a loader of rows: an iterator of lists of tensors, each (bs, ...)"
-    def __init__(self,
-        dl,     # `DataLoader`
-        start,  # batches to skip
-    ):
-        self.dl, self.start, self.batches = dl, start, None
+    def __init__(self, dl, start):
+        self.dl, self.start = dl, start
+        self.batches: Any = None
         empty = copy(dl)
         vars(empty)['batch_sampler'] = ()      # a loader refuses to set it as an attribute
         iter(empty)
@@ -97,8 +96,8 @@ class RowLoader:
     def __iter__(self): return self.open(0)
 
     def open(self,
-        start,  # batches to skip
-    ):          # iterator, with a method `draw`
+        start: int,  # batches to skip
+    ) -> _RowPass:  # iterator, with a method `draw`
         "Start a pass at a batch"
         return _RowPass(self.dl, start)
 
@@ -106,8 +105,8 @@ def _is_plain(o): return (type(o) is Tensor and o.device.type == 'cpu' and o.lay
                           and not (o.requires_grad or o.is_quantized or o.is_conj() or o.is_neg()))
 
 def by_rows(
-    dl,  # any loader
-):       # `RowLoader`, or the same loader
+    dl: Any,  # any loader
+) -> Any:  # `RowLoader`, or the same loader
     "Return a loader that indexes tensors once per batch instead of once per sample, if the batches are the same"
     if type(dl) is not DataLoader or dl.num_workers or dl.collate_fn is not default_collate: return dl
     if type(dl.batch_sampler) is not BatchSampler or not _draws_at_once(dl.batch_sampler.sampler): return dl

@@ -12,7 +12,8 @@ from time import perf_counter
 
 import torch
 
-from ..base import html_table, patch
+from ..base import patch
+from ..draw import html_table
 from ..data import source
 from ..loop import LIFECYCLE, Hook
 

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..base import did_you_mean
+from ..data import may_be_batched
 from .metrics import stack_scalars
 
 # %% ../../nbs/loop/10_mistakes.ipynb #ce450dd1
@@ -149,7 +150,7 @@ def float_dtype(
 # %% ../../nbs/loop/10_mistakes.ipynb #b4d7755c
 def _two_batches(learn):
     "Explain what was assumed about an `IterableDataset` whose items may be samples or batches"
-    if not getattr(learn.train_dl, 'is_guess', False): return None
+    if not may_be_batched(learn.train_dl): return None
     inputs, targ = _parts(learn.batch)
     tensors = [*inputs, *([targ] if isinstance(targ, Tensor) else [])]
     sizes = {o.shape[:2] for o in tensors}

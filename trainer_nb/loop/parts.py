@@ -15,7 +15,7 @@ from torch.nn.parameter import is_lazy
 from torch.utils.data import DataLoader
 
 from ..base import default_device, did_you_mean
-from ..data import as_loader, length, sets_of
+from ..data import adapter, as_loader, length, sets_of
 from .metrics import as_metrics, check_sets
 from .mistakes import check_model, float_dtype, is_samples, missing_name
 from .optim import load_optimizer, trained
@@ -69,7 +69,7 @@ def check_loader(
     is_own = learn.is_own('train_step') or name == 'valid_dl' and learn.is_own('eval_step')
     loaders = {f'{name}[{k!r}]': o for k, o in sets_of(dl).items()} if sets_of(dl) else {name: dl}
     for name, o in loaders.items():
-        if getattr(o, 'is_many', False) and not is_own: raise TypeError(
+        if adapter(o).parts and not is_own: raise TypeError(
             f'{name} is {o}, whose batches are dicts by loader, which the default step cannot take: '
             'pass train_step=f(batch, learn), with batch[name] for each')
         if o is not None and length(o) == 0:

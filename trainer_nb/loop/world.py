@@ -12,6 +12,7 @@ from copy import deepcopy
 import torch
 
 from ..base import batch_size
+from ..data import adapter
 
 # %% ../../nbs/loop/08_world.ipynb #f744ef12
 class World:
@@ -33,7 +34,7 @@ class World:
         batch,  # the batch
     ):          # int
         "Count the samples of a batch; return those of this rank"
-        if type(batch) is dict and getattr(dl, 'is_many', False): n = sum(map(batch_size, batch.values()))
+        if type(batch) is dict and adapter(dl).parts: n = sum(map(batch_size, batch.values()))
         else: n = batch_size(batch)
         self.n = self.total = n
         return n

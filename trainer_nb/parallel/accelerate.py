@@ -267,7 +267,7 @@ class Accelerate(Hook):
         if not is_resumed or world.size == 1: return
         for phase, dl in (fit.train, learn.train_dl), (fit.valid, learn.valid_dl):
             if phase is None: continue
-            phase.pass_.dl, phase.pass_.iterator, phase.pass_.ahead = dl, None, []
+            phase.pass_.read_from(dl)
             for sums in phase.sums.values() if isinstance(phase.sums, dict) else [phase.sums]: sums.world = world
         if self.parts is not None: load_rank_state(learn, fit, self.parts[world.rank])
 

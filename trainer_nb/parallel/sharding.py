@@ -18,7 +18,8 @@ from trainer_nb.base import (
     batch_code, batch_size, end_processes, forget_iterator, map_tensors, rng_state, set_rng_state
 )
 from trainer_nb.data import (
-    TensorLoader, draws, is_stock, length, open_at, rng_states, same_state, set_rng_states, sets_of
+    Adapter, SeededAdapter, StockAdapter, TensorLoader, adapter, is_stock, length, rng_states, same_state,
+    set_rng_states, sets_of
 )
 
 # %% ../../nbs/parallel/02_sharding.ipynb #416cdfdb
@@ -69,7 +70,7 @@ _GLOBAL = 'python', 'numpy', 'torch'     # the global RNGs from which a loader m
 @contextmanager
 def _together(world, dl):
     "Draw the random numbers of the main process within a `with` block, if the loader draws any"
-    names = draws(dl)
+    names = adapter(dl).draws
     mine, own = rng_states(dl, names=_GLOBAL if names is None else names)
     if mine or own[0]: set_rng_states(world.first((mine, own)), dl)
     try: yield
@@ -136,20 +137,23 @@ class _ShardedBatches:
             'of which each process takes its shard. Leave out a DistributedSampler; '
             'draw an order of your own from a seed, or from the global RNGs of Python, numpy or torch')
 
+class _TensorShards(TensorLoader.adapter):
+    is_partial, draws = True, ('torch',)
+
 class ShardedTensors(TensorLoader):
     "A `TensorLoader` that yields this rank's shard of each batch"
-    draws = TensorLoader.draws
+    adapter = _TensorShards
+
     def __init__(self,
         dl,      # `TensorLoader`
         shards,  # `BatchShards`
     ):
         vars(self).update(vars(dl), shards=shards)
 
-    def iter_from(self, start):
-        if not self.shuffle: return super().iter_from(start)
-        with _together(self.shards.world, self): return super().iter_from(start)     # the order is drawn here
-
-    def mine(self, batches, start): return (self._shard(i, batch) for i, batch in enumerate(batches, start))
+    def cut_from(self, start):
+        with _together(self.shards.world, self) if self.shuffle else nullcontext():
+            batches = super().cut_from(start)       # the order is drawn here
+        return (self._shard(i, batch) for i, batch in enumerate(batches, start))
 
     def _shard(self, i, batch):
         if _is_compared(i) and not self.shards.world.is_same(f'{i} {batch_code(batch)}'): raise ValueError(
@@ -179,8 +183,19 @@ def cut_batch(
     return res
 
 # %% ../../nbs/parallel/02_sharding.ipynb #a41c2354
+class _IterableShards(Adapter):
+    is_partial = can_seek = True
+
+    @property
+    def is_exact(self): return adapter(self.dl.dl).is_exact
+
+    def open(self, n=0, state=None, first=None, skip=False): return _Pass(self.dl, n)
+    def close(self, iterator): return iterator is not None and end_processes(iterator.iterator)
+
 class ShardedIterable:
     "A loader that reads whole batches from any loader, and cuts them"
+    adapter = _IterableShards
+
     def __init__(self,
         dl,      # loader
         shards,  # `BatchShards`
@@ -189,21 +204,17 @@ class ShardedIterable:
 
     def __len__(self): return len(self.dl)
 
-    def iter_from(self, start): return _Pass(self, start)
-
-    def __iter__(self): return self.iter_from(0)
+    def __iter__(self): return _Pass(self, 0)
 
 class _Pass:
     def __init__(self, shared, start):
         dl, world = shared.dl, shared.shards.world
         self.shared, self.i, self.code = shared, start, 0
         self.is_sized = length(dl) is not None
-        names = () if getattr(dl, 'num_workers', 0) else draws(dl)      # workers have their own RNGs, seeded here
+        names = () if getattr(dl, 'num_workers', 0) else adapter(dl).draws      # workers have their own RNGs, seeded here
         with _together(world, dl):
-            self.iterator = open_at(dl, start)
+            self.iterator = adapter(dl).open(start)
             self.draw = _nothing_drawn if names == () else _Drawn(names or _GLOBAL)
-
-    def end_processes(self): return end_processes(self.iterator)
 
     def __iter__(self): return self
 
@@ -228,6 +239,10 @@ class _Pass:
             'Let it draw from a seed, or from the global RNGs of Python, numpy or torch, which are set alike')
 
 # %% ../../nbs/parallel/02_sharding.ipynb #5861f5db
+class _StockShards(StockAdapter): is_partial = True
+
+class _SeededShards(SeededAdapter): is_partial = True
+
 def shard(
     dl,     # any loader, or None
     world,  # `World`
@@ -237,13 +252,14 @@ def shard(
     if sets := sets_of(dl): raise ValueError(
         f'the validation sets {", ".join(sets)} cannot be sharded over several processes: '
         'pass one loader as valid_dl, and validate the others after the fit')
-    if getattr(dl, 'is_many', False): raise ValueError(
+    if adapter(dl).parts: raise ValueError(
         f'{dl} cannot be sharded over several processes: '
         'pass a single loader whose batches hold what belongs together')
     shards = BatchShards(world)
     if type(dl) is TensorLoader: return ShardedTensors(dl, shards)
     if not is_stock(dl) or dl.batch_sampler is None: return ShardedIterable(dl, shards)
     res, batches = copy(dl), _ShardedBatches(dl.batch_sampler, dl, shards)
-    vars(res).update(batch_sampler=batches, shards=shards)     # a DataLoader refuses to set attributes
+    kind = _SeededShards if adapter(dl).is_seeded else _StockShards
+    vars(res).update(batch_sampler=batches, shards=shards, adapter=kind)    # a DataLoader refuses to set attributes
     forget_iterator(res)
     return res

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..base import batch_code, check_kinds, is_wrapper, state_of, state_versions
-from ..data import RNG_STATE_KINDS, is_stock, length, loader_generators, skips, source, rng_states
+from ..data import RNG_STATE_KINDS, adapter, is_stock, length, loader_generators, rng_states, source
 from trainer_nb.loop import (
     FIT_KINDS, HISTORY_KINDS, Fit, Hook, StepState, load_object_states, load_optimizer, load_rank_state,
     object_states, owners, rank_state, set_buffers, unsaved_buffers
@@ -150,18 +150,16 @@ def describe(
     if data is None and tensors: data = tensors[0]
     while hasattr(batches, 'batches'): batches = batches.batches    # of a SeededLoader, or of a sharded loader
     return {'type': type(dl).__name__, 'batches': length(dl), 'samples': None if data is None else length(data),
-            'bs': getattr(batches, 'batch_size', None) or getattr(dl, 'batch_size', getattr(dl, 'bs', None)),
+            'bs': getattr(batches, 'batch_size', None) or adapter(dl).bs,
             'drop_last': getattr(batches, 'drop_last', getattr(dl, 'drop_last', None)),
             'sampler': _order(dl, batches),
             'generators': len(loader_generators(dl)), 'workers': getattr(dl, 'num_workers', 0),
             'data': batch_code([o for o in tensors if type(o) is Tensor]),      # others may draw when they are read
-            'parts': {k: describe(o) for k, o in _parts(dl).items()}}
+            'parts': {k: describe(o) for k, o in adapter(dl).parts.items()}}
 
 def _order(dl, batches):
     if hasattr(dl, 'shuffle'): return 'shuffled' if dl.shuffle else ''
     return type(getattr(batches, 'sampler', getattr(dl, 'sampler', None))).__name__
-
-def _parts(dl): return dl.loaders if getattr(dl, 'is_many', False) else {}
 
 def _check_loader(name, dl, before, pass_, skip=False):  # str: what may not be exact, or ''
     "Refuse a position in other data than those that `describe` told of before"
@@ -172,8 +170,9 @@ def _check_loader(name, dl, before, pass_, skip=False):  # str: what may not be 
         f'the checkpoint is in the middle of a pass over {name}, '
         f'after {pass_["n"]} of {before.get("batches")} batches, and the loader has changed ({"; ".join(changed)}): '
         'resume with the same data and batch size, or from a checkpoint at the end of an epoch')
-    if skips(dl) and (not is_stock(dl) or getattr(dl, 'is_seeded', False)): return ''
-    if parts := _parts(dl):
+    how = adapter(dl)
+    if how.can_seek and (how.is_seeded or not is_stock(dl)): return ''
+    if parts := how.parts:
         kinds = {'n': int, 'turn': int, 'over': [str], 'parts': {k: {str: object} for k in parts}}
         at = check_kinds(pass_['loader'], kinds, f'the state of {name}')
         opens = list(parts) if dl.mode != 'sequence' else list(parts)[at['turn']:at['turn'] + 1]
@@ -195,10 +194,10 @@ def _check_loader(name, dl, before, pass_, skip=False):  # str: what may not be 
 def _check_workers(name, dl, warm):  # str: what may not be exact, or ''
     "Describe what cannot be restored: the RNG states of workers that have read more than one pass"
     dl = source(dl)
-    if parts := _parts(dl):
+    if parts := adapter(dl).parts:
         notes = [_check_workers(f'{name}[{k!r}]', o, warm) for k, o in parts.items()]
         return '; '.join(filter(None, notes))
-    if getattr(dl, 'is_seeded', False) or hasattr(dl, 'state_dict'): return ''
+    if adapter(dl).is_seeded or hasattr(dl, 'state_dict'): return ''
     if not (warm and getattr(dl, 'persistent_workers', False)): return ''
     why = f'{name} has persistent workers, whose RNG states depend on all earlier passes: '
     if not is_stock(dl): return why + 'what they draw at random is not exact; persistent_workers=False is'
