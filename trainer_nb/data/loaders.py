@@ -141,6 +141,7 @@ class _TensorAdapter(Adapter):
 
     def _seek(self, n, first, skip): return self.dl.iter_from(n)
 
+# %% ../../nbs/data/04_loaders.ipynb #fd83307f
 class TensorLoader:
     "Batches cut out of tensors or arrays"
     adapter: type[Adapter] = _TensorAdapter
@@ -229,6 +230,7 @@ def may_be_batched(
     "Return whether `as_loader` made it of an iterable dataset, whose items may be batches"
     return type(dl) is DataLoader and getattr(dl, 'may_be_batched', False)
 
+# %% ../../nbs/data/04_loaders.ipynb #354a1ddd
 def as_loader(
     data: Any,  # an iterable of batches, a tuple of tensors or arrays, a dataset, a dict of names to these, or None
     bs: int,  # samples in a batch of a tuple or a dataset

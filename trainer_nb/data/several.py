@@ -174,13 +174,15 @@ class _SeveralAdapter(Adapter):
         for part in iterator.parts.values(): part.close()
         return False
 
+# %% ../../nbs/data/03_several.ipynb #ac7f5559
 class Loaders:
     """Several loaders as one, whose batches are dicts: name → batch of that loader
 
     `'shortest'` yields a batch of each until the first loader ends. `'longest'` continues until the last one ends;
     shorter loaders start again. `'alternate'` takes turns, one loader's batch at a time, until all have ended.
     """
-    MODES: dict[str, Callable] = {'shortest': min, 'longest': max, 'alternate': sum}      # the length, from those of the loaders
+    # the length, from those of the loaders
+    MODES: dict[str, Callable] = {'shortest': min, 'longest': max, 'alternate': sum}
     adapter = _SeveralAdapter
 
     def __init__(self,

@@ -76,6 +76,7 @@ def _smooth(bins, size, half, is_log):
         x += b.length
     return xs, [y for b, y in zip(bins, ys) for _ in range(min(b.length, 2))]
 
+# %% ../../nbs/draw/06_envelope.ipynb #d82bbd8c
 class Envelope:
     "A growing list of numbers, summarized in bins that keep to the ends of epochs"
     def __init__(self,
