@@ -10,10 +10,10 @@ import json, platform, sys
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..base import needed, open_file, replacing, to_device
-from ..loop import get_modes, set_modes
+from ..loop import Learner, get_modes, set_modes
 from .snapshot import check_module
 
 # %% ../../nbs/save/06_export.ipynb #c5c1ac65
@@ -52,12 +52,13 @@ def _config(learn, average):
     except TypeError as e: raise TypeError(f'learn.config cannot be written as JSON: {e}') from None
 
 # %% ../../nbs/save/06_export.ipynb #1aa5f9f7
-def export(learn,
-    folder,        # created if it does not exist; files of the same names are replaced
-    example=None,  # a tensor, or a tuple of tensors, as the model takes: write a program, too
-    dynamic=True,  # whether the program takes a batch of any size
-    average=True,  # with `EMA` or `SWA`, export the average, which `predict` uses; False: the live weights
-):                 # `Path` of the folder
+def export(
+    learn: Learner,
+    folder: str | Path,             # created if it does not exist; files of the same names are replaced
+    example: Tensor | tuple[Tensor, ...] | None = None,     # as the model takes: write a program, too
+    dynamic: bool = True,           # whether the program takes a batch of any size
+    average: bool = True,           # with `EMA` or `SWA`, export the average, which `predict` uses; False: live weights
+) -> Path:                          # the folder
     """Write `model.safetensors`, `config.json` and, with `example`, `program.pt2`
 
     What is exported predicts what `learn.predict` does. `config.json` holds the model's class, the counters, the last
@@ -70,7 +71,7 @@ def export(learn,
     model = learn.model if averaged is None else averaged
     args = None if example is None else to_device(_as_args(example), learn.device)
     config = json.dumps(_config(learn, None if averaged is None else ema.name), indent=1, allow_nan=False)
-    modes, program = get_modes(model), None
+    modes = get_modes(model)
     try:
         model.eval()
         with torch.no_grad(): program = None if args is None else _program(model, args, dynamic)
@@ -85,25 +86,26 @@ def export(learn,
 
 # %% ../../nbs/save/06_export.ipynb #4168251b
 def load_model(
-    folder,        # written by `learn.export`
-    model=None,    # a model of the same class to load the weights into; None: load the exported program
-    device='cpu',  # device to load to
-    trusted=False, # True: the folder comes from somebody you trust, so its program may be loaded
-):                 # `nn.Module` in evaluation mode
+    folder: str | Path,                 # written by `learn.export`
+    model: nn.Module | None = None,     # of the same class, to load the weights into; None: load the exported program
+    device: str | torch.device = 'cpu', # device to load to
+    trusted: bool = False,              # True: you trust who wrote the folder, so its program may be loaded
+) -> nn.Module:                         # in evaluation mode
     """Load an exported model; raises FileNotFoundError, and ValueError for another model's weights
 
     Loading weights into `model` runs nothing from the folder. A program can run any code, already while torch loads it,
     and nothing can tell beforehand: it needs `trusted=True`.
     """
     folder = Path(folder)
-    if model is None:
-        if not (folder/'program.pt2').is_file():
-            raise FileNotFoundError(f'{folder} holds no program.pt2: '
-                                    'pass a model that the weights are for, or export with example=...')
-        if trusted is not True: raise ValueError(
-            f'{folder}/program.pt2 can run any code on this machine: load_model(folder, trusted=True) loads it, if you '
-            'trust who wrote it; load_model(folder, model) loads only the weights, and runs nothing')
-        with open_file((folder/'program.pt2').resolve()) as f: return torch.export.load(f).module().to(device)
+    if model is not None: return _load_weights(folder, model).to(device).eval()
+    if not (folder/'program.pt2').is_file(): raise FileNotFoundError(
+        f'{folder} holds no program.pt2: pass a model that the weights are for, or export with example=...')
+    if trusted is not True: raise ValueError(
+        f'{folder}/program.pt2 can run any code on this machine: load_model(folder, trusted=True) loads it, if you '
+        'trust who wrote it; load_model(folder, model) loads only the weights, and runs nothing')
+    with open_file((folder/'program.pt2').resolve()) as f: return torch.export.load(f).module().to(device)
+
+def _load_weights(folder, model):
     if not (folder/'model.safetensors').is_file():
         raise FileNotFoundError(f'{folder} holds no model.safetensors')
     st, here = _safetensors(), model.state_dict()
@@ -113,4 +115,4 @@ def load_model(
         if k not in state and (v.data_ptr(), v.shape) in places: state[k] = state[places[v.data_ptr(), v.shape]]
     check_module('model', model, state)
     model.load_state_dict(state)
-    return model.to(device).eval()
+    return model

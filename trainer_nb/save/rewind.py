@@ -7,19 +7,21 @@ __all__ = ['find_point', 'rewind']
 
 # %% ../../nbs/save/07_rewind.ipynb #ef54906d
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from ..loop import as_count, as_hooks
+from ..loop import Hook, Learner, as_count, as_hooks
 from .checkpoint import load_state
 from .files import Folder
 
 # %% ../../nbs/save/07_rewind.ipynb #bde0057a
 def find_point(
-    folder,      # path of checkpoints
-    epoch=None,  # int ≥ 1: epochs that were finished, with none begun
-    step=None,   # int ≥ 1: optimizer steps that were made; neither this nor `epoch`: the newest checkpoint
-    run=None,    # id of the run that wrote it; None: of the newest one
-):               # manifest; raises FileNotFoundError, or ValueError with what there is
+    folder: str | Path,         # path of checkpoints
+    epoch: int | None = None,   # ≥ 1: epochs that were finished, with none begun
+    step: int | None = None,    # ≥ 1: optimizer steps that were made; neither this nor `epoch`: the newest checkpoint
+    run: str | None = None,     # id of the run that wrote it; None: of the newest one
+) -> dict[str, Any]:            # manifest; raises FileNotFoundError, or ValueError with what there is
     "Find the newest checkpoint of a point in training"
     if epoch is not None and step is not None: raise TypeError('pass either an epoch or a step, not both')
     for name, o in dict(epoch=epoch, step=step).items():
@@ -36,18 +38,19 @@ def find_point(
 
 def _points_text(manifests, most=8):
     "List the points that a user can ask for"
-    ends = {f'epoch={o["epoch"]}': 0 for o in manifests if not o['in_epoch']}
-    words = [*ends, *{f'step={o["step"]}': 0 for o in manifests if o['in_epoch']}]
+    words = dict.fromkeys(f'epoch={o["epoch"]}' for o in manifests if not o['in_epoch'])
+    words = [*words, *dict.fromkeys(f'step={o["step"]}' for o in manifests if o['in_epoch'])]
     return ', '.join(words[-most:]) + (f' and {len(words) - most} earlier' if len(words) > most else '')
 
 # %% ../../nbs/save/07_rewind.ipynb #bb4fa4da
-def rewind(learn,
-    epoch=None,   # int ≥ 1: to where so many epochs were finished; or
+def rewind(
+    learn: Learner,                     # not in a fit
+    epoch: int | None = None,           # ≥ 1: to where so many epochs were finished; or
     *,
-    step=None,    # int ≥ 1: to where so many optimizer steps were made
-    folder=None,  # path of the checkpoints; None: that of the hook `Checkpoint`
-    hooks=(),     # hooks of the fit alone that was saved
-):
+    step: int | None = None,            # ≥ 1: to where so many optimizer steps were made
+    folder: str | Path | None = None,   # path of the checkpoints; None: that of the hook `Checkpoint`
+    hooks: Hook | Sequence[Hook] = (),  # hooks of the fit alone that was saved
+) -> None:
     """Become what the learner was at a checkpoint; `resume` then repeats what followed, and `fit` trains on from there
 
     Raises ValueError, with nothing changed, where no such checkpoint was kept; the message lists those that were.
@@ -59,9 +62,9 @@ def rewind(learn,
     hook, hooks = learn.get_hook('Checkpoint', None), as_hooks(hooks)
     if folder is None and hook is None: raise ValueError(
         'rewind needs the hook Checkpoint, to know the folder: add Checkpoint(folder), or pass folder=path')
-    is_own = folder is None or hook is not None and Path(folder).absolute() == hook.folder.path.absolute()
     path = hook.folder.path if folder is None else Path(folder)
-    if not is_own: return _go_to(learn, path, find_point(path, epoch, step), hooks)
+    if hook is None or path.absolute() != hook.folder.path.absolute():
+        return _go_to(learn, path, find_point(path, epoch, step), hooks)
     hook.folder.lock.acquire()
     try:
         hook.finish()
