@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from ..base import batch_code, can_unshard, has_accelerator, needed, to_device
+from ..base import batch_code, can_unshard, has_accelerator, needed, to_device, unproven
 from ..data import end_workers
 from ..loop import Hook, Learner, World, is_summed, loss_weight, move, parameters, trained
 from .first_step import first_step
@@ -212,6 +212,8 @@ _WHOLE = (
     'unit of its own. Call the model, or name the classes of what the step calls: FullyShardedDataParallelPlugin('
     "fsdp_version=2, auto_wrap_policy='transformer_based_wrap', transformer_cls_names_to_wrap=[...])")
 
+@unproven('HSDP')
+@unproven('Sharded checkpoints')
 class Accelerate(Hook):
     """Train in all processes that were started, on the devices that Hugging Face's Accelerate finds
 

@@ -8,8 +8,10 @@ __all__ = ['bounds', 'BatchShards', 'ShardedTensors', 'cut_batch', 'ShardedItera
 # %% ../../nbs/parallel/02_sharding.ipynb #b07d2d48
 import re
 from array import array
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from copy import copy
+from typing import Any
 from zlib import crc32
 
 from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler, SubsetRandomSampler, WeightedRandomSampler
@@ -20,12 +22,13 @@ from trainer_nb.base import (
 from trainer_nb.data import (
     TensorLoader, draws, is_stock, length, open_at, rng_states, same_state, set_rng_states, sets_of
 )
+from ..loop import World
 
 # %% ../../nbs/parallel/02_sharding.ipynb #416cdfdb
 def bounds(
-    total,  # samples of a batch
-    world,  # `World`
-):          # (first, end): those of this rank, which may be none
+    total: int,             # samples of a batch
+    world: World,
+) -> tuple[int, int]:       # first sample of this rank, and index after the last one: there may be none
     "Cut a batch into shards of the same size, or with one sample more on the first ranks"
     share, more = divmod(total, world.size)
     first = world.rank*share + min(world.rank, more)
@@ -33,9 +36,7 @@ def bounds(
 
 class BatchShards:
     "The shards of this rank: which samples of each batch belong to it"
-    def __init__(self,
-        world,  # `World`
-    ):
+    def __init__(self, world: World):
         self.world = world
         self.usual = None       # (samples on this rank, on all ranks) of the first batch
         self.odd = {}           # number of a batch → these counts, if they differ
@@ -43,10 +44,10 @@ class BatchShards:
         self.kept = None        # this batch, or its indices
 
     def cut(self,
-        i,           # number of the batch in its pass
-        total,       # its samples, ≥ 1
-        batch=None,  # what was read, or its indices, to keep if it is wanted
-    ):               # (first, end): at least one sample
+        i: int,             # number of the batch in its pass
+        total: int,         # its samples, ≥ 1
+        batch: Any = None,  # what was read, or its indices, to keep if it is wanted
+    ) -> tuple[int, int]:   # first, end: at least one sample
         "Choose this rank's samples, and record their number"
         if self.wants: self.kept, self.wants = batch, False
         if total < 1: raise ValueError(f'batch {i} has no samples')
@@ -57,10 +58,8 @@ class BatchShards:
         else: self.odd.pop(i, None)
         return (first, end) if n else (0, 1)
 
-    def of(self,
-        i,  # number of a batch that was cut
-    ):      # (samples on this rank, 0 if there is only padding; samples on all ranks)
-        "Return the sample counts of a batch"
+    def of(self, i: int) -> tuple[int, int]:
+        "Return the samples of batch `i` on this rank, 0 if there is only padding, and on all ranks"
         return self.odd.get(i, self.usual)
 
 # %% ../../nbs/parallel/02_sharding.ipynb #13954e8f
@@ -76,9 +75,6 @@ def _together(world, dl):
     finally:
         if world.rank: set_rng_state(mine)
 
-# %% ../../nbs/parallel/02_sharding.ipynb #1ee2a3e9
-_DRAWN_AT_ONCE = RandomSampler, SubsetRandomSampler, WeightedRandomSampler   # from the global RNGs when a pass opens
-
 class _Drawn:
     """Take items from an iterator that draws random numbers as it runs, the same on all ranks
 
@@ -86,7 +82,7 @@ class _Drawn:
     """
     def __init__(self, names): self.names, self.state = names, rng_state(names)
 
-    def __call__(self, iterator):  # the next item, or None
+    def __call__(self, iterator):
         now = rng_state(self.names)
         is_undisturbed = same_state(now, self.state)        # nothing else has drawn since, as in a single process
         if not is_undisturbed: set_rng_state(self.state)
@@ -97,9 +93,12 @@ class _Drawn:
 
 def _nothing_drawn(iterator): return next(iterator, None)
 
+# %% ../../nbs/parallel/02_sharding.ipynb #1ee2a3e9
+_DRAWN_AT_ONCE = RandomSampler, SubsetRandomSampler, WeightedRandomSampler   # from the global RNGs when a pass opens
+
 def _is_compared(i): return not i & (i - 1)      # 0, 1, 2, 4, 8, ...
 
-def _index_code(batch, code=0):  # int
+def _index_code(batch, code=0):
     "Compute a number that tells orders apart, from indices and the code of the batches before"
     try: return crc32(array('q', batch).tobytes(), code)
     except (TypeError, OverflowError): return crc32(re.sub(' at 0x[0-9a-f]+', '', repr(batch)).encode(), code)
@@ -136,20 +135,18 @@ class _ShardedBatches:
             'of which each process takes its shard. Leave out a DistributedSampler; '
             'draw an order of your own from a seed, or from the global RNGs of Python, numpy or torch')
 
+# %% ../../nbs/parallel/02_sharding.ipynb #e39d2b88
 class ShardedTensors(TensorLoader):
     "A `TensorLoader` that yields this rank's shard of each batch"
     draws = TensorLoader.draws
-    def __init__(self,
-        dl,      # `TensorLoader`
-        shards,  # `BatchShards`
-    ):
-        vars(self).update(vars(dl), shards=shards)
+    def __init__(self, dl: TensorLoader, shards: BatchShards): vars(self).update(vars(dl), shards=shards)
 
-    def iter_from(self, start):
+    def iter_from(self, start: int) -> Iterator[Any]:
         if not self.shuffle: return super().iter_from(start)
         with _together(self.shards.world, self): return super().iter_from(start)     # the order is drawn here
 
-    def mine(self, batches, start): return (self._shard(i, batch) for i, batch in enumerate(batches, start))
+    def mine(self, batches: Iterator[Any], start: int) -> Iterator[Any]:
+        return (self._shard(i, batch) for i, batch in enumerate(batches, start))
 
     def _shard(self, i, batch):
         if _is_compared(i) and not self.shards.world.is_same(f'{i} {batch_code(batch)}'): raise ValueError(
@@ -160,10 +157,10 @@ class ShardedTensors(TensorLoader):
 
 # %% ../../nbs/parallel/02_sharding.ipynb #92749208
 def cut_batch(
-    x,      # a batch, as `map_tensors` knows them
-    first,  # first sample
-    end,    # index after the last sample
-):          # a batch of these samples; raises TypeError
+    x: Any,     # a batch, as `map_tensors` knows them
+    first: int, # first sample
+    end: int,   # index after the last sample
+) -> Any:       # a batch of these samples; raises TypeError
     "Cut samples out of a batch"
     n = batch_size(x)
     def cut(o): return o[first:end] if o.ndim and len(o) == n else o
@@ -173,23 +170,18 @@ def cut_batch(
     if type(x) in (list, tuple): res = type(x)([part(o) for o in x])
     elif type(x) is dict: res = {k: part(o) for k, o in x.items()}
     else: res = map_tensors(cut, x)
-    if batch_size(res) != end - first: raise TypeError(
-        f'a batch is a {type(x).__name__}, which cannot be sharded over several processes: '
-        'expected tensors, or lists and dicts of them')
-    return res
+    if batch_size(res) == end - first: return res
+    raise TypeError(f'a batch is a {type(x).__name__}, which cannot be sharded over several processes: '
+                    'expected tensors, or lists and dicts of them')
 
 # %% ../../nbs/parallel/02_sharding.ipynb #a41c2354
 class ShardedIterable:
     "A loader that reads whole batches from any loader, and cuts them"
-    def __init__(self,
-        dl,      # loader
-        shards,  # `BatchShards`
-    ):
-        self.dl, self.shards = dl, shards
+    def __init__(self, dl: Any, shards: BatchShards): self.dl, self.shards = dl, shards
 
     def __len__(self): return len(self.dl)
 
-    def iter_from(self, start): return _Pass(self, start)
+    def iter_from(self, start: int) -> Iterator[Any]: return _Pass(self, start)
 
     def __iter__(self): return self.iter_from(0)
 
@@ -208,8 +200,8 @@ class _Pass:
     def __iter__(self): return self
 
     def __next__(self):
-        batch = self.draw(self.iterator)
-        n, shards = 0 if batch is None else batch_size(batch), self.shared.shards
+        batch, shards = self.draw(self.iterator), self.shared.shards
+        n = 0 if batch is None else batch_size(batch)
         self.code = batch_code(batch, self.code)
         if not self.is_sized or batch is None or _is_compared(self.i): self._compare(shards.world, n)
         if batch is None: raise StopIteration
@@ -229,9 +221,9 @@ class _Pass:
 
 # %% ../../nbs/parallel/02_sharding.ipynb #5861f5db
 def shard(
-    dl,     # any loader, or None
-    world,  # `World`
-):          # a loader of this rank's shard of each batch, with its `shards`; `dl` itself if the world has one rank
+    dl: Any,        # any loader, or None
+    world: World,
+) -> Any:           # a loader of this rank's shard of each batch, with its `shards`; `dl` itself with one rank
     "Shard the batches of a loader"
     if dl is None or world.size == 1: return dl
     if sets := sets_of(dl): raise ValueError(
