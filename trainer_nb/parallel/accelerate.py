@@ -48,7 +48,8 @@ def _average_dense(params, size, buffers):
     if missing: here = here.index_fill(0, torch.tensor(missing, device=here.device), 0.)
     grads = [p.new_zeros(p.numel()) if p.grad is None else _dense(p.grad.detach()).reshape(-1) for p in params]
     if any(g.data_ptr() == o.data_ptr() for g, o in zip(grads, parts)):
-        grads = [g.clone() for g in grads]      # they were set to 0 in place, and still lie in `flat`
+        # they were set to 0 in place, and still lie in `flat`
+        grads = [g.clone() for g in grads]
     torch.cat([*grads, here], out=flat)
     dist.all_reduce(flat)
     flat.div_(size)
@@ -69,7 +70,8 @@ def _sparse_ones(params):
 def _average_sparse(p, size):
     "Gather the rows of all ranks, padded to the longest, as their numbers differ"
     g = None if p.grad is None else p.grad.detach()
-    if g is not None: g = g.coalesce() if g.is_sparse and g.sparse_dim() == 1 else _dense(g).to_sparse(1)
+    if g is not None:
+        g = g.coalesce() if g.is_sparse and g.sparse_dim() == 1 else _dense(g).to_sparse(1)
     n = -1 if g is None else len(g.values())
     ns = [torch.zeros(1, dtype=torch.int64, device=p.device) for _ in range(size)]
     dist.all_gather(ns, torch.tensor([n], device=p.device))
@@ -90,7 +92,8 @@ class _Gradients:
     "Averages the gradients of each optimizer step"
     def __init__(self, learn, world, accelerator):
         self.world, self.handler, self.buffers = world, accelerator.ddp_handler, {}
-        self.ddp, self.n_wrapped = None, 0      # the model in torch's wrapper; its trainable parameters then
+        # the model in torch's wrapper; its trainable parameters then
+        self.ddp, self.n_wrapped = None, 0
         self.is_averaged = False                # the wrapper has averaged those of this step
         is_whole = world.size > 1 and not world.is_sharded
         is_wanted = accelerator.device.type != 'cpu' or self.handler is not None
@@ -99,7 +102,8 @@ class _Gradients:
     def wrapped(self, model):
         "Return the model in torch's wrapper; wrap it again when layers were frozen or unfrozen"
         self.is_averaged, n = True, sum(p.requires_grad for p in model.parameters())
-        if self.ddp is not None and n == self.n_wrapped and self.ddp.module is model: return self.ddp
+        if self.ddp is not None and n == self.n_wrapped and self.ddp.module is model:
+            return self.ddp
         device = self.world.device
         quiet = 'forward_sync_buffers'      # of newer versions of torch
         if quiet not in signature(DistributedDataParallel).parameters: quiet = 'broadcast_buffers'
@@ -130,16 +134,19 @@ def check_plugin(plugin: Any) -> None:
     "Refuse an fsdp_plugin with options that are not supported; raises TypeError, ValueError or ImportError"
     version = getattr(plugin, 'fsdp_version', None)
     if version is None: raise TypeError(
-        f'fsdp_plugin is a {type(plugin).__name__}: expected a FullyShardedDataParallelPlugin of accelerate')
+        f'fsdp_plugin is a {type(plugin).__name__}: expected a FullyShardedDataParallelPlugin of '
+        'accelerate')
     if version != 2: raise ValueError(
-        f'fsdp_plugin has fsdp_version={version}: expected 2, FullyShardedDataParallelPlugin(fsdp_version=2, ...)')
+        f'fsdp_plugin has fsdp_version={version}: expected 2, '
+        'FullyShardedDataParallelPlugin(fsdp_version=2, ...)')
     instead = {'ignored_modules': 'all parameters are sharded',
                'activation_checkpointing': 'call torch.utils.checkpoint in the model'}
     for name, advice in instead.items():
-        if getattr(plugin, name, None): raise ValueError(f'fsdp_plugin has {name}, which is not supported: {advice}')
+        if getattr(plugin, name, None):
+            raise ValueError(f'fsdp_plugin has {name}, which is not supported: {advice}')
     if not can_unshard(): raise ImportError(
-        f'fsdp_plugin uses names inside torch that torch {torch.__version__} lacks: train without it, '
-        'or with a version on which trainer_nb is tested')
+        f'fsdp_plugin uses names inside torch that torch {torch.__version__} lacks: train without '
+        'it, or with a version on which trainer_nb is tested')
 
 # %% ../../nbs/parallel/05_accelerate.ipynb #b34aa9f9
 def _check_kwargs(kwargs):
@@ -148,43 +155,51 @@ def _check_kwargs(kwargs):
     if kwargs.get('mixed_precision') not in (None, 'no', 'bf16'):
         raise ValueError(f"Accelerate(mixed_precision={kwargs['mixed_precision']!r}): expected 'bf16' or 'no'")
     for name in 'gradient_accumulation_steps', 'gradient_accumulation_plugin':
-        if name in kwargs: raise TypeError(f'Accelerate does not take {name}: add the hook GradAccum')
+        if name in kwargs:
+            raise TypeError(f'Accelerate does not take {name}: add the hook GradAccum')
     if kwargs.get('deepspeed_plugin'):
         raise NotImplementedError(f'Accelerate does not take deepspeed_plugin: {_INSTEAD}')
     if plugin: check_plugin(plugin)
     if config is None: return
     if not hasattr(config, 'dp_replicate_size'): raise TypeError(
-        f'parallelism_config is a {type(config).__name__}: expected a ParallelismConfig of accelerate')
+        f'parallelism_config is a {type(config).__name__}: expected a ParallelismConfig of '
+        'accelerate')
     for name in 'tp_size', 'cp_size', 'sp_size':
         if (n := getattr(config, name, 1)) != 1: raise ValueError(
-            f'parallelism_config has {name}={n}, which is not supported: only dp_replicate_size and dp_shard_size are')
+            f'parallelism_config has {name}={n}, which is not supported: only dp_replicate_size '
+            'and dp_shard_size are')
     if plugin is None: raise ValueError(
-        'parallelism_config says how to shard: it needs fsdp_plugin=FullyShardedDataParallelPlugin(fsdp_version=2)')
+        'parallelism_config says how to shard: it needs '
+        'fsdp_plugin=FullyShardedDataParallelPlugin(fsdp_version=2)')
 
 def _make_world(accelerator, kwargs):
     "Return the `World` for the processes that Accelerate has found, with shards if a plugin asks for them"
     from accelerate import FullyShardedDataParallelPlugin
     plugin = kwargs.get('fsdp_plugin') or getattr(accelerator.state, 'fsdp_plugin', None)
     if plugin is None and os.environ.get('ACCELERATE_USE_FSDP') == 'true':
-        plugin = FullyShardedDataParallelPlugin()      # on the CPU, Accelerate ignores this variable
+        # on the CPU, Accelerate ignores this variable
+        plugin = FullyShardedDataParallelPlugin()
     n, device, config = accelerator.num_processes, accelerator.device, kwargs.get('parallelism_config')
     if plugin is not None: check_plugin(plugin)
-    if plugin and device.type == 'cpu' and not hasattr(torch.cpu.Stream, 'record_event'): raise ImportError(
-        f'fsdp_plugin on the CPU needs a newer torch than {torch.__version__}: pip install -U torch')
+    if plugin and device.type == 'cpu' and not hasattr(torch.cpu.Stream, 'record_event'):
+        raise ImportError(
+            f'fsdp_plugin on the CPU needs a newer torch than {torch.__version__}: pip install -U '
+            'torch')
     if n == 1: return World()
     if plugin is None: return Processes(device)
     if config is None: return Sharded(device, plugin)
     copies, size = config.dp_replicate_size, config.dp_shard_size
     if copies*size != n: raise ValueError(
-        f'parallelism_config has dp_replicate_size={copies} and dp_shard_size={size}, for {copies*size} processes, '
-        f'but there are {n}')
+        f'parallelism_config has dp_replicate_size={copies} and dp_shard_size={size}, for '
+        f'{copies*size} processes, but there are {n}')
     return Sharded(device, plugin, copies)
 
 # %% ../../nbs/parallel/05_accelerate.ipynb #649218e3
 def _check_hooks(learn, kind):
     "Refuse hooks that do not fit together, and other ways to start processes"
     if learn.get_hook('AMP', None) is not None: raise ValueError(
-        "AMP and Accelerate both choose the precision: take AMP out, and use Accelerate(mixed_precision='bf16')")
+        "AMP and Accelerate both choose the precision: take AMP out, and use "
+        "Accelerate(mixed_precision='bf16')")
     if kind not in ('NO', 'MULTI_CPU', 'MULTI_GPU', 'MULTI_XPU', 'MULTI_NPU', 'FSDP'):
         raise NotImplementedError(f'Accelerate was started as {kind}: run `accelerate config` again. {_INSTEAD}')
     if learn.world.is_sharded and learn.get_hook('Compile', None) is not None:
@@ -208,38 +223,46 @@ def _check_same(learn):
 
 # %% ../../nbs/parallel/05_accelerate.ipynb #a7c60af4
 _WHOLE = (
-    'the step uses weights that are sharded now: they are gathered when the model is called, or a module that is a '
-    'unit of its own. Call the model, or name the classes of what the step calls: FullyShardedDataParallelPlugin('
-    "fsdp_version=2, auto_wrap_policy='transformer_based_wrap', transformer_cls_names_to_wrap=[...])")
+    'the step uses weights that are sharded now: they are gathered when the model is called, or a '
+    'module that is a unit of its own. Call the model, or name the classes of what the step '
+    'calls: FullyShardedDataParallelPlugin('
+    "fsdp_version=2, auto_wrap_policy='transformer_based_wrap', "
+    "transformer_cls_names_to_wrap=[...])")
 
 @unproven('HSDP')
 @unproven('Sharded checkpoints')
 class Accelerate(Hook):
     """Train in all processes that were started, on the devices that Hugging Face's Accelerate finds
 
-    Takes what `accelerate.Accelerator` takes: `mixed_precision='bf16'`, `cpu=True`, `kwargs_handlers=[...]`; and
-    `fsdp_plugin`, for a model that is too large for one device, with `parallelism_config=ParallelismConfig(
-    dp_replicate_size=2, dp_shard_size=4)` if not all ranks share its shards. In a single process it changes nothing.
+    Takes what `accelerate.Accelerator` takes: `mixed_precision='bf16'`, `cpu=True`,
+    `kwargs_handlers=[...]`; and `fsdp_plugin`, for a model that is too large for one device, with
+    `parallelism_config=ParallelismConfig(dp_replicate_size=2, dp_shard_size=4)` if not all ranks
+    share its shards. In a single process it changes nothing.
     """
     unique, ord, in_dry_run, runs_before = True, -35, False, ('NaNGuard', 'GradNorm', 'GradClip')
     state_kinds = {'size?': int, 'parts?': [{str: object}]}
 
     def __init__(self,
         *,
-        check: bool = True,     # compare the first batches with what one process computes; raises ValueError
+        check: bool = True,     # compare the first batches with what one process computes; raises
+                                # ValueError
         **kwargs: Any,          # of `accelerate.Accelerator`
     ):                          # raises ImportError without accelerate
         _check_kwargs(kwargs)
         needed('accelerate', 'Accelerate', 'distributed')
         self.kwargs, self.accelerator, self.world = kwargs, None, World()
-        self.parts = self.size = None           # own state of each rank when a fit was stopped; world size then
+        # own state of each rank when a fit was stopped; world size then
+        self.parts = self.size = None
         self.checks = check
-        self.uncompared = set()                 # phases (training or not) whose first batch is still to be compared
-        self.sums = set()                       # (training, optimizer's name) of losses that are sums
+        # phases (training or not) whose first batch is still to be compared
+        self.uncompared = set()
+        # (training, optimizer's name) of losses that are sums
+        self.sums = set()
         self.is_added = False                   # the losses of shards are added up, not averaged
         self.gradients = None                   # `_Gradients` of this fit
         self.n = 0                              # weight of this rank's loss
-        self.is_comparing = False               # a batch is compared; the comparison weighs its losses
+        # a batch is compared; the comparison weighs its losses
+        self.is_comparing = False
         self.are_mergeable = False              # the metrics of this fit were checked
 
     @property
@@ -266,7 +289,8 @@ class Accelerate(Hook):
             self.world.control = None        # a forked process must not end a group
             learn.state.num_processes, self.world = 1, World()
             self.gradients = self.accelerator = None
-            if is_sharded: gc.collect()      # torch's reference cycles hold groups, which a later fork must not copy
+            # torch's reference cycles hold groups, which a later fork must not copy
+            if is_sharded: gc.collect()
 
     @contextmanager
     def _joined(self, learn):
@@ -278,8 +302,10 @@ class Accelerate(Hook):
         device = self.accelerator.device
         world = learn.world = self.world = _make_world(self.accelerator, self.kwargs)
         _check_hooks(learn, self.accelerator.distributed_type.value)
-        if world.is_sharded: learn.device = device         # it moves the model itself, shard by shard
-        elif learn.device != device and device.type != 'cpu' or learn.device.type != device.type: move(learn, device)
+        # it moves the model itself, shard by shard
+        if world.is_sharded: learn.device = device
+        elif learn.device != device and device.type != 'cpu' or learn.device.type != device.type:
+            move(learn, device)
         learn.state.num_processes = world.size
         self._shard(learn)
         if world.size == 1:
@@ -299,7 +325,8 @@ class Accelerate(Hook):
             there = f'{self.size} process{"" if self.size == 1 else "es"}'
             advice = '' if self.size == 1 else f'. From a notebook: learn.launch({self.size})'
             raise RuntimeError(
-                f'this fit was stopped in {there}, and can only be resumed in as many, not in {world.size}{advice}')
+                f'this fit was stopped in {there}, and can only be resumed in as many, not in '
+                f'{world.size}{advice}')
         learn.train_dl, learn.valid_dl = shard(learn.train_dl, world), shard(learn.valid_dl, world)
         self.uncompared, self.sums = {True, False} if self.checks and world.size > 1 else set(), set()
         for dl in learn.train_dl, learn.valid_dl:
@@ -307,7 +334,8 @@ class Accelerate(Hook):
         if not is_resumed or world.size == 1: return
         for pass_, dl in (fit.train, learn.train_dl), (fit.valid, learn.valid_dl):
             if pass_ is not None: pass_.dl, pass_.iterator, pass_.ahead = dl, None, []
-        for accumulator in filter(None, (fit.train_metrics, fit.valid_metrics)): accumulator.world = world
+        for accumulator in filter(None, (fit.train_metrics, fit.valid_metrics)):
+            accumulator.world = world
         if self.parts is not None: fit.load_rank_state(learn, self.parts[world.rank])
 
     def keep(self, learn: Learner) -> None:
@@ -340,7 +368,8 @@ class Accelerate(Hook):
 
     def _compare(self, learn):
         training = learn.training
-        if not training and learn.fitting.valid is None: return     # learn.validate(), the same in all processes
+        # learn.validate(), the same in all processes
+        if not training and learn.fitting.valid is None: return
         dl = learn.train_dl if training else learn.valid_dl
         def average(params):
             if not self.world.is_sharded: _average_gradients(params, self.world.size, {})
@@ -368,11 +397,13 @@ class Accelerate(Hook):
         if n is None: self.n, self.world.weight = self.world.n, self.world.total
         else:
             self.n = to_device(n, learn.device) if isinstance(n, Tensor) else torch.full((), n, device=learn.device)
-            if not self.n.is_floating_point(): self.n = self.n.to(torch.promote_types(learn.loss.dtype, torch.float32))
+            if not self.n.is_floating_point():
+                self.n = self.n.to(torch.promote_types(learn.loss.dtype, torch.float32))
             self.world.weight = self.n.detach().clone()
             dist.all_reduce(self.world.weight)
         self.is_added = added and is_summed(learn)      # then it is recorded per sample
-        if added and not self.is_added:        # it is recorded unscaled: scale the shard's loss to the whole batch
+        # it is recorded unscaled: scale the shard's loss to the whole batch
+        if added and not self.is_added:
             learn.loss = learn.loss*self.world.weight/_or_one(self.n)
 
     def do_backward(self, learn: Learner, nxt: Any, loss: Any) -> None:
@@ -400,7 +431,8 @@ class Accelerate(Hook):
         dist.all_reduce(loss)
         return loss.div_(self.world.size)
 
-def _or_one(n): return torch.where(n > 0, n, 1) if isinstance(n, Tensor) else n or 1     # to divide by
+# to divide by
+def _or_one(n): return torch.where(n > 0, n, 1) if isinstance(n, Tensor) else n or 1
 
 # %% ../../nbs/parallel/05_accelerate.ipynb #39109eae
 def accelerate_hook(

@@ -47,7 +47,8 @@ class Constant(DispatchMode):
 
     def _value(self, name, given, res):
         "Return the constant: a number, or a tensor that can be expanded"
-        if name == 'bernoulli': return given['p'] if res.is_floating_point() else torch.as_tensor(given['p']) >= .5
+        if name == 'bernoulli':
+            return given['p'] if res.is_floating_point() else torch.as_tensor(given['p']) >= .5
         if name == 'normal': return given['mean'] + .5*given['std']
         if name == 'uniform': return given['from'] + .7*(given['to'] - given['from'])
         if name.startswith('randint'): return ((given.get('low') or 0) + given['high'])//2
@@ -94,9 +95,11 @@ def _losses(learn, batch):
 
 def _backward(learn, loss):
     if not learn.training: return
-    def is_own(h): return not getattr(type(h), 'do_backward', Hook).__module__.startswith('trainer_nb.')
+    def is_own(h):
+        return not getattr(type(h), 'do_backward', Hook).__module__.startswith('trainer_nb.')
     own = [h for h in learn.hooks if isinstance(h, LambdaHook) or is_own(h)]
-    do_backward = Calls(own).wrap('do_backward', learn.do_backward, learn)      # may make gradients of its own
+    # may make gradients of its own
+    do_backward = Calls(own).wrap('do_backward', learn.do_backward, learn)
     with learn.world.backward(learn): do_backward(loss)
 
 def _params(learn): return [*chain.from_iterable(map(parameters, learn.opts.values()))]
@@ -127,15 +130,16 @@ _LIKELY = {
     'rows': 'what the model returns for a sample depends on the others along dimension 0, which is cut: '
             'is that time, or a single graph, or are samples compared with one another?',
     'loss': 'the loss is not a mean over samples: if it is a mean over something else (tokens, class weights), '
-            "return its weight as 'n' from the step; if it compares samples of a batch, it needs them all"}
+            "return its weight as 'n' from the step; if it compares samples of a batch, it needs "
+            "them all"}
 
 def _refuse(learn, reason, found, error=''):
     "Refuse what several processes cannot train as one would, with a reason, a key of _LIKELY"
     what = 'training' if learn.training else 'validation'
     raise ValueError(
-        f'{what} in {learn.world.size} processes would differ from one process, as this batch shows: {found}. '
-        f'Probably {_LIKELY[reason].format(error=error)}. Train in one process, or change the step; '
-        'Accelerate(check=False) trains without this comparison')
+        f'{what} in {learn.world.size} processes would differ from one process, as this batch '
+        f'shows: {found}. Probably {_LIKELY[reason].format(error=error)}. Train in one process, '
+        'or change the step; Accelerate(check=False) trains without this comparison')
 
 def _combined(learn, losses, weights, whole, reason, tol):
     "Return whether the losses of shards must be added, not averaged; raises ValueError if neither is right"
@@ -161,7 +165,8 @@ class _Comparison:
             for _, loss, _ in _losses(learn, batch):
                 self.losses.append(loss.item())
                 _backward(learn, loss)
-            if before and not same_state(before, rng_state()): raise RuntimeError('the step draws random numbers')
+            if before and not same_state(before, rng_state()):
+                raise RuntimeError('the step draws random numbers')
             self.pred, self.grads = learn.pred, [p.grad for p in _params(learn)]
             self.sets_weights = sums != _sums(learn)
 
@@ -185,7 +190,8 @@ class _Comparison:
 
     def rows_differ(self):
         mine, whole, (first, end) = self.learn.pred, self.pred, bounds(self.total, self.learn.world)
-        if not (isinstance(mine, Tensor) and isinstance(whole, Tensor) and mine.ndim and whole.ndim): return False
+        if not (isinstance(mine, Tensor) and isinstance(whole, Tensor) and mine.ndim and whole.ndim):
+            return False
         if not self.n or (len(mine), len(whole)) != (self.n, self.total): return False
         rows, mine = whole[first:end].detach(), mine.detach()
         atol = self.tol*rows.abs().max().item() + 1e-9
@@ -237,14 +243,18 @@ def first_step(
     learn: Learner,     # in a fit, before a step
     dl: Any,            # its loader, with `shards` that kept a batch
     average: Callable[[list[nn.Parameter]], None],              # averages gradients over all ranks
-    precision: Callable[[], AbstractContextManager[Any]],       # makes the context in which a step is computed
-) -> set[str | None]:   # names of optimizers whose loss is a sum (None for a step without yield); raises ValueError
+    precision: Callable[[], AbstractContextManager[Any]],       # makes the context in which a step
+                                                                # is computed
+) -> set[str | None]:   # names of optimizers whose loss is a sum (None for a step without yield);
+                        # raises ValueError
     "Compare the loss and the gradients of a sharded batch with those of the whole batch"
     dtypes = {p.dtype for p in learn.model.parameters()}
     tol = .001 if learn.device.type == 'cpu' else .01
-    if dtypes & {torch.float16, torch.bfloat16} or not isinstance(precision(), nullcontext): tol = .05
+    if dtypes & {torch.float16, torch.bfloat16} or not isinstance(precision(), nullcontext):
+        tol = .05
     for few in False, True:
         try: comparison = _Comparison(learn, dl, precision, tol, few)
-        except Exception: comparison = None     # too large for memory; the step itself will raise other errors
+        # too large for memory; the step itself will raise other errors
+        except Exception: comparison = None
         if all(learn.world.all_gather(comparison is not None)): return comparison.compare(average)
     return set()

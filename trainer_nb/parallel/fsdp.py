@@ -35,11 +35,12 @@ def _wants(plugin, root):
         known = {type(m).__name__: type(m) for m in root.modules()}
         for o in names:
             if o not in known: raise ValueError(
-                f'transformer_cls_names_to_wrap has {o!r}, but the model has no module of this class.'
-                f'{did_you_mean(o, known)}')
+                f'transformer_cls_names_to_wrap has {o!r}, but the model has no module of this '
+                f'class.{did_you_mean(o, known)}')
         f = partial(f, transformer_layer_cls={known[o] for o in names})
     if not callable(f): raise TypeError(
-        f'auto_wrap_policy is a {type(f).__name__}: expected a function of (module, recurse, nonwrapped_numel)')
+        f'auto_wrap_policy is a {type(f).__name__}: expected a function of (module, recurse, '
+        'nonwrapped_numel)')
     return lambda m, n: f(module=m, recurse=False, nonwrapped_numel=n)
 
 # %% ../../nbs/parallel/03_fsdp.ipynb #80cca750
@@ -73,8 +74,10 @@ def _check_param(name, p, unit, first):
         f'{name} is also a parameter of {type(first).__name__}, another unit: '
         'tied parameters must be in one unit; wrap neither module, or one that holds both')
     if not p.ndim: raise ValueError(
-        f'{name} is a single number without a dimension, which cannot be sharded: make it a tensor of shape (1,)')
-    if hasattr(p, 'full_tensor'): raise ValueError(f'{name} is sharded already: expected a whole model')
+        f'{name} is a single number without a dimension, which cannot be sharded: make it a '
+        'tensor of shape (1,)')
+    if hasattr(p, 'full_tensor'):
+        raise ValueError(f'{name} is sharded already: expected a whole model')
     if p.is_meta: raise ValueError(f'{name} is on the meta device: expected a whole model')
     if not p.is_contiguous(): raise ValueError(
         f'{name} is not contiguous: p.data = p.data.contiguous() before the learner is made')
@@ -131,7 +134,8 @@ class _Shards:
     def add(self, root, units):
         from torch.distributed.fsdp import MixedPrecisionPolicy, OffloadPolicy, fully_shard
         places, on_cpu = [], self.device.type == 'cpu'
-        for m in root.modules(): places += [(m, *o) for o in m.named_parameters(recurse=False, remove_duplicate=False)]
+        for m in root.modules():
+            places += [(m, *o) for o in m.named_parameters(recurse=False, remove_duplicate=False)]
         self.homes.update({t: t.device for t in (*root.parameters(), *root.buffers())})
         self.classes.update({m: type(m) for m in root.modules()})
         self.places += places
@@ -154,7 +158,8 @@ class _Shards:
         "Shard the tensors of a whole state"
         reshard(module.modules())
         for k, p in module.named_parameters(remove_duplicate=False):
-            if (k := prefix + k) in state and state[k].shape == p.shape: state[k] = self.cut(state[k], p)
+            if (k := prefix + k) in state and state[k].shape == p.shape:
+                state[k] = self.cut(state[k], p)
 
     def cut(self, t, part):
         "Return this rank's shard of a tensor, like `part`, and anything else unchanged"
@@ -186,18 +191,22 @@ class _Shards:
         "Copy a sharded model, sharded into the same units"
         from torch.distributed.fsdp import fully_shard
         originals, classes = {part: p for p, part in self.parts.items()}, {m: type(m) for m in model.modules()}
-        def whole(part): return nn.Parameter(_whole(part, self.device).to(self.homes[originals[part]]), part.requires_grad)
+        def whole(part):
+            return nn.Parameter(_whole(part, self.device).to(self.homes[originals[part]]), part.requires_grad)
         names = [name for name, m in model.named_modules() if hasattr(m, 'reshard')]
         reshard(classes)
-        memo = {id(o): o for o in (self, *map(fully_shard.state, classes))}     # these are not copied
+        # these are not copied
+        memo = {id(o): o for o in (self, *map(fully_shard.state, classes))}
         memo |= {id(part): whole(part) for part in model.parameters()}
         try:
-            for m in classes: m.__class__ = self.classes[m]     # torch's classes refuse to be copied
+            # torch's classes refuse to be copied
+            for m in classes: m.__class__ = self.classes[m]
             res = deepcopy(model, memo)
         finally:
             for m, cls in classes.items(): m.__class__ = cls
         _bare({m: type(m) for m in res.modules()})
-        self.add(res, [res.get_submodule(name) for name in reversed(names)])      # inner units first
+        # inner units first
+        self.add(res, [res.get_submodule(name) for name in reversed(names)])
         return res
 
 # %% ../../nbs/parallel/03_fsdp.ipynb #3ff8f7f3
@@ -206,16 +215,19 @@ _NEED_WHOLE = 'Adafactor', 'LBFGS', 'Muon', 'Rprop', 'SparseAdam'     # optimize
 def _check_optimizers(opts):
     for name, opt in opts.items():
         if kinds := {o.__name__ for o in type(opt).__mro__} & set(_NEED_WHOLE): raise ValueError(
-            f'optimizer {name or type(opt).__name__} is of {kinds.pop()}, which looks at whole weights, '
-            'but with fsdp_plugin each process has shards: use one that works entry by entry, such as AdamW or SGD')
+            f'optimizer {name or type(opt).__name__} is of {kinds.pop()}, which looks at whole '
+            'weights, but with fsdp_plugin each process has shards: use one that works entry by '
+            'entry, such as AdamW or SGD')
 
 def _is_like(m, model):
     "Return whether it is another module with parameters of the same names and shapes"
-    if not isinstance(m, nn.Module) or m is model or {*m.parameters()} & {*model.parameters()}: return False
+    if not isinstance(m, nn.Module) or m is model or {*m.parameters()} & {*model.parameters()}:
+        return False
     mine, its = ([(k, p.shape) for k, p in o.named_parameters()] for o in (m, model))
     return mine == its
 
-def _nan(t): return torch.full(t.shape, torch.nan if t.is_floating_point() or t.is_complex() else 0, dtype=t.dtype)
+def _nan(t):
+    return torch.full(t.shape, torch.nan if t.is_floating_point() or t.is_complex() else 0, dtype=t.dtype)
 
 # %% ../../nbs/parallel/03_fsdp.ipynb #9550203a
 _GONE = ('the shards of the weights on other ranks are lost, and the weights here are nan: '
@@ -231,12 +243,14 @@ class Sharded(Processes):
     def __init__(self,
         device: torch.device,   # of this process
         plugin: Any,            # `accelerate.FullyShardedDataParallelPlugin`
-        copies: int = 1,        # groups of consecutive ranks that each have all shards; they average their gradients
+        copies: int = 1,        # groups of consecutive ranks that each have all shards; they
+                                # average their gradients
     ):
         from torch.distributed.device_mesh import init_device_mesh
         super().__init__(device)
         self.copies = copies
-        name = f'fit {next(self.COUNT)}'     # torch reuses a mesh of the same name, which may be from before a fork
+        # torch reuses a mesh of the same name, which may be from before a fork
+        name = f'fit {next(self.COUNT)}'
         dims = {f'{name}, copies': copies, name: self.shards[0]} if copies > 1 else {name: self.size}
         mesh = init_device_mesh(device.type, tuple(dims.values()), mesh_dim_names=tuple(dims))
         self.held = _Shards(mesh, device, plugin, self.shards)

@@ -43,10 +43,12 @@ def forget() -> None:
 # %% ../../nbs/parallel/01_group.ipynb #813fffc8
 def _packed(x):
     file = BytesIO()
-    torch.save(x, file)     # `pickle` alone writes tensors of uint32, as in NumPy's RNG state, that it cannot read
+    # `pickle` alone writes tensors of uint32, as in NumPy's RNG state, that it cannot read
+    torch.save(x, file)
     return torch.frombuffer(bytearray(file.getvalue()), dtype=torch.uint8)
 
-def _unpacked(there, places=None): return torch.load(BytesIO(there.numpy()), places, weights_only=False)
+def _unpacked(there, places=None):
+    return torch.load(BytesIO(there.numpy()), places, weights_only=False)
 
 class Processes(World):
     "The ranks of torch's default process group"
@@ -65,11 +67,13 @@ class Processes(World):
     def meet(self,
         what: str,          # what all ranks do next
         n: int = 0,         # a number of this rank
-    ) -> tuple[int, ...]:   # the `n` of all ranks; raises RuntimeError if another rank does something else
+    ) -> tuple[int, ...]:   # the `n` of all ranks; raises RuntimeError if another rank does
+                            # something else
         "Check that all ranks are at the same point; costs one message"
         mine = torch.tensor([crc32(what.encode()), n])
         found = [torch.empty_like(mine) for _ in range(self.size)]
-        dist.all_gather(found, mine, group=self.control)        # for a few numbers gloo needs longer to all_reduce
+        # for a few numbers gloo needs longer to all_reduce
+        dist.all_gather(found, mine, group=self.control)
         codes, ns = zip(*(o.tolist() for o in found))
         if len(set(codes)) == 1: return ns
         raise RuntimeError(f'process {self.rank} is about to {what}, but another one does something else. {REASONS}')
@@ -91,7 +95,8 @@ class Processes(World):
     def gather(self, x: Any) -> list[Any] | None:
         return self._exchange(x, 'send to the main process', is_for_all=False)
 
-    def all_gather(self, x: Any) -> list[Any]: return self._exchange(x, 'send to all processes', is_for_all=True)
+    def all_gather(self, x: Any) -> list[Any]:
+        return self._exchange(x, 'send to all processes', is_for_all=True)
 
     def _exchange(self, x, what, is_for_all):
         mine = _packed(x)
@@ -103,7 +108,8 @@ class Processes(World):
         if is_for_all or not self.rank: return [_unpacked(o[:n]) for o, n in zip(there, ns)]
 
     def merged(self, metric: Any) -> Any:
-        if hasattr(metric, 'sync_on_compute'): return metric        # torchmetrics communicates by itself
+        # torchmetrics communicates by itself
+        if hasattr(metric, 'sync_on_compute'): return metric
         here = {f'{self.device.type}:{i}': str(self.device) for i in range(self.size)}
         first, *others = (_unpacked(o, here) for o in self.all_gather(_packed(metric)))
         first.merge_state(others)
@@ -127,7 +133,8 @@ class Processes(World):
     ) -> None:
         "Broadcast the modules' buffers from the main process"
         tensors = {}
-        for m in modules: tensors |= dict.fromkeys((*m.buffers(), *(m.parameters() if params else ())))
+        for m in modules:
+            tensors |= dict.fromkeys((*m.buffers(), *(m.parameters() if params else ())))
         if tensors: self.meet('share tensors')
         for t in tensors:       # one at a time: there may be no room for two models
             there = t.detach().contiguous()

@@ -24,11 +24,13 @@ from .group import forget, is_lost
 
 # %% ../../nbs/parallel/06_launch.ipynb #3883d8de
 _SHELL = ('use learn.start(n_epochs, n_procs=N), whose processes are not forked; or write the code into a file, and '
-          'run `accelerate launch --num_processes N FILE` (learn.fit there, with the hook Accelerate)')
+          'run `accelerate launch --num_processes N FILE` (learn.fit there, with the hook '
+          'Accelerate)')
 
 def _check_fork(n_procs, on_cpu):
     "Check that this process can be forked into others that train"
-    if not hasattr(os, 'fork'): raise RuntimeError(f'launch needs an operating system that can fork: {_SHELL}')
+    if not hasattr(os, 'fork'):
+        raise RuntimeError(f'launch needs an operating system that can fork: {_SHELL}')
     if dist.is_initialized() or int(os.environ.get('WORLD_SIZE', 1)) > 1:
         raise RuntimeError('this is one of several processes already: call learn.fit')
     if on_cpu: return
@@ -42,8 +44,9 @@ def _check_fork(n_procs, on_cpu):
         f'launch of {n_procs} processes on {n} {kind} device{"" if n == 1 else "s"}: '
         'ask for as many as there are, or use the CPU with the hook Accelerate(cpu=True)')
     if _tried(lambda: torch.zeros(1, device=kind), 60) != 0: raise RuntimeError(
-        f'a process that was forked from this one cannot use {kind}: something here has asked for its devices, '
-        f'as torch.{kind}.is_available() does. Restart the kernel, do not use {kind} before launch, or {_SHELL}')
+        f'a process that was forked from this one cannot use {kind}: something here has asked for '
+        f'its devices, as torch.{kind}.is_available() does. Restart the kernel, do not use {kind} '
+        f'before launch, or {_SHELL}')
 
 def try_fork(timeout_s: float = 20) -> None:
     "Check that a forked process can take a training step in time; raises RuntimeError"
@@ -54,9 +57,9 @@ def try_fork(timeout_s: float = 20) -> None:
     status = _tried(train, timeout_s)
     if status == 0: return
     raise RuntimeError(
-        f'a process that was forked from this one cannot train ({"it hangs" if status is None else _ended(status)}): '
-        'libraries here have threads that it lacks. '
-        f'Restart the kernel and launch before anything else is trained, or {_SHELL}')
+        'a process that was forked from this one cannot train '
+        f'({"it hangs" if status is None else _ended(status)}): libraries here have threads that '
+        f'it lacks. Restart the kernel and launch before anything else is trained, or {_SHELL}')
 
 # %% ../../nbs/parallel/06_launch.ipynb #a074cef6
 def _tried(f, timeout_s):
@@ -73,7 +76,8 @@ def _fork():
         warnings.simplefilter('ignore')     # about threads: `try_fork` has checked
         return os.fork()
 
-def _ended(status): return f'ended by {signal.Signals(-status).name}' if status < 0 else f'ended with code {status}'
+def _ended(status):
+    return f'ended by {signal.Signals(-status).name}' if status < 0 else f'ended with code {status}'
 
 def _wait(pids, timeout_s):
     "Return the exit codes of children, negative for a signal, None for one that took too long and was killed"
@@ -128,7 +132,8 @@ def _ends_here(note):
 @contextmanager
 def _watched(pids, home):
     "End the children when the main process fails, and name the one that failed first"
-    def codes(timeout_s): return {pids[pid]: code for pid, code in _wait(set(pids), timeout_s).items()}
+    def codes(timeout_s):
+        return {pids[pid]: code for pid, code in _wait(set(pids), timeout_s).items()}
     try: yield
     except BaseException as e:
         why = _why(codes(10 if isinstance(e, (Exception, TrainingInterrupted)) else 0), home)
@@ -147,19 +152,22 @@ def _why(codes, home):
 def _why_one(i, code, home):
     note = home/f'{i}.json'
     error = json.loads(note.read_text(encoding='utf-8')) if note.exists() else None
-    if error: return None if error['is_lost'] else f'failed with {error["error"]}\n\nIn process {i}: {error["text"]}'
+    if error:
+        return None if error['is_lost'] else f'failed with {error["error"]}\n\nIn process {i}: {error["text"]}'
     if code is None: return 'did not end, and was killed'
     if code:
         log = (home/f'{i}.log').read_text(errors='replace')
         return f'{_ended(code)}; its last output: {log[-1000:].strip() or "nothing"}'
-    if not note.exists(): return 'ended early, with code 0: something in it calls os._exit, or ends it without an error'
+    if not note.exists():
+        return 'ended early, with code 0: something in it calls os._exit, or ends it without an error'
 
 # %% ../../nbs/parallel/06_launch.ipynb #8be959b7
 @contextmanager
 def as_rank(
     rank: int,               # of this process
     n: int,                  # world size
-    home: str | Path | None, # folder for the rendezvous, new and seen by all ranks; None: by the environment (`torchrun`)
+    home: str | Path | None, # folder for the rendezvous, new and seen by all ranks; None: by the
+                             # environment (`torchrun`)
     timeout_s: float,        # seconds that a process waits for the other ranks
     on_cpu: bool = True,     # whether all messages are tensors on the host
 ) -> Iterator[None]:
@@ -179,7 +187,8 @@ def as_rank(
             _release(e)
             raise
         finally:
-            if dist.is_initialized(): dist.destroy_process_group()      # ranks that wait for a message get an error
+            # ranks that wait for a message get an error
+            if dist.is_initialized(): dist.destroy_process_group()
             forget()
 
 @contextmanager
@@ -229,21 +238,25 @@ def forked(
 # %% ../../nbs/parallel/06_launch.ipynb #d8c47414
 def launch(
     learn: Learner,
-    n_procs: int,                       # ≥ 1: processes, this one too; each has one accelerator, or one CPU thread
-    n_epochs: int | None = None,        # as for `fit`; with neither it nor `max_steps`: resume a stopped fit
+    n_procs: int,                       # ≥ 1: processes, this one too; each has one accelerator, or
+                                        # one CPU thread
+    n_epochs: int | None = None,        # as for `fit`; with neither it nor `max_steps`: resume a
+                                        # stopped fit
     *,
     hooks: Hook | Sequence[Hook] = (),  # hooks for this fit alone
-    timeout_s: float = 300,             # seconds ≥ 1 after which a process that does not answer counts as lost
+    timeout_s: float = 300,             # seconds ≥ 1 after which a process that does not answer
+                                        # counts as lost
     **kwargs: Any,                      # other arguments of `fit`
 ) -> History:
     """Train in several processes, with the result in this one
 
-    Raises RuntimeError if this process cannot be forked, and `ProcessFailed` if another process fails. No process
-    outlives the call, however it ends.
+    Raises RuntimeError if this process cannot be forked, and `ProcessFailed` if another process
+    fails. No process outlives the call, however it ends.
     """
     learn.check_thread()
     max_steps = kwargs.get('max_steps')
-    if n_epochs is not None and max_steps is not None: raise ValueError('launch takes either n_epochs or max_steps')
+    if n_epochs is not None and max_steps is not None:
+        raise ValueError('launch takes either n_epochs or max_steps')
     n, hooks = as_count('n_procs', n_procs), as_hooks(hooks)
     resumes = n_epochs is None and max_steps is None
     if resumes and learn.stopped is None: raise RuntimeError(

@@ -28,7 +28,8 @@ from ..loop import World
 def bounds(
     total: int,             # samples of a batch
     world: World,
-) -> tuple[int, int]:       # first sample of this rank, and index after the last one: there may be none
+) -> tuple[int, int]:       # first sample of this rank, and index after the last one: there may be
+                            # none
     "Cut a batch into shards of the same size, or with one sample more on the first ranks"
     share, more = divmod(total, world.size)
     first = world.rank*share + min(world.rank, more)
@@ -84,7 +85,8 @@ class _Drawn:
 
     def __call__(self, iterator):
         now = rng_state(self.names)
-        is_undisturbed = same_state(now, self.state)        # nothing else has drawn since, as in a single process
+        # nothing else has drawn since, as in a single process
+        is_undisturbed = same_state(now, self.state)
         if not is_undisturbed: set_rng_state(self.state)
         try: return next(iterator, None)
         finally:
@@ -94,14 +96,16 @@ class _Drawn:
 def _nothing_drawn(iterator): return next(iterator, None)
 
 # %% ../../nbs/parallel/02_sharding.ipynb #1ee2a3e9
-_DRAWN_AT_ONCE = RandomSampler, SubsetRandomSampler, WeightedRandomSampler   # from the global RNGs when a pass opens
+# from the global RNGs when a pass opens
+_DRAWN_AT_ONCE = RandomSampler, SubsetRandomSampler, WeightedRandomSampler
 
 def _is_compared(i): return not i & (i - 1)      # 0, 1, 2, 4, 8, ...
 
 def _index_code(batch, code=0):
     "Compute a number that tells orders apart, from indices and the code of the batches before"
     try: return crc32(array('q', batch).tobytes(), code)
-    except (TypeError, OverflowError): return crc32(re.sub(' at 0x[0-9a-f]+', '', repr(batch)).encode(), code)
+    except (TypeError, OverflowError):
+        return crc32(re.sub(' at 0x[0-9a-f]+', '', repr(batch)).encode(), code)
 
 # %% ../../nbs/parallel/02_sharding.ipynb #290841e2
 class _ShardedBatches:
@@ -130,28 +134,32 @@ class _ShardedBatches:
 
     def _compare(self, i, code):
         if not self.shards.world.is_same(f'{i} {code}'): raise ValueError(
-            f'{type(self.sampler or self.batches).__name__} of train_dl or valid_dl chooses other samples '
-            f'in each process, as seen at batch {i}: expected the same whole batches everywhere, '
-            'of which each process takes its shard. Leave out a DistributedSampler; '
-            'draw an order of your own from a seed, or from the global RNGs of Python, numpy or torch')
+            f'{type(self.sampler or self.batches).__name__} of train_dl or valid_dl chooses other '
+            f'samples in each process, as seen at batch {i}: expected the same whole batches '
+            'everywhere, of which each process takes its shard. Leave out a DistributedSampler; '
+            'draw an order of your own from a seed, or from the global RNGs of Python, numpy or '
+            'torch')
 
 # %% ../../nbs/parallel/02_sharding.ipynb #e39d2b88
 class ShardedTensors(TensorLoader):
     "A `TensorLoader` that yields this rank's shard of each batch"
     draws = TensorLoader.draws
-    def __init__(self, dl: TensorLoader, shards: BatchShards): vars(self).update(vars(dl), shards=shards)
+    def __init__(self, dl: TensorLoader, shards: BatchShards):
+        vars(self).update(vars(dl), shards=shards)
 
     def iter_from(self, start: int) -> Iterator[Any]:
         if not self.shuffle: return super().iter_from(start)
-        with _together(self.shards.world, self): return super().iter_from(start)     # the order is drawn here
+        # the order is drawn here
+        with _together(self.shards.world, self): return super().iter_from(start)
 
     def mine(self, batches: Iterator[Any], start: int) -> Iterator[Any]:
         return (self._shard(i, batch) for i, batch in enumerate(batches, start))
 
     def _shard(self, i, batch):
-        if _is_compared(i) and not self.shards.world.is_same(f'{i} {batch_code(batch)}'): raise ValueError(
-            f'batch {i} of a TensorLoader differs between the processes: all must hold the same tensors. '
-            'Seed what draws the data, or have the main process write it to a file')
+        if _is_compared(i) and not self.shards.world.is_same(f'{i} {batch_code(batch)}'):
+            raise ValueError(
+                f'batch {i} of a TensorLoader differs between the processes: all must hold the same '
+                'tensors. Seed what draws the data, or have the main process write it to a file')
         first, end = self.shards.cut(i, len(batch[0]), batch)
         return tuple([o[first:end] for o in batch])
 
@@ -190,7 +198,8 @@ class _Pass:
         dl, world = shared.dl, shared.shards.world
         self.shared, self.i, self.code = shared, start, 0
         self.is_sized = length(dl) is not None
-        names = () if getattr(dl, 'num_workers', 0) else draws(dl)      # workers have their own RNGs, seeded here
+        # workers have their own RNGs, seeded here
+        names = () if getattr(dl, 'num_workers', 0) else draws(dl)
         with _together(world, dl):
             self.iterator = open_at(dl, start)
             self.draw = _nothing_drawn if names == () else _Drawn(names or _GLOBAL)
@@ -203,7 +212,8 @@ class _Pass:
         batch, shards = self.draw(self.iterator), self.shared.shards
         n = 0 if batch is None else batch_size(batch)
         self.code = batch_code(batch, self.code)
-        if not self.is_sized or batch is None or _is_compared(self.i): self._compare(shards.world, n)
+        if not self.is_sized or batch is None or _is_compared(self.i):
+            self._compare(shards.world, n)
         if batch is None: raise StopIteration
         self.i += 1
         return cut_batch(batch, *shards.cut(self.i - 1, n, batch))
@@ -212,18 +222,21 @@ class _Pass:
         if world.is_same(f'{self.i} {n} {self.code}'): return
         ns, name = world.all_gather(n), type(self.shared.dl).__name__
         if len(set(ns)) > 1: raise ValueError(
-            f'batch {self.i} of {name} has {", ".join(map(str, ns))} samples in processes 0 to {world.size - 1}: '
-            'a loader has to yield the same whole batches in each process, of which each takes its shard')
+            f'batch {self.i} of {name} has {", ".join(map(str, ns))} samples in processes 0 to '
+            f'{world.size - 1}: a loader has to yield the same whole batches in each process, of '
+            'which each takes its shard')
         raise ValueError(
-            f'{name} yields other batches in each process, as seen at batch {self.i}: '
-            'it has to yield the same whole batches everywhere, of which each process takes its shard. '
-            'Let it draw from a seed, or from the global RNGs of Python, numpy or torch, which are set alike')
+            f'{name} yields other batches in each process, as seen at batch {self.i}: it has to '
+            'yield the same whole batches everywhere, of which each process takes its shard. Let '
+            'it draw from a seed, or from the global RNGs of Python, numpy or torch, which are '
+            'set alike')
 
 # %% ../../nbs/parallel/02_sharding.ipynb #5861f5db
 def shard(
     dl: Any,        # any loader, or None
     world: World,
-) -> Any:           # a loader of this rank's shard of each batch, with its `shards`; `dl` itself with one rank
+) -> Any:           # a loader of this rank's shard of each batch, with its `shards`; `dl` itself
+                    # with one rank
     "Shard the batches of a loader"
     if dl is None or world.size == 1: return dl
     if sets := sets_of(dl): raise ValueError(
@@ -236,6 +249,7 @@ def shard(
     if type(dl) is TensorLoader: return ShardedTensors(dl, shards)
     if not is_stock(dl) or dl.batch_sampler is None: return ShardedIterable(dl, shards)
     res, batches = copy(dl), _ShardedBatches(dl.batch_sampler, dl, shards)
-    vars(res).update(batch_sampler=batches, shards=shards)     # a DataLoader refuses to set attributes
+    # a DataLoader refuses to set attributes
+    vars(res).update(batch_sampler=batches, shards=shards)
     forget_iterator(res)
     return res

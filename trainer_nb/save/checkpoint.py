@@ -49,9 +49,11 @@ class _Save:
             state, parts = host_copy((state, {key: local(t) for key, t in parts.items()}))
             wait = arrived(learn.device)
             if info is not None: check_plain(state, 'the state')
-            elif self.place is None or self.rank >= self.n_files: return      # other ranks write the same shards
+            # other ranks write the same shards
+            elif self.place is None or self.rank >= self.n_files: return
             args = wait, state, parts, info, patience, done
-            self.thread = Thread(target=self.write, args=args, name='checkpoint')       # it frees them at its end
+            # it frees them at its end
+            self.thread = Thread(target=self.write, args=args, name='checkpoint')
             self.thread.start()
         except (TypeError, ValueError, RuntimeError, OSError) as e:
             self.error = e
@@ -75,28 +77,35 @@ class _Save:
     def is_writing(self): return self.thread is not None and self.thread.is_alive()
 
     def finish(self):
-        if self.thread is not None and self.thread.ident is not None: self.thread.join()     # it was started
+        # it was started
+        if self.thread is not None and self.thread.ident is not None: self.thread.join()
 
 # %% ../../nbs/save/04_checkpoint.ipynb #b387a6c7
 class Checkpoint(Hook):
     """Save the complete state of training: at intervals, when it is stopped or interrupted, and when it ends
 
-    Keeps the last `keep` checkpoints and the one with the best `monitor`. `learn.fit(n, resume=True)` resumes from the
-    newest. Checkpoints of other runs in the folder are never touched.
+    Keeps the last `keep` checkpoints and the one with the best `monitor`, and never touches those of
+    other runs in the folder. `learn.fit(n, resume=True)` resumes from the newest.
     """
     ord, unique = 95, True      # late, when the states of other hooks are complete
-    together = ('save',)        # all ranks call it; they write their shards, and the main one all else
+    # all ranks call it; they write their shards, and the main one all else
+    together = ('save',)
     PATIENCE_S = 600            # how long the main process waits for the shards of the other ranks
     state_kinds = {'run': (None, str)}
 
     def __init__(self,
         folder: str | Path,                     # created if it does not exist
-        every: str | int = 'epoch',             # 'epoch', number of optimizer steps, or a duration such as '10min'
+        every: str | int = 'epoch',             # 'epoch', number of optimizer steps, or a duration
+                                                # such as '10min'
         keep: int = 3,                          # ≥ 1: number of the latest checkpoints to keep
-        monitor: str | None = 'valid_loss',     # column of the epoch table; None: keep no best checkpoint
-        mode: str | None = None,                # 'min' or 'max': which values are better; None: by the name
-        strict: bool = False,                   # True: an error while saving ends training; False: it is a warning
-        skip: bool = False,     # True: samples draw no random numbers, so a stock loader need not read them again
+        monitor: str | None = 'valid_loss',     # column of the epoch table; None: keep no best
+                                                # checkpoint
+        mode: str | None = None,                # 'min' or 'max': which values are better; None: by
+                                                # the name
+        strict: bool = False,                   # True: an error while saving ends training; False:
+                                                # it is a warning
+        skip: bool = False,     # True: samples draw no random numbers, so a stock loader need not
+                                # read them again
     ):                          # raises NotADirectoryError if `folder` is a file
         self.steps, self.seconds = _parse_every(every)
         if not isinstance(keep, int) or isinstance(keep, bool) or keep < 1:
@@ -105,14 +114,18 @@ class Checkpoint(Hook):
         self.monitor, self.mode = monitor, as_mode(mode, monitor)
         self.strict, self.skip = strict, skip
         self.run = None                             # id of the run, in the manifests that it writes
-        self._owner = None                          # weak reference to the learner that it saves; None: the next one
+        # weak reference to the learner that it saves; None: the next one
+        self._owner = None
         self._latest = None                         # `_Save` whose result is not reported yet
         self.saved_at = None                        # `_where` of the last save
-        self.due, self.warned = math.inf, set()     # clock of the next save; texts of warnings that were shown
+        # clock of the next save; texts of warnings that were shown
+        self.due, self.warned = math.inf, set()
         self.is_tried = False                       # whether the state of this fit can be saved
-        self.stall_s, self.n_saves = 0., 0          # seconds for which training waited; number of saves
+        # seconds for which training waited; number of saves
+        self.stall_s, self.n_saves = 0., 0
 
-    def __getstate__(self): return {**vars(self), '_owner': None}      # a copy may be of a copied learner
+    # a copy may be of a copied learner
+    def __getstate__(self): return {**vars(self), '_owner': None}
 
     def _saves_another(self, learn):
         "Return whether it has saved another learner, as in a loop over folds"
@@ -145,7 +158,8 @@ class Checkpoint(Hook):
             if perf_counter() < self.due or not learn.is_main: return
             self.due = math.inf
         elif not self.steps or not learn.stepped or learn.state.optimizer_step % self.steps: return
-        learn.request(self.save, everywhere=not self.seconds)       # after the batch; the clocks of ranks differ
+        # after the batch; the clocks of ranks differ
+        learn.request(self.save, everywhere=not self.seconds)
 
     def after_epoch(self, learn: Learner) -> None:
         self._report()
@@ -154,7 +168,8 @@ class Checkpoint(Hook):
         mine = {'metric': value, 'loss': self._value(learn, 'valid_loss')}
         is_better = value is not None and (best is None or self._rank(mine) < self._rank(best))
         if self.every == 'epoch' or learn.world.first(is_last or is_better): self.save(learn)
-        if self.monitor not in (None, 'valid_loss', *row): raise ValueError(    # without valid_loss, none is the best
+        # without valid_loss, none is the best
+        if self.monitor not in (None, 'valid_loss', *row): raise ValueError(
             f'Checkpoint monitors {self.monitor!r}, but the columns are {", ".join(row)}.'
             f'{did_you_mean(self.monitor, row)}')
 
@@ -198,7 +213,8 @@ class Checkpoint(Hook):
         if learn.world.first(where == self.saved_at and not again): return
         self.finish()
         self._latest = _Save(self.folder, learn.world, learn.state.optimizer_step)
-        def patience(): return 5 if learn.cancelled == 'error' else self.PATIENCE_S     # ranks may be lost
+        # ranks may be lost
+        def patience(): return 5 if learn.cancelled == 'error' else self.PATIENCE_S
         self._latest.start(learn, self._info(learn) if learn.is_main else None, patience, self._prune)
         self.saved_at, self.n_saves = where, self.n_saves + 1
         if self.seconds and learn.is_fitting: self.due = perf_counter() + self.seconds
@@ -242,13 +258,16 @@ def _try(learn):
     state, _ = take_out(capture(learn))
     for opt in learn.opts.values():
         if name := _unsaved(opt): warnings.warn(
-            f'{type(opt).__name__}.{name} has a state that is not in the state_dict() of the {type(opt).__name__}: '
-            'a fit that is resumed starts it afresh. Let state_dict() and load_state_dict() hold it', stacklevel=2)
+            f'{type(opt).__name__}.{name} has a state that is not in the state_dict() of the '
+            f'{type(opt).__name__}: a fit that is resumed starts it afresh. Let state_dict() and '
+            'load_state_dict() hold it', stacklevel=2)
     try: check_plain(host_copy(state, copy=lambda t: t), 'the state')
-    except (ValueError, RuntimeError, OSError): return      # not the fault of the state: `save` warns of it
+    # not the fault of the state: `save` warns of it
+    except (ValueError, RuntimeError, OSError): return
     except TypeError as e:
         e.add_note('raised by Checkpoint after the first batch, since nothing could be saved later, either: define '
-                   'state_dict() and load_state_dict() for the object that holds it, or remove Checkpoint')
+                   'state_dict() and load_state_dict() for the object that holds it, or remove '
+                   'Checkpoint')
         raise
 
 def _unsaved(opt):
@@ -265,7 +284,8 @@ def _unsaved(opt):
 def find(
     source: str | Path,         # path of a checkpoint, or of a folder of them
     size: int = 1,              # world size of the run that resumes
-) -> tuple[dict[str, Any], Path]:       # state, path of its file; raises FileNotFoundError or BadCheckpoint
+) -> tuple[dict[str, Any], Path]:       # state, path of its file; raises FileNotFoundError or
+                                        # BadCheckpoint
     "Read the state in a file, or the newest one in a folder from which a world of this size can resume"
     path = Path(source)
     if path.is_dir(): return _find_newest(Folder(path), size)
@@ -287,13 +307,15 @@ def _find_newest(folder, size):
     (state, manifest), last = found, folder.manifests()[-1]
     if manifest['n'] < last['n'] and not fits(last):
         warnings.warn(f'{last["file"]} was saved by {last.get("processes", 1)} processes in the middle of an epoch, '
-                      f'and this is a world of {size}: resuming from the end of an epoch', stacklevel=4)
+                      f'and this is a world of {size}: resuming from the end of an '
+                      'epoch', stacklevel=4)
     return state, folder.path/manifest['file']
 
 # %% ../../nbs/save/04_checkpoint.ipynb #489c7390
 def resume_from(
     learn: Learner,             # in a fit that begins
-    source: bool | str | Path,  # True: the folder of the hook `Checkpoint`; or the path of a checkpoint, or of a folder
+    source: bool | str | Path,  # True: the folder of the hook `Checkpoint`; or the path of a
+                                # checkpoint, or of a folder
 ) -> bool:                      # whether there was a checkpoint
     "Restore the state that `fit(resume=source)` resumes"
     hook = learn.get_hook('Checkpoint', None)
@@ -301,11 +323,13 @@ def resume_from(
         hook.folder.lock.acquire()
         hook.finish()
     if source is True:
-        if hook is None: raise ValueError('fit(resume=True) needs the hook Checkpoint, to know the folder: '
+        if hook is None:
+            raise ValueError('fit(resume=True) needs the hook Checkpoint, to know the folder: '
                                           'add Checkpoint(folder), or pass resume=folder')
         if hook._saves_another(learn): raise ValueError(
-            f'fit(resume=True) would resume another learner, which this Checkpoint saved in {hook.folder.path}: '
-            'give each a Checkpoint with a folder of its own, or pass resume=folder to continue what is there')
+            'fit(resume=True) would resume another learner, which this Checkpoint saved in '
+            f'{hook.folder.path}: give each a Checkpoint with a folder of its own, or pass '
+            'resume=folder to continue what is there')
         if not learn.world.first(bool(hook.folder.n)): return False
         source = hook.folder.path
     found = find(source, learn.world.size) if learn.is_main else None
@@ -320,7 +344,8 @@ def resume_from(
 # %% ../../nbs/save/04_checkpoint.ipynb #5615a8a4
 def save(
     learn: Learner,     # not inside a batch
-    path: str | Path,   # file, whose folder is made; an existing one is replaced once the new one is complete
+    path: str | Path,   # file, whose folder is made; an existing one is replaced once the new one
+                        # is complete
 ) -> None:
     "Save everything: model, optimizers, hooks, counters, history, RNG states. Not inside a batch"
     learn.check_thread()
@@ -357,6 +382,7 @@ def load_state(
     notes = restore(learn, state, fit, plan=True)
     set_rng_states(fit.rng_states, learn.train_dl, learn.valid_dl)
     fit.model = learn.model
-    if (ema := getattr(learn, 'ema', None)) is not None: ema.average_of(learn)      # make it, for those who look
+    # make it, for those who look
+    if (ema := getattr(learn, 'ema', None)) is not None: ema.average_of(learn)
     learn.stopped = fit if fit.is_open(learn.state) and (fit.end_epoch or fit.end_step) else None
     return notes

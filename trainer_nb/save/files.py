@@ -47,15 +47,16 @@ class BadCheckpoint(ValueError):
 class _Hashed:
     """A file that computes the checksum of what is written to it
 
-    torch replaces what is raised while it writes by errors of its own. So what a write raises is kept, and raised at
-    the end; and so is what a handler of Ctrl-C raises, by the next write.
+    torch replaces what is raised while it writes by errors of its own. So what a write raises is
+    kept, and raised at the end; and so is what a handler of Ctrl-C raises, by the next write.
     """
     def __init__(self, file):
         self.file, self.sha, self.size = file, hashlib.sha256(), 0
         self.error = self.handler = None
 
     def __enter__(self):
-        if threading.current_thread() is threading.main_thread(): self.handler = signal.getsignal(signal.SIGINT)
+        if threading.current_thread() is threading.main_thread():
+            self.handler = signal.getsignal(signal.SIGINT)
         if callable(self.handler): signal.signal(signal.SIGINT, self._interrupted)
         return self
 
@@ -140,7 +141,8 @@ def _check_sums(file, name, manifest):
         raise BadCheckpoint(f'{name} has {size} bytes, but was written with {manifest["size"]}')
     file.seek(max(size - _N_TAIL, 0))
     tail = file.read(_N_TAIL)
-    if len(tail) < _N_TAIL or not tail.startswith(_TAIL) or tail[-1:] != b'\n':     # before all of it is read
+    # before all of it is read
+    if len(tail) < _N_TAIL or not tail.startswith(_TAIL) or tail[-1:] != b'\n':
         raise BadCheckpoint(f'{name} is not a checkpoint of trainer_nb, or not a whole one: '
                             'the checksum at its end is missing')
     file.seek(0)
@@ -188,12 +190,13 @@ _OTHER = {'STACK_GLOBAL', 'INST', 'OBJ', 'NEWOBJ', 'NEWOBJ_EX', 'BUILD', 'EXT1',
 class _Scan:
     """Follow a pickle without making its objects, only how many values each would hold
 
-    Objects may be shared, so that a few bytes could stand for a nesting without end; and a tensor may say that it is
-    larger than its data.
+    Objects may be shared, so that a few bytes could stand for a nesting without end; and a tensor
+    may say that it is larger than its data.
     """
     def __init__(self, name, sizes, size):
         self.name, self.sizes, self.size = name, sizes, size
-        self.stack, self.memo = [], {}      # lists: number of values, value if it is simple, whether it can grow
+        # lists: number of values, value if it is simple, whether it can grow
+        self.stack, self.memo = [], {}
         self.n_made = self.n_bytes = 0      # values in all results of calls; bytes of all tensors
 
     def refuse(self, what, why): raise BadCheckpoint(f'{self.name} {what}, and was refused: {why}')
@@ -223,8 +226,10 @@ class _Scan:
         taken = self.take(op.stack_before)
         if op.name in _GROW:
             cell, *taken = taken
-            if not cell[2]: self.refuse('changes a list or dict that it has used', 'torch.save does not')
-        else: cell = [1 + len(arg) if type(arg) in (str, bytes) else 1, value, op.name.startswith('EMPTY_')]
+            if not cell[2]:
+                self.refuse('changes a list or dict that it has used', 'torch.save does not')
+        else:
+            cell = [1 + len(arg) if type(arg) in (str, bytes) else 1, value, op.name.startswith('EMPTY_')]
         if 'TUPLE' in op.name: cell[1] = tuple(o[1] for o in taken)
         if op.name == 'BINPERSID': cell[1] = self.storage(*taken[0][1])
         if op.name == 'REDUCE': self.call(*(o[1] for o in taken))
@@ -259,7 +264,8 @@ def path_in(
     "Return the path of a file in a folder; refuse one that leads elsewhere, even by a link"
     path = Path(folder)/name
     try: is_inside = path.resolve().parent == Path(folder).resolve()
-    except (ValueError, OSError, RuntimeError): is_inside = False       # an impossible name, or a cycle of links
+    # an impossible name, or a cycle of links
+    except (ValueError, OSError, RuntimeError): is_inside = False
     if is_inside: return path
     raise BadCheckpoint(f'{name!r} leads out of {Path(folder).name}, and was refused: expected a file in the folder')
 
@@ -276,7 +282,8 @@ class Lock:
         "Take the lock"
         if self.file is not None: return
         if self.key in _mine: raise RuntimeError(
-            f'{self.path.parent} is in use by another run of this process: give each its own folder')
+            f'{self.path.parent} is in use by another run of this process: give each its own '
+            'folder')
         self.path.parent.mkdir(parents=True, exist_ok=True)
         open_file(self.path, 'ab').close()      # make it
         file = open_file(self.path, 'r+', errors='replace')
@@ -328,7 +335,8 @@ _MANIFEST = {'format': int, 'run': str, 'step': int, 'size': int, 'sha256': str,
 
 def read_manifest(
     path: Path,          # file `checkpoint-*.json`
-) -> dict[str, Any]:     # with its number as 'n' and the name of its state as 'file'; raises BadCheckpoint
+) -> dict[str, Any]:     # with its number as 'n' and the name of its state as 'file'; raises
+                         # BadCheckpoint
     "Read a state's manifest"
     try:
         manifest = json.loads(read_file(path_in(path.parent, path.name)))
@@ -372,7 +380,8 @@ class Folder:
         for m in self._notes():
             try: found[int(m[1])] = read_manifest(self.path/m[0])
             except FileNotFoundError: pass      # another thread has just dropped it
-            except (BadCheckpoint, OSError) as e: warnings.warn(f'{e}. Skipping its checkpoint', stacklevel=2)
+            except (BadCheckpoint, OSError) as e:
+                warnings.warn(f'{e}. Skipping its checkpoint', stacklevel=2)
         return [found[n] for n in sorted(found)]
 
     def read(self, manifest: dict[str, Any]) -> dict[str, Any]:
@@ -387,7 +396,8 @@ class Folder:
         "Return the newest intact state among those that fit; warn about damaged ones"
         for manifest in filter(fits, reversed(self.manifests())):
             try: return self.read(manifest), manifest
-            except (BadCheckpoint, OSError) as e: warnings.warn(f'{e}. Trying the one before it', stacklevel=2)
+            except (BadCheckpoint, OSError) as e:
+                warnings.warn(f'{e}. Trying the one before it', stacklevel=2)
 
     def next(self, step: int) -> Path:
         "Return the path for the next state"
@@ -397,7 +407,8 @@ class Folder:
     def put(self,
         state: dict[str, Any],       # of plain values
         info: dict[str, Any],        # for the manifest: 'run', 'step', 'metric', and more
-        parts: Path | None = None,   # folder in this one with the state's shards, complete and on disk; it is moved
+        parts: Path | None = None,   # folder in this one with the state's shards, complete and on
+                                     # disk; it is moved
     ) -> dict[str, Any]:             # the manifest
         "Write a state; a kill at any moment leaves it complete or absent"
         self.path.mkdir(exist_ok=True)
@@ -413,7 +424,8 @@ class Folder:
                 manifest = {'format': _FORMAT, **info, **write_state(file, state),
                             'saved': strftime('%Y-%m-%dT%H:%M:%S'), 'torch': str(torch.__version__),
                             'trainer_nb': sys.modules['trainer_nb'].__version__, 'python': platform.python_version()}
-                with replacing(path.with_suffix('.json')) as note: note.write(json.dumps(manifest, indent=1).encode())
+                with replacing(path.with_suffix('.json')) as note:
+                    note.write(json.dumps(manifest, indent=1).encode())
         except BaseException:
             if not path.exists():
                 with suppress(OSError): path.with_suffix('.json').unlink()

@@ -39,7 +39,8 @@ def take_out(state: Any) -> tuple[Any, dict[str, Tensor]]:
 
 def fill(state: Any, f: Callable[[dict[str, Any]], Any]) -> Any:
     "Replace each hole in a state by `f(hole)`"
-    if isinstance(state, dict): return f(state) if HOLE in state else {k: fill(v, f) for k, v in state.items()}
+    if isinstance(state, dict):
+        return f(state) if HOLE in state else {k: fill(v, f) for k, v in state.items()}
     return type(state)([fill(o, f) for o in state]) if type(state) in (list, tuple) else state
 
 # %% ../../nbs/save/02_shards.ipynb #8b6a9087
@@ -61,7 +62,8 @@ def report_error(e: Exception, path: str | Path, rank: int) -> None:
     "Tell the rank that waits why this one writes no shards"
     with suppress(OSError):
         Path(path).mkdir(parents=True, exist_ok=True)
-        with replacing(Path(path)/f'{rank}.error') as f: f.write(f'{type(e).__name__}: {e}'.encode())
+        with replacing(Path(path)/f'{rank}.error') as f:
+            f.write(f'{type(e).__name__}: {e}'.encode())
 
 def wait_for_parts(
     path: str | Path,                # folder that all ranks see
@@ -77,7 +79,8 @@ def wait_for_parts(
         missing = [i for i in range(size) if f'{i}.pt' not in names]
         if not missing: return
         if perf_counter() - start > patience(): raise OSError(
-            f'rank {missing[0]} has written no shards to {path.parent}: all ranks need a folder that they share')
+            f'rank {missing[0]} has written no shards to {path.parent}: all ranks need a folder '
+            'that they share')
         sleep(.02)
 
 # %% ../../nbs/save/02_shards.ipynb #6cef313f
@@ -90,7 +93,8 @@ def read_parts(
     holes, tensors, path = {}, {}, Path(path)
     def look(hole):
         check_kinds(hole, _KIND, 'a hole')
-        if hole['files'] < 1: raise ValueError(f'a hole is in {hole["files"]} files: expected 1 or more')
+        if hole['files'] < 1:
+            raise ValueError(f'a hole is in {hole["files"]} files: expected 1 or more')
         if holes.setdefault(hole[HOLE], hole) != hole:
             raise ValueError(f'two tensors are called {hole[HOLE]!r}')
     try: fill(state, look)
@@ -101,23 +105,27 @@ def read_parts(
         _check_sizes(holes.values(), path)
         for key, hole in holes.items(): tensors[key] = world.empty(hole['shape'], hole['dtype'])
         _read(tensors, holes, path, world)
-    except Exception as e: error = str(e) if isinstance(e, BadCheckpoint) else f'{type(e).__name__}: {e}'
-    if error := next(filter(None, world.all_gather(error)), None): raise BadCheckpoint(error)   # on all ranks
+    except Exception as e:
+        error = str(e) if isinstance(e, BadCheckpoint) else f'{type(e).__name__}: {e}'
+    # on all ranks
+    if error := next(filter(None, world.all_gather(error)), None): raise BadCheckpoint(error)
     return fill(state, lambda hole: tensors[hole[HOLE]])
 
 def _check_sizes(holes, path):
     "Before anything is made of the sizes that holes declare, compare them with the files"
-    if not path.is_dir(): raise BadCheckpoint(f'{path.name} is missing: copy the folder beside the file, too')
+    if not path.is_dir():
+        raise BadCheckpoint(f'{path.name} is missing: copy the folder beside the file, too')
     sizes = [o.lstat().st_size for o in path.glob('*.pt')]
     n, n_files = sum(math.prod(o['shape'])*o['dtype'].itemsize for o in holes), max(o['files'] for o in holes)
     if n > sum(sizes) or n_files > len(sizes): raise BadCheckpoint(
-        f'{path.name} has {len(sizes)} files of {sum(sizes)} bytes, and not {n_files} for tensors of {n} bytes: '
-        'copy the whole folder')
+        f'{path.name} has {len(sizes)} files of {sum(sizes)} bytes, and not {n_files} for tensors '
+        f'of {n} bytes: copy the whole folder')
 
 # %% ../../nbs/save/02_shards.ipynb #1e14c3f6
 def _read(tensors, holes, path, world):
     "Fill tensors, and read only the files that hold rows for this rank"
-    def mine(t): return _rows_of(len(t), *world.shards) if hasattr(t, 'full_tensor') else range(len(t))
+    def mine(t):
+        return _rows_of(len(t), *world.shards) if hasattr(t, 'full_tensor') else range(len(t))
     here = {key: mine(t) for key, t in tensors.items()}
     for i in range(max(o['files'] for o in holes.values())):
         there = {key: _rows_of(len(t), holes[key]['files'], i) for key, t in tensors.items()}

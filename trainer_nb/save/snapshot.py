@@ -25,7 +25,8 @@ from trainer_nb.loop import (
 # %% ../../nbs/save/03_snapshot.ipynb #a5031d5f
 def host_copy(
     x: Any,                                          # a nesting of dicts, lists, tuples and tensors
-    memo: dict[Any, Any] | None = None,              # what was copied already: tied weights stay one tensor
+    memo: dict[Any, Any] | None = None,              # what was copied already: tied weights stay
+                                                     # one tensor
     copy: Callable[[Tensor], Tensor] | None = None,  # replaces a copy of a tensor
 ) -> Any:  # the same nesting, with new tensors on the host, which are filled when `arrived` returns
     "Copy a state, so that later steps do not change it"
@@ -33,7 +34,8 @@ def host_copy(
     if isinstance(x, Tensor):
         is_strided = x.layout is torch.strided      # a sparse tensor has no single address
         key = (x.data_ptr(), x.device, x.dtype, x.shape, x.stride()) if is_strided else id(x)
-        if not x.numel() or key not in memo: memo[key] = x, (copy or _copied)(_plain(x))    # x keeps its address
+        # x keeps its address
+        if not x.numel() or key not in memo: memo[key] = x, (copy or _copied)(_plain(x))
         return memo[key][1]
     if isinstance(x, dict): return {k: host_copy(v, memo, copy) for k, v in x.items()}
     if type(x) in (list, tuple, set):
@@ -73,14 +75,16 @@ def check_module(
     faults += [f'{k} is missing there' for k in here if k not in state]
     faults += [f'{k} is not here' for k in state if k not in here]
     if len(faults) > 3: faults[3:] = [f'and {len(faults) - 3} more']
-    if faults: raise ValueError(f'the checkpoint belongs to a different {name}: {"; ".join(faults)}')
+    if faults:
+        raise ValueError(f'the checkpoint belongs to a different {name}: {"; ".join(faults)}')
 
 def _takes(module, key, state):
     "Return whether a buffer may load with another shape, as in quantization observers; tries it on a copy"
     path, _, name = key.rpartition('.')
     try:
         owner = module.get_submodule(path)
-        if name not in dict(owner.named_buffers(recurse=False, remove_duplicate=False)): return False
+        if name not in dict(owner.named_buffers(recurse=False, remove_duplicate=False)):
+            return False
         prefix = f'{path}.' if path else ''
         deepcopy(owner).load_state_dict({k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)})
     except (AttributeError, RuntimeError): return False
@@ -101,7 +105,8 @@ def _check_optimizer_states(opts, states):
     "Refuse the state of different optimizers"
     if opts.keys() != states.keys():
         raise ValueError(f'the checkpoint has the optimizers {list(states)}, but the learner has {list(opts)}')
-    def shape(kind, groups): return f'{kind} with groups of {[len(g["params"]) for g in groups]} parameters'
+    def shape(kind, groups):
+        return f'{kind} with groups of {[len(g["params"]) for g in groups]} parameters'
     for name, opt in opts.items():
         here = shape(type(opt).__name__, opt.param_groups)
         there = shape(states[name]['type'], states[name]['state']['param_groups'])
@@ -127,8 +132,9 @@ def _parameter_order(opt, modules, names):
             lost = [name or f'parameter {j}' for j, name in enumerate(there) if j not in order]
             more = f' and {len(lost) - 3} more' if len(lost) > 3 else ''
             raise ValueError(
-                f'the checkpoint belongs to a different optimizer: its group {i} steps {", ".join(lost[:3])}{more}, '
-                f'which group {i} of the {type(opt).__name__} here does not')
+                f'the checkpoint belongs to a different optimizer: its group {i} steps '
+                f'{", ".join(lost[:3])}{more}, which group {i} of the {type(opt).__name__} here '
+                'does not')
         res.append(order)
     return res
 
@@ -142,7 +148,8 @@ def _describe(dl):
     batches, data = getattr(dl, 'batch_sampler', None), getattr(dl, 'dataset', None)
     tensors = getattr(dl, 'tensors', None) or getattr(data, 'tensors', None) or ()
     if data is None and tensors: data = tensors[0]
-    while hasattr(batches, 'batches'): batches = batches.batches    # of a SeededLoader, or of a sharded loader
+    # of a SeededLoader, or of a sharded loader
+    while hasattr(batches, 'batches'): batches = batches.batches
     if hasattr(dl, 'shuffle'): order = 'shuffled' if dl.shuffle else ''
     else: order = type(getattr(batches, 'sampler', getattr(dl, 'sampler', None))).__name__
     return {'type': type(dl).__name__, 'batches': length(dl), 'samples': None if data is None else length(data),
@@ -160,8 +167,8 @@ def _check_loader(name, dl, before, pass_, skip=False):
     if pass_ is None or not pass_['n']: return ''
     changed = [f'{k} {before.get(k)} there, {now.get(k)} here' for k in _MUST_AGREE if before.get(k) != now.get(k)]
     if changed: raise ValueError(
-        f'the checkpoint is in the middle of a pass over {name}, '
-        f'after {pass_["n"]} of {before.get("batches")} batches, and the loader has changed ({"; ".join(changed)}): '
+        f'the checkpoint is in the middle of a pass over {name}, after {pass_["n"]} of '
+        f'{before.get("batches")} batches, and the loader has changed ({"; ".join(changed)}): '
         'resume with the same data and batch size, or from a checkpoint at the end of an epoch')
     if skips(dl) and (not is_stock(dl) or getattr(dl, 'is_seeded', False)): return ''
     if parts := _parts(dl):
@@ -191,7 +198,8 @@ def _check_workers(name, dl, warm):
     if getattr(dl, 'is_seeded', False) or hasattr(dl, 'state_dict'): return ''
     if not (warm and getattr(dl, 'persistent_workers', False)): return ''
     why = f'{name} has persistent workers, whose RNG states depend on all earlier passes: '
-    if not is_stock(dl): return why + 'what they draw at random is not exact; persistent_workers=False is'
+    if not is_stock(dl):
+        return why + 'what they draw at random is not exact; persistent_workers=False is'
     return why + ('the order of the samples is exact, but not the random numbers that they draw. '
                   'SeededLoader, or persistent_workers=False, is exact')
 
@@ -203,7 +211,8 @@ def module_state(module: nn.Module) -> dict[str, Any]:
 
 def load_module_state(
     module: nn.Module,      # module to load into
-    state: dict[str, Any],  # what `module_state` returned; without 'metadata', the versions are those of the module
+    state: dict[str, Any],  # what `module_state` returned; without 'metadata', the versions are
+                            # those of the module
 ) -> list[str]:             # names of buffers that the module lacks
     "Load the state of a module"
     module.load_state_dict(state_of(module, state['state'], state.get('metadata')))
@@ -267,7 +276,8 @@ def restore(
     state: dict[str, Any],  # what `capture` returned, from a file
     fit: Fit,               # the fit that resumes
     plan: bool = False,     # whether the fit also gets the bounds of the saved one
-    skip: bool = False,     # True: samples draw no random numbers, so that workers need not read them again
+    skip: bool = False,     # True: samples draw no random numbers, so that workers need not read
+                            # them again
 ) -> list[str]:             # what cannot be exact, and why
     "Load a state into a learner; raises ValueError, with nothing changed, if it does not fit"
     check_kinds(state, _STATE_KINDS, 'the checkpoint')
@@ -286,23 +296,27 @@ def restore(
     for name, m in modules.items(): notes += _take_module(name, m, state['modules'][name])
     for name, opt in learn.opts.items():
         _take_optimizer(opt, learn.world, state['optimizers'][name]['state'], orders.get(name))
-    for k, v in {**state['state'], 'num_processes': learn.world.size}.items(): setattr(learn.state, k, v)
+    for k, v in {**state['state'], 'num_processes': learn.world.size}.items():
+        setattr(learn.state, k, v)
     learn.history.load_state_dict(state['history'])
     if fit.train_metrics is not None: learn.history.open_metrics = fit.train_metrics
     fit.rng_states = state['rng_states']
-    if 'numpy' in fit.rng_states[0] and 'numpy' not in sys.modules: import numpy as _      # noqa: F401
+    if 'numpy' in fit.rng_states[0] and 'numpy' not in sys.modules:
+        import numpy as _      # noqa: F401
     notes += _take_hooks(learn, state['hooks']) + load_object_states(learn.objects, state.get('objects', {}))
     if own is not None: fit.load_rank_state(learn, own)
     else: fit.rng_states = learn.world.rng_states(fit.rng_states)
     for h in learn.hooks:
-        if callable(getattr(h, 'reorder', None)): h.reorder({name: _flat(order) for name, order in orders.items()})
+        if callable(getattr(h, 'reorder', None)):
+            h.reorder({name: _flat(order) for name, order in orders.items()})
     return [o for o in notes if o]
 
 # %% ../../nbs/save/03_snapshot.ipynb #a44b39fd
 def _check_parts(learn, state, modules):
     "Refuse the state of different modules or optimizers; return the `_parameter_order` of each optimizer"
     there = state['modules']
-    for name in modules.keys() & there.keys(): check_module(name, modules[name], there[name]['state'])
+    for name in modules.keys() & there.keys():
+        check_module(name, modules[name], there[name]['state'])
     if modules.keys() != there.keys():
         raise ValueError(f'the checkpoint has the modules {list(there)}, but the learner has {list(modules)}')
     _check_optimizer_states(learn.opts, state['optimizers'])
@@ -311,7 +325,8 @@ def _check_parts(learn, state, modules):
 
 def _check_loaders(learn, state, skip):
     "Check the loaders of the open passes; return what may not be exact"
-    old, notes, is_here = state['run'], [], state['device'] == learn.device.type     # data elsewhere are not read
+    # data elsewhere are not read
+    old, notes, is_here = state['run'], [], state['device'] == learn.device.type
     for name, pass_ in ('train_dl', None if old['is_trained'] else old['train']), ('valid_dl', old['valid']):
         dl, before = getattr(learn, name), state['loaders'][name]
         notes.append(_check_loader(name, dl, before, pass_, skip))
@@ -342,7 +357,8 @@ def _take_optimizer(opt, world, state, order):
     rates = [g['lr'] for g in opt.param_groups]
     load_optimizer(opt, world.split(opt, state if order is None else _renumbered(state, order)))
     for g, old in zip(opt.param_groups, rates):
-        if isinstance(old, Tensor): g['lr'] = old.copy_(g['lr'])        # keep the tensor: other objects may hold it
+        # keep the tensor: other objects may hold it
+        if isinstance(old, Tensor): g['lr'] = old.copy_(g['lr'])
 
 def _renumbered(state, order):
     "Return an optimizer's state with its parameters in another order"
@@ -364,7 +380,8 @@ def _take_hooks(learn, states):
     hooks, notes = _hook_keys(learn.hooks), []
     for key, h in hooks.items():
         if key in states: h.load_state_dict(states[key])
-        elif h.state_dict(): notes.append(f'the checkpoint holds no state of the hook {key}, which starts afresh')
+        elif h.state_dict():
+            notes.append(f'the checkpoint holds no state of the hook {key}, which starts afresh')
     strange = [key for key in states if key not in hooks and key != 'Checkpoint']
     return notes + [f'the checkpoint holds the state of a hook {key}, which this learner does not have'
                     for key in strange]
