@@ -160,10 +160,8 @@ def _size(dl):
     n = length(dl)
     return f'{type(dl).__name__} of {"?" if n is None else n} batches'
 
-def check_facts(
-    found: list[dict[str, Any]],    # what `facts` returned, one for each rank
-) -> None:                          # raises RuntimeError if they differ
-    "Refuse ranks that differ, and name the difference"
+def check_facts(found: list[dict[str, Any]]) -> None:
+    "Refuse ranks whose `facts` differ, and name the difference; raises RuntimeError"
     for what in found[0]:
         values = [o[what] for o in found]
         odd = next((i for i, o in enumerate(values) if o != values[0]), 0)

@@ -25,12 +25,8 @@ from trainer_nb.data import (
 from ..loop import World
 
 # %% ../../nbs/parallel/02_sharding.ipynb #416cdfdb
-def bounds(
-    total: int,             # samples of a batch
-    world: World,
-) -> tuple[int, int]:       # first sample of this rank, and index after the last one: there may be
-                            # none
-    "Cut a batch into shards of the same size, or with one sample more on the first ranks"
+def bounds(total: int, world: World) -> tuple[int, int]:
+    "Cut `total` samples into shards that differ by one at most; return the bounds of this rank's"
     share, more = divmod(total, world.size)
     first = world.rank*share + min(world.rank, more)
     return first, first + share + (world.rank < more)
@@ -164,12 +160,8 @@ class ShardedTensors(TensorLoader):
         return tuple([o[first:end] for o in batch])
 
 # %% ../../nbs/parallel/02_sharding.ipynb #92749208
-def cut_batch(
-    x: Any,     # a batch, as `map_tensors` knows them
-    first: int, # first sample
-    end: int,   # index after the last sample
-) -> Any:       # a batch of these samples; raises TypeError
-    "Cut samples out of a batch"
+def cut_batch(x: Any, first: int, end: int) -> Any:
+    "Cut the samples from `first` to before `end` out of a batch; raises TypeError"
     n = batch_size(x)
     def cut(o): return o[first:end] if o.ndim and len(o) == n else o
     def part(o):

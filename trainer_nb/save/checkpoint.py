@@ -343,7 +343,7 @@ def resume_from(
 
 # %% ../../nbs/save/04_checkpoint.ipynb #5615a8a4
 def save(
-    learn: Learner,     # not inside a batch
+    learn: Learner,
     path: str | Path,   # file, whose folder is made; an existing one is replaced once the new one
                         # is complete
 ) -> None:
@@ -360,7 +360,7 @@ def save(
     write_state(path, state)
 
 def load(
-    learn: Learner,     # not in a fit
+    learn: Learner,
     path: str | Path,   # file written by `save` or `Checkpoint`, or a folder of checkpoints
 ) -> None:
     """Load what `save` or `Checkpoint` saved; `resume` then continues a fit that was stopped
@@ -371,11 +371,8 @@ def load(
     if learn.is_fitting: raise RuntimeError('load comes before a fit: use fit(resume=path)')
     for note in load_state(learn, path): warnings.warn(f'load: {note}', stacklevel=2)
 
-def load_state(
-    learn: Learner,    # not in a fit
-    path: str | Path,  # file or folder
-) -> list[str]:        # what cannot be exact, and why
-    "Load a state between two fits"
+def load_state(learn: Learner, path: str | Path) -> list[str]:
+    "Load a file, or from a folder, between two fits; return what cannot be exact, and why"
     fit = Fit()
     state, path = find(path)
     state = read_parts(state, path.with_suffix('.parts'), learn.world)

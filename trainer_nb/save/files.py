@@ -23,11 +23,8 @@ from ..base import check_kinds, open_file, read_file, replacing, sync
 PLAIN = (torch.Tensor, torch.nn.Parameter, torch.Size, torch.dtype, torch.device,
          int, float, complex, bool, str, bytes, type(None))
 
-def check_plain(
-    x: Any,             # a nesting of dicts, lists and tuples
-    where: str = 'it',  # name of `x` for the message
-) -> None:              # raises TypeError
-    "Check that a checkpoint can hold `x`"
+def check_plain(x: Any, where: str = 'it') -> None:
+    "Check that a checkpoint can hold `x`, named `where` in the message; raises TypeError"
     kind = type(x)
     if isinstance(x, dict):
         for k, v in x.items():
@@ -333,11 +330,8 @@ _MANIFEST = {'format': int, 'run': str, 'step': int, 'size': int, 'sha256': str,
              'epoch?': int, 'position?': str, 'monitor?': (None, str), 'processes?': int, 'in_epoch?': bool,
              'parts?': {str: [(int, str)]}}
 
-def read_manifest(
-    path: Path,          # file `checkpoint-*.json`
-) -> dict[str, Any]:     # with its number as 'n' and the name of its state as 'file'; raises
-                         # BadCheckpoint
-    "Read a state's manifest"
+def read_manifest(path: Path) -> dict[str, Any]:
+    "Read a manifest, and add its number 'n' and the state's 'file'; raises BadCheckpoint"
     try:
         manifest = json.loads(read_file(path_in(path.parent, path.name)))
         check_kinds(manifest, _MANIFEST, path.name)

@@ -48,7 +48,7 @@ def _points_text(manifests, most=8):
 
 # %% ../../nbs/save/07_rewind.ipynb #bb4fa4da
 def rewind(
-    learn: Learner,                     # not in a fit
+    learn: Learner,
     epoch: int | None = None,           # ≥ 1: to where so many epochs were finished; or
     *,
     step: int | None = None,            # ≥ 1: to where so many optimizer steps were made

@@ -49,12 +49,8 @@ def _rows_of(n, size, rank):
     step = -(-n//size)
     return range(min(rank*step, n), min((rank + 1)*step, n))
 
-def write_parts(
-    parts: dict[str, Tensor],  # this rank's shard of each tensor, on the host
-    path: str | Path,          # folder; created if it does not exist
-    rank: int,                 # which of its files to write
-) -> None:                     # raises OSError
-    "Write the shards of a rank to its own file, which appears when it is complete"
+def write_parts(parts: dict[str, Tensor], path: str | Path, rank: int) -> None:
+    "Write a rank's shards, which are on the host, to its file in a folder, which appears when complete"
     Path(path).mkdir(parents=True, exist_ok=True)
     write_state(Path(path)/f'{rank}.pt', {'parts': parts})
 
@@ -84,12 +80,8 @@ def wait_for_parts(
         sleep(.02)
 
 # %% ../../nbs/save/02_shards.ipynb #6cef313f
-def read_parts(
-    state: Any,        # with holes
-    path: str | Path,  # folder
-    world: World,      # the ranks that read
-) -> Any:              # the state, with tensors sharded over `world`; raises BadCheckpoint
-    "Fill the holes from the files in a folder"
+def read_parts(state: Any, path: str | Path, world: World) -> Any:
+    "Fill the holes from the files in a folder, sharded over `world`; raises BadCheckpoint"
     holes, tensors, path = {}, {}, Path(path)
     def look(hole):
         check_kinds(hole, _KIND, 'a hole')

@@ -62,12 +62,8 @@ def arrived(device: torch.device) -> Callable[[], None]:
     return event.synchronize
 
 # %% ../../nbs/save/03_snapshot.ipynb #b17d4211
-def check_module(
-    name: str,              # name of the module for the message
-    module: nn.Module,      # module to load into
-    state: dict[str, Any],  # its `state_dict`, from a file
-) -> None:                  # raises ValueError
-    "Refuse the state of a different model"
+def check_module(name: str, module: nn.Module, state: dict[str, Any]) -> None:
+    "Refuse the `state_dict` of a different module; raises ValueError"
     here = module.state_dict()
     def shape(o): return tuple(o.shape) if isinstance(o, Tensor) else type(o).__name__
     other = [k for k in here if k in state and shape(state[k]) != shape(here[k]) and not _takes(module, k, state)]
