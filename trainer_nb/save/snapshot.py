@@ -266,47 +266,6 @@ def _trained_state(m):
     return {**module_state(m), 'frozen': [k for k, p in params.items() if not p.requires_grad],
             'grads': {k: p.grad for k, p in params.items() if p.grad is not None}}
 
-# %% ../../nbs/save/03_snapshot.ipynb #b23de7c6
-def restore(
-    learn: Learner,         # with the same modules, optimizers and hooks
-    state: dict[str, Any],  # what `capture` returned, from a file
-    fit: Fit,               # the fit that resumes
-    plan: bool = False,     # whether the fit also gets the bounds of the saved one
-    skip: bool = False,     # True: samples draw no random numbers, so that workers need not read
-                            # them again
-) -> list[str]:             # what cannot be exact, and why
-    "Load a state into a learner; raises ValueError, with nothing changed, if it does not fit"
-    check_kinds(state, _STATE_KINDS, 'the checkpoint')
-    for key, h in _hook_keys(learn.hooks).items():
-        if key in state['hooks'] and type(h).load_state_dict is Hook.load_state_dict:
-            check_kinds(state['hooks'][key], h.state_kinds, f'the state of {key}')
-    modules, own = owners(learn, learn.model), _own(learn, state)
-    orders = _check_parts(learn, state, modules)
-    notes = [_dtypes(name, m, state['modules'][name]['state']) for name, m in modules.items()]
-    if state['run'] is not None:
-        notes += _check_loaders(learn, state, skip)
-        fit.load_state_dict(learn, state['run'], plan)
-        for pass_ in filter(None, (fit.train, fit.valid)): pass_.skip = skip
-    if state['device'] != learn.device.type:
-        notes.append(f'the checkpoint was made on {state["device"]}, but this is {learn.device.type}: rounding differs')
-    for name, m in modules.items(): notes += _take_module(name, m, state['modules'][name])
-    for name, opt in learn.opts.items():
-        _take_optimizer(opt, learn.world, state['optimizers'][name]['state'], orders.get(name))
-    for k, v in {**state['state'], 'num_processes': learn.world.size}.items():
-        setattr(learn.state, k, v)
-    learn.history.load_state_dict(state['history'])
-    if fit.train_metrics is not None: learn.history.open_metrics = fit.train_metrics
-    fit.rng_states = state['rng_states']
-    if 'numpy' in fit.rng_states[0] and 'numpy' not in sys.modules:
-        import numpy as _      # noqa: F401
-    notes += _take_hooks(learn, state['hooks']) + load_object_states(learn.objects, state.get('objects', {}))
-    if own is not None: fit.load_rank_state(learn, own)
-    else: fit.rng_states = learn.world.rng_states(fit.rng_states)
-    for h in learn.hooks:
-        if callable(getattr(h, 'reorder', None)):
-            h.reorder({name: _flat(order) for name, order in orders.items()})
-    return [o for o in notes if o]
-
 # %% ../../nbs/save/03_snapshot.ipynb #a44b39fd
 def _check_parts(learn, state, modules):
     "Refuse the state of different modules or optimizers; return the `_parameter_order` of each optimizer"
@@ -381,3 +340,44 @@ def _take_hooks(learn, states):
     strange = [key for key in states if key not in hooks and key != 'Checkpoint']
     return notes + [f'the checkpoint holds the state of a hook {key}, which this learner does not have'
                     for key in strange]
+
+# %% ../../nbs/save/03_snapshot.ipynb #b23de7c6
+def restore(
+    learn: Learner,         # with the same modules, optimizers and hooks
+    state: dict[str, Any],  # what `capture` returned, from a file
+    fit: Fit,               # the fit that resumes
+    plan: bool = False,     # whether the fit also gets the bounds of the saved one
+    skip: bool = False,     # True: samples draw no random numbers, so that workers need not read
+                            # them again
+) -> list[str]:             # what cannot be exact, and why
+    "Load a state into a learner; raises ValueError, with nothing changed, if it does not fit"
+    check_kinds(state, _STATE_KINDS, 'the checkpoint')
+    for key, h in _hook_keys(learn.hooks).items():
+        if key in state['hooks'] and type(h).load_state_dict is Hook.load_state_dict:
+            check_kinds(state['hooks'][key], h.state_kinds, f'the state of {key}')
+    modules, own = owners(learn, learn.model), _own(learn, state)
+    orders = _check_parts(learn, state, modules)
+    notes = [_dtypes(name, m, state['modules'][name]['state']) for name, m in modules.items()]
+    if state['run'] is not None:
+        notes += _check_loaders(learn, state, skip)
+        fit.load_state_dict(learn, state['run'], plan)
+        for pass_ in filter(None, (fit.train, fit.valid)): pass_.skip = skip
+    if state['device'] != learn.device.type:
+        notes.append(f'the checkpoint was made on {state["device"]}, but this is {learn.device.type}: rounding differs')
+    for name, m in modules.items(): notes += _take_module(name, m, state['modules'][name])
+    for name, opt in learn.opts.items():
+        _take_optimizer(opt, learn.world, state['optimizers'][name]['state'], orders.get(name))
+    for k, v in {**state['state'], 'num_processes': learn.world.size}.items():
+        setattr(learn.state, k, v)
+    learn.history.load_state_dict(state['history'])
+    if fit.train_metrics is not None: learn.history.open_metrics = fit.train_metrics
+    fit.rng_states = state['rng_states']
+    if 'numpy' in fit.rng_states[0] and 'numpy' not in sys.modules:
+        import numpy as _      # noqa: F401
+    notes += _take_hooks(learn, state['hooks']) + load_object_states(learn.objects, state.get('objects', {}))
+    if own is not None: fit.load_rank_state(learn, own)
+    else: fit.rng_states = learn.world.rng_states(fit.rng_states)
+    for h in learn.hooks:
+        if callable(getattr(h, 'reorder', None)):
+            h.reorder({name: _flat(order) for name, order in orders.items()})
+    return [o for o in notes if o]
