@@ -92,7 +92,7 @@ def test_refusals(tmp_path):
     def rewind(learn): learn.rewind(epoch=1)
     with pytest.raises(RuntimeError, match='called in a fit'): learn.fit(1, hooks=[LambdaHook(before_step=rewind)])
     other = Learner(torch.nn.Linear(4, 3), batches(), loss_fn=F.cross_entropy, display=False)
-    with pytest.raises(ValueError, match='another model'): other.rewind(1, folder=tmp_path/'a')
+    with pytest.raises(ValueError, match='different model'): other.rewind(1, folder=tmp_path/'a')
     assert other.state.epoch == 0 and digest(learn) != '' and before != ''
 
 def test_of_another_folder(tmp_path):

@@ -37,7 +37,7 @@ def test_from_one_fit_to_the_next(tmp_path):
     other = make_learner(optim=torch.optim.RMSprop)
     other.load(tmp_path/'a')
     assert same(*[[s['square_avg'] for s in o.opt.state.values()] for o in (learn, other)])
-    with pytest.raises(ValueError, match='another optimizer'): make_learner().load(tmp_path/'a')
+    with pytest.raises(ValueError, match='different optimizer'): make_learner().load(tmp_path/'a')
 
 def test_several():
     model = make_model()

@@ -13,7 +13,7 @@ from time import perf_counter
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import IterableDataset
 
 from ..base import check_kinds, forget_iterator, kept_iterator, map_tensors
 from trainer_nb.data.adapters import (

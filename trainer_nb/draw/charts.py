@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from .figures import GREY, INK, SIZE, blank_figure, tint
-from .panels import LEADING, Panel, legend_rows
+from .panels import LEADING, legend_rows
 
 # %% ../../nbs/draw/08_charts.ipynb #4e2a6ebb
 class _Stroke(NamedTuple):

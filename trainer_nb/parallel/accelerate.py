@@ -7,18 +7,20 @@ __all__ = ['check_plugin', 'Accelerate', 'accelerate_hook']
 
 # %% ../../nbs/parallel/05_accelerate.ipynb #7e1b1ed8
 import gc, os
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from inspect import signature
+from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from ..base import batch_code, can_unshard, has_accelerator, needed, to_device
+from ..base import batch_code, can_unshard, has_accelerator, needed, to_device, unproven
 from ..data import end_workers
 from trainer_nb.loop import (
-    Hook, Learner, World, is_summed, load_rank_state, loss_weight, move, parameters, rank_state
+    Hook, Learner, World, is_summed, load_rank_state, loss_weight, move, parameters, rank_state, trained
 )
 from .first_step import first_step
 from .sharding import shard
@@ -48,7 +50,8 @@ def _average_dense(params, size, buffers):
     if missing: here = here.index_fill(0, torch.tensor(missing, device=here.device), 0.)
     grads = [p.new_zeros(p.numel()) if p.grad is None else _dense(p.grad.detach()).reshape(-1) for p in params]
     if any(g.data_ptr() == o.data_ptr() for g, o in zip(grads, parts)):
-        grads = [g.clone() for g in grads]      # they were set to 0 in place, and still lie in `flat`
+        # they were set to 0 in place, and still lie in `flat`
+        grads = [g.clone() for g in grads]
     torch.cat([*grads, here], out=flat)
     dist.all_reduce(flat)
     flat.div_(size)
@@ -58,6 +61,7 @@ def _average_dense(params, size, buffers):
 
 def _dense(g): return g.to_dense() if g.is_sparse else g
 
+# %% ../../nbs/parallel/05_accelerate.ipynb #547c22db
 def _sparse_ones(params):
     "Return the parameters whose gradient is sparse on any rank, in the same order on all, as keys of a dict"
     if not params: return {}
@@ -68,7 +72,8 @@ def _sparse_ones(params):
 def _average_sparse(p, size):
     "Gather the rows of all ranks, padded to the longest, as their numbers differ"
     g = None if p.grad is None else p.grad.detach()
-    if g is not None: g = g.coalesce() if g.is_sparse and g.sparse_dim() == 1 else _dense(g).to_sparse(1)
+    if g is not None:
+        g = g.coalesce() if g.is_sparse and g.sparse_dim() == 1 else _dense(g).to_sparse(1)
     n = -1 if g is None else len(g.values())
     ns = [torch.zeros(1, dtype=torch.int64, device=p.device) for _ in range(size)]
     dist.all_gather(ns, torch.tensor([n], device=p.device))
@@ -84,106 +89,191 @@ def _gathered(mine, ns):
     dist.all_gather(found, mine)
     return torch.cat([o[:max(n, 0)] for o, n in zip(found, ns)])
 
+# %% ../../nbs/parallel/05_accelerate.ipynb #1ce2cb40
+class _Gradients:
+    "Averages the gradients of each optimizer step"
+    def __init__(self, learn, world, accelerator):
+        self.world, self.handler, self.buffers = world, accelerator.ddp_handler, {}
+        # the model in torch's wrapper; its trainable parameters then
+        self.ddp, self.n_wrapped = None, 0
+        self.is_averaged = False                # the wrapper has averaged those of this step
+        is_whole = world.size > 1 and not world.is_sharded
+        is_wanted = accelerator.device.type != 'cpu' or self.handler is not None
+        self.may_wrap = is_whole and is_wanted and _fits_wrapper(learn)
+
+    def wrapped(self, model):
+        "Return the model in torch's wrapper; wrap it again when layers were frozen or unfrozen"
+        self.is_averaged, n = True, sum(p.requires_grad for p in model.parameters())
+        if self.ddp is not None and n == self.n_wrapped and self.ddp.module is model:
+            return self.ddp
+        device = self.world.device
+        quiet = 'forward_sync_buffers'      # of newer versions of torch
+        if quiet not in signature(DistributedDataParallel).parameters: quiet = 'broadcast_buffers'
+        options = {quiet: False, **(self.handler.to_kwargs() if self.handler is not None else {})}
+        device_ids = None if device.type == 'cpu' else [device.index]
+        self.ddp, self.n_wrapped = DistributedDataParallel(model, device_ids=device_ids, **options), n
+        return self.ddp
+
+    def average(self, learn):
+        "Average the gradients of this step, unless torch's wrapper or the sharding did"
+        if self.is_averaged or self.world.is_sharded: return
+        _average_gradients(parameters(learn.opt), self.world.size, self.buffers)
+
+def _fits_wrapper(learn):
+    "Return whether one call of the model gives all gradients of an optimizer step"
+    is_own_step = type(learn).train_step is not Learner.train_step or 'train_step' in vars(learn)
+    trains_loss = any(p.requires_grad for o in trained(learn)[1:] for p in o.parameters())
+    accum = learn.get_hook('GradAccum', None)
+    accumulates = accum is not None and accum.n != 1
+    is_compiled = learn.get_hook('Compile', None) is not None
+    return not (is_own_step or trains_loss or accumulates or is_compiled)
+
 # %% ../../nbs/parallel/05_accelerate.ipynb #9c0f4131
 _INSTEAD = ('For a model that is too large for one device, use '
             'Accelerate(fsdp_plugin=FullyShardedDataParallelPlugin(fsdp_version=2))')
-_WHOLE = (
-    'the step uses weights that are sharded now: they are gathered when the model is called, or a module that is a '
-    'unit of its own. Call the model, or name the classes of what the step calls: FullyShardedDataParallelPlugin('
-    "fsdp_version=2, auto_wrap_policy='transformer_based_wrap', transformer_cls_names_to_wrap=[...])")
 
-def check_plugin(
-    plugin,  # `accelerate.FullyShardedDataParallelPlugin`
-):           # raises TypeError, ValueError or ImportError
-    "Refuse a plugin with options that are not supported"
+def check_plugin(plugin: Any) -> None:
+    "Refuse an fsdp_plugin with options that are not supported; raises TypeError, ValueError or ImportError"
     version = getattr(plugin, 'fsdp_version', None)
     if version is None: raise TypeError(
-        f'fsdp_plugin is a {type(plugin).__name__}: expected a FullyShardedDataParallelPlugin of accelerate')
+        f'fsdp_plugin is a {type(plugin).__name__}: expected a FullyShardedDataParallelPlugin of '
+        'accelerate')
     if version != 2: raise ValueError(
-        f'fsdp_plugin has fsdp_version={version}: expected 2, FullyShardedDataParallelPlugin(fsdp_version=2, ...)')
+        f'fsdp_plugin has fsdp_version={version}: expected 2, '
+        'FullyShardedDataParallelPlugin(fsdp_version=2, ...)')
     instead = {'ignored_modules': 'all parameters are sharded',
                'activation_checkpointing': 'call torch.utils.checkpoint in the model'}
     for name, advice in instead.items():
-        if getattr(plugin, name, None): raise ValueError(f'fsdp_plugin has {name}, which is not supported: {advice}')
+        if getattr(plugin, name, None):
+            raise ValueError(f'fsdp_plugin has {name}, which is not supported: {advice}')
     if not can_unshard(): raise ImportError(
-        f'fsdp_plugin uses names inside torch that torch {torch.__version__} lacks: train without it, '
-        'or with a version on which trainer_nb is tested')
+        f'fsdp_plugin uses names inside torch that torch {torch.__version__} lacks: train without '
+        'it, or with a version on which trainer_nb is tested')
 
-# %% ../../nbs/parallel/05_accelerate.ipynb #a7c60af4
-def _check_config(config, plugin):
-    "Refuse a configuration with options that are not supported"
+# %% ../../nbs/parallel/05_accelerate.ipynb #b34aa9f9
+def _check_kwargs(kwargs):
+    "Refuse arguments of `accelerate.Accelerator` that are not supported"
+    plugin, config = kwargs.get('fsdp_plugin'), kwargs.get('parallelism_config')
+    if kwargs.get('mixed_precision') not in (None, 'no', 'bf16'):
+        raise ValueError(f"Accelerate(mixed_precision={kwargs['mixed_precision']!r}): expected 'bf16' or 'no'")
+    for name in 'gradient_accumulation_steps', 'gradient_accumulation_plugin':
+        if name in kwargs:
+            raise TypeError(f'Accelerate does not take {name}: add the hook GradAccum')
+    if kwargs.get('deepspeed_plugin'):
+        raise NotImplementedError(f'Accelerate does not take deepspeed_plugin: {_INSTEAD}')
+    if plugin: check_plugin(plugin)
     if config is None: return
     if not hasattr(config, 'dp_replicate_size'): raise TypeError(
-        f'parallelism_config is a {type(config).__name__}: expected a ParallelismConfig of accelerate')
+        f'parallelism_config is a {type(config).__name__}: expected a ParallelismConfig of '
+        'accelerate')
     for name in 'tp_size', 'cp_size', 'sp_size':
         if (n := getattr(config, name, 1)) != 1: raise ValueError(
-            f'parallelism_config has {name}={n}, which is not supported: only dp_replicate_size and dp_shard_size are')
+            f'parallelism_config has {name}={n}, which is not supported: only dp_replicate_size '
+            'and dp_shard_size are')
     if plugin is None: raise ValueError(
-        'parallelism_config says how to shard: it needs fsdp_plugin=FullyShardedDataParallelPlugin(fsdp_version=2)')
+        'parallelism_config says how to shard: it needs '
+        'fsdp_plugin=FullyShardedDataParallelPlugin(fsdp_version=2)')
 
+def _make_world(accelerator, kwargs):
+    "Return the `World` for the processes that Accelerate has found, with shards if a plugin asks for them"
+    from accelerate import FullyShardedDataParallelPlugin
+    plugin = kwargs.get('fsdp_plugin') or getattr(accelerator.state, 'fsdp_plugin', None)
+    if plugin is None and os.environ.get('ACCELERATE_USE_FSDP') == 'true':
+        # on the CPU, Accelerate ignores this variable
+        plugin = FullyShardedDataParallelPlugin()
+    n, device, config = accelerator.num_processes, accelerator.device, kwargs.get('parallelism_config')
+    if plugin is not None: check_plugin(plugin)
+    if plugin and device.type == 'cpu' and not hasattr(torch.cpu.Stream, 'record_event'):
+        raise ImportError(
+            f'fsdp_plugin on the CPU needs a newer torch than {torch.__version__}: pip install -U '
+            'torch')
+    if n == 1: return World()
+    if plugin is None: return Processes(device)
+    if config is None: return Sharded(device, plugin)
+    copies, size = config.dp_replicate_size, config.dp_shard_size
+    if copies*size != n: raise ValueError(
+        f'parallelism_config has dp_replicate_size={copies} and dp_shard_size={size}, for '
+        f'{copies*size} processes, but there are {n}')
+    return Sharded(device, plugin, copies)
+
+# %% ../../nbs/parallel/05_accelerate.ipynb #649218e3
+def _check_hooks(learn, kind):
+    "Refuse hooks that do not fit together, and other ways to start processes"
+    if learn.get_hook('AMP', None) is not None: raise ValueError(
+        "AMP and Accelerate both choose the precision: take AMP out, and use "
+        "Accelerate(mixed_precision='bf16')")
+    if kind not in ('NO', 'MULTI_CPU', 'MULTI_GPU', 'MULTI_XPU', 'MULTI_NPU', 'FSDP'):
+        raise NotImplementedError(f'Accelerate was started as {kind}: run `accelerate config` again. {_INSTEAD}')
+    if learn.world.is_sharded and learn.get_hook('Compile', None) is not None:
+        raise ValueError('Compile does not work on a sharded model: take it out, or fsdp_plugin')
+
+def _check_metrics(metrics, size):
+    "Refuse metrics that cannot be merged; call it after the first batch has shown what else is wrong"
+    for m in metrics:
+        if m.is_object and not callable(getattr(m.f, 'merge_state', None)) and not hasattr(m.f, 'sync_on_compute'):
+            raise ValueError(f'metric `{m.name}` keeps a state, which cannot be merged over {size} processes: '
+                             'give it merge_state(others), or use torchmetrics')
+
+def _check_same(learn):
+    "Refuse ranks whose programs or data differ"
+    known = facts(learn)
+    for k in 'train_dl', 'valid_dl':
+        dl = getattr(learn, k)
+        tensors = getattr(dl, 'tensors', None) or getattr(getattr(dl, 'dataset', None), 'tensors', ())
+        known[f'the data of {k} (checksum)'] = f'{batch_code(list(tensors)):08x}'
+    if not learn.world.is_same(repr(known)): check_facts(learn.world.all_gather(known))
+
+# %% ../../nbs/parallel/05_accelerate.ipynb #a7c60af4
+_WHOLE = (
+    'the step uses weights that are sharded now: they are gathered when the model is called, or a '
+    'module that is a unit of its own. Call the model, or name the classes of what the step '
+    'calls: FullyShardedDataParallelPlugin('
+    "fsdp_version=2, auto_wrap_policy='transformer_based_wrap', "
+    "transformer_cls_names_to_wrap=[...])")
+
+@unproven('HSDP')
+@unproven('Sharded checkpoints')
 class Accelerate(Hook):
     """Train in all processes that were started, on the devices that Hugging Face's Accelerate finds
 
-    Takes what `accelerate.Accelerator` takes: `mixed_precision='bf16'`, `cpu=True`, `kwargs_handlers=[...]`; and
-    `fsdp_plugin`, for a model that is too large for one device, with `parallelism_config=ParallelismConfig(
-    dp_replicate_size=2, dp_shard_size=4)` if not all ranks share its shards. In a single process it changes nothing.
+    Takes what `accelerate.Accelerator` takes: `mixed_precision='bf16'`, `cpu=True`,
+    `kwargs_handlers=[...]`; and `fsdp_plugin`, for a model that is too large for one device, with
+    `parallelism_config=ParallelismConfig(dp_replicate_size=2, dp_shard_size=4)` if not all ranks
+    share its shards. In a single process it changes nothing.
     """
     unique, ord, in_dry_run, runs_before = True, -35, False, ('NaNGuard', 'GradNorm', 'GradClip')
     state_kinds = {'size?': int, 'parts?': [{str: object}]}
 
     def __init__(self,
         *,
-        check=True,  # compare the first batches of a fit with what one process computes; a difference raises ValueError
-        **kwargs,    # of `accelerate.Accelerator`
-    ):               # raises ImportError without accelerate
-        if kwargs.get('mixed_precision') not in (None, 'no', 'bf16'):
-            raise ValueError(f"Accelerate(mixed_precision={kwargs['mixed_precision']!r}): expected 'bf16' or 'no'")
-        for name in 'gradient_accumulation_steps', 'gradient_accumulation_plugin':
-            if name in kwargs: raise TypeError(f'Accelerate does not take {name}: add the hook GradAccum')
-        if kwargs.get('deepspeed_plugin'):
-            raise NotImplementedError(f'Accelerate does not take deepspeed_plugin: {_INSTEAD}')
-        if kwargs.get('fsdp_plugin'): check_plugin(kwargs['fsdp_plugin'])
-        _check_config(kwargs.get('parallelism_config'), kwargs.get('fsdp_plugin'))
+        check: bool = True,     # compare the first batches with what one process computes; raises
+                                # ValueError
+        **kwargs: Any,          # of `accelerate.Accelerator`
+    ):                          # raises ImportError without accelerate
+        _check_kwargs(kwargs)
         needed('accelerate', 'Accelerate', 'distributed')
         self.kwargs, self.accelerator, self.world = kwargs, None, World()
-        self.parts = self.size = None           # own state of each rank when a fit was stopped; world size then
+        # own state of each rank when a fit was stopped; world size then
+        self.parts = self.size = None
         self.checks = check
-        self.uncompared = set()                 # phases (training or not) whose first batch is still to be compared
-        self.sums = set()                       # (training, optimizer's name) of losses that are sums
+        # phases (training or not) whose first batch is still to be compared
+        self.uncompared = set()
+        # (training, optimizer's name) of losses that are sums
+        self.sums = set()
         self.is_added = False                   # the losses of shards are added up, not averaged
-        self.ddp, self.n_wrapped = None, 0      # the model in torch's wrapper; its trainable parameters then
-        self.may_wrap = False                   # torch's wrapper may average the gradients of this fit
-        self.is_averaged = False                # it has averaged those of this step
-        self.buffers = {}                       # of `_average_gradients`
+        self.gradients = None                   # `_Gradients` of this fit
         self.n = 0                              # weight of this rank's loss
-        self.is_comparing = False               # a batch is compared; the comparison weighs its losses
+        # a batch is compared; the comparison weighs its losses
+        self.is_comparing = False
         self.are_mergeable = False              # the metrics of this fit were checked
 
     @property
-    def on_cpu(self):  # bool
+    def on_cpu(self) -> bool:
         "Whether the ranks train on the CPU; known before any of them starts"
         return self.kwargs.get('cpu', not has_accelerator())
 
-    def check(self, learn):
-        "Refuse hooks and metrics that do not fit together"
-        if learn.get_hook('AMP', None) is not None: raise ValueError(
-            "AMP and Accelerate both choose the precision: take AMP out, and use Accelerate(mixed_precision='bf16')")
-        kind = self.accelerator.distributed_type.value
-        if kind not in ('NO', 'MULTI_CPU', 'MULTI_GPU', 'MULTI_XPU', 'MULTI_NPU', 'FSDP'):
-            raise NotImplementedError(f'Accelerate was started as {kind}: run `accelerate config` again. {_INSTEAD}')
-        if isinstance(self.world, Sharded) and learn.get_hook('Compile', None) is not None:
-            raise ValueError('Compile does not work on a sharded model: take it out, or fsdp_plugin')
-
-    def check_metrics(self, metrics):
-        "Refuse metrics that cannot be merged; call it after the first batch has shown what else is wrong"
-        for m in metrics:
-            if m.is_object and not callable(getattr(m.f, 'merge_state', None)) and not hasattr(m.f, 'sync_on_compute'):
-                raise ValueError(
-                    f'metric `{m.name}` keeps a state, which cannot be merged over {self.world.size} processes: '
-                    'give it merge_state(others), or use torchmetrics')
-
     @contextmanager
-    def around_fit(self, learn):
+    def around_fit(self, learn: Learner) -> Iterator[None]:
         names = 'world', 'is_main', 'train_dl', 'valid_dl', 'requests'
         before, device = {k: getattr(learn, k) for k in names}, learn.device
         try:
@@ -195,13 +285,14 @@ class Accelerate(Hook):
             for k in 'train_dl', 'valid_dl':
                 if getattr(learn, k) is not before[k]: end_workers(getattr(learn, k))
             for k, v in before.items(): setattr(learn, k, v)
-            if is_sharded := isinstance(self.world, Sharded): learn.device = device
+            is_sharded = self.world.is_sharded
+            if is_sharded: learn.device = device
             if self.world.size == 1: forget()
             self.world.control = None        # a forked process must not end a group
             learn.state.num_processes, self.world = 1, World()
-            self.ddp = self.accelerator = None
-            self.buffers.clear()
-            if is_sharded: gc.collect()      # torch's reference cycles hold groups, which a later fork must not copy
+            self.gradients = self.accelerator = None
+            # torch's reference cycles hold groups, which a later fork must not copy
+            if is_sharded: gc.collect()
 
     @contextmanager
     def _joined(self, learn):
@@ -210,45 +301,22 @@ class Accelerate(Hook):
         own = 'fsdp_plugin', 'parallelism_config'       # Accelerate would shard, too
         kwargs = {k: v for k, v in self.kwargs.items() if k not in own}
         self.accelerator = Accelerator(**{'cpu': not torch.accelerator.is_available(), **kwargs})
-        device, plugin = self.accelerator.device, self.plugin()
-        if plugin and device.type == 'cpu' and not hasattr(torch.cpu.Stream, 'record_event'): raise ImportError(
-            f'fsdp_plugin on the CPU needs a newer torch than {torch.__version__}: pip install -U torch')
-        if self.accelerator.num_processes > 1:
-            self.world = Processes(device) if plugin is None else Sharded(device, plugin, self._copies())
-        world = learn.world = self.world
-        self.check(learn)
-        if isinstance(world, Sharded): learn.device = device         # it moves the model itself, shard by shard
-        elif learn.device != device and device.type != 'cpu' or learn.device.type != device.type: move(learn, device)
+        device = self.accelerator.device
+        world = learn.world = self.world = _make_world(self.accelerator, self.kwargs)
+        _check_hooks(learn, self.accelerator.distributed_type.value)
+        # it moves the model itself, shard by shard
+        if world.is_sharded: learn.device = device
+        elif learn.device != device and device.type != 'cpu' or learn.device.type != device.type:
+            move(learn, device)
         learn.state.num_processes = world.size
         self._shard(learn)
         if world.size == 1:
             yield
             return
-        known = facts(learn)
-        for k in 'train_dl', 'valid_dl': known[f'the data of {k} (checksum)'] = f'{_data_code(getattr(learn, k)):08x}'
-        if not world.is_same(repr(known)): check_facts(world.all_gather(known))
-        world.share_modules([o for o in (learn.model, learn.loss_fn) if isinstance(o, nn.Module)], params=True)
+        _check_same(learn)
+        world.share_modules(trained(learn), params=True)
         learn.is_main, learn.requests = not world.rank, Requests()
         with world.around(learn), learn.added_hooks(Agreement(world)): yield
-
-    def plugin(self):  # `accelerate.FullyShardedDataParallelPlugin`, or None for whole models
-        "Return the plugin passed to the hook, or configured for `accelerate launch`"
-        from accelerate import FullyShardedDataParallelPlugin
-        res = self.kwargs.get('fsdp_plugin') or getattr(self.accelerator.state, 'fsdp_plugin', None)
-        if res is None and os.environ.get('ACCELERATE_USE_FSDP') == 'true':
-            res = FullyShardedDataParallelPlugin()      # on the CPU, Accelerate ignores this variable
-        if res is not None: check_plugin(res)
-        return res
-
-    def _copies(self):  # int
-        "Return the number of groups of ranks that each have all shards"
-        config, n = self.kwargs.get('parallelism_config'), self.accelerator.num_processes
-        if config is None: return 1
-        copies, size = config.dp_replicate_size, config.dp_shard_size
-        if copies*size != n: raise ValueError(
-            f'parallelism_config has dp_replicate_size={copies} and dp_shard_size={size}, for {copies*size} processes, '
-            f'but there are {n}')
-        return copies
 
     def _shard(self, learn):
         "Shard the loaders, and the open passes of a fit that is resumed"
@@ -259,7 +327,8 @@ class Accelerate(Hook):
             there = f'{self.size} process{"" if self.size == 1 else "es"}'
             advice = '' if self.size == 1 else f'. From a notebook: learn.launch({self.size})'
             raise RuntimeError(
-                f'this fit was stopped in {there}, and can only be resumed in as many, not in {world.size}{advice}')
+                f'this fit was stopped in {there}, and can only be resumed in as many, not in '
+                f'{world.size}{advice}')
         learn.train_dl, learn.valid_dl = shard(learn.train_dl, world), shard(learn.valid_dl, world)
         self.uncompared, self.sums = {True, False} if self.checks and world.size > 1 else set(), set()
         for dl in learn.train_dl, learn.valid_dl:
@@ -271,38 +340,38 @@ class Accelerate(Hook):
             for sums in phase.sums.values() if isinstance(phase.sums, dict) else [phase.sums]: sums.world = world
         if self.parts is not None: load_rank_state(learn, fit, self.parts[world.rank])
 
-    def keep(self, learn):
+    def keep(self, learn: Learner) -> None:
         "Keep the own state of each rank of a fit that was stopped"
         self.size, self.parts = self.world.size, self.world.gather(rank_state(learn, learn.fitting))
 
-    def state_dict(self):  # dict
+    def state_dict(self) -> dict[str, Any]:
         "Return, after a stop, what each rank needs to resume; a checkpoint of a fit has it already"
         return {} if self.parts is None or self.world.size > 1 else {'size': self.size, 'parts': self.parts}
 
-    def take_state(self, state): super().take_state({'size': None, 'parts': None, **state})
+    def take_state(self, state: dict[str, Any]) -> None:
+        super().take_state({'size': None, 'parts': None, **state})
 
-    def before_fit(self, learn):
-        self.ddp, self.n_wrapped, self.are_mergeable = None, 0, self.world.size == 1
-        is_whole = self.world.size > 1 and not self.world.is_sharded
-        is_wanted = self.accelerator.device.type != 'cpu' or self.accelerator.ddp_handler is not None
-        self.may_wrap = is_whole and is_wanted and _fits_wrapper(learn)
+    def before_fit(self, learn: Learner) -> None:
+        self.gradients = _Gradients(learn, self.world, self.accelerator)
+        self.are_mergeable = self.world.size == 1
 
-    def precision(self, learn):
+    def precision(self, learn: Learner) -> AbstractContextManager[Any]:
         "Return the context manager for a step; `learn.predict` also uses it outside a fit"
         if self.accelerator is not None:
             return nullcontext() if self.accelerator.mixed_precision == 'no' else self.accelerator.autocast()
         is_mixed = self.kwargs.get('mixed_precision') == 'bf16'
         return torch.autocast(learn.device.type, torch.bfloat16) if is_mixed else nullcontext()
 
-    def before_step(self, learn):
-        self.is_averaged = False
+    def before_step(self, learn: Learner) -> None:
+        if self.gradients is not None: self.gradients.is_averaged = False
         if learn.training in self.uncompared: self._compare(learn)
-        if not self.are_mergeable: self.check_metrics(learn.metrics)
+        if not self.are_mergeable: _check_metrics(learn.metrics, self.world.size)
         self.are_mergeable = True
 
     def _compare(self, learn):
         training = learn.training
-        if not training and learn.fitting.valid is None: return     # learn.validate(), the same in all processes
+        # learn.validate(), the same in all processes
+        if not training and learn.fitting.valid is None: return
         dl = learn.train_dl if training else learn.valid_dl
         def average(params):
             if not self.world.is_sharded: _average_gradients(params, self.world.size, {})
@@ -312,8 +381,8 @@ class Accelerate(Hook):
         finally: self.is_comparing, dl.shards.kept = False, None
         self.sums |= {(training, name) for name in sums}
 
-    def do_step(self, learn, nxt, model):
-        if learn.training and self.may_wrap: model, self.is_averaged = self._wrapped(model), True
+    def do_step(self, learn: Learner, nxt: Any, model: Any) -> None:
+        if learn.training and self.gradients.may_wrap: model = self.gradients.wrapped(model)
         try:
             with self.precision(learn): nxt(model)
         except RuntimeError as e:
@@ -322,19 +391,7 @@ class Accelerate(Hook):
         n = loss_weight(learn.result) if self.world.is_padding and learn.result is not None else None
         if n is not None: learn.result = {**learn.result, 'n': 0*n}
 
-    def _wrapped(self, model):  # `DistributedDataParallel`
-        "Return the model in torch's wrapper; wrap it again when layers were frozen or unfrozen"
-        n = sum(p.requires_grad for p in model.parameters())
-        if self.ddp is not None and n == self.n_wrapped and self.ddp.module is model: return self.ddp
-        handler, device = self.accelerator.ddp_handler, self.world.device
-        quiet = 'forward_sync_buffers'      # of newer versions of torch
-        if quiet not in signature(DistributedDataParallel).parameters: quiet = 'broadcast_buffers'
-        options = {quiet: False, **(handler.to_kwargs() if handler is not None else {})}
-        device_ids = None if device.type == 'cpu' else [device.index]
-        self.ddp, self.n_wrapped = DistributedDataParallel(model, device_ids=device_ids, **options), n
-        return self.ddp
-
-    def after_loss(self, learn):
+    def after_loss(self, learn: Learner) -> None:
         is_yielded = learn.phase.loss_params is not None
         added = bool(self.sums) and (learn.training, learn.phase.opt_names[0] if is_yielded else None) in self.sums
         if self.world.size == 1 or not (learn.training or added): return
@@ -342,63 +399,47 @@ class Accelerate(Hook):
         if n is None: self.n, self.world.weight = self.world.n, self.world.total
         else:
             self.n = to_device(n, learn.device) if isinstance(n, Tensor) else torch.full((), n, device=learn.device)
-            if not self.n.is_floating_point(): self.n = self.n.to(torch.promote_types(learn.loss.dtype, torch.float32))
+            if not self.n.is_floating_point():
+                self.n = self.n.to(torch.promote_types(learn.loss.dtype, torch.float32))
             self.world.weight = self.n.detach().clone()
             dist.all_reduce(self.world.weight)
         self.is_added = added and is_summed(learn)      # then it is recorded per sample
-        if added and not self.is_added:        # it is recorded unscaled: scale the shard's loss to the whole batch
+        # it is recorded unscaled: scale the shard's loss to the whole batch
+        if added and not self.is_added:
             learn.loss = learn.loss*self.world.weight/_or_one(self.n)
 
-    def do_backward(self, learn, nxt, loss):
+    def do_backward(self, learn: Learner, nxt: Any, loss: Any) -> None:
         if self.world.size == 1 or self.is_comparing: return nxt(loss)
         weight = self._loss_weight()
         if isinstance(weight, Tensor) or weight != 1: loss = loss*weight
         with self.world.backward(learn): nxt(loss)
 
-    def _loss_weight(self):  # number, or 0-d tensor
+    def _loss_weight(self):
         "Return the factor for this rank's loss that makes the mean over all ranks the loss of the whole batch"
         if self.is_added: return self.world.size*(not self.world.is_padding)
         return self.n*self.world.size/_or_one(self.world.weight)
 
-    def do_opt_step(self, learn, nxt):
+    def do_opt_step(self, learn: Learner, nxt: Any) -> Any:
         if self.world.size == 1: return nxt()
-        self._average(learn)
+        self.gradients.average(learn)
         if learn.closes:        # the optimizer evaluates the loss again
-            learn.phase.on_gradients.append(self._average)
+            learn.phase.on_gradients.append(self.gradients.average)
             learn.phase.on_losses.append(self._average_loss)
         return nxt()
 
-    def _average(self, learn):
-        "Average the gradients of this step, unless torch's wrapper or the sharding did"
-        if self.is_averaged or isinstance(self.world, Sharded): return
-        _average_gradients(parameters(learn.opt), self.world.size, self.buffers)
-
-    def _average_loss(self, learn, loss):  # 0-d tensor
+    def _average_loss(self, learn, loss):
         "Return the loss of the whole batch, for an optimizer that compares losses: all ranks must decide the same"
         loss = loss.detach()*self._loss_weight()
         dist.all_reduce(loss)
         return loss.div_(self.world.size)
 
+# to divide by
+def _or_one(n): return torch.where(n > 0, n, 1) if isinstance(n, Tensor) else n or 1
+
 # %% ../../nbs/parallel/05_accelerate.ipynb #39109eae
 def accelerate_hook(
-    learn,     # `Learner`
-    hooks=(),  # hooks of one fit alone
-):             # `Accelerate`, or None
+    learn: Learner,
+    hooks: Sequence[Hook] = (),  # hooks of one fit alone
+) -> Accelerate | None:          # None without one
     "Return the hook with which several ranks train together"
     return next((h for h in (*learn.hooks, *hooks) if isinstance(h, Accelerate)), None)
-
-# %% ../../nbs/parallel/05_accelerate.ipynb #88480985
-def _data_code(dl):
-    "Compute a number that tells apart the tensors from which a loader reads"
-    return batch_code(list(getattr(dl, 'tensors', None) or getattr(getattr(dl, 'dataset', None), 'tensors', ())))
-
-def _fits_wrapper(learn):
-    "Return whether one call of the model gives all gradients of an optimizer step"
-    is_own_step = type(learn).train_step is not Learner.train_step or 'train_step' in vars(learn)
-    trains_loss = isinstance(learn.loss_fn, nn.Module) and any(p.requires_grad for p in learn.loss_fn.parameters())
-    accum = learn.get_hook('GradAccum', None)
-    accumulates = accum is not None and accum.n != 1
-    is_compiled = learn.get_hook('Compile', None) is not None
-    return not (is_own_step or trains_loss or accumulates or is_compiled)
-
-def _or_one(n): return torch.where(n > 0, n, 1) if isinstance(n, Tensor) else n or 1     # to divide by

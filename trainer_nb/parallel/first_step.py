@@ -7,8 +7,10 @@ __all__ = ['Constant', 'first_step']
 
 # %% ../../nbs/parallel/04_first_step.ipynb #8357617a
 import math
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import chain, count
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +20,9 @@ from trainer_nb.base import (
     set_seed, to_device
 )
 from ..data import rng_states, same_state, set_rng_states
-from ..loop import Calls, Hook, LambdaHook, loss_weight, parameters, without_hooks
+from trainer_nb.loop import (
+    Calls, Hook, LambdaHook, Learner, loss_weight, parameters, trained, without_hooks
+)
 from .fsdp import reshard
 from .sharding import bounds, cut_batch
 
@@ -32,19 +36,21 @@ class Constant(DispatchMode):
         kwargs = kwargs or {}
         if torch.Tag.nondeterministic_seeded not in func.tags: return func(*args, **kwargs)
         name, params = schema(func)
-        off = [k if 'rnn' not in name else '' for k in ('train', 'training')] + ['dropout_p', 'dropout']
+        off = {'dropout_p', 'dropout'} if 'rnn' in name else self.OFF.keys()
         args = [self.OFF[p.name] if p.name in off else v for p, v in zip(params, args)]
         kwargs = {k: self.OFF[k] if k in off else v for k, v in kwargs.items()}
-        given = {**{p.name: p.default_value for p in params}, **dict(zip([p.name for p in params], args)), **kwargs}
+        passed = dict(zip([p.name for p in params], args))
+        given = {**{p.name: p.default_value for p in params}, **passed, **kwargs}
         if name == 'bernoulli' and given.get('p') is None: given['p'] = given['self'].clone()
         res = func(*args, **kwargs)
         if not isinstance(res, Tensor) or any(p.name in off for p in params): return res
-        value = self.value(name, given, res)
+        value = self._value(name, given, res)
         return res.copy_(torch.as_tensor(value, device=res.device).expand_as(res))
 
-    def value(self, name, given, res):
+    def _value(self, name, given, res):
         "Return the constant: a number, or a tensor that can be expanded"
-        if name == 'bernoulli': return given['p'] if res.is_floating_point() else torch.as_tensor(given['p']) >= .5
+        if name == 'bernoulli':
+            return given['p'] if res.is_floating_point() else torch.as_tensor(given['p']) >= .5
         if name == 'normal': return given['mean'] + .5*given['std']
         if name == 'uniform': return given['from'] + .7*(given['to'] - given['from'])
         if name.startswith('randint'): return ((given.get('low') or 0) + given['high'])//2
@@ -58,7 +64,7 @@ class Constant(DispatchMode):
 def _apart(learn, precision):
     "Compute a step without hooks, random numbers or batch statistics, and leave no trace of it"
     eager = getattr(torch.compiler, 'set_stance', None)
-    roots = [o for o in (learn.model, learn.loss_fn) if isinstance(o, nn.Module)]
+    roots = trained(learn)
     modules = list(chain(*(o.modules() for o in roots)))
     reshard(modules)
     with without_hooks(learn) as twin:
@@ -83,16 +89,18 @@ def _losses(learn, batch):
 
 def _backward(learn, loss):
     if not learn.training: return
-    def is_own(h): return not getattr(type(h), 'do_backward', Hook).__module__.startswith('trainer_nb.')
+    def is_own(h):
+        return not getattr(type(h), 'do_backward', Hook).__module__.startswith('trainer_nb.')
     own = [h for h in learn.hooks if isinstance(h, LambdaHook) or is_own(h)]
-    do_backward = Calls(own).wrap('do_backward', learn.do_backward, learn)      # may make gradients of its own
+    # may make gradients of its own
+    do_backward = Calls(own).wrap('do_backward', learn.do_backward, learn)
     with learn.world.backward(learn): do_backward(loss)
 
 def _params(learn): return [*chain.from_iterable(map(parameters, learn.opts.values()))]
 
 # %% ../../nbs/parallel/04_first_step.ipynb #6095eea5
 def _pieces(learn, dl, few):
-    "Return (shard, its samples, whole batch, its samples); with `few`, the whole is only as large as a shard"
+    "Return (shard, its samples), (whole batch, its samples); with `few`, the whole is only as large as a shard"
     world, kept, before = learn.world, dl.shards.kept, rng_states(dl)
     is_indices = hasattr(dl, 'collate_fn')      # of a stock `DataLoader`
     total = len(kept) if is_indices else batch_size(kept)
@@ -104,7 +112,7 @@ def _pieces(learn, dl, few):
         def part(a, b): return dl.collate_fn(samples[a:b]) if is_indices else cut_batch(kept, a, b)
         shard, whole = part(first, end) if end > first else part(0, 1), part(0, total)
     finally: set_rng_states(before, dl)
-    return to_device(shard, learn.device), end - first, to_device(whole, learn.device), total
+    return (to_device(shard, learn.device), end - first), (to_device(whole, learn.device), total)
 
 # %% ../../nbs/parallel/04_first_step.ipynb #507e51c6
 _LIKELY = {
@@ -116,124 +124,133 @@ _LIKELY = {
     'rows': 'what the model returns for a sample depends on the others along dimension 0, which is cut: '
             'is that time, or a single graph, or are samples compared with one another?',
     'loss': 'the loss is not a mean over samples: if it is a mean over something else (tokens, class weights), '
-            "return its weight as 'n' from the step; if it compares samples of a batch, it needs them all"}
+            "return its weight as 'n' from the step; if it compares samples of a batch, it needs "
+            "them all"}
 
 def _refuse(learn, reason, found, error=''):
     "Refuse what several processes cannot train as one would, with a reason, a key of _LIKELY"
     what = 'training' if learn.training else 'validation'
     raise ValueError(
-        f'{what} in {learn.world.size} processes would differ from one process, as this batch shows: {found}. '
-        f'Probably {_LIKELY[reason].format(error=error)}. Train in one process, or change the step; '
-        'Accelerate(check=False) trains without this comparison')
+        f'{what} in {learn.world.size} processes would differ from one process, as this batch '
+        f'shows: {found}. Probably {_LIKELY[reason].format(error=error)}. Train in one process, '
+        'or change the step; Accelerate(check=False) trains without this comparison')
 
-def _is_near(a, whole, scale, tol): return not math.isfinite(whole) or abs(a - whole) <= tol*scale + 1e-9
+def _combined(learn, losses, weights, whole, reason, tol):
+    "Return whether the losses of shards must be added, not averaged; raises ValueError if neither is right"
+    def is_near(a, scale): return not math.isfinite(whole) or abs(a - whole) <= tol*scale + 1e-9
+    total = sum(weights)
+    mean = sum(w*o for w, o in zip(weights, losses))/total if total else whole
+    size = max(abs(whole), *map(abs, losses))
+    if is_near(mean, size): return False
+    if is_near(sum(losses), max(size, sum(map(abs, losses)))): return True
+    _refuse(learn, reason, f'the loss is {whole:.6g} in one process, but {mean:.6g} as the mean of the shards '
+                           f'({sum(losses):.6g} as their sum)')
 
-def _whole(learn, batch, precision):
-    "Compute the losses, predictions and gradients of a whole batch"
-    losses = []
-    with _apart(learn, precision()) as learn:
-        before = None if sees_operations() else rng_state()
-        sums = _sums(learn)
-        for name, loss, n in _losses(learn, batch):
-            losses.append(loss.item())
-            _backward(learn, loss)
-        if before and not same_state(before, rng_state()): raise RuntimeError('the step draws random numbers')
-        return losses, learn.pred, [p.grad for p in _params(learn)], sums != _sums(learn)
+# %% ../../nbs/parallel/04_first_step.ipynb #9bcee3f2
+class _Comparison:
+    "A step on a whole batch, computed at once, and on this rank's shard of it"
+    def __init__(self, learn, dl, precision, tol, few):
+        self.learn, self.precision, self.tol = learn, precision, tol
+        (self.shard, self.n), (batch, self.total) = _pieces(learn, dl, few)
+        self.shapes, self.losses = _shapes(batch), []
+        with _apart(learn, precision()) as learn:
+            before = None if sees_operations() else rng_state()
+            sums = _sums(learn)
+            for _, loss, _ in _losses(learn, batch):
+                self.losses.append(loss.item())
+                _backward(learn, loss)
+            if before and not same_state(before, rng_state()):
+                raise RuntimeError('the step draws random numbers')
+            self.pred, self.grads = learn.pred, [p.grad for p in _params(learn)]
+            self.sets_weights = sums != _sums(learn)
+
+    def next_loss(self, steps, k):
+        "Return the next loss of a step here, and what each rank has: its loss, weight, name and the likely trouble"
+        item, error = None, None
+        try: item = next(steps, None)
+        except Exception as e: error = f'{type(e).__name__}: {e}'
+        name, loss, weight = item or (None, None, None)
+        if weight is None: weight = self.n
+        else: weight = float(weight) if self.n else 0
+        mine = {'name': name, 'loss': None if loss is None else loss.item(), 'weight': weight, 'error': error,
+                'whole': self.losses[k:k + 1], 'reason': self.likely()}
+        return loss, weight, self.learn.world.all_gather(mine)
+
+    def likely(self):  # key of _LIKELY
+        "Guess why shards differ from the whole batch, as far as this rank sees it"
+        if self.sets_weights: return 'first'
+        if not self.rows_differ(): return 'loss'
+        return 'padding' if _shapes(self.shard) != self.shapes else 'rows'
+
+    def rows_differ(self):
+        mine, whole, (first, end) = self.twin.pred, self.pred, bounds(self.total, self.learn.world)
+        if not (isinstance(mine, Tensor) and isinstance(whole, Tensor) and mine.ndim and whole.ndim):
+            return False
+        if not self.n or (len(mine), len(whole)) != (self.n, self.total): return False
+        rows, mine = whole[first:end].detach(), mine.detach()
+        if rows.shape != mine.shape: return True
+        atol = self.tol*rows.abs().max().item() + 1e-9
+        return not torch.allclose(rows.float(), mine.float(), self.tol, atol, equal_nan=True)
+
+    def compare(self, average):
+        "Return the names of losses that are sums; raises ValueError if the gradients differ"
+        learn, world, sums = self.learn, self.learn.world, set()
+        with _apart(learn, self.precision()) as learn:
+            self.twin = learn
+            steps = _losses(learn, self.shard)
+            for k in count():
+                loss, weight, found = self.next_loss(steps, k)
+                error = next((o['error'] for o in found if o['error']), None)
+                if error: _refuse(learn, 'error', 'only the whole batch can be computed', error)
+                if all(o['loss'] is None for o in found): break
+                there, (whole,) = [o for o in found if o['weight']], found[0]['whole']
+                reason = next(key for key in _LIKELY if any(o['reason'] == key for o in found))
+                losses, weights = [o['loss'] for o in there], [o['weight'] for o in there]
+                is_sum = _combined(learn, losses, weights, whole, reason, self.tol)
+                if is_sum: sums.add(found[world.rank]['name'])
+                share = bool(self.n) if is_sum else weight/max(sum(weights), 1e-20)
+                _backward(learn, loss*(share*world.size))
+                if all(o['name'] is None for o in found): break      # it was the last one
+            if not learn.training: return sums
+            average(_params(learn))
+            pairs = [(_flat(a), _flat(p.grad)) for a, p in zip(self.grads, _params(learn))]
+        squares = torch.stack([torch.stack([(a - b).square().sum(), a.square().sum()]).cpu() for a, b in pairs]).sum(0)
+        far, near = world.first((world.sum(squares) if world.is_sharded else squares).sqrt().tolist())
+        if far > self.tol*near + 1e-6*max(1., *map(abs, self.losses)): _refuse(
+            learn, reason, f'the gradient in one process has norm {near:.6g}, '
+                           f'but that of the shards differs from it by {far:.6g}')
+        return sums
 
 def _sums(learn): return [str(local(p).detach().sum().item()) for p in _params(learn)]
 
-def _lengths(batch):
-    "The shapes of a batch's samples"
+def _shapes(batch):
+    "Return the shapes of a batch's samples"
     res = []
     map_tensors(lambda t: res.append(t.shape[1:]), batch)
     return res
-
-def _likely(learn, pieces, whole, tol):  # key of _LIKELY
-    "Guess why shards differ from the whole batch, as far as this rank sees it"
-    (batch, n, all_, total), (_, pred, _, sets_weights) = pieces, whole
-    if sets_weights: return 'first'
-    if not _rows_differ(learn, pred, n, total, tol): return 'loss'
-    return 'padding' if _lengths(batch) != _lengths(all_) else 'rows'
-
-def _rows_differ(learn, whole, n, total, tol):
-    mine, (first, end) = learn.pred, bounds(total, learn.world)
-    if not (isinstance(mine, Tensor) and isinstance(whole, Tensor) and mine.ndim and whole.ndim and n): return False
-    if (len(mine), len(whole)) != (n, total): return False
-    rows, mine = whole[first:end].detach(), mine.detach()
-    atol = tol*rows.abs().max().item() + 1e-9
-    return rows.shape != mine.shape or not torch.allclose(rows.float(), mine.float(), tol, atol, equal_nan=True)
-
-def _shards(learn, pieces, whole, average, precision, tol):
-    "Return which losses are sums, squared norms of the gradients' difference and of the gradient, and a likely reason"
-    (batch, n, *_), (losses, _, grads, _), world = pieces, whole, learn.world
-    sums = set()
-    with _apart(learn, precision()) as learn:
-        steps = _losses(learn, batch)
-        for k in count():
-            item, error = None, None
-            try: item = next(steps, None)
-            except Exception as e: error = f'{type(e).__name__}: {e}'
-            name, loss, weight = item or (None, None, None)
-            weight = n if weight is None else 0 if not n else float(weight)
-            value = None if loss is None else loss.item()
-            mine = error, value, weight, losses[k:k + 1], _likely(learn, pieces, whole, tol), name
-            found = world.all_gather(mine)
-            error = next((o[0] for o in found if o[0]), None)
-            if error: _refuse(learn, 'error', 'only the whole batch can be computed', error)
-            if all(o[1] is None for o in found): break
-            there, (whole_loss,) = [o for o in found if o[2]], found[0][3]
-            reason = next(key for key in _LIKELY if any(o[4] == key for o in found))
-            is_sum = _combined(learn, [o[1] for o in there], [o[2] for o in there], whole_loss, reason, tol)
-            if is_sum: sums.add(name)
-            total = sum(o[2] for o in found)
-            _backward(learn, loss*((bool(n) if is_sum else weight/max(total, 1e-20))*world.size))
-            if all(o[5] is None for o in found): break      # it was the last one
-        if not learn.training: return sums, None, ''
-        average(_params(learn))
-        pairs = [(_flat(a), _flat(p.grad)) for a, p in zip(grads, _params(learn))]
-    squares = [torch.stack([(a - b).square().sum(), a.square().sum()]).cpu() for a, b in pairs]
-    return sums, torch.stack(squares).sum(0), reason
 
 def _flat(g):
     if g is None: return torch.zeros((), dtype=torch.float64)
     g = local(g).detach()       # a backward may leave gradients with a graph
     return (g.coalesce().to_dense() if g.is_sparse else g).double()
 
-def _combined(learn, losses, weights, whole, reason, tol):
-    "Return whether the losses of shards must be added, not averaged; raises ValueError if neither is right"
-    total = sum(weights)
-    mean = sum(w*o for w, o in zip(weights, losses))/total if total else whole
-    size = max(abs(whole), *map(abs, losses))
-    if _is_near(mean, whole, size, tol): return False
-    if _is_near(sum(losses), whole, max(size, sum(map(abs, losses))), tol): return True
-    found = (f'the loss is {whole:.6g} in one process, but {mean:.6g} as the mean of the shards '
-             f'({sum(losses):.6g} as their sum)')
-    _refuse(learn, reason, found)
-
-# %% ../../nbs/parallel/04_first_step.ipynb #9bcee3f2
+# %% ../../nbs/parallel/04_first_step.ipynb #999dedbb
 def first_step(
-    learn,      # `Learner` in a fit, before a step
-    dl,         # its loader, with `shards` that kept a batch
-    average,    # `f(params)`, averages gradients over all ranks
-    precision,  # `f()` → context in which a step is computed
-):              # set of names of optimizers whose loss is a sum (None for a step without yield); raises ValueError
+    learn: Learner,     # in a fit, before a step
+    dl: Any,            # its loader, with `shards` that kept a batch
+    average: Callable[[list[nn.Parameter]], None],              # averages gradients over all ranks
+    precision: Callable[[], AbstractContextManager[Any]],       # makes the context in which a step
+                                                                # is computed
+) -> set[str | None]:   # names of optimizers whose loss is a sum (None for a step without yield);
+                        # raises ValueError
     "Compare the loss and the gradients of a sharded batch with those of the whole batch"
-    world = learn.world
     dtypes = {p.dtype for p in learn.model.parameters()}
     tol = .001 if learn.device.type == 'cpu' else .01
-    if dtypes & {torch.float16, torch.bfloat16} or not isinstance(precision(), nullcontext): tol = .05
+    if dtypes & {torch.float16, torch.bfloat16} or not isinstance(precision(), nullcontext):
+        tol = .05
     for few in False, True:
-        try:
-            pieces = _pieces(learn, dl, few)
-            whole = _whole(learn, pieces[2], precision)
-        except Exception: whole = None      # too large for memory; the step itself will raise other errors
-        if all(world.all_gather(whole is not None)): break
-    else: return set()
-    sums, both, reason = _shards(learn, pieces, whole, average, precision, tol)
-    if both is None: return sums
-    far, near = world.first((world.sum(both) if world.is_sharded else both).sqrt().tolist())
-    if far > tol*near + 1e-6*max(1., *map(abs, whole[0])):
-        found = (f'the gradient in one process has norm {near:.6g}, '
-                 f'but that of the shards differs from it by {far:.6g}')
-        _refuse(learn, reason, found)
-    return sums
+        try: comparison = _Comparison(learn, dl, precision, tol, few)
+        # too large for memory; the step itself will raise other errors
+        except Exception: comparison = None
+        if all(learn.world.all_gather(comparison is not None)): return comparison.compare(average)
+    return set()

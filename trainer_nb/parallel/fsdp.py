@@ -6,24 +6,26 @@
 __all__ = ['reshard', 'Sharded']
 
 # %% ../../nbs/parallel/03_fsdp.ipynb #25e1a8fd
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
 from datetime import timedelta
 from functools import partial
 from inspect import unwrap
 from itertools import count
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ..base import did_you_mean, forget_groups, init_shards, local, remove_hooks, unshard
-from ..loop import MainProcessHook, TrainingInterrupted, called_modules, parameters, refuse_closures
+from ..base import did_you_mean, forget_groups, init_shards, local, remove_hooks, unproven, unshard
+from ..loop import Learner, MainProcessHook, TrainingInterrupted, called_modules, parameters, refuse_closures
 from .group import Processes, is_lost
 
 # %% ../../nbs/parallel/03_fsdp.ipynb #88c736b2
-def _wants(plugin, root):  # `f(module, number of parameters)` → bool
-    "Return the plugin's policy, which says whether a module is its own unit"
+def _wants(plugin, root):
+    "Return the plugin's policy, `f(module, number of parameters)` → whether the module is its own unit"
     from torch.distributed.fsdp.wrap import size_based_auto_wrap_policy, transformer_auto_wrap_policy
     f = None if plugin is None else plugin.auto_wrap_policy
     if f is None: return lambda m, n: False
@@ -33,15 +35,17 @@ def _wants(plugin, root):  # `f(module, number of parameters)` → bool
         known = {type(m).__name__: type(m) for m in root.modules()}
         for o in names:
             if o not in known: raise ValueError(
-                f'transformer_cls_names_to_wrap has {o!r}, but the model has no module of this class.'
-                f'{did_you_mean(o, known)}')
+                f'transformer_cls_names_to_wrap has {o!r}, but the model has no module of this '
+                f'class.{did_you_mean(o, known)}')
         f = partial(f, transformer_layer_cls={known[o] for o in names})
     if not callable(f): raise TypeError(
-        f'auto_wrap_policy is a {type(f).__name__}: expected a function of (module, recurse, nonwrapped_numel)')
+        f'auto_wrap_policy is a {type(f).__name__}: expected a function of (module, recurse, '
+        'nonwrapped_numel)')
     return lambda m, n: f(module=m, recurse=False, nonwrapped_numel=n)
 
-def _units(root, plugin=None):  # list of modules, inner ones first; raises ValueError or TypeError
-    "Return the modules whose parameters are gathered together"
+# %% ../../nbs/parallel/03_fsdp.ipynb #80cca750
+def _units(root, plugin=None):
+    "Return the modules whose parameters are gathered together, inner ones first; raises ValueError or TypeError"
     tops, is_wanted = called_modules(root), _wants(plugin, root)
     found, seen = [], set()     # units; parameters in them
     owner = {}                  # module → its unit
@@ -70,13 +74,20 @@ def _check_param(name, p, unit, first):
         f'{name} is also a parameter of {type(first).__name__}, another unit: '
         'tied parameters must be in one unit; wrap neither module, or one that holds both')
     if not p.ndim: raise ValueError(
-        f'{name} is a single number without a dimension, which cannot be sharded: make it a tensor of shape (1,)')
-    if hasattr(p, 'full_tensor'): raise ValueError(f'{name} is sharded already: expected a whole model')
+        f'{name} is a single number without a dimension, which cannot be sharded: make it a '
+        'tensor of shape (1,)')
+    if hasattr(p, 'full_tensor'):
+        raise ValueError(f'{name} is sharded already: expected a whole model')
     if p.is_meta: raise ValueError(f'{name} is on the meta device: expected a whole model')
     if not p.is_contiguous(): raise ValueError(
         f'{name} is not contiguous: p.data = p.data.contiguous() before the learner is made')
 
 # %% ../../nbs/parallel/03_fsdp.ipynb #69d55f70
+def reshard(modules: Iterable[nn.Module]) -> None:
+    "Free the gathered weights of those modules that are sharded"
+    for m in modules:
+        if hasattr(m, 'reshard'): m.reshard()
+
 def _bare(classes):
     "Remove what `fully_shard` put on modules, except parameters; `classes`: module → its own class"
     for m, cls in classes.items():
@@ -84,13 +95,15 @@ def _bare(classes):
         remove_hooks(m, _is_ours)
 
 def _is_ours(f):
-    "Return whether torch or `Sharded` registered this hook"
+    "Return whether torch or `_Shards` registered this hook"
     f = unwrap(f)
     module = getattr(f, '__module__', None) or ''
-    return module.startswith('torch.distributed.') or isinstance(getattr(f, '__self__', None), Sharded)
+    return module.startswith('torch.distributed.') or isinstance(getattr(f, '__self__', None), _Shards)
 
 # %% ../../nbs/parallel/03_fsdp.ipynb #94c35e67
 def _is_part(x): return isinstance(x, Tensor) and hasattr(x, 'full_tensor')
+
+def _whole(x, device): return x.detach().to(device).full_tensor() if _is_part(x) else x
 
 def _replace_shards(box, f, depth=3):
     "Replace each sharded tensor in a dict or list, and in those inside of it, by what `f` returns"
@@ -107,127 +120,48 @@ def _replace_parameters(opts, table, f):
             for k, v in entries.items(): entries[k] = f(v, new)     # one at a time
             opt.state[new] = entries
 
-# %% ../../nbs/parallel/03_fsdp.ipynb #9550203a
-_GONE = ('the shards of the weights on other ranks are lost, and the weights here are nan: '
-         'load the last checkpoint, with learn.load(folder) or fit(..., resume=folder)')
-_NEED_WHOLE = 'Adafactor', 'LBFGS', 'Muon', 'Rprop', 'SparseAdam'     # optimizers
-
-def reshard(
-    modules,  # modules, sharded or not
-):
-    "Free the gathered weights of sharded modules"
-    for m in modules:
-        if hasattr(m, 'reshard'): m.reshard()
-
-class Sharded(Processes):
-    "Ranks that each keep a shard of every parameter, of its gradient, and of its optimizer state"
-    is_sharded = True
-    WAIT = timedelta(seconds=5)     # time to wait for ranks that fail in the same way
-    COUNT = count()                 # fits so far
-
-    def __init__(self,
-        device,  # `torch.device` of this process
-        plugin,  # `accelerate.FullyShardedDataParallelPlugin`
-        copies=1,  # groups of consecutive ranks that each have all shards; gradients are averaged over the groups
-    ):
-        from torch.distributed.device_mesh import init_device_mesh
-        super().__init__(device)
-        self.plugin, self.hooks, self.copies = plugin, [], copies
-        name = f'fit {next(self.COUNT)}'     # torch reuses a mesh of the same name, which may be from before a fork
-        dims = {f'{name}, copies': copies, name: self.shards[0]} if copies > 1 else {name: self.size}
-        self.mesh = init_device_mesh(device.type, tuple(dims.values()), mesh_dim_names=tuple(dims))
+# %% ../../nbs/parallel/03_fsdp.ipynb #5b007a53
+class _Shards:
+    "The sharded parameters of a fit, and what was in their places"
+    def __init__(self, mesh, device, plugin, shards):
+        self.mesh, self.device, self.plugin = mesh, device, plugin
+        self.shards = shards    # (number of shards of each parameter, index of this rank's)
         self.parts = {}         # whole parameter → its shard
         self.homes = {}         # tensor → its device before the fit
         self.places = []        # (module, name, whole parameter)
         self.classes = {}       # module → its class before the fit
 
-    @property
-    def shards(self):
-        n = self.size//self.copies
-        return n, self.rank % n
-
-    @contextmanager
-    def around(self, learn):
-        "Shard the learner during a fit"
-        is_here, found = True, self._plan(learn)
-        try:
-            for root, parts in found: self._shard(root, parts)
-            _replace_parameters(learn.opts, self.parts, self._cut)
-            yield
-        except BaseException as e:
-            if not (is_here := self._are_all_here(e)): e.add_note(_GONE)
-            raise
-        finally: self._leave(learn, is_here)
-
-    def _are_all_here(self, e):
-        "Return whether all ranks can still communicate after an error here"
-        if isinstance(e, TrainingInterrupted): return True
-        if is_lost(e) or not isinstance(e, Exception): return False
-        try: return dist.monitored_barrier(self.control, self.WAIT) is None
-        except RuntimeError: return False
-
-    def _plan(self, learn):  # list of (module, its units); raises ValueError, with nothing changed
-        for name, opt in learn.opts.items():
-            if kinds := {o.__name__ for o in type(opt).__mro__} & set(_NEED_WHOLE): raise ValueError(
-                f'optimizer {name or type(opt).__name__} is of {kinds.pop()}, which looks at whole weights, '
-                'but with fsdp_plugin each process has shards: use one that works entry by entry, such as AdamW or SGD')
-        refuse_closures(learn, 'Accelerate(fsdp_plugin=...)',
-                        'each process has only a shard of the weights; train without fsdp_plugin')
-        hooks = dict.fromkeys((*learn.hooks, *learn.fitting.plan.hooks))
-        self.hooks = [h for h in hooks if not isinstance(h, MainProcessHook)]
-        models = [learn.model, *(m for h in self.hooks if _is_like(m := getattr(h, 'model', None), learn.model))]
-        losses = [learn.loss_fn] if isinstance(learn.loss_fn, nn.Module) else []
-        losses += [o for h in self.hooks if losses and _is_like(o := getattr(h, 'loss_fn', None), learn.loss_fn)]
-        found = [(m, _units(m, self.plugin)) for m in dict.fromkeys(models)]
-        return found + [(o, _units(o)) for o in dict.fromkeys(losses)]
-
-    def _leave(self, learn, is_here):
-        "Make everything whole again, or nan if the other ranks are lost"
-        whole = self.whole if is_here else _nan
-        def back(v, p): return whole(v).to(self.homes[p]) if _is_part(v) else v
-        reshard(self.classes)
-        for h in self.hooks: _replace_shards(vars(h), whole)
-        _replace_parameters(learn.opts, {part: p for p, part in self.parts.items()}, back)
-        for p, part in self.parts.items():
-            p.data = whole(part.detach()).to(self.homes[p])
-            p.requires_grad_(part.requires_grad)
-        for m, k, p in self.places: m.register_parameter(k, p)
-        for t, home in self.homes.items():
-            if t.device != home: t.data = t.data.to(home)
-        _bare(self.classes)
-        for o in self.parts, self.homes, self.places, self.classes: o.clear()
-        forget_groups(self.mesh)
-        self.mesh, self.hooks = None, []
-
-    def _shard(self, root, parts):
+    def add(self, root, units):
         from torch.distributed.fsdp import MixedPrecisionPolicy, OffloadPolicy, fully_shard
-        places = []
-        for m in root.modules(): places += [(m, *o) for o in m.named_parameters(recurse=False, remove_duplicate=False)]
+        places, on_cpu = [], self.device.type == 'cpu'
+        for m in root.modules():
+            places += [(m, *o) for o in m.named_parameters(recurse=False, remove_duplicate=False)]
         self.homes.update({t: t.device for t in (*root.parameters(), *root.buffers())})
         self.classes.update({m: type(m) for m in root.modules()})
         self.places += places
         options = {'mesh': self.mesh, 'reshard_after_forward': self.plugin.reshard_after_forward,
                    'mp_policy': self.plugin.mixed_precision_policy or MixedPrecisionPolicy(),
-                   'offload_policy': OffloadPolicy() if self.device.type == 'cpu' else self.plugin.cpu_offload}
-        for unit in parts:
+                   'offload_policy': OffloadPolicy() if on_cpu else self.plugin.cpu_offload}
+        for unit in units:
             fully_shard(unit, **options)
-            if self.device.type == 'cpu': unit.set_force_sum_reduction_for_comms(True)     # gloo has no average
+            if on_cpu: unit.set_force_sum_reduction_for_comms(True)     # gloo has no average
             for m, k, p in places:
                 if (part := m.get_parameter(k)) is p or p in self.parts: continue
                 self.parts[p], p.grad = part, None
                 p.data = torch.empty(0, dtype=p.dtype, device=self.homes[p])
         for b in root.buffers(): b.data = b.data.to(self.device)
         for m in called_modules(root):
-            if m in parts: init_shards(m)
+            if m in units: init_shards(m)
         root.register_load_state_dict_pre_hook(self._take_state)
 
     def _take_state(self, module, state, prefix, *_):
         "Shard the tensors of a whole state"
         reshard(module.modules())
         for k, p in module.named_parameters(remove_duplicate=False):
-            if (k := prefix + k) in state and state[k].shape == p.shape: state[k] = self._cut(state[k], p)
+            if (k := prefix + k) in state and state[k].shape == p.shape:
+                state[k] = self.cut(state[k], p)
 
-    def _cut(self, t, part):
+    def cut(self, t, part):
         "Return this rank's shard of a tensor, like `part`, and anything else unchanged"
         from torch.distributed.tensor import DTensor, Replicate
         if not isinstance(t, Tensor) or _is_part(t) or not _is_part(part) or not t.ndim: return t
@@ -238,64 +172,162 @@ class Sharded(Processes):
         if mine: local(res).copy_(mine[0])
         return res
 
-    def whole(self, x): return x.detach().to(self.device).full_tensor() if _is_part(x) else x
+    def restore(self, opts, hooks, whole):
+        "Put whole tensors back; `whole` makes them of shards"
+        def back(v, p): return whole(v).to(self.homes[p]) if _is_part(v) else v
+        reshard(self.classes)
+        for h in hooks: _replace_shards(vars(h), whole)
+        _replace_parameters(opts, {part: p for p, part in self.parts.items()}, back)
+        for p, part in self.parts.items():
+            p.data = whole(part.detach()).to(self.homes[p])
+            p.requires_grad_(part.requires_grad)
+        for m, k, p in self.places: m.register_parameter(k, p)
+        for t, home in self.homes.items():
+            if t.device != home: t.data = t.data.to(home)
+        _bare(self.classes)
+        forget_groups(self.mesh)
 
-    def collect(self, state):
+    def copy(self, model):
+        "Copy a sharded model, sharded into the same units"
+        from torch.distributed.fsdp import fully_shard
+        originals, classes = {part: p for p, part in self.parts.items()}, {m: type(m) for m in model.modules()}
+        def whole(part):
+            return nn.Parameter(_whole(part, self.device).to(self.homes[originals[part]]), part.requires_grad)
+        names = [name for name, m in model.named_modules() if hasattr(m, 'reshard')]
+        reshard(classes)
+        # these are not copied
+        memo = {id(o): o for o in (self, *map(fully_shard.state, classes))}
+        memo |= {id(part): whole(part) for part in model.parameters()}
+        try:
+            # torch's classes refuse to be copied
+            for m in classes: m.__class__ = self.classes[m]
+            res = deepcopy(model, memo)
+        finally:
+            for m, cls in classes.items(): m.__class__ = cls
+        _bare({m: type(m) for m in res.modules()})
+        # inner units first
+        self.add(res, [res.get_submodule(name) for name in reversed(names)])
+        return res
+
+# %% ../../nbs/parallel/03_fsdp.ipynb #3ff8f7f3
+_NEED_WHOLE = 'Adafactor', 'LBFGS', 'Muon', 'Rprop', 'SparseAdam'     # optimizers
+
+def _check_optimizers(opts):
+    for name, opt in opts.items():
+        if kinds := {o.__name__ for o in type(opt).__mro__} & set(_NEED_WHOLE): raise ValueError(
+            f'optimizer {name or type(opt).__name__} is of {kinds.pop()}, which looks at whole '
+            'weights, but with fsdp_plugin each process has shards: use one that works entry by '
+            'entry, such as AdamW or SGD')
+
+def _is_like(m, model):
+    "Return whether it is another module with parameters of the same names and shapes"
+    if not isinstance(m, nn.Module) or m is model or {*m.parameters()} & {*model.parameters()}:
+        return False
+    mine, its = ([(k, p.shape) for k, p in o.named_parameters()] for o in (m, model))
+    return mine == its
+
+def _nan(t):
+    return torch.full(t.shape, torch.nan if t.is_floating_point() or t.is_complex() else 0, dtype=t.dtype)
+
+# %% ../../nbs/parallel/03_fsdp.ipynb #9550203a
+_GONE = ('the shards of the weights on other ranks are lost, and the weights here are nan: '
+         'load the last checkpoint, with learn.load(folder) or fit(..., resume=folder)')
+
+@unproven('HSDP')
+class Sharded(Processes):
+    "Ranks that each keep a shard of every parameter, of its gradient, and of its optimizer state"
+    is_sharded = True
+    WAIT = timedelta(seconds=5)     # time to wait for ranks that fail in the same way
+    COUNT = count()                 # fits so far
+
+    def __init__(self,
+        device: torch.device,   # of this process
+        plugin: Any,            # `accelerate.FullyShardedDataParallelPlugin`
+        copies: int = 1,        # groups of consecutive ranks that each have all shards; they
+                                # average their gradients
+    ):
+        from torch.distributed.device_mesh import init_device_mesh
+        super().__init__(device)
+        self.copies = copies
+        # torch reuses a mesh of the same name, which may be from before a fork
+        name = f'fit {next(self.COUNT)}'
+        dims = {f'{name}, copies': copies, name: self.shards[0]} if copies > 1 else {name: self.size}
+        mesh = init_device_mesh(device.type, tuple(dims.values()), mesh_dim_names=tuple(dims))
+        self.held = _Shards(mesh, device, plugin, self.shards)
+
+    @property
+    def shards(self) -> tuple[int, int]:
+        n = self.size//self.copies
+        return n, self.rank % n
+
+    @contextmanager
+    def around(self, learn: Learner) -> Iterator[None]:
+        "Shard the learner during a fit"
+        hooks = [h for h in dict.fromkeys((*learn.hooks, *learn.fitting.plan.hooks)) if not isinstance(h, MainProcessHook)]
+        is_here, found = True, self._plan(learn, hooks)
+        try:
+            for root, units in found: self.held.add(root, units)
+            _replace_parameters(learn.opts, self.held.parts, self.held.cut)
+            yield
+        except BaseException as e:
+            if not (is_here := self._are_all_here(e)): e.add_note(_GONE)
+            raise
+        finally:
+            self.held.restore(learn.opts, hooks, self.whole if is_here else _nan)
+            self.held = None
+
+    def _are_all_here(self, e):
+        "Return whether all ranks can still communicate after an error here"
+        if isinstance(e, TrainingInterrupted): return True
+        if is_lost(e) or not isinstance(e, Exception): return False
+        try: return dist.monitored_barrier(self.control, self.WAIT) is None
+        except RuntimeError: return False
+
+    def _plan(self, learn, hooks):
+        "Return the modules to shard, with their units; raises ValueError, with nothing changed"
+        _check_optimizers(learn.opts)
+        refuse_closures(learn, 'Accelerate(fsdp_plugin=...)',
+                        'each process has only a shard of the weights; train without fsdp_plugin')
+        models = [learn.model, *(m for h in hooks if _is_like(m := getattr(h, 'model', None), learn.model))]
+        losses = [learn.loss_fn] if isinstance(learn.loss_fn, nn.Module) else []
+        losses += [o for h in hooks if losses and _is_like(o := getattr(h, 'loss_fn', None), learn.loss_fn)]
+        found = [(m, _units(m, self.held.plugin)) for m in dict.fromkeys(models)]
+        return found + [(o, _units(o)) for o in dict.fromkeys(losses)]
+
+    def whole(self, x: Any) -> Any: return _whole(x, self.device)
+
+    def collect(self, state: Any) -> Any:
         if _is_part(state):
             t = self.whole(state)
             return None if self.rank else t.cpu()
         if isinstance(state, dict): return {k: self.collect(v) for k, v in state.items()}
         return type(state)([self.collect(o) for o in state]) if type(state) in (list, tuple) else state
 
-    def split(self, opt, state):
+    def split(self, opt: torch.optim.Optimizer, state: dict[str, Any]) -> dict[str, Any]:
         params = parameters(opt)
-        def cut(i, entries): return {k: self._cut(v, params[i]) for k, v in entries.items()}
+        def cut(i, entries): return {k: self.held.cut(v, params[i]) for k, v in entries.items()}
         return {**state, 'state': {i: cut(i, entries) for i, entries in state['state'].items()}}
 
-    def empty(self, shape, dtype):
+    def empty(self, shape: list[int], dtype: torch.dtype) -> Tensor:
         from torch.distributed.tensor import Replicate, Shard, empty
-        placements = [Replicate()]*(self.mesh.ndim - 1) + [Shard(0)]
-        return empty(*shape, dtype=dtype, device_mesh=self.mesh, placements=placements)
+        placements = [Replicate()]*(self.held.mesh.ndim - 1) + [Shard(0)]
+        return empty(*shape, dtype=dtype, device_mesh=self.held.mesh, placements=placements)
 
-    def least(self, x):
+    def least(self, x: Tensor) -> Tensor:
         dist.all_reduce(x, dist.ReduceOp.MIN)
         return x
 
-    def copy(self, model):
-        "Copy a sharded model, sharded into the same units"
-        from torch.distributed.fsdp import fully_shard
-        originals, classes = {part: p for p, part in self.parts.items()}, {m: type(m) for m in model.modules()}
-        def whole(part): return nn.Parameter(self.whole(part).to(self.homes[originals[part]]), part.requires_grad)
-        names = [name for name, m in model.named_modules() if hasattr(m, 'reshard')]
-        reshard(classes)
-        memo = {id(o): o for o in (self, *map(fully_shard.state, classes))}     # these are not copied
-        memo |= {id(part): whole(part) for part in model.parameters()}
-        try:
-            for m in classes: m.__class__ = self.classes[m]     # torch's classes refuse to be copied
-            res = deepcopy(model, memo)
-        finally:
-            for m, cls in classes.items(): m.__class__ = cls
-        _bare({m: type(m) for m in res.modules()})
-        self._shard(res, [res.get_submodule(name) for name in reversed(names)])      # inner units first
-        return res
+    def copy(self, model: nn.Module) -> nn.Module: return self.held.copy(model)
 
     @contextmanager
-    def backward(self, learn):
+    def backward(self, learn: Learner) -> Iterator[None]:
         "Give gradients only to the parameters of a yielded loss's optimizer; torch reduces all that it knows of"
         wanted = learn.phase.loss_params
         ids = {id(o) for o in wanted or ()}
-        others = [] if wanted is None else [(p, p.grad) for p in self.parts.values() if id(p) not in ids]
+        others = [] if wanted is None else [(p, p.grad) for p in self.held.parts.values() if id(p) not in ids]
         for p, _ in others: p.grad = None
         learn.phase.loss_params = None
         try: yield
         finally:
             learn.phase.loss_params = wanted
             for p, grad in others: p.grad = grad
-
-def _is_like(m, model):
-    "Return whether it is another module with parameters of the same names and shapes"
-    if not isinstance(m, nn.Module) or m is model or {*m.parameters()} & {*model.parameters()}: return False
-    mine, its = ([(k, p.shape) for k, p in o.named_parameters()] for o in (m, model))
-    return mine == its
-
-def _nan(t): return torch.full(t.shape, torch.nan if t.is_floating_point() or t.is_complex() else 0, dtype=t.dtype)

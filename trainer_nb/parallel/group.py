@@ -8,35 +8,33 @@ __all__ = ['REASONS', 'is_lost', 'forget', 'Processes', 'facts', 'check_facts', 
 # %% ../../nbs/parallel/01_group.ipynb #82002a68
 import platform, re, sys
 from collections import deque
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from functools import reduce
 from io import BytesIO
 from operator import or_
 from time import perf_counter
+from typing import Any
 from zlib import crc32
 
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 
 from ..base import batch_size, rng_state, set_rng_state, set_seed
 from ..data import length
-from ..loop import Hook, MainProcessHook, World, set_option
+from ..loop import Hook, Learner, MainProcessHook, World, set_option
 
 # %% ../../nbs/parallel/01_group.ipynb #b51a7b86
 _LOST = r'[Cc]onnection (closed|reset|refused)|[Tt]imed out|timeout|Broken pipe|Socket|NCCL|recvBytes|sendBytes|gloo'
 REASONS = ('Either another process has failed (see its own error), or a hook calls something that needs all processes '
            '(learn.validate(), a checkpoint) in only some of them: call it in all of them')
 
-def is_lost(
-    e,  # exception
-):      # bool
+def is_lost(e: BaseException) -> bool:
     "Return whether an error comes from another process, and not from this one"
     return isinstance(e, (RuntimeError, ConnectionError)) and re.search(_LOST, str(e)) is not None
 
-
-def forget():
+def forget() -> None:
     "Reset Accelerate, so that it looks for the processes again"
     from accelerate.state import AcceleratorState, GradientState
     AcceleratorState._reset_state(reset_partial_state=True)
@@ -45,21 +43,21 @@ def forget():
 # %% ../../nbs/parallel/01_group.ipynb #813fffc8
 def _packed(x):
     file = BytesIO()
-    torch.save(x, file)     # `pickle` alone writes tensors of uint32, as in NumPy's RNG state, that it cannot read
+    # `pickle` alone writes tensors of uint32, as in NumPy's RNG state, that it cannot read
+    torch.save(x, file)
     return torch.frombuffer(bytearray(file.getvalue()), dtype=torch.uint8)
 
-def _unpacked(there, places=None): return torch.load(BytesIO(there.numpy()), places, weights_only=False)
+def _unpacked(there, places=None):
+    return torch.load(BytesIO(there.numpy()), places, weights_only=False)
 
 class Processes(World):
     "The ranks of torch's default process group"
-    def __init__(self,
-        device,  # `torch.device` of this rank
-    ):
+    def __init__(self, device: torch.device):
         self.rank, self.size, self.device = dist.get_rank(), dist.get_world_size(), device
         self.weight = 0     # weight of the loss of a batch, over all ranks
         self.control = dist.new_group(backend='gloo')
 
-    def count(self, dl, i, batch):
+    def count(self, dl: Any, i: int, batch: Any) -> int:
         shards = getattr(dl, 'shards', None)
         if shards is None: self.n = self.total = batch_size(batch)
         else: self.n, self.total = shards.of(i)
@@ -67,35 +65,38 @@ class Processes(World):
         return self.n
 
     def meet(self,
-        what,  # str: what all ranks do next
-        n=0,   # int of this rank
-    ):         # tuple of the `n` of all ranks; raises RuntimeError if another rank does something else
+        what: str,          # what all ranks do next
+        n: int = 0,         # a number of this rank
+    ) -> tuple[int, ...]:   # the `n` of all ranks; raises RuntimeError if another rank does
+                            # something else
         "Check that all ranks are at the same point; costs one message"
         mine = torch.tensor([crc32(what.encode()), n])
         found = [torch.empty_like(mine) for _ in range(self.size)]
-        dist.all_gather(found, mine, group=self.control)        # for a few numbers gloo needs longer to all_reduce
+        # for a few numbers gloo needs longer to all_reduce
+        dist.all_gather(found, mine, group=self.control)
         codes, ns = zip(*(o.tolist() for o in found))
         if len(set(codes)) == 1: return ns
         raise RuntimeError(f'process {self.rank} is about to {what}, but another one does something else. {REASONS}')
 
-    def is_same(self, what):  # bool
+    def is_same(self, what: str) -> bool:
         "Return whether all ranks pass the same text; costs one message"
-        return len(set(self.meet('compare with the others', crc32(what.encode())))) == 1
+        return len(set(self.meet('compare a text', crc32(what.encode())))) == 1
 
-    def sum(self, x):
+    def sum(self, x: Tensor) -> Tensor:
         self.meet(f'sum {tuple(x.shape)} numbers')
         y = x.cpu() if x.device.type != 'cpu' else x.clone()
         dist.all_reduce(y, group=self.control)
         return y.to(x.device)
 
-    def first(self, x):
-        found, *_ = self._exchange(None if self.rank else x, 'hear from the main process', is_for_all=True)
+    def first(self, x: Any) -> Any:
+        found, *_ = self._exchange(None if self.rank else x, 'receive from the main process', is_for_all=True)
         return found if self.rank else x
 
-    def gather(self, x):  # list; None except in the main process
-        return self._exchange(x, 'tell the main process', is_for_all=False)
+    def gather(self, x: Any) -> list[Any] | None:
+        return self._exchange(x, 'send to the main process', is_for_all=False)
 
-    def all_gather(self, x): return self._exchange(x, 'tell all processes', is_for_all=True)
+    def all_gather(self, x: Any) -> list[Any]:
+        return self._exchange(x, 'send to all processes', is_for_all=True)
 
     def _exchange(self, x, what, is_for_all):
         mine = _packed(x)
@@ -106,16 +107,19 @@ class Processes(World):
         else: dist.gather(mine, None if self.rank else there, dst=0, group=self.control)
         if is_for_all or not self.rank: return [_unpacked(o[:n]) for o, n in zip(there, ns)]
 
-    def merged(self, metric):
-        if hasattr(metric, 'sync_on_compute'): return metric        # torchmetrics communicates by itself
+    def merged(self, metric: Any) -> Any:
+        # torchmetrics communicates by itself
+        if hasattr(metric, 'sync_on_compute'): return metric
         here = {f'{self.device.type}:{i}': str(self.device) for i in range(self.size)}
         first, *others = (_unpacked(o, here) for o in self.all_gather(_packed(metric)))
         first.merge_state(others)
         return first
 
-    def around(self, learn): return nullcontext()       # context manager around a fit
+    def around(self, learn: Learner) -> AbstractContextManager[None]:
+        "Return the context manager around a fit"
+        return nullcontext()
 
-    def rng_states(self, state):
+    def rng_states(self, state: Any) -> Any:
         if not self.rank: return state
         now, (rng, own) = rng_state(), state
         set_seed((crc32(bytes(rng['torch'].tolist())) + self.rank) % 2**32)
@@ -124,12 +128,13 @@ class Processes(World):
         return mine, own
 
     def share_modules(self,
-        modules,         # list of `nn.Module`
-        params=False,    # True: also their parameters
-    ):
+        modules: list[nn.Module],
+        params: bool = False,       # True: also their parameters
+    ) -> None:
         "Broadcast the modules' buffers from the main process"
         tensors = {}
-        for m in modules: tensors |= dict.fromkeys((*m.buffers(), *(m.parameters() if params else ())))
+        for m in modules:
+            tensors |= dict.fromkeys((*m.buffers(), *(m.parameters() if params else ())))
         if tensors: self.meet('share tensors')
         for t in tensors:       # one at a time: there may be no room for two models
             there = t.detach().contiguous()
@@ -137,10 +142,8 @@ class Processes(World):
             t.detach().copy_(there)
 
 # %% ../../nbs/parallel/01_group.ipynb #c72bf07a
-def facts(
-    learn,  # `Learner`
-):          # dict: what → value
-    "Return what must be the same on all ranks"
+def facts(learn: Learner) -> dict[str, Any]:
+    "Return what must be the same on all ranks, by names for messages"
     from accelerate import __version__ as accelerate
     shapes = repr([(k, tuple(o.shape), o.requires_grad) for k, o in learn.model.named_parameters()])
     n = sum(o.numel() for o in learn.model.parameters())
@@ -157,10 +160,8 @@ def _size(dl):
     n = length(dl)
     return f'{type(dl).__name__} of {"?" if n is None else n} batches'
 
-def check_facts(
-    found,  # list of what `facts` returned, one for each rank
-):          # raises RuntimeError if they differ
-    "Refuse ranks that differ, and name the difference"
+def check_facts(found: list[dict[str, Any]]) -> None:
+    "Refuse ranks whose `facts` differ, and name the difference; raises RuntimeError"
     for what in found[0]:
         values = [o[what] for o in found]
         odd = next((i for i, o in enumerate(values) if o != values[0]), 0)
@@ -175,30 +176,29 @@ class Requests(deque):
         super().__init__()
         self.asked = deque()
 
-    def append(self, what): self.asked.append(what)
+    def append(self, what: Any) -> None: self.asked.append(what)
 
-    def clear(self):
+    def clear(self) -> None:
         super().clear()
         self.asked.clear()
 
     def __contains__(self, what): return super().__contains__(what) or what in self.asked
 
-    def take(self):  # list
+    def take(self) -> list[Any]:
         "Return the requests since the last call"
         return [self.asked.popleft() for _ in range(len(self.asked))]
 
-    def give(self, what):
+    def give(self, what: Any) -> None:
         "Pass a request on to the loop"
         super().append(what)
 
+# %% ../../nbs/parallel/01_group.ipynb #c8e3fa9b
 class Agreement(Hook):
     "Make all ranks stop, save and change rates at the same batch; `Accelerate` adds it"
     ord, unique, in_dry_run = 94, True, False     # after what may end a fit, before `Checkpoint`
     EVERY_S = .2    # time between two agreements
 
-    def __init__(self,
-        world,   # `Processes`
-    ):
+    def __init__(self, world: Processes):
         self.world = world
         self.n = 0              # batches so far
         self.phase = None       # whether the last batch was one of training
@@ -206,26 +206,25 @@ class Agreement(Hook):
         self.at = 0             # value of `n` at the next agreement
         self.last = 0, 0.       # `n` and the clock at the last agreement
 
-    def before_fit(self, learn):
+    def before_fit(self, learn: Learner) -> None:
         set_rng_state(self.world.rng_states((rng_state(), []))[0])
         self.last = self.n, perf_counter()
 
-    def after_step(self, learn):
+    def after_step(self, learn: Learner) -> None:
         self.n += 1
         if learn.training is not self.phase:        # batches may take longer now
             self.phase, self.pace, self.at = learn.training, 1, self.n
-        if self.n >= self.at: self.agree(learn)
+        if self.n >= self.at: self._agree(learn)
 
-    def after_epoch(self, learn): self.agree(learn)
+    def after_epoch(self, learn: Learner) -> None: self._agree(learn)
 
-    def before_valid(self, learn):
+    def before_valid(self, learn: Learner) -> None:
         averages = [h.model for h in learn.hooks if isinstance(getattr(h, 'model', None), nn.Module)]
         self.world.share_modules([learn.model, *averages])
 
-    def agree(self, learn):
+    def _agree(self, learn):
         "Exchange requests between the ranks, and pass those of all ranks to the loop"
-        asked, requests = learn.requests.take(), learn.requests
-        methods = []
+        asked, requests, methods = learn.requests.take(), learn.requests, []
         for h in learn.hooks: methods += [getattr(h, name) for name in h.together]
         words = ['stop_epoch', *methods, 'stop', 'interrupt']
         own = [o for o in asked if callable(o) and o not in methods]
@@ -245,13 +244,13 @@ class Agreement(Hook):
         speed = (self.n - n)/(perf_counter() - clock)
         return min(2*self.pace, max(1, int(self.EVERY_S*speed)))
 
-    def share_rates(self, learn):
+    def share_rates(self, learn: Learner) -> None:
         "Broadcast the learning rates of the main process"
         groups = []
         for opt in learn.opts.values(): groups += opt.param_groups
         rates = self.world.first([float(g['lr']) for g in groups])
         for g, lr in zip(groups, rates): set_option(g, 'lr', lr)
 
-    def after_cancel(self, learn):
+    def after_cancel(self, learn: Learner) -> None:
         may_resume = learn.cancelled in ('stop', 'interrupt') and learn.fitting.rng_states is not None
         if may_resume: learn.get_hook('Accelerate').keep(learn)

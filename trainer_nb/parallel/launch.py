@@ -7,26 +7,30 @@ __all__ = ['try_fork', 'ProcessFailed', 'as_rank', 'forked', 'launch']
 
 # %% ../../nbs/parallel/06_launch.ipynb #430f7a9a
 import gc, json, os, shutil, signal, sys, tempfile, threading, time, traceback, warnings
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from ..data import end_workers
-from ..loop import TrainingInterrupted, as_count, as_hooks
+from ..loop import History, Hook, Learner, TrainingInterrupted, as_count, as_hooks
 from .accelerate import Accelerate, accelerate_hook
 from .group import forget, is_lost
 
 # %% ../../nbs/parallel/06_launch.ipynb #3883d8de
 _SHELL = ('use learn.start(n_epochs, n_procs=N), whose processes are not forked; or write the code into a file, and '
-          'run `accelerate launch --num_processes N FILE` (learn.fit there, with the hook Accelerate)')
+          'run `accelerate launch --num_processes N FILE` (learn.fit there, with the hook '
+          'Accelerate)')
 
 def _check_fork(n_procs, on_cpu):
     "Check that this process can be forked into others that train"
-    if not hasattr(os, 'fork'): raise RuntimeError(f'launch needs an operating system that can fork: {_SHELL}')
+    if not hasattr(os, 'fork'):
+        raise RuntimeError(f'launch needs an operating system that can fork: {_SHELL}')
     if dist.is_initialized() or int(os.environ.get('WORLD_SIZE', 1)) > 1:
         raise RuntimeError('this is one of several processes already: call learn.fit')
     if on_cpu: return
@@ -40,9 +44,24 @@ def _check_fork(n_procs, on_cpu):
         f'launch of {n_procs} processes on {n} {kind} device{"" if n == 1 else "s"}: '
         'ask for as many as there are, or use the CPU with the hook Accelerate(cpu=True)')
     if _tried(lambda: torch.zeros(1, device=kind), 60) != 0: raise RuntimeError(
-        f'a process that was forked from this one cannot use {kind}: something here has asked for its devices, '
-        f'as torch.{kind}.is_available() does. Restart the kernel, do not use {kind} before launch, or {_SHELL}')
+        f'a process that was forked from this one cannot use {kind}: something here has asked for '
+        f'its devices, as torch.{kind}.is_available() does. Restart the kernel, do not use {kind} '
+        f'before launch, or {_SHELL}')
 
+def try_fork(timeout_s: float = 20) -> None:
+    "Check that a forked process can take a training step in time; raises RuntimeError"
+    def train():
+        torch.set_num_threads(1)
+        w = torch.ones(64, 64, requires_grad=True)
+        (w @ w).sum().backward()
+    status = _tried(train, timeout_s)
+    if status == 0: return
+    raise RuntimeError(
+        'a process that was forked from this one cannot train '
+        f'({"it hangs" if status is None else _ended(status)}): libraries here have threads that '
+        f'it lacks. Restart the kernel and launch before anything else is trained, or {_SHELL}')
+
+# %% ../../nbs/parallel/06_launch.ipynb #a074cef6
 def _tried(f, timeout_s):
     "Call `f` in a child, and return its exit code: 0, or what `_wait` returns for a failure"
     if (pid := _fork()) == 0:
@@ -52,38 +71,23 @@ def _tried(f, timeout_s):
         finally: os._exit(1)
     return _wait({pid}, timeout_s)[pid]
 
-def try_fork(
-    timeout_s=20,  # seconds until the process counts as hanging
-):                 # raises RuntimeError
-    "Check that a forked process can take a training step"
-    def train():
-        torch.set_num_threads(1)
-        w = torch.ones(64, 64, requires_grad=True)
-        (w @ w).sum().backward()
-    status = _tried(train, timeout_s)
-    if status == 0: return
-    raise RuntimeError(
-        f'a process that was forked from this one cannot train ({"it hangs" if status is None else _ended(status)}): '
-        'libraries here have threads that it lacks. '
-        f'Restart the kernel and launch before anything else is trained, or {_SHELL}')
-
 def _fork():
     with warnings.catch_warnings():
         warnings.simplefilter('ignore')     # about threads: `try_fork` has checked
         return os.fork()
 
-def _ended(status): return f'ended by {signal.Signals(-status).name}' if status < 0 else f'ended with code {status}'
+def _ended(status):
+    return f'ended by {signal.Signals(-status).name}' if status < 0 else f'ended with code {status}'
 
-def _wait(pids, timeout_s):  # dict: pid → exit code, negative for a signal, None for one that had to be killed
-    "Wait for children, and kill those that take too long"
+def _wait(pids, timeout_s):
+    "Return the exit codes of children, negative for a signal, None for one that took too long and was killed"
     found, end = {}, time.perf_counter() + timeout_s
-    while len(found) < len(pids):
+    while True:
         for pid in pids - found.keys():
             done, status = os.waitpid(pid, os.WNOHANG)
             if done: found[pid] = os.waitstatus_to_exitcode(status)
-        if len(found) < len(pids):
-            if time.perf_counter() > end: break
-            time.sleep(.005)
+        if len(found) == len(pids) or time.perf_counter() > end: break
+        time.sleep(.005)
     for pid in pids - found.keys():
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
@@ -107,8 +111,85 @@ def _become_child(rank, path, parent):
     if hasattr(signal, 'pthread_sigmask'): signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    for o in 0, 1, 2: os.dup2(fd if o else os.open(os.devnull, os.O_RDONLY), o)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    for o in 1, 2: os.dup2(fd, o)
     sys.stdout = sys.stderr = open(fd, 'w', buffering=1, encoding='utf-8', errors='replace')
+
+@contextmanager
+def _ends_here(note):
+    "Write a note in a child and end it, whatever happens"
+    error = None
+    try: yield
+    except TrainingInterrupted: pass
+    except BaseException as e:
+        error = {'error': f'{type(e).__name__}: {e}', 'is_lost': is_lost(e), 'text': traceback.format_exc()}
+    finally:
+        note.write_text(json.dumps(error), encoding='utf-8')
+        sys.stdout.flush()
+        os._exit(error is not None)
+
+# %% ../../nbs/parallel/06_launch.ipynb #b5ddfcc4
+@contextmanager
+def _watched(pids, home):
+    "End the children when the main process fails, and name the one that failed first"
+    def codes(timeout_s):
+        return {pids[pid]: code for pid, code in _wait(set(pids), timeout_s).items()}
+    try: yield
+    except BaseException as e:
+        why = _why(codes(10 if isinstance(e, (Exception, TrainingInterrupted)) else 0), home)
+        if why and isinstance(e, Exception) and is_lost(e):
+            failed = ProcessFailed(why)
+            for note in getattr(e, '__notes__', ()): failed.add_note(note)
+            raise failed from None
+        raise
+    if why := _why(codes(30), home): warnings.warn(f'the fit is done, but {why}', stacklevel=4)
+
+def _why(codes, home):
+    "Say why the first process failed by itself; None if none did"
+    for i, code in sorted(codes.items()):
+        if why := _why_one(i, code, home): return f'process {i} of {len(codes) + 1} {why}'
+
+def _why_one(i, code, home):
+    note = home/f'{i}.json'
+    error = json.loads(note.read_text(encoding='utf-8')) if note.exists() else None
+    if error:
+        return None if error['is_lost'] else f'failed with {error["error"]}\n\nIn process {i}: {error["text"]}'
+    if code is None: return 'did not end, and was killed'
+    if code:
+        log = (home/f'{i}.log').read_text(errors='replace')
+        return f'{_ended(code)}; its last output: {log[-1000:].strip() or "nothing"}'
+    if not note.exists():
+        return 'ended early, with code 0: something in it calls os._exit, or ends it without an error'
+
+# %% ../../nbs/parallel/06_launch.ipynb #8be959b7
+@contextmanager
+def as_rank(
+    rank: int,               # of this process
+    n: int,                  # world size
+    home: str | Path | None, # folder for the rendezvous, new and seen by all ranks; None: by the
+                             # environment (`torchrun`)
+    timeout_s: float,        # seconds that a process waits for the other ranks
+    on_cpu: bool = True,     # whether all messages are tensors on the host
+) -> Iterator[None]:
+    "Run the block as one of several ranks"
+    forget()
+    with nullcontext() if home is None else _environment(n, rank):
+        try:
+            wait, store = timedelta(seconds=timeout_s), None
+            if home is not None:
+                # a TCPStore has a thread, which may hold a lock during a fork, and looks up the name of 127.0.0.1
+                store = dist.FileStore(str(Path(home)/'store'), n)
+                store.set_timeout(wait)
+            backend = 'gloo' if on_cpu else None
+            dist.init_process_group(backend, store=store, rank=rank, world_size=n, timeout=wait)
+            yield
+        except BaseException as e:
+            _release(e)
+            raise
+        finally:
+            # ranks that wait for a message get an error
+            if dist.is_initialized(): dist.destroy_process_group()
+            forget()
 
 @contextmanager
 def _environment(n, rank):
@@ -125,33 +206,6 @@ def _environment(n, rank):
         for k in own: os.environ.pop(k, None)
         os.environ.update(before)
 
-@contextmanager
-def _ends_here(note):
-    "Write a note in a child and end it, whatever happens"
-    error = None
-    try: yield
-    except TrainingInterrupted: pass
-    except BaseException as e:
-        error = {'error': f'{type(e).__name__}: {e}', 'is_lost': is_lost(e), 'text': traceback.format_exc()}
-    finally:
-        note.write_text(json.dumps(error), encoding='utf-8')
-        sys.stdout.flush()
-        os._exit(error is not None)
-
-@contextmanager
-def _watched(pids, home):
-    "End the children when the main process fails, and name the one that failed first"
-    def codes(timeout_s): return {pids[pid]: code for pid, code in _wait(set(pids), timeout_s).items()}
-    try: yield
-    except BaseException as e:
-        why = _why(codes(10 if isinstance(e, (Exception, TrainingInterrupted)) else 0), home)
-        if why and isinstance(e, Exception) and is_lost(e):
-            failed = ProcessFailed(why)
-            for note in getattr(e, '__notes__', ()): failed.add_note(note)
-            raise failed from None
-        raise
-    if why := _why(codes(30), home): warnings.warn(f'the fit is done, but {why}', stacklevel=4)
-
 def _release(e):
     "Clear an error's frames in torch.distributed: they hold sockets and threads, and the error may be kept"
     while e is not None:
@@ -159,58 +213,13 @@ def _release(e):
             if frame.f_globals.get('__name__', '').startswith('torch.distributed.'): frame.clear()
         e = e.__context__
 
-def _why(codes, home):
-    "Say why the first process failed by itself; None if none did"
-    for i, code in sorted(codes.items()):
-        if why := _why_one(i, code, home): return f'process {i} of {len(codes) + 1} {why}'
-
-def _why_one(i, code, home):
-    note = home/f'{i}.json'
-    has_ended = note.exists()
-    if has_ended and (told := json.loads(note.read_text(encoding='utf-8'))):
-        return None if told['is_lost'] else f'failed with {told["error"]}\n\nIn process {i}: {told["text"]}'
-    if code is None: return 'did not end, and was killed'
-    if code:
-        log = (home/f'{i}.log').read_text(errors='replace')
-        return f'{_ended(code)}; its last output: {log[-1000:].strip() or "nothing"}'
-    if not has_ended: return 'ended early, with code 0: something in it calls os._exit, or ends it without an error'
-
-def _connect(rank, n, home, timeout_s, on_cpu):
-    "Make the process group"
-    wait, store = timedelta(seconds=timeout_s), None
-    if home is not None:
-        # a TCPStore has a thread, which may hold a lock during a fork, and looks up the name of 127.0.0.1
-        store = dist.FileStore(str(Path(home)/'store'), n)
-        store.set_timeout(wait)
-    dist.init_process_group('gloo' if on_cpu else None, store=store, rank=rank, world_size=n, timeout=wait)
-
-@contextmanager
-def as_rank(
-    rank,        # of this process
-    n,           # world size
-    home,        # folder for the rendezvous, new and seen by all ranks; None: as the environment says, under `torchrun`
-    timeout_s,   # seconds that a process waits for the others
-    on_cpu=True, # whether all messages are tensors on the host
-):
-    "Run the block as one of several ranks"
-    forget()
-    with nullcontext() if home is None else _environment(n, rank):
-        try:
-            _connect(rank, n, home, timeout_s, on_cpu)
-            yield
-        except BaseException as e:
-            _release(e)
-            raise
-        finally:
-            if dist.is_initialized(): dist.destroy_process_group()      # ranks that wait for a message get an error
-            forget()
-
+# %% ../../nbs/parallel/06_launch.ipynb #44a1ee6c
 @contextmanager
 def forked(
-    n,           # int ≥ 2: world size
-    timeout_s,   # seconds that a process waits for the others
-    on_cpu=True, # whether all messages are tensors on the host
-):
+    n: int,               # ≥ 2: world size
+    timeout_s: float,     # seconds that a process waits for the other ranks
+    on_cpu: bool = True,  # whether all messages are tensors on the host
+) -> Iterator[None]:
     "Run the block in this process and in others forked from it, which end with it; raises `ProcessFailed`"
     home, pids, rank = Path(tempfile.mkdtemp(prefix='launch.')), {}, 0
     parent = os.getpid()
@@ -227,29 +236,33 @@ def forked(
     finally: shutil.rmtree(home, ignore_errors=True)
 
 # %% ../../nbs/parallel/06_launch.ipynb #d8c47414
-def launch(learn,
-    n_procs,        # int ≥ 1: processes, including this one; each has one accelerator, or one thread on the CPU
-    n_epochs=None,  # as for `fit`; with neither it nor `max_steps`: resume a stopped fit
+def launch(
+    learn: Learner,
+    n_procs: int,                       # ≥ 1: processes, this one too; each has one accelerator, or
+                                        # one CPU thread
+    n_epochs: int | None = None,        # as for `fit`; with neither it nor `max_steps`: resume a
+                                        # stopped fit
     *,
-    hooks=(),       # hooks for this fit alone
-    timeout_s=300,  # seconds ≥ 1 after which a process that does not answer counts as lost
-    **kwargs,       # other arguments of `fit`
-):                  # `History`
+    hooks: Hook | Sequence[Hook] = (),  # hooks for this fit alone
+    timeout_s: float = 300,             # seconds ≥ 1 after which a process that does not answer
+                                        # counts as lost
+    **kwargs: Any,                      # other arguments of `fit`
+) -> History:
     """Train in several processes, with the result in this one
 
-    Raises RuntimeError if this process cannot be forked, and `ProcessFailed` if another process fails. No process
-    outlives the call, however it ends.
+    Raises RuntimeError if this process cannot be forked, and `ProcessFailed` if another process
+    fails. No process outlives the call, however it ends.
     """
     learn.check_thread()
     max_steps = kwargs.get('max_steps')
-    if n_epochs is not None and max_steps is not None: raise ValueError('launch takes either n_epochs or max_steps')
+    if n_epochs is not None and max_steps is not None:
+        raise ValueError('launch takes either n_epochs or max_steps')
     n, hooks = as_count('n_procs', n_procs), as_hooks(hooks)
     resumes = n_epochs is None and max_steps is None
-    if resumes:
-        if learn.stopped is None:
-            raise RuntimeError('nothing to resume: no fit was stopped; pass n_epochs, launch(n_procs, n_epochs)')
-        if hooks or kwargs:
-            raise TypeError('launch without n_epochs resumes a fit unchanged, and takes no hooks or arguments of fit')
+    if resumes and learn.stopped is None: raise RuntimeError(
+        'nothing to resume: no fit was stopped; pass n_epochs, launch(n_procs, n_epochs)')
+    if resumes and (hooks or kwargs): raise TypeError(
+        'launch without n_epochs resumes a fit unchanged, and takes no hooks or arguments of fit')
     own = accelerate_hook(learn, learn.stopped.plan.hooks if resumes else hooks)
     more = () if own else (Accelerate(),)
     go = learn.resume if resumes else partial(learn.fit, n_epochs, hooks=(*hooks, *more), **kwargs)

@@ -10,6 +10,7 @@ import re
 from array import array
 from contextlib import contextmanager, nullcontext
 from copy import copy
+from typing import Any
 from zlib import crc32
 
 from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler, SubsetRandomSampler, WeightedRandomSampler
@@ -21,22 +22,18 @@ from trainer_nb.data import (
     Adapter, SeededAdapter, StockAdapter, TensorLoader, adapter, is_stock, length, rng_states, same_state,
     set_rng_states, sets_of
 )
+from ..loop import World
 
 # %% ../../nbs/parallel/02_sharding.ipynb #416cdfdb
-def bounds(
-    total,  # samples of a batch
-    world,  # `World`
-):          # (first, end): those of this rank, which may be none
-    "Cut a batch into shards of the same size, or with one sample more on the first ranks"
+def bounds(total: int, world: World) -> tuple[int, int]:
+    "Cut `total` samples into shards that differ by one at most; return the bounds of this rank's"
     share, more = divmod(total, world.size)
     first = world.rank*share + min(world.rank, more)
     return first, first + share + (world.rank < more)
 
 class BatchShards:
     "The shards of this rank: which samples of each batch belong to it"
-    def __init__(self,
-        world,  # `World`
-    ):
+    def __init__(self, world: World):
         self.world = world
         self.usual = None       # (samples on this rank, on all ranks) of the first batch
         self.odd = {}           # number of a batch → these counts, if they differ
@@ -44,10 +41,10 @@ class BatchShards:
         self.kept = None        # this batch, or its indices
 
     def cut(self,
-        i,           # number of the batch in its pass
-        total,       # its samples, ≥ 1
-        batch=None,  # what was read, or its indices, to keep if it is wanted
-    ):               # (first, end): at least one sample
+        i: int,             # number of the batch in its pass
+        total: int,         # its samples, ≥ 1
+        batch: Any = None,  # what was read, or its indices, to keep if it is wanted
+    ) -> tuple[int, int]:   # first, end: at least one sample
         "Choose this rank's samples, and record their number"
         if self.wants: self.kept, self.wants = batch, False
         if total < 1: raise ValueError(f'batch {i} has no samples')
@@ -58,10 +55,8 @@ class BatchShards:
         else: self.odd.pop(i, None)
         return (first, end) if n else (0, 1)
 
-    def of(self,
-        i,  # number of a batch that was cut
-    ):      # (samples on this rank, 0 if there is only padding; samples on all ranks)
-        "Return the sample counts of a batch"
+    def of(self, i: int) -> tuple[int, int]:
+        "Return the samples of batch `i` on this rank, 0 if there is only padding, and on all ranks"
         return self.odd.get(i, self.usual)
 
 # %% ../../nbs/parallel/02_sharding.ipynb #13954e8f
@@ -77,9 +72,6 @@ def _together(world, dl):
     finally:
         if world.rank: set_rng_state(mine)
 
-# %% ../../nbs/parallel/02_sharding.ipynb #1ee2a3e9
-_DRAWN_AT_ONCE = RandomSampler, SubsetRandomSampler, WeightedRandomSampler   # from the global RNGs when a pass opens
-
 class _Drawn:
     """Take items from an iterator that draws random numbers as it runs, the same on all ranks
 
@@ -87,9 +79,10 @@ class _Drawn:
     """
     def __init__(self, names): self.names, self.state = names, rng_state(names)
 
-    def __call__(self, iterator):  # the next item, or None
+    def __call__(self, iterator):
         now = rng_state(self.names)
-        is_undisturbed = same_state(now, self.state)        # nothing else has drawn since, as in a single process
+        # nothing else has drawn since, as in a single process
+        is_undisturbed = same_state(now, self.state)
         if not is_undisturbed: set_rng_state(self.state)
         try: return next(iterator, None)
         finally:
@@ -98,12 +91,17 @@ class _Drawn:
 
 def _nothing_drawn(iterator): return next(iterator, None)
 
+# %% ../../nbs/parallel/02_sharding.ipynb #1ee2a3e9
+# from the global RNGs when a pass opens
+_DRAWN_AT_ONCE = RandomSampler, SubsetRandomSampler, WeightedRandomSampler
+
 def _is_compared(i): return not i & (i - 1)      # 0, 1, 2, 4, 8, ...
 
-def _index_code(batch, code=0):  # int
+def _index_code(batch, code=0):
     "Compute a number that tells orders apart, from indices and the code of the batches before"
     try: return crc32(array('q', batch).tobytes(), code)
-    except (TypeError, OverflowError): return crc32(re.sub(' at 0x[0-9a-f]+', '', repr(batch)).encode(), code)
+    except (TypeError, OverflowError):
+        return crc32(re.sub(' at 0x[0-9a-f]+', '', repr(batch)).encode(), code)
 
 # %% ../../nbs/parallel/02_sharding.ipynb #290841e2
 class _ShardedBatches:
@@ -132,11 +130,13 @@ class _ShardedBatches:
 
     def _compare(self, i, code):
         if not self.shards.world.is_same(f'{i} {code}'): raise ValueError(
-            f'{type(self.sampler or self.batches).__name__} of train_dl or valid_dl chooses other samples '
-            f'in each process, as seen at batch {i}: expected the same whole batches everywhere, '
-            'of which each process takes its shard. Leave out a DistributedSampler; '
-            'draw an order of your own from a seed, or from the global RNGs of Python, numpy or torch')
+            f'{type(self.sampler or self.batches).__name__} of train_dl or valid_dl chooses other '
+            f'samples in each process, as seen at batch {i}: expected the same whole batches '
+            'everywhere, of which each process takes its shard. Leave out a DistributedSampler; '
+            'draw an order of your own from a seed, or from the global RNGs of Python, numpy or '
+            'torch')
 
+# %% ../../nbs/parallel/02_sharding.ipynb #e39d2b88
 class _TensorShards(TensorLoader.adapter):
     is_partial, draws = True, ('torch',)
 
@@ -144,31 +144,25 @@ class ShardedTensors(TensorLoader):
     "A `TensorLoader` that yields this rank's shard of each batch"
     adapter = _TensorShards
 
-    def __init__(self,
-        dl,      # `TensorLoader`
-        shards,  # `BatchShards`
-    ):
+    def __init__(self, dl: TensorLoader, shards: BatchShards):
         vars(self).update(vars(dl), shards=shards)
 
-    def cut_from(self, start):
+    def cut_from(self, start: int) -> Any:
         with _together(self.shards.world, self) if self.shuffle else nullcontext():
             batches = super().cut_from(start)       # the order is drawn here
         return (self._shard(i, batch) for i, batch in enumerate(batches, start))
 
     def _shard(self, i, batch):
-        if _is_compared(i) and not self.shards.world.is_same(f'{i} {batch_code(batch)}'): raise ValueError(
-            f'batch {i} of a TensorLoader differs between the processes: all must hold the same tensors. '
-            'Seed what draws the data, or have the main process write it to a file')
+        if _is_compared(i) and not self.shards.world.is_same(f'{i} {batch_code(batch)}'):
+            raise ValueError(
+                f'batch {i} of a TensorLoader differs between the processes: all must hold the same '
+                'tensors. Seed what draws the data, or have the main process write it to a file')
         first, end = self.shards.cut(i, len(batch[0]), batch)
         return tuple([o[first:end] for o in batch])
 
 # %% ../../nbs/parallel/02_sharding.ipynb #92749208
-def cut_batch(
-    x,      # a batch, as `map_tensors` knows them
-    first,  # first sample
-    end,    # index after the last sample
-):          # a batch of these samples; raises TypeError
-    "Cut samples out of a batch"
+def cut_batch(x: Any, first: int, end: int) -> Any:
+    "Cut the samples from `first` to before `end` out of a batch; raises TypeError"
     n = batch_size(x)
     def cut(o): return o[first:end] if o.ndim and len(o) == n else o
     def part(o):
@@ -177,10 +171,9 @@ def cut_batch(
     if type(x) in (list, tuple): res = type(x)([part(o) for o in x])
     elif type(x) is dict: res = {k: part(o) for k, o in x.items()}
     else: res = map_tensors(cut, x)
-    if batch_size(res) != end - first: raise TypeError(
-        f'a batch is a {type(x).__name__}, which cannot be sharded over several processes: '
-        'expected tensors, or lists and dicts of them')
-    return res
+    if batch_size(res) == end - first: return res
+    raise TypeError(f'a batch is a {type(x).__name__}, which cannot be sharded over several processes: '
+                    'expected tensors, or lists and dicts of them')
 
 # %% ../../nbs/parallel/02_sharding.ipynb #a41c2354
 class _IterableShards(Adapter):
@@ -196,11 +189,7 @@ class ShardedIterable:
     "A loader that reads whole batches from any loader, and cuts them"
     adapter = _IterableShards
 
-    def __init__(self,
-        dl,      # loader
-        shards,  # `BatchShards`
-    ):
-        self.dl, self.shards = dl, shards
+    def __init__(self, dl: Any, shards: BatchShards): self.dl, self.shards = dl, shards
 
     def __len__(self): return len(self.dl)
 
@@ -211,7 +200,8 @@ class _Pass:
         dl, world = shared.dl, shared.shards.world
         self.shared, self.i, self.code = shared, start, 0
         self.is_sized = length(dl) is not None
-        names = () if getattr(dl, 'num_workers', 0) else adapter(dl).draws      # workers have their own RNGs, seeded here
+        # workers have their own RNGs, seeded here
+        names = () if getattr(dl, 'num_workers', 0) else adapter(dl).draws
         with _together(world, dl):
             self.iterator = adapter(dl).open(start)
             self.draw = _nothing_drawn if names == () else _Drawn(names or _GLOBAL)
@@ -219,10 +209,11 @@ class _Pass:
     def __iter__(self): return self
 
     def __next__(self):
-        batch = self.draw(self.iterator)
-        n, shards = 0 if batch is None else batch_size(batch), self.shared.shards
+        batch, shards = self.draw(self.iterator), self.shared.shards
+        n = 0 if batch is None else batch_size(batch)
         self.code = batch_code(batch, self.code)
-        if not self.is_sized or batch is None or _is_compared(self.i): self._compare(shards.world, n)
+        if not self.is_sized or batch is None or _is_compared(self.i):
+            self._compare(shards.world, n)
         if batch is None: raise StopIteration
         self.i += 1
         return cut_batch(batch, *shards.cut(self.i - 1, n, batch))
@@ -231,12 +222,14 @@ class _Pass:
         if world.is_same(f'{self.i} {n} {self.code}'): return
         ns, name = world.all_gather(n), type(self.shared.dl).__name__
         if len(set(ns)) > 1: raise ValueError(
-            f'batch {self.i} of {name} has {", ".join(map(str, ns))} samples in processes 0 to {world.size - 1}: '
-            'a loader has to yield the same whole batches in each process, of which each takes its shard')
+            f'batch {self.i} of {name} has {", ".join(map(str, ns))} samples in processes 0 to '
+            f'{world.size - 1}: a loader has to yield the same whole batches in each process, of '
+            'which each takes its shard')
         raise ValueError(
-            f'{name} yields other batches in each process, as seen at batch {self.i}: '
-            'it has to yield the same whole batches everywhere, of which each process takes its shard. '
-            'Let it draw from a seed, or from the global RNGs of Python, numpy or torch, which are set alike')
+            f'{name} yields other batches in each process, as seen at batch {self.i}: it has to '
+            'yield the same whole batches everywhere, of which each process takes its shard. Let '
+            'it draw from a seed, or from the global RNGs of Python, numpy or torch, which are '
+            'set alike')
 
 # %% ../../nbs/parallel/02_sharding.ipynb #5861f5db
 class _StockShards(StockAdapter): is_partial = True
@@ -244,9 +237,10 @@ class _StockShards(StockAdapter): is_partial = True
 class _SeededShards(SeededAdapter): is_partial = True
 
 def shard(
-    dl,     # any loader, or None
-    world,  # `World`
-):          # a loader of this rank's shard of each batch, with its `shards`; `dl` itself if the world has one rank
+    dl: Any,        # any loader, or None
+    world: World,
+) -> Any:           # a loader of this rank's shard of each batch, with its `shards`; `dl` itself
+                    # with one rank
     "Shard the batches of a loader"
     if dl is None or world.size == 1: return dl
     if sets := sets_of(dl): raise ValueError(
@@ -260,6 +254,7 @@ def shard(
     if not is_stock(dl) or dl.batch_sampler is None: return ShardedIterable(dl, shards)
     res, batches = copy(dl), _ShardedBatches(dl.batch_sampler, dl, shards)
     kind = _SeededShards if adapter(dl).is_seeded else _StockShards
-    vars(res).update(batch_sampler=batches, shards=shards, adapter=kind)    # a DataLoader refuses to set attributes
+    # a DataLoader refuses to set attributes
+    vars(res).update(batch_sampler=batches, shards=shards, adapter=kind)
     forget_iterator(res)
     return res

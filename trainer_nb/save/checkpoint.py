@@ -11,20 +11,21 @@ from pathlib import Path
 from secrets import token_hex
 from threading import Thread
 from time import perf_counter, time_ns
+from typing import Any
 from weakref import ref
 
 from torch.optim import Optimizer
 
 from ..base import did_you_mean, local, map_tensors
 from ..data import set_rng_states
-from ..loop import RESUMABLE, Fit, Hook, as_mode, check_monitored, rank
+from ..loop import RESUMABLE, Fit, Hook, Learner, as_mode, check_monitored, rank
 from .files import NAME, BadCheckpoint, Folder, check_plain, read_manifest, read_state, write_state
 from .shards import read_parts, report_error, take_out, wait_for_parts, write_parts
 from .snapshot import arrived, capture, host_copy, restore
 
 # %% ../../nbs/save/04_checkpoint.ipynb #f4317754
-def _parse_every(every):  # (steps or None, seconds or None); both None: at each epoch's end
-    "Read the argument `every` of `Checkpoint`"
+def _parse_every(every):
+    "Read `every` of `Checkpoint`; return (steps or None, seconds or None), both None for the end of each epoch"
     if every == 'epoch': return None, None
     if isinstance(every, int) and not isinstance(every, bool) and every >= 1: return every, None
     m = re.fullmatch(r'(\d+(?:\.\d+)?) *(s|min|h)', every) if isinstance(every, str) else None
@@ -32,26 +33,79 @@ def _parse_every(every):  # (steps or None, seconds or None); both None: at each
     raise ValueError(f"every is {every!r}: "
                      "expected 'epoch', a number of optimizer steps, or a duration such as '10min'")
 
+# %% ../../nbs/save/04_checkpoint.ipynb #ac68f877
+class _Save:
+    "A copy of the state, which a thread writes to a folder"
+    def __init__(self, folder, world, step):
+        self.folder, self.rank, self.n_files = folder, world.rank, world.shards[0]
+        self.error = self.thread = self.place = None
+        if world.is_sharded:        # all ranks agree on a folder for the shards
+            name = f'.{folder.next(step).stem}.parts.{time_ns()}.tmp'
+            self.place = folder.path/world.first(name)
+
+    def start(self, learn, info, patience, done):       # `info` is None except in the main process
+        try:
+            state, parts = take_out(capture(learn))
+            state, parts = host_copy((state, {key: local(t) for key, t in parts.items()}))
+            wait = arrived(learn.device)
+            if info is not None: check_plain(state, 'the state')
+            # other ranks write the same shards
+            elif self.place is None or self.rank >= self.n_files: return
+            args = wait, state, parts, info, patience, done
+            # it frees them at its end
+            self.thread = Thread(target=self.write, args=args, name='checkpoint')
+            self.thread.start()
+        except (TypeError, ValueError, RuntimeError, OSError) as e:
+            self.error = e
+            if self.place is not None: report_error(e, self.place, self.rank)
+
+    def write(self, wait, state, parts, info, patience, done):
+        "Write this rank's shards; in the main process also the state, once all ranks have written theirs"
+        try:
+            wait()
+            if self.place is not None: write_parts(parts, self.place, self.rank)
+            if info is None: return
+            if self.place is not None: wait_for_parts(self.place, self.n_files, patience)
+            self.folder.put(state, info, self.place)
+            done()
+        except Exception as e:
+            if info is None: return report_error(e, self.place, self.rank)
+            self.error = e
+            if self.place is not None: shutil.rmtree(self.place, ignore_errors=True)
+
+    @property
+    def is_writing(self): return self.thread is not None and self.thread.is_alive()
+
+    def finish(self):
+        # it was started
+        if self.thread is not None and self.thread.ident is not None: self.thread.join()
+
 # %% ../../nbs/save/04_checkpoint.ipynb #b387a6c7
 class Checkpoint(Hook):
     """Save the complete state of training: at intervals, when it is stopped or interrupted, and when it ends
 
-    Keeps the last `keep` checkpoints and the one with the best `monitor`. `learn.fit(n, resume=True)` resumes from the
-    newest. Checkpoints of other runs in the folder are never touched.
+    Keeps the last `keep` checkpoints and the one with the best `monitor`, and never touches those of
+    other runs in the folder. `learn.fit(n, resume=True)` resumes from the newest.
     """
     ord, unique = 95, True      # late, when the states of other hooks are complete
-    together = ('save',)        # all ranks call it; they write their shards, and the main one all else
-    PATIENCE_S = 600            # how long the main process waits for the shards of the others
+    # all ranks call it; they write their shards, and the main one all else
+    together = ('save',)
+    PATIENCE_S = 600            # how long the main process waits for the shards of the other ranks
     state_kinds = {'run': (None, str)}
 
     def __init__(self,
-        folder,                 # path; created if it does not exist
-        every='epoch',          # 'epoch', number of optimizer steps, or a duration such as '10min'
-        keep=3,                 # int ≥ 1: number of the latest checkpoints to keep
-        monitor='valid_loss',   # column of the epoch table; None: keep no best checkpoint
-        mode=None,              # 'min' or 'max': whether lower or higher values are better; None: by the name
-        strict=False,           # True: an error while saving ends training; False: it is only a warning
-        skip=False,             # True: samples draw no random numbers, so a stock loader need not read them again
+        folder: str | Path,                     # created if it does not exist
+        every: str | int = 'epoch',             # 'epoch', number of optimizer steps, or a duration
+                                                # such as '10min'
+        keep: int = 3,                          # ≥ 1: number of the latest checkpoints to keep
+        monitor: str | None = 'valid_loss',     # column of the epoch table; None: keep no best
+                                                # checkpoint
+        mode: str | None = None,                # 'min' or 'max': which values are better; None: by
+                                                # the name
+        strict: bool = False,                   # True: an error while saving ends training; False:
+                                                # it is a warning
+        skip: bool = False,     # True: samples draw no random numbers, so a stock loader need not
+                                # read them again
     ):                          # raises NotADirectoryError if `folder` is a file
         self.steps, self.seconds = _parse_every(every)
         if not isinstance(keep, int) or isinstance(keep, bool) or keep < 1:
@@ -60,24 +114,28 @@ class Checkpoint(Hook):
         self.monitor, self.mode = monitor, as_mode(mode, monitor)
         self.strict, self.skip = strict, skip
         self.run = None                             # id of the run, in the manifests that it writes
-        self._owner = None                          # weak reference to the learner that it saves; None: the next one
-        self.thread = self.error = None             # the thread that writes now; the error that it raised
-        self.saved_at = None                        # `where` of the last save
-        self.due, self.warned = math.inf, set()     # clock of the next save; texts of warnings that were shown
+        # weak reference to the learner that it saves; None: the next one
+        self._owner = None
+        self._latest = None                         # `_Save` whose result is not reported yet
+        self.saved_at = None                        # `_where` of the last save
+        # clock of the next save; texts of warnings that were shown
+        self.due, self.warned = math.inf, set()
         self.is_tried = False                       # whether the state of this fit can be saved
-        self.stall_s, self.n_saves = 0., 0          # seconds for which training waited; number of saves
+        # seconds for which training waited; number of saves
+        self.stall_s, self.n_saves = 0., 0
 
-    def __getstate__(self): return {**vars(self), '_owner': None}      # a copy may be of a copied learner
+    # a copy may be of a copied learner
+    def __getstate__(self): return {**vars(self), '_owner': None}
 
-    def _saves_another(self, learn):  # bool
+    def _saves_another(self, learn):
         "Return whether it has saved another learner, as in a loop over folds"
         return self._owner is not None and self._owner() is not learn
 
-    def take_state(self, state):
+    def take_state(self, state: dict[str, Any]) -> None:
         super().take_state(state)
         self._owner = None      # the run continues in the learner that was loaded with it
 
-    def before_fit(self, learn):
+    def before_fit(self, learn: Learner) -> None:
         if self._saves_another(learn): self.run = self.saved_at = None
         self._owner = ref(learn)
         if self.monitor not in (None, 'valid_loss'): check_monitored(self.name, self.monitor, learn)
@@ -93,136 +151,98 @@ class Checkpoint(Hook):
                       'fit(..., resume=True) would resume from the newest')
         if self.seconds: self.due = perf_counter() + self.seconds
 
-    def after_step(self, learn):
-        if not self.is_tried: learn.request(self._try, everywhere=True)
+    def after_step(self, learn: Learner) -> None:
+        if not self.is_tried: learn.request(_try, everywhere=True)
         self.is_tried = self.is_tried or learn.stepped      # the optimizer has its state
         if self.seconds:
             if perf_counter() < self.due or not learn.is_main: return
             self.due = math.inf
         elif not self.steps or not learn.stepped or learn.state.optimizer_step % self.steps: return
-        learn.request(self.save, everywhere=not self.seconds)       # after the batch; the clocks of ranks differ
+        # after the batch; the clocks of ranks differ
+        learn.request(self.save, everywhere=not self.seconds)
 
-    def after_epoch(self, learn):
-        self.report()
-        value, best, row = self.value(learn), self.best(), learn.history.epoch_rows[-1]
+    def after_epoch(self, learn: Learner) -> None:
+        self._report()
+        value, best, row = self._value(learn), self.best(), learn.history.epoch_rows[-1]
         is_last = not learn.fitting.is_open(learn.state) or 'stop_epoch' in learn.requests
-        mine = {'metric': value, 'loss': self.value(learn, 'valid_loss')}
+        mine = {'metric': value, 'loss': self._value(learn, 'valid_loss')}
         is_better = value is not None and (best is None or self._rank(mine) < self._rank(best))
         if self.every == 'epoch' or learn.world.first(is_last or is_better): self.save(learn)
-        if self.monitor not in (None, 'valid_loss', *row): raise ValueError(    # without valid_loss, none is the best
+        # without valid_loss, none is the best
+        if self.monitor not in (None, 'valid_loss', *row): raise ValueError(
             f'Checkpoint monitors {self.monitor!r}, but the columns are {", ".join(row)}.'
             f'{did_you_mean(self.monitor, row)}')
 
-    def after_cancel(self, learn):
+    def after_cancel(self, learn: Learner) -> None:
         is_between_batches = learn.fitting.rng_states is not None
         if learn.cancelled in RESUMABLE and is_between_batches: self.save(learn, again=False)
 
-    def after_fit(self, learn):
+    def after_fit(self, learn: Learner) -> None:
         self.due = math.inf
         try: self.finish()
         finally: self.folder.lock.release()
 
-    def value(self, learn, column=None):  # float, None if there is none
-        "Return the monitored value, or that of another column, at the end of an epoch"
+    def _value(self, learn, column=None):
+        "Return the monitored value, or that of another column, at the end of an epoch; None if there is none"
         fit, rows = learn.fitting or learn.stopped, learn.history.epoch_rows
         if self.monitor is None or not rows or fit is None or fit.train is not None: return None
         v = rows[-1].get(column or self.monitor, math.nan)
-        return v if v == v else None
+        return v if v == v else None        # not nan
 
-    def best(self):  # manifest, None if there is none
-        "Return the manifest of the best checkpoint of this run"
+    def best(self) -> dict[str, Any] | None:
+        "Return the manifest of the best checkpoint of this run; None if there is none"
         mine = [o for o in self.folder.manifests()
                 if o['run'] == self.run and o['metric'] is not None and o.get('monitor') == self.monitor]
         return min(mine, key=self._rank, default=None)
 
     def _rank(self, manifest): return rank(manifest['metric'], manifest.get('loss'), self.mode)
 
-    def where(self, learn):  # tuple
+    def _where(self, learn):
         "Return the position of training, to compare with others"
         fit, s = learn.fitting or learn.stopped, learn.state
         at = (False, False) if fit is None else (fit.train is not None, fit.is_trained)
         return s.epoch, s.batch_idx, s.optimizer_step, *at, learn.valid_idx
 
     def save(self,
-        learn,       # `Learner`
-        again=True,  # False: do not save the same position twice
-    ):
+        learn: Learner,      # between two batches, or outside a fit
+        again: bool = True,  # False: do not save the same position twice
+    ) -> None:
         "Copy the state, and write it in a thread"
-        fit, s, start, where = learn.fitting or learn.stopped, learn.state, perf_counter(), self.where(learn)
+        start, where = perf_counter(), self._where(learn)
         if self.run is None: self.run = token_hex(4)
         if learn.world.first(where == self.saved_at and not again): return
         self.finish()
-        info, place, n_files = None, None, learn.world.shards[0]
-        if learn.world.is_sharded:      # all ranks agree on a folder
-            name = f'.{self.folder.next(s.optimizer_step).stem}.parts.{time_ns()}.tmp'
-            place = self.folder.path/learn.world.first(name)
-        try:
-            state, parts = take_out(capture(learn))
-            state, parts = host_copy((state, {key: local(t) for key, t in parts.items()}))
-            wait = arrived(learn.device)
-            if learn.is_main:
-                check_plain(state, 'the state')
-                info = {'run': self.run, 'step': s.optimizer_step, 'epoch': s.epoch, 'position': learn.position,
-                        'monitor': self.monitor, 'metric': self.value(learn), 'loss': self.value(learn, 'valid_loss'),
-                        'processes': learn.world.size, 'in_epoch': fit is not None and fit.train is not None}
-            elif place is None or learn.world.rank >= n_files: return      # others write the same shards
-            args = learn, wait, state, info, parts, place, learn.world.rank, n_files
-            self.thread = Thread(target=self._write, args=args, name='checkpoint')
-            self.thread.start()
-        except (TypeError, ValueError, RuntimeError, OSError) as e:
-            self.error = e
-            if place is not None: report_error(e, place, learn.world.rank)
+        self._latest = _Save(self.folder, learn.world, learn.state.optimizer_step)
+        # ranks may be lost
+        def patience(): return 5 if learn.cancelled == 'error' else self.PATIENCE_S
+        self._latest.start(learn, self._info(learn) if learn.is_main else None, patience, self._prune)
         self.saved_at, self.n_saves = where, self.n_saves + 1
         if self.seconds and learn.is_fitting: self.due = perf_counter() + self.seconds
         self.stall_s += perf_counter() - start
-        if not learn.is_fitting: self.finish()
-        else: self.report()
+        if learn.is_fitting: self._report()
+        else: self.finish()
 
-    def _try(self, learn):  # raises TypeError
-        "After the first batch, refuse what no checkpoint can hold, rather than find nothing to resume a week later"
-        state, _ = take_out(capture(learn))
-        for opt in learn.opts.values():
-            if name := _unsaved(opt): warnings.warn(
-                f'{type(opt).__name__}.{name} has a state that is not in the state_dict() of the {type(opt).__name__}: '
-                'a fit that is resumed starts it afresh. Let state_dict() and load_state_dict() hold it', stacklevel=2)
-        try: check_plain(host_copy(state, copy=lambda t: t), 'the state')
-        except (ValueError, RuntimeError, OSError): return      # not the fault of the state: `save` warns of it
-        except TypeError as e:
-            e.add_note('raised by Checkpoint after the first batch, since nothing could be saved later, either: define '
-                       'state_dict() and load_state_dict() for the object that holds it, or remove Checkpoint')
-            raise
-
-    def _write(self, learn, wait, state, info, parts, place, rank, size):
-        "Write this rank's shards; in the main process also the state, once all ranks have written theirs"
-        try:
-            wait()
-            if place is not None: write_parts(parts, place, rank)
-            if info is None: return
-            if place is not None:
-                def patience(): return 5 if learn.cancelled == 'error' else self.PATIENCE_S     # ranks may be lost
-                wait_for_parts(place, size, patience)
-            self.folder.put(state, info, place)
-            self._prune()
-        except Exception as e:
-            if info is None: return report_error(e, place, rank)
-            self.error = e
-            if place is not None: shutil.rmtree(place, ignore_errors=True)
+    def _info(self, learn):
+        "Return what the manifest says of a state"
+        fit, s = learn.fitting or learn.stopped, learn.state
+        return {'run': self.run, 'step': s.optimizer_step, 'epoch': s.epoch, 'position': learn.position,
+                'monitor': self.monitor, 'metric': self._value(learn), 'loss': self._value(learn, 'valid_loss'),
+                'processes': learn.world.size, 'in_epoch': fit is not None and fit.train is not None}
 
     def _prune(self):
-        mine = [o for o in self.folder.manifests() if o['run'] == self.run]
-        best = self.best()
+        best, mine = self.best(), [o for o in self.folder.manifests() if o['run'] == self.run]
         for o in mine[:-self.keep]:
             if best is None or o['n'] != best['n']: self.folder.drop(o)
 
-    def finish(self):
+    def finish(self) -> None:
         "Wait until the last save is on disk"
-        if self.thread is not None and self.thread.ident is not None: self.thread.join()     # it was started
-        self.report()
+        if self._latest is not None: self._latest.finish()
+        self._report()
 
-    def report(self):
+    def _report(self):
         "Warn of an error in the last write; raise it if `strict`"
-        if self.thread is not None and self.thread.is_alive(): return
-        e, self.error, self.thread = self.error, None, None
+        if self._latest is None or self._latest.is_writing: return
+        e, self._latest = self._latest.error, None
         if e is None: return
         self.saved_at = None
         if self.strict: raise e
@@ -233,7 +253,24 @@ class Checkpoint(Hook):
         self.warned.add(text)
 
 # %% ../../nbs/save/04_checkpoint.ipynb #5bc7d4cd
-def _unsaved(opt):  # str, '' if there is none
+def _try(learn):
+    "Refuse what no checkpoint can hold; raises TypeError"
+    state, _ = take_out(capture(learn))
+    for opt in learn.opts.values():
+        if name := _unsaved(opt): warnings.warn(
+            f'{type(opt).__name__}.{name} has a state that is not in the state_dict() of the '
+            f'{type(opt).__name__}: a fit that is resumed starts it afresh. Let state_dict() and '
+            'load_state_dict() hold it', stacklevel=2)
+    try: check_plain(host_copy(state, copy=lambda t: t), 'the state')
+    # not the fault of the state: `save` warns of it
+    except (ValueError, RuntimeError, OSError): return
+    except TypeError as e:
+        e.add_note('raised by Checkpoint after the first batch, since nothing could be saved later, either: define '
+                   'state_dict() and load_state_dict() for the object that holds it, or remove '
+                   'Checkpoint')
+        raise
+
+def _unsaved(opt):
     "Name the optimizer inside another one whose state the outer one does not save, as in many versions of SAM"
     saved = set()
     map_tensors(lambda t: saved.add(t.data_ptr()), opt.state_dict())
@@ -245,9 +282,10 @@ def _unsaved(opt):  # str, '' if there is none
 
 # %% ../../nbs/save/04_checkpoint.ipynb #b3874726
 def find(
-    source,  # path of a checkpoint, or of a folder of them
-    size=1,  # world size of the run that resumes
-):           # (state, path of its file); raises FileNotFoundError or BadCheckpoint
+    source: str | Path,         # path of a checkpoint, or of a folder of them
+    size: int = 1,              # world size of the run that resumes
+) -> tuple[dict[str, Any], Path]:       # state, path of its file; raises FileNotFoundError or
+                                        # BadCheckpoint
     "Read the state in a file, or the newest one in a folder from which a world of this size can resume"
     path = Path(source)
     if path.is_dir(): return _find_newest(Folder(path), size)
@@ -269,13 +307,17 @@ def _find_newest(folder, size):
     (state, manifest), last = found, folder.manifests()[-1]
     if manifest['n'] < last['n'] and not fits(last):
         warnings.warn(f'{last["file"]} was saved by {last.get("processes", 1)} processes in the middle of an epoch, '
-                      f'and this is a world of {size}: resuming from the end of an epoch', stacklevel=4)
+                      f'and this is a world of {size}: resuming from the end of an '
+                      'epoch', stacklevel=4)
     return state, folder.path/manifest['file']
 
-def resume_from(learn,
-    source,  # True: the folder of the hook `Checkpoint`; or the path of a checkpoint, or of a folder of them
-):           # bool: whether there was one
-    "Restore the state that `fit(resume=source)` resumes; called when the fit begins"
+# %% ../../nbs/save/04_checkpoint.ipynb #489c7390
+def resume_from(
+    learn: Learner,             # in a fit that begins
+    source: bool | str | Path,  # True: the folder of the hook `Checkpoint`; or the path of a
+                                # checkpoint, or of a folder
+) -> bool:                      # whether there was a checkpoint
+    "Restore the state that `fit(resume=source)` resumes"
     hook = learn.get_hook('Checkpoint', None)
     if hook is not None and learn.is_main:
         hook.folder.lock.acquire()
@@ -283,25 +325,28 @@ def resume_from(learn,
     if source is True:
         if hook is None:
             raise ValueError('fit(resume=True) needs the hook Checkpoint, to know the folder: '
-                             'add Checkpoint(folder), or pass resume=folder')
+                                          'add Checkpoint(folder), or pass resume=folder')
         if hook._saves_another(learn): raise ValueError(
-            f'fit(resume=True) would resume another learner, which this Checkpoint saved in {hook.folder.path}: '
-            'give each a Checkpoint with a folder of its own, or pass resume=folder to continue what is there')
+            'fit(resume=True) would resume another learner, which this Checkpoint saved in '
+            f'{hook.folder.path}: give each a Checkpoint with a folder of its own, or pass '
+            'resume=folder to continue what is there')
         if not learn.world.first(bool(hook.folder.n)): return False
         source = hook.folder.path
     found = find(source, learn.world.size) if learn.is_main else None
     path = learn.world.first(found and found[1])
     state = read_parts(found[0] if found else read_state(path), path.with_suffix('.parts'), learn.world)
-    skip = hook is not None and hook.skip
-    for note in restore(learn, state, learn.fitting, skip=skip): warnings.warn(f'resume: {note}', stacklevel=3)
-    if hook is not None and source is hook.folder.path: hook.saved_at = hook.where(learn)
+    notes = restore(learn, state, learn.fitting, skip=hook is not None and hook.skip)
+    for note in notes: warnings.warn(f'resume: {note}', stacklevel=3)
+    if hook is not None and source is hook.folder.path: hook.saved_at = hook._where(learn)
     if learn.is_main: print(f'resumes from {path.name}, saved {state["position"]}')
     return True
 
 # %% ../../nbs/save/04_checkpoint.ipynb #5615a8a4
-def save(learn,      # noqa: F811
-    path,  # file, whose folder is made; an existing one is replaced once the new one is complete
-):
+def save(
+    learn: Learner,
+    path: str | Path,   # file, whose folder is made; an existing one is replaced once the new one
+                        # is complete
+) -> None:
     "Save everything: model, optimizers, hooks, counters, history, RNG states. Not inside a batch"
     learn.check_thread()
     if learn.is_fitting and learn.batch is not None:
@@ -314,28 +359,27 @@ def save(learn,      # noqa: F811
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     write_state(path, state)
 
-def load(learn,
-    path,  # file written by `save` or `Checkpoint`, or a folder of checkpoints
-):
+def load(
+    learn: Learner,
+    path: str | Path,   # file written by `save` or `Checkpoint`, or a folder of checkpoints
+) -> None:
     """Load what `save` or `Checkpoint` saved; `resume` then continues a fit that was stopped
 
-    Raises ValueError, with nothing changed, for the state of another model or optimizer.
+    Raises ValueError, with nothing changed, for the state of a different model or optimizer.
     """
     learn.check_thread()
     if learn.is_fitting: raise RuntimeError('load comes before a fit: use fit(resume=path)')
     for note in load_state(learn, path): warnings.warn(f'load: {note}', stacklevel=2)
 
-def load_state(
-    learn,  # `Learner`, not in a fit
-    path,   # file or folder
-):          # list of str: what cannot be exact, and why
-    "Load a state between two fits"
+def load_state(learn: Learner, path: str | Path) -> list[str]:
+    "Load a file, or from a folder, between two fits; return what cannot be exact, and why"
     fit = Fit()
     state, path = find(path)
     state = read_parts(state, path.with_suffix('.parts'), learn.world)
     notes = restore(learn, state, fit, plan=True)
     set_rng_states(fit.rng_states, learn.train_dl, learn.valid_dl)
     fit.model = learn.model
-    if (ema := getattr(learn, 'ema', None)) is not None: ema.average_of(learn)      # make it, for those who look
+    # make it, for those who look
+    if (ema := getattr(learn, 'ema', None)) is not None: ema.average_of(learn)
     learn.stopped = fit if fit.is_open(learn.state) and (fit.plan.end_epoch or fit.plan.end_step) else None
     return notes

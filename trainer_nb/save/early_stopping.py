@@ -11,9 +11,8 @@ import math
 from torch import Tensor
 
 from ..base import did_you_mean, format_value, map_tensors
-from trainer_nb.loop import (
-    Hook, as_count, as_mode, check_monitored, set_buffers, set_opt_modes, trained, unsaved_buffers
-)
+from ..loop import Hook, Learner, as_count, as_mode, check_monitored, set_opt_modes, trained
+from .snapshot import load_module_state, module_state
 
 # %% ../../nbs/save/05_early_stopping.ipynb #39cc0784
 class EarlyStopping(Hook):
@@ -24,11 +23,12 @@ class EarlyStopping(Hook):
                    'buffers?': [{str: object}]}
 
     def __init__(self,
-        patience=5,             # epochs ≥ 1 without a better value before the fit ends
-        min_delta=0.,           # ≥ 0: a value counts as better if it improves by more than this
-        monitor='valid_loss',   # column of the epoch table
-        mode=None,              # 'min' or 'max': whether lower or higher values are better; None: by the name
-        restore_best=True,      # False: the model keeps its last weights
+        patience: int = 5,              # epochs ≥ 1 without a better value before the fit ends
+        min_delta: float = 0.,          # ≥ 0: a value counts as better if it improves by more than
+                                        # this
+        monitor: str = 'valid_loss',    # column of the epoch table
+        mode: str | None = None,        # 'min' or 'max': which values are better; None: by the name
+        restore_best: bool = True,      # False: the model keeps its last weights
     ):
         patience = as_count('patience', patience)
         if isinstance(min_delta, bool) or not 0 <= min_delta < math.inf:
@@ -39,22 +39,23 @@ class EarlyStopping(Hook):
         self.monitor, self.mode = monitor, as_mode(mode, monitor)
         self.restore_best = restore_best
         self.is_open = False                    # whether a fit has begun with it
-        self.reset()
+        self._reset()
 
-    def reset(self):
+    def _reset(self):
         self.best = self.best_epoch = None
         self.n_waited, self.is_over = 0, False
-        self.weights = self.average = None      # the best weights, and the state of the average then
+        # the best weights, and the state of the average then
+        self.weights = self.average = None
         self.buffers = []                       # those that `state_dict` leaves out, then
 
-    def before_fit(self, learn):
+    def before_fit(self, learn: Learner) -> None:
         check_monitored(self.name, self.monitor, learn)
         self.is_open = True
         resumes = learn.bounds['epoch'] or learn.bounds['step']
-        if not resumes: self.reset()
+        if not resumes: self._reset()
         elif self.is_over: learn.request('stop_epoch')
 
-    def after_epoch(self, learn):
+    def after_epoch(self, learn: Learner) -> None:
         row = learn.history.epoch_rows[-1]
         if self.monitor not in row:
             raise ValueError(f'EarlyStopping monitors {self.monitor!r}, but the columns are {", ".join(row)}.'
@@ -83,18 +84,20 @@ class EarlyStopping(Hook):
 
     def _keep(self, learn):
         set_opt_modes(learn.opts.values(), False)
-        self.weights = [map_tensors(Tensor.clone, o.state_dict()) for o in trained(learn)]
-        self.buffers = [map_tensors(Tensor.clone, unsaved_buffers(o)) for o in trained(learn)]
+        kept = [map_tensors(Tensor.clone, module_state(o)) for o in trained(learn)]
         set_opt_modes(learn.opts.values(), True)
+        self.weights, self.buffers = [o['state'] for o in kept], [o.get('buffers', {}) for o in kept]
         ema = getattr(learn, 'ema', None)       # validation used the average
         self.average = ema and map_tensors(Tensor.clone, ema.state_dict())
 
-    def after_fit(self, learn):
-        is_open, self.is_open = self.is_open, False             # not if a hook before it has refused the fit
+    def after_fit(self, learn: Learner) -> None:
+        # not if a hook before it has refused the fit
+        is_open, self.is_open = self.is_open, False
         may_resume = learn.fitting.rng_states is not None      # it was stopped between two batches
         if not is_open or may_resume or not self.restore_best or self.weights is None: return
-        for o, state in zip(trained(learn), self.weights): o.load_state_dict(state)
-        for o, state in zip(trained(learn), self.buffers): set_buffers(o, state)
+        buffers = self.buffers or [{}]*len(self.weights)
+        for o, weights, rest in zip(trained(learn), self.weights, buffers):
+            load_module_state(o, {'state': weights, 'buffers': rest})
         if self.average is not None: learn.ema.set_average(self.average)
         learn.history.kept = self._index(learn.history)
         if self.is_over:

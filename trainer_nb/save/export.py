@@ -10,10 +10,10 @@ import json, platform, sys
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..base import needed, open_file, replacing, to_device
-from ..loop import get_modes, set_modes
+from ..loop import Learner, get_modes, set_modes
 from .snapshot import check_module
 
 # %% ../../nbs/save/06_export.ipynb #c5c1ac65
@@ -21,7 +21,8 @@ def _safetensors(): return needed('safetensors.torch', 'an export of weights', '
 
 def _as_args(example):
     args = (example,) if isinstance(example, Tensor) else example
-    if isinstance(args, (tuple, list)) and args and all(isinstance(o, Tensor) for o in args): return tuple(args)
+    if isinstance(args, (tuple, list)) and args and all(isinstance(o, Tensor) for o in args):
+        return tuple(args)
     raise TypeError(f'example is a {type(example).__name__}: '
                     'expected a tensor, or a tuple of tensors, as the model takes')
 
@@ -32,12 +33,14 @@ def _finite(x):
 def _program(model, args, dynamic):
     "Export the model; with `dynamic`, the first dimension of all inputs is a batch of any size"
     batch = torch.export.Dim('batch', min=1)
-    if dynamic: args = tuple(torch.cat([o, o]) if len(o) == 1 else o for o in args)     # torch makes 1 a constant
+    # torch makes 1 a constant
+    if dynamic: args = tuple(torch.cat([o, o]) if len(o) == 1 else o for o in args)
     shapes = tuple({0: batch} for _ in args) if dynamic else None
     try: return torch.export.export(model, args, dynamic_shapes=shapes)
     except Exception as e:
         e.add_note(f'raised while {type(model).__name__} was exported for inputs of shapes '
-                   f'{[tuple(o.shape) for o in args]}; without example= only the weights are written')
+                   f'{[tuple(o.shape) for o in args]}; without example= only the weights are '
+                   'written')
         raise
 
 def _config(learn, average):
@@ -52,17 +55,21 @@ def _config(learn, average):
     except TypeError as e: raise TypeError(f'learn.config cannot be written as JSON: {e}') from None
 
 # %% ../../nbs/save/06_export.ipynb #1aa5f9f7
-def export(learn,
-    folder,        # created if it does not exist; files of the same names are replaced
-    example=None,  # a tensor, or a tuple of tensors, as the model takes: write a program, too
-    dynamic=True,  # whether the program takes a batch of any size
-    average=True,  # with `EMA` or `SWA`, export the average, which `predict` uses; False: the live weights
-):                 # `Path` of the folder
+def export(
+    learn: Learner,
+    folder: str | Path,             # created if it does not exist; files of the same names are
+                                    # replaced
+    example: Tensor | tuple[Tensor, ...] | None = None,     # as the model takes: write a program,
+                                                            # too
+    dynamic: bool = True,           # whether the program takes a batch of any size
+    average: bool = True,           # with `EMA` or `SWA`, export the average, which `predict` uses;
+                                    # False: live weights
+) -> Path:                          # the folder
     """Write `model.safetensors`, `config.json` and, with `example`, `program.pt2`
 
-    What is exported predicts what `learn.predict` does. `config.json` holds the model's class, the counters, the last
-    row of the epoch table, the versions, `learn.config`, and 'average', 'EMA' or 'SWA', if the weights are an average.
-    Raises TypeError if JSON cannot hold `learn.config`.
+    What is exported predicts what `learn.predict` does. `config.json` holds the model's class, the
+    counters, the last row of the epoch table, the versions, `learn.config`, and 'average', 'EMA' or
+    'SWA', if the weights are an average. Raises TypeError if JSON cannot hold `learn.config`.
     """
     learn.check_thread()
     st, folder, ema = _safetensors(), Path(folder), getattr(learn, 'ema', None) if average else None
@@ -70,47 +77,56 @@ def export(learn,
     model = learn.model if averaged is None else averaged
     args = None if example is None else to_device(_as_args(example), learn.device)
     config = json.dumps(_config(learn, None if averaged is None else ema.name), indent=1, allow_nan=False)
-    modes, program = get_modes(model), None
+    modes = get_modes(model)
     try:
         model.eval()
         with torch.no_grad(): program = None if args is None else _program(model, args, dynamic)
     finally: set_modes(modes)
     folder.mkdir(parents=True, exist_ok=True)
-    with replacing(folder/'model.safetensors') as f: st.save_model(model, f.name, metadata={'format': 'pt'})
+    with replacing(folder/'model.safetensors') as f:
+        st.save_model(model, f.name, metadata={'format': 'pt'})
     with replacing(folder/'config.json') as f: f.write(config.encode())
     if program is not None:
         with replacing(folder/'program.pt2') as f: torch.export.save(program, f)
-    if averaged is not None: print(f'the average of {ema.name} was exported; average=False exports the live weights')
+    if averaged is not None:
+        print(f'the average of {ema.name} was exported; average=False exports the live weights')
     return folder
 
 # %% ../../nbs/save/06_export.ipynb #4168251b
 def load_model(
-    folder,        # written by `learn.export`
-    model=None,    # a model of the same class to load the weights into; None: load the exported program
-    device='cpu',  # device to load to
-    trusted=False, # True: the folder comes from somebody you trust, so its program may be loaded
-):                 # `nn.Module` in evaluation mode
+    folder: str | Path,                 # written by `learn.export`
+    model: nn.Module | None = None,     # of the same class, to load the weights into; None: load
+                                        # the exported program
+    device: str | torch.device = 'cpu', # device to load to
+    trusted: bool = False,              # True: you trust who wrote the folder, so its program may
+                                        # be loaded
+) -> nn.Module:                         # in evaluation mode
     """Load an exported model; raises FileNotFoundError, and ValueError for another model's weights
 
-    Loading weights into `model` runs nothing from the folder. A program can run any code, already while torch loads it,
-    and nothing can tell beforehand: it needs `trusted=True`.
+    Loading weights into `model` runs nothing from the folder. A program can run any code, already
+    while torch loads it, and nothing can tell beforehand: it needs `trusted=True`.
     """
     folder = Path(folder)
-    if model is None:
-        if not (folder/'program.pt2').is_file():
-            raise FileNotFoundError(f'{folder} holds no program.pt2: '
-                                    'pass a model that the weights are for, or export with example=...')
-        if trusted is not True: raise ValueError(
-            f'{folder}/program.pt2 can run any code on this machine: load_model(folder, trusted=True) loads it, if you '
-            'trust who wrote it; load_model(folder, model) loads only the weights, and runs nothing')
-        with open_file((folder/'program.pt2').resolve()) as f: return torch.export.load(f).module().to(device)
+    if model is not None: return _load_weights(folder, model).to(device).eval()
+    if not (folder/'program.pt2').is_file(): raise FileNotFoundError(
+        f'{folder} holds no program.pt2: pass a model that the weights are for, or export with '
+        'example=...')
+    if trusted is not True: raise ValueError(
+        f'{folder}/program.pt2 can run any code on this machine: load_model(folder, trusted=True) '
+        'loads it, if you trust who wrote it; load_model(folder, model) loads only the weights, '
+        'and runs nothing')
+    with open_file((folder/'program.pt2').resolve()) as f:
+        return torch.export.load(f).module().to(device)
+
+def _load_weights(folder, model):
     if not (folder/'model.safetensors').is_file():
         raise FileNotFoundError(f'{folder} holds no model.safetensors')
     st, here = _safetensors(), model.state_dict()
     with open_file((folder/'model.safetensors').resolve()) as f: state = st.load_file(f.name)
     places = {(v.data_ptr(), v.shape): k for k, v in here.items() if k in state}
     for k, v in here.items():       # the file holds tied weights once
-        if k not in state and (v.data_ptr(), v.shape) in places: state[k] = state[places[v.data_ptr(), v.shape]]
+        if k not in state and (v.data_ptr(), v.shape) in places:
+            state[k] = state[places[v.data_ptr(), v.shape]]
     check_module('model', model, state)
     model.load_state_dict(state)
-    return model.to(device).eval()
+    return model

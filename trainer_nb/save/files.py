@@ -8,9 +8,11 @@ __all__ = ['PLAIN', 'NAME', 'check_plain', 'BadCheckpoint', 'write_state', 'chec
 
 # %% ../../nbs/save/01_files.ipynb #f511941a
 import hashlib, json, math, os, pickletools, platform, re, shutil, signal, sys, threading, warnings
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from time import strftime
+from typing import Any, BinaryIO
 from zipfile import ZIP_STORED, ZipFile
 
 import torch
@@ -21,41 +23,37 @@ from ..base import check_kinds, open_file, read_file, replacing, sync
 PLAIN = (torch.Tensor, torch.nn.Parameter, torch.Size, torch.dtype, torch.device,
          int, float, complex, bool, str, bytes, type(None))
 
-def check_plain(
-    x,           # a nesting of dicts, lists and tuples
-    where='it',  # name of `x` for the message
-):               # raises TypeError
-    "Check that a checkpoint can hold `x`"
+def check_plain(x: Any, where: str = 'it') -> None:
+    "Check that a checkpoint can hold `x`, named `where` in the message; raises TypeError"
     kind = type(x)
     if isinstance(x, dict):
         for k, v in x.items():
             check_plain(k, f'a key of {where}')
             check_plain(v, f'{where}[{k!r}]')
     elif kind in (list, tuple, set):
-        if not {type(o) for o in x} <= {int, float, bool, str}:
-            for i, v in enumerate(x): check_plain(v, f'{where}[{i}]')
+        if {type(o) for o in x} <= {int, float, bool, str}: return
+        for i, v in enumerate(x): check_plain(v, f'{where}[{i}]')
     elif kind not in PLAIN:
         raise TypeError(f'{where} is a {kind.__module__}.{kind.__name__}: '
                         'a checkpoint holds tensors, numbers, strings, lists, tuples and dicts')
 
 # %% ../../nbs/save/01_files.ipynb #ce6f148a
-_FORMAT = 1      # of the files; `read_state` refuses any other
-
 class BadCheckpoint(ValueError):
     "A file is not a checkpoint, or is damaged"
 
 class _Hashed:
     """A file that computes the checksum of what is written to it
 
-    torch replaces what is raised while it writes by errors of its own. So what a write raises is kept, and raised at
-    the end; and so is what a handler of Ctrl-C raises, by the next write.
+    torch replaces what is raised while it writes by errors of its own. So what a write raises is
+    kept, and raised at the end; and so is what a handler of Ctrl-C raises, by the next write.
     """
     def __init__(self, file):
-        self.file, self.sha = file, hashlib.sha256()
-        self.size, self.error, self.handler = 0, None, None
+        self.file, self.sha, self.size = file, hashlib.sha256(), 0
+        self.error = self.handler = None
 
     def __enter__(self):
-        if threading.current_thread() is threading.main_thread(): self.handler = signal.getsignal(signal.SIGINT)
+        if threading.current_thread() is threading.main_thread():
+            self.handler = signal.getsignal(signal.SIGINT)
         if callable(self.handler): signal.signal(signal.SIGINT, self._interrupted)
         return self
 
@@ -79,13 +77,15 @@ class _Hashed:
         if callable(self.handler): signal.signal(signal.SIGINT, self.handler)
         if self.error not in (None, e): raise self.error from None
 
+# %% ../../nbs/save/01_files.ipynb #d1ca7ee7
+_FORMAT = 1      # of the files; `read_state` refuses any other
 _TAIL = b'\ntrainer_nb sha256 '      # how the last line of a state file begins
-_N_TAIL = len(_TAIL) + 64 + 1         # bytes of this line
+_N_TAIL = len(_TAIL) + 64 + 1        # bytes of this line
 
 def write_state(
-    file,   # path to write or replace, or a binary file
-    state,  # dict of plain values
-):          # dict: 'sha256', 'size' of the file
+    file: str | Path | BinaryIO,  # path to write or replace, or a binary file
+    state: dict[str, Any],        # of plain values
+) -> dict[str, Any]:              # 'sha256' and 'size' of the file
     "Write a state to a file that `read_state`, or `torch.load(path, weights_only=True)`, can read"
     if not hasattr(file, 'write'):
         with replacing(file) as f: return write_state(f, state)
@@ -102,17 +102,15 @@ def _sha_of(file, n):
         n -= len(part)
     return sha
 
-def checksum(
-    path,       # file
-):              # str
+def checksum(path: str | Path) -> str:
     "Compute the SHA-256 of a file"
-    with open_file(path) as f: return _sha_of(f, os.fstat(f.fileno()).st_size).hexdigest()
+    with open_file(path) as f: return hashlib.file_digest(f, 'sha256').hexdigest()
 
 # %% ../../nbs/save/01_files.ipynb #fb7cb897
 def read_state(
-    path,          # file
-    manifest=None, # dict with its 'size' and 'sha256', if they are known
-):                 # dict; its tensors are on the host
+    path: str | Path,                         # file
+    manifest: dict[str, Any] | None = None,   # with its 'size' and 'sha256', if they are known
+) -> dict[str, Any]:                          # its tensors are on the host
     "Read a state; raises FileNotFoundError, and BadCheckpoint for anything that `write_state` did not write"
     path = Path(path)
     if not path.exists(): raise FileNotFoundError(f'there is no file {path}')
@@ -129,10 +127,9 @@ def read_state(
             text = str(e).partition('. ')[0] or type(e).__name__
             raise BadCheckpoint(f'{path.name} cannot be read: {text}') from None
     version = state.get('format') if isinstance(state, dict) else None
-    if version != _FORMAT:
-        raise BadCheckpoint(f'{path.name} has format {version!r}, but this version of trainer_nb reads {_FORMAT}: '
-                            'install the one that wrote it')
-    return state
+    if version == _FORMAT: return state
+    raise BadCheckpoint(f'{path.name} has format {version!r}, but this version of trainer_nb reads {_FORMAT}: '
+                        'install the one that wrote it')
 
 def _check_sums(file, name, manifest):
     "Check the checksums: in the manifest, and at the end of the file"
@@ -141,7 +138,8 @@ def _check_sums(file, name, manifest):
         raise BadCheckpoint(f'{name} has {size} bytes, but was written with {manifest["size"]}')
     file.seek(max(size - _N_TAIL, 0))
     tail = file.read(_N_TAIL)
-    if len(tail) < _N_TAIL or not tail.startswith(_TAIL) or tail[-1:] != b'\n':     # before all of it is read
+    # before all of it is read
+    if len(tail) < _N_TAIL or not tail.startswith(_TAIL) or tail[-1:] != b'\n':
         raise BadCheckpoint(f'{name} is not a checkpoint of trainer_nb, or not a whole one: '
                             'the checksum at its end is missing')
     file.seek(0)
@@ -162,10 +160,6 @@ _ALLOWED = {'collections.OrderedDict', '__builtin__.set', '__builtin__.complex',
             'torch.per_tensor_affine', 'torch.per_channel_affine', 'torch.per_channel_affine_float_qparams',
             *(f'torch.{o}' for o, kind in vars(torch).items() if isinstance(kind, torch.dtype)),
             *_TENSORS, *_STORAGES}
-_GROW = {'APPEND', 'APPENDS', 'SETITEM', 'SETITEMS'}
-# the other opcodes that name classes, or move what is on the stack in ways that torch.save does not
-_OTHER = {'STACK_GLOBAL', 'INST', 'OBJ', 'NEWOBJ', 'NEWOBJ_EX', 'BUILD', 'EXT1', 'EXT2', 'EXT4', 'DUP', 'POP',
-          'POP_MARK', 'PERSID'}
 
 def _check_archive(file, name):
     """Refuse a file that names anything but tensors and containers, or that is larger in memory than on disk
@@ -184,15 +178,22 @@ def _check_archive(file, name):
     file.seek(0)
     _Scan(name, sizes, size).run(torch.PyTorchFileReader(file).get_record('data.pkl'))
 
+# %% ../../nbs/save/01_files.ipynb #306fa225
+_GROW = {'APPEND', 'APPENDS', 'SETITEM', 'SETITEMS'}
+# the other opcodes that name classes, or move what is on the stack in ways that torch.save does not
+_OTHER = {'STACK_GLOBAL', 'INST', 'OBJ', 'NEWOBJ', 'NEWOBJ_EX', 'BUILD', 'EXT1', 'EXT2', 'EXT4', 'DUP', 'POP',
+          'POP_MARK', 'PERSID'}
+
 class _Scan:
     """Follow a pickle without making its objects, only how many values each would hold
 
-    Objects may be shared, so that a few bytes could stand for a nesting without end; and a tensor may say that it is
-    larger than its data.
+    Objects may be shared, so that a few bytes could stand for a nesting without end; and a tensor
+    may say that it is larger than its data.
     """
     def __init__(self, name, sizes, size):
         self.name, self.sizes, self.size = name, sizes, size
-        self.stack, self.memo = [], {}      # lists: number of values, value if it is simple, whether it can grow
+        # lists: number of values, value if it is simple, whether it can grow
+        self.stack, self.memo = [], {}
         self.n_made = self.n_bytes = 0      # values in all results of calls; bytes of all tensors
 
     def refuse(self, what, why): raise BadCheckpoint(f'{self.name} {what}, and was refused: {why}')
@@ -216,24 +217,30 @@ class _Scan:
     def step(self, op, arg):
         "Take what an opcode takes from the stack; return what it makes"
         value = arg.replace(' ', '.') if op.name == 'GLOBAL' else arg
-        call = value if op.name == 'GLOBAL' else f'a class ({op.name})' if op.name in _OTHER else None
-        if call and call not in _ALLOWED: self.refuse('holds something other than plain data', f'it would call {call}')
-        taken = []
-        for kind in reversed(op.stack_before):
-            if kind is not pickletools.stackslice: taken.append(self.stack.pop())
-            else:
-                while self.stack[-1] is not None: taken.append(self.stack.pop())
-        taken = [o for o in reversed(taken) if o is not None]
+        call = f'a class ({op.name})' if op.name in _OTHER else value
+        if op.name in {'GLOBAL', *_OTHER} and call not in _ALLOWED:
+            self.refuse('holds something other than plain data', f'it would call {call}')
+        taken = self.take(op.stack_before)
         if op.name in _GROW:
             cell, *taken = taken
-            if not cell[2]: self.refuse('changes a list or dict that it has used', 'torch.save does not')
-        else: cell = [1 + len(arg) if type(arg) in (str, bytes) else 1, value, op.name.startswith('EMPTY_')]
+            if not cell[2]:
+                self.refuse('changes a list or dict that it has used', 'torch.save does not')
+        else:
+            cell = [1 + len(arg) if type(arg) in (str, bytes) else 1, value, op.name.startswith('EMPTY_')]
         if 'TUPLE' in op.name: cell[1] = tuple(o[1] for o in taken)
         if op.name == 'BINPERSID': cell[1] = self.storage(*taken[0][1])
         if op.name == 'REDUCE': self.call(*(o[1] for o in taken))
         for o in taken: cell[0], o[2] = cell[0] + o[0], False
         self.n_made += cell[0] if op.name == 'REDUCE' else 0
         return cell
+
+    def take(self, kinds):
+        taken = []
+        for kind in reversed(kinds):
+            if kind is not pickletools.stackslice: taken.append(self.stack.pop())
+            else:
+                while self.stack[-1] is not None: taken.append(self.stack.pop())
+        return [o for o in reversed(taken) if o is not None]
 
     def storage(self, _, kind, key, device, n):  # bytes of a number
         needs, has = n*_STORAGES[kind], self.sizes[f'data/{key}']
@@ -246,14 +253,16 @@ class _Scan:
         if self.n_bytes > 2*self.size:
             self.refuse('is not whole', f'its tensors need {self.n_bytes} bytes, and it has {self.size}')
 
+# %% ../../nbs/save/01_files.ipynb #fba8100c
 def path_in(
-    folder,  # folder that the path must not leave
-    name,    # of a file or folder in it
-):           # path; raises BadCheckpoint
+    folder: str | Path,  # folder that the path must not leave
+    name: str,           # of a file or folder in it
+) -> Path:               # raises BadCheckpoint
     "Return the path of a file in a folder; refuse one that leads elsewhere, even by a link"
     path = Path(folder)/name
     try: is_inside = path.resolve().parent == Path(folder).resolve()
-    except (ValueError, OSError, RuntimeError): is_inside = False       # an impossible name, or a cycle of links
+    # an impossible name, or a cycle of links
+    except (ValueError, OSError, RuntimeError): is_inside = False
     if is_inside: return path
     raise BadCheckpoint(f'{name!r} leads out of {Path(folder).name}, and was refused: expected a file in the folder')
 
@@ -262,21 +271,21 @@ _mine = {}      # folder → `Lock` that this process holds
 
 class Lock:
     "Lets one run at a time use a folder"
-    def __init__(self, folder):
+    def __init__(self, folder: str | Path):
         self.path, self.file = Path(folder)/'.lock', None
         self.key = str(Path(folder).resolve())
 
-    def acquire(self):  # raises RuntimeError if another run has it
+    def acquire(self) -> None:  # raises RuntimeError if another run has it
         "Take the lock"
         if self.file is not None: return
-        if self.key in _mine:
-            raise RuntimeError(f'{self.path.parent} is in use by another run of this process: '
-                               'give each its own folder')
+        if self.key in _mine: raise RuntimeError(
+            f'{self.path.parent} is in use by another run of this process: give each its own '
+            'folder')
         self.path.parent.mkdir(parents=True, exist_ok=True)
         open_file(self.path, 'ab').close()      # make it
         file = open_file(self.path, 'r+', errors='replace')
         owner = file.read(200).rstrip()
-        try: self._lock(file)
+        try: _flock(file, self.path.parent)
         except (BlockingIOError, PermissionError):
             file.close()
             raise RuntimeError(f'{self.path.parent} is in use by another run ({owner or "another process"}): '
@@ -289,22 +298,23 @@ class Lock:
         self.file = file
         _mine[self.key] = self
 
-    def _lock(self, file):
-        "Lock with `flock`: `lockf` would be lost as soon as this process closes the file elsewhere, say after a copy"
-        try: import fcntl
-        except ImportError: return      # Windows: only this process's own runs exclude each other
-        try: fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except (BlockingIOError, PermissionError): raise
-        except OSError as e:            # a file system without locks
-            warnings.warn(f'{self.path.parent} cannot be locked ({e.strerror}): '
-                          'make sure that no other run writes there', stacklevel=3)
-
-    def release(self):
+    def release(self) -> None:
         "Release the lock"
         if self.file is None: return
         self.file.close()
         self.file = None
         _mine.pop(self.key, None)
+
+# %% ../../nbs/save/01_files.ipynb #e1e9ffca
+def _flock(file, folder):
+    "Lock with `flock`: `lockf` would be lost as soon as this process closes the file elsewhere, say after a copy"
+    try: import fcntl
+    except ImportError: return      # Windows: only this process's own runs exclude each other
+    try: fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError): raise
+    except OSError as e:            # a file system without locks
+        warnings.warn(f'{folder} cannot be locked ({e.strerror}): make sure that no other run writes there',
+                      stacklevel=3)
 
 def _let_go():
     "Drop the parent's locks in a forked process, where they would outlive the parent; the parent keeps them"
@@ -320,10 +330,8 @@ _MANIFEST = {'format': int, 'run': str, 'step': int, 'size': int, 'sha256': str,
              'epoch?': int, 'position?': str, 'monitor?': (None, str), 'processes?': int, 'in_epoch?': bool,
              'parts?': {str: [(int, str)]}}
 
-def read_manifest(
-    path,  # file `checkpoint-*.json`
-):         # dict, with its number as 'n' and the name of its state as 'file'; raises BadCheckpoint
-    "Read a state's manifest"
+def read_manifest(path: Path) -> dict[str, Any]:
+    "Read a manifest, and add its number 'n' and the state's 'file'; raises BadCheckpoint"
     try:
         manifest = json.loads(read_file(path_in(path.parent, path.name)))
         check_kinds(manifest, _MANIFEST, path.name)
@@ -332,10 +340,17 @@ def read_manifest(
         raise BadCheckpoint(f'{path.name} is damaged ({getattr(e, "strerror", None) or e})') from None
     return {**manifest, 'n': int(NAME.fullmatch(path.name)[1]), 'file': path.with_suffix('.pt').name}
 
+def _check_parts(folder, manifest):
+    for name, expected in manifest.get('parts', {}).items():
+        path = path_in(path_in(folder, Path(manifest['file']).with_suffix('.parts').name), name)
+        if not path.is_file() or [path.stat().st_size, checksum(path)] != expected:
+            raise BadCheckpoint(f'{name} in {path.parent.name} is not what was written')
+
+# %% ../../nbs/save/01_files.ipynb #c958becd
 class Folder:
     "The checkpoints in a folder"
     def __init__(self,
-        path,  # folder; created by the first `put`
+        path: str | Path,  # folder; created by the first `put`
     ):
         self.path, self.lock = Path(path), Lock(path)
         if self.path.exists() and not self.path.is_dir():
@@ -349,36 +364,49 @@ class Folder:
         return [m for m in self._names() if m[3] == 'json' and (self.path/m[0]).with_suffix('.pt').exists()]
 
     @property
-    def n(self):  # int
+    def n(self) -> int:
         "Number of states here, damaged ones included"
         return len(self._notes())
 
-    def manifests(self):  # list of dicts, the oldest first
-        "Return the manifests of the states here"
+    def manifests(self) -> list[dict[str, Any]]:
+        "Return the manifests of the states here, the oldest first"
         found = {}
         for m in self._notes():
             try: found[int(m[1])] = read_manifest(self.path/m[0])
             except FileNotFoundError: pass      # another thread has just dropped it
-            except (BadCheckpoint, OSError) as e: warnings.warn(f'{e}. Skipping its checkpoint', stacklevel=2)
+            except (BadCheckpoint, OSError) as e:
+                warnings.warn(f'{e}. Skipping its checkpoint', stacklevel=2)
         return [found[n] for n in sorted(found)]
 
-    def next(self,
-        step,  # int
-    ):         # path
+    def read(self, manifest: dict[str, Any]) -> dict[str, Any]:
+        "Read a state, with holes for its shards, and check their files; raises BadCheckpoint"
+        path = path_in(self.path, manifest['file'])
+        _check_parts(self.path, manifest)
+        return read_state(path, manifest)
+
+    def newest(self,
+        fits: Callable[[dict[str, Any]], bool] = lambda manifest: True,  # which states to consider
+    ) -> tuple[dict[str, Any], dict[str, Any]] | None:                   # state and manifest; None if there is none
+        "Return the newest intact state among those that fit; warn about damaged ones"
+        for manifest in filter(fits, reversed(self.manifests())):
+            try: return self.read(manifest), manifest
+            except (BadCheckpoint, OSError) as e:
+                warnings.warn(f'{e}. Trying the one before it', stacklevel=2)
+
+    def next(self, step: int) -> Path:
         "Return the path for the next state"
         n = 1 + max((int(m[1]) for m in self._names()), default=0)
         return self.path/f'checkpoint-{n:05d}-step-{step}.pt'
 
     def put(self,
-        state,       # dict of plain values
-        info,        # dict for the manifest: 'run', 'step', 'metric', and more
-        parts=None,  # path of a folder in this one with the state's shards, complete and on disk; it is moved
-    ):               # the manifest
+        state: dict[str, Any],       # of plain values
+        info: dict[str, Any],        # for the manifest: 'run', 'step', 'metric', and more
+        parts: Path | None = None,   # folder in this one with the state's shards, complete and on
+                                     # disk; it is moved
+    ) -> dict[str, Any]:             # the manifest
         "Write a state; a kill at any moment leaves it complete or absent"
         self.path.mkdir(exist_ok=True)
         path = self.next(info['step'])
-        versions = {'torch': str(torch.__version__), 'trainer_nb': sys.modules['trainer_nb'].__version__,
-                    'python': platform.python_version()}
         try:
             if parts is not None:
                 files = sorted(Path(parts).iterdir())
@@ -388,8 +416,10 @@ class Folder:
                 sync(self.path)
             with replacing(path) as file:
                 manifest = {'format': _FORMAT, **info, **write_state(file, state),
-                            'saved': strftime('%Y-%m-%dT%H:%M:%S'), **versions}
-                with replacing(path.with_suffix('.json')) as note: note.write(json.dumps(manifest, indent=1).encode())
+                            'saved': strftime('%Y-%m-%dT%H:%M:%S'), 'torch': str(torch.__version__),
+                            'trainer_nb': sys.modules['trainer_nb'].__version__, 'python': platform.python_version()}
+                with replacing(path.with_suffix('.json')) as note:
+                    note.write(json.dumps(manifest, indent=1).encode())
         except BaseException:
             if not path.exists():
                 with suppress(OSError): path.with_suffix('.json').unlink()
@@ -397,38 +427,16 @@ class Folder:
             raise
         return {**manifest, 'n': int(NAME.fullmatch(path.name)[1]), 'file': path.name}
 
-    def drop(self,
-        manifest,  # of a state here
-    ):
+    def drop(self, manifest: dict[str, Any]) -> None:
         "Delete a state, and then its manifest"
         path = self.path/manifest['file']
-        for o in path, path.with_suffix('.json'):
-            with suppress(FileNotFoundError): o.unlink()
+        for o in path, path.with_suffix('.json'): o.unlink(missing_ok=True)
         shutil.rmtree(path.with_suffix('.parts'), ignore_errors=True)
 
-    def tidy(self):
+    def tidy(self) -> None:
         "Delete what a killed process left: temporary files, and manifests and shards without a state. Needs the lock"
         for o in self.path.iterdir():
             beside = re.fullmatch(r'\.(.+)\.[0-9a-f]+\.tmp', o.name)
             m = NAME.fullmatch(beside[1] if beside else o.name)
             if m and (beside or m[3] != 'pt' and not o.with_suffix('.pt').exists()):
                 with suppress(OSError): shutil.rmtree(o) if o.is_dir() else o.unlink()
-
-    def read(self,
-        manifest,  # of a state here
-    ):             # the state, with holes for its shards; raises BadCheckpoint
-        "Read a state, and check the files of its shards"
-        path = path_in(self.path, manifest['file'])
-        for name, expected in manifest.get('parts', {}).items():
-            o = path_in(path_in(self.path, path.with_suffix('.parts').name), name)
-            if not o.is_file() or [o.stat().st_size, checksum(o)] != expected:
-                raise BadCheckpoint(f'{name} in {o.parent.name} is not what was written')
-        return read_state(path, manifest)
-
-    def newest(self,
-        fits=lambda manifest: True,  # function of a manifest → bool
-    ):                               # (state, manifest); None if there is none
-        "Return the newest intact state among those that fit; warn about damaged ones"
-        for manifest in filter(fits, reversed(self.manifests())):
-            try: return self.read(manifest), manifest
-            except (BadCheckpoint, OSError) as e: warnings.warn(f'{e}. Trying the one before it', stacklevel=2)

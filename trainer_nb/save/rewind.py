@@ -7,21 +7,26 @@ __all__ = ['find_point', 'rewind']
 
 # %% ../../nbs/save/07_rewind.ipynb #ef54906d
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from ..loop import as_count, as_hooks
+from ..loop import Hook, Learner, as_count, as_hooks
 from .checkpoint import load_state
 from .files import Folder
 
 # %% ../../nbs/save/07_rewind.ipynb #bde0057a
 def find_point(
-    folder,      # path of checkpoints
-    epoch=None,  # int ≥ 1: epochs that were finished, with none begun
-    step=None,   # int ≥ 1: optimizer steps that were made; neither this nor `epoch`: the newest checkpoint
-    run=None,    # id of the run that wrote it; None: of the newest one
-):               # manifest; raises FileNotFoundError, or ValueError with what there is
+    folder: str | Path,         # path of checkpoints
+    epoch: int | None = None,   # ≥ 1: epochs that were finished, with none begun
+    step: int | None = None,    # ≥ 1: optimizer steps that were made; neither this nor `epoch`: the
+                                # newest checkpoint
+    run: str | None = None,     # id of the run that wrote it; None: of the newest one
+) -> dict[str, Any]:            # manifest; raises FileNotFoundError, or ValueError with what there
+                                # is
     "Find the newest checkpoint of a point in training"
-    if epoch is not None and step is not None: raise TypeError('pass either an epoch or a step, not both')
+    if epoch is not None and step is not None:
+        raise TypeError('pass either an epoch or a step, not both')
     for name, o in dict(epoch=epoch, step=step).items():
         if o is not None: as_count(name, o)
     found = Folder(folder).manifests()
@@ -32,36 +37,42 @@ def find_point(
     if fits: return fits[-1]
     wanted = f'after {epoch} epoch{"" if epoch == 1 else "s"}' if step is None else f'at optimizer step {step}'
     raise ValueError(f'no checkpoint was kept {wanted}. There are {_points_text(found)}; '
-                     'Checkpoint(folder, every=..., keep=...) says when to save, and how many to keep')
+                     'Checkpoint(folder, every=..., keep=...) says when to save, and how many to '
+                     'keep')
 
 def _points_text(manifests, most=8):
     "List the points that a user can ask for"
-    ends = {f'epoch={o["epoch"]}': 0 for o in manifests if not o['in_epoch']}
-    words = [*ends, *{f'step={o["step"]}': 0 for o in manifests if o['in_epoch']}]
+    words = dict.fromkeys(f'epoch={o["epoch"]}' for o in manifests if not o['in_epoch'])
+    words = [*words, *dict.fromkeys(f'step={o["step"]}' for o in manifests if o['in_epoch'])]
     return ', '.join(words[-most:]) + (f' and {len(words) - most} earlier' if len(words) > most else '')
 
 # %% ../../nbs/save/07_rewind.ipynb #bb4fa4da
-def rewind(learn,
-    epoch=None,   # int ≥ 1: to where so many epochs were finished; or
+def rewind(
+    learn: Learner,
+    epoch: int | None = None,           # ≥ 1: to where so many epochs were finished; or
     *,
-    step=None,    # int ≥ 1: to where so many optimizer steps were made
-    folder=None,  # path of the checkpoints; None: that of the hook `Checkpoint`
-    hooks=(),     # hooks of the fit alone that was saved
-):
+    step: int | None = None,            # ≥ 1: to where so many optimizer steps were made
+    folder: str | Path | None = None,   # path of the checkpoints; None: that of the hook
+                                        # `Checkpoint`
+    hooks: Hook | Sequence[Hook] = (),  # hooks of the fit alone that was saved
+) -> None:
     """Become what the learner was at a checkpoint; `resume` then repeats what followed, and `fit` trains on from there
 
-    Raises ValueError, with nothing changed, where no such checkpoint was kept; the message lists those that were.
+    Raises ValueError, with nothing changed, where no such checkpoint was kept; the message lists
+    those that were.
     """
     learn.check_thread()
-    if learn.is_fitting: raise RuntimeError('rewind was called in a fit: stop it before, learn.stop()')
+    if learn.is_fitting:
+        raise RuntimeError('rewind was called in a fit: stop it before, learn.stop()')
     if epoch is None and step is None:
         raise TypeError('rewind needs an epoch or a step: rewind(epoch=3), or rewind(step=120)')
     hook, hooks = learn.get_hook('Checkpoint', None), as_hooks(hooks)
     if folder is None and hook is None: raise ValueError(
-        'rewind needs the hook Checkpoint, to know the folder: add Checkpoint(folder), or pass folder=path')
-    is_own = folder is None or hook is not None and Path(folder).absolute() == hook.folder.path.absolute()
+        'rewind needs the hook Checkpoint, to know the folder: add Checkpoint(folder), or pass '
+        'folder=path')
     path = hook.folder.path if folder is None else Path(folder)
-    if not is_own: return _go_to(learn, path, find_point(path, epoch, step), hooks)
+    if hook is None or path.absolute() != hook.folder.path.absolute():
+        return _go_to(learn, path, find_point(path, epoch, step), hooks)
     hook.folder.lock.acquire()
     try:
         hook.finish()

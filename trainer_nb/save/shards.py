@@ -7,23 +7,25 @@ __all__ = ['HOLE', 'take_out', 'fill', 'write_parts', 'report_error', 'wait_for_
 
 # %% ../../nbs/save/02_shards.ipynb #1e0bd4a5
 import math, os
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from time import perf_counter, sleep
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from ..base import check_kinds, local, read_file, replacing
+from ..loop import World
 from .files import BadCheckpoint, path_in, read_state, write_state
 
 # %% ../../nbs/save/02_shards.ipynb #1faae0e6
 HOLE = '(in parts)'     # the key that makes a dict a hole
 _KIND = {HOLE: str, 'shape': [int], 'dtype': torch.dtype, 'files': int}
 
-def take_out(
-    state,  # a nesting of dicts, lists and tuples
-):          # (the same with holes, dict: key → sharded tensor)
-    "Replace sharded tensors by holes"
+def take_out(state: Any) -> tuple[Any, dict[str, Tensor]]:
+    "Replace sharded tensors in nested dicts, lists and tuples by holes; return also the tensors, by the holes' keys"
     parts, seen = {}, {}
     def go(x):
         if hasattr(x, 'full_tensor'):
@@ -35,44 +37,35 @@ def take_out(
         return type(x)([go(o) for o in x]) if type(x) in (list, tuple) else x
     return go(state), parts
 
-def fill(
-    state,  # with holes
-    f,      # `f(hole)` → what takes its place
-):          # the state without holes
-    "Replace each hole by `f(hole)`"
-    if isinstance(state, dict): return f(state) if HOLE in state else {k: fill(v, f) for k, v in state.items()}
+def fill(state: Any, f: Callable[[dict[str, Any]], Any]) -> Any:
+    "Replace each hole in a state by `f(hole)`"
+    if isinstance(state, dict):
+        return f(state) if HOLE in state else {k: fill(v, f) for k, v in state.items()}
     return type(state)([fill(o, f) for o in state]) if type(state) in (list, tuple) else state
 
 # %% ../../nbs/save/02_shards.ipynb #8b6a9087
-def _rows_of(n, size, rank):  # `range`, which may be empty
-    "Return those of `n` rows that a shard has, cut as by `torch.chunk` and torch's `Shard(0)`"
+def _rows_of(n, size, rank):
+    "Return the `range` of rows that a shard has, maybe none, cut as by `torch.chunk` and torch's `Shard(0)`"
     step = -(-n//size)
     return range(min(rank*step, n), min((rank + 1)*step, n))
 
-def write_parts(
-    parts,  # dict: key → this rank's shard of a tensor, on the host
-    path,   # folder; created if it does not exist
-    rank,   # int: which of its files to write
-):          # raises OSError
-    "Write the shards of a rank to its own file, which appears when it is complete"
+def write_parts(parts: dict[str, Tensor], path: str | Path, rank: int) -> None:
+    "Write a rank's shards, which are on the host, to its file in a folder, which appears when complete"
     Path(path).mkdir(parents=True, exist_ok=True)
     write_state(Path(path)/f'{rank}.pt', {'parts': parts})
 
-def report_error(
-    e,     # exception for which a rank writes no shards
-    path,  # folder, as above
-    rank,  # int
-):
-    "Tell the rank that waits"
+def report_error(e: Exception, path: str | Path, rank: int) -> None:
+    "Tell the rank that waits why this one writes no shards"
     with suppress(OSError):
         Path(path).mkdir(parents=True, exist_ok=True)
-        with replacing(Path(path)/f'{rank}.error') as f: f.write(f'{type(e).__name__}: {e}'.encode())
+        with replacing(Path(path)/f'{rank}.error') as f:
+            f.write(f'{type(e).__name__}: {e}'.encode())
 
 def wait_for_parts(
-    path,      # folder that all ranks see
-    size,      # number of files to wait for
-    patience,  # function without arguments: seconds to wait; it may return another number later
-):             # raises OSError if a rank cannot write its file, or does not
+    path: str | Path,                # folder that all ranks see
+    size: int,                       # number of files to wait for
+    patience: Callable[[], float],   # returns seconds to wait; it may return another number later
+) -> None:                           # raises OSError if a rank cannot write its file, or does not
     "Wait until all ranks have written their shards"
     path, start = Path(path), perf_counter()
     while True:
@@ -82,42 +75,49 @@ def wait_for_parts(
         missing = [i for i in range(size) if f'{i}.pt' not in names]
         if not missing: return
         if perf_counter() - start > patience(): raise OSError(
-            f'rank {missing[0]} has written no shards to {path.parent}: all ranks need a folder that they share')
+            f'rank {missing[0]} has written no shards to {path.parent}: all ranks need a folder '
+            'that they share')
         sleep(.02)
 
-def read_parts(
-    state,  # with holes
-    path,   # folder
-    world,  # `World` of the ranks that read
-):          # the state, with tensors sharded over `world`; raises BadCheckpoint
-    "Fill the holes from the files in a folder"
-    holes, tensors = {}, {}
+# %% ../../nbs/save/02_shards.ipynb #6cef313f
+def read_parts(state: Any, path: str | Path, world: World) -> Any:
+    "Fill the holes from the files in a folder, sharded over `world`; raises BadCheckpoint"
+    holes, tensors, path = {}, {}, Path(path)
     def look(hole):
         check_kinds(hole, _KIND, 'a hole')
-        if hole['files'] < 1: raise ValueError(f'a hole is in {hole["files"]} files: expected 1 or more')
+        if hole['files'] < 1:
+            raise ValueError(f'a hole is in {hole["files"]} files: expected 1 or more')
         if holes.setdefault(hole[HOLE], hole) != hole:
             raise ValueError(f'two tensors are called {hole[HOLE]!r}')
     try: fill(state, look)
     except ValueError as e: raise BadCheckpoint(f'the checkpoint is damaged: {e}') from None
-    def read():
-        _check_sizes(holes.values(), Path(path))
+    if not holes: return state
+    error = None
+    try:
+        _check_sizes(holes.values(), path)
         for key, hole in holes.items(): tensors[key] = world.empty(hole['shape'], hole['dtype'])
-        _read(tensors, holes, Path(path), world)
-    if holes: _together(read, world)
+        _read(tensors, holes, path, world)
+    except Exception as e:
+        error = str(e) if isinstance(e, BadCheckpoint) else f'{type(e).__name__}: {e}'
+    # on all ranks
+    if error := next(filter(None, world.all_gather(error)), None): raise BadCheckpoint(error)
     return fill(state, lambda hole: tensors[hole[HOLE]])
 
 def _check_sizes(holes, path):
     "Before anything is made of the sizes that holes declare, compare them with the files"
-    if not path.is_dir(): raise BadCheckpoint(f'{path.name} is missing: copy the folder beside the file, too')
+    if not path.is_dir():
+        raise BadCheckpoint(f'{path.name} is missing: copy the folder beside the file, too')
     sizes = [o.lstat().st_size for o in path.glob('*.pt')]
     n, n_files = sum(math.prod(o['shape'])*o['dtype'].itemsize for o in holes), max(o['files'] for o in holes)
     if n > sum(sizes) or n_files > len(sizes): raise BadCheckpoint(
-        f'{path.name} has {len(sizes)} files of {sum(sizes)} bytes, and not {n_files} for tensors of {n} bytes: '
-        'copy the whole folder')
+        f'{path.name} has {len(sizes)} files of {sum(sizes)} bytes, and not {n_files} for tensors '
+        f'of {n} bytes: copy the whole folder')
 
+# %% ../../nbs/save/02_shards.ipynb #1e14c3f6
 def _read(tensors, holes, path, world):
     "Fill tensors, and read only the files that hold rows for this rank"
-    def mine(t): return _rows_of(len(t), *world.shards) if hasattr(t, 'full_tensor') else range(len(t))
+    def mine(t):
+        return _rows_of(len(t), *world.shards) if hasattr(t, 'full_tensor') else range(len(t))
     here = {key: mine(t) for key, t in tensors.items()}
     for i in range(max(o['files'] for o in holes.values())):
         there = {key: _rows_of(len(t), holes[key]['files'], i) for key, t in tensors.items()}
@@ -131,10 +131,3 @@ def _read(tensors, holes, path, world):
             t[_within(both[key], here[key])] = part[_within(both[key], there[key])]
 
 def _within(rows, outer): return slice(rows.start - outer.start, rows.stop - outer.start)
-
-def _together(f, world):
-    "Call `f` on all ranks; if it fails on one, raise BadCheckpoint on all"
-    error = None
-    try: f()
-    except Exception as e: error = str(e) if isinstance(e, BadCheckpoint) else f'{type(e).__name__}: {e}'
-    if error := next(filter(None, world.all_gather(error)), None): raise BadCheckpoint(error)
