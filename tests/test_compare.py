@@ -12,7 +12,7 @@ from trainer_nb.runs.comparison import PALETTE
 from trainer_nb.runs.folder import RunFolder, Status, answer, ask, pending
 from trainer_nb.runs.process import now_here
 from trainer_nb.runs.record import Curves, CurveFile, RecordTail, state_of_curves, take
-from trainer_nb.runs.shell import main
+from trainer_nb.runs.table import main
 from trainer_nb.runs.sources import HistorySource, PointSource, sources_of
 from trainer_nb.runs.view import View
 from trainer_nb.show import Budget
@@ -582,6 +582,6 @@ def test_a_line_about_a_run_is_plain_and_never_ends_before_now(tmp_path):
                       parent={'name': '\x1b[0m', 'path': '.', 'differs': ['\r']})
     view = View(folder, RecordTail(folder.record))
     data = {'state': 'running', 'batch': 30, 'end': 20, 'rate': 2.}
-    line = view.line(Status('running', '', data)) + view.branch.text(view.tail.history)
+    line = view.contents.line(Status('running', '', data)) + view.contents.branch_text()
     assert not {'\x1b', '\r'} & {*line} and 'left' not in line
-    assert '00:05 left' in view.line(Status('running', '', {**data, 'end': 40}))
+    assert '00:05 left' in view.contents.line(Status('running', '', {**data, 'end': 40}))

@@ -6,22 +6,23 @@
 __all__ = ['PALETTE', 'AXES', 'Comparison', 'CompareView', 'compare']
 
 # %% ../../nbs/runs/14_comparison.ipynb #591ecafa
-import math, threading, warnings
+import math, warnings
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from html import escape
 from secrets import token_hex
-from time import monotonic, thread_time
+from time import monotonic
+from typing import Any, Self
 from zlib import crc32
 
-from trainer_nb.base import (
-    COLORS, GREY, LEADING, RAW, Chart, Line, Panel, Rich, attended_kernel, cell_thread, current_cell, did_you_mean,
-    format_time, format_value, html_img, html_table, legend_rows, limits, marimo_outputs, needs_log, printable,
-    reaches, show_bundle, smooth, text_table
-)
+from ..base import COLORS, GREY, LEADING, RAW, Chart, Line, Panel, Rich, limits, legend_rows, needs_log, smooth
+from ..base import attended_kernel, did_you_mean, format_time, format_value, html_img, html_table
+from ..base import marimo_outputs, printable, reaches, show_bundle, text_table
 from ..loop import good_values
-from ..show import Budget, front_end, html_chart, html_stale
+from ..show import front_end, html_chart
 from .record import positions
-from .sources import differing_settings, sources_of, unique
+from .sources import Recorded, differing_settings, sources_of, unique
+from .view import LiveView, widget_view
 
 # %% ../../nbs/runs/14_comparison.ipynb #79f1e755
 PALETTE = *COLORS, '#9944FF', '#774422'
@@ -33,44 +34,45 @@ def _base(column): return column.removeprefix('train_').removeprefix('valid_')
 
 def _columns(curves): return [*dict.fromkeys([*curves.steps, *curves.marks])]
 
-class Comparison:
-    "Runs side by side; shows itself as a chart and a table"
+class _Values:
+    "The values that are compared"
     def __init__(self,
-        sources,      # list of `Recorded`
-        metric=None,  # str; None: the loss
-        x='step',     # a key of `AXES`
-        mode=None,    # 'min' or 'max'
+        sources: list[Recorded],
+        metric: str|None = None,    # None: the loss
+        x: str = 'step',            # a key of `AXES`
+        mode: str|None = None,      # 'min' or 'max'
     ):
-        self.sources, self.x, self.mode, self.metric = sources, x, mode, metric
+        self.sources, self.x, self.mode = sources, x, mode
+        self.metric = metric
         self.picked = None      # names of the lines in colour; None: the best
         self.view = None        # what shows it
         self.update()
         self.check()
 
     @property
-    def is_live(self):  # bool
+    def is_live(self) -> bool:
         "Whether any of them trains"
         return any(s.is_live for s in self.sources)
 
-    def look(self):  # bool: whether any of them still trains
+    def look(self) -> bool:  # whether any of them still trains
         "Read the status of those that train"
         for s in self.sources:
             if s.is_live: s.look()
         return self.is_live
 
     @property
-    def metrics(self):  # list of str
+    def metrics(self) -> list[str]:
         "The metrics that can be compared"
         names = dict.fromkeys(_base(o) for s in self.sources for o in _columns(s.curves))
         return sorted(names, key=lambda o: ('loss' not in o.split('_'), o.startswith('lr')))
 
-    def update(self):  # bool: whether there is anything new
+    def update(self) -> bool:  # whether there is anything new
         "Read what is new"
         is_new = [s.update() for s in self.sources]
         if self.metric is None and (names := self.metrics): self.metric = names[0]
         return any(is_new)
 
-    def check(self):  # raises ValueError
+    def check(self) -> None:  # raises ValueError
         "Refuse a metric or an axis that no run has"
         if self.x not in AXES:
             raise ValueError(f'x is {self.x!r}: expected one of {", ".join(map(repr, AXES))}.'
@@ -86,7 +88,7 @@ class Comparison:
         raise ValueError(f'x is {self.x!r}, but none of {len(self.sources)} runs has recorded it: '
                          f'expected one of {", ".join(map(repr, known))}')
 
-    def columns(self, source):  # (name of the training's column, name of that of validation); None for none
+    def columns(self, source: Recorded) -> tuple[str|None, str|None]:  # of training, of validation
         "Return the columns of a run that the chart shows"
         names = _columns(source.curves)
         train, valid = ([o for o in (start + self.metric, self.metric) if o in names] if self.metric else []
@@ -95,123 +97,41 @@ class Comparison:
         if train and train[0] == self.metric and self.metric.startswith('valid_'): train = []
         return train[0] if train else None, valid[0] if valid else None
 
-    def places(self, source, batches):  # list of float, or None
+    def places(self, source: Recorded, batches: Iterable[float]) -> list[float]|None:
         "Return where batches stand on the axis; where no steps are recorded, a step is a batch"
         found = positions(source.curves, batches, self.x)
         return positions(source.curves, batches, 'batch') if found is None and self.x == 'step' else found
 
-    def pick(self,
-        *names,  # of the runs whose lines are in colour; none: the best
-    ):           # the comparison
-        "Choose the lines in colour"
-        known = [s.name for s in self.sources]
-        if wrong := [o for o in names if o not in known]: raise ValueError(
-            f'pick got {wrong[0]!r}: expected some of {", ".join(known[:8])}{" …" if known[8:] else ""}.'
-            f'{did_you_mean(str(wrong[0]), known)}')
-        self.picked = list(names) or None
-        return self
-
-    def best(self,
-        source,  # `Recorded`
-        column,  # such as 'valid_loss'
-    ):           # float; nan if there is none
-        "Return the best value of a column, or the newest one if it is unknown which values are good"
-        low, high, newest = source.extremes(column) or (math.nan,)*3
-        return {'min': low, 'max': high, None: newest}[self.good(column)]
-
-    def good(self, column):  # 'min', 'max' or None
+# %% ../../nbs/runs/14_comparison.ipynb #b7d586fd
+class _Best(_Values):
+    "The best values of each run"
+    def good(self, column: str) -> str|None:  # 'min' or 'max'
         "Return which values of a column are good"
         if self.mode is not None and _base(column) == _base(self.metric or ''): return self.mode
         return good_values(column)
 
-    def in_color(self, most=len(PALETTE)):  # list of indices of `sources`
-        "Return the lines in colour: those picked, or the best"
-        if self.picked is not None: return [i for i, s in enumerate(self.sources) if s.name in self.picked]
-        if len(self.sources) <= most: return list(range(len(self.sources)))
-        values = []
-        for s in self.sources:
-            column = next((o for o in reversed(self.columns(s)) if o in s.curves.extremes), '')
-            values.append(self.best(s, column)*(-1 if self.good(column) == 'max' else 1))
-        order = sorted(range(len(values)), key=lambda i: (not math.isfinite(values[i]), values[i]))
-        return sorted(order[:most])
+    def best(self, source: Recorded, column: str) -> float:  # nan if there is none
+        "Return the best value of a column, or the newest one if it is unknown which values are good"
+        low, high, newest = source.extremes(column) or (math.nan,)*3
+        return {'min': low, 'max': high, None: newest}[self.good(column)]
 
-    def colors(self):  # list of str
-        "Return the colour of each line"
-        shown = self.in_color()
-        res = [PALETTE[i % len(PALETTE)] for i in range(len(self.sources))]
-        if len(res) > len(PALETTE):
-            for k, i in enumerate(shown): res[i] = PALETTE[k % len(PALETTE)]
-        return res
-
-    def curves_of(self, source, is_log=False):  # two (xs, ys), or None: training, validation
-        "Return what is drawn of a run"
-        train, valid = self.columns(source)
-        res = []
-        for name, is_train in (train, True), (valid, False):
-            if name is None: res.append(None)
-            else:
-                most = 700 if len(self.sources) <= len(PALETTE) else 100      # bins
-                if is_train: batches, ys = _train_curve(source.curves, name, most, is_log)
-                else: batches, ys = zip(*source.curves.marks[name])
-                xs = self.places(source, batches)
-                res.append(None if xs is None else (xs, list(ys)))
-        return res
-
-    def chart(self,
-        is_marked=False,  # draw all lines in colour, for a style sheet that makes those switched off grey
-    ):                    # `Chart`
-        "Draw the lines"
-        shown, colors = self.in_color(), self.colors()
-        for ylog in False, True:
-            drawn = [self.curves_of(s, ylog) for s in self.sources]
-            seen = [o[1] for i in shown or range(len(drawn)) for o in drawn[i] if o]
-            if not needs_log(seen) or any(v <= 0 for o in seen for v in o): break
-        ends = [o[0][-1] for pair in drawn for o in pair if o and o[0]]
-        unit, label = 1, AXES[self.x]
-        if self.x == 'time': unit, label = next((u, name) for top, u, name in _UNITS if max(ends, default=0) >= top)
-        grey, bold = [], []
-        for i, (s, pair, color) in enumerate(zip(self.sources, drawn, colors)):
-            lines = _lines_of(_short(s.name), pair, color, unit)
-            if i not in shown and not is_marked: lines = [replace(o, color=GREY, width=1., alpha=.5) for o in lines]
-            if i not in shown: lines = [replace(o, name='', points=False, may_leave=True) for o in lines]
-            (bold if i in shown else grey).extend(replace(o, group=f'l-{i}') for o in lines)
-        pairs = [pair for i, pair in enumerate(drawn) if i in shown]
-        ylim = limits([v for o in seen for v in o], (), ylog)
-        right = max(ends, default=1)/unit
-        lines = [*grey, *bold, *self._keys(pairs, len(grey))]
-        panel = Panel(60, 24, 644, 200, lines, (0, (right or 1)*1.015), ylim, label, ylog=ylog,
-                      whole=self.x in ('batch', 'step', 'samples'), note='logarithmic' if ylog else '')
-        panel.top = 9 + LEADING*max(len(legend_rows(panel.lines, panel.width)), 1)
-        return Chart(720, round(panel.top + 260 + 38), [replace(panel, height=260)])
-
-    def _keys(self, pairs, n_grey):
-        "Entries of the legend that say what is drawn"
-        res, metric = [], _short(self.metric or '')
-        name = _base(metric)
-        both = any(train for train, _ in pairs) and any(valid for _, valid in pairs)
-        if both:
-            res = [Line([], [], GREY, f'{name} in training, smoothed'),
-                   Line([], [], GREY, f'{name} in validation', points=True)]
-        elif metric: res = [Line([], [], GREY, metric)]
-        return res + ([Line([], [], GREY, 'the others')] if n_grey else [])
-
-    def differing(self):  # list of str
+    def differing(self) -> list[str]:
         "Return the settings in which the runs differ"
         return differing_settings(self.sources)
 
-    def measured(self):  # list of str
+    def measured(self) -> list[str]:
         "Return the columns whose best values the table shows, the chosen metric first"
         found = dict.fromkeys(o for s in self.sources for o in s.curves.extremes)
         has_valid = {_base(o) for o in found if o.startswith('valid_')}
         names = [o for o in found if o.startswith('valid_') or _base(o) not in has_valid]
         return sorted(names, key=lambda o: (_base(o) != _base(self.metric or ''), 'loss' not in o.split('_')))
 
-    def title(self, column):  # str
+    def title(self, column: str) -> str:
         "Return the head of a column of values"
         return f'{"best" if self.good(column) else "last"} {column}'
 
     @property
-    def rows(self):  # list of dicts: 'run', 'status', settings, values
+    def rows(self) -> list[dict]:  # 'run', 'status', settings, values
         "Return the table as data"
         columns, other, rows = self.measured(), self.differing(), []
         for s in self.sources:
@@ -221,7 +141,7 @@ class Comparison:
                          'batches': s.curves.n, 'time_s': seconds})
         return rows
 
-    def winners(self):  # dict: head of a column → list of indices of `sources`
+    def winners(self) -> dict[str, list[int]]:  # head of a column → indices of `sources`
         "Return who has the best value of each column; ties have several"
         res = {}
         for column in self.measured():
@@ -231,87 +151,84 @@ class Comparison:
             res[self.title(column)] = [i for i, v in values.items() if v == top]
         return res
 
-    def lines(self,
-        first=None,  # function of a row's number and its name, escaped: the HTML of its first cell
-    ):               # list of lists of str, or `Rich`
-        "Return the table, header first"
-        rows, winners = self.rows, self.winners()
-        left_out = {*self.differing()[_MOST:], *map(self.title, self.measured()[_MOST:])}
-        if not any(row['status'] for row in rows): left_out.add('status')
-        if not any(math.isfinite(row['time_s']) for row in rows): left_out.add('time_s')
-        names, cells = [o for o in rows[0] if o not in left_out], []
-        for i, row in enumerate(rows):
-            line = [_written(k, row[k]) for k in names]
-            for j, k in enumerate(names):
-                if i in winners.get(k, ()): line[j] = Rich(f'{line[j]} *', f'<b>{escape(line[j])}</b>')
-            if first is not None: line[0] = Rich(line[0], first(i, escape(line[0])))
-            cells.append(line)
-        return [['time' if o == 'time_s' else o for o in names], *cells]
+# %% ../../nbs/runs/14_comparison.ipynb #338a930c
+class _Drawn(_Best):
+    "The lines in colour, and the chart"
+    def pick(self,
+        *names: str,    # of the runs whose lines are in colour; none: the best
+    ) -> Self:
+        "Choose the lines in colour"
+        known = [s.name for s in self.sources]
+        if wrong := [o for o in names if o not in known]: raise ValueError(
+            f'pick got {wrong[0]!r}: expected some of {", ".join(known[:8])}{" …" if known[8:] else ""}.'
+            f'{did_you_mean(str(wrong[0]), known)}')
+        self.picked = list(names) or None
+        return self
 
-    def __repr__(self): return text_table(self.lines())
+    def in_color(self) -> list[int]:  # indices of `sources`
+        "Return the lines in colour: those picked, or the best"
+        if self.picked is not None: return [i for i, s in enumerate(self.sources) if s.name in self.picked]
+        if len(self.sources) <= len(PALETTE): return list(range(len(self.sources)))
+        values = []
+        for s in self.sources:
+            column = next((o for o in reversed(self.columns(s)) if o in s.curves.extremes), '')
+            values.append(self.best(s, column)*(-1 if self.good(column) == 'max' else 1))
+        order = sorted(range(len(values)), key=lambda i: (not math.isfinite(values[i]), values[i]))
+        return sorted(order[:len(PALETTE)])
 
-    def notes(self):  # list of str
-        "Return what a person should know about the picture"
-        res = []
-        def say(text, sources):
-            if sources: res.append(f'{text}: {_some([_short(printable(s.name)) for s in sources])}')
-        lacking = [s for s in self.sources if self.columns(s) == (None, None)]
-        if self.metric is not None: say(f'without {_short(printable(self.metric))}', lacking)
-        rest = [s for s in self.sources if s not in lacking]
-        say(f'not drawn, {AXES[self.x]} is not recorded', [s for s in rest if self.places(s, [1]) is None])
-        is_guess = self.x == 'step'
-        say('drawn by batch, no optimizer steps are recorded',
-            [s for s in rest if is_guess and positions(s.curves, [1], 'step') is None])
-        left_out = [*self.differing()[_MOST:], *self.measured()[_MOST:]]
-        if left_out: res.append(f'not in the table: {_some([_short(printable(o)) for o in left_out])}; rows has all')
+    def colors(self) -> list[str]:
+        "Return the colour of each line"
+        res = [PALETTE[i % len(PALETTE)] for i in range(len(self.sources))]
+        if len(res) > len(PALETTE):
+            for k, i in enumerate(self.in_color()): res[i] = PALETTE[k % len(PALETTE)]
         return res
 
-    def status_line(self):  # str
-        "Describe in one line what is compared"
-        n, n_live = len(self.sources), sum(s.is_live for s in self.sources)
-        live = [f'{n_live} of them live'] if n_live else []
-        what = 'no values yet' if self.metric is None else f'{_short(printable(self.metric))} by {AXES[self.x]}'
-        return ' · '.join([f'{n} run' + 's'*(n != 1), *live, what])
+    def curves_of(self, source: Recorded, is_log: bool = False) -> list:  # (xs, ys) or None: of training, of validation
+        "Return what is drawn of a run"
+        most = 700 if len(self.sources) <= len(PALETTE) else 100      # bins
+        def placed(batches, ys):
+            xs = self.places(source, batches)
+            return None if xs is None else (xs, list(ys))
+        train, valid = self.columns(source)
+        return [train and placed(*_train_curve(source.curves, train, most, is_log)),
+                valid and placed(*zip(*source.curves.marks[valid]))]
 
-    def html(self):  # str
-        "Picture and table for a page without a kernel"
-        shown, picture, chart = self.in_color(), self.chart(), self.chart(is_marked=True)
-        def switch(i): return f'<label>{_box(i, i in shown)}{{dot}} {{name}}</label>'
-        svg, (png, size) = chart.html(), picture.png()
-        table = self._table(switch)
-        scope = f'c{crc32((svg + table).encode()):08x}'
-        def off(i): return f'.{scope}:has(tbody tr:nth-child({i + 1}) input:not(:checked))'
-        img = html_img(png, f'{self.status_line()}: a chart', size['width'])
-        head = f'{_sheet("." + scope, self.colors(), off)}<div>{escape(self.status_line())}</div>'
-        return f'<div class="{scope}">{head}{img}{svg}{table}{_lines(self.notes())}</div>'
-
-    def _table(self, switch):
+    def chart(self,
+        is_marked: bool = False,    # draw all lines in colour, for a style sheet that makes those switched off grey
+    ) -> Chart:
+        "Draw the lines"
         shown, colors = self.in_color(), self.colors()
-        def first(i, name):
-            dot = f'<span class="s-{i}" style="color:{colors[i] if i in shown else "#888"}">●</span>'
-            return switch(i).format(dot=dot, name=name)
-        return html_table(self.lines(first))
+        for ylog in False, True:
+            drawn = [self.curves_of(s, ylog) for s in self.sources]
+            seen = [o[1] for i in shown or range(len(drawn)) for o in drawn[i] if o]
+            if not needs_log(seen) or any(v <= 0 for o in seen for v in o): break
+        longest = max((o[0][-1] for pair in drawn for o in pair if o and o[0]), default=1)
+        unit, label = 1, AXES[self.x]
+        if self.x == 'time': unit, label = next((u, name) for top, u, name in _UNITS if longest >= top)
+        grey, bold = [], []
+        for i, (s, pair, color) in enumerate(zip(self.sources, drawn, colors)):
+            lines = [replace(o, group=f'l-{i}') for o in _lines_of(_short(s.name), pair, color, unit)]
+            if i in shown:
+                bold += lines
+                continue
+            if not is_marked: lines = [replace(o, color=GREY, width=1., alpha=.5) for o in lines]
+            grey += [replace(o, name='', points=False, may_leave=True) for o in lines]
+        lines = [*grey, *bold, *self._keys([drawn[i] for i in shown], bool(grey))]
+        ylim = limits([v for o in seen for v in o], (), ylog)
+        panel = Panel(60, 24, 644, 200, lines, (0, (longest/unit or 1)*1.015), ylim, label, ylog=ylog,
+                      whole=self.x in ('batch', 'step', 'samples'), note='logarithmic' if ylog else '')
+        panel.top = 9 + LEADING*max(len(legend_rows(panel.lines, panel.width)), 1)
+        return Chart(720, round(panel.top + 260 + 38), [replace(panel, height=260)])
 
-    def text(self):  # str
-        "The table for a terminal"
-        return '\n'.join([self.status_line(), text_table(self.lines()), *self.notes()])
-
-    def show(self):
-        "Show it in this cell: live while a run trains, then as a picture and a table"
-        if front_end() != 'html': return print(self.text(), flush=True)
-        is_live = self.view is not None and self.view.thread is not None and self.view.thread.is_alive()
-        if not is_live or not reaches(self.view.cell):
-            self.update()
-            self.view = CompareView(self)
-        self.view.show()
-        if not self.is_live:
-            for s in self.sources: s.close()
-
-    def _ipython_display_(self): self.show()
-
-    def _display_(self):     # for marimo
-        self.show()
-        return marimo_outputs().stack()
+    def _keys(self, pairs, has_grey):
+        "Entries of the legend that say what is drawn"
+        res, metric = [], _short(self.metric or '')
+        name = _base(metric)
+        if any(train for train, _ in pairs) and any(valid for _, valid in pairs):
+            res = [Line([], [], GREY, f'{name} in training, smoothed'),
+                   Line([], [], GREY, f'{name} in validation', points=True)]
+        elif metric: res = [Line([], [], GREY, metric)]
+        return res + ([Line([], [], GREY, 'the others')] if has_grey else [])
 
 # %% ../../nbs/runs/14_comparison.ipynb #eb0e41f7
 def _short(name, most=24): return name if len(name) <= most else f'{name[:most-1]}…'
@@ -333,22 +250,9 @@ def _lines_of(name, pair, color, unit):
     if valid: res.append(Line(*at(valid), color, name, points=len(valid[0]) <= 60))
     return res
 
-# %% ../../nbs/runs/14_comparison.ipynb #c94a360f
-def _written(name, v):
-    if isinstance(v, str): return _short(v)
-    if v != v: return ''
-    return format_time(v) if name == 'time_s' else format_value(v) if isinstance(v, float) else str(v)
-
-_MOST = 12      # columns of settings, and of values
-
-# %% ../../nbs/runs/14_comparison.ipynb #3308ca80
-def _some(names, most=3):
-    more = f' and {len(names) - most} more' if len(names) > most else ''
-    return ', '.join(names[:most]) + more
-
-# %% ../../nbs/runs/14_comparison.ipynb #11fef550
-def _sheet(scope, colors, off):
-    "Rules for `scope`, a selector; `off(i)` is a selector that matches if line `i` is switched off"
+# %% ../../nbs/runs/14_comparison.ipynb #ccaf3e3e
+def _sheet(scope, colors, off, hover):
+    "Rules for `scope`, a selector; `off(i)` and `hover(i)` match if line `i` is switched off, or its row under the mouse"
     s = scope
     rules = [f'{s} img{{display:none!important}}', f'{s} tr{{position:relative}}', f'{s} label{{cursor:pointer}}',
              f'{s} label::after{{content:"";position:absolute;inset:0}}',
@@ -356,13 +260,15 @@ def _sheet(scope, colors, off):
              f'{s} :is(td,th):first-child{{text-align:left!important}}',
              f'{s} input{{display:inline-block!important;position:absolute;opacity:0;width:0;height:0;margin:0}}']
     for i, color in enumerate(colors):
-        hover, grey, path = f'{s}:has(tbody tr:nth-child({i + 1}):hover)', off(i), f'path.l-{i}'
+        grey, thick, path = off(i), hover(i), f'path.l-{i}'
         rules += [f'{s} .s-{i}{{color:{color}!important}}', f'{grey} .s-{i}{{color:#888!important;opacity:.5}}',
                   f'{grey} {path}{{stroke:#888;stroke-width:1;stroke-opacity:.5}}',
                   f'{grey} {path}[stroke-linecap]{{stroke-width:2}}', f'{grey} text.l-{i}{{opacity:.4}}',
-                  f'{hover} {path}{{stroke-width:4;stroke-opacity:1}}',
-                  f'{hover} {path}[stroke-linecap]{{stroke-width:9}}']
+                  f'{thick} {path}{{stroke-width:4;stroke-opacity:1}}',
+                  f'{thick} {path}[stroke-linecap]{{stroke-width:9}}']
     return f'<style>{"".join(rules)}</style>'
+
+def _row_hover(scope): return lambda i: f'{scope}:has(tbody tr:nth-child({i + 1}):hover)'
 
 def _lines(parts): return ''.join(f'<div style="font-size:90%">{escape(o)}</div>' for o in parts)
 
@@ -370,25 +276,119 @@ def _box(i, is_on, name=''):
     "A check box that the style sheet hides, but the keyboard reaches"
     return f'<input type="checkbox" style="display:none"{name}{" checked" if is_on else ""}>'
 
-# %% ../../nbs/runs/14_comparison.ipynb #f54630d1
-class CompareView:
-    "The output of cells that show a comparison"
-    tick_s, idle_s = .2, 4.       # idle_s: until it is drawn again although nothing is new
+def _written(name, v):
+    if isinstance(v, str): return _short(v)
+    if v != v: return ''
+    return format_time(v) if name == 'time_s' else format_value(v) if isinstance(v, float) else str(v)
 
-    def __init__(self,
-        comparison,  # `Comparison`
-    ):
-        self.comparison, self.budget, self.handles, self.widget = comparison, Budget(cost=thread_time), [], None
-        self.thread, self.over, self.error, self.token = None, threading.Event(), None, f'c{token_hex(4)}'
-        self.cell, self.in_marimo = current_cell(), marimo_outputs() is not None
+def _some(names, most=3):
+    more = f' and {len(names) - most} more' if len(names) > most else ''
+    return ', '.join(names[:most]) + more
+
+# %% ../../nbs/runs/14_comparison.ipynb #0e3814b9
+_MOST = 12      # columns of settings, and of values
+
+class Comparison(_Drawn):
+    "Runs side by side; shows itself as a chart and a table"
+    def lines(self,
+        first: Callable|None = None,    # function of a row's number and its name, escaped: the HTML of its first cell
+    ) -> list[list]:    # of str or `Rich`
+        "Return the table, header first"
+        rows, winners = self.rows, self.winners()
+        left_out = {*self.differing()[_MOST:], *map(self.title, self.measured()[_MOST:])}
+        if not any(row['status'] for row in rows): left_out.add('status')
+        if not any(math.isfinite(row['time_s']) for row in rows): left_out.add('time_s')
+        names, cells = [o for o in rows[0] if o not in left_out], []
+        for i, row in enumerate(rows):
+            line = [_written(k, row[k]) for k in names]
+            for j, k in enumerate(names):
+                if i in winners.get(k, ()): line[j] = Rich(f'{line[j]} *', f'<b>{escape(line[j])}</b>')
+            if first is not None: line[0] = Rich(line[0], first(i, escape(line[0])))
+            cells.append(line)
+        return [['time' if o == 'time_s' else o for o in names], *cells]
+
+    def __repr__(self): return text_table(self.lines())
+
+    def notes(self) -> list[str]:
+        "Return what a person should know about the picture"
+        res = []
+        def say(text, sources):
+            if sources: res.append(f'{text}: {_some([_short(printable(s.name)) for s in sources])}')
+        lacking = [s for s in self.sources if self.columns(s) == (None, None)]
+        if self.metric is not None: say(f'without {_short(printable(self.metric))}', lacking)
+        rest = [s for s in self.sources if s not in lacking]
+        say(f'not drawn, {AXES[self.x]} is not recorded', [s for s in rest if self.places(s, [1]) is None])
+        is_guess = self.x == 'step'
+        say('drawn by batch, no optimizer steps are recorded',
+            [s for s in rest if is_guess and positions(s.curves, [1], 'step') is None])
+        left_out = [*self.differing()[_MOST:], *self.measured()[_MOST:]]
+        if left_out: res.append(f'not in the table: {_some([_short(printable(o)) for o in left_out])}; rows has all')
+        return res
+
+    def status_line(self) -> str:
+        "Describe in one line what is compared"
+        n, n_live = len(self.sources), sum(s.is_live for s in self.sources)
+        live = [f'{n_live} of them live'] if n_live else []
+        what = 'no values yet' if self.metric is None else f'{_short(printable(self.metric))} by {AXES[self.x]}'
+        return ' · '.join([f'{n} run' + 's'*(n != 1), *live, what])
+
+    def table(self,
+        switch: Callable,   # function of a row's number: the HTML of its first cell, with {dot} and {name}
+    ) -> str:
+        "Write the table as HTML, with a dot in the colour of each line"
+        shown, colors = self.in_color(), self.colors()
+        def first(i, name):
+            dot = f'<span class="s-{i}" style="color:{colors[i] if i in shown else "#888"}">●</span>'
+            return switch(i).format(dot=dot, name=name)
+        return html_table(self.lines(first))
+
+    def html(self) -> str:
+        "Picture and table for a page without a kernel"
+        shown, picture, chart = self.in_color(), self.chart(), self.chart(is_marked=True)
+        def switch(i): return f'<label>{_box(i, i in shown)}{{dot}} {{name}}</label>'
+        svg, (png, size) = chart.html(), picture.png()
+        table = self.table(switch)
+        scope = f'c{crc32((svg + table).encode()):08x}'
+        def off(i): return f'.{scope}:has(tbody tr:nth-child({i + 1}) input:not(:checked))'
+        img = html_img(png, f'{self.status_line()}: a chart', size['width'])
+        sheet = _sheet(f'.{scope}', self.colors(), off, _row_hover(f'.{scope}'))
+        head = f'{sheet}<div>{escape(self.status_line())}</div>'
+        return f'<div class="{scope}">{head}{img}{svg}{table}{_lines(self.notes())}</div>'
+
+    def text(self) -> str:
+        "The table for a terminal"
+        return '\n'.join([self.status_line(), text_table(self.lines()), *self.notes()])
+
+    def show(self) -> None:
+        "Show it in this cell: live while a run trains, then as a picture and a table"
+        if front_end() != 'html': return print(self.text(), flush=True)
+        is_live = self.view is not None and self.view.thread is not None and self.view.thread.is_alive()
+        if not is_live or not reaches(self.view.cell):
+            self.update()
+            self.view = CompareView(self)
+        self.view.show()
+        if not self.is_live:
+            for s in self.sources: s.close()
+
+    def _ipython_display_(self): self.show()
+
+    def _display_(self):     # for marimo
+        self.show()
+        return marimo_outputs().stack()
+
+# %% ../../nbs/runs/14_comparison.ipynb #f54630d1
+class CompareView(LiveView):
+    "The output of cells that show a comparison"
+    def __init__(self, comparison: Comparison):
+        super().__init__()
+        self.comparison, self.handles, self.widget = comparison, [], None
+        self.token, self.in_marimo = f'c{token_hex(4)}', marimo_outputs() is not None
         self.drawn_at = monotonic()
 
-    def show(self):
+    def show(self) -> None:
         "Show it in this cell"
         self.handles.append(show_bundle(self._bundle()))
-        if self.thread is None and self.comparison.is_live:
-            self.thread = cell_thread(self._watch, 'comparison')
-            self.thread.start()
+        if self.comparison.is_live: self.start('comparison')
 
     def _bundle(self):
         c, live = self.comparison, {}
@@ -396,8 +396,7 @@ class CompareView:
         if self.in_marimo: self._pick()
         elif attended_kernel() is not None:
             if self.widget is None: self._make()
-            view = dict(version_major=2, version_minor=0, model_id=self.widget.model_id)
-            live = {'application/vnd.jupyter.widget-view+json': view}
+            live = widget_view(self.widget)
         return {**live, 'text/html': self.drawn(is_stored=bool(live)), 'text/plain': c.text()}
 
     def _pick(self):
@@ -409,7 +408,8 @@ class CompareView:
         c, token = self.comparison, self.token
         def off(i): return f'body:has(#{token}-{i}:not(:checked)) .{token}'
         boxes = ''.join(_box(i, i in c.in_color(), f' id="{token}-{i}"') for i in range(len(c.sources)))
-        return f'<div class="{token}">{_sheet("." + token, c.colors(), off)}{boxes}</div>'
+        sheet = _sheet(f'.{token}', c.colors(), off, _row_hover(f'.{token}'))
+        return f'<div class="{token}">{sheet}{boxes}</div>'
 
     def _make(self):
         import ipywidgets as W
@@ -418,14 +418,12 @@ class CompareView:
         self.widget = W.VBox([W.HTML(self._switches(), layout=W.Layout(height='0', margin='0')), self.drawing])
 
     def drawn(self,
-        is_stored=False,    # for the file of the notebook, which may be opened without a kernel
-    ):                      # str
+        is_stored: bool = False,    # for the file of the notebook, which may be opened without a kernel
+    ) -> str:
         "Return what changes while it is live, as HTML"
         c, token = self.comparison, self.token
-        table = c._table(lambda i: f'<label for="{token}-{i}">{{dot}} {{name}}</label>')
-        now = monotonic()
-        gap, self.drawn_at = now - self.drawn_at, now
-        stale = html_stale('run this cell again to see the runs as they are', max(10, 2*gap))
+        table = c.table(lambda i: f'<label for="{token}-{i}">{{dot}} {{name}}</label>')
+        stale = self.stale('run this cell again to see the runs as they are')
         switches, is_marked = self._switches() if self.in_marimo else '', self.in_marimo or self.widget is not None
         is_marked = is_marked and not is_stored
         chart = c.chart(is_marked).html() if is_marked else html_chart(c.chart())     # clicks style an inline picture
@@ -436,7 +434,7 @@ class CompareView:
         "In a thread: draw what is new, until no run trains; then leave picture and table"
         self._try(self._draw)
         while self.comparison.look() and not self.over.wait(self.tick_s):
-            if getattr(self.thread, 'should_exit', False): return       # marimo runs the cell again
+            if self.is_left: return
             if self.budget.is_due: self._try(self._draw)
         self._try(self.finish)
 
@@ -450,13 +448,13 @@ class CompareView:
 
     def _draw(self):
         with self.budget.drawing():
-            if not self.comparison.update() and monotonic() - self.drawn_at < self.idle_s: return
+            if not self.comparison.update() and not self.is_old: return
             html = self.drawn()
             if self.widget is not None: self.drawing.value = html
             else:
                 for o in self.handles: o.update({'text/html': html, 'text/plain': self.comparison.text()}, raw=True)
 
-    def finish(self):
+    def finish(self) -> None:
         "Leave picture and table"
         c = self.comparison
         c.update()
@@ -467,10 +465,10 @@ class CompareView:
 
 # %% ../../nbs/runs/14_comparison.ipynb #cf0f35a2
 def compare(
-    *what,        # runs, histories, learners, paths of runs or of loggers' files, globs; None: 'runs'
-    metric=None,  # str: 'accuracy' for its values in training and in validation, or a column; None: the loss
-    x='step',     # 'step' (of the optimizer), 'batch', 'samples', 'epoch', 'time'
-    mode=None,    # 'min' or 'max': whether lower or higher values are better; None: as the name of `metric` tells
-):                # `Comparison`; raises FileNotFoundError, ValueError, TypeError
+    *what: Any,     # runs, histories, learners, paths of runs or of loggers' files, globs; None: 'runs'
+    metric: str|None = None,    # 'accuracy' for its values in training and in validation, or a column; None: the loss
+    x: str = 'step',            # 'step' (of the optimizer), 'batch', 'samples', 'epoch', 'time'
+    mode: str|None = None,      # 'min' or 'max': whether lower or higher values are better; None: as the name of `metric` tells
+) -> Comparison:                # raises FileNotFoundError, ValueError, TypeError
     "Show runs in one chart, with a table of what differs and of the best values; live while one of them trains"
     return Comparison(unique(sources_of(what or ('runs',))), metric, x, mode)

@@ -7,14 +7,14 @@ __all__ = ['Trials', 'sweep']
 
 # %% ../../nbs/runs/16_sweep.ipynb #sweep002
 import math, warnings
+from collections.abc import Callable
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import sleep
+from typing import Any
 
-from trainer_nb.base import (
-    check_seed, current_cell, did_you_mean, format_value, html_table, marimo_view, needed, open_file, rng_state,
-    set_rng_state, set_seed, text_table
-)
+from ..base import check_seed, current_cell, did_you_mean, format_value, html_table, marimo_view, needed
+from ..base import open_file, rng_state, set_rng_state, set_seed, text_table
 from ..loop import Learner, as_count, as_mode
 from ..save import Lock, path_in
 from ..show import Area, Budget, front_end
@@ -41,11 +41,14 @@ def _opened(path, **kwargs):
         storage = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(path)))
         return optuna.create_study(storage=storage, study_name='sweep', load_if_exists=True, **kwargs)
 
+def _written(v): return '' if v != v else format_value(v) if isinstance(v, float) else str(v)
+
+# %% ../../nbs/runs/16_sweep.ipynb #ae391fd1
 class Trials:
     "The trials of a sweep; `sweep` returns one, and `Trials(folder)` reads one"
     def __init__(self,
-        folder,     # of the sweep; raises FileNotFoundError if there is none
-        study=None, # Optuna's study, if it is open already
+        folder: str|Path,   # of the sweep; raises FileNotFoundError if there is none
+        study: Any = None,  # Optuna's study, if it is open already
     ):
         self.folder, self._runs, self._shown_in = Path(folder).absolute(), {}, None
         path = self.folder/'study.jsonl'
@@ -53,30 +56,30 @@ class Trials:
         self.study = _opened(path) if study is None else study
 
     @property
-    def plan(self):  # dict: 'monitor', 'mode', 'n_epochs', 'seed'
+    def plan(self) -> dict:  # 'monitor', 'mode', 'n_epochs', 'seed'
         "Return what all trials have in common"
         return self.study.user_attrs.get('plan', {'monitor': 'valid_loss', 'mode': 'min'})
 
     @property
-    def by_run(self):  # dict: name of the run → the newest `optuna.trial.FrozenTrial` of that run
+    def by_run(self) -> dict[str, Any]:  # name of the run → the newest `optuna.trial.FrozenTrial` of that run
         "Return the trials whose runs have begun"
         found = {t.user_attrs.get('run'): t for t in self.study.get_trials(deepcopy=False)}
         return {k: t for k, t in found.items() if k and self.holds(k)}
 
     def run(self,
-        name,  # such as 'trial-003'
-    ):         # `Run`; raises BadCheckpoint for a name that leads out of the folder
+        name: str,  # such as 'trial-003'
+    ) -> Run:       # raises BadCheckpoint for a name that leads out of the folder
         "Return the run of a trial"
         if name not in self._runs: self._runs[name] = Run(path_in(self.folder, name))
         return self._runs[name]
 
-    def holds(self, name):  # bool
+    def holds(self, name: str) -> bool:
         "Return whether the folder holds a run of this name"
         try: return self.run(name).folder.is_run
         except ValueError: return False
 
     @property
-    def best(self):  # `Run`, or None
+    def best(self) -> Run|None:
         "The run of the best trial that is done"
         rows = self.rows
         return self.run(rows[0]['run']) if self._has_best(rows) else None
@@ -85,36 +88,35 @@ class Trials:
         return bool(rows) and rows[0]['status'] == 'done' and not math.isnan(rows[0][self.plan['monitor']])
 
     @property
-    def rows(self):  # list of dicts: column → value
+    def rows(self) -> list[dict]:  # column → value
         "Return a row for each trial: the finished ones first, the best on top, then the others"
-        plan, rows = self.plan, []
+        monitor, rows = self.plan['monitor'], []
         for name, t in self.by_run.items():
             run = self.run(name)
-            status, values = run.status, [o.get(plan['monitor'], math.nan) for o in run.history.epoch_rows]
+            status, values = run.status, [o.get(monitor, math.nan) for o in run.history.epoch_rows]
             if t.state.name == 'COMPLETE': status = 'done'
             row = {'run': name, 'status': 'paused' if status == 'stopped' else status, 'epochs': len(values),
-                   plan['monitor']: self.best_of(values)}
+                   monitor: self.best_of(values)}
             rows.append(row | {f'setting {k}' if k in row else k: v for k, v in t.params.items()})
-        sign = -1 if plan['mode'] == 'max' else 1
-        def rank(o): return o['status'] != 'done', math.isnan(o[plan['monitor']]), sign*o[plan['monitor']]
-        return sorted(rows, key=rank)
+        sign = -1 if self.plan['mode'] == 'max' else 1
+        return sorted(rows, key=lambda o: (o['status'] != 'done', math.isnan(o[monitor]), sign*o[monitor]))
 
     def best_of(self,
-        values,  # of the monitored column
-    ):           # float; nan if all are
+        values: list[float],    # of the monitored column
+    ) -> float:                 # nan if all are
         return (max if self.plan['mode'] == 'max' else min)([o for o in values if o == o], default=math.nan)
 
     def _lines(self, rows):
         names = list(dict.fromkeys(k for o in rows for k in o)) or ['run']
-        return [names, *([_short(o.get(k, '')) for k in names] for o in rows)]
+        return [names, *([_written(o.get(k, '')) for k in names] for o in rows)]
 
     def __len__(self): return len(self.by_run)
 
     def __repr__(self): return text_table(self._lines(self.rows))
 
     def html(self,
-        rows=None,  # None: the current ones
-    ):              # str
+        rows: list[dict]|None = None,   # None: the current ones
+    ) -> str:
         "Write the table, with the best trial in bold"
         rows = self.rows if rows is None else rows
         return html_table(self._lines(rows), bold=0 if self._has_best(rows) else None)
@@ -128,15 +130,13 @@ class Trials:
 
     def _display_(self): return marimo_view(self, self._shown_in)
 
-    def importances(self):  # matplotlib's `Figure`; raises ValueError with fewer than 2 trials done
+    def importances(self) -> Any:  # matplotlib's `Figure`; raises ValueError with fewer than 2 trials done
         "Draw how much of the difference between trials each setting explains"
         return _figure(self, 'plot_param_importances')
 
-    def parallel_coordinates(self):  # matplotlib's `Figure`; raises ValueError with fewer than 2 trials done
+    def parallel_coordinates(self) -> Any:  # matplotlib's `Figure`; raises ValueError with fewer than 2 trials done
         "Draw each trial as a line through its settings"
         return _figure(self, 'plot_parallel_coordinate')
-
-def _short(v): return '' if v != v else format_value(v) if isinstance(v, float) else str(v)
 
 # %% ../../nbs/runs/16_sweep.ipynb #sweep009
 class _Bar:
@@ -150,20 +150,13 @@ class _Bar:
 
     def add(self, name): self.trials[name] = self.study.ask()
 
-    def prunes(self,
-        name,   # of a run
-        epoch,  # epochs that are done
-        value,  # of the monitored column
-    ):          # bool
+    def prunes(self, name, epoch, value):   # epoch: how many are done; value: of the monitored column
         self.trials[name].report(value, epoch)
         return self.trials[name].should_prune()
 
     def end(self, name, value): self.study.tell(self.trials[name], value)
 
-    def would_prune(self,
-        name,    # of a run that is paused
-        values,  # after 1, 2, ... epochs
-    ):           # bool
+    def would_prune(self, name, values):    # of a run that is paused; values: after 1, 2, ... epochs
         again, number = self.empty(), self.trials[name].number
         again.add_trials([o for o in self.study.get_trials(deepcopy=False) if o.number != number])
         trial = again.ask()
@@ -187,15 +180,39 @@ class _Trial:
             self.values.append(row[monitor])
             yield len(self.values), row[monitor]
 
+class _Journal:
+    "What is written into Optuna's study"
+    def __init__(self, study): self.study = study
+
+    def end(self, number, state):
+        with _optuna() as optuna:
+            self.study.tell(number, state=optuna.trial.TrialState[state], skip_if_finished=True)
+
+    def repeat(self, t):
+        "End a trial whose run never began, and ask for its settings again"
+        self.end(t.number, 'FAIL')
+        self.study.enqueue_trial(t.params)
+
+    def complete(self, trial, value):
+        t = self.study.get_trials(deepcopy=False)[trial.number]
+        if t.state.name == 'RUNNING': return self.study.tell(trial.number, value)
+        with _optuna() as optuna: self.study.add_trial(optuna.trial.create_trial(
+            value=value, params=t.params, distributions=t.distributions, user_attrs=t.user_attrs,
+            intermediate_values=dict(enumerate(trial.values, 1))))
+
+# %% ../../nbs/runs/16_sweep.ipynb #00c393a6
 class _Search:
     "What the process that searches knows"
     def __init__(self, sweep, make, n_trials, n_jobs, pruner, kwargs):
-        self.sweep, self.study, self.plan, self.make, self.kwargs = sweep, sweep.study, sweep.plan, make, kwargs
-        self.n_trials, self.n_jobs, self.bar = n_trials, n_jobs, _Bar(sweep.plan['mode'], pruner)
+        self.sweep, self.study, self.plan = sweep, sweep.study, sweep.plan
+        self.make, self.n_trials, self.n_jobs = make, n_trials, n_jobs
+        self.kwargs, self.bar, self.journal = kwargs, _Bar(sweep.plan['mode'], pruner), _Journal(sweep.study)
         self.active, self.paused, self.left = [], [], []        # left: by a process that has ended
         self.area, self.budget = Area() if front_end() == 'html' else None, Budget()
         for t in sweep.by_run.values(): self._recall(t)
-        for t in self.study.get_trials(deepcopy=False): self._ask_again(t)
+        for t in self.study.get_trials(deepcopy=False):     # the other process ended before the run began
+            name = t.user_attrs.get('run')
+            if t.state.name == 'RUNNING' and not (name and sweep.holds(name)): self.journal.repeat(t)
 
     def _recall(self, t):
         "Take over a trial of another process"
@@ -206,13 +223,6 @@ class _Search:
         for epoch, v in trial.new_values(self.plan['monitor']): self.bar.prunes(trial.name, epoch, v)
         if t.state.name == 'COMPLETE': self.bar.end(trial.name, t.value)
         else: self.paused.append(trial)
-
-    def _ask_again(self, t):
-        "Ask for the same settings, if the other process ended before the run began"
-        name = t.user_attrs.get('run')
-        if t.state.name != 'RUNNING' or name and self.sweep.holds(name): return
-        self._tell(t.number, 'FAIL')
-        self.study.enqueue_trial(t.params)
 
     def go(self):
         "Search until all trials are done, or paused for good"
@@ -248,7 +258,7 @@ class _Search:
                 f'make returned a {type(learn).__name__}: expected a Learner')
             begin(learn, self.plan['n_epochs'], folder=self.sweep.folder/name, **self.kwargs)
         except BaseException:
-            self._tell(asked.number, 'FAIL')
+            self.journal.end(asked.number, 'FAIL')
             raise
         finally: set_rng_state(before)
         self.bar.add(name)
@@ -267,33 +277,23 @@ class _Search:
         if status.state == 'died' and not trial.has_restarted:
             trial.has_restarted = True
             trial.run.restart()
-            return
+        else: self._end(trial, status.state)
+
+    def _end(self, trial, state):
         self.active.remove(trial)
         value = self.sweep.best_of(trial.values)
-        if status.state == 'done' and value == value:
-            self._complete(trial, value)
+        if state == 'done' and value == value:
+            self.journal.complete(trial, value)
             self.bar.end(trial.name, value)
-        elif status.state == 'stopped':
-            self._tell(trial.number, 'PRUNED')
+        elif state == 'stopped':
+            self.journal.end(trial.number, 'PRUNED')
             trial.asked = None          # Optuna takes no more values of it
             self.paused.append(trial)
         else:
-            self._tell(trial.number, 'FAIL')
+            self.journal.end(trial.number, 'FAIL')
             if all(t.state.name == 'FAIL' for t in self.sweep.by_run.values()): trial.run.wait()    # raises its error
 
-    def _tell(self, number, state):
-        with _optuna() as optuna:
-            self.study.tell(number, state=optuna.trial.TrialState[state], skip_if_finished=True)
-
-    def _complete(self, trial, value):
-        t = self.study.get_trials(deepcopy=False)[trial.number]
-        if t.state.name == 'RUNNING': self.study.tell(trial.number, value)
-        else:
-            with _optuna() as optuna: self.study.add_trial(optuna.trial.create_trial(
-                value=value, params=t.params, distributions=t.distributions, user_attrs=t.user_attrs,
-                intermediate_values=dict(enumerate(trial.values, 1))))
-
-    def status(self, rows):  # str
+    def status(self, rows):
         states = [o['status'] for o in rows]
         counts = {'done': states.count('done'), 'paused': states.count('paused'),
                   'training': len(self.active), 'failed': states.count('failed') + states.count('died')}
@@ -314,19 +314,19 @@ class _Search:
 
 # %% ../../nbs/runs/16_sweep.ipynb #sweep017
 def sweep(
-    make,                   # function of an `optuna.trial.Trial` that returns a `Learner`
-    n_trials,               # trials in all, those of earlier calls included
-    folder,                 # of the sweep; each trial is a run in it
+    make: Callable,     # function of an `optuna.trial.Trial` that returns a `Learner`
+    n_trials: int,      # trials in all, those of earlier calls included
+    folder: str|Path,   # of the sweep; each trial is a run in it
     *,
-    n_epochs,               # of each trial that is not pruned
-    n_jobs=1,               # trials that train at the same time
-    monitor='valid_loss',   # column of the epoch table; the best epoch counts
-    mode=None,              # 'min' or 'max': whether lower or higher values are better; None: by the name
-    sampler=None,           # of Optuna; None: its own choice, seeded
-    pruner=None,            # of Optuna; None: its own choice. It counts epochs from 1
-    seed=0,                 # set before each `make`, so that trials differ in their settings only
-    **kwargs,               # n_procs, hooks, max_gb, valid_every, ...: as for `start`
-):                          # `Trials`
+    n_epochs: int,      # of each trial that is not pruned
+    n_jobs: int = 1,    # trials that train at the same time
+    monitor: str = 'valid_loss',    # column of the epoch table; the best epoch counts
+    mode: str|None = None,  # 'min' or 'max': whether lower or higher values are better; None: by the name
+    sampler: Any = None,    # of Optuna; None: its own choice, seeded
+    pruner: Any = None,     # of Optuna; None: its own choice. It counts epochs from 1
+    seed: int = 0,          # set before each `make`, so that trials differ in their settings only
+    **kwargs: Any,          # n_procs, hooks, max_gb, valid_every, ...: as for `start`
+) -> Trials:
     """Search settings. Called again it continues where it was, with a larger `n_trials` too
 
     A trial gives the numbers of `set_seed(seed); make(trial).fit(n_epochs)`. One that fails is left out, unless it is
