@@ -28,7 +28,8 @@ def settings(
     n_procs: int = 1,   # processes that train together
 ) -> dict:          # of plain values
     "Return the settings that distinguish this run from others"
-    def options(opt): return {k: v for k, v in opt.defaults.items() if type(v) in (int, float, bool)}
+    def options(opt):
+        return {k: v for k, v in opt.defaults.items() if type(v) in (int, float, bool)}
     opts = {name or 'optimizer': {'class': _name(o), **options(o)} for name, o in learn.opts.items()}
     plain = type(learn.config) in (dict, list, str, int, float, bool, type(None))
     config = learn.config if plain else re.sub(' at 0x[0-9a-f]+', '', repr(learn.config))
@@ -69,11 +70,13 @@ def versions(
 def versions_here() -> dict:
     "Return the versions of Python, torch and this library, the commit of the working directory, and whether files differ"
     def git(*args):
-        command = ['git', '--no-optional-locks', *args]     # killed while it holds a lock, git leaves it
+        # killed while it holds a lock, git leaves it
+        command = ['git', '--no-optional-locks', *args]
         return subprocess.run(command, capture_output=True, text=True, timeout=.2, check=True).stdout.strip()
     res = {'python': platform.python_version(), 'torch': str(torch.__version__),
            'trainer_nb': sys.modules['trainer_nb'].__version__}
-    try: return res | {'git': git('rev-parse', 'HEAD'), 'git_dirty': bool(git('status', '--porcelain', '-uno'))}
+    try:
+        return res | {'git': git('rev-parse', 'HEAD'), 'git_dirty': bool(git('status', '--porcelain', '-uno'))}
     except (OSError, subprocess.SubprocessError): return res
 
 # %% ../../nbs/runs/18_card.ipynb #7539e9a0
@@ -169,7 +172,8 @@ class RunCard:
         path = Path(path)
         if path.suffix not in ('.md', '.html'):
             raise ValueError(f'{path.name}: expected a name that ends in .md or .html')
-        if path.suffix == '.html': return _write(path, _PAGE.format(escape(self.title), self.html).encode())
+        if path.suffix == '.html':
+            return _write(path, _PAGE.format(escape(self.title), self.html).encode())
         link, picture = '', path.with_suffix('.png')
         if self.chart is not None:
             _write(picture, self.chart.png()[0])
@@ -188,9 +192,11 @@ def _results(h, first):
     best, rows = h.best(first), h.epoch_rows
     if len(rows) <= first: return [['value', 'last epoch'], ['batches', str(h.n_steps)]]
     names = [k for k in rows[-1] if k != 'epoch' and not k.startswith('lr')]
-    def cells(row): return [f'{row[k]:.6g}' if isinstance(row.get(k), (int, float)) else '' for k in names]
+    def cells(row):
+        return [f'{row[k]:.6g}' if isinstance(row.get(k), (int, float)) else '' for k in names]
     columns = [['value', *names], [f'last epoch, {rows[-1].get("epoch")}', *cells(rows[-1])]]
-    if best is not None: columns.insert(1, [f'best epoch, {rows[best].get("epoch")}', *cells(rows[best])])
+    if best is not None:
+        columns.insert(1, [f'best epoch, {rows[best].get("epoch")}', *cells(rows[best])])
     return [list(o) for o in zip(*columns)]
 
 def _pairs(head, values): return [head, *([str(k), str(v)] for k, v in values.items())]

@@ -77,9 +77,11 @@ class _Values:
         if self.x not in AXES:
             raise ValueError(f'x is {self.x!r}: expected one of {", ".join(map(repr, AXES))}.'
                              f'{did_you_mean(str(self.x), AXES)}')
-        if self.mode not in (None, 'min', 'max'): raise ValueError(f"mode is {self.mode!r}: expected 'min' or 'max'")
+        if self.mode not in (None, 'min', 'max'):
+            raise ValueError(f"mode is {self.mode!r}: expected 'min' or 'max'")
         if self.is_live: return         # it may come
-        if not (names := self.metrics): raise ValueError('nothing is recorded yet: there is nothing to compare')
+        if not (names := self.metrics):
+            raise ValueError('nothing is recorded yet: there is nothing to compare')
         if not any(self.columns(s) != (None, None) for s in self.sources):
             raise ValueError(f'none of {len(self.sources)} runs has {self.metric!r}: expected one of '
                              f'{", ".join(map(repr, names))}.{did_you_mean(str(self.metric), names)}')
@@ -167,7 +169,8 @@ class _Drawn(_Best):
 
     def in_color(self) -> list[int]:  # indices of `sources`
         "Return the lines in colour: those picked, or the best"
-        if self.picked is not None: return [i for i, s in enumerate(self.sources) if s.name in self.picked]
+        if self.picked is not None:
+            return [i for i, s in enumerate(self.sources) if s.name in self.picked]
         if len(self.sources) <= len(PALETTE): return list(range(len(self.sources)))
         values = []
         for s in self.sources:
@@ -204,7 +207,8 @@ class _Drawn(_Best):
             if not needs_log(seen) or any(v <= 0 for o in seen for v in o): break
         longest = max((o[0][-1] for pair in drawn for o in pair if o and o[0]), default=1)
         unit, label = 1, AXES[self.x]
-        if self.x == 'time': unit, label = next((u, name) for top, u, name in _UNITS if longest >= top)
+        if self.x == 'time':
+            unit, label = next((u, name) for top, u, name in _UNITS if longest >= top)
         grey, bold = [], []
         for i, (s, pair, color) in enumerate(zip(self.sources, drawn, colors)):
             lines = [replace(o, group=f'l-{i}') for o in _lines_of(_short(s.name), pair, color, unit)]
@@ -246,7 +250,8 @@ def _lines_of(name, pair, color, unit):
     "Return the lines of one run"
     (train, valid), res = pair, []
     def at(o): return [v/unit for v in o[0]], o[1]
-    if train: res.append(Line(*at(train), color, '' if valid else name, width=1.5, alpha=RAW if valid else 1.))
+    if train:
+        res.append(Line(*at(train), color, '' if valid else name, width=1.5, alpha=RAW if valid else 1.))
     if valid: res.append(Line(*at(valid), color, name, points=len(valid[0]) <= 60))
     return res
 
@@ -302,7 +307,8 @@ class Comparison(_Drawn):
         for i, row in enumerate(rows):
             line = [_written(k, row[k]) for k in names]
             for j, k in enumerate(names):
-                if i in winners.get(k, ()): line[j] = Rich(f'{line[j]} *', f'<b>{escape(line[j])}</b>')
+                if i in winners.get(k, ()):
+                    line[j] = Rich(f'{line[j]} *', f'<b>{escape(line[j])}</b>')
             if first is not None: line[0] = Rich(line[0], first(i, escape(line[0])))
             cells.append(line)
         return [['time' if o == 'time_s' else o for o in names], *cells]
@@ -322,7 +328,8 @@ class Comparison(_Drawn):
         say('drawn by batch, no optimizer steps are recorded',
             [s for s in rest if is_guess and positions(s.curves, [1], 'step') is None])
         left_out = [*self.differing()[_MOST:], *self.measured()[_MOST:]]
-        if left_out: res.append(f'not in the table: {_some([_short(printable(o)) for o in left_out])}; rows has all')
+        if left_out:
+            res.append(f'not in the table: {_some([_short(printable(o)) for o in left_out])}; rows has all')
         return res
 
     def status_line(self) -> str:
@@ -426,7 +433,8 @@ class CompareView(LiveView):
         stale = self.stale('run this cell again to see the runs as they are')
         switches, is_marked = self._switches() if self.in_marimo else '', self.in_marimo or self.widget is not None
         is_marked = is_marked and not is_stored
-        chart = c.chart(is_marked).html() if is_marked else html_chart(c.chart())     # clicks style an inline picture
+        # clicks style an inline picture
+        chart = c.chart(is_marked).html() if is_marked else html_chart(c.chart())
         return (f'{switches}<div class="{token}"><div>{escape(c.status_line())}</div>{stale}{chart}'
                 f'{table}{_lines(c.notes())}</div>')
 
@@ -452,7 +460,8 @@ class CompareView(LiveView):
             html = self.drawn()
             if self.widget is not None: self.drawing.value = html
             else:
-                for o in self.handles: o.update({'text/html': html, 'text/plain': self.comparison.text()}, raw=True)
+                for o in self.handles:
+                    o.update({'text/html': html, 'text/plain': self.comparison.text()}, raw=True)
 
     def finish(self) -> None:
         "Leave picture and table"

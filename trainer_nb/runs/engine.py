@@ -91,11 +91,14 @@ _OWN = {'array', 'chdir', 'error', 'export', 'gpus-per-node', 'input', 'job-name
 def _option(name, value):
     "Return an option of `sbatch` and its value, None for none"
     option = name.replace('_', '-')
-    if option in _OWN: raise TypeError(f'Slurm got {name}: the run sets this option of sbatch itself; leave it out')
+    if option in _OWN:
+        raise TypeError(f'Slurm got {name}: the run sets this option of sbatch itself; leave it out')
     if not re.fullmatch('[a-z][a-z0-9-]+', option): raise TypeError(
         f"Slurm got {name}: expected an option of sbatch, with _ for -, as in Slurm(partition='gpu', mem='64G')")
-    if type(value) not in (str, int, float, bool): raise TypeError(f'{name} is {value!r}: expected text or a number')
-    if re.search('[\0\r\n]', str(value)): raise ValueError(f'{name} is {value!r}: expected a single line')
+    if type(value) not in (str, int, float, bool):
+        raise TypeError(f'{name} is {value!r}: expected text or a number')
+    if re.search('[\0\r\n]', str(value)):
+        raise ValueError(f'{name} is {value!r}: expected a single line')
     return option, None if value is True else str(value)
 
 def _time(time):
@@ -189,7 +192,8 @@ class Slurm(Engine):
         self.n_nodes, self.n_local = as_count('nodes', nodes), n_gpus or 1
         if procs_per_node is not None: self.n_local = as_count('procs_per_node', procs_per_node)
         self.n_procs, self.has_accelerators = self.n_nodes*self.n_local, n_gpus > 0
-        if not isinstance(setup, str): raise TypeError(f'setup is {setup!r}: expected lines of bash')
+        if not isinstance(setup, str):
+            raise TypeError(f'setup is {setup!r}: expected lines of bash')
         self.setup, self.restarts = setup, as_count('restarts', restarts) if restarts else 0
         self.lines = [('nodes', str(nodes)), ('ntasks-per-node', '1'), ('requeue', None),
                       ('signal', f'B:USR1@{as_count("notice_s", notice_s)}')]
@@ -207,14 +211,16 @@ class Slurm(Engine):
         path = folder.path/'job.sh'
         with replacing(path) as f: f.write(_script(self, str(folder.path)).encode())
         is_ok, said = _call('sbatch', '--parsable', str(path), timeout=120)
-        if not is_ok or _place(said) is None: raise RuntimeError(f'sbatch did not take the job: {said}')
+        if not is_ok or _place(said) is None:
+            raise RuntimeError(f'sbatch did not take the job: {said}')
         return said
 
     @staticmethod
     def look(job: str) -> Job:
         if (place := _place(job)) is None: return Job('unknown', 'job.json names no Slurm job')
         is_ok, said = _ask_queue(place)
-        if not is_ok and 'Invalid job id' not in said: return Job('unknown', f'Slurm job {place[0]}: {said}')
+        if not is_ok and 'Invalid job id' not in said:
+            return Job('unknown', f'Slurm job {place[0]}: {said}')
         state, reason, host = (*said.split('|'), '', '')[:3] if is_ok and said else ('', '', '')
         where = 'queued' if state in _QUEUED else 'running' if state in _RUNNING else 'over'
         more = {'queued': reason, 'running': host}.get(where, '')
@@ -301,7 +307,8 @@ class Ray(Engine):
                 f'{k} is {v!r}: expected a number, the resources of a process, as in Ray(2, CPU=4)')
 
     def check(self) -> None:
-        if find_spec('ray') is None: raise RuntimeError("Ray is not installed: pip install 'trainer_nb[ray]'")
+        if find_spec('ray') is None:
+            raise RuntimeError("Ray is not installed: pip install 'trainer_nb[ray]'")
 
     def launch(self, folder: Any) -> str:
         code = 'import json, sys; from trainer_nb.runs.engine import Ray, drive; ' \
@@ -332,7 +339,8 @@ _PAUSE_S = 5.
 _asked = {}     # (engine, id of a job) → (when, `Job`)
 _own = set()    # (folder, engine, id of a job) that this process has submitted
 
-def _class_of(data): return {'Slurm': Slurm, 'Ray': Ray}.get(str(data.get('engine')))     # None: this machine
+def _class_of(data):
+    return {'Slurm': Slurm, 'Ray': Ray}.get(str(data.get('engine')))     # None: this machine
 
 def engine_of(folder: Any) -> Engine|None:  # None: this machine
     "Return the engine with which the run in a `RunFolder` was started"
@@ -351,7 +359,8 @@ def job_of(folder: Any) -> Job|None:  # None: the run trains on this machine
 def withdraw(folder: Any) -> bool:  # whether the job had not started, and is cancelled
     "Take the job of a run out of the queue; not any other job that a file from somebody else may name"
     cls, job = _class_of(data := folder.read('job.json')), str(data.get('job'))
-    if cls is None or (folder.path, cls, job) not in _own and not cls.belongs(job, folder): return False
+    if cls is None or (folder.path, cls, job) not in _own and not cls.belongs(job, folder):
+        return False
     return cls.withdraw(job)
 
 def submit(folder: Any, on: Engine) -> None:  # raises RuntimeError if the engine refuses the job

@@ -24,7 +24,8 @@ class RunFolder:
     "The files of a run"
     def __init__(self, path: str|Path):
         self.path = Path(path).absolute()
-        self.heard = None       # (newest heartbeat, our clock then, whether it had changed); None: none was seen
+        # (newest heartbeat, our clock then, whether it had changed); None: none was seen
+        self.heard = None
 
     def make(self) -> None:
         "Make the folder, readable for its user only"
@@ -60,7 +61,8 @@ class RunFolder:
 
     def write(self, name: str, data: dict) -> None:
         "Replace a JSON file, without flushing it to disk: the next version comes soon"
-        with replacing(self.path/name, flush=False) as f: f.write(json.dumps(data, indent=1, default=str).encode())
+        with replacing(self.path/name, flush=False) as f:
+            f.write(json.dumps(data, indent=1, default=str).encode())
 
     def text(self, name: str, n: int = 100_000) -> str:  # '' if there is no file
         "Read the last `n` bytes of a text file"
@@ -76,9 +78,12 @@ def count_of(data: dict, name: str) -> int:  # 0 if the entry is no count
 
 # %% ../../nbs/runs/01_folder.ipynb #bdbe31a8
 STATES = {      # state of a run → whether it has ended
-    'waiting': False, 'starting': False, 'running': False, 'paused': False,     # a process that lives writes these
-    'done': True, 'stopped': True, 'failed': True,                              # it leaves one of these behind
-    'suspended': False, 'unreachable': False, 'died': True, 'missing': True,    # a reader finds these
+    # a process that lives writes these
+    'waiting': False, 'starting': False, 'running': False, 'paused': False,
+    # it leaves one of these behind
+    'done': True, 'stopped': True, 'failed': True,
+    # a reader finds these
+    'suspended': False, 'unreachable': False, 'died': True, 'missing': True,
 }
 _WRITTEN = [*STATES][:7]
 
@@ -95,7 +100,8 @@ class Status:
         return STATES[self.state]
 
     def __str__(self):
-        if not self.note.startswith(self.state): return printable(': '.join(filter(None, [self.state, self.note])))
+        if not self.note.startswith(self.state):
+            return printable(': '.join(filter(None, [self.state, self.note])))
         return printable(self.note)
 
 def ago(s: float) -> str:
@@ -124,7 +130,8 @@ def status_of(
     found = process_start(int(data['pid'])) if data.get('pid') else None
     if found is None or data.get('started') and found[0] != data['started']:
         return Status('died', f'process {data.get("pid")} ended unexpectedly{_last_seen(data)}', data)
-    if found[1]: return Status('suspended', f'process {data["pid"]} is stopped; it continues when it is resumed', data)
+    if found[1]:
+        return Status('suspended', f'process {data["pid"]} is stopped; it continues when it is resumed', data)
     if age > 10: return Status('suspended', f'no heartbeat for {ago(age)}', data)
     batch_s = float(data.get('batch_s') or 0)
     if batch_s > 30 and state == 'running': note = f'this batch has taken {ago(batch_s)} so far'
@@ -147,10 +154,13 @@ def _with_job(folder, status):
     if job.state == 'queued' or status.state == 'waiting' and job.state != 'over':
         return Status('waiting', f'{job.note}, {position}', data)
     if job.state != 'over':
-        state = 'unreachable' if job.state == 'running' else status.state      # its end may not be known yet
+        # its end may not be known yet
+        state = 'unreachable' if job.state == 'running' else status.state
         return Status(state, f'{status.note}; {job.note}', data)
-    if (now := folder.read('status.json')) != data: return status_of(now)      # its last words came in between
-    if data.get('error'): return Status('failed', data.get('note', ''), data)      # it is not tried again
+    if (now := folder.read('status.json')) != data:
+        return status_of(now)      # its last words came in between
+    if data.get('error'):
+        return Status('failed', data.get('note', ''), data)      # it is not tried again
     return Status('died', f'{job.note}{_last_seen(data)}', data)
 
 def _clock(folder, beat):  # float; None if a heartbeat was not seen to change
@@ -172,7 +182,8 @@ def ask(
     name = f'{time_ns():020d}-{token_hex(4)}.{"json" if f is None else "pkl"}'
     to = folder.file(f'requests/{name}')
     to.parent.mkdir(exist_ok=True)
-    with replacing(to) as file: file.write(json.dumps({'what': what, 'arg': arg}).encode() if f is None else f)
+    with replacing(to) as file:
+        file.write(json.dumps({'what': what, 'arg': arg}).encode() if f is None else f)
     return name
 
 def pending(folder: RunFolder) -> list[str]:
@@ -186,7 +197,8 @@ def answer(
     **words: str,   # 'what', and 'done' or 'refused'
 ) -> None:
     "Answer a request, and delete it"
-    line = '\n' + json.dumps({'name': name, 'time': time(), **words}, default=str)      # the last one may be cut
+    # the last one may be cut
+    line = '\n' + json.dumps({'name': name, 'time': time(), **words}, default=str)
     with folder.open('answers.jsonl', 'ab') as f: f.write(line.encode())
     folder.file(f'requests/{name}').unlink(missing_ok=True)
 
@@ -228,7 +240,8 @@ class Request:
             status = read_status(self.folder)
             if status.is_over and self.answer is None:      # the last answers come before the end
                 raise RuntimeError(f'{self.what}: nobody answers, the run is {status}')
-            if monotonic() > end: raise TimeoutError(f'{self.what}: no answer for {timeout:g} s; the run is {status}')
+            if monotonic() > end:
+                raise TimeoutError(f'{self.what}: no answer for {timeout:g} s; the run is {status}')
             sleep(.02)
         if 'refused' in o: raise RuntimeError(f'{self.what} was refused: {o["refused"]}')
         return o.get('done', '')

@@ -88,7 +88,8 @@ def _with_parent(losses, there, batch, name):
         label = ''
     marks = [(row['batch'], row['valid_loss']) for row in there.valid_rows
              if batch <= row['batch'] <= end and 'valid_loss' in row]
-    if marks: lines.append(Line(*map(list, zip(*marks)), GREY, '', width=1, points=len(marks) <= 60))
+    if marks:
+        lines.append(Line(*map(list, zip(*marks)), GREY, '', width=1, points=len(marks) <= 60))
     ylim = low, high = losses.ylim
     drawn = [y for o in lines for y in o.ys]
     seen = [y for y in drawn if math.isfinite(y) and (y > 0 or not losses.ylog)]
@@ -235,7 +236,8 @@ def _check_end(totals, point):
 
 # %% ../../nbs/runs/19_fork.ipynb #6a02489b
 def _place(state, point):
-    if point is None: return {'batch': 0, 'step': 0, 'epoch': 0, 'file': None, 'where': 'from the beginning'}
+    if point is None:
+        return {'batch': 0, 'step': 0, 'epoch': 0, 'file': None, 'where': 'from the beginning'}
     h, n = History(), point['epoch']
     h.load_state_dict(state['history'])
     counted = (h.ends[-1] if h.ends else 0) + (state['state']['batch_idx'] if point['in_epoch'] else 0)
@@ -245,7 +247,8 @@ def _place(state, point):
 
 def _rate_words(state, rates, learn):
     groups = {name: o.param_groups for name, o in learn.opts.items()}
-    if state is not None: groups = {name: o['state']['param_groups'] for name, o in state['optimizers'].items()}
+    if state is not None:
+        groups = {name: o['state']['param_groups'] for name, o in state['optimizers'].items()}
     before = {name: max(float(g['lr']) for g in o) for name, o in groups.items()}
     return [f'lr{" of " + k if k else ""} {before[k]:.3g} → {float(v):.3g}' for k, v in rates.items()
             if not math.isclose(before[k], v)]

@@ -46,7 +46,8 @@ def arguments(pid: int) -> list[str]:  # empty if there is no such process
     except OSError: return []
 
 # %% ../../nbs/runs/06_process.ipynb #01166746
-_RANKS = 'TRAINER_NB_RANKS'     # JSON: folder for the rendezvous, and the process that started this one
+# JSON: folder for the rendezvous, and the process that started this one
+_RANKS = 'TRAINER_NB_RANKS'
 RANK_VARIABLES = _RANKS, 'RANK', 'LOCAL_RANK', 'WORLD_SIZE', 'LOCAL_WORLD_SIZE', 'MASTER_ADDR', 'MASTER_PORT'
 
 def import_path() -> str:  # '' if the library is installed
@@ -60,7 +61,8 @@ def detach(
 ) -> tuple[int, str]:   # the process, and when it started
     "Start a Python process for a run, in a session of its own; the last argument is the folder"
     env = {**{k: v for k, v in os.environ.items() if k not in RANK_VARIABLES}, 'MPLBACKEND': 'agg'}
-    if home := import_path(): env['PYTHONPATH'] = os.pathsep.join(filter(None, [home, env.get('PYTHONPATH')]))
+    if home := import_path():
+        env['PYTHONPATH'] = os.pathsep.join(filter(None, [home, env.get('PYTHONPATH')]))
     command = [sys.executable, *args, str(folder.path)]
     with folder.open('output.txt', 'ab') as out:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT,
@@ -94,7 +96,8 @@ class Ranks:
         self.home, self.parent = json.loads(os.environ.get(_RANKS, 'null')) or (None, os.getppid())
         self.rank = int(os.environ['RANK']) if self.is_given else 0
         self.size = int(os.environ['WORLD_SIZE']) if self.is_given else n
-        self.local = int(os.environ.get('LOCAL_RANK', self.rank))       # index of this rank on its host
+        # index of this rank on its host
+        self.local = int(os.environ.get('LOCAL_RANK', self.rank))
 
     def start(self) -> None:
         "As rank 0: start the others, unless `torchrun` did"
@@ -143,7 +146,8 @@ class Ranks:
     def _find(self):
         for i in range(1, self.size):
             note = self.folder.read(f'rank-{i}.json')
-            if note and not note.get('is_lost'): return {**note, 'notes': [*note.get('notes', ()), f'on rank {i}']}
+            if note and not note.get('is_lost'):
+                return {**note, 'notes': [*note.get('notes', ()), f'on rank {i}']}
         for i, process in self.children.items():
             if not (code := process.poll()) or self.folder.read(f'rank-{i}.json'): continue
             how = f'was ended by signal {-code}' if code < 0 else f'ended with code {code}'
@@ -153,7 +157,8 @@ class Ranks:
 
     def is_stuck(self) -> bool:
         "Return whether another rank failed so long ago that this one must be waiting for it in vain"
-        if self.failed_at is None and any(o.poll() for o in self.children.values()): self.failed_at = monotonic()
+        if self.failed_at is None and any(o.poll() for o in self.children.values()):
+            self.failed_at = monotonic()
         return self.failed_at is not None and monotonic() - self.failed_at > 2*self.patience_s
 
 # %% ../../nbs/runs/06_process.ipynb #69d7f30f

@@ -46,7 +46,8 @@ def _tensor_of(storage, dtype, offset, size, stride, requires_grad):
     return t.requires_grad_(requires_grad)
 
 @cache
-def _of_torch(): return vars(Optimizer([torch.empty(0)], {})).keys() - {'defaults', 'state', 'param_groups'}
+def _of_torch():
+    return vars(Optimizer([torch.empty(0)], {})).keys() - {'defaults', 'state', 'param_groups'}
 
 def _reduced(o):
     "How to pickle a learner, an optimizer or a loader with workers; None: as any object"
@@ -148,7 +149,8 @@ class _Unpickler(pickle.Unpickler):
             path = path_in(self.folder, name)
             with open_file(path) as f:
                 s = torch.UntypedStorage.from_file(str(path), False, os.fstat(f.fileno()).st_size)
-        elif data: s = torch.frombuffer(bytearray(data), dtype=torch.uint8).clone().untyped_storage()
+        elif data:
+            s = torch.frombuffer(bytearray(data), dtype=torch.uint8).clone().untyped_storage()
         else: s = torch.UntypedStorage(0)
         if device == 'cpu': return s
         if self.index is not None: device = f'{device.partition(":")[0]}:{self.index}'
@@ -166,10 +168,12 @@ def unpack_program(
 def _parts(o):
     "Return the parts of an object with the text that leads to each"
     if isinstance(o, Mapping): return [(f'[{k!r}]', v) for k, v in o.items()]
-    if isinstance(o, (list, tuple, set, frozenset, deque)): return [(f'[{i}]', v) for i, v in enumerate(o)]
+    if isinstance(o, (list, tuple, set, frozenset, deque)):
+        return [(f'[{i}]', v) for i, v in enumerate(o)]
     if isinstance(o, MethodType): return [('.__self__', o.__self__), ('.__func__', o.__func__)]
-    if isinstance(o, partial): return [('.func', o.func), *((f'.args[{i}]', v) for i, v in enumerate(o.args)),
-                                       *((f'.keywords[{k!r}]', v) for k, v in o.keywords.items())]
+    if isinstance(o, partial):
+        return [('.func', o.func), *((f'.args[{i}]', v) for i, v in enumerate(o.args)),
+                *((f'.keywords[{k!r}]', v) for k, v in o.keywords.items())]
     if isinstance(o, FunctionType):
         cells = [(k, c.cell_contents) for k, c in zip(o.__code__.co_freevars, o.__closure__ or ()) if _is_full(c)]
         used = [(k, o.__globals__[k]) for k in _names(o.__code__) if k in o.__globals__]
@@ -271,9 +275,11 @@ def may_begin(
         raise FileExistsError(f'{run.path} is no run, and is not empty: choose another folder')
     status = run.state
     if overwrite and status.is_over: return True
-    if overwrite: raise RuntimeError(f'{run.path.name} is {status}: stop it before it is overwritten, run.stop()')
+    if overwrite:
+        raise RuntimeError(f'{run.path.name} is {status}: stop it before it is overwritten, run.stop()')
     there, here = flat(run.folder.read('run.json').get('settings')), flat(json.loads(json.dumps(settings, default=str)))
     other = [f'{k} {there.get(k)} there, {here.get(k)} here' for k in {**there, **here} if there.get(k) != here.get(k)]
-    if other: warnings.warn(f'{run.path.name} holds a run with other settings, which is shown: {"; ".join(other)}. '
-                            'To train this one, choose another folder, or overwrite=True', stacklevel=4)
+    if other:
+        warnings.warn(f'{run.path.name} holds a run with other settings, which is shown: {"; ".join(other)}. '
+                      'To train this one, choose another folder, or overwrite=True', stacklevel=4)
     return False

@@ -56,7 +56,8 @@ class Curves:
         self.steps = {}         # column → `Envelope` over batches
         self.before = {}        # losses in training → their `Envelope` up to the latest epoch
         self.marks = {}         # column → [batch, value] of validation passes and epochs
-        self.extremes = {}      # column → lowest value and its batch, highest value and its batch, newest value
+        # column → lowest value and its batch, highest value and its batch, newest value
+        self.extremes = {}
         self.scales = {}        # 'step', 'samples', 'epoch', 'time' → [batch, how many at its end]
         self.time_s = 0.        # seconds of all epochs that are over
 
@@ -94,7 +95,8 @@ class Curves:
         points = self.marks.setdefault(name, [])
         points.append([batch, v])
         if len(points) > self.most_marks: self.marks[name] = _thin(points, self.most_marks)
-        if not math.isfinite(v) or not batch: return        # a value before training is no result of it
+        if not math.isfinite(v) or not batch:
+            return        # a value before training is no result of it
         low, low_at, high, high_at, _ = self.extremes.get(name, (math.inf, 0, -math.inf, 0, 0.))
         if v < low: low, low_at = v, batch
         if v > high: high, high_at = v, batch
@@ -107,7 +109,8 @@ class Curves:
         if batch <= (points[-1][0] if points else 0) or points and v < points[-1][1]: return
         self.scales[name] = points
         points.append([batch, v])
-        if len(points) > self.most_marks: self.scales[name] = points[1::2] if len(points) % 2 == 0 else points[::2]
+        if len(points) > self.most_marks:
+            self.scales[name] = points[1::2] if len(points) % 2 == 0 else points[::2]
 
     def add_row(self, kind: str, batch: int, row: dict) -> None:
         "Add a line that is not a batch's: 'valid', 'epoch', 'mark' or 'revised', after so many training batches"
@@ -145,7 +148,8 @@ def take(
             to.add_steps(len(part), {name: _column(part, name) for name in names})
             continue
         for row in part:
-            if type(batch := row.get('batch')) is int and 0 <= batch < 1e15: to.add_row(kind, batch, row)
+            if type(batch := row.get('batch')) is int and 0 <= batch < 1e15:
+                to.add_row(kind, batch, row)
 
 # %% ../../nbs/runs/03_record.ipynb #fa5dd8cb
 def positions(
@@ -184,16 +188,19 @@ def curves_of_state(state: Any) -> Curves:  # raises ValueError for what `state_
         setattr(res, part, {name: _envelope(name, o) for name, o in state[part].items()})
     if any(len(o) != 2 for part in (res.marks, res.scales) for pairs in part.values() for o in pairs):
         raise ValueError('a point is not a pair')
-    if any(len(o) != 5 for o in res.extremes.values()): raise ValueError('an extreme value is incomplete')
+    if any(len(o) != 5 for o in res.extremes.values()):
+        raise ValueError('an extreme value is incomplete')
     if min(res.n, res.end) < 0: raise ValueError('the number of batches is negative')
     for pairs in res.scales.values():
         batches = [0, *(b for b, _ in pairs)]
-        if not all(b > a for a, b in pairwise(batches)): raise ValueError('batches are not in order')
+        if not all(b > a for a, b in pairwise(batches)):
+            raise ValueError('batches are not in order')
     return res
 
 def _envelope(name, o):     # raises ValueError
     res = Envelope()
-    if any(len(b) != len(Bin._fields) for b in o['bins']): raise ValueError(f'a bin of {name} is incomplete')
+    if any(len(b) != len(Bin._fields) for b in o['bins']):
+        raise ValueError(f'a bin of {name} is incomplete')
     res.size, res.n, res.n_epochs = o['size'], o['n'], o['n_epochs']
     res.bins = [Bin(*b) for b in o['bins']]
     if res.n != sum(b.length for b in res.bins) or any(not 0 < b.length <= res.size for b in res.bins):
@@ -235,7 +242,8 @@ class _Tail:
         except OSError: return False
 
     def _read(self, f):
-        if self.at < 0 or os.fstat(f.fileno()).st_size < self.at or self._sum(f) != self.tail: self.reset()
+        if self.at < 0 or os.fstat(f.fileno()).st_size < self.at or self._sum(f) != self.tail:
+            self.reset()
         f.seek(self.at)
         before, rest = self.at, b''
         while len(rest) < _LONGEST and (new := f.read(_CHUNK)):
@@ -294,7 +302,8 @@ class RunRecord(JSONLLogger):
         n, seconds = self.over
         seconds += sum(row.get('time_s', 0.) for row in learn.history.epoch_rows[n:])
         self.over, fit, s = (len(learn.history), seconds), learn.fitting, learn.state
-        if fit is not None and fit.train is not None: seconds += fit.time_s + perf_counter() - fit.opened
+        if fit is not None and fit.train is not None:
+            seconds += fit.time_s + perf_counter() - fit.opened
         self.write('mark', self.n, {'step': s.optimizer_step, 'samples': s.samples_seen, 'time_s': round(seconds, 3)})
         self._note()
 
@@ -306,7 +315,8 @@ class RunRecord(JSONLLogger):
             self.place, self.good = RunRecord.place, (self.n_revised, self.n_final)
             self._fail(e)
 
-    def _note_final(self, h): self.n_revised, self.n_final = h.n_revised, h.ends[-1] if h.ends else 0
+    def _note_final(self, h):
+        self.n_revised, self.n_final = h.n_revised, h.ends[-1] if h.ends else 0
 
     def flush(self, learn: Any, rest: bool = False) -> None:
         if learn.history.n_revised != self.n_revised: self._revise(learn.history)

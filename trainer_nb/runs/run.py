@@ -54,7 +54,8 @@ class _Window:
         "The status with its details"
         reap()
         status = read_status(self.folder)
-        if status.is_over and status.state != 'missing' and self._view is not None: self._view.finish()
+        if status.is_over and status.state != 'missing' and self._view is not None:
+            self._view.finish()
         return status
 
     @property
@@ -118,12 +119,14 @@ class _Notes(_Window):
     ) -> str:
         "Write down what you think of the run; return what is there"
         if text is not None:
-            if not isinstance(text, str): raise TypeError(f'note got a {type(text).__name__}: expected a str')
+            if not isinstance(text, str):
+                raise TypeError(f'note got a {type(text).__name__}: expected a str')
             self._write_notes(note=text)
         return notes_of(self.folder)['note']
 
     def _write_notes(self, **new):
-        if not self.folder.is_run: raise FileNotFoundError(f'there is no run in {self.path.name} any more')
+        if not self.folder.is_run:
+            raise FileNotFoundError(f'there is no run in {self.path.name} any more')
         self.folder.write('notes.json', {**self.folder.read('notes.json'), **new})
 
     @property
@@ -149,7 +152,8 @@ class _Steered(_Notes):
     "Requests to a run"
     def _ask(self, what, arg=None, f=None):     # `Request`; raises RuntimeError if nobody could answer
         status = self.state
-        if status.is_over: raise RuntimeError(f'the run is over ({status}), so it takes no request: {what}')
+        if status.is_over:
+            raise RuntimeError(f'the run is over ({status}), so it takes no request: {what}')
         return Request(self.folder, ask(self.folder, what, arg, f), what)
 
     def pause(self) -> Request:
@@ -191,7 +195,8 @@ class _Steered(_Notes):
     ) -> Request:       # its answer holds the repr of what `f` returned
         "Call a function between two batches, in the process that trains"
         import cloudpickle
-        if not callable(f): raise TypeError(f'request got {f!r}: expected a function of the learner')
+        if not callable(f):
+            raise TypeError(f'request got {f!r}: expected a function of the learner')
         return self._ask('call', f=cloudpickle.dumps(f))
 
 # %% ../../nbs/runs/07_run.ipynb #78a42b3a
@@ -206,11 +211,13 @@ class _Results(_Steered):
         """
         end = None if timeout is None else monotonic() + timeout
         while not (status := self.state).is_over:
-            if end is not None and monotonic() > end: raise TimeoutError(f'after {timeout:g} s: {status}')
+            if end is not None and monotonic() > end:
+                raise TimeoutError(f'after {timeout:g} s: {status}')
             sleep(.05)
         if self._view is not None: self._view.finish()
-        if status.state == 'failed': raise revived(status.data.get('error') or {'message': status.note},
-                                                       is_own=self.learn is not None)
+        if status.state == 'failed':
+            raise revived(status.data.get('error') or {'message': status.note},
+                              is_own=self.learn is not None)
         if status.state not in ('done', 'stopped'):
             raise RuntimeError(f'{self.path.name}: {status}. run.restart() continues from its newest checkpoint; '
                                f'its last output: {self.output[-500:].strip() or "nothing"}')
@@ -221,7 +228,9 @@ class _Results(_Steered):
     def _take_result(self, status):
         learn, is_stopped = self.learn, status.state == 'stopped'
         with learn.added_hooks(*(self.hooks if is_stopped else ())):
-            if is_stopped: self._load_newest(learn)     # taken out of a queue, it may have checkpoints only, or nothing
+            if is_stopped:
+                # taken out of a queue, it may have checkpoints only, or nothing
+                self._load_newest(learn)
             else: learn.load(self.path/'result.pt')
         if learn.stopped is not None: learn.stopped.hooks = self.hooks
         learn.history.status = status.note
@@ -246,7 +255,8 @@ class _Results(_Steered):
             try: here[name] = version(name)
             except PackageNotFoundError: here[name] = 'missing'
         other = [f'{k} {there[k]} there, {here[k]} here' for k in there if k in here and there[k] != here[k]]
-        if other: warnings.warn(f'{self.path.name} was started with other code: {"; ".join(other)}', stacklevel=3)
+        if other:
+            warnings.warn(f'{self.path.name} was started with other code: {"; ".join(other)}', stacklevel=3)
 
     def weights(self) -> dict:  # name → tensor
         "Return the current weights of the model; for a run that has ended, the newest saved ones"
@@ -283,13 +293,16 @@ class Run(_Results):
         "Continue a run that died, failed or was stopped, from its newest checkpoint. This runs code from the folder"
         end = monotonic() + 1       # a process that was just killed takes a moment to end
         while not (status := self.state).is_over:
-            if monotonic() > end: raise RuntimeError(f'the run is {status}: there is nothing to restart')
+            if monotonic() > end:
+                raise RuntimeError(f'the run is {status}: there is nothing to restart')
             sleep(.02)
-        if status.state == 'done': raise RuntimeError(f'the run is done ({status.note}): there is nothing left to do')
+        if status.state == 'done':
+            raise RuntimeError(f'the run is done ({status.note}): there is nothing left to do')
         on = engine_of(self.folder)
         if on is not None: on.check()
         self.check_versions()
-        for name in pending(self.folder): answer(self.folder, name, refused='the process had ended before it looked')
+        for name in pending(self.folder):
+            answer(self.folder, name, refused='the process had ended before it looked')
         if self._view is not None: self._view.finish()      # it shows how the process ended
         (self.path/'result.pt').unlink(missing_ok=True)
         if on is None: spawn(self.folder)
@@ -327,9 +340,12 @@ class Run(_Results):
         yes: bool = False,  # True: do not ask
     ) -> bool:  # whether it is deleted; raises RuntimeError if the run trains, or without `yes` in a script
         "Delete the folder of the run, with its record and its checkpoints"
-        if not self.folder.is_run: raise RuntimeError(f'{self.path.name} holds no run: nothing is deleted')
-        if self.path.is_symlink(): raise RuntimeError(f'{self.path.name} is a link: delete the run where it is')
-        if not (status := self.state).is_over: raise RuntimeError(f'the run is {status}: stop it before, run.stop()')
+        if not self.folder.is_run:
+            raise RuntimeError(f'{self.path.name} holds no run: nothing is deleted')
+        if self.path.is_symlink():
+            raise RuntimeError(f'{self.path.name} is a link: delete the run where it is')
+        if not (status := self.state).is_over:
+            raise RuntimeError(f'the run is {status}: stop it before, run.stop()')
         if yes is not True:
             if not _is_attended(): raise RuntimeError(
                 'a script cannot ask for confirmation: run.delete(yes=True) deletes the run')

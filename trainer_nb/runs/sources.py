@@ -108,7 +108,8 @@ class HistorySource(Recorded):
 class RunSource(FileSource):
     "The folder of a run"
     def __init__(self, folder: RunFolder):
-        super().__init__(folder.record or folder.path/'record')     # a link that leads elsewhere is not opened
+        # a link that leads elsewhere is not opened
+        super().__init__(folder.record or folder.path/'record')
         info = folder.read('run.json')
         self.folder, self.name = folder, str(info.get('name', folder.path.name))
         self.parts, self.first_batch = (*folder.path.parts[:-1], self.name), count_of(info, 'first_batch')
@@ -159,10 +160,12 @@ class PointSource(Recorded):
     def __init__(self, name: str, tags: dict[str, list], settings: Any = None):
         super().__init__(name)
         self.settings = _as_settings(settings)
-        for tag in sorted(tags, key=lambda tag: -len(tags[tag])):       # the finest steps first, for the seconds
+        # the finest steps first, for the seconds
+        for tag in sorted(tags, key=lambda tag: -len(tags[tag])):
             points = sorted((s, t, v) for s, t, v in tags[tag] if math.isfinite(v))
             is_first = _column_of(tag) not in self.curves.marks
-            if points and is_first and not str(tag).startswith('hooks/'): _add_points(self.curves, tag, points)
+            if points and is_first and not str(tag).startswith('hooks/'):
+                _add_points(self.curves, tag, points)
 
 # %% ../../nbs/runs/13_sources.ipynb #3af7b19c
 def _tensorboard_source(path):  # `PointSource`; raises ImportError
@@ -204,7 +207,8 @@ def _is_record(path):
         return not isinstance(row, dict) or 'kind' in row
     return True
 
-def _natural(path): return [(0, int(o), '') if o.isdecimal() else (1, 0, o) for o in re.split(r'(\d+)', str(path))]
+def _natural(path):
+    return [(0, int(o), '') if o.isdecimal() else (1, 0, o) for o in re.split(r'(\d+)', str(path))]
 
 def _in_path(path):     # list of sources; empty if there is nothing that we know
     folder = RunFolder(path)
@@ -225,7 +229,8 @@ def _of_text(text):
     if found: return found
     expected = 'expected runs, files of JSONLLogger, or folders with event files of TensorBoard'
     if is_there: raise ValueError(f'there is nothing to compare in {text!r}: {expected}')
-    if paths: raise ValueError(f'{text!r} matches {len(paths)} paths, with nothing to compare: {expected}')
+    if paths:
+        raise ValueError(f'{text!r} matches {len(paths)} paths, with nothing to compare: {expected}')
     near = did_you_mean(path.name, [o.name for o in path.parent.iterdir()]) if path.parent.is_dir() else ''
     raise FileNotFoundError(f'nothing matches {text!r}: {expected}.{near}')
 
@@ -238,7 +243,8 @@ def sources_of(
     if isinstance(o, Learner): return [HistorySource('learner', o.history, o)]
     if isinstance(o, History): return [HistorySource('history', o)]
     if isinstance(o, (str, Path)): return _of_text(str(o))
-    if isinstance(o, Mapping): return [s for name, v in o.items() for s in _named(str(name), sources_of(v))]
+    if isinstance(o, Mapping):
+        return [s for name, v in o.items() for s in _named(str(name), sources_of(v))]
     if isinstance(o, Iterable): return [s for v in o for s in sources_of(v)]
     raise TypeError(f'compare got a {type(o).__name__}: expected runs, histories, learners, or paths of runs and of '
                     "files, as in compare('runs/*')")

@@ -24,7 +24,8 @@ from .run import Run
 from .worker import torch_settings
 
 # %% ../../nbs/runs/08_start.ipynb #21886fd9
-_FIT = 'max_steps', 'valid_every', 'valid_first', 'lr', 'resume'      # arguments that `fit` takes, too
+# arguments that `fit` takes, too
+_FIT = 'max_steps', 'valid_every', 'valid_first', 'lr', 'resume'
 
 def _plan(learn, n_epochs, kwargs):     # dict: arguments of the fit; {}: resume a stopped one; raises TypeError, ValueError
     if other := [k for k in kwargs if k not in _FIT]:
@@ -33,13 +34,16 @@ def _plan(learn, n_epochs, kwargs):     # dict: arguments of the fit; {}: resume
         'start(resume=True): a run continues from its own checkpoints with run.restart(); '
         'to begin with those of another run, pass their path, resume=path')
     max_steps = kwargs.get('max_steps')
-    if n_epochs is not None and max_steps is not None: raise ValueError('start takes either n_epochs or max_steps')
+    if n_epochs is not None and max_steps is not None:
+        raise ValueError('start takes either n_epochs or max_steps')
     if n_epochs is None and max_steps is None:
         if learn.stopped is None:
             raise RuntimeError('nothing to resume: no fit was stopped; pass n_epochs, start(n_epochs)')
-        if kwargs: raise TypeError('start without n_epochs resumes a fit as it was, and takes no arguments of fit')
+        if kwargs:
+            raise TypeError('start without n_epochs resumes a fit as it was, and takes no arguments of fit')
         return {}
-    if learn.train_dl is None: raise ValueError('there is no train_dl: pass one to Learner, or set learn.train_dl')
+    if learn.train_dl is None:
+        raise ValueError('there is no train_dl: pass one to Learner, or set learn.train_dl')
     counts = {'n_epochs': n_epochs, 'max_steps': max_steps}
     return {**kwargs, **{k: as_count(k, v) for k, v in counts.items() if v is not None}}
 
@@ -95,7 +99,8 @@ def begin(
     plan = _plan(learn, n_epochs, kwargs)
     if on is not None: n_procs = on.n_procs
     if not plan:
-        if hooks: raise TypeError('start without n_epochs resumes a fit with its own hooks, and takes no others')
+        if hooks:
+            raise TypeError('start without n_epochs resumes a fit with its own hooks, and takes no others')
         hooks = learn.stopped.hooks
     else:
         with learn.added_hooks(*as_hooks(hooks)): pass      # raises what `fit` would raise

@@ -36,7 +36,8 @@ def _optuna():
 
 def _opened(path, **kwargs):
     "Optuna's study in a file"
-    if path.exists() or path.is_symlink(): open_file(path).close()     # raises OSError for a link or a pipe
+    if path.exists() or path.is_symlink():
+        open_file(path).close()     # raises OSError for a link or a pipe
     with _optuna() as optuna:
         storage = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(path)))
         return optuna.create_study(storage=storage, study_name='sweep', load_if_exists=True, **kwargs)
@@ -52,7 +53,8 @@ class Trials:
     ):
         self.folder, self._runs, self._shown_in = Path(folder).absolute(), {}, None
         path = self.folder/'study.jsonl'
-        if study is None and not path.is_file(): raise FileNotFoundError(f'there is no sweep in {folder}')
+        if study is None and not path.is_file():
+            raise FileNotFoundError(f'there is no sweep in {folder}')
         self.study = _opened(path) if study is None else study
 
     @property
@@ -146,7 +148,8 @@ class _Bar:
         self.study = self.empty()
 
     def empty(self):
-        with _optuna() as optuna: return optuna.create_study(direction=f'{self.mode}imize', pruner=self.pruner)
+        with _optuna() as optuna:
+            return optuna.create_study(direction=f'{self.mode}imize', pruner=self.pruner)
 
     def add(self, name): self.trials[name] = self.study.ask()
 
@@ -210,17 +213,21 @@ class _Search:
         self.active, self.paused, self.left = [], [], []        # left: by a process that has ended
         self.area, self.budget = Area() if front_end() == 'html' else None, Budget()
         for t in sweep.by_run.values(): self._recall(t)
-        for t in self.study.get_trials(deepcopy=False):     # the other process ended before the run began
+        # the other process ended before the run began
+        for t in self.study.get_trials(deepcopy=False):
             name = t.user_attrs.get('run')
-            if t.state.name == 'RUNNING' and not (name and sweep.holds(name)): self.journal.repeat(t)
+            if t.state.name == 'RUNNING' and not (name and sweep.holds(name)):
+                self.journal.repeat(t)
 
     def _recall(self, t):
         "Take over a trial of another process"
         trial = _Trial(self.sweep.run(t.user_attrs['run']), t.number)
         self.bar.add(trial.name)
         if t.state.name == 'FAIL': return
-        if t.state.name == 'RUNNING' or trial.run.status not in ('done', 'stopped'): return self.left.append(trial)
-        for epoch, v in trial.new_values(self.plan['monitor']): self.bar.prunes(trial.name, epoch, v)
+        if t.state.name == 'RUNNING' or trial.run.status not in ('done', 'stopped'):
+            return self.left.append(trial)
+        for epoch, v in trial.new_values(self.plan['monitor']):
+            self.bar.prunes(trial.name, epoch, v)
         if t.state.name == 'COMPLETE': self.bar.end(trial.name, t.value)
         else: self.paused.append(trial)
 
@@ -229,7 +236,8 @@ class _Search:
         self.draw()
         while True:
             for trial in list(self.active): self._look(trial)
-            while len(self.active) < self.n_jobs and (trial := self._next()): self.active.append(trial)
+            while len(self.active) < self.n_jobs and (trial := self._next()):
+                self.active.append(trial)
             if not self.active: return
             if self.budget.is_due: self.draw()
             sleep(.1)
@@ -266,10 +274,12 @@ class _Search:
 
     def _look(self, trial):
         "Report what is new, and decide whether the trial continues"
-        status = trial.run.state        # first: what comes later is in the record when this says that the run is over
+        # first: what comes later is in the record when this says that the run is over
+        status = trial.run.state
         for epoch, value in trial.new_values(self.plan['monitor']):
             if trial.asked is not None: trial.asked.report(value, epoch)
-            if not self.bar.prunes(trial.name, epoch, value) or epoch >= self.plan['n_epochs']: continue
+            if not self.bar.prunes(trial.name, epoch, value) or epoch >= self.plan['n_epochs']:
+                continue
             if not (status.is_over or trial.is_pausing):
                 with suppress(RuntimeError): trial.run.stop()       # it may just have ended
             trial.is_pausing = True
@@ -291,7 +301,8 @@ class _Search:
             self.paused.append(trial)
         else:
             self.journal.end(trial.number, 'FAIL')
-            if all(t.state.name == 'FAIL' for t in self.sweep.by_run.values()): trial.run.wait()    # raises its error
+            if all(t.state.name == 'FAIL' for t in self.sweep.by_run.values()):
+                trial.run.wait()    # raises its error
 
     def status(self, rows):
         states = [o['status'] for o in rows]
@@ -332,7 +343,8 @@ def sweep(
     A trial gives the numbers of `set_seed(seed); make(trial).fit(n_epochs)`. One that fails is left out, unless it is
     the first. Raises ValueError if the folder holds a sweep with another plan.
     """
-    if not callable(make): raise TypeError(f'make is {make!r}: expected a function of a trial that returns a Learner')
+    if not callable(make):
+        raise TypeError(f'make is {make!r}: expected a function of a trial that returns a Learner')
     mode = as_mode(mode, monitor)
     check_seed(seed)
     n_trials, n_jobs = as_count('n_trials', n_trials), as_count('n_jobs', n_jobs)
@@ -353,10 +365,12 @@ def _study(path, plan, sampler, pruner):    # raises ValueError
     study = _opened(path, direction=f'{plan["mode"]}imize', sampler=sampler, pruner=pruner)
     there = study.user_attrs.get('plan', plan)
     other = [f'{k} {there.get(k)!r} there, {v!r} here' for k, v in plan.items() if there.get(k) != v]
-    if other: raise ValueError(f'{path.parent} holds a sweep with another plan: {"; ".join(other)}. '
-                               'Choose another folder')
+    if other:
+        raise ValueError(f'{path.parent} holds a sweep with another plan: {"; ".join(other)}. '
+                         'Choose another folder')
     study.set_user_attr('plan', plan)
-    n = len(study.get_trials(deepcopy=False))       # a sampler that starts anew would repeat its first choices
+    # a sampler that starts anew would repeat its first choices
+    n = len(study.get_trials(deepcopy=False))
     with _optuna() as optuna:
         if sampler is None: study.sampler = optuna.samplers.TPESampler(seed=plan['seed'] + n)
         elif n: study.sampler.reseed_rng()
@@ -368,12 +382,14 @@ def _figure(sweep, name):
     from matplotlib.collections import LineCollection
     study, plan = sweep.study, sweep.plan
     n = sum(o.state.name == 'COMPLETE' for o in study.get_trials(deepcopy=False))
-    if n < 2: raise ValueError(f'the picture compares trials: expected at least 2 that are done, got {n}')
+    if n < 2:
+        raise ValueError(f'the picture compares trials: expected at least 2 that are done, got {n}')
     with _optuna() as optuna, plt.rc_context():     # Optuna chooses a style for all pictures
         figure = getattr(optuna.visualization.matplotlib, name)(study, target_name=plan['monitor']).figure
         figure.set_size_inches(8, 4)
         for lines in (o for axes in figure.axes for o in axes.collections if isinstance(o, LineCollection)):
-            lines.set_cmap('viridis' if plan['mode'] == 'min' else 'viridis_r')     # the best are dark
+            # the best are dark
+            lines.set_cmap('viridis' if plan['mode'] == 'min' else 'viridis_r')
         figure.tight_layout()
         plt.close(figure)       # or the cell shows it twice
     return figure

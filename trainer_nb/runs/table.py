@@ -118,7 +118,8 @@ class RunTable:
 
     def __repr__(self): return text_table(self._lines()) if self.items else self._none
 
-    def _repr_html_(self): return html_table(self._lines()) if self.items else f'<p>{self._none}</p>'
+    def _repr_html_(self):
+        return html_table(self._lines()) if self.items else f'<p>{self._none}</p>'
 
 def runs(
     folder: str|Path = 'runs',  # that holds them
@@ -167,7 +168,8 @@ def main(
     folder = RunFolder(o.folder)
     if o.command != 'status' and not folder.is_run: sys.exit(f'there is no run in {o.folder}')
     if o.command == 'run':
-        for stream in sys.stdout, sys.stderr: stream.reconfigure(line_buffering=True, errors='replace')
+        for stream in sys.stdout, sys.stderr:
+            stream.reconfigure(line_buffering=True, errors='replace')
         try: return Worker(folder.path).run()
         except RuntimeError as e: sys.exit(str(e))
     return {'status': _status, 'stop': _stop, 'tail': _tail}[o.command](folder)

@@ -31,7 +31,8 @@ def status_line(
 ) -> str:
     "Describe in one line where a run is"
     o, end = status.data or {}, count_of(status.data or {}, 'end')
-    if status.state not in ('running', 'paused'): return ' · '.join(filter(None, [name, str(status)]))
+    if status.state not in ('running', 'paused'):
+        return ' · '.join(filter(None, [name, str(status)]))
     total = f'/{n}' if (n := count_of(o, 'end_epoch')) else ''
     where = f'batch {count_of(o, "batch")}' + (f'/{end}' if end else '')
     if not o.get('training', True): where = f'validating, batch {count_of(o, "valid_idx")}'
@@ -71,7 +72,8 @@ class _Contents:
 
     def parts(self, status):    # (line, share that is done, HTML of the table, `Chart` or None)
         h, end = self.history, count_of(status.data or {}, 'end')
-        if self.plot is None or self.plot.history is not h: self.plot = Plot(h, self.first_batch, self.has_metrics)
+        if self.plot is None or self.plot.history is not h:
+            self.plot = Plot(h, self.first_batch, self.has_metrics)
         n, total = h.n_steps - self.first_batch, end - self.first_batch
         share = min(max(n/total, 0), 1) if total > 0 else None
         chart = self.plot.chart(0 if status.is_over else end) if n > 0 else None
@@ -116,10 +118,12 @@ class _Clicks:
         "Show what became of the clicks"
         if self.row is None: return
         label = 'Resume' if status.state == 'paused' else 'Pause'
-        if self.row.buttons['Pause'].description != label: self.row.buttons['Pause'].description = label
+        if self.row.buttons['Pause'].description != label:
+            self.row.buttons['Pause'].description = label
         with self.lock:
             if not self.asked: return
-            is_answered = self.asked[-1].answer is not None     # an answer that comes after this is told the next time
+            # an answer that comes after this is told the next time
+            is_answered = self.asked[-1].answer is not None
             self.row.say(str(self.asked[-1]))
             if is_answered: self.asked.clear()
 
@@ -270,7 +274,8 @@ class View(LiveView):
             o, new = status.data or {}, self.tail.update()
             now = status.state, status.note, o.get('batch'), o.get('valid_idx'), o.get('rate')
             self.clicks.tell(status)
-            if new or now != self.seen or self.is_old or self.clicks.has_new_row: self._redraw(status)
+            if new or now != self.seen or self.is_old or self.clicks.has_new_row:
+                self._redraw(status)
             self.seen = now
 
     def _redraw(self, status):

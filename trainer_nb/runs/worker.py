@@ -64,7 +64,8 @@ class Heartbeat:
                 self._count()
                 self.folder.write('status.json', self.status())
                 self.problem = ''
-            except OSError as e: self.problem = f'the status could not be written ({e.strerror or e})'
+            except OSError as e:
+                self.problem = f'the status could not be written ({e.strerror or e})'
 
     def _count(self):
         "Note the progress of training, for its rate"
@@ -98,7 +99,8 @@ def rates_of(
     "Check new learning rates"
     rates = lr if isinstance(lr, dict) else dict.fromkeys(learn.opts, lr)
     for name, o in rates.items():
-        if name not in learn.opts: raise ValueError(f'there is no optimizer {name!r}: {list(learn.opts)}')
+        if name not in learn.opts:
+            raise ValueError(f'there is no optimizer {name!r}: {list(learn.opts)}')
         as_rate('lr', o)
     return rates
 
@@ -128,7 +130,8 @@ class Mailbox:
         try:
             answer(self.folder, name, **words)
             self.unsaid.pop(name, None)
-        except (OSError, ValueError): self.unsaid[name] = words     # a full disk, or a link that leads elsewhere
+        except (OSError, ValueError):
+            self.unsaid[name] = words     # a full disk, or a link that leads elsewhere
 
     def say_again(self) -> None:
         for name, words in list(self.unsaid.items()): self.say(name, **words)
@@ -185,13 +188,15 @@ class Mailbox:
         return _saved(learn)
 
     def _write_weights(self, learn):
-        if learn.world.is_sharded: raise RuntimeError('they are sharded over the ranks: ask for a checkpoint')
+        if learn.world.is_sharded:
+            raise RuntimeError('they are sharded over the ranks: ask for a checkpoint')
         state = host_copy({'model': dict(learn.fitting.model.state_dict())})
         write_state(self.folder.path/'weights.pt', state)
         return 'saved'
 
     def _pause(self, name, learn):
-        if self.worker.heart.state == 'paused': return self.say(name, what='pause', refused='it is paused already')
+        if self.worker.heart.state == 'paused':
+            return self.say(name, what='pause', refused='it is paused already')
         self.pausing.append(name)
         if learn.world.size == 1: self.wait(learn)
         else: learn.request(self.together.pause)
@@ -202,13 +207,15 @@ class Mailbox:
         heart.state = 'paused'
         heart.record.tick(learn)
         self.worker.beat()
-        while self.pausing: self.say(self.pausing.pop(), what='pause', done='paused', where=learn.position)
+        while self.pausing:
+            self.say(self.pausing.pop(), what='pause', done='paused', where=learn.position)
         try: pause(learn)
         finally: heart.state = 'running'
 
     def _say_saved(self, name, n, learn):
         "Answer once all ranks have saved"
-        if learn.get_hook('Checkpoint').n_saves == n: return learn.request(partial(self._say_saved, name, n))
+        if learn.get_hook('Checkpoint').n_saves == n:
+            return learn.request(partial(self._say_saved, name, n))
         try: self.say(name, what='checkpoint', done=_saved(learn), where=learn.position)
         except RuntimeError as e: self.say(name, what='checkpoint', refused=str(e))
 
@@ -226,8 +233,10 @@ class Worker:
         self.info = self.folder.read('run.json')
         self.ranks = Ranks(self.folder, self.info.get('n_procs', 1))
         self.hooks, self.first, self.is_training = (), 0, False
-        self.leaves, self.is_leaving = 'TRAINER_NB_LEAVES' in os.environ, False     # to continue when its job does
-        self.is_tried_again = 'TRAINER_NB_RETRIES' in os.environ       # by the engine, perhaps, after a failure
+        # to continue when its job does
+        self.leaves, self.is_leaving = 'TRAINER_NB_LEAVES' in os.environ, False
+        # by the engine, perhaps, after a failure
+        self.is_tried_again = 'TRAINER_NB_RETRIES' in os.environ
         self.over = threading.Event()
 
     @property
@@ -282,7 +291,8 @@ class Worker:
             self.folder.make()
             hooks = self.hooks if self.learn.stopped is not None else ()
             with self.learn.added_hooks(*hooks): self.learn.save(self.folder.path/'result.pt')
-            self.heart.state, self.heart.note = end, outcome(self.learn, self.first)    # a reader looks for the result
+            # a reader looks for the result
+            self.heart.state, self.heart.note = end, outcome(self.learn, self.first)
         except BaseException as e:
             traceback.print_exc()
             self._fail(error_record(e), 'the result was not saved: ')
@@ -325,10 +335,12 @@ class Worker:
     ) -> None:
         "Make the fit, and run it"
         learn, self.hooks, ranks = program['learn'], tuple(program['hooks']), self.ranks
-        learn.display = without_screen(learn).add_hook(Display('text', plot=False))      # into output.txt
+        # into output.txt
+        learn.display = without_screen(learn).add_hook(Display('text', plot=False))
         self.heart.record = RunRecord(self.folder.path/'record'/'log.jsonl')
         own, accelerate = [self.heart.record, _Begun(self), self.mail.together], accelerate_hook(learn, self.hooks)
-        if ranks.size > 1 and accelerate is None: self.hooks = *self.hooks, (accelerate := Accelerate())
+        if ranks.size > 1 and accelerate is None:
+            self.hooks = *self.hooks, (accelerate := Accelerate())
         elif program.get('wants_accelerator') and accelerate is None: _use_accelerator(learn)
         hook, checkpoints = learn.get_hook(Checkpoint, None), self.folder.path/'checkpoints'
         if hook is None: hook = next((h for h in self.hooks if isinstance(h, Checkpoint)), None)
@@ -367,7 +379,8 @@ class Worker:
             if self.is_training and self.ranks.is_stuck(): self._give_up()
             if monotonic() < beat_at: continue
             beat_at = monotonic() + self.beat_s
-            if is_fitting and self.leaves and not self.is_leaving and (self.folder.path/_LEAVE).exists(): self._leave()
+            if is_fitting and self.leaves and not self.is_leaving and (self.folder.path/_LEAVE).exists():
+                self._leave()
             if is_fitting and self._tick not in self.learn.requests: self.learn.request(self._tick)
             self.beat()
 
@@ -437,7 +450,8 @@ def revived(
     def text(o): return o if is_own or not isinstance(o, str) else printable_lines(o)
     name, module = text(str(data.get('type', 'error'))), data.get('module')
     cls = getattr(sys.modules.get(module if is_own else 'builtins'), name, None) if isinstance(module, str) else None
-    if module != 'builtins' and not is_own or not isinstance(cls, type) or not issubclass(cls, Exception): cls = None
+    if module != 'builtins' and not is_own or not isinstance(cls, type) or not issubclass(cls, Exception):
+        cls = None
     try: e = cls(*map(text, data.get('args') or []))
     except Exception: e = RuntimeError(text(f'{name}: {data.get("message")}'))
     notes = data.get('notes')
