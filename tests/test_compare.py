@@ -421,7 +421,7 @@ def test_what_is_stored_while_it_is_live_can_be_read_later(tmp_path, monkeypatch
     view.tail.update()
     status = Status('running', '', {})
     view.areas.append(view._open_area(status))
-    for html in cell[0]['text/html'], CompareView(compare(tmp_path)).drawn(is_stored=True):
+    for html in cell[0]['text/html'], CompareView(compare(tmp_path)).drawn():
         assert '<svg' not in html and 'src="data:image/' in html and re.search(r'no update since \d{4}-', html)
     assert "attach(&#x27;a&#x27;) shows the run" in cell[0]['text/html'] and "attach('a')" in cell[0]['text/plain']
     view.seen, view.idle_s, at = ('running', '', None, None, None), 9e9, view.drawn_at

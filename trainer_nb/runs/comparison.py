@@ -383,6 +383,36 @@ class Comparison(_Drawn):
         self.show()
         return marimo_outputs().stack()
 
+# %% ../../nbs/runs/14_comparison.ipynb #119b31e1
+_LABELS = '''<style>
+.TOKEN-rows{position:relative;width:max-content;min-width:100%}
+.TOKEN-rows>*{margin:0!important;overflow:visible!important;width:100%}
+.TOKEN-labels{position:absolute!important;left:0;bottom:0;z-index:1}
+.TOKEN-labels>*{width:100%;line-height:0}
+.TOKEN-labels label{display:block;height:24px;margin:0;cursor:pointer;font-size:0}
+.TOKEN-labels label:hover{background:#8882}
+</style>'''
+
+class _Switched:
+    "The widgets of a live comparison: check boxes and labels that stay, and HTML that changes"
+    def __init__(self, token, sources, switches):
+        import ipywidgets as W
+        labels = ''.join(f'<label for="{token}-{i}">{escape(s.name)}</label>' for i, s in enumerate(sources))
+        self.labels = W.HTML(f'<div>{labels}</div>')
+        self.token, self.parts = token, [W.HTML(layout=W.Layout(margin='0')) for _ in range(3)]
+        head, table, foot = self.parts
+        rows = W.Box([table, self.labels])
+        for o, name in (rows, 'rows'), (self.labels, 'labels'): o.add_class(f'{token}-{name}')
+        fixed = W.HTML(_LABELS.replace('TOKEN', token) + switches, layout=W.Layout(height='0', margin='0'))
+        self.box = W.VBox([fixed, head, W.Box([rows]), foot])
+
+    def put(self, parts):
+        for o, html in zip(self.parts, parts): o.value = f'<div class="{self.token}">{html}</div>'
+
+    def close(self, html):
+        self.labels.value = ''
+        for o, value in zip(self.parts, (html, '', '')): o.value = value
+
 # %% ../../nbs/runs/14_comparison.ipynb #f54630d1
 class CompareView(LiveView):
     "The output of cells that show a comparison"
@@ -402,9 +432,12 @@ class CompareView(LiveView):
         if not c.is_live: return {'text/html': c.html(), 'text/plain': c.text()}
         if self.in_marimo: self._pick()
         elif attended_kernel() is not None:
-            if self.widget is None: self._make()
-            live = widget_view(self.widget)
-        return {**live, 'text/html': self.drawn(is_stored=bool(live)), 'text/plain': c.text()}
+            if self.widget is None:
+                self._pick()
+                self.widget = _Switched(self.token, c.sources, self._switches())
+                self.widget.put(self._parts())
+            live = widget_view(self.widget.box)
+        return {**live, 'text/html': self.drawn(), 'text/plain': c.text()}
 
     def _pick(self):
         "Keep the lines in colour that are so now, as the best may change"
@@ -412,31 +445,28 @@ class CompareView(LiveView):
         if c.picked is None: c.pick(*(c.sources[i].name for i in c.in_color()))
 
     def _switches(self):
+        "The style sheet and the check boxes"
         c, token = self.comparison, self.token
         def off(i): return f'body:has(#{token}-{i}:not(:checked)) .{token}'
+        def under_label(i): return f'body:has(.{token}-labels label:nth-child({i + 1}):hover) .{token}'
+        hover = _row_hover(f'.{token}') if self.in_marimo else under_label
         boxes = ''.join(_box(i, i in c.in_color(), f' id="{token}-{i}"') for i in range(len(c.sources)))
-        sheet = _sheet(f'.{token}', c.colors(), off, _row_hover(f'.{token}'))
-        return f'<div class="{token}">{sheet}{boxes}</div>'
+        return f'<div class="{token}">{_sheet(f".{token}", c.colors(), off, hover)}{boxes}</div>'
 
-    def _make(self):
-        import ipywidgets as W
-        self._pick()
-        self.drawing = W.HTML(self.drawn())
-        self.widget = W.VBox([W.HTML(self._switches(), layout=W.Layout(height='0', margin='0')), self.drawing])
-
-    def drawn(self,
-        is_stored: bool = False,    # for the file of the notebook, which may be opened without a kernel
-    ) -> str:
-        "Return what changes while it is live, as HTML"
-        c, token = self.comparison, self.token
-        table = c.table(lambda i: f'<label for="{token}-{i}">{{dot}} {{name}}</label>')
+    def _parts(self, is_stored=False):
+        "HTML of chart, table and notes; `is_stored`: for the file of the notebook, which may be opened without a kernel"
+        c, cell = self.comparison, '{dot} {name}'
+        is_marked = self.in_marimo or self.widget is not None and not is_stored
+        def switch(i): return f'<label for="{self.token}-{i}">{cell}</label>' if self.in_marimo else cell
         stale = self.stale('run this cell again to see the runs as they are')
-        switches, is_marked = self._switches() if self.in_marimo else '', self.in_marimo or self.widget is not None
-        is_marked = is_marked and not is_stored
         # clicks style an inline picture
         chart = c.chart(is_marked).html() if is_marked else html_chart(c.chart())
-        return (f'{switches}<div class="{token}"><div>{escape(c.status_line())}</div>{stale}{chart}'
-                f'{table}{_lines(c.notes())}</div>')
+        return f'<div>{escape(c.status_line())}</div>{stale}{chart}', c.table(switch), _lines(c.notes())
+
+    def drawn(self) -> str:
+        "Return what changes while it is live, as HTML, for a cell without widgets"
+        switches = self._switches() if self.in_marimo else ''
+        return f'{switches}<div class="{self.token}">{"".join(self._parts(is_stored=True))}</div>'
 
     def _watch(self):
         "In a thread: draw what is new, until no run trains; then leave picture and table"
@@ -457,11 +487,10 @@ class CompareView(LiveView):
     def _draw(self):
         with self.budget.drawing():
             if not self.comparison.update() and not self.is_old: return
+            if self.widget is not None: return self.widget.put(self._parts())
             html = self.drawn()
-            if self.widget is not None: self.drawing.value = html
-            else:
-                for o in self.handles:
-                    o.update({'text/html': html, 'text/plain': self.comparison.text()}, raw=True)
+            for o in self.handles:
+                o.update({'text/html': html, 'text/plain': self.comparison.text()}, raw=True)
 
     def finish(self) -> None:
         "Leave picture and table"
@@ -470,7 +499,7 @@ class CompareView(LiveView):
         for s in c.sources: s.close()
         bundle = {'text/html': c.html(), 'text/plain': c.text()}
         for o in self.handles: o.update(bundle, raw=True)
-        if self.widget is not None: self.drawing.value = bundle['text/html']
+        if self.widget is not None: self.widget.close(bundle['text/html'])
 
 # %% ../../nbs/runs/14_comparison.ipynb #cf0f35a2
 def compare(
