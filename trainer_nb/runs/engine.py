@@ -25,6 +25,7 @@ class Job:
     state: str      # 'queued', 'running', 'over', or 'unknown' if it gave no answer
     note: str       # the state in words, for the status line
 
+# %% ../../nbs/runs/20_engine.ipynb #cf066d10
 class Engine:
     "Base class of engines"
     n_procs = 1                 # processes that train together
@@ -64,16 +65,19 @@ class Engine:
 
 # %% ../../nbs/runs/20_engine.ipynb #606d4411
 _QUEUED = {'PENDING', 'REQUEUED', 'REQUEUE_FED', 'REQUEUE_HOLD', 'RESV_DEL_HOLD', 'SPECIAL_EXIT'}
-_RUNNING = {'RUNNING', 'CONFIGURING', 'COMPLETING', 'RESIZING', 'SIGNALING', 'STAGE_OUT', 'STOPPED', 'SUSPENDED'}
+_RUNNING = {'RUNNING', 'CONFIGURING', 'COMPLETING', 'RESIZING', 'SIGNALING', 'STAGE_OUT', 'STOPPED',
+            'SUSPENDED'}
 
 def _call(*command, timeout=30):   # (bool, str): whether it succeeded, and what it said
-    env = {k: v for k, v in os.environ.items() if k[:6] != 'SLURM_' or k in ('SLURM_CONF', 'SLURM_CLUSTERS')}
+    kept = 'SLURM_CONF', 'SLURM_CLUSTERS'
+    env = {k: v for k, v in os.environ.items() if k[:6] != 'SLURM_' or k in kept}
     try:
-        res = subprocess.run(command, env=env, timeout=timeout, stdin=subprocess.DEVNULL, capture_output=True,
-                             text=True)
+        res = subprocess.run(command, env=env, timeout=timeout, stdin=subprocess.DEVNULL,
+                             capture_output=True, text=True)
     except FileNotFoundError: return False, f'there is no {command[0]} here'
     except subprocess.TimeoutExpired: return False, f'{command[0]} gave no answer for {timeout} s'
-    return res.returncode == 0, (res.stderr.strip() or res.stdout.strip()) if res.returncode else res.stdout.strip()
+    error, said = res.stderr.strip(), res.stdout.strip()
+    return res.returncode == 0, error or said if res.returncode else said
 
 def _place(job):    # list of arguments; None if this is no job's id
     m = re.fullmatch(r'([0-9]+)(?:;([\w.-]+))?', job)
@@ -85,8 +89,8 @@ def _ask_queue(place, what='%T|%r|%B'):
 
 # %% ../../nbs/runs/20_engine.ipynb #deb4bb6d
 # options of `sbatch` that the run sets
-_OWN = {'array', 'chdir', 'error', 'export', 'gpus-per-node', 'input', 'job-name', 'no-requeue', 'nodes', 'ntasks',
-        'ntasks-per-node', 'open-mode', 'output', 'parsable', 'requeue', 'signal', 'test-only', 'time', 'wait', 'wrap'}
+_OWN = """array chdir error export gpus-per-node input job-name no-requeue nodes ntasks ntasks-per-node open-mode
+    output parsable requeue signal test-only time wait wrap""".split()
 
 def _option(name, value):
     "Return an option of `sbatch` and its value, None for none"
@@ -137,10 +141,11 @@ _SEVERAL = r'''srun --kill-on-bad-exit bash -c 'exec "$0" -m torch.distributed.r
         --nnodes {nodes} --nproc-per-node {local} --node-rank "$SLURM_NODEID" \
         --master-addr "$MASTER_ADDR" --master-port "$MASTER_PORT" -m trainer_nb run "$1"' {python} "$folder"'''
 
+# %% ../../nbs/runs/20_engine.ipynb #6a9bce2a
 def _script(on, folder, python=None, cwd=None, path=None):
-    """Write the script of a job for a run in an absolute path; raises ValueError for one that `sbatch` cannot take
+    """Write the script of a job for a run; raises ValueError for a path that `sbatch` cannot take
 
-    Defaults are the interpreter and the working directory of this process; `path` is the first in `PYTHONPATH`, by
+    `python` and `cwd` are by default those of this process. `path` comes first in `PYTHONPATH`: by
     default this library, if it is not installed.
     """
     if re.search(r'[\0\r\n\\]', folder): raise ValueError(
@@ -249,8 +254,9 @@ def _rank(config):
             s.bind(('', 0))
             place = [ray.util.get_node_ip_address(), s.getsockname()[1]]
     if size > 1: dist.broadcast_object_list(place)
-    env = {'RANK': rank, 'LOCAL_RANK': here.get_local_rank(), 'WORLD_SIZE': size, 'LOCAL_WORLD_SIZE':
-           here.get_local_world_size(), 'MASTER_ADDR': place[0], 'MASTER_PORT': place[1], 'TRAINER_NB_CHILD': 1}
+    env = {'RANK': rank, 'LOCAL_RANK': here.get_local_rank(), 'WORLD_SIZE': size,
+           'LOCAL_WORLD_SIZE': here.get_local_world_size(), 'MASTER_ADDR': place[0], 'MASTER_PORT': place[1],
+           'TRAINER_NB_CHILD': 1}
     if config['restarts']: env['TRAINER_NB_RETRIES'] = 1
     command = [sys.executable, '-m', 'trainer_nb', 'run', config['folder']]
     with open_file(Path(config['folder'])/'output.txt', 'ab') as out:

@@ -43,7 +43,7 @@ class RunFolder:
         for part in name.split('/'): path = path_in(path, part)
         return path
 
-    def open(self, name: str, mode: str = 'rb') -> BinaryIO:  # raises OSError, and `BadCheckpoint` as `file` does
+    def open(self, name: str, mode: str = 'rb') -> BinaryIO:  # raises OSError, `BadCheckpoint`
         "Open a file, but no link, pipe or device in its place"
         return open_file(self.file(name), mode)
 
@@ -72,17 +72,17 @@ class RunFolder:
                 return f.read().decode(errors='replace')
         except (OSError, ValueError): return ''
 
+# %% ../../nbs/runs/01_folder.ipynb #9bd32a05
 def count_of(data: dict, name: str) -> int:  # 0 if the entry is no count
     "Return a number of batches or epochs from a JSON file"
     return n if isinstance(n := data.get(name), int) and n >= 0 else 0
 
 # %% ../../nbs/runs/01_folder.ipynb #bdbe31a8
 STATES = {      # state of a run → whether it has ended
-    # a process that lives writes these
+    # written by a process that lives, or at its end
     'waiting': False, 'starting': False, 'running': False, 'paused': False,
-    # it leaves one of these behind
     'done': True, 'stopped': True, 'failed': True,
-    # a reader finds these
+    # found by a reader
     'suspended': False, 'unreachable': False, 'died': True, 'missing': True,
 }
 _WRITTEN = [*STATES][:7]
@@ -143,7 +143,8 @@ def read_status(folder: RunFolder) -> Status:
     try:
         data = folder.read('status.json')
         status = status_of(data, _clock(folder, data.get('heartbeat')))
-        return _with_job(folder, status) if status.state in ('waiting', 'died', 'unreachable') else status
+        asks = status.state in ('waiting', 'died', 'unreachable')
+        return _with_job(folder, status) if asks else status
     except (TypeError, ValueError): return Status('missing', 'status.json is damaged')
 
 def _with_job(folder, status):

@@ -8,6 +8,7 @@ __all__ = ['Branch', 'branch_of', 'RateFrom', 'Change', 'fork_run']
 # %% ../../nbs/runs/19_fork.ipynb #723a26c2
 import math, os, shutil
 from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +58,8 @@ class Branch:
     ) -> str:
         "Say in a line where the fork began, what differs, and what came of it"
         n, other = self.compare(history)
-        found = '' if not n else f'parts from it in batch {other}' if other else f'its {n} losses since are equal'
+        found = f'its {n} losses since are equal' if n else ''
+        if other: found = f'parts from it in batch {other}'
         return '; '.join(filter(None, [f'fork of {self.name} {self.where}', *self.differs, found]))
 
     def drawn(self,
@@ -70,6 +72,7 @@ class Branch:
         left = replace(left, panels=[_with_parent(losses, self.tail.history, self.batch, self.name), *others])
         return beside(left, *rest) if rest else left
 
+# %% ../../nbs/runs/19_fork.ipynb #09161bc9
 def branch_of(folder: RunFolder) -> Branch|None:  # None for a run that is no fork
     "Return what a run says of its parent"
     info = folder.read('run.json').get('parent')
@@ -191,7 +194,8 @@ def fork_run(
     program, info = unpack_program(run.path), run.folder.read('run.json')
     run.check_versions()
     learn, totals = program['learn'], dict(program['totals'])
-    if point is None and (learn.state.optimizer_step or program['is_stopped'] or program['kwargs'].get('resume')):
+    has_past = learn.state.optimizer_step or program['is_stopped'] or program['kwargs'].get('resume')
+    if point is None and has_past:
         raise ValueError(f'{run.path.name} began with a learner that was trained already: at=0 is not in it')
     rates = {} if change.lr is None else rates_of(learn, change.lr)
     hooks = change.with_hooks(learn, program['hooks'])
@@ -215,10 +219,11 @@ def fork_run(
     launch(to, program, {**keep, 'settings': there}, add, max_gb, on)
     return new
 
+# %% ../../nbs/runs/19_fork.ipynb #a963dc63
 def _free_name(path):
     "The path of a new folder beside a run"
-    taken = {o.name for o in path.parent.iterdir()}
-    return path.with_name(next(o for i in range(1, len(taken) + 2) if (o := f'{path.name}-fork-{i}') not in taken))
+    names = (path.with_name(f'{path.name}-fork-{i}') for i in count(1))
+    return next(o for o in names if not os.path.lexists(o))
 
 def _point(run, at, step):      # manifest; None: the beginning
     if step is None and at == 0 and type(at) is int: return None
@@ -240,10 +245,12 @@ def _place(state, point):
         return {'batch': 0, 'step': 0, 'epoch': 0, 'file': None, 'where': 'from the beginning'}
     h, n = History(), point['epoch']
     h.load_state_dict(state['history'])
-    counted = (h.ends[-1] if h.ends else 0) + (state['state']['batch_idx'] if point['in_epoch'] else 0)
-    where = point['position'] if point['in_epoch'] else f'after {n} epoch{"" if n == 1 else "s"}'
-    return {'batch': max(h.n_steps, counted), 'step': point['step'], 'epoch': n, 'file': point['file'],
-            'where': where}
+    counted, where = h.ends[-1] if h.ends else 0, f'after {n} epoch{"" if n == 1 else "s"}'
+    if point['in_epoch']:
+        counted += state['state']['batch_idx']
+        where = point['position']
+    batch = max(h.n_steps, counted)
+    return {'batch': batch, 'step': point['step'], 'epoch': n, 'file': point['file'], 'where': where}
 
 def _rate_words(state, rates, learn):
     groups = {name: o.param_groups for name, o in learn.opts.items()}

@@ -23,7 +23,9 @@ def _boot():
     try: return Path('/proc/sys/kernel/random/boot_id').read_text().strip()
     except OSError: return ''
 
-def process_start(pid: int) -> tuple[str, bool]|None:  # when it started, whether it is suspended; None: it does not exist
+def process_start(
+    pid: int,
+) -> tuple[str, bool]|None:     # when it started, whether it is suspended; None: there is no such process
     "Identify a process of this machine beyond its id"
     if os.name == 'nt': return '', False        # a signal would end it there
     try: text = Path(f'/proc/{pid}/stat').read_text()
@@ -32,7 +34,8 @@ def process_start(pid: int) -> tuple[str, bool]|None:  # when it started, whethe
     return None if state in 'ZX' else (f'{_boot()} {rest[18]}', state in 'Tt')
 
 def _ask_ps(pid):
-    out = subprocess.run(['ps', '-o', 'stat=,lstart=', '-p', str(pid)], capture_output=True, text=True).stdout
+    command = ['ps', '-o', 'stat=,lstart=', '-p', str(pid)]
+    out = subprocess.run(command, capture_output=True, text=True).stdout
     state, _, start = out.strip().partition(' ')
     return None if not state or state[0] == 'Z' else (start.strip(), state[0] == 'T')
 
@@ -48,7 +51,8 @@ def arguments(pid: int) -> list[str]:  # empty if there is no such process
 # %% ../../nbs/runs/06_process.ipynb #01166746
 # JSON: folder for the rendezvous, and the process that started this one
 _RANKS = 'TRAINER_NB_RANKS'
-RANK_VARIABLES = _RANKS, 'RANK', 'LOCAL_RANK', 'WORLD_SIZE', 'LOCAL_WORLD_SIZE', 'MASTER_ADDR', 'MASTER_PORT'
+RANK_VARIABLES = (_RANKS, 'RANK', 'LOCAL_RANK', 'WORLD_SIZE', 'LOCAL_WORLD_SIZE', 'MASTER_ADDR',
+                  'MASTER_PORT')
 
 def import_path() -> str:  # '' if the library is installed
     "Return what another process needs in `PYTHONPATH` to import this library"
@@ -156,7 +160,7 @@ class Ranks:
                     'message': text, 'notes': [], 'traceback': text}
 
     def is_stuck(self) -> bool:
-        "Return whether another rank failed so long ago that this one must be waiting for it in vain"
+        "Return whether another rank failed so long ago that this one waits for it in vain"
         if self.failed_at is None and any(o.poll() for o in self.children.values()):
             self.failed_at = monotonic()
         return self.failed_at is not None and monotonic() - self.failed_at > 2*self.patience_s
@@ -181,6 +185,7 @@ class Pausing(Hook):
                 if what == 'save': learn.get_hook('Checkpoint').save(learn)
         learn.get_hook('Agreement').share_rates(learn)
 
+# %% ../../nbs/runs/06_process.ipynb #858400e3
 def save_in_pause(
     learn: Any,     # `Learner` of rank 0, while all ranks wait
 ) -> None:

@@ -37,8 +37,8 @@ _LEFT = {'stopped': None, 'requests': deque()}
 
 def _is_plain(t):
     "Whether a tensor is only a view of its storage"
-    return (type(t) is Tensor and t.layout is torch.strided and t.device.type in ('cpu', 'cuda') and not t.is_quantized
-            and not t.is_conj() and not t.is_neg() and not vars(t))
+    if type(t) is not Tensor or t.layout is not torch.strided or vars(t): return False
+    return t.device.type in ('cpu', 'cuda') and not (t.is_quantized or t.is_conj() or t.is_neg())
 
 def _tensor_of(storage, dtype, offset, size, stride, requires_grad):
     "Rebuild a tensor that `pack` has taken apart"
@@ -106,7 +106,7 @@ def _pickler():
 def pack(
     program: Any,
     max_gb: float = 4.,     # gigabytes of data that may be copied
-) -> tuple[bytes, list]:    # the stream, and (file's name, buffer) of large data; raises TypeError or ValueError
+) -> tuple[bytes, list]:    # stream, and (file's name, buffer) of large data; raises TypeError, ValueError
     "Serialize a program, with large data apart"
     file = io.BytesIO()
     pickler = _pickler()(file)
@@ -128,10 +128,15 @@ def put(
         with open_file(Path(folder)/name, 'xb') as f: f.write(o)
 
 # %% ../../nbs/runs/02_program.ipynb #ab9a60a0
+# former modules, which a program of an older version names
+_HOMES = {'trainer_nb.runs.travel': __name__, 'trainer_nb.runs.branch': 'trainer_nb.runs.fork'}
+
 class _Unpickler(pickle.Unpickler):
     def __init__(self, file, folder, index):
         self.folder, self.index, self.found = Path(folder)/'tensors', index, {}
         super().__init__(file, buffers=self._buffers())
+
+    def find_class(self, module, name): return super().find_class(_HOMES.get(module, module), name)
 
     def _buffers(self):
         i = 0
@@ -175,7 +180,8 @@ def _parts(o):
         return [('.func', o.func), *((f'.args[{i}]', v) for i, v in enumerate(o.args)),
                 *((f'.keywords[{k!r}]', v) for k, v in o.keywords.items())]
     if isinstance(o, FunctionType):
-        cells = [(k, c.cell_contents) for k, c in zip(o.__code__.co_freevars, o.__closure__ or ()) if _is_full(c)]
+        cells = zip(o.__code__.co_freevars, o.__closure__ or ())
+        cells = [(k, c.cell_contents) for k, c in cells if _is_full(c)]
         used = [(k, o.__globals__[k]) for k in _names(o.__code__) if k in o.__globals__]
         return [(f' → {k}, which {o.__name__} uses', v) for k, v in cells + used]
     state = vars(o) if hasattr(o, '__dict__') else {}
@@ -214,6 +220,7 @@ def _culprit(o, path):
         o, path = part, path + name
     return path, o
 
+# %% ../../nbs/runs/02_program.ipynb #23c329f0
 _REMEDIES = [    # types → what to do
     ((io.IOBase, socket.socket, sqlite3.Connection),
      'open it where it is used: on the first call, in the process that calls'),
@@ -240,7 +247,7 @@ def launch(
     to: RunFolder,
     program: dict,      # what the process needs: learner, hooks, arguments of `fit`, ...
     info: dict,         # entries of `run.json`, besides those that describe learner and machine
-    add: Callable,      # function of the folder's path that writes more into it, and returns more entries, or None
+    add: Callable,      # function of the path that writes more into it, and returns more entries, or None
     max_gb: float,      # as for `pack`
     on: Engine|None,
 ) -> None:
@@ -252,11 +259,12 @@ def launch(
         put(to.path, packed)
         del packed
         more = add(to.path) or {}
-        to.write('run.json', {'name': to.path.name, 'created': time(), 'host': platform.node(), 'cwd': os.getcwd(),
-                              'path': [os.path.abspath(o) for o in sys.path if os.path.exists(o or '.')],
-                              'has_metrics': bool(learn.metrics), 'versions': versions(learn, program['hooks']),
-                              'data': {'train': fingerprint(learn.train_dl), 'valid': fingerprint(learn.valid_dl)},
-                              'environment': environment(learn.device), **info, **more})
+        to.write('run.json', {
+            'name': to.path.name, 'created': time(), 'host': platform.node(), 'cwd': os.getcwd(),
+            'path': [os.path.abspath(o) for o in sys.path if os.path.exists(o or '.')],
+            'has_metrics': bool(learn.metrics), 'versions': versions(learn, program['hooks']),
+            'data': {'train': fingerprint(learn.train_dl), 'valid': fingerprint(learn.valid_dl)},
+            'environment': environment(learn.device), **info, **more})
         if on is None: spawn(to)
         else: submit(to, on)
     except BaseException:
@@ -267,7 +275,7 @@ def may_begin(
     run: Any,           # `Run`
     settings: dict,     # of the run that may begin
     overwrite: bool,
-) -> bool:              # False: the folder holds a run, which is to be shown; raises FileExistsError or RuntimeError
+) -> bool:              # False: there is a run, which is to be shown; raises FileExistsError, RuntimeError
     "Return whether a run may begin in this folder"
     if not run.path.exists(): return True
     if not run.folder.is_run:
@@ -277,8 +285,10 @@ def may_begin(
     if overwrite and status.is_over: return True
     if overwrite:
         raise RuntimeError(f'{run.path.name} is {status}: stop it before it is overwritten, run.stop()')
-    there, here = flat(run.folder.read('run.json').get('settings')), flat(json.loads(json.dumps(settings, default=str)))
-    other = [f'{k} {there.get(k)} there, {here.get(k)} here' for k in {**there, **here} if there.get(k) != here.get(k)]
+    there = flat(run.folder.read('run.json').get('settings'))
+    here = flat(json.loads(json.dumps(settings, default=str)))
+    differing = [k for k in {**there, **here} if there.get(k) != here.get(k)]
+    other = [f'{k} {there.get(k)} there, {here.get(k)} here' for k in differing]
     if other:
         warnings.warn(f'{run.path.name} holds a run with other settings, which is shown: {"; ".join(other)}. '
                       'To train this one, choose another folder, or overwrite=True', stacklevel=4)

@@ -72,7 +72,7 @@ class _Window:
 
     @property
     def branch(self) -> Branch|None:  # None for a run that is no fork
-        "Where the run left its parent: `run.branch.path`, and `run.branch.text(run.history)` for what came of it"
+        "Where the run left its parent; `run.branch.text(run.history)` says what came of it"
         return branch_of(self.folder)
 
     @property
@@ -150,7 +150,8 @@ class _Notes(_Window):
 # %% ../../nbs/runs/07_run.ipynb #776bf3b8
 class _Steered(_Notes):
     "Requests to a run"
-    def _ask(self, what, arg=None, f=None):     # `Request`; raises RuntimeError if nobody could answer
+    def _ask(self, what, arg=None, f=None):
+        "Return a `Request`; raises RuntimeError if nobody could answer"
         status = self.state
         if status.is_over:
             raise RuntimeError(f'the run is over ({status}), so it takes no request: {what}')
@@ -254,7 +255,7 @@ class _Results(_Steered):
         for name in there.keys() - here.keys() - {'git', 'git_dirty'}:
             try: here[name] = version(name)
             except PackageNotFoundError: here[name] = 'missing'
-        other = [f'{k} {there[k]} there, {here[k]} here' for k in there if k in here and there[k] != here[k]]
+        other = [f'{k} {v} there, {here[k]} here' for k, v in there.items() if k in here and v != here[k]]
         if other:
             warnings.warn(f'{self.path.name} was started with other code: {"; ".join(other)}', stacklevel=3)
 
@@ -312,8 +313,8 @@ class Run(_Results):
         return self
 
     def fork(self,
-        at: int|None = None,    # after so many epochs; 0: from the beginning. None: from the newest checkpoint, of a run
-                                # that trains from one that is saved now
+        at: int|None = None,    # after so many epochs; 0: from the beginning. None: from the newest
+                                # checkpoint, of a run that trains from one that is saved now
         *,
         step: int|None = None,  # instead of `at`: after so many optimizer steps
         folder: str|Path|None = None,   # of the new run; None: a new one beside this one
@@ -328,8 +329,8 @@ class Run(_Results):
     ) -> Self:
         """Start a run that begins where this one was. This runs code from the folder
 
-        Raises ValueError where no checkpoint was kept, with those that were. With nothing changed, the fork repeats what
-        followed here, bit for bit.
+        Raises ValueError where no checkpoint was kept, with those that were. With nothing changed, the
+        fork repeats what followed here, bit for bit.
         """
         change = Change(lr, as_hooks(hooks), train_dl, valid_dl, n_epochs, max_steps)
         run = fork_run(self, at, step, folder, change, overwrite, max_gb)

@@ -43,17 +43,19 @@ class Recorded:
         "Read what is new"
         return False
 
-    def extremes(self, column: str) -> tuple|None:  # (lowest, highest, newest) value of this run; None if there is none
-        "Return what is finite among the values of validation passes and epochs"
+    def extremes(self, column: str) -> tuple|None:  # (lowest, highest, newest); None if there is none
+        "Return finite values of this run, of validation passes and epochs"
         if not self.first_batch:
             found = self.curves.extremes.get(column)
             return found and (found[0], found[2], found[4])
-        values = [v for batch, v in self.curves.marks.get(column, ()) if batch > self.first_batch and math.isfinite(v)]
+        points = self.curves.marks.get(column, ())
+        values = [v for batch, v in points if batch > self.first_batch and math.isfinite(v)]
         return (min(values), max(values), values[-1]) if values else None
 
     def close(self) -> None:
         "Save what makes it faster to read this source again"
 
+# %% ../../nbs/runs/13_sources.ipynb #b5e67c3c
 class FileSource(Recorded):
     "A file of `JSONLLogger`"
     def __init__(self, path: Path):
@@ -236,7 +238,7 @@ def _of_text(text):
 
 # %% ../../nbs/runs/13_sources.ipynb #c28f4124
 def sources_of(
-    o: Any,     # run, history, learner, path, glob, 'trackio:PROJECT', dict: name → one of these, or a collection of them
+    o: Any,     # run, history, learner, path, glob, 'trackio:PROJECT', dict by name, or a collection of them
 ) -> list[Recorded]:    # raises FileNotFoundError, ValueError, TypeError
     "Return the sources that were meant"
     if isinstance(o, Run): return [RunSource(o.folder)]
@@ -255,6 +257,7 @@ def _named(name, sources):
         s.parts = s.name,
     return sources
 
+# %% ../../nbs/runs/13_sources.ipynb #8b4bd4f8
 def unique(sources: list[Recorded]) -> list[Recorded]:  # the same objects
     "Give different names to sources: with folders where needed, else numbers"
     for n in 2, 3, 4:

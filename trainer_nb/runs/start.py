@@ -27,7 +27,8 @@ from .worker import torch_settings
 # arguments that `fit` takes, too
 _FIT = 'max_steps', 'valid_every', 'valid_first', 'lr', 'resume'
 
-def _plan(learn, n_epochs, kwargs):     # dict: arguments of the fit; {}: resume a stopped one; raises TypeError, ValueError
+def _plan(learn, n_epochs, kwargs):
+    "Return the arguments of the fit, or {} to resume a stopped one; raises TypeError, ValueError"
     if other := [k for k in kwargs if k not in _FIT]:
         raise TypeError(f'start got {", ".join(other)}: expected arguments of start, or of fit: {", ".join(_FIT)}')
     if kwargs.get('resume') is True: raise ValueError(
@@ -47,7 +48,8 @@ def _plan(learn, n_epochs, kwargs):     # dict: arguments of the fit; {}: resume
     counts = {'n_epochs': n_epochs, 'max_steps': max_steps}
     return {**kwargs, **{k: as_count(k, v) for k, v in counts.items() if v is not None}}
 
-def _check_engine(on, n_procs):      # raises TypeError, ValueError, or RuntimeError if it cannot be used here
+def _check_engine(on, n_procs):
+    "Raise TypeError, ValueError, or RuntimeError if the engine cannot be used here"
     name = type(on).__name__
     if not isinstance(on, Engine): raise TypeError(
         f"on is {on!r}: expected None, this machine, or an engine, Slurm(time='2:00:00')")
@@ -55,6 +57,7 @@ def _check_engine(on, n_procs):      # raises TypeError, ValueError, or RuntimeE
         f'n_procs is {n_procs}: with on={name}(...), the arguments of {name} say how many')
     on.check()
 
+# %% ../../nbs/runs/08_start.ipynb #63b5f13b
 def _with_ranks(learn, hooks, n, resumes, on):      # tuple of hooks; raises RuntimeError or ValueError
     "Make sure that `n` ranks can train together"
     hook = accelerate_hook(learn, hooks)
@@ -119,6 +122,7 @@ def begin(
     launch(to, program, info, save_start, max_gb, on)
     return run
 
+# %% ../../nbs/runs/08_start.ipynb #c7915d0e
 def start(
     learn: Learner,
     n_epochs: int|None = None,      # as for `fit`; with neither it nor `max_steps`: resume a stopped fit
@@ -142,6 +146,7 @@ def start(
     run.show()
     return run
 
+# %% ../../nbs/runs/08_start.ipynb #3fa73aae
 def attach(
     folder: str|Path,   # of a run
 ) -> Run:               # raises FileNotFoundError

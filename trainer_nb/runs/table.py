@@ -121,6 +121,7 @@ class RunTable:
     def _repr_html_(self):
         return html_table(self._lines()) if self.items else f'<p>{self._none}</p>'
 
+# %% ../../nbs/runs/09_table.ipynb #b73a7521
 def runs(
     folder: str|Path = 'runs',  # that holds them
     sort: str|None = None,  # a column to order them by, such as 'best valid_loss'; None: the newest first
@@ -140,6 +141,7 @@ def _parser():
     command.add_argument('folder', nargs='?', default='runs')
     return parser
 
+# %% ../../nbs/runs/09_table.ipynb #83f215a5
 def _status(folder): print(read_status(folder) if folder.is_run else runs(folder.path))
 
 def _stop(folder):

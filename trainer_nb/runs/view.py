@@ -92,6 +92,7 @@ _BUTTONS = {     # label → (tooltip, request, argument)
     'Checkpoint now': ('Save a checkpoint', 'checkpoint', None),
 }
 
+# %% ../../nbs/runs/05_view.ipynb #83b24815
 class _Clicks:
     "The buttons of a live view, and what became of the clicks on them"
     def __init__(self, folder):
@@ -161,6 +162,11 @@ class LiveView:
         if self.thread is not None: return
         self.thread = cell_thread(self._watch, name)
         self.thread.start()
+
+    @property
+    def is_alive(self) -> bool:
+        "Whether the thread draws"
+        return self.thread is not None and self.thread.is_alive()
 
     @property
     def is_left(self) -> bool:
