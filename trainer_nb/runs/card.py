@@ -21,13 +21,8 @@ from ..loop import History, Learner, Plot
 # %% ../../nbs/runs/18_card.ipynb #1fc894df
 def _name(o): return getattr(o, '__qualname__', None) or type(o).__qualname__
 
-def settings(
-    learn: Learner,
-    hooks: tuple,   # of this fit alone
-    plan: dict,     # arguments of `fit`
-    n_procs: int = 1,   # processes that train together
-) -> dict:          # of plain values
-    "Return the settings that distinguish this run from others"
+def settings(learn: Learner, hooks: tuple, plan: dict, n_procs: int = 1) -> dict:
+    "Return, as plain values, the settings of a fit with its own hooks and arguments"
     def options(opt):
         return {k: v for k, v in opt.defaults.items() if type(v) in (int, float, bool)}
     opts = {name or 'optimizer': {'class': _name(o), **options(o)} for name, o in learn.opts.items()}
@@ -40,22 +35,15 @@ def settings(
             'hooks': [h.name for h in (*learn.hooks, *hooks) if h.name not in ('Display', 'Controls')],
             'seed': learn.seed, 'config': config, **plan, **({'n_procs': n_procs} if n_procs > 1 else {})}
 
-def flat(
-    settings: Any,      # dict, of dicts where settings have their own; anything else has none
-    prefix: str = '',   # of all names
-    most: int = 40,     # characters of a value
-) -> dict[str, str]:    # dotted name → value
-    "Write settings as text"
+def flat(settings: Any, prefix: str = '', most: int = 40) -> dict[str, str]:
+    "Write nested settings as text: dotted names, values of at most so many characters"
     res = {}
     for k, v in settings.items() if isinstance(settings, dict) else ():
         res |= flat(v, f'{prefix}{k}.', most) if isinstance(v, dict) else {prefix + str(k): str(v)[:most]}
     return res
 
 # %% ../../nbs/runs/18_card.ipynb #bca407c2
-def versions(
-    learn: Learner,
-    hooks: tuple,   # of this fit alone
-) -> dict[str, str]:
+def versions(learn: Learner, hooks: tuple) -> dict[str, str]:
     "Return the versions of the code that training uses, by name"
     parts = [learn, *learn.model.modules(), learn.loss_fn, *learn.opts.values(), *learn.hooks, *hooks,
              learn.train_dl, getattr(learn.train_dl, 'dataset', None)]
@@ -90,10 +78,8 @@ def _checksum(t, most=1000):
     rows = t[::max(-(-len(t)//most), 1)][:most].detach().cpu().contiguous()
     return blake2b(rows.view(-1).view(torch.uint8).numpy().tobytes()[:2**24], digest_size=6).hexdigest()
 
-def fingerprint(
-    dl: Any,    # loader; None: no data
-) -> str:
-    "Describe data, with a checksum of each tensor"
+def fingerprint(dl: Any) -> str:
+    "Describe the data of a loader, or None, with a checksum of each tensor"
     if dl is None: return 'none'
     if tensors := _tensors(dl):
         return ', '.join(f'{described(t)} {_checksum(t)}' for t in tensors)
@@ -102,10 +88,8 @@ def fingerprint(
     except (TypeError, NotImplementedError): n = ''
     return type(dataset).__qualname__ + n
 
-def environment(
-    device: torch.device,   # that the model is on
-) -> dict[str, str]:
-    "Describe the machine, without its name"
+def environment(device: torch.device) -> dict[str, str]:
+    "Describe the machine with the device of the model, without its name"
     name = torch.cuda.get_device_name(device) if device.type == 'cuda' else device.type
     system = f'{platform.system()} {platform.release().partition("-")[0]}'
     return {'platform': system, 'machine': platform.machine(), 'cpus': str(os.cpu_count()),
@@ -201,12 +185,8 @@ def _results(h, first):
 
 def _pairs(head, values): return [head, *([str(k), str(v)] for k, v in values.items())]
 
-def card_of(
-    folder: Any,        # `RunFolder`
-    history: History,
-    status: str,
-) -> RunCard:
-    "Make the card of a run. Executes nothing from the folder"
+def card_of(folder: Any, history: History, status: str) -> RunCard:
+    "Make the card of the run in a `RunFolder`. Executes nothing from the folder"
     info, notes, h = folder.read('run.json'), notes_of(folder), history
     first = info.get('first_row')
     first = first if isinstance(first, int) and 0 <= first <= len(h) else 0

@@ -36,13 +36,11 @@ class Engine:
     def __repr__(self):
         return f'{type(self).__name__}({", ".join(f"{k}={v!r}" for k, v in self.options.items())})'
 
-    def check(self) -> None:  # raises RuntimeError if this machine cannot submit
-        "Find out whether a run can be submitted here, before anything is written"
+    def check(self) -> None:
+        "Raise RuntimeError if this machine cannot submit runs, before anything is written"
 
-    def launch(self,
-        folder: Any,    # `RunFolder`
-    ) -> str:           # id of the job; raises RuntimeError if the scheduler refuses it
-        "Submit the run in a folder"
+    def launch(self, folder: Any) -> str:  # id of the job
+        "Submit the run in a `RunFolder`; raises RuntimeError if the scheduler refuses it"
         raise NotImplementedError
 
     @staticmethod
@@ -51,11 +49,8 @@ class Engine:
         raise NotImplementedError
 
     @staticmethod
-    def belongs(
-        job: str,       # id, as a file of the folder says
-        folder: Any,    # `RunFolder`
-    ) -> bool:
-        "Ask the scheduler whether a job is that of the run in a folder"
+    def belongs(job: str, folder: Any) -> bool:
+        "Ask the scheduler whether a job that a file names is that of the run in a `RunFolder`"
         return False
 
     @staticmethod
@@ -265,11 +260,8 @@ def _rank(config):
     if res.returncode: raise RuntimeError(f'rank {rank} of {size} ended with code {res.returncode}')
 
 # %% ../../nbs/runs/20_engine.ipynb #399c0630
-def drive(
-    on: Any,    # `Ray`
-    path: str,  # folder of the run
-) -> None:
-    "Be the driver of a run: start its ranks with Ray Train, and wait for them"
+def drive(on: Any, path: str) -> None:
+    "Be the driver of the run in a folder: start its ranks with Ray Train, and wait for them"
     import ray
     from ray.train import FailureConfig, RunConfig, ScalingConfig
     from ray.train.torch import TorchConfig, TorchTrainer

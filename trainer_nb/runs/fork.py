@@ -29,10 +29,7 @@ def _first_other(a, b):
 
 class Branch:
     "What a fork says of its parent"
-    def __init__(self,
-        folder: RunFolder,  # of the fork
-        info: dict,         # the entry `parent` of its run.json
-    ):
+    def __init__(self, folder: RunFolder, info: dict):
         self.name, self.where = printable(str(info.get('name'))), printable(str(info.get('where')))
         self.batch = count_of(info, 'batch')
         differs = info.get('differs')
@@ -40,10 +37,8 @@ class Branch:
         self.path = Path(os.path.normpath(folder.path/str(info.get('path'))))
         self.tail = RecordTail(RunFolder(self.path).record)
 
-    def compare(self,
-        history: History,   # of the fork
-    ) -> tuple[int, int|None]:  # batches since that both have; number of the first with another loss
-        "Compare the losses of the fork with those of its parent"
+    def compare(self, history: History) -> tuple[int, int|None]:
+        "Return how many batches the fork and its parent have since, and the first with another loss"
         self.tail.update()
         there = self.tail.history
         n = min(there.n_steps, history.n_steps)
@@ -53,19 +48,15 @@ class Branch:
         firsts = [i for k in a.keys() & b.keys() if (i := _first_other(a[k], b[k])) is not None]
         return n - self.batch, self.batch + 1 + min(firsts) if firsts else None
 
-    def text(self,
-        history: History,   # of the fork
-    ) -> str:
-        "Say in a line where the fork began, what differs, and what came of it"
+    def text(self, history: History) -> str:
+        "Describe in a line where the fork began, what differs, and what came of it"
         n, other = self.compare(history)
         found = f'its {n} losses since are equal' if n else ''
         if other: found = f'parts from it in batch {other}'
         return '; '.join(filter(None, [f'fork of {self.name} {self.where}', *self.differs, found]))
 
-    def drawn(self,
-        chart: Any,     # `Chart` of the fork's history
-    ) -> Any:
-        "Add the curve of the parent since"
+    def drawn(self, chart: Any) -> Any:
+        "Add the curve of the parent since to the `Chart` of the fork"
         left, *rest = chart.parts or (chart,)
         losses, *others = left.panels
         self.tail.update()
@@ -119,11 +110,8 @@ class RateFrom(Hook):
     "Sets learning rates where a fork begins"
     ord = 60        # after schedules, which take the new rate as a factor
 
-    def __init__(self,
-        step: int,      # optimizer step
-        rates: dict[str, float],    # by optimizer
-    ):
-        self.step, self.rates = step, rates
+    def __init__(self, step: int, rates: dict[str, float]):
+        self.step, self.rates = step, rates     # optimizer step; rates by optimizer
 
     def before_fit(self, learn: Learner) -> None:
         if learn.state.optimizer_step != self.step: return

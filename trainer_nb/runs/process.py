@@ -8,6 +8,7 @@ __all__ = ['RANK_VARIABLES', 'process_start', 'now_here', 'arguments', 'import_p
 
 # %% ../../nbs/runs/06_process.ipynb #4e3aaf3d
 import json, os, platform, shutil, subprocess, sys, tempfile, threading
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from time import monotonic, sleep, time
@@ -134,11 +135,8 @@ class Ranks:
         if self.children: shutil.rmtree(self.home, ignore_errors=True)
         self.children.clear()
 
-    def tell(self,
-        error: dict,    # as `error_record` returns
-        is_lost: bool,  # whether it only lost the connection to another one
-    ) -> None:
-        "As another rank: leave a note"
+    def tell(self, error: dict, is_lost: bool) -> None:
+        "As another rank: note an error, and whether only the connection to another one was lost"
         self.folder.write(f'rank-{self.rank}.json', {**error, 'is_lost': is_lost})
 
     def find(self) -> dict|None:  # as `error_record` returns; None if no other rank failed by itself
@@ -170,10 +168,7 @@ class Pausing(Hook):
     "Makes all ranks wait while rank 0 does"
     together = ('pause',)
 
-    def __init__(self,
-        wait,  # function of the learner, with which rank 0 waits
-    ):
-        self.wait = wait
+    def __init__(self, wait: Callable): self.wait = wait     # function of the learner
 
     def pause(self, learn: Any) -> None:
         "On all ranks: wait until rank 0 continues"
@@ -186,9 +181,7 @@ class Pausing(Hook):
         learn.get_hook('Agreement').share_rates(learn)
 
 # %% ../../nbs/runs/06_process.ipynb #858400e3
-def save_in_pause(
-    learn: Any,     # `Learner` of rank 0, while all ranks wait
-) -> None:
-    "Save a checkpoint"
+def save_in_pause(learn: Any) -> None:
+    "As rank 0, while all ranks wait: save a checkpoint"
     if learn.world.size > 1: learn.world.first('save')
     learn.get_hook('Checkpoint').save(learn)

@@ -61,13 +61,9 @@ class Curves:
         self.scales = {}        # 'step', 'samples', 'epoch', 'time' → [batch, how many at its end]
         self.time_s = 0.        # seconds of all epochs that are over
 
-    def add_steps(self,
-        n: int,     # training batches
-        columns: dict,  # name → list of `n` floats, nan where there is none
-    ) -> None:
-        "Append training batches"
-        for name, values in columns.items():
-            self._filled(name).extend(values)
+    def add_steps(self, n: int, columns: dict[str, list]) -> None:
+        "Append `n` training batches: of each column as many floats, nan where there is none"
+        for name, values in columns.items(): self._filled(name).extend(values)
         self.n += n
 
     def _filled(self, name):
@@ -81,10 +77,8 @@ class Curves:
         for name in self.steps: self._filled(name).end_epoch()
         self.before = {k: _copied(o) for k, o in self.steps.items() if k.startswith('train_loss')}
 
-    def revise(self,
-        columns: dict,  # name → list of float, from the latest epoch on
-    ) -> None:
-        "Replace losses of the open epoch, which several ranks know when it is over"
+    def revise(self, columns: dict[str, list]) -> None:
+        "Replace losses since the latest epoch, which several ranks know when the open one is over"
         for name in columns.keys() & self.steps.keys():
             o = self.steps[name] = _copied(self.before.get(name, Envelope()))
             o.extend([*[math.nan]*(self.end - o.n), *columns[name]][:self.n - o.n])
@@ -136,11 +130,8 @@ class Curves:
 # %% ../../nbs/runs/03_record.ipynb #e99c08f1
 _COUNTS = 'kind', 'batch', 'epoch', 'step'
 
-def take(
-    to: Any,    # `Curves` or `RecordTail`
-    rows: Iterable[dict],   # lines of a record
-) -> None:
-    "Add lines of a record"
+def take(to: Any, rows: Iterable[dict]) -> None:
+    "Add lines of a record to `Curves` or to a `RecordTail`"
     for kind, part in groupby(rows, lambda row: row.get('kind')):
         part = list(part)
         if kind == 'step':
@@ -261,9 +252,7 @@ class CurveFile(_Tail):
     "A record in JSON lines as `Curves` that grow, with a file beside it"
     save_mb = 4.        # megabytes that are read before it is worth a file
 
-    def __init__(self,
-        path: str|Path,     # of the record; its curves are in 'log.curves.json'
-    ):
+    def __init__(self, path: str|Path):
         super().__init__(Path(path))
         self.beside = self.path.with_name(f'{self.path.stem}.curves.json')
         self.saved = 0          # position up to which the file is

@@ -103,9 +103,8 @@ class Trials:
         sign = -1 if self.plan['mode'] == 'max' else 1
         return sorted(rows, key=lambda o: (o['status'] != 'done', math.isnan(o[monitor]), sign*o[monitor]))
 
-    def best_of(self,
-        values: list[float],    # of the monitored column
-    ) -> float:                 # nan if all are
+    def best_of(self, values: list[float]) -> float:
+        "Return the best value of the monitored column; nan if all are"
         return (max if self.plan['mode'] == 'max' else min)([o for o in values if o == o], default=math.nan)
 
     def _lines(self, rows):

@@ -23,13 +23,8 @@ from .fork import branch_of
 from .record import RecordTail
 
 # %% ../../nbs/runs/05_view.ipynb #f511eed3
-def status_line(
-    name: str,      # of the run
-    status: Status,
-    history: History,
-    first: int = 0, # epochs before the run
-) -> str:
-    "Describe in one line where a run is"
+def status_line(name: str, status: Status, history: History, first: int = 0) -> str:
+    "Describe in one line where a run is, which has `first` epochs of another one"
     o, end = status.data or {}, count_of(status.data or {}, 'end')
     if status.state not in ('running', 'paused'):
         return ' · '.join(filter(None, [name, str(status)]))
@@ -198,11 +193,7 @@ class View(LiveView):
     "The output of a cell that shows a run"
     gone_s = 5.         # until a folder that is gone counts as deleted
 
-    def __init__(self,
-        folder: RunFolder,
-        tail: RecordTail,   # of its record
-        look: Callable|None = None,     # function that returns the `Status`
-    ):
+    def __init__(self, folder: RunFolder, tail: RecordTail, look: Callable|None = None):
         super().__init__()
         self.folder, self.tail, self.look = folder, tail, look or partial(read_status, folder)
         self.contents, self.clicks, self.drawing = _Contents(folder, tail), _Clicks(folder), threading.Lock()

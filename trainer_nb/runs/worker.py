@@ -115,18 +115,13 @@ _STOPS = {'stop': 'stops after this batch', 'stop_epoch': 'stops after this epoc
 
 # %% ../../nbs/runs/04_worker.ipynb #a4be0593
 class Mailbox:
-    "Carries out the requests to a run, and answers them"
-    def __init__(self,
-        worker: Any,    # `Worker`
-    ):
+    "Carries out the requests to the run of a `Worker`, and answers them"
+    def __init__(self, worker: Any):
         self.worker, self.folder, self.together = worker, worker.folder, Pausing(self.wait)
         self.taken, self.pausing, self.unsaid = set(), [], {}
 
-    def say(self,
-        name: str,      # of a request
-        **words: str,   # 'what', and 'done' or 'refused'
-    ) -> None:
-        "Answer; if that cannot be written, try again at the next heartbeat"
+    def say(self, name: str, **words: str) -> None:
+        "Answer a request; if that cannot be written, try again at the next heartbeat"
         try:
             answer(self.folder, name, **words)
             self.unsaid.pop(name, None)
@@ -330,10 +325,8 @@ class Worker:
             self.folder.write('run.json', self.info)
         except OSError: traceback.print_exc()
 
-    def train(self,
-        program: dict,  # as `start` packs it
-    ) -> None:
-        "Make the fit, and run it"
+    def train(self, program: dict) -> None:
+        "Make the fit that `start` has packed, and run it"
         learn, self.hooks, ranks = program['learn'], tuple(program['hooks']), self.ranks
         # into output.txt
         learn.display = without_screen(learn).add_hook(Display('text', plot=False))
