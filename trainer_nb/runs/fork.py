@@ -18,7 +18,7 @@ from ..save import Folder, find_point
 from .card import settings
 from .engine import engine_of
 from .folder import RunFolder, count_of
-from .program import launch, may_begin, unpack_program
+from .program import launch_run, may_begin, unpack_program
 from .record import RecordTail
 from .worker import rates_of
 
@@ -204,7 +204,7 @@ def fork_run(
         return {'parent': {**parent, 'differs': [*_rate_words(state, rates, learn), *differs]}}
     keep = {k: info[k] for k in ('first_row', 'first_batch', 'n_procs') if k in info}
     program |= {'hooks': hooks, 'kwargs': plan, 'totals': totals}
-    launch(to, program, {**keep, 'settings': there}, add, max_gb, on)
+    launch_run(to, program, {**keep, 'settings': there}, add, max_gb, on)
     return new
 
 # %% ../../nbs/runs/19_fork.ipynb #a963dc63

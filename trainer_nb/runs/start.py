@@ -19,7 +19,7 @@ from ..parallel import Accelerate, accelerate_hook
 from .card import settings
 from .engine import Engine
 from .folder import RunFolder
-from .program import launch, may_begin
+from .program import launch_run, may_begin
 from .run import Run
 from .worker import torch_settings
 
@@ -119,7 +119,7 @@ def begin(
     def save_start(path):
         if plan: return
         with learn.added_hooks(*hooks): learn.save(path/'start.pt')
-    launch(to, program, info, save_start, max_gb, on)
+    launch_run(to, program, info, save_start, max_gb, on)
     return run
 
 # %% ../../nbs/runs/08_start.ipynb #c7915d0e
