@@ -91,7 +91,8 @@ def declared(f):
 
 def members(cls, name, shown):
     "Yield names, symbols, shapes and words of the public methods and properties of `cls`"
-    for key, o in vars(cls).items():
+    parts = [o for o in reversed(cls.__mro__) if o is cls or o.__name__[0] == '_' and o.__module__ == cls.__module__]
+    for key, o in {k: v for part in parts for k, v in vars(part).items()}.items():
         f = getattr(o, 'fget', None) or getattr(o, '__func__', o)   # of a property, of a class method
         is_own = inspect.isfunction(f) and (f.__module__ == cls.__module__ or f'{name}.{key}' in shown)
         if key[0] == '_' or not is_own: continue

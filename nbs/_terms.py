@@ -77,6 +77,6 @@ TERMS = _listed({   # page, or page#section → terms
     'runs/09_table': 'experiments, list runs',
     'runs/14_comparison': 'compare runs, compare experiments, experiment tracking, TensorBoard in a notebook',
     'runs/18_card': 'model card, reproducibility, report of a run',
-    'runs/19_branch': 'fork, branch, what if',
+    'runs/19_fork': 'fork, branch, what if',
     'runs/16_sweep': 'hyperparameter search, hyperparameter tuning, optuna, grid search, pruning',
 })

@@ -12,7 +12,7 @@ from trainer_nb.runs.comparison import PALETTE
 from trainer_nb.runs.folder import RunFolder, Status, answer, ask, pending
 from trainer_nb.runs.process import now_here
 from trainer_nb.runs.record import Curves, CurveFile, RecordTail, state_of_curves, take
-from trainer_nb.runs.shell import main
+from trainer_nb.runs.table import main
 from trainer_nb.runs.sources import HistorySource, PointSource, sources_of
 from trainer_nb.runs.view import View
 from trainer_nb.show import Budget
@@ -421,7 +421,7 @@ def test_what_is_stored_while_it_is_live_can_be_read_later(tmp_path, monkeypatch
     view.tail.update()
     status = Status('running', '', {})
     view.areas.append(view._open_area(status))
-    for html in cell[0]['text/html'], CompareView(compare(tmp_path)).drawn(is_stored=True):
+    for html in cell[0]['text/html'], CompareView(compare(tmp_path)).drawn():
         assert '<svg' not in html and 'src="data:image/' in html and re.search(r'no update since \d{4}-', html)
     assert "attach(&#x27;a&#x27;) shows the run" in cell[0]['text/html'] and "attach('a')" in cell[0]['text/plain']
     view.seen, view.idle_s, at = ('running', '', None, None, None), 9e9, view.drawn_at
@@ -582,6 +582,6 @@ def test_a_line_about_a_run_is_plain_and_never_ends_before_now(tmp_path):
                       parent={'name': '\x1b[0m', 'path': '.', 'differs': ['\r']})
     view = View(folder, RecordTail(folder.record))
     data = {'state': 'running', 'batch': 30, 'end': 20, 'rate': 2.}
-    line = view.line(Status('running', '', data)) + view.branch.text(view.tail.history)
+    line = view.contents.line(Status('running', '', data)) + view.contents.branch_text()
     assert not {'\x1b', '\r'} & {*line} and 'left' not in line
-    assert '00:05 left' in view.line(Status('running', '', {**data, 'end': 40}))
+    assert '00:05 left' in view.contents.line(Status('running', '', {**data, 'end': 40}))

@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from trainer_nb.all import *        # noqa: F403
 from trainer_nb.all import Hook, Learner, Ray, Run, Slurm, attach
 from trainer_nb.runs import engine
-from trainer_nb.runs.shell import main
+from trainer_nb.runs.table import main
 from test_runs import _ends, until  # noqa: F401
 from test_distributed import check_same
 

@@ -101,12 +101,12 @@ def test_run(marimo, tmp_path):
     outputs = marimo.here.output
     assert '[Pause]' in outputs.sent[-1] and 'data:image/svg' in outputs.sent[-1]
     marimo.run_cell()                           # a click runs in a context of its own
-    view.row.faces['Pause'].click()
+    view.clicks.row.faces['Pause'].click()
     until(lambda: 'asked to pause' in outputs.sent[-1])
     assert asked(folder) == ['pause'] and not marimo.here.output.sent
     folder.write('status.json', {'state': 'paused', 'batch': 8, 'heartbeat': time.time(), **now_here()})
     until(lambda: '[Resume]' in outputs.sent[-1] and '[Pause]' not in outputs.sent[-1])
-    view.row.faces['Resume'].click()
+    view.clicks.row.faces['Resume'].click()
     assert asked(folder)[-1] == 'unpause'
     folder.write('status.json', {'state': 'stopped', **now_here()})
     until(lambda: view.is_closed)

@@ -34,7 +34,7 @@ LONG = {*names('tutorials'), *names('lessons'), *names('examples'),
         'howto/14_out_of_memory', 'internals/01_loop', 'internals/04_hot_path', 'draw/08_charts', 'data/01_passes',
         'data/02_loaders', 'loop/04_history', 'loop/18_learner', 'features/01_gradients', 'features/07_compile',
         'features/09_activations', 'parallel/03_fsdp', 'parallel/04_first_step', 'parallel/05_accelerate',
-        'parallel/06_launch', 'runs/08_start', 'runs/11_ranks', 'runs/16_sweep', 'save/01_files', 'save/06_export',
+        'parallel/06_launch', 'runs/06_process', 'runs/08_start', 'runs/16_sweep', 'save/01_files', 'save/06_export',
         } - {'examples/00_overview', 'examples/09_gcn', 'examples/11_lora'}
 notebooks = [pytest.param(p, id=name, marks=[pytest.mark.soak]*(name.removesuffix('.ipynb') in LONG))
              for p in sorted(nbglob(nbs, as_path=True)) for name in [p.relative_to(nbs).as_posix()]]

@@ -13,7 +13,7 @@ from trainer_nb.all import Learner  # noqa: F401
 from trainer_nb.base import rng_state
 from trainer_nb.data import Pass    # noqa: F401
 from trainer_nb.runs.folder import RunFolder, process_start
-from trainer_nb.runs.travel import pack, put, unpack_program
+from trainer_nb.runs.program import pack, put, unpack_program
 from trainer_nb.all import Run, attach, runs
 
 here = Path(__file__).parent

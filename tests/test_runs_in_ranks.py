@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from trainer_nb.all import *        # noqa: F403
 from trainer_nb.all import Accelerate, Hook, Learner, ProcessFailed, accuracy
 from trainer_nb.runs.folder import RunFolder
-from trainer_nb.runs.ranks import Ranks
+from trainer_nb.runs.process import Ranks
 from trainer_nb.runs.sources import HistorySource, sources_of
 from test_runs import _ends, until  # noqa: F401
 from test_distributed import check_equal, check_same

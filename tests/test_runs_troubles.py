@@ -11,11 +11,11 @@ from trainer_nb.all import Checkpoint, Hook, Learner
 from trainer_nb.base import rng_state
 from trainer_nb.runs import folder as folders
 from trainer_nb.runs.folder import (
-    Request, RunFolder, Status, answer, answers, ask, judge, process_start, read_status
+    Request, RunFolder, Status, answer, answers, ask, status_of, process_start, read_status
 )
 from trainer_nb.runs.process import now_here
 from trainer_nb.runs.record import RecordTail
-from trainer_nb.runs.travel import pack, put
+from trainer_nb.runs.program import pack, put
 from trainer_nb.runs.view import View
 from trainer_nb.runs.worker import Worker, torch_settings
 from trainer_nb.save import Folder, read_state
@@ -154,7 +154,7 @@ def test_clock_is_set(tmp_path, monkeypatch):
     at = folders.monotonic()
     monkeypatch.setattr(folders, 'monotonic', lambda: at + 60)
     assert read_status(folder).state == 'unreachable' and read_status(RunFolder(tmp_path)).state == 'unreachable'
-    assert 'no heartbeat' in judge({'state': 'running', **now_here(), 'heartbeat': clock - 60}).note
+    assert 'no heartbeat' in status_of({'state': 'running', **now_here(), 'heartbeat': clock - 60}).note
 
 def test_stands_still(tmp_path):
     "A process that was stopped is suspended, and runs on"
@@ -171,9 +171,9 @@ def test_stands_still(tmp_path):
 def test_long_batch(tmp_path):
     "A batch that takes long is said to, not called dead"
     worker = Worker(program(tmp_path/'a').path)
-    worker.learn, worker.state = make(), 'running'
+    worker.heart.learn, worker.heart.state = make(), 'running'
     worker.beat()
-    worker.done_at -= 600
+    worker.heart.done_at -= 600
     worker.beat()
     status = read_status(worker.folder)
     assert status.state == 'running' and status.note == 'this batch has taken 10 min so far'
@@ -194,10 +194,10 @@ def test_the_answer_to_a_click_stays(n, tmp_path):
     folder = RunFolder(tmp_path/'a')
     folder.make()
     view, said = View(folder, RecordTail(folder.path/'log.jsonl')), []
-    view.row = SimpleNamespace(buttons={'Pause': SimpleNamespace(description='Pause')}, say=said.append)
-    view.asked.append(Asked())
-    while view.asked: view._tell(Status('paused', '', {}))
-    assert said[-1] == 'pause: paused' and view.row.buttons['Pause'].description == 'Resume'
+    view.clicks.row = SimpleNamespace(buttons={'Pause': SimpleNamespace(description='Pause')}, say=said.append)
+    view.clicks.asked.append(Asked())
+    while view.clicks.asked: view.clicks.tell(Status('paused', '', {}))
+    assert said[-1] == 'pause: paused' and view.clicks.row.buttons['Pause'].description == 'Resume'
 
 def test_requests_are_sentences(tmp_path):
     folder = RunFolder(tmp_path/'a')

@@ -17,6 +17,7 @@ NEVER_RUN = {       # part → where it has never run
     'HSDP': 'on GPUs, or on several hosts',
     'Sharded checkpoints': 'on GPUs, or on several hosts',
     'Ray': 'on GPUs, or on several hosts',
+    'Slurm': 'on GPUs, or on several hosts',
 }
 
 def never_run(

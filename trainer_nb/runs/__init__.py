@@ -1,8 +1,7 @@
 """Training in the background: a run is a folder. These names are for other wings"""
 from .run import Run
 from .start import attach
-from .table import runs
+from .table import main, runs
 from .comparison import Comparison, compare
 from .sweep import Trials, sweep
 from .engine import Ray, Slurm
-from .shell import main

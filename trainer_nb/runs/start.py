@@ -6,48 +6,50 @@
 __all__ = ['begin', 'start', 'attach']
 
 # %% ../../nbs/runs/08_start.ipynb #b17e805a
-import json, math, os, platform, shutil, sys, warnings
+from pathlib import Path
 from secrets import token_hex
-from time import strftime, time
+from time import strftime
+from typing import Any
 
 import torch
 
-from ..base import patch, rng_state
-from ..loop import History, as_count, as_hooks
+from ..base import rng_state
+from ..loop import Learner, as_count, as_hooks
 from ..parallel import Accelerate, accelerate_hook
-from .card import environment, fingerprint
-from ..save import find_point
-from .branch import RateFrom, take_point
-from .engine import Engine, engine_of, submit
+from .card import settings
+from .engine import Engine
 from .folder import RunFolder
-from .process import flat, settings, spawn, versions
+from .program import launch_run, may_begin
 from .run import Run
-from .travel import pack, put, unpack_program
-from .worker import rates_of, torch_settings
+from .worker import torch_settings
 
 # %% ../../nbs/runs/08_start.ipynb #21886fd9
-_FIT = 'max_steps', 'valid_every', 'valid_first', 'lr', 'resume'      # arguments that `fit` takes, too
+# arguments that `fit` takes, too
+_FIT = 'max_steps', 'valid_every', 'valid_first', 'lr', 'resume'
 
-def _checked(learn, n_epochs, n_procs, on, kwargs):     # dict: arguments of the fit; raises TypeError or ValueError
-    as_count('n_procs', n_procs)
-    if on is not None: _check_engine(on, n_procs)
+def _plan(learn, n_epochs, kwargs):
+    "Return the arguments of the fit, or {} to resume a stopped one; raises TypeError, ValueError"
     if other := [k for k in kwargs if k not in _FIT]:
         raise TypeError(f'start got {", ".join(other)}: expected arguments of start, or of fit: {", ".join(_FIT)}')
     if kwargs.get('resume') is True: raise ValueError(
         'start(resume=True): a run continues from its own checkpoints with run.restart(); '
         'to begin with those of another run, pass their path, resume=path')
     max_steps = kwargs.get('max_steps')
-    if n_epochs is not None and max_steps is not None: raise ValueError('start takes either n_epochs or max_steps')
+    if n_epochs is not None and max_steps is not None:
+        raise ValueError('start takes either n_epochs or max_steps')
     if n_epochs is None and max_steps is None:
         if learn.stopped is None:
             raise RuntimeError('nothing to resume: no fit was stopped; pass n_epochs, start(n_epochs)')
-        if kwargs: raise TypeError('start without n_epochs resumes a fit as it was, and takes no arguments of fit')
+        if kwargs:
+            raise TypeError('start without n_epochs resumes a fit as it was, and takes no arguments of fit')
         return {}
-    if learn.train_dl is None: raise ValueError('there is no train_dl: pass one to Learner, or set learn.train_dl')
+    if learn.train_dl is None:
+        raise ValueError('there is no train_dl: pass one to Learner, or set learn.train_dl')
     counts = {'n_epochs': n_epochs, 'max_steps': max_steps}
     return {**kwargs, **{k: as_count(k, v) for k, v in counts.items() if v is not None}}
 
-def _check_engine(on, n_procs):      # raises TypeError, ValueError, or RuntimeError if it cannot be used here
+def _check_engine(on, n_procs):
+    "Raise TypeError, ValueError, or RuntimeError if the engine cannot be used here"
     name = type(on).__name__
     if not isinstance(on, Engine): raise TypeError(
         f"on is {on!r}: expected None, this machine, or an engine, Slurm(time='2:00:00')")
@@ -55,7 +57,8 @@ def _check_engine(on, n_procs):      # raises TypeError, ValueError, or RuntimeE
         f'n_procs is {n_procs}: with on={name}(...), the arguments of {name} say how many')
     on.check()
 
-def _with_ranks(learn, hooks, n, resumes, on=None):      # tuple of hooks; raises RuntimeError or ValueError
+# %% ../../nbs/runs/08_start.ipynb #63b5f13b
+def _with_ranks(learn, hooks, n, resumes, on):      # tuple of hooks; raises RuntimeError or ValueError
     "Make sure that `n` ranks can train together"
     hook = accelerate_hook(learn, hooks)
     if resumes and n != (size := hook and hook.size or 1): raise RuntimeError(
@@ -77,27 +80,37 @@ def _totals(learn, plan):
     before = {'n_epochs': learn.state.epoch, 'max_steps': learn.state.optimizer_step}
     return {k: plan[k] + n for k, n in before.items() if k in plan}
 
+# %% ../../nbs/runs/08_start.ipynb #bc5e3caa
 def begin(
-    learn,  # `Learner`
-    n_epochs, *, folder=None, n_procs=1, on=None, hooks=(), overwrite=False, max_gb=4.,     # as for `start`
-    **kwargs,
-):          # `Run`
+    learn: Learner,
+    n_epochs: int|None, # as for `start`, and so are the others
+    *,
+    folder: str|Path|None = None,
+    n_procs: int = 1,
+    on: Engine|None = None,
+    hooks: Any = (),
+    overwrite: bool = False,
+    max_gb: float = 4.,
+    **kwargs: Any,
+) -> Run:
     "Start a run, or find the one that the folder holds, without showing it"
     if learn.is_fitting: raise RuntimeError(
         'this learner is in a fit, which cannot move into the background: stop it, learn.stop(), '
         'and then learn.start() continues it there')
-    plan = _checked(learn, n_epochs, n_procs, on, kwargs)
+    as_count('n_procs', n_procs)
+    if on is not None: _check_engine(on, n_procs)
+    plan = _plan(learn, n_epochs, kwargs)
     if on is not None: n_procs = on.n_procs
     if not plan:
-        if hooks: raise TypeError('start without n_epochs resumes a fit with its own hooks, and takes no others')
+        if hooks:
+            raise TypeError('start without n_epochs resumes a fit with its own hooks, and takes no others')
         hooks = learn.stopped.plan.hooks
     else:
         with learn.added_hooks(*as_hooks(hooks)): pass      # raises what `fit` would raise
     hooks = _with_ranks(learn, as_hooks(hooks), n_procs, not plan, on)
     to = RunFolder(folder if folder is not None else f'runs/{strftime("%Y%m%d-%H%M%S")}-{token_hex(2)}')
-    there = settings(learn, hooks, {**plan, **({'n_procs': n_procs} if n_procs > 1 else {})})
-    run = Run(to.path, learn, hooks)
-    if to.path.exists() and not _is_free(run, there, overwrite): return run
+    there, run = settings(learn, hooks, plan, n_procs), Run(to.path, learn, hooks)
+    if not may_begin(run, there, overwrite): return run
     program = {'learn': learn, 'hooks': tuple(hooks), 'kwargs': plan, 'totals': _totals(learn, plan),
                'is_stopped': not plan, 'rng': rng_state(), 'torch': torch_settings(),
                'wants_accelerator': on is not None and on.has_accelerators}
@@ -106,20 +119,22 @@ def begin(
     def save_start(path):
         if plan: return
         with learn.added_hooks(*hooks): learn.save(path/'start.pt')
-    _launch(to, program, info, save_start, max_gb, on)
+    launch_run(to, program, info, save_start, max_gb, on)
     return run
 
-def start(learn,
-    n_epochs=None,    # as for `fit`; with neither it nor `max_steps`: resume a stopped fit
+# %% ../../nbs/runs/08_start.ipynb #c7915d0e
+def start(
+    learn: Learner,
+    n_epochs: int|None = None,      # as for `fit`; with neither it nor `max_steps`: resume a stopped fit
     *,
-    folder=None,      # of the run; None: a new one in 'runs'
-    n_procs=1,        # processes that train together; each has one accelerator, or one thread on the CPU
-    on=None,          # where: None, a process of this machine; or an engine, `Slurm(...)`
-    hooks=(),         # hooks for this fit alone
-    overwrite=False,  # True: delete the run that the folder holds, and train anew
-    max_gb=4.,        # gigabytes of data in memory that may be copied to the run
-    **kwargs,         # max_steps, valid_every, valid_first, lr, resume=path: as for `fit`
-):                    # `Run`
+    folder: str|Path|None = None,   # of the run; None: a new one in 'runs'
+    n_procs: int = 1,   # processes that train together; each has one accelerator, or one thread on the CPU
+    on: Engine|None = None,     # where: None, a process of this machine; or an engine, `Slurm(...)`
+    hooks: Any = (),    # hooks for this fit alone
+    overwrite: bool = False,    # True: delete the run that the folder holds, and train anew
+    max_gb: float = 4., # gigabytes of data in memory that may be copied to the run
+    **kwargs: Any,      # max_steps, valid_every, valid_first, lr, resume=path: as for `fit`
+) -> Run:
     """Train in a process of its own; returns at once, and shows the run live
 
     If the folder already holds a run, that run is shown instead, live if it trains. Raises TypeError for a learner that
@@ -131,169 +146,13 @@ def start(learn,
     run.show()
     return run
 
-def _launch(to, program, info, add, max_gb, on):
-    "Write the folder of a run, and start the process; `add` writes more into it, and returns more for `run.json`"
-    learn, packed = program['learn'], pack(program, max_gb)
-    if to.is_run: shutil.rmtree(to.path)      # `_is_free` has said that it may be overwritten
-    to.make()
-    try:
-        put(to.path, packed)
-        del packed
-        more = add(to.path) or {}
-        to.write('run.json', {'name': to.path.name, 'created': time(), 'host': platform.node(), 'cwd': os.getcwd(),
-                              'path': [os.path.abspath(o) for o in sys.path if os.path.exists(o or '.')],
-                              'has_metrics': bool(learn.metrics), 'versions': versions(learn, program['hooks']),
-                              'data': {'train': fingerprint(learn.train_dl), 'valid': fingerprint(learn.valid_dl)},
-                              'environment': environment(learn.device),
-                              **info, **more})
-        if on is None: spawn(to)
-        else: submit(to, on)
-    except BaseException:
-        shutil.rmtree(to.path, ignore_errors=True)
-        raise
-
-def _is_free(run, here, overwrite):     # bool; raises FileExistsError or RuntimeError
-    "Return whether a run may begin in this folder; if not, show the one there"
-    if not run.folder.is_run:
-        if not any(run.path.iterdir()): return True
-        raise FileExistsError(f'{run.path} is no run, and is not empty: choose another folder')
-    status = run.state
-    if overwrite and status.is_over: return True
-    if overwrite: raise RuntimeError(f'{run.path.name} is {status}: stop it before it is overwritten, run.stop()')
-    there, here = flat(run.folder.read('run.json').get('settings')), flat(json.loads(json.dumps(here, default=str)))
-    other = [f'{k} {there.get(k)} there, {here.get(k)} here' for k in {**there, **here} if there.get(k) != here.get(k)]
-    if other: warnings.warn(f'{run.path.name} holds a run with other settings, which is shown: {"; ".join(other)}. '
-                            'To train this one, choose another folder, or overwrite=True', stacklevel=4)
-    return False
-
+# %% ../../nbs/runs/08_start.ipynb #3fa73aae
 def attach(
-    folder,  # path of a run
-):           # `Run`; raises FileNotFoundError
+    folder: str|Path,   # of a run
+) -> Run:               # raises FileNotFoundError
     "Show a run of this or another process, live if it trains. Executes nothing from the folder"
     run = Run(folder)
     if not run.folder.is_run:
         raise FileNotFoundError(f'there is no run in {folder}: runs() lists those in the folder runs')
     run.show()
     return run
-
-# %% ../../nbs/runs/08_start.ipynb #ddcf96e5
-@patch
-def fork(self:Run,
-    at=None,        # int: after so many epochs; 0: from the beginning. None: from the newest checkpoint, of a run that
-                    # trains from one that is saved now
-    *,
-    step=None,      # instead of `at`: after so many optimizer steps
-    folder=None,    # of the new run; None: a new one beside this one
-    lr=None,        # rate > 0 from there on, or dict of them by optimizer; a schedule continues in proportion
-    hooks=(),       # more hooks; one takes the place of another one of its name
-    train_dl=None,  # other data, as for `Learner`; from the end of an epoch only
-    valid_dl=None,
-    n_epochs=None,  # another end, counted from the first epoch; or
-    max_steps=None, # counted from the first optimizer step
-    overwrite=False,    # as for `learn.start`
-    max_gb=4.,
-):                  # `Run`
-    """Start a run that begins where this one was. This runs code from the folder
-
-    Raises ValueError where no checkpoint was kept, with those that were. With nothing changed, the fork repeats what
-    followed here, bit for bit.
-    """
-    if not self.folder.is_run: raise FileNotFoundError(f'there is no run in {self.path}')
-    if n_epochs is not None and max_steps is not None: raise ValueError('fork takes either n_epochs or max_steps')
-    to = RunFolder(folder if folder is not None else _free_name(self.path))
-    if to.path.resolve() == self.path.resolve(): raise ValueError(
-        f'{os.path.relpath(self.path)} is the run itself: name another folder')
-    point, source, on = _point(self, at, step), self.path/'checkpoints', engine_of(self.folder)
-    if on is not None: on.check()
-    program, info = unpack_program(self.path), self.folder.read('run.json')
-    self._compare()
-    learn, kwargs, totals = program['learn'], dict(program['kwargs']), dict(program['totals'])
-    if point is None and (learn.state.optimizer_step or program['is_stopped'] or kwargs.get('resume')):
-        raise ValueError(f'{self.path.name} began with a learner that was trained already: at=0 is not in it')
-    differs, rates = [], {} if lr is None else rates_of(learn, lr)
-    hooks = _with_hooks(learn, program['hooks'], as_hooks(hooks), differs)
-    _set_data(learn, {'train_dl': train_dl, 'valid_dl': valid_dl}, point, differs)
-    ends = {k: as_count(k, v) for k, v in dict(n_epochs=n_epochs, max_steps=max_steps).items() if v is not None}
-    if ends and ends != totals: differs.append(f'{_words(totals)} → {_words(ends)}')
-    totals = ends or totals
-    _check_end(totals, point)
-    plan = {**{k: v for k, v in kwargs.items() if k not in ('n_epochs', 'max_steps', 'resume')}, **totals}
-    there = settings(learn, hooks, {**plan, **({'n_procs': n} if (n := info.get('n_procs', 1)) > 1 else {})})
-    for name, o in rates.items(): there[name or 'optimizer']['lr'] = o
-    run = Run(to.path)
-    if to.path.exists() and not _is_free(run, there, overwrite):
-        run.show()
-        return run
-    at_step = point['step'] if point else 0
-    if rates and point is None: plan['lr'] = lr
-    own = (*hooks, RateFrom(at_step, rates)) if rates and point else hooks
-    program = {**program, 'hooks': own, 'kwargs': plan, 'totals': totals}
-    def add(path):
-        return {'parent': _parent(self, path, take_point(source, point, path/'checkpoints') if point else None,
-                                  point, rates, learn, differs)}
-    keep = {k: info[k] for k in ('first_row', 'first_batch', 'n_procs') if k in info}
-    _launch(to, program, {**keep, 'settings': there}, add, max_gb, on)
-    run.show()
-    return run
-
-def _free_name(path):
-    "The path of a new folder beside a run"
-    taken = {o.name for o in path.parent.iterdir()}
-    return path.with_name(next(o for i in range(1, len(taken) + 2) if (o := f'{path.name}-fork-{i}') not in taken))
-
-def _point(run, at, step):      # manifest; None: the beginning
-    if step is None and at == 0 and type(at) is int: return None
-    if at is None and step is None and not run.state.is_over: run.checkpoint().wait(60)
-    return find_point(run.path/'checkpoints', at, step)
-
-def _with_hooks(learn, own, new, differs):      # hooks of the fit
-    "Add hooks in place of those of their names"
-    names = {getattr(h, 'name', None) for h in new}
-    for h in [*learn.hooks]:
-        if h.name in names: learn.remove_hook(h)
-    res = *(h for h in own if h.name not in names), *new
-    with learn.added_hooks(*res): pass      # raises an error if they do not fit together
-    if new: differs.append('hooks ' + ', '.join(sorted(names)))
-    return res
-
-def _set_data(learn, data, point, differs):
-    for name, dl in data.items():
-        if dl is None: continue
-        if point and point['in_epoch']: raise ValueError(
-            f'the checkpoint at step {point["step"]} is in the middle of an epoch, which needs the same data: '
-            f'fork(at={point["epoch"]}, {name}=...) begins at the end of one')
-        setattr(learn, name, dl)
-        differs.append(f'other {name}')
-
-def _words(ends): return ', '.join(f'{k} {v}' for k, v in ends.items())
-
-def _check_end(totals, point):
-    "Refuse a fork that would train nothing"
-    if point is None: return
-    done = {'n_epochs': point['epoch'], 'max_steps': point['step']}
-    over = [k for k, n in totals.items() if done[k] >= n]
-    if over and not point['in_epoch']: raise ValueError(
-        f'the checkpoint is at the end, {_words({k: totals[k] for k in over})}: say how long the fork is to train in '
-        f'all, fork({over[0]}={done[over[0]] + 1})')
-
-def _n_batches(state, point):
-    "Training batches before a checkpoint; the history of an open epoch may lack the last ones"
-    h = History()
-    h.load_state_dict(state['history'])
-    return max(h.n_steps, (h.ends[-1] if h.ends else 0) + (state['state']['batch_idx'] if point['in_epoch'] else 0))
-
-def _parent(run, path, state, point, rates, learn, differs):     # dict for `run.json`
-    "What a fork says of its parent"
-    batch, groups = 0, {name: o.param_groups for name, o in learn.opts.items()}
-    if state is not None:
-        batch = _n_batches(state, point)
-        groups = {name: o['state']['param_groups'] for name, o in state['optimizers'].items()}
-    before = {name: max(float(g['lr']) for g in o) for name, o in groups.items()}
-    lrs = [f'lr{" of " + k if k else ""} {before[k]:.3g} → {float(v):.3g}' for k, v in rates.items()
-           if not math.isclose(before[k], v)]
-    n = point['epoch'] if point else 0
-    where = f'after {n} epoch{"" if n == 1 else "s"}'
-    if point and point['in_epoch']: where = point['position']
-    return {'name': run.path.name, 'path': os.path.relpath(run.path, path), 'batch': batch,
-            'step': point['step'] if point else 0, 'epoch': n, 'file': point and point['file'],
-            'where': where if point else 'from the beginning', 'differs': [*lrs, *differs]}
