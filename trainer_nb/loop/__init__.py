@@ -4,8 +4,10 @@ from .hooks import (
     MainProcessHook
 )
 from .hook_table import HookTable, as_hooks
-from .metrics import Metric, accuracy, as_metrics, as_mode, check_monitored, good_values, stack_scalars
-from .history import HISTORY_KINDS, History, Plot, rank
+from .averages import stack_scalars
+from .monitor import as_mode, check_monitored, good_values, is_better, rank
+from .metrics import Metric, accuracy, as_metrics
+from .history import HISTORY_KINDS, History, Plot
 from .optim import (
     ParamGroups, check_names, found_names, gradients, group_rates, load_optimizer, lr_names, matching, named_parameters,
     owners, parameters, refuse_closures, set_lr, set_option, trained

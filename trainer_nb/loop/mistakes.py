@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from ..base import BATCH_NORMS, INSTANCE_NORMS, did_you_mean
 from ..data import set_rng_states, rng_states
-from .metrics import stack_scalars
+from .averages import stack_scalars
 
 # %% ../../nbs/loop/10_mistakes.ipynb #ce450dd1
 def _by_name(table):
