@@ -7,7 +7,8 @@ from .hook_table import HookTable, as_hooks
 from .averages import stack_scalars
 from .monitor import as_mode, check_monitored, good_values, is_better, rank
 from .metrics import Metric, accuracy, as_metrics
-from .history import HISTORY_KINDS, History, Plot
+from .plot import Plot
+from .history import HISTORY_KINDS, History
 from .optim import (
     ParamGroups, check_names, found_names, gradients, group_rates, load_optimizer, lr_names, matching, named_parameters,
     owners, parameters, refuse_closures, set_lr, set_option, trained
