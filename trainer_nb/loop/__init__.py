@@ -24,7 +24,7 @@ from .arguments import as_count, as_rate, load_object_states, object_states
 from .plan import RESUMABLE, StepState
 from .fit import FIT_KINDS, Fit
 from .losses import differentiate
-from .mistakes import check_first
+from .mistakes import check_first, doubled_batch, inputs_and_target
 from .components import check_shapes, is_expanded, move, refuse_script, set_buffers, unsaved_buffers
 from .learner import Learner
 from .sandbox import unchanged

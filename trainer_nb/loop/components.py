@@ -288,6 +288,8 @@ class Components(Hooked):
         if pass_ is not None and not pass_.is_sized: return pass_.at_end
         return self.n_batches is not None and self.state.batch_idx + 1 >= self.n_batches
 
+    def explain(self, e): pass     # `trainer_nb.Learner` adds a note on what to do
+
     def cancel(self,
         what,  # 'step', 'epoch', 'fit', 'stop', 'interrupt' or 'memory'
     ):

@@ -21,7 +21,7 @@ from .arguments import load_object_states, object_states
 from .hooks import STEPS, Calls, Cancel, CancelFit
 from .interrupts import Interrupts, TrainingInterrupted, show_in_a_line
 from .metrics import Accumulator
-from .mistakes import FirstBatch, explain
+from .mistakes import FirstBatch
 from .optim import lr_names, named_parts, trained
 from .plan import RESUMABLE, Plan, TrainPass
 from .steps import as_step, get_modes, in_eval, set_modes, set_opt_modes, set_training
@@ -291,7 +291,7 @@ class Fit(FitState, Bound):
             self.is_resumable = learn.cancelled == 'memory'
             if not self.is_resumable:
                 learn.cancelled = 'error'
-                explain(e, learn)
+                learn.explain(e)
             if first is not None: first.put_back()
             note_place(e, f'raised {learn.position}', learn.batch)
             raise
@@ -328,7 +328,7 @@ def aside(
         except BaseException as e:
             pass_.close()
             if isinstance(e, Cancel) and not learn.is_fitting: raise _misplaced(e) from e
-            if not learn.is_fitting: explain(e, learn)
+            if not learn.is_fitting: learn.explain(e)
             note_place(e, f'raised after {pass_.n} of {length(pass_.dl) or "?"} batches', learn.batch)
             raise
         finally:
