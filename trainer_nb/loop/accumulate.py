@@ -17,8 +17,8 @@ from torch import Tensor
 
 from ..base import check_kinds
 from trainer_nb.loop.averages import (
-    CHUNK, Average, as_tensor, copied, detached, fresh, joined, load_object_state, noting, object_state, parted,
-    scalars, stack_scalars, weighted_sums
+    CHUNK, Average, as_tensor, copied, detached, joined, load_object_state, noting, object_state, parted,
+    reset_copy, scalars, stack_scalars, weighted_sums
 )
 from .steps import count_targets, loss_weight, on_host
 from .world import World
@@ -37,7 +37,7 @@ class Measures:
         self.looked = False     # they have seen the current batch, or parts of it
         self.before = None      # their states before that
         self.averages = [Average(m, waits, is_fresh) for m in metrics if not m.is_object]
-        self.objects = [(m, noting(m, fresh, m.f, device)) for m in metrics if m.is_object]
+        self.objects = [(m, noting(m, reset_copy, m.f, device)) for m in metrics if m.is_object]
 
     def see(self,
         result: Mapping,     # the step's result

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['CHUNK', 'GROUP', 'stack_scalars', 'copied', 'scalars', 'weighted_sums', 'as_tensor', 'joined', 'parted', 'noting',
-           'detached', 'Average', 'object_state', 'load_object_state', 'fresh']
+           'detached', 'Average', 'object_state', 'load_object_state', 'reset_copy']
 
 # %% ../../nbs/loop/20_averages.ipynb #d2409097
 import math
@@ -254,7 +254,7 @@ def load_object_state(
     elif _has_state_dict(o): o.load_state_dict(state)
     else: vars(o).update(check_kinds(state, dict.fromkeys(vars(o), object), type(o).__name__))
 
-def fresh(
+def reset_copy(
     o: Any,       # metric object
     device: Any,  # for its state
 ) -> Any:
