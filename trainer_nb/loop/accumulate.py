@@ -17,8 +17,8 @@ from torch import Tensor
 
 from ..base import check_kinds
 from trainer_nb.loop.averages import (
-    CHUNK, Average, as_tensor, copied, detached, joined, load_object_state, noting, object_state, parted,
-    reset_copy, scalars, stack_scalars, weighted_sums
+    CHUNK, Average, as_tensor, copied, detached, load_object_state, noting, object_state, reset_copy,
+    scalars, stack_scalars, stacked, unstacked, weighted_sums
 )
 from .steps import count_targets, loss_weight, on_host
 from .world import World
@@ -333,7 +333,7 @@ class Accumulator:
     def state_dict(self) -> dict:  # of tensors, numbers, lists and dicts
         "Return the state"
         losses, ns, lrs, weights = map(list, zip(*self.rows)) if self.rows else ([], [], [], [])
-        return {'rows': [joined(losses), joined(ns), lrs, joined(count_targets(weights))],
+        return {'rows': [stacked(losses), stacked(ns), lrs, stacked(count_targets(weights))],
                 'sums': {name: as_tensor(o) for name, o in self.sums.items()}, 'n_packed': self.n_packed,
                 'extras': {name: dict(values) for name, values in self.extras.items()},
                 'with_mean': sorted(self.with_mean), 'shares': self.shares[:], **self.measures.state_dict()}
@@ -345,7 +345,7 @@ class Accumulator:
         check_kinds(state, _KINDS, 'the state of an accumulator')
         self.measures.load_state_dict(state)
         self.with_mean = set(state.get('with_mean', ()))
-        self.rows = [(*o, o[1])[:4] for o in zip(*map(parted, state['rows']))]     # three in older files
+        self.rows = [(*o, o[1])[:4] for o in zip(*map(unstacked, state['rows']))]     # three in older files
         self.sums, self.n_packed = dict(state['sums']), state['n_packed']
         self.extras = {name: dict(values) for name, values in state['extras'].items()}
         self.shares = [tuple(o) for o in state.get('shares', ())]
