@@ -103,7 +103,7 @@ def stacked(
 def unstacked(
     values: Tensor | Sequence,  # what `stacked` returned
 ) -> list:
-    "Return joined values as a list"
+    "Return stacked values as a list"
     return list(values.unbind() if isinstance(values, Tensor) else values)
 
 # %% ../../nbs/loop/20_averages.ipynb #8fd6ffb2

@@ -31,7 +31,8 @@ from .world import World
 
 # %% ../../nbs/loop/14_components.ipynb #bdb36453
 INNER = set('''accumulator added_hooks batch bounds bs calls cancel cancelled check_count check_parts check_step
-    check_thread check_use clear_batch closes do_backward do_opt_step do_step do_zero_grad ema eval_step explain provider
+    check_thread check_use clear_batch closes do_backward do_opt_step do_step do_zero_grad ema eval_step
+    explain provider
     fitting generator has_pred hooks is_checked is_default_step is_fitting is_last_batch is_main is_own loss
     loss_params lrs make_display measures n_batches objects on_gradients on_losses opt_name opt_names opts_train
     position pred record dry_run replace_hooks request requests result resume_from running seed set_phase step_opt
