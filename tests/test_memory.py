@@ -7,7 +7,8 @@ from torch import nn
 
 from common import batches, make_learner, make_model
 from trainer_nb.loop.history import History, Plot
-from trainer_nb.loop.metrics import Accumulator, accuracy
+from trainer_nb.loop.accumulate import Accumulator
+from trainer_nb.loop.metrics import accuracy
 from trainer_nb.loop.hooks import CancelFit, LambdaHook
 
 

@@ -14,7 +14,8 @@ from trainer_nb.save.checkpoint import Checkpoint
 from trainer_nb.loop.world import World
 from trainer_nb.features.gradients import GradAccum
 from trainer_nb.loop.hooks import LambdaHook
-from trainer_nb.loop.metrics import Metric, Accumulator, accuracy, as_metrics
+from trainer_nb.loop.accumulate import Accumulator
+from trainer_nb.loop.metrics import Metric, accuracy, as_metrics
 
 f1_score, MetricCollection = lazy('sklearn.metrics', 'f1_score'), lazy('torchmetrics', 'MetricCollection')
 MulticlassAccuracy = lazy('torchmetrics.classification', 'MulticlassAccuracy')

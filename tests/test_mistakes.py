@@ -320,7 +320,7 @@ def test_a_column_that_a_hook_records_may_be_monitored():
     "A name that begins another's is refused where nothing can record it"
     stop = EarlyStopping(monitor='train_acc', mode='max')
     learn = learner(metrics=accuracy, hooks=[stop, LambdaHook(after_step=lambda learn: learn.record('acc', 1.))])
-    from trainer_nb.loop.metrics import check_monitored
+    from trainer_nb.loop.monitor import check_monitored
     check_monitored('EarlyStopping', 'train_acc', learn)
     with pytest.raises(ValueError, match='train_accuracy'): check_monitored('EarlyStopping', 'train_acc',
             learner(metrics=accuracy))

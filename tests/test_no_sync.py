@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from common import make_learner
 from trainer_nb.features.activations import Activations
-from trainer_nb.loop import metrics, steps
+from trainer_nb.loop import accumulate, averages, steps
 from trainer_nb.loop.metrics import Metric, accuracy
 from trainer_nb.loop.hooks import EVENTS, CancelStep, Hook, LambdaHook
 
@@ -38,7 +38,7 @@ class HostOps(TorchDispatchMode):
 @contextmanager
 def counted():
     "Counts of reads, with the CPU as the device; those that the display does stand apart"
-    seen, host = Counter(), metrics._HOST
+    seen, on_host = Counter(), steps.on_host
     def count(name):
         frame, where = sys._getframe(1), ''
         while frame and not where:
@@ -53,11 +53,11 @@ def counted():
         return g
     own = {name: vars(Tensor)[name] for name in READS if name in vars(Tensor)}
     for name in READS: setattr(Tensor, name, patched(name, getattr(Tensor, name)))
-    metrics._HOST = steps._HOST = None
+    for module in accumulate, averages, steps: module.on_host = lambda t: False
     try:
         with HostOps(count): yield seen
     finally:
-        metrics._HOST = steps._HOST = host
+        for module in accumulate, averages, steps: module.on_host = on_host
         for name in READS:
             if name in own: setattr(Tensor, name, own[name])
             else: delattr(Tensor, name)

@@ -107,6 +107,13 @@ class Learner(BareLearner):
         from trainer_nb.features.ema import ema
         return ema(self)
 
+    def explain(self,
+        e,  # exception
+    ):
+        "Add a note to an exception on what to do, if it is a known mistake"
+        from trainer_nb.look.mistakes import explain
+        explain(e, self)
+
     def make_display(self,
         display,  # argument of `Display`
     ):            # `Display`

@@ -4,8 +4,11 @@ from .hooks import (
     MainProcessHook
 )
 from .hook_table import HookTable, as_hooks
-from .metrics import Metric, accuracy, as_metrics, as_mode, check_monitored, good_values, stack_scalars
-from .history import HISTORY_KINDS, History, Plot, rank
+from .averages import stack_scalars
+from .monitor import as_mode, check_monitored, good_values, is_better, rank
+from .metrics import Metric, accuracy, as_metrics
+from .plot import Plot
+from .history import HISTORY_KINDS, History
 from .optim import (
     ParamGroups, check_names, found_names, gradients, group_rates, load_optimizer, lr_names, matching, named_parameters,
     owners, parameters, refuse_closures, set_lr, set_option, trained
@@ -21,8 +24,8 @@ from .arguments import as_count, as_rate, load_object_states, object_states
 from .plan import RESUMABLE, StepState
 from .fit import FIT_KINDS, Fit, load_rank_state, rank_state
 from .losses import differentiate
-from .mistakes import check_first
-from .snapshot import Snapshot, is_expanded, load_module_state, module_state, norm_buffers, set_buffers, unsaved_buffers
+from .mistakes import check_first, doubled_batch, inputs_and_target
+from .snapshot import Snapshot, is_expanded, norm_buffers, set_buffers, unsaved_buffers
 from .parts import check_shapes, move, refuse_script
 from .learner import Learner
 from .sandbox import unchanged, without_hooks

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 
 from ..base import sample_counts
 from ..data import length, nominal_batch_size, source, yields_new
-from .metrics import Accumulator
+from .accumulate import Accumulator
 from .hooks import LambdaHook
 from .mistakes import check_first
 from .optim import check_shared, parameters

@@ -8,15 +8,16 @@ __all__ = ['HookRow', 'HookTable', 'as_hooks', 'Hooked']
 # %% ../../nbs/loop/02_hook_table.ipynb #9302863a
 import re
 from collections import namedtuple
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from html import escape
 from itertools import groupby
 from textwrap import wrap
+from typing import Any
 
 from ..base import printable
 from ..draw import COLORS
-from .hooks import STEPS, Calls, Hook, _check_ord, predecessors, sort_hooks
+from .hooks import STEPS, Calls, Hook, check_ord, predecessors, sort_hooks
 
 # %% ../../nbs/loop/02_hook_table.ipynb #624f63b3
 HookRow = namedtuple('HookRow', 'point hook ord why calls time_s')
@@ -54,8 +55,8 @@ _NUMBERS = ('calls', 'time', 'ord')     # right-aligned columns
 class HookTable:
     "What runs when: HTML in Jupyter, Markdown as text, `rows` as data"
     def __init__(self,
-        calls,    # `Calls`
-        skip=(),  # points that this learner never reaches
+        calls: Calls,
+        skip: Iterable[str] = (),  # points that this learner never reaches
     ):
         self.rows = []
         for point, here in calls.at.items():
@@ -88,7 +89,7 @@ class HookTable:
         if idle: yield 'never called', [[', '.join(idle), '', '', '', '', '']]
         if timed: yield 'all hooks', [['', f'{sum(r.calls for r in self.rows):,}', _duration(total), '', '', '']]
 
-    def __str__(self):
+    def __str__(self) -> str:
         if not self.rows: return 'no hooks'
         names, groups = self._columns(), self._groups(_markdown, _bar, '· ')
         rows = []
@@ -129,8 +130,8 @@ class HookTable:
 
 # %% ../../nbs/loop/02_hook_table.ipynb #c71d0a02
 def as_hooks(
-    hooks,  # `Hook`s, or a single one
-):          # tuple
+    hooks: Any,  # `Hook`s, or a single one
+) -> tuple[Hook, ...]:
     "Return hooks as a tuple"
     return tuple(hooks) if isinstance(hooks, Iterable) else (hooks,)
 
@@ -138,12 +139,13 @@ def as_hooks(
 class Hooked:
     "Base class of objects with hooks"
     def __init__(self):
-        self._registered, self.hooks = [], []       # in the order of registration; in the order in which they run
+        self._registered: list[Hook] = []       # in the order of registration
+        self.hooks: list[Hook] = []             # in the order in which they run
         self.calls, self.is_main = Calls([]), True
 
     def add_hook(self,
-        hook,  # `Hook`
-    ):         # `hook`; raises ValueError for a second hook of a class with `unique = True`
+        hook: Hook,
+    ) -> Hook:  # the same; raises ValueError for a second hook of a class with `unique = True`
         "Add a hook"
         self._add_hooks([hook])
         return hook
@@ -163,12 +165,12 @@ class Hooked:
             if h is hook or (hook.unique and h.name == hook.name):
                 raise ValueError(f'this learner already has a hook {h.name}: '
                                  'change that one, or remove it with remove_hook')
-        _check_ord(hook.name, hook.ord)
+        check_ord(hook.name, hook.ord)
         self._check_moment(hook, 'added')
 
     def remove_hook(self,
-        hook,  # a hook of this object, its class or its name
-    ):         # the hook
+        hook: Any,  # a hook of this object, its class or its name
+    ) -> Hook:
         "Remove a hook"
         hook = hook if hook in self._registered else self.get_hook(hook)
         self._check_moment(hook, 'removed')
@@ -181,8 +183,8 @@ class Hooked:
         self._hooks_changed()
 
     def replace_hooks(self,
-        stand_ins,  # dict: id of a hook → the one to put in its place
-    ):
+        stand_ins: Mapping[int, Hook],  # id of a hook → the one to put in its place
+    ) -> None:
         "Replace some hooks by others, without changing the order"
         self.hooks = [stand_ins.get(id(h), h) for h in self.hooks]
         self._registered = [stand_ins.get(id(h), h) for h in self._registered]
@@ -194,9 +196,9 @@ class Hooked:
     def _unreached(self): return ()
 
     def get_hook(self,
-        cls,          # class of a hook, or the name of one
-        default=...,  # what to return if there is none
-    ):                # `Hook`; raises KeyError if there is none and no default
+        cls: Any,            # class of a hook, or the name of one
+        default: Any = ...,  # what to return if there is none
+    ) -> Any:                # `Hook`; raises KeyError if there is none and no default
         "Return the first hook of a class"
         for h in self.hooks:
             if isinstance(cls, str) and h.name == cls or isinstance(cls, type) and isinstance(h, cls): return h
@@ -204,10 +206,16 @@ class Hooked:
         names = ', '.join(h.name for h in self.hooks) or 'none'
         raise KeyError(f'no hook {getattr(cls, "__name__", cls)} here; hooks: {names}')
 
+    def provider(self,
+        name: str,  # an entry of the class attribute `provides`, such as 'accumulation'
+    ) -> Hook | None:
+        "Return the first hook that provides something, whatever its class; None if there is none"
+        return next((h for h in self.hooks if name in h.provides), None)
+
     @contextmanager
     def added_hooks(self,
-        *hooks,  # `Hook`s
-    ):
+        *hooks: Hook,
+    ) -> Iterator:
         "Add hooks within a `with` block: `with learn.added_hooks(h): ...`"
         if hooks: self._add_hooks(hooks)
         try: yield self
@@ -215,7 +223,7 @@ class Hooked:
             for h in hooks:
                 if h in self._registered: self.remove_hook(h)
 
-    def describe_hooks(self):  # `HookTable`
+    def describe_hooks(self) -> HookTable:
         """Return a table of what runs when, in which order and why; after a fit, also how often and for how long
 
         A notebook displays it. In a script, print it: `print(learn.describe_hooks())`.

@@ -4,16 +4,19 @@
 
 # %% auto #0
 __all__ = ['EVENTS', 'STEPS', 'LIFECYCLE', 'Cancel', 'CancelStep', 'CancelEpoch', 'CancelFit', 'check_parameters', 'Hook',
-           'points', 'MainProcessHook', 'LambdaHook', 'HookOrderError', 'predecessors', 'sort_hooks', 'Call', 'Calls']
+           'points', 'MainProcessHook', 'check_ord', 'LambdaHook', 'HookOrderError', 'predecessors', 'sort_hooks',
+           'Call', 'Calls']
 
 # %% ../../nbs/loop/01_hooks.ipynb #1a866bba
 import re
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from heapq import heapify, heappop, heappush
 from inspect import Parameter, Signature, signature
 from itertools import chain
 from time import perf_counter
 from types import FunctionType
+from typing import Any
 
 from ..base import check_kinds, did_you_mean, with_comments
 
@@ -49,11 +52,11 @@ def _check_names(names, owner):
 
 # %% ../../nbs/loop/01_hooks.ipynb #5a1f0e01
 def check_parameters(
-    f,         # function
-    needed,    # names of the first parameters, for the message; a function may have others
-    optional,  # names of those that may follow, in this order
-    what,      # the beginning of the message
-):             # int: how many of the optional ones it names; raises TypeError
+    f: Callable,
+    needed: Sequence[str],    # names of the first parameters, for the message; a function may have others
+    optional: Sequence[str],  # names of those that may follow, in this order
+    what: str,                # the beginning of the message
+) -> int:                     # how many of the optional ones it names; raises TypeError
     "Check that a function can be called with these arguments by position"
     try: params = signature(f).parameters.values()
     except (TypeError, ValueError): return 0        # some built-in functions have no signature
@@ -105,13 +108,14 @@ class Hook:
     the step. `learn.loss` and `learn.model` stay the user's own, except that `learn.model` is the passed one while the
     step computes.
     """
-    ord = 0             # lower runs earlier; outermost, for steps
-    runs_before = ()    # names of hook classes that run later than this one; wins over `ord`
-    runs_after = ()     # names of hook classes that run earlier
-    unique = False      # refuse a second hook of this class
-    in_dry_run = None   # take part in dry runs, such as `lr_find`? None: each hook of a class of yours does
-    is_own = False      # each rank has its own state, and a checkpoint holds them all
-    together = ()       # names of methods that every rank must run when `learn.request` asks for one of them
+    ord: float = 0                      # lower runs earlier; outermost, for steps
+    runs_before: tuple[str, ...] = ()   # names of hook classes that run later than this one; wins over `ord`
+    runs_after: tuple[str, ...] = ()    # names of hook classes that run earlier
+    unique = False                      # refuse a second hook of this class
+    in_dry_run: bool | None = None      # take part in dry runs, such as `lr_find`? None: each hook of a class of yours
+    is_own = False                      # each rank has its own state, and a checkpoint holds them all
+    together: tuple[str, ...] = ()      # methods that every rank must run when `learn.request` asks for one of them
+    provides: tuple[str, ...] = ()      # what other hooks find it by, such as 'accumulation': see `learn.provider`
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
@@ -120,37 +124,46 @@ class Hook:
             raise TypeError(f'{cls.__name__} sets `in_rehearsal`, which is called `in_dry_run` now')
         for o in LIFECYCLE:
             if isinstance(f := vars(cls).get(o), FunctionType): _n_values(f, o, cls.__name__, 'self')
-        for side in 'runs_before', 'runs_after':
+        for side in 'runs_before', 'runs_after', 'provides':
             if isinstance(getattr(cls, side), str): setattr(cls, side, (getattr(cls, side),))
         if '__init__' in vars(cls): with_comments(cls.__init__)
 
     @property
-    def name(self):  # the name in tables and messages
+    def name(self) -> str:
+        "The name in tables and messages"
         return type(self).__name__
 
-    state_kinds = {}    # the attributes that a checkpoint saves: name → kind, as for `check_kinds`
+    state_kinds: dict = {}  # the attributes that a checkpoint saves: name → kind, as for `check_kinds`
 
-    def state_dict(self):  # dict
+    def state_dict(self) -> dict:
         "Return the state that a checkpoint saves"
         return {k: getattr(self, k) for k in (o.removesuffix('?') for o in self.state_kinds)}
 
-    def load_state_dict(self, state):
-        "Restore what `state_dict` returned; raises ValueError if it does not match `state_kinds`"
+    def load_state_dict(self,
+        state: dict,  # what `state_dict` returned
+    ) -> None:        # raises ValueError if it does not match `state_kinds`
+        "Restore a state"
         self.take_state(check_kinds(state, self.state_kinds, f'the state of {self.name}'))
 
-    def take_state(self, state):
-        "Assign a state that has been checked"
+    def take_state(self,
+        state: dict,  # one that has been checked
+    ) -> None:
+        "Assign a state"
         for k, v in state.items(): setattr(self, k, v)
 
-    def around_fit(self, learn):  # context manager
+    def around_fit(self,
+        learn: Any,  # `Learner`
+    ) -> AbstractContextManager:
         "Wrap a whole fit, from its first event to its last, for example to start a process group"
         return nullcontext()
 
-    def relieve(self, learn):  # bool
+    def relieve(self,
+        learn: Any,  # `Learner`
+    ) -> bool:
         "Use less memory from now on, as a training batch ran out of it; return whether to repeat that batch"
         return False
 
-    def under_plot(self):  # str, HTML; '' for nothing
+    def under_plot(self) -> str:  # HTML; '' for nothing
         "Return what a notebook shows under the live plot, at each update; may read values from the device"
         return ''
 
@@ -158,8 +171,8 @@ class Hook:
 
 # %% ../../nbs/loop/01_hooks.ipynb #a2583caf
 def points(
-    hook,  # `Hook`
-):         # list of names, in the loop's order
+    hook: Hook,
+) -> list[str]:  # in the loop's order
     "Return the events and steps for which a hook has methods"
     return [o for o in LIFECYCLE if callable(getattr(hook, o, None))]
 
@@ -167,16 +180,20 @@ def points(
 class MainProcessHook(Hook):
     "A hook that runs only in the main process"
 
-def _check_ord(name, ord):
+def check_ord(
+    name: str,  # of the hook
+    ord: Any,
+) -> None:      # raises TypeError
+    "Refuse an order that is no number"
     if isinstance(ord, bool) or not isinstance(ord, (int, float)) or ord != ord:
         raise TypeError(f'ord of {name} is {ord!r}: expected a number')
 
 class LambdaHook(Hook):
     "A hook made of functions: `LambdaHook(after_step=f, ord=5)`"
     def __init__(self,
-        *, ord=0,        # low values run first
-        name=None,       # name in tables and messages; None: made of the functions' names
-        **functions,     # event → `f(learn)`, or step → `f(learn, nxt)`, with the step's values as in `Hook`
+        *, ord: float = 0,        # low values run first
+        name: str | None = None,  # name in tables and messages; None: made of the functions' names
+        **functions: Callable,    # event → `f(learn)`, or step → `f(learn, nxt)`, with the step's values as in `Hook`
     ):
         _check_names(functions, 'LambdaHook')
         for o, f in functions.items():
@@ -187,13 +204,13 @@ class LambdaHook(Hook):
             setattr(self, o, f)
         if name is not None and not isinstance(name, str):
             raise TypeError(f'LambdaHook(name) is a {type(name).__name__}: expected a str')
-        _check_ord(name or 'LambdaHook', ord)
+        check_ord(name or 'LambdaHook', ord)
         self.ord = ord
         called = [getattr(f, '__name__', type(f).__name__) for f in functions.values()]
         self._name = name or f'LambdaHook({", ".join(called)})'
 
     @property
-    def name(self): return self._name
+    def name(self) -> str: return self._name
 
 # %% ../../nbs/loop/01_hooks.ipynb #a4c7eb9a
 class HookOrderError(ValueError):
@@ -205,16 +222,16 @@ def _is_named(hook, names):
 
 # %% ../../nbs/loop/01_hooks.ipynb #ed93bc60
 def predecessors(
-    hook,   # `Hook`
-    hooks,  # all hooks present
-):          # list of the hooks that must run earlier than `hook`
+    hook: Hook,
+    hooks: Iterable[Hook],  # all hooks present
+) -> list[Hook]:
     "Return the hooks that must run earlier, by `runs_after` of this hook or `runs_before` of the others"
     return [o for o in hooks if o is not hook and (_is_named(o, hook.runs_after) or _is_named(hook, o.runs_before))]
 
 # %% ../../nbs/loop/01_hooks.ipynb #5514a58e
 def sort_hooks(
-    hooks,  # iterable of `Hook`, in the order of registration
-):          # list of the same hooks, in the order in which they run; raises HookOrderError
+    hooks: Iterable[Hook],  # in the order of registration
+) -> list[Hook]:            # in the order in which they run; raises HookOrderError
     "Order hooks by their relations, then `ord`, then registration"
     hooks, by_class = list(hooks), {}
     for i, h in enumerate(hooks):
@@ -250,15 +267,37 @@ def _cycle(hooks):
     return (f'these hooks wait for one another: {" after ".join(h.name for h in cycle)}. '
             'Remove one `runs_before` or `runs_after`.')
 
+# %% ../../nbs/loop/01_hooks.ipynb #h00ks001
+def _note_others(call, e, values, others):
+    "Add a note to an exception that names the values that a hook replaced"
+    new = [name for name, a, b in zip(_VALUES.get(call.point, ()), values, others) if a is not b]
+    if new: e.add_note(f'with the {" and ".join(new)} that hook {call.hook.name} passed on')
+
+def _replaced(point, values, others):
+    "Return the values of a step, with `others` in place of the first ones; raises TypeError"
+    names = _VALUES.get(point, ())
+    if len(others) > len(values):
+        ways = ' or '.join(f'nxt({", ".join(names[:i])})' for i in range(len(names) + 1))
+        raise TypeError(f'nxt got {len(others)} value{"s" if others[1:] else ""}: expected {ways}')
+    for name, old, new in zip(names, values, others):
+        if new is None and old is not None:
+            raise TypeError(f'nxt got None as the {name}: pass one, or call nxt() to pass on the same')
+    return others + values[len(others):]
+
 # %% ../../nbs/loop/01_hooks.ipynb #4e137ffb
 class Call:
     "One method of one hook; counts its calls and the seconds spent in it"
     __slots__ = 'hook', 'point', 'f', 'n', 'time_s'
-    def __init__(self, hook, point):
+    def __init__(self,
+        hook: Hook,
+        point: str,  # event or step
+    ):
         self.hook, self.point, self.f = hook, point, getattr(hook, point)
         self.n, self.time_s = 0, 0.
 
-    def note(self, e):
+    def note(self,
+        e: BaseException,
+    ) -> None:
         "Add a note to an exception that names the hook and the event"
         e.add_note(f'raised in hook {self.hook.name}, `{self.point}`')
 
@@ -272,19 +311,22 @@ class Call:
             raise
         finally: self.time_s += perf_counter() - start
 
-    def around(self, learn, step):
+    def around(self,
+        learn: Any,      # `Learner`
+        step: Callable,  # the step, or the next wrapper
+    ) -> Callable:       # of the values of the step
         "Wrap this method around `step`; its own time and errors exclude those of `step`"
         f, n_taken = self.f, _n_values(self.f, self.point, self.hook.name)
         given, inner_error = (), None       # values of the current call; error raised inside `step`
                                             # `wrapped` drops both, since they would keep tensors alive
         def nxt(*others):
             nonlocal inner_error
-            values = self.replaced(given, others) if others else given
+            values = _replaced(self.point, given, others) if others else given
             start = perf_counter()
             try: return step(*values)
             except Exception as e:
                 inner_error = e
-                if isinstance(e, (TypeError, ValueError)): self.note_others(e, given, others)
+                if isinstance(e, (TypeError, ValueError)): _note_others(self, e, given, others)
                 raise
             finally: self.time_s -= perf_counter() - start
 
@@ -304,43 +346,27 @@ class Call:
 
         return wrapped
 
-    def note_others(self, e, values, others):
-        "Add a note to an exception that names the values that this hook replaced"
-        new = [name for name, a, b in zip(_VALUES.get(self.point, ()), values, others) if a is not b]
-        if new: e.add_note(f'with the {" and ".join(new)} that hook {self.hook.name} passed on')
-
-    def replaced(self, values, others):  # tuple; raises TypeError
-        "Return the values of a step, with `others` in place of the first ones"
-        names = _VALUES.get(self.point, ())
-        if len(others) > len(values):
-            ways = ' or '.join(f'nxt({", ".join(names[:i])})' for i in range(len(names) + 1))
-            raise TypeError(f'nxt got {len(others)} value{"s" if others[1:] else ""}: expected {ways}')
-        for name, old, new in zip(names, values, others):
-            if new is None and old is not None:
-                raise TypeError(f'nxt got None as the {name}: pass one, or call nxt() to pass on the same')
-        return others + values[len(others):]
-
 # %% ../../nbs/loop/01_hooks.ipynb #54bd681c
 class Calls:
     "The `Call`s of all hooks by event and step, in the order in which they run"
     def __init__(self,
-        hooks,         # hooks in the order in which they run
-        is_main=True,  # False leaves out each `MainProcessHook`
-        old=None,      # `Calls` whose counts continue
+        hooks: Iterable[Hook],  # in the order in which they run
+        is_main: bool = True,   # False leaves out each `MainProcessHook`
+        old: Any = None,        # `Calls` whose counts continue
     ):
         known = {}
         for call in chain.from_iterable(old.at.values()) if old is not None else ():
             known[id(call.hook), call.point] = call
-        self.at = dict.fromkeys(LIFECYCLE, ())
+        self.at: dict[str, tuple[Call, ...]] = dict.fromkeys(LIFECYCLE, ())
         for hook in hooks:
             if not is_main and isinstance(hook, MainProcessHook): continue
             for p in points(hook): self.at[p] += (known.get((id(hook), p)) or Call(hook, p),)
 
-    def fire(self, event, learn):
+    def fire(self, event: str, learn: Any) -> None:
         "Call every hook that listens to `event`"
         for call in self.at[event]: call(learn)
 
-    def close(self, event, learn):
+    def close(self, event: str, learn: Any) -> None:
         "Call every hook that listens to `event` even if some fail, then raise the first error"
         errors = []
         for call in self.at[event]:
@@ -348,7 +374,11 @@ class Calls:
             except BaseException as e: errors.append(e)
         if errors: raise errors[0]
 
-    def wrap(self, name, step, learn):
+    def wrap(self,
+        name: str,       # of a step, such as 'do_step'
+        step: Callable,  # the function that computes it
+        learn: Any,      # `Learner`
+    ) -> Callable:       # of the step's values
         "Wrap `step`, a function of the step's values, in the hooks that wrap the step `name`, the first hook outermost"
         for call in reversed(self.at[name]): step = call.around(learn, step)
         return step

@@ -7,8 +7,10 @@ __all__ = ['TrainingInterrupted', 'show_in_a_line', 'takes_interrupts', 'Interru
 
 # %% ../../nbs/loop/07_interrupts.ipynb #a2dc7457
 import os, signal, sys, threading
+from collections.abc import Iterator
 from contextlib import contextmanager
 from time import perf_counter
+from typing import Any
 
 import torch
 
@@ -23,12 +25,12 @@ def _in_a_line(kind, e, tb):
     line, = e._render_traceback_()      # nobody can call `resume` once the script has ended
     print(line if hasattr(sys, 'ps1') or sys.flags.interactive else line.partition('; learn.')[0], file=sys.stderr)
 
-def show_in_a_line():
+def show_in_a_line() -> None:
     "Make a script print a `TrainingInterrupted` as one line, unless another excepthook is set"
     if sys.excepthook is sys.__excepthook__: sys.excepthook = _in_a_line
 
 # %% ../../nbs/loop/07_interrupts.ipynb #150088dc
-def takes_interrupts():  # bool
+def takes_interrupts() -> bool:
     "Return whether this thread can handle SIGINT; it cannot if the signal is ignored, as under `nohup`"
     is_main = threading.current_thread() is threading.main_thread()
     return is_main and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
@@ -47,6 +49,7 @@ def _set_thread_modes(grad, autocast, depth):
     for _ in range(now - depth): torch.autocast_decrement_nesting()
     if now > depth == 0: torch.clear_autocast_cache()
 
+# %% ../../nbs/loop/07_interrupts.ipynb #1nterr02
 class Interrupts:
     """Handle SIGINT in a `with` block: the first one is a request, the second one raises KeyboardInterrupt
 
@@ -55,8 +58,8 @@ class Interrupts:
     """
     patience = 5.
     def __init__(self,
-        learn,          # `Learner`, which gets the request 'interrupt'
-        at_once=False,  # True: the first one raises, too; one that has waited raises at the end
+        learn: Any,             # `Learner`, which gets the request 'interrupt'
+        at_once: bool = False,  # the first one raises, too; one that has waited raises at the end
     ):
         self.learn, self.n = learn, 0           # signals received
         self.is_open, self.since = False, perf_counter()
@@ -86,7 +89,7 @@ class Interrupts:
     def _close(self): self.is_open, self.since = False, perf_counter()
 
     @contextmanager
-    def open(self):
+    def open(self) -> Iterator:
         "Allow an interrupt at any line of a `with` block"
         self.is_open = True
         if self.n and self.n_asked and 'interrupt' not in self.learn.requests:
@@ -96,7 +99,7 @@ class Interrupts:
         finally: self._close()
 
     @contextmanager
-    def closed(self):
+    def closed(self) -> Iterator:
         "Within `open()`: run all lines of a `with` block, or none"
         self._close()
         try: yield

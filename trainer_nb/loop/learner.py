@@ -32,7 +32,8 @@ from .hook_table import Hooked, as_hooks
 from .hooks import STEPS, Cancel, CancelEpoch, CancelStep, Hook, check_parameters
 from .interrupts import Interrupts
 from .losses import step_with_closure
-from .metrics import Accumulators, Phases, as_metrics, check_column, check_sets
+from .accumulate import Accumulators, check_column
+from .metrics import Phases, as_metrics, check_sets
 from .mistakes import check_model, missing_name, refuse_others
 from trainer_nb.loop.optim import (
     check_names, check_optimizers, is_by_name, lr_names, make_optimizers, needs_closure, parameters, set_lr, trained

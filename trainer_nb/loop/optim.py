@@ -9,25 +9,23 @@ __all__ = ['fused', 'matching', 'named_parameters', 'found_names', 'ParamGroups'
            'check_optimizers', 'check_shared']
 
 # %% ../../nbs/loop/05_optim.ipynb #82cc43ca
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import cache
 from inspect import Parameter, signature
 from itertools import chain
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from ..base import did_you_mean
 
 # %% ../../nbs/loop/05_optim.ipynb #d5e1ca77
 @cache
-def _has_fused(
-    cls,     # class of an optimizer
-    device,  # `torch.device` of a parameter
-    dtype,   # `torch.dtype` of a parameter
-):           # bool
-    "Return whether torch can fuse a step of such parameters into one operation; tries a step"
+def _has_fused(cls, device, dtype):
+    "Return whether torch can fuse a step of parameters of this kind into one operation; tries a step"
     if not cls.__module__.startswith('torch.optim.') or 'fused' not in signature(cls).parameters: return False
     try:
         p = torch.zeros(1, device=device, dtype=dtype, requires_grad=True)
@@ -37,9 +35,9 @@ def _has_fused(
     return True
 
 def fused(
-    cls,     # class of an optimizer, or a factory
-    *owners, # modules whose parameters it gets
-):           # dict: {'fused': True} or {}
+    cls: Any,            # class of an optimizer, or a factory
+    *owners: nn.Module,  # modules whose parameters it gets
+) -> dict[str, bool]:    # {'fused': True} or {}
     "Return the arguments that select the fused form of an optimizer, where torch has it"
     if not isinstance(cls, type): return {}
     modules = chain.from_iterable(o.modules() for o in owners)
@@ -49,42 +47,44 @@ def fused(
 
 # %% ../../nbs/loop/05_optim.ipynb #ec5a2687
 def matching(
-    names,      # of parameters
-    pattern,    # name of a parameter or a module, or a pattern with * ? []
-):              # list of names
+    names: Iterable[str],  # of parameters
+    pattern: str,          # name of a parameter or a module, or a pattern with * ? []
+) -> list[str]:
     "Return the names that match a pattern: those of parameters, or of all parameters in a module"
     return [o for o in names if fnmatchcase(o, pattern) or fnmatchcase(o, pattern + '.*')]
 
 def named_parameters(
-    owners,                 # the model, and a loss function that has some
-    remove_duplicate=True,  # as in torch
-):                          # dict: name → parameter; 'loss_fn.<name>' for those of the loss function
+    owners: Iterable[nn.Module],    # the model, and a loss function that has some
+    remove_duplicate: bool = True,  # as in torch
+) -> dict[str, nn.Parameter]:       # 'loss_fn.<name>' for those of the loss function
     "Return the parameters that a learner trains, by name"
     prefixes = '', 'loss_fn'
     return dict(chain.from_iterable(o.named_parameters(k, remove_duplicate=remove_duplicate)
                                     for k, o in zip(prefixes, owners)))
 
 def found_names(
-    what,     # what has the pattern, for the message
-    pattern,  # as in `matching`
-    named,    # dict: name → parameter
-    model,    # `nn.Module`
-):            # list of names; raises ValueError if there is none
+    what: str,       # what has the pattern, for the message
+    pattern: str,    # as in `matching`
+    named: Mapping,  # name → parameter
+    model: nn.Module,
+) -> list[str]:      # raises ValueError if there is none
     "Return the names of parameters that a pattern means"
     if found := matching(named, pattern): return found
     known = [*named, *(name for name, _ in model.named_modules() if name)]
     raise ValueError(f'{what} matches no parameter of the model.{did_you_mean(pattern, known)}')
 
+# %% ../../nbs/loop/05_optim.ipynb #0pt1m003
 def _is_norm(m): return 'norm' in type(m).__name__.lower()
 
 class ParamGroups:
     "Param groups by parameter name, in place of an optimizer or its class: `optim=ParamGroups({'body': 1e-4})`"
     def __init__(self,
-        lr=None,            # dict: pattern → learning rate > 0; or function of a parameter's name → rate or None
-        optim=None,         # class of the optimizer, or a factory; default AdamW
+        lr: Any = None,                 # dict: pattern → learning rate > 0; or function of a parameter's name →
+                                        # rate or None
+        optim: Callable | None = None,  # class of the optimizer, or a factory; default AdamW
         *,
-        decay_norms=True,   # False: no weight decay for biases and the weights of norms
-        **options,          # other arguments of the optimizer: `weight_decay=.05`
+        decay_norms: bool = True,       # False: no weight decay for biases and the weights of norms
+        **options: Any,                 # other arguments of the optimizer: `weight_decay=.05`
     ):
         if not (lr is None or callable(lr) or isinstance(lr, Mapping) and lr):
             raise TypeError(f'ParamGroups got lr {lr!r}: expected a dict of patterns to rates, or a function of a name')
@@ -97,9 +97,11 @@ class ParamGroups:
         self.optim = torch.optim.AdamW if optim is None else optim
 
     def groups(self,
-        owners,     # modules with the parameters: the model, and a loss function that has some
-        lr=None,    # rate of parameters without a match
-    ):              # list of dicts: 'params', 'lr', 'name' and 'weight_decay' 0 where it is off; raises ValueError
+        owners: Sequence[nn.Module],  # modules with the parameters: the model, and a loss function that has
+                                      # some
+        lr: float | None = None,      # rate of parameters without a match
+    ) -> list[dict]:                  # with 'params', 'lr', 'name' and 'weight_decay' 0 where it is off; raises
+                                      # ValueError
         "Return the groups, in the order of the patterns"
         named = named_parameters(owners)
         rates = self._rates(named, owners[0])
@@ -133,7 +135,10 @@ class ParamGroups:
                 res[name] = res[name] or (pattern, rate)
         return res
 
-    def make(self, owners, lr=None):  # optimizer
+    def make(self,
+        owners: Sequence[nn.Module],  # as for `groups`
+        lr: float | None = None,      # rate of parameters without a match
+    ) -> Optimizer:
         "Make the optimizer"
         groups = self.groups(owners, lr)
         default = {} if lr is None else {'lr': lr}
@@ -154,22 +159,22 @@ def _without_decay(owners):
 
 # %% ../../nbs/loop/05_optim.ipynb #4ca96ceb
 def trained(
-    learn,  # `Learner`
-):          # list of `nn.Module`
+    learn: Any,  # `Learner`
+) -> list[nn.Module]:
     "Return the modules that a fit trains: the model, and the loss function if it is a module"
     return [o for o in (learn.model, learn.loss_fn) if isinstance(o, nn.Module)]
 
 def owners(
-    learn,  # `Learner`
-    model,  # its model, or one in its place
-):          # dict: 'model', 'loss_fn' → `nn.Module`
+    learn: Any,             # `Learner`
+    model: nn.Module,       # the model, or one in its place
+) -> dict[str, nn.Module]:  # 'model', 'loss_fn'
     "Return the modules whose state is kept: the model, and a loss function that is a module"
     return {'model': model, **({'loss_fn': learn.loss_fn} if isinstance(learn.loss_fn, nn.Module) else {})}
 
 def named_parts(
-    learn,  # `Learner`
-    model,  # its model, or one in its place
-):          # dict: name → `nn.Module`
+    learn: Any,        # `Learner`
+    model: nn.Module,  # the model, or one in its place
+) -> dict[str, nn.Module]:
     "Return the parts of the model, and those of a loss function under names that no model has"
     loss = {}
     for name, o in owners(learn, model).items():
@@ -177,11 +182,12 @@ def named_parts(
     return {**dict(model.named_modules()), **loss}
 
 def is_by_name(
-    lr,  # the argument `lr` of a learner
-):       # bool
+    lr: Any,  # the argument `lr` of a learner
+) -> bool:
     "Return whether these are learning rates by name: a dict or a function"
     return isinstance(lr, Mapping) or callable(lr)
 
+# %% ../../nbs/loop/05_optim.ipynb #0pt1m008
 def _rates_of(lr, optim):
     "dict: optimizer's name → its rate"
     if not is_by_name(lr): return dict.fromkeys(optim, lr)
@@ -192,52 +198,56 @@ def _rates_of(lr, optim):
     return lr
 
 def check_names(
-    what,   # where the names are given, for the message
-    names,  # iterable of names
-    opts,   # dict: name → optimizer
-):          # raises ValueError
+    what: str,      # where the names are given, for the message
+    names: Iterable[str],
+    opts: Mapping,  # name → optimizer
+) -> None:          # raises ValueError
     "Refuse names of optimizers that do not exist"
     for name in names:
         if name not in opts: raise ValueError(f'{what} names the optimizer {name!r}; there are '
                                               f'{", ".join(map(repr, opts))}.{did_you_mean(str(name), opts)}')
 
+def _made(name, o, model, lr, loss_fn):
+    "Make the optimizer of this name from what was passed for it; None if it has no parameters"
+    what = f'optim[{name!r}]' if name else 'optim'
+    if isinstance(o, Optimizer):
+        if lr is not None: set_lr(o, lr)
+        return o
+    if not callable(o) and not isinstance(o, ParamGroups):
+        raise TypeError(f'{what} is a {type(o).__name__}: expected an optimizer, its class or a factory')
+    part = getattr(model, name, loss_fn if name == 'loss_fn' else None) if name else model
+    if not isinstance(part, nn.Module):
+        raise ValueError(f'{what} would get the parameters of model.{name}, which is not a module: pass an optimizer')
+    owners = [part] if name or not isinstance(loss_fn, nn.Module) else [part, loss_fn]
+    params = list(dict.fromkeys(chain.from_iterable(m.parameters() for m in owners)))
+    if not params: return None
+    if isinstance(o, ParamGroups): o = o.make(owners, lr)
+    else: o = o(params, **({} if lr is None else {'lr': lr}), **fused(o, *owners))
+    if not isinstance(o, Optimizer): raise TypeError(f'{what} made a {type(o).__name__}: expected an optimizer')
+    return o
+
+# %% ../../nbs/loop/05_optim.ipynb #0pt1m010
 def make_optimizers(
-    model,        # `nn.Module`
-    optim=None,   # optimizer, class (fused if torch can), factory, or dict: name → one of these; None: AdamW
-    lr=None,      # learning rate: passed to factories, set on optimizers; None keeps their own. A dict of patterns
-                  # or a function, as `ParamGroups` takes them; for several optimizers a dict by their names
-    loss_fn=None, # if it is a module, its parameters follow those of the model
-):                # dict: name → optimizer; the name of a single one is ''; empty without parameters
+    model: nn.Module,
+    optim: Any = None,      # optimizer, class (fused if torch can), factory, or dict: name → one of these;
+                            # None: AdamW
+    lr: Any = None,         # learning rate: passed to factories, set on optimizers; None keeps their own. A
+                            # dict of patterns or a function, as `ParamGroups` takes them; for several
+                            # optimizers a dict by their names
+    loss_fn: Any = None,    # if it is a module, its parameters follow those of the model
+) -> dict[str, Optimizer]:  # the name of a single one is ''; empty without parameters
     "Convert `optim` to a dict of optimizers"
     if not isinstance(optim, Mapping):
         if is_by_name(lr):
-            if isinstance(optim, (ParamGroups, torch.optim.Optimizer)): raise TypeError(
+            if isinstance(optim, (ParamGroups, Optimizer)): raise TypeError(
                 f'lr is a {type(lr).__name__}, from which the param groups are made, but optim is a '
                 f'{type(optim).__name__}, which has its own: pass the class of an optimizer')
             optim, lr = ParamGroups(lr, optim), None
         optim = {'': torch.optim.AdamW if optim is None else optim}
     if not optim: raise ValueError('optim is an empty dict: expected names of optimizers')
-    rates, res = _rates_of(lr, optim), {}
-    for name, o in optim.items():
-        lr = rates.get(name)
-        what = f'optim[{name!r}]' if name else 'optim'
-        if not isinstance(o, torch.optim.Optimizer):
-            if not callable(o) and not isinstance(o, ParamGroups):
-                raise TypeError(f'{what} is a {type(o).__name__}: expected an optimizer, its class or a factory')
-            part = getattr(model, name, loss_fn if name == 'loss_fn' else None) if name else model
-            if not isinstance(part, nn.Module):
-                raise ValueError(f'{what} would get the parameters of model.{name}, which is not a module: '
-                                 'pass an optimizer')
-            owners = [part] if name or not isinstance(loss_fn, nn.Module) else [part, loss_fn]
-            params = list(dict.fromkeys(chain.from_iterable(m.parameters() for m in owners)))
-            if not params: continue
-            if isinstance(o, ParamGroups): o = o.make(owners, lr)
-            else: o = o(params, **({} if lr is None else {'lr': lr}), **fused(o, *owners))
-            if not isinstance(o, torch.optim.Optimizer):
-                raise TypeError(f'{what} made a {type(o).__name__}: expected an optimizer')
-        elif lr is not None: set_lr(o, lr)
-        res[name] = o
-    return res
+    rates = _rates_of(lr, optim)
+    made = {name: _made(name, o, model, rates.get(name), loss_fn) for name, o in optim.items()}
+    return {name: o for name, o in made.items() if o is not None}
 
 # %% ../../nbs/loop/05_optim.ipynb #1ad8b530
 @cache
@@ -247,48 +257,48 @@ def _asks(step):
     return given is not None and given.default is Parameter.empty
 
 def needs_closure(
-    opt,  # optimizer
-):        # bool
+    opt: Optimizer,
+) -> bool:
     "Return whether a step evaluates the loss again, as in LBFGS and SAM; for others set `opt.needs_closure = True`"
     res = getattr(opt, 'needs_closure', None)
     if res is None: res = _asks(type(opt).step) or all(hasattr(opt, o) for o in ('first_step', 'second_step'))
     return bool(res)
 
 def refuse_closures(
-    learn,  # `Learner`
-    who,    # name of a hook
-    why,    # reason, for the message
-):          # raises ValueError
+    learn: Any,  # `Learner`
+    who: str,    # name of a hook
+    why: str,    # reason, for the message
+) -> None:       # raises ValueError
     "Refuse optimizers whose step evaluates the loss again"
     for opt in learn.opts.values():
         if not needs_closure(opt): continue
         raise ValueError(f'{who} is not for {type(opt).__name__}, whose step evaluates the loss again: {why}')
 
 def untouched(
-    params,  # list of parameters
-    kept,    # list of (weights, gradient or None), copied earlier
-):           # bool; waits for the device
+    params: Iterable[nn.Parameter],
+    kept: Iterable[tuple],  # (weights, gradient or None), copied earlier
+) -> bool:                  # waits for the device
     "Return whether weights and gradients equal the copies"
     if any((p.grad is None) != (g is None) for p, (_, g) in zip(params, kept)): return False
     return all(torch.equal(p, w) and (g is None or torch.equal(p.grad, g)) for p, (w, g) in zip(params, kept))
 
 # %% ../../nbs/loop/05_optim.ipynb #c0bd3dff
 def parameters(
-    opt,  # optimizer
-):        # list of its parameters, over all groups
+    opt: Optimizer,
+) -> list[nn.Parameter]:  # over all groups
     "Return the parameters that an optimizer updates"
     return [p for g in opt.param_groups for p in g['params']]
 
 def gradients(
-    opt,  # optimizer
-):        # list of the gradients that exist
+    opt: Optimizer,
+) -> list[Tensor]:  # those that exist
     "Return the gradients that an optimizer's step will use"
     return [p.grad for g in opt.param_groups for p in g['params'] if p.grad is not None]
 
 def load_optimizer(
-    opt,    # optimizer
-    state,  # what its `state_dict` returned, on any device
-):
+    opt: Optimizer,
+    state: dict,  # what its `state_dict` returned, on any device
+) -> None:
     "Load an optimizer's state; `capturable`, which compiled code sets on a GPU, is switched off on the host"
     opt.load_state_dict(state)
     for g in opt.param_groups:
@@ -296,18 +306,18 @@ def load_optimizer(
 
 # %% ../../nbs/loop/05_optim.ipynb #599401d2
 def set_option(
-    group,  # param group of an optimizer
-    key,    # 'lr', 'momentum', ...
-    value,  # new value
-):
+    group: dict,   # param group of an optimizer
+    key: str,      # 'lr', 'momentum', ...
+    value: float,  # new value
+) -> None:
     "Set an entry of a param group; a tensor is written in place, since a captured graph may read it"
     if isinstance(group.get(key), Tensor): group[key].fill_(value)
     else: group[key] = value
 
 def set_lr(
-    opt,  # optimizer
-    lr,   # learning rate > 0 of the group with the largest one; other groups keep their ratio to it
-):
+    opt: Optimizer,
+    lr: float,  # learning rate > 0 of the group with the largest one; other groups keep their ratio to it
+) -> None:
     "Set the learning rate of every group of `opt`"
     rates = _in_ratio(lr, [g['lr'] for g in opt.param_groups])
     for g, o in zip(opt.param_groups, rates): set_option(g, 'lr', o)
@@ -318,9 +328,9 @@ def _in_ratio(lr, now):
 
 # %% ../../nbs/loop/05_optim.ipynb #3b9c6e02
 def lr_names(
-    opts,  # dict: name → optimizer
-):         # list of str: 'lr', 'lr_1' for a second group, 'lr_<name>' for one that has a 'name' of its own; where the
-           # optimizer has a name, 'lr_<optimizer>', 'lr_<optimizer>_1'
+    opts: Mapping,  # name → optimizer
+) -> list[str]:     # 'lr', 'lr_1' for a second group, 'lr_<name>' for one that has a 'name' of its own; where the
+                    # optimizer has a name, 'lr_<optimizer>', 'lr_<optimizer>_1'
     "Return the names of the learning rates' columns"
     res = []
     for name, opt in opts.items():
@@ -331,12 +341,12 @@ def lr_names(
     return res
 
 def group_rates(
-    learn,  # `Learner`
-    name,   # of an optimizer
-    lr,     # rate > 0 of the group with the largest one, to which the others keep their ratio; or dict of patterns, as
-            # in `Learner(lr=...)`: the rate of each group
-    now,    # list of the groups' rates, of which these are the ratios
-):          # list of rates, one for each group; raises ValueError
+    learn: Any,        # `Learner`
+    name: str,         # of an optimizer
+    lr: Any,           # rate > 0 of the group with the largest one, to which the others keep their ratio; or
+                       # dict of patterns, as in `Learner(lr=...)`: the rate of each group
+    now: list[float],  # the groups' rates, of which these are the ratios
+) -> list[float]:      # one for each group; raises ValueError
     "Return the rates of an optimizer's groups"
     if not isinstance(lr, Mapping): return _in_ratio(lr, now)
     named = named_parameters(trained(learn))
@@ -353,9 +363,9 @@ def group_rates(
 
 # %% ../../nbs/loop/05_optim.ipynb #7057d2ed
 def check_optimizers(
-    opts,     # dict: name → optimizer
-    *owners,  # modules whose parameters they may have
-):            # raises ValueError
+    opts: Mapping,  # name → optimizer
+    *owners: Any,   # modules whose parameters they may have
+) -> None:          # raises ValueError
     "Refuse optimizers with parameters of another model, and those whose learning rates would share a column"
     names = lr_names(opts)
     if double := [o for o in names if names.count(o) > 1]:
@@ -376,8 +386,8 @@ def check_optimizers(
             'made again after the optimizer? Make the optimizer last, or pass its class.')
 
 def check_shared(
-    opts,  # dict: name → optimizer
-):         # raises ValueError
+    opts: Mapping,  # name → optimizer
+) -> None:          # raises ValueError
     "Refuse a parameter of two optimizers where one loss is for all: each clears the gradients that it has used"
     of = {}
     for name, opt in opts.items():

@@ -9,6 +9,7 @@ __all__ = ['n_samples', 'sizes_of', 'Joined']
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from functools import reduce
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,8 +20,8 @@ from ..data import TensorLoader, adapter, is_stock, length, source
 
 # %% ../../nbs/loop/09_outputs.ipynb #ff1e9620
 def n_samples(
-    dl,  # any loader
-):       # int; None if unknown
+    dl: Any,      # any loader
+) -> int | None:  # None if unknown
     "Return the number of samples in a pass"
     dl = source(dl)
     if type(dl) in (list, tuple): return sum(map(batch_size, dl))
@@ -31,9 +32,9 @@ def n_samples(
 
 # %% ../../nbs/loop/09_outputs.ipynb #4d09fbf8
 def sizes_of(
-    batch,   # what the loader yielded
-    n=None,  # the 'n' that the step returned, if any
-):           # set of int; empty if unknown
+    batch: Any,     # what the loader yielded
+    n: Any = None,  # the 'n' that the step returned, if any
+) -> set[int]:      # empty if unknown
     "Return the numbers of samples that a batch may hold"
     first = batch[0] if isinstance(batch, (list, tuple)) and not hasattr(batch, '_fields') and len(batch) else None
     counts = sample_counts(batch)
@@ -41,6 +42,28 @@ def sizes_of(
     if counts: res.add(batch_size(batch))
     if n is not None: res.add(int(n))
     return res
+
+# %% ../../nbs/loop/09_outputs.ipynb #0utp0001
+def _named(x):
+    "Return the values of a mapping, named tuple or dataclass by name; None for anything else"
+    if isinstance(x, Mapping): return dict(x.items())
+    if isinstance(x, tuple) and hasattr(x, '_fields'): return x._asdict()
+    if not is_dataclass(x) or isinstance(x, type): return None
+    return {o.name: getattr(x, o.name) for o in fields(x) if o.init}
+
+def _first_sizes(x):
+    "Return the first dimensions of all tensors, with None for a number or a str"
+    if isinstance(x, Tensor): return {len(x) if x.ndim else None}
+    if isinstance(x, (str, bytes, int, float)): return {None}
+    named = _named(x)
+    values = named.values() if named is not None else x if isinstance(x, (list, tuple)) else ()
+    return set().union(*map(_first_sizes, values))
+
+def _copy(t): return t.detach().to('cpu', copy=True)
+
+def _shown(x):
+    if isinstance(x, Tensor): return f'tensor of shape {tuple(x.shape)}'
+    return f'{type(x).__name__} of {len(x)}' if isinstance(x, (list, tuple)) else type(x).__name__
 
 # %% ../../nbs/loop/09_outputs.ipynb #a6071bd2
 class _Rows:
@@ -80,16 +103,16 @@ class _Rows:
 class Joined:
     "Outputs of several batches as one, on the host"
     def __init__(self,
-        name,        # name in messages
-        total=None,  # number of samples expected, if known
+        name: str,                  # name in messages
+        total: int | None = None,   # number of samples expected, if known
     ):
         self.name, self.total = name, total
         self.kind, self.type, self.parts = None, None, None     # of the first batch; what holds the outputs
 
     def add(self,
-        x,      # output for a batch: tensor, list, tuple, mapping, dataclass, or a nesting of them
-        sizes,  # the numbers of samples that the batch may hold, from `sizes_of`; empty: unknown
-    ):          # raises TypeError or ValueError for what cannot be joined
+        x: Any,           # output for a batch: tensor, list, tuple, mapping, dataclass, or a nesting of them
+        sizes: set[int],  # the numbers of samples that the batch may hold, from `sizes_of`; empty: unknown
+    ) -> None:            # raises TypeError or ValueError for what cannot be joined
         "Add the output for a batch, as a copy"
         if isinstance(x, (int, float)) or hasattr(x, '__array__') and not isinstance(x, Tensor): x = torch.as_tensor(x)
         if isinstance(x, PackedSequence): raise TypeError(
@@ -146,7 +169,7 @@ class Joined:
             if k not in self.parts: self.parts[k] = Joined(f'{self.name}[{k!r}]', self.total)
             self.parts[k].add(o, sizes)
 
-    def result(self):  # of the type of the outputs
+    def result(self) -> Any:  # of the type of the outputs
         "Join the outputs of all batches; frees memory on the way"
         if self.kind in ('rows', 'values'): return self.parts.result()
         if self.kind == 'samples': return self.parts
@@ -157,24 +180,3 @@ class Joined:
         if not issubclass(self.type, Mapping): return self.type(**values)
         try: return self.type(values)
         except TypeError: return values
-
-def _named(x):
-    "Return the values of a mapping, named tuple or dataclass by name; None for anything else"
-    if isinstance(x, Mapping): return dict(x.items())
-    if isinstance(x, tuple) and hasattr(x, '_fields'): return x._asdict()
-    if not is_dataclass(x) or isinstance(x, type): return None
-    return {o.name: getattr(x, o.name) for o in fields(x) if o.init}
-
-def _first_sizes(x):
-    "Return the first dimensions of all tensors, with None for a number or a str"
-    if isinstance(x, Tensor): return {len(x) if x.ndim else None}
-    if isinstance(x, (str, bytes, int, float)): return {None}
-    named = _named(x)
-    values = named.values() if named is not None else x if isinstance(x, (list, tuple)) else ()
-    return set().union(*map(_first_sizes, values))
-
-def _copy(t): return t.detach().to('cpu', copy=True)
-
-def _shown(x):
-    if isinstance(x, Tensor): return f'tensor of shape {tuple(x.shape)}'
-    return f'{type(x).__name__} of {len(x)}' if isinstance(x, (list, tuple)) else type(x).__name__

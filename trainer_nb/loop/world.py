@@ -6,10 +6,12 @@
 __all__ = ['World']
 
 # %% ../../nbs/loop/08_world.ipynb #cf640639
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from ..base import batch_size
 from ..data import adapter
@@ -20,36 +22,40 @@ class World:
     rank, size = 0, 1       # rank of this process; world size
     n = total = 0           # samples of the current batch: on this rank, on all ranks
     is_padding = False      # the batch only keeps the ranks in step, and does not count
-    is_sharded = False       # every parameter is sharded
-    control = None          # process group for messages between hosts
+    is_sharded = False      # every parameter is sharded
+    control: Any = None          # process group for messages between hosts
 
     @property
-    def shards(self):  # (number of shards of each parameter, index of this rank's)
+    def shards(self) -> tuple[int, int]:
         "How many ranks share a sharded parameter, and which shard is here"
         return self.size, self.rank
 
     def count(self,
-        dl,     # loader
-        i,      # index of the batch in its pass
-        batch,  # the batch
-    ):          # int
+        dl: Any,     # loader
+        i: int,      # index of the batch in its pass
+        batch: Any,
+    ) -> int:
         "Count the samples of a batch; return those of this rank"
         if type(batch) is dict and adapter(dl).parts: n = sum(map(batch_size, batch.values()))
         else: n = batch_size(batch)
         self.n = self.total = n
         return n
 
-    def is_same(self, what): return True    # is this string the same on all ranks?
-    def backward(self, learn): return nullcontext()     # context manager around a backward
-    def sum(self, x): return x              # a tensor, summed over all ranks
-    def first(self, x): return x            # the object of rank 0, for all ranks
-    def gather(self, x): return [x]         # the objects of all ranks, in order, for rank 0; None for others
-    def all_gather(self, x): return [x]     # the same for all ranks
-    def merged(self, metric): return metric # a metric object that computes over the batches of all ranks
-    def rng_states(self, state): return state  # RNG states for this rank, made from a state that all ranks share
-    def whole(self, x): return x            # a tensor that may be sharded, whole
-    def collect(self, state): return state  # a nesting of such tensors, whole, on the main process
-    def split(self, opt, state): return state   # a whole `state_dict` of an optimizer, sharded to be loaded
-    def least(self, x): return x            # a number about the gradients, the smallest over all shards
-    def copy(self, model): return deepcopy(model)   # a copy of a model, sharded alike
-    def empty(self, shape, dtype): return torch.empty(shape, dtype=dtype)   # for a checkpoint to fill, sharded alike
+    # what `parallel` overrides; x stands for a tensor, state for a nesting of tensors
+    def is_same(self, what: str) -> bool: return True   # is this string the same on all ranks?
+    def backward(self, learn: Any) -> AbstractContextManager: return nullcontext()      # around a backward
+    def sum(self, x: Tensor) -> Tensor: return x        # summed over all ranks
+    def first(self, x: Any) -> Any: return x            # the object of rank 0, for all ranks
+    def gather(self, x: Any) -> Any: return [x]         # the objects of all ranks, for rank 0; None for others
+    def all_gather(self, x: Any) -> list: return [x]    # the same for all ranks
+    def merged(self, metric: Any) -> Any: return metric # a metric object that computes over the batches of all ranks
+    def rng_states(self, state: Any) -> Any: return state   # for this rank, made from a state that all ranks share
+    def whole(self, x: Tensor) -> Tensor: return x      # one that may be sharded, whole
+    def collect(self, state: Any) -> Any: return state  # the same for each tensor, on the main process
+    def split(self, opt: Any, state: Any) -> Any: return state  # an optimizer's whole state, sharded to be loaded
+    def least(self, x: Any) -> Any: return x            # a number about the gradients, the smallest over all shards
+    def copy(self, model: Any) -> Any: return deepcopy(model)   # sharded alike
+
+    def empty(self, shape: Any, dtype: torch.dtype) -> Tensor:
+        "Return a tensor for a checkpoint to fill, sharded alike"
+        return torch.empty(shape, dtype=dtype)

@@ -11,7 +11,9 @@ import math
 from torch import Tensor
 
 from ..base import did_you_mean, format_value, map_tensors
-from ..loop import Hook, Learner, as_count, as_mode, check_monitored, set_opt_modes, trained
+from trainer_nb.loop import (
+    Hook, Learner, as_count, as_mode, check_monitored, is_better, rank, set_opt_modes, trained
+)
 from .snapshot import load_module_state, module_state
 
 # %% ../../nbs/save/05_early_stopping.ipynb #39cc0784
@@ -60,24 +62,20 @@ class EarlyStopping(Hook):
         if self.monitor not in row:
             raise ValueError(f'EarlyStopping monitors {self.monitor!r}, but the columns are {", ".join(row)}.'
                              f'{did_you_mean(self.monitor, row)}')
-        is_better = self._is_better(row[self.monitor])
-        if is_better or self._wins_tie(row, learn.history):
+        better = is_better(row[self.monitor], self.best, self.mode, self.min_delta)
+        if better or self._wins_tie(row, learn.history):
             self.best, self.best_epoch = row[self.monitor], row['epoch']
             if self.restore_best: self._keep(learn)
-        self.n_waited = 0 if is_better else self.n_waited + 1
+        self.n_waited = 0 if better else self.n_waited + 1
         if self.n_waited < self.patience: return
         self.is_over = True
         learn.request('stop_epoch')
 
-    def _is_better(self, value):
-        if self.best is None: return value == value     # not nan
-        if self.mode == 'min': return value < self.best - self.min_delta
-        return value > self.best + self.min_delta
-
     def _wins_tie(self, row, history):      # does not count as better, but its weights are
         if row[self.monitor] != self.best: return False
         before = history.epoch_rows[self._index(history)]
-        return row.get('valid_loss', math.nan) < before.get('valid_loss', math.nan)
+        ranks = [rank(o[self.monitor], o.get('valid_loss'), self.mode) for o in (row, before)]
+        return ranks[0] < ranks[1]
 
     def _index(self, history):
         return max(i for i, row in enumerate(history.epoch_rows) if row['epoch'] == self.best_epoch)
