@@ -203,6 +203,12 @@ class Hooked:
         names = ', '.join(h.name for h in self.hooks) or 'none'
         raise KeyError(f'no hook {getattr(cls, "__name__", cls)} here; hooks: {names}')
 
+    def provider(self,
+        name: str,  # an entry of the class attribute `provides`, such as 'accumulation'
+    ) -> Hook | None:
+        "Return the first hook that provides something, whatever its class; None if there is none"
+        return next((h for h in self.hooks if name in h.provides), None)
+
     @contextmanager
     def added_hooks(self,
         *hooks,  # `Hook`s

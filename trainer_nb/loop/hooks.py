@@ -112,6 +112,7 @@ class Hook:
     in_dry_run = None   # take part in dry runs, such as `lr_find`? None: each hook of a class of yours does
     is_own = False      # each rank has its own state, and a checkpoint holds them all
     together = ()       # names of methods that every rank must run when `learn.request` asks for one of them
+    provides = ()       # what other hooks find it by, such as 'accumulation': see `learn.provider`
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
@@ -120,7 +121,7 @@ class Hook:
             raise TypeError(f'{cls.__name__} sets `in_rehearsal`, which is called `in_dry_run` now')
         for o in LIFECYCLE:
             if isinstance(f := vars(cls).get(o), FunctionType): _n_values(f, o, cls.__name__, 'self')
-        for side in 'runs_before', 'runs_after':
+        for side in 'runs_before', 'runs_after', 'provides':
             if isinstance(getattr(cls, side), str): setattr(cls, side, (getattr(cls, side),))
         if '__init__' in vars(cls): with_comments(cls.__init__)
 
