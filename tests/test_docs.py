@@ -76,7 +76,7 @@ def test_help_tells_what_the_page_tells(f):
         if name == 'self': continue
         line, = re.findall(rf'^ +(?:\w+, )*\*{{0,2}}{name}(?:, \w+)*  +(.+)', text, flags=re.M)
         assert f'# {line}' in source
-    for line in re.findall(r'^ +# (.+)', re.split(r'\n *\):', source)[0], flags=re.M): assert line in text
+    for line in re.findall(r'^ +# (.+)', re.split(r'\n *\)(?: -> .*)?:', source)[0], flags=re.M): assert line in text
 
 
 def links(text):

@@ -7,7 +7,7 @@ import nbformat, pytest
 from common import digest
 from fits import N_EPOCHS, environment, start, tests
 from shown import check_html, check_interrupted, check_lines, check_markdown, check_notebook, check_outputs, check_shown
-from trainer_nb.base import Chart, Line, Panel
+from trainer_nb.draw import Chart, Line, Panel
 from trainer_nb.show.output import Area
 
 FIT = 'learn = start(step_s=.005)\nlearn.fit(N_EPOCHS)'

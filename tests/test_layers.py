@@ -8,14 +8,15 @@ trees = {'.'.join(p.relative_to(lib).with_suffix('').parts): ast.parse(p.read_te
 
 MAY_IMPORT = {      # wing → the wings below it
     'base': set(),
+    'draw': {'base'},
     'data': {'base'},
-    'loop': {'base', 'data'},
-    'features': {'base', 'data', 'loop'},
-    'save': {'base', 'data', 'loop'},
-    'show': {'base', 'data', 'loop'},
-    'parallel': {'base', 'data', 'loop', 'save'},
-    'look': {'base', 'data', 'loop'},
-    'runs': {'base', 'data', 'loop', 'save', 'show', 'parallel'},
+    'loop': {'base', 'draw', 'data'},
+    'features': {'base', 'draw', 'data', 'loop'},
+    'save': {'base', 'draw', 'data', 'loop'},
+    'show': {'base', 'draw', 'data', 'loop'},
+    'parallel': {'base', 'draw', 'data', 'loop', 'save'},
+    'look': {'base', 'draw', 'data', 'loop'},
+    'runs': {'base', 'draw', 'data', 'loop', 'save', 'show', 'parallel'},
     'learner': {'base', 'loop', 'features', 'save', 'show', 'parallel', 'look', 'runs'},
     'all': {'base', 'data', 'loop', 'features', 'save', 'show', 'parallel', 'look', 'runs', 'learner'},
     '__main__': {'runs', 'all'},
@@ -147,7 +148,7 @@ def test_the_bare_learner_needs_no_other_wing():
                         loss_fn=torch.nn.functional.mse_loss)
         assert len(learn.fit(2)) == 2 and learn.display is None
         wings = {o.split('.')[1] for o in sys.modules if o.startswith('trainer_nb.')}
-        assert wings == {'base', 'data', 'loop'}, wings
+        assert wings == {'base', 'draw', 'data', 'loop'}, wings
         try: learn.evaluate
         except AttributeError as e: assert 'learn.validate' in str(e), e"""
     subprocess.run([sys.executable, '-c', code], check=True)

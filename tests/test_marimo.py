@@ -6,7 +6,7 @@ import cloudpickle, pytest, torch
 import torch.nn.functional as F
 
 from trainer_nb.all import Learner
-from trainer_nb.base import current_cell, reaches
+from trainer_nb.draw import current_cell, reaches
 from trainer_nb.runs.folder import RunFolder, pending
 from trainer_nb.runs.process import now_here
 from trainer_nb.runs.record import RecordTail

@@ -31,7 +31,7 @@ def names(folder): return [f'{folder}/{o.stem}' for o in (nbs/folder).glob('*.ip
 # those that take long: under `make soak`, and in `make outputs` as all are
 LONG = {*names('tutorials'), *names('lessons'), *names('examples'),
         'howto/04_torchmetrics', 'howto/05_several_gpus', 'howto/10_the_kernel_died', 'howto/11_several_machines',
-        'howto/14_out_of_memory', 'internals/01_loop', 'internals/04_hot_path', 'base/03_charts', 'data/01_passes',
+        'howto/14_out_of_memory', 'internals/01_loop', 'internals/04_hot_path', 'draw/08_charts', 'data/01_passes',
         'data/02_loaders', 'loop/04_history', 'loop/18_learner', 'features/01_gradients', 'features/07_compile',
         'features/09_activations', 'parallel/03_fsdp', 'parallel/04_first_step', 'parallel/05_accelerate',
         'parallel/06_launch', 'runs/08_start', 'runs/11_ranks', 'runs/16_sweep', 'save/01_files', 'save/06_export',

@@ -5,11 +5,11 @@ import xml.etree.ElementTree as ET
 import pytest, torch
 from PIL import Image, ImageFont
 
-from trainer_nb.base.charts import (
-    Envelope,
-    ALARM, COLORS, GREY, INK, RAW, SIZE, Panel, _fitted, _font, legend_rows, limits, smooth, ticks
+from trainer_nb.draw import (
+    ALARM, COLORS, GREY, INK, RAW, SIZE, Envelope, Panel, html_table, legend_rows, limits, smooth, ticks
 )
-from trainer_nb.base.text import html_table
+from trainer_nb.draw.charts import _font
+from trainer_nb.draw.smoothing import _fitted
 from trainer_nb.features.activations import Activations, Picture
 from trainer_nb.loop.history import History, Plot
 from trainer_nb.learner import Learner

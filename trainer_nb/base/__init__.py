@@ -1,4 +1,4 @@
-"""What every wing uses: nested batches, text, charts, errors. These names are for other wings"""
+"""What every wing uses: nested batches, text, errors. These names are for other wings"""
 from .nested import (
     batch_code, batch_size, common_device, default_device, divide_batch, entries, has_accelerator, local, map_tensors,
     merge_batches, sample_counts, to_device
@@ -6,15 +6,7 @@ from .nested import (
 from .never_run import unproven
 from .files import open_file, read_file, replacing, sync
 from .rng import RNG_KINDS, check_seed, rng_state, set_rng_state, set_seed
-from .text import (
-    Rich, attended_kernel, cell_thread, check_kinds, current_cell, did_you_mean, format_bytes, format_time,
-    format_value, html_img, html_table, marimo_outputs, marimo_view, patch, printable, reaches, running_shell,
-    show_bundle, text_table, with_comments
-)
-from .charts import (
-    ALARM, COLORS, GREY, INK, LEADING, RAW, SIZE, Bin, Chart, Envelope, Line, Panel, beside, labels, legend_rows,
-    limits, needs_log, new_figure, smooth, ticks
-)
+from .text import check_kinds, did_you_mean, format_bytes, format_time, format_value, patch, printable, with_comments
 from .memory import TensorMeter, is_oom, memory_in_use
 from .errors import described, drop_locals, folded, needed, note_place, owner, passed, show_error
 from .torch_private import (

@@ -20,9 +20,9 @@ from torch.nn.parameter import is_lazy
 from torch.nn.utils.rnn import pad_sequence
 
 from trainer_nb.base import (
-    ALARM, BATCH_NORMS, COLORS, CONVOLUTIONS, GREY, INK, INSTANCE_NORMS, did_you_mean, each_, local,
-    new_figure, norms, patch, text_table, ticks, to_device
+    BATCH_NORMS, CONVOLUTIONS, INSTANCE_NORMS, did_you_mean, each_, local, norms, patch, to_device
 )
+from ..draw import ALARM, COLORS, GREY, INK, new_figure, text_table, ticks
 from ..loop import RESUMABLE, MainProcessHook, as_count, matching, refuse_script
 
 # %% ../../nbs/features/09_activations.ipynb #6a9daf2f

@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 import torch
 
-from ..base import html_table
 from ..data import source
+from ..draw import html_table
 from ..loop import LIFECYCLE, Hook, Learner
 
 # %% ../../nbs/features/08_profile.ipynb #1f33cfa8

@@ -18,7 +18,8 @@ from types import SimpleNamespace
 import torch
 from torch import Tensor
 
-from ..base import COLORS, Chart, Envelope, Line, Panel, folded, limits, mark_stepped
+from ..base import folded, mark_stepped
+from ..draw import COLORS, Chart, Envelope, Line, Panel, limits
 from ..data import length
 from trainer_nb.loop import (
     RESUMABLE, Hook, as_count, as_hooks, as_metrics, as_rate, as_step, check_monitored, check_names,

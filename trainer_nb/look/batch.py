@@ -11,7 +11,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from html import escape
 
-from ..base import batch_size, folded, html_table, text_table
+from ..base import batch_size, folded
+from ..draw import html_table, text_table
 from ..data import length, sets_of
 from ..loop import Hook, as_count, unchanged
 from trainer_nb.look.samples import (

@@ -12,7 +12,8 @@ from html import escape
 import torch
 from torch import Tensor
 
-from ..base import GREY, attended_kernel, html_img, html_table, new_figure, patch, text_table
+from ..base import patch
+from ..draw import GREY, attended_kernel, html_img, html_table, new_figure, text_table
 from ..loop import as_count, loss_option
 from .results import Results
 from .samples import Look

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, SequentialSampler
 
-from ..base import batch_size, folded, format_value, map_tensors, text_table
+from ..base import batch_size, folded, format_value, map_tensors
+from ..draw import text_table
 from ..data import TensorLoader, as_loader, is_stock, rng_states, set_rng_states, sets_of, source
 from ..loop import Hook, Joined, LambdaHook, loss_option, n_samples, sizes_of
 from .samples import Look, classes_of, grid, batch_parts, sample_of

@@ -15,7 +15,8 @@ from io import BytesIO
 import torch
 from torch import Tensor
 
-from ..base import COLORS, GREY, entries, html_img, html_table, printable
+from ..base import entries, printable
+from ..draw import COLORS, GREY, html_img, html_table
 from ..data import each
 
 # %% ../../nbs/look/01_samples.ipynb #fd1ddb9a

@@ -12,7 +12,8 @@ from html import escape
 
 from torch import Tensor
 
-from ..base import ALARM, folded, format_bytes, printable
+from ..base import folded, format_bytes, printable
+from ..draw import ALARM
 from ..loop import Hook, as_count, refuse_script
 from .batch import Seen, run_once
 

@@ -16,10 +16,11 @@ from threading import get_ident
 import torch
 from torch import Tensor
 
-from trainer_nb.base import (
-    ALARM, COLORS, GREY, LEADING, RAW, SIZE, Chart, Envelope, Line, Panel, beside, check_kinds, common_device,
-    current_cell, format_time, html_img, html_table, labels, legend_rows, limits, marimo_outputs, marimo_view,
-    needs_log, show_bundle, text_table
+from ..base import check_kinds, common_device, format_time
+from trainer_nb.draw import (
+    ALARM, COLORS, GREY, LEADING, RAW, SIZE, Chart, Envelope, Line, Panel, beside, current_cell,
+    html_img, html_table, labels, legend_rows, limits, marimo_outputs, marimo_view, needs_log,
+    show_bundle, text_table
 )
 
 # %% ../../nbs/loop/04_history.ipynb #1b46cb99

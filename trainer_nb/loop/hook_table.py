@@ -14,7 +14,8 @@ from html import escape
 from itertools import groupby
 from textwrap import wrap
 
-from ..base import COLORS, printable
+from ..base import printable
+from ..draw import COLORS
 from .hooks import STEPS, Calls, Hook, _check_ord, predecessors, sort_hooks
 
 # %% ../../nbs/loop/02_hook_table.ipynb #624f63b3

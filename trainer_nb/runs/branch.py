@@ -10,7 +10,8 @@ import math, os, shutil
 from dataclasses import replace
 from pathlib import Path
 
-from ..base import GREY, LEADING, Line, beside, legend_rows, limits, printable
+from ..base import printable
+from ..draw import GREY, LEADING, Line, beside, legend_rows, limits
 from ..loop import Hook, Plot, set_lr
 from ..save import Folder
 from .folder import RunFolder, count_of

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import torch
 
-from ..base import described, html_img, html_table, patch, printable, replacing
+from ..base import described, patch, printable, replacing
+from ..draw import html_img, html_table
 from ..loop import Plot
 from .process import flat
 from .run import Run, noted

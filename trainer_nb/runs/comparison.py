@@ -13,10 +13,11 @@ from secrets import token_hex
 from time import monotonic, thread_time
 from zlib import crc32
 
-from trainer_nb.base import (
-    COLORS, GREY, LEADING, RAW, Chart, Line, Panel, Rich, attended_kernel, cell_thread, current_cell, did_you_mean,
-    format_time, format_value, html_img, html_table, legend_rows, limits, marimo_outputs, needs_log, printable,
-    reaches, show_bundle, smooth, text_table
+from ..base import did_you_mean, format_time, format_value, printable
+from trainer_nb.draw import (
+    COLORS, GREY, LEADING, RAW, Chart, Line, Panel, Rich, attended_kernel, cell_thread,
+    current_cell, html_img, html_table, legend_rows, limits, marimo_outputs, needs_log, reaches,
+    show_bundle, smooth, text_table
 )
 from ..loop import good_values
 from ..show import Budget, front_end, html_chart, html_stale

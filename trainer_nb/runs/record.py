@@ -16,7 +16,8 @@ from pathlib import Path
 from time import perf_counter
 from zlib import crc32
 
-from ..base import Bin, Envelope, check_kinds, open_file, read_file, replacing
+from ..base import check_kinds, open_file, read_file, replacing
+from ..draw import Bin, Envelope
 from ..loop import History
 from ..show import JSONLLogger
 

@@ -10,7 +10,7 @@ import os, shutil, sys, warnings
 from importlib.metadata import PackageNotFoundError, version
 from time import monotonic, sleep
 
-from ..base import attended_kernel, current_cell, marimo_outputs, reaches
+from ..draw import attended_kernel, current_cell, marimo_outputs, reaches
 from ..save import find, read_state
 from .branch import branch_of
 from .engine import engine_of, submit, withdraw

@@ -12,9 +12,9 @@ from pathlib import Path
 from time import sleep
 
 from trainer_nb.base import (
-    check_seed, current_cell, did_you_mean, format_value, html_table, marimo_view, needed, open_file, rng_state,
-    set_rng_state, set_seed, text_table
+    check_seed, did_you_mean, format_value, needed, open_file, rng_state, set_rng_state, set_seed
 )
+from ..draw import current_cell, html_table, marimo_view, text_table
 from ..loop import Learner, as_count, as_mode
 from ..save import Lock, path_in
 from ..show import Area, Budget, front_end

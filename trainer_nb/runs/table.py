@@ -10,7 +10,8 @@ import math, os
 from pathlib import Path
 from time import time
 
-from ..base import did_you_mean, html_table, text_table
+from ..base import did_you_mean
+from ..draw import html_table, text_table
 from .folder import RunFolder, ago
 from .run import Run, noted
 from .sources import RunSource, differing_settings

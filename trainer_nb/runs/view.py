@@ -12,9 +12,9 @@ from functools import partial
 from html import escape
 from time import monotonic, thread_time
 
-from trainer_nb.base import (
-    attended_kernel, cell_thread, current_cell, format_time, marimo_outputs, printable, show_bundle,
-    text_table
+from ..base import format_time, printable
+from trainer_nb.draw import (
+    attended_kernel, cell_thread, current_cell, marimo_outputs, show_bundle, text_table
 )
 from ..loop import Plot
 from ..show import Area, Budget, ButtonRow, MarimoRow, front_end, html_bar, html_chart, html_stale

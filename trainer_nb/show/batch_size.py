@@ -15,8 +15,11 @@ from time import perf_counter
 import torch
 
 from trainer_nb.base import (
-    BATCH_NORMS, COLORS, GREY, LEADING, Chart, Line, Panel, TensorMeter, batch_size, divide_batch, folded, format_bytes,
-    html_table, is_oom, legend_rows, map_tensors, memory_in_use, merge_batches, patch, text_table
+    BATCH_NORMS, TensorMeter, batch_size, divide_batch, folded, format_bytes, is_oom, map_tensors,
+    memory_in_use, merge_batches, patch
+)
+from trainer_nb.draw import (
+    COLORS, GREY, LEADING, Chart, Line, Panel, html_table, legend_rows, text_table
 )
 from ..data import Pass, sets_of
 from ..loop import as_count, parameters, trained

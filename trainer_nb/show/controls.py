@@ -14,7 +14,8 @@ from html import escape
 from time import localtime, perf_counter, sleep, strftime, time
 from types import SimpleNamespace
 
-from ..base import attended_kernel, patch, show_bundle
+from ..base import patch
+from ..draw import attended_kernel, show_bundle
 from ..loop import MainProcessHook, as_rate, set_lr
 from .output import front_end
 

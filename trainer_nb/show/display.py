@@ -16,7 +16,8 @@ from time import perf_counter, strftime
 
 from torch.utils.data import DataLoader, TensorDataset
 
-from ..base import COLORS, GREY, current_cell, marimo_outputs, patch, printable, running_shell, text_table
+from ..base import patch, printable
+from ..draw import COLORS, GREY, current_cell, marimo_outputs, running_shell, text_table
 from ..data import length
 from ..loop import MainProcessHook, Plot, rank
 from .output import Area, Budget, Progress, front_end, terminal_width, text_bar

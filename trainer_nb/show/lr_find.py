@@ -12,9 +12,10 @@ from html import escape
 
 import torch
 
-from trainer_nb.base import (
-    COLORS, GREY, LEADING, RAW, Chart, Line, Panel, attended_kernel, current_cell, did_you_mean, folded, html_img,
-    html_table, legend_rows, limits, marimo_view, patch, smooth, text_table
+from ..base import did_you_mean, folded, patch
+from trainer_nb.draw import (
+    COLORS, GREY, LEADING, RAW, Chart, Line, Panel, attended_kernel, current_cell, html_img,
+    html_table, legend_rows, limits, marimo_view, smooth, text_table
 )
 from ..loop import CancelFit, as_count, set_lr
 from .output import Area, Budget, Progress, front_end, terminal_width, text_bar

@@ -15,7 +15,8 @@ from html import escape
 from shutil import get_terminal_size
 from time import perf_counter, strftime
 
-from ..base import COLORS, INK, format_time, marimo_outputs, running_shell, show_bundle
+from ..base import format_time
+from ..draw import COLORS, INK, marimo_outputs, running_shell, show_bundle
 
 # %% ../../nbs/show/01_output.ipynb #3f398e25
 def front_end():  # 'html' in a kernel that shows rich output and in marimo, 'tty' at a terminal, 'text' elsewhere
