@@ -8,6 +8,7 @@ __all__ = ['Activations']
 # %% ../../nbs/features/09_activations.ipynb #1cd255fa
 import math, warnings
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -163,12 +164,12 @@ class _Record(MainProcessHook):
         rows = torch.stack(self.rows) if self.rows else None
         return {**{k: getattr(self, k) for k in self.state_kinds}, 'rows': rows}
 
-    def take_state(self, state: dict):
+    def take_state(self, state: dict) -> None:
         super().take_state(state)
         self.rows = [] if state['rows'] is None else list(state['rows'].clone())
         self._strips = LiveStrips()
 
-    def plot(self):  # matplotlib `Figure`, independent of pyplot; raises ValueError if nothing was measured
+    def plot(self) -> Any:  # matplotlib `Figure`; raises ValueError if nothing was measured
         "Draw what was measured: a row for each layer, or for 12 of them"
         if not self.at: raise ValueError('Activations: nothing was measured yet')
         return layers_figure(self.layers, self.at, self.values)
@@ -201,7 +202,7 @@ class Activations(_Record):
         self._modules, self._outputs, self._weights = {}, None, None      # of a fit; of a measured batch
         self._begin([])
 
-    def before_fit(self, learn: Learner):
+    def before_fit(self, learn: Learner) -> None:
         refuse_script(learn.fitting.model, self.name)
         self._modules = _find_layers(learn.fitting.model, self.patterns)
         if [*self._modules] != [name for name, _ in self.layers]:       # another model
@@ -215,7 +216,7 @@ class Activations(_Record):
         warnings.warn(f'Activations sees no output of a layer because of {why}: '
                       'it measures the steps of the weights only', stacklevel=3)
 
-    def before_step(self, learn: Learner):
+    def before_step(self, learn: Learner) -> None:
         if not learn.training: return
         is_due = learn.history.n_steps % (self.every*self.thinned) == 0
         if is_due: self._open(learn)
@@ -227,7 +228,7 @@ class Activations(_Record):
         self.at.append(learn.history.n_steps)
         self._outputs, self.is_waiting = _Outputs({} if self._is_blind else self._modules), True
 
-    def after_step(self, learn: Learner):
+    def after_step(self, learn: Learner) -> None:
         if not learn.training: return
         if self._outputs is not None: self._add(learn)
         if self._weights is None or not learn.stepped: return
@@ -248,11 +249,11 @@ class Activations(_Record):
         if self._outputs is not None: self._outputs.close()
         self._outputs = None
 
-    def after_cancel(self, learn: Learner):
+    def after_cancel(self, learn: Learner) -> None:
         if self._outputs is not None: self.at.pop()     # the batch did not finish
         self._close()
 
-    def after_fit(self, learn: Learner):
+    def after_fit(self, learn: Learner) -> None:
         self.is_waiting = self.is_waiting and learn.cancelled in RESUMABLE
         self.after_cancel(learn)
         self._modules, self._weights = {}, None

@@ -511,7 +511,7 @@ class Compile(Hook):
         "Compile for batches of any size from now on in this fit: none of them is a shorter last one"
         self._full_sizes = 0, 0
 
-    def before_fit(self, learn: Learner):
+    def before_fit(self, learn: Learner) -> None:
         self._functions.begin(learn.device)
         if self.dynamic is None: self._full_sizes = _full_size(learn.valid_dl), _full_size(learn.train_dl)
         if self.what == 'model': return self._fit.plan_model(learn)
@@ -521,12 +521,12 @@ class Compile(Hook):
         self._tracing.__enter__()
         self._fit.plan_step(learn, self._optimizers)
 
-    def after_fit(self, learn: Learner):
+    def after_fit(self, learn: Learner) -> None:
         self._fit.model.unwrap()
         if self._tracing is not None: self._tracing.__exit__(None, None, None)
         self._close()
 
-    def do_step(self, learn: Learner, nxt: Callable, model: nn.Module, loss_fn: Callable):
+    def do_step(self, learn: Learner, nxt: Callable, model: nn.Module, loss_fn: Callable) -> None:
         if self._functions.uses_graphs and learn.generator is None: torch.compiler.cudagraph_mark_step_begin()
         self._is_short = self._fit.model.is_off = learn.world.total < self._full_sizes[learn.training]
         if self._fit.step is None or not learn.training or self._is_short: return _noted(nxt)
@@ -536,7 +536,7 @@ class Compile(Hook):
         if result is None: return nxt()
         learn.result, learn.loss, learn.pred = result, result['loss'], result.get('pred')
 
-    def do_backward(self, learn: Learner, nxt: Callable, loss: Tensor):
+    def do_backward(self, learn: Learner, nxt: Callable, loss: Tensor) -> None:
         step = self._fit.step
         if step is not None and step.grads is not None: return step.backward(loss)
         _noted(nxt)

@@ -216,10 +216,10 @@ class Profile(Hook):
         if not self._trace.is_on: return self._times.around(point, learn, nxt)
         with torch.profiler.record_function(_STEP_NAMES[point]): return nxt()
 
-    def before_fit(self, learn: Learner): self._begin()
-    def before_epoch(self, learn: Learner): self._measure(learn)
+    def before_fit(self, learn: Learner) -> None: self._begin()
+    def before_epoch(self, learn: Learner) -> None: self._measure(learn)
 
-    def before_step(self, learn: Learner):
+    def before_step(self, learn: Learner) -> None:
         if not learn.training: return
         times = self._times
         if times.n + times.n_open >= self.n_steps: times.close(learn)
@@ -228,15 +228,15 @@ class Profile(Hook):
         self.n_seen += 1
         times.n_open += times.mark is not None
 
-    def do_step(self, learn: Learner, nxt: Callable): return self._around('do_step', learn, nxt)
-    def do_backward(self, learn: Learner, nxt: Callable): return self._around('do_backward', learn, nxt)
-    def do_opt_step(self, learn: Learner, nxt: Callable): return self._around('do_opt_step', learn, nxt)
-    def do_zero_grad(self, learn: Learner, nxt: Callable): return self._around('do_zero_grad', learn, nxt)
-    def before_valid(self, learn: Learner): self._times.close(learn)
-    def after_epoch(self, learn: Learner): self._times.close(learn)
-    def after_cancel(self, learn: Learner): self._times.drop()      # the batch did not finish
+    def do_step(self, learn: Learner, nxt: Callable) -> None: return self._around('do_step', learn, nxt)
+    def do_backward(self, learn: Learner, nxt: Callable) -> None: return self._around('do_backward', learn, nxt)
+    def do_opt_step(self, learn: Learner, nxt: Callable) -> bool: return self._around('do_opt_step', learn, nxt)
+    def do_zero_grad(self, learn: Learner, nxt: Callable) -> None: return self._around('do_zero_grad', learn, nxt)
+    def before_valid(self, learn: Learner) -> None: self._times.close(learn)
+    def after_epoch(self, learn: Learner) -> None: self._times.close(learn)
+    def after_cancel(self, learn: Learner) -> None: self._times.drop()      # the batch did not finish
 
-    def after_fit(self, learn: Learner):
+    def after_fit(self, learn: Learner) -> None:
         times, trace = self._times, self._trace
         trace.stop()
         self.table = ProfileTable(times.rows(learn), times.n)
