@@ -127,6 +127,7 @@ class Accelerate(Hook):
     dp_replicate_size=2, dp_shard_size=4)` if not all ranks share its shards. In a single process it changes nothing.
     """
     unique, ord, in_dry_run, runs_before = True, -35, False, ('NaNGuard', 'GradNorm', 'GradClip')
+    provides = 'ranks',
     state_kinds = {'size?': int, 'parts?': [{str: object}]}
 
     def __init__(self,
@@ -164,12 +165,12 @@ class Accelerate(Hook):
 
     def check(self, learn):
         "Refuse hooks and metrics that do not fit together"
-        if learn.get_hook('AMP', None) is not None: raise ValueError(
+        if learn.provider('precision') is not None: raise ValueError(
             "AMP and Accelerate both choose the precision: take AMP out, and use Accelerate(mixed_precision='bf16')")
         kind = self.accelerator.distributed_type.value
         if kind not in ('NO', 'MULTI_CPU', 'MULTI_GPU', 'MULTI_XPU', 'MULTI_NPU', 'FSDP'):
             raise NotImplementedError(f'Accelerate was started as {kind}: run `accelerate config` again. {_INSTEAD}')
-        if isinstance(self.world, Sharded) and learn.get_hook('Compile', None) is not None:
+        if isinstance(self.world, Sharded) and learn.provider('compilation') is not None:
             raise ValueError('Compile does not work on a sharded model: take it out, or fsdp_plugin')
 
     def check_metrics(self, metrics):
@@ -393,9 +394,9 @@ def _fits_wrapper(learn):
     "Return whether one call of the model gives all gradients of an optimizer step"
     is_own_step = type(learn).train_step is not Learner.train_step or 'train_step' in vars(learn)
     trains_loss = isinstance(learn.loss_fn, nn.Module) and any(p.requires_grad for p in learn.loss_fn.parameters())
-    accum = learn.get_hook('GradAccum', None)
+    accum = learn.provider('accumulation')
     accumulates = accum is not None and accum.n != 1
-    is_compiled = learn.get_hook('Compile', None) is not None
+    is_compiled = learn.provider('compilation') is not None
     return not (is_own_step or trains_loss or accumulates or is_compiled)
 
 def _or_one(n): return torch.where(n > 0, n, 1) if isinstance(n, Tensor) else n or 1     # to divide by

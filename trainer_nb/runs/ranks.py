@@ -109,15 +109,15 @@ class Pausing(Hook):
             self.wait(learn)
             learn.world.first('continue')
         else: self._follow(learn)
-        learn.get_hook('Agreement').share_rates(learn)
+        learn.provider('agreement').share_rates(learn)
 
     def _follow(self, learn):
         while (what := learn.world.first(None)) != 'continue':
-            if what == 'save': learn.get_hook('Checkpoint').save(learn)
+            if what == 'save': learn.provider('checkpoints').save(learn)
 
 def save_in_pause(
     learn,  # `Learner` of rank 0, while all ranks wait
 ):
     "Save a checkpoint"
     if learn.world.size > 1: learn.world.first('save')
-    learn.get_hook('Checkpoint').save(learn)
+    learn.provider('checkpoints').save(learn)

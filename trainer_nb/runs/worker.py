@@ -63,7 +63,7 @@ def saved(
     learn,  # `Learner`
 ):          # str; raises RuntimeError if the last checkpoint was not saved
     "Wait until a checkpoint is on disk"
-    hook = learn.get_hook('Checkpoint')
+    hook = learn.provider('checkpoints')
     hook.finish()
     if hook.saved_at is None: raise RuntimeError('no checkpoint was saved; run.output says why')
     return 'saved'
@@ -320,7 +320,7 @@ class Worker:
                 what = str(o['what'])
                 if what == 'pause': return self._pause(name, learn)
                 if what == 'checkpoint' and learn.world.size > 1 and self.state != 'paused':
-                    hook = learn.get_hook('Checkpoint')
+                    hook = learn.provider('checkpoints')
                     learn.request(hook.save)
                     return learn.request(partial(self._saved, name, hook.n_saves))
                 res = self._act(what, o.get('arg'), learn)
@@ -366,7 +366,7 @@ class Worker:
 
     def _saved(self, name, n, learn):
         "Answer once all ranks have saved"
-        if learn.get_hook('Checkpoint').n_saves == n: return learn.request(partial(self._saved, name, n))
+        if learn.provider('checkpoints').n_saves == n: return learn.request(partial(self._saved, name, n))
         try: self.say(name, what='checkpoint', done=saved(learn), where=learn.position)
         except RuntimeError as e: self.say(name, what='checkpoint', refused=str(e))
 
@@ -384,8 +384,8 @@ def without_screen(
     learn,  # `Learner`
 ):          # `learn`
     "Remove the display and the controls, where nobody looks"
-    for name in 'Controls', 'Display':
-        if (hook := learn.get_hook(name, None)) is not None: learn.remove_hook(hook)
+    for name in 'controls', 'display':
+        if (hook := learn.provider(name)) is not None: learn.remove_hook(hook)
     return learn
 
 # %% ../../nbs/runs/04_worker.ipynb #8a51ea8a

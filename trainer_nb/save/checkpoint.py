@@ -40,6 +40,7 @@ class Checkpoint(Hook):
     newest. Checkpoints of other runs in the folder are never touched.
     """
     ord, unique = 95, True      # late, when the states of other hooks are complete
+    provides = 'checkpoints',
     together = ('save',)        # all ranks call it; they write their shards, and the main one all else
     PATIENCE_S = 600            # how long the main process waits for the shards of the others
     state_kinds = {'run': (None, str)}
@@ -276,7 +277,7 @@ def resume_from(learn,
     source,  # True: the folder of the hook `Checkpoint`; or the path of a checkpoint, or of a folder of them
 ):           # bool: whether there was one
     "Restore the state that `fit(resume=source)` resumes; called when the fit begins"
-    hook = learn.get_hook('Checkpoint', None)
+    hook = learn.provider('checkpoints')
     if hook is not None and learn.is_main:
         hook.folder.lock.acquire()
         hook.finish()
