@@ -191,6 +191,7 @@ class _Functions:
         self.reasons.append(f'{what}: {why}')
         warnings.warn(f'Compile does not compile the {what}, because of {why}', stacklevel=3)
 
+# %% ../../nbs/features/07_compile.ipynb #a69241dc
 def _show(learn, note, remark=''):
     "Change the status line"
     display = learn.provider('display')
@@ -379,6 +380,7 @@ class _CompiledStep:
             if g is not None: p.grad = g if p.grad is None else p.grad + g
         self.grads = self.loss = None
 
+# %% ../../nbs/features/07_compile.ipynb #9730ba1f
 def _all_parameters(learn): return [*dict.fromkeys(p for opt in learn.opts.values() for p in parameters(opt))]
 
 def _origin(step):

@@ -156,6 +156,7 @@ class EMA(Hook):
         for k, o in modules.items():
             if o is not None: _load(o, state, k)
 
+# %% ../../nbs/features/03_ema.ipynb #2efe47ac
 def _load(module, state, name):
     module.load_state_dict(state[name])
     set_buffers(module, state.get('unsaved', {}).get(name, {}))

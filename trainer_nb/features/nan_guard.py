@@ -186,6 +186,7 @@ class NaNGuard(Hook):
             text += f' {name}, as the loader yielded it in batch {batch}, holds nan or inf, too.'
         raise FloatingPointError(f'{text} Weights, buffers and optimizers are as those {step} steps left them.')
 
+# %% ../../nbs/features/04_nan_guard.ipynb #afa6acf6
 def _where(learn): return learn.state.epoch, learn.state.batch_idx
 
 def _buffers(learn):

@@ -52,6 +52,7 @@ class ProfileTable:
     def _repr_html_(self):
         return html_table(_lines(self), bold=len(self.rows)) if self.n_steps else '<p>no step was measured</p>'
 
+# %% ../../nbs/features/08_profile.ipynb #ba5c206d
 def _lines(table):
     "Return header, rows and the row of sums, as lists of str"
     rows = []

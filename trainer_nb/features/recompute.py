@@ -78,6 +78,7 @@ class _Blocks(Hook):
         for m in self.wrapped: vars(m).pop('forward', None)
         self.wrapped = []
 
+# %% ../../nbs/features/11_recompute.ipynb #09e45463
 def _counting(m):
     "List the norms in a block that keep running statistics, in training"
     return [o for o in m.modules()
@@ -94,6 +95,7 @@ def _not_counting(norms):
             o.momentum = momentum
             o.num_batches_tracked.copy_(n)
 
+# %% ../../nbs/features/11_recompute.ipynb #c50a884e
 @unproven('Recompute')
 class Recompute(_Blocks):
     """Activation checkpointing: keep only the inputs of some blocks for backward, and recompute the rest there

@@ -145,7 +145,7 @@ class Scheduler(Hook):
             for g, old in zip(opt.param_groups, groups): _set_values(g, old)
         self.since, self.held, self._of = None, None, {}
 
-
+# %% ../../nbs/features/06_schedule.ipynb #a613355e
 def _values(group): return {k: v.clone() if isinstance(v, Tensor) else v for k, v in group.items() if k != 'params'}
 
 def _set_values(group, values):
@@ -272,6 +272,7 @@ class OneCycle(Schedule):
         momentum = moms and combine(shares, [cosine(*moms[:2]), cosine(*moms[1:])])
         super().__init__(lr, momentum, lr_max=lr_max, n_steps=n_steps, opt=opt)
 
+# %% ../../nbs/features/06_schedule.ipynb #eb2a29f3
 class WarmupCosine(Schedule):
     "Rise to the learning rate in a straight line, then fall along half a cosine wave"
     unique = True
@@ -462,6 +463,7 @@ def _stand_in(opt):
     res.param_groups = groups           # without the entries that the constructor adds
     return res
 
+# %% ../../nbs/features/06_schedule.ipynb #09545136
 class Preview:
     "Show what schedules will do, as a chart in Jupyter"
     def __init__(self,
@@ -525,6 +527,7 @@ def plot_schedule(learn: Learner,
     end_step = None if max_steps is None else twin.state.optimizer_step + as_count('max_steps', max_steps)
     return Preview(_play(twin, scheds, n, n_epochs, end_step, lr_names(learn.opts)))
 
+# %% ../../nbs/features/06_schedule.ipynb #a4c4c4c0
 def _play(twin, scheds, n, n_epochs, end_step, names):
     "Run the schedules through a fit, batch by batch; return dict: name → values"
     rows, state, extras = [], twin.state, {}
