@@ -87,13 +87,13 @@ def test_a_dead_unit_is_found_in_channels_and_features():
     assert watch.values['dead'][:-1].nanmean(0).tolist() == [0, .25, 0, .75, 0]       # the last batch is smaller
 
 
-def portrait(x, dim): return module.portraits([module.glance(x, dim)])[0]
+def portrait(x, dim): return module._described([module._sampled(x, dim)])[0]
 
 def test_sequences_have_their_features_last():
     x = torch.randn(6, 5, 4)
     x[..., 0] = 1
     assert portrait(x, -1)[2] == .25 and portrait(x.transpose(1, 2).contiguous(), 1)[2] == .25
-    assert module.unit_dim(nn.GELU()) is None and module.unit_dim(nn.Linear(2, 2)) == -1
+    assert module._unit_dim(nn.GELU()) is None and module._unit_dim(nn.Linear(2, 2)) == -1
 
 
 def test_a_big_output_is_sampled_from_all_units():
@@ -126,7 +126,7 @@ def test_no_forward_hook_is_left(how, n):
     learn = learner(watch, leave(how))
     try: learn.fit(1)
     except (RuntimeError, KeyboardInterrupt): pass
-    assert n_forward_hooks(learn) == 0 and watch.kept is None and not watch.modules and not watch.handles
+    assert n_forward_hooks(learn) == 0 and watch._weights is watch._outputs is None and not watch._modules
     assert len(watch.at) == len(watch.rows) == len(set(watch.at)) == n
 
 
@@ -167,7 +167,7 @@ def test_resume(tmp_path, at, n):
 
 
 def test_memory_is_bounded(monkeypatch):
-    monkeypatch.setattr(module, 'MOST', 8)
+    monkeypatch.setattr(module, '_MOST', 8)
     watch = Activations(every=1)
     learn = learner(watch)
     learn.fit(10)
@@ -263,7 +263,7 @@ def test_a_live_update_reads_what_is_new(monkeypatch):
             m.setattr(torch.Tensor, 'cpu', counted)
             texts.append(watch.under_plot())
             assert watch.under_plot() == texts[-1]
-    monkeypatch.setattr(module, 'MOST', 8)
+    monkeypatch.setattr(module, '_MOST', 8)
     learner(watch, GradAccum(2), LambdaHook(after_step=draw)).fit(4)
     assert len(set(texts)) > 10 and max(read) <= 2 and len(watch.rows) < 8
     fresh = Activations(live=True)

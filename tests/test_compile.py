@@ -436,9 +436,9 @@ def test_two_optimizers():
     plain = fit()
     with reasons('does not compile the backward, because of a step that yields'):
         assert close(fit(hook := Compile(what='step', backend='aot_eager')), plain)
-    assert len([k for k in hook._made if k[0] == 'model']) == len([k for k in hook._made if k[0] == 'opt']) == 2
+    assert len([k for k in hook._functions.made if k[0] == 'model']) == len([k for k in hook._functions.made if k[0] == 'opt']) == 2
     with reasons(): assert close(fit(hook := Compile(backend='aot_eager')), plain)
-    assert len([k for k in hook._made if k[0] == 'model']) == 2        # the model is only their home
+    assert len([k for k in hook._functions.made if k[0] == 'model']) == 2        # the model is only their home
     one = lambda batch, learn: {'loss': d_loss(learn.model, batch[0])}
     def single(*hooks):
         m = Pair()
@@ -558,7 +558,7 @@ def test_what_is_frozen_and_unfrozen_during_a_fit(at, optim, hooks):
 
 def test_another_graph_is_told(monkeypatch):
     told = []
-    monkeypatch.setattr(Compile, '_tell', lambda self, learn, note, remark='': note and told.append(note))
+    monkeypatch.setattr('trainer_nb.features.compile._show', lambda learn, note, remark='': note and told.append(note))
     model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
     learn = make_learner(model, batches(), hooks=[Switch({4: False}), Compile(what='step', backend='aot_eager')])
     learn.fit(2)
@@ -568,7 +568,7 @@ def test_gradients_of_unfrozen_parameters_leave_the_memory_of_cuda_graphs():
     "As if CUDA graphs were used: the next step writes where these gradients lie"
     owned, kept = {}, {}
     def watch(learn):
-        learn.get_hook(Compile)._graphs = True
+        learn.get_hook(Compile)._functions.uses_graphs = True
         learn.model.bias.requires_grad_(True)
         for p in learn.model.parameters(): p.register_post_accumulate_grad_hook(lambda p: owned.update({p: p.grad}))
     def look(learn): kept.update({p: p.grad for p in learn.model.parameters() if p.grad is not None})

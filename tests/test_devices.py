@@ -58,9 +58,9 @@ def test_gradients_of_a_checkpoint_follow_their_parameters():
 def test_measurements_of_a_checkpoint_are_on_the_device(monkeypatch):
     model, hook = Far(), Activations()
     hook.layers, hook.rows = [('', 'Far')], [torch.ones(1, 6)]
-    monkeypatch.setattr('trainer_nb.features.activations.find_layers', lambda *_: {'': model})
+    monkeypatch.setattr('trainer_nb.features.activations._find_layers', lambda *_: {'': model})
     hook.before_fit(SimpleNamespace(fitting=SimpleNamespace(model=model), device=torch.device('cuda', 0),
-                                    get_hook=lambda *_: None))
+                                    provider=lambda *_: None))
     assert on_far(torch.stack([*hook.rows, far(1, 6)]))
 
 def test_an_optimizer_of_compiled_code_comes_to_the_host():

@@ -291,7 +291,7 @@ def test_an_attempt_leaves_no_trace(dropout):
             learn.fit(2)
         return learn, [str(o.message) for o in seen]
     known = GradAccum('auto')
-    known.most = 4
+    known.division.most = 4
     (whole, quiet), (learn, told) = fit(known), fit(GradAccum('auto'), Limited(5, 'do_backward'))
     assert same(weights(learn.model), weights(whole.model)) and learn.history.steps == whole.history.steps
     assert not quiet and len(told) == 2 and 'parts of at most 4 samples; BatchNorm sees each part by itself' in told[1]

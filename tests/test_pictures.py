@@ -10,7 +10,7 @@ from trainer_nb.draw import (
 )
 from trainer_nb.draw.charts import _font
 from trainer_nb.draw.smoothing import _fitted
-from trainer_nb.features.activations import Activations, Picture
+from trainer_nb.features.activations import Activations
 from trainer_nb.loop.history import History, Plot
 from trainer_nb.learner import Learner
 from trainer_nb.runs.comparison import Comparison
@@ -549,7 +549,7 @@ def test_numbers_beside_activations_differ_and_do_not_overlap(n):
     model = torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.ReLU(), torch.nn.Linear(32, 2))
     Learner(model, (x, (x.sum(1) > 0).long()), loss_fn=torch.nn.functional.cross_entropy, lr=.05, device='cpu',
             display=False, hooks=[watched]).fit(2)
-    fig = Picture(watched).figure()
+    fig = watched.plot()
     fig.canvas.draw()
     for ax in filter(lambda ax: ax.axison, fig.axes):
         for axis in ax.xaxis, ax.yaxis:

@@ -3,7 +3,7 @@ from .tables import Rich, html_img, html_table, text_table
 from .cells import (
     attended_kernel, cell_thread, current_cell, marimo_outputs, marimo_view, reaches, running_shell, show_bundle
 )
-from .figures import ALARM, COLORS, GREY, INK, RAW, SIZE, new_figure
+from .figures import ALARM, COLORS, GREY, INK, RAW, SIZE, blank_figure, new_figure
 from .axes import labels, limits, needs_log, ticks
 from .smoothing import smooth
 from .envelope import Bin, Envelope

@@ -6,24 +6,26 @@
 __all__ = ['AMP']
 
 # %% ../../nbs/features/02_amp.ipynb #6847ca2e
+from collections.abc import Callable
 from types import SimpleNamespace
 
 import torch
+from torch import Tensor
 
-from ..loop import Hook, gradients, refuse_closures
+from ..loop import Hook, Learner, gradients, refuse_closures
 
 # %% ../../nbs/features/02_amp.ipynb #785f439e
 _DTYPES = {'bf16': torch.bfloat16, 'bfloat16': torch.bfloat16, 'fp16': torch.float16, 'float16': torch.float16}
 
 class AMP(Hook):
     "Run the step in mixed precision; with `float16`, scale losses and skip steps that overflow"
-    unique, ord = True, -30
+    unique, ord, provides = True, -30, ('precision',)
     runs_after, runs_before = ('GradAccum',), ('NaNGuard', 'GradNorm', 'GradClip')
     state_kinds = {'scalers': {str: {str: object}}, 'shared': {str: [str]}}
     def __init__(self,
-        dtype=torch.bfloat16,  # `torch.bfloat16` or `torch.float16`, or a name: 'bf16', 'fp16'
-        scaler=None,           # for `float16`: `scaler(device type)` makes one per optimizer;
-                               # None: `torch.amp.GradScaler`
+        dtype: torch.dtype | str = torch.bfloat16,  # or `torch.float16`, or a name: 'bf16', 'fp16'
+        scaler: Callable | None = None,             # for `float16`: `scaler(device type)` makes one per optimizer;
+                                                    # None: `torch.amp.GradScaler`
     ):
         self.dtype = _DTYPES.get(dtype, dtype) if isinstance(dtype, str) else dtype
         if self.dtype not in _DTYPES.values():
@@ -36,7 +38,7 @@ class AMP(Hook):
         self.shared = {}                        # optimizer's name → names of the optimizers whose scale it shares
         self._state, self._inner = {}, {}       # states for scalers that are not made yet; what scalers step
 
-    def before_fit(self, learn):
+    def before_fit(self, learn: Learner) -> None:
         device = learn.device.type
         if not torch.amp.is_autocast_available(device):
             raise ValueError(f'AMP: torch has no mixed precision on {device}')
@@ -49,16 +51,16 @@ class AMP(Hook):
             self.scalers[name] = (self.scaler or torch.amp.GradScaler)(device)
             if name in self._state: self.scalers[name].load_state_dict(self._state.pop(name))
 
-    def do_step(self, learn, nxt):
+    def do_step(self, learn: Learner, nxt: Callable) -> None:
         with torch.autocast(learn.device.type, self.dtype): nxt()
 
-    def do_backward(self, learn, nxt, loss):
+    def do_backward(self, learn: Learner, nxt: Callable, loss: Tensor) -> None:
         if not self.scalers: return nxt()
         names = learn.phase.opt_names
         self.shared.update(dict.fromkeys(names, names))
         nxt(self.scalers[names[0]].scale(loss))
 
-    def do_opt_step(self, learn, nxt):
+    def do_opt_step(self, learn: Learner, nxt: Callable) -> bool:
         name = learn.opt_name
         if not self.scalers: return nxt()
         names = self.shared.get(name, (name,))
@@ -73,11 +75,11 @@ class AMP(Hook):
             self._inner.clear()
         return bool(stepped)
 
-    def state_dict(self):
+    def state_dict(self) -> dict:
         scalers = {**self._state, **{name: o.state_dict() for name, o in self.scalers.items()}}
         return {'scalers': scalers, 'shared': {k: list(v) for k, v in self.shared.items()}}
 
-    def take_state(self, state):
+    def take_state(self, state: dict) -> None:
         self.shared, self._state = {k: tuple(v) for k, v in state['shared'].items()}, dict(state['scalers'])
         self.scalers = {name: o for name, o in self.scalers.items() if name in self._state}     # makes the others anew
         for name, o in self.scalers.items(): o.load_state_dict(self._state.pop(name))

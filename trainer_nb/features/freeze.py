@@ -6,11 +6,11 @@
 __all__ = ['Unfreeze', 'Freeze', 'FreezeBN']
 
 # %% ../../nbs/features/05_freeze.ipynb #74b90b11
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import chain
 
 from ..base import BATCH_NORMS
-from ..loop import Hook, as_count, found_names, matching, named_parameters, trained
+from ..loop import Hook, Learner, as_count, found_names, matching, named_parameters, trained
 
 # %% ../../nbs/features/05_freeze.ipynb #1b3c68ea
 class Unfreeze(Hook):
@@ -19,7 +19,8 @@ class Unfreeze(Hook):
     state_kinds = {'held': [str]}
 
     def __init__(self,
-        stages,  # dict: epoch ≥ 1, as `learn.state.epoch` counts → name or pattern as in `Freeze`, or a tuple of them
+        stages: Mapping[int, str | Sequence[str]],  # epoch ≥ 1, as `learn.state.epoch` counts → name or pattern as in
+                                                    # `Freeze`, or several
     ):
         if not isinstance(stages, Mapping) or not stages:
             raise TypeError(f"Unfreeze got {stages!r}: expected a dict of epochs to names, Unfreeze({{1: 'body'}})")
@@ -28,7 +29,7 @@ class Unfreeze(Hook):
         self.waiting = {}       # parameter → epoch in which it begins to train
         self.held = []          # their names; a checkpoint has them frozen, like those that you froze yourself
 
-    def before_fit(self, learn):
+    def before_fit(self, learn: Learner) -> None:
         if learn.world.size > 1: raise ValueError(
             'Unfreeze is for a single process: gradients of what is frozen when processes join are never averaged')
         named, self.waiting = named_parameters(trained(learn), remove_duplicate=False), {}
@@ -39,17 +40,17 @@ class Unfreeze(Hook):
         self.held = [name for name, p in named.items() if p in self.waiting]
         if not any(p.requires_grad and p not in self.waiting for p in named.values()):
             raise ValueError('Unfreeze leaves nothing to train in the first epoch')
-        self.set(learn)
+        self._set(learn)
 
-    def before_epoch(self, learn): self.set(learn)
+    def before_epoch(self, learn: Learner) -> None: self._set(learn)
 
-    def set(self, learn):
+    def _set(self, learn):
         "Freeze what waits, and unfreeze what begins"
         for p, epoch in self.waiting.items():
             p.requires_grad_(learn.state.epoch >= epoch)
             if not p.requires_grad: p.grad = None
 
-    def after_fit(self, learn):
+    def after_fit(self, learn: Learner) -> None:
         for p in self.waiting: p.requires_grad_(True)
         self.waiting, self.held = {}, []
 
@@ -58,15 +59,15 @@ class Freeze(Hook):
     "Keep parameters unchanged during a fit"
     unique, in_dry_run = True, True
     def __init__(self,
-        *names,          # of parameters or modules, or patterns with * ? []: 'body', '*.bias', 'body.[0-3]',
-                         # 'loss_fn.weight'
-        in_eval=False,   # also keep the modules of these names in evaluation mode: no dropout, no new BatchNorm means
+        *names: str,            # of parameters or modules, or patterns with * ? []: 'body', '*.bias', 'body.[0-3]',
+                                # 'loss_fn.weight'
+        in_eval: bool = False,  # also keep the modules of these names in evaluation mode: no dropout, no new BatchNorm means
     ):
         if not names or not all(isinstance(o, str) and o for o in names):
             raise TypeError("Freeze takes names of parameters or modules: Freeze('body', '*.bias')")
         self.names, self.in_eval, self.frozen = names, in_eval, []
 
-    def before_fit(self, learn):
+    def before_fit(self, learn: Learner) -> None:
         params, self.frozen = named_parameters(trained(learn), remove_duplicate=False), []
         for name in self.names:
             for p in map(params.get, found_names(f'Freeze({name!r})', name, params, learn.model)):
@@ -79,7 +80,7 @@ class Freeze(Hook):
         for o in self.names if self.in_eval else ():
             for name in matching(modules, o): modules[name].eval()
 
-    def after_fit(self, learn):
+    def after_fit(self, learn: Learner) -> None:
         for p in self.frozen: p.requires_grad_(True)
         self.frozen = []
 
@@ -87,10 +88,10 @@ class Freeze(Hook):
 class FreezeBN(Hook):
     "Keep BatchNorm layers in evaluation mode during training"
     unique, in_dry_run = True, True
-    def before_fit(self, learn):
+    def before_fit(self, learn: Learner) -> None:
         if any(isinstance(m, BATCH_NORMS) for m in learn.model.modules()): return
         raise ValueError('FreezeBN: the model has no BatchNorm layer')
 
-    def before_epoch(self, learn):
+    def before_epoch(self, learn: Learner) -> None:
         for m in learn.model.modules():
             if isinstance(m, BATCH_NORMS): m.eval()

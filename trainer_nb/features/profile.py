@@ -6,64 +6,75 @@
 __all__ = ['ProfileRow', 'ProfileTable', 'Profile']
 
 # %% ../../nbs/features/08_profile.ipynb #9d24f5f1
-from collections import Counter, namedtuple
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter
+from typing import NamedTuple
 
 import torch
 
-from ..base import patch
-from ..draw import html_table
 from ..data import source
-from ..loop import LIFECYCLE, Hook
+from ..draw import html_table
+from ..loop import LIFECYCLE, Hook, Learner
 
 # %% ../../nbs/features/08_profile.ipynb #1f33cfa8
-ProfileRow = namedtuple('ProfileRow', 'point what calls time_s')
-ProfileRow.__doc__ = "One row of a `ProfileTable`: point in the lifecycle, what ran there, number of calls, seconds"
+class ProfileRow(NamedTuple):
+    "One row of a `ProfileTable`"
+    point: str      # in the lifecycle: 'do_step'
+    what: str       # ran there
+    calls: int      # number of calls
+    time_s: float   # seconds
 
 class ProfileTable:
     "Show where the time of some training steps went, as a table in Jupyter and as Markdown elsewhere"
     def __init__(self,
-        rows,     # list of `ProfileRow`
-        n_steps,  # number of training batches measured
+        rows: list[ProfileRow],
+        n_steps: int,  # number of training batches measured
     ): self.rows, self.n_steps = rows, n_steps
 
     @property
-    def time_s(self):  # float
+    def time_s(self) -> float:
         "Return the seconds per step"
         return sum(o.time_s for o in self.rows)/max(self.n_steps, 1)
 
     def share(self,
-        point,  # value of the first column, such as 'waiting' or 'do_step'
-    ):          # float in [0, 1]
+        point: str,  # value of the first column, such as 'waiting' or 'do_step'
+    ) -> float:      # in [0, 1]
         "Return the share of the time spent there, including hooks"
         if not self.n_steps: return 0.
         return sum(o.time_s for o in self.rows if o.point == point)/self.n_steps/self.time_s
 
-    def _lines(self):
-        head = ['when', 'what', 'calls', 'ms per step', 'share', '']
-        rows = []
-        for o in self.rows:
-            time_s = o.time_s/self.n_steps
-            share = time_s/self.time_s
-            bar = '█'*round(20*share)
-            rows.append([o.point, o.what, f'{o.calls:,}', f'{1000*time_s:.3f}', f'{share:.1%}', bar])
-        return [head, *rows, ['all', f'{self.n_steps:,} training steps', '', f'{1000*self.time_s:.3f}', '', '']]
-
-    def __str__(self):
-        if not self.n_steps: return 'no step was measured'
-        head, *rows = self._lines()
-        widths = [max(map(len, column)) for column in zip(head, *rows)]
-        def line(cells):
-            padded = [c.rjust(w) if i in (2, 3, 4) else c.ljust(w) for i, (c, w) in enumerate(zip(cells, widths))]
-            return '| ' + ' | '.join(padded) + ' |'
-        rule = ['-'*(w - 1) + ':' if i in (2, 3, 4) else '-'*w for i, w in enumerate(widths)]
-        return '\n'.join([line(head), line(rule), *map(line, rows)])
+    def __str__(self): return _markdown(_lines(self)) if self.n_steps else 'no step was measured'
 
     __repr__ = _repr_markdown_ = __str__
 
     def _repr_html_(self):
-        return html_table(self._lines(), bold=len(self.rows)) if self.n_steps else '<p>no step was measured</p>'
+        return html_table(_lines(self), bold=len(self.rows)) if self.n_steps else '<p>no step was measured</p>'
+
+# %% ../../nbs/features/08_profile.ipynb #ba5c206d
+def _lines(table):
+    "Return header, rows and the row of sums, as lists of str"
+    rows = []
+    for o in table.rows:
+        time_s = o.time_s/table.n_steps
+        share = time_s/table.time_s
+        rows.append([o.point, o.what, f'{o.calls:,}', f'{1000*time_s:.3f}', f'{share:.1%}', '█'*round(20*share)])
+    head = ['when', 'what', 'calls', 'ms per step', 'share', '']
+    return [head, *rows, ['all', f'{table.n_steps:,} training steps', '', f'{1000*table.time_s:.3f}', '', '']]
+
+# %% ../../nbs/features/08_profile.ipynb #013e9d00
+_NUMBERS = 2, 3, 4      # columns that are aligned to the right
+
+def _markdown(lines):
+    "Write a table as Markdown, its columns aligned"
+    widths = [max(map(len, column)) for column in zip(*lines)]
+    def line(cells):
+        padded = [c.rjust(w) if i in _NUMBERS else c.ljust(w) for i, (c, w) in enumerate(zip(cells, widths))]
+        return '| ' + ' | '.join(padded) + ' |'
+    rule = ['-'*(w - 1) + ':' if i in _NUMBERS else '-'*w for i, w in enumerate(widths)]
+    head, *rows = lines
+    return '\n'.join([line(head), line(rule), *map(line, rows)])
 
 # %% ../../nbs/features/08_profile.ipynb #1591afdb
 _STEP_NAMES = {
@@ -73,135 +84,163 @@ _STEP_NAMES = {
     'do_zero_grad': 'gradients are cleared',
 }
 
+def _finish(device):
+    if device.type != 'cpu': torch.get_device_module(device).synchronize()
+
+class _Times:
+    "Seconds and calls of the steps, and of all hooks but one, while it is open"
+    def __init__(self, hook):
+        self.hook = hook                    # left out
+        self.n = self.n_open = 0            # training batches measured; those since it was opened
+        self.mark = None                    # what `_now` returned when it was opened; None: it is closed
+        self.spent, self.sums = Counter(), Counter()    # seconds and calls: of each step; of all, while it was open
+
+    def _others(self, learn, *points):
+        return [(p, c) for p in points for c in learn.calls.at[p] if c.hook is not self.hook]
+
+    def around(self, point, learn, nxt):
+        "Run a step and time it"
+        if self.mark is None: return nxt()
+        inside = self._others(learn, point, *(['after_pred'] if point == 'do_step' else []))
+        _finish(learn.device)
+        start, before = perf_counter(), sum(c.time_s for _, c in inside)
+        try: return nxt()
+        finally:
+            _finish(learn.device)
+            self.spent[point] += perf_counter() - start - (sum(c.time_s for _, c in inside) - before)
+            self.spent['n', point] += 1
+
+# %% ../../nbs/features/08_profile.ipynb #876b102e
+class _Measurement(_Times):
+    "The times of some training steps, as rows of a table"
+    def open(self, learn, pass_):
+        "Start to measure, or resume"
+        self.pass_ = pass_
+        self.mark, self.n_open = self._now(learn), 0
+
+    def close(self, learn):
+        "Add the time since it was opened"
+        if self.mark is None: return
+        now = self._now(learn)
+        now.subtract(self.mark)
+        self.sums.update(now)
+        self.n += self.n_open
+        self.drop()
+
+    def drop(self):
+        "Leave out the time since it was opened"
+        self.mark = self.pass_ = None
+
+    def _now(self, learn):
+        _finish(learn.device)
+        res = Counter(self.spent)
+        res['all'], res['waiting'] = perf_counter(), self.pass_.wait_s
+        res['own'] = sum(c.time_s for p in LIFECYCLE for c in learn.calls.at[p] if c.hook is self.hook)
+        for p, c in self._others(learn, *LIFECYCLE):
+            res[p, c.hook.name] += c.time_s
+            res['n', p, c.hook.name] += c.n
+        return res
+
+    def rows(self, learn):
+        "Return a list of `ProfileRow`"
+        sums, rows = self.sums, []
+        if not self.n: return rows
+        loader = type(source(learn.train_dl)).__name__
+        rows.append(ProfileRow('waiting', f'for data, from a {loader}', self.n, sums['waiting']))
+        for p in LIFECYCLE:
+            if p in _STEP_NAMES and sums['n', p]: rows.append(ProfileRow(p, _STEP_NAMES[p], sums['n', p], sums[p]))
+            for name in dict.fromkeys(c.hook.name for _, c in self._others(learn, p)):
+                n = sums['n', p, name]
+                if n: rows.append(ProfileRow(p, name, n, max(sums[p, name], 0.)))
+        own = sums['own'] if learn.device.type == 'cpu' else 0.  # elsewhere this is time spent waiting for the device
+        rest = sums['all'] - own - sum(o.time_s for o in rows)
+        return [*rows, ProfileRow('between', 'the loop: batch to the device, metrics, history', self.n, max(rest, 0.))]
+
+# %% ../../nbs/features/08_profile.ipynb #9336fa05
+class _Trace:
+    "A file of torch's profiler, of some training batches"
+    def __init__(self, path, first, n):
+        self.path, self.first, self.n = path, first, n
+        self.profiler, self.is_on = None, False
+
+    def begin(self, i):
+        "Start or stop before training batch `i` of the fit"
+        if self.is_on and i >= self.first + self.n: self.stop()
+        if not self.path or self.profiler is not None or i < self.first: return
+        self.profiler, self.is_on = torch.profiler.profile(), True
+        self.profiler.start()
+
+    def stop(self):
+        "Write the file, if it is on"
+        if not self.is_on: return
+        self.is_on = False
+        self.profiler.stop()
+        Path(self.path).parent.mkdir(parents=True, exist_ok=True)
+        self.profiler.export_chrome_trace(str(self.path))
+
+# %% ../../nbs/features/08_profile.ipynb #7edb822b
 class Profile(Hook):
     "Measure where the time of some training steps goes: `profile.table`, and a file for Chrome's or Perfetto's viewer"
     ord, unique, in_dry_run = -1000, True, False
     only_looks = 'do_backward',
     def __init__(self,
-        n_steps=50,    # int ≥ 1: number of training batches to measure
-        skip=10,       # int ≥ 0: number of batches to skip before them, as warm-up
-        trace=None,    # path of a file for torch's profiler, '.json' or '.json.gz'; None: do not use it
-        n_traced=5,    # int ≥ 1: number of batches to trace, after the measured ones
+        n_steps: int = 50,  # ≥ 1: number of training batches to measure
+        skip: int = 10,     # ≥ 0: number of batches to skip before them, as warm-up
+        trace: str | Path | None = None,    # file for torch's profiler, '.json' or '.json.gz'; None: do not use it
+        n_traced: int = 5,  # ≥ 1: number of batches to trace, after the measured ones
     ):
         for name, n, least in ('n_steps', n_steps, 1), ('skip', skip, 0), ('n_traced', n_traced, 1):
             if isinstance(n, int) and n >= least: continue
             raise ValueError(f'Profile({name}) is {n!r}: expected a whole number of {least} or more')
         self.n_steps, self.skip = n_steps, skip
         self.trace, self.n_traced = trace, n_traced
-        self._open()
+        self._begin()
 
-    def _open(self):
-        self.table = ProfileTable([], 0)
-        self.profiler, self.is_tracing = None, False        # torch's profiler
-        self.n_seen = self.n = self.n_open = 0              # batches seen; measured; seen since the mark
-        self.mark = None                                    # times at the start of the current measurement, else None
-        self.pass_ = None                                   # the pass over the training data
-        self.spent, self.sums = Counter(), Counter()        # seconds and calls: of each step; of all, while measured
+    def _begin(self):
+        self.table, self.n_seen = ProfileTable([], 0), 0        # n_seen: training batches of the fit
+        self._times, self._trace = _Measurement(self), _Trace(self.trace, self.skip + self.n_steps, self.n_traced)
 
-    def before_fit(self, learn): self._open()
-    def before_epoch(self, learn): self._begin(learn)
+    @property
+    def profiler(self) -> torch.profiler.profile | None:
+        "torch's profiler of the trace; None if it has not begun"
+        return self._trace.profiler
 
-    def before_step(self, learn):
-        if not learn.training: return
-        if self.mark is not None and self.n + self.n_open >= self.n_steps: self._close(learn)
-        if self.is_tracing and self.n_seen >= self.skip + self.n_steps + self.n_traced: self._stop_trace()
-        if self.trace and self.profiler is None and self.n_seen >= self.skip + self.n_steps: self._start_trace()
-        self._begin(learn)
-        self.n_seen += 1
-        self.n_open += self.mark is not None
+    def _measure(self, learn):
+        "Start or resume measuring, if it is time"
+        times, pass_ = self._times, learn.fitting.train.pass_
+        if times.n >= self.n_steps or times.mark is not None: return
+        pass_.timed_every = 1
+        if self.n_seen >= self.skip: times.open(learn, pass_)
 
-    def do_step(self, learn, nxt): return self._measured('do_step', learn, nxt)
-    def do_backward(self, learn, nxt): return self._measured('do_backward', learn, nxt)
-    def do_opt_step(self, learn, nxt): return self._measured('do_opt_step', learn, nxt)
-    def do_zero_grad(self, learn, nxt): return self._measured('do_zero_grad', learn, nxt)
-    def before_valid(self, learn): self._close(learn)
-    def after_epoch(self, learn): self._close(learn)
-    def after_cancel(self, learn): self.mark = None     # the batch did not finish
-
-    def after_fit(self, learn):
-        if self.is_tracing: self._stop_trace()
-        self.table, self.mark, self.pass_ = ProfileTable(self._rows(learn), self.n), None, None
-        if self.trace and self.profiler is None and learn.cancelled is None:
-            print(f'Profile: no trace, since it begins after {self.skip + self.n_steps} batches, '
-                  f'and the fit had {self.n_seen}')
-
-# %% ../../nbs/features/08_profile.ipynb #876b102e
-def _finish(device):
-    if device.type != 'cpu': torch.get_device_module(device).synchronize()
-
-@patch
-def _others(self:Profile, learn, *names):
-    "List (point, `Call`) of the other hooks"
-    return [(p, c) for p in names for c in learn.calls.at[p] if c.hook is not self]
-
-@patch
-def _measured(self:Profile, point, learn, nxt):
-    "Run a step and time it"
-    if self.is_tracing and learn.training:
+    def _around(self, point, learn, nxt):
+        if not learn.training: return nxt()
+        if not self._trace.is_on: return self._times.around(point, learn, nxt)
         with torch.profiler.record_function(_STEP_NAMES[point]): return nxt()
-    if self.mark is None or not learn.training: return nxt()
-    inside = self._others(learn, point, *(['after_pred'] if point == 'do_step' else []))
-    _finish(learn.device)
-    start, before = perf_counter(), sum(c.time_s for _, c in inside)
-    try: return nxt()
-    finally:
-        _finish(learn.device)
-        self.spent[point] += perf_counter() - start - (sum(c.time_s for _, c in inside) - before)
-        self.spent['n', point] += 1
 
-@patch
-def _now(self:Profile, learn):  # Counter
-    "Return the seconds so far: total, waiting, and of each step; and the seconds and calls of each hook"
-    _finish(learn.device)
-    res = Counter(self.spent)
-    res['all'], res['waiting'] = perf_counter(), self.pass_.wait_s
-    res['own'] = sum(c.time_s for p in LIFECYCLE for c in learn.calls.at[p] if c.hook is self)
-    for p, c in self._others(learn, *LIFECYCLE):
-        res[p, c.hook.name] += c.time_s
-        res['n', p, c.hook.name] += c.n
-    return res
+    def before_fit(self, learn: Learner) -> None: self._begin()
+    def before_epoch(self, learn: Learner) -> None: self._measure(learn)
 
-@patch
-def _begin(self:Profile, learn):
-    "Start or resume measuring, if it is time"
-    if self.n >= self.n_steps or self.mark is not None: return
-    self.pass_ = learn.fitting.train.pass_
-    self.pass_.timed_every = 1
-    if self.n_seen >= self.skip: self.mark, self.n_open = self._now(learn), 0
+    def before_step(self, learn: Learner) -> None:
+        if not learn.training: return
+        times = self._times
+        if times.n + times.n_open >= self.n_steps: times.close(learn)
+        self._trace.begin(self.n_seen)
+        self._measure(learn)
+        self.n_seen += 1
+        times.n_open += times.mark is not None
 
-@patch
-def _close(self:Profile, learn):
-    "Add the time since the mark"
-    if self.mark is None: return
-    now = self._now(learn)
-    now.subtract(self.mark)
-    self.sums.update(now)
-    self.mark, self.n = None, self.n + self.n_open
+    def do_step(self, learn: Learner, nxt: Callable) -> None: return self._around('do_step', learn, nxt)
+    def do_backward(self, learn: Learner, nxt: Callable) -> None: return self._around('do_backward', learn, nxt)
+    def do_opt_step(self, learn: Learner, nxt: Callable) -> bool: return self._around('do_opt_step', learn, nxt)
+    def do_zero_grad(self, learn: Learner, nxt: Callable) -> None: return self._around('do_zero_grad', learn, nxt)
+    def before_valid(self, learn: Learner) -> None: self._times.close(learn)
+    def after_epoch(self, learn: Learner) -> None: self._times.close(learn)
+    def after_cancel(self, learn: Learner) -> None: self._times.drop()      # the batch did not finish
 
-@patch
-def _rows(self:Profile, learn):
-    sums, rows = self.sums, []
-    if not self.n: return rows
-    loader = type(source(learn.train_dl)).__name__
-    rows.append(ProfileRow('waiting', f'for data, from a {loader}', self.n, sums['waiting']))
-    for p in LIFECYCLE:
-        if p in _STEP_NAMES and sums['n', p]: rows.append(ProfileRow(p, _STEP_NAMES[p], sums['n', p], sums[p]))
-        names = dict.fromkeys(c.hook.name for _, c in self._others(learn, p))
-        for name in names:
-            n = sums['n', p, name]
-            if n: rows.append(ProfileRow(p, name, n, max(sums[p, name], 0.)))
-    own = sums['own'] if learn.device.type == 'cpu' else 0.     # elsewhere this is time spent waiting for the device
-    rest = sums['all'] - own - sum(o.time_s for o in rows)
-    return [*rows, ProfileRow('between', 'the loop: batch to the device, metrics, history', self.n, max(rest, 0.))]
-
-@patch
-def _start_trace(self:Profile):
-    self.profiler, self.is_tracing = torch.profiler.profile(), True
-    self.profiler.start()
-
-@patch
-def _stop_trace(self:Profile):
-    self.is_tracing = False
-    self.profiler.stop()
-    Path(self.trace).parent.mkdir(parents=True, exist_ok=True)
-    self.profiler.export_chrome_trace(str(self.trace))
+    def after_fit(self, learn: Learner) -> None:
+        times, trace = self._times, self._trace
+        trace.stop()
+        self.table = ProfileTable(times.rows(learn), times.n)
+        times.drop()
+        if self.trace and trace.profiler is None and learn.cancelled is None:
+            print(f'Profile: no trace, since it begins after {trace.first} batches, and the fit had {self.n_seen}')

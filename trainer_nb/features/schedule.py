@@ -8,12 +8,13 @@ __all__ = ['linear', 'cosine', 'exponential', 'polynomial', 'combine', 'warmup',
 
 # %% ../../nbs/features/06_schedule.ipynb #36c41a42
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from inspect import signature
 from itertools import accumulate
 from types import SimpleNamespace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,43 +23,43 @@ from ..base import folded, mark_stepped
 from ..draw import COLORS, Chart, Envelope, Line, Panel, limits
 from ..data import length
 from trainer_nb.loop import (
-    RESUMABLE, Hook, as_count, as_hooks, as_metrics, as_rate, as_step, check_monitored, check_names,
-    group_rates, lr_names, set_option
+    RESUMABLE, History, Hook, Learner, as_count, as_hooks, as_metrics, as_rate, as_step,
+    check_monitored, check_names, group_rates, lr_names, set_option
 )
 
 # %% ../../nbs/features/06_schedule.ipynb #4368d34c
 def linear(
-    start, end,  # values at 0 and at 1
-):               # function: position in [0, 1] → value
+    start: float, end: float,  # values at 0 and at 1
+) -> Callable[[float], float]:  # position in [0, 1] → value
     "Draw a straight line"
     return lambda pos: start + (end - start)*pos
 
 def cosine(
-    start, end,  # values at 0 and at 1
-):               # function: position in [0, 1] → value
+    start: float, end: float,  # values at 0 and at 1
+) -> Callable[[float], float]:  # position in [0, 1] → value
     "Draw half a cosine wave, flat at both ends"
     return lambda pos: end + (start - end)*(1 + math.cos(math.pi*pos))/2
 
 def exponential(
-    start, end,  # values at 0 and at 1, both > 0
-):               # function: position in [0, 1] → value
+    start: float, end: float,  # values at 0 and at 1, both > 0
+) -> Callable[[float], float]:  # position in [0, 1] → value
     "Draw equal ratios over equal distances; raises TypeError or ValueError"
     for name, o in dict(start=start, end=end).items(): as_rate(f'{name} of exponential', o)
     return lambda pos: start*(end/start)**pos
 
 def polynomial(
-    start, end,  # values at 0 and at 1
-    power,       # > 0; 1 is a straight line
-):               # function: position in [0, 1] → value
+    start: float, end: float,  # values at 0 and at 1
+    power: float,  # > 0; 1 is a straight line
+) -> Callable[[float], float]:  # position in [0, 1] → value
     "Draw a power of the position; raises ValueError"
     as_rate('power', power)
     return lambda pos: start + (end - start)*pos**power
 
 # %% ../../nbs/features/06_schedule.ipynb #3b7045e4
 def combine(
-    shares,  # lengths of the pieces, ≥ 0; their sum is 1
-    curves,  # one function per piece, of a position in [0, 1] within it
-):           # function: position in [0, 1] → value
+    shares: Sequence[float],     # lengths of the pieces, ≥ 0; their sum is 1
+    curves: Sequence[Callable],  # one function per piece, of a position in [0, 1] within it
+) -> Callable[[float], float]:   # position in [0, 1] → value
     "Join curves one after the other; raises ValueError"
     if len(shares) != len(curves) or min(shares) < 0 or not abs(sum(shares) - 1) <= 1e-6:
         raise ValueError(f'combine got shares {list(shares)} for {len(curves)} curves: '
@@ -70,21 +71,20 @@ def combine(
     return curve
 
 def warmup(
-    share,      # share of the interval in which the value rises, in [0, 1)
-    curve,      # function of a position in [0, 1], for the rest
-    start=.01,  # first value, as a fraction of the curve's first value
-):              # function: position in [0, 1] → value
+    share: float,        # share of the interval in which the value rises, in [0, 1)
+    curve: Callable,     # function of a position in [0, 1], for the rest
+    start: float = .01,  # first value, as a fraction of the curve's first value
+) -> Callable[[float], float]:  # position in [0, 1] → value
     "Rise in a straight line to the start of a curve, then follow the curve; raises TypeError or ValueError"
     if isinstance(share, bool): raise TypeError(f'warmup got the share {share}: expected a number in [0, 1)')
     return combine([share, 1 - share], [linear(start*curve(0.), curve(0.)), curve])
 
 # %% ../../nbs/features/06_schedule.ipynb #e70b90d4
-def _planned_steps(
-    learn,       # `Learner` in a fit
-    since=None,  # (optimizer step, epoch) at the start of the fit; None: now
-    unit='step', # 'step' or 'epoch'
-):               # int; None if the loader has no length and `max_steps` is not set
-    "Count the optimizer steps, or epochs, of this fit from its start to its end"
+def _planned_steps(learn, since=None, unit='step'):
+    """Count the optimizer steps, or epochs, of this fit from `since`, (optimizer step, epoch), to its end
+
+    None if the loader has no length and `max_steps` is not set.
+    """
     step, epoch = since or (learn.state.optimizer_step, learn.state.epoch)
     bounds, n = learn.bounds, length(learn.train_dl)
     in_epoch = n and math.ceil(n/learn.state.grad_accum_steps)
@@ -106,24 +106,27 @@ class Scheduler(Hook):
         self.held = None                    # optimizer's name → values of its groups at the fit's start
         self._of = {}                       # name → the optimizer of these groups; empty if they come from a checkpoint
 
-    def optimizers(self, learn):  # dict: name → optimizer
+    def optimizers(self, learn: Learner) -> dict[str, torch.optim.Optimizer]:
         "Return the optimizers to schedule"
         if self.opt is None: return learn.opts
         check_names(self.name, [self.opt], learn.opts)
         return {self.opt: learn.opts[self.opt]}
 
-    def before_fit(self, learn):
+    def before_fit(self, learn: Learner) -> None:
         self.optimizers(learn)
         if not learn.bounds['epoch'] and not learn.bounds['step']: self.put_back(learn)
         elif learn.fitting.train is not None: self.before_epoch(learn)      # resumed in the middle of an epoch
 
-    def begin(self, learn):
+    def begin(self, learn: Learner) -> None:
         "Save the values of the param groups at the start of a fit"
         self.since = learn.state.optimizer_step, learn.state.epoch
         self._of = dict(self.optimizers(learn))
         self.held = {name: [_values(g) for g in opt.param_groups] for name, opt in self._of.items()}
 
-    def n_planned(self, learn, unit='step'):  # int; raises ValueError
+    def n_planned(self,
+        learn: Learner,
+        unit: str = 'step',  # or 'epoch'
+    ) -> int:                # raises ValueError
         "Count the steps, or epochs, of the whole fit"
         n = _planned_steps(learn, self.since, unit) if self.n_steps is None else self.n_steps
         if n is None:
@@ -131,10 +134,10 @@ class Scheduler(Hook):
                              'pass n_steps, or fit(max_steps=...)')
         return n
 
-    def after_fit(self, learn):
+    def after_fit(self, learn: Learner) -> None:
         if learn.cancelled not in RESUMABLE: self.put_back(learn)
 
-    def put_back(self, learn):
+    def put_back(self, learn: Learner) -> None:
         "Restore the values of the param groups"
         for name, groups in (self.held or {}).items():
             opt = learn.opts.get(name)
@@ -142,7 +145,7 @@ class Scheduler(Hook):
             for g, old in zip(opt.param_groups, groups): _set_values(g, old)
         self.since, self.held, self._of = None, None, {}
 
-
+# %% ../../nbs/features/06_schedule.ipynb #a613355e
 def _values(group): return {k: v.clone() if isinstance(v, Tensor) else v for k, v in group.items() if k != 'params'}
 
 def _set_values(group, values):
@@ -155,13 +158,14 @@ class Schedule(Scheduler):
     state_kinds = {**Scheduler.state_kinds, 'last': {str: [(int, float, Tensor)]}, 'factors': {str: [(int, float)]}}
 
     def __init__(self,
-        lr=None,        # function: position in [0, 1] → factor of each group's learning rate
-        momentum=None,  # function: position → momentum, or the first of `betas`; it skips groups without momentum
+        lr: Callable | None = None,        # position in [0, 1] → factor of each group's learning rate
+        momentum: Callable | None = None,  # position → momentum, or the first of `betas`; it skips groups without it
         *,
-        lr_max=None,    # rate > 0 at factor 1 of the group with the largest rate, other groups in their ratio; or
-                        # dict: by group as in `Learner(lr=...)`, or by optimizer's name; None: the groups' own rates
-        n_steps=None,   # optimizer steps of the curves; None: those of the fit
-        opt=None,       # name of the only optimizer to schedule; None: all
+        lr_max: float | Mapping | None = None,  # rate > 0 at factor 1 of the group with the largest rate, other groups
+                                                # in their ratio; or by group as in `Learner(lr=...)`, or by
+                                                # optimizer's name; None: the groups' own rates
+        n_steps: int | None = None,        # optimizer steps of the curves; None: those of the fit
+        opt: str | None = None,            # name of the only optimizer to schedule; None: all
     ):
         super().__init__(n_steps, opt)
         if isinstance(lr_max, Mapping) and not lr_max:
@@ -177,7 +181,7 @@ class Schedule(Scheduler):
         self.n = None       # steps of the running fit, fixed at its start: stopping early does not change the curve
         self.tops = {}      # optimizer's name → rates at factor 1 of its groups
 
-    def before_fit(self, learn):
+    def before_fit(self, learn: Learner) -> None:
         mine = self.optimizers(learn).keys()
         for h in learn.hooks:
             if h is self or not isinstance(h, Scheduler) or h.reacts: continue
@@ -197,19 +201,19 @@ class Schedule(Scheduler):
             top = top.get(name)
         return now if top is None else group_rates(learn, name, top, now)
 
-    def before_epoch(self, learn):
+    def before_epoch(self, learn: Learner) -> None:
         if self.held is None: self.begin(learn)
         self.set(learn)
 
-    def begin(self, learn):
+    def begin(self, learn: Learner) -> None:
         super().begin(learn)
         self.tops = {}
         self.last, self.factors = {}, {name: [1.]*len(groups) for name, groups in self.held.items()}
 
-    def after_step(self, learn):
+    def after_step(self, learn: Learner) -> None:
         if learn.training: self.set(learn)
 
-    def set(self, learn):
+    def set(self, learn: Learner) -> None:
         "Set the values for the next step"
         if self.n is None: self.n = self.n_planned(learn)
         pos = min((learn.state.optimizer_step - self.since[0])/max(self.n - 1, 1), 1.)
@@ -249,15 +253,16 @@ class OneCycle(Schedule):
     "Run one cycle of learning rate and momentum over the whole fit, along half cosine waves"
     unique = True
     def __init__(self,
-        lr_max=None,          # highest learning rate, that of the group with the largest one, or a dict by group, as
-                              # in `Schedule`
+        lr_max: float | Mapping | None = None,  # highest learning rate, that of the group with the largest one, or by
+                                                # group, as in `Schedule`
         *,
-        pct_start=.25,        # share of the steps in which the rate grows, in (0, 1)
-        div=25.,              # lr_max divided by the first rate
-        div_final=1e5,        # lr_max divided by the last rate
-        moms=(.95, .85, .95), # momentum at the start, at the highest rate and at the end; None: do not change it
-        n_steps=None,         # as in `Schedule`
-        opt=None,             # as in `Schedule`
+        pct_start: float = .25,  # share of the steps in which the rate grows, in (0, 1)
+        div: float = 25.,        # lr_max divided by the first rate
+        div_final: float = 1e5,  # lr_max divided by the last rate
+        moms: Sequence[float] | None = (.95, .85, .95),  # momentum at the start, at the highest rate and at the end;
+                                                         # None: do not change it
+        n_steps: int | None = None,  # as in `Schedule`
+        opt: str | None = None,      # as in `Schedule`
     ):
         if not 0 < pct_start < 1: raise ValueError(f'pct_start is {pct_start}: expected a number between 0 and 1')
         as_rate('div', div)
@@ -267,18 +272,19 @@ class OneCycle(Schedule):
         momentum = moms and combine(shares, [cosine(*moms[:2]), cosine(*moms[1:])])
         super().__init__(lr, momentum, lr_max=lr_max, n_steps=n_steps, opt=opt)
 
+# %% ../../nbs/features/06_schedule.ipynb #eb2a29f3
 class WarmupCosine(Schedule):
     "Rise to the learning rate in a straight line, then fall along half a cosine wave"
     unique = True
     def __init__(self,
-        lr_max=None,    # highest learning rate, that of the group with the largest one, or a dict by group, as in
-                        # `Schedule`
+        lr_max: float | Mapping | None = None,  # highest learning rate, that of the group with the largest one, or by
+                                                # group, as in `Schedule`
         *,
-        warmup=.1,      # share of the steps in which the rate grows, in [0, 1)
-        start=.01,      # first rate, as a share of the highest one
-        end=0.,         # last rate, as a share of the highest one
-        n_steps=None,   # as in `Schedule`
-        opt=None,       # as in `Schedule`
+        warmup: float = .1,     # share of the steps in which the rate grows, in [0, 1)
+        start: float = .01,     # first rate, as a share of the highest one
+        end: float = 0.,        # last rate, as a share of the highest one
+        n_steps: int | None = None,  # as in `Schedule`
+        opt: str | None = None,      # as in `Schedule`
     ):
         if not 0 <= warmup < 1: raise ValueError(f'warmup is {warmup}: expected a share in [0, 1)')
         for name, o in dict(start=start, end=end).items():
@@ -288,17 +294,17 @@ class WarmupCosine(Schedule):
         super().__init__(lr, lr_max=lr_max, n_steps=n_steps, opt=opt)
 
 # %% ../../nbs/features/06_schedule.ipynb #f55d755b
-def fit_one_cycle(learn,
-    n_epochs,             # int ≥ 1
-    lr_max=None,          # this and the next four: see `OneCycle`
+def fit_one_cycle(learn: Learner,
+    n_epochs: int,  # ≥ 1
+    lr_max: float | Mapping | None = None,  # this and the next four: see `OneCycle`
     *,
-    pct_start=.25,
-    div=25.,
-    div_final=1e5,
-    moms=(.95, .85, .95),
-    hooks=(),             # more hooks for this fit
-    **kwargs,             # what `fit` takes
-):                        # `History`
+    pct_start: float = .25,
+    div: float = 25.,
+    div_final: float = 1e5,
+    moms: Sequence[float] | None = (.95, .85, .95),
+    hooks: Hook | Sequence[Hook] = (),  # more hooks for this fit
+    **kwargs: object,                   # what `fit` takes
+) -> History:
     "Call `fit` with a `OneCycle` schedule"
     with folded():
         one_cycle = OneCycle(lr_max, pct_start=pct_start, div=div, div_final=div_final, moms=moms)
@@ -314,13 +320,13 @@ class LRScheduler(Scheduler):
     state_kinds = {**Scheduler.state_kinds, 'scheds': {str: {str: object}}, 'classes?': {str: str}, 'n?': (None, int)}
 
     def __init__(self,
-        make,                   # `make(opt)` or `make(opt, n)` → scheduler; n: the number of its steps in the fit
-        step='step',            # when it steps: 'step', after each optimizer step; 'epoch', after each epoch;
-                                # 'metric', after each epoch, with a value
-        monitor='valid_loss',   # column of `history.epochs` that provides the value for 'metric'
+        make: Callable,     # `make(opt)` or `make(opt, n)` → scheduler; n: the number of its steps in the fit
+        step: str = 'step', # when it steps: 'step', after each optimizer step; 'epoch', after each epoch; 'metric',
+                            # after each epoch, with a value
+        monitor: str = 'valid_loss',    # column of `history.epochs` that provides the value for 'metric'
         *,
-        n_steps=None,           # the n that `make` gets; None: computed
-        opt=None,               # name of the only optimizer to schedule; None: all
+        n_steps: int | None = None,     # the n that `make` gets; None: computed
+        opt: str | None = None,         # name of the only optimizer to schedule; None: all
     ):
         if step not in ('step', 'epoch', 'metric'):
             raise ValueError(f"step is {step!r}: expected 'step', 'epoch' or 'metric'")
@@ -335,19 +341,19 @@ class LRScheduler(Scheduler):
         self.plain = set()                      # names of optimizers whose `step` was not wrapped before
         self.reacts = step == 'metric'
 
-    def before_fit(self, learn):
+    def before_fit(self, learn: Learner) -> None:
         if self.step == 'metric': check_monitored(self.name, self.monitor, learn)
         super().before_fit(learn)
         if self.held is not None: self._make(learn)
 
-    def before_epoch(self, learn): self._make(learn)
+    def before_epoch(self, learn: Learner) -> None: self._make(learn)
 
-    def after_step(self, learn):
+    def after_step(self, learn: Learner) -> None:
         if self.step == 'step' and learn.training and learn.stepped:
             for o in self.scheds.values(): o.step()
             self._check_rates(learn)
 
-    def after_epoch(self, learn):
+    def after_epoch(self, learn: Learner) -> None:
         if self.step == 'step' or self.step == 'metric' and learn.history is None: return      # a preview has no values
         self._make(learn)           # another hook may have cancelled `before_epoch`
         value = self._value(learn.history) if self.step == 'metric' else None
@@ -383,10 +389,10 @@ class LRScheduler(Scheduler):
             if 'step' not in vars(opt): self.plain.add(name)        # torch's schedulers wrap it
             if is_new: self.scheds[name] = self._made(name, opt, self.n)
             elif is_other_plan: self._change_plan(learn, name, opt, n_before)
-            else: self._go_on(name, opt)
+            else: self._continue(name, opt)
         self.pending = {}
 
-    def _go_on(self, name, opt):
+    def _continue(self, name, opt):
         "Make a scheduler in the state of another one; the rates stay as they are"
         now = [_values(g) for g in opt.param_groups]
         self.scheds[name] = self._made(name, opt, self.n)
@@ -405,7 +411,7 @@ class LRScheduler(Scheduler):
         for g, lr, planned in zip(opt.param_groups, now, (g['lr'] for g in before.param_groups)):
             if planned: set_option(g, 'lr', g['lr']*float(lr/planned))
 
-    def _run(self, learn, name, opt, n):  # scheduler
+    def _run(self, learn, name, opt, n):
         "Make a scheduler, and take the steps that are done"
         sched, (step, epoch) = self._made(name, opt, n), self.since
         mark_stepped(opt)
@@ -432,16 +438,16 @@ class LRScheduler(Scheduler):
         self.classes[name] = now
         return sched
 
-    def put_back(self, learn):
+    def put_back(self, learn: Learner) -> None:
         super().put_back(learn)
         for name in self.plain: vars(learn.opts[name]).pop('step', None)
         self.scheds, self.pending, self.classes, self.plain, self.n = {}, {}, {}, set(), None
 
-    def state_dict(self):
+    def state_dict(self) -> dict:
         scheds = {name: o.state_dict() for name, o in self.scheds.items()}
         return {**super().state_dict(), 'scheds': scheds or self.pending}
 
-    def take_state(self, state):
+    def take_state(self, state: dict) -> None:
         super().take_state(state)
         self.scheds, self.pending = {}, state['scheds']
         self.n, self.classes = state.get('n'), state.get('classes', {})      # not there in older files
@@ -457,14 +463,15 @@ def _stand_in(opt):
     res.param_groups = groups           # without the entries that the constructor adds
     return res
 
+# %% ../../nbs/features/06_schedule.ipynb #09545136
 class Preview:
     "Show what schedules will do, as a chart in Jupyter"
     def __init__(self,
-        steps,  # dict like `history.steps`: 'lr', 'lr_1', 'momentum', ... → list of float, one per training batch
+        steps: dict[str, list[float]],  # like `history.steps`: 'lr', 'lr_1', 'momentum', ...; one per training batch
     ):
         self.steps = steps
 
-    def chart(self):  # `Chart`
+    def chart(self) -> Chart:
         "Chart the learning rates, with momentum below"
         curves = {}
         for name, values in self.steps.items():
@@ -485,7 +492,7 @@ class Preview:
         panels[-1].xlabel = 'batch'
         return Chart(566, top + 10, panels)
 
-    def plot(self):  # matplotlib `Figure`, independent of pyplot
+    def plot(self) -> Any:  # matplotlib `Figure`, independent of pyplot
         "Draw the chart"
         return self.chart().figure()
 
@@ -496,18 +503,18 @@ class Preview:
     def _repr_png_(self): return self.plot()._repr_png_()
 
 # %% ../../nbs/features/06_schedule.ipynb #c4b26fc7
-def plot_schedule(learn,
-    n_epochs=None,    # epochs of the fit, or
+def plot_schedule(learn: Learner,
+    n_epochs: int | None = None,        # epochs of the fit, or
     *,
-    max_steps=None,   # its optimizer steps
-    hooks=(),         # hooks for the fit, as `fit` takes them: `hooks=[OneCycle(.1)]`
-):                    # `Preview`
+    max_steps: int | None = None,       # its optimizer steps
+    hooks: Hook | Sequence[Hook] = (),  # hooks for the fit, as `fit` takes them: `hooks=[OneCycle(.1)]`
+) -> Preview:
     "Show what the schedules will do in a fit, without training; rates that depend on a metric stay constant"
     if (n_epochs is None) == (max_steps is None):
         raise ValueError('plot_schedule takes either n_epochs or max_steps')
     with learn.added_hooks(*as_hooks(hooks)):
         scheds = [copy(h) for h in learn.hooks if isinstance(h, Scheduler)]
-        accum = getattr(learn.get_hook('GradAccum', None), 'n', learn.state.grad_accum_steps)
+        accum = getattr(learn.provider('accumulation'), 'n', learn.state.grad_accum_steps)
     n = length(learn.train_dl)
     if n is None and max_steps is None: raise ValueError('train_dl has no length: pass max_steps')
     if max_steps is None: as_count('n_epochs', n_epochs)
@@ -520,6 +527,7 @@ def plot_schedule(learn,
     end_step = None if max_steps is None else twin.state.optimizer_step + as_count('max_steps', max_steps)
     return Preview(_play(twin, scheds, n, n_epochs, end_step, lr_names(learn.opts)))
 
+# %% ../../nbs/features/06_schedule.ipynb #a4c4c4c0
 def _play(twin, scheds, n, n_epochs, end_step, names):
     "Run the schedules through a fit, batch by batch; return dict: name → values"
     rows, state, extras = [], twin.state, {}

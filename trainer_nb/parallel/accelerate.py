@@ -123,9 +123,9 @@ def _fits_wrapper(learn):
     "Return whether one call of the model gives all gradients of an optimizer step"
     is_own_step = type(learn).train_step is not Learner.train_step or 'train_step' in vars(learn)
     trains_loss = any(p.requires_grad for o in trained(learn)[1:] for p in o.parameters())
-    accum = learn.get_hook('GradAccum', None)
+    accum = learn.provider('accumulation')
     accumulates = accum is not None and accum.n != 1
-    is_compiled = learn.get_hook('Compile', None) is not None
+    is_compiled = learn.provider('compilation') is not None
     return not (is_own_step or trains_loss or accumulates or is_compiled)
 
 # %% ../../nbs/parallel/05_accelerate.ipynb #9c0f4131
@@ -199,12 +199,12 @@ def _make_world(accelerator, kwargs):
 # %% ../../nbs/parallel/05_accelerate.ipynb #649218e3
 def _check_hooks(learn, kind):
     "Refuse hooks that do not fit together, and other ways to start processes"
-    if learn.get_hook('AMP', None) is not None: raise ValueError(
+    if learn.provider('precision') is not None: raise ValueError(
         "AMP and Accelerate both choose the precision: take AMP out, and use "
         "Accelerate(mixed_precision='bf16')")
     if kind not in ('NO', 'MULTI_CPU', 'MULTI_GPU', 'MULTI_XPU', 'MULTI_NPU', 'FSDP'):
         raise NotImplementedError(f'Accelerate was started as {kind}: run `accelerate config` again. {_INSTEAD}')
-    if learn.world.is_sharded and learn.get_hook('Compile', None) is not None:
+    if learn.world.is_sharded and learn.provider('compilation') is not None:
         raise ValueError('Compile does not work on a sharded model: take it out, or fsdp_plugin')
 
 def _check_metrics(metrics, size):
@@ -242,6 +242,7 @@ class Accelerate(Hook):
     share its shards. In a single process it changes nothing.
     """
     unique, ord, in_dry_run, runs_before = True, -35, False, ('NaNGuard', 'GradNorm', 'GradClip')
+    provides = 'ranks',
     state_kinds = {'size?': int, 'parts?': [{str: object}]}
 
     def __init__(self,

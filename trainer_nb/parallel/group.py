@@ -196,6 +196,7 @@ class Requests(deque):
 class Agreement(Hook):
     "Make all ranks stop, save and change rates at the same batch; `Accelerate` adds it"
     ord, unique, in_dry_run = 94, True, False     # after what may end a fit, before `Checkpoint`
+    provides = 'agreement',
     EVERY_S = .2    # time between two agreements
 
     def __init__(self, world: Processes):
@@ -253,4 +254,4 @@ class Agreement(Hook):
 
     def after_cancel(self, learn: Learner) -> None:
         may_resume = learn.cancelled in ('stop', 'interrupt') and learn.fitting.rng_states is not None
-        if may_resume: learn.get_hook('Accelerate').keep(learn)
+        if may_resume: learn.provider('ranks').keep(learn)

@@ -177,11 +177,11 @@ class Pausing(Hook):
             learn.world.first('continue')
         else:
             while (what := learn.world.first(None)) != 'continue':
-                if what == 'save': learn.get_hook('Checkpoint').save(learn)
-        learn.get_hook('Agreement').share_rates(learn)
+                if what == 'save': learn.provider('checkpoints').save(learn)
+        learn.provider('agreement').share_rates(learn)
 
 # %% ../../nbs/runs/06_process.ipynb #858400e3
 def save_in_pause(learn: Any) -> None:
     "As rank 0, while all ranks wait: save a checkpoint"
     if learn.world.size > 1: learn.world.first('save')
-    learn.get_hook('Checkpoint').save(learn)
+    learn.provider('checkpoints').save(learn)

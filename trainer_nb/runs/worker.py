@@ -106,7 +106,7 @@ def rates_of(
 
 def _saved(learn):      # raises RuntimeError if the last checkpoint was not saved
     "Wait until a checkpoint is on disk"
-    hook = learn.get_hook('Checkpoint')
+    hook = learn.provider('checkpoints')
     hook.finish()
     if hook.saved_at is None: raise RuntimeError('no checkpoint was saved; run.output says why')
     return 'saved'
@@ -176,7 +176,7 @@ class Mailbox:
         if what == 'weights': return self._write_weights(learn)
         if what != 'checkpoint': raise ValueError(f'there is no request {what!r}')
         if learn.world.size > 1 and heart.state != 'paused':
-            hook = learn.get_hook('Checkpoint')
+            hook = learn.provider('checkpoints')
             learn.request(hook.save)
             return learn.request(partial(self._say_saved, name, hook.n_saves))
         save_in_pause(learn)
@@ -209,7 +209,7 @@ class Mailbox:
 
     def _say_saved(self, name, n, learn):
         "Answer once all ranks have saved"
-        if learn.get_hook('Checkpoint').n_saves == n:
+        if learn.provider('checkpoints').n_saves == n:
             return learn.request(partial(self._say_saved, name, n))
         try: self.say(name, what='checkpoint', done=_saved(learn), where=learn.position)
         except RuntimeError as e: self.say(name, what='checkpoint', refused=str(e))
@@ -412,8 +412,8 @@ def _use_accelerator(learn):
 # %% ../../nbs/runs/04_worker.ipynb #b81c7c02
 def without_screen(learn: Learner) -> Learner:
     "Remove the display and the controls, where nobody looks"
-    for name in 'Controls', 'Display':
-        if (hook := learn.get_hook(name, None)) is not None: learn.remove_hook(hook)
+    for name in 'controls', 'display':
+        if (hook := learn.provider(name)) is not None: learn.remove_hook(hook)
     return learn
 
 # %% ../../nbs/runs/04_worker.ipynb #8a51ea8a

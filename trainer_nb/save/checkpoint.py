@@ -88,6 +88,7 @@ class Checkpoint(Hook):
     other runs in the folder. `learn.fit(n, resume=True)` resumes from the newest.
     """
     ord, unique = 95, True      # late, when the states of other hooks are complete
+    provides = 'checkpoints',
     # all ranks call it; they write their shards, and the main one all else
     together = ('save',)
     PATIENCE_S = 600            # how long the main process waits for the shards of the other ranks
@@ -318,7 +319,7 @@ def resume_from(
                                 # checkpoint, or of a folder
 ) -> bool:                      # whether there was a checkpoint
     "Restore the state that `fit(resume=source)` resumes"
-    hook = learn.get_hook('Checkpoint', None)
+    hook = learn.provider('checkpoints')
     if hook is not None and learn.is_main:
         hook.folder.lock.acquire()
         hook.finish()

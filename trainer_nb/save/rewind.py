@@ -66,7 +66,7 @@ def rewind(
         raise RuntimeError('rewind was called in a fit: stop it before, learn.stop()')
     if epoch is None and step is None:
         raise TypeError('rewind needs an epoch or a step: rewind(epoch=3), or rewind(step=120)')
-    hook, hooks = learn.get_hook('Checkpoint', None), as_hooks(hooks)
+    hook, hooks = learn.provider('checkpoints'), as_hooks(hooks)
     if folder is None and hook is None: raise ValueError(
         'rewind needs the hook Checkpoint, to know the folder: add Checkpoint(folder), or pass '
         'folder=path')

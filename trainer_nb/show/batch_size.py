@@ -190,7 +190,7 @@ def _as_bytes(limit):
         raise ValueError(f'limit is {limit!r}: expected GiB as a float, or bytes as an int')
     return int(limit*2**30) if isinstance(limit, float) else limit
 
-_WITH_MEMORY = 'EMA', 'SWA', 'NaNGuard', 'Compile'     # hooks with memory of their own that no other dry run needs
+_WITH_MEMORY = {'average', 'guard', 'compilation'}     # what hooks provide whose memory no other dry run needs
 
 @contextmanager
 def _with_memory(learn):
@@ -198,8 +198,8 @@ def _with_memory(learn):
 
     On the CPU memory is measured by a dispatch mode, under which compiled code does not run.
     """
-    hooks = [h for h in learn.hooks if h.name in _WITH_MEMORY and 'in_dry_run' not in vars(h)
-             and (h.name != 'Compile' or learn.device.type == 'cuda')]
+    hooks = [h for h in learn.hooks if _WITH_MEMORY.intersection(h.provides) and 'in_dry_run' not in vars(h)
+             and ('compilation' not in h.provides or learn.device.type == 'cuda')]
     for h in hooks: h.in_dry_run = True
     try: yield
     finally:
@@ -227,11 +227,11 @@ def find_batch_size(learn,
 
 def _found(learn, r, gauge, limit, most):
     "Search within a dry run"
-    samples, accum = _Samples(learn.train_dl), learn.get_hook('GradAccum', None)
+    samples, accum = _Samples(learn.train_dl), learn.provider('accumulation')
     found = BatchSizes(batch_size(samples.take(1) and samples.batches[0]), limit, n_accum=accum.n if accum else 1)
-    if accum is not None: accum.is_auto, accum.most = False, None       # a copy, which must not divide these batches
-    compiles = learn.get_hook('Compile', None)
-    if compiles is not None: compiles.full_sizes = 0, 0                 # no size is a shorter last batch here
+    if accum is not None: accum.keep_batches_whole()        # a copy, in a dry run
+    compiles = learn.provider('compilation')
+    if compiles is not None: compiles.compile_every_size()
     class Interrupted(Exception): pass
 
     def step():

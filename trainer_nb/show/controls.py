@@ -41,7 +41,7 @@ def pause(
         _tell(learn, False, skipped_s)
 
 def _tell(learn, is_paused, skipped_s=0.):
-    display, controls = learn.get_hook('Display', None), learn.get_hook('Controls', None)
+    display, controls = learn.provider('display'), learn.provider('controls')
     if controls is not None: controls.show_pause(learn, is_paused)
     if display is not None: display.pause(learn, is_paused, skipped_s)
 
@@ -163,7 +163,7 @@ def _bundle(*lines, panel=None):
 # %% ../../nbs/show/03_controls.ipynb #3331837e
 class Controls(MainProcessHook):
     "Show buttons above the plot: pause, stop, learning rate, checkpoint; without widgets, a line about interrupts"
-    ord, unique = 90, True
+    ord, unique, provides = 90, True, ('controls',)
 
     def __init__(self,
         lr_factor=2.,  # > 1, by which the buttons lr × and lr ÷ multiply and divide
@@ -214,7 +214,7 @@ class Controls(MainProcessHook):
 # %% ../../nbs/show/03_controls.ipynb #495f6254
 @patch
 def _make(self:Controls, learn, kernel, text):
-    enabled = {'Checkpoint now': learn.get_hook('Checkpoint', None) is not None}
+    enabled = {'Checkpoint now': learn.provider('checkpoints') is not None}
     buttons = {label: (tip, enabled.get(label, True)) for label, (tip, _) in self.actions.items()}
     return ButtonRow(buttons, partial(self.click, learn), kernel, text)
 
@@ -281,9 +281,9 @@ def show_pause(self:Controls,
 # %% ../../nbs/show/03_controls.ipynb #b5328a9f
 def _save(learn):
     if learn.world.size > 1:
-        learn.request(learn.get_hook('Checkpoint').save)
+        learn.request(learn.provider('checkpoints').save)
         return 'asked for'
-    try: learn.get_hook('Checkpoint').save(learn)
+    try: learn.provider('checkpoints').save(learn)
     except Exception as e:
         warnings.warn(f'Controls: no checkpoint was saved ({type(e).__name__}: {e})', stacklevel=2)
         return f'failed: {e}'

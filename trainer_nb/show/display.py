@@ -148,7 +148,7 @@ def _harmless(f):
 # %% ../../nbs/show/02_display.ipynb #37eb9b25
 class Display(MainProcessHook):
     "Progress, epoch table and live plot of a fit; `Learner` adds it unless `display=False`"
-    ord, unique = 100, True
+    ord, unique, provides = 100, True, ('display',)
 
     def __init__(self,
         where=True,  # 'html', 'tty' or 'text'; True: what `front_end` finds
@@ -210,6 +210,15 @@ class Display(MainProcessHook):
         self.timer = Timer(max(self.budget.next - perf_counter(), 0), learn.requests.append, [self._due])
         self.timer.daemon = True
         self.timer.start()
+
+    def annotate(self,
+        learn,      # `Learner`
+        note,       # shown in the status line instead of the batch: 'compiling'; '' shows the batch
+        remark='',  # shown in the status line besides: 'compiled in 3.1 s'
+    ):
+        "Change the status line"
+        self.note, self.remark = note, remark
+        self.draw(learn)
 
     def _due(self, learn):
         if self.budget.is_due: self.draw(learn)
