@@ -445,7 +445,7 @@ def _strip_row(name, kind, row, n):
     return _strip_line(f'{_short(name)} {kind}', strip, *numbers)
 
 @patch
-def under_plot(self:Activations, most=8):
+def html_below_plot(self:Activations, most=8):
     "Write strips as HTML, for at most `most` layers, if they are wanted live"
     if not (self.live and self.rows): return ''
     what = len(self.rows), self.at[len(self.rows) - 1], self.is_waiting

@@ -37,11 +37,13 @@ class BatchView:
         "Return the samples to draw"
         inputs, targets = batch_parts(self.batch)
         bs, samples, captions = batch_size(self.batch), [], []
-        def cut(parts, i): return {k: s for k, o in parts.items() if (s := sample_of(o, i, bs)) is not None}
+        def cut(parts, i):
+            cells = {k: sample_of(o, i, bs) for k, o in parts.items()}
+            return {k: o for k, o in cells.items() if o is not None}
         for i in range(min(self.n, bs)):
             sample = cut(inputs, i)
-            shown = pictured(sample)
-            rest = {k: o for k, o in sample.items() if k != shown and kind_of(o) in ('value', 'text')}
+            rest = {k: o for k, o in sample.items() if kind_of(o) in ('value', 'text')}
+            rest.pop(pictured(sample), None)
             samples.append(sample)
             captions.append([*((k, Look().value(o)) for k, o in rest.items()),
                              *((k, self.look.value(o)) for k, o in cut(targets, i).items())])
@@ -55,7 +57,8 @@ class BatchView:
 
     def __repr__(self):
         samples, captions = self.samples()
-        is_text = any(samples) and kind_of(samples[0].get(pictured(samples[0]))) not in ('image', 'signal', 'other')
+        kind = kind_of(samples[0].get(pictured(samples[0]))) if any(samples) else 'other'
+        is_text = kind not in ('image', 'signal', 'other')
         lines = [text_table(table(samples, captions, self.look)), ''] if is_text else []
         return '\n'.join([self.title, *lines, text_table(described_table(self.rows))])
 
@@ -76,8 +79,9 @@ def run_once(
     hook: Hook,             # raises `Seen`
     training: bool = True,  # False: on validation data
 ) -> None:
-    "Run the first batch in a dry run, or in a validation if nothing can train, until the hook has seen enough"
-    can_train = learn.train_dl is not None and learn.opts and any(p.requires_grad for p in learn.model.parameters())
+    "Run the first batch in a dry run, or in a validation if nothing can train, until the hook is done"
+    can_train = any(p.requires_grad for p in learn.model.parameters()) and learn.opts
+    can_train = can_train and learn.train_dl is not None
     with learn.added_hooks(hook), suppress(Seen):
         if not can_train:
             with unchanged(learn): learn.validate(learn.train_dl if training else None)
@@ -91,22 +95,24 @@ def show_batch(learn: Learner,
     n: int = 9,            # samples to draw, at most
     valid: bool = False,   # True: from the validation data
     *,
-    classes: Sequence|Mapping|None = None,      # names of the classes: list, or dict of class id → name; None:
-                                                # `classes` of the dataset
-    decode: Callable|None = None,    # function of a list of token ids → text, such as `tokenizer.decode`
-    mean: Any = None,      # normalization of pictures to undo, x*std + mean: numbers, or one for each channel
+    classes: Sequence|Mapping|None = None,      # names of the classes: list, or dict of class id → name;
+                                                # None: `classes` of the dataset
+    decode: Callable|None = None,    # list of token ids → text, such as `tokenizer.decode`
+    mean: Any = None,      # normalization of pictures to undo, x*std + mean: a number, or one by channel
     std: Any = None,
     columns: Sequence|None = None,   # names of the fields of a table
 ) -> BatchView:
-    "Show what the model sees: the next batch, drawn and described; nothing about the learner changes"
+    "Show what the model sees: the next batch, drawn and described; the learner does not change"
     with folded():
         n = as_count('n', n)
         dl, name = (learn.valid_dl, 'valid_dl') if valid else (learn.train_dl, 'train_dl')
-        if dl is None: raise ValueError(f'there is no {name}: pass one to Learner, or set learn.{name}')
+        if dl is None:
+            raise ValueError(f'there is no {name}: pass one to Learner, or set learn.{name}')
         look = Look(classes_of(dl) if classes is None else classes, decode, mean, std, columns)
         run_once(learn, grab := _Grab(), not valid)
         batch = grab.batch
-        if valid and sets_of(dl) and isinstance(batch, Mapping) and len(batch) == 1: [batch] = batch.values()
+        is_set = valid and sets_of(dl) and isinstance(batch, Mapping) and len(batch) == 1
+        if is_set: [batch] = batch.values()
         total = f' of {n_all}' if (n_all := length(dl)) is not None else ''
         kind = 'validation' if valid else 'training'
         return BatchView(batch, f'{kind} batch 1{total}: {batch_size(batch)} samples', n, look)

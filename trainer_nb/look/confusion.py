@@ -20,12 +20,12 @@ from .samples import Look
 # %% ../../nbs/look/04_confusion.ipynb #b0978e2c
 def task_of(
     results: Any,  # `Results`
-) -> str:          # 'classes', 'labels' (several for each sample) or 'regression'; raises ValueError
-    "Recognize the task from the shapes and dtypes of predictions and targets, and from the loss function"
+) -> str:          # 'classes', 'labels' (several by sample) or 'regression'; raises ValueError
+    "Recognize the task from shapes and dtypes of predictions and targets, and the loss function"
     p, t = results.pred, results.targ
     if not isinstance(p, Tensor) or not isinstance(t, Tensor):
-        raise ValueError(f'predictions are a {type(p).__name__} and targets a {type(t).__name__}: expected tensors; '
-                         'learn.results(keep=f) can reduce predictions to one')
+        raise ValueError(f'predictions are a {type(p).__name__} and targets a {type(t).__name__}: '
+                         'expected tensors; learn.results(keep=f) can reduce predictions to one')
     is_binary = t.dtype == torch.bool or t.is_floating_point() and _is_binary(results.loss_fn)
     if is_binary and t.ndim > 1 and t.shape == p.shape and t.size(-1) > 1: return 'labels'
     if is_binary and t.numel() == p.numel() or not t.is_floating_point(): return 'classes'
@@ -37,7 +37,8 @@ def _name(loss_fn):
     f = getattr(loss_fn, 'func', loss_fn)
     return getattr(f, '__name__', type(f).__name__).lower()
 
-def _is_binary(loss_fn): return any(o in _name(loss_fn) for o in ('binary', 'bce', 'softmargin', 'soft_margin'))
+def _is_binary(loss_fn):
+    return any(o in _name(loss_fn) for o in ('binary', 'bce', 'softmargin', 'soft_margin'))
 
 def _is_positive(loss_fn, pred):
     "Return which logits or probabilities stand for 1"
@@ -47,22 +48,25 @@ def _is_positive(loss_fn, pred):
     return pred > (.5 if is_prob else 0.)
 
 # %% ../../nbs/look/04_confusion.ipynb #53553854
-_OTHER_TASKS = {'labels': 'samples have several labels each, and no single class: report() scores each label',
-                'regression': 'the targets are float, as in a regression: report() shows residuals'}
+_OTHER_TASKS = {
+    'labels': 'samples have several labels each, and no single class: report() scores each label',
+    'regression': 'the targets are float, as in a regression: report() shows residuals'}
 
 def class_ids(
     results: Any,             # `Results`
 ) -> tuple[Tensor, Tensor]:   # (predicted, target): (n,) int64; raises ValueError
-    "Return the class ids of predictions and targets, one for each target that is not below 0 and not `ignore_index`"
+    "Return the class ids of predictions and targets, without targets below 0 or at `ignore_index`"
     if (task := task_of(results)) != 'classes': raise ValueError(_OTHER_TASKS[task])
     p, t, loss_fn = results.pred, results.targ, results.loss_fn
     if p.ndim == t.ndim + 1 and p.size(1) > 1 and p.shape[:1] + p.shape[2:] == t.shape: p = p.argmax(1)
     elif p.ndim == t.ndim + 1 and p.size(-1) > 1 and p.shape[:-1] == t.shape: p = p.argmax(-1)
-    elif p.ndim == t.ndim and t.ndim > 1 and t.size(1) == 1 and p.size(1) > 1: p, t = p.argmax(1), t.squeeze(1)
+    elif p.ndim == t.ndim > 1 and t.size(1) == 1 and p.size(1) > 1: p, t = p.argmax(1), t.squeeze(1)
     elif p.numel() != t.numel():
-        raise ValueError(f'predictions of shape {tuple(p.shape)} do not fit targets of shape {tuple(t.shape)}: '
-                         'expected numbers for each class, (n, classes), or class ids, (n,)')
-    elif p.is_floating_point() or t.dtype == torch.bool or t.is_floating_point(): p = _is_positive(loss_fn, p)
+        raise ValueError(
+            f'predictions of shape {tuple(p.shape)} do not fit targets of shape {tuple(t.shape)}: '
+            'expected numbers for each class, (n, classes), or class ids, (n,)')
+    elif p.is_floating_point() or t.is_floating_point() or t.dtype == torch.bool:
+        p = _is_positive(loss_fn, p)
     p, t = p.reshape(-1).long(), t.reshape(-1).long()
     counted = (t >= 0) & (t != loss_option(loss_fn, 'ignore_index', -100))
     return (p, t) if counted.all() else (p[counted], t[counted])
@@ -72,7 +76,7 @@ _WIDEST = 20     # classes that fit into a table; more are drawn as a picture
 
 @dataclass(repr=False)
 class Confusion:
-    "Counts of (target, prediction): a heat map in a notebook, whose cells show their samples, and text elsewhere"
+    "Counts of (target, prediction): a heat map in a notebook, whose cells show their samples"
     counts: Tensor      # (classes, classes) int64: rows are targets, columns predictions
     look: Look
     results: Any        # `Results`
@@ -103,7 +107,8 @@ class Confusion:
         "Draw the samples of a cell, those with the largest losses first"
         for o in target, predicted:
             if not 0 <= o < len(self.counts):
-                raise IndexError(f'there is no class {o!r}: class ids are from 0 to {len(self.counts) - 1}')
+                last = len(self.counts) - 1
+                raise IndexError(f'there is no class {o!r}: class ids are from 0 to {last}')
         pred, targ = class_ids(self.results)
         if len(pred) != len(self.results):
             raise ValueError('samples have several targets each, so a cell holds no whole samples')
@@ -112,8 +117,8 @@ class Confusion:
 
     def lines(self, k: int = 10) -> list[list[str]]:  # header first
         "Make a table of the most frequent mistakes"
-        rows = [[self.look.name(o['target']), self.look.name(o['predicted']), str(o['n']), f'{o["rate"]:.1%}']
-                for o in self.most_confused(k)]
+        name, found = self.look.name, self.most_confused(k)
+        rows = [[name(o['target']), name(o['predicted']), str(o['n']), f'{o["rate"]:.1%}'] for o in found]
         return [['target', 'predicted', 'samples', 'of the target'], *rows]
 
     @property
@@ -125,7 +130,8 @@ class Confusion:
 
     def __repr__(self):
         if len(self.counts) > _WIDEST: return f'{self.title}\n{text_table(self.lines())}'
-        whole = [['', *self.names], *([name, *map(str, row)] for name, row in zip(self.names, self.counts.tolist()))]
+        rows = zip(self.names, self.counts.tolist())
+        whole = [['', *self.names], *([name, *map(str, row)] for name, row in rows)]
         return f'{self.title}; rows are targets\n{text_table(whole)}\n\n{text_table(self.lines())}'
 
     def _repr_html_(self):
@@ -147,16 +153,18 @@ def count_confusion(
     pred, targ = class_ids(results)
     n_ids = int(max(pred.max(), targ.max())) + 1 if len(targ) else 1
     known = [len(results.look.classes) if results.look.classes is not None else 0, n_ids]
-    if results.pred.is_floating_point() and results.pred.ndim == 2: known.append(results.pred.size(1))
+    pred_scores = results.pred
+    if pred_scores.is_floating_point() and pred_scores.ndim == 2: known.append(pred_scores.size(1))
     n = max(known) if n_classes is None else as_count('n_classes', n_classes)
     if n < n_ids: raise ValueError(f'n_classes is {n}, but there are class ids up to {n_ids - 1}')
-    if n > 10_000: raise ValueError(f'there are class ids up to {n_ids - 1}: are these targets class ids?')
+    if n > 10_000:
+        raise ValueError(f'there are class ids up to {n_ids - 1}: are these targets class ids?')
     counts = torch.bincount(targ*n + pred, minlength=n*n).reshape(n, n)
     return Confusion(counts, results.look, results)
 
 # %% ../../nbs/look/04_confusion.ipynb #3bfa2fcd
 def _color(rate):
-    "Background of a cell: a blue that the page shines through, so that its own ink can be read, in dark themes, too"
+    "Background of a cell: a blue that lets the page shine through, for dark themes, too"
     return f'rgba(0,114,178,{.06 + .69*rate:.2f})' if rate else 'transparent'
 
 def _heat_table(self):
@@ -176,7 +184,8 @@ def _heat_picture(self):
     "Rates of many classes as a picture"
     fig, [ax] = new_figure(6.4, 5.6)
     ax.grid(False)
-    drawn = ax.imshow(self.rates.nan_to_num(0).numpy(), cmap='Blues', vmin=0, vmax=1, interpolation='nearest')
+    rates = self.rates.nan_to_num(0).numpy()
+    drawn = ax.imshow(rates, cmap='Blues', vmin=0, vmax=1, interpolation='nearest')
     ax.set(xlabel='prediction', ylabel='target')
     fig.colorbar(drawn, ax=ax, label='share of the target')
     return _html_figure(fig, 'confusion matrix')
@@ -242,11 +251,11 @@ def _buttons(c, most, show):
 
 # %% ../../nbs/look/04_confusion.ipynb #8ae774f1
 def _class_scores(tp, fp, fn):
-    "Compute scores for each class from its true positives, false positives and false negatives; 0 where there is none"
+    "Compute scores of each class from true positives, false positives and negatives; 0 without any"
     tp, fp, fn = tp.double(), fp.double(), fn.double()
     def share(a, b): return torch.where(b > 0, a/b.clamp(min=1), 0.)
-    return {'precision': share(tp, tp + fp), 'recall': share(tp, tp + fn), 'f1': share(2*tp, 2*tp + fp + fn),
-            'support': tp + fn}
+    f1 = share(2*tp, 2*tp + fp + fn)
+    return {'precision': share(tp, tp + fp), 'recall': share(tp, tp + fn), 'f1': f1, 'support': tp + fn}
 
 def regression_scores(
     pred: Tensor, targ: Tensor,     # (n, outputs)
@@ -255,7 +264,8 @@ def regression_scores(
     pred, targ = pred.double(), targ.double()
     err, spread = pred - targ, (targ - targ.mean(0)).square().sum(0)
     r2 = torch.where(spread > 0, 1 - err.square().sum(0)/spread, torch.nan)
-    return {'r2': r2, 'mae': err.abs().mean(0), 'rmse': err.square().mean(0).sqrt(), 'bias': err.mean(0)}
+    rmse = err.square().mean(0).sqrt()
+    return {'r2': r2, 'mae': err.abs().mean(0), 'rmse': rmse, 'bias': err.mean(0)}
 
 # %% ../../nbs/look/04_confusion.ipynb #396ee55b
 class Report:
@@ -268,26 +278,27 @@ class Report:
         points: Any = None,             # (predictions, residuals) to plot
         worst: Any = None,              # `SampleView` of the largest losses
     ):
-        self.scores, self.names, self.title, self.means = scores, names, title, means
-        self.points, self.worst = points, worst
+        self.scores, self.names, self.title = scores, names, title
+        self.means, self.points, self.worst = means, points, worst
 
     @property
     def rows(self) -> list[dict]:
         "Return the table as data"
-        return [{'name': name, **{k: v[i].item() for k, v in self.scores.items()}} for i, name in enumerate(self.names)]
+        columns = {'name': self.names, **{k: v.tolist() for k, v in self.scores.items()}}
+        return [dict(zip(columns, row)) for row in zip(*columns.values())]
 
     def lines(self) -> list[list[str]]:  # header first
         "Return the table as text"
         formats = {'support': ',.0f', 'precision': '.3f', 'recall': '.3f', 'f1': '.3f'}
         def cell(k, v): return format(v, formats.get(k, '.4g'))
-        res = [['', *self.scores], *([o.pop('name'), *(cell(k, v) for k, v in o.items())] for o in self.rows)]
-        if not self.means: return res
-        w = self.scores['support']
-        for name, weight in {'mean': torch.ones_like(w), 'mean by support': w}.items():
-            total = weight.sum().clamp(min=1)
-            means = {k: w.sum() if k == 'support' else (v*weight).sum()/total for k, v in self.scores.items()}
-            res.append([name, *(cell(k, v.item()) for k, v in means.items())])
-        return res
+        rows = self.rows
+        if self.means:
+            w = self.scores['support']
+            for name, weight in {'mean': torch.ones_like(w), 'mean by support': w}.items():
+                total = weight.sum().clamp(min=1)
+                means = {k: ((v*weight).sum()/total).item() for k, v in self.scores.items()}
+                rows.append({'name': name, **means, 'support': w.sum().item()})
+        return [['', *self.scores], *([o.pop('name'), *(cell(k, v) for k, v in o.items())] for o in rows)]
 
     def figure(self) -> Any:  # matplotlib `Figure`, or None if there is nothing to plot
         "Plot residuals by prediction"
@@ -303,25 +314,28 @@ class Report:
         return f'{self.title}\n{text_table(self.lines())}{worst}'
 
     def _repr_html_(self):
-        picture = _html_figure(self.figure(), 'residuals by prediction') if self.points is not None else ''
-        worst = f'<br><div>largest losses</div>{self.worst._repr_html_()}' if self.worst is not None else ''
-        return f'<div>{escape(self.title)}</div>{html_table(self.lines())}{picture}{worst}'
+        res = f'<div>{escape(self.title)}</div>{html_table(self.lines())}'
+        if self.points is not None: res += _html_figure(self.figure(), 'residuals by prediction')
+        if self.worst is None: return res
+        return f'{res}<br><div>largest losses</div>{self.worst._repr_html_()}'
 
 # %% ../../nbs/look/04_confusion.ipynb #7e7bf447
 def make_report(
     results: Any,  # `Results`
 ) -> Report:
-    "Compute precision, recall, F1 and support for each class or label, or residuals and R² for a regression"
+    "Compute precision, recall, F1 and support by class or label, or residuals and R² of a regression"
     task = task_of(results)
     if task == 'regression': return _regression_report(results)
     if task == 'classes':
         c = count_confusion(results)
-        tp = c.counts.diagonal()
-        return Report(_class_scores(tp, c.counts.sum(0) - tp, c.counts.sum(1) - tp), c.names, c.title)
-    pred, targ = _is_positive(results.loss_fn, results.pred).flatten(0, -2), (results.targ > .5).flatten(0, -2)
+        n, tp = c.counts, c.counts.diagonal()
+        return Report(_class_scores(tp, n.sum(0) - tp, n.sum(1) - tp), c.names, c.title)
+    pred = _is_positive(results.loss_fn, results.pred).flatten(0, -2)
+    targ = (results.targ > .5).flatten(0, -2)
     tp, fp, fn = (pred & targ).sum(0), (pred & ~targ).sum(0), (~pred & targ).sum(0)
     names = [results.look.name(i) for i in range(pred.size(1))]
-    return Report(_class_scores(tp, fp, fn), names, f'{len(pred):,} samples with {pred.size(1)} labels each')
+    title = f'{len(pred):,} samples with {pred.size(1)} labels each'
+    return Report(_class_scores(tp, fp, fn), names, title)
 
 _POINTS = 2000   # residuals to draw; of more, every k-th is drawn
 _MANY = 20       # outputs of a regression with a row each; for more, their mean
@@ -332,9 +346,11 @@ def _regression_report(results):
     n = targ.size(1)
     scores = regression_scores(pred, targ)
     names = [f'output {i}' for i in range(n)] if n > 1 else ['output']
-    if n > _MANY: scores, names = {k: v.mean()[None] for k, v in scores.items()}, [f'mean of {n} outputs']
+    if n > _MANY:
+        scores, names = {k: v.mean()[None] for k, v in scores.items()}, [f'mean of {n} outputs']
     flat = pred.flatten().float(), (pred - targ).flatten().float()
     k = max(-(-len(flat[0])//_POINTS), 1)
+    points = [o[::k].numpy() for o in flat]
     try: worst = results.show(5)
     except ValueError: worst = None         # of a loader that can be read only once
-    return Report(scores, names, f'{len(results):,} samples', False, [o[::k].numpy() for o in flat], worst)
+    return Report(scores, names, f'{len(results):,} samples', False, points, worst)

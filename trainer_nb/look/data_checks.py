@@ -17,7 +17,7 @@ from ..base import BATCH_NORMS
 from .evidence import batch_tensors
 
 # %% ../../nbs/look/07_data_checks.ipynb #a7c01d06
-CHECKS: dict[str, Callable] = {}     # name → function of `Evidence` → (what was seen, what to do) or None
+CHECKS: dict[str, Callable] = {}     # name → function of `Evidence` → (seen, remedy) or None
 
 class NothingToSee(Exception):
     "A check finds nothing to look at"
@@ -83,12 +83,15 @@ def _not_normalized(o):
     if not o.x.is_floating_point() or o.order and isinstance(o.order[0], norms): return
     x = o.x[o.x.isfinite()].float()
     size, top = x.square().mean().sqrt(), x.abs().max() if len(x) else 0
-    if size > 10: return f'inputs are about {size:.3g} in size', 'Scale them to mean 0 and deviation 1, pixels by 255'
+    if size > 10:
+        return f'inputs are about {size:.3g} in size', 'Scale them to mean 0 and deviation 1, pixels by 255'
     if 0 < top < .05:
         return (f'the largest input is {top:.2g}',
                 'Scale inputs to deviation 1; were pixels divided by 255 twice?')
 
 # %% ../../nbs/look/07_data_checks.ipynb #28453385
+_CLASSES = 'classes', 'nll'     # kinds of losses for class ids
+
 @check('Check how labels are read', 'y kind')
 def _constant_targets(o):
     "Do targets differ?"
@@ -100,12 +103,13 @@ def _targets_out_of_range(o):
     low, high = o.y.min().item(), o.y.max().item()
     if low < 0 or high > 1: return f'targets are from {low:g} to {high:g}'
 
-@check('Number classes from 0, and give the model one output less', 'y watch.pred', kinds=('classes', 'nll'))
+@check('Number classes from 0, and give the model one output less', 'y watch.pred', _CLASSES)
 def _off_by_one(o):
     "Do class ids begin with 0?"
     if o.y.is_floating_point(): raise NothingToSee
     n, ids = o.watch.pred.size(1), o.y.unique().tolist()
-    if n > 2 and ids == list(range(1, n)) and len(o.y) > 10*n: return f'class 0 of {n} never occurs, and all others do'
+    if n > 2 and ids == list(range(1, n)) and len(o.y) > 10*n:
+        return f'class 0 of {n} never occurs, and all others do'
 
 @check('Train on (y - mean)/std, and scale predictions back', 'y', kinds=('numbers',))
 def _unscaled_targets(o):
@@ -117,7 +121,8 @@ def _unscaled_targets(o):
 def _leak(o):
     "Is the target among the inputs?"
     y = o.y.flatten().double()
-    if len(y) != len(o.x) or len(y) < 50 or o.x.size(1) < 2 or not o.x.is_floating_point(): raise NothingToSee
+    is_table = len(y) == len(o.x) >= 50 and o.x.size(1) > 1 and o.x.is_floating_point()
+    if not is_table: raise NothingToSee
     x = o.x[:, :4096].double().nan_to_num()
     x, y = x - x.mean(0), y - y.mean()
     r = (x*y[:, None]).sum(0)/(x.norm(dim=0)*y.norm()).clip(1e-12)
@@ -135,12 +140,16 @@ def _is_same(a, b):
 def _not_shuffled(o):
     "Do targets come in random order?"
     y = o.y.flatten()
-    if len(o.batches) == 1 or len(y) != len(o.y) or len(y) < 50 or (y == y[0]).all(): raise NothingToSee
+    if len(o.batches) == 1 or len(y) != len(o.y) or len(y) < 50: raise NothingToSee
+    if (y == y[0]).all(): raise NothingToSee
     if y.is_floating_point() and len(y.unique()) > 20:
         y = y.double() - y.double().mean()
-        return 'neighbours have similar targets' if (y[1:]*y[:-1]).mean()/y.square().mean() > .7 else None
-    same, chance = (y[1:] == y[:-1]).double().mean(), (y.unique(return_counts=True)[1]/len(y)).square().sum()
-    if same > chance + .4*(1 - chance): return f'{same:.0%} of the samples follow one of their own class'
+        is_alike = (y[1:]*y[:-1]).mean()/y.square().mean() > .7
+        return 'neighbours have similar targets' if is_alike else None
+    same = (y[1:] == y[:-1]).double().mean()
+    chance = (y.unique(return_counts=True)[1]/len(y)).square().sum()
+    if same > chance + .4*(1 - chance):
+        return f'{same:.0%} of the samples follow one of their own class'
 
 @check('Split first, and put each sample into one of the two sets only', 'x vx')
 def _valid_in_train(o):
@@ -153,18 +162,21 @@ def _valid_in_train(o):
     if share > (.03 if o.x.is_floating_point() else .5):
         return f'{share:.0%} of the validation samples are training samples'
 
-@check('Shuffle before the split, or stratify it', 'y vy', kinds=('classes', 'nll'))
+@check('Shuffle before the split, or stratify it', 'y vy', _CLASSES)
 def _other_classes(o):
     "Does the training set have the classes of the validation set?"
     if o.y.is_floating_point(): raise NothingToSee
     share = (~torch.isin(o.vy, o.y)).double().mean()
-    if share > .1: return f'{share:.0%} of the validation samples are of classes that training lacks'
+    if share > .1:
+        return f'{share:.0%} of the validation samples are of classes that training lacks'
 
 @check('Prepare both alike', 'x vx')
 def _train_valid_differ(o):
     "Are inputs of both sets on one scale?"
     if not o.x.is_floating_point() or len(o.vx) < 8: raise NothingToSee
-    (m, s), (vm, vs) = ((x.float().nan_to_num().mean(), x.float().nan_to_num().std()) for x in (o.x, o.vx))
+    x, vx = (x.float().nan_to_num() for x in (o.x, o.vx))
+    m, s, vm = x.mean(), x.std(), vx.mean()
+    vs = vx.std()
     if (vm - m).abs() > s + 1e-6 or not 1/3 < (vs/s.clip(1e-12)) < 3:
         return f'inputs are {m:.3g} ± {s:.3g} in training, and {vm:.3g} ± {vs:.3g} in validation'
 

@@ -31,7 +31,7 @@ class Diagnosis:
     "What `learn.doctor()` found: a list of likely mistakes and their remedies"
     findings: list                              # of `Finding`
     checked: list                               # names of the checks that were made
-    left_out: list = field(default_factory=list)    # names of those that do not apply to this learner
+    left_out: list = field(default_factory=list)    # names of those that do not apply here
     time_s: float = 0.                          # seconds that the checks took
     notes: list = field(default_factory=list)       # of str: what may well be meant so
 
@@ -47,16 +47,19 @@ class Diagnosis:
         rest = f', {len(self.left_out)} not possible here' if self.left_out else ''
         return f'{found}; {len(self.checked)} checks made{rest}'
 
-    def __repr__(self): return '\n'.join([self.summary, *(f'* {o}' for o in self.findings), *self.notes])
+    def __repr__(self):
+        return '\n'.join([self.summary, *(f'* {o}' for o in self.findings), *self.notes])
 
     def _repr_html_(self):
         cell = 'text-align:left;vertical-align:top;padding:2px 12px 2px 0;white-space:normal'
         def row(tag, *texts):
-            return '<tr>' + ''.join(f'<{tag} style="{cell}">{escape(o)}</{tag}>' for o in texts) + '</tr>'
-        rows = [row('td', o.name, o.seen, o.remedy) for o in self.findings]
-        table = '<table style="margin:0">' + row('th', 'check', 'seen', 'what to do') + ''.join(rows) + '</table>'
+            cells = ''.join(f'<{tag} style="{cell}">{escape(o)}</{tag}>' for o in texts)
+            return f'<tr>{cells}</tr>'
+        rows = ''.join(row('td', o.name, o.seen, o.remedy) for o in self.findings)
+        table = f'<table style="margin:0">{row("th", "check", "seen", "what to do")}{rows}</table>'
         findings = f'<div style="overflow-x:auto">{table}</div>' if rows else ''
-        return f'<p>{escape(self.summary)}</p>{findings}' + ''.join(f'<p>{escape(o)}</p>' for o in self.notes)
+        notes = ''.join(f'<p>{escape(o)}</p>' for o in self.notes)
+        return f'<p>{escape(self.summary)}</p>{findings}{notes}'
 
 # %% ../../nbs/look/09_doctor.ipynb #1d5832ce
 def _frozen(model):
@@ -64,8 +67,8 @@ def _frozen(model):
     named = list(model.named_parameters())
     frozen = {name: p.numel() for name, p in named if not p.requires_grad}
     if not frozen: return ''
-    return (f'frozen: {some_of([*frozen])}, {sum(frozen.values()):,} of {sum(p.numel() for _, p in named):,} numbers; '
-            'requires_grad_(True) lets them train')
+    n, n_all = sum(frozen.values()), sum(p.numel() for _, p in named)
+    return f'frozen: {some_of([*frozen])}, {n:,} of {n_all:,} numbers; requires_grad_(True) lets them train'
 
 def doctor(learn: Learner) -> Diagnosis:
     "Look for mistakes before a long run; nothing about the learner changes"

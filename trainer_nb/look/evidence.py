@@ -9,7 +9,7 @@ __all__ = ['batch_tensors', 'Evidence']
 import math
 from collections.abc import Mapping
 from contextlib import contextmanager
-from itertools import islice
+from itertools import chain, islice
 from time import perf_counter
 from typing import Any
 
@@ -32,7 +32,7 @@ def batch_tensors(
     return [o for o in inputs if isinstance(o, Tensor)], targ if isinstance(targ, Tensor) else None
 
 def _rows(batches):
-    "(inputs (n, d) of the first kind, targets) of all batches, as far as their shapes agree; each may be None"
+    "(inputs (n, d) of the first kind, targets) of all batches; None where their shapes differ"
     pairs = [batch_tensors(o) for o in batches]
     def joined(ts):
         fit = ts and len(ts) == len(pairs) and len({t.shape[1:] for t in ts}) == 1
@@ -78,7 +78,7 @@ class _Watch(Hook):
         self.losses, self.grads, self.times = [], {}, []
         self.pred, self.has_targ = None, False
         self.refusal = None     # what a fit raises for the first batch
-        self.reached = None     # did a gradient reach the prediction? None: it is no tensor that could get one
+        self.reached = None     # did a gradient reach the prediction? None: it cannot get one
 
     def __deepcopy__(self, memo): return self
 
@@ -87,8 +87,10 @@ class _Watch(Hook):
     def after_loss(self, learn):
         self.losses.append(learn.loss.detach())
         if len(self.losses) > 1: return
-        pred, self.has_targ = _logits(learn.pred), isinstance(learn.result, Mapping) and 'targ' in learn.result
-        self.made_by, self.pred = _last_operation(pred), None if pred is None else pred.detach()     # not its graph
+        self.has_targ = isinstance(learn.result, Mapping) and 'targ' in learn.result
+        pred = _logits(learn.pred)
+        self.made_by, self.pred = _last_operation(pred), None
+        if pred is not None: self.pred = pred.detach()      # not its graph
         try: check_first(learn)
         except Exception as e: self.refusal = e
         if pred is None or pred is not learn.pred or not pred.requires_grad: return
@@ -116,13 +118,17 @@ def _before_calls(modules, note):
 _MOVING = *BATCH_NORMS, *DROPOUTS     # layers whose output depends on the mode
 
 def _modes(learn, seen, flat):
-    """Note the mode in which dropout and BatchNorm run: `seen` gets (`learn.training`, module, `module.training`);
-    `flat` gets each BatchNorm with one value per channel and sample"""
+    """Note the mode in which dropout and BatchNorm run
+
+    `seen` gets (`learn.training`, module, `module.training`), `flat` each BatchNorm with one value by channel
+    and sample."""
     def note(m, args):
         seen.add((learn.training, m, m.training))
-        if not isinstance(m, BATCH_NORMS): return
-        if args and args[0].ndim > 1 and args[0].numel() <= args[0].size(1)*learn.world.n: flat.add(m)
-    return _before_calls([m for o in trained(learn) for m in o.modules() if isinstance(m, _MOVING)], note)
+        if not isinstance(m, BATCH_NORMS) or not args or args[0].ndim < 2: return
+        if args[0].numel() <= args[0].size(1)*learn.world.n: flat.add(m)
+    return _before_calls([m for m in _modules(learn) if isinstance(m, _MOVING)], note)
+
+def _modules(learn): return list(chain.from_iterable(o.modules() for o in trained(learn)))
 
 # %% ../../nbs/look/06_evidence.ipynb #e4eac836
 def _train(run, n):
@@ -138,8 +144,9 @@ def _equal_rows(model):
 def _fit_with_adam(learn, batch, n):
     "(losses, metrics before, metrics after) of another learner that fits one batch with Adam"
     steps = {k: v for k, v in vars(learn).items() if k in ('train_step', 'eval_step')}
-    other = Learner(learn.model, [batch]*n, loss_fn=learn.loss_fn, optim=torch.optim.Adam, lr=3e-3, **steps,
-                    metrics=[m for m in learn.metrics if not m.is_object], display=False, device=learn.device)
+    metrics = [m for m in learn.metrics if not m.is_object]
+    other = Learner(learn.model, [batch]*n, loss_fn=learn.loss_fn, optim=torch.optim.Adam, lr=3e-3,
+                    metrics=metrics, display=False, device=learn.device, **steps)
     before = other.validate([batch])
     other.fit(1)
     return other.history.steps['train_loss'], before, other.validate([batch])
@@ -163,21 +170,21 @@ class Evidence:
         self.learn, self.kind, self.error = learn, _kind(learn.loss_fn), None
         self.is_own, self.is_same = learn.is_own('train_step'), True
         self.modes, self.flat = set(), set()        # as `_modes` notes them
-        self.order, self.inside = [], set()         # modules with parameters of their own in the order of their calls;
-                                                    # those that others train through
+        self.order, self.inside = [], set()         # modules with parameters of their own, as they are
+                                                    # called; those that others train through
         self.n_steps, self.max_s = n_steps, max_s
         self.equal_rows = []        # names of the weights whose rows are all the same
-        self.was_eval = {m for o in trained(learn) for m in o.modules() if not m.training}
+        self.was_eval = {m for m in _modules(learn) if not m.training}
         self.watch = None           # of the first steps
-        self.preds = self.changed = None        # of a batch, twice; of that batch with another first sample
-        self.losses = self.adam = None          # of one batch trained again and again, with the learner's optimizer;
-                                                # (losses, metrics before, metrics after) with Adam
+        self.preds = self.changed = None        # of a batch, twice; and with another first sample
+        self.losses = self.adam = None          # of one batch trained again and again; with Adam:
+                                                # (losses, metrics before, metrics after)
         self._read(n_batches)
         try: self._train()
         except Exception as e: self.error = e
         if self.error is not None: return
         self.error = self.watch.refusal
-        for look in self._evaluate, self._repeat:     # which some steps make impossible, though they can be trained
+        for look in self._evaluate, self._repeat:     # some steps make them impossible
             try: look()
             except Exception: pass
 
@@ -189,11 +196,11 @@ class Evidence:
 
     def _read(self, n):
         "Read batches of both loaders"
-        opened, train, valid = perf_counter(), self.learn.train_dl, self.learn.valid_dl
-        self.batches = [] if hasattr(train, '__next__') else [*islice(iter(train), n)]
+        opened, valid = perf_counter(), self.learn.valid_dl
+        def first(dl): return [] if hasattr(dl, '__next__') else [*islice(iter(dl), n)]
+        self.batches = first(self.learn.train_dl)
         self.load_s = (perf_counter() - opened)/max(len(self.batches), 1)
-        is_one = valid is not None and not isinstance(valid, Mapping) and not hasattr(valid, '__next__')
-        self.valid = [*islice(iter(valid), n)] if is_one else []
+        self.valid = [] if valid is None or isinstance(valid, Mapping) else first(valid)
         self.x, self.y = _rows(self.batches)
         self.vx, self.vy = _rows(self.valid)
 
@@ -224,12 +231,13 @@ class Evidence:
         self.preds = [self._predict(batch, i) for i in range(2)]
         inputs, _ = batch_tensors(batch)
         n = len(inputs[0])
-        if n < 3 or self.preds[0] is None or len(self.preds[0]) != n or any(len(o) != n for o in inputs): return
+        if n < 3 or self.preds[0] is None: return
+        if any(len(o) != n for o in (self.preds[0], *inputs)): return
         changed = {id(o): torch.cat([o[1:2], o[1:]]) for o in inputs}
         self.changed = self._predict(_with(batch, changed))
 
     def _predict(self, batch, seed=0):
-        "Predict from the state as it is, which a step may carry on, with random numbers of their own"
+        "Predict from the state as it is, which a step may carry on, with own random numbers"
         with unchanged(self.learn), _modes(self.learn, self.modes, set()):
             set_seed(seed)
             return _logits(self.learn.predict([batch]))
@@ -245,5 +253,6 @@ class Evidence:
             with learn.added_hooks(watch), learn.dry_run() as run: _train(run, n)
         finally: learn.train_dl = train_dl
         self.losses = [o.item() for o in watch.losses]
-        if not watch.has_targ or len(learn.opts) != 1 or type(learn).train_step is not Learner.train_step: return
+        is_plain = watch.has_targ and type(learn).train_step is Learner.train_step
+        if not is_plain or len(learn.opts) != 1: return
         with unchanged(learn): self.adam = _fit_with_adam(learn, batch, n)

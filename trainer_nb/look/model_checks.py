@@ -27,13 +27,15 @@ def _double_softmax(o):
 @check('Leave out the sigmoid at the end of the model', 'watch', kinds=('logits',))
 def _double_sigmoid(o):
     "Does the binary loss get logits?"
-    if o.watch.made_by[0] == 'Sigmoid': return 'the model ends with a sigmoid, and the loss applies one itself'
+    if o.watch.made_by[0] == 'Sigmoid':
+        return 'the model ends with a sigmoid, and the loss applies one itself'
 
 @check('nll_loss expects log_softmax; or use cross_entropy on logits', 'watch.pred', kinds=('nll',))
 def _not_log_probabilities(o):
     "Does nll_loss get log-probabilities?"
     if o.watch.made_by[0] == 'LogSoftmax': raise NothingToSee
-    if (o.watch.pred.float().logsumexp(1).abs() > 1e-2).any(): return 'exp(predictions) do not sum to 1'
+    if (o.watch.pred.float().logsumexp(1).abs() > 1e-2).any():
+        return 'exp(predictions) do not sum to 1'
 
 _RANGES = {'Relu': (0, math.inf), 'Sigmoid': (0, 1), 'Tanh': (-1, 1), 'Softplus': (0, math.inf)}
 
@@ -55,7 +57,8 @@ def _clipped_output(o):
 def _initial_loss(o):
     "Is the loss of a fresh model what guessing costs?"
     loss, pred = o.watch.losses[0], o.watch.pred
-    if o.kind in ('classes', 'nll') and pred is not None and pred.ndim > 1: guess = math.log(pred.size(1))
+    is_scores = pred is not None and pred.ndim > 1
+    if o.kind in ('classes', 'nll') and is_scores: guess = math.log(pred.size(1))
     elif o.kind in ('logits', 'shares'): guess = math.log(2)
     else: raise NothingToSee
     if loss > 2*guess + 1: return f'the first loss is {loss:.3g}, and guessing costs {guess:.2f}'
@@ -65,7 +68,8 @@ def _loss_not_finite(o):
     "Are losses and gradients finite?"
     bad = next((i for i, v in enumerate(o.watch.losses) if not math.isfinite(v)), None)
     if bad is not None:
-        return f'the loss of step {bad} is {o.watch.losses[bad]}', 'Add NaNGuard(), which names the first bad tensor'
+        return (f'the loss of step {bad} is {o.watch.losses[bad]}',
+                'Add NaNGuard(), which names the first bad tensor')
     name = next((k for k, v in o.watch.grads.items() if not all(g.isfinite() for g, _ in v)), None)
     if name:
         return (f'the gradient of {name} is not finite',
@@ -110,15 +114,19 @@ def _unregistered(o):
 @check('Make the optimizer last, or pass its class; freeze parameters that should not train')
 def _not_in_optimizer(o):
     "Does an optimizer hold each trainable parameter?"
-    groups = [g for opt in o.learn.opts.values() for g in opt.param_groups]
-    held = {id(p) for g in groups for p in g['params']}
-    names = [k for k, p in o.learn.model.named_parameters() if p.requires_grad and id(p) not in held]
+    held = set()
+    for opt in o.learn.opts.values():
+        for g in opt.param_groups: held |= {id(p) for p in g['params']}
+    named = [(k, p) for k, p in o.learn.model.named_parameters() if p.requires_grad]
+    names = [k for k, p in named if id(p) not in held]
     if names: return f'no optimizer has {some_of(names)}'
 
-@check('Is it unused, detached, behind dead units, or all zeros? Freeze it if it should not train', 'watch.grads')
+@check('Is it unused, detached, behind dead units, or all zeros? Freeze it if it should not train',
+       'watch.grads')
 def _no_gradient(o):
     "Do gradients reach each parameter?"
-    names = [k for k, seen in o.watch.grads.items() if not any(g > 0 or not g.isfinite() for g, _ in seen)]
+    def is_reached(seen): return any(g > 0 or not g.isfinite() for g, _ in seen)
+    names = [k for k, seen in o.watch.grads.items() if not is_reached(seen)]
     if names: return f'no gradient reaches {some_of(names)}'
 
 @check('Start with random weights', 'watch')
@@ -138,7 +146,8 @@ def _vanishing(o):
     first = next((names[m] for m in o.order if names[m] in sizes), None)
     need(first)
     ratio = max(sizes.values())/sizes[first]
-    if ratio > 1e5: return f'gradients of {first}, the first layer, are {ratio:.0e} times smaller than the largest'
+    if ratio > 1e5:
+        return f'gradients of {first}, the first layer, are {ratio:.0e} times smaller than the largest'
 
 def _is_adapted(model):
     "Return whether a small part trains, as with adapters (LoRA)"
@@ -155,23 +164,28 @@ def _frozen_head(o):
         return (f'the last layer, {name}, is frozen',
                 f'learn.model.{name}.requires_grad_(True)'.replace('model. ', 'model '))
 
+_RATES = {      # optimizer → the lowest, usual and highest learning rate
+    **dict.fromkeys(('SGD', 'ASGD'), (1e-6, 1e-2, 10)),
+    **dict.fromkeys(('Adam', 'AdamW', 'NAdam', 'RAdam', 'Adamax', 'RMSprop'), (1e-7, 1e-3, .2))}
+
 @check()
 def _lr(o):
     "Does the learning rate suit this optimizer?"
     if _has_hook(o.learn, 'LRScheduler', 'OneCycle'): raise NothingToSee
     for opt in o.learn.opts.values():
-        kind, is_sgd = type(opt).__name__, type(opt).__name__ in ('SGD', 'ASGD')
-        if not is_sgd and kind not in ('Adam', 'AdamW', 'NAdam', 'RAdam', 'Adamax', 'RMSprop'): continue
-        low, high = (1e-6, 10) if is_sgd else (1e-7, .2)
+        kind = type(opt).__name__
+        if kind not in _RATES: continue
+        low, usual, high = _RATES[kind]
         rate = max(float(g['lr']) for g in opt.param_groups)
         if not low <= rate <= high:
-            return f'lr is {rate:g} for {kind}', f'{1e-2 if is_sgd else 1e-3:g} is a usual start; learn.lr_find() suggests one'
+            return f'lr is {rate:g} for {kind}', f'{usual:g} is a usual start; learn.lr_find() suggests one'
 
 @check('Usual values are 0.01 with AdamW, and 1e-4 with others')
 def _weight_decay(o):
     "Does weight decay leave room to learn?"
     for opt in o.learn.opts.values():
-        kind, decay = type(opt).__name__, max((g.get('weight_decay') or 0) for g in opt.param_groups)
+        kind = type(opt).__name__
+        decay = max((g.get('weight_decay') or 0) for g in opt.param_groups)
         if decay > (1 if kind == 'AdamW' else .1): return f'weight_decay is {decay:g} for {kind}'
 
 # %% ../../nbs/look/08_model_checks.ipynb #a129f60c
@@ -186,7 +200,8 @@ def _no_progress(o):
     if _is_low(o, first): raise NothingToSee
     learns = o.adam[0][-1] < o.adam[0][0] - .1*abs(o.adam[0][0])
     if learns and not last < first - .003*abs(first):
-        return f'the loss of one batch goes from {first:.3g} to {last:.3g} in {n} steps; it falls with Adam'
+        return (f'the loss of one batch goes from {first:.3g} to {last:.3g} in {n} steps; '
+                'it falls with Adam')
 
 @check('Look at outputs, loss and labels', 'adam')
 def _cannot_overfit(o):
@@ -215,17 +230,19 @@ def _wrong_mode(o):
     keeps = _has_hook(o.learn, 'FreezeBN')
     partly = o.was_eval if any(m.training for m in o.learn.model.modules()) else set()
     for training, m, mode in o.modes:
+        kind = type(m).__name__
         if training and not mode and m not in partly and not (keeps and isinstance(m, BATCH_NORMS)):
-            return f'{type(m).__name__} runs in evaluation mode in training', 'Leave model.eval() to the loop'
+            return f'{kind} runs in evaluation mode in training', 'Leave model.eval() to the loop'
         if not training and mode:
-            return f'{type(m).__name__} runs in training mode in validation', 'Leave model.train() to the loop'
+            return f'{kind} runs in training mode in validation', 'Leave model.train() to the loop'
 
 @check('F.dropout needs training=self.training; a state may be kept between batches', 'preds')
 def _random_in_eval(o):
     "Are predictions the same twice?"
     a, b = o.preds
     need(a)
-    if not torch.equal(a.nan_to_num(), b.nan_to_num()): return 'two predictions for one batch differ'
+    is_same = torch.equal(a.nan_to_num(), b.nan_to_num())
+    if not is_same: return 'two predictions for one batch differ'
 
 @check('Look for random numbers that do not come from Python, NumPy or torch', 'watch')
 def _not_deterministic(o):
@@ -244,4 +261,5 @@ def _batch_of_one(o):
     "Does BatchNorm get more than one sample?"
     if not o.flat: raise NothingToSee       # for others, the pixels of one sample are enough
     sizes = [len(x[0]) for x in (batch_tensors(b)[0] for b in o.batches) if x and x[0].ndim]
-    if 1 in sizes: return f'batch {sizes.index(1)} has one sample, and BatchNorm needs several for a deviation'
+    if 1 in sizes:
+        return f'batch {sizes.index(1)} has one sample, and BatchNorm needs several for a deviation'

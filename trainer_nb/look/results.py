@@ -24,9 +24,10 @@ from .samples import Look, batch_parts, caption_table, classes_of, grid, sample_
 
 # %% ../../nbs/look/03_results.ipynb #da15af1d
 def _without_reduction(loss_fn):
-    "Return the loss function, module or partial with `reduction='none'`; None if it has no `reduction`"
+    "Return the loss function or module with `reduction='none'`; None if it has no `reduction`"
     if isinstance(loss_fn, nn.Module):
-        if getattr(loss_fn, 'reduction', None) not in ('none', 'mean', 'sum', 'batchmean'): return None
+        known = 'none', 'mean', 'sum', 'batchmean'
+        if getattr(loss_fn, 'reduction', None) not in known: return None
         res = copy(loss_fn)
         res.reduction = 'none'
         return res
@@ -36,11 +37,13 @@ def _without_reduction(loss_fn):
 
 def _sample_losses(loss_fn, pred, targ, n):
     "Compute the loss of each of the n samples in a batch: (n,) tensor"
-    pred = map_tensors(lambda t: t.float() if t.dtype in (torch.float16, torch.bfloat16) else t, pred)
+    halves = torch.float16, torch.bfloat16
+    pred = map_tensors(lambda t: t.float() if t.dtype in halves else t, pred)
     whole = _without_reduction(loss_fn)
     losses = None if whole is None else _joined(whole(pred, targ), loss_fn, targ, n)
     if losses is not None: return losses
-    losses = torch.stack([_single(loss_fn(one_sample(pred, i, n), one_sample(targ, i, n))) for i in range(n)])
+    alone = [loss_fn(one_sample(pred, i, n), one_sample(targ, i, n)) for i in range(n)]
+    losses = torch.stack(list(map(_single, alone)))
     _check_mean(_single(loss_fn(pred, targ)), losses)
     return losses
 
@@ -49,31 +52,34 @@ def _joined(losses, loss_fn, targ, n):
     if not isinstance(losses, Tensor) or not losses.ndim or len(losses) != n: return None
     if losses.ndim == 1: return losses
     if isinstance(targ, Tensor) and targ.numel() < losses.numel():
-        raise ValueError(f'the loss of each sample has shape {tuple(losses.shape)} for targets of shape '
-                         f'{tuple(targ.shape)}: were they broadcast? Give predictions and targets one shape')
+        shape, targs = tuple(losses.shape), tuple(targ.shape)
+        raise ValueError(f'the loss of each sample has shape {shape} for targets of shape {targs}: '
+                         'were they broadcast? Give predictions and targets one shape')
     rows = losses.flatten(1)
     if loss_option(loss_fn, 'reduction') in ('sum', 'batchmean'): return rows.sum(1)
-    if not isinstance(targ, Tensor) or targ.is_floating_point() or targ.shape != losses.shape: return rows.mean(1)
-    if loss_option(loss_fn, 'weight') is not None: return None      # the weighted mean of the loss function itself
+    is_ids = isinstance(targ, Tensor) and not targ.is_floating_point() and targ.shape == losses.shape
+    if not is_ids: return rows.mean(1)
+    if loss_option(loss_fn, 'weight') is not None: return None      # its own weighted mean
     counted = targ.flatten(1) != loss_option(loss_fn, 'ignore_index', -100)
     return rows.sum(1)/counted.sum(1)
 
 # %% ../../nbs/look/03_results.ipynb #7b05135d
 def _check_mean(whole, losses):
-    "Refuse losses of samples of which that of their batch is neither a mean, whatever the weights, nor the sum"
+    "Refuse losses of samples if that of their batch is neither a mean, with any weights, nor the sum"
     whole, losses = whole.double().cpu(), losses.double().cpu()
     tol = 1e-3*losses.abs().max() + 1e-6
-    if losses.min() - tol <= whole <= losses.max() + tol or (whole - losses.sum()).abs() <= tol*len(losses): return
+    is_sum = (whole - losses.sum()).abs() <= tol*len(losses)
+    if is_sum or losses.min() - tol <= whole <= losses.max() + tol: return
     if not whole.isfinite() or not losses.isfinite().all(): return
     raise ValueError(
-        f'the loss of a batch of {len(losses)} is {whole:.4g}, and its samples alone have losses from '
-        f'{losses.min():.4g} to {losses.max():.4g}: it compares samples with one another, so that none has a loss of '
-        'its own. Pass loss=f(pred, targ), which returns one for each sample')
+        f'the loss of a batch of {len(losses)} is {whole:.4g}, and its samples alone have losses '
+        f'from {losses.min():.4g} to {losses.max():.4g}: it compares samples with one another, so that '
+        'none has a loss of its own. Pass loss=f(pred, targ), which returns one for each sample')
 
 def _single(loss):
     if not isinstance(loss, Tensor) or loss.numel() != 1:
-        raise ValueError('the loss function returned no single number for a batch of one sample: pass '
-                         'loss=f(pred, targ), which returns one for each sample')
+        raise ValueError('the loss function returned no single number for a batch of one sample: '
+                         'pass loss=f(pred, targ), which returns one for each sample')
     return loss.detach().as_subclass(Tensor).reshape(())
 
 def one_sample(
@@ -86,7 +92,8 @@ def one_sample(
     if isinstance(x, Mapping): return {k: one_sample(v, i, n) for k, v in x.items()}
     is_list = isinstance(x, (list, tuple)) and not hasattr(x, '_fields')
     if not is_list: return map_tensors(lambda t: one_sample(t, i, n), x)
-    if len(x) == n and not any(isinstance(o, (Tensor, Mapping, list, tuple)) for o in x): return [x[i]]
+    has_parts = any(isinstance(o, (Tensor, Mapping, list, tuple)) for o in x)
+    if len(x) == n and not has_parts: return [x[i]]
     return type(x)(one_sample(o, i, n) for o in x)
 
 # %% ../../nbs/look/03_results.ipynb #52621d35
@@ -107,21 +114,24 @@ class _Rereader:
         "Return a function of positions, for a loader whose order is known; else None"
         dl = source(self.dl)
         if type(dl) is TensorLoader and not dl.shuffle:
-            return lambda indices: [tuple(t[i:i+1].to(d) for t, d in zip(dl.tensors, dl.dtypes)) for i in indices]
-        if is_stock(dl) and type(dl) is DataLoader and dl.batch_size and type(dl.sampler) is SequentialSampler:
+            pairs = list(zip(dl.tensors, dl.dtypes))
+            return lambda indices: [tuple(t[i:i+1].to(d) for t, d in pairs) for i in indices]
+        is_plain = is_stock(dl) and type(dl) is DataLoader and dl.batch_size
+        if is_plain and type(dl.sampler) is SequentialSampler:
             return lambda indices: [dl.collate_fn([dl.dataset[i]]) for i in indices]
 
     def _again(self, indices):
         if hasattr(self.dl, '__next__'):
-            raise ValueError(f'the loader is a {type(self.dl).__name__}, which can be read only once: '
-                             'its samples cannot be shown again')
+            raise ValueError(f'the loader is a {type(self.dl).__name__}, which can be read only '
+                             'once: its samples cannot be shown again')
         found, start, last = {}, 0, max(indices)
         for batch in _batches(self.dl):
             n = batch_size(batch)
             found |= {i: one_sample(batch, i - start, n) for i in indices if start <= i < start + n}
             start += n
             if start > last: break
-        if len(found) < len(set(indices)): raise ValueError('the loader yields fewer samples than before')
+        if len(found) < len(set(indices)):
+            raise ValueError('the loader yields fewer samples than before')
         return [found[i] for i in indices]
 
 def _batches(dl):
@@ -132,14 +142,15 @@ def _batches(dl):
 class SampleView:
     "Samples as pictures, signals, text or a table, with target, prediction and loss"
     def __init__(self,
-        samples: list[dict],                    # name of a part → its value, as `Look` draws them
-        captions: list[list[tuple[str, str]]],  # (name, text), of each sample
-        look: Look,
+        samples: list[dict],    # name of a part → its value, as `Look` draws them
+        captions: list,         # of each sample, a list of (name, text)
+        look: Look,             # how to show them
     ):
         self.samples, self.captions, self.look = samples, captions, look
 
     def _repr_html_(self):
-        return grid(self.samples, self.captions, self.look) if self.samples else '<div>no samples</div>'
+        if not self.samples: return '<div>no samples</div>'
+        return grid(self.samples, self.captions, self.look)
 
     def __repr__(self):
         if not self.samples: return 'no samples'
@@ -150,16 +161,17 @@ class SampleView:
 class Results:
     "The prediction, target and loss of each sample of a pass"
     def __init__(self,
-        pred: Any,              # predictions of all samples, on the host, as `learn.predict` returns them
+        pred: Any,              # predictions of all samples, on the host, as from `learn.predict`
         targ: Any,              # targets
         loss: Tensor,           # (n,)
         metrics: dict,          # what `learn.validate` returned
-        look: Look,
+        look: Look,             # how to show samples
         reader: Any,            # `read(positions)` → batches of one sample
         loss_fn: Any = None,    # tells logits from probabilities
     ):
-        self.pred, self.targ, self.loss, self.metrics = pred, targ, loss, metrics
-        self.look, self.reader, self.loss_fn = look, reader, loss_fn
+        self.pred, self.targ, self.loss = pred, targ, loss
+        self.metrics, self.look = metrics, look
+        self.reader, self.loss_fn = reader, loss_fn
 
     def __len__(self): return len(self.loss)
 
@@ -181,21 +193,23 @@ class Results:
         "Draw samples with target, prediction and loss"
         at = (self.top_losses(n)[1] if at is None else torch.as_tensor(at)[:n]).tolist()
         if wrong := [i for i in at if not 0 <= i < len(self)]:
-            raise IndexError(f'there is no sample {wrong[0]}: positions are from 0 to {len(self) - 1}')
+            last = len(self) - 1
+            raise IndexError(f'there is no sample {wrong[0]}: positions are from 0 to {last}')
         samples, captions = [], []
         for i, batch in zip(at, self.reader.read(at)):
             inputs, targets = batch_parts(batch)
             _check_target(self, i, [*targets.values(), *inputs.values()])
-            samples.append({k: o for k, v in inputs.items() if (o := sample_of(v, 0, 1)) is not None})
+            sample = {k: sample_of(v, 0, 1) for k, v in inputs.items()}
+            samples.append({k: o for k, o in sample.items() if o is not None})
             captions.append([('#', str(i)), *_words(self, i), ('loss', f'{self.loss[i]:.4g}')])
         return SampleView(samples, captions, self.look)
 
-    def task(self) -> str:  # 'classes', 'labels' (several for each sample) or 'regression'; raises ValueError
-        "Recognize the task from the shapes and dtypes of predictions and targets, and from the loss function"
+    def task(self) -> str:  # 'classes', 'labels' (several by sample) or 'regression'; raises ValueError
+        "Recognize the task from shapes and dtypes of predictions and targets, and the loss function"
         return task_of(self)
 
     def as_ids(self) -> tuple[Tensor, Tensor]:  # (predicted, target): (n,) int64; raises ValueError
-        "Return the class ids of predictions and targets, one for each target that is not below 0 and not `ignore_index`"
+        "Return the class ids of predictions and targets, without targets below 0 or at `ignore_index`"
         return class_ids(self)
 
     def confusion(self,
@@ -205,34 +219,38 @@ class Results:
         return count_confusion(self, n_classes)
 
     def report(self) -> Report:
-        "Compute precision, recall, F1 and support for each class or label, or residuals and R² for a regression"
+        "Compute precision, recall, F1 and support by class or label, or residuals and R² of a regression"
         return make_report(self)
 
 # %% ../../nbs/look/03_results.ipynb #65acca34
 def _check_target(res, i, parts):
-    "Refuse samples that are not those of the pass; a step may take any part of a batch for its target"
+    "Refuse samples that are not those of the pass; any part of a batch may be the target"
     if not isinstance(res.targ, Tensor): return
     then, found = res.targ[i], [o[0].cpu() for o in parts if isinstance(o, Tensor) and o.ndim]
     found = [o for o in found if o.shape == then.shape]
     if not found or any(torch.equal(o, then.to(o.dtype)) for o in found): return
     raise ValueError(f'sample {i} has another target than in the pass of these results: '
-                     'the loader yields other samples, or in another order; call learn.results() again')
+                     'the loader yields other samples, or in another order; '
+                     'call learn.results() again')
 
 def _words(res, i):
     "Write target and prediction of a sample, as far as there is one for each"
     def row(x): return x[i] if isinstance(x, (Tensor, list)) and len(x) == len(res) else None
     targ, pred = row(res.targ), row(res.pred)
     is_ids = isinstance(targ, Tensor) and not targ.is_floating_point() and targ.numel() == 1
-    if is_ids and isinstance(pred, Tensor) and pred.ndim == 1 and len(pred) > 1: pred = pred.argmax()
-    return [(name, res.look.value(o)) for name, o in (('target', targ), ('predicted', pred)) if o is not None]
+    is_scores = isinstance(pred, Tensor) and pred.ndim == 1 and len(pred) > 1
+    if is_ids and is_scores: pred = pred.argmax()
+    words = ('target', targ), ('predicted', pred)
+    return [(name, res.look.value(o)) for name, o in words if o is not None]
 
 # %% ../../nbs/look/03_results.ipynb #59d2aeea
 class _Collect(Hook):
     "Collect predictions, targets and losses"
     ord = float('inf')
     def __init__(self, total, loss, keep):
-        self.loss, self.keep = loss, keep       # functions of (learn, number of samples), and of predictions
-        self.preds, self.targs, self.losses = (Joined(o, total) for o in ('predictions', 'targets', 'losses'))
+        self.loss, self.keep = loss, keep       # functions of (learn, n), and of predictions
+        names = 'predictions', 'targets', 'losses'
+        self.preds, self.targs, self.losses = (Joined(o, total) for o in names)
 
     def after_step(self, learn):
         if learn.batch is None: return          # cancelled
@@ -243,11 +261,12 @@ class _Collect(Hook):
             raise ValueError(f'the losses of {n} samples have shape {tuple(losses.shape)}: '
                              'expected one for each sample')
         self.losses.add(losses, sizes)
-        if learn.pred is not None: self.preds.add(learn.pred if self.keep is None else self.keep(learn.pred), sizes)
+        pred = learn.pred
+        if pred is not None: self.preds.add(pred if self.keep is None else self.keep(pred), sizes)
         if result.get('targ') is not None: self.targs.add(result['targ'], sizes)
 
 def _n_rows(learn):
-    "Return the number of samples in a batch; inputs may have time first, predictions and targets not"
+    "Return the number of samples in a batch, whose inputs may have time first"
     pred, targ = learn.pred, learn.result.get('targ')
     are_rows = isinstance(pred, Tensor) and isinstance(targ, Tensor) and pred.ndim and targ.ndim
     return len(targ) if are_rows and len(pred) == len(targ) else batch_size(learn.batch)
@@ -282,16 +301,16 @@ def _whole_loss(learn, read):
     with learn.added_hooks(LambdaHook(after_step=lambda learn: found.append(_n_rows(learn)))):
         loss = learn.validate([read.first])['valid_loss']
     if found == [read.n]: return torch.tensor(loss)
-    raise ValueError('the step takes samples that do not lie along the first dimension of a batch, so that it cannot '
-                     'be cut: pass loss=f(pred, targ), which returns one for each sample')
+    raise ValueError('the step takes samples that do not lie along the first dimension of a batch, '
+                     'so that it cannot be cut: pass loss=f(pred, targ), which returns one for each sample')
 
 # %% ../../nbs/look/03_results.ipynb #48088bea
 def results(learn: Learner,
     dl: Any = None,        # loader or tuple, as for `validate`; None: `valid_dl`
     *,
-    loss: Callable|None = None,     # `f(pred, targ)` → (n,) tensor; None: the loss function without reduction
-    keep: Callable|None = None,     # function of a batch's predictions → what to keep: `lambda p: p.argmax(1)`
-    classes: Sequence|Mapping|None = None,      # this and the next four: how to show samples, as in `show_batch`
+    loss: Callable|None = None,     # `f(pred, targ)` → (n,) tensor; None: `loss_fn` without reduction
+    keep: Callable|None = None,     # a batch's predictions → what to keep: `lambda p: p.argmax(1)`
+    classes: Sequence|Mapping|None = None,      # this and the next four as in `show_batch`
     decode: Callable|None = None,
     mean: Any = None,
     std: Any = None,
@@ -299,12 +318,13 @@ def results(learn: Learner,
 ) -> Results:
     """Return predictions, targets and losses of each sample, in evaluation mode
 
-    Your own step, or a model with its own loss, runs once for each sample, with batches of one, unless you pass `loss`.
-    RNG states are restored afterwards.
+    Your own step, or a model with its own loss, runs once for each sample, with batches of one, unless you
+    pass `loss`. RNG states are restored afterwards.
     """
     with folded():
         for name, f in dict(loss=loss, keep=keep).items():
-            if f is not None and not callable(f): raise TypeError(f'{name} is {f!r}: expected a function')
+            if f is not None and not callable(f):
+                raise TypeError(f'{name} is {f!r}: expected a function')
         if dl is None: dl = learn.valid_dl
         if dl is None: raise ValueError('there is no valid_dl: pass a loader')
         dtype = next((p.dtype for p in learn.model.parameters() if p.is_floating_point()), None)

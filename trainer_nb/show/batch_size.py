@@ -9,22 +9,23 @@ __all__ = ['BatchSizes', 'find_batch_size']
 import math
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import chain
 from statistics import median
 from time import perf_counter
 
 import torch
 
 from trainer_nb.base import (
-    BATCH_NORMS, COLORS, GREY, LEADING, Chart, Line, Panel, TensorMeter, batch_size, divide_batch, folded, format_bytes,
-    is_oom, legend_rows, map_tensors, memory_in_use, merge_batches
+    BATCH_NORMS, COLORS, GREY, LEADING, Chart, Line, Panel, TensorMeter, batch_size, divide_batch, folded,
+    format_bytes, is_oom, legend_rows, map_tensors, memory_in_use, merge_batches
 )
 from ..data import Pass, sets_of
 from ..loop import Learner, as_count, parameters, trained
 from .output import Drawn
 
 # %% ../../nbs/show/06_batch_size.ipynb #3d37dde7
-_ENDS = {'memory': 'larger ones do not fit', 'data': 'train_dl has no more samples', 'stopped': 'stopped',
-         'speed': 'larger ones are not faster', 'most': 'the largest to try', '': 'running'}
+_ENDS = {'memory': 'larger ones do not fit', 'data': 'train_dl has no more samples',
+         'speed': 'larger ones are not faster', 'most': 'the largest to try', 'stopped': 'stopped', '': 'running'}
 
 @dataclass(repr=False)
 class BatchSizes(Drawn):
@@ -33,7 +34,7 @@ class BatchSizes(Drawn):
     limit: int|None = None      # bytes that training may take; None: unknown
     share: float = .9           # of the limit that the largest batch may take
     n_accum: int = 1            # batches in a step, by `GradAccum`
-    sizes: list = field(default_factory=list)       # batch sizes that did not run out of memory, ascending
+    sizes: list = field(default_factory=list)       # batch sizes that found memory, ascending
     peaks: list = field(default_factory=list)       # peak bytes of a step, by size
     speeds: list = field(default_factory=list)      # samples per second, by size
     failed: int|None = None     # the smallest size that found no memory
@@ -42,7 +43,9 @@ class BatchSizes(Drawn):
     def add(self, size: int, peak: int, speed: float) -> None:
         "Add a measurement"
         i = sum(o < size for o in self.sizes)
-        for values, o in (self.sizes, size), (self.peaks, peak), (self.speeds, speed): values.insert(i, o)
+        self.sizes.insert(i, size)
+        self.peaks.insert(i, peak)
+        self.speeds.insert(i, speed)
 
     def fits(self, peak: int) -> bool:
         "Return whether a peak is within the share of the limit"
@@ -50,16 +53,18 @@ class BatchSizes(Drawn):
 
     @property
     def largest(self) -> int|None:  # None if no batch fits
-        "Return the largest batch that fits; without a known limit, that share of the largest that found memory"
+        "Return the largest batch that fits; without a limit, that share of the largest that found memory"
         fitting = [n for n, peak in zip(self.sizes, self.peaks) if self.fits(peak)]
         if not fitting: return None
-        return max(int(self.share*fitting[-1]), 1) if self.limit is None and self.failed else fitting[-1]
+        if self.limit is None and self.failed: return max(int(self.share*fitting[-1]), 1)
+        return fitting[-1]
 
     @property
     def fastest(self) -> int|None:  # None if no batch fits
         "Return the smallest batch that fits whose throughput is within 3 % of the best"
-        found = [(n, speed) for n, speed in zip(self.sizes, self.speeds) if self.largest and n <= self.largest]
-        return next((n for n, speed in found if speed >= .97*max(o for _, o in found)), None)
+        n_fits = sum(n <= (self.largest or 0) for n in self.sizes)
+        best = .97*max(self.speeds[:n_fits], default=0.)
+        return next((n for n, speed in zip(self.sizes[:n_fits], self.speeds) if speed >= best), None)
 
     @property
     def advice(self) -> str:
@@ -77,8 +82,8 @@ class BatchSizes(Drawn):
     def status(self) -> str:
         "Write the result in a line"
         if self.largest is None: return f'{len(self.sizes)} sizes; {self.advice}'
-        limit = f' of {format_bytes(self.limit)}' if self.limit else ''
-        return f'largest {self.largest}{limit} ({_ENDS[self.outcome]}), fastest {self.fastest}; {self.advice}'
+        limit, end = f' of {format_bytes(self.limit)}' if self.limit else '', _ENDS[self.outcome]
+        return f'largest {self.largest}{limit} ({end}), fastest {self.fastest}; {self.advice}'
 
     def lines(self) -> list[list[str]]:
         "Return the header and the rows of the table"
@@ -93,10 +98,12 @@ class BatchSizes(Drawn):
 # %% ../../nbs/show/06_batch_size.ipynb #25999b88
 def _advice(o):
     "Say what to do about what was found"
-    if o.largest is None: return 'not even the smallest batch fits: use Recompute(...), AMP(), FSDP, or a smaller model'
+    if o.largest is None:
+        return 'not even the smallest batch fits: use Recompute(...), AMP(), FSDP, or a smaller model'
     n = math.ceil(o.current/o.largest)
-    if n > 1: return (f'batches of {o.current} do not fit: batches of {math.ceil(o.current/n)} with '
-                      f'GradAccum({n*o.n_accum}) make the same steps')
+    if n > 1:
+        return (f'batches of {o.current} do not fit: batches of {math.ceil(o.current/n)} with '
+                f'GradAccum({n*o.n_accum}) make the same steps')
     if o.fastest <= o.current: return f'batches of {o.current} fit, and larger ones are not faster'
     gain = o.speed_at(o.fastest)/o.speed_at(o.current)
     res = f'batches of {o.fastest} are {gain:.1f} × as fast as those of {o.current}'
@@ -113,14 +120,17 @@ def _chart(o):
     for (name, n), color in zip((('fastest', o.fastest), ('largest', o.largest)), COLORS[1:]):
         if n: lines.append(Line([n], [o.speed_at(n)], color, f'{name} {n}', points=True))
     memory = _with_dots(o.sizes, [peak/2**20 for peak in o.peaks], 'memory, MiB')
-    if o.limit: memory.append(Line([*xlim], [o.share*o.limit/2**20]*2, GREY, f'{o.share:.0%} of the limit'))
+    if o.limit:
+        memory.append(Line([*xlim], [o.share*o.limit/2**20]*2, GREY, f'{o.share:.0%} of the limit'))
     panels, top = [], 9 + LEADING*max(len(legend_rows(o, 230)) for o in (lines, memory))
     for left, part in (54, lines), (354, memory):
-        high = max((y for line in part for y in line.ys), default=1.)
-        panels.append(Panel(left, top, 234, 216 - top, part, xlim, (0., 1.05*high or 1.), 'batch size', is_log=True))
+        high = max(chain.from_iterable(line.ys for line in part), default=1.)
+        ylim = 0., 1.05*high or 1.
+        panels.append(Panel(left, top, 234, 216 - top, part, xlim, ylim, 'batch size', is_log=True))
     return Chart(604, 260, panels)
 
-def _with_dots(xs, ys, name): return [Line(xs, ys, COLORS[0], name), Line(xs, ys, COLORS[0], points=True)]
+def _with_dots(xs, ys, name):
+    return [Line(xs, ys, COLORS[0], name), Line(xs, ys, COLORS[0], points=True)]
 
 # %% ../../nbs/show/06_batch_size.ipynb #be18c9ab
 def _held(learn):
@@ -197,9 +207,11 @@ def _next_size(found, good, bad):
 def _search(found, measure, most, smallest=1):
     """Fill `found` and return the outcome
 
-    `measure(size)` returns (peak, speed), or the number of samples if there are too few, and raises if memory runs out.
+    `measure(size)` returns (peak, speed), or the number of samples if there are too few; it raises without memory.
     """
-    good, bad, size, slower, n_samples = 0, None, smallest, 0, None
+    good = slower = 0
+    bad = n_samples = None
+    size = smallest
     while True:
         try: res = measure(size)
         except (RuntimeError, MemoryError) as e:
@@ -230,7 +242,7 @@ def _as_bytes(limit):
         raise ValueError(f'limit is {limit!r}: expected GiB as a float, or bytes as an int')
     return int(limit*2**30) if isinstance(limit, float) else limit
 
-_WITH_MEMORY = 'EMA', 'SWA', 'NaNGuard', 'Compile'     # hooks with memory of their own that no other dry run needs
+_WITH_MEMORY = 'EMA', 'SWA', 'NaNGuard', 'Compile'     # hooks that hold tensors of their own
 
 @contextmanager
 def _with_memory(learn):
@@ -246,24 +258,25 @@ def _with_memory(learn):
         for h in hooks: del h.in_dry_run
 
 # %% ../../nbs/show/06_batch_size.ipynb #f58007d8
+def _allocated(device): return torch.cuda.memory_allocated(device) if device.type == 'cuda' else 0
+
 def find_batch_size(learn: Learner,
     *,
-    limit: float|None = None,  # memory that training may take: GiB as a float, bytes as an int; None: all of the
-                               # device, and no limit on the CPU
+    limit: float|None = None,  # memory that training may take: GiB as a float, bytes as an int;
+                               # None: all of the device, and no limit on the CPU
     most: int|None = None,     # the largest batch to try, ≥ 1; None: all samples of `train_dl`
 ) -> BatchSizes:
-    """Find the largest batch that fits into 90 % of the memory, and the fastest one; nothing about the learner changes
+    """Find the largest batch that fits into 90 % of the memory, and the fastest one; the learner does not change
 
-    The memory is that of weights, gradients, optimizer, hooks and a batch's activations. The time is that of a step,
-    without loading its batch; on the CPU, `Compile` takes no part. An interrupt ends the search, which returns what it
-    has found. Raises ValueError if samples cannot be joined to batches; errors in a step propagate.
+    The memory is that of weights, gradients, optimizer, hooks and a batch's activations. The time is that of
+    a step, without loading its batch; on the CPU, `Compile` takes no part. An interrupt ends the search, which
+    returns what it has found. Raises ValueError if samples cannot be joined to batches; errors in a step propagate.
     """
     with folded():
         limit, most = _as_bytes(limit), None if most is None else as_count('most', most)
-        def allocated(): return torch.cuda.memory_allocated(learn.device) if learn.device.type == 'cuda' else 0
-        before = allocated()
+        before = _allocated(learn.device)
         with _with_memory(learn), learn.dry_run() as r:
-            extra = allocated() - before
+            extra = _allocated(learn.device) - before
             if limit is None: limit = memory_in_use(learn.device)[1]
             return _found(learn, r, _Gauge(learn, extra), limit, most)
 
@@ -271,10 +284,11 @@ def find_batch_size(learn: Learner,
 def _found(learn, r, gauge, limit, most):
     "Search within a dry run"
     samples, accum = _Samples(learn.train_dl), learn.get_hook('GradAccum', None)
-    found = BatchSizes(batch_size(samples.take(1) and samples.batches[0]), limit, n_accum=accum.n if accum else 1)
-    if accum is not None: accum.is_auto, accum.most = False, None       # a copy, which must not divide these batches
+    current = batch_size(samples.take(1) and samples.batches[0])
+    found = BatchSizes(current, limit, n_accum=accum.n if accum else 1)
+    if accum is not None: accum.is_auto, accum.most = False, None       # a copy: it must not divide batches
     compiles = learn.get_hook('Compile', None)
-    if compiles is not None: compiles.full_sizes = 0, 0                 # no size is a shorter last batch here
+    if compiles is not None: compiles.full_sizes = 0, 0                 # no size is a shorter last batch
     class Interrupted(Exception): pass
 
     def step():
@@ -286,7 +300,7 @@ def _found(learn, r, gauge, limit, most):
         if (batch := samples.take(size)) is None: return samples.n
         learn.train_dl, r.pass_, r.n_passes = [batch]*1000, None, 0
         step()
-        for _ in range(learn.state.grad_accum_steps - 1): step()      # the first optimizer step makes its state
+        for _ in range(learn.state.grad_accum_steps - 1): step()    # the first optimizer step makes state
         peak = max(gauge.peak(step, batch) for _ in range(learn.state.grad_accum_steps))
         if not found.fits(peak): return peak, 0.
         return peak, size/gauge.time(step)

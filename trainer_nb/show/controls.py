@@ -25,8 +25,8 @@ def unpause(learn: Learner) -> None:
     "End a `pause`; pass it to `learn.request`"
 
 def pause(learn: Learner) -> None:
-    "Wait between two batches until `unpause`, a stop or an interrupt is requested; execute other requests meanwhile"
-    requests = getattr(learn.requests, 'asked', learn.requests)     # with several ranks: the requests of this one
+    "Wait between two batches until `unpause`, a stop or an interrupt; execute other requests meanwhile"
+    requests = getattr(learn.requests, 'asked', learn.requests)     # with several ranks: of this one
     is_over, start = False, perf_counter()
     _show_pause(learn, True)
     try:
@@ -51,7 +51,7 @@ def scale_lr(
 ) -> str:           # the new rates, of each optimizer the largest
     "Multiply every learning rate by `factor`"
     as_rate('factor', factor)
-    lrs = {name: max(float(g['lr']) for g in opt.param_groups)*factor for name, opt in learn.opts.items()}
+    lrs = {k: max(float(g['lr']) for g in opt.param_groups)*factor for k, opt in learn.opts.items()}
     for name, lr in lrs.items():
         if lr: set_lr(learn.opts[name], lr)
     return 'lr ' + ', '.join(f'{name} {lr:.3g}'.strip() for name, lr in lrs.items())
@@ -88,23 +88,26 @@ class _RequestLog(list):
 
 # %% ../../nbs/show/03_controls.ipynb #80eb2987
 @cache
-def _own_subshell(manager): return manager._create_subshell() if hasattr(manager, '_create_subshell') else None
+def _own_subshell(manager):
+    return manager._create_subshell() if hasattr(manager, '_create_subshell') else None
 
 def _hear_clicks(comm, kernel):     # a widget's connection to the front end; ipykernel's kernel
     "Deliver messages of a widget while a cell runs"
     if hasattr(comm, '_reply_subshell_for'):
-        comm._reply_subshell_for = lambda data, asked: asked or _own_subshell(kernel.shell_channel_thread.manager)
+        manager = kernel.shell_channel_thread.manager
+        comm._reply_subshell_for = lambda data, asked: asked or _own_subshell(manager)
 
 # %% ../../nbs/show/03_controls.ipynb #a5be8182
 def _clickable():
-    "Return the kernel if it has subshells, ipywidgets and a person to click, so that it can handle clicks; else None"
+    "Return the kernel if it has subshells, ipywidgets and a person to click; else None"
     kernel = attended_kernel()
     return kernel if getattr(kernel, 'shell_channel_thread', None) is not None else None
 
 # %% ../../nbs/show/03_controls.ipynb #731c64ea
 def _hint():
     "Say how to end a fit without buttons"
-    if threading.current_thread() is not threading.main_thread(): return 'learn.stop(): stop after this batch'
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main: return 'learn.stop(): stop after this batch'
     return 'Interrupt (■ or Ctrl-C): stop after this batch; twice: at once'
 
 # %% ../../nbs/show/03_controls.ipynb #3faed313
@@ -117,14 +120,15 @@ class ButtonRow:
         text: str = '',     # of the line
     ):
         import ipywidgets as W
-        self.buttons = {}
+        self.buttons, auto = {}, dict(width='auto')
         for label, (tip, enabled) in buttons.items():
-            b = W.Button(description=label, tooltip=tip, disabled=not enabled, layout=W.Layout(width='auto'))
+            b = W.Button(description=label, tooltip=tip, disabled=not enabled, layout=W.Layout(**auto))
             self.buttons[label] = b
             b.on_click(lambda b, label=label: clicked(label))
             _hear_clicks(b.comm, kernel)
         self.buttons['Pause'].layout.width = '6.5em'        # 'Resume' is longer
-        self.line = W.HTML(layout=W.Layout(display='block', flex='1 1 16em', min_width='0', margin='2px 8px'))
+        layout = W.Layout(display='block', flex='1 1 16em', min_width='0', margin='2px 8px')
+        self.line = W.HTML(layout=layout)
         self.say(text)
         layout = W.Layout(flex_flow='row wrap', align_items='center')
         self.box = W.HBox([*self.buttons.values(), self.line], layout=layout)
@@ -142,20 +146,24 @@ class ButtonRow:
 
 # %% ../../nbs/show/03_controls.ipynb #4fe890c8
 class MarimoRow:
-    "The same for marimo, whose buttons keep their labels: `html` writes those that have a place in the row now"
+    "The same for marimo, whose buttons keep their labels: `html` writes those that are in the row now"
     def __init__(self,
         buttons: dict,      # as for `ButtonRow`
         clicked: Callable,  # function of a label, called when no cell computes
     ):
         import marimo as mo
         def made(label, tip, enabled, shown=None):
-            return mo.ui.button(lambda _: clicked(label), label=shown or label, tooltip=tip, disabled=not enabled)
-        self.mo, self.text, self.is_new = mo, '', False     # whether it differs from what `html` wrote
+            def click(_): clicked(label)
+            return mo.ui.button(click, label=shown or label, tooltip=tip, disabled=not enabled)
+        self.mo, self.text = mo, ''
+        self.is_new = False     # whether the text differs from what `html` wrote
         self.buttons = {label: SimpleNamespace(description=label) for label in buttons}
         self.faces = {label: made(label, *o) for label, o in buttons.items()}
         self.faces['Resume'] = made('Pause', *buttons['Pause'], 'Resume')
 
-    def say(self, text: str) -> None: self.text, self.is_new = text, self.is_new or text != self.text
+    def say(self, text: str) -> None:
+        self.is_new |= text != self.text
+        self.text = text
 
     def html(self) -> str:
         self.is_new = False
@@ -167,21 +175,22 @@ class MarimoRow:
 def _bundle(*lines, panel=None):
     "Make a bundle for `display`: lines of text, and a panel for front ends that can show it"
     html = ''.join(f'<div>{escape(o)}</div>' for o in lines)
-    bundle = {'text/plain': '\n'.join(lines),
-              'text/html': f'<div style="font-size:90%;opacity:.8">{html}</div>' if html else '<div></div>'}
+    if html: html = f'<div style="font-size:90%;opacity:.8">{html}</div>'
+    bundle = {'text/plain': '\n'.join(lines), 'text/html': html or '<div></div>'}
     if panel is None: return bundle
     view = dict(version_major=2, version_minor=0, model_id=panel.box.model_id)
     return {'application/vnd.jupyter.widget-view+json': view, **bundle}
 
 # %% ../../nbs/show/03_controls.ipynb #3331837e
 class Controls(MainProcessHook):
-    "Show buttons above the plot: pause, stop, learning rate, checkpoint; without widgets, a line about interrupts"
+    "Show buttons above the plot: pause, stop, learning rate, checkpoint; without widgets, a line of text"
     ord, unique = 90, True
 
     def __init__(self,
         lr_factor: float = 2.,  # > 1, by which the buttons lr × and lr ÷ multiply and divide
     ):
-        if not lr_factor > 1: raise ValueError(f'lr_factor is {lr_factor}: expected a number above 1')
+        if not lr_factor > 1:
+            raise ValueError(f'lr_factor is {lr_factor}: expected a number above 1')
         self.log = _RequestLog()
         self.end: int|None = None   # `bounds['epoch']` when the latest epoch began
         self.handle: Any = None     # of the output
@@ -189,7 +198,7 @@ class Controls(MainProcessHook):
         self.warned = False
         self.actions = {    # label → (tooltip, request)
             'Pause': ('Wait between two batches, or resume', pause),
-            'Stop after batch': ('End the fit between two batches; learn.resume() continues', 'stop'),
+            'Stop after batch': ('End the fit between batches; learn.resume() continues', 'stop'),
             'Stop after epoch': ("End the fit after this epoch's validation", 'stop_epoch'),
             f'lr ÷ {lr_factor:g}': ('Divide all learning rates', partial(scale_lr, 1/lr_factor)),
             f'lr × {lr_factor:g}': ('Multiply all learning rates', partial(scale_lr, lr_factor)),
@@ -214,20 +223,21 @@ class Controls(MainProcessHook):
 
     def _make(self, learn, kernel, text):
         enabled = {'Checkpoint now': learn.get_hook('Checkpoint', None) is not None}
-        buttons = {label: (tip, enabled.get(label, True)) for label, (tip, _) in self.actions.items()}
+        buttons = {o: (tip, enabled.get(o, True)) for o, (tip, _) in self.actions.items()}
         return ButtonRow(buttons, partial(self.click, learn), kernel, text)
 
     def before_epoch(self, learn): self.end = learn.bounds['epoch']
 
     def after_epoch(self, learn):
         what, end = 'Stop after epoch', learn.bounds['epoch']
-        if end == learn.state.epoch and (end != self.end or self.log.open(what)): self._done(what, learn)
+        if end == learn.state.epoch and (end != self.end or self.log.open(what)):
+            self._done(what, learn)
 
     def after_fit(self, learn):
         what = {'stop': 'Stop after batch', 'interrupt': 'Interrupt'}.get(learn.cancelled)
         if what: self._done(what, learn)
-        if self.log.open('Stop after epoch') and learn.bounds['epoch'] == learn.state.epoch:   # between two epochs
-            self._done('Stop after epoch', learn)
+        what = 'Stop after epoch'       # asked for between two epochs
+        if self.log.open(what) and learn.bounds['epoch'] == learn.state.epoch: self._done(what, learn)
         asked, panel, handle = self.log[self.log.first:], self.panel, self.handle
         self.panel, self.handle = None, None
         for o in asked:
@@ -251,7 +261,7 @@ class Controls(MainProcessHook):
             if label == 'Pause': button.description = 'Resume' if what == 'Pause' else 'Pause'
             else: button.disabled = True
             panel.say(str(o))
-        is_known = request in ('stop', 'stop_epoch', pause, unpause)        # and reports that it is done
+        is_known = request in ('stop', 'stop_epoch', pause, unpause)    # and reports that it is done
         learn.request(request if is_known else partial(self._act, label, request))
 
     def _act(self, label, f, learn):
@@ -274,7 +284,8 @@ class Controls(MainProcessHook):
         if is_paused: self._done('Pause', learn)
         elif unpause in learn.requests: self._done('Resume', learn)
         with self._careful():
-            if self.panel is not None: self.panel.buttons['Pause'].description = 'Resume' if is_paused else 'Pause'
+            if self.panel is not None:
+                self.panel.buttons['Pause'].description = 'Resume' if is_paused else 'Pause'
 
 # %% ../../nbs/show/03_controls.ipynb #b5328a9f
 def _save(learn):

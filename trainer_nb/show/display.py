@@ -24,7 +24,7 @@ from .output import Area, Budget, Progress, front_end, terminal_width, text_bar
 class Log:
     "Print a header and one line for each epoch, and one more if the fit did not run to its end"
     moves = False
-    every_s = .02       # shortest time between two flushes: faster rows wait in the buffer, with all other output
+    every_s = .02       # shortest time between two flushes: faster rows wait in the buffer
     def __init__(self, learn, end, plot):
         self.columns = None                 # of the latest row, as in the history
         self.names, self.widths = (), ()    # of the columns that are printed
@@ -52,10 +52,11 @@ class Log:
         self.names = ['time_s' if o == 'time' else o for o in head]
         # numbers of the next rows may be longer
         self.widths = [max(len(o), 5 if o in ('epoch', 'time') else 8) for o in head]
-        if self.names != names: print('  '.join(printable(o).rjust(w) for o, w in zip(head, self.widths)))
+        if self.names != names: print(self._aligned(map(printable, head)))
 
-    def _line(self, learn):
-        return '  '.join([o.rjust(w) for o, w in zip(learn.history.newest(self.names), self.widths)])
+    def _line(self, learn): return self._aligned(learn.history.newest(self.names))
+
+    def _aligned(self, cells): return '  '.join([o.rjust(w) for o, w in zip(cells, self.widths)])
 
     def close(self, learn, status):
         if learn.cancelled not in (None, 'step', 'epoch'): print(printable(status))
@@ -68,7 +69,7 @@ class Terminal(Log):
     def draw(self, learn, status, progress):
         width = terminal_width()
         if len(status) > width - 11: status = re.sub(r' \(best [^)]*\)', '', status)
-        while len(status) > width - 11 and status.count(' · ') > 2:     # rate and time matter more than losses
+        while len(status) > width - 11 and status.count(' · ') > 2:     # rate and time matter more
             parts = status.split(' · ')
             status = ' · '.join(parts[:-3] + parts[-2:])
         line = f'{text_bar(progress.share)} {status}'[:width].ljust(width)
@@ -83,7 +84,7 @@ class Terminal(Log):
         self.best, self.mark = (now, '*') if now < self.best else (self.best, ' ')
         super().row(learn, terminal_width())
 
-    def _line(self, learn): return self.mark + super()._line(learn)[1:]     # the column of epochs has room
+    def _line(self, learn): return self.mark + super()._line(learn)[1:]     # the first column has room
 
     def close(self, learn, status):
         self._clear()
@@ -93,13 +94,14 @@ class Terminal(Log):
 class Region:
     "Status line, live plot and table of epochs in a cell's output"
     moves = True
-    def __init__(self, learn, end, plot):   # end: number of the last batch that is expected, 0 if unknown
-        self.first, self.end, self.area = learn.bounds['row'], end, Area()
-        self.plot = Plot(learn.history, learn.bounds['batch'], bool(learn.metrics)) if plot else None
+    def __init__(self, learn, end, plot):   # end: number of the last batch, 0 if unknown
+        h, self.first, self.end = learn.history, learn.bounds['row'], end
+        self.area = Area()
+        self.plot = Plot(h, learn.bounds['batch'], bool(learn.metrics)) if plot else None
 
     def _body(self, learn):      # the same rows at the end as before: nothing jumps
         table = learn.history.html(self.first) if len(learn.history) > self.first else ''
-        return ''.join(h.under_plot() for h in learn.hooks) + table
+        return ''.join(h.html_below_plot() for h in learn.hooks) + table
 
     def draw(self, learn, status, progress):
         reason, color = 'the kernel is busy, or gone', COLORS[0]
@@ -112,8 +114,8 @@ class Region:
 
     def close(self, learn, status):
         "Leave output that needs no kernel: a picture and a table"
-        h, chart = learn.history, None
-        if self.plot and h.n_steps > self.plot.first: chart = self.plot.chart()     # else there is nothing to see
+        h, chart = learn.history, None      # without a batch, there is nothing to see
+        if self.plot and h.n_steps > self.plot.first: chart = self.plot.chart()
         text = text_table(h.lines(self.first)) if len(h) > self.first else ''
         label = f'plot of {h.n_steps - self.plot.first} batches' if self.plot else ''
         self.area.close(status, self._body(learn), chart, text, label)
@@ -125,19 +127,22 @@ def planned(
     "Count the training batches and the validation passes that are left of a running fit"
     fit, state, n = learn.fitting, learn.state, length(learn.train_dl)
     if fit is None: return None, None
-    now, accum, bounds = state.optimizer_step, state.grad_accum_steps, []       # what follows is in optimizer steps
+    now, accum, bounds = state.optimizer_step, state.grad_accum_steps, []   # from here on, in optimizer steps
     in_epoch = math.ceil(n/accum) if n else 0
     done = 0 if fit.train is None else state.batch_idx      # batches of this epoch
     start = now - (in_epoch if done == n else done//accum)
     if fit.end_step is not None: bounds.append(fit.end_step)
-    if fit.end_epoch is not None and n: bounds.append(start + (fit.end_epoch - state.epoch)*in_epoch)
+    n_epochs = None if fit.end_epoch is None else fit.end_epoch - state.epoch
+    if n_epochs is not None and n: bounds.append(start + n_epochs*in_epoch)
     if not bounds: return None, None
     last = max(min(bounds), now)
     epochs, rest = divmod(last - start, in_epoch) if n else (0, last - start)
-    ends = range(start + in_epoch, last, in_epoch) if n else range(0)       # of epochs, besides `last`
-    every = range(0) if fit.next_valid is None else range(fit.next_valid, last + 1, fit.valid_every or last + 1)
+    ends = range(start + in_epoch, last, in_epoch) if n else range(0)   # of epochs, besides `last`
+    every = range(0)
+    if fit.next_valid is not None: every = range(fit.next_valid, last + 1, fit.valid_every or last + 1)
     few, many = sorted((ends, every), key=len)
-    twice = sum(o in many for o in few) + (last in every) + (fit.validated_at == (ends[0] if ends else last))
+    is_done = fit.validated_at == (ends[0] if ends else last)
+    twice = sum(o in many for o in few) + (last in every) + is_done
     return epochs*(n or 0) + rest*accum - done, len(ends) + 1 + len(every) - twice
 
 def _done(learn):
@@ -150,7 +155,7 @@ class _Waiting:
     "Measures what share of the latest seconds the loop has waited for data"
     def __init__(self, opened):
         self.opened, self.wait_s, self.time_s = opened, 0., 0.
-        self.seen = None, 0., 0.        # at the latest look: training pass, clock, seconds that the pass has waited
+        self.seen = None, 0., 0.        # at the latest look: training pass, clock, seconds of its waiting
 
     def words(self, fit):  # '' if that is little, or not known yet
         "Say how much it is, and what to do about it"
@@ -165,12 +170,14 @@ class _Waiting:
             self.time_s /= 2
         self.seen = fit.train, now, fit.train.wait_s
         if now - self.opened < 2 or self.time_s < .1 or self.wait_s < .2*self.time_s: return ''
-        return f' · waiting for data: {100*self.wait_s/self.time_s:.0f} % ({_advice(fit.train.dl)})'
+        percent = 100*self.wait_s/self.time_s
+        return f' · waiting for data: {percent:.0f} % ({_advice(fit.train.dl)})'
 
 def _advice(dl):
     "Say what to do about a slow loader"
     if not isinstance(dl, DataLoader): return f'the {type(dl).__name__} is slower than the model'
-    if isinstance(dl.dataset, TensorDataset): return 'give the Learner the tensors, (x, y), instead of a DataLoader'
+    if isinstance(dl.dataset, TensorDataset):
+        return 'give the Learner the tensors, (x, y), instead of a DataLoader'
     also = ', or less work per sample' if dl.num_workers else ''
     return f'more workers than {dl.num_workers} may help: DataLoader(num_workers=...){also}'
 
@@ -181,9 +188,9 @@ class _StatusLine:
         n_valid = 0 if learn.valid_dl is None else length(learn.valid_dl)
         batches, passes = planned(learn)
         self.before, total = _done(learn), None
-        if batches is not None and n_valid is not None: total = batches + passes*n_valid - learn.valid_idx
+        if None not in (batches, n_valid): total = batches + passes*n_valid - learn.valid_idx
         self.progress, self.waiting = Progress(total), _Waiting(opened)
-        self.end = 0 if batches is None else learn.history.n_steps + batches    # number of the last training batch
+        self.end = 0 if batches is None else learn.history.n_steps + batches    # last training batch
 
     def text(self, learn, note, remark):
         h, bounds, is_paused = learn.history, learn.bounds, self.progress.is_paused
@@ -192,7 +199,8 @@ class _StatusLine:
         if is_paused: parts.insert(0, 'paused')
         parts += [f'{name.removeprefix("train_")} {v:.4g}' for name, v in h.recent().items()]
         if h.bad_from: parts.append(f'nan since batch {h.bad_from}')
-        valid = [o['valid_loss'] for o in h.valid_rows if o['batch'] > bounds['batch'] and 'valid_loss' in o]
+        rows = [o for o in h.valid_rows if o['batch'] > bounds['batch']]
+        valid = [o['valid_loss'] for o in rows if 'valid_loss' in o]
         if valid: parts.append(f'valid {valid[-1]:.4g}{self._best(h, bounds["row"])}')
         if remark: parts.append(remark)
         if not is_paused: parts.append(self.progress.at(_done(learn) - self.before))
@@ -206,8 +214,8 @@ class _StatusLine:
 
     def _where(self, learn):
         "Name the training or validation batch, numbered as on the plot's axis"
-        if not learn.training: return f'validating {learn.valid_idx}/{length(learn.valid_dl) or "?"}'
-        return f'batch {learn.history.n_steps}' + (f'/{self.end}' if self.end else '')
+        if learn.training: return f'batch {learn.history.n_steps}' + (f'/{self.end}' if self.end else '')
+        return f'validating {learn.valid_idx}/{length(learn.valid_dl) or "?"}'
 
 # %% ../../nbs/show/02_display.ipynb #fc957efd
 SCREENS = {'html': Region, 'tty': Terminal, 'text': Log}
@@ -227,11 +235,17 @@ def _harmless(f):
         except Exception as e:
             self.error, self.screen = e, None
             self.hold()
-            warnings.warn(f'the display failed ({type(e).__name__}: {e}); training continues without it, '
-                          'see learn.display.error', RuntimeWarning, stacklevel=3)
+            text = f'the display failed ({type(e).__name__}: {e}); training continues without it, '
+            warnings.warn(f'{text}see learn.display.error', RuntimeWarning, stacklevel=3)
     return wrapped
 
 # %% ../../nbs/show/02_display.ipynb #37eb9b25
+def _monitor(hooks):
+    "Return the column and the mode by which a hook tells the best epoch"
+    for o in hooks:
+        if isinstance(getattr(o, 'monitor', None), str) and hasattr(o, 'mode'): return o.monitor, o.mode
+    return 'valid_loss', 'min'
+
 class Display(MainProcessHook):
     "Progress, epoch table and live plot of a fit; `Learner` adds it unless `display=False`"
     ord, unique = 100, True
@@ -257,7 +271,7 @@ class Display(MainProcessHook):
 
     @property
     def cost(self) -> DisplayCost:
-        "Cost of lines and updates in the latest fit, without updates in its first second and the picture at its end"
+        "Cost of the latest fit's lines and updates, without those in its first second and the final picture"
         if self.budget is None: return DisplayCost(0., 0, 0., 0.)
         time_s, wall_s = self.budget.time_s, (self.closed or perf_counter()) - self.budget.opened
         return DisplayCost(time_s/wall_s, self.budget.n, time_s, wall_s)
@@ -265,10 +279,11 @@ class Display(MainProcessHook):
     @_harmless
     def before_fit(self, learn):
         self.screen = self.line = self.error = None
-        self.note, self.remark, self.closed, self.budget = '', '', 0., Budget()
-        monitors = [o for o in learn.hooks if isinstance(getattr(o, 'monitor', None), str) and hasattr(o, 'mode')]
-        learn.history.monitor = (monitors[0].monitor, monitors[0].mode) if monitors else ('valid_loss', 'min')
-        if learn.bounds['epoch'] or learn.bounds['step']: self._open(learn)     # resumed: it may be in mid-epoch
+        self.note = self.remark = ''
+        self.closed, self.budget = 0., Budget()
+        learn.history.monitor = _monitor(learn.hooks)
+        is_resumed = learn.bounds['epoch'] or learn.bounds['step']      # it may be in mid-epoch
+        if is_resumed: self._open(learn)
 
     @_harmless
     def before_epoch(self, learn):
@@ -306,9 +321,10 @@ class Display(MainProcessHook):
         if self.screen is None or not self.screen.moves: return
         was_held = self.budget.next == math.inf and self.budget.first_s is not None
         with self.budget.drawing(): self.screen.draw(learn, self._status(learn), self.line.progress)
-        if was_held: self.budget.next = min(self.budget.next, perf_counter() + .1)     # after a pause, move at once
-        self._stop_timer()      # the timer asks the loop for the next update, so that a batch costs nothing
-        self.timer = Timer(max(self.budget.next - perf_counter(), 0), learn.requests.append, [self._due])
+        if was_held: self.budget.next = min(self.budget.next, perf_counter() + .1)      # move soon
+        self._stop_timer()      # the timer asks the loop for the next update: a batch costs nothing
+        wait_s = max(self.budget.next - perf_counter(), 0)
+        self.timer = Timer(wait_s, learn.requests.append, [self._due])
         self.timer.daemon = True
         self.timer.start()
 
@@ -344,7 +360,7 @@ _ENDS = {'interrupt': 'interrupted', 'stop': 'stopped', 'fit': 'ended by a hook'
 def outcome(
     learn: Learner,
     first: int = 0,  # epochs to leave out
-) -> str:            # such as 'done: 3 epochs, best valid_loss 0.1234 in epoch 2, whose weights learn has'
+) -> str:            # 'done: 3 epochs, best valid_loss 0.1234 in epoch 2, whose weights learn has'
     "Say how the latest fit ended, or where it is"
     if learn.cancelled in _ENDS: return f'{_ENDS[learn.cancelled]} {learn.position}'
     h, best = learn.history, learn.history.best(first)
@@ -355,21 +371,25 @@ def outcome(
         return (f'{res}, but train_loss is nan since batch {h.bad_from}: '
                 'lower the learning rate, or add GradClip(1.) or NaNGuard()')
     if worse := _worse(h, first):
-        return f'{res}, but train_loss ended at {worse[1]:.4g} and began with {worse[0]:.4g}: lower the learning rate'
+        begin, end = worse
+        return f'{res}, but train_loss ended at {end:.4g} and began with {begin:.4g}: lower the learning rate'
     if best is None: return f'done: {res}'
     row, column, last = h.epoch_rows[best], h.monitor[0], len(h) - 1
     whose = f'; learn has the weights of epoch {h.epoch_rows[last]["epoch"]}'
     if best == (last if h.kept is None else h.kept): whose = ', whose weights learn has'
     return f'done: {res}, best {column} {row[column]:.4g} in epoch {row["epoch"]}{whose}'
 
-def _worse(h, first):   # (loss of the first batch, mean of the last epoch) of a fit that made it worse; else None
+def _worse(h, first):
+    "Return (loss of the first batch, mean of the last epoch) of a fit that made it worse; else None"
     if len(h) <= first or h.kept is not None: return None
     begin, end = ([0, *h.ends][i] for i in (first, len(h) - 1))
     values = h.fetch(start=lambda name: begin).get('train_loss', [])
-    last, before = h.epoch_rows[-1].get('train_loss', math.nan), values[0] if len(values) else math.nan
+    if not len(values): return None
+    before, last = values[0], h.epoch_rows[-1].get('train_loss', math.nan)
     batches = values[end - begin:h.ends[-1] - begin]
     factor = .1 if len(batches) >= 20 else 1.       # of few batches, all may be worse by chance
-    is_worse = last > before + factor*abs(before) and sum(v > before for v in batches) >= .95*len(batches)
+    n_worse = sum(v > before for v in batches)
+    is_worse = last > before + factor*abs(before) and n_worse >= .95*len(batches)
     return (before, last) if is_worse else None
 
 # %% ../../nbs/show/02_display.ipynb #eefc331d

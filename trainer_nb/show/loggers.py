@@ -10,6 +10,7 @@ __all__ = ['Logger', 'FileLogger', 'JSONLLogger', 'CSVLogger', 'TensorBoardLogge
 import csv, json, math, os, warnings
 from bisect import bisect_left
 from io import StringIO
+from itertools import count
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -21,17 +22,18 @@ from ..loop import Learner, MainProcessHook, stack_scalars
 class Logger(MainProcessHook):
     """Base of all loggers. Define what you need:
 
-    `open(learn)`                 prepare; drop entries beyond `n`, `n_valid` and `n_epoch`, left by a crash
-    `write(kind, step, values)`   'step', 'valid' or 'epoch'; training batches so far; dict: name → number
-    `sync(learn)`                 called after entries were written
-    `close(learn)`                called when the fit is over
+    `open(learn)`               prepare; drop entries beyond `n`, `n_valid` and `n_epoch`, left by a crash
+    `write(kind, step, values)` 'step', 'valid' or 'epoch'; training batches so far; dict: name → number
+    `sync(learn)`               called after entries were written
+    `close(learn)`              called when the fit is over
     """
     ord, state_kinds = 92, {'n': int, 'n_valid': int, 'n_epoch': int}
     failed = is_open = False
 
     def __init__(self): self._restart()
 
-    def _restart(self): self.n = self.n_valid = self.n_epoch = 0     # written training batches, validation passes, epochs
+    def _restart(self):
+        self.n = self.n_valid = self.n_epoch = 0     # written training batches, validation passes, epochs
 
     def open(self, learn: Learner) -> None: pass
     def write(self, kind: str, step: int, values: dict) -> None:
@@ -40,9 +42,8 @@ class Logger(MainProcessHook):
     def close(self, learn: Learner) -> None: pass
 
     def before_fit(self, learn):
-        self.failed = self.is_open = False
-        is_other = self.n > learn.history.n_steps or self.n_epoch > len(learn.history)      # the history of another run
-        if is_other: self._restart()
+        h, self.failed, self.is_open = learn.history, False, False
+        if self.n > h.n_steps or self.n_epoch > len(h): self._restart()     # the history of another run
         self.open(learn)
         self.is_open = True
 
@@ -78,19 +79,20 @@ class Logger(MainProcessHook):
     def _rows(self, h, n):
         "Write the validation passes and epochs that ended within the first `n` batches"
         while True:
-            valid = h.valid_rows[self.n_valid] if self.n_valid < len(h.valid_rows) else {'batch': math.inf}
+            valid = next(iter(h.valid_rows[self.n_valid:self.n_valid + 1]), {'batch': math.inf})
             end = h.ends[self.n_epoch] if self.n_epoch < len(h.ends) else math.inf
-            if min(valid['batch'], end) > n: return
-            if valid['batch'] <= end:
+            at = valid['batch']
+            if min(at, end) > n: return
+            if at <= end:
                 self.n_valid += 1
-                self.write('valid', valid['batch'], {k: v for k, v in valid.items() if k != 'batch'})
+                self.write('valid', at, {k: v for k, v in valid.items() if k != 'batch'})
             else:
                 self.n_epoch += 1
                 self.write('epoch', end, h.epoch_rows[self.n_epoch - 1])
 
 # %% ../../nbs/show/05_loggers.ipynb #c8df1bd8
 def _steps(history, first, rest):
-    "Read the values of each batch from `first` on; `rest`: include those that are not packed yet, without packing them"
+    "Read the values of each batch from `first` on; `rest`: include those that are not packed yet"
     packed = []
     if first < history.n_packed:
         columns = {name: s.fetch(history.n_packed, first) for name, s in history.series.items()}
@@ -102,7 +104,8 @@ def _unpacked(history, skip):
     accumulator, rows = history.open_metrics, []
     if accumulator is None: return []
     for i, (loss, _, lrs, _) in enumerate(accumulator.rows[skip:], skip):
-        losses = {f'train_{k}': v for k, v in loss.items()} if isinstance(loss, dict) else {'train_loss': loss}
+        losses = loss if isinstance(loss, dict) else {'loss': loss}
+        losses = {f'train_{k}': v for k, v in losses.items()}
         extras = {name: values[i] for name, values in accumulator.extras.items() if i in values}
         row = {**losses, **dict(zip(accumulator.lr_names, lrs)), **extras}
         rows.append({k: v for k, v in row.items() if v is not None})
@@ -118,10 +121,10 @@ def _checksum(file, at):    # identifies a place in a file, and thereby the run
 class FileLogger(Logger):
     """Base class of loggers that write lines
 
-    A file that does not begin with what this run has written is renamed, `log.jsonl` to `log.1.jsonl`.
+    A file that does not begin with what this run wrote is renamed, `log.jsonl` to `log.1.jsonl`.
     """
     state_kinds = {**Logger.state_kinds, 'place?': [int]}
-    place = 0, 0, 0, 0, 0       # bytes of the file that are complete, checksum of their end, `n`, `n_valid`, `n_epoch`
+    place = 0, 0, 0, 0, 0       # complete bytes of the file, checksum of their end, `n`, `n_valid`, `n_epoch`
 
     def __init__(self,
         path: str|Path,  # file; its folder is created
@@ -155,7 +158,8 @@ class FileLogger(Logger):
 
     def _cut(self):
         "Leave out what comes after the remembered place, such as an unfinished line"
-        at, _, self.n, self.n_valid, self.n_epoch = self.place
+        at, *counts = self.place
+        _, self.n, self.n_valid, self.n_epoch = counts
         if self.path.stat().st_size == at: return
         with open_file(self.path) as f: self._replace(f.read(at))
 
@@ -164,8 +168,8 @@ class FileLogger(Logger):
         with replacing(self.path, flush=False) as f: f.write(data)
 
     def _move_aside(self):
-        i = 1
-        while (aside := self.path.with_name(f'{self.path.stem}.{i}{self.path.suffix}')).exists(): i += 1
+        names = (f'{self.path.stem}.{i}{self.path.suffix}' for i in count(1))
+        aside = next(o for o in map(self.path.with_name, names) if not o.exists())
         os.replace(self.path, aside)
         print(f'{self.name}: the {self.path.name} that was there is {aside.name} now')
 
@@ -180,7 +184,7 @@ class FileLogger(Logger):
 
 # %% ../../nbs/show/05_loggers.ipynb #2ae0c05b
 class JSONLLogger(FileLogger):
-    """Write JSON lines: `kind` ('step', 'valid' or 'epoch'), `batch` (training batches so far), and values
+    """Write JSON lines: `kind` ('step', 'valid', 'epoch'), `batch` (training batches so far), and values
 
     Values that are not finite become null."""
     def write(self, kind, step, values):
@@ -197,30 +201,34 @@ class CSVLogger(FileLogger):
     ):
         super().__init__(path)
         kinds = {'epochs': 'epoch', 'steps': 'step', 'valids': 'valid'}
-        if what not in kinds: raise ValueError(f'what is {what!r}: expected one of {", ".join(kinds)}')
+        if what not in kinds:
+            raise ValueError(f'what is {what!r}: expected one of {", ".join(kinds)}')
         self.kind, self.columns = kinds[what], None
 
     def open(self, learn):
         super().open(learn)
-        with open_file(self.path, 'r', encoding='utf-8', newline='') as f: self.columns = next(csv.reader(f), None)
+        with self._open_again() as f: self.columns = next(csv.reader(f), None)
+
+    def _open_again(self): return open_file(self.path, 'r', encoding='utf-8', newline='')
 
     def write(self, kind, step, values):
         if kind != self.kind: return
         values = {'batch': step, **values}
         if self.columns is None: self._head(self.file, list(values))
         if new := [k for k in values if k not in self.columns]: self._widen(new)
-        csv.writer(self.file, lineterminator='\n').writerow([values.get(k, '') for k in self.columns])
+        row = [values.get(k, '') for k in self.columns]
+        csv.writer(self.file, lineterminator='\n').writerow(row)
 
     def _head(self, file, columns):
         self.columns = columns
-        odd = any('\r' in o for o in columns)        # the writer does not quote it, but readers need quotes
+        odd = any('\r' in o for o in columns)        # readers need quotes, which the writer leaves out
         quoting = csv.QUOTE_ALL if odd else csv.QUOTE_MINIMAL
         csv.writer(file, lineterminator='\n', quoting=quoting).writerow(columns)
 
     def _widen(self, new):
         "Write the table again with new columns"
         self.file.close()
-        with open_file(self.path, 'r', encoding='utf-8', newline='') as f: _, *rows = csv.reader(f)
+        with self._open_again() as f: _, *rows = csv.reader(f)
         self._head(table := StringIO(), self.columns + new)
         csv.writer(table, lineterminator='\n').writerows([row + ['']*len(new) for row in rows])
         self._replace(table.getvalue().encode())
@@ -228,9 +236,10 @@ class CSVLogger(FileLogger):
 
 # %% ../../nbs/show/05_loggers.ipynb #76ea679f
 def _wanted(kind, values):
-    "Return the values to log: no counter, and none that was logged with its batch or validation pass already"
+    "Return the values to log: no counter, and none logged with its batch or validation pass already"
     skip = ('valid_', 'lr') if kind == 'epoch' else ()
-    return {k: v for k, v in values.items() if k not in ('epoch', 'step') and not k.startswith(skip)}
+    names = [k for k in values if k not in ('epoch', 'step') and not k.startswith(skip)]
+    return {k: values[k] for k in names}
 
 # %% ../../nbs/show/05_loggers.ipynb #d71c101d
 class TensorBoardLogger(Logger):
@@ -245,10 +254,10 @@ class TensorBoardLogger(Logger):
         needed('tensorboard', 'TensorBoardLogger', 'tensorboard')
         from torch.utils.tensorboard import SummaryWriter
         h, is_resumed = learn.history, self.n or learn.bounds['epoch'] or learn.bounds['step']
-        self.n = max(self.n - 1, 0)     # values of the last step may be missing, so they are written again
+        self.n = max(self.n - 1, 0)     # values of the last step may be missing: write them again
         self.n_valid = min(self.n_valid, sum(o['batch'] <= self.n for o in h.valid_rows))
         self.n_epoch = min(self.n_epoch, sum(end <= self.n for end in h.ends))
-        purge_step = self.n + 1 if is_resumed else None     # TensorBoard hides what was written from this step on
+        purge_step = self.n + 1 if is_resumed else None     # TensorBoard hides older values from here on
         self.writer = SummaryWriter(str(self.folder), purge_step=purge_step)
 
     def write(self, kind, step, values):
@@ -265,7 +274,7 @@ class TensorBoardLogger(Logger):
 
 # %% ../../nbs/show/05_loggers.ipynb #e3394c26
 class Tracker(Logger):
-    "Base class of loggers for services that identify runs by an id, so that a run continues after a crash"
+    "Base class of loggers for services that identify runs by an id, so that a run can continue"
     package = ''        # name of the package to install
     state_kinds = {**Logger.state_kinds, 'id': (None, str)}
 
@@ -274,7 +283,8 @@ class Tracker(Logger):
         **kwargs: Any,             # further arguments of the call that starts the service
     ):
         super().__init__()
-        self.project, self.kwargs, self.id, self.service = project, kwargs, None, None
+        self.project, self.kwargs = project, kwargs
+        self.id = self.service = None
         self.seen: dict[str, int] = {}      # name → last step that the service has
 
     def load(self) -> Any:
@@ -293,6 +303,8 @@ class Tracker(Logger):
         if self.service is not None: self.service.finish()
 
 # %% ../../nbs/show/05_loggers.ipynb #34522428
+def _is_failed(learn): return learn.cancelled in ('error', 'memory')
+
 class MLflowLogger(Tracker):
     "Log to an MLflow run; `project` is the experiment; `tracking_uri=` overrides the environment's"
     package = 'mlflow'
@@ -308,7 +320,7 @@ class MLflowLogger(Tracker):
 
     def send(self, values, step): self.service.log_metrics(values, step=step)
 
-    def close(self, learn): self.service.end_run('FAILED' if learn.cancelled in ('error', 'memory') else 'FINISHED')
+    def close(self, learn): self.service.end_run('FAILED' if _is_failed(learn) else 'FINISHED')
 
 class WandbLogger(Tracker):
     "Log to a Weights & Biases run; `mode='offline'` needs no account"
@@ -320,9 +332,9 @@ class WandbLogger(Tracker):
         self.id, self.last = self.service.id, self.service.step
 
     def send(self, values, step):
-        if step >= self.last: super().send(values, step)       # skip steps that the service already has
+        if step >= self.last: super().send(values, step)       # the service has earlier steps already
 
-    def close(self, learn): self.service.finish(exit_code=int(learn.cancelled in ('error', 'memory')))
+    def close(self, learn): self.service.finish(exit_code=int(_is_failed(learn)))
 
 class TrackioLogger(Tracker):
     "Log to a trackio run, on this machine or in a Space"
@@ -330,5 +342,5 @@ class TrackioLogger(Tracker):
 
     def open(self, learn):
         self.service, kwargs = self.load(), {'config': learn.config, **self.kwargs}
-        run = self.service.init(project=self.project or 'trainer_nb', name=self.id, resume='allow', **kwargs)
-        self.id = run.name
+        project = self.project or 'trainer_nb'
+        self.id = self.service.init(project=project, name=self.id, resume='allow', **kwargs).name

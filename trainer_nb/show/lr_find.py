@@ -14,8 +14,8 @@ from typing import Any
 import torch
 
 from trainer_nb.base import (
-    COLORS, GREY, LEADING, RAW, Chart, Line, Panel, attended_kernel, current_cell, did_you_mean, folded, legend_rows,
-    limits, smooth
+    COLORS, GREY, LEADING, RAW, Chart, Line, Panel, attended_kernel, current_cell, did_you_mean, folded,
+    legend_rows, limits, smooth
 )
 from ..loop import CancelFit, Learner, as_count, set_lr
 from .output import Area, Budget, Drawn, Progress, front_end, terminal_width, text_bar
@@ -25,7 +25,7 @@ def trailing_average(
     values: list[float],
     beta: float = .9,  # weight of the past, in [0, 1)
 ) -> list[float]:
-    "Exponential moving average without bias at the start; it skips values that are not finite, and lags"
+    "Exponential moving average without bias at the start; skips values that are not finite; lags"
     res, avg, weight = [], 0., 0.
     for v in values:
         if math.isfinite(v): avg, weight = beta*avg + (1 - beta)*v, beta*weight + 1 - beta
@@ -88,22 +88,23 @@ class LRCurve(Drawn):
     start: float          # first learning rate
     end: float            # last one, if the search runs to its end
     n_steps: int = 100    # planned optimizer steps
-    suggest: tuple = ('minimum', 'valley', 'steep')     # names of `RULES`; the first one gives `suggestion`
-    lrs: list = field(default_factory=list)             # of the largest param group, one for each optimizer step
-    losses: list = field(default_factory=list)          # before that step, as recorded
+    suggest: tuple = ('minimum', 'valley', 'steep')     # names of `RULES`, the preferred one first
+    lrs: list = field(default_factory=list)     # of the largest param group, one for each optimizer step
+    losses: list = field(default_factory=list)  # before that step, as recorded
     outcome: str = ''     # 'diverged' or 'stopped'; '' if the search ran to its end, or is running
     picked: float|None = None       # the learning rate that you chose; at first the suggestion
     shown_in: int|None = None       # the cell that already shows it
 
-    def lr_at(self, i: int) -> float: return self.start*(self.end/self.start)**(i/(self.n_steps - 1))
+    def lr_at(self, i: int) -> float:
+        return self.start*(self.end/self.start)**(i/(self.n_steps - 1))
 
     @property
     def smoothed(self) -> list[float]:
-        "Return the losses as fastai's rules see them: an exponential average with β = 0.98, without bias, which lags"
+        "Return the losses as fastai's rules see them: an exponential average with β = 0.98, which lags"
         return trailing_average(self.losses, .98)
 
     def _inner(self):
-        "Return the curve without its first tenth, where the average has few values, and its last five points"
+        "Return the curve without its first tenth, where the average has few values, and its last 5 points"
         first = self.n_steps//10
         bad = (i for i, v in enumerate(self.losses[:-5]) if i >= first and not math.isfinite(v))
         end = max(next(bad, len(self.losses) - 5), 0)       # fastai, too, stops at the first NaN
@@ -115,12 +116,12 @@ class LRCurve(Drawn):
         return _why_none(self)
 
     @property
-    def suggestions(self) -> dict[str, float]:  # name of the rule → learning rate of the largest param group
-        "Return what the rules say; the average that they use lags, so that a rate may be past the lowest loss"
+    def suggestions(self) -> dict[str, float]:  # name of the rule → rate of the largest param group
+        "Return what the rules say; their average lags, so that a rate may be past the lowest loss"
         return {} if self.why else _by_rules(self)
 
     @property
-    def good_range(self) -> tuple[float, float]|None:  # (lowest, highest), None if there is no suggestion
+    def good_range(self) -> tuple[float, float]|None:  # (lowest, highest); None without a suggestion
         "Return the decade below the rate with the lowest loss, on the curve as drawn"
         return None if self.why else (_lowest(self)/10, _lowest(self))
 
@@ -148,7 +149,8 @@ class LRCurve(Drawn):
 
     def lines(self) -> list[list[str]]:
         "Return the header and the rows of the table of suggestions"
-        return [['rule', 'learning rate'], *([name, f'{lr:.2g}'] for name, lr in self.offered().items())]
+        rows = [[name, f'{lr:.2g}'] for name, lr in self.offered().items()]
+        return [['rule', 'learning rate'], *rows]
 
     def chart(self,
         picked: float|None = None,  # a learning rate to mark
@@ -157,8 +159,7 @@ class LRCurve(Drawn):
         return _chart(self, picked)
 
     def _ipython_display_(self):
-        is_shown, self.shown_in = self.shown_in is not None and self.shown_in == current_cell(), None
-        if not is_shown: LRScreen(self, 'html').close()
+        if not self._is_shown(): LRScreen(self, 'html').close()
 
 # %% ../../nbs/show/04_lr_find.ipynb #5fb4045d
 def _by_rules(curve):
@@ -167,8 +168,8 @@ def _by_rules(curve):
 
 def _lowest(curve):
     "Return the rate with the lowest loss, on the curve as drawn"
-    drawn = smooth(curve.losses)
-    return curve.lrs[min((i for i, v in enumerate(drawn) if math.isfinite(v)), key=drawn.__getitem__)]
+    drawn = [v if math.isfinite(v) else math.inf for v in smooth(curve.losses)]
+    return curve.lrs[drawn.index(min(drawn))]
 
 def _why_none(self):
     "Say why a curve allows no suggestion; '' if it does"
@@ -178,9 +179,9 @@ def _why_none(self):
         return (f'the first loss is {self.losses[0]}, at a learning rate of {self.lrs[0]:.2g}: '
                 'look at the data, the model and its initial weights')
     if len(inner) < 10:
-        return (f'{len(inner)} points are left without the first {first} and the last 5, but 10 are needed: '
-                'pass a larger n_steps, or a lower start')
-    curve = trailing_average(self.losses, .9)[first:]         # the lowest point of `smoothed` may be far to the right
+        return (f'{len(inner)} points are left without the first {first} and the last 5, '
+                'but 10 are needed: pass a larger n_steps, or a lower start')
+    curve = trailing_average(self.losses, .9)[first:]     # `smoothed` lags: its lowest point comes late
     at = curve.index(best := min(curve))
     top = max(curve[:at+1])
     fall = f'from {top:.4g} to {best:.4g} at best'
@@ -188,13 +189,15 @@ def _why_none(self):
     way = self.losses[first:first + at + 1]
     noise = math.sqrt(sum((b - a)**2 for a, b in zip(way, way[1:]))/(2*at)) if at else 0.
     if top - best <= noise:
-        return f'the loss falls no more than its noise: {fall}, and the losses of batches differ by {noise:.2g}'
+        return (f'the loss falls no more than its noise: {fall}, '
+                f'and the losses of batches differ by {noise:.2g}')
     if self.outcome != 'diverged' and at >= len(curve) - max(len(self.losses)//20, 1):
         advice = 'let it run to its end' if self.outcome else 'pass a larger end'
         return f'the loss still falls at {self.lrs[-1]:.2g}, where the search ended: {advice}'
     found, lowest = _by_rules(self), _lowest(self)
     if any(lr <= lowest for lr in found.values()): return ''
-    said = ', '.join(f'{name} {lr:.2g}' for name, lr in found.items()) or f'{", ".join(self.suggest)}: none'
+    said = ', '.join(f'{name} {lr:.2g}' for name, lr in found.items())
+    if not said: said = f'{", ".join(self.suggest)}: none'
     return (f'the rules find no rate below {lowest:.2g}, that of the lowest loss ({said}): '
             'pass other names of rules as suggest')
 
@@ -216,10 +219,11 @@ def _chart(found, picked):
         i = min(range(len(found.lrs)), key=lambda i: abs(math.log(found.lrs[i]/lr)))
         lines.append(Line([lr], [curve[i]], color, f'{name} {lr:.2g}', points=True))
     if picked is not None:
-        lines.insert(0, Line([picked, picked], [low, high], GREY, f'picked {picked:.2g}', width=1.5))
+        label = f'picked {picked:.2g}'
+        lines.insert(0, Line([picked, picked], [low, high], GREY, label, width=1.5))
     top = 9 + LEADING*len(legend_rows(lines, 534))
-    xlim = found.start, found.end
-    return Chart(604, 260, [Panel(54, top, 534, 216 - top, lines, xlim, (low, high), 'learning rate', is_log=True)])
+    axes = (found.start, found.end), (low, high), 'learning rate'
+    return Chart(604, 260, [Panel(54, top, 534, 216 - top, lines, *axes, is_log=True)])
 
 # %% ../../nbs/show/04_lr_find.ipynb #b665b336
 class Picker:
@@ -236,16 +240,18 @@ class Picker:
         self.slider = W.FloatLogSlider(value=self.value, min=low, max=high, step=.01,
                                        readout_format='.1e', tooltip='learning rate',
                                        layout=W.Layout(width='624px', margin='0 0 0 46px'))
-        self.done = W.Button(description='Done', tooltip='Remove the slider', layout=W.Layout(width='auto'))
+        auto = W.Layout(width='auto')
+        self.done = W.Button(description='Done', tooltip='Remove the slider', layout=auto)
         self.box = W.HBox([self.slider, self.done], layout=W.Layout(flex_flow='row wrap'))
         self.slider.observe(self._pick, 'value')
         self.done.on_click(lambda _: self.close())
         view = dict(version_major=2, version_minor=0, model_id=self.box.model_id)
-        bundle = {'application/vnd.jupyter.widget-view+json': view, 'text/plain': 'a slider picks a learning rate'}
+        text = 'a slider picks a learning rate'
+        bundle = {'application/vnd.jupyter.widget-view+json': view, 'text/plain': text}
         self.handle = display(bundle, raw=True, display_id=True)
 
     def _pick(self, change):
-        is_first = abs(math.log10(change['new']/self.value)) < .006     # half a step: the page rounds, and reports it
+        is_first = abs(math.log10(change['new']/self.value)) < .006     # half a step: the page rounds it
         picked = self.first if is_first else float(f'{change["new"]:.2g}')
         if picked == self.curve.picked: return
         self.curve.picked = picked
@@ -254,7 +260,8 @@ class Picker:
     def close(self) -> None:
         "Leave the picked rate as text"
         picked = self.curve.picked
-        text = 'nothing picked' if picked in (None, self.curve.suggestion) else f'picked: {picked:.2g}'
+        is_own = picked not in (None, self.curve.suggestion)
+        text = f'picked: {picked:.2g}' if is_own else 'nothing picked'
         self.handle.update({'text/html': f'<div>{text}</div>', 'text/plain': text}, raw=True)
         for w in (self.box, self.slider, self.done):
             for o in (w, w.layout, *filter(None, [getattr(w, 'style', None)])): o.close()
@@ -276,7 +283,7 @@ class LRScreen:
         lr = f' · lr {self.curve.lrs[-1]:.2g}' if n else ''
         status = f'step {n}/{self.curve.n_steps}{lr} · {self.progress.at(n)}'
         with self.budget.drawing():
-            if self.where == 'html': self.area.draw(status, self.progress.share, '', self.curve.chart())
+            if self.where == 'html': self.area.draw(status, share, '', self.curve.chart())
             else:
                 width = terminal_width()
                 print('\r' + f'{text_bar(share)} {status}'[:width].ljust(width), end='', flush=True)
@@ -286,19 +293,21 @@ class LRScreen:
         curve = self.curve
         if self.where == 'tty': print('\r' + ' '*terminal_width(), end='\r')
         if self.where in ('tty', 'text'): print(curve.status(), flush=True)
-        if self.where != 'html' or self.budget.first_s is None and not curve.lrs: return    # an error came first
+        is_empty = self.budget.first_s is None and not curve.lrs       # an error came first
+        if self.where != 'html' or is_empty: return
         self._finish()
         if attended_kernel() is not None: Picker(curve, self._finish)
 
     def _finish(self):
-        picked, suggested = (o and f'{o:.2g}' for o in (self.curve.picked, self.curve.suggestion))  # as on the slider
-        self.curve.show_in(self.area, self.curve.chart(self.curve.picked if picked != suggested else None))
+        curve = self.curve
+        picked, suggested = (o and f'{o:.2g}' for o in (curve.picked, curve.suggestion))    # as on the slider
+        curve.show_in(self.area, curve.chart(curve.picked if picked != suggested else None))
 
 # %% ../../nbs/show/04_lr_find.ipynb #a371642f
 _AT_ONCE = 5    # losses that are fetched from the device together
 
 def _point(learn, r, name, steps=None):
-    """Train to the next step of an optimizer; return the weighted mean of its losses, None if there is no step
+    """Train to the next step of an optimizer; return the weighted mean of its losses; None without a step
 
     With several optimizers, `steps` is a list that grows with each step of this one.
     """
@@ -313,7 +322,8 @@ def _point(learn, r, name, steps=None):
         if learn.stepped and losses and (steps is None or steps): break
         if r.is_over: return None
     else: return None
-    return losses[0] if len(losses) == 1 else sum(loss*n for loss, n in zip(losses, weights))/sum(weights)
+    if len(losses) == 1: return losses[0]
+    return sum(loss*n for loss, n in zip(losses, weights))/sum(weights)
 
 def _diverged(curve):
     "Return the index at which the loss diverges; None if it does not"
@@ -330,18 +340,19 @@ def lr_find(learn: Learner,
     end: float = 10,        # last one, > start
     n_steps: int = 100,     # optimizer steps ≥ 2, from `start` to `end` in equal ratios
     stop_div: bool = True,  # whether to end the search when the loss explodes
-    suggest: str|Sequence[str] = ('minimum', 'valley', 'steep'),     # names of `RULES`; `suggestion` is that of the
-                                                                     # first one which is not past the lowest loss
-    opt: str|None = None,   # name of the optimizer, if there are several; the others keep their rates
+    suggest: str|Sequence[str] = ('minimum', 'valley', 'steep'),  # names of `RULES`, preferred first
+    opt: str|None = None,   # name of the optimizer, if there are several; others keep their rates
 ) -> LRCurve:
     """Try learning rates, from too low to too high; nothing about the learner changes
 
-    The rates are those of the param group with the largest one; others keep their ratios to it. An interrupt ends the
-    search, which returns the points that it has.
+    The rates are those of the param group with the largest one; others keep their ratios to it. `suggestion` is
+    that of the first rule which is not past the lowest loss. An interrupt ends the search, which returns the
+    points that it has.
     Raises ValueError for wrong arguments; errors in a step propagate.
     """
     with folded():
-        n_steps, suggest = as_count('n_steps', n_steps), (suggest,) if isinstance(suggest, str) else tuple(suggest)
+        n_steps = as_count('n_steps', n_steps)
+        suggest = (suggest,) if isinstance(suggest, str) else tuple(suggest)
         if n_steps < 2: raise ValueError('n_steps is 1: expected 2 or more')
         if not 0 < start < end < math.inf:
             raise ValueError(f'start is {start} and end is {end}: expected 0 < start < end')
@@ -380,7 +391,8 @@ def _search(learn, curve, screen, name, stop_div):
     with learn.dry_run() as r:
         screen.draw()
         steps = [] if len(learn.opts) > 1 else None
-        if steps is not None: learn.opts[name].register_step_post_hook(lambda *_: steps.append(True))
+        def note(*_): steps.append(True)
+        if steps is not None: learn.opts[name].register_step_post_hook(note)
         try:
             for i in range(curve.n_steps):
                 set_lr(learn.opts[name], curve.lr_at(i))

@@ -18,14 +18,15 @@ from time import perf_counter, strftime
 from typing import Any
 
 from trainer_nb.base import (
-    COLORS, INK, current_cell, format_time, html_img, html_table, marimo_outputs, marimo_view, running_shell,
-    show_bundle, text_table
+    COLORS, INK, current_cell, format_time, html_img, html_table, marimo_outputs, marimo_view,
+    running_shell, show_bundle, text_table
 )
 
 # %% ../../nbs/show/01_output.ipynb #3f398e25
-def front_end() -> str:  # 'html' in a kernel that shows rich output and in marimo, 'tty' at a terminal, or 'text'
+def front_end() -> str:  # 'html' in a kernel with rich output and in marimo, 'tty' at a terminal, or 'text'
     "Return the kind of output that this process can draw on"
-    if getattr(running_shell(), 'kernel', None) is not None or marimo_outputs() is not None: return 'html'
+    has_kernel = getattr(running_shell(), 'kernel', None) is not None
+    if has_kernel or marimo_outputs() is not None: return 'html'
     return 'tty' if sys.stdout.isatty() else 'text'
 
 # %% ../../nbs/show/01_output.ipynb #live0008
@@ -48,7 +49,8 @@ class Progress:
     def __init__(self,
         total: int|None = None,  # number of steps; None if unknown
     ):
-        self.total, self.bar = total, _bar_class()(None, total='noinfer' if total is None else total)
+        self.total = total
+        self.bar = _bar_class()(None, total='noinfer' if total is None else total)
         self.start, self.is_paused = perf_counter(), False
         self.bar.update(0)
 
@@ -59,7 +61,7 @@ class Progress:
 
     def pause(self,
         is_paused: bool,        # whether nothing is done from now on
-        skipped_s: float = 0.,  # seconds of the pause that ends, which count neither for the rate nor for what is left
+        skipped_s: float = 0.,  # seconds of the pause that ends, which do not count
     ) -> None:
         "Note that a pause begins or ends"
         self.is_paused, self.start = is_paused, self.start + skipped_s
@@ -94,7 +96,8 @@ def html_bar(
     "Draw a bar for a notebook"
     if share is None: return ''
     style = 'height:8px;border-radius:4px;background:'
-    return (f'<div style="display:inline-block;vertical-align:middle;width:160px;margin-right:8px;{style}#8884">'
+    place = 'display:inline-block;vertical-align:middle;width:160px;margin-right:8px'
+    return (f'<div style="{place};{style}#8884">'
             f'<div style="width:{100*share:.1f}%;{style}{color}"></div></div>')
 
 # %% ../../nbs/show/01_output.ipynb #live0001
@@ -104,15 +107,16 @@ def html_chart(
 ) -> str:
     """Write a chart as pictures that shrink to fit, and whose parts stack on a narrow page
 
-    A notebook that is not trusted loses its `<svg>` elements, except for their texts, but keeps `<img>` elements.
-    The colours of the page do not reach into these, so the background is white, as in the final picture.
+    A notebook that is not trusted loses its `<svg>` elements, except for their texts, but keeps `<img>`.
+    The colours of the page do not reach into these: the background is white, as in the final picture.
     """
     def img(o):
         white = f'<rect width="{o.width}" height="{o.height}" fill="#fff"/>'
-        svg = o.svg().replace('fill="none">', f'fill="none">{white}', 1).replace('currentColor', INK)
+        svg = o.svg().replace('currentColor', INK).replace('fill="none">', f'fill="none">{white}', 1)
+        data = b64encode(svg.encode()).decode()
         fit = f'flex:{o.width} 1 {.7*o.width:.0f}px;min-width:0;max-width:{o.width}px;height:auto'
-        return (f'<img alt="{escape(alt)}" width="{o.width}" height="{o.height}" style="{fit}" decoding="sync" '
-                f'src="data:image/svg+xml;base64,{b64encode(svg.encode()).decode()}">')
+        return (f'<img alt="{escape(alt)}" width="{o.width}" height="{o.height}" style="{fit}" '
+                f'decoding="sync" src="data:image/svg+xml;base64,{data}">')
     imgs = ''.join(map(img, chart.parts or [chart]))
     return f'<div style="display:flex;flex-wrap:wrap;align-items:flex-start">{imgs}</div>'
 
@@ -121,9 +125,9 @@ def html_stale(
     advice: str,           # what may be the reason, and what to do
     after_s: float = 10,   # seconds
 ) -> str:
-    """Write a line that appears if nothing replaces it for a while, even without a kernel; it takes no room until then
+    """Write a line that appears if nothing replaces it for a while, even without a kernel
 
-    In a notebook that is not trusted, and therefore not live, it is visible at once."""
+    It takes no room until then. In a notebook that is not trusted, and so not live, it is visible at once."""
     since = strftime('%Y-%m-%d %H:%M:%S')
     return ('<style>@keyframes tnb-wait{from,to{height:0;visibility:hidden}}</style>'
             f'<div style="overflow:hidden;animation:tnb-wait {after_s:.0f}s">'
@@ -139,14 +143,15 @@ class Area:
         share: float|None = None, # length of the bar before it, in [0, 1]; None: no bar
         body: str = '',           # HTML
         chart: Any = None,        # `Chart`; None in every call: use a single output
-        advice: str = 'the kernel is busy, or gone',    # if no update follows for ten seconds, and twice the usual
+        advice: str = 'the kernel is busy, or gone',    # if no update follows for ten seconds
         color: str = COLORS[0],   # of the bar
     ) -> None:
         "Show the current state and the time"
         now = perf_counter()
         stale, self.drawn_at = html_stale(advice, max(10, 2*(now - self.drawn_at))), now
         status += f' · as of {strftime("%H:%M:%S")}'
-        parts = (f'<span style="white-space:nowrap">{escape(o)}</span>' for o in status.split(' · '))
+        nowrap = '<span style="white-space:nowrap">{}</span>'.format
+        parts = [nowrap(escape(o)) for o in status.split(' · ')]
         head = _line(html_bar(share, color) + ' · '.join(parts)) + stale
         if chart is None: return self._put(({'text/html': head + body, 'text/plain': status}, {}))
         self._put(({'text/html': head + html_chart(chart), 'text/plain': status}, {}),
@@ -160,29 +165,31 @@ class Area:
         label: str = 'plot', # replaces the chart in viewers without pictures
     ) -> None:
         "Leave output that needs no kernel: a picture, and the status above the body"
-        table = {'text/html': _line(escape(status)) + body, 'text/plain': f'{status}\n{text}'.strip()}, {}
+        html, plain = _line(escape(status)) + body, f'{status}\n{text}'.strip()
+        table = {'text/html': html, 'text/plain': plain}, {}
         if chart is None: return self._put(table)
         png, size = chart.png()
-        self._put(({'image/png': b64encode(png).decode(), 'text/plain': label}, {'image/png': size}), table)
+        picture = {'image/png': b64encode(png).decode(), 'text/plain': label}
+        self._put((picture, {'image/png': size}), table)
 
     def _put(self, *bundles):
         if not self.handles: self.handles = [show_bundle(*o) for o in bundles]
         else:
             for handle, (o, m), before in zip(self.handles, bundles, self.shown):
                 if o != before: handle.update(o, raw=True, metadata=m)
-        self.shown[:len(bundles)] = [o for o, _ in bundles]     # without a chart so far, the body stays
+        self.shown[:len(bundles)] = [o for o, _ in bundles]     # without a chart, the body stays
 
 def _line(html): return f'<div style="line-height:24px">{html}</div>'
 
 # %% ../../nbs/show/01_output.ipynb #5522563b
 class Drawn:
-    "Base class of results that show themselves: a line, a chart and a table in a notebook, text elsewhere"
+    "Base class of results that show themselves: a line, a chart and a table; text outside notebooks"
     shown_in = None         # number of the cell that already shows it
     label = 'plot'          # replaces the chart in viewers without pictures
 
-    def status(self) -> str: raise NotImplementedError(f'{type(self).__name__} does not define `status`')
+    def status(self) -> str: return ''          # a line
     def lines(self) -> list: return [[]]        # of lists of str, header first
-    def chart(self) -> Any: raise NotImplementedError(f'{type(self).__name__} does not define `chart`')
+    def chart(self) -> Any: raise NotImplementedError       # `Chart`
 
     def plot(self) -> Any:  # matplotlib `Figure`, independent of pyplot
         "Draw the chart"
@@ -197,28 +204,33 @@ class Drawn:
         chart: Any = None,  # instead of its own
     ) -> None:
         "Leave the result in an area"
-        text = text_table(self.lines()) if self.lines()[1:] else ''
-        area.close(self.status(), self.table(), chart or self.chart(), text, self.label)
+        area.close(self.status(), self.table(), chart or self.chart(), self._text(), self.label)
 
-    def __repr__(self): return '\n'.join([self.status(), *([text_table(self.lines())] if self.lines()[1:] else [])])
+    def _text(self): return text_table(self.lines()) if self.lines()[1:] else ''
+
+    def __repr__(self): return '\n'.join(filter(None, [self.status(), self._text()]))
 
     def _repr_html_(self):
         png, size = self.chart().png()
-        return f'{html_img(png, self.status(), size["width"])}<div>{escape(self.status())}</div>{self.table()}'
+        picture = html_img(png, self.status(), size['width'])
+        return f'{picture}<div>{escape(self.status())}</div>{self.table()}'
+
+    def _is_shown(self):        # by the cell that made it; later displays show it again
+        at, self.shown_in = self.shown_in, None
+        return at is not None and at == current_cell()
 
     def _ipython_display_(self):
-        is_shown, self.shown_in = self.shown_in is not None and self.shown_in == current_cell(), None
-        if not is_shown: self.show_in(Area())
+        if not self._is_shown(): self.show_in(Area())
 
     def _display_(self): return marimo_view(self, self.shown_in)        # of marimo
 
 # %% ../../nbs/show/01_output.ipynb #3f5f3d5f
 class Budget:
-    "Decide when to draw next: at most five times a second, and after the first second for at most 1 % of the time"
+    "Decide when to draw next: at most 5 times a second, and after the first second 1 % of the time"
     def __init__(self,
         clock: Callable[[], float] = perf_counter,  # returns seconds
-        cost: Callable[[], float]|None = None,      # clock of what an update costs: `time.thread_time` for one that is
-                                # drawn in a thread of its own, which waits for the GIL while a cell computes; None: `clock`
+        cost: Callable[[], float]|None = None,  # clock of what an update costs; None: `clock`. In a thread
+                                                # of its own, `time.thread_time`: it waits for the GIL
     ):
         self.clock, self.cost, self.opened = clock, cost or clock, clock()
         self.next = math.inf    # clock of the next update; inf: none
@@ -240,6 +252,6 @@ class Budget:
         if self.first_s is None: self.first_s = cost
         else: self.n += 1
         if start >= self.opened + 1: self.time_s += cost
-        self.next = start + .2
-        if self.next >= self.opened + 1: self.next = max(self.next, self.opened + 1 + 100*(self.time_s + cost))
-        elif cost > .2: self.next = self.opened + 1 + 100*cost      # too slow for a quick start
+        self.next, quick = start + .2, self.opened + 1
+        if self.next >= quick: self.next = max(self.next, quick + 100*(self.time_s + cost))
+        elif cost > .2: self.next = quick + 100*cost        # too slow for a quick start
