@@ -227,6 +227,7 @@ class Cells:
             body = f'<div>{escape(f"{type(e).__name__}: {e}")}</div>'
         self.out.value = f'<div><b>{escape(title)}</b></div>{body}'
 
+# %% ../../nbs/look/04_confusion.ipynb #6de896b0
 def _buttons(c, most, show):
     "Make a grid of buttons, or for many classes a row; a click calls `show(target, predicted)`"
     import ipywidgets as W

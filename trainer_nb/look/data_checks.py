@@ -151,6 +151,7 @@ def _not_shuffled(o):
     if same > chance + .4*(1 - chance):
         return f'{same:.0%} of the samples follow one of their own class'
 
+# %% ../../nbs/look/07_data_checks.ipynb #1229cd1a
 @check('Split first, and put each sample into one of the two sets only', 'x vx')
 def _valid_in_train(o):
     "Are validation samples unseen?"

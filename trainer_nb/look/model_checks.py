@@ -164,6 +164,7 @@ def _frozen_head(o):
         return (f'the last layer, {name}, is frozen',
                 f'learn.model.{name}.requires_grad_(True)'.replace('model. ', 'model '))
 
+# %% ../../nbs/look/08_model_checks.ipynb #eed87a48
 _RATES = {      # optimizer → the lowest, usual and highest learning rate
     **dict.fromkeys(('SGD', 'ASGD'), (1e-6, 1e-2, 10)),
     **dict.fromkeys(('Adam', 'AdamW', 'NAdam', 'RAdam', 'Adamax', 'RMSprop'), (1e-7, 1e-3, .2))}

@@ -322,6 +322,7 @@ class MLflowLogger(Tracker):
 
     def close(self, learn): self.service.end_run('FAILED' if _is_failed(learn) else 'FINISHED')
 
+# %% ../../nbs/show/05_loggers.ipynb #db5b8d70
 class WandbLogger(Tracker):
     "Log to a Weights & Biases run; `mode='offline'` needs no account"
     package = 'wandb'

@@ -369,6 +369,7 @@ def lr_find(learn: Learner,
             screen.close()
     return curve
 
+# %% ../../nbs/show/04_lr_find.ipynb #bc5560e2
 def _opt_name(learn, opt):
     "Return the name of the optimizer whose rate moves"
     if opt is None and len(learn.opts) == 1: return next(iter(learn.opts))

@@ -44,6 +44,7 @@ def _bar_class():
         def on_update(self, value, text): self.value, self.text = value, text
     return Bar
 
+# %% ../../nbs/show/01_output.ipynb #973d7b58
 class Progress:
     "Progress of a task, as text with rate and remaining time"
     def __init__(self,
