@@ -261,14 +261,14 @@ def test_a_live_update_reads_what_is_new(monkeypatch):
     def draw(learn):
         with monkeypatch.context() as m:
             m.setattr(torch.Tensor, 'cpu', counted)
-            texts.append(watch.under_plot())
-            assert watch.under_plot() == texts[-1]
+            texts.append(watch.html_below_plot())
+            assert watch.html_below_plot() == texts[-1]
     monkeypatch.setattr(module, '_MOST', 8)
     learner(watch, GradAccum(2), LambdaHook(after_step=draw)).fit(4)
     assert len(set(texts)) > 10 and max(read) <= 2 and len(watch.rows) < 8
     fresh = Activations(live=True)
     fresh.load_state_dict(watch.state_dict())
-    assert fresh.under_plot() == watch.under_plot() and 'update' in texts[-1]
+    assert fresh.html_below_plot() == watch.html_below_plot() and 'update' in texts[-1]
 
 
 def test_mistakes():

@@ -10,7 +10,7 @@ from nbclient import NotebookClient
 
 import trainer_nb.show.controls as controls_module
 from common import digest, make_learner, shuffled
-from trainer_nb.show.controls import Asked, ButtonRow, Controls, unpause, hint, pause, scale_lr
+from trainer_nb.show.controls import Asked, ButtonRow, Controls, _hint, pause, scale_lr, unpause
 from trainer_nb.loop.hooks import Hook, LambdaHook
 from trainer_nb.loop.metrics import accuracy
 from trainer_nb.loop.interrupts import TrainingInterrupted
@@ -60,7 +60,7 @@ VIEW = 'application/vnd.jupyter.widget-view+json'
 def screen(monkeypatch):
     screen = Screen()
     monkeypatch.setattr(controls_module, 'front_end', lambda: 'html')
-    monkeypatch.setattr(controls_module, 'clickable', lambda: screen)
+    monkeypatch.setattr(controls_module, '_clickable', lambda: screen)
     monkeypatch.setattr('IPython.display.display', screen.display)
     return screen
 
@@ -296,7 +296,7 @@ def test_nothing_is_left(screen):
     assert digest(learn) == calm() and set(open_widgets) == before
     assert [VIEW in o for o in screen.shown] == [True, False]
     assert screen.shown[-1] == {'text/plain': '', 'text/html': '<div></div>'}
-    assert screen.shown[0]['text/plain'] == hint()
+    assert screen.shown[0]['text/plain'] == _hint()
     panels[0].buttons['Stop after batch'].click()
     assert not learn.requests and not log(learn)
     ref = weakref.ref(learn)
@@ -338,23 +338,23 @@ def test_a_panel_that_fails_ends_nothing(what, screen, monkeypatch):
 def test_without_ipywidgets_there_is_a_line(monkeypatch):
     class Kernel: shell_channel_thread = _allow_stdin = True
     monkeypatch.setattr('IPython.get_ipython', lambda: type('Shell', (), {'kernel': Kernel})())
-    assert controls_module.clickable() is Kernel
+    assert controls_module._clickable() is Kernel
     screen = Screen()
     monkeypatch.setattr('IPython.display.display', screen.display)
     monkeypatch.setitem(sys.modules, 'ipywidgets', None)
-    assert controls_module.clickable() is None
+    assert controls_module._clickable() is None
     learn = start(Controls(), At(3, pause_and_go_on))
     learn.fit(**FIT)
     assert digest(learn) == calm() and not any(VIEW in o for o in screen.shown)
-    assert screen.shown[0]['text/plain'] == hint() and screen.shown[1]['text/plain'].startswith('Pause: done ')
+    assert screen.shown[0]['text/plain'] == _hint() and screen.shown[1]['text/plain'].startswith('Pause: done ')
 
 @pytest.mark.parametrize('name, value', [('shell_channel_thread', None), ('_allow_stdin', False)])
 def test_who_gets_no_buttons(name, value, monkeypatch):
     kernel = type('Kernel', (), {'shell_channel_thread': True, '_allow_stdin': True})
     monkeypatch.setattr('IPython.get_ipython', lambda: type('Shell', (), {'kernel': kernel})())
-    assert controls_module.clickable() is kernel
+    assert controls_module._clickable() is kernel
     monkeypatch.setattr(kernel, name, value)
-    assert controls_module.clickable() is None
+    assert controls_module._clickable() is None
 
 SCRIPT = '''
 import torch
@@ -373,7 +373,7 @@ def test_in_a_pipe():
                           SCRIPT + 'import sys; assert "ipywidgets" not in sys.modules'], env=ENV,
                          capture_output=True, text=True, check=True)
     lines = out.stdout.splitlines()
-    assert lines[0] == hint() and 'epoch' in lines[1] and len(lines) == 4 and not out.stderr
+    assert lines[0] == _hint() and 'epoch' in lines[1] and len(lines) == 4 and not out.stderr
 
 @pytest.mark.soak
 def test_at_a_terminal():
@@ -386,7 +386,7 @@ def test_at_a_terminal():
         while chunk := os.read(ours, 4096): out += chunk
     except OSError: pass        # on Linux, the end
     os.close(ours)
-    assert child.wait(10) == 0 and out.decode().splitlines()[0] == hint() and out.decode().count('Interrupt') == 1
+    assert child.wait(10) == 0 and out.decode().splitlines()[0] == _hint() and out.decode().count('Interrupt') == 1
 
 @pytest.mark.soak
 def test_a_program_that_runs_a_notebook_gets_no_widgets():

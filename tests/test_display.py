@@ -351,12 +351,12 @@ class Endless:
 def test_progress_with_and_without_length(make_dl, kwargs, total, cell):
     seen = []
     def see(learn):
-        if learn.display.screen: seen.append(learn.display.progress.total)
+        if learn.display.screen: seen.append(learn.display.line.progress.total)
     learn = learner(train_dl=make_dl(), hooks=[LambdaHook(before_step=see)])
     learn.validate()
     learn.fit(**kwargs)
     assert set(seen) == {total} and learn.display.error is None
-    assert learn.display.progress.bar.value <= (total or 100) and 'done' in cell[1]['text/html']
+    assert learn.display.line.progress.bar.value <= (total or 100) and 'done' in cell[1]['text/html']
 
 PLANS = [(kwargs, accum, stop) for kwargs in (
     dict(n_epochs=3), dict(n_epochs=3, valid_every=1), dict(n_epochs=3, valid_every=2), dict(n_epochs=3, valid_every=5),
@@ -370,13 +370,14 @@ def test_the_bar_ends_exactly_at_its_end(kwargs, accum, stop, cell):
     "Of whole fits, and of fits that were stopped after a training batch, or within a validation pass"
     ends = []
     def look(learn):
-        if learn.display.screen: ends.append((learn.display.progress.total, learn.display.end))
+        if learn.display.screen: ends.append((learn.display.line.progress.total, learn.display.line.end))
         if stop and learn.training != stop[1] and len(ends) == stop[0]: learn.stop()
     learn = learner(hooks=[LambdaHook(after_step=look), *([GradAccum(accum)] if accum > 1 else [])])
     learn.fit(**kwargs)
     display = learn.display
     def check():
-        assert module._done(learn) - display.before == display.progress.total and learn.history.n_steps == display.end
+        line = display.line
+        assert module._done(learn) - line.before == line.progress.total and learn.history.n_steps == line.end
         assert len({*ends}) == 1
     if stop is None or not learn.stopped: return check()
     ends.clear()

@@ -141,7 +141,7 @@ def test_the_status_says_that_the_loop_waits(wait, work, said, n, monkeypatch):
     if said:
         shares = [int(o.split('waiting for data: ')[1].split(' %')[0]) for t, o in lines if t > 4]
         assert 'the Loader is slower than the model' in lines[-1][1] and all(abs(o - said) <= 2 for o in shares)
-    assert learn.display.watched[0] is None
+    assert learn.display.line.waiting is None
 
 
 class Own(TensorLoader):

@@ -174,7 +174,7 @@ class _Record(MainProcessHook):
         if not self.at: raise ValueError('Activations: nothing was measured yet')
         return layers_figure(self.layers, self.at, self.values)
 
-    def under_plot(self,
+    def html_below_plot(self,
         most: int = 8,  # layers
     ) -> str:           # HTML
         "Write strips, if they are wanted live"

@@ -6,44 +6,48 @@
 __all__ = ['BatchView', 'Seen', 'run_once', 'show_batch']
 
 # %% ../../nbs/look/02_batch.ipynb #b76b345c
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from html import escape
+from typing import Any
 
 from ..base import batch_size, folded
 from ..draw import html_table, text_table
 from ..data import length, sets_of
-from ..loop import Hook, as_count, unchanged
+from ..loop import Hook, Learner, as_count, unchanged
 from trainer_nb.look.samples import (
-    Look, classes_of, describe_parts, described_table, grid, kind_of, batch_parts, pictured, sample_of, table
+    Look, batch_parts, classes_of, describe_parts, described_table, grid, kind_of, pictured, sample_of, table
 )
 
 # %% ../../nbs/look/02_batch.ipynb #1a8534b3
 @dataclass(repr=False)
 class BatchView:
     "A batch as pictures and a table in a notebook, as text elsewhere"
-    batch: object               # the batch, as a step gets it
+    batch: Any                  # the batch, as a step gets it
     title: str                  # a line above the samples
     n: int = 9                  # samples to draw
     look: Look = field(default_factory=Look)
 
     @property
-    def rows(self):  # list of dict
+    def rows(self) -> list[dict]:
         "Describe each part in numbers: 'name', 'shape', 'dtype', 'min', 'max', 'mean', 'not_finite'"
         return describe_parts({k: o for parts in batch_parts(self.batch) for k, o in parts.items()})
 
-    def samples(self):  # (list of dict: name → sample, list of captions)
+    def samples(self) -> tuple[list[dict], list]:  # (name → sample, captions as for `grid`)
         "Return the samples to draw"
         inputs, targets = batch_parts(self.batch)
         bs, samples, captions = batch_size(self.batch), [], []
+        def cut(parts, i):
+            cells = {k: sample_of(o, i, bs) for k, o in parts.items()}
+            return {k: o for k, o in cells.items() if o is not None}
         for i in range(min(self.n, bs)):
-            sample = {k: s for k, o in inputs.items() if (s := sample_of(o, i, bs)) is not None}
-            targs = {k: s for k, o in targets.items() if (s := sample_of(o, i, bs)) is not None}
+            sample = cut(inputs, i)
+            rest = {k: o for k, o in sample.items() if kind_of(o) in ('value', 'text')}
+            rest.pop(pictured(sample), None)
             samples.append(sample)
-            shown = pictured(sample)
-            values = {k: o for k, o in sample.items() if k != shown and kind_of(o) in ('value', 'text')} | targs
-            captions.append([(k, self.look.value(o) if k in targs else Look().value(o)) for k, o in values.items()])
+            captions.append([*((k, Look().value(o)) for k, o in rest.items()),
+                             *((k, self.look.value(o)) for k, o in cut(targets, i).items())])
         return samples, captions
 
     def _repr_html_(self):
@@ -54,7 +58,8 @@ class BatchView:
 
     def __repr__(self):
         samples, captions = self.samples()
-        is_text = any(samples) and kind_of(samples[0].get(pictured(samples[0]))) not in ('image', 'signal', 'other')
+        kind = kind_of(samples[0].get(pictured(samples[0]))) if any(samples) else 'other'
+        is_text = kind not in ('image', 'signal', 'other')
         lines = [text_table(table(samples, captions, self.look)), ''] if is_text else []
         return '\n'.join([self.title, *lines, text_table(described_table(self.rows))])
 
@@ -71,40 +76,44 @@ class _Grab(Hook):
         raise Seen
 
 def run_once(
-    learn,          # `Learner`
-    hook,           # raises `Seen`
-    training=True,  # False: on validation data
-):
-    "Run the first batch in a dry run, or in a validation if nothing can train, until the hook has seen enough"
-    can_train = learn.train_dl is not None and learn.opts and any(p.requires_grad for p in learn.model.parameters())
+    learn: Learner,
+    hook: Hook,             # raises `Seen`
+    training: bool = True,  # False: on validation data
+) -> None:
+    "Run the first batch in a dry run, or in a validation if nothing can train, until the hook is done"
+    can_train = any(p.requires_grad for p in learn.model.parameters()) and learn.opts
+    can_train = can_train and learn.train_dl is not None
     with learn.added_hooks(hook), suppress(Seen):
         if not can_train:
-            with unchanged(learn): learn.validate(learn.train_dl if training and learn.train_dl is not None else None)
+            with unchanged(learn): learn.validate(learn.train_dl if training else None)
             return
         with learn.dry_run() as r:
             if training: r.train_batch()
             else: r.learn.validate()
 
 # %% ../../nbs/look/02_batch.ipynb #e2bcfe8b
-def show_batch(learn,
-    n=9,            # samples to draw, at most
-    valid=False,    # True: from the validation data
+def show_batch(learn: Learner,
+    n: int = 9,            # samples to draw, at most
+    valid: bool = False,   # True: from the validation data
     *,
-    classes=None,   # names of the classes: list, or dict of class id → name; None: `classes` of the dataset
-    decode=None,    # function of a list of token ids → text, such as `tokenizer.decode`
-    mean=None,      # normalization of pictures to undo, x*std + mean: numbers, or one for each channel
-    std=None,
-    columns=None,   # names of the fields of a table
-):                  # `BatchView`
-    "Show what the model sees: the next batch, drawn and described; nothing about the learner changes"
+    classes: Sequence|Mapping|None = None,      # names of the classes: list, or dict of class id → name;
+                                                # None: `classes` of the dataset
+    decode: Callable|None = None,    # list of token ids → text, such as `tokenizer.decode`
+    mean: Any = None,      # normalization of pictures to undo, x*std + mean: a number, or one by channel
+    std: Any = None,
+    columns: Sequence|None = None,   # names of the fields of a table
+) -> BatchView:
+    "Show what the model sees: the next batch, drawn and described; the learner does not change"
     with folded():
         n = as_count('n', n)
         dl, name = (learn.valid_dl, 'valid_dl') if valid else (learn.train_dl, 'train_dl')
-        if dl is None: raise ValueError(f'there is no {name}: pass one to Learner, or set learn.{name}')
+        if dl is None:
+            raise ValueError(f'there is no {name}: pass one to Learner, or set learn.{name}')
         look = Look(classes_of(dl) if classes is None else classes, decode, mean, std, columns)
         run_once(learn, grab := _Grab(), not valid)
         batch = grab.batch
-        if valid and sets_of(dl) and isinstance(batch, Mapping) and len(batch) == 1: [batch] = batch.values()
+        is_set = valid and sets_of(dl) and isinstance(batch, Mapping) and len(batch) == 1
+        if is_set: [batch] = batch.values()
         total = f' of {n_all}' if (n_all := length(dl)) is not None else ''
         kind = 'validation' if valid else 'training'
         return BatchView(batch, f'{kind} batch 1{total}: {batch_size(batch)} samples', n, look)

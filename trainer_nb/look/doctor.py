@@ -12,9 +12,9 @@ from html import escape
 from time import perf_counter
 
 from ..base import folded
-from ..loop import unchanged
+from ..loop import Learner, unchanged
 from .data_checks import CHECKS, NothingToSee
-from .exam import Exam
+from .evidence import Evidence
 from .model_checks import some_of
 
 # %% ../../nbs/look/09_doctor.ipynb #b15420a8
@@ -26,12 +26,12 @@ class Finding:
     remedy: str     # what to do
     def __str__(self): return f'{self.name}: {self.seen}. {self.remedy}'
 
-@dataclass
+@dataclass(repr=False)
 class Diagnosis:
     "What `learn.doctor()` found: a list of likely mistakes and their remedies"
     findings: list                              # of `Finding`
     checked: list                               # names of the checks that were made
-    left_out: list = field(default_factory=list)    # names of those that do not apply to this learner
+    left_out: list = field(default_factory=list)    # names of those that do not apply here
     time_s: float = 0.                          # seconds that the checks took
     notes: list = field(default_factory=list)       # of str: what may well be meant so
 
@@ -40,24 +40,26 @@ class Diagnosis:
     def __bool__(self): return True
 
     @property
-    def summary(self):  # str
+    def summary(self) -> str:
+        "Count mistakes and checks"
         n = len(self.findings)
-        found = f'{n} likely mistake{"s"*(n > 1)}' if n else 'no mistake found'
+        found = f'{n} likely mistake{"" if n == 1 else "s"}' if n else 'no mistake found'
         rest = f', {len(self.left_out)} not possible here' if self.left_out else ''
         return f'{found}; {len(self.checked)} checks made{rest}'
 
-    def __str__(self): return '\n'.join([self.summary, *(f'* {o}' for o in self.findings), *self.notes])
-
-    __repr__ = __str__
+    def __repr__(self):
+        return '\n'.join([self.summary, *(f'* {o}' for o in self.findings), *self.notes])
 
     def _repr_html_(self):
         cell = 'text-align:left;vertical-align:top;padding:2px 12px 2px 0;white-space:normal'
         def row(tag, *texts):
-            return '<tr>' + ''.join(f'<{tag} style="{cell}">{escape(o)}</{tag}>' for o in texts) + '</tr>'
-        rows = [row('td', o.name, o.seen, o.remedy) for o in self.findings]
-        table = '<table style="margin:0">' + row('th', 'check', 'seen', 'what to do') + ''.join(rows) + '</table>'
+            cells = ''.join(f'<{tag} style="{cell}">{escape(o)}</{tag}>' for o in texts)
+            return f'<tr>{cells}</tr>'
+        rows = ''.join(row('td', o.name, o.seen, o.remedy) for o in self.findings)
+        table = f'<table style="margin:0">{row("th", "check", "seen", "what to do")}{rows}</table>'
         findings = f'<div style="overflow-x:auto">{table}</div>' if rows else ''
-        return f'<p>{escape(self.summary)}</p>{findings}' + ''.join(f'<p>{escape(o)}</p>' for o in self.notes)
+        notes = ''.join(f'<p>{escape(o)}</p>' for o in self.notes)
+        return f'<p>{escape(self.summary)}</p>{findings}{notes}'
 
 # %% ../../nbs/look/09_doctor.ipynb #1d5832ce
 def _frozen(model):
@@ -65,24 +67,25 @@ def _frozen(model):
     named = list(model.named_parameters())
     frozen = {name: p.numel() for name, p in named if not p.requires_grad}
     if not frozen: return ''
-    return (f'frozen: {some_of([*frozen])}, {sum(frozen.values()):,} of {sum(p.numel() for _, p in named):,} numbers; '
-            'requires_grad_(True) lets them train')
+    n, n_all = sum(frozen.values()), sum(p.numel() for _, p in named)
+    return f'frozen: {some_of([*frozen])}, {n:,} of {n_all:,} numbers; requires_grad_(True) lets them train'
 
-def doctor(learn):  # `Diagnosis`
+def doctor(learn: Learner) -> Diagnosis:
     "Look for mistakes before a long run; nothing about the learner changes"
     with folded(), warnings.catch_warnings():
         warnings.simplefilter('ignore')
         opened, res = perf_counter(), Diagnosis([], [])
         with learn.dry_run(): pass       # raises what a fit would raise at once
-        with unchanged(learn): exam = Exam(learn)
+        with unchanged(learn): evidence = Evidence(learn)
         for name, f in CHECKS.items():
-            try: found = f(exam)
+            try: found = f(evidence)
             except NothingToSee:
                 res.left_out.append(name)
                 continue
             res.checked.append(name)
             if found: res.findings.append(Finding(name, *found))
-        unseen = exam.left_out and f'not checked: a dry run raises {type(exam.error).__name__}, and {exam.left_out}'
+        error, left_out = type(evidence.error).__name__, evidence.left_out
+        unseen = left_out and f'not checked: a dry run raises {error}, and {left_out}'
         res.notes = [o for o in (_frozen(learn.model), unseen) if o]
         res.time_s = perf_counter() - opened
         return res

@@ -4,13 +4,14 @@
 
 # %% auto #0
 __all__ = ['batch_parts', 'sample_of', 'kind_of', 'Look', 'classes_of', 'channels_last', 'html_image', 'pictured', 'grid',
-           'table', 'describe_parts', 'described_table']
+           'table', 'caption_table', 'describe_parts', 'described_table']
 
 # %% ../../nbs/look/01_samples.ipynb #7800d187
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from io import BytesIO
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,8 +24,8 @@ from ..data import each
 _TARGETS = 'labels', 'targ', 'label', 'target', 'y'      # in a mapping; the default step knows two
 
 def batch_parts(
-    batch,  # what a loader yielded
-):          # (dict: name → input, dict: name → target)
+    batch: Any,         # what a loader yielded
+) -> tuple[dict, dict]: # (name → input, name → target)
     "Return inputs and targets of a batch by name; nested ones have names such as `x.ids`"
     if isinstance(batch, Mapping):
         key = next((o for o in _TARGETS if o in batch), None)
@@ -37,41 +38,42 @@ def batch_parts(
 def _flat(parts):
     res = {}
     for name, o in parts.items():
-        if isinstance(o, Mapping): res |= _flat({f'{name}.{k}': v for k, v in o.items()})
-        elif isinstance(o, (tuple, list)) and any(isinstance(v, (Tensor, Mapping)) for v in o):
-            res |= _flat({f'{name}.{i}': v for i, v in enumerate(o)})
-        else: res[name] = o
+        is_many = isinstance(o, (tuple, list)) and any(isinstance(v, (Tensor, Mapping)) for v in o)
+        if is_many: o = dict(enumerate(o))
+        res |= _flat({f'{name}.{k}': v for k, v in o.items()}) if isinstance(o, Mapping) else {name: o}
     return res
 
 # %% ../../nbs/look/01_samples.ipynb #8c6d909b
 def sample_of(
-    part,  # an input or a target of a batch
-    i,     # number of the sample
-    n,     # samples in the batch
-):         # the sample; None if the part does not hold one entry for each
+    part: Any,  # an input or a target of a batch
+    i: int,     # number of the sample
+    n: int,     # samples in the batch
+) -> Any:       # the sample; None if the part does not hold one entry for each
     "Cut one sample out of a part of a batch"
     if isinstance(part, Tensor) and part.is_nested: part = part.unbind()
-    has_rows = isinstance(part, Tensor) and part.layout is torch.strided and part.ndim and len(part) == n
-    if has_rows: return part[i].detach().cpu()
-    sample = part[i] if isinstance(part, (list, tuple)) and len(part) == n else None
-    return sample.detach().cpu() if isinstance(sample, Tensor) else sample
+    if isinstance(part, Tensor): is_rows = part.layout is torch.strided and part.ndim > 0 and len(part) == n
+    else: is_rows = isinstance(part, (list, tuple)) and len(part) == n
+    if not is_rows: return None
+    return part[i].detach().cpu() if isinstance(part[i], Tensor) else part[i]
 
 # %% ../../nbs/look/01_samples.ipynb #d58e0e34
 _FIELDS = 30     # numbers in a row that still fit into a table
 
 def kind_of(
-    sample,  # tensor without a batch dimension, or anything else
-):           # 'image', 'signal', 'tokens', 'fields', 'value', 'text' or 'other'
+    sample: Any,  # tensor without a batch dimension, or anything else
+) -> str:         # 'image', 'signal', 'tokens', 'fields', 'value', 'text' or 'other'
     "Return how to draw a sample"
-    if isinstance(sample, (str, bool, int, float)): return 'text' if isinstance(sample, str) else 'value'
-    if not isinstance(sample, Tensor) or sample.is_complex(): return 'other'
-    is_whole = not sample.is_floating_point() and sample.dtype not in (torch.bool, torch.uint8)
+    if isinstance(sample, str): return 'text'
+    if isinstance(sample, (bool, int, float)): return 'value'
+    if not isinstance(sample, Tensor) or sample.is_complex() or sample.ndim > 3: return 'other'
     if sample.ndim == 0: return 'value'
-    if sample.ndim == 1: return 'tokens' if is_whole else 'fields' if len(sample) <= _FIELDS else 'signal'
-    if sample.ndim == 2:
-        short, long = sorted(sample.shape)
-        return 'other' if not short else 'signal' if short <= 8 and long >= 4*short else 'image'
-    return 'image' if sample.ndim == 3 and _channels(sample) is not None and sample.numel() else 'other'
+    if sample.ndim == 3: return 'image' if _channels(sample) is not None and sample.numel() else 'other'
+    if sample.ndim == 1:
+        if not sample.is_floating_point() and sample.dtype not in (torch.bool, torch.uint8): return 'tokens'
+        return 'fields' if len(sample) <= _FIELDS else 'signal'
+    short, long = sorted(sample.shape)
+    if not short: return 'other'
+    return 'signal' if short <= 8 and long >= 4*short else 'image'
 
 def _channels(image):
     "Return the dimension of the channels in a picture of three dimensions"
@@ -81,11 +83,11 @@ def _channels(image):
 @dataclass
 class Look:
     "How to show samples"
-    classes: object = None      # names of the classes: list, or dict of class id → name
-    decode: object = None       # function of a list of token ids → text, such as `tokenizer.decode`
-    mean: object = None         # of the normalization to undo: a number, or one for each channel
-    std: object = None
-    columns: object = None      # names of the fields of a table
+    classes: Sequence|Mapping|None = None   # names of the classes: list, or dict of class id → name
+    decode: Callable|None = None            # function of a list of token ids → text, such as `tokenizer.decode`
+    mean: Any = None            # of the normalization to undo: a number, or one for each channel
+    std: Any = None
+    columns: Sequence|None = None           # names of the fields of a table
 
     def __post_init__(self):
         if (self.mean is None) != (self.std is None):
@@ -96,21 +98,16 @@ class Look:
         if isinstance(self.classes, str) or self.classes is not None and not hasattr(self.classes, '__getitem__'):
             raise TypeError(f'classes is {self.classes!r}: expected a list of names, or a dict of class id to name')
 
-    def name(self,
-        i,  # class id
-    ):      # str
+    def name(self, i: int) -> str:      # i: class id
         "Return the name of a class"
         if self.classes is None: return str(i)
         try: return str(self.classes[i]) if i >= 0 or isinstance(self.classes, Mapping) else str(i)
         except (LookupError, TypeError): return f'{i} (no name)'
 
-    def value(self,
-        sample,  # a target or a prediction
-    ):           # str
+    def value(self, sample: Any) -> str:    # sample: a target or a prediction
         "Write a target in words"
         if isinstance(sample, Tensor) and sample.numel() == 1: sample = sample.item()
-        is_class = isinstance(sample, int) and not isinstance(sample, bool)
-        if is_class: return self.name(sample)
+        if isinstance(sample, int) and not isinstance(sample, bool): return self.name(sample)
         if isinstance(sample, float): return f'{sample:.4g}'
         if not isinstance(sample, Tensor): return printable(str(sample))[:200]
         if kind_of(sample) == 'tokens' and self.decode: return self.text(sample)
@@ -119,11 +116,9 @@ class Look:
         if sample.ndim == 1 and len(sample) <= 6: return ', '.join(f'{o:.4g}' for o in sample.tolist())
         return f'tensor {tuple(sample.shape)}'
 
-    def text(self,
-        ids,  # (n,) int tensor
-    ):        # str, shortened
-        "Write tokens as text"
-        ids = ids.tolist()
+    def text(self, tokens: Tensor) -> str:  # tokens: ids, (n,) int
+        "Write tokens as text, shortened"
+        ids = tokens.tolist()
         try: text = self.decode(ids) if self.decode else ' '.join(map(str, ids))
         except (TypeError, KeyError, AttributeError) as e:
             e.add_note('decode gets a list of token ids: for a function of one id, '
@@ -132,30 +127,27 @@ class Look:
         text = printable(text if isinstance(text, str) else ' '.join(map(str, text)))
         return text if len(text) <= 300 else text[:299] + '…'
 
+# %% ../../nbs/look/01_samples.ipynb #9b1177a2
 def classes_of(
-    dl,  # any loader
-):       # attribute `classes` of its dataset, or None
-    "Return the names of classes that a dataset knows, as those of torchvision do"
+    dl: Any,  # any loader
+) -> Sequence|Mapping|None:
+    "Return the names of classes that a dataset knows by an attribute `classes`, as those of torchvision do"
     for o in each(dl):
-        o = getattr(o, 'dataset', None)
-        while o is not None:
+        while (o := getattr(o, 'dataset', None)) is not None:
             if isinstance(names := getattr(o, 'classes', None), (list, tuple, Mapping)): return names
-            o = getattr(o, 'dataset', None)
+    return None
 
 # %% ../../nbs/look/01_samples.ipynb #b488962d
 def channels_last(
-    image,  # (h, w), (c, h, w) or (h, w, c) tensor
-):          # (h, w, c) float tensor
+    image: Tensor,  # (h, w), (c, h, w) or (h, w, c)
+) -> Tensor:        # (h, w, c), float or uint8
     "Find the channels of a picture and put them last"
     if image.ndim == 2: image = image[None]
     image = image if image.dtype == torch.uint8 else image.float()
     return image.permute(1, 2, 0) if _channels(image) == 0 else image
 
-def _as_images(
-    samples,  # list of tensors, of pictures
-    look,     # `Look`
-):            # (list of (h, w, c) uint8 tensors, str: how they were scaled; '' if they were not)
-    "Convert pictures to bytes"
+def _as_images(samples, look):
+    "Convert pictures to (list of (h, w, c) uint8 tensors, how they were scaled; '' if they were not)"
     images = list(map(channels_last, samples))
     if look.mean is not None:
         images = [o.float()*_like(look.std, o, 'std') + _like(look.mean, o, 'mean') for o in images]
@@ -181,8 +173,8 @@ def _html_image(picture, width, kind='png'):
     return html_img(file.getvalue(), 'picture of a sample', width, kind)
 
 def html_image(
-    image,  # (h, w, c) uint8 tensor, c in 1, 3, 4
-):          # str
+    image: Tensor,  # (h, w, c) uint8, c in 1, 3, 4
+) -> str:
     "Write a picture as HTML"
     from PIL import Image
     h, w, c = image.shape
@@ -192,13 +184,12 @@ def html_image(
     picture.thumbnail((256, 256))
     return _html_image(picture, max(width, 1), 'jpeg' if max(h, w) > 256 and c < 4 else 'png')
 
-def _html_signal(
-    signal,  # (n,), (channels, n) or (n, channels) tensor
-):           # str
+def _html_signal(signal):    # (n,), (channels, n) or (n, channels) tensor
     "Draw a signal as HTML, on a transparent background"
     from PIL import Image, ImageDraw
     x = signal.float()
-    x = x[None] if x.ndim == 1 else x if x.size(0) <= x.size(1) else x.T
+    if x.ndim == 1: x = x[None]
+    elif x.size(0) > x.size(1): x = x.T
     known = x[x.isfinite()]
     low, high = (known.min().item(), known.max().item()) if len(known) else (0., 0.)
     width, height, edge = 400, 180, 6
@@ -213,29 +204,29 @@ def _html_signal(
     return _html_image(picture, width//2) + f'<small>{low:.3g} to {high:.3g}</small>'
 
 # %% ../../nbs/look/01_samples.ipynb #48711ece
+_PICTURED = 'image', 'signal', 'text', 'tokens', 'fields', 'value'
+
 def pictured(
-    parts,  # dict: name → sample
-):          # str or None
+    parts: dict,  # name → sample
+) -> str|None:
     "Return the name of the part of a sample to draw: the first picture, signal, text, or row of fields"
-    kinds = {name: kind_of(o) for name, o in parts.items()}
-    known = ['image', 'signal', 'text', 'tokens', 'fields', 'value']
-    best = min(kinds.values(), key=lambda o: [*known, 'other'].index(o), default='other')
-    return next((name for name, o in kinds.items() if o == best), None) if best in known else None
+    known = [name for name, o in parts.items() if kind_of(o) in _PICTURED]
+    return min(known, key=lambda name: _PICTURED.index(kind_of(parts[name])), default=None)
 
 def grid(
-    samples,   # list of dict: name of an input → sample
-    captions,  # list of lists of (name, str), one list for each sample
-    look,      # `Look`
-):             # str, HTML
+    samples: list[dict],                    # name of an input → sample
+    captions: list[list[tuple[str, str]]],  # (name, value), of each sample
+    look: Look,
+) -> str:                                   # HTML
     "Draw samples with captions"
     name = pictured(samples[0]) if samples else None
     shown = [o.get(name) for o in samples]
-    kind = kind_of(shown[0]) if samples else 'other'
+    kind, note = kind_of(shown[0]) if samples else 'other', ''
     if kind in ('fields', 'value', 'text', 'tokens'): return html_table(table(samples, captions, look))
     if kind == 'image':
         images, note = _as_images(shown, look)
         cells = list(map(html_image, images))
-    else: cells, note = [_html_signal(o) if kind == 'signal' else '' for o in shown], ''
+    else: cells = [_html_signal(o) if kind == 'signal' else '' for o in shown]
     boxes = ''.join(_box(cell, caption) for cell, caption in zip(cells, captions))
     about = f'<div><small>{escape(note)}</small></div>' if note else ''
     return f'<div style="display:flex;flex-wrap:wrap;gap:12px;align-items:flex-start">{boxes}</div>{about}'
@@ -244,21 +235,30 @@ def _box(cell, caption):
     lines = ''.join(f'<div>{escape(name)}{" " if name else ""}<b>{escape(value)}</b></div>' for name, value in caption)
     return f'<div style="max-width:200px;min-width:96px;line-height:1.35;overflow-wrap:anywhere">{cell}{lines}</div>'
 
+# %% ../../nbs/look/01_samples.ipynb #42e63edb
 def table(
-    samples, captions, look,    # as in `grid`
-):                              # list of lists of str, header first
+    samples: list[dict], captions: list, look: Look,    # as in `grid`
+) -> list[list[str]]:                                   # header first
     "Make a table with a row for each sample, for text and for samples that are rows of numbers"
     if not samples: return [['']]
     name = pictured(samples[0])
     head, rows = [], [[] for _ in samples]
     if name is not None: head, rows = _fields([o[name] for o in samples], name, look)
+    names, rest = caption_table(captions)
+    return [[*head, *names], *([*row, *cells] for row, cells in zip(rows, rest))]
+
+def caption_table(
+    captions: list[list[tuple[str, str]]],      # as in `grid`
+) -> tuple[list[str], list[list[str]]]:         # (names, cells of each row)
+    "Arrange captions in columns"
     names = list(dict.fromkeys(k for o in captions for k, _ in o))
-    return [[*head, *names], *([*row, *(dict(o).get(k, '') for k in names)] for row, o in zip(rows, captions))]
+    return names, [[dict(o).get(k, '') for k in names] for o in captions]
 
 def _fields(values, name, look):
     kind = kind_of(values[0])
     if kind == 'tokens': return [name], [[look.text(o)] for o in values]
-    if kind != 'fields': return [name], [[look.value(o) if kind in ('value', 'text') else kind] for o in values]
+    if kind in ('value', 'text'): return [name], [[look.value(o)] for o in values]
+    if kind != 'fields': return [name], [[kind] for _ in values]
     n = len(values[0])
     if look.columns is not None and len(look.columns) != n:
         raise ValueError(f'columns has {len(look.columns)} names, but the samples have {n} fields')
@@ -267,8 +267,8 @@ def _fields(values, name, look):
 
 # %% ../../nbs/look/01_samples.ipynb #7ec6687d
 def describe_parts(
-    parts,  # dict: name → part of a batch
-):          # list of dicts: 'name', 'shape', 'dtype', 'min', 'max', 'mean', 'not_finite'
+    parts: dict,    # name → part of a batch
+) -> list[dict]:    # 'name', 'shape', 'dtype', 'min', 'max', 'mean', 'not_finite'
     "Describe the parts of a batch in numbers; None where a number has no meaning"
     return [{'name': name, **_numbers(o)} for name, o in parts.items()]
 
@@ -277,7 +277,9 @@ def _numbers(o):
     if not isinstance(o, Tensor):
         size = f'{len(o)} × {type(o[0]).__name__}' if isinstance(o, (list, tuple)) and len(o) else ''
         return {**res, 'shape': size, 'dtype': type(o).__name__}
-    res |= {'shape': 'nested' if o.is_nested else tuple(o.shape), 'dtype': _short(o)}
+    place = '' if o.device.type == 'cpu' else f' on {o.device}'
+    res['shape'] = 'nested' if o.is_nested else tuple(o.shape)
+    res['dtype'] = str(o.dtype).removeprefix('torch.') + place
     if o.is_nested or o.is_meta: return res
     values = entries(o.detach())
     if values.is_complex() or not values.numel(): return res
@@ -287,13 +289,12 @@ def _numbers(o):
     if len(known): res |= {'min': known.min().item(), 'max': known.max().item(), 'mean': known.float().mean().item()}
     return res
 
-def _short(o): return str(o.dtype).removeprefix('torch.') + ('' if o.device.type == 'cpu' else f' on {o.device}')
-
 def described_table(
-    rows,  # what `describe_parts` returned
-):         # list of lists of str, header first
+    rows: list[dict],       # what `describe_parts` returned
+) -> list[list[str]]:       # header first
     "Make a table of a description"
-    def cell(v): return '' if v is None else f'{v:.4g}' if isinstance(v, float) else str(v)
-    head = {'name': '', 'shape': 'shape', 'dtype': 'dtype', 'min': 'min', 'max': 'max', 'mean': 'mean',
-            'not_finite': 'nan or inf'}
-    return [list(head.values()), *([cell(row[k]) for k in head] for row in rows)]
+    def cell(v):
+        if v is None: return ''
+        return f'{v:.4g}' if isinstance(v, float) else str(v)
+    keys = 'name', 'shape', 'dtype', 'min', 'max', 'mean', 'not_finite'
+    return [['', *keys[1:-1], 'nan or inf'], *([cell(row[k]) for k in keys] for row in rows)]

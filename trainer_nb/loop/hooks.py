@@ -163,7 +163,7 @@ class Hook:
         "Use less memory from now on, as a training batch ran out of it; return whether to repeat that batch"
         return False
 
-    def under_plot(self) -> str:  # HTML; '' for nothing
+    def html_below_plot(self) -> str:  # HTML; '' for nothing
         "Return what a notebook shows under the live plot, at each update; may read values from the device"
         return ''
 

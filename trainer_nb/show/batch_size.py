@@ -9,6 +9,7 @@ __all__ = ['BatchSizes', 'find_batch_size']
 import math
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import chain
 from statistics import median
 from time import perf_counter
 
@@ -16,77 +17,128 @@ import torch
 
 from trainer_nb.base import (
     BATCH_NORMS, TensorMeter, batch_size, divide_batch, folded, format_bytes, is_oom, map_tensors,
-    memory_in_use, merge_batches, patch
+    memory_in_use, merge_batches
 )
-from trainer_nb.draw import (
-    COLORS, GREY, LEADING, Chart, Line, Panel, html_table, legend_rows, text_table
-)
+from ..draw import COLORS, GREY, LEADING, Chart, Line, Panel, legend_rows
 from ..data import Pass, sets_of
-from ..loop import as_count, parameters, trained
-from .output import Area
+from ..loop import Learner, as_count, parameters, trained
+from .output import Drawn
 
 # %% ../../nbs/show/06_batch_size.ipynb #3d37dde7
+_ENDS = {'memory': 'larger ones do not fit', 'data': 'train_dl has no more samples',
+         'speed': 'larger ones are not faster', 'most': 'the largest to try', 'stopped': 'stopped', '': 'running'}
+
 @dataclass(repr=False)
-class BatchSizes:
+class BatchSizes(Drawn):
     "Memory and throughput by batch size; a picture in a notebook, a table as text"
     current: int                # samples in a batch of `train_dl`
     limit: int|None = None      # bytes that training may take; None: unknown
     share: float = .9           # of the limit that the largest batch may take
     n_accum: int = 1            # batches in a step, by `GradAccum`
-    sizes: list = field(default_factory=list)       # batch sizes that did not run out of memory, ascending
+    sizes: list = field(default_factory=list)       # batch sizes that found memory, ascending
     peaks: list = field(default_factory=list)       # peak bytes of a step, by size
     speeds: list = field(default_factory=list)      # samples per second, by size
     failed: int|None = None     # the smallest size that found no memory
     outcome: str = ''           # why the search ended: 'memory', 'data', 'speed', 'most', 'stopped'
 
-    def add(self, size, peak, speed):
+    def add(self, size: int, peak: int, speed: float) -> None:
         "Add a measurement"
         i = sum(o < size for o in self.sizes)
-        for values, o in (self.sizes, size), (self.peaks, peak), (self.speeds, speed): values.insert(i, o)
+        self.sizes.insert(i, size)
+        self.peaks.insert(i, peak)
+        self.speeds.insert(i, speed)
 
-    def fits(self, peak):  # bool
+    def fits(self, peak: int) -> bool:
         "Return whether a peak is within the share of the limit"
         return self.limit is None or peak <= self.share*self.limit
 
     @property
-    def largest(self):  # int, None if no batch fits
-        "Return the largest batch that fits; without a known limit, that share of the largest that found memory"
+    def largest(self) -> int|None:  # None if no batch fits
+        "Return the largest batch that fits; without a limit, that share of the largest that found memory"
         fitting = [n for n, peak in zip(self.sizes, self.peaks) if self.fits(peak)]
         if not fitting: return None
-        return max(int(self.share*fitting[-1]), 1) if self.limit is None and self.failed else fitting[-1]
+        if self.limit is None and self.failed: return max(int(self.share*fitting[-1]), 1)
+        return fitting[-1]
 
     @property
-    def fastest(self):  # int, None if no batch fits
+    def fastest(self) -> int|None:  # None if no batch fits
         "Return the smallest batch that fits whose throughput is within 3 % of the best"
-        found = [(n, speed) for n, speed in zip(self.sizes, self.speeds) if self.largest and n <= self.largest]
-        return next((n for n, speed in found if speed >= .97*max(o for _, o in found)), None)
+        n_fits = sum(n <= (self.largest or 0) for n in self.sizes)
+        best = .97*max(self.speeds[:n_fits], default=0.)
+        return next((n for n, speed in zip(self.sizes[:n_fits], self.speeds) if speed >= best), None)
 
     @property
-    def advice(self):  # str
+    def advice(self) -> str:
         "Say what to do about it"
-        if self.largest is None: return ('not even the smallest batch fits: use Recompute(...), AMP(), '
-                                          'FSDP, or a smaller model')
-        n = math.ceil(self.current/self.largest)
-        if n > 1: return (f'batches of {self.current} do not fit: batches of {math.ceil(self.current/n)} with '
-                          f'GradAccum({n*self.n_accum}) make the same steps')
-        if self.fastest <= self.current: return f'batches of {self.current} fit, and larger ones are not faster'
-        gain = self.speed_at(self.fastest)/self.speed_at(self.current)
-        res = f'batches of {self.fastest} are {gain:.1f} × as fast as those of {self.current}'
-        n = math.ceil(self.fastest/self.current)
-        if self.n_accum > 1:
-            return f'{res}; GradAccum({max(self.n_accum//n, 1)}) instead of {self.n_accum} makes the same steps'
-        return f'{res}, and make fewer steps: look for the learning rate again'
+        return _advice(self)
 
-    def speed_at(self, size):  # float
+    def speed_at(self, size: int) -> float:
         "Return the throughput of the measured size next to this one"
         i = min(range(len(self.sizes)), key=lambda i: abs(math.log(self.sizes[i]/size)))
         return self.speeds[i]
 
+    @property
+    def label(self): return f'plot of {len(self.sizes)} batch sizes'
+
+    def status(self) -> str:
+        "Write the result in a line"
+        if self.largest is None: return f'{len(self.sizes)} sizes; {self.advice}'
+        limit, end = f' of {format_bytes(self.limit)}' if self.limit else '', _ENDS[self.outcome]
+        return f'largest {self.largest}{limit} ({end}), fastest {self.fastest}; {self.advice}'
+
+    def lines(self) -> list[list[str]]:
+        "Return the header and the rows of the table"
+        rows = [[str(n), format_bytes(peak), f'{speed:,.0f}' if speed else 'too large']
+                for n, peak, speed in zip(self.sizes, self.peaks, self.speeds)]
+        return [['batch size', 'memory', 'samples/s'], *rows]
+
+    def chart(self) -> Chart:
+        "Draw throughput and memory against size"
+        return _chart(self)
+
+# %% ../../nbs/show/06_batch_size.ipynb #25999b88
+def _advice(o):
+    "Say what to do about what was found"
+    if o.largest is None:
+        return 'not even the smallest batch fits: use Recompute(...), AMP(), FSDP, or a smaller model'
+    n = math.ceil(o.current/o.largest)
+    if n > 1:
+        return (f'batches of {o.current} do not fit: batches of {math.ceil(o.current/n)} with '
+                f'GradAccum({n*o.n_accum}) make the same steps')
+    if o.fastest <= o.current: return f'batches of {o.current} fit, and larger ones are not faster'
+    gain = o.speed_at(o.fastest)/o.speed_at(o.current)
+    res = f'batches of {o.fastest} are {gain:.1f} × as fast as those of {o.current}'
+    if o.n_accum == 1: return f'{res}, and make fewer steps: look for the learning rate again'
+    n = max(o.n_accum//math.ceil(o.fastest/o.current), 1)
+    return f'{res}; GradAccum({n}) instead of {o.n_accum} makes the same steps'
+
+# %% ../../nbs/show/06_batch_size.ipynb #1b04ed6c
+def _chart(o):
+    "Draw throughput and memory against size"
+    xlim = (min(o.sizes, default=1)/1.2, max(o.sizes, default=1)*1.2)
+    tried = [i for i, speed in enumerate(o.speeds) if speed]
+    lines = _with_dots([o.sizes[i] for i in tried], [o.speeds[i] for i in tried], 'samples/s')
+    for (name, n), color in zip((('fastest', o.fastest), ('largest', o.largest)), COLORS[1:]):
+        if n: lines.append(Line([n], [o.speed_at(n)], color, f'{name} {n}', points=True))
+    memory = _with_dots(o.sizes, [peak/2**20 for peak in o.peaks], 'memory, MiB')
+    if o.limit:
+        memory.append(Line([*xlim], [o.share*o.limit/2**20]*2, GREY, f'{o.share:.0%} of the limit'))
+    panels, top = [], 9 + LEADING*max(len(legend_rows(o, 230)) for o in (lines, memory))
+    for left, part in (54, lines), (354, memory):
+        high = max(chain.from_iterable(line.ys for line in part), default=1.)
+        ylim = 0., 1.05*high or 1.
+        panels.append(Panel(left, top, 234, 216 - top, part, xlim, ylim, 'batch size', is_log=True))
+    return Chart(604, 260, panels)
+
+def _with_dots(xs, ys, name):
+    return [Line(xs, ys, COLORS[0], name), Line(xs, ys, COLORS[0], points=True)]
+
 # %% ../../nbs/show/06_batch_size.ipynb #be18c9ab
 def _held(learn):
     "Bytes that training holds between two steps: of the learner, and of its hooks"
-    owned = [*(p for o in trained(learn) for p in (*o.parameters(), *o.buffers())),
-             *(o for opt in learn.opts.values() for p in parameters(opt) for o in opt.state.get(p, {}).values())]
+    owned = [*(p for o in trained(learn) for p in (*o.parameters(), *o.buffers()))]
+    for opt in learn.opts.values():
+        for p in parameters(opt): owned += opt.state.get(p, {}).values()
     for hook in learn.hooks:
         for o in vars(hook).values():
             owned += [*o.parameters(), *o.buffers()] if isinstance(o, torch.nn.Module) else [o]
@@ -100,20 +152,19 @@ class _Gauge:
         self.learn, self.extra = learn, extra       # extra: bytes that only the sandbox needs
         self.is_cuda = learn.device.type == 'cuda'
 
-    def peak(self, f, batch):  # int: bytes
-        "Call `f`, and return the most that training took meanwhile"
+    def peak(self, f, batch):
+        "Call `f`, and return the most bytes that training took meanwhile"
         if self.is_cuda:
             torch.cuda.reset_peak_memory_stats(self.learn.device)
             f()
             return torch.cuda.max_memory_allocated(self.learn.device) - self.extra
-        held = _held(self.learn)
+        held, sizes = _held(self.learn), []
         with TensorMeter() as meter: f()
-        sizes = []
         map_tensors(lambda t: sizes.append(t.nbytes), batch)
         return held + meter.peak + sum(sizes)
 
-    def time(self, f):  # float: seconds of a step
-        "Call `f` some times"
+    def time(self, f):
+        "Call `f` some times, and return the seconds of a step"
         times, end = [], perf_counter() + .1
         while len(times) < 3 or perf_counter() < end and len(times) < 50:
             start = perf_counter()
@@ -157,9 +208,11 @@ def _next_size(found, good, bad):
 def _search(found, measure, most, smallest=1):
     """Fill `found` and return the outcome
 
-    `measure(size)` returns (peak, speed), or the number of samples if there are too few, and raises if memory runs out.
+    `measure(size)` returns (peak, speed), or the number of samples if there are too few; it raises without memory.
     """
-    good, bad, size, slower, n_samples = 0, None, smallest, 0, None
+    good = slower = 0
+    bad = n_samples = None
+    size = smallest
     while True:
         try: res = measure(size)
         except (RuntimeError, MemoryError) as e:
@@ -205,30 +258,35 @@ def _with_memory(learn):
     finally:
         for h in hooks: del h.in_dry_run
 
-def find_batch_size(learn,
-    *,
-    limit=None,  # memory that training may take: GiB as a float, bytes as an int; None: all of the device, and no limit
-                 # on the CPU
-    most=None,   # int ≥ 1: the largest batch to try; None: all samples of `train_dl`
-):               # `BatchSizes`
-    """Find the largest batch that fits into 90 % of the memory, and the fastest one; nothing about the learner changes
+# %% ../../nbs/show/06_batch_size.ipynb #f58007d8
+def _allocated(device): return torch.cuda.memory_allocated(device) if device.type == 'cuda' else 0
 
-    The memory is that of weights, gradients, optimizer, hooks and a batch's activations. The time is that of a step,
-    without loading its batch; on the CPU, `Compile` takes no part. An interrupt ends the search, which returns what it
-    has found. Raises ValueError if samples cannot be joined to batches; errors in a step propagate.
+def find_batch_size(learn: Learner,
+    *,
+    limit: float|None = None,  # memory that training may take: GiB as a float, bytes as an int;
+                               # None: all of the device, and no limit on the CPU
+    most: int|None = None,     # the largest batch to try, ≥ 1; None: all samples of `train_dl`
+) -> BatchSizes:
+    """Find the largest batch that fits into 90 % of the memory, and the fastest one; the learner does not change
+
+    The memory is that of weights, gradients, optimizer, hooks and a batch's activations. The time is that of
+    a step, without loading its batch; on the CPU, `Compile` takes no part. An interrupt ends the search, which
+    returns what it has found. Raises ValueError if samples cannot be joined to batches; errors in a step propagate.
     """
     with folded():
         limit, most = _as_bytes(limit), None if most is None else as_count('most', most)
-        before = torch.cuda.memory_allocated(learn.device) if learn.device.type == 'cuda' else 0
+        before = _allocated(learn.device)
         with _with_memory(learn), learn.dry_run() as r:
-            extra = torch.cuda.memory_allocated(learn.device) - before if learn.device.type == 'cuda' else 0
+            extra = _allocated(learn.device) - before
             if limit is None: limit = memory_in_use(learn.device)[1]
             return _found(r.learn, r, _Gauge(r.learn, extra), limit, most)
 
+# %% ../../nbs/show/06_batch_size.ipynb #40ed862a
 def _found(learn, r, gauge, limit, most):
     "Search within a dry run"
     samples, accum = _Samples(learn.train_dl), learn.provider('accumulation')
-    found = BatchSizes(batch_size(samples.take(1) and samples.batches[0]), limit, n_accum=accum.n if accum else 1)
+    current = batch_size(samples.take(1) and samples.batches[0])
+    found = BatchSizes(current, limit, n_accum=accum.n if accum else 1)
     if accum is not None: accum.keep_batches_whole()        # a copy, in a dry run
     compiles = learn.provider('compilation')
     if compiles is not None: compiles.compile_every_size()
@@ -243,7 +301,7 @@ def _found(learn, r, gauge, limit, most):
         if (batch := samples.take(size)) is None: return samples.n
         learn.train_dl, r.pass_, r.n_passes = [batch]*1000, None, 0
         step()
-        for _ in range(learn.state.grad_accum_steps - 1): step()      # the first optimizer step makes its state
+        for _ in range(learn.state.grad_accum_steps - 1): step()    # the first optimizer step makes state
         peak = max(gauge.peak(step, batch) for _ in range(learn.state.grad_accum_steps))
         if not found.fits(peak): return peak, 0.
         return peak, size/gauge.time(step)
@@ -264,52 +322,3 @@ def _validate(learn):
     pass_.close()
     if batch is None: return
     learn.validate({name: [o] for name, o in batch.items()} if sets_of(learn.valid_dl) else [batch])
-
-# %% ../../nbs/show/06_batch_size.ipynb #85031056
-_ENDS = {'memory': 'larger ones do not fit', 'data': 'train_dl has no more samples', 'stopped': 'stopped',
-         'speed': 'larger ones are not faster', 'most': 'the largest to try', '': 'running'}
-
-@patch
-def status(self:BatchSizes):  # str
-    "Write the result in a line"
-    if self.largest is None: return f'{len(self.sizes)} sizes; {self.advice}'
-    limit = f' of {format_bytes(self.limit)}' if self.limit else ''
-    return f'largest {self.largest}{limit} ({_ENDS[self.outcome]}), fastest {self.fastest}; {self.advice}'
-
-@patch
-def lines(self:BatchSizes):  # list of lists of str
-    "Return the header and the rows of the table"
-    rows = [[str(n), format_bytes(peak), f'{speed:,.0f}' if speed else 'too large']
-            for n, peak, speed in zip(self.sizes, self.peaks, self.speeds)]
-    return [['batch size', 'memory', 'samples/s'], *rows]
-
-@patch
-def __repr__(self:BatchSizes): return f'{self.status()}\n{text_table(self.lines())}'
-
-@patch
-def chart(self:BatchSizes):  # `Chart`
-    "Draw throughput and memory against size"
-    xlim = (min(self.sizes, default=1)/1.2, max(self.sizes, default=1)*1.2)
-    tried = [(n, o) for n, o in zip(self.sizes, self.speeds) if o]
-    ns, speeds = [n for n, _ in tried], [o for _, o in tried]
-    lines = [Line(ns, speeds, COLORS[0], 'samples/s'), Line(ns, speeds, COLORS[0], points=True)]
-    for (name, n), color in zip((('fastest', self.fastest), ('largest', self.largest)), COLORS[1:]):
-        if n: lines.append(Line([n], [self.speed_at(n)], color, f'{name} {n}', points=True))
-    mib = [o/2**20 for o in self.peaks]
-    memory = [Line(self.sizes, mib, COLORS[0], 'memory, MiB'), Line(self.sizes, mib, COLORS[0], points=True)]
-    if self.limit: memory.append(Line([*xlim], [self.share*self.limit/2**20]*2, GREY, f'{self.share:.0%} of the limit'))
-    panels, top = [], 9 + LEADING*max(len(legend_rows(o, 230)) for o in (lines, memory))
-    for left, part in (54, lines), (354, memory):
-        high = max((y for o in part for y in o.ys), default=1.)
-        panels.append(Panel(left, top, 234, 216 - top, part, xlim, (0., 1.05*high or 1.), 'batch size', is_log=True))
-    return Chart(604, 260, panels)
-
-@patch
-def plot(self:BatchSizes):  # matplotlib `Figure`, independent of pyplot
-    "Draw throughput and memory against size"
-    return self.chart().figure()
-
-@patch
-def _ipython_display_(self:BatchSizes):
-    table = text_table(self.lines())
-    Area().close(self.status(), html_table(self.lines()), self.chart(), table, f'plot of {len(self.sizes)} batch sizes')

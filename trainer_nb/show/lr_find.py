@@ -7,25 +7,26 @@ __all__ = ['RULES', 'trailing_average', 'valley', 'slide', 'steep', 'minimum', '
 
 # %% ../../nbs/show/04_lr_find.ipynb #6c85d848
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from html import escape
+from typing import Any
 
 import torch
 
-from ..base import did_you_mean, folded, patch
+from ..base import did_you_mean, folded
 from trainer_nb.draw import (
-    COLORS, GREY, LEADING, RAW, Chart, Line, Panel, attended_kernel, current_cell, html_img,
-    html_table, legend_rows, limits, marimo_view, smooth, text_table
+    COLORS, GREY, LEADING, RAW, Chart, Line, Panel, attended_kernel, current_cell, legend_rows,
+    limits, smooth
 )
-from ..loop import CancelFit, as_count, set_lr
-from .output import Area, Budget, Progress, front_end, terminal_width, text_bar
+from ..loop import CancelFit, Learner, as_count, set_lr
+from .output import Area, Budget, Drawn, Progress, front_end, terminal_width, text_bar
 
 # %% ../../nbs/show/04_lr_find.ipynb #3fa0b1c7
 def trailing_average(
-    values,   # list of float
-    beta=.9,  # weight of the past, in [0, 1)
-):            # list of float
-    "Exponential moving average without bias at the start; it skips values that are not finite, and lags"
+    values: list[float],
+    beta: float = .9,  # weight of the past, in [0, 1)
+) -> list[float]:
+    "Exponential moving average without bias at the start; skips values that are not finite; lags"
     res, avg, weight = [], 0., 0.
     for v in values:
         if math.isfinite(v): avg, weight = beta*avg + (1 - beta)*v, beta*weight + 1 - beta
@@ -34,11 +35,11 @@ def trailing_average(
 
 # %% ../../nbs/show/04_lr_find.ipynb #2e66c773
 def valley(
-    lrs,     # list of float > 0, rising
-    losses,  # list of float, of the same length
-):           # float
+    lrs: list[float],     # > 0, rising
+    losses: list[float],  # of the same length
+) -> float:
     "Choose the middle of the longest descent"
-    lengths = []        # of the longest descent that ends here
+    lengths: list[int] = []        # of the longest descent that ends here
     for i, v in enumerate(losses):
         lengths.append(1 + max((lengths[j] for j in range(i) if losses[j] > v), default=0))
     end = lengths.index(max(lengths))
@@ -48,10 +49,11 @@ def valley(
 
 # %% ../../nbs/show/04_lr_find.ipynb #ba194f46
 def slide(
-    lrs, losses,     # as in `valley`
-    distance=15,     # points between left and right
-    threshold=.005,  # smaller differences of slopes (loss per point) count as none
-):                   # float, None if there are too few points
+    lrs: list[float],         # > 0, rising
+    losses: list[float],      # of the same length
+    distance: int = 15,       # points between left and right
+    threshold: float = .005,  # smaller differences of slopes (loss per point) count as none
+) -> float|None:              # None if there are too few points
     "Choose the rate just before the explosion"
     n = len(losses)
     if n <= distance: return None
@@ -64,15 +66,17 @@ def slide(
 
 # %% ../../nbs/show/04_lr_find.ipynb #696a7ced
 def steep(
-    lrs, losses,  # as in `valley`
-):                # float
+    lrs: list[float],     # as in `valley`
+    losses: list[float],
+) -> float:
     "Choose the rate at which the loss falls fastest"
     slopes = [(b - a)/math.log(q/p) for a, b, p, q in zip(losses, losses[1:], lrs, lrs[1:])]
     return lrs[slopes.index(min(slopes))]
 
 def minimum(
-    lrs, losses,  # as in `valley`
-):                # float
+    lrs: list[float],     # as in `valley`
+    losses: list[float],
+) -> float:
     "Choose a tenth of the rate with the lowest loss"
     return lrs[losses.index(min(losses))]/10
 
@@ -80,68 +84,95 @@ RULES = {'valley': valley, 'slide': slide, 'steep': steep, 'minimum': minimum}
 
 # %% ../../nbs/show/04_lr_find.ipynb #5cc7bdb0
 @dataclass(repr=False)
-class LRCurve:
+class LRCurve(Drawn):
     "Losses by learning rate, with suggestions; a picture in a notebook, a table as text"
     start: float          # first learning rate
     end: float            # last one, if the search runs to its end
     n_steps: int = 100    # planned optimizer steps
-    suggest: tuple = ('minimum', 'valley', 'steep')     # names of `RULES`; the first one gives `suggestion`
-    lrs: list = field(default_factory=list)             # of the largest param group, one for each optimizer step
-    losses: list = field(default_factory=list)          # before that step, as recorded
+    suggest: tuple = ('minimum', 'valley', 'steep')     # names of `RULES`, the preferred one first
+    lrs: list = field(default_factory=list)     # of the largest param group, one for each optimizer step
+    losses: list = field(default_factory=list)  # before that step, as recorded
     outcome: str = ''     # 'diverged' or 'stopped'; '' if the search ran to its end, or is running
     picked: float|None = None       # the learning rate that you chose; at first the suggestion
     shown_in: int|None = None       # the cell that already shows it
 
-    def lr_at(self, i): return self.start*(self.end/self.start)**(i/(self.n_steps - 1))
+    def lr_at(self, i: int) -> float:
+        return self.start*(self.end/self.start)**(i/(self.n_steps - 1))
 
     @property
-    def smoothed(self):  # list of float
-        "Return the losses as fastai's rules see them: an exponential average with β = 0.98, without bias, which lags"
+    def smoothed(self) -> list[float]:
+        "Return the losses as fastai's rules see them: an exponential average with β = 0.98, which lags"
         return trailing_average(self.losses, .98)
 
-    @property
-    def suggestions(self):  # dict: name of the rule → learning rate of the largest param group; empty if `why` is not
-        "Return what the rules say; the average that they use lags, so that a rate may be past the lowest loss"
-        return {} if self.why else self._found()
-
-    def _found(self):
-        lrs, losses = self._inner()
-        return {name: lr for name in self.suggest if (lr := RULES[name](lrs, losses)) is not None}
+    def _inner(self):
+        "Return the curve without its first tenth, where the average has few values, and its last 5 points"
+        first = self.n_steps//10
+        bad = (i for i, v in enumerate(self.losses[:-5]) if i >= first and not math.isfinite(v))
+        end = max(next(bad, len(self.losses) - 5), 0)       # fastai, too, stops at the first NaN
+        return self.lrs[first:end], self.smoothed[first:end]
 
     @property
-    def good_range(self):  # (lowest, highest) learning rate, None if there is no suggestion
+    def why(self) -> str:  # '' if there is a suggestion
+        "Say why there is no suggestion"
+        return _why_none(self)
+
+    @property
+    def suggestions(self) -> dict[str, float]:  # name of the rule → rate of the largest param group
+        "Return what the rules say; their average lags, so that a rate may be past the lowest loss"
+        return {} if self.why else _by_rules(self)
+
+    @property
+    def good_range(self) -> tuple[float, float]|None:  # (lowest, highest); None without a suggestion
         "Return the decade below the rate with the lowest loss, on the curve as drawn"
-        return None if self.why else (self._lowest()/10, self._lowest())
+        return None if self.why else (_lowest(self)/10, _lowest(self))
 
-    def _lowest(self):
-        curve = smooth(self.losses)
-        return self.lrs[min((i for i, v in enumerate(curve) if math.isfinite(v)), key=curve.__getitem__)]
-
-    def offered(self):  # dict: name of the rule → learning rate
+    def offered(self) -> dict[str, float]:  # name of the rule → learning rate
         "Return the suggestions that are not past the lowest loss"
         found = self.suggestions
-        lowest = self._lowest() if found else math.inf
+        lowest = _lowest(self) if found else math.inf
         return {name: lr for name, lr in found.items() if lr <= lowest}
 
     @property
-    def suggestion(self):  # float, None if there is none
+    def suggestion(self) -> float|None:
         "Return the first suggestion that is not past the lowest loss"
         return next(iter(self.offered().values()), None)
 
     @property
-    def why(self):  # str, '' if there is a suggestion
-        "Say why there is no suggestion"
-        return _silence(self)
+    def label(self): return f'plot of {len(self.lrs)} learning rates'
 
-    def _inner(self):
-        "Return the curve without its first tenth, where the average has few values, and its last five points"
-        first = self.n_steps//10
-        bad = (i for i, v in enumerate(self.losses[:-5]) if i >= first and not math.isfinite(v))
-        end = next(bad, len(self.losses) - 5)       # fastai, too, stops at the first NaN
-        return self.lrs[first:max(end, 0)], self.smoothed[first:max(end, 0)]
+    def status(self) -> str:
+        "Write the result in a line"
+        head = f'{len(self.lrs)} of {self.n_steps} steps'
+        if self.outcome and self.lrs: head += f', {self.outcome} at {self.lrs[-1]:.2g}'
+        if self.why: return f'{head}; no suggestion: {self.why}'
+        (name, lr), (low, high) = next(iter(self.offered().items())), self.good_range
+        return f'{head}; suggestion {lr:.2g} ({name}), good range {low:.2g} to {high:.2g}'
+
+    def lines(self) -> list[list[str]]:
+        "Return the header and the rows of the table of suggestions"
+        rows = [[name, f'{lr:.2g}'] for name, lr in self.offered().items()]
+        return [['rule', 'learning rate'], *rows]
+
+    def chart(self,
+        picked: float|None = None,  # a learning rate to mark
+    ) -> Chart:
+        "Draw the curve and its suggestions"
+        return _chart(self, picked)
+
+    def _ipython_display_(self):
+        if not self._is_shown(): LRScreen(self, 'html').close()
 
 # %% ../../nbs/show/04_lr_find.ipynb #5fb4045d
-def _silence(self):
+def _by_rules(curve):
+    lrs, losses = curve._inner()
+    return {name: lr for name in curve.suggest if (lr := RULES[name](lrs, losses)) is not None}
+
+def _lowest(curve):
+    "Return the rate with the lowest loss, on the curve as drawn"
+    drawn = [v if math.isfinite(v) else math.inf for v in smooth(curve.losses)]
+    return curve.lrs[drawn.index(min(drawn))]
+
+def _why_none(self):
     "Say why a curve allows no suggestion; '' if it does"
     inner, first = self._inner()[0], self.n_steps//10
     if not self.lrs: return 'no step was made'
@@ -149,9 +180,9 @@ def _silence(self):
         return (f'the first loss is {self.losses[0]}, at a learning rate of {self.lrs[0]:.2g}: '
                 'look at the data, the model and its initial weights')
     if len(inner) < 10:
-        return (f'{len(inner)} points are left without the first {first} and the last 5, but 10 are needed: '
-                'pass a larger n_steps, or a lower start')
-    curve = trailing_average(self.losses, .9)[first:]         # the lowest point of `smoothed` may be far to the right
+        return (f'{len(inner)} points are left without the first {first} and the last 5, '
+                'but 10 are needed: pass a larger n_steps, or a lower start')
+    curve = trailing_average(self.losses, .9)[first:]     # `smoothed` lags: its lowest point comes late
     at = curve.index(best := min(curve))
     top = max(curve[:at+1])
     fall = f'from {top:.4g} to {best:.4g} at best'
@@ -159,74 +190,48 @@ def _silence(self):
     way = self.losses[first:first + at + 1]
     noise = math.sqrt(sum((b - a)**2 for a, b in zip(way, way[1:]))/(2*at)) if at else 0.
     if top - best <= noise:
-        return f'the loss falls no more than its noise: {fall}, and the losses of batches differ by {noise:.2g}'
+        return (f'the loss falls no more than its noise: {fall}, '
+                f'and the losses of batches differ by {noise:.2g}')
     if self.outcome != 'diverged' and at >= len(curve) - max(len(self.losses)//20, 1):
         advice = 'let it run to its end' if self.outcome else 'pass a larger end'
         return f'the loss still falls at {self.lrs[-1]:.2g}, where the search ended: {advice}'
-    found, lowest = self._found(), self._lowest()
-    if not any(lr <= lowest for lr in found.values()):
-        said = ', '.join(f'{name} {lr:.2g}' for name, lr in found.items()) or f'{", ".join(self.suggest)}: none'
-        return (f'the rules find no rate below {lowest:.2g}, that of the lowest loss ({said}): '
-                'pass other names of rules as suggest')
-    return ''
+    found, lowest = _by_rules(self), _lowest(self)
+    if any(lr <= lowest for lr in found.values()): return ''
+    said = ', '.join(f'{name} {lr:.2g}' for name, lr in found.items())
+    if not said: said = f'{", ".join(self.suggest)}: none'
+    return (f'the rules find no rate below {lowest:.2g}, that of the lowest loss ({said}): '
+            'pass other names of rules as suggest')
 
 # %% ../../nbs/show/04_lr_find.ipynb #a7f2e6e7
-def _interesting(curve, raw):
-    "Return losses that the picture has to show"
+def _losses_to_show(curve, raw):
     values = [v for v in curve if math.isfinite(v)]
     if not values: return []
     n = values.index(min(values)) + 1
     low, high = min(raw[:n]), max(values[:n])
     return [low, high, high + .4*(high - low)] if n > 1 else values
 
-@patch
-def chart(self:LRCurve,
-    picked=None,  # a learning rate to mark
-):                # `Chart`
-    "Draw the curve and its suggestions"
-    curve = smooth(self.losses)
-    low, high = limits(_interesting(curve, self.losses))
-    lines = [Line(self.lrs, self.losses, COLORS[0], width=1, alpha=RAW, may_leave=True),
-             Line(self.lrs, curve, COLORS[0], 'loss', may_leave=True)]
-    for (name, lr), color in zip(self.offered().items(), COLORS[1:]):
-        i = min(range(len(self.lrs)), key=lambda i: abs(math.log(self.lrs[i]/lr)))
+def _chart(found, picked):
+    "Draw a curve, its suggestions, and a rate that was picked"
+    curve = smooth(found.losses)
+    low, high = limits(_losses_to_show(curve, found.losses))
+    lines = [Line(found.lrs, found.losses, COLORS[0], width=1, alpha=RAW, may_leave=True),
+             Line(found.lrs, curve, COLORS[0], 'loss', may_leave=True)]
+    for (name, lr), color in zip(found.offered().items(), COLORS[1:]):
+        i = min(range(len(found.lrs)), key=lambda i: abs(math.log(found.lrs[i]/lr)))
         lines.append(Line([lr], [curve[i]], color, f'{name} {lr:.2g}', points=True))
     if picked is not None:
-        lines.insert(0, Line([picked, picked], [low, high], GREY, f'picked {picked:.2g}', width=1.5))
+        label = f'picked {picked:.2g}'
+        lines.insert(0, Line([picked, picked], [low, high], GREY, label, width=1.5))
     top = 9 + LEADING*len(legend_rows(lines, 534))
-    panel = Panel(54, top, 534, 216 - top, lines, (self.start, self.end), (low, high), 'learning rate', is_log=True)
-    return Chart(604, 260, [panel])
-
-@patch
-def plot(self:LRCurve):  # matplotlib `Figure`, independent of pyplot
-    "Draw the curve"
-    return self.chart().figure()
-
-# %% ../../nbs/show/04_lr_find.ipynb #88016560
-@patch
-def status(self:LRCurve):  # str
-    "Write the result in a line"
-    head = f'{len(self.lrs)} of {self.n_steps} steps'
-    if self.outcome and self.lrs: head += f', {self.outcome} at {self.lrs[-1]:.2g}'
-    if self.why: return f'{head}; no suggestion: {self.why}'
-    (name, lr), (low, high) = next(iter(self.offered().items())), self.good_range
-    return f'{head}; suggestion {lr:.2g} ({name}), good range {low:.2g} to {high:.2g}'
-
-@patch
-def lines(self:LRCurve):  # list of lists of str
-    "Return the header and the rows of the table of suggestions"
-    return [['rule', 'learning rate'], *([name, f'{lr:.2g}'] for name, lr in self.offered().items())]
-
-@patch
-def __repr__(self:LRCurve):
-    return self.status() + (f'\n{text_table(self.lines())}' if self.suggestions else '')
+    axes = (found.start, found.end), (low, high), 'learning rate'
+    return Chart(604, 260, [Panel(54, top, 534, 216 - top, lines, *axes, is_log=True)])
 
 # %% ../../nbs/show/04_lr_find.ipynb #b665b336
 class Picker:
     "A slider along a curve, and a button that removes it"
     def __init__(self,
-        curve,   # `LRCurve`
-        moved,   # function without arguments, called when `curve.picked` has changed
+        curve: LRCurve,
+        moved: Callable[[], Any],   # called when `curve.picked` has changed
     ):
         import ipywidgets as W
         from IPython.display import display
@@ -236,91 +241,74 @@ class Picker:
         self.slider = W.FloatLogSlider(value=self.value, min=low, max=high, step=.01,
                                        readout_format='.1e', tooltip='learning rate',
                                        layout=W.Layout(width='624px', margin='0 0 0 46px'))
-        self.done = W.Button(description='Done', tooltip='Remove the slider', layout=W.Layout(width='auto'))
+        auto = W.Layout(width='auto')
+        self.done = W.Button(description='Done', tooltip='Remove the slider', layout=auto)
         self.box = W.HBox([self.slider, self.done], layout=W.Layout(flex_flow='row wrap'))
         self.slider.observe(self._pick, 'value')
         self.done.on_click(lambda _: self.close())
         view = dict(version_major=2, version_minor=0, model_id=self.box.model_id)
-        bundle = {'application/vnd.jupyter.widget-view+json': view, 'text/plain': 'a slider picks a learning rate'}
+        text = 'a slider picks a learning rate'
+        bundle = {'application/vnd.jupyter.widget-view+json': view, 'text/plain': text}
         self.handle = display(bundle, raw=True, display_id=True)
 
     def _pick(self, change):
-        is_first = abs(math.log10(change['new']/self.value)) < .006     # half a step: the page rounds, and reports it
+        is_first = abs(math.log10(change['new']/self.value)) < .006     # half a step: the page rounds it
         picked = self.first if is_first else float(f'{change["new"]:.2g}')
         if picked == self.curve.picked: return
         self.curve.picked = picked
         self.moved()
 
-    def close(self):
+    def close(self) -> None:
         "Leave the picked rate as text"
         picked = self.curve.picked
-        text = 'nothing picked' if picked in (None, self.curve.suggestion) else f'picked: {picked:.2g}'
+        is_own = picked not in (None, self.curve.suggestion)
+        text = f'picked: {picked:.2g}' if is_own else 'nothing picked'
         self.handle.update({'text/html': f'<div>{text}</div>', 'text/plain': text}, raw=True)
         for w in (self.box, self.slider, self.done):
-            for o in (w, w.layout, w.style if hasattr(w, 'style') else w): o.close()
+            for o in (w, w.layout, *filter(None, [getattr(w, 'style', None)])): o.close()
 
 # %% ../../nbs/show/04_lr_find.ipynb #ba673420
 class LRScreen:
     "Show a search while it runs"
     def __init__(self,
-        curve,  # `LRCurve`
-        where,  # 'html', 'tty', 'text'; None: nowhere
+        curve: LRCurve,
+        where: str|None,  # 'html', 'tty', 'text'; None: nowhere
     ):
-        self.curve, self.where, self.budget, self.progress = curve, where, Budget(), Progress(curve.n_steps)
-        self.area = Area()
+        self.curve, self.where, self.area = curve, where, Area()
+        self.budget, self.progress = Budget(), Progress(curve.n_steps)
 
-    def draw(self):
+    def draw(self) -> None:
         "Show the progress"
         if self.where not in ('html', 'tty'): return
         n, share = len(self.curve.lrs), self.progress.share
         lr = f' · lr {self.curve.lrs[-1]:.2g}' if n else ''
         status = f'step {n}/{self.curve.n_steps}{lr} · {self.progress.at(n)}'
         with self.budget.drawing():
-            if self.where == 'html': self.area.draw(status, self.progress.share, '', self.curve.chart())
+            if self.where == 'html': self.area.draw(status, share, '', self.curve.chart())
             else:
                 width = terminal_width()
                 print('\r' + f'{text_bar(share)} {status}'[:width].ljust(width), end='', flush=True)
 
-    def close(self):
+    def close(self) -> None:
         "Show the result"
         curve = self.curve
         if self.where == 'tty': print('\r' + ' '*terminal_width(), end='\r')
-        if self.where != 'html': return self.where and print(curve.status(), flush=True)
-        if self.budget.first_s is None and not curve.lrs: return       # an error came before there was anything to see
+        if self.where in ('tty', 'text'): print(curve.status(), flush=True)
+        is_empty = self.budget.first_s is None and not curve.lrs       # an error came first
+        if self.where != 'html' or is_empty: return
         self._finish()
         if attended_kernel() is not None: Picker(curve, self._finish)
 
     def _finish(self):
         curve = self.curve
         picked, suggested = (o and f'{o:.2g}' for o in (curve.picked, curve.suggestion))    # as on the slider
-        chart = curve.chart(curve.picked if picked != suggested else None)
-        text = text_table(curve.lines()) if curve.suggestions else ''
-        self.area.close(curve.status(), curve.table(), chart, text, f'plot of {len(curve.lrs)} learning rates')
-
-# %% ../../nbs/show/04_lr_find.ipynb #5b992719
-@patch
-def _ipython_display_(self:LRCurve):
-    shown, self.shown_in = self.shown_in is not None and self.shown_in == current_cell(), None
-    if not shown: LRScreen(self, 'html').close()
-
-@patch
-def _display_(self:LRCurve): return marimo_view(self, self.shown_in)
-
-@patch
-def _repr_html_(self:LRCurve):
-    png, size = self.chart().png()
-    return html_img(png, self.status(), size['width']) + f'<div>{escape(self.status())}</div>{self.table()}'
-
-@patch
-def table(self:LRCurve):  # str
-    "Write the table of suggestions as HTML"
-    return html_table(self.lines()) if self.suggestions else ''
+        curve.show_in(self.area, curve.chart(curve.picked if picked != suggested else None))
 
 # %% ../../nbs/show/04_lr_find.ipynb #a371642f
 _AT_ONCE = 5    # losses that are fetched from the device together
 
 def _point(learn, r, name, steps=None):
-    """Train to the next step of an optimizer; return the weighted mean of its losses, None if there is no step
+    """Train to the next step of an optimizer; return the weighted mean of its losses; None without a step
 
     With several optimizers, `steps` is a list that grows with each step of this one.
     """
@@ -335,7 +323,8 @@ def _point(learn, r, name, steps=None):
         if learn.stepped and losses and (steps is None or steps): break
         if r.is_over: return None
     else: return None
-    return losses[0] if len(losses) == 1 else sum(loss*n for loss, n in zip(losses, weights))/sum(weights)
+    if len(losses) == 1: return losses[0]
+    return sum(loss*n for loss, n in zip(losses, weights))/sum(weights)
 
 def _diverged(curve):
     "Return the index at which the loss diverges; None if it does not"
@@ -347,44 +336,48 @@ def _diverged(curve):
         best = min(best, v)
 
 # %% ../../nbs/show/04_lr_find.ipynb #f181aa44
-def lr_find(learn,
-    start=1e-7,      # first learning rate, > 0
-    end=10,          # last one, > start
-    n_steps=100,     # optimizer steps ≥ 2, from `start` to `end` in equal ratios
-    stop_div=True,   # whether to end the search when the loss explodes
-    suggest=('minimum', 'valley', 'steep'),     # names of `RULES`; `suggestion` is that of the first one which is
-                                                # not past the lowest loss
-    opt=None,        # name of the optimizer, if there are several; the others keep their rates
-):                   # `LRCurve`
+def lr_find(learn: Learner,
+    start: float = 1e-7,    # first learning rate, > 0
+    end: float = 10,        # last one, > start
+    n_steps: int = 100,     # optimizer steps ≥ 2, from `start` to `end` in equal ratios
+    stop_div: bool = True,  # whether to end the search when the loss explodes
+    suggest: str|Sequence[str] = ('minimum', 'valley', 'steep'),  # names of `RULES`, preferred first
+    opt: str|None = None,   # name of the optimizer, if there are several; others keep their rates
+) -> LRCurve:
     """Try learning rates, from too low to too high; nothing about the learner changes
 
-    The rates are those of the param group with the largest one; others keep their ratios to it. An interrupt ends the
-    search, which returns the points that it has.
+    The rates are those of the param group with the largest one; others keep their ratios to it. `suggestion` is
+    that of the first rule which is not past the lowest loss. An interrupt ends the search, which returns the
+    points that it has.
     Raises ValueError for wrong arguments; errors in a step propagate.
     """
     with folded():
-        n_steps, suggest = as_count('n_steps', n_steps), (suggest,) if isinstance(suggest, str) else tuple(suggest)
+        n_steps = as_count('n_steps', n_steps)
+        suggest = (suggest,) if isinstance(suggest, str) else tuple(suggest)
         if n_steps < 2: raise ValueError('n_steps is 1: expected 2 or more')
         if not 0 < start < end < math.inf:
             raise ValueError(f'start is {start} and end is {end}: expected 0 < start < end')
-        for o in suggest:
-            if o in RULES: continue
-            names = ', '.join(map(repr, RULES))
-            raise ValueError(f'suggest has {o!r}: expected some of {names}.{did_you_mean(str(o), RULES)}')
-        if opt is None and len(learn.opts) == 1: opt = next(iter(learn.opts))
-        if opt not in learn.opts:
-            names = ', '.join(map(repr, learn.opts))
-            hint = f'expected one of {names}'
-            if names == "''": hint = 'there is one optimizer, which has no name; leave out opt'
-            raise ValueError(f'opt is {opt!r}: {hint}')
-        where = None if learn.display is None else front_end() if learn.display.where is True else learn.display.where
+        if wrong := [o for o in suggest if o not in RULES]:
+            names, hint = ', '.join(map(repr, RULES)), did_you_mean(str(wrong[0]), RULES)
+            raise ValueError(f'suggest has {wrong[0]!r}: expected some of {names}.{hint}')
+        opt = _opt_name(learn, opt)
+        where = learn.display and learn.display.where
         curve = LRCurve(float(start), float(end), n_steps, suggest)
-        screen = LRScreen(curve, where)
+        screen = LRScreen(curve, front_end() if where is True else where)
         try: _search(learn, curve, screen, opt, stop_div)
         finally:
             curve.picked, curve.shown_in = curve.suggestion, current_cell()
             screen.close()
     return curve
+
+# %% ../../nbs/show/04_lr_find.ipynb #bc5560e2
+def _opt_name(learn, opt):
+    "Return the name of the optimizer whose rate moves"
+    if opt is None and len(learn.opts) == 1: return next(iter(learn.opts))
+    if opt in learn.opts: return opt
+    hint = f'expected one of {", ".join(map(repr, learn.opts))}'
+    if [*learn.opts] == ['']: hint = 'there is one optimizer, which has no name; leave out opt'
+    raise ValueError(f'opt is {opt!r}: {hint}')
 
 # %% ../../nbs/show/04_lr_find.ipynb #74913f47
 def _search(learn, curve, screen, name, stop_div):
@@ -401,7 +394,8 @@ def _search(learn, curve, screen, name, stop_div):
         learn = r.learn
         screen.draw()
         steps = [] if len(learn.opts) > 1 else None
-        if steps is not None: learn.opts[name].register_step_post_hook(lambda *_: steps.append(True))
+        def note(*_): steps.append(True)
+        if steps is not None: learn.opts[name].register_step_post_hook(note)
         try:
             for i in range(curve.n_steps):
                 set_lr(learn.opts[name], curve.lr_at(i))
