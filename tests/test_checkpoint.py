@@ -77,7 +77,8 @@ def campaign(fork, tmp_path, setup, n_stops, rand):
         if done >= n_stops: return
     raise AssertionError(f'{done} stops')
 
-@pytest.mark.parametrize('setup, n_stops', [('seeded', 3), *(pytest.param(o, 60, marks=pytest.mark.soak) for o in SETUPS)])
+@pytest.mark.parametrize('setup, n_stops', [
+    ('seeded', 3), *(pytest.param(o, 60, marks=pytest.mark.soak) for o in SETUPS)])
 def test_stopped_anywhere_and_resumed_in_a_new_process(fork, tmp_path, setup, n_stops):
     campaign(fork, tmp_path, setup, n_stops, random.Random(f'{setup} {n_stops}'))
 
@@ -119,7 +120,8 @@ class Reads:
         self.counts[i] += 1
         return i
 
-@pytest.mark.parametrize('cls, n_workers, skip', [(DataLoader, 0, False), (SeededLoader, 2, False), (DataLoader, 2, True)])
+@pytest.mark.parametrize('cls, n_workers, skip',
+                         [(DataLoader, 0, False), (SeededLoader, 2, False), (DataLoader, 2, True)])
 def test_skipping_10_000_batches_reads_no_sample(cls, n_workers, skip):
     n, data = 20_010, Reads(20_010)
     make = lambda data, n_workers: cls(data, batch_size=2, shuffle=True, num_workers=n_workers)
@@ -506,21 +508,6 @@ def test_other_kinds_of_training(tmp_path, make, fit, n):
     assert stopped.cancelled == 'stop'
     with warnings.catch_warnings(record=True): other.fit(**fit, hooks=[Checkpoint(tmp_path)], resume=True)
     assert digest(other) == digest(whole)
-
-def test_display_and_controls(tmp_path, cell):
-    from trainer_nb.show.controls import Controls
-    def save(learn):
-        if learn.state.optimizer_step == 3: learn.request(lambda learn: learn.get_hook('Checkpoint').save(learn))
-    def make(seed, *hooks):
-        return seeded(seed, shuffled, shuffled, hooks=[Checkpoint(tmp_path), Controls(), *hooks], display=True)
-    learn = make(0, LambdaHook(after_step=save), stop_at(7))
-    learn.fit(2)
-    assert [o['step'] for o in Folder(tmp_path).manifests()] == [3, 5, 7]
-    other = make(1)
-    other.fit(2, resume=True)
-    learn.resume()
-    assert digest(other) == digest(learn) and 'done' in other.history.status
-
 
 def test_save_what_was_loaded(tmp_path):
     "A state from the middle of an epoch can be loaded, saved again, and resumed from"

@@ -76,18 +76,6 @@ def test_each_validation_is_where_its_value_is(x, scale):
             assert abs(at(px, drawn, frame) - AXES[x](row['batch'])) < near_x
             assert abs(drawn.value(py, frame) - row['valid_loss']) < .012*size
 
-def test_smoothed_training_lies_among_its_batches():
-    h = made(3)
-    drawn = Drawn(compare(h, {'other': made(4)}, x='batch').chart().svg())
-    frame = drawn.frames()[0]
-    path, = [d for d, color, alpha, _ in drawn.paths if color == PALETTE[0] and alpha < 1]
-    points = [tuple(map(float, o)) for o in re.findall(r'[ML]([\d.]+),([\d.]+)', path)]
-    losses = h.steps['train_loss']
-    for px, py in points:
-        b, v = at(px, drawn, frame), drawn.value(py, frame)
-        around = losses[max(int(b) - 40, 0):int(b) + 40]
-        assert min(around) - .02 <= v <= max(around) + .02, (b, v)
-
 def test_more_than_eight_lines():
     "The best eight are in colour; the axes are theirs, and an arrow says how far the others leave them"
     histories = {f'h{i}': made(i, scale=1 + i) for i in range(30)}
@@ -435,18 +423,6 @@ def test_waiting_for_the_interpreter_costs_no_budget():
     assert View(RunFolder('none'), RecordTail(None)).budget.cost is thread_time
     with pytest.raises(KeyError), budget.drawing(): raise KeyError
     assert budget.next < math.inf       # the next one comes after one that failed
-
-def test_metrics_may_come_while_it_is_live(tmp_path):
-    "A run that has just begun has recorded nothing"
-    run = make_run(tmp_path/'a', made(1), state='running')
-    text = (run.path/'record'/'log.jsonl').read_text()
-    (run.path/'record'/'log.jsonl').write_text(
-        '{"kind": "mark", "batch": 0, "step": 0, "samples": 0, "time_s": 0.1}\n')
-    c = compare(tmp_path, x='epoch')
-    assert c.status_line() == '1 run · 1 of them live · no values yet'
-    assert c.metrics == [] and c.chart().svg() and c.text()
-    (run.path/'record'/'log.jsonl').write_text(text)
-    assert c.update() and c.metric == 'loss' and 'best valid_loss' in c.rows[0]
 
 def test_a_run_that_failed_before_its_first_record(tmp_path):
     make_run(tmp_path/'good', made(1))

@@ -228,21 +228,6 @@ def test_stop_after_epoch_says_when(n, n_epochs, screen):
     learn.fit(2)
     assert len(learn.history) == n_epochs + 2 and len(log(learn)) == 1
 
-def test_buttons_show_that_they_were_understood(screen):
-    seen = []
-    def look(learn):
-        panel = learn.get_hook(Controls).panel
-        seen.append(([o for o, b in panel.buttons.items() if b.disabled], panel.line.value.split('>')[1].split(':')[0]))
-    def f(learn):
-        for o in 'lr × 2', 'Stop after epoch':
-            click(o)(learn)
-            look(learn)
-    learn = start(Controls(), At(2, f), At(3, look))
-    learn.fit(2)
-    assert seen == [(['lr × 2', 'Checkpoint now'], 'lr × 2'),
-                    (['Stop after epoch', 'lr × 2', 'Checkpoint now'], 'Stop after epoch'),
-                    (['Stop after epoch', 'Checkpoint now'], 'lr × 2')]
-
 def test_nothing_is_left(screen):
     "No widget, no reference to the learner, and a click that comes too late does nothing"
     before, panels = set(open_widgets), []

@@ -13,7 +13,7 @@ from trainer_nb.loop import fit, learner as learner_module, records
 from trainer_nb.show import controls, display as module, output
 from trainer_nb.show.controls import unpause, pause
 from trainer_nb.show.display import Display, Log, Region
-from trainer_nb.show.output import Area, Budget
+from trainer_nb.show.output import Budget
 from trainer_nb.loop.history import History
 from trainer_nb.features.gradients import GradAccum
 from trainer_nb.loop.hooks import CancelFit, LambdaHook
@@ -120,15 +120,6 @@ def test_a_table_and_a_picture_are_left_however_it_ends(end, cell, seen):
     assert all(re.search(r'as of \d\d:\d\d:\d\d', o) for o in live) and 'as of' not in str(cell)
     assert 'progress' not in str(table) and learn.display.screen is None and learn.display.error is None
     assert len(live) >= 8
-
-def test_resume_shows_the_whole_fit(cell):
-    learn = learner(hooks=[LambdaHook(after_step=at(1, 2, lambda learn: learn.stop()))])
-    learn.fit(1)
-    learn.fit(2)
-    learn.resume()
-    assert len(cell) == 6
-    for i, rows in (1, [0]), (3, []), (5, [1, 2]):
-        assert [int(line.split()[0]) for line in cell[i]['text/plain'].splitlines()[2:]] == rows, i
 
 def test_the_table_keeps_its_best_row_and_all_of_a_few_dozen(cell):
     "Nothing is in a box that scrolls; of many rows the first, the best and the last ones stay"
@@ -238,15 +229,6 @@ def test_any_live_state_is_readable_in_a_notebook_that_is_not_trusted(seen):
         assert since and since[1] == since[2] and len(page('img')) == 2, page.text
     assert 'currentColor' not in svg_of(live[-1]) and 'train_loss' in svg_of(live[-1])
 
-def test_the_notice_waits_longer_where_updates_are_rare(cell, monkeypatch):
-    clock, area = [0.], Area()
-    monkeypatch.setattr(output, 'perf_counter', lambda: clock[0])
-    def waits(pause_s):
-        clock[0] += pause_s
-        area.draw('running')
-        return int(re.search(r'animation:tnb-wait (\d+)s', cell[0]['text/html'])[1])
-    assert [waits(o) for o in (0, .2, 4, 5, 30, .2)] == [10, 10, 10, 10, 60, 10]
-
 def test_a_pause_is_no_part_of_the_time(seen, monkeypatch):
     clock = [0.]
     for o in output, controls, fit, learner_module, records: monkeypatch.setattr(o, 'perf_counter', lambda: clock[0])
@@ -326,14 +308,6 @@ def test_the_bar_ends_exactly_at_its_end(kwargs, accum, stop, cell):
     learn.resume()
     check()
 
-def test_a_loss_that_a_step_yields_now_and_then_has_a_mean():
-    "The generator of a GAN, trained at every fifth batch, had the loss nan"
-    h = History()
-    h.add_steps(10, {'train_loss_d': [1.]*10, 'train_loss_g': [2. if i % 5 == 0 else math.nan for i in range(10)]})
-    h.add_steps(10, {'train_loss': [1.]*9 + [math.nan]})
-    recent = h.recent(20)
-    assert recent['train_loss_g'] == 2 and math.isnan(recent['train_loss'])
-
 def test_messages_that_are_lost(cell, monkeypatch, keep=.1):
     "Each update is complete, so the last one is enough"
     whole = learner()
@@ -406,16 +380,6 @@ def test_a_second_fit_tries_again(monkeypatch, cell):
     learn.fit(1)
     assert learn.display.error is None and 'done' in cell[1]['text/html']
 
-def test_fit_in_a_thread(cell):
-    learn = learner()
-    thread = threading.Thread(target=learn.fit, args=(2,))
-    thread.start()
-    thread.join()
-    plain = learner(False)
-    plain.fit(2)
-    assert digest(learn) == digest(plain) and 'done' in cell[1]['text/html'] and 'image/png' in cell[0]
-
-
 @pytest.mark.parametrize('look', [lambda h: h.steps, lambda h: h.plot()])
 def test_another_thread_may_look_at_any_time(look):
     "It reads what is there without changing it: the thread of the fit may be in the middle of a change"
@@ -441,11 +405,6 @@ def test_another_thread_may_look_at_any_time(look):
 
 
 # Text
-
-def test_a_pipe_gets_no_control_codes(capsys):
-    learner('text', hooks=[LambdaHook(before_step=always)]).fit(3)
-    out = capsys.readouterr().out
-    assert not re.search(r'[\r\x1b\x08]', out) and len(out.splitlines()) == 4
 
 @pytest.mark.parametrize('columns', [20, 80, 200])
 def test_a_terminal_is_wide_enough(columns, monkeypatch, capsys):

@@ -10,8 +10,10 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 from accelerate import DistributedDataParallelKwargs, FullyShardedDataParallelPlugin, ParallelismConfig
 
 from common import make_learner, problem, same, weights
-from trainer_nb.all import (Accelerate, Checkpoint, Compile, EarlyStopping, EMA, Freeze, GradAccum, GradClip, GradNorm,
-                            LambdaHook, Metric, NaNGuard, OneCycle, ProcessFailed, SeededLoader, TensorLoader, TrainingInterrupted, accuracy)
+from trainer_nb.all import (
+    Accelerate, Checkpoint, Compile, EarlyStopping, EMA, Freeze, GradAccum, GradClip, GradNorm, LambdaHook,
+    Metric, NaNGuard, OneCycle, ProcessFailed, SeededLoader, TensorLoader, TrainingInterrupted, accuracy
+)
 from trainer_nb.base.nested import local
 from trainer_nb.loop.hooks import Hook
 from trainer_nb.parallel.launch import forked, try_fork
@@ -404,35 +406,6 @@ def test_parts_stop_and_go_on(whole_run):
     check_same(learn, whole_run)
     assert same(weights(learn.ema.model), weights(whole_run.ema.model))
 
-@pytest.mark.soak
-def test_parts_kill_and_resume(tmp_path, whole_run):
-    "Bit-equal with as many processes; with more, or alone, from the last epoch's end"
-    def kill(learn):
-        if (learn.state.epoch, learn.state.batch_idx) != (1, 4): return
-        if learn.is_main: learn.get_hook('Checkpoint').finish()
-        time.sleep(.2)
-        if learn.is_main: os.kill(os.getpid(), signal.SIGKILL)
-    def at_an_end(learn): learn.get_hook('Checkpoint').save(learn)
-    if not (pid := os.fork()):
-        try:
-            noisy(parted(), EMA(.9), Checkpoint(tmp_path/'run', every=3, monitor=None),
-                  LambdaHook(before_step=kill, after_epoch=at_an_end)).launch(2, M)
-        finally: os._exit(1)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
-    assert noisy(Checkpoint(tmp_path/'run')).get_hook('Checkpoint').folder.manifests()[-1]['in_epoch']
-    for n in 2, 3, 1:
-        shutil.copytree(tmp_path/'run', tmp_path/str(n))
-        learn = noisy(parted(), EMA(.9), Checkpoint(tmp_path/str(n)))
-        if n == 2:
-            learn.launch(2, M, resume=True)
-            check_same(learn, whole_run)
-            assert same(weights(learn.ema.model), weights(whole_run.ema.model))
-        else:
-            with pytest.warns(UserWarning,
-                              match=f'saved by 2 processes in the middle of an epoch, and this is a world of {n}'):
-                learn.launch(n, M, resume=True)
-            assert learn.state.epoch == M
-
 def tensors(x):
     return [x] if isinstance(x, torch.Tensor) else [t for o in (x.values() if isinstance(x, dict) else x
                                                                 if isinstance(x, (list, tuple)) else ())
@@ -573,26 +546,6 @@ def test_copies_of_parts(case, tmp_path):
     if learn.ema: assert all(close(v, w) for v, w in zip(weights(learn.ema.model), weights(alone.ema.model)))
     for folder in tmp_path.glob('*.parts'): assert sorted(o.name for o in folder.iterdir()) == ['0.pt', '1.pt']
 
-@pytest.mark.soak
-def test_copies_of_parts_stop_and_go_on(tmp_path):
-    "Bit-equal in the same groups, from memory and from the disk; from the disk also in other groups, or alone"
-    def hooks(copies=2, size=2): return [parted(copies=copies, size=size), EMA(.9)]
-    (whole := noisy(*hooks())).launch(4, M)
-    learn = noisy(*hooks(), StopAt(13, 'stop', 1), Checkpoint(tmp_path/'run', keep=9))
-    learn.launch(4, M)
-    assert learn.cancelled == 'stop' and learn.state.epoch < M
-    (again := noisy(*hooks())).launch(4, M, resume=tmp_path/'run')
-    learn.launch(4)
-    for o in learn, again:
-        check_same(o, whole)
-        assert same(weights(o.ema.model), weights(whole.ema.model))
-    end = min((tmp_path/'run').glob('*.pt'))        # of the first epoch
-    (first := noisy()).load(end)
-    for copies, size in (1, 4), (4, 1), (1, 2):
-        (other := noisy(*hooks(copies, size), LambdaHook(before_fit=lambda learn: learn.request('stop')))
-         ).launch(copies*size, M, resume=end)
-        assert same(weights(other.model), weights(first.model))
-
 def test_what_copies_of_parts_refuse():
     wrong = ((TypeError, 'is a dict: expected a ParallelismConfig', {'dp_replicate_size': 2}, plugin()),
              (ValueError, 'has tp_size=2, which is not supported', ParallelismConfig(tp_size=2), plugin()),
@@ -695,17 +648,6 @@ def test_the_second_interrupt_ends_at_once():
         os.kill(os.getpid(), signal.SIGINT)
     with pytest.raises(KeyboardInterrupt) as e: learner('plain', In(0, hang)).launch(2, 3)
     assert not isinstance(e.value, TrainingInterrupted)
-
-def test_something_for_all_that_one_does_alone():
-    """In the middle of a batch the others wait for gradients:
-    a time-out says so. At its end they may be at another message"""
-    def alone(learn): learn.validate()
-    with pytest.raises(RuntimeError) as e: learner('tokens', In(0, alone)).launch(2, 3, timeout_s=1)
-    assert any('a hook calls something that needs all processes' in o for o in e.value.__notes__)
-    with pytest.raises((RuntimeError, ProcessFailed),
-                       match=r'is about to (sum|tell|hear|agree|share|compare).*a hook calls something that needs all'):
-        learner('tokens',
-                LambdaHook(after_epoch=lambda learn: learn.validate() if learn.is_main else None)).launch(2, 3)
 
 def other_data(rank, make):
     class Odd(Accelerate):

@@ -344,7 +344,7 @@ def test_other_data_behind_the_same_indices():
         learner('a sum', hooks=[Odd(cpu=True)]).launch(2, 1)
 
 
-# Gradients of a few rows, parameters of the loss, epochs that samplers hear of
+# For the campaign: gradients of a few rows, parameters of the loss, epochs that samplers hear of
 
 class Rows(nn.Module):
     "A sparse embedding: each process has gradients of other rows, and of as many as it pleases"
@@ -366,32 +366,6 @@ class Rotating(torch.utils.data.Sampler):
     def set_epoch(self, epoch): self.epoch = epoch
     def __len__(self): return 20
     def __iter__(self): return iter([(20*self.epoch + i) % 46 for i in range(20)])
-
-class RotatingList:
-    epoch = 0
-    def set_epoch(self, epoch): self.epoch = epoch
-    def __len__(self): return 2
-    def __iter__(self): return iter([(X[9*(self.epoch + i):][:9], Y[9*(self.epoch + i):][:9]) for i in range(2)])
-
-MORE = {
-    'sparse gradients': (tensors, Rows, dict(optim=lambda p: torch.optim.SGD(p, lr=.5))),
-    'parameters of the loss': (tensors, Net, dict(loss_fn=Scaled())),
-    "a sampler's epoch": (lambda: DataLoader(DATA, 7, sampler=Rotating()), Net, {}),
-    "a loader's epoch": (RotatingList, Net, {}),
-}
-
-@pytest.mark.parametrize('case', [pytest.param(o, marks=[pytest.mark.soak]*(i > 0)) for i, o in enumerate(MORE)])
-def test_equals_one_process_too(case):
-    from copy import deepcopy
-    dl, model, given = MORE[case]
-    alone, learn = (learner((dl, model, deepcopy(given))) for _ in range(2))
-    alone.fit(3)
-    learn.launch(2, 3)
-    check_equal(alone, learn)
-    if case == 'parameters of the loss':
-        assert close(alone.loss_fn.scale.detach(), learn.loss_fn.scale.detach())
-        assert not close(learn.loss_fn.scale.detach(), torch.ones(3))
-
 
 # The campaign: whatever is combined, two processes (some times four) end as one does, or say why not
 

@@ -11,7 +11,7 @@ from common import batches, digest, make_learner, make_model, problem, shuffled
 from trainer_nb.data.loaders import TensorLoader
 from trainer_nb.loop.hooks import CancelEpoch, CancelFit, CancelStep, Hook, LambdaHook, MainProcessHook
 from trainer_nb.show import lr_find
-from trainer_nb.show.lr_find import RULES, LRCurve, LRScreen, Picker
+from trainer_nb.show.lr_find import RULES, LRCurve, Picker
 from trainer_nb.loop.metrics import accuracy
 from trainer_nb.features.amp import AMP
 from trainer_nb.features.ema import EMA
@@ -317,33 +317,6 @@ def test_a_look_sees_what_changes():
 
 # More endings
 
-def test_the_model_raises_in_the_middle():
-    class Raises(nn.Module):
-        def __init__(self): super().__init__(); self.inner, self.n = Odd(), 0
-        def forward(self, x):
-            self.n += 1
-            out = self.inner(x)
-            if self.n == 5: raise Boom('in the model')
-            return out
-    learn = make_learner(Raises(), shuffled(bs=6))
-    before = snapshot(learn)
-    with pytest.raises(Boom) as e: find(learn)
-    assert 'dry run' in ' '.join(e.value.__notes__)
-    check_same(before, snapshot(learn))
-
-def test_stop_from_another_thread():
-    learn = made('odd', 1)
-    def stop(learn):
-        thread = threading.Thread(target=learn.stop)
-        thread.start()
-        thread.join()
-    calls = []
-    learn.add_hook(LambdaHook(before_step=lambda learn: calls.append(1) or (len(calls) == 4 and stop(learn))))
-    before = snapshot(learn)
-    curve = find(learn)
-    assert curve.outcome == 'stopped' and len(curve.losses) == 4 and curve.suggestion is None and 'points' in curve.why
-    check_same(before, snapshot(learn))
-
 @pytest.mark.skipif(threading.current_thread() is not threading.main_thread(), reason='signals come in the main thread')
 @pytest.mark.soak
 @pytest.mark.parametrize('n_signals, n_tries', [(1, 400), (2, 400)])
@@ -490,14 +463,6 @@ def test_losses_are_those_of_plain_pytorch():
         losses.append(loss.item())
     assert curve.losses == pytest.approx(losses, rel=1e-6)
 
-def test_skipped_steps_are_no_points():
-    calls = []
-    def skips(learn, nxt):
-        calls.append(1)
-        return False if len(calls) % 3 == 0 else nxt()
-    curve = spied(hooks=[LambdaHook(do_opt_step=skips)]).lr_find(1e-5, 1e-2, 10, stop_div=False)
-    assert len(Spy.log) == 10 and [o[1] for o in Spy.log] == curve.lrs
-
 def test_one_of_two_optimizers():
     seen = []
     def see(learn, nxt):
@@ -508,19 +473,6 @@ def test_one_of_two_optimizers():
     assert {lr for name, lr in seen if name == 'g'} == {.02} and [lr for name, lr in seen if name == 'd'] == curve.lrs
     with pytest.raises(ValueError, match="'d', 'g'"): learn.lr_find()
     with pytest.raises(ValueError, match='no name'): make_learner().lr_find(opt='d')
-
-def test_an_optimizer_that_steps_seldom():
-    "Points are steps of the optimizer that is looked at, not of the other"
-    def step(batch, learn):
-        step.n += 1
-        yield 'd', F.cross_entropy(learn.model.d(batch[0]), batch[1])
-        if step.n % 3 == 0: yield 'g', F.mse_loss(learn.model.g(batch[0]), batch[0])
-    step.n, Spy.log = 0, []
-    model = nn.ModuleDict({'d': make_model(), 'g': nn.Linear(4, 4)})
-    learn = make_learner(model, train_step=step, optim={'d': SGD(model.d.parameters(), lr=.01),
-                                                        'g': Spy(model.g.parameters(), lr=.02)}, hooks=[GradAccum(2)])
-    curve = learn.lr_find(1e-5, 1e-2, 6, opt='g', stop_div=False)
-    assert [o[0] for o in Spy.log] == curve.lrs and len(curve.lrs) == 6
 
 def test_short_loaders_begin_again():
     curve = make_learner(train_dl=batches()[:1], optim=SGD, lr=.1).lr_find(n_steps=23, end=.1)
@@ -610,17 +562,6 @@ def test_a_terminal_has_one_line_of_progress(monkeypatch, capsys, columns=80):
     assert out.count('\r') > 20 and max(map(len, re.split(r'[\r\n]', out.rpartition('\r')[0]))) < columns
     assert out.rpartition('\r')[2] == curve.status() + '\n' and '\n' not in out.rpartition('\r')[0]
 
-def test_a_suggestion_that_the_slider_rounds_is_no_pick():
-    "A line 'picked' lay on the suggestion before anybody had moved the slider"
-    curve = LRCurve(1e-7, 10., 100, lrs=[10**(-7 + .08*i) for i in range(60)],
-                    losses=[1 - (i/60)**2 for i in range(55)] + [9.]*5)
-    screen, drawn = LRScreen(curve, 'html'), []
-    screen.area.close = lambda status, table, chart, *_: drawn.append([o.name for o in chart.panels[0].lines])
-    for picked in curve.suggestion, float(f'{curve.suggestion:.2g}'), 10*curve.suggestion:
-        curve.picked = picked
-        screen._finish()
-    assert [any(o.startswith('picked') for o in names) for names in drawn] == [False, False, True]
-
 def test_a_value_that_the_page_rounds_is_no_pick():
     "The slider rounds its first value to its steps, and reports that; only a move picks"
     pytest.importorskip('ipywidgets')
@@ -639,11 +580,6 @@ def test_interrupted_at_once():
     curve = make_learner(hooks=[raises(CancelFit, 'before_step', 1)]).lr_find()
     assert curve.outcome == 'stopped' and not curve.losses and curve.why == 'no step was made'
     assert curve.plot() is not None
-
-def test_hooks_that_cancel_for_ever_do_not_hang():
-    for e in CancelStep, CancelEpoch:
-        learn = make_learner(hooks=[LambdaHook(before_step=lambda learn: raise_(e))])
-        assert learn.lr_find().why == 'no step was made'
 
 def test_a_curve_that_falls_and_rises():
     "The loss of a parabola: every rate below 2 converges"

@@ -485,34 +485,3 @@ def test_folder_vanishes_at_the_end(tmp_path, shown):
     run.path.rename(tmp_path/'b')
     text, table, *_ = shown.closed[0]
     assert 'done' in text and table.count('<tr') >= 3 and len(shown.closed) == 1
-
-@pytest.mark.soak
-def test_folder_deleted(tmp_path, shown):
-    "Training continues, and leaves a folder with everything that a window needs"
-    import shutil
-    learn = slow_learner()
-    run = learn.start(3, folder=tmp_path/'a')
-    until(lambda: run.history.n_steps > 5)
-    os.kill(pid := run.folder.read('status.json')['pid'], signal.SIGSTOP)
-    shutil.rmtree(run.path)
-    assert run.status == 'missing'
-    os.kill(pid, signal.SIGCONT)
-    until(lambda: run.status == 'done')
-    run.wait(10)
-    expected = slow_learner()
-    expected.fit(3)
-    check_equal(expected, learn)
-    assert run.history.steps == expected.history.steps and len(attach(run.path).history) == 3
-    assert 'done' in shown.closed[0][0] and stat.S_IMODE(run.path.stat().st_mode) == 0o700
-
-
-class SlowToSave(Hook):
-    def state_dict(self):
-        time.sleep(1.5)
-        return {}
-
-@pytest.mark.soak
-def test_a_run_is_done_when_its_result_is_there(tmp_path):
-    learn = plain(hooks=[SlowToSave()])
-    learn.start(1, folder=tmp_path/'a').wait(60)        # a heartbeat comes while the result is saved
-    assert learn.state.epoch == 1
