@@ -186,7 +186,7 @@ def test_shards_are_no_larger_than_their_files(tmp_path, hole):
     path = folder.path/folder.put(state, {'run': 'a', 'step': 1, 'metric': None}, parts)['file']
     code = ('sys.path.append(sys.argv[2])\nfrom common import make_learner\n'
             'learn = make_learner()\nprint(within(learn.load, sys.argv[1]))')
-    assert 'copy the whole folder' in bounded(code, path, os.path.dirname(__file__))[-1]
+    assert 'copy the whole folder' in bounded(code, path, os.path.dirname(os.path.dirname(__file__)))[-1]
 
 # A campaign: seeded damage to folders and files, whatever it is
 

@@ -481,7 +481,7 @@ def test_short_loaders_begin_again():
 
 # What is suggested
 
-data = json.loads((Path(__file__).parent/'data'/'lr_curves.json').read_text(encoding='utf-8'))
+data = json.loads((Path(__file__).parents[1]/'data'/'lr_curves.json').read_text(encoding='utf-8'))
 RECORDED = {o['name']: o for o in data['curves']}
 SILENT = {'flat': '1 %', 'falls': 'larger end', 'diverges': 'points'}       # and what they say
 

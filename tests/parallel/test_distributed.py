@@ -2,6 +2,7 @@
 in a single process"""
 import gc, json, os, re, shutil, signal, subprocess, sys, time
 from collections import Counter
+from pathlib import Path
 
 import psutil, pytest, torch, torch.nn.functional as F
 from torch import nn
@@ -731,7 +732,7 @@ def test_from_a_shell(launcher, tmp_path):
     "The same script under each launcher: one screen, one log, and the numbers of one process"
     from distributed_script import train
     train(str(tmp_path/'alone'))
-    alone, here = json.loads((tmp_path/'alone').read_text()), os.path.dirname(__file__)
+    alone, here = json.loads((tmp_path/'alone').read_text()), str(Path(__file__).parents[1])
     env = {**os.environ, 'PYTHONPATH': os.pathsep.join([os.path.dirname(here), here]), 'OMP_NUM_THREADS': '1',
            'GLOO_SOCKET_IFNAME': 'lo'}
     res = subprocess.run([sys.executable, *LAUNCHERS[launcher], os.path.join(here, 'distributed_script.py'),

@@ -22,7 +22,7 @@ from trainer_nb.loop.metrics import accuracy
 def forks():
     """A function that runs a training in a new process, and returns how it ended: 0 done, 3 interrupted,
     4 failed on purpose, -9 killed"""
-    child = subprocess.Popen([sys.executable, Path(__file__).with_name('checkpoint_child.py')], stdin=subprocess.PIPE,
+    child = subprocess.Popen([sys.executable, Path(__file__).parents[1]/'checkpoint_child.py'], stdin=subprocess.PIPE,
                              stdout=subprocess.PIPE, text=True, bufsize=1)
     def run(**c):
         watchdog = threading.Timer(300, child.kill)
@@ -172,7 +172,7 @@ LOADERS = {
     'weighted': lambda: DataLoader(TensorDataset(*problem()), batch_size=5,
                                    sampler=torch.utils.data.WeightedRandomSampler(torch.arange(1., 25), 24))}
 
-@pytest.mark.parametrize('kind, step', zip(LOADERS, (1, 3, 4, 5, 7, 3)))
+@pytest.mark.parametrize('kind, step', [*zip(LOADERS, (1, 3, 4, 5, 7, 3))])
 def test_loaders_that_are_exact(tmp_path, kind, step):
     whole, other, seen = resumed(tmp_path, lambda seed: seeded(seed, LOADERS[kind], LOADERS[kind]), step)
     assert whole == other and not seen

@@ -164,7 +164,7 @@ def test_torchrun(n_agents, tmp_path):
     run = make(Slow()).start(3, folder=tmp_path/'a', n_procs=2)
     os.kill(run.folder.read('status.json')['pid'], signal.SIGKILL)
     until(lambda: run.status == 'died')
-    env = {**os.environ, 'PYTHONPATH': str(Path(__file__).parents[1])}
+    env = {**os.environ, 'PYTHONPATH': str(Path(__file__).parents[2])}
     place = ['--nnodes=2', '--master-addr=127.0.0.1', f'--master-port={free_port()}'] if n_agents == 2 else []
     agents = []
     for i in range(n_agents):

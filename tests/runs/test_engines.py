@@ -13,7 +13,7 @@ from trainer_nb.runs.shell import main
 from test_runs import _ends, until  # noqa: F401
 from test_distributed import check_same
 
-here = Path(__file__).parent
+here = Path(__file__).parents[1]
 N = 8       # epochs, of six batches
 ODD = "a b'c%j\"$(touch oops)"
 

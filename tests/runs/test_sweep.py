@@ -80,7 +80,7 @@ def test_halving(tmp_path):
 
 
 SCRIPT = '''import sys
-sys.path[:0] = [{here!r}]
+sys.path[:0] = [{here!r}, {tests!r}]
 from test_sweep import *
 search({folder!r}, 3)
 '''
@@ -89,7 +89,8 @@ search({folder!r}, 3)
 def test_killed(tmp_path, n_kills=20):
     rand = random.Random(n_kills)
     for i in range(n_kills):
-        code = SCRIPT.format(here=str(Path(__file__).parent), folder=str(tmp_path/str(i)))
+        here = Path(__file__).parent
+        code = SCRIPT.format(here=str(here), tests=str(here.parent), folder=str(tmp_path/str(i)))
         process = subprocess.Popen([sys.executable, '-c', code], stdout=subprocess.DEVNULL)
         time.sleep(4 + rand.uniform(0, 8))
         process.kill()

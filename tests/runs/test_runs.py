@@ -16,7 +16,7 @@ from trainer_nb.runs.folder import RunFolder, process_start
 from trainer_nb.runs.travel import pack, put, unpack_program
 from trainer_nb.all import Run, attach, runs
 
-here = Path(__file__).parent
+here = Path(__file__).parents[1]
 
 
 @pytest.fixture(autouse=True)

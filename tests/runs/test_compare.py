@@ -60,7 +60,7 @@ def at(x, drawn, frame):
     (x0, v0), (x1, v1) = words[0], words[-1]
     return v0 + (v1 - v0)*(x - x0)/(x1 - x0)
 
-@pytest.mark.parametrize('x, scale', zip(AXES, (1., 1e-6, 5e4, 1.)))
+@pytest.mark.parametrize('x, scale', [*zip(AXES, (1., 1e-6, 5e4, 1.))])
 def test_each_validation_is_where_its_value_is(x, scale):
     histories = [made(i, scale=scale*(1 + i)) for i in range(8)]
     c = compare(histories, x=x)

@@ -82,7 +82,7 @@ KINDS = {'falling': lambda r, i: 2*math.exp(-i/300) + .1*r.random(), 'noisy': la
          'spike': lambda r, i: 1e5 if i == 70 else r.random(), 'negative': lambda r, i: r.gauss(-5, 3),
          'tiny': lambda r, i: 1e-9*(1 + r.random())}
 
-@pytest.mark.parametrize('kind, seed', zip(KINDS, range(6)))
+@pytest.mark.parametrize('kind, seed', [*zip(KINDS, range(6))])
 def test_each_validation_point_and_epoch_mean_is_where_its_value_is(kind, seed):
     "The loss of a fit that overfits was a flat line at the frame's edge"
     r = random.Random(f'{kind}{seed}')

@@ -304,7 +304,7 @@ learn = Learner(nn.Linear(4, 3), (torch.randn(20, 4), torch.zeros(20).long()), l
                 bs=5, hooks=[Controls()])
 learn.fit(2)
 '''
-ENV = {**os.environ, 'PYTHONPATH': str(Path(__file__).parents[1])}
+ENV = {**os.environ, 'PYTHONPATH': str(Path(__file__).parents[2])}
 
 @pytest.mark.soak
 def test_in_a_pipe():
