@@ -81,11 +81,11 @@ def test_signal_and_requeue(fake, tmp_path):
     until(lambda: run.history.n_steps > 8)
     (fake/'busy').touch()
     subprocess.run(['scancel', '--batch', '--signal=USR1', '1'], check=True)
-    until(lambda: 'PENDING' in str(run.state), 20)
+    until(lambda: 'PENDING' in str(run.state))
     assert run.status == 'waiting'
     n = run.history.n_steps
     (fake/'busy').unlink()
-    run.wait(60)
+    run.wait(300)
     check_same(learn, fitted())
     assert run.status == 'done' and 8 < n < 6*N and 'resumes from' in run.output
     assert not (tmp_path/'oops').exists() and not (folder/'oops').exists()

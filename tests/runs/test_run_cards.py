@@ -103,7 +103,7 @@ def test_card_of_a_real_run(tmp_path):
     x = torch.randn(64, 3)
     learn = Learner(torch.nn.Linear(3, 1), (x, x[:, :1]), (x, x[:, :1]), loss_fn=F.mse_loss, bs=16, display=False)
     run = learn.start(2, folder=tmp_path/'a')
-    run.wait(60)
+    run.wait(300)
     text = run.card().markdown
     for part in 'Results', 'Settings', 'Data', 'Epochs', 'Environment': assert f'## {part}' in text
     assert 'float32' in text and 'torch' in text and f'{learn.history.epochs["valid_loss"][-1]:.6g}' in text

@@ -218,7 +218,7 @@ def test_equals_fit(kind, tmp_path, monkeypatch):
     expected.fit(**kwargs)
     left = everything(expected)
     torch.randn(100), random.random(), np.random.rand()         # other cells
-    run.wait(100)
+    run.wait(300)
     assert run.status == 'done' and run.history.n_steps == expected.history.n_steps
     found = everything(learn)
     for x, y in zip(left, found):
@@ -247,7 +247,7 @@ def slow_learner(n=64):
     exec(SLOW, names)
     return names['make'](n)
 
-def until(condition, timeout=60):
+def until(condition, timeout=300):
     end = time.time() + timeout
     while not condition():
         assert time.time() < end, 'it takes too long'
@@ -274,10 +274,9 @@ def test_kernel_dies(tmp_path):
         process.kill()
         process.communicate()
     n = run.history.n_steps
-    start = time.time()
     run = attach(tmp_path/'a')
     assert run.status == 'running' and run.history.n_steps >= n
-    run.wait(100)
+    run.wait(300)
     expected = slow_learner()
     expected.fit(4)
     check_equal(expected, run.learner())
@@ -292,13 +291,12 @@ def test_worker_dies(tmp_path):
         if at == 30: run.checkpoint().wait()
         data = run.folder.read('status.json')
         os.kill(data['pid'], signal.SIGKILL)
-        start = time.time()
-        until(lambda: run.status == 'died', 5)
+        until(lambda: run.status == 'died')
         assert 'ended unexpectedly' in run.error
         with pytest.raises(RuntimeError, match='restart'): run.wait(1)
         with pytest.raises(RuntimeError, match='takes no request'): run.pause()
         run.restart()
-    run.wait(100)
+    run.wait(300)
     assert 'resumes from' in run.output
     expected = slow_learner()
     expected.fit(5)
@@ -329,7 +327,7 @@ def test_requests(tmp_path):
     until(lambda: run.history.n_steps > n)
     assert run.history.steps['lr'][-1] == .5
     run.stop().wait()
-    run.wait(30)
+    run.wait(300)
     assert run.status == 'stopped' and learn.stopped is not None and learn.history.n_steps == run.history.n_steps
     with pytest.raises(RuntimeError, match='takes no request'): run.pause()
     done = learn.history.n_steps
@@ -343,7 +341,7 @@ def test_failure(tmp_path):
             if learn.state.optimizer_step == 3: raise KeyError('no such thing', 3)
     learn = make_learner(hooks=[Bad()])
     run = learn.start(2, folder=tmp_path/'a')
-    with pytest.raises(KeyError) as e: run.wait(60)
+    with pytest.raises(KeyError) as e: run.wait(300)
     assert e.value.args == ('no such thing', 3) and 'after_step' in str(e.value.__cause__)
     assert 'hook Bad' in ''.join(e.value.__notes__)
     assert run.status == 'failed' and 'no such thing' in run.error and learn.state.epoch == 0
@@ -407,7 +405,7 @@ def test_private_and_without_ports(tmp_path):
     assert not [o for o in inodes if o.startswith('socket:')]
     assert os.getsid(pid) == pid != os.getsid(0)
     run.stop()
-    run.wait(30)
+    run.wait(300)
 
 def test_refusals(tmp_path):
     learn = make_learner(config=(i for i in range(3)))

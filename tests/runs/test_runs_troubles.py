@@ -163,7 +163,7 @@ def test_stands_still(tmp_path):
     os.kill(pid, signal.SIGCONT)
     until(lambda: run.status == 'running')
     run.stop()
-    run.wait(30)
+    run.wait(300)
 
 def test_long_batch(tmp_path):
     "A batch that takes long is said to, not called dead"

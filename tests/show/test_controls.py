@@ -35,7 +35,7 @@ class At(Hook):
         if self.i == self.n: self.f(learn)
 
 def wait(ready):
-    end = time.monotonic() + 20
+    end = time.monotonic() + 120
     while not ready() and time.monotonic() < end: time.sleep(.001)
 
 def when(ready, f):
