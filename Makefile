@@ -32,21 +32,20 @@ $(DEMO): settings.ini setup.py constraints.txt
 demo: $(or $(wildcard $(READY)),$(DEMO))   ## run the quickstart in a Jupyter kernel, and store the notebook and an HTML page in demo/
 	@$(BIN)/python tools/demo.py
 
-test: $(READY)   ## run the tests, but the long ones: unit tests, notebooks, the package in a clean environment
+test: $(READY)   ## run the tests, but the long ones: units, processes, pages in a browser, the package in a clean environment
 	$(BIN)/python -m pytest -q -rs $(HOW)
 
-test-versions:   ## run all tests on the oldest, the pinned and the newest torch, and on one CPU
-	$(PYTHON) tools/versions.py $(VERSIONS) -- $(HOW)
+test-versions:   ## run tests and notebooks on the oldest, the pinned and the newest torch, and on one CPU
+	$(PYTHON) tools/versions.py $(VERSIONS) -- -m 'not soak and not site and not gpu' $(HOW)
 
 check: lint   ## run the quick checks before a commit: lint, import rules, notebooks in sync, the plain loop's numbers
 	$(BIN)/python -m pytest -q tests/test_layers.py tests/test_notebooks.py::test_in_sync tests/test_equivalence.py
 
-lint: $(READY)   ## check lines, imports, types with ruff and mypy, as pyproject.toml says
+lint: $(READY)   ## check lines and imports with ruff, and a typed program with mypy, as pyproject.toml says
 	$(BIN)/ruff check
 	MYPYPATH=. $(BIN)/mypy tests/typed_script.py
-	MYPYPATH=. $(BIN)/mypy -p trainer_nb
 
-soak: $(READY)   ## run the long tests and notebooks that `make test` leaves out
+soak: $(READY)   ## run the long tests that `make test` leaves out
 	$(BIN)/python -m pytest -q -m soak
 
 gpu:   ## test and measure on a CUDA device, with $(PYTHON) if its torch has one, else with .venv
@@ -54,7 +53,7 @@ gpu:   ## test and measure on a CUDA device, with $(PYTHON) if its torch has one
 	then $(PYTHON) tools/gpu.py; \
 	else $(MAKE) -s $(READY) && $(BIN)/python tools/gpu.py; fi
 
-outputs: $(READY)   ## run all notebooks in real kernels, and compare the outputs with the stored ones
+outputs: $(READY)   ## run every notebook in a real kernel, and compare the outputs with the stored ones
 	$(BIN)/python nbs/_run.py --check
 
 docs: $(READY)   ## build the documentation site; every warning is an error

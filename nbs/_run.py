@@ -1,15 +1,18 @@
 """Run notebooks in real kernels and store their outputs: `python nbs/_run.py [--check] [NOTEBOOK ...]`
 
 `--check` stores nothing, and fails if the outputs differ from the stored ones. Times are not compared, nor are outputs
-of cells with `#| measured`. Pictures may differ slightly, as with another version of a font.
+of cells with `#| measured`. Pictures may differ slightly, as with another version of a font. As many notebooks run at
+a time as there are cores, two at least; the list at the end has the slowest ones first.
 """
 import os, re, sys
 from base64 import b64decode
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from io import BytesIO
+from itertools import repeat
+from multiprocessing import get_context
 from pathlib import Path
-from subprocess import PIPE, STDOUT, run
 from tempfile import TemporaryDirectory, gettempdir
+from time import perf_counter
 
 import nbformat
 from nbclient import NotebookClient
@@ -70,29 +73,36 @@ def without_times(text): return re.sub(r' *(\b\d\d:\d\d\b|\b\d+\.\d+ s\b|\b\d+ m
 
 
 def changes(path):
-    "Return the sources of the cells whose outputs differ from the stored ones"
+    "A message for each cell whose outputs differ from the stored ones"
     with TemporaryDirectory() as folder:
         execute(path, to := Path(folder)/path.name)
         cells = zip(nbformat.read(path, 4).cells, nbformat.read(to, 4).cells)
         cells = [(a, b) for a, b in cells if 'measured' not in directives(a)]
-        return [a.source for a, b in cells if not is_same(a.get('outputs'), b.get('outputs'))]
+        other = [a.source for a, b in cells if not is_same(a.get('outputs'), b.get('outputs'))]
+    return [f'the outputs of this cell differ from the stored ones\n{o}' for o in other]
+
+
+def one(path, is_check):
+    "(messages, seconds) of one notebook; without messages it is as it should be"
+    start = perf_counter()
+    try: messages = changes(path) if is_check else execute(path, path)
+    except Exception as e: messages = [f'{type(e).__name__}: {e}']
+    return messages or [], perf_counter() - start
 
 
 def main(*args):
     paths = [Path(o) for o in args if o != '--check'] or sorted(nbglob(cfg.nbs_path, as_path=True))
-    if len(paths) > 1:      # a process for each, one per core at a time
-        command = [sys.executable, __file__, *(['--check'] if '--check' in args else [])]
-        def one(path): return path, run([*command, str(path)], stdout=PIPE, stderr=STDOUT, text=True)
-        with ThreadPoolExecutor(os.cpu_count()) as pool: done = list(pool.map(one, paths))
-        for path, res in done: print(res.stdout if res.returncode else path)
-        return sum(bool(res.returncode) for _, res in done)
-    path, = paths
-    if '--check' not in args: execute(path, path)
-    elif other := changes(path):
-        for o in other: print(f'{path}: the outputs of this cell differ from the stored ones\n{o}\n')
-        print(f'Store them: python nbs/_run.py {path}')
-        return 1
-    return print(path) or 0
+    paths.sort(key=lambda o: -o.stat().st_size)     # large ones, which mostly take long, come first
+    n_workers = max(2, os.cpu_count() or 2)
+    with ProcessPoolExecutor(min(n_workers, len(paths)), get_context('spawn')) as pool:
+        done = [*pool.map(one, paths, repeat('--check' in args))]
+    rows = sorted(zip(paths, done), key=lambda row: -row[1][1])
+    for path, (messages, time_s) in rows:
+        print(f'{time_s:6.1f} s  {path}')
+        for o in messages: print(f'{path}: {o}\n')
+    failed = [path for path, (messages, _) in rows if messages]
+    if failed and '--check' in args: print('To store the outputs: python nbs/_run.py', *failed)
+    return bool(failed)
 
 
 if __name__ == '__main__': sys.exit(main(*sys.argv[1:]))

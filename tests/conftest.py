@@ -4,21 +4,23 @@ from types import SimpleNamespace
 
 import pytest, torch
 
-sys.path.insert(0, str(Path(__file__).parent))      # for common.py, whatever pytest's import mode is
+here = Path(__file__).parent
+# for common.py, and for test files of one wing that import those of another
+sys.path[:0] = map(str, [here, *sorted({o.parent for o in here.glob('*/test_*.py')} - {here/'browser'})])
 # as under nohup
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN: signal.signal(signal.SIGINT, signal.default_int_handler)
 torch.set_num_threads(1)                            # sums in one order, and no fight for the cores
 
 
 # files that take longest, and begin first, so that no worker is left with one of them at the end
-FIRST = ['test_notebooks.py', 'test_runs.py', 'test_distributed.py', 'test_front_ends.py', 'test_compile.py',
+FIRST = ['show/test_front_ends.py', 'runs/test_runs.py', 'parallel/test_distributed.py', 'test_compile.py',
          'browser/test_fit.py', 'test_types.py', 'test_package.py', 'browser/test_controls.py', 'test_programs.py',
-         'test_checkpoint.py', 'test_runs_in_ranks.py', 'test_memory.py', 'test_doctor.py']
+         'save/test_checkpoint.py', 'runs/test_hostile_folders.py', 'runs/test_runs_in_ranks.py', 'test_memory.py',
+         'test_doctor.py', 'test_layers.py', 'test_notebooks.py']
 
 def pytest_collection_modifyitems(items):
-    here = Path(__file__).parent
-    places = {here/name: i for i, name in enumerate(FIRST)}
-    items.sort(key=lambda o: places.get(o.path, len(FIRST)))
+    def place(o): return next((i for i, name in enumerate(FIRST) if o.path.as_posix().endswith(f'/{name}')), len(FIRST))
+    items.sort(key=place)
 
 
 @pytest.fixture(autouse=True)

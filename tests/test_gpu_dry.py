@@ -14,7 +14,7 @@ def test_the_tests_for_a_gpu_pass_on_the_cpu():
                          capture_output=True, text=True)
     last = out.stdout.splitlines()[-1]
     print(last)
-    assert not out.returncode and int(last.split()[0]) >= 45, out.stdout[-3000:]
+    assert not out.returncode and int(last.split()[0]) >= 33, out.stdout[-3000:]
 
 @pytest.mark.soak
 def test_a_test_that_ends_the_process_is_noted_and_the_others_run(tmp_path, monkeypatch):

@@ -1,4 +1,7 @@
-"Every notebook runs, is clean, and agrees with the package."
+"""Notebooks are clean, and agree with the package
+
+`make outputs` runs them, in real kernels. Here they run, in this process, under `make test-versions` only.
+"""
 import ast, json, os, re, shutil, subprocess, sys
 from importlib import import_module
 from importlib.util import find_spec
@@ -26,25 +29,15 @@ def fresh_package():
     sys.modules.update(mine)
 
 
-def names(folder): return [f'{folder}/{o.stem}' for o in (nbs/folder).glob('*.ipynb')]
-
-# those that take long: under `make soak`, and in `make outputs` as all are
-LONG = {*names('tutorials'), *names('lessons'), *names('examples'),
-        'howto/04_torchmetrics', 'howto/05_several_gpus', 'howto/10_the_kernel_died', 'howto/11_several_machines',
-        'howto/14_out_of_memory', 'internals/01_loop', 'internals/04_hot_path', 'draw/08_charts', 'data/01_passes',
-        'data/02_loaders', 'loop/04_history', 'loop/18_learner', 'features/01_gradients', 'features/07_compile',
-        'features/09_activations', 'parallel/03_fsdp', 'parallel/04_first_step', 'parallel/05_accelerate',
-        'parallel/06_launch', 'runs/06_process', 'runs/08_start', 'runs/16_sweep', 'save/01_files', 'save/06_export',
-        } - {'examples/00_overview', 'examples/09_gcn', 'examples/11_lora'}
-notebooks = [pytest.param(p, id=name, marks=[pytest.mark.soak]*(name.removesuffix('.ipynb') in LONG))
-             for p in sorted(nbglob(nbs, as_path=True)) for name in [p.relative_to(nbs).as_posix()]]
+notebooks = sorted(nbglob(nbs, as_path=True))
 
 NEEDS = {   # what the oldest torch has not
     **dict.fromkeys(['05_several_gpus', '03_fsdp'], hasattr(torch.cpu.Stream, 'record_event')),   # shards on the CPU
     '07_compile': tracing_backward() is not None,
 }
 
-@pytest.mark.parametrize('path', notebooks)
+@pytest.mark.notebook
+@pytest.mark.parametrize('path', notebooks, ids=lambda o: o.relative_to(nbs).as_posix())
 def test_runs(path, fresh_package, monkeypatch):
     if not NEEDS.get(path.stem, True): pytest.skip(f'not with torch {torch.__version__}')
     monkeypatch.setenv('IN_TEST', '1')      # nbdev sets it and leaves it set
@@ -72,11 +65,10 @@ def test_in_sync(tmp_path):
 def cells():
     "(notebook, code, outputs)"
     return [(path.relative_to(nbs).as_posix(), ''.join(o['source']), o['outputs'])
-            for path in sorted(nbglob(nbs, as_path=True))
-            for o in json.loads(path.read_text(encoding='utf-8'))['cells'] if o['cell_type'] == 'code']
+            for path in notebooks for o in json.loads(path.read_text(encoding='utf-8'))['cells']
+            if o['cell_type'] == 'code']
 
 def test_what_is_imported_exists():
-    "In the notebooks that `make soak` runs, too"
     def imported(code):
         for o in ast.walk(ast.parse(TransformerManager().transform_cell(code))):
             if isinstance(o, ast.Import): yield from ((a.name, None) for a in o.names)

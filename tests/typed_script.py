@@ -1,27 +1,24 @@
-"What a user writes, with every public verb and most public names; `mypy --strict` finds nothing to say (make types)"
+"What a user writes, with every public verb and most public names; `mypy --strict` finds nothing to say (make lint)"
 from collections.abc import Iterator
 from typing import Any
 
 from trainer_nb.all import (
     AMP, EMA, SWA, Accelerate, CancelEpoch, Checkpoint, Compile, Controls, CSVLogger, DataLoader, Display,
-    EarlyStopping, F,
-    Freeze, FreezeBN, GradAccum, GradClip, GradNorm, History, Hook, JSONLLogger, LambdaHook, Learner, Loaders,
-    LRScheduler,
-    MainProcessHook, Metric, NaNGuard, OneCycle, Profile, Schedule, SeededLoader, TensorBoardLogger, TensorDataset,
-    TensorLoader,
-    WarmupCosine, accuracy, batch_size, combine, cosine, linear, load_model, nn, prefetch, set_seed, show_error,
-    to_device, torch,
-    warmup)
+    EarlyStopping, F, Freeze, FreezeBN, GradAccum, GradClip, GradNorm, History, Hook, JSONLLogger, LambdaHook,
+    Learner, Loaders, LRScheduler, MainProcessHook, Metric, NaNGuard, OneCycle, Profile, Schedule,
+    SeededLoader, TensorBoardLogger, TensorDataset, TensorLoader, WarmupCosine, accuracy, batch_size, combine,
+    cosine, linear, load_model, nn, prefetch, set_seed, show_error, to_device, torch, warmup
+)
 
 
 class Note(Hook):
     "Note the loss of each batch"
-    runs_after = 'GradClip'
+    runs_after = 'GradClip'     # type: ignore[assignment]      # until `Hook` annotates it
 
     def __init__(self) -> None: self.losses: list[torch.Tensor] = []
 
     def after_step(self, learn: Learner) -> None:
-        self.losses.append(learn.loss.detach())
+        self.losses.append(learn.loss.detach())         # type: ignore[union-attr]      # until `loss` is annotated
         learn.record('norm', 1., mean=True)
         if learn.state.epoch > 3: raise CancelEpoch
 

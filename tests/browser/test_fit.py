@@ -1,5 +1,5 @@
 "What a fit looks like in JupyterLab and Notebook 7, in both themes: while it runs, when it is stopped, and afterwards"
-import random, re
+import re
 from statistics import median
 
 import pytest
@@ -227,36 +227,3 @@ def test_in_a_thread(page):
     check_outputs(page.outputs(), 'stopped', None)
     check_again(page, 2, end='stopped', n_rows=None)
     check_resumes(page, 4)
-
-def test_reload_while_a_thread_trains(page):
-    "A cell that runs then shows how it is, though updates do not reach the page any more"
-    page.cells(THREAD,
-               'learn.show()', 'learn.stop()\nthread.join()', *AGAIN)
-    page.run()
-    has_rows(page)
-    page.save()
-    page.open()
-    page.run(1)
-    check_shown(page.outputs(1))
-    page.run(2)
-    check_again(page, 3, end='stopped', n_rows=None)
-
-def test_a_front_end_that_loses_updates(page):
-    page.cells(f'learn = start(Lossy(.5), Pace())\n{FIT}', *AGAIN, DIGEST)
-    page.run()
-    check_outputs(page.outputs())
-    check_again(page, 1)
-    check_digest(page, 3)
-
-@pytest.mark.soak
-@every_page
-def test_many_interrupts(page):
-    "At any moment"
-    rand = random.Random(0)
-    page.cells(WAIT, 'learn.resume()', DIGEST)
-    for _ in range(40):
-        page.start()
-        page.until('nb.parts(0).length == 2 && !nb.area(0).innerText.includes("interrupted")')
-        page.page.wait_for_timeout(1000*rand.random())
-        interrupt(page)
-        check_resumes(page, 1)

@@ -16,7 +16,7 @@ from trainer_nb.runs.folder import RunFolder, process_start
 from trainer_nb.runs.program import pack, put, unpack_program
 from trainer_nb.all import Run, attach, runs
 
-here = Path(__file__).parent
+here = Path(__file__).parents[1]
 
 
 @pytest.fixture(autouse=True)
@@ -36,10 +36,6 @@ def plain(**kwargs): return make_learner(valid_dl=batches(seed=2), **kwargs)
 
 def batchnorm(): return plain(model=nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3)))
 
-def tensors():
-    return Learner(make_model(), problem(), problem(seed=2), loss_fn=F.cross_entropy, bs=5, display=False,
-                   metrics=[accuracy])
-
 def own_generator(): return plain(train_dl=shuffled(generator=torch.Generator().manual_seed(5)))
 
 class Noisy(Dataset):
@@ -52,17 +48,11 @@ def workers(): return plain(train_dl=DataLoader(Noisy(), 5, shuffle=True, num_wo
 
 def persistent(): return plain(train_dl=DataLoader(Noisy(), 5, shuffle=True, num_workers=1, persistent_workers=True))
 
-def no_workers(): return plain(train_dl=DataLoader(Noisy(), 5, shuffle=True))
-
 def seeded_loader(): return plain(train_dl=SeededLoader(Noisy(), 5, shuffle=True, num_workers=1))
 
 def accumulation(): return plain(hooks=[GradAccum(3), GradClip(.5)])
 
-def amp(): return plain(hooks=[AMP('bf16')])
-
 def ema(): return plain(hooks=[EMA(.9)])
-
-def swa(): return plain(hooks=[SWA(1)])
 
 def one_cycle(): return plain(), {'n_epochs': 3, 'hooks': [OneCycle(.1)]}
 
@@ -106,10 +96,6 @@ def subclass(): return make_learner(cls=Own, valid_dl=batches(seed=2), loss_fn=N
 def step_function():
     def step(batch, learn): return {'loss': learn.model(batch[0]).square().mean() + torch.rand(())}
     return make_learner(train_step=step)
-
-def max_steps(): return plain(), {'max_steps': 13, 'valid_every': 4}
-
-def set_by_seed(): return plain(seed=7)
 
 def second_fit():
     learn = plain(optim=torch.optim.SGD, lr=.1, hooks=[EMA(.9)])
@@ -158,8 +144,6 @@ def mappings():
 
 def early_stopping(): return plain(hooks=[EarlyStopping(patience=1, restore_best=True)], lr=.5), {'n_epochs': 6}
 
-def nan_guard(): return plain(hooks=[NaNGuard()])
-
 class Count:
     n = 0
     def state_dict(self): return {'n': self.n}
@@ -180,10 +164,6 @@ class Total:
 
 def metric_object(): return plain(metrics=[Total()])
 
-def large():
-    return Learner(nn.Linear(300, 3), (torch.randn(2000, 300), torch.randint(3, (2000,))), loss_fn=F.cross_entropy,
-                   bs=100, display=False)
-
 def arrays():
     class Rows(Dataset):
         def __init__(self): self.x = np.random.rand(2000, 80).astype('float32')
@@ -191,19 +171,12 @@ def arrays():
         def __getitem__(self, i): return self.x[i], self.x[i, :3]
     return Learner(nn.Linear(80, 3), DataLoader(Rows(), 50, shuffle=True), loss_fn=F.mse_loss, display=False)
 
-def double(): return make_learner(model=make_model().double(), train_dl=[(x.double(), y) for x, y in batches()])
-
-def frozen(): return plain(model=nn.Sequential(nn.Linear(4, 8).requires_grad_(False), nn.Linear(8, 3)))
-
-def with_display(): return plain(display='text', hooks=[Controls()])
-
 def own_checkpoint(): return plain(hooks=[Checkpoint('own_checkpoints', keep=1)])
 
-KINDS = [tensors, batchnorm, own_generator, workers, persistent, no_workers, seeded_loader, accumulation, amp, ema, swa,
-         one_cycle, scheduler, gan, local_classes, lambdas, subclass, step_function, max_steps, set_by_seed, second_fit,
-         lbfgs, mappings, early_stopping, nan_guard, objects, metric_object, large, arrays, double, frozen,
-         with_display, own_checkpoint]
-QUICK = {local_classes, second_fit, one_cycle}
+KINDS = [batchnorm, own_generator, workers, persistent, seeded_loader, accumulation, ema, one_cycle, scheduler, gan,
+         local_classes, lambdas, subclass, step_function, second_fit, lbfgs, mappings, early_stopping, objects,
+         metric_object, arrays, own_checkpoint]
+QUICK = {local_classes, second_fit}
 
 
 def made(kind):
@@ -245,7 +218,7 @@ def test_equals_fit(kind, tmp_path, monkeypatch):
     expected.fit(**kwargs)
     left = everything(expected)
     torch.randn(100), random.random(), np.random.rand()         # other cells
-    run.wait(100)
+    run.wait(300)
     assert run.status == 'done' and run.history.n_steps == expected.history.n_steps
     found = everything(learn)
     for x, y in zip(left, found):
@@ -274,7 +247,7 @@ def slow_learner(n=64):
     exec(SLOW, names)
     return names['make'](n)
 
-def until(condition, timeout=60):
+def until(condition, timeout=300):
     end = time.time() + timeout
     while not condition():
         assert time.time() < end, 'it takes too long'
@@ -301,10 +274,9 @@ def test_kernel_dies(tmp_path):
         process.kill()
         process.communicate()
     n = run.history.n_steps
-    start = time.time()
     run = attach(tmp_path/'a')
     assert run.status == 'running' and run.history.n_steps >= n
-    run.wait(100)
+    run.wait(300)
     expected = slow_learner()
     expected.fit(4)
     check_equal(expected, run.learner())
@@ -319,13 +291,12 @@ def test_worker_dies(tmp_path):
         if at == 30: run.checkpoint().wait()
         data = run.folder.read('status.json')
         os.kill(data['pid'], signal.SIGKILL)
-        start = time.time()
-        until(lambda: run.status == 'died', 5)
+        until(lambda: run.status == 'died')
         assert 'ended unexpectedly' in run.error
         with pytest.raises(RuntimeError, match='restart'): run.wait(1)
         with pytest.raises(RuntimeError, match='takes no request'): run.pause()
         run.restart()
-    run.wait(100)
+    run.wait(300)
     assert 'resumes from' in run.output
     expected = slow_learner()
     expected.fit(5)
@@ -356,33 +327,12 @@ def test_requests(tmp_path):
     until(lambda: run.history.n_steps > n)
     assert run.history.steps['lr'][-1] == .5
     run.stop().wait()
-    run.wait(30)
+    run.wait(300)
     assert run.status == 'stopped' and learn.stopped is not None and learn.history.n_steps == run.history.n_steps
     with pytest.raises(RuntimeError, match='takes no request'): run.pause()
     done = learn.history.n_steps
     learn.request('stop_epoch')
     assert learn.fit(1) and learn.history.n_steps > done
-
-@pytest.mark.soak
-def test_stopped_and_restarted(tmp_path):
-    "A run that was stopped continues in the background, or as the learner's own fit, bit-equal"
-    learn, expected = slow_learner(), slow_learner()
-    state = rng_state()
-    expected.fit(4)
-    from trainer_nb.base import set_rng_state
-    set_rng_state(state)
-    run = learn.start(4, folder=tmp_path/'a')
-    until(lambda: run.history.n_steps > 20)
-    run.stop()
-    run.wait(30)
-    assert 20 < learn.history.n_steps < 64
-    other = learn.start(folder=tmp_path/'b')      # the rest, in a run of its own
-    run.restart()
-    other.wait(60)
-    check_equal(expected, learn)
-    run.wait(60)
-    check_equal(expected, learn)
-    assert run.history.steps == expected.history.steps
 
 def test_failure(tmp_path):
     "`wait` raises the training's own error, of a class defined in the caller's module"
@@ -391,7 +341,7 @@ def test_failure(tmp_path):
             if learn.state.optimizer_step == 3: raise KeyError('no such thing', 3)
     learn = make_learner(hooks=[Bad()])
     run = learn.start(2, folder=tmp_path/'a')
-    with pytest.raises(KeyError) as e: run.wait(60)
+    with pytest.raises(KeyError) as e: run.wait(300)
     assert e.value.args == ('no such thing', 3) and 'after_step' in str(e.value.__cause__)
     assert 'hook Bad' in ''.join(e.value.__notes__)
     assert run.status == 'failed' and 'no such thing' in run.error and learn.state.epoch == 0
@@ -455,7 +405,7 @@ def test_private_and_without_ports(tmp_path):
     assert not [o for o in inodes if o.startswith('socket:')]
     assert os.getsid(pid) == pid != os.getsid(0)
     run.stop()
-    run.wait(30)
+    run.wait(300)
 
 def test_refusals(tmp_path):
     learn = make_learner(config=(i for i in range(3)))
@@ -472,20 +422,6 @@ def test_refusals(tmp_path):
     with pytest.raises(FileExistsError, match='not empty'): plain().start(1, folder=tmp_path/'b')
     with pytest.raises(RuntimeError, match='cannot move into the background'):
         plain(hooks=[LambdaHook(after_step=lambda learn: learn.start(1, folder=tmp_path/'c'))]).fit(1)
-
-@pytest.mark.soak
-def test_disk_troubles(tmp_path):
-    "A record that cannot be written for a while is complete in the end; a deleted folder does not end the training"
-    learn = slow_learner()
-    run = learn.start(6, folder=tmp_path/'a')
-    until(lambda: run.history.n_steps > 5)
-    run.path.rename(tmp_path/'elsewhere')
-    assert run.status == 'missing' and run.history.n_steps > 5
-    until(lambda: run.status == 'done', 60)
-    run.wait(10)
-    expected = slow_learner()
-    expected.fit(6)
-    check_equal(expected, learn)
 
 @pytest.mark.soak
 def test_shell(tmp_path):
@@ -526,18 +462,6 @@ def test_memory(tmp_path):
 
 # ---- moments at which something else happens -------------------------------------------------------------------------
 
-@pytest.mark.soak
-def test_restart_at_once(tmp_path):
-    "A run says that it trains before its record does, and a process that was killed a moment ago can be restarted"
-    learn = slow_learner()
-    run = learn.start(5, folder=tmp_path/'a')
-    until(lambda: run.history.n_steps)
-    assert run.folder.read('status.json')['state'] == 'running'
-    os.kill(run.folder.read('status.json')['pid'], signal.SIGKILL)
-    run.restart()
-    run.wait(60)
-    assert run.status == 'done' and learn.state.epoch == 5
-
 class Shown:
     "What a view puts into a cell"
     def __init__(self): self.drawn, self.closed = [], []
@@ -559,34 +483,3 @@ def test_folder_vanishes_at_the_end(tmp_path, shown):
     run.path.rename(tmp_path/'b')
     text, table, *_ = shown.closed[0]
     assert 'done' in text and table.count('<tr') >= 3 and len(shown.closed) == 1
-
-@pytest.mark.soak
-def test_folder_deleted(tmp_path, shown):
-    "Training continues, and leaves a folder with everything that a window needs"
-    import shutil
-    learn = slow_learner()
-    run = learn.start(3, folder=tmp_path/'a')
-    until(lambda: run.history.n_steps > 5)
-    os.kill(pid := run.folder.read('status.json')['pid'], signal.SIGSTOP)
-    shutil.rmtree(run.path)
-    assert run.status == 'missing'
-    os.kill(pid, signal.SIGCONT)
-    until(lambda: run.status == 'done')
-    run.wait(10)
-    expected = slow_learner()
-    expected.fit(3)
-    check_equal(expected, learn)
-    assert run.history.steps == expected.history.steps and len(attach(run.path).history) == 3
-    assert 'done' in shown.closed[0][0] and stat.S_IMODE(run.path.stat().st_mode) == 0o700
-
-
-class SlowToSave(Hook):
-    def state_dict(self):
-        time.sleep(1.5)
-        return {}
-
-@pytest.mark.soak
-def test_a_run_is_done_when_its_result_is_there(tmp_path):
-    learn = plain(hooks=[SlowToSave()])
-    learn.start(1, folder=tmp_path/'a').wait(60)        # a heartbeat comes while the result is saved
-    assert learn.state.epoch == 1

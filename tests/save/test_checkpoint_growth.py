@@ -3,7 +3,7 @@ import math
 
 import pytest, torch
 
-from common import batches, digest, make_learner
+from common import batches, make_learner
 from trainer_nb.loop.history import History
 from trainer_nb.loop.hooks import LambdaHook
 from trainer_nb.loop.metrics import accuracy
@@ -38,25 +38,12 @@ ROWS = [
     [], [{'epoch': 0, 'train_loss': .5}], [{'epoch': 0, 'a': math.inf}, {'epoch': 1, 'b': -0.}, {'b': 1, 'a': 2}],
     [{'n': 2**60, 'flag': True, 'text': 'x', 'none': None}, {'n': 1}, {}], [{'epoch': i, 'v': i/7} for i in range(40)]]
 
-@pytest.mark.parametrize('rows', ROWS, ids=len)
-def test_rows_come_back_as_they_were(rows):
+def test_rows_come_back_as_they_were():
     "Values, their types, and what is missing"
-    h, again = History(), History()
-    h.epoch_rows, h.valid_rows, h.ends = [dict(o) for o in rows], [dict(o) for o in rows[:1]], [*range(len(rows))]
-    again.load_state_dict(h.state_dict())
-    assert again.epoch_rows == rows and again.valid_rows == rows[:1] and again.ends == h.ends
-    assert again.epochs == h.epochs
-    assert [{k: (type(v), repr(v)) for k, v in o.items()}
-            for o in again.epoch_rows] == [{k: (type(v), repr(v)) for k, v in o.items()} for o in rows]
-
-def test_a_long_training_resumes_with_its_whole_history(tmp_path):
-    def make(): return make_learner(train_dl=batches(10), valid_dl=batches(10), metrics=[accuracy], seed=7)
-    whole, first, other = make(), make(), make()
-    other.model.load_state_dict(whole.model.state_dict())
-    first.model.load_state_dict(whole.model.state_dict())
-    whole.fit(30)
-    first.fit(20)
-    first.save(tmp_path/'state.pt')
-    other.load(tmp_path/'state.pt')
-    other.fit(10)
-    assert digest(other) == digest(whole)
+    def exact(rows): return [{k: (type(v), repr(v)) for k, v in o.items()} for o in rows]
+    for rows in ROWS:
+        h, again = History(), History()
+        h.epoch_rows, h.valid_rows, h.ends = [dict(o) for o in rows], [dict(o) for o in rows[:1]], [*range(len(rows))]
+        again.load_state_dict(h.state_dict())
+        assert again.epoch_rows == rows and again.valid_rows == rows[:1] and again.ends == h.ends
+        assert again.epochs == h.epochs and exact(again.epoch_rows) == exact(rows)

@@ -7,15 +7,16 @@ from torch import nn
 from torch.optim import SGD, AdamW
 from torch.utils.data import DataLoader, Dataset, Subset
 
-import trainer_nb.all as everything
 from common import batches, digest, make_learner, make_model, problem, shuffled
 from trainer_nb.data.loaders import TensorLoader
 from trainer_nb.loop.hooks import CancelEpoch, CancelFit, CancelStep, Hook, LambdaHook, MainProcessHook
 from trainer_nb.show import lr_find
-from trainer_nb.show.lr_find import RULES, LRCurve, LRScreen, Picker
+from trainer_nb.show.lr_find import RULES, LRCurve, Picker
 from trainer_nb.loop.metrics import accuracy
+from trainer_nb.features.amp import AMP
+from trainer_nb.features.ema import EMA
 from trainer_nb.features.gradients import GradAccum, GradClip
-from trainer_nb.features.schedule import LRScheduler, OneCycle, WarmupCosine
+from trainer_nb.features.schedule import LRScheduler, OneCycle
 from trainer_nb.show.output import Budget
 
 
@@ -184,48 +185,25 @@ def warm():
     for _ in dl: pass
     return dl
 
-def outside():
-    "A torch scheduler that nobody told us of"
-    learn = make_learner(optim=SGD, lr=.1)
-    learn.config = torch.optim.lr_scheduler.ExponentialLR(learn.opt, .9)
-    return learn
-
-def of_optimize(name, *args, **kwargs):
-    def make():
-        return make_learner(hooks=[getattr(everything, name)(*args, **kwargs)])
-    return make
-
 sched = torch.optim.lr_scheduler
 LEARNERS = {
     'plain': lambda: make_learner(),
-    'momentum': lambda: make_learner(optim=SGD([*(model := make_model()).parameters()], lr=.1, momentum=.9),
-                                     model=model),
     'odd': lambda: make_learner(Odd(), shuffled(bs=6)),
     'frozen': lambda: (model := Odd(), model.a.requires_grad_(False), model.norm.eval(),
                        make_learner(model, shuffled(bs=6)))[-1],
     'loss with parameters': lambda: make_learner(loss_fn=Scaled()),
     'accumulation': lambda: make_learner(hooks=[GradAccum(2), GradClip(.1)]),
-    'AMP': of_optimize('AMP'), 'AMP fp16': of_optimize('AMP', 'fp16', torch.amp.GradScaler),
-    'EMA': of_optimize('EMA'), 'NaNGuard': of_optimize('NaNGuard'),
+    'AMP fp16': lambda: make_learner(hooks=[AMP('fp16', torch.amp.GradScaler), EMA()]),
     'one cycle': lambda: make_learner(hooks=[OneCycle(.1)], optim=SGD(list((model := make_model()).parameters()),
                                                                       lr=.1, momentum=.9), model=model),
-    'warm-up': lambda: make_learner(hooks=[WarmupCosine(.1, n_steps=8)]),
-    'steps': lambda: make_learner(hooks=[LRScheduler(lambda opt: sched.StepLR(opt, 2))]),
-    'epochs': lambda: make_learner(hooks=[LRScheduler(lambda opt, n: sched.CosineAnnealingLR(opt, n), 'epoch')]),
     'plateau': lambda: make_learner(valid_dl=batches(),
                                     hooks=[LRScheduler(lambda opt: sched.ReduceLROnPlateau(opt, patience=0),
                                                        'metric')]),
-    'outside scheduler': outside,
     'logger': lambda: make_learner(hooks=[Logger()], metrics=[accuracy, Smoothed()]),
     'two optimizers': gan,
-    'two, accumulated': lambda: gan(hooks=[GradAccum(2)]),
-    'groups': lambda: make_learner(**groups(momentum=.9)),
     'tensor lr': lambda: make_learner(**groups(AdamW, (torch.tensor(.01), torch.tensor(.1)))),
-    'foreach': lambda: make_learner(**groups(AdamW, foreach=True)),
-    'fused': lambda: make_learner(**groups(AdamW, fused=True)),
     'own generator': lambda: make_learner(train_dl=TensorLoader(*problem(), bs=5, shuffle=True,
                                                                 generator=torch.Generator().manual_seed(5))),
-    "loader's generator": lambda: make_learner(train_dl=shuffled(generator=torch.Generator().manual_seed(5))),
     'stateful loader': lambda: make_learner(train_dl=Stateful()),
     'noisy data': lambda: make_learner(train_dl=DataLoader(Subset(Noisy(), range(20)), batch_size=5, shuffle=True)),
     'step with state': lambda: make_learner(train_step=Step()),
@@ -288,9 +266,7 @@ def endings(rand):
     yield 'interrupt', raises(once, rand.choice(points), 1), {}, None
     yield 'two interrupts', raises(twice, rand.choice(points), 1), {}, KeyboardInterrupt
 
-@pytest.mark.parametrize('kind, n_epochs',
-                         [pytest.param(o, 1, marks=[pytest.mark.soak]*(1 - i % 2)) for i, o in enumerate(LEARNERS)] +
-                         [(o, 0) for o in ('plain', 'odd', 'accumulation', 'two optimizers')])
+@pytest.mark.parametrize('kind, n_epochs', [*((o, 1) for o in LEARNERS), ('odd', 0), ('two optimizers', 0)])
 def test_nothing_changes(kind, n_epochs):
     rand, threads = random.Random(kind + str(n_epochs)), threading.active_count()
     learn = made(kind, n_epochs)
@@ -306,7 +282,7 @@ def test_nothing_changes(kind, n_epochs):
         if hook is not None: learn.remove_hook(hook)
     assert threading.active_count() == threads or kind == 'warm workers'
 
-@pytest.mark.parametrize('kind', [pytest.param(o, marks=[pytest.mark.soak]*(i % 2)) for i, o in enumerate(LEARNERS)])
+@pytest.mark.parametrize('kind', [*LEARNERS][::2])
 def test_a_fit_afterwards_knows_nothing_of_it(kind):
     res = []
     for searches in 0, 1, 3:
@@ -341,45 +317,9 @@ def test_a_look_sees_what_changes():
 
 # More endings
 
-def test_the_model_raises_in_the_middle():
-    class Raises(nn.Module):
-        def __init__(self): super().__init__(); self.inner, self.n = Odd(), 0
-        def forward(self, x):
-            self.n += 1
-            out = self.inner(x)
-            if self.n == 5: raise Boom('in the model')
-            return out
-    learn = make_learner(Raises(), shuffled(bs=6))
-    before = snapshot(learn)
-    with pytest.raises(Boom) as e: find(learn)
-    assert 'dry run' in ' '.join(e.value.__notes__)
-    check_same(before, snapshot(learn))
-
-def test_stop_from_another_thread():
-    learn = made('odd', 1)
-    def stop(learn):
-        thread = threading.Thread(target=learn.stop)
-        thread.start()
-        thread.join()
-    calls = []
-    learn.add_hook(LambdaHook(before_step=lambda learn: calls.append(1) or (len(calls) == 4 and stop(learn))))
-    before = snapshot(learn)
-    curve = find(learn)
-    assert curve.outcome == 'stopped' and len(curve.losses) == 4 and curve.suggestion is None and 'points' in curve.why
-    check_same(before, snapshot(learn))
-
-def test_in_another_thread():
-    learn, res = made('odd', 1), []
-    before = snapshot(learn)
-    thread = threading.Thread(target=lambda: res.append(find(learn)))
-    thread.start()
-    thread.join()
-    assert len(res[0].losses) == 13
-    check_same(before, snapshot(learn))
-
 @pytest.mark.skipif(threading.current_thread() is not threading.main_thread(), reason='signals come in the main thread')
-@pytest.mark.parametrize('n_signals, n_tries', [(1, 25), (2, 25), pytest.param(1, 400, marks=pytest.mark.soak),
-                                                pytest.param(2, 400, marks=pytest.mark.soak)])
+@pytest.mark.soak
+@pytest.mark.parametrize('n_signals, n_tries', [(1, 400), (2, 400)])
 def test_signals_at_any_moment(n_signals, n_tries):
     "Real ones, sent while another thread exists that could take them, also while things are put back"
     rand, learn, partial = random.Random(n_signals), made('odd', 1), 0
@@ -413,7 +353,7 @@ def test_signals_at_any_moment(n_signals, n_tries):
     assert partial or n_signals == 2
     check_same(before, snapshot(learn))
 
-@pytest.mark.parametrize('n_signals', [1, 2, 5])
+@pytest.mark.parametrize('n_signals', [1, 2])
 def test_signals_while_things_are_put_back(n_signals):
     learn = made('odd', 1)
     class Signals(dict):        # each step adds to it: it is cleared and filled again when things are put back
@@ -434,9 +374,8 @@ def test_signals_while_things_are_put_back(n_signals):
         thread.join()
     check_same(before, snapshot(learn))
 
-@pytest.mark.parametrize('at', [1, 4, 5, 7])
-@pytest.mark.parametrize('kind', ['plain', 'odd', 'accumulation', 'one cycle', 'two optimizers', 'own generator',
-                                  'stateful loader', 'steps', 'validation'])
+@pytest.mark.parametrize('kind, at', [('odd', 1), ('accumulation', 5), ('one cycle', 4), ('two optimizers', 7),
+                                      ('own generator', 4), ('stateful loader', 7), ('validation', 7)])
 def test_in_mid_run(kind, at):
     def stopped():
         learn, calls = made(kind), []
@@ -481,7 +420,7 @@ def spied(**kwargs):
     Spy.log.clear()
     return make_learner(**groups(Spy), **kwargs)
 
-@pytest.mark.parametrize('n, start, end', [(100, 1e-7, 10.), (2, 1e-3, 1e-2), (7, 1e-5, 1e-1)])
+@pytest.mark.parametrize('n, start, end', [(100, 1e-7, 10.), (2, 1e-3, 1e-2)])
 def test_rates_at_real_steps(n, start, end):
     curve = spied().lr_find(start, end, n, stop_div=False)
     assert len(Spy.log) == len(curve.lrs) == len(curve.losses) == n
@@ -490,7 +429,7 @@ def test_rates_at_real_steps(n, start, end):
         assert lrs[0] == pytest.approx(lr/10, rel=1e-9)         # groups of .01 and .1
     assert curve.lrs[0] == start and curve.lrs[-1] == pytest.approx(end, rel=1e-12)
 
-@pytest.mark.parametrize('n_accum, train_dl', [(2, 5), (3, 5), (2, 1), (4, 3), (2, 'no length')])
+@pytest.mark.parametrize('n_accum, train_dl', [(3, 5), (4, 3), (2, 'no length')])
 def test_accumulation_steps_where_it_steps(n_accum, train_dl):
     "Windows continue past the end of a loader; a point is the mean over the samples of its window"
     data = batches(bs=5)[:5 if train_dl == 'no length' else train_dl]
@@ -505,12 +444,6 @@ def test_accumulation_steps_where_it_steps(n_accum, train_dl):
     for i, loss in enumerate(curve.losses):
         window = seen[i*n_accum:(i + 1)*n_accum]
         assert loss == pytest.approx(sum(v*n for v, n in window)/sum(n for _, n in window), rel=1e-5)
-
-def test_a_hundred_points_of_two_hundred_batches():
-    n = []
-    learn = spied(hooks=[GradAccum(2), LambdaHook(before_step=lambda learn: n.append(1))])
-    curve = learn.lr_find(stop_div=False)
-    assert (len(curve.lrs), len(Spy.log), len(n)) == (100, 100, 200)
 
 def test_losses_are_those_of_plain_pytorch():
     learn = make_learner(train_dl=batches(), optim=SGD)
@@ -530,14 +463,6 @@ def test_losses_are_those_of_plain_pytorch():
         losses.append(loss.item())
     assert curve.losses == pytest.approx(losses, rel=1e-6)
 
-def test_skipped_steps_are_no_points():
-    calls = []
-    def skips(learn, nxt):
-        calls.append(1)
-        return False if len(calls) % 3 == 0 else nxt()
-    curve = spied(hooks=[LambdaHook(do_opt_step=skips)]).lr_find(1e-5, 1e-2, 10, stop_div=False)
-    assert len(Spy.log) == 10 and [o[1] for o in Spy.log] == curve.lrs
-
 def test_one_of_two_optimizers():
     seen = []
     def see(learn, nxt):
@@ -549,28 +474,14 @@ def test_one_of_two_optimizers():
     with pytest.raises(ValueError, match="'d', 'g'"): learn.lr_find()
     with pytest.raises(ValueError, match='no name'): make_learner().lr_find(opt='d')
 
-def test_an_optimizer_that_steps_seldom():
-    "Points are steps of the optimizer that is looked at, not of the other"
-    def step(batch, learn):
-        step.n += 1
-        yield 'd', F.cross_entropy(learn.model.d(batch[0]), batch[1])
-        if step.n % 3 == 0: yield 'g', F.mse_loss(learn.model.g(batch[0]), batch[0])
-    step.n, Spy.log = 0, []
-    model = nn.ModuleDict({'d': make_model(), 'g': nn.Linear(4, 4)})
-    learn = make_learner(model, train_step=step, optim={'d': SGD(model.d.parameters(), lr=.01),
-                                                        'g': Spy(model.g.parameters(), lr=.02)}, hooks=[GradAccum(2)])
-    curve = learn.lr_find(1e-5, 1e-2, 6, opt='g', stop_div=False)
-    assert [o[0] for o in Spy.log] == curve.lrs and len(curve.lrs) == 6
-
-@pytest.mark.parametrize('data', [batches(bs=24), batches()[:1], batches()])
-def test_short_loaders_begin_again(data):
-    curve = make_learner(train_dl=data, optim=SGD, lr=.1).lr_find(n_steps=23, end=.1)
+def test_short_loaders_begin_again():
+    curve = make_learner(train_dl=batches()[:1], optim=SGD, lr=.1).lr_find(n_steps=23, end=.1)
     assert len(curve.losses) == 23
 
 
 # What is suggested
 
-data = json.loads((Path(__file__).parent/'data'/'lr_curves.json').read_text(encoding='utf-8'))
+data = json.loads((Path(__file__).parents[1]/'data'/'lr_curves.json').read_text(encoding='utf-8'))
 RECORDED = {o['name']: o for o in data['curves']}
 SILENT = {'flat': '1 %', 'falls': 'larger end', 'diverges': 'points'}       # and what they say
 
@@ -580,26 +491,27 @@ def curve_of(o, **kwargs):
     curve.lrs = [curve.lr_at(i) for i in range(len(curve.losses))]
     return curve
 
-@pytest.mark.parametrize('name', RECORDED)
-def test_suggestions_are_fastais(name):
-    recorded = RECORDED[name]
-    curve, theirs = curve_of(recorded), dict(recorded['suggestions'])
-    theirs.pop('steepest', None)
-    kind = name.split(':')[0].split()[0]
-    if kind in SILENT:
-        assert curve.suggestion is None and curve.suggestions == {} and SILENT[kind] in curve.why
-        assert curve.why in curve.status()
-    else:
-        assert curve.suggestions == pytest.approx(theirs, rel=1e-9)
-        assert not curve.why and curve.suggestion == curve.suggestions['valley']
-    if theirs:
+def test_suggestions_are_fastais():
+    for name, recorded in RECORDED.items():
+        curve, theirs = curve_of(recorded), dict(recorded['suggestions'])
+        theirs.pop('steepest', None)
+        kind = name.split(':')[0].split()[0]
+        if kind in SILENT:
+            assert curve.suggestion is None and curve.suggestions == {} and SILENT[kind] in curve.why, name
+            assert curve.why in curve.status(), name
+        else:
+            assert curve.suggestions == pytest.approx(theirs, rel=1e-9), name
+            assert not curve.why and curve.suggestion == curve.suggestions['valley'], name
         # the rules themselves, even where nothing is suggested
-        assert {k: RULES[k](*curve._inner()) for k in theirs} == pytest.approx(theirs, rel=1e-9)
+        assert not theirs or {k: RULES[k](*curve._inner()) for k in theirs} == pytest.approx(theirs, rel=1e-9), name
+    assert len(RECORDED) > 9
 
-@pytest.mark.parametrize('name', [k for k, o in RECORDED.items() if o['suggestions']])
-def test_steepest_of_torch_lr_finder(name):
+def test_steepest_of_torch_lr_finder():
     "Its slopes are central differences, the mean of two of ours: the same place on an even descent, another in noise"
-    recorded = RECORDED[name]
+    for name, o in RECORDED.items():
+        if o['suggestions']: check_steepest(name, o)
+
+def check_steepest(name, recorded):
     lrs, losses = curve_of(recorded)._inner()
     slopes = [b - a for a, b in zip(losses, losses[1:])]
     central = [slopes[0], *((a + b)/2 for a, b in zip(slopes, slopes[1:])), slopes[-1]]
@@ -628,12 +540,8 @@ class Losses(Hook):
         self.i += 1
 
 @pytest.mark.parametrize('values, kwargs, outcome, n, why', [
-    ([math.nan], {}, 'diverged', 1, 'first loss is nan'), ([math.inf], {}, 'diverged', 1, 'first loss is inf'),
-    ([2.], {}, '', 100, '1 %'), ([0.], {}, '', 100, '1 %'),
-    ([2 - i/100 for i in range(100)], {}, '', 100, 'larger end'),
-    ([-i/100 for i in range(100)], {}, '', 100, 'larger end'), ([2.]*5 + [math.nan], {}, 'diverged', 6, '0 points'),
-    ([2.]*5 + [9e9], {}, 'diverged', 6, '0 points'), ([1.], dict(n_steps=9), '', 9, '4 points'),
-    ([1.], dict(n_steps=2), '', 2, '0 points'),
+    ([math.nan], {}, 'diverged', 1, 'first loss is nan'), ([0.], {}, '', 100, '1 %'),
+    ([-i/100 for i in range(100)], {}, '', 100, 'larger end'), ([2.]*5 + [9e9], {}, 'diverged', 6, '0 points'),
     ([3 - i/5 for i in range(12)], dict(n_steps=12), '', 12, '6 points')])
 def test_no_suggestion_and_why(values, kwargs, outcome, n, why):
     curve = make_learner(hooks=[Losses(*values)], optim=SGD, lr=.1).lr_find(**kwargs)
@@ -645,8 +553,7 @@ def test_no_suggestion_and_why(values, kwargs, outcome, n, why):
 class Always(Budget):
     is_due = True
 
-@pytest.mark.parametrize('columns', [40, 80])
-def test_a_terminal_has_one_line_of_progress(columns, monkeypatch, capsys):
+def test_a_terminal_has_one_line_of_progress(monkeypatch, capsys, columns=80):
     "Each update began a new line at 80 columns"
     monkeypatch.setenv('COLUMNS', str(columns))
     monkeypatch.setattr(lr_find, 'Budget', Always)
@@ -654,17 +561,6 @@ def test_a_terminal_has_one_line_of_progress(columns, monkeypatch, capsys):
     out = capsys.readouterr().out
     assert out.count('\r') > 20 and max(map(len, re.split(r'[\r\n]', out.rpartition('\r')[0]))) < columns
     assert out.rpartition('\r')[2] == curve.status() + '\n' and '\n' not in out.rpartition('\r')[0]
-
-def test_a_suggestion_that_the_slider_rounds_is_no_pick():
-    "A line 'picked' lay on the suggestion before anybody had moved the slider"
-    curve = LRCurve(1e-7, 10., 100, lrs=[10**(-7 + .08*i) for i in range(60)],
-                    losses=[1 - (i/60)**2 for i in range(55)] + [9.]*5)
-    screen, drawn = LRScreen(curve, 'html'), []
-    screen.area.close = lambda status, table, chart, *_: drawn.append([o.name for o in chart.panels[0].lines])
-    for picked in curve.suggestion, float(f'{curve.suggestion:.2g}'), 10*curve.suggestion:
-        curve.picked = picked
-        screen._finish()
-    assert [any(o.startswith('picked') for o in names) for names in drawn] == [False, False, True]
 
 def test_a_value_that_the_page_rounds_is_no_pick():
     "The slider rounds its first value to its steps, and reports that; only a move picks"
@@ -685,11 +581,6 @@ def test_interrupted_at_once():
     assert curve.outcome == 'stopped' and not curve.losses and curve.why == 'no step was made'
     assert curve.plot() is not None
 
-def test_hooks_that_cancel_for_ever_do_not_hang():
-    for e in CancelStep, CancelEpoch:
-        learn = make_learner(hooks=[LambdaHook(before_step=lambda learn: raise_(e))])
-        assert learn.lr_find().why == 'no step was made'
-
 def test_a_curve_that_falls_and_rises():
     "The loss of a parabola: every rate below 2 converges"
     torch.manual_seed(0)
@@ -705,19 +596,17 @@ def test_a_curve_that_falls_and_rises():
     is_close = curve.losses == pytest.approx(losses, rel=1e-3, abs=1e-9)
     assert is_close and curve.outcome == 'diverged' or curve.losses[-1] < 1e-3
 
-@pytest.mark.parametrize('kwargs, error, text', [
-    (dict(start=1., end=1.), ValueError, 'start < end'), (dict(start=2., end=1.), ValueError, 'start < end'),
-    (dict(start=0.), ValueError, '0 < start'), (dict(start=-1.), ValueError, '0 < start'),
-    (dict(end=math.inf), ValueError, 'end is inf'), (dict(start=math.nan), ValueError, 'nan'),
-    (dict(end=math.nan), ValueError, 'nan'), (dict(n_steps=1), ValueError, '2 or more'),
-    (dict(n_steps=0), ValueError, '1 or more'), (dict(n_steps=-3), ValueError, '1 or more'),
-    (dict(n_steps=2.5), TypeError, 'whole number'), (dict(suggest='vally'), ValueError, 'valley'),
-    (dict(suggest=('steep', 'best')), ValueError, "'best'"), (dict(opt='x'), ValueError, 'no name')])
-def test_bad_arguments(kwargs, error, text):
+def test_bad_arguments():
     learn = make_learner()
     before = snapshot(learn)
-    with pytest.raises(error, match=text): learn.lr_find(**kwargs)
-    check_same(before, snapshot(learn))
+    for kwargs, error, text in [
+            (dict(start=1., end=1.), ValueError, 'start < end'), (dict(start=0.), ValueError, '0 < start'),
+            (dict(end=math.inf), ValueError, 'end is inf'), (dict(start=math.nan), ValueError, 'nan'),
+            (dict(n_steps=1), ValueError, '2 or more'), (dict(n_steps=-3), ValueError, '1 or more'),
+            (dict(n_steps=2.5), TypeError, 'whole number'), (dict(suggest='vally'), ValueError, 'valley'),
+            (dict(suggest=('steep', 'best')), ValueError, "'best'"), (dict(opt='x'), ValueError, 'no name')]:
+        with pytest.raises(error, match=text): learn.lr_find(**kwargs)
+        check_same(before, snapshot(learn), kwargs)
 
 def test_data_that_cannot_be_searched():
     with pytest.raises(ValueError, match='read only once'): make_learner(train_dl=iter(batches())).lr_find()
@@ -742,8 +631,7 @@ def test_not_inside_of_a_fit():
     assert len(errors) == 5 and 'in a fit' in errors[0]
 
 @pytest.mark.parametrize('name, late', [('digits, mlp, AdamW, bs 64', ['steep']),
-                                        ('noisy: digits, conv, RMSprop, bs 2', ['slide', 'steep']),
-                                        ('digits, mlp with batch norm, SGD with momentum, bs 64', [])])
+                                        ('noisy: digits, conv, RMSprop, bs 2', ['slide', 'steep'])])
 def test_no_rate_past_the_lowest_loss_is_offered(name, late):
     "fastai's average lags so far that it may fall fastest where the losses themselves rise"
     curve = curve_of(RECORDED[name])

@@ -91,7 +91,7 @@ def started(tmp_path):
 def asked(folder): return [json.loads((folder.path/'requests'/o).read_text())['what'] for o in pending(folder)]
 
 def until(f):
-    end = time.monotonic() + 10
+    end = time.monotonic() + 60
     while not f() and time.monotonic() < end: time.sleep(.01)
     assert f()
 

@@ -1,5 +1,5 @@
 "Runs as jobs of a scheduler: the numbers of `fit`, whatever ends a job, and what a window says meanwhile"
-import json, os, shutil, signal, subprocess, sys, time
+import json, os, shutil, subprocess, sys, time
 from pathlib import Path
 
 import psutil, pytest, torch, torch.nn.functional as F
@@ -13,7 +13,7 @@ from trainer_nb.runs.table import main
 from test_runs import _ends, until  # noqa: F401
 from test_distributed import check_same
 
-here = Path(__file__).parent
+here = Path(__file__).parents[1]
 N = 8       # epochs, of six batches
 ODD = "a b'c%j\"$(touch oops)"
 
@@ -81,11 +81,11 @@ def test_signal_and_requeue(fake, tmp_path):
     until(lambda: run.history.n_steps > 8)
     (fake/'busy').touch()
     subprocess.run(['scancel', '--batch', '--signal=USR1', '1'], check=True)
-    until(lambda: 'PENDING' in str(run.state), 20)
+    until(lambda: 'PENDING' in str(run.state))
     assert run.status == 'waiting'
     n = run.history.n_steps
     (fake/'busy').unlink()
-    run.wait(60)
+    run.wait(300)
     check_same(learn, fitted())
     assert run.status == 'done' and 8 < n < 6*N and 'resumes from' in run.output
     assert not (tmp_path/'oops').exists() and not (folder/'oops').exists()
@@ -228,21 +228,6 @@ def test_ray_starts_again(ray, tmp_path):
     run.wait(600)
     check_same(learn, fitted(2))
     assert 'resumes from' in run.output
-
-@pytest.mark.soak
-def test_ray_driver_is_killed(ray, tmp_path):
-    "The ranks end with it, and `restart` continues"
-    learn = make(Slow(.5))
-    run = learn.start(N, folder=tmp_path/'a', on=Ray(1))
-    until(lambda: run.history.n_steps > 8, 900)
-    assert run.checkpoint().wait() == 'saved'
-    os.kill(int(job_of(run).split()[1]), signal.SIGKILL)
-    until(lambda: run.is_over, 100)
-    assert run.status == 'died' and 'the driver of Ray has ended' in str(run.state)
-    run.restart()
-    run.wait(600)
-    check_same(learn, fitted())
-
 
 # ---- with Slurm itself -----------------------------------------------------------------------------------------------
 

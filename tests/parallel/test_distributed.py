@@ -2,6 +2,7 @@
 in a single process"""
 import gc, json, os, re, shutil, signal, subprocess, sys, time
 from collections import Counter
+from pathlib import Path
 
 import psutil, pytest, torch, torch.nn.functional as F
 from torch import nn
@@ -10,9 +11,10 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 from accelerate import DistributedDataParallelKwargs, FullyShardedDataParallelPlugin, ParallelismConfig
 
 from common import make_learner, problem, same, weights
-from trainer_nb.all import (Accelerate, Checkpoint, Compile, EarlyStopping, EMA, Freeze, GradAccum, GradClip, GradNorm,
-                            LambdaHook, Metric, NaNGuard, Offload, OneCycle, Recompute,
-                            ProcessFailed, SeededLoader, TensorLoader, TrainingInterrupted, accuracy)
+from trainer_nb.all import (
+    Accelerate, Checkpoint, Compile, EarlyStopping, EMA, Freeze, GradAccum, GradClip, GradNorm, LambdaHook,
+    Metric, NaNGuard, OneCycle, ProcessFailed, SeededLoader, TensorLoader, TrainingInterrupted, accuracy
+)
 from trainer_nb.base.nested import local
 from trainer_nb.loop.hooks import Hook
 from trainer_nb.parallel.launch import forked, try_fork
@@ -123,9 +125,7 @@ def check_equal(a, b):
         for k in ours.keys() - {'time_s'}: assert close(ours[k], theirs[k]), (rows, k, ours[k], theirs[k])
     assert a.state == b.state
 
-SHORT = ['everything', 'workers']
-
-@pytest.mark.parametrize('case', [pytest.param(o, marks=[pytest.mark.soak]*(o not in SHORT)) for o in CASES])
+@pytest.mark.parametrize('case', [pytest.param(o, marks=[pytest.mark.soak]*(o != 'everything')) for o in CASES])
 def test_equals_one_process(case):
     args = CASES[case].get('fit', dict(n_epochs=3))
     alone = learner(case)
@@ -212,18 +212,6 @@ def test_metric_objects():
                        match=r'metric `Quantile` keeps a state.*merge_state\(others\), or use torchmetrics'):
         learn.launch(2, 1)
 
-def test_mixed_precision():
-    from trainer_nb.all import AMP
-    alone, learn, plain = learner('plain', AMP('bf16')), learner('plain',
-                                                                 Accelerate(mixed_precision='bf16')), learner('plain')
-    for o in alone, plain: o.fit(1)
-    learn.launch(2, 1)
-    for v, w, u in zip(*(weights(o.model) for o in (alone, learn, plain))):
-        assert close(v, w, 2e-3) and not torch.equal(u, w)
-    with pytest.raises(ValueError, match='AMP and Accelerate both choose the precision'):
-        learner('plain', AMP('bf16'), Accelerate(cpu=True)).fit(1)
-
-
 # Stop, go on, checkpoints
 
 N = 12      # epochs, of six batches and five
@@ -256,8 +244,7 @@ def undisturbed():
     learn.launch(2, N)
     return learn
 
-@pytest.mark.parametrize('n, what, rank', [pytest.param(1, 'interrupt', 0, marks=pytest.mark.soak), (40, 'stop', 1),
-                                             (75, 'interrupt', 0)])
+@pytest.mark.parametrize('n, what, rank', [(40, 'stop', 1), (75, 'interrupt', 0)])
 def test_stop_and_go_on_is_bit_equal(n, what, rank, undisturbed, tmp_path):
     learn = noisy(StopAt(n, what, rank))
     if what == 'interrupt':
@@ -294,7 +281,7 @@ def killed(tmp_path_factory):
                   LambdaHook(before_step=kill, after_epoch=at_an_end)).launch(2, N)
         finally: os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
-    pids, end = [int(o) for o in (folder/'pids').read_text().split()], time.time() + 30
+    pids, end = [int(o) for o in (folder/'pids').read_text().split()], time.time() + 120
     assert len(pids) == 2
     while any(map(alive, pids)):
         assert time.time() < end
@@ -359,7 +346,7 @@ def check_plain(learn, params):
     assert {p for opt in learn.opts.values() for g in opt.param_groups for p in g['params']} <= set(params)
 
 @pytest.mark.parametrize('case, units, n',
-                         [('everything', ('Sequential',), 2), ('accumulation and clip', (), 4),
+                         [('everything', ('Sequential',), 2),
                           *(pytest.param(*o, 2, marks=pytest.mark.soak)
                             for o in (('adam', ()), ('now and then', ('Linear',)), ('frozen', ()))),
                           pytest.param('two optimizers and windows', ('Sequential', 'Linear'), 2,
@@ -374,17 +361,6 @@ def test_parts_equal_one_process(case, units, n):
     check_equal(alone, learn)
     check_plain(learn, params)
     if learn.ema: assert all(close(v, w) for v, w in zip(weights(learn.ema.model), weights(alone.ema.model)))
-
-@pytest.mark.parametrize('hook', [Recompute, pytest.param(Offload, marks=pytest.mark.soak)])
-def test_parts_without_activations(hook):
-    "Units that keep no activations gather their weights again in backward, for the same numbers"
-    alone = learner('adam')
-    alone.fit(2)
-    learn = learner('adam', parted('Sequential', 'Linear'), Little(), hook('*'))
-    params = list(learn.model.parameters())
-    learn.launch(2, 2)
-    check_equal(alone, learn)
-    check_plain(learn, params)
 
 @pytest.mark.soak
 def test_parts_fit_again_and_predict(tmp_path):
@@ -430,35 +406,6 @@ def test_parts_stop_and_go_on(whole_run):
     learn.launch(2)
     check_same(learn, whole_run)
     assert same(weights(learn.ema.model), weights(whole_run.ema.model))
-
-@pytest.mark.soak
-def test_parts_kill_and_resume(tmp_path, whole_run):
-    "Bit-equal with as many processes; with more, or alone, from the last epoch's end"
-    def kill(learn):
-        if (learn.state.epoch, learn.state.batch_idx) != (1, 4): return
-        if learn.is_main: learn.get_hook('Checkpoint').finish()
-        time.sleep(.2)
-        if learn.is_main: os.kill(os.getpid(), signal.SIGKILL)
-    def at_an_end(learn): learn.get_hook('Checkpoint').save(learn)
-    if not (pid := os.fork()):
-        try:
-            noisy(parted(), EMA(.9), Checkpoint(tmp_path/'run', every=3, monitor=None),
-                  LambdaHook(before_step=kill, after_epoch=at_an_end)).launch(2, M)
-        finally: os._exit(1)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
-    assert noisy(Checkpoint(tmp_path/'run')).get_hook('Checkpoint').folder.manifests()[-1]['in_epoch']
-    for n in 2, 3, 1:
-        shutil.copytree(tmp_path/'run', tmp_path/str(n))
-        learn = noisy(parted(), EMA(.9), Checkpoint(tmp_path/str(n)))
-        if n == 2:
-            learn.launch(2, M, resume=True)
-            check_same(learn, whole_run)
-            assert same(weights(learn.ema.model), weights(whole_run.ema.model))
-        else:
-            with pytest.warns(UserWarning,
-                              match=f'saved by 2 processes in the middle of an epoch, and this is a world of {n}'):
-                learn.launch(n, M, resume=True)
-            assert learn.state.epoch == M
 
 def tensors(x):
     return [x] if isinstance(x, torch.Tensor) else [t for o in (x.values() if isinstance(x, dict) else x
@@ -531,18 +478,6 @@ def test_parts_cannot_be_written(tmp_path, monkeypatch):
         noisy(parted(), Checkpoint(tmp_path)).launch(2, 1)
     assert [o.name for o in tmp_path.iterdir()] == ['.lock']
 
-def test_parts_cannot_be_copied(tmp_path, monkeypatch):
-    "As above, before a rank begins to write"
-    from trainer_nb.save import checkpoint
-    plain = checkpoint.host_copy
-    def full(state, **kwargs):
-        if torch.distributed.get_rank(): raise RuntimeError('not enough memory')
-        return plain(state, **kwargs)
-    monkeypatch.setattr(checkpoint, 'host_copy', full)
-    with pytest.warns(UserWarning, match='nothing was saved in .*rank 1: .*not enough memory.*training continues'):
-        noisy(parted(), Checkpoint(tmp_path)).launch(2, 1)
-    assert [o.name for o in tmp_path.iterdir()] == ['.lock']
-
 def test_parts_that_never_come(tmp_path, monkeypatch):
     "A folder that the hosts do not share"
     from trainer_nb.save import checkpoint
@@ -573,14 +508,6 @@ def test_parts_are_written_while_training_goes_on(tmp_path, monkeypatch, whole_r
         (again := noisy(parted(), EMA(.9))).launch(2, M, resume=file)
         check_same(again, whole_run)
         assert same(weights(again.ema.model), weights(whole_run.ema.model))
-
-def test_parts_best_weights_come_back():
-    learn = learner('plain', parted(), EarlyStopping(1, min_delta=9.))
-    learn.launch(2, 3)
-    (once := learner('plain')).fit(1)
-    stop = learn.get_hook('EarlyStopping')
-    assert stop.best_epoch == 0 and all(close(v, w) for v, w in zip(weights(learn.model), weights(once.model)))
-    assert not any(hasattr(o, 'full_tensor') for state in stop.weights for o in state.values())
 
 @pytest.mark.soak
 def test_parts_and_errors(monkeypatch):
@@ -619,26 +546,6 @@ def test_copies_of_parts(case, tmp_path):
     check_plain(learn, params)
     if learn.ema: assert all(close(v, w) for v, w in zip(weights(learn.ema.model), weights(alone.ema.model)))
     for folder in tmp_path.glob('*.parts'): assert sorted(o.name for o in folder.iterdir()) == ['0.pt', '1.pt']
-
-@pytest.mark.soak
-def test_copies_of_parts_stop_and_go_on(tmp_path):
-    "Bit-equal in the same groups, from memory and from the disk; from the disk also in other groups, or alone"
-    def hooks(copies=2, size=2): return [parted(copies=copies, size=size), EMA(.9)]
-    (whole := noisy(*hooks())).launch(4, M)
-    learn = noisy(*hooks(), StopAt(13, 'stop', 1), Checkpoint(tmp_path/'run', keep=9))
-    learn.launch(4, M)
-    assert learn.cancelled == 'stop' and learn.state.epoch < M
-    (again := noisy(*hooks())).launch(4, M, resume=tmp_path/'run')
-    learn.launch(4)
-    for o in learn, again:
-        check_same(o, whole)
-        assert same(weights(o.ema.model), weights(whole.ema.model))
-    end = min((tmp_path/'run').glob('*.pt'))        # of the first epoch
-    (first := noisy()).load(end)
-    for copies, size in (1, 4), (4, 1), (1, 2):
-        (other := noisy(*hooks(copies, size), LambdaHook(before_fit=lambda learn: learn.request('stop')))
-         ).launch(copies*size, M, resume=end)
-        assert same(weights(other.model), weights(first.model))
 
 def test_what_copies_of_parts_refuse():
     wrong = ((TypeError, 'is a dict: expected a ParallelismConfig', {'dp_replicate_size': 2}, plugin()),
@@ -679,8 +586,7 @@ class In(Hook):
 def fail(learn): raise ZeroDivisionError('on purpose')
 def die(learn): os.kill(os.getpid(), signal.SIGKILL)
 
-@pytest.mark.parametrize('n, rank', [(2, 1), (4, 2)])
-def test_an_error_elsewhere(n, rank):
+def test_an_error_elsewhere(n=4, rank=2):
     with pytest.raises(ProcessFailed,
                        match=rf'process {rank} of {n} failed with ZeroDivisionError: on purpose\n\nIn process {rank}: '
                              rf'Traceback[^$]*raised in hook In'):
@@ -707,7 +613,7 @@ def test_a_process_that_ends_without_an_error(code):
     with pytest.raises(ProcessFailed, match=f'process 1 of 2 {message}'):
         learner('plain', In(1, lambda learn: os._exit(code))).launch(2, 3)
 
-@pytest.mark.parametrize('how', ['SIGTERM', 'SIGHUP', 'SIGKILL', 'before they have met'])
+@pytest.mark.parametrize('how', ['SIGTERM', 'before they have met'])
 def test_the_main_process_is_ended(how, tmp_path, monkeypatch):
     "The others end at once, wherever they are, and no folder is left"
     monkeypatch.setattr('tempfile.tempdir', str(tmp_path))
@@ -726,19 +632,16 @@ def test_the_main_process_is_ended(how, tmp_path, monkeypatch):
             learner('plain').launch(3, 3)
         finally: os._exit(1)
     os.waitpid(pid, 0)
-    pids, end_s = [int(o) for o in (tmp_path/'pids').read_text().split()], time.time() + 10
+    pids, end_s = [int(o) for o in (tmp_path/'pids').read_text().split()], time.time() + 120
     def left():     # besides torch's own cache
         return [o for o in os.listdir(tmp_path) if o != 'pids' and not o.startswith('torchinductor')]
     while any(map(alive, pids)) or left():
         assert time.time() < end_s
         time.sleep(.02)
 
-@pytest.mark.parametrize('n, rank', [(2, 1), (4, 3)])
-def test_a_process_is_killed(n, rank):
-    start = time.time()
+def test_a_process_is_killed(n=4, rank=3):
     with pytest.raises(ProcessFailed, match=f'process {rank} of {n} ended by SIGKILL'):
         learner('tokens', In(rank, die)).launch(n, 3)
-    assert time.time() - start < 30     # as promised; it takes a second
 
 def test_the_second_interrupt_ends_at_once():
     def hang(learn):
@@ -746,17 +649,6 @@ def test_the_second_interrupt_ends_at_once():
         os.kill(os.getpid(), signal.SIGINT)
     with pytest.raises(KeyboardInterrupt) as e: learner('plain', In(0, hang)).launch(2, 3)
     assert not isinstance(e.value, TrainingInterrupted)
-
-def test_something_for_all_that_one_does_alone():
-    """In the middle of a batch the others wait for gradients:
-    a time-out says so. At its end they may be at another message"""
-    def alone(learn): learn.validate()
-    with pytest.raises(RuntimeError) as e: learner('tokens', In(0, alone)).launch(2, 3, timeout_s=1)
-    assert any('a hook calls something that needs all processes' in o for o in e.value.__notes__)
-    with pytest.raises((RuntimeError, ProcessFailed),
-                       match=r'is about to (sum|tell|hear|agree|share|compare).*a hook calls something that needs all'):
-        learner('tokens',
-                LambdaHook(after_epoch=lambda learn: learn.validate() if learn.is_main else None)).launch(2, 3)
 
 def other_data(rank, make):
     class Odd(Accelerate):
@@ -772,31 +664,13 @@ def test_other_data_in_a_process():
                              r'in process 1: all must run the same'):
         learner('plain', other_data(1, lambda: TensorLoader(X[:18], Y[:18], bs=9))).launch(2, 1)
 
-@pytest.mark.parametrize('rank', [0, 1])
-def test_a_loader_without_length_that_ends_early(rank):
+def test_a_loader_without_length_that_ends_early(rank=1):
     class Short(IterableDataset):
         def __iter__(self): return iter(list(Stream())[:3])
     with pytest.raises(ValueError,
                        match=r'batch 3 of DataLoader has (0, 9|9, 0) samples in processes 0 to 1: a loader has to '
                              r'yield the same whole batches'):
         learner('without length', other_data(rank, lambda: DataLoader(Short(), batch_size=None))).launch(2, 1)
-
-def test_other_versions():
-    def change():
-        torch.__version__ = '1.0'
-        return TensorLoader(X, Y, bs=9)
-    with pytest.raises(RuntimeError, match=r'torch is 2.* in process 0, but 1.0 in process 1: .*same versions'):
-        learner('plain', other_data(1, change)).launch(2, 1)
-
-def test_a_port_in_use(monkeypatch):
-    "Nobody has to choose one: a free one is taken, whatever the environment says"
-    import socket
-    with socket.socket() as s:
-        s.bind(('127.0.0.1', 0))
-        s.listen()
-        monkeypatch.setenv('MASTER_PORT', str(s.getsockname()[1]))
-        learner('plain').launch(2, 1)
-    monkeypatch.delenv('MASTER_PORT')
 
 def test_what_is_refused_before_anything_happens(monkeypatch):
     from trainer_nb.parallel import launch
@@ -838,19 +712,6 @@ def test_what_is_refused_before_anything_happens(monkeypatch):
         learn.launch(2, 1)
     assert not learn.history.n_steps and learn.state.epoch == 0
 
-def test_lambdas_and_local_classes_need_not_be_sent():
-    class Local(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.w = nn.Linear(4, 3)
-            self.f = lambda x: self.w(x)
-        def forward(self, x): return self.f(x)
-    learn = make_learner(Local(), TensorLoader(X, Y, bs=9), loss_fn=lambda p, t: F.cross_entropy(p, t),
-                         hooks=[LambdaHook(after_step=lambda learn: None)])
-    learn.launch(2, 1)
-    assert learn.state.samples_seen == 46
-
-
 # From a shell
 
 NOTEBOOK = ('from accelerate import debug_launcher; from distributed_script import *; '
@@ -871,7 +732,7 @@ def test_from_a_shell(launcher, tmp_path):
     "The same script under each launcher: one screen, one log, and the numbers of one process"
     from distributed_script import train
     train(str(tmp_path/'alone'))
-    alone, here = json.loads((tmp_path/'alone').read_text()), os.path.dirname(__file__)
+    alone, here = json.loads((tmp_path/'alone').read_text()), str(Path(__file__).parents[1])
     env = {**os.environ, 'PYTHONPATH': os.pathsep.join([os.path.dirname(here), here]), 'OMP_NUM_THREADS': '1',
            'GLOO_SOCKET_IFNAME': 'lo'}
     res = subprocess.run([sys.executable, *LAUNCHERS[launcher], os.path.join(here, 'distributed_script.py'),
@@ -885,8 +746,8 @@ def test_from_a_shell(launcher, tmp_path):
     assert len((tmp_path/'out.csv').read_text().splitlines()) == len((tmp_path/'alone.csv').read_text().splitlines())
 
 
-@pytest.mark.parametrize('n', [20, pytest.param(1000, marks=pytest.mark.soak)])
-def test_processes_always_meet(n):
+@pytest.mark.soak
+def test_processes_always_meet(n=1000):
     """A process that is forked while a thread of this one holds a lock would wait for it for ever,
     as it did once in fifty times when a TCPStore served the others"""
     for _ in range(n):

@@ -1,5 +1,5 @@
 "A search leaves no trace in what a step, a loss function and the functions of hooks hold"
-import collections, functools, random
+import collections, random
 
 import numpy as np, pytest, torch, torch.nn.functional as F
 from torch import nn
@@ -8,8 +8,6 @@ from common import batches, digest, make_learner, make_model, same, weights
 from trainer_nb.loop.hooks import Hook, LambdaHook, MainProcessHook
 from trainer_nb.learner import Learner
 from trainer_nb.save.checkpoint import Checkpoint
-
-table, counter = {'mean': [torch.zeros(4)]}, 0
 
 def loss_of(learn, batch): return F.cross_entropy(learn.model(batch[0]), batch[1])
 
@@ -35,25 +33,6 @@ def closure():
         return {'loss': loss_of(learn, (noise(batch[0] - mean), batch[1]))*(1 + .1*n)}
     return dict(train_step=step), lambda: [gen, rand, mean, n, np_rand]
 
-def containers():
-    "A list of more tensors than anybody writes down, and dicts in dicts"
-    held = {'many': [torch.zeros(()) for _ in range(300)],
-            'deep': {'gen': [torch.Generator().manual_seed(1)], 'log': []}}
-    def step(batch, learn):
-        for o in held['many']: o.add_(1)
-        held['deep']['log'].append(len(batch))
-        return {'loss': loss_of(learn, batch)*held['many'][-1]*torch.rand((), generator=held['deep']['gen'][0])}
-    return dict(train_step=step), lambda: held
-
-def partials():
-    state = {'mean': torch.zeros(4), 'gen': torch.Generator().manual_seed(1)}
-    def step(state, batch, learn, scale=torch.ones(())):
-        scale.mul_(1.1)
-        state['mean'] += batch[0].mean(0)
-        loss = loss_of(learn, (batch[0] - state['mean'], batch[1]))
-        return {'loss': loss*scale*torch.rand((), generator=state['gen'])}
-    return dict(train_step=functools.partial(step, state)), lambda: [state, step.__defaults__]
-
 class Steps:
     def __init__(self): self.target, self.gen, self.n = torch.ones(4), torch.Generator().manual_seed(1), 0
     def step(self, batch, learn):
@@ -64,23 +43,6 @@ class Steps:
 def bound():
     o = Steps()
     return dict(train_step=o.step), lambda: [o.target, o.gen, o.n]
-
-def losses():
-    weight, gen = torch.ones(3), torch.Generator().manual_seed(1)
-    def loss(pred, targ):
-        weight.mul_(1.01)
-        return F.cross_entropy(pred, targ, weight)*torch.rand((), generator=gen)
-    return dict(loss_fn=loss), lambda: [weight, gen]
-
-def module_of_names():
-    "Global variables"
-    def step(batch, learn):
-        global counter
-        counter += 1
-        table['mean'][0].add_(1)
-        return {'loss': loss_of(learn, (batch[0] + table['mean'][0], batch[1]))*counter}
-    table['mean'][0].zero_()
-    return dict(train_step=step), lambda: [table, counter]
 
 def another_model():
     "A target network that follows, and an optimizer of the step's own with 120 parameters"
@@ -95,11 +57,6 @@ def another_model():
         return {'loss': loss_of(learn, batch) + F.mse_loss(learn.model(batch[0]),
                                                            target(batch[0]).detach())*many[-1].detach()}
     return dict(train_step=step), lambda: [target, many, opt]
-
-def listeners():
-    gen, scale = torch.Generator().manual_seed(1), torch.ones(())
-    def noise(learn): learn.batch = learn.batch[0] + torch.randn(4, generator=gen)*scale.mul_(1.1), learn.batch[1]
-    return dict(hooks=[LambdaHook(before_step=noise)]), lambda: [gen, scale]
 
 def subclass():
     class Mine(Learner):
@@ -125,16 +82,10 @@ class Carry(Hook):
         self.log['n'][0] += 1
         return pred + self.h + self.total*self.log['n'][0]*torch.rand((), generator=self.gen)
 
-class Shaped(Carry):
-    "A hook that takes part"
-    def before_step(self, learn): self.log['n'][0] += 1
-
-def hook_in_a_variable(cls=Carry):
-    hook = cls()
+def hook_in_a_variable():
+    hook = Carry()
     def step(batch, learn): return {'loss': F.cross_entropy(hook.move(learn.model(batch[0])), batch[1])}
     return dict(train_step=step, hooks=[hook]), lambda: list(vars(hook).values())
-
-def hook_that_takes_part(): return hook_in_a_variable(Shaped)
 
 def hook_by_its_class():
     hook = Carry()
@@ -142,8 +93,7 @@ def hook_by_its_class():
         return {'loss': F.cross_entropy(learn.get_hook(Carry).move(learn.model(batch[0])), batch[1])}
     return dict(train_step=step, hooks=[hook]), lambda: list(vars(hook).values())
 
-KINDS = (closure, containers, partials, bound, losses, module_of_names, another_model, listeners, subclass,
-         hook_in_a_variable, hook_that_takes_part, hook_by_its_class)
+KINDS = closure, bound, another_model, subclass, hook_in_a_variable, hook_by_its_class
 
 @pytest.mark.parametrize('kind', KINDS, ids=lambda o: o.__name__)
 def test_what_a_step_holds_is_put_back(kind):
@@ -165,22 +115,7 @@ def test_what_a_step_holds_is_put_back(kind):
         learn.fit(1)
         assert look(held()) != before
         digests.append(digest(learn))
-        global counter
-        counter = 0
     assert digests[0] == digests[1]
-
-def test_data_that_a_step_reads_is_not_copied(monkeypatch):
-    "What the loaders hold is theirs: it may be as large as memory"
-    data = batches()
-    def step(batch, learn):
-        assert data
-        return {'loss': loss_of(learn, batch)}
-    learn, cloned = make_learner(train_dl=data, train_step=step), []
-    clone = torch.Tensor.clone
-    monkeypatch.setattr(torch.Tensor, 'clone',
-                        lambda self, *args, **kwargs: cloned.append(self.data_ptr()) or clone(self, *args, **kwargs))
-    learn.lr_find(n_steps=3)
-    assert cloned and not {o.data_ptr() for batch in data for o in batch} & set(cloned)
 
 def test_a_hook_of_the_users_takes_part_and_is_left_alone():
     "A state that is carried from batch to batch, as in truncated backpropagation, by events around batches"
@@ -232,11 +167,7 @@ class Refusing:
     def state_dict(self): return {'n': self.n}
     def load_state_dict(self, state): raise OSError('the disk is full')
 
-class Proxy:
-    "As a package that is not installed, in MONAI: each attribute raises"
-    def __getattr__(self, name): raise ImportError('not installed')
-
-@pytest.mark.parametrize('make', [lambda: Frozen({'a': 1}), Refusing, Proxy], ids=['frozen', 'refusing', 'proxy'])
+@pytest.mark.parametrize('make', [lambda: Frozen({'a': 1}), Refusing], ids=['frozen', 'refusing'])
 def test_weights_and_random_states_are_put_back_whatever_a_part_does(make):
     "They would else be those of a search that has diverged"
     torch.manual_seed(0)

@@ -50,7 +50,7 @@ def test_equals_one_process(tmp_path):
     pids = ranks_of(run)
     for pid in pids:
         with open(f'/proc/{pid}/maps') as f: assert '/a/tensors/tensor-' in f.read()
-    run.wait(60)
+    run.wait(300)
     check_equal(alone, learn)
     assert run.history.steps == learn.history.steps and run.history.epochs == learn.history.epochs
     (shown,), expected = sources_of(run), HistorySource('', learn.history)
@@ -58,7 +58,7 @@ def test_equals_one_process(tmp_path):
     losses = [o.curves.steps['train_loss'].curves() for o in (shown, expected)]
     assert losses[0] == losses[1] and shown.curves.n == learn.history.n_steps
     assert len(pids) == 2 and run.folder.read('run.json')['n_procs'] == 2
-    until(lambda: not any(map(alive, pids)), 20)
+    until(lambda: not any(map(alive, pids)))
 
 @pytest.mark.soak
 def test_requests_and_restart(tmp_path):
@@ -74,15 +74,15 @@ def test_requests_and_restart(tmp_path):
     run.unpause().wait()
     assert run.checkpoint().wait() == 'saved' and run.history.n_steps >= n
     run.stop()
-    run.wait(30)
+    run.wait(300)
     assert run.status == 'stopped' and 0 < learn.state.epoch < N
     with pytest.raises(RuntimeError, match='stopped in 2 processes'): learn.resume()
     with pytest.raises(RuntimeError, match=r'start\(n_procs=2\)'): learn.start(folder=tmp_path/'b')
     other = learn.start(folder=tmp_path/'b', n_procs=2)
     run.restart()
-    other.wait(60)
+    other.wait(300)
     check_same(learn, reference)
-    run.wait(60)
+    run.wait(300)
     check_same(learn, reference)
     assert run.history.steps == reference.history.steps
 
@@ -91,7 +91,7 @@ def test_accelerate_of_one_fit(verb, tmp_path):
     "`launch` and `start` find the hook among those of the fit, and add no second one"
     learn, hook = make(dropout=0), Accelerate(cpu=True)
     if verb == 'launch': learn.launch(2, 1, hooks=[hook])
-    else: learn.start(1, folder=tmp_path/'a', n_procs=2, hooks=[hook]).wait(60)
+    else: learn.start(1, folder=tmp_path/'a', n_procs=2, hooks=[hook]).wait(300)
     alone = make(dropout=0)
     alone.fit(1)
     check_equal(alone, learn)
@@ -113,7 +113,7 @@ def test_rates(tmp_path):
     run.unpause().wait()
     until(lambda: run.history.steps['lr'][-1] == .25)
     run.stop()
-    run.wait(30)
+    run.wait(300)
     first, second = ((tmp_path/f'rates-{i}').read_text().split() for i in range(2))
     assert first == second and {'0.5', '0.25'} <= {*first}
     learn.launch(2)
@@ -128,10 +128,10 @@ class FailOn(Hook):
 @pytest.mark.parametrize('rank', [1, 0])
 def test_rank_fails(rank, tmp_path):
     run = make(FailOn(rank)).start(N, folder=tmp_path/'a', n_procs=2)
-    with pytest.raises(ZeroDivisionError, match='on purpose') as e: run.wait(60)
+    with pytest.raises(ZeroDivisionError, match='on purpose') as e: run.wait(300)
     assert 'after_backward' in str(e.value.__cause__) and ('on rank 1' in e.value.__notes__) == rank
     assert run.status == 'failed' and 'on purpose' in run.error
-    until(lambda: not [o for o in psutil.process_iter(['cmdline']) if str(run.path) in (o.info['cmdline'] or [])], 20)
+    until(lambda: not [o for o in psutil.process_iter(['cmdline']) if str(run.path) in (o.info['cmdline'] or [])])
 
 @pytest.mark.soak
 def test_rank_killed(tmp_path):
@@ -141,13 +141,13 @@ def test_rank_killed(tmp_path):
     until(lambda: run.history.n_steps)
     pids = ranks_of(run)
     os.kill(pids[1], signal.SIGKILL)
-    with pytest.raises(ProcessFailed, match='rank 1 of 2 was ended by signal 9'): run.wait(30)
-    until(lambda: not any(map(alive, pids)), 20)
+    with pytest.raises(ProcessFailed, match='rank 1 of 2 was ended by signal 9'): run.wait(300)
+    until(lambda: not any(map(alive, pids)))
     run.restart()
     until(lambda: run.status == 'running')
     pids = ranks_of(run)
     os.kill(pids[0], signal.SIGKILL)
-    until(lambda: not any(map(alive, pids)), 20)
+    until(lambda: not any(map(alive, pids)))
     assert run.status == 'died'
 
 def free_port():
@@ -164,7 +164,7 @@ def test_torchrun(n_agents, tmp_path):
     run = make(Slow()).start(3, folder=tmp_path/'a', n_procs=2)
     os.kill(run.folder.read('status.json')['pid'], signal.SIGKILL)
     until(lambda: run.status == 'died')
-    env = {**os.environ, 'PYTHONPATH': str(Path(__file__).parents[1])}
+    env = {**os.environ, 'PYTHONPATH': str(Path(__file__).parents[2])}
     place = ['--nnodes=2', '--master-addr=127.0.0.1', f'--master-port={free_port()}'] if n_agents == 2 else []
     agents = []
     for i in range(n_agents):
@@ -180,7 +180,7 @@ def test_torchrun(n_agents, tmp_path):
         for o in agents: o.kill()
     run.learn = learn
     run._is_taken = False
-    run.wait(10)
+    run.wait(300)
     check_same(learn, reference)
 
 def test_stuck(tmp_path):
@@ -197,7 +197,7 @@ def test_stuck(tmp_path):
     assert ranks.find() is None and not ranks.is_stuck()
     ranks.children[2].code = -9
     assert 'rank 2 of 3 was ended by signal 9' in ranks.find()['message']
-    until(ranks.is_stuck, 5)
+    until(ranks.is_stuck)
 
 def test_more_than_there_are(monkeypatch):
     monkeypatch.setattr('trainer_nb.parallel.accelerate.has_accelerator', lambda: True)

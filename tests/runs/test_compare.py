@@ -1,5 +1,5 @@
 "Comparisons: the picture is true, the table names the winner, and looking at a folder executes nothing from it"
-import json, math, os, random, re, shutil, subprocess, sys
+import json, math, os, random, re, shutil
 from time import thread_time
 from types import SimpleNamespace
 
@@ -60,8 +60,7 @@ def at(x, drawn, frame):
     (x0, v0), (x1, v1) = words[0], words[-1]
     return v0 + (v1 - v0)*(x - x0)/(x1 - x0)
 
-@pytest.mark.parametrize('x', AXES)
-@pytest.mark.parametrize('scale', [1., 1e-6, 5e4])
+@pytest.mark.parametrize('x, scale', [*zip(AXES, (1., 1e-6, 5e4, 1.))])
 def test_each_validation_is_where_its_value_is(x, scale):
     histories = [made(i, scale=scale*(1 + i)) for i in range(8)]
     c = compare(histories, x=x)
@@ -77,18 +76,6 @@ def test_each_validation_is_where_its_value_is(x, scale):
             assert abs(at(px, drawn, frame) - AXES[x](row['batch'])) < near_x
             assert abs(drawn.value(py, frame) - row['valid_loss']) < .012*size
 
-def test_smoothed_training_lies_among_its_batches():
-    h = made(3)
-    drawn = Drawn(compare(h, {'other': made(4)}, x='batch').chart().svg())
-    frame = drawn.frames()[0]
-    path, = [d for d, color, alpha, _ in drawn.paths if color == PALETTE[0] and alpha < 1]
-    points = [tuple(map(float, o)) for o in re.findall(r'[ML]([\d.]+),([\d.]+)', path)]
-    losses = h.steps['train_loss']
-    for px, py in points:
-        b, v = at(px, drawn, frame), drawn.value(py, frame)
-        around = losses[max(int(b) - 40, 0):int(b) + 40]
-        assert min(around) - .02 <= v <= max(around) + .02, (b, v)
-
 def test_more_than_eight_lines():
     "The best eight are in colour; the axes are theirs, and an arrow says how far the others leave them"
     histories = {f'h{i}': made(i, scale=1 + i) for i in range(30)}
@@ -101,14 +88,6 @@ def test_more_than_eight_lines():
     text = {*Drawn(c.pick('h29').chart().svg()).texts()}
     assert 'h29' in text and not {f'h{i}' for i in best} & text
     assert len(c.html()) < 300_000
-
-def test_nan_and_runaway_losses_are_gaps():
-    h = made(1)
-    h.add_steps(2, {'train_loss': [math.nan, math.inf]})
-    h.add_valid({'epoch': 5, 'step': 152, 'valid_loss': math.nan})
-    c = compare(h, made(2))
-    assert 'nan' not in c.chart().svg() and c.rows[0]['best valid_loss'] == min(h.epochs['valid_loss'])
-
 
 # ---- the table -------------------------------------------------------------------------------------------------------
 
@@ -214,13 +193,13 @@ def test_a_window_stays_inside_its_folder(tmp_path):
     assert Run(folder.path).history.n_steps == 0
     assert {o.name for o in elsewhere.iterdir()} == {'log.jsonl', name}
 
-@pytest.mark.parametrize('text', ['[]', '{}', 'x', '{"at": -5, "tail": 0, "curves": {}}', '[' * 5000,
-                                  '{"at": 1e999, "tail": 0, "curves": {}}'])
-def test_damaged_curves_are_read_anew(text, tmp_path):
+def test_damaged_curves_are_read_anew(tmp_path):
     (tmp_path/'log.jsonl').write_text(lines_of(made(1)))
-    (tmp_path/'log.curves.json').write_text(text)
-    f = CurveFile(tmp_path/'log.jsonl')
-    assert f.update() and f.curves.n == 300
+    for text in ('[]', '{}', 'x', '{"at": -5, "tail": 0, "curves": {}}', '[' * 5000,
+                 '{"at": 1e999, "tail": 0, "curves": {}}'):
+        (tmp_path/'log.curves.json').write_text(text)
+        f = CurveFile(tmp_path/'log.jsonl')
+        assert f.update() and f.curves.n == 300, text
 
 def test_forged_bins_do_not_break_the_picture(tmp_path):
     path = tmp_path/'log.jsonl'
@@ -237,7 +216,7 @@ def test_forged_bins_do_not_break_the_picture(tmp_path):
         c.html()
         assert c.rows[0]['batches'] == 300, change
 
-@pytest.mark.parametrize('seed', range(5))
+@pytest.mark.parametrize('seed', range(2))
 def test_curves_beside_the_record_equal_those_read_at_once(seed, tmp_path):
     "However often the file is written and the record grows"
     r, path = random.Random(seed), tmp_path/'log.jsonl'
@@ -326,18 +305,18 @@ ODD = ['{"kind": "step", "batch": 2, "a": null, "b": 1}', '{"kind": "step", "bat
        '{"kind": "step", "batch": 2, "a": 1, "c": 3}', '{"kind":"step","batch":2,"a":4,"b":5}',
        '{"kind": "step", "batch": 2, "a": NaN, "b": 1e3}']
 
-@pytest.mark.parametrize('odd', ODD)
-def test_a_damaged_line_is_left_out(tmp_path, odd):
+def test_a_damaged_line_is_left_out(tmp_path):
     "The others are read as they are where each is parsed by itself"
     even = '{"kind": "step", "batch": 1, "a": -1.5e-3, "b": 2}\n'
-    (path := tmp_path/'log.jsonl').write_text(even*3 + odd + '\n' + even*2)
-    slow, rows = Curves(), []
-    for line in path.read_text().splitlines():
-        try: rows.append(json.loads(line))
-        except ValueError: pass
-    take(slow, [o for o in rows if isinstance(o, dict)])
-    (found := CurveFile(path)).update()
-    assert slow.n > 4 and state_of_curves(found.curves) == state_of_curves(slow)
+    for i, odd in enumerate(ODD):
+        (path := tmp_path/f'{i}.jsonl').write_text(even*3 + odd + '\n' + even*2)
+        slow, rows = Curves(), []
+        for line in path.read_text().splitlines():
+            try: rows.append(json.loads(line))
+            except ValueError: pass
+        take(slow, [o for o in rows if isinstance(o, dict)])
+        (found := CurveFile(path)).update()
+        assert slow.n > 4 and state_of_curves(found.curves) == state_of_curves(slow), odd
 
 def test_revised_losses_in_curves(tmp_path):
     "Losses of whole batches take the place of those of one rank, also in a record that was read in parts"
@@ -445,41 +424,6 @@ def test_waiting_for_the_interpreter_costs_no_budget():
     with pytest.raises(KeyError), budget.drawing(): raise KeyError
     assert budget.next < math.inf       # the next one comes after one that failed
 
-def test_metrics_may_come_while_it_is_live(tmp_path):
-    "A run that has just begun has recorded nothing"
-    run = make_run(tmp_path/'a', made(1), state='running')
-    text = (run.path/'record'/'log.jsonl').read_text()
-    (run.path/'record'/'log.jsonl').write_text(
-        '{"kind": "mark", "batch": 0, "step": 0, "samples": 0, "time_s": 0.1}\n')
-    c = compare(tmp_path, x='epoch')
-    assert c.status_line() == '1 run · 1 of them live · no values yet'
-    assert c.metrics == [] and c.chart().svg() and c.text()
-    (run.path/'record'/'log.jsonl').write_text(text)
-    assert c.update() and c.metric == 'loss' and 'best valid_loss' in c.rows[0]
-
-@pytest.mark.soak
-def test_trackio(tmp_path):
-    "What trackio itself wrote, in a store of its own"
-    pytest.importorskip('trackio', reason="trackio is not installed: pip install 'trainer_nb[trackio]'")
-    code = '''
-import json, trackio
-from trainer_nb.all import compare
-for i in range(2):
-    trackio.init(project='digits', name=f'run{i}', config={'lr': 10.**-i, 'bs': 64})
-    for n in range(1, 6): trackio.log({'train/loss': 1/(n + i), 'val/loss': 2/(n + i)})
-    trackio.finish()
-c = compare('trackio:digits')
-print(json.dumps([c.rows, [o.settings for o in c.sources]]))
-try: compare('trackio:other')
-except ValueError as e: print(e)'''
-    env = {**os.environ, 'TRACKIO_DIR': str(tmp_path), 'HF_HUB_OFFLINE': '1'}
-    res = subprocess.run([sys.executable, '-c', code], env=env, capture_output=True, text=True)
-    rows, told = res.stdout.splitlines()[-2:] if not res.returncode else (res.stderr, '')
-    assert not res.returncode, rows
-    rows, settings = json.loads(rows)
-    assert [row['best valid_loss'] for row in rows] == [2/5, 2/6]
-    assert [o['lr'] for o in settings] == ['1.0', '0.1'] and told.endswith('expected one of digits')
-
 def test_a_run_that_failed_before_its_first_record(tmp_path):
     make_run(tmp_path/'good', made(1))
     make_run(tmp_path/'bad', made(1, n=5), state='failed')
@@ -527,7 +471,7 @@ def test_a_value_before_training_is_not_the_best(tmp_path):
     row, = compare(tmp_path).rows
     assert row['best valid_loss'] == min(h.epochs['valid_loss']) == runs(tmp_path).values[0]['best valid_loss']
 
-@pytest.mark.parametrize('v', ['1' + '0'*400, '1e999', '1e308', '-1e308', '"x"', '[]'])
+@pytest.mark.parametrize('v', ['1' + '0'*400, '-1e308', '[]'])
 def test_any_number_in_a_record_can_be_shown(v, tmp_path):
     folder = make_run(tmp_path/'a', made(1))
     with (folder.path/'record'/'log.jsonl').open('a') as f:
@@ -565,17 +509,18 @@ DAMAGED = ['{"kind": "revised", "batch": 300, "first": [], "train_loss": [1.0]}'
            '{"kind": "revised", "batch": 300, "train_loss": 5}', '{"kind": "epoch", "batch": 300, "epoch": {}}',
            '{"kind": "epoch", "batch": 300}', '{"kind": "valid", "batch": 300}', '{"kind": "step", "batch": []}']
 
-@pytest.mark.parametrize('status', [{}, {'rate': 'x', 'end_epoch': '\x1b', 'batch': [], 'valid_idx': {}, 'end': 'e',
-                                         'epoch': {}, 'training': False, 'position': 5}])
-@pytest.mark.parametrize('line', DAMAGED)
-def test_a_damaged_record_can_be_looked_at(line, status, tmp_path, capsys):
-    folder = make_run(tmp_path/'a', made(1), first_row='x', first_batch=[], versions=[], settings='s', parent=5)
-    with (folder.path/'record'/'log.jsonl').open('a') as f: f.write(line + '\n')
-    for state in 'running', 'done', 'failed':
-        folder.write('status.json', {**now_here(), 'state': state, **status})
-        run = attach(folder.path)
-        view = View(run.folder, run._tail)
-        assert run.card().html and '\x1b' not in view._html(run.state) + capsys.readouterr().out
+STATUS = {'rate': 'x', 'end_epoch': '\x1b', 'batch': [], 'valid_idx': {}, 'end': 'e', 'epoch': {}, 'training': False,
+          'position': 5}
+
+def test_a_damaged_record_can_be_looked_at(tmp_path, capsys):
+    for i, line in enumerate(DAMAGED):
+        folder = make_run(tmp_path/f'{i}', made(1), first_row='x', first_batch=[], versions=[], settings='s', parent=5)
+        with (folder.path/'record'/'log.jsonl').open('a') as f: f.write(line + '\n')
+        for state, status in ('running', STATUS), ('done', {}), ('failed', STATUS):
+            folder.write('status.json', {**now_here(), 'state': state, **status})
+            run = attach(folder.path)
+            view = View(run.folder, run._tail)
+            assert run.card().html and '\x1b' not in view._html(run.state) + capsys.readouterr().out
 
 def test_a_line_about_a_run_is_plain_and_never_ends_before_now(tmp_path):
     folder = make_run(tmp_path/'a', made(1), name='\x1b[31m',

@@ -22,7 +22,7 @@ from trainer_nb.loop.metrics import accuracy
 def forks():
     """A function that runs a training in a new process, and returns how it ended: 0 done, 3 interrupted,
     4 failed on purpose, -9 killed"""
-    child = subprocess.Popen([sys.executable, Path(__file__).with_name('checkpoint_child.py')], stdin=subprocess.PIPE,
+    child = subprocess.Popen([sys.executable, Path(__file__).parents[1]/'checkpoint_child.py'], stdin=subprocess.PIPE,
                              stdout=subprocess.PIPE, text=True, bufsize=1)
     def run(**c):
         watchdog = threading.Timer(300, child.kill)
@@ -78,8 +78,7 @@ def campaign(fork, tmp_path, setup, n_stops, rand):
     raise AssertionError(f'{done} stops')
 
 @pytest.mark.parametrize('setup, n_stops', [
-    *(pytest.param(o, 3, marks=[] if o == 'seeded' else pytest.mark.soak) for o in SETUPS),
-    *(pytest.param(o, 60, marks=pytest.mark.soak) for o in SETUPS)])
+    ('seeded', 3), *(pytest.param(o, 60, marks=pytest.mark.soak) for o in SETUPS)])
 def test_stopped_anywhere_and_resumed_in_a_new_process(fork, tmp_path, setup, n_stops):
     campaign(fork, tmp_path, setup, n_stops, random.Random(f'{setup} {n_stops}'))
 
@@ -122,8 +121,7 @@ class Reads:
         return i
 
 @pytest.mark.parametrize('cls, n_workers, skip',
-                         [(DataLoader, 0, False), pytest.param(SeededLoader, 0, False, marks=pytest.mark.soak),
-                          (SeededLoader, 2, False), (DataLoader, 2, True)])
+                         [(DataLoader, 0, False), (SeededLoader, 2, False), (DataLoader, 2, True)])
 def test_skipping_10_000_batches_reads_no_sample(cls, n_workers, skip):
     n, data = 20_010, Reads(20_010)
     make = lambda data, n_workers: cls(data, batch_size=2, shuffle=True, num_workers=n_workers)
@@ -174,8 +172,7 @@ LOADERS = {
     'weighted': lambda: DataLoader(TensorDataset(*problem()), batch_size=5,
                                    sampler=torch.utils.data.WeightedRandomSampler(torch.arange(1., 25), 24))}
 
-@pytest.mark.parametrize('kind', LOADERS)
-@pytest.mark.parametrize('step', [1, 3, 4, 5, 7])
+@pytest.mark.parametrize('kind, step', [*zip(LOADERS, (1, 3, 4, 5, 7, 3))])
 def test_loaders_that_are_exact(tmp_path, kind, step):
     whole, other, seen = resumed(tmp_path, lambda seed: seeded(seed, LOADERS[kind], LOADERS[kind]), step)
     assert whole == other and not seen
@@ -225,22 +222,9 @@ def test_stateful_loaders_are_asked(tmp_path, n_workers):
     whole, other, seen = resumed(tmp_path/'skip', lambda seed: seeded(seed, make_dl), skip=True)
     assert whole == other and not seen
 
-def test_torchmetrics(tmp_path):
-    tm = pytest.importorskip('torchmetrics')
-    def make(seed): return seeded(seed, shuffled, shuffled)
-    def with_metrics(seed):
-        learn = make(seed)
-        learn.metrics = [tm.Accuracy('multiclass', num_classes=3),
-                         tm.MetricCollection({'f1': tm.F1Score('multiclass', num_classes=3),
-                                              'auroc': tm.AUROC('multiclass', num_classes=3)})]
-        return learn
-    whole, other, seen = resumed(tmp_path, with_metrics)
-    assert whole == other and not seen
-
-
 # What is put where
 
-@pytest.mark.parametrize('step', [1, 7, 8, 14])
+@pytest.mark.parametrize('step', [7, 14])
 def test_early_stopping_goes_on_in_another_learner(tmp_path, step):
     "Its best weights and its patience are in the checkpoint; when it is over, it stays over"
     def make(seed): return seeded(seed, shuffled, shuffled, hooks=[EarlyStopping(patience=2, min_delta=.05)])
@@ -353,12 +337,6 @@ def test_what_does_not_fit_is_named_and_changes_nothing(tmp_path):
     assert 'FileNotFoundError' in bad(tmp_path, make_learner, resume=tmp_path/'empty')
     assert 'FileNotFoundError' in bad(tmp_path, make_learner, resume=tmp_path/'none')
 
-def test_between_epochs_the_data_may_change(tmp_path):
-    seeded(0, shuffled, shuffled).fit(1, hooks=[Checkpoint(tmp_path)])
-    learn = seeded(0, lambda: shuffled(40, bs=4))
-    learn.fit(2, resume=tmp_path)
-    assert learn.state.batch_idx == 10 and len(learn.history) == 2
-
 @pytest.mark.parametrize('workers', [(0, 2), (2, 0)])
 def test_another_number_of_workers_is_the_same_order(tmp_path, workers):
     make = lambda seed, n: seeded(seed, lambda: shuffled(num_workers=n), shuffled)
@@ -406,16 +384,6 @@ def test_everything_is_on_the_disk_before_it_is_in_its_place(tmp_path, monkeypat
     beside, folder = ('fsync', '.tmp'), ('fsync', 'folder')
     assert log == [beside, ('.tmp', '.json'), folder, beside, ('.tmp', '.pt'), folder]
 
-def test_a_save_moves_a_new_file_to_its_place(tmp_path):
-    learn = make_learner()
-    learn.save(tmp_path/'one.pt')
-    before = (tmp_path/'one.pt').read_bytes()
-    with open(tmp_path/'one.pt', 'rb') as held:
-        learn.fit(1)
-        learn.save(tmp_path/'one.pt')
-        assert held.read() == before != (tmp_path/'one.pt').read_bytes()
-    assert [o.name for o in tmp_path.iterdir()] == ['one.pt']
-
 def faulty(tmp_path, fail, heal=lambda: None, **kwargs):
     "A training whose disk fails from step 4 to step 8: its warnings, and whether its numbers are those of one without"
     def disk(learn):
@@ -446,10 +414,6 @@ def test_disk_full(tmp_path):
     assert len(seen) == 1 and 'File too large' in seen[0], seen
     assert steps[:2] == [2, 4] and steps[-1] == 10 and 6 not in steps
     assert not list((tmp_path/'a').glob('.*.tmp'))
-
-def test_a_folder_that_is_gone_is_made_again(tmp_path):
-    seen, steps = faulty(tmp_path, lambda: shutil.rmtree(tmp_path/'a', ignore_errors=True))
-    assert steps[-1] == 10
 
 def test_a_folder_that_cannot_be_written(tmp_path):
     def block():
@@ -529,9 +493,8 @@ def scheduled(seed):
                         hooks=[Own()])
 
 @pytest.mark.parametrize('make, fit', [(players, dict(n_epochs=3)), (endless, dict(max_steps=14, valid_every=3)),
-                                       (scheduled, dict(n_epochs=3)),
                                        (scheduled, dict(max_steps=6, valid_every=2))])
-@pytest.mark.parametrize('n', range(1, 24, 4))
+@pytest.mark.parametrize('n', [1, 6, 17])      # in the first window, in validation, in a later epoch
 def test_other_kinds_of_training(tmp_path, make, fit, n):
     "Stopped after its `n`-th batch, training and validation, it goes on in another learner"
     class Count(Hook):
@@ -545,25 +508,6 @@ def test_other_kinds_of_training(tmp_path, make, fit, n):
     assert stopped.cancelled == 'stop'
     with warnings.catch_warnings(record=True): other.fit(**fit, hooks=[Checkpoint(tmp_path)], resume=True)
     assert digest(other) == digest(whole)
-    one = make(2)
-    with warnings.catch_warnings(record=True): one.load(tmp_path/Folder(tmp_path).manifests()[0]['file'])
-    one.resume()
-    assert digest(one) == digest(whole)
-
-def test_display_and_controls(tmp_path, cell):
-    from trainer_nb.show.controls import Controls
-    def save(learn):
-        if learn.state.optimizer_step == 3: learn.request(lambda learn: learn.get_hook('Checkpoint').save(learn))
-    def make(seed, *hooks):
-        return seeded(seed, shuffled, shuffled, hooks=[Checkpoint(tmp_path), Controls(), *hooks], display=True)
-    learn = make(0, LambdaHook(after_step=save), stop_at(7))
-    learn.fit(2)
-    assert [o['step'] for o in Folder(tmp_path).manifests()] == [3, 5, 7]
-    other = make(1)
-    other.fit(2, resume=True)
-    learn.resume()
-    assert digest(other) == digest(learn) and 'done' in other.history.status
-
 
 def test_save_what_was_loaded(tmp_path):
     "A state from the middle of an epoch can be loaded, saved again, and resumed from"
@@ -604,7 +548,7 @@ def test_an_interrupt_while_saving_is_a_keyboard_interrupt(tmp_path):
         assert path.read_bytes() == whole or where is None
         return where is not None
     n = 1
-    while interrupted_at(n): n += 23
+    while interrupted_at(n): n += 61
     assert n > 300 and not list(tmp_path.glob('.*')) and signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 class Tagged(torch.Tensor): "As MONAI's MetaTensor: it may hold more than numbers"
@@ -642,9 +586,8 @@ def test_what_no_checkpoint_can_hold_ends_the_fit_after_its_first_batch(tmp_path
     with pytest.raises(TypeError, match="'inner'.* is a test_checkpoint.Share") as e: learn.fit(2)
     assert 'state_dict() and load_state_dict()' in str(e.value.__notes__) and learn.state.optimizer_step == 1
 
-@pytest.mark.parametrize('kind', ['dataset', 'tensors'])
-def test_resuming_with_other_data_of_the_same_size_warns(tmp_path, kind):
-    def loader(x, y): return DataLoader(TensorDataset(x, y), 6) if kind == 'dataset' else TensorLoader(x, y, bs=6)
+def test_resuming_with_other_data_of_the_same_size_warns(tmp_path):
+    def loader(x, y): return DataLoader(TensorDataset(x, y), 6)
     x, y = torch.randn(24, 4), torch.randint(3, (24,))
     make_learner(train_dl=loader(x, y), hooks=[Checkpoint(tmp_path)]).fit(1)
     for other, is_other in ((x.clone(), y), False), ((x.flip(0), y), True), ((x, y.roll(1)), True):
@@ -655,15 +598,6 @@ def test_resuming_with_other_data_of_the_same_size_warns(tmp_path, kind):
         texts = [str(o.message) for o in seen if 'holds other data' in str(o.message)]
         assert texts == ['resume: train_dl holds other data than when the checkpoint was saved']*is_other
 
-def test_the_average_is_there_after_load(tmp_path):
-    from trainer_nb.features.ema import EMA
-    learn = make_learner(hooks=[EMA()])
-    learn.fit(1)
-    learn.save(tmp_path/'a.pt')
-    (other := make_learner(hooks=[EMA()])).load(tmp_path/'a.pt')
-    assert same(weights(other.ema.model), weights(learn.ema.model)) and not other.ema.model.training
-
-
 class Ascent(torch.optim.Optimizer):
     "As many write SAM: the optimizer inside has a state of its own, which no state_dict has"
     def __init__(self, params, keeps=False):
@@ -672,11 +606,11 @@ class Ascent(torch.optim.Optimizer):
     def step(self, closure=None): self.base.step()
     def state_dict(self): return {**super().state_dict(), **({'base': self.base.state_dict()} if self.keeps else {})}
 
-@pytest.mark.parametrize('keeps', [True, False])
-def test_a_state_inside_an_optimizer_that_is_not_saved(tmp_path, keeps):
-    learn = make_learner(optim=lambda p: Ascent(p, keeps), hooks=[Checkpoint(tmp_path/'run'), GradAccum(2)])
-    with warnings.catch_warnings(record=True) as seen:
-        warnings.simplefilter('always')
-        learn.fit(2)
-    texts = [str(o.message) for o in seen if 'Ascent.base' in str(o.message)]
-    assert len(texts) == (not keeps) and all('state_dict' in o for o in texts)
+def test_a_state_inside_an_optimizer_that_is_not_saved(tmp_path):
+    for keeps in True, False:
+        learn = make_learner(optim=lambda p: Ascent(p, keeps), hooks=[Checkpoint(tmp_path/f'{keeps}'), GradAccum(2)])
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter('always')
+            learn.fit(2)
+        texts = [str(o.message) for o in seen if 'Ascent.base' in str(o.message)]
+        assert len(texts) == (not keeps) and all('state_dict' in o for o in texts)

@@ -6,7 +6,7 @@ import pytest, torch
 from PIL import Image, ImageFont
 
 from trainer_nb.draw import (
-    ALARM, COLORS, GREY, INK, RAW, SIZE, Envelope, Panel, html_table, legend_rows, limits, smooth, ticks
+    ALARM, COLORS, GREY, INK, SIZE, Panel, legend_rows, limits, smooth, ticks
 )
 from trainer_nb.draw.charts import _font
 from trainer_nb.draw.smoothing import _fitted
@@ -84,8 +84,7 @@ KINDS = {'falling': lambda r, i: 2*math.exp(-i/300) + .1*r.random(), 'noisy': la
          'spike': lambda r, i: 1e5 if i == 70 else r.random(), 'negative': lambda r, i: r.gauss(-5, 3),
          'tiny': lambda r, i: 1e-9*(1 + r.random())}
 
-@pytest.mark.parametrize('kind', KINDS)
-@pytest.mark.parametrize('seed', range(4))
+@pytest.mark.parametrize('kind, seed', [*zip(KINDS, range(6))])
 def test_each_validation_point_and_epoch_mean_is_where_its_value_is(kind, seed):
     "The loss of a fit that overfits was a flat line at the frame's edge"
     r = random.Random(f'{kind}{seed}')
@@ -107,13 +106,6 @@ def test_each_validation_point_and_epoch_mean_is_where_its_value_is(kind, seed):
         assert min(near) <= v <= max(near) or abs(read - v) < .02*size, (read, v)
     assert all(low <= o['train_loss'] <= high for o in h.epoch_rows)
 
-def test_an_overfit_is_seen_at_a_glance():
-    losses = [.25*math.exp(-i/400) + .02 for i in range(2000)]
-    drawn = Drawn(Plot(history(losses, [3.2 + .8*e/24 for e in range(25)])).chart().svg())
-    ys = [y for _, y in drawn.dots(COLORS[1])]
-    (_, top, _, bottom), *_ = drawn.frames()
-    assert ys[0] - ys[-1] > .15*(bottom - top) and all(a > b for a, b in zip(ys, ys[1:]))
-
 def test_a_single_batch_that_is_cut_off_has_an_arrow_with_its_value():
     losses = [math.exp(-i/300) + .1 for i in range(2000)]
     losses[1234] = 512.
@@ -122,14 +114,6 @@ def test_a_single_batch_that_is_cut_off_has_an_arrow_with_its_value():
     assert '▲ 512' in Drawn(plot.svg()).texts()
     assert '▲ 512' in {o.get_text() for o in plot.figure().texts}
     assert not [o for o in Drawn(Plot(history(losses[:1200], [.3])).chart().svg()).texts() if o[0] in '▲▼']
-
-def test_raw_batches_inside_are_where_their_values_are():
-    r = random.Random(1)
-    losses = [1 + r.random() for _ in range(100)]
-    drawn = Drawn(Plot(history(losses, [1.5])).chart().svg())
-    d = next(d for d, c, alpha, _ in drawn.paths if c == COLORS[0] and alpha < 1)
-    ys = [float(o) for o in re.findall(r'[ML][\d.]+,([\d.]+)', d)]
-    assert all(abs(drawn.value(y, drawn.frames()[0]) - v) < .02 for y, v in zip(ys, losses)) and len(ys) == 100
 
 def test_of_thousands_of_validation_points_none_that_stands_out_is_lost():
     valids = [1.]*2000
@@ -141,7 +125,7 @@ def test_of_thousands_of_validation_points_none_that_stands_out_is_lost():
 
 # Curves
 
-@pytest.mark.parametrize('n', [10, 50, 300])
+@pytest.mark.parametrize('n', [10, 300])
 def test_the_bold_curve_does_not_lag(n):
     "On a line it is the line, at the ends, too; on a step it is right half a window beside the step"
     line, step = [5 - .01*i for i in range(n)], [2.]*(n//2) + [1.]*(n - n//2)
@@ -249,8 +233,7 @@ def test_the_mean_of_the_bold_curve_over_each_epoch_is_that_of_the_epoch(seeds):
         check_epochs(Plot(h).chart(), h, losses)
         check_epochs(Comparison([HistorySource('', h)], x='batch').chart(), h, losses)
 
-@pytest.mark.parametrize('seed', range(3))
-def test_a_picture_that_grew_is_that_of_all_batches_at_once(seed):
+def test_a_picture_that_grew_is_that_of_all_batches_at_once(seed=0):
     r = random.Random(seed)
     losses, ends = random_history(r)
     whole, h = recorded(losses, ends), History()
@@ -280,19 +263,6 @@ def test_the_stored_picture_shows_the_means_of_steep_epochs():
         y = sum(blue)/len(blue)/2
         assert abs(low + (panel.top + panel.height - y)*(high - low)/panel.height + e*math.log10(3)) < .03
 
-def test_a_loss_that_exploded_is_not_drawn_where_it_is_small_again():
-    "On a logarithmic axis, batch 13 with a loss of 6 was drawn at 7,434"
-    losses = [2.3, 1e5, 1e5, 1.2e5, 8e4, 3e3, 50.] + [6. + .5*math.sin(i) for i in range(7, 460)]
-    panel = Plot(recorded(losses, range(23, 461, 23))).chart().panels[0]
-    line = next(o for o in panel.lines if o.name.startswith('train_loss'))
-    assert panel.ylog and line.xs[12] == 13 and max(line.ys[12:]) < 20
-
-def test_the_finders_curve_follows_a_steep_end():
-    values = [2.3 - 1.5/(1 + math.exp((60 - i)/4)) + (math.exp((i - 80)/2) if i > 80 else 0) for i in range(100)]
-    assert all(b/1.5 <= a <= 1.5*b for a, b in zip(smooth(values), values[:-1]))
-
-
-
 # Words
 
 def lum(color):
@@ -315,10 +285,8 @@ def test_words_are_readable_in_both_themes():
     assert fig.get_facecolor()[:3] == (1, 1, 1)
     for ax in fig.axes: assert {o.get_color() for o in ax.get_xticklabels() + ax.get_yticklabels()} <= {INK}
 
-@pytest.mark.parametrize('names',
-                         [['accuracy'], ['accuracy', 'f1'], ['accuracy', 'balanced_accuracy', 'macro_f1', 'auroc',
-                                                             'a_metric_with_a_very_long_name_of_its_own'],
-                                   [f'metric_{i}' for i in range(12)]])
+@pytest.mark.parametrize('names', [
+    ['accuracy', 'f1', 'a_metric_with_a_very_long_name_of_its_own'], [f'metric_{i}' for i in range(12)]])
 def test_legends_wrap_and_what_is_left_out_is_named(names):
     metrics = {f'{side}_{name}': [.1, .2, .3] for name in names for side in ('train', 'valid')}
     chart = Plot(history([1.]*60, [1., .9, .8], metrics=metrics)).chart()
@@ -342,34 +310,12 @@ def test_metrics_of_another_scale_have_a_panel_of_their_own():
     panels = [[o.name for o in p.lines if o.name] for p in Plot(h).chart().panels[2:]]
     assert panels == [['accuracy', 'f1'], ['entropy'], ['perplexity']]
 
-def test_batches_are_whole_and_rates_are_told():
-    drawn = Drawn(Plot(history([3., 2., 1.], [1.], lr=[.001, .0005, .0001])).chart().svg())
-    assert {'1', '2', '3'} <= set(drawn.texts()) and '1.5' not in [o[2] for o in drawn.words if o[3] == 'middle']
-    assert {'1e-3', '1e-4'} <= set(drawn.texts())
-    assert '0.1' in Drawn(Plot(history([3., 2., 1.], [1.])).chart().svg()).texts()
-
-def test_an_optimizer_has_one_colour():
-    h = History()
-    h.add_steps(30, {'train_loss_d': torch.rand(30), 'train_loss_g': torch.rand(30), 'lr_d': [.1]*30, 'lr_g': [.2]*30})
-    colors = {o.name.partition(',')[0]: o.color for p in Plot(h).chart().panels for o in p.lines if o.name}
-    assert colors['train_loss_d'] == colors['lr_d'] != colors['train_loss_g'] == colors['lr_g']
-
 def test_marks_are_whole():
     h = history([1. + i % 2 for i in range(100)], [.5, 3.], metrics={'valid_accuracy': [0., 1.]})
     drawn = Drawn(Plot(h).chart().svg())
     inside = [any(left + 3 <= x <= right - 3 and top + 3 <= y <= bottom - 3
                   for left, top, right, bottom in drawn.frames()) for c in COLORS for x, y in drawn.dots(c)]
     assert len(inside) == 4 and all(inside)
-
-def test_an_empty_history_has_no_axes(cell):
-    History().show('nothing is trained yet')
-    assert len(cell) == 1 and cell[0]['text/plain'].startswith('nothing is trained yet')
-
-def test_durations_below_a_minute_are_seconds():
-    for times, shown in ([.83, 75.], ['0.8 s', '75.0 s']), ([75., .83], ['01:15', '00:00']):     # one unit
-        h = History()
-        for t in times: h.add_epoch({'epoch': 0, 'time_s': t})
-        assert [o[-1] for o in h.lines()] == ['time', *shown]
 
 def test_numbers_of_the_table_are_short_and_do_not_mislead():
     "1e30 had 36 characters, and an accuracy of .99996 was 1.0000"
@@ -379,12 +325,6 @@ def test_numbers_of_the_table_are_short_and_do_not_mislead():
     assert [row[1] for row in h.lines()[1:]] == [
         '1.000e+30', '-1.000e+30', '1.000e+07', '9999999.0000', '0.0000', '0.9999', '0.9999', '1.0000', '1.0000',
         '1.000e-30', 'nan', '-inf']
-
-def test_short_durations_are_milliseconds():
-    "Epochs of a small model took 0.0 s"
-    h = History()
-    for t in .0004, .0123, .1: h.add_epoch({'epoch': 0, 'time_s': t})
-    assert [o[-1] for o in h.lines()] == ['time', '0 ms', '12 ms', '100 ms']
 
 def test_notes_stay_inside_their_panel():
     "Names of metrics that are not drawn ran into the losses"
@@ -397,11 +337,6 @@ def test_notes_stay_inside_their_panel():
         assert re.search(r'not drawn: (\w+(, \w+)? and \d+ more|\d+ metrics)$', o.note), o.note
         assert font.getlength(o.note) <= o.width - 12, o.note
 
-def test_the_end_of_the_bold_curve_is_no_single_batch():
-    "Where one batch stood out at the end, the curve went there"
-    noise = [.1*(i % 2) for i in range(200)]
-    assert abs(smooth([*noise, 1.05])[-1] - .05) < .35
-
 def test_a_warning_of_nan_names_the_line_that_called():
     x = torch.ones(8, 1)
     learn = Learner(torch.nn.Linear(1, 1), (x, x*math.nan), loss_fn=torch.nn.functional.mse_loss, device='cpu',
@@ -411,14 +346,6 @@ def test_a_warning_of_nan_names_the_line_that_called():
 
 
 # What it looks like
-
-def test_small_panels_have_two_numbers_at_least():
-    assert [label for _, label in ticks(-30., 870., 3)] == ['0', '500']
-    r = random.Random(0)
-    for _ in range(500):
-        low = r.choice([0., -1., 1.])*10**r.uniform(-6, 6)
-        values = ticks(low, low + 10**r.uniform(-3, 5), r.choice([3, 5]))
-        assert len(values) > 1
 
 def test_numbers_of_two_curves_that_are_cut_off_do_not_lie_on_each_other():
     "In `lr_find`, those of the raw and of the smoothed losses"
@@ -432,43 +359,14 @@ def test_a_curve_outside_does_not_run_along_the_frame():
     points = panel.place(range(8), [.5, 2., 3., 2., .5, 9., -9., -9.])
     assert [p and p[1] for p in panel.cut(points)] == [50., 0, None, 0, 50., 0, 100, None]
 
-def test_rates_are_not_taken_for_the_frame():
-    h = History()
-    h.add_steps(9, {'train_loss': torch.ones(9), 'lr_d': [1e-3]*9, 'lr_g': [5e-4]*9})
-    rates = Plot(h).chart().panels[1]
-    for line in rates.lines:
-        for _, y in rates.place(line.xs, line.ys): assert rates.top + 3 < y < rates.top + rates.height - 3
-
-def test_the_picture_does_not_change_its_size_at_the_end():
-    chart = Plot(history([1.]*9, [1.], metrics={'valid_accuracy': [.5]})).chart()
-    widths = [int(o) for o in re.findall(r'max-width:(\d+)px', chart.html())]
-    assert sum(widths) == chart.png()[1]['width'] == 920
-
-def test_single_batches_are_visible_in_both_themes():
-    def light(rgb):
-        return sum(w*(v/12.92 if v <= .04045 else ((v + .055)/1.055)**2.4) for w, v in zip((.2126, .7152, .0722), rgb))
-    for page in 1., 17/255:
-        for color in COLORS[:3]:
-            ink = [RAW*v/255 + (1 - RAW)*page for v in bytes.fromhex(color[1:])]
-            dark, bright = sorted((light(ink), light([page]*3)))
-            assert (bright + .05)/(dark + .05) > 2, (color, page)
-
-def test_names_of_many_columns_may_break():
-    "Five metrics: half of the columns could only be seen by scrolling"
-    html = html_table([['epoch', *(f'valid_metric_{i}' for i in range(9))], ['0', *['0.1234']*9]])
-    head, body = html.split('</thead>')
-    assert 'nowrap' not in head and 'valid_<wbr>metric_<wbr>0' in head and 'nowrap' in body
-    assert 'wbr' not in html_table([['train_loss'], ['0.1']])
-
-@pytest.mark.parametrize('low, high', [(12345675, 12345719), (1e-9, 1.00001e-9), (-3.00001e9, -3e9), (1e7, 1e7 + 1),
-                                       (0, 1e20), (-1e300, 1e300), (.000999, .0009991), (1e15, 1e15 + 8),
-                                       (123456, 123456.5)])
-def test_labels_tell_ticks_apart(low, high):
-    found = ticks(low, high)
-    labels = [label for _, label in found]
-    assert len({*labels}) == len(labels) > 1 and 'e+' not in ''.join(labels)
-    step = found[1][0] - found[0][0]
-    for v, label in found: assert abs(float(label.replace('k', 'e3')) - v) < .01*step
+def test_labels_tell_ticks_apart():
+    for low, high in ((12345675, 12345719), (1e-9, 1.00001e-9), (-3.00001e9, -3e9), (0, 1e20), (-1e300, 1e300),
+                      (.000999, .0009991), (1e15, 1e15 + 8), (123456, 123456.5)):
+        found = ticks(low, high)
+        labels = [label for _, label in found]
+        assert len({*labels}) == len(labels) > 1 and 'e+' not in ''.join(labels)
+        step = found[1][0] - found[0][0]
+        for v, label in found: assert abs(float(label.replace('k', 'e3')) - v) < .01*step
 
 def test_one_huge_value_does_not_change_the_curve_elsewhere():
     for huge in 1e20, -1e20, 1e299, 1e308, math.inf:
@@ -495,7 +393,7 @@ def check_fitted(values, half):
             ys = [o for _, o in near]
             assert v == pytest.approx(min(max(slope*i + middle, min(ys)), max(ys)))
 
-@pytest.mark.parametrize('huge', [1e20, 1e300, 1e308, -1e308, 5e-324])
+@pytest.mark.parametrize('huge', [1e308, -1e308, 5e-324])
 def test_a_run_that_explodes_can_be_drawn(huge):
     losses = [1.]*40
     losses[5] = losses[30] = huge
@@ -509,7 +407,7 @@ def test_a_run_that_explodes_can_be_drawn(huge):
 def test_numbers_at_the_axes_differ_and_do_not_overlap():
     "In one notation, and right within rounding"
     r, font = random.Random(0), ImageFont.truetype(_font(), SIZE)
-    for _ in range(2000):
+    for _ in range(400):
         low = r.choice([0., -1., 1.])*10**r.uniform(-7, 7)
         is_log, whole = r.random() < .3, r.random() < .3
         low, width = abs(low) or 1e-3 if is_log else low, 10**r.uniform(-4, 6)
@@ -542,8 +440,7 @@ def test_a_single_point_is_visible_and_what_is_not_drawn_stretches_no_axis():
     panel = Plot(rates).chart().panels[1]
     assert len(panel.lines) == 6 and panel.ylim[0] > -.3 and [o for _, o in panel.yticks] == ['1e-5', '1e0']
 
-@pytest.mark.parametrize('n', [64, 2048])
-def test_numbers_beside_activations_differ_and_do_not_overlap(n):
+def test_numbers_beside_activations_differ_and_do_not_overlap(n=2048):
     torch.manual_seed(0)
     x, watched = torch.randn(n, 8), Activations()
     model = torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.ReLU(), torch.nn.Linear(32, 2))
@@ -557,11 +454,3 @@ def test_numbers_beside_activations_differ_and_do_not_overlap(n):
             words, boxes = [o.get_text() for o in found], [o.get_window_extent() for o in found]
             assert len({*words}) == len(words) and (axis is ax.xaxis or len(words) > 1)
             assert not any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[:i]), words
-
-def test_a_constant_rate_is_drawn_as_one():
-    "A mean of equal values is that value, however it is rounded: else the axis would show the rounding"
-    curve = Envelope()
-    for _ in range(60):
-        curve.extend([3e-3]*22)
-        curve.end_epoch()
-    assert {*curve.curves()[3]} == {3e-3} == {*curve.smooth()[1]}

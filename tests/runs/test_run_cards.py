@@ -42,12 +42,11 @@ def test_table_shows_curve_size_and_notes(three):
     (three/'run1'/'link').symlink_to('/proc')
     assert runs(three).rows[1]['size'].startswith('3.')
 
-@pytest.mark.parametrize('n', ['1' + '0'*400, '1e999', '"x"', 'null', '[]'])
-@pytest.mark.parametrize('name', ['created', 'first_batch', 'first_row'])
-def test_one_damaged_number_does_not_hide_the_other_runs(three, name, n):
-    path = three/'run1'/'run.json'
-    path.write_text(f'{{"{name}": {n}}}')
-    assert len(runs(three).rows) == 3 and 'run1' in repr(runs(three)) and Run(three/'run1').card().markdown
+def test_one_damaged_number_does_not_hide_the_other_runs(three):
+    for name in 'created', 'first_batch', 'first_row':
+        for n in '1' + '0'*400, '1e999', '"x"', 'null', '[]':
+            (three/'run1'/'run.json').write_text(f'{{"{name}": {n}}}')
+            assert len(runs(three).rows) == 3 and 'run1' in repr(runs(three)) and Run(three/'run1').card().markdown
 
 def test_deletion_asks(three, monkeypatch):
     run = Run(three/'run0')
@@ -104,7 +103,7 @@ def test_card_of_a_real_run(tmp_path):
     x = torch.randn(64, 3)
     learn = Learner(torch.nn.Linear(3, 1), (x, x[:, :1]), (x, x[:, :1]), loss_fn=F.mse_loss, bs=16, display=False)
     run = learn.start(2, folder=tmp_path/'a')
-    run.wait(60)
+    run.wait(300)
     text = run.card().markdown
     for part in 'Results', 'Settings', 'Data', 'Epochs', 'Environment': assert f'## {part}' in text
     assert 'float32' in text and 'torch' in text and f'{learn.history.epochs["valid_loss"][-1]:.6g}' in text
