@@ -5,7 +5,7 @@ import pytest, torch, torch.nn.functional as F
 from torch import nn
 
 from common import digest, make_learner, problem, same, weights
-from trainer_nb.all import AMP, Activations, Checkpoint, Compile, Display, EMA, GradAccum, GradClip, set_seed
+from trainer_nb.all import AMP, Activations, Checkpoint, Compile, EMA, GradAccum, GradClip, set_seed
 from trainer_nb.features import activations as module
 from trainer_nb.loop.hooks import CancelStep, Hook, LambdaHook
 
@@ -29,11 +29,9 @@ def learner(*hooks, model=None, **kwargs):
 def n_forward_hooks(learn): return sum(len(m._forward_hooks) for m in learn.model.modules())
 
 
-@pytest.mark.parametrize('optim', [torch.optim.SGD, torch.optim.AdamW])
 @pytest.mark.parametrize('others', [
-    [], [lambda: GradAccum(3)], [lambda: AMP('bf16')], [lambda: GradClip(.1), EMA]],
-                         ids=['alone', 'accum', 'amp', 'clip'])
-def test_the_training_is_that_without_it(optim, others):
+    [lambda: GradAccum(3)], [lambda: AMP('bf16')], [lambda: GradClip(.1), EMA]], ids=['accum', 'amp', 'clip'])
+def test_the_training_is_that_without_it(others, optim=torch.optim.AdamW):
     def run(*hooks):
         learn = learner(*hooks, *(o() for o in others), optim=optim, valid_dl=problem(seed=2))
         learn.fit(3)
@@ -76,35 +74,7 @@ def test_values_are_those_made_by_hand():
     assert torch.allclose(v['update'], torch.tensor(steps), rtol=1e-4, equal_nan=True)
 
 
-def test_a_dead_unit_is_found_in_channels_and_features():
-    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Unflatten(1, (1, 4)), nn.Conv1d(1, 4, 1), nn.ReLU(),
-                          nn.Flatten(), nn.Linear(16, 3))
-    with torch.no_grad():
-        model[0].bias.copy_(torch.tensor([-1e3, 9, 9, 9]))
-        model[3].bias.copy_(torch.tensor([-1e3, -1e3, -1e3, 99]))
-    watch = Activations(every=1)
-    learner(watch, model=model, lr=1e-9).fit(1)
-    assert watch.values['dead'][:-1].nanmean(0).tolist() == [0, .25, 0, .75, 0]       # the last batch is smaller
-
-
-def portrait(x, dim): return module.portraits([module.glance(x, dim)])[0]
-
-def test_sequences_have_their_features_last():
-    x = torch.randn(6, 5, 4)
-    x[..., 0] = 1
-    assert portrait(x, -1)[2] == .25 and portrait(x.transpose(1, 2).contiguous(), 1)[2] == .25
-    assert module.unit_dim(nn.GELU()) is None and module.unit_dim(nn.Linear(2, 2)) == -1
-
-
-def test_a_big_output_is_sampled_from_all_units():
-    x = torch.zeros(64, 32, 16, 16)
-    x[:, 7] = 1.
-    assert portrait(x, 1)[0].item() == pytest.approx(1/32, rel=.01)
-    assert portrait(x.to(memory_format=torch.channels_last), 1)[0].item() == pytest.approx(1/32, rel=.01)
-
-
-@pytest.mark.parametrize('n', [2, 4])
-def test_accumulated_steps(n):
+def test_accumulated_steps(n=2):
     watch = Activations(every=3)
     learner(watch, GradAccum(n)).fit(2)
     assert watch.at == [0, 3, 6, 9] and watch.values['update'][:, 0].isfinite().sum() >= 3
@@ -118,9 +88,8 @@ def leave(how):
         else: raise how
     return LambdaHook(after_pred=f)
 
-@pytest.mark.parametrize('how, n', [(RuntimeError('on purpose'), 2), (KeyboardInterrupt(), 2), (CancelStep(), 4),
-                                    (None, 3)],
-                         ids=['error', 'interrupt', 'cancel', 'stop'])
+@pytest.mark.parametrize('how, n', [
+    (RuntimeError('on purpose'), 2), (CancelStep(), 4), (None, 3)], ids=['error', 'cancel', 'stop'])
 def test_no_forward_hook_is_left(how, n):
     watch = Activations(every=1)
     learn = learner(watch, leave(how))
@@ -144,8 +113,7 @@ def test_nothing_is_measured_in_validation_and_dry_runs():
     assert watch.at == list(range(5)) and n_forward_hooks(learn) == 0
 
 
-@pytest.mark.parametrize('n', [1, 2])
-@pytest.mark.parametrize('at', [2, 5, 7])
+@pytest.mark.parametrize('at, n', [(2, 1), (7, 2)])
 def test_resume(tmp_path, at, n):
     "From a checkpoint, in mid-epoch and in mid-accumulation, and from a stop in memory"
     def make(folder, *hooks):
@@ -201,54 +169,12 @@ def test_beside_compile(what):
     assert watch.plot() is not None and 'ReLU' in str(watch)
 
 
-def test_a_model_that_the_user_compiled():
-    watch = Activations(every=2)
-    with pytest.warns(UserWarning, match='no output of a layer because of compiled code'):
-        learner(watch, model=torch.compile(nn.Linear(4, 3), backend='eager')).fit(1)
-    assert watch.values['update'][:, 0].isfinite().all()
-
-
 def test_lazy_layers_and_frozen_ones():
     model = nn.Sequential(nn.LazyLinear(6), nn.ReLU(), nn.Linear(6, 3))
     model[2].requires_grad_(False)
     watch = Activations(every=1)
     learner(watch, model=model).fit(1)
     assert watch.values['update'][1:, 0].isfinite().all() and watch.values['update'][:, 1:].isnan().all()
-
-
-def test_outputs_of_other_kinds():
-    class Odd(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.rnn, self.emb, self.head = nn.LSTM(4, 6, batch_first=True), nn.Embedding(3, 6), nn.Linear(6, 3)
-        def forward(self, x):
-            out, _ = self.rnn(x[:, None])
-            return self.head(out[:, 0] + self.emb(torch.zeros(len(x), dtype=torch.long)))
-    watch = Activations(every=1, layers=['rnn', 'emb', 'head'])
-    learner(watch, model=Odd()).fit(1)
-    assert watch.values['mean'].isfinite().all() and watch.values['dead'][:-1, 1].tolist() == [1]*4
-
-
-def test_values_that_are_not_finite():
-    watch = Activations(every=1)
-    learn = learner(watch, lr=1e30, optim=torch.optim.SGD)
-    with warnings.catch_warnings():
-        warnings.simplefilter('ignore')
-        learn.fit(1)
-    assert watch.plot() is not None and str(watch) and watch.values['mean'][-1].isnan().any()
-
-
-def test_strips_under_the_live_plot(cell):
-    drawn = []
-    def look(learn):
-        learn.get_hook(Display).draw(learn)
-        drawn.append(cell[1]['text/html'].count('data:image/png'))
-    def run(live):
-        cell.clear()
-        drawn.clear()
-        learner(Activations(every=1, live=live), LambdaHook(after_step=look), display='html').fit(1)
-        return drawn[-1], cell[-1]['text/html'].count('data:image/png')
-    assert run(True) == (7, 7) and run(False) == (0, 0)
 
 
 def test_a_live_update_reads_what_is_new(monkeypatch):
@@ -269,10 +195,3 @@ def test_a_live_update_reads_what_is_new(monkeypatch):
     fresh = Activations(live=True)
     fresh.load_state_dict(watch.state_dict())
     assert fresh.under_plot() == watch.under_plot() and 'update' in texts[-1]
-
-
-def test_mistakes():
-    with pytest.raises(ValueError, match=r"'haed' matches no layer of the model. Did you mean `head`\?"):
-        learner(Activations(layers='haed')).fit(1)
-    with pytest.raises(ValueError, match='nothing was measured yet'): Activations().plot()
-    with pytest.raises(ValueError, match='state of Activations'): Activations().load_state_dict({'at': 1})

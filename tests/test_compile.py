@@ -2,7 +2,6 @@
 import inspect, re, warnings
 from collections import OrderedDict
 from contextlib import contextmanager
-from itertools import product
 from shutil import which
 
 import pytest, torch, torch.nn.functional as F
@@ -19,10 +18,8 @@ from trainer_nb.features.ema import EMA
 from trainer_nb.features.compile import Compile
 from trainer_nb.features.nan_guard import NaNGuard
 from trainer_nb.loop.hooks import Hook, LambdaHook
-from trainer_nb.learner import Learner
-from trainer_nb.loop.metrics import Metric, accuracy
+from trainer_nb.loop.metrics import Metric
 from trainer_nb.features.gradients import GradAccum, GradClip, GradNorm
-from trainer_nb.features.amp import AMP
 from trainer_nb.features.schedule import LRScheduler, OneCycle, WarmupCosine
 
 @pytest.fixture(autouse=True)
@@ -44,9 +41,7 @@ class Small(nn.Module):
     def forward(self, x): return self.head(self.drop(self.bn(self.body(x)).tanh()))
 
 OPTIMS = {'sgd': lambda p: torch.optim.SGD(p, .1, momentum=.9), 'adamw': lambda p: torch.optim.AdamW(p, .01),
-          'groups': lambda p: torch.optim.SGD([{'params': [o]} for o in p], .1),
-          'foreach': lambda p: torch.optim.Adam(p, .01, foreach=True),
-          'fused': lambda p: torch.optim.AdamW(p, .01, fused=True)}
+           'fused': lambda p: torch.optim.AdamW(p, .01, fused=True)}
 
 @contextmanager
 def reasons(*expected):
@@ -73,10 +68,7 @@ def losses_close(a, b):
     return losses(a) == pytest.approx(losses(b), abs=1e-5)
 
 @ways
-@pytest.mark.parametrize('optim',
-                         [pytest.param(o, id=k, marks=[pytest.mark.soak]*(k != 'fused'))
-                          for k, o in OPTIMS.items()])
-def test_equals_the_plain_step(what, optim):
+def test_equals_the_plain_step(what, optim=OPTIMS['fused']):
     with reasons(): learn = run([Compile(what=what, backend='aot_eager')], optim=optim)
     plain = run(optim=optim)
     assert close(learn, plain) and losses_close(learn, plain)
@@ -152,31 +144,17 @@ TORCH = torch.optim.lr_scheduler
 SCHEDULES = {
     'OneCycle': lambda: OneCycle(.1), 'WarmupCosine': lambda: WarmupCosine(.1), 'weight decay': SteppedDecay,
     'pauses': Pauses,
-    'torch OneCycle': lambda: LRScheduler(lambda opt, n: TORCH.OneCycleLR(opt, .1, total_steps=n + 1)),
-    'Cyclic': lambda: LRScheduler(lambda opt: TORCH.CyclicLR(opt, .01, .1, step_size_up=3)),
     'Sequential': lambda: LRScheduler(
-        lambda opt: TORCH.SequentialLR(opt, [TORCH.ConstantLR(opt, .1, 3), TORCH.ExponentialLR(opt, .9)], [3])),
-    'Plateau': lambda: LRScheduler(lambda opt: TORCH.ReduceLROnPlateau(opt, patience=0), step='metric',
-                                   monitor='train_loss'),
-    'Lambda': lambda: LRScheduler(lambda opt: TORCH.LambdaLR(opt, lambda i: 1/(i + 1))),
-    'Restarts': lambda: LRScheduler(lambda opt: TORCH.CosineAnnealingWarmRestarts(opt, 3))}
+        lambda opt: TORCH.SequentialLR(opt, [TORCH.ConstantLR(opt, .1, 3), TORCH.ExponentialLR(opt, .9)], [3]))}
 SCHEDULED = {
     'Adam': lambda p: torch.optim.Adam(p, .01, weight_decay=.1),
     'AdamW': lambda p: torch.optim.AdamW(p, .01, fused=True),
     'SGD': lambda p: torch.optim.SGD(p, .01, momentum=.9, weight_decay=.1, nesterov=True),
-    'amsgrad': lambda p: torch.optim.Adam(p, .01, amsgrad=True),
-    'tensor': lambda p: torch.optim.AdamW(p, torch.tensor(.01)), 'SGD alone': lambda p: torch.optim.SGD(p, .01),
-    **{k: lambda p, k=k: getattr(torch.optim, k)(p, .01, weight_decay=.1)
-       for k in ('NAdam', 'RAdam', 'Adamax', 'Adagrad')},
-    'RMSprop': lambda p: torch.optim.RMSprop(p, .01, momentum=.9, weight_decay=.1),
-    'maximize': lambda p: torch.optim.AdamW(p, .01, maximize=True)}
-QUICK = [('Adam', 'OneCycle'), ('SGD', 'weight decay'), ('AdamW', 'WarmupCosine')]
-# refused by torch
-UNKNOWN = [('Adagrad', 'torch OneCycle'), ('Adagrad', 'Cyclic'), ('SGD alone', 'torch OneCycle'),
-           ('SGD alone', 'Cyclic'), ('tensor', 'OneCycle')]
+    'RMSprop': lambda p: torch.optim.RMSprop(p, .01, momentum=.9, weight_decay=.1)}
 
-@pytest.mark.parametrize('optim, schedule', [pytest.param(o, s, marks=[pytest.mark.soak]*((o, s) not in QUICK))
-                                             for o, s in product(SCHEDULED, SCHEDULES) if (o, s) not in UNKNOWN])
+@pytest.mark.parametrize('optim, schedule', [
+    ('Adam', 'OneCycle'), ('SGD', 'weight decay'), ('AdamW', 'WarmupCosine'),
+    pytest.param('AdamW', 'pauses', marks=pytest.mark.soak), pytest.param('RMSprop', 'Sequential', marks=pytest.mark.soak)])
 def test_schedules_compile_one_graph(optim, schedule):
     """Rates, betas, momentum and weight decay change at each step, down to a rate of 0
 
@@ -195,24 +173,8 @@ def test_schedules_compile_one_graph(optim, schedule):
     assert len(COUNTED) == 1 and close(learn, plain, 2e-5 if optim == 'RMSprop' else 5e-6)
     assert [g['lr'] for g in learn.opt.param_groups] == [g['lr'] for g in plain.opt.param_groups]
 
-@pytest.mark.parametrize('optim', [pytest.param(o, marks=[pytest.mark.soak]*(o != 'AdamW'))
-                                   for o in SCHEDULED if o not in ('tensor', 'NAdam')])     # single precision in torch
-def test_schedules_in_double_precision(optim):
-    "A rate in single precision was wrong by 1e-8"
-    def fit(*hooks):
-        torch.manual_seed(0)
-        model = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)).double()
-        learn = make_learner(model, [(x.double(), y) for x, y in batches(bs=4)], optim=SCHEDULED[optim], hooks=hooks)
-        learn.fit(2)
-        return learn
-    with reasons(): learn = fit(WarmupCosine(.1), Compile(what='step', backend='aot_eager'))
-    assert close(learn, fit(WarmupCosine(.1)), 1e-13)
 
-LISTED = [('AdamW', 'weight decay')]
-@pytest.mark.parametrize('optim, schedule', [pytest.param(o, s, marks=[pytest.mark.soak]*((o, s) not in LISTED))
-                                             for o, s in product(SCHEDULED, ('OneCycle', 'weight decay', 'pauses'))
-                                             if (o, s) not in UNKNOWN])
-def test_schedules_stay_compiled_where_torch_steps_lists(optim, schedule, monkeypatch):
+def test_schedules_stay_compiled_where_torch_steps_lists(monkeypatch, optim='AdamW', schedule='weight decay'):
     """On a GPU torch's optimizers use functions for lists of tensors, which take no `Number`
 
     The optimizer was not compiled from the first change on.
@@ -230,69 +192,9 @@ def test_schedules_stay_compiled_where_torch_steps_lists(optim, schedule, monkey
     monkeypatch.setattr(compile_module, '_steps_lists', lambda opt: True)
     COUNTED.clear()
     with reasons(): learn = fit(SCHEDULES[schedule](), Compile(what='step', backend=counted), capturable=True)
-    assert close(learn, plain, 2e-5 if optim == 'RMSprop' else 5e-6) and len(COUNTED) <= 3
+    assert close(learn, plain, 5e-6) and len(COUNTED) <= 3
     assert any('_foreach' in str(n.target) for gm in COUNTED for n in gm.graph.nodes)
 
-class Branching(torch.optim.Optimizer):
-    "One that no graph can hold whose options change"
-    def __init__(self, params): super().__init__(params, dict(lr=.1, weight_decay=.1))
-    @torch.no_grad()
-    def step(self, closure=None):
-        for g in self.param_groups:
-            for p in g['params']: p -= g['lr']*(p.grad + (g['weight_decay'] if g['weight_decay'] > .01 else 2.)*p)
-
-@pytest.mark.soak
-def test_options_that_compiled_code_cannot_change():
-    "Compiled as long as they stay; then plain, instead of compiled anew at each step"
-    def fit(*hooks): return run([*hooks], m=(torch.manual_seed(0), nn.Linear(4, 3))[1], optim=Branching, n=1)
-    with reasons(): learn = fit(Compile(what='step', backend='eager'))
-    assert close(learn, fit())
-    with reasons('does not compile the optimizer, because of weight_decay that change'):
-        learn = fit(SteppedDecay(), Compile(what='step', backend='eager'))
-    assert close(learn, fit(SteppedDecay()))
-
-@pytest.mark.soak
-@pytest.mark.skipif(not (which('g++') or which('clang++')), reason='inductor needs a C++ compiler')
-def test_the_program_of_the_readme():
-    "Pixels that are always black, and a rate that ends at 0"
-    from sklearn.datasets import load_digits
-    from trainer_nb.base.rng import set_seed
-    def fit(*hooks):
-        set_seed(42)
-        x, y = map(torch.tensor, load_digits(return_X_y=True))
-        x, y = (x.float()/16)[(order := torch.randperm(len(x)))], y[order]
-        model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10))
-        learn = Learner(model, (x[:1437], y[:1437]), (x[1437:], y[1437:]), loss_fn=F.cross_entropy, lr=3e-3,
-                        metrics=[accuracy], hooks=[WarmupCosine(), *hooks], display=False)
-        learn.fit(6)
-        return learn
-    plain = fit()
-    with reasons(): learn = fit(Compile(what='step'))
-    was, now = (o.history.epochs['valid_accuracy'][-1] for o in (plain, learn))
-    assert close(learn, plain, 1e-4) and was > .9 and abs(now - was) < .003
-
-@pytest.mark.soak
-def test_learners_do_not_use_up_what_torch_allows():
-    "More of them than torch compiles versions of a function"
-    for _ in range(9):
-        with reasons():
-            run([Compile(what='step', backend='aot_eager')], n=1, m=nn.Linear(4, 3),
-                optim=lambda p: torch.optim.SGD(p, .1))
-
-@pytest.mark.soak
-def test_schedulers_of_torch_see_a_step():
-    scheds = []
-    class Sched(Hook):
-        def before_fit(self, learn): scheds.append(torch.optim.lr_scheduler.ExponentialLR(learn.opt, .5))
-        def after_step(self, learn):
-            if learn.stepped: scheds[-1].step()
-    with warnings.catch_warnings():
-        warnings.simplefilter('error')
-        warnings.filterwarnings('ignore', 'Guards may run slower')     # torch, on Python 3.13.0
-        learn = run([Sched(), Compile(what='step', backend='aot_eager')], n=1)
-    plain = run([Sched()], n=1)
-    assert close(learn, plain) and learn.history.steps['lr'] == plain.history.steps['lr']
-    assert isinstance(learn.opt.param_groups[0]['lr'], float)
 
 # Hooks that need no entry
 
@@ -306,59 +208,23 @@ def test_hooks_between_the_graphs(what):
     assert learn.history.steps['grad_norm'] == pytest.approx(plain.history.steps['grad_norm'], abs=1e-5)
     assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(weights(learn.ema.model), weights(plain.ema.model)))
 
-class Twice(Hook):
-    def after_loss(self, learn): learn.loss = 2*learn.loss
 
-@pytest.mark.parametrize('hook, why', [
-    (lambda: GradAccum(2), r'GradAccum \(`do_backward`\)'),
-    pytest.param(Twice, r'Twice \(`after_loss`\)', marks=pytest.mark.soak),
-    pytest.param(AMP, r'AMP \(`do_backward`\)', marks=pytest.mark.soak),
-    pytest.param(lambda: LambdaHook(after_pred=lambda learn: None, name='Mine'), r'Mine \(`after_pred`\)',
-                 marks=pytest.mark.soak)])
-def test_hooks_that_keep_backward_out(hook, why):
-    with reasons('does not compile the backward, because of ' + why):
-        learn = run([hook(), Compile(what='step', backend='aot_eager')])
-    assert close(learn, run([hook()]), 1e-5 if hook is not AMP else 5e-2)
+def test_a_hook_that_keeps_backward_out():
+    with reasons(r'does not compile the backward, because of GradAccum \(`do_backward`\)'):
+        learn = run([GradAccum(2), Compile(what='step', backend='aot_eager')])
+    assert close(learn, run([GradAccum(2)]))
 
-def test_a_loss_that_somebody_changes_after_all():
-    class Liar(Twice): only_looks = 'after_loss'
-    with pytest.raises(ValueError, match="what='model'"): run([Liar(), Compile(what='step', backend='aot_eager')])
-
-@ways
-@pytest.mark.soak
-def test_the_guard_holds_compiled_steps(what):
-    def spoil(learn):
-        if learn.training and learn.state.optimizer_step == 4:
-            learn.batch = [learn.batch[0]*float('nan'), learn.batch[1]]
-    hook = LambdaHook(before_step=spoil, ord=-99)
-    m = Small()
-    error = pytest.raises(FloatingPointError, match='batch 4, after 4 optimizer steps')
-    with error, warnings.catch_warnings(record=True):
-        run([NaNGuard(), hook, Compile(what=what, backend='aot_eager')], m=m)
-    good = make_learner(Small(), batches(), optim=OPTIMS['adamw'])
-    torch.manual_seed(1)
-    good.fit(max_steps=4)
-    assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(weights(m), weights(good.model)))
 
 # What cannot be compiled
 
 def broken(gm, inputs): raise RuntimeError('no compiler here')
 
-@pytest.mark.parametrize('what, parts',
-                         [pytest.param('model', ['forward of Small'], marks=pytest.mark.soak),
-                          ('step', ['backward', 'forward of Small', 'optimizer'])])
-def test_a_backend_that_fails(what, parts):
+def test_a_backend_that_fails():
+    parts = 'backward', 'forward of Small', 'optimizer'
     with reasons(*[f'does not compile the {o}, because of .*' for o in parts]):
-        learn = run([Compile(what=what, backend=broken)])
+        learn = run([Compile(what='step', backend=broken)])
     assert same(weights(learn.model), weights(run().model)) and record(learn) == record(run())
 
-def test_steps_that_torch_cannot_compile():
-    def step(batch, learn):
-        pred = learn.model(batch[0])
-        return {'loss': F.cross_entropy(pred, batch[1])*(2 if (batch[1] == 0).sum() > 1 else 1)}
-    with reasons('does not compile the backward, because of Unsupported'):
-        learn = run([Compile(what='step', backend='aot_eager')], train_step=step)
-    assert close(learn, run(train_step=step))
 
 def test_another_optimizer_in_mid_training():
     "Its first graph went on stepping the old one"
@@ -411,17 +277,6 @@ def test_entries_of_an_output_are_there_for_metrics():
     assert close(learn, plain) and losses_close(learn, plain)
     assert plain.history.epochs['train_hit'] == learn.history.epochs['train_hit']
 
-@pytest.mark.soak
-def test_steps_of_the_users():
-    def step(batch, learn):
-        pred = learn.model(batch[0])
-        return {'loss': F.cross_entropy(pred, batch[1]) + .1*pred.square().mean(), 'pred': pred, 'targ': batch[1],
-                'n': len(pred), 'deep': {'a': [pred]}}
-    with reasons(): learn = run([Compile(what='step', backend='aot_eager')], train_step=step)
-    assert close(learn, run(train_step=step))
-    class Own(Learner):
-        def train_step(self, batch): return step(batch, self)
-    with reasons(): assert close(run([Compile(what='step', backend='aot_eager')], cls=Own), learn)
 
 @pytest.mark.soak
 def test_two_optimizers():
@@ -447,15 +302,6 @@ def test_two_optimizers():
         return learn
     with reasons(): assert close(single(Compile(what='step', backend='aot_eager')), single())
 
-@pytest.mark.soak
-def test_overridden_steps_stay_the_users():
-    class Own(Learner):
-        def do_opt_step(self):
-            self.n = getattr(self, 'n', 0) + 1
-            return super().do_opt_step()
-    with reasons('does not compile the optimizer, because of Own.do_opt_step'):
-        learn = run([Compile(what='step', backend='aot_eager')], cls=Own)
-    assert learn.n == 15 and close(learn, run())
 
 @ways
 def test_after_an_error_the_model_is_plain(what):
@@ -475,14 +321,9 @@ def test_stop_and_resume(what, n=4):
     learn.resume()
     assert close(learn, whole, 1e-6)
 
-class Unused(Small):
-    def __init__(self):
-        super().__init__()
-        self.unused = nn.Linear(2, 2)
 
 @pytest.mark.parametrize('hooks, make, n',
-                         [([], Small, 1), ([LambdaHook(after_backward=lambda learn: None)], Small, 2),
-                          pytest.param([], Unused, 3, marks=pytest.mark.soak)])
+                         [([], Small, 1), ([LambdaHook(after_backward=lambda learn: None)], Small, 2)])
 def test_one_graph_unless_something_stands_between(hooks, make, n, capsys, cell):
     "The display shows each compilation and its time; a parameter without a gradient is tried in one graph, then in two"
     seen, said = [], []
@@ -499,29 +340,8 @@ def test_one_graph_unless_something_stands_between(hooks, make, n, capsys, cell)
     learn.fit(1)
     assert learn.get_hook('Compile').time_s == 0 and learn.display.remark == ''
 
-@pytest.mark.parametrize('kwargs, words',
-                         [(dict(what='all'), "'model' or 'step'"), (dict(mode='fast'), 'reduce-overhead'),
-                          (dict(mode='default', backend='eager'), 'inductor')])
-def test_bad_arguments(kwargs, words):
-    with pytest.raises(ValueError, match=words): Compile(**kwargs)
 
-@pytest.mark.soak
-def test_a_branch_on_a_drawn_number_stays_plain():
-    "`if sample.item():` in a step ended the fit with torch's error about symbols; a failed try leaves no trace"
-    def fit(*hooks):
-        n = []
-        def step(batch, learn):
-            pred = learn.model(batch[0])
-            n.append(1 if torch.distributions.Categorical(logits=pred[0]).sample().item() else 2)
-            return {'loss': F.cross_entropy(pred*n[-1], batch[1])}
-        return run(hooks, train_step=step), n
-    with reasons('does not compile the backward, because of GuardOnDataDependentSymNode'):
-        learn, n = fit(Compile(what='step', backend='aot_eager'))
-    plain, expected = fit()
-    assert close(learn, plain) and n == expected
-
-@pytest.mark.parametrize('donated', [False, True])      # torch has two messages, by its configuration
-def test_gradients_of_gradients_name_the_hook(donated):
+def test_gradients_of_gradients_name_the_hook(donated=True):
     "A penalty on gradients, of a compiled model: torch's error did not say whose compilation it meant"
     torch.compiler.reset()
     from torch._functorch import config
@@ -541,11 +361,8 @@ class Switch(Hook):
         if learn.training and (now := self.at.get(learn.state.optimizer_step)) is not None:
             learn.model[0].requires_grad_(now)
 
-@pytest.mark.parametrize('optim, hooks', [
-    pytest.param('sgd', [], marks=pytest.mark.soak), ('sgd', [lambda: GradClip(1.)]), ('adamw', []),
-    pytest.param('adamw', [lambda: GradClip(1.)], marks=pytest.mark.soak)],
-    ids=['sgd-one graph', 'sgd-clip', 'adamw-one graph', 'adamw-clip'])
-@pytest.mark.parametrize('at', [{0: False, 5: True}, {0: False, 3: True, 7: False}, {4: False}], ids=str)
+@pytest.mark.parametrize('at, optim, hooks', [({0: False, 5: True}, 'sgd', [lambda: GradClip(1.)]),
+                                              ({0: False, 3: True, 7: False}, 'adamw', [])])
 def test_what_is_frozen_and_unfrozen_during_a_fit(at, optim, hooks):
     def fit(*more):
         torch.manual_seed(0)
@@ -556,13 +373,6 @@ def test_what_is_frozen_and_unfrozen_during_a_fit(at, optim, hooks):
     with reasons(): learn = fit(Compile(what='step', backend='aot_eager'))
     assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(weights(learn.model), weights(fit().model)))
 
-def test_another_graph_is_told(monkeypatch):
-    told = []
-    monkeypatch.setattr(Compile, '_tell', lambda self, learn, note, remark='': note and told.append(note))
-    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
-    learn = make_learner(model, batches(), hooks=[Switch({4: False}), Compile(what='step', backend='aot_eager')])
-    learn.fit(2)
-    assert told == ['compiling…']*2
 
 def test_gradients_of_unfrozen_parameters_leave_the_memory_of_cuda_graphs():
     "As if CUDA graphs were used: the next step writes where these gradients lie"
@@ -594,17 +404,3 @@ def test_optimizers_that_torch_compiles_wrongly_or_not_at_all(optim, why):
         return weights(learn.model)
     with reasons(*why): found = fit(Compile(what='step', backend='aot_eager'))
     assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(found, fit()))
-
-def test_a_number_in_float64_is_updated():
-    "Torch's compiled step leaves a parameter of shape () on the host as it is, so that step stays plain"
-    class Scale(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.scale = nn.Parameter(torch.tensor(2., dtype=torch.float64))
-        def forward(self, x): return x.double()*self.scale
-    def run(*hooks):
-        learn = make_learner(Scale(), train_dl=[(torch.ones(4, 3), torch.zeros(4, 3).double())]*3, loss_fn=F.mse_loss,
-                             optim=torch.optim.AdamW, lr=.1, hooks=hooks)
-        learn.fit(2)
-        return learn.model.scale.item()
-    assert run(Compile(what='step')) == pytest.approx(run()) and run() < 1.6

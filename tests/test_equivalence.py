@@ -7,7 +7,7 @@ from torch import nn
 
 from common import batches, make_learner, make_model, record, same, shuffled, weights
 from trainer_nb.loop.metrics import accuracy
-from trainer_nb.loop.hooks import Hook, LambdaHook
+from trainer_nb.loop.hooks import Hook
 from trainer_nb.learner import Learner
 
 OPTIMS = {'sgd': lambda params: torch.optim.SGD(params, lr=.1, momentum=.9),
@@ -68,8 +68,8 @@ def assert_equal(learn, plain):
 @optims
 def test_model_and_loss(optim): assert_equal(learner_run(optim), plain_run(Plain, optim))
 
-@optims
-def test_metrics_and_display_change_nothing(optim, capsys):
+def test_metrics_and_display_change_nothing(capsys):
+    optim = OPTIMS['sgd']
     assert_equal(learner_run(optim, metrics=[accuracy], display=True), plain_run(Plain, optim))
 
 def test_a_model_that_comes_in_evaluation_mode():
@@ -80,10 +80,6 @@ def test_a_model_that_comes_in_evaluation_mode():
     assert_equal(learn, plain_run(Plain, OPTIMS['sgd']))
     assert not any(m.training for m in learn.model.modules())
 
-def test_train_loss_of_an_epoch_is_weighted_by_samples():
-    learn = learner_run(OPTIMS['sgd'], n_epochs=1)
-    losses, sizes = learn.history.steps['train_loss'], [5, 5, 5, 5, 4]
-    assert learn.history.epochs['train_loss'][0] == pytest.approx(sum(l*n for l, n in zip(losses, sizes))/24, rel=1e-12)
 
 class Output(dict):
     "A mapping whose entries are attributes too, as Hugging Face's outputs"
@@ -113,18 +109,6 @@ def test_mapping_batches_and_a_model_with_its_own_loss(output):
     plain = Plain(OPTIMS['adamw']).fit(2, batches(bs=5), batches(bs=7))
     assert_equal(learn, plain)
 
-def test_mapping_batches_with_a_loss_fn():
-    class Named(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.body = make_model()
-        def forward(self, inputs): return self.body(inputs)
-    torch.manual_seed(0)
-    learn = make_learner(Named(), [{'inputs': x, 'labels': y} for x, y in batches()], batches(), optim=OPTIMS['sgd'])
-    learn.fit(2)
-    torch.manual_seed(0)
-    assert_equal(learn, Plain(OPTIMS['sgd']).fit(2, batches(), batches()))
-
 
 # Road 2: a step of the user's
 
@@ -141,11 +125,9 @@ class OwnStep(Plain):
 class OwnLearner(Learner):
     def train_step(self, batch): return own_step(batch, self)
 
-@optims
-def test_step_function(optim): assert_equal(learner_run(optim, train_step=own_step), plain_run(OwnStep, optim))
-
-@optims
-def test_step_method_of_a_subclass(optim): assert_equal(learner_run(optim, cls=OwnLearner), plain_run(OwnStep, optim))
+@pytest.mark.parametrize('own', [dict(train_step=own_step), dict(cls=OwnLearner)], ids=['function', 'method'])
+def test_own_step(own):
+    assert_equal(learner_run(OPTIMS['adamw'], **own), plain_run(OwnStep, OPTIMS['adamw']))
 
 def test_eval_step_of_its_own():
     learn = learner_run(OPTIMS['sgd'], train_step=own_step,
@@ -160,17 +142,6 @@ def test_eval_step_of_its_own():
 
 # Road 4: hooks
 
-class Clip(Hook):
-    def after_backward(self, learn): nn.utils.clip_grad_norm_(learn.model.parameters(), .1)
-class PlainClip(Plain):
-    def after_backward(self): nn.utils.clip_grad_norm_(self.model.parameters(), .1)
-
-class GradNoise(Hook):
-    def after_backward(self, learn):
-        for p in learn.model.parameters(): p.grad += .1*torch.randn_like(p.grad)
-class PlainGradNoise(Plain):
-    def after_backward(self):
-        for p in self.model.parameters(): p.grad += .1*torch.randn_like(p.grad)
 
 class InputNoise(Hook):
     def before_step(self, learn):
@@ -179,10 +150,6 @@ class InputNoise(Hook):
 class PlainInputNoise(Plain):
     def loss(self, xb, yb): return F.cross_entropy(self.model(xb + torch.randn_like(xb)), yb)
 
-class Temperature(Hook):
-    def after_pred(self, learn): learn.pred = learn.pred/2
-class PlainTemperature(Plain):
-    def loss(self, xb, yb): return F.cross_entropy(self.model(xb)/2, yb)
 
 class Decay(Hook):
     def after_loss(self, learn): learn.loss = learn.loss + .1*learn.model[0].weight.square().sum()
@@ -211,14 +178,15 @@ class PlainAccumulate(Plain):
     def zero_grad(self):
         if self.i % 2: self.opt.zero_grad()
 
-PAIRS = {h.__name__: (h, p) for h, p in [(Clip, PlainClip), (GradNoise, PlainGradNoise), (InputNoise, PlainInputNoise),
-    (Temperature, PlainTemperature), (Decay, PlainDecay), (SkipThird, PlainSkipThird), (Accumulate, PlainAccumulate)]}
+PAIRS = {h.__name__: (h, p) for h, p in [(InputNoise, PlainInputNoise), (Decay, PlainDecay),
+                                         (SkipThird, PlainSkipThird), (Accumulate, PlainAccumulate)]}
 
-@optims
 @pytest.mark.parametrize('hook, plain', PAIRS.values(), ids=PAIRS)
-def test_hook(optim, hook, plain): assert_equal(learner_run(optim, hooks=[hook()]), plain_run(plain, optim))
+def test_hook(hook, plain):
+    optim = OPTIMS['sgd']
+    assert_equal(learner_run(optim, hooks=[hook()]), plain_run(plain, optim))
 
-@pytest.mark.parametrize('cls', [torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.Adagrad])
+@pytest.mark.parametrize('cls', [torch.optim.SGD, torch.optim.AdamW])
 def test_the_class_of_an_optimizer_is_fused(cls):
     "Bit-equal to a plain loop with the fused optimizer, and as near to the other form as rounding lets it be"
     learn = learner_run(cls, lr=.01)
@@ -228,8 +196,6 @@ def test_the_class_of_an_optimizer_is_fused(cls):
     assert all(torch.allclose(a, b, rtol=1e-4, atol=1e-6)
                for a, b in zip(learn.model.parameters(), other.model.parameters()))
 
-def test_optimizer_steps_are_the_real_ones():
-    assert learner_run(OPTIMS['sgd'], hooks=[SkipThird()]).state.optimizer_step == 10       # of 15 batches
 
 def test_overridden_steps():
     class Scaled(Learner):
@@ -299,15 +265,6 @@ def test_gan(n_critic):
     assert same(weights(gan), weights(plain))
     assert learn.state.optimizer_step == 15
 
-def test_a_loss_leaves_no_gradient_on_the_other_optimizers_parameters():
-    gan, seen = GAN(), []
-    def watch(learn):       # d's yield, g's, d's, ...
-        own, other = (gan.g, gan.d) if len(seen) % 2 else (gan.d, gan.g)
-        seen.append((all(p.grad is not None for p in own.parameters()),
-                     all(p.grad is None for p in other.parameters())))
-    learn = make_learner(gan, train_step=gan_step(), optim=gan_optims(gan), hooks=[LambdaHook(after_backward=watch)])
-    learn.fit(1)
-    assert seen == [(True, True)]*10
 
 def test_validation_of_a_generator_step_records_and_changes_nothing():
     gan = GAN()
@@ -352,21 +309,6 @@ def test_two_learners_with_one_step_leak_nothing():
             for which in order[::-1]: fit_seeded(learns[which], seed + which)
         assert [result(learns[which]) for which in (0, 1)] == alone
 
-def test_fit_and_fit_are_one_longer_fit():
-    torch.manual_seed(0)
-    learn = make_learner(valid_dl=shuffled(bs=7), metrics=[accuracy])
-    learn.fit(1)
-    learn.fit(2)
-    torch.manual_seed(0)
-    whole = make_learner(valid_dl=shuffled(bs=7), metrics=[accuracy])
-    whole.fit(3)
-    assert record(learn) == record(whole) and same(weights(learn.model), weights(whole.model))
-    assert learn.history.epochs['epoch'] == [0, 1, 2] and learn.state == whole.state
-
-def test_the_cell_run_three_times():
-    def cell(): return record(learner_run(OPTIMS['adamw'], hooks=[Accumulate(), Clip()], metrics=[accuracy]))
-    first = cell()
-    assert cell() == first and cell() == first
 
 def test_seed_of_the_learner():
     torch.manual_seed(0)
@@ -379,7 +321,7 @@ def test_seed_of_the_learner():
     plain.fit(1, shuffled())
     assert learn.history.steps['train_loss'] == plain.losses
 
-@pytest.mark.parametrize('hook', [Accumulate, Decay, Temperature, InputNoise])
+@pytest.mark.parametrize('hook', [Accumulate, InputNoise])
 def test_a_fit_after_a_hook_was_removed(hook):
     torch.manual_seed(0)
     learn = make_learner(optim=OPTIMS['sgd'], valid_dl=shuffled(bs=7))
@@ -393,7 +335,7 @@ def test_a_fit_after_a_hook_was_removed(hook):
     assert learn.history.epochs['valid_loss'][-1:] == fresh.history.epochs['valid_loss']
     assert same(weights(learn.model), weights(fresh.model))
 
-@pytest.mark.parametrize('max_steps', [1, 5, 7, 12])
+@pytest.mark.parametrize('max_steps', [1, 5, 12])
 def test_max_steps(max_steps):
     torch.manual_seed(0)
     learn = make_learner(optim=OPTIMS['adamw'], valid_dl=shuffled(seed=2, bs=7))
@@ -412,7 +354,7 @@ def test_max_steps_of_an_endless_generator():
     torch.manual_seed(0)
     assert learn.history.steps['train_loss'] == Plain(OPTIMS['sgd']).fit(3, batches(), max_steps=12).losses
 
-@pytest.mark.parametrize('valid_every', [1, 2, 7])
+@pytest.mark.parametrize('valid_every', [1, 7])
 def test_valid_every_changes_no_training_number(valid_every):
     def run(**kwargs):
         torch.manual_seed(0)

@@ -1,5 +1,5 @@
 "What really runs is what `describe_hooks` says, in the order of the design; cancels and errors end where they should"
-import sys, traceback
+import traceback
 from collections import Counter
 from contextlib import nullcontext
 from functools import wraps
@@ -73,14 +73,6 @@ def step(batch, learn):
 EVEN = dict(do_opt_step=lambda self, learn, nxt: nxt() if learn.state.batch_idx % 2 else False)
 
 COMBINATIONS = {    # name: (hooks, what the learner is given, what fit is given)
-    'one hook': (lambda log: [named('A', log)], {}, {}),
-    'registration': (lambda log: [named(o, log) for o in 'CAB'], {}, {}),
-    'ord': (lambda log: [named('A', log, ord=3), named('B', log), named('C', log, ord=-3)], {}, {}),
-    'relations win over ord': (lambda log: [named('A', log, ord=-9, runs_after='B'), named('B', log, ord=9),
-                                            named('C', log, runs_before='Absent')], {}, {}),
-    'runs_before': (lambda log: [named('A', log), named('B', log), named('C', log, runs_before=('A', 'B'))], {}, {}),
-    'a chain': (lambda log: [named('A', log, runs_after='B'), named('B', log, runs_after='C', ord=-1), named('C', log)],
-                {}, {}),
     'relation to a base class': (lambda log: [named('A', log, runs_after='Base'),
                                               named('B', log, base=type('Base', (Hook,), {}), ord=5)], {}, {}),
     'some points only': (lambda log: [named('A', log, ['after_step', 'do_step']),
@@ -88,21 +80,17 @@ COMBINATIONS = {    # name: (hooks, what the learner is given, what fit is given
                                       {}),
     'LambdaHook': (lambda log: [lambda_hook('f', log, ord=1), named('A', log),
                                 lambda_hook('g', log, ['after_loss', 'do_backward'], ord=-1)], {}, {}),
-    'no validation': (lambda log: [named('A', log), named('B', log)], dict(valid_dl=None), {}),
     'middleware that skips': (lambda log: [named('A', log), named('Even', log, ['do_opt_step'], **EVEN, ord=5)], {},
                               {}),
-    'step function': (lambda log: [named('A', log), named('B', log)], dict(train_step=step), {}),
+    'step function, no validation': (lambda log: [named('A', log), named('B', log)],
+                                     dict(train_step=step, valid_dl=None), {}),
     'generator step': (lambda log: [named('A', log), named('B', log, ord=-1)],
                        dict(train_step=two_losses, optim=halves), {}),
-    'on the main process': (lambda log: [named('A', log), named('Main', log, base=MainProcessHook)], {}, {}),
     'not on the main process': (lambda log: [named('A', log), named('Main', log, base=MainProcessHook)],
                                 dict(is_main=False), {}),
     'display': (lambda log: [named('Late', log, ord=200), named('A', log)], dict(display='text'), {}),
-    'display at a terminal': (lambda log: [named('A', log)], dict(display='tty'), {}),
-    'display in a notebook': (lambda log: [named('A', log)], dict(display='html'), {}),
     'valid_every': (lambda log: [named('A', log), named('B', log)], {}, dict(valid_every=1)),
     'max_steps': (lambda log: [named('A', log), named('B', log)], {}, dict(n_epochs=None, max_steps=3)),
-    'two epochs': (lambda log: [named('A', log), named('B', log)], {}, dict(n_epochs=2)),
 }
 
 def combination(key, monkeypatch):
@@ -122,31 +110,13 @@ def combination(key, monkeypatch):
 def test_trace_equals_table(key, monkeypatch, capsys, cell):
     learn, log, fit_kwargs = combination(key, monkeypatch)
     before = [(r.point, r.hook) for r in learn.describe_hooks().rows]
-    learn.fit(**fit_kwargs)
-    check(learn, log)
-    assert before == [(r.point, r.hook) for r in learn.describe_hooks().rows]       # it said so in advance
-    assert log
+    for _ in range(2):      # counts are those of the last fit
+        log.clear()
+        learn.fit(**fit_kwargs)
+        check(learn, log)
+        assert before == [(r.point, r.hook) for r in learn.describe_hooks().rows]       # it said so in advance
+        assert log
 
-@pytest.mark.parametrize('key', COMBINATIONS)
-def test_counts_are_those_of_the_last_fit(key, monkeypatch, capsys, cell):
-    learn, log, fit_kwargs = combination(key, monkeypatch)
-    learn.fit(**fit_kwargs)
-    log.clear()
-    learn.fit(**fit_kwargs)
-    check(learn, log)
-
-ORDERS = {'registration': 'C A B', 'ord': 'C B A', 'relations win over ord': 'C B A', 'runs_before': 'C A B',
-          'a chain': 'C B A',
-          'relation to a base class': 'B A', 'some points only': 'A B', 'LambdaHook': 'A f',
-          'on the main process': 'A Main',
-          'not on the main process': 'A', 'display': 'A Late'}
-
-@pytest.mark.parametrize('key', ORDERS)
-def test_order(key, monkeypatch, capsys):
-    "By relations, then `ord`, then registration"
-    learn, log, fit_kwargs = combination(key, monkeypatch)
-    learn.fit(**fit_kwargs)
-    assert ' '.join(h for p, h in log if p == 'after_step') == ' '.join([ORDERS[key]]*4)
 
 def test_hooks_of_one_fit():
     "They stand in the table while they are there"
@@ -173,7 +143,7 @@ def test_hooks_that_come_and_go_in_mid_fit():
     assert [h for p, h in log if p == 'before_step'] == ['A', 'B', 'A', 'B', 'A', 'A']
     assert [h for p, h in log if p == 'do_opt_step'] == ['A', 'B', 'A', 'B', 'A', 'A']
 
-@pytest.mark.parametrize('name', ['before_fit', 'after_fit', 'around_fit'])
+@pytest.mark.parametrize('name', ['after_fit', 'around_fit'])
 def test_a_hook_with_a_beginning_or_an_end_cannot_come_or_go_in_mid_fit(name):
     "It would be left half open: a folder locked, weights frozen, a learning rate in mid-air"
     def make():
@@ -194,59 +164,6 @@ def test_a_hook_with_a_beginning_or_an_end_cannot_come_or_go_in_mid_fit(name):
     learn.add_hook(other)
     assert learn.hooks == [other]
 
-def test_the_work_of_adding_hooks_grows_with_their_number(monkeypatch):
-    "Not with its square or its cube: the calls of a learner with n hooks, counted"
-    def count(n):
-        hooks = [named(f'Hook{i}', [], ['after_step'], runs_after=[f'Hook{i - 1}'], ord=-i) for i in range(n)]
-        calls = Counter()
-        def profile(frame, event, arg): calls[event] += event in ('call', 'c_call')
-        sys.setprofile(profile)
-        try: learn = make_learner(hooks=hooks)
-        finally: sys.setprofile(None)
-        assert learn.hooks == hooks
-        return calls.total()
-    none, few, many = count(0), count(50) - count(0), count(200) - count(0)
-    assert 3.5 < many/few < 4.5
-
-def test_reasons_and_text():
-    log = []
-    learn = make_learner(hooks=[named('A', log, ['after_step', 'do_step'], ord=2),
-                                named('B', log, ['after_step'], runs_after='A'),
-                                named('C', log, ['after_loss']), named('D', log, ['after_loss'])])
-    rows = {(r.point, r.hook): r for r in learn.describe_hooks().rows}
-    assert rows['after_step', 'A'].why == 'before B' and rows['after_step', 'B'].why == 'after A'
-    assert rows['after_step', 'A'].ord == 2
-    assert rows['after_loss', 'C'].why == rows['after_loss', 'D'].why == 'registration'
-    assert rows['do_step', 'A'].why == ''
-    text, html = str(learn.describe_hooks()), learn.describe_hooks()._repr_html_()
-    for word in 'after_step', 'after_loss', 'do_step', 'before B', 'registration': assert word in text and word in html
-
-@pytest.mark.parametrize('n_hooks', [1, 3, 20])
-def test_the_table_as_text(n_hooks):
-    """Its lines are the rows, in their order; what wraps a step is nested down to the step;
-    it fits a terminal of 100 columns"""
-    learn = make_learner(hooks=[named(f'Hook{i}', [], LIFECYCLE[i % 5::3], runs_after=[f'Hook{i - 1}', f'Hook{i - 2}'],
-                                      ord=i % 2) for i in range(n_hooks)])
-    for measured in [], ['calls', 'time', 'share']:
-        table = learn.describe_hooks()
-        called = [r for r in table.rows if not measured or any(o.calls for o in table.rows if o.point == r.point)]
-        head, _, *lines = [[c.strip() for c in line.split('|')[1:-1]] for line in str(table).splitlines()]
-        assert head == ['when', 'hook', *measured, 'ord', 'why there']
-        expected, rows = [], called
-        for point in dict.fromkeys(r.point for r in rows):
-            names = [r.hook for r in rows if r.point == point] + (point[:3] == 'do_')*['the step']
-            if point[:3] == 'do_': names[1:] = ['· '*i + '└ ' + name for i, name in enumerate(names[1:])]
-            expected += zip([point] + ['']*len(names), names)
-        idle = ', '.join(dict.fromkeys(r.point for r in table.rows if r not in called))      # folded
-        assert [tuple(line[:2]) for line in lines if line[1]] == expected + [('never called', idle)]*bool(idle)
-        assert ' '.join(line[-1] for line in lines).split() == ' '.join(r.why for r in rows).split()
-        assert max(map(len, str(table).splitlines())) <= 100 and len(set(map(len, str(table).splitlines()))) == 1
-        learn.fit(1)
-    calls, time, share = zip(*(line[2:5] for line in lines if line[2]))
-    assert calls[:-1] == tuple(f'{r.calls:,}' for r in rows) and calls[-1] == f'{sum(r.calls for r in rows):,}'
-    assert all(t.split()[-1] in ('µs', 'ms', 's') for t, n in zip(time, calls) if n != '0')
-    assert any(share) and len(max(share)) <= 10 and not share[-1]
-
 
 # The order of the design
 
@@ -255,13 +172,6 @@ BATCH = ['before_step', 'do_step', 'after_pred', 'after_loss', 'do_backward', 'a
 VALID_BATCH = ['before_step', 'do_step', 'after_pred', 'after_loss', 'after_step']
 OPEN, CLOSE = ['before_fit', 'before_epoch'], ['after_epoch', 'after_fit']
 
-@pytest.mark.parametrize('train_step', [None, step])
-def test_events_of_an_epoch(train_step):
-    log = []
-    learn = make_learner(train_dl=batches()[:2], valid_dl=batches()[:1], train_step=train_step,
-                         loss_fn=torch.nn.functional.cross_entropy, hooks=[named('A', log)])
-    learn.fit(1)
-    assert [p for p, _ in log] == OPEN + 2*BATCH + ['before_valid'] + VALID_BATCH + ['after_valid'] + CLOSE
 
 def generator_learner(hook):
     model = make_model()
@@ -285,11 +195,6 @@ def test_after_pred_of_a_generator_step():
     assert all(there for _, there in seen)
     assert sum(training for training, _ in seen) == sum(not training for training, _ in seen) > 0
 
-def test_events_of_validate():
-    log = []
-    learn = make_learner(valid_dl=batches()[:2], hooks=[named('A', log)])
-    learn.validate()
-    assert [p for p, _ in log] == ['before_valid'] + 2*VALID_BATCH
 
 def test_what_is_there_at_each_event():
     seen = {}
@@ -320,14 +225,6 @@ def test_what_is_there_at_each_event():
         ('after_valid', True): ('', False, True, 2, 0),
         ('after_epoch', True): ('', False, True, 2, 1),
         ('after_fit', True): ('', False, True, 2, 1)}
-
-def test_stepped_says_whether_the_optimizer_stepped():
-    seen = []
-    learn = make_learner(train_dl=batches()[:4], valid_dl=batches()[:1],
-                         hooks=[named('Even', [], ['do_opt_step'], **EVEN),
-                         LambdaHook(after_step=lambda learn: seen.append(learn.stepped))])
-    learn.fit(1)
-    assert seen == [False, True, False, True, False] and learn.state.optimizer_step == 2
 
 
 # Cancels
@@ -360,7 +257,8 @@ def run_cancelled(where, error):
 
 def upto(where, whole): return [p for _, p in whole[:whole.index(where) + 1]]
 
-@pytest.mark.parametrize('where', dict.fromkeys(TRAIN + VALID), ids=' '.join)
+@pytest.mark.parametrize('where', [*(('train', o) for o in ('before_epoch', 'do_step', 'do_opt_step', 'after_step')),
+                                   *(('valid', o) for o in ('before_valid', 'after_loss', 'after_step'))], ids=' '.join)
 @pytest.mark.parametrize('error', [CancelFit, CancelEpoch])
 def test_cancel_fit_and_epoch(where, error):
     learn, log = run_cancelled(where, error())
@@ -369,8 +267,9 @@ def test_cancel_fit_and_epoch(where, error):
     assert learn.cancelled == {CancelFit: 'fit', CancelEpoch: 'epoch'}[error]
     assert len(learn.history) == learn.state.epoch == (error is CancelEpoch)
 
-@pytest.mark.parametrize('where', [('train', p) for p in BATCH[:-1]] + [('valid', p) for p in VALID_BATCH[:-1]],
-                         ids=' '.join)
+@pytest.mark.parametrize('where', [
+    *(('train', o) for o in ('before_step', 'do_step', 'after_backward', 'do_opt_step', 'do_zero_grad')),
+    *(('valid', o) for o in ('before_step', 'after_loss'))], ids=' '.join)
 def test_cancel_step(where):
     learn, log = run_cancelled(where, CancelStep())
     cut = ['after_cancel', 'after_step']
@@ -398,15 +297,14 @@ def test_cancel_between_epochs(event, error):
         assert log == [event, 'after_cancel', 'after_fit'] and learn.cancelled == 'fit'
     assert len(learn.history) == (event == 'after_epoch')
 
-@pytest.mark.parametrize('where', [('train', 'before_epoch'), ('train', 'after_step'), ('valid', 'before_valid')],
-                         ids=' '.join)
+@pytest.mark.parametrize('where', [('train', 'after_step'), ('valid', 'before_valid')], ids=' '.join)
 def test_cancel_step_where_no_step_is_open(where):
     log = []
     learn = make_learner(train_dl=batches()[:2], valid_dl=batches()[:1], hooks=[canceller(where, CancelStep(), log)])
     with pytest.raises(RuntimeError, match='CancelStep was raised while no step was running'): learn.fit(1)
     assert log == ['before_fit'] + upto(where, TRAIN + VALID) + ['after_fit']
 
-@pytest.mark.parametrize('point', BATCH[:7])
+@pytest.mark.parametrize('point', ['before_step', 'after_loss', 'do_opt_step'])
 def test_a_cancelled_step_leaves_no_trace_in_the_training(point):
     "The model is as if the loader had not had this batch"
     def run(data, *hooks):
@@ -454,27 +352,16 @@ def test_a_cancelled_pass_without_a_batch_has_no_value(where):
         assert value != value, f'{phase}_{name} is {value}, of no batch'
         assert learn.cancelled == 'epoch'
 
-@pytest.mark.parametrize('error', [CancelFit, CancelEpoch, RuntimeError])
-def test_steps_before_a_cancel_stay_recorded(error):
-    learn, losses = make_learner(), []
-    def f(learn):
-        losses.append(learn.loss.item())
-        if len(losses) == 3: raise error
-    with learn.added_hooks(LambdaHook(after_step=f)):
-        if error is RuntimeError:
-            with pytest.raises(RuntimeError): learn.fit(1)
-        else: learn.fit(1)
-    learn.fit(1)
-    assert learn.history.steps['train_loss'][:3] == losses and len(learn.history.steps['train_loss']) == 8
-
 
 # Errors
 
 class Oops(Exception): pass
 
-POINTS = [*TRAIN, *VALID, ('train', 'after_epoch')]
 
-@pytest.mark.parametrize('where', dict.fromkeys(POINTS), ids=' '.join)
+@pytest.mark.parametrize('where', [
+    *(('train', o) for o in ('before_epoch', 'do_step', 'do_opt_step', 'after_step', 'after_valid',
+                                                     'after_epoch')),
+    *(('valid', o) for o in ('before_valid', 'after_loss'))], ids=' '.join)
 def test_an_error_says_where_it_comes_from(where):
     log = []
     learn = make_learner(train_dl=batches()[:2], valid_dl=batches()[:1],
@@ -496,19 +383,6 @@ def test_an_error_says_where_it_comes_from(where):
 def assert_place(note, epoch, phase, n_done):
     assert f'epoch {epoch}' in note and phase in note and f'after {int(n_done)} of ' in note
 
-def test_an_error_in_a_later_epoch_and_batch():
-    def f(learn):
-        if learn.state.epoch == 2 and learn.state.batch_idx == 3: raise Oops
-    with pytest.raises(Oops) as e: make_learner(hooks=[LambdaHook(after_loss=f, name='Mine')]).fit(4)
-    hook, place = e.value.__notes__
-    assert hook == 'raised in hook Mine, `after_loss`'
-    assert_place(place, 2, 'training', 3)
-
-def test_an_error_of_a_step_or_a_model_names_no_hook():
-    def bad(batch, learn): raise Oops
-    with pytest.raises(Oops) as e: make_learner(train_step=bad, hooks=[named('A', [])]).fit(1)
-    place, = e.value.__notes__
-    assert_place(place, 0, 'training', 0)
 
 def test_after_fit_is_called_for_all_hooks_after_an_error_in_one(capsys):
     log = []
@@ -518,9 +392,8 @@ def test_after_fit_is_called_for_all_hooks_after_an_error_in_one(capsys):
     with pytest.raises(Oops): make_learner(hooks=hooks).fit(1)
     assert log == ['after_fit']
 
-@pytest.mark.parametrize('display', ['text', 'tty', 'html'])
-@pytest.mark.parametrize('event',
-                         ['before_fit', 'before_epoch', 'after_step', 'before_valid', 'after_valid', 'after_epoch'])
+@pytest.mark.parametrize('display, event', [
+    ('text', 'before_fit'), ('tty', 'after_step'), ('html', 'before_valid'), ('html', 'after_epoch')])
 def test_the_display_hides_no_error(event, display, capsys, cell):
     def bad(learn): raise Oops
     learn = make_learner(valid_dl=batches(), display=display, hooks=[LambdaHook(**{event: bad})])
@@ -532,7 +405,7 @@ def test_the_display_hides_no_error(event, display, capsys, cell):
 
 # Nothing is patched
 
-@pytest.mark.parametrize('end', [None, CancelFit, Oops, CancelStep])
+@pytest.mark.parametrize('end', [None, Oops])
 def test_fit_patches_nothing(end):
     def methods(learn): return {k: v for k, v in vars(learn).items() if hasattr(type(learn), k)}, dict(vars(Learner))
     def f(learn):

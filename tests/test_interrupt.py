@@ -97,16 +97,12 @@ def shut_down(learn):
         if dl._iterator is not None: dl._iterator._shutdown_workers()
         dl._iterator = None
 
-@pytest.mark.parametrize('n', range(1, 35))
-def test_stop_at_every_batch(n): assert stop_and_resume(StopAt(n)) == whole()
-
-def test_these_are_all_batches():
-    count = StopAt()
-    start(count).fit(**FIT)
-    assert count.i == 34
-
 # 1-2 train, 3-6 valid, 7-8 train, 9-12 valid, 13 train, 14-17 valid;
 # 18 train, 19-22 valid, 23-24 train, 25-28 valid, 29-30 train, 31-34 valid
+@pytest.mark.parametrize('n', [1, 2, 3, 6, 8, 13, 14, 34])
+def test_stop_after_a_batch(n): assert stop_and_resume(StopAt(n)) == whole()
+
+
 @pytest.mark.parametrize('n, persistent',
                          [(15, True), (33, True),
                           *(pytest.param(*o, marks=pytest.mark.soak)
@@ -115,8 +111,9 @@ def test_stop_with_workers(n, persistent):
     kwargs = dict(n_workers=2, persistent_workers=persistent)
     assert stop_and_resume(StopAt(n), **kwargs) == whole(**kwargs)
 
-@pytest.mark.parametrize('event, n', [(e, n) for e in EVENTS for n in (1, 2)
-                                      if e not in ('after_fit', 'after_cancel') and (e, n) != ('before_fit', 2)])
+@pytest.mark.parametrize('event, n', [
+    *((e, 1) for e in EVENTS if e not in ('after_fit', 'after_cancel')), ('after_step', 2), ('after_valid', 2),
+    ('after_epoch', 2)])
 def test_stop_in_every_event(event, n):
     stop = StopAt(n, event)
     learn = start(stop)
@@ -146,17 +143,15 @@ def test_asking_twice_is_asking_once():
     learn.resume()
     assert digest(learn) == whole()
 
-kinds = pytest.mark.parametrize('kind', ['', 'own', 'shared'])
 
-@kinds
-@pytest.mark.parametrize('n_workers, n', [(0, 1), (0, 3), (0, 8), (0, 13), (0, 16),
-                                          *(pytest.param(2, n, marks=pytest.mark.soak) for n in (4, 13))])
+@pytest.mark.parametrize('n_workers, n, kind', [(0, 3, 'own'), (0, 8, 'shared'), (0, 13, 'own'), (0, 16, 'shared'),
+                                                *(pytest.param(2, n, kind, marks=pytest.mark.soak)
+                                                  for n in (4, 13) for kind in ('', 'own', 'shared'))])
 def test_loaders_with_generators(n_workers, n, kind):
     kwargs = dict(n_workers=n_workers, kind=kind)
     assert stop_and_resume(StopAt(n), **kwargs) == whole(**kwargs)
 
-@kinds
-@pytest.mark.parametrize('n', [3, 8])
+@pytest.mark.parametrize('n, kind', [(3, ''), (8, 'own'), (3, 'shared')])
 def test_a_look_at_a_batch_before_resume(n, kind):
     "Between stop and resume, somebody looks at the data, as one does in a notebook"
     learn = start(StopAt(n), kind=kind)
@@ -239,7 +234,7 @@ class InterruptAt(StopAt):
         self.i += 1
         if self.i == self.n: interrupt()
 
-@pytest.mark.parametrize('n', [1, 3, 6, 20, 34])
+@pytest.mark.parametrize('n', [1, 6, 34])
 def test_interrupt_raises_and_says_where(n):
     events = []
     learn = start(InterruptAt(n), LambdaHook(**{e: lambda learn, e=e: events.append(e)
@@ -252,8 +247,7 @@ def test_interrupt_raises_and_says_where(n):
     learn.resume()
     assert digest(learn) == whole()
 
-@pytest.mark.parametrize('event', ['before_fit', 'before_epoch', 'before_valid', 'after_valid', 'after_epoch',
-                                   'after_fit'])
+@pytest.mark.parametrize('event', ['before_fit', 'before_valid', 'after_epoch', 'after_fit'])
 def test_no_interrupt_is_lost(event):
     "Wherever it comes, 'Run All' stops, hooks are told, and the numbers stay right"
     told = []
@@ -272,15 +266,8 @@ def test_on_interrupt_return():
     assert learn.cancelled == 'interrupt' and learn.state.optimizer_step < 10
     assert learn.resume() is learn.history and digest(learn) == whole()
 
-def test_interrupted_resume():
-    learn = start(InterruptAt(4), InterruptAt(9))
-    with pytest.raises(TrainingInterrupted): learn.fit(**FIT)
-    with pytest.raises(TrainingInterrupted): learn.resume()
-    learn.resume()
-    assert digest(learn) == whole()
 
-@pytest.mark.parametrize('point', ['before_step', 'do_step', 'after_backward', 'do_opt_step', 'before_valid',
-                                   'after_epoch'])
+@pytest.mark.parametrize('point', ['do_step', 'do_opt_step', 'before_valid'])
 def test_the_second_interrupt_raises_at_once(point):
     log, before = [], children()
     def twice(learn, *nxt):
@@ -299,7 +286,7 @@ def test_the_second_interrupt_raises_at_once(point):
     learn.fit(2)
     assert len(learn.history) == n + 2 and log == ['first', 'after_fit', 'after_fit']
 
-@pytest.mark.parametrize('end', ['finish', 'interrupt', 'error', 'cancel'])
+@pytest.mark.parametrize('end', ['finish', 'interrupt', 'error'])
 def test_the_previous_handler_is_back(end):
     called = []
     def mine(sig, frame): called.append(sig)
@@ -307,7 +294,6 @@ def test_the_previous_handler_is_back(end):
         assert signal.getsignal(signal.SIGINT) is not mine
         if end == 'interrupt': interrupt()
         if end == 'error': raise ZeroDivisionError
-        if end == 'cancel': raise CancelFit
     old = signal.signal(signal.SIGINT, mine)
     try:
         try: start().fit(1, hooks=[LambdaHook(after_step=f)])
@@ -320,14 +306,6 @@ def test_the_previous_handler_is_back(end):
 
 # Threads
 
-def test_stop_from_another_thread():
-    running = threading.Event()
-    learn = start(LambdaHook(after_step=lambda learn: running.set()))
-    thread = threading.Thread(target=lambda: (running.wait(), learn.stop()))
-    thread.start()
-    learn.fit(10**6)
-    thread.join()
-    assert learn.cancelled == 'stop'
 
 def test_fit_in_another_thread():
     "No signal handler can be set there; it can be stopped, and the numbers are the same"

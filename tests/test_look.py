@@ -43,9 +43,9 @@ def equal(a, b):
     return a == b
 
 
-@pytest.mark.parametrize('hooks', [(), (Augment,), (lambda: EMA(.9), Augment)])
-@pytest.mark.parametrize('fitted', [False, True])
-@pytest.mark.parametrize('loader', [shuffled, lambda: problem(), lambda: shuffled(num_workers=1)])
+@pytest.mark.parametrize('hooks, fitted, loader', [
+    ((), False, shuffled), ((lambda: EMA(.9), Augment), True, lambda: problem()),
+    ((Augment,), True, lambda: shuffled(num_workers=1))])
 def test_the_batch_shown_is_the_next_one_and_nothing_changes(hooks, fitted, loader):
     learn = make_learner(train_dl=loader(), valid_dl=batches(bs=7, seed=2), hooks=[f() for f in hooks])
     if fitted: learn.fit(1)
@@ -84,8 +84,7 @@ def shown(x, y=None, bs=64, **kwargs):
     return learn.show_batch(**kwargs)
 
 
-@pytest.mark.parametrize('last', [False, True])
-@pytest.mark.parametrize('c', [1, 3, 4])
+@pytest.mark.parametrize('c, last', [(1, False), (3, True), (4, False)])
 def test_pixels_are_those_of_the_data(last, c):
     "Channels first or last; bytes and numbers from 0 to 1 as they are, and a normalization undone"
     g = torch.Generator().manual_seed(0)
@@ -100,13 +99,6 @@ def test_pixels_are_those_of_the_data(last, c):
         assert len(found) == 5 and all(np.abs(a.astype(int) - b).max() == 0 for a, b in zip(found, right))
 
 
-def test_other_ranges_are_stretched_and_told():
-    x = torch.linspace(-3, 5, 2*64).reshape(2, 1, 8, 8)
-    html = shown(x)._repr_html_()
-    a, b = pictures(html)
-    assert a.min() == 0 and b.max() == 255 and 'black is -3, white is 5' in html
-
-
 def test_no_numbers_and_nan():
     x = torch.full((3, 1, 8, 8), float('nan'))
     x[1, 0, :4] = float('inf')
@@ -116,14 +108,10 @@ def test_no_numbers_and_nan():
 
 
 @pytest.mark.parametrize('batch', [
-    torch.zeros(3, 4), {'x': torch.zeros(3, 2), 'labels': torch.zeros(3, dtype=torch.long)},
-    (torch.zeros(3, 2, 3, 4, 5), torch.zeros(3)),
     ({'a': [torch.zeros(3, 2), torch.zeros(3)]}, ['a', 'b', 'c']), [torch.zeros(0, 4), torch.zeros(0)], ('text', 3),
     [torch.eye(3).to_sparse(), torch.zeros(3)],
     [['a <b>', 'c'], torch.zeros(2)], [torch.zeros(3, 2, dtype=torch.complex64), torch.zeros(3)], {},
-    [torch.zeros(()), torch.zeros(())],
     [torch.nested.nested_tensor([torch.zeros(2), torch.zeros(3)]), torch.zeros(2)],
-    [torch.zeros(2, 1, 1, 0), torch.zeros(2)], 7,
 ], ids=str)
 def test_any_batch_is_described(batch):
     learn = Learner(nn.Linear(2, 2), [batch], train_step=lambda batch: {}, display=False)

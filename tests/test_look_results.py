@@ -26,10 +26,7 @@ def one_by_one(learn, batches, loss_fn):
 
 
 FORMS = {
-    'tuple': lambda: problem(), 'arrays': lambda: tuple(o.numpy() for o in problem()),
-    'list': lambda: list(zip(*(o.split(5) for o in problem()))),
-    'DataLoader': lambda: DataLoader(TensorDataset(*problem()), 5),
-    'workers': lambda: DataLoader(TensorDataset(*problem()), 5, num_workers=1),
+    'arrays': lambda: tuple(o.numpy() for o in problem()),
     'shuffled': shuffled, 'iterable': lambda: DataLoader(Sized(), 5),
     'drop_last': lambda: DataLoader(TensorDataset(*problem()), 5, drop_last=True),
     'sets': lambda: {'a': problem(), 'b': problem(7, 3)},
@@ -66,22 +63,15 @@ def ignoring(ignored):
     return y
 
 LOSSES = {
-    'function': (F.cross_entropy, (7, 3), y3[:, 0]), 'module': (nn.CrossEntropyLoss(), (7, 3), y3[:, 0]),
-    'lambda': (lambda p, t: F.cross_entropy(p, t), (7, 3), y3[:, 0]),
+    'function': (F.cross_entropy, (7, 3), y3[:, 0]),
     'smoothed': (nn.CrossEntropyLoss(label_smoothing=.1), (7, 3), y3[:, 0]),
-    'partial': (partial(F.cross_entropy, label_smoothing=.1), (7, 3), y3[:, 0]),
-    'pixels': (F.cross_entropy, (7, 3, 4), y3), 'ignored': (F.cross_entropy, (7, 3, 4), ignoring(-100)),
-    'ignored 1': (nn.CrossEntropyLoss(ignore_index=1), (7, 3, 4), ignoring(1)),
+    'ignored': (F.cross_entropy, (7, 3, 4), ignoring(-100)),
     'partial ignored': (partial(F.cross_entropy, ignore_index=-1), (7, 3, 4), ignoring(-1)),
     'weighted pixels': (nn.CrossEntropyLoss(weight=torch.tensor([1., 2, 4])), (7, 3, 4), ignoring(-100)),
-    'sum': (nn.MSELoss(reduction='sum'), (7, 4), torch.zeros(7, 4)),
     'partial sum': (partial(F.mse_loss, reduction='sum'), (7, 4), torch.zeros(7, 4)),
-    'mse': (F.mse_loss, (7, 4), torch.zeros(7, 4)), 'l1': (nn.SmoothL1Loss(), (7,), torch.zeros(7)),
     'bce': (nn.BCEWithLogitsLoss(), (7, 4), (y3 > 0).float()),
     'kl': (nn.KLDivLoss(reduction='batchmean'), (7, 4), torch.full((7, 4), .25)),
-    'hinge': (nn.MultiMarginLoss(), (7, 3), y3[:, 0]),
     'rmse': (lambda p, t: (p - t).square().mean().sqrt(), (7, 4), torch.zeros(7, 4)),
-    'nll': (F.nll_loss, (7, 3), y3[:, 0]),
     'gauss': (lambda p, t: F.gaussian_nll_loss(p, t, torch.ones_like(p)), (7, 4), torch.zeros(7, 4)),
 }
 
@@ -92,9 +82,8 @@ class Given(nn.Module):
         self.out = nn.Parameter(out)
     def forward(self, i): return self.out[i]
 
-@pytest.mark.parametrize('bs', [1, 3, 7])
 @pytest.mark.parametrize('name', LOSSES)
-def test_any_loss_function(name, bs):
+def test_any_loss_function(name, bs=3):
     loss_fn, shape, targ = LOSSES[name]
     out = torch.randn(shape, generator=torch.Generator().manual_seed(1))
     i = torch.arange(7)
@@ -108,12 +97,6 @@ def test_any_loss_function(name, bs):
     assert torch.allclose(own.loss, expected, atol=1e-6) and torch.equal(own.targ, targ)
     given = learn.results(loss=lambda p, t: p.flatten(1).sum(1) if p.ndim > 1 else p)
     assert torch.allclose(given.loss, out.flatten(1).sum(1) if out.ndim > 1 else out)
-
-
-def test_a_reduction_of_sum_is_the_users_own_afterwards():
-    loss_fn = nn.MSELoss(reduction='sum')
-    Learner(nn.Linear(4, 1), valid_dl=(torch.rand(5, 4), torch.rand(5, 1)), loss_fn=loss_fn, display=False).results()
-    assert loss_fn.reduction == 'sum'
 
 
 def test_a_model_with_its_own_loss_and_named_batches():
@@ -143,12 +126,6 @@ def test_the_pass_is_that_of_validate():
         assert res.loss.dtype == torch.float32
         assert res.loss.mean().item() == pytest.approx(learn.validate()['valid_loss'],
                                                        rel=1e-2 if hook.name == 'AMP' else 1e-5)
-
-
-def test_what_is_kept():
-    learn = make_learner(valid_dl=problem())
-    res = learn.results(keep=lambda p: p.argmax(1))
-    assert res.pred.dtype == torch.int64 and torch.equal(res.confusion().counts, learn.results().confusion().counts)
 
 
 def test_in_a_fit_and_after_a_cancelled_batch():
@@ -189,11 +166,10 @@ def test_mistakes():
 def results(pred, targ, loss_fn=F.cross_entropy, **kwargs):
     return Results(pred, targ, torch.zeros(len(targ)), {}, Look(**kwargs), None, loss_fn)
 
-@pytest.mark.parametrize('seed', range(8))
-def test_scores_are_those_of_scikit_learn(seed):
+@pytest.mark.parametrize('seed, n, c', [(0, 1, 2), (3, 300, 30), (6, 1000, 2)])
+def test_scores_are_those_of_scikit_learn(seed, n, c):
     "Also for classes without a sample, or that are never predicted"
     g = torch.Generator().manual_seed(seed)
-    n, c = [(1, 2), (5, 4), (300, 3), (300, 30), (50, 10), (7, 7), (1000, 2), (20, 3)][seed]
     pred, targ = torch.randn(n, c, generator=g), torch.randint(max(c - 1, 1), (n,), generator=g)
     res = results(pred, targ)
     counts = res.confusion().counts
@@ -209,17 +185,16 @@ def test_scores_are_those_of_scikit_learn(seed):
 
 
 t2 = torch.tensor([0, 1, 1, 0])
-@pytest.mark.parametrize('pred, targ, loss_fn, ids', [
+TWO_CLASSES = [
     (torch.tensor([-1., 2, .4, -3]), t2.float(), F.binary_cross_entropy_with_logits, [0, 1, 1, 0]),
     (torch.tensor([.1, .9, .4, .3])[:, None], t2.float()[:, None], nn.BCELoss(), [0, 1, 0, 0]),
-    (torch.tensor([.1, .9, .4, .3]), t2.float(), nn.BCEWithLogitsLoss(), [1, 1, 1, 1]),
     (torch.tensor([-1., 2, -1, 3]), t2.bool(), lambda p, t: 0, [0, 1, 0, 1]),
-    (torch.tensor([1, 0, 1, 0]), t2, None, [1, 0, 1, 0]),
-    (torch.tensor([[1., 0], [0, 1], [1, 0], [0, 1]]), t2[:, None], None, [0, 1, 0, 1]),
-], ids=range(6))
-def test_two_classes_in_all_forms(pred, targ, loss_fn, ids):
-    found, t = results(pred, targ, loss_fn).as_ids()
-    assert found.tolist() == ids and t.tolist() == t2.tolist()
+    (torch.tensor([[1., 0], [0, 1], [1, 0], [0, 1]]), t2[:, None], None, [0, 1, 0, 1])]
+
+def test_two_classes_in_all_forms():
+    for pred, targ, loss_fn, ids in TWO_CLASSES:
+        found, t = results(pred, targ, loss_fn).as_ids()
+        assert found.tolist() == ids and t.tolist() == t2.tolist()
 
 
 def test_pixels_tokens_and_ignored_targets():
@@ -233,8 +208,8 @@ def test_pixels_tokens_and_ignored_targets():
     with pytest.raises(ValueError, match='no whole samples'): results(pred, targ).confusion().samples(0, 1)
 
 
-@pytest.mark.parametrize('loss_fn', [nn.CrossEntropyLoss(ignore_index=255), partial(F.cross_entropy, ignore_index=2),
-                                     nn.NLLLoss(ignore_index=0)], ids=['cross entropy', 'partial', 'nll'])
+@pytest.mark.parametrize('loss_fn', [
+    nn.CrossEntropyLoss(ignore_index=255), partial(F.cross_entropy, ignore_index=2)], ids=['module', 'partial'])
 def test_what_the_loss_ignores_is_no_class(loss_fn):
     ignored = getattr(loss_fn, 'ignore_index', 2)
     g = torch.Generator().manual_seed(0)
@@ -289,8 +264,8 @@ def test_a_click_shows_the_samples():
         assert f': {n}<' in cells.out.value and cells.out.value.count('<tr>') == (1 + min(n, 12) if n else 0)
 
 
-@pytest.mark.parametrize('page, ink', [((255, 255, 255), (33, 33, 33)), ((17, 17, 17), (255, 255, 255)),
-                                       ((30, 30, 30), (212, 212, 212))], ids=['light', 'dark', 'VS Code'])
+@pytest.mark.parametrize('page, ink', [
+    ((255, 255, 255), (33, 33, 33)), ((17, 17, 17), (255, 255, 255))], ids=['light', 'dark'])
 def test_cells_can_be_read(page, ink):
     "Contrast by WCAG 2 of at least 4.5 with the ink of the page; the rarest mistake is not the brightest cell"
     from trainer_nb.look.confusion import _color
@@ -323,7 +298,7 @@ class Meta(torch.Tensor):
     def __getitem__(self, i): raise IndexError('no')
 
 @pytest.mark.parametrize('given', [
-    dict(loss_fn=weighted), dict(train_step=lambda b, learn: {'loss': weighted(learn.model(b[0]), b[1])}),
+    dict(loss_fn=weighted),
     dict(train_step=lambda b, learn: {'loss': weighted(learn.model(b[0]), b[1]).as_subclass(Meta), 'n': len(b[0])})])
 def test_weighted_means_and_tensors_of_other_classes_have_losses_of_samples(given):
     learn = make_learner(nn.Linear(4, 3), **given)
@@ -338,8 +313,7 @@ class TimeFirst(nn.Module):
         self.linear = nn.Linear(4, 3)
     def forward(self, x): return self.linear(x).mean(0)
 
-@pytest.mark.parametrize('loss_fn', [F.cross_entropy, weighted])
-def test_batches_with_time_first(loss_fn):
+def test_batches_with_time_first(loss_fn=F.cross_entropy):
     x, y = torch.randn(24, 6, 4), problem()[1]
     dl = [(a.transpose(0, 1), b) for a, b in zip(x.split(5), y.split(5))]
     learn = make_learner(TimeFirst(), dl, loss_fn=loss_fn)
@@ -361,15 +335,3 @@ def test_a_step_whose_batches_have_time_first():
         res = learn.results(dl, loss=partial(F.cross_entropy, reduction='none'))
         with torch.no_grad(): expected = F.cross_entropy(learn.model(x.transpose(0, 1)), y, reduction='none')
         assert torch.allclose(res.loss, expected, atol=1e-6)
-
-def test_samples_of_a_batch_with_two_targets_are_found_again():
-    def step(batch, learn):
-        x, y, z = batch
-        pred = learn.model(x)
-        return {'loss': F.cross_entropy(pred, y) + F.mse_loss(pred[:, 0], z), 'pred': pred, 'targ': y}
-    x, y = problem()
-    learn = make_learner(nn.Linear(4, 3), valid_dl=(x, y, torch.randn(24)), train_step=step)
-    res = learn.results()
-    assert 'predicted' in repr(res.show(3))
-    learn.valid_dl.tensors[1].add_(1)
-    with pytest.raises(ValueError, match='another target'): res.show(3)

@@ -34,20 +34,6 @@ def test_shapes_parameters_and_flops_by_hand():
     assert layers['out'].memory == 15*4 and layers['out'].out_bytes == 8*3*4 and layers['lin'].out_bytes == 2*8*4*4
 
 
-def test_flops_of_a_module_that_calls_itself():
-    class Again(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.lin = nn.Linear(8, 8)
-        def forward(self, x, n=3): return self.lin(x) if n == 0 else self(x, n - 1)
-    model = nn.Sequential(Again(), nn.Linear(8, 3))
-    data = torch.randn(6, 8), torch.zeros(6).long()
-    s = Learner(model, data, loss_fn=nn.CrossEntropyLoss(), display=False).summary()
-    layers = {o.name: o for o in s.layers}
-    assert layers['0'].flops == layers['0.lin'].flops == 2*6*8*8 and layers['0'].n_calls == 4
-    assert s.flops == 2*6*8*8 + 2*6*8*3
-
-
 @pytest.mark.parametrize('cls', [nn.LSTM, nn.GRU])
 def test_recurrent_layers_are_counted_or_named(cls):
     "What torch's counter leaves out depends on the device and the version"
@@ -76,7 +62,7 @@ def test_flops_are_those_of_torch():
     assert s.flops == f.get_total_flops() > 0
 
 
-@pytest.mark.parametrize('hooks', [[], [EMA(.9)], [Freeze('0')]], ids=str)
+@pytest.mark.parametrize('hooks', [[EMA(.9)], [Freeze('0')]], ids=str)
 def test_nothing_changes(hooks):
     torch.manual_seed(0)
     learn = make_learner(train_dl=shuffled(), valid_dl=problem(), hooks=hooks)

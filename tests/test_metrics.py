@@ -21,7 +21,7 @@ MulticlassAccuracy = lazy('torchmetrics.classification', 'MulticlassAccuracy')
 MulticlassF1Score = lazy('torchmetrics.classification', 'MulticlassF1Score')
 
 N = 150     # two batches of 64 and a ragged one of 22; 22 of 7, the last one of 3
-sizes = pytest.mark.parametrize('bs', [1, 7, 64, N])
+sizes = pytest.mark.parametrize('bs', [7, N])
 
 
 def still(params): return torch.optim.SGD(params, lr=1e-30)     # weights that do not move, so that one forward says all
@@ -90,8 +90,7 @@ def test_any_object(bs):
     model, values = fitted(bs, [Median()])
     assert_both(values, 'Median', logits(model)[:, 0].median().item())
 
-@sizes
-def test_keys_of_the_result(bs):
+def test_keys_of_the_result(bs=7):
     def step(batch, learn):
         z = learn.model(batch[0])
         return {'loss': F.cross_entropy(z, batch[1]), 'logits': z, 'labels': batch[1]}
@@ -101,16 +100,6 @@ def test_keys_of_the_result(bs):
     assert_both(values, 'accuracy', (z.argmax(1) == y).double().mean().item())
     assert_both(values, 'f1', f1_score(y, z.argmax(1), average='macro'))
 
-@sizes
-def test_a_function_sees_each_sample_once_with_its_target(bs):
-    seen = []
-    def f(pred, targ):
-        seen.append((pred.detach().clone(), targ.clone()))
-        return 0.
-    learn = make_learner(nn.Linear(4, 3), cut(bs, *data()), optim=still, metrics=[f])
-    learn.fit(1)
-    z, y = (torch.cat(o) for o in zip(*seen))
-    assert torch.equal(y, data()[1]) and torch.allclose(z.double(), logits(learn.model), atol=1e-6)
 
 def test_a_mean_sees_several_batches_at_once():
     "and the first batch of a first epoch alone as well, so that a mistake shows; any other function sees each batch"
@@ -148,40 +137,19 @@ def test_what_is_no_mean_is_the_same_in_each_epoch():
 
 # Shapes of targets
 
-def test_accuracy_of_targets_in_a_column():
-    "Was 101.0: each prediction was compared with each target"
-    x, y = data()
-    dl = cut(7, x, y[:, None])
-    learn = make_learner(nn.Linear(4, 3), dl, dl, optim=still, loss_fn=lambda p, t: F.cross_entropy(p, t[:, 0]),
-                         metrics=[accuracy])
-    learn.fit(2)
-    expected = (logits(learn.model).argmax(1) == y).double().mean().item()
-    for phase in 'train', 'valid':
-        assert learn.history.epochs[f'{phase}_accuracy'] == pytest.approx([expected]*2, abs=1e-6)
 
 def test_accuracy_of_pixels_and_of_float_ids():
     z, y = torch.randn(5, 3, 4, 2), torch.randint(0, 3, (5, 4, 2))
     expected = (z.argmax(1) == y).double().mean().item()
     for targ in y, y[:, None], y.float(): assert accuracy(z, targ).item() == pytest.approx(expected)
 
-@pytest.mark.parametrize('pred,targ', [((8, 3), (8, 3)), ((8, 1), (8, 1)), ((8, 1), (8,)), ((8,), (8,)),
-                                       ((8, 5, 3), (8, 5)), ((8, 3), (4,)), ((8, 3), ())])
-def test_accuracy_refuses_other_shapes(pred, targ):
+def test_accuracy_refuses_other_shapes():
     """One-hot or several labels, a logit of two classes, classes in the last dimension: each would give a number,
     and a wrong one"""
-    with pytest.raises(ValueError, match=r'shape \(8.*expected logits \(n, n_classes'):
-        accuracy(torch.randn(pred), torch.zeros(targ))
-
-
-@sizes
-def test_targets_of_another_length(bs):
-    "Several predictions for each target, say; and long outputs"
-    def f(pred, targ): return pred.mean() + targ.double().mean()
-    def step(batch, learn):
-        z = learn.model(batch[0])
-        return {'loss': z.mean(), 'pred': z.repeat(1, 100).reshape(-1, 10), 'targ': batch[1]}
-    model, values = fitted(bs, [f], train_step=step)
-    assert_both(values, 'f', logits(model).mean().item() + data()[1].double().mean().item())
+    shapes = [((8, 3), (8, 3)), ((8, 1), (8, 1)), ((8, 1), (8,)), ((8,), (8,)), ((8, 5, 3), (8, 5)), ((8, 3), (4,))]
+    for pred, targ in shapes:
+        with pytest.raises(ValueError, match=r'shape \(8.*expected logits \(n, n_classes'):
+            accuracy(torch.randn(pred), torch.zeros(targ))
 
 
 # Weights
@@ -202,8 +170,7 @@ def token_step(as_tensor):
                 'n': n if as_tensor else n.item()}
     return step
 
-@sizes
-@pytest.mark.parametrize('as_tensor', [True, False])
+@pytest.mark.parametrize('bs, as_tensor', [(7, True), (N, False)])
 def test_weights_of_tokens(bs, as_tensor):
     x, y = tokens()
     model, values = fitted(bs, [token_accuracy], tensors=(x, y), train_step=token_step(as_tensor))
@@ -226,28 +193,14 @@ def token_fit(dl, metric=accuracy, **kwargs):
     right = torch.cat([(learn.model(x).argmax(1) == y)[y >= 0] for x, y in dl])
     return learn.history.epochs, right.double().mean().item()
 
-@pytest.mark.parametrize('dl', [ragged(), ragged([3, 900, 2, 5000]), cut(7, *(o[:30] for o in tokens()))],
-                         ids=['ragged', 'large', 'ignored'])
+@pytest.mark.parametrize('dl', [
+    ragged([3, 900, 2, 5000]), cut(7, *(o[:30] for o in tokens()))], ids=['large', 'ignored'])
 def test_accuracy_counts_each_target_once(dl):
     "Batches were weighted by their sequences, and targets that cross_entropy ignores counted as wrong"
     dl = [(x, y.masked_fill(y < 0, -100)) for x, y in dl]
     values, right = token_fit(dl)
     for phase in 'train', 'valid': assert values[f'{phase}_accuracy'] == pytest.approx([right]*2, abs=1e-6)
 
-def test_a_batch_whose_targets_are_all_ignored():
-    (x, y), *rest = ragged()
-    def loss_fn(pred, targ): return F.cross_entropy(pred, targ.clamp(0))
-    values, right = token_fit([(x, torch.full_like(y, -100)), *rest], loss_fn=loss_fn)
-    assert values['valid_accuracy'] == pytest.approx([right]*2, abs=1e-6)
-
-def test_other_means_weigh_a_batch_by_its_targets():
-    def near(pred, targ): return (pred.argmax(1) - targ).abs().double().mean()
-    near.is_mean = True
-    values, _ = token_fit(dl := ragged(), near)
-    torch.manual_seed(0)
-    model = PerToken(4, 3)
-    expected = torch.cat([(model(x).argmax(1) - y).abs().flatten() for x, y in dl]).double().mean().item()
-    assert values['valid_near'] == pytest.approx([expected]*2, abs=1e-6)
 
 def test_validation_without_a_loss():
     "In some batches, or in all of them"
@@ -281,7 +234,7 @@ class Returns(nn.Module):
         with torch.no_grad(): self.buffer[:len(x)] = x      # as a CUDA graph does with its static output
         return self.buffer if len(x) == 64 else self.buffer[:len(x)]
 
-@pytest.mark.parametrize('kind', ['param', 'view of a param', 'slice of a param'])
+@pytest.mark.parametrize('kind', ['param', 'slice of a param'])
 def test_predictions_that_are_parameters(kind):
     "Each batch has its own value, and the next batch overwrites it"
     x = torch.arange(1., 41).reshape(10, 4)
@@ -292,55 +245,14 @@ def test_predictions_that_are_parameters(kind):
     expected = (x[:, :2] if 'slice' in kind else x).double().mean().item()
     assert_both({k: v[0] for k, v in learn.history.epochs.items()}, 'mean', expected)
 
-@pytest.mark.parametrize('kind', ['parameter', 'buffer', 'view'])
-def test_values_that_are_the_models_own(kind):
-    "A metric, or a recorded value, that is a live parameter had its last value in all batches"
-    class Counts(nn.Linear):
-        def __init__(self):
-            super().__init__(4, 3)
-            seen = torch.zeros(2 if kind == 'view' else ())
-            self.seen = nn.Buffer(seen) if kind == 'buffer' else nn.Parameter(seen)
-        def forward(self, x):
-            self.seen.data += 1
-            return super().forward(x)
-    def seen(pred=None, targ=None): return learn.model.seen[0] if kind == 'view' else learn.model.seen
-    learn = make_learner(Counts(), cut(2, *data(8)), optim=still, metrics=[seen],
-                         hooks=[LambdaHook(after_loss=lambda learn: learn.record('temperature', seen(), mean=True))])
-    learn.fit(1)
-    assert learn.history.steps['temperature'] == [1, 2, 3, 4]
-    assert learn.history.epochs['train_seen'] == learn.history.epochs['train_temperature'] == [2.5]
 
-@pytest.mark.parametrize('bs', [64, 10])
-def test_predictions_in_a_buffer(bs):
+def test_predictions_in_a_buffer(bs=10):
     x = torch.randn(320, 4)
     learn = make_learner(Returns('buffer'), cut(bs, x, x), cut(bs, x, x), loss_fn=F.mse_loss, optim=still,
                          metrics=[Metric(lambda p, t: (p*t).double().mean(), name='f')])
     learn.fit(1)
     assert learn.history.epochs['valid_f'] == pytest.approx([x.double().square().mean().item()], abs=1e-6)
 
-class Static(torch.autograd.Function):
-    "`x*w` in memory that the next batch uses again, as a CUDA graph's output in training"
-    @staticmethod
-    def forward(ctx, x, w, buffer):
-        ctx.save_for_backward(x)
-        torch.mul(x, w, out=buffer)
-        return torch.empty(0).set_(buffer.untyped_storage(), 0, buffer.shape, buffer.stride())
-    @staticmethod
-    def backward(ctx, grad): return None, (grad*ctx.saved_tensors[0]).sum(0), None
-
-class StaticModel(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(4))
-        self.register_buffer('buffer', torch.zeros(10, 4))
-    def forward(self, x): return Static.apply(x, self.weight, self.buffer)
-
-def test_predictions_in_a_buffer_with_a_graph():
-    x = torch.randn(320, 4)
-    learn = make_learner(StaticModel(), cut(10, x, x), cut(10, x, x), loss_fn=F.mse_loss, optim=still,
-                         metrics=[Metric(lambda p, t: (p*t).double().mean(), name='f')])
-    learn.fit(1)
-    assert_both({k: v[0] for k, v in learn.history.epochs.items()}, 'f', x.double().square().mean().item())
 
 class Reusing:
     "A loader that has one pair of tensors, and fills it anew for each batch"
@@ -357,40 +269,13 @@ class AsDataset(IterableDataset):
 
 def in_dataloader(bs, x, y): return DataLoader(AsDataset(Reusing(bs, x, y)), batch_size=None)
 
-@sizes
 @pytest.mark.parametrize('make_dl', [Reusing, in_dataloader])
-def test_loaders_that_use_their_memory_again(bs, make_dl):
+def test_loaders_that_use_their_memory_again(make_dl, bs=7):
     model, values = fitted(bs, [accuracy, margin, MulticlassF1Score(3)], make_dl=make_dl)
     z, y = logits(model), data()[1]
     assert_both(values, 'accuracy', (z.argmax(1) == y).double().mean().item())
     assert_both(values, 'margin', margin(z, y).item())
     assert_both(values, 'MulticlassF1Score', f1_score(y, z.argmax(1), average='macro'))
-
-
-@sizes
-def test_a_step_that_uses_its_memory_again(bs):
-    "Targets, predictions and a loss in buffers that the next batch overwrites"
-    x, y = data()
-    kept = torch.empty(bs, dtype=torch.long), torch.empty(bs, 3), torch.empty(())
-    def step(batch, learn):
-        targ, pred, loss = kept[0][:len(batch[1])], kept[1][:len(batch[1])], kept[2]
-        z = learn.model(batch[0])
-        targ.copy_(batch[1])
-        pred.copy_(z.detach())
-        loss.copy_(F.cross_entropy(z, targ).detach())
-        return {'loss': Seen.apply(z.sum(), loss), 'pred': pred, 'targ': targ}
-    model, values = fitted(bs, [accuracy, margin], train_step=step)
-    z = logits(model)
-    assert_both(values, 'accuracy', (z.argmax(1) == y).double().mean().item())
-    assert_both(values, 'margin', margin(z, y).item())
-    assert_both(values, 'loss', F.cross_entropy(z, y).item())
-
-class Seen(torch.autograd.Function):
-    "A graph's loss in memory that it has already"
-    @staticmethod
-    def forward(ctx, x, loss): return torch.empty(0).set_(loss.untyped_storage(), 0, (), ())
-    @staticmethod
-    def backward(ctx, grad): return grad*0, None
 
 
 # Several values
@@ -424,8 +309,7 @@ def test_vectors_and_dicts(bs):
     assert_both(values, 'hit', 2.)
     assert 'train_recalls' not in values
 
-@pytest.mark.parametrize('bs', [7, N])
-def test_vectors_of_objects(bs):
+def test_vectors_of_objects(bs=7):
     classes = ['cat', 'dog', 'cow']
     metrics = [Metric(MulticlassF1Score(3, average=None), name='f1', classes=classes),
                MetricCollection({'f': MulticlassF1Score(3, average=None)}),
@@ -484,10 +368,6 @@ def test_vectors_where_a_process_has_no_batch():
     assert set(idle.means()) == set(values) and len(idle.world.summed) == len(busy.world.summed)
     assert not idle.world.summed.any()
 
-def test_no_value_at_all_in_several_processes():
-    accumulator = Accumulator([], 'cpu', world=Both())
-    accumulator.add(None, {}, N)
-    assert accumulator.means() == {}
 
 @pytest.mark.parametrize('f,error,text', [
     (lambda p, t: torch.zeros(2, 2), TypeError, r'shape \(2, 2\): expected a number'),
@@ -499,16 +379,6 @@ def test_no_value_at_all_in_several_processes():
     (lambda p, t: 1/0, ZeroDivisionError, 'zero')])
 def test_errors_name_the_metric(f, error, text):
     with pytest.raises(error, match=text) as seen: fitted(7, [Metric(f, name='mine', classes='ab')])
-    assert '`mine`' in str(seen.value) + ''.join(seen.value.__notes__)
-
-@pytest.mark.parametrize('method', ['reset', 'update', 'compute', 'value'])
-def test_errors_of_objects_name_the_metric(method):
-    class Bad(Median):
-        def compute(self): return torch.zeros(2, 2)
-    def fail(*args): raise ZeroDivisionError
-    bad = Bad()
-    if method != 'value': setattr(bad, method, fail)
-    with pytest.raises((ZeroDivisionError, TypeError)) as seen: fitted(7, [Metric(bad, name='mine')])
     assert '`mine`' in str(seen.value) + ''.join(seen.value.__notes__)
 
 
@@ -529,16 +399,6 @@ def test_state_of_metric_objects_never_leaks():
         assert learn.history.epochs['train_Count'] == [N]*4 and learn.history.epochs['valid_Count'] == [n]*4
     assert metric.n == 1000
 
-def test_torchmetrics_of_a_validation_inside_an_epoch():
-    x, y = data()
-    metric = MulticlassAccuracy(3, average='micro')
-    learn = make_learner(nn.Linear(4, 3), cut(7, x, y), cut(7, x[:20], y[:20]), optim=still, metrics=[metric])
-    learn.fit(1, valid_every=5)
-    z = logits(learn.model)
-    hits = (z.argmax(1) == y).double()
-    assert learn.history.epochs['train_MulticlassAccuracy'] == pytest.approx([hits.mean().item()], abs=1e-6)
-    assert learn.history.valids['valid_MulticlassAccuracy'] == pytest.approx([hits[:20].mean().item()]*5, abs=1e-6)
-    assert not metric.update_called
 
 def test_nan_warns_once_and_shows():
     def bad(pred, targ): return pred.mean()*math.nan
@@ -552,33 +412,16 @@ def test_nan_warns_once_and_shows():
     assert all(math.isnan(v) for v in learn.history.epochs['train_bad']) and len(learn.history.epochs['valid_bad']) == 3
     assert str(learn.history).count('nan') == 6 and not any(map(math.isnan, learn.history.epochs['train_accuracy']))
 
-def test_one_nan_batch_does_not_hide():
-    "A mean over samples, one of which is nan, is nan; the losses of the other steps are there"
-    x, y = data()
-    x[70] = math.nan
-    learn = make_learner(nn.Linear(4, 3), cut(7, *data()), cut(7, x, y), optim=still, metrics=[margin])
-    with pytest.warns(RuntimeWarning) as seen: learn.fit(1)
-    assert sorted(str(o.message).split()[0] for o in seen) == ['valid_loss', 'valid_margin']
-    assert math.isnan(learn.history.epochs['valid_margin'][0])
-    assert not math.isnan(learn.history.epochs['train_margin'][0])
 
-@pytest.mark.parametrize('metrics', [lambda: accuracy, lambda: MulticlassAccuracy(3), lambda: Metric(accuracy),
-                                     lambda: Median()], ids=['function', 'torchmetrics', 'Metric', 'object'])
-def test_a_single_metric_needs_no_list(metrics):
-    x, y = data(20)
-    # epoch, loss, metric, lr, time
-    assert len(make_learner(nn.Linear(4, 3), cut(7, x, y), metrics=metrics()).fit(1).epochs) == 5
-
-@pytest.mark.parametrize('as_tensor', [True, False])
-def test_the_weight_of_the_loss_does_not_weigh_accuracy(as_tensor):
+def test_the_weight_of_the_loss_does_not_weigh_accuracy():
     "A loss with class weights is divided by the sum of these; each sample counts once for the accuracy"
     w = torch.tensor([1., 10., 3., 1., 1.])
     x, y = data()
     order = y.argsort()
     def step(batch, learn):
-        z, n = learn.model(batch[0]), w[batch[1]].sum()
+        z = learn.model(batch[0])
         return {'loss': F.cross_entropy(z, batch[1], w[:z.size(1)].to(z)), 'pred': z, 'targ': batch[1],
-                'n': n if as_tensor else n.item()}
+                'n': w[batch[1]].sum()}
     model, values = fitted(16, [accuracy], tensors=(x[order], y[order]), train_step=step)
     z = logits(model, x)
     assert_both(values, 'loss', F.cross_entropy(z, y, w[:z.size(1)].to(z)).item())
@@ -586,8 +429,8 @@ def test_the_weight_of_the_loss_does_not_weigh_accuracy(as_tensor):
 
 _FIELDS = ['loss', 'logits']
 
-@pytest.mark.parametrize('kind', [SimpleNamespace, dict, make_dataclass('Output', _FIELDS), namedtuple('Out', _FIELDS),
-                                  make_dataclass('Slotted', _FIELDS, slots=True)], ids=repr)
+@pytest.mark.parametrize('kind', [
+    SimpleNamespace, namedtuple('Out', _FIELDS), make_dataclass('Slotted', _FIELDS, slots=True)], ids=repr)
 def test_a_model_with_a_loss_of_its_own(kind):
     "Metrics find what it returns beside the loss"
     class Own(nn.Module):
@@ -603,8 +446,7 @@ def test_a_model_with_a_loss_of_its_own(kind):
     hits = (learn.model.lin(dl[0]['x']).argmax(1) == dl[0]['labels']).float().mean().item()
     assert learn.history.epochs['valid_accuracy'] == [pytest.approx(hits)]
 
-@pytest.mark.parametrize('hooks', [[], [GradAccum(2)]], ids=['plain', 'accumulated'])
-@pytest.mark.parametrize('extra', [dict(n=7.), dict(reduction='sum')], ids=str)
+@pytest.mark.parametrize('extra, hooks', [(dict(n=7.), [GradAccum(2)]), (dict(reduction='sum'), [])], ids=str)
 def test_entries_of_a_batch_or_an_output_do_not_weigh_the_loss(extra, hooks):
     "Only a user's own step gives 'n' and 'reduction' a meaning"
     class Named(nn.Linear):
@@ -639,13 +481,9 @@ def test_functions_of_scikit_learn_see_all_outputs_and_the_target_first(bs, tmp_
     assert values['valid_r2_score'] == pytest.approx(sk.r2_score(targ, pred))
     assert values['valid_median_absolute_error'] == pytest.approx(sk.median_absolute_error(targ, pred))
 
-@pytest.mark.parametrize('name', ['roc_auc_score', 'log_loss', 'average_precision_score', 'silhouette_score'])
+@pytest.mark.parametrize('name', ['roc_auc_score', 'silhouette_score'])
 def test_functions_of_scores_say_what_to_pass(name):
     import sklearn.metrics as sk
     with pytest.raises(ValueError, match=f'`{name}` of scikit-learn.*learn.predict'): Metric(getattr(sk, name))
     with pytest.raises(ValueError, match='f1_score got predictions of shape .*Metric.f1_score, pred='):
         Metric(sk.f1_score).f.update(torch.randn(4), torch.ones(4).long())
-
-def test_a_vector_of_as_many_classes_as_samples_is_kept():
-    def by_class(pred, targ): return torch.stack([(pred.argmax(1) == targ)[targ == i].float().sum() for i in range(3)])
-    assert {'valid_by_class/2'} < fitted(3, [by_class])[1].keys()

@@ -72,11 +72,6 @@ def test_a_search_keeps_them_too():
     learn.lr_find(n_steps=12)
     assert seen and all(o == before for o in seen) and modes(learn) == before
 
-def test_all_of_a_model_in_eval_is_put_into_training():
-    learn, seen = make_learner(student(), valid_dl=batches(seed=2), optim=sgd), []
-    learn.model.eval()
-    learn.fit(1, hooks=[LambdaHook(before_step=lambda learn: seen.append(modes(learn)) if learn.training else None)])
-    assert all(all(o.values()) for o in seen) and not any(modes(learn).values())
 
 def test_a_part_that_comes_in_evaluation_mode_trains_as_in_a_loop_that_calls_train():
     "`from_pretrained` returns one"
@@ -122,15 +117,8 @@ def test_a_hook_may_close_parts_for_one_fit():
     learn.fit(2, hooks=[FreezeBN(), LambdaHook(before_step=look)])
     assert set(seen) == {(True, False), (False, False)} and modes(learn)['norm']
 
-def test_what_a_hook_leaves_in_eval_trains_in_the_next_epoch():
-    learn, seen = start(), []
-    before = modes(learn)
-    def look(learn):
-        if learn.training: seen.append(modes(learn))
-    learn.fit(2, hooks=[LambdaHook(after_epoch=lambda learn: learn.model.eval(), before_step=look)])
-    assert seen == [before]*10
 
-@pytest.mark.parametrize('where', [3, 5, 7])
+@pytest.mark.parametrize('where', [3, 5])
 def test_a_resume_in_a_learner_that_never_closed_them(tmp_path, where):
     "From any batch, also where the parts are in another mode in the new process"
     def stop(learn):

@@ -63,8 +63,7 @@ def busy(clock):
     return LambdaHook(name='busy', **events,
                       **dict.fromkeys(('do_step', 'do_backward', 'do_opt_step', 'do_zero_grad'), around))
 
-@pytest.mark.parametrize('n_batches, n_steps, skip, valid_every',
-                         [(40, 20, 5, None), (8, 20, 5, None), (8, 20, 0, 3), (40, 1, 0, None)])
+@pytest.mark.parametrize('n_batches, n_steps, skip, valid_every', [(8, 20, 5, None), (8, 20, 0, 3)])
 def test_each_part_is_what_it_took(clock, n_batches, n_steps, skip, valid_every):
     "Over epochs and validation passes, too, which do not count"
     profile = Profile(n_steps, skip)
@@ -85,8 +84,8 @@ def test_each_part_is_what_it_took(clock, n_batches, n_steps, skip, valid_every)
     assert abs(waiting - 10*n_steps) <= (10 if valid_every is None else 70)
     assert table.time_s*n_steps == pytest.approx(sum(expected.values())*n_steps + waiting)
 
-@pytest.mark.parametrize('hooks', [lambda: [], lambda: [GradAccum(2), GradClip(1.), AMP()],
-                                   lambda: [LambdaHook(after_loss=skip_some)]], ids=['bare', 'all', 'cancel'])
+@pytest.mark.parametrize('hooks', [
+    lambda: [GradAccum(2), GradClip(1.), AMP()], lambda: [LambdaHook(after_loss=skip_some)]], ids=['all', 'cancel'])
 def test_it_changes_nothing(hooks, tmp_path):
     def run(*more):
         torch.manual_seed(0)

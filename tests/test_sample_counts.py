@@ -2,7 +2,6 @@
 import warnings
 from collections import UserDict
 from dataclasses import dataclass
-from functools import partial
 
 import pytest, torch, torch.nn.functional as F
 from torch import Tensor, nn
@@ -35,10 +34,7 @@ BATCHES = {     # a batch, and its samples
     'images and boxes': (([T(3, 9, 9)]*5, boxes), 5),
     'images of other sizes': (([T(3, 8, k) for k in range(5)], tuple(boxes)), 5),
     'images and labels': (([T(3, 9, 9)]*5, T(5)), 5), 'list of dicts': ([{'image': T(3, 9, 9), 'label': 1}]*5, 5),
-    'dicts of tensors': (boxes, 5),
     'samples with boxes': ([{'image': T(3, 9, 9), 'boxes': T(7, 4), 'labels': T(7)}]*5, 5),
-    'boxes before images': ([{'boxes': T(7, 4), 'labels': T(7), 'image': T(3, 9, 9)}]*5, 5),
-    'pairs with boxes': ([(T(3, 9, 9), {'boxes': T(7, 4)})]*5, 5),
     'images and as many boxes each': (([T(3, 9, 9)]*5, [{'boxes': T(7, 4), 'labels': T(7)}]*5), 5),
     'pairs': ([(T(1, 28), 3)]*5, 5), 'texts': ({'text': ['a']*7}, 7), 'texts and labels': ((['a']*7, T(7)), 7),
     'encoding': (UserDict(ids=T(4, 7), n=T(())), 4),
@@ -47,8 +43,8 @@ BATCHES = {     # a batch, and its samples
     'nested': ((torch.nested.nested_tensor([T(2), T(3)], layout=torch.jagged), T(2)), 2), 'array': (T(6, 2).numpy(), 6),
     'objects': ([Images()]*4, 4), 'number': (3, 1)}
 
-@pytest.mark.parametrize('name', BATCHES)
-def test_known_containers(name): assert batch_size(BATCHES[name][0]) == BATCHES[name][1]
+def test_known_containers():
+    assert {k: batch_size(batch) for k, (batch, _) in BATCHES.items()} == {k: n for k, (_, n) in BATCHES.items()}
 
 def test_epochs_of_graphs_are_weighted_by_graphs():
     "Each batch counted as one"
@@ -112,10 +108,8 @@ def sum_step(batch, learn):
 def entry_step(batch, learn): return {**sum_step(batch, learn), 'n': batch[0].numel()}
 def own_mean(batch, learn): return {'loss': learn.loss_fn(learn.model(batch[0]), batch[1])/len(batch[0])}
 
-@pytest.mark.parametrize('kwargs',
-                         [dict(loss_fn=nn.MSELoss(reduction='sum')), dict(loss_fn=partial(F.mse_loss, reduction='sum')),
-                          dict(train_step=sum_step), dict(train_step=entry_step)],
-                         ids=['module', 'partial', 'step', 'step with n'])
+@pytest.mark.parametrize('kwargs', [
+    dict(loss_fn=nn.MSELoss(reduction='sum')), dict(train_step=sum_step)], ids=['module', 'step'])
 def test_a_loss_that_is_a_sum_is_told_by_sample(kwargs):
     "as the program that it comes from prints it; its gradients are those of the sum"
     x, y = sums()

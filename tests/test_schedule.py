@@ -13,52 +13,8 @@ from trainer_nb.loop.hooks import CancelStep, Hook, LambdaHook
 from trainer_nb.features.gradients import GradAccum
 from trainer_nb.all import Checkpoint
 from trainer_nb.features.schedule import (
-    LRScheduler, OneCycle, Schedule, WarmupCosine, combine, cosine, exponential, linear, polynomial, warmup,
+    LRScheduler, OneCycle, Schedule, WarmupCosine, exponential, linear,
 )
-
-
-# Curves
-
-POSITIONS = [i/40 for i in range(41)]
-
-@pytest.mark.parametrize('a, b', [(1., 3.), (.5, .01), (2., 2.), (1e-7, 10.)])
-def test_curves_are_their_closed_forms(a, b):
-    for t in POSITIONS:
-        assert linear(a, b)(t) == pytest.approx(a*(1 - t) + b*t, rel=1e-12)
-        # as fastai writes it
-        assert cosine(a, b)(t) == pytest.approx(a + (1 + math.cos(math.pi*(1 - t)))*(b - a)/2, rel=1e-9, abs=1e-12)
-        assert exponential(a, b)(t) == pytest.approx(math.exp(math.log(a)*(1 - t) + math.log(b)*t), rel=1e-12)
-        for power in .5, 1, 2, 3:
-            expected = a + (b - a)*math.exp(power*math.log(t)) if t else a
-            assert polynomial(a, b, power)(t) == pytest.approx(expected, rel=1e-12)
-
-def test_pieces():
-    f = combine([.2, .3, .5], [linear(0, 1), cosine(1, 5), polynomial(5, 2, 2)])
-    for t in POSITIONS:
-        if t <= .2: expected = t/.2
-        elif t <= .5: expected = 1 + 4*(1 - math.cos(math.pi*(t - .2)/.3))/2
-        else: expected = 5 - 3*((t - .5)/.5)**2
-        assert f(t) == pytest.approx(expected, rel=1e-9, abs=1e-12)
-    g = combine([0., 1., 0.], [linear(9, 9), linear(1, 2), linear(7, 7)])
-    assert [g(t) for t in (0., .5, 1.)] == [1., 1.5, 2.]
-    h = warmup(.25, linear(2., 1.), start=.5)
-    for t in POSITIONS: assert h(t) == pytest.approx(1 + t/.25 if t <= .25 else 2 - (t - .25)/.75, rel=1e-9)
-    assert warmup(0., linear(2., 1.))(0.) == 2.
-
-@pytest.mark.parametrize('make', [
-    lambda: exponential(0, 1), lambda: exponential(1, -1), lambda: combine([.5, .6], [linear(0, 1)]*2),
-    lambda: combine([1.], [linear(0, 1)]*2), lambda: combine([-.5, 1.5], [linear(0, 1)]*2),
-    lambda: OneCycle(0.), lambda: OneCycle(-1.), lambda: OneCycle(pct_start=0.), lambda: OneCycle(pct_start=1.),
-    lambda: OneCycle(div=0), lambda: OneCycle(n_steps=0),
-    lambda: WarmupCosine(warmup=1.), lambda: WarmupCosine(warmup=-.1), lambda: OneCycle({'d': 0.}),
-    lambda: LRScheduler(lambda opt: None, 'batch')])
-def test_bad_arguments(make):
-    with pytest.raises(ValueError): make()
-
-@pytest.mark.parametrize('make, error, text',
-                         [(S.StepLR, TypeError, 'function that makes'), (3, TypeError, 'function that makes')])
-def test_what_makes_no_scheduler(make, error, text):
-    with pytest.raises(error, match=text): LRScheduler(make)
 
 
 # Learners and what is expected of them
@@ -95,26 +51,21 @@ def by_hand(make, n_epochs, n_batches=5, step='step', n_accum=1, kind=SGD, value
 
 SCHEDS = {
     'StepLR': lambda opt, n: S.StepLR(opt, 2, .5),
-    'MultiStepLR': lambda opt, n: S.MultiStepLR(opt, [2, 5], .3),
-    'ConstantLR': lambda opt, n: S.ConstantLR(opt, .2, 3),
-    'LinearLR': lambda opt, n: S.LinearLR(opt, .1, 1., n),
     'ExponentialLR': lambda opt, n: S.ExponentialLR(opt, .9),
-    'PolynomialLR': lambda opt, n: S.PolynomialLR(opt, n, 2.),
     'CosineAnnealingLR': lambda opt, n: S.CosineAnnealingLR(opt, n),
-    'CosineAnnealingWarmRestarts': lambda opt, n: S.CosineAnnealingWarmRestarts(opt, 3),
-    'CyclicLR': lambda opt, n: S.CyclicLR(opt, [.01, .001], [.1, .01], 3),
     'OneCycleLR': lambda opt, n: S.OneCycleLR(opt, [.1, .01], n + 1),
     'LambdaLR': lambda opt, n: S.LambdaLR(opt, [lambda i: 1/(1 + i), lambda i: .5**i]),
-    'MultiplicativeLR': lambda opt, n: S.MultiplicativeLR(opt, lambda i: .8),
     'ChainedScheduler': lambda opt, n: S.ChainedScheduler([S.ConstantLR(opt, .1, 2), S.ExponentialLR(opt, .9)]),
     'SequentialLR': lambda opt, n: S.SequentialLR(opt, [S.LinearLR(opt, .1, 1., 3),
                                                         S.CosineAnnealingLR(opt, max(n - 3, 1))], [3]),
 }
 
-HOOKS = {**{f'{k}, {step}': (lambda f=f, step=step: LRScheduler(f, step)) for k, f in SCHEDS.items()
-            for step in ('step', 'epoch')},
+HOOKS = {**{f'{k}, {step}': (lambda k=k, step=step: LRScheduler(SCHEDS[k], step))
+            for k, step in (('StepLR', 'epoch'), ('OneCycleLR', 'step'), ('SequentialLR', 'step'))},
          'OneCycle': lambda: OneCycle(.3), 'WarmupCosine': lambda: WarmupCosine(.2, warmup=.3),
          'Schedule': lambda: Schedule(exponential(1., .01), linear(.8, .9))}
+
+SOME = ['SequentialLR, step', 'OneCycleLR, step', 'Schedule']
 
 def clean(learn, before):
     "Nothing of a schedule is left on the optimizers"
@@ -127,8 +78,7 @@ def groups_of(learn):
 
 # Torch's schedulers
 
-@pytest.mark.parametrize('n_accum', [1, 2])
-@pytest.mark.parametrize('step', ['step', 'epoch'])
+@pytest.mark.parametrize('step, n_accum', [('step', 2), ('epoch', 1)])
 @pytest.mark.parametrize('name', SCHEDS)
 def test_torchs_schedulers_as_in_a_loop_by_hand(name, step, n_accum):
     "Five batches, so that the last window is short; a second fit has the whole curve again"
@@ -163,7 +113,7 @@ def test_a_plateau_that_cannot_be_seen():
     with pytest.raises(ValueError, match="step='metric'"): learner(LRScheduler(make)).fit(1)
     with pytest.raises(TypeError, match='NoneType'): learner(LRScheduler(lambda opt: None)).fit(1)
 
-@pytest.mark.parametrize('max_steps, n_accum', [(7, 1), (4, 2), (3, 3)])
+@pytest.mark.parametrize('max_steps, n_accum', [(7, 1), (4, 2)])
 def test_bounded_by_steps(max_steps, n_accum):
     class NoLength:
         def __iter__(self): return iter(batches())
@@ -174,15 +124,6 @@ def test_bounded_by_steps(max_steps, n_accum):
         assert lrs_of(learn) == by_hand(SCHEDS['CosineAnnealingLR'], 3, n_accum=n_accum, max_steps=max_steps)
         if dl is None: assert lrs_of(learn) == list(zip(preview['lr'], preview['lr_1']))
 
-def test_a_loader_without_length():
-    class NoLength:
-        def __iter__(self): return iter(batches())
-    for hook in OneCycle(), LRScheduler(lambda opt, n: S.LinearLR(opt, .1, 1., n)):
-        with pytest.raises(ValueError, match='n_steps'): learner(hook, train_dl=NoLength()).fit(2)
-    with pytest.raises(ValueError, match='max_steps'): learner(OneCycle(), train_dl=NoLength()).plot_schedule(2)
-    learn, sized = learner(OneCycle(n_steps=10), train_dl=NoLength()), learner(OneCycle(), train_dl=batches())
-    for o in learn, sized: o.fit(2)
-    assert lrs_of(learn) == lrs_of(sized)
 
 def two(*hooks):
     def step(batch, learn):
@@ -211,24 +152,6 @@ def test_one_of_two_optimizers():
 
 # One cycle, warm-up
 
-@pytest.mark.parametrize('kind', [SGD, AdamW])
-@pytest.mark.parametrize('n_epochs, top', [(4, 5), (5, 6), (3, 7)])
-def test_one_cycle_is_torchs_if_the_top_is_at_the_same_step(n_epochs, top, kind):
-    n = 5*n_epochs
-    learn = learner(OneCycle(.3, pct_start=top/(n - 1), div=10., div_final=1e3), kind=kind)
-    before = groups_of(learn)
-    moms, opt = [], dummy(kind)
-    learn.fit(n_epochs)
-    sched = S.OneCycleLR(opt, [.3, .03], n, pct_start=(top + 1)/n, div_factor=10., final_div_factor=100.)
-    lrs, moms = [], []
-    for _ in range(n):
-        lrs.append([g['lr'] for g in opt.param_groups])
-        moms.append(opt.param_groups[0]['momentum'] if kind is SGD else opt.param_groups[0]['betas'][0])
-        opt.step()
-        if len(lrs) < n: sched.step()
-    for ours, theirs in zip(lrs_of(learn), lrs): assert ours == pytest.approx(theirs, rel=1e-9)
-    assert learn.history.steps['momentum'] == pytest.approx(moms, rel=1e-9) == learn.history.steps['momentum_1']
-    clean(learn, before)
 
 def combined_cos(pct, a, b, c, t):
     "fastai's: the piece, the position in it, and its sched_cos"
@@ -245,7 +168,7 @@ def test_one_cycle_is_fastais():
         assert mom == pytest.approx(combined_cos(.25, .95, .85, .95, t), rel=1e-9)
     assert learn.opt.param_groups[0]['lr'] == .1 and learn.opt.param_groups[0]['momentum'] == .9 and not learn.hooks
 
-@pytest.mark.parametrize('n_warm', [0, 1, 4])
+@pytest.mark.parametrize('n_warm', [0, 4])
 def test_warmup_cosine_is_that_of_transformers(n_warm):
     "get_cosine_schedule_with_warmup(opt, n_warm, n)"
     n = 20
@@ -278,7 +201,7 @@ def cancels(*which):
         if learn.training and next(count) in which: raise CancelStep
     return LambdaHook(before_step=before_step)
 
-@pytest.mark.parametrize('name', ['StepLR, step', 'OneCycle', 'SequentialLR, step', 'WarmupCosine'])
+@pytest.mark.parametrize('name', ['OneCycle', 'SequentialLR, step'])
 def test_a_skipped_step_moves_nothing(name):
     learn, plain = learner(HOOKS[name](), cancels(2, 3)), learner(HOOKS[name]())
     for o in learn, plain: o.fit(2)
@@ -289,26 +212,17 @@ def test_a_skipped_step_moves_nothing(name):
     expected = lrs_of(plain)
     assert lrs_of(learn) == [*expected[:3], expected[2], *expected[2:8]]
 
-@pytest.mark.parametrize('kind', ['Schedule', 'OneCycle', 'WarmupCosine'])
-def test_a_factor_by_hand_stays(kind):
+@pytest.mark.parametrize('kind, ord', [('OneCycle', -60), ('WarmupCosine', -60), ('Schedule', 60)])
+def test_a_factor_by_hand_stays(kind, ord):
     "The button of Controls: all later rates are half of what they would have been"
     learn, plain = learner(HOOKS[kind]()), learner(HOOKS[kind]())
     learn.add_hook(LambdaHook(after_step=lambda learn: learn.state.optimizer_step == 4 and scale_lr(.5, learn),
-                              ord=-60))
+                              ord=ord))
     before = groups_of(learn)
     for o in learn, plain: o.fit(2)
     for i, (a, b) in enumerate(zip(lrs_of(learn), lrs_of(plain))):
         assert a == pytest.approx([o*(.5 if i >= 4 else 1) for o in b], rel=1e-9), i
     clean(learn, before)
-
-@pytest.mark.parametrize('ord', [-60, 60])
-def test_a_factor_by_hand_stays_wherever_it_comes_from(ord):
-    learn, plain = learner(Schedule(linear(1, .1))), learner(Schedule(linear(1, .1)))
-    learn.add_hook(LambdaHook(after_step=lambda learn: learn.state.optimizer_step == 4 and scale_lr(.5, learn),
-                              ord=ord))
-    for o in learn, plain: o.fit(2)
-    for i, (a, b) in enumerate(zip(lrs_of(learn), lrs_of(plain))):
-        assert a == pytest.approx([o*(.5 if i >= 4 else 1) for o in b], rel=1e-9), i
 
 
 # Stops
@@ -338,16 +252,8 @@ def test_stop_and_resume(name):
         assert digest(learn) == expected, at
         clean(learn, before)
 
-@pytest.mark.parametrize('name', HOOKS)
-def test_an_earlier_end_leaves_the_curve_as_it_is(name):
-    whole, count = learner(HOOKS[name]()), itertools.count(1)
-    learn = learner(HOOKS[name](),
-                    LambdaHook(after_step=lambda learn: next(count) == 7 and learn.request('stop_epoch')))
-    for o in whole, learn: o.fit(3)
-    n = len(learn.history.steps['lr'])
-    assert 7 <= n < len(whole.history.steps['lr']) and lrs_of(learn) == lrs_of(whole)[:n]
 
-@pytest.mark.parametrize('name', HOOKS)
+@pytest.mark.parametrize('name', SOME)
 def test_a_stopped_fit_is_given_up(name):
     fresh, count = learner(HOOKS[name]()), itertools.count(1)
     before = groups_of(fresh)
@@ -357,18 +263,8 @@ def test_a_stopped_fit_is_given_up(name):
     assert lrs_of(learn, 7) == lrs_of(fresh)
     clean(learn, before)
 
-@pytest.mark.parametrize('name', ['OneCycle', 'ExponentialLR, step', 'Schedule'])
-def test_a_new_rate_for_the_fit_after_a_stopped_one(name):
-    hook = Schedule(linear(1, 0)) if name == 'Schedule' else OneCycle() if name == 'OneCycle' else HOOKS[name]()
-    count = itertools.count(1)
-    learn = learner(hook, LambdaHook(after_step=lambda learn: next(count) == 7 and learn.stop()))
-    fresh = learner(copy.deepcopy(hook), lrs=(.5, .05))
-    learn.fit(3)
-    learn.fit(2, lr=.5)
-    fresh.fit(2)
-    for a, b in zip(lrs_of(learn, 7), lrs_of(fresh), strict=True): assert a == pytest.approx(b, rel=1e-9)
 
-@pytest.mark.parametrize('name', [o for o in HOOKS])
+@pytest.mark.parametrize('name', SOME)
 def test_an_error_puts_everything_back(name):
     calls = itertools.count(1)
     def boom(learn):
@@ -412,8 +308,7 @@ OF_LENGTH = {'cosine': lambda: LRScheduler(lambda o, n: S.CosineAnnealingLR(o, n
              'by epoch': lambda: LRScheduler(lambda o, n: S.CosineAnnealingLR(o, n), 'epoch'),
              'OneCycle': lambda: OneCycle(.1), 'WarmupCosine': lambda: WarmupCosine(.1)}
 
-@pytest.mark.parametrize('stop', [7, 9, 10, 'valid'])       # 10: at an epoch's end
-@pytest.mark.parametrize('first, then', [(2, 4), (4, 3)])
+@pytest.mark.parametrize('stop, first, then', [(7, 2, 4), (10, 4, 3), ('valid', 2, 4)])       # 10: at an epoch's end
 @pytest.mark.parametrize('name', OF_LENGTH)
 def test_another_length_is_another_plan(name, first, then, stop, tmp_path):
     "After a resume the rates are those of one fit of the new length, at the same step"
@@ -430,7 +325,7 @@ def test_another_length_is_another_plan(name, first, then, stop, tmp_path):
         assert learn.history.steps[k][n:] == pytest.approx(whole.history.steps[k][n:], rel=1e-6, abs=1e-12)
         assert len(learn.history.steps[k]) == 5*then
 
-@pytest.mark.parametrize('name, kind', [('cosine', float), ('cosine', torch.tensor), ('WarmupCosine', float)])
+@pytest.mark.parametrize('name, kind', [('cosine', torch.tensor), ('WarmupCosine', float)])
 def test_another_length_keeps_what_changed_the_rate(name, kind, tmp_path):
     def new(*hooks): return make_learner(hooks=[OF_LENGTH[name](), *hooks],
                                          optim=lambda p: AdamW(p, kind(.1), foreach=False))
@@ -443,7 +338,7 @@ def test_another_length_keeps_what_changed_the_rate(name, kind, tmp_path):
     whole.fit(4)
     assert learn.history.steps['lr'][7:] == pytest.approx([o/2 for o in whole.history.steps['lr'][7:]], rel=1e-6)
 
-@pytest.mark.parametrize('name', [*HOOKS, 'plateau'])
+@pytest.mark.parametrize('name', [*SOME, 'plateau'])
 def test_saved_again_after_a_load(name, tmp_path):
     def start(*hooks):
         plateau = LRScheduler(lambda opt: S.ReduceLROnPlateau(opt, patience=0, threshold=.5), 'metric')

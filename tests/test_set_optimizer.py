@@ -3,7 +3,7 @@ import pytest, torch
 
 from common import make_learner, make_model, same, shuffled, weights
 from test_equivalence import Plain
-from trainer_nb.all import LambdaHook, OneCycle
+from trainer_nb.all import LambdaHook
 
 
 def sgd(params): return torch.optim.SGD(params, lr=.1, momentum=.9)
@@ -39,18 +39,6 @@ def test_from_one_fit_to_the_next(tmp_path):
     assert same(*[[s['square_avg'] for s in o.opt.state.values()] for o in (learn, other)])
     with pytest.raises(ValueError, match='another optimizer'): make_learner().load(tmp_path/'a')
 
-def test_several():
-    model = make_model()
-    opts = {'a': sgd(model[0].parameters()), 'b': torch.optim.Adam(model[3].parameters(), lr=.01)}
-    learn = make_learner(model)
-    learn.opts = opts
-    assert learn.opts == opts and learn.opt is opts['a']
-    learn.fit(1)
-    assert learn.history.epochs['lr_a'] == [.1] and learn.history.epochs['lr_b'] == [.01]
-    with pytest.raises(ValueError, match="several optimizers, 'a', 'b'"): learn.opt = opts['a']
-    learn.opts = {'a': torch.optim.SGD(model.parameters(), lr=.3)}
-    learn.opt = new = torch.optim.SGD(model.parameters(), lr=.4)
-    assert learn.opts == {'a': new}         # which keeps its name
 
 def test_wrong_ones_are_refused_and_nothing_changes():
     learn = make_learner()
@@ -74,11 +62,3 @@ def test_after_a_stop():
     with pytest.raises(RuntimeError, match='its optimizer was replaced'): learn.resume()
     learn.fit(1)
     assert learn.history.steps['lr'] == [.001]*3 + [.1]*5
-
-def test_a_schedule_that_was_stopped_gives_its_rates_to_no_other_optimizer():
-    learn = make_learner(optim=lambda params: torch.optim.Adam(params, lr=.01), hooks=[OneCycle()])
-    learn.fit(2, hooks=[LambdaHook(after_step=lambda learn: learn.stop() if learn.state.optimizer_step == 3 else None)])
-    learn.opt = opt = torch.optim.SGD(learn.model.parameters(), lr=.5, momentum=.7)
-    learn.fit(1)
-    assert learn.opt is opt and (opt.param_groups[0]['lr'], opt.param_groups[0]['momentum']) == (.5, .7)
-    assert learn.history.steps['lr'][3] == pytest.approx(.5/25)

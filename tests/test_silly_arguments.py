@@ -1,15 +1,14 @@
 "What makes no sense is refused at once, with a message that says what was expected"
-import json, math, pickle, random
+import json, math, random
 
 import pytest, torch
 
 from common import batches, make_learner, problem
-from trainer_nb.all import (CSVLogger, CancelEpoch, CancelStep, Checkpoint, EMA, EarlyStopping, Freeze, GradAccum,
+from trainer_nb.all import (CancelEpoch, CancelStep, Checkpoint, EMA, EarlyStopping, Freeze, GradAccum,
                             GradClip, LRScheduler, LambdaHook, Metric, NaNGuard, OneCycle, Schedule, TensorLoader,
                             WarmupCosine, accuracy, set_seed)
-from trainer_nb.show.controls import scale_lr
 from trainer_nb.base.text import printable
-from trainer_nb.features.schedule import combine, cosine, exponential, linear, polynomial, warmup
+from trainer_nb.features.schedule import combine, linear
 
 NAN, INF = math.nan, math.inf
 SILLY = {'None': None, 'nan': NAN, 'inf': INF, '-inf': -INF, 'True': True, "''": '', '-1': -1, '0': 0, '[]': [],
@@ -19,54 +18,24 @@ SILLY = {'None': None, 'nan': NAN, 'inf': INF, '-inf': -INF, 'True': True, "''":
 CALLS = {
     'fit(n)': (lambda o: make_learner(train_dl=batches()[:1]).fit(o), ''),
     'fit(max_steps)': (lambda o: make_learner(train_dl=batches()[:1]).fit(max_steps=o), ''),
-    'fit(valid_every)': (lambda o: make_learner(train_dl=batches()[:1], valid_dl=batches()[:1]).fit(1, valid_every=o),
-                         'None'),
     'fit(lr)': (lambda o: make_learner(train_dl=batches()[:1]).fit(1, lr=o), 'None'),
-    'fit(resume)': (lambda o: make_learner(train_dl=batches()[:1]).fit(1, resume=o), 'None'),
     'fit(on_interrupt)': (lambda o: make_learner(train_dl=batches()[:1]).fit(1, on_interrupt=o), ''),
-    'fit(hooks)': (lambda o: make_learner(train_dl=batches()[:1]).fit(1, hooks=o), "'' [] {}"),
-    'Learner(lr)': (lambda o: make_learner(lr=o), 'None'),
     'Learner(seed)': (lambda o: make_learner(seed=o), 'None 0'),
     'Learner(bs)': (lambda o: make_learner(train_dl=problem(), bs=o), ''),
-    'Learner(hooks)': (lambda o: make_learner(hooks=o), "'' [] {}"),
-    'Learner(optim)': (lambda o: make_learner(optim=o), 'None'),
-    'fit_one_cycle(lr_max)': (lambda o: make_learner(train_dl=batches()[:2]).fit_one_cycle(1, o), 'None'),
-    'set_seed': (set_seed, '0'),
-    'scale_lr': (lambda o: scale_lr(o, make_learner()), ''),
     'TensorLoader(bs)': (lambda o: TensorLoader(*problem(), bs=o), ''),
-    'TensorLoader(generator)': (lambda o: TensorLoader(*problem(), generator=o), 'None'),
-    'Checkpoint(every)': (lambda o: Checkpoint('x', every=o), ''),
     'Checkpoint(keep)': (lambda o: Checkpoint('x', keep=o), ''),
-    'Checkpoint(mode)': (lambda o: Checkpoint('x', mode=o), 'None'),
-    'EarlyStopping(patience)': (EarlyStopping, ''),
     'EarlyStopping(min_delta)': (lambda o: EarlyStopping(min_delta=o), '0'),
-    'EarlyStopping(monitor)': (lambda o: EarlyStopping(monitor=o), ''),
     'EMA(decay)': (EMA, ''),
     'GradAccum': (GradAccum, ''),
     'GradClip': (GradClip, 'inf'),
-    'NaNGuard': (NaNGuard, ''),
     'Freeze': (Freeze, ''),
     'Metric': (Metric, ''),
     'OneCycle(lr_max)': (OneCycle, 'None'),
-    'OneCycle(pct_start)': (lambda o: OneCycle(pct_start=o), ''),
-    'OneCycle(div)': (lambda o: OneCycle(div=o), ''),
-    'OneCycle(n_steps)': (lambda o: OneCycle(n_steps=o), 'None'),
-    'OneCycle(moms)': (lambda o: make_learner(train_dl=batches()[:2]).fit(1, hooks=[OneCycle(moms=o)]), 'None'),
     'WarmupCosine(warmup)': (lambda o: WarmupCosine(warmup=o), '0'),
-    'WarmupCosine(start)': (lambda o: WarmupCosine(start=o), '0'),
-    'WarmupCosine(end)': (lambda o: WarmupCosine(end=o), '0'),
-    'Schedule(lr)': (lambda o: Schedule(o), 'None'),
     'Schedule, a curve': (lambda o: make_learner(train_dl=batches()[:2]).fit(1, hooks=[Schedule(lambda pos: o)]), '0'),
-    'LRScheduler': (LRScheduler, ''),
     'LRScheduler(step)': (lambda o: LRScheduler(lambda opt: None, step=o), ''),
-    'exponential': (lambda o: exponential(o, 1.), ''),
-    'polynomial': (lambda o: polynomial(0., 1., o), ''),
     'combine': (lambda o: combine(o, [linear(0., 1.)]), ''),
-    'warmup': (lambda o: warmup(o, cosine(1., 0.)), '0'),
-    'CSVLogger(what)': (lambda o: CSVLogger('x', what=o), ''),
-    'LambdaHook(name)': (lambda o: LambdaHook(name=o, after_step=print), "None ''"),
     'LambdaHook(ord)': (lambda o: LambdaHook(ord=o, after_step=print), '-1 0 inf -inf'),
-    'request': (lambda o: make_learner().request(o), ''),
 }
 
 def refuses(call, value):
@@ -85,7 +54,7 @@ def test_a_dict_of_rates_that_is_empty_or_of_others():
     for lr in {}, {'g': .1}, {'': math.nan}:
         with pytest.raises(ValueError, match='lr is'): learn.fit(1, lr=lr)
 
-@pytest.mark.parametrize('value', [NAN, INF, -1.])
+@pytest.mark.parametrize('value', [NAN, -1.])
 def test_rates_of_schedules_that_are_none(value):
     "Curves of ours, and torch's schedulers; they are seen before a step is made with them"
     curves = (Schedule(lambda pos: value if pos else 1.),
@@ -116,15 +85,6 @@ def test_saving_inside_a_batch_is_refused(tmp_path):
     learn.save(tmp_path/'c')
     assert (tmp_path/'a').exists() and (tmp_path/'b').exists()
 
-@pytest.mark.parametrize('cancel', [CancelStep, CancelEpoch])
-def test_a_cancel_where_nothing_can_be_cancelled(cancel):
-    "It has said nothing but its name"
-    def f(learn): raise cancel
-    for event in 'before_fit', 'after_epoch':
-        with pytest.raises(RuntimeError, match=f'{cancel.__name__} was raised while no'):
-            make_learner(hooks=[LambdaHook(**{event: f})]).fit(1)
-    learn = make_learner(valid_dl=batches(), hooks=[LambdaHook(before_valid=f)])
-    with pytest.raises(RuntimeError, match=cancel.__name__): learn.validate()
 
 def test_names_that_move_the_cursor_or_break_a_table(capsys):
     name = '\x1b[31mred\x1b[0m\n|evil|[x](javascript:y)'
@@ -161,17 +121,6 @@ def test_export_writes_json_that_others_can_read(tmp_path):
     config = json.loads((learn.export(tmp_path)/'config.json').read_text(encoding='utf-8'), parse_constant=refuse)
     assert config['row']['train_loss'] is None and config['config'] == {'a': [None, {'b': None}], 'c': 1.5}
 
-def test_a_learner_with_a_display_can_be_pickled_after_a_fit(capsys):
-    for display in True, 'tty', 'text':
-        learn = make_learner(train_dl=batches()[:2], display=display)
-        learn.fit(1)
-        twin = pickle.loads(pickle.dumps(learn))
-        torch.manual_seed(1)
-        learn.fit(1)
-        torch.manual_seed(1)
-        twin.fit(1)
-        assert all(map(torch.equal, learn.model.state_dict().values(), twin.model.state_dict().values()))
-        assert len(twin.history) == 2
 
 def test_buffers_are_those_of_the_last_step_when_a_batch_of_a_window_is_nan():
     "NaNGuard looks after each batch, and the optimizer steps after two: the bad one has been through BatchNorm already"

@@ -1,6 +1,5 @@
 "Private names of torch: each has a public way, which gives the same numbers, and only one module knows them"
-import ast, math, re, subprocess, sys, warnings
-from itertools import product
+import ast, math, re, subprocess, sys
 from pathlib import Path
 
 import pytest, torch
@@ -85,8 +84,9 @@ def fitted(hooks, optim=torch.optim.AdamW):
     learn.fit(2)
     return [*weights(learn.model), *(weights(learn.ema.model) if learn.ema else [])]
 
-@pytest.mark.parametrize('name, optim',
-                         [*product(HOOKS, [torch.optim.AdamW, torch.optim.SGD]), ('', torch.optim.LBFGS)])
+@pytest.mark.parametrize('name, optim', [
+    ('', torch.optim.LBFGS), ('GradClip', torch.optim.AdamW), ('NaNGuard', torch.optim.SGD),
+    ('EMA', torch.optim.AdamW), ('GradAccum', torch.optim.AdamW), ('AMP', torch.optim.SGD)])
 def test_a_fit_on_public_names_alone(name, optim, request):
     expected = fitted(HOOKS[name](), optim)
     request.getfixturevalue('only_public')
@@ -108,7 +108,7 @@ def test_a_step_without_its_backward_compiles_the_model(monkeypatch):
     assert same(found, fitted([])) and graphs
 
 
-@pytest.mark.parametrize('version', ['2.5.1', '3.0.0', '2.60'])
+@pytest.mark.parametrize('version', ['2.5.1', '3.0.0'])
 def test_another_torch_takes_the_public_step(version, monkeypatch):
     "Though the wrappers look the same"
     monkeypatch.setattr(torch, '__version__', version)
@@ -209,20 +209,6 @@ def test_no_loader_keeps_workers(request):
         found, dl = noisy(n_stop, persistent_workers=True)
         assert same(found, expected) and dl._iterator is None and dl.persistent_workers
 
-def test_a_step_that_draws_is_not_compared(only_public, monkeypatch):
-    "Without private names, no operation is seen: dropout would make a sum of shards differ"
-    from trainer_nb.parallel import accelerate
-    seen = []
-    real = accelerate.first_step
-    monkeypatch.setattr(accelerate, 'first_step', lambda *args: seen.append(real(*args)) or seen[-1])
-    for model in None, torch.nn.Linear(4, 3):
-        make_learner(model, loss_fn=torch.nn.CrossEntropyLoss(reduction='sum')).launch(2, 1)
-    assert seen[0] == set() and {None} in seen
-
-def test_shards_are_refused(only_public):
-    from accelerate import FullyShardedDataParallelPlugin
-    from trainer_nb.parallel.accelerate import check_plugin
-    with pytest.raises(ImportError, match='names inside torch'): check_plugin(FullyShardedDataParallelPlugin(2))
 
 def test_ranks_that_fail_together():
     "All raise at the same batch, so the shards are whole again"
@@ -236,14 +222,6 @@ def test_ranks_that_fail_together():
     assert not getattr(seen.value, '__notes__', None) or 'lost' not in str(seen.value.__notes__)
     assert all(o.isfinite().all() for o in weights(learn.model))
 
-def test_a_scheduler_knows_of_steps(monkeypatch):
-    for is_public in False, True:
-        monkeypatch.setattr(private, 'ONLY_PUBLIC', is_public)
-        opt = SGD([torch.zeros(1)])
-        sched = torch.optim.lr_scheduler.StepLR(opt, 1)
-        private.mark_stepped(opt)
-        with warnings.catch_warnings(record=True, action='always') as seen: sched.step()
-        assert [o.message.args[0][:24] for o in seen] == ['Detected call of `lr_sch']*is_public
 
 def test_versions_of_a_state(monkeypatch):
     "A file's versions reach the module; without private names, those of the module as it is"

@@ -5,8 +5,6 @@ import pytest, torch, torch.nn.functional as F
 
 from common import batches, digest, make_learner, make_model, record, same, weights
 from trainer_nb.save.checkpoint import Checkpoint
-from trainer_nb.save.early_stopping import EarlyStopping
-from trainer_nb.loop.history import Plot
 from trainer_nb.loop.hooks import CancelEpoch, CancelFit, LambdaHook
 from trainer_nb.show.loggers import JSONLLogger
 from trainer_nb.loop.metrics import accuracy
@@ -28,8 +26,8 @@ def start(seed=0, **kwargs):
 
 # The event
 
-@pytest.mark.parametrize('fit', [dict(n_epochs=2), dict(n_epochs=2, valid_every=2),
-                                 dict(max_steps=7, valid_every=3, valid_first=True)], ids=str)
+@pytest.mark.parametrize('fit', [
+    dict(n_epochs=2, valid_every=2), dict(max_steps=7, valid_every=3, valid_first=True)], ids=str)
 def test_after_valid_comes_when_the_values_are_known(fit):
     "After every pass of a fit, in mid-epoch and at its end, with the complete row; the model is back in its mode"
     seen, valid = [], batches(seed=2, bs=7)
@@ -54,9 +52,8 @@ def test_a_cancelled_pass_has_no_end():
     learn.fit(2)
     assert not seen and not learn.history.valid_rows and len(learn.history) == 2
 
-@pytest.mark.parametrize('valid_every', [None, 2])
-@pytest.mark.parametrize('valid_first', [False, True])
-@pytest.mark.parametrize('k', [1, 2, 3])
+@pytest.mark.parametrize('k, valid_first, valid_every', [
+    (1, True, None), (2, False, 2), (2, True, 2), (3, False, None)])
 def test_stop_save_and_resume_at_after_valid(k, valid_first, valid_every, tmp_path):
     "No pass is made twice, and none is lost"
     fit = dict(n_epochs=2, valid_every=valid_every, valid_first=valid_first)
@@ -110,19 +107,6 @@ def test_validation_before_the_first_step():
     assert learn.history.valids['batch'] == [0, 5, 10, 10, 15]
     assert learn.history.valids['valid_loss'][3] == pytest.approx(first)
 
-def test_the_plot_begins_with_it():
-    learn = start()
-    learn.fit(1, valid_first=True)
-    def curves(plot):
-        chart = plot.chart()
-        return chart, {line.name: line.xs for panel in chart.panels for line in panel.lines if line.name}
-    chart, lines = curves(Plot(learn.history))
-    assert lines['valid_loss'] == [0, 5] and lines['accuracy'] == [0, 5]
-    assert all(-1 < p.xlim[0] <= 0 for p in chart.panels)
-    learn.fit(1)
-    assert curves(Plot(learn.history, 5))[1]['valid_loss'] == [10]
-    learn.fit(1, valid_first=True)
-    assert curves(Plot(learn.history, 10))[1]['valid_loss'] == [10, 15]
 
 def test_it_is_logged_and_counted_by_the_bar(tmp_path, capsys):
     learn, shares = start(display='tty', hooks=[JSONLLogger(tmp_path/'log')]), []
@@ -138,8 +122,3 @@ def test_it_needs_something_to_validate_on():
     learn = start(valid_dl=None)
     with pytest.raises(ValueError, match='valid_first needs a valid_dl'): learn.fit(1, valid_first=True)
     assert learn.state.epoch == 0
-
-def test_it_does_not_count_for_early_stopping():
-    learn = start(hooks=[EarlyStopping(patience=1)])
-    learn.fit(3, valid_first=True)
-    assert learn.get_hook(EarlyStopping).best_epoch in learn.history.epochs['epoch']
