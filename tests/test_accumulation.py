@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from common import batches, make_learner, problem, record, same, weights
 from trainer_nb.loop.hooks import CancelEpoch, CancelStep, LambdaHook
-from trainer_nb.loop.metrics import Metric, accuracy
+from trainer_nb.loop.metrics import Metric
 from trainer_nb.features.gradients import GradAccum, GradClip
 
 OPTIMS = {'sgd': lambda params: torch.optim.SGD(params, lr=.1, momentum=.9),
@@ -88,17 +88,6 @@ def test_nobody_looks_ahead_unasked():
         make_learner(model(), dl(),
                      hooks=[*hooks, LambdaHook(after_step=lambda learn: at_step.append(read[-1]))]).fit(1)
         assert at_step == expected
-
-
-def test_what_is_recorded_is_the_loss_itself():
-    seen = []
-    learn = make_learner(model(), cut(SIZES['wild']), optim=lambda p: torch.optim.SGD(p, lr=0.), metrics=[accuracy],
-                         hooks=[GradAccum(4), LambdaHook(after_backward=lambda learn: seen.append(learn.loss.item()))])
-    learn.fit(1)
-    losses = [F.cross_entropy(model()(x), y).item() for x, y in cut(SIZES['wild'])]
-    assert learn.history.steps['train_loss'] == seen == losses
-    x, y = problem()
-    assert learn.history.epochs['train_loss'][0] == pytest.approx(F.cross_entropy(model()(x), y).item(), rel=1e-6)
 
 
 # Stops, cancels, validation
@@ -225,20 +214,6 @@ def test_two_optimizers_against_a_loop_by_hand(n, every, clip):
     assert close(learn.model, hand.m) and not learn.get_hook('GradAccum').windows
 
 
-def test_one_loss_for_two_optimizers():
-    data = cut(SIZES['wild'])
-    def step(batch, learn): return {'loss': d_loss(learn.model, batch[0])}
-    learn = pair_learner(step, data, GradAccum(4))
-    learn.fit(2)
-    m = Pair()
-    opts = optimizers(m)
-    for x, _ in cut(windows(SIZES['wild'], 4))*2:
-        d_loss(m, x).backward()
-        for opt in opts.values():
-            opt.step()
-            opt.zero_grad()
-    assert close(learn.model, m)
-
 def test_a_cancelled_last_batch_leaves_no_gradient_waiting():
     data = cut([4]*6)
     def step(batch, learn):
@@ -332,29 +307,4 @@ def test_accumulated_losses_that_count_equal_the_big_batch(name, n=2):
         opt.step()
         opt.zero_grad()
     make_learner(m, data([2, 8, 2, 2, 7, 3]), loss_fn=loss_fn, optim=OPTIMS['sgd'], hooks=[GradAccum(n)]).fit(1)
-    assert close(m, big)
-
-
-class OwnLoss(nn.Module):
-    "As Hugging Face's models: it gets labels, of which -100 do not count, and returns its loss"
-    def __init__(self, m):
-        super().__init__()
-        self.m = m
-    def forward(self, x, labels=None):
-        logits = self.m(x)
-        return {'loss': F.cross_entropy(logits, labels), 'logits': logits}
-
-def test_a_models_own_loss_weighs_by_the_labels_that_count():
-    m, x, y = uncounted('default')
-    with torch.no_grad(): expected = F.cross_entropy(m.eval()(x), y).item()
-    def data(sizes): return [{'x': a, 'labels': b} for a, b in zip(x.split(sizes), y.split(sizes))]
-    learn = make_learner(OwnLoss(m), data(8), data([1, 3, 7, 13]), loss_fn=None, optim=OPTIMS['sgd'])
-    assert learn.validate()['valid_loss'] == pytest.approx(expected, rel=1e-6)
-    big, other = deepcopy(m), data(12)
-    opt = OPTIMS['sgd'](big.parameters())
-    for o in other:
-        F.cross_entropy(big(o['x']), o['labels']).backward()
-        opt.step()
-        opt.zero_grad()
-    make_learner(OwnLoss(m), data([2, 10, 3, 9]), loss_fn=None, optim=OPTIMS['sgd'], hooks=[GradAccum(2)]).fit(1)
     assert close(m, big)

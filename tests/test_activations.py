@@ -143,13 +143,6 @@ def test_memory_is_bounded(monkeypatch):
     assert watch.state_dict()['rows'].nbytes == 7*len(LAYERS)*4*85
 
 
-def test_another_model_begins_anew():
-    watch = Activations(every=1)
-    learner(watch).fit(1)
-    learner(watch, model=nn.Linear(4, 3)).fit(1)
-    assert watch.layers == [['model', 'Linear']] and len(watch.at) == 5
-
-
 @pytest.mark.parametrize('what', ['model', pytest.param('step', marks=pytest.mark.soak)])
 def test_beside_compile(what):
     "Compiled code has no layers: the steps of the weights are measured, and a warning says so"
@@ -167,14 +160,6 @@ def test_beside_compile(what):
     v = watch.values
     assert v['mean'].isnan().all() and v['update'][:, 0].isfinite().all()
     assert watch.plot() is not None and 'ReLU' in str(watch)
-
-
-def test_lazy_layers_and_frozen_ones():
-    model = nn.Sequential(nn.LazyLinear(6), nn.ReLU(), nn.Linear(6, 3))
-    model[2].requires_grad_(False)
-    watch = Activations(every=1)
-    learner(watch, model=model).fit(1)
-    assert watch.values['update'][1:, 0].isfinite().all() and watch.values['update'][:, 1:].isnan().all()
 
 
 def test_a_live_update_reads_what_is_new(monkeypatch):

@@ -211,19 +211,6 @@ def test_schedule_free_optimizers_are_switched_with_the_phases():
     learn.lr_find(n_steps=8)
     assert same(before, weights(learn.model)) and not learn.opt.param_groups[0]['train_mode']
 
-def test_a_stopped_schedule_free_training_goes_on(tmp_path):
-    whole, stopped = free(), free()
-    whole.fit(3)
-    stopped.fit(3, hooks=[LambdaHook(after_step=lambda learn: learn.training and learn.state.optimizer_step == 7
-                                     and learn.stop())])
-    assert stopped.opt.param_groups[0]['train_mode']
-    stopped.save(tmp_path/'a')
-    loaded = free()
-    loaded.load(tmp_path/'a')
-    torch.testing.assert_close(loaded.validate(), deepcopy(stopped).validate())
-    stopped.resume()
-    assert same(weights(whole.model), weights(stopped.model))
-
 
 class Scaled(nn.Module):
     "A loss with a learned scale, and a buffer that moves with the batches"
@@ -252,24 +239,3 @@ def test_a_loss_with_parameters_is_averaged_with_the_model(buffers):
     model, loss_fn = hook.model, hook.loss_fn
     value = sum(len(y)*loss_fn(model(x), y).item() for x, y in batches())/24
     assert learn.validate()['valid_loss'] == learn.history.epochs['valid_loss'][-1] == pytest.approx(value, abs=1e-6)
-
-def test_the_average_of_a_loss_is_saved_resumed_and_restored(tmp_path):
-    whole = scaled(EMA(.8))
-    whole.fit(3)
-    stopped = scaled(EMA(.8), Checkpoint(tmp_path))
-    stopped.fit(3, hooks=[LambdaHook(after_step=lambda learn: learn.stop()
-                                     if learn.state.optimizer_step == 7 else None)])
-    again = scaled(EMA(.8), Checkpoint(tmp_path))
-    again.fit(3, resume=True)
-    again.save(tmp_path/'all.pt')
-    (loaded := scaled(EMA(.8))).load(tmp_path/'all.pt')
-    loaded.fit(1)
-    whole.fit(1)
-    for a, b in (again, stopped), (loaded, whole):
-        if a is again: stopped.resume()
-        assert same(weights(a.ema.loss_fn), weights(b.ema.loss_fn))
-        assert a.history.epochs['valid_loss'] == b.history.epochs['valid_loss']
-    learn = scaled(EMA(.8), EarlyStopping(1), Schedule(lambda pos: .1 if pos < .3 else 30.))
-    learn.fit(10)
-    values = learn.history.epochs['valid_loss']
-    assert learn.validate()['valid_loss'] == min(values) < values[-1]

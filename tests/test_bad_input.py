@@ -6,8 +6,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from common import batches, make_learner, make_model, problem
-from trainer_nb.features.ema import EMA
-from trainer_nb.loop.metrics import Metric, accuracy
+from trainer_nb.loop.metrics import accuracy
 from trainer_nb.loop.hooks import Hook, HookOrderError, LambdaHook
 from trainer_nb.learner import Learner
 
@@ -71,14 +70,6 @@ def test_eval_step():
     assert_trains(learn)
 
 
-def test_no_loss_anywhere():
-    learn = Learner(make_model(), batches(), display=False)
-    learn.train_dl = [x for x, _ in batches()]
-    refused(ValueError, lambda: learn.fit(1), 'no loss_fn', 'Tensor without a `loss`', 'pass loss_fn')
-    learn.loss_fn, learn.train_dl = F.cross_entropy, batches()
-    assert_trains(learn)
-
-
 # Steps that yield
 
 def yielding(*items):
@@ -110,11 +101,6 @@ def test_yields(items, error, words):
     learn.train_step = yielding(lambda loss: ('body', loss))
     learn.fit(1)
     assert len(learn.history.steps['train_loss_body']) >= 5 and len(learn.history) == 1
-
-def test_a_yield_where_there_is_one_optimizer():
-    "It has no name, and the message says how to give one"
-    learn = make_learner(train_step=yielding(lambda loss: ('d', loss)))
-    refused(ValueError, lambda: learn.fit(1), "'d'", 'optim=')
 
 
 # Loaders
@@ -287,33 +273,3 @@ def test_metrics_that_raise():
         assert str(e) == 'compute' or watch.seen.count('before_step') == 1
         learn.metrics = [accuracy]
         assert_trains(learn)
-
-def test_keys_that_are_missing():
-    for metric in Metric(accuracy, pred='logits'), Metric(Raises(None), pred='logits'):
-        watch = Watch()
-        learn = make_learner(metrics=[metric], hooks=[watch])
-        refused(KeyError, lambda: learn.fit(1), metric.name, 'logits', 'loss', 'pred', 'targ')
-        assert watch.seen.count('before_step') == 1
-        learn.metrics = []
-        assert_trains(learn)
-
-
-def test_two_collections_with_the_same_column():
-    "One would overwrite the other, or the loss"
-    from torchmetrics import MetricCollection
-    from torchmetrics.classification import MulticlassAccuracy
-    for name in 'loss', 'accuracy':
-        metrics = [MetricCollection({name: MulticlassAccuracy(3)}), accuracy]
-        with pytest.raises(ValueError, match=f'two columns are called `{name}`'): make_learner(metrics=metrics).fit(1)
-
-
-def test_lazy_layers_are_named_where_their_shapes_are_needed():
-    def make(*hooks): return make_learner(nn.Sequential(nn.LazyLinear(3)), batches(), hooks=hooks)
-    assert 'parameters of unknown shapes on' in repr(make())
-    for f in make().lr_find, make().summary, make().doctor, lambda: make(EMA()).fit(1):
-        with pytest.raises(ValueError, match='0.weight is of a lazy layer .* call the model on a batch'): f()
-    learn = make(EMA())
-    learn.model(batches()[0][0])
-    learn.fit(1)
-    learn.lr_find(n_steps=5)
-    assert '15 parameters on' in repr(learn)

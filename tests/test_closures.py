@@ -134,13 +134,6 @@ def test_what_cannot_evaluate_again_is_refused_by_name(name):
     with pytest.raises(ValueError) as e: learn.fit(1)
     assert str(e.value).startswith(f'{name} is not for LBFGS') and same(weights(learn.model), before)
 
-def test_several_optimizers_or_yields_are_refused():
-    model = net()
-    opts = {'a': torch.optim.LBFGS(model[0].parameters()), 'b': torch.optim.SGD(model[4].parameters(), lr=.1)}
-    with pytest.raises(ValueError, match='must be the only one'): make_learner(model, optim=opts)
-    def step(batch, learn): yield 'a', F.cross_entropy(learn.model(batch[0]), batch[1])
-    learn = make_learner(model, train_step=step, optim={'a': torch.optim.LBFGS(model.parameters())})
-    with pytest.raises(ValueError, match='a step that yields cannot do'): learn.fit(1)
 
 def test_a_step_that_is_cancelled_in_a_later_evaluation_leaves_the_weights():
     n = []
@@ -163,11 +156,3 @@ def test_a_search_and_a_resume(tmp_path):
     again.fit(2, resume=True)
     model, losses, _ = plain(OPTIMS['lbfgs-wolfe'])
     assert again.history.steps['train_loss'] == losses and same(weights(again.model), weights(model))
-
-def test_another_optimizer_says_so_with_an_attribute():
-    class Own(Required):
-        needs_closure = True
-        def step(self, closure=None): super().step(closure)
-    learn = make_learner(net(), optim=lambda params: Own(params, lr=.1))
-    learn.fit(2)
-    assert same(weights(learn.model), weights(plain(OPTIMS['required'])[0]))

@@ -7,19 +7,15 @@ from shutil import which
 import pytest, torch, torch.nn.functional as F
 from torch import nn
 from torch._dynamo.utils import counters
-from torch.optim import optimizer as torch_optimizer
 
 from common import batches, make_learner, record, same, weights
-from test_accumulation import Pair, d_loss, g_loss, optimizers
 from trainer_nb.base import tracing_backward
-from trainer_nb.features import compile as compile_module
 from trainer_nb.data.loaders import TensorLoader
 from trainer_nb.features.ema import EMA
 from trainer_nb.features.compile import Compile
-from trainer_nb.features.nan_guard import NaNGuard
 from trainer_nb.loop.hooks import Hook, LambdaHook
 from trainer_nb.loop.metrics import Metric
-from trainer_nb.features.gradients import GradAccum, GradClip, GradNorm
+from trainer_nb.features.gradients import GradAccum, GradClip
 from trainer_nb.features.schedule import LRScheduler, OneCycle, WarmupCosine
 
 @pytest.fixture(autouse=True)
@@ -132,18 +128,10 @@ class SteppedDecay(Hook):
     def before_step(self, learn):
         for g in learn.opt.param_groups: g['weight_decay'] = .1/(1 + learn.state.optimizer_step)
 
-class Pauses(Hook):
-    "A rate of 0 at the start, in between, and at the end"
-    def before_step(self, learn):
-        for g in learn.opt.param_groups:
-            lr = .01*(learn.state.optimizer_step % 3 == 1)
-            if isinstance(g['lr'], torch.Tensor): g['lr'].fill_(lr)
-            else: g['lr'] = lr
 
 TORCH = torch.optim.lr_scheduler
 SCHEDULES = {
     'OneCycle': lambda: OneCycle(.1), 'WarmupCosine': lambda: WarmupCosine(.1), 'weight decay': SteppedDecay,
-    'pauses': Pauses,
     'Sequential': lambda: LRScheduler(
         lambda opt: TORCH.SequentialLR(opt, [TORCH.ConstantLR(opt, .1, 3), TORCH.ExponentialLR(opt, .9)], [3]))}
 SCHEDULED = {
@@ -153,8 +141,7 @@ SCHEDULED = {
     'RMSprop': lambda p: torch.optim.RMSprop(p, .01, momentum=.9, weight_decay=.1)}
 
 @pytest.mark.parametrize('optim, schedule', [
-    ('Adam', 'OneCycle'), ('SGD', 'weight decay'), ('AdamW', 'WarmupCosine'),
-    pytest.param('AdamW', 'pauses', marks=pytest.mark.soak), pytest.param('RMSprop', 'Sequential', marks=pytest.mark.soak)])
+    ('Adam', 'OneCycle'), ('SGD', 'weight decay'), ('AdamW', 'WarmupCosine'), ('RMSprop', 'Sequential')])
 def test_schedules_compile_one_graph(optim, schedule):
     """Rates, betas, momentum and weight decay change at each step, down to a rate of 0
 
@@ -174,39 +161,7 @@ def test_schedules_compile_one_graph(optim, schedule):
     assert [g['lr'] for g in learn.opt.param_groups] == [g['lr'] for g in plain.opt.param_groups]
 
 
-def test_schedules_stay_compiled_where_torch_steps_lists(monkeypatch, optim='AdamW', schedule='weight decay'):
-    """On a GPU torch's optimizers use functions for lists of tensors, which take no `Number`
-
-    The optimizer was not compiled from the first change on.
-    """
-    def fit(*hooks, capturable=False):
-        torch.manual_seed(0)
-        learn = make_learner(nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)), batches(bs=4),
-                             optim=SCHEDULED[optim], hooks=hooks)
-        # as torch's compiler sets it there
-        for g in learn.opt.param_groups if capturable else (): g.update({k: True for k in ('capturable',) if k in g})
-        learn.fit(2)
-        return learn
-    plain = fit(SCHEDULES[schedule]())
-    monkeypatch.setattr(torch_optimizer, '_get_foreach_kernels_supported_devices', lambda: ['cpu'])
-    monkeypatch.setattr(compile_module, '_steps_lists', lambda opt: True)
-    COUNTED.clear()
-    with reasons(): learn = fit(SCHEDULES[schedule](), Compile(what='step', backend=counted), capturable=True)
-    assert close(learn, plain, 5e-6) and len(COUNTED) <= 3
-    assert any('_foreach' in str(n.target) for gm in COUNTED for n in gm.graph.nodes)
-
-
 # Hooks that need no entry
-
-@ways
-@pytest.mark.soak
-def test_hooks_between_the_graphs(what):
-    def hooks(): return [GradClip(.05), GradNorm(), EMA(.9), NaNGuard(every=2)]
-    with reasons(): learn = run([*hooks(), Compile(what=what, backend='aot_eager')])
-    plain = run(hooks())
-    assert close(learn, plain)
-    assert learn.history.steps['grad_norm'] == pytest.approx(plain.history.steps['grad_norm'], abs=1e-5)
-    assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(weights(learn.ema.model), weights(plain.ema.model)))
 
 
 def test_a_hook_that_keeps_backward_out():
@@ -278,67 +233,12 @@ def test_entries_of_an_output_are_there_for_metrics():
     assert plain.history.epochs['train_hit'] == learn.history.epochs['train_hit']
 
 
-@pytest.mark.soak
-def test_two_optimizers():
-    def yields(batch, learn):
-        yield 'd', d_loss(learn.model, batch[0])
-        yield 'g', g_loss(learn.model, batch[0])
-    def fit(*hooks):
-        m = Pair()
-        learn = make_learner(m, batches(), train_step=yields, optim=optimizers(m), hooks=hooks)
-        learn.fit(2)
-        return learn
-    plain = fit()
-    with reasons('does not compile the backward, because of a step that yields'):
-        assert close(fit(hook := Compile(what='step', backend='aot_eager')), plain)
-    assert len([k for k in hook._made if k[0] == 'model']) == len([k for k in hook._made if k[0] == 'opt']) == 2
-    with reasons(): assert close(fit(hook := Compile(backend='aot_eager')), plain)
-    assert len([k for k in hook._made if k[0] == 'model']) == 2        # the model is only their home
-    one = lambda batch, learn: {'loss': d_loss(learn.model, batch[0])}
-    def single(*hooks):
-        m = Pair()
-        learn = make_learner(m, batches(), train_step=one, optim=optimizers(m), hooks=hooks)
-        learn.fit(2)
-        return learn
-    with reasons(): assert close(single(Compile(what='step', backend='aot_eager')), single())
-
-
 @ways
 def test_after_an_error_the_model_is_plain(what):
     learn = make_learner(Small(), batches(),
                          hooks=[Compile(what=what, backend='aot_eager'), LambdaHook(after_step=lambda learn: 1/0)])
     with pytest.raises(ZeroDivisionError): learn.fit(1)
     assert learn.model._compiled_call_impl is None and not getattr(torch._dynamo.config, 'trace_autograd_ops', False)
-
-@ways
-@pytest.mark.soak
-def test_stop_and_resume(what, n=4):
-    whole, seen = run([Compile(what=what, backend='aot_eager')], n=2), []
-    def stop(learn):
-        seen.append(learn.training)
-        if sum(seen) == n and learn.training: learn.stop()
-    learn = run([Compile(what=what, backend='aot_eager'), LambdaHook(after_step=stop)], n=2)
-    learn.resume()
-    assert close(learn, whole, 1e-6)
-
-
-@pytest.mark.parametrize('hooks, make, n',
-                         [([], Small, 1), ([LambdaHook(after_backward=lambda learn: None)], Small, 2)])
-def test_one_graph_unless_something_stands_between(hooks, make, n, capsys, cell):
-    "The display shows each compilation and its time; a parameter without a gradient is tried in one graph, then in two"
-    seen, said = [], []
-    class Look(Hook):
-        def before_fit(self, learn):
-            draw = learn.display.draw
-            learn.display.draw = lambda learn: (seen.append(learn.display.note), said.append(learn.display.remark),
-                                                draw(learn))[-1]
-    def fit(*more): return run([*hooks, *more], display='html', n=1, m=(torch.manual_seed(0), make())[1])
-    with reasons(): learn = fit(Look(), Compile(what='step', backend='aot_eager'))
-    assert seen.count('compiling…') == n and seen[-1] == ''
-    assert said[-1] == f'compiled in {learn.get_hook("Compile").time_s:.1f} s' and learn.display.remark == said[-1]
-    assert close(learn, fit())
-    learn.fit(1)
-    assert learn.get_hook('Compile').time_s == 0 and learn.display.remark == ''
 
 
 def test_gradients_of_gradients_name_the_hook(donated=True):
@@ -373,20 +273,6 @@ def test_what_is_frozen_and_unfrozen_during_a_fit(at, optim, hooks):
     with reasons(): learn = fit(Compile(what='step', backend='aot_eager'))
     assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(weights(learn.model), weights(fit().model)))
 
-
-def test_gradients_of_unfrozen_parameters_leave_the_memory_of_cuda_graphs():
-    "As if CUDA graphs were used: the next step writes where these gradients lie"
-    owned, kept = {}, {}
-    def watch(learn):
-        learn.get_hook(Compile)._graphs = True
-        learn.model.bias.requires_grad_(True)
-        for p in learn.model.parameters(): p.register_post_accumulate_grad_hook(lambda p: owned.update({p: p.grad}))
-    def look(learn): kept.update({p: p.grad for p in learn.model.parameters() if p.grad is not None})
-    learn = make_learner(nn.Linear(4, 3), batches(), hooks=[
-        Compile(backend='aot_eager'), LambdaHook(before_fit=watch, ord=99), LambdaHook(after_backward=look)])
-    learn.model.bias.requires_grad_(False)
-    learn.fit(1)
-    assert len(kept) == 2 and all(kept[p].data_ptr() != owned[p].data_ptr() for p in kept)
 
 def dampened(p):
     p = list(p)

@@ -6,12 +6,10 @@ from pathlib import Path
 import numpy as np, pytest, torch, torch.nn.functional as F
 from torch import nn
 
-from common import make_learner
 from doctor_cases import BUGS, EACH, HEALTHY, LATER, MISSED, cnn, digits, images, make, mlp
 from test_programs import NAMES, program
-from trainer_nb.all import Checkpoint, Learner, MainProcessHook
+from trainer_nb.all import Learner, MainProcessHook
 from trainer_nb.look.data_checks import CHECKS
-from trainer_nb.look.doctor import Diagnosis, Finding
 
 PAGE = Path(__file__).parents[1]/'nbs/look/09_doctor.ipynb'
 ALL = {**BUGS, **LATER, **EACH}
@@ -109,17 +107,6 @@ def test_nothing_changes(name):
         histories.append(o.fit(2).steps['train_loss'])
     assert histories[0] == histories[1]
 
-def test_no_file_is_written(tmp_path):
-    learn = make_learner(hooks=[Checkpoint(tmp_path)])
-    learn.doctor()
-    assert not list(tmp_path.iterdir())
-
-def test_workers_end():
-    import multiprocessing
-    x, y = torch.randn(64, 4), torch.randn(64, 1)
-    dl = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y), 16, shuffle=True, num_workers=1)
-    Learner(torch.nn.Linear(4, 1), dl, loss_fn=F.mse_loss, display=False).doctor()
-    assert not multiprocessing.active_children()
 
 def test_what_is_frozen_by_hand_is_told_and_is_no_mistake():
     res = HEALTHY['fine_tuning']().doctor()
@@ -135,11 +122,6 @@ def test_errors():
         Learner(torch.nn.Linear(4, 3), iter([(x, y)]), loss_fn=F.cross_entropy, display=False).doctor()
     with pytest.raises(ValueError, match='there is no train_dl'):
         Learner(torch.nn.Linear(4, 3), loss_fn=F.cross_entropy, display=False).doctor()
-
-def test_a_diagnosis_draws_itself():
-    res = Diagnosis([Finding('lr', 'lr is <5>', 'Less')], ['lr'], ['leak'])
-    assert str(res) == '1 likely mistake; 1 checks made, 1 not possible here\n* lr: lr is <5>. Less'
-    assert '&lt;5&gt;' in res._repr_html_() and len(res) == 1 and res and 'lr' in res
 
 
 # Healthy programs that looked ill

@@ -129,16 +129,6 @@ class OwnLearner(Learner):
 def test_own_step(own):
     assert_equal(learner_run(OPTIMS['adamw'], **own), plain_run(OwnStep, OPTIMS['adamw']))
 
-def test_eval_step_of_its_own():
-    learn = learner_run(OPTIMS['sgd'], train_step=own_step,
-                        eval_step=lambda batch, learn: {'loss': F.cross_entropy(learn.model(batch[0]), batch[1])})
-    class TwoSteps(OwnStep):
-        def validate(self, valid_dl):
-            self.loss = lambda xb, yb: F.cross_entropy(self.model(xb), yb)
-            super().validate(valid_dl)
-            del self.loss
-    assert_equal(learn, plain_run(TwoSteps, OPTIMS['sgd']))
-
 
 # Road 4: hooks
 
@@ -195,85 +185,6 @@ def test_the_class_of_an_optimizer_is_fused(cls):
     other = plain_run(Plain, lambda params: cls(params, lr=.01, foreach=False))
     assert all(torch.allclose(a, b, rtol=1e-4, atol=1e-6)
                for a, b in zip(learn.model.parameters(), other.model.parameters()))
-
-
-def test_overridden_steps():
-    class Scaled(Learner):
-        def do_backward(self, loss): (2*loss).backward()
-    class PlainScaled(Plain):
-        def after_backward(self):
-            for p in self.model.parameters(): p.grad *= 2
-    assert_equal(learner_run(OPTIMS['sgd'], cls=Scaled), plain_run(PlainScaled, OPTIMS['sgd']))
-
-
-# Road 3: several optimizers
-
-class GAN(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.g, self.d = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 4)), make_model()
-
-def gan_losses(gan, real):
-    "d's loss, and a function that makes g's later, with the d of that moment"
-    fake = gan.g(torch.randn(len(real), 2))
-    d_loss = F.softplus(-gan.d(real)).mean() + F.softplus(gan.d(fake.detach())).mean()
-    return d_loss, lambda: F.softplus(-gan.d(fake)).mean()
-
-def gan_optims(gan):
-    return {'d': torch.optim.AdamW(gan.d.parameters(), lr=.01),
-            'g': torch.optim.SGD(gan.g.parameters(), lr=.1, momentum=.9)}
-
-def plain_gan(n_critic, n_epochs=3):
-    torch.manual_seed(0)
-    gan, losses, i = GAN(), {'d': [], 'g': []}, 0
-    opts = gan_optims(gan)
-    for _ in range(n_epochs):
-        for real, _ in shuffled():
-            d_loss, g_loss = gan_losses(gan, real)
-            opts['d'].zero_grad()               # of what g's loss left here
-            d_loss.backward()
-            opts['d'].step()
-            losses['d'].append(d_loss.item())
-            if i % n_critic == 0:
-                loss = g_loss()
-                opts['g'].zero_grad()
-                loss.backward()
-                opts['g'].step()
-                losses['g'].append(loss.item())
-            i += 1
-    return gan, losses
-
-def gan_step(n_critic=1):
-    def step(batch, learn):
-        d_loss, g_loss = gan_losses(learn.model, batch[0])
-        yield 'd', d_loss
-        if learn.history.n_steps % n_critic == 0: yield 'g', g_loss()
-        return {'pred': batch[0]}
-    return step
-
-@pytest.mark.parametrize('n_critic', [1, 3])
-def test_gan(n_critic):
-    plain, losses = plain_gan(n_critic)
-    torch.manual_seed(0)
-    gan = GAN()
-    learn = make_learner(gan, train_step=gan_step(n_critic), optim=gan_optims(gan))
-    for n in 1, 2: learn.fit(n)
-    steps = learn.history.steps
-    assert steps['train_loss_d'] == losses['d']
-    assert [l for l in steps['train_loss_g'] if l == l] == losses['g']
-    assert [i for i, l in enumerate(steps['train_loss_g']) if l == l] == list(range(0, 15, n_critic))
-    assert same(weights(gan), weights(plain))
-    assert learn.state.optimizer_step == 15
-
-
-def test_validation_of_a_generator_step_records_and_changes_nothing():
-    gan = GAN()
-    learn = make_learner(gan, valid_dl=[(batches()[0][0], None)]*3, train_step=gan_step(), optim=gan_optims(gan))
-    before = weights(gan)
-    values = learn.validate()
-    assert set(values) == {'valid_loss_d', 'valid_loss_g'} and same(weights(gan), before)
-    assert all(p.grad is None for p in gan.parameters())
-    assert values['valid_loss_d'] != values['valid_loss_g']
 
 
 # What is shared, and what comes again

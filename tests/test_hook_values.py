@@ -6,8 +6,7 @@ from torch import nn
 import torch.nn.functional as F
 
 from common import batches, make_learner, same, weights
-from trainer_nb.base import tracing_backward
-from trainer_nb.all import CancelStep, Compile, GradClip, Hook, LambdaHook
+from trainer_nb.all import CancelStep, Hook, LambdaHook
 
 def net():
     torch.manual_seed(0)
@@ -198,34 +197,6 @@ def test_a_loss_without_a_handed_on_value_names_no_hook():
         fitted(hook, LambdaHook(after_loss=lambda learn: setattr(learn, 'loss', learn.loss.detach())))
     assert 'Mine' not in '\n'.join(e.value.__notes__)
 
-@pytest.mark.skipif(tracing_backward() is None, reason='this torch does not compile a backward')
-def test_compile_refuses_another_model_for_its_step():
-    other = net()
-    hooks = Compile(what='step', backend='eager'), LambdaHook(do_step=lambda learn, nxt: nxt(other))
-    learn = make_learner(net(), batches()[:1], optim=sgd, hooks=hooks)
-    with pytest.raises(ValueError, match="another model .* use Compile\\(what='model'\\)"): learn.fit(1)
-
-
-def test_a_norm_is_added_up_in_the_models_order():
-    "As `clip_grad_norm_(model.parameters())`, also where param groups have another order"
-    def make():
-        torch.manual_seed(0)
-        model = nn.Sequential(*[nn.Linear(33, 33) for _ in range(6)], nn.Linear(33, 3))
-        groups = [dict(params=list(model[i].parameters())[::-1]) for i in (6, 2, 0, 4, 1, 5, 3)]
-        return model, torch.optim.SGD(groups, lr=.1)
-    x, y = torch.randn(40, 33), torch.arange(40) % 3
-    dl = list(zip(x.split(8), y.split(8)))
-    (model, opt), (plain, by_hand) = make(), make()
-    norms, clip = [], GradClip(.01)
-    note = LambdaHook(after_step=lambda learn: norms.append(clip.norms[''].clone()))
-    make_learner(model, train_dl=dl, optim=opt, hooks=[clip, note]).fit(4)
-    expected = []
-    for xb, yb in dl*4:
-        F.cross_entropy(plain(xb), yb).backward()
-        expected.append(nn.utils.clip_grad_norm_(plain.parameters(), .01))
-        by_hand.step()
-        by_hand.zero_grad()
-    assert same(norms, expected) and same(weights(model), weights(plain))
 
 def test_a_model_set_in_a_step_is_refused():
     "The step has its model already; `nxt(model)` passes another one on"

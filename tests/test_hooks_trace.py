@@ -188,13 +188,6 @@ def test_events_of_a_generator_step():
                                                       'do_step', 'after_step']
     assert log == OPEN + train + ['before_valid'] + valid + ['after_valid'] + CLOSE
 
-def test_after_pred_of_a_generator_step():
-    "There is a `pred` when it is fired, and it is fired as often in training as in validation"
-    seen = []
-    generator_learner(LambdaHook(after_pred=lambda learn: seen.append((learn.training, learn.pred is not None)))).fit(1)
-    assert all(there for _, there in seen)
-    assert sum(training for training, _ in seen) == sum(not training for training, _ in seen) > 0
-
 
 def test_what_is_there_at_each_event():
     seen = {}
@@ -391,16 +384,6 @@ def test_after_fit_is_called_for_all_hooks_after_an_error_in_one(capsys):
              LambdaHook(after_fit=lambda learn: log.append('after_fit'))]
     with pytest.raises(Oops): make_learner(hooks=hooks).fit(1)
     assert log == ['after_fit']
-
-@pytest.mark.parametrize('display, event', [
-    ('text', 'before_fit'), ('tty', 'after_step'), ('html', 'before_valid'), ('html', 'after_epoch')])
-def test_the_display_hides_no_error(event, display, capsys, cell):
-    def bad(learn): raise Oops
-    learn = make_learner(valid_dl=batches(), display=display, hooks=[LambdaHook(**{event: bad})])
-    with pytest.raises(Oops): learn.fit(1)
-    assert learn.display.error is None
-    learn.remove_hook(LambdaHook)
-    learn.fit(1)
 
 
 # Nothing is patched

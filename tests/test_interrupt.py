@@ -136,13 +136,6 @@ def test_stop_at_every_batch_of_one_fit():
         learn.resume()
     assert stop.i == 34 and digest(learn) == whole()
 
-def test_asking_twice_is_asking_once():
-    learn = start(StopAt(3), StopAt(3))
-    learn.fit(**FIT)
-    assert learn.cancelled == 'stop'
-    learn.resume()
-    assert digest(learn) == whole()
-
 
 @pytest.mark.parametrize('n_workers, n, kind', [(0, 3, 'own'), (0, 8, 'shared'), (0, 13, 'own'), (0, 16, 'shared'),
                                                 *(pytest.param(2, n, kind, marks=pytest.mark.soak)

@@ -2,7 +2,7 @@
 import random
 
 import numpy as np, pytest, torch
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader
 
 import trainer_nb.data.passes
 from common import make_learner, problem, same, weights
@@ -92,23 +92,6 @@ def test_batches_of_a_mapped_file_are_their_own(mode, shuffle, tmp_path, recwarn
     for xb, in dl: xb.zero_()
     assert np.array_equal(np.load(tmp_path/'x.npy'), x) and torch.equal(dl.tensors[0], torch.as_tensor(x))
     assert not recwarn.list
-
-
-def test_a_learner_asks_for_batches_where_its_model_is():
-    learn = make_learner(train_dl=problem(), valid_dl=problem())
-    assert learn.train_dl.device == learn.valid_dl.device == learn.device
-
-
-def test_an_order_is_the_same_wherever_the_data_is():
-    orders = []
-    for device in 'cpu', 'meta':
-        drawn, randperm = [], torch.randperm
-        torch.manual_seed(0)
-        with pytest.MonkeyPatch.context() as m:
-            m.setattr(torch, 'randperm', lambda *args, **kwargs: drawn.append(randperm(*args, **kwargs)) or drawn[-1])
-            list(TensorLoader(torch.ones(10, device=device), bs=4, shuffle=True))
-        orders.append(drawn[0])
-    assert orders[0].device.type == 'cpu' and torch.equal(*orders)
 
 
 @pytest.mark.parametrize('wait, work, said, n', [(.3, .1, 75, 1000), (.01, .1, 0, 5), (.004, .001, 80, 5)])
@@ -214,17 +197,3 @@ def test_workers_that_all_read_the_whole_data_are_told_of(dataset, n_workers, re
     assert len(list(Pass(dl))) == len(list(dl))
     told = [str(o.message) for o in recwarn if 'get_worker_info' in str(o.message)]
     assert len(told) == (n_workers == 2 and not dataset.sharded and not dataset.constant)
-
-def test_what_would_be_ignored_is_told(recwarn):
-    x, y = problem()
-    for bs, n in (5, 0), (64, 0), (7, 1):
-        learn = make_learner(train_dl=DataLoader(TensorDataset(x, y), 5, shuffle=True), bs=bs)
-        assert len([o for o in recwarn if 'changes nothing in train_dl' in str(o.message)]) == n
-    make_learner(train_dl=learn.train_dl, valid_dl=(x, y), bs=7)
-    learn.predict(learn.train_dl, with_targs=True), learn.predict(DataLoader(learn.train_dl.dataset))
-    assert len(recwarn) == 1
-    for dl in learn.train_dl, TensorLoader(x, y, shuffle=True), SeededLoader(learn.train_dl.dataset, 5, shuffle=True):
-        with pytest.warns(UserWarning, match='random order'): learn.predict(dl)
-    learn.fit(1, hooks=[LambdaHook(after_step=lambda o: o.stop() if o.state.batch_idx == 2 else None)])
-    with pytest.warns(UserWarning, match='stopped in epoch 0, after 2 of 5 training batches'): learn.fit(1)
-    with pytest.raises(RuntimeError, match='another fit has begun'): learn.resume()

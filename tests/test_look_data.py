@@ -1,6 +1,5 @@
 "Whatever people have is taken: losses are those of a loader made by hand"
 import warnings
-from importlib.util import find_spec
 
 import numpy as np, pandas as pd, pytest, torch, torch.nn.functional as F
 from torch import nn
@@ -105,27 +104,6 @@ def test_other_data_are_named():
     with pytest.raises(TypeError, match='DataFrame alone is no loader: pass a tuple'): learn(frame)
     with pytest.raises(TypeError, match=r'format None.*with_format\("torch"\)'): learn(HuggingFace(None))
     with pytest.raises(TypeError, match='stack its rows'): learn((np.array([[1], [1, 2]], dtype=object), y[:2]))
-
-
-@pytest.mark.skipif(find_spec('datasets') is None, reason='Hugging Face datasets is not installed')
-def test_hugging_face_itself():
-    import datasets
-    ds = datasets.Dataset.from_dict({'x': x.tolist(), 'labels': y.tolist()})
-    with pytest.raises(TypeError, match='with_format'): Learner(Named(3, 1), ds, loss_fn=F.mse_loss, display=False)
-    model, twin = Named(3, 1), nn.Linear(3, 1)
-    twin.load_state_dict(model.state_dict())
-    learn = Learner(model, ds.with_format('torch'), ds.with_format('torch'), loss_fn=F.mse_loss, optim=torch.optim.SGD,
-                    lr=.1, bs=BS, display=False, device='cpu')
-    set_seed(1)
-    learn.fit(1)
-    set_seed(1)
-    losses, valid = by_hand('drawn', twin)
-    assert learn.history.steps['train_loss'] == pytest.approx(losses, rel=1e-5)
-    assert torch.allclose(learn.results().loss, valid, atol=1e-5)
-    train, valid = split(ds, stratify=[i % 2 for i in range(N)])
-    assert type(valid) is datasets.Dataset and len(valid) == 4
-    stream = ds.to_iterable_dataset().with_format('torch')
-    Learner(model, stream, loss_fn=F.mse_loss, bs=BS, display=False).fit(1)
 
 
 @pytest.mark.parametrize('n, valid, kind', [

@@ -1,5 +1,5 @@
 "`results`, `confusion` and `report` against plain PyTorch and scikit-learn"
-import copy, re
+import copy
 from functools import partial
 
 import numpy as np, pytest, sklearn.metrics as sk, torch, torch.nn.functional as F
@@ -264,22 +264,6 @@ def test_a_click_shows_the_samples():
         assert f': {n}<' in cells.out.value and cells.out.value.count('<tr>') == (1 + min(n, 12) if n else 0)
 
 
-@pytest.mark.parametrize('page, ink', [
-    ((255, 255, 255), (33, 33, 33)), ((17, 17, 17), (255, 255, 255))], ids=['light', 'dark'])
-def test_cells_can_be_read(page, ink):
-    "Contrast by WCAG 2 of at least 4.5 with the ink of the page; the rarest mistake is not the brightest cell"
-    from trainer_nb.look.confusion import _color
-    def light(rgb):
-        linear = [c/12.92 if c <= .03928 else ((c + .055)/1.055)**2.4 for c in (o/255 for o in rgb)]
-        return .2126*linear[0] + .7152*linear[1] + .0722*linear[2]
-    for rate in (i/50 for i in range(1, 51)):
-        *blue, alpha = map(float, re.match(r'rgba\((.*)\)', _color(rate))[1].split(','))
-        back = [b*alpha + p*(1 - alpha) for b, p in zip(blue, page)]
-        high, low = sorted((light(back), light(ink)), reverse=True)
-        assert (high + .05)/(low + .05) >= 4.5
-        assert alpha < .08 + .7*rate
-
-
 # Losses that are not those of batches of one
 
 def contrast(pred, targ=None): return F.cross_entropy(pred @ pred.T, torch.arange(len(pred)))
@@ -320,18 +304,3 @@ def test_batches_with_time_first(loss_fn=F.cross_entropy):
     with torch.no_grad(): expected = F.cross_entropy(learn.model(x.transpose(0, 1)), y, reduction='none')
     res = learn.results(dl)
     assert torch.allclose(res.loss, expected, atol=1e-6) and torch.equal(res.targ, y) and len(res.pred) == 24
-
-def test_a_step_whose_batches_have_time_first():
-    "A batch cannot be cut into samples, as only the step knows where they are"
-    def step(batch, learn):
-        pred = learn.model(batch[0])
-        return {'loss': F.cross_entropy(pred, batch[1]), 'pred': pred, 'targ': batch[1]}
-    for length in 6, 12, 3:
-        x, y = torch.randn(24, length, 4), problem()[1]
-        dl = [(a.transpose(0, 1), b) for a, b in zip(x.split(6), y.split(6))]
-        learn = make_learner(TimeFirst(), dl, train_step=step)
-        if length != 6:
-            with pytest.raises(ValueError, match='along the first dimension.*pass loss='): learn.results(dl)
-        res = learn.results(dl, loss=partial(F.cross_entropy, reduction='none'))
-        with torch.no_grad(): expected = F.cross_entropy(learn.model(x.transpose(0, 1)), y, reduction='none')
-        assert torch.allclose(res.loss, expected, atol=1e-6)

@@ -11,10 +11,9 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from common import lazy, make_learner, record
 from trainer_nb.save.checkpoint import Checkpoint
-from trainer_nb.loop.world import World
 from trainer_nb.features.gradients import GradAccum
 from trainer_nb.loop.hooks import LambdaHook
-from trainer_nb.loop.metrics import Metric, Accumulator, accuracy, as_metrics
+from trainer_nb.loop.metrics import Metric, accuracy
 
 f1_score, MetricCollection = lazy('sklearn.metrics', 'f1_score'), lazy('torchmetrics', 'MetricCollection')
 MulticlassAccuracy = lazy('torchmetrics.classification', 'MulticlassAccuracy')
@@ -79,27 +78,6 @@ def test_torchmetrics(bs):
     assert_both(values, 'weighted', f1_score(y, z.argmax(1), average='weighted'))
     assert_both(values, 'top2', hits.double().mean().item())
 
-class Median:
-    "An object without a base class; what it computes is no mean of anything"
-    def reset(self): self.seen = []
-    def update(self, pred, targ): self.seen.append(pred[:, 0])
-    def compute(self): return torch.cat(self.seen).median()
-
-@sizes
-def test_any_object(bs):
-    model, values = fitted(bs, [Median()])
-    assert_both(values, 'Median', logits(model)[:, 0].median().item())
-
-def test_keys_of_the_result(bs=7):
-    def step(batch, learn):
-        z = learn.model(batch[0])
-        return {'loss': F.cross_entropy(z, batch[1]), 'logits': z, 'labels': batch[1]}
-    model, values = fitted(bs, [Metric(accuracy, pred='logits', targ='labels'),
-                                Metric(MulticlassF1Score(3), name='f1', pred='logits', targ='labels')], train_step=step)
-    z, y = logits(model), data()[1]
-    assert_both(values, 'accuracy', (z.argmax(1) == y).double().mean().item())
-    assert_both(values, 'f1', f1_score(y, z.argmax(1), average='macro'))
-
 
 def test_a_mean_sees_several_batches_at_once():
     "and the first batch of a first epoch alone as well, so that a mistake shows; any other function sees each batch"
@@ -137,11 +115,6 @@ def test_what_is_no_mean_is_the_same_in_each_epoch():
 
 # Shapes of targets
 
-
-def test_accuracy_of_pixels_and_of_float_ids():
-    z, y = torch.randn(5, 3, 4, 2), torch.randint(0, 3, (5, 4, 2))
-    expected = (z.argmax(1) == y).double().mean().item()
-    for targ in y, y[:, None], y.float(): assert accuracy(z, targ).item() == pytest.approx(expected)
 
 def test_accuracy_refuses_other_shapes():
     """One-hot or several labels, a logit of two classes, classes in the last dimension: each would give a number,
@@ -309,22 +282,6 @@ def test_vectors_and_dicts(bs):
     assert_both(values, 'hit', 2.)
     assert 'train_recalls' not in values
 
-def test_vectors_of_objects(bs=7):
-    classes = ['cat', 'dog', 'cow']
-    metrics = [Metric(MulticlassF1Score(3, average=None), name='f1', classes=classes),
-               MetricCollection({'f': MulticlassF1Score(3, average=None)}),
-               Detection(), Metric(Detection(), name='box', classes=classes)]
-    x, y = data()
-    keep = y != 1
-    model, values = fitted(bs, metrics, tensors=(x[keep], y[keep]))
-    z, y = logits(model, x[keep]), y[keep]
-    for c, v in enumerate(f1_score(y, z.argmax(1), average=None, labels=range(3))):
-        assert_both(values, f'f1/{classes[c]}', v)
-        assert_both(values, f'f/{c}', v)
-    for c in 0, 2:
-        for column in f'map_per_class/{c}', f'box/map_per_class/{classes[c]}':
-            assert_both(values, column, (z.argmax(1) == y)[y == c].double().mean().item())
-    assert not [o for o in values if o.endswith(('classes', 'classes/0', 'per_class/1', 'per_class/dog'))]
 
 def test_vectors_after_a_stop_in_mid_epoch(tmp_path):
     "In another learner, from a checkpoint"
@@ -345,28 +302,6 @@ def test_vectors_after_a_stop_in_mid_epoch(tmp_path):
     second.fit(2, hooks=[Checkpoint(tmp_path), LambdaHook(after_step=lambda o: seen.append(o.training))], resume=True)
     assert seen == [False]*17
     assert record(second) == record(whole)
-
-class Both(World):
-    "Two processes, the second of which has had no batch of its own"
-    size = 2
-    def all_gather(self, x): return [x, [None]*len(x)] if self.rank == 0 else [self.seen, x]
-    def sum(self, x):
-        self.summed = x
-        return x
-
-def test_vectors_where_a_process_has_no_batch():
-    "It takes part in the sum with as many zeros"
-    x, y = data()
-    busy, idle = Accumulator(as_metrics([recalls, accuracy]), 'cpu',
-                             world=Both()), Accumulator(as_metrics([recalls, accuracy]), 'cpu', world=Both())
-    idle.world.rank, idle.world.is_padding, idle.world.seen = 1, True, [['recalls/0', 'recalls/1', 'recalls/2'],
-                                                                        ['accuracy']]
-    busy.add(torch.tensor(1.), {'pred': x[:, :3], 'targ': y}, N)
-    idle.add(torch.tensor(1.), {'pred': x[:, :3], 'targ': y}, 0)
-    values = busy.means()
-    assert [values[f'recalls/{c}'] for c in range(3)] == pytest.approx(recalls(x[:, :3], y).tolist())
-    assert set(idle.means()) == set(values) and len(idle.world.summed) == len(busy.world.summed)
-    assert not idle.world.summed.any()
 
 
 @pytest.mark.parametrize('f,error,text', [
@@ -480,10 +415,3 @@ def test_functions_of_scikit_learn_see_all_outputs_and_the_target_first(bs, tmp_
     values = {k: v[-1] for k, v in again.history.epochs.items()}
     assert values['valid_r2_score'] == pytest.approx(sk.r2_score(targ, pred))
     assert values['valid_median_absolute_error'] == pytest.approx(sk.median_absolute_error(targ, pred))
-
-@pytest.mark.parametrize('name', ['roc_auc_score', 'silhouette_score'])
-def test_functions_of_scores_say_what_to_pass(name):
-    import sklearn.metrics as sk
-    with pytest.raises(ValueError, match=f'`{name}` of scikit-learn.*learn.predict'): Metric(getattr(sk, name))
-    with pytest.raises(ValueError, match='f1_score got predictions of shape .*Metric.f1_score, pred='):
-        Metric(sk.f1_score).f.update(torch.randn(4), torch.ones(4).long())

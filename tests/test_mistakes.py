@@ -13,7 +13,6 @@ from trainer_nb.all import (
 from trainer_nb.base.rng import rng_state
 from trainer_nb.data.passes import same_state
 from trainer_nb.base.errors import owner
-from trainer_nb.loop.metrics import as_metrics
 from trainer_nb.loop.mistakes import is_samples
 
 X, Y = problem()
@@ -228,20 +227,6 @@ def test_a_dataset_is_batched():
     learn.fit(1)
     assert len(learn.history.steps['train_loss']) == 4 and learn.validate(TensorDataset(X, Y)) == learn.validate()
 
-def test_a_decode_of_one_id_is_told_what_it_gets():
-    learn = learner(model=lambda: nn.Embedding(9, 3), train_dl=(IDS, Y), valid_dl=None)
-    with pytest.raises(TypeError) as e: repr(learn.show_batch(decode=lambda i: 'abcdefgh'[i]))
-    assert 'list of token ids' in e.value.__notes__[0] and 'map(f, ids)' in e.value.__notes__[0]
-
-
-def test_a_column_that_a_hook_records_may_be_monitored():
-    "A name that begins another's is refused where nothing can record it"
-    stop = EarlyStopping(monitor='train_acc', mode='max')
-    learn = learner(metrics=accuracy, hooks=[stop, LambdaHook(after_step=lambda learn: learn.record('acc', 1.))])
-    from trainer_nb.loop.metrics import check_monitored
-    check_monitored('EarlyStopping', 'train_acc', learn)
-    with pytest.raises(ValueError, match='train_accuracy'): check_monitored('EarlyStopping', 'train_acc',
-            learner(metrics=accuracy))
 
 def test_a_loader_that_begins_anew_may_be_its_own_iterator():
     class Again:
@@ -332,15 +317,6 @@ def test_errors_that_only_look_like_known_ones():
     with pytest.raises(IndexError, match='list index') as e: learner(model=lambda: Lists(7), train_dl=(IDS, IDS)).fit(1)
     assert 'nn.Embedding' not in notes(e.value)
 
-def test_a_metric_added_later_sees_the_first_batch():
-    "It failed after the whole epoch"
-    def wrong(pred, targ): raise ZeroDivisionError
-    wrong.is_mean = True
-    learn = learner()
-    learn.fit(1)
-    learn.metrics = as_metrics(wrong)
-    with pytest.raises(ZeroDivisionError): learn.fit(1)
-    assert learn.state.optimizer_step == 4 and not learn.state.batch_idx
 
 def test_a_mistake_in_a_hook_is_not_explained_by_the_batch():
     "What a hook adds up may have another shape than the last batch: nothing is wrong with predictions or targets"

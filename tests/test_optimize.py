@@ -8,7 +8,7 @@ import pytest, torch, torch.nn.functional as F
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from common import batches, make_learner, problem, same, weights
+from common import batches, make_learner, same, weights
 from test_accumulation import OPTIMS, SIZES, Pair, close, cut, d_loss, g_loss, model, optimizers, windows
 from test_no_sync import N_TRAIN, N_VALID, assert_allowed, cross_entropy, fit as counted_fit, in_list, raw
 from trainer_nb.features.ema import EMA
@@ -185,19 +185,6 @@ def test_the_live_model_is_back(where, how):
         assert all(m.training for m in live.modules())
 
 
-def test_validation_sees_the_average_and_hooks_the_live_model():
-    seen = []
-    def step(batch, learn):
-        seen.append((learn.training, learn.model))
-        return {'loss': F.cross_entropy(learn.model(batch[0]), batch[1]), 'pred': learn.model(batch[0])}
-    learn = make_learner(model(), batches(), batches(), train_step=step,
-                         hooks=[EMA(.5), LambdaHook(after_loss=lambda learn: seen.append((True, learn.model)))])
-    learn.fit(1)
-    learn.validate()
-    torch.testing.assert_close(learn.predict(batches()), learn.ema.model(problem()[0]).detach())
-    assert all(m is (learn.model if training else learn.ema.model) for training, m in seen)
-
-
 # Norms
 
 
@@ -282,20 +269,6 @@ def test_the_guard_before_validation_and_at_a_stop():
         with pytest.raises(FloatingPointError, match='batch 3'):
             make_learner(Norm2(), batches(), hooks=hooks, **kwargs).fit(2)
         assert not seen
-
-@pytest.mark.filterwarnings('ignore:.*is nan in epoch')
-def test_the_guard_in_a_window_names_the_batch():
-    learn = make_learner(Norm2(), batches(), optim=OPTIMS['sgd'], hooks=[NaNGuard(), GradAccum(2), spoiler('batch', 2)])
-    with pytest.raises(FloatingPointError, match='epoch 0, batch 2, after 1 optimizer steps'): learn.fit(1)
-    good = make_learner(Norm2(), batches(), optim=OPTIMS['sgd'], hooks=[GradAccum(2)])
-    good.fit(max_steps=1)
-    assert same(weights(learn.model), weights(good.model))
-
-
-def test_infinite_masks_are_no_failure():
-    def step(batch, learn): return {'loss': F.cross_entropy(learn.model(batch[0]) + batch[2], batch[1])}
-    data = [(x, y, torch.full((len(x), 3), -math.inf).scatter(1, y[:, None], 0.)) for x, y in batches()]
-    make_learner(nn.Linear(4, 3), data, train_step=step, hooks=[NaNGuard(1)]).fit(1)
 
 
 # Nothing is read

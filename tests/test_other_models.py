@@ -60,18 +60,6 @@ def test_an_optimizer_of_other_parameters_is_refused_by_name_and_nothing_changes
         other.load(tmp_path/'state.pt')
     assert same(before, weights(second)) and not other.opt.state
 
-def test_another_precision_is_said(tmp_path):
-    learn = make_learner(train_dl=batches())
-    learn.fit(1)
-    learn.save(tmp_path/'state.pt')
-    other = make_learner(train_dl=[(x.double(), y) for x, y in batches()])
-    other.model.double()
-    with pytest.warns(UserWarning,
-                      match=r'the checkpoint has float32 for 0\.weight and 3 more, but the model has float64: values '
-                            r'are converted'):
-        other.load(tmp_path/'state.pt')
-    assert all(torch.equal(a.double(), b) for a, b in zip(weights(learn.model), weights(other.model)))
-
 
 # Buffers of another shape
 

@@ -7,7 +7,7 @@ from torch import nn
 from torch.utils.data import DataLoader, IterableDataset
 
 from common import batches, digest, make_learner, problem, record, same, shuffled, weights
-from trainer_nb.all import Checkpoint, EMA, GradAccum, LambdaHook, NaNGuard, OneCycle, accuracy
+from trainer_nb.all import EMA, GradAccum, LambdaHook, NaNGuard, OneCycle, accuracy
 from trainer_nb.base import is_oom
 
 def no_memory(): return torch.empty(2**52)     # torch's own error, of its own allocator
@@ -90,34 +90,6 @@ def test_wherever_memory_runs_out(event):
     assert same(weights(learn.model), weights(whole.model)) and same(weights(learn.ema.model), weights(whole.ema.model))
     assert learn.history.steps == whole.history.steps
 
-def test_a_generator_loses_no_batch():
-    def fit(*hooks):
-        torch.manual_seed(0)
-        learn = make_learner(plain(), (b for b in batches()), hooks=hooks)
-        if not hooks: learn.fit(1)
-        else:
-            with pytest.raises(RuntimeError): learn.fit(1)
-            learn.resume()
-        return learn
-    seen = []
-    def once(learn):
-        if learn.state.batch_idx == 3 and not seen: no_memory_after(seen)
-    assert same(weights(fit(LambdaHook(after_loss=once)).model), weights(fit().model)) and seen
-
-def no_memory_after(seen):
-    seen.append(1)
-    no_memory()
-
-def test_another_process_continues_from_the_checkpoint(tmp_path):
-    "The checkpoint of the moment is saved as after a stop"
-    whole = fitted(shuffled)
-    torch.manual_seed(0)
-    learn = make_learner(plain(), shuffled(), batches(seed=3), metrics=[accuracy], hooks=[Checkpoint(tmp_path)])
-    torch.manual_seed(1)
-    with pytest.raises(RuntimeError): learn.fit(3, hooks=[failing('do_backward', (True, 2))])
-    other = make_learner(plain(), shuffled(), batches(seed=3), metrics=[accuracy], hooks=[Checkpoint(tmp_path)])
-    other.fit(3, resume=True)
-    assert digest(other) == digest(whole)
 
 def test_in_the_step_of_an_optimizer_the_message_warns():
     learn = make_learner(hooks=[LambdaHook(do_opt_step=lambda learn, nxt: no_memory()), GradAccum('auto')])
@@ -236,30 +208,6 @@ def test_only_the_batches_that_need_it_are_divided():
     learn = auto([GradAccum('auto'), limit], {}, n=2)
     assert limit.do_step.n == [16, 8, 8, 8, 16, 8] + [8, 8, 8, 16, 8] and learn.get_hook(GradAccum).most == 8
 
-def test_metrics_with_a_state_and_several_optimizers():
-    class Mean:
-        "Counts what it sees"
-        def __init__(self): self.reset()
-        def reset(self): self.right, self.n = torch.zeros(()), []
-        def update(self, pred, targ):
-            self.right += (pred.argmax(1) == targ).sum()
-            self.n.append(len(targ))
-        def compute(self): return self.right/sum(self.n)
-    def optim(model):
-        params = list(model.parameters())
-        return {'a': torch.optim.SGD(params[:2], lr=.1), 'b': torch.optim.Adam(params[2:], lr=.01)}
-    found = []
-    for hooks in [], [GradAccum('auto'), Limited(5, 'after_loss')]:
-        torch.manual_seed(0)
-        model = plain()
-        learn = make_learner(model, big((8, 16)), metrics=[Mean()], hooks=hooks, optim=optim(model))
-        with warnings.catch_warnings():
-            warnings.simplefilter('ignore')
-            learn.fit(2)
-        found.append(learn)
-    assert close(found[0].model, found[1].model)
-    assert found[0].history.epochs['train_Mean'] == pytest.approx(found[1].history.epochs['train_Mean'], abs=1e-6)
-
 
 def test_an_attempt_leaves_no_trace():
     "Random numbers and running means are those of a run that divided its batches from the start"
@@ -298,12 +246,6 @@ def test_where_parts_do_not_help():
             learn.fit(1)
     with pytest.raises(ValueError, match='auto'): GradAccum('Auto')
 
-def test_the_size_of_parts_is_kept(tmp_path):
-    learn = auto([GradAccum('auto'), Limited(5)], {}, n=1)
-    learn.save(tmp_path/'state')
-    other = make_learner(plain(), big(), hooks=[GradAccum('auto')])
-    other.load(tmp_path/'state')
-    assert other.get_hook(GradAccum).most == 4
 
 def test_a_hook_of_your_own_may_make_room():
     from trainer_nb.all import Hook

@@ -130,27 +130,6 @@ def test_unfreezing_is_that_by_hand():
     assert same(weights(model), weights(twin)) and all(p.requires_grad for p in model.parameters())
 
 
-def test_mistakes_with_rates_by_name():
-    def make(lr, **kwargs): return make_learner(Net(), train_dl=problem(), lr=lr, **kwargs)
-    with pytest.raises(ValueError, match="'haed' of lr matches no parameter of the model. Did you mean `head`?"):
-        make({'haed': .1, '*': .1})
-    with pytest.raises(ValueError, match=r"no pattern of lr matches body.0.weight, .* and 4 more: add '\*'"):
-        make({'head': .1})
-    with pytest.raises(ValueError, match="rate of 'head' is -1"): make({'head': -1, '*': .1})
-    with pytest.raises(TypeError, match='lr is a dict, from which the param groups are made, but optim is a SGD'):
-        make({'*': .1}, optim=torch.optim.SGD(Net().parameters()))
-    with pytest.raises(TypeError, match='but optim is a ParamGroups'): make({'*': .1}, optim=ParamGroups())
-    two = dict(body=torch.optim.SGD, head=torch.optim.SGD)
-    with pytest.raises(ValueError, match="names the optimizer 'haed'; there are 'body', 'head'. Did you mean `head`?"):
-        make({'haed': .1}, optim=two)
-    with pytest.raises(TypeError, match='lr is a function and optim a dict'): make(lambda name: .1, optim=two)
-    with pytest.raises(ValueError, match="rate of 'head' is 0"): make({'head': 0}, optim=two)
-    learn = make({'*': .1})
-    for wrong in {'body': .1}, (lambda name: .1):
-        with pytest.raises(ValueError, match='param groups of a new learner'): learn.fit(1, lr=wrong)
-    assert not learn.history.n_steps
-
-
 def test_a_maximum_is_that_of_the_largest_group_or_by_group():
     def rates(lr_max, lrs={'body': 1e-4, 'head': 1e-2}, optim=None):        # noqa: B006
         learn = make_learner(Net(), train_dl=problem(), bs=8, lr=lrs, optim=optim)
@@ -195,16 +174,3 @@ def test_a_rate_is_that_of_the_largest_group_everywhere():
     learn.fit_one_cycle(3, best)
     peak = {k: max(v) for k, v in learn.history.steps.items() if k.startswith('lr')}
     assert peak == pytest.approx({'lr_body': best/100, 'lr_head': best})
-
-
-def test_a_maximum_names_parameters_of_the_loss_as_the_learner_does():
-    class Scaled(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.scale = nn.Parameter(torch.ones(()))
-        def forward(self, p, t): return F.cross_entropy(p*self.scale, t)
-    lr = {'loss_fn.scale': .5, '*': .1}
-    learn = make_learner(Net(), train_dl=problem(), bs=1, loss_fn=Scaled(), lr=lr)
-    peak = learn.plot_schedule(3, hooks=OneCycle({'loss_fn.scale': .2, '*': .4})).steps
-    found = max(peak['lr_loss_fn.scale']), max(peak['lr_rest'])
-    assert found == pytest.approx((.2, .4), rel=.05)

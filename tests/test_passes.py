@@ -84,15 +84,6 @@ def test_a_nan_loss_where_warnings_are_errors_records_an_epoch_once():
         learn.fit(1)
     assert learn.history.epochs['epoch'] == [0, 1] and learn.history.ends == [5, 10] and learn.state.epoch == 2
 
-def test_two_learning_rates_with_one_name_are_refused():
-    "At construction"
-    model = make_model()
-    opts = {'a': SGD([{'params': [p]} for p in model[0].parameters()], lr=.1), 'a_1': SGD(model[3].parameters(), lr=.2)}
-    with pytest.raises(ValueError, match=r"column 'lr_a_1', of the optimizers \['a', 'a_1'\].*rename"):
-        make_learner(model, optim=opts)
-    assert make_learner(model, optim={'a': opts['a'], 'b': opts['a_1']},
-                        train_step=lambda batch, learn: {'loss': learn.model(batch[0]).sum()}).fit(1)
-
 
 # Loaders that do not know their length
 

@@ -26,7 +26,6 @@ LAUNCH = {      # what two processes refuse, and why
 }
 READ_AGAIN = {  # what a resumed fit says, and which loader it reads again: it is exact here
     'nano_gpt': 'train_dl is a Blocks, whose first .* batches are read again',
-    'maml': 'train_dl is a Tasks, whose first .* batches are read again',
 }
 PLAIN = {       # what `Compile(what='step')` leaves plain, as its warning says
     'dcgan': ['does not compile the backward, because of a step that yields'],
@@ -34,10 +33,8 @@ PLAIN = {       # what `Compile(what='step')` leaves plain, as its warning says
                 '.*(Attempted to wrap RNN, GRU, or LSTM|Unsupported function)'],
     'nano_gpt': ['does not compile the backward, because of GradAccum'],
     'reinforce': ['does not compile the backward, because of GuardOnDataDependentSymNode'],
-    'seq2seq': ['does not compile the backward, because of Unsupported'],
 }
 COMPILE = {     # what it refuses
-    'sine_waves': 'is not for LBFGS, whose step evaluates the loss again',
     'sam': 'is not for SAM, whose step evaluates the loss again',
 }
 OFTEN_LAUNCHED, OFTEN_COMPILED = ('dcgan', 'graphs', 'word_lm'), ('gcn',)   # others in `make soak`

@@ -4,7 +4,6 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset, DistributedSampl
 
 from common import make_learner, problem, same, weights
 from trainer_nb.save.checkpoint import Checkpoint
-from trainer_nb.data.passes import set_epoch
 from trainer_nb.features.gradients import GradAccum
 from trainer_nb.loop.hooks import LambdaHook
 from trainer_nb.data.loaders import Prefetched, SeededLoader
@@ -122,11 +121,6 @@ def test_workers_that_stay_have_the_dataset_of_their_epoch():
     assert same(weights(few.model), weights(many.model)) and few.train_dl.dataset.dataset.epoch == 1
     many.train_dl._iterator._shutdown_workers()
 
-def test_a_dataset_whose_data_is_a_tensor_is_no_endless_way():
-    data = Points()
-    data.source, data.dataset = torch.zeros(3), data
-    set_epoch(stock(data), 4)
-    assert data.epoch == 4
 
 @pytest.mark.parametrize('sizes, how', [((24, 12), 'set_epoch'), ((12, 24), 'before_epoch')])
 def test_an_epoch_of_another_length_has_whole_windows(sizes, how):

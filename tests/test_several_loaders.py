@@ -7,7 +7,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import trainer_nb.all       # registers lr_find
 from common import digest, make_learner, problem, same, weights
 from trainer_nb.save.checkpoint import Checkpoint
-from trainer_nb.data.passes import Pass, length
+from trainer_nb.data.passes import length
 from trainer_nb.loop.hooks import LambdaHook
 from trainer_nb.data.loaders import Loaders, TensorLoader
 
@@ -175,24 +175,6 @@ def test_no_worker_is_left_after_a_stop():
     trainer_nb.data.passes.end_workers(learn.train_dl)
     assert not multiprocessing.active_children()
 
-def test_each_is_told_its_epoch():
-    told = []
-    class Sampler(torch.utils.data.RandomSampler):
-        def set_epoch(self, epoch): told.append(epoch)
-    data = TensorDataset(*problem())
-    learn = start({k: DataLoader(data, 5, sampler=Sampler(data)) for k in 'ab'}, None)
-    learn.fit(2)
-    assert told == [0, 0, 1, 1]
-
-def test_a_cursor_stands_where_its_batches_are_done():
-    dl = Loaders({'a': [1, 2, 3], 'b': 'xy'}, 'longest')
-    pass_ = Pass(dl)
-    for _ in pass_:
-        pass_.n += 1
-        if pass_.n == 2: break
-    again = Pass(dl)
-    again.load_state_dict(pass_.state_dict())
-    assert list(again) == list(pass_) == [{'a': 3, 'b': 'x'}]
 
 def test_loaders_without_a_length_that_began_again_end_with_the_longest():
     def dl(): return Loaders({'a': Unsized([1, 2, 3, 4, 5]), 'b': Unsized('xyz')}, 'longest')

@@ -9,7 +9,6 @@ from torch.utils.data import DataLoader, Dataset
 from common import batches, make_learner, problem, same, weights
 from trainer_nb.base import torch_private as private
 from trainer_nb.features.amp import AMP
-from trainer_nb.features.compile import Compile
 from trainer_nb.features.ema import EMA
 from trainer_nb.features.gradients import GradAccum, GradClip, GradNorm
 from trainer_nb.features.nan_guard import NaNGuard
@@ -91,21 +90,6 @@ def test_a_fit_on_public_names_alone(name, optim, request):
     expected = fitted(HOOKS[name](), optim)
     request.getfixturevalue('only_public')
     assert same(fitted(HOOKS[name](), optim), expected)
-
-def test_compile_says_what_it_leaves_out(only_public):
-    with pytest.warns(UserWarning, match='does not compile the forward, because of torch'): found = fitted([Compile()])
-    assert same(found, fitted([]))
-
-def test_a_step_without_its_backward_compiles_the_model(monkeypatch):
-    "As on torch 2.6"
-    monkeypatch.setattr('trainer_nb.features.compile.tracing_backward', lambda: None)
-    graphs = []
-    def backend(graph, inputs):
-        graphs.append(graph)
-        return graph.forward
-    hook = Compile(what='step', backend=backend)
-    with pytest.warns(UserWarning, match='does not compile the backward, because of torch'): found = fitted([hook])
-    assert same(found, fitted([])) and graphs
 
 
 @pytest.mark.parametrize('version', ['2.5.1', '3.0.0'])
@@ -208,29 +192,3 @@ def test_no_loader_keeps_workers(request):
     for n_stop in None, 5:
         found, dl = noisy(n_stop, persistent_workers=True)
         assert same(found, expected) and dl._iterator is None and dl.persistent_workers
-
-
-def test_ranks_that_fail_together():
-    "All raise at the same batch, so the shards are whole again"
-    from trainer_nb.all import Accelerate
-    from accelerate import FullyShardedDataParallelPlugin
-    def fail(learn):
-        if learn.state.optimizer_step == 2: raise ArithmeticError
-    learn = make_learner(hooks=[Accelerate(cpu=True, fsdp_plugin=FullyShardedDataParallelPlugin(2)),
-                                LambdaHook(after_step=fail)])
-    with pytest.raises(ArithmeticError) as seen: learn.launch(2, 1)
-    assert not getattr(seen.value, '__notes__', None) or 'lost' not in str(seen.value.__notes__)
-    assert all(o.isfinite().all() for o in weights(learn.model))
-
-
-def test_versions_of_a_state(monkeypatch):
-    "A file's versions reach the module; without private names, those of the module as it is"
-    seen, m = [], torch.nn.BatchNorm1d(2)
-    class Old(torch.nn.BatchNorm1d):
-        def _load_from_state_dict(self, state, prefix, metadata, *args):
-            seen.append(metadata.get('version'))
-            super()._load_from_state_dict(state, prefix, metadata, *args)
-    for is_public in False, True:
-        monkeypatch.setattr(private, 'ONLY_PUBLIC', is_public)
-        Old(2).load_state_dict(private.state_of(Old(2), m.state_dict(), {'': {'version': 1}}))
-    assert seen == [1, 2]

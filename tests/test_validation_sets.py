@@ -11,9 +11,8 @@ from trainer_nb.data.passes import end_workers
 from trainer_nb.show.display import Display
 from trainer_nb.save.early_stopping import EarlyStopping
 from trainer_nb.loop.hooks import CancelStep, LambdaHook
-from trainer_nb.data.loaders import Loaders, TensorLoader, ValidSets, as_loader
+from trainer_nb.data.loaders import ValidSets
 from trainer_nb.loop.metrics import Metric, accuracy
-from trainer_nb.parallel.sharding import shard
 
 
 class Noisy(TensorDataset):
@@ -204,27 +203,6 @@ def test_a_recorded_mean_and_a_cancelled_step_belong_to_their_set():
     assert row['valid_b_size'] == pytest.approx((4*4 + 4*4 + 1)/9) and row['valid_size'] == pytest.approx((36 + 33)/19)
 
 
-def test_an_explicit_loaders_gives_joint_batches():
-    seen = []
-    def step(batch, learn):
-        if not learn.training: seen.append(sorted(batch))
-        batch = batch if learn.training else tuple(torch.cat(o) for o in zip(*batch.values()))
-        out = learn.model(batch[0])
-        return {'loss': F.cross_entropy(out, batch[1]), 'pred': out, 'targ': batch[1]}
-    sets = {'a': problem(12, 2), 'b': problem(8, 3)}
-    def joint(): return Loaders({k: TensorLoader(*o, bs=4) for k, o in sets.items()})
-    learn = make(joint(), train_step=step)
-    h = learn.fit(1)
-    both = plain_values(learn.model, {'a': [[o[:8] for o in sets['a']]], 'b': [sets['b']]})
-    assert seen == [['a', 'b']]*2 and h.epochs['valid_loss'] == [pytest.approx((both['a'][0] + both['b'][0])/2)]
-    assert not [o for o in h.epochs if '_a_' in o]
-    learn.valid_dl = {'joint': joint(), 'more': joint()}    # and as one of several sets
-    assert learn.validate() == pytest.approx({f'valid_{s}{k}': h.epochs['valid_' + k][0]
-                                              for s in ('', 'joint_', 'more_') for k in ('loss', 'accuracy')})
-    with pytest.raises(TypeError, match=r"valid_dl\['joint'\] is Loaders\(a, b; shortest\), whose batches are dicts"):
-        make(learn.valid_dl).fit(1)
-
-
 @pytest.mark.parametrize('valid, metrics, said', [
     ({'loss': problem()}, [], "called 'loss': expected a name"),
     ({'x': problem()}, [Metric(accuracy, 'x_loss')], 'two columns would be called valid_x_loss'),
@@ -235,17 +213,3 @@ def test_an_explicit_loaders_gives_joint_batches():
 def test_sets_whose_columns_would_collide_and_what_is_no_set_is_refused(valid, metrics, said):
     with pytest.raises((TypeError, ValueError), match=said): make(valid, metrics)
     with pytest.raises((TypeError, ValueError), match=said): make(None, metrics).validate(valid)
-
-
-def test_a_metric_whose_columns_are_known_only_later_collides_with_an_error():
-    learn = make({'a': problem()},
-                 [Metric(lambda pred, targ: {'loss': 1.}), Metric(lambda pred, targ: {'x': 1., 'a_x': 2.}, 'two')])
-    learn.metrics = learn.metrics[1:]
-    assert learn.validate()['valid_a_two/x'] == 1.
-
-def test_several_processes_refuse_sets_in_one_sentence():
-    class Two: size = 2
-    with pytest.raises(ValueError,
-                       match='the validation sets a, b cannot be sharded over several processes: pass one loader as '
-                             'valid_dl'):
-        shard(as_loader({'a': problem(), 'b': problem()}, 4), Two)
