@@ -1,4 +1,4 @@
-import signal, sys
+import gc, signal, sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -24,6 +24,15 @@ def pytest_collection_modifyitems(items):
 @pytest.fixture(autouse=True)
 def _seeded():
     torch.manual_seed(0)
+
+
+@pytest.fixture(scope='module')
+def frozen():
+    "A collection looks at what these tests make, not at a million objects that others left"
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture

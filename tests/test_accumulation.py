@@ -5,9 +5,9 @@ from functools import partial
 
 import pytest, torch, torch.nn.functional as F
 from torch import nn
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader
 
-from common import batches, make_learner, problem, record, same, weights
+from common import Stream, batches, close, make_learner, problem, record, same, weights
 from trainer_nb.loop.hooks import CancelEpoch, CancelStep, LambdaHook
 from trainer_nb.loop.metrics import Metric
 from trainer_nb.features.gradients import GradAccum, GradClip
@@ -38,9 +38,6 @@ def plain(optim, data, n_epochs=1, clip=None, loss_of=lambda model, batch: F.cro
             opt.zero_grad()
     return m
 
-def close(a, b):
-    return all(torch.allclose(x, y, rtol=0, atol=1e-6) for x, y in zip(weights(a), weights(b), strict=True))
-
 
 # One big batch
 
@@ -54,10 +51,6 @@ def test_equals_the_big_batch(optim, sizes, n):
     assert learn.state.optimizer_step == 2*len(windows(sizes, n)) and learn.state.samples_seen == 48
     learn.fit(1)            # a second fit finds what the first one found
     assert close(learn.model, plain(optim, cut(windows(sizes, n)), 3)) and learn.state.grad_accum_steps == 1
-
-class Stream(IterableDataset):
-    def __init__(self, data): self.data = data
-    def __iter__(self): return iter(self.data)
 
 LENGTHLESS = {'generator': lambda data: (b for b in data),
               'iterable dataset': lambda data: DataLoader(Stream(data), batch_size=None),
@@ -212,7 +205,6 @@ def test_two_optimizers_against_a_loop_by_hand(n, every, clip):
             if i % every == 0: hand.loss('g', g_loss(hand.m, x), len(x), is_last)
         hand.close()
     assert close(learn.model, hand.m) and not learn.get_hook('GradAccum').windows
-
 
 def test_a_cancelled_last_batch_leaves_no_gradient_waiting():
     data = cut([4]*6)

@@ -1,11 +1,11 @@
 "Activations: numbers are those of hooks made by hand, the training is the one without it, and nothing stays behind"
-import math, warnings
+import math
 
 import pytest, torch, torch.nn.functional as F
 from torch import nn
 
 from common import digest, make_learner, problem, same, weights
-from trainer_nb.all import AMP, Activations, Checkpoint, Compile, EMA, GradAccum, GradClip, set_seed
+from trainer_nb.all import AMP, Activations, Checkpoint, EMA, GradAccum, GradClip, set_seed
 from trainer_nb.features import activations as module
 from trainer_nb.loop.hooks import CancelStep, Hook, LambdaHook
 
@@ -28,7 +28,6 @@ def learner(*hooks, model=None, **kwargs):
 
 def n_forward_hooks(learn): return sum(len(m._forward_hooks) for m in learn.model.modules())
 
-
 @pytest.mark.parametrize('others', [
     [lambda: GradAccum(3)], [lambda: AMP('bf16')], [lambda: GradClip(.1), EMA]], ids=['accum', 'amp', 'clip'])
 def test_the_training_is_that_without_it(others, optim=torch.optim.AdamW):
@@ -37,7 +36,6 @@ def test_the_training_is_that_without_it(others, optim=torch.optim.AdamW):
         learn.fit(3)
         return digest(learn), torch.rand(3).tolist()
     assert run(Activations(every=2)) == run()
-
 
 def test_values_are_those_made_by_hand():
     "Each batch: first calls of the layers, units by layer, steps of the weights"
@@ -73,14 +71,6 @@ def test_values_are_those_made_by_hand():
             assert torch.allclose(v['bins'][i, k], counts/x.numel())
     assert torch.allclose(v['update'], torch.tensor(steps), rtol=1e-4, equal_nan=True)
 
-
-def test_accumulated_steps(n=2):
-    watch = Activations(every=3)
-    learner(watch, GradAccum(n)).fit(2)
-    assert watch.at == [0, 3, 6, 9] and watch.values['update'][:, 0].isfinite().sum() >= 3
-    assert (watch.values['update'][:, 0].nan_to_num(1.) > 0).all()
-
-
 def leave(how):
     def f(learn):
         if learn.state.batch_idx != 2 or not learn.training: return
@@ -98,12 +88,10 @@ def test_no_forward_hook_is_left(how, n):
     assert n_forward_hooks(learn) == 0 and watch.kept is None and not watch.modules and not watch.handles
     assert len(watch.at) == len(watch.rows) == len(set(watch.at)) == n
 
-
 def test_hooks_exist_only_in_measured_batches():
     n = []
     learner(Activations(every=2), LambdaHook(after_loss=lambda learn: n.append(n_forward_hooks(learn)))).fit(1)
     assert n == [7, 0, 7, 0, 7]
-
 
 def test_nothing_is_measured_in_validation_and_dry_runs():
     watch = Activations(every=1)
@@ -111,7 +99,6 @@ def test_nothing_is_measured_in_validation_and_dry_runs():
     learn.fit(1, valid_first=True)
     with learn.dry_run() as r: r.train_batch()
     assert watch.at == list(range(5)) and n_forward_hooks(learn) == 0
-
 
 @pytest.mark.parametrize('at, n', [(2, 1), (7, 2)])
 def test_resume(tmp_path, at, n):
@@ -133,7 +120,6 @@ def test_resume(tmp_path, at, n):
         assert same(weights(learn.model), weights(whole.model)) and o.at == expected.at
         for k, v in expected.values.items(): assert torch.equal(o.values[k].nan_to_num(-1.), v.nan_to_num(-1.)), k
 
-
 def test_memory_is_bounded(monkeypatch):
     monkeypatch.setattr(module, 'MOST', 8)
     watch = Activations(every=1)
@@ -141,42 +127,3 @@ def test_memory_is_bounded(monkeypatch):
     learn.fit(10)
     assert watch.thinned == 8 and watch.at == list(range(0, 50, 8)) and len(watch.rows) == 7
     assert watch.state_dict()['rows'].nbytes == 7*len(LAYERS)*4*85
-
-
-@pytest.mark.parametrize('what', ['model', pytest.param('step', marks=pytest.mark.soak)])
-def test_beside_compile(what):
-    "Compiled code has no layers: the steps of the weights are measured, and a warning says so"
-    def run(*hooks):
-        set_seed(1)
-        model = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3))
-        learn = learner(Compile(what=what, backend='eager'), GradClip(10.), *hooks, model=model)
-        with warnings.catch_warnings(record=True) as told:
-            warnings.simplefilter('always')
-            learn.fit(1)
-        return weights(learn.model), ' '.join(str(o.message) for o in told)
-    watch = Activations(every=2)
-    (a, text), (b, _) = run(watch), run()
-    assert same(a, b) and 'no output of a layer because of Compile' in text
-    v = watch.values
-    assert v['mean'].isnan().all() and v['update'][:, 0].isfinite().all()
-    assert watch.plot() is not None and 'ReLU' in str(watch)
-
-
-def test_a_live_update_reads_what_is_new(monkeypatch):
-    "Its cost does not grow with what was measured; the HTML is that of reading everything"
-    read, cpu = [], torch.Tensor.cpu
-    def counted(t):
-        read.append(len(t))
-        return cpu(t)
-    watch, texts = Activations(every=1, live=True), []
-    def draw(learn):
-        with monkeypatch.context() as m:
-            m.setattr(torch.Tensor, 'cpu', counted)
-            texts.append(watch.under_plot())
-            assert watch.under_plot() == texts[-1]
-    monkeypatch.setattr(module, 'MOST', 8)
-    learner(watch, GradAccum(2), LambdaHook(after_step=draw)).fit(4)
-    assert len(set(texts)) > 10 and max(read) <= 2 and len(watch.rows) < 8
-    fresh = Activations(live=True)
-    fresh.load_state_dict(watch.state_dict())
-    assert fresh.under_plot() == watch.under_plot() and 'update' in texts[-1]

@@ -1,15 +1,13 @@
 "Averages of the weights, and optimizers that keep one: validated, stopped, restored, never another learner's"
-import json
 from copy import deepcopy
 
 import pytest, torch, torch.nn.functional as F
 from torch import nn
 
-from common import batches, make_learner, problem, same, weights
+from common import batches, make_learner, same, weights
 from trainer_nb.features.ema import EMA, SWA
 from trainer_nb.save.checkpoint import Checkpoint
 from trainer_nb.save.early_stopping import EarlyStopping
-from trainer_nb.save.export import load_model
 from trainer_nb.loop.hooks import LambdaHook
 from trainer_nb.features.gradients import GradAccum
 from trainer_nb.features.schedule import Schedule
@@ -21,7 +19,6 @@ def normed():
 def sgd(p): return torch.optim.SGD(p, .1)
 
 def loss_of(model): return sum(F.cross_entropy(model.eval()(x), y, reduction='sum').item() for x, y in batches())/24
-
 
 @pytest.mark.parametrize('hooks', [[SWA()], [EMA(.99), EarlyStopping()]], ids=str)
 def test_an_average_does_not_pass_from_fold_to_fold(hooks):
@@ -54,26 +51,6 @@ def test_an_average_is_of_the_model_that_was_loaded_with_it(tmp_path):
     learn.fit(1)
     assert same(weights(hook.model), weights(other.model))
 
-
-def test_an_export_predicts_what_the_learner_does(tmp_path, capsys, hook=lambda: SWA(3)):
-    "The live weights were exported, of which nothing was said"
-    pytest.importorskip('safetensors')
-    x = problem()[0]
-    learn = make_learner(normed(), batches(), batches(), optim=sgd, hooks=[hook()])
-    learn.export(tmp_path/'before')
-    assert 'average' not in capsys.readouterr().out
-    learn.fit(2)
-    learn.save(tmp_path/'a.pt')
-    (loaded := make_learner(normed(), batches(), optim=sgd, hooks=[hook()])).load(tmp_path/'a.pt')
-    for o in learn, loaded:
-        config = json.loads((o.export(tmp_path/'average', example=x[:2])/'config.json').read_text())
-        assert config['average'] == learn.ema.name and 'average=False exports the live' in capsys.readouterr().out
-        for model in load_model(tmp_path/'average', normed()), load_model(tmp_path/'average', trusted=True):
-            torch.testing.assert_close(model(x), learn.predict(x))
-    assert 'average' not in json.loads((learn.export(tmp_path/'live', average=False)/'config.json').read_text())
-    torch.testing.assert_close(load_model(tmp_path/'live', normed())(x), learn.model.eval()(x))
-    assert not torch.equal(learn.model(x), learn.predict(x)) and not capsys.readouterr().out
-
 def test_two_averages_are_refused():
     with pytest.raises(ValueError, match='EMA and SWA both'):
         make_learner(normed(), batches(), optim=sgd, hooks=[EMA(), SWA()]).fit(1)
@@ -103,7 +80,6 @@ def test_a_stop_before_the_first_optimizer_step(start):
     whole, stopped = fit(0), fit(2)
     assert whole[0] == stopped[0] and same(whole[1], stopped[1])
 
-
 class Moving(nn.Module):
     "Buffers that `state_dict` leaves out: a mean that moves, a table that grows, and one that is expanded"
     def __init__(self, grows=True):
@@ -123,13 +99,6 @@ def moving(*hooks, grows=True):
     return make_learner(Moving(grows), batches(), batches(), optim=lambda p: torch.optim.SGD(p, .5), hooks=hooks)
 
 def hidden(model): return [model.mean.tolist(), model.table.tolist()]
-
-@pytest.mark.parametrize('averages', [False, True])
-def test_early_stopping_restores_buffers_that_a_state_dict_leaves_out(averages):
-    learn = moving(*[EMA(.8)]*averages, EarlyStopping(2, mode='max'), grows=not averages)
-    learn.fit(10)
-    values = learn.history.epochs['valid_loss']
-    assert learn.state.epoch < 10 and learn.validate()['valid_loss'] == max(values) != values[-1]
 
 def test_buffers_that_a_state_dict_leaves_out_are_saved(tmp_path):
     "A resume in another process ended with other weights"
@@ -210,7 +179,6 @@ def test_schedule_free_optimizers_are_switched_with_the_phases():
     torch.testing.assert_close(learn.predict(batches()), model(torch.cat([x for x, _ in batches()])).detach())
     learn.lr_find(n_steps=8)
     assert same(before, weights(learn.model)) and not learn.opt.param_groups[0]['train_mode']
-
 
 class Scaled(nn.Module):
     "A loss with a learned scale, and a buffer that moves with the batches"

@@ -140,7 +140,6 @@ def test_no_loader():
     refused(ValueError, lambda: learn.fit(1, valid_every=2), 'valid_every', 'valid_dl')
     assert_trains(learn)
 
-
 class Unmovable:
     def __init__(self): self.x = torch.ones(5, 4)
     def to(self, device): raise RuntimeError(f'cannot go to {device}')
@@ -172,7 +171,6 @@ def test_nothing_to_train():
     assert_trains(learn)
     refused(ValueError, lambda: make_learner(nn.Tanh()).fit(1), 'Tanh', 'no trainable parameters')
 
-
 def test_lr():
     for lr in 0, -1, float('nan'):
         refused(ValueError, lambda: make_learner(lr=lr), f'lr is {lr}', 'above 0')
@@ -181,7 +179,6 @@ def test_lr():
         assert learn.opt.param_groups[0]['lr'] == 1e-3
         assert_trains(learn)
     refused(ValueError, lambda: make_learner().fit(1, lr={'d': .1}), "'d'", 'param groups')
-
 
 @pytest.mark.parametrize('replace', [lambda learn: setattr(learn, 'model', make_model()),
                                      lambda learn: learn.model.__setitem__(3, nn.Linear(8, 3))], ids=['model', 'head'])
@@ -198,7 +195,6 @@ def test_a_model_that_was_replaced_before_fit(replace):
 
 # Hooks
 
-
 def hook(name, **attrs): return type(name, (Hook,), attrs)()
 
 @pytest.mark.parametrize('add', [lambda learn, h: learn.add_hook(h), lambda learn, h: learn.fit(1, hooks=[h])],
@@ -214,7 +210,6 @@ def test_hooks_that_cannot_be_added(add):
     refused(TypeError, lambda: add(learn, print), 'print', 'LambdaHook')
     assert learn.hooks == before
     assert_trains(learn)
-
 
 def test_a_step_that_a_hook_forgot_to_return():
     "The optimizer stepped, and nobody would count it"

@@ -1,5 +1,5 @@
 "`find_batch_size`: within 10 % of the true limit, and nothing about the learner changes"
-import gc, random, signal, warnings
+import random, signal, warnings
 from copy import deepcopy
 from itertools import product
 
@@ -12,13 +12,7 @@ from trainer_nb.all import EMA, AMP, Compile, GradAccum, GradClip, LambdaHook, N
 from trainer_nb.base import TensorMeter
 from trainer_nb.data import rng_states, same_state
 
-@pytest.fixture(autouse=True, scope='module')
-def _frozen():
-    "A collection looks at what these tests make, not at a million objects that others left"
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
+pytestmark = pytest.mark.usefixtures('frozen')
 
 def data(n=600, width=4): return torch.randn(n, width), torch.randint(3, (n,))
 
@@ -124,7 +118,6 @@ def test_nothing_changes(kind, how, is_used):
             o.fit(2)
     assert same(weights(learn.model), weights(other.model)) and learn.history.steps == other.history.steps
 
-
 def test_with_batch_norm_in_samples_of_a_generator_and_a_validation_that_does_not_fit():
     class Stream:
         def __iter__(self):
@@ -146,23 +139,7 @@ def test_what_cannot_be_joined_is_told():
         with pytest.raises(ValueError, match='limit is'): learn.find_batch_size(limit=wrong)
     with pytest.raises(ValueError, match='most'): learn.find_batch_size(most=0)
 
-
 def test_nothing_fits():
     found = make_learner(Limited(None), data(64), bs=4).find_batch_size(limit=1)
     assert found.largest is found.fastest is None and 'not even the smallest' in str(found)
     found.chart().png()
-
-def test_what_is_compiled_stays_compiled(what='step'):
-    n = []
-    def backend(gm, inputs):
-        def f(*args):
-            n.append(1)
-            return gm(*args)
-        return f
-    learn = make_learner(nn.Linear(4, 3), data(32), bs=16, hooks=[Compile(what=what, backend=backend)])
-    learn.fit(2)
-    before = len(n)
-    learn.find_batch_size(most=32)
-    assert len(n) == before
-    learn.fit(2)
-    assert len(n) - before >= 4 and not learn.get_hook(Compile).reasons

@@ -134,7 +134,6 @@ def test_what_cannot_evaluate_again_is_refused_by_name(name):
     with pytest.raises(ValueError) as e: learn.fit(1)
     assert str(e.value).startswith(f'{name} is not for LBFGS') and same(weights(learn.model), before)
 
-
 def test_a_step_that_is_cancelled_in_a_later_evaluation_leaves_the_weights():
     n = []
     def cancel(learn):

@@ -1,20 +1,16 @@
 "Compiled steps give the results of plain ones, compile a few times only, and report what is not compiled"
 import inspect, re, warnings
-from collections import OrderedDict
 from contextlib import contextmanager
 from shutil import which
 
-import pytest, torch, torch.nn.functional as F
+import pytest, torch
 from torch import nn
 from torch._dynamo.utils import counters
 
 from common import batches, make_learner, record, same, weights
 from trainer_nb.base import tracing_backward
-from trainer_nb.data.loaders import TensorLoader
-from trainer_nb.features.ema import EMA
 from trainer_nb.features.compile import Compile
 from trainer_nb.loop.hooks import Hook, LambdaHook
-from trainer_nb.loop.metrics import Metric
 from trainer_nb.features.gradients import GradAccum, GradClip
 from trainer_nb.features.schedule import LRScheduler, OneCycle, WarmupCosine
 
@@ -104,30 +100,9 @@ def counted(gm, inputs):
     COUNTED.append(gm)
     return gm.forward
 
-@ways
-def test_a_short_last_batch_compiles_nothing(what):
-    "It runs as if there was no `Compile`; a loader with a single batch has no short one"
-    def fit(*hooks, n=22):
-        torch._dynamo.reset()
-        COUNTED.clear()
-        torch.manual_seed(0)
-        x, y = torch.randn(n, 4), torch.randint(3, (n,))
-        model = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3))
-        learn = make_learner(model, TensorLoader(x, y, bs=8), TensorLoader(x, y, bs=8), optim=OPTIMS['sgd'],
-                             hooks=hooks)
-        learn.fit(2)
-        return learn
-    with reasons(): learn = fit(Compile(what=what, backend=counted))
-    assert len(COUNTED) == 1 + (what == 'model')        # training, and validation with its own mode
-    plain = fit()
-    assert close(learn, plain) and losses_close(learn, plain)
-    with reasons(): fit(Compile(what=what, backend=counted), n=6)
-    assert len(COUNTED) == 1 + (what == 'model')
-
 class SteppedDecay(Hook):
     def before_step(self, learn):
         for g in learn.opt.param_groups: g['weight_decay'] = .1/(1 + learn.state.optimizer_step)
-
 
 TORCH = torch.optim.lr_scheduler
 SCHEDULES = {
@@ -163,7 +138,6 @@ def test_schedules_compile_one_graph(optim, schedule):
 
 # Hooks that need no entry
 
-
 def test_a_hook_that_keeps_backward_out():
     with reasons(r'does not compile the backward, because of GradAccum \(`do_backward`\)'):
         learn = run([GradAccum(2), Compile(what='step', backend='aot_eager')])
@@ -180,66 +154,12 @@ def test_a_backend_that_fails():
         learn = run([Compile(what='step', backend=broken)])
     assert same(weights(learn.model), weights(run().model)) and record(learn) == record(run())
 
-
-def test_another_optimizer_in_mid_training():
-    "Its first graph went on stepping the old one"
-    def fit(*hooks):
-        learn = make_learner((torch.manual_seed(0), nn.Linear(4, 3))[1], batches(), batches(), optim=OPTIMS['adamw'],
-                             hooks=[EMA(.9), *hooks])
-        learn.fit(1)
-        learn.opt = torch.optim.SGD(learn.model.parameters(), .01)
-        learn.fit(1)
-        return learn
-    with reasons(): learn = fit(Compile(what='step', backend='eager'))
-    plain = fit()
-    assert close(learn, plain) and losses_close(learn, plain)
-    assert learn.ema.n == learn.state.optimizer_step == 10 == learn.history.n_steps
-
-class Talker(nn.Module):
-    "A language model as transformers have them: named inputs, an output with entries, one embedding for both ends"
-    class Output(OrderedDict):
-        def __getattr__(self, name): return self[name]
-    def __init__(self):
-        super().__init__()
-        torch.manual_seed(0)
-        self.emb, self.body = nn.Embedding(20, 8), nn.Linear(8, 8)
-    def forward(self, ids, labels=None):
-        logits = self.body(self.emb(ids)) @ self.emb.weight.T
-        res = self.Output(logits=logits)
-        if labels is not None: res['loss'] = F.cross_entropy(logits.flatten(0, 1), labels.flatten())
-        return res
-
-class Texts:
-    "An iterable without a length, of words that are never the last five"
-    def __iter__(self):
-        g = torch.Generator().manual_seed(0)
-        for _ in range(6):
-            ids = torch.randint(15, (4, 5), generator=g)
-            yield {'ids': ids, 'labels': ids.roll(-1, 1)}
-
-def test_entries_of_an_output_are_there_for_metrics():
-    "They were left out of a compiled step; and the rate is 0 where the warm-up begins"
-    def hit(pred, targ): return (pred.argmax(-1) == targ).float().mean()
-    def fit(*hooks):
-        learn = make_learner(Talker(), Texts(), Texts(), loss_fn=None,
-                             metrics=[Metric(hit, pred='logits', targ='labels')],
-                             optim=lambda p: torch.optim.AdamW(p, .01),
-                             hooks=[WarmupCosine(start=0., n_steps=12), *hooks])
-        learn.fit(2)
-        return learn
-    plain = fit()
-    with reasons(): learn = fit(Compile(what='step', backend='eager'))
-    assert close(learn, plain) and losses_close(learn, plain)
-    assert plain.history.epochs['train_hit'] == learn.history.epochs['train_hit']
-
-
 @ways
 def test_after_an_error_the_model_is_plain(what):
     learn = make_learner(Small(), batches(),
                          hooks=[Compile(what=what, backend='aot_eager'), LambdaHook(after_step=lambda learn: 1/0)])
     with pytest.raises(ZeroDivisionError): learn.fit(1)
     assert learn.model._compiled_call_impl is None and not getattr(torch._dynamo.config, 'trace_autograd_ops', False)
-
 
 def test_gradients_of_gradients_name_the_hook(donated=True):
     "A penalty on gradients, of a compiled model: torch's error did not say whose compilation it meant"
@@ -272,7 +192,6 @@ def test_what_is_frozen_and_unfrozen_during_a_fit(at, optim, hooks):
         return learn
     with reasons(): learn = fit(Compile(what='step', backend='aot_eager'))
     assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(weights(learn.model), weights(fit().model)))
-
 
 def dampened(p):
     p = list(p)

@@ -14,7 +14,6 @@ OPTIMS = {'sgd': lambda params: torch.optim.SGD(params, lr=.1, momentum=.9),
           'adamw': lambda params: torch.optim.AdamW(params, lr=.01)}
 optims = pytest.mark.parametrize('optim', OPTIMS.values(), ids=OPTIMS)
 
-
 class Plain:
     "The loop that everybody has written; the methods are what a hook or a step may do otherwise"
     def __init__(self, optim, model=None):
@@ -45,7 +44,6 @@ class Plain:
         self.model.eval()
         with torch.no_grad(): sums = [(len(yb)*self.loss(xb, yb).double(), len(yb)) for xb, yb in valid_dl]
         if sums: self.valid_losses.append((sum(s for s, _ in sums)/sum(n for _, n in sums)).item())
-
 
 def plain_run(cls, optim):
     torch.manual_seed(0)
@@ -79,7 +77,6 @@ def test_a_model_that_comes_in_evaluation_mode():
     learn.fit(3)
     assert_equal(learn, plain_run(Plain, OPTIMS['sgd']))
     assert not any(m.training for m in learn.model.modules())
-
 
 class Output(dict):
     "A mapping whose entries are attributes too, as Hugging Face's outputs"
@@ -132,14 +129,12 @@ def test_own_step(own):
 
 # Road 4: hooks
 
-
 class InputNoise(Hook):
     def before_step(self, learn):
         xb, yb = learn.batch
         learn.batch = xb + torch.randn_like(xb), yb
 class PlainInputNoise(Plain):
     def loss(self, xb, yb): return F.cross_entropy(self.model(xb + torch.randn_like(xb)), yb)
-
 
 class Decay(Hook):
     def after_loss(self, learn): learn.loss = learn.loss + .1*learn.model[0].weight.square().sum()
@@ -219,7 +214,6 @@ def test_two_learners_with_one_step_leak_nothing():
         for seed in 10, 20:
             for which in order[::-1]: fit_seeded(learns[which], seed + which)
         assert [result(learns[which]) for which in (0, 1)] == alone
-
 
 def test_seed_of_the_learner():
     torch.manual_seed(0)

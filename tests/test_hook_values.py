@@ -41,19 +41,6 @@ def test_a_scaled_loss(hook):
     "Bit-equal to the plain loop with that loss"
     assert same(weights(fitted(hook()).model), weights(plain(.25)))
 
-
-def test_wrappers_see_what_the_outer_ones_handed_on():
-    seen = []
-    def outer(learn, nxt, loss):
-        nxt(2*loss)
-        seen.append('out')
-    def middle(learn, nxt): nxt()
-    def inner(learn, nxt, loss):
-        seen.append((loss/learn.loss).item())
-        nxt()
-    fitted(*(LambdaHook(do_backward=f, ord=i) for i, f in enumerate((outer, middle, inner))))
-    assert seen == [2., 'out']*5
-
 def test_nxt_without_values_and_with_some():
     "What is left out is passed on as it came"
     seen, other = [], net()
@@ -107,7 +94,6 @@ def test_a_validation_inside_of_a_wrapper():
 
 
 # `learn.loss` and `learn.model` stay the user's own
-
 
 @pytest.mark.parametrize('error, yields', [(RuntimeError, True), (CancelStep, False), (KeyboardInterrupt, True)])
 def test_the_users_model_is_back_after_an_error_in_the_step(error, yields):
@@ -183,7 +169,6 @@ def test_wrong_values_say_who_handed_them_on(key):
     with pytest.raises(error, match=message) as e: fitted(LambdaHook(name='Mine', **methods))
     assert note in '\n'.join(e.value.__notes__)
 
-
 def test_a_backward_left_out_is_told_once():
     hook = LambdaHook(name='Mine', do_backward=lambda learn, nxt: None)
     with pytest.warns(UserWarning, match='no parameter has a gradient after do_backward, which Mine wraps') as told:
@@ -196,7 +181,6 @@ def test_a_loss_without_a_handed_on_value_names_no_hook():
     with pytest.raises(ValueError, match='does not require grad') as e:
         fitted(hook, LambdaHook(after_loss=lambda learn: setattr(learn, 'loss', learn.loss.detach())))
     assert 'Mine' not in '\n'.join(e.value.__notes__)
-
 
 def test_a_model_set_in_a_step_is_refused():
     "The step has its model already; `nxt(model)` passes another one on"

@@ -117,7 +117,6 @@ def test_trace_equals_table(key, monkeypatch, capsys, cell):
         assert before == [(r.point, r.hook) for r in learn.describe_hooks().rows]       # it said so in advance
         assert log
 
-
 def test_hooks_of_one_fit():
     "They stand in the table while they are there"
     log, tables = [], []
@@ -172,7 +171,6 @@ BATCH = ['before_step', 'do_step', 'after_pred', 'after_loss', 'do_backward', 'a
 VALID_BATCH = ['before_step', 'do_step', 'after_pred', 'after_loss', 'after_step']
 OPEN, CLOSE = ['before_fit', 'before_epoch'], ['after_epoch', 'after_fit']
 
-
 def generator_learner(hook):
     model = make_model()
     return make_learner(model, batches()[:1], batches()[:1], train_step=two_losses, optim=halves(model), hooks=[hook])
@@ -187,7 +185,6 @@ def test_events_of_a_generator_step():
                                                   'after_step'], ['before_step'] + 2*['do_step', 'after_loss'] + [
                                                       'do_step', 'after_step']
     assert log == OPEN + train + ['before_valid'] + valid + ['after_valid'] + CLOSE
-
 
 def test_what_is_there_at_each_event():
     seen = {}
@@ -350,7 +347,6 @@ def test_a_cancelled_pass_without_a_batch_has_no_value(where):
 
 class Oops(Exception): pass
 
-
 @pytest.mark.parametrize('where', [
     *(('train', o) for o in ('before_epoch', 'do_step', 'do_opt_step', 'after_step', 'after_valid',
                                                      'after_epoch')),
@@ -375,7 +371,6 @@ def test_an_error_says_where_it_comes_from(where):
 
 def assert_place(note, epoch, phase, n_done):
     assert f'epoch {epoch}' in note and phase in note and f'after {int(n_done)} of ' in note
-
 
 def test_after_fit_is_called_for_all_hooks_after_an_error_in_one(capsys):
     log = []

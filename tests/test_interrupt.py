@@ -102,7 +102,6 @@ def shut_down(learn):
 @pytest.mark.parametrize('n', [1, 2, 3, 6, 8, 13, 14, 34])
 def test_stop_after_a_batch(n): assert stop_and_resume(StopAt(n)) == whole()
 
-
 @pytest.mark.parametrize('n, persistent',
                          [(15, True), (33, True),
                           *(pytest.param(*o, marks=pytest.mark.soak)
@@ -135,7 +134,6 @@ def test_stop_at_every_batch_of_one_fit():
         draw()
         learn.resume()
     assert stop.i == 34 and digest(learn) == whole()
-
 
 @pytest.mark.parametrize('n_workers, n, kind', [(0, 3, 'own'), (0, 8, 'shared'), (0, 13, 'own'), (0, 16, 'shared'),
                                                 *(pytest.param(2, n, kind, marks=pytest.mark.soak)
@@ -259,7 +257,6 @@ def test_on_interrupt_return():
     assert learn.cancelled == 'interrupt' and learn.state.optimizer_step < 10
     assert learn.resume() is learn.history and digest(learn) == whole()
 
-
 @pytest.mark.parametrize('point', ['do_step', 'do_opt_step', 'before_valid'])
 def test_the_second_interrupt_raises_at_once(point):
     log, before = [], children()
@@ -298,7 +295,6 @@ def test_the_previous_handler_is_back(end):
 
 
 # Threads
-
 
 def test_fit_in_another_thread():
     "No signal handler can be set there; it can be stopped, and the numbers are the same"

@@ -84,7 +84,6 @@ def test_what_has_no_counterpart_is_named(tmp_path, recwarn):
     said = ' '.join(str(o.message) for o in recwarn)
     assert 'has no state for b in `state`' in said and 'holds the state of a, which this learner does not have' in said
 
-
 def test_a_state_that_is_not_plain_is_refused_by_name(tmp_path):
     class Odd(Env):
         def state_dict(self): return {'f': self}

@@ -5,7 +5,7 @@ import numpy as np, pytest, torch
 from torch.utils.data import DataLoader
 
 import trainer_nb.data.passes
-from common import make_learner, problem, same, weights
+from common import Noisy, make_learner, problem, same, weights
 from trainer_nb.base.rng import rng_state, set_seed
 from trainer_nb.data.passes import Pass, source
 from trainer_nb.loop.hooks import LambdaHook
@@ -38,15 +38,9 @@ def test_the_share_of_waiting_is_right(waits, work, monkeypatch):
     share = sum(waits)/(sum(waits) + work*len(waits))
     assert seen == [*range(3000)] and pass_.wait_s/clock.now == pytest.approx(share, abs=.02)
 
-
 class OnHost(Prefetched):
     "A `Prefetched` that copies nothing: there is no GPU here"
     def wrap_iter(self, iterator): return (tuple(o.clone() for o in b) for b in iterator)
-
-class Noisy(torch.utils.data.TensorDataset):
-    def __getitem__(self, i):
-        x, y = super().__getitem__(i)
-        return x + .1*torch.randn(x.shape), y
 
 LOADERS = {
     'tensors': lambda: TensorLoader(*problem(), bs=5, shuffle=True),
@@ -82,7 +76,6 @@ def test_a_stopped_pass_that_is_handed_on_loses_no_batch(key, elsewhere, tmp_pat
     for o in learn, plain: trainer_nb.data.passes.end_workers(o.train_dl)
     assert source(learn.train_dl) is learn.train_dl.source
 
-
 @pytest.mark.parametrize('mode, shuffle', [('r', True), ('r+', False)])
 def test_batches_of_a_mapped_file_are_their_own(mode, shuffle, tmp_path, recwarn):
     "In-place changes to a batch reach neither file nor data; a read-only file causes no warning and no crash"
@@ -92,7 +85,6 @@ def test_batches_of_a_mapped_file_are_their_own(mode, shuffle, tmp_path, recwarn
     for xb, in dl: xb.zero_()
     assert np.array_equal(np.load(tmp_path/'x.npy'), x) and torch.equal(dl.tensors[0], torch.as_tensor(x))
     assert not recwarn.list
-
 
 @pytest.mark.parametrize('wait, work, said, n', [(.3, .1, 75, 1000), (.01, .1, 0, 5), (.004, .001, 80, 5)])
 def test_the_status_says_that_the_loop_waits(wait, work, said, n, monkeypatch):
@@ -122,7 +114,6 @@ def test_the_status_says_that_the_loop_waits(wait, work, said, n, monkeypatch):
         assert 'the Loader is slower than the model' in lines[-1][1] and all(abs(o - said) <= 2 for o in shares)
     assert learn.display.watched[0] is None
 
-
 class Own(TensorLoader):
     "Draws its order from Python's stream, of which its base class knows nothing"
     def iter_from(self, start):
@@ -150,7 +141,6 @@ def test_a_pass_goes_on_elsewhere_whatever_it_draws_from(kind):
     again.load_state_dict(state)
     assert same([batch for batch, in again], rest)
     assert rng_state()['python'] == before['python'] and torch.equal(rng_state()['torch'], before['torch'])
-
 
 class Rising(torch.nn.Module):
     "Writes to its input, from its third batch on or from its first one"
@@ -181,7 +171,6 @@ def test_a_step_that_writes_in_place_leaves_the_users_data_alone(start):
     learn.eval_step = lambda batch, learn: {'pred': learn.model(**batch)}
     learn.predict({'x': valid[0]})
     assert all(o.equal(x) for o in (valid[0], train.tensors[0])) and valid[1].equal(y)
-
 
 class Whole(torch.utils.data.IterableDataset):
     def __init__(self, sharded=False, constant=False): self.sharded, self.constant = sharded, constant

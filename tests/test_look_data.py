@@ -12,7 +12,6 @@ x = torch.randn(N, 3, generator=torch.Generator().manual_seed(0))
 y = (x @ torch.tensor([[1.], [-2.], [.5]])).float()
 samples = list(zip(x, y))
 
-
 class Mapped(Dataset):
     def __len__(self): return N
     def __getitem__(self, i): return x[i], y[i]
@@ -96,7 +95,6 @@ def test_losses_are_those_of_a_loader_made_by_hand(name, tmp_path, capsys):
     said = capsys.readouterr().out.count('cast to float32')
     assert said == (name in ('float64 arrays', 'float64 memory maps', 'float64 frame', 'nullable frame'))
 
-
 def test_other_data_are_named():
     def learn(data): return Learner(nn.Linear(3, 1), data, loss_fn=F.mse_loss, display=False)
     words = frame.assign(city='Ulm', when=pd.Timestamp('2020-01-01'))
@@ -104,7 +102,6 @@ def test_other_data_are_named():
     with pytest.raises(TypeError, match='DataFrame alone is no loader: pass a tuple'): learn(frame)
     with pytest.raises(TypeError, match=r'format None.*with_format\("torch"\)'): learn(HuggingFace(None))
     with pytest.raises(TypeError, match='stack its rows'): learn((np.array([[1], [1, 2]], dtype=object), y[:2]))
-
 
 @pytest.mark.parametrize('n, valid, kind', [
     (10, .2, 'tensors'), (100, .33, 'arrays'), (7, 3, 'frames'), (3, 1, 'list'), (10, .2, 'Dataset'),
@@ -132,7 +129,6 @@ def test_a_split_has_every_sample_once(n, valid, kind):
     assert ids(split(data, valid)[1]) == held and (n < 10 or ids(split(data, valid, seed=1)[1]) != held)
     assert type(parts[1]) is type(data) or kind == 'Dataset'
 
-
 @pytest.mark.parametrize('seed, n_valid', [(0, 1), (1, 7), (2, 50), (3, 99)])
 def test_strata_have_their_share(seed, n_valid):
     g = torch.Generator().manual_seed(seed)
@@ -144,7 +140,6 @@ def test_strata_have_their_share(seed, n_valid):
     named = split((torch.arange(100), labels), n_valid, stratify=[str(o) for o in labels.tolist()], seed=seed)
     assert named[1][0].tolist() == valid[0].tolist()
 
-
 def test_a_split_that_cannot_be():
     for wrong, message in ((dict(valid=0.), 'a fraction in'),
                            (dict(valid=1.), 'samples left for training'),
@@ -155,7 +150,6 @@ def test_a_split_that_cannot_be():
     with pytest.raises(ValueError, match='must agree'): split((x, y[:3]))
     with pytest.raises(TypeError, match='got a Stream'): split(Stream())
     with pytest.raises(TypeError, match='one class for each sample'): split((x, x), stratify=True)
-
 
 class Items(IterableDataset):
     def __init__(self, *items): self.items = items

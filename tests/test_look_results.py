@@ -6,7 +6,7 @@ import numpy as np, pytest, sklearn.metrics as sk, torch, torch.nn.functional as
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
-from common import make_learner, make_model, problem, shuffled, weights, same
+from common import make_learner, problem, shuffled, weights, same
 from trainer_nb.all import AMP, EMA, Hook, Learner, LambdaHook
 from trainer_nb.look.confusion import regression_scores
 from trainer_nb.look.results import Results
@@ -16,14 +16,12 @@ from trainer_nb.look.samples import Look
 class Sized(IterableDataset):
     def __iter__(self): return iter([*zip(*problem(24, 1))])
 
-
 def one_by_one(learn, batches, loss_fn):
     learn.model.eval()
     with torch.no_grad():
         res = [(p := learn.model(x[i:i+1]), y[i], loss_fn(p, y[i:i+1])) for x, y in batches for i in range(len(x))]
     learn.model.train()
     return torch.cat([o[0] for o in res]), torch.stack([o[1] for o in res]), torch.stack([o[2] for o in res])
-
 
 FORMS = {
     'arrays': lambda: tuple(o.numpy() for o in problem()),
@@ -54,7 +52,6 @@ def test_losses_are_those_of_batches_of_one_and_samples_are_found_again(form):
     assert [dict(o)['target'] for o in shown.captions] == [str(o.item()) for o in targ[k]]
     assert [dict(o)['predicted'] for o in shown.captions] == [str(o.item()) for o in pred[k].argmax(1)]
     assert torch.equal(torch.get_rng_state(), state)
-
 
 y3 = torch.randint(3, (7, 4), generator=torch.Generator().manual_seed(0))
 def ignoring(ignored):
@@ -98,24 +95,6 @@ def test_any_loss_function(name, bs=3):
     given = learn.results(loss=lambda p, t: p.flatten(1).sum(1) if p.ndim > 1 else p)
     assert torch.allclose(given.loss, out.flatten(1).sum(1) if out.ndim > 1 else out)
 
-
-def test_a_model_with_its_own_loss_and_named_batches():
-    class Own(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.body = make_model()
-        def forward(self, x, labels=None):
-            out = self.body(x)
-            return {'logits': out, 'loss': F.cross_entropy(out, labels)}
-    x, y = problem()
-    model = Own().eval()
-    res = Learner(model, valid_dl=[{'x': x[:10], 'labels': y[:10]}, {'x': x[10:], 'labels': y[10:]}],
-                  display=False).results()
-    with torch.no_grad(): expected = F.cross_entropy(model.body(x), y, reduction='none')
-    assert torch.allclose(res.loss, expected, atol=1e-6) and torch.equal(res.targ, y)
-    assert len(res.show(3).samples) == 3
-
-
 def test_the_pass_is_that_of_validate():
     "Hooks take part: the average of EMA predicts, a hook that changes the batch is heard, AMP computes"
     shift = LambdaHook(before_step=lambda learn: setattr(learn, 'batch', (learn.batch[0] + 1, learn.batch[1])))
@@ -126,7 +105,6 @@ def test_the_pass_is_that_of_validate():
         assert res.loss.dtype == torch.float32
         assert res.loss.mean().item() == pytest.approx(learn.validate()['valid_loss'],
                                                        rel=1e-2 if hook.name == 'AMP' else 1e-5)
-
 
 def test_in_a_fit_and_after_a_cancelled_batch():
     seen = []
@@ -139,7 +117,6 @@ def test_in_a_fit_and_after_a_cancelled_batch():
         o.fit(2)
     assert same(weights(learn.model), weights(twin.model))
     assert seen[1].loss.mean().item() == pytest.approx(learn.history.epochs['valid_loss'][1], rel=1e-5)
-
 
 def test_mistakes():
     learn = make_learner()
@@ -183,7 +160,6 @@ def test_scores_are_those_of_scikit_learn(seed, n, c):
                                                       zero_division=0)[:3]
         assert [float(o) for o in next(o for o in lines if o[0] == name)[1:4]] == pytest.approx(expected, abs=6e-4)
 
-
 t2 = torch.tensor([0, 1, 1, 0])
 TWO_CLASSES = [
     (torch.tensor([-1., 2, .4, -3]), t2.float(), F.binary_cross_entropy_with_logits, [0, 1, 1, 0]),
@@ -196,7 +172,6 @@ def test_two_classes_in_all_forms():
         found, t = results(pred, targ, loss_fn).as_ids()
         assert found.tolist() == ids and t.tolist() == t2.tolist()
 
-
 def test_pixels_tokens_and_ignored_targets():
     g = torch.Generator().manual_seed(0)
     pred, targ = torch.randn(5, 3, 4, 6, generator=g), torch.randint(3, (5, 4, 6), generator=g)
@@ -206,7 +181,6 @@ def test_pixels_tokens_and_ignored_targets():
     assert np.array_equal(results(pred, targ).confusion().counts, right)
     assert np.array_equal(results(pred.permute(0, 2, 3, 1), targ).confusion().counts, right)
     with pytest.raises(ValueError, match='no whole samples'): results(pred, targ).confusion().samples(0, 1)
-
 
 @pytest.mark.parametrize('loss_fn', [
     nn.CrossEntropyLoss(ignore_index=255), partial(F.cross_entropy, ignore_index=2)], ids=['module', 'partial'])
@@ -235,7 +209,6 @@ def test_labels_and_regression():
     with pytest.raises(ValueError, match='report'): res.confusion()
     with pytest.raises(ValueError, match='report'): results(pred, targ, nn.BCEWithLogitsLoss()).confusion()
 
-
 def test_the_text_and_the_picture_say_the_same():
     pred = torch.tensor([0, 1, 2, 2, 2, 1, 0, 0])
     targ = torch.tensor([0, 1, 2, 1, 1, 1, 0, 2])
@@ -247,21 +220,6 @@ def test_the_text_and_the_picture_say_the_same():
     assert 'data:image/png' in many._repr_html_() and '0 of 40' in repr(many)
     empty = results(torch.zeros(0, 3), torch.zeros(0, dtype=torch.long)).confusion()
     assert empty.counts.sum() == 0 and '0 of 0' in repr(empty)
-
-
-def test_a_click_shows_the_samples():
-    pytest.importorskip('ipywidgets')
-    from trainer_nb.look.confusion import Cells
-    learn = make_learner(valid_dl=problem())
-    c = learn.results().confusion()
-    cells = Cells(c)
-    cells.opener.click()
-    buttons = [o for o in cells.grid.children if hasattr(o, 'click')]
-    assert [int(o.description) for o in buttons] == c.counts.flatten().tolist()
-    for i, o in enumerate(buttons):
-        o.click()
-        n = int(c.counts.flatten()[i])
-        assert f': {n}<' in cells.out.value and cells.out.value.count('<tr>') == (1 + min(n, 12) if n else 0)
 
 
 # Losses that are not those of batches of one
@@ -290,17 +248,3 @@ def test_weighted_means_and_tensors_of_other_classes_have_losses_of_samples(give
     with torch.no_grad(): expected = F.cross_entropy(learn.model(x), y, reduction='none')
     res = learn.results((x, y))
     assert type(res.loss) is torch.Tensor and torch.allclose(res.loss, expected, atol=1e-6)
-
-class TimeFirst(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.linear = nn.Linear(4, 3)
-    def forward(self, x): return self.linear(x).mean(0)
-
-def test_batches_with_time_first(loss_fn=F.cross_entropy):
-    x, y = torch.randn(24, 6, 4), problem()[1]
-    dl = [(a.transpose(0, 1), b) for a, b in zip(x.split(5), y.split(5))]
-    learn = make_learner(TimeFirst(), dl, loss_fn=loss_fn)
-    with torch.no_grad(): expected = F.cross_entropy(learn.model(x.transpose(0, 1)), y, reduction='none')
-    res = learn.results(dl)
-    assert torch.allclose(res.loss, expected, atol=1e-6) and torch.equal(res.targ, y) and len(res.pred) == 24

@@ -7,7 +7,6 @@ from torch.utils.data import DataLoader
 
 from common import make_learner, problem, same, shuffled, weights
 from trainer_nb.all import EMA, Freeze, Learner
-from trainer_nb.look.summary import Summary
 
 
 class Block(nn.Module):
@@ -19,9 +18,7 @@ class Block(nn.Module):
         x = self.lin(self.lin(x))*scale
         return self.out(x)
 
-
 def by_name(s): return {o.name: o for o in s.layers}
-
 
 def test_shapes_parameters_and_flops_by_hand():
     learn = make_learner(Block(4), train_dl=problem(), bs=8)
@@ -32,7 +29,6 @@ def test_shapes_parameters_and_flops_by_hand():
     assert layers['lin'].flops == 2*2*8*4*4 and s.flops == 2*2*8*4*4 + 2*8*4*3
     assert (s.n_params, s.n_trained) == (20 + 15 + 30,)*2
     assert layers['out'].memory == 15*4 and layers['out'].out_bytes == 8*3*4 and layers['lin'].out_bytes == 2*8*4*4
-
 
 @pytest.mark.parametrize('cls', [nn.LSTM, nn.GRU])
 def test_recurrent_layers_are_counted_or_named(cls):
@@ -49,7 +45,6 @@ def test_recurrent_layers_are_counted_or_named(cls):
     assert (f'not in the FLOPs, which torch does not count here: rnn ({cls.__name__})' in s.notes()) == (
         not f.get_total_flops())
 
-
 def test_flops_are_those_of_torch():
     from torch.utils.flop_counter import FlopCounterMode
     layer = nn.TransformerEncoderLayer(16, 4, 32, batch_first=True)
@@ -60,7 +55,6 @@ def test_flops_are_those_of_torch():
     s = Learner(model, [(x, x)], loss_fn=loss, display=False).summary()
     with FlopCounterMode(display=False) as f: model(x)
     assert s.flops == f.get_total_flops() > 0
-
 
 @pytest.mark.parametrize('hooks', [[EMA(.9)], [Freeze('0')]], ids=str)
 def test_nothing_changes(hooks):
@@ -80,7 +74,6 @@ def test_nothing_changes(hooks):
     other.fit(1)
     assert same(weights(learn.model), weights(other.model))
 
-
 def test_a_wrong_shape_is_marked_with_all_layers_before_it():
     inner = nn.Sequential(nn.Linear(4, 8), nn.Sequential(nn.ReLU(), nn.Linear(7, 3)))
     model = nn.Sequential(inner, nn.Softmax(1))
@@ -94,7 +87,6 @@ def test_a_wrong_shape_is_marked_with_all_layers_before_it():
         assert '✗ got (5, 8)' in s._repr_html_() and '0.1.1' in s.message
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
 
-
 def test_errors_around_the_model():
     "In the loss, in the model's own code, in the data"
     s = make_learner(nn.Linear(4, 3), loss_fn=lambda p, t: F.mse_loss(p, t)).summary()
@@ -107,31 +99,9 @@ def test_errors_around_the_model():
         def __getitem__(self, i): raise OSError('no such picture')
     with pytest.raises(OSError, match='no such picture'): make_learner(train_dl=DataLoader(Broken())).summary()
 
-
-@pytest.mark.parametrize('kwargs, ran', [
-    (dict(), False), (dict(valid_dl=problem()), True), (dict(train_dl=problem(), frozen=True), True),
-    (dict(train_dl=[{'x': problem()[0], 'labels': problem()[1]}]), True)],
-    ids=['no data', 'validation', 'frozen', 'named'])
-def test_other_learners(kwargs, ran):
-    model = Block(4)
-    if kwargs.pop('frozen', False): model.requires_grad_(False)
-    s = Learner(model, **kwargs, loss_fn=F.cross_entropy, display=False).summary()
-    assert bool(s.flops) == ran and s.n_params == 65 and isinstance(s, Summary) and s._repr_html_()
-    assert model.training and '65 parameters' in repr(s)
-
-
 def test_a_deep_model_is_cut_and_says_so():
     model = nn.Sequential(*[nn.Sequential(nn.Linear(4, 4), nn.ReLU()) for _ in range(40)], nn.Linear(4, 3))
     learn = make_learner(model)
     s = learn.summary()
     assert len(s.shown()) == 42 and '80 inner layers are not shown' in repr(s)
     assert len(learn.summary(depth=2).shown()) == 122
-
-
-def test_groups_are_seen():
-    model = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 3))
-    opt = torch.optim.AdamW([dict(params=model[0].parameters(), lr=1e-4), dict(params=[model[1].weight], lr=1e-3),
-                             dict(params=[model[1].bias], lr=1e-3, weight_decay=0.)])
-    lines = make_learner(model, optim=opt).summary().lines()
-    assert [row[-2:] for row in lines] == [['lr', 'weight decay'], ['0.0001 to 0.001', '0 to 0.01'], ['0.0001', '0.01'],
-                                           ['0.001', '0 to 0.01']]

@@ -58,7 +58,6 @@ def assert_equal(learn, expected):
     assert learn.history.epochs['valid_loss'] == pytest.approx(valid, rel=1e-12)
     assert same(weights(learn.model), weights(model)) and same(weights(learn.loss_fn), weights(loss_fn))
 
-
 @pytest.mark.parametrize('optim', [None, sgd], ids=['default', 'factory'])
 def test_parameters_of_the_loss_were_not_trained_where_the_optimizer_is_the_default_a_class_or_a_factory(optim):
     learn = ours(optim, lr=.01) if optim is not sgd else ours(sgd)
@@ -84,7 +83,6 @@ def test_a_parameter_that_model_and_loss_share_is_trained_once():
     assert [len(g['params']) for g in learn.opt.param_groups] == [3]
     assert repr(learn).startswith('Learner(Linear with Tied, 16 parameters')
 
-
 def test_clipping_sees_the_loss(): assert_equal(ours(sgd, hooks=[GradClip(.1)]), plain(sgd, max_norm=.1))
 
 def test_a_guard_gives_back_the_loss_and_its_buffers():
@@ -96,7 +94,6 @@ def test_a_guard_gives_back_the_loss_and_its_buffers():
     other, other_loss = parts()
     make_learner(other, data[:3], loss_fn=other_loss, optim=sgd).fit(1)
     assert same(weights(model), weights(other)) and same(weights(loss_fn), weights(other_loss))
-
 
 def test_a_search_leaves_the_loss_as_it_was_and_moves_its_rate():
     model, loss_fn = parts()

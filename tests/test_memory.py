@@ -10,14 +10,7 @@ from trainer_nb.loop.history import History, Plot
 from trainer_nb.loop.metrics import Accumulator, accuracy
 from trainer_nb.loop.hooks import CancelFit, LambdaHook
 
-
-@pytest.fixture(autouse=True, scope='module')
-def _frozen():
-    "A collection looks at what these tests make, not at a million objects that others left"
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
+pytestmark = pytest.mark.usefixtures('frozen')
 
 
 # Growth
@@ -92,7 +85,6 @@ def million():
     same = found['train_loss'][520_000:].tolist() == values.tolist() and found['lr'][-1] == 1e-3*479_999
     print(json.dumps([seen, rows, len(found['train_loss']), same]))
 
-
 @pytest.mark.soak
 def test_a_million_batches():
     "Every value is there, epochs are exact, and the memory is that of two arrays"
@@ -132,7 +124,6 @@ class FailingModel(nn.Module):
     def forward(self, x):
         h = self.linear(x)
         raise Oops
-
 
 def failing_generator(batch, learn):
     loss = F.cross_entropy(learn.model(batch[0]), batch[1])

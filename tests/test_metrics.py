@@ -22,7 +22,6 @@ MulticlassF1Score = lazy('torchmetrics.classification', 'MulticlassF1Score')
 N = 150     # two batches of 64 and a ragged one of 22; 22 of 7, the last one of 3
 sizes = pytest.mark.parametrize('bs', [7, N])
 
-
 def still(params): return torch.optim.SGD(params, lr=1e-30)     # weights that do not move, so that one forward says all
 
 def data(n=N):
@@ -78,7 +77,6 @@ def test_torchmetrics(bs):
     assert_both(values, 'weighted', f1_score(y, z.argmax(1), average='weighted'))
     assert_both(values, 'top2', hits.double().mean().item())
 
-
 def test_a_mean_sees_several_batches_at_once():
     "and the first batch of a first epoch alone as well, so that a mistake shows; any other function sees each batch"
     def mean(pred, targ):
@@ -114,7 +112,6 @@ def test_what_is_no_mean_is_the_same_in_each_epoch():
 
 
 # Shapes of targets
-
 
 def test_accuracy_refuses_other_shapes():
     """One-hot or several labels, a logit of two classes, classes in the last dimension: each would give a number,
@@ -174,7 +171,6 @@ def test_accuracy_counts_each_target_once(dl):
     values, right = token_fit(dl)
     for phase in 'train', 'valid': assert values[f'{phase}_accuracy'] == pytest.approx([right]*2, abs=1e-6)
 
-
 def test_validation_without_a_loss():
     "In some batches, or in all of them"
     def eval_step(batch, learn):
@@ -218,14 +214,12 @@ def test_predictions_that_are_parameters(kind):
     expected = (x[:, :2] if 'slice' in kind else x).double().mean().item()
     assert_both({k: v[0] for k, v in learn.history.epochs.items()}, 'mean', expected)
 
-
 def test_predictions_in_a_buffer(bs=10):
     x = torch.randn(320, 4)
     learn = make_learner(Returns('buffer'), cut(bs, x, x), cut(bs, x, x), loss_fn=F.mse_loss, optim=still,
                          metrics=[Metric(lambda p, t: (p*t).double().mean(), name='f')])
     learn.fit(1)
     assert learn.history.epochs['valid_f'] == pytest.approx([x.double().square().mean().item()], abs=1e-6)
-
 
 class Reusing:
     "A loader that has one pair of tensors, and fills it anew for each batch"
@@ -282,7 +276,6 @@ def test_vectors_and_dicts(bs):
     assert_both(values, 'hit', 2.)
     assert 'train_recalls' not in values
 
-
 def test_vectors_after_a_stop_in_mid_epoch(tmp_path):
     "In another learner, from a checkpoint"
     dl, metrics = cut(7, *data()), lambda: [recalls, both, Metric(MulticlassF1Score(3, average=None), name='f1',
@@ -302,7 +295,6 @@ def test_vectors_after_a_stop_in_mid_epoch(tmp_path):
     second.fit(2, hooks=[Checkpoint(tmp_path), LambdaHook(after_step=lambda o: seen.append(o.training))], resume=True)
     assert seen == [False]*17
     assert record(second) == record(whole)
-
 
 @pytest.mark.parametrize('f,error,text', [
     (lambda p, t: torch.zeros(2, 2), TypeError, r'shape \(2, 2\): expected a number'),
@@ -334,7 +326,6 @@ def test_state_of_metric_objects_never_leaks():
         assert learn.history.epochs['train_Count'] == [N]*4 and learn.history.epochs['valid_Count'] == [n]*4
     assert metric.n == 1000
 
-
 def test_nan_warns_once_and_shows():
     def bad(pred, targ): return pred.mean()*math.nan
     x, y = data()
@@ -346,7 +337,6 @@ def test_nan_warns_once_and_shows():
     assert sorted(t.split()[0] for t in texts) == ['train_bad', 'valid_bad'] and all('epoch 0' in t for t in texts)
     assert all(math.isnan(v) for v in learn.history.epochs['train_bad']) and len(learn.history.epochs['valid_bad']) == 3
     assert str(learn.history).count('nan') == 6 and not any(map(math.isnan, learn.history.epochs['train_accuracy']))
-
 
 def test_the_weight_of_the_loss_does_not_weigh_accuracy():
     "A loss with class weights is divided by the sum of these; each sample counts once for the accuracy"

@@ -1,14 +1,13 @@
 "Common mistakes: each is named, with what to do, before anything has changed, in at most 25 lines"
 import copy, linecache, re, traceback, warnings
-from functools import cache
 
 import numpy as np, pandas as pd, pytest, torch, torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from common import problem
+from common import formatter, problem
 from trainer_nb.all import (
-    EarlyStopping, LambdaHook, Learner, Metric, NaNGuard, accuracy
+    EarlyStopping, LambdaHook, Learner, Metric, accuracy
 )
 from trainer_nb.base.rng import rng_state
 from trainer_nb.data.passes import same_state
@@ -17,11 +16,6 @@ from trainer_nb.loop.mistakes import is_samples
 
 X, Y = problem()
 R = X[:, 0]*2       # targets of a regression
-
-@cache
-def formatter():
-    from IPython.core.ultratb import FormattedTB
-    return FormattedTB(mode='Context', theme_name='nocolor', include_vars=False)
 
 def net(out=3):
     "With what a forward changes: the statistics of a batch norm, and the generator that dropout draws from"
@@ -227,7 +221,6 @@ def test_a_dataset_is_batched():
     learn.fit(1)
     assert len(learn.history.steps['train_loss']) == 4 and learn.validate(TensorDataset(X, Y)) == learn.validate()
 
-
 def test_a_loader_that_begins_anew_may_be_its_own_iterator():
     class Again:
         def __iter__(self):
@@ -241,15 +234,6 @@ def test_a_loader_that_begins_anew_may_be_its_own_iterator():
     assert learn.history.n_steps == 4
     learner(train_dl=(o for o in [(X, Y)]), valid_dl=None).fit(1)
 
-def test_a_nan_of_training_is_not_blamed_on_validation():
-    bad = X.clone()
-    bad[3] = float('nan')
-    learn = learner(model=lambda: nn.Linear(4, 3), train_dl=(bad, Y), hooks=[NaNGuard()])
-    with pytest.raises(FloatingPointError) as e: learn.fit(1)
-    text = '\n'.join([learn.position, *e.value.__notes__])
-    assert 'after 4 of 4 training batches' in text and 'validation batches' not in text
-
-
 def test_a_list_of_samples_with_vectors_as_targets_is_batched():
     "Each sample was a batch of its own"
     learn = learner(model=lambda: nn.Linear(4, 3), train_dl=[(x, x[:3]) for x in X], valid_dl=None, loss_fn=F.mse_loss)
@@ -257,7 +241,6 @@ def test_a_list_of_samples_with_vectors_as_targets_is_batched():
     assert len(learn.history.steps['train_loss']) == 4 and learn.state.samples_seen == 24
     for batch in (X[:, 0], Y), (X[:, 0], R), (X, X[:, :3]), (IDS[0], torch.arange(2), Y[:2]), (IDS[0], R):
         assert not is_samples([batch]*2)
-
 
 def test_frames_and_wide_arrays_are_cast_once(capsys):
     wide, frame = X.double().numpy(), pd.DataFrame(X.double().numpy(), columns=list('abcd'))
@@ -275,7 +258,6 @@ def test_frames_and_wide_arrays_are_cast_once(capsys):
         reference.fit(1)
         assert learn.history.steps['train_loss'] == reference.history.steps['train_loss'] and wide.dtype == np.float64
 
-
 def test_softmax_before_cross_entropy_is_told_once():
     learn = learner(model=lambda: nn.Sequential(net(), nn.Softmax(1)))
     with pytest.warns(UserWarning, match='sum to 1.*takes logits.*Leave out the softmax') as seen: learn.fit(2)
@@ -289,18 +271,6 @@ def test_right_targets_pass(loss_fn=nn.CrossEntropyLoss(label_smoothing=.1)):
 
 
 # The first batch
-
-
-def test_a_cancelled_first_batch_is_not_measured():
-    from trainer_nb.all import CancelStep
-    def cancel(learn):
-        if learn.training and learn.state.batch_idx == 0: raise CancelStep
-    def first(pred, targ): return targ[0].float()
-    data = [(X[i:i+6], torch.full((6,), i//6 % 3)) for i in range(0, 24, 6)]
-    learn = learner(train_dl=data, valid_dl=None, metrics=[first], hooks=[LambdaHook(after_backward=cancel)])
-    learn.fit(1)
-    assert learn.history.epochs['train_first'] == [(1 + 2 + 0)/3]
-
 
 def notes(e): return '\n'.join(getattr(e, '__notes__', ()))
 
@@ -316,7 +286,6 @@ def test_errors_that_only_look_like_known_ones():
         def forward(self, x): return [1][7]
     with pytest.raises(IndexError, match='list index') as e: learner(model=lambda: Lists(7), train_dl=(IDS, IDS)).fit(1)
     assert 'nn.Embedding' not in notes(e.value)
-
 
 def test_a_mistake_in_a_hook_is_not_explained_by_the_batch():
     "What a hook adds up may have another shape than the last batch: nothing is wrong with predictions or targets"

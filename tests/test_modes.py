@@ -72,7 +72,6 @@ def test_a_search_keeps_them_too():
     learn.lr_find(n_steps=12)
     assert seen and all(o == before for o in seen) and modes(learn) == before
 
-
 def test_a_part_that_comes_in_evaluation_mode_trains_as_in_a_loop_that_calls_train():
     "`from_pretrained` returns one"
     def make():
@@ -116,7 +115,6 @@ def test_a_hook_may_close_parts_for_one_fit():
     def look(learn): seen.append((learn.training, learn.model.norm.training))
     learn.fit(2, hooks=[FreezeBN(), LambdaHook(before_step=look)])
     assert set(seen) == {(True, False), (False, False)} and modes(learn)['norm']
-
 
 @pytest.mark.parametrize('where', [3, 5])
 def test_a_resume_in_a_learner_that_never_closed_them(tmp_path, where):

@@ -26,7 +26,6 @@ PER_EPOCH = 2       # `Accumulator.means`, one `tolist` for the training pass an
 FIRST = 1
 BY_ROWS = Counter(equal=4)    # a loader over tensors compares its first batch, on the host, with torch's
 
-
 class HostOps(TorchDispatchMode):
     "Counts operations whose result cannot be known without reading a value"
     def __init__(self, count): super().__init__(); self.count = count
@@ -145,7 +144,6 @@ def test_metric_objects_are_read_once_in_a_pass():
     allowed.update(dict.fromkeys(['__float__', '_local_scalar_dense'], 2*N_EPOCHS))
     assert_allowed(seen, allowed)
 
-
 def token_step(batch, learn):
     pred = learn.model(batch[0])
     return {'loss': F.cross_entropy(pred, batch[1]), 'pred': pred, 'targ': batch[1], 'n': (batch[1] > 0).sum() + 1}
@@ -169,7 +167,6 @@ def test_several_optimizers_and_groups():
     learn = make_learner(model, in_list(N_TRAIN), in_list(N_VALID), train_step=two_losses,
                          optim={'0': groups, '2': torch.optim.SGD(model[2].parameters())}, metrics=[accuracy])
     assert_allowed(fit(learn), Counter(), first=0)
-
 
 def test_skipped_steps_and_cancels():
     class Skip(Hook):

@@ -130,7 +130,6 @@ def hand_with_skips(n, skips):
         opt.zero_grad()
     return m, average, None
 
-
 @pytest.mark.filterwarnings('ignore:.*is nan in epoch')
 def test_each_optimizer_has_its_scale():
     "One that overflows for ever does not touch the other one's; a loss that both share has one scale"
@@ -153,7 +152,6 @@ def test_each_optimizer_has_its_scale():
     assert learn.state.optimizer_step == 5
     assert all(o.isfinite().all() for o in weights(m))
 
-
 def test_mixed_precision_in_validation_and_prediction():
     learn = make_learner(model(), batches(), batches(), hooks=[AMP()])
     assert learn.predict(batches()).dtype == torch.bfloat16
@@ -163,7 +161,6 @@ def test_mixed_precision_in_validation_and_prediction():
 
 
 # The average
-
 
 class Boom(Exception): pass
 
@@ -186,7 +183,6 @@ def test_the_live_model_is_back(where, how):
 
 
 # Norms
-
 
 def test_what_hooks_record_stands_beside_its_batch():
     "Over more batches than are packed together, with cancelled ones, and looks in the middle"
@@ -288,7 +284,6 @@ def test_no_value_is_read(names, optim, monkeypatch):
 
 # Frozen
 
-
 @pytest.mark.parametrize('n', [2, 5])
 def test_frozen_after_a_stop(n):
     def run(*hooks):
@@ -313,7 +308,6 @@ def test_an_error_thaws():
 
 
 # Bad input
-
 
 def test_each_only_once():
     for cls in GradAccum, GradClip, AMP, EMA, NaNGuard, GradNorm, FreezeBN, Freeze:
@@ -393,7 +387,6 @@ def test_gradients_are_on_in_a_step_as_torch_has_it(kind, differentiable, mode):
     if kind is Plain: return
     with pytest.raises(ValueError, match='second'): opt_step(opt)
     assert torch.is_grad_enabled()
-
 
 def of_old_parameters(params):
     "SGD that was used for other parameters before"

@@ -112,7 +112,6 @@ def test_a_fit_resumes_with_buffers_that_the_module_resizes(tmp_path):
     other.fit(2, resume=True)
     assert same(weights(whole.model), weights(other.model))
 
-
 def test_buffers_that_the_module_does_not_take_are_refused_and_nothing_changes(tmp_path):
     def make(n):
         return make_learner(nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3, affine=False) if n == 3 else Fixed(n)),

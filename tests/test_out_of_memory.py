@@ -4,11 +4,13 @@ from functools import partial
 
 import pytest, torch, torch.nn.functional as F
 from torch import nn
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader
 
-from common import batches, digest, make_learner, problem, record, same, shuffled, weights
+from common import Stream, batches, close, digest, make_learner, problem, record, same, shuffled, weights
 from trainer_nb.all import EMA, GradAccum, LambdaHook, NaNGuard, OneCycle, accuracy
 from trainer_nb.base import is_oom
+
+pytestmark = pytest.mark.usefixtures('frozen')
 
 def no_memory(): return torch.empty(2**52)     # torch's own error, of its own allocator
 
@@ -18,14 +20,6 @@ ERRORS = {'cpu': no_memory, 'cuda': lambda: raise_(torch.OutOfMemoryError('CUDA 
 def raise_(e): raise e
 
 def notes(info): return '\n'.join(info.value.__notes__)
-
-@pytest.fixture(autouse=True, scope='module')
-def _frozen():
-    "A collection looks at what these tests make, not at a million objects that others left"
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 def failing(where, at, f=no_memory):
     "A hook that finds no memory in one batch, `at` (training or validation, its index), once"
@@ -52,10 +46,6 @@ def test_the_type_stays_and_the_fit_ends_as_a_stop(error):
     text = notes(e)
     for part in ('batch (float32 (5, 4), int64 (5,))', 'parameters 268 B', "GradAccum('auto')", 'learn.resume()',
                  'raised in epoch 1, after 2 of 5 training batches'): assert part in text
-
-class Stream(IterableDataset):
-    def __init__(self, data): self.data = data
-    def __iter__(self): return iter(self.data)
 
 def streamed(): return DataLoader(Stream(batches()), batch_size=None)
 
@@ -89,7 +79,6 @@ def test_wherever_memory_runs_out(event):
     learn = fitted(batches, [*hooks(), failing(event, (True, 3))], resume=True)
     assert same(weights(learn.model), weights(whole.model)) and same(weights(learn.ema.model), weights(whole.ema.model))
     assert learn.history.steps == whole.history.steps
-
 
 def test_in_the_step_of_an_optimizer_the_message_warns():
     learn = make_learner(hooks=[LambdaHook(do_opt_step=lambda learn, nxt: no_memory()), GradAccum('auto')])
@@ -169,9 +158,6 @@ class Limited:
 
 def big(sizes=(16, 8), seed=1): return list(zip(*(o.split(list(sizes)) for o in problem(24, seed))))
 
-def close(a, b):
-    return all(torch.allclose(x, y, rtol=0, atol=1e-6) for x, y in zip(weights(a), weights(b), strict=True))
-
 OPTIMS = {'sgd': lambda p: torch.optim.SGD(p, lr=.1, momentum=.9), 'adam': lambda p: torch.optim.Adam(p, lr=.01)}
 LOSSES = {'mean': {}, 'sum': {'loss_fn': nn.CrossEntropyLoss(reduction='sum')},
           'tokens': {'train_step': lambda batch, learn: token_step(batch, learn)}}
@@ -207,7 +193,6 @@ def test_only_the_batches_that_need_it_are_divided():
     limit = Limited(9)
     learn = auto([GradAccum('auto'), limit], {}, n=2)
     assert limit.do_step.n == [16, 8, 8, 8, 16, 8] + [8, 8, 8, 16, 8] and learn.get_hook(GradAccum).most == 8
-
 
 def test_an_attempt_leaves_no_trace():
     "Random numbers and running means are those of a run that divided its batches from the start"
@@ -246,7 +231,6 @@ def test_where_parts_do_not_help():
             learn.fit(1)
     with pytest.raises(ValueError, match='auto'): GradAccum('Auto')
 
-
 def test_a_hook_of_your_own_may_make_room():
     from trainer_nb.all import Hook
     class Smaller(Hook):
@@ -261,7 +245,6 @@ def test_a_hook_of_your_own_may_make_room():
     learn = make_learner(plain(), big(), train_step=step, hooks=[Smaller(), limit])
     learn.fit(1)
     assert limit.do_step.n == ['relieved', 16, 8] and learn.state.batch_idx == 2 and learn.cancelled is None
-
 
 def test_an_explanation_that_fails_does_not_hide_the_error(monkeypatch):
     monkeypatch.setattr('trainer_nb.loop.learner.shortage', lambda *_: raise_(KeyError('x')))

@@ -5,10 +5,8 @@ import pytest, torch, torch.nn.functional as F
 from torch import nn
 
 from common import make_learner, problem, same, weights
-from trainer_nb.all import Checkpoint, Learner, OneCycle, ParamGroups, Unfreeze, set_seed
+from trainer_nb.all import Checkpoint, OneCycle, ParamGroups, Unfreeze, set_seed
 from trainer_nb.loop import Plot
-from trainer_nb.loop.optim import set_lr
-from trainer_nb.show.controls import scale_lr
 
 
 class Net(nn.Module):
@@ -17,7 +15,6 @@ class Net(nn.Module):
         self.body = nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.Tanh(), nn.Linear(8, 8), nn.BatchNorm1d(8))
         self.head = nn.Linear(8, 3)
     def forward(self, x): return self.head(self.body(x))
-
 
 def by_hand(model, decay_norms):
     b, h = model.body, model.head
@@ -29,16 +26,13 @@ def by_hand(model, decay_norms):
         dict(params=[b[0].bias, *b[1].parameters(), b[3].bias, *b[4].parameters()], lr=1e-2, weight_decay=0.),
         dict(params=[h.weight], lr=.1), dict(params=[h.bias], lr=.1, weight_decay=0.)], weight_decay=.3, fused=True)
 
-
 def fitted(model, optim, n=3, **kwargs):
     set_seed(0)
     learn = make_learner(model, train_dl=problem(), bs=8, optim=optim, **kwargs)
     learn.fit(n)
     return learn
 
-
 def values(learn): return list(learn.history.steps.values())     # columns have the names of the groups
-
 
 rates = pytest.mark.parametrize('lr', [{'bo*': 1e-2, '*': .1}, lambda name: 1e-2 if name.startswith('body') else .1],
                                 ids=['patterns', 'function'])
@@ -54,7 +48,6 @@ def test_groups_are_those_made_by_hand(lr, decay_norms=False):
     assert plain(a.opt) == plain(b.opt) and len(a.opt.param_groups) == (2 if decay_norms else 4)
     assert a.plot_schedule(1).steps.keys() == a.history.steps.keys() - {'train_loss'}
 
-
 @rates
 def test_rates_by_name_straight_in_the_learner(lr):
     model = Net()
@@ -68,30 +61,6 @@ def test_rates_by_name_straight_in_the_learner(lr):
     assert list(a.plot_schedule(1).steps) == names == [o for o in a.history.steps if o != 'train_loss']
     a.fit(1, lr=.1)
     assert a.lrs() == pytest.approx((.01, .1))      # the ratio stays
-
-
-def test_rates_by_name_take_a_class_and_several_optimizers():
-    sgd = Learner(Net(), optim=torch.optim.SGD, lr={'head': .1, '*': .2}, display=False)
-    assert isinstance(sgd.opt, torch.optim.SGD) and [g['lr'] for g in sgd.opt.param_groups] == [.1, .2]
-    two = Learner(Net(), optim={'body': torch.optim.SGD, 'head': torch.optim.Adam}, lr={'head': .5}, display=False)
-    assert [two.opts[o].param_groups[0]['lr'] for o in ('body', 'head')] == [1e-3, .5]
-    both = Learner(Net(), optim={'body': torch.optim.SGD, 'head': torch.optim.Adam}, lr={'head': .5, 'body': .25},
-                   display=False)
-    assert both.opts['body'].param_groups[0]['lr'] == .25
-
-
-def test_parameters_of_the_loss_and_of_several_optimizers():
-    class Scaled(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.scale = nn.Parameter(torch.ones(()))
-        def forward(self, p, t): return F.cross_entropy(p*self.scale, t)
-    learn = make_learner(Net(), train_dl=problem(), loss_fn=Scaled(), optim=ParamGroups({'loss_fn.scale': .5, '*': .1}))
-    assert learn.opt.param_groups[0]['params'] == [learn.loss_fn.scale]
-    two = Learner(Net(), optim={'body': ParamGroups({'0': .1, '*': .2}), 'head': torch.optim.SGD}, lr=None,
-                  display=False)
-    assert [g['lr'] for g in two.opts['body'].param_groups] == [.1, .2]
-
 
 @pytest.mark.parametrize('groups, at', [(dict(optim=ParamGroups({'body': 1e-2, 'head': .1}, decay_norms=False)), 1),
                                         (dict(lr={'body': 1e-2, 'head': .1}), 3)], ids=['optim', 'lr'])
@@ -107,7 +76,6 @@ def test_resume(tmp_path, at, groups):
     again.fit(4, resume=True)
     assert same(weights(again.model), weights(whole.model))
     assert again.history.steps['train_loss'] == whole.history.steps['train_loss']
-
 
 def test_unfreezing_is_that_by_hand():
     model = Net()
@@ -129,7 +97,6 @@ def test_unfreezing_is_that_by_hand():
             opt.zero_grad()
     assert same(weights(model), weights(twin)) and all(p.requires_grad for p in model.parameters())
 
-
 def test_a_maximum_is_that_of_the_largest_group_or_by_group():
     def rates(lr_max, lrs={'body': 1e-4, 'head': 1e-2}, optim=None):        # noqa: B006
         learn = make_learner(Net(), train_dl=problem(), bs=8, lr=lrs, optim=optim)
@@ -150,27 +117,3 @@ def test_a_maximum_is_that_of_the_largest_group_or_by_group():
     assert rates(.5, None, lambda p: torch.optim.SGD([dict(params=[o], lr=.1) for o in p]))[0]['lr_9'] == .5
     for wrong in {'head': .2}, {'head': .2, 'bodi': .1}, {'*.bias': .1, '*': .2}:
         with pytest.raises(ValueError, match='body|whole groups'): rates(wrong)
-
-
-def test_a_rate_is_that_of_the_largest_group_everywhere():
-    def two(**kwargs):
-        set_seed(0)
-        return make_learner(Net(), train_dl=problem(), bs=8, lr={'body': 1e-4, 'head': 1e-2}, **kwargs)
-    def rates(opt): return [g['lr'] for g in opt.param_groups]
-    learn = two()
-    set_lr(learn.opt, 1.)
-    assert rates(learn.opt) == pytest.approx([.01, 1.])
-    assert scale_lr(.5, learn) == 'lr 0.5' and rates(learn.opt) == pytest.approx([.005, .5])
-    learn = two()
-    learn.fit(1, lr=.1)
-    assert learn.lrs() == pytest.approx([1e-3, .1])
-    seen = []
-    learn = two()
-    learn.opt.register_step_pre_hook(lambda opt, *_: seen.append(rates(opt)))
-    curve = learn.lr_find(1e-4, 1., 30)
-    assert [o[1] for o in seen[:len(curve.lrs)]] == pytest.approx(curve.lrs)
-    assert [o[0] for o in seen] == pytest.approx([o[1]/100 for o in seen])
-    best = curve.suggestion or .1
-    learn.fit_one_cycle(3, best)
-    peak = {k: max(v) for k, v in learn.history.steps.items() if k.startswith('lr')}
-    assert peak == pytest.approx({'lr_body': best/100, 'lr_head': best})

@@ -42,7 +42,6 @@ def test_a_metric_is_recorded_where_its_keys_are(valid_first):
     assert all(v == v for values in rows.values() for v in values)
     assert set(learn.validate()) == {'valid_loss', 'valid_accuracy', 'valid_object'}
 
-
 @pytest.mark.parametrize('key, valid_dl, n_steps, valid_first', [
     ('nothing', VALID, 5, False), ('nothing', None, 0, True), ('preds', VALID, 5, True), ('auxx', VALID, 0, False)])
 def test_a_key_that_no_phase_returns_is_an_error(key, valid_dl, n_steps, valid_first):
@@ -124,7 +123,6 @@ def test_long_passes_are_packed():
     expected = sum(y.item() for _, y in data)/len(data)
     assert learn.history.epochs['train_targ'] == learn.history.epochs['valid_targ'] == [pytest.approx(expected)]
 
-
 def test_what_is_recorded_in_validation_stays_there():
     "It was put beside the next training batch"
     def step(batch, learn):
@@ -133,7 +131,6 @@ def test_what_is_recorded_in_validation_stays_there():
     learn = start([], step)
     learn.fit(2)
     assert 'x' not in learn.history.steps
-
 
 @pytest.mark.parametrize('at', [0, 3])      # stopped after so many batches, 0: not at all
 def test_values_of_a_validation_and_of_an_epoch(tmp_path, at):

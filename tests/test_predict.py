@@ -57,7 +57,6 @@ def test_every_sample_is_there(f):
     if type(expected) is tuple: expected = list(expected)       # samples are a list
     assert same(predict(f), expected)
 
-
 def test_a_squeezed_batch_of_one():
     assert same(predict(lambda x: x[:, 0].squeeze(), DataLoader(TensorDataset(X[:17], Y[:17]), 8)), X[:17, 0])
 
@@ -65,7 +64,6 @@ def test_a_models_own_loss():
     "One number for each batch, beside its logits"
     preds = predict(lambda x: {'loss': x.mean(), 'logits': x})
     assert same(preds, {'loss': torch.stack([o.mean() for o in X.split(8)]), 'logits': X})
-
 
 @pytest.mark.parametrize('f,text', [
     (lambda x: x.T, r'batch of 8 are a tensor of shape \(4, 8\).*one row'),
@@ -139,7 +137,6 @@ def peak(f):
     with Memory() as memory: res = f()
     return memory.peak, res
 
-
 N, WIDTH = 64*64 - 10, 64
 
 @pytest.mark.parametrize('make', [
@@ -153,7 +150,6 @@ def test_the_peak_is_the_result(make):
     size = 4*N*WIDTH
     assert torch.equal(preds['z'], x.expand(-1, WIDTH) + 1) and preds['z'].untyped_storage().nbytes() == size
     assert size < most < 1.1*size
-
 
 @pytest.mark.parametrize('as_dl', [lambda *o: o, lambda *o: DataLoader(TensorDataset(*o), 8)], ids=['tuple', 'loader'])
 def test_several_inputs_without_a_target(as_dl):
@@ -174,7 +170,6 @@ def test_several_inputs_without_a_target(as_dl):
     one = make_learner(nn.Linear(4, 1), as_dl(X, y[:, None]), loss_fn=F.mse_loss, lr=1e-6)
     one.fit(1)
     assert torch.equal(one.predict(as_dl(X, y[:, None])), one.predict(as_dl(X)))
-
 
 class TwoInputs(nn.Module):
     def __init__(self):

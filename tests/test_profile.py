@@ -110,16 +110,6 @@ def test_a_trace(tmp_path, capsys):
     make_learner(hooks=[Profile(3, 9, tmp_path/'none.json')]).fit(1)
     assert 'no trace' in capsys.readouterr().out and not (tmp_path/'none.json').exists()
 
-def test_a_trace_ends_with_the_fit(tmp_path):
-    "Also after an error in it"
-    def fail(learn):
-        if learn.state.batch_idx == 4: raise OSError('no')
-    learn = make_learner(hooks=[Profile(2, 0, tmp_path/'trace.json', n_traced=100), LambdaHook(after_loss=fail)])
-    with pytest.raises(OSError): learn.fit(1)
-    assert (tmp_path/'trace.json').exists() and learn.get_hook('Profile').table.n_steps == 2
-    learn.remove_hook('LambdaHook(fail)')
-    learn.fit(1)
-
 def test_it_says_what_is_wrong():
     for kwargs, word in (dict(n_steps=0), 'n_steps'), (dict(skip=-1), 'skip'), (dict(n_traced=1.5), 'n_traced'):
         with pytest.raises(ValueError, match=word): Profile(**kwargs)

@@ -16,7 +16,6 @@ from trainer_nb.data.rows import by_rows
 
 DTYPES = [getattr(torch, o) for o in 'float32 float64 bfloat16 float16 int64 uint8 bool complex64'.split()]
 
-
 def tensor(n, r, g):
     dtype, shape = r.choice(DTYPES), [n, *r.choices([1, 2, 3], k=r.randint(0, 3))]
     res = torch.randn(shape, generator=g).mul_(3).to(dtype)
@@ -45,7 +44,6 @@ def same(a, b):
     for x, y in zip(a, b):
         assert type(x) is type(y) and x.dtype == y.dtype and x.shape == y.shape and x.stride() == y.stride()
         assert x.contiguous().view(torch.uint8).equal(y.contiguous().view(torch.uint8))
-
 
 @pytest.mark.parametrize('seed', [*range(8), *(pytest.param(o, marks=pytest.mark.soak) for o in range(8, 60))])
 def test_batches_and_random_numbers_are_the_same(seed):
@@ -76,7 +74,6 @@ def test_batches_and_random_numbers_are_the_same(seed):
     rest = list(again)
     assert len(rest) == len(passes[0])//2 - n
     for a, (b, _) in zip(rest, passes[0][n:]): same(a, b)
-
 
 def test_batches_can_be_changed_in_place():
     x = torch.arange(10.)

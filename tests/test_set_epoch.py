@@ -18,7 +18,6 @@ class Points(Dataset):
     def __len__(self): return 24
     def __getitem__(self, i): return self.data[0][i]*(1 + self.epoch), self.data[1][i]
 
-
 class Batches(BatchSampler):
     def set_epoch(self, epoch): self.epoch = epoch
     def __iter__(self):
@@ -120,7 +119,6 @@ def test_workers_that_stay_have_the_dataset_of_their_epoch():
     for o in few, many: o.fit(2)
     assert same(weights(few.model), weights(many.model)) and few.train_dl.dataset.dataset.epoch == 1
     many.train_dl._iterator._shutdown_workers()
-
 
 @pytest.mark.parametrize('sizes, how', [((24, 12), 'set_epoch'), ((12, 24), 'before_epoch')])
 def test_an_epoch_of_another_length_has_whole_windows(sizes, how):

@@ -39,7 +39,6 @@ def test_from_one_fit_to_the_next(tmp_path):
     assert same(*[[s['square_avg'] for s in o.opt.state.values()] for o in (learn, other)])
     with pytest.raises(ValueError, match='another optimizer'): make_learner().load(tmp_path/'a')
 
-
 def test_wrong_ones_are_refused_and_nothing_changes():
     learn = make_learner()
     before = learn.opt

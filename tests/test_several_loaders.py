@@ -1,22 +1,16 @@
 "Several loaders as one: the numbers are those of plain loops, and a pass goes on from any batch"
-import gc, random
+import random
 
 import pytest, torch, torch.nn.functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 import trainer_nb.all       # registers lr_find
-from common import digest, make_learner, problem, same, weights
+from common import Noisy, Unsized, digest, make_learner, problem, same, weights
 from trainer_nb.save.checkpoint import Checkpoint
 from trainer_nb.data.passes import length
 from trainer_nb.loop.hooks import LambdaHook
 from trainer_nb.data.loaders import Loaders, TensorLoader
 
-
-class Noisy(TensorDataset):
-    "Samples draw from the global stream, as augmentation does"
-    def __getitem__(self, i):
-        x, y = super().__getitem__(i)
-        return x + .1*torch.randn(x.shape), y
 
 def stock(n, bs, seed, cls=Noisy, **kwargs): return DataLoader(cls(*problem(n, seed)), bs, shuffle=True, **kwargs)
 
@@ -124,10 +118,6 @@ def test_a_pass_goes_on_from_any_batch(kind, mode, tmp_path):
 
 def test_a_pass_with_workers_goes_on(tmp_path): check_resume('workers', 'longest', tmp_path, [11])
 
-class Unsized:
-    def __init__(self, dl): self.dl = dl
-    def __iter__(self): return iter(self.dl)
-
 @pytest.mark.filterwarnings('ignore:resume. train_dl')
 @pytest.mark.parametrize('mode', ['longest', 'alternate'])
 def test_loaders_without_a_length(mode, tmp_path):
@@ -148,7 +138,6 @@ def test_loaders_without_a_length(mode, tmp_path):
     here.resume()
     assert digest(here) == digest(whole) == digest(there)
 
-
 def test_lr_find_leaves_no_trace(mode='alternate'):
     learn, plain = start(KINDS['one generator'](), mode), start(KINDS['one generator'](), mode)
     torch.manual_seed(1)
@@ -163,18 +152,6 @@ def test_max_steps_ends_a_pass_whose_loaders_keep_their_workers():
     learn.fit(max_steps=2)
     trainer_nb.data.passes.end_workers(learn.train_dl)
     assert learn.state.optimizer_step == 2
-
-def test_no_worker_is_left_after_a_stop():
-    import multiprocessing
-    gc.collect()        # loaders of other tests
-    learn = start({'a': stock(24, 4, 1, num_workers=1, persistent_workers=True),
-                   'b': stock(14, 4, 2, num_workers=1)}, 'longest')
-    learn.fit(2, hooks=[stop_at(3)])
-    assert not multiprocessing.active_children()
-    learn.resume()
-    trainer_nb.data.passes.end_workers(learn.train_dl)
-    assert not multiprocessing.active_children()
-
 
 def test_loaders_without_a_length_that_began_again_end_with_the_longest():
     def dl(): return Loaders({'a': Unsized([1, 2, 3, 4, 5]), 'b': Unsized('xyz')}, 'longest')

@@ -84,7 +84,6 @@ def test_saving_inside_a_batch_is_refused(tmp_path):
     learn.save(tmp_path/'c')
     assert (tmp_path/'a').exists() and (tmp_path/'b').exists()
 
-
 def test_a_fit_whose_steps_are_all_cancelled_ends():
     def cancel(learn): raise CancelStep
     def skip(learn): raise CancelEpoch
@@ -98,7 +97,6 @@ def test_a_fit_whose_steps_are_all_cancelled_ends():
                                                                    if held.append(1) or len(held) > 30 else False)])
     learn.fit(max_steps=5)       # a scaler may hold back some
     assert learn.state.optimizer_step == 5
-
 
 def test_buffers_are_those_of_the_last_step_when_a_batch_of_a_window_is_nan():
     "NaNGuard looks after each batch, and the optimizer steps after two: the bad one has been through BatchNorm already"

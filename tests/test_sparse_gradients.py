@@ -44,7 +44,6 @@ def plain(norm=None, value=None):
 
 def close(a, b): return all(torch.allclose(x, y, rtol=1e-12, atol=1e-14) for x, y in zip(a, b))
 
-
 def test_norms_of_sparse_gradients(hooks=(GradNorm, lambda: GradClip(.2))):
     learn = run(True, *[h() for h in hooks])
     assert learn.history.steps['grad_norm'] == pytest.approx(plain(.2 if len(hooks) > 1 else None)[1], rel=1e-12)
@@ -83,20 +82,6 @@ def test_a_guard_of_sparse_gradients(bad):
         plain.fit(max_steps=6)
     assert same(weights(model), weights(other))
     assert same(*[[s['exp_avg'] for s in o.opts['a'].state.values()] for o in (learn, plain)])
-
-def test_a_sparse_batch_under_guard():
-    "An adjacency matrix, say"
-    class Graph(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.lin = nn.Linear(4, 3)
-        def forward(self, a, x): return self.lin(a @ x)
-    a = torch.eye(6)*2
-    with warnings.catch_warnings(action='ignore'): both = a.to_sparse(), a.to_sparse_csr()     # torch warns: beta
-    for edges in both:
-        batch = edges, torch.randn(6, 4), torch.zeros(6, dtype=torch.long)
-        learn = make_learner(Graph(), [batch], hooks=[NaNGuard()])
-        learn.fit(2)
 
 @pytest.mark.parametrize('optim', [lambda params: torch.optim.SGD(params, .5), sparse_adam], ids=['one', 'two'])
 def test_a_window_of_sparse_gradients_is_saved(optim, tmp_path):

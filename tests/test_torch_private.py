@@ -4,20 +4,17 @@ from pathlib import Path
 
 import pytest, torch
 from torch.optim import SGD
-from torch.utils.data import DataLoader, Dataset
 
-from common import batches, make_learner, problem, same, weights
+from common import batches, make_learner, same, weights
 from trainer_nb.base import torch_private as private
 from trainer_nb.features.amp import AMP
 from trainer_nb.features.ema import EMA
 from trainer_nb.features.gradients import GradAccum, GradClip, GradNorm
 from trainer_nb.features.nan_guard import NaNGuard
-from trainer_nb.loop import LambdaHook
 
 root = Path(__file__).parents[1]
 CHECKS = [name for name,
           o in vars(private).items() if getattr(getattr(o, '__code__', None), 'co_name', '') == '<lambda>']
-
 
 @pytest.fixture
 def only_public(monkeypatch):
@@ -34,7 +31,6 @@ def only_public(monkeypatch):
     yield
     private.light_step.cache_clear()
 
-
 def test_the_checks_hold():
     "On a version that is listed"
     if not private.is_listed(): pytest.skip(f'torch {torch.__version__} is not in RAN_ON')
@@ -46,7 +42,6 @@ def test_the_pinned_version_is_listed():
     pin = re.search(r'^torch==(\d+\.\d+)', (root/'constraints.txt').read_text(), flags=re.M)[1]
     oldest = re.search(r'torch>=(\d+\.\d+)', (root/'settings.ini').read_text())[1]
     assert {pin, oldest} <= {*private.RAN_ON}
-
 
 OPTIONS = {'mul': [.5], 'div': [torch.tensor(3.)], 'add': 'list', 'copy': 'list', 'lerp': 'list'}
 
@@ -72,7 +67,6 @@ def test_norms(ord, monkeypatch):
         monkeypatch.setattr(private, 'ONLY_PUBLIC', is_public)
         assert str([o.item() for o in private.norms(tensors, ord)]) == str([5. if ord == 2 else 4., math.nan, 0.])
 
-
 HOOKS = {'': lambda: [], 'GradClip': lambda: [GradClip(.1)], 'NaNGuard': lambda: [NaNGuard()],
          'EMA': lambda: [EMA(.9, warmup=False)], 'GradAccum': lambda: [GradAccum(2), GradNorm()],
          'AMP': lambda: [AMP()]}
@@ -90,7 +84,6 @@ def test_a_fit_on_public_names_alone(name, optim, request):
     expected = fitted(HOOKS[name](), optim)
     request.getfixturevalue('only_public')
     assert same(fitted(HOOKS[name](), optim), expected)
-
 
 @pytest.mark.parametrize('version', ['2.5.1', '3.0.0'])
 def test_another_torch_takes_the_public_step(version, monkeypatch):
@@ -133,7 +126,6 @@ assert heard == [opt] and torch.equal(state, torch.get_rng_state())
 '''
     subprocess.run([sys.executable, '-c', code], check=True, cwd=root)
 
-
 FOREIGN = {    # private names of other packages, and of Python
     '_fields', '_asdict', '_exit', '_getframe', '_repr_png_', '_repr_html_', '_render_traceback_', '_allow_stdin',
     '_create_subshell', '_reply_subshell_for', '_reset_state', '_update_count', '_computed', '_no_split_modules'}
@@ -167,28 +159,3 @@ def test_one_module_knows_private_names():
         defined |= own
     defined -= {'_iterator', '_opt_called', '_index_sampler', '_compiled_call_impl', '_metadata'}
     assert {o for o in used if o[1] not in defined | FOREIGN} <= LEFT
-
-
-class Noise(Dataset):
-    "Each sample has a random number of its worker"
-    def __len__(self): return 12
-    def __getitem__(self, i): return torch.cat([problem(12)[0][i], torch.rand(1)]), problem(12)[1][i]
-
-def noisy(n_stop=None, **options):
-    "Weights after two epochs, the second one stopped after its second batch, and resumed"
-    torch.manual_seed(0)
-    dl = DataLoader(Noise(), batch_size=4, shuffle=True, num_workers=1, **options)
-    def stop(learn):
-        if learn.state.optimizer_step == n_stop: learn.stop()
-    learn = make_learner(torch.nn.Linear(5, 3), dl, hooks=[LambdaHook(after_step=stop)])
-    learn.fit(2)
-    if n_stop: learn.resume()
-    return weights(learn.model), dl
-
-def test_no_loader_keeps_workers(request):
-    "Without private names, a loader with persistent workers is read as one without, and may be stopped"
-    expected, _ = noisy()
-    request.getfixturevalue('only_public')
-    for n_stop in None, 5:
-        found, dl = noisy(n_stop, persistent_workers=True)
-        assert same(found, expected) and dl._iterator is None and dl.persistent_workers

@@ -1,22 +1,16 @@
 "What a notebook shows of an error: the user's frames, one of ours, and where in the training it was"
 import io, linecache, signal, sys, traceback
 from contextlib import redirect_stdout
-from functools import cache
 
 import pytest
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-from common import batches, make_learner
+from common import batches, formatter, make_learner
 from trainer_nb.all import LambdaHook, show_error
 from trainer_nb.base.errors import owner
 from trainer_nb.loop.interrupts import TrainingInterrupted
 
-
-@cache
-def formatter():
-    from IPython.core.ultratb import FormattedTB
-    return FormattedTB(mode='Context', theme_name='nocolor', include_vars=False)
 
 def printed(e):
     "The lines that IPython prints of an exception that came out of a `cell`"
@@ -90,23 +84,12 @@ def test_other_verbs():
         assert_short(e, 'forward', 'deeper')
         assert 'batch: (float32 (5, 4), int64 (5,))' in e.__notes__[-1]
 
-def test_a_verb_in_a_hook_of_a_fit():
-    "The inner traceback is a part of the outer one"
-    learn = make_learner(valid_dl=batches(), hooks=[LambdaHook(after_step=lambda learn: learn.validate())],
-                         eval_step=step)
-    e = raised(learn)
-    assert [name for _, name in names(e.__traceback__)][1:] == ['<module>', '<lambda>', 'step']
-    assert [name for _, name in names(e.full_traceback)].count('fit') == 1
-    assert ('ours', '_valid_pass') in names(e.full_traceback)
-
-
 def test_a_bug_of_the_library_shows_where_it_is(monkeypatch):
     learn = make_learner()
     learn.world = None
     e = raised(learn)
     assert [o for o in names(e.__traceback__) if o[0] == 'ours'] == [('ours', 'fit'), ('ours', 'train_batch')]
     assert [name for _, name in names(e.full_traceback)] == ['fit', '_epoch', 'train_batch']
-
 
 def test_the_whole_traceback_can_be_shown(monkeypatch):
     e = raised(make_learner(Broken()))
@@ -138,7 +121,6 @@ def test_an_interrupted_script_ends_in_one_line(monkeypatch, capsys):
     try: 1/0
     except ZeroDivisionError as other: sys.excepthook(type(other), other, other.__traceback__)
     assert 'Traceback' in (err := capsys.readouterr().err) and 'ZeroDivisionError' in err
-
 
 def test_where_interrupts_are_ignored_they_stay_so(verb='fit'):
     "As under nohup"

@@ -107,7 +107,6 @@ def test_validation_before_the_first_step():
     assert learn.history.valids['batch'] == [0, 5, 10, 10, 15]
     assert learn.history.valids['valid_loss'][3] == pytest.approx(first)
 
-
 def test_it_is_logged_and_counted_by_the_bar(tmp_path, capsys):
     learn, shares = start(display='tty', hooks=[JSONLLogger(tmp_path/'log')]), []
     learn.fit(2, valid_first=True,

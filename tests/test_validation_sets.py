@@ -5,7 +5,7 @@ from functools import partial
 import pytest, torch, torch.nn.functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
-from common import digest, make_learner, make_model, problem, same, weights
+from common import Noisy, Unsized, digest, make_learner, make_model, problem, same, weights
 from trainer_nb.save.checkpoint import Checkpoint
 from trainer_nb.data.passes import end_workers
 from trainer_nb.show.display import Display
@@ -14,12 +14,6 @@ from trainer_nb.loop.hooks import CancelStep, LambdaHook
 from trainer_nb.data.loaders import ValidSets
 from trainer_nb.loop.metrics import Metric, accuracy
 
-
-class Noisy(TensorDataset):
-    "Samples draw from the global stream, as augmentation does"
-    def __getitem__(self, i):
-        x, y = super().__getitem__(i)
-        return x + .5*torch.randn(x.shape), y
 
 class Squares:
     "A metric that is no mean over batches: the root of the mean square of the right logits"
@@ -157,10 +151,6 @@ def test_other_sets_in_the_middle_of_a_pass_are_refused(tmp_path):
     with pytest.raises(ValueError, match='the loader has changed'):
         make({k: sets[k] for k in ('noisy', 'clean')}).fit(2, hooks=[Checkpoint(tmp_path)], resume=True)
 
-class Unsized:
-    def __init__(self, dl): self.dl = dl
-    def __iter__(self): return iter(self.dl)
-
 def test_a_resume_names_the_set_whose_batches_are_read_again(tmp_path):
     "Also of loaders without a length; what is over, or did not begin, is not read"
     def learner(): return make({k: Unsized(o) for k, o in KINDS['stock']().items()})
@@ -192,7 +182,6 @@ def test_valid_first_valid_every_and_the_count_of_batches():
     h = learn.fit(1, valid_every=2)
     assert h.valids['step'][3:] == [10, 12] and len(seen) == 5*7
 
-
 def test_a_recorded_mean_and_a_cancelled_step_belong_to_their_set():
     def look(learn):
         learn.record('size', float(len(learn.batch[1])), mean=True)
@@ -201,7 +190,6 @@ def test_a_recorded_mean_and_a_cancelled_step_belong_to_their_set():
     row = {k: v[0] for k, v in learn.fit(1).epochs.items()}
     assert row['valid_a_size'] == pytest.approx((4*4 + 4*4 + 2*2)/10)
     assert row['valid_b_size'] == pytest.approx((4*4 + 4*4 + 1)/9) and row['valid_size'] == pytest.approx((36 + 33)/19)
-
 
 @pytest.mark.parametrize('valid, metrics, said', [
     ({'loss': problem()}, [], "called 'loss': expected a name"),
