@@ -6,7 +6,6 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from common import batches, make_learner, make_model, problem
-from trainer_nb.loop.metrics import accuracy
 from trainer_nb.loop.hooks import Hook, HookOrderError, LambdaHook
 from trainer_nb.learner import Learner
 
@@ -242,29 +241,3 @@ def test_fit_inside_of_fit():
     refused(RuntimeError, lambda: learn.fit(1), 'in a fit already')
     learn.remove_hook('Again')
     assert_trains(learn)
-
-
-# Metrics
-
-class Oops(Exception): pass
-
-class Raises:
-    def __init__(self, where): self.where = where
-    def at(self, where):
-        if where == self.where: raise Oops(where)
-    def reset(self): pass
-    def update(self, pred, targ): self.at('update')
-    def compute(self):
-        self.at('compute')
-        return 0.
-
-def test_metrics_that_raise():
-    def bad(pred, targ): raise Oops('function')
-    for metric in bad, Raises('update'), Raises('compute'):
-        watch = Watch()
-        learn = make_learner(metrics=[metric], hooks=[watch])
-        e = refused(Oops, lambda: learn.fit(1))
-        assert f'metric `{getattr(metric, "__name__", "Raises")}`' in e.__notes__[0] and 'epoch 0' in e.__notes__[-1]
-        assert str(e) == 'compute' or watch.seen.count('before_step') == 1
-        learn.metrics = [accuracy]
-        assert_trains(learn)

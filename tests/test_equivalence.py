@@ -1,5 +1,4 @@
 "`fit` computes what the plain loop computes, bit for bit, on each of the four roads"
-from copy import deepcopy
 from dataclasses import dataclass
 
 import pytest, torch, torch.nn.functional as F
@@ -225,20 +224,6 @@ def test_seed_of_the_learner():
     torch.manual_seed(5)
     plain.fit(1, shuffled())
     assert learn.history.steps['train_loss'] == plain.losses
-
-@pytest.mark.parametrize('hook', [Accumulate, InputNoise])
-def test_a_fit_after_a_hook_was_removed(hook):
-    torch.manual_seed(0)
-    learn = make_learner(optim=OPTIMS['sgd'], valid_dl=shuffled(bs=7))
-    with learn.added_hooks(hook()): learn.fit(1)
-    model = make_model()
-    model.load_state_dict(learn.model.state_dict())
-    fresh = make_learner(model, optim=OPTIMS['sgd'], valid_dl=shuffled(bs=7))
-    fresh.opt.load_state_dict(deepcopy(learn.opt.state_dict()))       # the momentum would be shared
-    for o in learn, fresh: fit_seeded(o, 7)
-    assert learn.history.steps['train_loss'][-5:] == fresh.history.steps['train_loss']
-    assert learn.history.epochs['valid_loss'][-1:] == fresh.history.epochs['valid_loss']
-    assert same(weights(learn.model), weights(fresh.model))
 
 @pytest.mark.parametrize('max_steps', [1, 5, 12])
 def test_max_steps(max_steps):

@@ -26,7 +26,7 @@ def failing(where, at, f=no_memory):
     seen = []
     def hook(learn, *nxt):
         if nxt: res = nxt[0]()
-        now = learn.training, learn.state.batch_idx if learn.training else learn.fitting.valid.n
+        now = learn.training, learn.state.batch_idx if learn.training else learn.valid_idx
         if now == at and learn.state.epoch == 1 and not seen:
             seen.append(1)
             f()
@@ -95,7 +95,8 @@ def test_other_verbs_say_it_and_leave_nothing(verb):
             no_memory()
     learn = make_learner(Net(4, 3), batches(), batches())
     with pytest.raises(RuntimeError) as e: getattr(learn, verb)()
-    assert is_oom(e.value) and held[-1]() is None and learn.stopped is None
+    assert is_oom(e.value) and held[-1]() is None
+    with pytest.raises(RuntimeError, match='nothing to resume'): learn.resume()
     assert 'largest tensors: ' in notes(e) and '.Net.forward float32 (5, 3)' in notes(e)
 
 
@@ -217,7 +218,7 @@ def test_where_parts_do_not_help():
     with warnings.catch_warnings():
         warnings.simplefilter('ignore')
         with pytest.raises(RuntimeError, match="can't allocate") as e: learn.fit(1)
-        assert learn.stopped is not None and learn.get_hook(GradAccum).most == 1 and 'memory: ' in notes(e)
+        assert learn.cancelled == 'memory' and learn.get_hook(GradAccum).most == 1 and 'memory: ' in notes(e)
         def step(batch, learn):
             yield 'a', F.cross_entropy(learn.model(batch[0]), batch[1])
         m = plain()
