@@ -6,9 +6,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from common import formatter, problem
-from trainer_nb.all import (
-    EarlyStopping, LambdaHook, Learner, Metric, accuracy
-)
+from trainer_nb.all import EarlyStopping, LambdaHook, Learner, Metric, accuracy, split
 from trainer_nb.base.rng import rng_state
 from trainer_nb.data.passes import same_state
 from trainer_nb.base.errors import owner
@@ -212,6 +210,14 @@ def test_mistake(kwargs, code, patterns):
 
 
 # What is put right
+
+def test_pairs_are_split_by_their_last_entry():
+    train, valid = split([(X[i], i % 3) for i in range(24)], valid=.25, stratify=True)
+    assert [sum(y == k for _, y in valid) for k in range(3)] == [2, 2, 2] and len(train) == 18
+    (_, y), (_, y_valid) = split((X, Y), valid=.25, stratify=True)
+    assert y_valid.bincount().tolist() == [2, 2, 2]
+    kinds = [(i % 2, i % 3) for i in range(24)]         # classes of two parts each
+    assert sorted(kinds[i] for i in split(list(range(24)), valid=.25, stratify=kinds)[1]) == sorted({*kinds})
 
 def test_a_dataset_is_batched():
     learn = learner(train_dl=TensorDataset(X, Y), valid_dl=TensorDataset(X, Y))
