@@ -43,7 +43,7 @@ def test_a_metric_is_recorded_where_its_keys_are(valid_first):
     assert set(learn.validate()) == {'valid_loss', 'valid_accuracy', 'valid_object'}
 
 @pytest.mark.parametrize('key, valid_dl, n_steps, valid_first', [
-    ('nothing', VALID, 5, False), ('nothing', None, 0, True), ('preds', VALID, 5, True), ('auxx', VALID, 0, False)])
+    ('nothing', VALID, 5, True), ('nothing', None, 0, False), ('preds', VALID, 5, True), ('auxx', VALID, 0, False)])
 def test_a_key_that_no_phase_returns_is_an_error(key, valid_dl, n_steps, valid_first):
     "At once where nothing else can return it or it is nearly a key that is there; else when the other phase begins"
     if valid_first and valid_dl is None: return
