@@ -152,6 +152,8 @@ MISTAKES |= {
         dict(model=lambda: Named(4, 3), train_dl=lambda: [{'x': X, 'labels': Y}], valid_dl=None, loss_fn=None,
              metrics=accuracy), 'learn.fit(1)', 'returned a Output, and a metric gets it unchanged',
         r"Metric\(f, pred='logits', targ='labels'\)"),
+    'channels in the last dimension': ({**IMAGES, 'train_dl': lambda: (torch.randn(24, 8, 8, 3), Y)}, 'learn.fit(1)',
+                                       r'shape \(6, 8, 8, 3\), with the channels last', r'x\.permute\(0, 3, 1, 2\)'),
     'one image': (IMAGES, 'learn.predict(torch.zeros(3, 8, 8))', r'shape \(3, 8, 8\), without a dimension for samples',
                   r'x\[None\]'),
     'pictures of PIL': ({**IMAGES, 'train_dl': lambda: Rows(picture)}, 'learn.fit(1)', 'samples are PIL images',
