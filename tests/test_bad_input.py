@@ -139,6 +139,11 @@ def test_no_loader():
     refused(ValueError, lambda: learn.fit(1, valid_every=2), 'valid_every', 'valid_dl')
     assert_trains(learn)
 
+def test_no_loader_at_all():
+    for wrong in 3, nn.Linear(4, 3), print:
+        refused(TypeError, lambda: make_learner(train_dl=wrong), type(wrong).__name__, 'iterable of batches')
+    refused(ValueError, lambda: make_learner(train_dl=(torch.ones(3, 4), torch.ones(2))), '3, 2', 'agree')
+
 class Unmovable:
     def __init__(self): self.x = torch.ones(5, 4)
     def to(self, device): raise RuntimeError(f'cannot go to {device}')
