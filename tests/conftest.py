@@ -4,20 +4,21 @@ from types import SimpleNamespace
 
 import pytest, torch
 
-sys.path.insert(0, str(Path(__file__).parent))      # for common.py, whatever pytest's import mode is
+tests = Path(__file__).parent
+# for common.py, and for tests that import from those of another wing, whatever pytest's import mode is
+sys.path[:0] = [str(tests), *sorted({str(o.parent) for o in tests.glob('*/test_*.py')} - {str(tests/'browser')})]
 # as under nohup
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN: signal.signal(signal.SIGINT, signal.default_int_handler)
 torch.set_num_threads(1)                            # sums in one order, and no fight for the cores
 
 
 # files that take longest, and begin first, so that no worker is left with one of them at the end
-FIRST = ['test_notebooks.py', 'test_runs.py', 'test_distributed.py', 'test_front_ends.py', 'test_compile.py',
-         'browser/test_fit.py', 'test_types.py', 'test_package.py', 'browser/test_controls.py', 'test_programs.py',
-         'test_checkpoint.py', 'test_runs_in_ranks.py', 'test_memory.py', 'test_doctor.py']
+FIRST = ['test_notebooks.py', 'test_runs.py', 'test_distributed.py', 'test_front_ends.py', 'features/test_compile.py',
+         'browser/test_fit.py', 'test_types.py', 'test_package.py', 'browser/test_controls.py', 'loop/test_programs.py',
+         'test_checkpoint.py', 'test_runs_in_ranks.py', 'loop/test_memory.py', 'look/test_doctor.py']
 
 def pytest_collection_modifyitems(items):
-    here = Path(__file__).parent
-    places = {here/name: i for i, name in enumerate(FIRST)}
+    places = {tests/name: i for i, name in enumerate(FIRST)}
     items.sort(key=lambda o: places.get(o.path, len(FIRST)))
 
 

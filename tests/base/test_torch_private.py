@@ -12,7 +12,7 @@ from trainer_nb.features.ema import EMA
 from trainer_nb.features.gradients import GradAccum, GradClip, GradNorm
 from trainer_nb.features.nan_guard import NaNGuard
 
-root = Path(__file__).parents[1]
+root = Path(__file__).parents[2]
 CHECKS = [name for name,
           o in vars(private).items() if getattr(getattr(o, '__code__', None), 'co_name', '') == '<lambda>']
 

@@ -45,7 +45,8 @@ def grow(again):
 
 def in_fresh_process(code):
     "What `code` prints in the end"
-    path = os.pathsep.join([str(Path(__file__).parent), *filter(None, [os.environ.get('PYTHONPATH')])])
+    here = Path(__file__).parent
+    path = os.pathsep.join([str(here), str(here.parent), *filter(None, [os.environ.get('PYTHONPATH')])])
     out = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True,
                          env={**os.environ, 'PYTHONPATH': path}, check=True)
     return json.loads(out.stdout.splitlines()[-1])

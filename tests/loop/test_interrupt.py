@@ -20,7 +20,7 @@ from trainer_nb.loop.interrupts import TrainingInterrupted
 @pytest.mark.parametrize('n_workers', [0, pytest.param(2, marks=pytest.mark.soak)])
 def test_interrupt_and_resume_in_a_real_process(n_workers, n_fits):
     rand = random.Random(n_fits + n_workers)
-    child = subprocess.Popen([sys.executable, Path(__file__).with_name('interrupt_child.py'), str(n_workers),
+    child = subprocess.Popen([sys.executable, Path(__file__).parents[1]/'interrupt_child.py', str(n_workers),
                               str(n_fits)],
                              stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1,
                              start_new_session=True)

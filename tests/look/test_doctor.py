@@ -11,7 +11,7 @@ from test_programs import NAMES, program
 from trainer_nb.all import Learner
 from trainer_nb.look.data_checks import CHECKS
 
-PAGE = Path(__file__).parents[1]/'nbs/look/09_doctor.ipynb'
+PAGE = Path(__file__).parents[2]/'nbs/look/09_doctor.ipynb'
 ALL = {**BUGS, **LATER, **EACH}
 
 @pytest.fixture(autouse=True)
