@@ -163,6 +163,32 @@ def test_a_hook_with_a_beginning_or_an_end_cannot_come_or_go_in_mid_fit(name):
     learn.add_hook(other)
     assert learn.hooks == [other]
 
+@pytest.mark.parametrize('n_hooks', [1, 20])
+def test_the_table_as_text(n_hooks):
+    """Its lines are the rows, in their order; what wraps a step is nested down to the step;
+    it fits a terminal of 100 columns"""
+    learn = make_learner(hooks=[named(f'Hook{i}', [], LIFECYCLE[i % 5::3], runs_after=[f'Hook{i - 1}', f'Hook{i - 2}'],
+                                      ord=i % 2) for i in range(n_hooks)])
+    for measured in [], ['calls', 'time', 'share']:
+        table = learn.describe_hooks()
+        called = [r for r in table.rows if not measured or any(o.calls for o in table.rows if o.point == r.point)]
+        head, _, *lines = [[c.strip() for c in line.split('|')[1:-1]] for line in str(table).splitlines()]
+        assert head == ['when', 'hook', *measured, 'ord', 'why there']
+        expected, rows = [], called
+        for point in dict.fromkeys(r.point for r in rows):
+            names = [r.hook for r in rows if r.point == point] + (point[:3] == 'do_')*['the step']
+            if point[:3] == 'do_': names[1:] = ['· '*i + '└ ' + name for i, name in enumerate(names[1:])]
+            expected += zip([point] + ['']*len(names), names)
+        idle = ', '.join(dict.fromkeys(r.point for r in table.rows if r not in called))      # folded
+        assert [tuple(line[:2]) for line in lines if line[1]] == expected + [('never called', idle)]*bool(idle)
+        assert ' '.join(line[-1] for line in lines).split() == ' '.join(r.why for r in rows).split()
+        assert max(map(len, str(table).splitlines())) <= 100 and len(set(map(len, str(table).splitlines()))) == 1
+        learn.fit(1)
+    calls, time, share = zip(*(line[2:5] for line in lines if line[2]))
+    assert calls[:-1] == tuple(f'{r.calls:,}' for r in rows) and calls[-1] == f'{sum(r.calls for r in rows):,}'
+    assert all(t.split()[-1] in ('µs', 'ms', 's') for t, n in zip(time, calls) if n != '0')
+    assert any(share) and len(max(share)) <= 10 and not share[-1]
+
 
 # The order of the design
 

@@ -6,7 +6,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from common import formatter, problem
-from trainer_nb.all import EarlyStopping, LambdaHook, Learner, Metric, accuracy, split
+from trainer_nb.all import EarlyStopping, GradAccum, GradClip, LambdaHook, Learner, Metric, accuracy, split
 from trainer_nb.base.rng import rng_state
 from trainer_nb.data.passes import same_state
 from trainer_nb.base.errors import owner
@@ -31,7 +31,9 @@ class Strict(nn.Linear):
 class Elsewhere(nn.Linear):
     def forward(self, x): return super().forward(x) + torch.zeros(1, device='meta')
 
+def words(pred, targ): return 'good'
 def nothing(pred, targ): pass
+def table(pred, targ): return pred
 
 LEARNER = dict(model=net, train_dl=lambda: (X, Y), valid_dl=lambda: (X, Y), loss_fn=F.cross_entropy)
 
@@ -61,18 +63,51 @@ def model_first(model, batch): return {'loss': model(batch[0]).sum()}
 MISTAKES = {
     'a metric that returns nothing': (dict(metrics=[nothing]), 'learn.fit(1)', 'metric `nothing`.*NoneType',
                                       'expected a number'),
+    'a metric that returns a text': (dict(metrics=[words]), 'learn.fit(1)', 'metric `words`.*str', 'expected a number'),
+    'a metric that returns a table': (dict(metrics=[table]), 'learn.fit(1)', r'metric `table`.*\(6, 3\)',
+                                      'expected a number'),
     'a metric class': (dict(metrics=[nn.CrossEntropyLoss]), None, 'metric CrossEntropyLoss|CrossEntropyLoss is a class',
                        'pass an instance|function'),
+    'no loss_fn': (dict(loss_fn=None), 'learn.fit(1)', 'there is no loss_fn', 'pass loss_fn='),
+    'a loss class': (dict(loss_fn=nn.L1Loss), None, 'loss_fn is the class L1Loss', r'pass an instance, nn\.L1Loss\(\)'),
+    'a name of a loss': (dict(loss_fn='mse'), None, "loss_fn is 'mse'", r'nn\.MSELoss\(\)'),
+    'a model class': (dict(model=nn.Flatten), None, 'model is the class Flatten', r'pass Flatten\(\.\.\.\)'),
+    'float class targets': (dict(train_dl=lambda: (X, Y.float())), 'learn.fit(1)', 'targets are float32',
+                            r'y\.long\(\)'),
+    'int32 class targets': (dict(train_dl=lambda: (X, Y.int())), 'learn.fit(1)', 'targets are int32', r'y\.long\(\)'),
     'class targets in a column': (dict(train_dl=lambda: (X, Y[:, None])), 'learn.fit(1)',
                                   r'targets have shape \(6, 1\)', r'y\.squeeze\(1\)'),
     'one-hot class targets of ints': (dict(train_dl=lambda: (X, F.one_hot(Y, 3))), 'learn.fit(1)',
                                       r'targets have shape \(6, 3\)', r'y\.argmax\(1\)'),
+    'floats that are no probabilities': (dict(train_dl=lambda: (X, X[:, :3])), 'learn.fit(1)', 'do not sum to 1',
+                                         r'y\.argmax\(1\).*binary_cross_entropy'),
+    'class ids from 1': (dict(train_dl=lambda: (X, Y + 1)), 'learn.fit(1)', 'from 1 to 3.*3 outputs',
+                         'expected class ids from 0 to 2'),
+    'a row against a column': (dict(model=lambda: net(1), train_dl=lambda: (X, R), loss_fn=F.mse_loss), 'learn.fit(1)',
+                               r'\(6, 1\).*\(6,\) are broadcast', r'y\.unsqueeze\(-1\)'),
+    'a row against a column, in an own loss': (
+        dict(model=lambda: net(1), train_dl=lambda: (X, R), loss_fn=lambda a, b: (a - b).abs().mean()),
+        'learn.fit(1)', 'broadcast', 'squeeze'),
+    'a column against a row': (dict(model=lambda: nn.Sequential(net(1), nn.Flatten(0)),
+                                    train_dl=lambda: (X, R[:, None]), loss_fn=nn.MSELoss()), 'learn.fit(1)',
+                                    r'\(6,\).*\(6, 1\) are broadcast', r'y\.squeeze\(-1\)'),
+    'float64 tensors': (dict(train_dl=lambda: (X.double(), Y)), 'learn.fit(1)', 'inputs are float64.*model is float32',
+                        r'x\.float\(\)'),
+    'whole numbers for a binary loss': (dict(model=lambda: net(1), train_dl=lambda: (X, Y[:, None]),
+                                             loss_fn=F.binary_cross_entropy_with_logits), 'learn.fit(1)',
+                                             'targets are int64', r'y\.float\(\)'),
     'a row for a binary loss': (dict(model=lambda: net(1), train_dl=lambda: (X, R), loss_fn=nn.BCEWithLogitsLoss()),
                                 'learn.fit(1)', r'shape \(6, 1\), and the targets \(6,\)', 'y.reshape'),
+    'whole numbers as inputs': (dict(train_dl=lambda: (X.long(), Y)), 'learn.fit(1)', 'inputs are int64',
+                                r'x\.float\(\)'),
     'tensors on two devices': (dict(model=lambda: Elsewhere(4, 3)), 'learn.fit(1)', 'device',
                                'register_buffer|device=x.device'),
     'text in a data frame': (dict(train_dl=lambda: (pd.DataFrame({'a': [1., 2.], 'kind': ['x', 'y']}),
                                                     pd.Series([0, 1]))), None, "'kind'", 'Leave them out.*get_dummies'),
+    'an array of objects': (dict(train_dl=lambda: (np.array([[1], None], dtype=object), np.array([0, 1]))), None,
+                            'dtype object', 'astype|stack'),
+    'a data frame alone': (dict(train_dl=lambda: pd.DataFrame({'a': [1., 2.]})), None, 'DataFrame alone is no loader',
+                           r'pass a tuple, \(inputs, targets\)'),
     'a tensor alone': (dict(train_dl=lambda: X), None, 'Tensor alone is no loader',
                        r'pass a tuple, \(inputs, targets\)'),
     'an empty batch': (dict(train_dl=lambda: [(X[:0], Y[:0]), (X, Y)]), 'learn.fit(1)',
@@ -83,33 +118,64 @@ MISTAKES = {
         dict(model=lambda: Words(7), train_dl=lambda: (IDS, IDS)), 'learn.fit(1)',
         r'predictions have shape \(6, 5, 7\), and cross_entropy takes the classes from dim',
         r'pred\.flatten\(0, 1\)'),
+    'pixels with a dimension for the colour': (
+        dict(model=lambda: nn.Conv2d(1, 3, 1), train_dl=lambda: (
+            torch.randn(24, 1, 4, 4), Y[:, None, None, None].expand(24, 1, 4, 4))), 'learn.fit(1)',
+        r'targets have shape \(6, 1, 4, 4\)', r'y\.squeeze\(1\)'),
     'ids that are too large': (dict(model=lambda: Words(5), train_dl=lambda: (IDS, IDS)), 'learn.fit(1)',
                                'from 0 to 6, and nn.Embedding has 5 rows', 'num_embeddings is the largest id'),
     'float ids': (dict(model=lambda: Words(7), train_dl=lambda: (IDS.float(), IDS)), 'learn.fit(1)',
                   'nn.Embedding takes ids', r'x\.long\(\)'),
+    'bools for a binary loss': (dict(model=lambda: net(1), train_dl=lambda: (X, Y[:, None] > 0),
+                                     loss_fn=F.binary_cross_entropy_with_logits), 'learn.fit(1)', 'targets are bool',
+                                r'y\.float\(\)'),
     'one sample for BatchNorm': (dict(model=lambda: nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)),
                                       train_dl=lambda: (X[:1], Y[:1])), 'learn.fit(1)', 'BatchNorm needs two samples',
                                  'drop_last=True'),
     'an entry that forward does not take': (
         dict(train_dl=lambda: [{'input': X, 'file': X, 'labels': Y}], model=lambda: nn.Linear(4, 3)), 'learn.fit(1)',
         "goes to forward by name \\('input', 'file', 'labels'\\)", 'leave out'),
+    'one sample in each batch': (dict(bs=1), 'learn.fit(1)', 'BatchNorm needs two samples or more',
+                                 'use larger batches'),
     'a table of positions that is too short': (
         dict(model=lambda: Words(7, 3), train_dl=lambda: (IDS, IDS)), 'learn.fit(1)',
         'ids in the inputs are from 0 to 6, .* the largest has 7 rows', r'one of the others \(3\).* positions'),
+    'negative class ids': (dict(train_dl=lambda: (X, Y - 1)), 'learn.fit(1)', 'targets are from -1 to 1',
+                           r'number the classes from 0\n'),
     'a subclass whose step takes the model': (
         dict(cls=OwnLearner, loss_fn=None, train_step=model_first), 'learn.fit(1)', 'OwnLearner',
         r'def step\(batch, learn\)'),
     'a weight for each sample': (dict(loss_fn=None, train_step=each_weighs), 'learn.fit(1)',
                                  r"returned 'n' of shape \(6,\)", 'expected one number'),
+    'a weight for each sample, accumulated': (dict(loss_fn=None, train_step=each_weighs, hooks=[GradAccum(2)]),
+                                              'learn.fit(1)', r"returned 'n' of shape \(6,\)", 'expected one number'),
+    'a weight that is a text': (
+        dict(loss_fn=None, train_step=lambda batch, learn: {'loss': learn.model(batch[0]).sum(), 'n': '6'}),
+        'learn.fit(1)', "returned 'n': '6'", 'expected one number'),
     'a step that takes the learner first': (
         dict(loss_fn=None, train_step=learner_first), 'learn.fit(1)',
         "no attribute 'model'", r'def step\(batch, learn\)'),
+    'a step that takes the model': (
+        dict(loss_fn=None, train_step=model_first), 'learn.fit(1)',
+        'not callable|not subscriptable', r'def step\(batch, learn\)'),
     'too many features': (dict(train_dl=lambda: (torch.cat([X, X], 1), Y)), 'learn.fit(1)', 'inputs have 8 features',
                           r'check in_features'),
     'more inputs than the model takes': (dict(model=lambda: Strict(4, 3), train_dl=lambda: (X, X, Y)), 'learn.fit(1)',
                                          'the last entry of a batch is its target', 'write a train_step'),
+    'other lengths': (dict(train_dl=lambda: (X, Y[:5])), None, r'\[24, 5\]', 'must agree'),
+    'a hook class': (dict(hooks=[GradClip]), None, 'GradClip', 'pass an instance'),
+    'callbacks=': (dict(callbacks=[]), None, 'no argument `callbacks`', r'hooks=\[\.\.\.\]'),
+    'criterion=': (dict(criterion=F.cross_entropy), None, 'no argument `criterion`', 'here it is loss_fn'),
+    'optimizer=': (dict(optimizer='adam'), None, 'no argument `optimizer`', 'here it is optim'),
+    'dataloaders=': (dict(dataloaders=[]), None, 'no argument `dataloaders`', 'train_dl and valid_dl'),
+    'a misspelt argument': (dict(metrcs=[]), None, 'no argument `metrcs`', 'Did you mean `metrics`'),
     'fit(epochs=)': ({}, 'learn.fit(epochs=3)', 'fit has no argument `epochs`', 'n_epochs'),
+    'fit(max_epochs=)': ({}, 'learn.fit(max_epochs=3)', 'no argument `max_epochs`', 'n_epochs'),
     'fit(loader)': ({}, 'learn.fit(DataLoader([1]))', 'n_epochs is a DataLoader', 'pass data to the learner'),
+    '.evaluate': ({}, 'learn.evaluate()', "no attribute 'evaluate'", r'learn\.validate'),
+    '.train': ({}, 'learn.train(3)', "no attribute 'train'", r'learn\.fit'),
+    '.fine_tune': ({}, 'learn.fine_tune(3)', "no attribute 'fine_tune'", r'learn\.fit'),
+    '.compile': ({}, 'learn.compile()', "no attribute 'compile'", 'Learner.*loss_fn='),
     '.recorder': ({}, 'learn.recorder.plot_loss()', "no attribute 'recorder'", r'learn\.history'),
 }
 
@@ -156,8 +222,11 @@ MISTAKES |= {
                                        r'shape \(6, 8, 8, 3\), with the channels last', r'x\.permute\(0, 3, 1, 2\)'),
     'one image': (IMAGES, 'learn.predict(torch.zeros(3, 8, 8))', r'shape \(3, 8, 8\), without a dimension for samples',
                   r'x\[None\]'),
+    'one row': ({}, 'learn.predict(torch.zeros(4))', 'without a dimension for samples', r'x\[None\]'),
     'pictures of PIL': ({**IMAGES, 'train_dl': lambda: Rows(picture)}, 'learn.fit(1)', 'samples are PIL images',
             'ToTensor'),
+    'images of several sizes': ({**IMAGES, 'train_dl': lambda: Rows(lambda i: (torch.randn(3, 8 + i, 8), 0))},
+                                'learn.fit(1)', 'have several sizes', 'Resize.*collate_fn'),
     'texts as labels': (dict(train_dl=lambda: Rows(lambda i: (X[i], 'cat'))), 'learn.fit(1)',
                         "targets are texts such as 'cat'", r'sorted\(set\(labels\)\)'),
     'an array of texts': (dict(train_dl=lambda: (X, np.array(['cat']*24))), None, 'holds texts such as .*cat',
@@ -176,6 +245,8 @@ MISTAKES |= {
                                    hooks=[EarlyStopping(monitor='valid_my_scor', mode='max')]), 'learn.fit(1)',
                               'before the first epoch', 'Did you mean `valid_my_score`'),
     '.show_results': ({}, 'learn.show_results()', "no attribute 'show_results'", r'learn\.results\(\)\.show\(\)'),
+    '.to_fp16': ({}, 'learn.to_fp16()', "no attribute 'to_fp16'", r'AMP\(\)'),
+    '.most_confused': ({}, 'learn.most_confused()', "no attribute 'most_confused'", r'results\(\)\.confusion'),
 }
 
 def state(learn):
