@@ -39,7 +39,7 @@ test-versions:   ## run tests and notebooks on the oldest, the pinned and the ne
 	$(PYTHON) tools/versions.py $(VERSIONS) -- -m 'not soak and not site and not gpu' $(HOW)
 
 check: lint   ## run the quick checks before a commit: lint, import rules, notebooks in sync, the plain loop's numbers
-	$(BIN)/python -m pytest -q tests/test_layers.py tests/test_notebooks.py::test_in_sync tests/test_equivalence.py
+	$(BIN)/python -m pytest -q tests/test_layers.py tests/test_notebooks.py::test_in_sync tests/loop/test_equivalence.py
 
 lint: $(READY)   ## check lines and imports with ruff, and a typed program with mypy, as pyproject.toml says
 	$(BIN)/ruff check

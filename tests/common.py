@@ -1,10 +1,11 @@
 "What several test files need: a small problem, and learners that draw nothing"
 import hashlib, json
+from functools import cache
 from importlib import import_module
 
 import torch, torch.nn.functional as F
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import trainer_nb.all       # noqa: F401   registers the display, as in a user's notebook
 from trainer_nb.learner import Learner
@@ -33,9 +34,35 @@ def make_learner(model=None, train_dl=None, valid_dl=None, cls=Learner, **kwargs
     return cls(make_model() if model is None else model, shuffled() if train_dl is None else train_dl, valid_dl,
                **{'display': False, **kwargs})
 
+class Stream(IterableDataset):
+    "A data set without a length, of `data`"
+    def __init__(self, data): self.data = data
+    def __iter__(self): return iter(self.data)
+
+class Unsized:
+    "A loader without a length"
+    def __init__(self, dl): self.dl = dl
+    def __iter__(self): return iter(self.dl)
+
+class Noisy(TensorDataset):
+    "Samples draw from the global RNG, as augmentation does"
+    def __getitem__(self, i):
+        x, y = super().__getitem__(i)
+        return x + .1*torch.randn(x.shape), y
+
+@cache
+def formatter():
+    "Of tracebacks, as in a notebook"
+    from IPython.core.ultratb import FormattedTB
+    return FormattedTB(mode='Context', theme_name='nocolor', include_vars=False)
+
 def weights(model): return [o.clone() for o in model.state_dict().values()]
 
 def same(a, b): return len(a) == len(b) and all(torch.equal(x, y) for x, y in zip(a, b))
+
+def close(a, b):
+    "Models whose weights are equal up to rounding"
+    return all(torch.allclose(x, y, rtol=0, atol=1e-6) for x, y in zip(weights(a), weights(b), strict=True))
 
 def record(learn):
     "Everything that a history says, without durations"

@@ -1,22 +1,22 @@
-import signal, sys
+import gc, signal, sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest, torch
 
-here = Path(__file__).parent
-# for common.py, and for test files of one wing that import those of another
-sys.path[:0] = map(str, [here, *sorted({o.parent for o in here.glob('*/test_*.py')} - {here/'browser'})])
+tests = Path(__file__).parent
+# for common.py, and for tests that import from those of another wing, whatever pytest's import mode is
+sys.path[:0] = [str(tests), *sorted({str(o.parent) for o in tests.glob('*/test_*.py')} - {str(tests/'browser')})]
 # as under nohup
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN: signal.signal(signal.SIGINT, signal.default_int_handler)
 torch.set_num_threads(1)                            # sums in one order, and no fight for the cores
 
 
 # files that take longest, and begin first, so that no worker is left with one of them at the end
-FIRST = ['show/test_front_ends.py', 'runs/test_runs.py', 'parallel/test_distributed.py', 'test_compile.py',
-         'browser/test_fit.py', 'test_types.py', 'test_package.py', 'browser/test_controls.py', 'test_programs.py',
-         'save/test_checkpoint.py', 'runs/test_hostile_folders.py', 'runs/test_runs_in_ranks.py', 'test_memory.py',
-         'test_doctor.py', 'test_layers.py', 'test_notebooks.py']
+FIRST = ['show/test_front_ends.py', 'runs/test_runs.py', 'parallel/test_distributed.py', 'features/test_compile.py',
+         'browser/test_fit.py', 'test_types.py', 'test_package.py', 'browser/test_controls.py', 'loop/test_programs.py',
+         'save/test_checkpoint.py', 'runs/test_hostile_folders.py', 'runs/test_runs_in_ranks.py', 'loop/test_memory.py',
+         'look/test_doctor.py', 'test_layers.py', 'test_notebooks.py']
 
 def pytest_collection_modifyitems(items):
     def place(o): return next((i for i, name in enumerate(FIRST) if o.path.as_posix().endswith(f'/{name}')), len(FIRST))
@@ -26,6 +26,15 @@ def pytest_collection_modifyitems(items):
 @pytest.fixture(autouse=True)
 def _seeded():
     torch.manual_seed(0)
+
+
+@pytest.fixture(scope='module')
+def frozen():
+    "A collection looks at what these tests make, not at a million objects that others left"
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from bs4 import BeautifulSoup
 
 from common import batches, digest, make_learner
 from shown import svg_of
-from trainer_nb.loop import fit, learner as learner_module, records
+from trainer_nb.loop import fit
 from trainer_nb.show import controls, display as module, output
 from trainer_nb.show.controls import unpause, pause
 from trainer_nb.show.display import Display, Log, Region
@@ -231,7 +231,7 @@ def test_any_live_state_is_readable_in_a_notebook_that_is_not_trusted(seen):
 
 def test_a_pause_is_no_part_of_the_time(seen, monkeypatch):
     clock = [0.]
-    for o in output, controls, fit, learner_module, records: monkeypatch.setattr(o, 'perf_counter', lambda: clock[0])
+    for o in output, controls, fit: monkeypatch.setattr(o, 'perf_counter', lambda: clock[0])
     def turn(s): clock[0] += s
     def f(learn):
         turn(1.)

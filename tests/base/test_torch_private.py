@@ -1,0 +1,161 @@
+"Private names of torch: each has a public way, which gives the same numbers, and only one module knows them"
+import ast, math, re, subprocess, sys
+from pathlib import Path
+
+import pytest, torch
+from torch.optim import SGD
+
+from common import batches, make_learner, same, weights
+from trainer_nb.base import torch_private as private
+from trainer_nb.features.amp import AMP
+from trainer_nb.features.ema import EMA
+from trainer_nb.features.gradients import GradAccum, GradClip, GradNorm
+from trainer_nb.features.nan_guard import NaNGuard
+
+root = Path(__file__).parents[2]
+CHECKS = [name for name,
+          o in vars(private).items() if getattr(getattr(o, '__code__', None), 'co_name', '') == '<lambda>']
+
+@pytest.fixture
+def only_public(monkeypatch):
+    "The public ways: no private name of torch is called"
+    def refused(f):
+        def g(*args, **kwargs):
+            assert not sys._getframe(1).f_globals['__name__'].startswith('trainer_nb'), f'{f} was called'
+            return f(*args, **kwargs)
+        return g
+    for name in [o for o in dir(torch) if o.startswith('_foreach_')]:
+        monkeypatch.setattr(torch, name, refused(getattr(torch, name)))
+    monkeypatch.setattr(private, 'ONLY_PUBLIC', True)
+    private.light_step.cache_clear()
+    yield
+    private.light_step.cache_clear()
+
+def test_the_checks_hold():
+    "On a version that is listed"
+    if not private.is_listed(): pytest.skip(f'torch {torch.__version__} is not in RAN_ON')
+    assert len(CHECKS) >= 6 and [o for o in CHECKS if not vars(private)[o]()] == []
+
+def test_public_ways_do_without_the_checks(only_public): assert [o for o in CHECKS if vars(private)[o]()] == []
+
+def test_the_pinned_version_is_listed():
+    pin = re.search(r'^torch==(\d+\.\d+)', (root/'constraints.txt').read_text(), flags=re.M)[1]
+    oldest = re.search(r'torch>=(\d+\.\d+)', (root/'settings.ini').read_text())[1]
+    assert {pin, oldest} <= {*private.RAN_ON}
+
+OPTIONS = {'mul': [.5], 'div': [torch.tensor(3.)], 'add': 'list', 'copy': 'list', 'lerp': 'list'}
+
+@pytest.mark.parametrize('op', OPTIONS)
+def test_each_is_a_loop_of_methods(op, monkeypatch):
+    torch.manual_seed(1)
+    made, other = ([torch.randn(3), torch.randn(2, 2), torch.randn(())] for _ in range(2))
+    args = [other, .3][:1 + (op == 'lerp')] if OPTIONS[op] == 'list' else OPTIONS[op]
+    found = []
+    for is_public in False, True:
+        monkeypatch.setattr(private, 'ONLY_PUBLIC', is_public)
+        now = [o.clone() for o in made]
+        private.each_(op, now, *args)
+        found.append(now)
+    by_hand = [getattr(o.clone(), f'{op}_')(*([other[i], .3][:len(args)] if args[0] is other else args))
+               for i, o in enumerate(made)]
+    assert all(map(torch.equal, found[0], by_hand)) and all(map(torch.equal, found[1], by_hand))
+
+@pytest.mark.parametrize('ord', [2, math.inf])
+def test_norms(ord, monkeypatch):
+    tensors = [torch.tensor([3., -4.]), torch.tensor([[math.nan, 1.]]), torch.zeros(2)]
+    for is_public in False, True:
+        monkeypatch.setattr(private, 'ONLY_PUBLIC', is_public)
+        assert str([o.item() for o in private.norms(tensors, ord)]) == str([5. if ord == 2 else 4., math.nan, 0.])
+
+HOOKS = {'': lambda: [], 'GradClip': lambda: [GradClip(.1)], 'NaNGuard': lambda: [NaNGuard()],
+         'EMA': lambda: [EMA(.9, warmup=False)], 'GradAccum': lambda: [GradAccum(2), GradNorm()],
+         'AMP': lambda: [AMP()]}
+
+def fitted(hooks, optim=torch.optim.AdamW):
+    torch.manual_seed(0)
+    learn = make_learner(None, batches(), batches(), optim=optim, hooks=hooks)
+    learn.fit(2)
+    return [*weights(learn.model), *(weights(learn.ema.model) if learn.ema else [])]
+
+@pytest.mark.parametrize('name, optim', [
+    ('', torch.optim.LBFGS), ('GradClip', torch.optim.AdamW), ('NaNGuard', torch.optim.SGD),
+    ('EMA', torch.optim.AdamW), ('GradAccum', torch.optim.AdamW), ('AMP', torch.optim.SGD)])
+def test_a_fit_on_public_names_alone(name, optim, request):
+    expected = fitted(HOOKS[name](), optim)
+    request.getfixturevalue('only_public')
+    assert same(fitted(HOOKS[name](), optim), expected)
+
+@pytest.mark.parametrize('version', ['2.5.1', '3.0.0'])
+def test_another_torch_takes_the_public_step(version, monkeypatch):
+    "Though the wrappers look the same"
+    monkeypatch.setattr(torch, '__version__', version)
+    private.light_step.cache_clear()
+    try: assert private.light_step(SGD.step) is None
+    finally: private.light_step.cache_clear()
+
+def double(real):       # a wrapper that does more than torch's did
+    def without(opt, *args):
+        real(opt, *args)
+        real(opt, *args)
+    return without
+
+def test_a_wrapper_that_does_more_is_found_out(monkeypatch):
+    "The check compares what the steps leave, not what they look like"
+    check = private._wrappers_are_known.__wrapped__
+    SGD([torch.zeros(1)])
+    assert check()
+    real = private._left_by
+    monkeypatch.setattr(private, '_left_by', lambda opt, step: real(opt, double(step) if step is SGD.step else step))
+    assert not check()
+
+def test_the_check_tells_nobody():
+    "Hooks for all optimizers hear of the user's steps alone, and are there afterwards"
+    code = '''
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
+from trainer_nb.base import opt_step
+heard = []
+handle = register_optimizer_step_post_hook(lambda opt, *_: heard.append(opt))
+opt = torch.optim.SGD([torch.ones(1, requires_grad=True)])
+state = torch.get_rng_state()
+opt_step(opt)
+assert heard == [opt], heard
+handle.remove()
+opt_step(opt)
+assert heard == [opt] and torch.equal(state, torch.get_rng_state())
+'''
+    subprocess.run([sys.executable, '-c', code], check=True, cwd=root)
+
+FOREIGN = {    # private names of other packages, and of Python
+    '_fields', '_asdict', '_exit', '_getframe', '_repr_png_', '_repr_html_', '_render_traceback_', '_allow_stdin',
+    '_create_subshell', '_reply_subshell_for', '_reset_state', '_update_count', '_computed', '_no_split_modules'}
+LEFT = {    # names of torch with a default beside them, outside the module
+    ('evidence', '_parameters'), ('evidence', '_saved_dim')}
+
+def private_names(tree):
+    "Names of attributes that a module uses, also by `getattr`, `hasattr` and `vars(x)[...]`; and those it defines"
+    used, defined = set(), set()
+    for o in ast.walk(tree):
+        if isinstance(o, ast.Attribute): (used if isinstance(o.ctx, ast.Load) else defined).add(o.attr)
+        if isinstance(o, ast.Attribute) and not isinstance(o.ctx, ast.Load) and ast.unparse(o.value) != 'self':
+            used.add(o.attr)
+        if isinstance(o, (ast.FunctionDef, ast.ClassDef)): defined.add(o.name)
+        if isinstance(o, ast.Name) and isinstance(o.ctx, ast.Store): defined.add(o.id)
+        if isinstance(o, ast.Call) and ast.unparse(o.func) in ('getattr', 'hasattr', 'setattr'):
+            used |= {a.value for a in o.args[1:2] if isinstance(a, ast.Constant)}
+        if isinstance(o, ast.Subscript) and ast.unparse(o.value).startswith('vars('):
+            used |= {o.slice.value} if isinstance(o.slice, ast.Constant) else set()
+        if isinstance(o, ast.ImportFrom) and (o.module or '').startswith('torch'):
+            used |= {part for a in o.names for part in f'{o.module}.{a.name}'.split('.')}
+    return [{o for o in found if re.match('_[a-z]', str(o))} for found in (used, defined)]
+
+def test_one_module_knows_private_names():
+    "Of torch: an attribute with an underscore that no module here defines"
+    used, defined = set(), set()
+    for path in sorted((root/'trainer_nb').rglob('*.py')):
+        if path.stem in ('_modidx', 'torch_private'): continue
+        here, own = private_names(ast.parse(path.read_text(encoding='utf-8')))
+        used |= {(path.stem, o) for o in here}
+        defined |= own
+    defined -= {'_iterator', '_opt_called', '_index_sampler', '_compiled_call_impl', '_metadata'}
+    assert {o for o in used if o[1] not in defined | FOREIGN} <= LEFT

@@ -1,0 +1,136 @@
+"What a notebook shows of an error: the user's frames, one of ours, and where in the training it was"
+import io, linecache, signal, sys, traceback
+from contextlib import redirect_stdout
+
+import pytest
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+from common import batches, formatter, make_learner
+from trainer_nb.all import LambdaHook, show_error
+from trainer_nb.base.errors import owner
+from trainer_nb.loop.interrupts import TrainingInterrupted
+
+
+def printed(e):
+    "The lines that IPython prints of an exception that came out of a `cell`"
+    text = formatter().text(type(e), e, e.__traceback__.tb_next)        # without this file's own frame
+    return text.splitlines()
+
+def raised(learn, code='learn.fit(1)'):
+    "The exception of a cell"
+    linecache.cache['<cell>'] = len(code), None, [code + '\n'], '<cell>'
+    with pytest.raises(Exception) as e: exec(compile(code, '<cell>', 'exec'), {'learn': learn, 'batches': batches})
+    return e.value
+
+def names(tb): return [(owner(o.filename), o.name) for o in traceback.extract_tb(tb)]
+
+def assert_short(e, *users):
+    "There are the cell and the user's frames; the whole traceback holds many more"
+    assert names(e.__traceback__)[1:] == [('user', '<module>'), *(('user', name) for name in users)]
+    assert len(printed(e)) <= 25, '\n'.join(printed(e))
+    assert len(names(e.full_traceback)) > 3 + len(users)
+
+class Oops(Exception): pass
+
+class Broken(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(4, 3), nn.Tanh())
+    def forward(self, x):
+        self.deeper(self.body(x))
+    def deeper(self, x): raise Oops('in the model')
+
+class Samples(Dataset):
+    def __len__(self): return 20
+    def __getitem__(self, i): raise Oops('in the data')
+
+def step(batch, learn): raise Oops('in the step')
+def metric(pred, targ): raise Oops('in the metric')
+def around(learn, nxt):
+    nxt()
+    raise Oops('around a step')
+
+WHERE = {
+    'model in a container': (lambda: dict(model=nn.Sequential(nn.Identity(), nn.Sequential(Broken()))),
+                             ['forward', 'deeper']),
+    'metric': (lambda: dict(metrics=[metric]), ['metric']),
+    'wrapper': (lambda: dict(hooks=[LambdaHook(do_step=around)]), ['around']),
+    'data': (lambda: dict(train_dl=DataLoader(Samples(), batch_size=5)), ['__getitem__']),
+    'validation': (lambda: dict(eval_step=step, valid_dl=batches()), ['step']),
+}
+
+@pytest.mark.parametrize('make, users', WHERE.values(), ids=WHERE)
+def test_frames_are_the_users(make, users):
+    learn = make_learner(**make())
+    e = raised(learn)
+    assert_short(e, *users)
+    assert type(e) is Oops and 'in epoch 0' in e.__notes__[-1] and 'show_error()' in '\n'.join(e.__notes__)
+
+def test_an_error_in_torch_shows_who_called_it():
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.head = nn.Linear(5, 3)
+        def forward(self, x): return self.head(x)
+    e = raised(make_learner(Net()))
+    assert_short(e, 'forward')
+    assert 'batch: (float32 (5, 4), int64 (5,))' in e.__notes__[-1]
+
+def test_other_verbs():
+    learn = make_learner(Broken(), valid_dl=batches())
+    for verb in 'validate()', 'predict(batches())', 'lr_find()', 'fit_one_cycle(1, .1)':
+        e = raised(learn, f'learn.{verb}')
+        assert_short(e, 'forward', 'deeper')
+        assert 'batch: (float32 (5, 4), int64 (5,))' in e.__notes__[-1]
+
+def test_a_bug_of_the_library_shows_where_it_is(monkeypatch):
+    learn = make_learner()
+    learn.world = None
+    e = raised(learn)
+    assert [o for o in names(e.__traceback__) if o[0] == 'ours'] == [('ours', 'fit'), ('ours', 'begin')]
+    assert [name for _, name in names(e.full_traceback)] == ['fit', '_run', 'run', 'begin']
+
+def test_the_whole_traceback_can_be_shown(monkeypatch):
+    e = raised(make_learner(Broken()))
+    before = names(e.__traceback__)
+    for given in (e,), ():
+        monkeypatch.setattr(sys, 'last_value', e, raising=False)
+        with redirect_stdout(io.StringIO()) as out: show_error(*given)
+        for name in 'fit', '_run', 'run', '_call_impl', 'forward', 'deeper', 'Oops: in the model':
+            assert name in out.getvalue()
+    assert names(e.__traceback__) == before
+    with pytest.raises(Oops) as again: raise e.with_traceback(e.full_traceback)
+    assert ('torch', '_call_impl') in names(again.value.__traceback__)
+
+
+# Interrupts
+
+def test_an_interrupted_script_ends_in_one_line(monkeypatch, capsys):
+    monkeypatch.setattr(sys, 'excepthook', sys.__excepthook__)
+    learn = make_learner(hooks=[LambdaHook(after_step=lambda learn: signal.raise_signal(signal.SIGINT))])
+    with pytest.raises(TrainingInterrupted) as e: learn.fit(1)
+    def printed():
+        capsys.readouterr()
+        sys.excepthook(e.type, e.value, e.tb)
+        return capsys.readouterr().err
+    monkeypatch.setattr(sys, 'ps1', '>>> ', raising=False)
+    assert printed() == f'TrainingInterrupted: {e.value}\n' and 'learn.resume()' in printed()
+    monkeypatch.delattr(sys, 'ps1')         # nobody can call `resume` in a script that ends
+    assert printed() == f'TrainingInterrupted: {str(e.value).partition(";")[0]}\n'
+    try: 1/0
+    except ZeroDivisionError as other: sys.excepthook(type(other), other, other.__traceback__)
+    assert 'Traceback' in (err := capsys.readouterr().err) and 'ZeroDivisionError' in err
+
+def test_where_interrupts_are_ignored_they_stay_so(verb='fit'):
+    "As under nohup"
+    seen, old = [], signal.signal(signal.SIGINT, signal.SIG_IGN)
+    def look(learn):
+        seen.append(signal.getsignal(signal.SIGINT))
+        signal.raise_signal(signal.SIGINT)
+    try:
+        learn = make_learner(hooks=[LambdaHook(before_step=look)])
+        learn.fit(1) if verb == 'fit' else learn.lr_find(n_steps=3)
+        assert seen and set(seen) == {signal.SIG_IGN} and signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+        assert learn.cancelled is None and len(learn.history) == (verb == 'fit')
+    finally: signal.signal(signal.SIGINT, old)

@@ -1,0 +1,189 @@
+"Loaders: what a pass costs in waiting, and a stop in the middle of one that is copied beside a GPU's work"
+import random
+
+import numpy as np, pytest, torch
+from torch.utils.data import DataLoader
+
+import trainer_nb.data.passes
+from common import Noisy, make_learner, problem, same, weights
+from trainer_nb.base.rng import rng_state, set_seed
+from trainer_nb.data import SeededLoader, TensorLoader, end_workers, source
+from trainer_nb.loop.hooks import LambdaHook
+from trainer_nb.data.loaders import Prefetched
+from trainer_nb.data.passes import Pass
+from trainer_nb.show.output import Budget
+
+
+class Clock:
+    "Time that passes only where it is said to"
+    def __init__(self): self.now = 0.
+    def __call__(self): return self.now
+
+BURST = [.4, 0, 0, 0]       # four workers, which are ready all at once
+@pytest.mark.parametrize('waits, work', [([0.], 50e-6), ([.03], .01), (BURST, .1)])
+def test_the_share_of_waiting_is_right(waits, work, monkeypatch):
+    clock = Clock()
+    def loader():
+        for i in range(3000):
+            clock.now += waits[i % len(waits)]
+            yield i
+    monkeypatch.setattr(trainer_nb.data.passes, 'perf_counter', clock)
+    pass_, seen = Pass(loader()), []
+    for b in pass_:
+        clock.now += work
+        seen.append(b)
+        if b % 700 == 699: break
+    for b in pass_:
+        clock.now += work
+        seen.append(b)
+    share = sum(waits)/(sum(waits) + work*len(waits))
+    assert seen == [*range(3000)] and pass_.wait_s/clock.now == pytest.approx(share, abs=.02)
+
+class OnHost(Prefetched):
+    "A `Prefetched` that copies nothing: there is no GPU here"
+    def wrap_iter(self, iterator): return (tuple(o.clone() for o in b) for b in iterator)
+
+LOADERS = {
+    'tensors': lambda: TensorLoader(*problem(), bs=5, shuffle=True),
+    'stock': lambda: torch.utils.data.DataLoader(Noisy(*problem()), batch_size=5, shuffle=True),
+    'seeded, 2 workers': lambda: SeededLoader(Noisy(*problem()), batch_size=5, shuffle=True, num_workers=2),
+    'unknown length': lambda: Unsized(problem()),
+}
+
+class Unsized:
+    def __init__(self, data): self.data = data
+    def __iter__(self): return iter(list(zip(*(o.split(5) for o in self.data))))
+
+@pytest.mark.filterwarnings('ignore:load. train_dl is a Unsized')
+@pytest.mark.parametrize('key, elsewhere', [
+    ('tensors', True), ('stock', False), ('seeded, 2 workers', True), ('unknown length', True)])
+def test_a_stopped_pass_that_is_handed_on_loses_no_batch(key, elsewhere, tmp_path):
+    "The same weights as of the loader itself, trained without a stop"
+    def learner(wrap):
+        torch.manual_seed(0)
+        return make_learner(train_dl=wrap(LOADERS[key]()), valid_dl=TensorLoader(*problem(), bs=7), seed=3)
+    plain, learn = learner(lambda dl: dl), learner(lambda dl: OnHost(dl, torch.device('cuda')))
+    plain.fit(2)
+    def stop(learn):
+        if learn.training and learn.state.optimizer_step == 8: learn.stop()
+    learn.fit(2, hooks=[LambdaHook(after_step=stop)])
+    assert learn.cancelled == 'stop'
+    if elsewhere:
+        learn.save(tmp_path/'state')
+        learn = learner(lambda dl: OnHost(dl, torch.device('cuda')))
+        learn.load(tmp_path/'state')
+    learn.resume()
+    assert same(weights(learn.model), weights(plain.model)) and learn.history.steps == plain.history.steps
+    for o in learn, plain: end_workers(o.train_dl)
+    assert source(learn.train_dl) is learn.train_dl.source
+
+@pytest.mark.parametrize('mode, shuffle', [('r', True), ('r+', False)])
+def test_batches_of_a_mapped_file_are_their_own(mode, shuffle, tmp_path, recwarn):
+    "In-place changes to a batch reach neither file nor data; a read-only file causes no warning and no crash"
+    x = np.random.default_rng(0).normal(size=(10, 3)).astype('float32')
+    np.save(tmp_path/'x.npy', x)
+    dl = TensorLoader(np.load(tmp_path/'x.npy', mmap_mode=mode), bs=4, shuffle=shuffle)
+    for xb, in dl: xb.zero_()
+    assert np.array_equal(np.load(tmp_path/'x.npy'), x) and torch.equal(dl.tensors[0], torch.as_tensor(x))
+    assert not recwarn.list
+
+@pytest.mark.parametrize('wait, work, said, n', [(.3, .1, 75, 1000), (.01, .1, 0, 5), (.004, .001, 80, 5)])
+def test_the_status_says_that_the_loop_waits(wait, work, said, n, monkeypatch):
+    "And nothing in the first two seconds, nor where it does not wait; validation does not count"
+    clock, lines = Clock(), []
+    class Loader:
+        def __init__(self, n, wait): self.n, self.wait = n, wait
+        def __len__(self): return self.n
+        def __iter__(self):
+            for _ in range(self.n):
+                clock.now += self.wait
+                yield torch.zeros(1, 4), torch.zeros(1, dtype=torch.long)
+    def look(learn):
+        clock.now += work
+        if clock.now > look.next:       # as the display does, now and then
+            lines.append((clock.now, learn.display._status(learn)))
+            look.next = clock.now + .2
+    look.next = 0
+    for o in 'data.passes', 'show.display': monkeypatch.setattr(f'trainer_nb.{o}.perf_counter', clock)
+    monkeypatch.setattr('trainer_nb.show.display.Budget', lambda: Budget(clock))
+    learn = make_learner(train_dl=Loader(n, wait), valid_dl=Loader(3, 0), hooks=[LambdaHook(after_step=look)],
+                         display='text')
+    learn.fit(max_steps=1000)
+    assert all(('waiting for data' in o) == bool(said and t > 4) for t, o in lines if t > 4 or t < 1.8)
+    if said:
+        shares = [int(o.split('waiting for data: ')[1].split(' %')[0]) for t, o in lines if t > 4]
+        assert 'the Loader is slower than the model' in lines[-1][1] and all(abs(o - said) <= 2 for o in shares)
+    assert learn.display.line.waiting is None
+
+class Own(TensorLoader):
+    "Draws its order from Python's stream, of which its base class knows nothing"
+    def iter_from(self, start):
+        order = random.sample(range(len(self.tensors[0])), len(self.tensors[0]))
+        return iter([(self.tensors[0][order[i:i + self.bs]],) for i in range(start*self.bs, len(order), self.bs)])
+
+KINDS = {'global': lambda x: TensorLoader(x, bs=2, shuffle=True),
+         'own generator': lambda x: TensorLoader(x, bs=2, shuffle=True, generator=torch.Generator()),
+         'subclass': lambda x: Own(x, bs=2)}
+
+@pytest.mark.parametrize('kind', KINDS)
+def test_a_pass_goes_on_elsewhere_whatever_it_draws_from(kind):
+    set_seed(0)
+    dl = KINDS[kind](torch.arange(12.))
+    pass_, seen = Pass(dl), []
+    for batch, in pass_:
+        seen.append(batch)
+        pass_.n += 1
+        if pass_.n == 2: break
+    state = pass_.state_dict()
+    rest = [batch for batch, in pass_]
+    assert torch.equal(torch.cat(seen + rest).sort().values, torch.arange(12.)) and len(rest) == 4
+    set_seed(99)
+    before, again = rng_state(), Pass(dl)
+    again.load_state_dict(state)
+    assert same([batch for batch, in again], rest)
+    assert rng_state()['python'] == before['python'] and torch.equal(rng_state()['torch'], before['torch'])
+
+class Rising(torch.nn.Module):
+    "Writes to its input, from its third batch on or from its first one"
+    def __init__(self, start):
+        super().__init__()
+        self.linear, self.n, self.start = torch.nn.Linear(4, 3), 0, start
+
+    def forward(self, x, **kwargs):
+        self.n += 1
+        if self.n > self.start: x.relu_().sub_(1)
+        return self.linear(x)
+
+@pytest.mark.parametrize('start', [0, 2])
+def test_a_step_that_writes_in_place_leaves_the_users_data_alone(start):
+    "Tensors of a tuple, in each verb; the values are those of a loop over copies"
+    x, y = problem()
+    valid, train = (x.clone(), y.clone()), TensorLoader(x.clone(), y.clone(), bs=5)
+    learn = make_learner(Rising(start), train, valid, bs=5, eval_step=lambda b, learn: learn.train_step([b[0], b[1]]))
+    learn.fit(2)
+    learn.model.n = 0
+    res = learn.validate()
+    learn.model.n = 0
+    with torch.no_grad():
+        pairs = [(learn.model(a.clone()), b) for a, b in zip(x.split(5), y.split(5))]
+        loss = torch.nn.functional.cross_entropy(torch.cat([p for p, _ in pairs]), y)
+    assert res['valid_loss'] == pytest.approx(loss.item(), rel=1e-5)
+    learn.predict(valid)
+    learn.eval_step = lambda batch, learn: {'pred': learn.model(**batch)}
+    learn.predict({'x': valid[0]})
+    assert all(o.equal(x) for o in (valid[0], train.tensors[0])) and valid[1].equal(y)
+
+class Whole(torch.utils.data.IterableDataset):
+    def __init__(self, sharded=False, constant=False): self.sharded, self.constant = sharded, constant
+    def __iter__(self):
+        info = torch.utils.data.get_worker_info()
+        samples = list(zip(*problem()))
+        if self.constant: samples = [(x*0, y*0) for x, y in samples]
+        return iter(samples[info.id::info.num_workers] if self.sharded else samples)
+
+@pytest.mark.parametrize('dataset, n_workers', [(Whole(), 2), (Whole(), 1), (Whole(True), 2), (Whole(False, True), 2)])
+def test_workers_that_all_read_the_whole_data_are_told_of(dataset, n_workers, recwarn):
+    dl = DataLoader(dataset, 5, num_workers=n_workers)
+    assert len(list(Pass(dl))) == len(list(dl))
+    told = [str(o.message) for o in recwarn if 'get_worker_info' in str(o.message)]
+    assert len(told) == (n_workers == 2 and not dataset.sharded and not dataset.constant)

@@ -1,0 +1,180 @@
+"Whatever people have is taken: losses are those of a loader made by hand"
+import warnings
+
+import numpy as np, pandas as pd, pytest, torch, torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+
+from trainer_nb.all import Learner, SeededLoader, set_seed, split
+
+N, BS = 22, 5
+x = torch.randn(N, 3, generator=torch.Generator().manual_seed(0))
+y = (x @ torch.tensor([[1.], [-2.], [.5]])).float()
+samples = list(zip(x, y))
+
+class Mapped(Dataset):
+    def __len__(self): return N
+    def __getitem__(self, i): return x[i], y[i]
+
+class Batched(Mapped):
+    "Fetches many samples at once"
+    def __getitems__(self, idx): return [(x[i], y[i]) for i in idx]
+
+class Stream(IterableDataset):
+    def __iter__(self): return iter(samples)
+
+class Sized(Stream):
+    def __len__(self): return N
+
+class HuggingFace:
+    "What `datasets.Dataset` offers"
+    column_names = ['x', 'labels']
+    def __init__(self, kind='torch'): self.format = {'type': kind}
+    def __len__(self): return N
+    def __getitem__(self, i): return {'x': x[i], 'labels': y[i]}
+    def with_format(self, kind): return HuggingFace(kind)
+
+class Named(nn.Linear):
+    def forward(self, x): return super().forward(x)
+
+def memory_map(tmp_path, a, name):
+    np.save(tmp_path/name, a)
+    return np.load(tmp_path/name, mmap_mode='r')
+
+frame = pd.DataFrame(x.numpy(), columns=list('abc'))
+wide = frame.astype('float64')
+target = pd.Series(y.numpy()[:, 0], name='y')
+
+# name → (data, how it is shuffled for training)
+FORMS = {
+    'tensor and array': (lambda t: (x, y.numpy()), 'cut'),
+    'float64 memory maps': (lambda t: (memory_map(t, x.double().numpy(), 'x.npy'),
+                                       memory_map(t, y.double().numpy(), 'y.npy')), 'cut'),
+    'read-only array': (lambda t: (np.broadcast_to(x.numpy(), x.shape), y.numpy()), 'cut'),
+    'float64 frame': (lambda t: (wide, target.astype('float64').to_frame()), 'cut'),
+    'nullable frame': (lambda t: (wide.astype('Float64'), target.to_frame()), 'cut'),
+    'TensorDataset': (lambda t: TensorDataset(x, y), 'drawn'),
+    'Dataset with __getitems__': (lambda t: Batched(), 'drawn'),
+    'list of pairs': (lambda t: DataLoader(samples, BS, shuffle=True), 'drawn'),
+    'Hugging Face': (lambda t: HuggingFace(), 'drawn'),
+    'SeededLoader': (lambda t: SeededLoader(Mapped(), BS), 'in order'),
+    'iterable dataset with length': (lambda t: Sized(), 'in order'),
+    'dicts': (lambda t: [{'x': a, 'labels': b} for a, b in zip(x.split(BS), y.split(BS))], 'in order'),
+}
+
+def by_hand(how, model):
+    "The losses of an epoch, in plain PyTorch"
+    if how == 'cut': batches = [(x[i], y[i]) for i in torch.randperm(N).split(BS)]
+    elif how == 'drawn': batches = DataLoader(TensorDataset(x, y), BS, shuffle=True)
+    else: batches = list(zip(x.split(BS), y.split(BS)))
+    opt, losses = torch.optim.SGD(model.parameters(), .1), []
+    for xb, yb in batches:
+        loss = F.mse_loss(model(xb), yb)
+        loss.backward()
+        opt.step()
+        opt.zero_grad()
+        losses.append(loss.item())
+    with torch.no_grad(): return losses, F.mse_loss(model(x), y, reduction='none')[:, 0]
+
+@pytest.mark.parametrize('name', FORMS)
+def test_losses_are_those_of_a_loader_made_by_hand(name, tmp_path, capsys):
+    make, how = FORMS[name]
+    model = Named(3, 1)
+    twin = nn.Linear(3, 1)
+    twin.load_state_dict(model.state_dict())
+    learn = Learner(model, make(tmp_path), loss_fn=F.mse_loss, optim=torch.optim.SGD, lr=.1, bs=BS, display=False,
+                    device='cpu')
+    set_seed(1)
+    learn.fit(1)
+    set_seed(1)
+    losses, valid = by_hand(how, twin)
+    assert learn.history.steps['train_loss'] == pytest.approx(losses, rel=1e-5)
+    assert torch.allclose(model.weight, twin.weight, atol=1e-6)
+    if name not in ('TensorLoader', 'DataLoader', 'list of pairs'):     # these shuffle
+        assert torch.allclose(learn.results(make(tmp_path)).loss, valid, atol=1e-5)
+    said = capsys.readouterr().out.count('cast to float32')
+    assert said == (name in ('float64 arrays', 'float64 memory maps', 'float64 frame', 'nullable frame'))
+
+def test_other_data_are_named():
+    def learn(data): return Learner(nn.Linear(3, 1), data, loss_fn=F.mse_loss, display=False)
+    words = frame.assign(city='Ulm', when=pd.Timestamp('2020-01-01'))
+    with pytest.raises(TypeError, match="'city'.*'when'.*select_dtypes"): learn((words, target))
+    with pytest.raises(TypeError, match='DataFrame alone is no loader: pass a tuple'): learn(frame)
+    with pytest.raises(TypeError, match=r'format None.*with_format\("torch"\)'): learn(HuggingFace(None))
+    with pytest.raises(TypeError, match='stack its rows'): learn((np.array([[1], [1, 2]], dtype=object), y[:2]))
+
+@pytest.mark.parametrize('n, valid, kind', [
+    (10, .2, 'tensors'), (100, .33, 'arrays'), (7, 3, 'frames'), (3, 1, 'list'), (10, .2, 'Dataset'),
+    (1000, .1, 'tensor')])
+def test_a_split_has_every_sample_once(n, valid, kind):
+    a, b = torch.arange(n), torch.arange(n)*10
+    data = {'tensors': (a, b),
+            'arrays': (a.numpy(), b.numpy()),
+            'frames': (pd.DataFrame({'a': a}), pd.Series(b)),
+            'list': a.tolist(),
+            'Dataset': TensorDataset(a),
+            'tensor': a}[kind]
+    torch.manual_seed(0)
+    rng = torch.get_rng_state()
+    parts = split(data, valid)
+    assert torch.equal(rng, torch.get_rng_state())
+    def ids(o):
+        if isinstance(o, tuple):
+            assert (np.asarray(o[0]).reshape(-1)*10 == np.asarray(o[1])).all()
+            return np.asarray(o[0]).reshape(-1).tolist()
+        return [int(v[0]) for v in o] if kind == 'Dataset' else [int(v) for v in o]
+    train, held = map(ids, parts)
+    assert sorted(train + held) == list(range(n))
+    assert len(held) == (round(valid*n) if isinstance(valid, float) else valid)
+    assert ids(split(data, valid)[1]) == held and (n < 10 or ids(split(data, valid, seed=1)[1]) != held)
+    assert type(parts[1]) is type(data) or kind == 'Dataset'
+
+@pytest.mark.parametrize('seed, n_valid', [(0, 1), (1, 7), (2, 50), (3, 99)])
+def test_strata_have_their_share(seed, n_valid):
+    g = torch.Generator().manual_seed(seed)
+    labels = torch.multinomial(torch.tensor([.7, .2, .1]), 100, replacement=True, generator=g)
+    train, valid = split((torch.arange(100), labels), n_valid, stratify=True, seed=seed)
+    assert len(valid[0]) == n_valid and torch.equal(labels[valid[0]], valid[1])
+    counts, all_ = torch.bincount(valid[1], minlength=3), torch.bincount(labels, minlength=3)
+    assert ((counts - all_*n_valid/100).abs() < 1).all()
+    named = split((torch.arange(100), labels), n_valid, stratify=[str(o) for o in labels.tolist()], seed=seed)
+    assert named[1][0].tolist() == valid[0].tolist()
+
+def test_a_split_that_cannot_be():
+    for wrong, message in ((dict(valid=0.), 'a fraction in'),
+                           (dict(valid=1.), 'samples left for training'),
+                           (dict(valid=True), 'valid is True'),
+                           (dict(stratify=[1]), '1 classes for 22 samples'),
+                           (dict(stratify=torch.rand(N)), 'expected classes')):
+        with pytest.raises(ValueError, match=message): split((x, y), **wrong)
+    with pytest.raises(ValueError, match='must agree'): split((x, y[:3]))
+    with pytest.raises(TypeError, match='got a Stream'): split(Stream())
+    with pytest.raises(TypeError, match='one class for each sample'): split((x, x), stratify=True)
+
+class Items(IterableDataset):
+    def __init__(self, *items): self.items = items
+    def __iter__(self): return iter(self.items)
+
+def stream_fit(*items, loss_fn=F.mse_loss, batch_size=0):
+    data = Items(*items)
+    if batch_size: data = DataLoader(data, batch_size=batch_size if batch_size > 0 else None)
+    learn = Learner(nn.Linear(3, 1), data, loss_fn=loss_fn, bs=4, device='cpu', display=False)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter('always')
+        learn.fit(1)
+    return ' '.join(str(o.message) for o in told if 'taken for a sample' in str(o.message))
+
+def test_a_stream_of_batches_is_told():
+    "Nobody can know whether an item is a sample or a batch, if its tensors begin alike: one line says what was assumed"
+    batch = torch.randn(8, 3), torch.randn(8, 1)
+    text = stream_fit(*[batch]*4)
+    assert 'each item of the Items was taken for a sample, 4 of which make a batch' in text
+    assert 'have 8 entries: if it is a batch, pass DataLoader(data, batch_size=None)' in text
+    assert not stream_fit(*[batch]*4, batch_size=-1) and not stream_fit(*[batch]*4, batch_size=4)
+    assert not stream_fit(*[(torch.randn(3), torch.randn(1))]*8)       # samples, certainly
+    assert not stream_fit(*[(torch.randn(1, 3), torch.randn(1, 1))]*8)
+
+def test_an_error_in_a_stream_of_batches_says_it_too():
+    with pytest.raises(Exception) as e:
+        stream_fit(*[(torch.randn(8, 3), torch.randint(0, 2, (8,)))]*4, loss_fn=F.cross_entropy)
+    assert any('pass DataLoader(data, batch_size=None)' in o for o in e.value.__notes__)

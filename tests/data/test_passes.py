@@ -1,0 +1,197 @@
+"A pass that ends early, is longer than it claims, or finds another loader equals a plain loop, or is refused"
+import multiprocessing, warnings
+
+import pytest, torch, torch.nn.functional as F
+from torch.optim import SGD
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+
+from common import batches, digest, make_learner, make_model, problem, same, shuffled, weights
+from trainer_nb.save.checkpoint import Checkpoint
+from trainer_nb.loop.hooks import CancelEpoch, LambdaHook
+from trainer_nb.features.gradients import GradAccum
+from trainer_nb.all import Loaders, SeededLoader
+from trainer_nb.data import end_workers, is_warm
+
+
+class Noisy(Dataset):
+    "Samples draw random numbers"
+    def __len__(self): return 24
+    def __getitem__(self, i): return problem()[0][i] + .1*torch.randn(4), problem()[1][i]
+
+def loader(): return DataLoader(Noisy(), batch_size=5, shuffle=True, num_workers=1, persistent_workers=True)
+
+@pytest.mark.parametrize('ends', ['max_steps', 'CancelEpoch'])
+def test_passes_that_end_early_keep_persistent_workers_as_break_does(ends):
+    "Their random states, and the order of the next pass, are those of a plain loop with `break`"
+    torch.manual_seed(0)
+    model, dl = make_model(), loader()
+    opt = SGD(model.parameters(), lr=.1)
+    for _ in range(3):
+        model.train()
+        for i, (x, y) in enumerate(dl):
+            opt.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            opt.step()
+            if i == 3: break
+    torch.manual_seed(0)
+    learn = make_learner(make_model(), loader(), optim=SGD, lr=.1)
+    learn.opts[''].param_groups[0]['fused'] = False
+    def cancel(learn):
+        if learn.state.batch_idx == 4: raise CancelEpoch
+    if ends == 'max_steps':
+        for _ in range(3): learn.fit(max_steps=4)
+    else: learn.fit(3, hooks=[LambdaHook(after_step=cancel)])
+    assert same(weights(model), weights(learn.model))
+
+@pytest.mark.parametrize('how, make', [
+    ('validate', loader), ('predict', lambda: SeededLoader(Noisy(), 5, num_workers=1)),
+    ('valid_every', lambda: Loaders({'a': loader()}))], ids=['stock', 'seeded', 'several'])
+def test_a_pass_inside_another_one_over_kept_workers_leaves_it_alone(how, make):
+    "torch has one iterator for both: the second pass would end the first one"
+    dl, n = make(), []
+    def look(learn):
+        if not learn.training or learn.state.batch_idx != 2: return
+        if how == 'validate': learn.validate(dl)
+        if how == 'predict': n.append(len(learn.predict(dl)))
+    def step(batch, learn):
+        x, y = batch['a'] if isinstance(batch, dict) else batch
+        pred = learn.model(x)
+        return {'loss': F.cross_entropy(pred, y), 'pred': pred, 'targ': y}
+    learn = make_learner(train_dl=dl, valid_dl=dl, train_step=step, hooks=[LambdaHook(after_step=look)])
+    learn.fit(2, valid_every=2 if how == 'valid_every' else None)
+    assert learn.state.optimizer_step == 10 and (how != 'predict' or n == [24]*2)
+    assert is_warm(dl) and len(multiprocessing.active_children()) <= 1
+    end_workers(dl)
+
+def test_a_loader_that_a_hook_replaces_is_used_from_the_next_epoch_on_or_refused():
+    "It came an epoch late from `before_epoch`, and nothing said so"
+    n = []
+    def replace(learn): learn.train_dl = batches(bs=12)
+    count = LambdaHook(after_step=lambda learn: n.append(learn.n_batches))
+    make_learner(train_dl=batches(), hooks=[count, LambdaHook(after_epoch=replace)]).fit(2)
+    assert n == [5]*5 + [2]*2
+    with pytest.raises(ValueError, match='replaced train_dl in before_epoch'):
+        make_learner(train_dl=batches(), hooks=[LambdaHook(before_epoch=replace)]).fit(2)
+
+def test_a_nan_loss_where_warnings_are_errors_records_an_epoch_once():
+    def step(batch, learn):
+        return {'loss': F.cross_entropy(learn.model(batch[0]),
+                                        batch[1])*(float('nan') if learn.state.epoch == 0 else 1.)}
+    learn = make_learner(train_dl=batches(), train_step=step)
+    with warnings.catch_warnings():
+        warnings.simplefilter('error')
+        with pytest.raises(RuntimeWarning, match='train_loss is nan in epoch 0'): learn.fit(2)
+        learn.fit(1)
+    assert learn.history.epochs['epoch'] == [0, 1] and learn.history.ends == [5, 10] and learn.state.epoch == 2
+
+
+# Loaders that do not know their length
+
+class Claims:
+    "Says that it has `n` batches"
+    def __init__(self, n): self.n = n
+    def __len__(self): return self.n
+    def __iter__(self): return iter(batches())
+
+class Stream(IterableDataset):
+    def __init__(self, n): self.n = n
+    def __len__(self): return self.n
+    def __iter__(self): return zip(*problem())
+
+class Some:
+    "A sampler with an estimated length"
+    def __init__(self, n): self.n = n
+    def __len__(self): return self.n
+    def __iter__(self): return iter(range(24))
+
+CLAIMS = {
+    'loader': lambda n: Claims(n), 'iterable': lambda n: DataLoader(Stream(5*n), batch_size=5),
+    'sampler': lambda n: DataLoader(TensorDataset(*problem()), batch_size=5, sampler=Some(5*n))}
+
+@pytest.mark.filterwarnings('ignore:Length of IterableDataset')
+@pytest.mark.parametrize('kind, n', [('loader', 3), ('iterable', 9), ('sampler', 3), ('loader', 5)])
+def test_accumulation_over_a_loader_with_a_wrong_length(kind, n):
+    "The windows of five batches are (3, 2) samples: the last one is stepped with its own weight, once"
+    torch.manual_seed(0)
+    model = make_model().eval()
+    opt = SGD(model.parameters(), lr=.1)
+    for _ in range(2):
+        for window in batches()[:3], batches()[3:]:
+            opt.zero_grad()
+            x, y = (torch.cat(o) for o in zip(*window))
+            F.cross_entropy(model(x), y).backward()
+            opt.step()
+    torch.manual_seed(0)
+    learn = make_learner(make_model(), CLAIMS[kind](n), optim=SGD, lr=.1,
+                         hooks=[GradAccum(3), LambdaHook(before_step=lambda learn: learn.model.eval())])
+    learn.fit(2)
+    assert learn.state.optimizer_step == 4
+    for a, b in zip(weights(model), weights(learn.model)): torch.testing.assert_close(a, b)
+
+class Drawn:
+    "Of unknown number; each batch moves the global stream"
+    def __iter__(self):
+        for batch in batches():
+            torch.rand(7)
+            yield batch
+
+def stop(learn): learn.stop() if (learn.state.epoch, learn.state.batch_idx) == (1, 2) else None
+
+@pytest.mark.parametrize('kind', ['drawn', 'stateful'])
+def test_a_batch_that_was_read_ahead_is_neither_lost_nor_drawn_twice(tmp_path, kind):
+    "Accumulation asks whether there is a next one, and a checkpoint is saved then"
+    if kind == 'stateful': stateful = pytest.importorskip('torchdata.stateful_dataloader').StatefulDataLoader
+    class Lines(IterableDataset):
+        def __iter__(self): return zip(*problem())
+    def make(*more):
+        torch.manual_seed(0)
+        dl = Drawn() if kind == 'drawn' else stateful(Lines(), batch_size=5)
+        return make_learner(make_model(), dl, hooks=[GradAccum(3), *more])
+    whole = make()
+    whole.fit(2)
+    make(LambdaHook(after_step=stop), Checkpoint(tmp_path)).fit(2)
+    other = make(Checkpoint(tmp_path))
+    torch.rand(3)
+    with warnings.catch_warnings():
+        warnings.simplefilter('ignore')
+        other.fit(2, resume=True)
+    assert digest(whole) == digest(other)
+
+
+# Other loaders between a stop and a resume
+
+@pytest.mark.parametrize('load', [False, True], ids=['resume', 'load'])
+def test_another_loader_in_the_middle_of_a_pass_is_refused(tmp_path, load):
+    "Nothing has changed: with the first one it goes on as if nothing had happened"
+    def make(seed, *hooks):
+        torch.manual_seed(seed)
+        return make_learner(train_dl=shuffled(), seed=7, hooks=[GradAccum(3), *hooks])
+    whole, learn = make(0), make(0, LambdaHook(after_step=stop))
+    whole.fit(2)
+    learn.fit(2)
+    if load:
+        learn.save(tmp_path/'state.pt')
+        learn = make(1)
+        learn.load(tmp_path/'state.pt')
+    first, learn.train_dl = learn.train_dl, batches(40)
+    why = 'train_dl was replaced in the middle of a pass, after 2 of 5 batches: put the first one back'
+    with pytest.raises(ValueError, match=why): learn.resume()
+    learn.train_dl = first
+    learn.resume()
+    assert digest(learn) == digest(whole)
+
+def test_another_loader_between_two_passes_is_used_as_it_is():
+    "The generators of the new one are not those of the old one"
+    def gen(seed): return torch.Generator().manual_seed(seed)
+    def make():
+        return make_learner(train_dl=shuffled(generator=gen(1)), valid_dl=shuffled(generator=gen(2)),
+                            hooks=[GradAccum(3)])
+    learn = make()
+    learn.add_hook(LambdaHook(after_step=lambda learn: learn.stop() if learn.training
+                              and learn.state.samples_seen == 15 else None))
+    learn.fit(2)
+    learn.valid_dl = shuffled(generator=gen(3))
+    learn.resume()
+    expected = gen(3)
+    for _ in range(2): list(shuffled(generator=expected))
+    assert torch.equal(learn.valid_dl.generator.get_state(), expected.get_state())

@@ -1,0 +1,177 @@
+"A `DataLoader` over tensors yields the same batches by rows, bit for bit, and draws the same random numbers"
+import random
+
+import pytest, torch
+from torch import nn
+from torch.utils.data import (
+    BatchSampler, DataLoader, RandomSampler, Sampler, Subset, SubsetRandomSampler, TensorDataset, WeightedRandomSampler,
+    random_split
+)
+from torch.utils.data._utils import collate
+
+from trainer_nb.all import Learner
+from trainer_nb.base.rng import rng_state, set_seed
+from trainer_nb.data import Pass, same_state
+from trainer_nb.data.rows import by_rows
+
+DTYPES = [getattr(torch, o) for o in 'float32 float64 bfloat16 float16 int64 uint8 bool complex64'.split()]
+
+def tensor(n, r, g):
+    dtype, shape = r.choice(DTYPES), [n, *r.choices([1, 2, 3], k=r.randint(0, 3))]
+    res = torch.randn(shape, generator=g).mul_(3).to(dtype)
+    if dtype.is_floating_point and n: res.view(-1)[r.randrange(res.numel())] = r.choice([torch.nan, torch.inf, -0.])
+    if r.random() < .3 and res.ndim > 2: res = res.transpose(1, 2)
+    return res
+
+def loader(seed):
+    "A random loader over tensors"
+    r, g = random.Random(seed), torch.Generator().manual_seed(seed)
+    dataset = TensorDataset(*(tensor(n, r, g) for n in [r.randint(1, 40)] for _ in range(r.randint(1, 3))))
+    for _ in range(r.choice([0, 0, 1, 2])):
+        n = len(dataset)
+        if r.random() < .5: dataset = Subset(dataset, r.choices(range(-n, n), k=r.randint(1, n)))
+        else: dataset = random_split(dataset, [n - n//3, n//3], generator=g)[0]
+    n, own = len(dataset), torch.Generator().manual_seed(seed + 1)
+    samplers = [None, SubsetRandomSampler(r.sample(range(n), r.randint(1, n)), own),
+                WeightedRandomSampler(torch.rand(n, generator=g), 2*n, generator=r.choice([own, None])),
+                RandomSampler(dataset, replacement=True, num_samples=3*n)]
+    sampler = r.choice(samplers)
+    return DataLoader(dataset, r.randint(1, 9), r.random() < .6 if sampler is None else None, sampler,
+                      drop_last=r.random() < .3, generator=r.choice([None, own]))
+
+def same(a, b):
+    assert type(a) is type(b) is list and len(a) == len(b)
+    for x, y in zip(a, b):
+        assert type(x) is type(y) and x.dtype == y.dtype and x.shape == y.shape and x.stride() == y.stride()
+        assert x.contiguous().view(torch.uint8).equal(y.contiguous().view(torch.uint8))
+
+@pytest.mark.parametrize('seed', [*range(8), *(pytest.param(o, marks=pytest.mark.soak) for o in range(8, 60))])
+def test_batches_and_random_numbers_are_the_same(seed):
+    "Two whole passes, with random numbers drawn in between, then one that resumes in the middle"
+    passes, after = [], []
+    for kind in iter, Pass:
+        dl = loader(seed)
+        assert by_rows(dl) is not dl
+        set_seed(seed)
+        passes.append([(b, torch.rand(1)) for _ in range(2) for b in kind(dl)])
+        after.append((rng_state(), dl.generator and dl.generator.get_state()))
+    assert len(passes[0]) == len(passes[1])
+    for (a, drawn), (b, drawn_here) in zip(*passes):
+        same(a, b)
+        assert drawn == drawn_here
+    assert same_state(after[0][0], after[1][0]) and (after[0][1] is None or after[0][1].equal(after[1][1]))
+
+    n = random.Random(seed).randint(1, len(passes[0])//2) if passes[0] else 0
+    if not n: return
+    set_seed(seed)
+    first = Pass(loader(seed))
+    walk = iter(first)
+    for _ in range(n): next(walk), torch.rand(1)
+    first.n = n
+    state, again = first.state_dict(), Pass(loader(seed))
+    set_seed(9)
+    again.load_state_dict(state)
+    rest = list(again)
+    assert len(rest) == len(passes[0])//2 - n
+    for a, (b, _) in zip(rest, passes[0][n:]): same(a, b)
+
+def test_batches_can_be_changed_in_place():
+    x = torch.arange(10.)
+    dl = by_rows(DataLoader(TensorDataset(x), 4))
+    for xb, in dl: xb.zero_()
+    assert x.equal(torch.arange(10.)) and [b[0].tolist() for b in dl] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+
+def test_indices_are_checked():
+    data = TensorDataset(torch.arange(5))
+    for bad in [Subset(data, [1, 5]), Subset(data, [-6])]:
+        for dl in DataLoader(bad), by_rows(DataLoader(bad)):
+            with pytest.raises(IndexError): list(dl)
+    at = [torch.tensor(3), torch.tensor(1)]
+    dl = DataLoader(data, 2, sampler=SubsetRandomSampler(at))
+    assert by_rows(dl) is not dl and sorted(next(iter(by_rows(dl)))[0].tolist()) == [1, 3]
+
+def test_another_way_to_collate_tensors_is_kept(monkeypatch):
+    def doubled(batch, *, collate_fn_map=None): return 2*torch.stack(batch)
+    monkeypatch.setitem(collate.default_collate_fn_map, torch.Tensor, doubled)
+    dl = DataLoader(TensorDataset(torch.arange(4)), 2)
+    assert [b[0].tolist() for b in Pass(dl)] == [b[0].tolist() for b in dl] == [[0, 2], [4, 6]]
+
+class Own(Sampler):
+    def __init__(self, n): self.n = n
+    def __len__(self): return self.n
+    def __iter__(self): return iter(torch.randperm(self.n).tolist())
+
+class OtherData(TensorDataset):
+    def __getitem__(self, i): return tuple(2*o for o in super().__getitem__(i))
+
+class OtherLoader(DataLoader):
+    def __iter__(self): return (b for b in ())
+
+X = torch.ones(8)
+UNCHANGED = {
+    'own sampler': DataLoader(TensorDataset(X), sampler=Own(8)),
+    'subclass of the dataset': DataLoader(OtherData(X)),
+    'subclass of the loader': OtherLoader(TensorDataset(X)),
+    'no batches': DataLoader(TensorDataset(X), batch_size=None),
+    'workers': DataLoader(TensorDataset(X), num_workers=1),
+    'sparse': DataLoader(TensorDataset(X.to_sparse())),
+    'parameter': DataLoader(TensorDataset(nn.Parameter(X))),
+    'meta': DataLoader(TensorDataset(X.to('meta'))),
+    'conjugate': DataLoader(TensorDataset(X.to(torch.complex64).conj())),
+    'drawn as it goes': DataLoader(TensorDataset(X), sampler=RandomSampler(X, True, generator=torch.Generator())),
+}
+
+def test_other_loaders_are_left_alone():
+    assert [name for name, dl in UNCHANGED.items() if by_rows(dl) is not dl] == []
+
+def test_a_fit_reads_rows(monkeypatch):
+    "Only the first batch of a loader is made sample by sample"
+    seen, get = [], TensorDataset.__getitem__
+    monkeypatch.setattr(TensorDataset, '__getitem__', lambda self, i: [seen.append(i), get(self, i)][1])
+    dl = DataLoader(TensorDataset(torch.randn(20, 3), torch.randn(20, 1)), 5, shuffle=True)
+    Learner(nn.Linear(3, 1), dl, loss_fn=nn.MSELoss(), display=False).fit(3)
+    assert len(seen) == 5
+
+@pytest.mark.parametrize('kind, drop_last', [(SubsetRandomSampler, False), (RandomSampler, True)])
+def test_a_batch_sampler_of_its_own(kind, drop_last):
+    "The loader's `sampler` and `drop_last` are torch's defaults then, and say nothing"
+    passes = []
+    for read in iter, Pass:
+        dataset, g = TensorDataset(torch.arange(37.)), torch.Generator().manual_seed(5)
+        sampler = kind(range(10) if kind is SubsetRandomSampler else dataset, generator=g)
+        dl = DataLoader(dataset, batch_sampler=BatchSampler(sampler, 4, drop_last))
+        assert by_rows(dl) is not dl
+        passes.append([b[0].tolist() for _ in range(2) for b in read(dl)])
+        assert len(passes[-1]) == 2*len(dl)
+    assert passes[0] == passes[1]
+
+SIZES = pytest.mark.parametrize('n, drop_last', [(20, False), (22, False), (22, True)])
+
+def generated(n, drop_last):
+    g = torch.Generator().manual_seed(3)
+    return DataLoader(TensorDataset(torch.arange(n)), 5, True, drop_last=drop_last, generator=g), g
+
+@pytest.mark.parametrize('n, drop_last, stop', [(20, False, 5), (22, False, 2), (22, False, 5), (22, True, 4)])
+def test_a_pass_that_is_left_draws_no_more_than_torchs(n, drop_last, stop):
+    "At the end of a pass, torch draws from the loader's generator once more"
+    orders = []
+    for kind in iter, Pass:
+        (dl, g), seen = generated(n, drop_last), []
+        for k in stop, stop, 9: seen += [b.tolist() for _, (b,) in zip(range(k), kind(dl), strict=False)]
+        orders.append((seen, g.get_state().tolist()))
+    assert orders[0] == orders[1]
+
+@SIZES
+def test_a_pass_that_resumes_draws_at_its_end_what_torchs_draws(n, drop_last):
+    for k in range(1, 5 + (n > 20 and not drop_last)):
+        dl, g = generated(n, drop_last)
+        first, (other, own) = Pass(dl), generated(n, drop_last)
+        for _ in zip(range(k), first): first.n += 1
+        again = Pass(other)
+        again.load_state_dict(first.state_dict())
+        own.set_state(g.get_state())
+        rest, whole = [b.tolist() for b, in again], [b.tolist() for b, in generated(n, drop_last)[0]]
+        assert rest == whole[k:]
+        dl, g = generated(n, drop_last)
+        list(dl)
+        assert own.get_state().equal(g.get_state())

@@ -1,0 +1,140 @@
+"Samplers, datasets and loaders that seed themselves by the epoch are told its number, as in a plain loop"
+import pytest, torch, torch.nn.functional as F
+from torch.utils.data import BatchSampler, DataLoader, Dataset, DistributedSampler, RandomSampler
+
+from common import make_learner, problem, same, weights
+from trainer_nb.save.checkpoint import Checkpoint
+from trainer_nb.features.gradients import GradAccum
+from trainer_nb.loop.hooks import LambdaHook
+from trainer_nb.data.loaders import Prefetched
+from trainer_nb.data.seeded import SeededLoader
+
+
+def order(epoch, n=24): return torch.randperm(n, generator=torch.Generator().manual_seed(epoch)).tolist()
+
+class Points(Dataset):
+    "Its samples depend on the epoch"
+    def __init__(self): self.epoch, self.data = None, problem()
+    def set_epoch(self, epoch): self.epoch = epoch
+    def __len__(self): return 24
+    def __getitem__(self, i): return self.data[0][i]*(1 + self.epoch), self.data[1][i]
+
+class Batches(BatchSampler):
+    def set_epoch(self, epoch): self.epoch = epoch
+    def __iter__(self):
+        for i in range(0, 24, 5): yield order(self.epoch)[i:i + 5]
+
+class Loader:
+    "Any iterable"
+    def set_epoch(self, epoch): self.epoch = epoch
+    def __len__(self): return 5
+    def __iter__(self):
+        for i in range(0, 24, 5): yield tuple(o[order(self.epoch)[i:i + 5]] for o in problem())
+
+class Shuffles:
+    "It shuffles when it is told, at random"
+    def set_epoch(self, epoch): self.order = torch.randperm(24).tolist()
+    def __len__(self): return 24
+    def __iter__(self): return iter(self.order)
+
+class OnHost(Prefetched):
+    def wrap_iter(self, iterator): return iterator
+
+def stock(data=None, **kwargs):
+    return DataLoader(list(zip(*problem())) if data is None else data, **{'batch_size': 5, **kwargs})
+
+def distributed(): return DistributedSampler(range(24), num_replicas=1, rank=0, seed=3)
+
+CASES = {   # name: loader, and what a plain loop tells
+    'sampler': (lambda: stock(sampler=distributed()), 'sampler'),
+    'batch sampler': (lambda: stock(batch_sampler=Batches(RandomSampler(range(24)), 5, False), batch_size=1),
+                      'batch_sampler'),
+    'dataset': (lambda: stock(Points(), shuffle=True), 'dataset'),
+    'dataset in workers': (lambda: stock(Points(), shuffle=True, num_workers=1), 'dataset'),
+    'loader': (Loader, ''),
+    'handed on': (lambda: OnHost(stock(sampler=distributed()), torch.device('cuda')), 'source.sampler'),
+    'a shuffle when told': (lambda: stock(sampler=Shuffles()), 'sampler'),
+}
+
+def part(dl, path):
+    for name in filter(None, path.split('.')): dl = getattr(dl, name)
+    return dl
+
+def plain(make, path, n_epochs):
+    torch.manual_seed(5)
+    model, dl = torch.nn.Linear(4, 3), make()
+    opt, losses = torch.optim.SGD(model.parameters(), lr=.1), []
+    torch.manual_seed(7)
+    for epoch in range(n_epochs):
+        part(dl, path).set_epoch(epoch)
+        for x, y in dl:
+            loss = F.cross_entropy(model(x), y)
+            loss.backward()
+            opt.step()
+            opt.zero_grad()
+            losses.append(loss.item())
+    return weights(model), losses
+
+def learner(make, hooks=()):
+    torch.manual_seed(5)
+    model = torch.nn.Linear(4, 3)
+    return make_learner(model, make(), optim=torch.optim.SGD(model.parameters(), lr=.1), seed=7, hooks=hooks)
+
+def stop_at(step):
+    return LambdaHook(after_step=lambda learn: learn.stop() if learn.state.optimizer_step == step else None,
+                      name='Stop')
+
+@pytest.mark.filterwarnings('ignore:resume. train_dl')
+@pytest.mark.parametrize('key', CASES)
+def test_each_pass_is_told_its_epoch_also_after_a_resume(key, tmp_path):
+    make, path = CASES[key]
+    expected, losses = plain(make, path, 3)
+    learn = learner(make)
+    learn.fit(3)
+    assert same(weights(learn.model), expected) and learn.history.steps['train_loss'] == pytest.approx(losses)
+    here = learner(make)
+    here.fit(3, hooks=[stop_at(7), Checkpoint(tmp_path)])
+    assert here.cancelled == 'stop' and here.state.epoch == 1
+    other = learner(make)           # as in a new process: nobody told this one anything
+    other.fit(3, hooks=[Checkpoint(tmp_path)], resume=True)
+    here.resume()
+    for o in here, other: assert same(weights(o.model), expected), key
+
+def test_it_is_told_once_for_a_pass_and_by_nobody_else():
+    told = []
+    class Sampler(RandomSampler):
+        def set_epoch(self, epoch): told.append(epoch)
+    dl = stock(sampler=Sampler(range(24), generator=torch.Generator()))
+    learn = make_learner(train_dl=dl, valid_dl=stock(sampler=Sampler(range(5))))
+    learn.fit(2, valid_every=3)
+    learn.validate()
+    learn.fit(1)
+    assert told == [0, 1, 2]
+
+def test_workers_that_stay_have_the_dataset_of_their_epoch():
+    "Those of a SeededLoader, whose copies nobody tells, are started again"
+    def make(n_workers):
+        return SeededLoader(Points(), 5, shuffle=True, num_workers=n_workers,
+                            generator=torch.Generator().manual_seed(0))
+    few, many = (learner(lambda: make(n)) for n in (0, 1))
+    for o in few, many: o.fit(2)
+    assert same(weights(few.model), weights(many.model)) and few.train_dl.dataset.dataset.epoch == 1
+    many.train_dl._iterator._shutdown_workers()
+
+@pytest.mark.parametrize('sizes, how', [((24, 12), 'set_epoch'), ((12, 24), 'before_epoch')])
+def test_an_epoch_of_another_length_has_whole_windows(sizes, how):
+    "The last window of each epoch is stepped with, wherever it ends"
+    class Course(Points):
+        n = sizes[0]
+        def set_epoch(self, epoch):
+            super().set_epoch(epoch)
+            if how == 'set_epoch': self.n = sizes[epoch]
+        def __len__(self): return self.n
+    steps, data = [], Course()
+    def begin(learn):
+        if how == 'before_epoch': data.n = sizes[learn.state.epoch]
+    look = LambdaHook(before_epoch=begin, after_step=lambda learn: steps.append((learn.stepped, learn.n_batches)))
+    learn = make_learner(train_dl=stock(data, batch_size=2), hooks=[GradAccum(4), look])
+    learn.fit(2)
+    expected = [((i + 1) % 4 == 0 or i + 1 == n//2, n//2) for n in sizes for i in range(n//2)]
+    assert steps == expected

@@ -1,0 +1,203 @@
+"""Several validation sets by name: the numbers are those of a plain loop over each,
+and a pass goes on from any batch of any set"""
+from functools import partial
+
+import pytest, torch, torch.nn.functional as F
+from torch.utils.data import DataLoader, TensorDataset
+
+from common import Noisy, Unsized, digest, make_learner, make_model, problem, same, weights
+from trainer_nb.save.checkpoint import Checkpoint
+from trainer_nb.data import end_workers
+from trainer_nb.show.display import Display
+from trainer_nb.save.early_stopping import EarlyStopping
+from trainer_nb.loop.hooks import CancelStep, LambdaHook
+from trainer_nb.data.several import ValidSets
+from trainer_nb.loop.metrics import Metric, accuracy
+
+
+class Squares:
+    "A metric that is no mean over batches: the root of the mean square of the right logits"
+    def reset(self): self.total, self.n = torch.zeros(()), 0
+    def update(self, pred, targ):
+        self.total, self.n = self.total + (pred.gather(1, targ[:, None])**2).sum(), self.n + len(targ)
+    def compute(self): return (self.total/self.n)**.5
+
+def stock(n, seed, cls=Noisy, bs=4, **kwargs): return DataLoader(cls(*problem(n, seed)), bs, shuffle=True, **kwargs)
+
+KINDS = {
+    'stock': lambda: {'clean': stock(14, 2), 'noisy': stock(9, 3)},
+    'one generator': lambda: (lambda g: {k: stock(n, n, generator=g) for k,
+                                         n in (('clean', 14), ('noisy', 9))})(torch.Generator().manual_seed(3)),
+    'workers': lambda: {'clean': stock(14, 2), 'noisy': stock(9, 3, num_workers=1)},
+}
+
+def make(valid, metrics=(accuracy,), **kwargs):
+    torch.manual_seed(0)
+    model = make_model()
+    return make_learner(model, DataLoader(TensorDataset(*problem()), 6, shuffle=True), valid, metrics=[*metrics],
+                        optim=torch.optim.SGD(model.parameters(), lr=.1), **{'seed': 7, **kwargs})
+
+def plain_values(model, dls):
+    "What a plain loop over each set says: name of the set → (mean loss, accuracy, root of the mean square, samples)"
+    model.eval()
+    found = {}
+    with torch.no_grad():
+        for name, dl in dls.items():
+            loss = right = squares = n = 0
+            for x, y in dl:
+                out = model(x)
+                loss += F.cross_entropy(out, y, reduction='sum').item()
+                right += (out.argmax(1) == y).sum().item()
+                squares += (out.gather(1, y[:, None])**2).sum().item()
+                n += len(y)
+            found[name] = loss/n, right/n, (squares/n)**.5, n
+    model.train()
+    return found
+
+def columns(found):
+    "The same, as `learn.validate` says it"
+    names, total = ('loss', 'accuracy', 'Squares'), sum(o[3] for o in found.values())
+    res = {f'valid_{name}': sum(o[i]*o[3] for o in found.values())/total for i, name in enumerate(names)}
+    return res | {f'valid_{s}_{name}': o[i] for s, o in found.items() for i, name in enumerate(names)}
+
+def by_hand(valid, n_epochs=2):
+    torch.manual_seed(0)
+    model, rows = make_model(), []
+    opt = torch.optim.SGD(model.parameters(), lr=.1)
+    train = DataLoader(TensorDataset(*problem()), 6, shuffle=True)
+    torch.manual_seed(7)
+    for _ in range(n_epochs):
+        for x, y in train:
+            F.cross_entropy(model(x), y).backward()
+            opt.step()
+            opt.zero_grad()
+        rows.append(columns(plain_values(model, valid)))
+    return weights(model), rows
+
+@pytest.mark.parametrize('kind', KINDS)
+def test_each_set_has_its_columns_with_the_numbers_of_a_plain_loop(kind):
+    expected, rows = by_hand(KINDS[kind]())
+    learn = make(KINDS[kind](), [accuracy, Squares()])
+    h = learn.fit(2)
+    assert same(weights(learn.model), expected)
+    for got in h.epochs, h.valids:
+        assert [{k: v[i] for k, v in got.items() if k.startswith('valid_')}
+                for i in range(2)] == [pytest.approx(o) for o in rows]
+    assert [o for o in h.epochs if o.startswith('valid_')][:3] == ['valid_loss', 'valid_accuracy', 'valid_Squares']
+
+def test_validate_takes_a_dict():
+    learn = make(problem(20, 5), [accuracy, Squares()])
+    sets = {'a': list(zip(*(o.split(4) for o in problem(14, 2)))), 'b': problem(9, 3)}
+    expected = columns(plain_values(learn.model, {'a': sets['a'], 'b': [sets['b']]}))
+    assert learn.validate(sets) == pytest.approx(expected)
+    assert learn.validate(problem(14, 2)) == pytest.approx({k.replace('_a_', '_'): v for k,
+                                                            v in expected.items() if '_a_' in k})
+    learn.valid_dl = sets       # set between two fits, as a loader is
+    learn.fit(1)
+    assert isinstance(learn.valid_dl, ValidSets) and len(learn.valid_dl) == 5
+    assert 'valid_b_accuracy' in learn.history.epochs
+    whole = torch.cat([learn.predict(o) for o in (sets['a'], sets['b'])])
+    assert torch.equal(learn.predict(learn.valid_dl), whole) and learn.validate() == learn.validate(sets)
+
+def stop_in_validation(at, step=6):
+    "In one of the passes: the first one of the second epoch"
+    def stop(learn):
+        if not learn.training and learn.valid_idx == at and learn.state.optimizer_step == step: learn.stop()
+    return LambdaHook(name='Stop', after_step=stop)
+
+def check_resume(kind, ats, folder, step=6):
+    def learner(): return make(kind(), [accuracy, Squares()])
+    whole = learner()
+    whole.fit(3, valid_every=3)
+    for at in ats:
+        here, there = learner(), learner()
+        here.fit(3, valid_every=3, hooks=[stop_in_validation(at, step), Checkpoint(folder/str(at))])
+        assert here.cancelled == 'stop' and here.position == f'in epoch {step//6}, after {at} of 7 validation batches'
+        torch.rand(3)
+        there.fit(3, valid_every=3, hooks=[Checkpoint(folder/str(at))], resume=True)
+        torch.rand(3)
+        here.resume()
+        assert digest(here) == digest(whole) == digest(there), at
+        for o in whole, here, there: end_workers(o.valid_dl)
+
+@pytest.mark.parametrize('kind, ats', [('stock', (2, 4, 5)), ('one generator', (5,)), ('workers', (6,))])
+def test_a_pass_goes_on_from_any_batch_of_any_set(kind, ats, tmp_path): check_resume(KINDS[kind], ats, tmp_path)
+
+def persistent(*which):
+    "Their samples draw nothing: persistent workers have random states that nobody can put back"
+    kept = {'num_workers': 1, 'persistent_workers': True}
+    return {k: stock(n, n, TensorDataset, **(kept if k in which else {})) for k, n in (('clean', 14), ('noisy', 9))}
+
+@pytest.mark.soak
+@pytest.mark.filterwarnings('ignore:resume. valid_dl')
+@pytest.mark.parametrize('kind', [*KINDS, 'persistent', 'first persistent', 'last persistent'])
+def test_a_pass_goes_on_from_every_batch_of_every_set(kind, tmp_path):
+    sets = {'persistent': ('clean', 'noisy'), 'first persistent': ('clean',), 'last persistent': ('noisy',)}
+    for step in 3, 6:
+        check_resume(KINDS.get(kind) or partial(persistent, *sets[kind]), range(1, 8), tmp_path/str(step), step)
+
+def test_persistent_workers_of_a_set_are_there_again_after_a_resume(tmp_path):
+    "Each loader whose workers wait for the next pass draws no seed in it, and each one that has none yet draws one"
+    with pytest.warns(
+        match=r"valid_dl\['clean'\] has persistent workers.*; valid_dl\['noisy'\] has persistent workers"):
+        check_resume(partial(persistent, 'clean', 'noisy'), [3], tmp_path)
+    # in the first pass, where one has workers
+    check_resume(partial(persistent, 'clean', 'noisy'), (2, 6), tmp_path, step=3)
+
+def test_other_sets_in_the_middle_of_a_pass_are_refused(tmp_path):
+    learn = make(KINDS['stock']())
+    learn.fit(2, hooks=[stop_in_validation(5, 4), Checkpoint(tmp_path)])
+    sets = KINDS['stock']()
+    with pytest.raises(ValueError, match='the loader has changed'):
+        make({k: sets[k] for k in ('noisy', 'clean')}).fit(2, hooks=[Checkpoint(tmp_path)], resume=True)
+
+def test_a_resume_names_the_set_whose_batches_are_read_again(tmp_path):
+    "Also of loaders without a length; what is over, or did not begin, is not read"
+    def learner(): return make({k: Unsized(o) for k, o in KINDS['stock']().items()})
+    whole, here, there = learner(), learner(), learner()
+    whole.fit(2)
+    here.fit(2, hooks=[stop_in_validation(5, 4), Checkpoint(tmp_path)])
+    with pytest.warns() as found: there.fit(2, hooks=[Checkpoint(tmp_path)], resume=True)
+    assert [str(o.message).partition(' batches')[0]
+            for o in found] == ["resume: valid_dl['noisy'] is a Unsized, whose first 1"]
+    here.resume()
+    assert digest(here) == digest(whole) == digest(there)
+
+def test_monitors_see_all_sets_and_each():
+    learn = make({'a': problem(14, 2), 'b': problem(9, 3)},
+                 hooks=[EarlyStopping(1, monitor='valid_b_loss', min_delta=10.)])
+    h = learn.fit(5)
+    assert len(h) == 2 and h.best() is not None
+    for loss, a, b in zip(*(h.epochs[f'valid_{o}loss'] for o in ('', 'a_', 'b_'))):
+        assert loss == pytest.approx((14*a + 9*b)/23)
+
+def test_valid_first_valid_every_and_the_count_of_batches():
+    seen, total = [], []
+    look = LambdaHook(after_step=lambda learn: None
+                      if learn.training else seen.append((learn.valid_idx, learn.n_batches)),
+                      after_valid=lambda learn: total.append(learn.get_hook(Display).progress.total))
+    learn = make({'a': problem(14, 2), 'b': problem(9, 3)}, bs=4, hooks=[look], display='text')
+    h = learn.fit(2, valid_first=True)
+    assert h.valids['step'] == [0, 4, 8] and seen == [(i, 7) for i in range(1, 8)]*3 and total == [8 + 3*7]*3
+    h = learn.fit(1, valid_every=2)
+    assert h.valids['step'][3:] == [10, 12] and len(seen) == 5*7
+
+def test_a_recorded_mean_and_a_cancelled_step_belong_to_their_set():
+    def look(learn):
+        learn.record('size', float(len(learn.batch[1])), mean=True)
+        if not learn.training and learn.valid_idx == 1: raise CancelStep
+    learn = make({'a': problem(14, 2), 'b': problem(9, 3)}, bs=4, hooks=[LambdaHook(after_loss=look)])
+    row = {k: v[0] for k, v in learn.fit(1).epochs.items()}
+    assert row['valid_a_size'] == pytest.approx((4*4 + 4*4 + 2*2)/10)
+    assert row['valid_b_size'] == pytest.approx((4*4 + 4*4 + 1)/9) and row['valid_size'] == pytest.approx((36 + 33)/19)
+
+@pytest.mark.parametrize('valid, metrics, said', [
+    ({'loss': problem()}, [], "called 'loss': expected a name"),
+    ({'x': problem()}, [Metric(accuracy, 'x_loss')], 'two columns would be called valid_x_loss'),
+    ({'a': problem(), 'a_b': problem()}, [Metric(accuracy, 'c'), Metric(accuracy, 'b_c')],
+     "valid_a_b_c, with the validation sets 'a', 'a_b'"),
+    ({}, [], 'an empty dict'), ({'a': {'b': problem()}}, [], "the validation set 'a' is a dict"),
+    ({'x': torch.ones(3), 'y': torch.ones(3)}, [], "'x' is a Tensor, not a loader")])
+def test_sets_whose_columns_would_collide_and_what_is_no_set_is_refused(valid, metrics, said):
+    with pytest.raises((TypeError, ValueError), match=said): make(valid, metrics)
+    with pytest.raises((TypeError, ValueError), match=said): make(None, metrics).validate(valid)

@@ -1,0 +1,129 @@
+"Activations: numbers are those of hooks made by hand, the training is the one without it, and nothing stays behind"
+import math
+
+import pytest, torch, torch.nn.functional as F
+from torch import nn
+
+from common import digest, make_learner, problem, same, weights
+from trainer_nb.all import AMP, Activations, Checkpoint, EMA, GradAccum, GradClip, set_seed
+from trainer_nb.features import activations as module
+from trainer_nb.loop.hooks import CancelStep, Hook, LambdaHook
+
+
+class Net(nn.Module):
+    "Convolutions and features, dropout, a functional relu that nobody sees, and a layer that is called twice"
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Sequential(nn.Conv1d(1, 6, 2), nn.BatchNorm1d(6), nn.ReLU(inplace=True))
+        self.body = nn.Sequential(nn.Flatten(), nn.Linear(18, 8), nn.ReLU(), nn.Dropout(.3))
+        self.twice, self.head = nn.Linear(8, 8), nn.Linear(8, 3)
+    def forward(self, x): return self.head(F.relu(self.twice(self.twice(self.body(self.conv(x[:, None]))))))
+
+LAYERS = ['conv.0', 'conv.1', 'conv.2', 'body.1', 'body.2', 'twice', 'head']
+
+def learner(*hooks, model=None, **kwargs):
+    set_seed(0)
+    default = {'train_dl': problem(), 'bs': 5, 'lr': .05, 'hooks': hooks}
+    return make_learner(Net() if model is None else model, **{**default, **kwargs})
+
+def n_forward_hooks(learn): return sum(len(m._forward_hooks) for m in learn.model.modules())
+
+@pytest.mark.parametrize('others', [
+    [lambda: GradAccum(3)], [lambda: AMP('bf16')], [lambda: GradClip(.1), EMA]], ids=['accum', 'amp', 'clip'])
+def test_the_training_is_that_without_it(others, optim=torch.optim.AdamW):
+    def run(*hooks):
+        learn = learner(*hooks, *(o() for o in others), optim=optim, valid_dl=problem(seed=2))
+        learn.fit(3)
+        return digest(learn), torch.rand(3).tolist()
+    assert run(Activations(every=2)) == run()
+
+def test_values_are_those_made_by_hand():
+    "Each batch: first calls of the layers, units by layer, steps of the weights"
+    seen, steps = [], []
+    class ByHand(Hook):
+        def before_step(self, learn):
+            self.now, self.handles = {}, []
+            self.old = {k: [p.detach().clone() for p in own] for k, own in self.own(learn)}
+            for name in LAYERS:
+                def see(m, args, out, name=name): self.now.setdefault(name, out.detach().clone())
+                self.handles.append(learn.model.get_submodule(name).register_forward_hook(see, prepend=True))
+        def own(self, learn): return [(k, [*learn.model.get_submodule(k).parameters(recurse=False)]) for k in LAYERS]
+        def after_step(self, learn):
+            for o in self.handles: o.remove()
+            seen.append(self.now)
+            def norm(tensors): return math.sqrt(sum(o.double().square().sum().item() for o in tensors))
+            moved = {k: [p.detach() - w for p, w in zip(own, self.old[k])] for k, own in self.own(learn)}
+            steps.append([norm(moved[k])/norm(self.old[k]) if self.old[k] else math.nan for k in LAYERS])
+    watch = Activations(every=1)
+    learner(watch, ByHand()).fit(2)
+    v = watch.values
+    assert [name for name, _ in watch.layers] == LAYERS and watch.at == list(range(10))
+    for i, now in enumerate(seen):
+        for k, name in enumerate(LAYERS):
+            x = now[name]
+            assert v['mean'][i, k].item() == pytest.approx(x.mean().item(), abs=1e-6)
+            assert v['deviation'][i, k].item() == pytest.approx(x.std(correction=0).item(), rel=1e-5)
+            units = x.transpose(0, 1).flatten(1)        # channels or features, in dimension 1
+            if len(x) > 1 or x.ndim > 2:
+                dead = sum(len(o.unique()) == 1 for o in units)/len(units)
+                assert v['dead'][i, k].item() == pytest.approx(dead)
+            counts = torch.histc(x.flatten().asinh(), module.N_BINS, -module.EDGE, module.EDGE)
+            assert torch.allclose(v['bins'][i, k], counts/x.numel())
+    assert torch.allclose(v['update'], torch.tensor(steps), rtol=1e-4, equal_nan=True)
+
+def leave(how):
+    def f(learn):
+        if learn.state.batch_idx != 2 or not learn.training: return
+        if how is None: learn.stop()
+        else: raise how
+    return LambdaHook(after_pred=f)
+
+@pytest.mark.parametrize('how, n', [
+    (RuntimeError('on purpose'), 2), (CancelStep(), 4), (None, 3)], ids=['error', 'cancel', 'stop'])
+def test_no_forward_hook_is_left(how, n):
+    watch = Activations(every=1)
+    learn = learner(watch, leave(how))
+    try: learn.fit(1)
+    except (RuntimeError, KeyboardInterrupt): pass
+    assert n_forward_hooks(learn) == 0 and watch.kept is None and not watch.modules and not watch.handles
+    assert len(watch.at) == len(watch.rows) == len(set(watch.at)) == n
+
+def test_hooks_exist_only_in_measured_batches():
+    n = []
+    learner(Activations(every=2), LambdaHook(after_loss=lambda learn: n.append(n_forward_hooks(learn)))).fit(1)
+    assert n == [7, 0, 7, 0, 7]
+
+def test_nothing_is_measured_in_validation_and_dry_runs():
+    watch = Activations(every=1)
+    learn = learner(watch, valid_dl=problem(seed=2))
+    learn.fit(1, valid_first=True)
+    with learn.dry_run() as r: r.train_batch()
+    assert watch.at == list(range(5)) and n_forward_hooks(learn) == 0
+
+@pytest.mark.parametrize('at, n', [(2, 1), (7, 2)])
+def test_resume(tmp_path, at, n):
+    "From a checkpoint, in mid-epoch and in mid-accumulation, and from a stop in memory"
+    def make(folder, *hooks):
+        watch = Activations(every=2)
+        return learner(watch, GradAccum(n), Checkpoint(folder, every=1), *hooks), watch
+    def stop(learn):
+        if learn.history.n_steps == at and learn.training: learn.stop()
+    whole, expected = make(tmp_path/'a')
+    whole.fit(3)
+    first, stopped = make(tmp_path/'b', LambdaHook(after_step=stop))
+    first.fit(3)
+    assert len(stopped.at) < len(expected.at)
+    again, resumed = make(tmp_path/'b')
+    again.fit(3, resume=True)
+    first.resume()
+    for o, learn in (resumed, again), (stopped, first):
+        assert same(weights(learn.model), weights(whole.model)) and o.at == expected.at
+        for k, v in expected.values.items(): assert torch.equal(o.values[k].nan_to_num(-1.), v.nan_to_num(-1.)), k
+
+def test_memory_is_bounded(monkeypatch):
+    monkeypatch.setattr(module, 'MOST', 8)
+    watch = Activations(every=1)
+    learn = learner(watch)
+    learn.fit(10)
+    assert watch.thinned == 8 and watch.at == list(range(0, 50, 8)) and len(watch.rows) == 7
+    assert watch.state_dict()['rows'].nbytes == 7*len(LAYERS)*4*85

@@ -1,0 +1,425 @@
+"Hooks between loss and step: any order of registration gives the results of a loop by hand, and the table says why"
+import contextlib, functools, math
+from collections import Counter
+from copy import deepcopy
+from itertools import permutations
+
+import pytest, torch, torch.nn.functional as F
+from torch import nn
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from common import batches, make_learner, same, weights
+from test_accumulation import OPTIMS, SIZES, Pair, close, cut, d_loss, g_loss, model, optimizers, windows
+from test_no_sync import N_TRAIN, N_VALID, assert_allowed, cross_entropy, fit as counted_fit, in_list, raw
+from trainer_nb.features.ema import EMA
+from trainer_nb.features.nan_guard import NaNGuard
+from trainer_nb.features.freeze import Freeze, FreezeBN
+from trainer_nb.loop.hooks import CancelFit, Hook, LambdaHook
+from trainer_nb.features.gradients import GradAccum, GradClip, GradNorm
+from trainer_nb.features.amp import AMP
+from trainer_nb.base.torch_private import light_step, opt_step
+
+class Decay(Hook):
+    "A schedule of real steps"
+    def before_fit(self, learn): self.sched = torch.optim.lr_scheduler.ExponentialLR(learn.opt, .8)
+    def after_step(self, learn):
+        if learn.stepped: self.sched.step()
+
+def by_hand(n_epochs=2, n=3, sizes=SIZES['wild'], clip=.1, dtype=None, decay=.9):
+    "Accumulate, clip, schedule and average, in mixed precision, in one plain loop; return (model, average, norms)"
+    m = model()
+    opt = OPTIMS['sgd'](m.parameters())
+    sched, average, norms = torch.optim.lr_scheduler.ExponentialLR(opt, .8), deepcopy(m), []
+    for _ in range(n_epochs):
+        data = cut(sizes)
+        for i in range(0, len(data), n):
+            window = data[i:i + n]
+            for x, y in window:
+                with torch.autocast('cpu', dtype or torch.bfloat16, enabled=dtype is not None):
+                    loss = F.cross_entropy(m(x), y)
+                (loss*(len(x)/len(window[0][0]))).backward()
+            for p in m.parameters(): p.grad /= sum(len(o) for o, _ in window)/len(window[0][0])
+            norms.append(nn.utils.clip_grad_norm_(m.parameters(), clip).item())
+            opt.step()
+            opt.zero_grad()
+            sched.step()
+            with torch.no_grad():
+                for a, p in zip(average.parameters(), m.parameters()): a.copy_(decay*a + (1 - decay)*p)
+    return m, average, norms
+
+ALL = {'GradAccum': lambda: GradAccum(3), 'GradClip': lambda: GradClip(.1), 'EMA': lambda: EMA(.9, warmup=False),
+       'GradNorm': GradNorm, 'NaNGuard': NaNGuard}
+
+@pytest.mark.parametrize('dtype', [None, torch.bfloat16], ids=['float32', 'bfloat16'])
+def test_all_orders_of_registration(dtype):
+    "And twice `fit(1)` is the same as `fit(2)`; in float32 the loop by hand is that of the big batches"
+    m, average, norms = by_hand(dtype=dtype)
+    if dtype is None:
+        big = by_hand(n=1, sizes=windows(SIZES['wild'], 3))
+        assert close(m, big[0]) and close(average, big[1]) and norms == pytest.approx(big[2], abs=1e-6)
+    made = {**{k: f for k, f in ALL.items() if k != 'NaNGuard'},
+            **({'AMP': lambda: AMP(dtype)} if dtype else {'NaNGuard': NaNGuard})}
+    first = None
+    for order in [*permutations(made)][::7]:
+        learn = make_learner(model(), cut(SIZES['wild']), optim=OPTIMS['sgd'],
+                             hooks=[Decay(), *[made[o]() for o in order]])
+        learn.get_hook('Decay').before_fit(learn)
+        learn.get_hook('Decay').before_fit = lambda learn: None     # one schedule over both fits
+        for _ in range(2): learn.fit(1)
+        found = [*weights(learn.model),
+                 *weights(learn.ema.model)], [o for o in learn.history.steps['grad_norm'] if o == o]
+        if first is None:
+            first = found
+            assert close(learn.model, m) and close(learn.ema.model, average)
+            assert found[1] == pytest.approx(norms, abs=1e-6)
+            assert learn.state.optimizer_step == 4 == learn.ema.n
+            assert learn.opt.param_groups[0]['lr'] == pytest.approx(.1*.8**4)
+        assert same(found[0], first[0]) and found[1] == first[1], order
+
+
+# Steps that a scaler skips
+
+class Fake:
+    "A scaler that skips some steps, and looks at nothing"
+    def __init__(self, skips): self.skips, self.n, self.log = skips, 0, []
+    def scale(self, loss): return loss*8
+    def unscale_(self, opt):
+        self.log.append('unscale')
+        for g in opt.param_groups:
+            for p in g['params']:
+                if p.grad is not None: p.grad /= 8
+    def step(self, opt):
+        self.n += 1
+        return None if self.n in self.skips else opt.step()
+    def update(self): self.log.append('update')
+    def state_dict(self): return {'n': self.n}
+    def load_state_dict(self, state): self.n = state['n']
+
+@pytest.mark.parametrize('n', [1, 2])
+def test_a_skipped_step_is_none(n):
+    "Schedule, average, counter, clipping and norms do not move; the window is gone"
+    fake, data = Fake({1, 3}), cut([4]*6)
+    clip, seen = GradClip(.1), []
+    learn = make_learner(model(), data, optim=OPTIMS['sgd'],
+                         hooks=[Decay(), EMA(.9, warmup=False), clip, GradNorm(),
+                                AMP('fp16', scaler=lambda device: fake), GradAccum(n),
+                         LambdaHook(after_step=lambda learn: seen.append(learn.stepped), ord=9)])
+    learn.fit(1)
+    expected = [i % n == n - 1 and i//n + 1 not in fake.skips for i in range(6)]
+    assert seen == expected and learn.state.optimizer_step == sum(expected) == learn.ema.n
+    assert learn.opt.param_groups[0]['lr'] == pytest.approx(.1*.8**sum(expected))
+    assert fake.log == ['unscale', 'update']*(6//n)
+    assert [o == o for o in learn.history.steps['grad_norm']] == expected
+    m, average, _ = hand_with_skips(n, fake.skips)
+    # in half precision
+    assert all(torch.allclose(a, b, atol=2e-3) for a, b in zip(weights(learn.model) + weights(learn.ema.model),
+                                                               weights(m) + weights(average)))
+
+def hand_with_skips(n, skips):
+    m = model()
+    opt = OPTIMS['sgd'](m.parameters())
+    average, sched = deepcopy(m), torch.optim.lr_scheduler.ExponentialLR(opt, .8)
+    for i, (x, y) in enumerate(cut([4*n]*(6//n))):
+        F.cross_entropy(m(x), y).backward()
+        if i + 1 not in skips:
+            nn.utils.clip_grad_norm_(m.parameters(), .1)
+            opt.step()
+            sched.step()
+            with torch.no_grad():
+                for a, p in zip(average.parameters(), m.parameters()): a.copy_(.9*a + .1*p)
+        opt.zero_grad()
+    return m, average, None
+
+@pytest.mark.filterwarnings('ignore:.*is nan in epoch')
+def test_each_optimizer_has_its_scale():
+    "One that overflows for ever does not touch the other one's; a loss that both share has one scale"
+    m = Pair()
+    learn = make_learner(m, batches(), train_step=lambda batch, learn: scaled(learn, batch), optim=optimizers(m),
+                         hooks=[AMP('fp16', scaler=lambda d: torch.amp.GradScaler(d, init_scale=256.)), GradAccum(2)])
+    def scaled(learn, batch):
+        yield 'd', d_loss(learn.model, batch[0])*math.inf
+        yield 'g', g_loss(learn.model, batch[0])
+    learn.fit(1)
+    scalers = learn.get_hook('AMP').scalers
+    assert scalers['g'].get_scale() == 256 and scalers['d'].get_scale() == 32 and learn.state.optimizer_step == 3
+    m = Pair()
+    learn = make_learner(m, batches(), train_step=lambda batch, learn: {'loss': d_loss(learn.model, batch[0])},
+                         optim=optimizers(m),
+                         hooks=[AMP('fp16', scaler=lambda d: torch.amp.GradScaler(d, init_scale=256.,
+                                                                                  growth_interval=1))])
+    learn.fit(1)
+    assert {name: o.get_scale() for name, o in learn.get_hook('AMP').scalers.items()} == {'d': 256*2**5, 'g': 256}
+    assert learn.state.optimizer_step == 5
+    assert all(o.isfinite().all() for o in weights(m))
+
+def test_mixed_precision_in_validation_and_prediction():
+    learn = make_learner(model(), batches(), batches(), hooks=[AMP()])
+    assert learn.predict(batches()).dtype == torch.bfloat16
+    learn.fit(1)
+    assert all(p.dtype == torch.float32 for p in learn.model.parameters())
+    assert learn.validate()['valid_loss'] == learn.history.epochs['valid_loss'][-1]
+
+
+# The average
+
+class Boom(Exception): pass
+
+@pytest.mark.parametrize('where, how', [
+    ('before_step', Boom), ('do_step', KeyboardInterrupt), ('after_pred', CancelFit), ('after_loss', 'stop'),
+    ('after_step', Boom), ('after_step', CancelFit)])
+def test_the_live_model_is_back(where, how):
+    def f(learn, *nxt):
+        if not learn.training:
+            if how == 'stop': learn.stop()
+            else: raise how
+        return nxt and nxt[0]()
+    for ord in -99, 99:
+        learn = make_learner(model(), batches(), batches(), hooks=[EMA(.5), LambdaHook(**{where: f}, ord=ord)])
+        live = learn.model
+        try: learn.fit(1)
+        except (Boom, KeyboardInterrupt): pass
+        assert learn.model is live is not learn.ema.model and learn.ema.n == 5
+        assert all(m.training for m in live.modules())
+
+
+# Norms
+
+def test_what_hooks_record_stands_beside_its_batch():
+    "Over more batches than are packed together, with cancelled ones, and looks in the middle"
+    from trainer_nb.loop.hooks import CancelStep
+    def record_it(learn):
+        i = learn.state.batch_idx
+        if i % 3 == 0: learn.record('i', float(i))
+        if i % 3 == 1: learn.record('t', torch.tensor(i))
+        if i % 100 == 7: raise CancelStep
+        if i % 90 == 3: assert len(learn.history.steps['train_loss']) <= i
+    learn = make_learner(nn.Linear(4, 3), in_list(N_TRAIN), hooks=[LambdaHook(after_loss=record_it)])
+    learn.fit(1)
+    kept = [i for i in range(N_TRAIN) if i % 100 != 7]
+    steps = learn.history.steps
+    assert str(steps['i']) == str([float(i) if i % 3 == 0 else math.nan for i in kept])
+    assert str(steps['t']) == str([float(i) if i % 3 == 1 else math.nan for i in kept])
+    learn.record('i', 1.)           # outside of a fit there is no batch
+    with pytest.raises(ValueError, match='name of a column'):
+        learn.fit(1, hooks=[LambdaHook(after_loss=lambda learn: learn.record('lr', 1.))])
+
+
+# NaN
+
+OPTS = {'sgd': lambda p: torch.optim.SGD(p, .1), 'momentum': OPTIMS['sgd'],
+        'fused': lambda p: torch.optim.Adam(p, .01, fused=True),
+        'foreach': lambda p: torch.optim.Adam(p, .01, foreach=True, amsgrad=True)}
+
+class Norm2(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.body, self.bn, self.head = nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 3)
+    def forward(self, x): return self.head(self.bn(self.body(x)))
+
+def spoiler(what, i):
+    "A hook that spoils one thing in the training batch after `i` others"
+    n = [0]
+    def f(learn):
+        if not learn.training: return
+        n[0] += 1
+        if n[0] - 1 != i: return
+        if what == 'batch':
+            learn.batch = [learn.batch[0].clone(), learn.batch[1]]
+            learn.batch[0][1, 2] = math.nan
+        if what == 'loss': learn.loss = learn.loss*math.inf
+        if what == 'gradient': learn.model.head.bias.grad[1] = -math.inf
+    return LambdaHook(**{{'batch': 'before_step', 'loss': 'after_loss', 'gradient': 'after_backward'}[what]: f},
+                      ord=-99)
+
+SAYS = {'batch': r'the loss is not finite in {}.*batch\[0\], .* in batch {}, holds nan',
+        'loss': 'the loss is not finite in {}', 'gradient': 'the gradient of head.bias is not finite in {}'}
+
+@pytest.mark.filterwarnings('ignore:.*is nan in epoch')
+@pytest.mark.parametrize('optim', OPTS.values(), ids=OPTS)
+@pytest.mark.parametrize('what, i, every', [('batch', 0, 100), ('loss', 7, 1), ('gradient', 7, 100)])
+def test_the_guard_keeps_the_last_good_step(optim, what, i, every):
+    learn = make_learner(Norm2(), batches(), optim=optim,
+                         hooks=[NaNGuard(every), spoiler(what, i), GradClip(1.), EMA()])
+    says = SAYS[what].format(f'epoch {i//5}, batch {i % 5}, after {i} optimizer steps', i % 5)
+    with pytest.raises(FloatingPointError, match=says): learn.fit(4)
+    good = make_learner(Norm2(), batches(), optim=optim, hooks=[GradClip(1.)])
+    if i: good.fit(max_steps=i)
+    assert same(weights(learn.model), weights(good.model)) and learn.state.optimizer_step == i
+    for p, q in zip(learn.model.parameters(), good.model.parameters(), strict=True):
+        a, b = learn.opt.state.get(p, {}), good.opt.state.get(q, {})
+        assert a.keys() == b.keys() or not any(o.any() for o in a.values())     # a fused optimizer has made its zeros
+        assert all(torch.equal(torch.as_tensor(a[k]), torch.as_tensor(b[k])) for k in b if b[k] is not None)
+    assert all(o.isfinite().all() for o in weights(learn.ema.model))
+    learn.fit(1)            # training can continue
+    assert all(o.isfinite().all() for o in weights(learn.model))
+
+@pytest.mark.filterwarnings('ignore:.*is nan in epoch')
+def test_the_guard_before_validation_and_at_a_stop():
+    for kwargs in dict(valid_dl=batches()), dict():
+        seen = []
+        hooks = [NaNGuard(), spoiler('loss', 3),
+                 LambdaHook(before_valid=lambda learn: seen.append(1),
+                            after_step=lambda learn: learn.stop() if learn.state.batch_idx == 4
+                            and 'valid_dl' not in kwargs else None)]
+        with pytest.raises(FloatingPointError, match='batch 3'):
+            make_learner(Norm2(), batches(), hooks=hooks, **kwargs).fit(2)
+        assert not seen
+
+
+# Nothing is read
+
+@pytest.mark.parametrize('names, optim', [(['NaNGuard'], torch.optim.SGD), ([*ALL], torch.optim.AdamW)])
+def test_no_value_is_read(names, optim, monkeypatch):
+    "Only the guard does, once in a hundred batches"
+    monkeypatch.setattr('trainer_nb.features.nan_guard.perf_counter', lambda: 0.)
+    m = nn.Linear(4, 3)
+    allowed = raw(m, optim(m.parameters(), lr=.01, fused=True), in_list, cross_entropy)
+    if 'GradAccum' in names: allowed = Counter({k: n//3 for k, n in allowed.items()})       # the optimizer's own reads
+    seen = counted_fit(make_learner(nn.Linear(4, 3), in_list(N_TRAIN), in_list(N_VALID), optim=optim, lr=.01,
+                                    hooks=[ALL[o]() for o in names]))
+    if 'NaNGuard' in names: seen.subtract(dict.fromkeys(['__int__', '_local_scalar_dense'], 2*N_TRAIN//100))
+    assert_allowed(seen, allowed)
+
+
+# Frozen
+
+@pytest.mark.parametrize('n', [2, 5])
+def test_frozen_after_a_stop(n):
+    def run(*hooks):
+        learn = make_learner(Norm2(), batches(), batches(), optim=OPTIMS['sgd'],
+                             hooks=[Freeze('body'), FreezeBN(), *hooks])
+        learn.fit(2)
+        return learn
+    whole, count = run(), [0]
+    def stop(learn):
+        count[0] += learn.training
+        if count[0] == n and learn.training: learn.stop()
+    learn = run(LambdaHook(after_step=stop))
+    assert all(p.requires_grad for p in learn.model.parameters())
+    learn.resume()
+    assert same(weights(learn.model), weights(whole.model)) and learn.model.bn.num_batches_tracked == 0
+
+def test_an_error_thaws():
+    learn = make_learner(Norm2(), batches())
+    for hooks in [Freeze('body', 'nothing')], [Freeze('*')], [Freeze('body'), LambdaHook(after_loss=lambda learn: 1/0)]:
+        with pytest.raises((ValueError, ZeroDivisionError)): learn.fit(1, hooks=hooks)
+        assert all(p.requires_grad for p in learn.model.parameters())
+
+
+# Bad input
+
+def test_each_only_once():
+    for cls in GradAccum, GradClip, AMP, EMA, NaNGuard, GradNorm, FreezeBN, Freeze:
+        args = {GradAccum: (2,), GradClip: (1.,), Freeze: ('*',)}.get(cls, ())
+        with pytest.raises(ValueError, match='already'): make_learner(hooks=[cls(*args), cls(*args)])
+
+
+# The step without the label for the profiler
+
+def decorated(f):
+    @functools.wraps(f)
+    def g(self, *args, **kwargs):
+        self.seen = 'seen'
+        return f(self, *args, **kwargs)
+    return g
+
+class Decorated(torch.optim.SGD): step = decorated(torch.optim.SGD.step)
+
+class Twice(torch.optim.SGD):
+    def step(self, closure=None):
+        super().step()
+        super().step()
+
+def stepped(kind=torch.optim.SGD, around=lambda opt: contextlib.nullcontext(), step=opt_step):
+    "(weights after two steps, what was seen)"
+    w = torch.arange(3.).requires_grad_()
+    opt = kind([w], lr=.1)
+    opt.seen = ''
+    with around(opt):
+        for _ in range(2):
+            w.grad = torch.ones(3)
+            step(opt)
+    return w.tolist(), opt.seen
+
+@contextlib.contextmanager
+def hooked(register, seen):
+    handle = register(lambda opt, *args: setattr(opt, 'seen', opt.seen + seen))
+    try: yield
+    finally: handle.remove()
+
+@contextlib.contextmanager
+def patched(opt):
+    step = opt.step
+    def both():
+        opt.seen += 'patched '
+        step()
+    opt.step = both
+    yield
+
+AROUND = {'pre': lambda opt: hooked(opt.register_step_pre_hook, 'pre '),
+          'post': lambda opt: hooked(opt.register_step_post_hook, 'post '), 'patched': patched,
+          'global pre': lambda opt: hooked(register_optimizer_step_pre_hook, 'global pre '),
+          'global post': lambda opt: hooked(register_optimizer_step_post_hook, 'global post ')}
+
+def test_whoever_listens_to_a_step_hears_it():
+    for name, around in AROUND.items(): assert stepped(around=around)[1] == 2*f'{name} '
+
+def test_the_step_is_the_optimizers():
+    for kind in torch.optim.AdamW, Twice, Decorated: assert stepped(kind) == stepped(kind, step=lambda opt: opt.step())
+
+class Asks(torch.optim.SGD):
+    def _init_group(self, *args):
+        self.seen.append(torch.is_grad_enabled())
+        if len(self.seen) > 1: raise ValueError('the second step fails')
+        return super()._init_group(*args)
+
+class Plain(torch.optim.SGD):
+    def step(self, closure=None): self.seen.append(torch.is_grad_enabled())
+
+@pytest.mark.parametrize('kind, differentiable, mode', [(Asks, False, False), (Asks, True, True), (Plain, False, True)])
+def test_gradients_are_on_in_a_step_as_torch_has_it(kind, differentiable, mode):
+    w = torch.ones(1, requires_grad=True)
+    opt = kind([w], lr=.1, differentiable=differentiable)
+    opt.seen, w.grad = [], None
+    opt_step(opt)
+    assert opt.seen == [mode] and torch.is_grad_enabled() and light_step(kind.step)
+    if kind is Plain: return
+    with pytest.raises(ValueError, match='second'): opt_step(opt)
+    assert torch.is_grad_enabled()
+
+def of_old_parameters(params):
+    "SGD that was used for other parameters before"
+    opt = torch.optim.SGD(params, .01, momentum=.9)
+    for _ in range(2): opt.state[nn.Parameter(torch.zeros(1))] = {'momentum_buffer': torch.zeros(1)}
+    return opt
+
+@pytest.mark.parametrize('optim', [
+    lambda p: torch.optim.SGD(p, .01, momentum=.9, fused=True), of_old_parameters], ids=['fused SGD', 'used before'])
+def test_a_first_step_that_is_not_finite_makes_no_state(optim):
+    "A fused step that is skipped leaves memory that nobody has written"
+    bad = [(torch.full((4, 4), math.nan), torch.zeros(4, dtype=torch.long))]
+    learn = make_learner(model(), bad + cut([4]*6), optim=optim, hooks=[NaNGuard()])
+    with pytest.raises(FloatingPointError): learn.fit(1)
+    assert not {*learn.opt.state} & {*learn.model.parameters()}
+    learn.train_dl = cut([4]*6)
+    learn.fit(1)
+    plain = make_learner(model(), cut([4]*6), optim=optim)
+    plain.fit(1)
+    assert same(weights(learn.model), weights(plain.model))
+
+@pytest.mark.parametrize('hooks', [(), (GradAccum(2),)], ids=['plain', 'accumulated'])
+def test_one_loss_for_optimizers_that_share_a_parameter_is_refused(hooks):
+    "The second one would find no gradient"
+    m = Pair()
+    opts = {'a': torch.optim.SGD(m.parameters(), .1), 'b': torch.optim.SGD([*m.parameters()][:1], .1)}
+    before = weights(m)
+    def one(batch, learn): return {'loss': d_loss(m, batch[0])}
+    with pytest.raises(ValueError, match="optimizers 'a' and 'b' share a parameter"):
+        make_learner(m, batches(), train_step=one, optim=opts, hooks=hooks).fit(1)
+    assert same(weights(m), before)
+    def each(batch, learn):
+        yield 'a', d_loss(m, batch[0])
+        yield 'b', d_loss(m, batch[0])
+    make_learner(m, batches(), train_step=each, optim=opts, hooks=hooks).fit(1)
+    assert not same(weights(m), before)

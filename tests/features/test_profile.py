@@ -1,0 +1,116 @@
+"Profile: it changes nothing, it measures what it says, and its parts are the whole"
+import gzip, json
+
+import pytest, torch, torch.nn.functional as F
+from torch import nn
+
+from common import batches, digest, make_learner, shuffled
+from trainer_nb.loop.hooks import CancelStep, LambdaHook
+from trainer_nb.learner import Learner
+from trainer_nb.loop.metrics import accuracy
+from trainer_nb.features.gradients import GradAccum, GradClip
+from trainer_nb.features.amp import AMP
+from trainer_nb.features.profile import Profile
+
+
+class Clock:
+    "Time that passes only where it is said to"
+    now = 0.
+    def __call__(self): return self.now
+    def spend(self, t): self.now += t
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = Clock()
+    for o in 'data.passes', 'loop.hooks', 'features.profile': monkeypatch.setattr(f'trainer_nb.{o}.perf_counter', clock)
+    return clock
+
+class Slow:
+    "Batches that take a while"
+    def __init__(self, clock, n, t): self.clock, self.n, self.t = clock, n, t
+    def __len__(self): return self.n
+    def __iter__(self):
+        for b in batches(5*self.n):
+            self.clock.spend(self.t)
+            yield b
+
+class Timed(Learner):
+    "Steps of 100, 200, 40 and 5 seconds"
+    def __init__(self, clock, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.clock = clock
+    def do_step(self):
+        self.clock.spend(100)
+        super().do_step()
+    def do_backward(self, loss):
+        super().do_backward(loss)
+        self.clock.spend(200)
+    def do_opt_step(self):
+        self.clock.spend(40)
+        return super().do_opt_step()
+    def do_zero_grad(self):
+        self.clock.spend(5)
+        super().do_zero_grad()
+
+def busy(clock):
+    def around(learn, nxt):
+        clock.spend(3)
+        res = nxt()
+        clock.spend(4)
+        return res
+    points = 'before_step', 'after_pred', 'after_loss', 'after_backward', 'after_step'
+    events = {o: lambda learn: clock.spend(2) for o in points}
+    return LambdaHook(name='busy', **events,
+                      **dict.fromkeys(('do_step', 'do_backward', 'do_opt_step', 'do_zero_grad'), around))
+
+@pytest.mark.parametrize('n_batches, n_steps, skip, valid_every', [(8, 20, 5, None), (8, 20, 0, 3)])
+def test_each_part_is_what_it_took(clock, n_batches, n_steps, skip, valid_every):
+    "Over epochs and validation passes, too, which do not count"
+    profile = Profile(n_steps, skip)
+    learn = Timed(clock, nn.Linear(4, 3), Slow(clock, n_batches, 10), Slow(clock, 3, 1000), loss_fn=F.cross_entropy,
+                  hooks=[busy(clock), profile], display=False)
+    learn.fit(5, valid_every=valid_every)
+    table, rows = profile.table, {(o.point, o.what): o for o in profile.table.rows}
+    steps = {'do_step': ('forward and loss', 100), 'do_backward': ('backward', 200), 'do_opt_step': ('optimizer', 40),
+             'do_zero_grad': ('gradients are cleared', 5)}
+    expected = {**{(p, what): t for p, (what, t) in steps.items()}, **{(p, 'busy'): 7 for p in steps},
+                **{(p, 'busy'): 2 for p in ('before_step', 'after_pred', 'after_loss', 'after_backward', 'after_step')}}
+    waiting, rest = (rows.pop(o).time_s for o in [('waiting', 'for data, from a Slow'),
+                                                  ('between', 'the loop: batch to the device, metrics, history')])
+    assert table.n_steps == n_steps and {o.calls for o in rows.values()} == {n_steps}
+    assert rest == pytest.approx(0, abs=1e-6)
+    assert {k: o.time_s/n_steps for k, o in rows.items()} == pytest.approx(expected)
+    # the batch after a validation pass was ready when the clock continued
+    assert abs(waiting - 10*n_steps) <= (10 if valid_every is None else 70)
+    assert table.time_s*n_steps == pytest.approx(sum(expected.values())*n_steps + waiting)
+
+@pytest.mark.parametrize('hooks', [
+    lambda: [GradAccum(2), GradClip(1.), AMP()], lambda: [LambdaHook(after_loss=skip_some)]], ids=['all', 'cancel'])
+def test_it_changes_nothing(hooks, tmp_path):
+    def run(*more):
+        torch.manual_seed(0)
+        learn = make_learner(valid_dl=shuffled(seed=2), metrics=[accuracy], hooks=[*hooks(), *more], seed=1)
+        learn.fit(3)
+        return digest(learn)
+    assert run() == run(Profile(4, 2)) == run(Profile(2, 1, tmp_path/'trace.json'))
+
+def skip_some(learn):
+    if learn.training and learn.state.batch_idx == 2: raise CancelStep
+
+def test_a_trace(tmp_path, capsys):
+    path = tmp_path/'new'/'trace.json.gz'
+    profile = Profile(3, 1, path, n_traced=2)
+    learn = make_learner(valid_dl=batches(), hooks=[profile])
+    learn.fit(2)
+    with gzip.open(path) as f: names = [o.get('name') for o in json.load(f)['traceEvents']]
+    assert [names.count(o) for o in ('forward and loss', 'backward', 'optimizer')] == [2, 2, 2]
+    assert 'aten::addmm' in names
+    learn.fit(1, hooks=[])
+    assert profile.profiler is not None and not capsys.readouterr().out
+    make_learner(hooks=[Profile(3, 9, tmp_path/'none.json')]).fit(1)
+    assert 'no trace' in capsys.readouterr().out and not (tmp_path/'none.json').exists()
+
+def test_it_says_what_is_wrong():
+    for kwargs, word in (dict(n_steps=0), 'n_steps'), (dict(skip=-1), 'skip'), (dict(n_traced=1.5), 'n_traced'):
+        with pytest.raises(ValueError, match=word): Profile(**kwargs)
+    assert str(Profile().table) == 'no step was measured'

@@ -1,0 +1,318 @@
+"Schedules set their rates at real optimizer steps, and the preview equals what follows"
+import copy, itertools, math
+
+import pytest, torch
+from torch import nn
+from torch.optim import SGD, AdamW, lr_scheduler as S
+
+from common import batches, digest, make_learner, make_model
+from test_lr_find import check_same, snapshot
+from trainer_nb.show.controls import scale_lr
+from trainer_nb.loop.optim import lr_names
+from trainer_nb.loop.hooks import CancelStep, LambdaHook
+from trainer_nb.features.gradients import GradAccum
+from trainer_nb.all import Checkpoint
+from trainer_nb.features.schedule import (
+    LRScheduler, OneCycle, Schedule, WarmupCosine, exponential, linear,
+)
+
+
+# Learners and what is expected of them
+
+def learner(*hooks, kind=SGD, lrs=(.1, .01), model=None, **kwargs):
+    model = model or make_model()
+    opts = dict(momentum=.9) if kind is SGD else {}
+    groups = [{'params': model[0].parameters(), 'lr': lrs[0]}, {'params': model[3].parameters(), 'lr': lrs[1]}]
+    return make_learner(model, **{'optim': kind(groups, **opts), 'hooks': hooks, **kwargs})
+
+def dummy(kind=SGD, lrs=(.1, .01)):
+    groups = [{'params': [nn.Parameter(torch.zeros(1))], 'lr': lr} for lr in lrs]
+    return kind(groups, **(dict(momentum=.9) if kind is SGD else {}))
+
+def lrs_of(learn, since=0): return list(zip(*(learn.history.steps[k][since:] for k in lr_names(learn.opts))))
+
+def by_hand(make, n_epochs, n_batches=5, step='step', n_accum=1, kind=SGD, values=(), lrs=(.1, .01),
+            max_steps=math.inf):
+    "What a hand-written loop steps with: a tuple of rates for each batch"
+    opt, n_steps, res = dummy(kind, lrs), 0, []
+    n = min(n_epochs*math.ceil(n_batches/n_accum), max_steps) if step == 'step' else n_epochs
+    sched, values = make(opt, n), iter(values)
+    for epoch in range(n_epochs):
+        for i in range(n_batches):
+            if n_steps >= max_steps: return res
+            res.append(tuple(float(g['lr']) for g in opt.param_groups))
+            if (i + 1) % n_accum == 0 or i + 1 == n_batches:
+                opt.step()
+                n_steps += 1
+                if step == 'step': sched.step()
+        if step == 'epoch': sched.step()
+        if step == 'metric': sched.step(next(values))
+    return res
+
+SCHEDS = {
+    'StepLR': lambda opt, n: S.StepLR(opt, 2, .5),
+    'ExponentialLR': lambda opt, n: S.ExponentialLR(opt, .9),
+    'CosineAnnealingLR': lambda opt, n: S.CosineAnnealingLR(opt, n),
+    'OneCycleLR': lambda opt, n: S.OneCycleLR(opt, [.1, .01], n + 1),
+    'LambdaLR': lambda opt, n: S.LambdaLR(opt, [lambda i: 1/(1 + i), lambda i: .5**i]),
+    'ChainedScheduler': lambda opt, n: S.ChainedScheduler([S.ConstantLR(opt, .1, 2), S.ExponentialLR(opt, .9)]),
+    'SequentialLR': lambda opt, n: S.SequentialLR(opt, [S.LinearLR(opt, .1, 1., 3),
+                                                        S.CosineAnnealingLR(opt, max(n - 3, 1))], [3]),
+}
+
+HOOKS = {**{f'{k}, {step}': (lambda k=k, step=step: LRScheduler(SCHEDS[k], step))
+            for k, step in (('StepLR', 'epoch'), ('OneCycleLR', 'step'), ('SequentialLR', 'step'))},
+         'OneCycle': lambda: OneCycle(.3), 'WarmupCosine': lambda: WarmupCosine(.2, warmup=.3),
+         'Schedule': lambda: Schedule(exponential(1., .01), linear(.8, .9))}
+
+SOME = ['SequentialLR, step', 'OneCycleLR, step', 'Schedule']
+
+def clean(learn, before):
+    "Nothing of a schedule is left on the optimizers"
+    assert groups_of(learn) == before
+    assert all('step' not in vars(o) and not hasattr(o.step, '_wrapped_by_lr_sched') for o in learn.opts.values())
+
+def groups_of(learn):
+    return [{k: v for k, v in g.items() if k != 'params'} for o in learn.opts.values() for g in o.param_groups]
+
+
+# Torch's schedulers
+
+@pytest.mark.parametrize('step, n_accum', [('step', 2), ('epoch', 1)])
+@pytest.mark.parametrize('name', SCHEDS)
+def test_torchs_schedulers_as_in_a_loop_by_hand(name, step, n_accum):
+    "Five batches, so that the last window is short; a second fit has the whole curve again"
+    learn = learner(LRScheduler(SCHEDS[name], step), *[GradAccum(2)]*(n_accum - 1))
+    before, expected = groups_of(learn), by_hand(SCHEDS[name], 3, step=step, n_accum=n_accum)
+    for i in range(2):
+        preview = learn.plot_schedule(3).steps
+        learn.fit(3)
+        assert lrs_of(learn, 15*i) == expected == list(zip(*(preview[k] for k in ('lr', 'lr_1'))))
+        clean(learn, before)
+
+def test_a_plateau():
+    values = []
+    learn = learner(LRScheduler(lambda opt: S.ReduceLROnPlateau(opt, factor=.5, patience=0, threshold=.5), 'metric'),
+                    valid_dl=batches(seed=2))
+    before = groups_of(learn)
+    learn.fit(8)
+    values = learn.history.epochs['valid_loss']
+    expected = by_hand(lambda opt, n: S.ReduceLROnPlateau(opt, factor=.5, patience=0, threshold=.5), 8, step='metric',
+                       values=values)
+    assert lrs_of(learn) == expected and len(set(expected)) > 3
+    clean(learn, before)
+    learn = learner(LRScheduler(lambda opt: S.ReduceLROnPlateau(opt, 'max', patience=0), 'metric', 'train_loss'))
+    learn.fit(4)
+    assert lrs_of(learn) == by_hand(lambda opt, n: S.ReduceLROnPlateau(opt, 'max', patience=0), 4, step='metric',
+                                    values=learn.history.epochs['train_loss'])
+
+@pytest.mark.parametrize('max_steps, n_accum', [(7, 1), (4, 2)])
+def test_bounded_by_steps(max_steps, n_accum):
+    class NoLength:
+        def __iter__(self): return iter(batches())
+    for dl in None, NoLength():
+        learn = learner(LRScheduler(SCHEDS['CosineAnnealingLR']), GradAccum(n_accum), train_dl=dl)
+        preview = learn.plot_schedule(max_steps=max_steps).steps
+        learn.fit(max_steps=max_steps)
+        assert lrs_of(learn) == by_hand(SCHEDS['CosineAnnealingLR'], 3, n_accum=n_accum, max_steps=max_steps)
+        if dl is None: assert lrs_of(learn) == list(zip(preview['lr'], preview['lr_1']))
+
+def two(*hooks):
+    def step(batch, learn):
+        yield 'd', nn.functional.cross_entropy(learn.model.d(batch[0]), batch[1])
+        yield 'g', learn.model.g(batch[0]).square().mean()
+    model = nn.ModuleDict({'d': make_model(), 'g': nn.Linear(4, 4)})
+    opts = {'d': SGD(model.d.parameters(), lr=.1, momentum=.9), 'g': AdamW(model.g.parameters(), lr=.02)}
+    return make_learner(model, train_step=step, optim=opts, hooks=hooks)
+
+def test_one_of_two_optimizers():
+    learn = two(LRScheduler(SCHEDS['ExponentialLR'], opt='d'), OneCycle(.5, opt='g'))
+    preview = learn.plot_schedule(2).steps
+    learn.fit(2)
+    d, g = learn.history.steps['lr_d'], learn.history.steps['lr_g']
+    assert [(o,) for o in d] == by_hand(SCHEDS['ExponentialLR'], 2, lrs=(.1,)) and max(g) <= .5
+    assert g[0] == pytest.approx(.5/25)
+    assert preview['lr_d'] == d and preview['lr_g'] == g
+    assert preview['momentum_g'] == learn.history.steps['momentum_g']
+    assert 'momentum_d' not in preview
+    learn = two(OneCycle({'d': .5, 'g': .1}))
+    learn.fit(2)
+    assert [learn.history.steps[k][0] for k in ('lr_d', 'lr_g')] == pytest.approx([.02, .004])
+    with pytest.raises(ValueError, match="'x'"): two(OneCycle(opt='x')).fit(1)
+    with pytest.raises(ValueError, match='both set'): two(OneCycle(), Schedule(linear(1, 0), opt='d')).fit(1)
+
+
+# One cycle, warm-up
+
+def combined_cos(pct, a, b, c, t):
+    "fastai's: the piece, the position in it, and its sched_cos"
+    (start, end), t = ((a, b), t/pct) if t < pct else ((b, c), (t - pct)/(1 - pct))
+    return start + (1 + math.cos(math.pi*(1 - t)))*(end - start)/2
+
+def test_one_cycle_is_fastais():
+    learn = learner()
+    learn.fit_one_cycle(4, .3)
+    for i, ((lr, lr_1), mom) in enumerate(zip(lrs_of(learn), learn.history.steps['momentum'])):
+        t = i/19
+        expected = combined_cos(.25, .3/25, .3, .3/1e5, t)
+        assert lr == pytest.approx(expected, rel=1e-9) == pytest.approx(10*lr_1, rel=1e-9)
+        assert mom == pytest.approx(combined_cos(.25, .95, .85, .95, t), rel=1e-9)
+    assert learn.opt.param_groups[0]['lr'] == .1 and learn.opt.param_groups[0]['momentum'] == .9 and not learn.hooks
+
+@pytest.mark.parametrize('n_warm', [0, 4])
+def test_warmup_cosine_is_that_of_transformers(n_warm):
+    "get_cosine_schedule_with_warmup(opt, n_warm, n)"
+    n = 20
+    learn = learner(WarmupCosine(warmup=n_warm/n, start=0., n_steps=n + 1))
+    learn.fit(4)
+    for i, (lr, lr_1) in enumerate(lrs_of(learn)):
+        factor = i/n_warm if i < n_warm else max(0., .5*(1 + math.cos(math.pi*(i - n_warm)/(n - n_warm))))
+        assert lr == pytest.approx(.1*factor, rel=1e-9, abs=1e-12)
+        assert lr_1 == pytest.approx(.01*factor, rel=1e-9, abs=1e-12)
+
+def test_a_tensor_stays_the_same_object():
+    lrs = (torch.tensor(.1), torch.tensor(.01))
+    for hook in OneCycle(.2, moms=None), LRScheduler(SCHEDS['ExponentialLR']):
+        learn = learner(hook, kind=AdamW, lrs=lrs)
+        plain = learner(copy.copy(hook), kind=AdamW, lrs=(float(lrs[0]), float(lrs[1])))
+        objects = [id(g['lr']) for g in learn.opt.param_groups]
+        preview = learn.plot_schedule(2).steps
+        for o in learn, plain: o.fit(2)
+        for a, b in zip(lrs_of(learn), lrs_of(plain)): assert a == pytest.approx(b, rel=1e-5)
+        assert preview['lr'] == pytest.approx(learn.history.steps['lr'], rel=1e-6)
+        assert [id(g['lr']) for g in learn.opt.param_groups] == objects
+        assert [float(o) for o in lrs] == pytest.approx([.1, .01])
+
+
+# Steps that are none, and changes from outside
+
+def cancels(*which):
+    count = itertools.count()
+    def before_step(learn):
+        if learn.training and next(count) in which: raise CancelStep
+    return LambdaHook(before_step=before_step)
+
+@pytest.mark.parametrize('name', ['OneCycle', 'SequentialLR, step'])
+def test_a_skipped_step_moves_nothing(name):
+    learn, plain = learner(HOOKS[name](), cancels(2, 3)), learner(HOOKS[name]())
+    for o in learn, plain: o.fit(2)
+    assert learn.state.optimizer_step == 8 and lrs_of(learn) == lrs_of(plain)[:8]
+    skips = itertools.count()
+    learn = learner(HOOKS[name](), LambdaHook(do_opt_step=lambda learn, nxt: False if next(skips) in (2, 3) else nxt()))
+    learn.fit(2)
+    expected = lrs_of(plain)
+    assert lrs_of(learn) == [*expected[:3], expected[2], *expected[2:8]]
+
+@pytest.mark.parametrize('kind, ord', [('OneCycle', -60), ('WarmupCosine', -60), ('Schedule', 60)])
+def test_a_factor_by_hand_stays(kind, ord):
+    "The button of Controls: all later rates are half of what they would have been"
+    learn, plain = learner(HOOKS[kind]()), learner(HOOKS[kind]())
+    learn.add_hook(LambdaHook(after_step=lambda learn: learn.state.optimizer_step == 4 and scale_lr(.5, learn),
+                              ord=ord))
+    before = groups_of(learn)
+    for o in learn, plain: o.fit(2)
+    for i, (a, b) in enumerate(zip(lrs_of(learn), lrs_of(plain))):
+        assert a == pytest.approx([o*(.5 if i >= 4 else 1) for o in b], rel=1e-9), i
+    clean(learn, before)
+
+
+# Stops
+
+@pytest.mark.parametrize('name', [*HOOKS, 'plateau'])
+def test_stop_and_resume(name):
+    def start(*hooks):
+        torch.manual_seed(0)
+        plateau = LRScheduler(lambda opt: S.ReduceLROnPlateau(opt, patience=0, threshold=.5), 'metric')
+        hook = plateau if name == 'plateau' else HOOKS[name]()
+        return learner(hook, *hooks, valid_dl=batches(seed=2) if name == 'plateau' else None)
+    whole = start()
+    whole.fit(3)
+    expected, before = digest(whole), groups_of(whole)
+    for at in 1, 5, 14:
+        count = itertools.count(1)
+        learn = start(LambdaHook(after_step=lambda learn: learn.training and next(count) == at and learn.stop()))
+        learn.fit(3)
+        assert learn.cancelled == 'stop' and len(learn.history.steps['lr']) == at
+        learn.resume()
+        assert digest(learn) == expected, at
+        clean(learn, before)
+
+@pytest.mark.parametrize('name', SOME)
+def test_a_stopped_fit_is_given_up(name):
+    fresh, count = learner(HOOKS[name]()), itertools.count(1)
+    before = groups_of(fresh)
+    learn = learner(HOOKS[name](), LambdaHook(after_step=lambda learn: next(count) == 7 and learn.stop()))
+    learn.fit(3)
+    for o in learn, fresh: o.fit(2)
+    assert lrs_of(learn, 7) == lrs_of(fresh)
+    clean(learn, before)
+
+@pytest.mark.parametrize('name', SOME)
+def test_an_error_puts_everything_back(name):
+    calls = itertools.count(1)
+    def boom(learn):
+        if next(calls) == 7: raise RuntimeError('boom')
+    learn = learner(HOOKS[name](), LambdaHook(before_step=boom))
+    before = groups_of(learn)
+    with pytest.raises(RuntimeError, match='boom'): learn.fit(3)
+    clean(learn, before)
+
+# The preview
+
+@pytest.fixture(autouse=True)
+def _aside(tmp_path, monkeypatch): monkeypatch.chdir(tmp_path)       # a snapshot reads all files that are there
+
+@pytest.mark.parametrize('name', HOOKS)
+def test_a_preview_comes_true_and_changes_nothing(name):
+    for kwargs, n_accum in (dict(n_epochs=3), 1), (dict(max_steps=4), 2):
+        learn = learner(HOOKS[name](), GradAccum(n_accum))
+        before = snapshot(learn)
+        preview = learn.plot_schedule(**kwargs)
+        check_same(before, snapshot(learn))
+        learn.fit(**kwargs)
+        recorded = learn.history.steps
+        assert preview.steps == {k: recorded[k] for k in preview.steps} and preview.steps.keys() >= {'lr', 'lr_1'}
+        assert preview.steps.keys() >= {k for k in recorded if k.startswith('momentum')}
+
+OF_LENGTH = {'cosine': lambda: LRScheduler(lambda o, n: S.CosineAnnealingLR(o, n)),
+             'one cycle': lambda: LRScheduler(lambda o, n: S.OneCycleLR(o, .1, total_steps=n + 1)),
+             'by epoch': lambda: LRScheduler(lambda o, n: S.CosineAnnealingLR(o, n), 'epoch'),
+             'OneCycle': lambda: OneCycle(.1), 'WarmupCosine': lambda: WarmupCosine(.1)}
+
+@pytest.mark.parametrize('stop, first, then', [(7, 2, 4), (10, 4, 3), ('valid', 2, 4)])       # 10: at an epoch's end
+@pytest.mark.parametrize('name', OF_LENGTH)
+def test_another_length_is_another_plan(name, first, then, stop, tmp_path):
+    "After a resume the rates are those of one fit of the new length, at the same step"
+    n = 10 if stop == 'valid' else stop
+    def new(*hooks): return make_learner(hooks=[OF_LENGTH[name](), GradAccum(2), *hooks], valid_dl=batches(seed=2),
+                                         optim=lambda p: SGD(p, .1, momentum=.9))
+    def leave(learn):
+        if learn.history.n_steps == n and learn.training == (stop != 'valid'): learn.stop()
+    new(LambdaHook(after_step=leave), Checkpoint(tmp_path)).fit(first)
+    learn, whole = new(Checkpoint(tmp_path)), new()
+    whole.fit(then)
+    learn.fit(then, resume=True)
+    for k in {'lr', 'momentum'} & whole.history.steps.keys():
+        assert learn.history.steps[k][n:] == pytest.approx(whole.history.steps[k][n:], rel=1e-6, abs=1e-12)
+        assert len(learn.history.steps[k]) == 5*then
+
+@pytest.mark.parametrize('name, kind', [('cosine', torch.tensor), ('WarmupCosine', float)])
+def test_another_length_keeps_what_changed_the_rate(name, kind, tmp_path):
+    def new(*hooks): return make_learner(hooks=[OF_LENGTH[name](), *hooks],
+                                         optim=lambda p: AdamW(p, kind(.1), foreach=False))
+    def change(learn):
+        if learn.training and learn.history.n_steps == 3: scale_lr(.5, learn)
+        if learn.training and learn.history.n_steps == 7: learn.stop()
+    new(LambdaHook(after_step=change), Checkpoint(tmp_path)).fit(2)
+    learn, whole = new(Checkpoint(tmp_path)), new()
+    learn.fit(4, resume=True)
+    whole.fit(4)
+    assert learn.history.steps['lr'][7:] == pytest.approx([o/2 for o in whole.history.steps['lr'][7:]], rel=1e-6)
+
+def test_a_rate_for_a_step_that_never_comes_is_not_checked():
+    "Torch computes one after the last step; this one is below 0"
+    make = lambda opt, n: S.OneCycleLR(opt, [.1, .01], n, anneal_strategy='linear')
+    for hook in LRScheduler(make), LRScheduler(make, 'epoch'):
+        learn = learner(hook)
+        learn.fit(3)
+        assert lrs_of(learn) == by_hand(make, 3, step=hook.step)

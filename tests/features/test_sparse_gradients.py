@@ -1,0 +1,103 @@
+"Sparse gradients are clipped, measured and guarded as dense ones are"
+import warnings
+
+import pytest, torch, torch.nn.functional as F
+from torch import nn
+
+from common import make_learner, same, weights
+from trainer_nb.all import Checkpoint, GradAccum, GradClip, GradNorm, LambdaHook, NaNGuard
+
+
+class Words(nn.Module):
+    def __init__(self, sparse):
+        super().__init__()
+        self.embed, self.head = nn.Embedding(7, 3, sparse=sparse), nn.Linear(3, 2)
+    def forward(self, x): return self.head(self.embed(x).mean(1))
+
+def data(n=5):
+    "Words come twice in a batch, and some never"
+    g = torch.Generator().manual_seed(1)
+    return [(torch.randint(0, 5, (4, 3), generator=g), torch.randint(0, 2, (4,), generator=g)) for _ in range(n)]
+
+def run(sparse, *hooks, optim=lambda params: torch.optim.SGD(params, lr=.5), **kwargs):
+    torch.manual_seed(0)
+    learn = make_learner(Words(sparse).double(), data(), optim=optim, hooks=hooks, **kwargs)
+    learn.fit(2)
+    return learn
+
+def plain(norm=None, value=None):
+    "Dense, by hand: weights and norms of the gradients"
+    torch.manual_seed(0)
+    model = Words(False).double()
+    opt, norms = torch.optim.SGD(model.parameters(), lr=.5), []
+    for _ in range(2):
+        for xb, yb in data():
+            F.cross_entropy(model(xb), yb).backward()
+            norms.append(torch.cat([p.grad.reshape(-1) for p in model.parameters()]).norm().item())
+            scale = min(1, norm/(norms[-1] + 1e-6)) if norm else 1
+            for p in model.parameters():
+                p.grad *= scale
+                if value: p.grad.clamp_(-value, value)
+            opt.step()
+            opt.zero_grad()
+    return weights(model), norms
+
+def close(a, b): return all(torch.allclose(x, y, rtol=1e-12, atol=1e-14) for x, y in zip(a, b))
+
+def test_norms_of_sparse_gradients(hooks=(GradNorm, lambda: GradClip(.2))):
+    learn = run(True, *[h() for h in hooks])
+    assert learn.history.steps['grad_norm'] == pytest.approx(plain(.2 if len(hooks) > 1 else None)[1], rel=1e-12)
+
+def test_accumulated_sparse_gradients():
+    "The last window is one batch, and the second batch of another one has no gradient for the words"
+    def skip(learn):
+        if learn.training and learn.state.batch_idx == 1: learn.model.embed.weight.grad = None
+    runs = [run(sparse, GradAccum(2), GradClip(.2), LambdaHook(after_backward=skip)) for sparse in (True, False)]
+    assert close(*[weights(o.model) for o in runs])
+
+def sparse_adam(params):
+    params = list(params)
+    return {'a': torch.optim.SparseAdam(params[:1], lr=.01), 'b': torch.optim.SGD(params[1:], lr=.5)}
+
+@pytest.mark.parametrize('bad', [None, 'gradient', 'loss'])
+def test_a_guard_of_sparse_gradients(bad):
+    def spoil(learn):
+        if not bad or not learn.training or learn.state.optimizer_step != 6: return
+        learn.model.embed.weight.grad._values()[2, 0] = float('nan')
+    def spoil_loss(learn):
+        if learn.training and learn.state.optimizer_step == 6: learn.loss = learn.loss*float('nan')
+    torch.manual_seed(0)
+    model = Words(True)
+    spoiler = LambdaHook(ord=-30, **({'after_loss': spoil_loss} if bad == 'loss' else {'after_backward': spoil}))
+    learn = make_learner(model, data(), optim=sparse_adam(model.parameters()), hooks=[NaNGuard(every=1), spoiler])
+    torch.manual_seed(0)
+    other = Words(True)
+    plain = make_learner(other, data(), optim=sparse_adam(other.parameters()))
+    if not bad:
+        learn.fit(2)
+        plain.fit(2)
+    else:
+        what = {'loss': 'the loss', 'gradient': 'the gradient of embed.weight'}[bad]
+        with pytest.raises(FloatingPointError, match=f'{what} is not finite in epoch 1, batch 1'): learn.fit(2)
+        plain.fit(max_steps=6)
+    assert same(weights(model), weights(other))
+    assert same(*[[s['exp_avg'] for s in o.opts['a'].state.values()] for o in (learn, plain)])
+
+@pytest.mark.parametrize('optim', [lambda params: torch.optim.SGD(params, .5), sparse_adam], ids=['one', 'two'])
+def test_a_window_of_sparse_gradients_is_saved(optim, tmp_path):
+    "Nothing was saved, so a fit that was stopped in a window could not be resumed"
+    def make(*hooks):
+        torch.manual_seed(0)
+        model = Words(True)
+        with warnings.catch_warnings(action='ignore'): tables = torch.eye(3).to_sparse(), torch.eye(3).to_sparse_csr()
+        for i, t in enumerate(tables): model.register_buffer(f't{i}', t, persistent=i == 0)
+        return make_learner(model, data(), optim=optim(model.parameters()), hooks=[GradAccum(3), *hooks])
+    def stop(learn): return learn.stop() if (learn.state.epoch, learn.state.batch_idx) == (1, 2) else None
+    (whole := make()).fit(3)
+    stopped = make(Checkpoint(tmp_path, strict=True))
+    stopped.fit(3, hooks=[LambdaHook(after_step=stop)])
+    stopped.save(tmp_path/'a.pt')
+    (again := make(Checkpoint(tmp_path))).fit(3, resume=True)
+    (loaded := make()).load(tmp_path/'a.pt')
+    loaded.resume()
+    for o in again, loaded: assert same(*[[p.detach() for p in learn.model.parameters()] for learn in (whole, o)])

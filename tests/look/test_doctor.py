@@ -1,0 +1,132 @@
+"`learn.doctor()` names planted bugs, raises no false alarm, and changes nothing"
+import gc, json, random, re, weakref
+from copy import deepcopy
+from pathlib import Path
+
+import numpy as np, pytest, torch, torch.nn.functional as F
+from torch import nn
+
+from doctor_cases import BUGS, EACH, HEALTHY, LATER, MISSED, make, mlp
+from test_programs import NAMES, program
+from trainer_nb.all import Learner
+from trainer_nb.look.data_checks import CHECKS
+
+PAGE = Path(__file__).parents[2]/'nbs/look/09_doctor.ipynb'
+ALL = {**BUGS, **LATER, **EACH}
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    n = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(n)
+
+QUICK = {min(names): name for name, (_, names, _) in reversed(ALL.items()) if len(names) == 1}.values()    # one a check
+
+def soak_but(names, quick): return [pytest.param(o, marks=[pytest.mark.soak]*(o not in quick)) for o in names]
+
+@pytest.mark.parametrize('name', soak_but(ALL, QUICK))
+def test_bugs(name):
+    make, wanted, _ = ALL[name]
+    res = make().doctor()
+    found = {o.name for o in res.findings}
+    assert bool(found & wanted) != (name in MISSED), res
+    assert all('\n' not in str(o) and o.remedy for o in res.findings)      # a line each, with a remedy
+
+@pytest.mark.parametrize('name', soak_but(HEALTHY, ('classifier', 'images_with_batchnorm', 'tokens', 'zero_head')))
+def test_healthy(name):
+    res = HEALTHY[name]().doctor()
+    assert not res.findings and len(res.checked) > 15, res
+
+@pytest.mark.soak
+@pytest.mark.parametrize('name', NAMES)
+def test_real_programs(name):
+    random.seed(0)
+    res = program(name).learner(display=False).doctor()
+    assert not res.findings and len(res.checked) > 10, res
+
+def test_counts():
+    "As the page says"
+    assert len(BUGS) == 40 and len(HEALTHY) == 21 and sum(bool(source) for *_, source in BUGS.values()) >= 20
+    assert len(BUGS.keys() - MISSED) >= 36
+    assert {o for _, names, _ in ALL.values() for o in names} - CHECKS.keys() <= {'mismatched'}
+    assert CHECKS.keys() - {'step_fails'} == {o for _, names, _ in ALL.values() for o in names if len(names) == 1} - {
+        'mismatched'}, 'each check has a bug that it alone names, in test_bugs; for step_fails see test_errors'
+    cells = json.loads(PAGE.read_text(encoding='utf-8'))['cells']
+    text = ''.join(''.join(c['source']) for c in cells if c['cell_type'] == 'markdown')
+    def row(start): return [int(o) for o in re.findall(r'\d+', re.search(rf'\| {start}[^|]*\|(.*)', text)[1])]
+    assert row('planted bugs') == [40, len(BUGS.keys() - MISSED), len(BUGS.keys() & MISSED)]
+    assert row('bugs that the checks') == [len(LATER), len(LATER.keys() - MISSED), len(LATER.keys() & MISSED)]
+    assert row('bugs for checks') == [len(EACH), len(EACH), 0]
+    assert row('healthy') == [21, 0] and row('real programs') == [len(NAMES), 0]
+
+def state(learn):
+    "What a learner is made of"
+    model, history = learn.model, learn.history
+    return deepcopy([model.state_dict(), {k: p.grad for k, p in model.named_parameters()},
+        [o.state_dict() for o in learn.opts.values()],
+        [(h.name, {k: v for k, v in h.state_dict().items()}) for h in learn.hooks],
+        learn.state, history.epochs, history.steps,
+        [m.training for m in model.modules()], [p.requires_grad for p in model.parameters()],
+        [len(m._forward_pre_hooks) for m in model.modules()],
+        torch.get_rng_state(), random.getstate(), np.random.get_state()])
+
+def same(a, b):
+    if isinstance(a, torch.Tensor): return torch.equal(a, b)
+    if isinstance(a, np.ndarray): return (a == b).all()
+    if isinstance(a, dict): return a.keys() == b.keys() and all(same(a[k], b[k]) for k in a)
+    if isinstance(a, (list, tuple)): return len(a) == len(b) and all(map(same, a, b))
+    return a == b
+
+@pytest.mark.parametrize('name', ['images_with_batchnorm', 'accumulation_and_bf16', 'augmentation', 'stream'])
+def test_nothing_changes(name):
+    def make():
+        torch.manual_seed(0)
+        return HEALTHY[name]()
+    learn, other = make(), make()
+    torch.manual_seed(3)
+    before, parts = state(learn), (learn.train_dl, learn.valid_dl, learn.model, learn.hooks)
+    learn.doctor()
+    assert same(before, state(learn))
+    assert all(a is b for a, b in zip(parts, (learn.train_dl, learn.valid_dl, learn.model, learn.hooks)))
+    histories = []
+    for o in learn, other:          # a fit with a look at the doctor before is the fit without
+        torch.manual_seed(3)
+        histories.append(o.fit(2).steps['train_loss'])
+    assert histories[0] == histories[1]
+
+def test_what_is_frozen_by_hand_is_told_and_is_no_mistake():
+    res = HEALTHY['fine_tuning']().doctor()
+    assert not res.findings and len(res.notes) == 1 and res.notes[0] in str(res) and res.notes[0] in res._repr_html_()
+    assert res.notes[0].startswith('frozen: 0.weight, 0.bias, 4,160 of 4,810 numbers')
+    for name in 'frozen_by_a_hook', 'classifier': assert not HEALTHY[name]().doctor().notes
+
+def test_errors():
+    x, y = torch.randn(64, 4), torch.randint(3, (64,))
+    res = Learner(torch.nn.Linear(4, 2), (x, y), loss_fn=F.cross_entropy, display=False).doctor()
+    assert 'step_fails' in res and 'out of bounds' in str(res)
+    with pytest.raises(ValueError, match='read only once'):
+        Learner(torch.nn.Linear(4, 3), iter([(x, y)]), loss_fn=F.cross_entropy, display=False).doctor()
+    with pytest.raises(ValueError, match='there is no train_dl'):
+        Learner(torch.nn.Linear(4, 3), loss_fn=F.cross_entropy, display=False).doctor()
+
+
+# Nothing is kept
+
+def test_no_tool_keeps_the_model_or_a_graph():
+    class Pred(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = mlp()
+        def forward(self, x):
+            res = self.layers(x)
+            refs.append(weakref.ref(res))
+            return res
+    for tool in 'doctor', 'show_batch', 'summary', 'results', 'lr_find', 'find_batch_size':
+        refs, learn = [], make(Pred)
+        res = getattr(learn, tool)(**{'most': 64} if tool == 'find_batch_size' else {})
+        refs.append(weakref.ref(learn.model))
+        if tool == 'results': res = None        # it has the learner's predictions
+        del learn
+        gc.collect()
+        assert not [o for o in refs if o() is not None], tool

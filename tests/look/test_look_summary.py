@@ -1,0 +1,107 @@
+"`summary` tells what the model does with a batch, and changes nothing"
+import copy, re
+
+import pytest, torch, torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader
+
+from common import make_learner, problem, same, shuffled, weights
+from trainer_nb.all import EMA, Freeze, Learner
+
+
+class Block(nn.Module):
+    "A part that is called twice, one that is not called, and named arguments"
+    def __init__(self, n=6):
+        super().__init__()
+        self.lin, self.out, self.idle = nn.Linear(4, 4), nn.Linear(n, 3), nn.Linear(5, 5)
+    def forward(self, x, scale=1.):
+        x = self.lin(self.lin(x))*scale
+        return self.out(x)
+
+def by_name(s): return {o.name: o for o in s.layers}
+
+def test_shapes_parameters_and_flops_by_hand():
+    learn = make_learner(Block(4), train_dl=problem(), bs=8)
+    s = learn.summary()
+    layers = by_name(s)
+    assert list(layers) == ['', 'lin', 'out'] and s.idle == ['idle'] and 'did not run: idle' in repr(s)
+    assert layers['lin'].shape == '(8, 4)' and layers['lin'].n_calls == 2 and '(8, 4) × 2' in repr(s)
+    assert layers['lin'].flops == 2*2*8*4*4 and s.flops == 2*2*8*4*4 + 2*8*4*3
+    assert (s.n_params, s.n_trained) == (20 + 15 + 30,)*2
+    assert layers['out'].memory == 15*4 and layers['out'].out_bytes == 8*3*4 and layers['lin'].out_bytes == 2*8*4*4
+
+@pytest.mark.parametrize('cls', [nn.LSTM, nn.GRU])
+def test_recurrent_layers_are_counted_or_named(cls):
+    "What torch's counter leaves out depends on the device and the version"
+    from torch.utils.flop_counter import FlopCounterMode
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.rnn, self.out = cls(8, 5, batch_first=True), nn.Linear(5, 3)
+        def forward(self, x): return self.out(self.rnn(x)[0][:, 0])
+    x = torch.randn(6, 4, 8)
+    s = Learner(Model(), (x, torch.zeros(6).long()), loss_fn=nn.CrossEntropyLoss(), display=False).summary()
+    with FlopCounterMode(display=False) as f: cls(8, 5, batch_first=True)(x)
+    assert (f'not in the FLOPs, which torch does not count here: rnn ({cls.__name__})' in s.notes()) == (
+        not f.get_total_flops())
+
+def test_flops_are_those_of_torch():
+    from torch.utils.flop_counter import FlopCounterMode
+    layer = nn.TransformerEncoderLayer(16, 4, 32, batch_first=True)
+    model = nn.Sequential(nn.Embedding(20, 16), nn.TransformerEncoder(layer, 2, enable_nested_tensor=False),
+                          nn.Linear(16, 20))
+    x = torch.randint(20, (4, 7))
+    def loss(p, t): return F.cross_entropy(p.transpose(1, 2), t)
+    s = Learner(model, [(x, x)], loss_fn=loss, display=False).summary()
+    with FlopCounterMode(display=False) as f: model(x)
+    assert s.flops == f.get_total_flops() > 0
+
+@pytest.mark.parametrize('hooks', [[EMA(.9)], [Freeze('0')]], ids=str)
+def test_nothing_changes(hooks):
+    torch.manual_seed(0)
+    learn = make_learner(train_dl=shuffled(), valid_dl=problem(), hooks=hooks)
+    twin = copy.deepcopy(learn.model)
+    rng, before = torch.get_rng_state(), weights(learn.model)
+    s = learn.summary()
+    assert torch.equal(rng, torch.get_rng_state()) and same(before, weights(learn.model))
+    assert learn.state.samples_seen == 0
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in learn.model.modules()) and learn.hooks == [*hooks]
+    assert (s.n_trained < s.n_params) == (hooks != [] and hooks[0].name == 'Freeze')
+    assert all(p.requires_grad for p in learn.model.parameters())
+    other = make_learner(twin, train_dl=shuffled(), valid_dl=problem(), hooks=copy.deepcopy(hooks))
+    learn.fit(1)
+    torch.set_rng_state(rng)
+    other.fit(1)
+    assert same(weights(learn.model), weights(other.model))
+
+def test_a_wrong_shape_is_marked_with_all_layers_before_it():
+    inner = nn.Sequential(nn.Linear(4, 8), nn.Sequential(nn.ReLU(), nn.Linear(7, 3)))
+    model = nn.Sequential(inner, nn.Softmax(1))
+    learn = make_learner(model)
+    for s in learn.summary(), learn.summary(depth=1):
+        layers = by_name(s)
+        assert list(layers) == ['', '0', '0.0', '0.1', '0.1.0', '0.1.1'] and layers['0.1.0'].shape == '(5, 8)'
+        assert [o.name for o in s.layers if o.is_failed] == ['0.1.1'] and isinstance(s.error, RuntimeError)
+        assert '✗ got (5, 8)' in repr(s)
+        assert re.search(r'✗ 0\.1\.1 \(Linear\) failed: RuntimeError: (addmm: )?mat1 and mat2', repr(s))
+        assert '✗ got (5, 8)' in s._repr_html_() and '0.1.1' in s.message
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
+
+def test_errors_around_the_model():
+    "In the loss, in the model's own code, in the data"
+    s = make_learner(nn.Linear(4, 3), loss_fn=lambda p, t: F.mse_loss(p, t)).summary()
+    assert 'the step failed' in s.message and not any(o.is_failed for o in s.layers)
+    assert by_name(s)[''].shape == '(5, 3)'
+    s = make_learner(Block(4), train_dl=[(torch.rand(3, 4), torch.rand(3), torch.rand(3), torch.zeros(3))]).summary()
+    assert by_name(s)[''].is_failed and 'takes from 2 to 3' in s.message
+    class Broken(torch.utils.data.Dataset):
+        def __len__(self): return 3
+        def __getitem__(self, i): raise OSError('no such picture')
+    with pytest.raises(OSError, match='no such picture'): make_learner(train_dl=DataLoader(Broken())).summary()
+
+def test_a_deep_model_is_cut_and_says_so():
+    model = nn.Sequential(*[nn.Sequential(nn.Linear(4, 4), nn.ReLU()) for _ in range(40)], nn.Linear(4, 3))
+    learn = make_learner(model)
+    s = learn.summary()
+    assert len(s.shown()) == 42 and '80 inner layers are not shown' in repr(s)
+    assert len(learn.summary(depth=2).shown()) == 122

@@ -1,0 +1,248 @@
+"Each mistake gives one clear message of the right type, as early as can be; what it spoiled can be mended, and trains"
+import re
+
+import pytest, torch, torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from common import batches, make_learner, make_model, problem
+from trainer_nb.loop.hooks import Hook, HookOrderError, LambdaHook
+from trainer_nb.learner import Learner
+
+
+def refused(error, f, *words):
+    "`f` raises exactly this type, and the message has all the words"
+    with pytest.raises(error) as e: f()
+    assert type(e.value) is error
+    for word in words: assert re.search(word, str(e.value)), f'{word!r} is not in: {e.value}'
+    return e.value
+
+def assert_trains(learn, n=2):
+    "It is as if the mistake had not been made, but for what was trained before it"
+    n_epochs, steps = len(learn.history), []
+    assert learn.batch is learn.pred is learn.loss is learn.result is None
+    with learn.added_hooks(LambdaHook(after_step=lambda learn: steps.append(learn.loss.item())
+                                      if learn.training else None)):
+        learn.fit(n)
+    assert len(learn.history) == n_epochs + n and learn.history.steps['train_loss'][-len(steps):] == steps
+    assert all(v == v for v in learn.history.epochs['train_loss'][-n:])
+
+class Watch(Hook):
+    "Counts what was fired"
+    def __init__(self): self.seen = []
+    def before_fit(self, learn): self.seen.append('before_fit')
+    def before_step(self, learn): self.seen.append('before_step')
+    def after_backward(self, learn): self.seen.append('after_backward')
+
+
+# What a step may return
+
+def returning(f): return lambda batch, learn: f(learn.model(batch[0]), batch[1])
+
+def shares(z, y): return F.cross_entropy(z, y, reduction='none')
+
+STEPS = {
+    'no dict': (lambda z, y: F.cross_entropy(z, y), TypeError, 'returned a Tensor', "dict with at least 'loss'"),
+    'no loss': (lambda z, y: {'pred': z, 'targ': y}, KeyError, "without 'loss'", "'pred', 'targ'"),
+    'many losses': (lambda z, y: {'loss': shares(z, y)}, ValueError, r'\(5,\)', 'mean or sum'),
+    'a float': (lambda z, y: {'loss': F.cross_entropy(z, y).item()}, TypeError, 'loss is a float', '0-d tensor'),
+    'detached': (lambda z, y: {'loss': F.cross_entropy(z, y).detach()}, ValueError, 'does not require grad',
+                 'detached'),
+}
+
+@pytest.mark.parametrize('step, error, words', [(s, e, w) for s, e, *w in STEPS.values()], ids=STEPS)
+def test_step(step, error, words):
+    watch = Watch()
+    learn = make_learner(train_step=returning(step), hooks=[watch])
+    e = refused(error, lambda: learn.fit(2), *words)
+    # in the first batch, before anything moved
+    assert watch.seen == ['before_fit', 'before_step'] and 'epoch 0' in e.__notes__[-1]
+    learn.train_step = returning(lambda z, y: {'loss': F.cross_entropy(z, y)})
+    assert_trains(learn)
+
+def test_eval_step():
+    step, error, *words = STEPS['many losses']
+    learn = make_learner(valid_dl=batches(), eval_step=returning(step))
+    refused(error, lambda: learn.fit(1), *words)
+    refused(error, learn.validate, *words)
+    learn.eval_step = returning(lambda z, y: {'loss': F.cross_entropy(z, y)})
+    assert_trains(learn)
+
+
+# Steps that yield
+
+def yielding(*items):
+    def step(batch, learn):
+        loss = F.cross_entropy(learn.model(batch[0]), batch[1])
+        for item in items: yield item(loss)
+        return {'loss': loss} if len(items) == 2 else {}
+    return step
+
+YIELDS = {
+    'unknown name': ([lambda loss: ('bod', loss)], ValueError, "'bod'", "'body', 'head'", 'mean `body`'),
+    'no name': ([lambda loss: loss], TypeError, 'yielded a Tensor', "yield 'd', d_loss"),
+    'no loss': ([lambda loss: ('body', None)], TypeError, 'loss is a NoneType', '0-d tensor'),
+    'not trainable': ([lambda loss: ('body', loss.detach())], ValueError, 'does not require grad'),
+    'yields and returns': ([lambda loss: ('body', 2*loss),
+                            lambda loss: ('head', torch.zeros((), requires_grad=True)*1)], ValueError,
+                            "yields losses and returns a 'loss'", 'leave it out'),
+}
+
+def two_optims(model):
+    return {'body': torch.optim.SGD(model[0].parameters(), lr=.1),
+            'head': torch.optim.SGD(model[3].parameters(), lr=.1)}
+
+@pytest.mark.parametrize('items, error, words', [(s, e, w) for s, e, *w in YIELDS.values()], ids=YIELDS)
+def test_yields(items, error, words):
+    model = make_model()
+    learn = make_learner(model, train_step=yielding(*items), optim=two_optims(model))
+    refused(error, lambda: learn.fit(1), *words)
+    learn.train_step = yielding(lambda loss: ('body', loss))
+    learn.fit(1)
+    assert len(learn.history.steps['train_loss_body']) >= 5 and len(learn.history) == 1
+
+
+# Loaders
+
+def test_empty_loaders_that_know_their_length():
+    "Before anything is fired"
+    empties = [], DataLoader(TensorDataset(*problem(3)), batch_size=5,
+                             drop_last=True), (torch.empty(0, 4), torch.empty(0))
+    for empty in empties:
+        for name in 'train_dl', 'valid_dl':
+            watch = Watch()
+            learn = make_learner(hooks=[watch], **{name: empty})
+            refused(ValueError, lambda: learn.fit(1), name, 'empty', 'drop_last')
+            assert watch.seen == [] and learn.state.epoch == 0
+            setattr(learn, name, batches())
+            assert_trains(learn)
+
+def test_empty_generators():
+    for name in 'train_dl', 'valid_dl':
+        learn = make_learner(**{name: iter(())})
+        refused(ValueError, lambda: learn.fit(1), name, 'no batch', 'used up')
+        setattr(learn, name, batches())
+        assert_trains(learn)
+
+def test_a_generator_that_was_used_up():
+    learn = make_learner(train_dl=iter(batches()))
+    learn.fit(1)
+    refused(ValueError, lambda: learn.fit(1), 'train_dl', 'used up')
+    learn.train_dl = batches()
+    assert_trains(learn)
+
+def test_no_loader():
+    learn = Learner(make_model(), loss_fn=F.cross_entropy, display=False)
+    refused(ValueError, lambda: learn.fit(1), 'no train_dl', 'pass one')
+    refused(ValueError, learn.validate, 'no valid_dl', 'pass')
+    learn.train_dl = batches()
+    refused(ValueError, lambda: learn.fit(1, valid_every=2), 'valid_every', 'valid_dl')
+    assert_trains(learn)
+
+def test_no_loader_at_all():
+    for wrong in 3, nn.Linear(4, 3), print:
+        refused(TypeError, lambda: make_learner(train_dl=wrong), type(wrong).__name__, 'iterable of batches')
+    refused(ValueError, lambda: make_learner(train_dl=(torch.ones(3, 4), torch.ones(2))), '3, 2', 'agree')
+
+class Unmovable:
+    def __init__(self): self.x = torch.ones(5, 4)
+    def to(self, device): raise RuntimeError(f'cannot go to {device}')
+
+BATCHES = {
+    'a lone tensor': (torch.ones(5, 4), TypeError, 'yielded a Tensor', r'\(inputs\.\.\., target\)', 'train_step'),
+    'no labels': ({'x': torch.ones(5, 4)}, KeyError, '`labels`', "'x'"),
+    'unmovable': (Unmovable(), RuntimeError, 'cannot go to cpu'),
+}
+
+@pytest.mark.parametrize('batch, error, words', [(b, e, w) for b, e, *w in BATCHES.values()], ids=BATCHES)
+def test_batches_that_the_default_step_cannot_take(batch, error, words):
+    for where in 'train_dl', 'valid_dl':
+        learn = make_learner(**{where: [batch]})
+        e = refused(error, lambda: learn.fit(1), *words)
+        assert 'epoch 0' in e.__notes__[-1] and ('training' if where == 'train_dl' else 'validation') in e.__notes__[-1]
+        setattr(learn, where, batches())
+        assert_trains(learn)
+
+
+# Models and optimizers
+
+def test_nothing_to_train():
+    frozen, watch = make_model().requires_grad_(False), Watch()
+    learn = make_learner(frozen, hooks=[watch])
+    refused(ValueError, lambda: learn.fit(1), 'Sequential', 'no trainable parameters', 'unfreeze')
+    assert watch.seen == []
+    frozen.requires_grad_(True)
+    assert_trains(learn)
+    refused(ValueError, lambda: make_learner(nn.Tanh()).fit(1), 'Tanh', 'no trainable parameters')
+
+def test_lr():
+    for lr in 0, -1, float('nan'):
+        refused(ValueError, lambda: make_learner(lr=lr), f'lr is {lr}', 'above 0')
+        learn = make_learner()
+        refused(ValueError, lambda: learn.fit(1, lr=lr), f'lr is {lr}', 'above 0')
+        assert learn.opt.param_groups[0]['lr'] == 1e-3
+        assert_trains(learn)
+    refused(ValueError, lambda: make_learner().fit(1, lr={'d': .1}), "'d'", 'param groups')
+
+@pytest.mark.parametrize('replace', [lambda learn: setattr(learn, 'model', make_model()),
+                                     lambda learn: learn.model.__setitem__(3, nn.Linear(8, 3))], ids=['model', 'head'])
+def test_a_model_that_was_replaced_before_fit(replace):
+    watch = Watch()
+    learn = make_learner(hooks=[watch], optim=torch.optim.SGD)
+    replace(learn)
+    refused(ValueError, lambda: learn.fit(1), r'\d of the 4', 'not parameters of the model', 'made again')
+    assert watch.seen == []
+    refused(ValueError, lambda: learn.fit(1), r'no optimizer has its .*3\.weight, 3\.bias')
+    learn = make_learner(learn.model, optim=torch.optim.SGD)
+    assert_trains(learn)
+
+
+# Hooks
+
+def hook(name, **attrs): return type(name, (Hook,), attrs)()
+
+@pytest.mark.parametrize('add', [lambda learn, h: learn.add_hook(h), lambda learn, h: learn.fit(1, hooks=[h])],
+                         ids=['add_hook', 'fit'])
+def test_hooks_that_cannot_be_added(add):
+    "The ones that are there stay as they were"
+    learn = make_learner(hooks=[hook('Egg', runs_after='Chicken'), hook('Once', unique=True)])
+    egg, before = learn.get_hook('Egg'), list(learn.hooks)
+    refused(HookOrderError, lambda: add(learn, hook('Chicken', runs_after='Egg')), 'Egg', 'Chicken', 'Remove one')
+    refused(ValueError, lambda: add(learn, hook('Once', unique=True)), 'Once', 'already', 'remove_hook')
+    refused(ValueError, lambda: add(learn, egg), 'Egg', 'already', 'remove_hook')
+    refused(TypeError, lambda: add(learn, Hook), 'Hook', 'pass an instance')
+    refused(TypeError, lambda: add(learn, print), 'print', 'LambdaHook')
+    assert learn.hooks == before
+    assert_trains(learn)
+
+def test_a_step_that_a_hook_forgot_to_return():
+    "The optimizer stepped, and nobody would count it"
+    learn = make_learner(hooks=[hook('Forgets', do_opt_step=lambda self, learn, nxt: nxt() and None)])
+    refused(TypeError, lambda: learn.fit(1), 'do_opt_step', 'nxt')
+    learn.remove_hook('Forgets')
+    assert_trains(learn)
+
+
+# What is asked of fit
+
+def test_fit_arguments():
+    watch = Watch()
+    learn = make_learner(valid_dl=batches(), hooks=[watch])
+    for n in 0, -1:
+        refused(ValueError, lambda: learn.fit(n), f'n_epochs is {n}', '1 or more')
+        refused(ValueError, lambda: learn.fit(max_steps=n), f'max_steps is {n}', '1 or more')
+        refused(ValueError, lambda: learn.fit(1, valid_every=n), f'valid_every is {n}', '1 or more')
+    for wrong in 1.5, '3':
+        refused(TypeError, lambda: learn.fit(wrong), f'n_epochs is {wrong!r}', 'whole number')
+        refused(TypeError, lambda: learn.fit(max_steps=wrong), f'max_steps is {wrong!r}', 'whole number')
+    refused(ValueError, lambda: learn.fit(), 'n_epochs or max_steps')
+    refused(ValueError, lambda: learn.fit(1, max_steps=1), 'n_epochs or max_steps')
+    refused(ValueError, lambda: learn.fit(1, on_interrupt='ignore'), "'ignore'", "'raise' or 'return'")
+    assert watch.seen == [] and learn.state.samples_seen == 0
+    assert_trains(learn)
+
+def test_fit_inside_of_fit():
+    learn = make_learner(hooks=[hook('Again', after_step=lambda self, learn: learn.fit(1))])
+    refused(RuntimeError, lambda: learn.fit(1), 'in a fit already')
+    learn.remove_hook('Again')
+    assert_trains(learn)

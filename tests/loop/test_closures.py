@@ -1,0 +1,157 @@
+"Optimizers whose step evaluates the loss again: LBFGS, and SAM as its authors' code has it"
+import pytest, torch, torch.nn.functional as F
+from torch import nn
+
+from common import batches, make_learner, same, shuffled, weights
+from trainer_nb.all import (
+    AMP, EMA, CancelStep, Checkpoint, Compile, GradAccum, GradClip, GradNorm, LambdaHook, NaNGuard,
+)
+from trainer_nb.loop.metrics import accuracy
+
+
+class SAM(torch.optim.Optimizer):
+    "Foret et al. 2020: climb, evaluate again, go back, step; expects gradients at entry; `closure=None`, as in torch"
+    def __init__(self, params, lr, rho=.05):
+        super().__init__(params, {'rho': rho, 'lr': lr})
+        self.base = torch.optim.SGD(self.param_groups, lr=lr, momentum=.9)
+        self.param_groups = self.base.param_groups
+    @torch.no_grad()
+    def first_step(self, zero_grad=False):
+        params = [p for g in self.param_groups for p in g['params'] if p.grad is not None]
+        norm = torch.stack([p.grad.norm() for p in params]).norm()
+        for p in params:
+            self.state[p]['old_p'] = p.data.clone()
+            p.add_(p.grad*(.05/(norm + 1e-12)))
+        if zero_grad: self.zero_grad()
+    @torch.no_grad()
+    def second_step(self, zero_grad=False):
+        for g in self.param_groups:
+            for p in g['params']:
+                if p.grad is not None: p.data = self.state[p]['old_p']
+        self.base.step()
+        if zero_grad: self.zero_grad()
+    @torch.no_grad()
+    def step(self, closure=None):
+        assert closure is not None
+        closure = torch.enable_grad()(closure)
+        self.first_step(zero_grad=True)
+        closure()
+        self.second_step()
+
+class Required(torch.optim.SGD):
+    "Wants its closure, and calls it first; a sum of two evaluations' gradients"
+    def step(self, closure):
+        with torch.enable_grad(): closure()
+        grads = [p.grad.clone() for g in self.param_groups for p in g['params']]
+        with torch.enable_grad(): closure()
+        for p, g in zip(self.param_groups[0]['params'], grads): p.grad += g
+        super().step()
+
+class DataSAM(SAM):
+    "Moves the weights behind autograd's back, and leaves the gradients where they are"
+    @torch.no_grad()
+    def first_step(self, zero_grad=False):
+        for g in self.param_groups:
+            for p in g['params']:
+                self.state[p]['old_p'] = p.data.clone()
+                p.data.add_(p.grad, alpha=.05)
+
+LBFGS = {'plain': {}, 'wolfe': {'line_search_fn': 'strong_wolfe'}}
+def lbfgs(options): return lambda params: torch.optim.LBFGS(params, lr=.3, **{'max_iter': 4, **options})
+
+OPTIMS = {**{f'lbfgs-{k}': lbfgs(v) for k, v in LBFGS.items()}, 'required': lambda params: Required(params, lr=.1),
+          'sam': lambda params: SAM(params, lr=.1), 'data-sam': lambda params: DataSAM(params, lr=.1)}
+
+def net():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Dropout(.2), nn.Linear(8, 3))
+
+def plain(optim, n_epochs=2, max_norm=None):
+    "(model, losses of the first evaluations, number of evaluations)"
+    model = net()
+    opt, losses, n = optim(model.parameters()), [], 0
+    has_grads = isinstance(opt, SAM)
+    for _ in range(n_epochs):
+        for xb, yb in shuffled():
+            seen = []
+            def closure():
+                opt.zero_grad()
+                loss = F.cross_entropy(model(xb), yb)
+                loss.backward()
+                if max_norm: nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+                seen.append(loss.item())
+                return loss
+            if has_grads: closure()
+            opt.step(closure)
+            losses.append(seen[0])
+            n += len(seen)
+    return model, losses, n
+
+@pytest.mark.parametrize('name, max_norm', [
+    ('lbfgs-plain', .2), ('lbfgs-wolfe', None), ('required', None), ('sam', .2), ('data-sam', None)])
+def test_an_optimizer_with_a_closure_equals_the_plain_loop_without_an_extra_pass(name, max_norm):
+    optim = OPTIMS[name]
+    model, losses, n = plain(optim, max_norm=max_norm)
+    passes, seen = [], {o: 0 for o in ('after_pred', 'after_loss', 'after_backward')}
+    def count(name): return lambda learn: seen.__setitem__(name, seen[name] + 1)
+    own = net()
+    own.register_forward_hook(lambda *_: passes.append(1))
+    watch = LambdaHook(**{o: count(o) for o in seen}, name='Watch')
+    hooks = [watch, GradNorm(), *([GradClip(max_norm)] if max_norm else [])]
+    learn = make_learner(own, optim=optim, metrics=[accuracy], hooks=hooks)
+    learn.fit(2)
+    assert learn.history.steps['train_loss'] == losses and same(weights(learn.model), weights(model))
+    assert len(passes) == n and set(seen.values()) == {n} and learn.state.optimizer_step == 10
+    assert {r.point: r.calls for r in learn.describe_hooks().rows if r.hook == 'Watch'} == seen
+    assert not learn.on_gradients
+
+def test_a_step_function_and_a_loss_that_hooks_change():
+    "Each evaluation passes through the hooks"
+    def step(batch, learn): return {'loss': F.cross_entropy(learn.model(batch[0]), batch[1])}
+    def decay(learn): learn.loss = learn.loss + .1*learn.model[0].weight.square().sum()
+    optim = OPTIMS['lbfgs-wolfe']
+    learn = make_learner(net(), train_step=step, optim=optim, hooks=[LambdaHook(after_loss=decay), EMA(.9)])
+    learn.fit(1)
+    model = net()
+    opt = optim(model.parameters())
+    for xb, yb in shuffled():
+        def closure():
+            opt.zero_grad()
+            loss = F.cross_entropy(model(xb), yb) + .1*model[0].weight.square().sum()
+            loss.backward()
+            return loss
+        opt.step(closure)
+    assert same(weights(learn.model), weights(model))
+
+REFUSED = {'GradAccum': lambda: GradAccum(2), 'NaNGuard': NaNGuard,
+           "Compile(what='step')": lambda: Compile(what='step', backend='eager'),
+           'AMP(torch.float16)': lambda: AMP('fp16', scaler=lambda device: torch.amp.GradScaler(device))}
+
+@pytest.mark.parametrize('name', REFUSED)
+def test_what_cannot_evaluate_again_is_refused_by_name(name):
+    learn = make_learner(optim=OPTIMS['lbfgs-plain'], hooks=[REFUSED[name]()])
+    before = weights(learn.model)
+    with pytest.raises(ValueError) as e: learn.fit(1)
+    assert str(e.value).startswith(f'{name} is not for LBFGS') and same(weights(learn.model), before)
+
+def test_a_step_that_is_cancelled_in_a_later_evaluation_leaves_the_weights():
+    n = []
+    def cancel(learn):
+        n.append(1)
+        if len(n) == 3: raise CancelStep
+    learn = make_learner(net(), batches()[:1], optim=OPTIMS['lbfgs-plain'], hooks=[LambdaHook(after_backward=cancel)])
+    before = [p.clone() for p in learn.model.parameters()]
+    learn.fit(1)
+    assert len(n) == 3 and same(before, list(learn.model.parameters())) and learn.state.optimizer_step == 0
+
+def test_a_search_and_a_resume(tmp_path):
+    def start(): return make_learner(net(), optim=OPTIMS['lbfgs-wolfe'], hooks=[Checkpoint(tmp_path)])
+    learn = start()
+    learn.lr_find(n_steps=8)
+    torch.manual_seed(0)
+    net()
+    learn.fit(2, hooks=[LambdaHook(after_step=lambda learn: learn.stop() if learn.state.optimizer_step == 7 else None)])
+    again = start()
+    again.fit(2, resume=True)
+    model, losses, _ = plain(OPTIMS['lbfgs-wolfe'])
+    assert again.history.steps['train_loss'] == losses and same(weights(again.model), weights(model))

@@ -1,0 +1,259 @@
+"`fit` computes what the plain loop computes, bit for bit, on each of the four roads"
+from dataclasses import dataclass
+
+import pytest, torch, torch.nn.functional as F
+from torch import nn
+
+from common import batches, make_learner, make_model, record, same, shuffled, weights
+from trainer_nb.loop.metrics import accuracy
+from trainer_nb.loop.hooks import Hook
+from trainer_nb.learner import Learner
+
+OPTIMS = {'sgd': lambda params: torch.optim.SGD(params, lr=.1, momentum=.9),
+          'adamw': lambda params: torch.optim.AdamW(params, lr=.01)}
+optims = pytest.mark.parametrize('optim', OPTIMS.values(), ids=OPTIMS)
+
+class Plain:
+    "The loop that everybody has written; the methods are what a hook or a step may do otherwise"
+    def __init__(self, optim, model=None):
+        self.model = make_model() if model is None else model
+        self.opt, self.losses, self.valid_losses, self.i = optim(self.model.parameters()), [], [], 0
+    def loss(self, xb, yb): return F.cross_entropy(self.model(xb), yb)
+    def after_backward(self): pass
+    def step(self): self.opt.step()
+    def zero_grad(self): self.opt.zero_grad()
+
+    def fit(self, n_epochs, train_dl, valid_dl=(), max_steps=None):
+        for _ in range(n_epochs):
+            self.model.train()
+            for xb, yb in train_dl:
+                loss = self.loss(xb, yb)
+                loss.backward()
+                self.after_backward()
+                self.step()
+                self.zero_grad()
+                self.losses.append(loss.item())
+                self.i += 1
+                if self.i == max_steps: break
+            self.validate(valid_dl)
+            if self.i == max_steps: break
+        return self
+
+    def validate(self, valid_dl):
+        self.model.eval()
+        with torch.no_grad(): sums = [(len(yb)*self.loss(xb, yb).double(), len(yb)) for xb, yb in valid_dl]
+        if sums: self.valid_losses.append((sum(s for s, _ in sums)/sum(n for _, n in sums)).item())
+
+def plain_run(cls, optim):
+    torch.manual_seed(0)
+    return cls(optim).fit(3, shuffled(), shuffled(seed=2, bs=7))
+
+def learner_run(optim, n_epochs=3, **kwargs):
+    torch.manual_seed(0)
+    learn = make_learner(valid_dl=shuffled(seed=2, bs=7), optim=optim, **kwargs)
+    learn.fit(n_epochs)
+    return learn
+
+def assert_equal(learn, plain):
+    assert learn.history.steps['train_loss'] == plain.losses
+    assert learn.history.epochs['valid_loss'] == pytest.approx(plain.valid_losses, rel=1e-12)
+    assert same(weights(learn.model), weights(plain.model))
+
+
+# Road 1: model + loss function
+
+@optims
+def test_model_and_loss(optim): assert_equal(learner_run(optim), plain_run(Plain, optim))
+
+def test_metrics_and_display_change_nothing(capsys):
+    optim = OPTIMS['sgd']
+    assert_equal(learner_run(optim, metrics=[accuracy], display=True), plain_run(Plain, optim))
+
+def test_a_model_that_comes_in_evaluation_mode():
+    "It trains in training mode, and is given back as it came"
+    torch.manual_seed(0)
+    learn = make_learner(make_model().eval(), valid_dl=shuffled(seed=2, bs=7), optim=OPTIMS['sgd'])
+    learn.fit(3)
+    assert_equal(learn, plain_run(Plain, OPTIMS['sgd']))
+    assert not any(m.training for m in learn.model.modules())
+
+class Output(dict):
+    "A mapping whose entries are attributes too, as Hugging Face's outputs"
+    __getattr__ = dict.__getitem__
+
+@dataclass
+class DataOutput:
+    loss: torch.Tensor
+    logits: torch.Tensor
+
+class OwnLoss(nn.Module):
+    "A model that gets its batch by name and returns its own loss"
+    def __init__(self, output):
+        super().__init__()
+        self.body, self.output = make_model(), output
+    def forward(self, inputs, labels=None):
+        logits = self.body(inputs)
+        return self.output(loss=F.cross_entropy(logits, labels), logits=logits)
+
+@pytest.mark.parametrize('output', [Output, DataOutput])
+def test_mapping_batches_and_a_model_with_its_own_loss(output):
+    def named(bs): return [{'inputs': xb, 'labels': yb} for xb, yb in batches(bs=bs)]
+    torch.manual_seed(0)
+    learn = Learner(OwnLoss(output), named(5), named(7), optim=OPTIMS['adamw'], display=False)
+    learn.fit(2)
+    torch.manual_seed(0)
+    plain = Plain(OPTIMS['adamw']).fit(2, batches(bs=5), batches(bs=7))
+    assert_equal(learn, plain)
+
+
+# Road 2: a step of the user's
+
+def own_step(batch, learn):
+    xb, yb = batch
+    pred = learn.model(xb)
+    return {'loss': F.cross_entropy(pred, yb) + .01*pred.square().mean(), 'pred': pred, 'targ': yb}
+
+class OwnStep(Plain):
+    def loss(self, xb, yb):
+        pred = self.model(xb)
+        return F.cross_entropy(pred, yb) + .01*pred.square().mean()
+
+class OwnLearner(Learner):
+    def train_step(self, batch): return own_step(batch, self)
+
+@pytest.mark.parametrize('own', [dict(train_step=own_step), dict(cls=OwnLearner)], ids=['function', 'method'])
+def test_own_step(own):
+    assert_equal(learner_run(OPTIMS['adamw'], **own), plain_run(OwnStep, OPTIMS['adamw']))
+
+
+# Road 4: hooks
+
+class InputNoise(Hook):
+    def before_step(self, learn):
+        xb, yb = learn.batch
+        learn.batch = xb + torch.randn_like(xb), yb
+class PlainInputNoise(Plain):
+    def loss(self, xb, yb): return F.cross_entropy(self.model(xb + torch.randn_like(xb)), yb)
+
+class Decay(Hook):
+    def after_loss(self, learn): learn.loss = learn.loss + .1*learn.model[0].weight.square().sum()
+class PlainDecay(Plain):
+    def loss(self, xb, yb): return super().loss(xb, yb) + .1*self.model[0].weight.square().sum()
+
+class SkipThird(Hook):
+    def __init__(self): self.i = 0
+    def do_opt_step(self, learn, nxt):
+        self.i += 1
+        return nxt() if self.i % 3 else False
+class PlainSkipThird(Plain):
+    def step(self):
+        if (self.i + 1) % 3: self.opt.step()
+
+class Accumulate(Hook):
+    "Steps with the sum of two batches' gradients"
+    def __init__(self): self.i = 0
+    def do_opt_step(self, learn, nxt):
+        self.i += 1
+        return nxt() if self.i % 2 == 0 else False
+    def do_zero_grad(self, learn, nxt): return nxt() if learn.stepped else None
+class PlainAccumulate(Plain):
+    def step(self):
+        if self.i % 2: self.opt.step()
+    def zero_grad(self):
+        if self.i % 2: self.opt.zero_grad()
+
+PAIRS = {h.__name__: (h, p) for h, p in [(InputNoise, PlainInputNoise), (Decay, PlainDecay),
+                                         (SkipThird, PlainSkipThird), (Accumulate, PlainAccumulate)]}
+
+@pytest.mark.parametrize('hook, plain', PAIRS.values(), ids=PAIRS)
+def test_hook(hook, plain):
+    optim = OPTIMS['sgd']
+    assert_equal(learner_run(optim, hooks=[hook()]), plain_run(plain, optim))
+
+@pytest.mark.parametrize('cls', [torch.optim.SGD, torch.optim.AdamW])
+def test_the_class_of_an_optimizer_is_fused(cls):
+    "Bit-equal to a plain loop with the fused optimizer, and as near to the other form as rounding lets it be"
+    learn = learner_run(cls, lr=.01)
+    assert learn.opt.param_groups[0]['fused']
+    assert_equal(learn, plain_run(Plain, lambda params: cls(params, lr=.01, fused=True)))
+    other = plain_run(Plain, lambda params: cls(params, lr=.01, foreach=False))
+    assert all(torch.allclose(a, b, rtol=1e-4, atol=1e-6)
+               for a, b in zip(learn.model.parameters(), other.model.parameters()))
+
+
+# What is shared, and what comes again
+
+class Shared:
+    "One step, one loss, one set of metrics"
+    def __init__(self):
+        from torchmetrics.classification import MulticlassAccuracy
+        self.loss_fn, self.metrics = nn.CrossEntropyLoss(label_smoothing=.1), [accuracy, MulticlassAccuracy(3)]
+    def step(self, batch, learn):
+        pred = learn.model(batch[0])
+        return {'loss': self.loss_fn(pred, batch[1]), 'pred': pred, 'targ': batch[1]}
+    def learner(self, which):
+        torch.manual_seed(which)
+        return make_learner(train_dl=shuffled(seed=which), valid_dl=shuffled(seed=which, bs=7), train_step=self.step,
+                            metrics=self.metrics, optim=list(OPTIMS.values())[which])
+
+def fit_seeded(learn, seed):
+    torch.manual_seed(seed)
+    learn.fit(1)
+
+def test_two_learners_with_one_step_leak_nothing():
+    def result(learn): return record(learn), [w.tolist() for w in weights(learn.model)]
+    alone = []
+    for which in 0, 1:
+        learn = Shared().learner(which)
+        for seed in 10, 20: fit_seeded(learn, seed + which)
+        alone.append(result(learn))
+    for order in (0, 1), (1, 0):
+        shared = Shared()
+        learns = {which: shared.learner(which) for which in order}
+        for seed in 10, 20:
+            for which in order[::-1]: fit_seeded(learns[which], seed + which)
+        assert [result(learns[which]) for which in (0, 1)] == alone
+
+def test_seed_of_the_learner():
+    torch.manual_seed(0)
+    learn = make_learner(seed=5, optim=OPTIMS['sgd'])
+    torch.rand(3)       # whatever happens between construction and fit
+    learn.fit(1)
+    torch.manual_seed(0)
+    plain = Plain(OPTIMS['sgd'])
+    torch.manual_seed(5)
+    plain.fit(1, shuffled())
+    assert learn.history.steps['train_loss'] == plain.losses
+
+@pytest.mark.parametrize('max_steps', [1, 5, 12])
+def test_max_steps(max_steps):
+    torch.manual_seed(0)
+    learn = make_learner(optim=OPTIMS['adamw'], valid_dl=shuffled(seed=2, bs=7))
+    learn.fit(max_steps=max_steps)
+    torch.manual_seed(0)
+    plain = Plain(OPTIMS['adamw']).fit(100, shuffled(), shuffled(seed=2, bs=7), max_steps=max_steps)
+    assert_equal(learn, plain)
+    assert learn.state.optimizer_step == max_steps == len(plain.losses)
+
+def test_max_steps_of_an_endless_generator():
+    def endless():
+        while True: yield from batches()
+    torch.manual_seed(0)
+    learn = make_learner(train_dl=endless(), optim=OPTIMS['sgd'])
+    for n in 3, 9: learn.fit(max_steps=n)
+    torch.manual_seed(0)
+    assert learn.history.steps['train_loss'] == Plain(OPTIMS['sgd']).fit(3, batches(), max_steps=12).losses
+
+@pytest.mark.parametrize('valid_every', [1, 7])
+def test_valid_every_changes_no_training_number(valid_every):
+    def run(**kwargs):
+        torch.manual_seed(0)
+        learn = make_learner(valid_dl=batches(seed=2), metrics=[accuracy])
+        learn.fit(3, **kwargs)
+        return learn
+    learn, plain = run(valid_every=valid_every), run()
+    assert record(learn)['epochs'] == record(plain)['epochs'] and learn.history.steps == plain.history.steps
+    assert same(weights(learn.model), weights(plain.model))
+    assert learn.history.valids['step'] == sorted({*range(valid_every, 16, valid_every), 5, 10, 15})
+    at_ends = [v for v, s in zip(learn.history.valids['valid_loss'], learn.history.valids['step']) if s % 5 == 0]
+    assert at_ends == plain.history.valids['valid_loss']

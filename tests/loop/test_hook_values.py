@@ -1,0 +1,197 @@
+"Values pass through the wrappers: a hook passes on a loss or a model, and `learn.loss` and `learn.model` stay"
+import functools
+
+import pytest, torch
+from torch import nn
+import torch.nn.functional as F
+
+from common import batches, make_learner, same, weights
+from trainer_nb.all import CancelStep, Hook, LambdaHook
+
+def net():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
+
+def sgd(params): return torch.optim.SGD(params, lr=.1)
+
+def plain(scale=1., n_epochs=1):
+    "A loop by hand; `scale` multiplies each loss"
+    model = net()
+    opt = sgd(model.parameters())
+    for _ in range(n_epochs):
+        for xb, yb in batches():
+            (scale*F.cross_entropy(model(xb), yb)).backward()
+            opt.step()
+            opt.zero_grad()
+    return model
+
+def fitted(*hooks, **kwargs):
+    learn = make_learner(net(), batches(), optim=sgd, hooks=hooks, **kwargs)
+    learn.fit(1)
+    return learn
+
+
+# What a wrapper passes on
+
+@pytest.mark.parametrize('hook', [
+    lambda: LambdaHook(do_backward=lambda learn, nxt, loss: nxt(.25*loss)),
+    lambda: LambdaHook(do_backward=lambda learn, nxt: nxt(.25*learn.loss)),
+    lambda: LambdaHook(do_step=lambda learn, nxt, model, loss_fn: nxt(model, lambda p, t: .25*loss_fn(p, t)))])
+def test_a_scaled_loss(hook):
+    "Bit-equal to the plain loop with that loss"
+    assert same(weights(fitted(hook()).model), weights(plain(.25)))
+
+def test_nxt_without_values_and_with_some():
+    "What is left out is passed on as it came"
+    seen, other = [], net()
+    def look(learn, nxt, model, loss_fn):
+        seen.append((model is other, loss_fn is learn.loss_fn, learn.model is other))
+        nxt()
+    learn = fitted(LambdaHook(do_step=lambda learn, nxt: nxt() if learn.training else nxt(other)),
+                   LambdaHook(do_step=look), valid_dl=batches()[:1])
+    assert seen == 5*[(False, True, False)] + [(True, True, False)] and learn.model is not other
+
+def test_a_method_gets_the_values_that_it_names():
+    class Some(Hook):
+        def do_step(self, learn, nxt, model): nxt()
+        def do_backward(self, learn, nxt, scale=2.): nxt(scale*learn.loss)
+    class More(Some):
+        def do_step(self, *args): super().do_step(*args, args[0].model)
+        def before_fit(self, learn, again=False): self.model = learn.model
+    def decorated(f):
+        @functools.wraps(f)
+        def g(*args): return f(*args)
+        return g
+    class Wrapped(Hook):
+        @decorated
+        def do_backward(self, learn, nxt, loss): nxt(2*loss)
+    for hook in Some(), More(), Wrapped(), LambdaHook(do_backward=functools.partial(Some.do_backward, None, scale=2.)):
+        assert same(weights(fitted(hook).model), weights(plain(2.)))
+
+def test_a_step_that_yields_hands_on_each_loss():
+    seen, model = [], net()
+    def step(batch, learn):
+        yield 'a', learn.model(batch[0]).mean()
+        yield 'b', learn.model(batch[0]).square().mean()
+    def halve(learn, nxt, loss):
+        seen.append((learn.phase.opt_names[0], (loss/learn.loss).item()))
+        nxt(loss/2)
+    opts = {'a': sgd(model[0].parameters()), 'b': sgd(model[2].parameters())}
+    learn = make_learner(model, batches()[:1], train_step=step, optim=opts, hooks=[LambdaHook(do_backward=halve)])
+    learn.fit(1)
+    assert seen == [('a', 1.), ('b', 1.)]
+
+def test_a_validation_inside_of_a_wrapper():
+    "`nxt` passes on the values of its own step, whatever ran in between"
+    def validates(learn, nxt, model):
+        if learn.training: learn.validate()
+        nxt()
+    other = net()
+    def swaps(learn, nxt, model): nxt(model if learn.training else other)
+    hooks = [LambdaHook(do_step=swaps), LambdaHook(do_step=validates)]
+    learn = fitted(*hooks, valid_dl=batches()[:1])
+    assert same(weights(learn.model), weights(plain()))
+
+
+# `learn.loss` and `learn.model` stay the user's own
+
+@pytest.mark.parametrize('error, yields', [(RuntimeError, True), (CancelStep, False), (KeyboardInterrupt, True)])
+def test_the_users_model_is_back_after_an_error_in_the_step(error, yields):
+    other, seen = net(), []
+    def fails(batch, learn):
+        seen.append(learn.model is other)
+        raise error
+    def step(batch, learn):
+        if not yields: fails(batch, learn)
+        yield '', learn.model(batch[0]).mean()
+        fails(batch, learn)
+    train_step = step if yields else fails
+    learn = make_learner(net(), batches()[:1], optim=sgd, train_step=train_step)
+    model, swap = learn.model, LambdaHook(do_step=lambda learn, nxt: nxt(other))
+    at_end = LambdaHook(after_fit=lambda learn: seen.append(learn.model is model))
+    try: learn.fit(1, hooks=[swap, at_end])
+    except (RuntimeError, KeyboardInterrupt): pass
+    assert seen == [True, True] and learn.model is model
+
+
+# Wrong signatures, before anything runs
+
+WRONG = {
+    'no nxt': (dict(do_backward=lambda self, learn: None),
+               r'do_backward\(self, learn\)`: expected \(self, learn, nxt\) or \(self, learn, nxt, loss\)'),
+    'another value': (dict(do_step=lambda self, learn, nxt, loss: nxt()),
+                      r'expected \(self, learn, nxt\) or .* or \(self, learn, nxt, model, loss_fn\)'),
+    'wrong order': (dict(do_step=lambda self, learn, nxt, loss_fn, model: nxt()), r'loss_fn, model\)`: expected'),
+    'by name only': (dict(do_opt_step=lambda self, learn, nxt, *, loss: nxt()), r'expected \(self, learn, nxt\)$'),
+    'event': (dict(after_loss=lambda self, learn, nxt: nxt()), r'nxt\)`: expected \(self, learn\)$')}
+
+def test_wrong_signatures_are_refused_at_the_class():
+    for methods, message in WRONG.values():
+        with pytest.raises(TypeError, match='Mine defines `.*' + message): type('Mine', (Hook,), methods)
+
+def test_wrong_signatures_are_refused_by_lambda_hook():
+    with pytest.raises(TypeError, match=r'LambdaHook defines `do_backward\(learn, nxt, model\)`: '
+                                        r'expected \(learn, nxt\) or \(learn, nxt, loss\)'):
+        LambdaHook(do_backward=lambda learn, nxt, model: nxt())
+    LambdaHook(after_loss=print, do_backward=lambda *args: args[1]())
+
+def test_a_method_that_came_later_is_refused_before_a_fit_runs():
+    class Mine(Hook): pass
+    Mine.do_step = lambda self, learn: None
+    learn = make_learner(train_dl=batches()[:1])
+    before = weights(learn.model)
+    with pytest.raises(TypeError, match='Mine defines `do_step'): learn.fit(1, hooks=[Mine()])
+    assert same(before, weights(learn.model))
+
+
+# Wrong values
+
+BAD = {
+    'no model': (dict(do_step=lambda learn, nxt: nxt(None)), TypeError, 'nxt got None as the model',
+                 'hook Mine, `do_step`'),
+    'too many': (dict(do_backward=lambda learn, nxt, loss: nxt(loss, 2)), TypeError,
+                 r'nxt got 2 values: expected nxt\(\) or nxt\(loss\)', 'in hook Mine'),
+    'none there': (dict(do_opt_step=lambda learn, nxt: nxt(3)), TypeError, r'nxt got 1 value: expected nxt\(\)',
+                   'in hook Mine'),
+    'detached': (dict(do_backward=lambda learn, nxt, loss: nxt(loss.detach())), ValueError, 'does not require grad',
+                 'the loss that hook Mine passed on'),
+    'a number': (dict(do_step=lambda learn, nxt: nxt(3)), TypeError, 'not callable',
+                 'the model that hook Mine passed on'),
+    'twice': (dict(do_backward=lambda learn, nxt: (nxt(), nxt())), RuntimeError, 'second time',
+              'Mine wraps do_backward: pass another loss to a second nxt()'),
+    'not called': (dict(do_step=lambda learn, nxt: None), TypeError, r'do_step of Mine left no result: call nxt\(\)',
+                   ''),
+    'no answer': (dict(do_opt_step=lambda learn, nxt: None), TypeError, r'what nxt\(\) returned', '')}
+
+@pytest.mark.parametrize('key', BAD)
+def test_wrong_values_say_who_handed_them_on(key):
+    methods, error, message, note = BAD[key]
+    with pytest.raises(error, match=message) as e: fitted(LambdaHook(name='Mine', **methods))
+    assert note in '\n'.join(e.value.__notes__)
+
+def test_a_backward_left_out_is_told_once():
+    hook = LambdaHook(name='Mine', do_backward=lambda learn, nxt: None)
+    with pytest.warns(UserWarning, match='no parameter has a gradient after do_backward, which Mine wraps') as told:
+        fitted(hook)
+    assert len(told) == 1
+
+def test_a_loss_without_a_handed_on_value_names_no_hook():
+    "Only those who changed it"
+    hook = LambdaHook(name='Mine', do_backward=lambda learn, nxt, loss: nxt(loss))
+    with pytest.raises(ValueError, match='does not require grad') as e:
+        fitted(hook, LambdaHook(after_loss=lambda learn: setattr(learn, 'loss', learn.loss.detach())))
+    assert 'Mine' not in '\n'.join(e.value.__notes__)
+
+def test_a_model_set_in_a_step_is_refused():
+    "The step has its model already; `nxt(model)` passes another one on"
+    other = nn.Linear(4, 3)
+    def swap(learn, nxt):
+        learn.model = other
+        return nxt()
+    learn = make_learner()
+    model = learn.model
+    with pytest.raises(RuntimeError, match=r'nxt\(model\)'): learn.fit(1, hooks=[LambdaHook(do_step=swap)])
+    assert learn.model is model
+    def passed(learn, nxt): nxt(other)
+    learn = make_learner(optim=torch.optim.SGD(other.parameters(), lr=.1), model=other)
+    learn.fit(1, hooks=[LambdaHook(do_step=passed)])

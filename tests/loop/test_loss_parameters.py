@@ -1,0 +1,129 @@
+"Parameters of a loss function are trained with those of the model: each number is that of a plain loop"
+import pytest, torch, torch.nn.functional as F
+from torch import nn
+
+from common import batches, make_learner, make_model, same, shuffled, weights
+from trainer_nb.all import EarlyStopping, GradClip, LambdaHook, NaNGuard
+from trainer_nb.loop.optim import make_optimizers
+
+
+class Proxies(nn.Module):
+    "A loss with a learned direction for each class, a learned scale, and noise while it trains"
+    def __init__(self, n_in=3, n_classes=3):
+        super().__init__()
+        self.weight, self.log_scale = nn.Parameter(torch.randn(n_classes, n_in)), nn.Parameter(torch.zeros(()))
+        self.drop = nn.Dropout(.3)
+        self.register_buffer('n_calls', torch.zeros((), dtype=torch.long))
+    def forward(self, pred, targ):
+        if self.training: self.n_calls += 1
+        return F.cross_entropy(self.log_scale.exp()*F.linear(self.drop(pred), F.normalize(self.weight)), targ)
+
+def parts():
+    torch.manual_seed(0)
+    return make_model(), Proxies()
+
+def plain(optim, n_epochs=3, max_norm=None):
+    "(modules, training losses, validation losses)"
+    model, loss_fn = parts()
+    params = [*model.parameters(), *loss_fn.parameters()]
+    opt, losses, valid = optim(params), [], []
+    for _ in range(n_epochs):
+        model.train()
+        loss_fn.train()
+        for xb, yb in shuffled():
+            loss = loss_fn(model(xb), yb)
+            loss.backward()
+            if max_norm: nn.utils.clip_grad_norm_(params, max_norm)
+            opt.step()
+            opt.zero_grad()
+            losses.append(loss.item())
+        model.eval()
+        loss_fn.eval()
+        with torch.no_grad(): sums = [(len(yb)*loss_fn(model(xb), yb).double(), len(yb)) for xb, yb in batches(seed=2)]
+        valid.append((sum(s for s, _ in sums)/sum(n for _, n in sums)).item())
+    return (model, loss_fn), losses, valid
+
+def ours(optim, n_epochs=3, **kwargs):
+    model, loss_fn = parts()
+    learn = make_learner(model, valid_dl=batches(seed=2), loss_fn=loss_fn, optim=optim, **kwargs)
+    learn.fit(n_epochs)
+    return learn
+
+def adamw(params): return torch.optim.AdamW(params, lr=.01, fused=True)
+def sgd(params): return torch.optim.SGD(params, lr=.1, momentum=.9)
+
+def assert_equal(learn, expected):
+    (model, loss_fn), losses, valid = expected
+    assert learn.history.steps['train_loss'] == losses
+    assert learn.history.epochs['valid_loss'] == pytest.approx(valid, rel=1e-12)
+    assert same(weights(learn.model), weights(model)) and same(weights(learn.loss_fn), weights(loss_fn))
+
+@pytest.mark.parametrize('optim', [None, sgd], ids=['default', 'factory'])
+def test_parameters_of_the_loss_were_not_trained_where_the_optimizer_is_the_default_a_class_or_a_factory(optim):
+    learn = ours(optim, lr=.01) if optim is not sgd else ours(sgd)
+    assert_equal(learn, plain(sgd if optim is sgd else adamw))
+    assert learn.loss_fn.training and learn.loss_fn.n_calls == 15
+
+def test_the_loss_can_have_an_optimizer_of_its_own():
+    model, loss_fn = parts()
+    opts = make_optimizers(nn.ModuleDict({'body': model}), {'body': sgd, 'loss_fn': torch.optim.Adam}, loss_fn=loss_fn)
+    assert [len(o.param_groups[0]['params']) for o in opts.values()] == [4, 2]
+    with pytest.raises(ValueError, match='model.loss_fn, which is not a module'):
+        make_optimizers(model, {'loss_fn': sgd}, loss_fn=F.cross_entropy)
+
+def test_a_parameter_that_model_and_loss_share_is_trained_once():
+    model = nn.Linear(4, 3)
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.model, self.scale = model, nn.Parameter(torch.ones(()))
+        def forward(self, pred, targ):
+            return F.cross_entropy(self.scale*pred, targ) + .01*self.model.weight.square().sum()
+    learn = make_learner(model, loss_fn=Tied())
+    assert [len(g['params']) for g in learn.opt.param_groups] == [3]
+    assert repr(learn).startswith('Learner(Linear with Tied, 16 parameters')
+
+def test_clipping_sees_the_loss(): assert_equal(ours(sgd, hooks=[GradClip(.1)]), plain(sgd, max_norm=.1))
+
+def test_a_guard_gives_back_the_loss_and_its_buffers():
+    model, loss_fn = parts()
+    data = batches()
+    data[3] = data[3][0]*float('nan'), data[3][1]
+    learn = make_learner(model, data, loss_fn=loss_fn, optim=sgd, hooks=[NaNGuard()])
+    with pytest.raises(FloatingPointError, match='batch 3, after 3'): learn.fit(1)
+    other, other_loss = parts()
+    make_learner(other, data[:3], loss_fn=other_loss, optim=sgd).fit(1)
+    assert same(weights(model), weights(other)) and same(weights(loss_fn), weights(other_loss))
+
+def test_a_search_leaves_the_loss_as_it_was_and_moves_its_rate():
+    model, loss_fn = parts()
+    learn = make_learner(model, valid_dl=batches(seed=2), loss_fn=loss_fn, optim=torch.optim.AdamW, lr=.01)
+    learn.lr_find(n_steps=20)
+    torch.manual_seed(0)
+    parts()
+    learn.fit(3)
+    assert_equal(learn, plain(adamw))
+
+def test_it_is_saved_and_a_stopped_fit_resumes_exactly(tmp_path):
+    def start():
+        model, loss_fn = parts()
+        return make_learner(model, valid_dl=batches(seed=2), loss_fn=loss_fn, optim=torch.optim.AdamW, lr=.01)
+    learn = start()
+    learn.fit(2)
+    learn.save(tmp_path/'a')
+    learn.fit(1)
+    again = start()
+    again.load(tmp_path/'a')
+    again.fit(1)
+    assert same(weights(learn.loss_fn), weights(again.loss_fn)) and same(weights(learn.model), weights(again.model))
+
+def test_the_best_weights_are_those_of_the_loss_too():
+    seen = []
+    model, loss_fn = parts()
+    learn = make_learner(model, valid_dl=batches(seed=2), loss_fn=loss_fn,
+                         optim=lambda params: torch.optim.SGD(params, lr=3.), hooks=[EarlyStopping(3)])
+    learn.add_hook(LambdaHook(after_epoch=lambda learn: seen.append(weights(learn.model) + weights(learn.loss_fn))))
+    learn.fit(6)
+    values = learn.history.epochs['valid_loss']
+    best = values.index(min(values))
+    assert best < len(values) - 1 and same(weights(learn.model) + weights(learn.loss_fn), seen[best])

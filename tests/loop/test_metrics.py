@@ -1,0 +1,407 @@
+"Epoch values are those of the whole data set, however it is cut into batches"
+import math, warnings
+from collections import namedtuple
+from dataclasses import make_dataclass
+from functools import partial
+from types import SimpleNamespace
+
+import pytest, torch, torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, IterableDataset
+
+from common import lazy, make_learner, record
+from trainer_nb.save.checkpoint import Checkpoint
+from trainer_nb.features.gradients import GradAccum
+from trainer_nb.loop.hooks import LambdaHook
+from trainer_nb.loop.metrics import Metric, accuracy
+
+f1_score, MetricCollection = lazy('sklearn.metrics', 'f1_score'), lazy('torchmetrics', 'MetricCollection')
+MulticlassAccuracy = lazy('torchmetrics.classification', 'MulticlassAccuracy')
+MulticlassF1Score = lazy('torchmetrics.classification', 'MulticlassF1Score')
+
+N = 150     # two batches of 64 and a ragged one of 22; 22 of 7, the last one of 3
+sizes = pytest.mark.parametrize('bs', [7, N])
+
+def still(params): return torch.optim.SGD(params, lr=1e-30)     # weights that do not move, so that one forward says all
+
+def data(n=N):
+    g = torch.Generator().manual_seed(5)
+    return torch.randn(n, 4, generator=g), torch.randint(0, 3, (n,), generator=g)
+
+def cut(bs, *tensors): return list(zip(*(t.split(bs) for t in tensors)))
+
+def fitted(bs, metrics, model=None, make_dl=cut, tensors=None, **kwargs):
+    "The model, and the only epoch's values"
+    x, y = tensors or data()
+    model = nn.Linear(4, 3) if model is None else model
+    learn = make_learner(model, make_dl(bs, x, y), make_dl(bs, x, y), optim=still, metrics=metrics, **kwargs)
+    learn.fit(1)
+    return model, {k: v[0] for k, v in learn.history.epochs.items()}
+
+def assert_both(values, name, expected, tol=1e-6):
+    for phase in 'train', 'valid':
+        assert values[f'{phase}_{name}'] == pytest.approx(expected, abs=tol), f'{phase}_{name}'
+
+def logits(model, x=None):
+    "In double precision"
+    with torch.no_grad():
+        return (data()[0] if x is None else x).double() @ model.weight.double().T + model.bias.double()
+
+
+# Functions and objects
+
+def margin(pred, targ): return (pred.gather(1, targ[:, None])[:, 0] - pred.mean(1)).mean()
+
+@sizes
+def test_functions(bs):
+    model, values = fitted(bs, [accuracy, margin,
+                                Metric(lambda pred, targ: pred.square().mean().item(), name='square')])
+    z, y = logits(model), data()[1]
+    assert_both(values, 'loss', F.cross_entropy(z, y).item())
+    assert_both(values, 'accuracy', (z.argmax(1) == y).double().mean().item())
+    assert_both(values, 'margin', margin(z, y).item())
+    assert_both(values, 'square', z.square().mean().item())
+
+@sizes
+def test_torchmetrics(bs):
+    metrics = [MulticlassAccuracy(3, average='micro'), MulticlassF1Score(3, average='macro'),
+               MetricCollection({'weighted': MulticlassF1Score(3, average='weighted'),
+                                 'top2': MulticlassAccuracy(3, top_k=2, average='micro')},
+                                # torchmetrics would take the two for one, if they agree on the first batch
+                                compute_groups=False)]
+    model, values = fitted(bs, metrics)
+    z, y = logits(model), data()[1]
+    hits = (z.topk(2).indices == y[:, None]).any(1)
+    assert_both(values, 'MulticlassAccuracy', (z.argmax(1) == y).double().mean().item())
+    assert_both(values, 'MulticlassF1Score', f1_score(y, z.argmax(1), average='macro'))
+    assert_both(values, 'weighted', f1_score(y, z.argmax(1), average='weighted'))
+    assert_both(values, 'top2', hits.double().mean().item())
+
+def test_a_mean_sees_several_batches_at_once():
+    "and the first batch of a first epoch alone as well, so that a mistake shows; any other function sees each batch"
+    def mean(pred, targ):
+        sizes.append(len(pred))
+        return accuracy(pred, targ)
+    def other(pred, targ): return mean(pred, targ)
+    dl = cut(16, *data())
+    n, sizes, mean.is_mean = N, [], True
+    make_learner(nn.Linear(4, 3), dl, dl, optim=still, metrics=[mean]).fit(2)
+    assert sizes == [16, 16, n, n, n, n]
+    sizes.clear()
+    make_learner(nn.Linear(4, 3), dl, dl, optim=still, metrics=[other]).fit(2)
+    assert sizes == [len(y) for _, y in dl]*4
+
+def spread(pred, targ): return pred.std()
+def hits(pred, targ): return (pred.argmax(1) == targ).sum()
+
+def test_what_is_no_mean_is_the_same_in_each_epoch():
+    """as in a plain loop: the mean over batches, weighted by their samples; also in another pass,
+    and after a stop in mid-epoch"""
+    dl = cut(7, *data())
+    learn = make_learner(nn.Linear(4, 3), dl, dl, optim=still, metrics=[spread, hits, accuracy])
+    learn.fit(2)
+    learn.fit(1, hooks=[LambdaHook(after_step=lambda o: o.stop() if o.training and o.state.batch_idx == 9 else None)])
+    learn.resume()
+    zs = [(logits(learn.model, x).float(), y) for x, y in dl]
+    for f in spread, hits, accuracy:
+        expected = sum(len(y)*f(z, y).item() for z, y in zs)/N
+        for phase in 'train', 'valid':
+            values = learn.history.epochs[f'{phase}_{f.__name__}']
+            assert len(set(values)) == 1 and values == pytest.approx([expected]*3, rel=1e-5)
+        assert learn.validate()[f'valid_{f.__name__}'] == values[0]
+
+
+# Shapes of targets
+
+def test_accuracy_refuses_other_shapes():
+    """One-hot or several labels, a logit of two classes, classes in the last dimension: each would give a number,
+    and a wrong one"""
+    shapes = [((8, 3), (8, 3)), ((8, 1), (8, 1)), ((8, 1), (8,)), ((8,), (8,)), ((8, 5, 3), (8, 5)), ((8, 3), (4,))]
+    for pred, targ in shapes:
+        with pytest.raises(ValueError, match=r'shape \(8.*expected logits \(n, n_classes'):
+            accuracy(torch.randn(pred), torch.zeros(targ))
+
+
+# Weights
+
+def tokens():
+    "Sequences (N, 6) of class ids, each with its own number of tokens that count; the others are -1"
+    g = torch.Generator().manual_seed(6)
+    x, y = torch.randn(N, 6, 4, generator=g), torch.randint(0, 3, (N, 6), generator=g)
+    return x, y.masked_fill(torch.arange(6) >= torch.randint(1, 7, (N, 1), generator=g), -1)
+
+def token_accuracy(pred, targ): return (pred.argmax(-1) == targ)[targ >= 0].double().mean()
+
+def token_step(as_tensor):
+    def step(batch, learn):
+        z, y = learn.model(batch[0]), batch[1]
+        n = (y >= 0).sum()
+        return {'loss': F.cross_entropy(z.flatten(0, 1), y.flatten(), ignore_index=-1), 'pred': z, 'targ': y,
+                'n': n if as_tensor else n.item()}
+    return step
+
+@pytest.mark.parametrize('bs, as_tensor', [(7, True), (N, False)])
+def test_weights_of_tokens(bs, as_tensor):
+    x, y = tokens()
+    model, values = fitted(bs, [token_accuracy], tensors=(x, y), train_step=token_step(as_tensor))
+    z = logits(model, x)
+    assert_both(values, 'loss', F.cross_entropy(z.flatten(0, 1), y.flatten(), ignore_index=-1).item())
+    assert_both(values, 'token_accuracy', (z.argmax(-1) == y)[y >= 0].double().mean().item())
+
+def ragged(lengths=(2, 2, 30, 30)):
+    "Batches of two sequences, each batch with its own length"
+    g = torch.Generator().manual_seed(7)
+    return [(torch.randn(2, k, 4, generator=g), torch.randint(0, 3, (2, k), generator=g)) for k in lengths]
+
+class PerToken(nn.Linear):
+    def forward(self, x): return super().forward(x).transpose(1, 2)
+
+def token_fit(dl, metric=accuracy, **kwargs):
+    torch.manual_seed(0)
+    learn = make_learner(PerToken(4, 3), dl, dl, optim=still, metrics=[metric], **kwargs)
+    learn.fit(2)
+    right = torch.cat([(learn.model(x).argmax(1) == y)[y >= 0] for x, y in dl])
+    return learn.history.epochs, right.double().mean().item()
+
+@pytest.mark.parametrize('dl', [
+    ragged([3, 900, 2, 5000]), cut(7, *(o[:30] for o in tokens()))], ids=['large', 'ignored'])
+def test_accuracy_counts_each_target_once(dl):
+    "Batches were weighted by their sequences, and targets that cross_entropy ignores counted as wrong"
+    dl = [(x, y.masked_fill(y < 0, -100)) for x, y in dl]
+    values, right = token_fit(dl)
+    for phase in 'train', 'valid': assert values[f'{phase}_accuracy'] == pytest.approx([right]*2, abs=1e-6)
+
+def test_validation_without_a_loss():
+    "In some batches, or in all of them"
+    def eval_step(batch, learn):
+        z = learn.model(batch[0])
+        return {'pred': z, 'targ': batch[1],
+                **({'loss': F.cross_entropy(z, batch[1])} if len(batch[0]) in with_loss else {})}
+    for with_loss in (22,), (64,), ():
+        model, values = fitted(64, [accuracy], eval_step=eval_step)
+        z, y = logits(model), data()[1]
+        assert values['valid_accuracy'] == pytest.approx((z.argmax(1) == y).double().mean().item(), abs=1e-6)
+        part = {(22,): slice(128, None), (64,): slice(0, 128)}.get(with_loss)
+        if part: assert values['valid_loss'] == pytest.approx(F.cross_entropy(z[part], y[part]).item(), abs=1e-6)
+        else: assert 'valid_loss' not in values
+
+
+# Tensors that change after the step
+
+class Returns(nn.Module):
+    "A model that returns a tensor which changes later"
+    def __init__(self, kind):
+        super().__init__()
+        self.weight, self.kind = nn.Parameter(torch.ones(4)), kind
+        self.register_buffer('buffer', torch.zeros(64, 4))
+    def forward(self, x):
+        with torch.no_grad(): (self.weight.data if 'param' in self.kind else self.buffer).copy_(x[0])
+        if self.kind == 'param': return self.weight
+        if self.kind == 'view of a param': return self.weight.view(2, 2)
+        if self.kind == 'slice of a param': return self.weight[:2]
+        if self.training: return x*self.weight
+        with torch.no_grad(): self.buffer[:len(x)] = x      # as a CUDA graph does with its static output
+        return self.buffer if len(x) == 64 else self.buffer[:len(x)]
+
+@pytest.mark.parametrize('kind', ['param', 'slice of a param'])
+def test_predictions_that_are_parameters(kind):
+    "Each batch has its own value, and the next batch overwrites it"
+    x = torch.arange(1., 41).reshape(10, 4)
+    model = Returns(kind)
+    learn = make_learner(model, cut(1, x, x), cut(1, x, x), loss_fn=lambda p, t: p.sum(), optim=still,
+                         metrics=[Metric(lambda p, t: p.double().mean(), name='mean')])
+    learn.fit(1)
+    expected = (x[:, :2] if 'slice' in kind else x).double().mean().item()
+    assert_both({k: v[0] for k, v in learn.history.epochs.items()}, 'mean', expected)
+
+def test_predictions_in_a_buffer(bs=10):
+    x = torch.randn(320, 4)
+    learn = make_learner(Returns('buffer'), cut(bs, x, x), cut(bs, x, x), loss_fn=F.mse_loss, optim=still,
+                         metrics=[Metric(lambda p, t: (p*t).double().mean(), name='f')])
+    learn.fit(1)
+    assert learn.history.epochs['valid_f'] == pytest.approx([x.double().square().mean().item()], abs=1e-6)
+
+class Reusing:
+    "A loader that has one pair of tensors, and fills it anew for each batch"
+    def __init__(self, bs, x, y): self.bs, self.x, self.y = bs, x, y
+    def __iter__(self):
+        bx, by = torch.empty(self.bs, 4), torch.empty(self.bs, dtype=torch.long)
+        for x, y in cut(self.bs, self.x, self.y):
+            bx[:len(x)], by[:len(y)] = x, y
+            yield bx[:len(x)], by[:len(y)]
+
+class AsDataset(IterableDataset):
+    def __init__(self, dl): self.dl = dl
+    def __iter__(self): return iter(self.dl)
+
+def in_dataloader(bs, x, y): return DataLoader(AsDataset(Reusing(bs, x, y)), batch_size=None)
+
+@pytest.mark.parametrize('make_dl', [Reusing, in_dataloader])
+def test_loaders_that_use_their_memory_again(make_dl, bs=7):
+    model, values = fitted(bs, [accuracy, margin, MulticlassF1Score(3)], make_dl=make_dl)
+    z, y = logits(model), data()[1]
+    assert_both(values, 'accuracy', (z.argmax(1) == y).double().mean().item())
+    assert_both(values, 'margin', margin(z, y).item())
+    assert_both(values, 'MulticlassF1Score', f1_score(y, z.argmax(1), average='macro'))
+
+
+# Several values
+
+def recalls(pred, targ): return torch.stack([((pred.argmax(1) == c) & (targ == c)).float().mean() for c in range(3)])
+def both(pred, targ): return {'mean': pred.mean(), 'hit': {'a': 1., 'b': 2.}['b'], 'of': recalls(pred, targ)}
+def as_array(pred, targ): return recalls(pred, targ).numpy()
+
+class Detection:
+    "Says what `MeanAveragePrecision` says: values by class for the classes seen, whose ids are in `classes`"
+    def reset(self): self.z, self.y = [], []
+    def update(self, pred, targ):
+        self.z.append(pred)
+        self.y.append(targ)
+    def compute(self):
+        z, y = torch.cat(self.z), torch.cat(self.y)
+        ids = y.unique()
+        return {'map': (z.argmax(1) == y).float().mean(),
+                'map_per_class': torch.stack([(z.argmax(1) == y)[y == c].float().mean() for c in ids]),
+                'classes': ids.int()}
+
+@sizes
+def test_vectors_and_dicts(bs):
+    model, values = fitted(bs, [recalls, both, Metric(as_array, classes=['cat', 'dog', 'cow']),
+                                Metric(both, name='my')])
+    z, y = logits(model), data()[1]
+    for c, name in enumerate(['cat', 'dog', 'cow']):
+        for column in f'recalls/{c}', f'of/{c}', f'as_array/{name}', f'my/of/{c}':
+            assert_both(values, column, ((z.argmax(1) == c) & (y == c)).double().mean().item())
+    for column in 'mean', 'my/mean': assert_both(values, column, z.mean().item())
+    assert_both(values, 'hit', 2.)
+    assert 'train_recalls' not in values
+
+def test_vectors_after_a_stop_in_mid_epoch(tmp_path):
+    "In another learner, from a checkpoint"
+    dl, metrics = cut(7, *data()), lambda: [recalls, both, Metric(MulticlassF1Score(3, average=None), name='f1',
+                                                                  classes='abc'), Detection()]
+    torch.manual_seed(0)
+    weights = nn.Linear(4, 3).state_dict()
+    def make():
+        model = nn.Linear(4, 3)
+        model.load_state_dict(weights)
+        return make_learner(model, dl, dl, metrics=metrics())
+    whole, first, second = make(), make(), make()
+    whole.fit(2)
+    stop = LambdaHook(after_step=lambda o: o.stop() if o.state.epoch == 1
+                      and (o.state.batch_idx, o.valid_idx) == (22, 5) else None)
+    first.fit(2, hooks=[Checkpoint(tmp_path, every=1), stop])
+    seen = []
+    second.fit(2, hooks=[Checkpoint(tmp_path), LambdaHook(after_step=lambda o: seen.append(o.training))], resume=True)
+    assert seen == [False]*17
+    assert record(second) == record(whole)
+
+@pytest.mark.parametrize('f,error,text', [
+    (lambda p, t: torch.zeros(2, 2), TypeError, r'shape \(2, 2\): expected a number'),
+    (lambda p, t: None, TypeError, 'NoneType: expected'),
+    (lambda p, t: {'a': 'b'}, TypeError, 'a is a str'),
+    (lambda p, t: {str(len(p)): 1.}, ValueError, 'returned mine/3, but mine/7 before'),
+    (lambda p, t: torch.zeros(3), ValueError, '3 entries, but there are 2 classes'),
+    (lambda p, t: (p.argmax(1) == t).float(), ValueError, '7 values for 7 samples, one for each: return their mean'),
+    (lambda p, t: 1/0, ZeroDivisionError, 'zero')])
+def test_errors_name_the_metric(f, error, text):
+    with pytest.raises(error, match=text) as seen: fitted(7, [Metric(f, name='mine', classes='ab')])
+    assert '`mine`' in str(seen.value) + ''.join(seen.value.__notes__)
+
+
+# State
+
+def test_state_of_metric_objects_never_leaks():
+    class Count:
+        def __init__(self): self.n = 1000       # whatever it was before, and is not touched
+        def reset(self): self.n = 0
+        def update(self, pred, targ): self.n += len(targ)
+        def compute(self): return float(self.n)
+    metric, (x, y) = Count(), data()
+    learns = [make_learner(nn.Linear(4, 3), cut(7, x, y), cut(7, x[:n], y[:n]), metrics=[metric]) for n in (20, 50)]
+    for _ in range(2):
+        for learn in learns: learn.fit(2)
+    assert learns[1].validate()['valid_Count'] == 50 and learns[0].validate(cut(3, x[:5], y[:5]))['valid_Count'] == 5
+    for learn, n in zip(learns, (20, 50)):
+        assert learn.history.epochs['train_Count'] == [N]*4 and learn.history.epochs['valid_Count'] == [n]*4
+    assert metric.n == 1000
+
+def test_nan_warns_once_and_shows():
+    def bad(pred, targ): return pred.mean()*math.nan
+    x, y = data()
+    learn = make_learner(nn.Linear(4, 3), cut(64, x, y), cut(64, x, y), metrics=[bad, accuracy])
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter('always')
+        for n in 1, 2: learn.fit(n)
+    texts = [str(w.message) for w in seen if 'nan' in str(w.message)]
+    assert sorted(t.split()[0] for t in texts) == ['train_bad', 'valid_bad'] and all('epoch 0' in t for t in texts)
+    assert all(math.isnan(v) for v in learn.history.epochs['train_bad']) and len(learn.history.epochs['valid_bad']) == 3
+    assert str(learn.history).count('nan') == 6 and not any(map(math.isnan, learn.history.epochs['train_accuracy']))
+
+def test_the_weight_of_the_loss_does_not_weigh_accuracy():
+    "A loss with class weights is divided by the sum of these; each sample counts once for the accuracy"
+    w = torch.tensor([1., 10., 3., 1., 1.])
+    x, y = data()
+    order = y.argsort()
+    def step(batch, learn):
+        z = learn.model(batch[0])
+        return {'loss': F.cross_entropy(z, batch[1], w[:z.size(1)].to(z)), 'pred': z, 'targ': batch[1],
+                'n': w[batch[1]].sum()}
+    model, values = fitted(16, [accuracy], tensors=(x[order], y[order]), train_step=step)
+    z = logits(model, x)
+    assert_both(values, 'loss', F.cross_entropy(z, y, w[:z.size(1)].to(z)).item())
+    assert_both(values, 'accuracy', (z.argmax(1) == y).double().mean().item())
+
+_FIELDS = ['loss', 'logits']
+
+@pytest.mark.parametrize('kind', [
+    SimpleNamespace, namedtuple('Out', _FIELDS), make_dataclass('Slotted', _FIELDS, slots=True)], ids=repr)
+def test_a_model_with_a_loss_of_its_own(kind):
+    "Metrics find what it returns beside the loss"
+    class Own(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.lin = nn.Linear(4, 3)
+        def forward(self, x, labels):
+            logits = self.lin(x)
+            return kind(loss=F.cross_entropy(logits, labels), logits=logits)
+    dl = [{'x': torch.randn(5, 4), 'labels': torch.arange(5) % 3}]
+    learn = make_learner(Own(), dl, dl, loss_fn=None, metrics=Metric(accuracy, pred='logits', targ='labels'))
+    learn.fit(1)
+    hits = (learn.model.lin(dl[0]['x']).argmax(1) == dl[0]['labels']).float().mean().item()
+    assert learn.history.epochs['valid_accuracy'] == [pytest.approx(hits)]
+
+@pytest.mark.parametrize('extra, hooks', [(dict(n=7.), [GradAccum(2)]), (dict(reduction='sum'), [])], ids=str)
+def test_entries_of_a_batch_or_an_output_do_not_weigh_the_loss(extra, hooks):
+    "Only a user's own step gives 'n' and 'reduction' a meaning"
+    class Named(nn.Linear):
+        def forward(self, x, **kwargs): return {'logits': super().forward(x), **kwargs}
+    def fit(extra):
+        torch.manual_seed(0)
+        dl = [{'x': x, 'labels': y, **extra} for x, y in cut(16, *data(40))]
+        learn = make_learner(Named(4, 3), dl, dl, loss_fn=lambda out, targ: F.cross_entropy(out['logits'], targ),
+                             optim=lambda p: torch.optim.SGD(p, .1), hooks=hooks)
+        learn.fit(2)
+        return record(learn)
+    assert fit(extra) == fit({})
+
+
+# Functions of scikit-learn
+
+@sizes
+def test_functions_of_scikit_learn_see_all_outputs_and_the_target_first(bs, tmp_path):
+    import sklearn.metrics as sk
+    model, values = fitted(bs, [partial(sk.f1_score, average='macro'), Metric(sk.balanced_accuracy_score, name='mine')])
+    z, y = logits(model), data()[1]
+    assert_both(values, 'f1_score', sk.f1_score(y, z.argmax(1), average='macro'))
+    assert_both(values, 'mine', sk.balanced_accuracy_score(y, z.argmax(1)))
+    x, dl = data()[0], cut(bs, data()[0], data()[0][:, :1]**2)
+    learn = make_learner(nn.Linear(4, 1), dl, dl, metrics=[sk.r2_score, sk.median_absolute_error], loss_fn=F.mse_loss)
+    stop = LambdaHook(after_step=lambda o: o.stop() if o.valid_idx or len(dl) == 1 else None)
+    learn.fit(1, hooks=[Checkpoint(tmp_path, every=1), stop])
+    again = make_learner(nn.Linear(4, 1), dl, dl, metrics=[sk.r2_score, sk.median_absolute_error], loss_fn=F.mse_loss)
+    again.fit(1, hooks=[Checkpoint(tmp_path)], resume=True)
+    with torch.no_grad(): pred, targ = again.model(x), x[:, :1]**2
+    values = {k: v[-1] for k, v in again.history.epochs.items()}
+    assert values['valid_r2_score'] == pytest.approx(sk.r2_score(targ, pred))
+    assert values['valid_median_absolute_error'] == pytest.approx(sk.median_absolute_error(targ, pred))

@@ -1,0 +1,400 @@
+"Common mistakes: each is named, with what to do, before anything has changed, in at most 25 lines"
+import copy, linecache, re, traceback, warnings
+
+import numpy as np, pandas as pd, pytest, torch, torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from common import formatter, problem
+from trainer_nb.all import EarlyStopping, GradAccum, GradClip, LambdaHook, Learner, Metric, accuracy, split
+from trainer_nb.base.rng import rng_state
+from trainer_nb.data import same_state
+from trainer_nb.base.errors import owner
+from trainer_nb.loop.mistakes import is_samples
+
+X, Y = problem()
+R = X[:, 0]*2       # targets of a regression
+
+def net(out=3):
+    "With what a forward changes: the statistics of a batch norm, and the generator that dropout draws from"
+    return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(.1), nn.Linear(8, out))
+
+class Recurrent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rnn = nn.GRU(4, 3, batch_first=True)
+    def forward(self, x): return self.rnn(x[:, None])
+
+class Strict(nn.Linear):
+    def forward(self, x): return super().forward(x)
+
+class Elsewhere(nn.Linear):
+    def forward(self, x): return super().forward(x) + torch.zeros(1, device='meta')
+
+def words(pred, targ): return 'good'
+def nothing(pred, targ): pass
+def table(pred, targ): return pred
+
+LEARNER = dict(model=net, train_dl=lambda: (X, Y), valid_dl=lambda: (X, Y), loss_fn=F.cross_entropy)
+
+def learner(**kwargs):
+    kwargs = {k: v() if k in ('model', 'train_dl', 'valid_dl') and callable(v)
+              and not isinstance(v, (type, nn.Module)) else v for k, v in {**LEARNER, **kwargs}.items()}
+    return kwargs.pop('cls', Learner)(kwargs.pop('model'), **{'display': False, 'bs': 6, **kwargs})
+
+# what is wrong: (arguments of the learner, the cell that fails, patterns of its message and notes)
+IDS = torch.arange(120).view(24, 5) % 7
+
+class Words(nn.Module):
+    def __init__(self, n, n_places=5):
+        super().__init__()
+        self.embed, self.head, self.places = nn.Embedding(n, 4), nn.Linear(4, 7), nn.Embedding(n_places, 4)
+    def forward(self, x): return self.head(self.embed(x) + self.places(torch.arange(x.size(1))))
+
+class OwnLearner(Learner): pass
+
+def each_weighs(batch, learn):
+    return {'loss': F.cross_entropy(learn.model(batch[0]), batch[1]), 'n': torch.ones(len(batch[1]))}
+
+def learner_first(learn, batch): return {'loss': learn.model(batch[0]).sum()}
+
+def model_first(model, batch): return {'loss': model(batch[0]).sum()}
+
+MISTAKES = {
+    'a metric that returns nothing': (dict(metrics=[nothing]), 'learn.fit(1)', 'metric `nothing`.*NoneType',
+                                      'expected a number'),
+    'a metric that returns a text': (dict(metrics=[words]), 'learn.fit(1)', 'metric `words`.*str', 'expected a number'),
+    'a metric that returns a table': (dict(metrics=[table]), 'learn.fit(1)', r'metric `table`.*\(6, 3\)',
+                                      'expected a number'),
+    'a metric class': (dict(metrics=[nn.CrossEntropyLoss]), None, 'metric CrossEntropyLoss|CrossEntropyLoss is a class',
+                       'pass an instance|function'),
+    'no loss_fn': (dict(loss_fn=None), 'learn.fit(1)', 'there is no loss_fn', 'pass loss_fn='),
+    'a loss class': (dict(loss_fn=nn.L1Loss), None, 'loss_fn is the class L1Loss', r'pass an instance, nn\.L1Loss\(\)'),
+    'a name of a loss': (dict(loss_fn='mse'), None, "loss_fn is 'mse'", r'nn\.MSELoss\(\)'),
+    'a model class': (dict(model=nn.Flatten), None, 'model is the class Flatten', r'pass Flatten\(\.\.\.\)'),
+    'float class targets': (dict(train_dl=lambda: (X, Y.float())), 'learn.fit(1)', 'targets are float32',
+                            r'y\.long\(\)'),
+    'int32 class targets': (dict(train_dl=lambda: (X, Y.int())), 'learn.fit(1)', 'targets are int32', r'y\.long\(\)'),
+    'class targets in a column': (dict(train_dl=lambda: (X, Y[:, None])), 'learn.fit(1)',
+                                  r'targets have shape \(6, 1\)', r'y\.squeeze\(1\)'),
+    'one-hot class targets of ints': (dict(train_dl=lambda: (X, F.one_hot(Y, 3))), 'learn.fit(1)',
+                                      r'targets have shape \(6, 3\)', r'y\.argmax\(1\)'),
+    'floats that are no probabilities': (dict(train_dl=lambda: (X, X[:, :3])), 'learn.fit(1)', 'do not sum to 1',
+                                         r'y\.argmax\(1\).*binary_cross_entropy'),
+    'class ids from 1': (dict(train_dl=lambda: (X, Y + 1)), 'learn.fit(1)', 'from 1 to 3.*3 outputs',
+                         'expected class ids from 0 to 2'),
+    'a row against a column': (dict(model=lambda: net(1), train_dl=lambda: (X, R), loss_fn=F.mse_loss), 'learn.fit(1)',
+                               r'\(6, 1\).*\(6,\) are broadcast', r'y\.unsqueeze\(-1\)'),
+    'a row against a column, in an own loss': (
+        dict(model=lambda: net(1), train_dl=lambda: (X, R), loss_fn=lambda a, b: (a - b).abs().mean()),
+        'learn.fit(1)', 'broadcast', 'squeeze'),
+    'a column against a row': (dict(model=lambda: nn.Sequential(net(1), nn.Flatten(0)),
+                                    train_dl=lambda: (X, R[:, None]), loss_fn=nn.MSELoss()), 'learn.fit(1)',
+                                    r'\(6,\).*\(6, 1\) are broadcast', r'y\.squeeze\(-1\)'),
+    'float64 tensors': (dict(train_dl=lambda: (X.double(), Y)), 'learn.fit(1)', 'inputs are float64.*model is float32',
+                        r'x\.float\(\)'),
+    'whole numbers for a binary loss': (dict(model=lambda: net(1), train_dl=lambda: (X, Y[:, None]),
+                                             loss_fn=F.binary_cross_entropy_with_logits), 'learn.fit(1)',
+                                             'targets are int64', r'y\.float\(\)'),
+    'a row for a binary loss': (dict(model=lambda: net(1), train_dl=lambda: (X, R), loss_fn=nn.BCEWithLogitsLoss()),
+                                'learn.fit(1)', r'shape \(6, 1\), and the targets \(6,\)', 'y.reshape'),
+    'whole numbers as inputs': (dict(train_dl=lambda: (X.long(), Y)), 'learn.fit(1)', 'inputs are int64',
+                                r'x\.float\(\)'),
+    'tensors on two devices': (dict(model=lambda: Elsewhere(4, 3)), 'learn.fit(1)', 'device',
+                               'register_buffer|device=x.device'),
+    'text in a data frame': (dict(train_dl=lambda: (pd.DataFrame({'a': [1., 2.], 'kind': ['x', 'y']}),
+                                                    pd.Series([0, 1]))), None, "'kind'", 'Leave them out.*get_dummies'),
+    'an array of objects': (dict(train_dl=lambda: (np.array([[1], None], dtype=object), np.array([0, 1]))), None,
+                            'dtype object', 'astype|stack'),
+    'a data frame alone': (dict(train_dl=lambda: pd.DataFrame({'a': [1., 2.]})), None, 'DataFrame alone is no loader',
+                           r'pass a tuple, \(inputs, targets\)'),
+    'a tensor alone': (dict(train_dl=lambda: X), None, 'Tensor alone is no loader',
+                       r'pass a tuple, \(inputs, targets\)'),
+    'an empty batch': (dict(train_dl=lambda: [(X[:0], Y[:0]), (X, Y)]), 'learn.fit(1)',
+                       'first batch of train_dl is empty', 'a filter, a sampler'),
+    'a model that returns a tuple': (dict(model=lambda: Recurrent()), 'learn.fit(1)', 'returned a tuple of 2',
+                                     r'out\[0\]'),
+    'classes in the last dimension': (
+        dict(model=lambda: Words(7), train_dl=lambda: (IDS, IDS)), 'learn.fit(1)',
+        r'predictions have shape \(6, 5, 7\), and cross_entropy takes the classes from dim',
+        r'pred\.flatten\(0, 1\)'),
+    'pixels with a dimension for the colour': (
+        dict(model=lambda: nn.Conv2d(1, 3, 1), train_dl=lambda: (
+            torch.randn(24, 1, 4, 4), Y[:, None, None, None].expand(24, 1, 4, 4))), 'learn.fit(1)',
+        r'targets have shape \(6, 1, 4, 4\)', r'y\.squeeze\(1\)'),
+    'ids that are too large': (dict(model=lambda: Words(5), train_dl=lambda: (IDS, IDS)), 'learn.fit(1)',
+                               'from 0 to 6, and nn.Embedding has 5 rows', 'num_embeddings is the largest id'),
+    'float ids': (dict(model=lambda: Words(7), train_dl=lambda: (IDS.float(), IDS)), 'learn.fit(1)',
+                  'nn.Embedding takes ids', r'x\.long\(\)'),
+    'bools for a binary loss': (dict(model=lambda: net(1), train_dl=lambda: (X, Y[:, None] > 0),
+                                     loss_fn=F.binary_cross_entropy_with_logits), 'learn.fit(1)', 'targets are bool',
+                                r'y\.float\(\)'),
+    'one sample for BatchNorm': (dict(model=lambda: nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)),
+                                      train_dl=lambda: (X[:1], Y[:1])), 'learn.fit(1)', 'BatchNorm needs two samples',
+                                 'drop_last=True'),
+    'an entry that forward does not take': (
+        dict(train_dl=lambda: [{'input': X, 'file': X, 'labels': Y}], model=lambda: nn.Linear(4, 3)), 'learn.fit(1)',
+        "goes to forward by name \\('input', 'file', 'labels'\\)", 'leave out'),
+    'one sample in each batch': (dict(bs=1), 'learn.fit(1)', 'BatchNorm needs two samples or more',
+                                 'use larger batches'),
+    'a table of positions that is too short': (
+        dict(model=lambda: Words(7, 3), train_dl=lambda: (IDS, IDS)), 'learn.fit(1)',
+        'ids in the inputs are from 0 to 6, .* the largest has 7 rows', r'one of the others \(3\).* positions'),
+    'negative class ids': (dict(train_dl=lambda: (X, Y - 1)), 'learn.fit(1)', 'targets are from -1 to 1',
+                           r'number the classes from 0\n'),
+    'a subclass whose step takes the model': (
+        dict(cls=OwnLearner, loss_fn=None, train_step=model_first), 'learn.fit(1)', 'OwnLearner',
+        r'def step\(batch, learn\)'),
+    'a weight for each sample': (dict(loss_fn=None, train_step=each_weighs), 'learn.fit(1)',
+                                 r"returned 'n' of shape \(6,\)", 'expected one number'),
+    'a weight for each sample, accumulated': (dict(loss_fn=None, train_step=each_weighs, hooks=[GradAccum(2)]),
+                                              'learn.fit(1)', r"returned 'n' of shape \(6,\)", 'expected one number'),
+    'a weight that is a text': (
+        dict(loss_fn=None, train_step=lambda batch, learn: {'loss': learn.model(batch[0]).sum(), 'n': '6'}),
+        'learn.fit(1)', "returned 'n': '6'", 'expected one number'),
+    'a step that takes the learner first': (
+        dict(loss_fn=None, train_step=learner_first), 'learn.fit(1)',
+        "no attribute 'model'", r'def step\(batch, learn\)'),
+    'a step that takes the model': (
+        dict(loss_fn=None, train_step=model_first), 'learn.fit(1)',
+        'not callable|not subscriptable', r'def step\(batch, learn\)'),
+    'too many features': (dict(train_dl=lambda: (torch.cat([X, X], 1), Y)), 'learn.fit(1)', 'inputs have 8 features',
+                          r'check in_features'),
+    'more inputs than the model takes': (dict(model=lambda: Strict(4, 3), train_dl=lambda: (X, X, Y)), 'learn.fit(1)',
+                                         'the last entry of a batch is its target', 'write a train_step'),
+    'other lengths': (dict(train_dl=lambda: (X, Y[:5])), None, r'\[24, 5\]', 'must agree'),
+    'a hook class': (dict(hooks=[GradClip]), None, 'GradClip', 'pass an instance'),
+    'callbacks=': (dict(callbacks=[]), None, 'no argument `callbacks`', r'hooks=\[\.\.\.\]'),
+    'criterion=': (dict(criterion=F.cross_entropy), None, 'no argument `criterion`', 'here it is loss_fn'),
+    'optimizer=': (dict(optimizer='adam'), None, 'no argument `optimizer`', 'here it is optim'),
+    'dataloaders=': (dict(dataloaders=[]), None, 'no argument `dataloaders`', 'train_dl and valid_dl'),
+    'a misspelt argument': (dict(metrcs=[]), None, 'no argument `metrcs`', 'Did you mean `metrics`'),
+    'fit(epochs=)': ({}, 'learn.fit(epochs=3)', 'fit has no argument `epochs`', 'n_epochs'),
+    'fit(max_epochs=)': ({}, 'learn.fit(max_epochs=3)', 'no argument `max_epochs`', 'n_epochs'),
+    'fit(loader)': ({}, 'learn.fit(DataLoader([1]))', 'n_epochs is a DataLoader', 'pass data to the learner'),
+    '.evaluate': ({}, 'learn.evaluate()', "no attribute 'evaluate'", r'learn\.validate'),
+    '.train': ({}, 'learn.train(3)', "no attribute 'train'", r'learn\.fit'),
+    '.fine_tune': ({}, 'learn.fine_tune(3)', "no attribute 'fine_tune'", r'learn\.fit'),
+    '.compile': ({}, 'learn.compile()', "no attribute 'compile'", 'Learner.*loss_fn='),
+    '.recorder': ({}, 'learn.recorder.plot_loss()', "no attribute 'recorder'", r'learn\.history'),
+}
+
+class Picture(nn.Sequential):
+    def __init__(self): super().__init__(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3))
+
+class Output(dict):
+    "As models of Hugging Face return it"
+    def __getattr__(self, name):
+        if name in self: return self[name]
+        raise AttributeError(f"'Output' object has no attribute {name!r}")
+
+class Named(nn.Linear):
+    def forward(self, x, labels=None):
+        logits = super().forward(x)
+        return Output(loss=F.cross_entropy(logits, labels), logits=logits)
+
+class Rows(torch.utils.data.Dataset):
+    def __init__(self, f): self.f = f
+    def __len__(self): return 12
+    def __getitem__(self, i): return self.f(i)
+
+def picture(i):
+    from PIL import Image
+    return Image.new('RGB', (8, 8)), 0
+
+def to_numpy(pred, targ): return float(pred.bfloat16().detach().numpy().mean())
+
+IMAGES = dict(model=lambda: Picture(), train_dl=lambda: (torch.randn(24, 3, 8, 8), Y), valid_dl=None)
+STEP_LR = torch.optim.lr_scheduler.StepLR(torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=.1), 1)
+
+MISTAKES |= {
+    'a pos_weight of another length': (dict(train_dl=lambda: (X, torch.rand(24, 3)), valid_dl=None,
+                                            loss_fn=nn.BCEWithLogitsLoss(pos_weight=torch.ones(5))), 'learn.fit(1)',
+                                       r'pos_weight has shape \(5,\), and the predictions \(6, 3\)',
+                                               r'each output, \(3,\)'),
+    'a scheduler as a hook': (dict(hooks=[STEP_LR]), None, 'StepLR object at .* is not a hook',
+            r'LRScheduler\(lambda opt: StepLR'),
+    'a metric of an output with logits': (
+        dict(model=lambda: Named(4, 3), train_dl=lambda: [{'x': X, 'labels': Y}], valid_dl=None, loss_fn=None,
+             metrics=accuracy), 'learn.fit(1)', 'returned a Output, and a metric gets it unchanged',
+        r"Metric\(f, pred='logits', targ='labels'\)"),
+    'channels in the last dimension': ({**IMAGES, 'train_dl': lambda: (torch.randn(24, 8, 8, 3), Y)}, 'learn.fit(1)',
+                                       r'shape \(6, 8, 8, 3\), with the channels last', r'x\.permute\(0, 3, 1, 2\)'),
+    'one image': (IMAGES, 'learn.predict(torch.zeros(3, 8, 8))', r'shape \(3, 8, 8\), without a dimension for samples',
+                  r'x\[None\]'),
+    'one row': ({}, 'learn.predict(torch.zeros(4))', 'without a dimension for samples', r'x\[None\]'),
+    'pictures of PIL': ({**IMAGES, 'train_dl': lambda: Rows(picture)}, 'learn.fit(1)', 'samples are PIL images',
+            'ToTensor'),
+    'images of several sizes': ({**IMAGES, 'train_dl': lambda: Rows(lambda i: (torch.randn(3, 8 + i, 8), 0))},
+                                'learn.fit(1)', 'have several sizes', 'Resize.*collate_fn'),
+    'texts as labels': (dict(train_dl=lambda: Rows(lambda i: (X[i], 'cat'))), 'learn.fit(1)',
+                        "targets are texts such as 'cat'", r'sorted\(set\(labels\)\)'),
+    'an array of texts': (dict(train_dl=lambda: (X, np.array(['cat']*24))), None, 'holds texts such as .*cat',
+            'np.unique'),
+    'bfloat16 for NumPy': (dict(metrics=[to_numpy]), 'learn.fit(1)', 'NumPy has no bfloat16', r'pred\.float\(\)'),
+    'a batch without labels': (dict(train_dl=lambda: [{'input': X}], valid_dl=None), 'learn.fit(1)',
+                               'no `labels` for loss_fn', 'call the target so, or write a train_step'),
+    'a generator for two epochs': (dict(train_dl=lambda: ((X, Y) for _ in range(3))), 'learn.fit(2)',
+                                   'train_dl is a generator, which can be read once, and 2 epochs', 'pass a list'),
+    'history[name]': ({}, "learn.history['valid_loss']", 'History holds several tables',
+                      r"learn\.history\.epochs\['valid_loss'\]"),
+    'monitor=valid_acc': (dict(metrics=accuracy, hooks=[EarlyStopping(monitor='valid_acc', mode='max')]),
+            'learn.fit(1)',
+                          "monitors 'valid_acc'", 'Did you mean `valid_accuracy`'),
+    'monitor=valid_my_scor': (dict(metrics=[Metric(accuracy, name='my_score')],
+                                   hooks=[EarlyStopping(monitor='valid_my_scor', mode='max')]), 'learn.fit(1)',
+                              'before the first epoch', 'Did you mean `valid_my_score`'),
+    '.show_results': ({}, 'learn.show_results()', "no attribute 'show_results'", r'learn\.results\(\)\.show\(\)'),
+    '.to_fp16': ({}, 'learn.to_fp16()', "no attribute 'to_fp16'", r'AMP\(\)'),
+    '.most_confused': ({}, 'learn.most_confused()', "no attribute 'most_confused'", r'results\(\)\.confusion'),
+}
+
+def state(learn):
+    "What must not change"
+    tensors = [o.clone() for o in (*learn.model.state_dict().values(),)]
+    return tensors, rng_state(), copy.copy(learn.state), len(learn.history), learn.history.n_steps, [
+        *learn.hooks], copy.deepcopy(learn.opt.state_dict())
+
+def assert_same(a, b):
+    assert all(torch.equal(x, y) for x, y in zip(a[0], b[0])) and same_state(a[1], b[1]) and a[2:6] == b[2:6]
+    assert str(a[6]) == str(b[6])
+
+def run(code, **names):
+    "The exception of a cell"
+    linecache.cache['<cell>'] = len(code), None, [code + '\n'], '<cell>'
+    with pytest.raises(Exception) as e: exec(compile(code, '<cell>', 'exec'), names)
+    return e.value
+
+@pytest.mark.filterwarnings('ignore:Using a target size')
+@pytest.mark.parametrize('kwargs, code, patterns', [(a, b, c) for a, b, *c in MISTAKES.values()], ids=MISTAKES)
+def test_mistake(kwargs, code, patterns):
+    if code is None: e, learn = run('learner(**kwargs)', learner=learner, kwargs=kwargs), None
+    else:
+        learn = learner(**kwargs)
+        before = state(learn)
+        e = run(code, learn=learn, DataLoader=DataLoader, torch=torch)
+    text = '\n'.join([str(e), *getattr(e, '__notes__', [])])
+    for o in patterns: assert re.search(o, text), f'{o!r} is not in: {text}'
+    if learn is not None: assert_same(before, state(learn))
+    lines = formatter().text(type(e), e, e.__traceback__.tb_next).splitlines()
+    assert len(lines) <= 25, '\n'.join(lines)
+    assert not any(owner(o.filename) == 'torch' for o in traceback.extract_tb(e.__traceback__))
+    assert (code is None or 'fit' not in code or e.full_traceback)
+
+
+# What is put right
+
+def test_pairs_are_split_by_their_last_entry():
+    train, valid = split([(X[i], i % 3) for i in range(24)], valid=.25, stratify=True)
+    assert [sum(y == k for _, y in valid) for k in range(3)] == [2, 2, 2] and len(train) == 18
+    (_, y), (_, y_valid) = split((X, Y), valid=.25, stratify=True)
+    assert y_valid.bincount().tolist() == [2, 2, 2]
+    kinds = [(i % 2, i % 3) for i in range(24)]         # classes of two parts each
+    assert sorted(kinds[i] for i in split(list(range(24)), valid=.25, stratify=kinds)[1]) == sorted({*kinds})
+
+def test_a_dataset_is_batched():
+    learn = learner(train_dl=TensorDataset(X, Y), valid_dl=TensorDataset(X, Y))
+    assert isinstance(learn.train_dl, DataLoader) and learn.train_dl.batch_size == 6
+    assert isinstance(learn.train_dl.sampler, torch.utils.data.RandomSampler)
+    assert isinstance(learn.valid_dl.sampler, torch.utils.data.SequentialSampler)
+    learn.fit(1)
+    assert len(learn.history.steps['train_loss']) == 4 and learn.validate(TensorDataset(X, Y)) == learn.validate()
+
+def test_a_loader_that_begins_anew_may_be_its_own_iterator():
+    class Again:
+        def __iter__(self):
+            self.rest = [(X, Y)]*2
+            return self
+        def __next__(self):
+            if not self.rest: raise StopIteration
+            return self.rest.pop()
+    learn = learner(train_dl=Again(), valid_dl=None)
+    learn.fit(2)
+    assert learn.history.n_steps == 4
+    learner(train_dl=(o for o in [(X, Y)]), valid_dl=None).fit(1)
+
+def test_a_list_of_samples_with_vectors_as_targets_is_batched():
+    "Each sample was a batch of its own"
+    learn = learner(model=lambda: nn.Linear(4, 3), train_dl=[(x, x[:3]) for x in X], valid_dl=None, loss_fn=F.mse_loss)
+    learn.fit(1)
+    assert len(learn.history.steps['train_loss']) == 4 and learn.state.samples_seen == 24
+    for batch in (X[:, 0], Y), (X[:, 0], R), (X, X[:, :3]), (IDS[0], torch.arange(2), Y[:2]), (IDS[0], R):
+        assert not is_samples([batch]*2)
+
+def test_frames_and_wide_arrays_are_cast_once(capsys):
+    wide, frame = X.double().numpy(), pd.DataFrame(X.double().numpy(), columns=list('abcd'))
+    for data in (wide, Y.numpy()), (frame, pd.Series(Y.numpy())):
+        torch.manual_seed(0)
+        learn = learner(train_dl=data, valid_dl=data)
+        torch.manual_seed(1)
+        learn.fit(1)
+        preds = learn.predict((data[0],))
+        out = capsys.readouterr().out
+        assert out == 'float64 arrays are cast to float32, the dtype of the model\n' and preds.dtype == torch.float32
+        torch.manual_seed(0)
+        reference = learner()
+        torch.manual_seed(1)
+        reference.fit(1)
+        assert learn.history.steps['train_loss'] == reference.history.steps['train_loss'] and wide.dtype == np.float64
+
+def test_softmax_before_cross_entropy_is_told_once():
+    learn = learner(model=lambda: nn.Sequential(net(), nn.Softmax(1)))
+    with pytest.warns(UserWarning, match='sum to 1.*takes logits.*Leave out the softmax') as seen: learn.fit(2)
+    assert len([o for o in seen if 'softmax' in str(o.message)]) == 1
+
+def test_right_targets_pass(loss_fn=nn.CrossEntropyLoss(label_smoothing=.1)):
+    with warnings.catch_warnings():
+        warnings.simplefilter('error')
+        for y in Y, F.one_hot(Y, 3).float(), F.softmax(X[:, :3], 1):
+            learner(train_dl=(X, y), valid_dl=None, loss_fn=loss_fn).fit(1)
+
+
+# The first batch
+
+def notes(e): return '\n'.join(getattr(e, '__notes__', ()))
+
+def test_errors_that_only_look_like_known_ones():
+    "They got the notes of a learner in the place of the batch, and of ids beyond an embedding"
+    def own_index(batch, learn): return [1][7]
+    def own_attribute(batch, learn): return batch.device
+    for step, text in (own_index, 'list index'), (own_attribute, 'device'):
+        with pytest.raises((IndexError, AttributeError), match=text) as e:
+            learner(loss_fn=None, train_step=step).fit(1)
+        assert 'def step' not in notes(e.value)
+    class Lists(Words):
+        def forward(self, x): return [1][7]
+    with pytest.raises(IndexError, match='list index') as e: learner(model=lambda: Lists(7), train_dl=(IDS, IDS)).fit(1)
+    assert 'nn.Embedding' not in notes(e.value)
+
+def test_a_mistake_in_a_hook_is_not_explained_by_the_batch():
+    "What a hook adds up may have another shape than the last batch: nothing is wrong with predictions or targets"
+    seen = []
+    def add_up(learn): seen.append(sum(seen, 0) + learn.pred.detach())
+    x, y = torch.randn(20, 4), torch.zeros(20, dtype=torch.long)
+    learn = Learner(nn.Linear(4, 2), (x, y), loss_fn=F.cross_entropy, bs=16, display=False,
+                    hooks=[LambdaHook(after_pred=add_up)])
+    with pytest.raises(RuntimeError, match='must match the size') as e: learn.fit(1)
+    assert 'raised in hook' in e.value.__notes__[0] and not any('predictions' in o for o in e.value.__notes__)
+
+@pytest.mark.parametrize('name, remedy', [('lr', r'learn\.fit\(1, lr='), ('mine', r'learn\.config')])
+def test_an_attribute_that_a_learner_does_not_have(name, remedy):
+    "It would have no effect: refused when it is set, or by the next call; a subclass may have its own"
+    learn = learner()
+    with pytest.raises(AttributeError, match=remedy):
+        setattr(learn, name, 1)
+        learn.validate()
+    if name in vars(learn):
+        with pytest.raises(AttributeError, match=remedy): learn.fit(1)
+        delattr(learn, name)
+    with pytest.raises(AttributeError, match=remedy):      # in the first batch, not when all is done
+        learn.fit(1, hooks=[LambdaHook(before_step=lambda learn: setattr(learn, name, 1))])
+    assert not learn.state.batch_idx
+    class Mine(Learner):
+        def train_step(self, batch):
+            setattr(self, name, getattr(self, name, 0) + 1)
+            return super().train_step(batch)
+    mine = Mine(nn.Linear(4, 2), (torch.randn(20, 4), torch.zeros(20, dtype=torch.long)), loss_fn=F.cross_entropy,
+                bs=10, display=False)
+    mine.fit(2)
+    mine.fit(1)
+    assert getattr(mine, name) == 6

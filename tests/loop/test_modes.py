@@ -1,0 +1,132 @@
+"A fit trains the whole model in training mode, except what a hook switches to evaluation mode"
+import pytest, torch, torch.nn.functional as F
+from torch import nn
+
+from common import batches, make_learner, same, shuffled, weights
+from trainer_nb.all import Checkpoint, Freeze, FreezeBN, LambdaHook
+
+
+class Student(nn.Module):
+    "A part that trains, a teacher that is to stay as it is, and a normalization that somebody has closed"
+    def __init__(self):
+        super().__init__()
+        self.body, self.norm, self.drop = nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(.3)
+        self.head = nn.Linear(8, 3)
+        self.teacher = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(.5), nn.Linear(8, 3))
+        self.teacher.requires_grad_(False)
+    def forward(self, x):
+        with torch.no_grad(): known = self.teacher(x)
+        return self.head(self.drop(self.norm(self.body(x)))) + known
+
+def student():
+    torch.manual_seed(0)
+    res = Student()
+    res.teacher.eval()
+    res.norm.eval()
+    return res
+
+def sgd(params): return torch.optim.SGD(params, lr=.1, momentum=.9)
+
+def modes(learn): return {name: m.training for name, m in learn.model.named_modules()}
+
+def plain(n_epochs=3):
+    model = student()
+    opt, losses = sgd(model.parameters()), []
+    for _ in range(n_epochs):
+        for xb, yb in shuffled():
+            loss = F.cross_entropy(model(xb), yb)
+            loss.backward()
+            opt.step()
+            opt.zero_grad()
+            losses.append(loss.item())
+        before = [(m, m.training) for m in model.modules()]
+        model.eval()
+        with torch.no_grad():
+            for xb, yb in batches(seed=2): model(xb)
+        for m, training in before: m.training = training
+    return model, losses
+
+def _close(learn):
+    learn.model.teacher.eval()
+    learn.model.norm.eval()
+
+def start(*hooks, **kwargs):
+    return make_learner(student(), hooks=[LambdaHook(before_fit=_close), *hooks],
+                        **{'valid_dl': batches(seed=2), 'optim': sgd, **kwargs})
+
+def test_what_a_hook_switches_stays_in_evaluation_mode():
+    learn = start()
+    seen = []
+    before = modes(learn)
+    learn.fit(3, hooks=[LambdaHook(before_step=lambda learn: seen.append((learn.training, modes(learn))))])
+    model, losses = plain()
+    assert learn.history.steps['train_loss'] == losses and same(weights(learn.model), weights(model))
+    assert all(m == (before if training else dict.fromkeys(before, False)) for training, m in seen)
+    assert modes(learn) == before and not before['teacher.1'] and not before['norm'] and before['body']
+
+def test_a_search_keeps_them_too():
+    seen = []
+    learn = make_learner(student(), optim=sgd, hooks=[
+        Freeze('teacher', 'norm', in_eval=True), LambdaHook(before_step=lambda learn: seen.append(modes(learn)))])
+    before = modes(learn)
+    learn.lr_find(n_steps=12)
+    assert seen and all(o == before for o in seen) and modes(learn) == before
+
+def test_a_part_that_comes_in_evaluation_mode_trains_as_in_a_loop_that_calls_train():
+    "`from_pretrained` returns one"
+    def make():
+        torch.manual_seed(0)
+        body = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(.5)).eval()
+        return nn.Sequential(body, nn.Linear(8, 3))
+    def run(steps):
+        torch.manual_seed(1)
+        return [o for _ in range(2) for o in steps()]
+    learn, model = make_learner(make(), train_dl=batches(), optim=sgd), make()
+    opt = sgd(model.parameters())
+    def plain():
+        model.train()
+        for xb, yb in batches():
+            loss = F.cross_entropy(model(xb), yb)
+            loss.backward()
+            opt.step()
+            opt.zero_grad()
+            yield loss.item()
+    assert run(lambda: learn.fit(1).steps['train_loss'][-5:]) == run(plain)
+    assert same(weights(learn.model), weights(model)) and not learn.model[0].training and learn.model.training
+    assert learn.lr_find(n_steps=12) and not learn.model[0].training
+
+def test_frozen_parts_stay_in_evaluation_mode_if_asked():
+    learn, seen = make_learner(student(), valid_dl=batches(seed=2)), []
+    learn.model.train()
+    watch = LambdaHook(before_step=lambda learn: seen.append(learn.model.teacher[2].training))
+    learn.fit(1, hooks=[Freeze('body', 'teacher'), watch])
+    assert seen == [True]*5 + [False]*5
+    learn.fit(1, hooks=[Freeze('body', 'teacher', in_eval=True), watch])
+    assert seen[10:] == [False]*10 and learn.model.teacher[2].training
+
+def test_a_hook_may_close_parts_for_one_fit():
+    learn, seen = make_learner(student(), valid_dl=batches(seed=2), optim=sgd), []
+    learn.model.train()
+    def close(learn): learn.model.teacher.eval()
+    def watch(learn): seen.append(learn.model.teacher[2].training)
+    learn.fit(2, hooks=[LambdaHook(before_fit=close, before_step=watch)])
+    assert seen == [False]*20 and modes(learn)['teacher']
+    seen.clear()
+    def look(learn): seen.append((learn.training, learn.model.norm.training))
+    learn.fit(2, hooks=[FreezeBN(), LambdaHook(before_step=look)])
+    assert set(seen) == {(True, False), (False, False)} and modes(learn)['norm']
+
+@pytest.mark.parametrize('where', [3, 5])
+def test_a_resume_in_a_learner_that_never_closed_them(tmp_path, where):
+    "From any batch, also where the parts are in another mode in the new process"
+    def stop(learn):
+        if learn.training and learn.state.optimizer_step == where: learn.stop()
+    learn = start(Checkpoint(tmp_path))
+    learn.fit(3, hooks=[LambdaHook(after_step=stop)], on_interrupt='return')
+    again = start(Checkpoint(tmp_path))
+    again.model.train()
+    again.fit(3, resume=True)
+    model, losses = plain()
+    assert again.history.steps['train_loss'] == losses and same(weights(again.model), weights(model))
+    learn.resume()
+    assert same(weights(learn.model), weights(model))

@@ -1,0 +1,119 @@
+"Param groups by pattern and staged unfreezing are those made by hand, bit for bit"
+import copy
+
+import pytest, torch, torch.nn.functional as F
+from torch import nn
+
+from common import make_learner, problem, same, weights
+from trainer_nb.all import Checkpoint, OneCycle, ParamGroups, Unfreeze, set_seed
+from trainer_nb.loop import Plot
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.Tanh(), nn.Linear(8, 8), nn.BatchNorm1d(8))
+        self.head = nn.Linear(8, 3)
+    def forward(self, x): return self.head(self.body(x))
+
+def by_hand(model, decay_norms):
+    b, h = model.body, model.head
+    if decay_norms:
+        return torch.optim.AdamW([dict(params=b.parameters(), lr=1e-2), dict(params=h.parameters(), lr=.1)],
+                                 weight_decay=.3, fused=True)
+    return torch.optim.AdamW([
+        dict(params=[b[0].weight, b[3].weight], lr=1e-2),
+        dict(params=[b[0].bias, *b[1].parameters(), b[3].bias, *b[4].parameters()], lr=1e-2, weight_decay=0.),
+        dict(params=[h.weight], lr=.1), dict(params=[h.bias], lr=.1, weight_decay=0.)], weight_decay=.3, fused=True)
+
+def fitted(model, optim, n=3, **kwargs):
+    set_seed(0)
+    learn = make_learner(model, train_dl=problem(), bs=8, optim=optim, **kwargs)
+    learn.fit(n)
+    return learn
+
+def values(learn): return list(learn.history.steps.values())     # columns have the names of the groups
+
+rates = pytest.mark.parametrize('lr', [{'bo*': 1e-2, '*': .1}, lambda name: 1e-2 if name.startswith('body') else .1],
+                                ids=['patterns', 'function'])
+
+@rates
+def test_groups_are_those_made_by_hand(lr, decay_norms=False):
+    model = Net()
+    twin = copy.deepcopy(model)
+    a = fitted(model, ParamGroups(lr, decay_norms=decay_norms, weight_decay=.3))
+    b = fitted(twin, by_hand(twin, decay_norms))
+    assert same(weights(model), weights(twin)) and values(a) == values(b)
+    def plain(opt): return [{k: v for k, v in g.items() if k not in ('params', 'name')} for g in opt.param_groups]
+    assert plain(a.opt) == plain(b.opt) and len(a.opt.param_groups) == (2 if decay_norms else 4)
+    assert a.plot_schedule(1).steps.keys() == a.history.steps.keys() - {'train_loss'}
+
+@rates
+def test_rates_by_name_straight_in_the_learner(lr):
+    model = Net()
+    twin = copy.deepcopy(model)
+    groups = [dict(params=twin.body.parameters(), lr=1e-2), dict(params=twin.head.parameters(), lr=.1)]
+    a, b = fitted(model, None, lr=lr), fitted(twin, torch.optim.AdamW(groups, fused=True))
+    assert same(weights(model), weights(twin)) and values(a) == values(b) and len(values(a)) == 3
+    assert a.opt.param_groups[0].keys() - {'name'} == b.opt.param_groups[0].keys()
+    assert [o[-1] for o in a.summary().lines() if o[0] in ('layer', 'body', 'head')] == ['lr', '0.01', '0.1']
+    names = ['lr', 'lr_1'] if callable(lr) else [f'lr_{"rest" if o == "*" else o}' for o in lr]
+    assert list(a.plot_schedule(1).steps) == names == [o for o in a.history.steps if o != 'train_loss']
+    a.fit(1, lr=.1)
+    assert a.lrs() == pytest.approx((.01, .1))      # the ratio stays
+
+@pytest.mark.parametrize('groups, at', [(dict(optim=ParamGroups({'body': 1e-2, 'head': .1}, decay_norms=False)), 1),
+                                        (dict(lr={'body': 1e-2, 'head': .1}), 3)], ids=['optim', 'lr'])
+def test_resume(tmp_path, at, groups):
+    def make(folder):
+        set_seed(0)
+        hooks = [Checkpoint(folder), Unfreeze({1: 'body.3', 2: 'body'})]
+        return make_learner(Net(), train_dl=problem(), bs=8, hooks=hooks, **groups)
+    whole = make(tmp_path/'a')
+    whole.fit(4)
+    make(tmp_path/'b').fit(at)
+    again = make(tmp_path/'b')
+    again.fit(4, resume=True)
+    assert same(weights(again.model), weights(whole.model))
+    assert again.history.steps['train_loss'] == whole.history.steps['train_loss']
+
+def test_unfreezing_is_that_by_hand():
+    model = Net()
+    twin = copy.deepcopy(model)
+    x, y = problem()
+    set_seed(0)
+    learn = make_learner(model, train_dl=(x, y), bs=8, optim=torch.optim.SGD, lr=.1,
+                         hooks=[Unfreeze({1: 'body.3', 3: ('body.0', 'body.1')})])
+    learn.fit(2)
+    learn.fit(2)        # epochs go on
+    set_seed(0)
+    opt = torch.optim.SGD(twin.parameters(), lr=.1, fused=True)
+    for epoch in range(4):
+        for p in twin.body[3].parameters(): p.requires_grad_(epoch >= 1)
+        for p in [*twin.body[0].parameters(), *twin.body[1].parameters()]: p.requires_grad_(epoch >= 3)
+        for i in torch.randperm(len(x)).split(8):
+            F.cross_entropy(twin(x[i]), y[i]).backward()
+            opt.step()
+            opt.zero_grad()
+    assert same(weights(model), weights(twin)) and all(p.requires_grad for p in model.parameters())
+
+def test_a_maximum_is_that_of_the_largest_group_or_by_group():
+    def rates(lr_max, lrs={'body': 1e-4, 'head': 1e-2}, optim=None):        # noqa: B006
+        learn = make_learner(Net(), train_dl=problem(), bs=8, lr=lrs, optim=optim)
+        preview = learn.plot_schedule(3, hooks=OneCycle(lr_max)).steps
+        learn.fit_one_cycle(3, lr_max)
+        assert all(preview[k] == learn.history.steps[k] for k in preview)
+        return {k: max(v) for k, v in learn.history.steps.items() if k.startswith('lr')}, learn
+    def by_torch(lr_max):      # torch's own, at the same positions: 9 steps, the maximum after .25*8
+        opt = torch.optim.SGD([dict(params=[torch.zeros(1, requires_grad=True)]) for _ in lr_max], lr=1.)
+        sched = torch.optim.lr_scheduler.OneCycleLR(opt, lr_max, 9, pct_start=.25 + 1/9 - .25/9, div_factor=25)
+        return max([opt.step() or sched.step() or [g['lr'] for g in opt.param_groups] for _ in range(8)])
+    assert rates(1e-2)[0] == pytest.approx(dict(zip(['lr_body', 'lr_head'], by_torch([1e-4, 1e-2]))))
+    found, learn = rates({'head': .2, 'body': .1})
+    assert found == pytest.approx(dict(lr_body=.1, lr_head=.2))
+    head = learn.history.lines()[0]
+    assert head[-3:-1] == ['lr_body', 'lr_head'] and 'lr_head' in learn.history.html()
+    assert [o.name for o in Plot(learn.history).chart().panels[1].lines] == ['lr_body', 'lr_head']
+    assert rates(.5, None, lambda p: torch.optim.SGD([dict(params=[o], lr=.1) for o in p]))[0]['lr_9'] == .5
+    for wrong in {'head': .2}, {'head': .2, 'bodi': .1}, {'*.bias': .1, '*': .2}:
+        with pytest.raises(ValueError, match='body|whole groups'): rates(wrong)

@@ -1,0 +1,194 @@
+"`predict` returns every sample once, as the model says it, and takes the memory of the result"
+from collections import OrderedDict, namedtuple
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakSet, finalize
+
+import pytest, torch, torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+
+from common import make_learner, problem
+from trainer_nb.base.nested import map_tensors
+
+X, Y = torch.arange(80.).reshape(20, 4), torch.arange(20)
+
+class Says(nn.Module):
+    "Returns what `f` makes of a batch"
+    def __init__(self, f):
+        super().__init__()
+        self.f, self.weight = f, nn.Parameter(torch.ones(()))
+    def forward(self, x): return self.f(x)
+
+def predict(f, dl=None, x=None, **kwargs):
+    "Of 20 samples, in batches of 8, 8 and 4"
+    dl = DataLoader(TensorDataset(X, Y), 8) if dl is None else dl
+    return make_learner(Says(f), dl, loss_fn=F.mse_loss).predict(dl, **kwargs)
+
+def same(a, b):
+    "Nestings of tensors are equal, and of the same types"
+    if isinstance(a, Tensor): return isinstance(b, Tensor) and torch.equal(a, b)
+    if type(a) is not type(b): return False
+    if isinstance(a, dict): return a.keys() == b.keys() and all(same(a[k], b[k]) for k in a)
+    if isinstance(a, (list, tuple)): return len(a) == len(b) and all(map(same, a, b))
+    return same(vars(a), vars(b)) if hasattr(a, '__dict__') else a == b
+
+Pair = namedtuple('Pair', 'a b')
+
+@dataclass
+class Out:
+    scores: Tensor
+    extra: Any = None
+
+class ModelOutput(OrderedDict): pass
+
+# one to three boxes in an image
+def per_image(x): return [{'boxes': o[None].repeat(int(o[0]) % 3 + 1, 1), 'labels': o[:1]} for o in x]
+
+@pytest.mark.parametrize('f', [
+    lambda x: {'found': per_image(x), 'z': x}, lambda x: [o[:int(o[1]) % 3] for o in x],
+    lambda x: [str(o[0].item()) for o in x], lambda x: {'a': x, 'b': (x[:, 0], x.long())}, lambda x: Pair(x, x.sum(1)),
+    lambda x: Out(x), lambda x: ModelOutput(a=x, b=x.bool())],
+    ids=['list in a dict', 'tensors of other lengths', 'texts', 'nested', 'named tuple', 'None', 'mapping'])
+def test_every_sample_is_there(f):
+    "20 came back as 4: each batch's list was taken for a tuple of outputs"
+    expected = f(X)
+    if type(expected) is tuple: expected = list(expected)       # samples are a list
+    assert same(predict(f), expected)
+
+def test_a_squeezed_batch_of_one():
+    assert same(predict(lambda x: x[:, 0].squeeze(), DataLoader(TensorDataset(X[:17], Y[:17]), 8)), X[:17, 0])
+
+def test_a_models_own_loss():
+    "One number for each batch, beside its logits"
+    preds = predict(lambda x: {'loss': x.mean(), 'logits': x})
+    assert same(preds, {'loss': torch.stack([o.mean() for o in X.split(8)]), 'logits': X})
+
+@pytest.mark.parametrize('f,text', [
+    (lambda x: x.T, r'batch of 8 are a tensor of shape \(4, 8\).*one row'),
+    (lambda x: {'a': [x[0], x[:2]]}, r"predictions\['a'\].*list of 2"),
+    (lambda x: x[:, :len(x)//3 + 1], r'rows of shape \(2,\) in one batch'),
+    (lambda x: {str(len(x)): x}, "entries \\['4'\\] here, but had \\['8'\\]"),
+    (lambda x: x if len(x) == 8 else [o for o in x], 'are a list of 4'),
+    (lambda x: nn.utils.rnn.pack_sequence([*x]), 'PackedSequence: pad it')],
+    ids=['turned', 'list of another length', 'other widths', 'other keys', 'other kinds', 'packed'])
+def test_what_may_mean_several_things_is_refused(f, text):
+    with pytest.raises((TypeError, ValueError), match=text): predict(f)
+
+def test_a_step_says_how_many_rows_there_are():
+    def step(batch, learn): return {'pred': learn.model(batch[0]), 'n': 2*len(batch[0])}
+    dl = DataLoader(TensorDataset(X, Y), 8)
+    preds = make_learner(Says(lambda x: x.reshape(-1, 2)), dl, train_step=step).predict(dl)
+    assert same(preds, X.reshape(-1, 2))
+
+
+# Memory
+
+class Reusing:
+    "A loader with one pair of tensors, and a model with one output"
+    def __iter__(self):
+        bx, by = torch.empty(8, 4), torch.empty(8, dtype=torch.long)
+        for x, y in zip(X.split(8), Y.split(8)):
+            bx[:len(x)], by[:len(y)] = x, y
+            yield bx[:len(x)], by[:len(y)]
+
+class AsDataset(IterableDataset):
+    def __iter__(self): return iter(Reusing())
+
+@pytest.mark.parametrize('make_dl', [
+    Reusing, lambda: DataLoader(AsDataset(), batch_size=None)], ids=['loader', 'dataset'])
+@pytest.mark.parametrize('wrap', [lambda o: o, lambda o: {'a': [*o]}], ids=['tensor', 'dict'])
+def test_memory_that_is_used_again(make_dl, wrap):
+    "by the loader and by the model: the last batch stood everywhere"
+    out = torch.empty(8, 4)
+    def f(x):
+        out[:len(x)] = x*2
+        return wrap(out[:len(x)])
+    preds, targs = predict(f, make_dl(), with_targs=True)
+    assert same(preds, wrap(X*2)) and torch.equal(targs, Y)
+
+class Memory(TorchDispatchMode):
+    "Follows the bytes of all storages that are made in it"
+    def __init__(self):
+        super().__init__()
+        self.now = self.peak = 0
+        self.seen = WeakSet()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        res = func(*args, **kwargs or {})
+        map_tensors(self.follow, [args, res])
+        return res
+
+    def follow(self, t):
+        storage = t.untyped_storage()
+        if storage not in self.seen:
+            self.seen.add(storage)
+            self.change(storage.nbytes())
+            finalize(storage, self.change, -storage.nbytes())
+        return t
+
+    def change(self, n):
+        self.now += n
+        self.peak = max(self.peak, self.now)
+
+def peak(f):
+    "Bytes of tensors that `f` sees at most, and its result"
+    with Memory() as memory: res = f()
+    return memory.peak, res
+
+N, WIDTH = 64*64 - 10, 64
+
+@pytest.mark.parametrize('make', [
+    lambda x: DataLoader(TensorDataset(x), 64), lambda x: [(o,) for o in x.split(64)]], ids=['stock', 'list'])
+def test_the_peak_is_the_result(make):
+    "It was 1.86 times that: all batches were kept until they were joined"
+    x = torch.randn(N, 1)
+    learn = make_learner(Says(lambda x: {'z': x.expand(-1, WIDTH) + 1}), loss_fn=F.mse_loss)
+    data = make(x)
+    most, preds = peak(lambda: learn.predict(data))
+    size = 4*N*WIDTH
+    assert torch.equal(preds['z'], x.expand(-1, WIDTH) + 1) and preds['z'].untyped_storage().nbytes() == size
+    assert size < most < 1.1*size
+
+@pytest.mark.parametrize('as_dl', [lambda *o: o, lambda *o: DataLoader(TensorDataset(*o), 8)], ids=['tuple', 'loader'])
+def test_several_inputs_without_a_target(as_dl):
+    "The first training batch tells how many entries are inputs; before it, the last one is the target"
+    class Two(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.lin = nn.Linear(4, 1)
+        def forward(self, x, scale=torch.ones(1, 1)): return (self.lin(x)*scale).squeeze(1)
+    scale, y = torch.rand(20, 1), Y.float()
+    learn = make_learner(Two(), as_dl(X, scale, y), loss_fn=F.mse_loss, lr=1e-6)
+    assert torch.equal(learn.predict(as_dl(X, scale)), learn.predict(as_dl(X)))
+    learn.fit(1)
+    with torch.no_grad(): expected = learn.model(X, scale)
+    for parts in (X, scale), (X, scale, y): assert torch.allclose(learn.predict(as_dl(*parts)), expected)
+    pred, targ = learn.predict(as_dl(X, scale, y), with_targs=True)
+    assert torch.allclose(pred, expected) and torch.equal(targ, y)
+    one = make_learner(nn.Linear(4, 1), as_dl(X, y[:, None]), loss_fn=F.mse_loss, lr=1e-6)
+    one.fit(1)
+    assert torch.equal(one.predict(as_dl(X, y[:, None])), one.predict(as_dl(X)))
+
+class TwoInputs(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 3)
+    def forward(self, a, b): return self.linear(a + b)
+
+def test_errors_say_what_predict_needs():
+    x, y = problem()
+    learn = make_learner(TwoInputs(), [(x, x, y)])
+    with pytest.raises(TypeError) as e: learn.predict((x, x))
+    assert 'took the last of the 2 entries of the batch for its target' in ''.join(e.value.__notes__)
+    with torch.no_grad(): expected = learn.model(x, x)
+    assert torch.equal(learn.predict((x, x, torch.zeros(24))), expected)
+    assert torch.equal(learn.predict({'a': x, 'b': x}), expected)
+
+    def step(batch, learn): return {'pred': learn.model(batch['x'], batch['x']), 'loss': batch['mask'].sum()}
+    learn = make_learner(TwoInputs(), train_step=step)
+    with pytest.raises(KeyError, match='mask') as e: learn.predict({'x': x})
+    assert 'predict runs your own step' in ''.join(e.value.__notes__) and 'eval_step' in ''.join(e.value.__notes__)
+    learn.eval_step = lambda batch, learn: {'pred': learn.model(batch['x'], batch['x'])}
+    learn.predict({'x': x})

@@ -1,0 +1,216 @@
+"""Real programs train with `Learner` as with the loops that their authors wrote
+
+Five checks of each: the same weights, bit for bit; a stop in the middle of an epoch that another
+learner resumes; a search of the learning rate that leaves no trace; two processes; the compiled step.
+What cannot be done is refused, with the message that stands here.
+"""
+import importlib, pkgutil, random, re, warnings
+from functools import cache
+from shutil import which
+from types import SimpleNamespace
+
+import pytest, torch, torch.nn.functional as F
+
+import programs
+from common import record
+from trainer_nb.base import tracing_backward
+from trainer_nb.all import Checkpoint, Compile, Hook, LambdaHook
+from trainer_nb.parallel.first_step import Constant
+
+NAMES = sorted(o.name for o in pkgutil.iter_modules(programs.__path__))
+
+LAUNCH = {      # what two processes refuse, and why
+    'word_lm': 'Dimension 0 of the batch is cut: .* such as one graph, or time',
+    'gcn': 'a shard of it does not: .* cannot be multiplied',
+    'fixmatch': 'Loaders.* cannot be sharded over several processes: pass a single loader',
+}
+READ_AGAIN = {  # what a resumed fit says, and which loader it reads again: it is exact here
+    'nano_gpt': 'train_dl is a Blocks, whose first .* batches are read again',
+}
+PLAIN = {       # what `Compile(what='step')` leaves plain, as its warning says
+    'dcgan': ['does not compile the backward, because of a step that yields'],
+    'word_lm': ['does not compile the backward, because of '
+                '.*(Attempted to wrap RNN, GRU, or LSTM|Unsupported function)'],
+    'nano_gpt': ['does not compile the backward, because of GradAccum'],
+    'reinforce': ['does not compile the backward, because of GuardOnDataDependentSymNode'],
+}
+COMPILE = {     # what it refuses
+    'sam': 'is not for SAM, whose step evaluates the loss again',
+}
+OFTEN_LAUNCHED, OFTEN_COMPILED = ('dcgan', 'graphs', 'word_lm'), ('gcn',)   # others in `make soak`
+
+def parts(*often):
+    rare = [pytest.param(o, marks=pytest.mark.soak) for o in NAMES if o not in often]
+    return pytest.mark.parametrize('name', [*often, *rare])
+
+each = pytest.mark.parametrize('name', NAMES)
+
+def program(name):
+    try: return importlib.import_module(f'programs.{name}')
+    except ImportError as e: pytest.skip(f'{name}: {e}')
+
+def tensors(modules):
+    both = torch.nn.ModuleList(modules)
+    return {k: v.detach().clone() for k, v in both.state_dict().items()}
+
+def listed(o): return list(o) if isinstance(o, (list, tuple)) else [o]
+
+def result(name, learn):
+    p = program(name)
+    return tensors(listed(p.result(learn) if hasattr(p, 'result') else learn.model))
+
+@cache
+def by_hand(name):
+    "(dict: name → tensor, dict: column → values) of the plain loop"
+    random.seed(0)
+    modules, said = program(name).plain()
+    return tensors(listed(modules)), said
+
+def start(name, **kwargs):
+    random.seed(0)
+    return program(name).learner(display=False, **kwargs)
+
+@cache
+def whole(name):
+    "The fit without a stop: what it trained and recorded, and which of its batches are for training"
+    learn, seen = start(name), []
+    look = LambdaHook(after_step=lambda learn: seen.append(learn.training))
+    learn.fit(program(name).N_EPOCHS, hooks=[look])
+    return SimpleNamespace(weights=result(name, learn), record=record(learn), seen=seen)
+
+def check_same(a, b):
+    assert a.keys() == b.keys()
+    wrong = {k: (v - b[k]).abs().max().item() for k, v in a.items() if not torch.equal(v, b[k])}
+    assert not wrong, wrong
+
+def check_close(a, b, tol):
+    assert a.keys() == b.keys()
+    far = {k: ((v.double() - b[k])/(1 + v.double().abs())).abs().max().item() for k, v in a.items()}
+    wrong = {k: v for k, v in far.items() if not v <= tol}
+    assert not wrong, wrong
+
+@each
+def test_weights_are_those_of_the_plain_loop(name):
+    "And what it tells, too"
+    weights, said = by_hand(name)
+    learn = whole(name)
+    check_same(weights, learn.weights)
+    for k, values in said.items():
+        kind, _, column = k.rpartition('.')
+        ours = kind != 'epochs' and learn.record['steps'].get(column) or learn.record['epochs'][column]
+        assert ours == pytest.approx(values, rel=2e-6), k
+
+class Stop(Hook):
+    "After so many batches, of training and validation"
+    def __init__(self, n): self.n, self.seen = n, 0
+    def after_step(self, learn):
+        self.seen += 1
+        if self.seen == self.n: learn.stop()
+
+def resumed(name, n, folder, by):
+    "A fit that stops after `n` batches, and goes on in another learner after other random numbers"
+    n_epochs, learn = program(name).N_EPOCHS, start(name)
+    learn.fit(n_epochs, hooks=[Stop(n), *([Checkpoint(folder)] if by == 'fit' else [])])
+    assert learn.cancelled == 'stop'
+    if by == 'load': learn.save(folder/'state.pt')
+    other = start(name)
+    random.seed(5)
+    torch.manual_seed(5)
+    with torch.no_grad():
+        for p in other.model.parameters(): p.add_(1)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter('always')
+        if by == 'fit': other.fit(n_epochs, hooks=[Checkpoint(folder)], resume=True)
+        else:
+            other.load(folder/'state.pt')
+            other.resume()
+    said = [str(o.message) for o in seen]
+    unexpected = [o for o in said if not re.search(READ_AGAIN.get(name, '^$'), o)]
+    assert not unexpected, unexpected
+    return other
+
+@each
+def test_a_stopped_fit_goes_on_in_another_learner(name, tmp_path):
+    "In the middle of the last epoch but one, or of the last one"
+    seen = whole(name).seen
+    trained = [i + 1 for i, training in enumerate(seen) if training]
+    for by, n in ('fit', trained[len(trained)*2 // 3 - 1]), ('load', trained[-2]):
+        other = resumed(name, n, tmp_path/by if by == 'fit' else tmp_path, by)
+        check_same(whole(name).weights, result(name, other))
+        assert record(other) == whole(name).record
+
+@pytest.mark.soak
+@each
+def test_a_fit_that_is_stopped_anywhere_goes_on(name, tmp_path):
+    for n in range(1, len(whole(name).seen)):
+        for by in 'fit', 'load':
+            folder = tmp_path/f'{by}{n}'
+            folder.mkdir()
+            other = resumed(name, n, folder, by)
+            check_same(whole(name).weights, result(name, other))
+            assert record(other) == whole(name).record
+
+@each
+def test_lr_find_leaves_no_trace(name):
+    learn = start(name)
+    before = torch.get_rng_state(), random.getstate(), result(name, learn)
+    for opt in learn.opts: learn.lr_find(n_steps=8, opt=opt or None)
+    after = torch.get_rng_state(), random.getstate(), result(name, learn)
+    assert torch.equal(before[0], after[0]) and before[1] == after[1]
+    check_same(before[2], after[2])
+    learn.fit(program(name).N_EPOCHS)
+    check_same(whole(name).weights, result(name, learn))
+    assert record(learn) == whole(name).record
+
+class Quiet(Constant):
+    "Noise and dropout are constant, and draw nothing; weights, data and orders are as ever"
+    noise = re.compile('dropout|bernoulli|multinomial|randn$|rand.*_like|rnn|lstm|gru')
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        is_drawn = self.noise.search(func._schema.name) and (kwargs or {}).get('generator') is None
+        if not is_drawn: return func(*args, **(kwargs or {}))
+        before = torch.get_rng_state()
+        try: return super().__torch_dispatch__(func, types, args, kwargs)
+        finally: torch.set_rng_state(before)
+
+@pytest.fixture
+def quiet(monkeypatch):
+    "What each process has of its own is the same in all: random numbers, and statistics of a batch"
+    def normalized(self, x):
+        return F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps)
+    monkeypatch.setattr(torch.nn.modules.batchnorm._BatchNorm, 'forward', normalized)
+    monkeypatch.setattr(random, 'random', lambda: .3)
+    with Quiet(): yield
+
+@parts(*OFTEN_LAUNCHED)
+def test_two_processes_train_as_one_or_say_why_not(name, quiet):
+    learn, n_epochs = start(name), program(name).N_EPOCHS
+    if name in LAUNCH:
+        before = result(name, learn)
+        with pytest.raises(ValueError, match='(?s)' + LAUNCH[name]): learn.launch(2, n_epochs)
+        return check_same(before, result(name, learn))
+    weights, _ = by_hand.__wrapped__(name)
+    learn = start(name)
+    learn.launch(2, n_epochs)
+    check_close(weights, result(name, learn), 1e-5)
+    before = result(name, start(name))
+    after = result(name, learn)
+    moved = [k for k in before if not torch.equal(after[k], before[k])]
+    assert moved and len(learn.history.epochs['epoch']) == n_epochs
+
+@pytest.mark.skipif(tracing_backward() is None, reason='this torch does not compile a backward')
+@parts(*OFTEN_COMPILED)
+def test_the_compiled_step_is_the_plain_one(name):
+    backend = 'inductor' if name == 'ddpm' and (which('g++') or which('clang++')) else 'aot_eager'
+    learn, hooks = start(name), [Compile(what='step', backend=backend)]
+    if name in COMPILE:
+        with pytest.raises(ValueError, match=COMPILE[name]): learn.fit(1, hooks=hooks)
+        return
+    torch._dynamo.reset()
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter('always')
+        learn.fit(program(name).N_EPOCHS, hooks=hooks)
+    said = [str(o.message) for o in seen if 'Compile' in str(o.message)]
+    expected = PLAIN.get(name, ())
+    assert len(said) == len(expected) and all(re.search(p, o) for p, o in zip(expected, said)), said
+    check_close(whole(name).weights, result(name, learn), 1e-5)

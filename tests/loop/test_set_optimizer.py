@@ -1,0 +1,63 @@
+"`learn.opt` and `learn.opts` can be set between two fits"
+import pytest, torch
+
+from common import make_learner, make_model, same, shuffled, weights
+from test_equivalence import Plain
+from trainer_nb.all import LambdaHook
+
+
+def sgd(params): return torch.optim.SGD(params, lr=.1, momentum=.9)
+
+def test_an_optimizer_that_was_set_was_ignored_silently():
+    torch.manual_seed(0)
+    learn = make_learner(optim=torch.optim.Adam, valid_dl=shuffled(seed=2))
+    assert isinstance(learn.opt, torch.optim.Adam) and learn.opts == {'': learn.opt}
+    learn.opt = opt = sgd(learn.model.parameters())
+    assert learn.opt is opt and learn.opts == {'': opt}
+    learn.fit(2)
+    torch.manual_seed(0)
+    plain = Plain(sgd).fit(2, shuffled(), shuffled(seed=2))
+    assert learn.history.steps['train_loss'] == plain.losses and same(weights(learn.model), weights(plain.model))
+    assert learn.history.epochs['lr'] == [.1, .1]
+
+def test_from_one_fit_to_the_next(tmp_path):
+    "Columns of rates follow, and so do files"
+    learn = make_learner(optim=lambda params: torch.optim.AdamW(params, lr=.01))
+    learn.fit(1)
+    groups = [{'params': learn.model[0].parameters(), 'lr': .2}, {'params': learn.model[3].parameters()}]
+    learn.opt = torch.optim.SGD(groups, lr=.1)
+    learn.fit(1)
+    assert learn.history.epochs['lr'] == [.01, .2] and learn.history.steps['lr'] == [.01]*5 + [.2]*5
+    assert learn.history.epochs['lr_1'][1] == .1 and learn.history.steps['lr_1'][5:] == [.1]*5
+    learn.opt = torch.optim.RMSprop
+    learn.fit(1)
+    assert learn.history.epochs['lr'][-1] == .01 == learn.opt.param_groups[0]['lr']
+    assert learn.history.steps['lr'][10:] == [.01]*5
+    learn.save(tmp_path/'a')
+    other = make_learner(optim=torch.optim.RMSprop)
+    other.load(tmp_path/'a')
+    assert same(*[[s['square_avg'] for s in o.opt.state.values()] for o in (learn, other)])
+    with pytest.raises(ValueError, match='different optimizer'): make_learner().load(tmp_path/'a')
+
+def test_wrong_ones_are_refused_and_nothing_changes():
+    learn = make_learner()
+    before = learn.opt
+    with pytest.raises(ValueError, match='not parameters of the model'): learn.opt = sgd(make_model().parameters())
+    with pytest.raises(TypeError, match='optim is a str'): learn.opt = 'sgd'
+    with pytest.raises(ValueError, match='empty dict'): learn.opts = {}
+    def swap(learn): learn.opt = sgd(learn.model.parameters())
+    with pytest.raises(RuntimeError, match='between two fits'): learn.fit(1, hooks=[LambdaHook(after_step=swap)])
+    assert learn.opt is before and learn.opts == {'': before}
+    learn.model = make_model()
+    with pytest.raises(ValueError, match='not parameters of the model'): learn.fit(1)
+    learn.opt = sgd
+    learn.fit(1)
+
+def test_after_a_stop():
+    "What was stopped inside an epoch was a fit of the old optimizer; a new fit takes the new one"
+    learn = make_learner()
+    learn.fit(2, hooks=[LambdaHook(after_step=lambda learn: learn.stop() if learn.state.optimizer_step == 3 else None)])
+    learn.opt = sgd
+    with pytest.raises(RuntimeError, match='its optimizer was replaced'): learn.resume()
+    learn.fit(1)
+    assert learn.history.steps['lr'] == [.001]*3 + [.1]*5
