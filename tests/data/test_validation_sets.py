@@ -175,7 +175,7 @@ def test_valid_first_valid_every_and_the_count_of_batches():
     seen, total = [], []
     look = LambdaHook(after_step=lambda learn: None
                       if learn.training else seen.append((learn.valid_idx, learn.n_batches)),
-                      after_valid=lambda learn: total.append(learn.get_hook(Display).progress.total))
+                      after_valid=lambda learn: total.append(learn.get_hook(Display).line.progress.total))
     learn = make({'a': problem(14, 2), 'b': problem(9, 3)}, bs=4, hooks=[look], display='text')
     h = learn.fit(2, valid_first=True)
     assert h.valids['step'] == [0, 4, 8] and seen == [(i, 7) for i in range(1, 8)]*3 and total == [8 + 3*7]*3

@@ -103,7 +103,7 @@ def test_an_optimizer_with_a_closure_equals_the_plain_loop_without_an_extra_pass
     assert learn.history.steps['train_loss'] == losses and same(weights(learn.model), weights(model))
     assert len(passes) == n and set(seen.values()) == {n} and learn.state.optimizer_step == 10
     assert {r.point: r.calls for r in learn.describe_hooks().rows if r.hook == 'Watch'} == seen
-    assert not learn.on_gradients
+    assert not learn.phase.on_gradients
 
 def test_a_step_function_and_a_loss_that_hooks_change():
     "Each evaluation passes through the hooks"

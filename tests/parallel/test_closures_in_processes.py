@@ -77,7 +77,7 @@ def test_each_evaluation_is_that_of_the_whole_batch(case):
     for name in 'train_loss', 'grad_norm':
         a, b = (torch.tensor(o.history.steps[name]) for o in (learn, alone))
         assert torch.allclose(a, b, rtol=0, atol=1e-6)
-    assert len(learn.history.steps['train_loss']) == 12 and not learn.on_gradients
+    assert len(learn.history.steps['train_loss']) == 12 and not learn.phase.on_gradients
     assert len(seen) == pytest.approx(n, abs=4 if 'wolfe' in case else 0)      # rounding may end a line search later
 
 def test_a_sharded_model_and_an_optimizer_that_evaluates_again_are_refused_by_name():

@@ -210,7 +210,7 @@ class Evidence:
         for n in 8, 2:
             watch = _Watch(self.learn.model)
             with (self.learn.added_hooks(watch), self.learn.dry_run() as run,
-                  _modes(self.learn, self.modes, self.flat), self._order()):
+                  _modes(run.learn, self.modes, self.flat), self._order()):
                 _train(run, n)
                 if self.watch is None: self.equal_rows = _equal_rows(self.learn.model)
             watch.losses = [o.item() for o in watch.losses]
@@ -247,11 +247,10 @@ class Evidence:
         if not self.batches or not self.watch.times: return
         batch, learn = self.batches[0], self.learn
         n = max(10, min(self.n_steps, int(self.max_s/max(self.watch.times[-1]*2, 1e-6))))
-        train_dl = learn.train_dl
-        learn.train_dl, watch = [batch]*n, _Watch(learn.model)
-        try:
-            with learn.added_hooks(watch), learn.dry_run() as run: _train(run, n)
-        finally: learn.train_dl = train_dl
+        watch = _Watch(learn.model)
+        with learn.added_hooks(watch), learn.dry_run() as run:
+            run.learn.train_dl = [batch]*n
+            _train(run, n)
         self.losses = [o.item() for o in watch.losses]
         is_plain = watch.has_targ and type(learn).train_step is Learner.train_step
         if not is_plain or len(learn.opts) != 1: return

@@ -285,7 +285,7 @@ class RunRecord(JSONLLogger):
 
     def tick(self, learn: Any) -> None:
         "Write what is new, and how far the training is; between two batches"
-        self.careful(self.flush, learn, rest=True)
+        self._careful(self._flush, learn, rest=True)
         self.careful(self._write_mark, learn)
 
     def _write_mark(self, learn):
@@ -310,9 +310,9 @@ class RunRecord(JSONLLogger):
     def _note_final(self, h):
         self.n_revised, self.n_final = h.n_revised, h.ends[-1] if h.ends else 0
 
-    def flush(self, learn: Any, rest: bool = False) -> None:
+    def _flush(self, learn: Any, rest: bool = False) -> None:
         if learn.history.n_revised != self.n_revised: self._revise(learn.history)
-        super().flush(learn, rest)
+        super()._flush(learn, rest)
 
     def sync(self, learn: Any) -> None:
         super().sync(learn)
@@ -368,7 +368,7 @@ class RunRecord(JSONLLogger):
         "Write the whole record of a fit that is over to a new file"
         self.n = self.n_valid = self.n_epoch = 0
         self.open(learn)
-        self.flush(learn, rest=True)
+        self._flush(learn, rest=True)
         self.close(learn)
 
 # %% ../../nbs/runs/03_record.ipynb #cd46565f
