@@ -17,7 +17,7 @@ from torch import nn
 
 import plain
 from trainer_nb.all import Compile, Learner
-from trainer_nb.features.compile import bare_step
+from trainer_nb.features.compile import _bare_step
 
 torch.set_num_threads(1)
 
@@ -59,7 +59,7 @@ def raw_step(name):
 
 def one_graph(name):
     model, opt, batches = parts(name)
-    params, end = list(model.parameters()), bare_step(opt)
+    params, end = list(model.parameters()), _bare_step(opt)
     opt.param_groups[0]['lr'] = torch.tensor(opt.param_groups[0]['lr'])
     for p in params: p.grad = torch.zeros_like(p)
     @torch.compile(fullgraph=True)

@@ -55,6 +55,6 @@ __all__ = [
 
 # %% ../nbs/99_all.ipynb #f164f5a4
 for o in [globals()[name] for name in __all__]:
-    f = vars(o).get('__init__') if isclass(o) else o
+    f = o.__init__ if isclass(o) else o
     is_ours = isfunction(f) and f.__module__.startswith('trainer_nb.')
     if is_ours and 'Parameters:' not in (f.__doc__ or ''): with_comments(f)

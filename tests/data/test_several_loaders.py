@@ -7,7 +7,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from common import Noisy, Unsized, digest, make_learner, problem, same, weights
 from trainer_nb.save.checkpoint import Checkpoint
-from trainer_nb.data import adapter, end_workers, length
+from trainer_nb.data import adapter_of, end_workers, length
 from trainer_nb.loop.hooks import LambdaHook
 from trainer_nb.data import Loaders, TensorLoader
 
@@ -157,4 +157,4 @@ def test_loaders_without_a_length_that_began_again_end_with_the_longest():
     def dl(): return Loaders({'a': Unsized([1, 2, 3, 4, 5]), 'b': Unsized('xyz')}, 'longest')
     passes = iter(dl())
     for _ in range(4): next(passes)
-    assert list(adapter(dl()).open(state=passes.state_dict(4))) == list(passes) == [{'a': 5, 'b': 'y'}]
+    assert list(adapter_of(dl()).open(state=passes.state_dict(4))) == list(passes) == [{'a': 5, 'b': 'y'}]

@@ -1,6 +1,6 @@
 """Resumable passes over any loader, and loaders. These names are for other wings"""
 from .adapters import (
-    RNG_STATE_KINDS, Adapter, StockAdapter, adapter, each, end_workers, is_stock, is_warm, length, loader_generators,
+    RNG_STATE_KINDS, Adapter, StockAdapter, adapter_of, each, end_workers, is_stock, is_warm, length, loader_generators,
     nominal_batch_size, rng_states, same_state, set_rng_states, source, warm_up
 )
 from .passes import Pass

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['RNG_STATE_KINDS', 'running', 'loader_generators', 'rng_states', 'set_rng_states', 'same_state', 'open_pass',
-           'is_warm', 'end_workers', 'Adapter', 'ListAdapter', 'is_stock', 'StockAdapter', 'adapter', 'length',
+           'is_warm', 'end_workers', 'Adapter', 'ListAdapter', 'is_stock', 'StockAdapter', 'adapter_of', 'length',
            'nominal_batch_size', 'WrapAdapter', 'source', 'each', 'warm_up', 'set_epoch']
 
 # %% ../../nbs/data/01_adapters.ipynb #1bc396bd
@@ -296,7 +296,7 @@ class StockAdapter(Adapter):
         return iterator
 
 # %% ../../nbs/data/01_adapters.ipynb #8b586740
-def adapter(
+def adapter_of(
     dl: Any,  # any loader
 ) -> Adapter:
     "Return how a pass reads a loader: what its class declares, or what fits its type"
@@ -309,7 +309,7 @@ def length(
     dl: Any,  # any loader
 ) -> int | None:
     "Return the number of batches; None if the loader does not know it"
-    return adapter(dl).length
+    return adapter_of(dl).length
 
 def nominal_batch_size(
     dl: Any,  # any loader
@@ -331,7 +331,7 @@ class WrapAdapter(Adapter):
     @property
     def parts(self) -> dict[str, Any]:
         "Those of the loader inside"
-        return adapter(self.dl.source).parts
+        return adapter_of(self.dl.source).parts
 
     def wrap(self, iterator: Iterator) -> Iterator:
         "Change the batches"
@@ -341,21 +341,21 @@ def source(
     dl: Any,  # any loader
 ) -> Any:  # the innermost loader, which reads the data
     "Return the loader inside a wrapper such as `Prefetched`, and any other loader unchanged"
-    return adapter(dl).source
+    return adapter_of(dl).source
 
 def each(
     dl: Any,  # any loader
 ) -> list:
     "Return the loaders inside a `Loaders`, and a list of itself for any other loader"
     dl = source(dl)
-    return list(chain.from_iterable(map(each, adapter(dl).parts.values()))) or [dl]
+    return list(chain.from_iterable(map(each, adapter_of(dl).parts.values()))) or [dl]
 
 # %% ../../nbs/data/01_adapters.ipynb #340ead94
 def warm_up(
     dl: Any,  # `DataLoader` with persistent workers
 ) -> None:
     "Start the persistent workers of a loader, without drawing a random number or reading a sample"
-    before, many = rng_states(dl), bool(adapter(dl).parts)
+    before, many = rng_states(dl), bool(adapter_of(dl).parts)
     for o in each(dl):
         if many and (is_warm(o) or not getattr(o, 'persistent_workers', False)): continue
         with _other_sampler(o, ()) if is_stock(o) else nullcontext(): open_pass(o)
@@ -370,7 +370,7 @@ def _made_of(dl, names=('source', 'dl', 'sampler', 'batch_sampler', 'batches', '
         if id(o) in found: continue
         found[id(o)] = o
         todo += [inner for name in names if hasattr(inner := getattr(o, name, None), '__dict__')]
-        todo += adapter(o).parts.values()
+        todo += adapter_of(o).parts.values()
     return list(found.values())
 
 def _counting_epochs(dl):
@@ -384,4 +384,4 @@ def set_epoch(
 ) -> None:
     "Call `set_epoch(epoch)` on a loader, its samplers and its datasets, where they have it"
     for o in _counting_epochs(dl): o.set_epoch(epoch)
-    if adapter(dl).is_seeded and _counting_epochs(dl.dataset): end_workers(dl)     # they hold copies of the dataset
+    if adapter_of(dl).is_seeded and _counting_epochs(dl.dataset): end_workers(dl)     # they hold copies of the dataset

@@ -19,7 +19,7 @@ from torch.utils.data import (
 )
 
 from ..base import map_tensors, to_device
-from .adapters import Adapter, WrapAdapter, adapter, source
+from .adapters import Adapter, WrapAdapter, adapter_of, source
 from .several import Loaders, ValidSets, checked_loaders
 
 # %% ../../nbs/data/04_loaders.ipynb #123798dd
@@ -70,7 +70,7 @@ class Prefetched:
     ): self.source, self.device = source(dl), device
 
     def __len__(self): return len(self.source)
-    def __iter__(self): return self.wrap_iter(adapter(self.source).open())
+    def __iter__(self): return self.wrap_iter(adapter_of(self.source).open())
 
     def wrap_iter(self,
         iterator: Iterator,  # of batches on the host

@@ -17,7 +17,7 @@ from torch.utils.data import IterableDataset
 
 from ..base import check_kinds, forget_iterator, kept_iterator, map_tensors
 from trainer_nb.data.adapters import (
-    RNG_STATE_KINDS, adapter, end_workers, is_warm, rng_states, running, set_epoch, set_rng_states, warm_up
+    RNG_STATE_KINDS, adapter_of, end_workers, is_warm, rng_states, running, set_epoch, set_rng_states, warm_up
 )
 
 # %% ../../nbs/data/02_passes.ipynb #4fc6a165
@@ -51,17 +51,17 @@ def _compared(iterator, dl):
 class _Reader:
     "Yields batches, and may read one ahead"
     def __init__(self, dl: Any):
-        self.wrap, self.wait_s = adapter(dl).wrap, 0.       # seconds spent waiting for batches
+        self.wrap, self.wait_s = adapter_of(dl).wrap, 0.       # seconds spent waiting for batches
         self.timed_every = 13   # if a batch takes less than 0.1 ms, only one in this many is timed
         self.at_ahead = None    # the loader's own position before the batch ahead was read
-        self.read_from(adapter(dl).source)
+        self.read_from(adapter_of(dl).source)
         self.is_sized = self.adapter.is_exact
 
     def read_from(self,
         dl: Any,  # the loader that reads the data
     ) -> None:
         "Read the rest from a loader of the same data"
-        self.dl, self.adapter = dl, adapter(dl)
+        self.dl, self.adapter = dl, adapter_of(dl)
         self.iterator: Any = None
         self.ahead: Any = []            # the next batches, if one was read or put back; None: there is none
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
-from .adapters import Adapter, adapter, is_warm, length, rng_states, running, source, warm_up
+from .adapters import Adapter, adapter_of, is_warm, length, rng_states, running, source, warm_up
 from .passes import Pass
 
 # %% ../../nbs/data/03_several.ipynb #e5f5709a
@@ -153,7 +153,7 @@ class _SeveralAdapter(Adapter):
     @property
     def is_exact(self) -> bool:
         "Whether all lengths are"
-        return all(adapter(source(o)).is_exact for o in self.parts.values())
+        return all(adapter_of(source(o)).is_exact for o in self.parts.values())
 
     @property
     def bs(self) -> list:

@@ -12,23 +12,16 @@ from inspect import isgeneratorfunction
 
 from torch import Tensor
 
-from trainer_nb.base import (
-    BATCH_NORMS, INSTANCE_NORMS, batch_size, divide_batch, rng_state, set_rng_state
-)
-from ..loop import Learner, is_summed, loss_weight, trained
+from ..base import batch_size, divide_batch
+from ..loop import Learner, Snapshot, is_summed, loss_weight, norm_buffers, trained
 
 # %% ../../nbs/features/10_parts.ipynb #c2441524
 class _Start:
     "The state before a batch: torch's RNG states and the buffers of norms, which a forward changes"
     def __init__(self, learn):
-        modules = [m for o in trained(learn) for m in o.modules()]
-        norms = [m for m in modules if isinstance(m, (*BATCH_NORMS, *INSTANCE_NORMS)) and m.training]
-        self.n, self.rng_state = batch_size(learn.batch), rng_state(('torch', 'cuda', 'mps'))
-        self.buffers = [(b, b.clone()) for m in norms for b in m.buffers()]
-
-    def restore(self):
-        set_rng_state(self.rng_state)
-        for b, old in self.buffers: b.copy_(old)
+        self.n, self.buffers = batch_size(learn.batch), norm_buffers(*trained(learn), training=True)
+        before = Snapshot().rng(names=('torch', 'cuda', 'mps')).tensors(self.buffers)
+        self.restore = before.put_back
 
 # %% ../../nbs/features/10_parts.ipynb #6e162e79
 class _Parts:

@@ -109,7 +109,7 @@ def _check_gradients(learn):
 # %% ../../nbs/loop/15_first_batch.ipynb #97340cb8
 def new_sums(
     learn: Any,         # `Learner`
-    steps: Any,         # `Steps`
+    steps: Any,         # `BoundSteps`
     dl: Any,            # loader of the pass
     *args: Any,         # of `Accumulator`: history, names of learning rates
     training: bool = False,

@@ -55,7 +55,7 @@ _NUMBERS = ('calls', 'time', 'ord')     # right-aligned columns
 class HookTable:
     "What runs when: HTML in Jupyter, Markdown as text, `rows` as data"
     def __init__(self,
-        calls: Calls,
+        calls: Calls,               # of the learner's hooks
         skip: Iterable[str] = (),  # points that this learner never reaches
     ):
         self.rows = []
@@ -182,7 +182,7 @@ class Hooked:
         self.calls = Calls(self.hooks, self.is_main, old=self.calls)
         self._hooks_changed()
 
-    def replace_hooks(self,
+    def _replace_hooks(self,
         stand_ins: Mapping[int, Hook],  # id of a hook → the one to put in its place
     ) -> None:
         "Replace some hooks by others, without changing the order"

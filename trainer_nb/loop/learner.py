@@ -11,7 +11,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
-from operator import attrgetter
 from types import FunctionType, GeneratorType
 from threading import get_ident
 from typing import Any
@@ -26,7 +25,7 @@ from trainer_nb.base import (
 from ..data import Pass, is_shuffled, length, rng_states, sets_of, source
 from .arguments import as_rate, check_fit, fit_counts, fit_rates, named_objects
 from .first_batch import Looked, new_sums
-from .fit import Fit, Steps, _misplaced
+from .fit import BoundSteps, Fit, _misplaced
 from .history import History
 from .hook_table import Hooked, as_hooks
 from .hooks import STEPS, Cancel, CancelEpoch, CancelStep, Hook, check_parameters
@@ -83,7 +82,7 @@ class Phase:
         self.opt_names = self.all_names             # optimizers that step after the loss
 
     def use(self,
-        steps: Steps,
+        steps: BoundSteps,
         learn: Any,     # `Learner`
     ) -> None:
         "Take over the steps that the loop calls, when the phase opens and when hooks change"
@@ -380,8 +379,10 @@ class Validation(_Room):
 # %% ../../nbs/loop/18_learner.ipynb #ln000002
 def _of_phase(name, doc):
     "Make a property that reads and sets an attribute of the innermost phase"
+    def get(learn): return getattr(learn.phase, name)
     def put(learn, value): setattr(learn.phase, name, value)
-    return property(attrgetter(f'phase.{name}'), put, doc=doc)
+    get.__name__, get.__qualname__, get.__doc__ = name, f'Learner.{name}', doc
+    return property(get, put)
 
 class Learner(Hooked):
     "A model, its data, its optimizer, and the loop that trains it"
@@ -756,7 +757,7 @@ class Learner(Hooked):
         "Make a phase over a loader, with sums for its losses and metrics"
         alone = dl is not None
         if dl is None: dl = self.train_dl if training else self.valid_dl
-        steps = self.fitting.steps if self.fitting is not None and self.fitting.steps else Steps(self)
+        steps = self.fitting.steps if self.fitting is not None and self.fitting.steps else BoundSteps(self)
         missing = partial(self._seen.missing, 'train' if training else 'valid',
                           not alone and (not training or self.valid_dl is not None))
         names = () if history is None else (history, lr_names(self.opts))
@@ -773,7 +774,7 @@ class Learner(Hooked):
         "Put a phase on the stack within a `with` block; after an error it stays until its batch was described"
         fit, phase.below = self.fitting, self.phase
         phase.model, phase.loss_fn = phase.below.model, phase.below.loss_fn
-        phase.use(fit.steps if fit is not None and fit.steps else Steps(self), self)
+        phase.use(fit.steps if fit is not None and fit.steps else BoundSteps(self), self)
         self.phase = phase
         try: yield phase
         except Cancel:
@@ -799,7 +800,7 @@ class Learner(Hooked):
         fit = self.fitting = Fit()
         fit.is_running, fit.model = True, self.model
         with self._base_phase():
-            fit.steps = Steps(self)
+            fit.steps = BoundSteps(self)
             with self._opened(Training(sums=sums) if training else _Room(sums=sums)) as phase:
                 if training: fit.train, phase.n_batches = phase, float('inf')
                 yield
@@ -831,7 +832,7 @@ class Learner(Hooked):
 
     def _hooks_changed(self):
         if self.fitting is None or self.fitting.steps is None: return
-        self.fitting.steps = Steps(self)
+        self.fitting.steps = BoundSteps(self)
         phase = self.phase
         while phase.below is not None:
             phase.use(self.fitting.steps, self)
@@ -1001,7 +1002,7 @@ class Learner(Hooked):
 
     def _check_names(self) -> None:      # raises AttributeError
         "Refuse attributes that a learner does not have; a subclass may have others"
-        parts.check_names(self, self._known)
+        parts.check_attributes(self, self._known)
 
     def _check_parts(self) -> None:      # raises ValueError or TypeError
         "Check before a fit that the parts fit together"
@@ -1046,7 +1047,7 @@ class Learner(Hooked):
     ) -> None:
         "Add a note to an error on what to do: none here, which knows no advice"
 
-    def __repr__(self): return parts.described(self)
+    def __repr__(self): return parts.describe_learner(self)
 
     def __getattr__(self, name):
         try: return object.__getattribute__(self, name)     # raises again, and as a property did

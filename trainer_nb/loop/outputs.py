@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
 from ..base import batch_size, map_tensors, sample_counts
-from ..data import TensorLoader, adapter, is_stock, length, source
+from ..data import TensorLoader, adapter_of, is_stock, length, source
 
 # %% ../../nbs/loop/09_outputs.ipynb #ff1e9620
 def n_samples(
@@ -26,7 +26,7 @@ def n_samples(
     dl = source(dl)
     if type(dl) in (list, tuple): return sum(map(batch_size, dl))
     if type(dl) is TensorLoader: n, bs = len(dl.tensors[0]), dl.bs
-    elif is_stock(dl) and dl.batch_size and not adapter(dl).is_partial: n, bs = length(dl.sampler), dl.batch_size
+    elif is_stock(dl) and dl.batch_size and not adapter_of(dl).is_partial: n, bs = length(dl.sampler), dl.batch_size
     else: return None
     return n//bs*bs if n is not None and dl.drop_last else n
 

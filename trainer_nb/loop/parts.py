@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['place', 'move', 'loader_for', 'check_loader', 'check_parts', 'check_shapes', 'refuse_script', 'is_plain', 'elsewhere',
-           'check_names', 'described']
+           'check_attributes', 'describe_learner']
 
 # %% ../../nbs/loop/14_parts.ipynb #ac5bb6a7
 from typing import Any
@@ -15,7 +15,7 @@ from torch.nn.parameter import is_lazy
 from torch.utils.data import DataLoader
 
 from ..base import default_device, did_you_mean
-from ..data import adapter, as_loader, length, sets_of
+from ..data import adapter_of, as_loader, length, sets_of
 from .metrics import as_metrics, check_sets
 from .mistakes import check_model, float_dtype, is_samples, missing_name
 from .optim import load_optimizer, trained
@@ -69,7 +69,7 @@ def check_loader(
     is_own = learn.is_own('train_step') or name == 'valid_dl' and learn.is_own('eval_step')
     loaders = {f'{name}[{k!r}]': o for k, o in sets_of(dl).items()} if sets_of(dl) else {name: dl}
     for name, o in loaders.items():
-        if adapter(o).parts and not is_own: raise TypeError(
+        if adapter_of(o).parts and not is_own: raise TypeError(
             f'{name} is {o}, whose batches are dicts by loader, which the default step cannot take: '
             'pass train_step=f(batch, learn), with batch[name] for each')
         if o is not None and length(o) == 0:
@@ -132,7 +132,7 @@ def elsewhere(
         vars(learn)[name] = value
     return property(get, put)
 
-def check_names(
+def check_attributes(
     learn: Any,             # `Learner`
     known: frozenset[str],  # the attributes that it has
 ) -> None:                  # raises AttributeError
@@ -145,7 +145,7 @@ def check_names(
             f'learn.config or in a subclass, and remove this, del learn.{name}')
 
 # %% ../../nbs/loop/14_parts.ipynb #p0000005
-def described(
+def describe_learner(
     learn: Any,     # `Learner`
 ) -> str:
     "Describe model, optimizers and progress in a line"

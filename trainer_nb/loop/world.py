@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..base import batch_size
-from ..data import adapter
+from ..data import adapter_of
 
 # %% ../../nbs/loop/08_world.ipynb #f744ef12
 class World:
@@ -36,7 +36,7 @@ class World:
         batch: Any,
     ) -> int:
         "Count the samples of a batch; return those of this rank"
-        if type(batch) is dict and adapter(dl).parts: n = sum(map(batch_size, batch.values()))
+        if type(batch) is dict and adapter_of(dl).parts: n = sum(map(batch_size, batch.values()))
         else: n = batch_size(batch)
         self.n = self.total = n
         return n

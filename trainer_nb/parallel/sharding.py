@@ -19,7 +19,7 @@ from trainer_nb.base import (
     batch_code, batch_size, end_processes, forget_iterator, map_tensors, rng_state, set_rng_state
 )
 from trainer_nb.data import (
-    Adapter, SeededAdapter, StockAdapter, TensorLoader, adapter, is_stock, length, rng_states, same_state,
+    Adapter, SeededAdapter, StockAdapter, TensorLoader, adapter_of, is_stock, length, rng_states, same_state,
     set_rng_states, sets_of
 )
 from ..loop import World
@@ -65,7 +65,7 @@ _GLOBAL = 'python', 'numpy', 'torch'     # the global RNGs from which a loader m
 @contextmanager
 def _together(world, dl):
     "Draw the random numbers of the main process within a `with` block, if the loader draws any"
-    names = adapter(dl).draws
+    names = adapter_of(dl).draws
     mine, own = rng_states(dl, names=_GLOBAL if names is None else names)
     if mine or own[0]: set_rng_states(world.first((mine, own)), dl)
     try: yield
@@ -180,7 +180,7 @@ class _IterableShards(Adapter):
     is_partial = can_seek = True
 
     @property
-    def is_exact(self): return adapter(self.dl.dl).is_exact
+    def is_exact(self): return adapter_of(self.dl.dl).is_exact
 
     def open(self, n=0, state=None, first=None, skip=False): return _Pass(self.dl, n)
     def close(self, iterator): return iterator is not None and end_processes(iterator.iterator)
@@ -201,9 +201,9 @@ class _Pass:
         self.shared, self.i, self.code = shared, start, 0
         self.is_sized = length(dl) is not None
         # workers have their own RNGs, seeded here
-        names = () if getattr(dl, 'num_workers', 0) else adapter(dl).draws
+        names = () if getattr(dl, 'num_workers', 0) else adapter_of(dl).draws
         with _together(world, dl):
-            self.iterator = adapter(dl).open(start)
+            self.iterator = adapter_of(dl).open(start)
             self.draw = _nothing_drawn if names == () else _Drawn(names or _GLOBAL)
 
     def __iter__(self): return self
@@ -246,14 +246,14 @@ def shard(
     if sets := sets_of(dl): raise ValueError(
         f'the validation sets {", ".join(sets)} cannot be sharded over several processes: '
         'pass one loader as valid_dl, and validate the others after the fit')
-    if adapter(dl).parts: raise ValueError(
+    if adapter_of(dl).parts: raise ValueError(
         f'{dl} cannot be sharded over several processes: '
         'pass a single loader whose batches hold what belongs together')
     shards = BatchShards(world)
     if type(dl) is TensorLoader: return ShardedTensors(dl, shards)
     if not is_stock(dl) or dl.batch_sampler is None: return ShardedIterable(dl, shards)
     res, batches = copy(dl), _ShardedBatches(dl.batch_sampler, dl, shards)
-    kind = _SeededShards if adapter(dl).is_seeded else _StockShards
+    kind = _SeededShards if adapter_of(dl).is_seeded else _StockShards
     # a DataLoader refuses to set attributes
     vars(res).update(batch_sampler=batches, shards=shards, adapter=kind)
     forget_iterator(res)

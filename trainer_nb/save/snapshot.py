@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from ..base import batch_code, check_kinds, is_wrapper, state_of, state_versions
-from ..data import RNG_STATE_KINDS, adapter, is_stock, length, loader_generators, rng_states, source
+from ..data import RNG_STATE_KINDS, adapter_of, is_stock, length, loader_generators, rng_states, source
 from trainer_nb.loop import (
     FIT_KINDS, HISTORY_KINDS, Fit, Hook, Learner, StepState, load_object_states, load_optimizer,
     load_rank_state, object_states, owners, rank_state, set_buffers, unsaved_buffers
@@ -149,11 +149,11 @@ def _describe(dl):
     if hasattr(dl, 'shuffle'): order = 'shuffled' if dl.shuffle else ''
     else: order = type(getattr(batches, 'sampler', getattr(dl, 'sampler', None))).__name__
     return {'type': type(dl).__name__, 'batches': length(dl), 'samples': None if data is None else length(data),
-            'bs': getattr(batches, 'batch_size', None) or adapter(dl).bs,
+            'bs': getattr(batches, 'batch_size', None) or adapter_of(dl).bs,
             'drop_last': getattr(batches, 'drop_last', getattr(dl, 'drop_last', None)), 'sampler': order,
             'generators': len(loader_generators(dl)), 'workers': getattr(dl, 'num_workers', 0),
             'data': batch_code([o for o in tensors if type(o) is Tensor]),      # others may draw when they are read
-            'parts': {k: _describe(o) for k, o in adapter(dl).parts.items()}}
+            'parts': {k: _describe(o) for k, o in adapter_of(dl).parts.items()}}
 
 def _check_loader(name, dl, before, pass_, skip=False):
     "Refuse a position in other data than `_describe` described before; return what may not be exact, or ''"
@@ -164,7 +164,7 @@ def _check_loader(name, dl, before, pass_, skip=False):
         f'the checkpoint is in the middle of a pass over {name}, after {pass_["n"]} of '
         f'{before.get("batches")} batches, and the loader has changed ({"; ".join(changed)}): '
         'resume with the same data and batch size, or from a checkpoint at the end of an epoch')
-    how = adapter(dl)
+    how = adapter_of(dl)
     if how.can_seek and (how.is_seeded or not is_stock(dl)): return ''
     if parts := how.parts:
         kinds = {'n': int, 'turn': int, 'over': [str], 'parts': {k: {str: object} for k in parts}}
@@ -187,10 +187,10 @@ def _check_loader(name, dl, before, pass_, skip=False):
 def _check_workers(name, dl, warm):
     "Describe what cannot be restored: the RNG states of workers that have read more than one pass; '' if nothing"
     dl = source(dl)
-    if parts := adapter(dl).parts:
+    if parts := adapter_of(dl).parts:
         notes = [_check_workers(f'{name}[{k!r}]', o, warm) for k, o in parts.items()]
         return '; '.join(filter(None, notes))
-    if adapter(dl).is_seeded or hasattr(dl, 'state_dict'): return ''
+    if adapter_of(dl).is_seeded or hasattr(dl, 'state_dict'): return ''
     if not (warm and getattr(dl, 'persistent_workers', False)): return ''
     why = f'{name} has persistent workers, whose RNG states depend on all earlier passes: '
     if not is_stock(dl):
