@@ -59,7 +59,9 @@ def public():   # list of `Name`
     brought, found = vars(import_module(f'{cfg.lib_name}.all')), list(verbs())
     for module in homes().keys() - {'all'}:
         own = import_module(f'{cfg.lib_name}.{module}').__all__
-        def is_home(o): return getattr(brought[o], '__module__', None) in (None, f'{cfg.lib_name}.{module}')
+        def is_home(o):     # of a class, or of one that it extends, as the `Learner` that has all verbs
+            classes = getattr(brought[o], '__mro__', [brought[o]])
+            return f'{cfg.lib_name}.{module}' in [getattr(c, '__module__', f'{cfg.lib_name}.{module}') for c in classes]
         found += [Name(o, o.lower(), brought[o], module) for o in brought['__all__'] if o in own and is_home(o)]
     return sorted(found, key=lambda o: ('.' not in o.shown, homes()[o.module], o.shown.lower()))
 

@@ -11,7 +11,8 @@ def call(learn, name, folder):
     x = problem()[0]
     args = {'fit': (1,), 'fit_one_cycle': (1,), 'predict': (x,), 'save': (folder/'saved.pt',),
             'load': (folder/'saved.pt',),
-            'add_hook': (OneCycle(),), 'remove_hook': ('Watch',), 'get_hook': ('Watch',), 'provider': ('display',), 'request': ('stop',),
+            'add_hook': (OneCycle(),), 'remove_hook': ('Watch',), 'get_hook': ('Watch',), 'provider': ('display',),
+            'request': ('stop',),
             'rewind': (), 'export': (folder/'net.pt2',), 'launch': (lambda learn: None,),
             'added_hooks': (OneCycle(),), 'start': (folder/'run',)}
     kwargs = {'plot_schedule': dict(n_epochs=1, hooks=OneCycle()), 'find_batch_size': {}}
@@ -23,8 +24,8 @@ def call(learn, name, folder):
 FREE = {'describe_hooks', 'get_hook', 'provider', 'request', 'stop', 'lrs', 'show'}
 
 # parts of the loop itself
-PARTS = {'train_step', 'eval_step', 'record', 'do_step', 'do_backward', 'do_opt_step', 'do_zero_grad', 'explain', 'is_own',
-         'check_thread', 'make_display', 'resume_from'}
+PARTS = {'train_step', 'eval_step', 'record', 'do_step', 'do_backward', 'do_opt_step', 'do_zero_grad', 'is_own',
+         'check_thread'}
 
 def verbs():
     learn = make_learner()

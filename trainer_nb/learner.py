@@ -107,21 +107,21 @@ class Learner(BareLearner):
         from trainer_nb.features.ema import average_hook
         return average_hook(self)
 
-    def explain(self,
+    def _explain(self,
         e,  # exception
     ):
         "Add a note to an exception on what to do, if it is a known mistake"
         from trainer_nb.look.mistakes import explain
         explain(e, self)
 
-    def make_display(self,
+    def _make_display(self,
         display,  # argument of `Display`
     ):            # `Display`
         "Make the hook that `Learner(display=...)` adds"
         from trainer_nb.show.display import Display
         return Display(display)
 
-    def resume_from(self,
+    def _resume_from(self,
         source,  # True: the folder of the hook `Checkpoint`; or the path of a checkpoint, or of a folder of them
     ):           # bool: whether there was one
         "Restore the state that `fit(resume=source)` resumes"

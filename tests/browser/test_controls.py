@@ -12,6 +12,7 @@ BUSY = {'torch': 'def work(learn): torch.rand(1200, 1200) @ torch.rand(1200, 120
         'python': 'def work(learn): sum(i*i for i in range(100_000))',
         'sleep': 'def work(learn): time.sleep(.01)'}
 FIT = '''class Checkpoint(Hook):
+    provides = 'checkpoints'
     def save(self, learn): print('saved', flush=True)
 {work}
 controls = Controls()
@@ -40,12 +41,12 @@ def click(page, label, until):
 def clicks(page):
     "All buttons but those that end the fit; returns list of (label, clock)"
     done = [(label, click(page, label, until)) for label, until in [
-        ('lr × 2', r'^lr × 2: lr 0.002, .*done'), ('lr ÷ 2', '^lr ÷ 2: lr 0.001, .*done'),
-        ('Checkpoint now', '^Checkpoint now: saved, .*done'), ('Pause', '^Pause: .*done')]]
+        ('lr × 2', r'^lr × 2: asked at [0-9:]+, lr 0.002 at '), ('lr ÷ 2', '^lr ÷ 2: asked at [0-9:]+, lr 0.001 at '),
+        ('Checkpoint now', '^Checkpoint now: asked at [0-9:]+, saved at '), ('Pause', '^Pause: .*done')]]
     page.until('nb.area(0).innerText.includes("paused")')
     page.until_still()
     assert not page.js('nb.done')
-    done.append(('lr × 2', click(page, 'lr × 2', '^lr × 2: lr 0.002, .*done')))
+    done.append(('lr × 2', click(page, 'lr × 2', '^lr × 2: asked at [0-9:]+, lr 0.002 at ')))
     assert 'paused' in page.text()
     return [*done, ('Resume', click(page, 'Resume', '^Resume: .*done'))]
 

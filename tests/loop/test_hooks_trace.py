@@ -97,7 +97,7 @@ def combination(key, monkeypatch):
     make_hooks, kwargs, fit_kwargs = COMBINATIONS[key]
     log, kwargs, is_main = [], dict(kwargs), kwargs.get('is_main', True)
     kwargs.pop('is_main', None)
-    monkeypatch.setattr(Learner, 'make_display', lambda learn, where: logging(Display, log)(where))
+    monkeypatch.setattr(Learner, '_make_display', lambda learn, where: logging(Display, log)(where))
     learn = make_learner(train_dl=batches()[:2], **{'valid_dl': batches()[2:4], **kwargs, 'optim': None})
     if 'optim' in kwargs:
         learn = make_learner(learn.model, learn.train_dl, learn.valid_dl,

@@ -150,6 +150,7 @@ def test_the_second_interrupt_in_a_pause():
         for _ in range(2): os.kill(os.getpid(), signal.SIGINT)
     told = []
     class Display(Hook):
+        provides = 'display'
         def pause(self, learn, is_paused, skipped_s=0.): told.append(is_paused)
     learn = start(Display())
     def f(learn):
@@ -183,6 +184,7 @@ def test_lr_buttons(screen):
 # Checkpoint
 
 class Checkpoint(Hook):
+    provides = 'checkpoints'
     def __init__(self, error=None): self.error, self.saved = error, []
     def save(self, learn):
         if self.error: raise self.error

@@ -280,7 +280,7 @@ def test_nothing_changes(kind, n_epochs):
         check_same(before, snapshot(learn), f'{kind}, {how}')
         if how in ('CancelFit', 'interrupt'): assert outcome == 'stopped', how
         if hook is not None: learn.remove_hook(hook)
-    assert threading.active_count() == threads or kind == 'warm workers'
+    assert threading.active_count() <= threads or kind == 'warm workers'
 
 @pytest.mark.parametrize('kind', [*LEARNERS][::2])
 def test_a_fit_afterwards_knows_nothing_of_it(kind):

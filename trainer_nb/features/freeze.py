@@ -61,7 +61,8 @@ class Freeze(Hook):
     def __init__(self,
         *names: str,            # of parameters or modules, or patterns with * ? []: 'body', '*.bias', 'body.[0-3]',
                                 # 'loss_fn.weight'
-        in_eval: bool = False,  # also keep the modules of these names in evaluation mode: no dropout, no new BatchNorm means
+        in_eval: bool = False,  # also keep the modules of these names in evaluation mode: no dropout, no new means
+                                # of BatchNorm
     ):
         if not names or not all(isinstance(o, str) and o for o in names):
             raise TypeError("Freeze takes names of parameters or modules: Freeze('body', '*.bias')")

@@ -117,7 +117,8 @@ def _log_range(values):
     return max(low/1.5, high*1e-8), high*1.5
 
 # %% ../../nbs/features/12_strips.ipynb #defcb13d
-_CURVES = {'deviation': ('deviation', COLORS[0]), 'dead': ('dead units', ALARM), 'update': ('update / weight', COLORS[2])}
+_CURVES = {'deviation': ('deviation', COLORS[0]), 'dead': ('dead units', ALARM),
+           'update': ('update / weight', COLORS[2])}
 
 def layers_figure(
     layers: list,               # of (name, class)

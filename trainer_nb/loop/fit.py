@@ -265,7 +265,7 @@ class Fit(FitState):
             self.is_resumable = learn.cancelled == 'memory'
             if not self.is_resumable:
                 learn.cancelled = 'error'
-                learn.explain(e)
+                learn._explain(e)
             if first is not None: first.put_back(learn)
             note_place(e, f'raised {learn.position}', learn.batch)
             raise

@@ -454,7 +454,7 @@ class Learner(Hooked):
             self.metrics = as_metrics(metrics)
             check_sets(sets_of(self.valid_dl), self.metrics)
             self.objects = named_objects(state)     # what checkpoints hold besides
-            self.display = self.make_display(display) if display else None
+            self.display = self._make_display(display) if display else None
             self._add_hooks([*as_hooks(hooks), *filter(None, [self.display])])
             self._known = frozenset(())
             self._known = frozenset(vars(self))
@@ -572,7 +572,7 @@ class Learner(Hooked):
                 'learn.resume() would have continued it', stacklevel=2)
             with fit.running(self) as interrupts, interrupts.open():
                 for opt in self.opts.values(): opt.zero_grad()
-                if resume and self.resume_from(resume):
+                if resume and self._resume_from(resume):
                     fit.plan.begin(self.state)
                     fit.put_back(self)
                 else: self._start(fit, rates)
@@ -783,13 +783,19 @@ class Learner(Hooked):
         self.phase = phase.below
         phase.release()
 
+    def _idle_phase(self):
+        "Make a phase that runs nothing, and has the model and loss function"
+        return Phase(self.model, self.loss_fn)
+
     @contextmanager
     def _base_phase(self) -> Iterator[Phase]:
         "Put the phase of a fit on the stack: innermost between its passes, it has the model that its hooks set"
-        below, base = self.phase, Phase(self.model, self.loss_fn)
+        below, base = self.phase, self._idle_phase()
         base.below, self.phase = below, base
         try: yield base
-        finally: self.phase = below
+        finally:
+            self.phase = below
+            base.release()
 
     @contextmanager
     def _trying(self,
@@ -817,7 +823,7 @@ class Learner(Hooked):
             except BaseException as e:
                 pass_.close()
                 if isinstance(e, Cancel) and not self.is_fitting: raise _misplaced(e) from e
-                if not self.is_fitting: self.explain(e)
+                if not self.is_fitting: self._explain(e)
                 note_place(e, f'raised after {pass_.n} of {length(pass_.dl) or "?"} batches', self.batch)
                 raise
             finally:
@@ -1031,18 +1037,18 @@ class Learner(Hooked):
 
     # what the façade above all wings fills in
 
-    def make_display(self,
+    def _make_display(self,
         display: Any,   # what `Learner` was given
     ) -> Any:           # `Hook` or None
         "Make the hook that `Learner(display=...)` adds: none here, which draws nothing"
 
-    def resume_from(self,
+    def _resume_from(self,
         source: Any,    # True or a path
     ) -> bool:
         "Restore a checkpoint: none here, which reads no files"
         raise RuntimeError('fit(resume=...) reads a checkpoint: use the Learner of trainer_nb.all')
 
-    def explain(self,
+    def _explain(self,
         e: BaseException,
     ) -> None:
         "Add a note to an error on what to do: none here, which knows no advice"

@@ -218,7 +218,7 @@ def _copy_optimizers(learn):
 def _twin(learn, copies, asked):
     "Return a learner with the same parts, whose counters, history, requests and hooks are its own"
     twin = copy(learn)
-    twin.phase = type(learn.phase)(learn.model, learn.loss_fn)
+    twin.phase = learn._idle_phase()
     twin._replace_hooks(copies)
     twin.state, twin.world, twin.history = replace(learn.state), copy(learn.world), History()
     twin.requests, twin.cancelled, twin.stopped = asked, None, None
@@ -231,7 +231,7 @@ def without_hooks(
 ) -> Iterator[Any]:     # a twin of it
     "Compute steps of a twin without hooks, in the phase that runs; restore everything but the loaders afterwards"
     before, twin = snapshot_of(learn, has_loaders=False), _twin(learn, {}, deque())
-    twin.calls = Calls([])
+    twin.calls, twin.world = Calls([]), learn.world     # of its ranks
     try:
         with twin._trying(training=learn.training): yield twin
     finally: before.put_back()

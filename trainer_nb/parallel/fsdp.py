@@ -263,7 +263,8 @@ class Sharded(Processes):
     @contextmanager
     def around(self, learn: Learner) -> Iterator[None]:
         "Shard the learner during a fit"
-        hooks = [h for h in dict.fromkeys((*learn.hooks, *learn.fitting.plan.hooks)) if not isinstance(h, MainProcessHook)]
+        hooks = dict.fromkeys((*learn.hooks, *learn.fitting.plan.hooks))
+        hooks = [h for h in hooks if not isinstance(h, MainProcessHook)]
         is_here, found = True, self._plan(learn, hooks)
         try:
             for root, units in found: self.held.add(root, units)

@@ -286,7 +286,7 @@ class RunRecord(JSONLLogger):
     def tick(self, learn: Any) -> None:
         "Write what is new, and how far the training is; between two batches"
         self._careful(self._flush, learn, rest=True)
-        self.careful(self._write_mark, learn)
+        self._careful(self._write_mark, learn)
 
     def _write_mark(self, learn):
         "Write a line with steps, samples and seconds of training, for other axes than batches"
@@ -342,7 +342,7 @@ class RunRecord(JSONLLogger):
         super()._note()
         self.good = self.n_revised, self.n_final
 
-    def careful(self, f: Callable, *args: Any, **kwargs: Any) -> None:
+    def _careful(self, f: Callable, *args: Any, **kwargs: Any) -> None:
         "Call `f`; after an error of the disk, start again from the last whole line, at the next call"
         try:
             if self.file is None and f != self.close: self._again()
