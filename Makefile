@@ -5,6 +5,8 @@ READY := .venv/.ready
 DEMO := .venv/.demo
 HOW ?= -n 3 --dist loadfile --no-loadscope-reorder   # for pytest
 
+export PYTHONDONTWRITEBYTECODE =# modules that many processes import are compiled once
+
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-versions check lint soak gpu outputs docs docs-serve site lab bench bench-peers clean
 
