@@ -18,7 +18,7 @@ class Note(Hook):
     def __init__(self) -> None: self.losses: list[torch.Tensor] = []
 
     def after_step(self, learn: Learner) -> None:
-        self.losses.append(learn.loss.detach())         # type: ignore[union-attr]      # until `loss` is annotated
+        self.losses.append(learn.loss.detach())
         learn.record('norm', 1., mean=True)
         if learn.state.epoch > 3: raise CancelEpoch
 

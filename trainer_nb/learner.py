@@ -6,6 +6,9 @@
 __all__ = []
 
 # %% ../nbs/98_learner.ipynb #f0a10003
+from collections.abc import Callable
+from typing import Any
+
 from .base import with_comments
 from .loop import Learner as BareLearner
 
@@ -13,11 +16,11 @@ from .loop import Learner as BareLearner
 class verb:
     "A method that is a function of another wing, imported when it is first used"
     def __init__(self,
-        find,  # function without arguments that imports and returns the function
+        find: Callable[[], Any],    # imports and returns the function
     ):
         self.find, self.name = find, find.__name__
 
-    def __get__(self, learn, cls=None):
+    def __get__(self, learn: Any, cls: Any = None) -> Any:
         f = self.find()
         if 'Parameters:' not in (f.__doc__ or ''): with_comments(f)
         return f if learn is None else f.__get__(learn, cls)

@@ -91,7 +91,7 @@ class _RowPass:
 # %% ../../nbs/data/00_rows.ipynb #ce825ae8
 class RowLoader:
     "A `DataLoader` over tensors, read a batch at a time"
-    def __init__(self, dl): self.dl = dl
+    def __init__(self, dl: Any): self.dl = dl
 
     def __iter__(self): return self.open(0)
 

@@ -509,7 +509,7 @@ class Compile(Hook):
         "Seconds that first calls of compiled functions took in the latest fit"
         return self._functions.time_s
 
-    def compile_every_size(self):
+    def compile_every_size(self) -> None:
         "Compile for batches of any size from now on in this fit: none of them is a shorter last one"
         self._full_sizes = 0, 0
 

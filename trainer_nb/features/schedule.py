@@ -100,7 +100,7 @@ class Scheduler(Hook):
     ord, reacts = 50, False      # reacts: whether it reacts to a metric, instead of following a plan
     state_kinds = {'since': (None, [int]), 'held': (None, {str: [{str: object}]})}
 
-    def __init__(self, n_steps, opt):
+    def __init__(self, n_steps: Any, opt: Any):
         self.n_steps, self.opt = None if n_steps is None else as_count('n_steps', n_steps), opt
         self.since = None                   # (optimizer step, epoch) at the fit's start
         self.held = None                    # optimizer's name → values of its groups at the fit's start

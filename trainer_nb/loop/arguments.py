@@ -8,6 +8,7 @@ __all__ = ['as_count', 'as_rate', 'fit_counts', 'fit_rates', 'check_fit', 'named
 # %% ../../nbs/loop/11_arguments.ipynb #999e0c68
 import math, operator, os
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,9 +16,9 @@ from torch.utils.data import DataLoader
 
 # %% ../../nbs/loop/11_arguments.ipynb #8458ba0d
 def as_count(
-    name,   # what it is, for the message
-    value,  # a whole number ≥ 1
-):          # int; raises TypeError or ValueError
+    name: str,   # what it is, for the message
+    value: Any,  # a whole number ≥ 1
+) -> int:          # int; raises TypeError or ValueError
     "Check that `value` is a count"
     try: value = operator.index(None if isinstance(value, bool) else value)
     except TypeError: raise TypeError(f'{name} is {value!r}: expected a whole number') from None
@@ -25,9 +26,9 @@ def as_count(
     return value
 
 def as_rate(
-    name,   # what it is, for the message
-    value,  # number or 0-d tensor, finite and > 0
-):          # `value`; raises TypeError or ValueError
+    name: str,   # what it is, for the message
+    value: Any,  # number or 0-d tensor, finite and > 0
+) -> Any:          # `value`; raises TypeError or ValueError
     "Check that `value` is a finite number above 0"
     if isinstance(value, (bool, str)) or not hasattr(value, '__float__'):
         raise TypeError(f'{name} is {value!r}: expected a number above 0')
@@ -36,10 +37,10 @@ def as_rate(
 
 # %% ../../nbs/loop/11_arguments.ipynb #bddc632a
 def fit_counts(
-    n_epochs,     # what was passed to `fit`
-    max_steps,
-    valid_every,
-):                # dict: name → int or None; raises TypeError or ValueError
+    n_epochs: Any,     # what was passed to `fit`
+    max_steps: Any,
+    valid_every: Any,
+) -> dict[str, int | None]:                # dict: name → int or None; raises TypeError or ValueError
     "Check the length of a fit"
     is_data = isinstance(n_epochs, (Tensor, DataLoader)) or hasattr(n_epochs, '__array__')
     if is_data and (isinstance(n_epochs, DataLoader) or getattr(n_epochs, 'ndim', 0)): raise TypeError(
@@ -50,9 +51,9 @@ def fit_counts(
     return {k: None if v is None else as_count(k, v) for k, v in counts.items()}
 
 def fit_rates(
-    lr,    # what was passed to `fit`
-    opts,  # dict: name → optimizer
-):         # dict: optimizer's name → rate; raises TypeError or ValueError
+    lr: Any,    # what was passed to `fit`
+    opts: Any,  # dict: name → optimizer
+) -> dict[str, Any]:         # dict: optimizer's name → rate; raises TypeError or ValueError
     "Check the learning rates of a fit"
     if lr is None: return {}
     expected = f'lr is {lr}: expected a number above 0, or a dict of them by optimizer'
@@ -67,14 +68,14 @@ def fit_rates(
     return rates
 
 def check_fit(
-    has_valid,     # whether there is a `valid_dl`
-    valid_every,   # what was passed to `fit`
-    valid_first,
-    resume,
-    on_interrupt,
-    n_epochs=None,
-    **loaders,     # name → loader
-):                 # raises ValueError
+    has_valid: bool,     # whether there is a `valid_dl`
+    valid_every: Any,   # what was passed to `fit`
+    valid_first: bool,
+    resume: Any,
+    on_interrupt: str,
+    n_epochs: Any = None,
+    **loaders: Any,     # name → loader
+) -> None:                 # raises ValueError
     "Check the other arguments of a fit"
     for name, is_given in dict(valid_every=valid_every is not None, valid_first=valid_first).items():
         if is_given and not has_valid: raise ValueError(f'{name} needs a valid_dl')
@@ -90,8 +91,8 @@ def check_fit(
 
 # %% ../../nbs/loop/11_arguments.ipynb #2d1fa75a
 def named_objects(
-    objects,  # objects with `state_dict` and `load_state_dict`, or dict: name → such an object
-):            # dict; raises TypeError
+    objects: Any,  # objects with `state_dict` and `load_state_dict`, or dict: name → such an object
+) -> dict[str, Any]:            # dict; raises TypeError
     "Name the objects that are saved with a learner after their classes, with a number from the second of a class on"
     if not isinstance(objects, Mapping):
         if not isinstance(objects, (list, tuple)): raise TypeError(
@@ -124,15 +125,15 @@ def _from_plain(x):
     return x[_ARRAY].cpu().numpy().copy() if x.keys() == {_ARRAY} else {k: _from_plain(v) for k, v in x.items()}
 
 def object_states(
-    objects,  # dict: name → object
-):            # dict of plain values and tensors, with arrays marked
+    objects: Any,  # dict: name → object
+) -> dict[str, Any]:            # dict of plain values and tensors, with arrays marked
     "Collect the states of objects"
     return {name: _as_plain(o.state_dict()) for name, o in objects.items()}
 
 def load_object_states(
-    objects,  # dict: name → object
-    states,   # what `object_states` returned
-):            # list of str: a message for each object without a counterpart
+    objects: Any,  # dict: name → object
+    states: dict[str, Any],   # what `object_states` returned
+) -> list[str]:            # list of str: a message for each object without a counterpart
     "Restore the states of objects"
     for name in objects.keys() & states.keys(): objects[name].load_state_dict(_from_plain(states[name]))
     new = [f'the checkpoint has no state for {name} in `state`, which starts afresh'

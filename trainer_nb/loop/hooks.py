@@ -117,7 +117,7 @@ class Hook:
     together: tuple[str, ...] = ()      # methods that every rank must run when `learn.request` asks for one of them
     provides: tuple[str, ...] = ()      # what other hooks find it by, such as 'accumulation': see `learn.provider`
 
-    def __init_subclass__(cls, **kwargs):
+    def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         _check_names(dir(cls), cls.__name__)
         if hasattr(cls, 'in_rehearsal'):

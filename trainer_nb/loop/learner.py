@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from types import FunctionType, GeneratorType
 from threading import get_ident
-from typing import Any
+from typing import TYPE_CHECKING, Any, Never
 
 import torch
 from torch import Tensor, nn
@@ -377,7 +377,7 @@ class Validation(_Room):
             set_modes(modes)
 
 # %% ../../nbs/loop/18_learner.ipynb #ln000002
-def _of_phase(name, doc):
+def _of_phase(name: str, doc: str) -> Any:
     "Make a property that reads and sets an attribute of the innermost phase"
     def get(learn): return getattr(learn.phase, name)
     def put(learn, value): setattr(learn.phase, name, value)
@@ -425,7 +425,7 @@ class Learner(Hooked):
         config: Any = None,         # anything that should be kept with the learner
         state: Any = (),            # objects with `state_dict` and `load_state_dict` that steps or hooks change, or
                                     # dict: name → one; they are saved and restored with the rest
-        **others: Any,              # none; a name from another library raises an error that gives the name here
+        **others: Never,            # none; a name from another library raises an error that gives the name here
     ):
         super().__init__()
         with folded():
@@ -451,7 +451,7 @@ class Learner(Hooked):
                 f'bs={bs} changes nothing in train_dl, a DataLoader with batch_size={train_dl.batch_size}',
                 stacklevel=3)
             self._set_opts(make_optimizers(model, optim, lr, loss_fn))
-            self.metrics = as_metrics(metrics)
+            self.metrics: list[Any] = as_metrics(metrics)
             check_sets(sets_of(self.valid_dl), self.metrics)
             self.objects = named_objects(state)     # what checkpoints hold besides
             self.display = self._make_display(display) if display else None
@@ -459,7 +459,7 @@ class Learner(Hooked):
             self._known = frozenset(())
             self._known = frozenset(vars(self))
 
-    def __init_subclass__(cls, **kwargs):
+    def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         for name in STEPS:
             if not isinstance(f := vars(cls).get(name), FunctionType): continue
@@ -546,7 +546,7 @@ class Learner(Hooked):
         hooks: Any = (),                # hooks for this fit alone
         resume: Any = False,            # True or a path: finish what a checkpoint began, `n_epochs` in all
         on_interrupt: str = 'raise',    # 'raise' `TrainingInterrupted` after an interrupt, or 'return'
-        **others: Any,                  # none; a name from another library raises an error that gives the name here
+        **others: Never,                # none; a name from another library raises an error that gives the name here
     ) -> History:
         """Train for some epochs or optimizer steps, and validate at each epoch's end
 
@@ -850,7 +850,7 @@ class Learner(Hooked):
         return self.phase.model
 
     @model.setter
-    def model(self, model): self._set_part('model', model)
+    def model(self, model: Any) -> None: self._set_part('model', model)
 
     @property
     def loss_fn(self) -> Any:
@@ -858,7 +858,7 @@ class Learner(Hooked):
         return self.phase.loss_fn
 
     @loss_fn.setter
-    def loss_fn(self, loss_fn): self._set_part('loss_fn', loss_fn)
+    def loss_fn(self, loss_fn: Any) -> None: self._set_part('loss_fn', loss_fn)
 
     def _set_part(self, name, value):
         "Set a part until the fit or the pass that runs ends; outside of them, for good"
@@ -876,7 +876,7 @@ class Learner(Hooked):
         return self._opts
 
     @opts.setter
-    def opts(self, optim):
+    def opts(self, optim: Any) -> None:
         if self.is_fitting:
             raise RuntimeError('an optimizer cannot be replaced in a fit: set learn.opt or learn.opts between two fits')
         self._set_opts(make_optimizers(self.model, optim, loss_fn=self.loss_fn))
@@ -888,7 +888,7 @@ class Learner(Hooked):
         return self._opt
 
     @opt.setter
-    def opt(self, optim):
+    def opt(self, optim: Any) -> None:
         if len(self._opts) > 1:
             names = ', '.join(map(repr, self._opts))
             raise ValueError(
@@ -1055,8 +1055,9 @@ class Learner(Hooked):
 
     def __repr__(self): return parts.describe_learner(self)
 
-    def __getattr__(self, name):
-        try: return object.__getattribute__(self, name)     # raises again, and as a property did
-        except AttributeError as e: raise missing_name(self, name, e) from None
+    if not TYPE_CHECKING:       # to a type checker, such a class has every attribute
+        def __getattr__(self, name):
+            try: return object.__getattribute__(self, name)     # raises again, and as a property did
+            except AttributeError as e: raise missing_name(self, name, e) from None
 
     def __dir__(self): return sorted({*super().__dir__()} - {'lr', 'epochs'})

@@ -8,6 +8,7 @@ __all__ = ['RESUMABLE', 'StepState', 'TrainPass', 'Plan']
 # %% ../../nbs/loop/12_plan.ipynb #81e75620
 import math
 from dataclasses import dataclass
+from typing import Any
 
 from ..data import Pass
 
@@ -23,21 +24,21 @@ class StepState:
     num_processes: int = 1     # processes that train together
 
     def is_grad_accum_boundary(self,
-        is_last_batch=False,  # a last window may hold fewer batches
-    ):                        # bool
+        is_last_batch: bool = False,  # a last window may hold fewer batches
+    ) -> bool:                        # bool
         "Return whether the current batch completes an accumulation window"
         return is_last_batch or (self.batch_idx + 1) % self.grad_accum_steps == 0
 
     def increment_batch(self,
-        n_samples,     # size of the batch, in all processes
-        stepped=True,  # whether an optimizer stepped
-    ):
+        n_samples: int,     # size of the batch, in all processes
+        stepped: bool = True,  # whether an optimizer stepped
+    ) -> None:
         "Count a finished training batch"
         self.batch_idx += 1
         self.samples_seen += n_samples
         self.optimizer_step += stepped
 
-    def reset_epoch(self):
+    def reset_epoch(self) -> None:
         "Open an epoch"
         self.batch_idx = 0
 
@@ -47,17 +48,17 @@ RESUMABLE = 'stop', 'interrupt', 'memory'       # values of `learn.cancelled` af
 class TrainPass(Pass):
     "A pass over the training data, whose finished batches `StepState` counts"
     def __init__(self,
-        dl,     # any loader
-        state,  # `StepState`
+        dl: Any,     # any loader
+        state: Any,  # `StepState`
     ):
         self.state = state
         super().__init__(dl)
 
     @property
-    def n(self): return self.state.batch_idx
+    def n(self) -> Any: return self.state.batch_idx
 
     @n.setter
-    def n(self, n): pass        # `state` is restored with the rest
+    def n(self, n: Any) -> None: pass        # `state` is restored with the rest
 
 # %% ../../nbs/loop/12_plan.ipynb #a76fcd64
 @dataclass
@@ -79,7 +80,7 @@ class Plan:
     stepped_at: int = -1             # optimizer step at the end of the latest epoch
     idle: int = 0                    # batches and epochs since then without a step
 
-    def begin(self, state, history=None):
+    def begin(self, state: Any, history: Any = None) -> None:
         "Fix the bounds, once `state` and `history` are what the fit begins with"
         if history is not None and not self.resume: self.first_row, self.first_batch = len(history), history.n_steps
         done = StepState() if self.resume else state
@@ -89,21 +90,21 @@ class Plan:
         elif self.next_valid is None: self.plan_valid(state)
         self.set_due()
 
-    def plan_valid(self, state):
+    def plan_valid(self, state: Any) -> None:
         "Choose the next validation pass besides those at the epochs' ends"
         self.next_valid = None if self.valid_every is None else state.optimizer_step + self.valid_every
         self.set_due()
 
-    def set_due(self):
+    def set_due(self) -> None:
         "Compute `next_due`"
         self.next_due = min((o for o in (self.end_step, self.next_valid) if o is not None), default=math.inf)
 
-    def is_ahead(self, state):  # bool
+    def is_ahead(self, state: Any) -> bool:  # bool
         "Return whether another epoch is due"
         if self.end_epoch is not None and state.epoch >= self.end_epoch: return False
         return self.end_step is None or state.optimizer_step < self.end_step
 
-    def check_progress(self, state):  # raises RuntimeError
+    def check_progress(self, state: Any) -> None:  # raises RuntimeError
         "Between two epochs, raise an error if no optimizer has stepped for long; a scaler may skip some steps at first"
         n = state.optimizer_step
         self.idle = self.idle + 1 + state.batch_idx if n == self.stepped_at else 0

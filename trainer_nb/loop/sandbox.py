@@ -165,11 +165,13 @@ class DryRun:
     looked = False
 
     # the loop uses a dry run in place of an epoch's `Accumulator`
-    def add(self, losses, result, n, lrs=()): self.losses, self.n = losses, loss_weight(result, n)
-    def record(self, name, value, mean=False): pass
-    def forget(self): pass
-    def take(self, result, n): pass
-    def undo(self): pass
+    def add(self, losses: Any, result: Any, n: Any, lrs: Any = ()) -> None:
+        self.losses, self.n = losses, loss_weight(result, n)
+
+    def record(self, name: str, value: Any, mean: bool = False) -> None: pass
+    def forget(self) -> None: pass
+    def take(self, result: Any, n: Any) -> None: pass
+    def undo(self) -> None: pass
 
     def train_batch(self) -> tuple[Any, Any]:   # (loss, weight): 0-d tensor without grad, or dict of them for a step
                                                 # that yields, or None if the step was cancelled; int or 0-d tensor

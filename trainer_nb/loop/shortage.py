@@ -7,6 +7,7 @@ __all__ = ['sizes', 'largest_tensors', 'in_opt_step', 'shortage']
 
 # %% ../../nbs/loop/19_shortage.ipynb #78fadb11
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,8 +23,8 @@ def _n_bytes(*xs):
     return sum(entries(t).nbytes for t in found.values())
 
 def sizes(
-    learn,  # `Learner`
-):          # dict: name → bytes, without empty entries
+    learn: Any,  # `Learner`
+) -> dict[str, int]:          # dict: name → bytes, without empty entries
     "Measure what training holds besides activations"
     params = [p for o in trained(learn) for p in o.parameters()]
     held = {'batch': [learn.batch], 'parameters': params,
@@ -59,10 +60,10 @@ def _named(learn):
                 if isinstance(o, Tensor): yield f'{k} of {names.get(p, "a parameter")}', o
 
 def largest_tensors(
-    learn,   # `Learner`
-    e,       # the error, with its frames
-    most=4,  # tensors to return
-):           # list of (name, tensor), largest first
+    learn: Any,   # `Learner`
+    e: BaseException,       # the error, with its frames
+    most: int = 4,  # tensors to return
+) -> list[tuple[str, Tensor]]:           # list of (name, tensor), largest first
     "Find the largest tensors that have a name"
     found = {}
     for name, t in (*_named(learn), *_variables(e)):
@@ -72,8 +73,8 @@ def largest_tensors(
 
 # %% ../../nbs/loop/19_shortage.ipynb #75ce3709
 def in_opt_step(
-    e,  # exception
-):      # bool
+    e: BaseException,  # exception
+) -> bool:      # bool
     "Return whether an error was raised in the step of an optimizer"
     return any(o.tb_frame.f_code.co_qualname == 'Training.step_opt' for o in passed(e))
 
@@ -90,9 +91,9 @@ def _remedies(learn, e):
     return res
 
 def shortage(
-    learn,  # `Learner` in a batch
-    e,      # the error that it raised, with its frames
-):          # str
+    learn: Any,  # `Learner` in a batch
+    e: BaseException,      # the error that it raised, with its frames
+) -> str:          # str
     "Describe what takes the memory, and what helps"
     found, (used, limit) = sizes(learn), memory_in_use(learn.device)
     if learn.batch is not None: found = {f'batch {described(learn.batch)}': found.pop('batch', 0), **found}

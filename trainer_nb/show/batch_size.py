@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from statistics import median
 from time import perf_counter
+from typing import Any
 
 import torch
 
@@ -78,7 +79,7 @@ class BatchSizes(Drawn):
         return self.speeds[i]
 
     @property
-    def label(self): return f'plot of {len(self.sizes)} batch sizes'
+    def label(self) -> Any: return f'plot of {len(self.sizes)} batch sizes'
 
     def status(self) -> str:
         "Write the result in a line"

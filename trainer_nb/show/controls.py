@@ -212,7 +212,7 @@ class Controls(MainProcessHook):
             if not self.warned: warnings.warn(text, stacklevel=3)
             self.warned = True
 
-    def before_fit(self, learn):
+    def before_fit(self, learn: Learner) -> Any:
         self.log.first, self.end = len(self.log), learn.bounds['epoch']
         self.handle, self.panel, self.warned = None, None, False
         text = _hint()
@@ -226,14 +226,14 @@ class Controls(MainProcessHook):
         buttons = {o: (tip, enabled.get(o, True)) for o, (tip, _) in self.actions.items()}
         return ButtonRow(buttons, partial(self.click, learn), kernel, text)
 
-    def before_epoch(self, learn): self.end = learn.bounds['epoch']
+    def before_epoch(self, learn: Learner) -> None: self.end = learn.bounds['epoch']
 
-    def after_epoch(self, learn):
+    def after_epoch(self, learn: Learner) -> None:
         what, end = 'Stop after epoch', learn.bounds['epoch']
         if end == learn.state.epoch and (end != self.end or self.log.open(what)):
             self._done(what, learn)
 
-    def after_fit(self, learn):
+    def after_fit(self, learn: Learner) -> None:
         what = {'stop': 'Stop after batch', 'interrupt': 'Interrupt'}.get(learn.cancelled)
         if what: self._done(what, learn)
         what = 'Stop after epoch'       # asked for between two epochs

@@ -26,15 +26,15 @@ class Log:
     "Print a header and one line for each epoch, and one more if the fit did not run to its end"
     moves = False
     every_s = .02       # shortest time between two flushes: faster rows wait in the buffer
-    def __init__(self, learn, end, plot):
+    def __init__(self, learn: Learner, end: Any, plot: bool):
         self.columns = None                 # of the latest row, as in the history
         self.names, self.widths = (), ()    # of the columns that are printed
         self.room = math.inf                # characters in a line
         self.next = 0.                      # clock of the next flush
 
-    def draw(self, learn, status, progress): pass
+    def draw(self, learn: Learner, status: str, progress: Any) -> None: pass
 
-    def row(self, learn, width=None):
+    def row(self, learn: Learner, width: int = None) -> None:
         "Print the newest epoch"
         columns, room = list(learn.history.epoch_rows[-1]), math.inf if width is None else width
         if columns != self.columns or room != self.room: self._head(learn, columns, width)
@@ -59,7 +59,7 @@ class Log:
 
     def _aligned(self, cells): return '  '.join([o.rjust(w) for o, w in zip(cells, self.widths)])
 
-    def close(self, learn, status):
+    def close(self, learn: Learner, status: str) -> None:
         if learn.cancelled not in (None, 'step', 'epoch'): print(printable(status))
         print(end='', flush=True)
 
@@ -67,7 +67,7 @@ class Log:
 class Terminal(Log):
     "Print a `Log` with a bar below it, a mark at each row that is the best so far, and a last line"
     moves, best, mark = True, (math.inf, math.inf), ' '
-    def draw(self, learn, status, progress):
+    def draw(self, learn: Learner, status: str, progress: Any) -> None:
         width = terminal_width()
         if len(status) > width - 11: status = re.sub(r' \(best [^)]*\)', '', status)
         while len(status) > width - 11 and status.count(' · ') > 2:     # rate and time matter more
@@ -78,7 +78,7 @@ class Terminal(Log):
 
     def _clear(self): print('\r' + ' '*terminal_width(), end='\r', flush=True)
 
-    def row(self, learn):
+    def row(self, learn: Learner) -> None:
         self._clear()
         row, (column, mode) = learn.history.epoch_rows[-1], learn.history.monitor
         now = rank(row.get(column, math.nan), row.get('valid_loss'), mode)
@@ -87,7 +87,7 @@ class Terminal(Log):
 
     def _line(self, learn): return self.mark + super()._line(learn)[1:]     # the first column has room
 
-    def close(self, learn, status):
+    def close(self, learn: Learner, status: str) -> None:
         self._clear()
         print(fill(printable(status), terminal_width()), flush=True)
 
@@ -95,7 +95,7 @@ class Terminal(Log):
 class Region:
     "Status line, live plot and table of epochs in a cell's output"
     moves = True
-    def __init__(self, learn, end, plot):   # end: number of the last batch, 0 if unknown
+    def __init__(self, learn: Learner, end: Any, plot: bool):   # end: number of the last batch, 0 if unknown
         h, self.first, self.end = learn.history, learn.bounds['row'], end
         self.area = Area()
         self.plot = Plot(h, learn.bounds['batch'], bool(learn.metrics)) if plot else None
@@ -104,16 +104,16 @@ class Region:
         table = learn.history.html(self.first) if len(learn.history) > self.first else ''
         return ''.join(h.html_below_plot() for h in learn.hooks) + table
 
-    def draw(self, learn, status, progress):
+    def draw(self, learn: Learner, status: str, progress: Any) -> None:
         reason, color = 'the kernel is busy, or gone', COLORS[0]
         if progress.is_paused: reason, color = 'it is paused, or the kernel is gone', GREY
         advice = f'{reason}; learn.show() shows the fit again'
         chart = self.plot and self.plot.chart(self.end)
         self.area.draw(status, progress.share, self._body(learn), chart, advice, color)
 
-    def row(self, learn): pass
+    def row(self, learn: Learner) -> None: pass
 
-    def close(self, learn, status):
+    def close(self, learn: Learner, status: str) -> None:
         "Leave output that needs no kernel: a picture and a table"
         h, chart = learn.history, None      # without a batch, there is nothing to see
         if self.plot and h.n_steps > self.plot.first: chart = self.plot.chart()
@@ -279,7 +279,7 @@ class Display(MainProcessHook):
         return DisplayCost(time_s/wall_s, self.budget.n, time_s, wall_s)
 
     @_harmless
-    def before_fit(self, learn):
+    def before_fit(self, learn: Learner) -> None:
         self.screen = self.line = self.error = None
         self.note = self.remark = ''
         self.closed, self.budget = 0., Budget()
@@ -288,7 +288,7 @@ class Display(MainProcessHook):
         if is_resumed: self._open(learn)
 
     @_harmless
-    def before_epoch(self, learn):
+    def before_epoch(self, learn: Learner) -> None:
         if self.screen is None and self.error is None: self._open(learn)
 
     def _open(self, learn):
@@ -298,7 +298,7 @@ class Display(MainProcessHook):
         self.draw(learn)
 
     @_harmless
-    def after_epoch(self, learn):
+    def after_epoch(self, learn: Learner) -> None:
         if self.screen is not None:
             start = perf_counter()
             self.screen.row(learn)
@@ -306,7 +306,7 @@ class Display(MainProcessHook):
         self._due(learn)
 
     @_harmless
-    def after_fit(self, learn):
+    def after_fit(self, learn: Learner) -> None:
         self.closed = perf_counter()
         self.hold()
         if self.screen is None: return      # an error came before there was anything to see

@@ -41,18 +41,18 @@ class Logger(MainProcessHook):
     def sync(self, learn: Learner) -> None: pass
     def close(self, learn: Learner) -> None: pass
 
-    def before_fit(self, learn):
+    def before_fit(self, learn: Learner) -> None:
         h, self.failed, self.is_open = learn.history, False, False
         if self.n > h.n_steps or self.n_epoch > len(h): self._restart()     # the history of another run
         self.open(learn)
         self.is_open = True
 
-    def after_step(self, learn):
+    def after_step(self, learn: Learner) -> None:
         if learn.history.n_packed > self.n and not self.failed: self._careful(self._flush, learn)
 
-    def after_epoch(self, learn): self._careful(self._flush, learn)
+    def after_epoch(self, learn: Learner) -> None: self._careful(self._flush, learn)
 
-    def after_fit(self, learn):
+    def after_fit(self, learn: Learner) -> None:
         if not self.is_open: return
         self._careful(self._flush, learn, rest=True)
         self._careful(self.close, learn)
@@ -133,7 +133,7 @@ class FileLogger(Logger):
         self.path, self.file = Path(path), None
         if self.path.is_dir(): raise IsADirectoryError(f'{path} is a folder: expected a file')
 
-    def open(self, learn):
+    def open(self, learn: Learner) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         if self._is_mine(): self._cut()
         else:
@@ -173,12 +173,12 @@ class FileLogger(Logger):
         os.replace(self.path, aside)
         print(f'{self.name}: the {self.path.name} that was there is {aside.name} now')
 
-    def sync(self, learn):
+    def sync(self, learn: Learner) -> None:
         self.file.flush()
         if not self.path.exists(): raise FileNotFoundError(f'{self.path} was deleted')
         self._note()
 
-    def close(self, learn):
+    def close(self, learn: Learner) -> None:
         if self.file is not None: self.file.close()
         self.file = None
 
@@ -187,7 +187,7 @@ class JSONLLogger(FileLogger):
     """Write JSON lines: `kind` ('step', 'valid', 'epoch'), `batch` (training batches so far), and values
 
     Values that are not finite become null."""
-    def write(self, kind, step, values):
+    def write(self, kind: str, step: int, values: dict[str, Any]) -> Any:
         def known(v): return v if not isinstance(v, float) or math.isfinite(v) else None
         row = {'kind': kind, 'batch': step, **{k: known(v) for k, v in values.items()}}
         self.file.write(json.dumps(row) + '\n')
@@ -205,13 +205,13 @@ class CSVLogger(FileLogger):
             raise ValueError(f'what is {what!r}: expected one of {", ".join(kinds)}')
         self.kind, self.columns = kinds[what], None
 
-    def open(self, learn):
+    def open(self, learn: Learner) -> None:
         super().open(learn)
         with self._open_again() as f: self.columns = next(csv.reader(f), None)
 
     def _open_again(self): return open_file(self.path, 'r', encoding='utf-8', newline='')
 
-    def write(self, kind, step, values):
+    def write(self, kind: str, step: int, values: dict[str, Any]) -> None:
         if kind != self.kind: return
         values = {'batch': step, **values}
         if self.columns is None: self._head(self.file, list(values))
@@ -250,7 +250,7 @@ class TensorBoardLogger(Logger):
         super().__init__()
         self.folder, self.writer = Path(folder), None
 
-    def open(self, learn):
+    def open(self, learn: Learner) -> None:
         needed('tensorboard', 'TensorBoardLogger', 'tensorboard')
         from torch.utils.tensorboard import SummaryWriter
         h, is_resumed = learn.history, self.n or learn.bounds['epoch'] or learn.bounds['step']
@@ -260,13 +260,13 @@ class TensorBoardLogger(Logger):
         purge_step = self.n + 1 if is_resumed else None     # TensorBoard hides older values from here on
         self.writer = SummaryWriter(str(self.folder), purge_step=purge_step)
 
-    def write(self, kind, step, values):
+    def write(self, kind: str, step: int, values: dict[str, Any]) -> None:
         prefix = 'epoch/' if kind == 'epoch' else ''
         for name, v in _wanted(kind, values).items(): self.writer.add_scalar(prefix + name, v, step)
 
-    def sync(self, learn): self.writer.flush()
+    def sync(self, learn: Learner) -> None: self.writer.flush()
 
-    def close(self, learn):
+    def close(self, learn: Learner) -> None:
         if self.writer is None: return
         if learn.history.n_steps: self.writer.add_figure('history', learn.history.plot(), self.n)
         self.writer.close()
@@ -291,7 +291,7 @@ class Tracker(Logger):
         "Import the package"
         return needed(self.package, self.name)
 
-    def write(self, kind, step, values):
+    def write(self, kind: str, step: int, values: dict[str, Any]) -> None:
         prefix = 'epoch_' if kind == 'epoch' else ''
         values = {prefix + k: v for k, v in _wanted(kind, values).items()}
         values = {k: v for k, v in values.items() if step > self.seen.get(k, -1)}
@@ -299,7 +299,7 @@ class Tracker(Logger):
 
     def send(self, values: dict, step: int) -> None: self.service.log(values, step=step)
 
-    def close(self, learn):
+    def close(self, learn: Learner) -> None:
         if self.service is not None: self.service.finish()
 
 # %% ../../nbs/show/05_loggers.ipynb #34522428
@@ -309,7 +309,7 @@ class MLflowLogger(Tracker):
     "Log to an MLflow run; `project` is the experiment; `tracking_uri=` overrides the environment's"
     package = 'mlflow'
 
-    def open(self, learn):
+    def open(self, learn: Learner) -> None:
         kwargs, self.service = {**self.kwargs}, self.load()
         if uri := kwargs.pop('tracking_uri', None): self.service.set_tracking_uri(uri)
         if self.project: self.service.set_experiment(self.project)
@@ -318,30 +318,30 @@ class MLflowLogger(Tracker):
         names = client.get_run(self.id).data.metrics
         self.seen = {k: max(o.step for o in client.get_metric_history(self.id, k)) for k in names}
 
-    def send(self, values, step): self.service.log_metrics(values, step=step)
+    def send(self, values: dict[str, Any], step: int) -> None: self.service.log_metrics(values, step=step)
 
-    def close(self, learn): self.service.end_run('FAILED' if _is_failed(learn) else 'FINISHED')
+    def close(self, learn: Learner) -> None: self.service.end_run('FAILED' if _is_failed(learn) else 'FINISHED')
 
 # %% ../../nbs/show/05_loggers.ipynb #db5b8d70
 class WandbLogger(Tracker):
     "Log to a Weights & Biases run; `mode='offline'` needs no account"
     package = 'wandb'
 
-    def open(self, learn):
+    def open(self, learn: Learner) -> None:
         kwargs = {'config': learn.config, **self.kwargs}
         self.service = self.load().init(project=self.project, id=self.id, resume='allow', **kwargs)
         self.id, self.last = self.service.id, self.service.step
 
-    def send(self, values, step):
+    def send(self, values: dict[str, Any], step: int) -> None:
         if step >= self.last: super().send(values, step)       # the service has earlier steps already
 
-    def close(self, learn): self.service.finish(exit_code=int(_is_failed(learn)))
+    def close(self, learn: Learner) -> None: self.service.finish(exit_code=int(_is_failed(learn)))
 
 class TrackioLogger(Tracker):
     "Log to a trackio run, on this machine or in a Space"
     package = 'trackio'
 
-    def open(self, learn):
+    def open(self, learn: Learner) -> None:
         self.service, kwargs = self.load(), {'config': learn.config, **self.kwargs}
         project = self.project or 'trainer_nb'
         self.id = self.service.init(project=project, name=self.id, resume='allow', **kwargs).name

@@ -138,7 +138,7 @@ class LRCurve(Drawn):
         return next(iter(self.offered().values()), None)
 
     @property
-    def label(self): return f'plot of {len(self.lrs)} learning rates'
+    def label(self) -> Any: return f'plot of {len(self.lrs)} learning rates'
 
     def status(self) -> str:
         "Write the result in a line"

@@ -244,7 +244,7 @@ class Budget:
     def is_due(self) -> bool: return self.clock() >= self.next
 
     @contextmanager
-    def drawing(self):
+    def drawing(self) -> None:
         "Measure the body as one update, and plan the next one"
         start, before = self.clock(), self.cost()
         try: yield
