@@ -80,7 +80,9 @@ def parameters(
 def call(f, name):
     "Return the signature of `f` with its name; '' if Python does not know it"
     params = parameters(f)
-    return '' if params is None else name + str(inspect.Signature(params.values()))
+    if params is None: return ''
+    if name.startswith('Learner.'): params.pop('learn', None)       # a verb of another wing
+    return name + str(inspect.Signature(params.values()))
 
 
 def declared(f):

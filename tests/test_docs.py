@@ -68,7 +68,7 @@ def test_every_public_name_is_seen_at_work():
 
 def functions():
     "Public functions, and how public classes are made; dataclasses have no such source"
-    made = [vars(o).get('__init__') if isinstance(o, type) else o
+    made = [o.__init__ if isinstance(o, type) else o
             for o in (getattr(everything, name) for name in names)]
     return [o for o in made if inspect.isfunction(o) and o.__module__ and o.__module__.startswith('trainer_nb')
             and o.__code__.co_filename[0] != '<']

@@ -147,7 +147,7 @@ def test_a_reference_page_opens_with_its_class(tab):
     tab.goto((html/'loop/18_learner.html').as_uri())
     assert tab.evaluate(top)[0] < 400 and tab.evaluate('document.querySelector("details.inner").open') is False
     tab.goto('about:blank')
-    tab.goto((html/'loop/18_learner.html').as_uri() + '#passes')
+    tab.goto((html/'loop/18_learner.html').as_uri() + '#phase')
     tab.wait_for_function('document.querySelector("details.inner").open')
 
 
@@ -162,7 +162,7 @@ FOUND = {       # what people type → the page that comes first
     'scheduler': 'features/06_schedule', 'multi-gpu': 'howto/05_several_gpus', 'gan': 'tutorials/05_gan',
     'transfer learning': 'lessons/01_images', 'slow': 'tutorials/06_make_it_fast',
     'kernel died': 'howto/10_the_kernel_died', 'f1': 'howto/04_torchmetrics', 'predict': 'loop/18_learner',
-    'learn.lr_find': 'show/04_lr_find', 'fit': 'loop/18_learner', 'dataloader': 'data/02_loaders',
+    'learn.lr_find': 'show/04_lr_find', 'fit': 'loop/18_learner', 'dataloader': 'data/04_loaders',
     'top losses': 'look/03_results', 'onnx': 'save/06_export', 'profiler': 'features/08_profile',
 }
 FIRST = '''query => {      // as `Search.query` does, which shows the last result first

@@ -84,9 +84,7 @@ def _chain(e):
 
 _LEFT_OUT = '\n(show_error() prints the frames that are left out)'
 
-def fold(
-    e: BaseException,
-) -> None:
+def fold(e: BaseException) -> None:
     "Reduce the traceback of an exception, and of its causes, to the user's own frames"
     inside = {id(t.tb_frame) for t in passed(e)}
     for o in _chain(e):

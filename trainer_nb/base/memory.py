@@ -17,9 +17,7 @@ from .torch_private import DispatchMode
 # %% ../../nbs/base/06_memory.ipynb #ea2e50a0
 _SHORT = re.compile("out of memory|can't allocate memory|not enough memory|ALLOC_FAILED")
 
-def is_oom(
-    e: BaseException,
-) -> bool:
+def is_oom(e: BaseException) -> bool:
     "Return whether an error says that there is no memory left, on the host or on a device"
     if isinstance(e, (MemoryError, torch.OutOfMemoryError)): return True
     return isinstance(e, RuntimeError) and _SHORT.search(str(e)) is not None

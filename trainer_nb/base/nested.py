@@ -187,9 +187,7 @@ def has_accelerator() -> bool:
         if before is None: del os.environ[name]
         else: os.environ[name] = before
 
-def default_device(
-    model: nn.Module | None = None,
-) -> torch.device:  # with its index
+def default_device(model: nn.Module | None = None) -> torch.device:  # with its index
     "Return the device of a model's parameters or, if that is the CPU, the accelerator if there is one"
     here = next((p.device for p in model.parameters()), None) if model is not None else None
     if here is not None and here.type != 'cpu': return here
@@ -198,15 +196,11 @@ def default_device(
     return torch.device(kind.type, torch.accelerator.current_device_index())
 
 # %% ../../nbs/base/01_nested.ipynb #6472fd8a
-def local(
-    t: Tensor,
-) -> Tensor:  # in the same memory
+def local(t: Tensor) -> Tensor:  # in the same memory
     "Return the local shard of a sharded tensor, and any other tensor unchanged"
     return getattr(t.detach(), 'to_local')() if hasattr(t, 'to_local') else t
 
-def entries(
-    t: Tensor,
-) -> Tensor:  # dense
+def entries(t: Tensor) -> Tensor:  # dense
     "Return the values that a sparse tensor stores, each entry once, and a dense tensor unchanged"
     if t.layout is torch.strided: return t
     return t.coalesce().values() if t.layout is torch.sparse_coo else t.values()

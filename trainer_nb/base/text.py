@@ -36,9 +36,7 @@ def comments(
             rows.append((names, [about.removeprefix('raises ').strip()]))
     return rows
 
-def with_comments(
-    f: _F,  # function
-) -> _F:  # `f`
+def with_comments(f: _F) -> _F:  # `f`
     "Add the comments beside the parameters of `f` to its docstring, for `help`"
     if rows := comments(f):
         width = max(len(name) for name, _ in rows)
@@ -118,8 +116,6 @@ def _kind_name(kind):
     return 'None' if kind is None else 'list' if isinstance(outer, tuple) else getattr(outer, '__name__', str(outer))
 
 # %% ../../nbs/base/02_text.ipynb #42b6b11c
-def printable(
-    text: str,
-) -> str:
+def printable(text: str) -> str:
     "Escape control characters, so that text cannot move the cursor or break a line"
     return re.sub(r'[\x00-\x1f\x7f-\x9f\u2028\u2029]', lambda m: ascii(m[0])[1:-1], text)

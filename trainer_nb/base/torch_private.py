@@ -157,9 +157,7 @@ def _hooks(opt):
     own = getattr(opt, '_optimizer_step_pre_hooks', None) or getattr(opt, '_optimizer_step_post_hooks', None)
     return own or around._global_optimizer_pre_hooks or around._global_optimizer_post_hooks
 
-def has_hooks(
-    opt: Optimizer,
-) -> bool:  # True if that cannot be known
+def has_hooks(opt: Optimizer) -> bool:  # True if that cannot be known
     "Return whether hooks are registered for its steps"
     return not _hooks_are_seen() or bool(_hooks(opt))
 
@@ -174,9 +172,7 @@ def light_step(
     "Return a step without the wrappers that torch puts around it"
     return _unwrapped(step) if is_listed() and _hooks_are_seen() and _wrappers_are_known() else None
 
-def opt_step(
-    opt: Optimizer,
-) -> None:
+def opt_step(opt: Optimizer) -> None:
     "Call `opt.step()`, without torch's wrappers if no hook or profiler listens"
     light = light_step(type(opt).step)
     if light is None or 'step' in vars(opt) or _hooks(opt) or torch.autograd._profiler_enabled(): opt.step()
@@ -193,9 +189,7 @@ def _mark_is_known():
         sched.step()
     return True
 
-def mark_stepped(
-    opt: Optimizer,
-) -> None:
+def mark_stepped(opt: Optimizer) -> None:
     "Tell torch's schedulers that an optimizer has stepped"
     if _mark_is_known(): opt._opt_called = True
 
@@ -204,9 +198,7 @@ def _fused_is_known():
     opts = [SGD([torch.zeros(1, device='cpu')], fused=o) for o in (True, False)]
     return [getattr(o, '_step_supports_amp_scaling', False) for o in opts] == [True, False]
 
-def takes_found_inf(
-    opt: Optimizer,
-) -> bool:
+def takes_found_inf(opt: Optimizer) -> bool:
     "Return whether the step skips itself if `opt.found_inf` is 1."
     return bool(getattr(opt, '_step_supports_amp_scaling', False) if _fused_is_known() else opt.defaults.get('fused'))
 
@@ -323,16 +315,12 @@ def _workers_are_known():
     can_end = callable(data.dataloader._MultiProcessingDataLoaderIter._shutdown_workers)
     return can_end and dl._iterator is None and iterator._index_sampler is dl.batch_sampler
 
-def kept_iterator(
-    dl: Any,
-) -> Any:  # an iterator, or None
+def kept_iterator(dl: Any) -> Any:  # an iterator, or None
     "Return the iterator with worker processes that a loader keeps for its next pass"
     o = getattr(dl, '_iterator', None) if _workers_are_known() else None
     return o if hasattr(o, '_shutdown_workers') else None
 
-def forget_iterator(
-    dl: Any,
-) -> None:
+def forget_iterator(dl: Any) -> None:
     "Let a loader open a new iterator for its next pass"
     if _workers_are_known() and getattr(dl, '_iterator', None) is not None: vars(dl)['_iterator'] = None
 
@@ -370,15 +358,11 @@ def workers_end(
 try: from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 except ImportError: TorchDispatchMode, is_traceable_wrapper_subclass = nullcontext, lambda t: False
 
-def is_wrapper(
-    t: Tensor,
-) -> bool:
+def is_wrapper(t: Tensor) -> bool:
     "Return whether a tensor is of a class that wraps other tensors"
     return is_traceable_wrapper_subclass(t)
 
-def n_writes(
-    t: Tensor,
-) -> int:
+def n_writes(t: Tensor) -> int:
     "Count the operations that wrote to a tensor's memory"
     return t._version
 

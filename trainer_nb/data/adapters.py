@@ -25,9 +25,7 @@ from trainer_nb.base import (
 from .rows import by_rows
 
 # %% ../../nbs/data/01_adapters.ipynb #659ccf75
-def loader_generators(
-    dl: Any,  # any loader
-) -> list[torch.Generator]:  # each once
+def loader_generators(dl: Any) -> list[torch.Generator]:  # each once
     "Return the generators of a loader, its sampler and its batch sampler"
     found = []
     for o in each(dl):
@@ -80,23 +78,17 @@ def _no_interrupt():
 # %% ../../nbs/data/01_adapters.ipynb #60039faa
 running: WeakSet = WeakSet()        # passes that are yielding batches, from workers
 
-def open_pass(
-    dl: Any,  # any loader
-) -> Iterator:
+def open_pass(dl: Any) -> Iterator:
     "Open `iter(dl)`: by rows if it can be, and with workers that no interrupt reaches"
     if not getattr(dl, 'num_workers', 0): return iter(by_rows(dl))
     are_busy = any(o.dl is dl for o in running)     # torch would end that pass
     with _no_interrupt(), workers_end(dl, are_busy): return iter(dl)
 
-def is_warm(
-    dl: Any,  # any loader
-) -> bool:
+def is_warm(dl: Any) -> bool:
     "Return whether the loader keeps worker processes for its next pass"
     return any(kept_iterator(o) is not None for o in each(dl))
 
-def end_workers(
-    dl: Any,  # any loader
-) -> None:
+def end_workers(dl: Any) -> None:
     "End the worker processes that a loader keeps for its next pass"
     for o in filter(is_warm, each(dl)):
         end_processes(kept_iterator(o))
@@ -262,9 +254,7 @@ def _other_sampler(dl, sampler):
     finally: give(own)
 
 # %% ../../nbs/data/01_adapters.ipynb #fdebd490
-def is_stock(
-    dl: Any,  # any loader
-) -> bool:
+def is_stock(dl: Any) -> bool:
     "Return whether it is a torch `DataLoader` over a dataset with indices, or a subclass that iterates in the same way"
     if not isinstance(dl, DataLoader) or type(dl).__iter__ is not DataLoader.__iter__: return False
     return not isinstance(dl.dataset, IterableDataset)
@@ -296,24 +286,18 @@ class StockAdapter(Adapter):
         return iterator
 
 # %% ../../nbs/data/01_adapters.ipynb #8b586740
-def adapter_of(
-    dl: Any,  # any loader
-) -> Adapter:
+def adapter_of(dl: Any) -> Adapter:
     "Return how a pass reads a loader: what its class declares, or what fits its type"
     kind = getattr(dl, 'adapter', None)
     if isinstance(kind, type) and issubclass(kind, Adapter): return kind(dl)
     if isinstance(dl, (list, tuple, range)): return ListAdapter(dl)
     return StockAdapter(dl) if is_stock(dl) else Adapter(dl)
 
-def length(
-    dl: Any,  # any loader
-) -> int | None:
+def length(dl: Any) -> int | None:
     "Return the number of batches; None if the loader does not know it"
     return adapter_of(dl).length
 
-def nominal_batch_size(
-    dl: Any,  # any loader
-) -> int | None:
+def nominal_batch_size(dl: Any) -> int | None:
     "Return the number of samples in a full batch; None if the loader does not know it"
     for o in dl, getattr(dl, 'batch_sampler', None):
         for name in 'batch_size', 'bs':
@@ -337,15 +321,11 @@ class WrapAdapter(Adapter):
         "Change the batches"
         return self.dl.wrap_iter(iterator)
 
-def source(
-    dl: Any,  # any loader
-) -> Any:  # the innermost loader, which reads the data
+def source(dl: Any) -> Any:  # the innermost loader, which reads the data
     "Return the loader inside a wrapper such as `Prefetched`, and any other loader unchanged"
     return adapter_of(dl).source
 
-def each(
-    dl: Any,  # any loader
-) -> list:
+def each(dl: Any) -> list:
     "Return the loaders inside a `Loaders`, and a list of itself for any other loader"
     dl = source(dl)
     return list(chain.from_iterable(map(each, adapter_of(dl).parts.values()))) or [dl]

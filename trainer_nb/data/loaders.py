@@ -205,9 +205,7 @@ class TensorLoader:
         return block.clone() if order is None and not self._is_far() else block
 
 # %% ../../nbs/data/04_loaders.ipynb #34d180a7
-def yields_new(
-    dl: Any,  # any loader
-) -> bool:
+def yields_new(dl: Any) -> bool:
     """Return whether each batch keeps its values after the loader yields the next one
 
     True for lists, `TensorLoader`, and torch `DataLoader`s that stack samples or get batches from workers.
@@ -216,17 +214,13 @@ def yields_new(
     return dl.num_workers > 0 or dl.batch_sampler is not None and dl.collate_fn is default_collate
 
 # %% ../../nbs/data/04_loaders.ipynb #71d6b0b1
-def is_shuffled(
-    dl: Any,  # any loader
-) -> bool:
+def is_shuffled(dl: Any) -> bool:
     "Return whether a loader, as far as can be seen, yields its samples in a random order"
     samplers = getattr(getattr(dl, 'batch_sampler', None), 'sampler', None), getattr(dl, 'sampler', None)
     is_random = any(isinstance(o, (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)) for o in samplers)
     return is_random or getattr(dl, 'shuffle', False) is True
 
-def may_be_batched(
-    dl: Any,  # any loader
-) -> bool:
+def may_be_batched(dl: Any) -> bool:
     "Return whether `as_loader` made it of an iterable dataset, whose items may be batches"
     return type(dl) is DataLoader and getattr(dl, 'may_be_batched', False)
 

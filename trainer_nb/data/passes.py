@@ -108,9 +108,7 @@ class _Reader:
 # %% ../../nbs/data/02_passes.ipynb #881797d7
 class Pass(_Reader):
     "One resumable pass over a loader: close it in the middle, and continue in this or another process"
-    def __init__(self,
-        dl: Any,  # any loader
-    ):
+    def __init__(self, dl: Any):
         super().__init__(dl)
         self.n = 0              # finished batches, counted by the user of the pass
         self.epoch: int | None = None       # argument of `set_epoch` when the pass is opened; None: no call

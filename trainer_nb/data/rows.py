@@ -104,9 +104,7 @@ class RowLoader:
 def _is_plain(o): return (type(o) is Tensor and o.device.type == 'cpu' and o.layout is torch.strided
                           and not (o.requires_grad or o.is_quantized or o.is_conj() or o.is_neg()))
 
-def by_rows(
-    dl: Any,  # any loader
-) -> Any:  # `RowLoader`, or the same loader
+def by_rows(dl: Any) -> Any:  # `RowLoader`, or the same loader
     "Return a loader that indexes tensors once per batch instead of once per sample, if the batches are the same"
     if type(dl) is not DataLoader or dl.num_workers or dl.collate_fn is not default_collate: return dl
     if type(dl.batch_sampler) is not BatchSampler or not _draws_at_once(dl.batch_sampler.sampler): return dl

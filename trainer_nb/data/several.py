@@ -125,9 +125,7 @@ class _Passes:
                 self.turn += 1
 
 # %% ../../nbs/data/03_several.ipynb #110725b6
-def checked_loaders(
-    loaders: Any,
-) -> Mapping[str, Any]:  # the same
+def checked_loaders(loaders: Any) -> Mapping[str, Any]:  # the same
     "Raise TypeError unless `loaders` is a dict of names to loaders"
     if not isinstance(loaders, Mapping) or not loaders:
         got = 'an empty dict' if isinstance(loaders, Mapping) else type(loaders).__name__

@@ -43,9 +43,7 @@ def needs_log(
     return max(o[-1] for o in known) > 20*max(o[len(o)//2] for o in known)
 
 # %% ../../nbs/draw/04_axes.ipynb #914f3da4
-def labels(
-    values: list[float],
-) -> list[str]:
+def labels(values: list[float]) -> list[str]:
     "Write numbers in one notation, with as many digits as tell them apart"
     sizes, order = [abs(v) for v in values if v], sorted({*values})
     gap = min((b - a for a, b in zip(order, order[1:])), default=math.inf)

@@ -77,9 +77,7 @@ class Division:
         "Drop what belongs to a batch"
         self.start = self.parts = None
 
-    def halve(self,
-        learn: Learner,
-    ) -> bool:  # whether a part can be smaller
+    def halve(self, learn: Learner) -> bool:  # whether a part can be smaller
         "Restore the state before the batch, and make parts half as large from now on"
         start, step = self.start, learn.phase.step_fn
         self.forget()

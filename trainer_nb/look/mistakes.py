@@ -166,10 +166,7 @@ def _explained(e, learn):
     return _about_inputs(text, inputs, learn.model) if pred is None else None
 
 # %% ../../nbs/look/10_mistakes.ipynb #c5887345
-def explain(
-    e: BaseException,
-    learn: Learner,
-) -> None:
+def explain(e: BaseException, learn: Learner) -> None:
     "Add a note to an exception on what to do, if it is a known mistake"
     if not isinstance(e, (RuntimeError, ValueError, TypeError, IndexError, AttributeError)): return
     if any(o.startswith('raised in hook ') for o in getattr(e, '__notes__', ())): return     # not the user's mistake

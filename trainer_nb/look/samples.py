@@ -128,9 +128,7 @@ class Look:
         return text if len(text) <= 300 else text[:299] + '…'
 
 # %% ../../nbs/look/01_samples.ipynb #9b1177a2
-def classes_of(
-    dl: Any,  # any loader
-) -> Sequence|Mapping|None:
+def classes_of(dl: Any) -> Sequence|Mapping|None:
     "Return the names of classes that a dataset knows by an attribute `classes`, as those of torchvision do"
     for o in each(dl):
         while (o := getattr(o, 'dataset', None)) is not None:

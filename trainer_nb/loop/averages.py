@@ -92,9 +92,7 @@ def as_tensor(
     return torch.tensor(o, dtype=torch.float64) if isinstance(o, list) else o
 
 # %% ../../nbs/loop/20_averages.ipynb #ccc8b699
-def stacked(
-    values: Sequence,
-) -> Tensor | list:
+def stacked(values: Sequence) -> Tensor | list:
     "Join values into one tensor if all are tensors of one shape, dtype and device; else return a list"
     if not values or not all(type(o) is Tensor for o in values): return list(values)
     kinds = {(o.shape, o.dtype, o.device) for o in values}

@@ -31,9 +31,7 @@ class BeforeFirst:
         buffers = norm_buffers(learn.model, learn.loss_fn)
         self.before = Snapshot().tensors(buffers).rng(learn.train_dl, learn.valid_dl)
 
-    def put_back(self,
-        learn: Any,     # the same `Learner`
-    ) -> None:
+    def put_back(self, learn: Any) -> None:
         "Restore the state from before the fit, unless a batch has been trained"
         if learn.state.samples_seen == self.n and not learn.stepped: self.before.put_back()
 
@@ -50,9 +48,7 @@ class Looked:
         step = vars(learn).get('train_step', type(learn))
         return learn.model, learn.loss_fn, learn.train_dl, step, *(m.f for m in learn.metrics)
 
-    def is_done(self,
-        learn: Any,     # `Learner`
-    ) -> bool:
+    def is_done(self, learn: Any) -> bool:
         "Return whether the first batch of these very parts was checked"
         parts = self._parts_of(learn)
         return len(parts) == len(self.parts) and all(map(operator.is_, parts, self.parts))

@@ -30,9 +30,7 @@ from .steps import as_step, get_modes, in_eval, set_modes, set_training
 # %% ../../nbs/loop/17_fit.ipynb #06f4a114
 class BoundSteps:
     "What the loop calls, bound once for all batches: events, steps within the hooks that wrap them, step functions"
-    def __init__(self,
-        learn: Any,     # `Learner`
-    ):
+    def __init__(self, learn: Any):
         calls = learn.calls
         self.at = calls.at
         self.do = {name: calls.wrap(name, getattr(learn, name), learn) for name in STEPS}
@@ -99,9 +97,7 @@ class FitState:
         self.model = None                   # the user's own object, should a hook put another one in its place
         self.loaders: tuple[Any, ...] = ()  # the user's own train_dl and valid_dl
 
-    def is_open(self,
-        state: Any,     # `StepState`
-    ) -> bool:
+    def is_open(self, state: Any) -> bool:
         "Return whether anything is left to do"
         return self.train is not None or self.plan.is_ahead(state)
 
@@ -194,9 +190,7 @@ class Fit(FitState):
     steps = None                # `BoundSteps`, while it runs
 
     @contextmanager
-    def running(self,
-        learn: Any,     # its `Learner`
-    ) -> Iterator[Interrupts]:
+    def running(self, learn: Any) -> Iterator[Interrupts]:
         "Open the fit, and close it however the block ends"
         learn._check_parts()
         if not self.loaders: self.loaders = learn.train_dl, learn.valid_dl
@@ -274,17 +268,13 @@ class Fit(FitState):
             if not self.is_resumable: learn._set_opt_modes(False)
             learn.calls.close('after_fit', learn)
 
-    def fire_first(self,
-        learn: Any,     # `Learner`
-    ) -> None:
+    def fire_first(self, learn: Any) -> None:
         "Switch the whole model to training mode, and fire `before_fit`, whose hooks may switch parts back for the fit"
         set_training(trained(learn))
         learn.calls.fire('before_fit', learn)
         if self.kept is None: self.kept = in_eval(trained(learn))
 
-    def put_back(self,
-        learn: Any,     # `Learner`
-    ) -> None:
+    def put_back(self, learn: Any) -> None:
         "Restore the state in which the fit was stopped"
         self.fire_first(learn)
         set_modes(self.modes)
@@ -292,9 +282,7 @@ class Fit(FitState):
         set_rng_states(self.rng_states, learn.train_dl, learn.valid_dl)
         self.rng_states = None
 
-    def match_loaders(self,
-        learn: Any,     # `Learner`
-    ) -> None:          # raises ValueError
+    def match_loaders(self, learn: Any) -> None:  # raises ValueError
         "Refuse to resume a pass in another loader; a loader without an open pass may be replaced"
         opens = None if self.is_trained else self.train, self.valid
         for i, (name, phase) in enumerate(zip(('train_dl', 'valid_dl'), opens)):
@@ -306,9 +294,7 @@ class Fit(FitState):
             if self.rng_states is not None: self.rng_states[1][i] = []      # those of the first one's generators
         self.loaders = learn.train_dl, learn.valid_dl
 
-    def is_due(self,
-        learn: Any,     # `Learner`
-    ) -> bool:
+    def is_due(self, learn: Any) -> bool:
         "Between two epochs, return whether another one is due; an interrupt that came in the last one is not lost"
         if 'stop_epoch' in learn.requests: self.answer(learn)
         if self.is_open(learn.state):
@@ -355,18 +341,14 @@ class Fit(FitState):
         self.opened, self.train.pass_.epoch = perf_counter(), learn.state.epoch
         return is_new
 
-    def open_valid(self,
-        learn: Any,     # `Learner`
-    ) -> Any:           # `Phase`
+    def open_valid(self, learn: Any) -> Any:  # `Phase`
         "Return the phase of a validation, new or stopped before"
         if self.valid is None:
             self.valid = learn._new_phase(False)
             self.modes = get_modes(*trained(learn))
         return self.valid
 
-    def close_valid(self,
-        learn: Any,     # `Learner`
-    ) -> None:
+    def close_valid(self, learn: Any) -> None:
         "Record the values of a validation"
         step = learn.state.optimizer_step
         self.valid_values, self.validated_at, self.valid = self.valid.sums.means(), step, None
@@ -375,10 +357,7 @@ class Fit(FitState):
         if self.wants_valid(learn): self.plan.plan_valid(learn.state)
         self._fire_for('after_valid', learn, learn.history.valid_rows[-1])
 
-    def close_epoch(self,
-        learn: Any,         # `Learner`
-        interrupts: Interrupts,
-    ) -> None:
+    def close_epoch(self, learn: Any, interrupts: Interrupts) -> None:
         "Record the epoch"
         row = self._row(learn)
         with interrupts.closed():           # what is counted is recorded

@@ -213,9 +213,7 @@ class Hooked:
         return next((h for h in self.hooks if name in h.provides), None)
 
     @contextmanager
-    def added_hooks(self,
-        *hooks: Hook,
-    ) -> Iterator:
+    def added_hooks(self, *hooks: Hook) -> Iterator:
         "Add hooks within a `with` block: `with learn.added_hooks(h): ...`"
         if hooks: self._add_hooks(hooks)
         try: yield self

@@ -151,15 +151,11 @@ class Hook:
         "Assign a state"
         for k, v in state.items(): setattr(self, k, v)
 
-    def around_fit(self,
-        learn: Any,  # `Learner`
-    ) -> AbstractContextManager:
+    def around_fit(self, learn: Any) -> AbstractContextManager:
         "Wrap a whole fit, from its first event to its last, for example to start a process group"
         return nullcontext()
 
-    def relieve(self,
-        learn: Any,  # `Learner`
-    ) -> bool:
+    def relieve(self, learn: Any) -> bool:
         "Use less memory from now on, as a training batch ran out of it; return whether to repeat that batch"
         return False
 
@@ -170,9 +166,7 @@ class Hook:
     def __repr__(self): return f'{self.name}({", ".join(points(self))})'
 
 # %% ../../nbs/loop/01_hooks.ipynb #a2583caf
-def points(
-    hook: Hook,
-) -> list[str]:  # in the loop's order
+def points(hook: Hook) -> list[str]:  # in the loop's order
     "Return the events and steps for which a hook has methods"
     return [o for o in LIFECYCLE if callable(getattr(hook, o, None))]
 
@@ -295,9 +289,7 @@ class Call:
         self.hook, self.point, self.f = hook, point, getattr(hook, point)
         self.n, self.time_s = 0, 0.
 
-    def note(self,
-        e: BaseException,
-    ) -> None:
+    def note(self, e: BaseException) -> None:
         "Add a note to an exception that names the hook and the event"
         e.add_note(f'raised in hook {self.hook.name}, `{self.point}`')
 

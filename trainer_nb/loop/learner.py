@@ -8,7 +8,7 @@ __all__ = ['Phase', 'Training', 'Validation', 'Learner']
 # %% ../../nbs/loop/18_learner.ipynb #0c322d35
 import math, signal, warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from types import FunctionType, GeneratorType
@@ -77,14 +77,12 @@ class Phase:
     def clear(self) -> None:
         "Forget everything about the last batch, so that no tensor outlives it"
         self.batch = self.pred = self.loss = self.result = None
+        self.yielded = None                         # the batch as the loader yielded it, in validation
         self.has_pred = False                       # whether `after_pred` was fired for it
         self.generator = self.loss_params = None    # of a step that yields; parameters of the yielded loss
         self.opt_names = self.all_names             # optimizers that step after the loss
 
-    def use(self,
-        steps: BoundSteps,
-        learn: Any,     # `Learner`
-    ) -> None:
+    def use(self, steps: BoundSteps, learn: Any) -> None:
         "Take over the steps that the loop calls, when the phase opens and when hooks change"
         i = 0 if self.training else 1
         self.do, self.step_fn = steps.do, steps.fns[i]
@@ -141,11 +139,7 @@ class Phase:
 class _Results(Phase):
     "What the steps of a batch returned or yielded"
 
-    def step_with(self,
-        learn: Any,     # `Learner`
-        model: Any,
-        loss_fn: Any,
-    ) -> None:
+    def step_with(self, learn: Any, model: Any, loss_fn: Any) -> None:
         "Compute the forward with the model and loss function that hooks passed on"
         own = self.model, self.loss_fn
         if any(a is not b for a, b in zip(own, self.passed)): raise RuntimeError(
@@ -162,9 +156,7 @@ class _Results(Phase):
         if self.training: raise KeyError(
             f"the step returned a dict without 'loss'; it has {', '.join(map(repr, self.result)) or 'nothing'}")
 
-    def check_step(self,
-        learn: Any,     # `Learner`
-    ) -> None:          # raises TypeError
+    def check_step(self, learn: Any) -> None:  # raises TypeError
         "Raise an error if no step has processed the batch"
         if self.result is not None: return
         names = ', '.join(call.hook.name for call in learn.calls.at['do_step']) or type(learn).__name__
@@ -314,7 +306,7 @@ class Validation(_Room):
         if self.sets:
             [(name, batch)] = item.items()
             self.dl, self.current = self.sets[name], self.sums[name]
-        n = learn.world.count(self.dl, self.pass_.n, batch)
+        n, self.yielded = learn.world.count(self.dl, self.pass_.n, batch), batch
         self.batch = to_device(batch, learn.device)
         return n
 
@@ -327,7 +319,7 @@ class Validation(_Room):
         "Add the losses and outputs of a batch to the sums"
         now = self.current
         if learn._looked.counted != id(self.dl) and not (now.rows or now.n_packed):
-            learn._looked.check_count(learn, self.dl, self.batch)
+            learn._looked.check_count(learn, self.dl, self.yielded)
         now.add(losses, self.result, self.result.get('n', n))
 
     def drop(self, learn: Any) -> None:
@@ -405,11 +397,11 @@ class Learner(Hooked):
         valid_dl: Any = None,       # the same for validation, in its own order; those of a dict one after another, each
                                     # with columns `valid_<name>_loss` and so on. None: no validation
         *,
-        loss_fn: Callable[..., Tensor] | None = None,   # `loss_fn(pred, targ)` → 0-d tensor; None: the model's output
-                                    # has a `loss` of its own
-        train_step: Callable[..., Any] | None = None,   # `train_step(batch, learn)` → dict with 'loss', or a
-                                    # generator of (optimizer's name, loss)
-        eval_step: Callable[..., Any] | None = None,    # the same for validation; default: `train_step`
+        loss_fn: Any = None,        # `loss_fn(pred, targ)` → 0-d tensor; None: the model's output has a `loss` of its
+                                    # own
+        train_step: Any = None,     # `train_step(batch, learn)` → dict with 'loss', or a generator of (optimizer's
+                                    # name, loss)
+        eval_step: Any = None,      # the same for validation; default: `train_step`
         optim: Any = None,          # an optimizer; a class or factory called with the parameters (and `lr`); or a dict
                                     # of names to either. Default AdamW
         lr: Any = None,             # learning rate > 0 of an optimizer step; None: the optimizer's own. By names of
@@ -768,9 +760,7 @@ class Learner(Hooked):
         return Validation(pass_=Pass(dl), sums=Accumulators({name: sums(o) for name, o in sets.items()}))
 
     @contextmanager
-    def _opened(self,
-        phase: Phase,
-    ) -> Iterator[Phase]:
+    def _opened(self, phase: Phase) -> Iterator[Phase]:
         "Put a phase on the stack within a `with` block; after an error it stays until its batch was described"
         fit, phase.below = self.fitting, self.phase
         phase.model, phase.loss_fn = phase.below.model, phase.below.loss_fn
@@ -912,9 +902,7 @@ class Learner(Hooked):
             raise ValueError(
                 f'optim is {kinds}: an optimizer whose step evaluates the loss again must be the only one')
 
-    def _set_opt_modes(self,
-        training: bool,
-    ) -> None:
+    def _set_opt_modes(self, training: bool) -> None:
         "Put optimizers that have two modes, such as schedule-free ones, into training or evaluation mode"
         self._opts_train = training
         set_opt_modes(self.opts.values(), training)
@@ -1048,9 +1036,7 @@ class Learner(Hooked):
         "Restore a checkpoint: none here, which reads no files"
         raise RuntimeError('fit(resume=...) reads a checkpoint: use the Learner of trainer_nb.all')
 
-    def _explain(self,
-        e: BaseException,
-    ) -> None:
+    def _explain(self, e: BaseException) -> None:
         "Add a note to an error on what to do: none here, which knows no advice"
 
     def __repr__(self): return parts.describe_learner(self)

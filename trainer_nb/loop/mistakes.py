@@ -142,9 +142,7 @@ def is_samples(
     are_vectors = all(isinstance(o, Tensor) and o.ndim == 1 and o.is_floating_point() for o in first)
     return are_vectors and len(first) == 2 and len(first[0]) != len(first[1])
 
-def float_dtype(
-    model: nn.Module,
-) -> torch.dtype | None:
+def float_dtype(model: nn.Module) -> torch.dtype | None:
     "Return the floating-point dtype of a model's parameters"
     return next((p.dtype for p in model.parameters() if p.is_floating_point()), None)
 

@@ -158,9 +158,7 @@ def _without_decay(owners):
 
 
 # %% ../../nbs/loop/05_optim.ipynb #4ca96ceb
-def trained(
-    learn: Any,  # `Learner`
-) -> list[nn.Module]:
+def trained(learn: Any) -> list[nn.Module]:
     "Return the modules that a fit trains: the model, and the loss function if it is a module"
     return [o for o in (learn.model, learn.loss_fn) if isinstance(o, nn.Module)]
 
@@ -256,9 +254,7 @@ def _asks(step):
     given = signature(step).parameters.get('closure')
     return given is not None and given.default is Parameter.empty
 
-def needs_closure(
-    opt: Optimizer,
-) -> bool:
+def needs_closure(opt: Optimizer) -> bool:
     "Return whether a step evaluates the loss again, as in LBFGS and SAM; for others set `opt.needs_closure = True`"
     res = getattr(opt, 'needs_closure', None)
     if res is None: res = _asks(type(opt).step) or all(hasattr(opt, o) for o in ('first_step', 'second_step'))
@@ -283,15 +279,11 @@ def untouched(
     return all(torch.equal(p, w) and (g is None or torch.equal(p.grad, g)) for p, (w, g) in zip(params, kept))
 
 # %% ../../nbs/loop/05_optim.ipynb #c0bd3dff
-def parameters(
-    opt: Optimizer,
-) -> list[nn.Parameter]:  # over all groups
+def parameters(opt: Optimizer) -> list[nn.Parameter]:  # over all groups
     "Return the parameters that an optimizer updates"
     return [p for g in opt.param_groups for p in g['params']]
 
-def gradients(
-    opt: Optimizer,
-) -> list[Tensor]:  # those that exist
+def gradients(opt: Optimizer) -> list[Tensor]:  # those that exist
     "Return the gradients that an optimizer's step will use"
     return [p.grad for g in opt.param_groups for p in g['params'] if p.grad is not None]
 

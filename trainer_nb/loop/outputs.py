@@ -19,9 +19,7 @@ from ..base import batch_size, map_tensors, sample_counts
 from ..data import TensorLoader, adapter_of, is_stock, length, source
 
 # %% ../../nbs/loop/09_outputs.ipynb #ff1e9620
-def n_samples(
-    dl: Any,      # any loader
-) -> int | None:  # None if unknown
+def n_samples(dl: Any) -> int | None:  # None if unknown
     "Return the number of samples in a pass"
     dl = source(dl)
     if type(dl) in (list, tuple): return sum(map(batch_size, dl))

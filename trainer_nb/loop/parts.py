@@ -32,10 +32,7 @@ def place(
     if isinstance(loss_fn, nn.Module): loss_fn.to(chosen)
     return chosen
 
-def move(
-    learn: Any,     # `Learner`
-    device: torch.device,
-) -> None:
+def move(learn: Any, device: torch.device) -> None:
     "Move a model, its loss and the states of its optimizers to a device"
     learn.device = device
     for o in learn.model, learn.loss_fn:
@@ -76,9 +73,7 @@ def check_loader(
             raise ValueError(f'{name} is empty: no data, or drop_last with less than one batch?')
 
 # %% ../../nbs/loop/14_parts.ipynb #2f1051ee
-def check_parts(
-    learn: Any,     # `Learner`
-) -> None:          # raises ValueError or TypeError
+def check_parts(learn: Any) -> None:  # raises ValueError or TypeError
     "Check before a fit that the parts fit together"
     if learn.is_fitting: raise RuntimeError('this learner is in a fit already')
     if learn.train_dl is None:
@@ -113,9 +108,7 @@ def refuse_script(
             'that it was made of, and script that afterwards')
 
 # %% ../../nbs/loop/14_parts.ipynb #bdb36453
-def is_plain(
-    learn: Any,     # `Learner`
-) -> bool:
+def is_plain(learn: Any) -> bool:
     "Return whether its class is the library's own: a subclass may have other attributes"
     return type(learn).__module__.startswith('trainer_nb.')
 
@@ -145,9 +138,7 @@ def check_attributes(
             f'learn.config or in a subclass, and remove this, del learn.{name}')
 
 # %% ../../nbs/loop/14_parts.ipynb #p0000005
-def describe_learner(
-    learn: Any,     # `Learner`
-) -> str:
+def describe_learner(learn: Any) -> str:
     "Describe model, optimizers and progress in a line"
     params = {p for o in trained(learn) for p in o.parameters()}
     is_known = not any(map(is_lazy, params))        # lazy layers have no shapes before their first batch

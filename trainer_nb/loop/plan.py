@@ -47,10 +47,7 @@ RESUMABLE = 'stop', 'interrupt', 'memory'       # values of `learn.cancelled` af
 
 class TrainPass(Pass):
     "A pass over the training data, whose finished batches `StepState` counts"
-    def __init__(self,
-        dl: Any,     # any loader
-        state: Any,  # `StepState`
-    ):
+    def __init__(self, dl: Any, state: Any):
         self.state = state
         super().__init__(dl)
 

@@ -105,9 +105,7 @@ def snapshot_of(
     return before
 
 @contextmanager
-def unchanged(
-    learn: Any,     # `Learner`
-) -> Iterator[None]:
+def unchanged(learn: Any) -> Iterator[None]:
     "Restore a learner and everything that it owns, however the block ends"
     before = snapshot_of(learn)
     try: yield
@@ -239,9 +237,7 @@ def without_hooks(
     finally: before.put_back()
 
 @contextmanager
-def dry_run(
-    learn: Any,     # `Learner`
-) -> Iterator[DryRun]:
+def dry_run(learn: Any) -> Iterator[DryRun]:
     "Train some batches, and restore everything afterwards; see `Learner.dry_run`"
     learn._check_parts()
     if hasattr(learn.train_dl, '__next__'): raise ValueError(

@@ -22,9 +22,7 @@ def _n_bytes(*xs):
     for x in xs: map_tensors(lambda t: found.setdefault(id(t), t), x)
     return sum(entries(t).nbytes for t in found.values())
 
-def sizes(
-    learn: Any,  # `Learner`
-) -> dict[str, int]:          # dict: name → bytes, without empty entries
+def sizes(learn: Any) -> dict[str, int]:  # dict: name → bytes, without empty entries
     "Measure what training holds besides activations"
     params = [p for o in trained(learn) for p in o.parameters()]
     held = {'batch': [learn.batch], 'parameters': params,
@@ -72,9 +70,7 @@ def largest_tensors(
     return sorted(found.values(), key=lambda o: -o[1].nbytes)[:most]
 
 # %% ../../nbs/loop/19_shortage.ipynb #75ce3709
-def in_opt_step(
-    e: BaseException,  # exception
-) -> bool:      # bool
+def in_opt_step(e: BaseException) -> bool:  # bool
     "Return whether an error was raised in the step of an optimizer"
     return any(o.tb_frame.f_code.co_qualname == 'Training.step_opt' for o in passed(e))
 

@@ -21,15 +21,11 @@ from ..base import BATCH_NORMS, INSTANCE_NORMS, n_writes, rng_state, set_rng_sta
 from ..data import rng_states, set_rng_states
 
 # %% ../../nbs/loop/13_snapshot.ipynb #5a9e0005
-def is_expanded(
-    t: Tensor,
-) -> bool:
+def is_expanded(t: Tensor) -> bool:
     "Return whether entries of a tensor share their memory, so that it cannot be written to"
     return t.layout is torch.strided and any(n > 1 and step == 0 for n, step in zip(t.shape, t.stride()))
 
-def unsaved_buffers(
-    module: nn.Module,
-) -> dict[str, Tensor]:
+def unsaved_buffers(module: nn.Module) -> dict[str, Tensor]:
     "Return the buffers that `state_dict` leaves out, and that training may write to"
     saved = module.state_dict().keys()
     return {k: b for k, b in module.named_buffers() if k not in saved and not is_expanded(b)}

@@ -58,9 +58,7 @@ def loss_option(
     "Return an option that a loss function was made with"
     return getattr(loss_fn, name, getattr(loss_fn, 'keywords', {}).get(name, default))
 
-def on_host(
-    t: Tensor,
-) -> bool:
+def on_host(t: Tensor) -> bool:
     "Return whether a tensor can be read without waiting for a device"
     return t.is_cpu
 
@@ -176,9 +174,7 @@ def check_loss(
                          'or is every parameter that it depends on frozen?')
 
 # %% ../../nbs/loop/06_steps.ipynb #7a6f07dc
-def called_modules(
-    model: nn.Module,
-) -> list[nn.Module]:
+def called_modules(model: nn.Module) -> list[nn.Module]:
     "Return the modules with their own forward: the model, or those inside if it is only a container"
     if type(model).forward is not nn.Module.forward: return [model]
     return [*chain.from_iterable(map(called_modules, model.children()))]
@@ -216,9 +212,7 @@ def switch(
         for o in owners: getattr(o, name)()
 
 # %% ../../nbs/loop/06_steps.ipynb #55139fa1
-def in_eval(
-    owners: Iterable[nn.Module],
-) -> list[nn.Module]:  # for `set_training`
+def in_eval(owners: Iterable[nn.Module]) -> list[nn.Module]:  # for `set_training`
     "Return the submodules in evaluation mode"
     return [m for m, training in get_modes(*owners) if not training]
 

@@ -41,7 +41,7 @@ def _columns(curves): return [*dict.fromkeys([*curves.steps, *curves.marks])]
 class _Values:
     "The values that are compared"
     def __init__(self,
-        sources: list[Recorded],
+        sources: list[Recorded],    # runs, histories and files
         metric: str|None = None,    # None: the loss
         x: str = 'step',            # a key of `AXES`
         mode: str|None = None,      # 'min' or 'max'

@@ -276,10 +276,7 @@ class Controls(MainProcessHook):
             if self.panel is not None: self.panel.say(text)
             elif self.handle is not None: self.handle.update(_bundle(text), raw=True)
 
-    def show_pause(self,
-        learn: Learner,
-        is_paused: bool,
-    ) -> None:
+    def show_pause(self, learn: Learner, is_paused: bool) -> None:
         "Show that the fit is paused, or has resumed"
         if is_paused: self._done('Pause', learn)
         elif unpause in learn.requests: self._done('Resume', learn)

@@ -122,9 +122,7 @@ class Region:
         self.area.close(status, self._body(learn), chart, text, label)
 
 # %% ../../nbs/show/02_display.ipynb #6deba4a3
-def planned(
-    learn: Learner,
-) -> tuple:  # (int, int); (None, None) if they are unknown
+def planned(learn: Learner) -> tuple:  # (int, int); (None, None) if they are unknown
     "Count the training batches and the validation passes that are left of a running fit"
     fit, state, n = learn.fitting, learn.state, length(learn.train_dl)
     if fit is None: return None, None
