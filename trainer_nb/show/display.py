@@ -214,8 +214,9 @@ class _StatusLine:
 
     def _where(self, learn):
         "Name the training or validation batch, numbered as on the plot's axis"
-        if learn.training: return f'batch {learn.history.n_steps}' + (f'/{self.end}' if self.end else '')
-        return f'validating {learn.valid_idx}/{length(learn.valid_dl) or "?"}'
+        if learn.is_fitting and not learn.training:
+            return f'validating {learn.valid_idx}/{length(learn.valid_dl) or "?"}'
+        return f'batch {learn.history.n_steps}' + (f'/{self.end}' if self.end else '')
 
 # %% ../../nbs/show/02_display.ipynb #fc957efd
 SCREENS = {'html': Region, 'tty': Terminal, 'text': Log}
