@@ -1,5 +1,6 @@
 "What several test files need: a small problem, and learners that draw nothing"
-import hashlib, json
+import hashlib, json, re, warnings
+from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
 
@@ -74,3 +75,12 @@ def digest(learn):
     sha = hashlib.sha256(json.dumps(record(learn)).encode())
     for w in weights(learn.model): sha.update(w.numpy().tobytes())
     return sha.hexdigest()
+
+@contextmanager
+def reasons(*expected):
+    "What `Compile` warns of: one pattern for each part"
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter('always')
+        yield
+    said = [str(w.message) for w in seen if 'Compile' in str(w.message)]
+    assert len(said) == len(expected) and all(re.search(p, o) for p, o in zip(expected, said)), said

@@ -6,7 +6,7 @@ order), one that is resumed on another kind of device, and compiled code, which 
 """
 import gc, json, os, signal, subprocess, sys, warnings
 from collections import OrderedDict
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 
 # before cuBLAS starts: deterministic algorithms ask for it
@@ -16,7 +16,7 @@ import pytest, torch, torch.nn.functional as F
 from torch import nn
 
 import trainer_nb.features.nan_guard
-from common import same, weights
+from common import reasons, same, weights
 from test_no_sync import counted
 from trainer_nb.all import (
     AMP, EMA, Checkpoint, Compile, GradAccum, GradClip, GradNorm, Hook, LambdaHook, Learner, NaNGuard, Offload,
@@ -393,15 +393,6 @@ def test_a_search_for_the_rate_leaves_nothing():
 # Compiled
 
 BACKEND = {'backend': 'aot_eager'} if DRY else {}
-
-@contextmanager
-def reasons(*expected):
-    "What stays plain"
-    with warnings.catch_warnings(record=True) as seen:
-        warnings.simplefilter('always')
-        yield
-    said = [str(o.message) for o in seen if 'Compile' in str(o.message)]
-    assert len(said) == len(expected) and all(p in o for p, o in zip(expected, said)), said
 
 def compiled(hooks=(), kind='mlp', n=2, **kwargs):
     learn = learner(make(kind), batches(12), batches(3, 2), metrics=[accuracy], hooks=hooks, **kwargs)

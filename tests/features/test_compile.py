@@ -1,13 +1,12 @@
 "Compiled steps give the results of plain ones, compile a few times only, and report what is not compiled"
-import inspect, re, warnings
-from contextlib import contextmanager
+import inspect
 from shutil import which
 
 import pytest, torch
 from torch import nn
 from torch._dynamo.utils import counters
 
-from common import batches, make_learner, record, same, weights
+from common import batches, make_learner, reasons, record, same, weights
 from trainer_nb.base import tracing_backward
 from trainer_nb.features.compile import Compile
 from trainer_nb.loop.hooks import Hook, LambdaHook
@@ -34,15 +33,6 @@ class Small(nn.Module):
 
 OPTIMS = {'sgd': lambda p: torch.optim.SGD(p, .1, momentum=.9), 'adamw': lambda p: torch.optim.AdamW(p, .01),
            'fused': lambda p: torch.optim.AdamW(p, .01, fused=True)}
-
-@contextmanager
-def reasons(*expected):
-    "What is warned of: one pattern for each part"
-    with warnings.catch_warnings(record=True) as seen:
-        warnings.simplefilter('always')
-        yield
-    said = [str(w.message) for w in seen if 'Compile' in str(w.message)]
-    assert len(said) == len(expected) and all(re.search(p, o) for p, o in zip(expected, said)), said
 
 def run(hooks=(), n=3, seed=0, m=None, **kwargs):
     torch.manual_seed(seed)

@@ -191,21 +191,22 @@ def weights_far_too_large():
 
 # modes and randomness
 
-@bug('wrong_mode', source='fartashf/vsepp/issues/4')
-def step_in_evaluation_mode():
+def switching(training):
+    "A step that switches the whole model to a mode"
     def step(batch, learn):
-        learn.model.eval()
+        learn.model.train(training)
         pred = learn.model(batch[0])
         return {'loss': F.cross_entropy(pred, batch[1]), 'pred': pred, 'targ': batch[1]}
-    return make(lambda: nn.Sequential(nn.Dropout(.2), mlp()), loss_fn=None, train_step=step)
+    return step
+
+@bug('wrong_mode', source='fartashf/vsepp/issues/4')
+def step_in_evaluation_mode():
+    return make(lambda: nn.Sequential(nn.Dropout(.2), mlp()), loss_fn=None, train_step=switching(False))
 
 @bug('wrong_mode', source='wolny/pytorch-3dunet/issues/53')
 def validation_in_training_mode():
-    def step(batch, learn):
-        learn.model.train()
-        pred = learn.model(batch[0])
-        return {'loss': F.cross_entropy(pred, batch[1]), 'pred': pred, 'targ': batch[1]}
-    return make(lambda: nn.Sequential(mlp(64), nn.Dropout(.2), nn.Linear(64, 10)), loss_fn=None, train_step=step)
+    return make(lambda: nn.Sequential(mlp(64), nn.Dropout(.2), nn.Linear(64, 10)), loss_fn=None,
+                train_step=switching(True))
 
 @bug('random_in_eval', source='colehurwitz/IBL_MtM_model/pull/13')
 def dropout_as_a_function(): return make(Net(between=lambda x: F.dropout(x.relu(), .3)))
