@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..draw import GREY, attended_kernel, html_img, html_table, new_figure, text_table
+from ..draw import GREY, attended_kernel, html_img, html_table, new_figure, text_table, widget_view
 from ..loop import as_count, loss_option
 from .samples import Look
 
@@ -208,9 +208,7 @@ class Cells:
         self.opener = W.Button(description='Show samples of a cell', layout=own_size)
         self.opener.on_click(self.open)
         self.out, self.box = W.HTML(), W.VBox([self.opener])
-        view = dict(version_major=2, version_minor=0, model_id=self.box.model_id)
-        text = 'a button shows the samples of a cell'
-        display({'application/vnd.jupyter.widget-view+json': view, 'text/plain': text}, raw=True)
+        display({**widget_view(self.box), 'text/plain': 'a button shows the samples of a cell'}, raw=True)
 
     def open(self, _: Any = None) -> None:
         "Show a button for each cell"

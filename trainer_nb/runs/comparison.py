@@ -21,12 +21,12 @@ from trainer_nb.draw import (
 from ..base import did_you_mean, format_time, format_value
 from ..draw import attended_kernel, html_img, html_table
 from ..base import printable
-from ..draw import marimo_outputs, reaches, show_bundle, text_table
+from ..draw import marimo_outputs, reaches, show_bundle, text_table, widget_view
 from ..loop import good_values
 from ..show import front_end, html_chart
 from .record import positions
 from .sources import Recorded, differing_settings, sources_of, unique
-from .view import LiveView, widget_view
+from .view import LiveView
 
 # %% ../../nbs/runs/14_comparison.ipynb #79f1e755
 PALETTE = *COLORS, '#9944FF', '#774422'

@@ -16,7 +16,7 @@ from time import localtime, perf_counter, sleep, strftime, time
 from types import SimpleNamespace
 from typing import Any
 
-from ..draw import attended_kernel, show_bundle
+from ..draw import attended_kernel, close_widgets, show_bundle, widget_view
 from ..loop import Learner, MainProcessHook, as_rate, set_lr
 from .output import front_end
 
@@ -141,8 +141,7 @@ class ButtonRow:
 
     def close(self) -> None:
         "Remove all widgets from the kernel"
-        for w in (self.box, self.line, *self.buttons.values()):
-            for o in (w, w.layout, *filter(None, [getattr(w, 'style', None)])): o.close()
+        close_widgets(self.box, self.line, *self.buttons.values())
 
 # %% ../../nbs/show/03_controls.ipynb #4fe890c8
 class MarimoRow:
@@ -177,9 +176,7 @@ def _bundle(*lines, panel=None):
     html = ''.join(f'<div>{escape(o)}</div>' for o in lines)
     if html: html = f'<div style="font-size:90%;opacity:.8">{html}</div>'
     bundle = {'text/plain': '\n'.join(lines), 'text/html': html or '<div></div>'}
-    if panel is None: return bundle
-    view = dict(version_major=2, version_minor=0, model_id=panel.box.model_id)
-    return {'application/vnd.jupyter.widget-view+json': view, **bundle}
+    return bundle if panel is None else {**widget_view(panel.box), **bundle}
 
 # %% ../../nbs/show/03_controls.ipynb #3331837e
 class Controls(MainProcessHook):

@@ -15,8 +15,8 @@ import torch
 
 from ..base import did_you_mean, folded
 from trainer_nb.draw import (
-    COLORS, GREY, LEADING, RAW, Chart, Line, Panel, attended_kernel, current_cell, legend_rows,
-    limits, smooth
+    COLORS, GREY, LEADING, RAW, Chart, Line, Panel, attended_kernel, close_widgets, current_cell,
+    legend_rows, limits, smooth, widget_view
 )
 from ..loop import CancelFit, Learner, as_count, set_lr
 from .output import Area, Budget, Drawn, Progress, front_end, terminal_width, text_bar
@@ -246,9 +246,7 @@ class Picker:
         self.box = W.HBox([self.slider, self.done], layout=W.Layout(flex_flow='row wrap'))
         self.slider.observe(self._pick, 'value')
         self.done.on_click(lambda _: self.close())
-        view = dict(version_major=2, version_minor=0, model_id=self.box.model_id)
-        text = 'a slider picks a learning rate'
-        bundle = {'application/vnd.jupyter.widget-view+json': view, 'text/plain': text}
+        bundle = {**widget_view(self.box), 'text/plain': 'a slider picks a learning rate'}
         self.handle = display(bundle, raw=True, display_id=True)
 
     def _pick(self, change):
@@ -264,8 +262,7 @@ class Picker:
         is_own = picked not in (None, self.curve.suggestion)
         text = f'picked: {picked:.2g}' if is_own else 'nothing picked'
         self.handle.update({'text/html': f'<div>{text}</div>', 'text/plain': text}, raw=True)
-        for w in (self.box, self.slider, self.done):
-            for o in (w, w.layout, *filter(None, [getattr(w, 'style', None)])): o.close()
+        close_widgets(self.box, self.slider, self.done)
 
 # %% ../../nbs/show/04_lr_find.ipynb #ba673420
 class LRScreen:
