@@ -14,7 +14,7 @@ from torch import nn
 
 from ..base import each_, local
 from trainer_nb.loop import (
-    Hook, Learner, as_count, check_shapes, is_expanded, refuse_script, set_buffers, trained, unsaved_buffers
+    Hook, Learner, as_count, check_shapes, is_expanded, refuse_script, set_buffers, trains_loss, unsaved_buffers
 )
 
 # %% ../../nbs/features/03_ema.ipynb #11a26680
@@ -88,7 +88,7 @@ class EMA(Hook):
         is_resumed = learn.bounds['epoch'] or learn.bounds['step']
         if self.model is None or not self.n and not is_resumed:
             self.model, self.loss_fn = self._copy(learn, 'model'), None
-        if self.loss_fn is None and any(p.requires_grad for o in trained(learn)[1:] for p in o.parameters()):
+        if self.loss_fn is None and trains_loss(learn):
             self.loss_fn = self._copy(learn, 'loss_fn')
         self._owner = ref(learn.model)
         ours, theirs = self._tensors(self.model, self.loss_fn), self._tensors(learn.model, learn.loss_fn)

@@ -11,7 +11,7 @@ from .plot import Plot
 from .history import HISTORY_KINDS, History
 from .optim import (
     ParamGroups, check_names, found_names, gradients, group_rates, load_optimizer, lr_names, matching, named_parameters,
-    owners, parameters, refuse_closures, set_lr, set_option, trained
+    owners, parameters, refuse_closures, set_lr, set_option, trained, trains_loss
 )
 from .steps import (
     as_step, called_modules, default_result, get_modes, is_summed, loss_option, loss_weight, set_modes, set_opt_modes,

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 from ..base import sample_counts
 from ..data import length, nominal_batch_size, source, yields_new
 from .accumulate import Accumulator
-from .hooks import LambdaHook
+from .hooks import is_custom
 from .mistakes import check_first
 from .optim import check_shared, parameters
 from .snapshot import Snapshot, norm_buffers
@@ -97,7 +97,7 @@ class Looked:
 def _check_gradients(learn):
     "Warn if a user's hook wraps the backward and leaves no gradient"
     opt, hooks = learn.opts[learn.phase.opt_names[0]], [call.hook for call in learn.calls.at['do_backward']]
-    names = [h.name for h in hooks if isinstance(h, LambdaHook) or not type(h).__module__.startswith('trainer_nb.')]
+    names = [h.name for h in hooks if is_custom(h)]
     if not names or any(p.grad is not None for p in parameters(opt)): return
     warnings.warn(f'no parameter has a gradient after do_backward, which {", ".join(names)} '
                   f'wrap{"" if names[1:] else "s"}: call nxt() there, or nothing is trained', stacklevel=2)

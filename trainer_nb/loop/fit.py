@@ -101,11 +101,16 @@ class FitState:
         "Return whether anything is left to do"
         return self.train is not None or self.plan.is_ahead(state)
 
+    @property
+    def phases(self) -> dict[str, Any]:     # 'train', 'valid' → `Phase`
+        "The open phases"
+        return {k: o for k, o in (('train', self.train), ('valid', self.valid)) if o is not None}
+
     def _open_states(self):
         "dict: name in `OPEN` → state of a pass or its sums, None for a phase that is not open"
         res = dict.fromkeys(OPEN)
-        for k, phase in ('train', self.train), ('valid', self.valid):
-            if phase is not None: res |= {k: phase.pass_.state_dict(), f'{k}_metrics': phase.sums.state_dict()}
+        for k, phase in self.phases.items():
+            res |= {k: phase.pass_.state_dict(), f'{k}_metrics': phase.sums.state_dict()}
         return res
 
     def state_dict(self,
@@ -147,8 +152,7 @@ class FitState:
         self.warm = [getattr(learn, o) for o in state['warm'] if self._starts_workers(learn, o)]
 
     def _load_phases(self, states, device):
-        for k, phase in ('train', self.train), ('valid', self.valid):
-            if phase is None: continue
+        for k, phase in self.phases.items():
             phase.pass_.load_state_dict(states[k])
             phase.sums.load_state_dict(to_device(states[f'{k}_metrics'], device))
 
@@ -224,7 +228,7 @@ class Fit(FitState):
             try: self._end_workers(learn)
             finally:
                 self.steps = None
-                for phase in filter(None, (self.train, self.valid)): phase.release()
+                for phase in self.phases.values(): phase.release()
                 if not self.is_resumable and self.train is not None: self.train.sums.close()
                 learn.history.thread = None
                 learn.stopped = self if self.is_resumable else None
@@ -234,7 +238,7 @@ class Fit(FitState):
     def _end_workers(self, learn):
         "Close the passes; workers that outlast a pass are ended only if the fit ended early"
         self.warm = [o for dl in (learn.train_dl, learn.valid_dl) for o in each(dl) if is_warm(o)]
-        for phase in filter(None, (self.train, self.valid)): phase.pass_.close()
+        for phase in self.phases.values(): phase.pass_.close()
         if learn.cancelled in (*RESUMABLE, 'error'):
             for dl in self.warm: end_workers(dl)
 

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['EVENTS', 'STEPS', 'LIFECYCLE', 'Cancel', 'CancelStep', 'CancelEpoch', 'CancelFit', 'check_parameters', 'Hook',
-           'points', 'MainProcessHook', 'check_ord', 'LambdaHook', 'HookOrderError', 'predecessors', 'sort_hooks',
-           'Call', 'Calls']
+           'points', 'MainProcessHook', 'check_ord', 'LambdaHook', 'is_custom', 'HookOrderError', 'predecessors',
+           'sort_hooks', 'Call', 'Calls']
 
 # %% ../../nbs/loop/01_hooks.ipynb #1a866bba
 import re
@@ -205,6 +205,10 @@ class LambdaHook(Hook):
 
     @property
     def name(self) -> str: return self._name
+
+def is_custom(hook: Hook) -> bool:
+    "Return whether a hook does what the user wrote: it is of a class of theirs, or a `LambdaHook`"
+    return isinstance(hook, LambdaHook) or not type(hook).__module__.startswith('trainer_nb.')
 
 # %% ../../nbs/loop/01_hooks.ipynb #a4c7eb9a
 class HookOrderError(ValueError):

@@ -69,6 +69,7 @@ class Phase:
         sums: Any = None,       # `Accumulator`, `Accumulators` of several sets, or a `DryRun`
     ):
         self.model, self.loss_fn, self.pass_, self.sums = model, loss_fn, pass_, sums
+        self.current = sums     # those of the set that the current batch is of
         self.stepped = False
         self.on_gradients = []      # functions of the learner, for gradients that an optimizer asks for
         self.on_losses = []         # functions of learner and loss that return the loss it then compares
@@ -222,7 +223,7 @@ class _Room(_Results):
 
     def undo(self) -> None:
         "Take the current batch out of the metrics; what a hook recorded for it stays: some is from before its start"
-        self.sums.undo()
+        self.current.undo()
 
 # %% ../../nbs/loop/18_learner.ipynb #f7d5b358
 class Training(_Room):
@@ -291,14 +292,12 @@ class Training(_Room):
 # %% ../../nbs/loop/18_learner.ipynb #15ac3b83
 class Validation(_Room):
     "A pass over validation data, or a prediction"
-    current = None      # the accumulator of the current set
-
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
         self.dl = self.pass_.dl
         self.sets = sets_of(self.dl)
         self.n_batches = length(self.dl)
-        self.current = next(iter(self.sums.values())) if self.sets and self.sums else self.sums
+        if self.sets and self.sums: self.current = next(iter(self.sums.values()))
 
     def begin(self, learn: Any, item: Any) -> int:
         "Move a batch to the device; return how many samples it has"
@@ -326,10 +325,6 @@ class Validation(_Room):
         "Forget a batch that a hook cancelled"
         self.current.forget()
         learn._cancel('step')
-
-    def undo(self) -> None:
-        "Take the current batch out of the metrics"
-        self.current.undo()
 
     def count(self, learn: Any) -> None:
         "Count a finished batch"
@@ -606,7 +601,7 @@ class Learner(Hooked):
                     if self.valid_dl is not None and fit.validated_at != self.state.optimizer_step: self._validate(fit)
             except CancelEpoch:
                 for opt in self.opts.values(): opt.zero_grad()
-                for open_phase in filter(None, (fit.train, fit.valid)): open_phase.pass_.leave()
+                for open_phase in fit.phases.values(): open_phase.pass_.leave()
                 self._cancel('epoch')
             fit.close_epoch(self, interrupts)
 
@@ -749,7 +744,7 @@ class Learner(Hooked):
         "Make a phase over a loader, with sums for its losses and metrics"
         alone = dl is not None
         if dl is None: dl = self.train_dl if training else self.valid_dl
-        steps = self.fitting.steps if self.fitting is not None and self.fitting.steps else BoundSteps(self)
+        steps = self._bound_steps()
         missing = partial(self._seen.missing, 'train' if training else 'valid',
                           not alone and (not training or self.valid_dl is not None))
         names = () if history is None else (history, lr_names(self.opts))
@@ -759,12 +754,16 @@ class Learner(Hooked):
         check_sets(sets, self.metrics)
         return Validation(pass_=Pass(dl), sums=Accumulators({name: sums(o) for name, o in sets.items()}))
 
+    def _bound_steps(self):
+        "Return the steps of the fit that runs, or bind them"
+        return self.fitting is not None and self.fitting.steps or BoundSteps(self)
+
     @contextmanager
     def _opened(self, phase: Phase) -> Iterator[Phase]:
         "Put a phase on the stack within a `with` block; after an error it stays until its batch was described"
-        fit, phase.below = self.fitting, self.phase
+        phase.below = self.phase
         phase.model, phase.loss_fn = phase.below.model, phase.below.loss_fn
-        phase.use(fit.steps if fit is not None and fit.steps else BoundSteps(self), self)
+        phase.use(self._bound_steps(), self)
         self.phase = phase
         try: yield phase
         except Cancel:
@@ -962,7 +961,7 @@ class Learner(Hooked):
         """
         phase, row = self.phase, self.fitting and self.fitting.row
         if row is not None and not isinstance(phase, Validation): return self._record_in_row(row, name, value)
-        sums = phase.current if isinstance(phase, Validation) else phase.sums
+        sums = phase.current
         if sums is None and self.fitting is not None and self.fitting.train is not None: sums = self.fitting.train.sums
         if sums is not None and (mean or not isinstance(phase, Validation)): sums.record(name, value, mean)
 

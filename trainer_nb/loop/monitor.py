@@ -12,7 +12,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from ..base import did_you_mean
-from .hooks import LambdaHook
+from .hooks import is_custom
 
 # %% ../../nbs/loop/22_monitor.ipynb #7de66483
 _GOOD = {       # words in names of values → which values are good
@@ -55,8 +55,7 @@ def check_monitored(
     if monitor.startswith('valid_') and learn.valid_dl is None: raise ValueError(
         f'{who} monitors {monitor!r}, but there is no valid_dl: pass one, or monitor="train_loss"')
     names = ['loss', *(m.name for m in learn.metrics)]
-    is_ours = [type(h).__module__.startswith('trainer_nb.') and not isinstance(h, LambdaHook) for h in learn.hooks]
-    is_own = all(is_ours) and not learn.is_own('train_step')
+    is_own = not any(map(is_custom, learn.hooks)) and not learn.is_own('train_step')
     if monitor.startswith(('train_', 'valid_')) and not _misspelt(monitor[6:], names, is_own): return
     phases = ('train',) if learn.valid_dl is None else ('train', 'valid')
     known = [f'{phase}_{o}' for phase in phases for o in names]

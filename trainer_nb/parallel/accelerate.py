@@ -20,7 +20,8 @@ from torch.nn.parallel import DistributedDataParallel
 from ..base import batch_code, can_unshard, has_accelerator, needed, to_device, unproven
 from ..data import end_workers
 from trainer_nb.loop import (
-    Hook, Learner, World, is_summed, load_rank_state, loss_weight, move, parameters, rank_state, trained
+    Hook, Learner, World, is_summed, load_rank_state, loss_weight, move, parameters, rank_state, trained,
+    trains_loss
 )
 from .first_step import first_step
 from .sharding import shard
@@ -121,12 +122,10 @@ class _Gradients:
 
 def _fits_wrapper(learn):
     "Return whether one call of the model gives all gradients of an optimizer step"
-    is_own_step = type(learn).train_step is not Learner.train_step or 'train_step' in vars(learn)
-    trains_loss = any(p.requires_grad for o in trained(learn)[1:] for p in o.parameters())
     accum = learn.provider('accumulation')
     accumulates = accum is not None and accum.n != 1
     is_compiled = learn.provider('compilation') is not None
-    return not (is_own_step or trains_loss or accumulates or is_compiled)
+    return not (learn.is_own('train_step') or trains_loss(learn) or accumulates or is_compiled)
 
 # %% ../../nbs/parallel/05_accelerate.ipynb #9c0f4131
 _INSTEAD = ('For a model that is too large for one device, use '

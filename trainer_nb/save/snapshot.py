@@ -360,7 +360,7 @@ def restore(
     if state['run'] is not None:
         notes += _check_loaders(learn, state, skip)
         fit.load_state_dict(learn, state['run'], plan)
-        for phase in filter(None, (fit.train, fit.valid)): phase.pass_.skip = skip
+        for phase in fit.phases.values(): phase.pass_.skip = skip
     if state['device'] != learn.device.type:
         notes.append(f'the checkpoint was made on {state["device"]}, but this is {learn.device.type}: rounding differs')
     for name, m in modules.items(): notes += _take_module(name, m, state['modules'][name])
