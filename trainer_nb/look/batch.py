@@ -17,8 +17,9 @@ from ..draw import html_table, text_table
 from ..data import length, sets_of
 from ..loop import Hook, Learner, as_count, unchanged
 from trainer_nb.look.samples import (
-    Look, batch_parts, classes_of, describe_parts, described_table, grid, kind_of, pictured, sample_of, table
+    Look, batch_parts, classes_of, describe_parts, described_table, grid, kind_of, masks_of, pictured, sample_of, table
 )
+from .masks import shares
 
 # %% ../../nbs/look/02_batch.ipynb #1a8534b3
 @dataclass(repr=False)
@@ -45,9 +46,11 @@ class BatchView:
             sample = cut(inputs, i)
             rest = {k: o for k, o in sample.items() if kind_of(o) in ('value', 'text')}
             rest.pop(pictured(sample), None)
-            samples.append(sample)
-            captions.append([*((k, Look().value(o)) for k, o in rest.items()),
-                             *((k, self.look.value(o)) for k, o in cut(targets, i).items())])
+            wanted = cut(targets, i)
+            masks = masks_of(wanted, sample)
+            samples.append({**sample, **masks})
+            words = {k: shares(o, self.look.name) if k in masks else self.look.value(o) for k, o in wanted.items()}
+            captions.append([*((k, Look().value(o)) for k, o in rest.items()), *words.items()])
         return samples, captions
 
     def _repr_html_(self):

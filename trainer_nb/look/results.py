@@ -20,8 +20,9 @@ from ..base import batch_size, folded, format_value, map_tensors
 from ..draw import text_table
 from ..data import TensorLoader, as_loader, is_stock, rng_states, set_rng_states, sets_of, source
 from ..loop import Hook, Joined, LambdaHook, Learner, loss_option, n_samples, sizes_of
-from .confusion import Confusion, Report, class_ids, count_confusion, make_report, task_of
-from .samples import Look, batch_parts, caption_table, classes_of, grid, sample_of
+from .confusion import Confusion, Report, class_ids, count_confusion, ids_of, make_report, task_of
+from .masks import shares
+from .samples import Look, batch_parts, caption_table, classes_of, grid, masks_of, sample_of
 
 # %% ../../nbs/look/03_results.ipynb #da15af1d
 def _without_reduction(loss_fn):
@@ -201,8 +202,10 @@ class Results:
             inputs, targets = batch_parts(batch)
             _check_target(self, i, [*targets.values(), *inputs.values()])
             sample = {k: sample_of(v, 0, 1) for k, v in inputs.items()}
-            samples.append({k: o for k, o in sample.items() if o is not None})
-            captions.append([('#', str(i)), *_words(self, i), ('loss', f'{self.loss[i]:.4g}')])
+            sample = {k: o for k, o in sample.items() if o is not None}
+            masks = masks_of(_pixels(self, i), sample)
+            samples.append({**sample, **masks})
+            captions.append([('#', str(i)), *_words(self, i, masks), ('loss', f'{self.loss[i]:.4g}')])
         return SampleView(samples, captions, self.look)
 
     def task(self) -> str:  # 'classes', 'labels' (several by sample) or 'regression'; raises ValueError
@@ -234,7 +237,17 @@ def _check_target(res, i, parts):
                      'the loader yields other samples, or in another order; '
                      'call learn.results() again')
 
-def _words(res, i):
+def _pixels(res, i):
+    "Return class ids of the targets and predictions of a sample that has one for each pixel"
+    pred, targ = res.pred, res.targ
+    if not isinstance(pred, Tensor) or not isinstance(targ, Tensor) or targ.ndim < 3: return {}
+    try:
+        if task_of(res) == 'regression': return {}
+        pred, targ = ids_of(pred[i:i + 1], targ[i:i + 1], res.loss_fn)
+    except ValueError: return {'target': targ[i]}       # `keep` left no class for each pixel
+    return {'target': targ[0], 'predicted': pred[0]}
+
+def _words(res, i, masks=()):
     "Write target and prediction of a sample, as far as there is one for each"
     def row(x): return x[i] if isinstance(x, (Tensor, list)) and len(x) == len(res) else None
     targ, pred = row(res.targ), row(res.pred)
@@ -242,7 +255,8 @@ def _words(res, i):
     is_scores = isinstance(pred, Tensor) and pred.ndim == 1 and len(pred) > 1
     if is_ids and is_scores: pred = pred.argmax()
     words = ('target', targ), ('predicted', pred)
-    return [(name, res.look.value(o)) for name, o in words if o is not None]
+    return [(name, shares(masks[name], res.look.name) if name in masks else res.look.value(o))
+            for name, o in words if o is not None]
 
 # %% ../../nbs/look/03_results.ipynb #59d2aeea
 class _Collect(Hook):
