@@ -11,6 +11,8 @@ TERMS = _listed({   # page, or page#section → terms
                          'augmentation, resnet, torchvision, cnn, pretrained',
     'lessons/02_table': 'csv, csv file, tabular data, pandas, DataFrame, categorical, missing values, embedding',
     'lessons/03_text': 'text, nlp, tokenizer, transformers, Hugging Face, padding, text classification, bert, llm',
+    'lessons/04_segmentation': 'segmentation, semantic segmentation, mask, masks, u-net, unet, dice, iou, jaccard, '
+                               'intersection over union, pixel accuracy',
     'tutorials/01_trainer_pattern': 'custom step, train_step, custom loss',
     'tutorials/02_custom_hooks': 'callback, callbacks, custom callback, hook',
     'tutorials/03_watching_training': 'live plot, progress bar, interrupt, stop training, loss curve, Ctrl-C',
@@ -31,6 +33,8 @@ TERMS = _listed({   # page, or page#section → terms
     'howto/07_from_fastai': 'fastai', 'howto/08_from_lightning': 'lightning, pytorch lightning',
     'howto/09_from_keras': 'keras', 'howto/10_the_kernel_died': 'kernel died, kernel restart, marimo',
     'examples/00_overview': 'gallery, example programs, samples',
+    'examples/12_reinforce': 'reinforcement learning, rl, policy gradient',
+    'examples/14_actor_critic': 'actor critic, actor-critic, a2c, advantage, value function, critic',
     'start/01_install': 'install, pip, requirements, vs code, colab',
     'start/02_quickstart': 'getting started, tutorial, example',
     'start/03_is_it_for_you': 'comparison, alternatives, benchmark, overhead',

@@ -1,4 +1,4 @@
-"""The lessons about one's own data: short, with an accuracy that is checked,
+"""The lessons about one's own data: short, with a score that is checked,
 and a prediction for a new file. `test_notebooks.py` runs them"""
 import ast, json, re
 from pathlib import Path
@@ -20,7 +20,8 @@ def calls(source):
             and isinstance(o.func, ast.Attribute)}
 
 
-def test_there_are_three(): assert [o.stem for o in lessons] == ['01_images', '02_table', '03_text']
+def test_there_are_four():
+    assert [o.stem for o in lessons] == ['01_images', '02_table', '03_text', '04_segmentation']
 
 @pytest.mark.parametrize('path', lessons, ids=lambda o: o.stem)
 def test_twelve_lines_lead_from_files_to_a_prediction(path):
@@ -34,6 +35,6 @@ def test_twelve_lines_lead_from_files_to_a_prediction(path):
 def test_accuracies_and_new_files(path):
     code = cells(path)
     asserts = [ast.unparse(o.test) for source in code for o in ast.walk(ast.parse(source)) if isinstance(o, ast.Assert)]
-    assert any(re.search(r'accuracy|auroc', o) and '> ' in o for o in asserts)
+    assert any(re.search(r'accuracy|auroc|dice', o) and '> ' in o for o in asserts)
     last = [o for o in code if 'predict' in calls(o)][-1]
     assert re.search(r'path|new', last), 'the last prediction is for a new file'

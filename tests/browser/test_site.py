@@ -163,6 +163,8 @@ FOUND = {       # what people type → the page that comes first
     'transfer learning': 'lessons/01_images', 'slow': 'tutorials/06_make_it_fast',
     'kernel died': 'howto/10_the_kernel_died', 'f1': 'howto/04_torchmetrics', 'predict': 'loop/18_learner',
     'learn.lr_find': 'show/04_lr_find', 'fit': 'loop/18_learner', 'dataloader': 'data/04_loaders',
+    'segmentation': 'lessons/04_segmentation', 'dice': 'lessons/04_segmentation', 'iou': 'lessons/04_segmentation',
+    'actor critic': 'examples/14_actor_critic', 'reinforcement learning': 'examples/12_reinforce',
     'top losses': 'look/03_results', 'onnx': 'save/06_export', 'profiler': 'features/08_profile',
 }
 FIRST = '''query => {      // as `Search.query` does, which shows the last result first

@@ -244,8 +244,9 @@ def grid(
 def _masked(image, masks):
     "Draw a picture, and beside it each of its masks over it"
     if not masks: return html_image(image)
-    boxes = ''.join(f'<div>{html_image(overlay(image, o))}<small>{escape(k)}</small></div>' for k, o in masks.items())
-    return f'<div style="display:flex;gap:4px">{html_image(image)}{boxes}</div>'
+    named = [('', image), *((k, overlay(image, o)) for k, o in masks.items())]
+    boxes = ''.join(f'<div>{html_image(o)}<small>{escape(k)}</small></div>' for k, o in named)
+    return f'<div style="display:flex;gap:4px">{boxes}</div>'
 
 def _box(cell, caption, width):
     lines = ''.join(f'<div>{escape(name)}{" " if name else ""}<b>{escape(value)}</b></div>' for name, value in caption)
