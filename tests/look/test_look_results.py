@@ -182,35 +182,6 @@ def test_pixels_tokens_and_ignored_targets():
     assert np.array_equal(results(pred, targ).confusion().counts, right)
     assert np.array_equal(results(pred.permute(0, 2, 3, 1), targ).confusion().counts, right)
 
-def test_a_cell_shows_the_pictures_with_most_of_its_pixels():
-    g = torch.Generator().manual_seed(0)
-    x, targ = torch.rand(6, 1, 9, 12, generator=g), torch.randint(3, (6, 9, 12), generator=g)
-    learn = Learner(nn.Conv2d(1, 3, 3, padding=1), valid_dl=(x, targ), loss_fn=F.cross_entropy, display=False)
-    res = learn.results(classes=['sky', 'cell', 'rod'])
-    hits = ((res.pred.argmax(1) == 1) & (targ == 2)).flatten(1).sum(1)
-    shown = res.confusion().samples(2, 1)
-    assert [hits[int(o[0][1])] for o in shown.captions] == sorted(hits[hits > 0].tolist(), reverse=True)
-    few = res.show(2)
-    assert [*few.samples[0]] == ['x', 'target', 'predicted']
-    at = res.top_losses(1)[1].item()
-    assert torch.equal(few.samples[0]['target'], targ[at])
-    assert torch.equal(few.samples[0]['predicted'], res.pred[at].argmax(0))
-    assert few._repr_html_().count('<img') == 6 and '■</span> rod' in few._repr_html_()
-    assert 'rod' in repr(few) and 'tensor' not in repr(few)
-    learn.results(keep=lambda p: p.mean((2, 3))).show()._repr_html_()      # only the target is left to draw
-
-def test_binary_masks():
-    x = torch.rand(5, 3, 9, 12, generator=torch.Generator().manual_seed(0))
-    y = (x.mean(1, keepdim=True) > .5).float()
-    learn = Learner(nn.Conv2d(3, 1, 1), valid_dl=(x, y), loss_fn=F.binary_cross_entropy_with_logits, display=False)
-    res = learn.results()
-    assert res.task() == 'classes' and int(res.confusion().counts.sum()) == y.numel()
-    sample = res.show(1).samples[0]
-    at = res.top_losses(1)[1].item()
-    assert torch.equal(sample['target'], y[at].long()) and torch.equal(sample['predicted'], (res.pred[at] > 0).long())
-    view = learn.show_batch(2, valid=True)
-    assert [*view.samples()[0][0]] == ['x', 'y'] and view._repr_html_().count('<img') == 4
-
 @pytest.mark.parametrize('loss_fn', [
     nn.CrossEntropyLoss(ignore_index=255), partial(F.cross_entropy, ignore_index=2)], ids=['module', 'partial'])
 def test_what_the_loss_ignores_is_no_class(loss_fn):
