@@ -17,7 +17,8 @@ from ..draw import html_table, text_table
 from ..data import length, sets_of
 from ..loop import Hook, Learner, as_count, unchanged
 from trainer_nb.look.samples import (
-    Look, batch_parts, classes_of, describe_parts, described_table, grid, kind_of, masks_of, pictured, sample_of, table
+    Look, batch_parts, classes_of, describe_parts, described_table, grid, kind_of, masks_of, pictured,
+    sample_of, table
 )
 from .masks import shares
 
@@ -49,7 +50,8 @@ class BatchView:
             wanted = cut(targets, i)
             masks = masks_of(wanted, sample)
             samples.append({**sample, **masks})
-            words = {k: shares(o, self.look.name) if k in masks else self.look.value(o) for k, o in wanted.items()}
+            words = {k: self.look.value(o) for k, o in wanted.items()}
+            words |= {k: shares(o, self.look.name) for k, o in masks.items()}
             captions.append([*((k, Look().value(o)) for k, o in rest.items()), *words.items()])
         return samples, captions
 

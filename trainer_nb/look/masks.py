@@ -18,16 +18,17 @@ from ..draw import COLORS
 # %% ../../nbs/look/12_masks.ipynb #23b5789f
 def is_mask(target: Any, h: int, w: int) -> bool:
     "Return whether a target has a class id for each pixel of a picture of that size"
-    if not isinstance(target, Tensor) or tuple(target.shape) not in ((h, w), (1, h, w)): return False
+    if not isinstance(target, Tensor): return False
+    if target.shape not in ((h, w), (1, h, w)): return False
     return not target.is_floating_point() or bool(((target == 0) | (target == 1)).all())
 
 # %% ../../nbs/look/12_masks.ipynb #05ba1f5c
-def overlay(image: Tensor, mask: Tensor) -> Tensor:     # (h, w, c) uint8, (h, w) or (1, h, w) → (h, w, 3) uint8
-    "Tint the pixels of a picture by their class"
+def overlay(image: Tensor, mask: Tensor) -> Tensor:
+    "Tint the pixels of a picture, (h, w, c) uint8, by their class, (h, w) or (1, h, w); returns (h, w, 3)"
     ids = mask.reshape(image.shape[:2]).long()
     around = torch.nn.functional.pad(ids[None, None].float(), (1, 1, 1, 1), mode='replicate')[0, 0]
-    edge = torch.zeros_like(ids, dtype=torch.bool)
-    for near in around[:-2, 1:-1], around[2:, 1:-1], around[1:-1, :-2], around[1:-1, 2:]: edge |= near != ids
+    rows, columns = around[:, 1:-1], around[1:-1]
+    edge = (rows[:-2] != ids) | (rows[2:] != ids) | (columns[:, :-2] != ids) | (columns[:, 2:] != ids)
     share = torch.where(ids > 0, .35 + .65*edge, 0.)[..., None]
     tints = torch.tensor([list(bytes.fromhex(o[1:])) for o in COLORS])
     picture = image[..., :3].expand(-1, -1, 3).float()
@@ -36,11 +37,11 @@ def overlay(image: Tensor, mask: Tensor) -> Tensor:     # (h, w, c) uint8, (h, w
 # %% ../../nbs/look/12_masks.ipynb #a066f225
 def shares(mask: Tensor, name: Callable) -> str:    # name: class id → text
     "Write how much of a picture each class covers, without the background"
-    ids, n = mask.long().unique(return_counts=True)
-    return ', '.join(f'{name(i)} {k/mask.numel():.0%}' for i, k in zip(ids.tolist(), n.tolist()) if i > 0) or 'none'
+    ids, n = (o.tolist() for o in mask.long().unique(return_counts=True))
+    return ', '.join(f'{name(i)} {k/mask.numel():.0%}' for i, k in zip(ids, n) if i > 0) or 'none'
 
 def legend(masks: list, name: Callable) -> str:
     "Name the colours of some masks, as HTML"
     ids = torch.cat([o.flatten() for o in masks]).long().unique().tolist()
-    keys = (f'<span style="color:{COLORS[(i - 1) % len(COLORS)]}">■</span> {escape(name(i))}' for i in ids if i > 0)
-    return f'<div><small>{" &nbsp; ".join(keys)}</small></div>'
+    def key(i): return f'<span style="color:{COLORS[(i - 1) % len(COLORS)]}">■</span> {escape(name(i))}'
+    return f'<div><small>{" &nbsp; ".join(key(i) for i in ids if i > 0)}</small></div>'
