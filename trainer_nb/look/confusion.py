@@ -63,8 +63,8 @@ def class_ids(
     counted = (t >= 0) & (t != loss_option(results.loss_fn, 'ignore_index', -100))
     return (p, t) if counted.all() else (p[counted], t[counted])
 
-def ids_of(p: Tensor, t: Tensor, loss_fn: Any) -> tuple[Tensor, Tensor]:    # predictions, targets; of one shape
-    "Return predictions and targets as class ids, also those to ignore; raise ValueError if they do not fit"
+def ids_of(p: Tensor, t: Tensor, loss_fn: Any) -> tuple[Tensor, Tensor]:
+    "Return predictions and targets as class ids of one shape, also those to ignore; or ValueError"
     if p.ndim == t.ndim + 1 and p.size(1) > 1 and p.shape[:1] + p.shape[2:] == t.shape: p = p.argmax(1)
     elif p.ndim == t.ndim + 1 and p.size(-1) > 1 and p.shape[:-1] == t.shape: p = p.argmax(-1)
     elif p.ndim == t.ndim > 1 and t.size(1) == 1 and p.size(1) > 1: p, t = p.argmax(1), t.squeeze(1)

@@ -205,7 +205,8 @@ class Results:
             sample = {k: o for k, o in sample.items() if o is not None}
             masks = masks_of(_pixels(self, i), sample)
             samples.append({**sample, **masks})
-            captions.append([('#', str(i)), *_words(self, i, masks), ('loss', f'{self.loss[i]:.4g}')])
+            loss = f'{self.loss[i]:.4g}'
+            captions.append([('#', str(i)), *_words(self, i, masks), ('loss', loss)])
         return SampleView(samples, captions, self.look)
 
     def task(self) -> str:  # 'classes', 'labels' (several by sample) or 'regression'; raises ValueError

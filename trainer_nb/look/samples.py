@@ -237,9 +237,10 @@ def grid(
 def _masked(image, masks):
     "Draw a picture, and beside it each of its masks over it"
     if not masks: return html_image(image)
-    named = [('', image), *((k, overlay(image, o)) for k, o in masks.items())]
-    boxes = ''.join(f'<div>{html_image(o)}<small>{escape(k)}</small></div>' for k, o in named)
-    return f'<div style="display:flex;gap:4px">{boxes}</div>'
+    names = [escape(k) if len(masks) > 1 else '' for k in masks]       # of one, the caption says it
+    pictures = [image, *(overlay(image, o) for o in masks.values())]
+    boxes = (f'<div>{html_image(o)}<small>{k}</small></div>' for k, o in zip(['', *names], pictures))
+    return f'<div style="display:flex;gap:4px">{"".join(boxes)}</div>'
 
 def _box(cell, caption, width):
     lines = ''.join(f'<div>{escape(name)}{" " if name else ""}<b>{escape(value)}</b></div>' for name, value in caption)
