@@ -20,16 +20,12 @@ _NEVER_RUN = {       # part → where it has never run
     'Slurm': 'on GPUs, or on several hosts',
 }
 
-def never_run(
-    part: str,  # a key of `_NEVER_RUN`
-) -> str:       # a sentence; raises KeyError
+def never_run(part: str) -> str:
     "Say where a part has never run"
     return f'{part}: never run {_NEVER_RUN[part]}.'
 
 # %% ../../nbs/base/09_never_run.ipynb #ff7fbe9e
-def unproven(
-    part: str,  # a key of `_NEVER_RUN`
-) -> Callable:  # decorator of a class or a function
+def unproven(part: str) -> Callable:
     "Add `never_run(part)` to a docstring as its second line"
     sentence = never_run(part)
     def add(o):

@@ -13,10 +13,8 @@ from typing import Any, TypeVar
 # %% ../../nbs/base/02_text.ipynb #7b00c23c
 _F = TypeVar('_F', bound=Callable)
 
-def comments(
-    f: Callable,  # function
-) -> list[tuple[str, list[str]]]:  # names of parameters, or 'returns' or 'raises', and the lines of their comment
-    "Return the comments beside the parameters of `f`, and at the end of its signature"
+def comments(f: Callable) -> list[tuple[str, list[str]]]:
+    "Return (names of parameters, 'returns' or 'raises'; lines of their comment) of a signature"
     code, column, is_end = inspect.unwrap(f).__code__, None, False
     rows: list[tuple[str, list[str]]] = []
     n_packed = bool(code.co_flags & inspect.CO_VARARGS) + bool(code.co_flags & inspect.CO_VARKEYWORDS)
@@ -46,48 +44,35 @@ def with_comments(f: _F) -> _F:  # `f`
     return f
 
 # %% ../../nbs/base/02_text.ipynb #035ba376
-def format_time(
-    t: float,  # seconds
-) -> str:  # 'mm:ss' or 'h:mm:ss'; '--:--' if it is not finite
-    "Write a duration as a clock shows it"
+def format_time(t: float) -> str:
+    "Write seconds as 'mm:ss' or 'h:mm:ss'; '--:--' if not finite"
     if not abs(t) < 1e15: return '--:--'
     m, s = divmod(int(t), 60)
     h, m = divmod(m, 60)
     return f'{h}:{m:02d}:{s:02d}' if h else f'{m:02d}:{s:02d}'
 
 # %% ../../nbs/base/02_text.ipynb #e7efbba5
-def format_bytes(
-    n: float,  # ≥ 0
-) -> str:  # '12 B', '4.1 KiB', '1.2 MiB', '3 GiB'
-    "Write a number of bytes with three digits"
+def format_bytes(n: float) -> str:
+    "Write a number of bytes with three digits: '12 B', '4.1 KiB', '3 GiB'"
     for unit in ' B', ' KiB', ' MiB':
         if n < 999.5: return f'{n:.3g}{unit}'
         n /= 1024
     return f'{n:.3g} GiB' if n < 999.5 else f'{n:,.0f} GiB'
 
-def format_value(
-    v: float,  # such as a loss or an accuracy
-) -> str:  # '0.4812'
+def format_value(v: float) -> str:
     "Write a number with four digits; one below 1 never as 1"
     return f'{.9999 if .9999 < v < 1 else v:.4g}'
 
 # %% ../../nbs/base/02_text.ipynb #c27c7a19
-def did_you_mean(
-    name: str,  # the wrong name
-    names: Iterable[str],  # the right ones
-) -> str:  # ' Did you mean `x`?' or ''
-    "Suggest the most similar of the right names, for error messages"
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+    "Suggest the most similar of the right names, as ' Did you mean `x`?'; '' if none is"
     from difflib import get_close_matches
     near = get_close_matches(name, list(names), n=1)
     return f' Did you mean `{near[0]}`?' if near else ''
 
 # %% ../../nbs/base/02_text.ipynb #c4ec4d0a
-def check_kinds(
-    x: Any,  # plain data from a file
-    kinds: Any,  # the expected types and keys, as above: types, tuples, lists and dicts of kinds
-    where: str,  # name of `x` for the message
-) -> Any:  # `x`; raises ValueError
-    "Check that data has the expected keys and types, and no others"
+def check_kinds(x: Any, kinds: Any, where: str) -> Any:
+    "Return data from a file; raises ValueError, naming `where`, unless keys and types are `kinds`"
     fits = [o for o in (kinds if isinstance(kinds, tuple) else (kinds,)) if isinstance(x, _outer(o))]
     if not fits: raise ValueError(f'{where} is a {type(x).__name__}: expected {_kind_name(kinds)}')
     kind = fits[0]

@@ -36,27 +36,18 @@ def loader_generators(dl: Any) -> list[torch.Generator]:  # each once
 
 RNG_STATE_KINDS = [(RNG_KINDS, [[torch.Tensor]])]      # for `check_kinds`
 
-def rng_states(
-    *dls: Any,  # loaders
-    names: Iterable[str] | None = None,  # the global generators to read, as for `rng_state`
-) -> tuple[dict, list]:  # the argument of `set_rng_states`
+def rng_states(*dls: Any, names: Iterable[str] | None = None) -> tuple[dict, list]:
     "Read the RNG states of the global generators and of the loaders' own"
     return rng_state(names), [[g.get_state() for g in loader_generators(dl)] for dl in dls]
 
-def set_rng_states(
-    state: Any,  # what `rng_states` returned
-    *dls: Any,  # the same loaders
-) -> None:
-    "Restore the RNG states of the global generators and of the loaders' own"
+def set_rng_states(state: Any, *dls: Any) -> None:
+    "Restore what `rng_states` read, with the same loaders"
     rng, own = state
     set_rng_state(rng)
     for dl, states in zip(dls, own):
         for g, s in zip(loader_generators(dl), states): g.set_state(s)
 
-def same_state(
-    a: Any,  # what `rng_state` returned
-    b: Any,  # its result at another time
-) -> bool:
+def same_state(a: Any, b: Any) -> bool:
     "Return whether nothing was drawn between two readings of the RNG states"
     if isinstance(a, dict): return a.keys() == b.keys() and all(same_state(a[k], b[k]) for k in a)
     if isinstance(a, list): return len(a) == len(b) and all(map(same_state, a, b))
@@ -104,9 +95,7 @@ class Adapter:
     is_partial = False      # it yields a part of each batch of its data, and another adapter the rest
     reads_again = False     # its own position counts finished batches: what was read ahead is read again
 
-    def __init__(self,
-        dl: Any,  # the loader
-    ): self.dl = dl
+    def __init__(self, dl: Any): self.dl = dl
 
     @property
     def source(self) -> Any:
@@ -149,20 +138,18 @@ class Adapter:
         "Whether the loader saves its own position, like torchdata's `StatefulDataLoader`"
         return all(callable(getattr(self.dl, o, None)) for o in ('state_dict', 'load_state_dict'))
 
-    def state(self,
-        iterator: Iterator,  # result of `open`
-        n: int,  # finished batches
-    ) -> Any:
-        "Return the loader's own position"
+    def state(self, iterator: Iterator, n: int) -> Any:
+        "Return the loader's own position after `n` finished batches"
         return self.dl.state_dict()
 
-    def open(self,
-        n: int = 0,  # batches to skip
-        state: Any = None,  # result of `state`, to be used instead
-        first: Any = None,  # RNG states before the first batch, from `rng_states`; None: those at this call
-        skip: bool = False,  # True: samples draw no random numbers, so workers need not read the skipped ones
-    ) -> Iterator:  # at batch `n`; raises ValueError if there are fewer
-        "Open a pass, in the same order if the RNG states are the same"
+    def open(self, n: int = 0, state: Any = None, first: Any = None,
+             skip: bool = False) -> Iterator:
+        """Open a pass at batch `n`, in the same order if the RNG states are the same
+
+        `state` is the loader's own position, used instead. `first` holds the RNG states before the first
+        batch, None: those at this call. With `skip`, samples draw no random numbers, and workers need not
+        read the skipped ones. Raises ValueError if there are fewer batches.
+        """
         if state is not None: self.dl.load_state_dict(state)
         if state is not None or not n: return open_pass(self.dl)
         try: return self._seek(n, first, skip)
@@ -182,16 +169,12 @@ class Adapter:
                 print(f'reading the first batches of this pass again: {i + 1:,} of {n:,}', flush=True)
         return iterator
 
-    def wrap(self,
-        iterator: Iterator,  # over the batches of `source`
-    ) -> Iterator:
-        "Change the batches"
+    def wrap(self, iterator: Iterator) -> Iterator:
+        "Change the batches of `source`"
         return iterator
 
-    def close(self,
-        iterator: Iterator | None,  # result of `open`
-    ) -> bool:  # whether the iterator is of no use any more
-        "End the worker processes of an unfinished pass"
+    def close(self, iterator: Iterator | None) -> bool:
+        "End the workers of an unfinished pass; return whether its iterator is of no use now"
         return end_processes(iterator) or isinstance(self.dl, DataLoader) and bool(self.dl.num_workers)
 
 # %% ../../nbs/data/01_adapters.ipynb #b70451d2
@@ -331,10 +314,8 @@ def each(dl: Any) -> list:
     return list(chain.from_iterable(map(each, adapter_of(dl).parts.values()))) or [dl]
 
 # %% ../../nbs/data/01_adapters.ipynb #340ead94
-def warm_up(
-    dl: Any,  # `DataLoader` with persistent workers
-) -> None:
-    "Start the persistent workers of a loader, without drawing a random number or reading a sample"
+def warm_up(dl: Any) -> None:
+    "Start a loader's persistent workers, without drawing a random number or reading a sample"
     before, many = rng_states(dl), bool(adapter_of(dl).parts)
     for o in each(dl):
         if many and (is_warm(o) or not getattr(o, 'persistent_workers', False)): continue
@@ -358,10 +339,7 @@ def _counting_epochs(dl):
     if type(dl) in (list, tuple): return []
     return [o for o in _made_of(dl) if callable(getattr(o, 'set_epoch', None))]
 
-def set_epoch(
-    dl: Any,  # any loader
-    epoch: int,  # number of the epoch whose training pass is opened next
-) -> None:
+def set_epoch(dl: Any, epoch: int) -> None:
     "Call `set_epoch(epoch)` on a loader, its samplers and its datasets, where they have it"
     for o in _counting_epochs(dl): o.set_epoch(epoch)
     if adapter_of(dl).is_seeded and _counting_epochs(dl.dataset): end_workers(dl)     # they hold copies of the dataset

@@ -28,14 +28,10 @@ def _side_stream(device): return torch.cuda.Stream(device)
 
 class SideStream:
     "Copy batches to an accelerator during its work on the batch before"
-    def __init__(self,
-        device: torch.device,  # of type 'cuda'
-    ):
+    def __init__(self, device: torch.device):
         self.device, self.stream = device, _side_stream(device)
 
-    def __call__(self,
-        batch: Any,  # as `to_device` takes it
-    ) -> Any:  # the same batch on the device
+    def __call__(self, batch: Any) -> Any:
         "Copy a batch; an object with its own `.to` copies itself, in the compute stream"
         if not isinstance(batch, Tensor) and callable(getattr(batch, 'to', None)): return to_device(batch, self.device)
         work = torch.cuda.current_stream(self.device)
@@ -52,10 +48,7 @@ class SideStream:
         return t
 
 # %% ../../nbs/data/04_loaders.ipynb #e8f8d762
-def by_side(
-    iterator: Iterator,  # of batches
-    device: torch.device,  # of type 'cuda'
-) -> Iterator:  # of the same batches, on the device
+def by_side(iterator: Iterator, device: torch.device) -> Iterator:
     "Yield batches on the device; each is copied when the loop asks for it, while the device works"
     move = SideStream(device)
     for batch in iterator: yield move(batch)
@@ -64,17 +57,12 @@ class Prefetched:
     "A loader that copies batches to an accelerator while the accelerator works; it resumes like the loader inside"
     adapter = WrapAdapter
 
-    def __init__(self,
-        dl: Any,  # any loader
-        device: torch.device,  # of type 'cuda'
-    ): self.source, self.device = source(dl), device
+    def __init__(self, dl: Any, device: torch.device): self.source, self.device = source(dl), device
 
     def __len__(self): return len(self.source)
     def __iter__(self): return self.wrap_iter(adapter_of(self.source).open())
 
-    def wrap_iter(self,
-        iterator: Iterator,  # of batches on the host
-    ) -> Iterator:  # of batches on the device
+    def wrap_iter(self, iterator: Iterator) -> Iterator:
         "Wrap the iterator of the loader"
         return by_side(iterator, self.device)
 
@@ -225,14 +213,9 @@ def may_be_batched(dl: Any) -> bool:
     return type(dl) is DataLoader and getattr(dl, 'may_be_batched', False)
 
 # %% ../../nbs/data/04_loaders.ipynb #354a1ddd
-def as_loader(
-    data: Any,  # an iterable of batches, a tuple of tensors or arrays, a dataset, a dict of names to these, or None
-    bs: int,  # samples in a batch of a tuple or a dataset
-    shuffle: bool = False,  # for training: draw a new order of a tuple or a dataset in each pass
-    device: torch.device | str | None = None,  # destination of the batches of a tuple
-    dtype: torch.dtype | None = None,  # to which float64 arrays of a tuple are cast, batch by batch; None: no cast
-) -> Any:  # an iterable of batches, or None
-    """Make a loader of data
+def as_loader(data: Any, bs: int, shuffle: bool = False, device: torch.device | str | None = None,
+              dtype: torch.dtype | None = None) -> Any:
+    """Make a loader of data for batches of `bs`, on `device`, with float64 arrays cast to `dtype`
 
     A tuple becomes a `TensorLoader`, and a dataset of samples a `DataLoader`: torch's own kind, with indices or
     iterable, or Hugging Face's with torch format. A dict becomes `Loaders` (with `shuffle`) or `ValidSets`. Any other

@@ -95,9 +95,7 @@ class RowLoader:
 
     def __iter__(self): return self.open(0)
 
-    def open(self,
-        start: int,  # batches to skip
-    ) -> _RowPass:  # iterator, with a method `draw`
+    def open(self, start: int) -> _RowPass:
         "Start a pass at a batch"
         return _RowPass(self.dl, start)
 

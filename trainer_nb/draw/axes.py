@@ -15,12 +15,9 @@ def is_drawable(v: float) -> bool:  # so that sums and differences of such value
     "Return whether a value is finite, and of a size that can be drawn"
     return -1e300 <= v <= 1e300
 
-def limits(
-    values: Iterable[float],  # must lie inside
-    others: Iterable[float] = (),  # a few that are far from the rest may lie outside
-    is_log: bool = False,  # for a logarithmic axis, where only values above 0 count
-) -> tuple[float, float]:  # (0, 1) if nothing is finite
-    "Choose the range of an axis"
+def limits(values: Iterable[float], others: Iterable[float] = (),
+           is_log: bool = False) -> tuple[float, float]:
+    "Choose the range of an axis: `values` must lie inside, a few far ones of `others` need not"
     values, others = (sorted(filter(is_drawable, o)) for o in (values, others))
     if is_log: values, others = ([math.log10(v) for v in o if v > 0] for o in (values, others))
     if not values and not others: return (.1, 1.) if is_log else (0., 1.)
@@ -33,9 +30,7 @@ def limits(
     pad = .06*(high - low) or abs(high)/10 or 1.
     return (10.**max(low - pad, -307), 10.**min(high + pad, 300)) if is_log else (low - pad, high + pad)
 
-def needs_log(
-    curves: Iterable[Iterable[float]],  # must lie inside
-) -> bool:
+def needs_log(curves: Iterable[Iterable[float]]) -> bool:
     "Return whether a linear axis would squeeze all curves against its lower edge"
     known = [sorted(filter(is_drawable, o)) for o in curves]
     known = [o for o in known if o]
@@ -69,13 +64,9 @@ def _log_ticks(low, high, n):
     values = [v for v in values if low*(1 - 1e-9) <= v <= high*(1 + 1e-9)]
     return [*zip(values, labels(values))] if len(values) > 1 else []
 
-def ticks(
-    low: float, high: float,  # range of an axis
-    n: float = 5,  # approximate number of ticks
-    is_log: bool = False,  # for a logarithmic axis, low > 0
-    whole: bool = False,  # whole numbers only
-) -> list[tuple[float, str]]:  # values and labels
-    "Choose round numbers in a range"
+def ticks(low: float, high: float, n: float = 5, is_log: bool = False,
+          whole: bool = False) -> list[tuple[float, str]]:
+    "Choose about `n` round numbers in a range, with their labels"
     if is_log and high > 4*low and (found := _log_ticks(low, high, n)): return found
     if not high > low: return []
     raw = (high - low)/n

@@ -199,9 +199,7 @@ class Chart:
                 fig.text(o.x/width, 1 - o.y/height, o.text, fontsize=.72*SIZE, color=o.color or INK, ha=sides[o.anchor])
         return fig
 
-def beside(
-    *charts: Chart,  # of one height
-) -> Chart:
+def beside(*charts: Chart) -> Chart:
     "Put charts side by side"
     panels, left = [], 0
     for c in charts:

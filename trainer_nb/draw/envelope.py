@@ -79,16 +79,12 @@ def _smooth(bins, size, half, is_log):
 # %% ../../nbs/draw/06_envelope.ipynb #d82bbd8c
 class Envelope:
     "A growing list of numbers, summarized in bins that keep to the ends of epochs"
-    def __init__(self,
-        most: int = 700,  # bins; when there are more, neighbours are joined. An epoch as wide as a pixel has its own
-    ):
+    def __init__(self, most: int = 700):
         self.most, self.size = most, 1      # the longest that a bin may be
         self.n = self.n_epochs = 0
         self.bins: list[Bin] = []           # the last bin may not be full
 
-    def extend(self,
-        values: list[float],  # those that are not finite are ignored
-    ) -> None:
+    def extend(self, values: list[float]) -> None:
         "Append values"
         i = 0
         while i < len(values):
@@ -117,9 +113,7 @@ class Envelope:
             bins = _joined(bins, size)
         return bins, size
 
-    def curves(self,
-        most: int = 350,  # bins
-    ) -> tuple[list[float], ...]:  # x, low, high and mean; nan if no value is finite; x counts values from 1
+    def curves(self, most: int = 350) -> tuple[list[float], ...]:
         "Return the values to draw"
         bins, _ = self._at_most(most)
         ends = accumulate(b.length for b in bins)
@@ -127,10 +121,7 @@ class Envelope:
         lows, highs = [b.low if b.n else math.nan for b in bins], [b.high if b.n else math.nan for b in bins]
         return xs, lows, highs, [b.mean for b in bins]
 
-    def smooth(self,
-        is_log: bool = False,  # for a logarithmic axis
-        most: int = 700,  # bins
-    ) -> tuple[list[float], list[float], str]:  # x, y, and what a value is
+    def smooth(self, is_log: bool = False, most: int = 700) -> tuple[list[float], list[float], str]:
         """Return the mean of the values around each place, to be drawn
 
         The window is at most an epoch. The mean of the curve over each epoch is within 2 % of the mean of its values.

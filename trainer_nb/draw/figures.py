@@ -33,28 +33,19 @@ def _picture():
             return file.getvalue(), {'width': round(100*width), 'height': round(100*height)}
     return Picture
 
-def blank_figure(
-    width: float, height: float,  # inches
-    layout: str | None = None,  # 'constrained' to fit axes, None for axes that are placed
-) -> Any:  # `matplotlib.figure.Figure`
-    "Make a figure without axes on white, independent of pyplot, that shows itself in a notebook"
+def blank_figure(width: float, height: float, layout: str | None = None) -> Any:
+    "Make a figure (inches) without axes, independent of pyplot, that shows itself in a notebook"
     return _picture()(figsize=(width, height), dpi=100, facecolor='white', layout=layout)
 
-def tint(
-    ax: Any,  # matplotlib `Axes`
-) -> None:
+def tint(ax: Any) -> None:
     "Draw the frame and the grid in grey, the text in dark grey"
     ax.grid(alpha=.25)
     ax.tick_params(color=GREY, labelcolor=INK)
     for spine in ax.spines.values(): spine.set_color(GREY)
     for text in (ax.xaxis.label, ax.yaxis.label, ax.title): text.set_color(INK)
 
-def new_figure(
-    width: float = 6.4,  # inches
-    height: float = 3.2,  # inches
-    n_panels: int = 1,  # axes side by side
-) -> tuple[Any, list]:  # `matplotlib.figure.Figure`, and its axes
-    "Make a figure of empty axes, independent of pyplot, that shows itself in a notebook"
+def new_figure(width: float = 6.4, height: float = 3.2, n_panels: int = 1) -> tuple[Any, list]:
+    "Make a figure (inches) of empty axes, independent of pyplot, that shows itself in a notebook"
     fig = blank_figure(width, height, 'constrained')
     axes = list(fig.subplots(1, n_panels, squeeze=False)[0])
     for ax in axes: tint(ax)

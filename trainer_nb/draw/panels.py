@@ -116,11 +116,8 @@ class Panel:
 # %% ../../nbs/draw/07_panels.ipynb #7bbd02d3
 LEADING = 15    # pixels from one row of a legend to the next
 
-def legend_rows(
-    lines: Iterable[Line],
-    width: float,  # pixels of a row
-) -> list[list[tuple[float, Line]]]:  # rows of lines with their x
-    "Place the names of lines in rows"
+def legend_rows(lines: Iterable[Line], width: float) -> list[list[tuple[float, Line]]]:
+    "Place the names of lines in rows of `width` pixels: (x, line) each"
     rows: list[list] = [[]]
     x = 0.
     for o in lines:

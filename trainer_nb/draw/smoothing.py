@@ -55,17 +55,11 @@ def _medians(values, half):
     return res
 
 # %% ../../nbs/draw/05_smoothing.ipynb #043b8d9a
-def default_half(
-    n: int,  # number of values
-) -> int:  # a twelfth of them, at most 10 or a 30th
-    "Choose how many neighbours on each side count in a mean"
+def default_half(n: int) -> int:
+    "Choose how many neighbours on each side count: a twelfth of `n`, at most 10 or a 30th"
     return min(max(10, n//30), n//12)
 
-def smooth(
-    values: list[float],
-    half: int | None = None,  # neighbours on each side, ≥ 0; None: a twelfth of the list, at most 10 or a 30th
-    is_log: bool = False,  # for a logarithmic axis, if all values are above 0
-) -> list[float]:  # nan where a value is not finite
+def smooth(values: list[float], half: int | None = None, is_log: bool = False) -> list[float]:
     """Replace each value by the mean of its neighbourhood, but where the values bend, follow them
 
     At an end, the mean is the value of a fitted line, so a straight line stays unchanged. Where the running median,

@@ -12,10 +12,8 @@ from html import escape
 from ..base import printable
 
 # %% ../../nbs/draw/01_tables.ipynb #43bffb04
-def text_table(
-    lines: list[list[str]],  # rows of equal length, header first; a row with a single cell has no columns
-) -> str:
-    "Align rows of cells in columns"
+def text_table(lines: list[list[str]]) -> str:
+    "Align rows of cells in columns, header first; a row with a single cell has no columns"
     lines = [list(map(printable, cells)) for cells in lines]
     columns = zip(*(o for o in lines if len(o) == len(lines[0])))
     widths = [max(map(len, column)) for column in columns]
@@ -27,10 +25,7 @@ class Rich(str):
     "Text of a cell that stands in an HTML table as other markup: bold, with a mark, as a picture"
     html: str
 
-    def __new__(cls,
-        text: str,
-        html: str,  # what takes its place in HTML, escaped already
-    ) -> 'Rich':
+    def __new__(cls, text: str, html: str) -> 'Rich':
         res = super().__new__(cls, text)
         res.html = html
         return res
@@ -48,10 +43,7 @@ def _row(tag, cells, n, before='', after=''):
     cells = (f'<{tag} style="{_STYLE}">{before}{_markup(c)}{after}</{tag}>' for c in cells)
     return f'<tr>{"".join(cells)}</tr>'
 
-def html_table(
-    lines: list[list[str]],  # as `text_table` takes them, cells may be `Rich`
-    bold: int | None = None,  # index of the row to emphasize, not counting the header
-) -> str:
+def html_table(lines: list[list[str]], bold: int | None = None) -> str:
     """Write rows of cells as HTML, in the colours of the page
 
     Each row is 24 pixels high, except that names in the header of a wide table may break.
@@ -65,12 +57,7 @@ def html_table(
             f'<thead>{names}</thead><tbody>{body}</tbody></table></div>')
 
 # %% ../../nbs/draw/01_tables.ipynb #7778b7e1
-def html_img(
-    data: bytes,  # of the file
-    alt: str,  # what the picture shows
-    width: int,  # CSS pixels; less on a narrower page
-    kind: str = 'png',  # or 'jpeg'
-) -> str:
-    "Write a picture as HTML"
+def html_img(data: bytes, alt: str, width: int, kind: str = 'png') -> str:
+    "Write a picture's bytes as HTML, `width` CSS pixels wide"
     return (f'<img alt="{escape(alt)}" style="width:{width}px;max-width:100%;height:auto;display:block;margin:0" '
             f'src="data:image/{kind};base64,{b64encode(data).decode()}">')

@@ -18,10 +18,8 @@ from ..loop import as_count, loss_option
 from .samples import Look
 
 # %% ../../nbs/look/04_confusion.ipynb #b0978e2c
-def task_of(
-    results: Any,  # `Results`
-) -> str:          # 'classes', 'labels' (several by sample) or 'regression'; raises ValueError
-    "Recognize the task from shapes and dtypes of predictions and targets, and the loss function"
+def task_of(results: Any) -> str:
+    "Recognize 'classes', 'labels' or 'regression' from shapes, dtypes and the loss function"
     p, t = results.pred, results.targ
     if not isinstance(p, Tensor) or not isinstance(t, Tensor):
         raise ValueError(f'predictions are a {type(p).__name__} and targets a {type(t).__name__}: '
@@ -52,10 +50,8 @@ _OTHER_TASKS = {
     'labels': 'samples have several labels each, and no single class: report() scores each label',
     'regression': 'the targets are float, as in a regression: report() shows residuals'}
 
-def class_ids(
-    results: Any,             # `Results`
-) -> tuple[Tensor, Tensor]:   # (predicted, target): (n,) int64; raises ValueError
-    "Return the class ids of predictions and targets, without targets below 0 or at `ignore_index`"
+def class_ids(results: Any) -> tuple[Tensor, Tensor]:
+    "Return (predicted, target) class ids, (n,) int64, without targets below 0 or at `ignore_index`"
     if (task := task_of(results)) != 'classes': raise ValueError(_OTHER_TASKS[task])
     p, t, loss_fn = results.pred, results.targ, results.loss_fn
     if p.ndim == t.ndim + 1 and p.size(1) > 1 and p.shape[:1] + p.shape[2:] == t.shape: p = p.argmax(1)
@@ -145,10 +141,7 @@ class Confusion:
         if len(self.results.loss) and attended_kernel() is not None: self.cells = Cells(self)
 
 # %% ../../nbs/look/04_confusion.ipynb #77ff21b2
-def count_confusion(
-    results: Any,               # `Results`
-    n_classes: int|None = None, # None: as many as there are names, outputs, or ids
-) -> Confusion:                 # raises ValueError for what has no classes
+def count_confusion(results: Any, n_classes: int|None = None) -> Confusion:
     "Count which class was predicted for which"
     pred, targ = class_ids(results)
     n_ids = int(max(pred.max(), targ.max())) + 1 if len(targ) else 1
@@ -196,11 +189,8 @@ def _html_figure(fig, alt):
 
 # %% ../../nbs/look/04_confusion.ipynb #8788dab8
 class Cells:
-    "Buttons for the cells of a confusion matrix, and the samples of the last one clicked"
-    def __init__(self,
-        confusion: Confusion,
-        most: int = 12,    # classes; with more, only the most frequent mistakes get buttons
-    ):
+    "Buttons for cells of a confusion matrix, above `most` classes only for frequent mistakes"
+    def __init__(self, confusion: Confusion, most: int = 12):
         import ipywidgets as W
         from IPython.display import display
         self.confusion, self.most = confusion, most
@@ -256,10 +246,8 @@ def _class_scores(tp, fp, fn):
     f1 = share(2*tp, 2*tp + fp + fn)
     return {'precision': share(tp, tp + fp), 'recall': share(tp, tp + fn), 'f1': f1, 'support': tp + fn}
 
-def regression_scores(
-    pred: Tensor, targ: Tensor,     # (n, outputs)
-) -> dict[str, Tensor]:             # (outputs,) float64: 'r2', 'mae', 'rmse', 'bias'
-    "Compute scores for each output; r2 is nan for a constant target"
+def regression_scores(pred: Tensor, targ: Tensor) -> dict[str, Tensor]:
+    "Compute (outputs,) scores of (n, outputs) tensors; r2 is nan for a constant target"
     pred, targ = pred.double(), targ.double()
     err, spread = pred - targ, (targ - targ.mean(0)).square().sum(0)
     r2 = torch.where(spread > 0, 1 - err.square().sum(0)/spread, torch.nan)
@@ -319,9 +307,7 @@ class Report:
         return f'{res}<br><div>largest losses</div>{self.worst._repr_html_()}'
 
 # %% ../../nbs/look/04_confusion.ipynb #7e7bf447
-def make_report(
-    results: Any,  # `Results`
-) -> Report:
+def make_report(results: Any) -> Report:
     "Compute precision, recall, F1 and support by class or label, or residuals and R² of a regression"
     task = task_of(results)
     if task == 'regression': return _regression_report(results)

@@ -83,12 +83,8 @@ def _single(loss):
                          'pass loss=f(pred, targ), which returns one for each sample')
     return loss.detach().as_subclass(Tensor).reshape(())
 
-def one_sample(
-    x: Any,  # a batch, or a part of one
-    i: int,  # number of a sample
-    n: int,  # samples in the batch
-) -> Any:    # the same for a batch with only that sample
-    "Cut one sample out of a batch"
+def one_sample(x: Any, i: int, n: int) -> Any:
+    "Cut sample `i` out of a batch of `n`, or a part of one, as a batch of one"
     if isinstance(x, Tensor): return x[i:i + 1] if x.ndim and len(x) == n else x
     if isinstance(x, Mapping): return {k: one_sample(v, i, n) for k, v in x.items()}
     is_list = isinstance(x, (list, tuple)) and not hasattr(x, '_fields')

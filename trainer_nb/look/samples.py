@@ -23,10 +23,8 @@ from ..data import each
 # %% ../../nbs/look/01_samples.ipynb #fd1ddb9a
 _TARGETS = 'labels', 'targ', 'label', 'target', 'y'      # in a mapping; the default step knows two
 
-def batch_parts(
-    batch: Any,         # what a loader yielded
-) -> tuple[dict, dict]: # (name → input, name → target)
-    "Return inputs and targets of a batch by name; nested ones have names such as `x.ids`"
+def batch_parts(batch: Any) -> tuple[dict, dict]:
+    "Return (inputs, targets) of a batch by name; nested ones have names such as `x.ids`"
     if isinstance(batch, Mapping):
         key = next((o for o in _TARGETS if o in batch), None)
         return _flat({k: v for k, v in batch.items() if k != key}), _flat({} if key is None else {key: batch[key]})
@@ -44,12 +42,8 @@ def _flat(parts):
     return res
 
 # %% ../../nbs/look/01_samples.ipynb #8c6d909b
-def sample_of(
-    part: Any,  # an input or a target of a batch
-    i: int,     # number of the sample
-    n: int,     # samples in the batch
-) -> Any:       # the sample; None if the part does not hold one entry for each
-    "Cut one sample out of a part of a batch"
+def sample_of(part: Any, i: int, n: int) -> Any:
+    "Cut sample `i` out of a part of a batch of `n`; None if it does not hold one entry for each"
     if isinstance(part, Tensor) and part.is_nested: part = part.unbind()
     if isinstance(part, Tensor): is_rows = part.layout is torch.strided and part.ndim > 0 and len(part) == n
     else: is_rows = isinstance(part, (list, tuple)) and len(part) == n
@@ -59,10 +53,8 @@ def sample_of(
 # %% ../../nbs/look/01_samples.ipynb #d58e0e34
 _FIELDS = 30     # numbers in a row that still fit into a table
 
-def kind_of(
-    sample: Any,  # tensor without a batch dimension, or anything else
-) -> str:         # 'image', 'signal', 'tokens', 'fields', 'value', 'text' or 'other'
-    "Return how to draw a sample"
+def kind_of(sample: Any) -> str:
+    "Return how to draw a sample: 'image', 'signal', 'tokens', 'fields', 'value', 'text' or 'other'"
     if isinstance(sample, str): return 'text'
     if isinstance(sample, (bool, int, float)): return 'value'
     if not isinstance(sample, Tensor) or sample.is_complex() or sample.ndim > 3: return 'other'
@@ -136,10 +128,8 @@ def classes_of(dl: Any) -> Sequence|Mapping|None:
     return None
 
 # %% ../../nbs/look/01_samples.ipynb #b488962d
-def channels_last(
-    image: Tensor,  # (h, w), (c, h, w) or (h, w, c)
-) -> Tensor:        # (h, w, c), float or uint8
-    "Find the channels of a picture and put them last"
+def channels_last(image: Tensor) -> Tensor:
+    "Put the channels of a picture last: (h, w, c), float or uint8"
     if image.ndim == 2: image = image[None]
     image = image if image.dtype == torch.uint8 else image.float()
     return image.permute(1, 2, 0) if _channels(image) == 0 else image
@@ -170,10 +160,8 @@ def _html_image(picture, width, kind='png'):
     picture.save(file := BytesIO(), kind, optimize=True)
     return html_img(file.getvalue(), 'picture of a sample', width, kind)
 
-def html_image(
-    image: Tensor,  # (h, w, c) uint8, c in 1, 3, 4
-) -> str:
-    "Write a picture as HTML"
+def html_image(image: Tensor) -> str:
+    "Write a picture, (h, w, c) uint8 with c in 1, 3, 4, as HTML"
     from PIL import Image
     h, w, c = image.shape
     picture = Image.fromarray(image.squeeze(-1).numpy() if c == 1 else image.numpy())
@@ -204,19 +192,13 @@ def _html_signal(signal):    # (n,), (channels, n) or (n, channels) tensor
 # %% ../../nbs/look/01_samples.ipynb #48711ece
 _PICTURED = 'image', 'signal', 'text', 'tokens', 'fields', 'value'
 
-def pictured(
-    parts: dict,  # name → sample
-) -> str|None:
+def pictured(parts: dict) -> str|None:
     "Return the name of the part of a sample to draw: the first picture, signal, text, or row of fields"
     known = [name for name, o in parts.items() if kind_of(o) in _PICTURED]
     return min(known, key=lambda name: _PICTURED.index(kind_of(parts[name])), default=None)
 
-def grid(
-    samples: list[dict],                    # name of an input → sample
-    captions: list[list[tuple[str, str]]],  # (name, value), of each sample
-    look: Look,
-) -> str:                                   # HTML
-    "Draw samples with captions"
+def grid(samples: list[dict], captions: list[list[tuple[str, str]]], look: Look) -> str:
+    "Draw samples, dicts of name → part, with captions, lists of (name, text), as HTML"
     name = pictured(samples[0]) if samples else None
     shown = [o.get(name) for o in samples]
     kind, note = kind_of(shown[0]) if samples else 'other', ''
@@ -234,9 +216,7 @@ def _box(cell, caption):
     return f'<div style="max-width:200px;min-width:96px;line-height:1.35;overflow-wrap:anywhere">{cell}{lines}</div>'
 
 # %% ../../nbs/look/01_samples.ipynb #42e63edb
-def table(
-    samples: list[dict], captions: list, look: Look,    # as in `grid`
-) -> list[list[str]]:                                   # header first
+def table(samples: list[dict], captions: list, look: Look) -> list[list[str]]:
     "Make a table with a row for each sample, for text and for samples that are rows of numbers"
     if not samples: return [['']]
     name = pictured(samples[0])
@@ -245,9 +225,7 @@ def table(
     names, rest = caption_table(captions)
     return [[*head, *names], *([*row, *cells] for row, cells in zip(rows, rest))]
 
-def caption_table(
-    captions: list[list[tuple[str, str]]],      # as in `grid`
-) -> tuple[list[str], list[list[str]]]:         # (names, cells of each row)
+def caption_table(captions: list[list[tuple[str, str]]]) -> tuple[list[str], list[list[str]]]:
     "Arrange captions in columns"
     names = list(dict.fromkeys(k for o in captions for k, _ in o))
     return names, [[dict(o).get(k, '') for k in names] for o in captions]
@@ -264,10 +242,8 @@ def _fields(values, name, look):
     return names, [[f'{v:.4g}' for v in o.tolist()] for o in values]
 
 # %% ../../nbs/look/01_samples.ipynb #7ec6687d
-def describe_parts(
-    parts: dict,    # name → part of a batch
-) -> list[dict]:    # 'name', 'shape', 'dtype', 'min', 'max', 'mean', 'not_finite'
-    "Describe the parts of a batch in numbers; None where a number has no meaning"
+def describe_parts(parts: dict) -> list[dict]:
+    "Describe named parts of a batch in numbers; None where a number has no meaning"
     return [{'name': name, **_numbers(o)} for name, o in parts.items()]
 
 def _numbers(o):
@@ -287,10 +263,8 @@ def _numbers(o):
     if len(known): res |= {'min': known.min().item(), 'max': known.max().item(), 'mean': known.float().mean().item()}
     return res
 
-def described_table(
-    rows: list[dict],       # what `describe_parts` returned
-) -> list[list[str]]:       # header first
-    "Make a table of a description"
+def described_table(rows: list[dict]) -> list[list[str]]:
+    "Make a table, header first, of what `describe_parts` returned"
     def cell(v):
         if v is None: return ''
         return f'{v:.4g}' if isinstance(v, float) else str(v)

@@ -282,12 +282,9 @@ def _unsaved(opt):
     return ''
 
 # %% ../../nbs/save/04_checkpoint.ipynb #b3874726
-def find(
-    source: str | Path,         # path of a checkpoint, or of a folder of them
-    size: int = 1,              # world size of the run that resumes
-) -> tuple[dict[str, Any], Path]:       # state, path of its file; raises FileNotFoundError or
+def find(source: str | Path, size: int = 1) -> tuple[dict[str, Any], Path]:
                                         # BadCheckpoint
-    "Read the state in a file, or the newest one in a folder from which a world of this size can resume"
+    "Read (state, path) of a file, or of the newest in a folder from which `size` ranks can resume"
     path = Path(source)
     if path.is_dir(): return _find_newest(Folder(path), size)
     note = path.with_suffix('.json')
@@ -313,12 +310,8 @@ def _find_newest(folder, size):
     return state, folder.path/manifest['file']
 
 # %% ../../nbs/save/04_checkpoint.ipynb #489c7390
-def resume_from(
-    learn: Learner,             # in a fit that begins
-    source: bool | str | Path,  # True: the folder of the hook `Checkpoint`; or the path of a
-                                # checkpoint, or of a folder
-) -> bool:                      # whether there was a checkpoint
-    "Restore the state that `fit(resume=source)` resumes"
+def resume_from(learn: Learner, source: bool | str | Path) -> bool:
+    "Restore the state that `fit(resume=source)` resumes; return whether there was one"
     hook = learn.provider('checkpoints')
     if hook is not None and learn.is_main:
         hook.folder.lock.acquire()

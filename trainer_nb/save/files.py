@@ -82,11 +82,8 @@ _FORMAT = 1      # of the files; `read_state` refuses any other
 _TAIL = b'\ntrainer_nb sha256 '      # how the last line of a state file begins
 _N_TAIL = len(_TAIL) + 64 + 1        # bytes of this line
 
-def write_state(
-    file: str | Path | BinaryIO,  # path to write or replace, or a binary file
-    state: dict[str, Any],        # of plain values
-) -> dict[str, Any]:              # 'sha256' and 'size' of the file
-    "Write a state to a file that `read_state`, or `torch.load(path, weights_only=True)`, can read"
+def write_state(file: str | Path | BinaryIO, state: dict[str, Any]) -> dict[str, Any]:
+    "Write a state for `read_state` to a path or binary file; return its 'sha256' and 'size'"
     if not hasattr(file, 'write'):
         with replacing(file) as f: return write_state(f, state)
     with _Hashed(file) as hashed:
@@ -107,11 +104,8 @@ def checksum(path: str | Path) -> str:
     with open_file(path) as f: return hashlib.file_digest(f, 'sha256').hexdigest()
 
 # %% ../../nbs/save/01_files.ipynb #fb7cb897
-def read_state(
-    path: str | Path,                         # file
-    manifest: dict[str, Any] | None = None,   # with its 'size' and 'sha256', if they are known
-) -> dict[str, Any]:                          # its tensors are on the host
-    "Read a state; raises FileNotFoundError, and BadCheckpoint for anything that `write_state` did not write"
+def read_state(path: str | Path, manifest: dict[str, Any] | None = None) -> dict[str, Any]:
+    "Read a state to the host; raises BadCheckpoint for anything that `write_state` did not write"
     path = Path(path)
     if not path.exists(): raise FileNotFoundError(f'there is no file {path}')
     if not path.is_file(): raise BadCheckpoint(f'{path.name} is not a file: expected a checkpoint')
@@ -254,11 +248,8 @@ class _Scan:
             self.refuse('is not whole', f'its tensors need {self.n_bytes} bytes, and it has {self.size}')
 
 # %% ../../nbs/save/01_files.ipynb #fba8100c
-def path_in(
-    folder: str | Path,  # folder that the path must not leave
-    name: str,           # of a file or folder in it
-) -> Path:               # raises BadCheckpoint
-    "Return the path of a file in a folder; refuse one that leads elsewhere, even by a link"
+def path_in(folder: str | Path, name: str) -> Path:
+    "Return a path in a folder; raises BadCheckpoint if it leads elsewhere, even by a link"
     path = Path(folder)/name
     try: is_inside = path.resolve().parent == Path(folder).resolve()
     # an impossible name, or a cycle of links
@@ -349,9 +340,7 @@ def _check_parts(folder, manifest):
 # %% ../../nbs/save/01_files.ipynb #c958becd
 class Folder:
     "The checkpoints in a folder"
-    def __init__(self,
-        path: str | Path,  # folder; created by the first `put`
-    ):
+    def __init__(self, path: str | Path):
         self.path, self.lock = Path(path), Lock(path)
         if self.path.exists() and not self.path.is_dir():
             raise NotADirectoryError(f'{path} is a file: expected a folder for checkpoints')
@@ -384,10 +373,8 @@ class Folder:
         _check_parts(self.path, manifest)
         return read_state(path, manifest)
 
-    def newest(self,
-        fits: Callable[[dict[str, Any]], bool] = lambda manifest: True,  # which states to consider
-    ) -> tuple[dict[str, Any], dict[str, Any]] | None:                   # state and manifest; None if there is none
-        "Return the newest intact state among those that fit; warn about damaged ones"
+    def newest(self, fits: Callable[[dict], bool] = lambda manifest: True) -> tuple[dict, dict] | None:
+        "Return the newest intact (state, manifest) that fits, or None; warn about damaged ones"
         for manifest in filter(fits, reversed(self.manifests())):
             try: return self.read(manifest), manifest
             except (BadCheckpoint, OSError) as e:
@@ -398,13 +385,12 @@ class Folder:
         n = 1 + max((int(m[1]) for m in self._names()), default=0)
         return self.path/f'checkpoint-{n:05d}-step-{step}.pt'
 
-    def put(self,
-        state: dict[str, Any],       # of plain values
-        info: dict[str, Any],        # for the manifest: 'run', 'step', 'metric', and more
-        parts: Path | None = None,   # folder in this one with the state's shards, complete and on
-                                     # disk; it is moved
-    ) -> dict[str, Any]:             # the manifest
-        "Write a state; a kill at any moment leaves it complete or absent"
+    def put(self, state: dict[str, Any], info: dict[str, Any],
+            parts: Path | None = None) -> dict[str, Any]:
+        """Write a state, and return its manifest; a kill at any moment leaves it complete or absent
+
+        `parts` is a folder in this one with the state's shards, complete and on disk; it is moved.
+        """
         self.path.mkdir(exist_ok=True)
         path = self.next(info['step'])
         try:

@@ -16,15 +16,13 @@ from .checkpoint import load_state
 from .files import Folder
 
 # %% ../../nbs/save/07_rewind.ipynb #bde0057a
-def find_point(
-    folder: str | Path,         # path of checkpoints
-    epoch: int | None = None,   # ≥ 1: epochs that were finished, with none begun
-    step: int | None = None,    # ≥ 1: optimizer steps that were made; neither this nor `epoch`: the
-                                # newest checkpoint
-    run: str | None = None,     # id of the run that wrote it; None: of the newest one
-) -> dict[str, Any]:            # manifest; raises FileNotFoundError, or ValueError with what there
+def find_point(folder: str | Path, epoch: int | None = None, step: int | None = None,
+               run: str | None = None) -> dict[str, Any]:
                                 # is
-    "Find the newest checkpoint of a point in training"
+    """Return the manifest of a run's newest checkpoint, after `epoch` whole epochs, or at `step`
+
+    `run` None is the newest run. Raises FileNotFoundError, or ValueError with what there is.
+    """
     if epoch is not None and step is not None:
         raise TypeError('pass either an epoch or a step, not both')
     for name, o in dict(epoch=epoch, step=step).items():

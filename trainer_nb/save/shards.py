@@ -61,12 +61,8 @@ def report_error(e: Exception, path: str | Path, rank: int) -> None:
         with replacing(Path(path)/f'{rank}.error') as f:
             f.write(f'{type(e).__name__}: {e}'.encode())
 
-def wait_for_parts(
-    path: str | Path,                # folder that all ranks see
-    size: int,                       # number of files to wait for
-    patience: Callable[[], float],   # returns seconds to wait; it may return another number later
-) -> None:                           # raises OSError if a rank cannot write its file, or does not
-    "Wait until all ranks have written their shards"
+def wait_for_parts(path: str | Path, size: int, patience: Callable[[], float]) -> None:
+    "Wait up to `patience()` seconds until all ranks have written their shards; raises OSError"
     path, start = Path(path), perf_counter()
     while True:
         names = set(os.listdir(path))

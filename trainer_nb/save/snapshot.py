@@ -23,13 +23,12 @@ from trainer_nb.loop import (
 )
 
 # %% ../../nbs/save/03_snapshot.ipynb #a5031d5f
-def host_copy(
-    x: Any,                                          # a nesting of dicts, lists, tuples and tensors
-    memo: dict[Any, Any] | None = None,              # what was copied already: tied weights stay
-                                                     # one tensor
-    copy: Callable[[Tensor], Tensor] | None = None,  # replaces a copy of a tensor
-) -> Any:  # the same nesting, with new tensors on the host, which are filled when `arrived` returns
-    "Copy a state, so that later steps do not change it"
+def host_copy(x: Any, memo: dict[Any, Any] | None = None,
+              copy: Callable[[Tensor], Tensor] | None = None) -> Any:
+    """Copy a nesting with its tensors to the host, where they are filled when `arrived` returns
+
+    `memo` holds what was copied already, so that tied weights stay one tensor; `copy` makes a copy.
+    """
     memo = {} if memo is None else memo
     if isinstance(x, Tensor):
         is_strided = x.layout is torch.strided      # a sparse tensor has no single address
@@ -204,12 +203,8 @@ def module_state(module: nn.Module) -> dict[str, Any]:
     state, buffers = module.state_dict(), unsaved_buffers(module)
     return {**({'buffers': buffers} if buffers else {}), 'state': dict(state), 'metadata': state_versions(state)}
 
-def load_module_state(
-    module: nn.Module,      # module to load into
-    state: dict[str, Any],  # what `module_state` returned; without 'metadata', the versions are
-                            # those of the module
-) -> list[str]:             # names of buffers that the module lacks
-    "Load the state of a module"
+def load_module_state(module: nn.Module, state: dict[str, Any]) -> list[str]:
+    "Load what `module_state` returned; return the names of buffers that the module lacks"
     module.load_state_dict(state_of(module, state['state'], state.get('metadata')))
     return set_buffers(module, state.get('buffers', {}))
 
@@ -240,10 +235,8 @@ _STATE_KINDS = {
     'loaders': {'train_dl': {str: object}, 'valid_dl': {str: object}}, 'rng_states': RNG_STATE_KINDS,
     'processes?': [{str: object}]}      # own state of each rank
 
-def capture(
-    learn: Learner,   # between two batches, or outside a fit
-) -> dict[str, Any]:  # its tensors are the live ones: copy them with `host_copy`
-    "Return all that another process needs to resume as if nothing had happened"
+def capture(learn: Learner) -> dict[str, Any]:
+    "Return all that another process needs to resume exactly; its tensors are the live ones"
     fit, history = learn.fitting or learn.stopped, learn.history
     if fit is None and history.open_metrics is not None: history.open_metrics.pack()
     at = fit.rng_states if fit is not None else None
@@ -341,15 +334,13 @@ def _take_hooks(learn, states):
                     for key in strange]
 
 # %% ../../nbs/save/03_snapshot.ipynb #b23de7c6
-def restore(
-    learn: Learner,         # with the same modules, optimizers and hooks
-    state: dict[str, Any],  # what `capture` returned, from a file
-    fit: Fit,               # the fit that resumes
-    plan: bool = False,     # whether the fit also gets the bounds of the saved one
-    skip: bool = False,     # True: samples draw no random numbers, so that workers need not read
-                            # them again
-) -> list[str]:             # what cannot be exact, and why
-    "Load a state into a learner; raises ValueError, with nothing changed, if it does not fit"
+def restore(learn: Learner, state: dict[str, Any], fit: Fit, plan: bool = False,
+            skip: bool = False) -> list[str]:
+    """Load what `capture` returned into a learner, and into the `fit` that resumes
+
+    With `plan`, the fit also gets the bounds of the saved one; `skip` as for `Checkpoint`. Returns
+    what cannot be exact, and why. Raises ValueError, with nothing changed, if the state does not fit.
+    """
     check_kinds(state, _STATE_KINDS, 'the checkpoint')
     for key, h in _hook_keys(learn.hooks).items():
         if key in state['hooks'] and type(h).load_state_dict is Hook.load_state_dict:
