@@ -94,6 +94,7 @@ def fold(e: BaseException) -> None:
             notes[:] = [note.removesuffix(_LEFT_OUT) for note in notes]
             notes[-1] += _LEFT_OUT
 
+# %% ../../nbs/base/04_errors.ipynb #09c32051
 def drop_locals(e: BaseException) -> None:
     "Clear the variables in the frames of an exception and its causes, except running ones"
     for o in _chain(e):

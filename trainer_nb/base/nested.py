@@ -55,22 +55,7 @@ def common_device(xs: Iterable) -> torch.device:
     devices = (x.device for x in xs if isinstance(x, Tensor))
     return next((o for o in devices if o.type != 'cpu'), torch.device('cpu'))
 
-# %% ../../nbs/base/01_nested.ipynb #58da0ed4
-def sample_counts(x: Any) -> list[int]:
-    "Return the numbers of samples that `x` may hold, likeliest first; empty without a size"
-    if isinstance(x, Tensor): return [x.size(0)] if x.ndim else []
-    if isinstance(x, Mapping): return _agreed(map(sample_counts, x.values()))
-    if isinstance(x, PackedSequence): return [int(x.batch_sizes[0])]       # these are on the host
-    for name in 'num_graphs', 'batch_size':         # of batches of torch_geometric and DGL
-        if isinstance(n := getattr(x, name, None), int): return [n]
-    if (values := _fields(x)) is not None: return _agreed(map(sample_counts, values))
-    if not isinstance(x, (list, tuple)): return [*getattr(x, 'shape', ())[:1]]      # an array
-    counts = [*map(sample_counts, x)]
-    both = _agreed(counts)
-    if both and all(map(_is_whole, x)) and all(both[0] in o for o in counts):
-        return [len(x), *both] if any(map(_is_sample, x)) else [*both, len(x)]
-    return [len(x)] if len({_kind(o) for o in x}) == 1 else both
-
+# %% ../../nbs/base/01_nested.ipynb #35cfec82
 def _kind(x):
     "The type of `x`, without telling mappings, lists and tuples, or tensors apart"
     if isinstance(x, Mapping): return Mapping
@@ -89,6 +74,22 @@ def _agreed(counts):
     if len(first) < 2: return first
     rest = [o for o in counts if o]
     return [n for n in first if all(n in o for o in rest)] or first
+
+# %% ../../nbs/base/01_nested.ipynb #58da0ed4
+def sample_counts(x: Any) -> list[int]:
+    "Return the numbers of samples that `x` may hold, likeliest first; empty without a size"
+    if isinstance(x, Tensor): return [x.size(0)] if x.ndim else []
+    if isinstance(x, Mapping): return _agreed(map(sample_counts, x.values()))
+    if isinstance(x, PackedSequence): return [int(x.batch_sizes[0])]       # these are on the host
+    for name in 'num_graphs', 'batch_size':         # of batches of torch_geometric and DGL
+        if isinstance(n := getattr(x, name, None), int): return [n]
+    if (values := _fields(x)) is not None: return _agreed(map(sample_counts, values))
+    if not isinstance(x, (list, tuple)): return [*getattr(x, 'shape', ())[:1]]      # an array
+    counts = [*map(sample_counts, x)]
+    both = _agreed(counts)
+    if both and all(map(_is_whole, x)) and all(both[0] in o for o in counts):
+        return [len(x), *both] if any(map(_is_sample, x)) else [*both, len(x)]
+    return [len(x)] if len({_kind(o) for o in x}) == 1 else both
 
 def _is_sample(x):
     "Return whether entries of a mapping, or of several kinds, have no number in common, as a picture and its boxes"

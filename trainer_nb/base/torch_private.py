@@ -112,6 +112,7 @@ def _left_by(opt, step):
             modes.append(torch.is_grad_enabled())
     return p.tolist(), [[v.tolist() for v in o.values()] for o in opt.state.values()], [*opt.modes], modes
 
+# %% ../../nbs/base/05_torch_private.ipynb #06e843e7
 @contextmanager
 def _nobody_else():
     "Disable the hooks registered for all optimizers, which must not see the check"
@@ -148,6 +149,7 @@ def _hooks(opt):
     own = getattr(opt, '_optimizer_step_pre_hooks', None) or getattr(opt, '_optimizer_step_post_hooks', None)
     return own or around._global_optimizer_pre_hooks or around._global_optimizer_post_hooks
 
+# %% ../../nbs/base/05_torch_private.ipynb #638d6525
 def has_hooks(opt: Optimizer) -> bool:  # True if that cannot be known
     "Return whether hooks are registered for its steps"
     return not _hooks_are_seen() or bool(_hooks(opt))
@@ -207,6 +209,7 @@ def own_call(m: nn.Module, *args: Any, **kwargs: Any) -> Any:
     "Call a module whose call is replaced: its forward and its hooks"
     return m._call_impl(*args, **kwargs)
 
+# %% ../../nbs/base/05_torch_private.ipynb #2f3a4f75
 def compile_errors() -> tuple[type[Exception], ...]:
     "List the exceptions that torch raises if it cannot compile"
     if not _errors_are_known(): return (RuntimeError,)      # other errors come again when the call is repeated

@@ -17,17 +17,13 @@ import torch
 from torch import Tensor
 
 from ..base import BATCH_NORMS, DROPOUTS, set_seed
-from ..loop import Hook, Learner, check_first, trained, unchanged
+from ..loop import Hook, Learner, check_first, inputs_and_target, trained, unchanged
 
 # %% ../../nbs/look/06_evidence.ipynb #9e0a7361
 def batch_tensors(batch: Any) -> tuple[list[Tensor], Tensor|None]:
     "Return the (inputs, target) in a batch of the usual kinds, as far as they are tensors"
-    if isinstance(batch, (tuple, list)) and len(batch) > 1: inputs, targ = batch[:-1], batch[-1]
-    elif isinstance(batch, Mapping):
-        targ = next((batch[k] for k in ('labels', 'targ') if k in batch), None)
-        inputs = [v for k, v in batch.items() if k not in ('labels', 'targ')]
-    else: inputs, targ = [batch], None
-    return [o for o in inputs if isinstance(o, Tensor)], targ if isinstance(targ, Tensor) else None
+    inputs, targ = inputs_and_target(batch)
+    return inputs, targ if isinstance(targ, Tensor) else None
 
 def _rows(batches):
     "(inputs (n, d) of the first kind, targets) of all batches; None where their shapes differ"
