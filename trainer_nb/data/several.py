@@ -210,9 +210,7 @@ class ValidSets(Loaders):
     "Validation sets by name, one after another; each batch is a dict with the set's name as its only key"
     MODES: dict[str, Callable] = {'sequence': sum}
 
-    def __init__(self,
-        loaders: Mapping[str, Any],  # name → loader
-    ):
+    def __init__(self, loaders: Mapping[str, Any]):
         super().__init__(loaders, 'sequence')
         for name, o in self.loaders.items():
             if not name or 'loss' in name.split('_'):
@@ -222,9 +220,7 @@ class ValidSets(Loaders):
                 raise TypeError(f'the validation set {name!r} is a dict: expected a loader, or a tuple of tensors; '
                                 'for a batch of each of several loaders pass Loaders({...})')
 
-def sets_of(
-    dl: Any,  # any loader, or None
-) -> dict[str, Any]:  # name → loader; empty for a single loader
-    "Return the validation sets by name"
+def sets_of(dl: Any) -> dict[str, Any]:
+    "Return the validation sets by name; {} for a single loader or None"
     dl = source(dl)
     return dl.loaders if isinstance(dl, ValidSets) else {}

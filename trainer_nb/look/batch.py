@@ -80,12 +80,8 @@ class _Grab(Hook):
         self.batch = learn.batch
         raise Seen
 
-def run_once(
-    learn: Learner,
-    hook: Hook,             # raises `Seen`
-    training: bool = True,  # False: on validation data
-) -> None:
-    "Run the first batch in a dry run, or in a validation if nothing can train, until the hook is done"
+def run_once(learn: Learner, hook: Hook, training: bool = True) -> None:
+    "Run the first batch in a dry run, or in a validation if nothing can train, until `Seen`"
     can_train = any(p.requires_grad for p in learn.model.parameters()) and learn.opts
     can_train = can_train and learn.train_dl is not None
     with learn.added_hooks(hook), suppress(Seen):
