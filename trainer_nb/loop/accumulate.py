@@ -15,12 +15,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..base import check_kinds
+from ..base import check_kinds, common_device
 from trainer_nb.loop.averages import (
-    CHUNK, Average, as_tensor, copied, detached, load_object_state, noting, object_state, reset_copy,
-    scalars, stack_scalars, stacked, unstacked, weighted_sums
+    CHUNK, Average, as_tensor, copied, detached, is_quick, load_object_state, noting, object_state,
+    reset_copy, scalars, stack_scalars, stacked, unstacked, weighted_sums
 )
-from .steps import count_targets, loss_weight, on_host
+from .steps import Returned, count_targets, loss_weight, on_host
 from .world import World
 
 # %% ../../nbs/loop/21_accumulate.ipynb #e61fd4c3
@@ -151,6 +151,18 @@ def _read(world, sums):
     sums = [*map(as_tensor, sums)]
     return world.sum(torch.cat([o.to(sums[0]) for o in sums])).tolist()
 
+def _means(world, sums):
+    "Read (column, (mean, its weight)) of pairs (columns, sums), in one transfer"
+    read = iter(_read(world, [o for _, o in sums]))
+    for columns, _ in sums:
+        totals, weight = [next(read) for _ in columns], next(read)
+        yield from ((name, (o/weight if weight else math.nan, weight)) for name, o in zip(columns, totals))
+
+def _union(world, names):
+    "Return the names that any rank has, in one order"
+    if world.size == 1: return [*names]
+    return [*dict.fromkeys(chain.from_iterable(world.all_gather([*names])))]
+
 def _of_all_ranks(world, averages):
     "Return the (columns, sums) of this rank, with zeros for those that only other ranks have"
     if world.size == 1: return averages
@@ -179,6 +191,7 @@ class Accumulator:
         is_fresh: bool = False,           # targets of a batch are not written to later
         is_sum: bool = False,             # losses are sums over samples, not means
         missing: Callable | None = None,  # `f(metrics, result)` of the first batch → names to leave out; None: none
+        inputs: Callable = tuple,         # `f()` → keys that the default step passes on from the current batch
     ):
         self.world, self.is_sum, self.is_fresh = world or World(), is_sum, is_fresh
         self.metrics = [*metrics]
@@ -189,6 +202,8 @@ class Accumulator:
         self.history, self.lr_names = history, lr_names
         self.extras = {}                            # recorded values: name → {row: value}
         self.with_mean = set()                      # names of those whose mean is a value of the pass
+        read = chain.from_iterable((m.name, m.pred, m.targ) for m in metrics)
+        self.returned = Returned({*read, *_RESERVED}, inputs)
         if history is None: return
         if history.open_metrics is not None: history.open_metrics.pack()
         history.open_metrics = self
@@ -202,12 +217,25 @@ class Accumulator:
         "Add a batch"
         if self.measures.looked: self.measures.keep()
         elif self.metrics: self.measures.see(result, n, not self.world.is_padding)
+        if found := self.returned.of(result): loss = self._beside(loss, found)
         if (self.is_sum or result.get('reduction') == 'sum') and loss is not None:
             loss, weight = {name: o/n for name, o in loss.items()} if type(loss) is dict else loss/n, n
         else: weight = loss_weight(result, n, can_wait=self.is_fresh)
         if isinstance(weight, Tensor) and (on_host(weight) or not self.is_fresh): weight = copied(weight)
         self.rows.append((loss, n, lrs, weight))
         if len(self.rows) >= CHUNK: self.pack()
+
+    def _beside(self, loss, found):
+        "Put the numbers that a step returned beside its losses, except what has a column by another way"
+        own = loss if type(loss) is dict else {} if loss is None else {'loss': loss}
+        self.returned.leave_out(found.keys() & (own.keys() | self.with_mean))
+        values = {k: copied(o) if isinstance(o, Tensor) else float(o) for k, o in found.items()}
+        return own | {k: o for k, o in values.items() if k in self.returned.names}
+
+    @property
+    def names(self) -> list[str]:
+        "Names of the numbers that the step returned beside its losses"
+        return [*self.returned.names]
 
     @property
     def looked(self) -> bool:
@@ -261,8 +289,7 @@ class Accumulator:
             chunks = {'train_' + name: self._pack_some(name, [o.get(name) for o in losses], weights)
                       for name in dict.fromkeys(chain.from_iterable(losses))}
         if self.history is not None:
-            if self.world.size > 1:
-                self.shares += [(name, o, stack_scalars(weights).to(o.device)) for name, o in chunks.items()]
+            if self.world.size > 1: self._share(chunks, losses, weights)
             for name, values in zip(self.lr_names, zip(*lrs)):
                 chunks[name] = stack_scalars(values) if isinstance(values[0], Tensor) else list(values)
         if self.measures.objects: self._pack('', ns, ns)    # the weight of the metric objects' values
@@ -283,6 +310,18 @@ class Accumulator:
             if self.history is not None: res[name] = _spread(found if are_numbers else stack_scalars(found), there, n)
         return res
 
+    def _share(self, chunks, losses, weights):
+        "Keep this rank's losses for `together`, with weight 0 where a batch has none"
+        device, start = common_device(chunks.values()), self.n_packed - len(weights)
+        known = dict.fromkeys(name for name, *_ in self.shares)
+        for name in {**known, **chunks}:
+            if start and name not in known:
+                self.shares.append((name, torch.full((start,), math.nan), torch.zeros(start)))
+            values, key = chunks.get(name, torch.full((len(weights),), math.nan)), name.removeprefix('train_')
+            has_it = [key in o if type(o) is dict else key == 'loss' for o in losses]
+            mine = stack_scalars([w if is_there else 0. for w, is_there in zip(weights, has_it)])
+            self.shares.append((name, values.to(device), mine.to(device)))
+
     def _pack_some(self, name, losses, weights):
         "Pack the losses of one name, with nan for the batches without it"
         there = [i for i, o in enumerate(losses) if o is not None]
@@ -295,10 +334,13 @@ class Accumulator:
 
     def together(self) -> dict[str, Tensor]:  # name → (n,), one value for each batch of the pass
         "Return the losses of each global batch, reduced over all ranks; nothing in a single process"
-        res = {}
-        for name in dict.fromkeys(name for name, *_ in self.shares):
-            values = torch.cat([o for other, o, _ in self.shares if other == name])
-            weights = torch.cat([o for other, _, o in self.shares if other == name]).double()
+        if not self.shares: return {}
+        res, like = {}, self.shares[-1][1]
+        for name in _union(self.world, dict.fromkeys(name for name, *_ in self.shares)):
+            mine = [(o.to(like), w.to(like.device)) for other, o, w in self.shares if other == name]
+            if not mine: mine = [(like.new_full((self.n_packed,), math.nan), like.new_zeros(self.n_packed))]
+            values, weights = map(torch.cat, zip(*mine))
+            weights = weights.double()
             weighted = torch.where(weights > 0, values.double()*weights, 0.)
             total, weight, plain = self.world.sum(torch.stack([weighted, weights, values.double()]))
             mean = torch.where(weight > 0, total/weight, plain/self.world.size)      # a batch may weigh nothing
@@ -314,20 +356,31 @@ class Accumulator:
         self.pack()
         if not self.n_packed: return {}
         averages = _of_all_ranks(self.world, [(o.columns, o.result()) for o in self.measures.averages])
-        sums = [([name], o) for name, o in self.sums.items()]
+        sums = [([name], self.sums.get(name, [0., 0.])) for name in _union(self.world, self.sums)]
         sums += [(columns, o) for columns, o in averages if o is not None]
-        res, read = {}, iter(_read(self.world, [o for _, o in sums]))
-        for columns, _ in sums:
-            totals, weight = [next(read) for _ in columns], next(read)
-            if math.isnan(weight):
+        res, returned = {}, {}
+        for name, pair in _means(self.world, sums):
+            if math.isnan(pair[1]):
                 raise ValueError("a step returned an 'n' below 0, or nan: it is the weight of the loss, "
                                  'such as the number of samples or mask.sum()')
-            for name, total in zip(columns, totals): _put(res, name, (total/weight if weight else math.nan, weight))
-        if not self.measures.objects: return res
-        _, weight = res.pop('')
+            if name in self.returned.names and name not in returned: returned[name] = pair
+            else: _put(res, name, pair)
+        weight = res.pop('', (0., 0.))[1]
         for m, o in self.measures.objects:
             values = noting(m, lambda: m.columns(self.world.merged(o).compute()))
             for name, v in values.items(): _put(res, name, (float(v), weight), m)
+        return res | {name: pair for name, pair in returned.items() if name not in res}
+
+    def running(self) -> dict[str, float]:  # as `means`; on this rank
+        "Read the means so far, without those of metric objects that may take long, and leave all as it is"
+        self.pack()
+        if not self.n_packed: return {}
+        averages = [o.so_far() for o in self.measures.averages]
+        sums = [([name], o) for name, o in self.sums.items() if name]
+        sums += [(columns, o) for columns, o in averages if o is not None]
+        res = {name: mean for name, (mean, _) in _means(World(), sums)}
+        for m, o in self.measures.objects if self.world.size == 1 else ():
+            if is_quick(o): res |= {name: float(v) for name, v in m.columns(o.compute()).items()}
         return res
 
     def state_dict(self) -> dict:  # of tensors, numbers, lists and dicts
@@ -362,11 +415,20 @@ class Accumulators(dict):
     def means(self) -> dict[str, float]:  # 'loss' and metric names over all sets, then '<set>_loss', '<set>_<metric>'
         "Read the means so far; those over all sets weight each set by its samples"
         found = {name: accumulator.weighted() for name, accumulator in self.items()}
+        columns = dict.fromkeys(chain.from_iterable(found.values()))
+        of_sets = {f'{name}_{column}' for name, values in found.items() for column in values}
         res = {column: _mean([values[column] for values in found.values() if column in values])
-               for column in dict.fromkeys(chain.from_iterable(found.values()))}
+               for column in columns if column not in self.names or column not in of_sets}
         for name, values in found.items():
             for column, (mean, _) in values.items(): _put(res, f'{name}_{column}', mean)
         return res
+
+    @property
+    def names(self) -> list[str]:
+        "Names of the numbers that the steps returned beside their losses: over all sets, then by set"
+        mine = {name: accumulator.names for name, accumulator in self.items()}
+        each = [f'{name}_{column}' for name, columns in mine.items() for column in columns]
+        return [*dict.fromkeys([*chain.from_iterable(mine.values()), *each])]
 
     def state_dict(self) -> dict[str, dict]:  # name of the set → state of its accumulator
         "Return the state, by set"

@@ -4,13 +4,13 @@
 
 # %% auto #0
 __all__ = ['CHUNK', 'GROUP', 'stack_scalars', 'copied', 'scalars', 'weighted_sums', 'as_tensor', 'stacked', 'unstacked', 'noting',
-           'detached', 'Average', 'object_state', 'load_object_state', 'reset_copy']
+           'detached', 'Average', 'is_quick', 'object_state', 'load_object_state', 'reset_copy']
 
 # %% ../../nbs/loop/20_averages.ipynb #d2409097
 import math
 from array import array
 from collections.abc import Mapping, Sequence
-from copy import deepcopy
+from copy import copy, deepcopy
 from typing import Any
 
 import torch
@@ -207,6 +207,13 @@ class Average:
         if self.values: self._pack()
         return self.sums
 
+    def so_far(self) -> tuple[list[str], Any]:  # columns, and what `result` returns
+        "Return the sums of all batches until now, and leave them as they are"
+        twin = copy(self)
+        twin.values, twin.weights = self.values[:], self.weights[:]
+        sums = twin.result()
+        return twin.columns, sums
+
     def state_dict(self) -> dict:  # of tensors, numbers and lists
         "Return the state; collected batches are not computed, since that would change the order of the sums"
         return {'waits': self.waits, 'sums': as_tensor(self.sums), 'columns': self.columns,
@@ -225,6 +232,12 @@ def _torchmetrics(o):
     "Return the torchmetrics objects in `o` by name"
     if not isinstance(o, torch.nn.Module): return {}
     return {name: m for name, m in o.named_modules() if hasattr(m, 'metric_state') and hasattr(m, 'update_count')}
+
+def is_quick(o: Any) -> bool:
+    "Return whether a metric object can compute a value at any time: its state is small, and stays so"
+    parts = _torchmetrics(o).values()
+    states = [v for m in parts for v in m.metric_state.values()]
+    return bool(parts) and all(isinstance(v, Tensor) and v.numel() <= _SMALL for v in states)
 
 def _has_state_dict(o): return all(callable(getattr(o, name, None)) for name in ('state_dict', 'load_state_dict'))
 

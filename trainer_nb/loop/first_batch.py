@@ -8,6 +8,7 @@ __all__ = ['BeforeFirst', 'Looked', 'new_sums']
 # %% ../../nbs/loop/15_first_batch.ipynb #7c0a0ed6
 import operator, warnings
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from torch.utils.data import DataLoader
@@ -116,5 +117,8 @@ def new_sums(
     is_fresh = (steps.keeps_targets[not training]
                 and (yields_new(dl) or learn.device.type != 'cpu' and isinstance(source(dl), DataLoader)))
     were_seen = learn._looked.is_done(learn) and len(learn.history) > 0
+    inputs = partial(_named_inputs, learn) if steps.is_default[not training] else tuple
     return Accumulator(learn.metrics, learn.device, *args, world=learn.world, waits=were_seen, missing=missing,
-                       is_sum=not own and is_sum(learn.loss_fn), is_fresh=is_fresh)
+                       is_sum=not own and is_sum(learn.loss_fn), is_fresh=is_fresh, inputs=inputs)
+
+def _named_inputs(learn): return learn.batch.keys() if isinstance(learn.batch, Mapping) else ()

@@ -355,7 +355,9 @@ class Fit(FitState):
     def close_valid(self, learn: Any) -> None:
         "Record the values of a validation"
         step = learn.state.optimizer_step
-        self.valid_values, self.validated_at, self.valid = self.valid.sums.means(), step, None
+        sums = self.valid.sums
+        self.valid_values, self.validated_at, self.valid = sums.means(), step, None
+        learn.history.note(sums.names)
         values = {'valid_' + k: v for k, v in self.valid_values.items()}
         learn.history.add_valid({'epoch': learn.state.epoch, 'step': step, **values})
         if self.wants_valid(learn): self.plan.plan_valid(learn.state)
@@ -378,6 +380,7 @@ class Fit(FitState):
         values = train.means()          # packs the last batches, too
         valid = self.valid_values if self.valid is None else self.valid.sums.means()
         history.revise_steps(train.n_packed, train.together())
+        history.note(train.names)
         lrs = {name: history.series[name].last() for name in train.lr_names if name in history.series}
         history.open_metrics = None
         mine = {}

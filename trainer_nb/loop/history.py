@@ -8,7 +8,7 @@ __all__ = ['HISTORY_KINDS', 'Series', 'History']
 # %% ../../nbs/loop/04_history.ipynb #6f75e4a2
 import math, sys, warnings
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 from itertools import accumulate, chain, groupby
 from threading import get_ident
@@ -156,6 +156,7 @@ def _rank(name):
 def _format(name, v, first_s):
     "Format a value of the epoch table; `first_s` is the time of the first epoch"
     if name == 'epoch': return str(v)
+    if name.startswith('+'): return ''      # the heading says how many columns are not shown
     if name == 'time_s':
         return format_time(v) if first_s >= 60 else f'{v:.1f} s' if first_s >= .1 else f'{1000*v:.0f} ms'
     if is_rate(name): return f'{v:.3g}'
@@ -175,11 +176,14 @@ def _picked(n, first, most, best):
         res.append(i)
     return res
 
-def _as_text(rows, first_s):
+def _as_text(rows, first_s, returned=()):
     "Return the columns of the table, each a list of its heading and its cells, losses first"
     hidden = [o for o in (rows[-1] if rows else ()) if is_rate(o)][4:]
+    rest = [*returned][8:]      # of what steps return
+    hidden += [phase + name for name in rest for phase in ('train_', 'valid_')]
     columns = {name: ['time' if name == 'time_s' else name, *(_format(name, v, first_s) for v in values)]
                for name, values in _columns(rows).items() if name not in hidden}
+    if rest: columns['+'] = [f'+{len(rest)} more', *('' for _ in rows)]
     return {o: columns[o] for o in sorted(columns, key=lambda o: (o != 'epoch', 'loss' not in o.split('_')))}
 
 def _narrow(columns, width):
@@ -192,7 +196,7 @@ def _narrow(columns, width):
 # %% ../../nbs/loop/04_history.ipynb #475afeeb
 _ROWS_KINDS = {'names': [str], 'rest': [[object]], 'values': Tensor, 'kinds': Tensor}
 HISTORY_KINDS = {'n_packed': int, 'series': {str: _COLUMN_KINDS}, 'epoch_rows': _ROWS_KINDS, 'valid_rows': _ROWS_KINDS,
-                 'ends': Tensor, 'warned': [str]}
+                 'ends': Tensor, 'warned': [str], 'returned?': [str]}
 
 def _callers_level():
     "Return the `stacklevel` with which a warning names the line that called this package, not one inside it"
@@ -209,6 +213,7 @@ class History:
         self.valid_rows: list[dict] = []
         self.ends = []          # number of batches recorded at the end of each epoch
         self.warned = set()     # columns with a nan that `add_epoch` has warned about
+        self.returned: dict[str, None] = {}     # numbers that steps return beside their losses, in this order
         self.n_revised = 0      # how often recorded values were replaced
         self.open_metrics = None    # the accumulator that holds the latest batches
         self.thread = None      # id of the thread in which a fit runs; others may read at any time
@@ -224,7 +229,8 @@ class History:
 
     def __dir__(self):      # for completion: only what users need
         inner = """add_epoch add_steps add_valid ends epoch_rows fetch html lines kept load_state_dict monitor n_packed
-            n_revised open_metrics recent revise_steps series shown_in since state_dict thread valid_rows warned"""
+            n_revised note open_metrics recent returned revise_steps running series shown_in since state_dict thread
+            valid_rows warned"""
         return sorted(set(super().__dir__()) - set(inner.split()))
 
     def add_steps(self,
@@ -240,8 +246,15 @@ class History:
         chunks: Mapping,  # name → 1-d tensor of length `n`
     ) -> None:
         "Replace the values of the last batches"
-        for name, values in chunks.items(): self.series[name].replace(self.n_packed - n, values)
+        for name, values in chunks.items():
+            self.series.setdefault(name, Series()).replace(self.n_packed - n, values)
         self.n_revised += bool(chunks)
+
+    def note(self,
+        names: Iterable[str],   # of numbers that a step returned beside its loss
+    ) -> None:
+        "Note which columns are those that the table may shorten"
+        self.returned |= dict.fromkeys(names)
 
     @property
     def n_steps(self) -> int:
@@ -284,6 +297,11 @@ class History:
             return sum(values)/len(values)
         return {name: mean(name, o) for name, o in found.items() if name.startswith('train_loss') and o}
 
+    def running(self) -> dict[str, float]:  # 'train_loss', 'train_<name>' of what a step returns, 'train_<metric>' → mean
+        "Return the means of the open epoch so far, as its row will have them; empty in another thread than the fit's"
+        if self.open_metrics is None or self.thread not in (None, get_ident()): return {}
+        return {f'train_{name}': v for name, v in self.open_metrics.running().items()}
+
     @property
     def bad_from(self) -> int | None:  # None if the latest losses are finite
         "Return the number of the training batch from which a training loss stays nan or infinite"
@@ -302,7 +320,8 @@ class History:
         "Return all values, except those that an open accumulator still holds"
         return {'n_packed': self.n_packed, 'series': {k: s.state_dict() for k, s in self.series.items()},
                 'epoch_rows': _pack_rows(self.epoch_rows), 'valid_rows': _pack_rows(self.valid_rows),
-                'ends': torch.tensor(self.ends, dtype=torch.int64), 'warned': sorted(self.warned)}
+                'ends': torch.tensor(self.ends, dtype=torch.int64), 'warned': sorted(self.warned),
+                'returned': [*self.returned]}
 
     def load_state_dict(self,
         state: Mapping,  # what `state_dict` returned
@@ -313,6 +332,7 @@ class History:
         self.status, self.since, self.kept = '', 0, None
         self.n_revised += 1
         self.ends, self.warned = state['ends'].tolist(), set(state['warned'])
+        self.returned = dict.fromkeys(state.get('returned', ()))
         self.epoch_rows[:] = _unpack_rows(state['epoch_rows'])
         self.valid_rows[:] = _unpack_rows(state['valid_rows'])
         self.series.clear()
@@ -352,7 +372,7 @@ class History:
         "Return the header and the rows of the epoch table"
         picked = self._picked(first, most)
         rows = [self.epoch_rows[i] for i in picked if type(i) is int]
-        columns = _as_text(rows, self._first_s)
+        columns = _as_text(rows, self._first_s, self.returned)
         if width is not None: columns = _narrow(columns, width)
         head, *cells = [list(o) for o in zip(*columns.values())] or [[]]
         rest = iter(cells)
