@@ -14,8 +14,8 @@ from .optim import (
     owners, parameters, refuse_closures, set_lr, set_option, trained, trains_loss
 )
 from .steps import (
-    as_step, called_modules, default_result, get_modes, is_summed, loss_option, loss_weight, set_modes, set_opt_modes,
-    unpack
+    Returned, as_step, called_modules, default_result, get_modes, is_summed, loss_option, loss_weight, set_modes,
+    set_opt_modes, unpack
 )
 from .interrupts import TrainingInterrupted
 from .world import World

@@ -158,25 +158,24 @@ def _means(world, sums):
         totals, weight = [next(read) for _ in columns], next(read)
         yield from ((name, (o/weight if weight else math.nan, weight)) for name, o in zip(columns, totals))
 
-def _union(world, names):
-    "Return the names that any rank has, in one order"
-    if world.size == 1: return [*names]
-    return [*dict.fromkeys(chain.from_iterable(world.all_gather([*names])))]
+def _of_all_ranks(world, names, averages):
+    """Return what any rank has: lists of names, and the (columns, sums) of averages
 
-def _of_all_ranks(world, averages):
-    "Return the (columns, sums) of this rank, with zeros for those that only other ranks have"
-    if world.size == 1: return averages
-    found = world.all_gather([None if o is None else columns for columns, o in averages])
+    A conditional loss or a metric that left out a whole shard may be on other ranks only: the sums here are zeros then.
+    """
+    if world.size == 1: return names, averages
+    found = world.all_gather((names, [None if o is None else columns for columns, o in averages]))
+    names = [[*dict.fromkeys(chain.from_iterable(same))] for same in zip(*(o for o, _ in found))]
     res = []
-    for (columns, o), same in zip(averages, zip(*found)):
+    for (columns, o), same in zip(averages, zip(*(o for _, o in found))):
         columns = next((c for c in same if c is not None), None) or columns
         res.append((columns, torch.zeros(len(columns) + 1) if o is None else o))
-    return res
+    return names, res
 
 # %% ../../nbs/loop/21_accumulate.ipynb #20f1cb6c
 _KINDS = {
     'rows': [(Tensor, [object])], 'sums': {str: Tensor}, 'n_packed': int, 'extras': {str: {int: object}},
-    'shares?': [[(str, Tensor)]], 'with_mean?': [str], 'left_out?': [str], 'averages': {str: {str: object}},
+    'shares?': [[(str, Tensor)]], 'with_mean?': [str], 'returned?': [str], 'left_out?': [str], 'averages': {str: {str: object}},
     'objects': {str: object}}
 
 class Accumulator:
@@ -199,6 +198,7 @@ class Accumulator:
         self.rows = []                              # of batches not packed yet: (loss, n, learning rates, weight)
         self.sums, self.n_packed = {}, 0            # of packed batches, and their number
         self.shares = []                            # packed (name, losses, weights), if there are other ranks
+        self.shared: Sequence[str] = ()             # the names there, on any rank
         self.history, self.lr_names = history, lr_names
         self.extras = {}                            # recorded values: name → {row: value}
         self.with_mean = set()                      # names of those whose mean is a value of the pass
@@ -333,10 +333,9 @@ class Accumulator:
         return packed
 
     def together(self) -> dict[str, Tensor]:  # name → (n,), one value for each batch of the pass
-        "Return the losses of each global batch, reduced over all ranks; nothing in a single process"
-        if not self.shares: return {}
-        res, like = {}, self.shares[-1][1]
-        for name in _union(self.world, dict.fromkeys(name for name, *_ in self.shares)):
+        "After `means`, return the losses of each global batch, reduced over all ranks; nothing in a single process"
+        res, like = {}, self.shares[-1][1] if self.shares else None
+        for name in self.shared:
             mine = [(o.to(like), w.to(like.device)) for other, o, w in self.shares if other == name]
             if not mine: mine = [(like.new_full((self.n_packed,), math.nan), like.new_zeros(self.n_packed))]
             values, weights = map(torch.cat, zip(*mine))
@@ -355,8 +354,10 @@ class Accumulator:
         "Read the means so far with their total weights, usually numbers of samples"
         self.pack()
         if not self.n_packed: return {}
-        averages = _of_all_ranks(self.world, [(o.columns, o.result()) for o in self.measures.averages])
-        sums = [([name], self.sums.get(name, [0., 0.])) for name in _union(self.world, self.sums)]
+        names = [[*self.sums], [*dict.fromkeys(name for name, *_ in self.shares)]]
+        averages = [(o.columns, o.result()) for o in self.measures.averages]
+        (names, self.shared), averages = _of_all_ranks(self.world, names, averages)
+        sums = [([name], self.sums.get(name, [0., 0.])) for name in names]
         sums += [(columns, o) for columns, o in averages if o is not None]
         res, returned = {}, {}
         for name, pair in _means(self.world, sums):
@@ -389,7 +390,8 @@ class Accumulator:
         return {'rows': [stacked(losses), stacked(ns), lrs, stacked(count_targets(weights))],
                 'sums': {name: as_tensor(o) for name, o in self.sums.items()}, 'n_packed': self.n_packed,
                 'extras': {name: dict(values) for name, values in self.extras.items()},
-                'with_mean': sorted(self.with_mean), 'shares': self.shares[:], **self.measures.state_dict()}
+                'with_mean': sorted(self.with_mean), 'returned': self.names, 'shares': self.shares[:],
+                **self.measures.state_dict()}
 
     def load_state_dict(self,
         state: Mapping,  # what `state_dict` returned, its tensors on the right device
@@ -398,6 +400,7 @@ class Accumulator:
         check_kinds(state, _KINDS, 'the state of an accumulator')
         self.measures.load_state_dict(state)
         self.with_mean = set(state.get('with_mean', ()))
+        self.returned.names = dict.fromkeys(state.get('returned', ()))
         self.rows = [(*o, o[1])[:4] for o in zip(*map(unstacked, state['rows']))]     # three in older files
         self.sums, self.n_packed = dict(state['sums']), state['n_packed']
         self.extras = {name: dict(values) for name, values in state['extras'].items()}

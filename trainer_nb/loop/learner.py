@@ -43,7 +43,7 @@ from .plan import Plan, StepState, TrainPass
 from .sandbox import DryRun, dry_run
 from .shortage import in_opt_step, shortage
 from trainer_nb.loop.steps import (
-    check_loss, default_result, get_modes, set_modes, set_opt_modes, switch, unpack
+    check_loss, default_result, get_modes, is_number, set_modes, set_opt_modes, switch, unpack
 )
 from .world import World
 
@@ -310,7 +310,9 @@ class Validation(_Room):
         return n
 
     def follow(self, learn: Any, at: Mapping[str, Any]) -> None:
-        "Check a loss"
+        "Check a loss, which may be a number here, as no backward starts from it"
+        if is_number(self.loss) and not isinstance(self.loss, Tensor):
+            self.loss = torch.tensor(float(self.loss), device=learn.device)
         check_loss(self.loss, training=False)
         for f in at['after_loss']: f(learn)
 
@@ -411,7 +413,8 @@ class Learner(Hooked):
         seed: int | None = None,    # for `set_seed` when the first fit starts
         config: Any = None,         # anything that should be kept with the learner
         state: Any = (),            # objects with `state_dict` and `load_state_dict` that steps or hooks change, or
-                                    # dict: name → one; they are saved and restored with the rest
+                                    # dict: name → one; or a dict of numbers, tensors and lists. All are saved and
+                                    # restored with the rest
         **others: Never,            # none; a name from another library raises an error that gives the name here
     ):
         super().__init__()
@@ -440,7 +443,7 @@ class Learner(Hooked):
             self._set_opts(make_optimizers(model, optim, lr, loss_fn))
             self.metrics: list[Any] = as_metrics(metrics)
             check_sets(sets_of(self.valid_dl), self.metrics)
-            self.objects = named_objects(state)     # what checkpoints hold besides
+            self.objects = named_objects(parts.as_objects(state))    # what checkpoints hold besides
             self.display = self._make_display(display) if display else None
             self._add_hooks([*as_hooks(hooks), *filter(None, [self.display])])
             self._known = frozenset(())

@@ -4,13 +4,13 @@
 
 # %% auto #0
 __all__ = ['place', 'move', 'loader_for', 'check_loader', 'check_parts', 'check_shapes', 'refuse_script', 'is_plain', 'elsewhere',
-           'check_attributes', 'describe_learner']
+           'check_attributes', 'as_objects', 'describe_learner']
 
 # %% ../../nbs/loop/14_parts.ipynb #ac5bb6a7
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.utils.data import DataLoader
 
@@ -135,7 +135,27 @@ def check_attributes(
         hint = did_you_mean(name, [o for o in dir(learn) if o != name])
         raise missing_name(
             learn, name, f'learn.{name} was set, and a learner has no such attribute.{hint} Keep what is yours in '
-            f'learn.config or in a subclass, and remove this, del learn.{name}')
+            f'learn.config, in Learner(state={{...}}) if it changes, or in a subclass, and remove this, del learn.{name}')
+
+# %% ../../nbs/loop/14_parts.ipynb #p0000006
+class _Values:
+    "A dict of plain values that steps change, as an object that is saved and restored in place"
+    def __init__(self, values: dict): self.values = values
+
+    def state_dict(self) -> dict: return dict(self.values)
+
+    def load_state_dict(self, state: dict) -> None:
+        devices = {k: o.device for k, o in self.values.items() if isinstance(o, Tensor)}
+        self.values.clear()
+        self.values.update({k: o.to(devices[k]) if k in devices else o for k, o in state.items()})
+
+def as_objects(state: Any) -> Any:
+    "Make objects of dicts of plain values in what `Learner(state=...)` is given, which may be such a dict itself"
+    if type(state) in (list, tuple): return [_Values(o) if type(o) is dict else o for o in state]
+    if type(state) is not dict: return state
+    is_named = any(hasattr(o, 'state_dict') or type(o) is dict for o in state.values())
+    if not is_named: return {'state': _Values(state)} if state else {}
+    return {name: _Values(o) if type(o) is dict else o for name, o in state.items()}
 
 # %% ../../nbs/loop/14_parts.ipynb #p0000005
 def describe_learner(learn: Any) -> str:

@@ -213,7 +213,9 @@ def check_loss(
     training: bool = True,  # whether backward will start from it
 ) -> None:                  # raises TypeError or ValueError
     "Raise an error if a value cannot be a loss"
-    if not isinstance(loss, Tensor): raise TypeError(f'the loss is a {type(loss).__name__}: expected a 0-d tensor')
+    if not isinstance(loss, Tensor):
+        advice = '; return it as the loss function does, without .item() or float()' if is_number(loss) else ''
+        raise TypeError(f'the loss is a {type(loss).__name__}: expected a 0-d tensor{advice}')
     if loss.numel() != 1:
         raise ValueError(f'the loss has shape {tuple(loss.shape)}: expected one number; take its mean or sum')
     if training and not loss.requires_grad:

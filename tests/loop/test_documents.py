@@ -1,0 +1,179 @@
+"What four documents about training loops ask for, point by point"
+import math, warnings
+
+import pytest, torch, torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+
+from common import batches, digest, make_learner, problem, weights
+from trainer_nb.features.gradients import GradAccum
+from trainer_nb.loop.hooks import Hook, LambdaHook
+from trainer_nb.loop.metrics import Metric, accuracy
+
+# what a step returns
+
+def two_losses(batch, learn):
+    x, y = batch
+    pred = learn.model(x)
+    ce, reg = F.cross_entropy(pred, y), .01*sum(p.square().sum() for p in learn.model.parameters())
+    return {'loss': ce + reg, 'loss_ce': ce, 'loss_reg': reg, 'pred': pred, 'targ': y}
+
+def plain_means(model, data):
+    "Means over samples, of the two losses"
+    x, y = map(torch.cat, zip(*data))
+    with torch.no_grad(): ce = F.cross_entropy(model(x), y).item()
+    return ce, .01*sum(p.square().sum() for p in model.parameters()).item()
+
+def linear(): return nn.Linear(4, 3)
+
+def test_numbers_that_a_step_returns_are_columns():
+    learn = make_learner(linear(), batches(), batches(13, 2), train_step=two_losses, metrics=[accuracy], lr=.1)
+    h = learn.fit(2)
+    for phase in 'train', 'valid':
+        for name in 'loss', 'loss_ce', 'loss_reg', 'accuracy': assert len(h.epochs[f'{phase}_{name}']) == 2
+    assert [*h.steps] == ['train_loss', 'train_loss_ce', 'train_loss_reg', 'lr']
+    assert h.steps['train_loss_ce'] != h.steps['train_loss']
+    for i in range(h.n_steps):
+        total = h.steps['train_loss_ce'][i] + h.steps['train_loss_reg'][i]
+        assert math.isclose(h.steps['train_loss'][i], total, rel_tol=1e-6)
+    ns = [len(y) for _, y in batches()]     # a short last batch weighs less
+    last = h.steps['train_loss_ce'][len(ns):]
+    assert math.isclose(h.epochs['train_loss_ce'][1], sum(v*n for v, n in zip(last, ns))/sum(ns), rel_tol=1e-9)
+    ce, reg = plain_means(learn.model, batches(13, 2))
+    assert math.isclose(h.epochs['valid_loss_ce'][1], ce, rel_tol=1e-5)
+    assert math.isclose(h.epochs['valid_loss_reg'][1], reg, rel_tol=1e-5)
+    assert 'train_loss_ce' in str(h) and 'valid_loss_reg' in str(h)
+
+def test_they_change_nothing_else():
+    def one(batch, learn):
+        res = two_losses(batch, learn)
+        return {k: res[k] for k in ('loss', 'pred', 'targ')}
+    found = []
+    for step in one, two_losses:
+        torch.manual_seed(0)
+        learn = make_learner(linear(), batches(), batches(13, 2), train_step=step, metrics=[accuracy], lr=.1)
+        learn.fit(2)
+        found.append((learn.history.steps, learn.history.epochs, weights(learn.model)))
+    (steps, epochs, w), (more_steps, more_epochs, other_w) = found
+    assert steps == {k: more_steps[k] for k in steps}
+    for k in epochs.keys() - {'time_s'}: assert epochs[k] == more_epochs[k]
+    assert all(map(torch.equal, w, other_w))
+
+def test_only_numbers_that_mean_nothing_else():
+    def step(batch, learn):
+        res = two_losses(batch, learn)
+        extra = {'n': len(batch[0]), 'temp': 2, 'mse': .5, 'flag': True, 'ids': batch[1], 'n_right': torch.tensor(3),
+                 'one': torch.ones(1), 'text': 'a', 'nothing': None, 'epoch': 7, 'score': res['pred'].sum(), 3: 4.}
+        return {**res, **extra}
+    metrics = [Metric(lambda a, b: a, name='doubled', pred='score', targ='temp'), accuracy]
+    learn = make_learner(linear(), batches(), train_step=step, metrics=metrics)
+    learn.fit(1)
+    names = {'loss', 'loss_ce', 'loss_reg', 'mse', 'doubled', 'accuracy'}       # a metric reads score and temp
+    assert {o for o in learn.history.epochs if o.startswith('train_')} == {f'train_{o}' for o in names}
+
+def test_a_sum_is_divided_as_the_loss_is():
+    def step(batch, learn):
+        error = (learn.model(batch[0]) - 1).square()
+        return {'loss': error.sum(), 'loss_first': error[:, 0].sum(), 'reduction': 'sum'}
+    learn = make_learner(linear(), batches(), train_step=step, lr=1e-9)
+    learn.fit(1)
+    with torch.no_grad(): first = (learn.model(problem()[0]) - 1).square()[:, 0].mean().item()
+    assert math.isclose(learn.history.epochs['train_loss_first'][0], first, rel_tol=1e-4)
+
+class Several(nn.Module):
+    "Returns several losses by name, as models of Hugging Face do"
+    def __init__(self):
+        super().__init__()
+        self.layer = linear()
+    def forward(self, x, labels, scale):
+        logits = self.layer(x)*scale
+        box = logits.square().mean()
+        return {'loss': F.cross_entropy(logits, labels) + box, 'logits': logits, 'loss_box': box}
+
+def test_a_mapping_output_shows_its_losses():
+    data = [{'x': x, 'labels': y, 'scale': torch.tensor(2.)} for x, y in batches()]
+    learn = make_learner(Several(), data, data, loss_fn=None)
+    h = learn.fit(1)
+    assert [*h.steps] == ['train_loss', 'train_loss_box', 'lr']       # not the batch's own 'scale'
+    assert h.epochs['valid_loss_box'][0] > 0 and 'train_scale' not in h.epochs
+
+def sometimes(batch, learn):
+    res = two_losses(batch, learn)
+    if learn.training and learn.state.batch_idx % 2: res['loss_aux'] = torch.tensor(float(learn.state.batch_idx))
+    return res
+
+def test_a_number_may_be_missing_in_a_batch():
+    learn = make_learner(linear(), batches(), batches(), train_step=sometimes)
+    h = learn.fit(1)
+    assert str(h.steps['train_loss_aux']) == '[nan, 1.0, nan, 3.0, nan]'
+    assert h.epochs['train_loss_aux'] == [2.] and 'valid_loss_aux' not in h.epochs
+
+def test_a_key_that_stops_being_a_number_is_named_once():
+    def step(batch, learn):
+        i = learn.state.batch_idx
+        return {**two_losses(batch, learn), 'norm': torch.ones(()) if i < 2 else torch.ones(3)}
+    learn = make_learner(linear(), batches(), train_step=step)
+    with pytest.warns(UserWarning, match="'norm' ends here") as found: learn.fit(1)
+    assert len(found) == 1 and learn.history.steps['train_norm'][:2] == [1, 1]
+
+def test_what_has_a_column_already_keeps_it():
+    def step(batch, learn):
+        res = two_losses(batch, learn)
+        learn.record('loss_ce', 5., mean=True)
+        return {**res, 'accuracy': -1., 'right': -1.}
+    def by_name(pred, targ): return {'right': accuracy(pred, targ), 'wrong': 1 - accuracy(pred, targ)}
+    learn = make_learner(linear(), batches(), batches(), train_step=step, metrics=[accuracy, by_name])
+    h = learn.fit(1)
+    assert h.epochs['train_loss_ce'] == [5.] and 'train_loss_ce' not in h.steps
+    for phase in 'train', 'valid':
+        assert 0 <= h.epochs[f'{phase}_accuracy'][0] == pytest.approx(h.epochs[f'{phase}_right'][0])
+
+def test_several_validation_sets():
+    sets = {'a': batches(11, 2), 'b': batches(6, 3)}
+    learn = make_learner(linear(), batches(), sets, train_step=lambda b, learn: {**two_losses(b, learn), 'a_loss': 1.})
+    h = learn.fit(1)
+    a, b = h.epochs['valid_a_loss_ce'][0], h.epochs['valid_b_loss_ce'][0]
+    assert math.isclose(h.epochs['valid_loss_ce'][0], (11*a + 6*b)/17, rel_tol=1e-9)
+    ce, reg = plain_means(learn.model, sets['a'])
+    assert math.isclose(h.epochs['valid_a_loss'][0], ce + reg, rel_tol=1e-5)        # not what the step calls so
+
+def test_a_step_that_yields_may_return_numbers():
+    def step(batch, learn):
+        yield 'd', two_losses(batch, learn)['loss']
+        return {'loss_d': 9., 'margin': 3.}
+    model = linear()
+    learn = make_learner(model, batches(), batches(), train_step=step, optim={'d': torch.optim.SGD(model.parameters(), .1)})
+    h = learn.fit(1)
+    assert h.epochs['train_margin'] == h.epochs['valid_margin'] == [3.] and h.epochs['train_loss_d'][0] != 9
+
+@pytest.mark.parametrize('n', [2, 4, 7])
+def test_resumed_in_another_learner(n, tmp_path):
+    def make():
+        torch.manual_seed(3)
+        return make_learner(linear(), batches(), batches(13, 2), train_step=sometimes, metrics=[accuracy], lr=.1)
+    whole, first, second = make(), make(), make()
+    whole.fit(3)
+    stop = LambdaHook(after_step=lambda learn: learn.training and learn.history.n_steps == n and learn.stop())
+    first.fit(3, hooks=[stop])
+    first.save(tmp_path/'half.pt')
+    second.fit(3, resume=tmp_path/'half.pt')
+    assert digest(second) == digest(whole) and second.history.returned == whole.history.returned
+
+def test_equal_in_two_processes():
+    def step(batch, learn):     # 'loss_few' is in few shards only
+        res, (x, _) = two_losses(batch, learn), batch
+        if len(x) and (x[:, 0] > 1.2).any(): res['loss_few'] = x[:, 0].max()
+        return res
+    def make():
+        torch.manual_seed(0)
+        return make_learner(linear(), batches(), batches(13, 2), train_step=step, lr=.1, seed=1)
+    alone, learn = make(), make()
+    alone.fit(2)
+    learn.launch(2, 2)
+    for rows in 'steps', 'epochs':
+        ours, theirs = getattr(alone.history, rows), getattr(learn.history, rows)
+        assert ours.keys() == theirs.keys()
+        for k in ours.keys() - {'time_s'}:
+            if 'few' in k: assert len(theirs[k]) == len(ours[k])
+            else: assert torch.allclose(torch.tensor(ours[k]), torch.tensor(theirs[k]), atol=1e-6), k
+
