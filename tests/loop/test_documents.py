@@ -177,3 +177,111 @@ def test_equal_in_two_processes():
             if 'few' in k: assert len(theirs[k]) == len(ours[k])
             else: assert torch.allclose(torch.tensor(ours[k]), torch.tensor(theirs[k]), atol=1e-6), k
 
+def test_nothing_waits_for_the_device():
+    from test_no_sync import counted
+    def one(batch, learn): return {'loss': two_losses(batch, learn)['loss']}
+    def many(batch, learn):
+        res = two_losses(batch, learn)
+        return {'loss': res['loss'], **{f'loss_{i}': res['loss_ce']*i for i in range(5)}, 'lucky': 7.}
+    counts = []
+    for step in one, one, many:     # the first fit of all warms up
+        learn = make_learner(linear(), batches()*100, batches()*50, train_step=step)
+        with counted() as seen: learn.fit(2)
+        counts.append(dict(seen))
+    assert counts[1] == counts[2]
+
+def test_more_than_eight_are_counted_in_the_table(capsys):
+    def step(batch, learn): return {**two_losses(batch, learn), **{f'part_{i:02}': 1. for i in range(10)}}
+    learn = make_learner(linear(), batches(), batches(), train_step=step, display='text')
+    h = learn.fit(1)
+    assert h.epochs['train_part_09'] == h.epochs['valid_part_09'] == [1.] and len(h.steps['train_part_09']) == 5
+    for text in str(h), capsys.readouterr().out:
+        head = text.splitlines()[0]
+        assert 'train_part_05' in head and 'train_part_06' not in text and head.split('  ')[-1].strip() == '+4 more'
+    assert '+4 more' in h.html() and 'learn.history.epochs has all' in h.html()
+    learn.fit(1)
+    assert len(str(h).splitlines()) == 3 and 'nan' not in capsys.readouterr().out
+
+def test_means_so_far():
+    "For the live line: the means until now, which nothing notices"
+    seen, after = [], []
+    class Watch(Hook):
+        def after_step(self, learn):
+            h = learn.history
+            if not learn.training or learn.state.batch_idx not in (1, 3): return
+            steps = h.steps
+            ns = [len(y) for _, y in batches()][:learn.state.batch_idx]
+            mean = sum(v*n for v, n in zip(steps['train_loss_ce'][-len(ns):], ns))/sum(ns)
+            now = h.running()
+            assert [*now] == ['train_loss', 'train_loss_ce', 'train_loss_reg', 'train_accuracy', 'train_Total']
+            assert now['train_loss_ce'] == pytest.approx(mean) and 0 <= now['train_accuracy'] <= 1
+            seen.append(now)
+    from torchmetrics.classification import MulticlassAccuracy, MulticlassAUROC
+    for hooks in [], [Watch()]:
+        torch.manual_seed(0)
+        metrics = [accuracy, Metric(MulticlassAccuracy(3, average='micro'), name='Total'),
+                   Metric(MulticlassAUROC(3), name='slow')]
+        learn = make_learner(linear(), batches(), batches(), train_step=two_losses, metrics=metrics, hooks=hooks, lr=.1)
+        learn.fit(2)
+        assert learn.history.running() == {}
+        after.append(digest(learn))
+    assert len(seen) == 4 and after[0] == after[1]
+    for now in seen: assert now['train_Total'] == pytest.approx(now['train_accuracy'])
+
+def test_a_divided_batch_has_the_numbers_of_the_whole():
+    from trainer_nb.features.parts import Division
+    found = []
+    for most in None, 2:
+        torch.manual_seed(0)
+        learn = make_learner(linear(), batches(), train_step=two_losses, hooks=[GradAccum(1)], lr=.1)
+        learn.get_hook('GradAccum').division = Division(most)
+        learn.fit(1)
+        found.append(learn.history.steps['train_loss_ce'])
+    assert found[0] == pytest.approx(found[1], rel=1e-5)
+
+# a loss that is no tensor, or none at all
+
+def test_validation_without_a_loss():
+    def score(batch, learn): return {'pred': learn.model(batch[0]), 'targ': batch[1], 'margin': 2.}
+    learn = make_learner(linear(), batches(), batches(), eval_step=score, metrics=[accuracy])
+    h = learn.fit(2)
+    assert 'valid_loss' not in h.epochs and h.epochs['valid_margin'] == [2., 2.] and len(h.epochs['valid_accuracy']) == 2
+    assert learn.validate().keys() == {'valid_accuracy', 'valid_margin'}
+
+def test_a_loss_that_is_a_number():
+    def score(batch, learn): return {'loss': two_losses(batch, learn)['loss'].item()}
+    learn = make_learner(linear(), batches(), batches(), eval_step=score)
+    h = learn.fit(1)
+    assert h.epochs['valid_loss'][0] == pytest.approx(sum(plain_means(learn.model, batches())) - 0, rel=.5)
+    assert learn.validate()['valid_loss'] == h.epochs['valid_loss'][0]
+    with pytest.raises(TypeError, match=r'the loss is a float: expected a 0-d tensor; return it .* without .item\(\)'):
+        make_learner(linear(), batches(), train_step=score).fit(1)
+
+def test_training_without_a_loss_is_refused():
+    def step(batch, learn): return {'loss_ce': two_losses(batch, learn)['loss_ce']}
+    with pytest.raises(KeyError, match="without 'loss'; it has 'loss_ce'"):
+        make_learner(linear(), batches(), train_step=step).fit(1)
+
+# values of one's own that survive resume
+
+def test_a_dict_of_ones_own_survives_resume(tmp_path):
+    def make(state):
+        def step(batch, learn):
+            if learn.training:
+                state['seen'] += len(batch[0])
+                state['mean'] = .5*state['mean'] + .5*batch[0].mean(0)
+                state['log'].append(state['seen'])
+            return two_losses(batch, learn)
+        return make_learner(linear(), batches(), batches(), train_step=step, state=state, hooks=[])
+    def fresh(): return {'seen': 0, 'mean': torch.zeros(4), 'log': []}
+    a, b, c = fresh(), fresh(), fresh()
+    make(a).fit(2)
+    first = make(b)
+    first.fit(2, hooks=[LambdaHook(after_step=lambda learn: learn.history.n_steps == 7 and learn.stop())])
+    first.save(tmp_path/'half.pt')
+    with first.dry_run() as r: r.train_batch()
+    assert b['seen'] == 24 + 10
+    make(c).fit(2, resume=tmp_path/'half.pt')
+    assert a['seen'] == c['seen'] == 48 and torch.equal(a['mean'], c['mean']) and a['log'] == c['log']
+    with pytest.raises(TypeError, match='state: n is a int without state_dict and load_state_dict: write'):
+        make_learner(state={'n': 1, 'layer': linear()})

@@ -94,7 +94,8 @@ def _losses(plot, curves, points, means, xlim, most=8):
     if words: bold.append(Line([], [], next(iter(colors.values())), 'each batch', width=1))
     ylim = limits(list(chain.from_iterable(seen)), raw, ylog)
     notes = ['logarithmic'] if ylog else []
-    if len(valid) > most: notes.append(_not_drawn(valid[most:], 420))
+    left_out = [o for o in curves if o.startswith('train_loss')][len(colors):] + valid[most:]
+    if left_out: notes.append(_not_drawn(left_out, 420))
     return Panel(54, 24, 534, 176, faint + bold + marks, xlim, ylim, xlabel=None, ylog=ylog, note=', '.join(notes))
 
 # %% ../../nbs/loop/23_plot.ipynb #af1ed2a7
