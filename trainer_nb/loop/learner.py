@@ -397,7 +397,7 @@ class Learner(Hooked):
         loss_fn: Any = None,        # `loss_fn(pred, targ)` → 0-d tensor; None: the model's output has a `loss` of its
                                     # own
         train_step: Any = None,     # `train_step(batch, learn)` → dict with 'loss', or a generator of (optimizer's
-                                    # name, loss)
+                                    # name, loss); other numbers in the dict are columns of the history
         eval_step: Any = None,      # the same for validation; default: `train_step`
         optim: Any = None,          # an optimizer; a class or factory called with the parameters (and `lr`); or a dict
                                     # of names to either. Default AdamW

@@ -153,8 +153,8 @@ _MEANT = 'loss', 'pred', 'targ', 'n', 'loss_n', 'reduction'     # keys that mean
 
 def is_number(value: Any) -> bool:
     "Return whether a value is a number or a 0-d float tensor"
-    if isinstance(value, Tensor): return value.ndim == 0 and value.is_floating_point()
-    return isinstance(value, Real) and not isinstance(value, bool)
+    if isinstance(value, Tensor): return not value.ndim and value.is_floating_point()
+    return type(value) is float or isinstance(value, Real) and not isinstance(value, bool)
 
 class Returned:
     "The numbers that a step returns beside its loss, each a column; a key is judged when it first has a value"
@@ -167,7 +167,7 @@ class Returned:
 
     def of(self, result: Mapping) -> dict[str, Any]:
         "Return the numbers in the result of a batch"
-        if result.keys() <= self.others: return {}
+        if self.others.issuperset(result): return {}        # quick: of most steps
         found = {}
         for name, value in result.items():
             if value is None or name in self.others: continue
