@@ -8,17 +8,17 @@ __all__ = ['Measures', 'check_column', 'Accumulator', 'Accumulators']
 # %% ../../nbs/loop/21_accumulate.ipynb #be623054
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from copy import deepcopy
+from copy import copy, deepcopy
 from itertools import chain
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..base import check_kinds, common_device
+from ..base import check_kinds, common_device, map_tensors
 from trainer_nb.loop.averages import (
-    CHUNK, Average, as_tensor, copied, detached, is_quick, load_object_state, noting, object_state,
-    reset_copy, scalars, stack_scalars, stacked, unstacked, weighted_sums
+    CHUNK, Average, as_tensor, copied, detached, load_object_state, noting, object_state, reset_copy,
+    scalars, stack_scalars, stacked, unstacked, weighted_sums
 )
 from .steps import Returned, count_targets, loss_weight, on_host
 from .world import World
@@ -171,6 +171,16 @@ def _of_all_ranks(world, names, averages):
         columns = next((c for c in same if c is not None), None) or columns
         res.append((columns, torch.zeros(len(columns) + 1) if o is None else o))
     return names, res
+
+_SMALL = 2**20      # bytes: a larger metric object is not copied for a live display
+
+def _computed(metric, o):
+    "Compute a copy of a metric object; nothing if it is large, or has too few samples as yet"
+    sizes = []
+    map_tensors(lambda t: sizes.append(t.nbytes), object_state(o))
+    if sum(sizes) > _SMALL: return {}
+    try: return {name: float(v) for name, v in metric.columns(deepcopy(o).compute()).items()}
+    except Exception: return {}
 
 # %% ../../nbs/loop/21_accumulate.ipynb #20f1cb6c
 _KINDS = {
@@ -372,16 +382,16 @@ class Accumulator:
             for name, v in values.items(): _put(res, name, (float(v), weight), m)
         return res | {name: pair for name, pair in returned.items() if name not in res}
 
-    def running(self) -> dict[str, float]:  # as `means`; on this rank
-        "Read the means so far, without those of metric objects that may take long, and leave all as it is"
-        self.pack()
-        if not self.n_packed: return {}
-        averages = [o.so_far() for o in self.measures.averages]
-        sums = [([name], o) for name, o in self.sums.items() if name]
-        sums += [(columns, o) for columns, o in averages if o is not None]
-        res = {name: mean for name, (mean, _) in _means(World(), sums)}
+    def running(self) -> dict[str, float]:  # names of metrics, and of recorded and returned numbers → mean on this rank
+        "Read the means so far for a live display, and change nothing; a large metric object is left out"
+        twin = copy(self)
+        twin.history, twin.sums = None, dict(self.sums)
+        twin.pack()
+        found = [([name], twin.sums[name]) for name in (*self.names, *self.with_mean) if name in twin.sums]
+        found += [o for o in (average.peek() for average in self.measures.averages) if o[1] is not None]
+        res = {name: mean for name, (mean, weight) in _means(World(), found) if weight}
         for m, o in self.measures.objects if self.world.size == 1 else ():
-            if is_quick(o): res |= {name: float(v) for name, v in m.columns(o.compute()).items()}
+            if twin.n_packed: res |= _computed(m, o)
         return res
 
     def state_dict(self) -> dict:  # of tensors, numbers, lists and dicts
@@ -425,6 +435,11 @@ class Accumulators(dict):
         for name, values in found.items():
             for column, (mean, _) in values.items(): _put(res, f'{name}_{column}', mean)
         return res
+
+    def running(self) -> dict[str, float]:  # '<set>_<metric>' → mean so far
+        "Read the means so far, set by set"
+        found = [{f'{name}_{k}': v for k, v in o.running().items()} for name, o in self.items()]
+        return dict(chain.from_iterable(map(dict.items, found)))
 
     @property
     def names(self) -> list[str]:

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['CHUNK', 'GROUP', 'stack_scalars', 'copied', 'scalars', 'weighted_sums', 'as_tensor', 'stacked', 'unstacked', 'noting',
-           'detached', 'Average', 'is_quick', 'object_state', 'load_object_state', 'reset_copy']
+           'detached', 'Average', 'object_state', 'load_object_state', 'reset_copy']
 
 # %% ../../nbs/loop/20_averages.ipynb #d2409097
 import math
@@ -207,8 +207,8 @@ class Average:
         if self.values: self._pack()
         return self.sums
 
-    def so_far(self) -> tuple[list[str], Any]:  # columns, and what `result` returns
-        "Return the sums of all batches until now, and leave them as they are"
+    def peek(self) -> tuple[list[str], Any]:  # columns, and what `result` would return
+        "Compute the mean so far and change nothing: later sums add the same numbers in the same order"
         twin = copy(self)
         twin.values, twin.weights = self.values[:], self.weights[:]
         sums = twin.result()
@@ -232,12 +232,6 @@ def _torchmetrics(o):
     "Return the torchmetrics objects in `o` by name"
     if not isinstance(o, torch.nn.Module): return {}
     return {name: m for name, m in o.named_modules() if hasattr(m, 'metric_state') and hasattr(m, 'update_count')}
-
-def is_quick(o: Any) -> bool:
-    "Return whether a metric object can compute a value at any time: its state is small, and stays so"
-    parts = _torchmetrics(o).values()
-    states = [v for m in parts for v in m.metric_state.values()]
-    return bool(parts) and all(isinstance(v, Tensor) and v.numel() <= _SMALL for v in states)
 
 def _has_state_dict(o): return all(callable(getattr(o, name, None)) for name in ('state_dict', 'load_state_dict'))
 

@@ -229,7 +229,7 @@ class History:
 
     def __dir__(self):      # for completion: only what users need
         inner = """add_epoch add_steps add_valid ends epoch_rows fetch html lines kept load_state_dict monitor n_packed
-            n_revised note open_metrics recent returned revise_steps running series shown_in since state_dict thread
+            n_revised note open_metrics recent returned revise_steps series shown_in since state_dict thread
             valid_rows warned"""
         return sorted(set(super().__dir__()) - set(inner.split()))
 
@@ -296,11 +296,6 @@ class History:
             if name != 'train_loss': values = [v for v in values if v == v] or values    # nan: a step left out this one
             return sum(values)/len(values)
         return {name: mean(name, o) for name, o in found.items() if name.startswith('train_loss') and o}
-
-    def running(self) -> dict[str, float]:  # 'train_loss', 'train_<name>' of what a step returns, 'train_<metric>' → mean
-        "Return the means of the open epoch so far, as its row will have them; empty in another thread than the fit's"
-        if self.open_metrics is None or self.thread not in (None, get_ident()): return {}
-        return {f'train_{name}': v for name, v in self.open_metrics.running().items()}
 
     @property
     def bad_from(self) -> int | None:  # None if the latest losses are finite
