@@ -6,6 +6,7 @@ from torch import nn
 
 from common import batches, digest, make_learner, problem, weights
 from trainer_nb.features.gradients import GradAccum
+from trainer_nb.loop.accumulate import Accumulator
 from trainer_nb.loop.hooks import Hook, LambdaHook
 from trainer_nb.loop.metrics import Metric, accuracy
 
@@ -78,6 +79,11 @@ def test_a_sum_is_divided_as_the_loss_is():
     learn.fit(1)
     with torch.no_grad(): first = (learn.model(problem()[0]) - 1).square()[:, 0].mean().item()
     assert math.isclose(learn.history.epochs['train_loss_first'][0], first, rel_tol=1e-4)
+
+def test_an_empty_shard_of_a_sum_counts_for_nothing():
+    sums = Accumulator([], 'cpu')
+    for n in 2, 0, 4: sums.add(torch.tensor(3.*n), {'part': 5*n, 'reduction': 'sum'}, n)
+    assert sums.means() == {'loss': 3, 'part': 5}
 
 class Several(nn.Module):
     "Returns several losses by name, as models of Hugging Face do"

@@ -39,12 +39,8 @@ class Measures:
         self.averages = [Average(m, waits, is_fresh) for m in metrics if not m.is_object]
         self.objects = [(m, noting(m, reset_copy, m.f, device)) for m in metrics if m.is_object]
 
-    def see(self,
-        result: Mapping,     # the step's result
-        n: float | Tensor,   # weight of this batch
-        counts: bool = True, # False: a batch that only keeps the ranks in step
-    ) -> None:
-        "Pass a batch to the metrics"
+    def see(self, result: Mapping, n: float | Tensor, counts: bool = True) -> None:
+        "Pass a batch of weight `n` to the metrics; one that does not count only keeps the ranks in step"
         if self.missing is not None or self.left_out: self._check_keys(result)
         if not counts: return
         for o in self.averages: o.add(result, n)
@@ -92,9 +88,7 @@ class Measures:
         return {'left_out': sorted(self.left_out), 'averages': {o.metric.name: o.state_dict() for o in self.averages},
                 'objects': {m.name: object_state(o) for m, o in self.objects}}
 
-    def load_state_dict(self,
-        state: Mapping,  # with the entries of `state_dict`
-    ) -> None:           # raises ValueError for other metrics
+    def load_state_dict(self, state: Mapping) -> None:
         "Restore a state"
         self._leave_out(set(state.get('left_out', ())))
         mine = [*(o.metric.name for o in self.averages), *(m.name for m, _ in self.objects)]
@@ -117,15 +111,16 @@ def _spread(values, there, n):
     index = torch.tensor(there).to(values.device, non_blocking=True)
     return values.new_full((n,), math.nan).index_copy(0, index, values)
 
+def _per_sample(total, n):
+    "Divide a sum by the number of samples; an empty shard has none"
+    if isinstance(total, Tensor) or isinstance(n, Tensor) or n: return total/n
+    return math.nan
+
 _RESERVED = {'kind', 'batch', 'epoch', 'step', 'time_s'}     # other columns of tables and logs
 
-def check_column(
-    name: Any,                     # of a value that is recorded
-    lr_names: Iterable[str],       # names of the learning rates
-    metrics: Iterable[str] = (),   # names of the metrics
-    mean: bool = False,            # whether its mean is recorded, too
-) -> None:                         # raises TypeError or ValueError
-    "Refuse the names of columns that the loop makes"
+def check_column(name: Any, lr_names: Iterable[str], metrics: Iterable[str] = (),
+                 mean: bool = False) -> None:
+    "Refuse to record a value, or its mean, under a name of a column that the loop makes"
     if not isinstance(name, str): raise TypeError(f'record got the name {name!r}: expected a string')
     taken = 'loss', *metrics
     if name.startswith(('train_', 'valid_')):
@@ -185,8 +180,8 @@ def _computed(metric, o):
 # %% ../../nbs/loop/21_accumulate.ipynb #20f1cb6c
 _KINDS = {
     'rows': [(Tensor, [object])], 'sums': {str: Tensor}, 'n_packed': int, 'extras': {str: {int: object}},
-    'shares?': [[(str, Tensor)]], 'with_mean?': [str], 'returned?': [str], 'left_out?': [str], 'averages': {str: {str: object}},
-    'objects': {str: object}}
+    'shares?': [[(str, Tensor)]], 'with_mean?': [str], 'returned?': [str], 'left_out?': [str],
+    'averages': {str: {str: object}}, 'objects': {str: object}}
 
 class Accumulator:
     "The sample-weighted means of losses and metrics over one pass"
@@ -218,18 +213,17 @@ class Accumulator:
         if history.open_metrics is not None: history.open_metrics.pack()
         history.open_metrics = self
 
-    def add(self,
-        loss: Any,           # 0-d tensor without grad; or dict: name → such a tensor; or None
-        result: Mapping,     # the step's result
-        n: float | Tensor,   # weight of this batch: samples, or the step's 'n'; some losses have their own
-        lrs: Sequence = (),  # learning rates
-    ) -> None:
-        "Add a batch"
+    def add(self, loss: Any, result: Mapping, n: float | Tensor, lrs: Sequence = ()) -> None:
+        """Add a batch: its loss, a 0-d tensor without grad, a dict of them or None; result, weight, and learning rates
+
+        The weight is the number of samples or the step's 'n'; some losses have their own.
+        """
         if self.measures.looked: self.measures.keep()
         elif self.metrics: self.measures.see(result, n, not self.world.is_padding)
         if found := self.returned.of(result): loss = self._beside(loss, found)
         if (self.is_sum or result.get('reduction') == 'sum') and loss is not None:
-            loss, weight = {name: o/n for name, o in loss.items()} if type(loss) is dict else loss/n, n
+            weight = n
+            loss = {name: _per_sample(o, n) for name, o in loss.items()} if type(loss) is dict else loss/n
         else: weight = loss_weight(result, n, can_wait=self.is_fresh)
         if isinstance(weight, Tensor) and (on_host(weight) or not self.is_fresh): weight = copied(weight)
         self.rows.append((loss, n, lrs, weight))
@@ -237,7 +231,8 @@ class Accumulator:
 
     def _beside(self, loss, found):
         "Put the numbers that a step returned beside its losses, except what has a column by another way"
-        own = loss if type(loss) is dict else {} if loss is None else {'loss': loss}
+        own = {} if loss is None else {'loss': loss}
+        if type(loss) is dict: own = loss
         self.returned.leave_out(found.keys() & (own.keys() | self.with_mean))
         values = {k: copied(o) if isinstance(o, Tensor) else float(o) for k, o in found.items()}
         return own | {k: o for k, o in values.items() if k in self.returned.names}
@@ -252,27 +247,17 @@ class Accumulator:
         "Whether the metrics have seen the current batch, or parts of it"
         return self.measures.looked
 
-    def look(self,
-        result: Mapping,    # the step's result
-        n: float | Tensor,  # weight of this batch
-    ) -> None:
+    def look(self, result: Mapping, n: float | Tensor) -> None:
         "Pass the first batch to the metrics before `add`, so that errors in them show before training"
         if self.rows or self.n_packed or not all(m.pred in result and m.targ in result for m in self.metrics): return
         self.take(result, n)
 
-    def take(self,
-        result: Mapping,    # what the step returned for a part of the current batch
-        n: float | Tensor,  # weight of the part
-    ) -> None:
-        "Pass a part of a batch to the metrics, instead of the whole batch in `add`"
+    def take(self, result: Mapping, n: float | Tensor) -> None:
+        "Pass a part of a batch, of weight `n`, to the metrics, instead of the whole batch in `add`"
         if self.metrics: self.measures.see_part(result, n, not self.world.is_padding)
 
-    def record(self,
-        name: str,              # column in `history.steps`
-        value: float | Tensor,  # 0-d; a tensor is copied
-        mean: bool = False,     # also record its mean over samples as a value of the pass
-    ) -> None:
-        "Record a value of the current batch, beside its loss"
+    def record(self, name: str, value: float | Tensor, mean: bool = False) -> None:
+        "Record a value of the current batch beside its loss; its `mean` over samples is one of the pass"
         if name not in self.extras:
             check_column(name, self.lr_names, [m.name for m in self.metrics], mean)
             if mean: self.with_mean.add(name)
@@ -382,7 +367,7 @@ class Accumulator:
             for name, v in values.items(): _put(res, name, (float(v), weight), m)
         return res | {name: pair for name, pair in returned.items() if name not in res}
 
-    def running(self) -> dict[str, float]:  # names of metrics, and of recorded and returned numbers → mean on this rank
+    def running(self) -> dict[str, float]:  # of metrics, recorded and returned numbers, on this rank
         "Read the means so far for a live display, and change nothing; a large metric object is left out"
         twin = copy(self)
         twin.history, twin.sums = None, dict(self.sums)
@@ -403,9 +388,7 @@ class Accumulator:
                 'with_mean': sorted(self.with_mean), 'returned': self.names, 'shares': self.shares[:],
                 **self.measures.state_dict()}
 
-    def load_state_dict(self,
-        state: Mapping,  # what `state_dict` returned, its tensors on the right device
-    ) -> None:           # raises ValueError for other metrics
+    def load_state_dict(self, state: Mapping) -> None:
         "Restore a state"
         check_kinds(state, _KINDS, 'the state of an accumulator')
         self.measures.load_state_dict(state)
@@ -452,9 +435,7 @@ class Accumulators(dict):
         "Return the state, by set"
         return {name: accumulator.state_dict() for name, accumulator in self.items()}
 
-    def load_state_dict(self,
-        state: Mapping,  # what `state_dict` returned
-    ) -> None:           # raises ValueError for other sets or metrics
+    def load_state_dict(self, state: Mapping) -> None:
         "Restore a state"
         check_kinds(state, dict.fromkeys(self, {str: object}), 'the state of several validation sets')
         for name, accumulator in self.items(): accumulator.load_state_dict(state[name])

@@ -33,11 +33,8 @@ class Series:
         self.n, self.host = 0, array('d')
         self.chunks = []        # (index of the first value, values), not on the host yet
 
-    def extend(self,
-        i: int,                         # index of the first value; a gap before it is filled with nan
-        values: Tensor | list[float],   # 1-d
-    ) -> None:
-        "Append a chunk"
+    def extend(self, i: int, values: Tensor | list[float]) -> None:
+        "Append a chunk of 1-d values at index `i`; a gap before it is filled with nan"
         if i > self.n:
             if isinstance(values, Tensor) and values.is_floating_point(): gap = values.new_full((i - self.n,), math.nan)
             else: gap = array('d', [math.nan])*(i - self.n)
@@ -45,12 +42,11 @@ class Series:
         self.chunks.append((i, values if isinstance(values, Tensor) else array('d', values)))
         self.n = i + len(values)
 
-    def fetch(self,
-        n: int = 0,         # length of the series; a gap at its end is filled with nan
-        start: int = 0,     # index of the first value to return
-        keep: bool = True,  # keep the copies; False in a thread that reads while another one writes
-    ) -> array:             # of double
-        "Copy the values that are still on the device to the host, in one transfer"
+    def fetch(self, n: int = 0, start: int = 0, keep: bool = True) -> array:
+        """Return the values from `start` on, filled with nan to length `n`; read those on a device at once
+
+        A thread that reads while another one writes does not `keep` the copies.
+        """
         chunks = self.chunks[:]         # before `host`: a value that moves meanwhile is then in both, not in neither
         host = self.host if keep else self.host[:]
         new = [o for i, o in chunks if i >= len(host)]
@@ -63,10 +59,7 @@ class Series:
         if keep: self.chunks = []
         return host[start:] + array('d', [math.nan])*(n - max(self.n, start))
 
-    def replace(self,
-        start: int,                     # index of the first value to replace
-        values: Tensor | list[float],   # 1-d
-    ) -> None:
+    def replace(self, start: int, values: Tensor | list[float]) -> None:
         "Replace all values from `start` to the end"
         self.host, self.n = self.host[:start], min(start, self.n)
         self.chunks = [(i, o[:start - i]) for i, o in self.chunks if i < start]
@@ -86,9 +79,7 @@ class Series:
         self.chunks = [(starts[0], join(parts)) for starts, parts in groups]        # few and long chunks, for the file
         return {'n': self.n, 'host': _as_tensor(self.host), 'chunks': [(i, _as_tensor(o)) for i, o in self.chunks]}
 
-    def load_state_dict(self,
-        state: Mapping,  # what `state_dict` returned
-    ) -> None:
+    def load_state_dict(self, state: Mapping) -> None:
         "Restore a state"
         check_kinds(state, _COLUMN_KINDS, 'a column of the history')
         def on_host(o): return _as_array(torch.as_tensor(o, dtype=torch.float64))
@@ -233,26 +224,18 @@ class History:
             valid_rows warned"""
         return sorted(set(super().__dir__()) - set(inner.split()))
 
-    def add_steps(self,
-        n: int,           # number of training batches
-        chunks: Mapping,  # name → 1-d tensor or list of length `n`
-    ) -> None:
-        "Record training batches"
+    def add_steps(self, n: int, chunks: Mapping) -> None:
+        "Record `n` training batches: name → 1-d tensor or list"
         for name, values in chunks.items(): self.series.setdefault(name, Series()).extend(self.n_packed, values)
         self.n_packed += n
 
-    def revise_steps(self,
-        n: int,           # number of training batches
-        chunks: Mapping,  # name → 1-d tensor of length `n`
-    ) -> None:
+    def revise_steps(self, n: int, chunks: Mapping) -> None:
         "Replace the values of the last batches"
         for name, values in chunks.items():
             self.series.setdefault(name, Series()).replace(self.n_packed - n, values)
         self.n_revised += bool(chunks)
 
-    def note(self,
-        names: Iterable[str],   # of numbers that a step returned beside its loss
-    ) -> None:
+    def note(self, names: Iterable[str]) -> None:
         "Note which columns are those that the table may shorten"
         self.returned |= dict.fromkeys(names)
 
@@ -261,15 +244,11 @@ class History:
         "Return the number of training batches recorded"
         return self.n_packed + (len(self.open_metrics.rows) if self.open_metrics is not None else 0)
 
-    def add_valid(self,
-        row: Mapping,  # 'epoch', 'step', and `valid_*` → number
-    ) -> None:
-        "Record a validation pass"
+    def add_valid(self, row: Mapping) -> None:
+        "Record a validation pass: 'epoch', 'step', and `valid_*` → number"
         self.valid_rows.append({'batch': self.n_steps, **row})
 
-    def add_epoch(self,
-        row: dict,  # 'epoch', `train_*`, `valid_*`, `lr`, 'time_s' → number
-    ) -> None:
+    def add_epoch(self, row: dict) -> None:
         "Record an epoch; warns about a column's first nan"
         self.kept = None
         self.epoch_rows.append(row)
@@ -318,9 +297,7 @@ class History:
                 'ends': torch.tensor(self.ends, dtype=torch.int64), 'warned': sorted(self.warned),
                 'returned': [*self.returned]}
 
-    def load_state_dict(self,
-        state: Mapping,  # what `state_dict` returned
-    ) -> None:           # raises ValueError
+    def load_state_dict(self, state: Mapping) -> None:
         "Replace all values by a state"
         check_kinds(state, HISTORY_KINDS, 'the history')
         self.n_packed, self.open_metrics = state['n_packed'], None

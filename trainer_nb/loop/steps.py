@@ -21,20 +21,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 # %% ../../nbs/loop/06_steps.ipynb #fef95d7a
-def as_step(
-    f: Callable,  # `f(batch, learn)` or `f(batch)`
-    learn: Any,   # the second argument
-) -> Callable:    # of the batch alone
+def as_step(f: Callable, learn: Any) -> Callable:
     "Make a step a function of the batch alone, as the loop calls it"
     params = [p for p in signature(f).parameters.values() if p.kind is Parameter.POSITIONAL_OR_KEYWORD]
     needed = [p for p in params if p.default is Parameter.empty or p.name == 'learn']
     return partial(f, **{needed[1].name: learn}) if len(needed) > 1 else f
 
 # %% ../../nbs/loop/06_steps.ipynb #a30f670f
-def unpack(
-    batch: Any,                # what a loader yielded
-    loss_fn: Callable | None,  # None: the model computes its loss
-) -> tuple[Sequence, dict, Any]:  # raises KeyError or TypeError
+def unpack(batch: Any, loss_fn: Callable | None) -> tuple[Sequence, dict, Any]:
     "Return positional and named inputs of the model, and the target"
     if type(batch) in (list, tuple) and len(batch) > 1:
         return (batch, {}, batch[-1]) if loss_fn is None else (batch[:-1], {}, batch[-1])
@@ -52,11 +46,7 @@ def unpack(
 # %% ../../nbs/loop/06_steps.ipynb #ab9a5a32
 _COUNTING = F.cross_entropy, F.nll_loss, nn.CrossEntropyLoss.forward, nn.NLLLoss.forward
 
-def loss_option(
-    loss_fn: Any,         # function, `nn.Module`, partial or None
-    name: str,            # of an argument, such as 'ignore_index'
-    default: Any = None,
-) -> Any:                 # its value in a module or a partial
+def loss_option(loss_fn: Any, name: str, default: Any = None) -> Any:
     "Return an option that a loss function was made with"
     return getattr(loss_fn, name, getattr(loss_fn, 'keywords', {}).get(name, default))
 
@@ -96,10 +86,8 @@ def _count(targ, ignored):
 def _wide(n): return n.to(torch.float32 if n.device.type == 'mps' else torch.float64)   # for exact enough ratios
 
 # %% ../../nbs/loop/06_steps.ipynb #36437c4d
-def count_targets(
-    found: Sequence,  # weights, some of which may be `Uncounted`
-) -> list:            # 0-d tensors in place of these
-    "Count the targets that are not ignored, those of one shape together"
+def count_targets(found: Sequence) -> list:
+    "Replace weights that are `Uncounted` by the numbers of targets that count, those of one shape together"
     res, alike = [*found], {}
     for i, o in enumerate(found):
         if type(o) is Uncounted: alike.setdefault((o.targ.shape, o.targ.device, o.ignored), []).append(i)
@@ -108,12 +96,11 @@ def count_targets(
         for i, n in zip(places, _wide(ns)): res[i] = n
     return res
 
-def loss_weight(
-    result: Mapping,          # of a step
-    n: Any = None,            # samples in the batch
-    can_wait: bool = False,   # small targets may stay `Uncounted`, as nobody writes to them
-) -> Any:                     # number, 0-d tensor or `Uncounted`
-    "Return the weight of a batch's loss: the step's own 'n', what torch's loss divides by, or `n`"
+def loss_weight(result: Mapping, n: Any = None, can_wait: bool = False) -> Any:
+    """Return the weight of a batch's loss: the step's own 'n', what torch's loss divides by, or `n`
+
+    Small targets may stay `Uncounted` if that `can_wait`, as nobody writes to them.
+    """
     weight = result['n'] if 'n' in result else result.get('loss_n', n)
     may_wait = type(weight) is not Uncounted or can_wait and weight.targ.numel() <= 2**14
     return weight if may_wait else count_targets([weight])[0]
@@ -132,14 +119,12 @@ def _fields(o):
     names = getattr(o, '_fields', None) or getattr(o, '__dataclass_fields__', None) or getattr(o, '__dict__', ())
     return {name: getattr(o, name) for name in names}
 
-def default_result(
-    loss_fn: Callable | None,
-    pred: Any,            # what the model returned
-    targ: Any,            # None: there is none
-    kwargs: dict | None,  # named inputs of the model
-) -> dict:                # 'loss', 'pred', 'targ', 'loss_n' of some losses, and the entries of named batches and
-                          # outputs but 'n' and 'reduction'
-    "Return the result of the default step, eager or compiled"
+def default_result(loss_fn: Callable | None, pred: Any, targ: Any, kwargs: dict | None) -> dict:
+    """Return the result of the default step, eager or compiled
+
+    Besides loss, prediction and target it has the weight of some losses, 'loss_n', and the entries of batches and
+    outputs with names, except 'n' and 'reduction'.
+    """
     res = {'loss': _own_loss(pred) if loss_fn is None else loss_fn(pred, targ), 'pred': pred, 'targ': targ}
     labels = targ if loss_fn is not None else (kwargs or {}).get('labels')
     if (weight := _divisor(loss_fn, labels)) is not None: res['loss_n'] = weight
@@ -157,11 +142,11 @@ def is_number(value: Any) -> bool:
     return type(value) is float or isinstance(value, Real) and not isinstance(value, bool)
 
 class Returned:
-    "The numbers that a step returns beside its loss, each a column; a key is judged when it first has a value"
-    def __init__(self,
-        others: Iterable[str] = (),     # more keys that are no columns
-        inputs: Callable = tuple,       # `f()` → keys that the step passes on from the current batch
-    ):
+    """The numbers that a step returns beside its loss, each a column; a key is judged when it first has a value
+
+    No columns are `others`, and what `inputs()` says that the default step passes on from the current batch.
+    """
+    def __init__(self, others: Iterable[str] = (), inputs: Callable = tuple):
         self.names: dict[str, None] = {}        # of the columns, in the order in which they came
         self.others, self.inputs = {*_MEANT, *others}, inputs
 
@@ -194,25 +179,18 @@ class Returned:
         for name in names: self.names.pop(name, None)
 
 # %% ../../nbs/loop/06_steps.ipynb #74f32a11
-def is_sum(
-    loss_fn: Any,  # function, `nn.Module`, partial or None
-) -> bool:
+def is_sum(loss_fn: Any) -> bool:
     "Return whether the loss is a sum, as in `nn.MSELoss(reduction='sum')` or `partial(F.mse_loss, reduction='sum')`"
     return loss_option(loss_fn, 'reduction') == 'sum'
 
-def is_summed(
-    learn: Any,  # `Learner` with a loss
-) -> bool:
+def is_summed(learn: Any) -> bool:
     "Return whether the loss of a batch is a sum over its samples: `loss_fn` says so, or `learn.result['reduction']`"
     if learn.result is not None and learn.result.get('reduction') == 'sum': return True
     if not is_sum(learn.loss_fn): return False
     return not (learn.is_own('train_step') or not learn.training and learn.is_own('eval_step'))
 
-def check_loss(
-    loss: Any,              # the loss that a step returned
-    training: bool = True,  # whether backward will start from it
-) -> None:                  # raises TypeError or ValueError
-    "Raise an error if a value cannot be a loss"
+def check_loss(loss: Any, training: bool = True) -> None:
+    "Raise TypeError or ValueError if a value cannot be a loss, in training one with a graph"
     if not isinstance(loss, Tensor):
         advice = '; return it as the loss function does, without .item() or float()' if is_number(loss) else ''
         raise TypeError(f'the loss is a {type(loss).__name__}: expected a 0-d tensor{advice}')
@@ -229,15 +207,11 @@ def called_modules(model: nn.Module) -> list[nn.Module]:
     return [*chain.from_iterable(map(called_modules, model.children()))]
 
 # %% ../../nbs/loop/06_steps.ipynb #778d5b74
-def get_modes(
-    *owners: nn.Module,
-) -> list[tuple[nn.Module, bool]]:  # (module, `module.training`), for `set_modes`
+def get_modes(*owners: nn.Module) -> list[tuple[nn.Module, bool]]:
     "Return the mode of each submodule"
     return [(m, m.training) for m in chain.from_iterable(o.modules() for o in owners)]
 
-def set_modes(
-    modes: Iterable[tuple[nn.Module, bool]],  # what `get_modes` returned
-) -> None:
+def set_modes(modes: Iterable[tuple[nn.Module, bool]]) -> None:
     "Restore the mode of each submodule"
     for m, training in modes: _set_mode(m, training)
 
@@ -246,11 +220,8 @@ def _set_mode(m, training):
     if type(m).__setattr__ is nn.Module.__setattr__ and 'training' in vars(m): vars(m)['training'] = training
     else: m.training = training
 
-def switch(
-    owners: Sequence[nn.Module],
-    modes: Iterable[tuple[nn.Module, bool]],  # what `get_modes` returned for them
-    training: bool,
-) -> None:
+def switch(owners: Sequence[nn.Module], modes: Iterable[tuple[nn.Module, bool]],
+           training: bool) -> None:
     "Do what `train()` or `eval()` of each owner does; call the method if a submodule overrides it"
     name = 'train' if training else 'eval'
     are_plain = all(getattr(type(o), name) is getattr(nn.Module, name) and name not in vars(o) for o in owners)
@@ -265,19 +236,13 @@ def in_eval(owners: Iterable[nn.Module]) -> list[nn.Module]:  # for `set_trainin
     "Return the submodules in evaluation mode"
     return [m for m, training in get_modes(*owners) if not training]
 
-def set_training(
-    owners: Sequence[nn.Module],
-    kept: Iterable[nn.Module] = (),  # what `in_eval` returned
-) -> None:
+def set_training(owners: Sequence[nn.Module], kept: Iterable[nn.Module] = ()) -> None:
     "Put modules into training mode, except the submodules in `kept`"
     switch(owners, get_modes(*owners), True)
     for m in kept: m.training = False
 
 # %% ../../nbs/loop/06_steps.ipynb #e3344fb6
-def set_opt_modes(
-    opts: Iterable,   # optimizers
-    training: bool,
-) -> None:
+def set_opt_modes(opts: Iterable, training: bool) -> None:
     "Call `train()` or `eval()` of optimizers that have them: schedule-free ones keep other weights for evaluation"
     for opt in opts:
         if callable(f := getattr(opt, 'train' if training else 'eval', None)): f()
