@@ -282,6 +282,7 @@ class History:
         def enough(name): return 1 if name == 'train_loss' else 10      # a step may leave out one of several losses
         tails = self.fetch(start=lambda name: max(self.n_steps - 10, 0))
         losses = [name for name in tails if name.startswith('train_loss')]
+        if tails.get('train_loss'): losses = ['train_loss']     # the others are what a step returned beside it
         if all(any(map(math.isfinite, tails[name][-enough(name):])) for name in losses): return None
         columns, bad = self.fetch(), []     # all values
         for name in losses:
