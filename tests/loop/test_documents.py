@@ -111,10 +111,13 @@ def sometimes(batch, learn):
 def test_a_number_is_that_of_its_batch():
     seen = []
     def step(batch, learn):
-        seen.append(learn.model.bias[0].item())
-        return {**two_losses(batch, learn), 'bias': learn.model.bias[0]}       # the optimizer writes to it
+        first = learn.model.bias[0]     # the optimizer writes to it
+        seen.append(first.item())
+        return {**two_losses(batch, learn), 'bias': first.clone(), 'updated': first}
     learn = make_learner(linear(), batches(), train_step=step, lr=.1)
-    assert learn.fit(1).steps['train_bias'] == seen and len({*seen}) == 5
+    steps = learn.fit(1).steps
+    assert steps['train_bias'] == seen and len({*seen}) == 5
+    assert steps['train_updated'] == [*seen[1:], learn.model.bias[0].item()]
 
 def test_a_number_may_be_missing_in_a_batch():
     learn = make_learner(linear(), batches(), batches(), train_step=sometimes)
