@@ -271,7 +271,8 @@ def test_a_divided_batch_has_the_numbers_of_the_whole():
     for most in None, 2:
         torch.manual_seed(0)
         learn = make_learner(linear(), batches(), train_step=two_losses, hooks=[GradAccum(1)], lr=.1)
-        learn.get_hook('GradAccum').division = Division(most)
+        learn.get_hook('GradAccum').division = division = Division()
+        division.most = most
         learn.fit(1)
         found.append(learn.history.steps['train_loss_ce'])
     assert found[0] == pytest.approx(found[1], rel=1e-5)

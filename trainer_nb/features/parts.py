@@ -27,12 +27,12 @@ class _Start:
 class _Parts:
     "A batch whose parts go through the loop one by one"
     def __init__(self, learn, most):
+        self.numbers = []       # what the step returned beside the loss
         n = batch_size(learn.batch)
         k = -(-n//most)
         self.batches = divide_batch(learn.batch, [n//k + (i < n % k) for i in range(k)])
         self.n, self.is_sum = learn.world.n, False
         self.losses, self.weights, self.ns = [], [], []     # ns: what the step returned as the weight of the loss
-        self.numbers = []       # what it returned beside the loss
 
     def open(self, learn):
         "Make the next part the batch of the learner; return whether it is the last one"

@@ -153,19 +153,20 @@ def _means(world, sums):
         totals, weight = [next(read) for _ in columns], next(read)
         yield from ((name, (o/weight if weight else math.nan, weight)) for name, o in zip(columns, totals))
 
-def _of_all_ranks(world, names, averages):
-    """Return what any rank has: lists of names, and the (columns, sums) of averages
+def _union(world, lists):
+    "Return the names in each of some lists, here or on any rank: a loss may be in few batches"
+    if world.size == 1: return lists
+    return [[*dict.fromkeys(chain.from_iterable(same))] for same in zip(*world.all_gather(lists))]
 
-    A conditional loss or a metric that left out a whole shard may be on other ranks only: the sums here are zeros then.
-    """
-    if world.size == 1: return names, averages
-    found = world.all_gather((names, [None if o is None else columns for columns, o in averages]))
-    names = [[*dict.fromkeys(chain.from_iterable(same))] for same in zip(*(o for o, _ in found))]
+def _of_all_ranks(world, averages):
+    "Return the (columns, sums) of this rank, with zeros for those that only other ranks have"
+    if world.size == 1: return averages
+    found = world.all_gather([None if o is None else columns for columns, o in averages])
     res = []
-    for (columns, o), same in zip(averages, zip(*(o for _, o in found))):
+    for (columns, o), same in zip(averages, zip(*found)):
         columns = next((c for c in same if c is not None), None) or columns
         res.append((columns, torch.zeros(len(columns) + 1) if o is None else o))
-    return names, res
+    return res
 
 _SMALL = 2**20      # bytes: a larger metric object is not copied for a live display
 
@@ -345,13 +346,25 @@ class Accumulator:
         "Read the means so far, in one transfer"
         return {name: mean for name, (mean, _) in self.weighted().items()}
 
+    def running(self) -> dict[str, float]:  # of metrics, recorded and returned numbers, on this rank
+        "Read the means so far for a live display, and change nothing; a large metric object is left out"
+        twin = copy(self)
+        twin.history, twin.sums = None, dict(self.sums)
+        twin.pack()
+        found = [([name], twin.sums[name]) for name in (*self.names, *self.with_mean) if name in twin.sums]
+        found += [o for o in (average.peek() for average in self.measures.averages) if o[1] is not None]
+        res = {name: mean for name, (mean, weight) in _means(World(), found) if weight}
+        for m, o in self.measures.objects if self.world.size == 1 else ():
+            if twin.n_packed: res |= _computed(m, o)
+        return res
+
     def weighted(self) -> dict[str, tuple[float, float]]:  # 'loss' and metric names → (mean, its weight)
         "Read the means so far with their total weights, usually numbers of samples"
         self.pack()
         if not self.n_packed: return {}
         names = [[*self.sums], [*dict.fromkeys(name for name, *_ in self.shares)]]
-        averages = [(o.columns, o.result()) for o in self.measures.averages]
-        (names, self.shared), averages = _of_all_ranks(self.world, names, averages)
+        names, self.shared = _union(self.world, names)
+        averages = _of_all_ranks(self.world, [(o.columns, o.result()) for o in self.measures.averages])
         sums = [([name], self.sums.get(name, [0., 0.])) for name in names]
         sums += [(columns, o) for columns, o in averages if o is not None]
         res, returned = {}, {}
@@ -366,18 +379,6 @@ class Accumulator:
             values = noting(m, lambda: m.columns(self.world.merged(o).compute()))
             for name, v in values.items(): _put(res, name, (float(v), weight), m)
         return res | {name: pair for name, pair in returned.items() if name not in res}
-
-    def running(self) -> dict[str, float]:  # of metrics, recorded and returned numbers, on this rank
-        "Read the means so far for a live display, and change nothing; a large metric object is left out"
-        twin = copy(self)
-        twin.history, twin.sums = None, dict(self.sums)
-        twin.pack()
-        found = [([name], twin.sums[name]) for name in (*self.names, *self.with_mean) if name in twin.sums]
-        found += [o for o in (average.peek() for average in self.measures.averages) if o[1] is not None]
-        res = {name: mean for name, (mean, weight) in _means(World(), found) if weight}
-        for m, o in self.measures.objects if self.world.size == 1 else ():
-            if twin.n_packed: res |= _computed(m, o)
-        return res
 
     def state_dict(self) -> dict:  # of tensors, numbers, lists and dicts
         "Return the state"
@@ -424,13 +425,6 @@ class Accumulators(dict):
         found = [{f'{name}_{k}': v for k, v in o.running().items()} for name, o in self.items()]
         return dict(chain.from_iterable(map(dict.items, found)))
 
-    @property
-    def names(self) -> list[str]:
-        "Names of the numbers that the steps returned beside their losses: over all sets, then by set"
-        mine = {name: accumulator.names for name, accumulator in self.items()}
-        each = [f'{name}_{column}' for name, columns in mine.items() for column in columns]
-        return [*dict.fromkeys([*chain.from_iterable(mine.values()), *each])]
-
     def state_dict(self) -> dict[str, dict]:  # name of the set → state of its accumulator
         "Return the state, by set"
         return {name: accumulator.state_dict() for name, accumulator in self.items()}
@@ -439,6 +433,13 @@ class Accumulators(dict):
         "Restore a state"
         check_kinds(state, dict.fromkeys(self, {str: object}), 'the state of several validation sets')
         for name, accumulator in self.items(): accumulator.load_state_dict(state[name])
+
+    @property
+    def names(self) -> list[str]:
+        "Names of the numbers that the steps returned beside their losses: over all sets, then by set"
+        mine = {name: accumulator.names for name, accumulator in self.items()}
+        each = [f'{name}_{column}' for name, columns in mine.items() for column in columns]
+        return [*dict.fromkeys([*chain.from_iterable(mine.values()), *each])]
 
 def _mean(pairs):
     "Compute the weighted mean of (value, weight) pairs, without those of weight 0; nan if none is left"
