@@ -147,7 +147,7 @@ def _rank(name):
 def _format(name, v, first_s):
     "Format a value of the epoch table; `first_s` is the time of the first epoch"
     if name == 'epoch': return str(v)
-    if name.startswith('+'): return ''      # the heading says how many columns are not shown
+    if name[0] == '+': return ''        # the heading says how many columns are not shown
     if name == 'time_s':
         return format_time(v) if first_s >= 60 else f'{v:.1f} s' if first_s >= .1 else f'{1000*v:.0f} ms'
     if is_rate(name): return f'{v:.3g}'
