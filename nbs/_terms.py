@@ -63,6 +63,7 @@ TERMS = _listed({   # page, or page#section → terms
     'features/11_recompute': 'activation checkpointing, gradient checkpointing, offload activations',
     'features/08_profile': 'profiler, profiling',
     'save/04_checkpoint': 'checkpointing, save, save and load, load model, save model',
+    'runs/22_check': 'reproducible resume, exact resume, check resume, determinism',
     'save/07_rewind': 'rewind, roll back, go back, undo epochs',
     'save/05_early_stopping': 'patience, restore best weights',
     'save/06_export': 'safetensors, torch.export, deployment, onnx',

@@ -7,8 +7,10 @@ __all__ = ['digest', 'state_of', 'roots', 'run_part']
 
 # %% ../../nbs/runs/21_trace.ipynb #cr000003
 import hashlib, json, random, struct, sys, warnings
+from collections import deque
 from collections.abc import Mapping
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from time import perf_counter
 from types import FunctionType, MethodType, ModuleType
@@ -17,6 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
 from ..base import set_rng_state, set_seed
@@ -67,6 +70,11 @@ def _is_foreign(module):
 
 _STATEFUL = 'datasets', 'litdata', 'torchdata', 'webdataset'
 
+def _saves_itself(o):
+    "Whether an object of a library that a user's object holds has a state, as a scheduler of torch does"
+    is_part = isinstance(o, (nn.Module, Optimizer, DataLoader, type))
+    return not is_part and _is_foreign(type(o).__module__) and callable(getattr(o, 'state_dict', None))
+
 def _used(code):
     names = [*code.co_names]
     for o in code.co_consts:
@@ -76,6 +84,8 @@ def _used(code):
 # %% ../../nbs/runs/21_trace.ipynb #cr000010
 def _of_function(f, path):
     "(path, object) of what a function's closure and the globals that it uses hold"
+    yield f'the defaults of {f.__qualname__}', [*(f.__defaults__ or ()), *(f.__kwdefaults__ or {}).values()]
+    yield from ((f'{f.__qualname__}.{k}', v) for k, v in vars(f).items())
     cells = zip(f.__code__.co_freevars, f.__closure__ or ())
     for k, c in cells:
         try: yield f'{k} in the closure of {f.__qualname__}', c.cell_contents
@@ -87,7 +97,7 @@ def _of_function(f, path):
 def _inside(o, path):
     "(path, object) of the parts of an object that may hold state"
     if isinstance(o, Mapping): return [(f'{path}[{k!r}]', v) for k, v in [*o.items()][:100]]
-    if isinstance(o, (list, tuple)): return [(f'{path}[{i}]', v) for i, v in enumerate(o[:100])]
+    if isinstance(o, (list, tuple, deque)): return [(f'{path}[{i}]', v) for i, v in enumerate(islice(o, 100))]
     if isinstance(o, MethodType): return [(path, o.__self__), *_inside(o.__func__, path)]
     if isinstance(o, partial): return [(path, o.func), (f'{path}.args', o.args), (f'{path}.keywords', o.keywords)]
     if isinstance(o, FunctionType): return [] if _is_foreign(o.__module__) else [*_of_function(o, path)]
@@ -121,7 +131,8 @@ def state_of(roots: dict[str, Any]) -> dict[str, str]:
         else:
             seen.add(id(o))
             own = not _is_foreign(type(o).__module__) or isinstance(o, (FunctionType, type)) or (
-                is_own and isinstance(o, (dict, list, tuple, set)))
+                is_own and isinstance(o, (dict, list, tuple, set, deque)))
+            if is_own and _saves_itself(o): found[path] = digest(o.state_dict())
             if isinstance(o, (set, frozenset)) and is_own: found[path] = digest(o)
             for p, x in _inside(o, path):
                 if isinstance(x, nn.Parameter): continue
@@ -162,7 +173,9 @@ def roots(learn: Learner) -> dict[str, Any]:
     found = {'learn.model': learn.model, 'learn.loss_fn': learn.loss_fn, 'learn.train_dl': learn.train_dl,
              'learn.valid_dl': learn.valid_dl, 'learn.train_step': vars(learn).get('train_step'),
              'learn.eval_step': vars(learn).get('eval_step'), **hooks}
-    if not _is_foreign(type(learn).__module__): found['learn'] = type(learn)
+    if not _is_foreign(type(learn).__module__):
+        plain = vars(Learner(nn.Identity()))
+        found |= {f'learn.{k}': v for k, v in vars(learn).items() if k not in plain} | {'learn': type(learn)}
     opts = {f'learn.opt.{k}' if k else 'learn.opt': o for k, o in learn.opts.items()}
     found |= {k: o for k, o in opts.items() if not _is_foreign(type(o).__module__)}
     found |= {f'metric {m.name}': m.f for m in learn.metrics}
