@@ -114,6 +114,8 @@ def check_resume(learn: Learner,
     Nothing about the learner changes, and no file is left. The hooks that write files or show something stay out.
     """
     with folded():
+        learn.check_thread()
+        if learn.is_fitting: raise RuntimeError('check_resume trains copies of the learner: call it between two fits')
         within, n_stops = as_count('within', within), as_count('n_stops', n_stops)
         with tempfile.TemporaryDirectory(prefix='resume.') as o, ThreadPoolExecutor(2) as pool:
             folder = Path(o)
