@@ -8,7 +8,7 @@ import pytest, torch
 from test_pictures import Drawn
 from test_runs import Evil
 from trainer_nb.all import Comparison, History, LambdaHook, Learner, Run, attach, compare, runs
-from trainer_nb.runs.comparison import PALETTE
+from trainer_nb.runs.comparison import PALETTE, _curves_of
 from trainer_nb.runs.folder import RunFolder, Status, answer, ask, pending
 from trainer_nb.runs.process import now_here
 from trainer_nb.runs.record import Curves, CurveFile, RecordTail, state_of_curves, take
@@ -247,7 +247,7 @@ def test_learners_know_their_steps_and_samples():
     learn.fit(2)
     for axis, last in ('step', 4), ('samples', 160), ('batch', 16), ('epoch', 2):
         c = compare(learn, x=axis)
-        (xs, ys), none = c.curves_of(c.sources[0])
+        (xs, ys), none = _curves_of(c, c.sources[0])
         assert xs[-1] == last and none is None and len(ys) == 16
     assert isinstance(c, Comparison) and c.sources[0].settings['hooks'] == "['GradAccum']"
 

@@ -162,16 +162,9 @@ class Change:
 def _words(ends): return ', '.join(f'{k} {v}' for k, v in ends.items())
 
 # %% ../../nbs/runs/19_fork.ipynb #402a5215
-def fork_run(
-    run: Any,           # `Run`
-    at: int|None,       # epoch; None: the newest checkpoint
-    step: int|None,     # optimizer step
-    folder: str|Path|None,  # of the new run; None: a new one beside this one
-    change: Change,
-    overwrite: bool,
-    max_gb: float,
-) -> Any:               # the new `Run`; raises FileNotFoundError, ValueError
-    "Start a run that begins where another one was"
+def fork_run(run: Any, at: int|None, step: int|None, folder: str|Path|None, change: Change, overwrite: bool,
+             max_gb: float) -> Any:     # raises FileNotFoundError, ValueError
+    "Start a `Run` that begins where another one was, and return it; arguments as for `Run.fork`"
     if not run.folder.is_run: raise FileNotFoundError(f'there is no run in {run.path}')
     if change.n_epochs is not None and change.max_steps is not None:
         raise ValueError('fork takes either n_epochs or max_steps')

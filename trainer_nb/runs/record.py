@@ -57,8 +57,7 @@ class Curves:
         self.steps = {}         # column → `Envelope` over batches
         self.before = {}        # losses in training → their `Envelope` up to the latest epoch
         self.marks = {}         # column → [batch, value] of validation passes and epochs
-        # column → lowest value and its batch, highest value and its batch, newest value
-        self.extremes = {}
+        self.extremes = {}      # column → lowest, highest and newest value
         self.scales = {}        # 'step', 'samples', 'epoch', 'time' → [batch, how many at its end]
         self.time_s = 0.        # seconds of all epochs that are over
 
@@ -73,12 +72,7 @@ class Curves:
         if o.n < self.n: o.extend([math.nan]*(self.n - o.n))
         return o
 
-    def end_epoch(self) -> None:
-        "Note that an epoch ends with the newest batch"
-        for name in self.steps: self._filled(name).end_epoch()
-        self.before = {k: _copied(o) for k, o in self.steps.items() if k.startswith('train_loss')}
-
-    def revise(self, columns: dict[str, list]) -> None:
+    def _revise(self, columns):
         "Replace losses since the latest epoch, which several ranks know when the open one is over"
         for name in columns.keys() & self.steps.keys():
             o = self.steps[name] = _copied(self.before.get(name, Envelope()))
@@ -90,12 +84,9 @@ class Curves:
         points = self.marks.setdefault(name, [])
         points.append([batch, v])
         if len(points) > self.most_marks: self.marks[name] = _thin(points, self.most_marks)
-        if not math.isfinite(v) or not batch:
-            return        # a value before training is no result of it
-        low, low_at, high, high_at, _ = self.extremes.get(name, (math.inf, 0, -math.inf, 0, 0.))
-        if v < low: low, low_at = v, batch
-        if v > high: high, high_at = v, batch
-        self.extremes[name] = [low, low_at, high, high_at, v]
+        if not math.isfinite(v) or not batch: return    # a value before training is no result of it
+        low, high, _ = self.extremes.get(name, (v, v, v))
+        self.extremes[name] = [min(low, v), max(high, v), v]
 
     def scale(self, name: str, batch: int, v: Any) -> None:
         "Note how many steps, samples, epochs or seconds there were at the end of a batch"
@@ -104,14 +95,14 @@ class Curves:
         if batch <= (points[-1][0] if points else 0) or points and v < points[-1][1]: return
         self.scales[name] = points
         points.append([batch, v])
-        if len(points) > self.most_marks:
-            self.scales[name] = points[1::2] if len(points) % 2 == 0 else points[::2]
+        if len(points) > self.most_marks: self.scales[name] = points[(len(points) + 1) % 2::2]
 
     def add_row(self, kind: str, batch: int, row: dict) -> None:
         "Add a line of another kind, 'valid', 'epoch', 'mark' or 'revised', after so many batches"
         if kind == 'epoch':
             middle, self.end = (self.end + 1 + batch)/2, batch
-            self.end_epoch()
+            for name in self.steps: self._filled(name).end_epoch()
+            self.before = {k: _copied(o) for k, o in self.steps.items() if k.startswith('train_loss')}
             self._mark_all('train_', middle, row)
             if type(epoch := row.get('epoch')) is int: self.scale('epoch', batch, epoch + 1)
             if _is_number(s := row.get('time_s')): self.time_s += s
@@ -122,7 +113,7 @@ class Curves:
         elif kind == 'mark':
             for name, key in ('step', 'step'), ('samples', 'samples'), ('time', 'time_s'):
                 self.scale(name, batch, row.get(key))
-        elif kind == 'revised' and row.get('first') == self.end: self.revise(_revised(row))
+        elif kind == 'revised' and row.get('first') == self.end: self._revise(_revised(row))
 
     def _mark_all(self, start, batch, row):
         for name, v in row.items():
@@ -144,12 +135,8 @@ def take(to: Any, rows: Iterable[dict]) -> None:
                 to.add_row(kind, batch, row)
 
 # %% ../../nbs/runs/03_record.ipynb #fa5dd8cb
-def positions(
-    curves: Curves,
-    batches: Iterable[float],
-    x: str,                 # 'batch', or a key of `scales`
-) -> list[float]|None:      # None if the record does not know
-    "Return where batches stand on an axis"
+def positions(curves: Curves, batches: Iterable[float], x: str) -> list[float]|None:
+    "Return where batches stand on an axis, 'batch' or a key of `scales`; None if the record does not know"
     if x == 'batch': return list(batches)
     known = [(0, 0), *curves.scales.get(x, [])]
     if len(known) == 1: return None
@@ -161,39 +148,32 @@ def positions(
 
 # %% ../../nbs/runs/03_record.ipynb #c9f9d171
 _FLOATS = [(int, float)]
-_BINS = {'size': int, 'n': int, 'n_epochs': int, 'bins': [_FLOATS]}
+_BINS = {'most': int, 'size': int, 'n': int, 'n_epochs': int, 'bins': [_FLOATS]}
 _CURVES = {'n': int, 'steps': {str: _BINS}, 'before': {str: _BINS}, 'marks': {str: [_FLOATS]},
            'extremes': {str: _FLOATS}, 'scales': {str: [_FLOATS]}, 'time_s': (int, float), 'end': int}
 
 def state_of_curves(curves: Curves) -> dict:
-    "Return everything that `Curves` holds, for JSON"
-    def plain(part): return {k: {name: getattr(o, name) for name in _BINS} for k, o in part.items()}
-    own = {k: getattr(curves, k) for k in _CURVES}
-    return {**own, 'steps': plain(curves.steps), 'before': plain(curves.before)}
+    "Return everything that `Curves` holds, as JSON holds it"
+    return json.loads(json.dumps(curves, default=vars))
 
 # %% ../../nbs/runs/03_record.ipynb #6bd96902
 def _curves_of_state(state):
     "Make the curves again; raises ValueError for what `state_of_curves` did not return"
     check_kinds(state, _CURVES, 'the curves')
     res = Curves()
-    for k, v in state.items(): setattr(res, k, v)
+    vars(res).update(state)
     for part in 'steps', 'before':
         setattr(res, part, {name: _envelope(name, o) for name, o in state[part].items()})
-    if any(len(o) != 2 for part in (res.marks, res.scales) for pairs in part.values() for o in pairs):
-        raise ValueError('a point is not a pair')
-    if any(len(o) != 5 for o in res.extremes.values()):
-        raise ValueError('an extreme value is incomplete')
-    if min(res.n, res.end) < 0: raise ValueError('the number of batches is negative')
-    for pairs in res.scales.values():
-        batches = [0, *(b for b, _ in pairs)]
-        if not all(b > a for a, b in pairwise(batches)):
-            raise ValueError('batches are not in order')
+    points = chain(*res.marks.values(), *res.scales.values())
+    if any(len(o) != 2 for o in points) or any(len(o) != 3 for o in res.extremes.values()):
+        raise ValueError('a point is no pair, or an extreme value incomplete')
+    batches = [[0, *(b for b, _ in pairs)] for pairs in res.scales.values()]
+    if min(res.n, res.end) < 0 or any(b <= a for o in batches for a, b in pairwise(o)):
+        raise ValueError('batches are negative, or not in order')
     return res
 
-def _envelope(name, o):     # raises ValueError
+def _envelope(name, o):     # raises ValueError, or TypeError if a bin is incomplete
     res = Envelope()
-    if any(len(b) != len(Bin._fields) for b in o['bins']):
-        raise ValueError(f'a bin of {name} is incomplete')
     res.size, res.n, res.n_epochs = o['size'], o['n'], o['n_epochs']
     res.bins = [Bin(*b) for b in o['bins']]
     if res.n != sum(b.length for b in res.bins) or any(not 0 < b.length <= res.size for b in res.bins):
@@ -274,8 +254,8 @@ class CurveFile(_Tail):
         "Write the file beside the record, if that saves time; not where nothing can be written"
         if self.at == self.saved or not always and self.at - self.saved < 1e6*self.save_mb: return
         with suppress(OSError):
-            data = {'at': self.at, 'tail': self.tail, 'curves': state_of_curves(self.curves)}
-            with replacing(self.beside, flush=False) as f: f.write(json.dumps(data).encode())
+            data = {'at': self.at, 'tail': self.tail, 'curves': self.curves}
+            with replacing(self.beside, flush=False) as f: f.write(json.dumps(data, default=vars).encode())
             self.saved = self.at
 
 # %% ../../nbs/runs/03_record.ipynb #e4afb804

@@ -81,19 +81,9 @@ def _totals(learn, plan):
     return {k: plan[k] + n for k, n in before.items() if k in plan}
 
 # %% ../../nbs/runs/08_start.ipynb #bc5e3caa
-def begin(
-    learn: Learner,
-    n_epochs: int|None, # as for `start`, and so are the others
-    *,
-    folder: str|Path|None = None,
-    n_procs: int = 1,
-    on: Engine|None = None,
-    hooks: Any = (),
-    overwrite: bool = False,
-    max_gb: float = 4.,
-    **kwargs: Any,
-) -> Run:
-    "Start a run, or find the one that the folder holds, without showing it"
+def begin(learn: Learner, n_epochs: int|None, *, folder: str|Path|None = None, n_procs: int = 1,
+          on: Engine|None = None, hooks: Any = (), overwrite: bool = False, max_gb: float = 4., **kwargs: Any) -> Run:
+    "Start a run, or find the one that the folder holds, without showing it; arguments as for `start`"
     if learn.is_fitting: raise RuntimeError(
         'this learner is in a fit, which cannot move into the background: stop it, learn.stop(), '
         'and then learn.start() continues it there')

@@ -13,10 +13,10 @@ from pathlib import Path
 from time import sleep
 from typing import Any
 
-from ..base import check_seed, did_you_mean, format_value, needed
-from ..draw import current_cell, html_table, marimo_view
-from ..base import open_file, rng_state, set_rng_state, set_seed
-from ..draw import text_table
+from trainer_nb.base import (
+    check_seed, did_you_mean, format_value, needed, open_file, rng_state, set_rng_state, set_seed
+)
+from ..draw import current_cell, html_table, marimo_view, text_table
 from ..loop import Learner, as_count, as_mode
 from ..save import Lock, path_in
 from ..show import Area, Budget, front_end
@@ -184,25 +184,18 @@ class _Trial:
             self.values.append(row[monitor])
             yield len(self.values), row[monitor]
 
-class _Journal:
-    "What is written into Optuna's study"
-    def __init__(self, study): self.study = study
+def _tell(study, number, state):
+    "Write into the journal how a trial ended, unless it is there"
+    with _optuna() as optuna:
+        study.tell(number, state=optuna.trial.TrialState[state], skip_if_finished=True)
 
-    def end(self, number, state):
-        with _optuna() as optuna:
-            self.study.tell(number, state=optuna.trial.TrialState[state], skip_if_finished=True)
-
-    def repeat(self, t):
-        "End a trial whose run never began, and ask for its settings again"
-        self.end(t.number, 'FAIL')
-        self.study.enqueue_trial(t.params)
-
-    def complete(self, trial, value):
-        t = self.study.get_trials(deepcopy=False)[trial.number]
-        if t.state.name == 'RUNNING': return self.study.tell(trial.number, value)
-        with _optuna() as optuna: self.study.add_trial(optuna.trial.create_trial(
-            value=value, params=t.params, distributions=t.distributions, user_attrs=t.user_attrs,
-            intermediate_values=dict(enumerate(trial.values, 1))))
+def _complete(study, trial, value):
+    "Write its best value into the journal; a trial that was pruned once comes again there"
+    t = study.get_trials(deepcopy=False)[trial.number]
+    if t.state.name == 'RUNNING': return study.tell(trial.number, value)
+    with _optuna() as optuna: study.add_trial(optuna.trial.create_trial(
+        value=value, params=t.params, distributions=t.distributions, user_attrs=t.user_attrs,
+        intermediate_values=dict(enumerate(trial.values, 1))))
 
 # %% ../../nbs/runs/16_sweep.ipynb #00c393a6
 class _Search:
@@ -210,7 +203,7 @@ class _Search:
     def __init__(self, sweep, make, n_trials, n_jobs, pruner, kwargs):
         self.sweep, self.study, self.plan = sweep, sweep.study, sweep.plan
         self.make, self.n_trials, self.n_jobs = make, n_trials, n_jobs
-        self.kwargs, self.bar, self.journal = kwargs, _Bar(sweep.plan['mode'], pruner), _Journal(sweep.study)
+        self.kwargs, self.bar = kwargs, _Bar(sweep.plan['mode'], pruner)
         self.active, self.paused, self.left = [], [], []        # left: by a process that has ended
         self.area, self.budget = Area() if front_end() == 'html' else None, Budget()
         for t in sweep.by_run.values(): self._recall(t)
@@ -218,7 +211,8 @@ class _Search:
         for t in self.study.get_trials(deepcopy=False):
             name = t.user_attrs.get('run')
             if t.state.name == 'RUNNING' and not (name and sweep.holds(name)):
-                self.journal.repeat(t)
+                _tell(self.study, t.number, 'FAIL')
+                self.study.enqueue_trial(t.params)
 
     def _recall(self, t):
         "Take over a trial of another process"
@@ -267,7 +261,7 @@ class _Search:
                 f'make returned a {type(learn).__name__}: expected a Learner')
             begin(learn, self.plan['n_epochs'], folder=self.sweep.folder/name, **self.kwargs)
         except BaseException:
-            self.journal.end(asked.number, 'FAIL')
+            _tell(self.study, asked.number, 'FAIL')
             raise
         finally: set_rng_state(before)
         self.bar.add(name)
@@ -294,14 +288,14 @@ class _Search:
         self.active.remove(trial)
         value = self.sweep.best_of(trial.values)
         if state == 'done' and value == value:
-            self.journal.complete(trial, value)
+            _complete(self.study, trial, value)
             self.bar.end(trial.name, value)
         elif state == 'stopped':
-            self.journal.end(trial.number, 'PRUNED')
+            _tell(self.study, trial.number, 'PRUNED')
             trial.asked = None          # Optuna takes no more values of it
             self.paused.append(trial)
         else:
-            self.journal.end(trial.number, 'FAIL')
+            _tell(self.study, trial.number, 'FAIL')
             if all(t.state.name == 'FAIL' for t in self.sweep.by_run.values()):
                 trial.run.wait()    # raises its error
 
