@@ -35,6 +35,22 @@ def _base(column): return column.removeprefix('train_').removeprefix('valid_')
 
 def _short(name, most=24): return name if len(name) <= most else f'{name[:most-1]}…'
 
+def _check(c):      # raises ValueError
+    "Refuse a metric or an axis that no run has"
+    if c.x not in AXES:
+        raise ValueError(f'x is {c.x!r}: expected one of {", ".join(map(repr, AXES))}.{did_you_mean(str(c.x), AXES)}')
+    if c.mode not in (None, 'min', 'max'): raise ValueError(f"mode is {c.mode!r}: expected 'min' or 'max'")
+    if c.is_live: return
+    if not (names := c.metrics):
+        raise ValueError('nothing is recorded yet: there is nothing to compare')
+    if not any(c.columns(s) != (None, None) for s in c.sources):
+        raise ValueError(f'none of {len(c.sources)} runs has {c.metric!r}: expected one of '
+                         f'{", ".join(map(repr, names))}.{did_you_mean(str(c.metric), names)}')
+    if any(c.places(s, [1]) for s in c.sources): return
+    known = [o for o in AXES if any(positions(s.curves, [1], o) for s in c.sources)]
+    raise ValueError(f'x is {c.x!r}, but none of {len(c.sources)} runs has recorded it: '
+                     f'expected one of {", ".join(map(repr, known))}')
+
 # %% ../../nbs/runs/14_comparison.ipynb #ec10a34c
 class _Values:
     "What is compared: the columns of each run, and their best values"
@@ -125,23 +141,6 @@ class _Values:
             top = (min if mode == 'min' else max)(values.values())
             res[self.title(column)] = [i for i, v in values.items() if v == top]
         return res
-
-# %% ../../nbs/runs/14_comparison.ipynb #b7d586fd
-def _check(c):      # raises ValueError
-    "Refuse a metric or an axis that no run has"
-    if c.x not in AXES:
-        raise ValueError(f'x is {c.x!r}: expected one of {", ".join(map(repr, AXES))}.{did_you_mean(str(c.x), AXES)}')
-    if c.mode not in (None, 'min', 'max'): raise ValueError(f"mode is {c.mode!r}: expected 'min' or 'max'")
-    if c.is_live: return
-    if not (names := c.metrics):
-        raise ValueError('nothing is recorded yet: there is nothing to compare')
-    if not any(c.columns(s) != (None, None) for s in c.sources):
-        raise ValueError(f'none of {len(c.sources)} runs has {c.metric!r}: expected one of '
-                         f'{", ".join(map(repr, names))}.{did_you_mean(str(c.metric), names)}')
-    if any(c.places(s, [1]) for s in c.sources): return
-    known = [o for o in AXES if any(positions(s.curves, [1], o) for s in c.sources)]
-    raise ValueError(f'x is {c.x!r}, but none of {len(c.sources)} runs has recorded it: '
-                     f'expected one of {", ".join(map(repr, known))}')
 
 # %% ../../nbs/runs/14_comparison.ipynb #338a930c
 def _train_curve(curves, name, most, is_log):
@@ -269,27 +268,6 @@ def _notes(c):
     left_out = [*c.differing()[_MOST:], *c.measured()[_MOST:]]
     return res + ([f'not in the table: {_some(left_out)}; rows has all'] if left_out else [])
 
-# %% ../../nbs/runs/14_comparison.ipynb #cc0a0002
-def _table(c, wrap):
-    "The table as HTML, with a dot in the colour of each line; `wrap(i, text)` writes the first cell of a row"
-    shown, colors, (head, *rows) = c.in_color(), c.colors(), _lines(c)
-    for i, row in enumerate(rows):
-        dot = f'<span class="s-{i}" style="color:{colors[i] if i in shown else "#888"}">●</span>'
-        row[0] = Rich(row[0], wrap(i, f'{dot} {escape(row[0])}'))
-    return html_table([head, *rows])
-
-def _below(c): return ''.join(f'<div style="font-size:90%">{escape(o)}</div>' for o in c.notes())
-
-def _page(c):
-    "Picture and table of a comparison for a page without a kernel"
-    shown, svg, (png, size) = c.in_color(), c.chart(is_marked=True).html(), c.chart().png()
-    table = _table(c, lambda i, text: f'<label>{_box(i in shown)}{text}</label>')
-    scope = f'c{crc32((svg + table).encode()):08x}'
-    def off(i): return f'.{scope}:has(tbody tr:nth-child({i + 1}) input:not(:checked))'
-    img = html_img(png, f'{c.status_line()}: a chart', size['width'])
-    sheet = _sheet(f'.{scope}', c.colors(), off, _row_hover(f'.{scope}'))
-    return f'<div class="{scope}">{sheet}<div>{escape(c.status_line())}</div>{img}{svg}{table}{_below(c)}</div>'
-
 # %% ../../nbs/runs/14_comparison.ipynb #0e3814b9
 class Comparison(_Values):
     "Runs side by side; shows itself as a chart and a table"
@@ -368,6 +346,27 @@ class Comparison(_Values):
     def _display_(self):     # for marimo
         self.show()
         return marimo_outputs().stack()
+
+# %% ../../nbs/runs/14_comparison.ipynb #cc0a0002
+def _table(c, wrap):
+    "The table as HTML, with a dot in the colour of each line; `wrap(i, text)` writes the first cell of a row"
+    shown, colors, (head, *rows) = c.in_color(), c.colors(), _lines(c)
+    for i, row in enumerate(rows):
+        dot = f'<span class="s-{i}" style="color:{colors[i] if i in shown else "#888"}">●</span>'
+        row[0] = Rich(row[0], wrap(i, f'{dot} {escape(row[0])}'))
+    return html_table([head, *rows])
+
+def _below(c): return ''.join(f'<div style="font-size:90%">{escape(o)}</div>' for o in c.notes())
+
+def _page(c):
+    "Picture and table of a comparison for a page without a kernel"
+    shown, svg, (png, size) = c.in_color(), c.chart(is_marked=True).html(), c.chart().png()
+    table = _table(c, lambda i, text: f'<label>{_box(i in shown)}{text}</label>')
+    scope = f'c{crc32((svg + table).encode()):08x}'
+    def off(i): return f'.{scope}:has(tbody tr:nth-child({i + 1}) input:not(:checked))'
+    img = html_img(png, f'{c.status_line()}: a chart', size['width'])
+    sheet = _sheet(f'.{scope}', c.colors(), off, _row_hover(f'.{scope}'))
+    return f'<div class="{scope}">{sheet}<div>{escape(c.status_line())}</div>{img}{svg}{table}{_below(c)}</div>'
 
 # %% ../../nbs/runs/14_comparison.ipynb #119b31e1
 _LABELS = '''<style>

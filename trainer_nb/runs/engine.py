@@ -25,7 +25,6 @@ class Job:
     state: str      # 'queued', 'running', 'over', or 'unknown' if it gave no answer
     note: str       # the state in words, for the status line
 
-# %% ../../nbs/runs/20_engine.ipynb #cf066d10
 class Engine:
     "Base class of engines"
     n_procs = 1                 # processes that train together
@@ -259,7 +258,6 @@ def _rank(config):
                              env={**os.environ, **{k: str(v) for k, v in env.items()}})
     if res.returncode: raise RuntimeError(f'rank {rank} of {size} ended with code {res.returncode}')
 
-# %% ../../nbs/runs/20_engine.ipynb #399c0630
 def drive(on: Any, path: str) -> None:
     "Be the driver of the run in a folder: start its ranks with Ray Train, and wait for them"
     import ray

@@ -221,7 +221,6 @@ def _check_end(totals, point):
         f'the checkpoint is at the end, {_words({k: totals[k] for k in over})}: say how long the fork is to train in '
         f'all, fork({over[0]}={done[over[0]] + 1})')
 
-# %% ../../nbs/runs/19_fork.ipynb #6a02489b
 def _place(state, point):
     if point is None:
         return {'batch': 0, 'step': 0, 'epoch': 0, 'file': None, 'where': 'from the beginning'}

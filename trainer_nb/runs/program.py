@@ -122,15 +122,10 @@ def put(folder: str|Path, packed: tuple) -> None:
         with open_file(Path(folder)/name, 'xb') as f: f.write(o)
 
 # %% ../../nbs/runs/02_program.ipynb #ab9a60a0
-# former modules, which a program of an older version names
-_HOMES = {'trainer_nb.runs.travel': __name__, 'trainer_nb.runs.branch': 'trainer_nb.runs.fork'}
-
 class _Unpickler(pickle.Unpickler):
     def __init__(self, file, folder, index):
         self.folder, self.index, self.found = Path(folder)/'tensors', index, {}
         super().__init__(file, buffers=self._buffers())
-
-    def find_class(self, module, name): return super().find_class(_HOMES.get(module, module), name)
 
     def _buffers(self):
         i = 0
@@ -211,7 +206,6 @@ def _culprit(o, path):
         o, path = part, path + name
     return path, o
 
-# %% ../../nbs/runs/02_program.ipynb #23c329f0
 _REMEDIES = [    # types → what to do
     ((io.IOBase, socket.socket, sqlite3.Connection),
      'open it where it is used: on the first call, in the process that calls'),

@@ -156,7 +156,6 @@ def state_of_curves(curves: Curves) -> dict:
     "Return everything that `Curves` holds, as JSON holds it"
     return json.loads(json.dumps(curves, default=vars))
 
-# %% ../../nbs/runs/03_record.ipynb #6bd96902
 def _curves_of_state(state):
     "Make the curves again; raises ValueError for what `state_of_curves` did not return"
     check_kinds(state, _CURVES, 'the curves')

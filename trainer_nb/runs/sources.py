@@ -246,7 +246,6 @@ def _named(name, sources):
         s.parts = s.name,
     return sources
 
-# %% ../../nbs/runs/13_sources.ipynb #8b4bd4f8
 def unique(sources: list[Recorded]) -> list[Recorded]:  # the same objects
     "Give different names to sources: with folders where needed, else numbers"
     for n in 2, 3, 4:

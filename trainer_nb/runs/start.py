@@ -136,7 +136,6 @@ def start(
     run.show()
     return run
 
-# %% ../../nbs/runs/08_start.ipynb #3fa73aae
 def attach(
     folder: str|Path,   # of a run
 ) -> Run:               # raises FileNotFoundError

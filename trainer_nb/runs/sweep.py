@@ -318,6 +318,23 @@ class _Search:
         if self.area is None: print(f'{self.status(rows)}\n{self.sweep}')
         else: self.area.close(self.status(rows), self.sweep.html(rows), text=repr(self.sweep))
 
+# %% ../../nbs/runs/16_sweep.ipynb #818fb62d
+def _study(path, plan, sampler, pruner):    # raises ValueError
+    "The study in a folder, old or new"
+    study = _opened(path, direction=f'{plan["mode"]}imize', sampler=sampler, pruner=pruner)
+    there = study.user_attrs.get('plan', plan)
+    other = [f'{k} {there.get(k)!r} there, {v!r} here' for k, v in plan.items() if there.get(k) != v]
+    if other:
+        raise ValueError(f'{path.parent} holds a sweep with another plan: {"; ".join(other)}. '
+                         'Choose another folder')
+    study.set_user_attr('plan', plan)
+    # a sampler that starts anew would repeat its first choices
+    n = len(study.get_trials(deepcopy=False))
+    with _optuna() as optuna:
+        if sampler is None: study.sampler = optuna.samplers.TPESampler(seed=plan['seed'] + n)
+        elif n: study.sampler.reseed_rng()
+    return study
+
 # %% ../../nbs/runs/16_sweep.ipynb #sweep017
 def sweep(
     make: Callable,     # function of an `optuna.trial.Trial` that returns a `Learner`
@@ -354,23 +371,6 @@ def sweep(
     finally: lock.release()
     res._shown_in = current_cell()
     return res
-
-# %% ../../nbs/runs/16_sweep.ipynb #818fb62d
-def _study(path, plan, sampler, pruner):    # raises ValueError
-    "The study in a folder, old or new"
-    study = _opened(path, direction=f'{plan["mode"]}imize', sampler=sampler, pruner=pruner)
-    there = study.user_attrs.get('plan', plan)
-    other = [f'{k} {there.get(k)!r} there, {v!r} here' for k, v in plan.items() if there.get(k) != v]
-    if other:
-        raise ValueError(f'{path.parent} holds a sweep with another plan: {"; ".join(other)}. '
-                         'Choose another folder')
-    study.set_user_attr('plan', plan)
-    # a sampler that starts anew would repeat its first choices
-    n = len(study.get_trials(deepcopy=False))
-    with _optuna() as optuna:
-        if sampler is None: study.sampler = optuna.samplers.TPESampler(seed=plan['seed'] + n)
-        elif n: study.sampler.reseed_rng()
-    return study
 
 # %% ../../nbs/runs/16_sweep.ipynb #sweep024
 def _figure(sweep, name):
