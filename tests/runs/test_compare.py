@@ -11,7 +11,7 @@ from trainer_nb.all import Comparison, History, LambdaHook, Learner, Run, attach
 from trainer_nb.runs.comparison import PALETTE, _curves_of
 from trainer_nb.runs.folder import RunFolder, Status, answer, ask, pending
 from trainer_nb.runs.process import now_here
-from trainer_nb.runs.record import Curves, CurveFile, RecordTail, state_of_curves, take
+from trainer_nb.runs.record import Curves, CurveFile, RecordTail, take
 from trainer_nb.runs.table import main
 from trainer_nb.runs.sources import HistorySource, PointSource, sources_of
 from trainer_nb.runs.view import View
@@ -28,6 +28,10 @@ def made(seed, n=300, n_epochs=5, scale=1., metric='accuracy'):
         h.add_valid({'epoch': e, 'step': h.n_steps//2, **row})      # each step takes two batches
         h.add_epoch({'epoch': e, 'train_loss': sum(losses)/k, **row, 'time_s': 2.})
     return h
+
+def state_of_curves(curves):
+    "All that they hold, as their file does"
+    return json.loads(json.dumps(curves, default=vars))
 
 def lines_of(h, mark=None):
     "The record of a history in JSON lines"

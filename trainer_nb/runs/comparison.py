@@ -182,10 +182,11 @@ def _keys(metric, pairs, has_grey):
 _UNITS = (7200, 3600, 'hours'), (120, 60, 'minutes'), (0, 1, 'seconds')
 
 def _chart(c, shown, colors, is_marked):
-    "Draw the lines, those of `shown` in colour; `is_marked`: all, for a style sheet that makes some grey"
+    "Draw the lines, those of `shown` or, for a style sheet that makes some grey, all in colour"
     for ylog in False, True:
         drawn = [_curves_of(c, s, ylog) for s in c.sources]
-        seen = [o[1] for o in chain.from_iterable(drawn[i] for i in shown or range(len(drawn))) if o]
+        chosen = chain.from_iterable(drawn[i] for i in shown or range(len(drawn)))
+        seen = [o[1] for o in chosen if o]
         if not needs_log(seen) or any(v <= 0 for v in chain.from_iterable(seen)): break
     longest = max((o[0][-1] for o in chain.from_iterable(drawn) if o and o[0]), default=1)
     unit, label = 1, AXES[c.x]
@@ -247,8 +248,9 @@ def _lines(c):
     names, res = [o for o in rows[0] if o not in left_out], []
     for i, row in enumerate(rows):
         cells = {k: _written(k, row[k]) for k in names}
-        won = [k for k in names if i in winners.get(k, ())]
-        res.append([*{**cells, **{k: Rich(f'{cells[k]} *', f'<b>{escape(cells[k])}</b>') for k in won}}.values()])
+        for k in names:
+            if i in winners.get(k, ()): cells[k] = Rich(f'{cells[k]} *', f'<b>{escape(cells[k])}</b>')
+        res.append([*cells.values()])
     return [['time' if o == 'time_s' else o for o in names], *res]
 
 def _some(names, most=3):
@@ -349,7 +351,7 @@ class Comparison(_Values):
 
 # %% ../../nbs/runs/14_comparison.ipynb #cc0a0002
 def _table(c, wrap):
-    "The table as HTML, with a dot in the colour of each line; `wrap(i, text)` writes the first cell of a row"
+    "The table as HTML, with a dot in the colour of each line; `wrap(i, text)` writes first cells"
     shown, colors, (head, *rows) = c.in_color(), c.colors(), _lines(c)
     for i, row in enumerate(rows):
         dot = f'<span class="s-{i}" style="color:{colors[i] if i in shown else "#888"}">●</span>'
@@ -366,7 +368,8 @@ def _page(c):
     def off(i): return f'.{scope}:has(tbody tr:nth-child({i + 1}) input:not(:checked))'
     img = html_img(png, f'{c.status_line()}: a chart', size['width'])
     sheet = _sheet(f'.{scope}', c.colors(), off, _row_hover(f'.{scope}'))
-    return f'<div class="{scope}">{sheet}<div>{escape(c.status_line())}</div>{img}{svg}{table}{_below(c)}</div>'
+    head = f'{sheet}<div>{escape(c.status_line())}</div>'
+    return f'<div class="{scope}">{head}{img}{svg}{table}{_below(c)}</div>'
 
 # %% ../../nbs/runs/14_comparison.ipynb #119b31e1
 _LABELS = '''<style>

@@ -113,7 +113,7 @@ def _last_seen(data):
 
 # %% ../../nbs/runs/01_folder.ipynb #0b082862
 def status_of(data: dict, clock: float|None = None) -> Status:
-    "Judge the state of a run by its `status.json`, process and heartbeat, at a time of `time.time()`, or now"
+    "Judge a run by its `status.json`, process and heartbeat, at a time of `time.time()`, or now"
     state = data.get('state')
     if state not in _WRITTEN: return Status('missing', 'there is no readable status.json', data)
     position, note = str(data.get('position', '')), str(data.get('note', ''))
@@ -170,9 +170,9 @@ def _clock(folder, beat):  # float; None if a heartbeat was not seen to change
 _NAME = re.compile(r'([0-9]{20})-[0-9a-f]{8}\.(json|pkl)')
 
 def ask(folder: RunFolder, what: str, arg: float|dict|None = None, f: bytes|None = None) -> str:
-    """Write a request for the process that trains, and return its name; `f` is a function by cloudpickle, to 'call'
+    """Write a request for the process that trains, and return its name
 
-    Raises `BadCheckpoint` if a link leads elsewhere.
+    `f` is a function by cloudpickle, to 'call'. Raises `BadCheckpoint` if a link leads elsewhere.
     """
     name = f'{time_ns():020d}-{token_hex(4)}.{"json" if f is None else "pkl"}'
     to = folder.file(f'requests/{name}')

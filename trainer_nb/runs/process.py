@@ -25,7 +25,7 @@ def _boot():
     except OSError: return ''
 
 def process_start(pid: int) -> tuple[str, bool]|None:
-    "Return when a process of this machine started, and whether it is suspended; None if there is none"
+    "Return when a process here started, and whether it is suspended; None if there is none"
     if os.name == 'nt': return '', False        # a signal would end it there
     try: text = Path(f'/proc/{pid}/stat').read_text()
     except OSError: return None if Path('/proc/self/stat').exists() else _ask_ps(pid)
@@ -59,7 +59,7 @@ def import_path() -> str:  # '' if the library is installed
     return '' if 'site-packages' in home else home
 
 def detach(folder: Any, *args: str) -> tuple[int, str]:
-    """Start Python for the run in a `RunFolder`, in a session of its own; its last argument is the folder
+    """Start Python for the run in a `RunFolder`, its last argument, in a session of its own
 
     Returns the process, and when it started.
     """
@@ -90,7 +90,7 @@ class Ranks:
     timeout_s = 1800    # until a process that does not answer counts as lost
     patience_s = 5.     # for a process whose connection is lost, or which has to end
 
-    def __init__(self, folder: Any, n: int = 1):    # n: processes, if the environment does not say it
+    def __init__(self, folder: Any, n: int = 1):    # n: ranks, if the environment does not say it
         self.folder, self.children, self.failed_at = folder, {}, None
         self.is_given = 'RANK' in os.environ        # by `torchrun`, or by rank 0
         self.home, self.parent = json.loads(os.environ.get(_RANKS, 'null')) or (None, os.getppid())

@@ -70,7 +70,7 @@ def _pickler():
     class Pickler(cloudpickle.CloudPickler):
         def __init__(self, file):
             super().__init__(file, protocol=5, buffer_callback=self.take_buffer)
-            self.large, self.names, self.n = [], {}, 0      # names: address and size → name, and the storage
+            self.large, self.names, self.n = [], {}, 0  # names: address and size → name, storage
 
         def take_buffer(self, buffer):  # bool; True: store it in the stream
             view = buffer.raw()
@@ -84,7 +84,7 @@ def _pickler():
             if key in self.names: return self.names[key][0], device, None
             is_large = n >= _LARGE
             name = f'tensor-{len(self.names)}.bin' if is_large else f'{len(self.names)}'
-            self.names[key] = name, o       # it lives until all is written: no other one has its address
+            self.names[key] = name, o       # kept, so that no other one gets its address
             host = o if o.device.type == 'cpu' else o.cpu()
             data = (ctypes.c_char*n).from_address(host.data_ptr()) if n else b''
             if not is_large: return name, device, bytes(data)
@@ -97,8 +97,8 @@ def _pickler():
             if isinstance(o, _NEVER) and not isinstance(o, (io.BytesIO, io.StringIO)) and o not in std:
                 raise TypeError(f'cannot pickle a {type(o).__name__}')
             if type(o) is Tensor and _is_plain(o):
-                return _tensor_of, (o.untyped_storage(), o.dtype, o.storage_offset(), tuple(o.shape), o.stride(),
-                                    o.requires_grad)
+                place = o.storage_offset(), tuple(o.shape), o.stride()
+                return _tensor_of, (o.untyped_storage(), o.dtype, *place, o.requires_grad)
             return _reduced(o) or super().reducer_override(o)
     return Pickler
 
@@ -152,7 +152,7 @@ class _Unpickler(pickle.Unpickler):
         return on_host.to(device).untyped_storage()
 
 def unpack_program(folder: str|Path, index: int|None = None) -> Any:
-    "Load what `put` has written, which runs code from it; `index`: of another accelerator, for what was on one"
+    "Load what `put` has written; it runs code. `index`: of the accelerator for what was on one"
     with open_file(Path(folder)/'program.pkl') as f: return _Unpickler(f, folder, index).load()
 
 # %% ../../nbs/runs/02_program.ipynb #210450e9
@@ -231,7 +231,7 @@ def _refusal(program, e):
 def launch_run(to: RunFolder, program: dict, info: dict, add: Callable, max_gb: float, on: Engine|None) -> None:
     """Write the folder of a run, and start the process that runs `program`
 
-    `info` and what `add(path)` returns, which may write more into the folder, are entries of `run.json`.
+    `add(path)` may write more into the folder; `info` and what it returns go into `run.json`.
     """
     learn, packed = program['learn'], pack(program, max_gb)
     if to.is_run: shutil.rmtree(to.path)      # `may_begin` has allowed it
@@ -252,6 +252,7 @@ def launch_run(to: RunFolder, program: dict, info: dict, add: Callable, max_gb: 
         shutil.rmtree(to.path, ignore_errors=True)
         raise
 
+# %% ../../nbs/runs/02_program.ipynb #02a00001
 def may_begin(run: Any, settings: dict, overwrite: bool) -> bool:   # raises FileExistsError, RuntimeError
     "Return whether a `Run` with these settings may begin; else there is one, which is to be shown"
     if not run.path.exists(): return True

@@ -45,7 +45,7 @@ class Recorded:
         return False
 
     def extremes(self, column: str) -> list[float]:
-        "Return the lowest, highest and newest finite value of this run's validation passes and epochs, or nan"
+        "Return the lowest, highest and newest finite value of validations and epochs of this run"
         if not self.first_batch: return self.curves.extremes.get(column, [math.nan]*3)
         points = self.curves.marks.get(column, ())
         values = [v for batch, v in points if batch > self.first_batch and math.isfinite(v)]
@@ -75,7 +75,7 @@ class HistorySource(Recorded):
     def __init__(self, name: str, history: History, learn: Learner|None = None):
         super().__init__(name)
         self.history, self.learn = history, learn
-        self.seen = None        # what the curves have: batches, validation passes, epochs, and losses that changed
+        self.seen = None        # how much the curves have
         self.status = history.status.partition(':')[0]
         if learn is not None: self.settings = _as_settings(settings(learn, (), {}))
 
@@ -229,7 +229,7 @@ def _of_text(text):
 
 # %% ../../nbs/runs/13_sources.ipynb #c28f4124
 def sources_of(o: Any) -> list[Recorded]:   # raises FileNotFoundError, ValueError, TypeError
-    "Return what a run, history, learner, path, glob, 'trackio:PROJECT', or a dict or collection of them holds"
+    "Return what runs, histories, learners, paths, globs, 'trackio:PROJECT', or collections hold"
     if isinstance(o, Run): return [RunSource(o.folder)]
     if isinstance(o, Learner): return [HistorySource('learner', o.history, o)]
     if isinstance(o, History): return [HistorySource('history', o)]

@@ -82,8 +82,9 @@ def _totals(learn, plan):
 
 # %% ../../nbs/runs/08_start.ipynb #bc5e3caa
 def begin(learn: Learner, n_epochs: int|None, *, folder: str|Path|None = None, n_procs: int = 1,
-          on: Engine|None = None, hooks: Any = (), overwrite: bool = False, max_gb: float = 4., **kwargs: Any) -> Run:
-    "Start a run, or find the one that the folder holds, without showing it; arguments as for `start`"
+          on: Engine|None = None, hooks: Any = (), overwrite: bool = False, max_gb: float = 4.,
+          **kwargs: Any) -> Run:
+    "Start a run as `start` does, or find that of the folder, without showing it"
     if learn.is_fitting: raise RuntimeError(
         'this learner is in a fit, which cannot move into the background: stop it, learn.stop(), '
         'and then learn.start() continues it there')

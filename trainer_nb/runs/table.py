@@ -22,7 +22,7 @@ from .worker import Worker
 
 # %% ../../nbs/runs/09_table.ipynb #8312ebe6
 def _sparkline(values: list[float], n: int = 12) -> str:
-    "Draw a curve in at most `n` characters; values that are not finite, or above 1e300, are left out"
+    "Draw a curve in at most `n` characters, without values that are not finite"
     values = [v for v in values if abs(v) < 1e300]
     each = max(-(-len(values)//n), 1)
     means = [sum(part)/len(part) for part in (values[i:i + each] for i in range(0, len(values), each))]

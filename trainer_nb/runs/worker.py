@@ -157,7 +157,10 @@ class _Mailbox:
 
     def _act(self, name, what, arg, learn):     # text of the answer; None: it comes later
         heart = self.worker.heart
-        if what == 'pause': return self._pause(name, learn)
+        if what == 'pause':
+            if heart.state == 'paused': return self.say(name, what=what, refused='it is paused already')
+            self.pausing.append(name)
+            return self.wait(learn) if learn.world.size == 1 else learn.request(self.together.pause)
         if what == 'unpause':
             if heart.state != 'paused': raise RuntimeError('it is not paused')
             learn.request(unpause)
@@ -179,12 +182,6 @@ class _Mailbox:
         if learn.world.size > 1: learn.world.first('save')      # the other ranks, which wait
         learn.provider('checkpoints').save(learn)
         return _saved(learn)
-
-    def _pause(self, name, learn):
-        if self.worker.heart.state == 'paused':
-            return self.say(name, what='pause', refused='it is paused already')
-        self.pausing.append(name)
-        return self.wait(learn) if learn.world.size == 1 else learn.request(self.together.pause)
 
     def wait(self, learn: Learner) -> None:
         "Wait between two batches, and answer the requests for it"
@@ -223,9 +220,9 @@ def printable_lines(text: str) -> str:
     return '\n'.join(map(printable, str(text).split('\n')))
 
 def revived(data: Any, is_own: bool) -> Exception:
-    """Make the exception again that `error_record` has described; one that would end this process is a RuntimeError
+    """Make the exception again that `error_record` has described, but none that ends this process
 
-    Without `is_own`, for a run that this process did not start: only built-in classes, and printable text.
+    Without `is_own`, of a run that another process started: only built-in classes, printable text.
     """
     if not isinstance(data, dict): data = {'message': data}
     def text(o): return o if is_own or not isinstance(o, str) else printable_lines(o)
@@ -333,6 +330,19 @@ def _give_up(worker):
     worker.beat()
     os._exit(1)
 
+def _follow(worker):
+    "Train as a rank other than 0, then end this process"
+    worker.ranks.end_with_parent()
+    code = 0
+    try: _train(worker, _program(worker))
+    except TrainingInterrupted: pass
+    except BaseException as e:
+        traceback.print_exc()
+        worker.ranks.tell(error_record(e), is_lost(e))
+        code = 1
+    for o in sys.stdout, sys.stderr: o.flush()
+    os._exit(code)      # without cleaning up, which may wait for ranks that have ended
+
 # %% ../../nbs/runs/04_worker.ipynb #04f17005
 def _trained(worker):     # 'done' or 'stopped'; None after an error
     "Train as rank 0"
@@ -363,19 +373,6 @@ def _keep(worker, end):
     except BaseException as e:
         traceback.print_exc()
         worker.fail(error_record(e), 'the result was not saved: ')
-
-def _follow(worker):
-    "Train as a rank other than 0, then end this process"
-    worker.ranks.end_with_parent()
-    code = 0
-    try: _train(worker, _program(worker))
-    except TrainingInterrupted: pass
-    except BaseException as e:
-        traceback.print_exc()
-        worker.ranks.tell(error_record(e), is_lost(e))
-        code = 1
-    for o in sys.stdout, sys.stderr: o.flush()
-    os._exit(code)      # without cleaning up, which may wait for ranks that have ended
 
 # %% ../../nbs/runs/04_worker.ipynb #b91986d9
 class Worker:
