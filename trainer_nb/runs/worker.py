@@ -31,7 +31,7 @@ def torch_settings() -> dict:
     "Return the settings of torch on which the numbers of a fit depend"
     cudnn = torch.backends.cudnn
     return {'threads': torch.get_num_threads(), 'dtype': torch.get_default_dtype(),
-            'deterministic': torch.get_deterministic_debug_mode(),
+            'deterministic': torch.get_deterministic_debug_mode(),      # 0, 1: warns, 2: raises
             'precision': torch.get_float32_matmul_precision(),
             'cudnn': (cudnn.benchmark, cudnn.deterministic, cudnn.allow_tf32)}
 
@@ -39,7 +39,8 @@ def _set_torch_settings(settings):
     "Take over the settings of torch from another process"
     torch.set_num_threads(settings['threads'])
     torch.set_default_dtype(settings['dtype'])
-    torch.set_deterministic_debug_mode(settings['deterministic'])
+    mode = settings['deterministic']
+    torch.use_deterministic_algorithms(mode > 0, warn_only=mode == 1)
     torch.set_float32_matmul_precision(settings['precision'])
     cudnn = torch.backends.cudnn
     cudnn.benchmark, cudnn.deterministic, cudnn.allow_tf32 = settings['cudnn']
