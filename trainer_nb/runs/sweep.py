@@ -143,37 +143,30 @@ class Trials:
 
 # %% ../../nbs/runs/16_sweep.ipynb #sweep009
 class _Bar:
-    "What the pruner sees of the trials, by the names of their runs"
+    "What the pruner sees: a study in memory, with a rival for each trial"
     def __init__(self, mode, pruner):
-        self.mode, self.pruner, self.trials = mode, pruner, {}
-        self.study = self.empty()
+        self.mode, self.pruner = mode, pruner
+        self.study = self._empty()
 
-    def empty(self):
+    def _empty(self):
         with _optuna() as optuna:
             return optuna.create_study(direction=f'{self.mode}imize', pruner=self.pruner)
 
-    def add(self, name): self.trials[name] = self.study.ask()
+    def would_prune(self, rival, values):   # of a run that is paused; values: after 1, 2, ... epochs
+        again = self._empty()
+        again.add_trials([o for o in self.study.get_trials(deepcopy=False) if o.number != rival.number])
+        rival = again.ask()
+        return any(_prunes(rival, epoch, v) for epoch, v in enumerate(values, 1))
 
-    def prunes(self, name, epoch, value):   # epoch: how many are done; value: of the monitored column
-        self.trials[name].report(value, epoch)
-        return self.trials[name].should_prune()
-
-    def end(self, name, value): self.study.tell(self.trials[name], value)
-
-    def would_prune(self, name, values):    # of a run that is paused; values: after 1, 2, ... epochs
-        again, number = self.empty(), self.trials[name].number
-        again.add_trials([o for o in self.study.get_trials(deepcopy=False) if o.number != number])
-        trial = again.ask()
-        for epoch, v in enumerate(values, 1):
-            trial.report(v, epoch)
-            if trial.should_prune(): return True
-        return False
+def _prunes(rival, epoch, value):   # epoch: how many are done; value: of the monitored column
+    rival.report(value, epoch)
+    return rival.should_prune()
 
 # %% ../../nbs/runs/16_sweep.ipynb #sweep015
 class _Trial:
     "A trial, and what is known of it so far"
-    def __init__(self, run, number, asked=None):
-        self.run, self.name, self.number = run, run.path.name, number
+    def __init__(self, run, number, rival, asked=None):
+        self.run, self.number, self.rival = run, number, rival      # rival: what the pruner sees
         self.asked = asked      # Optuna's trial, while this process may report to it
         self.values, self.is_pausing, self.has_restarted = [], False, False
 
@@ -216,14 +209,12 @@ class _Search:
 
     def _recall(self, t):
         "Take over a trial of another process"
-        trial = _Trial(self.sweep.run(t.user_attrs['run']), t.number)
-        self.bar.add(trial.name)
+        trial = _Trial(self.sweep.run(t.user_attrs['run']), t.number, self.bar.study.ask())
         if t.state.name == 'FAIL': return
         if t.state.name == 'RUNNING' or trial.run.status not in ('done', 'stopped'):
             return self.left.append(trial)
-        for epoch, v in trial.new_values(self.plan['monitor']):
-            self.bar.prunes(trial.name, epoch, v)
-        if t.state.name == 'COMPLETE': self.bar.end(trial.name, t.value)
+        for epoch, v in trial.new_values(self.plan['monitor']): _prunes(trial.rival, epoch, v)
+        if t.state.name == 'COMPLETE': self.bar.study.tell(trial.rival, t.value)
         else: self.paused.append(trial)
 
     def go(self):
@@ -241,7 +232,7 @@ class _Search:
         "One that was left, one that may pass now, or a new one"
         if self.left: return self._continued(self.left.pop(0))
         for trial in self.paused:
-            if not self.bar.would_prune(trial.name, trial.values):
+            if not self.bar.would_prune(trial.rival, trial.values):
                 self.paused.remove(trial)
                 return self._continued(trial)
         return self._new() if len(self.sweep) < self.n_trials else None
@@ -264,8 +255,7 @@ class _Search:
             _tell(self.study, asked.number, 'FAIL')
             raise
         finally: set_rng_state(before)
-        self.bar.add(name)
-        return _Trial(self.sweep.run(name), asked.number, asked)
+        return _Trial(self.sweep.run(name), asked.number, self.bar.study.ask(), asked)
 
     def _look(self, trial):
         "Report what is new, and decide whether the trial continues"
@@ -273,8 +263,7 @@ class _Search:
         status = trial.run.state
         for epoch, value in trial.new_values(self.plan['monitor']):
             if trial.asked is not None: trial.asked.report(value, epoch)
-            if not self.bar.prunes(trial.name, epoch, value) or epoch >= self.plan['n_epochs']:
-                continue
+            if not _prunes(trial.rival, epoch, value) or epoch >= self.plan['n_epochs']: continue
             if not (status.is_over or trial.is_pausing):
                 with suppress(RuntimeError): trial.run.stop()       # it may just have ended
             trial.is_pausing = True
@@ -289,7 +278,7 @@ class _Search:
         value = self.sweep.best_of(trial.values)
         if state == 'done' and value == value:
             _complete(self.study, trial, value)
-            self.bar.end(trial.name, value)
+            self.bar.study.tell(trial.rival, value)
         elif state == 'stopped':
             _tell(self.study, trial.number, 'PRUNED')
             trial.asked = None          # Optuna takes no more values of it
