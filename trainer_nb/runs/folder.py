@@ -105,7 +105,8 @@ class Status:
 
 def ago(s: float) -> str:
     "Write a number of seconds in one unit"
-    return f'{s:.0f} s' if s < 100 else f'{s/60:.0f} min' if s < 6000 else f'{s/3600:.0f} h'
+    if s < 100: return f'{s:.0f} s'
+    return f'{s/60:.0f} min' if s < 6000 else f'{s/3600:.0f} h'
 
 def _last_seen(data):
     "Where a run was at its last heartbeat; its record may go further"

@@ -8,7 +8,7 @@ __all__ = ['Branch', 'branch_of', 'RateFrom', 'Change', 'fork_run']
 # %% ../../nbs/runs/19_fork.ipynb #723a26c2
 import math, os, shutil
 from dataclasses import dataclass, replace
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +86,7 @@ def _with_parent(losses, there, batch, name):
     if marks:
         lines.append(Line(*map(list, zip(*marks)), GREY, '', width=1, points=len(marks) <= 60))
     ylim = low, high = losses.ylim
-    drawn = [y for o in lines for y in o.ys]
+    drawn = chain.from_iterable(o.ys for o in lines)
     seen = [y for y in drawn if math.isfinite(y) and (y > 0 or not losses.ylog)]
     if any(not low <= y <= high for y in seen): ylim = limits([low, high, *seen], (), losses.ylog)
     lines = [*lines, Line([batch]*2, list(ylim), GREY, '', width=1), *losses.lines]

@@ -56,12 +56,12 @@ def _reduced(o):
         forget_iterator(o)
         return o.__reduce_ex__(4)
     if not isinstance(o, (Learner, Optimizer)): return None
-    make, args, state, *rest = o.__reduce_ex__(4)
+    *made_by, state = (reduced := o.__reduce_ex__(4))[:3]
     if isinstance(o, Learner): state = {**state, **{k: v for k, v in _LEFT.items() if k in state}}
     elif type(o).__setstate__ is Optimizer.__setstate__:
         own = {k: v for k, v in vars(o).items() if k not in _of_torch() and not callable(v)}
         state = {**own, **state}
-    return (make, args, state, *rest)
+    return (*made_by, state, *reduced[3:])
 
 # %% ../../nbs/runs/02_program.ipynb #a034674b
 @cache

@@ -162,9 +162,10 @@ def _curves_of_state(state):
     points = chain(*res.marks.values(), *res.scales.values())
     if any(len(o) != 2 for o in points) or any(len(o) != 3 for o in res.extremes.values()):
         raise ValueError('a point is no pair, or an extreme value incomplete')
-    batches = [[0, *(b for b, _ in pairs)] for pairs in res.scales.values()]
-    if min(res.n, res.end) < 0 or any(b <= a for o in batches for a, b in pairwise(o)):
-        raise ValueError('batches are negative, or not in order')
+    if min(res.n, res.end) < 0: raise ValueError('the number of batches is negative')
+    for pairs in res.scales.values():
+        batches = [0, *(b for b, _ in pairs)]
+        if not all(b > a for a, b in pairwise(batches)): raise ValueError('batches are not in order')
     return res
 
 def _envelope(name, o):     # raises ValueError, or TypeError if a bin is incomplete
@@ -334,7 +335,8 @@ class RunRecord(JSONLLogger):
 
     def _again(self):
         self.path.parent.mkdir(exist_ok=True)
-        size, _, self.n, self.n_valid, self.n_epoch = self.place
+        size, _, *counts = self.place
+        self.n, self.n_valid, self.n_epoch = counts
         self.n_revised, self.n_final = self.good
         self._append()
         if self.file.tell() > size: self.file.truncate(size)

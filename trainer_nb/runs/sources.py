@@ -35,7 +35,8 @@ class Recorded:
     first_batch = 0     # training batches of its history that are from before it
 
     def __init__(self, name: str):
-        self.name, self.settings, self.status, self.curves = str(name), {}, '', Curves()
+        self.name, self.settings = str(name), {}
+        self.status, self.curves = '', Curves()
         self.parts = (self.name,)       # folders and name, to tell apart sources of one name
 
     def look(self) -> None: "Read the status"
@@ -84,7 +85,8 @@ class HistorySource(Recorded):
 
     def update(self) -> bool:
         h = self.history
-        now = n, n_valid, n_epoch, _ = h.n_packed, len(h.valid_rows), len(h.ends), h.n_revised
+        n, n_valid, n_epoch = h.n_packed, len(h.valid_rows), len(h.ends)
+        now = n, n_valid, n_epoch, h.n_revised
         if now == self.seen: return False
         self.seen, self.curves, columns = now, Curves(), h.fetch(n)
         take(self.curves, [{'kind': 'valid', **row} for row in h.valid_rows[:n_valid]])

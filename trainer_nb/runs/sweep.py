@@ -9,6 +9,7 @@ __all__ = ['Trials', 'sweep']
 import math, warnings
 from collections.abc import Callable
 from contextlib import contextmanager, suppress
+from itertools import chain
 from pathlib import Path
 from time import sleep
 from typing import Any
@@ -44,7 +45,9 @@ def _opened(path, **kwargs):
         storage = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(path)))
         return optuna.create_study(storage=storage, study_name='sweep', load_if_exists=True, **kwargs)
 
-def _written(v): return '' if v != v else format_value(v) if isinstance(v, float) else str(v)
+def _written(v):
+    if v != v: return ''
+    return format_value(v) if isinstance(v, float) else str(v)
 
 # %% ../../nbs/runs/16_sweep.ipynb #ae391fd1
 class Trials:
@@ -110,7 +113,7 @@ class Trials:
         return (max if self.plan['mode'] == 'max' else min)([o for o in values if o == o], default=math.nan)
 
     def _lines(self, rows):
-        names = list(dict.fromkeys(k for o in rows for k in o)) or ['run']
+        names = [*dict.fromkeys(chain.from_iterable(rows))] or ['run']
         return [names, *([_written(o.get(k, '')) for k in names] for o in rows)]
 
     def __len__(self): return len(self.by_run)
@@ -372,9 +375,9 @@ def _figure(sweep, name):
     with _optuna() as optuna, plt.rc_context():     # Optuna chooses a style for all pictures
         figure = getattr(optuna.visualization.matplotlib, name)(study, target_name=plan['monitor']).figure
         figure.set_size_inches(8, 4)
-        for lines in (o for axes in figure.axes for o in axes.collections if isinstance(o, LineCollection)):
+        for o in chain.from_iterable(axes.collections for axes in figure.axes):
             # the best are dark
-            lines.set_cmap('viridis' if plan['mode'] == 'min' else 'viridis_r')
+            if isinstance(o, LineCollection): o.set_cmap('viridis' if plan['mode'] == 'min' else 'viridis_r')
         figure.tight_layout()
         plt.close(figure)       # or the cell shows it twice
     return figure
