@@ -7,6 +7,7 @@ __all__ = ['settings', 'flat', 'versions', 'versions_here', 'fingerprint', 'envi
 
 # %% ../../nbs/runs/18_card.ipynb #b8d269a2
 import os, platform, re, subprocess, sys
+from dataclasses import dataclass
 from hashlib import blake2b
 from html import escape
 from importlib.metadata import PackageNotFoundError, version
@@ -120,15 +121,13 @@ def _write(path, data):
 _PAGE = '<!doctype html><html><head><meta charset="utf-8"><title>{}</title></head><body>{}</body></html>'
 
 # %% ../../nbs/runs/18_card.ipynb #3f940318
+@dataclass(repr=False, eq=False)
 class RunCard:
     "A run as a page; shows itself in a notebook"
-    def __init__(self,
-        title: str,
-        lead: list[str],    # paragraphs
-        parts: dict[str, list], # heading → table, a list of lists of str, header first
-        chart: Any,     # `Chart`, or None
-    ):
-        self.title, self.lead, self.parts, self.chart = title, lead, parts, chart
+    title: str
+    lead: list[str]     # paragraphs
+    parts: dict[str, list]  # heading → table, a list of lists of str, header first
+    chart: Any          # `Chart`, or None
 
     @property
     def html(self) -> str:
