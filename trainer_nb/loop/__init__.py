@@ -20,7 +20,7 @@ from .steps import (
 from .interrupts import TrainingInterrupted
 from .world import World
 from .outputs import Joined, n_samples, sizes_of
-from .arguments import as_count, as_rate, load_object_states, object_states
+from .arguments import as_count, as_rate, load_object_states, object_states, plain_config
 from .plan import RESUMABLE, StepState
 from .fit import FIT_KINDS, Fit, load_rank_state, rank_state
 from .losses import differentiate

@@ -15,9 +15,9 @@ from itertools import groupby
 from textwrap import wrap
 from typing import Any
 
-from ..base import printable
+from ..base import printable, with_comments
 from ..draw import COLORS
-from .hooks import STEPS, Calls, Hook, check_ord, predecessors, sort_hooks
+from .hooks import LIFECYCLE, STEPS, Calls, Hook, check_ord, predecessors, sort_hooks
 
 # %% ../../nbs/loop/02_hook_table.ipynb #624f63b3
 HookRow = namedtuple('HookRow', 'point hook ord why calls time_s')
@@ -51,23 +51,23 @@ def _markdown(text):
 
 # %% ../../nbs/loop/02_hook_table.ipynb #f498b246
 _NUMBERS = ('calls', 'time', 'ord')     # right-aligned columns
+_MEANINGS = dict(re.findall(r'`(\w+)(?:\(.+\))?` +(.+)', Hook.__doc__ or ''))     # event or step → what happens there
 
 class HookTable:
     "What runs when: HTML in Jupyter, Markdown as text, `rows` as data"
-    def __init__(self,
-        calls: Calls,               # of the learner's hooks
-        skip: Iterable[str] = (),  # points that this learner never reaches
-    ):
+    def __init__(self, calls: Calls, skip: Iterable[str] = (), all: bool = False):
+        "Describe `calls`, without the points in `skip`, which are never reached; `all`: also points without a hook"
         self.rows = []
         for point, here in calls.at.items():
             if point in skip: continue
             hooks = [c.hook for c in here]
             self.rows += [HookRow(point, c.hook.name, c.hook.ord, _why(c.hook, hooks), c.n, c.time_s) for c in here]
+        self._all, self._skip = all or not self.rows, {*skip}
 
     def _columns(self):
         "Names of the columns"
         timing = ['calls', 'time', 'share'] if any(r.calls for r in self.rows) else []
-        return ['when', 'hook', *timing, 'ord', 'why there']
+        return ['when', 'hook', *timing, 'ord', 'why there' + ', or what happens'*self._all]
 
     def _groups(self, text, bar, indent):
         "Yield each event or step with its lines of cells; the functions `text` and `bar` write the cells"
@@ -75,10 +75,16 @@ class HookTable:
         def measured(n, t):
             if not timed: return []
             return [f'{n:,}', _duration(t) if n else '', bar(t/total) if total else '']
-        idle = []
-        for point, rows in groupby(self.rows, lambda r: r.point):
-            rows = list(rows)
-            if timed and not any(r.calls for r in rows):
+        idle, by_point = [], {point: [*rows] for point, rows in groupby(self.rows, lambda r: r.point)}
+        blank = ['']*(len(self._columns()) - 3)
+        for point in LIFECYCLE if self._all else by_point:
+            if point not in by_point:
+                meaning = _MEANINGS.get(point, '').split(';')[0].replace('`', '')
+                name = '(never reached)' if point in self._skip else '(none)'
+                yield point, [[name, *blank, text(meaning)]]
+                continue
+            rows = by_point[point]
+            if timed and not self._all and not any(r.calls for r in rows):
                 idle.append(point)
                 continue
             lines = [[text(r.hook), *measured(r.calls, max(r.time_s, 0)), str(r.ord), text(r.why)] for r in rows]
@@ -90,7 +96,6 @@ class HookTable:
         if timed: yield 'all hooks', [['', f'{sum(r.calls for r in self.rows):,}', _duration(total), '', '', '']]
 
     def __str__(self) -> str:
-        if not self.rows: return 'no hooks'
         names, groups = self._columns(), self._groups(_markdown, _bar, '· ')
         rows = []
         for point, lines in groups: rows += [[point, *lines[0]], *(['', *cells] for cells in lines[1:])]
@@ -108,7 +113,6 @@ class HookTable:
     __repr__ = _repr_markdown_ = __str__
 
     def _repr_html_(self):
-        if not self.rows: return '<p>no hooks</p>'
         def bar(share):     # its characters show where a viewer strips styles
             if not _bar(share): return ''
             style = f'width:{100*share:.0f}px;height:8px;font-size:0;background:{COLORS[0]}'
@@ -221,9 +225,13 @@ class Hooked:
             for h in hooks:
                 if h in self._registered: self.remove_hook(h)
 
-    def describe_hooks(self) -> HookTable:
+    @with_comments
+    def describe_hooks(self,
+        all: bool = False,  # also list the events and steps without a hook, and what happens there; without any hook,
+                            # the table does so anyway
+    ) -> HookTable:
         """Return a table of what runs when, in which order and why; after a fit, also how often and for how long
 
         A notebook displays it. In a script, print it: `print(learn.describe_hooks())`.
         """
-        return HookTable(Calls(self.hooks, self.is_main, old=self.calls), skip=self._unreached())
+        return HookTable(Calls(self.hooks, self.is_main, old=self.calls), skip=self._unreached(), all=all)

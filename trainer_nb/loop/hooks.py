@@ -19,6 +19,7 @@ from types import FunctionType
 from typing import Any
 
 from ..base import check_kinds, did_you_mean, with_comments
+from .mistakes import EVENT_NAMES
 
 # %% ../../nbs/loop/01_hooks.ipynb #b560ffa6
 EVENTS = ('before_fit', 'before_epoch', 'before_step', 'after_pred', 'after_loss', 'after_backward', 'after_step',
@@ -45,10 +46,13 @@ class CancelFit(Cancel):
 def _check_names(names, owner):
     "Refuse names that look like events or steps but are not; `owner` defines them"
     for name in names:
-        if name not in LIFECYCLE and re.match(r'(before|after|do)_|on_\w+_(begin|start|end)$', name):
+        if name in LIFECYCLE: continue
+        if name in EVENT_NAMES: near = f' Here it is {EVENT_NAMES[name]}.'
+        elif re.match(r'(before|after|do)_|on_\w+_(begin|start|end)$', name):
             near = did_you_mean(name.replace('batch', 'step').replace('train', 'fit'), LIFECYCLE)
-            raise TypeError(f'{owner} defines `{name}`, which the loop never calls.{near} '
-                            f'Events: {", ".join(EVENTS)}. Steps: {", ".join(STEPS)}.')
+        else: continue
+        raise TypeError(f'{owner} defines `{name}`, which the loop never calls.{near} '
+                        f'Events: {", ".join(EVENTS)}. Steps: {", ".join(STEPS)}.')
 
 # %% ../../nbs/loop/01_hooks.ipynb #5a1f0e01
 def check_parameters(

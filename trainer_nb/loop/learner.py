@@ -33,7 +33,7 @@ from .interrupts import Interrupts
 from .losses import step_with_closure
 from .accumulate import Accumulators, check_column
 from .metrics import Phases, as_metrics, check_sets
-from .mistakes import check_model, missing_name, refuse_others
+from .mistakes import check_model, float_dtype, is_data, missing_name, refuse_fit, refuse_others
 from trainer_nb.loop.optim import (
     check_names, check_optimizers, is_by_name, lr_names, make_optimizers, needs_closure, parameters, set_lr, trained
 )
@@ -523,7 +523,7 @@ class Learner(Hooked):
     @with_comments
     def fit(self,
         n_epochs: int | None = None,    # ≥ 1: further epochs to train; or
-        *,
+        *data: Never,                   # none; data belongs to the learner, and the error shows the call
         max_steps: int | None = None,   # ≥ 1: further optimizer steps to take
         valid_every: int | None = None, # ≥ 1: optimizer steps between validations, besides those at each epoch's end
         valid_first: bool = False,      # validate before the first step, too
@@ -546,7 +546,7 @@ class Learner(Hooked):
         does.
         """
         with folded():
-            if others: refuse_others('fit', Learner.fit, others)
+            if data or others or is_data(n_epochs): refuse_fit(Learner.fit, (n_epochs, *data), others)
             counts = fit_counts(n_epochs, max_steps, valid_every)
             check_fit(self.valid_dl is not None, valid_every, valid_first, resume, on_interrupt, counts['n_epochs'],
                       train_dl=self.train_dl, valid_dl=self.valid_dl)
@@ -709,6 +709,26 @@ class Learner(Hooked):
                     phase.clear()
             if not phase.pass_.n: raise ValueError('there is nothing to predict: no batch')
             return (preds.result(), targs.result()) if with_targs else preds.result()
+
+    @with_comments
+    def __call__(self,
+        *inputs: Any,   # what the model takes: tensors, arrays, or nestings of them; moved to `device`
+        **named: Any,   # the same by name
+    ) -> Any:           # what the model returns, on `device`
+        "Call the model, or its average, in evaluation mode and without gradients; `predict` reads a whole loader"
+        with folded():
+            self._check_use()
+            dtype = float_dtype(self.model)
+            batch = [to_device(parts.as_inputs(o, dtype), self.device) for o in (inputs, named)]
+            phase = Validation(pass_=Pass([batch]))
+            with self._apart(phase):
+                phase.batch, phase.step_fn = batch, self._call_model
+                phase.do['do_step']()
+                return phase.pred
+
+    def _call_model(self, batch):
+        "The step of `learn(x)`"
+        return {'pred': self.model(*batch[0], **batch[1])}
 
     def _predict_step(self, batch):
         "The default step without a loss; a batch may lack its target"
