@@ -5,8 +5,9 @@ from .hooks import (
 )
 from .hook_table import HookTable, as_hooks
 from .averages import stack_scalars
-from .monitor import as_mode, check_monitored, good_values, is_better, rank
-from .metrics import Metric, accuracy, as_metrics
+from .metrics import (
+    Metric, accuracy, as_metrics, as_mode, check_monitored, good_values, is_better, rank
+)
 from .plot import Plot
 from .history import HISTORY_KINDS, History
 from .optim import (

@@ -17,42 +17,29 @@ from typing import Any
 import torch
 
 # %% ../../nbs/loop/11_arguments.ipynb #8458ba0d
-def as_count(
-    name: str,   # what it is, for the message
-    value: Any,  # a whole number ≥ 1
-) -> int:          # int; raises TypeError or ValueError
-    "Check that `value` is a count"
+def as_count(name: str, value: Any) -> int:
+    "Return `value` as an int ≥ 1; raises TypeError or ValueError about `name`"
     try: value = operator.index(None if isinstance(value, bool) else value)
     except TypeError: raise TypeError(f'{name} is {value!r}: expected a whole number') from None
     if value < 1: raise ValueError(f'{name} is {value}: expected 1 or more')
     return value
 
-def as_rate(
-    name: str,   # what it is, for the message
-    value: Any,  # number or 0-d tensor, finite and > 0
-) -> Any:          # `value`; raises TypeError or ValueError
-    "Check that `value` is a finite number above 0"
+def as_rate(name: str, value: Any) -> Any:
+    "Return `value`, a number or 0-d tensor; raises TypeError or ValueError unless it is finite and above 0"
     if isinstance(value, (bool, str)) or not hasattr(value, '__float__'):
         raise TypeError(f'{name} is {value!r}: expected a number above 0')
     if not 0 < float(value) < math.inf: raise ValueError(f'{name} is {value}: expected a finite number above 0')
     return value
 
 # %% ../../nbs/loop/11_arguments.ipynb #bddc632a
-def fit_counts(
-    n_epochs: Any,     # what was passed to `fit`
-    max_steps: Any,
-    valid_every: Any,
-) -> dict[str, int | None]:                # dict: name → int or None; raises TypeError or ValueError
-    "Check the length of a fit"
+def fit_counts(n_epochs: Any, max_steps: Any, valid_every: Any) -> dict[str, int | None]:
+    "Check the length of a fit; return it by name"
     if (n_epochs is None) == (max_steps is None): raise ValueError('fit takes either n_epochs or max_steps')
     counts = dict(n_epochs=n_epochs, max_steps=max_steps, valid_every=valid_every)
     return {k: None if v is None else as_count(k, v) for k, v in counts.items()}
 
-def fit_rates(
-    lr: Any,    # what was passed to `fit`
-    opts: Any,  # dict: name → optimizer
-) -> dict[str, Any]:         # dict: optimizer's name → rate; raises TypeError or ValueError
-    "Check the learning rates of a fit"
+def fit_rates(lr: Any, opts: Any) -> dict[str, Any]:
+    "Return the learning rates of a fit by the names of the optimizers `opts`; raises TypeError or ValueError"
     if lr is None: return {}
     expected = f'lr is {lr}: expected a number above 0, or a dict of them by optimizer'
     if callable(lr) or lr and isinstance(lr, Mapping) and '' in opts.keys() - lr.keys(): raise ValueError(
@@ -65,16 +52,9 @@ def fit_rates(
     if not rates: raise ValueError(expected)
     return rates
 
-def check_fit(
-    has_valid: bool,     # whether there is a `valid_dl`
-    valid_every: Any,   # what was passed to `fit`
-    valid_first: bool,
-    resume: Any,
-    on_interrupt: str,
-    n_epochs: Any = None,
-    **loaders: Any,     # name → loader
-) -> None:                 # raises ValueError
-    "Check the other arguments of a fit"
+def check_fit(has_valid: bool, valid_every: Any, valid_first: bool, resume: Any, on_interrupt: str,
+              n_epochs: Any = None, **loaders: Any) -> None:
+    "Check the other arguments of a fit, and `loaders` by name; raises ValueError"
     for name, is_given in dict(valid_every=valid_every is not None, valid_first=valid_first).items():
         if is_given and not has_valid: raise ValueError(f'{name} needs a valid_dl')
     for name, dl in loaders.items():
@@ -96,9 +76,7 @@ def plain_config(config: Any) -> Any:
     return [plain_config(o) for o in config] if isinstance(config, (list, tuple)) else config
 
 # %% ../../nbs/loop/11_arguments.ipynb #c0nf1g05
-def named_objects(
-    objects: Any,  # objects with `state_dict` and `load_state_dict`, or dict: name → such an object
-) -> dict[str, Any]:            # dict; raises TypeError
+def named_objects(objects: Any) -> dict[str, Any]:
     "Name the objects that are saved with a learner after their classes, with a number from the second of a class on"
     if not isinstance(objects, Mapping):
         if not isinstance(objects, (list, tuple)): raise TypeError(
@@ -130,17 +108,12 @@ def _from_plain(x):
     if not isinstance(x, dict): return x
     return x[_ARRAY].cpu().numpy().copy() if x.keys() == {_ARRAY} else {k: _from_plain(v) for k, v in x.items()}
 
-def object_states(
-    objects: Any,  # dict: name → object
-) -> dict[str, Any]:            # dict of plain values and tensors, with arrays marked
-    "Collect the states of objects"
+def object_states(objects: Any) -> dict[str, Any]:
+    "Collect the states of objects by name, with arrays marked"
     return {name: _as_plain(o.state_dict()) for name, o in objects.items()}
 
-def load_object_states(
-    objects: Any,  # dict: name → object
-    states: dict[str, Any],   # what `object_states` returned
-) -> list[str]:            # list of str: a message for each object without a counterpart
-    "Restore the states of objects"
+def load_object_states(objects: Any, states: dict[str, Any]) -> list[str]:
+    "Restore what `object_states` returned; return a message for each object or state without a counterpart"
     for name in objects.keys() & states.keys(): objects[name].load_state_dict(_from_plain(states[name]))
     new = [f'the checkpoint has no state for {name} in `state`, which starts afresh'
            for name in objects if name not in states]

@@ -137,7 +137,6 @@ class FitState:
         mine, is_same = self.plan, self.plan.valid_every == state['valid_every']
         if plan:
             for k in _BOUNDS: setattr(mine, k, state[k])
-            mine.set_due()
             self.loaders = learn.train_dl, learn.valid_dl
         elif is_same: mine.next_valid = state['next_valid']
         parts = named_parts(learn, learn.model)

@@ -8,7 +8,7 @@ __all__ = ['HookRow', 'HookTable', 'as_hooks', 'Hooked']
 # %% ../../nbs/loop/02_hook_table.ipynb #9302863a
 import re
 from collections import namedtuple
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from html import escape
 from itertools import groupby
@@ -133,9 +133,7 @@ class HookTable:
         return res + '</table>'
 
 # %% ../../nbs/loop/02_hook_table.ipynb #c71d0a02
-def as_hooks(
-    hooks: Any,  # `Hook`s, or a single one
-) -> tuple[Hook, ...]:
+def as_hooks(hooks: Any) -> tuple[Hook, ...]:
     "Return hooks as a tuple"
     return tuple(hooks) if isinstance(hooks, Iterable) else (hooks,)
 
@@ -185,13 +183,6 @@ class Hooked:
         self.hooks, self._registered = sort_hooks(hooks), hooks     # the first may raise
         self.calls = Calls(self.hooks, self.is_main, old=self.calls)
         self._hooks_changed()
-
-    def _replace_hooks(self,
-        stand_ins: Mapping[int, Hook],  # id of a hook → the one to put in its place
-    ) -> None:
-        "Replace some hooks by others, without changing the order"
-        self.hooks = [stand_ins.get(id(h), h) for h in self.hooks]
-        self._registered = [stand_ins.get(id(h), h) for h in self._registered]
 
     def _hooks_changed(self): pass
 

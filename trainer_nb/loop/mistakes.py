@@ -154,6 +154,8 @@ _METHODS = _by_name({     # name here → names in other libraries; as a dict: t
     'learn.load(path)': 'load_model load_weights load_checkpoint load_from_checkpoint',
     'learn.lr_find()': 'lr_finder tune find_lr',
     'learn.state.epoch': 'current_epoch epoch',
+    'learn.state': 'step_state',
+    'learn.loss': 'loss_t',
     'learn.state.optimizer_step': 'global_step',
     'a method of learn.model': 'parameters eval state_dict load_state_dict named_parameters modules',
     'Learner(..., device=...)': 'to cuda cpu',
@@ -174,10 +176,7 @@ def missing_name(o: Any, name: str, e: AttributeError) -> AttributeError:
     return AttributeError(f'{e}: here it is {_METHODS[name]}' if name in _METHODS else str(e), name=name, obj=o)
 
 # %% ../../nbs/loop/10_mistakes.ipynb #075e0943
-def check_model(
-    model: Any,    # the argument `model`
-    loss_fn: Any,  # the argument `loss_fn`
-) -> None:         # raises TypeError
+def check_model(model: Any, loss_fn: Any) -> None:
     "Refuse a class instead of an instance, and what cannot be called"
     if isinstance(model, type) and issubclass(model, nn.Module):
         raise TypeError(f'model is the class {model.__name__}: expected an nn.Module, an instance; '
@@ -190,9 +189,7 @@ def check_model(
         raise TypeError(f'loss_fn is {loss_fn!r}: expected a function f(pred, targ) or a module, '
                         'such as F.cross_entropy or nn.MSELoss()')
 
-def is_samples(
-    data: Any,  # an argument for a loader
-) -> bool:
+def is_samples(data: Any) -> bool:
     "Return whether it is a list of samples (x, y), with a number or another number of targets, rather than of batches"
     first = data[0] if isinstance(data, list) and data else None
     if not isinstance(first, (tuple, list)) or len(first) < 2: return False
@@ -208,9 +205,7 @@ def float_dtype(model: nn.Module) -> torch.dtype | None:
     return next((p.dtype for p in model.parameters() if p.is_floating_point()), None)
 
 # %% ../../nbs/loop/10_mistakes.ipynb #m1sta001
-def inputs_and_target(
-    batch: Any,  # of the usual kinds
-) -> tuple[list[Tensor], Any]:
+def inputs_and_target(batch: Any) -> tuple[list[Tensor], Any]:
     "Return the tensors among the inputs of a batch, and its target"
     if isinstance(batch, (tuple, list)) and len(batch) > 1:
         return [o for o in batch[:-1] if isinstance(o, Tensor)], batch[-1]
@@ -220,9 +215,7 @@ def inputs_and_target(
     if isinstance(batch, (tuple, list)) and len(batch) == 1: batch = batch[0]      # `predict` has no targets
     return [batch] if isinstance(batch, Tensor) else [], None
 
-def doubled_batch(
-    learn: Any,  # `Learner` with a batch
-) -> str | None:
+def doubled_batch(learn: Any) -> str | None:
     "Explain what was assumed about an `IterableDataset` whose items may be samples or batches"
     if not may_be_batched(learn.train_dl): return None
     inputs, targ = inputs_and_target(learn.batch)
@@ -265,9 +258,7 @@ def _check_column(pred, targ, loss_fn, loss):
         f'give both one shape, y.{fix_y}(-1) in the data or pred.{fix_pred}(-1) in the model')
 
 # %% ../../nbs/loop/10_mistakes.ipynb #b4d7755c
-def check_first(
-    learn: Any,  # `Learner` that has computed the loss of its first training batch
-) -> None:       # raises ValueError
+def check_first(learn: Any) -> None:
     "Refuse a first batch that trains without an error, but not as intended"
     if text := doubled_batch(learn): warnings.warn(text, stacklevel=2)
     pred, loss_fn = learn.pred, learn.loss_fn

@@ -22,12 +22,8 @@ from .mistakes import check_model, float_dtype, is_samples, missing_name
 from .optim import load_optimizer, trained
 
 # %% ../../nbs/loop/14_parts.ipynb #03c31d08
-def place(
-    model: nn.Module,
-    loss_fn: Any,           # moved, too, if it is a module
-    device: Any = None,     # what `Learner` takes; None: the model's device, or the accelerator if that is the CPU
-) -> torch.device:          # with its index
-    "Move the modules to the device where they train; a model on several devices stays there"
+def place(model: nn.Module, loss_fn: Any, device: Any = None) -> torch.device:
+    "Move the modules where they train: `device`, or the default one; a model on several devices stays there"
     chosen = default_device(model) if device is None else torch.empty(0, device=device).device
     if device is not None or len({p.device for p in model.parameters()}) <= 1: model.to(chosen)
     if isinstance(loss_fn, nn.Module): loss_fn.to(chosen)
@@ -42,12 +38,8 @@ def move(learn: Any, device: torch.device) -> None:
         if opt.state: load_optimizer(opt, opt.state_dict())     # puts each state beside its parameter
 
 # %% ../../nbs/loop/14_parts.ipynb #p0000002
-def loader_for(
-    learn: Any,             # `Learner`
-    data: Any,              # what was passed as a loader
-    shuffle: bool = False,
-) -> Any:                   # loader or None
-    "Make a loader of data"
+def loader_for(learn: Any, data: Any, shuffle: bool = False) -> Any:
+    "Make a loader of what was passed as one"
     is_default = learn.loss_fn is not None and not learn.is_own('train_step')
     if is_default and is_samples(data): data = DataLoader(data, batch_size=learn.bs, shuffle=shuffle)
     dl = as_loader(data, learn.bs, shuffle, learn.device, float_dtype(learn.model))
@@ -65,10 +57,7 @@ def as_inputs(x: Any, dtype: torch.dtype | None) -> Any:
     res = torch.as_tensor(x)
     return res.to(dtype) if res.dtype == torch.float64 and dtype is not None else res
 
-def check_loader(
-    learn: Any,     # `Learner`
-    name: str,      # 'train_dl' or 'valid_dl'
-) -> None:          # raises TypeError or ValueError
+def check_loader(learn: Any, name: str) -> None:
     "Make a loader of what was assigned since, and refuse an empty one"
     dl = loader_for(learn, getattr(learn, name), name == 'train_dl')
     setattr(learn, name, dl)
@@ -96,20 +85,14 @@ def check_parts(learn: Any) -> None:  # raises ValueError or TypeError
     learn.metrics = as_metrics(learn.metrics)
     check_sets(sets_of(learn.valid_dl), learn.metrics)
 
-def check_shapes(
-    learn: Any,     # `Learner`
-    what: str,      # what needs them, for the message
-) -> None:          # raises ValueError
+def check_shapes(learn: Any, what: str) -> None:
     "Refuse lazy layers that have not seen a batch"
     tensors = [o for m in trained(learn) for o in (*m.named_parameters(), *m.named_buffers())]
     lazy = [name for name, t in tensors if is_lazy(t)]
     if lazy: raise ValueError(
         f'{lazy[0]} is of a lazy layer and has no shape yet, which {what} needs: call the model on a batch once before')
 
-def refuse_script(
-    model: nn.Module,
-    what: str,      # what copies it or looks into it, for the message
-) -> None:          # raises ValueError
+def refuse_script(model: nn.Module, what: str) -> None:
     "Refuse TorchScript, whose modules cannot be copied, wrapped or watched"
     for name, m in model.named_modules():
         if isinstance(m, torch.jit.ScriptModule): raise ValueError(
@@ -121,11 +104,8 @@ def is_plain(learn: Any) -> bool:
     "Return whether its class is the library's own: a subclass may have other attributes"
     return type(learn).__module__.startswith('trainer_nb.')
 
-def elsewhere(
-    name: str,      # of an attribute that people set on a learner, which has none
-    where: str,     # what to set instead
-) -> property:
-    "Make an attribute that refuses to be set; a subclass may have it"
+def elsewhere(name: str, where: str) -> property:
+    "Make an attribute that refuses to be set, and says `where` to set it instead; a subclass may have it"
     def get(learn):
         if name in vars(learn): return vars(learn)[name]
         raise AttributeError(f'a learner has no {name}: {where}')
@@ -134,10 +114,7 @@ def elsewhere(
         vars(learn)[name] = value
     return property(get, put)
 
-def check_attributes(
-    learn: Any,             # `Learner`
-    known: frozenset[str],  # the attributes that it has
-) -> None:                  # raises AttributeError
+def check_attributes(learn: Any, known: frozenset[str]) -> None:
     "Refuse attributes that a learner does not have; a subclass may have others"
     for name in vars(learn).keys() - known if is_plain(learn) else ():
         if hasattr(type(learn), name) or name.startswith('_'): continue

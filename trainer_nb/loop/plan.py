@@ -73,7 +73,6 @@ class Plan:
     first_row: int = 0               # epochs and training batches in the history before it
     first_batch: int = 0
     next_valid: int|None = None      # optimizer step of the next validation pass
-    next_due: float = math.inf       # optimizer step at which one of the two is due
     stepped_at: int = -1             # optimizer step at the end of the latest epoch
     idle: int = 0                    # batches and epochs since then without a step
 
@@ -85,16 +84,15 @@ class Plan:
         if self.max_steps is not None: self.end_step = self.max_steps + done.optimizer_step
         if self.valid_first and history is not None: self.next_valid = state.optimizer_step
         elif self.next_valid is None: self.plan_valid(state)
-        self.set_due()
 
     def plan_valid(self, state: Any) -> None:
         "Choose the next validation pass besides those at the epochs' ends"
         self.next_valid = None if self.valid_every is None else state.optimizer_step + self.valid_every
-        self.set_due()
 
-    def set_due(self) -> None:
-        "Compute `next_due`"
-        self.next_due = min((o for o in (self.end_step, self.next_valid) if o is not None), default=math.inf)
+    @property
+    def next_due(self) -> float:
+        "The optimizer step at which the fit ends or validates, whichever is first"
+        return min((o for o in (self.end_step, self.next_valid) if o is not None), default=math.inf)
 
     def is_ahead(self, state: Any) -> bool:  # bool
         "Return whether another epoch is due"

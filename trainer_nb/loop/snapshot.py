@@ -30,11 +30,8 @@ def unsaved_buffers(module: nn.Module) -> dict[str, Tensor]:
     saved = module.state_dict().keys()
     return {k: b for k, b in module.named_buffers() if k not in saved and not is_expanded(b)}
 
-def set_buffers(
-    module: nn.Module,
-    values: dict[str, Tensor],  # what `unsaved_buffers` returned, on any device
-) -> list[str]:                 # names of buffers that the module lacks
-    "Restore buffers; one that is None or of another shape is replaced"
+def set_buffers(module: nn.Module, values: dict[str, Tensor]) -> list[str]:
+    "Restore what `unsaved_buffers` returned, replace what has another shape; return the names of those it lacks"
     device = next(module.parameters(), torch.empty(0)).device
     owners, lost = dict(module.named_modules()), []
     for k, v in values.items():
@@ -102,44 +99,32 @@ class Snapshot:
     "The state of some parts as it is now; `put_back` restores them in place"
     def __init__(self): self.restore: list[Callable[[], Any]] = []
 
-    def tensors(self,
-        tensors: Iterable[Tensor],  # with their gradients; those that cannot be written to are left out
-        no_grad: bool = False,      # True: gradients are None from here on
-    ) -> 'Snapshot':
-        "Capture tensors"
+    def tensors(self, tensors: Iterable[Tensor], no_grad: bool = False) -> 'Snapshot':
+        "Capture those that can be written to, and their gradients, which `no_grad` makes None"
         found = [_Tensor(t) for t in {id(t): t for t in tensors}.values() if _can_change(t)]
         self.restore += [o.put_back for o in found]
         for o in found:
             if no_grad and o.is_leaf: o.t.grad = None
         return self
 
-    def places(self,
-        places: Iterable[Any],  # dicts of attributes and other collections
-    ) -> 'Snapshot':
-        "Capture what collections hold"
+    def places(self, places: Iterable[Any]) -> 'Snapshot':
+        "Capture what collections hold, and dicts of attributes"
         self.restore += [partial(_refill, o, _items(o)) for o in {id(o): o for o in places}.values()]
         return self
 
-    def generators(self,
-        found: Iterable[Any],   # anything; random generators of Python, NumPy and torch are captured
-    ) -> 'Snapshot':
-        "Capture random generators"
+    def generators(self, found: Iterable[Any]) -> 'Snapshot':
+        "Capture the random generators of Python, NumPy and torch among some objects"
         self.restore += filter(None, map(_restored, found))
         return self
 
-    def rng(self,
-        *dls: Any,                              # loaders with generators of their own
-        names: tuple[str, ...] | None = None,   # the global generators, as for `rng_state`; None: all
-    ) -> 'Snapshot':
-        "Capture the states of the global generators and of loaders"
+    def rng(self, *dls: Any, names: tuple[str, ...] | None = None) -> 'Snapshot':
+        "Capture the global generators, all or those with these `names`, and the generators of loaders"
         if dls: self.restore.append(partial(set_rng_states, rng_states(*dls, names=names), *dls))
         else: self.restore.append(partial(set_rng_state, rng_state(names)))
         return self
 
-    def objects(self,
-        objects: Iterable[Any],     # with `state_dict` and `load_state_dict`
-    ) -> 'Snapshot':
-        "Capture objects that save themselves"
+    def objects(self, objects: Iterable[Any]) -> 'Snapshot':
+        "Capture objects with `state_dict` and `load_state_dict`"
         self.restore += [partial(o.load_state_dict, deepcopy(o.state_dict())) for o in objects]
         return self
 
@@ -148,11 +133,8 @@ class Snapshot:
         with ExitStack() as stack:
             for f in self.restore: stack.callback(f)
 
-def norm_buffers(
-    *modules: Any,          # `nn.Module`s; others have none
-    training: bool = False, # True: only those of norms in training mode
-) -> list[Tensor]:
-    "Return the running statistics of norms, which a forward changes"
+def norm_buffers(*modules: Any, training: bool = False) -> list[Tensor]:
+    "Return the running statistics of norms, which a forward changes; `training`: of those in training mode"
     owners = [m for o in modules if isinstance(o, nn.Module) for m in o.modules()]
     norms = [m for m in owners if isinstance(m, (*BATCH_NORMS, *INSTANCE_NORMS)) and (m.training or not training)]
     return [b for m in norms for b in m.buffers()]
