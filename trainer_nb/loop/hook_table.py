@@ -55,8 +55,11 @@ _MEANINGS = dict(re.findall(r'`(\w+)(?:\(.+\))?` +(.+)', Hook.__doc__ or ''))   
 
 class HookTable:
     "What runs when: HTML in Jupyter, Markdown as text, `rows` as data"
-    def __init__(self, calls: Calls, skip: Iterable[str] = (), all: bool = False):
-        "Describe `calls`, without the points in `skip`, which are never reached; `all`: also points without a hook"
+    def __init__(self,
+        calls: Calls,               # of the learner's hooks
+        skip: Iterable[str] = (),   # points that this learner never reaches
+        all: bool = False,          # show points without a hook, too
+    ):
         self.rows = []
         for point, here in calls.at.items():
             if point in skip: continue

@@ -23,7 +23,6 @@ from trainer_nb.base import (
     check_seed, drop_locals, folded, is_oom, map_tensors, note_place, opt_step, set_seed, to_device, with_comments
 )
 from ..data import Pass, is_shuffled, length, rng_states, sets_of, source
-from .arguments import as_rate, check_fit, fit_counts, fit_rates, named_objects
 from .first_batch import Looked, new_sums
 from .fit import BoundSteps, Fit, _misplaced
 from .history import History
@@ -39,8 +38,9 @@ from trainer_nb.loop.optim import (
 )
 from .outputs import Joined, n_samples, sizes_of
 from . import parts
-from .plan import Plan, StepState, TrainPass
+from .plan import Plan, StepState, TrainPass, as_rate, fit_rates
 from .sandbox import DryRun, dry_run
+from .snapshot import named_objects
 from .shortage import in_opt_step, shortage
 from trainer_nb.loop.steps import (
     check_loss, default_result, get_modes, set_modes, set_opt_modes, switch, unpack
@@ -547,12 +547,9 @@ class Learner(Hooked):
         """
         with folded():
             if data or others or is_data(n_epochs): refuse_fit(Learner.fit, (n_epochs, *data), others)
-            counts = fit_counts(n_epochs, max_steps, valid_every)
-            check_fit(self.valid_dl is not None, valid_every, valid_first, resume, on_interrupt, counts['n_epochs'],
-                      train_dl=self.train_dl, valid_dl=self.valid_dl)
-            rates = fit_rates(lr, self.opts)
-            fit = Fit(Plan(**counts, valid_first=valid_first, hooks=as_hooks(hooks), resume=resume,
-                           on_interrupt=on_interrupt))
+            plan = Plan(n_epochs, max_steps, valid_every, valid_first, as_hooks(hooks), resume, on_interrupt)
+            plan.check(train_dl=self.train_dl, valid_dl=self.valid_dl)
+            fit, rates = Fit(plan), fit_rates(lr, self.opts)
             stopped = self.stopped
             if stopped is not None and stopped.train is not None and not (resume or stopped.is_trained): warnings.warn(
                 f'fit begins a new epoch, without the rest of the one that was stopped {self.position}: '

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ..base import did_you_mean
-from .arguments import as_rate
+from .plan import as_rate
 
 # %% ../../nbs/loop/05_optim.ipynb #d5e1ca77
 @cache
