@@ -49,8 +49,48 @@ def _markdown(text):
     "Escape what has a meaning in a Markdown table"
     return re.sub(r'[\\|<*`\[\]~]|(?<![^\W_])_|_(?![^\W_])', r'\\\g<0>', printable(text))
 
-# %% ../../nbs/loop/02_hook_table.ipynb #f498b246
+# %% ../../nbs/loop/02_hook_table.ipynb #h7ab1e01
 _NUMBERS = ('calls', 'time', 'ord')     # right-aligned columns
+
+def _as_markdown(names, groups):
+    "Write the columns `names` of the groups as a Markdown table that fits a terminal"
+    rows = []
+    for point, lines in groups: rows += [[point, *lines[0]], *(['', *cells] for cells in lines[1:])]
+    used = sum(max(map(len, column)) + 3 for column in list(zip(names, *rows))[:-1])
+    room = max(96 - used, 20)       # for the reasons, in a terminal
+    lines = []
+    for *cells, why in rows:
+        first, *rest = wrap(why, room, break_long_words=False) or ['']
+        lines += [[*cells, first], *([''] * len(cells) + [part] for part in rest)]
+    widths, right = [max(map(len, column)) for column in zip(names, *lines)], [name in _NUMBERS for name in names]
+    rule = ['-'*(w - 1) + ':' if r else '-'*w for w, r in zip(widths, right)]
+    def line(cells): return ' | '.join(c.rjust(w) if r else c.ljust(w) for c, w, r in zip(cells, widths, right))
+    return '\n'.join(f'| {line(cells)} |' for cells in [names, rule, *lines])
+
+# %% ../../nbs/loop/02_hook_table.ipynb #h7ab1e02
+def _html_bar(share):
+    "A share in [0, 1] as HTML; its characters show where a viewer strips styles"
+    if not _bar(share): return ''
+    style = f'width:{100*share:.0f}px;height:8px;font-size:0;background:{COLORS[0]}'
+    return f'<div style="{style}">{_bar(share)}</div>'
+
+def _as_html(names, groups):
+    "Write the same as HTML"
+    def style(name):
+        wrapping = ';white-space:nowrap' if name in ('hook', 'time') else ''
+        return f'text-align:{"right" if name in _NUMBERS else "left"};padding:2px 8px{wrapping}'
+    styles = [style(o) for o in names]
+    def row(tag, cells, first=''):
+        cells = ''.join(f'<{tag} style="{style}">{c}</{tag}>' for c, style in zip(cells, styles[-len(cells):]))
+        return f'<tr style="background:none">{first}{cells}</tr>'
+    res = f'<table style="border-collapse:collapse"><thead>{row("th", names)}</thead>'
+    for point, lines in groups:
+        first = f'<td rowspan="{len(lines)}" style="{styles[0]};vertical-align:top">{point}</td>'
+        rows = row('td', lines[0], first) + ''.join(row('td', cells) for cells in lines[1:])
+        res += f'<tbody style="border-top:1px solid #8886">{rows}</tbody>'
+    return res + '</table>'
+
+# %% ../../nbs/loop/02_hook_table.ipynb #f498b246
 _MEANINGS = dict(re.findall(r'`(\w+)(?:\(.+\))?` +(.+)', Hook.__doc__ or ''))     # event or step → what happens there
 
 class HookTable:
@@ -70,7 +110,7 @@ class HookTable:
     def _columns(self):
         "Names of the columns"
         timing = ['calls', 'time', 'share'] if any(r.calls for r in self.rows) else []
-        return ['when', 'hook', *timing, 'ord', 'why there' + ', or what happens'*self._all]
+        return ['when', 'hook', *timing, 'ord', 'why there, or what happens' if self._all else 'why there']
 
     def _groups(self, text, bar, indent):
         "Yield each event or step with its lines of cells; the functions `text` and `bar` write the cells"
@@ -98,42 +138,11 @@ class HookTable:
         if idle: yield 'never called', [[', '.join(idle), '', '', '', '', '']]
         if timed: yield 'all hooks', [['', f'{sum(r.calls for r in self.rows):,}', _duration(total), '', '', '']]
 
-    def __str__(self) -> str:
-        names, groups = self._columns(), self._groups(_markdown, _bar, '· ')
-        rows = []
-        for point, lines in groups: rows += [[point, *lines[0]], *(['', *cells] for cells in lines[1:])]
-        used = sum(max(map(len, column)) + 3 for column in list(zip(names, *rows))[:-1])
-        room = max(96 - used, 20)       # for the reasons, in a terminal
-        lines = []
-        for *cells, why in rows:
-            first, *rest = wrap(why, room, break_long_words=False) or ['']
-            lines += [[*cells, first], *([''] * len(cells) + [part] for part in rest)]
-        widths, right = [max(map(len, column)) for column in zip(names, *lines)], [name in _NUMBERS for name in names]
-        rule = ['-'*(w - 1) + ':' if r else '-'*w for w, r in zip(widths, right)]
-        def line(cells): return ' | '.join(c.rjust(w) if r else c.ljust(w) for c, w, r in zip(cells, widths, right))
-        return '\n'.join(f'| {line(cells)} |' for cells in [names, rule, *lines])
+    def __str__(self) -> str: return _as_markdown(self._columns(), self._groups(_markdown, _bar, '· '))
 
     __repr__ = _repr_markdown_ = __str__
 
-    def _repr_html_(self):
-        def bar(share):     # its characters show where a viewer strips styles
-            if not _bar(share): return ''
-            style = f'width:{100*share:.0f}px;height:8px;font-size:0;background:{COLORS[0]}'
-            return f'<div style="{style}">{_bar(share)}</div>'
-        def style(name):
-            wrapping = ';white-space:nowrap' if name in ('hook', 'time') else ''
-            return f'text-align:{"right" if name in _NUMBERS else "left"};padding:2px 8px{wrapping}'
-        names = self._columns()
-        styles = [style(o) for o in names]
-        def row(tag, cells, first=''):
-            cells = ''.join(f'<{tag} style="{style}">{c}</{tag}>' for c, style in zip(cells, styles[-len(cells):]))
-            return f'<tr style="background:none">{first}{cells}</tr>'
-        res = f'<table style="border-collapse:collapse"><thead>{row("th", names)}</thead>'
-        for point, lines in self._groups(escape, bar, '&nbsp;'*3):
-            first = f'<td rowspan="{len(lines)}" style="{styles[0]};vertical-align:top">{point}</td>'
-            rows = row('td', lines[0], first) + ''.join(row('td', cells) for cells in lines[1:])
-            res += f'<tbody style="border-top:1px solid #8886">{rows}</tbody>'
-        return res + '</table>'
+    def _repr_html_(self): return _as_html(self._columns(), self._groups(escape, _html_bar, '&nbsp;'*3))
 
 # %% ../../nbs/loop/02_hook_table.ipynb #c71d0a02
 def as_hooks(hooks: Any) -> tuple[Hook, ...]:

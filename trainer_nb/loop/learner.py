@@ -31,7 +31,7 @@ from .hooks import STEPS, Cancel, CancelEpoch, CancelStep, Hook, check_parameter
 from .interrupts import Interrupts
 from .losses import step_with_closure
 from .accumulate import Accumulators, check_column
-from .metrics import Phases, as_metrics, check_sets
+from .metrics import as_metrics, check_sets, missing_inputs
 from .mistakes import check_model, float_dtype, is_data, missing_name, refuse_fit, refuse_others
 from trainer_nb.loop.optim import (
     check_names, check_optimizers, is_by_name, lr_names, make_optimizers, needs_closure, parameters, set_lr, trained
@@ -430,7 +430,7 @@ class Learner(Hooked):
             self.cancelled = None                   # it ended early: 'step', 'epoch', 'fit', 'stop', 'interrupt',
                                                     # 'memory', 'error'
             self.requests = deque()                 # what a running fit was asked for and has not done yet
-            self._looked, self._seen = Looked(), Phases()     # of the first batches; what the steps return
+            self._looked, self._seen = Looked(), {}     # of the first batches; what the steps return
             self._has_cast = self._opts_train = False     # data to the model's dtype; optimizers to training mode
             self.train_dl, self.valid_dl = parts.loader_for(self, train_dl, True), parts.loader_for(self, valid_dl)
             is_unused = self.train_dl is train_dl and self.valid_dl is valid_dl and isinstance(train_dl, DataLoader)
@@ -762,7 +762,7 @@ class Learner(Hooked):
         alone = dl is not None
         if dl is None: dl = self.train_dl if training else self.valid_dl
         steps = self._bound_steps()
-        missing = partial(self._seen.missing, 'train' if training else 'valid',
+        missing = partial(missing_inputs, self._seen, 'train' if training else 'valid',
                           not alone and (not training or self.valid_dl is not None))
         names = () if history is None else (history, lr_names(self.opts))
         def sums(o): return new_sums(self, steps, o, *names, training=training, missing=missing)
