@@ -149,6 +149,20 @@ def as_hooks(hooks: Any) -> tuple[Hook, ...]:
     "Return hooks as a tuple"
     return tuple(hooks) if isinstance(hooks, Iterable) else (hooks,)
 
+# %% ../../nbs/loop/02_hook_table.ipynb #ch3ckh01
+def _check_hook(hook, others):
+    "Raise an error if `hook` cannot be added to the `others`"
+    if not isinstance(hook, Hook):
+        if isinstance(hook, type): raise TypeError(f'{hook!r} is not a hook: pass an instance')
+        how = 'LambdaHook(after_step=f) makes one of a function'
+        if hasattr(hook, 'get_last_lr'): how = f'LRScheduler(lambda opt: {type(hook).__name__}(opt, ...)) makes one'
+        raise TypeError(f'{hook!r} is not a hook; {how}')
+    for h in others:
+        if h is hook or (hook.unique and h.name == hook.name):
+            raise ValueError(f'this learner already has a hook {h.name}: '
+                             'change that one, or remove it with remove_hook')
+    check_ord(hook.name, hook.ord)
+
 # %% ../../nbs/loop/02_hook_table.ipynb #587f8e20
 class Hooked:
     "Base class of objects with hooks"
@@ -165,22 +179,10 @@ class Hooked:
         return hook
 
     def _add_hooks(self, hooks):
-        for i, hook in enumerate(hooks): self._check_new(hook, [*self._registered, *hooks[:i]])
+        for i, hook in enumerate(hooks):
+            _check_hook(hook, [*self._registered, *hooks[:i]])
+            self._check_moment(hook, 'added')
         self._set_hooks([*self._registered, *hooks])
-
-    def _check_new(self, hook, others):
-        "Raise an error if `hook` cannot be added to the `others`"
-        if not isinstance(hook, Hook):
-            if isinstance(hook, type): raise TypeError(f'{hook!r} is not a hook: pass an instance')
-            how = 'LambdaHook(after_step=f) makes one of a function'
-            if hasattr(hook, 'get_last_lr'): how = f'LRScheduler(lambda opt: {type(hook).__name__}(opt, ...)) makes one'
-            raise TypeError(f'{hook!r} is not a hook; {how}')
-        for h in others:
-            if h is hook or (hook.unique and h.name == hook.name):
-                raise ValueError(f'this learner already has a hook {h.name}: '
-                                 'change that one, or remove it with remove_hook')
-        check_ord(hook.name, hook.ord)
-        self._check_moment(hook, 'added')
 
     def remove_hook(self,
         hook: Any,  # a hook of this object, its class or its name
