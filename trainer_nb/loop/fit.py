@@ -19,12 +19,12 @@ from ..base import check_kinds, note_place, to_device
 from trainer_nb.data import (
     RNG_STATE_KINDS, each, end_workers, is_warm, length, rng_states, set_rng_states, source, warm_up
 )
-from .arguments import load_object_states, object_states
 from .hooks import STEPS, Calls, Cancel, CancelFit
 from .interrupts import Interrupts, TrainingInterrupted, show_in_a_line
 from .first_batch import BeforeFirst
 from .optim import named_parts, trained
 from .plan import RESUMABLE, Plan
+from .snapshot import load_object_states, object_states
 from .steps import as_step, get_modes, in_eval, set_modes, set_training
 
 # %% ../../nbs/loop/17_fit.ipynb #06f4a114
@@ -129,7 +129,6 @@ class FitState:
         mine, is_same = self.plan, self.plan.valid_every == state['valid_every']
         if plan:
             for k in _BOUNDS: setattr(mine, k, state[k])
-            mine.set_due()
             self.loaders = learn.train_dl, learn.valid_dl
         elif is_same: mine.next_valid = state['next_valid']
         parts = named_parts(learn, learn.model)

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .monitor import best_row
+from .metrics import best_row
 from ..base import check_kinds, common_device, format_time
 from trainer_nb.draw import (
     current_cell, html_img, html_table, marimo_outputs, marimo_view, show_bundle, text_table

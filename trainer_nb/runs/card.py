@@ -18,7 +18,7 @@ import torch
 
 from ..base import described, printable, replacing
 from ..draw import html_img, html_table
-from ..loop import History, Learner, Plot
+from ..loop import History, Learner, Plot, plain_config
 
 # %% ../../nbs/runs/18_card.ipynb #1fc894df
 def _name(o): return getattr(o, '__qualname__', None) or type(o).__qualname__
@@ -28,8 +28,9 @@ def settings(learn: Learner, hooks: tuple, plan: dict, n_procs: int = 1) -> dict
     def options(opt):
         return {k: v for k, v in opt.defaults.items() if type(v) in (int, float, bool)}
     opts = {name or 'optimizer': {'class': _name(o), **options(o)} for name, o in learn.opts.items()}
-    plain = type(learn.config) in (dict, list, str, int, float, bool, type(None))
-    config = learn.config if plain else re.sub(' at 0x[0-9a-f]+', '', repr(learn.config))
+    config = plain_config(learn.config)
+    is_plain = type(config) in (dict, list, str, int, float, bool, type(None))
+    if not is_plain: config = re.sub(' at 0x[0-9a-f]+', '', repr(config))
     dl = learn.train_dl
     return {'model': _name(learn.model), 'parameters': sum(o.numel() for o in learn.model.parameters()),
             'loss_fn': None if learn.loss_fn is None else _name(learn.loss_fn), **opts,

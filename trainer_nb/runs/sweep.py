@@ -347,7 +347,7 @@ def sweep(
     A trial gives the numbers of `set_seed(seed); make(trial).fit(n_epochs)`. One that fails is left out, unless it is
     the first. Raises ValueError if the folder holds a sweep with another plan.
     """
-    if not callable(make):
+    if not callable(make) or isinstance(make, Learner):
         raise TypeError(f'make is {make!r}: expected a function of a trial that returns a Learner')
     mode = as_mode(mode, monitor)
     check_seed(seed)
