@@ -9,7 +9,8 @@ from trainer_nb.save.checkpoint import Checkpoint
 from trainer_nb.save.files import BadCheckpoint, Folder, read_state, write_state
 from trainer_nb.save.shards import HOLE, write_parts
 from trainer_nb.loop.fit import Fit
-from trainer_nb.save.snapshot import capture, host_copy, restore
+from trainer_nb.save.snapshot import capture, restore
+from trainer_nb.save.states import host_copy
 
 class Call:
     "Unpickled, it makes a file"
