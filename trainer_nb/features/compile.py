@@ -6,7 +6,7 @@
 __all__ = ['Compile']
 
 # %% ../../nbs/features/07_compile.ipynb #b5b66f5c
-import operator, warnings
+import warnings
 from collections.abc import Callable
 from copy import copy
 from inspect import isgeneratorfunction, unwrap
@@ -21,6 +21,7 @@ from trainer_nb.base import (
     map_tensors, mark_stepped, own_call, replace_call, tracing_backward, unproven
 )
 from ..data import length, nominal_batch_size, source
+from .options import Options, fill_momentum
 from trainer_nb.loop import (
     Hook, Learner, called_modules, default_result, parameters, refuse_closures, unpack
 )
@@ -62,95 +63,6 @@ def _default_step(learn, batch):
     args, kwargs, targ = unpack(batch, learn.loss_fn)
     return default_result(learn.loss_fn, learn.model(*args, **kwargs), targ, kwargs)
 
-# %% ../../nbs/features/07_compile.ipynb #44666a6c
-_FACTORS = {     # function of torch → name of its factor
-    **dict.fromkeys(('add', 'add_', 'sub', 'sub_'), 'alpha'),
-    **dict.fromkeys(('addcmul', 'addcmul_', 'addcdiv', 'addcdiv_'), 'value')}
-
-def _plain(o): return o.value if isinstance(o, _Number) else o
-
-def _combined(op, a, b):
-    res = op(_plain(a), _plain(b))
-    return res if isinstance(a, Tensor) or isinstance(b, Tensor) else _Number(res)
-
-# %% ../../nbs/features/07_compile.ipynb #c7569da1
-class _Number:
-    "An option of an optimizer in compiled code, which reads it from a tensor when it runs"
-    def __init__(self, value, is_positive=False):
-        self.value = value                  # 0-d tensor
-        self.is_positive = is_positive      # code may compare it with 0, but with nothing else, as the value changes
-
-    def __eq__(self, other): return not self._exceeds(other)
-    def __ne__(self, other): return self._exceeds(other)
-    def __gt__(self, other): return self._exceeds(other)
-    def __neg__(self): return _Number(-self.value)
-    def __add__(self, other): return _combined(operator.add, self, other)
-    def __radd__(self, other): return _combined(operator.add, other, self)
-    def __sub__(self, other): return _combined(operator.sub, self, other)
-    def __rsub__(self, other): return _combined(operator.sub, other, self)
-    def __mul__(self, other): return _combined(operator.mul, self, other)
-    def __rmul__(self, other): return _combined(operator.mul, other, self)
-    def __truediv__(self, other): return _combined(operator.truediv, self, other)
-    def __rtruediv__(self, other): return _combined(operator.truediv, other, self)
-    def __pow__(self, other): return _combined(operator.pow, self, other)
-    def __rpow__(self, other): return _combined(operator.pow, other, self)
-
-    def _exceeds(self, other):
-        if not self.is_positive or other != 0: raise TypeError('the branch depends on a number that changes')
-        return True
-
-    @classmethod
-    def __torch_function__(cls, f, types, args=(), kwargs=None):
-        """Call a torch function; multiply a factor into its argument first, as it must not be a tensor
-
-        A power is written with exp, which torch's compiler computes once; it would compute pow for each element.
-        """
-        if f.__name__ == '__rpow__' and args[1].is_positive: return torch.exp(args[0]*torch.log(args[1].value))
-        args, kwargs = [_plain(o) for o in args], dict(kwargs or {})
-        by = kwargs.pop(_FACTORS.get(f.__name__), None)
-        if by is not None: args[1] = args[1]*_plain(by)
-        return f(*args, **kwargs)
-
-# %% ../../nbs/features/07_compile.ipynb #71ca7443
-_MOVED = 'lr', 'betas', 'momentum', 'weight_decay'       # options of an optimizer that schedules change
-
-def _steps_lists(opt):
-    "Return whether torch's optimizers may use its functions for lists of tensors, which it does not on a CPU"
-    return any(p.device.type != 'cpu' for g in opt.param_groups for p in g['params'])
-
-def _as_option(opt, key, value):
-    "Turn an option into a tensor if torch accepts one, else into a `_Number`; keep a 0, which has its own branch"
-    if isinstance(value, Tensor): return value
-    if key == 'lr': return torch.tensor(float(value), dtype=torch.float64)
-    if key == 'betas':      # torch's functions for lists take tensors, but no `_Number`
-        n = (len(value) if isinstance(opt, torch.optim.Adam) else 1) if _steps_lists(opt) else 0
-        tensors = [torch.tensor(float(o), dtype=torch.float64) for o in value[:n]]
-        return *tensors, *[_as_option(opt, '', o) for o in value[n:]]
-    if not isinstance(value, float) or not value > 0: return value
-    return _Number(torch.tensor(value, dtype=torch.float64), True)
-
-def _refill(option, value):
-    "Give `option`, from `_as_option`, a new value; return whether that is possible"
-    if isinstance(option, tuple): return len(option) == len(value) and all(map(_refill, option, value))
-    if isinstance(option, _Number):
-        if not (isinstance(value, float) and value > 0): return False
-        option.value.fill_(value)
-    elif isinstance(option, Tensor) and not isinstance(value, Tensor): option.fill_(value)
-    else: return option is value or not isinstance(value, Tensor) and option == value
-    return True
-
-def _values(opt, keys): return [[g.get(k) for k in keys] for g in opt.param_groups]
-
-# %% ../../nbs/features/07_compile.ipynb #fc6645e2
-def _fill_momentum(opt):
-    "Start SGD's momentum at 0, which changes no result: the first step needs no code of its own"
-    if not isinstance(opt, torch.optim.SGD): return
-    for g in opt.param_groups:
-        if not g['momentum'] or g['dampening']: continue
-        for p in g['params']:
-            if not p.requires_grad or opt.state[p].get('momentum_buffer') is not None: continue
-            opt.state[p]['momentum_buffer'] = torch.zeros_like(p)
-
 # %% ../../nbs/features/07_compile.ipynb #8f7c380a
 class _Functions:
     "Functions that torch compiles for a hook, each once, and what it does not compile"
@@ -177,12 +89,14 @@ class _Functions:
         "Call a compiled function; show 'compiling…' the first time"
         if key in self.called: return f(*args, **kwargs)
         start, remark = perf_counter(), ''
-        _show(learn, 'compiling…')
+        display = learn.provider('display') if learn.is_fitting else None
+        if display is not None: display.annotate(learn, 'compiling…', '')
         try:
             res = f(*args, **kwargs)
             self.time_s += perf_counter() - start
             remark = f'compiled in {self.time_s:.1f} s'
-        finally: _show(learn, '', remark)
+        finally:
+            if display is not None: display.annotate(learn, '', remark)
         self.called.add(key)
         return res
 
@@ -192,11 +106,6 @@ class _Functions:
         warnings.warn(f'Compile does not compile the {what}, because of {why}', stacklevel=3)
 
 # %% ../../nbs/features/07_compile.ipynb #a69241dc
-def _show(learn, note, remark=''):
-    "Change the status line"
-    display = learn.provider('display')
-    if display is not None and learn.is_fitting: display.annotate(learn, note, remark)
-
 def _reason(e): return f'{type(e).__name__}: ' + str(e).strip().split('\n')[0][:200]
 
 # %% ../../nbs/features/07_compile.ipynb #f532fe90
@@ -229,87 +138,28 @@ class _CompiledModel:
         for m, old in self.old: replace_call(m, old)
         self.old = []
 
-# %% ../../nbs/features/07_compile.ipynb #c59ec2b8
-class _Options:
-    "The options of an optimizer, which compiled code reads from tensors"
-    def __init__(self, opt):
-        self.opt, self.moved = opt, _MOVED      # moved: options that are tensors in the code
-        self.constants = None                   # values of the other ones, by group
-        self.is_single = False                  # whether the code updates one parameter at a time
-        self._now, self._tensors = None, []     # values of `moved`; by group, what replaces them
-
-    @property
-    def fixed(self): return _MOVED[len(self.moved):]
-
-    def fix(self):
-        "Make one more option a constant; return whether that is possible"
-        if len(self.moved) == 1: return False
-        self.moved = self.moved[:-1]
-        self.constants = _values(self.opt, self.fixed)
-        self._now, self._tensors = None, []
-        return True
-
-    def take_one_by_one(self):
-        "Update one parameter at a time, as torch's functions for lists take no `_Number`; return whether that is new"
-        if self.is_single or 'foreach' not in self.opt.param_groups[0]: return False
-        self.is_single, self.moved, self.constants = True, _MOVED, None
-        self._now, self._tensors = None, []
-        return True
-
-    def tensors(self):
-        "Return what the param groups hold while compiled code runs, by group"
-        now = _values(self.opt, self.moved)
-        if now == self._now: return self._tensors
-        def is_refilled(g, o): return all(_refill(o[k], g[k]) for k in self.moved if k in g)
-        is_same = len(self._tensors) == len(now) and all(map(is_refilled, self.opt.param_groups, self._tensors))
-        if not is_same: self._tensors = [self._replaced(g) for g in self.opt.param_groups]
-        self._now = now
-        return self._tensors
-
-    def _replaced(self, group):
-        res = {k: _as_option(self.opt, k, group[k]) for k in self.moved if k in group}
-        res.update({k: None for k in ('foreach', 'fused') if group.get(k)})     # compiled code is fused already
-        return {**res, 'foreach': False} if self.is_single else res
-
 # %% ../../nbs/features/07_compile.ipynb #15e1b201
 class _CompiledOptimizer:
     "The compiled step of an optimizer"
     def __init__(self, functions, opt):
-        self.functions, self.opt, self.options = functions, opt, _Options(opt)
+        self.functions, self.opt, self.options = functions, opt, Options(opt)
 
     def call(self, learn, f, *args):
         "Call a compiled function that holds the step"
-        groups, options = self.opt.param_groups, self.options.tensors()
-        before, still = [{k: g[k] for k in o} for g, o in zip(groups, options)], _at_rest(self.opt)
-        try:
-            for g, o in zip(groups, options): g.update(o)
-            return self.functions.call(learn, f, f, *args)
-        finally:
-            for g, o in zip(groups, before): g.update(o)
-            for p, value in still: p.data.copy_(value)
+        with self.options.in_groups(): return self.functions.call(learn, f, f, *args)
 
     def step(self, learn):
         "Take a step; return why torch cannot compile one, '' if it can"
-        f, options = self.functions.compiled(_bare_step(self.opt), ('opt', self.opt), fullgraph=True), self.options
+        f = self.functions.compiled(_bare_step(self.opt), ('opt', self.opt), fullgraph=True)
         while True:
-            if options.fixed and options.constants != _values(self.opt, options.fixed):
-                if options.take_one_by_one(): continue
-                return f'{", ".join(options.fixed)} that change'
-            try: self.call(learn, f)
-            except self.functions.errors as e:
-                if not (options.fix() or options.take_one_by_one()): return _reason(e)
-            else: return ''
-
-def _at_rest(opt):
-    """List parameters with a learning rate of 0, and their values
-
-    Compiled code of Adam divides by the rate, which gives nan for a rate and a gradient of 0.
-    """
-    res = []
-    for g in opt.param_groups if isinstance(opt, torch.optim.Adam) else ():
-        is_on_device = isinstance(g['lr'], Tensor) and g['lr'].device.type != 'cpu'
-        if not is_on_device and g['lr'] == 0: res += [(p, p.detach().clone()) for p in g['params']]
-    return res
+            options = self.options
+            if options.have_changed(): why, other = f'{", ".join(options.fixed)} that change', options.one_by_one()
+            else:
+                try: self.call(learn, f)
+                except self.functions.errors as e: why, other = _reason(e), options.with_fewer()
+                else: return ''
+            if other is None: return why
+            self.options = other
 
 # %% ../../nbs/features/07_compile.ipynb #9be95d9a
 def _obstacle(learn, opt):
@@ -362,7 +212,7 @@ class _CompiledStep:
     def run(self, learn):
         "Return the result for the batch; keep the gradients, if the graph has not used them"
         if [p.requires_grad for p in self.all] != self.flags:       # a hook has frozen or unfrozen some
-            for opt in learn.opts.values(): _fill_momentum(opt)
+            for opt in learn.opts.values(): fill_momentum(opt)
             self._take(learn)
         if self.optimizer is None: result, self.grads = self.functions.call(learn, self.f, self.f, learn.batch)
         else:
@@ -398,7 +248,7 @@ class _CompiledFit:
     def plan_step(self, learn, known):
         "Decide which parts of the step to compile; `known`: optimizer → `_CompiledOptimizer`"
         for name, opt in learn.opts.items():
-            _fill_momentum(opt)
+            fill_momentum(opt)
             if why := _obstacle(learn, opt): self.functions.leave_out('optimizer', why)
             else: self.optimizers[name] = known.setdefault(opt, _CompiledOptimizer(self.functions, opt))
         if forced := _forced_by(learn): return self.plan_model(learn, ', '.join(forced))

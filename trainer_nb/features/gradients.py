@@ -68,7 +68,7 @@ class _Window:
 def _loss_weight(learn):
     "Return the weight of the loss over all ranks: `learn.result['n']`, what torch's loss divides by, or samples"
     if learn.world.size > 1: return learn.world.weight    # summed over the ranks by `Accelerate`
-    n = None if learn.result is None else loss_weight(learn.result)
+    n = loss_weight(learn.result)
     return batch_size(learn.batch) if n is None else n
 
 def _unit(n): return n.detach().clamp(min=1) if isinstance(n, Tensor) else max(n, 1)

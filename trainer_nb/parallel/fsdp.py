@@ -39,8 +39,7 @@ def _wants(plugin, root):
                 f'class.{did_you_mean(o, known)}')
         f = partial(f, transformer_layer_cls={known[o] for o in names})
     if not callable(f): raise TypeError(
-        f'auto_wrap_policy is a {type(f).__name__}: expected a function of (module, recurse, '
-        'nonwrapped_numel)')
+        f'auto_wrap_policy is a {type(f).__name__}: expected a function of (module, recurse, nonwrapped_numel)')
     return lambda m, n: f(module=m, recurse=False, nonwrapped_numel=n)
 
 # %% ../../nbs/parallel/03_fsdp.ipynb #80cca750
@@ -74,10 +73,8 @@ def _check_param(name, p, unit, first):
         f'{name} is also a parameter of {type(first).__name__}, another unit: '
         'tied parameters must be in one unit; wrap neither module, or one that holds both')
     if not p.ndim: raise ValueError(
-        f'{name} is a single number without a dimension, which cannot be sharded: make it a '
-        'tensor of shape (1,)')
-    if hasattr(p, 'full_tensor'):
-        raise ValueError(f'{name} is sharded already: expected a whole model')
+        f'{name} is a single number without a dimension, which cannot be sharded: make it a tensor of shape (1,)')
+    if _is_part(p): raise ValueError(f'{name} is sharded already: expected a whole model')
     if p.is_meta: raise ValueError(f'{name} is on the meta device: expected a whole model')
     if not p.is_contiguous(): raise ValueError(
         f'{name} is not contiguous: p.data = p.data.contiguous() before the learner is made')
@@ -195,18 +192,15 @@ class _Shards:
             return nn.Parameter(_whole(part, self.device).to(self.homes[originals[part]]), part.requires_grad)
         names = [name for name, m in model.named_modules() if hasattr(m, 'reshard')]
         reshard(classes)
-        # these are not copied
-        memo = {id(o): o for o in (self, *map(fully_shard.state, classes))}
+        memo = {id(o): o for o in (self, *map(fully_shard.state, classes))}     # these are not copied
         memo |= {id(part): whole(part) for part in model.parameters()}
         try:
-            # torch's classes refuse to be copied
-            for m in classes: m.__class__ = self.classes[m]
+            for m in classes: m.__class__ = self.classes[m]     # torch's classes refuse to be copied
             res = deepcopy(model, memo)
         finally:
             for m, cls in classes.items(): m.__class__ = cls
         _bare({m: type(m) for m in res.modules()})
-        # inner units first
-        self.add(res, [res.get_submodule(name) for name in reversed(names)])
+        self.add(res, [res.get_submodule(name) for name in reversed(names)])    # inner units first
         return res
 
 # %% ../../nbs/parallel/03_fsdp.ipynb #3ff8f7f3
@@ -215,14 +209,12 @@ _NEED_WHOLE = 'Adafactor', 'LBFGS', 'Muon', 'Rprop', 'SparseAdam'     # optimize
 def _check_optimizers(opts):
     for name, opt in opts.items():
         if kinds := {o.__name__ for o in type(opt).__mro__} & set(_NEED_WHOLE): raise ValueError(
-            f'optimizer {name or type(opt).__name__} is of {kinds.pop()}, which looks at whole '
-            'weights, but with fsdp_plugin each process has shards: use one that works entry by '
-            'entry, such as AdamW or SGD')
+            f'optimizer {name or type(opt).__name__} is of {kinds.pop()}, which looks at whole weights, but with '
+            'fsdp_plugin each process has shards: use one that works entry by entry, such as AdamW or SGD')
 
 def _is_like(m, model):
     "Return whether it is another module with parameters of the same names and shapes"
-    if not isinstance(m, nn.Module) or m is model or {*m.parameters()} & {*model.parameters()}:
-        return False
+    if not isinstance(m, nn.Module) or {*m.parameters()} & {*model.parameters()}: return False
     mine, its = ([(k, p.shape) for k, p in o.named_parameters()] for o in (m, model))
     return mine == its
 
@@ -240,17 +232,12 @@ class Sharded(Processes):
     WAIT = timedelta(seconds=5)     # time to wait for ranks that fail in the same way
     COUNT = count()                 # fits so far
 
-    def __init__(self,
-        device: torch.device,   # of this process
-        plugin: Any,            # `accelerate.FullyShardedDataParallelPlugin`
-        copies: int = 1,        # groups of consecutive ranks that each have all shards; they
-                                # average their gradients
-    ):
+    def __init__(self, device: torch.device, plugin: Any, copies: int = 1):
+        "`copies`: groups of consecutive ranks that each have all shards; they average their gradients"
         from torch.distributed.device_mesh import init_device_mesh
         super().__init__(device)
         self.copies = copies
-        # torch reuses a mesh of the same name, which may be from before a fork
-        name = f'fit {next(self.COUNT)}'
+        name = f'fit {next(self.COUNT)}'    # torch reuses a mesh of the same name, which may be from before a fork
         dims = {f'{name}, copies': copies, name: self.shards[0]} if copies > 1 else {name: self.size}
         mesh = init_device_mesh(device.type, tuple(dims.values()), mesh_dim_names=tuple(dims))
         self.held = _Shards(mesh, device, plugin, self.shards)

@@ -43,12 +43,10 @@ def forget() -> None:
 # %% ../../nbs/parallel/01_group.ipynb #813fffc8
 def _packed(x):
     file = BytesIO()
-    # `pickle` alone writes tensors of uint32, as in NumPy's RNG state, that it cannot read
-    torch.save(x, file)
+    torch.save(x, file)     # `pickle` alone writes tensors of uint32, as in NumPy's RNG state, that it cannot read
     return torch.frombuffer(bytearray(file.getvalue()), dtype=torch.uint8)
 
-def _unpacked(there, places=None):
-    return torch.load(BytesIO(there.numpy()), places, weights_only=False)
+def _unpacked(there, places=None): return torch.load(BytesIO(there.numpy()), places, weights_only=False)
 
 class Processes(World):
     "The ranks of torch's default process group"
@@ -64,16 +62,11 @@ class Processes(World):
         self.is_padding = not self.n
         return self.n
 
-    def meet(self,
-        what: str,          # what all ranks do next
-        n: int = 0,         # a number of this rank
-    ) -> tuple[int, ...]:   # the `n` of all ranks; raises RuntimeError if another rank does
-                            # something else
-        "Check that all ranks are at the same point; costs one message"
+    def meet(self, what: str, n: int = 0) -> tuple[int, ...]:
+        "Check that all ranks do `what` next, with one message; return the `n` of each, or raise RuntimeError"
         mine = torch.tensor([crc32(what.encode()), n])
         found = [torch.empty_like(mine) for _ in range(self.size)]
-        # for a few numbers gloo needs longer to all_reduce
-        dist.all_gather(found, mine, group=self.control)
+        dist.all_gather(found, mine, group=self.control)    # for a few numbers gloo needs longer to all_reduce
         codes, ns = zip(*(o.tolist() for o in found))
         if len(set(codes)) == 1: return ns
         raise RuntimeError(f'process {self.rank} is about to {what}, but another one does something else. {REASONS}')
@@ -108,8 +101,7 @@ class Processes(World):
         if is_for_all or not self.rank: return [_unpacked(o[:n]) for o, n in zip(there, ns)]
 
     def merged(self, metric: Any) -> Any:
-        # torchmetrics communicates by itself
-        if hasattr(metric, 'sync_on_compute'): return metric
+        if hasattr(metric, 'sync_on_compute'): return metric        # torchmetrics communicates by itself
         here = {f'{self.device.type}:{i}': str(self.device) for i in range(self.size)}
         first, *others = (_unpacked(o, here) for o in self.all_gather(_packed(metric)))
         first.merge_state(others)
@@ -127,11 +119,8 @@ class Processes(World):
         set_rng_state(now)
         return mine, own
 
-    def share_modules(self,
-        modules: list[nn.Module],
-        params: bool = False,       # True: also their parameters
-    ) -> None:
-        "Broadcast the modules' buffers from the main process"
+    def share_modules(self, modules: list[nn.Module], params: bool = False) -> None:
+        "Broadcast the modules' buffers, and with `params` their parameters, from the main process"
         tensors = {}
         for m in modules:
             tensors |= dict.fromkeys((*m.buffers(), *(m.parameters() if params else ())))

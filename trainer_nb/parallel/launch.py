@@ -24,13 +24,11 @@ from .group import forget, is_lost
 
 # %% ../../nbs/parallel/06_launch.ipynb #3883d8de
 _SHELL = ('use learn.start(n_epochs, n_procs=N), whose processes are not forked; or write the code into a file, and '
-          'run `accelerate launch --num_processes N FILE` (learn.fit there, with the hook '
-          'Accelerate)')
+          'run `accelerate launch --num_processes N FILE` (learn.fit there, with the hook Accelerate)')
 
 def _check_fork(n_procs, on_cpu):
     "Check that this process can be forked into others that train"
-    if not hasattr(os, 'fork'):
-        raise RuntimeError(f'launch needs an operating system that can fork: {_SHELL}')
+    if not hasattr(os, 'fork'): raise RuntimeError(f'launch needs an operating system that can fork: {_SHELL}')
     if dist.is_initialized() or int(os.environ.get('WORLD_SIZE', 1)) > 1:
         raise RuntimeError('this is one of several processes already: call learn.fit')
     if on_cpu: return
@@ -44,9 +42,8 @@ def _check_fork(n_procs, on_cpu):
         f'launch of {n_procs} processes on {n} {kind} device{"" if n == 1 else "s"}: '
         'ask for as many as there are, or use the CPU with the hook Accelerate(cpu=True)')
     if _tried(lambda: torch.zeros(1, device=kind), 60) != 0: raise RuntimeError(
-        f'a process that was forked from this one cannot use {kind}: something here has asked for '
-        f'its devices, as torch.{kind}.is_available() does. Restart the kernel, do not use {kind} '
-        f'before launch, or {_SHELL}')
+        f'a process that was forked from this one cannot use {kind}: something here has asked for its devices, as '
+        f'torch.{kind}.is_available() does. Restart the kernel, do not use {kind} before launch, or {_SHELL}')
 
 def try_fork(timeout_s: float = 20) -> None:
     "Check that a forked process can take a training step in time; raises RuntimeError"
@@ -132,8 +129,7 @@ def _ends_here(note):
 @contextmanager
 def _watched(pids, home):
     "End the children when the main process fails, and name the one that failed first"
-    def codes(timeout_s):
-        return {pids[pid]: code for pid, code in _wait(set(pids), timeout_s).items()}
+    def codes(timeout_s): return {pids[pid]: code for pid, code in _wait(set(pids), timeout_s).items()}
     try: yield
     except BaseException as e:
         why = _why(codes(10 if isinstance(e, (Exception, TrainingInterrupted)) else 0), home)
@@ -163,15 +159,12 @@ def _why_one(i, code, home):
 
 # %% ../../nbs/parallel/06_launch.ipynb #8be959b7
 @contextmanager
-def as_rank(
-    rank: int,               # of this process
-    n: int,                  # world size
-    home: str | Path | None, # folder for the rendezvous, new and seen by all ranks; None: by the
-                             # environment (`torchrun`)
-    timeout_s: float,        # seconds that a process waits for the other ranks
-    on_cpu: bool = True,     # whether all messages are tensors on the host
-) -> Iterator[None]:
-    "Run the block as one of several ranks"
+def as_rank(rank: int, n: int, home: str | Path | None, timeout_s: float, on_cpu: bool = True) -> Iterator[None]:
+    """Run the block as one of `n` ranks, which wait `timeout_s` for one another
+
+    `home`: folder for the rendezvous, new and seen by all ranks; None: by the environment (`torchrun`). `on_cpu`:
+    whether all messages are tensors on the host.
+    """
     forget()
     with nullcontext() if home is None else _environment(n, rank):
         try:
@@ -187,8 +180,7 @@ def as_rank(
             _release(e)
             raise
         finally:
-            # ranks that wait for a message get an error
-            if dist.is_initialized(): dist.destroy_process_group()
+            if dist.is_initialized(): dist.destroy_process_group()      # ranks that wait for a message get an error
             forget()
 
 @contextmanager
@@ -215,12 +207,11 @@ def _release(e):
 
 # %% ../../nbs/parallel/06_launch.ipynb #44a1ee6c
 @contextmanager
-def forked(
-    n: int,               # ≥ 2: world size
-    timeout_s: float,     # seconds that a process waits for the other ranks
-    on_cpu: bool = True,  # whether all messages are tensors on the host
-) -> Iterator[None]:
-    "Run the block in this process and in others forked from it, which end with it; raises `ProcessFailed`"
+def forked(n: int, timeout_s: float, on_cpu: bool = True) -> Iterator[None]:
+    """Run the block in this process and in others forked from it, which end with it; raises `ProcessFailed`
+
+    `n`, `timeout_s`, `on_cpu`: as for `as_rank`.
+    """
     home, pids, rank = Path(tempfile.mkdtemp(prefix='launch.')), {}, 0
     parent = os.getpid()
     sys.stdout.flush()
@@ -238,20 +229,17 @@ def forked(
 # %% ../../nbs/parallel/06_launch.ipynb #d8c47414
 def launch(
     learn: Learner,
-    n_procs: int,                       # ≥ 1: processes, this one too; each has one accelerator, or
-                                        # one CPU thread
-    n_epochs: int | None = None,        # as for `fit`; with neither it nor `max_steps`: resume a
-                                        # stopped fit
+    n_procs: int,                       # ≥ 1: processes, this one too; each has one accelerator, or one CPU thread
+    n_epochs: int | None = None,        # as for `fit`; with neither it nor `max_steps`: resume a stopped fit
     *,
     hooks: Hook | Sequence[Hook] = (),  # hooks for this fit alone
-    timeout_s: float = 300,             # seconds ≥ 1 after which a process that does not answer
-                                        # counts as lost
+    timeout_s: float = 300,             # seconds ≥ 1 after which a process that does not answer counts as lost
     **kwargs: Any,                      # other arguments of `fit`
 ) -> History:
     """Train in several processes, with the result in this one
 
-    Raises RuntimeError if this process cannot be forked, and `ProcessFailed` if another process
-    fails. No process outlives the call, however it ends.
+    Raises RuntimeError if this process cannot be forked, and `ProcessFailed` if another process fails. No process
+    outlives the call, however it ends.
     """
     learn.check_thread()
     max_steps = kwargs.get('max_steps')
