@@ -71,8 +71,6 @@ def _loss_weight(learn):
     n = loss_weight(learn.result)
     return batch_size(learn.batch) if n is None else n
 
-def _unit(n): return n.detach().clamp(min=1) if isinstance(n, Tensor) else max(n, 1)
-
 # %% ../../nbs/features/01_gradients.ipynb #6bc7b1fb
 class _Accumulation(Hook):
     "What `GradAccum` does in a step: weight each loss, hold its gradients, and step with those of a window"
@@ -89,10 +87,12 @@ class _Accumulation(Hook):
             self._loss = 0., None
             return nxt()
         if parts is not None: loss, n = parts.scaled(learn, loss, n)
-        unit = _unit(n) if window is None else window.unit
+        if window is not None: unit = window.unit
+        else: unit = n.detach().clamp(min=1) if isinstance(n, Tensor) else max(n, 1)
         self._loss = n/unit, unit
-        share = self._loss[0].to(loss.dtype) if isinstance(n, Tensor) else self._loss[0]
-        nxt(loss*share if isinstance(n, Tensor) or n != unit else loss)
+        if isinstance(n, Tensor): loss = loss*(n/unit).to(loss.dtype)
+        elif n != unit: loss = loss*(n/unit)
+        nxt(loss)
         if parts is not None and parts.close(learn, n): self.division.parts = None
 
     def do_opt_step(self, learn: Learner, nxt: Callable) -> bool:

@@ -20,8 +20,7 @@ class _Start:
     "The state before a batch: torch's RNG states and the buffers of norms, which a forward changes"
     def __init__(self, learn):
         self.n, self.buffers = batch_size(learn.batch), norm_buffers(*trained(learn), training=True)
-        before = Snapshot().rng(names=('torch', 'cuda', 'mps')).tensors(self.buffers)
-        self.restore = before.put_back
+        self.restore = Snapshot().rng(names=('torch', 'cuda', 'mps')).tensors(self.buffers).put_back
 
 # %% ../../nbs/features/10_parts.ipynb #6e162e79
 class _Parts:
@@ -63,11 +62,9 @@ class _Parts:
 # %% ../../nbs/features/10_parts.ipynb #ddad4c54
 class Division:
     "Divides batches with too many samples, once one has run out of memory"
-    def __init__(self,
-        most: int | None = None,  # samples in a part; None: all
-    ):
-        self.most, self.parts = most, None      # parts: of the current batch
-        self.start = None                       # `_Start` of the current batch; None: it cannot begin again
+    def __init__(self):
+        self.most = None                # samples in a part; None: all
+        self.parts = self.start = None  # `_Parts` and `_Start` of the current batch; no start: it cannot begin again
 
     def before_step(self, learn: Learner) -> None:
         "Keep the state before a batch"
@@ -77,8 +74,8 @@ class Division:
         "Drop what belongs to a batch"
         self.start = self.parts = None
 
-    def halve(self, learn: Learner) -> bool:  # whether a part can be smaller
-        "Restore the state before the batch, and make parts half as large from now on"
+    def halve(self, learn: Learner) -> bool:
+        "Restore the state before the batch, and make parts half as large from now on; return whether that is possible"
         start, step = self.start, learn.phase.step_fn
         self.forget()
         start.restore()
@@ -90,11 +87,11 @@ class Division:
                       f'{self.most} sample{"s" if self.most > 1 else ""}{about}', stacklevel=3)
         return True
 
-    def run(self,
-        learn: Learner,
-        differentiate: Callable,  # computes loss and gradients of `learn.batch`, a part, and takes the gradients away
-    ) -> None:
-        "If the batch has too many samples, compute all parts but the last one, which becomes the learner's batch"
+    def run(self, learn: Learner, differentiate: Callable) -> None:
+        """If the batch has too many samples, compute all parts but the last one, which becomes the learner's batch
+
+        `differentiate()` computes loss and gradients of `learn.batch`, and takes the gradients away.
+        """
         if self.most is None or not learn.training or batch_size(learn.batch) <= self.most: return
         self.parts = _Parts(learn, self.most)
         while not self.parts.open(learn): differentiate()

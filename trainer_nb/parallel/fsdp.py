@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
 from datetime import timedelta
-from functools import partial
 from inspect import unwrap
 from itertools import count
 from typing import Any
@@ -19,65 +18,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ..base import did_you_mean, forget_groups, init_shards, local, remove_hooks, unproven, unshard
+from ..base import forget_groups, init_shards, local, remove_hooks, unproven, unshard
 from ..loop import Learner, MainProcessHook, TrainingInterrupted, called_modules, parameters, refuse_closures
+from .units import find_units
 from .group import Processes, is_lost
-
-# %% ../../nbs/parallel/03_fsdp.ipynb #88c736b2
-def _wants(plugin, root):
-    "Return the plugin's policy, `f(module, number of parameters)` → whether the module is its own unit"
-    from torch.distributed.fsdp.wrap import size_based_auto_wrap_policy, transformer_auto_wrap_policy
-    f = None if plugin is None else plugin.auto_wrap_policy
-    if f is None: return lambda m, n: False
-    if f is size_based_auto_wrap_policy: f = partial(f, min_num_params=plugin.min_num_params)
-    if f is transformer_auto_wrap_policy:
-        names = plugin.transformer_cls_names_to_wrap or getattr(root, '_no_split_modules', None) or ()
-        known = {type(m).__name__: type(m) for m in root.modules()}
-        for o in names:
-            if o not in known: raise ValueError(
-                f'transformer_cls_names_to_wrap has {o!r}, but the model has no module of this '
-                f'class.{did_you_mean(o, known)}')
-        f = partial(f, transformer_layer_cls={known[o] for o in names})
-    if not callable(f): raise TypeError(
-        f'auto_wrap_policy is a {type(f).__name__}: expected a function of (module, recurse, nonwrapped_numel)')
-    return lambda m, n: f(module=m, recurse=False, nonwrapped_numel=n)
-
-# %% ../../nbs/parallel/03_fsdp.ipynb #80cca750
-def _units(root, plugin=None):
-    "Return the modules whose parameters are gathered together, inner ones first; raises ValueError or TypeError"
-    tops, is_wanted = called_modules(root), _wants(plugin, root)
-    found, seen = [], set()     # units; parameters in them
-    owner = {}                  # module → its unit
-    def is_unit(m, new):
-        if m in tops: return next(m.parameters(), None) is not None
-        return new and called_modules(m) == [m] and is_wanted(m, sum(p.numel() for p in new))
-    for m in reversed(list(root.modules())):
-        new = set(m.parameters()) - seen
-        if not is_unit(m, new): continue
-        found.append(m)
-        seen |= new
-        for o in m.modules(): owner.setdefault(o, m)
-    firsts = {}                 # parameter → unit where it was found first
-    for name, m in root.named_modules():
-        for k, p in m.named_parameters(recurse=False, remove_duplicate=False):
-            first = firsts.setdefault(p, owner.get(m))
-            _check_param(f'{name}.{k}'.lstrip('.'), p, owner.get(m), first)
-    return found
-
-def _check_param(name, p, unit, first):
-    "Refuse a parameter that cannot be sharded"
-    if unit is None: raise ValueError(
-        f'{name} belongs to a module without a forward, so nothing would gather it: '
-        'put it into a module that is called')
-    if unit is not first: raise ValueError(
-        f'{name} is also a parameter of {type(first).__name__}, another unit: '
-        'tied parameters must be in one unit; wrap neither module, or one that holds both')
-    if not p.ndim: raise ValueError(
-        f'{name} is a single number without a dimension, which cannot be sharded: make it a tensor of shape (1,)')
-    if _is_part(p): raise ValueError(f'{name} is sharded already: expected a whole model')
-    if p.is_meta: raise ValueError(f'{name} is on the meta device: expected a whole model')
-    if not p.is_contiguous(): raise ValueError(
-        f'{name} is not contiguous: p.data = p.data.contiguous() before the learner is made')
 
 # %% ../../nbs/parallel/03_fsdp.ipynb #69d55f70
 def reshard(modules: Iterable[nn.Module]) -> None:
@@ -279,8 +223,8 @@ class Sharded(Processes):
         models = [learn.model, *(m for h in hooks if _is_like(m := getattr(h, 'model', None), learn.model))]
         losses = [learn.loss_fn] if isinstance(learn.loss_fn, nn.Module) else []
         losses += [o for h in hooks if losses and _is_like(o := getattr(h, 'loss_fn', None), learn.loss_fn)]
-        found = [(m, _units(m, self.held.plugin)) for m in dict.fromkeys(models)]
-        return found + [(o, _units(o)) for o in dict.fromkeys(losses)]
+        found = [(m, find_units(m, self.held.plugin)) for m in dict.fromkeys(models)]
+        return found + [(o, find_units(o)) for o in dict.fromkeys(losses)]
 
     def whole(self, x: Any) -> Any: return _whole(x, self.device)
 
