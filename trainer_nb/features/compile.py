@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable
 from copy import copy
 from inspect import isgeneratorfunction, unwrap
+from itertools import chain
 from time import perf_counter
 from types import FunctionType, MethodType
 
@@ -40,10 +41,10 @@ def _bare_step(opt):
 
 # %% ../../nbs/features/07_compile.ipynb #a7a7f6b3
 def _whole_step(learn, params, end=None):
-    """Make one function of forward, loss and backward: `f(batch)` → (detached result, gradients of `params`)
+    """Make one function of forward, loss and backward: `f(batch)` → (detached result, gradients)
 
-    `end`, a function without arguments, is the optimizer's step, in the same graph; it needs a `grad` in all `params`,
-    and then no gradients are returned.
+    `end`, a function without arguments, is the optimizer's step, in the same graph; it needs a `grad` in all
+    `params`, and then no gradients are returned.
     """
     step = learn.fitting.steps.fns[0]
     if step == MethodType(Learner.train_step, learn): step = lambda batch: _default_step(learn, batch)
@@ -56,7 +57,7 @@ def _whole_step(learn, params, end=None):
         return {k: _value(v) if isinstance(v, Tensor) else map_tensors(_value, v) for k, v in res.items()}, grads
     return f
 
-def _value(t): return t.detach() if t.requires_grad else t      # detaching a part of the batch would cost a view: 20 µs
+def _value(t): return t.detach() if t.requires_grad else t      # a view of the batch would cost 20 µs
 
 def _default_step(learn, batch):
     "Compute what `Learner.train_step` computes"
@@ -175,8 +176,9 @@ def _forced_by(learn):
     "List what keeps backward out of the graph"
     step = learn.fitting.steps.fns[0]
     if isgeneratorfunction(getattr(step, 'func', step)): return ['a step that yields']
-    hooks = [f'{c.hook.name} (`{p}`)' for p in ('after_pred', 'after_loss', 'do_backward') for c in learn.calls.at[p]
-             if not isinstance(c.hook, Compile) and p not in getattr(c.hook, 'only_looks', ())]
+    calls = chain.from_iterable(map(learn.calls.at.get, ('after_pred', 'after_loss', 'do_backward')))
+    hooks = [f'{c.hook.name} (`{c.point}`)' for c in calls
+             if not isinstance(c.hook, Compile) and c.point not in getattr(c.hook, 'only_looks', ())]
     cls = type(learn)
     own = [f'{cls.__name__}.{p}' for p in ('do_step', 'do_backward') if getattr(cls, p) is not getattr(Learner, p)]
     return hooks + own
@@ -184,19 +186,20 @@ def _forced_by(learn):
 def _nothing_between(learn):
     "Check that no hook acts between the loss of a step and its end"
     points = 'after_loss', 'do_backward', 'after_backward', 'do_opt_step', 'do_zero_grad'
-    if any(not isinstance(c.hook, Compile) for p in points for c in learn.calls.at[p]): return False
+    between = chain.from_iterable(map(learn.calls.at.get, points))
+    if any(not isinstance(c.hook, Compile) for c in between): return False
     return len(learn.opts) == 1 and type(learn).do_zero_grad is Learner.do_zero_grad
 
 def _has_convolutions(model):
-    "Check for convolutions: in one graph with the optimizer, torch compiles them longer, and to slower code"
+    "Check for convolutions: with the optimizer, torch compiles them longer, and to slower code"
     return any(isinstance(m, CONVOLUTIONS) for m in model.modules())
 
 # %% ../../nbs/features/07_compile.ipynb #ede33bd6
 class _CompiledStep:
-    "Forward, loss and backward in one graph; with the optimizer's step, if nothing happens in between"
+    "Forward, loss and backward in one graph, and the optimizer's step, if nothing is in between"
     def __init__(self, functions, learn, optimizer=None):
-        self.functions, self.optimizer = functions, optimizer   # optimizer: `_CompiledOptimizer` in the same graph
-        self.all = _all_parameters(learn)
+        self.functions, self.optimizer = functions, optimizer   # optimizer: in the same graph
+        self.all = [*dict.fromkeys(chain.from_iterable(map(parameters, learn.opts.values())))]
         self._take(learn)
 
     def _take(self, learn):
@@ -211,7 +214,7 @@ class _CompiledStep:
 
     def run(self, learn):
         "Return the result for the batch; keep the gradients, if the graph has not used them"
-        if [p.requires_grad for p in self.all] != self.flags:       # a hook has frozen or unfrozen some
+        if [p.requires_grad for p in self.all] != self.flags:  # a hook has frozen or unfrozen some
             for opt in learn.opts.values(): fill_momentum(opt)
             self._take(learn)
         if self.optimizer is None: result, self.grads = self.functions.call(learn, self.f, self.f, learn.batch)
@@ -231,8 +234,6 @@ class _CompiledStep:
         self.grads = self.loss = None
 
 # %% ../../nbs/features/07_compile.ipynb #9730ba1f
-def _all_parameters(learn): return [*dict.fromkeys(p for opt in learn.opts.values() for p in parameters(opt))]
-
 def _origin(step):
     "Return the function behind a step, which each fit binds anew"
     f = getattr(step, 'func', step)
@@ -313,11 +314,11 @@ def _noted(f):
 class Compile(Hook):
     """Compile the model, or the whole training step, with `torch.compile`
 
-    Results are those without it, up to rounding, random numbers included. It warns once about each part that it does
-    not compile, and gives the reason.
+    Results are those without it, up to rounding, random numbers included. It warns once about each part
+    that it does not compile, and gives the reason.
     """
-    unique, ord, in_dry_run, provides = True, 90, False, ('compilation',)
-    runs_after = 'GradAccum', 'AMP', 'NaNGuard', 'GradNorm', 'GradClip', 'EMA'
+    unique, in_dry_run, provides = True, False, ('compilation',)
+    ord, runs_after = 90, ('GradAccum', 'AMP', 'NaNGuard', 'GradNorm', 'GradClip', 'EMA')
     def __init__(self,
         mode: str | None = None,           # of `torch.compile`: 'default', 'reduce-overhead' (CUDA graphs), ...
         what: str = 'model',               # 'model': its forward and backward; 'step': in training, also the loss and
@@ -339,12 +340,12 @@ class Compile(Hook):
         self._close()
 
     def _close(self):
-        self._fit, self._tracing = _CompiledFit(self._functions), None      # tracing: torch's setting
+        self._fit, self._tracing = _CompiledFit(self._functions), None    # tracing: torch's setting
         self._full_sizes = 0, 0         # samples in a full batch of validation, and of training
         self._is_short = False          # whether the batch has fewer
 
     def __deepcopy__(self, memo):
-        "Return a hook with no compiled code: what a dry run compiles does not count towards torch's limit for the fit"
+        "Return a hook with no compiled code: a dry run does not count towards torch's limit for the fit"
         res = copy(self)
         res._forget()
         return res
@@ -360,7 +361,7 @@ class Compile(Hook):
         return self._functions.time_s
 
     def compile_every_size(self) -> None:
-        "Compile for batches of any size from now on in this fit: none of them is a shorter last one"
+        "Compile for batches of any size from now on in this fit: none is a shorter last one"
         self._full_sizes = 0, 0
 
     def before_fit(self, learn: Learner) -> None:

@@ -33,8 +33,8 @@ def stand_in(opt: torch.optim.Optimizer) -> torch.optim.Optimizer:
 class LRScheduler(Scheduler):
     """Run a torch scheduler, new for each fit and optimizer: `LRScheduler(lambda opt, n: CosineAnnealingLR(opt, n))`
 
-    If `make` takes n, a resumed fit that is longer or shorter than before follows the plan of its new length, from
-    where it is.
+    If `make` takes n, a resumed fit that is longer or shorter than before follows the plan of its new
+    length, from where it is.
     """
     state_kinds = {**Scheduler.state_kinds, 'scheds': {str: {str: object}}, 'classes?': {str: str}, 'n?': (None, int)}
 
@@ -54,11 +54,14 @@ class LRScheduler(Scheduler):
                             'expected a function that makes a scheduler, as `lambda opt: StepLR(opt, 10)`')
         super().__init__(n_steps, opt)
         self.make, self.step, self.monitor = make, step, monitor
+        self.reacts = step == 'metric'
+        self._forget()
+
+    def _forget(self):
         self.scheds, self.pending = {}, {}      # optimizer's name → scheduler; their states from a checkpoint
         self.classes = {}                       # optimizer's name → class of its scheduler
         self.n = None                           # what `make` got, if it asks for it
         self.plain = set()                      # names of optimizers whose `step` was not wrapped before
-        self.reacts = step == 'metric'
 
     def before_fit(self, learn: Learner) -> None:
         if self.step == 'metric': check_monitored(self.name, self.monitor, learn)
@@ -160,7 +163,7 @@ class LRScheduler(Scheduler):
     def put_back(self, learn: Learner) -> None:
         super().put_back(learn)
         for name in self.plain: vars(learn.opts[name]).pop('step', None)
-        self.scheds, self.pending, self.classes, self.plain, self.n = {}, {}, {}, set(), None
+        self._forget()
 
     def state_dict(self) -> dict:
         scheds = {name: o.state_dict() for name, o in self.scheds.items()}
@@ -169,4 +172,4 @@ class LRScheduler(Scheduler):
     def take_state(self, state: dict) -> None:
         super().take_state(state)
         self.scheds, self.pending = {}, state['scheds']
-        self.n, self.classes = state.get('n'), state.get('classes', {})      # not there in older files
+        self.n, self.classes = state.get('n'), state.get('classes', {})  # not there in older files

@@ -32,7 +32,7 @@ class _Number:
     "An option of an optimizer in compiled code, which reads it from a tensor when it runs"
     def __init__(self, value, is_positive=False):
         self.value = value                  # 0-d tensor
-        self.is_positive = is_positive      # code may compare it with 0, but with nothing else, as the value changes
+        self.is_positive = is_positive      # then code may compare it with 0
 
     def __eq__(self, other): return not self._exceeds(other)
     def __ne__(self, other): return self._exceeds(other)
@@ -55,9 +55,9 @@ class _Number:
 
     @classmethod
     def __torch_function__(cls, f, types, args=(), kwargs=None):
-        """Call a torch function; multiply a factor into its argument first, as it must not be a tensor
+        """Call a torch function; multiply a factor into its argument first, as it cannot be a tensor
 
-        A power is written with exp, which torch's compiler computes once; it would compute pow for each element.
+        A power is written with exp, which the compiler computes once; it would compute pow for each element.
         """
         if f.__name__ == '__rpow__' and args[1].is_positive: return torch.exp(args[0]*torch.log(args[1].value))
         args, kwargs = [_plain(o) for o in args], dict(kwargs or {})
@@ -66,10 +66,10 @@ class _Number:
         return f(*args, **kwargs)
 
 # %% ../../nbs/features/13_options.ipynb #71ca7443
-_MOVED = 'lr', 'betas', 'momentum', 'weight_decay'       # options of an optimizer that schedules change
+_MOVED = 'lr', 'betas', 'momentum', 'weight_decay'  # options of an optimizer that schedules change
 
 def _as_option(opt, key, value):
-    "Turn an option into a tensor if torch accepts one, else into a `_Number`; keep a 0, which has its own branch"
+    "Turn an option into a tensor or a `_Number`; keep a 0, which has its own branch in torch"
     if isinstance(value, Tensor): return value
     if key == 'lr': return torch.tensor(float(value), dtype=torch.float64)
     if key == 'betas':
@@ -96,7 +96,7 @@ def _at_rest(opt):
 def _values(opt, keys): return [[g.get(k) for k in keys] for g in opt.param_groups]
 
 class Options:
-    "The options of an optimizer, which compiled code reads from tensors; the last ones may be constants"
+    "The options of an optimizer, as tensors for compiled code; the last ones may be constants"
     def __init__(self, opt: torch.optim.Optimizer, n_moved: int = len(_MOVED), is_single: bool = False):
         self.opt = opt
         self.is_single = is_single      # whether the code updates one parameter at a time
@@ -110,7 +110,7 @@ class Options:
         return Options(self.opt, len(self.moved) - 1, self.is_single)
 
     def one_by_one(self) -> Any:
-        "Update one parameter at a time, as torch's functions for lists take no `_Number`; None if that is not new"
+        "Update one parameter at a time: functions for lists take no `_Number`; None if that is not new"
         if self.is_single or 'foreach' not in self.opt.param_groups[0]: return None
         return Options(self.opt, is_single=True)
 

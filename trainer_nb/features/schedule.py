@@ -69,13 +69,13 @@ def warmup(
     curve: Callable,     # function of a position in [0, 1], for the rest
     start: float = .01,  # first value, as a fraction of the curve's first value
 ) -> Callable[[float], float]:  # position in [0, 1] → value
-    "Rise in a straight line to the start of a curve, then follow the curve; raises TypeError or ValueError"
+    "Rise in a straight line to the start of a curve, then follow it; raises TypeError or ValueError"
     if isinstance(share, bool): raise TypeError(f'warmup got the share {share}: expected a number in [0, 1)')
     return combine([share, 1 - share], [linear(start*curve(0.), curve(0.)), curve])
 
 # %% ../../nbs/features/06_schedule.ipynb #e70b90d4
 def planned_steps(learn: Learner, since: Any = None, unit: str = 'step') -> int | None:
-    """Count the optimizer steps, or epochs, of this fit from `since`, (optimizer step, epoch), to its end
+    """Count the optimizer steps, or epochs, of a fit from `since`, (optimizer step, epoch), to its end
 
     None if the loader has no length and `max_steps` is not set.
     """
@@ -91,14 +91,14 @@ def planned_steps(learn: Learner, since: Any = None, unit: str = 'step') -> int 
 # %% ../../nbs/features/06_schedule.ipynb #1b8a2701
 class Scheduler(Hook):
     "Base class of hooks that set learning rates, between two batches"
-    ord, reacts = 50, False      # reacts: whether it reacts to a metric, instead of following a plan
+    ord, reacts = 50, False    # reacts: whether it reacts to a metric, instead of following a plan
     state_kinds = {'since': (None, [int]), 'held': (None, {str: [{str: object}]})}
 
     def __init__(self, n_steps: Any, opt: Any):
         self.n_steps, self.opt = None if n_steps is None else as_count('n_steps', n_steps), opt
-        self.since = None                   # (optimizer step, epoch) at the fit's start
-        self.held = None                    # optimizer's name → values of its groups at the fit's start
-        self._of = {}                       # name → the optimizer of these groups; empty if they come from a checkpoint
+        self.since = None  # (optimizer step, epoch) at the fit's start
+        self.held = None   # optimizer's name → values of its groups at the fit's start
+        self._of = {}      # name → the optimizer of these groups; none if they come from a checkpoint
 
     def optimizers(self, learn: Learner) -> dict[str, torch.optim.Optimizer]:
         "Return the optimizers to schedule"

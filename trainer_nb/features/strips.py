@@ -19,7 +19,7 @@ from torch import Tensor
 from ..draw import ALARM, COLORS, GREY, INK, blank_figure, ticks
 
 # %% ../../nbs/features/12_strips.ipynb #7799fba0
-N_BINS, EDGE = 81, math.asinh(100.)     # bins of a histogram; values beyond ±100 are in the first and the last one
+N_BINS, EDGE = 81, math.asinh(100.)     # bins; the outermost hold what is beyond ±100
 
 def reach(bins: Tensor) -> int:
     "Count the bins on each side of 0 that a picture of shares, (n, layers, N_BINS), needs"
@@ -40,10 +40,10 @@ def _levels(bins):
     return bins.nan_to_num(0.).pow(.4).T
 
 # %% ../../nbs/features/12_strips.ipynb #7a991354
-_ROW, _GAP, _LEFT = .46, .07, 1.15      # inches: a row with the gap below it; labels to the left of the strips
+_ROW, _GAP, _LEFT = .46, .07, 1.15      # inches: a row, the gap in it, the labels
 
 def _grid(layers):
-    "Make a figure with a row of axes for each layer: a strip, and three curves; return (figure, axes)"
+    "Make a figure with a row of axes for each layer, a strip and three curves: (figure, axes)"
     height, width = .3 + len(layers)*_ROW + .42, _LEFT + 2.5 + 3*(.42 + .95) + .15
     fig, sizes = blank_figure(width, height), [2.5, .95, .95, .95]
     axes = fig.subplots(len(layers), 4, squeeze=False, sharex='col', width_ratios=sizes, gridspec_kw={
@@ -60,7 +60,7 @@ def _grid(layers):
 
 # %% ../../nbs/features/12_strips.ipynb #4f909a9b
 def _draw_strip(ax, at, bins, mean, n):
-    "Draw the histograms of a layer, (n measurements, N_BINS), with `n` bins on each side of 0, and its mean"
+    "Draw the histograms of a layer, (measurements, N_BINS), with `n` bins on each side of 0, and its mean"
     mid, edge = N_BINS//2, (n + .5)*2*EDGE/N_BINS
     end = at[-1] + (at[-1] - at[-2] if len(at) > 1 else 1)
     levels = _levels(bins)[mid - n:mid + n + 1].tolist()
@@ -103,7 +103,7 @@ _CURVES = {'deviation': ('deviation', COLORS[0]), 'dead': ('dead units', ALARM),
            'update': ('update / weight', COLORS[2])}
 
 def layers_figure(layers: list, at: list[int], values: dict[str, Tensor], most: int = 12) -> Any:
-    """Draw a row for each layer, or `most` of them: a strip, and curves of deviation, dead units, and size of the steps
+    """Draw a row for each of `most` layers: a strip, and curves of deviation, dead units and step sizes
 
     `layers`: (name, class) of each; `at`: batch of each measurement; `values`: as `Activations.values`.
     """
@@ -194,7 +194,7 @@ class LiveStrips:
         return self._drawn[1]
 
     def _newest(self, at, rows, shown):
-        "Rows of some layers, (n, layers, 4 + N_BINS), on the host; the newest is read again until it is complete"
+        "Rows of some layers, (n, layers, 4 + N_BINS), on the host; the newest is read until it is complete"
         new = {k: torch.stack([row[i] for i in shown]) for k, row in zip(at, rows) if k not in self._read}
         if new: self._read.update(zip(new, torch.stack([*new.values()]).cpu()))
         self._read = {k: self._read[k] for k in at}

@@ -6,7 +6,7 @@
 __all__ = ['Accelerate', 'accelerate_hook']
 
 # %% ../../nbs/parallel/05_accelerate.ipynb #7e1b1ed8
-import gc, os
+import gc
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ..base import batch_code, can_unshard, has_accelerator, needed, to_device, unproven
+from ..base import has_accelerator, needed, to_device, unproven
 from ..data import end_workers
 from trainer_nb.loop import (
     Hook, Learner, World, is_summed, load_rank_state, loss_weight, move, rank_state, trained
@@ -23,95 +23,59 @@ from trainer_nb.loop import (
 from .averages import Gradients, average_gradients
 from .first_step import first_step
 from .sharding import shard
-from .fsdp import Sharded
-from .group import REASONS, Agreement, Processes, Requests, check_facts, facts, forget, is_lost
-
-# %% ../../nbs/parallel/05_accelerate.ipynb #9c0f4131
-_INSTEAD = ('For a model that is too large for one device, use '
-            'Accelerate(fsdp_plugin=FullyShardedDataParallelPlugin(fsdp_version=2))')
-
-def _check_plugin(plugin):
-    "Refuse an fsdp_plugin with options that are not supported; raises TypeError, ValueError or ImportError"
-    version = getattr(plugin, 'fsdp_version', None)
-    if version is None: raise TypeError(
-        f'fsdp_plugin is a {type(plugin).__name__}: expected a FullyShardedDataParallelPlugin of accelerate')
-    if version != 2: raise ValueError(
-        f'fsdp_plugin has fsdp_version={version}: expected 2, FullyShardedDataParallelPlugin(fsdp_version=2, ...)')
-    instead = {'ignored_modules': 'all parameters are sharded',
-               'activation_checkpointing': 'call torch.utils.checkpoint in the model'}
-    for name, advice in instead.items():
-        if getattr(plugin, name, None):
-            raise ValueError(f'fsdp_plugin has {name}, which is not supported: {advice}')
-    if not can_unshard(): raise ImportError(
-        f'fsdp_plugin uses names inside torch that torch {torch.__version__} lacks: train without it, '
-        'or with a version on which trainer_nb is tested')
-
-# %% ../../nbs/parallel/05_accelerate.ipynb #b34aa9f9
-def _check_kwargs(kwargs):
-    "Refuse arguments of `accelerate.Accelerator` that are not supported"
-    plugin, config = kwargs.get('fsdp_plugin'), kwargs.get('parallelism_config')
-    if kwargs.get('mixed_precision') not in (None, 'no', 'bf16'):
-        raise ValueError(f"Accelerate(mixed_precision={kwargs['mixed_precision']!r}): expected 'bf16' or 'no'")
-    for name in 'gradient_accumulation_steps', 'gradient_accumulation_plugin':
-        if name in kwargs: raise TypeError(f'Accelerate does not take {name}: add the hook GradAccum')
-    if kwargs.get('deepspeed_plugin'):
-        raise NotImplementedError(f'Accelerate does not take deepspeed_plugin: {_INSTEAD}')
-    if plugin: _check_plugin(plugin)
-    if config is None: return
-    if not hasattr(config, 'dp_replicate_size'): raise TypeError(
-        f'parallelism_config is a {type(config).__name__}: expected a ParallelismConfig of accelerate')
-    for name in 'tp_size', 'cp_size', 'sp_size':
-        if (n := getattr(config, name, 1)) != 1: raise ValueError(
-            f'parallelism_config has {name}={n}, which is not supported: only dp_replicate_size and dp_shard_size are')
-    if plugin is None: raise ValueError(
-        'parallelism_config says how to shard: it needs fsdp_plugin=FullyShardedDataParallelPlugin(fsdp_version=2)')
-
-def _make_world(accelerator, kwargs):
-    "Return the `World` for the processes that Accelerate has found, with shards if a plugin asks for them"
-    from accelerate import FullyShardedDataParallelPlugin
-    plugin = kwargs.get('fsdp_plugin') or getattr(accelerator.state, 'fsdp_plugin', None)
-    if plugin is None and os.environ.get('ACCELERATE_USE_FSDP') == 'true':
-        # on the CPU, Accelerate ignores this variable
-        plugin = FullyShardedDataParallelPlugin()
-    n, device, config = accelerator.num_processes, accelerator.device, kwargs.get('parallelism_config')
-    if plugin is not None: _check_plugin(plugin)
-    if plugin and device.type == 'cpu' and not hasattr(torch.cpu.Stream, 'record_event'):
-        raise ImportError(f'fsdp_plugin on the CPU needs a newer torch than {torch.__version__}: pip install -U torch')
-    if n == 1: return World()
-    if plugin is None: return Processes(device)
-    if config is None: return Sharded(device, plugin)
-    copies, size = config.dp_replicate_size, config.dp_shard_size
-    if copies*size != n: raise ValueError(
-        f'parallelism_config has dp_replicate_size={copies} and dp_shard_size={size}, for '
-        f'{copies*size} processes, but there are {n}')
-    return Sharded(device, plugin, copies)
+from .group import REASONS, Agreement, Requests, check_same, forget, is_lost
+from .worlds import INSTEAD, check_kwargs, make_world
 
 # %% ../../nbs/parallel/05_accelerate.ipynb #649218e3
 def _check_hooks(learn, kind):
     "Refuse hooks that do not fit together, and other ways to start processes"
     if learn.provider('precision') is not None: raise ValueError(
-        "AMP and Accelerate both choose the precision: take AMP out, and use "
-        "Accelerate(mixed_precision='bf16')")
+        "AMP and Accelerate both choose the precision: take AMP out, and use Accelerate(mixed_precision='bf16')")
     if kind not in ('NO', 'MULTI_CPU', 'MULTI_GPU', 'MULTI_XPU', 'MULTI_NPU', 'FSDP'):
-        raise NotImplementedError(f'Accelerate was started as {kind}: run `accelerate config` again. {_INSTEAD}')
+        raise NotImplementedError(f'Accelerate was started as {kind}: run `accelerate config` again. {INSTEAD}')
     if learn.world.is_sharded and learn.provider('compilation') is not None:
         raise ValueError('Compile does not work on a sharded model: take it out, or fsdp_plugin')
 
 def _check_metrics(metrics, size):
-    "Refuse metrics that cannot be merged; call it after the first batch has shown what else is wrong"
+    "Refuse metrics that cannot be merged, after the first batch has shown what else is wrong"
     for m in metrics:
         if m.is_object and not callable(getattr(m.f, 'merge_state', None)) and not hasattr(m.f, 'sync_on_compute'):
             raise ValueError(f'metric `{m.name}` keeps a state, which cannot be merged over {size} processes: '
                              'give it merge_state(others), or use torchmetrics')
 
-def _check_same(learn):
-    "Refuse ranks whose programs or data differ"
-    known = facts(learn)
-    for k in 'train_dl', 'valid_dl':
-        dl = getattr(learn, k)
-        tensors = getattr(dl, 'tensors', None) or getattr(getattr(dl, 'dataset', None), 'tensors', ())
-        known[f'the data of {k} (checksum)'] = f'{batch_code(list(tensors)):08x}'
-    if not learn.world.is_same(repr(known)): check_facts(learn.world.all_gather(known))
+# %% ../../nbs/parallel/05_accelerate.ipynb #267cfda0
+class _LossWeight:
+    "The weight of this rank's loss, so that the mean over all ranks is the loss of the whole batch"
+    def __init__(self):
+        self.n = 0              # what the step returned as the loss's weight, or samples
+        self.is_sum = False     # the losses of shards are added up, not averaged
+
+    def take(self, learn):
+        "Take the weight of the loss just computed, and sum it over the ranks"
+        n, world = loss_weight(learn.result), learn.world
+        if n is None: self.n, world.weight = world.n, world.total
+        else:
+            n = to_device(n, learn.device) if isinstance(n, Tensor) else torch.full((), n, device=learn.device)
+            if not n.is_floating_point(): n = n.to(torch.promote_types(learn.loss.dtype, torch.float32))
+            self.n, world.weight = n, n.detach().clone()
+            dist.all_reduce(world.weight)
+
+    def scaled(self, loss, world):
+        "Scale the loss of a shard to the whole batch"
+        return loss*world.weight/_or_one(self.n)
+
+    def factor(self, world):
+        "Return the factor of the loss of this rank"
+        if self.is_sum: return world.size*(not world.is_padding)
+        return self.n*world.size/_or_one(world.weight)
+
+    def average(self, learn, loss):
+        "Return the loss of the whole batch, for optimizers that compare losses: all ranks must agree"
+        loss = loss.detach()*self.factor(learn.world)
+        dist.all_reduce(loss)
+        return loss.div_(learn.world.size)
+
+def _or_one(n): return torch.where(n > 0, n, 1) if isinstance(n, Tensor) else n or 1  # to divide by
 
 # %% ../../nbs/parallel/05_accelerate.ipynb #a7c60af4
 _WHOLE = (
@@ -129,8 +93,8 @@ class Accelerate(Hook):
     `parallelism_config=ParallelismConfig(dp_replicate_size=2, dp_shard_size=4)` if not all ranks share its shards.
     In a single process it changes nothing.
     """
-    unique, ord, in_dry_run, runs_before = True, -35, False, ('NaNGuard', 'GradNorm', 'GradClip')
-    provides = 'ranks',
+    unique, in_dry_run, provides = True, False, ('ranks',)
+    ord, runs_before = -35, ('NaNGuard', 'GradNorm', 'GradClip')
     state_kinds = {'size?': int, 'parts?': [{str: object}]}
 
     def __init__(self,
@@ -138,16 +102,15 @@ class Accelerate(Hook):
         check: bool = True,     # compare the first batches with what one process computes; raises ValueError
         **kwargs: Any,          # of `accelerate.Accelerator`
     ):                          # raises ImportError without accelerate
-        _check_kwargs(kwargs)
+        check_kwargs(kwargs)
         needed('accelerate', 'Accelerate', 'distributed')
         self.kwargs, self.accelerator, self.world = kwargs, None, World()
         self.parts = self.size = None   # own state of each rank when a fit was stopped; world size then
         self.checks = check
         self.uncompared = set()         # phases (training or not) whose first batch is still to be compared
         self.sums = set()               # (training, optimizer's name) of losses that are sums
-        self.is_added = False           # the losses of shards are added up, not averaged
         self.gradients = None           # `Gradients` of this fit
-        self.n = 0                      # weight of this rank's loss
+        self.weight = _LossWeight()     # of this rank's loss
         self.is_comparing = False       # a batch is compared; the comparison weighs its losses
         self.are_mergeable = False      # the metrics of this fit were checked
 
@@ -175,8 +138,7 @@ class Accelerate(Hook):
             self.world.control = None        # a forked process must not end a group
             learn.state.num_processes, self.world = 1, World()
             self.gradients = self.accelerator = None
-            # torch's reference cycles hold groups, which a later fork must not copy
-            if is_sharded: gc.collect()
+            if is_sharded: gc.collect()      # cycles hold groups, which a fork must not copy
 
     @contextmanager
     def _joined(self, learn):
@@ -186,10 +148,9 @@ class Accelerate(Hook):
         kwargs = {k: v for k, v in self.kwargs.items() if k not in own}
         self.accelerator = Accelerator(**{'cpu': not torch.accelerator.is_available(), **kwargs})
         device = self.accelerator.device
-        world = learn.world = self.world = _make_world(self.accelerator, self.kwargs)
+        world = learn.world = self.world = make_world(self.accelerator, self.kwargs)
         _check_hooks(learn, self.accelerator.distributed_type.value)
-        # it moves the model itself, shard by shard
-        if world.is_sharded: learn.device = device
+        if world.is_sharded: learn.device = device      # it moves the model itself, shard by shard
         elif learn.device != device and device.type != 'cpu' or learn.device.type != device.type:
             move(learn, device)
         learn.state.num_processes = world.size
@@ -197,7 +158,7 @@ class Accelerate(Hook):
         if world.size == 1:
             yield
             return
-        _check_same(learn)
+        check_same(learn)
         world.share_modules(trained(learn), params=True)
         learn.is_main, learn.requests = not world.rank, Requests()
         with world.around(learn), learn.added_hooks(Agreement(world)): yield
@@ -253,8 +214,7 @@ class Accelerate(Hook):
 
     def _compare(self, learn):
         training = learn.training
-        # learn.validate(), the same in all processes
-        if not training and learn.fitting.valid is None: return
+        if not training and learn.fitting.valid is None: return     # learn.validate()
         dl = learn.train_dl if training else learn.valid_dl
         def average(params):
             if not self.world.is_sharded: average_gradients(params, self.world.size, {})
@@ -278,47 +238,25 @@ class Accelerate(Hook):
         is_yielded = learn.phase.loss_params is not None
         added = bool(self.sums) and (learn.training, learn.phase.opt_names[0] if is_yielded else None) in self.sums
         if self.world.size == 1 or not (learn.training or added): return
-        n = loss_weight(learn.result)
-        if n is None: self.n, self.world.weight = self.world.n, self.world.total
-        else:
-            self.n = to_device(n, learn.device) if isinstance(n, Tensor) else torch.full((), n, device=learn.device)
-            if not self.n.is_floating_point():
-                self.n = self.n.to(torch.promote_types(learn.loss.dtype, torch.float32))
-            self.world.weight = self.n.detach().clone()
-            dist.all_reduce(self.world.weight)
-        self.is_added = added and is_summed(learn)      # then it is recorded per sample
-        # it is recorded unscaled: scale the shard's loss to the whole batch
-        if added and not self.is_added:
-            learn.loss = learn.loss*self.world.weight/_or_one(self.n)
+        self.weight.take(learn)
+        self.weight.is_sum = added and is_summed(learn)     # then it is recorded per sample
+        if added and not self.weight.is_sum: learn.loss = self.weight.scaled(learn.loss, learn.world)
 
     def do_backward(self, learn: Learner, nxt: Any, loss: Any) -> None:
         if self.world.size == 1 or self.is_comparing: return nxt(loss)
-        weight = self._loss_weight()
+        weight = self.weight.factor(learn.world)
         if isinstance(weight, Tensor) or weight != 1: loss = loss*weight
         with self.world.backward(learn): nxt(loss)
-
-    def _loss_weight(self):
-        "Return the factor for this rank's loss that makes the mean over all ranks the loss of the whole batch"
-        if self.is_added: return self.world.size*(not self.world.is_padding)
-        return self.n*self.world.size/_or_one(self.world.weight)
 
     def do_opt_step(self, learn: Learner, nxt: Any) -> Any:
         if self.world.size == 1: return nxt()
         self.gradients.average(learn)
         if learn.closes:        # the optimizer evaluates the loss again
             learn.phase.on_gradients.append(self.gradients.average)
-            learn.phase.on_losses.append(self._average_loss)
+            learn.phase.on_losses.append(self.weight.average)
         return nxt()
-
-    def _average_loss(self, learn, loss):
-        "Return the loss of the whole batch, for an optimizer that compares losses: all ranks must decide the same"
-        loss = loss.detach()*self._loss_weight()
-        dist.all_reduce(loss)
-        return loss.div_(self.world.size)
-
-def _or_one(n): return torch.where(n > 0, n, 1) if isinstance(n, Tensor) else n or 1    # to divide by
 
 # %% ../../nbs/parallel/05_accelerate.ipynb #39109eae
 def accelerate_hook(learn: Learner, hooks: Sequence[Hook] = ()) -> Accelerate | None:
-    "Return the hook with which several ranks train together, of the learner or of the hooks of one fit"
+    "Return the hook with which several ranks train together, of the learner or of one fit"
     return next((h for h in (*learn.hooks, *hooks) if isinstance(h, Accelerate)), None)

@@ -18,7 +18,7 @@ from ..loop import Learner, World, parameters, trains_loss
 
 # %% ../../nbs/parallel/07_averages.ipynb #7ac112f9
 def average_gradients(params: list[nn.Parameter], size: int, buffers: dict[Any, Any]) -> None:
-    "Average gradients over all ranks; a missing gradient counts as 0, and `buffers` keep what the next step can reuse"
+    "Average gradients over all ranks; a missing one counts as 0; `buffers` keep what steps can reuse"
     params = [p for p in params if p.requires_grad]
     key = 'sparse', *params
     if key not in buffers: buffers[key] = _sparse_ones(params)
@@ -52,7 +52,7 @@ def _dense(g): return g.to_dense() if g.is_sparse else g
 
 # %% ../../nbs/parallel/07_averages.ipynb #547c22db
 def _sparse_ones(params):
-    "Return the parameters whose gradient is sparse on any rank, in the same order on all, as keys of a dict"
+    "Return the parameters whose gradient is sparse on any rank, in one order, as keys of a dict"
     if not params: return {}
     flags = torch.tensor([float(p.grad is not None and p.grad.is_sparse) for p in params], device=params[0].device)
     dist.all_reduce(flags, dist.ReduceOp.MAX)

@@ -98,7 +98,7 @@ def _params(learn): return [*chain.from_iterable(map(parameters, learn.opts.valu
 
 # %% ../../nbs/parallel/04_first_step.ipynb #6095eea5
 def _pieces(learn, dl, few):
-    "Return (shard, its samples), (whole batch, its samples); with `few`, the whole is only as large as a shard"
+    "Return (shard, its samples), (whole batch, its samples); with `few`, the whole is as large as a shard"
     world, kept, before = learn.world, dl.shards.kept, rng_states(dl)
     is_indices = hasattr(dl, 'collate_fn')      # of a stock `DataLoader`
     total = len(kept) if is_indices else batch_size(kept)
@@ -134,7 +134,7 @@ def _refuse(learn, reason, found, error=''):
         'Accelerate(check=False) trains without this comparison')
 
 def _combined(learn, losses, weights, whole, reason, tol):
-    "Return whether the losses of shards must be added, not averaged; raises ValueError if neither is right"
+    "Return whether losses of shards must be added, not averaged; raises ValueError if neither is right"
     def is_near(a, scale): return not math.isfinite(whole) or abs(a - whole) <= tol*scale + 1e-9
     total = sum(weights)
     mean = sum(w*o for w, o in zip(weights, losses))/total if total else whole
@@ -163,7 +163,7 @@ class _Comparison:
             self.sets_weights = sums != _sums(learn)
 
     def next_loss(self, steps, k):
-        "Return the next loss of a step here, and what each rank has: its loss, weight, name and the likely trouble"
+        "Return the next loss of a step, its weight, and what each rank has: loss, weight, name, likely trouble"
         item, error = None, None
         try: item = next(steps, None)
         except Exception as e: error = f'{type(e).__name__}: {e}'
@@ -233,17 +233,17 @@ def _flat(g):
 
 # %% ../../nbs/parallel/04_first_step.ipynb #999dedbb
 def first_step(learn: Learner, dl: Any, average: Callable, precision: Callable) -> set[str | None]:
-    """Compare the loss and the gradients of a sharded batch with those of the whole batch; raises ValueError
+    """Compare loss and gradients of a sharded batch with those of the whole batch; raises ValueError
 
-    `dl`: a loader with `shards` that kept a batch; `average(params)` averages gradients over all ranks; `precision()`
-    makes the context manager of a step. Return the names of optimizers whose loss is a sum, None for that of a step
-    without yield.
+    `dl`: a loader with `shards` that kept a batch; `average(params)` averages gradients over all ranks;
+    `precision()` makes the context manager of a step. Return the names of optimizers whose loss is a sum,
+    None for that of a step without yield.
     """
     dtypes = {p.dtype for p in learn.model.parameters()}
     tol = .001 if learn.device.type == 'cpu' else .01
     if dtypes & {torch.float16, torch.bfloat16} or not isinstance(precision(), nullcontext): tol = .05
     for few in False, True:
         try: comparison = _Comparison(learn, dl, precision, tol, few)
-        except Exception: comparison = None     # too large for memory; the step itself will raise other errors
+        except Exception: comparison = None     # out of memory; the step raises others
         if all(learn.world.all_gather(comparison is not None)): return comparison.compare(average)
     return set()

@@ -53,7 +53,7 @@ def _replace_shards(box, f, depth=3):
         elif depth and isinstance(v, (dict, list)): _replace_shards(v, f, depth - 1)
 
 def _replace_parameters(opts, table, f):
-    "Make optimizers update the tensors in a table; `f(value, new parameter)` replaces an entry of their state"
+    "Make optimizers update the tensors in a table; `f(value, new parameter)` replaces their state"
     for opt in opts.values():
         for g in opt.param_groups: g['params'][:] = [table.get(p, p) for p in g['params']]
         for p in [o for o in opt.state if o in table]:
@@ -136,10 +136,10 @@ class _Shards:
             return nn.Parameter(_whole(part, self.device).to(self.homes[originals[part]]), part.requires_grad)
         names = [name for name, m in model.named_modules() if hasattr(m, 'reshard')]
         reshard(classes)
-        memo = {id(o): o for o in (self, *map(fully_shard.state, classes))}     # these are not copied
+        memo = {id(o): o for o in (self, *map(fully_shard.state, classes))}  # these are not copied
         memo |= {id(part): whole(part) for part in model.parameters()}
         try:
-            for m in classes: m.__class__ = self.classes[m]     # torch's classes refuse to be copied
+            for m in classes: m.__class__ = self.classes[m]    # torch's classes refuse to be copied
             res = deepcopy(model, memo)
         finally:
             for m, cls in classes.items(): m.__class__ = cls
@@ -177,11 +177,11 @@ class Sharded(Processes):
     COUNT = count()                 # fits so far
 
     def __init__(self, device: torch.device, plugin: Any, copies: int = 1):
-        "`copies`: groups of consecutive ranks that each have all shards; they average their gradients"
+        "`copies`: groups of consecutive ranks that each have all shards, and average gradients"
         from torch.distributed.device_mesh import init_device_mesh
         super().__init__(device)
         self.copies = copies
-        name = f'fit {next(self.COUNT)}'    # torch reuses a mesh of the same name, which may be from before a fork
+        name = f'fit {next(self.COUNT)}'    # torch reuses a mesh of the same name
         dims = {f'{name}, copies': copies, name: self.shards[0]} if copies > 1 else {name: self.size}
         mesh = init_device_mesh(device.type, tuple(dims.values()), mesh_dim_names=tuple(dims))
         self.held = _Shards(mesh, device, plugin, self.shards)
@@ -253,7 +253,7 @@ class Sharded(Processes):
 
     @contextmanager
     def backward(self, learn: Learner) -> Iterator[None]:
-        "Give gradients only to the parameters of a yielded loss's optimizer; torch reduces all that it knows of"
+        "Give gradients only to the parameters of a yielded loss's optimizer; torch reduces all of them"
         wanted = learn.phase.loss_params
         ids = {id(o) for o in wanted or ()}
         others = [] if wanted is None else [(p, p.grad) for p in self.held.parts.values() if id(p) not in ids]

@@ -77,7 +77,7 @@ def _ended(status):
     return f'ended by {signal.Signals(-status).name}' if status < 0 else f'ended with code {status}'
 
 def _wait(pids, timeout_s):
-    "Return the exit codes of children, negative for a signal, None for one that took too long and was killed"
+    "Return the exit codes of children, negative for a signal, None for one that was killed here"
     found, end = {}, time.perf_counter() + timeout_s
     while True:
         for pid in pids - found.keys():
@@ -96,7 +96,7 @@ class ProcessFailed(RuntimeError):
     "Another process of a launch has failed"
 
 def _end_with_parent(parent, home):
-    "Wait, in a thread of a child, until the main process has ended; then clean up in its place, and end"
+    "Wait, in a thread of a child, for the end of the main process; then clean up, and end"
     while os.getppid() == parent: time.sleep(.05)
     shutil.rmtree(home, ignore_errors=True)
     os._exit(1)
@@ -162,15 +162,15 @@ def _why_one(i, code, home):
 def as_rank(rank: int, n: int, home: str | Path | None, timeout_s: float, on_cpu: bool = True) -> Iterator[None]:
     """Run the block as one of `n` ranks, which wait `timeout_s` for one another
 
-    `home`: folder for the rendezvous, new and seen by all ranks; None: by the environment (`torchrun`). `on_cpu`:
-    whether all messages are tensors on the host.
+    `home`: folder for the rendezvous, new and seen by all ranks; None: by the environment (`torchrun`).
+    `on_cpu`: whether all messages are tensors on the host.
     """
     forget()
     with nullcontext() if home is None else _environment(n, rank):
         try:
             wait, store = timedelta(seconds=timeout_s), None
             if home is not None:
-                # a TCPStore has a thread, which may hold a lock during a fork, and looks up the name of 127.0.0.1
+                # a TCPStore has a thread, which may hold a lock during a fork, and looks up a name
                 store = dist.FileStore(str(Path(home)/'store'), n)
                 store.set_timeout(wait)
             backend = 'gloo' if on_cpu else None
@@ -180,12 +180,12 @@ def as_rank(rank: int, n: int, home: str | Path | None, timeout_s: float, on_cpu
             _release(e)
             raise
         finally:
-            if dist.is_initialized(): dist.destroy_process_group()      # ranks that wait for a message get an error
+            if dist.is_initialized(): dist.destroy_process_group()  # waiting ranks get an error
             forget()
 
 @contextmanager
 def _environment(n, rank):
-    "Set the variables that Accelerate reads; it connects to nothing, as there is a process group already"
+    "Set the variables that Accelerate reads; it connects to nothing, as there is a process group"
     own = dict(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(n), LOCAL_WORLD_SIZE=str(n),
                MASTER_ADDR='127.0.0.1', MASTER_PORT='29500', OMP_NUM_THREADS='1')
     if sys.platform.startswith('linux'): own['GLOO_SOCKET_IFNAME'] = 'lo'
@@ -199,7 +199,7 @@ def _environment(n, rank):
         os.environ.update(before)
 
 def _release(e):
-    "Clear an error's frames in torch.distributed: they hold sockets and threads, and the error may be kept"
+    "Clear an error's frames in torch.distributed, which hold sockets and threads"
     while e is not None:
         for frame, _ in traceback.walk_tb(getattr(e, 'full_traceback', e.__traceback__)):
             if frame.f_globals.get('__name__', '').startswith('torch.distributed.'): frame.clear()
@@ -208,7 +208,7 @@ def _release(e):
 # %% ../../nbs/parallel/06_launch.ipynb #44a1ee6c
 @contextmanager
 def forked(n: int, timeout_s: float, on_cpu: bool = True) -> Iterator[None]:
-    """Run the block in this process and in others forked from it, which end with it; raises `ProcessFailed`
+    """Run the block in this process and in others forked from it, which end with it; raises ProcessFailed
 
     `n`, `timeout_s`, `on_cpu`: as for `as_rank`.
     """
@@ -238,8 +238,8 @@ def launch(
 ) -> History:
     """Train in several processes, with the result in this one
 
-    Raises RuntimeError if this process cannot be forked, and `ProcessFailed` if another process fails. No process
-    outlives the call, however it ends.
+    Raises RuntimeError if this process cannot be forked, and `ProcessFailed` if another process fails. No
+    process outlives the call, however it ends.
     """
     learn.check_thread()
     max_steps = kwargs.get('max_steps')

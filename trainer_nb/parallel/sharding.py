@@ -41,7 +41,7 @@ class BatchShards:
         self.kept = None        # this batch, or its indices
 
     def cut(self, i: int, total: int, batch: Any = None) -> tuple[int, int]:
-        """Choose this rank's samples of the `total` in batch `i` of a pass, and record their number: (first, end)
+        """Choose this rank's samples of the `total` in batch `i`, and record their number: (first, end)
 
         There is at least one. `batch`, or its indices, is kept if it is wanted.
         """
@@ -80,7 +80,7 @@ class _Drawn:
 
     def __call__(self, iterator):
         now = rng_state(self.names)
-        is_undisturbed = same_state(now, self.state)    # nothing else has drawn since, as in a single process
+        is_undisturbed = same_state(now, self.state)    # nothing else has drawn
         if not is_undisturbed: set_rng_state(self.state)
         try: return next(iterator, None)
         finally:
@@ -90,7 +90,7 @@ class _Drawn:
 def _nothing_drawn(iterator): return next(iterator, None)
 
 # %% ../../nbs/parallel/02_sharding.ipynb #1ee2a3e9
-_DRAWN_AT_ONCE = RandomSampler, SubsetRandomSampler, WeightedRandomSampler      # from the global RNGs, as a pass opens
+_DRAWN_AT_ONCE = RandomSampler, SubsetRandomSampler, WeightedRandomSampler    # as a pass opens
 
 def _is_compared(i): return not i & (i - 1)      # 0, 1, 2, 4, 8, ...
 
@@ -230,7 +230,7 @@ class _StockShards(StockAdapter): is_partial = True
 class _SeededShards(SeededAdapter): is_partial = True
 
 def shard(dl: Any, world: World) -> Any:
-    "Return a loader of this rank's shard of each batch, with its `shards`; `dl` itself if it is None, or with one rank"
+    "Return a loader of this rank's shard of each batch, with its `shards`; `dl` itself with one rank"
     if dl is None or world.size == 1: return dl
     if sets := sets_of(dl): raise ValueError(
         f'the validation sets {", ".join(sets)} cannot be sharded over several processes: '
@@ -242,6 +242,6 @@ def shard(dl: Any, world: World) -> Any:
     if not is_stock(dl) or dl.batch_sampler is None: return ShardedIterable(dl, shards)
     res, batches = copy(dl), _ShardedBatches(dl.batch_sampler, dl, shards)
     kind = _SeededShards if adapter_of(dl).is_seeded else _StockShards
-    vars(res).update(batch_sampler=batches, shards=shards, adapter=kind)    # a DataLoader refuses to set attributes
+    vars(res).update(batch_sampler=batches, shards=shards, adapter=kind)    # it refuses to set attributes
     forget_iterator(res)
     return res

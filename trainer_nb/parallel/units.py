@@ -16,7 +16,7 @@ from ..loop import called_modules
 
 # %% ../../nbs/parallel/08_units.ipynb #88c736b2
 def _wants(plugin, root):
-    "Return the plugin's policy, `f(module, number of parameters)` → whether the module is its own unit"
+    "Return the plugin's policy, `f(module, number of parameters)` → is the module its own unit?"
     from torch.distributed.fsdp.wrap import size_based_auto_wrap_policy, transformer_auto_wrap_policy
     f = None if plugin is None else plugin.auto_wrap_policy
     if f is None: return lambda m, n: False
@@ -35,7 +35,7 @@ def _wants(plugin, root):
 
 # %% ../../nbs/parallel/08_units.ipynb #80cca750
 def find_units(root: nn.Module, plugin: Any = None) -> list[nn.Module]:
-    "Return the modules whose parameters are gathered together, inner ones first; raises ValueError or TypeError"
+    "Return the modules whose parameters are gathered together, inner ones first; raises ValueError"
     tops, is_wanted = called_modules(root), _wants(plugin, root)
     found, seen = [], set()     # units; parameters in them
     owner = {}                  # module → its unit
