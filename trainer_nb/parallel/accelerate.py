@@ -6,7 +6,7 @@
 __all__ = ['Accelerate', 'accelerate_hook']
 
 # %% ../../nbs/parallel/05_accelerate.ipynb #7e1b1ed8
-import gc
+import gc, os
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -23,10 +23,30 @@ from trainer_nb.loop import (
 from .averages import Gradients, average_gradients
 from .first_step import first_step
 from .sharding import shard
-from .group import REASONS, Agreement, Requests, check_same, forget, is_lost
-from .worlds import INSTEAD, check_kwargs, make_world
+from .fsdp import Sharded
+from .group import REASONS, Agreement, Processes, Requests, check_same, forget, is_lost
+from .plugin import INSTEAD, check_kwargs, check_plugin
 
 # %% ../../nbs/parallel/05_accelerate.ipynb #649218e3
+def _make_world(accelerator, kwargs):
+    "Return the `World` for the processes that Accelerate has found, with shards if a plugin asks for them"
+    from accelerate import FullyShardedDataParallelPlugin
+    plugin = kwargs.get('fsdp_plugin') or getattr(accelerator.state, 'fsdp_plugin', None)
+    is_wanted = os.environ.get('ACCELERATE_USE_FSDP') == 'true'     # which Accelerate ignores on the CPU
+    if plugin is None and is_wanted: plugin = FullyShardedDataParallelPlugin()
+    n, device, config = accelerator.num_processes, accelerator.device, kwargs.get('parallelism_config')
+    if plugin is not None: check_plugin(plugin)
+    if plugin and device.type == 'cpu' and not hasattr(torch.cpu.Stream, 'record_event'):
+        raise ImportError(f'fsdp_plugin on the CPU needs a newer torch than {torch.__version__}: pip install -U torch')
+    if n == 1: return World()
+    if plugin is None: return Processes(device)
+    if config is None: return Sharded(device, plugin)
+    copies, size = config.dp_replicate_size, config.dp_shard_size
+    if copies*size != n: raise ValueError(
+        f'parallelism_config has dp_replicate_size={copies} and dp_shard_size={size}, for '
+        f'{copies*size} processes, but there are {n}')
+    return Sharded(device, plugin, copies)
+
 def _check_hooks(learn, kind):
     "Refuse hooks that do not fit together, and other ways to start processes"
     if learn.provider('precision') is not None: raise ValueError(
@@ -148,7 +168,7 @@ class Accelerate(Hook):
         kwargs = {k: v for k, v in self.kwargs.items() if k not in own}
         self.accelerator = Accelerator(**{'cpu': not torch.accelerator.is_available(), **kwargs})
         device = self.accelerator.device
-        world = learn.world = self.world = make_world(self.accelerator, self.kwargs)
+        world = learn.world = self.world = _make_world(self.accelerator, self.kwargs)
         _check_hooks(learn, self.accelerator.distributed_type.value)
         if world.is_sharded: learn.device = device      # it moves the model itself, shard by shard
         elif learn.device != device and device.type != 'cpu' or learn.device.type != device.type:

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from ..base import forget_groups, init_shards, local, remove_hooks, unproven, unshard
 from ..loop import Learner, MainProcessHook, TrainingInterrupted, called_modules, parameters, refuse_closures
-from .units import find_units
+from .plugin import find_units
 from .group import Processes, is_lost
 
 # %% ../../nbs/parallel/03_fsdp.ipynb #69d55f70
