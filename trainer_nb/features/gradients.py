@@ -86,9 +86,10 @@ class _Accumulation(Hook):
         if parts is not None: loss, n = parts.scaled(learn, loss, n)
         if window is not None: unit = window.unit
         else: unit = n.detach().clamp(min=1) if isinstance(n, Tensor) else max(n, 1)
-        self._loss = n/unit, unit
-        if isinstance(n, Tensor): loss = loss*(n/unit).to(loss.dtype)
-        elif n != unit: loss = loss*(n/unit)
+        share = n/unit
+        self._loss = share, unit
+        if isinstance(n, Tensor): loss = loss*share.to(loss.dtype)
+        elif n != unit: loss = loss*share
         nxt(loss)
         if parts is not None and parts.close(learn, n): self.division.parts = None
 

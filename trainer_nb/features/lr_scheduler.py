@@ -29,6 +29,20 @@ def stand_in(opt: torch.optim.Optimizer) -> torch.optim.Optimizer:
     res.param_groups = groups           # without the entries that the constructor adds
     return res
 
+# %% ../../nbs/features/14_lr_scheduler.ipynb #682afaf9
+def _check_scheduler(sched, step):
+    "Refuse an object that cannot be stepped as `LRScheduler` does"
+    name = type(sched).__name__
+    if not callable(getattr(sched, 'step', None)):
+        raise TypeError(f'LRScheduler made a {name}: expected a scheduler; does the function return it?')
+    if isinstance(sched, torch.optim.lr_scheduler.ReduceLROnPlateau) and step != 'metric':
+        raise ValueError("ReduceLROnPlateau looks at a metric: LRScheduler(..., step='metric')")
+    try: signature(sched.step).bind(*[0.]*(step == 'metric'))
+    except TypeError as e: raise TypeError(
+        f'{name}.step{signature(sched.step)} cannot be called as LRScheduler does, '
+        f'step({"value" if step == "metric" else ""}): {e}. Let the function return an object with such a step, '
+        'state_dict and load_state_dict, or step it in a hook, LambdaHook(after_step=...)') from None
+
 # %% ../../nbs/features/14_lr_scheduler.ipynb #abf8a1a2
 class LRScheduler(Scheduler):
     """Run a torch scheduler, new for each fit and optimizer: `LRScheduler(lambda opt, n: CosineAnnealingLR(opt, n))`
@@ -143,16 +157,7 @@ class LRScheduler(Scheduler):
 
     def _made(self, name, opt, n):
         sched = self.make(opt) if n is None else self.make(opt, n)
-        if not callable(getattr(sched, 'step', None)):
-            raise TypeError(f'LRScheduler made a {type(sched).__name__}: '
-                            'expected a scheduler; does the function return it?')
-        if isinstance(sched, torch.optim.lr_scheduler.ReduceLROnPlateau) and self.step != 'metric':
-            raise ValueError("ReduceLROnPlateau looks at a metric: LRScheduler(..., step='metric')")
-        try: signature(sched.step).bind(*[0.]*(self.step == 'metric'))
-        except TypeError as e: raise TypeError(
-            f'{type(sched).__name__}.step{signature(sched.step)} cannot be called as LRScheduler does, '
-            f'step({"value" if self.step == "metric" else ""}): {e}. Let the function return an object with such a '
-            'step, state_dict and load_state_dict, or step it in a hook, LambdaHook(after_step=...)') from None
+        _check_scheduler(sched, self.step)
         before, now = self.classes.get(name), type(sched).__name__
         if before not in (None, now): raise ValueError(
             f'LRScheduler makes a {now}, and the fit that is resumed had a {before}: '

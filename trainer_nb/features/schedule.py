@@ -75,10 +75,7 @@ def warmup(
 
 # %% ../../nbs/features/06_schedule.ipynb #e70b90d4
 def planned_steps(learn: Learner, since: Any = None, unit: str = 'step') -> int | None:
-    """Count the optimizer steps, or epochs, of a fit from `since`, (optimizer step, epoch), to its end
-
-    None if the loader has no length and `max_steps` is not set.
-    """
+    "Count the optimizer steps, or epochs, of a fit from `since`, (step, epoch), on; None if that is unknown"
     step, epoch = since or (learn.state.optimizer_step, learn.state.epoch)
     bounds, n = learn.bounds, length(learn.train_dl)
     in_epoch = n and math.ceil(n/learn.state.grad_accum_steps)
@@ -117,11 +114,8 @@ class Scheduler(Hook):
         self._of = dict(self.optimizers(learn))
         self.held = {name: [group_values(g) for g in opt.param_groups] for name, opt in self._of.items()}
 
-    def n_planned(self,
-        learn: Learner,
-        unit: str = 'step',  # or 'epoch'
-    ) -> int:                # raises ValueError
-        "Count the steps, or epochs, of the whole fit"
+    def n_planned(self, learn: Learner, unit: str = 'step') -> int:
+        "Count the steps, or epochs, of the whole fit; raises ValueError if their number is unknown"
         n = planned_steps(learn, self.since, unit) if self.n_steps is None else self.n_steps
         if n is None:
             raise ValueError(f'{self.name} does not know how many {unit}s there will be, as train_dl has no length: '
@@ -183,9 +177,9 @@ class Schedule(Scheduler):
         for h in learn.hooks:
             if h is self or not isinstance(h, Scheduler) or h.reacts: continue
             both = mine & h.optimizers(learn).keys()
-            if not both: continue
-            raise ValueError(f'{self.name} and {h.name} both set the learning rate of {", ".join(map(repr, both))}: '
-                             'remove one, or give each its own opt')
+            if both: raise ValueError(
+                f'{self.name} and {h.name} both set the learning rate of {", ".join(map(repr, both))}: '
+                'remove one, or give each its own opt')
         self.n, self.tops = None, {}
         for name, opt in self.optimizers(learn).items(): self._tops(learn, name, opt.param_groups)      # may refuse
         super().before_fit(learn)
@@ -230,10 +224,9 @@ class Schedule(Scheduler):
                          f'expected a number from 0 to {most}')
 
     def _set_lrs(self, name, groups, factor):
-        factors, last = self.factors[name], self.last.get(name)
-        if last is not None:
-            for i, (g, old) in enumerate(zip(groups, last)):
-                if not isinstance(g['lr'], Tensor) and old and g['lr'] != old: factors[i] *= g['lr']/old
+        factors = self.factors[name]
+        for i, (g, old) in enumerate(zip(groups, self.last.get(name, ()))):
+            if not isinstance(g['lr'], Tensor) and old and g['lr'] != old: factors[i] *= g['lr']/old
         for g, b, f in zip(groups, self.tops[name], factors): set_option(g, 'lr', b*f*factor)
         self.last[name] = [g['lr'] for g in groups]
 
@@ -262,8 +255,7 @@ class OneCycle(Schedule):
         opt: str | None = None,      # as in `Schedule`
     ):
         if not 0 < pct_start < 1: raise ValueError(f'pct_start is {pct_start}: expected a number between 0 and 1')
-        as_rate('div', div)
-        as_rate('div_final', div_final)
+        for name, o in dict(div=div, div_final=div_final).items(): as_rate(name, o)
         shares = [pct_start, 1 - pct_start]
         lr = combine(shares, [cosine(1/div, 1.), cosine(1., 1/div_final)])
         momentum = moms and combine(shares, [cosine(*moms[:2]), cosine(*moms[1:])])
