@@ -6,161 +6,19 @@
 __all__ = ['Compile']
 
 # %% ../../nbs/features/07_compile.ipynb #b5b66f5c
-import warnings
 from collections.abc import Callable
 from copy import copy
-from inspect import isgeneratorfunction, unwrap
+from inspect import isgeneratorfunction
 from itertools import chain
-from time import perf_counter
-from types import FunctionType, MethodType
 
 import torch
 from torch import Tensor, nn
 
-from trainer_nb.base import (
-    CONVOLUTIONS, can_replace_calls, compile_errors, compile_modes, compile_options, has_hooks,
-    map_tensors, mark_stepped, own_call, replace_call, tracing_backward, unproven
-)
+from ..base import CONVOLUTIONS, compile_modes, has_hooks, mark_stepped, tracing_backward, unproven
 from ..data import length, nominal_batch_size, source
-from .options import Options, fill_momentum
-from trainer_nb.loop import (
-    Hook, Learner, called_modules, default_result, parameters, refuse_closures, unpack
-)
-
-# %% ../../nbs/features/07_compile.ipynb #8cbc916f
-def _fresh(f):
-    "Copy a function and its code: torch treats the copy as a different function"
-    return FunctionType(f.__code__.replace(), f.__globals__, f.__name__, f.__defaults__, f.__closure__)
-
-def _bare_step(opt):
-    "Return an optimizer's step without torch's wrappers, which cannot be compiled"
-    f = unwrap(type(opt).step)
-    def step():
-        with torch.no_grad(): f(opt)
-    return step
-
-# %% ../../nbs/features/07_compile.ipynb #a7a7f6b3
-def _whole_step(learn, params, end=None):
-    """Make one function of forward, loss and backward: `f(batch)` → (detached result, gradients)
-
-    `end`, a function without arguments, is the optimizer's step, in the same graph; it needs a `grad` in all
-    `params`, and then no gradients are returned.
-    """
-    step = learn.fitting.steps.fns[0]
-    if step == MethodType(Learner.train_step, learn): step = lambda batch: _default_step(learn, batch)
-    def f(batch):
-        res = step(batch)
-        grads = torch.autograd.grad(res['loss'], params, allow_unused=end is None)
-        if end is not None:
-            for p, g in zip(params, grads): p.grad.copy_(g)
-            grads = end() or ()
-        return {k: _value(v) if isinstance(v, Tensor) else map_tensors(_value, v) for k, v in res.items()}, grads
-    return f
-
-def _value(t): return t.detach() if t.requires_grad else t      # a view of the batch would cost 20 µs
-
-def _default_step(learn, batch):
-    "Compute what `Learner.train_step` computes"
-    args, kwargs, targ = unpack(batch, learn.loss_fn)
-    return default_result(learn.loss_fn, learn.model(*args, **kwargs), targ, kwargs)
-
-# %% ../../nbs/features/07_compile.ipynb #8f7c380a
-class _Functions:
-    "Functions that torch compiles for a hook, each once, and what it does not compile"
-    def __init__(self, mode, backend, dynamic):
-        self.mode, self.backend, self.dynamic = mode, backend, dynamic
-        self.made, self.called = {}, set()          # by key; (function, …) of those that have run
-        self.errors, self.uses_graphs = (), False   # exceptions if torch cannot compile; whether CUDA graphs are used
-        self.reasons, self.time_s = [], 0.          # what is not compiled, and why; seconds of first calls in a fit
-
-    def begin(self, device):
-        "Start counting for a new fit"
-        self.errors, self.reasons, self.time_s = compile_errors(), [], 0.
-        self.uses_graphs = device.type == 'cuda' and self.mode in ('reduce-overhead', 'max-autotune')
-
-    def compiled(self, f, key, fullgraph=False):
-        "Compile `f`, or reuse what an earlier fit compiled"
-        if key not in self.made:
-            options = compile_options(self.mode) if self.backend == 'inductor' else {}
-            self.made[key] = torch.compile(_fresh(f), fullgraph=fullgraph, dynamic=self.dynamic,
-                                           backend=self.backend, **options)
-        return self.made[key]
-
-    def call(self, learn, key, f, *args, **kwargs):
-        "Call a compiled function; show 'compiling…' the first time"
-        if key in self.called: return f(*args, **kwargs)
-        start, remark = perf_counter(), ''
-        display = learn.provider('display') if learn.is_fitting else None
-        if display is not None: display.annotate(learn, 'compiling…', '')
-        try:
-            res = f(*args, **kwargs)
-            self.time_s += perf_counter() - start
-            remark = f'compiled in {self.time_s:.1f} s'
-        finally:
-            if display is not None: display.annotate(learn, '', remark)
-        self.called.add(key)
-        return res
-
-    def leave_out(self, what, why):
-        "Warn that a part is not compiled"
-        self.reasons.append(f'{what}: {why}')
-        warnings.warn(f'Compile does not compile the {what}, because of {why}', stacklevel=3)
-
-# %% ../../nbs/features/07_compile.ipynb #a69241dc
-def _reason(e): return f'{type(e).__name__}: ' + str(e).strip().split('\n')[0][:200]
-
-# %% ../../nbs/features/07_compile.ipynb #f532fe90
-class _CompiledModel:
-    "Compiled calls of the modules that the learner calls, during a fit"
-    def __init__(self, functions):
-        self.functions, self.old = functions, []    # old: (module, its call before)
-        self.is_off = False                         # whether the batch runs without compiling
-
-    def wrap(self, learn):
-        "Make calls of the model run compiled code"
-        if not can_replace_calls(): return self.functions.leave_out('forward', f'torch {torch.__version__}')
-        for m in called_modules(learn.model):
-            self.old.append((m, replace_call(m, self._call_of(learn, m))))
-
-    def _call_of(self, learn, m):
-        def call(*args, **kwargs): return own_call(m, *args, **kwargs)
-        compiled = self.functions.compiled(call, ('model', m))
-        def f(*args, **kwargs):
-            if self.is_off: return own_call(m, *args, **kwargs)
-            try: return self.functions.call(learn, (m, m.training), compiled, *args, **kwargs)
-            except self.functions.errors as e:
-                self.functions.leave_out(f'forward of {type(m).__name__}', _reason(e))
-                replace_call(m, next(old for o, old in self.old if o is m))
-            return own_call(m, *args, **kwargs)
-        return f
-
-    def unwrap(self):
-        "Restore the calls"
-        for m, old in self.old: replace_call(m, old)
-        self.old = []
-
-# %% ../../nbs/features/07_compile.ipynb #15e1b201
-class _CompiledOptimizer:
-    "The compiled step of an optimizer"
-    def __init__(self, functions, opt):
-        self.functions, self.opt, self.options = functions, opt, Options(opt)
-
-    def call(self, learn, f, *args):
-        "Call a compiled function that holds the step"
-        with self.options.in_groups(): return self.functions.call(learn, f, f, *args)
-
-    def step(self, learn):
-        "Take a step; return why torch cannot compile one, '' if it can"
-        f = self.functions.compiled(_bare_step(self.opt), ('opt', self.opt), fullgraph=True)
-        while True:
-            options = self.options
-            if options.have_changed(): why, other = f'{", ".join(options.fixed)} that change', options.one_by_one()
-            else:
-                try: self.call(learn, f)
-                except self.functions.errors as e: why, other = _reason(e), options.with_fewer()
-                else: return ''
-            if other is None: return why
-            self.options = other
+from .graphs import CompiledModel, CompiledOptimizer, CompiledStep, Functions, reason
+from .options import fill_momentum
+from ..loop import Hook, Learner, parameters, refuse_closures
 
 # %% ../../nbs/features/07_compile.ipynb #9be95d9a
 def _obstacle(learn, opt):
@@ -194,68 +52,23 @@ def _has_convolutions(model):
     "Check for convolutions: with the optimizer, torch compiles them longer, and to slower code"
     return any(isinstance(m, CONVOLUTIONS) for m in model.modules())
 
-# %% ../../nbs/features/07_compile.ipynb #ede33bd6
-class _CompiledStep:
-    "Forward, loss and backward in one graph, and the optimizer's step, if nothing is in between"
-    def __init__(self, functions, learn, optimizer=None):
-        self.functions, self.optimizer = functions, optimizer   # optimizer: in the same graph
-        self.all = [*dict.fromkeys(chain.from_iterable(map(parameters, learn.opts.values())))]
-        self._take(learn)
-
-    def _take(self, learn):
-        "Take the graph for the parameters that get a gradient now"
-        self.flags = [p.requires_grad for p in self.all]
-        self.params, self.grads, self.loss = [p for p in self.all if p.requires_grad], None, None
-        has_end = self.optimizer is not None
-        self.buffers = [torch.zeros_like(p) for p in self.params] if has_end else []    # gradients
-        key = 'step', has_end and learn.opt, learn, learn.model, _origin(learn.fitting.steps.fns[0]), *self.params
-        f = _whole_step(learn, self.params, _bare_step(learn.opt) if has_end else None)
-        self.f = self.functions.compiled(f, key, fullgraph=True)
-
-    def run(self, learn):
-        "Return the result for the batch; keep the gradients, if the graph has not used them"
-        if [p.requires_grad for p in self.all] != self.flags:  # a hook has frozen or unfrozen some
-            for opt in learn.opts.values(): fill_momentum(opt)
-            self._take(learn)
-        if self.optimizer is None: result, self.grads = self.functions.call(learn, self.f, self.f, learn.batch)
-        else:
-            for p, g in zip(self.params, self.buffers): p.grad = g
-            result, self.grads = self.optimizer.call(learn, self.f, learn.batch)
-        if self.functions.uses_graphs: result = map_tensors(Tensor.clone, result)
-        self.loss = result['loss']
-        return result
-
-    def backward(self, loss):
-        "Move the gradients that the graph has computed into the parameters"
-        if loss is not self.loss: raise ValueError(
-            "something changed `learn.loss` after its gradients were computed: use Compile(what='model')")
-        for p, g in zip(self.params, self.grads):
-            if g is not None: p.grad = g if p.grad is None else p.grad + g
-        self.grads = self.loss = None
-
-# %% ../../nbs/features/07_compile.ipynb #9730ba1f
-def _origin(step):
-    "Return the function behind a step, which each fit binds anew"
-    f = getattr(step, 'func', step)
-    return getattr(f, '__func__', f)
-
 # %% ../../nbs/features/07_compile.ipynb #b3c17267
 class _CompiledFit:
     "What is compiled in one fit"
     def __init__(self, functions):
-        self.functions, self.model, self.step = functions, _CompiledModel(functions), None
+        self.functions, self.model, self.step = functions, CompiledModel(functions), None
         self.optimizers = {}        # by name: those with a compiled step
 
     def plan_step(self, learn, known):
-        "Decide which parts of the step to compile; `known`: optimizer → `_CompiledOptimizer`"
+        "Decide which parts of the step to compile; `known`: optimizer → `CompiledOptimizer`"
         for name, opt in learn.opts.items():
             fill_momentum(opt)
             if why := _obstacle(learn, opt): self.functions.leave_out('optimizer', why)
-            else: self.optimizers[name] = known.setdefault(opt, _CompiledOptimizer(self.functions, opt))
+            else: self.optimizers[name] = known.setdefault(opt, CompiledOptimizer(self.functions, opt))
         if forced := _forced_by(learn): return self.plan_model(learn, ', '.join(forced))
         is_one_graph = self.optimizers and _nothing_between(learn) and not self.functions.uses_graphs
         end = next(iter(self.optimizers.values())) if is_one_graph and not _has_convolutions(learn.model) else None
-        self.step = _CompiledStep(self.functions, learn, end)
+        self.step = CompiledStep(self.functions, learn, end)
 
     def plan_model(self, learn, why=None):
         "Compile the model alone; `why`: what keeps backward from being compiled with it"
@@ -269,8 +82,8 @@ class _CompiledFit:
             try: return self.step.run(learn)
             except self.functions.errors as e:
                 for p in self.step.params: p.grad = None
-                if self.step.optimizer is None: self.plan_model(learn, _reason(e))
-                else: self.step = _CompiledStep(self.functions, learn)
+                if self.step.optimizer is None: self.plan_model(learn, reason(e))
+                else: self.step = CompiledStep(self.functions, learn)
 
     def opt_step(self, learn, nxt):
         "Take the optimizer's step by its own graph, if torch compiles one"
@@ -335,8 +148,8 @@ class Compile(Hook):
 
     def _forget(self):
         "Drop all compiled code"
-        self._functions = _Functions(self.mode, self.backend, self.dynamic)
-        self._optimizers = {}           # optimizer → `_CompiledOptimizer`
+        self._functions = Functions(self.mode, self.backend, self.dynamic)
+        self._optimizers = {}           # optimizer → `CompiledOptimizer`
         self._close()
 
     def _close(self):
