@@ -20,7 +20,7 @@ from ..data import end_workers
 from trainer_nb.loop import (
     Hook, Learner, World, is_summed, load_rank_state, loss_weight, move, rank_state, trained
 )
-from .averages import Gradients, average_gradients
+from .averages import Averages, average_gradients
 from .first_step import first_step
 from .sharding import shard
 from .fsdp import Sharded
@@ -129,7 +129,7 @@ class Accelerate(Hook):
         self.checks = check
         self.uncompared = set()         # phases (training or not) whose first batch is still to be compared
         self.sums = set()               # (training, optimizer's name) of losses that are sums
-        self.gradients = None           # `Gradients` of this fit
+        self.gradients = None           # `Averages` of this fit
         self.weight = _LossWeight()     # of this rank's loss
         self.is_comparing = False       # a batch is compared; the comparison weighs its losses
         self.are_mergeable = False      # the metrics of this fit were checked
@@ -216,7 +216,7 @@ class Accelerate(Hook):
         super().take_state({'size': None, 'parts': None, **state})
 
     def before_fit(self, learn: Learner) -> None:
-        self.gradients = Gradients(learn, self.world, self.accelerator)
+        self.gradients = Averages(learn, self.world, self.accelerator)
         self.are_mergeable = self.world.size == 1
 
     def precision(self, learn: Learner) -> AbstractContextManager[Any]:
