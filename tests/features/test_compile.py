@@ -11,7 +11,8 @@ from trainer_nb.base import tracing_backward
 from trainer_nb.features.compile import Compile
 from trainer_nb.loop.hooks import Hook, LambdaHook
 from trainer_nb.features.gradients import GradAccum, GradClip
-from trainer_nb.features.schedule import LRScheduler, OneCycle, WarmupCosine
+from trainer_nb.features.lr_scheduler import LRScheduler
+from trainer_nb.features.schedule import OneCycle, WarmupCosine
 
 @pytest.fixture(autouse=True)
 def _torch_can(request):

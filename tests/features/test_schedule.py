@@ -12,9 +12,8 @@ from trainer_nb.loop.optim import lr_names
 from trainer_nb.loop.hooks import CancelStep, LambdaHook
 from trainer_nb.features.gradients import GradAccum
 from trainer_nb.all import Checkpoint
-from trainer_nb.features.schedule import (
-    LRScheduler, OneCycle, Schedule, WarmupCosine, exponential, linear,
-)
+from trainer_nb.features.lr_scheduler import LRScheduler
+from trainer_nb.features.schedule import OneCycle, Schedule, WarmupCosine, exponential, linear
 
 
 # Learners and what is expected of them

@@ -16,7 +16,8 @@ from trainer_nb.loop.metrics import accuracy
 from trainer_nb.features.amp import AMP
 from trainer_nb.features.ema import EMA
 from trainer_nb.features.gradients import GradAccum, GradClip
-from trainer_nb.features.schedule import LRScheduler, OneCycle
+from trainer_nb.features.lr_scheduler import LRScheduler
+from trainer_nb.features.schedule import OneCycle
 from trainer_nb.show.output import Budget
 
 
