@@ -284,22 +284,6 @@ def test_no_value_is_read(names, optim, monkeypatch):
 
 # Frozen
 
-@pytest.mark.parametrize('n', [2, 5])
-def test_frozen_after_a_stop(n):
-    def run(*hooks):
-        learn = make_learner(Norm2(), batches(), batches(), optim=OPTIMS['sgd'],
-                             hooks=[Freeze('body'), FreezeBN(), *hooks])
-        learn.fit(2)
-        return learn
-    whole, count = run(), [0]
-    def stop(learn):
-        count[0] += learn.training
-        if count[0] == n and learn.training: learn.stop()
-    learn = run(LambdaHook(after_step=stop))
-    assert all(p.requires_grad for p in learn.model.parameters())
-    learn.resume()
-    assert same(weights(learn.model), weights(whole.model)) and learn.model.bn.num_batches_tracked == 0
-
 def test_an_error_thaws():
     learn = make_learner(Norm2(), batches())
     for hooks in [Freeze('body', 'nothing')], [Freeze('*')], [Freeze('body'), LambdaHook(after_loss=lambda learn: 1/0)]:

@@ -5,7 +5,7 @@ import pytest, torch
 from torch import nn
 from torch.optim import SGD, AdamW, lr_scheduler as S
 
-from common import batches, digest, make_learner, make_model
+from common import batches, make_learner, make_model
 from test_lr_find import check_same, snapshot
 from trainer_nb.show.controls import scale_lr
 from trainer_nb.loop.optim import lr_names
@@ -217,25 +217,6 @@ def test_a_factor_by_hand_stays(kind, ord):
 
 
 # Stops
-
-@pytest.mark.parametrize('name', [*HOOKS, 'plateau'])
-def test_stop_and_resume(name):
-    def start(*hooks):
-        torch.manual_seed(0)
-        plateau = LRScheduler(lambda opt: S.ReduceLROnPlateau(opt, patience=0, threshold=.5), 'metric')
-        hook = plateau if name == 'plateau' else HOOKS[name]()
-        return learner(hook, *hooks, valid_dl=batches(seed=2) if name == 'plateau' else None)
-    whole = start()
-    whole.fit(3)
-    expected, before = digest(whole), groups_of(whole)
-    for at in 1, 5, 14:
-        count = itertools.count(1)
-        learn = start(LambdaHook(after_step=lambda learn: learn.training and next(count) == at and learn.stop()))
-        learn.fit(3)
-        assert learn.cancelled == 'stop' and len(learn.history.steps['lr']) == at
-        learn.resume()
-        assert digest(learn) == expected, at
-        clean(learn, before)
 
 @pytest.mark.parametrize('name', SOME)
 def test_a_stopped_fit_is_given_up(name):

@@ -104,19 +104,6 @@ def test_a_search_leaves_the_loss_as_it_was_and_moves_its_rate():
     learn.fit(3)
     assert_equal(learn, plain(adamw))
 
-def test_it_is_saved_and_a_stopped_fit_resumes_exactly(tmp_path):
-    def start():
-        model, loss_fn = parts()
-        return make_learner(model, valid_dl=batches(seed=2), loss_fn=loss_fn, optim=torch.optim.AdamW, lr=.01)
-    learn = start()
-    learn.fit(2)
-    learn.save(tmp_path/'a')
-    learn.fit(1)
-    again = start()
-    again.load(tmp_path/'a')
-    again.fit(1)
-    assert same(weights(learn.loss_fn), weights(again.loss_fn)) and same(weights(learn.model), weights(again.model))
-
 def test_the_best_weights_are_those_of_the_loss_too():
     seen = []
     model, loss_fn = parts()

@@ -276,26 +276,6 @@ def test_vectors_and_dicts(bs):
     assert_both(values, 'hit', 2.)
     assert 'train_recalls' not in values
 
-def test_vectors_after_a_stop_in_mid_epoch(tmp_path):
-    "In another learner, from a checkpoint"
-    dl, metrics = cut(7, *data()), lambda: [recalls, both, Metric(MulticlassF1Score(3, average=None), name='f1',
-                                                                  classes='abc'), Detection()]
-    torch.manual_seed(0)
-    weights = nn.Linear(4, 3).state_dict()
-    def make():
-        model = nn.Linear(4, 3)
-        model.load_state_dict(weights)
-        return make_learner(model, dl, dl, metrics=metrics())
-    whole, first, second = make(), make(), make()
-    whole.fit(2)
-    stop = LambdaHook(after_step=lambda o: o.stop() if o.state.epoch == 1
-                      and (o.state.batch_idx, o.valid_idx) == (22, 5) else None)
-    first.fit(2, hooks=[Checkpoint(tmp_path, every=1), stop])
-    seen = []
-    second.fit(2, hooks=[Checkpoint(tmp_path), LambdaHook(after_step=lambda o: seen.append(o.training))], resume=True)
-    assert seen == [False]*17
-    assert record(second) == record(whole)
-
 @pytest.mark.parametrize('f,error,text', [
     (lambda p, t: torch.zeros(2, 2), TypeError, r'shape \(2, 2\): expected a number'),
     (lambda p, t: None, TypeError, 'NoneType: expected'),

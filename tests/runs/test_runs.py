@@ -7,7 +7,7 @@ import pytest, torch, torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-from common import batches, make_learner, make_model, problem, record, same, shuffled
+from common import batches, equal, make_learner, make_model, problem, record, same, shuffled
 from trainer_nb.all import *        # noqa: F403
 from trainer_nb.all import Learner  # noqa: F401
 from trainer_nb.base import rng_state
@@ -194,14 +194,6 @@ def everything(learn):
              'hooks': {h.name: h.state_dict() for h in learn.hooks if h.name != 'Checkpoint'},
              'modes': [m.training for m in learn.model.modules()]}
     return state, record(learn)
-
-def equal(a, b):
-    if isinstance(a, torch.Tensor):
-        return (isinstance(b, torch.Tensor) and a.shape == b.shape and a.dtype == b.dtype
-                and torch.equal(a.nan_to_num(), b.nan_to_num()))
-    if isinstance(a, dict): return a.keys() == b.keys() and all(equal(a[k], b[k]) for k in a)
-    if isinstance(a, (list, tuple)): return len(a) == len(b) and all(map(equal, a, b))
-    return a == b or a != a and b != b
 
 def check_equal(a, b):
     for x, y in zip(everything(a), everything(b)):

@@ -13,7 +13,7 @@ from trainer_nb.data.passes import Pass
 from trainer_nb.save.early_stopping import EarlyStopping
 from trainer_nb.save.files import Folder
 from trainer_nb.loop.hooks import Hook, LambdaHook
-from trainer_nb.data import SeededLoader, TensorLoader
+from trainer_nb.data import SeededLoader
 from trainer_nb.features.gradients import GradAccum
 from trainer_nb.loop.metrics import accuracy
 
@@ -161,21 +161,6 @@ def seeded(seed, train_dl, valid_dl=None, **kwargs):
 
 class Stream(IterableDataset):
     def __iter__(self): return iter(zip(*problem()))
-
-LOADERS = {
-    'tensors': lambda: TensorLoader(*problem(), bs=5, shuffle=True), 'list': batches,
-    'generator of its own': lambda: shuffled(generator=torch.Generator().manual_seed(1)),
-    'no batches': lambda: DataLoader(TensorDataset(*(o.unsqueeze(1) for o in problem())), batch_size=None,
-                                     shuffle=True),
-    'replacement': lambda: DataLoader(TensorDataset(*problem()), batch_size=5,
-                                      sampler=torch.utils.data.RandomSampler(range(24), replacement=True)),
-    'weighted': lambda: DataLoader(TensorDataset(*problem()), batch_size=5,
-                                   sampler=torch.utils.data.WeightedRandomSampler(torch.arange(1., 25), 24))}
-
-@pytest.mark.parametrize('kind, step', [*zip(LOADERS, (1, 3, 4, 5, 7, 3))])
-def test_loaders_that_are_exact(tmp_path, kind, step):
-    whole, other, seen = resumed(tmp_path, lambda seed: seeded(seed, LOADERS[kind], LOADERS[kind]), step)
-    assert whole == other and not seen
 
 @pytest.mark.parametrize('n_workers', [0, 2])
 def test_iterables_are_read_again_and_say_so(tmp_path, n_workers):

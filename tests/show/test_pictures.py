@@ -136,16 +136,6 @@ def test_the_bold_curve_does_not_lag(n):
     assert there[:n//2] == pytest.approx([3 - o for o in reversed(there[n - n//2:])]) or n % 2
     assert all(1 - 1e-9 <= o <= 2 + 1e-9 for o in there)
 
-def test_train_and_valid_cross_where_they_do():
-    "A trailing average ran above a falling curve, so that train seemed to cross valid far too late"
-    n = 300
-    losses = [3*math.exp(-i/40) + .05*math.sin(7.*i) for i in range(n)]
-    h = history(losses, [1.]*30)
-    chart = Plot(h).chart()
-    line = next(o for o in chart.panels[0].lines if o.name.startswith('train_loss'))
-    crossed = next(x for x, y in zip(line.xs, line.ys) if y < 1.)
-    assert abs(crossed - 40*math.log(3)) < 5
-
 def test_the_marks_of_the_finder_stand_on_the_curve_that_is_seen():
     n = 100
     curve = LRCurve(1e-7, 10, n, ('minimum', 'steep', 'valley'))
