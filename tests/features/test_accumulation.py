@@ -7,7 +7,7 @@ import pytest, torch, torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader
 
-from common import Stream, batches, close, make_learner, problem, same, weights
+from common import Stream, batches, close, make_learner, plain_loop, problem, same, weights
 from trainer_nb.loop.hooks import CancelEpoch, CancelStep, LambdaHook
 from trainer_nb.loop.metrics import Metric
 from trainer_nb.features.gradients import GradAccum, GradClip
@@ -25,17 +25,10 @@ def cut(sizes): return list(zip(*(o.split(sizes) for o in problem())))
 
 def windows(sizes, n): return [sum(sizes[i:i + n]) for i in range(0, len(sizes), n)]
 
-def plain(optim, data, n_epochs=1, clip=None, loss_of=lambda model, batch: F.cross_entropy(model(batch[0]), batch[1]),
-          after=lambda: None):
-    "The loop that everybody has written"
+def plain(optim, data, n_epochs=1, loss_of=None):
+    "The model that the plain loop trains"
     m = model()
-    opt = optim(m.parameters())
-    for _ in range(n_epochs):
-        for batch in data:
-            loss_of(m, batch).backward()
-            if clip: nn.utils.clip_grad_norm_(m.parameters(), clip)
-            opt.step()
-            opt.zero_grad()
+    plain_loop(m, optim(m.parameters()), data, n_epochs, loss_of)
     return m
 
 
@@ -261,10 +254,6 @@ def test_accumulated_losses_that_count_equal_the_big_batch(name, n=2):
     (m, x, y), loss_fn = uncounted(name), COUNTING[name]
     def data(sizes): return list(zip(x.split(sizes), y.split(sizes)))
     big, other = deepcopy(m), data(windows([2, 8, 2, 2, 7, 3], n))
-    opt = OPTIMS['sgd'](big.parameters())
-    for a, b in other:
-        loss_fn(big(a), b).backward()
-        opt.step()
-        opt.zero_grad()
+    plain_loop(big, OPTIMS['sgd'](big.parameters()), other, 1, lambda m, batch: loss_fn(m(batch[0]), batch[1]))
     make_learner(m, data([2, 8, 2, 2, 7, 3]), loss_fn=loss_fn, optim=OPTIMS['sgd'], hooks=[GradAccum(n)]).fit(1)
     assert close(m, big)

@@ -5,7 +5,7 @@ import pytest, torch
 from torch import nn
 from torch.optim import SGD, AdamW, lr_scheduler as S
 
-from common import batches, make_learner, make_model
+from common import Counted, batches, make_learner, make_model, stop_when
 from test_lr_find import check_same, snapshot
 from trainer_nb.show.controls import scale_lr
 from trainer_nb.loop.optim import lr_names
@@ -220,9 +220,9 @@ def test_a_factor_by_hand_stays(kind, ord):
 
 @pytest.mark.parametrize('name', SOME)
 def test_a_stopped_fit_is_given_up(name):
-    fresh, count = learner(HOOKS[name]()), itertools.count(1)
+    fresh = learner(HOOKS[name]())
     before = groups_of(fresh)
-    learn = learner(HOOKS[name](), LambdaHook(after_step=lambda learn: next(count) == 7 and learn.stop()))
+    learn = learner(HOOKS[name](), Counted(7))
     learn.fit(3)
     for o in learn, fresh: o.fit(2)
     assert lrs_of(learn, 7) == lrs_of(fresh)
@@ -267,9 +267,8 @@ def test_another_length_is_another_plan(name, first, then, stop, tmp_path):
     n = 10 if stop == 'valid' else stop
     def new(*hooks): return make_learner(hooks=[OF_LENGTH[name](), GradAccum(2), *hooks], valid_dl=batches(seed=2),
                                          optim=lambda p: SGD(p, .1, momentum=.9))
-    def leave(learn):
-        if learn.history.n_steps == n and learn.training == (stop != 'valid'): learn.stop()
-    new(LambdaHook(after_step=leave), Checkpoint(tmp_path)).fit(first)
+    leave = stop_when(lambda learn: learn.history.n_steps == n and learn.training == (stop != 'valid'))
+    new(leave, Checkpoint(tmp_path)).fit(first)
     learn, whole = new(Checkpoint(tmp_path)), new()
     whole.fit(then)
     learn.fit(then, resume=True)

@@ -2,7 +2,7 @@
 import pytest, torch, torch.nn.functional as F
 from torch import nn
 
-from common import batches, make_learner, make_model, same, shuffled, weights
+from common import batches, make_learner, make_model, plain_loop, same, shuffled, weights
 from trainer_nb.all import EarlyStopping, GradClip, LambdaHook, NaNGuard
 from trainer_nb.loop.optim import make_optimizers
 
@@ -25,18 +25,11 @@ def parts():
 def plain(optim, n_epochs=3, max_norm=None):
     "(modules, training losses, validation losses)"
     model, loss_fn = parts()
-    params = [*model.parameters(), *loss_fn.parameters()]
-    opt, losses, valid = optim(params), [], []
+    opt, losses, valid = optim([*model.parameters(), *loss_fn.parameters()]), [], []
     for _ in range(n_epochs):
         model.train()
         loss_fn.train()
-        for xb, yb in shuffled():
-            loss = loss_fn(model(xb), yb)
-            loss.backward()
-            if max_norm: nn.utils.clip_grad_norm_(params, max_norm)
-            opt.step()
-            opt.zero_grad()
-            losses.append(loss.item())
+        losses += plain_loop(model, opt, shuffled(), 1, lambda m, batch: loss_fn(m(batch[0]), batch[1]), max_norm)
         model.eval()
         loss_fn.eval()
         with torch.no_grad(): sums = [(len(yb)*loss_fn(model(xb), yb).double(), len(yb)) for xb, yb in batches(seed=2)]

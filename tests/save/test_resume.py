@@ -13,7 +13,7 @@ from torch import nn
 from torch.optim import SGD, Adagrad, AdamW, LBFGS, RMSprop, lr_scheduler as S
 from torch.utils.data import DataLoader, RandomSampler, TensorDataset, WeightedRandomSampler
 
-from common import Noisy, Stream, Unsized, batches, digest, equal, make_learner, problem, shuffled, told
+from common import Counted, Noisy, Stream, Unsized, batches, digest, equal, make_learner, problem, shuffled, told
 from test_loss_parameters import Proxies
 from test_metrics import Detection, MulticlassF1Score, as_array, both, recalls
 from test_modes import Student
@@ -116,6 +116,8 @@ def draw(rand, i):
     for o in rand.sample([*HOOKS], rand.randint(0, 4)):
         if o not in c['hooks'] and not any(o in pair and pair & {*c['hooks']} for pair in APART): c['hooks'].append(o)
     if 'statistics' in c['hooks']: c['model'] = 'norm'
+    if c['train'] == 'no batches':      # BatchNorm wants two samples
+        c.update(model='tied', hooks=[o for o in c['hooks'] if o != 'statistics'])
     if c['train'] == 'too short' and c['rates'] == 'of a length': c['rates'] = '-'      # torch's refuses to go on
     for a in APART:
         if len(a & {c['opt'], c['model'], c['train'], c['metric']}) and a & {*c['hooks']}:
@@ -127,15 +129,6 @@ def draw(rand, i):
     return c
 
 N = max(map(len, TABLES.values()))
-
-class Counted(LambdaHook):
-    "Counts batches of both phases, and stops after one of them"
-    def __init__(self, at=None):
-        self.n, self.at = 0, at
-        super().__init__(after_step=self.count, name='Counted')
-    def count(self, learn):
-        self.n += 1
-        if self.n == self.at: learn.stop()
 
 def make(c, folder, counted, seed=0):
     torch.manual_seed(11)

@@ -7,8 +7,9 @@ from torch import nn
 from torch.optim import SGD, AdamW
 from torch.utils.data import DataLoader, Dataset, Subset
 
-from common import batches, digest, make_learner, make_model, problem, shuffled
+from common import Counted, Scaled, batches, digest, make_learner, make_model, problem, shuffled
 from trainer_nb.data.loaders import TensorLoader
+from trainer_nb.learner import Learner
 from trainer_nb.loop.hooks import CancelEpoch, CancelFit, CancelStep, Hook, LambdaHook, MainProcessHook
 from trainer_nb.show import lr_find
 from trainer_nb.show.lr_find import RULES, LRCurve, Picker
@@ -157,6 +158,39 @@ class Step:
         pred = learn.model(batch[0])
         return {'loss': F.cross_entropy(pred, batch[1])*(1 + .01*self.n), 'pred': pred, 'targ': batch[1]}
 
+def loss_of(learn, batch): return F.cross_entropy(learn.model(batch[0]), batch[1])
+
+class Steps:
+    "A method as a step, with a tensor and a generator"
+    def __init__(self): self.target, self.gen, self.n = torch.ones(4), torch.Generator().manual_seed(1), 0
+    def step(self, batch, learn):
+        self.n += 1
+        self.target.mul_(.9)
+        return {'loss': loss_of(learn, (batch[0]*self.target, batch[1]))*torch.rand((), generator=self.gen)*self.n}
+
+class Mine(Learner):
+    "What a subclass holds is its own"
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.mean, self.seen = torch.zeros(4), {'n': []}
+    def train_step(self, batch):
+        self.mean.add_(1)
+        self.seen['n'].append(1)
+        return {'loss': loss_of(self, (batch[0] + self.mean, batch[1]))}
+
+class Carry(Hook):
+    "State of a recurrent step: set anew, changed in place, in lists, and a generator"
+    def __init__(self):
+        self.h, self.total, self.log = torch.zeros(3), torch.zeros(3), {'n': [0]}
+        self.gen = torch.Generator().manual_seed(1)
+    def move(self, pred):
+        self.h = pred.detach().mean(0)
+        self.total += self.h
+        self.log['n'][0] += 1
+        return pred + self.h + self.total*self.log['n'][0]*torch.rand((), generator=self.gen)
+
+def carried(batch, learn): return {'loss': F.cross_entropy(learn.get_hook(Carry).move(learn.model(batch[0])), batch[1])}
+
 def gan_step(batch, learn):
     x, y = batch
     yield 'd', F.cross_entropy(learn.model.d(x), y)
@@ -172,13 +206,6 @@ def groups(kind=SGD, lrs=(.01, .1), **kwargs):
     model = make_model()
     return dict(model=model, optim=kind([{'params': model[0].parameters(), 'lr': lrs[0]},
                                          {'params': model[3].parameters(), 'lr': lrs[1]}], **kwargs))
-
-class Scaled(nn.Module):
-    "A loss with a parameter"
-    def __init__(self):
-        super().__init__()
-        self.scale = nn.Parameter(torch.ones(()))
-    def forward(self, pred, targ): return F.cross_entropy(pred*self.scale, targ)
 
 def warm():
     dl = shuffled(num_workers=1, persistent_workers=True)
@@ -207,6 +234,8 @@ LEARNERS = {
     'stateful loader': lambda: make_learner(train_dl=Stateful()),
     'noisy data': lambda: make_learner(train_dl=DataLoader(Subset(Noisy(), range(20)), batch_size=5, shuffle=True)),
     'step with state': lambda: make_learner(train_step=Step()),
+    'method': lambda: make_learner(train_step=Steps().step), 'subclass': lambda: make_learner(cls=Mine, loss_fn=None),
+    'hook with state': lambda: make_learner(train_step=carried, hooks=[Carry()]),
     'validation': lambda: make_learner(valid_dl=shuffled(seed=2), metrics=[accuracy]),
     'warm workers': lambda: make_learner(train_dl=warm()),
 }
@@ -388,8 +417,8 @@ def test_signals_while_things_are_put_back(n_signals):
                                       ('own generator', 4), ('stateful loader', 7), ('validation', 7)])
 def test_in_mid_run(kind, at):
     def stopped():
-        learn, calls = made(kind), []
-        learn.add_hook(LambdaHook(after_step=lambda learn: calls.append(1) or (len(calls) == at and learn.stop())))
+        learn = made(kind)
+        learn.add_hook(Counted(at))
         learn.fit(2)
         assert learn.cancelled == 'stop'
         return learn
