@@ -22,11 +22,9 @@ def pytest_collection_modifyitems(items):
     def place(o): return next((i for i, name in enumerate(FIRST) if o.path.as_posix().endswith(f'/{name}')), len(FIRST))
     items.sort(key=place)
 
-
 @pytest.fixture(autouse=True)
 def _seeded():
     torch.manual_seed(0)
-
 
 @pytest.fixture(scope='module')
 def frozen():
@@ -35,7 +33,6 @@ def frozen():
     gc.freeze()
     yield
     gc.unfreeze()
-
 
 @pytest.fixture
 def cell(monkeypatch):
@@ -54,7 +51,6 @@ def cell(monkeypatch):
     monkeypatch.setattr(IPython, 'get_ipython', lambda: SimpleNamespace(kernel=True, execution_count=1))
     monkeypatch.setattr(IPython.display, 'display', display)
     return cell
-
 
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call(pyfuncitem):

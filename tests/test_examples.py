@@ -11,7 +11,6 @@ gallery, *pages = sorted(folder.glob('*.ipynb'))
 lessons = sorted((folder.parent/'lessons').glob('*.ipynb'))
 each = pytest.mark.parametrize('path', pages, ids=lambda o: o.stem)
 
-
 def cells(path, kind):
     found = json.loads(path.read_text(encoding='utf-8'))['cells']
     return [''.join(c['source']) for c in found if c['cell_type'] == kind]
@@ -19,7 +18,6 @@ def cells(path, kind):
 def marked(path, name): return [o for o in cells(path, 'code') if o.startswith(f'#| {name}\n')]
 
 def lines(source): return [o for o in source.splitlines() if o.strip() and not o.lstrip().startswith('#')]
-
 
 def test_there_are_twelve_and_the_gallery_shows_each():
     "With its title, and what it shows in the end"
@@ -44,7 +42,6 @@ def test_training_takes_fewer_lines_than_the_loop_and_weights_are_compared(path)
     ours = [o for o in re.split(r'\n\n|\n(?=def)', train) if not re.match(rf'def ({"|".join(both) or "-"})\b', o)]
     body = loop[loop.index('def by_hand'):].split('\n\n')[0]
     assert len(lines('\n'.join(ours))) < len(lines(body))
-
 
 def calls(source):
     return {o.func.attr for o in ast.walk(ast.parse(source)) if isinstance(o, ast.Call)

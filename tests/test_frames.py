@@ -12,7 +12,6 @@ from trainer_nb.loop.hooks import Hook
 
 TORCH, HERE = str(Path(torch.__file__).parent), __file__
 
-
 class Looks(nn.Module):
     "Notes the frames between this file's call of `fit` and its own `forward`, without torch's and this file's"
     def __init__(self):

@@ -33,7 +33,6 @@ def healthy(f=None, **made):
     HEALTHY.update(made or {f.__name__: f})
     return f
 
-
 @cache
 def digits():
     "(x, y): 400 digits of 64 numbers, standardized, in random order; class ids"

@@ -140,7 +140,6 @@ class Decay(Hook):
 class PlainDecay(Plain):
     def loss(self, xb, yb): return super().loss(xb, yb) + .1*self.model[0].weight.square().sum()
 
-
 class Accumulate(Hook):
     "Steps with the sum of two batches' gradients"
     def __init__(self): self.i = 0

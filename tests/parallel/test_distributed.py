@@ -735,7 +735,6 @@ def test_from_a_shell(launcher, tmp_path):
     assert close(found['accuracy'], alone['accuracy']) and res.stdout.count('valid_loss') == 1
     assert len((tmp_path/'out.csv').read_text().splitlines()) == len((tmp_path/'alone.csv').read_text().splitlines())
 
-
 @pytest.mark.soak
 def test_processes_always_meet(n=1000):
     """A process that is forked while a thread of this one holds a lock would wait for it for ever,

@@ -18,7 +18,6 @@ here = Path(__file__).parents[1]
 N = 8       # epochs, of six batches
 ODD = "a b'c%j\"$(touch oops)"
 
-
 def make(*hooks):
     torch.manual_seed(0)
     x, y = torch.randn(46, 4), torch.arange(46) % 3
@@ -45,7 +44,6 @@ def lose_a_rank(run):
     other.kill()
 
 def job_of(run): return run.folder.read('job.json')['job']
-
 
 @pytest.fixture
 def fake(tmp_path, monkeypatch):

@@ -10,7 +10,6 @@ from trainer_nb.runs.folder import RunFolder
 
 BAD = '<img src=x onerror=alert(1)>|`x`\n# [a](javascript:b)'
 
-
 @pytest.fixture
 def three(tmp_path):
     for i, (lr, scale) in enumerate([(.1, 3.), (.03, 1.), (.3, 2.)]):

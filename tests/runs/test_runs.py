@@ -18,7 +18,6 @@ from trainer_nb.all import Run, attach, runs
 
 here = Path(__file__).parents[1]
 
-
 @pytest.fixture(autouse=True)
 def _ends(tmp_path):
     "No process outlives its test"
@@ -168,7 +167,6 @@ KINDS = [much, workers, persistent, seeded_loader, scheduler, gan, local_classes
          mappings, early_stopping, objects, arrays, own_checkpoint]
 QUICK = {local_classes, second_fit}
 
-
 def made(kind):
     "A learner and the arguments of its fit, the same each time"
     random.seed(0), np.random.seed(0), torch.manual_seed(0)
@@ -188,7 +186,6 @@ def everything(learn):
 def check_equal(a, b):
     for x, y in zip(everything(a), everything(b)):
         for k in x: assert equal(x[k], y[k]), k
-
 
 @pytest.mark.parametrize('kind', [pytest.param(o, marks=() if o in QUICK else pytest.mark.soak, id=o.__name__)
                                   for o in KINDS])
@@ -234,7 +231,6 @@ def kernel(code, tmp_path):
     env = {**os.environ, 'PYTHONPATH': str(here.parent)}
     return subprocess.Popen([sys.executable, '-c', SLOW + code], cwd=tmp_path, stdout=subprocess.PIPE, env=env,
                             text=True)
-
 
 def test_kernel_dies(tmp_path):
     "kill -9 of the kernel: the run trains on, a new kernel sees every point, and the end is bit-equal"

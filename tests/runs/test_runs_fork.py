@@ -35,7 +35,6 @@ def parent(tmp_path_factory):
 
 def info_of(run): return run.folder.read('run.json')['parent']
 
-
 def check_repeats(parent, seed, n, tmp_path):
     run, learn = parent
     rng = random.Random(seed)

@@ -18,7 +18,6 @@ from test_distributed import check_equal, check_same
 N = 8       # epochs, of six batches and five
 X, Y = torch.randn(46, 4, generator=torch.Generator().manual_seed(0)), torch.arange(46) % 3
 
-
 def make(*hooks, dropout=.5, **kwargs):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Dropout(dropout), nn.Linear(8, 3))

@@ -20,7 +20,6 @@ def make():
     return Learner(model, (x, x[:, :3]), (x, x[:, :3]), loss_fn=F.mse_loss, bs=8, lr=.01, seed=1, display=False,
                    hooks=[Slow(.01), EMA(.9), OneCycle(), every])
 
-
 @pytest.mark.soak
 def test_kills(tmp_path, monkeypatch):
     "SIGKILL at random moments, also while it starts and while it writes checkpoints: each run ends bit-equal"

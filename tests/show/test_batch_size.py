@@ -54,7 +54,6 @@ def test_a_given_limit_is_kept_and_used(hooks=(GradClip(1.),)):
     assert .9*.95*.95*limit < true_peak(hooks, found.largest) <= .9*limit and found.outcome == 'memory'
     assert make_learner(wide(), data(3000, 64)).find_batch_size(limit=limit/2**30, most=5).limit == limit
 
-
 def test_with_batch_norm_in_samples_of_a_generator_and_a_validation_that_does_not_fit():
     class Stream:
         def __iter__(self):

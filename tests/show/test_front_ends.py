@@ -205,7 +205,6 @@ def test_pipe(tmp_path):
     assert is_clean(out) and not err
     check_lines(out.splitlines(), expected())
 
-
 def test_an_area_that_begins_without_a_chart_shows_its_table_in_the_end(monkeypatch):
     "As the view of a run does where there are no widgets"
     class Part:

@@ -57,7 +57,6 @@ def make():
     x = torch.randn(64, 4)
     return Learner(torch.nn.Linear(4, 1), (x, x[:, :1]), (x, x[:, :1]), loss_fn=F.mse_loss)
 
-
 def test_fit(marimo):
     assert front_end() == 'html'
     learn = make()

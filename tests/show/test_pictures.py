@@ -32,7 +32,6 @@ def history(losses, valids=(), name='loss', metrics=None, lr=None):
         h.ends.append(end)
     return h
 
-
 def absolute(d):
     "Write the lines of an SVG path from place to place, not each from the place before"
     x, y, res = 0., 0., ''
@@ -148,7 +147,6 @@ def test_the_marks_of_the_finder_stand_on_the_curve_that_is_seen():
     assert curve.smoothed == trailing_average(curve.losses, .98) and curve.smoothed.index(min(curve.smoothed)) > 75
     for o in panel.lines:
         if o.points: assert o.ys[0] == min(zip(seen.xs, seen.ys), key=lambda p: abs(math.log(p[0]/o.xs[0])))[1]
-
 
 def random_history(r):
     "(losses, ends of epochs): falls, steps, spikes, gaps, and repeated values as accumulation makes them"
