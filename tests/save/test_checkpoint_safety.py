@@ -4,7 +4,7 @@ import hashlib, json, os, pickle, random, re, shutil, signal, warnings
 
 import pytest, torch
 
-from common import Share, make_learner, same, shuffled, stop_at, told, weights
+from common import Share, make_learner, same, shuffled, stop_when, told, weights
 from trainer_nb.save.checkpoint import Checkpoint
 from trainer_nb.save.files import BadCheckpoint, Folder, read_state, write_state
 from trainer_nb.save.shards import HOLE, write_parts
@@ -250,7 +250,7 @@ def test_a_state_with_an_entry_too_many_or_of_another_type_changes_nothing(tmp_p
                             hooks=[h for h in own_hooks(tmp_path)
                                    if h.name in ('EarlyStopping', 'EMA', 'GradAccum', 'OneCycle')])
     learn, path = make(), tmp_path/'a.pt'
-    learn.fit(2, hooks=[stop_at(8)])
+    learn.fit(2, hooks=[stop_when(lambda learn: learn.history.n_steps == 8)])     # in an open window
     learn.save(path)
     other = make()
     before = weights(other.model)
