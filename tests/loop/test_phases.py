@@ -74,7 +74,7 @@ def test_a_resume_knows_what_was_left_out(at, tmp_path):
         learn.record('size', float(len(batch[1])), mean=True)
         learn.record('norm', batch[0].norm(), mean=True)
         return res
-    stop = stop_at(at) if at == 2 else stop_when(lambda learn: learn.valid_idx == 2)
+    stop = stop_at(at) if at == 2 else stop_when(lambda learn: learn.valid_idx == 2 and not learn.state.epoch)
     check_resume(lambda: start(of_one(), with_records), tmp_path, stop, n_epochs=2)
 
 

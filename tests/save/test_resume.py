@@ -157,8 +157,9 @@ def trial(rand, i, folder):
     whole.fit(**c['fit'])
     todo = counted.n
     for k in range(rand.randint(1, 3) + 1):
-        stop = Counted(rand.randint(1, todo) if k < 3 and todo > 1 else None)
-        if k and rand.random() < .3:
+        at = 1 if i % 2 == k == 0 else rand.randint(1, todo) if todo > 1 else 0     # 1: inside a window of two batches
+        stop = Counted(at if k < 3 else None)
+        if k > 1 and rand.random() < .5:
             learn.remove_hook('Counted')
             learn.add_hook(stop)
             learn.resume()
