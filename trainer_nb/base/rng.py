@@ -83,7 +83,6 @@ def _numpy_state():
     if not _numpy_memory_tells() or type(bits := np_random.get_bit_generator()).__name__ != 'MT19937': return read()
     return _state_if_changed('numpy', _numpy_trace(np_random.get_state.__self__, bits), read)
 
-# %% ../../nbs/base/07_rng.ipynb #5b7bae59
 RNG_KINDS = {       # for `check_kinds`
     'python?': [object], 'torch?': Tensor, 'numpy?': {str: object}, 'cuda?': [Tensor], 'mps?': Tensor,
 }

@@ -94,12 +94,14 @@ def check_kinds(x: Any, kinds: Any, where: str) -> Any:
 def _outer(kind):
     "The type, or tuple of types, that `isinstance` takes for a kind"
     if kind is None: return type(None)
-    return (list, tuple) if isinstance(kind, list) else dict if isinstance(kind, dict) else kind
+    if isinstance(kind, list): return list, tuple
+    return dict if isinstance(kind, dict) else kind
 
 def _kind_name(kind):
     if isinstance(kind, tuple): return ' or '.join(map(_kind_name, kind))
-    outer = _outer(kind)
-    return 'None' if kind is None else 'list' if isinstance(outer, tuple) else getattr(outer, '__name__', str(outer))
+    if kind is None: return 'None'
+    if isinstance(kind, list): return 'list'
+    return getattr(_outer(kind), '__name__', str(kind))
 
 # %% ../../nbs/base/02_text.ipynb #42b6b11c
 def printable(text: str) -> str:

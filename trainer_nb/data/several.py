@@ -53,7 +53,8 @@ class _Passes:
         self.marks, self.batches = deque([self._mark()], maxlen=4), getattr(self, f'_{dl.mode}')()
 
     def _mark(self):
-        return self.n, self.turn, set(self.over), {name: (part, part.n) for name, part in self.parts.items()}
+        parts = {name: (part, part.n) for name, part in self.parts.items()}
+        return {'n': self.n, 'turn': self.turn, 'over': sorted(self.over), 'parts': parts}
 
     def __iter__(self): return self
 
@@ -65,9 +66,8 @@ class _Passes:
 
     def state_dict(self, n):
         "Return the state after `n` batches; one more may have been read"
-        n, turn, over, parts = next((o for o in self.marks if o[0] == n), self.marks[-1])
-        states = {name: part.state_at(k) for name, (part, k) in parts.items()}
-        return {'n': n, 'turn': turn, 'over': sorted(over), 'parts': states}
+        mark = next((o for o in self.marks if o['n'] == n), self.marks[-1])
+        return {**mark, 'parts': {name: part.state_at(k) for name, (part, k) in mark['parts'].items()}}
 
     def _open(self):
         for part in self.parts.values(): part.open()

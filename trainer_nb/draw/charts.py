@@ -36,7 +36,6 @@ class _Words(NamedTuple):
     anchor: str = 'start'
     group: str = ''
 
-# %% ../../nbs/draw/08_charts.ipynb #c2e6aade
 def _grid(p):
     "Yield the grid, the frame, and the numbers beside them"
     grid, (xticks, yticks) = [], p.axes()

@@ -34,7 +34,8 @@ class BatchView:
     @property
     def rows(self) -> list[dict]:
         "Describe each part in numbers: 'name', 'shape', 'dtype', 'min', 'max', 'mean', 'not_finite'"
-        return describe_parts({k: o for parts in batch_parts(self.batch) for k, o in parts.items()})
+        inputs, targets = batch_parts(self.batch)
+        return describe_parts({**inputs, **targets})
 
     def samples(self) -> tuple[list[dict], list]:  # (name → sample, captions as for `grid`)
         "Return the samples to draw"

@@ -53,7 +53,8 @@ def _set_thread_modes(grad, autocast, depth):
 class Interrupts:
     """Handle SIGINT in a `with` block: the first one is a request, the second one raises KeyboardInterrupt
 
-    With `at_once`, the first one raises, too. It raises only within `interrupts.open()`; elsewhere it waits. Once it has waited for `patience` seconds, the next
+    With `at_once`, the first one raises, too. It raises only within `interrupts.open()`; elsewhere it waits.
+    Once it has waited for `patience` seconds, the next
     one raises anywhere.
     """
     patience = 5.

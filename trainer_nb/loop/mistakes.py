@@ -132,7 +132,8 @@ def refuse_fit(f: Callable, given: Sequence, others: Mapping) -> NoReturn:
     n = next((others[k] for k in _EPOCHS if k in others), next((o for o in given if type(o) is int), 'n_epochs'))
     shown = {'x', 'y', 'validation_data', 'validation_split', 'batch_size', *_EPOCHS}
     rest = [o for o in others if o not in shown]
-    was = f'n_epochs is a {type(given[0]).__name__}: expected a whole number' if is_data(given[0]) else 'fit has no data'
+    kind = type(given[0]).__name__
+    was = f'n_epochs is a {kind}: expected a whole number' if is_data(given[0]) else 'fit has no data'
     raise TypeError(f'{was}; pass data to the learner, Learner({", ".join(parts)}, ...).fit({n})'
                     + (f'; {_about_others("fit", f, rest)}' if rest else ''))
 

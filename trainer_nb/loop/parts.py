@@ -121,7 +121,8 @@ def check_attributes(learn: Any, known: frozenset[str]) -> None:
         hint = did_you_mean(name, [o for o in dir(learn) if o != name])
         raise missing_name(
             learn, name, f'learn.{name} was set, and a learner has no such attribute.{hint} Keep what is yours in '
-            f'learn.config, in Learner(state={{...}}) if it changes, or in a subclass, and remove this, del learn.{name}')
+            f'learn.config, in Learner(state={{...}}) if it changes, or in a subclass, '
+            f'and remove this, del learn.{name}')
 
 # %% ../../nbs/loop/14_parts.ipynb #p0000006
 class _Values:

@@ -109,7 +109,8 @@ class Plan:
 
     def check(self, **loaders: Any) -> None:
         "Refuse what does not fit together, and `loaders`, by name, that cannot be read as often; raises ValueError"
-        if (self.n_epochs is None) == (self.max_steps is None): raise ValueError('fit takes either n_epochs or max_steps')
+        if (self.n_epochs is None) == (self.max_steps is None):
+            raise ValueError('fit takes either n_epochs or max_steps')
         for name in 'n_epochs', 'max_steps', 'valid_every':
             if (n := getattr(self, name)) is not None: setattr(self, name, as_count(name, n))
         for name, is_given in dict(valid_every=self.valid_every is not None, valid_first=self.valid_first).items():

@@ -72,7 +72,8 @@ def _check_optimizer_states(opts, states):
 
 def _parameter_names(opt, modules):
     "Return the names of an optimizer's parameters, a list for each group; None for a parameter of no module"
-    known = {id(p): f'{owner}.{k}' for owner, m in modules.items() for k, p in m.named_parameters()}
+    known = {}
+    for owner, m in modules.items(): known |= {id(p): f'{owner}.{k}' for k, p in m.named_parameters()}
     return [[known.get(id(p)) for p in g['params']] for g in opt.param_groups]
 
 def _parameter_order(opt, modules, names):
