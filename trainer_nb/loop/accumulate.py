@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..base import check_kinds
+from ..base import check_kinds, map_tensors
 from trainer_nb.loop.averages import (
     CHUNK, Average, as_tensor, copied, detached, load_object_state, noting, object_state, reset_copy,
     scalars, stack_scalars, stacked, unstacked, weighted_sums
@@ -160,6 +160,16 @@ def _of_all_ranks(world, averages):
         columns = next((c for c in same if c is not None), None) or columns
         res.append((columns, torch.zeros(len(columns) + 1) if o is None else o))
     return res
+
+_SMALL = 2**20      # bytes: a larger metric object is not copied for a live display
+
+def _computed(metric, o):
+    "Compute a copy of a metric object; nothing if it is large, or has too few samples as yet"
+    sizes = []
+    map_tensors(lambda t: sizes.append(t.nbytes), object_state(o))
+    if sum(sizes) > _SMALL: return {}
+    try: return {name: float(v) for name, v in metric.columns(deepcopy(o).compute()).items()}
+    except Exception: return {}
 
 # %% ../../nbs/loop/21_accumulate.ipynb #20f1cb6c
 _KINDS = {
@@ -309,6 +319,19 @@ class Accumulator:
         "Read the means so far, in one transfer"
         return {name: mean for name, (mean, _) in self.weighted().items()}
 
+    def running(self) -> dict[str, float]:  # metric and recorded names → mean over the batches of this rank
+        "Read the means so far for a live display, and change nothing; a large metric object is left out"
+        found = [o.peek() for o in self.measures.averages]
+        found += [([name], self.sums[name]) for name in self.with_mean if name in self.sums]
+        found, res = [(columns, o) for columns, o in found if o is not None], {}
+        read = iter(_read(World(), [o for _, o in found]))
+        for columns, _ in found:
+            totals, weight = [next(read) for _ in columns], next(read)
+            if weight: res |= {name: total/weight for name, total in zip(columns, totals)}
+        for m, o in self.measures.objects if self.world.size == 1 else ():
+            if self.rows or self.n_packed: res |= _computed(m, o)
+        return res
+
     def weighted(self) -> dict[str, tuple[float, float]]:  # 'loss' and metric names → (mean, its weight)
         "Read the means so far with their total weights, usually numbers of samples"
         self.pack()
@@ -367,6 +390,11 @@ class Accumulators(dict):
         for name, values in found.items():
             for column, (mean, _) in values.items(): _put(res, f'{name}_{column}', mean)
         return res
+
+    def running(self) -> dict[str, float]:  # '<set>_<metric>' → mean so far
+        "Read the means so far, set by set"
+        found = [{f'{name}_{k}': v for k, v in o.running().items()} for name, o in self.items()]
+        return dict(chain.from_iterable(map(dict.items, found)))
 
     def state_dict(self) -> dict[str, dict]:  # name of the set → state of its accumulator
         "Return the state, by set"

@@ -113,12 +113,8 @@ def _hint():
 # %% ../../nbs/show/03_controls.ipynb #3faed313
 class ButtonRow:
     "Buttons in a row, and a line of text"
-    def __init__(self,
-        buttons: dict,      # label → (tooltip, whether it is enabled)
-        clicked: Callable,  # function of a label, called in a thread of the kernel
-        kernel: Any,        # of ipykernel
-        text: str = '',     # of the line
-    ):
+    def __init__(self, buttons: dict, clicked: Callable, kernel: Any, text: str = ''):
+        "`buttons`: label → (tooltip, whether it is enabled); `clicked(label)` is called in a thread of the kernel"
         import ipywidgets as W
         self.buttons, auto = {}, dict(width='auto')
         for label, (tip, enabled) in buttons.items():
@@ -146,10 +142,7 @@ class ButtonRow:
 # %% ../../nbs/show/03_controls.ipynb #4fe890c8
 class MarimoRow:
     "The same for marimo, whose buttons keep their labels: `html` writes those that are in the row now"
-    def __init__(self,
-        buttons: dict,      # as for `ButtonRow`
-        clicked: Callable,  # function of a label, called when no cell computes
-    ):
+    def __init__(self, buttons: dict, clicked: Callable):   # called when no cell computes
         import marimo as mo
         def made(label, tip, enabled, shown=None):
             def click(_): clicked(label)

@@ -19,13 +19,10 @@ from trainer_nb.draw import (
     legend_rows, limits, smooth, widget_view
 )
 from ..loop import CancelFit, Learner, as_count, set_lr
-from .output import Area, Budget, Drawn, Progress, front_end, terminal_width, text_bar
+from .output import Area, Budget, Drawn, Progress, front_end, put_line, text_bar
 
 # %% ../../nbs/show/04_lr_find.ipynb #3fa0b1c7
-def trailing_average(
-    values: list[float],
-    beta: float = .9,  # weight of the past, in [0, 1)
-) -> list[float]:
+def trailing_average(values: list[float], beta: float = .9) -> list[float]:
     "Exponential moving average without bias at the start; skips values that are not finite; lags"
     res, avg, weight = [], 0., 0.
     for v in values:
@@ -34,10 +31,7 @@ def trailing_average(
     return res
 
 # %% ../../nbs/show/04_lr_find.ipynb #2e66c773
-def valley(
-    lrs: list[float],     # > 0, rising
-    losses: list[float],  # of the same length
-) -> float:
+def valley(lrs: list[float], losses: list[float]) -> float:
     "Choose the middle of the longest descent"
     lengths: list[int] = []        # of the longest descent that ends here
     for i, v in enumerate(losses):
@@ -48,13 +42,10 @@ def valley(
     return lrs[start + int(third) + int(third/2)]
 
 # %% ../../nbs/show/04_lr_find.ipynb #ba194f46
-def slide(
-    lrs: list[float],         # > 0, rising
-    losses: list[float],      # of the same length
-    distance: int = 15,       # points between left and right
-    threshold: float = .005,  # smaller differences of slopes (loss per point) count as none
-) -> float|None:              # None if there are too few points
-    "Choose the rate just before the explosion"
+def slide(lrs: list[float], losses: list[float], distance: int = 15, threshold: float = .005) -> float|None:
+    """Choose the rate just before the explosion; None if there are too few points
+
+    It compares slopes (loss per point) that are `distance` points apart; differences below `threshold` are none."""
     n = len(losses)
     if n <= distance: return None
     sides = [(max(i - 1, 0), min(i + 1, n - 1)) for i in range(n)]
@@ -65,18 +56,12 @@ def slide(
     return lr
 
 # %% ../../nbs/show/04_lr_find.ipynb #696a7ced
-def steep(
-    lrs: list[float],     # as in `valley`
-    losses: list[float],
-) -> float:
+def steep(lrs: list[float], losses: list[float]) -> float:
     "Choose the rate at which the loss falls fastest"
     slopes = [(b - a)/math.log(q/p) for a, b, p, q in zip(losses, losses[1:], lrs, lrs[1:])]
     return lrs[slopes.index(min(slopes))]
 
-def minimum(
-    lrs: list[float],     # as in `valley`
-    losses: list[float],
-) -> float:
+def minimum(lrs: list[float], losses: list[float]) -> float:
     "Choose a tenth of the rate with the lowest loss"
     return lrs[losses.index(min(losses))]/10
 
@@ -228,11 +213,8 @@ def _chart(found, picked):
 
 # %% ../../nbs/show/04_lr_find.ipynb #b665b336
 class Picker:
-    "A slider along a curve, and a button that removes it"
-    def __init__(self,
-        curve: LRCurve,
-        moved: Callable[[], Any],   # called when `curve.picked` has changed
-    ):
+    "A slider along a curve, and a button that removes it; calls `moved` when `curve.picked` has changed"
+    def __init__(self, curve: LRCurve, moved: Callable[[], Any]):
         import ipywidgets as W
         from IPython.display import display
         self.curve, self.moved = curve, moved
@@ -266,11 +248,8 @@ class Picker:
 
 # %% ../../nbs/show/04_lr_find.ipynb #ba673420
 class LRScreen:
-    "Show a search while it runs"
-    def __init__(self,
-        curve: LRCurve,
-        where: str|None,  # 'html', 'tty', 'text'; None: nowhere
-    ):
+    "Show a search while it runs: 'html', 'tty', 'text'; None: nowhere"
+    def __init__(self, curve: LRCurve, where: str|None):
         self.curve, self.where, self.area = curve, where, Area()
         self.budget, self.progress = Budget(), Progress(curve.n_steps)
 
@@ -282,14 +261,12 @@ class LRScreen:
         status = f'step {n}/{self.curve.n_steps}{lr} · {self.progress.at(n)}'
         with self.budget.drawing():
             if self.where == 'html': self.area.draw(status, share, '', self.curve.chart())
-            else:
-                width = terminal_width()
-                print('\r' + f'{text_bar(share)} {status}'[:width].ljust(width), end='', flush=True)
+            else: put_line(f'{text_bar(share)} {status}')
 
     def close(self) -> None:
         "Show the result"
         curve = self.curve
-        if self.where == 'tty': print('\r' + ' '*terminal_width(), end='\r')
+        if self.where == 'tty': put_line()
         if self.where in ('tty', 'text'): print(curve.status(), flush=True)
         is_empty = self.budget.first_s is None and not curve.lrs       # an error came first
         if self.where != 'html' or is_empty: return
