@@ -1,5 +1,5 @@
 "What four documents ask of a display and of loggers: metrics while they run, lines of a log, settings, TensorBoard"
-import io, logging, math, re, subprocess, sys
+import io, logging, re, subprocess, sys
 from configparser import ConfigParser
 from dataclasses import dataclass, field
 from itertools import count
@@ -131,9 +131,11 @@ def test_a_stream_prints_its_validations_as_they_come(monkeypatch):
     learn, pipe = streamed(monkeypatch)
     lines = [o for o in pipe.getvalue().splitlines() if 'valid_loss ' in o and '·' in o]
     values = learn.history.valids
-    assert [pipe.at[o] for o in lines] == [*range(200, 2000, 200)] == [int(re.search(r'batch (\d+)', o)[1]) for o in lines]
+    said = [int(re.search(r'batch (\d+)', o)[1]) for o in lines]
+    assert [pipe.at[o] for o in lines] == said == [*range(200, 2000, 200)]
     for line, loss, acc in zip(lines, values['valid_loss'], values['valid_accuracy']):
-        assert f'valid_loss {loss:.4g} · valid_accuracy {acc:.4g} · ' in line and re.search(r'it/s · \d\d:\d\d left$', line)
+        assert f'valid_loss {loss:.4g} · valid_accuracy {acc:.4g} · ' in line
+        assert re.search(r'it/s · \d\d:\d\d left$', line)
     row = pipe.getvalue().splitlines()[-1].split()      # the tenth is in the epoch's row
     assert len(values['valid_loss']) == 10 and f'{values["valid_loss"][-1]:.4f}' in row
     assert not re.search(r'[\r\x1b]', pipe.getvalue())
@@ -306,8 +308,8 @@ def test_tensorboard_has_the_hooks_the_profile_its_trace_and_images(tmp_path):
     pytest.importorskip('tensorboard')
     images = {'grey': lambda learn: torch.rand(5, 6), 'batch': lambda learn: torch.rand(2, 3, 5, 6),
               'curve': lambda learn: learn.history, 'figure': lambda learn: learn.history.plot()}
-    hooks = [TensorBoardLogger(tmp_path/'tb', images=images), Profile(5, skip=1, trace=tmp_path/'t.json.gz', n_traced=2)]
-    learner(False, hooks=hooks).fit(2)
+    profile = Profile(5, skip=1, trace=tmp_path/'t.json.gz', n_traced=2)
+    learner(False, hooks=[TensorBoardLogger(tmp_path/'tb', images=images), profile]).fit(2)
     events = events_of(tmp_path/'tb')
     def text(tag): return events.Tensors(f'{tag}/text_summary')[-1].tensor_proto.string_val[0].decode()
     assert '| TensorBoardLogger' in text('hooks') and '| after_epoch' in text('hooks').replace('`', '')
@@ -339,9 +341,9 @@ learn.fit(1)
 assert not {'fastprogress', 'fasthtml', 'matplotlib'} & sys.modules.keys()'''
     subprocess.run([sys.executable, '-c', code], check=True, capture_output=True, cwd=root)
 
-LOOPS = [(lambda: range(30), None, '30 steps in'), (list, None, '0 steps'), (lambda: (o for o in 'abc'), None, '3 steps in'),
-         (lambda: (o for o in 'abc'), 3, '3 steps in'), (lambda: range(3), 7, '3 of 7 steps in'),
-         (lambda: range(7), 3, '7 steps in')]
+LOOPS = [(lambda: range(30), None, '30 steps in'), (list, None, '0 steps in'),
+         (lambda: (o for o in 'abc'), None, '3 steps in'), (lambda: (o for o in 'abc'), 3, '3 steps in'),
+         (lambda: range(3), 7, '3 of 7 steps in'), (lambda: range(7), 3, '7 steps in')]
 
 @pytest.mark.parametrize('make, total, end', LOOPS)
 @pytest.mark.parametrize('where', ['text', 'tty', 'html'])
@@ -356,9 +358,11 @@ def test_progress_shows_a_loop_of_your_own(make, total, end, where, monkeypatch,
 
 def test_progress_of_a_loop_that_ends_early(monkeypatch, cell, capsys):
     monkeypatch.setattr(output, 'front_end', lambda: 'html')
-    seen = []
-    setitem = type(cell).__setitem__
-    monkeypatch.setattr(type(cell), '__setitem__', lambda self, i, o: (seen.append(o), setitem(self, i, o)), raising=False)
+    seen, setitem = [], type(cell).__setitem__
+    def keep(self, i, o):
+        seen.append(o)
+        setitem(self, i, o)
+    monkeypatch.setattr(type(cell), '__setitem__', keep, raising=False)
     for i in progress(range(10)):
         if i == 4: break
     assert 'width:40.0%' in seen[-2]['text/html'] and '40.00% [4/10' in seen[-2]['text/plain']

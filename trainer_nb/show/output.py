@@ -19,7 +19,6 @@ from time import perf_counter, strftime
 from typing import Any
 
 from ..base import format_time
-from ..data import length
 from trainer_nb.draw import (
     COLORS, INK, current_cell, html_img, html_table, marimo_outputs, marimo_view, running_shell,
     show_bundle, text_table
@@ -164,27 +163,22 @@ def _bar_class():
         def on_update(self, value, text): self.screen(min(value/self.total, 1) if self.total else None, text)
     return Bar
 
-class _LogLines:
-    "Prints a line now and then"
-    def __init__(self): self.next = perf_counter() + 30
+class _Loop:
+    "Shows a share and a text, and at the end another text; in a log, every 30 seconds"
+    def __init__(self):
+        self.where, self.area, self.next = front_end(), Area(), perf_counter() + 30
 
-    def __call__(self, share, text):
-        if perf_counter() < self.next: return
-        self.next += 30
+    def draw(self, share, text):
+        if self.where == 'html': self.area.draw(text, share)
+        elif self.where == 'tty': put_line(f'{text_bar(share)} {text}')
+        elif perf_counter() >= self.next:
+            self.next += 30
+            print(text, flush=True)
+
+    def close(self, text):
+        if self.where == 'html': return self.area.close(text)
+        if self.where == 'tty': put_line()
         print(text, flush=True)
-
-def _screen():
-    "Return (function that draws a share and a text, function that leaves a last text)"
-    where = front_end()
-    if where == 'html':
-        area = Area()
-        return lambda share, text: area.draw(text, share), area.close
-    if where == 'tty': return lambda share, text: put_line(f'{text_bar(share)} {text}'), _leave
-    return _LogLines(), print
-
-def _leave(text):
-    put_line()
-    print(text, flush=True)
 
 def progress(
     items: Iterable,          # a loader, or anything else to iterate over
@@ -192,9 +186,9 @@ def progress(
 ) -> Iterator:                # over the same items
     "Show a bar while a loop runs over `items`: `for batch in progress(dl): ...`"
     total = length_hint(items) or None if total is None else total
-    draw, leave = _screen()
+    screen = _Loop()
     bar = _bar_class()(None, total='noinfer' if total is None else total)
-    n, bar.screen, start = 0, draw, perf_counter()
+    n, bar.screen, start = 0, screen.draw, perf_counter()
     bar.update(0)
     try:
         for o in items:
@@ -204,7 +198,8 @@ def progress(
     finally:
         time_s = perf_counter() - start
         what = f'{n} of {total}' if n < (total or 0) else f'{n}'
-        leave(f'{what} steps in {format_time(time_s)}, {_format_rate(max(n, .1)/max(time_s, 1e-9))}')
+        rate = f', {_format_rate(n/max(time_s, 1e-9))}' if n else ''
+        screen.close(f'{what} steps in {format_time(time_s)}{rate}')
 
 # %% ../../nbs/show/01_output.ipynb #5522563b
 class Drawn:
