@@ -31,14 +31,14 @@ class Screen:
     def row(self, learn: Learner) -> None: pass
     def close(self, learn: Learner, status: str) -> None: pass
 
+# %% ../../nbs/show/02_display.ipynb #line0002
 class Lines(Screen):
     "Print a header, lines while an epoch runs, one for each epoch, and one if the fit did not run to its end"
     every = 30.
     flush_s = .02       # shortest time between two flushes: faster rows wait in the buffer
     def __init__(self, learn: Learner, end: int = 0, plot: bool = False):
-        self.columns = None                 # of the latest row, as in the history
         self.names, self.widths = (), ()    # of the columns that are printed
-        self.room = math.inf                # characters in a line
+        self.chosen_for = None              # (columns of the history, width) for which they were chosen
         self.next = 0.                      # clock of the next flush
 
     def write(self, text: str) -> None:
@@ -56,18 +56,17 @@ class Lines(Screen):
 
     def row(self, learn: Learner, width: int|None = None) -> None:
         "Print the newest epoch"
-        columns, room = list(learn.history.epoch_rows[-1]), math.inf if width is None else width
-        head = '' if columns == self.columns and room == self.room else self._head(learn, columns, width)
-        line = self._line(learn)
-        if len(line) > room:                # a number is longer than before
-            head = self._head(learn, columns, width) or head
+        wanted = list(learn.history.epoch_rows[-1]), width
+        head = '' if wanted == self.chosen_for else self._head(learn, width)
+        self.chosen_for, line = wanted, self._line(learn)
+        if width is not None and len(line) > width:     # a number is longer than before
+            head = self._head(learn, width) or head
             line = self._line(learn)
         self.write(head + line)
 
-    def _head(self, learn, columns, width):
+    def _head(self, learn, width):
         "Choose the columns for this and the next rows; return a line with their names if they have changed"
         head, names = learn.history.lines(len(learn.history) - 1, width=width)[0], self.names
-        self.columns, self.room = columns, math.inf if width is None else width
         self.names = ['time_s' if o == 'time' else o for o in head]
         # numbers of the next rows may be longer
         self.widths = [max(len(o), 5 if o in ('epoch', 'time') else 8) for o in head]
@@ -282,9 +281,8 @@ def _harmless(f):
     return wrapped
 
 # %% ../../nbs/show/02_display.ipynb #watc0002
-class _Watch(MainProcessHook):
-    "Shows a fit on a screen"
-    ord = 100
+class _Paced(MainProcessHook):
+    "Draws on a screen when the budget or the screen allows it"
     def __init__(self):
         self.note = ''                  # shown in the status line instead of the batch: 'compiling'
         self.remark = ''                # shown in the status line besides: 'compiled in 3.1 s'
@@ -295,6 +293,41 @@ class _Watch(MainProcessHook):
 
     def __getstate__(self):     # screen and timer belong to this process
         return {**vars(self), **dict.fromkeys(('screen', 'timer', 'line', 'error'))}
+
+    @_harmless
+    def draw(self, learn: Learner) -> None:
+        "Draw now, regardless of the budget; lines wait until they are due"
+        if self.screen is None: return
+        budget, every = self.budget, self.screen.every
+        was_held = budget.next == math.inf and budget.first_s is not None
+        if every is None or budget.is_due:
+            with budget.drawing(): self.screen.draw(learn, self._status(learn), self.line.progress)
+        if every is not None: budget.next = budget.clock() + every
+        elif was_held: budget.next = min(budget.next, budget.clock() + .1)      # move soon
+        self._stop_timer()      # the timer asks the loop for the next update: a batch costs nothing
+        if budget.next == math.inf: return
+        self.timer = Timer(max(budget.next - budget.clock(), 0), learn.requests.append, [self._due])
+        self.timer.daemon = True
+        self.timer.start()
+
+    def _status(self, learn): return self.line.text(learn, self.note, self.remark)
+
+    def _due(self, learn):
+        if self.budget.is_due: self.draw(learn)
+
+    def _stop_timer(self):
+        if self.timer is not None: self.timer.cancel()
+        self.timer = None
+
+    def hold(self) -> None:
+        "Stop drawing until `draw` is called"
+        self._stop_timer()
+        if self.budget is not None: self.budget.next = math.inf
+
+# %% ../../nbs/show/02_display.ipynb #watc0004
+class _Watch(_Paced):
+    "Shows a fit on a screen"
+    ord = 100
 
     @_harmless
     def before_fit(self, learn: Learner) -> None:
@@ -336,43 +369,13 @@ class _Watch(MainProcessHook):
         self.line.waiting = None            # holds the pass
         self._close(learn, screen)
 
-    @_harmless
-    def draw(self, learn: Learner) -> None:
-        "Draw now, regardless of the budget; lines wait until they are due"
-        if self.screen is None: return
-        budget, every = self.budget, self.screen.every
-        was_held = budget.next == math.inf and budget.first_s is not None
-        if every is None or budget.is_due:
-            with budget.drawing(): self.screen.draw(learn, self._status(learn), self.line.progress)
-        if every is not None: budget.next = budget.clock() + every
-        elif was_held: budget.next = min(budget.next, budget.clock() + .1)      # move soon
-        self._stop_timer()      # the timer asks the loop for the next update: a batch costs nothing
-        if budget.next == math.inf: return
-        self.timer = Timer(max(budget.next - budget.clock(), 0), learn.requests.append, [self._due])
-        self.timer.daemon = True
-        self.timer.start()
-
-    def _status(self, learn): return self.line.text(learn, self.note, self.remark)
-
-    def _due(self, learn):
-        if self.budget.is_due: self.draw(learn)
-
-    def _stop_timer(self):
-        if self.timer is not None: self.timer.cancel()
-        self.timer = None
-
-    def hold(self) -> None:
-        "Stop drawing until `draw` is called"
-        self._stop_timer()
-        if self.budget is not None: self.budget.next = math.inf
-
-# %% ../../nbs/show/02_display.ipynb #37eb9b25
 def _monitor(hooks):
     "Return the column and the mode by which a hook tells the best epoch"
     for o in hooks:
         if isinstance(getattr(o, 'monitor', None), str) and hasattr(o, 'mode'): return o.monitor, o.mode
     return 'valid_loss', 'min'
 
+# %% ../../nbs/show/02_display.ipynb #37eb9b25
 class Display(_Watch):
     "Progress, epoch table and live plot of a fit; `Learner` adds it unless `display=False`"
     unique, provides = True, ('display',)
@@ -415,12 +418,8 @@ class Display(_Watch):
         self.note, self.remark = note, remark
         self.draw(learn)
 
-    def pause(self,
-        learn: Learner,
-        is_paused: bool,        # whether a pause begins
-        skipped_s: float = 0.,  # seconds of the pause that ends
-    ) -> None:
-        "Show that a pause begins or ends"
+    def pause(self, learn: Learner, is_paused: bool, skipped_s: float = 0.) -> None:
+        "Show that a pause begins, or that one of `skipped_s` seconds ends"
         if self.screen is None: return
         self.line.progress.pause(is_paused, skipped_s)
         self.draw(learn)
@@ -463,11 +462,8 @@ class Log(_Watch):
 _ENDS = {'interrupt': 'interrupted', 'stop': 'stopped', 'fit': 'ended by a hook', 'error': 'failed',
          'memory': 'out of memory'}
 
-def outcome(
-    learn: Learner,
-    first: int = 0,  # epochs to leave out
-) -> str:            # 'done: 3 epochs, best valid_loss 0.1234 in epoch 2, whose weights learn has'
-    "Say how the latest fit ended, or where it is"
+def outcome(learn: Learner, first: int = 0) -> str:
+    "Say how the latest fit ended, or where it is, without the `first` epochs: 'done: 3 epochs, best …'"
     if learn.cancelled in _ENDS: return f'{_ENDS[learn.cancelled]} {learn.position}'
     h, best = learn.history, learn.history.best(first)
     if not h.n_steps: return 'nothing is trained yet'

@@ -265,21 +265,14 @@ def flatten(config: Any, name: str = '') -> dict[str, bool|int|float|str]:
     return {name or 'config': re.sub(' at 0x[0-9a-f]+', '', text)}
 
 # %% ../../nbs/show/05_loggers.ipynb #grap0002
-class _Inputs:
-    "The inputs of a model's next call"
-    def __init__(self, model):
-        self.found = None
-        self.handle = model.register_forward_pre_hook(self._see, with_kwargs=True)
-
-    def _see(self, model, args, kwargs):
-        self.found = args, kwargs
-        self.handle.remove()
-
-    def close(self):
-        "Return (positional arguments, keyword arguments), or None; the next call is not seen"
-        self.handle.remove()
-        found, self.found = self.found, None
-        return found
+def _next_call(model):
+    "Return (list that gets the arguments of the model's next call, handle of the hook that waits for it)"
+    found = []
+    def see(model, args, kwargs):
+        found.append((args, kwargs))
+        handle.remove()
+    handle = model.register_forward_pre_hook(see, with_kwargs=True)
+    return found, handle
 
 class _ByPlace(nn.Module):
     "Calls a model with its keyword arguments as the last positional ones"
@@ -291,13 +284,39 @@ class _ByPlace(nn.Module):
         n = len(args) - len(self.names)
         return self.model(*args[:n], **dict(zip(self.names, args[n:])))
 
-def _draw_graph(writer, model, args, kwargs):
-    "Write the graph of a model to TensorBoard; the model and the random numbers stay as they are"
-    model = deepcopy(model)
-    if kwargs: model = _ByPlace(model, list(kwargs))
-    with torch.random.fork_rng(), warnings.catch_warnings(), redirect_stdout(StringIO()):
-        warnings.simplefilter('ignore')
-        writer.add_graph(model, (*args, *kwargs.values()), use_strict_trace=False)
+def _add_graph(writer, model, args, kwargs):
+    "Write the graph of a model; the model and the random numbers stay as they are"
+    try:
+        model = deepcopy(model)
+        if kwargs: model = _ByPlace(model, list(kwargs))
+        with torch.random.fork_rng(), warnings.catch_warnings(), redirect_stdout(StringIO()):
+            warnings.simplefilter('ignore')
+            writer.add_graph(model, (*args, *kwargs.values()), use_strict_trace=False)
+    except Exception as e:
+        why = f'tracing the model raised {type(e).__name__}: {e}'
+        warnings.warn(f'TensorBoardLogger draws no graph: {why}', stacklevel=2)
+
+# %% ../../nbs/show/05_loggers.ipynb #grap0004
+def _add_config(writer, config, learn):
+    "Write hyperparameters, beside the names of the scalars to compare runs by"
+    from torch.utils.tensorboard.summary import hparams
+    kind = 'epoch/train_' if learn.valid_dl is None else 'valid_'
+    names = [f'{kind}{o}' for o in ('loss', *(m.name for m in learn.metrics))]
+    for summary in hparams(config, dict.fromkeys(names, 0.)): writer.file_writer.add_summary(summary)
+
+def _add_image(writer, name, f, learn):
+    image, step = f(learn), learn.history.n_steps
+    if hasattr(image, 'plot'): image = image.plot()
+    if hasattr(image, 'savefig'): return writer.add_figure(name, image, step)
+    add = writer.add_images if image.ndim == 4 else writer.add_image
+    add(name, image, step, dataformats={2: 'HW', 3: 'CHW', 4: 'NCHW'}[image.ndim])
+
+def _add_profile(log, profile):
+    "Write the table of `Profile`, and copy its trace to where the plugin looks for one"
+    log.writer.add_text('profile', str(profile.table), log.n)
+    if profile.trace is None or not Path(profile.trace).exists(): return
+    suffix = '.gz' if str(profile.trace).endswith('.gz') else ''
+    shutil.copy(profile.trace, log.folder/f'profile.pt.trace.json{suffix}')
 
 # %% ../../nbs/show/05_loggers.ipynb #d71c101d
 class TensorBoardLogger(Logger):
@@ -313,7 +332,7 @@ class TensorBoardLogger(Logger):
         super().__init__()
         self.folder, self.writer = Path(folder), None
         self.graph, self.images = graph, dict(images or {})
-        self.inputs: Any = None     # `_Inputs`, in a fit that draws the graph
+        self.call, self.waiting = [], None      # what `_next_call` returned, in a fit that draws the graph
 
     def open(self, learn: Learner) -> None:
         needed('tensorboard', 'TensorBoardLogger', 'tensorboard')
@@ -324,15 +343,8 @@ class TensorBoardLogger(Logger):
         self.n_epoch = min(self.n_epoch, sum(end <= self.n for end in h.ends))
         purge_step = self.n + 1 if is_resumed else None     # TensorBoard hides older values from here on
         self.writer = SummaryWriter(str(self.folder), purge_step=purge_step)
-        if config := flatten(learn.config): self._add_config(config, learn)
-        self.inputs = _Inputs(learn.model) if self.graph else None
-
-    def _add_config(self, config, learn):
-        "Write hyperparameters, beside the names of the scalars to compare runs by"
-        from torch.utils.tensorboard.summary import hparams
-        kind = 'epoch/train_' if learn.valid_dl is None else 'valid_'
-        names = [f'{kind}{o}' for o in ('loss', *(m.name for m in learn.metrics))]
-        for summary in hparams(config, dict.fromkeys(names, 0.)): self.writer.file_writer.add_summary(summary)
+        if config := flatten(learn.config): _add_config(self.writer, config, learn)
+        self.call, self.waiting = _next_call(learn.model) if self.graph else ([], None)
 
     def write(self, kind: str, step: int, values: dict[str, Any]) -> None:
         prefix = 'epoch/' if kind == 'epoch' else ''
@@ -340,39 +352,20 @@ class TensorBoardLogger(Logger):
 
     def after_epoch(self, learn: Learner) -> None:
         super().after_epoch(learn)
-        for name, f in self.images.items(): self._careful(self._add_image, name, f, learn)
-
-    def _add_image(self, name, f, learn):
-        image, step = f(learn), learn.history.n_steps
-        if hasattr(image, 'plot'): image = image.plot()
-        if hasattr(image, 'savefig'): return self.writer.add_figure(name, image, step)
-        add = self.writer.add_images if image.ndim == 4 else self.writer.add_image
-        add(name, image, step, dataformats={2: 'HW', 3: 'CHW', 4: 'NCHW'}[image.ndim])
+        for name, f in self.images.items(): self._careful(_add_image, self.writer, name, f, learn)
 
     def sync(self, learn: Learner) -> None:
-        if self.inputs is not None and self.inputs.found is not None: self._add_graph(learn.model)
+        if self.call: _add_graph(self.writer, learn.model, *self.call.pop())
         self.writer.flush()
 
     def close(self, learn: Learner) -> None:
         if self.writer is None: return
-        if self.inputs is not None: self.inputs.close()
+        if self.waiting is not None: self.waiting.remove()
         self.writer.add_text('hooks', str(learn.describe_hooks()), self.n)
         if learn.history.n_steps: self.writer.add_figure('history', learn.history.plot(), self.n)
-        if (profile := learn.provider('profile')) is not None: self._add_profile(profile)
+        if (profile := learn.provider('profile')) is not None: _add_profile(self, profile)
         self.writer.close()
         self.writer = None
-
-    def _add_graph(self, model):
-        args, kwargs = self.inputs.close()
-        try: _draw_graph(self.writer, model, args, kwargs)
-        except Exception as e:
-            warnings.warn(f'{self.name} draws no graph: tracing the model raised {type(e).__name__}: {e}', stacklevel=2)
-
-    def _add_profile(self, profile):
-        self.writer.add_text('profile', str(profile.table), self.n)
-        if profile.trace is None or not Path(profile.trace).exists(): return
-        suffix = '.gz' if str(profile.trace).endswith('.gz') else ''
-        shutil.copy(profile.trace, self.folder/f'profile.pt.trace.json{suffix}')
 
 # %% ../../nbs/show/05_loggers.ipynb #e3394c26
 class Tracker(Logger):

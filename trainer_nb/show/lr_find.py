@@ -19,7 +19,7 @@ from trainer_nb.draw import (
     legend_rows, limits, smooth, widget_view
 )
 from ..loop import CancelFit, Learner, as_count, set_lr
-from .output import Area, Budget, Drawn, Progress, front_end, put_line, text_bar
+from .output import Budget, Drawn, Loop, Progress, front_end
 
 # %% ../../nbs/show/04_lr_find.ipynb #3fa0b1c7
 def trailing_average(values: list[float], beta: float = .9) -> list[float]:
@@ -250,7 +250,7 @@ class Picker:
 class LRScreen:
     "Show a search while it runs: 'html', 'tty', 'text'; None: nowhere"
     def __init__(self, curve: LRCurve, where: str|None):
-        self.curve, self.where, self.area = curve, where, Area()
+        self.curve, self.where, self.loop = curve, where, Loop(where)
         self.budget, self.progress = Budget(), Progress(curve.n_steps)
 
     def draw(self) -> None:
@@ -260,14 +260,12 @@ class LRScreen:
         lr = f' · lr {self.curve.lrs[-1]:.2g}' if n else ''
         status = f'step {n}/{self.curve.n_steps}{lr} · {self.progress.at(n)}'
         with self.budget.drawing():
-            if self.where == 'html': self.area.draw(status, share, '', self.curve.chart())
-            else: put_line(f'{text_bar(share)} {status}')
+            self.loop.draw(share, status, self.curve.chart() if self.where == 'html' else None)
 
     def close(self) -> None:
         "Show the result"
         curve = self.curve
-        if self.where == 'tty': put_line()
-        if self.where in ('tty', 'text'): print(curve.status(), flush=True)
+        if self.where in ('tty', 'text'): self.loop.close(curve.status())
         is_empty = self.budget.first_s is None and not curve.lrs       # an error came first
         if self.where != 'html' or is_empty: return
         self._finish()
@@ -276,7 +274,7 @@ class LRScreen:
     def _finish(self):
         curve = self.curve
         picked, suggested = (o and f'{o:.2g}' for o in (curve.picked, curve.suggestion))    # as on the slider
-        curve.show_in(self.area, curve.chart(curve.picked if picked != suggested else None))
+        curve.show_in(self.loop.area, curve.chart(curve.picked if picked != suggested else None))
 
 # %% ../../nbs/show/04_lr_find.ipynb #a371642f
 _AT_ONCE = 5    # losses that are fetched from the device together

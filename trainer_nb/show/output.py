@@ -4,14 +4,13 @@
 
 # %% auto #0
 __all__ = ['front_end', 'Progress', 'terminal_width', 'put_line', 'text_bar', 'html_bar', 'html_chart', 'html_stale', 'Area',
-           'progress', 'Drawn', 'Budget']
+           'Loop', 'progress', 'Drawn', 'Budget']
 
 # %% ../../nbs/show/01_output.ipynb #bec42568
 import math, sys
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from functools import cache
 from html import escape
 from operator import length_hint
 from shutil import get_terminal_size
@@ -154,31 +153,30 @@ class Area:
 def _line(html): return f'<div style="line-height:24px">{html}</div>'
 
 # %% ../../nbs/show/01_output.ipynb #prog0002
-@cache
-def _bar_class():
-    "Make a bar of fastprogress that our screens draw"
-    from fastprogress.fastprogress import ProgressBar
-    class Bar(ProgressBar):
-        lt = ' < '
-        def on_update(self, value, text): self.screen(min(value/self.total, 1) if self.total else None, text)
-    return Bar
+class Loop:
+    "Shows a share, a text and perhaps a `Chart`, and at the end a last text; in a log, a line every 30 seconds"
+    def __init__(self, where: str|None = None):
+        self.where, self.area, self.next = where or front_end(), Area(), perf_counter() + 30
 
-class _Loop:
-    "Shows a share and a text, and at the end another text; in a log, every 30 seconds"
-    def __init__(self):
-        self.where, self.area, self.next = front_end(), Area(), perf_counter() + 30
-
-    def draw(self, share, text):
-        if self.where == 'html': self.area.draw(text, share)
+    def draw(self, share: float|None, text: str, chart: Any = None) -> None:
+        if self.where == 'html': self.area.draw(text, share, '', chart)
         elif self.where == 'tty': put_line(f'{text_bar(share)} {text}')
         elif perf_counter() >= self.next:
             self.next += 30
             print(text, flush=True)
 
-    def close(self, text):
+    def close(self, text: str) -> None:
         if self.where == 'html': return self.area.close(text)
         if self.where == 'tty': put_line()
         print(text, flush=True)
+
+# %% ../../nbs/show/01_output.ipynb #prog0005
+def _bar(total, draw):
+    "Make a bar of fastprogress that draws with `draw`"
+    from fastprogress.fastprogress import ProgressBar
+    bar = ProgressBar(None, total='noinfer' if total is None else total)
+    bar.lt, bar.on_update = ' < ', lambda n, text: draw(min(n/total, 1) if total else None, text)
+    return bar
 
 def progress(
     items: Iterable,          # a loader, or anything else to iterate over
@@ -186,9 +184,8 @@ def progress(
 ) -> Iterator:                # over the same items
     "Show a bar while a loop runs over `items`: `for batch in progress(dl): ...`"
     total = length_hint(items) or None if total is None else total
-    screen = _Loop()
-    bar = _bar_class()(None, total='noinfer' if total is None else total)
-    n, bar.screen, start = 0, screen.draw, perf_counter()
+    screen = Loop()
+    n, bar, start = 0, _bar(total, screen.draw), perf_counter()
     bar.update(0)
     try:
         for o in items:
@@ -244,11 +241,8 @@ class Drawn:
 # %% ../../nbs/show/01_output.ipynb #3f5f3d5f
 class Budget:
     "Decide when to draw next: at most 5 times a second, and after the first second 1 % of the time"
-    def __init__(self,
-        clock: Callable[[], float] = perf_counter,  # returns seconds
-        cost: Callable[[], float]|None = None,  # clock of what an update costs; None: `clock`. In a thread
-                                                # of its own, `time.thread_time`: it waits for the GIL
-    ):
+    def __init__(self, clock: Callable[[], float] = perf_counter, cost: Callable[[], float]|None = None):
+        # cost: clock of what an update costs; in a thread of its own, `time.thread_time`: it waits for the GIL
         self.clock, self.cost, self.opened = clock, cost or clock, clock()
         self.next = math.inf    # clock of the next update; inf: none
         self.n = 0              # number of updates, without the first
