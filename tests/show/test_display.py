@@ -90,7 +90,7 @@ def test_long_runs_are_as_cheap_to_send(seen, n=100_000):
     learn = learner(valid_dl=None, train_dl=[torch.zeros(1, 4)]*100,
                     train_step=lambda batch, learn: {'loss': learn.model(batch).sum()})
     learn.history.add_steps(n, {'train_loss': torch.rand(n), 'lr': [.1]*n})
-    Region(learn, 2*n, True).draw(learn, '', module.Progress(10))
+    Region(learn, 2*n, True).draw(learn, '', module.Pace(10))
     learn.history.add_steps(n, {'train_loss': torch.rand(n), 'lr': [.1]*n})
     assert sum(len(o['text/html']) for _, o in seen) < 20_000       # in base64
 

@@ -19,7 +19,7 @@ from ..base import printable
 from ..draw import COLORS, GREY, current_cell, marimo_outputs, running_shell, text_table
 from ..data import length
 from ..loop import Learner, MainProcessHook, Plot, rank
-from .output import Area, Budget, Progress, front_end, put_line, terminal_width, text_bar
+from .output import Area, Budget, Pace, front_end, put_line, terminal_width, text_bar
 
 # %% ../../nbs/show/02_display.ipynb #7d44ec8f
 class Screen:
@@ -216,7 +216,7 @@ class _StatusLine:
         batches, passes = planned(learn)
         self.before, total = _done(learn), None
         if None not in (batches, n_valid): total = batches + passes*n_valid - learn.valid_idx
-        self.progress, self.waiting = Progress(total), _Waiting(opened)
+        self.progress, self.waiting = Pace(total), _Waiting(opened)
         self.end = 0 if batches is None else learn.history.n_steps + batches    # last training batch
 
     def text(self, learn, note, remark):
@@ -442,9 +442,9 @@ class Log(_Watch):
     "Print or log a line per epoch, per validation pass, and every few seconds: for long fits on streamed data"
     unique = False
     def __init__(self,
-        every: float|None = 30.,            # seconds between two lines, > 0; None: only epochs and validation passes
-        logger: str|logging.Logger|None = None,     # of Python's `logging`, or its name; gets lines of level INFO.
-                                            # None: print them
+        every: float|None = 30.,    # seconds between two lines, > 0; None: only epochs and validation passes
+        logger: str|logging.Logger|None = None,  # of Python's `logging`, or its name, for lines of level INFO;
+                                                 # None: print them
     ):
         if every is not None and not every > 0:
             raise ValueError(f'Log(every) is {every!r}: expected seconds above 0, or None')

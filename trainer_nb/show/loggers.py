@@ -326,8 +326,9 @@ class TensorBoardLogger(Logger):
     def __init__(self,
         folder: str|Path,       # for the event files
         graph: bool = False,    # whether to draw the model, as the first batch runs through it in evaluation mode
-        images: Mapping[str, Callable]|None = None,     # name → `f(learn)`, called after each epoch; returns a figure of
-                                # matplotlib, what has a `plot`, or an image (H, W), (C, H, W) or (n, C, H, W)
+        images: Mapping[str, Callable]|None = None,  # name → `f(learn)`, called after each epoch, which returns
+                                                     # a figure, what has a `plot`, or an image (H, W),
+                                                     # (C, H, W) or (n, C, H, W)
     ):
         super().__init__()
         self.folder, self.writer = Path(folder), None

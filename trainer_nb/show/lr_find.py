@@ -19,7 +19,7 @@ from trainer_nb.draw import (
     legend_rows, limits, smooth, widget_view
 )
 from ..loop import CancelFit, Learner, as_count, set_lr
-from .output import Budget, Drawn, Loop, Progress, front_end
+from .output import Budget, Drawn, Loop, Pace, front_end
 
 # %% ../../nbs/show/04_lr_find.ipynb #3fa0b1c7
 def trailing_average(values: list[float], beta: float = .9) -> list[float]:
@@ -251,7 +251,7 @@ class LRScreen:
     "Show a search while it runs: 'html', 'tty', 'text'; None: nowhere"
     def __init__(self, curve: LRCurve, where: str|None):
         self.curve, self.where, self.loop = curve, where, Loop(where)
-        self.budget, self.progress = Budget(), Progress(curve.n_steps)
+        self.budget, self.progress = Budget(), Pace(curve.n_steps)
 
     def draw(self) -> None:
         "Show the progress"
