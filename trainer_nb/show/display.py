@@ -6,7 +6,7 @@
 __all__ = ['SCREENS', 'Screen', 'Lines', 'Terminal', 'Region', 'planned', 'DisplayCost', 'Display', 'Log', 'outcome', 'show']
 
 # %% ../../nbs/show/02_display.ipynb #5d6be5b1
-import logging, math, re, sys, warnings
+import logging, math, re, warnings
 from functools import wraps
 from textwrap import fill
 from threading import Timer
@@ -77,9 +77,8 @@ class Lines(Screen):
     def _aligned(self, cells): return '  '.join([o.rjust(w) for o, w in zip(cells, self.widths)])
 
     def close(self, learn: Learner, status: str) -> None:
-        self.next = 0.
         if learn.cancelled not in (None, 'step', 'epoch'): self.write(printable(status))
-        sys.stdout.flush()
+        print(end='', flush=True)
 
 # %% ../../nbs/show/02_display.ipynb #e270fcd8
 class Terminal(Lines):
@@ -301,7 +300,8 @@ class _Paced(MainProcessHook):
         budget, every = self.budget, self.screen.every
         was_held = budget.next == math.inf and budget.first_s is not None
         if every is None or budget.is_due:
-            with budget.drawing(): self.screen.draw(learn, self._status(learn), self.line.progress)
+            with budget.drawing():
+                self.screen.draw(learn, self.line.text(learn, self.note, self.remark), self.line.progress)
         if every is not None: budget.next = budget.clock() + every
         elif was_held: budget.next = min(budget.next, budget.clock() + .1)      # move soon
         self._stop_timer()      # the timer asks the loop for the next update: a batch costs nothing
@@ -309,8 +309,6 @@ class _Paced(MainProcessHook):
         self.timer = Timer(max(budget.next - budget.clock(), 0), learn.requests.append, [self._due])
         self.timer.daemon = True
         self.timer.start()
-
-    def _status(self, learn): return self.line.text(learn, self.note, self.remark)
 
     def _due(self, learn):
         if self.budget.is_due: self.draw(learn)
@@ -325,6 +323,12 @@ class _Paced(MainProcessHook):
         if self.budget is not None: self.budget.next = math.inf
 
 # %% ../../nbs/show/02_display.ipynb #watc0004
+def _monitor(hooks):
+    "Return the column and the mode by which a hook tells the best epoch"
+    for o in hooks:
+        if isinstance(getattr(o, 'monitor', None), str) and hasattr(o, 'mode'): return o.monitor, o.mode
+    return 'valid_loss', 'min'
+
 class _Watch(_Paced):
     "Shows a fit on a screen"
     ord = 100
@@ -334,6 +338,7 @@ class _Watch(_Paced):
         self.screen = self.line = self.error = None
         self.note = self.remark = ''
         self.closed, self.budget = 0., Budget()
+        learn.history.monitor = _monitor(learn.hooks)
         is_resumed = learn.bounds['epoch'] or learn.bounds['step']      # it may be in mid-epoch
         if is_resumed: self._open(learn)
 
@@ -369,12 +374,6 @@ class _Watch(_Paced):
         self.line.waiting = None            # holds the pass
         self._close(learn, screen)
 
-def _monitor(hooks):
-    "Return the column and the mode by which a hook tells the best epoch"
-    for o in hooks:
-        if isinstance(getattr(o, 'monitor', None), str) and hasattr(o, 'mode'): return o.monitor, o.mode
-    return 'valid_loss', 'min'
-
 # %% ../../nbs/show/02_display.ipynb #37eb9b25
 class Display(_Watch):
     "Progress, epoch table and live plot of a fit; `Learner` adds it unless `display=False`"
@@ -397,10 +396,6 @@ class Display(_Watch):
         if self.budget is None: return DisplayCost(0., 0, 0., 0.)
         time_s, wall_s = self.budget.time_s, (self.closed or perf_counter()) - self.budget.opened
         return DisplayCost(time_s/wall_s, self.budget.n, time_s, wall_s)
-
-    def before_fit(self, learn: Learner) -> None:
-        learn.history.monitor = _monitor(learn.hooks)
-        super().before_fit(learn)
 
     def _make_screen(self, learn):
         where = front_end() if self.where is True else self.where
@@ -443,8 +438,7 @@ class Log(_Watch):
     unique = False
     def __init__(self,
         every: float|None = 30.,    # seconds between two lines, > 0; None: only epochs and validation passes
-        logger: str|logging.Logger|None = None,  # of Python's `logging`, or its name, for lines of level INFO;
-                                                 # None: print them
+        logger: str|logging.Logger|None = None,  # of Python's `logging`, or its name (level INFO); None: print
     ):
         if every is not None and not every > 0:
             raise ValueError(f'Log(every) is {every!r}: expected seconds above 0, or None')

@@ -43,9 +43,7 @@ def valley(lrs: list[float], losses: list[float]) -> float:
 
 # %% ../../nbs/show/04_lr_find.ipynb #ba194f46
 def slide(lrs: list[float], losses: list[float], distance: int = 15, threshold: float = .005) -> float|None:
-    """Choose the rate just before the explosion; None if there are too few points
-
-    It compares slopes (loss per point) that are `distance` points apart; differences below `threshold` are none."""
+    "Choose the rate before the explosion, where slopes `distance` points apart differ by `threshold`; or None"
     n = len(losses)
     if n <= distance: return None
     sides = [(max(i - 1, 0), min(i + 1, n - 1)) for i in range(n)]
@@ -282,8 +280,7 @@ _AT_ONCE = 5    # losses that are fetched from the device together
 def _point(learn, r, name, steps=None):
     """Train to the next step of an optimizer; return the weighted mean of its losses; None without a step
 
-    With several optimizers, `steps` is a list that grows with each step of this one.
-    """
+    With several optimizers, `steps` is a list that grows with each step of this one."""
     losses, weights, key = [], [], f'loss_{name}'
     if steps: steps.clear()
     for _ in range(50*learn.state.grad_accum_steps):

@@ -103,9 +103,7 @@ def html_chart(chart: Any, alt: str = 'plot') -> str:
 
 # %% ../../nbs/show/01_output.ipynb #live0002
 def html_stale(advice: str, after_s: float = 10) -> str:
-    """Write a line that appears if nothing replaces it for a while, even without a kernel
-
-    It takes no room until then. In a notebook that is not trusted, and so not live, it is visible at once."""
+    "Write a line that appears, and takes room, if nothing replaces it for a while; where not trusted, at once"
     since = strftime('%Y-%m-%d %H:%M:%S')
     return ('<style>@keyframes tnb-wait{from,to{height:0;visibility:hidden}}</style>'
             f'<div style="overflow:hidden;animation:tnb-wait {after_s:.0f}s">'
@@ -118,9 +116,7 @@ class Area:
 
     def draw(self, status: str, share: float|None = None, body: str = '', chart: Any = None,
              advice: str = 'the kernel is busy, or gone', color: str = COLORS[0]) -> None:
-        """Show a bar, the status with the time, a `Chart` and, below it, HTML
-
-        Without a chart, in every call, there is a single output. `advice` appears if no update follows."""
+        "Show bar, status and time, a `Chart`, HTML below it, and `advice` if no update follows; a chart always or never"
         now = perf_counter()
         stale, self.drawn_at = html_stale(advice, max(10, 2*(now - self.drawn_at))), now
         status += f' · as of {strftime("%H:%M:%S")}'
@@ -133,9 +129,7 @@ class Area:
 
     def close(self, status: str, body: str = '', chart: Any = None, text: str = '',
               label: str = 'plot') -> None:
-        """Leave output that needs no kernel: a picture, and the status above the body
-
-        In viewers without HTML or pictures, `text` replaces the body, and `label` the chart."""
+        "Leave a picture (without pictures: `label`), and the status above the body (without HTML: `text`)"
         html, plain = _line(escape(status)) + body, f'{status}\n{text}'.strip()
         table = {'text/html': html, 'text/plain': plain}, {}
         if chart is None: return self._put(table)
