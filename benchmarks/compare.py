@@ -84,7 +84,7 @@ if __name__ == '__main__':
         for start in range(0, n, 10**5): append(folder, start, min(10**5, n - start))
         size = (folder.path/'record'/'log.jsonl').stat().st_size
         first = opened(folder.path)
-        compare(folder.path).sources[0].inner.file.save(always=True)
+        compare(folder.path).sources[0].file.save(always=True)
         second = min(opened(folder.path) for _ in range(3))
         print(f'| {millions:g} million batches, {size/1e6:.0f} MB | s |\n| --- | ---: |')
         print(f'| no curves beside the record: read whole, once | {first:.1f} |')

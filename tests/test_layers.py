@@ -169,7 +169,7 @@ def test_the_learner_has_every_verb(tmp_path):
         other.fit(3, resume=path)
         assert other.state.epoch == 3 and len(other.history) == 3, other.state
         verbs = [name for name, o in vars(Learner).items() if isinstance(o, verb)]
-        assert len(verbs) == 15 and all(callable(getattr(learn, name)) for name in verbs), verbs
+        assert len(verbs) == 16 and all(callable(getattr(learn, name)) for name in verbs), verbs
         assert type(Learner(torch.nn.Linear(2, 1), display='text').display).__name__ == 'Display'"""
     subprocess.run([sys.executable, '-c', code, tmp_path/'all.pt'], check=True)
 

@@ -104,6 +104,11 @@ class Learner(BareLearner):
         from trainer_nb.runs.start import start
         return start
 
+    @verb
+    def check_resume():
+        from trainer_nb.runs.check import check_resume
+        return check_resume
+
     @property
     def ema(self):  # `EMA` or `SWA`, or None
         "The hook that averages the weights; None if there is none"

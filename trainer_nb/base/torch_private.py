@@ -8,12 +8,13 @@ __all__ = ['ONLY_PUBLIC', 'RAN_ON', 'BATCH_NORMS', 'INSTANCE_NORMS', 'DROPOUTS',
            'replace_call', 'own_call', 'compile_errors', 'compile_modes', 'compile_options', 'tracing_backward',
            'state_versions', 'state_of', 'remove_hooks', 'kept_iterator', 'forget_iterator', 'end_processes',
            'set_indices', 'workers_end', 'is_wrapper', 'n_writes', 'DispatchMode', 'schema', 'sees_operations',
-           'can_unshard', 'unshard', 'init_shards', 'forget_groups']
+           'can_unshard', 'unshard', 'init_shards', 'forget_groups', 'has_fakes', 'fake_modes', 'is_value_needed']
 
 # %% ../../nbs/base/05_torch_private.ipynb #c84b7b82
 import math, warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from copy import deepcopy
 from functools import cache, wraps
 from typing import Any
 
@@ -422,3 +423,23 @@ def forget_groups(
 ) -> None:
     "Let a mesh forget its process groups: a forked process must not end them"
     getattr(mesh, '_pg_registry', {}).clear()
+
+# %% ../../nbs/base/05_torch_private.ipynb #fa000002
+@checked
+def has_fakes() -> bool:
+    "Return whether copies without values can be made and computed with"
+    fakes, copying = fake_modes()
+    with copying: weight = deepcopy(torch.ones(2, 3, device='cpu'))
+    with fakes: out = torch.ones(4, 2, device='cpu') @ weight
+    return out.shape == (4, 3) and fakes.is_our_fake(weight) and fakes.is_our_fake(out)
+
+def fake_modes() -> tuple[Any, Any]:
+    "Return a context in which operations compute without values, and one in which `deepcopy` makes such tensors"
+    from torch._subclasses.fake_tensor import FakeCopyMode, FakeTensorMode
+    fakes = FakeTensorMode(allow_non_fake_inputs=True)
+    return fakes, FakeCopyMode(fakes)
+
+def is_value_needed(e: BaseException) -> bool:
+    "Return whether an operation failed because it needs the value of a tensor without values"
+    return 'fake_tensor' in type(e).__module__ and isinstance(e, RuntimeError)
+

@@ -232,24 +232,41 @@ def _stand_in(p):
     return res
 
 # %% ../../nbs/features/01_gradients.ipynb #8fb63c57
+def _clip_each(learn, params, bound):
+    "Scale down each gradient whose own 2-norm exceeds `bound`, on the device; those of 0 stay 0"
+    for p in params:
+        if p.grad is not None and p.grad.is_sparse: p.grad = p.grad.coalesce()
+    grads = [p.grad for p in params if p.grad is not None]
+    if not grads: return
+    found = norms([entries(o.detach()) for o in grads])
+    device = common_device(found)
+    found = learn.world.whole(torch.stack([o.to(device, non_blocking=True) for o in found]))
+    shares = (bound/found).clamp(max=1).unbind()
+    each_('mul', [entries(local(o)) for o in grads], [to_device(o, g.device) for o, g in zip(shares, grads)])
+
+# %% ../../nbs/features/01_gradients.ipynb #p3rt3ns3
 class GradClip(Hook):
-    "Clip the gradients of each optimizer step, by norm or by value"
+    "Clip the gradients of each optimizer step, by norm, by the norm of each tensor, or by value"
     unique, ord, provides = True, -10, ('clipping',)
     def __init__(self,
         norm: float | Mapping | None = None,   # > 0: largest 2-norm of all gradients of an optimizer together; or by
                                                # optimizer's name: other optimizers are not clipped
         *,
         value: float | Mapping | None = None,  # > 0: largest absolute value of an entry; or by optimizer's name
+        norm_per_tensor: float | Mapping | None = None,     # > 0: largest 2-norm of the gradient of each parameter, as
+                                                            # TensorFlow's `clip_by_norm`; or by optimizer's name
     ):
-        if (norm is None) == (value is None):
-            raise ValueError('GradClip takes either a norm or a value: GradClip(1.) or GradClip(value=.5)')
+        if sum(o is not None for o in (norm, value, norm_per_tensor)) != 1: raise ValueError(
+            'GradClip takes either a norm, a value or a norm_per_tensor: '
+            'GradClip(1.), GradClip(value=.5) or GradClip(norm_per_tensor=1.)')
         self.norm, self.value = _by_optimizer('GradClip(norm)', norm), _by_optimizer('GradClip(value)', value)
+        self.norm_per_tensor = _by_optimizer('GradClip(norm_per_tensor)', norm_per_tensor)
         self.norms = {}     # optimizer's name → 0-d tensor: norm before the latest clip
         self._order = {}    # optimizer's name → indices of its parameters, in the order of the model
 
     def before_fit(self, learn: Learner) -> None:
         self._order = {}
-        for o in self.norm, self.value:
+        for o in self.norm, self.value, self.norm_per_tensor:
             if isinstance(o, Mapping): check_names('GradClip', o, learn.opts)
 
     def bounds_norm(self,
@@ -266,8 +283,10 @@ class GradClip(Hook):
     def _clip(self, learn):
         "Clip, and return the norm before; None if there is no bound for it"
         norm, value = _of_optimizer(self.norm, learn.opt_name), _of_optimizer(self.value, learn.opt_name)
-        if norm is None and value is None: return None
+        each = _of_optimizer(self.norm_per_tensor, learn.opt_name)
+        if norm is None and value is None and each is None: return None
         params = self._ordered(learn)
+        if each is not None: _clip_each(learn, params, each)
         res = None if norm is None else learn.world.whole(_clip_grads(torch.nn.utils.clip_grad_norm_, params, norm))
         if value is not None: _clip_grads(torch.nn.utils.clip_grad_value_, params, value)
         return res

@@ -12,8 +12,8 @@ from inspect import isgeneratorfunction
 
 from torch import Tensor
 
-from ..base import batch_size, divide_batch
-from ..loop import Learner, Snapshot, is_summed, loss_weight, norm_buffers, trained
+from ..base import batch_size, divide_batch, map_tensors
+from ..loop import Learner, Returned, Snapshot, is_summed, loss_weight, norm_buffers, trained
 
 # %% ../../nbs/features/10_parts.ipynb #c2441524
 class _Start:
@@ -27,6 +27,7 @@ class _Start:
 class _Parts:
     "A batch whose parts go through the loop one by one"
     def __init__(self, learn, most):
+        self.numbers = []       # what the step returned beside the loss
         n = batch_size(learn.batch)
         k = -(-n//most)
         self.batches = divide_batch(learn.batch, [n//k + (i < n % k) for i in range(k)])
@@ -52,11 +53,15 @@ class _Parts:
         self.losses.append(learn.loss.detach())
         self.weights.append(n)
         self.ns.append(loss_weight(result))
+        self.numbers.append(map_tensors(Tensor.detach, Returned().of(result)))
         if len(self.losses) < len(self.batches): return False
         total = 1 if self.is_sum else sum(self.weights)
         if isinstance(total, Tensor): total = total.clamp(min=1e-20)
         learn.loss = sum(loss*w for loss, w in zip(self.losses, self.weights))/total
-        learn.result = {**result, 'loss': learn.loss, **({} if self.ns[-1] is None else {'n': sum(self.ns)})}
+        shared = set.intersection(*map(set, self.numbers))
+        numbers = {k: sum(o[k]*w for o, w in zip(self.numbers, self.weights))/total for k in shared}
+        n = {} if self.ns[-1] is None else {'n': sum(self.ns)}
+        learn.result = {**result, **numbers, 'loss': learn.loss, **n}
         learn.world.n = self.n
         return True
 

@@ -16,6 +16,7 @@ from ..base import folded, format_bytes, printable
 from ..draw import ALARM
 from ..loop import Hook, Learner, as_count, refuse_script
 from .batch import Seen, run_once
+from .forecast import Forecast, forecast
 
 # %% ../../nbs/look/05_summary.ipynb #be13a03f
 @dataclass
@@ -138,6 +139,7 @@ class Summary:
     error: Exception|None = None    # raised by the forward pass
     depth: int|None = None      # levels to show; None: as many as fit
     idle: list = field(default_factory=list)    # names of modules with parameters that did not run
+    forecast: Forecast|None = None  # of a step's memory, with `memory=True`
 
     @property
     def root(self) -> Layer: return next(o for o in self.layers if not o.name)
@@ -163,7 +165,10 @@ class Summary:
         differ = [k for k in ('lrs', 'decays') if len({v for o in self.layers for v in getattr(o, k)}) > 1]
         head = ['layer', 'class', 'output', 'parameters', 'trained', 'memory', 'output memory', 'FLOPs']
         head += [{'lrs': 'lr', 'decays': 'weight decay'}[k] for k in differ]
-        return [head, *([*_cells(o), *(_between(getattr(o, k)) for k in differ)] for o in self.shown())]
+        rows = [head, *([*_cells(o), *(_between(getattr(o, k)) for k in differ)] for o in self.shown())]
+        if self.forecast is None: return rows
+        held = [format_bytes(n) if (n := self.forecast.of(o.name)) else '' for o in self.shown()]
+        return [[*row, o] for row, o in zip(rows, ['activations', *held])]
 
     def notes(self) -> list[str]:
         "Return the lines below the table: totals, and what is not shown"
@@ -195,6 +200,7 @@ def _notes(s):
     o, rest = s.root, len(s.layers) - len(s.shown())
     inner = sum(o.out_bytes for o in s.layers if o.is_leaf)
     res = [f'batch: {s.batch}'] if s.batch else []
+    if s.forecast is not None: res.append(f'{s.forecast}; what libraries and the allocator take besides is not in it')
     res.append(f'{o.n_params:,} parameters, {o.n_trained:,} of them trained; parameters and buffers '
                f'{format_bytes(o.memory)}, outputs of the innermost layers {format_bytes(inner)}')
     if o.flops: res.append(f'{_count(o.flops)} FLOPs in matrix products, convolutions and attention of one forward')
@@ -222,6 +228,7 @@ def _html_table(s):
 # %% ../../nbs/look/05_summary.ipynb #9d1f781c
 def summary_of(learn: Learner,
     depth: int|None = None,     # levels of the model to show; default: as many as fit into a table
+    memory: bool = False,       # True: forecast the memory of a training step, and its activations by layer
 ) -> Summary:
     "List layers with output shapes, parameters, memory and FLOPs, from one real batch; the learner does not change"
     with folded():
@@ -240,7 +247,9 @@ def summary_of(learn: Learner,
                 error = e.with_traceback(None)
             finally:
                 if hook.tracer is not None: hook.tracer.close()
-        return _summary_of(hook.tracer, error, depth)
+        res = _summary_of(hook.tracer, error, depth)
+        if memory and error is None: res.forecast = forecast(learn)
+        return res
 
 def _summary_of(tracer, error, depth):
     if error is not None and tracer.open: tracer.open[-1][0].is_failed = True

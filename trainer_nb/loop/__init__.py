@@ -5,8 +5,9 @@ from .hooks import (
 )
 from .hook_table import HookTable, as_hooks
 from .averages import stack_scalars
-from .monitor import as_mode, check_monitored, good_values, is_better, rank
-from .metrics import Metric, accuracy, as_metrics
+from .metrics import (
+    Metric, accuracy, as_metrics, as_mode, check_monitored, good_values, is_better, rank
+)
 from .plot import Plot
 from .history import HISTORY_KINDS, History
 from .optim import (
@@ -14,18 +15,20 @@ from .optim import (
     owners, parameters, refuse_closures, set_lr, set_option, trained, trains_loss
 )
 from .steps import (
-    as_step, called_modules, default_result, get_modes, is_summed, loss_option, loss_weight, set_modes, set_opt_modes,
-    unpack
+    Returned, as_step, called_modules, default_result, get_modes, is_summed, loss_option, loss_weight, set_modes,
+    set_opt_modes, unpack
 )
 from .interrupts import TrainingInterrupted
 from .world import World
 from .outputs import Joined, n_samples, sizes_of
-from .arguments import as_count, as_rate, load_object_states, object_states
-from .plan import RESUMABLE, StepState
+from .plan import RESUMABLE, StepState, as_count, as_rate
 from .fit import FIT_KINDS, Fit, load_rank_state, rank_state
 from .losses import differentiate
 from .mistakes import check_first, doubled_batch, inputs_and_target
-from .snapshot import Snapshot, is_expanded, norm_buffers, set_buffers, unsaved_buffers
+from .snapshot import (
+    Snapshot, is_expanded, load_object_states, norm_buffers, object_states, plain_config, set_buffers, unsaved_buffers
+)
 from .parts import check_shapes, move, refuse_script
 from .learner import Learner
 from .sandbox import unchanged, without_hooks
+from .fakes import without_values

@@ -8,19 +8,19 @@ __all__ = ['Measures', 'check_column', 'Accumulator', 'Accumulators']
 # %% ../../nbs/loop/21_accumulate.ipynb #be623054
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from copy import deepcopy
+from copy import copy, deepcopy
 from itertools import chain
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..base import check_kinds, map_tensors
+from ..base import check_kinds, common_device, map_tensors
 from trainer_nb.loop.averages import (
     CHUNK, Average, as_tensor, copied, detached, load_object_state, noting, object_state, reset_copy,
     scalars, stack_scalars, stacked, unstacked, weighted_sums
 )
-from .steps import count_targets, loss_weight, on_host
+from .steps import Returned, count_targets, loss_weight, on_host
 from .world import World
 
 # %% ../../nbs/loop/21_accumulate.ipynb #e61fd4c3
@@ -39,12 +39,8 @@ class Measures:
         self.averages = [Average(m, waits, is_fresh) for m in metrics if not m.is_object]
         self.objects = [(m, noting(m, reset_copy, m.f, device)) for m in metrics if m.is_object]
 
-    def see(self,
-        result: Mapping,     # the step's result
-        n: float | Tensor,   # weight of this batch
-        counts: bool = True, # False: a batch that only keeps the ranks in step
-    ) -> None:
-        "Pass a batch to the metrics"
+    def see(self, result: Mapping, n: float | Tensor, counts: bool = True) -> None:
+        "Pass a batch of weight `n` to the metrics; one that does not count only keeps the ranks in step"
         if self.missing is not None or self.left_out: self._check_keys(result)
         if not counts: return
         for o in self.averages: o.add(result, n)
@@ -92,9 +88,7 @@ class Measures:
         return {'left_out': sorted(self.left_out), 'averages': {o.metric.name: o.state_dict() for o in self.averages},
                 'objects': {m.name: object_state(o) for m, o in self.objects}}
 
-    def load_state_dict(self,
-        state: Mapping,  # with the entries of `state_dict`
-    ) -> None:           # raises ValueError for other metrics
+    def load_state_dict(self, state: Mapping) -> None:
         "Restore a state"
         self._leave_out(set(state.get('left_out', ())))
         mine = [*(o.metric.name for o in self.averages), *(m.name for m, _ in self.objects)]
@@ -117,15 +111,16 @@ def _spread(values, there, n):
     index = torch.tensor(there).to(values.device, non_blocking=True)
     return values.new_full((n,), math.nan).index_copy(0, index, values)
 
+def _per_sample(total, n):
+    "Divide a sum by the number of samples; an empty shard has none"
+    if isinstance(total, Tensor) or isinstance(n, Tensor) or n: return total/n
+    return math.nan
+
 _RESERVED = {'kind', 'batch', 'epoch', 'step', 'time_s'}     # other columns of tables and logs
 
-def check_column(
-    name: Any,                     # of a value that is recorded
-    lr_names: Iterable[str],       # names of the learning rates
-    metrics: Iterable[str] = (),   # names of the metrics
-    mean: bool = False,            # whether its mean is recorded, too
-) -> None:                         # raises TypeError or ValueError
-    "Refuse the names of columns that the loop makes"
+def check_column(name: Any, lr_names: Iterable[str], metrics: Iterable[str] = (),
+                 mean: bool = False) -> None:
+    "Refuse to record a value, or its mean, under a name of a column that the loop makes"
     if not isinstance(name, str): raise TypeError(f'record got the name {name!r}: expected a string')
     taken = 'loss', *metrics
     if name.startswith(('train_', 'valid_')):
@@ -151,6 +146,18 @@ def _read(world, sums):
     sums = [*map(as_tensor, sums)]
     return world.sum(torch.cat([o.to(sums[0]) for o in sums])).tolist()
 
+def _means(world, sums):
+    "Read (column, (mean, its weight)) of pairs (columns, sums), in one transfer"
+    read = iter(_read(world, [o for _, o in sums]))
+    for columns, _ in sums:
+        totals, weight = [next(read) for _ in columns], next(read)
+        yield from ((name, (o/weight if weight else math.nan, weight)) for name, o in zip(columns, totals))
+
+def _union(world, lists):
+    "Return the names in each of some lists, here or on any rank: a loss may be in few batches"
+    if world.size == 1: return lists
+    return [[*dict.fromkeys(chain.from_iterable(same))] for same in zip(*world.all_gather(lists))]
+
 def _of_all_ranks(world, averages):
     "Return the (columns, sums) of this rank, with zeros for those that only other ranks have"
     if world.size == 1: return averages
@@ -174,8 +181,8 @@ def _computed(metric, o):
 # %% ../../nbs/loop/21_accumulate.ipynb #20f1cb6c
 _KINDS = {
     'rows': [(Tensor, [object])], 'sums': {str: Tensor}, 'n_packed': int, 'extras': {str: {int: object}},
-    'shares?': [[(str, Tensor)]], 'with_mean?': [str], 'left_out?': [str], 'averages': {str: {str: object}},
-    'objects': {str: object}}
+    'shares?': [[(str, Tensor)]], 'with_mean?': [str], 'returned?': [str], 'left_out?': [str],
+    'averages': {str: {str: object}}, 'objects': {str: object}}
 
 class Accumulator:
     "The sample-weighted means of losses and metrics over one pass"
@@ -189,6 +196,7 @@ class Accumulator:
         is_fresh: bool = False,           # targets of a batch are not written to later
         is_sum: bool = False,             # losses are sums over samples, not means
         missing: Callable | None = None,  # `f(metrics, result)` of the first batch → names to leave out; None: none
+        inputs: Callable = tuple,         # `f()` → keys that the default step passes on from the current batch
     ):
         self.world, self.is_sum, self.is_fresh = world or World(), is_sum, is_fresh
         self.metrics = [*metrics]
@@ -196,55 +204,61 @@ class Accumulator:
         self.rows = []                              # of batches not packed yet: (loss, n, learning rates, weight)
         self.sums, self.n_packed = {}, 0            # of packed batches, and their number
         self.shares = []                            # packed (name, losses, weights), if there are other ranks
+        self.shared: Sequence[str] = ()             # the names there, on any rank
         self.history, self.lr_names = history, lr_names
         self.extras = {}                            # recorded values: name → {row: value}
         self.with_mean = set()                      # names of those whose mean is a value of the pass
+        read = chain.from_iterable((m.name, m.pred, m.targ) for m in metrics)
+        self.returned = Returned({*read, *_RESERVED}, inputs)
         if history is None: return
         if history.open_metrics is not None: history.open_metrics.pack()
         history.open_metrics = self
 
-    def add(self,
-        loss: Any,           # 0-d tensor without grad; or dict: name → such a tensor; or None
-        result: Mapping,     # the step's result
-        n: float | Tensor,   # weight of this batch: samples, or the step's 'n'; some losses have their own
-        lrs: Sequence = (),  # learning rates
-    ) -> None:
-        "Add a batch"
+    def add(self, loss: Any, result: Mapping, n: float | Tensor, lrs: Sequence = ()) -> None:
+        """Add a batch: its loss, a 0-d tensor without grad, a dict of them or None; result, weight, and learning rates
+
+        The weight is the number of samples or the step's 'n'; some losses have their own.
+        """
         if self.measures.looked: self.measures.keep()
         elif self.metrics: self.measures.see(result, n, not self.world.is_padding)
+        if found := self.returned.of(result): loss = self._beside(loss, found)
         if (self.is_sum or result.get('reduction') == 'sum') and loss is not None:
-            loss, weight = {name: o/n for name, o in loss.items()} if type(loss) is dict else loss/n, n
+            weight = n
+            loss = {name: _per_sample(o, n) for name, o in loss.items()} if type(loss) is dict else loss/n
         else: weight = loss_weight(result, n, can_wait=self.is_fresh)
         if isinstance(weight, Tensor) and (on_host(weight) or not self.is_fresh): weight = copied(weight)
         self.rows.append((loss, n, lrs, weight))
         if len(self.rows) >= CHUNK: self.pack()
+
+    def _beside(self, loss, found):
+        "Put the numbers that a step returned beside its losses, except what has a column by another way"
+        own = {} if loss is None else {'loss': loss}
+        if type(loss) is dict: own = loss
+        self.returned.leave_out(found.keys() & (own.keys() | self.with_mean))
+        values = {k: copied(o) if isinstance(o, Tensor) else float(o) for k, o in found.items()}
+        return own | {k: o for k, o in values.items() if k in self.returned.names}
+
+    @property
+    def names(self) -> list[str]:
+        "Names of the numbers that the step returned beside its losses"
+        return [*self.returned.names]
 
     @property
     def looked(self) -> bool:
         "Whether the metrics have seen the current batch, or parts of it"
         return self.measures.looked
 
-    def look(self,
-        result: Mapping,    # the step's result
-        n: float | Tensor,  # weight of this batch
-    ) -> None:
+    def look(self, result: Mapping, n: float | Tensor) -> None:
         "Pass the first batch to the metrics before `add`, so that errors in them show before training"
         if self.rows or self.n_packed or not all(m.pred in result and m.targ in result for m in self.metrics): return
         self.take(result, n)
 
-    def take(self,
-        result: Mapping,    # what the step returned for a part of the current batch
-        n: float | Tensor,  # weight of the part
-    ) -> None:
-        "Pass a part of a batch to the metrics, instead of the whole batch in `add`"
+    def take(self, result: Mapping, n: float | Tensor) -> None:
+        "Pass a part of a batch, of weight `n`, to the metrics, instead of the whole batch in `add`"
         if self.metrics: self.measures.see_part(result, n, not self.world.is_padding)
 
-    def record(self,
-        name: str,              # column in `history.steps`
-        value: float | Tensor,  # 0-d; a tensor is copied
-        mean: bool = False,     # also record its mean over samples as a value of the pass
-    ) -> None:
-        "Record a value of the current batch, beside its loss"
+    def record(self, name: str, value: float | Tensor, mean: bool = False) -> None:
+        "Record a value of the current batch beside its loss; its `mean` over samples is one of the pass"
         if name not in self.extras:
             check_column(name, self.lr_names, [m.name for m in self.metrics], mean)
             if mean: self.with_mean.add(name)
@@ -271,8 +285,7 @@ class Accumulator:
             chunks = {'train_' + name: self._pack_some(name, [o.get(name) for o in losses], weights)
                       for name in dict.fromkeys(chain.from_iterable(losses))}
         if self.history is not None:
-            if self.world.size > 1:
-                self.shares += [(name, o, stack_scalars(weights).to(o.device)) for name, o in chunks.items()]
+            if self.world.size > 1: self._share(chunks, losses, weights)
             for name, values in zip(self.lr_names, zip(*lrs)):
                 chunks[name] = stack_scalars(values) if isinstance(values[0], Tensor) else list(values)
         if self.measures.objects: self._pack('', ns, ns)    # the weight of the metric objects' values
@@ -293,6 +306,18 @@ class Accumulator:
             if self.history is not None: res[name] = _spread(found if are_numbers else stack_scalars(found), there, n)
         return res
 
+    def _share(self, chunks, losses, weights):
+        "Keep this rank's losses for `together`, with weight 0 where a batch has none"
+        device, start = common_device(chunks.values()), self.n_packed - len(weights)
+        known = dict.fromkeys(name for name, *_ in self.shares)
+        for name in {**known, **chunks}:
+            if start and name not in known:
+                self.shares.append((name, torch.full((start,), math.nan), torch.zeros(start)))
+            values, key = chunks.get(name, torch.full((len(weights),), math.nan)), name.removeprefix('train_')
+            has_it = [key in o if type(o) is dict else key == 'loss' for o in losses]
+            mine = stack_scalars([w if is_there else 0. for w, is_there in zip(weights, has_it)])
+            self.shares.append((name, values.to(device), mine.to(device)))
+
     def _pack_some(self, name, losses, weights):
         "Pack the losses of one name, with nan for the batches without it"
         there = [i for i, o in enumerate(losses) if o is not None]
@@ -304,11 +329,13 @@ class Accumulator:
         return packed
 
     def together(self) -> dict[str, Tensor]:  # name → (n,), one value for each batch of the pass
-        "Return the losses of each global batch, reduced over all ranks; nothing in a single process"
-        res = {}
-        for name in dict.fromkeys(name for name, *_ in self.shares):
-            values = torch.cat([o for other, o, _ in self.shares if other == name])
-            weights = torch.cat([o for other, _, o in self.shares if other == name]).double()
+        "After `means`, return the losses of each global batch, reduced over all ranks; nothing in a single process"
+        res, like = {}, self.shares[-1][1] if self.shares else None
+        for name in self.shared:
+            mine = [(o.to(like), w.to(like.device)) for other, o, w in self.shares if other == name]
+            if not mine: mine = [(like.new_full((self.n_packed,), math.nan), like.new_zeros(self.n_packed))]
+            values, weights = map(torch.cat, zip(*mine))
+            weights = weights.double()
             weighted = torch.where(weights > 0, values.double()*weights, 0.)
             total, weight, plain = self.world.sum(torch.stack([weighted, weights, values.double()]))
             mean = torch.where(weight > 0, total/weight, plain/self.world.size)      # a batch may weigh nothing
@@ -319,39 +346,39 @@ class Accumulator:
         "Read the means so far, in one transfer"
         return {name: mean for name, (mean, _) in self.weighted().items()}
 
-    def running(self) -> dict[str, float]:  # metric and recorded names → mean over the batches of this rank
+    def running(self) -> dict[str, float]:  # of metrics, recorded and returned numbers, on this rank
         "Read the means so far for a live display, and change nothing; a large metric object is left out"
-        found = [o.peek() for o in self.measures.averages]
-        found += [([name], self.sums[name]) for name in self.with_mean if name in self.sums]
-        found, res = [(columns, o) for columns, o in found if o is not None], {}
-        read = iter(_read(World(), [o for _, o in found]))
-        for columns, _ in found:
-            totals, weight = [next(read) for _ in columns], next(read)
-            if weight: res |= {name: total/weight for name, total in zip(columns, totals)}
+        twin = copy(self)
+        twin.history, twin.sums = None, dict(self.sums)
+        twin.pack()
+        found = [([name], twin.sums[name]) for name in (*self.names, *self.with_mean) if name in twin.sums]
+        found += [o for o in (average.peek() for average in self.measures.averages) if o[1] is not None]
+        res = {name: mean for name, (mean, weight) in _means(World(), found) if weight}
         for m, o in self.measures.objects if self.world.size == 1 else ():
-            if self.rows or self.n_packed: res |= _computed(m, o)
+            if twin.n_packed: res |= _computed(m, o)
         return res
 
     def weighted(self) -> dict[str, tuple[float, float]]:  # 'loss' and metric names → (mean, its weight)
         "Read the means so far with their total weights, usually numbers of samples"
         self.pack()
         if not self.n_packed: return {}
+        names = [[*self.sums], [*dict.fromkeys(name for name, *_ in self.shares)]]
+        names, self.shared = _union(self.world, names)
         averages = _of_all_ranks(self.world, [(o.columns, o.result()) for o in self.measures.averages])
-        sums = [([name], o) for name, o in self.sums.items()]
+        sums = [([name], self.sums.get(name, [0., 0.])) for name in names]
         sums += [(columns, o) for columns, o in averages if o is not None]
-        res, read = {}, iter(_read(self.world, [o for _, o in sums]))
-        for columns, _ in sums:
-            totals, weight = [next(read) for _ in columns], next(read)
-            if math.isnan(weight):
+        res, returned = {}, {}
+        for name, pair in _means(self.world, sums):
+            if math.isnan(pair[1]):
                 raise ValueError("a step returned an 'n' below 0, or nan: it is the weight of the loss, "
                                  'such as the number of samples or mask.sum()')
-            for name, total in zip(columns, totals): _put(res, name, (total/weight if weight else math.nan, weight))
-        if not self.measures.objects: return res
-        _, weight = res.pop('')
+            if name in self.returned.names and name not in returned: returned[name] = pair
+            else: _put(res, name, pair)
+        weight = res.pop('', (0., 0.))[1]
         for m, o in self.measures.objects:
             values = noting(m, lambda: m.columns(self.world.merged(o).compute()))
             for name, v in values.items(): _put(res, name, (float(v), weight), m)
-        return res
+        return res | {name: pair for name, pair in returned.items() if name not in res}
 
     def state_dict(self) -> dict:  # of tensors, numbers, lists and dicts
         "Return the state"
@@ -359,15 +386,15 @@ class Accumulator:
         return {'rows': [stacked(losses), stacked(ns), lrs, stacked(count_targets(weights))],
                 'sums': {name: as_tensor(o) for name, o in self.sums.items()}, 'n_packed': self.n_packed,
                 'extras': {name: dict(values) for name, values in self.extras.items()},
-                'with_mean': sorted(self.with_mean), 'shares': self.shares[:], **self.measures.state_dict()}
+                'with_mean': sorted(self.with_mean), 'returned': self.names, 'shares': self.shares[:],
+                **self.measures.state_dict()}
 
-    def load_state_dict(self,
-        state: Mapping,  # what `state_dict` returned, its tensors on the right device
-    ) -> None:           # raises ValueError for other metrics
+    def load_state_dict(self, state: Mapping) -> None:
         "Restore a state"
         check_kinds(state, _KINDS, 'the state of an accumulator')
         self.measures.load_state_dict(state)
         self.with_mean = set(state.get('with_mean', ()))
+        self.returned.names = dict.fromkeys(state.get('returned', ()))
         self.rows = [(*o, o[1])[:4] for o in zip(*map(unstacked, state['rows']))]     # three in older files
         self.sums, self.n_packed = dict(state['sums']), state['n_packed']
         self.extras = {name: dict(values) for name, values in state['extras'].items()}
@@ -385,8 +412,10 @@ class Accumulators(dict):
     def means(self) -> dict[str, float]:  # 'loss' and metric names over all sets, then '<set>_loss', '<set>_<metric>'
         "Read the means so far; those over all sets weight each set by its samples"
         found = {name: accumulator.weighted() for name, accumulator in self.items()}
+        columns = dict.fromkeys(chain.from_iterable(found.values()))
+        of_sets = {f'{name}_{column}' for name, values in found.items() for column in values}
         res = {column: _mean([values[column] for values in found.values() if column in values])
-               for column in dict.fromkeys(chain.from_iterable(found.values()))}
+               for column in columns if column not in self.names or column not in of_sets}
         for name, values in found.items():
             for column, (mean, _) in values.items(): _put(res, f'{name}_{column}', mean)
         return res
@@ -400,12 +429,17 @@ class Accumulators(dict):
         "Return the state, by set"
         return {name: accumulator.state_dict() for name, accumulator in self.items()}
 
-    def load_state_dict(self,
-        state: Mapping,  # what `state_dict` returned
-    ) -> None:           # raises ValueError for other sets or metrics
+    def load_state_dict(self, state: Mapping) -> None:
         "Restore a state"
         check_kinds(state, dict.fromkeys(self, {str: object}), 'the state of several validation sets')
         for name, accumulator in self.items(): accumulator.load_state_dict(state[name])
+
+    @property
+    def names(self) -> list[str]:
+        "Names of the numbers that the steps returned beside their losses: over all sets, then by set"
+        mine = {name: accumulator.names for name, accumulator in self.items()}
+        each = [f'{name}_{column}' for name, columns in mine.items() for column in columns]
+        return [*dict.fromkeys([*chain.from_iterable(mine.values()), *each])]
 
 def _mean(pairs):
     "Compute the weighted mean of (value, weight) pairs, without those of weight 0; nan if none is left"

@@ -22,10 +22,8 @@ from .steps import on_host
 # %% ../../nbs/loop/20_averages.ipynb #392a9f96
 CHUNK = 256     # scalars per packed tensor
 
-def stack_scalars(
-    values: Sequence[Tensor | float],  # 0-d or 1-element tensors, or numbers
-) -> Tensor:                           # 1-d float, on their `common_device`
-    "Pack scalars into one tensor without reading them"
+def stack_scalars(values: Sequence[Tensor | float]) -> Tensor:
+    "Pack 0-d tensors and numbers into one 1-d tensor on their `common_device`, without reading them"
     try:
         res = torch.stack(values)
         return res if res.ndim == 1 else res.reshape(len(values))
@@ -37,17 +35,13 @@ def stack_scalars(
         return torch.stack([as_scalar(o) for o in values])
 
 # %% ../../nbs/loop/20_averages.ipynb #08c9ce9d
-def copied(
-    value: Any,  # tensor, or anything else
-) -> Any:
+def copied(value: Any) -> Any:
     "Copy a tensor, without its graph; a single value on the host becomes a number"
     if not isinstance(value, Tensor): return value
     if value.requires_grad: value = value.detach()
     return value.item() if on_host(value) and value.numel() == 1 else value.clone()
 
-def scalars(
-    values: Sequence[Tensor | float],
-) -> list[float] | Tensor:  # a list on the host, (n,) on a device
+def scalars(values: Sequence[Tensor | float]) -> list[float] | Tensor:
     "Read scalars on the host; pack those of a device, or of several, into a tensor"
     if not any(isinstance(o, Tensor) for o in values): return [*map(float, values)]
     if len(values) < 16 and all(isinstance(o, Tensor) and on_host(o) for o in values):
@@ -56,12 +50,13 @@ def scalars(
     return res.tolist() if on_host(res) else res
 
 # %% ../../nbs/loop/20_averages.ipynb #ad18de10
-def weighted_sums(
-    values: list | Tensor,      # n numbers, or tensor (n,), or (n, k) for k means
-    weights: Sequence,          # n numbers or 0-d tensors, ≥ 0
-    sums: Any = None,           # the result for earlier values, to be added
-) -> list[float] | Tensor:      # 2 or k + 1 sums: of weight × value, and of the weights; a list on the host
-    "Compute the sums of a weighted mean, without waiting for a device"
+def weighted_sums(values: list | Tensor, weights: Sequence,
+                  sums: Any = None) -> list[float] | Tensor:
+    """Compute the sums of a weighted mean, without waiting for a device
+
+    Values are n numbers or a tensor, (n,) or (n, k) for k means; the result has the sums of weight × value, then that
+    of the weights, and is a list on the host. `sums` is the result for earlier values, to be added.
+    """
     are_numbers = not any(issubclass(o, Tensor) for o in set(map(type, weights)))
     if are_numbers and isinstance(values, list): return _sums_on_host([values], weights, sums)
     if are_numbers and on_host(values):
@@ -85,9 +80,7 @@ def _sums_on_host(columns, weights, sums):
             if w > 0: totals[i] += value*w
     return [*totals, math.nan if min(weights) < 0 else weight + sum(weights)]
 
-def as_tensor(
-    o: Any,  # list of numbers, or anything else
-) -> Any:
+def as_tensor(o: Any) -> Any:
     "Convert a list of sums to a tensor"
     return torch.tensor(o, dtype=torch.float64) if isinstance(o, list) else o
 
@@ -98,9 +91,7 @@ def stacked(values: Sequence) -> Tensor | list:
     kinds = {(o.shape, o.dtype, o.device) for o in values}
     return torch.stack(values) if len(kinds) == 1 else list(values)
 
-def unstacked(
-    values: Tensor | Sequence,  # what `stacked` returned
-) -> list:
+def unstacked(values: Tensor | Sequence) -> list:
     "Return stacked values as a list"
     return list(values.unbind() if isinstance(values, Tensor) else values)
 
@@ -108,20 +99,14 @@ def unstacked(
 GROUP = 32       # batches that a function with `is_mean` sees in one call
 _SMALL = 2**14   # elements: larger outputs are not collected
 
-def noting(
-    metric: Any,  # `Metric`
-    f: Any,       # function
-    *args: Any,
-) -> Any:
+def noting(metric: Any, f: Any, *args: Any) -> Any:
     "Call `f`; add a note that names the metric to an error"
     try: return f(*args)
     except Exception as e:
         e.add_note(f'raised in metric `{metric.name}`')
         raise
 
-def detached(
-    x: Any,  # tensor, or a nesting of tensors
-) -> Any:
+def detached(x: Any) -> Any:
     "Detach tensors from their graphs"
     return (x.detach() if x.requires_grad else x) if type(x) is Tensor else map_tensors(Tensor.detach, x)
 
@@ -152,11 +137,8 @@ class Average:
         self.values, self.weights = [], []              # of batches and groups of batches
         self.preds, self.targs = [], []                 # of the current group
 
-    def add(self,
-        result: Mapping,    # the step's result
-        n: float | Tensor,  # weight of the batch, unless the function is a mean over targets
-    ) -> None:
-        "Add a batch"
+    def add(self, result: Mapping, n: float | Tensor) -> None:
+        "Add a batch of weight `n`, which a mean over targets does not need"
         pred, targ = self.metric.inputs(result)
         can_wait = self.metric.is_mean and type(pred) is Tensor and type(targ) is Tensor
         is_small = can_wait and pred.ndim and targ.ndim and pred.size(0) == targ.size(0) and pred.numel() <= _SMALL
@@ -220,9 +202,7 @@ class Average:
                 'values': stacked(self.values), 'weights': stacked(self.weights),
                 'preds': self.preds[:], 'targs': self.targs[:]}
 
-    def load_state_dict(self,
-        state: Mapping,  # what `state_dict` returned; its tensors must be on the right device
-    ) -> None:           # raises ValueError
+    def load_state_dict(self, state: Mapping) -> None:
         "Restore a state"
         check_kinds(state, _AVERAGE_KINDS, f'the state of metric `{self.metric.name}`')
         for name, v in state.items(): setattr(self, name, unstacked(v) if name in ('values', 'weights') else v)
@@ -235,19 +215,14 @@ def _torchmetrics(o):
 
 def _has_state_dict(o): return all(callable(getattr(o, name, None)) for name in ('state_dict', 'load_state_dict'))
 
-def object_state(
-    o: Any,   # metric object
-) -> dict:
+def object_state(o: Any) -> dict:
     "Return the state of a metric object"
     def values(m): return {k: v[:] if isinstance(v, list) else v for k, v in m.metric_state.items()}
     if parts := _torchmetrics(o): return {name: {'state': values(m), 'n': m.update_count} for name, m in parts.items()}
     return o.state_dict() if _has_state_dict(o) else dict(vars(o))
 
-def load_object_state(
-    o: Any,          # metric object
-    state: Mapping,  # what `object_state` returned
-) -> None:           # raises ValueError for attributes that the object does not have
-    "Restore the state of a metric object"
+def load_object_state(o: Any, state: Mapping) -> None:
+    "Restore the state of a metric object; raises ValueError if it has other attributes"
     if parts := _torchmetrics(o):
         kinds = {name: {'state': dict.fromkeys((f'{k}?' for k in m.metric_state), object), 'n': int}
                  for name, m in parts.items()}
@@ -259,10 +234,7 @@ def load_object_state(
     elif _has_state_dict(o): o.load_state_dict(state)
     else: vars(o).update(check_kinds(state, dict.fromkeys(vars(o), object), type(o).__name__))
 
-def reset_copy(
-    o: Any,       # metric object
-    device: Any,  # for its state
-) -> Any:
+def reset_copy(o: Any, device: Any) -> Any:
     "Copy a metric object and reset the copy"
     o = deepcopy(o)
     o.reset()

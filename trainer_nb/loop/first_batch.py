@@ -8,6 +8,7 @@ __all__ = ['BeforeFirst', 'Looked', 'new_sums']
 # %% ../../nbs/loop/15_first_batch.ipynb #7c0a0ed6
 import operator, warnings
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from torch.utils.data import DataLoader
@@ -24,9 +25,7 @@ from .steps import is_sum
 # %% ../../nbs/loop/15_first_batch.ipynb #43689fa8
 class BeforeFirst:
     "The state that the first forward of a fit changes, restored if the batch fails"
-    def __init__(self,
-        learn: Any,     # `Learner` at the start of a fit
-    ):
+    def __init__(self, learn: Any):
         self.n = learn.state.samples_seen
         buffers = norm_buffers(learn.model, learn.loss_fn)
         self.before = Snapshot().tensors(buffers).rng(learn.train_dl, learn.valid_dl)
@@ -53,10 +52,7 @@ class Looked:
         parts = self._parts_of(learn)
         return len(parts) == len(self.parts) and all(map(operator.is_, parts, self.parts))
 
-    def look(self,
-        learn: Any,             # `Learner` at the start of a fit
-        do: dict[str, Any],     # the steps that the fit calls
-    ) -> None:
+    def look(self, learn: Any, do: dict[str, Any]) -> None:
         "Check the first training batch before its backward, once"
         backward = do['do_backward']
         def do_backward(*values):
@@ -77,11 +73,7 @@ class Looked:
             phase.sums.look(phase.result, phase.result.get('n', learn.world.n))
         self.parts = self._parts_of(learn)
 
-    def check_count(self,
-        learn: Any,     # `Learner` in a batch
-        dl: Any,        # its loader
-        batch: Any,     # what it yielded
-    ) -> None:
+    def check_count(self, learn: Any, dl: Any, batch: Any) -> None:
         "Warn, once, that a batch may hold another number of samples than the loop counts"
         if not learn.training: self.counted = id(dl)
         n, bs = learn.world.total, nominal_batch_size(dl)
@@ -103,18 +95,15 @@ def _check_gradients(learn):
                   f'wrap{"" if names[1:] else "s"}: call nxt() there, or nothing is trained', stacklevel=2)
 
 # %% ../../nbs/loop/15_first_batch.ipynb #97340cb8
-def new_sums(
-    learn: Any,         # `Learner`
-    steps: Any,         # `BoundSteps`
-    dl: Any,            # loader of the pass
-    *args: Any,         # of `Accumulator`: history, names of learning rates
-    training: bool = False,
-    missing: Any = None,    # function of metrics and a result, as in `Accumulator`
-) -> Accumulator:
+def new_sums(learn: Any, steps: Any, dl: Any, *args: Any, training: bool = False,
+             missing: Any = None) -> Accumulator:
     "Make the accumulator for the losses and metrics of a pass"
     own = steps.has_own[0] or not training and steps.has_own[1]     # such a step may divide its loss by any number
     is_fresh = (steps.keeps_targets[not training]
                 and (yields_new(dl) or learn.device.type != 'cpu' and isinstance(source(dl), DataLoader)))
     were_seen = learn._looked.is_done(learn) and len(learn.history) > 0
+    inputs = partial(_named_inputs, learn) if steps.is_default[not training] else tuple
     return Accumulator(learn.metrics, learn.device, *args, world=learn.world, waits=were_seen, missing=missing,
-                       is_sum=not own and is_sum(learn.loss_fn), is_fresh=is_fresh)
+                       is_sum=not own and is_sum(learn.loss_fn), is_fresh=is_fresh, inputs=inputs)
+
+def _named_inputs(learn): return learn.batch.keys() if isinstance(learn.batch, Mapping) else ()

@@ -19,12 +19,12 @@ from ..base import check_kinds, note_place, to_device
 from trainer_nb.data import (
     RNG_STATE_KINDS, each, end_workers, is_warm, length, rng_states, set_rng_states, source, warm_up
 )
-from .arguments import load_object_states, object_states
 from .hooks import STEPS, Calls, Cancel, CancelFit
 from .interrupts import Interrupts, TrainingInterrupted, show_in_a_line
 from .first_batch import BeforeFirst
 from .optim import named_parts, trained
 from .plan import RESUMABLE, Plan
+from .snapshot import load_object_states, object_states
 from .steps import as_step, get_modes, in_eval, set_modes, set_training
 
 # %% ../../nbs/loop/17_fit.ipynb #06f4a114
@@ -80,9 +80,7 @@ def _misplaced(e):
 # %% ../../nbs/loop/17_fit.ipynb #c3a0752b
 class FitState:
     "How far a fit has come: what a stop keeps, and a checkpoint holds"
-    def __init__(self,
-        plan: Plan | None = None,   # what was asked for
-    ):
+    def __init__(self, plan: Plan | None = None):
         self.plan = plan or Plan()
         self.train = self.valid = None      # open phases; that of a stopped fit has no model
         self.valid_values: dict[str, float] = {}    # what the last validation of this epoch gave
@@ -113,9 +111,7 @@ class FitState:
             res |= {k: phase.pass_.state_dict(), f'{k}_metrics': phase.sums.state_dict()}
         return res
 
-    def state_dict(self,
-        learn: Any,     # its `Learner`, between two batches
-    ) -> dict[str, Any]:    # plain values and tensors
+    def state_dict(self, learn: Any) -> dict[str, Any]:
         "Return what a checkpoint holds of a fit, besides its RNG states"
         modes = self.modes if self.valid is not None or not self.is_running else get_modes(*trained(learn))
         known, kept = {id(m): training for m, training in modes}, {id(m) for m in self.kept or ()}
@@ -127,17 +123,12 @@ class FitState:
                 'kept': [k for k, m in parts.items() if id(m) in kept],
                 'warm': [k for k in ('train_dl', 'valid_dl') if had_workers(getattr(learn, k))]}
 
-    def load_state_dict(self,
-        learn: Any,             # `Learner` with the same parts
-        state: dict[str, Any],  # what `state_dict` returned, from a file
-        plan: bool = False,     # True: take over the bounds, too
-    ) -> None:
-        "Take over the progress of another fit"
+    def load_state_dict(self, learn: Any, state: dict[str, Any], plan: bool = False) -> None:
+        "Take over the progress of another fit of the same parts, with `plan` its bounds, too"
         for k in _DONE: setattr(self, k, state[k])
         mine, is_same = self.plan, self.plan.valid_every == state['valid_every']
         if plan:
             for k in _BOUNDS: setattr(mine, k, state[k])
-            mine.set_due()
             self.loaders = learn.train_dl, learn.valid_dl
         elif is_same: mine.next_valid = state['next_valid']
         parts = named_parts(learn, learn.model)
@@ -162,10 +153,7 @@ class FitState:
         return not is_open and getattr(source(getattr(learn, name)), 'persistent_workers', False)
 
 # %% ../../nbs/loop/17_fit.ipynb #c3a0752c
-def rank_state(
-    learn: Any,     # `Learner`, between two batches
-    fit: FitState,  # its fit, or an empty one
-) -> dict[str, Any]:    # plain values and tensors, on the host
+def rank_state(learn: Any, fit: FitState) -> dict[str, Any]:
     "Return the state of this rank alone, where several train together"
     at = fit.rng_states if fit.rng_states is not None else rng_states(learn.train_dl, learn.valid_dl)
     passes = {k: o for k, o in fit._open_states().items() if o is not None}
@@ -173,11 +161,7 @@ def rank_state(
     res = {'rng_states': at, 'passes': passes, 'hooks': hooks, 'objects': object_states(learn.objects)}
     return to_device(res, 'cpu')
 
-def load_rank_state(
-    learn: Any,             # `Learner`
-    fit: FitState,          # with the same passes open
-    state: dict[str, Any],  # what `rank_state` returned in this rank
-) -> None:
+def load_rank_state(learn: Any, fit: FitState, state: dict[str, Any]) -> None:
     "Restore the state of this rank"
     check_kinds(state, _RANK_KINDS, 'the state of a rank')
     fit._load_phases(state['passes'], learn.device)
@@ -307,10 +291,8 @@ class Fit(FitState):
         if 'interrupt' in learn.requests: self.answer(learn)
         return False
 
-    def answer(self,
-        learn: Any,     # `Learner`, between two batches
-    ) -> None:
-        "Carry out the requests, in the loop's own thread"
+    def answer(self, learn: Any) -> None:
+        "Between two batches, carry out the requests, in the loop's own thread"
         while learn.requests:
             what = learn.requests.popleft()
             if callable(what): what(learn)
@@ -319,24 +301,18 @@ class Fit(FitState):
                 self.rng_states = rng_states(learn.train_dl, learn.valid_dl)
                 raise Stop(what)
 
-    def wants_valid(self,
-        learn: Any,     # `Learner`, between two training batches
-    ) -> bool:
-        "Return whether a validation is due"
+    def wants_valid(self, learn: Any) -> bool:
+        "Between two training batches, return whether a validation is due"
         return self.plan.next_valid is not None and learn.state.optimizer_step >= self.plan.next_valid
 
-    def is_over(self,
-        learn: Any,     # `Learner`, between two training batches
-    ) -> bool:
-        "Return whether the training pass ends here; carry out requests otherwise"
+    def is_over(self, learn: Any) -> bool:
+        "Between two training batches, return whether the pass ends here; carry out requests otherwise"
         if self.plan.end_step is not None and learn.state.optimizer_step >= self.plan.end_step: return True
         if learn.requests: self.answer(learn)
         return False
 
-    def open_epoch(self,
-        learn: Any,     # `Learner`
-    ) -> bool:          # whether it is a new one, not the rest of one that was stopped
-        "Open the training phase of an epoch"
+    def open_epoch(self, learn: Any) -> bool:
+        "Open the training phase of an epoch; return whether it is new, not the rest of a stopped one"
         is_new = self.train is None
         if is_new:
             learn.state.reset_epoch()
@@ -355,7 +331,9 @@ class Fit(FitState):
     def close_valid(self, learn: Any) -> None:
         "Record the values of a validation"
         step = learn.state.optimizer_step
-        self.valid_values, self.validated_at, self.valid = self.valid.sums.means(), step, None
+        sums = self.valid.sums
+        self.valid_values, self.validated_at, self.valid = sums.means(), step, None
+        learn.history.note(sums.names)
         values = {'valid_' + k: v for k, v in self.valid_values.items()}
         learn.history.add_valid({'epoch': learn.state.epoch, 'step': step, **values})
         if self.wants_valid(learn): self.plan.plan_valid(learn.state)
@@ -378,6 +356,7 @@ class Fit(FitState):
         values = train.means()          # packs the last batches, too
         valid = self.valid_values if self.valid is None else self.valid.sums.means()
         history.revise_steps(train.n_packed, train.together())
+        history.note(train.names)
         lrs = {name: history.series[name].last() for name in train.lr_names if name in history.series}
         history.open_metrics = None
         mine = {}

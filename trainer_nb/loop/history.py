@@ -8,7 +8,7 @@ __all__ = ['HISTORY_KINDS', 'Series', 'History']
 # %% ../../nbs/loop/04_history.ipynb #6f75e4a2
 import math, sys, warnings
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 from itertools import accumulate, chain, groupby
 from threading import get_ident
@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .monitor import best_row
+from .metrics import best_row
 from ..base import check_kinds, common_device, format_time
 from trainer_nb.draw import (
     current_cell, html_img, html_table, marimo_outputs, marimo_view, show_bundle, text_table
@@ -33,11 +33,8 @@ class Series:
         self.n, self.host = 0, array('d')
         self.chunks = []        # (index of the first value, values), not on the host yet
 
-    def extend(self,
-        i: int,                         # index of the first value; a gap before it is filled with nan
-        values: Tensor | list[float],   # 1-d
-    ) -> None:
-        "Append a chunk"
+    def extend(self, i: int, values: Tensor | list[float]) -> None:
+        "Append a chunk of 1-d values at index `i`; a gap before it is filled with nan"
         if i > self.n:
             if isinstance(values, Tensor) and values.is_floating_point(): gap = values.new_full((i - self.n,), math.nan)
             else: gap = array('d', [math.nan])*(i - self.n)
@@ -45,12 +42,11 @@ class Series:
         self.chunks.append((i, values if isinstance(values, Tensor) else array('d', values)))
         self.n = i + len(values)
 
-    def fetch(self,
-        n: int = 0,         # length of the series; a gap at its end is filled with nan
-        start: int = 0,     # index of the first value to return
-        keep: bool = True,  # keep the copies; False in a thread that reads while another one writes
-    ) -> array:             # of double
-        "Copy the values that are still on the device to the host, in one transfer"
+    def fetch(self, n: int = 0, start: int = 0, keep: bool = True) -> array:
+        """Return the values from `start` on, filled with nan to length `n`; read those on a device at once
+
+        A thread that reads while another one writes does not `keep` the copies.
+        """
         chunks = self.chunks[:]         # before `host`: a value that moves meanwhile is then in both, not in neither
         host = self.host if keep else self.host[:]
         new = [o for i, o in chunks if i >= len(host)]
@@ -63,10 +59,7 @@ class Series:
         if keep: self.chunks = []
         return host[start:] + array('d', [math.nan])*(n - max(self.n, start))
 
-    def replace(self,
-        start: int,                     # index of the first value to replace
-        values: Tensor | list[float],   # 1-d
-    ) -> None:
+    def replace(self, start: int, values: Tensor | list[float]) -> None:
         "Replace all values from `start` to the end"
         self.host, self.n = self.host[:start], min(start, self.n)
         self.chunks = [(i, o[:start - i]) for i, o in self.chunks if i < start]
@@ -86,9 +79,7 @@ class Series:
         self.chunks = [(starts[0], join(parts)) for starts, parts in groups]        # few and long chunks, for the file
         return {'n': self.n, 'host': _as_tensor(self.host), 'chunks': [(i, _as_tensor(o)) for i, o in self.chunks]}
 
-    def load_state_dict(self,
-        state: Mapping,  # what `state_dict` returned
-    ) -> None:
+    def load_state_dict(self, state: Mapping) -> None:
         "Restore a state"
         check_kinds(state, _COLUMN_KINDS, 'a column of the history')
         def on_host(o): return _as_array(torch.as_tensor(o, dtype=torch.float64))
@@ -156,6 +147,7 @@ def _rank(name):
 def _format(name, v, first_s):
     "Format a value of the epoch table; `first_s` is the time of the first epoch"
     if name == 'epoch': return str(v)
+    if name[0] == '+': return ''        # the heading says how many columns are not shown
     if name == 'time_s':
         return format_time(v) if first_s >= 60 else f'{v:.1f} s' if first_s >= .1 else f'{1000*v:.0f} ms'
     if is_rate(name): return f'{v:.3g}'
@@ -175,11 +167,14 @@ def _picked(n, first, most, best):
         res.append(i)
     return res
 
-def _as_text(rows, first_s):
+def _as_text(rows, first_s, returned=()):
     "Return the columns of the table, each a list of its heading and its cells, losses first"
     hidden = [o for o in (rows[-1] if rows else ()) if is_rate(o)][4:]
+    rest = [*returned][8:]      # of what steps return
+    hidden += [phase + name for name in rest for phase in ('train_', 'valid_')]
     columns = {name: ['time' if name == 'time_s' else name, *(_format(name, v, first_s) for v in values)]
                for name, values in _columns(rows).items() if name not in hidden}
+    if rest: columns['+'] = [f'+{len(rest)} more', *('' for _ in rows)]
     return {o: columns[o] for o in sorted(columns, key=lambda o: (o != 'epoch', 'loss' not in o.split('_')))}
 
 def _narrow(columns, width):
@@ -192,7 +187,7 @@ def _narrow(columns, width):
 # %% ../../nbs/loop/04_history.ipynb #475afeeb
 _ROWS_KINDS = {'names': [str], 'rest': [[object]], 'values': Tensor, 'kinds': Tensor}
 HISTORY_KINDS = {'n_packed': int, 'series': {str: _COLUMN_KINDS}, 'epoch_rows': _ROWS_KINDS, 'valid_rows': _ROWS_KINDS,
-                 'ends': Tensor, 'warned': [str]}
+                 'ends': Tensor, 'warned': [str], 'returned?': [str]}
 
 def _callers_level():
     "Return the `stacklevel` with which a warning names the line that called this package, not one inside it"
@@ -209,6 +204,7 @@ class History:
         self.valid_rows: list[dict] = []
         self.ends = []          # number of batches recorded at the end of each epoch
         self.warned = set()     # columns with a nan that `add_epoch` has warned about
+        self.returned: dict[str, None] = {}     # numbers that steps return beside their losses, in this order
         self.n_revised = 0      # how often recorded values were replaced
         self.open_metrics = None    # the accumulator that holds the latest batches
         self.thread = None      # id of the thread in which a fit runs; others may read at any time
@@ -224,39 +220,35 @@ class History:
 
     def __dir__(self):      # for completion: only what users need
         inner = """add_epoch add_steps add_valid ends epoch_rows fetch html lines kept load_state_dict monitor n_packed
-            n_revised open_metrics recent revise_steps series shown_in since state_dict thread valid_rows warned"""
+            n_revised note open_metrics recent returned revise_steps series shown_in since state_dict thread
+            valid_rows warned"""
         return sorted(set(super().__dir__()) - set(inner.split()))
 
-    def add_steps(self,
-        n: int,           # number of training batches
-        chunks: Mapping,  # name → 1-d tensor or list of length `n`
-    ) -> None:
-        "Record training batches"
+    def add_steps(self, n: int, chunks: Mapping) -> None:
+        "Record `n` training batches: name → 1-d tensor or list"
         for name, values in chunks.items(): self.series.setdefault(name, Series()).extend(self.n_packed, values)
         self.n_packed += n
 
-    def revise_steps(self,
-        n: int,           # number of training batches
-        chunks: Mapping,  # name → 1-d tensor of length `n`
-    ) -> None:
+    def revise_steps(self, n: int, chunks: Mapping) -> None:
         "Replace the values of the last batches"
-        for name, values in chunks.items(): self.series[name].replace(self.n_packed - n, values)
+        for name, values in chunks.items():
+            self.series.setdefault(name, Series()).replace(self.n_packed - n, values)
         self.n_revised += bool(chunks)
+
+    def note(self, names: Iterable[str]) -> None:
+        "Note which columns are those that the table may shorten"
+        self.returned |= dict.fromkeys(names)
 
     @property
     def n_steps(self) -> int:
         "Return the number of training batches recorded"
         return self.n_packed + (len(self.open_metrics.rows) if self.open_metrics is not None else 0)
 
-    def add_valid(self,
-        row: Mapping,  # 'epoch', 'step', and `valid_*` → number
-    ) -> None:
-        "Record a validation pass"
+    def add_valid(self, row: Mapping) -> None:
+        "Record a validation pass: 'epoch', 'step', and `valid_*` → number"
         self.valid_rows.append({'batch': self.n_steps, **row})
 
-    def add_epoch(self,
-        row: dict,  # 'epoch', `train_*`, `valid_*`, `lr`, 'time_s' → number
-    ) -> None:
+    def add_epoch(self, row: dict) -> None:
         "Record an epoch; warns about a column's first nan"
         self.kept = None
         self.epoch_rows.append(row)
@@ -290,6 +282,7 @@ class History:
         def enough(name): return 1 if name == 'train_loss' else 10      # a step may leave out one of several losses
         tails = self.fetch(start=lambda name: max(self.n_steps - 10, 0))
         losses = [name for name in tails if name.startswith('train_loss')]
+        if tails.get('train_loss'): losses = ['train_loss']     # the others are what a step returned beside it
         if all(any(map(math.isfinite, tails[name][-enough(name):])) for name in losses): return None
         columns, bad = self.fetch(), []     # all values
         for name in losses:
@@ -302,17 +295,17 @@ class History:
         "Return all values, except those that an open accumulator still holds"
         return {'n_packed': self.n_packed, 'series': {k: s.state_dict() for k, s in self.series.items()},
                 'epoch_rows': _pack_rows(self.epoch_rows), 'valid_rows': _pack_rows(self.valid_rows),
-                'ends': torch.tensor(self.ends, dtype=torch.int64), 'warned': sorted(self.warned)}
+                'ends': torch.tensor(self.ends, dtype=torch.int64), 'warned': sorted(self.warned),
+                'returned': [*self.returned]}
 
-    def load_state_dict(self,
-        state: Mapping,  # what `state_dict` returned
-    ) -> None:           # raises ValueError
+    def load_state_dict(self, state: Mapping) -> None:
         "Replace all values by a state"
         check_kinds(state, HISTORY_KINDS, 'the history')
         self.n_packed, self.open_metrics = state['n_packed'], None
         self.status, self.since, self.kept = '', 0, None
         self.n_revised += 1
         self.ends, self.warned = state['ends'].tolist(), set(state['warned'])
+        self.returned = dict.fromkeys(state.get('returned', ()))
         self.epoch_rows[:] = _unpack_rows(state['epoch_rows'])
         self.valid_rows[:] = _unpack_rows(state['valid_rows'])
         self.series.clear()
@@ -352,7 +345,7 @@ class History:
         "Return the header and the rows of the epoch table"
         picked = self._picked(first, most)
         rows = [self.epoch_rows[i] for i in picked if type(i) is int]
-        columns = _as_text(rows, self._first_s)
+        columns = _as_text(rows, self._first_s, self.returned)
         if width is not None: columns = _narrow(columns, width)
         head, *cells = [list(o) for o in zip(*columns.values())] or [[]]
         rest = iter(cells)

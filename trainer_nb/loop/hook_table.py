@@ -8,16 +8,16 @@ __all__ = ['HookRow', 'HookTable', 'as_hooks', 'Hooked']
 # %% ../../nbs/loop/02_hook_table.ipynb #9302863a
 import re
 from collections import namedtuple
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from html import escape
 from itertools import groupby
 from textwrap import wrap
 from typing import Any
 
-from ..base import printable
+from ..base import printable, with_comments
 from ..draw import COLORS
-from .hooks import STEPS, Calls, Hook, check_ord, predecessors, sort_hooks
+from .hooks import LIFECYCLE, STEPS, Calls, Hook, check_ord, predecessors, sort_hooks
 
 # %% ../../nbs/loop/02_hook_table.ipynb #624f63b3
 HookRow = namedtuple('HookRow', 'point hook ord why calls time_s')
@@ -49,25 +49,68 @@ def _markdown(text):
     "Escape what has a meaning in a Markdown table"
     return re.sub(r'[\\|<*`\[\]~]|(?<![^\W_])_|_(?![^\W_])', r'\\\g<0>', printable(text))
 
-# %% ../../nbs/loop/02_hook_table.ipynb #f498b246
+# %% ../../nbs/loop/02_hook_table.ipynb #h7ab1e01
 _NUMBERS = ('calls', 'time', 'ord')     # right-aligned columns
+
+def _as_markdown(names, groups):
+    "Write the columns `names` of the groups as a Markdown table that fits a terminal"
+    rows = []
+    for point, lines in groups: rows += [[point, *lines[0]], *(['', *cells] for cells in lines[1:])]
+    used = sum(max(map(len, column)) + 3 for column in list(zip(names, *rows))[:-1])
+    room = max(96 - used, 20)       # for the reasons, in a terminal
+    lines = []
+    for *cells, why in rows:
+        first, *rest = wrap(why, room, break_long_words=False) or ['']
+        lines += [[*cells, first], *([''] * len(cells) + [part] for part in rest)]
+    widths, right = [max(map(len, column)) for column in zip(names, *lines)], [name in _NUMBERS for name in names]
+    rule = ['-'*(w - 1) + ':' if r else '-'*w for w, r in zip(widths, right)]
+    def line(cells): return ' | '.join(c.rjust(w) if r else c.ljust(w) for c, w, r in zip(cells, widths, right))
+    return '\n'.join(f'| {line(cells)} |' for cells in [names, rule, *lines])
+
+# %% ../../nbs/loop/02_hook_table.ipynb #h7ab1e02
+def _html_bar(share):
+    "A share in [0, 1] as HTML; its characters show where a viewer strips styles"
+    if not _bar(share): return ''
+    style = f'width:{100*share:.0f}px;height:8px;font-size:0;background:{COLORS[0]}'
+    return f'<div style="{style}">{_bar(share)}</div>'
+
+def _as_html(names, groups):
+    "Write the same as HTML"
+    def style(name):
+        wrapping = ';white-space:nowrap' if name in ('hook', 'time') else ''
+        return f'text-align:{"right" if name in _NUMBERS else "left"};padding:2px 8px{wrapping}'
+    styles = [style(o) for o in names]
+    def row(tag, cells, first=''):
+        cells = ''.join(f'<{tag} style="{style}">{c}</{tag}>' for c, style in zip(cells, styles[-len(cells):]))
+        return f'<tr style="background:none">{first}{cells}</tr>'
+    res = f'<table style="border-collapse:collapse"><thead>{row("th", names)}</thead>'
+    for point, lines in groups:
+        first = f'<td rowspan="{len(lines)}" style="{styles[0]};vertical-align:top">{point}</td>'
+        rows = row('td', lines[0], first) + ''.join(row('td', cells) for cells in lines[1:])
+        res += f'<tbody style="border-top:1px solid #8886">{rows}</tbody>'
+    return res + '</table>'
+
+# %% ../../nbs/loop/02_hook_table.ipynb #f498b246
+_MEANINGS = dict(re.findall(r'`(\w+)(?:\(.+\))?` +(.+)', Hook.__doc__ or ''))     # event or step → what happens there
 
 class HookTable:
     "What runs when: HTML in Jupyter, Markdown as text, `rows` as data"
     def __init__(self,
         calls: Calls,               # of the learner's hooks
-        skip: Iterable[str] = (),  # points that this learner never reaches
+        skip: Iterable[str] = (),   # points that this learner never reaches
+        all: bool = False,          # show points without a hook, too
     ):
         self.rows = []
         for point, here in calls.at.items():
             if point in skip: continue
             hooks = [c.hook for c in here]
             self.rows += [HookRow(point, c.hook.name, c.hook.ord, _why(c.hook, hooks), c.n, c.time_s) for c in here]
+        self._all, self._skip = all or not self.rows, {*skip}
 
     def _columns(self):
         "Names of the columns"
         timing = ['calls', 'time', 'share'] if any(r.calls for r in self.rows) else []
-        return ['when', 'hook', *timing, 'ord', 'why there']
+        return ['when', 'hook', *timing, 'ord', 'why there, or what happens' if self._all else 'why there']
 
     def _groups(self, text, bar, indent):
         "Yield each event or step with its lines of cells; the functions `text` and `bar` write the cells"
@@ -75,10 +118,16 @@ class HookTable:
         def measured(n, t):
             if not timed: return []
             return [f'{n:,}', _duration(t) if n else '', bar(t/total) if total else '']
-        idle = []
-        for point, rows in groupby(self.rows, lambda r: r.point):
-            rows = list(rows)
-            if timed and not any(r.calls for r in rows):
+        idle, by_point = [], {point: [*rows] for point, rows in groupby(self.rows, lambda r: r.point)}
+        blank = ['']*(len(self._columns()) - 3)
+        for point in LIFECYCLE if self._all else by_point:
+            if point not in by_point:
+                meaning = _MEANINGS.get(point, '').split(';')[0].replace('`', '')
+                name = '(never reached)' if point in self._skip else '(none)'
+                yield point, [[name, *blank, text(meaning)]]
+                continue
+            rows = by_point[point]
+            if timed and not self._all and not any(r.calls for r in rows):
                 idle.append(point)
                 continue
             lines = [[text(r.hook), *measured(r.calls, max(r.time_s, 0)), str(r.ord), text(r.why)] for r in rows]
@@ -89,51 +138,30 @@ class HookTable:
         if idle: yield 'never called', [[', '.join(idle), '', '', '', '', '']]
         if timed: yield 'all hooks', [['', f'{sum(r.calls for r in self.rows):,}', _duration(total), '', '', '']]
 
-    def __str__(self) -> str:
-        if not self.rows: return 'no hooks'
-        names, groups = self._columns(), self._groups(_markdown, _bar, '· ')
-        rows = []
-        for point, lines in groups: rows += [[point, *lines[0]], *(['', *cells] for cells in lines[1:])]
-        used = sum(max(map(len, column)) + 3 for column in list(zip(names, *rows))[:-1])
-        room = max(96 - used, 20)       # for the reasons, in a terminal
-        lines = []
-        for *cells, why in rows:
-            first, *rest = wrap(why, room, break_long_words=False) or ['']
-            lines += [[*cells, first], *([''] * len(cells) + [part] for part in rest)]
-        widths, right = [max(map(len, column)) for column in zip(names, *lines)], [name in _NUMBERS for name in names]
-        rule = ['-'*(w - 1) + ':' if r else '-'*w for w, r in zip(widths, right)]
-        def line(cells): return ' | '.join(c.rjust(w) if r else c.ljust(w) for c, w, r in zip(cells, widths, right))
-        return '\n'.join(f'| {line(cells)} |' for cells in [names, rule, *lines])
+    def __str__(self) -> str: return _as_markdown(self._columns(), self._groups(_markdown, _bar, '· '))
 
     __repr__ = _repr_markdown_ = __str__
 
-    def _repr_html_(self):
-        if not self.rows: return '<p>no hooks</p>'
-        def bar(share):     # its characters show where a viewer strips styles
-            if not _bar(share): return ''
-            style = f'width:{100*share:.0f}px;height:8px;font-size:0;background:{COLORS[0]}'
-            return f'<div style="{style}">{_bar(share)}</div>'
-        def style(name):
-            wrapping = ';white-space:nowrap' if name in ('hook', 'time') else ''
-            return f'text-align:{"right" if name in _NUMBERS else "left"};padding:2px 8px{wrapping}'
-        names = self._columns()
-        styles = [style(o) for o in names]
-        def row(tag, cells, first=''):
-            cells = ''.join(f'<{tag} style="{style}">{c}</{tag}>' for c, style in zip(cells, styles[-len(cells):]))
-            return f'<tr style="background:none">{first}{cells}</tr>'
-        res = f'<table style="border-collapse:collapse"><thead>{row("th", names)}</thead>'
-        for point, lines in self._groups(escape, bar, '&nbsp;'*3):
-            first = f'<td rowspan="{len(lines)}" style="{styles[0]};vertical-align:top">{point}</td>'
-            rows = row('td', lines[0], first) + ''.join(row('td', cells) for cells in lines[1:])
-            res += f'<tbody style="border-top:1px solid #8886">{rows}</tbody>'
-        return res + '</table>'
+    def _repr_html_(self): return _as_html(self._columns(), self._groups(escape, _html_bar, '&nbsp;'*3))
 
 # %% ../../nbs/loop/02_hook_table.ipynb #c71d0a02
-def as_hooks(
-    hooks: Any,  # `Hook`s, or a single one
-) -> tuple[Hook, ...]:
+def as_hooks(hooks: Any) -> tuple[Hook, ...]:
     "Return hooks as a tuple"
     return tuple(hooks) if isinstance(hooks, Iterable) else (hooks,)
+
+# %% ../../nbs/loop/02_hook_table.ipynb #ch3ckh01
+def _check_hook(hook, others):
+    "Raise an error if `hook` cannot be added to the `others`"
+    if not isinstance(hook, Hook):
+        if isinstance(hook, type): raise TypeError(f'{hook!r} is not a hook: pass an instance')
+        how = 'LambdaHook(after_step=f) makes one of a function'
+        if hasattr(hook, 'get_last_lr'): how = f'LRScheduler(lambda opt: {type(hook).__name__}(opt, ...)) makes one'
+        raise TypeError(f'{hook!r} is not a hook; {how}')
+    for h in others:
+        if h is hook or (hook.unique and h.name == hook.name):
+            raise ValueError(f'this learner already has a hook {h.name}: '
+                             'change that one, or remove it with remove_hook')
+    check_ord(hook.name, hook.ord)
 
 # %% ../../nbs/loop/02_hook_table.ipynb #587f8e20
 class Hooked:
@@ -151,22 +179,10 @@ class Hooked:
         return hook
 
     def _add_hooks(self, hooks):
-        for i, hook in enumerate(hooks): self._check_new(hook, [*self._registered, *hooks[:i]])
+        for i, hook in enumerate(hooks):
+            _check_hook(hook, [*self._registered, *hooks[:i]])
+            self._check_moment(hook, 'added')
         self._set_hooks([*self._registered, *hooks])
-
-    def _check_new(self, hook, others):
-        "Raise an error if `hook` cannot be added to the `others`"
-        if not isinstance(hook, Hook):
-            if isinstance(hook, type): raise TypeError(f'{hook!r} is not a hook: pass an instance')
-            how = 'LambdaHook(after_step=f) makes one of a function'
-            if hasattr(hook, 'get_last_lr'): how = f'LRScheduler(lambda opt: {type(hook).__name__}(opt, ...)) makes one'
-            raise TypeError(f'{hook!r} is not a hook; {how}')
-        for h in others:
-            if h is hook or (hook.unique and h.name == hook.name):
-                raise ValueError(f'this learner already has a hook {h.name}: '
-                                 'change that one, or remove it with remove_hook')
-        check_ord(hook.name, hook.ord)
-        self._check_moment(hook, 'added')
 
     def remove_hook(self,
         hook: Any,  # a hook of this object, its class or its name
@@ -181,13 +197,6 @@ class Hooked:
         self.hooks, self._registered = sort_hooks(hooks), hooks     # the first may raise
         self.calls = Calls(self.hooks, self.is_main, old=self.calls)
         self._hooks_changed()
-
-    def _replace_hooks(self,
-        stand_ins: Mapping[int, Hook],  # id of a hook → the one to put in its place
-    ) -> None:
-        "Replace some hooks by others, without changing the order"
-        self.hooks = [stand_ins.get(id(h), h) for h in self.hooks]
-        self._registered = [stand_ins.get(id(h), h) for h in self._registered]
 
     def _hooks_changed(self): pass
 
@@ -221,9 +230,13 @@ class Hooked:
             for h in hooks:
                 if h in self._registered: self.remove_hook(h)
 
-    def describe_hooks(self) -> HookTable:
+    @with_comments
+    def describe_hooks(self,
+        all: bool = False,  # also list the events and steps without a hook, and what happens there; without any hook,
+                            # the table does so anyway
+    ) -> HookTable:
         """Return a table of what runs when, in which order and why; after a fit, also how often and for how long
 
         A notebook displays it. In a script, print it: `print(learn.describe_hooks())`.
         """
-        return HookTable(Calls(self.hooks, self.is_main, old=self.calls), skip=self._unreached())
+        return HookTable(Calls(self.hooks, self.is_main, old=self.calls), skip=self._unreached(), all=all)

@@ -53,14 +53,12 @@ def _set_thread_modes(grad, autocast, depth):
 class Interrupts:
     """Handle SIGINT in a `with` block: the first one is a request, the second one raises KeyboardInterrupt
 
-    It raises only within `interrupts.open()`; elsewhere it waits. Once it has waited for `patience` seconds, the next
+    With `at_once`, the first one raises, too. It raises only within `interrupts.open()`; elsewhere it waits.
+    Once it has waited for `patience` seconds, the next
     one raises anywhere.
     """
     patience = 5.
-    def __init__(self,
-        learn: Any,             # `Learner`, which gets the request 'interrupt'
-        at_once: bool = False,  # the first one raises, too; one that has waited raises at the end
-    ):
+    def __init__(self, learn: Any, at_once: bool = False):
         self.learn, self.n = learn, 0           # signals received
         self.is_open, self.since = False, perf_counter()
         self.n_asked = 0 if at_once else 1      # how many of them are requests

@@ -23,7 +23,6 @@ from trainer_nb.base import (
     check_seed, drop_locals, folded, is_oom, map_tensors, note_place, opt_step, set_seed, to_device, with_comments
 )
 from ..data import Pass, is_shuffled, length, rng_states, sets_of, source
-from .arguments import as_rate, check_fit, fit_counts, fit_rates, named_objects
 from .first_batch import Looked, new_sums
 from .fit import BoundSteps, Fit, _misplaced
 from .history import History
@@ -32,18 +31,19 @@ from .hooks import STEPS, Cancel, CancelEpoch, CancelStep, Hook, check_parameter
 from .interrupts import Interrupts
 from .losses import step_with_closure
 from .accumulate import Accumulators, check_column
-from .metrics import Phases, as_metrics, check_sets
-from .mistakes import check_model, missing_name, refuse_others
+from .metrics import as_metrics, check_sets, missing_inputs
+from .mistakes import check_model, float_dtype, is_data, missing_name, refuse_fit, refuse_others
 from trainer_nb.loop.optim import (
     check_names, check_optimizers, is_by_name, lr_names, make_optimizers, needs_closure, parameters, set_lr, trained
 )
 from .outputs import Joined, n_samples, sizes_of
 from . import parts
-from .plan import Plan, StepState, TrainPass
+from .plan import Plan, StepState, TrainPass, as_rate, fit_rates
 from .sandbox import DryRun, dry_run
+from .snapshot import named_objects
 from .shortage import in_opt_step, shortage
 from trainer_nb.loop.steps import (
-    check_loss, default_result, get_modes, set_modes, set_opt_modes, switch, unpack
+    check_loss, default_result, get_modes, is_number, set_modes, set_opt_modes, switch, unpack
 )
 from .world import World
 
@@ -310,7 +310,9 @@ class Validation(_Room):
         return n
 
     def follow(self, learn: Any, at: Mapping[str, Any]) -> None:
-        "Check a loss"
+        "Check a loss, which may be a number here, as no backward starts from it"
+        if is_number(self.loss) and not isinstance(self.loss, Tensor):
+            self.loss = torch.tensor(float(self.loss), device=learn.device)
         check_loss(self.loss, training=False)
         for f in at['after_loss']: f(learn)
 
@@ -395,7 +397,7 @@ class Learner(Hooked):
         loss_fn: Any = None,        # `loss_fn(pred, targ)` → 0-d tensor; None: the model's output has a `loss` of its
                                     # own
         train_step: Any = None,     # `train_step(batch, learn)` → dict with 'loss', or a generator of (optimizer's
-                                    # name, loss)
+                                    # name, loss); other numbers in the dict are columns of the history
         eval_step: Any = None,      # the same for validation; default: `train_step`
         optim: Any = None,          # an optimizer; a class or factory called with the parameters (and `lr`); or a dict
                                     # of names to either. Default AdamW
@@ -411,7 +413,8 @@ class Learner(Hooked):
         seed: int | None = None,    # for `set_seed` when the first fit starts
         config: Any = None,         # anything that should be kept with the learner
         state: Any = (),            # objects with `state_dict` and `load_state_dict` that steps or hooks change, or
-                                    # dict: name → one; they are saved and restored with the rest
+                                    # dict: name → one; or a dict of numbers, tensors and lists. All are saved and
+                                    # restored with the rest
         **others: Never,            # none; a name from another library raises an error that gives the name here
     ):
         super().__init__()
@@ -430,7 +433,7 @@ class Learner(Hooked):
             self.cancelled = None                   # it ended early: 'step', 'epoch', 'fit', 'stop', 'interrupt',
                                                     # 'memory', 'error'
             self.requests = deque()                 # what a running fit was asked for and has not done yet
-            self._looked, self._seen = Looked(), Phases()     # of the first batches; what the steps return
+            self._looked, self._seen = Looked(), {}     # of the first batches; what the steps return
             self._has_cast = self._opts_train = False     # data to the model's dtype; optimizers to training mode
             self.train_dl, self.valid_dl = parts.loader_for(self, train_dl, True), parts.loader_for(self, valid_dl)
             is_unused = self.train_dl is train_dl and self.valid_dl is valid_dl and isinstance(train_dl, DataLoader)
@@ -440,7 +443,7 @@ class Learner(Hooked):
             self._set_opts(make_optimizers(model, optim, lr, loss_fn))
             self.metrics: list[Any] = as_metrics(metrics)
             check_sets(sets_of(self.valid_dl), self.metrics)
-            self.objects = named_objects(state)     # what checkpoints hold besides
+            self.objects = named_objects(parts.as_objects(state))    # what checkpoints hold besides
             self.display = self._make_display(display) if display else None
             self._add_hooks([*as_hooks(hooks), *filter(None, [self.display])])
             self._known = frozenset(())
@@ -523,7 +526,7 @@ class Learner(Hooked):
     @with_comments
     def fit(self,
         n_epochs: int | None = None,    # ≥ 1: further epochs to train; or
-        *,
+        *data: Never,                   # none; data belongs to the learner, and the error shows the call
         max_steps: int | None = None,   # ≥ 1: further optimizer steps to take
         valid_every: int | None = None, # ≥ 1: optimizer steps between validations, besides those at each epoch's end
         valid_first: bool = False,      # validate before the first step, too
@@ -546,13 +549,10 @@ class Learner(Hooked):
         does.
         """
         with folded():
-            if others: refuse_others('fit', Learner.fit, others)
-            counts = fit_counts(n_epochs, max_steps, valid_every)
-            check_fit(self.valid_dl is not None, valid_every, valid_first, resume, on_interrupt, counts['n_epochs'],
-                      train_dl=self.train_dl, valid_dl=self.valid_dl)
-            rates = fit_rates(lr, self.opts)
-            fit = Fit(Plan(**counts, valid_first=valid_first, hooks=as_hooks(hooks), resume=resume,
-                           on_interrupt=on_interrupt))
+            if data or others or is_data(n_epochs): refuse_fit(Learner.fit, (n_epochs, *data), others)
+            plan = Plan(n_epochs, max_steps, valid_every, valid_first, as_hooks(hooks), resume, on_interrupt)
+            plan.check(train_dl=self.train_dl, valid_dl=self.valid_dl)
+            fit, rates = Fit(plan), fit_rates(lr, self.opts)
             stopped = self.stopped
             if stopped is not None and stopped.train is not None and not (resume or stopped.is_trained): warnings.warn(
                 f'fit begins a new epoch, without the rest of the one that was stopped {self.position}: '
@@ -710,6 +710,26 @@ class Learner(Hooked):
             if not phase.pass_.n: raise ValueError('there is nothing to predict: no batch')
             return (preds.result(), targs.result()) if with_targs else preds.result()
 
+    @with_comments
+    def __call__(self,
+        *inputs: Any,   # what the model takes: tensors, arrays, or nestings of them; moved to `device`
+        **named: Any,   # the same by name
+    ) -> Any:           # what the model returns, on `device`
+        "Call the model, or its average, in evaluation mode and without gradients; `predict` reads a whole loader"
+        with folded():
+            self._check_use()
+            dtype = float_dtype(self.model)
+            batch = [to_device(parts.as_inputs(o, dtype), self.device) for o in (inputs, named)]
+            phase = Validation(pass_=Pass([batch]))
+            with self._apart(phase):
+                phase.batch, phase.step_fn = batch, self._call_model
+                phase.do['do_step']()
+                return phase.pred
+
+    def _call_model(self, batch):
+        "The step of `learn(x)`"
+        return {'pred': self.model(*batch[0], **batch[1])}
+
     def _predict_step(self, batch):
         "The default step without a loss; a batch may lack its target"
         if isinstance(batch, Tensor): batch = (batch,)
@@ -745,7 +765,7 @@ class Learner(Hooked):
         alone = dl is not None
         if dl is None: dl = self.train_dl if training else self.valid_dl
         steps = self._bound_steps()
-        missing = partial(self._seen.missing, 'train' if training else 'valid',
+        missing = partial(missing_inputs, self._seen, 'train' if training else 'valid',
                           not alone and (not training or self.valid_dl is not None))
         names = () if history is None else (history, lr_names(self.opts))
         def sums(o): return new_sums(self, steps, o, *names, training=training, missing=missing)

@@ -16,9 +16,7 @@ from .optim import parameters, untouched
 from .steps import check_loss
 
 # %% ../../nbs/loop/16_losses.ipynb #0a8e4f9e
-def step_with_closure(
-    learn: Any,     # `Learner` in a training batch
-) -> bool:          # True: the optimizer stepped
+def step_with_closure(learn: Any) -> bool:
     "Take a step of an optimizer that evaluates the loss; raises ValueError for a step that yields"
     phase, opt = learn.phase, learn.opt
     if phase.loss_params is not None:
@@ -46,19 +44,14 @@ def step_with_closure(
         phase.loss, phase.pred, phase.result = first
     return True
 
-def evaluate(
-    learn: Any,     # `Learner` in a training batch
-) -> None:
+def evaluate(learn: Any) -> None:
     "Compute the loss of a batch and its gradients once more"
     do = learn.phase.do
     do['do_zero_grad']()
     differentiate(learn, do['do_step'])
     for f in learn.phase.on_gradients: f(learn)
 
-def differentiate(
-    learn: Any,                     # `Learner` in a training batch
-    step: Callable[[], object],     # the forward
-) -> None:
+def differentiate(learn: Any, step: Callable[[], object]) -> None:
     "Compute the loss of `learn.batch` and its gradients, with the events around them"
     at, phase = learn.calls.at, learn.phase
     phase.has_pred = False

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ..base import did_you_mean
+from .plan import as_rate
 
 # %% ../../nbs/loop/05_optim.ipynb #d5e1ca77
 @cache
@@ -34,11 +35,8 @@ def _has_fused(cls, device, dtype):
     except RuntimeError: return False
     return True
 
-def fused(
-    cls: Any,            # class of an optimizer, or a factory
-    *owners: nn.Module,  # modules whose parameters it gets
-) -> dict[str, bool]:    # {'fused': True} or {}
-    "Return the arguments that select the fused form of an optimizer, where torch has it"
+def fused(cls: Any, *owners: nn.Module) -> dict[str, bool]:
+    "Return the arguments that select the fused form of an optimizer for these modules, where torch has it"
     if not isinstance(cls, type): return {}
     modules = chain.from_iterable(o.modules() for o in owners)
     if any(getattr(m, 'sparse', False) for m in modules): return {}     # fused optimizers refuse sparse gradients
@@ -46,29 +44,19 @@ def fused(
     return {'fused': True} if all(_has_fused(cls, *kind) for kind in kinds) else {}
 
 # %% ../../nbs/loop/05_optim.ipynb #ec5a2687
-def matching(
-    names: Iterable[str],  # of parameters
-    pattern: str,          # name of a parameter or a module, or a pattern with * ? []
-) -> list[str]:
-    "Return the names that match a pattern: those of parameters, or of all parameters in a module"
+def matching(names: Iterable[str], pattern: str) -> list[str]:
+    "Return the names of parameters that match a pattern with * ? [], and of all in a module that does"
     return [o for o in names if fnmatchcase(o, pattern) or fnmatchcase(o, pattern + '.*')]
 
-def named_parameters(
-    owners: Iterable[nn.Module],    # the model, and a loss function that has some
-    remove_duplicate: bool = True,  # as in torch
-) -> dict[str, nn.Parameter]:       # 'loss_fn.<name>' for those of the loss function
-    "Return the parameters that a learner trains, by name"
+def named_parameters(owners: Iterable[nn.Module],
+                     remove_duplicate: bool = True) -> dict[str, nn.Parameter]:
+    "Return the parameters of the model and of the loss function, the latter as 'loss_fn.<name>'"
     prefixes = '', 'loss_fn'
     return dict(chain.from_iterable(o.named_parameters(k, remove_duplicate=remove_duplicate)
                                     for k, o in zip(prefixes, owners)))
 
-def found_names(
-    what: str,       # what has the pattern, for the message
-    pattern: str,    # as in `matching`
-    named: Mapping,  # name → parameter
-    model: nn.Module,
-) -> list[str]:      # raises ValueError if there is none
-    "Return the names of parameters that a pattern means"
+def found_names(what: str, pattern: str, named: Mapping, model: nn.Module) -> list[str]:
+    "Return the names of parameters that a pattern means; raises a ValueError about `what` if there are none"
     if found := matching(named, pattern): return found
     known = [*named, *(name for name, _ in model.named_modules() if name)]
     raise ValueError(f'{what} matches no parameter of the model.{did_you_mean(pattern, known)}')
@@ -90,7 +78,7 @@ class ParamGroups:
             raise TypeError(f'ParamGroups got lr {lr!r}: expected a dict of patterns to rates, or a function of a name')
         for name, o in lr.items() if isinstance(lr, Mapping) else ():
             if not isinstance(name, str): raise TypeError(f'lr has the key {name!r}: expected a pattern of names')
-            _checked_rate(name, o)
+            as_rate(f'the learning rate of {name!r}', o)
         if 'lr' in options or isinstance(optim, torch.optim.Optimizer) or not callable(optim or torch.optim.AdamW):
             raise TypeError(f'ParamGroups got optim {optim!r}: expected the class of an optimizer')
         self.lr, self.decay_norms, self.options = lr, decay_norms, options
@@ -110,25 +98,28 @@ class ParamGroups:
         if missing and isinstance(self.lr, Mapping): raise ValueError(
             f"no pattern of lr matches {_listed(missing)}: add '*' with a rate for the rest")
         plain = set() if self.decay_norms else _without_decay(owners)
-        order = list(dict.fromkeys(rates.values()))
+        order, found = list(dict.fromkeys(rates.values())), {}
         if isinstance(self.lr, Mapping): order.sort(key=lambda key: [*self.lr, ''].index(key[0]))
-        res = []
-        for key in order:
-            for is_plain in False, True:
-                params = [p for name, p in named.items() if rates[name] == key and (p in plain) == is_plain]
-                if not params: continue
-                name = {'*': 'rest', '': 'rest'}.get(key[0], key[0]) if isinstance(self.lr, Mapping) else ''
-                res.append({'params': params, **({} if key is None else {'lr': key[1]}),
-                            **({'name': name + '_no_decay'*is_plain} if name else {}),
-                            **({'weight_decay': 0.} if is_plain else {})})
+        for name, p in named.items(): found.setdefault((order.index(rates[name]), p in plain), []).append(p)
+        return [self._group(params, order[i], is_plain) for (i, is_plain), params in sorted(found.items())]
+
+    def _group(self, params, key, is_plain):
+        "Make a group of parameters; `key`: (pattern, rate), or None"
+        res = {'params': params}
+        if key is not None: res['lr'] = key[1]
+        if isinstance(self.lr, Mapping):
+            res['name'] = {'*': 'rest', '': 'rest'}.get(key[0], key[0]) + ('_no_decay' if is_plain else '')
+        if is_plain: res['weight_decay'] = 0.
         return res
 
     def _rates(self, named, model):
         "dict: name of a parameter → (pattern, rate), None without a match"
         if self.lr is None: return dict.fromkeys(named)
         if not isinstance(self.lr, Mapping):
-            rates = {name: self.lr(name) for name in named}
-            return {name: None if o is None else ('', _checked_rate(name, o)) for name, o in rates.items()}
+            found = {name: self.lr(name) for name in named}
+            for name, o in found.items():
+                if o is not None: as_rate(f'the learning rate of {name!r}', o)
+            return {name: None if o is None else ('', o) for name, o in found.items()}
         res = dict.fromkeys(named)
         for pattern, rate in self.lr.items():
             for name in found_names(f'the pattern {pattern!r} of lr', pattern, named, model):
@@ -143,10 +134,6 @@ class ParamGroups:
         groups = self.groups(owners, lr)
         default = {} if lr is None else {'lr': lr}
         return self.optim(groups, **default, **fused(self.optim, *owners), **self.options)
-
-def _checked_rate(name, value):
-    if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < float('inf'): return value
-    raise ValueError(f'the learning rate of {name!r} is {value!r}: expected a finite number above 0')
 
 def _without_decay(owners):
     "Return biases and the weights of norms"
@@ -166,26 +153,17 @@ def trains_loss(learn: Any) -> bool:
     "Return whether the loss function has parameters that train"
     return any(p.requires_grad for o in trained(learn)[1:] for p in o.parameters())
 
-def owners(
-    learn: Any,             # `Learner`
-    model: nn.Module,       # the model, or one in its place
-) -> dict[str, nn.Module]:  # 'model', 'loss_fn'
-    "Return the modules whose state is kept: the model, and a loss function that is a module"
+def owners(learn: Any, model: nn.Module) -> dict[str, nn.Module]:
+    "Return the modules whose state is kept: the model, or one in its place, and a loss function that is one"
     return {'model': model, **({'loss_fn': learn.loss_fn} if isinstance(learn.loss_fn, nn.Module) else {})}
 
-def named_parts(
-    learn: Any,        # `Learner`
-    model: nn.Module,  # the model, or one in its place
-) -> dict[str, nn.Module]:
+def named_parts(learn: Any, model: nn.Module) -> dict[str, nn.Module]:
     "Return the parts of the model, and those of a loss function under names that no model has"
-    loss = {}
-    for name, o in owners(learn, model).items():
-        if o is not model: loss |= {f'.{name}.{k}': m for k, m in o.named_modules()}
-    return {**dict(model.named_modules()), **loss}
+    loss = owners(learn, model).get('loss_fn', model)
+    mine = () if loss is model else loss.named_modules()
+    return dict(model.named_modules()) | {f'.loss_fn.{k}': m for k, m in mine}
 
-def is_by_name(
-    lr: Any,  # the argument `lr` of a learner
-) -> bool:
+def is_by_name(lr: Any) -> bool:
     "Return whether these are learning rates by name: a dict or a function"
     return isinstance(lr, Mapping) or callable(lr)
 
@@ -196,14 +174,10 @@ def _rates_of(lr, optim):
     if not isinstance(lr, Mapping): raise TypeError(
         'lr is a function and optim a dict of optimizers: pass {name: ParamGroups(function), ...} as optim')
     check_names('lr', lr, optim)
-    for name, o in lr.items(): _checked_rate(name, o)
+    for name, o in lr.items(): as_rate(f'the learning rate of {name!r}', o)
     return lr
 
-def check_names(
-    what: str,      # where the names are given, for the message
-    names: Iterable[str],
-    opts: Mapping,  # name → optimizer
-) -> None:          # raises ValueError
+def check_names(what: str, names: Iterable[str], opts: Mapping) -> None:
     "Refuse names of optimizers that do not exist"
     for name in names:
         if name not in opts: raise ValueError(f'{what} names the optimizer {name!r}; there are '
@@ -229,16 +203,13 @@ def _made(name, o, model, lr, loss_fn):
     return o
 
 # %% ../../nbs/loop/05_optim.ipynb #0pt1m010
-def make_optimizers(
-    model: nn.Module,
-    optim: Any = None,      # optimizer, class (fused if torch can), factory, or dict: name → one of these;
-                            # None: AdamW
-    lr: Any = None,         # learning rate: passed to factories, set on optimizers; None keeps their own. A
-                            # dict of patterns or a function, as `ParamGroups` takes them; for several
-                            # optimizers a dict by their names
-    loss_fn: Any = None,    # if it is a module, its parameters follow those of the model
-) -> dict[str, Optimizer]:  # the name of a single one is ''; empty without parameters
-    "Convert `optim` to a dict of optimizers"
+def make_optimizers(model: nn.Module, optim: Any = None, lr: Any = None,
+                    loss_fn: Any = None) -> dict[str, Optimizer]:
+    """Convert `optim` and `lr`, as `Learner` takes them, to a dict of optimizers by name
+
+    The name of a single one is ''. Parameters of a loss function follow those of the model. Optimizers without any
+    are left out.
+    """
     if not isinstance(optim, Mapping):
         if is_by_name(lr):
             if isinstance(optim, (ParamGroups, Optimizer)): raise TypeError(
@@ -264,21 +235,14 @@ def needs_closure(opt: Optimizer) -> bool:
     if res is None: res = _asks(type(opt).step) or all(hasattr(opt, o) for o in ('first_step', 'second_step'))
     return bool(res)
 
-def refuse_closures(
-    learn: Any,  # `Learner`
-    who: str,    # name of a hook
-    why: str,    # reason, for the message
-) -> None:       # raises ValueError
+def refuse_closures(learn: Any, who: str, why: str) -> None:
     "Refuse optimizers whose step evaluates the loss again"
     for opt in learn.opts.values():
         if not needs_closure(opt): continue
         raise ValueError(f'{who} is not for {type(opt).__name__}, whose step evaluates the loss again: {why}')
 
-def untouched(
-    params: Iterable[nn.Parameter],
-    kept: Iterable[tuple],  # (weights, gradient or None), copied earlier
-) -> bool:                  # waits for the device
-    "Return whether weights and gradients equal the copies"
+def untouched(params: Iterable[nn.Parameter], kept: Iterable[tuple]) -> bool:
+    "Return whether weights and gradients equal the copies `kept`; waits for the device"
     if any((p.grad is None) != (g is None) for p, (_, g) in zip(params, kept)): return False
     return all(torch.equal(p, w) and (g is None or torch.equal(p.grad, g)) for p, (w, g) in zip(params, kept))
 
@@ -291,30 +255,20 @@ def gradients(opt: Optimizer) -> list[Tensor]:  # those that exist
     "Return the gradients that an optimizer's step will use"
     return [p.grad for g in opt.param_groups for p in g['params'] if p.grad is not None]
 
-def load_optimizer(
-    opt: Optimizer,
-    state: dict,  # what its `state_dict` returned, on any device
-) -> None:
+def load_optimizer(opt: Optimizer, state: dict) -> None:
     "Load an optimizer's state; `capturable`, which compiled code sets on a GPU, is switched off on the host"
     opt.load_state_dict(state)
     for g in opt.param_groups:
         if g.get('capturable') and all(p.device.type == 'cpu' for p in g['params']): g['capturable'] = False
 
 # %% ../../nbs/loop/05_optim.ipynb #599401d2
-def set_option(
-    group: dict,   # param group of an optimizer
-    key: str,      # 'lr', 'momentum', ...
-    value: float,  # new value
-) -> None:
+def set_option(group: dict, key: str, value: float) -> None:
     "Set an entry of a param group; a tensor is written in place, since a captured graph may read it"
     if isinstance(group.get(key), Tensor): group[key].fill_(value)
     else: group[key] = value
 
-def set_lr(
-    opt: Optimizer,
-    lr: float,  # learning rate > 0 of the group with the largest one; other groups keep their ratio to it
-) -> None:
-    "Set the learning rate of every group of `opt`"
+def set_lr(opt: Optimizer, lr: float) -> None:
+    "Set the rate of the group with the largest one; other groups keep their ratio to it"
     rates = _in_ratio(lr, [g['lr'] for g in opt.param_groups])
     for g, o in zip(opt.param_groups, rates): set_option(g, 'lr', o)
 
@@ -323,11 +277,12 @@ def _in_ratio(lr, now):
     return [o*(lr/top) if top and o != top else lr for o in now]
 
 # %% ../../nbs/loop/05_optim.ipynb #3b9c6e02
-def lr_names(
-    opts: Mapping,  # name → optimizer
-) -> list[str]:     # 'lr', 'lr_1' for a second group, 'lr_<name>' for one that has a 'name' of its own; where the
-                    # optimizer has a name, 'lr_<optimizer>', 'lr_<optimizer>_1'
-    "Return the names of the learning rates' columns"
+def lr_names(opts: Mapping) -> list[str]:
+    """Return the names of the learning rates' columns
+
+    'lr', 'lr_1' for a second group, 'lr_<name>' for one with a name of its own; where the optimizer has a name,
+    'lr_<optimizer>', 'lr_<optimizer>_1'.
+    """
     res = []
     for name, opt in opts.items():
         first, own = f'lr_{name}' if name else 'lr', [g.get('name') for g in opt.param_groups]
@@ -336,14 +291,11 @@ def lr_names(
             res.append(f'{first}_{part}' if part else first)
     return res
 
-def group_rates(
-    learn: Any,        # `Learner`
-    name: str,         # of an optimizer
-    lr: Any,           # rate > 0 of the group with the largest one, to which the others keep their ratio; or
-                       # dict of patterns, as in `Learner(lr=...)`: the rate of each group
-    now: list[float],  # the groups' rates, of which these are the ratios
-) -> list[float]:      # one for each group; raises ValueError
-    "Return the rates of an optimizer's groups"
+def group_rates(learn: Any, name: str, lr: Any, now: list[float]) -> list[float]:
+    """Return the rates of an optimizer's groups, in the ratios of `now`, with `lr` as the largest
+
+    Or `lr` is a dict of patterns, as in `Learner(lr=...)`: the rate of each group. Raises ValueError.
+    """
     if not isinstance(lr, Mapping): return _in_ratio(lr, now)
     named = named_parameters(trained(learn))
     found = ParamGroups(lr)._rates(named, learn.model)
@@ -358,10 +310,7 @@ def group_rates(
     return res
 
 # %% ../../nbs/loop/05_optim.ipynb #7057d2ed
-def check_optimizers(
-    opts: Mapping,  # name → optimizer
-    *owners: Any,   # modules whose parameters they may have
-) -> None:          # raises ValueError
+def check_optimizers(opts: Mapping, *owners: Any) -> None:
     "Refuse optimizers with parameters of another model, and those whose learning rates would share a column"
     names = lr_names(opts)
     if double := [o for o in names if names.count(o) > 1]:
@@ -381,9 +330,7 @@ def check_optimizers(
             f'are not parameters of the model or of loss_fn{missing}: was the model, or a part of it, '
             'made again after the optimizer? Make the optimizer last, or pass its class.')
 
-def check_shared(
-    opts: Mapping,  # name → optimizer
-) -> None:          # raises ValueError
+def check_shared(opts: Mapping) -> None:
     "Refuse a parameter of two optimizers where one loss is for all: each clears the gradients that it has used"
     of = {}
     for name, opt in opts.items():

@@ -29,11 +29,8 @@ def n_samples(dl: Any) -> int | None:  # None if unknown
     return n//bs*bs if n is not None and dl.drop_last else n
 
 # %% ../../nbs/loop/09_outputs.ipynb #4d09fbf8
-def sizes_of(
-    batch: Any,     # what the loader yielded
-    n: Any = None,  # the 'n' that the step returned, if any
-) -> set[int]:      # empty if unknown
-    "Return the numbers of samples that a batch may hold"
+def sizes_of(batch: Any, n: Any = None) -> set[int]:
+    "Return the numbers of samples that a batch may hold, with the step's own `n`; none if unknown"
     first = batch[0] if isinstance(batch, (list, tuple)) and not hasattr(batch, '_fields') and len(batch) else None
     counts = sample_counts(batch)
     res = {o for o in sample_counts(first) if o in counts}
@@ -100,18 +97,12 @@ class _Rows:
 # %% ../../nbs/loop/09_outputs.ipynb #efedd082
 class Joined:
     "Outputs of several batches as one, on the host"
-    def __init__(self,
-        name: str,                  # name in messages
-        total: int | None = None,   # number of samples expected, if known
-    ):
+    def __init__(self, name: str, total: int | None = None):
         self.name, self.total = name, total
         self.kind, self.type, self.parts = None, None, None     # of the first batch; what holds the outputs
 
-    def add(self,
-        x: Any,           # output for a batch: tensor, list, tuple, mapping, dataclass, or a nesting of them
-        sizes: set[int],  # the numbers of samples that the batch may hold, from `sizes_of`; empty: unknown
-    ) -> None:            # raises TypeError or ValueError for what cannot be joined
-        "Add the output for a batch, as a copy"
+    def add(self, x: Any, sizes: set[int]) -> None:
+        "Add the output for a batch of one of `sizes` samples, as a copy; raises an error if it cannot be joined"
         if isinstance(x, (int, float)) or hasattr(x, '__array__') and not isinstance(x, Tensor): x = torch.as_tensor(x)
         if isinstance(x, PackedSequence): raise TypeError(
             f'{self.name} are a PackedSequence: pad it, torch.nn.utils.rnn.pad_packed_sequence')

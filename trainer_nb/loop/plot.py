@@ -94,13 +94,12 @@ def _losses(plot, curves, points, means, xlim, most=8):
     if words: bold.append(Line([], [], next(iter(colors.values())), 'each batch', width=1))
     ylim = limits(list(chain.from_iterable(seen)), raw, ylog)
     notes = ['logarithmic'] if ylog else []
-    if len(valid) > most: notes.append(_not_drawn(valid[most:], 420))
+    left_out = [o for o in curves if o.startswith('train_loss')][len(colors):] + valid[most:]
+    if left_out: notes.append(_not_drawn(left_out, 420))
     return Panel(54, 24, 534, 176, faint + bold + marks, xlim, ylim, xlabel=None, ylog=ylog, note=', '.join(notes))
 
 # %% ../../nbs/loop/23_plot.ipynb #af1ed2a7
-def is_rate(
-    name: str,  # column
-) -> bool:
+def is_rate(name: str) -> bool:
     "Return whether a column holds a learning rate"
     return name == 'lr' or name.startswith('lr_')
 
@@ -156,12 +155,8 @@ def _metrics(names, points, xlim, most=3):
 
 # %% ../../nbs/loop/23_plot.ipynb #ba99d93f
 class Plot:
-    "A chart of a history"
-    def __init__(self,
-        history: Any,              # `History`, or another one with its rows and series
-        first: int = 0,            # number of batches to leave out at the start
-        has_metrics: bool = False, # reserve room for metrics
-    ):
+    "A chart of a history without its `first` batches; `has_metrics` reserves room for metrics"
+    def __init__(self, history: Any, first: int = 0, has_metrics: bool = False):
         self.history, self.first, self.has_metrics = history, first, has_metrics
         self.curves, self.n_revised = {}, history.n_revised
 
@@ -182,17 +177,12 @@ class Plot:
 
     def _shifted(self, xs, *rest): return [x + self.first for x in xs], *rest
 
-    def smooth(self,
-        name: str,             # column
-        is_log: bool = False,  # for a logarithmic axis
-    ) -> tuple:                # (x, y, words)
-        "Return the smoothed curve of a column, as `Envelope.smooth`"
+    def smooth(self, name: str, is_log: bool = False) -> tuple:
+        "Return the smoothed curve of a column, (x, y, words), as `Envelope.smooth`"
         return self._shifted(*self.curves[name].smooth(is_log))
 
-    def chart(self,
-        end: int = 0,  # number of the last batch expected; 0: the last one recorded
-    ) -> Chart:
-        "Draw the values so far"
+    def chart(self, end: int = 0) -> Chart:
+        "Draw the values so far; `end`: number of the last batch expected, or 0"
         h, curves, points = self.history, self.update(), _points(self.history, self.first)
         last = max(end, h.n_steps, self.first + 2)
         pad = .015*(last - self.first)

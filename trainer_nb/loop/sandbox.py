@@ -87,11 +87,8 @@ def _collections(parts):
         elif isinstance(o, (*_LEAVES, Optimizer)) or _is_busy(type(o)): continue
         elif (held := _attributes(o)) is not None: yield held
 
-def snapshot_of(
-    learn: Any,                     # `Learner`
-    has_loaders: bool = True,       # False: leave out the loaders, whose passes may be open
-) -> Snapshot:
-    "Capture a learner with everything that it owns"
+def snapshot_of(learn: Any, has_loaders: bool = True) -> Snapshot:
+    "Capture a learner with everything that it owns; without the loaders if their passes may be open"
     check_shapes(learn, 'a dry run')
     opts, dls = learn.opts.values(), (learn.train_dl, learn.valid_dl) if has_loaders else ()
     parts = _parts(learn, dls)
@@ -219,16 +216,15 @@ def _twin(learn, copies, asked):
     "Return a learner with the same parts, whose counters, history, requests and hooks are its own"
     twin = copy(learn)
     twin.phase = learn._idle_phase()
-    twin._replace_hooks(copies)
+    twin.hooks = [copies.get(id(h), h) for h in twin.hooks]
+    twin._registered = [copies.get(id(h), h) for h in twin._registered]
     twin.state, twin.world, twin.history = replace(learn.state), copy(learn.world), History()
     twin.requests, twin.cancelled, twin.stopped = asked, None, None
     twin.calls = Calls([o for o in twin.hooks if o in copies.values()], learn.is_main)
     return twin
 
 @contextmanager
-def without_hooks(
-    learn: Any,     # `Learner` in a batch
-) -> Iterator[Any]:     # a twin of it
+def without_hooks(learn: Any) -> Iterator[Any]:
     "Compute steps of a twin without hooks, in the phase that runs; restore everything but the loaders afterwards"
     before, twin = snapshot_of(learn, has_loaders=False), _twin(learn, {}, deque())
     twin.calls, twin.world = Calls([]), learn.world     # of its ranks

@@ -57,12 +57,8 @@ def _named(learn):
             for k, o in state.items() if isinstance(state, Mapping) else ():
                 if isinstance(o, Tensor): yield f'{k} of {names.get(p, "a parameter")}', o
 
-def largest_tensors(
-    learn: Any,   # `Learner`
-    e: BaseException,       # the error, with its frames
-    most: int = 4,  # tensors to return
-) -> list[tuple[str, Tensor]]:           # list of (name, tensor), largest first
-    "Find the largest tensors that have a name"
+def largest_tensors(learn: Any, e: BaseException, most: int = 4) -> list[tuple[str, Tensor]]:
+    "Find the largest tensors that have a name, in the learner and the frames of an error, largest first"
     found = {}
     for name, t in (*_named(learn), *_variables(e)):
         if t.layout is not torch.strided or not t.numel() or hasattr(t, 'to_local'): continue
@@ -86,10 +82,7 @@ def _remedies(learn, e):
     if learn.training: res.append('Recompute("...") with the names of large blocks')
     return res
 
-def shortage(
-    learn: Any,  # `Learner` in a batch
-    e: BaseException,      # the error that it raised, with its frames
-) -> str:          # str
+def shortage(learn: Any, e: BaseException) -> str:
     "Describe what takes the memory, and what helps"
     found, (used, limit) = sizes(learn), memory_in_use(learn.device)
     if learn.batch is not None: found = {f'batch {described(learn.batch)}': found.pop('batch', 0), **found}

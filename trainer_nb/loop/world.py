@@ -30,12 +30,8 @@ class World:
         "How many ranks share a sharded parameter, and which shard is here"
         return self.size, self.rank
 
-    def count(self,
-        dl: Any,     # loader
-        i: int,      # index of the batch in its pass
-        batch: Any,
-    ) -> int:
-        "Count the samples of a batch; return those of this rank"
+    def count(self, dl: Any, i: int, batch: Any) -> int:
+        "Count the samples of batch `i` of a pass; return those of this rank"
         if type(batch) is dict and adapter_of(dl).parts: n = sum(map(batch_size, batch.values()))
         else: n = batch_size(batch)
         self.n = self.total = n

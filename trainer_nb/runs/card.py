@@ -7,6 +7,7 @@ __all__ = ['settings', 'flat', 'versions', 'versions_here', 'fingerprint', 'envi
 
 # %% ../../nbs/runs/18_card.ipynb #b8d269a2
 import os, platform, re, subprocess, sys
+from dataclasses import dataclass
 from hashlib import blake2b
 from html import escape
 from importlib.metadata import PackageNotFoundError, version
@@ -17,7 +18,7 @@ import torch
 
 from ..base import described, printable, replacing
 from ..draw import html_img, html_table
-from ..loop import History, Learner, Plot
+from ..loop import History, Learner, Plot, plain_config
 
 # %% ../../nbs/runs/18_card.ipynb #1fc894df
 def _name(o): return getattr(o, '__qualname__', None) or type(o).__qualname__
@@ -27,8 +28,9 @@ def settings(learn: Learner, hooks: tuple, plan: dict, n_procs: int = 1) -> dict
     def options(opt):
         return {k: v for k, v in opt.defaults.items() if type(v) in (int, float, bool)}
     opts = {name or 'optimizer': {'class': _name(o), **options(o)} for name, o in learn.opts.items()}
-    plain = type(learn.config) in (dict, list, str, int, float, bool, type(None))
-    config = learn.config if plain else re.sub(' at 0x[0-9a-f]+', '', repr(learn.config))
+    config = plain_config(learn.config)
+    is_plain = type(config) in (dict, list, str, int, float, bool, type(None))
+    if not is_plain: config = re.sub(' at 0x[0-9a-f]+', '', repr(config))
     dl = learn.train_dl
     return {'model': _name(learn.model), 'parameters': sum(o.numel() for o in learn.model.parameters()),
             'loss_fn': None if learn.loss_fn is None else _name(learn.loss_fn), **opts,
@@ -120,15 +122,13 @@ def _write(path, data):
 _PAGE = '<!doctype html><html><head><meta charset="utf-8"><title>{}</title></head><body>{}</body></html>'
 
 # %% ../../nbs/runs/18_card.ipynb #3f940318
+@dataclass(repr=False, eq=False)
 class RunCard:
     "A run as a page; shows itself in a notebook"
-    def __init__(self,
-        title: str,
-        lead: list[str],    # paragraphs
-        parts: dict[str, list], # heading → table, a list of lists of str, header first
-        chart: Any,     # `Chart`, or None
-    ):
-        self.title, self.lead, self.parts, self.chart = title, lead, parts, chart
+    title: str
+    lead: list[str]     # paragraphs
+    parts: dict[str, list]  # heading → table, a list of lists of str, header first
+    chart: Any          # `Chart`, or None
 
     @property
     def html(self) -> str:

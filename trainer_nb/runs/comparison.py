@@ -7,21 +7,20 @@ __all__ = ['PALETTE', 'AXES', 'Comparison', 'CompareView', 'compare']
 
 # %% ../../nbs/runs/14_comparison.ipynb #591ecafa
 import math, warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from html import escape
+from itertools import chain
 from secrets import token_hex
 from time import monotonic
 from typing import Any, Self
 from zlib import crc32
 
+from ..base import did_you_mean, format_time, format_value, printable
 from trainer_nb.draw import (
-    COLORS, GREY, LEADING, RAW, Chart, Line, Panel, Rich, limits, legend_rows, needs_log, smooth
+    COLORS, GREY, LEADING, RAW, Chart, Line, Panel, Rich, attended_kernel, html_img, html_table, limits,
+    legend_rows, marimo_outputs, needs_log, reaches, show_bundle, smooth, text_table, widget_view
 )
-from ..base import did_you_mean, format_time, format_value
-from ..draw import attended_kernel, html_img, html_table
-from ..base import printable
-from ..draw import marimo_outputs, reaches, show_bundle, text_table, widget_view
 from ..loop import good_values
 from ..show import front_end, html_chart
 from .record import positions
@@ -30,87 +29,73 @@ from .view import LiveView
 
 # %% ../../nbs/runs/14_comparison.ipynb #79f1e755
 PALETTE = *COLORS, '#9944FF', '#774422'
-
-# %% ../../nbs/runs/14_comparison.ipynb #ec10a34c
 AXES = {'batch': 'batch', 'step': 'optimizer step', 'samples': 'samples', 'epoch': 'epoch', 'time': 'time'}
 
 def _base(column): return column.removeprefix('train_').removeprefix('valid_')
 
-def _columns(curves): return [*dict.fromkeys([*curves.steps, *curves.marks])]
+def _short(name, most=24): return name if len(name) <= most else f'{name[:most-1]}…'
 
+def _check(c):      # raises ValueError
+    "Refuse a metric or an axis that no run has"
+    if c.x not in AXES:
+        raise ValueError(f'x is {c.x!r}: expected one of {", ".join(map(repr, AXES))}.{did_you_mean(str(c.x), AXES)}')
+    if c.mode not in (None, 'min', 'max'): raise ValueError(f"mode is {c.mode!r}: expected 'min' or 'max'")
+    if c.is_live: return
+    if not (names := c.metrics):
+        raise ValueError('nothing is recorded yet: there is nothing to compare')
+    if not any(c.columns(s) != (None, None) for s in c.sources):
+        raise ValueError(f'none of {len(c.sources)} runs has {c.metric!r}: expected one of '
+                         f'{", ".join(map(repr, names))}.{did_you_mean(str(c.metric), names)}')
+    if any(c.places(s, [1]) for s in c.sources): return
+    known = [o for o in AXES if any(positions(s.curves, [1], o) for s in c.sources)]
+    raise ValueError(f'x is {c.x!r}, but none of {len(c.sources)} runs has recorded it: '
+                     f'expected one of {", ".join(map(repr, known))}')
+
+# %% ../../nbs/runs/14_comparison.ipynb #ec10a34c
 class _Values:
-    "The values that are compared"
+    "What is compared: the columns of each run, and their best values"
     def __init__(self,
         sources: list[Recorded],    # runs, histories and files
         metric: str|None = None,    # None: the loss
         x: str = 'step',            # a key of `AXES`
         mode: str|None = None,      # 'min' or 'max'
     ):
-        self.sources, self.x, self.mode = sources, x, mode
-        self.metric = metric
-        self.picked = None      # names of the lines in colour; None: the best
-        self.view = None        # what shows it
+        self.sources, self.metric = sources, metric
+        self.x, self.mode = x, mode
         self.update()
-        self.check()
+        _check(self)
 
     @property
     def is_live(self) -> bool:
         "Whether any of them trains"
         return any(s.is_live for s in self.sources)
 
-    def look(self) -> bool:  # whether any of them still trains
-        "Read the status of those that train"
-        for s in self.sources:
-            if s.is_live: s.look()
-        return self.is_live
-
     @property
     def metrics(self) -> list[str]:
         "The metrics that can be compared"
-        names = dict.fromkeys(_base(o) for s in self.sources for o in _columns(s.curves))
+        columns = chain.from_iterable((*s.curves.steps, *s.curves.marks) for s in self.sources)
+        names = dict.fromkeys(map(_base, columns))
         return sorted(names, key=lambda o: ('loss' not in o.split('_'), o.startswith('lr')))
 
     def update(self) -> bool:  # whether there is anything new
         "Read what is new"
         is_new = [s.update() for s in self.sources]
-        if self.metric is None and (names := self.metrics): self.metric = names[0]
+        if self.metric is None: self.metric = next(iter(self.metrics), None)
         return any(is_new)
-
-    def check(self) -> None:  # raises ValueError
-        "Refuse a metric or an axis that no run has"
-        if self.x not in AXES:
-            raise ValueError(f'x is {self.x!r}: expected one of {", ".join(map(repr, AXES))}.'
-                             f'{did_you_mean(str(self.x), AXES)}')
-        if self.mode not in (None, 'min', 'max'):
-            raise ValueError(f"mode is {self.mode!r}: expected 'min' or 'max'")
-        if self.is_live: return         # it may come
-        if not (names := self.metrics):
-            raise ValueError('nothing is recorded yet: there is nothing to compare')
-        if not any(self.columns(s) != (None, None) for s in self.sources):
-            raise ValueError(f'none of {len(self.sources)} runs has {self.metric!r}: expected one of '
-                             f'{", ".join(map(repr, names))}.{did_you_mean(str(self.metric), names)}')
-        if any(self.places(s, [1]) for s in self.sources): return
-        known = [o for o in AXES if any(positions(s.curves, [1], o) for s in self.sources)]
-        raise ValueError(f'x is {self.x!r}, but none of {len(self.sources)} runs has recorded it: '
-                         f'expected one of {", ".join(map(repr, known))}')
 
     def columns(self, source: Recorded) -> tuple[str|None, str|None]:  # of training, of validation
         "Return the columns of a run that the chart shows"
-        names = _columns(source.curves)
-        train, valid = ([o for o in (start + self.metric, self.metric) if o in names] if self.metric else []
-                        for start in ('train_', 'valid_'))
-        if valid and valid[0] == self.metric and not self.metric.startswith('valid_'): valid = []
-        if train and train[0] == self.metric and self.metric.startswith('valid_'): train = []
-        return train[0] if train else None, valid[0] if valid else None
+        names, metric = {*source.curves.steps, *source.curves.marks}, self.metric
+        def first(*options): return next((o for o in options if o in names), None)
+        if metric is None: return None, None
+        if metric.startswith('valid_'): return None, first(metric)
+        return first(f'train_{metric}', metric), first(f'valid_{metric}')
 
     def places(self, source: Recorded, batches: Iterable[float]) -> list[float]|None:
         "Return where batches stand on the axis; where no steps are recorded, a step is a batch"
         found = positions(source.curves, batches, self.x)
         return positions(source.curves, batches, 'batch') if found is None and self.x == 'step' else found
 
-# %% ../../nbs/runs/14_comparison.ipynb #b7d586fd
-class _Best(_Values):
-    "The best values of each run"
     def good(self, column: str) -> str|None:  # 'min' or 'max'
         "Return which values of a column are good"
         if self.mode is not None and _base(column) == _base(self.metric or ''): return self.mode
@@ -118,7 +103,7 @@ class _Best(_Values):
 
     def best(self, source: Recorded, column: str) -> float:  # nan if there is none
         "Return the best value of a column, or the newest one if it is unknown which values are good"
-        low, high, newest = source.extremes(column) or (math.nan,)*3
+        low, high, newest = source.extremes(column)
         return {'min': low, 'max': high, None: newest}[self.good(column)]
 
     def differing(self) -> list[str]:
@@ -127,7 +112,7 @@ class _Best(_Values):
 
     def measured(self) -> list[str]:
         "Return the columns whose best values the table shows, the chosen metric first"
-        found = dict.fromkeys(o for s in self.sources for o in s.curves.extremes)
+        found = dict.fromkeys(chain.from_iterable(s.curves.extremes for s in self.sources))
         has_valid = {_base(o) for o in found if o.startswith('valid_')}
         names = [o for o in found if o.startswith('valid_') or _base(o) not in has_valid]
         return sorted(names, key=lambda o: (_base(o) != _base(self.metric or ''), 'loss' not in o.split('_')))
@@ -158,8 +143,139 @@ class _Best(_Values):
         return res
 
 # %% ../../nbs/runs/14_comparison.ipynb #338a930c
-class _Drawn(_Best):
-    "The lines in colour, and the chart"
+def _train_curve(curves, name, most, is_log):
+    "(batches, smoothed values) of training, in about `most` bins"
+    if name in curves.steps: return curves.steps[name].smooth(is_log, most)[:2]
+    xs, ys = map(list, zip(*curves.marks[name]))
+    is_mean = 'epoch' in curves.scales      # of an epoch; another tool may have recorded batches
+    return xs, ys if is_mean or len(ys) <= 60 else smooth(ys, is_log=is_log)
+
+def _curves_of(c, source, is_log=False):
+    "What is drawn of a run, in training and in validation: (xs, ys) or None"
+    most = 700 if len(c.sources) <= len(PALETTE) else 100      # bins
+    def placed(batches, ys):
+        xs = c.places(source, batches)
+        return None if xs is None else (xs, list(ys))
+    train, valid = c.columns(source)
+    return [train and placed(*_train_curve(source.curves, train, most, is_log)),
+            valid and placed(*zip(*source.curves.marks[valid]))]
+
+def _lines_of(name, pair, color, unit):
+    "Return the lines of one run"
+    (train, valid), res = pair, []
+    def at(o): return [v/unit for v in o[0]], o[1]
+    if train:
+        res.append(Line(*at(train), color, '' if valid else name, width=1.5, alpha=RAW if valid else 1.))
+    if valid: res.append(Line(*at(valid), color, name, points=len(valid[0]) <= 60))
+    return res
+
+def _keys(metric, pairs, has_grey):
+    "Entries of the legend that say what is drawn"
+    res, name = [], _base(metric)
+    if any(train for train, _ in pairs) and any(valid for _, valid in pairs):
+        res = [Line([], [], GREY, f'{name} in training, smoothed'),
+               Line([], [], GREY, f'{name} in validation', points=True)]
+    elif metric: res = [Line([], [], GREY, metric)]
+    return res + ([Line([], [], GREY, 'the others')] if has_grey else [])
+
+# %% ../../nbs/runs/14_comparison.ipynb #eb0e41f7
+_UNITS = (7200, 3600, 'hours'), (120, 60, 'minutes'), (0, 1, 'seconds')
+
+def _chart(c, shown, colors, is_marked):
+    "Draw the lines, those of `shown` or, for a style sheet that makes some grey, all in colour"
+    for ylog in False, True:
+        drawn = [_curves_of(c, s, ylog) for s in c.sources]
+        chosen = chain.from_iterable(drawn[i] for i in shown or range(len(drawn)))
+        seen = [o[1] for o in chosen if o]
+        if not needs_log(seen) or any(v <= 0 for v in chain.from_iterable(seen)): break
+    longest = max((o[0][-1] for o in chain.from_iterable(drawn) if o and o[0]), default=1)
+    unit, label = 1, AXES[c.x]
+    if c.x == 'time': unit, label = next((u, name) for top, u, name in _UNITS if longest >= top)
+    grey, bold = [], []
+    for i, (s, pair, color) in enumerate(zip(c.sources, drawn, colors)):
+        lines = [replace(o, group=f'l-{i}') for o in _lines_of(_short(s.name), pair, color, unit)]
+        if i in shown:
+            bold += lines
+            continue
+        if not is_marked: lines = [replace(o, color=GREY, width=1., alpha=.5) for o in lines]
+        grey += [replace(o, name='', points=False, may_leave=True) for o in lines]
+    lines = [*grey, *bold, *_keys(_short(c.metric or ''), [drawn[i] for i in shown], bool(grey))]
+    ylim = limits(list(chain.from_iterable(seen)), (), ylog)
+    panel = Panel(60, 24, 644, 260, lines, (0, (longest/unit or 1)*1.015), ylim, label, ylog=ylog,
+                  whole=c.x in ('batch', 'step', 'samples'), note='logarithmic' if ylog else '')
+    panel.top = 9 + LEADING*max(len(legend_rows(panel.lines, panel.width)), 1)
+    return Chart(720, round(panel.top + 260 + 38), [panel])
+
+# %% ../../nbs/runs/14_comparison.ipynb #ccaf3e3e
+def _sheet(scope, colors, off, hover):
+    "Rules for a selector; `off(i)` and `hover(i)` match if line `i` is off, or its row under the mouse"
+    s = scope
+    rules = [f'{s} img{{display:none!important}}', f'{s} tr{{position:relative}}', f'{s} label{{cursor:pointer}}',
+             f'{s} label::after{{content:"";position:absolute;inset:0}}',
+             f'{s} label:has(:focus-visible){{outline:1px solid}}', f'{s} tbody tr:hover{{background:#8882}}',
+             f'{s} :is(td,th):first-child{{text-align:left!important}}',
+             f'{s} input{{display:inline-block!important;position:absolute;opacity:0;width:0;height:0;margin:0}}']
+    for i, color in enumerate(colors):
+        grey, thick, path = off(i), hover(i), f'path.l-{i}'
+        rules += [f'{s} .s-{i}{{color:{color}!important}}', f'{grey} .s-{i}{{color:#888!important;opacity:.5}}',
+                  f'{grey} {path}{{stroke:#888;stroke-width:1;stroke-opacity:.5}}',
+                  f'{grey} {path}[stroke-linecap]{{stroke-width:2}}', f'{grey} text.l-{i}{{opacity:.4}}',
+                  f'{thick} {path}{{stroke-width:4;stroke-opacity:1}}',
+                  f'{thick} {path}[stroke-linecap]{{stroke-width:9}}']
+    return f'<style>{"".join(rules)}</style>'
+
+def _row_hover(scope): return lambda i: f'{scope}:has(tbody tr:nth-child({i + 1}):hover)'
+
+def _box(is_on, name=''):
+    "A check box that the style sheet hides, but the keyboard reaches"
+    return f'<input type="checkbox" style="display:none"{name}{" checked" if is_on else ""}>'
+
+# %% ../../nbs/runs/14_comparison.ipynb #cc0a0001
+_MOST = 12      # columns of settings, and of values
+
+def _written(name, v):
+    if isinstance(v, str): return _short(v)
+    if v != v: return ''
+    if name == 'time_s': return format_time(v)
+    return format_value(v) if isinstance(v, float) else str(v)
+
+def _lines(c):
+    "The table of a comparison, header first; the winners are bold"
+    rows, winners = c.rows, c.winners()
+    left_out = {*c.differing()[_MOST:], *map(c.title, c.measured()[_MOST:])}
+    if not any(row['status'] for row in rows): left_out.add('status')
+    if not any(math.isfinite(row['time_s']) for row in rows): left_out.add('time_s')
+    names, res = [o for o in rows[0] if o not in left_out], []
+    for i, row in enumerate(rows):
+        cells = {k: _written(k, row[k]) for k in names}
+        for k in names:
+            if i in winners.get(k, ()): cells[k] = Rich(f'{cells[k]} *', f'<b>{escape(cells[k])}</b>')
+        res.append([*cells.values()])
+    return [['time' if o == 'time_s' else o for o in names], *res]
+
+def _some(names, most=3):
+    more = f' and {len(names) - most} more' if len(names) > most else ''
+    return ', '.join([_short(printable(o)) for o in names[:most]]) + more
+
+def _notes(c):
+    "What a person should know about the picture and the table"
+    lacking = [s for s in c.sources if c.columns(s) == (None, None)]
+    rest = [s for s in c.sources if s not in lacking]
+    unplaced = [s for s in rest if c.places(s, [1]) is None]
+    no_steps = [s for s in rest if c.x == 'step' and positions(s.curves, [1], 'step') is None]
+    said = {f'without {_short(printable(c.metric or ""))}': lacking if c.metric is not None else [],
+            f'not drawn, {AXES[c.x]} is not recorded': unplaced,
+            'drawn by batch, no optimizer steps are recorded': no_steps}
+    res = [f'{text}: {_some([s.name for s in sources])}' for text, sources in said.items() if sources]
+    left_out = [*c.differing()[_MOST:], *c.measured()[_MOST:]]
+    return res + ([f'not in the table: {_some(left_out)}; rows has all'] if left_out else [])
+
+# %% ../../nbs/runs/14_comparison.ipynb #0e3814b9
+class Comparison(_Values):
+    "Runs side by side; shows itself as a chart and a table"
+    picked = None       # names of the lines in colour; None: the best
+    view = None         # what shows it
+
     def pick(self,
         *names: str,    # of the runs whose lines are in colour; none: the best
     ) -> Self:
@@ -190,151 +306,17 @@ class _Drawn(_Best):
             for k, i in enumerate(self.in_color()): res[i] = PALETTE[k % len(PALETTE)]
         return res
 
-    def curves_of(self, source: Recorded, is_log: bool = False) -> list:
-        "Return what is drawn of a run, in training and in validation: (xs, ys) or None"
-        most = 700 if len(self.sources) <= len(PALETTE) else 100      # bins
-        def placed(batches, ys):
-            xs = self.places(source, batches)
-            return None if xs is None else (xs, list(ys))
-        train, valid = self.columns(source)
-        return [train and placed(*_train_curve(source.curves, train, most, is_log)),
-                valid and placed(*zip(*source.curves.marks[valid]))]
-
     def chart(self,
         is_marked: bool = False,    # all lines in colour, for a style sheet that makes some grey
     ) -> Chart:
         "Draw the lines"
-        shown, colors = self.in_color(), self.colors()
-        for ylog in False, True:
-            drawn = [self.curves_of(s, ylog) for s in self.sources]
-            seen = [o[1] for i in shown or range(len(drawn)) for o in drawn[i] if o]
-            if not needs_log(seen) or any(v <= 0 for o in seen for v in o): break
-        longest = max((o[0][-1] for pair in drawn for o in pair if o and o[0]), default=1)
-        unit, label = 1, AXES[self.x]
-        if self.x == 'time':
-            unit, label = next((u, name) for top, u, name in _UNITS if longest >= top)
-        grey, bold = [], []
-        for i, (s, pair, color) in enumerate(zip(self.sources, drawn, colors)):
-            lines = [replace(o, group=f'l-{i}') for o in _lines_of(_short(s.name), pair, color, unit)]
-            if i in shown:
-                bold += lines
-                continue
-            if not is_marked: lines = [replace(o, color=GREY, width=1., alpha=.5) for o in lines]
-            grey += [replace(o, name='', points=False, may_leave=True) for o in lines]
-        lines = [*grey, *bold, *self._keys([drawn[i] for i in shown], bool(grey))]
-        ylim = limits([v for o in seen for v in o], (), ylog)
-        panel = Panel(60, 24, 644, 200, lines, (0, (longest/unit or 1)*1.015), ylim, label, ylog=ylog,
-                      whole=self.x in ('batch', 'step', 'samples'), note='logarithmic' if ylog else '')
-        panel.top = 9 + LEADING*max(len(legend_rows(panel.lines, panel.width)), 1)
-        return Chart(720, round(panel.top + 260 + 38), [replace(panel, height=260)])
+        return _chart(self, self.in_color(), self.colors(), is_marked)
 
-    def _keys(self, pairs, has_grey):
-        "Entries of the legend that say what is drawn"
-        res, metric = [], _short(self.metric or '')
-        name = _base(metric)
-        if any(train for train, _ in pairs) and any(valid for _, valid in pairs):
-            res = [Line([], [], GREY, f'{name} in training, smoothed'),
-                   Line([], [], GREY, f'{name} in validation', points=True)]
-        elif metric: res = [Line([], [], GREY, metric)]
-        return res + ([Line([], [], GREY, 'the others')] if has_grey else [])
-
-# %% ../../nbs/runs/14_comparison.ipynb #eb0e41f7
-def _short(name, most=24): return name if len(name) <= most else f'{name[:most-1]}…'
-
-def _train_curve(curves, name, most, is_log):
-    "(batches, smoothed values) of training, in about `most` bins"
-    if name in curves.steps: return curves.steps[name].smooth(is_log, most)[:2]
-    xs, ys = map(list, zip(*curves.marks[name]))
-    is_mean = 'epoch' in curves.scales      # of an epoch; another tool may have recorded batches
-    return xs, ys if is_mean or len(ys) <= 60 else smooth(ys, is_log=is_log)
-
-_UNITS = (7200, 3600, 'hours'), (120, 60, 'minutes'), (0, 1, 'seconds')
-
-def _lines_of(name, pair, color, unit):
-    "Return the lines of one run"
-    (train, valid), res = pair, []
-    def at(o): return [v/unit for v in o[0]], o[1]
-    if train:
-        res.append(Line(*at(train), color, '' if valid else name, width=1.5, alpha=RAW if valid else 1.))
-    if valid: res.append(Line(*at(valid), color, name, points=len(valid[0]) <= 60))
-    return res
-
-# %% ../../nbs/runs/14_comparison.ipynb #ccaf3e3e
-def _sheet(scope, colors, off, hover):
-    "Rules for a selector; `off(i)` and `hover(i)` match if line `i` is off, or its row under the mouse"
-    s = scope
-    rules = [f'{s} img{{display:none!important}}', f'{s} tr{{position:relative}}', f'{s} label{{cursor:pointer}}',
-             f'{s} label::after{{content:"";position:absolute;inset:0}}',
-             f'{s} label:has(:focus-visible){{outline:1px solid}}', f'{s} tbody tr:hover{{background:#8882}}',
-             f'{s} :is(td,th):first-child{{text-align:left!important}}',
-             f'{s} input{{display:inline-block!important;position:absolute;opacity:0;width:0;height:0;margin:0}}']
-    for i, color in enumerate(colors):
-        grey, thick, path = off(i), hover(i), f'path.l-{i}'
-        rules += [f'{s} .s-{i}{{color:{color}!important}}', f'{grey} .s-{i}{{color:#888!important;opacity:.5}}',
-                  f'{grey} {path}{{stroke:#888;stroke-width:1;stroke-opacity:.5}}',
-                  f'{grey} {path}[stroke-linecap]{{stroke-width:2}}', f'{grey} text.l-{i}{{opacity:.4}}',
-                  f'{thick} {path}{{stroke-width:4;stroke-opacity:1}}',
-                  f'{thick} {path}[stroke-linecap]{{stroke-width:9}}']
-    return f'<style>{"".join(rules)}</style>'
-
-def _row_hover(scope): return lambda i: f'{scope}:has(tbody tr:nth-child({i + 1}):hover)'
-
-def _lines(parts): return ''.join(f'<div style="font-size:90%">{escape(o)}</div>' for o in parts)
-
-def _box(i, is_on, name=''):
-    "A check box that the style sheet hides, but the keyboard reaches"
-    return f'<input type="checkbox" style="display:none"{name}{" checked" if is_on else ""}>'
-
-def _written(name, v):
-    if isinstance(v, str): return _short(v)
-    if v != v: return ''
-    return format_time(v) if name == 'time_s' else format_value(v) if isinstance(v, float) else str(v)
-
-def _some(names, most=3):
-    more = f' and {len(names) - most} more' if len(names) > most else ''
-    return ', '.join(names[:most]) + more
-
-# %% ../../nbs/runs/14_comparison.ipynb #0e3814b9
-_MOST = 12      # columns of settings, and of values
-
-class Comparison(_Drawn):
-    "Runs side by side; shows itself as a chart and a table"
-    def lines(self,
-        first: Callable|None = None,    # of a row's number and escaped name: the HTML of its first cell
-    ) -> list[list]:    # of str or `Rich`
-        "Return the table, header first"
-        rows, winners = self.rows, self.winners()
-        left_out = {*self.differing()[_MOST:], *map(self.title, self.measured()[_MOST:])}
-        if not any(row['status'] for row in rows): left_out.add('status')
-        if not any(math.isfinite(row['time_s']) for row in rows): left_out.add('time_s')
-        names, cells = [o for o in rows[0] if o not in left_out], []
-        for i, row in enumerate(rows):
-            line = [_written(k, row[k]) for k in names]
-            for j, k in enumerate(names):
-                if i in winners.get(k, ()):
-                    line[j] = Rich(f'{line[j]} *', f'<b>{escape(line[j])}</b>')
-            if first is not None: line[0] = Rich(line[0], first(i, escape(line[0])))
-            cells.append(line)
-        return [['time' if o == 'time_s' else o for o in names], *cells]
-
-    def __repr__(self): return text_table(self.lines())
+    def __repr__(self): return text_table(_lines(self))
 
     def notes(self) -> list[str]:
         "Return what a person should know about the picture"
-        res = []
-        def say(text, sources):
-            if sources: res.append(f'{text}: {_some([_short(printable(s.name)) for s in sources])}')
-        lacking = [s for s in self.sources if self.columns(s) == (None, None)]
-        if self.metric is not None: say(f'without {_short(printable(self.metric))}', lacking)
-        rest = [s for s in self.sources if s not in lacking]
-        say(f'not drawn, {AXES[self.x]} is not recorded', [s for s in rest if self.places(s, [1]) is None])
-        is_guess = self.x == 'step'
-        say('drawn by batch, no optimizer steps are recorded',
-            [s for s in rest if is_guess and positions(s.curves, [1], 'step') is None])
-        left_out = [*self.differing()[_MOST:], *self.measured()[_MOST:]]
-        if left_out:
-            res.append(f'not in the table: {_some([_short(printable(o)) for o in left_out])}; rows has all')
-        return res
+        return _notes(self)
 
     def status_line(self) -> str:
         "Describe in one line what is compared"
@@ -343,32 +325,13 @@ class Comparison(_Drawn):
         what = 'no values yet' if self.metric is None else f'{_short(printable(self.metric))} by {AXES[self.x]}'
         return ' · '.join([f'{n} run' + 's'*(n != 1), *live, what])
 
-    def table(self,
-        switch: Callable,   # of a row's number: the HTML of its first cell, with {dot} and {name}
-    ) -> str:
-        "Write the table as HTML, with a dot in the colour of each line"
-        shown, colors = self.in_color(), self.colors()
-        def first(i, name):
-            dot = f'<span class="s-{i}" style="color:{colors[i] if i in shown else "#888"}">●</span>'
-            return switch(i).format(dot=dot, name=name)
-        return html_table(self.lines(first))
-
     def html(self) -> str:
         "Picture and table for a page without a kernel"
-        shown, picture, chart = self.in_color(), self.chart(), self.chart(is_marked=True)
-        def switch(i): return f'<label>{_box(i, i in shown)}{{dot}} {{name}}</label>'
-        svg, (png, size) = chart.html(), picture.png()
-        table = self.table(switch)
-        scope = f'c{crc32((svg + table).encode()):08x}'
-        def off(i): return f'.{scope}:has(tbody tr:nth-child({i + 1}) input:not(:checked))'
-        img = html_img(png, f'{self.status_line()}: a chart', size['width'])
-        sheet = _sheet(f'.{scope}', self.colors(), off, _row_hover(f'.{scope}'))
-        head = f'{sheet}<div>{escape(self.status_line())}</div>'
-        return f'<div class="{scope}">{head}{img}{svg}{table}{_lines(self.notes())}</div>'
+        return _page(self)
 
     def text(self) -> str:
         "The table for a terminal"
-        return '\n'.join([self.status_line(), text_table(self.lines()), *self.notes()])
+        return '\n'.join([self.status_line(), repr(self), *self.notes()])
 
     def show(self) -> None:
         "Show it in this cell: live while a run trains, then as a picture and a table"
@@ -385,6 +348,28 @@ class Comparison(_Drawn):
     def _display_(self):     # for marimo
         self.show()
         return marimo_outputs().stack()
+
+# %% ../../nbs/runs/14_comparison.ipynb #cc0a0002
+def _table(c, wrap):
+    "The table as HTML, with a dot in the colour of each line; `wrap(i, text)` writes first cells"
+    shown, colors, (head, *rows) = c.in_color(), c.colors(), _lines(c)
+    for i, row in enumerate(rows):
+        dot = f'<span class="s-{i}" style="color:{colors[i] if i in shown else "#888"}">●</span>'
+        row[0] = Rich(row[0], wrap(i, f'{dot} {escape(row[0])}'))
+    return html_table([head, *rows])
+
+def _below(c): return ''.join(f'<div style="font-size:90%">{escape(o)}</div>' for o in c.notes())
+
+def _page(c):
+    "Picture and table of a comparison for a page without a kernel"
+    shown, svg, (png, size) = c.in_color(), c.chart(is_marked=True).html(), c.chart().png()
+    table = _table(c, lambda i, text: f'<label>{_box(i in shown)}{text}</label>')
+    scope = f'c{crc32((svg + table).encode()):08x}'
+    def off(i): return f'.{scope}:has(tbody tr:nth-child({i + 1}) input:not(:checked))'
+    img = html_img(png, f'{c.status_line()}: a chart', size['width'])
+    sheet = _sheet(f'.{scope}', c.colors(), off, _row_hover(f'.{scope}'))
+    head = f'{sheet}<div>{escape(c.status_line())}</div>'
+    return f'<div class="{scope}">{head}{img}{svg}{table}{_below(c)}</div>'
 
 # %% ../../nbs/runs/14_comparison.ipynb #119b31e1
 _LABELS = '''<style>
@@ -453,18 +438,17 @@ class CompareView(LiveView):
         def off(i): return f'body:has(#{token}-{i}:not(:checked)) .{token}'
         def under_label(i): return f'body:has(.{token}-labels label:nth-child({i + 1}):hover) .{token}'
         hover = _row_hover(f'.{token}') if self.in_marimo else under_label
-        boxes = ''.join(_box(i, i in c.in_color(), f' id="{token}-{i}"') for i in range(len(c.sources)))
+        boxes = ''.join(_box(i in c.in_color(), f' id="{token}-{i}"') for i in range(len(c.sources)))
         return f'<div class="{token}">{_sheet(f".{token}", c.colors(), off, hover)}{boxes}</div>'
 
     def _parts(self, is_stored=False):
         "HTML of chart, table and notes; `is_stored`: to be read without a kernel"
-        c, cell = self.comparison, '{dot} {name}'
-        is_marked = self.in_marimo or self.widget is not None and not is_stored
-        def switch(i): return f'<label for="{self.token}-{i}">{cell}</label>' if self.in_marimo else cell
+        c, is_marked = self.comparison, self.in_marimo or self.widget is not None and not is_stored
+        def switch(i, text): return f'<label for="{self.token}-{i}">{text}</label>' if self.in_marimo else text
         stale = self.stale('run this cell again to see the runs as they are')
         # clicks style an inline picture
         chart = c.chart(is_marked).html() if is_marked else html_chart(c.chart())
-        return f'<div>{escape(c.status_line())}</div>{stale}{chart}', c.table(switch), _lines(c.notes())
+        return f'<div>{escape(c.status_line())}</div>{stale}{chart}', _table(c, switch), _below(c)
 
     def drawn(self) -> str:
         "Return what changes while it is live, as HTML, for a cell without widgets"
@@ -474,10 +458,15 @@ class CompareView(LiveView):
     def _watch(self):
         "In a thread: draw what is new, until no run trains; then leave picture and table"
         self._try(self._draw)
-        while self.comparison.look() and not self.over.wait(self.tick_s):
+        while self._trains() and not self.over.wait(self.tick_s):
             if self.is_left: return
             if self.budget.is_due: self._try(self._draw)
         self._try(self.finish)
+
+    def _trains(self):
+        for s in self.comparison.sources:
+            if s.is_live: s.look()
+        return self.comparison.is_live
 
     def _try(self, draw):
         "Draw; an error does not keep the next picture from being drawn, and is reported once"

@@ -25,7 +25,6 @@ class Job:
     state: str      # 'queued', 'running', 'over', or 'unknown' if it gave no answer
     note: str       # the state in words, for the status line
 
-# %% ../../nbs/runs/20_engine.ipynb #cf066d10
 class Engine:
     "Base class of engines"
     n_procs = 1                 # processes that train together
@@ -59,9 +58,10 @@ class Engine:
         raise NotImplementedError
 
 # %% ../../nbs/runs/20_engine.ipynb #606d4411
-_QUEUED = {'PENDING', 'REQUEUED', 'REQUEUE_FED', 'REQUEUE_HOLD', 'RESV_DEL_HOLD', 'SPECIAL_EXIT'}
-_RUNNING = {'RUNNING', 'CONFIGURING', 'COMPLETING', 'RESIZING', 'SIGNALING', 'STAGE_OUT', 'STOPPED',
-            'SUSPENDED'}
+_STATES = {     # state of a `Job` → those of Slurm
+    'queued': 'PENDING REQUEUED REQUEUE_FED REQUEUE_HOLD RESV_DEL_HOLD SPECIAL_EXIT'.split(),
+    'running': 'RUNNING CONFIGURING COMPLETING RESIZING SIGNALING STAGE_OUT STOPPED SUSPENDED'.split(),
+}
 
 def _call(*command, timeout=30):   # (bool, str): whether it succeeded, and what it said
     kept = 'SLURM_CONF', 'SLURM_CLUSTERS'
@@ -222,7 +222,7 @@ class Slurm(Engine):
         if not is_ok and 'Invalid job id' not in said:
             return Job('unknown', f'Slurm job {place[0]}: {said}')
         state, reason, host = (*said.split('|'), '', '')[:3] if is_ok and said else ('', '', '')
-        where = 'queued' if state in _QUEUED else 'running' if state in _RUNNING else 'over'
+        where = next((k for k, states in _STATES.items() if state in states), 'over')
         more = {'queued': reason, 'running': host}.get(where, '')
         what = f'is {state}' if state else 'is over'
         return Job(where, f'Slurm job {place[0]} {what}' + ('' if more in ('', 'None') else f' ({more})'))
@@ -259,7 +259,6 @@ def _rank(config):
                              env={**os.environ, **{k: str(v) for k, v in env.items()}})
     if res.returncode: raise RuntimeError(f'rank {rank} of {size} ended with code {res.returncode}')
 
-# %% ../../nbs/runs/20_engine.ipynb #399c0630
 def drive(on: Any, path: str) -> None:
     "Be the driver of the run in a folder: start its ranks with Ray Train, and wait for them"
     import ray

@@ -8,7 +8,7 @@ __all__ = ['Branch', 'branch_of', 'RateFrom', 'Change', 'fork_run']
 # %% ../../nbs/runs/19_fork.ipynb #723a26c2
 import math, os, shutil
 from dataclasses import dataclass, replace
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +86,7 @@ def _with_parent(losses, there, batch, name):
     if marks:
         lines.append(Line(*map(list, zip(*marks)), GREY, '', width=1, points=len(marks) <= 60))
     ylim = low, high = losses.ylim
-    drawn = [y for o in lines for y in o.ys]
+    drawn = chain.from_iterable(o.ys for o in lines)
     seen = [y for y in drawn if math.isfinite(y) and (y > 0 or not losses.ylog)]
     if any(not low <= y <= high for y in seen): ylim = limits([low, high, *seen], (), losses.ylog)
     lines = [*lines, Line([batch]*2, list(ylim), GREY, '', width=1), *losses.lines]
@@ -162,16 +162,9 @@ class Change:
 def _words(ends): return ', '.join(f'{k} {v}' for k, v in ends.items())
 
 # %% ../../nbs/runs/19_fork.ipynb #402a5215
-def fork_run(
-    run: Any,           # `Run`
-    at: int|None,       # epoch; None: the newest checkpoint
-    step: int|None,     # optimizer step
-    folder: str|Path|None,  # of the new run; None: a new one beside this one
-    change: Change,
-    overwrite: bool,
-    max_gb: float,
-) -> Any:               # the new `Run`; raises FileNotFoundError, ValueError
-    "Start a run that begins where another one was"
+def fork_run(run: Any, at: int|None, step: int|None, folder: str|Path|None, change: Change, overwrite: bool,
+             max_gb: float) -> Any:     # raises FileNotFoundError, ValueError
+    "Start a `Run` that begins where another one was, and return it; arguments as for `Run.fork`"
     if not run.folder.is_run: raise FileNotFoundError(f'there is no run in {run.path}')
     if change.n_epochs is not None and change.max_steps is not None:
         raise ValueError('fork takes either n_epochs or max_steps')
@@ -228,7 +221,6 @@ def _check_end(totals, point):
         f'the checkpoint is at the end, {_words({k: totals[k] for k in over})}: say how long the fork is to train in '
         f'all, fork({over[0]}={done[over[0]] + 1})')
 
-# %% ../../nbs/runs/19_fork.ipynb #6a02489b
 def _place(state, point):
     if point is None:
         return {'batch': 0, 'step': 0, 'epoch': 0, 'file': None, 'where': 'from the beginning'}

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['RANK_VARIABLES', 'process_start', 'now_here', 'arguments', 'import_path', 'detach', 'spawn', 'reap', 'Ranks',
-           'Pausing', 'save_in_pause']
+           'Pausing']
 
 # %% ../../nbs/runs/06_process.ipynb #4e3aaf3d
 import json, os, platform, shutil, subprocess, sys, tempfile, threading
@@ -24,10 +24,8 @@ def _boot():
     try: return Path('/proc/sys/kernel/random/boot_id').read_text().strip()
     except OSError: return ''
 
-def process_start(
-    pid: int,
-) -> tuple[str, bool]|None:     # when it started, whether it is suspended; None: there is no such process
-    "Identify a process of this machine beyond its id"
+def process_start(pid: int) -> tuple[str, bool]|None:
+    "Return when a process here started, and whether it is suspended; None if there is none"
     if os.name == 'nt': return '', False        # a signal would end it there
     try: text = Path(f'/proc/{pid}/stat').read_text()
     except OSError: return None if Path('/proc/self/stat').exists() else _ask_ps(pid)
@@ -60,11 +58,11 @@ def import_path() -> str:  # '' if the library is installed
     home = str(Path(__file__).parents[2])
     return '' if 'site-packages' in home else home
 
-def detach(
-    folder: Any,    # `RunFolder`
-    *args: str,     # of Python
-) -> tuple[int, str]:   # the process, and when it started
-    "Start a Python process for a run, in a session of its own; the last argument is the folder"
+def detach(folder: Any, *args: str) -> tuple[int, str]:
+    """Start Python for the run in a `RunFolder`, its last argument, in a session of its own
+
+    Returns the process, and when it started.
+    """
     env = {**{k: v for k, v in os.environ.items() if k not in RANK_VARIABLES}, 'MPLBACKEND': 'agg'}
     if home := import_path():
         env['PYTHONPATH'] = os.pathsep.join(filter(None, [home, env.get('PYTHONPATH')]))
@@ -92,10 +90,7 @@ class Ranks:
     timeout_s = 1800    # until a process that does not answer counts as lost
     patience_s = 5.     # for a process whose connection is lost, or which has to end
 
-    def __init__(self,
-        folder: Any,    # `RunFolder`
-        n: int = 1,     # processes, if the environment does not say it
-    ):
+    def __init__(self, folder: Any, n: int = 1):    # n: ranks, if the environment does not say it
         self.folder, self.children, self.failed_at = folder, {}, None
         self.is_given = 'RANK' in os.environ        # by `torchrun`, or by rank 0
         self.home, self.parent = json.loads(os.environ.get(_RANKS, 'null')) or (None, os.getppid())
@@ -180,8 +175,3 @@ class Pausing(Hook):
                 if what == 'save': learn.provider('checkpoints').save(learn)
         learn.provider('agreement').share_rates(learn)
 
-# %% ../../nbs/runs/06_process.ipynb #858400e3
-def save_in_pause(learn: Any) -> None:
-    "As rank 0, while all ranks wait: save a checkpoint"
-    if learn.world.size > 1: learn.world.first('save')
-    learn.provider('checkpoints').save(learn)

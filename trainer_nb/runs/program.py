@@ -56,12 +56,12 @@ def _reduced(o):
         forget_iterator(o)
         return o.__reduce_ex__(4)
     if not isinstance(o, (Learner, Optimizer)): return None
-    make, args, state, *rest = o.__reduce_ex__(4)
+    *made_by, state = (reduced := o.__reduce_ex__(4))[:3]
     if isinstance(o, Learner): state = {**state, **{k: v for k, v in _LEFT.items() if k in state}}
     elif type(o).__setstate__ is Optimizer.__setstate__:
         own = {k: v for k, v in vars(o).items() if k not in _of_torch() and not callable(v)}
         state = {**own, **state}
-    return (make, args, state, *rest)
+    return (*made_by, state, *reduced[3:])
 
 # %% ../../nbs/runs/02_program.ipynb #a034674b
 @cache
@@ -70,7 +70,7 @@ def _pickler():
     class Pickler(cloudpickle.CloudPickler):
         def __init__(self, file):
             super().__init__(file, protocol=5, buffer_callback=self.take_buffer)
-            self.large, self.names, self.storages, self.n = [], {}, {}, 0
+            self.large, self.names, self.n = [], {}, 0  # names: address and size → name, storage
 
         def take_buffer(self, buffer):  # bool; True: store it in the stream
             view = buffer.raw()
@@ -81,9 +81,10 @@ def _pickler():
         def persistent_id(self, o):
             if not isinstance(o, torch.UntypedStorage): return None
             key, n, device = (o.data_ptr(), o.nbytes()), o.nbytes(), str(o.device)
-            if key in self.names: return self.names[key], device, None
+            if key in self.names: return self.names[key][0], device, None
             is_large = n >= _LARGE
-            self.names[key] = name = f'tensor-{len(self.names)}.bin' if is_large else f'{len(self.names)}'
+            name = f'tensor-{len(self.names)}.bin' if is_large else f'{len(self.names)}'
+            self.names[key] = name, o       # kept, so that no other one gets its address
             host = o if o.device.type == 'cpu' else o.cpu()
             data = (ctypes.c_char*n).from_address(host.data_ptr()) if n else b''
             if not is_large: return name, device, bytes(data)
@@ -96,18 +97,14 @@ def _pickler():
             if isinstance(o, _NEVER) and not isinstance(o, (io.BytesIO, io.StringIO)) and o not in std:
                 raise TypeError(f'cannot pickle a {type(o).__name__}')
             if type(o) is Tensor and _is_plain(o):
-                s = o.untyped_storage()
-                s = self.storages.setdefault((s.data_ptr(), s.nbytes()), s)
-                return _tensor_of, (s, o.dtype, o.storage_offset(), tuple(o.shape), o.stride(), o.requires_grad)
+                place = o.storage_offset(), tuple(o.shape), o.stride()
+                return _tensor_of, (o.untyped_storage(), o.dtype, *place, o.requires_grad)
             return _reduced(o) or super().reducer_override(o)
     return Pickler
 
 # %% ../../nbs/runs/02_program.ipynb #27ae87a8
-def pack(
-    program: Any,
-    max_gb: float = 4.,     # gigabytes of data that may be copied
-) -> tuple[bytes, list]:    # stream, and (file's name, buffer) of large data; raises TypeError, ValueError
-    "Serialize a program, with large data apart"
+def pack(program: Any, max_gb: float = 4.) -> tuple[bytes, list]:   # raises TypeError, ValueError
+    "Serialize a program: return the stream, and large data apart, as (file's name, buffer)"
     file = io.BytesIO()
     pickler = _pickler()(file)
     try: pickler.dump(program)
@@ -118,25 +115,17 @@ def pack(
         'make a Dataset that reads from files, or pass a higher max_gb')
     return file.getvalue(), pickler.large
 
-def put(
-    folder: str|Path,   # of the run
-    packed: tuple,      # what `pack` returned
-) -> None:
-    "Write a packed program into the folder of a run"
+def put(folder: str|Path, packed: tuple) -> None:
+    "Write what `pack` returned into the folder of a run"
     data, large = packed
     for name, o in *((f'tensors/{name}', o) for name, o in large), ('program.pkl', data):
         with open_file(Path(folder)/name, 'xb') as f: f.write(o)
 
 # %% ../../nbs/runs/02_program.ipynb #ab9a60a0
-# former modules, which a program of an older version names
-_HOMES = {'trainer_nb.runs.travel': __name__, 'trainer_nb.runs.branch': 'trainer_nb.runs.fork'}
-
 class _Unpickler(pickle.Unpickler):
     def __init__(self, file, folder, index):
         self.folder, self.index, self.found = Path(folder)/'tensors', index, {}
         super().__init__(file, buffers=self._buffers())
-
-    def find_class(self, module, name): return super().find_class(_HOMES.get(module, module), name)
 
     def _buffers(self):
         i = 0
@@ -162,11 +151,8 @@ class _Unpickler(pickle.Unpickler):
         on_host = torch.empty(0, dtype=torch.uint8).set_(s)
         return on_host.to(device).untyped_storage()
 
-def unpack_program(
-    folder: str|Path,       # of the run
-    index: int|None = None, # of the accelerator for what was on one; None: the same
-) -> Any:                   # the program; it runs code from the file
-    "Load what `put` has written"
+def unpack_program(folder: str|Path, index: int|None = None) -> Any:
+    "Load what `put` has written; it runs code. `index`: of the accelerator for what was on one"
     with open_file(Path(folder)/'program.pkl') as f: return _Unpickler(f, folder, index).load()
 
 # %% ../../nbs/runs/02_program.ipynb #210450e9
@@ -220,7 +206,6 @@ def _culprit(o, path):
         o, path = part, path + name
     return path, o
 
-# %% ../../nbs/runs/02_program.ipynb #23c329f0
 _REMEDIES = [    # types → what to do
     ((io.IOBase, socket.socket, sqlite3.Connection),
      'open it where it is used: on the first call, in the process that calls'),
@@ -243,15 +228,11 @@ def _refusal(program, e):
     return TypeError(text)
 
 # %% ../../nbs/runs/02_program.ipynb #2134311d
-def launch_run(
-    to: RunFolder,
-    program: dict,      # what the process needs: learner, hooks, arguments of `fit`, ...
-    info: dict,         # entries of `run.json`, besides those that describe learner and machine
-    add: Callable,      # function of the path that writes more into it, and returns more entries, or None
-    max_gb: float,      # as for `pack`
-    on: Engine|None,
-) -> None:
-    "Write the folder of a run, and start the process"
+def launch_run(to: RunFolder, program: dict, info: dict, add: Callable, max_gb: float, on: Engine|None) -> None:
+    """Write the folder of a run, and start the process that runs `program`
+
+    `add(path)` may write more into the folder; `info` and what it returns go into `run.json`.
+    """
     learn, packed = program['learn'], pack(program, max_gb)
     if to.is_run: shutil.rmtree(to.path)      # `may_begin` has allowed it
     to.make()
@@ -271,12 +252,9 @@ def launch_run(
         shutil.rmtree(to.path, ignore_errors=True)
         raise
 
-def may_begin(
-    run: Any,           # `Run`
-    settings: dict,     # of the run that may begin
-    overwrite: bool,
-) -> bool:              # False: there is a run, which is to be shown; raises FileExistsError, RuntimeError
-    "Return whether a run may begin in this folder"
+# %% ../../nbs/runs/02_program.ipynb #02a00001
+def may_begin(run: Any, settings: dict, overwrite: bool) -> bool:   # raises FileExistsError, RuntimeError
+    "Return whether a `Run` with these settings may begin; else there is one, which is to be shown"
     if not run.path.exists(): return True
     if not run.folder.is_run:
         if not any(run.path.iterdir()): return True

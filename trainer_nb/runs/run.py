@@ -103,8 +103,7 @@ class _Window:
         self._shown_in = current_cell()
 
     def _ipython_display_(self):
-        shown, self._shown_in = self._shown_in is not None and self._shown_in == current_cell(), None
-        if not shown: self.show()
+        if self._shown_in is None or self._shown_in != current_cell(): self.show()
         self._shown_in = None
 
     def _display_(self):        # for marimo

@@ -81,19 +81,10 @@ def _totals(learn, plan):
     return {k: plan[k] + n for k, n in before.items() if k in plan}
 
 # %% ../../nbs/runs/08_start.ipynb #bc5e3caa
-def begin(
-    learn: Learner,
-    n_epochs: int|None, # as for `start`, and so are the others
-    *,
-    folder: str|Path|None = None,
-    n_procs: int = 1,
-    on: Engine|None = None,
-    hooks: Any = (),
-    overwrite: bool = False,
-    max_gb: float = 4.,
-    **kwargs: Any,
-) -> Run:
-    "Start a run, or find the one that the folder holds, without showing it"
+def begin(learn: Learner, n_epochs: int|None, *, folder: str|Path|None = None, n_procs: int = 1,
+          on: Engine|None = None, hooks: Any = (), overwrite: bool = False, max_gb: float = 4.,
+          **kwargs: Any) -> Run:
+    "Start a run as `start` does, or find that of the folder, without showing it"
     if learn.is_fitting: raise RuntimeError(
         'this learner is in a fit, which cannot move into the background: stop it, learn.stop(), '
         'and then learn.start() continues it there')
@@ -146,7 +137,6 @@ def start(
     run.show()
     return run
 
-# %% ../../nbs/runs/08_start.ipynb #3fa73aae
 def attach(
     folder: str|Path,   # of a run
 ) -> Run:               # raises FileNotFoundError

@@ -9,14 +9,15 @@ __all__ = ['Trials', 'sweep']
 import math, warnings
 from collections.abc import Callable
 from contextlib import contextmanager, suppress
+from itertools import chain
 from pathlib import Path
 from time import sleep
 from typing import Any
 
-from ..base import check_seed, did_you_mean, format_value, needed
-from ..draw import current_cell, html_table, marimo_view
-from ..base import open_file, rng_state, set_rng_state, set_seed
-from ..draw import text_table
+from trainer_nb.base import (
+    check_seed, did_you_mean, format_value, needed, open_file, rng_state, set_rng_state, set_seed
+)
+from ..draw import current_cell, html_table, marimo_view, text_table
 from ..loop import Learner, as_count, as_mode
 from ..save import Lock, path_in
 from ..show import Area, Budget, front_end
@@ -44,7 +45,9 @@ def _opened(path, **kwargs):
         storage = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(path)))
         return optuna.create_study(storage=storage, study_name='sweep', load_if_exists=True, **kwargs)
 
-def _written(v): return '' if v != v else format_value(v) if isinstance(v, float) else str(v)
+def _written(v):
+    if v != v: return ''
+    return format_value(v) if isinstance(v, float) else str(v)
 
 # %% ../../nbs/runs/16_sweep.ipynb #ae391fd1
 class Trials:
@@ -110,7 +113,7 @@ class Trials:
         return (max if self.plan['mode'] == 'max' else min)([o for o in values if o == o], default=math.nan)
 
     def _lines(self, rows):
-        names = list(dict.fromkeys(k for o in rows for k in o)) or ['run']
+        names = [*dict.fromkeys(chain.from_iterable(rows))] or ['run']
         return [names, *([_written(o.get(k, '')) for k in names] for o in rows)]
 
     def __len__(self): return len(self.by_run)
@@ -143,37 +146,30 @@ class Trials:
 
 # %% ../../nbs/runs/16_sweep.ipynb #sweep009
 class _Bar:
-    "What the pruner sees of the trials, by the names of their runs"
+    "What the pruner sees: a study in memory, with a rival for each trial"
     def __init__(self, mode, pruner):
-        self.mode, self.pruner, self.trials = mode, pruner, {}
-        self.study = self.empty()
+        self.mode, self.pruner = mode, pruner
+        self.study = self._empty()
 
-    def empty(self):
+    def _empty(self):
         with _optuna() as optuna:
             return optuna.create_study(direction=f'{self.mode}imize', pruner=self.pruner)
 
-    def add(self, name): self.trials[name] = self.study.ask()
+    def would_prune(self, rival, values):   # of a run that is paused; values: after 1, 2, ... epochs
+        again = self._empty()
+        again.add_trials([o for o in self.study.get_trials(deepcopy=False) if o.number != rival.number])
+        rival = again.ask()
+        return any(_prunes(rival, epoch, v) for epoch, v in enumerate(values, 1))
 
-    def prunes(self, name, epoch, value):   # epoch: how many are done; value: of the monitored column
-        self.trials[name].report(value, epoch)
-        return self.trials[name].should_prune()
-
-    def end(self, name, value): self.study.tell(self.trials[name], value)
-
-    def would_prune(self, name, values):    # of a run that is paused; values: after 1, 2, ... epochs
-        again, number = self.empty(), self.trials[name].number
-        again.add_trials([o for o in self.study.get_trials(deepcopy=False) if o.number != number])
-        trial = again.ask()
-        for epoch, v in enumerate(values, 1):
-            trial.report(v, epoch)
-            if trial.should_prune(): return True
-        return False
+def _prunes(rival, epoch, value):   # epoch: how many are done; value: of the monitored column
+    rival.report(value, epoch)
+    return rival.should_prune()
 
 # %% ../../nbs/runs/16_sweep.ipynb #sweep015
 class _Trial:
     "A trial, and what is known of it so far"
-    def __init__(self, run, number, asked=None):
-        self.run, self.name, self.number = run, run.path.name, number
+    def __init__(self, run, number, rival, asked=None):
+        self.run, self.number, self.rival = run, number, rival      # rival: what the pruner sees
         self.asked = asked      # Optuna's trial, while this process may report to it
         self.values, self.is_pausing, self.has_restarted = [], False, False
 
@@ -184,25 +180,18 @@ class _Trial:
             self.values.append(row[monitor])
             yield len(self.values), row[monitor]
 
-class _Journal:
-    "What is written into Optuna's study"
-    def __init__(self, study): self.study = study
+def _tell(study, number, state):
+    "Write into the journal how a trial ended, unless it is there"
+    with _optuna() as optuna:
+        study.tell(number, state=optuna.trial.TrialState[state], skip_if_finished=True)
 
-    def end(self, number, state):
-        with _optuna() as optuna:
-            self.study.tell(number, state=optuna.trial.TrialState[state], skip_if_finished=True)
-
-    def repeat(self, t):
-        "End a trial whose run never began, and ask for its settings again"
-        self.end(t.number, 'FAIL')
-        self.study.enqueue_trial(t.params)
-
-    def complete(self, trial, value):
-        t = self.study.get_trials(deepcopy=False)[trial.number]
-        if t.state.name == 'RUNNING': return self.study.tell(trial.number, value)
-        with _optuna() as optuna: self.study.add_trial(optuna.trial.create_trial(
-            value=value, params=t.params, distributions=t.distributions, user_attrs=t.user_attrs,
-            intermediate_values=dict(enumerate(trial.values, 1))))
+def _complete(study, trial, value):
+    "Write its best value into the journal; a trial that was pruned once comes again there"
+    t = study.get_trials(deepcopy=False)[trial.number]
+    if t.state.name == 'RUNNING': return study.tell(trial.number, value)
+    with _optuna() as optuna: study.add_trial(optuna.trial.create_trial(
+        value=value, params=t.params, distributions=t.distributions, user_attrs=t.user_attrs,
+        intermediate_values=dict(enumerate(trial.values, 1))))
 
 # %% ../../nbs/runs/16_sweep.ipynb #00c393a6
 class _Search:
@@ -210,7 +199,7 @@ class _Search:
     def __init__(self, sweep, make, n_trials, n_jobs, pruner, kwargs):
         self.sweep, self.study, self.plan = sweep, sweep.study, sweep.plan
         self.make, self.n_trials, self.n_jobs = make, n_trials, n_jobs
-        self.kwargs, self.bar, self.journal = kwargs, _Bar(sweep.plan['mode'], pruner), _Journal(sweep.study)
+        self.kwargs, self.bar = kwargs, _Bar(sweep.plan['mode'], pruner)
         self.active, self.paused, self.left = [], [], []        # left: by a process that has ended
         self.area, self.budget = Area() if front_end() == 'html' else None, Budget()
         for t in sweep.by_run.values(): self._recall(t)
@@ -218,18 +207,17 @@ class _Search:
         for t in self.study.get_trials(deepcopy=False):
             name = t.user_attrs.get('run')
             if t.state.name == 'RUNNING' and not (name and sweep.holds(name)):
-                self.journal.repeat(t)
+                _tell(self.study, t.number, 'FAIL')
+                self.study.enqueue_trial(t.params)
 
     def _recall(self, t):
         "Take over a trial of another process"
-        trial = _Trial(self.sweep.run(t.user_attrs['run']), t.number)
-        self.bar.add(trial.name)
+        trial = _Trial(self.sweep.run(t.user_attrs['run']), t.number, self.bar.study.ask())
         if t.state.name == 'FAIL': return
         if t.state.name == 'RUNNING' or trial.run.status not in ('done', 'stopped'):
             return self.left.append(trial)
-        for epoch, v in trial.new_values(self.plan['monitor']):
-            self.bar.prunes(trial.name, epoch, v)
-        if t.state.name == 'COMPLETE': self.bar.end(trial.name, t.value)
+        for epoch, v in trial.new_values(self.plan['monitor']): _prunes(trial.rival, epoch, v)
+        if t.state.name == 'COMPLETE': self.bar.study.tell(trial.rival, t.value)
         else: self.paused.append(trial)
 
     def go(self):
@@ -247,7 +235,7 @@ class _Search:
         "One that was left, one that may pass now, or a new one"
         if self.left: return self._continued(self.left.pop(0))
         for trial in self.paused:
-            if not self.bar.would_prune(trial.name, trial.values):
+            if not self.bar.would_prune(trial.rival, trial.values):
                 self.paused.remove(trial)
                 return self._continued(trial)
         return self._new() if len(self.sweep) < self.n_trials else None
@@ -267,11 +255,10 @@ class _Search:
                 f'make returned a {type(learn).__name__}: expected a Learner')
             begin(learn, self.plan['n_epochs'], folder=self.sweep.folder/name, **self.kwargs)
         except BaseException:
-            self.journal.end(asked.number, 'FAIL')
+            _tell(self.study, asked.number, 'FAIL')
             raise
         finally: set_rng_state(before)
-        self.bar.add(name)
-        return _Trial(self.sweep.run(name), asked.number, asked)
+        return _Trial(self.sweep.run(name), asked.number, self.bar.study.ask(), asked)
 
     def _look(self, trial):
         "Report what is new, and decide whether the trial continues"
@@ -279,8 +266,7 @@ class _Search:
         status = trial.run.state
         for epoch, value in trial.new_values(self.plan['monitor']):
             if trial.asked is not None: trial.asked.report(value, epoch)
-            if not self.bar.prunes(trial.name, epoch, value) or epoch >= self.plan['n_epochs']:
-                continue
+            if not _prunes(trial.rival, epoch, value) or epoch >= self.plan['n_epochs']: continue
             if not (status.is_over or trial.is_pausing):
                 with suppress(RuntimeError): trial.run.stop()       # it may just have ended
             trial.is_pausing = True
@@ -294,14 +280,14 @@ class _Search:
         self.active.remove(trial)
         value = self.sweep.best_of(trial.values)
         if state == 'done' and value == value:
-            self.journal.complete(trial, value)
-            self.bar.end(trial.name, value)
+            _complete(self.study, trial, value)
+            self.bar.study.tell(trial.rival, value)
         elif state == 'stopped':
-            self.journal.end(trial.number, 'PRUNED')
+            _tell(self.study, trial.number, 'PRUNED')
             trial.asked = None          # Optuna takes no more values of it
             self.paused.append(trial)
         else:
-            self.journal.end(trial.number, 'FAIL')
+            _tell(self.study, trial.number, 'FAIL')
             if all(t.state.name == 'FAIL' for t in self.sweep.by_run.values()):
                 trial.run.wait()    # raises its error
 
@@ -324,6 +310,23 @@ class _Search:
         if self.area is None: print(f'{self.status(rows)}\n{self.sweep}')
         else: self.area.close(self.status(rows), self.sweep.html(rows), text=repr(self.sweep))
 
+# %% ../../nbs/runs/16_sweep.ipynb #818fb62d
+def _study(path, plan, sampler, pruner):    # raises ValueError
+    "The study in a folder, old or new"
+    study = _opened(path, direction=f'{plan["mode"]}imize', sampler=sampler, pruner=pruner)
+    there = study.user_attrs.get('plan', plan)
+    other = [f'{k} {there.get(k)!r} there, {v!r} here' for k, v in plan.items() if there.get(k) != v]
+    if other:
+        raise ValueError(f'{path.parent} holds a sweep with another plan: {"; ".join(other)}. '
+                         'Choose another folder')
+    study.set_user_attr('plan', plan)
+    # a sampler that starts anew would repeat its first choices
+    n = len(study.get_trials(deepcopy=False))
+    with _optuna() as optuna:
+        if sampler is None: study.sampler = optuna.samplers.TPESampler(seed=plan['seed'] + n)
+        elif n: study.sampler.reseed_rng()
+    return study
+
 # %% ../../nbs/runs/16_sweep.ipynb #sweep017
 def sweep(
     make: Callable,     # function of an `optuna.trial.Trial` that returns a `Learner`
@@ -344,7 +347,7 @@ def sweep(
     A trial gives the numbers of `set_seed(seed); make(trial).fit(n_epochs)`. One that fails is left out, unless it is
     the first. Raises ValueError if the folder holds a sweep with another plan.
     """
-    if not callable(make):
+    if not callable(make) or isinstance(make, Learner):
         raise TypeError(f'make is {make!r}: expected a function of a trial that returns a Learner')
     mode = as_mode(mode, monitor)
     check_seed(seed)
@@ -361,23 +364,6 @@ def sweep(
     res._shown_in = current_cell()
     return res
 
-# %% ../../nbs/runs/16_sweep.ipynb #818fb62d
-def _study(path, plan, sampler, pruner):    # raises ValueError
-    "The study in a folder, old or new"
-    study = _opened(path, direction=f'{plan["mode"]}imize', sampler=sampler, pruner=pruner)
-    there = study.user_attrs.get('plan', plan)
-    other = [f'{k} {there.get(k)!r} there, {v!r} here' for k, v in plan.items() if there.get(k) != v]
-    if other:
-        raise ValueError(f'{path.parent} holds a sweep with another plan: {"; ".join(other)}. '
-                         'Choose another folder')
-    study.set_user_attr('plan', plan)
-    # a sampler that starts anew would repeat its first choices
-    n = len(study.get_trials(deepcopy=False))
-    with _optuna() as optuna:
-        if sampler is None: study.sampler = optuna.samplers.TPESampler(seed=plan['seed'] + n)
-        elif n: study.sampler.reseed_rng()
-    return study
-
 # %% ../../nbs/runs/16_sweep.ipynb #sweep024
 def _figure(sweep, name):
     import matplotlib.pyplot as plt
@@ -389,9 +375,9 @@ def _figure(sweep, name):
     with _optuna() as optuna, plt.rc_context():     # Optuna chooses a style for all pictures
         figure = getattr(optuna.visualization.matplotlib, name)(study, target_name=plan['monitor']).figure
         figure.set_size_inches(8, 4)
-        for lines in (o for axes in figure.axes for o in axes.collections if isinstance(o, LineCollection)):
+        for o in chain.from_iterable(axes.collections for axes in figure.axes):
             # the best are dark
-            lines.set_cmap('viridis' if plan['mode'] == 'min' else 'viridis_r')
+            if isinstance(o, LineCollection): o.set_cmap('viridis' if plan['mode'] == 'min' else 'viridis_r')
         figure.tight_layout()
         plt.close(figure)       # or the cell shows it twice
     return figure

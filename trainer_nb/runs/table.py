@@ -6,7 +6,7 @@
 __all__ = ['RunTable', 'runs', 'main']
 
 # %% ../../nbs/runs/09_table.ipynb #e7bc33a2
-import argparse, math, os, sys
+import argparse, os, sys
 from collections.abc import Iterator
 from pathlib import Path
 from time import sleep, time
@@ -21,11 +21,8 @@ from .sources import RunSource, differing_settings
 from .worker import Worker
 
 # %% ../../nbs/runs/09_table.ipynb #8312ebe6
-def _sparkline(
-    values: list[float],    # those that are not finite, or above 1e300, are left out
-    n: int = 12,    # most characters
-) -> str:
-    "Draw a curve in one line of text"
+def _sparkline(values: list[float], n: int = 12) -> str:
+    "Draw a curve in at most `n` characters, without values that are not finite"
     values = [v for v in values if abs(v) < 1e300]
     each = max(-(-len(values)//n), 1)
     means = [sum(part)/len(part) for part in (values[i:i + each] for i in range(0, len(values), each))]
@@ -44,20 +41,19 @@ def _size_on_disk(path):
 
 def _number(v): return float(v) if isinstance(v, (int, float)) and abs(v) < 1e15 else 0.
 
-def _losses(curves, first):     # (values for a sparkline, lowest validation loss after batch `first`, or nan)
-    points = [v for batch, v in curves.marks.get('valid_loss', ()) if batch > first]
-    low = min(filter(math.isfinite, points), default=math.nan)
-    if len(points) > 2 or 'train_loss' not in curves.steps: return points, low
-    return curves.steps['train_loss'].curves()[3], low
+def _losses(source):
+    "Values for a sparkline"
+    steps, marks = source.curves.steps, source.curves.marks.get('valid_loss', ())
+    points = [v for batch, v in marks if batch > source.first_batch]
+    return points if len(points) > 2 or 'train_loss' not in steps else steps['train_loss'].curves()[3]
 
 def _row(folder, source, shown):
     "A row of the table; `shown` names settings"
     source.update()
     info, c = folder.read('run.json'), source.curves
     total, done = folder.read('status.json').get('end_epoch'), c.scales.get('epoch', [(0, 0)])[-1][1]
-    losses, best = _losses(c, source.first_batch)
     return {'run': folder.path.name, 'status': source.status, 'epochs': f'{done}/{total}' if total else str(done),
-            'batches': c.n, 'loss': _sparkline(losses), 'best valid_loss': best,
+            'batches': c.n, 'loss': _sparkline(_losses(source)), 'best valid_loss': source.extremes('valid_loss')[0],
             **{k: source.settings.get(k, '') for k in shown}, **notes_of(folder),
             'age': time() - _number(info.get('created')), 'size': _size_on_disk(folder.path)}
 

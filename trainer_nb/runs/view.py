@@ -91,7 +91,8 @@ _BUTTONS = {     # label → (tooltip, request, argument)
 class _Clicks:
     "The buttons of a live view, and what became of the clicks on them"
     def __init__(self, folder):
-        self.folder, self.row, self.asked, self.lock = folder, None, [], threading.Lock()
+        self.folder, self.row = folder, None
+        self.asked, self.lock = [], threading.Lock()
 
     def make(self, kind, *args):
         "Make a row of buttons, a `ButtonRow` or a `MarimoRow`"
@@ -215,7 +216,8 @@ class View(LiveView):
         self.thread.join(10)
 
     def _html(self, status):
-        text, share, table, chart = self.contents.parts(status)
+        text, share, *rest = self.contents.parts(status)
+        table, chart = rest
         head = f'<div style="line-height:24px">{"" if status.is_over else html_bar(share)}{_lines(text)}</div>'
         if isinstance(self.clicks.row, MarimoRow): head = self.clicks.row.html() + head
         if not status.is_over: head += self.stale(self.advice)
@@ -280,9 +282,9 @@ class View(LiveView):
             for area in self.areas: area.draw(*self.contents.parts(status), self.advice)
 
     def _close_area(self, area, status):
-        text, _, table, chart = self.contents.parts(status)
+        text, _, *rest = self.contents.parts(status)
         n = self.tail.history.n_steps - self.contents.first_batch
-        area.close(text, table, chart, self.contents.table(True), f'plot of {n} batches')
+        area.close(text, *rest, self.contents.table(True), f'plot of {n} batches')
 
     def _close(self, status):
         with self.drawing:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ..base import needed, open_file, replacing, to_device
-from ..loop import Learner, get_modes, set_modes
+from ..loop import Learner, get_modes, plain_config, set_modes
 from .snapshot import check_module
 
 # %% ../../nbs/save/06_export.ipynb #c5c1ac65
@@ -51,7 +51,7 @@ def _config(learn, average):
            'epoch': state.epoch, 'optimizer_step': state.optimizer_step, 'row': _finite(rows[-1] if rows else {}),
            'torch': str(torch.__version__), 'trainer_nb': sys.modules['trainer_nb'].__version__,
            'python': platform.python_version(), **({'average': average} if average else {})}
-    try: return {**res, 'config': _finite(learn.config)}
+    try: return {**res, 'config': _finite(plain_config(learn.config))}
     except TypeError as e: raise TypeError(f'learn.config cannot be written as JSON: {e}') from None
 
 # %% ../../nbs/save/06_export.ipynb #1aa5f9f7

@@ -1,0 +1,326 @@
+"What four documents about training loops ask for, point by point"
+import math
+
+import pytest, torch, torch.nn.functional as F
+from torch import nn
+
+from common import batches, digest, make_learner, problem, weights
+from trainer_nb.features.gradients import GradAccum
+from trainer_nb.loop.accumulate import Accumulator
+from trainer_nb.loop.hooks import Hook, LambdaHook
+from trainer_nb.loop.metrics import Metric, accuracy
+from trainer_nb.save.early_stopping import EarlyStopping
+
+# what a step returns
+
+def two_losses(batch, learn):
+    x, y = batch
+    pred = learn.model(x)
+    ce, reg = F.cross_entropy(pred, y), .01*sum(p.square().sum() for p in learn.model.parameters())
+    return {'loss': ce + reg, 'loss_ce': ce, 'loss_reg': reg, 'pred': pred, 'targ': y}
+
+def plain_means(model, data):
+    "Means over samples, of the two losses"
+    x, y = map(torch.cat, zip(*data))
+    with torch.no_grad(): ce = F.cross_entropy(model(x), y).item()
+    return ce, .01*sum(p.square().sum() for p in model.parameters()).item()
+
+def linear(): return nn.Linear(4, 3)
+
+def test_numbers_that_a_step_returns_are_columns():
+    learn = make_learner(linear(), batches(), batches(13, 2), train_step=two_losses, metrics=[accuracy], lr=.1)
+    h = learn.fit(2)
+    for phase in 'train', 'valid':
+        for name in 'loss', 'loss_ce', 'loss_reg', 'accuracy': assert len(h.epochs[f'{phase}_{name}']) == 2
+    assert [*h.steps] == ['train_loss', 'train_loss_ce', 'train_loss_reg', 'lr']
+    assert h.steps['train_loss_ce'] != h.steps['train_loss']
+    for i in range(h.n_steps):
+        total = h.steps['train_loss_ce'][i] + h.steps['train_loss_reg'][i]
+        assert math.isclose(h.steps['train_loss'][i], total, rel_tol=1e-6)
+    ns = [len(y) for _, y in batches()]     # a short last batch weighs less
+    last = h.steps['train_loss_ce'][len(ns):]
+    assert math.isclose(h.epochs['train_loss_ce'][1], sum(v*n for v, n in zip(last, ns))/sum(ns), rel_tol=1e-9)
+    ce, reg = plain_means(learn.model, batches(13, 2))
+    assert math.isclose(h.epochs['valid_loss_ce'][1], ce, rel_tol=1e-5)
+    assert math.isclose(h.epochs['valid_loss_reg'][1], reg, rel_tol=1e-5)
+    assert 'train_loss_ce' in str(h) and 'valid_loss_reg' in str(h)
+
+def test_they_change_nothing_else():
+    def one(batch, learn):
+        res = two_losses(batch, learn)
+        return {k: res[k] for k in ('loss', 'pred', 'targ')}
+    found = []
+    for step in one, two_losses:
+        torch.manual_seed(0)
+        learn = make_learner(linear(), batches(), batches(13, 2), train_step=step, metrics=[accuracy], lr=.1)
+        learn.fit(2)
+        found.append((learn.history.steps, learn.history.epochs, weights(learn.model)))
+    (steps, epochs, w), (more_steps, more_epochs, other_w) = found
+    assert steps == {k: more_steps[k] for k in steps}
+    for k in epochs.keys() - {'time_s'}: assert epochs[k] == more_epochs[k]
+    assert all(map(torch.equal, w, other_w))
+
+def test_only_numbers_that_mean_nothing_else():
+    def step(batch, learn):
+        res = two_losses(batch, learn)
+        extra = {'n': len(batch[0]), 'temp': 2, 'mse': .5, 'flag': True, 'ids': batch[1], 'n_right': torch.tensor(3),
+                 'one': torch.ones(1), 'text': 'a', 'nothing': None, 'epoch': 7, 'score': res['pred'].sum(), 3: 4.}
+        return {**res, **extra}
+    metrics = [Metric(lambda a, b: a, name='doubled', pred='score', targ='temp'), accuracy]
+    learn = make_learner(linear(), batches(), train_step=step, metrics=metrics)
+    learn.fit(1)
+    names = {'loss', 'loss_ce', 'loss_reg', 'mse', 'doubled', 'accuracy'}       # a metric reads score and temp
+    assert {o for o in learn.history.epochs if o.startswith('train_')} == {f'train_{o}' for o in names}
+
+def test_a_sum_is_divided_as_the_loss_is():
+    def step(batch, learn):
+        error = (learn.model(batch[0]) - 1).square()
+        return {'loss': error.sum(), 'loss_first': error[:, 0].sum(), 'reduction': 'sum'}
+    learn = make_learner(linear(), batches(), train_step=step, lr=1e-9)
+    learn.fit(1)
+    with torch.no_grad(): first = (learn.model(problem()[0]) - 1).square()[:, 0].mean().item()
+    assert math.isclose(learn.history.epochs['train_loss_first'][0], first, rel_tol=1e-4)
+
+def test_an_empty_shard_of_a_sum_counts_for_nothing():
+    sums = Accumulator([], 'cpu')
+    for n in 2, 0, 4: sums.add(torch.tensor(3.*n), {'part': 5*n, 'reduction': 'sum'}, n)
+    assert sums.means() == {'loss': 3, 'part': 5}
+
+class Several(nn.Module):
+    "Returns several losses by name, as models of Hugging Face do"
+    def __init__(self):
+        super().__init__()
+        self.layer = linear()
+    def forward(self, x, labels, scale):
+        logits = self.layer(x)*scale
+        box = logits.square().mean()
+        return {'loss': F.cross_entropy(logits, labels) + box, 'logits': logits, 'loss_box': box}
+
+def test_a_mapping_output_shows_its_losses():
+    data = [{'x': x, 'labels': y, 'scale': torch.tensor(2.)} for x, y in batches()]
+    learn = make_learner(Several(), data, data, loss_fn=None)
+    h = learn.fit(1)
+    assert [*h.steps] == ['train_loss', 'train_loss_box', 'lr']       # not the batch's own 'scale'
+    assert h.epochs['valid_loss_box'][0] > 0 and 'train_scale' not in h.epochs
+
+def sometimes(batch, learn):
+    res = two_losses(batch, learn)
+    if learn.training and learn.state.batch_idx % 2: res['loss_aux'] = torch.tensor(float(learn.state.batch_idx))
+    return res
+
+def test_a_number_is_that_of_its_batch():
+    seen = []
+    def step(batch, learn):
+        first = learn.model.bias[0]     # the optimizer writes to it
+        seen.append(first.item())
+        return {**two_losses(batch, learn), 'bias': first.clone(), 'updated': first}
+    learn = make_learner(linear(), batches(), train_step=step, lr=.1)
+    steps = learn.fit(1).steps
+    assert steps['train_bias'] == seen and len({*seen}) == 5
+    assert steps['train_updated'] == [*seen[1:], learn.model.bias[0].item()]
+
+def test_a_number_may_be_missing_in_a_batch():
+    learn = make_learner(linear(), batches(), batches(), train_step=sometimes)
+    h = learn.fit(1)
+    assert str(h.steps['train_loss_aux']) == '[nan, 1.0, nan, 3.0, nan]'
+    assert h.epochs['train_loss_aux'] == [2.] and 'valid_loss_aux' not in h.epochs
+
+def test_a_number_that_is_rare_is_not_taken_for_a_nan():
+    def step(batch, learn):
+        rare = {'loss_rare': 2.} if not learn.state.batch_idx else {}
+        return {**two_losses(batch, learn), **rare}
+    learn = make_learner(linear(), batches()*4, train_step=step)
+    h = learn.fit(1)
+    assert h.bad_from is None and math.isnan(h.steps['train_loss_rare'][-1]) and h.epochs['train_loss_rare'] == [2.]
+
+def test_hooks_watch_what_a_step_returns():
+    def step(batch, learn): return {**two_losses(batch, learn), 'loss_up': float(learn.state.epoch)}
+    stop = EarlyStopping(2, monitor='valid_loss_up')
+    learn = make_learner(linear(), batches(), batches(), train_step=step, hooks=[stop])
+    assert len(learn.fit(9)) == 3 and stop.best_epoch == 0
+
+def test_a_key_that_stops_being_a_number_is_named_once():
+    def step(batch, learn):
+        i = learn.state.batch_idx
+        return {**two_losses(batch, learn), 'norm': torch.ones(()) if i < 2 else torch.ones(3)}
+    learn = make_learner(linear(), batches(), train_step=step)
+    with pytest.warns(UserWarning, match="'norm' ends here") as found: learn.fit(1)
+    assert len(found) == 1 and learn.history.steps['train_norm'][:2] == [1, 1]
+
+def test_what_has_a_column_already_keeps_it():
+    def step(batch, learn):
+        res = two_losses(batch, learn)
+        learn.record('loss_ce', 5., mean=True)
+        return {**res, 'accuracy': -1., 'right': -1.}
+    def by_name(pred, targ): return {'right': accuracy(pred, targ), 'wrong': 1 - accuracy(pred, targ)}
+    learn = make_learner(linear(), batches(), batches(), train_step=step, metrics=[accuracy, by_name])
+    h = learn.fit(1)
+    assert h.epochs['train_loss_ce'] == [5.] and 'train_loss_ce' not in h.steps
+    for phase in 'train', 'valid':
+        assert 0 <= h.epochs[f'{phase}_accuracy'][0] == pytest.approx(h.epochs[f'{phase}_right'][0])
+
+def test_several_validation_sets():
+    sets = {'a': batches(11, 2), 'b': batches(6, 3)}
+    learn = make_learner(linear(), batches(), sets, train_step=lambda b, learn: {**two_losses(b, learn), 'a_loss': 1.})
+    h = learn.fit(1)
+    a, b = h.epochs['valid_a_loss_ce'][0], h.epochs['valid_b_loss_ce'][0]
+    assert math.isclose(h.epochs['valid_loss_ce'][0], (11*a + 6*b)/17, rel_tol=1e-9)
+    ce, reg = plain_means(learn.model, sets['a'])
+    assert math.isclose(h.epochs['valid_a_loss'][0], ce + reg, rel_tol=1e-5)        # not what the step calls so
+
+def test_a_step_that_yields_may_return_numbers():
+    def step(batch, learn):
+        yield 'd', two_losses(batch, learn)['loss']
+        return {'loss_d': 9., 'margin': 3.}
+    model = linear()
+    optim = {'d': torch.optim.SGD(model.parameters(), .1)}
+    learn = make_learner(model, batches(), batches(), train_step=step, optim=optim)
+    h = learn.fit(1)
+    assert h.epochs['train_margin'] == h.epochs['valid_margin'] == [3.] and h.epochs['train_loss_d'][0] != 9
+
+@pytest.mark.parametrize('n', [2, 4, 7])
+def test_resumed_in_another_learner(n, tmp_path):
+    def make():
+        torch.manual_seed(3)
+        return make_learner(linear(), batches(), batches(13, 2), train_step=sometimes, metrics=[accuracy], lr=.1)
+    whole, first, second = make(), make(), make()
+    whole.fit(3)
+    stop = LambdaHook(after_step=lambda learn: learn.training and learn.history.n_steps == n and learn.stop())
+    first.fit(3, hooks=[stop])
+    first.save(tmp_path/'half.pt')
+    second.fit(3, resume=tmp_path/'half.pt')
+    assert digest(second) == digest(whole) and second.history.returned == whole.history.returned
+
+def test_equal_in_two_processes():
+    def step(batch, learn):     # 'loss_few' is in few shards only
+        res, (x, _) = two_losses(batch, learn), batch
+        if len(x) and (x[:, 0] > 1.2).any(): res['loss_few'] = x[:, 0].max()
+        return res
+    def make():
+        torch.manual_seed(0)
+        return make_learner(linear(), batches(), batches(13, 2), train_step=step, lr=.1, seed=1)
+    alone, learn = make(), make()
+    alone.fit(2)
+    learn.launch(2, 2)
+    for rows in 'steps', 'epochs':
+        ours, theirs = getattr(alone.history, rows), getattr(learn.history, rows)
+        assert ours.keys() == theirs.keys()
+        for k in ours.keys() - {'time_s'}:
+            if 'few' in k: assert [*map(math.isnan, theirs[k])] == [*map(math.isnan, ours[k])]
+            else: assert torch.allclose(torch.tensor(ours[k]), torch.tensor(theirs[k]), atol=1e-6), k
+
+def test_nothing_waits_for_the_device():
+    from test_no_sync import counted
+    def one(batch, learn): return {'loss': two_losses(batch, learn)['loss']}
+    def many(batch, learn):
+        res = two_losses(batch, learn)
+        return {'loss': res['loss'], **{f'loss_{i}': res['loss_ce']*i for i in range(5)}, 'lucky': 7.}
+    counts = []
+    for step in one, one, many:     # the first fit of all warms up
+        learn = make_learner(linear(), batches()*100, batches()*50, train_step=step)
+        with counted() as seen: learn.fit(2)
+        counts.append(dict(seen))
+    assert counts[1] == counts[2]
+
+def test_more_than_eight_are_counted_in_the_table(capsys):
+    def step(batch, learn): return {**two_losses(batch, learn), **{f'part_{i:02}': 1. for i in range(10)}}
+    learn = make_learner(linear(), batches(), batches(), train_step=step, display='text')
+    h = learn.fit(1)
+    assert h.epochs['train_part_09'] == h.epochs['valid_part_09'] == [1.] and len(h.steps['train_part_09']) == 5
+    for text in str(h), capsys.readouterr().out:
+        head = text.splitlines()[0]
+        assert 'train_part_05' in head and 'train_part_06' not in text and head.split('  ')[-1].strip() == '+4 more'
+    assert '+4 more' in h.html() and 'learn.history.epochs has all' in h.html()
+    learn.fit(1)
+    assert len(str(h).splitlines()) == 3 and 'nan' not in capsys.readouterr().out
+
+class Total:
+    "A metric object: how many predictions are positive, and a large state on request"
+    def __init__(self, size=1): self.size = size
+    def reset(self): self.n, self.rest = 0, torch.zeros(self.size)
+    def update(self, pred, targ): self.n = self.n + (pred > 0).sum()
+    def compute(self):
+        self.rest = None        # as after an end: a live line must use a copy
+        return self.n
+
+def test_means_so_far_for_the_live_line():
+    seen, after = [], []
+    class Watch(Hook):
+        def after_step(self, learn):
+            now, n = learn.phase.sums.running(), learn.phase.pass_.n + learn.training
+            ns = [len(y) for _, y in batches()][:n]
+            assert [*now] == ['loss_ce', 'loss_reg', 'accuracy', 'Total'], now
+            seen.append((learn.training, now['loss_ce'], ns))
+    for hooks in [], [Watch()]:
+        torch.manual_seed(0)
+        metrics = [accuracy, Total(), Metric(Total(2**20), name='large')]
+        learn = make_learner(linear(), batches(), batches(), train_step=two_losses, metrics=metrics, hooks=hooks, lr=.1)
+        learn.fit(2)
+        after.append(digest(learn))
+    assert after[0] == after[1]     # nobody notices
+    steps, ns = learn.history.steps['train_loss_ce'], [len(y) for _, y in batches()]
+    train = [value for training, value, _ in seen if training]
+    for i in range(5):
+        mean = sum(v*n for v, n in zip(steps[:i + 1], ns))/sum(ns[:i + 1])
+        assert train[i] == pytest.approx(mean)
+    assert seen[9][:2] == (False, learn.history.valids['valid_loss_ce'][0])
+
+def test_a_divided_batch_has_the_numbers_of_the_whole():
+    from trainer_nb.features.parts import Division
+    found = []
+    for most in None, 2:
+        torch.manual_seed(0)
+        learn = make_learner(linear(), batches(), train_step=two_losses, hooks=[GradAccum(1)], lr=.1)
+        learn.get_hook('GradAccum').division = division = Division()
+        division.most = most
+        learn.fit(1)
+        found.append(learn.history.steps['train_loss_ce'])
+    assert found[0] == pytest.approx(found[1], rel=1e-5)
+
+# a loss that is no tensor, or none at all
+
+def test_validation_without_a_loss():
+    def score(batch, learn): return {'pred': learn.model(batch[0]), 'targ': batch[1], 'margin': 2.}
+    learn = make_learner(linear(), batches(), batches(), eval_step=score, metrics=[accuracy])
+    h = learn.fit(2)
+    assert 'valid_loss' not in h.epochs and h.epochs['valid_margin'] == [2., 2.]
+    assert len(h.epochs['valid_accuracy']) == 2
+    assert learn.validate().keys() == {'valid_accuracy', 'valid_margin'}
+
+def test_a_loss_that_is_a_number():
+    def score(batch, learn): return {'loss': two_losses(batch, learn)['loss'].item()}
+    learn = make_learner(linear(), batches(), batches(), eval_step=score)
+    h = learn.fit(1)
+    assert h.epochs['valid_loss'][0] == pytest.approx(sum(plain_means(learn.model, batches())))
+    assert learn.validate()['valid_loss'] == h.epochs['valid_loss'][0]
+    with pytest.raises(TypeError, match=r'the loss is a float: expected a 0-d tensor; return it .* without .item\(\)'):
+        make_learner(linear(), batches(), train_step=score).fit(1)
+
+def test_training_without_a_loss_is_refused():
+    def step(batch, learn): return {'loss_ce': two_losses(batch, learn)['loss_ce']}
+    with pytest.raises(KeyError, match="without 'loss'; it has 'loss_ce'"):
+        make_learner(linear(), batches(), train_step=step).fit(1)
+
+# values of one's own that survive resume
+
+def test_a_dict_of_ones_own_survives_resume(tmp_path):
+    def make(state):
+        def step(batch, learn):
+            if learn.training:
+                state['seen'] += len(batch[0])
+                state['mean'] = .5*state['mean'] + .5*batch[0].mean(0)
+                state['log'].append(state['seen'])
+            return two_losses(batch, learn)
+        return make_learner(linear(), batches(), batches(), train_step=step, state=state, hooks=[])
+    def fresh(): return {'seen': 0, 'mean': torch.zeros(4), 'log': []}
+    a, b, c = fresh(), fresh(), fresh()
+    make(a).fit(2)
+    first = make(b)
+    first.fit(2, hooks=[LambdaHook(after_step=lambda learn: learn.history.n_steps == 7 and learn.stop())])
+    first.save(tmp_path/'half.pt')
+    with first.dry_run() as r: r.train_batch()
+    assert b['seen'] == 24 + 10
+    make(c).fit(2, resume=tmp_path/'half.pt')
+    assert a['seen'] == c['seen'] == 48 and torch.equal(a['mean'], c['mean']) and a['log'] == c['log']
+    with pytest.raises(TypeError, match='state: n is a int without state_dict and load_state_dict: write'):
+        make_learner(state={'n': 1, 'layer': linear()})

@@ -1,0 +1,312 @@
+"What four documents ask of the API: calls and names of other trainers, the whole lifecycle, a clip, a call, a config"
+import dataclasses, json, threading, types
+from collections import namedtuple
+
+import pytest, torch, torch.nn.functional as F
+from torch import nn
+
+from common import batches, make_learner, make_model, problem, same, weights
+from trainer_nb.all import (AMP, EMA, Accelerate, Compile, GradAccum, GradClip, GradNorm, Hook, LambdaHook, Learner,
+                            NaNGuard)
+from trainer_nb.loop.hooks import LIFECYCLE
+from trainer_nb.loop.mistakes import EVENT_NAMES
+
+X, Y = problem()
+
+def learner(*hooks, model=None, **kwargs):
+    return make_learner(model, batches(), **{'optim': lambda p: torch.optim.SGD(p, lr=.5), 'hooks': hooks, **kwargs})
+
+
+# Calls of `fit` as other trainers take them
+
+ARRAYS = dict(x=X.numpy(), y=Y.numpy())
+CALLS = {       # what a user types → what the one sentence shows
+    'tensors': ((X, Y), dict(epochs=5, batch_size=32, validation_data=(X, Y)),
+                'Learner(model, (x, y), (x_valid, y_valid), bs=32, ...).fit(5)'),
+    'arrays': (tuple(ARRAYS.values()), dict(epochs=2), 'Learner(model, (x, y), ...).fit(2)'),
+    'by name': ((), dict(**ARRAYS, epochs=2, batch_size=8), 'Learner(model, (x, y), bs=8, ...).fit(2)'),
+    'a split': ((X, Y), dict(validation_split=.2), 'Learner(model, *split((x, y), valid=0.2), ...).fit(n_epochs)'),
+    'loaders': ((batches(),), dict(epochs=3, validation_data=batches()),
+                'Learner(model, train_dl, valid_dl, ...).fit(3)'),
+    'the model, too': ((make_model(), batches()), {}, 'Learner(model, train_dl, ...).fit(n_epochs)'),
+    'other names': ((X, Y), dict(epochs=5, callbacks=[], verbose=0), 'here it is hooks=[...]'),
+    'a rate': ((5, 1e-3), {}, 'fit(5, lr=0.001)'),
+    'epochs only': ((), dict(epochs=5), 'n_epochs'),
+}
+
+@pytest.mark.parametrize('name', CALLS)
+def test_a_call_of_fit_from_elsewhere(name):
+    args, kwargs, shown = CALLS[name]
+    learn = learner()
+    before = weights(learn.model)
+    with pytest.raises(TypeError) as e: learn.fit(*args, **kwargs)
+    text = str(e.value)
+    assert shown in text and '\n' not in text and len(text) < 320, text
+    assert same(weights(learn.model), before) and not learn.history.n_steps
+
+def test_the_call_that_is_shown_trains():
+    learn = Learner(make_model(), (X, Y), (X, Y), bs=8, loss_fn=F.cross_entropy, display=False)
+    learn.fit(2)
+    assert learn.state.epoch == 2 and learn.state.batch_idx == 3
+    assert learner().fit(torch.tensor(1)).n_steps == 5      # a number, though a tensor
+
+
+# Names of events of other trainers
+
+@pytest.mark.parametrize('name', EVENT_NAMES)
+def test_events_of_other_trainers(name):
+    assert name not in LIFECYCLE
+    for make in (lambda: type('Mine', (Hook,), {name: lambda self, learn: None}),
+                 lambda: LambdaHook(**{name: lambda learn: None})):
+        with pytest.raises(TypeError) as e: make()
+        assert f'`{name}`, which the loop never calls. Here it is {EVENT_NAMES[name]}' in str(e.value)
+
+def test_the_names_of_the_documents_are_in_the_table():
+    ours = {'begin_fit': 'before_fit', 'begin_epoch': 'before_epoch', 'on_epoch_end': 'after_epoch',
+            'on_log': 'history', 'training_step': 'train_step', 'on_train_batch_end': 'after_step',
+            'iteration_completed': 'after_step', 'on_grad_computed': 'after_backward', 'on_evaluate': 'after_valid'}
+    for theirs, name in ours.items(): assert name in EVENT_NAMES[theirs], theirs
+
+def test_names_of_ones_own_are_free():
+    class Mine(Hook):
+        def on_click(self): pass
+        def setup(self): pass
+        def log(self): pass
+    learner(Mine()).fit(1)
+
+
+# The lifecycle
+
+def points_of(text): return [o for line in text.splitlines()[2:] if (o := line.split('|')[1].strip())]
+
+@pytest.mark.parametrize('hooks', [(), (GradClip(1.),)])
+def test_the_whole_lifecycle(hooks):
+    learn = learner(*hooks, valid_dl=batches())
+    table = learn.describe_hooks(all=True)
+    assert points_of(str(table)) == list(LIFECYCLE)
+    assert str(table).count('(none)') == len(LIFECYCLE) - len(table.rows)
+    assert table._repr_html_().count('(none)') == len(LIFECYCLE) - len(table.rows)
+    learn.fit(1)
+    text = str(learn.describe_hooks(all=True))
+    assert [o for o in points_of(text) if o != 'all hooks'] == list(LIFECYCLE)
+    assert 'the training pass opens' in text.replace('\n', ' ')
+
+def test_without_hooks_it_is_the_lifecycle():
+    table = learner().describe_hooks()
+    assert points_of(str(table)) == list(LIFECYCLE) and table.rows == []
+    some = learner(GradClip(1.)).describe_hooks()
+    assert points_of(str(some)) == ['before_fit', 'do_opt_step'] and '(none)' not in str(some)
+
+def test_points_that_are_never_reached():
+    learn = learner(LambdaHook(before_valid=print), GradClip(1.))
+    lines = str(learn.describe_hooks(all=True)).splitlines()
+    assert [o.split('|')[1].strip() for o in lines if '(never reached)' in o] == ['before_valid', 'after_valid']
+
+
+# Clipping by the norm of each tensor
+
+def by_hand(bounds, n_accum=1, model=None, double=True):
+    "Plain PyTorch: t*bound/max(norm, bound), as TensorFlow computes it; `bounds`: of each parameter, or None"
+    model = model or make_net(double)
+    opt = torch.optim.SGD(model.parameters(), lr=.5)
+    for i, (x, y) in enumerate(data(double)):
+        (F.cross_entropy(model(x), y)/n_accum).backward()
+        if (i + 1) % n_accum: continue
+        for p, bound in zip(model.parameters(), bounds, strict=True):
+            if bound is not None: p.grad = p.grad*bound/max(p.grad.norm().item(), bound)
+        opt.step()
+        opt.zero_grad()
+    return weights(model)
+
+def make_net(double=True):
+    torch.manual_seed(3)
+    net = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
+    return net.double() if double else net
+
+def data(double=True): return [(x.double() if double else x, y) for x, y in zip(X.split(4), Y.split(4))]
+
+def close(a, b, atol=1e-12): return all(torch.allclose(v, w, rtol=0, atol=atol) for v, w in zip(a, b, strict=True))
+
+def clipped(*hooks, double=True, **kwargs):
+    learn = make_learner(make_net(double), data(double), hooks=hooks,
+                         **{'optim': lambda p: torch.optim.SGD(p, lr=.5), **kwargs})
+    learn.fit(1)
+    return learn
+
+def test_norm_per_tensor_equals_a_plain_loop():
+    learn = clipped(GradClip(norm_per_tensor=.1), NaNGuard(), norms := GradNorm())
+    assert close(weights(learn.model), by_hand([.1]*4))
+    assert not close(weights(learn.model), weights(clipped(GradClip(.1)).model))
+    assert not close(weights(learn.model), weights(clipped().model))
+    assert len(learn.history.steps['grad_norm']) == 6 and norms.norms[''] > .1      # of the gradients before
+
+def test_a_large_bound_changes_no_bit():
+    plain = weights(clipped(double=False).model)
+    for bound in 1e6, float('inf'):
+        assert same(weights(clipped(GradClip(norm_per_tensor=bound), double=False).model), plain)
+
+def test_gradients_of_zero_stay_zero():
+    def zero(learn): learn.model[0].weight.grad.zero_()
+    learn = clipped(GradClip(norm_per_tensor=.1), LambdaHook(after_backward=zero))
+    assert torch.equal(learn.model[0].weight, make_net()[0].weight) and not weights(learn.model)[2].isnan().any()
+
+def test_norm_per_tensor_with_accumulation():
+    learn = clipped(GradClip(norm_per_tensor=.05), GradAccum(2))
+    assert learn.state.optimizer_step == 3 and close(weights(learn.model), by_hand([.05]*4, 2))
+
+def test_norm_per_tensor_of_one_optimizer():
+    def sgd(params): return torch.optim.SGD(params, lr=.5)
+    net = make_net()
+    learn = make_learner(net, data(), optim={'a': sgd(net[0].parameters()), 'b': sgd(net[2].parameters())},
+                         hooks=[GradClip(norm_per_tensor={'b': .05})])
+    learn.fit(1)
+    assert close(weights(net), by_hand([None, None, .05, .05]))
+    with pytest.raises(ValueError, match="GradClip names the optimizer 'c'"):
+        learn.fit(1, hooks=[type('Other', (GradClip,), {})(norm_per_tensor={'c': .05})])
+
+def test_norm_per_tensor_after_unscaling():
+    "The bound is below some norms and above others, which would all exceed it if they were still scaled"
+    def scaler(device): return torch.amp.GradScaler(device, init_scale=2.**8)
+    learn = clipped(AMP('bf16'), GradClip(norm_per_tensor=.2), double=False)
+    scaled = clipped(AMP('fp16', scaler=scaler), GradClip(norm_per_tensor=.2), double=False)
+    assert scaled.state.optimizer_step == 6
+    assert close(weights(learn.model), weights(scaled.model), .02)
+    assert close(weights(scaled.model), by_hand([.2]*4, double=False), 2e-3)
+    assert not close(weights(scaled.model), by_hand([1e-3]*4, double=False), .05)
+
+def test_norm_per_tensor_of_sparse_gradients():
+    from test_sparse_gradients import run
+    found = [weights(run(sparse, GradClip(norm_per_tensor=.05), GradAccum(2)).model) for sparse in (True, False)]
+    assert close(*found) and not close(found[0], weights(run(True, GradAccum(2)).model))
+
+def test_a_bad_gradient_is_caught_before_the_clip():
+    def spoil(learn): learn.model[0].weight.grad[0, 0] = float('nan')
+    net = make_net()
+    before = weights(net)
+    learn = make_learner(net, data(), hooks=[NaNGuard(every=1), GradClip(norm_per_tensor=.1),
+                                             LambdaHook(after_backward=spoil)])
+    with pytest.raises(FloatingPointError, match='gradient of 0.weight'): learn.fit(1)
+    assert same(weights(net), before)
+
+def test_the_host_reads_no_norm():
+    from test_no_sync import counted
+    found = []
+    for n in 2, 8:
+        learn = make_learner(make_net(False), data(False)[:3]*n, optim=torch.optim.SGD,
+                             hooks=[GradClip(norm_per_tensor=.1)])
+        with counted() as seen: learn.fit(1)
+        found.append(dict(seen))
+    assert found[0] == found[1]         # nothing is read in a step
+
+def test_norm_per_tensor_of_shards_and_of_ranks():
+    "Two real processes, each with a shard of every parameter, or with all of them"
+    from test_distributed import Little, check_equal, close as close_to, learner as whole, parted
+    alone = whole('plain', GradClip(norm_per_tensor=.02), GradAccum(2))
+    alone.fit(1)
+    assert not all(close_to(v, w) for v, w in zip(weights(alone.model), weights(whole('plain').model)))
+    for hooks in [Accelerate(cpu=True)], [parted(), Little()]:
+        learn = whole('plain', *hooks, GradClip(norm_per_tensor=.02), GradAccum(2))
+        learn.launch(2, 1)
+        check_equal(alone, learn)
+
+def test_one_bound_at_a_time():
+    for kwargs in {}, dict(norm=1., norm_per_tensor=1.), dict(value=1., norm_per_tensor=1.):
+        with pytest.raises(ValueError, match='either a norm, a value or a norm_per_tensor'): GradClip(**kwargs)
+    for bound in 0, -1., {}, {'': 0.}:
+        with pytest.raises(ValueError, match=r'GradClip\(norm_per_tensor\)'): GradClip(norm_per_tensor=bound)
+
+
+# `learn(x)`
+
+class Nested(nn.Module):
+    "Takes a nesting by position and by name, and returns one"
+    def __init__(self):
+        super().__init__()
+        self.lin, self.drop = nn.Linear(4, 3), nn.Dropout(.5)
+    def forward(self, xs, extra=None):
+        out = self.drop(self.lin(xs['a']) + self.lin(xs['b'][0]))
+        return {'out': out if extra is None else out + extra, 'modes': [self.training, torch.is_grad_enabled()]}
+
+def test_a_call_evaluates_the_model():
+    learn = learner()
+    learn.model[0].eval()       # a mode of the user's own
+    modes = [m.training for m in learn.model.modules()]
+    expected = learn.predict((X,))
+    assert torch.equal(learn(X), expected) and not learn(X).requires_grad
+    assert torch.equal(learn(X.numpy()), expected) and torch.equal(learn(X.numpy().astype('float64')), expected)
+    assert [m.training for m in learn.model.modules()] == modes and torch.is_grad_enabled()
+    assert learn.batch is None and learn.pred is None and not learn.history.n_steps
+
+def test_nested_inputs():
+    learn = make_learner(Nested(), train_step=lambda batch, learn: {'loss': learn.model(batch)['out'].mean()})
+    res = learn({'a': X, 'b': [X.numpy()]}, extra=torch.ones(3))
+    assert res['modes'] == [False, False] and res['out'].shape == (24, 3)
+    Pair = namedtuple('Pair', 'a b')
+    learn = make_learner(type('Of', (nn.Linear,), {'forward': lambda self, p: F.linear(p.a + p.b, self.weight)})(4, 3))
+    assert learn(Pair(X, X)).shape == (24, 3)
+
+def test_a_call_in_a_fit_changes_nothing():
+    seen = []
+    def call(learn):
+        before = learn.batch, learn.loss, learn.training, [m.training for m in learn.model.modules()]
+        seen.append(learn(X))
+        assert (learn.batch, learn.loss, learn.training, [m.training for m in learn.model.modules()]) == before
+    runs = []
+    for hooks in [], [LambdaHook(after_step=call, before_step=call, after_epoch=call, after_loss=call)]:
+        torch.manual_seed(2)
+        learn = learner(*hooks, valid_dl=batches())
+        learn.fit(2)
+        runs.append(learn)
+    assert same(*(weights(o.model) for o in runs)) and len(seen) > 20
+    assert runs[0].history.steps == runs[1].history.steps
+    assert torch.equal(seen[-1], runs[1](X))
+
+@pytest.mark.parametrize('hook', [lambda: EMA(.5), lambda: AMP('bf16'), lambda: Compile(backend='eager')],
+                         ids=['EMA', 'AMP', 'Compile'])
+def test_a_call_sees_what_predict_sees(hook):
+    found = []
+    learn = learner(hook(), LambdaHook(after_epoch=lambda learn: found.append((learn(X), learn.predict((X,))))))
+    learn.fit(2)
+    found.append((learn(X), learn.predict((X,))))
+    assert len(found) == 3 and all(torch.equal(a, b) for a, b in found)
+
+def test_a_call_from_another_thread_is_refused():
+    errors = []
+    def other(learn):
+        def call():
+            try: learn(X)
+            except RuntimeError as e: errors.append(str(e))
+        t = threading.Thread(target=call)
+        t.start()
+        t.join()
+    learner(LambdaHook(after_step=other)).fit(1)
+    assert len(errors) == 5 and all('in another thread' in o for o in errors)
+
+def test_an_error_in_a_call_leaves_all_as_it_was():
+    learn = learner()
+    with pytest.raises(RuntimeError): learn(torch.ones(2, 5))
+    assert learn.model.training and learn.batch is None and torch.is_grad_enabled()
+    learn.fit(1)
+
+
+# The config
+
+@dataclasses.dataclass
+class Config:
+    width: int = 8
+    name: str = 'a'
+    parts: tuple = (1, 2)
+
+CONFIGS = {'dict': {'width': 8, 'name': 'a', 'parts': [1, 2]}, 'dataclass': Config(),
+           'namespace': types.SimpleNamespace(width=8, name='a', parts=[1, 2])}
+
+@pytest.mark.parametrize('kind', CONFIGS)
+def test_the_config_reaches_exports_runs_and_cards(kind, tmp_path):
+    learn = Learner(make_model(), (X, Y), loss_fn=F.cross_entropy, bs=8, display=False, config=CONFIGS[kind])
+    run = learn.start(1, folder=tmp_path/'run')
+    run.wait(120)
+    plain = {'width': 8, 'name': 'a', 'parts': [1, 2]}
+    assert json.loads((tmp_path/'run'/'run.json').read_text())['settings']['config'] == plain
+    assert 'config.width' in str(run.card()) and 'config.name' in str(run.card())
+    learn.export(tmp_path/'out')
+    assert json.loads((tmp_path/'out'/'config.json').read_text())['config'] == plain
