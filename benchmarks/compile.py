@@ -17,7 +17,7 @@ from torch import nn
 
 import plain
 from trainer_nb.all import Compile, Learner
-from trainer_nb.features.compile import _bare_step
+from trainer_nb.features.graphs import _bare_step
 
 torch.set_num_threads(1)
 

@@ -60,7 +60,6 @@ class StopAt(Hook):
         if self.kind == 'error': raise ZeroDivisionError('on purpose')
         os.kill(os.getpid(), {'kill': signal.SIGKILL, 'interrupt': signal.SIGINT}[self.kind])
 
-
 def start(c, *hooks):
     # what is resumed had other weights and random numbers before
     seed = c.get('seed', 0) if 'folder' in c and any(Path(c['folder']).glob('*.pt')) else 0

@@ -15,18 +15,17 @@ torch.set_num_threads(1)                            # sums in one order, and no 
 # files that take longest, and begin first, so that no worker is left with one of them at the end
 FIRST = ['show/test_front_ends.py', 'runs/test_runs.py', 'parallel/test_distributed.py', 'features/test_compile.py',
          'browser/test_fit.py', 'test_types.py', 'test_package.py', 'browser/test_controls.py', 'loop/test_programs.py',
-         'save/test_checkpoint.py', 'runs/test_hostile_folders.py', 'runs/test_runs_in_ranks.py', 'loop/test_memory.py',
-         'look/test_doctor.py', 'test_layers.py', 'test_notebooks.py']
+         'show/test_lr_find.py', 'save/test_resume.py', 'loop/test_no_sync.py', 'save/test_checkpoint.py',
+         'runs/test_hostile_folders.py', 'runs/test_runs_in_ranks.py', 'loop/test_memory.py', 'look/test_doctor.py',
+         'test_layers.py', 'test_notebooks.py']
 
 def pytest_collection_modifyitems(items):
     def place(o): return next((i for i, name in enumerate(FIRST) if o.path.as_posix().endswith(f'/{name}')), len(FIRST))
     items.sort(key=place)
 
-
 @pytest.fixture(autouse=True)
 def _seeded():
     torch.manual_seed(0)
-
 
 @pytest.fixture(scope='module')
 def frozen():
@@ -35,7 +34,6 @@ def frozen():
     gc.freeze()
     yield
     gc.unfreeze()
-
 
 @pytest.fixture
 def cell(monkeypatch):
@@ -54,7 +52,6 @@ def cell(monkeypatch):
     monkeypatch.setattr(IPython, 'get_ipython', lambda: SimpleNamespace(kernel=True, execution_count=1))
     monkeypatch.setattr(IPython.display, 'display', display)
     return cell
-
 
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call(pyfuncitem):

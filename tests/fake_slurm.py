@@ -7,7 +7,6 @@ from pathlib import Path
 
 NAMES = 'sbatch', 'squeue', 'scancel', 'scontrol', 'srun'
 
-
 def install(home):
     home.mkdir()
     for name in NAMES:

@@ -16,7 +16,6 @@ from trainer_nb.show.output import Budget
 N_EPOCHS, N_BATCHES = 3, 20
 tests = Path(__file__).parent
 
-
 def environment(
     tmp,  # folder for what a front end writes besides its results
 ):        # dict

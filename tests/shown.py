@@ -11,7 +11,6 @@ ENDS = 'done', 'interrupted', 'stopped', 'failed'
 LIVE = 'progress', 'script', 'button', 'svg', 'canvas', 'iframe'    # tags that must not stay
 INTERRUPTED = r'TrainingInterrupted: interrupted in epoch \d.*; learn\.resume\(\) continues'
 
-
 def svg_of(html):
     "The pictures of a live view, as text"
     return ''.join(b64decode(o).decode() for o in re.findall('data:image/svg.xml;base64,([^"]*)', html))

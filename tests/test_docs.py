@@ -19,7 +19,6 @@ def is_own(o): return getattr(o, '__module__', 'trainer_nb').startswith('trainer
 
 names = [o for o in everything.__all__ if is_own(getattr(everything, o))]
 
-
 @cache
 def cells(path): return json.loads(path.read_text(encoding='utf-8'))['cells']
 
@@ -36,11 +35,9 @@ def used(tree):
     ids = {o.id for o in ast.walk(tree) if isinstance(o, ast.Name)}
     return ids | {o.attr for o in ast.walk(tree) if isinstance(o, ast.Attribute)}
 
-
 def test_every_public_name_has_a_docstring():
     constants = {'EVENTS', 'STEPS'}
     assert not [o for o in names if o not in constants and not (getattr(everything, o).__doc__ or '').strip()]
-
 
 def returned(path):
     "(name of a function, words of its return annotation and of the comment beside it)"
@@ -64,7 +61,6 @@ def test_every_public_name_is_seen_at_work():
         for tree, has_output in trees:
             if has_output: shown |= used(tree).union(*(o.get(name, ()) for name in used(tree) for o in (made, returns)))
     assert not set(names) - shown, f'no cell with an output uses {sorted(set(names) - shown)}'
-
 
 def functions():
     "Public functions, and how public classes are made; dataclasses have no such source"
@@ -90,7 +86,6 @@ def test_help_has_the_comment_beside_each_parameter():
              for f in [*functions(), *(getattr(everything.Learner, o) for o in VERBS)]}
     assert len(found) > 60 and not {name: words for name, words in found.items() if words}
 
-
 def links(text):
     text = re.sub(r'```.*?```', '', text, flags=re.S)
     return re.findall(r'\]\(([^)\s]+)\)', text) + re.findall(r'<(https?:[^>\s]+)>', text)
@@ -109,7 +104,6 @@ def is_wrong(link):
     if o.netloc.endswith('arxiv.org'): return not re.fullmatch(r'/abs/\d{4}\.\d{4,5}(v\d+)?', o.path)
     return not re.fullmatch(r'([\w-]+\.)+[a-z]{2,}', o.netloc) or '//' in o.path or o.netloc.startswith('localhost')
 
-
 def test_links():
     "Links to other hosts are well formed, and links to files lead somewhere"
     wrong = []
@@ -120,18 +114,15 @@ def test_links():
     assert is_wrong('http://pytorch.org') and is_wrong('https://arxiv.org/1506.01186')
     assert not is_wrong('https://arxiv.org/abs/1506.01186')
 
-
 def test_no_merge_is_half_done():
     mark = re.compile(r'^\W*(<{7}|>{7}) ', flags=re.M)
     assert not [path.name for path in [*texts, *notebooks] if mark.search(path.read_text(encoding='utf-8'))]
-
 
 def test_readme_is_the_front_page():
     "Both begin with the same code"
     first, = re.findall(r'```python\n(.*?)\n```', (root/'README.md').read_text(encoding='utf-8'), flags=re.S)[:1]
     code = next(source(c) for c in cells(root/'nbs/index.ipynb') if c['cell_type'] == 'code')
     assert first == re.sub(r'^#\|.*\n', '', code)
-
 
 def test_pages_are_made_where_quarto_is(monkeypatch):
     "`nbdev_docs` runs cells that begin with an import, so they must hold only imports; its files are up to date"
@@ -148,7 +139,6 @@ def test_pages_are_made_where_quarto_is(monkeypatch):
     assert (root/'nbs/nbdev.yml').read_text() == quarto._nbdev_yml.format(**values, doc_path=cfg.doc_path.name)
     assert (root/'nbs/_quarto.yml').read_text() == quarto._quarto_yml and (root/'nbs/styles.css').exists()
 
-
 def test_workflows_call_what_there_is():
     import yaml
     steps = []
@@ -157,7 +147,6 @@ def test_workflows_call_what_there_is():
     targets = re.findall(r'^([a-z-]+):', (root/'Makefile').read_text(), flags=re.M)
     assert all(set(re.findall(r'\bmake ([a-z-]+)', o.get('run', ''))) <= set(targets) for o in steps)
     assert all('uses' in o or 'run' in o for o in steps)
-
 
 def test_names_differ_between_modules():
     "Names differ whatever their case, because the site links by name"
@@ -168,14 +157,12 @@ def test_names_differ_between_modules():
             homes.setdefault(name.lower(), []).append(f'{path.stem}.{name}')
     assert not [o for o in homes.values() if len(o) > 1] and len(homes) > 200
 
-
 @pytest.fixture
 def site(monkeypatch):
     "The modules that make the pages"
     monkeypatch.syspath_prepend(str(root/'nbs'))
     from types import SimpleNamespace
     return SimpleNamespace(**{o: import_module(f'_{o}') for o in ('names', 'pages', 'site')})
-
 
 def test_every_public_name_has_its_line_in_the_api(site):
     "In one task, with a link and a sentence, and so has each verb of `Learner`"
@@ -187,7 +174,6 @@ def test_every_public_name_has_its_line_in_the_api(site):
     text = site.names.all_names()
     assert not [o.shown for o in listed if text.count(f'| [`{o.shown}`](#{o.label}) | ') != 1]
     with pytest.raises(ValueError, match='nbs/api'): site.names.task_of('elsewhere.new')
-
 
 def test_every_page_is_in_the_sidebar(site):
     "Directly, or below a page that lists others"
@@ -250,7 +236,6 @@ def test_the_table_of_a_page_is_that_of_help(site):
     found = {name: differs_on_its_page(name, site) for name in [*HAS_HELP, *(f'Learner.{o}' for o in methods)]}
     assert len(found) > 100 and not {name: text for name, text in found.items() if text}
 
-
 def test_reference_pages_begin_with_what_is_public(site):
     "Each public class and function once, with its table, before anything else; and an example where there is one"
     n_examples = 0
@@ -278,12 +263,10 @@ def test_an_example_of_a_reference_page_runs_by_itself(site, page='save/05_early
     assert code.count('import *') == 1
     exec(code, {'__name__': 'example'})
 
-
 def test_links_in_links_are_flat(site):
     "A name inside a link leads where the link leads"
     flat = site.pages.myst_text('See [with [`AMP`](#amp) and\n[`EMA`](#ema)](02_amp.ipynb) or [`EMA`](#ema) [1](a.md).')
     assert flat == 'See [with `AMP` and\n`EMA`](02_amp.ipynb) or [`EMA`](#ema) [1](a.md).'
-
 
 def test_what_is_a_check_and_what_a_chart(site):
     import base64, io
@@ -297,7 +280,6 @@ def test_what_is_a_check_and_what_a_chart(site):
         return base64.b64encode(file.getvalue())
     assert site.pages.is_chart(png('white', 'blue')) and not site.pages.is_chart(png('grey', 'white'))
 
-
 def test_a_picture_is_described_by_its_axes_or_the_sentence_before_it(site):
     text = '## Look\n\nIt ends. The *dotted* lines are [the `bounds`](a.ipynb):'
     assert site.pages.last_words(text) == 'The dotted lines are the bounds'
@@ -306,7 +288,6 @@ def test_a_picture_is_described_by_its_axes_or_the_sentence_before_it(site):
             if 'image' in o.metadata.get('mystnb', {})]
     assert 'training loss by batch, gradient norm by batch' in alts
     assert alts[2] == 'Here are some from the same twelve noise vectors, before training and after 1, 2, 4 and 8 epochs'
-
 
 def test_completion_shows_what_a_user_needs():
     "Tab after `learn.` or `learn.history.` shows verbs and parts; nothing is hidden by hand"

@@ -6,12 +6,11 @@ import pytest, torch, torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from common import batches, make_learner, problem
+from common import Counted, batches, make_learner, problem
 from trainer_nb.loop.metrics import accuracy
 from trainer_nb.loop.hooks import Hook
 
 TORCH, HERE = str(Path(torch.__file__).parent), __file__
-
 
 class Looks(nn.Module):
     "Notes the frames between this file's call of `fit` and its own `forward`, without torch's and this file's"
@@ -63,12 +62,9 @@ def test_fit(way, capsys):
             for stack in found: assert_short(stack, 'fit')
 
 def test_resume_validate_and_predict():
-    class Stops(Hook):
-        def after_step(self, learn):
-            if learn.state.batch_idx == 2: learn.stop()
     def call(learn):
         for f in lambda: learn.fit(1), learn.resume, learn.validate, lambda: learn.predict(batches()): f()
-    both = stacks(call, hooks=[Stops()])
+    both = stacks(call, hooks=[Counted(2)])
     assert {stack[0][1] for found in both.values() for stack in found} == {'fit', 'resume', 'validate', 'predict'}
     for found in both.values():
         for stack in found: assert_short(stack, 'fit', 'resume', 'validate', 'predict')

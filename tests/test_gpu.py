@@ -35,7 +35,6 @@ on_cuda = pytest.mark.skipif(DRY, reason='CUDA only')
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not DRY and not torch.cuda.is_available(),
                                                   reason='there is no CUDA device')]
 
-
 @pytest.fixture(autouse=True)
 def _quiet_device():
     "Deterministic algorithms; nothing of one test is there for the next one"

@@ -6,7 +6,6 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 
-
 @pytest.mark.soak
 def test_the_tests_for_a_gpu_pass_on_the_cpu():
     env = {**os.environ, 'TRAINER_NB_GPU_DRY': '1', 'OMP_NUM_THREADS': '1'}

@@ -24,7 +24,6 @@ MAY_IMPORT = {      # wing → the wings below it
 LAZY = {'matplotlib', 'PIL', 'ipywidgets', 'fastprogress'}
 HEAVY = [*LAZY, 'IPython', 'pandas', 'sklearn', 'accelerate', 'tensorboard', 'torch._dynamo']
 
-
 def imports(tree, module=''):
     "Full names of the modules that `tree`, the source of trainer_nb.`module`, imports anywhere"
     for node in ast.walk(tree):
@@ -36,7 +35,6 @@ def imports(tree, module=''):
             yield from ['.'.join([*package,
                                   node.module])] if node.module else ('.'.join([*package, o.name]) for o in node.names)
 
-
 def at_import(node):
     "The parts of a module that run when it is imported"
     for o in ast.iter_child_nodes(node):
@@ -44,20 +42,16 @@ def at_import(node):
             yield o
             yield from at_import(o)
 
-
 def ours(name, tree):
     "The modules of trainer_nb that one of them imports"
     return {o.removeprefix('trainer_nb.') for o in imports(tree, name) if o.startswith('trainer_nb.')}
 
-
 def wing(module): return module.split('.')[0]
-
 
 def offenders(find):
     "dict: module → what `find(name, tree)` says against it, of the modules of which it says something"
     assert len(trees) > 50
     return {name: found for name, tree in trees.items() if (found := {*find(name, tree)})}
-
 
 def test_arrows_point_down():
     assert not {*map(wing, trees)} - MAY_IMPORT.keys(), 'give each module a place in the house'
@@ -65,14 +59,12 @@ def test_arrows_point_down():
         return (o for o in ours(name, tree) if wing(o) not in MAY_IMPORT[wing(name)] | {wing(name)})
     assert not offenders(upwards)
 
-
 def test_wings_have_front_doors():
     "What a wing offers to the others is listed in its `__init__.py`, and imported from there"
     def inside(name, tree):
         if name == 'learner': return ()     # it takes each verb from its module, so that no other one is imported
         return (o for o in ours(name, tree) if '.' in o and wing(o) != wing(name))
     assert not offenders(inside)
-
 
 def test_front_doors_offer_what_is_used():
     used = {(o.module, a.name) for name, tree in trees.items() for o in ast.walk(tree)
@@ -85,7 +77,6 @@ def test_front_doors_offer_what_is_used():
                 for a in o.names if (wing, a.name) not in used}
         assert not idle, f'nobody outside uses {idle} of {wing}'
 
-
 def test_no_circle():
     "Modules can be put in an order in which each imports earlier ones only"
     def inside(o): return {m for m in trees if m.startswith(o + '.')} or {o}      # a front door opens the whole wing
@@ -93,7 +84,6 @@ def test_no_circle():
     while ready := [name for name, needed in waits.items() if not needed & waits.keys()]:
         for name in ready: del waits[name]
     assert not waits, f'these import one another: {waits}'
-
 
 def test_no_star_import_and_no_bare_except():
     def careless(name, tree):
@@ -121,11 +111,9 @@ def private_uses(tree):
             if holder in (names if isinstance(o.value, ast.Name) else LEARNERS) and not is_own:
                 yield o.lineno, ast.unparse(o)
 
-
 def test_nobody_reaches_into_the_loop():
     "What another wing needs has a public name, or is passed as an argument"
     assert not offenders(lambda name, tree: () if wing(name) == 'loop' else private_uses(tree))
-
 
 def set_elsewhere(tree):
     "(line, expression) of each attribute that a module sets on what it imports, while it is imported itself"
@@ -135,12 +123,11 @@ def set_elsewhere(tree):
         for o in getattr(stmt, 'targets', [getattr(stmt, 'target', None)]):
             if isinstance(o, ast.Attribute) and ast.unparse(o.value) in imported: yield stmt.lineno, ast.unparse(o)
 
-
 def test_nobody_sets_attributes_of_a_class_elsewhere():
     assert not offenders(lambda name, tree: set_elsewhere(tree))
 
-
-def test_the_bare_learner_needs_no_other_wing():
+def test_the_bare_learner_needs_no_other_wing_and_the_whole_one_has_every_verb(tmp_path):
+    "In a fresh process"
     code = """if True:
         import sys, torch
         from trainer_nb.loop import Learner
@@ -150,14 +137,9 @@ def test_the_bare_learner_needs_no_other_wing():
         wings = {o.split('.')[1] for o in sys.modules if o.startswith('trainer_nb.')}
         assert wings == {'base', 'draw', 'data', 'loop'}, wings
         try: learn.evaluate
-        except AttributeError as e: assert 'learn.validate' in str(e), e"""
-    subprocess.run([sys.executable, '-c', code], check=True)
+        except AttributeError as e: assert 'learn.validate' in str(e), e
 
-
-def test_the_learner_has_every_verb(tmp_path):
-    "In a fresh process, methods of other wings are there, and `fit(resume=path)` resumes"
-    code = """if True:
-        import sys, torch
+        # the whole one: methods of other wings, `fit(resume=path)`, and nothing to draw with
         from torch.nn.functional import mse_loss
         from trainer_nb.learner import Learner, verb
         def make(): return Learner(torch.nn.Linear(2, 1), (torch.ones(8, 2), torch.ones(8, 1)), loss_fn=mse_loss, bs=4)
@@ -168,18 +150,17 @@ def test_the_learner_has_every_verb(tmp_path):
         other = make()
         other.fit(3, resume=path)
         assert other.state.epoch == 3 and len(other.history) == 3, other.state
+        assert not {'matplotlib', 'IPython', 'ipywidgets', 'pandas'} & sys.modules.keys()
         verbs = [name for name, o in vars(Learner).items() if isinstance(o, verb)]
         assert len(verbs) == 16 and all(callable(getattr(learn, name)) for name in verbs), verbs
         assert type(Learner(torch.nn.Linear(2, 1), display='text').display).__name__ == 'Display'"""
     subprocess.run([sys.executable, '-c', code, tmp_path/'all.pt'], check=True)
-
 
 def test_screens_load_where_they_are_used():
     def loaded(name, tree):
         found = (o for o in at_import(tree) if isinstance(o, (ast.Import, ast.ImportFrom)))
         return {o.split('.')[0] for stmt in found for o in imports(stmt)} & LAZY
     assert not offenders(loaded)
-
 
 def test_the_rules_see():
     "The functions above find what they are there to find"
@@ -197,7 +178,6 @@ def test_the_rules_see():
                                                   'learn._f'}
     tree = ast.parse('from x import y\ny.a = 1\nz.b = 2\ndef f(): y.c = 3')
     assert [*set_elsewhere(tree)] == [(2, 'y.a')]
-
 
 def test_import_is_light():
     code = ('from time import perf_counter\nimport sys, torch\nbefore, t = set(sys.modules), perf_counter()\nimport '

@@ -18,7 +18,6 @@ from trainer_nb.base import tracing_backward
 cfg = get_config()
 nbs, lib = cfg.nbs_path, cfg.lib_path
 
-
 @pytest.fixture
 def fresh_package():
     "A fresh package for each notebook, so that classes that one defines again or patches do not reach the next"
@@ -44,7 +43,6 @@ def test_runs(path, fresh_package, monkeypatch):
     ok, _ = run_notebook(path.absolute(), skip_flags=cfg.tst_flags.split(), basepath=cfg.config_path)
     assert ok, 'see the captured stderr'
 
-
 def test_in_sync(tmp_path):
     "`nbdev_export` and `nbdev_clean` would change nothing"
     shutil.copy(cfg.config_file, tmp_path)
@@ -60,7 +58,6 @@ def test_in_sync(tmp_path):
     mine, fresh = sources(cfg.config_path), sources(tmp_path)
     stale = sorted(p for p in mine.keys() | fresh.keys() if mine.get(p) != fresh.get(p))
     assert not stale, f'run nbdev_export and nbdev_clean: {stale}'
-
 
 def cells():
     "(notebook, code, outputs)"
@@ -81,7 +78,6 @@ def test_what_is_imported_exists():
         return name in {None, '*'} or hasattr(import_module(module), name) or find_spec(f'{module}.{name}')
     assert len(ours) > 300
     assert not [o for o in sorted(ours, key=str) if not exists(*o[1:])]
-
 
 def test_outputs_hold_no_path_of_a_machine():
     path = re.compile(r'(?<![\w.])/(?:home|root|work|Users|tmp|check)/\S+')

@@ -26,9 +26,7 @@ learn.history.plot()
 assert not find_spec('nbdev') and not find_spec('execnb')
 '''
 
-
 def run(*cmd, cwd): subprocess.run(cmd, cwd=cwd, env=env, check=True)
-
 
 @pytest.fixture(scope='module')
 def dist(tmp_path_factory):
@@ -39,7 +37,6 @@ def dist(tmp_path_factory):
     run(sys.executable, '-m', 'build', '-o', src.parent, src, cwd=src.parent)
     return src.parent
 
-
 def test_contents(dist):
     wheel, = dist.glob('*.whl')
     names = {o for o in ZipFile(wheel).namelist()}
@@ -49,7 +46,6 @@ def test_contents(dist):
     sdist, = dist.glob('*.tar.gz')
     with tarfile.open(sdist) as f: names = {o.split('/')[-1] for o in f.getnames()}
     assert {'settings.ini', 'LICENSE', 'README.md'} <= names
-
 
 def test_trains_in_a_clean_environment(dist, tmp_path):
     """With the newest versions of what it needs, not those of the development tools

@@ -10,7 +10,6 @@ from pathlib import Path
 root = Path(__file__).parents[1]
 script = root/'tests/typed_script.py'
 
-
 def lacks(f, is_method):
     "What a function lacks: names of parameters, and 'return'"
     a = f.args
@@ -18,7 +17,6 @@ def lacks(f, is_method):
     params = [*a.posonlyargs, *a.args][is_method and not is_static:]
     params += [*a.kwonlyargs, *(o for o in (a.vararg, a.kwarg) if o)]
     return [o.arg for o in params if o.annotation is None] + ['return']*(f.returns is None and f.name != '__init__')
-
 
 def offenders():
     "dict: 'module.name' → what its signature lacks, of the public names of all modules and the methods of classes"
@@ -36,12 +34,10 @@ def offenders():
     assert len(found) > 300
     return {name: what for name, what in found.items() if what}
 
-
 def test_public_signatures_are_annotated():
     found = offenders()
     lines = [f'{name}: {", ".join(what)}' for name, what in found.items()]
     assert not found, '\n'.join([f'{len(found)} signatures', *lines])
-
 
 def mypy(*args):
     "What `mypy --strict` says of files, with the cache of `make lint`"

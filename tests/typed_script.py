@@ -24,14 +24,11 @@ class Note(Hook):
 
     def do_opt_step(self, learn: Learner, nxt: Any) -> Any: return nxt()
 
-
 class Rank0(MainProcessHook):
     def after_epoch(self, learn: Learner) -> None: print(learn.position, learn.history.epochs['train_loss'])
 
-
 def step(batch: Any, learn: Learner) -> Iterator[tuple[str, torch.Tensor]]:
     yield 'd', learn.model(batch[0]).mean()
-
 
 def main(folder: str) -> History:
     set_seed(0)

@@ -36,7 +36,7 @@ class Learner(BareLearner):
 
     @verb
     def plot_schedule():
-        from trainer_nb.features.schedule import plot_schedule
+        from trainer_nb.features.preview import plot_schedule
         return plot_schedule
 
     @verb

@@ -14,7 +14,6 @@ every_page = pytest.mark.parametrize('page', IN_TURN, ids='-'.join, indirect=Tru
 lab_first = pytest.mark.parametrize('page', [PAGES[0], pytest.param(PAGES[3], marks=pytest.mark.soak)], ids='-'.join,
                                     indirect=True)
 
-
 @pytest.fixture(scope='package')
 def jupyter():
     if why and os.environ.get('CI'): pytest.fail(f'no browser tests: {why}')

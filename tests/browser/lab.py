@@ -21,13 +21,11 @@ SETTINGS = {    # by JupyterLab's schemas
     'docmanager-extension/plugin': {'autosave': False},
     'notebook-extension/tracker': {'windowingMode': 'none', 'scrollPastEnd': False}}     # every cell is in the DOM
 
-
 def missing():  # str or None
     "Why there can be no browser here"
     lacks = [o for o in ('playwright', 'jupyterlab', 'notebook') if find_spec(o) is None]
     if lacks: return f'{", ".join(lacks)} not installed'
     return None if CHROMIUM else 'no Chromium: install it (Debian: apt-get install chromium), or set CHROMIUM'
-
 
 class Jupyter:
     "A server and a browser; a context manager that leaves nothing of either"
@@ -116,7 +114,6 @@ class Jupyter:
             end()
             try: return self.server.wait(10)
             except subprocess.TimeoutExpired: pass
-
 
 class Page:
     """A notebook and its kernel; cells and outputs are counted from 0

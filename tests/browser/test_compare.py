@@ -35,7 +35,6 @@ LINE = 'i => getComputedStyle(nb.area(0).querySelector(`svg path.l-${i}`)).strok
 TABLE = '() => nb.area(0).querySelector("tbody").innerText'
 GREY = 'rgb(136, 136, 136)'
 
-
 def middle(page, row, cell=2):
     "Where the middle of a cell of the table is"
     return page.js('([i, j]) => { const o = nb.area(0).querySelectorAll("tbody tr")[i].children[j];'

@@ -23,7 +23,6 @@ print(json.dumps({'log': [[o.what, o.asked, o.done] for o in controls.log], 'can
                   'lr': learn.opt.param_groups[0]['lr'],
                   'left': learn.state.batch_idx, 'warned': controls.warned, 'error': str(learn.display.error)}))'''
 
-
 def fit(page, work='sleep'):
     page.cells(FIT.format(work=BUSY[work]), SEEN, 'learn.resume()')
     page.start()

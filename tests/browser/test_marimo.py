@@ -27,14 +27,12 @@ OUTPUT = 'document.querySelectorAll(".marimo-cell")[%d]?.querySelector("[data-ce
 SVG, NOT_SVG = (o % "[src^='data:image/svg']" for o in ('img%s', 'img:not(%s)'))      # the live picture; others
 SHOTS = os.environ.get('SHOTS')     # a folder for pictures of the pages
 
-
 def missing():  # str or None
     "Why there can be no marimo here"
     if not CHROMIUM: return 'no Chromium: install it (Debian: apt-get install chromium), or set CHROMIUM'
     code = 'from importlib.util import find_spec; find_spec("marimo").name, find_spec("trainer_nb").name'
     if subprocess.run([PYTHON, '-c', code], stdin=subprocess.DEVNULL, capture_output=True).returncode:
         return 'no marimo: pip install marimo, or let MARIMO name a Python that has it and trainer_nb'
-
 
 class Marimo:
     "A server with one notebook, and its page; a context manager"
@@ -117,7 +115,6 @@ class Marimo:
     def shot(self, name):
         if SHOTS: self.page.screenshot(path=f'{SHOTS}/{name}-{self.theme}-{self.viewport["width"]}.png')
 
-
 @pytest.fixture(scope='module')
 def browser():
     if why := missing(): pytest.skip(why)
@@ -126,7 +123,6 @@ def browser():
 
 pytestmark = pytest.mark.soak
 looks = pytest.mark.parametrize('look', [('light', 1000), ('dark', 480)], ids=lambda o: f'{o[0]}-{o[1]}')
-
 
 @looks
 def test_run(browser, tmp_path, look):

@@ -19,7 +19,6 @@ COMPUTE = 'while not Path("enough").exists(): sum(range(10**5))\nprint("computed
 END = 'run.wait(30)\nprint(run.status, sys.getswitchinterval())'
 SVG = '() => nb.area(0)?.querySelector("img")?.outerHTML'      # the live picture
 
-
 def changes(page):
     before = page.js(SVG)
     page.until(f'before => ({SVG})() != before', before)

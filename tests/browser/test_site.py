@@ -51,7 +51,6 @@ CONTRAST = '''() => {     // of text to background, by WCAG 2, for everything th
         return [Math.round(100*(a + .05)/(b + .05))/100, o.innerText.slice(0, 40)]
     }).sort((a, b) => a[0] - b[0])[0] }'''
 
-
 @pytest.fixture(scope='module')
 def tab():
     "A page of a browser; `tab.said` is what consoles said, `tab.asked` which URLs were asked for"
@@ -67,7 +66,6 @@ def tab():
         tab.on('request', lambda o: tab.asked.append(o.url))
         yield tab
         browser.close()
-
 
 @pytest.fixture(scope='module')
 def seen(tab):
@@ -88,11 +86,9 @@ def seen(tab):
     tab.emulate_media(color_scheme='light')
     return res
 
-
 def test_nothing_is_said_and_no_host_is_asked(tab, seen):
     assert len(seen) > 40 and not tab.said
     assert not [o for o in tab.asked if not o.startswith(('file:', 'data:'))]
-
 
 def test_links_lead_somewhere(seen):
     ids, dead = {path: set(o['ids']) for path, o in seen.items()}, defaultdict(set)
@@ -104,21 +100,17 @@ def test_links_lead_somewhere(seen):
                 dead[path.name].add(link.geturl().split('/html/')[-1])
     assert not dead
 
-
 def test_pictures_are_there_and_say_what_they_show(seen):
     images = [(path.name, *o) for path, page in seen.items() for o in page['images']]
     assert len(images) > 50 and not [o for o in images if not o[2]]
     assert not [o for o in images if not o[3] or o[3].endswith('.png')]
-
 
 def test_both_themes_are_readable(seen):
     for theme in 'light', 'dark':
         assert not {path.name: o[theme] for path, o in seen.items() if o[theme] and o[theme][0] < 4.5}
     assert {o['background'] for o in seen.values()} == {'rgb(19, 20, 22)'}       # dark, in the end
 
-
 def test_nothing_sticks_out(seen): assert not {path.name: o['wide'] for path, o in seen.items() if o['wide']}
-
 
 def test_the_sidebar_is_short(tab):
     "On the front page; elsewhere the entries of the open part come on top"
@@ -130,7 +122,6 @@ def test_the_sidebar_is_short(tab):
     assert 20 < entries < 30
     assert {'start', 'lessons', 'how-to', 'api by task', 'internals'} <= set(headings) and len(headings) <= 6
 
-
 def test_checks_fold_away(tab):
     def count(where, text):
         return tab.evaluate('([where, text]) => [...document.querySelectorAll(where)].filter('
@@ -138,7 +129,6 @@ def test_checks_fold_away(tab):
     for page in 'start/02_quickstart', 'lessons/01_images', 'features/06_schedule':
         tab.goto((html/f'{page}.html').as_uri())
         assert count('details.hide:not([open]) p.collapsed', 'Check') and not count('.cell > .cell_input pre', 'assert')
-
 
 def test_a_reference_page_opens_with_its_class(tab):
     "How it works is folded, and a link to a part of it unfolds it"
@@ -169,13 +159,11 @@ FIRST = '''query => {      // as `Search.query` does, which shows the last resul
     const found = Search._performSearch(...Search._parseQuery(query))
     return found.length ? found[found.length - 1][0] : 'nothing' }'''
 
-
 def test_search_finds_what_people_type(tab):
     tab.goto((html/'search.html').as_uri())
     tab.wait_for_function('typeof Search != "undefined" && Search._index')
     found = {query: tab.evaluate(FIRST, query) for query in FOUND}
     assert not {query: (found[query], page) for query, page in FOUND.items() if found[query] != page}
-
 
 def test_search_shows_the_best_first(tab):
     tab.goto((html/'index.html').as_uri())
@@ -184,14 +172,12 @@ def test_search_shows_the_best_first(tab):
     tab.wait_for_selector('#search-results li a')
     assert 'save/05_early_stopping.html' in tab.evaluate('document.querySelector("#search-results li a").href')
 
-
 def test_the_general_index_is_full(tab):
     tab.goto((html/'genindex.html').as_uri())
     listed = set(tab.evaluate('[...document.querySelectorAll(".genindextable li > a")].map(o => o.innerText)'))
     kinds = {o: getattr(getattr(everything, o), '__module__', '') for o in everything.__all__}
     names = {name for name, module in kinds.items() if module.startswith('trainer_nb')}
     assert not names - listed and {'learn.fit', 'learn.lr_find', 'overfitting', 'csv'} <= listed and len(listed) > 200
-
 
 def test_the_front_page_says_what_it_is_on_its_first_screen(tab):
     "Also to readers who want no motion"
@@ -206,7 +192,6 @@ def test_the_front_page_says_what_it_is_on_its_first_screen(tab):
     assert (html/'_static/live.webp').stat().st_size < 300_000
     assert tab.locator('article a[href="https://github.com/trainer-nb/trainer_nb"]').count()
 
-
 def test_the_theme_can_be_chosen(tab):
     tab.goto((html/'index.html').as_uri())
     colors = set()
@@ -216,7 +201,6 @@ def test_the_theme_can_be_chosen(tab):
     assert len(colors) == 2
     tab.evaluate('localStorage.clear()')
 
-
 def test_every_public_name_has_an_anchor(seen):
     anchors = {o for page in seen.values() for o in page['ids']}
     names = [o for o in everything.__all__
@@ -225,7 +209,6 @@ def test_every_public_name_has_an_anchor(seen):
     assert not [o for o in names if not anchors & {o.lower(), o.lower().replace('_', '-')}]
     for verb in 'fit', 'validate', 'predict', 'lr_find', 'describe_hooks', 'resume', 'plot_schedule', 'export':
         assert f'learner-{verb.replace("_", "-")}' in anchors or f'hooked-{verb.replace("_", "-")}' in anchors
-
 
 def test_twins_and_lists():
     "Each page has its Markdown, `llms.txt` and the sitemap name all of them, and no MyST is left in it"

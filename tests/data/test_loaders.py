@@ -5,11 +5,10 @@ import numpy as np, pytest, torch
 from torch.utils.data import DataLoader
 
 import trainer_nb.data.passes
-from common import Noisy, make_learner, problem, same, weights
+from common import make_learner, problem, same
 from trainer_nb.base.rng import rng_state, set_seed
-from trainer_nb.data import SeededLoader, TensorLoader, end_workers, source
+from trainer_nb.data import TensorLoader
 from trainer_nb.loop.hooks import LambdaHook
-from trainer_nb.data.loaders import Prefetched
 from trainer_nb.data.passes import Pass
 from trainer_nb.show.output import Budget
 
@@ -38,44 +37,6 @@ def test_the_share_of_waiting_is_right(waits, work, monkeypatch):
         seen.append(b)
     share = sum(waits)/(sum(waits) + work*len(waits))
     assert seen == [*range(3000)] and pass_.wait_s/clock.now == pytest.approx(share, abs=.02)
-
-class OnHost(Prefetched):
-    "A `Prefetched` that copies nothing: there is no GPU here"
-    def wrap_iter(self, iterator): return (tuple(o.clone() for o in b) for b in iterator)
-
-LOADERS = {
-    'tensors': lambda: TensorLoader(*problem(), bs=5, shuffle=True),
-    'stock': lambda: torch.utils.data.DataLoader(Noisy(*problem()), batch_size=5, shuffle=True),
-    'seeded, 2 workers': lambda: SeededLoader(Noisy(*problem()), batch_size=5, shuffle=True, num_workers=2),
-    'unknown length': lambda: Unsized(problem()),
-}
-
-class Unsized:
-    def __init__(self, data): self.data = data
-    def __iter__(self): return iter(list(zip(*(o.split(5) for o in self.data))))
-
-@pytest.mark.filterwarnings('ignore:load. train_dl is a Unsized')
-@pytest.mark.parametrize('key, elsewhere', [
-    ('tensors', True), ('stock', False), ('seeded, 2 workers', True), ('unknown length', True)])
-def test_a_stopped_pass_that_is_handed_on_loses_no_batch(key, elsewhere, tmp_path):
-    "The same weights as of the loader itself, trained without a stop"
-    def learner(wrap):
-        torch.manual_seed(0)
-        return make_learner(train_dl=wrap(LOADERS[key]()), valid_dl=TensorLoader(*problem(), bs=7), seed=3)
-    plain, learn = learner(lambda dl: dl), learner(lambda dl: OnHost(dl, torch.device('cuda')))
-    plain.fit(2)
-    def stop(learn):
-        if learn.training and learn.state.optimizer_step == 8: learn.stop()
-    learn.fit(2, hooks=[LambdaHook(after_step=stop)])
-    assert learn.cancelled == 'stop'
-    if elsewhere:
-        learn.save(tmp_path/'state')
-        learn = learner(lambda dl: OnHost(dl, torch.device('cuda')))
-        learn.load(tmp_path/'state')
-    learn.resume()
-    assert same(weights(learn.model), weights(plain.model)) and learn.history.steps == plain.history.steps
-    for o in learn, plain: end_workers(o.train_dl)
-    assert source(learn.train_dl) is learn.train_dl.source
 
 @pytest.mark.parametrize('mode, shuffle', [('r', True), ('r+', False)])
 def test_batches_of_a_mapped_file_are_their_own(mode, shuffle, tmp_path, recwarn):

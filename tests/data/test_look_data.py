@@ -1,10 +1,10 @@
 "Whatever people have is taken: losses are those of a loader made by hand"
-import warnings
 
 import numpy as np, pandas as pd, pytest, torch, torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
+from common import plain_loop, told
 from trainer_nb.all import Learner, SeededLoader, set_seed, split
 
 N, BS = 22, 5
@@ -67,13 +67,8 @@ def by_hand(how, model):
     if how == 'cut': batches = [(x[i], y[i]) for i in torch.randperm(N).split(BS)]
     elif how == 'drawn': batches = DataLoader(TensorDataset(x, y), BS, shuffle=True)
     else: batches = list(zip(x.split(BS), y.split(BS)))
-    opt, losses = torch.optim.SGD(model.parameters(), .1), []
-    for xb, yb in batches:
-        loss = F.mse_loss(model(xb), yb)
-        loss.backward()
-        opt.step()
-        opt.zero_grad()
-        losses.append(loss.item())
+    opt = torch.optim.SGD(model.parameters(), .1)
+    losses = plain_loop(model, opt, batches, 1, lambda m, b: F.mse_loss(m(b[0]), b[1]))
     with torch.no_grad(): return losses, F.mse_loss(model(x), y, reduction='none')[:, 0]
 
 @pytest.mark.parametrize('name', FORMS)
@@ -159,10 +154,8 @@ def stream_fit(*items, loss_fn=F.mse_loss, batch_size=0):
     data = Items(*items)
     if batch_size: data = DataLoader(data, batch_size=batch_size if batch_size > 0 else None)
     learn = Learner(nn.Linear(3, 1), data, loss_fn=loss_fn, bs=4, device='cpu', display=False)
-    with warnings.catch_warnings(record=True) as told:
-        warnings.simplefilter('always')
-        learn.fit(1)
-    return ' '.join(str(o.message) for o in told if 'taken for a sample' in str(o.message))
+    with told() as said: learn.fit(1)
+    return ' '.join(o for o in said if 'taken for a sample' in o)
 
 def test_a_stream_of_batches_is_told():
     "Nobody can know whether an item is a sample or a batch, if its tensors begin alike: one line says what was assumed"

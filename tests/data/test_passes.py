@@ -3,22 +3,18 @@ import multiprocessing, warnings
 
 import pytest, torch, torch.nn.functional as F
 from torch.optim import SGD
-from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
-from common import batches, digest, make_learner, make_model, problem, same, shuffled, weights
-from trainer_nb.save.checkpoint import Checkpoint
+from common import (
+    Noisy, batches, check_resume, digest, make_learner, make_model, problem, same, shuffled, stop_when, told, weights
+)
 from trainer_nb.loop.hooks import CancelEpoch, LambdaHook
 from trainer_nb.features.gradients import GradAccum
 from trainer_nb.all import Loaders, SeededLoader
 from trainer_nb.data import end_workers, is_warm
 
 
-class Noisy(Dataset):
-    "Samples draw random numbers"
-    def __len__(self): return 24
-    def __getitem__(self, i): return problem()[0][i] + .1*torch.randn(4), problem()[1][i]
-
-def loader(): return DataLoader(Noisy(), batch_size=5, shuffle=True, num_workers=1, persistent_workers=True)
+def loader(): return DataLoader(Noisy(*problem()), batch_size=5, shuffle=True, num_workers=1, persistent_workers=True)
 
 @pytest.mark.parametrize('ends', ['max_steps', 'CancelEpoch'])
 def test_passes_that_end_early_keep_persistent_workers_as_break_does(ends):
@@ -44,7 +40,7 @@ def test_passes_that_end_early_keep_persistent_workers_as_break_does(ends):
     assert same(weights(model), weights(learn.model))
 
 @pytest.mark.parametrize('how, make', [
-    ('validate', loader), ('predict', lambda: SeededLoader(Noisy(), 5, num_workers=1)),
+    ('validate', loader), ('predict', lambda: SeededLoader(Noisy(*problem()), 5, num_workers=1)),
     ('valid_every', lambda: Loaders({'a': loader()}))], ids=['stock', 'seeded', 'several'])
 def test_a_pass_inside_another_one_over_kept_workers_leaves_it_alone(how, make):
     "torch has one iterator for both: the second pass would end the first one"
@@ -135,7 +131,7 @@ class Drawn:
             torch.rand(7)
             yield batch
 
-def stop(learn): learn.stop() if (learn.state.epoch, learn.state.batch_idx) == (1, 2) else None
+STOP = stop_when(lambda learn: (learn.state.epoch, learn.state.batch_idx) == (1, 2))
 
 @pytest.mark.parametrize('kind', ['drawn', 'stateful'])
 def test_a_batch_that_was_read_ahead_is_neither_lost_nor_drawn_twice(tmp_path, kind):
@@ -143,19 +139,11 @@ def test_a_batch_that_was_read_ahead_is_neither_lost_nor_drawn_twice(tmp_path, k
     if kind == 'stateful': stateful = pytest.importorskip('torchdata.stateful_dataloader').StatefulDataLoader
     class Lines(IterableDataset):
         def __iter__(self): return zip(*problem())
-    def make(*more):
+    def make():
         torch.manual_seed(0)
         dl = Drawn() if kind == 'drawn' else stateful(Lines(), batch_size=5)
-        return make_learner(make_model(), dl, hooks=[GradAccum(3), *more])
-    whole = make()
-    whole.fit(2)
-    make(LambdaHook(after_step=stop), Checkpoint(tmp_path)).fit(2)
-    other = make(Checkpoint(tmp_path))
-    torch.rand(3)
-    with warnings.catch_warnings():
-        warnings.simplefilter('ignore')
-        other.fit(2, resume=True)
-    assert digest(whole) == digest(other)
+        return make_learner(make_model(), dl, hooks=[GradAccum(3)])
+    with told(): check_resume(make, tmp_path, STOP, n_epochs=2)
 
 
 # Other loaders between a stop and a resume
@@ -166,7 +154,7 @@ def test_another_loader_in_the_middle_of_a_pass_is_refused(tmp_path, load):
     def make(seed, *hooks):
         torch.manual_seed(seed)
         return make_learner(train_dl=shuffled(), seed=7, hooks=[GradAccum(3), *hooks])
-    whole, learn = make(0), make(0, LambdaHook(after_step=stop))
+    whole, learn = make(0), make(0, STOP)
     whole.fit(2)
     learn.fit(2)
     if load:

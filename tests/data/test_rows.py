@@ -12,7 +12,7 @@ from torch.utils.data._utils import collate
 from trainer_nb.all import Learner
 from trainer_nb.base.rng import rng_state, set_seed
 from trainer_nb.data import Pass, same_state
-from trainer_nb.data.rows import by_rows
+from trainer_nb.data.rows import RowPass, reads_rows
 
 DTYPES = [getattr(torch, o) for o in 'float32 float64 bfloat16 float16 int64 uint8 bool complex64'.split()]
 
@@ -51,7 +51,7 @@ def test_batches_and_random_numbers_are_the_same(seed):
     passes, after = [], []
     for kind in iter, Pass:
         dl = loader(seed)
-        assert by_rows(dl) is not dl
+        assert reads_rows(dl)
         set_seed(seed)
         passes.append([(b, torch.rand(1)) for _ in range(2) for b in kind(dl)])
         after.append((rng_state(), dl.generator and dl.generator.get_state()))
@@ -77,18 +77,18 @@ def test_batches_and_random_numbers_are_the_same(seed):
 
 def test_batches_can_be_changed_in_place():
     x = torch.arange(10.)
-    dl = by_rows(DataLoader(TensorDataset(x), 4))
-    for xb, in dl: xb.zero_()
-    assert x.equal(torch.arange(10.)) and [b[0].tolist() for b in dl] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+    dl = DataLoader(TensorDataset(x), 4)
+    for xb, in RowPass(dl): xb.zero_()
+    assert x.equal(torch.arange(10.)) and [b[0].tolist() for b in RowPass(dl)] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
 
 def test_indices_are_checked():
     data = TensorDataset(torch.arange(5))
     for bad in [Subset(data, [1, 5]), Subset(data, [-6])]:
-        for dl in DataLoader(bad), by_rows(DataLoader(bad)):
+        for dl in DataLoader(bad), RowPass(DataLoader(bad)):
             with pytest.raises(IndexError): list(dl)
     at = [torch.tensor(3), torch.tensor(1)]
     dl = DataLoader(data, 2, sampler=SubsetRandomSampler(at))
-    assert by_rows(dl) is not dl and sorted(next(iter(by_rows(dl)))[0].tolist()) == [1, 3]
+    assert reads_rows(dl) and sorted(next(RowPass(dl))[0].tolist()) == [1, 3]
 
 def test_another_way_to_collate_tensors_is_kept(monkeypatch):
     def doubled(batch, *, collate_fn_map=None): return 2*torch.stack(batch)
@@ -122,7 +122,7 @@ UNCHANGED = {
 }
 
 def test_other_loaders_are_left_alone():
-    assert [name for name, dl in UNCHANGED.items() if by_rows(dl) is not dl] == []
+    assert [name for name, dl in UNCHANGED.items() if reads_rows(dl)] == []
 
 def test_a_fit_reads_rows(monkeypatch):
     "Only the first batch of a loader is made sample by sample"
@@ -140,7 +140,7 @@ def test_a_batch_sampler_of_its_own(kind, drop_last):
         dataset, g = TensorDataset(torch.arange(37.)), torch.Generator().manual_seed(5)
         sampler = kind(range(10) if kind is SubsetRandomSampler else dataset, generator=g)
         dl = DataLoader(dataset, batch_sampler=BatchSampler(sampler, 4, drop_last))
-        assert by_rows(dl) is not dl
+        assert reads_rows(dl)
         passes.append([b[0].tolist() for _ in range(2) for b in read(dl)])
         assert len(passes[-1]) == 2*len(dl)
     assert passes[0] == passes[1]

@@ -1,5 +1,4 @@
 "A batch counts as many samples as it has, however it holds them; a guess says that it is one"
-import warnings
 from collections import UserDict
 from dataclasses import dataclass
 
@@ -8,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_sequence
 from torch.utils.data import DataLoader
 
-from common import make_learner
+from common import make_learner, told
 from trainer_nb.base.nested import batch_size
 
 T = torch.zeros
@@ -58,11 +57,10 @@ def warned(dl, batch_to_n=None):
     def step(batch, learn):
         return {'loss': learn.model(T(1, 1)).sum(), **({'n': batch_to_n(batch)} if batch_to_n else {})}
     learn = make_learner(nn.Linear(1, 1), dl, dl, train_step=step)
-    with warnings.catch_warnings(record=True) as seen:
-        warnings.simplefilter('always')
+    with told() as said:
         learn.fit(2)
         learn.validate()
-    return [str(o.message) for o in seen]
+    return said
 
 def time_major(samples): return torch.stack(samples, 1), T(len(samples))
 

@@ -1,9 +1,8 @@
 "Samplers, datasets and loaders that seed themselves by the epoch are told its number, as in a plain loop"
-import pytest, torch, torch.nn.functional as F
+import pytest, torch
 from torch.utils.data import BatchSampler, DataLoader, Dataset, DistributedSampler, RandomSampler
 
-from common import make_learner, problem, same, weights
-from trainer_nb.save.checkpoint import Checkpoint
+from common import check_resume, make_learner, plain_loop, problem, same, stop_at, weights
 from trainer_nb.features.gradients import GradAccum
 from trainer_nb.loop.hooks import LambdaHook
 from trainer_nb.data.loaders import Prefetched
@@ -63,16 +62,12 @@ def part(dl, path):
 def plain(make, path, n_epochs):
     torch.manual_seed(5)
     model, dl = torch.nn.Linear(4, 3), make()
-    opt, losses = torch.optim.SGD(model.parameters(), lr=.1), []
+    opt = torch.optim.SGD(model.parameters(), lr=.1)
     torch.manual_seed(7)
-    for epoch in range(n_epochs):
+    def of_epoch(epoch):
         part(dl, path).set_epoch(epoch)
-        for x, y in dl:
-            loss = F.cross_entropy(model(x), y)
-            loss.backward()
-            opt.step()
-            opt.zero_grad()
-            losses.append(loss.item())
+        return dl
+    losses = plain_loop(model, opt, of_epoch, n_epochs)
     return weights(model), losses
 
 def learner(make, hooks=()):
@@ -80,25 +75,13 @@ def learner(make, hooks=()):
     model = torch.nn.Linear(4, 3)
     return make_learner(model, make(), optim=torch.optim.SGD(model.parameters(), lr=.1), seed=7, hooks=hooks)
 
-def stop_at(step):
-    return LambdaHook(after_step=lambda learn: learn.stop() if learn.state.optimizer_step == step else None,
-                      name='Stop')
-
 @pytest.mark.filterwarnings('ignore:resume. train_dl')
 @pytest.mark.parametrize('key', CASES)
 def test_each_pass_is_told_its_epoch_also_after_a_resume(key, tmp_path):
     make, path = CASES[key]
     expected, losses = plain(make, path, 3)
-    learn = learner(make)
-    learn.fit(3)
+    learn, *_ = check_resume(lambda: learner(make), tmp_path, stop_at(7), n_epochs=3)
     assert same(weights(learn.model), expected) and learn.history.steps['train_loss'] == pytest.approx(losses)
-    here = learner(make)
-    here.fit(3, hooks=[stop_at(7), Checkpoint(tmp_path)])
-    assert here.cancelled == 'stop' and here.state.epoch == 1
-    other = learner(make)           # as in a new process: nobody told this one anything
-    other.fit(3, hooks=[Checkpoint(tmp_path)], resume=True)
-    here.resume()
-    for o in here, other: assert same(weights(o.model), expected), key
 
 def test_it_is_told_once_for_a_pass_and_by_nobody_else():
     told = []

@@ -5,8 +5,7 @@ import pytest, torch, torch.nn.functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 
-from common import Noisy, Unsized, digest, make_learner, problem, same, weights
-from trainer_nb.save.checkpoint import Checkpoint
+from common import Noisy, Unsized, check_resume, digest, make_learner, plain_loop, problem, same, stop_at, weights
 from trainer_nb.data import adapter_of, end_workers, length
 from trainer_nb.loop.hooks import LambdaHook
 from trainer_nb.data import Loaders, TensorLoader
@@ -59,16 +58,10 @@ def make():
     return torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Dropout(.3), torch.nn.Linear(8, 3))
 
 def by_hand(dls, mode, n_epochs=2):
-    model, losses = make(), []
+    model = make()
     opt = torch.optim.SGD(model.parameters(), lr=.1)
     torch.manual_seed(7)
-    for _ in range(n_epochs):
-        for batch in plain(dls, mode):
-            loss = loss_of(model, batch)
-            loss.backward()
-            opt.step()
-            opt.zero_grad()
-            losses.append(loss.item())
+    losses = plain_loop(model, opt, lambda epoch: plain(dls, mode), n_epochs, loss_of)
     return weights(model), losses
 
 def step(batch, learn): return {'loss': loss_of(learn.model, batch)}
@@ -80,16 +73,13 @@ def start(dls, mode, **kwargs):
                         optim=torch.optim.SGD(model.parameters(), lr=.1),
                         **{'seed': 7, **kwargs})
 
-def stop_at(n):
-    return LambdaHook(name='Stop', after_step=lambda learn: learn.stop() if learn.state.optimizer_step == n else None)
-
 ALL = [(kind, mode) for kind in KINDS for mode in MODES]
 SOME = [('stock', 'alternate'), ('shorter first', 'longest'), ('own generators', 'alternate'),
-        ('one generator', 'longest'), ('tensors', 'shortest')]
+        ('one generator', 'longest'), ('tensors', 'shortest'), ('workers', 'longest')]
 cases = pytest.mark.parametrize('kind, mode',
                                 [o if o in SOME else pytest.param(*o, marks=pytest.mark.soak) for o in ALL])
 
-@pytest.mark.parametrize('kind, mode', [*SOME, ('workers', 'longest')])
+@pytest.mark.parametrize('kind, mode', SOME)
 def test_the_numbers_are_those_of_a_plain_loop(kind, mode):
     expected, losses = by_hand(KINDS[kind](), mode)
     learn = start(KINDS[kind](), mode)
@@ -97,26 +87,11 @@ def test_the_numbers_are_those_of_a_plain_loop(kind, mode):
     assert learn.history.steps['train_loss'] == pytest.approx(losses) and same(weights(learn.model), expected)
     assert len(losses) == 2*len(learn.train_dl) == 2*N[mode]
 
-def check_resume(kind, mode, folder, ats):
-    "In the same process, and in another learner after other random numbers"
-    whole = start(KINDS[kind](), mode)
-    whole.fit(2)
-    for at in ats:
-        here = start(KINDS[kind](), mode)
-        here.fit(2, hooks=[stop_at(at), Checkpoint(folder/str(at))])
-        there = start(KINDS[kind](), mode)
-        torch.rand(3)
-        there.fit(2, hooks=[Checkpoint(folder/str(at))], resume=True)
-        assert here.cancelled == 'stop'
-        here.resume()
-        assert digest(here) == digest(whole) == digest(there), (kind, mode, at)
-
 @cases
 def test_a_pass_goes_on_from_any_batch(kind, mode, tmp_path):
     n = N[mode]
-    check_resume(kind, mode, tmp_path, (n + 2, 2*n - 1) if kind == 'workers' else (3, n, 2*n - 1))
-
-def test_a_pass_with_workers_goes_on(tmp_path): check_resume('workers', 'longest', tmp_path, [11])
+    stops = [n + 2, 2*n - 1] if kind == 'workers' else [3, n, 2*n - 1]
+    check_resume(lambda: start(KINDS[kind](), mode), tmp_path, *map(stop_at, stops), n_epochs=2)
 
 @pytest.mark.filterwarnings('ignore:resume. train_dl')
 @pytest.mark.parametrize('mode', ['longest', 'alternate'])
@@ -129,21 +104,13 @@ def test_loaders_without_a_length(mode, tmp_path):
     last = []
     def look(learn): last.append(learn.is_last_batch)
     def learner(): return start(dls(), mode, hooks=[LambdaHook(before_step=look)])
-    whole, here, there = learner(), learner(), learner()
-    whole.fit(1)
-    assert length(whole.train_dl) is None and last == [False]*(len(losses) - 1) + [True]
+    whole, *_ = check_resume(learner, tmp_path, stop_at(3), n_epochs=1)
+    assert length(whole.train_dl) is None and last[:len(losses)] == [False]*(len(losses) - 1) + [True]
     assert whole.history.steps['train_loss'] == pytest.approx(losses)
-    here.fit(1, hooks=[stop_at(3), Checkpoint(tmp_path)])
-    there.fit(1, hooks=[Checkpoint(tmp_path)], resume=True)
-    here.resume()
-    assert digest(here) == digest(whole) == digest(there)
 
-def test_lr_find_leaves_no_trace(mode='alternate'):
-    learn, plain = start(KINDS['one generator'](), mode), start(KINDS['one generator'](), mode)
-    torch.manual_seed(1)
-    before = torch.get_rng_state()
+def test_a_search_leaves_a_pass_in_the_middle_and_no_trace():
+    learn, plain = (start(KINDS['one generator'](), 'alternate') for _ in range(2))
     learn.lr_find(n_steps=15)
-    assert torch.equal(torch.get_rng_state(), before)
     for o in learn, plain: o.fit(1)
     assert digest(learn) == digest(plain)
 

@@ -5,7 +5,9 @@ from functools import partial
 import pytest, torch, torch.nn.functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
-from common import Noisy, Unsized, digest, make_learner, make_model, problem, same, weights
+from common import (
+    Noisy, Unsized, check_resume, digest, make_learner, make_model, plain_loop, problem, same, stop_when, weights
+)
 from trainer_nb.save.checkpoint import Checkpoint
 from trainer_nb.data import end_workers
 from trainer_nb.show.display import Display
@@ -67,10 +69,7 @@ def by_hand(valid, n_epochs=2):
     train = DataLoader(TensorDataset(*problem()), 6, shuffle=True)
     torch.manual_seed(7)
     for _ in range(n_epochs):
-        for x, y in train:
-            F.cross_entropy(model(x), y).backward()
-            opt.step()
-            opt.zero_grad()
+        plain_loop(model, opt, train)
         rows.append(columns(plain_values(model, valid)))
     return weights(model), rows
 
@@ -101,27 +100,16 @@ def test_validate_takes_a_dict():
 
 def stop_in_validation(at, step=6):
     "In one of the passes: the first one of the second epoch"
-    def stop(learn):
-        if not learn.training and learn.valid_idx == at and learn.state.optimizer_step == step: learn.stop()
-    return LambdaHook(name='Stop', after_step=stop)
+    return stop_when(lambda learn: not learn.training and learn.valid_idx == at and learn.state.optimizer_step == step)
 
-def check_resume(kind, ats, folder, step=6):
-    def learner(): return make(kind(), [accuracy, Squares()])
-    whole = learner()
-    whole.fit(3, valid_every=3)
+def check_sets(kind, ats, folder, step=6):
     for at in ats:
-        here, there = learner(), learner()
-        here.fit(3, valid_every=3, hooks=[stop_in_validation(at, step), Checkpoint(folder/str(at))])
-        assert here.cancelled == 'stop' and here.position == f'in epoch {step//6}, after {at} of 7 validation batches'
-        torch.rand(3)
-        there.fit(3, valid_every=3, hooks=[Checkpoint(folder/str(at))], resume=True)
-        torch.rand(3)
-        here.resume()
-        assert digest(here) == digest(whole) == digest(there), at
-        for o in whole, here, there: end_workers(o.valid_dl)
+        learns = check_resume(lambda: make(kind(), [accuracy, Squares()]), folder/str(at), stop_in_validation(at, step),
+                              n_epochs=3, valid_every=3)
+        for o in learns: end_workers(o.valid_dl)
 
 @pytest.mark.parametrize('kind, ats', [('stock', (2, 4, 5)), ('one generator', (5,)), ('workers', (6,))])
-def test_a_pass_goes_on_from_any_batch_of_any_set(kind, ats, tmp_path): check_resume(KINDS[kind], ats, tmp_path)
+def test_a_pass_goes_on_from_any_batch_of_any_set(kind, ats, tmp_path): check_sets(KINDS[kind], ats, tmp_path)
 
 def persistent(*which):
     "Their samples draw nothing: persistent workers have random states that nobody can put back"
@@ -134,15 +122,15 @@ def persistent(*which):
 def test_a_pass_goes_on_from_every_batch_of_every_set(kind, tmp_path):
     sets = {'persistent': ('clean', 'noisy'), 'first persistent': ('clean',), 'last persistent': ('noisy',)}
     for step in 3, 6:
-        check_resume(KINDS.get(kind) or partial(persistent, *sets[kind]), range(1, 8), tmp_path/str(step), step)
+        check_sets(KINDS.get(kind) or partial(persistent, *sets[kind]), range(1, 8), tmp_path/str(step), step)
 
 def test_persistent_workers_of_a_set_are_there_again_after_a_resume(tmp_path):
     "Each loader whose workers wait for the next pass draws no seed in it, and each one that has none yet draws one"
     with pytest.warns(
         match=r"valid_dl\['clean'\] has persistent workers.*; valid_dl\['noisy'\] has persistent workers"):
-        check_resume(partial(persistent, 'clean', 'noisy'), [3], tmp_path)
+        check_sets(partial(persistent, 'clean', 'noisy'), [3], tmp_path)
     # in the first pass, where one has workers
-    check_resume(partial(persistent, 'clean', 'noisy'), (2, 6), tmp_path, step=3)
+    check_sets(partial(persistent, 'clean', 'noisy'), (2, 6), tmp_path, step=3)
 
 def test_other_sets_in_the_middle_of_a_pass_are_refused(tmp_path):
     learn = make(KINDS['stock']())

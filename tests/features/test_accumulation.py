@@ -7,7 +7,7 @@ import pytest, torch, torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader
 
-from common import Stream, batches, close, make_learner, problem, record, same, weights
+from common import Stream, batches, close, make_learner, plain_loop, problem, same, weights
 from trainer_nb.loop.hooks import CancelEpoch, CancelStep, LambdaHook
 from trainer_nb.loop.metrics import Metric
 from trainer_nb.features.gradients import GradAccum, GradClip
@@ -25,17 +25,10 @@ def cut(sizes): return list(zip(*(o.split(sizes) for o in problem())))
 
 def windows(sizes, n): return [sum(sizes[i:i + n]) for i in range(0, len(sizes), n)]
 
-def plain(optim, data, n_epochs=1, clip=None, loss_of=lambda model, batch: F.cross_entropy(model(batch[0]), batch[1]),
-          after=lambda: None):
-    "The loop that everybody has written"
+def plain(optim, data, n_epochs=1, loss_of=None):
+    "The model that the plain loop trains"
     m = model()
-    opt = optim(m.parameters())
-    for _ in range(n_epochs):
-        for batch in data:
-            loss_of(m, batch).backward()
-            if clip: nn.utils.clip_grad_norm_(m.parameters(), clip)
-            opt.step()
-            opt.zero_grad()
+    plain_loop(m, optim(m.parameters()), data, n_epochs, loss_of)
     return m
 
 
@@ -98,23 +91,6 @@ def test_validation_in_the_middle_of_a_window_keeps_the_gradients():
                          hooks=[GradAccum(3), LambdaHook(after_step=look)])
     learn.fit(2)
     assert close(learn.model, plain(OPTIMS['sgd'], cut([12]*2), 2))
-
-@pytest.mark.parametrize('make_dl, n', [*((list, n) for n in (1, 3, 4, 5, 8)), (LENGTHLESS['iterable dataset'], 2),
-                                        (LENGTHLESS['iterable dataset'], 5), (LENGTHLESS['workers'], 7)])
-def test_stop_and_resume_is_bit_equal(n, make_dl):
-    def run(*hooks):
-        learn = make_learner(model(), make_dl(cut(SIZES['ragged'])), cut([24]), optim=OPTIMS['adam'],
-                             hooks=[GradAccum(3), *hooks])
-        learn.fit(2)
-        return learn
-    whole, seen = run(), []
-    def stop(learn):
-        seen.append(learn.training)
-        if sum(seen) == n and learn.training: learn.stop()
-    learn = run(LambdaHook(after_step=stop))
-    if learn.cancelled == 'stop': learn.resume()
-    assert same(weights(learn.model), weights(whole.model)) and record(learn) == record(whole)
-    assert learn.state == whole.state
 
 def test_a_cancelled_epoch_ends_its_window():
     def cancel(learn):
@@ -278,10 +254,6 @@ def test_accumulated_losses_that_count_equal_the_big_batch(name, n=2):
     (m, x, y), loss_fn = uncounted(name), COUNTING[name]
     def data(sizes): return list(zip(x.split(sizes), y.split(sizes)))
     big, other = deepcopy(m), data(windows([2, 8, 2, 2, 7, 3], n))
-    opt = OPTIMS['sgd'](big.parameters())
-    for a, b in other:
-        loss_fn(big(a), b).backward()
-        opt.step()
-        opt.zero_grad()
+    plain_loop(big, OPTIMS['sgd'](big.parameters()), other, 1, lambda m, batch: loss_fn(m(batch[0]), batch[1]))
     make_learner(m, data([2, 8, 2, 2, 7, 3]), loss_fn=loss_fn, optim=OPTIMS['sgd'], hooks=[GradAccum(n)]).fit(1)
     assert close(m, big)

@@ -4,8 +4,8 @@ import math
 import pytest, torch, torch.nn.functional as F
 from torch import nn
 
-from common import digest, make_learner, problem, same, weights
-from trainer_nb.all import AMP, Activations, Checkpoint, EMA, GradAccum, GradClip, set_seed
+from common import digest, make_learner, problem
+from trainer_nb.all import AMP, Activations, EMA, GradAccum, GradClip, set_seed
 from trainer_nb.features import activations as module
 from trainer_nb.loop.hooks import CancelStep, Hook, LambdaHook
 
@@ -99,26 +99,6 @@ def test_nothing_is_measured_in_validation_and_dry_runs():
     learn.fit(1, valid_first=True)
     with learn.dry_run() as r: r.train_batch()
     assert watch.at == list(range(5)) and n_forward_hooks(learn) == 0
-
-@pytest.mark.parametrize('at, n', [(2, 1), (7, 2)])
-def test_resume(tmp_path, at, n):
-    "From a checkpoint, in mid-epoch and in mid-accumulation, and from a stop in memory"
-    def make(folder, *hooks):
-        watch = Activations(every=2)
-        return learner(watch, GradAccum(n), Checkpoint(folder, every=1), *hooks), watch
-    def stop(learn):
-        if learn.history.n_steps == at and learn.training: learn.stop()
-    whole, expected = make(tmp_path/'a')
-    whole.fit(3)
-    first, stopped = make(tmp_path/'b', LambdaHook(after_step=stop))
-    first.fit(3)
-    assert len(stopped.at) < len(expected.at)
-    again, resumed = make(tmp_path/'b')
-    again.fit(3, resume=True)
-    first.resume()
-    for o, learn in (resumed, again), (stopped, first):
-        assert same(weights(learn.model), weights(whole.model)) and o.at == expected.at
-        for k, v in expected.values.items(): assert torch.equal(o.values[k].nan_to_num(-1.), v.nan_to_num(-1.)), k
 
 def test_memory_is_bounded(monkeypatch):
     monkeypatch.setattr(module, '_MOST', 8)

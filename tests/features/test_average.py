@@ -4,7 +4,7 @@ from copy import deepcopy
 import pytest, torch, torch.nn.functional as F
 from torch import nn
 
-from common import batches, make_learner, same, weights
+from common import batches, make_learner, same, stop_at, stop_when, weights
 from trainer_nb.features.ema import EMA, SWA
 from trainer_nb.save.checkpoint import Checkpoint
 from trainer_nb.save.early_stopping import EarlyStopping
@@ -72,9 +72,7 @@ def test_a_stop_before_the_first_optimizer_step(start):
     def fit(stops):
         hooks = [EMA(.8, start=start), GradAccum(3)]
         learn = make_learner(normed(), batches(), batches(), optim=sgd, hooks=hooks)
-        def stop(learn):
-            if stops and learn.training and learn.state.batch_idx == stops and learn.state.epoch == 0: learn.stop()
-        learn.fit(2, hooks=[LambdaHook(after_step=stop)])
+        learn.fit(2, hooks=[stop_when(lambda learn: learn.training and learn.history.n_steps == stops)])
         if stops: learn.resume()
         return learn.history.epochs['valid_loss'], weights(learn.ema.model)
     whole, stopped = fit(0), fit(2)
@@ -103,8 +101,7 @@ def hidden(model): return [model.mean.tolist(), model.table.tolist()]
 def test_buffers_that_a_state_dict_leaves_out_are_saved(tmp_path):
     "A resume in another process ended with other weights"
     (whole := moving()).fit(3)
-    def stop(learn): return learn.stop() if learn.state.optimizer_step == 7 else None
-    moving(Checkpoint(tmp_path, keep=9)).fit(3, hooks=[LambdaHook(after_step=stop)])
+    moving(Checkpoint(tmp_path, keep=9)).fit(3, hooks=[stop_at(7)])
     (again := moving(Checkpoint(tmp_path, keep=9))).fit(3, resume=True)
     for _ in range(2):
         assert same(weights(whole.model), weights(again.model)) and hidden(whole.model) == hidden(again.model)

@@ -5,16 +5,15 @@ import pytest, torch
 from torch import nn
 from torch.optim import SGD, AdamW, lr_scheduler as S
 
-from common import batches, digest, make_learner, make_model
+from common import Counted, batches, make_learner, make_model, stop_when
 from test_lr_find import check_same, snapshot
 from trainer_nb.show.controls import scale_lr
 from trainer_nb.loop.optim import lr_names
 from trainer_nb.loop.hooks import CancelStep, LambdaHook
 from trainer_nb.features.gradients import GradAccum
 from trainer_nb.all import Checkpoint
-from trainer_nb.features.schedule import (
-    LRScheduler, OneCycle, Schedule, WarmupCosine, exponential, linear,
-)
+from trainer_nb.features.lr_scheduler import LRScheduler
+from trainer_nb.features.schedule import OneCycle, Schedule, WarmupCosine, exponential, linear
 
 
 # Learners and what is expected of them
@@ -218,30 +217,11 @@ def test_a_factor_by_hand_stays(kind, ord):
 
 # Stops
 
-@pytest.mark.parametrize('name', [*HOOKS, 'plateau'])
-def test_stop_and_resume(name):
-    def start(*hooks):
-        torch.manual_seed(0)
-        plateau = LRScheduler(lambda opt: S.ReduceLROnPlateau(opt, patience=0, threshold=.5), 'metric')
-        hook = plateau if name == 'plateau' else HOOKS[name]()
-        return learner(hook, *hooks, valid_dl=batches(seed=2) if name == 'plateau' else None)
-    whole = start()
-    whole.fit(3)
-    expected, before = digest(whole), groups_of(whole)
-    for at in 1, 5, 14:
-        count = itertools.count(1)
-        learn = start(LambdaHook(after_step=lambda learn: learn.training and next(count) == at and learn.stop()))
-        learn.fit(3)
-        assert learn.cancelled == 'stop' and len(learn.history.steps['lr']) == at
-        learn.resume()
-        assert digest(learn) == expected, at
-        clean(learn, before)
-
 @pytest.mark.parametrize('name', SOME)
 def test_a_stopped_fit_is_given_up(name):
-    fresh, count = learner(HOOKS[name]()), itertools.count(1)
+    fresh = learner(HOOKS[name]())
     before = groups_of(fresh)
-    learn = learner(HOOKS[name](), LambdaHook(after_step=lambda learn: next(count) == 7 and learn.stop()))
+    learn = learner(HOOKS[name](), Counted(7))
     learn.fit(3)
     for o in learn, fresh: o.fit(2)
     assert lrs_of(learn, 7) == lrs_of(fresh)
@@ -286,9 +266,8 @@ def test_another_length_is_another_plan(name, first, then, stop, tmp_path):
     n = 10 if stop == 'valid' else stop
     def new(*hooks): return make_learner(hooks=[OF_LENGTH[name](), GradAccum(2), *hooks], valid_dl=batches(seed=2),
                                          optim=lambda p: SGD(p, .1, momentum=.9))
-    def leave(learn):
-        if learn.history.n_steps == n and learn.training == (stop != 'valid'): learn.stop()
-    new(LambdaHook(after_step=leave), Checkpoint(tmp_path)).fit(first)
+    leave = stop_when(lambda learn: learn.history.n_steps == n and learn.training == (stop != 'valid'))
+    new(leave, Checkpoint(tmp_path)).fit(first)
     learn, whole = new(Checkpoint(tmp_path)), new()
     whole.fit(then)
     learn.fit(then, resume=True)

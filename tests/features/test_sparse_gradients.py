@@ -4,7 +4,7 @@ import warnings
 import pytest, torch, torch.nn.functional as F
 from torch import nn
 
-from common import make_learner, same, weights
+from common import make_learner, same, stop_when, weights
 from trainer_nb.all import Checkpoint, GradAccum, GradClip, GradNorm, LambdaHook, NaNGuard
 
 
@@ -92,10 +92,9 @@ def test_a_window_of_sparse_gradients_is_saved(optim, tmp_path):
         with warnings.catch_warnings(action='ignore'): tables = torch.eye(3).to_sparse(), torch.eye(3).to_sparse_csr()
         for i, t in enumerate(tables): model.register_buffer(f't{i}', t, persistent=i == 0)
         return make_learner(model, data(), optim=optim(model.parameters()), hooks=[GradAccum(3), *hooks])
-    def stop(learn): return learn.stop() if (learn.state.epoch, learn.state.batch_idx) == (1, 2) else None
     (whole := make()).fit(3)
     stopped = make(Checkpoint(tmp_path, strict=True))
-    stopped.fit(3, hooks=[LambdaHook(after_step=stop)])
+    stopped.fit(3, hooks=[stop_when(lambda learn: (learn.state.epoch, learn.state.batch_idx) == (1, 2))])
     stopped.save(tmp_path/'a.pt')
     (again := make(Checkpoint(tmp_path))).fit(3, resume=True)
     (loaded := make()).load(tmp_path/'a.pt')

@@ -19,18 +19,19 @@ BUGS, LATER, EACH = {}, {}, {}          # name → (function, names of findings,
 HEALTHY = {}                            # name → function
 MISSED = {'labels_of_other_samples', 'one_hot_of_target_among_inputs'}
 
-def bug(*names, source='', to=BUGS):
-    def keep(f):
-        to[f.__name__] = f, set(names), source and f'https://github.com/{source}'
+def bug(*names, source='', to=BUGS, **made):
+    "Keep functions by name, as keyword arguments or as a decorator"
+    def keep(f, name=''):
+        to[name or f.__name__] = f, set(names), source and f'https://github.com/{source}'
         return f
+    for name, f in made.items(): keep(f, name)
     return keep
 
 later, each = partial(bug, to=LATER), partial(bug, to=EACH)
 
-def healthy(f):
-    HEALTHY[f.__name__] = f
+def healthy(f=None, **made):
+    HEALTHY.update(made or {f.__name__: f})
     return f
-
 
 @cache
 def digits():
@@ -81,27 +82,22 @@ class Net(nn.Module):
 
 # what the output layer and the loss make of one another
 
-@bug('double_softmax', source='illiterate/BertClassifier/issues/2')
-def softmax_before_cross_entropy(): return make(mlp(10, nn.Softmax(1)))
+bug('double_softmax', source='illiterate/BertClassifier/issues/2',
+    softmax_before_cross_entropy=lambda: make(mlp(10, nn.Softmax(1))))
 
 @bug('double_sigmoid', source='avBuffer/UNet3plus_pth/issues/23')
 def sigmoid_before_bce_with_logits():
     return make(mlp(1, nn.Sigmoid()), y=binary(), loss_fn=F.binary_cross_entropy_with_logits)
 
-@bug('not_log_probabilities', source='AnubhavGupta3377/Text-Classification-Models-Pytorch/issues/9')
-def nll_of_a_softmax(): return make(mlp(10, nn.Softmax(1)), loss_fn=F.nll_loss)
-
-@bug('samples_interact', source='perone/euclidesdb/issues/2')
-def softmax_over_the_batch(): return make(Net(after=lambda x: F.log_softmax(x, 0)), loss_fn=F.nll_loss)
-
-@bug('clipped_output', source='huyng/tensorflow-vgg/issues/13')
-def relu_on_logits(): return make(mlp(10, nn.ReLU()))
-
-@bug('clipped_output', source='ProteomicsML/ProteomicsML/pull/203')
-def relu_on_a_regression(): return make(mlp(1, nn.ReLU()), y=price(), loss_fn=F.mse_loss)
-
-@bug('negative_loss', 'metric_disagrees', source='kmkurn/pytorch-crf/issues/27')
-def loss_without_its_minus(): return make(loss_fn=lambda p, y: F.log_softmax(p, 1).gather(1, y[:, None]).mean())
+bug('not_log_probabilities', source='AnubhavGupta3377/Text-Classification-Models-Pytorch/issues/9',
+    nll_of_a_softmax=lambda: make(mlp(10, nn.Softmax(1)), loss_fn=F.nll_loss))
+bug('samples_interact', source='perone/euclidesdb/issues/2',
+    softmax_over_the_batch=lambda: make(Net(after=lambda x: F.log_softmax(x, 0)), loss_fn=F.nll_loss))
+bug('clipped_output', source='huyng/tensorflow-vgg/issues/13', relu_on_logits=lambda: make(mlp(10, nn.ReLU())))
+bug('clipped_output', source='ProteomicsML/ProteomicsML/pull/203',
+    relu_on_a_regression=lambda: make(mlp(1, nn.ReLU()), y=price(), loss_fn=F.mse_loss))
+bug('negative_loss', 'metric_disagrees', source='kmkurn/pytorch-crf/issues/27',
+    loss_without_its_minus=lambda: make(loss_fn=lambda p, y: F.log_softmax(p, 1).gather(1, y[:, None]).mean()))
 
 @bug('metric_disagrees')
 def accuracy_over_the_wrong_dimension():
@@ -119,8 +115,7 @@ class InAList(nn.Module):
         for f in self.layers: x = f(x)
         return self.head(x)
 
-@bug('unregistered', source='pytorch/pytorch/issues/715')
-def layers_in_a_list(): return make(InAList)
+bug('unregistered', source='pytorch/pytorch/issues/715', layers_in_a_list=lambda: make(InAList))
 
 class InADict(nn.Module):
     def __init__(self):
@@ -129,8 +124,7 @@ class InADict(nn.Module):
 
     def forward(self, x): return self.head(x*self.scales['a'])
 
-@bug('unregistered', source='pytorch/pytorch/issues/632')
-def parameters_in_a_dict(): return make(InADict)
+bug('unregistered', source='pytorch/pytorch/issues/632', parameters_in_a_dict=lambda: make(InADict))
 
 @bug('not_in_optimizer', source='LaurentMazare/ocaml-torch/issues/36')
 def optimizer_made_before_the_head():
@@ -139,16 +133,15 @@ def optimizer_made_before_the_head():
     model.append(nn.Linear(64, 10))
     return make(model, optim=opt, lr=None)
 
-@bug('no_gradient', source='pytorch/pytorch/issues/40983')
-def detached_features(): return make(Net(between=lambda x: x.detach().relu()))
+bug('no_gradient', source='pytorch/pytorch/issues/40983',
+    detached_features=lambda: make(Net(between=lambda x: x.detach().relu())))
 
 class Unused(Net):
     def __init__(self):
         super().__init__()
         self.gate = nn.Linear(64, 64)
 
-@bug('no_gradient')
-def layer_that_nobody_calls(): return make(Unused)
+bug('no_gradient', layer_that_nobody_calls=lambda: make(Unused))
 
 @bug('no_gradient', 'symmetric', source='wagonhelm/NaNmnist/issues/2')
 def weights_of_zero():
@@ -167,20 +160,11 @@ def frozen_head():
     model[2].requires_grad_(False)
     return make(model)
 
-@bug('lr')
-def lr_of_adam_far_too_high(): return make(lr=1.)
-
-@bug('lr')
-def lr_of_sgd_far_too_low(): return make(optim=torch.optim.SGD, lr=1e-8)
-
-@bug('no_progress')
-def optimizer_that_maximizes(): return make(optim=partial(torch.optim.SGD, maximize=True), lr=.1)
-
-@bug('weight_decay')
-def weight_decay_far_too_strong(): return make(optim=partial(torch.optim.Adam, weight_decay=5.))
-
-@bug('no_progress')
-def clipped_to_nothing(): return make(optim=torch.optim.SGD, lr=.05, hooks=[GradClip(1e-7)])
+bug('lr', lr_of_adam_far_too_high=lambda: make(lr=1.))
+bug('lr', lr_of_sgd_far_too_low=lambda: make(optim=torch.optim.SGD, lr=1e-8))
+bug('no_progress', optimizer_that_maximizes=lambda: make(optim=partial(torch.optim.SGD, maximize=True), lr=.1))
+bug('weight_decay', weight_decay_far_too_strong=lambda: make(optim=partial(torch.optim.Adam, weight_decay=5.)))
+bug('no_progress', clipped_to_nothing=lambda: make(optim=torch.optim.SGD, lr=.05, hooks=[GradClip(1e-7)]))
 
 @bug('initial_loss')
 def weights_far_too_large():
@@ -208,11 +192,10 @@ def validation_in_training_mode():
     return make(lambda: nn.Sequential(mlp(64), nn.Dropout(.2), nn.Linear(64, 10)), loss_fn=None,
                 train_step=switching(True))
 
-@bug('random_in_eval', source='colehurwitz/IBL_MtM_model/pull/13')
-def dropout_as_a_function(): return make(Net(between=lambda x: F.dropout(x.relu(), .3)))
-
-@bug('samples_interact', source='zhouhaoyi/Informer2020/issues/59')
-def view_for_a_transpose(): return make(Net(between=lambda x: x.relu().view(64, -1).contiguous().t()))
+bug('random_in_eval', source='colehurwitz/IBL_MtM_model/pull/13',
+    dropout_as_a_function=lambda: make(Net(between=lambda x: F.dropout(x.relu(), .3))))
+bug('samples_interact', source='zhouhaoyi/Informer2020/issues/59',
+    view_for_a_transpose=lambda: make(Net(between=lambda x: x.relu().view(64, -1).contiguous().t())))
 
 @bug('batch_of_one', source='fastai/fastai/issues/1352')
 def last_batch_of_one():
@@ -222,11 +205,10 @@ def last_batch_of_one():
 
 # data
 
-@bug('not_normalized', source='kratzert/finetune_alexnet_with_tensorflow/issues/79')
-def pixels_to_255(): return make(x=digits()[0]*90 + 120)
-
-@bug('not_normalized', source='pkmital/pycadl/pull/5')
-def divided_by_255_twice(): return make(x=(digits()[0].clip(-1) + 1)/255/255)
+bug('not_normalized', source='kratzert/finetune_alexnet_with_tensorflow/issues/79',
+    pixels_to_255=lambda: make(x=digits()[0]*90 + 120))
+bug('not_normalized', source='pkmital/pycadl/pull/5',
+    divided_by_255_twice=lambda: make(x=(digits()[0].clip(-1) + 1)/255/255))
 
 @bug('nan_inputs', source='vanvalenlab/deepcell-toolbox/issues/71')
 def normalized_by_a_deviation_of_zero():
@@ -263,22 +245,19 @@ def target_among_the_inputs():
     x[:, 0] = y
     return make(x=x)
 
-@bug('targets_out_of_range')
-def labels_of_minus_one_and_one(): return make(mlp(1), y=binary()*2 - 1, loss_fn=F.binary_cross_entropy_with_logits)
-
-@bug('off_by_one', source='pyg-team/pytorch_geometric/issues/441')
-def classes_from_one(): return make(mlp(11), y=digits()[1] + 1)
-
-@bug('unscaled_targets')
-def prices_in_euros(): return make(mlp(1), y=price()*80_000 + 250_000, loss_fn=F.mse_loss)
+bug('targets_out_of_range',
+    labels_of_minus_one_and_one=lambda: make(mlp(1), y=binary()*2 - 1, loss_fn=F.binary_cross_entropy_with_logits))
+bug('off_by_one', source='pyg-team/pytorch_geometric/issues/441',
+    classes_from_one=lambda: make(mlp(11), y=digits()[1] + 1))
+bug('unscaled_targets', prices_in_euros=lambda: make(mlp(1), y=price()*80_000 + 250_000, loss_fn=F.mse_loss))
 
 class Slow(TensorDataset):
     def __getitem__(self, i):
         time.sleep(.004)
         return super().__getitem__(i)
 
-@bug('slow_loader')
-def loader_slower_than_the_model(): return make(train=DataLoader(Slow(*split(*digits())[0]), 32, shuffle=True))
+bug('slow_loader',
+    loader_slower_than_the_model=lambda: make(train=DataLoader(Slow(*split(*digits())[0]), 32, shuffle=True)))
 
 @bug('mismatched')
 def labels_of_other_samples():
@@ -288,29 +267,14 @@ def labels_of_other_samples():
 
 # healthy set-ups: usual ones, and unusual ones that look like a bug
 
-@healthy
-def classifier(): return make(metrics=accuracy)
-
-@healthy
-def binary_classifier(): return make(mlp(1), y=binary(), loss_fn=F.binary_cross_entropy_with_logits)
-
-@healthy
-def regression(): return make(mlp(1), y=price(), loss_fn=nn.MSELoss())
-
-@healthy
-def positive_regression(): return make(mlp(1, nn.Softplus()), y=price().exp().clip(max=8), loss_fn=F.mse_loss)
-
-@healthy
-def sigmoid_with_bce(): return make(mlp(1, nn.Sigmoid()), y=binary(), loss_fn=nn.BCELoss())
-
-@healthy
-def log_softmax_with_nll(): return make(mlp(10, nn.LogSoftmax(1)), loss_fn=nn.NLLLoss())
-
-@healthy
-def images_with_batchnorm(): return make(cnn, x=images(), metrics=accuracy, hooks=[OneCycle(.01)])
-
-@healthy
-def pixels_from_0_to_1(): return make(cnn, x=(images().clip(-1) + 1)/3.2)
+healthy(classifier=lambda: make(metrics=accuracy))
+healthy(binary_classifier=lambda: make(mlp(1), y=binary(), loss_fn=F.binary_cross_entropy_with_logits))
+healthy(regression=lambda: make(mlp(1), y=price(), loss_fn=nn.MSELoss()))
+healthy(positive_regression=lambda: make(mlp(1, nn.Softplus()), y=price().exp().clip(max=8), loss_fn=F.mse_loss))
+healthy(sigmoid_with_bce=lambda: make(mlp(1, nn.Sigmoid()), y=binary(), loss_fn=nn.BCELoss()))
+healthy(log_softmax_with_nll=lambda: make(mlp(10, nn.LogSoftmax(1)), loss_fn=nn.NLLLoss()))
+healthy(images_with_batchnorm=lambda: make(cnn, x=images(), metrics=accuracy, hooks=[OneCycle(.01)]))
+healthy(pixels_from_0_to_1=lambda: make(cnn, x=(images().clip(-1) + 1)/3.2))
 
 @healthy
 def fine_tuning():
@@ -318,19 +282,16 @@ def fine_tuning():
     model[0].requires_grad_(False)
     return make(model)
 
-@healthy
-def frozen_by_a_hook(): return make(cnn, x=images(), hooks=[Freeze('0', '1'), FreezeBN()])
-
-@healthy
-def momentum_and_weight_decay(): return make(optim=partial(torch.optim.SGD, momentum=.9, weight_decay=5e-4), lr=.03)
+healthy(frozen_by_a_hook=lambda: make(cnn, x=images(), hooks=[Freeze('0', '1'), FreezeBN()]))
+healthy(
+    momentum_and_weight_decay=lambda: make(optim=partial(torch.optim.SGD, momentum=.9, weight_decay=5e-4), lr=.03))
 
 @healthy
 def dropout_and_layer_norm():
     return make(nn.Sequential(nn.Linear(64, 64), nn.LayerNorm(64), nn.GELU(), nn.Dropout(.3), nn.Linear(64, 10)),
                 hooks=[EMA(.99), GradClip(1.)])
 
-@healthy
-def accumulation_and_bf16(): return make(hooks=[GradAccum(2), AMP()])
+healthy(accumulation_and_bf16=lambda: make(hooks=[GradAccum(2), AMP()]))
 
 @healthy
 def zero_head():
@@ -415,14 +376,10 @@ def trained_already():
 def softmax_function_in_forward():
     return make(Net(after=lambda x: x.softmax(-1)), loss_fn=nn.CrossEntropyLoss(label_smoothing=.1))
 
-@later('random_in_eval')
-def noise_in_forward(): return make(Net(between=lambda x: (x + torch.randn_like(x)).relu()))
-
-@later('samples_interact')
-def norm_over_the_batch(): return make(Net(between=lambda x: ((x - x.mean(0))/(x.std(0)+1e-5)).relu()))
-
-@later('no_gradient')
-def argmax_in_the_middle(): return make(Net(between=lambda x: F.one_hot(x.argmax(1), 64).float()))
+later('random_in_eval', noise_in_forward=lambda: make(Net(between=lambda x: (x + torch.randn_like(x)).relu())))
+later('samples_interact',
+    norm_over_the_batch=lambda: make(Net(between=lambda x: ((x - x.mean(0))/(x.std(0)+1e-5)).relu())))
+later('no_gradient', argmax_in_the_middle=lambda: make(Net(between=lambda x: F.one_hot(x.argmax(1), 64).float())))
 
 @later('no_gradient')
 def no_grad_body():
@@ -449,11 +406,9 @@ def validation_times_255():
     x, y = digits()
     return make(valid=(x[320:]*255, y[320:]))
 
-@later('loss_not_finite')
-def log_of_zero(): return make(mlp(10, nn.Softmax(1)), loss_fn=lambda p, y: -(p*F.one_hot(y, 10)).log().mean())
-
-@later('lr')
-def adam_lr_10(): return make(lr=10.)
+later('loss_not_finite',
+    log_of_zero=lambda: make(mlp(10, nn.Softmax(1)), loss_fn=lambda p, y: -(p*F.one_hot(y, 10)).log().mean()))
+later('lr', adam_lr_10=lambda: make(lr=10.))
 
 @later('wrong_mode')
 def batchnorm_in_eval_in_step():
@@ -479,8 +434,8 @@ def dataset_ignores_its_index():
     x, y = digits()
     return make(x=x[:1].expand(400, -1).clone())
 
-@later('targets_out_of_range')
-def bce_of_class_ids(): return make(mlp(1), y=digits()[1].float()[:, None], loss_fn=F.binary_cross_entropy_with_logits)
+later('targets_out_of_range',
+    bce_of_class_ids=lambda: make(mlp(1), y=digits()[1].float()[:, None], loss_fn=F.binary_cross_entropy_with_logits))
 
 
 # bugs for checks that no other one needs
@@ -491,11 +446,9 @@ def gaps_in_the_targets():
     y[::40] = float('nan')
     return make(mlp(1), y=y, loss_fn=lambda p, y: (p - y).square().nanmean())
 
-@each('constant_targets')
-def one_label_for_all(): return make(y=torch.full((400,), 3))
-
-@each('negative_loss')
-def likelihood_without_its_minus(): return make(loss_fn=lambda p, y: F.log_softmax(p, 1).gather(1, y[:, None]).mean())
+each('constant_targets', one_label_for_all=lambda: make(y=torch.full((400,), 3)))
+each('negative_loss',
+    likelihood_without_its_minus=lambda: make(loss_fn=lambda p, y: F.log_softmax(p, 1).gather(1, y[:, None]).mean()))
 
 @each('symmetric')
 def all_weights_equal():
@@ -504,8 +457,7 @@ def all_weights_equal():
     for m in (model[0], model[2]): nn.init.zeros_(m.bias)
     return make(model)
 
-@each('cannot_overfit')
-def outputs_of_almost_nothing(): return make(Net(after=lambda x: x*1e-4))
+each('cannot_overfit', outputs_of_almost_nothing=lambda: make(Net(after=lambda x: x*1e-4)))
 
 @each('detached_loss')
 def loss_of_the_weights_only():
@@ -525,8 +477,7 @@ class Clock:
     "Noise that no seed governs"
     def __call__(self, pred, y): return F.cross_entropy(pred, y) + (time.perf_counter_ns() % 1000)*1e-4
 
-@each('not_deterministic')
-def loss_of_the_hour(): return make(loss_fn=Clock())
+each('not_deterministic', loss_of_the_hour=lambda: make(loss_fn=Clock()))
 
 @each('leak')
 def target_among_the_inputs_of_a_regression():
@@ -538,5 +489,4 @@ def target_among_the_inputs_of_a_regression():
 def root_of_zero():
     return make(mlp(1), y=price(), loss_fn=lambda p, y: (p - y).square().mean() + 1e-3*(p - p).sqrt().mean())
 
-@each('clipped_output')
-def tanh_on_a_regression(): return make(mlp(1, nn.Tanh()), y=price()*3, loss_fn=F.mse_loss)
+each('clipped_output', tanh_on_a_regression=lambda: make(mlp(1, nn.Tanh()), y=price()*3, loss_fn=F.mse_loss))

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np, pytest, torch, torch.nn.functional as F
 from torch import nn
 
+from common import equal
 from doctor_cases import BUGS, EACH, HEALTHY, LATER, MISSED, make, mlp
 from test_programs import NAMES, program
 from trainer_nb.all import Learner
@@ -69,16 +70,9 @@ def state(learn):
         learn.state, history.epochs, history.steps,
         [m.training for m in model.modules()], [p.requires_grad for p in model.parameters()],
         [len(m._forward_pre_hooks) for m in model.modules()],
-        torch.get_rng_state(), random.getstate(), np.random.get_state()])
+        torch.get_rng_state(), random.getstate(), str(np.random.get_state())])
 
-def same(a, b):
-    if isinstance(a, torch.Tensor): return torch.equal(a, b)
-    if isinstance(a, np.ndarray): return (a == b).all()
-    if isinstance(a, dict): return a.keys() == b.keys() and all(same(a[k], b[k]) for k in a)
-    if isinstance(a, (list, tuple)): return len(a) == len(b) and all(map(same, a, b))
-    return a == b
-
-@pytest.mark.parametrize('name', ['images_with_batchnorm', 'accumulation_and_bf16', 'augmentation', 'stream'])
+@pytest.mark.parametrize('name', ['accumulation_and_bf16', 'stream'])     # others: test_lr_find.py
 def test_nothing_changes(name):
     def make():
         torch.manual_seed(0)
@@ -87,7 +81,7 @@ def test_nothing_changes(name):
     torch.manual_seed(3)
     before, parts = state(learn), (learn.train_dl, learn.valid_dl, learn.model, learn.hooks)
     learn.doctor()
-    assert same(before, state(learn))
+    assert equal(before, state(learn))
     assert all(a is b for a, b in zip(parts, (learn.train_dl, learn.valid_dl, learn.model, learn.hooks)))
     histories = []
     for o in learn, other:          # a fit with a look at the doctor before is the fit without

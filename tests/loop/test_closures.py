@@ -2,7 +2,7 @@
 import pytest, torch, torch.nn.functional as F
 from torch import nn
 
-from common import batches, make_learner, same, shuffled, weights
+from common import batches, make_learner, same, shuffled, stop_at, weights
 from trainer_nb.all import (
     AMP, EMA, CancelStep, Checkpoint, Compile, GradAccum, GradClip, GradNorm, LambdaHook, NaNGuard,
 )
@@ -150,7 +150,7 @@ def test_a_search_and_a_resume(tmp_path):
     learn.lr_find(n_steps=8)
     torch.manual_seed(0)
     net()
-    learn.fit(2, hooks=[LambdaHook(after_step=lambda learn: learn.stop() if learn.state.optimizer_step == 7 else None)])
+    learn.fit(2, hooks=[stop_at(7)])
     again = start()
     again.fit(2, resume=True)
     model, losses, _ = plain(OPTIMS['lbfgs-wolfe'])

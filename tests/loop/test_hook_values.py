@@ -5,7 +5,7 @@ import pytest, torch
 from torch import nn
 import torch.nn.functional as F
 
-from common import batches, make_learner, same, weights
+from common import batches, make_learner, plain_loop, same, weights
 from trainer_nb.all import CancelStep, Hook, LambdaHook
 
 def net():
@@ -14,15 +14,10 @@ def net():
 
 def sgd(params): return torch.optim.SGD(params, lr=.1)
 
-def plain(scale=1., n_epochs=1):
+def plain(scale=1.):
     "A loop by hand; `scale` multiplies each loss"
     model = net()
-    opt = sgd(model.parameters())
-    for _ in range(n_epochs):
-        for xb, yb in batches():
-            (scale*F.cross_entropy(model(xb), yb)).backward()
-            opt.step()
-            opt.zero_grad()
+    plain_loop(model, sgd(model.parameters()), batches(), 1, lambda m, b: scale*F.cross_entropy(m(b[0]), b[1]))
     return model
 
 def fitted(*hooks, **kwargs):

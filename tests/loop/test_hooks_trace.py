@@ -6,7 +6,7 @@ from functools import wraps
 
 import pytest, torch
 
-from common import batches, make_learner, make_model, same, weights
+from common import Share, batches, make_learner, make_model, same, weights
 from trainer_nb.show.display import Display
 from trainer_nb.loop.hooks import (
     EVENTS, LIFECYCLE, STEPS, CancelEpoch, CancelFit, CancelStep, Hook, LambdaHook, MainProcessHook
@@ -352,11 +352,6 @@ def test_a_cancelled_validation_says_what_it_has():
 
 @pytest.mark.parametrize('where', [('train', 'before_epoch'), ('valid', 'before_valid')], ids=' '.join)
 def test_a_cancelled_pass_without_a_batch_has_no_value(where):
-    class Share:
-        def reset(self): self.n, self.right = 0, 0
-        def update(self, pred, targ):
-            self.n, self.right = self.n + len(targ), self.right + (pred.argmax(1) == targ).sum()
-        def compute(self): return self.right/self.n
     from torchmetrics.classification import MulticlassAccuracy
     for metric in Share(), MulticlassAccuracy(3):
         learn = make_learner(train_dl=batches()[:2], valid_dl=batches()[:2], metrics=[metric],

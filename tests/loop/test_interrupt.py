@@ -97,18 +97,12 @@ def shut_down(learn):
         if dl._iterator is not None: dl._iterator._shutdown_workers()
         dl._iterator = None
 
-# 1-2 train, 3-6 valid, 7-8 train, 9-12 valid, 13 train, 14-17 valid;
-# 18 train, 19-22 valid, 23-24 train, 25-28 valid, 29-30 train, 31-34 valid
-@pytest.mark.parametrize('n', [1, 2, 3, 6, 8, 13, 14, 34])
-def test_stop_after_a_batch(n): assert stop_and_resume(StopAt(n)) == whole()
+KEPT = {'persistent_workers': True}
 
-@pytest.mark.parametrize('n, persistent',
-                         [(15, True), (33, True),
-                          *(pytest.param(*o, marks=pytest.mark.soak)
-                            for o in ((1, False), (4, False), (15, False), (1, True), (7, True), (29, True)))])
-def test_stop_with_workers(n, persistent):
-    kwargs = dict(n_workers=2, persistent_workers=persistent)
-    assert stop_and_resume(StopAt(n), **kwargs) == whole(**kwargs)
+@pytest.mark.parametrize('n, kwargs', [(15, KEPT), (33, KEPT), *(pytest.param(*o, marks=pytest.mark.soak) for o in (
+    (1, {}), (4, {}), (15, {}), (1, KEPT), (7, KEPT), (29, KEPT), (4, {'kind': 'own'}), (13, {'kind': 'shared'})))])
+def test_stop_with_workers(n, kwargs):
+    assert stop_and_resume(StopAt(n), n_workers=2, **kwargs) == whole(n_workers=2, **kwargs)
 
 @pytest.mark.parametrize('event, n', [
     *((e, 1) for e in EVENTS if e not in ('after_fit', 'after_cancel')), ('after_step', 2), ('after_valid', 2),
@@ -126,31 +120,20 @@ def test_stop_in_every_event(event, n):
     learn.resume()
     assert digest(learn) == whole()
 
-def test_stop_at_every_batch_of_one_fit():
+@pytest.mark.parametrize('kind', ['', 'own', 'shared'])
+def test_stop_at_every_batch_of_one_fit(kind):
+    "Before it resumes, somebody looks at the data, as one does in a notebook"
     stop = StopAt('all')
-    learn = start(stop)
+    learn = start(stop, kind=kind)
     learn.fit(**FIT)
     while learn.cancelled == 'stop':
         draw()
+        next(iter(learn.train_dl)), next(iter(learn.valid_dl))
+        n, stop.n = stop.i, None
+        learn.validate()
+        stop.i, stop.n = n, 'all'
         learn.resume()
-    assert stop.i == 34 and digest(learn) == whole()
-
-@pytest.mark.parametrize('n_workers, n, kind', [(0, 3, 'own'), (0, 8, 'shared'), (0, 13, 'own'), (0, 16, 'shared'),
-                                                *(pytest.param(2, n, kind, marks=pytest.mark.soak)
-                                                  for n in (4, 13) for kind in ('', 'own', 'shared'))])
-def test_loaders_with_generators(n_workers, n, kind):
-    kwargs = dict(n_workers=n_workers, kind=kind)
-    assert stop_and_resume(StopAt(n), **kwargs) == whole(**kwargs)
-
-@pytest.mark.parametrize('n, kind', [(3, ''), (8, 'own'), (3, 'shared')])
-def test_a_look_at_a_batch_before_resume(n, kind):
-    "Between stop and resume, somebody looks at the data, as one does in a notebook"
-    learn = start(StopAt(n), kind=kind)
-    learn.fit(**FIT)
-    next(iter(learn.train_dl)), next(iter(learn.valid_dl))
-    learn.validate()
-    learn.resume()
-    assert digest(learn) == whole(kind=kind)
+    assert stop.i == 34 and digest(learn) == whole(kind=kind)
 
 def test_tensor_loader_and_generator():
     def run(make_dl, n=None):

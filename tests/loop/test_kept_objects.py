@@ -4,9 +4,9 @@ import random
 
 import numpy as np, pytest, torch, torch.nn.functional as F
 
-from common import batches, digest, make_learner
+from common import batches, digest, make_learner, stop_at
 from trainer_nb.save.checkpoint import Checkpoint
-from trainer_nb.loop.hooks import Hook, LambdaHook
+from trainer_nb.loop.hooks import Hook
 
 
 class Env:
@@ -49,8 +49,7 @@ def test_a_checkpoint_holds_them(kind, at, tmp_path):
     whole.fit(2)
     expected = env.log
     stopped = start(use(env := Env()), **given(env))
-    stopped.fit(2, hooks=[LambdaHook(name='Stop', after_step=lambda learn: learn.stop()
-                                     if learn.state.optimizer_step == at else None), Checkpoint(tmp_path)])
+    stopped.fit(2, hooks=[stop_at(at), Checkpoint(tmp_path)])
     other = start(use(env := Env()), **given(env))
     other.fit(2, hooks=[Checkpoint(tmp_path)], resume=True)
     assert digest(other) == digest(whole) and env.log == expected and len(expected) == 10

@@ -2,7 +2,7 @@
 import pytest, torch, torch.nn.functional as F
 from torch import nn
 
-from common import batches, make_learner, make_model, same, shuffled, weights
+from common import batches, make_learner, make_model, plain_loop, same, shuffled, weights
 from trainer_nb.all import EarlyStopping, GradClip, LambdaHook, NaNGuard
 from trainer_nb.loop.optim import make_optimizers
 
@@ -25,18 +25,11 @@ def parts():
 def plain(optim, n_epochs=3, max_norm=None):
     "(modules, training losses, validation losses)"
     model, loss_fn = parts()
-    params = [*model.parameters(), *loss_fn.parameters()]
-    opt, losses, valid = optim(params), [], []
+    opt, losses, valid = optim([*model.parameters(), *loss_fn.parameters()]), [], []
     for _ in range(n_epochs):
         model.train()
         loss_fn.train()
-        for xb, yb in shuffled():
-            loss = loss_fn(model(xb), yb)
-            loss.backward()
-            if max_norm: nn.utils.clip_grad_norm_(params, max_norm)
-            opt.step()
-            opt.zero_grad()
-            losses.append(loss.item())
+        losses += plain_loop(model, opt, shuffled(), 1, lambda m, batch: loss_fn(m(batch[0]), batch[1]), max_norm)
         model.eval()
         loss_fn.eval()
         with torch.no_grad(): sums = [(len(yb)*loss_fn(model(xb), yb).double(), len(yb)) for xb, yb in batches(seed=2)]
@@ -103,19 +96,6 @@ def test_a_search_leaves_the_loss_as_it_was_and_moves_its_rate():
     parts()
     learn.fit(3)
     assert_equal(learn, plain(adamw))
-
-def test_it_is_saved_and_a_stopped_fit_resumes_exactly(tmp_path):
-    def start():
-        model, loss_fn = parts()
-        return make_learner(model, valid_dl=batches(seed=2), loss_fn=loss_fn, optim=torch.optim.AdamW, lr=.01)
-    learn = start()
-    learn.fit(2)
-    learn.save(tmp_path/'a')
-    learn.fit(1)
-    again = start()
-    again.load(tmp_path/'a')
-    again.fit(1)
-    assert same(weights(learn.loss_fn), weights(again.loss_fn)) and same(weights(learn.model), weights(again.model))
 
 def test_the_best_weights_are_those_of_the_loss_too():
     seen = []

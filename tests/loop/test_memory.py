@@ -214,13 +214,3 @@ def test_a_deleted_learner_frees_its_model(end, capsys):
     refs = [weakref.ref(o) for o in (learn, learn.model, learn.opt, learn.model[0].weight)]
     del learn
     assert not alive(refs)
-
-
-# Imports
-
-def test_fit_without_display_imports_nothing_to_draw_with():
-    assert in_fresh_process("""if 1:
-        import json, sys
-        from common import *
-        make_learner(valid_dl=batches()).fit(2)
-        print(json.dumps([o for o in ('matplotlib', 'IPython', 'ipywidgets', 'pandas') if o in sys.modules]))""") == []

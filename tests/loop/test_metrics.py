@@ -1,5 +1,5 @@
 "Epoch values are those of the whole data set, however it is cut into batches"
-import math, warnings
+import math
 from collections import namedtuple
 from dataclasses import make_dataclass
 from functools import partial
@@ -9,10 +9,8 @@ import pytest, torch, torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset
 
-from common import lazy, make_learner, record
-from trainer_nb.save.checkpoint import Checkpoint
+from common import lazy, make_learner, record, stop_when, told
 from trainer_nb.features.gradients import GradAccum
-from trainer_nb.loop.hooks import LambdaHook
 from trainer_nb.loop.metrics import Metric, accuracy
 
 f1_score, MetricCollection = lazy('sklearn.metrics', 'f1_score'), lazy('torchmetrics', 'MetricCollection')
@@ -100,7 +98,7 @@ def test_what_is_no_mean_is_the_same_in_each_epoch():
     dl = cut(7, *data())
     learn = make_learner(nn.Linear(4, 3), dl, dl, optim=still, metrics=[spread, hits, accuracy])
     learn.fit(2)
-    learn.fit(1, hooks=[LambdaHook(after_step=lambda o: o.stop() if o.training and o.state.batch_idx == 9 else None)])
+    learn.fit(1, hooks=[stop_when(lambda learn: learn.training and learn.state.batch_idx == 9)])
     learn.resume()
     zs = [(logits(learn.model, x).float(), y) for x, y in dl]
     for f in spread, hits, accuracy:
@@ -276,26 +274,6 @@ def test_vectors_and_dicts(bs):
     assert_both(values, 'hit', 2.)
     assert 'train_recalls' not in values
 
-def test_vectors_after_a_stop_in_mid_epoch(tmp_path):
-    "In another learner, from a checkpoint"
-    dl, metrics = cut(7, *data()), lambda: [recalls, both, Metric(MulticlassF1Score(3, average=None), name='f1',
-                                                                  classes='abc'), Detection()]
-    torch.manual_seed(0)
-    weights = nn.Linear(4, 3).state_dict()
-    def make():
-        model = nn.Linear(4, 3)
-        model.load_state_dict(weights)
-        return make_learner(model, dl, dl, metrics=metrics())
-    whole, first, second = make(), make(), make()
-    whole.fit(2)
-    stop = LambdaHook(after_step=lambda o: o.stop() if o.state.epoch == 1
-                      and (o.state.batch_idx, o.valid_idx) == (22, 5) else None)
-    first.fit(2, hooks=[Checkpoint(tmp_path, every=1), stop])
-    seen = []
-    second.fit(2, hooks=[Checkpoint(tmp_path), LambdaHook(after_step=lambda o: seen.append(o.training))], resume=True)
-    assert seen == [False]*17
-    assert record(second) == record(whole)
-
 @pytest.mark.parametrize('f,error,text', [
     (lambda p, t: torch.zeros(2, 2), TypeError, r'shape \(2, 2\): expected a number'),
     (lambda p, t: None, TypeError, 'NoneType: expected'),
@@ -330,10 +308,9 @@ def test_nan_warns_once_and_shows():
     def bad(pred, targ): return pred.mean()*math.nan
     x, y = data()
     learn = make_learner(nn.Linear(4, 3), cut(64, x, y), cut(64, x, y), metrics=[bad, accuracy])
-    with warnings.catch_warnings(record=True) as seen:
-        warnings.simplefilter('always')
+    with told() as said:
         for n in 1, 2: learn.fit(n)
-    texts = [str(w.message) for w in seen if 'nan' in str(w.message)]
+    texts = [o for o in said if 'nan' in o]
     assert sorted(t.split()[0] for t in texts) == ['train_bad', 'valid_bad'] and all('epoch 0' in t for t in texts)
     assert all(math.isnan(v) for v in learn.history.epochs['train_bad']) and len(learn.history.epochs['valid_bad']) == 3
     assert str(learn.history).count('nan') == 6 and not any(map(math.isnan, learn.history.epochs['train_accuracy']))
@@ -389,7 +366,7 @@ def test_entries_of_a_batch_or_an_output_do_not_weigh_the_loss(extra, hooks):
 # Functions of scikit-learn
 
 @sizes
-def test_functions_of_scikit_learn_see_all_outputs_and_the_target_first(bs, tmp_path):
+def test_functions_of_scikit_learn_see_all_outputs_and_the_target_first(bs):
     import sklearn.metrics as sk
     model, values = fitted(bs, [partial(sk.f1_score, average='macro'), Metric(sk.balanced_accuracy_score, name='mine')])
     z, y = logits(model), data()[1]
@@ -397,11 +374,8 @@ def test_functions_of_scikit_learn_see_all_outputs_and_the_target_first(bs, tmp_
     assert_both(values, 'mine', sk.balanced_accuracy_score(y, z.argmax(1)))
     x, dl = data()[0], cut(bs, data()[0], data()[0][:, :1]**2)
     learn = make_learner(nn.Linear(4, 1), dl, dl, metrics=[sk.r2_score, sk.median_absolute_error], loss_fn=F.mse_loss)
-    stop = LambdaHook(after_step=lambda o: o.stop() if o.valid_idx or len(dl) == 1 else None)
-    learn.fit(1, hooks=[Checkpoint(tmp_path, every=1), stop])
-    again = make_learner(nn.Linear(4, 1), dl, dl, metrics=[sk.r2_score, sk.median_absolute_error], loss_fn=F.mse_loss)
-    again.fit(1, hooks=[Checkpoint(tmp_path)], resume=True)
-    with torch.no_grad(): pred, targ = again.model(x), x[:, :1]**2
-    values = {k: v[-1] for k, v in again.history.epochs.items()}
+    learn.fit(1)
+    with torch.no_grad(): pred, targ = learn.model(x), x[:, :1]**2
+    values = {k: v[-1] for k, v in learn.history.epochs.items()}
     assert values['valid_r2_score'] == pytest.approx(sk.r2_score(targ, pred))
     assert values['valid_median_absolute_error'] == pytest.approx(sk.median_absolute_error(targ, pred))

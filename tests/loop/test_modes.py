@@ -1,8 +1,8 @@
 "A fit trains the whole model in training mode, except what a hook switches to evaluation mode"
-import pytest, torch, torch.nn.functional as F
+import pytest, torch
 from torch import nn
 
-from common import batches, make_learner, same, shuffled, weights
+from common import batches, make_learner, plain_loop, same, shuffled, stop_at, weights
 from trainer_nb.all import Checkpoint, Freeze, FreezeBN, LambdaHook
 
 
@@ -31,20 +31,7 @@ def modes(learn): return {name: m.training for name, m in learn.model.named_modu
 
 def plain(n_epochs=3):
     model = student()
-    opt, losses = sgd(model.parameters()), []
-    for _ in range(n_epochs):
-        for xb, yb in shuffled():
-            loss = F.cross_entropy(model(xb), yb)
-            loss.backward()
-            opt.step()
-            opt.zero_grad()
-            losses.append(loss.item())
-        before = [(m, m.training) for m in model.modules()]
-        model.eval()
-        with torch.no_grad():
-            for xb, yb in batches(seed=2): model(xb)
-        for m, training in before: m.training = training
-    return model, losses
+    return model, plain_loop(model, sgd(model.parameters()), shuffled(), n_epochs)
 
 def _close(learn):
     learn.model.teacher.eval()
@@ -78,20 +65,11 @@ def test_a_part_that_comes_in_evaluation_mode_trains_as_in_a_loop_that_calls_tra
         torch.manual_seed(0)
         body = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(.5)).eval()
         return nn.Sequential(body, nn.Linear(8, 3))
-    def run(steps):
-        torch.manual_seed(1)
-        return [o for _ in range(2) for o in steps()]
-    learn, model = make_learner(make(), train_dl=batches(), optim=sgd), make()
-    opt = sgd(model.parameters())
-    def plain():
-        model.train()
-        for xb, yb in batches():
-            loss = F.cross_entropy(model(xb), yb)
-            loss.backward()
-            opt.step()
-            opt.zero_grad()
-            yield loss.item()
-    assert run(lambda: learn.fit(1).steps['train_loss'][-5:]) == run(plain)
+    learn, model = make_learner(make(), train_dl=batches(), optim=sgd), make().train()
+    torch.manual_seed(1)
+    for _ in range(2): learn.fit(1)
+    torch.manual_seed(1)
+    assert learn.history.steps['train_loss'] == plain_loop(model, sgd(model.parameters()), batches(), 2)
     assert same(weights(learn.model), weights(model)) and not learn.model[0].training and learn.model.training
     assert learn.lr_find(n_steps=12) and not learn.model[0].training
 
@@ -104,14 +82,9 @@ def test_frozen_parts_stay_in_evaluation_mode_if_asked():
     learn.fit(1, hooks=[Freeze('body', 'teacher', in_eval=True), watch])
     assert seen[10:] == [False]*10 and learn.model.teacher[2].training
 
-def test_a_hook_may_close_parts_for_one_fit():
+def test_a_normalization_is_frozen_for_one_fit():
     learn, seen = make_learner(student(), valid_dl=batches(seed=2), optim=sgd), []
     learn.model.train()
-    def close(learn): learn.model.teacher.eval()
-    def watch(learn): seen.append(learn.model.teacher[2].training)
-    learn.fit(2, hooks=[LambdaHook(before_fit=close, before_step=watch)])
-    assert seen == [False]*20 and modes(learn)['teacher']
-    seen.clear()
     def look(learn): seen.append((learn.training, learn.model.norm.training))
     learn.fit(2, hooks=[FreezeBN(), LambdaHook(before_step=look)])
     assert set(seen) == {(True, False), (False, False)} and modes(learn)['norm']
@@ -119,10 +92,8 @@ def test_a_hook_may_close_parts_for_one_fit():
 @pytest.mark.parametrize('where', [3, 5])
 def test_a_resume_in_a_learner_that_never_closed_them(tmp_path, where):
     "From any batch, also where the parts are in another mode in the new process"
-    def stop(learn):
-        if learn.training and learn.state.optimizer_step == where: learn.stop()
     learn = start(Checkpoint(tmp_path))
-    learn.fit(3, hooks=[LambdaHook(after_step=stop)], on_interrupt='return')
+    learn.fit(3, hooks=[stop_at(where)], on_interrupt='return')
     again = start(Checkpoint(tmp_path))
     again.model.train()
     again.fit(3, resume=True)

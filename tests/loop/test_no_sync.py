@@ -6,6 +6,7 @@ host (`nonzero`, an index by mask, `if tensor:` in C++, ...). A plain loop of th
 import sys
 from collections import Counter
 from contextlib import contextmanager
+from functools import cache
 
 import pytest, torch, torch.nn.functional as F
 from torch import Tensor, nn
@@ -74,6 +75,13 @@ def data(n):
 def in_list(n): return list(zip(*(o.split(2) for o in data(n))))
 def in_loader(n): return DataLoader(TensorDataset(*data(n)), batch_size=2, shuffle=True)
 
+@cache
+def allowed_reads(optim=torch.optim.SGD, make_dl=None, lr=None):
+    "What the plain loop of a linear model reads"
+    model = nn.Linear(4, 3)
+    opt = optim(model.parameters(), lr=.01, fused=True) if lr else optim(model.parameters())
+    return raw(model, opt, make_dl or in_list, cross_entropy)
+
 def raw(model, opt, make_dl, loss_of):
     "The plain loop"
     train_dl, valid_dl = make_dl(N_TRAIN), make_dl(N_VALID)
@@ -125,8 +133,7 @@ class Total:
 @pytest.mark.parametrize('optim, make_dl, display', [
     (torch.optim.SGD, in_list, 'tty'), (torch.optim.SGD, in_loader, 'html'), (torch.optim.AdamW, in_loader, False)])
 def test_metrics_hooks_and_display(optim, make_dl, display, capsys, cell):
-    model = nn.Linear(4, 3)
-    allowed = raw(model, optim(model.parameters(), lr=.01, fused=True), make_dl, cross_entropy)
+    allowed = allowed_reads(optim, make_dl, .01)
     hooks = [LambdaHook(**{e: lambda learn: None for e in EVENTS}),
              LambdaHook(do_opt_step=lambda learn, nxt: nxt(), do_step=lambda learn, nxt: nxt())]
     learn = make_learner(nn.Linear(4, 3), make_dl(N_TRAIN), make_dl(N_VALID), optim=optim, lr=.01,
@@ -137,9 +144,9 @@ def test_metrics_hooks_and_display(optim, make_dl, display, capsys, cell):
     if display == 'html': assert 0 < seen['display cpu'] <= learn.display.cost.n_draws + 1
 
 def test_metric_objects_are_read_once_in_a_pass():
-    model = nn.Linear(4, 3)
-    allowed = raw(model, torch.optim.SGD(model.parameters()), in_list, cross_entropy)
-    seen = fit(make_learner(model, in_list(N_TRAIN), in_list(N_VALID), optim=torch.optim.SGD, metrics=[Total()]))
+    allowed = Counter(allowed_reads())
+    seen = fit(make_learner(nn.Linear(4, 3), in_list(N_TRAIN), in_list(N_VALID), optim=torch.optim.SGD,
+                            metrics=[Total()]))
     # one read for each pass, seen by both nets
     allowed.update(dict.fromkeys(['__float__', '_local_scalar_dense'], 2*N_EPOCHS))
     assert_allowed(seen, allowed)
@@ -150,10 +157,8 @@ def token_step(batch, learn):
 
 def test_weights_that_are_tensors(metrics=(accuracy, Metric(square, name='s'))):
     "A number of tokens is known on the device only"
-    model = nn.Linear(4, 3)
-    allowed = raw(model, torch.optim.SGD(model.parameters()), in_list, cross_entropy)
-    assert_allowed(fit(make_learner(model, in_list(N_TRAIN), in_list(N_VALID), train_step=token_step,
-                                    optim=torch.optim.SGD, metrics=metrics)), allowed, first=0)
+    assert_allowed(fit(make_learner(nn.Linear(4, 3), in_list(N_TRAIN), in_list(N_VALID), train_step=token_step,
+                                    optim=torch.optim.SGD, metrics=metrics)), allowed_reads(), first=0)
 
 def two_losses(batch, learn):
     pred = learn.model(batch[0])

@@ -3,9 +3,8 @@
 import pytest, torch, torch.nn.functional as F
 from torch import nn
 
-from common import batches, make_learner, same, weights
+from common import batches, check_resume, make_learner, same, stop_when, weights
 from trainer_nb.save.checkpoint import Checkpoint
-from trainer_nb.loop.hooks import LambdaHook
 from trainer_nb.features.gradients import GradAccum
 
 
@@ -24,7 +23,7 @@ def learner(model, **kwargs):
         for _, p in sorted(model.named_parameters()): p.copy_(torch.randn_like(p))
     return make_learner(model, batches(), lr=.05, **kwargs)
 
-def stop(learn): learn.stop() if learn.state.batch_idx == 3 and learn.state.epoch else None
+STOP = stop_when(lambda learn: learn.state.batch_idx == 3 and learn.state.epoch)
 
 def by_name(learn): return dict(learn.model.named_parameters())
 
@@ -37,7 +36,7 @@ def test_momentum_finds_its_weights_when_layers_are_defined_in_another_order(tmp
         learn.fit(3, **kwargs)
         return learn
     whole = run(tmp_path/'whole', 'abc')
-    run(tmp_path/'run', 'abc', LambdaHook(after_step=stop))
+    run(tmp_path/'run', 'abc', STOP)
     other = run(tmp_path/'run', 'cba', resume=True)
     mine, theirs = by_name(whole), by_name(other)
     if not tied: assert list(mine) != list(theirs)
@@ -103,14 +102,10 @@ def test_lr_find_puts_back_buffers_that_were_resized_or_replaced():
             assert t is own[k][0] and t.data_ptr() == own[k][1].data_ptr() and torch.equal(t, own[k][2]), k
 
 def test_a_fit_resumes_with_buffers_that_the_module_resizes(tmp_path):
-    whole = observed()
-    model = {k: v.clone() for k, v in whole.model.state_dict().items()}
-    whole.fit(2)
-    stopped, other = observed(LambdaHook(after_step=stop), Checkpoint(tmp_path)), observed(Checkpoint(tmp_path))
-    stopped.model.load_state_dict(model)
-    stopped.fit(2)
-    other.fit(2, resume=True)
-    assert same(weights(whole.model), weights(other.model))
+    def make():
+        torch.manual_seed(0)
+        return observed()
+    check_resume(make, tmp_path, STOP, n_epochs=2)
 
 def test_buffers_that_the_module_does_not_take_are_refused_and_nothing_changes(tmp_path):
     def make(n):

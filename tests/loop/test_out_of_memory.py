@@ -6,7 +6,7 @@ import pytest, torch, torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader
 
-from common import Stream, batches, close, digest, make_learner, problem, record, same, shuffled, weights
+from common import Stream, batches, close, digest, make_learner, problem, record, same, shuffled, told, weights
 from trainer_nb.all import EMA, GradAccum, LambdaHook, NaNGuard, OneCycle, accuracy
 from trainer_nb.base import is_oom
 
@@ -202,15 +202,13 @@ def test_an_attempt_leaves_no_trace():
     def fit(*hooks):
         torch.manual_seed(0)
         learn = make_learner(model(), big(), big(seed=2), hooks=hooks)
-        with warnings.catch_warnings(record=True) as seen:
-            warnings.simplefilter('always')
-            learn.fit(2)
-        return learn, [str(o.message) for o in seen]
+        with told() as said: learn.fit(2)
+        return learn, said
     known = GradAccum('auto')
     known.division.most = 4
-    (whole, quiet), (learn, told) = fit(known), fit(GradAccum('auto'), Limited(5, 'do_backward'))
+    (whole, quiet), (learn, said) = fit(known), fit(GradAccum('auto'), Limited(5, 'do_backward'))
     assert same(weights(learn.model), weights(whole.model)) and learn.history.steps == whole.history.steps
-    assert not quiet and len(told) == 2 and 'parts of at most 4 samples; BatchNorm sees each part by itself' in told[1]
+    assert not quiet and len(said) == 2 and 'parts of at most 4 samples; BatchNorm sees each part by itself' in said[1]
 
 def test_where_parts_do_not_help():
     "A single sample, a step that yields, a batch that has no samples: the error is told, and the fit can be resumed"

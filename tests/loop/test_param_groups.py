@@ -5,7 +5,7 @@ import pytest, torch, torch.nn.functional as F
 from torch import nn
 
 from common import make_learner, problem, same, weights
-from trainer_nb.all import Checkpoint, OneCycle, ParamGroups, Unfreeze, set_seed
+from trainer_nb.all import OneCycle, ParamGroups, Unfreeze, set_seed
 from trainer_nb.loop import Plot
 
 
@@ -61,21 +61,6 @@ def test_rates_by_name_straight_in_the_learner(lr):
     assert list(a.plot_schedule(1).steps) == names == [o for o in a.history.steps if o != 'train_loss']
     a.fit(1, lr=.1)
     assert a.lrs() == pytest.approx((.01, .1))      # the ratio stays
-
-@pytest.mark.parametrize('groups, at', [(dict(optim=ParamGroups({'body': 1e-2, 'head': .1}, decay_norms=False)), 1),
-                                        (dict(lr={'body': 1e-2, 'head': .1}), 3)], ids=['optim', 'lr'])
-def test_resume(tmp_path, at, groups):
-    def make(folder):
-        set_seed(0)
-        hooks = [Checkpoint(folder), Unfreeze({1: 'body.3', 2: 'body'})]
-        return make_learner(Net(), train_dl=problem(), bs=8, hooks=hooks, **groups)
-    whole = make(tmp_path/'a')
-    whole.fit(4)
-    make(tmp_path/'b').fit(at)
-    again = make(tmp_path/'b')
-    again.fit(4, resume=True)
-    assert same(weights(again.model), weights(whole.model))
-    assert again.history.steps['train_loss'] == whole.history.steps['train_loss']
 
 def test_unfreezing_is_that_by_hand():
     model = Net()

@@ -4,7 +4,7 @@ import json
 
 import pytest, torch, torch.nn.functional as F
 
-from common import batches, digest, lazy, make_learner, record
+from common import batches, check_resume, lazy, make_learner, stop_at, stop_when
 from trainer_nb.save.checkpoint import Checkpoint
 from trainer_nb.loop.hooks import CancelStep, LambdaHook
 from trainer_nb.loop.metrics import Metric, accuracy
@@ -74,14 +74,8 @@ def test_a_resume_knows_what_was_left_out(at, tmp_path):
         learn.record('size', float(len(batch[1])), mean=True)
         learn.record('norm', batch[0].norm(), mean=True)
         return res
-    def stop(learn):
-        if learn.state.optimizer_step == at or at == 'valid' and learn.valid_idx == 2: learn.stop()
-    whole, stopped, other = (start(of_one(), with_records) for _ in range(3))
-    whole.fit(2)
-    stopped.fit(2, hooks=[LambdaHook(name='Stop', after_step=stop), Checkpoint(tmp_path)])
-    other.fit(2, hooks=[Checkpoint(tmp_path)], resume=True)
-    assert stopped.cancelled == 'stop' and digest(other) == digest(whole)
-    assert record(other)['epochs'].keys() == record(whole)['epochs'].keys()
+    stop = stop_at(at) if at == 2 else stop_when(lambda learn: learn.valid_idx == 2 and not learn.state.epoch)
+    check_resume(lambda: start(of_one(), with_records), tmp_path, stop, n_epochs=2)
 
 
 # Means of recorded values
@@ -144,8 +138,7 @@ def test_values_of_a_validation_and_of_an_epoch(tmp_path, at):
         return learn
     learn = make(tmp_path)
     if at:
-        stop = LambdaHook(after_step=lambda learn: learn.stop() if learn.state.optimizer_step == at else None)
-        learn.fit(2, valid_every=2, hooks=stop)
+        learn.fit(2, valid_every=2, hooks=stop_at(at))
         learn = make(tmp_path)
         learn.fit(2, valid_every=2, resume=True)
     else: learn.fit(2, valid_every=2)

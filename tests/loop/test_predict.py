@@ -7,9 +7,10 @@ from weakref import WeakSet, finalize
 import pytest, torch, torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, TensorDataset
 
 from common import make_learner, problem
+from test_metrics import Reusing, in_dataloader
 from trainer_nb.base.nested import map_tensors
 
 X, Y = torch.arange(80.).reshape(20, 4), torch.arange(20)
@@ -85,19 +86,7 @@ def test_a_step_says_how_many_rows_there_are():
 
 # Memory
 
-class Reusing:
-    "A loader with one pair of tensors, and a model with one output"
-    def __iter__(self):
-        bx, by = torch.empty(8, 4), torch.empty(8, dtype=torch.long)
-        for x, y in zip(X.split(8), Y.split(8)):
-            bx[:len(x)], by[:len(y)] = x, y
-            yield bx[:len(x)], by[:len(y)]
-
-class AsDataset(IterableDataset):
-    def __iter__(self): return iter(Reusing())
-
-@pytest.mark.parametrize('make_dl', [
-    Reusing, lambda: DataLoader(AsDataset(), batch_size=None)], ids=['loader', 'dataset'])
+@pytest.mark.parametrize('make_dl', [Reusing, in_dataloader])
 @pytest.mark.parametrize('wrap', [lambda o: o, lambda o: {'a': [*o]}], ids=['tensor', 'dict'])
 def test_memory_that_is_used_again(make_dl, wrap):
     "by the loader and by the model: the last batch stood everywhere"
@@ -105,7 +94,7 @@ def test_memory_that_is_used_again(make_dl, wrap):
     def f(x):
         out[:len(x)] = x*2
         return wrap(out[:len(x)])
-    preds, targs = predict(f, make_dl(), with_targs=True)
+    preds, targs = predict(f, make_dl(8, X, Y), with_targs=True)
     assert same(preds, wrap(X*2)) and torch.equal(targs, Y)
 
 class Memory(TorchDispatchMode):

@@ -4,17 +4,18 @@ Five checks of each: the same weights, bit for bit; a stop in the middle of an e
 learner resumes; a search of the learning rate that leaves no trace; two processes; the compiled step.
 What cannot be done is refused, with the message that stands here.
 """
-import importlib, pkgutil, random, re, warnings
+import importlib, pkgutil, random, re
 from functools import cache
+from itertools import product
 from shutil import which
 from types import SimpleNamespace
 
 import pytest, torch, torch.nn.functional as F
 
 import programs
-from common import record
+from common import Counted, reasons, record, told
 from trainer_nb.base import tracing_backward
-from trainer_nb.all import Checkpoint, Compile, Hook, LambdaHook
+from trainer_nb.all import Checkpoint, Compile, LambdaHook
 from trainer_nb.parallel.first_step import Constant
 
 NAMES = sorted(o.name for o in pkgutil.iter_modules(programs.__path__))
@@ -37,7 +38,7 @@ PLAIN = {       # what `Compile(what='step')` leaves plain, as its warning says
 COMPILE = {     # what it refuses
     'sam': 'is not for SAM, whose step evaluates the loss again',
 }
-OFTEN_LAUNCHED, OFTEN_COMPILED = ('dcgan', 'graphs', 'word_lm'), ('gcn',)   # others in `make soak`
+OFTEN_LAUNCHED, OFTEN_COMPILED = ('dcgan', 'graphs', 'word_lm'), ()     # others in `make soak`
 
 def parts(*often):
     rare = [pytest.param(o, marks=pytest.mark.soak) for o in NAMES if o not in often]
@@ -100,17 +101,10 @@ def test_weights_are_those_of_the_plain_loop(name):
         ours = kind != 'epochs' and learn.record['steps'].get(column) or learn.record['epochs'][column]
         assert ours == pytest.approx(values, rel=2e-6), k
 
-class Stop(Hook):
-    "After so many batches, of training and validation"
-    def __init__(self, n): self.n, self.seen = n, 0
-    def after_step(self, learn):
-        self.seen += 1
-        if self.seen == self.n: learn.stop()
-
 def resumed(name, n, folder, by):
     "A fit that stops after `n` batches, and goes on in another learner after other random numbers"
     n_epochs, learn = program(name).N_EPOCHS, start(name)
-    learn.fit(n_epochs, hooks=[Stop(n), *([Checkpoint(folder)] if by == 'fit' else [])])
+    learn.fit(n_epochs, hooks=[Counted(n), *([Checkpoint(folder)] if by == 'fit' else [])])
     assert learn.cancelled == 'stop'
     if by == 'load': learn.save(folder/'state.pt')
     other = start(name)
@@ -118,37 +112,27 @@ def resumed(name, n, folder, by):
     torch.manual_seed(5)
     with torch.no_grad():
         for p in other.model.parameters(): p.add_(1)
-    with warnings.catch_warnings(record=True) as seen:
-        warnings.simplefilter('always')
+    with told() as said:
         if by == 'fit': other.fit(n_epochs, hooks=[Checkpoint(folder)], resume=True)
         else:
             other.load(folder/'state.pt')
             other.resume()
-    said = [str(o.message) for o in seen]
     unexpected = [o for o in said if not re.search(READ_AGAIN.get(name, '^$'), o)]
     assert not unexpected, unexpected
     return other
 
 @each
-def test_a_stopped_fit_goes_on_in_another_learner(name, tmp_path):
+@pytest.mark.parametrize('anywhere', [False, pytest.param(True, marks=pytest.mark.soak)])
+def test_a_stopped_fit_goes_on_in_another_learner(name, anywhere, tmp_path):
     "In the middle of the last epoch but one, or of the last one"
     seen = whole(name).seen
     trained = [i + 1 for i, training in enumerate(seen) if training]
-    for by, n in ('fit', trained[len(trained)*2 // 3 - 1]), ('load', trained[-2]):
-        other = resumed(name, n, tmp_path/by if by == 'fit' else tmp_path, by)
+    places = [('fit', trained[len(trained)*2 // 3 - 1]), ('load', trained[-2])]
+    for by, n in product(['fit', 'load'], range(1, len(seen))) if anywhere else places:
+        (folder := tmp_path/f'{by}{n}').mkdir()
+        other = resumed(name, n, folder, by)
         check_same(whole(name).weights, result(name, other))
         assert record(other) == whole(name).record
-
-@pytest.mark.soak
-@each
-def test_a_fit_that_is_stopped_anywhere_goes_on(name, tmp_path):
-    for n in range(1, len(whole(name).seen)):
-        for by in 'fit', 'load':
-            folder = tmp_path/f'{by}{n}'
-            folder.mkdir()
-            other = resumed(name, n, folder, by)
-            check_same(whole(name).weights, result(name, other))
-            assert record(other) == whole(name).record
 
 @each
 def test_lr_find_leaves_no_trace(name):
@@ -207,10 +191,5 @@ def test_the_compiled_step_is_the_plain_one(name):
         with pytest.raises(ValueError, match=COMPILE[name]): learn.fit(1, hooks=hooks)
         return
     torch._dynamo.reset()
-    with warnings.catch_warnings(record=True) as seen:
-        warnings.simplefilter('always')
-        learn.fit(program(name).N_EPOCHS, hooks=hooks)
-    said = [str(o.message) for o in seen if 'Compile' in str(o.message)]
-    expected = PLAIN.get(name, ())
-    assert len(said) == len(expected) and all(re.search(p, o) for p, o in zip(expected, said)), said
+    with reasons(*PLAIN.get(name, ())): learn.fit(program(name).N_EPOCHS, hooks=hooks)
     check_close(whole(name).weights, result(name, learn), 1e-5)

@@ -1,7 +1,7 @@
 "`learn.opt` and `learn.opts` can be set between two fits"
 import pytest, torch
 
-from common import make_learner, make_model, same, shuffled, weights
+from common import make_learner, make_model, same, shuffled, stop_at, weights
 from test_equivalence import Plain
 from trainer_nb.all import LambdaHook
 
@@ -56,7 +56,7 @@ def test_wrong_ones_are_refused_and_nothing_changes():
 def test_after_a_stop():
     "What was stopped inside an epoch was a fit of the old optimizer; a new fit takes the new one"
     learn = make_learner()
-    learn.fit(2, hooks=[LambdaHook(after_step=lambda learn: learn.stop() if learn.state.optimizer_step == 3 else None)])
+    learn.fit(2, hooks=[stop_at(3)])
     learn.opt = sgd
     with pytest.raises(RuntimeError, match='its optimizer was replaced'): learn.resume()
     learn.fit(1)

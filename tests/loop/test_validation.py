@@ -5,7 +5,7 @@ import pytest, torch, torch.nn.functional as F
 
 from common import batches, digest, make_learner, make_model, record, same, weights
 from trainer_nb.save.checkpoint import Checkpoint
-from trainer_nb.loop.hooks import CancelEpoch, CancelFit, LambdaHook
+from trainer_nb.loop.hooks import CancelFit, LambdaHook
 from trainer_nb.show.loggers import JSONLLogger
 from trainer_nb.loop.metrics import accuracy
 
@@ -43,14 +43,6 @@ def test_after_valid_comes_when_the_values_are_known(fit):
     assert [o[0] for o in seen] == learn.history.valid_rows
     learn.validate()
     assert len(seen) == len(learn.history.valid_rows), '`validate` is no pass of a fit'
-
-def test_a_cancelled_pass_has_no_end():
-    seen = []
-    def cancel(learn):
-        if not learn.training: raise CancelEpoch
-    learn = start(hooks=[LambdaHook(after_step=cancel, after_valid=lambda learn: seen.append(1))])
-    learn.fit(2)
-    assert not seen and not learn.history.valid_rows and len(learn.history) == 2
 
 @pytest.mark.parametrize('k, valid_first, valid_every', [
     (1, True, None), (2, False, 2), (2, True, 2), (3, False, None)])

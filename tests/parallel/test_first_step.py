@@ -6,8 +6,10 @@ import pytest, torch, torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
-from common import make_learner, problem, weights
-from trainer_nb.all import Accelerate, CancelStep, GradAccum, Hook, LambdaHook, TensorLoader
+from common import Scaled, make_learner, problem, stop_at, weights
+from trainer_nb.all import Accelerate, CancelStep, GradAccum, Hook, TensorLoader
+from trainer_nb.data import end_workers
+from test_distributed import check_equal, close
 
 X, Y = problem(46)
 DATA = TensorDataset(X, Y)
@@ -153,17 +155,6 @@ def learner(case, **kwargs):
     return make_learner(model, dl(), TensorLoader(X[:31], Y[:31], bs=10), seed=5,
                         optim=optim(model) if optim in (halves, twins) else optim, **given)
 
-def close(a, b, atol=1e-6):
-    return torch.allclose(torch.as_tensor(a, dtype=torch.float64), torch.as_tensor(b, dtype=torch.float64), rtol=1e-6,
-                          atol=atol, equal_nan=True)
-
-def check_equal(a, b):
-    assert all(close(v, w) for v, w in zip(weights(a.model), weights(b.model), strict=True))
-    for rows in 'steps', 'epochs', 'valids':
-        ours, theirs = getattr(a.history, rows), getattr(b.history, rows)
-        assert ours.keys() == theirs.keys()
-        for k in ours.keys() - {'time_s'}: assert close(ours[k], theirs[k]), (rows, k, ours[k], theirs[k])
-
 OFTEN = ('gradients set to 0 in place', 'batches that are skipped', 'a sum, accumulated', 'yielded sums',
          'a step that writes to its batch', 'drawn by Python, with a length', 'a mean with weights below 1',
          'a stream without workers', 'weights of classes')
@@ -173,7 +164,7 @@ def test_equals_one_process(case):
     alone, learn = learner(case), learner(case)
     alone.fit(2)
     learn.launch(2, 2)
-    check_equal(alone, learn)
+    check_equal(alone, learn, 1e-6)
 
 # What is refused, and why
 
@@ -284,17 +275,18 @@ def ragged(samples):
 class Last(TimeFirst):
     def forward(self, x): return super().forward(x).sum(0)*0 + self.out(self.rnn(x)[0])[0]
 
-def test_leaves_no_trace():
-    for case in (lambda: TensorLoader(X, Y, bs=9, shuffle=True, drop_last=True), Noisy,
-                 {}), (lambda: DataLoader(DATA, 9, shuffle=True, drop_last=True, num_workers=1,
-                                          persistent_workers=True), Noisy, {}):
-        found = []
-        for check in True, False:
-            learn = learner(case, hooks=[Accelerate(check=check, cpu=True)])
-            learn.launch(2, 2)
-            found.append(learn)
-        assert all(map(torch.equal, *(weights(o.model) for o in found)))
-        assert found[0].history.steps == found[1].history.steps and found[0].model.n == found[1].model.n
+def with_workers(): return DataLoader(DATA, 9, shuffle=True, drop_last=True, num_workers=1, persistent_workers=True)
+
+@pytest.mark.parametrize('dl', [lambda: TensorLoader(X, Y, bs=9, shuffle=True, drop_last=True), with_workers],
+                         ids=['tensors', 'workers'])
+def test_leaves_no_trace(dl):
+    found = [learner((dl, Noisy, {}), hooks=[Accelerate(check=check, cpu=True)]) for check in (True, False)]
+    try:
+        for o in found: o.launch(2, 2)
+    finally:        # no worker outlives the test, however it ends
+        for o in found: end_workers(o.train_dl)
+    assert all(map(torch.equal, *(weights(o.model) for o in found)))
+    assert found[0].history.steps == found[1].history.steps and found[0].model.n == found[1].model.n
 
 def test_one_comparison_of_training_and_one_of_validation(monkeypatch):
     from trainer_nb.parallel import accelerate
@@ -312,13 +304,10 @@ def test_a_resumed_fit_knows_that_its_loss_is_a_sum():
     """The first batch after a resume was none of those that the loader had read first, so that shards of other lengths
     could not be compared, and a sum was taken for a mean"""
     case = lambda: DataLoader(DATA, 9, collate_fn=ragged), Last, dict(loss_fn=nn.CrossEntropyLoss(reduction='sum'))
-    alone, learn = (learner(case, hooks=[LambdaHook(after_step=stop_at_3)]) for _ in range(2))
+    alone, learn = (learner(case, hooks=[stop_at(3)]) for _ in range(2))
     for o in alone, learn: o.valid_dl = None
     for go in lambda: alone.fit(1), alone.resume, lambda: learn.launch(2, 1), lambda: learn.launch(2): go()
     assert all(map(close, weights(alone.model), weights(learn.model)))
-
-def stop_at_3(learn):
-    if learn.state.optimizer_step == 3: learn.stop()
 
 def test_shards_that_do_not_fit_together():
     case = lambda: DataLoader(DATA, 9, collate_fn=ragged), Last, {}
@@ -353,12 +342,6 @@ class Rows(nn.Module):
         torch.manual_seed(0)
         self.table, self.out = nn.Embedding(50, 4, sparse=True), nn.Linear(4, 3)
     def forward(self, x): return self.out(self.table(x[:, 0].abs().mul(10).long().clamp(max=49)))
-
-class Scaled(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.scale = nn.Parameter(torch.ones(3))
-    def forward(self, pred, targ): return F.cross_entropy(pred*self.scale, targ)
 
 class Rotating(torch.utils.data.Sampler):
     "Samples of an epoch that nobody else knows"

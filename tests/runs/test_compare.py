@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest, torch
 
 from test_pictures import Drawn
-from test_runs import Evil
+from test_runs import plant
 from trainer_nb.all import Comparison, History, LambdaHook, Learner, Run, attach, compare, runs
 from trainer_nb.runs.comparison import PALETTE, _curves_of
 from trainer_nb.runs.folder import RunFolder, Status, answer, ask, pending
@@ -151,13 +151,11 @@ def test_wrong_input(tmp_path):
 # ---- folders ---------------------------------------------------------------------------------------------------------
 
 def test_looking_executes_nothing_and_stays_inside(tmp_path):
-    import pickle
-    evil, bad = Evil(), '<img src=x onerror=alert(1)>'
-    evil.path = str(tmp_path/'executed')
+    bad = '<img src=x onerror=alert(1)>'
     h = made(1, metric=bad)
     folder = make_run(tmp_path/'runs'/'a', h, settings={bad: bad, 'lr': 1})
     folder.write('run.json', {'name': bad, 'settings': {bad: bad, 'lr': 1}, 'n_procs': 'x', 'first_row': []})
-    for name in 'program.pkl', 'result.pt': (folder.path/name).write_bytes(pickle.dumps(evil))
+    plant(folder, tmp_path/'executed')
     other = make_run(tmp_path/'runs'/'b', made(2), settings={'lr': bad})
     secret = tmp_path/'secret.jsonl'
     secret.write_text(lines_of(made(9, scale=77.)))
@@ -197,17 +195,15 @@ def test_a_window_stays_inside_its_folder(tmp_path):
     assert Run(folder.path).history.n_steps == 0
     assert {o.name for o in elsewhere.iterdir()} == {'log.jsonl', name}
 
-def test_damaged_curves_are_read_anew(tmp_path):
-    (tmp_path/'log.jsonl').write_text(lines_of(made(1)))
+def test_damaged_curves_are_read_anew_and_forged_bins_do_not_break_the_picture(tmp_path):
+    path = tmp_path/'log.jsonl'
+    path.write_text(lines_of(made(1)))
     for text in ('[]', '{}', 'x', '{"at": -5, "tail": 0, "curves": {}}', '[' * 5000,
                  '{"at": 1e999, "tail": 0, "curves": {}}'):
         (tmp_path/'log.curves.json').write_text(text)
-        f = CurveFile(tmp_path/'log.jsonl')
+        f = CurveFile(path)
         assert f.update() and f.curves.n == 300, text
-
-def test_forged_bins_do_not_break_the_picture(tmp_path):
-    path = tmp_path/'log.jsonl'
-    path.write_text(lines_of(made(1)))
+    (tmp_path/'log.curves.json').unlink()
     f = CurveFile(path)
     f.update()
     f.save(always=True)

@@ -10,17 +10,13 @@ from trainer_nb.all import *        # noqa: F403
 from trainer_nb.all import Hook, Learner, Ray, Run, Slurm, attach
 from trainer_nb.runs import engine
 from trainer_nb.runs.table import main
-from test_runs import _ends, until  # noqa: F401
+from common import Slow, until
+from test_runs import _ends     # noqa: F401
 from test_distributed import check_same
 
 here = Path(__file__).parents[1]
 N = 8       # epochs, of six batches
 ODD = "a b'c%j\"$(touch oops)"
-
-
-class Slow(Hook):
-    def __init__(self, s=.02): self.s = s
-    def after_step(self, learn): time.sleep(self.s)
 
 def make(*hooks):
     torch.manual_seed(0)
@@ -48,7 +44,6 @@ def lose_a_rank(run):
     other.kill()
 
 def job_of(run): return run.folder.read('job.json')['job']
-
 
 @pytest.fixture
 def fake(tmp_path, monkeypatch):

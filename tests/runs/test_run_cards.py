@@ -1,15 +1,14 @@
 "The table of runs, notes, tags, deletion, and the card of a run"
-import json, os, pickle, re, time
+import json, os, re, time
 
 import pytest, torch, torch.nn.functional as F
 
 from test_compare import made, make_run
-from test_runs import Evil
+from test_runs import plant
 from trainer_nb.all import Learner, Run, runs
 from trainer_nb.runs.folder import RunFolder
 
 BAD = '<img src=x onerror=alert(1)>|`x`\n# [a](javascript:b)'
-
 
 @pytest.fixture
 def three(tmp_path):
@@ -78,9 +77,7 @@ def test_card_is_escaped_and_executes_nothing(tmp_path):
     folder = make_run(tmp_path/'a', made(1, metric='<b>'), settings={BAD: BAD}, data={'train': BAD}, versions=[3],
                       environment={'device': BAD}, first_row='x')
     folder.write('run.json', {**folder.read('run.json'), 'name': BAD})
-    evil = Evil()
-    evil.path = str(tmp_path/'executed')
-    for name in 'program.pkl', 'result.pt': (folder.path/name).write_bytes(pickle.dumps(evil))
+    plant(folder, tmp_path/'executed')
     run = Run(folder.path)
     run.note(BAD)
     card = run.card()

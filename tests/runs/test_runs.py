@@ -1,5 +1,5 @@
 "Runs: training in another process gives the numbers of `fit`, outlives the kernel, and opens nothing to anybody"
-import os, random, signal, stat, subprocess, sys, time
+import os, pickle, random, signal, stat, subprocess, sys
 from pathlib import Path
 
 import numpy as np
@@ -7,7 +7,7 @@ import pytest, torch, torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-from common import batches, make_learner, make_model, problem, record, same, shuffled
+from common import batches, equal, make_learner, make_model, problem, record, same, shuffled, until
 from trainer_nb.all import *        # noqa: F403
 from trainer_nb.all import Learner  # noqa: F401
 from trainer_nb.base import rng_state
@@ -17,7 +17,6 @@ from trainer_nb.runs.program import pack, put, unpack_program
 from trainer_nb.all import Run, attach, runs
 
 here = Path(__file__).parents[1]
-
 
 @pytest.fixture(autouse=True)
 def _ends(tmp_path):
@@ -34,10 +33,6 @@ def _ends(tmp_path):
 
 def plain(**kwargs): return make_learner(valid_dl=batches(seed=2), **kwargs)
 
-def batchnorm(): return plain(model=nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3)))
-
-def own_generator(): return plain(train_dl=shuffled(generator=torch.Generator().manual_seed(5)))
-
 class Noisy(Dataset):
     def __init__(self): self.x, self.y = problem()
     def __len__(self): return len(self.x)
@@ -49,12 +44,6 @@ def workers(): return plain(train_dl=DataLoader(Noisy(), 5, shuffle=True, num_wo
 def persistent(): return plain(train_dl=DataLoader(Noisy(), 5, shuffle=True, num_workers=1, persistent_workers=True))
 
 def seeded_loader(): return plain(train_dl=SeededLoader(Noisy(), 5, shuffle=True, num_workers=1))
-
-def accumulation(): return plain(hooks=[GradAccum(3), GradClip(.5)])
-
-def ema(): return plain(hooks=[EMA(.9)])
-
-def one_cycle(): return plain(), {'n_epochs': 3, 'hooks': [OneCycle(.1)]}
 
 def scheduler(): return plain(hooks=[LRScheduler(lambda opt: torch.optim.lr_scheduler.CosineAnnealingLR(opt, 30))])
 
@@ -92,10 +81,6 @@ class Own(Learner):
         return {'loss': F.cross_entropy(self.model(x), y, label_smoothing=.1), 'n': len(x)}
 
 def subclass(): return make_learner(cls=Own, valid_dl=batches(seed=2), loss_fn=None)
-
-def step_function():
-    def step(batch, learn): return {'loss': learn.model(batch[0]).square().mean() + torch.rand(())}
-    return make_learner(train_step=step)
 
 def second_fit():
     learn = plain(optim=torch.optim.SGD, lr=.1, hooks=[EMA(.9)])
@@ -162,8 +147,6 @@ class Total:
     def update(self, pred, targ): self.n = self.n + (pred.argmax(1) == targ).sum()
     def compute(self): return self.n
 
-def metric_object(): return plain(metrics=[Total()])
-
 def arrays():
     class Rows(Dataset):
         def __init__(self): self.x = np.random.rand(2000, 80).astype('float32')
@@ -173,11 +156,16 @@ def arrays():
 
 def own_checkpoint(): return plain(hooks=[Checkpoint('own_checkpoints', keep=1)])
 
-KINDS = [batchnorm, own_generator, workers, persistent, seeded_loader, accumulation, ema, one_cycle, scheduler, gan,
-         local_classes, lambdas, subclass, step_function, second_fit, lbfgs, mappings, early_stopping, objects,
-         metric_object, arrays, own_checkpoint]
-QUICK = {local_classes, second_fit}
+def much():
+    "BatchNorm, a generator of its own, hooks, a metric object"
+    model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
+    learn = plain(model=model, train_dl=shuffled(generator=torch.Generator().manual_seed(5)), metrics=[Total()],
+                  hooks=[GradAccum(3), GradClip(.5), EMA(.9)])
+    return learn, {'n_epochs': 3, 'hooks': [OneCycle(.1)]}
 
+KINDS = [much, workers, persistent, seeded_loader, scheduler, gan, local_classes, lambdas, subclass, second_fit, lbfgs,
+         mappings, early_stopping, objects, arrays, own_checkpoint]
+QUICK = {local_classes, second_fit}
 
 def made(kind):
     "A learner and the arguments of its fit, the same each time"
@@ -195,18 +183,9 @@ def everything(learn):
              'modes': [m.training for m in learn.model.modules()]}
     return state, record(learn)
 
-def equal(a, b):
-    if isinstance(a, torch.Tensor):
-        return (isinstance(b, torch.Tensor) and a.shape == b.shape and a.dtype == b.dtype
-                and torch.equal(a.nan_to_num(), b.nan_to_num()))
-    if isinstance(a, dict): return a.keys() == b.keys() and all(equal(a[k], b[k]) for k in a)
-    if isinstance(a, (list, tuple)): return len(a) == len(b) and all(map(equal, a, b))
-    return a == b or a != a and b != b
-
 def check_equal(a, b):
     for x, y in zip(everything(a), everything(b)):
         for k in x: assert equal(x[k], y[k]), k
-
 
 @pytest.mark.parametrize('kind', [pytest.param(o, marks=() if o in QUICK else pytest.mark.soak, id=o.__name__)
                                   for o in KINDS])
@@ -247,18 +226,11 @@ def slow_learner(n=64):
     exec(SLOW, names)
     return names['make'](n)
 
-def until(condition, timeout=300):
-    end = time.time() + timeout
-    while not condition():
-        assert time.time() < end, 'it takes too long'
-        time.sleep(.02)
-
 def kernel(code, tmp_path):
     "A process that stands for a kernel, with what it prints"
     env = {**os.environ, 'PYTHONPATH': str(here.parent)}
     return subprocess.Popen([sys.executable, '-c', SLOW + code], cwd=tmp_path, stdout=subprocess.PIPE, env=env,
                             text=True)
-
 
 def test_kernel_dies(tmp_path):
     "kill -9 of the kernel: the run trains on, a new kernel sees every point, and the end is bit-equal"
@@ -369,17 +341,19 @@ def test_same_cell_again(tmp_path, capsys):
 # ---- nothing is opened to anybody ------------------------------------------------------------------------------------
 
 class Evil:
+    "Unpickled, it makes a folder"
+    def __init__(self, path): self.path = str(path)
     def __reduce__(self): return os.mkdir, (self.path,)
+
+def plant(folder, path):
+    "A program and a result in a run's folder that make `path` where they are unpickled"
+    for name in 'program.pkl', 'result.pt': (folder.path/name).write_bytes(pickle.dumps(Evil(path)))
 
 def test_viewing_executes_nothing(tmp_path):
     "A malicious program is not executed by looking at it, and files do not lead out of the folder"
-    import pickle
     folder = RunFolder(tmp_path/'a')
     folder.make()
-    evil = Evil()
-    evil.path = str(tmp_path/'executed')
-    (folder.path/'program.pkl').write_bytes(pickle.dumps(evil))
-    (folder.path/'result.pt').write_bytes(pickle.dumps(evil))
+    plant(folder, tmp_path/'executed')
     folder.write('run.json', {'name': '<script>alert(1)</script>', 'settings': {'lr': '<b>1</b>'}, 'first_row': -1,
                               'created': 'x'})
     folder.write('status.json', {'state': 'done', 'note': '<script>', 'error': {'module': 'os', 'type': 'mkdir'}})

@@ -6,7 +6,8 @@ from torch import nn
 
 from trainer_nb.all import *        # noqa: F403
 from trainer_nb.all import EMA, Checkpoint, GradClip, Hook, Learner, OneCycle, Run, attach
-from test_runs import _ends, check_equal, slow_learner, until     # noqa: F401
+from common import until
+from test_runs import _ends, check_equal, slow_learner      # noqa: F401
 
 N = 3       # epochs, of 12 batches
 
@@ -33,7 +34,6 @@ def parent(tmp_path_factory):
     finally: os.chdir(before)
 
 def info_of(run): return run.folder.read('run.json')['parent']
-
 
 def check_repeats(parent, seed, n, tmp_path):
     run, learn = parent

@@ -11,15 +11,12 @@ from trainer_nb.all import Accelerate, Hook, Learner, ProcessFailed, accuracy
 from trainer_nb.runs.folder import RunFolder
 from trainer_nb.runs.process import Ranks
 from trainer_nb.runs.sources import HistorySource, sources_of
-from test_runs import _ends, until  # noqa: F401
+from common import Slow, alive, until
+from test_runs import _ends     # noqa: F401
 from test_distributed import check_equal, check_same
 
 N = 8       # epochs, of six batches and five
 X, Y = torch.randn(46, 4, generator=torch.Generator().manual_seed(0)), torch.arange(46) % 3
-
-
-class Slow(Hook):
-    def after_step(self, learn): time.sleep(.02)
 
 def make(*hooks, dropout=.5, **kwargs):
     torch.manual_seed(0)
@@ -32,9 +29,6 @@ def ranks_of(run):
     "Process ids, rank 0 first"
     pid = run.folder.read('status.json')['pid']
     return [pid, *(o.pid for o in psutil.Process(pid).children() if 'trainer_nb' in o.cmdline())]
-
-def alive(pid): return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-
 
 def test_equals_one_process(tmp_path):
     "Weights, losses and metrics of one process up to rounding; the record is the history; data are there once"

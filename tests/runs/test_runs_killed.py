@@ -5,14 +5,12 @@ import pytest, torch, torch.nn.functional as F
 from torch import nn
 
 from trainer_nb.all import *        # noqa: F403
-from trainer_nb.all import Checkpoint, EMA, Hook, Learner, OneCycle
-from test_runs import _ends, check_equal, until     # noqa: F401
+from trainer_nb.all import Checkpoint, EMA, Learner, OneCycle
+from common import Slow, until
+from test_runs import _ends, check_equal    # noqa: F401
 
 KILLS = int(os.environ.get('TRAINER_NB_KILLS', 100))
 N = 6       # epochs, of 20 batches
-
-class Slow(Hook):
-    def after_step(self, learn): time.sleep(.01)
 
 def make():
     torch.manual_seed(0)
@@ -20,8 +18,7 @@ def make():
     model = nn.Sequential(nn.Linear(300, 300), nn.BatchNorm1d(300), nn.Tanh(), nn.Dropout(.2), nn.Linear(300, 3))
     every = Checkpoint('own', every=1, keep=2)      # it writes most of the time
     return Learner(model, (x, x[:, :3]), (x, x[:, :3]), loss_fn=F.mse_loss, bs=8, lr=.01, seed=1, display=False,
-                   hooks=[Slow(), EMA(.9), OneCycle(), every])
-
+                   hooks=[Slow(.01), EMA(.9), OneCycle(), every])
 
 @pytest.mark.soak
 def test_kills(tmp_path, monkeypatch):

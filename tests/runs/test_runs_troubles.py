@@ -7,7 +7,7 @@ import pytest, torch, torch.nn.functional as F
 from torch import nn
 
 from trainer_nb.all import *        # noqa: F403
-from trainer_nb.all import Checkpoint, Hook, Learner
+from trainer_nb.all import Checkpoint, Learner
 from trainer_nb.base import rng_state
 from trainer_nb.runs import folder as folders
 from trainer_nb.runs.folder import (
@@ -19,7 +19,8 @@ from trainer_nb.runs.program import pack, put
 from trainer_nb.runs.view import View
 from trainer_nb.runs.worker import Worker, torch_settings
 from trainer_nb.save import Folder, read_state
-from test_runs import _ends, equal, slow_learner, until     # noqa: F401
+from common import Slow, equal, until
+from test_runs import _ends, slow_learner   # noqa: F401
 
 
 class Disk:
@@ -67,15 +68,12 @@ def here(monkeypatch, tmp_path):
     yield tmp_path
     signal.signal(signal.SIGTERM, handler)
 
-class Quick(Hook):
-    def after_step(self, learn): time.sleep(.002)
-
 def make():
     torch.manual_seed(0)
     x = torch.randn(64, 4)
     model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(.2), nn.Linear(8, 1))
     return Learner(model, (x, x[:, :1]), (x, x[:, :1]), loss_fn=F.mse_loss, bs=8, seed=1, display=False,
-                   hooks=[Quick(), Checkpoint('own', every=5, keep=2)])
+                   hooks=[Slow(.002), Checkpoint('own', every=5, keep=2)])
 
 def program(path, n=3):
     folder, kwargs = RunFolder(path), {'n_epochs': n}

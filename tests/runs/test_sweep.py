@@ -13,7 +13,6 @@ from trainer_nb.data import same_state
 
 N_EPOCHS = 2
 
-
 def make(trial):
     lr = trial.suggest_float('lr', 1e-3, 1, log=True)
     return make_learner(valid_dl=batches(seed=2), optim=lambda p: torch.optim.SGD(p, lr))
@@ -42,7 +41,6 @@ def check_told(found, n):
     assert len(found) == n == len(list(found.folder.glob('trial-*'))) and not {'RUNNING', 'WAITING'} & {*states}
     assert states.count('COMPLETE') == sum(o['status'] == 'done' for o in found.rows)
 
-
 def test_interrupted_and_called_again(tmp_path):
     def interrupted(trial):
         if trial.number: raise KeyboardInterrupt
@@ -56,7 +54,6 @@ def test_interrupted_and_called_again(tmp_path):
     assert found.best.path.name == found.rows[0]['run'] and found.study.best_value == found.rows[0]['valid_loss']
     assert len({o['lr'] for o in found.rows}) == 2      # the sampler does not repeat its first choice
     assert repr(Trials(tmp_path/'a')) == repr(found) == repr(search(tmp_path/'a'))
-
 
 class OnlyAlone(BasePruner):
     "Prunes the first trial as long as there is no other"
@@ -98,7 +95,6 @@ def test_killed(tmp_path, n_kills=20):
         found = search(tmp_path/str(i), 3)
         check_told(found, 3)
         check_alone(found)
-
 
 def failing(lr_of_failure):
     def make_one(trial):

@@ -7,13 +7,13 @@ import pytest, torch
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
-from common import batches, digest, make_learner, problem, same, shuffled, weights
+from common import Counted, Share, batches, digest, make_learner, problem, same, shuffled, stop_at, told, weights
 from trainer_nb.save.checkpoint import Checkpoint
 from trainer_nb.data.passes import Pass
 from trainer_nb.save.early_stopping import EarlyStopping
 from trainer_nb.save.files import Folder
 from trainer_nb.loop.hooks import Hook, LambdaHook
-from trainer_nb.data import SeededLoader, TensorLoader
+from trainer_nb.data import SeededLoader
 from trainer_nb.features.gradients import GradAccum
 from trainer_nb.loop.metrics import accuracy
 
@@ -108,10 +108,6 @@ def test_killed_while_saving(fork, tmp_path, n_kills):
 
 # In one process: another learner, after other random numbers
 
-def stop_at(step):
-    return LambdaHook(after_step=lambda learn: learn.stop() if learn.state.optimizer_step == step
-                      and learn.training else None, name='Stop')
-
 class Reads:
     "A dataset that notes what is read, in shared memory, so that workers are seen, too"
     def __init__(self, n): self.n, self.counts = n, torch.zeros(n, dtype=torch.int64).share_memory_()
@@ -162,21 +158,6 @@ def seeded(seed, train_dl, valid_dl=None, **kwargs):
 class Stream(IterableDataset):
     def __iter__(self): return iter(zip(*problem()))
 
-LOADERS = {
-    'tensors': lambda: TensorLoader(*problem(), bs=5, shuffle=True), 'list': batches,
-    'generator of its own': lambda: shuffled(generator=torch.Generator().manual_seed(1)),
-    'no batches': lambda: DataLoader(TensorDataset(*(o.unsqueeze(1) for o in problem())), batch_size=None,
-                                     shuffle=True),
-    'replacement': lambda: DataLoader(TensorDataset(*problem()), batch_size=5,
-                                      sampler=torch.utils.data.RandomSampler(range(24), replacement=True)),
-    'weighted': lambda: DataLoader(TensorDataset(*problem()), batch_size=5,
-                                   sampler=torch.utils.data.WeightedRandomSampler(torch.arange(1., 25), 24))}
-
-@pytest.mark.parametrize('kind, step', [*zip(LOADERS, (1, 3, 4, 5, 7, 3))])
-def test_loaders_that_are_exact(tmp_path, kind, step):
-    whole, other, seen = resumed(tmp_path, lambda seed: seeded(seed, LOADERS[kind], LOADERS[kind]), step)
-    assert whole == other and not seen
-
 @pytest.mark.parametrize('n_workers', [0, 2])
 def test_iterables_are_read_again_and_say_so(tmp_path, n_workers):
     make_dl = lambda: DataLoader(Stream(), batch_size=5, num_workers=n_workers)
@@ -196,10 +177,7 @@ def test_persistent_workers_of_an_iterable_are_named(tmp_path, is_kept):
     make(Checkpoint(tmp_path/'end')).fit(1)
     make(Checkpoint(tmp_path/'mid')).fit(2, hooks=[stop_at(7)])
     for place in 'end', 'mid':
-        with warnings.catch_warnings(record=True) as seen:
-            warnings.simplefilter('always')
-            (other := make(Checkpoint(tmp_path/place))).fit(2, resume=True)
-        texts = [str(o.message) for o in seen]
+        with told() as texts: (other := make(Checkpoint(tmp_path/place))).fit(2, resume=True)
         assert any('has persistent workers, whose RNG' in o for o in texts) == is_kept
         assert any('exact if it yields the same ones again' in o for o in texts) == (place == 'mid')
         assert is_kept or digest(other) == digest(whole)
@@ -393,12 +371,10 @@ def faulty(tmp_path, fail, heal=lambda: None, **kwargs):
         if learn.training and learn.state.optimizer_step == 8: heal()
     check = Checkpoint(tmp_path/'a', every=2, keep=9, **kwargs)
     learn, whole = (seeded(0, shuffled, shuffled, hooks=hooks) for hooks in ([check, LambdaHook(before_step=disk)], []))
-    with warnings.catch_warnings(record=True) as seen:
-        warnings.simplefilter('always')
-        learn.fit(2)
+    with told() as said: learn.fit(2)
     whole.fit(2)
     assert digest(learn) == digest(whole)
-    return [str(o.message) for o in seen], [o['step'] for o in check.folder.manifests()]
+    return said, [o['step'] for o in check.folder.manifests()]
 
 def test_disk_full(tmp_path):
     "A limit on the size of files, which the system reports like a full disk"
@@ -497,22 +473,16 @@ def scheduled(seed):
 @pytest.mark.parametrize('n', [1, 6, 17])      # in the first window, in validation, in a later epoch
 def test_other_kinds_of_training(tmp_path, make, fit, n):
     "Stopped after its `n`-th batch, training and validation, it goes on in another learner"
-    class Count(Hook):
-        left = n
-        def after_step(self, learn):
-            self.left -= 1
-            if not self.left: learn.stop()
     whole, stopped, other = make(0), make(0), make(1)
     whole.fit(**fit)
-    stopped.fit(**fit, hooks=[Count(), Checkpoint(tmp_path)])
+    stopped.fit(**fit, hooks=[Counted(n), Checkpoint(tmp_path)])
     assert stopped.cancelled == 'stop'
-    with warnings.catch_warnings(record=True): other.fit(**fit, hooks=[Checkpoint(tmp_path)], resume=True)
+    with told(): other.fit(**fit, hooks=[Checkpoint(tmp_path)], resume=True)
     assert digest(other) == digest(whole)
 
 def test_save_what_was_loaded(tmp_path):
     "A state from the middle of an epoch can be loaded, saved again, and resumed from"
-    learn = make_learner(hooks=[LambdaHook(after_step=lambda learn: learn.stop()
-                                           if learn.state.optimizer_step == 3 else None)])
+    learn = make_learner(hooks=[stop_at(3)])
     learn.fit(1)
     learn.save(tmp_path/'a.pt')
     again, other = make_learner(), make_learner()
@@ -560,11 +530,6 @@ class Wrapped:
     def update(self, pred, targ): self.inner.update(pred, targ)
     def compute(self): return self.inner.compute()
 
-class Share:
-    def reset(self): self.sum = self.n = 0
-    def update(self, pred, targ): self.sum, self.n = self.sum + (pred.argmax(1) == targ).sum(), self.n + len(targ)
-    def compute(self): return self.sum/self.n
-
 def test_a_tensor_of_a_subclass_is_saved_in_mid_epoch(tmp_path):
     def loss(pred, targ): return nn.functional.cross_entropy(pred, targ).as_subclass(Tagged)
     torch.manual_seed(0)
@@ -574,8 +539,7 @@ def test_a_tensor_of_a_subclass_is_saved_in_mid_epoch(tmp_path):
     learn = make_learner(loss_fn=loss)
     with warnings.catch_warnings():
         warnings.simplefilter('error')
-        learn.fit(2, hooks=[Checkpoint(tmp_path, every=1), LambdaHook(after_step=lambda learn: learn.stop()
-                                       if learn.state.optimizer_step == 3 else None)])
+        learn.fit(2, hooks=[Checkpoint(tmp_path, every=1), stop_at(3)])
     other = make_learner(loss_fn=loss, hooks=[Checkpoint(tmp_path)])
     other.fit(2, resume=True)
     assert same(weights(other.model), weights(whole.model))
@@ -583,7 +547,7 @@ def test_a_tensor_of_a_subclass_is_saved_in_mid_epoch(tmp_path):
 
 def test_what_no_checkpoint_can_hold_ends_the_fit_after_its_first_batch(tmp_path):
     learn = make_learner(metrics=[Wrapped()], hooks=[Checkpoint(tmp_path)])
-    with pytest.raises(TypeError, match="'inner'.* is a test_checkpoint.Share") as e: learn.fit(2)
+    with pytest.raises(TypeError, match="'inner'.* is a common.Share") as e: learn.fit(2)
     assert 'state_dict() and load_state_dict()' in str(e.value.__notes__) and learn.state.optimizer_step == 1
 
 def test_resuming_with_other_data_of_the_same_size_warns(tmp_path):
@@ -592,10 +556,8 @@ def test_resuming_with_other_data_of_the_same_size_warns(tmp_path):
     make_learner(train_dl=loader(x, y), hooks=[Checkpoint(tmp_path)]).fit(1)
     for other, is_other in ((x.clone(), y), False), ((x.flip(0), y), True), ((x, y.roll(1)), True):
         learn = make_learner(train_dl=loader(*other), hooks=[Checkpoint(tmp_path/'own')])
-        with warnings.catch_warnings(record=True) as seen:
-            warnings.simplefilter('always')
-            learn.fit(2, resume=tmp_path)
-        texts = [str(o.message) for o in seen if 'holds other data' in str(o.message)]
+        with told() as said: learn.fit(2, resume=tmp_path)
+        texts = [o for o in said if 'holds other data' in o]
         assert texts == ['resume: train_dl holds other data than when the checkpoint was saved']*is_other
 
 class Ascent(torch.optim.Optimizer):
@@ -609,8 +571,6 @@ class Ascent(torch.optim.Optimizer):
 def test_a_state_inside_an_optimizer_that_is_not_saved(tmp_path):
     for keeps in True, False:
         learn = make_learner(optim=lambda p: Ascent(p, keeps), hooks=[Checkpoint(tmp_path/f'{keeps}'), GradAccum(2)])
-        with warnings.catch_warnings(record=True) as seen:
-            warnings.simplefilter('always')
-            learn.fit(2)
-        texts = [str(o.message) for o in seen if 'Ascent.base' in str(o.message)]
+        with told() as said: learn.fit(2)
+        texts = [o for o in said if 'Ascent.base' in o]
         assert len(texts) == (not keeps) and all('state_dict' in o for o in texts)

@@ -20,7 +20,6 @@ def own_generator(): return make_learner(train_dl=shuffled(generator=torch.Gener
 
 def stopped_early(): return make_learner(valid_dl=batches(seed=2), hooks=[EarlyStopping(patience=5)], lr=.1), ()
 
-
 @pytest.mark.parametrize('kind', [plain, scheduled, accumulated, own_generator, stopped_early])
 def test_from_random_points(kind, tmp_path):
     "Twenty in all; from each one the fit is repeated to its end"

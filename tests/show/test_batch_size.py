@@ -1,16 +1,11 @@
 "`find_batch_size`: within 10 % of the true limit, and nothing about the learner changes"
-import random, signal, warnings
-from copy import deepcopy
-from itertools import product
 
-import numpy as np, pytest, torch
+import pytest, torch
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
 
-from common import make_learner, same, weights
-from trainer_nb.all import EMA, AMP, Compile, GradAccum, GradClip, LambdaHook, NaNGuard, OneCycle, accuracy
+from common import make_learner
+from trainer_nb.all import GradClip, LambdaHook
 from trainer_nb.base import TensorMeter
-from trainer_nb.data import rng_states, same_state
 
 pytestmark = pytest.mark.usefixtures('frozen')
 
@@ -58,65 +53,6 @@ def test_a_given_limit_is_kept_and_used(hooks=(GradClip(1.),)):
     found = make_learner(wide(), data(3000, 64), bs=64, hooks=hooks).find_batch_size(limit=limit)
     assert .9*.95*.95*limit < true_peak(hooks, found.largest) <= .9*limit and found.outcome == 'memory'
     assert make_learner(wide(), data(3000, 64)).find_batch_size(limit=limit/2**30, most=5).limit == limit
-
-def everything(learn):
-    opt = [v.clone() for s in learn.opt.state.values() for v in s.values()]
-    ema = [] if learn.get_hook(EMA, None) is None or learn.ema.model is None else weights(learn.ema.model)
-    flags = [(m.training) for m in learn.model.modules()], [p.requires_grad for p in learn.model.parameters()]
-    return ([*weights(learn.model), *opt, *ema], [o is None for o in (p.grad for p in learn.model.parameters())], flags,
-            deepcopy(learn.state), learn.history.steps, [type(h) for h in learn.hooks],
-            [sorted(vars(h)) for h in learn.hooks], learn.cancelled, id(learn.train_dl))
-
-HOOKS = {'plain': lambda: [], 'many': lambda: [EMA(.9), AMP(), GradClip(1.), NaNGuard(), OneCycle(.1)],
-         'accumulation': lambda: [GradAccum(3)], 'auto': lambda: [GradAccum('auto')],
-         'compiled step': lambda: [Compile(what='step', backend='eager')]}
-
-QUICK = [('many', 'finish', True), ('plain', 'error', True), ('plain', 'interrupt', False), ('auto', 'finish', False)]
-CASES = [pytest.param(k, how, is_used, marks=[pytest.mark.soak]*((k, how, is_used) not in QUICK))
-         for k, how, is_used in product(HOOKS, ('finish', 'error', 'interrupt'), (False, True))]
-
-@pytest.mark.parametrize('kind, how, is_used', CASES)
-def test_nothing_changes(kind, how, is_used):
-    "Bit for bit: weights, buffers, optimizer, hooks, generators, loaders; and the next fit is that without it"
-    def new():
-        torch.manual_seed(0)
-        random.seed(0)
-        np.random.seed(0)
-        x, y = data(48)
-        dl = DataLoader(TensorDataset(x, y), batch_size=8, shuffle=True, generator=torch.Generator().manual_seed(3))
-        model = Limited(20)
-        learn = make_learner(model, dl, data(20), metrics=[accuracy], hooks=HOOKS[kind](), bs=8,
-                             optim=torch.optim.AdamW)
-        with warnings.catch_warnings():
-            warnings.simplefilter('ignore')
-            if is_used: learn.fit(1)
-        return learn
-    learn, other, n = new(), new(), []
-    def disturb(m, args):
-        n.append(1)
-        if how == 'interrupt' and len(n) == 4: signal.raise_signal(signal.SIGINT)
-        if how == 'error' and len(n) == 4: raise ZeroDivisionError
-    before, random_before = everything(learn), rng_states(learn.train_dl)
-    handle = learn.model.register_forward_pre_hook(disturb) if how != 'finish' else None
-    with warnings.catch_warnings():
-        warnings.simplefilter('ignore')
-        try: found = learn.find_batch_size(limit=2**30)
-        except ZeroDivisionError: assert how == 'error'
-        else:
-            assert found.outcome == {'finish': 'memory', 'interrupt': 'stopped'}[how]
-            if how == 'finish': assert 17 <= found.sizes[-1] <= 20
-    if handle: handle.remove()
-    after = everything(learn)
-    assert same(before[0], after[0]) and before[1:] == after[1:]
-    assert same_state(random_before[0], rng_states(learn.train_dl)[0])
-    assert all(map(torch.equal, random_before[1][0], rng_states(learn.train_dl)[1][0]))
-    with warnings.catch_warnings():
-        warnings.simplefilter('ignore')
-        learn.model.most = other.model.most = None
-        for o in learn, other:
-            torch.manual_seed(5)
-            o.fit(2)
-    assert same(weights(learn.model), weights(other.model)) and learn.history.steps == other.history.steps
 
 def test_with_batch_norm_in_samples_of_a_generator_and_a_validation_that_does_not_fit():
     class Stream:

@@ -1,5 +1,5 @@
 "Requests are executed between two batches and change no number; buttons appear where they can work, and leave nothing"
-import gc, os, signal, subprocess, sys, threading, time, warnings, weakref
+import gc, os, signal, subprocess, sys, threading, time, weakref
 from functools import cache
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from ipywidgets.widgets.widget import _instances as open_widgets
 from jupyter_client.manager import start_new_kernel
 
 import trainer_nb.show.controls as controls_module
-from common import digest, make_learner, shuffled
+from common import digest, make_learner, shuffled, told
 from trainer_nb.show.controls import Asked, ButtonRow, Controls, _hint, pause, scale_lr, unpause
 from trainer_nb.loop.hooks import Hook, LambdaHook
 from trainer_nb.loop.metrics import accuracy
@@ -266,12 +266,9 @@ def test_a_panel_that_fails_ends_nothing(what, screen, monkeypatch):
         if learn.get_hook(Controls).panel is not None: click('Pause', 'Pause', 'lr × 2', 'lr ÷ 2')(learn)
         else: pause_and_go_on(learn)
     learn = start(Controls(), At(3, f))
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter('always')
-        learn.fit(**FIT)
+    with told() as said: learn.fit(**FIT)
     assert digest(learn) == calm()
-    assert [str(o.message)
-            for o in caught] == ['Controls: the panel failed (RuntimeError: no comm); training continues']
+    assert said == ['Controls: the panel failed (RuntimeError: no comm); training continues']
     if what in ('Button', 'HBox'): assert [VIEW in o for o in screen.shown] == [False]*len(screen.shown)
 
 

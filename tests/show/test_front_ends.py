@@ -48,7 +48,7 @@ def at_step_25(what):
 
 CELLS = {       # name → sources of its cells
     'fit': [FIT, 'learn.history', 'learn.show()'],
-    'ten thousand steps': ['learn = start(train_dl=shuffled(5*500))\nlearn.fit(20)'],
+    'thousands of steps': ['learn = start(train_dl=shuffled(5*150))\nlearn.fit(20)'],
     'failed': [fit('Fail()'), 'learn.show()'],
     'stopped': [fit(at_step_25('learn.stop()')), 'learn.show()', 'learn.resume()', DIGEST],
     'interrupted': [fit(at_step_25('signal.raise_signal(signal.SIGINT)')), 'learn.show()', 'learn.resume()', DIGEST],
@@ -85,7 +85,7 @@ def test_a_fit_leaves_a_table_and_a_picture(ran):
     for outputs in ran['fit']: check_outputs(outputs)
     check_notebook(ran['notebook'])
 
-def test_ten_thousand_steps(ran): check_outputs(ran['ten thousand steps'][0], n_rows=20)
+def test_thousands_of_steps(ran): check_outputs(ran['thousands of steps'][0], n_rows=20)
 
 def test_failed(ran):
     check_outputs(ran['failed'][0], 'failed', 1, 'ZeroDivisionError')
@@ -204,7 +204,6 @@ def test_pipe(tmp_path):
     out, err = tool(PROGRAM, cwd=tmp_path)
     assert is_clean(out) and not err
     check_lines(out.splitlines(), expected())
-
 
 def test_an_area_that_begins_without_a_chart_shows_its_table_in_the_end(monkeypatch):
     "As the view of a run does where there are no widgets"

@@ -1,95 +1,13 @@
 "A search leaves no trace in what a step, a loss function and the functions of hooks hold"
-import collections, random
+import collections
 
-import numpy as np, pytest, torch, torch.nn.functional as F
-from torch import nn
+import pytest, torch, torch.nn.functional as F
 
 from common import batches, digest, make_learner, same, weights
-from trainer_nb.loop.hooks import Hook, LambdaHook, MainProcessHook
-from trainer_nb.learner import Learner
+from test_lr_find import loss_of
+from trainer_nb.loop.hooks import Hook, MainProcessHook
 from trainer_nb.save.checkpoint import Checkpoint
 
-def loss_of(learn, batch): return F.cross_entropy(learn.model(batch[0]), batch[1])
-
-def look(o):
-    if isinstance(o, torch.Tensor): return o.tolist()
-    if isinstance(o, torch.Generator): return o.get_state().tolist()
-    if isinstance(o, random.Random): return o.getstate()
-    if isinstance(o, np.random.Generator): return repr(o.bit_generator.state)
-    if isinstance(o, nn.Module): return look(o.state_dict())
-    if isinstance(o, torch.optim.Optimizer): return look(o.state_dict())
-    if isinstance(o, dict): return {k: look(v) for k, v in o.items()}
-    return [look(v) for v in o] if isinstance(o, (list, tuple)) else o
-
-class Steps:
-    def __init__(self): self.target, self.gen, self.n = torch.ones(4), torch.Generator().manual_seed(1), 0
-    def step(self, batch, learn):
-        self.n += 1
-        self.target.mul_(.9)
-        return {'loss': loss_of(learn, (batch[0]*self.target, batch[1]))*torch.rand((), generator=self.gen)*self.n}
-
-def bound():
-    o = Steps()
-    return dict(train_step=o.step), lambda: [o.target, o.gen, o.n]
-
-def subclass():
-    class Mine(Learner):
-        def train_step(self, batch):
-            self.mean.add_(1)
-            self.seen['n'].append(1)
-            return {'loss': loss_of(self, (batch[0] + self.mean, batch[1]))}
-    learns = []
-    def made(*args, **kwargs):
-        learns.append(Mine(*args, **kwargs))
-        learns[-1].mean, learns[-1].seen = torch.zeros(4), {'n': []}
-        return learns[-1]
-    return dict(cls=made), lambda: [learns[-1].mean, learns[-1].seen]
-
-class Carry(Hook):
-    "State of a recurrent step: set anew, changed in place, in lists, and a generator"
-    def __init__(self):
-        self.h, self.total, self.log = torch.zeros(3), torch.zeros(3), {'n': [0]}
-        self.gen = torch.Generator().manual_seed(1)
-    def move(self, pred):
-        self.h = pred.detach().mean(0)
-        self.total += self.h
-        self.log['n'][0] += 1
-        return pred + self.h + self.total*self.log['n'][0]*torch.rand((), generator=self.gen)
-
-def hook_in_a_variable():
-    hook = Carry()
-    def step(batch, learn): return {'loss': F.cross_entropy(hook.move(learn.model(batch[0])), batch[1])}
-    return dict(train_step=step, hooks=[hook]), lambda: list(vars(hook).values())
-
-def hook_by_its_class():
-    hook = Carry()
-    def step(batch, learn):
-        return {'loss': F.cross_entropy(learn.get_hook(Carry).move(learn.model(batch[0])), batch[1])}
-    return dict(train_step=step, hooks=[hook]), lambda: list(vars(hook).values())
-
-KINDS = bound, subclass, hook_in_a_variable, hook_by_its_class
-
-@pytest.mark.parametrize('kind', KINDS, ids=lambda o: o.__name__)
-def test_what_a_step_holds_is_put_back(kind):
-    "And a fit afterwards is one without a search"
-    digests = []
-    for searches in 0, 1:
-        torch.manual_seed(0)
-        kwargs, held = kind()
-        learn, before = make_learner(train_dl=batches(), **kwargs), None
-        before, ids = look(held()), [id(o) for o in held()]
-        for fails in [False, True]*searches:
-            stop = [LambdaHook(after_backward=lambda learn: 1/0)]*fails
-            for h in stop: learn.add_hook(h)
-            if fails:
-                with pytest.raises(ZeroDivisionError): learn.lr_find(n_steps=12)
-            else: learn.lr_find(n_steps=12)
-            for h in stop: learn.remove_hook(h)
-            assert look(held()) == before and [id(o) for o in held()] == ids
-        learn.fit(1)
-        assert look(held()) != before
-        digests.append(digest(learn))
-    assert digests[0] == digests[1]
 
 def test_a_hook_of_the_users_takes_part_and_is_left_alone():
     "A state that is carried from batch to batch, as in truncated backpropagation, by events around batches"

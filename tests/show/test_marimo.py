@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import cloudpickle, pytest, torch
 import torch.nn.functional as F
 
+from common import until
 from trainer_nb.all import Learner
 from trainer_nb.draw import current_cell, reaches
 from trainer_nb.runs.folder import RunFolder, pending
@@ -56,7 +57,6 @@ def make():
     x = torch.randn(64, 4)
     return Learner(torch.nn.Linear(4, 1), (x, x[:, :1]), (x, x[:, :1]), loss_fn=F.mse_loss)
 
-
 def test_fit(marimo):
     assert front_end() == 'html'
     learn = make()
@@ -89,11 +89,6 @@ def started(tmp_path):
     return folder, View(folder, RecordTail(log))
 
 def asked(folder): return [json.loads((folder.path/'requests'/o).read_text())['what'] for o in pending(folder)]
-
-def until(f):
-    end = time.monotonic() + 60
-    while not f() and time.monotonic() < end: time.sleep(.01)
-    assert f()
 
 def test_run(marimo, tmp_path):
     folder, view = started(tmp_path)

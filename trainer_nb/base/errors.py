@@ -23,10 +23,8 @@ _TORCH = os.path.dirname(torch.__file__) + os.sep
 _PACKAGES = tuple({sysconfig.get_path(o) + os.sep for o in ('stdlib', 'platstdlib', 'purelib', 'platlib')})
 _SITE = tuple({sysconfig.get_path(o) + os.sep for o in ('purelib', 'platlib')})
 
-def owner(
-    path: str,  # file name of a frame's code
-) -> str:  # 'ours', 'torch' (with Python's own modules), 'package', 'user'
-    "Return whose code a frame runs"
+def owner(path: str) -> str:
+    "Return whose code runs in a file: 'ours', 'torch' (or Python's own), 'package', 'user'"
     if path.startswith(_OURS): return 'ours'
     if path.startswith((_TORCH, '<frozen ')): return 'torch'
     if path.startswith(_SITE): return 'package'
@@ -51,10 +49,8 @@ def _is_raise(entry):
     "Return whether the entry's line contains `raise`"
     return re.search(r'\braise\b', linecache.getline(entry.tb_frame.f_code.co_filename, entry.tb_lineno)) is not None
 
-def passed(
-    e: BaseException,
-) -> list[TracebackType]:  # entries of its traceback, folded ones included
-    "Return all frames that an exception has passed through"
+def passed(e: BaseException) -> list[TracebackType]:
+    "Return the traceback entries of an exception, including those that were folded"
     entries, full = _entries(e.__traceback__), _entries(getattr(e, 'full_traceback', None))
     known = {id(o.tb_frame) for o in full}
     i = next((i for i, o in enumerate(entries) if id(o.tb_frame) in known), None)
@@ -98,10 +94,9 @@ def fold(e: BaseException) -> None:
             notes[:] = [note.removesuffix(_LEFT_OUT) for note in notes]
             notes[-1] += _LEFT_OUT
 
-def drop_locals(
-    e: BaseException,  # its frames have ended, except those that are still running
-) -> None:
-    "Clear the variables in the frames of an exception, and of its causes, and free their memory"
+# %% ../../nbs/base/04_errors.ipynb #09c32051
+def drop_locals(e: BaseException) -> None:
+    "Clear the variables in the frames of an exception and its causes, except running ones"
     for o in _chain(e):
         for entry in passed(o):
             try: entry.tb_frame.clear()
@@ -135,11 +130,8 @@ def show_error(
         for o, tb in chain: o.__traceback__ = tb
 
 # %% ../../nbs/base/04_errors.ipynb #c8e7f3dc
-def described(
-    x: Any,  # a batch, or an entry of one
-    most: int = 8,  # entries of a list or mapping to describe
-) -> str:  # such as '(float32 (64, 784), int64 (64,))'
-    "Describe the dtypes and shapes in a batch"
+def described(x: Any, most: int = 8) -> str:
+    "Describe dtypes and shapes in a batch, such as '(float32 (64, 784), int64 (64,))'"
     if getattr(x, 'is_nested', False): return f'nested {str(x.dtype).removeprefix("torch.")}'     # it may have no shape
     if hasattr(x, 'shape') and hasattr(x, 'dtype'): return f'{str(x.dtype).removeprefix("torch.")} {tuple(x.shape)}'
     if is_dataclass(x) and not isinstance(x, type): x = {o.name: getattr(x, o.name) for o in fields(x)}
@@ -150,21 +142,13 @@ def described(
     return f'{start}{", ".join(parts)}{end}'
 
 # %% ../../nbs/base/04_errors.ipynb #b6aa4485
-def note_place(
-    e: BaseException,
-    where: str,  # such as 'raised in epoch 0, after 3 of 9 training batches'
-    batch: Any,  # the current batch, or None
-) -> None:
+def note_place(e: BaseException, where: str, batch: Any) -> None:
     "Add the place where training failed, and the batch, to the notes of an exception"
     e.add_note(where + ('' if batch is None else f'; batch: {described(batch)}'))
 
 # %% ../../nbs/base/04_errors.ipynb #need0003
-def needed(
-    module: str,  # name of a module
-    user: str,  # who needs it
-    extra: str | None = None,  # the extra that installs it; None: none does
-) -> ModuleType:  # raises ImportError
-    "Import a module of a package that may be missing"
+def needed(module: str, user: str, extra: str | None = None) -> ModuleType:
+    "Import a module that `user` needs; the ImportError names the `extra` that installs it"
     package = module.partition('.')[0]
     try: return import_module(module)
     except ImportError as e:

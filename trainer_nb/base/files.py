@@ -26,29 +26,20 @@ def _opened(path, flags):
     os.close(fd)
     raise OSError(errno.EINVAL, 'it is not a file, but a folder, a pipe or a device', str(path))
 
-def open_file(
-    path: str | os.PathLike,  # of a regular file
-    mode: str = 'rb',  # as for `open`
-    **kwargs: Any,  # as for `open`
-) -> IO:  # raises OSError for a link, a pipe, a device or a folder
-    "Open a file as `open` does, but not what a link leads to, and nothing that could block"
+def open_file(path: str | os.PathLike, mode: str = 'rb', **kwargs: Any) -> IO:
+    "Open a regular file; raises OSError for a link, a pipe, a device or a folder"
     return open(path, mode, opener=_opened, **kwargs)
 
 # %% ../../nbs/base/08_files.ipynb #528ef290
-def read_file(
-    path: str | os.PathLike,  # of a regular file
-    most: int = 2**24,  # bytes
-) -> bytes:  # raises OSError, also for a larger file
-    "Read a small file"
+def read_file(path: str | os.PathLike, most: int = 2**24) -> bytes:
+    "Read a file of at most `most` bytes; raises OSError for a larger one"
     with open_file(path) as f:
         if (size := os.fstat(f.fileno()).st_size) > most:
             raise OSError(errno.EFBIG, f'it has {size} bytes: expected {most} at most', str(path))
         return f.read(size)
 
 # %% ../../nbs/base/08_files.ipynb #073b5807
-def sync(
-    path: str | os.PathLike,  # file or folder
-) -> None:
+def sync(path: str | os.PathLike) -> None:
     "Flush a file to disk, or the list of names in a folder"
     if os.name == 'nt' and Path(path).is_dir(): return      # Windows cannot open a folder
     fd = os.open(path, os.O_RDONLY)
@@ -56,11 +47,8 @@ def sync(
     finally: os.close(fd)
 
 @contextmanager
-def replacing(
-    path: str | os.PathLike,  # file to write or replace
-    flush: bool = True,  # False: leave it to the system when it is on disk, as the next version comes soon
-) -> Iterator[IO]:  # a binary file beside it, to write to
-    "Move a file into place once it is complete, and delete an incomplete one"
+def replacing(path: str | os.PathLike, flush: bool = True) -> Iterator[IO]:
+    "Yield a binary file that takes the place of `path` when complete; `flush` waits for the disk"
     path = Path(path)
     beside = path.with_name(f'.{path.name}.{token_hex(8)}.tmp')
     try:

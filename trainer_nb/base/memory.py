@@ -36,10 +36,8 @@ def _resident():
         with open('/proc/self/statm') as f: return int(f.read().split()[1])*os.sysconf('SC_PAGE_SIZE')
     except OSError: return None
 
-def memory_in_use(
-    device: torch.device,
-) -> tuple[int | None, int | None]:  # bytes in use, and bytes that this process can have; None: unknown
-    "Measure the memory of a device, as this process sees it"
+def memory_in_use(device: torch.device) -> tuple[int | None, int | None]:
+    "Return the bytes in use on a device, and those that this process can have; None: unknown"
     if device.type == 'cuda':
         free, total = torch.cuda.mem_get_info(device)
         share = getattr(torch.cuda, 'get_per_process_memory_fraction', lambda device: 1.)(device)

@@ -18,11 +18,8 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 # %% ../../nbs/base/01_nested.ipynb #58e819b2
-def map_tensors(
-    f: Callable[[Tensor], Any],  # called with each tensor; its result takes the tensor's place
-    x: Any,  # tensor, list, tuple, named tuple, mapping, dataclass, or a nesting of them
-) -> Any:  # `x` rebuilt, with the same types; other objects pass through
-    "Apply `f` to every tensor in `x`"
+def map_tensors(f: Callable[[Tensor], Any], x: Any) -> Any:
+    "Rebuild `x`, any nesting of containers and dataclasses, with `f` applied to each tensor"
     if isinstance(x, Tensor): return f(x)
     if isinstance(x, tuple) and hasattr(x, '_fields'): return type(x)(*(map_tensors(f, o) for o in x))
     if isinstance(x, (list, tuple)): return type(x)([map_tensors(f, o) for o in x])
@@ -53,31 +50,12 @@ def to_device(
     if callable(getattr(x, 'to', None)) and not isinstance(x, type): return x.to(device)
     return map_tensors(lambda t: to_device(t, device), x)
 
-def common_device(
-    xs: Iterable,  # those that are not tensors count for nothing
-) -> torch.device:  # that of the first tensor that is not on the host, or the host
-    "Choose the device on which tensors of several devices come together, so that none is copied to the host"
+def common_device(xs: Iterable) -> torch.device:
+    "Return the device of the first tensor that is not on the host, or the host"
     devices = (x.device for x in xs if isinstance(x, Tensor))
     return next((o for o in devices if o.type != 'cpu'), torch.device('cpu'))
 
-# %% ../../nbs/base/01_nested.ipynb #58da0ed4
-def sample_counts(
-    x: Any,  # a batch, or an entry of one
-) -> list[int]:  # likeliest first; two for a list that may hold samples or fields; empty if it has no size
-    "Return the numbers of samples that `x` may hold"
-    if isinstance(x, Tensor): return [x.size(0)] if x.ndim else []
-    if isinstance(x, Mapping): return _agreed(map(sample_counts, x.values()))
-    if isinstance(x, PackedSequence): return [int(x.batch_sizes[0])]       # these are on the host
-    for name in 'num_graphs', 'batch_size':         # of batches of torch_geometric and DGL
-        if isinstance(n := getattr(x, name, None), int): return [n]
-    if (values := _fields(x)) is not None: return _agreed(map(sample_counts, values))
-    if not isinstance(x, (list, tuple)): return [*getattr(x, 'shape', ())[:1]]      # an array
-    counts = [*map(sample_counts, x)]
-    both = _agreed(counts)
-    if both and all(map(_is_whole, x)) and all(both[0] in o for o in counts):
-        return [len(x), *both] if any(map(_is_sample, x)) else [*both, len(x)]
-    return [len(x)] if len({_kind(o) for o in x}) == 1 else both
-
+# %% ../../nbs/base/01_nested.ipynb #35cfec82
 def _kind(x):
     "The type of `x`, without telling mappings, lists and tuples, or tensors apart"
     if isinstance(x, Mapping): return Mapping
@@ -96,6 +74,22 @@ def _agreed(counts):
     if len(first) < 2: return first
     rest = [o for o in counts if o]
     return [n for n in first if all(n in o for o in rest)] or first
+
+# %% ../../nbs/base/01_nested.ipynb #58da0ed4
+def sample_counts(x: Any) -> list[int]:
+    "Return the numbers of samples that `x` may hold, likeliest first; empty without a size"
+    if isinstance(x, Tensor): return [x.size(0)] if x.ndim else []
+    if isinstance(x, Mapping): return _agreed(map(sample_counts, x.values()))
+    if isinstance(x, PackedSequence): return [int(x.batch_sizes[0])]       # these are on the host
+    for name in 'num_graphs', 'batch_size':         # of batches of torch_geometric and DGL
+        if isinstance(n := getattr(x, name, None), int): return [n]
+    if (values := _fields(x)) is not None: return _agreed(map(sample_counts, values))
+    if not isinstance(x, (list, tuple)): return [*getattr(x, 'shape', ())[:1]]      # an array
+    counts = [*map(sample_counts, x)]
+    both = _agreed(counts)
+    if both and all(map(_is_whole, x)) and all(both[0] in o for o in counts):
+        return [len(x), *both] if any(map(_is_sample, x)) else [*both, len(x)]
+    return [len(x)] if len({_kind(o) for o in x}) == 1 else both
 
 def _is_sample(x):
     "Return whether entries of a mapping, or of several kinds, have no number in common, as a picture and its boxes"
@@ -121,11 +115,8 @@ def batch_size(
     return next(iter(sample_counts(x)), 1)
 
 # %% ../../nbs/base/01_nested.ipynb #539c002e
-def divide_batch(
-    x: Any,  # a batch: tensor, list, tuple, named tuple, mapping or dataclass, or a nesting of them
-    sizes: list[int],  # samples in each part, together those of the batch
-) -> list:  # batches, views of `x`; raises ValueError
-    "Divide the samples of a batch"
+def divide_batch(x: Any, sizes: list[int]) -> list:
+    "Divide a batch into views with `sizes` samples each; raises ValueError"
     res, start, n = [], 0, sum(sizes)
     for size in sizes:
         res.append(_rows(x, slice(start, start + size), n))
@@ -152,10 +143,8 @@ def _rows(x, part, n):
     return replace(x, **{o.name: _rows(getattr(x, o.name), part, n) for o in fields(x) if o.init})
 
 # %% ../../nbs/base/01_nested.ipynb #26c03b1f
-def merge_batches(
-    batches: list,  # batches of one kind, as `divide_batch` takes them
-) -> Any:  # a batch; raises ValueError
-    "Join the samples of batches"
+def merge_batches(batches: list) -> Any:
+    "Join batches of one kind; raises ValueError"
     return batches[0] if len(batches) == 1 else _joined(batches, [batch_size(o) for o in batches])
 
 def _joined(xs, sizes):
@@ -205,11 +194,8 @@ def entries(t: Tensor) -> Tensor:  # dense
     if t.layout is torch.strided: return t
     return t.coalesce().values() if t.layout is torch.sparse_coo else t.values()
 
-def batch_code(
-    x: Any,  # a batch, as `map_tensors` knows them
-    code: int = 0,  # of the batches before
-) -> int:
-    "Compute a number that tells batches apart, from shapes and about a thousand entries of each tensor on the host"
+def batch_code(x: Any, code: int = 0) -> int:
+    "Continue a checksum by shapes and about a thousand entries of each host tensor"
     if isinstance(x, Tensor):
         code = crc32(f'{tuple(x.shape)} {x.dtype}'.encode(), code)
         if x.layout is not torch.strided or x.device.type != 'cpu' or x.is_quantized or not x.numel(): return code

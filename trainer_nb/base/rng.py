@@ -18,10 +18,8 @@ from torch import Tensor
 from .torch_private import checked
 
 # %% ../../nbs/base/07_rng.ipynb #6e317b6e
-def check_seed(
-    seed: Any,  # the argument to check
-) -> None:  # raises TypeError or ValueError
-    "Raise an error unless `seed` is an int that every generator accepts"
+def check_seed(seed: Any) -> None:
+    "Raise TypeError or ValueError unless `seed` is an int that every generator accepts"
     whole: Any = None if isinstance(seed, bool) else seed
     try: n = operator.index(whole)
     except TypeError: raise TypeError(f'the seed is {seed!r}: expected a whole number from 0 to 2**32 - 1') from None
@@ -38,10 +36,8 @@ def set_seed(
 
 # %% ../../nbs/base/07_rng.ipynb #a55bb7f9
 @lru_cache(8)       # it keeps the objects alive
-def _memory(
-    o,  # an object of CPython
-):      # memoryview
-    "Return a view of an object's memory behind its header, which holds the reference count"
+def _memory(o):
+    "Return a view of a CPython object's memory behind its header, which holds the reference count"
     head = object.__basicsize__
     return memoryview((c_char*(type(o).__basicsize__ - head)).from_address(id(o) + head)).cast('B')
 
@@ -87,17 +83,14 @@ def _numpy_state():
     if not _numpy_memory_tells() or type(bits := np_random.get_bit_generator()).__name__ != 'MT19937': return read()
     return _state_if_changed('numpy', _numpy_trace(np_random.get_state.__self__, bits), read)
 
-# %% ../../nbs/base/07_rng.ipynb #5b7bae59
 RNG_KINDS = {       # for `check_kinds`
     'python?': [object], 'torch?': Tensor, 'numpy?': {str: object}, 'cuda?': [Tensor], 'mps?': Tensor,
 }
 
 _NAMES = 'python', 'torch', 'numpy', 'cuda', 'mps'
 
-def rng_state(
-    names: Iterable[str] | None = None,  # generators: 'python', 'torch', 'numpy', 'cuda', 'mps'; None: all
-) -> dict[str, Any]:  # name of the generator → its state; not to be changed
-    "Read the RNG states of the global generators"
+def rng_state(names: Iterable[str] | None = None) -> dict[str, Any]:
+    "Read the RNG states of the global generators in `names`; None: all. Do not change them"
     if names is None: names = _NAMES
     res = {}
     if 'python' in names: res['python'] = _python_state()
@@ -108,9 +101,7 @@ def rng_state(
     return res
 
 # %% ../../nbs/base/07_rng.ipynb #138fbc88
-def set_rng_state(
-    state: dict[str, Any],  # what `rng_state` returned
-) -> None:
+def set_rng_state(state: dict[str, Any]) -> None:
     "Restore the RNG states of the global generators"
     if 'python' in state: random.setstate(state['python'])
     if 'torch' in state: torch.set_rng_state(state['torch'])

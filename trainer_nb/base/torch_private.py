@@ -27,10 +27,8 @@ from torch.utils import data
 ONLY_PUBLIC = False     # True: use only the public alternatives
 RAN_ON = '2.8', '2.13', '2.15'      # versions of torch whose tests ran with the light step; see `make test-versions`
 
-def checked(
-    f: Callable[[], Any],  # True: the private names give what the public ones give
-) -> Callable[[], bool]:  # `f`, called once per process; False if it raises anything
-    "Check once per process whether private names of torch can be used"
+def checked(f: Callable[[], Any]) -> Callable[[], bool]:
+    "Check once per process whether private names can be used; an exception means False"
     @cache
     def once():
         try: return bool(f())
@@ -63,20 +61,13 @@ def _foreach_is_right():
         if not all(map(torch.equal, private, public)): return False
     return all(map(torch.equal, torch._foreach_norm(made(), math.inf), _norms(made(), math.inf)))
 
-def each_(
-    op: str,  # 'add', 'mul', 'div', 'lerp', 'copy': what to do, in place
-    tensors: list[Tensor],
-    *args: Any,  # as the method takes them: a list with a tensor for each; mul, div and lerp's weight take one for all
-) -> None:
-    "Change each tensor in place"
+def each_(op: str, tensors: list[Tensor], *args: Any) -> None:
+    "Do 'add', 'mul', 'div', 'lerp' or 'copy' to each tensor, in place"
     if _foreach_is_right(): getattr(torch, f'_foreach_{op}_')(tensors, *args)
     else: _one_by_one(op, tensors, *args)
 
-def norms(
-    tensors: list[Tensor],  # dense
-    ord: float = 2,  # order of the norm; `math.inf`: the largest magnitude
-) -> list[Tensor]:
-    "Compute the norm of each tensor"
+def norms(tensors: list[Tensor], ord: float = 2) -> list[Tensor]:
+    "Compute the norm of each dense tensor"
     return list(torch._foreach_norm(tensors, ord)) if _foreach_is_right() else _norms(tensors, ord)
 
 # %% ../../nbs/base/05_torch_private.ipynb #e49ea868
@@ -122,6 +113,7 @@ def _left_by(opt, step):
             modes.append(torch.is_grad_enabled())
     return p.tolist(), [[v.tolist() for v in o.values()] for o in opt.state.values()], [*opt.modes], modes
 
+# %% ../../nbs/base/05_torch_private.ipynb #06e843e7
 @contextmanager
 def _nobody_else():
     "Disable the hooks registered for all optimizers, which must not see the check"
@@ -158,6 +150,7 @@ def _hooks(opt):
     own = getattr(opt, '_optimizer_step_pre_hooks', None) or getattr(opt, '_optimizer_step_post_hooks', None)
     return own or around._global_optimizer_pre_hooks or around._global_optimizer_post_hooks
 
+# %% ../../nbs/base/05_torch_private.ipynb #638d6525
 def has_hooks(opt: Optimizer) -> bool:  # True if that cannot be known
     "Return whether hooks are registered for its steps"
     return not _hooks_are_seen() or bool(_hooks(opt))
@@ -167,10 +160,8 @@ def is_listed() -> bool:
     return '.'.join(torch.__version__.split('.')[:2]) in RAN_ON
 
 @cache
-def light_step(
-    step: Callable,  # the `step` of an optimizer class
-) -> Callable | None:  # equivalent if no hook or profiler listens; None: call `step` itself
-    "Return a step without the wrappers that torch puts around it"
+def light_step(step: Callable) -> Callable | None:
+    "Return an optimizer class's `step` without torch's wrappers; None: call `step` itself"
     return _unwrapped(step) if is_listed() and _hooks_are_seen() and _wrappers_are_known() else None
 
 def opt_step(opt: Optimizer) -> None:
@@ -210,11 +201,8 @@ def can_replace_calls() -> bool:
     m._compiled_call_impl = lambda x: x + 1
     return m(1) == 2 and m._call_impl(1) == 1
 
-def replace_call(
-    m: nn.Module,
-    f: Callable | None,  # function that runs when it is called; None: its own call
-) -> Callable | None:  # what ran before, for another `replace_call`
-    "Replace the call of a module"
+def replace_call(m: nn.Module, f: Callable | None) -> Callable | None:
+    "Replace the call of a module; return what ran before. None: the module's own call"
     old, m._compiled_call_impl = m._compiled_call_impl, f
     return old
 
@@ -222,6 +210,7 @@ def own_call(m: nn.Module, *args: Any, **kwargs: Any) -> Any:
     "Call a module whose call is replaced: its forward and its hooks"
     return m._call_impl(*args, **kwargs)
 
+# %% ../../nbs/base/05_torch_private.ipynb #2f3a4f75
 def compile_errors() -> tuple[type[Exception], ...]:
     "List the exceptions that torch raises if it cannot compile"
     if not _errors_are_known(): return (RuntimeError,)      # other errors come again when the call is repeated
@@ -248,10 +237,8 @@ def compile_modes() -> list[str]:
     if _modes_are_known(): return [*torch._inductor.list_mode_options()]
     return ['default', 'reduce-overhead', 'max-autotune', 'max-autotune-no-cudagraphs']
 
-def compile_options(
-    mode: str | None,  # of `torch.compile`, or None
-) -> dict[str, Any]:  # arguments for `torch.compile`; random numbers are those of eager code, if they can be
-    "Translate a mode for the backend inductor"
+def compile_options(mode: str | None) -> dict[str, Any]:
+    "Translate a mode for inductor, with the random numbers of eager code if that can be"
     if mode and not _modes_are_known(): return {'mode': mode}
     own = torch._inductor.list_mode_options(mode) if mode else {}
     return {'options': {**own, 'fallback_random': True}}
@@ -270,19 +257,14 @@ def _versions_are_known():
     found = nn.BatchNorm1d(1, device='cpu').state_dict()
     return found._metadata[''].get('version') == nn.BatchNorm1d._version
 
-def state_versions(
-    state: Mapping[str, Any],  # what `Module.state_dict` returned
-) -> dict[str, dict]:
-    "Return the versions of the modules' formats"
+def state_versions(state: Mapping[str, Any]) -> dict[str, dict]:
+    "Return the versions of the modules' formats in a `state_dict`"
     found = getattr(state, '_metadata', {}) if _versions_are_known() else {}
     return {k: dict(v) for k, v in found.items()}
 
-def state_of(
-    m: nn.Module,
-    values: Mapping[str, Tensor],
-    versions: dict[str, dict],  # what `state_versions` returned
-) -> dict[str, Any]:  # what `m.load_state_dict` takes
-    "Make a `state_dict` of values from a file"
+def state_of(m: nn.Module, values: Mapping[str, Tensor],
+             versions: dict[str, dict]) -> dict[str, Any]:
+    "Make a `state_dict` of values from a file and of what `state_versions` returned"
     state = m.state_dict()
     state.clear()
     state.update(values)
@@ -297,11 +279,8 @@ def _tables_are_known():
 
 def _tables(m): return [o for k, o in vars(m).items() if '_hooks' in k and isinstance(o, dict)]
 
-def remove_hooks(
-    m: nn.Module,
-    pick: Callable[[Callable], bool],  # `f(function)` → bool; True: remove it
-) -> None:
-    "Remove hooks from a module without their handles"
+def remove_hooks(m: nn.Module, pick: Callable[[Callable], bool]) -> None:
+    "Remove the hooks for whose function `pick` returns True, without their handles"
     ours = set()        # a hook has one id in several tables
     for table in _tables(m): ours |= {i for i, f in table.items() if pick(getattr(f, 'hook', f))}
     for table in _tables(m):
@@ -325,28 +304,20 @@ def forget_iterator(dl: Any) -> None:
     "Let a loader open a new iterator for its next pass"
     if _workers_are_known() and getattr(dl, '_iterator', None) is not None: vars(dl)['_iterator'] = None
 
-def end_processes(
-    iterator: Any,  # of any loader
-) -> bool:  # whether it had worker processes, as far as that is known
-    "End the worker processes of an iterator"
+def end_processes(iterator: Any) -> bool:
+    "End the worker processes of an iterator; return whether it had any, as far as is known"
     if not _workers_are_known() or not hasattr(iterator, '_shutdown_workers'): return False
     iterator._shutdown_workers()
     return True
 
-def set_indices(
-    dl: data.DataLoader,
-    indices: Any,  # sampler, or batch sampler
-) -> None:
+def set_indices(dl: data.DataLoader, indices: Any) -> None:
     "Let workers that a loader keeps take their indices from another sampler"
     kept = kept_iterator(dl)
     if kept is not None: kept._index_sampler = indices
 
 @contextmanager
-def workers_end(
-    dl: Any,
-    now: bool = True,  # False: only if the private names of kept workers are unknown
-) -> Iterator[None]:
-    "Open passes whose workers end with them"
+def workers_end(dl: Any, now: bool = True) -> Iterator[None]:
+    "Open passes whose workers end with them; not `now`: only if private names are unknown"
     held = getattr(dl, '__dict__', {})
     if not now and _workers_are_known() or not held.get('persistent_workers'):
         yield
@@ -370,10 +341,8 @@ def n_writes(t: Tensor) -> int:
 class DispatchMode(TorchDispatchMode):
     "A context whose `__torch_dispatch__` receives every operation, if `sees_operations()`"
 
-def schema(
-    func: Any,  # what a `DispatchMode` receives
-) -> tuple[str, Any]:  # name without namespace, and list of arguments with `name` and `default_value`)
-    "Return the name and the arguments of an operation"
+def schema(func: Any) -> tuple[str, Any]:
+    "Return the name, and the arguments with `name` and `default_value`, of an operation"
     return func._schema.name.split('::')[-1].rstrip('_'), func._schema.arguments
 
 @checked
@@ -400,27 +369,20 @@ def can_unshard() -> bool:
     is_empty = _get_module_state(m) is None and hasattr(_module_state_mapping, 'pop')
     return is_empty and callable(FSDPState._lazy_init) and callable(fully_shard.state) and _tables_are_known()
 
-def unshard(
-    m: nn.Module,
-    cls: type,  # its own class
-) -> None:
-    "Remove what `fully_shard` put on a module, except parameters and hooks"
+def unshard(m: nn.Module, cls: type) -> None:
+    "Remove what `fully_shard` put on a module of class `cls`, except parameters and hooks"
     from torch.distributed._composable_state import _module_state_mapping
     m.__class__ = cls
     _module_state_mapping.pop(m, None)
     for k in list(vars(m)):
         if k.startswith(('__composable_api', '_is_fsdp', '_fsdp')): del vars(m)[k]
 
-def init_shards(
-    m: nn.Module,  # passed to `fully_shard`
-) -> None:
+def init_shards(m: nn.Module) -> None:
     "Prepare a sharded module, as its first forward does"
     from torch.distributed.fsdp import fully_shard
     fully_shard.state(m)._lazy_init()
 
-def forget_groups(
-    mesh: Any,  # `DeviceMesh`
-) -> None:
+def forget_groups(mesh: Any) -> None:
     "Let a mesh forget its process groups: a forked process must not end them"
     getattr(mesh, '_pg_registry', {}).clear()
 

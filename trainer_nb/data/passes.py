@@ -57,10 +57,8 @@ class _Reader:
         self.read_from(adapter_of(dl).source)
         self.is_sized = self.adapter.is_exact
 
-    def read_from(self,
-        dl: Any,  # the loader that reads the data
-    ) -> None:
-        "Read the rest from a loader of the same data"
+    def read_from(self, dl: Any) -> None:
+        "Read the rest from another loader of the same data"
         self.dl, self.adapter = dl, adapter_of(dl)
         self.iterator: Any = None
         self.ahead: Any = []            # the next batches, if one was read or put back; None: there is none
@@ -91,10 +89,8 @@ class _Reader:
             except StopIteration: self.ahead = None
         return self.ahead is not None
 
-    def put_back(self,
-        batch: Any,  # the batch that was read last
-    ) -> None:
-        "Yield a batch again when the pass continues, as it was not finished"
+    def put_back(self, batch: Any) -> None:
+        "Yield the last batch again when the pass continues, as it was not finished"
         self.ahead = [batch, *(self.ahead or ())]
 
     @property
@@ -163,10 +159,8 @@ class Pass(_Reader):
         return {'n': self.n, 'start': self.start, 'was_warm': self.was_warm, 'loader': loader,
                 'was_ahead': was_ahead, 'kept': kept}
 
-    def load_state_dict(self,
-        state: dict[str, Any],  # what another pass over the same data returned
-    ) -> None:
-        "Resume where the other pass stopped"
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        "Resume where another pass over the same data stopped"
         for k, v in check_kinds(state, _PASS_KINDS, 'the state of a pass').items(): setattr(self, k, v)
 
     def close(self) -> None:

@@ -33,7 +33,6 @@ class _SeededData(Dataset):
     def _many(self, keys):
         with _seeded(keys): return self.dataset.__getitems__([i for _, i in keys])
 
-# %% ../../nbs/data/06_seeded.ipynb #5c840697
 class _SeededBatches:
     "Batches of `(seed of the pass, index)`"
     def __init__(self, batches, generator):

@@ -53,7 +53,8 @@ class _Passes:
         self.marks, self.batches = deque([self._mark()], maxlen=4), getattr(self, f'_{dl.mode}')()
 
     def _mark(self):
-        return self.n, self.turn, set(self.over), {name: (part, part.n) for name, part in self.parts.items()}
+        parts = {name: (part, part.n) for name, part in self.parts.items()}
+        return {'n': self.n, 'turn': self.turn, 'over': sorted(self.over), 'parts': parts}
 
     def __iter__(self): return self
 
@@ -65,9 +66,8 @@ class _Passes:
 
     def state_dict(self, n):
         "Return the state after `n` batches; one more may have been read"
-        n, turn, over, parts = next((o for o in self.marks if o[0] == n), self.marks[-1])
-        states = {name: part.state_at(k) for name, (part, k) in parts.items()}
-        return {'n': n, 'turn': turn, 'over': sorted(over), 'parts': states}
+        mark = next((o for o in self.marks if o['n'] == n), self.marks[-1])
+        return {**mark, 'parts': {name: part.state_at(k) for name, (part, k) in mark['parts'].items()}}
 
     def _open(self):
         for part in self.parts.values(): part.open()
@@ -210,9 +210,7 @@ class ValidSets(Loaders):
     "Validation sets by name, one after another; each batch is a dict with the set's name as its only key"
     MODES: dict[str, Callable] = {'sequence': sum}
 
-    def __init__(self,
-        loaders: Mapping[str, Any],  # name → loader
-    ):
+    def __init__(self, loaders: Mapping[str, Any]):
         super().__init__(loaders, 'sequence')
         for name, o in self.loaders.items():
             if not name or 'loss' in name.split('_'):
@@ -222,9 +220,7 @@ class ValidSets(Loaders):
                 raise TypeError(f'the validation set {name!r} is a dict: expected a loader, or a tuple of tensors; '
                                 'for a batch of each of several loaders pass Loaders({...})')
 
-def sets_of(
-    dl: Any,  # any loader, or None
-) -> dict[str, Any]:  # name → loader; empty for a single loader
-    "Return the validation sets by name"
+def sets_of(dl: Any) -> dict[str, Any]:
+    "Return the validation sets by name; {} for a single loader or None"
     dl = source(dl)
     return dl.loaders if isinstance(dl, ValidSets) else {}

@@ -13,30 +13,6 @@ from torch import Tensor
 from torch.utils.data import Subset
 
 # %% ../../nbs/data/05_split.ipynb #b929361e
-def split(
-    data: Any,  # tuple of tensors, arrays, data frames; one of these; a list of samples; or a dataset with indices
-    valid: float | int = .2,  # fraction of the samples for validation, float in (0, 1), or their number, int
-    stratify: Any = None,  # class of each sample, (n,); True: the last entry of a tuple
-    seed: int = 0,  # of the random order
-) -> tuple[Any, Any]:  # training and validation data, of the same kind as `data`; datasets as `Subset`s
-    "Split data into training and validation data at random, the same way each time; raises ValueError or TypeError"
-    parts = data if isinstance(data, tuple) else (data,)
-    if not parts or not all(hasattr(o, '__len__') and hasattr(o, '__getitem__') for o in parts): raise TypeError(
-        f'split got a {type(data).__name__}: expected a tuple of tensors or arrays, or data with a length and indices')
-    sizes = {len(o) for o in parts}
-    if len(sizes) > 1: raise ValueError(f'the parts hold {[len(o) for o in parts]} samples: they must agree')
-    n = sizes.pop()
-    n_valid = round(valid*n) if isinstance(valid, float) else valid
-    if isinstance(valid, bool) or not isinstance(valid, (int, float)) or not 0 < n_valid < n: raise ValueError(
-        f'valid is {valid!r} of {n} samples: expected a fraction in (0, 1) or a number, with samples left for training')
-    order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
-    is_pairs = stratify is True and isinstance(parts[-1], list) and isinstance(parts[-1][0], (tuple, list))
-    if is_pairs and len(parts[-1][0]) > 1: stratify = [o[-1] for o in parts[-1]]        # of samples (x, y)
-    if stratify is not None: order = _by_class(order, _classes(parts[-1] if stratify is True else stratify, n), n_valid)
-    chosen = order[:n_valid].sort()[0], order[n_valid:].sort()[0]
-    of_valid, of_train = (tuple(_rows(o, i) for o in parts) for i in chosen)
-    return (of_train, of_valid) if isinstance(data, tuple) else (of_train[0], of_valid[0])
-
 def _classes(labels, n):
     "(n,) int64: class numbers of samples"
     if len(labels) != n: raise ValueError(f'stratify has {len(labels)} classes for {n} samples')
@@ -68,3 +44,28 @@ def _rows(o, idx):
     if hasattr(o, '__array__'): return o[idx.numpy()]
     if isinstance(o, list): return [o[i] for i in idx.tolist()]
     return o.select(idx.tolist()) if hasattr(o, 'select') else Subset(o, idx.tolist())
+
+# %% ../../nbs/data/05_split.ipynb #36b00538
+def split(
+    data: Any,  # tuple of tensors, arrays, data frames; one of these; a list of samples; or a dataset with indices
+    valid: float | int = .2,  # fraction of the samples for validation, float in (0, 1), or their number, int
+    stratify: Any = None,  # class of each sample, (n,); True: the last entry of a tuple
+    seed: int = 0,  # of the random order
+) -> tuple[Any, Any]:  # training and validation data, of the same kind as `data`; datasets as `Subset`s
+    "Split data into training and validation data at random, the same way each time; raises ValueError or TypeError"
+    parts = data if isinstance(data, tuple) else (data,)
+    if not parts or not all(hasattr(o, '__len__') and hasattr(o, '__getitem__') for o in parts): raise TypeError(
+        f'split got a {type(data).__name__}: expected a tuple of tensors or arrays, or data with a length and indices')
+    sizes = {len(o) for o in parts}
+    if len(sizes) > 1: raise ValueError(f'the parts hold {[len(o) for o in parts]} samples: they must agree')
+    n = sizes.pop()
+    n_valid = round(valid*n) if isinstance(valid, float) else valid
+    if isinstance(valid, bool) or not isinstance(valid, (int, float)) or not 0 < n_valid < n: raise ValueError(
+        f'valid is {valid!r} of {n} samples: expected a fraction in (0, 1) or a number, with samples left for training')
+    order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
+    is_pairs = stratify is True and isinstance(parts[-1], list) and isinstance(parts[-1][0], (tuple, list))
+    if is_pairs and len(parts[-1][0]) > 1: stratify = [o[-1] for o in parts[-1]]        # of samples (x, y)
+    if stratify is not None: order = _by_class(order, _classes(parts[-1] if stratify is True else stratify, n), n_valid)
+    chosen = order[:n_valid].sort()[0], order[n_valid:].sort()[0]
+    of_valid, of_train = (tuple(_rows(o, i) for o in parts) for i in chosen)
+    return (of_train, of_valid) if isinstance(data, tuple) else (of_train[0], of_valid[0])

@@ -60,19 +60,14 @@ class _MarimoPart:
         if marimo_outputs() is self.outputs: self.mo.output.replace_at_index(html, self.index)
         else: self.outputs.replace_at_index(html, self.index)
 
-def show_bundle(
-    bundle: dict[str, Any],  # MIME type → str, or dict; with 'text/html', or with 'image/png' and 'text/plain'
-    metadata: dict[str, dict] | None = None,  # of a MIME type: for 'image/png' its width in pixels
-) -> Any:  # has `update(bundle, raw=True, metadata=...)`
-    "Show a bundle in the running cell, of IPython or marimo"
+def show_bundle(bundle: dict[str, Any], metadata: dict[str, dict] | None = None) -> Any:
+    "Show a MIME bundle, with HTML or a PNG and text; return an object with `update(bundle, ...)`"
     if marimo_outputs() is not None: return _MarimoPart(bundle, metadata)
     from IPython.display import display
     return display(bundle, raw=True, display_id=True, metadata=metadata)
 
-def widget_view(
-    widget: Any,  # of ipywidgets
-) -> dict[str, dict]:  # MIME type → what shows it
-    "Return the part of a bundle that shows a widget"
+def widget_view(widget: Any) -> dict[str, dict]:
+    "Return the part of a MIME bundle that shows an ipywidget"
     view = dict(version_major=2, version_minor=0, model_id=widget.model_id)
     return {'application/vnd.jupyter.widget-view+json': view}
 
@@ -82,25 +77,20 @@ def close_widgets(*widgets: Any) -> None:
         for o in (w, w.layout, *filter(None, [getattr(w, 'style', None)])): o.close()
 
 # %% ../../nbs/draw/02_cells.ipynb #bacda96d
-def cell_thread(
-    target: Callable[[], Any],
-    name: str,
-) -> threading.Thread:  # not started; if its `should_exit` is true, marimo runs the cell again, or deleted it
-    "Make a thread that can change the output of the running cell"
+def cell_thread(target: Callable[[], Any], name: str) -> threading.Thread:
+    """Make a thread that can change the output of the running cell
+
+    If its `should_exit` is true, marimo runs the cell again, or deleted it.
+    """
     kind = threading.Thread if marimo_outputs() is None else sys.modules['marimo'].Thread
     return kind(target=target, name=name, daemon=True)
 
-def reaches(
-    cell: int | None,  # its number, as `current_cell` returned it
-) -> bool:
-    "Return whether a thread of `cell` can change the output of the running cell"
+def reaches(cell: int | None) -> bool:
+    "Return whether a thread of a numbered cell can change the output of the running cell"
     return marimo_outputs() is None or cell == current_cell()
 
-def marimo_view(
-    x: Any,  # has `_repr_html_`
-    shown_in: int | None,  # number of the cell that shows it already, or None
-) -> Any:  # `marimo.Html`
-    "Return what marimo shows of `x`: for a method `_display_`"
+def marimo_view(x: Any, shown_in: int | None) -> Any:
+    "Return what marimo shows of `x`, for a method `_display_`; nothing if cell `shown_in` runs"
     shown = shown_in is not None and shown_in == current_cell()
     return marimo_outputs().stack() if shown else sys.modules['marimo'].Html(x._repr_html_())
 

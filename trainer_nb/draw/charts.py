@@ -16,7 +16,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .figures import GREY, INK, SIZE, blank_figure, tint
+from .tables import GREY, INK, SIZE, blank_figure, tint
 from .panels import LEADING, legend_rows
 
 # %% ../../nbs/draw/08_charts.ipynb #4e2a6ebb
@@ -36,7 +36,6 @@ class _Words(NamedTuple):
     anchor: str = 'start'
     group: str = ''
 
-# %% ../../nbs/draw/08_charts.ipynb #c2e6aade
 def _grid(p):
     "Yield the grid, the frame, and the numbers beside them"
     grid, (xticks, yticks) = [], p.axes()
@@ -60,6 +59,7 @@ def _curves(p):
         yield _Stroke(points, o.color, o.alpha, o.width, False, o.group)
         if any(dots := o.dots(points)): yield _Stroke(dots, o.color, o.alpha, 6., True, o.group)
 
+# %% ../../nbs/draw/08_charts.ipynb #4ceacccf
 def _notes(p):
     "Yield the words that are not beside the axes: legend, arrows, and a note"
     rows = legend_rows(p.lines, p.width)
@@ -199,9 +199,7 @@ class Chart:
                 fig.text(o.x/width, 1 - o.y/height, o.text, fontsize=.72*SIZE, color=o.color or INK, ha=sides[o.anchor])
         return fig
 
-def beside(
-    *charts: Chart,  # of one height
-) -> Chart:
+def beside(*charts: Chart) -> Chart:
     "Put charts side by side"
     panels, left = [], 0
     for c in charts:

@@ -5,8 +5,9 @@ from .ema import EMA, SWA
 from .nan_guard import NaNGuard
 from .freeze import Freeze, FreezeBN, Unfreeze
 from .schedule import (
-    LRScheduler, OneCycle, Schedule, WarmupCosine, combine, cosine, exponential, linear, polynomial, warmup
+    OneCycle, Schedule, WarmupCosine, combine, cosine, exponential, linear, polynomial, warmup
 )
+from .lr_scheduler import LRScheduler
 from .compile import Compile
 from .profile import Profile
 from .activations import Activations

@@ -31,7 +31,7 @@ def _is_layer(m):
     return not where.startswith('torch.nn.') or where.endswith('.activation')
 
 def _find_layers(model, patterns=()):
-    "Find the layers that patterns match, in the order in which they were registered: name → module; no pattern: all"
+    "Find the layers that patterns match, all without one, as registered: name → module"
     res = {name or 'model': m for name, m in model.named_modules() if _is_layer(m)}
     found = set()
     for o in patterns:
@@ -44,16 +44,16 @@ def _find_layers(model, patterns=()):
 _SAMPLE = 2**11     # values of an output that are looked at, at most
 
 def _sample(x):
-    "At most `_SAMPLE` values; a step without a common divisor with their number visits all units alike"
+    "At most `_SAMPLE` values; a step that is coprime to their number visits all units alike"
     flat, step = x.flatten(), -(-x.numel()//_SAMPLE)
     while math.gcd(step, x.numel()) > 1 and step > 1: step += 1
     return flat[::step].to(torch.float32, copy=True)
 
 def _sampled(x, dim):
-    """Keep of an output what its numbers need, before a later layer changes it in place; `dim`: of its units
+    """Keep what the numbers of an output need, before a layer changes it in place; `dim`: of its units
 
-    Return a sample of its values, (n,) float32, and whether each unit is dead, (units,) bool, empty if each has a
-    single value.
+    Return a sample of its values, (n,) float32, and whether each unit is dead, (units,) bool, empty if
+    each has a single value.
     """
     x = local(x.detach())
     others = [i for i in range(x.ndim) if i != dim % x.ndim]
@@ -61,10 +61,10 @@ def _sampled(x, dim):
     is_dead = x.amax(others) == x.amin(others) if has_several else x.new_empty(0, dtype=torch.bool)
     return _sample(x), is_dead
 
-def _rows(tensors): return pad_sequence(tensors, batch_first=True)      # (len(tensors), longest), zeros behind each
+def _rows(tensors): return pad_sequence(tensors, batch_first=True)      # (len(tensors), longest), zeros after each
 
 def _described(samples):
-    """Describe the outputs of layers, as `_sampled` returned them, without reading a value on the host
+    """Describe the outputs of layers, as `_sampled` returned them, without waiting for the device
 
     (layers, 4 + N_BINS): mean, deviation, share of dead units, nan, shares of the bins.
     """
@@ -83,7 +83,7 @@ def _bins(x, is_pad):
     "Count the values of each row, (layers, n) → (layers, N_BINS)"
     size = (x.square() + 1).sqrt_().add_(x.abs()).log_().copysign_(x)       # asinh, several times as fast
     place = size.mul_(N_BINS/2/EDGE).add_(N_BINS/2).clamp_(0, N_BINS - .5)
-    place = place.nan_to_num_(N_BINS).masked_fill_(is_pad, N_BINS).long()  # the last place is for what is no number
+    place = place.nan_to_num_(N_BINS).masked_fill_(is_pad, N_BINS).long()  # the last one is for nan
     counts = x.new_zeros(len(x), N_BINS + 1)
     return counts.scatter_add_(1, place, torch.ones_like(x))[:, :N_BINS]
 
@@ -91,7 +91,7 @@ def _bins(x, is_pad):
 _CHANNELS_FIRST = *CONVOLUTIONS, *BATCH_NORMS, *INSTANCE_NORMS, nn.GroupNorm, nn.PReLU
 
 def _unit_dim(m):
-    "Choose the dimension of a layer's units; None, of an activation function: that of the layer that ran before"
+    "Choose the dimension of a layer's units; None: that of the layer that ran before"
     if isinstance(m, _CHANNELS_FIRST): return 1
     return -1 if any(True for _ in m.parameters(recurse=False)) else None
 
@@ -103,7 +103,7 @@ def _first_float(x):
     return next((o for o in map(_first_float, parts) if o is not None), None)
 
 class _Outputs:
-    "What layers put out in one batch: forward hooks on them, and a sample of each layer's first output"
+    "Forward hooks on layers in one batch, and a sample of the first output of each"
     def __init__(self, modules):
         self.samples, self.dim = {}, -1     # by name; dimension of units of the layer that ran last
         self.handles = [m.register_forward_hook(self._seeing(name)) for name, m in modules.items()]
@@ -123,22 +123,21 @@ class _Outputs:
 class _Weights:
     "The weights of layers before a step of the optimizer"
     def __init__(self, modules):
-        self.pairs = []         # for each layer: of each weight that is trained, itself and its negative
+        self.params, self.counts = [], []       # weights that are trained; how many of them each layer has
         for m in modules.values():
             own = [p for p in m.parameters(recurse=False) if p.requires_grad and not is_lazy(p)]
-            self.pairs.append([(p, local(p.detach()).neg()) for p in own])
+            self.params += own
+            self.counts.append(len(own))
+        self.negatives = [local(p.detach()).neg() for p in self.params]
 
     def step_sizes(self, device):
-        "Return the size of the step since then of each layer, (layers,), nan where it has no weights; None if none has"
-        now = [local(p.detach()) for pairs in self.pairs for p, _ in pairs]
-        step = [w for pairs in self.pairs for _, w in pairs]
-        if not step: return None
-        sizes = norms(step)
-        each_('add', step, now)
-        counts = [len(pairs) for pairs in self.pairs]
+        "Return the size of each layer's step, (layers,), nan without weights; None if none has any"
+        if not self.params: return None
+        step, sizes = self.negatives, norms(self.negatives)
+        each_('add', step, [local(p.detach()) for p in self.params])
         def by_layer(sizes):
             squares = torch.stack([o.float() for o in to_device(sizes, device)]).square()
-            return _rows(squares.split(counts)).sum(1)
+            return _rows(squares.split(self.counts)).sum(1)
         return (by_layer(norms(step))/by_layer(sizes)).sqrt()
 
 # %% ../../nbs/features/09_activations.ipynb #922968bc
@@ -147,10 +146,10 @@ class _Record(MainProcessHook):
     state_kinds = {'layers': [[str]], 'at': [int], 'thinned': int, 'is_waiting': bool, 'rows': (None, Tensor)}
 
     def _begin(self, layers):
-        self.layers = layers                # [name, class]
-        self.at, self.rows = [], []         # training batches before each measurement; (layers, 4 + N_BINS)
-        self.thinned = 1                    # measurements that one stands for
-        self.is_waiting = False             # for a step of the optimizer after the newest measurement
+        self.layers = layers         # [name, class]
+        self.at, self.rows = [], []  # training batches before each measurement; (layers, 4 + N_BINS)
+        self.thinned = 1             # measurements that one stands for
+        self.is_waiting = False      # for a step of the optimizer after the newest measurement
         self._strips = LiveStrips()
 
     @property
@@ -189,7 +188,7 @@ class _Record(MainProcessHook):
 _MOST = 256      # measurements that are kept
 
 class Activations(_Record):
-    "Measure the output of each layer and the steps of its weights every few batches; shows itself as a picture"
+    "Measure the output of each layer and the steps of its weights every few batches; shows a picture"
     unique, in_dry_run = True, False
     def __init__(self,
         every: int = 25,                    # ≥ 1: training batches from one measurement to the next
@@ -207,7 +206,7 @@ class Activations(_Record):
         self._modules = _find_layers(learn.fitting.model, self.patterns)
         if [*self._modules] != [name for name, _ in self.layers]:       # another model
             self._begin([[name, type(m).__name__] for name, m in self._modules.items()])
-        self.rows = [o.to(learn.device) for o in self.rows]             # a checkpoint's are on the host
+        self.rows = [o.to(learn.device) for o in self.rows]    # a checkpoint's are on the host
         self._is_blind, compiles = False, learn.provider('compilation')
         if compiles is not None: self._warn(compiles.name)
 

@@ -6,310 +6,19 @@
 __all__ = ['Compile']
 
 # %% ../../nbs/features/07_compile.ipynb #b5b66f5c
-import operator, warnings
 from collections.abc import Callable
 from copy import copy
-from inspect import isgeneratorfunction, unwrap
-from time import perf_counter
-from types import FunctionType, MethodType
+from inspect import isgeneratorfunction
+from itertools import chain
 
 import torch
 from torch import Tensor, nn
 
-from trainer_nb.base import (
-    CONVOLUTIONS, can_replace_calls, compile_errors, compile_modes, compile_options, has_hooks,
-    map_tensors, mark_stepped, own_call, replace_call, tracing_backward, unproven
-)
+from ..base import CONVOLUTIONS, compile_modes, has_hooks, mark_stepped, tracing_backward, unproven
 from ..data import length, nominal_batch_size, source
-from trainer_nb.loop import (
-    Hook, Learner, called_modules, default_result, parameters, refuse_closures, unpack
-)
-
-# %% ../../nbs/features/07_compile.ipynb #8cbc916f
-def _fresh(f):
-    "Copy a function and its code: torch treats the copy as a different function"
-    return FunctionType(f.__code__.replace(), f.__globals__, f.__name__, f.__defaults__, f.__closure__)
-
-def _bare_step(opt):
-    "Return an optimizer's step without torch's wrappers, which cannot be compiled"
-    f = unwrap(type(opt).step)
-    def step():
-        with torch.no_grad(): f(opt)
-    return step
-
-# %% ../../nbs/features/07_compile.ipynb #a7a7f6b3
-def _whole_step(learn, params, end=None):
-    """Make one function of forward, loss and backward: `f(batch)` → (detached result, gradients of `params`)
-
-    `end`, a function without arguments, is the optimizer's step, in the same graph; it needs a `grad` in all `params`,
-    and then no gradients are returned.
-    """
-    step = learn.fitting.steps.fns[0]
-    if step == MethodType(Learner.train_step, learn): step = lambda batch: _default_step(learn, batch)
-    def f(batch):
-        res = step(batch)
-        grads = torch.autograd.grad(res['loss'], params, allow_unused=end is None)
-        if end is not None:
-            for p, g in zip(params, grads): p.grad.copy_(g)
-            grads = end() or ()
-        return {k: _value(v) if isinstance(v, Tensor) else map_tensors(_value, v) for k, v in res.items()}, grads
-    return f
-
-def _value(t): return t.detach() if t.requires_grad else t      # detaching a part of the batch would cost a view: 20 µs
-
-def _default_step(learn, batch):
-    "Compute what `Learner.train_step` computes"
-    args, kwargs, targ = unpack(batch, learn.loss_fn)
-    return default_result(learn.loss_fn, learn.model(*args, **kwargs), targ, kwargs)
-
-# %% ../../nbs/features/07_compile.ipynb #44666a6c
-_FACTORS = {     # function of torch → name of its factor
-    **dict.fromkeys(('add', 'add_', 'sub', 'sub_'), 'alpha'),
-    **dict.fromkeys(('addcmul', 'addcmul_', 'addcdiv', 'addcdiv_'), 'value')}
-
-def _plain(o): return o.value if isinstance(o, _Number) else o
-
-def _combined(op, a, b):
-    res = op(_plain(a), _plain(b))
-    return res if isinstance(a, Tensor) or isinstance(b, Tensor) else _Number(res)
-
-# %% ../../nbs/features/07_compile.ipynb #c7569da1
-class _Number:
-    "An option of an optimizer in compiled code, which reads it from a tensor when it runs"
-    def __init__(self, value, is_positive=False):
-        self.value = value                  # 0-d tensor
-        self.is_positive = is_positive      # code may compare it with 0, but with nothing else, as the value changes
-
-    def __eq__(self, other): return not self._exceeds(other)
-    def __ne__(self, other): return self._exceeds(other)
-    def __gt__(self, other): return self._exceeds(other)
-    def __neg__(self): return _Number(-self.value)
-    def __add__(self, other): return _combined(operator.add, self, other)
-    def __radd__(self, other): return _combined(operator.add, other, self)
-    def __sub__(self, other): return _combined(operator.sub, self, other)
-    def __rsub__(self, other): return _combined(operator.sub, other, self)
-    def __mul__(self, other): return _combined(operator.mul, self, other)
-    def __rmul__(self, other): return _combined(operator.mul, other, self)
-    def __truediv__(self, other): return _combined(operator.truediv, self, other)
-    def __rtruediv__(self, other): return _combined(operator.truediv, other, self)
-    def __pow__(self, other): return _combined(operator.pow, self, other)
-    def __rpow__(self, other): return _combined(operator.pow, other, self)
-
-    def _exceeds(self, other):
-        if not self.is_positive or other != 0: raise TypeError('the branch depends on a number that changes')
-        return True
-
-    @classmethod
-    def __torch_function__(cls, f, types, args=(), kwargs=None):
-        """Call a torch function; multiply a factor into its argument first, as it must not be a tensor
-
-        A power is written with exp, which torch's compiler computes once; it would compute pow for each element.
-        """
-        if f.__name__ == '__rpow__' and args[1].is_positive: return torch.exp(args[0]*torch.log(args[1].value))
-        args, kwargs = [_plain(o) for o in args], dict(kwargs or {})
-        by = kwargs.pop(_FACTORS.get(f.__name__), None)
-        if by is not None: args[1] = args[1]*_plain(by)
-        return f(*args, **kwargs)
-
-# %% ../../nbs/features/07_compile.ipynb #71ca7443
-_MOVED = 'lr', 'betas', 'momentum', 'weight_decay'       # options of an optimizer that schedules change
-
-def _steps_lists(opt):
-    "Return whether torch's optimizers may use its functions for lists of tensors, which it does not on a CPU"
-    return any(p.device.type != 'cpu' for g in opt.param_groups for p in g['params'])
-
-def _as_option(opt, key, value):
-    "Turn an option into a tensor if torch accepts one, else into a `_Number`; keep a 0, which has its own branch"
-    if isinstance(value, Tensor): return value
-    if key == 'lr': return torch.tensor(float(value), dtype=torch.float64)
-    if key == 'betas':      # torch's functions for lists take tensors, but no `_Number`
-        n = (len(value) if isinstance(opt, torch.optim.Adam) else 1) if _steps_lists(opt) else 0
-        tensors = [torch.tensor(float(o), dtype=torch.float64) for o in value[:n]]
-        return *tensors, *[_as_option(opt, '', o) for o in value[n:]]
-    if not isinstance(value, float) or not value > 0: return value
-    return _Number(torch.tensor(value, dtype=torch.float64), True)
-
-def _refill(option, value):
-    "Give `option`, from `_as_option`, a new value; return whether that is possible"
-    if isinstance(option, tuple): return len(option) == len(value) and all(map(_refill, option, value))
-    if isinstance(option, _Number):
-        if not (isinstance(value, float) and value > 0): return False
-        option.value.fill_(value)
-    elif isinstance(option, Tensor) and not isinstance(value, Tensor): option.fill_(value)
-    else: return option is value or not isinstance(value, Tensor) and option == value
-    return True
-
-def _values(opt, keys): return [[g.get(k) for k in keys] for g in opt.param_groups]
-
-# %% ../../nbs/features/07_compile.ipynb #fc6645e2
-def _fill_momentum(opt):
-    "Start SGD's momentum at 0, which changes no result: the first step needs no code of its own"
-    if not isinstance(opt, torch.optim.SGD): return
-    for g in opt.param_groups:
-        if not g['momentum'] or g['dampening']: continue
-        for p in g['params']:
-            if not p.requires_grad or opt.state[p].get('momentum_buffer') is not None: continue
-            opt.state[p]['momentum_buffer'] = torch.zeros_like(p)
-
-# %% ../../nbs/features/07_compile.ipynb #8f7c380a
-class _Functions:
-    "Functions that torch compiles for a hook, each once, and what it does not compile"
-    def __init__(self, mode, backend, dynamic):
-        self.mode, self.backend, self.dynamic = mode, backend, dynamic
-        self.made, self.called = {}, set()          # by key; (function, …) of those that have run
-        self.errors, self.uses_graphs = (), False   # exceptions if torch cannot compile; whether CUDA graphs are used
-        self.reasons, self.time_s = [], 0.          # what is not compiled, and why; seconds of first calls in a fit
-
-    def begin(self, device):
-        "Start counting for a new fit"
-        self.errors, self.reasons, self.time_s = compile_errors(), [], 0.
-        self.uses_graphs = device.type == 'cuda' and self.mode in ('reduce-overhead', 'max-autotune')
-
-    def compiled(self, f, key, fullgraph=False):
-        "Compile `f`, or reuse what an earlier fit compiled"
-        if key not in self.made:
-            options = compile_options(self.mode) if self.backend == 'inductor' else {}
-            self.made[key] = torch.compile(_fresh(f), fullgraph=fullgraph, dynamic=self.dynamic,
-                                           backend=self.backend, **options)
-        return self.made[key]
-
-    def call(self, learn, key, f, *args, **kwargs):
-        "Call a compiled function; show 'compiling…' the first time"
-        if key in self.called: return f(*args, **kwargs)
-        start, remark = perf_counter(), ''
-        _show(learn, 'compiling…')
-        try:
-            res = f(*args, **kwargs)
-            self.time_s += perf_counter() - start
-            remark = f'compiled in {self.time_s:.1f} s'
-        finally: _show(learn, '', remark)
-        self.called.add(key)
-        return res
-
-    def leave_out(self, what, why):
-        "Warn that a part is not compiled"
-        self.reasons.append(f'{what}: {why}')
-        warnings.warn(f'Compile does not compile the {what}, because of {why}', stacklevel=3)
-
-# %% ../../nbs/features/07_compile.ipynb #a69241dc
-def _show(learn, note, remark=''):
-    "Change the status line"
-    display = learn.provider('display')
-    if display is not None and learn.is_fitting: display.annotate(learn, note, remark)
-
-def _reason(e): return f'{type(e).__name__}: ' + str(e).strip().split('\n')[0][:200]
-
-# %% ../../nbs/features/07_compile.ipynb #f532fe90
-class _CompiledModel:
-    "Compiled calls of the modules that the learner calls, during a fit"
-    def __init__(self, functions):
-        self.functions, self.old = functions, []    # old: (module, its call before)
-        self.is_off = False                         # whether the batch runs without compiling
-
-    def wrap(self, learn):
-        "Make calls of the model run compiled code"
-        if not can_replace_calls(): return self.functions.leave_out('forward', f'torch {torch.__version__}')
-        for m in called_modules(learn.model):
-            self.old.append((m, replace_call(m, self._call_of(learn, m))))
-
-    def _call_of(self, learn, m):
-        def call(*args, **kwargs): return own_call(m, *args, **kwargs)
-        compiled = self.functions.compiled(call, ('model', m))
-        def f(*args, **kwargs):
-            if self.is_off: return own_call(m, *args, **kwargs)
-            try: return self.functions.call(learn, (m, m.training), compiled, *args, **kwargs)
-            except self.functions.errors as e:
-                self.functions.leave_out(f'forward of {type(m).__name__}', _reason(e))
-                replace_call(m, next(old for o, old in self.old if o is m))
-            return own_call(m, *args, **kwargs)
-        return f
-
-    def unwrap(self):
-        "Restore the calls"
-        for m, old in self.old: replace_call(m, old)
-        self.old = []
-
-# %% ../../nbs/features/07_compile.ipynb #c59ec2b8
-class _Options:
-    "The options of an optimizer, which compiled code reads from tensors"
-    def __init__(self, opt):
-        self.opt, self.moved = opt, _MOVED      # moved: options that are tensors in the code
-        self.constants = None                   # values of the other ones, by group
-        self.is_single = False                  # whether the code updates one parameter at a time
-        self._now, self._tensors = None, []     # values of `moved`; by group, what replaces them
-
-    @property
-    def fixed(self): return _MOVED[len(self.moved):]
-
-    def fix(self):
-        "Make one more option a constant; return whether that is possible"
-        if len(self.moved) == 1: return False
-        self.moved = self.moved[:-1]
-        self.constants = _values(self.opt, self.fixed)
-        self._now, self._tensors = None, []
-        return True
-
-    def take_one_by_one(self):
-        "Update one parameter at a time, as torch's functions for lists take no `_Number`; return whether that is new"
-        if self.is_single or 'foreach' not in self.opt.param_groups[0]: return False
-        self.is_single, self.moved, self.constants = True, _MOVED, None
-        self._now, self._tensors = None, []
-        return True
-
-    def tensors(self):
-        "Return what the param groups hold while compiled code runs, by group"
-        now = _values(self.opt, self.moved)
-        if now == self._now: return self._tensors
-        def is_refilled(g, o): return all(_refill(o[k], g[k]) for k in self.moved if k in g)
-        is_same = len(self._tensors) == len(now) and all(map(is_refilled, self.opt.param_groups, self._tensors))
-        if not is_same: self._tensors = [self._replaced(g) for g in self.opt.param_groups]
-        self._now = now
-        return self._tensors
-
-    def _replaced(self, group):
-        res = {k: _as_option(self.opt, k, group[k]) for k in self.moved if k in group}
-        res.update({k: None for k in ('foreach', 'fused') if group.get(k)})     # compiled code is fused already
-        return {**res, 'foreach': False} if self.is_single else res
-
-# %% ../../nbs/features/07_compile.ipynb #15e1b201
-class _CompiledOptimizer:
-    "The compiled step of an optimizer"
-    def __init__(self, functions, opt):
-        self.functions, self.opt, self.options = functions, opt, _Options(opt)
-
-    def call(self, learn, f, *args):
-        "Call a compiled function that holds the step"
-        groups, options = self.opt.param_groups, self.options.tensors()
-        before, still = [{k: g[k] for k in o} for g, o in zip(groups, options)], _at_rest(self.opt)
-        try:
-            for g, o in zip(groups, options): g.update(o)
-            return self.functions.call(learn, f, f, *args)
-        finally:
-            for g, o in zip(groups, before): g.update(o)
-            for p, value in still: p.data.copy_(value)
-
-    def step(self, learn):
-        "Take a step; return why torch cannot compile one, '' if it can"
-        f, options = self.functions.compiled(_bare_step(self.opt), ('opt', self.opt), fullgraph=True), self.options
-        while True:
-            if options.fixed and options.constants != _values(self.opt, options.fixed):
-                if options.take_one_by_one(): continue
-                return f'{", ".join(options.fixed)} that change'
-            try: self.call(learn, f)
-            except self.functions.errors as e:
-                if not (options.fix() or options.take_one_by_one()): return _reason(e)
-            else: return ''
-
-def _at_rest(opt):
-    """List parameters with a learning rate of 0, and their values
-
-    Compiled code of Adam divides by the rate, which gives nan for a rate and a gradient of 0.
-    """
-    res = []
-    for g in opt.param_groups if isinstance(opt, torch.optim.Adam) else ():
-        is_on_device = isinstance(g['lr'], Tensor) and g['lr'].device.type != 'cpu'
-        if not is_on_device and g['lr'] == 0: res += [(p, p.detach().clone()) for p in g['params']]
-    return res
+from .graphs import CompiledModel, CompiledOptimizer, CompiledStep, Functions, reason
+from .options import fill_momentum
+from ..loop import Hook, Learner, parameters, refuse_closures
 
 # %% ../../nbs/features/07_compile.ipynb #9be95d9a
 def _obstacle(learn, opt):
@@ -325,8 +34,9 @@ def _forced_by(learn):
     "List what keeps backward out of the graph"
     step = learn.fitting.steps.fns[0]
     if isgeneratorfunction(getattr(step, 'func', step)): return ['a step that yields']
-    hooks = [f'{c.hook.name} (`{p}`)' for p in ('after_pred', 'after_loss', 'do_backward') for c in learn.calls.at[p]
-             if not isinstance(c.hook, Compile) and p not in getattr(c.hook, 'only_looks', ())]
+    calls = chain.from_iterable(map(learn.calls.at.get, ('after_pred', 'after_loss', 'do_backward')))
+    hooks = [f'{c.hook.name} (`{c.point}`)' for c in calls
+             if not isinstance(c.hook, Compile) and c.point not in getattr(c.hook, 'only_looks', ())]
     cls = type(learn)
     own = [f'{cls.__name__}.{p}' for p in ('do_step', 'do_backward') if getattr(cls, p) is not getattr(Learner, p)]
     return hooks + own
@@ -334,77 +44,31 @@ def _forced_by(learn):
 def _nothing_between(learn):
     "Check that no hook acts between the loss of a step and its end"
     points = 'after_loss', 'do_backward', 'after_backward', 'do_opt_step', 'do_zero_grad'
-    if any(not isinstance(c.hook, Compile) for p in points for c in learn.calls.at[p]): return False
+    between = chain.from_iterable(map(learn.calls.at.get, points))
+    if any(not isinstance(c.hook, Compile) for c in between): return False
     return len(learn.opts) == 1 and type(learn).do_zero_grad is Learner.do_zero_grad
 
 def _has_convolutions(model):
-    "Check for convolutions: in one graph with the optimizer, torch compiles them longer, and to slower code"
+    "Check for convolutions: with the optimizer, torch compiles them longer, and to slower code"
     return any(isinstance(m, CONVOLUTIONS) for m in model.modules())
-
-# %% ../../nbs/features/07_compile.ipynb #ede33bd6
-class _CompiledStep:
-    "Forward, loss and backward in one graph; with the optimizer's step, if nothing happens in between"
-    def __init__(self, functions, learn, optimizer=None):
-        self.functions, self.optimizer = functions, optimizer   # optimizer: `_CompiledOptimizer` in the same graph
-        self.all = _all_parameters(learn)
-        self._take(learn)
-
-    def _take(self, learn):
-        "Take the graph for the parameters that get a gradient now"
-        self.flags = [p.requires_grad for p in self.all]
-        self.params, self.grads, self.loss = [p for p in self.all if p.requires_grad], None, None
-        has_end = self.optimizer is not None
-        self.buffers = [torch.zeros_like(p) for p in self.params] if has_end else []    # gradients
-        key = 'step', has_end and learn.opt, learn, learn.model, _origin(learn.fitting.steps.fns[0]), *self.params
-        f = _whole_step(learn, self.params, _bare_step(learn.opt) if has_end else None)
-        self.f = self.functions.compiled(f, key, fullgraph=True)
-
-    def run(self, learn):
-        "Return the result for the batch; keep the gradients, if the graph has not used them"
-        if [p.requires_grad for p in self.all] != self.flags:       # a hook has frozen or unfrozen some
-            for opt in learn.opts.values(): _fill_momentum(opt)
-            self._take(learn)
-        if self.optimizer is None: result, self.grads = self.functions.call(learn, self.f, self.f, learn.batch)
-        else:
-            for p, g in zip(self.params, self.buffers): p.grad = g
-            result, self.grads = self.optimizer.call(learn, self.f, learn.batch)
-        if self.functions.uses_graphs: result = map_tensors(Tensor.clone, result)
-        self.loss = result['loss']
-        return result
-
-    def backward(self, loss):
-        "Move the gradients that the graph has computed into the parameters"
-        if loss is not self.loss: raise ValueError(
-            "something changed `learn.loss` after its gradients were computed: use Compile(what='model')")
-        for p, g in zip(self.params, self.grads):
-            if g is not None: p.grad = g if p.grad is None else p.grad + g
-        self.grads = self.loss = None
-
-# %% ../../nbs/features/07_compile.ipynb #9730ba1f
-def _all_parameters(learn): return [*dict.fromkeys(p for opt in learn.opts.values() for p in parameters(opt))]
-
-def _origin(step):
-    "Return the function behind a step, which each fit binds anew"
-    f = getattr(step, 'func', step)
-    return getattr(f, '__func__', f)
 
 # %% ../../nbs/features/07_compile.ipynb #b3c17267
 class _CompiledFit:
     "What is compiled in one fit"
     def __init__(self, functions):
-        self.functions, self.model, self.step = functions, _CompiledModel(functions), None
+        self.functions, self.model, self.step = functions, CompiledModel(functions), None
         self.optimizers = {}        # by name: those with a compiled step
 
     def plan_step(self, learn, known):
-        "Decide which parts of the step to compile; `known`: optimizer → `_CompiledOptimizer`"
+        "Decide which parts of the step to compile; `known`: optimizer → `CompiledOptimizer`"
         for name, opt in learn.opts.items():
-            _fill_momentum(opt)
+            fill_momentum(opt)
             if why := _obstacle(learn, opt): self.functions.leave_out('optimizer', why)
-            else: self.optimizers[name] = known.setdefault(opt, _CompiledOptimizer(self.functions, opt))
+            else: self.optimizers[name] = known.setdefault(opt, CompiledOptimizer(self.functions, opt))
         if forced := _forced_by(learn): return self.plan_model(learn, ', '.join(forced))
         is_one_graph = self.optimizers and _nothing_between(learn) and not self.functions.uses_graphs
         end = next(iter(self.optimizers.values())) if is_one_graph and not _has_convolutions(learn.model) else None
-        self.step = _CompiledStep(self.functions, learn, end)
+        self.step = CompiledStep(self.functions, learn, end)
 
     def plan_model(self, learn, why=None):
         "Compile the model alone; `why`: what keeps backward from being compiled with it"
@@ -418,8 +82,8 @@ class _CompiledFit:
             try: return self.step.run(learn)
             except self.functions.errors as e:
                 for p in self.step.params: p.grad = None
-                if self.step.optimizer is None: self.plan_model(learn, _reason(e))
-                else: self.step = _CompiledStep(self.functions, learn)
+                if self.step.optimizer is None: self.plan_model(learn, reason(e))
+                else: self.step = CompiledStep(self.functions, learn)
 
     def opt_step(self, learn, nxt):
         "Take the optimizer's step by its own graph, if torch compiles one"
@@ -463,11 +127,11 @@ def _noted(f):
 class Compile(Hook):
     """Compile the model, or the whole training step, with `torch.compile`
 
-    Results are those without it, up to rounding, random numbers included. It warns once about each part that it does
-    not compile, and gives the reason.
+    Results are those without it, up to rounding, random numbers included. It warns once about each part
+    that it does not compile, and gives the reason.
     """
-    unique, ord, in_dry_run, provides = True, 90, False, ('compilation',)
-    runs_after = 'GradAccum', 'AMP', 'NaNGuard', 'GradNorm', 'GradClip', 'EMA'
+    unique, in_dry_run, provides = True, False, ('compilation',)
+    ord, runs_after = 90, ('GradAccum', 'AMP', 'NaNGuard', 'GradNorm', 'GradClip', 'EMA')
     def __init__(self,
         mode: str | None = None,           # of `torch.compile`: 'default', 'reduce-overhead' (CUDA graphs), ...
         what: str = 'model',               # 'model': its forward and backward; 'step': in training, also the loss and
@@ -484,17 +148,17 @@ class Compile(Hook):
 
     def _forget(self):
         "Drop all compiled code"
-        self._functions = _Functions(self.mode, self.backend, self.dynamic)
-        self._optimizers = {}           # optimizer → `_CompiledOptimizer`
+        self._functions = Functions(self.mode, self.backend, self.dynamic)
+        self._optimizers = {}           # optimizer → `CompiledOptimizer`
         self._close()
 
     def _close(self):
-        self._fit, self._tracing = _CompiledFit(self._functions), None      # tracing: torch's setting
+        self._fit, self._tracing = _CompiledFit(self._functions), None    # tracing: torch's setting
         self._full_sizes = 0, 0         # samples in a full batch of validation, and of training
         self._is_short = False          # whether the batch has fewer
 
     def __deepcopy__(self, memo):
-        "Return a hook with no compiled code: what a dry run compiles does not count towards torch's limit for the fit"
+        "Return a hook with no compiled code: a dry run does not count towards torch's limit for the fit"
         res = copy(self)
         res._forget()
         return res
@@ -510,7 +174,7 @@ class Compile(Hook):
         return self._functions.time_s
 
     def compile_every_size(self) -> None:
-        "Compile for batches of any size from now on in this fit: none of them is a shorter last one"
+        "Compile for batches of any size from now on in this fit: none is a shorter last one"
         self._full_sizes = 0, 0
 
     def before_fit(self, learn: Learner) -> None:

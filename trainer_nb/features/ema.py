@@ -19,7 +19,7 @@ from trainer_nb.loop import (
 
 # %% ../../nbs/features/03_ema.ipynb #11a26680
 def _tensors_of(model, buffers='average'):
-    "List the tensors of a model to average, floating point or complex, and those to copy; each once"
+    "List the tensors of a model to average, floating-point or complex, and those to copy"
     params, held = [*map(local, model.parameters())], [o for o in model.buffers() if not is_expanded(o)]
     both = params + held
     n = len(both) if buffers == 'average' else len(params)
@@ -29,10 +29,10 @@ def _tensors_of(model, buffers='average'):
 # %% ../../nbs/features/03_ema.ipynb #33edae71
 class EMA(Hook):
     "Keep an exponential moving average of the weights, and validate it"
-    unique, ord, in_dry_run, provides = True, -20, False, ('average',)
+    unique, in_dry_run, provides = True, False, ('average',)
+    ord, every = -20, 1     # every: optimizer steps between two updates of the average
     state_kinds = {'n': int, 'model': (None, {str: object}), 'loss_fn?': (None, {str: object}),
                    'unsaved?': {str: {str: torch.Tensor}}}      # buffers that `state_dict` leaves out, of both
-    every = 1       # optimizer steps between two updates of the average
     def __init__(self,
         decay: float = .999,       # in (0, 1): weight of the old average in an update
         warmup: bool = True,       # use a smaller weight at first: (1 + n)/(10 + n) after n updates
@@ -53,9 +53,9 @@ class EMA(Hook):
         self.model = None                   # the average, in evaluation mode
         self.loss_fn = None                 # the average of a loss function that has trained parameters
         self._state, self._pairs = {}, None     # a state that waits for its model; tensors of both sides
-        self._owner = None                  # weak reference to the model that is averaged; None: the next one that fits
+        self._owner = None                  # weak reference to the averaged model; None: the next one that fits
 
-    def __getstate__(self): return {**vars(self), '_owner': None}      # a copy may be of a copied model
+    def __getstate__(self): return {**vars(self), '_owner': None}  # a copy may be of a copied model
 
     def share(self) -> float:  # in (0, 1]
         "Compute the weight of this step in the new average"
@@ -71,7 +71,7 @@ class EMA(Hook):
     def average_of(self,
         learn: Learner,
     ) -> nn.Module | None:  # in evaluation mode; None before the first fit
-        "Return the average that validation and predictions use; raises ValueError if it is of another model"
+        "Return the average that validation and predictions use; raises ValueError for another model"
         self._check(learn)
         if self.model is None and self._state.get('model') is not None:     # it was loaded
             self.model = self._copy(learn, 'model')

@@ -73,7 +73,7 @@ class Freeze(Hook):
         for name in self.names:
             for p in map(params.get, found_names(f'Freeze({name!r})', name, params, learn.model)):
                 if not p.requires_grad: continue
-                self.frozen.append(p)       # first: an interrupt between the two leaves nothing frozen
+                self.frozen.append(p)    # first: an interrupt between the two leaves nothing frozen
                 p.requires_grad_(False)
         if not any(p.requires_grad for p in params.values()):
             raise ValueError('Freeze leaves nothing to train')

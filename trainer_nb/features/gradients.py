@@ -7,7 +7,6 @@ __all__ = ['GradAccum', 'GradClip', 'GradNorm']
 
 # %% ../../nbs/features/01_gradients.ipynb #094e6c06
 from collections.abc import Callable, Mapping
-from functools import partial
 from itertools import chain
 
 import torch
@@ -49,9 +48,7 @@ class _Window:
         self.n, self.weight, self.unit = self.n + 1, self.weight + weight, unit
 
     def join(self, params, weight):
-        """Replace the gradients of `params` by the weighted mean over the window and themselves, or by their sum if all
-        weights are 0; the window is unchanged
-        """
+        "Replace gradients by the weighted mean with those of the window, by the sum if all weights are 0"
         both = [i for i in self.grads if params[i].grad is not None]
         if both: each_('add', [local(params[i].grad) for i in both], [self.grads[i] for i in both])
         for i in self.grads.keys() - set(both):
@@ -66,16 +63,14 @@ class _Window:
 
 # %% ../../nbs/features/01_gradients.ipynb #d393eae4
 def _loss_weight(learn):
-    "Return the weight of the loss over all ranks: `learn.result['n']`, what torch's loss divides by, or samples"
+    "Return the weight of the loss over all ranks: `result['n']`, what torch's loss divides by, or samples"
     if learn.world.size > 1: return learn.world.weight    # summed over the ranks by `Accelerate`
-    n = None if learn.result is None else loss_weight(learn.result)
+    n = loss_weight(learn.result)
     return batch_size(learn.batch) if n is None else n
-
-def _unit(n): return n.detach().clamp(min=1) if isinstance(n, Tensor) else max(n, 1)
 
 # %% ../../nbs/features/01_gradients.ipynb #6bc7b1fb
 class _Accumulation(Hook):
-    "What `GradAccum` does in a step: weight each loss, hold its gradients, and step with those of a window"
+    "What `GradAccum` does in a step: weight a loss, hold its gradients, step with those of a window"
     def before_epoch(self, learn: Learner) -> None: self.windows.clear()
 
     def do_backward(self, learn: Learner, nxt: Callable, loss: Tensor) -> None:
@@ -89,10 +84,13 @@ class _Accumulation(Hook):
             self._loss = 0., None
             return nxt()
         if parts is not None: loss, n = parts.scaled(learn, loss, n)
-        unit = _unit(n) if window is None else window.unit
-        self._loss = n/unit, unit
-        share = self._loss[0].to(loss.dtype) if isinstance(n, Tensor) else self._loss[0]
-        nxt(loss*share if isinstance(n, Tensor) or n != unit else loss)
+        if window is not None: unit = window.unit
+        else: unit = n.detach().clamp(min=1) if isinstance(n, Tensor) else max(n, 1)
+        share = n/unit
+        self._loss = share, unit
+        if isinstance(n, Tensor): loss = loss*share.to(loss.dtype)
+        elif n != unit: loss = loss*share
+        nxt(loss)
         if parts is not None and parts.close(learn, n): self.division.parts = None
 
     def do_opt_step(self, learn: Learner, nxt: Callable) -> bool:
@@ -108,15 +106,13 @@ class _Accumulation(Hook):
         return stepped
 
     def do_step(self, learn: Learner, nxt: Callable) -> None:
-        if self.division is not None: self.division.run(learn, partial(self._add_part, learn, nxt))
+        def add_part():
+            differentiate(learn, nxt)
+            for name in learn.phase.opt_names:
+                self.windows.setdefault(name, _Window()).add(parameters(learn.opts[name]), *self._loss)
+        if self.division is not None: self.division.run(learn, add_part)
         nxt()
         if learn.training and learn.loss is None and self.windows and learn.is_last_batch: self._finish(learn)
-
-    def _add_part(self, learn, nxt):
-        "Compute the loss of a part of a batch, and move its gradients into the windows"
-        differentiate(learn, nxt)
-        for name in learn.phase.opt_names:
-            self.windows.setdefault(name, _Window()).add(parameters(learn.opts[name]), *self._loss)
 
     def after_cancel(self, learn: Learner) -> None:
         if self.division is not None and self.division.parts is not None:    # cancelled between the parts
@@ -125,7 +121,7 @@ class _Accumulation(Hook):
         if learn.cancelled == 'step' and learn.training and self.windows and learn.is_last_batch: self._finish(learn)
 
     def _finish(self, learn):
-        "Step the optimizers that still have accumulated gradients when the epoch has no more losses"
+        "Step the optimizers that still have accumulated gradients at the end of an epoch"
         self._loss = None
         for name in [o for o in learn.opts if o in self.windows]: learn.phase.step_opt(learn, name)
 
@@ -133,16 +129,16 @@ class _Accumulation(Hook):
 class GradAccum(_Accumulation):
     """Make one optimizer step out of `n` losses, equal to a step on one big batch
 
-    Losses are weighted by samples, or by `learn.result['n']` (yielded losses: by samples); sums (`reduction='sum'`) are
-    added up. The last window of an epoch may be shorter and is divided by its own weight; `learn.loss` stays what the
-    step computed. Schedules and counters see only real steps.
+    Losses are weighted by samples, or by `learn.result['n']` (yielded losses: by samples); sums
+    (`reduction='sum'`) are added up. The last window of an epoch may be shorter and is divided by its own
+    weight; `learn.loss` stays what the step computed. Schedules and counters see only real steps.
 
-    `GradAccum('auto')` steps after each batch. A batch that runs out of memory is repeated in parts of half the size,
-    for the same optimizer step; only BatchNorm and dropout differ, as they see the parts one by one. Hooks see each
-    part as a batch, up to `after_backward`; afterwards `learn.loss` is that of the whole batch.
+    `GradAccum('auto')` steps after each batch. A batch that runs out of memory is repeated in parts of half
+    the size, for the same optimizer step; only BatchNorm and dropout differ, as they see the parts one by one.
+    Hooks see each part as a batch, up to `after_backward`; afterwards `learn.loss` is that of the whole batch.
     """
-    unique, is_own, ord, provides = True, True, -40, ('accumulation',)
-    runs_before = 'Accelerate', 'AMP', 'NaNGuard', 'GradNorm', 'GradClip'
+    unique, is_own, provides = True, True, ('accumulation',)
+    ord, runs_before = -40, ('Accelerate', 'AMP', 'NaNGuard', 'GradNorm', 'GradClip')
     state_kinds = {'windows': {str: [(int, float, None, Tensor, {int: Tensor})]}, 'most?': (None, int)}
     def __init__(self,
         n: int | str,  # ≥ 1: losses per step of an optimizer; or 'auto': divide batches that run out of memory
@@ -151,7 +147,7 @@ class GradAccum(_Accumulation):
             raise ValueError(f"GradAccum(n) is {n!r}: expected a whole number, or 'auto'")
         self.n = 1 if n == 'auto' else as_count('GradAccum(n)', n)
         self.division = Division() if n == 'auto' else None
-        self.windows, self._loss = {}, None     # by optimizer's name; weight and unit of the loss just differentiated
+        self.windows, self._loss = {}, None     # by optimizer's name; weight and unit of a loss
 
     @property
     def most(self) -> int | None:  # None: all
@@ -217,7 +213,7 @@ def _of_optimizer(bound, name): return bound.get(name) if isinstance(bound, Mapp
 
 # %% ../../nbs/features/01_gradients.ipynb #98aeaec7
 def _clip_grads(f, params, bound):
-    "Clip gradients by `f`, one of torch's, and return what it does; for sparse ones, the stored entries"
+    "Clip gradients by `f`, one of torch's, and return what it returns; of sparse ones, the entries"
     try: return f(params, bound)
     except NotImplementedError:
         if not any(p.grad is not None and p.grad.is_sparse for p in params): raise
@@ -307,7 +303,7 @@ class GradNorm(Hook):
     def __init__(self,
         weights: bool = False,  # also record the norm of the weights after the step
     ):
-        self.weights, self.norms = weights, {}      # norms: optimizer's name → 0-d tensor, the latest
+        self.weights, self.norms = weights, {}    # norms: optimizer's name → 0-d tensor, the latest
 
     def do_opt_step(self, learn: Learner, nxt: Callable) -> bool:
         name, clip = learn.opt_name, learn.provider('clipping')

@@ -27,7 +27,7 @@ def _bits(x):
     return x.view(_INTS[x.element_size()])
 
 def _choose_(ok, new, old):
-    "Set the tensors `new` to `old` unless `ok` (0-d bool), without reading a value on the host; overwrites `old`"
+    "Set the tensors `new` to `old` unless `ok` (0-d bool), without reading it; overwrites `old`"
     if not new: return
     new, old, yes = [_bits(o) for o in new], [_bits(o) for o in old], ok.to(torch.int8)
     each_('mul', new, yes)
@@ -57,8 +57,8 @@ _SHIFT, _NEVER = 2**20, 2**62  # base of the digits of a code; larger than any c
 
 class NaNGuard(Hook):
     "Skip all steps from the first one whose loss or gradients are not finite, and raise FloatingPointError soon after"
-    unique, ord, in_dry_run, provides = True, -20, False, ('guard',)
-    runs_before = 'GradNorm', 'GradClip'
+    unique, in_dry_run, provides = True, False, ('guard',)
+    ord, runs_before = -20, ('GradNorm', 'GradClip')
     only_looks = 'after_loss',      # changes nothing there, see `Compile`
     def __init__(self,
         every: int = 100,  # ≥ 1: steps between two looks of the host; it also looks before each validation pass
@@ -68,12 +68,12 @@ class NaNGuard(Hook):
         self._reset()
 
     def _reset(self):
-        self.first = None                       # code of the first failure, on the device
-        self.n_checks, self.log = 0, {}         # log: check → (values, inputs, optimizer step, optimizer's name)
-        self.born = []                          # (check, optimizer, parameters whose state its step created)
-        self.losses, self.inputs = [], []       # not checked yet: (where, name, largest absolute value)
-        self.names = {}                         # parameter → name
-        self.kept, self.buffers = {}, []        # copies to restore
+        self.first = None                  # code of the first failure, on the device
+        self.n_checks, self.log = 0, {}    # log: check → (values, inputs, optimizer step, optimizer's name)
+        self.born = []                     # (check, optimizer, parameters whose state its step created)
+        self.losses, self.inputs = [], []  # not checked yet: (where, name, largest absolute value)
+        self.names = {}                    # parameter → name
+        self.kept, self.buffers = {}, []   # copies to restore
         self.since, self.looked = 0, perf_counter()     # steps since the last look, and its time
 
     def before_fit(self, learn: Learner) -> None:
@@ -170,10 +170,10 @@ class NaNGuard(Hook):
         "Undo what the host and BatchNorm counted since the failure, and raise"
         code, place = divmod(code, _SHIFT)
         check, value = divmod(code, _SHIFT)
-        watched, inputs, step, _ = self.log[check]
+        watched, inputs, step = self.log[check][:3]
         for c, opt, params in self.born:
             for p in params if c >= check else (): opt.state.pop(p, None)
-        for name, opt in learn.opts.items():        # step counters on the host include the skipped steps
+        for name, opt in learn.opts.items():  # step counters on the host include the skipped steps
             skipped = sum(o[3] == name for c, o in self.log.items() if c >= check)
             for p, state in opt.state.items():
                 if isinstance(o := state.get('step'), Tensor) and o.device != p.device: o -= skipped
@@ -194,7 +194,7 @@ def _buffers(learn):
     return sum([list(m.buffers()) for m in trained(learn)], [])
 
 def _first(values, start, none, device):
-    "Return `start` plus the index of the first value that is not finite, on the device; `none` if all are finite"
+    "Return `start` plus the index of the first value that is not finite, or `none`, on the device"
     if not values: return torch.full((), none, dtype=torch.int64, device=device)
     values = stack_scalars(values)
     return torch.where(values.isfinite(), none, torch.arange(start, start + len(values), device=values.device)).min()

@@ -20,8 +20,7 @@ class _Start:
     "The state before a batch: torch's RNG states and the buffers of norms, which a forward changes"
     def __init__(self, learn):
         self.n, self.buffers = batch_size(learn.batch), norm_buffers(*trained(learn), training=True)
-        before = Snapshot().rng(names=('torch', 'cuda', 'mps')).tensors(self.buffers)
-        self.restore = before.put_back
+        self.restore = Snapshot().rng(names=('torch', 'cuda', 'mps')).tensors(self.buffers).put_back
 
 # %% ../../nbs/features/10_parts.ipynb #6e162e79
 class _Parts:
@@ -32,7 +31,7 @@ class _Parts:
         k = -(-n//most)
         self.batches = divide_batch(learn.batch, [n//k + (i < n % k) for i in range(k)])
         self.n, self.is_sum = learn.world.n, False
-        self.losses, self.weights, self.ns = [], [], []     # ns: what the step returned as the weight of the loss
+        self.losses, self.weights, self.ns = [], [], []     # ns: the step's own weights
 
     def open(self, learn):
         "Make the next part the batch of the learner; return whether it is the last one"
@@ -41,14 +40,14 @@ class _Parts:
         return len(self.losses) + 1 == len(self.batches)
 
     def scaled(self, learn, loss, n):
-        "Return the loss of a part and a weight, so that the weighted mean over the parts is the loss of the batch"
+        "Return loss and weight of a part, so that the weighted mean over the parts is the batch's loss"
         self.is_sum = is_summed(learn)
         return (loss*len(self.batches), 1) if self.is_sum else (loss, n)
 
     def close(self, learn, n):
-        "Record a part; return whether it was the last one: then the learner has loss and weight of the whole batch"
+        "Record a part; after the last one give the learner loss and weight of the batch, and return True"
         accumulator, result = learn.phase.sums, learn.result
-        is_seen = not self.losses and accumulator.looked        # by the check of a fit's first batch
+        is_seen = not self.losses and accumulator.looked    # by the check of a fit's first batch
         if not is_seen: accumulator.take(result, result.get('n', learn.world.n))
         self.losses.append(learn.loss.detach())
         self.weights.append(n)
@@ -68,11 +67,9 @@ class _Parts:
 # %% ../../nbs/features/10_parts.ipynb #ddad4c54
 class Division:
     "Divides batches with too many samples, once one has run out of memory"
-    def __init__(self,
-        most: int | None = None,  # samples in a part; None: all
-    ):
-        self.most, self.parts = most, None      # parts: of the current batch
-        self.start = None                       # `_Start` of the current batch; None: it cannot begin again
+    def __init__(self):
+        self.most = None                # samples in a part; None: all
+        self.parts = self.start = None  # `_Parts` and `_Start` of the current batch
 
     def before_step(self, learn: Learner) -> None:
         "Keep the state before a batch"
@@ -82,8 +79,8 @@ class Division:
         "Drop what belongs to a batch"
         self.start = self.parts = None
 
-    def halve(self, learn: Learner) -> bool:  # whether a part can be smaller
-        "Restore the state before the batch, and make parts half as large from now on"
+    def halve(self, learn: Learner) -> bool:
+        "Restore the state before the batch, and halve parts from now on; return whether that is possible"
         start, step = self.start, learn.phase.step_fn
         self.forget()
         start.restore()
@@ -95,11 +92,11 @@ class Division:
                       f'{self.most} sample{"s" if self.most > 1 else ""}{about}', stacklevel=3)
         return True
 
-    def run(self,
-        learn: Learner,
-        differentiate: Callable,  # computes loss and gradients of `learn.batch`, a part, and takes the gradients away
-    ) -> None:
-        "If the batch has too many samples, compute all parts but the last one, which becomes the learner's batch"
+    def run(self, learn: Learner, differentiate: Callable) -> None:
+        """If a batch has too many samples, compute all parts but the last one, which becomes the batch
+
+        `differentiate()` computes loss and gradients of `learn.batch`, and takes the gradients away.
+        """
         if self.most is None or not learn.training or batch_size(learn.batch) <= self.most: return
         self.parts = _Parts(learn, self.most)
         while not self.parts.open(learn): differentiate()

@@ -8,6 +8,7 @@ __all__ = ['ProfileRow', 'ProfileTable', 'Profile']
 # %% ../../nbs/features/08_profile.ipynb #9d24f5f1
 from collections import Counter
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 from time import perf_counter
 from typing import NamedTuple
@@ -27,7 +28,7 @@ class ProfileRow(NamedTuple):
     time_s: float   # seconds
 
 class ProfileTable:
-    "Show where the time of some training steps went, as a table in Jupyter and as Markdown elsewhere"
+    "Show where the time of some training steps went: a table in Jupyter, Markdown elsewhere"
     def __init__(self,
         rows: list[ProfileRow],
         n_steps: int,  # number of training batches measured
@@ -45,23 +46,22 @@ class ProfileTable:
         if not self.n_steps: return 0.
         return sum(o.time_s for o in self.rows if o.point == point)/self.n_steps/self.time_s
 
-    def __str__(self): return _markdown(_lines(self)) if self.n_steps else 'no step was measured'
+    def _lines(self):
+        "Return header, rows and the row of sums, as lists of str"
+        rows = []
+        for o in self.rows:
+            time_s = o.time_s/self.n_steps
+            share = time_s/self.time_s
+            rows.append([o.point, o.what, f'{o.calls:,}', f'{1000*time_s:.3f}', f'{share:.1%}', '█'*round(20*share)])
+        head = ['when', 'what', 'calls', 'ms per step', 'share', '']
+        return [head, *rows, ['all', f'{self.n_steps:,} training steps', '', f'{1000*self.time_s:.3f}', '', '']]
+
+    def __str__(self): return _markdown(self._lines()) if self.n_steps else 'no step was measured'
 
     __repr__ = _repr_markdown_ = __str__
 
     def _repr_html_(self):
-        return html_table(_lines(self), bold=len(self.rows)) if self.n_steps else '<p>no step was measured</p>'
-
-# %% ../../nbs/features/08_profile.ipynb #ba5c206d
-def _lines(table):
-    "Return header, rows and the row of sums, as lists of str"
-    rows = []
-    for o in table.rows:
-        time_s = o.time_s/table.n_steps
-        share = time_s/table.time_s
-        rows.append([o.point, o.what, f'{o.calls:,}', f'{1000*time_s:.3f}', f'{share:.1%}', '█'*round(20*share)])
-    head = ['when', 'what', 'calls', 'ms per step', 'share', '']
-    return [head, *rows, ['all', f'{table.n_steps:,} training steps', '', f'{1000*table.time_s:.3f}', '', '']]
+        return html_table(self._lines(), bold=len(self.rows)) if self.n_steps else f'<p>{self}</p>'
 
 # %% ../../nbs/features/08_profile.ipynb #013e9d00
 _NUMBERS = 2, 3, 4      # columns that are aligned to the right
@@ -90,13 +90,14 @@ def _finish(device):
 class _Times:
     "Seconds and calls of the steps, and of all hooks but one, while it is open"
     def __init__(self, hook):
-        self.hook = hook                    # left out
-        self.n = self.n_open = 0            # training batches measured; those since it was opened
-        self.mark = None                    # what `_now` returned when it was opened; None: it is closed
+        self.hook = hook          # left out
+        self.n = self.n_open = 0  # training batches measured; those since it was opened
+        self.mark = None          # what `_now` returned when it was opened; None: it is closed
         self.spent, self.sums = Counter(), Counter()    # seconds and calls: of each step; of all, while it was open
 
     def _others(self, learn, *points):
-        return [(p, c) for p in points for c in learn.calls.at[p] if c.hook is not self.hook]
+        calls = chain.from_iterable(map(learn.calls.at.get, points))
+        return [(c.point, c) for c in calls if c.hook is not self.hook]
 
     def around(self, point, learn, nxt):
         "Run a step and time it"
@@ -135,7 +136,7 @@ class _Measurement(_Times):
         _finish(learn.device)
         res = Counter(self.spent)
         res['all'], res['waiting'] = perf_counter(), self.pass_.wait_s
-        res['own'] = sum(c.time_s for p in LIFECYCLE for c in learn.calls.at[p] if c.hook is self.hook)
+        res['own'] = sum(c.time_s for c in chain.from_iterable(learn.calls.at.values()) if c.hook is self.hook)
         for p, c in self._others(learn, *LIFECYCLE):
             res[p, c.hook.name] += c.time_s
             res['n', p, c.hook.name] += c.n
@@ -152,7 +153,7 @@ class _Measurement(_Times):
             for name in dict.fromkeys(c.hook.name for _, c in self._others(learn, p)):
                 n = sums['n', p, name]
                 if n: rows.append(ProfileRow(p, name, n, max(sums[p, name], 0.)))
-        own = sums['own'] if learn.device.type == 'cpu' else 0.  # elsewhere this is time spent waiting for the device
+        own = sums['own'] if learn.device.type == 'cpu' else 0.  # elsewhere it waits for the device
         rest = sums['all'] - own - sum(o.time_s for o in rows)
         return [*rows, ProfileRow('between', 'the loop: batch to the device, metrics, history', self.n, max(rest, 0.))]
 
@@ -197,7 +198,7 @@ class Profile(Hook):
         self._begin()
 
     def _begin(self):
-        self.table, self.n_seen = ProfileTable([], 0), 0        # n_seen: training batches of the fit
+        self.table, self.n_seen = ProfileTable([], 0), 0    # n_seen: training batches of the fit
         self._times, self._trace = _Measurement(self), _Trace(self.trace, self.skip + self.n_steps, self.n_traced)
 
     @property
@@ -235,7 +236,7 @@ class Profile(Hook):
     def do_zero_grad(self, learn: Learner, nxt: Callable) -> None: return self._around('do_zero_grad', learn, nxt)
     def before_valid(self, learn: Learner) -> None: self._times.close(learn)
     def after_epoch(self, learn: Learner) -> None: self._times.close(learn)
-    def after_cancel(self, learn: Learner) -> None: self._times.drop()      # the batch did not finish
+    def after_cancel(self, learn: Learner) -> None: self._times.drop()    # the batch did not finish
 
     def after_fit(self, learn: Learner) -> None:
         times, trace = self._times, self._trace

@@ -56,7 +56,7 @@ class _Blocks(Hook):
         model = learn.fitting.model if learn.fitting.model is not None else learn.model
         found = _find_blocks(model, self.blocks, self.name)
         self.after_fit(learn)
-        others = [m for h in learn.hooks if isinstance(h, _Blocks) for m in h.wrapped]
+        others = sum([h.wrapped for h in learn.hooks if isinstance(h, _Blocks)], [])
         for name, m in found.items():
             own = vars(m).get('forward')        # a model that was copied or saved during a fit has one of that fit
             is_old = unwrap(getattr(own, '__func__', own)) is type(m).forward and not any(m is o for o in others)
@@ -98,10 +98,10 @@ def _not_counting(norms):
 # %% ../../nbs/features/11_recompute.ipynb #c50a884e
 @unproven('Recompute')
 class Recompute(_Blocks):
-    """Activation checkpointing: keep only the inputs of some blocks for backward, and recompute the rest there
+    """Activation checkpointing: keep only the inputs of some blocks, and recompute the rest in backward
 
-    Running statistics of BatchNorm and InstanceNorm count a batch once. A block that changes other buffers of its own
-    changes them again when it is recomputed.
+    Running statistics of BatchNorm and InstanceNorm count a batch once. A block that changes other buffers
+    of its own changes them again when it is recomputed.
     """
     def __init__(self,
         *blocks: str,  # names of modules, or patterns with * ? []: 'blocks.*', 'body'

@@ -19,28 +19,20 @@ from torch import Tensor
 from ..draw import ALARM, COLORS, GREY, INK, blank_figure, ticks
 
 # %% ../../nbs/features/12_strips.ipynb #7799fba0
-N_BINS, EDGE = 81, math.asinh(100.)     # bins of a histogram; values beyond ±100 are in the first and the last one
+N_BINS, EDGE = 81, math.asinh(100.)     # bins; the outermost hold what is beyond ±100
 
-def reach(
-    bins: Tensor,  # shares, (n, layers, N_BINS)
-) -> int:
-    "Count the bins on each side of 0 that a picture needs"
+def reach(bins: Tensor) -> int:
+    "Count the bins on each side of 0 that a picture of shares, (n, layers, N_BINS), needs"
     used = bins.nan_to_num(0.).amax((0, 1)).nonzero().flatten()
     most = (used - N_BINS//2).abs().max().item() if len(used) else 0
     return min(max(most, 6) + 1, N_BINS//2)
 
-def spread(
-    n: int,     # number of layers
-    most: int,  # how many there is room for
-) -> list[int]: # indices
-    "Choose layers evenly, the first and the last among them"
+def spread(n: int, most: int) -> list[int]:
+    "Choose `most` of `n` layers evenly, the first and the last among them; return their indices"
     return list(range(n)) if n <= most else [round(i*(n - 1)/(most - 1)) for i in range(most)]
 
-def short(
-    name: str,
-    most: int = 18,  # characters
-) -> str:
-    "Leave out the beginning of a long name"
+def short(name: str, most: int = 18) -> str:
+    "Leave out the beginning of a name that is longer than `most` characters"
     return name if len(name) <= most else '…' + name[1 - most:]
 
 def _levels(bins):
@@ -48,37 +40,27 @@ def _levels(bins):
     return bins.nan_to_num(0.).pow(.4).T
 
 # %% ../../nbs/features/12_strips.ipynb #7a991354
-class _Grid:
-    "A figure with a row of axes for each layer"
-    left, strip, side = 1.15, 2.5, .95      # inches
-    gap, row = .42, .46
-    top, bottom = .3, .42
+_ROW, _GAP, _LEFT = .46, .07, 1.15      # inches: a row, the gap in it, the labels
 
-    def __init__(self, n):
-        self.n = n
-        self.width = self.left + self.strip + 3*(self.side + self.gap) + .15
-        self.height = self.top + n*self.row + self.bottom
-        self.fig = blank_figure(self.width, self.height)
-
-    def axes(self, k, left, width):
-        "Add axes to row `k`"
-        bottom = self.height - self.top - (k + 1)*self.row + .07
-        ax = self.fig.add_axes((left/self.width, bottom/self.height, width/self.width,
-                                (self.row - .07)/self.height))
+def _grid(layers):
+    "Make a figure with a row of axes for each layer, a strip and three curves: (figure, axes)"
+    height, width = .3 + len(layers)*_ROW + .42, _LEFT + 2.5 + 3*(.42 + .95) + .15
+    fig, sizes = blank_figure(width, height), [2.5, .95, .95, .95]
+    axes = fig.subplots(len(layers), 4, squeeze=False, sharex='col', width_ratios=sizes, gridspec_kw={
+        'left': _LEFT/width, 'right': 1 - .15/width, 'wspace': 4*.42/sum(sizes),
+        'top': 1 - .3/height, 'bottom': (.42 + _GAP)/height, 'hspace': _GAP/(_ROW - _GAP)})
+    for ax in axes.flat:
         ax.tick_params(labelsize=7, length=2, color=GREY, labelcolor=INK, pad=2)
         ax.spines[:].set_color(GREY)
-        if k < self.n - 1: ax.tick_params(labelbottom=False)
-        return ax
-
-    def label(self, k, name, kind):
-        "Write the name of the layer of row `k`, and its class"
-        x, y = (self.left - .28)/self.width, 1 - (self.top + (k + .5)*self.row)/self.height
+    for k, (name, kind) in enumerate(layers):
         text = name if name == kind else f'{short(name)}\n{short(kind)}'
-        self.fig.text(x, y, text, ha='right', va='center', fontsize=7.5, color=INK)
+        y = 1 - (.3 + (k + .5)*_ROW)/height
+        fig.text((_LEFT - .28)/width, y, text, ha='right', va='center', fontsize=7.5, color=INK)
+    return fig, axes
 
 # %% ../../nbs/features/12_strips.ipynb #4f909a9b
 def _draw_strip(ax, at, bins, mean, n):
-    "Draw the histograms of a layer, (n measurements, N_BINS), with `n` bins on each side of 0, and its mean"
+    "Draw the histograms of a layer, (measurements, N_BINS), with `n` bins on each side of 0, and its mean"
     mid, edge = N_BINS//2, (n + .5)*2*EDGE/N_BINS
     end = at[-1] + (at[-1] - at[-2] if len(at) > 1 else 1)
     levels = _levels(bins)[mid - n:mid + n + 1].tolist()
@@ -89,7 +71,7 @@ def _draw_strip(ax, at, bins, mean, n):
         xs = [a + (end - at[0])/len(at)/2 for a in at]
         ax.plot(xs, mean.clamp(-99, 99).asinh().tolist(), color='white', lw=.7)
     marks = [o for o in (-10, -1, 0, 1, 10) if abs(math.asinh(o)) < edge*.95]
-    has_room = math.asinh(max(marks))/(2*edge)*(_Grid.row - .07) > .13       # inches
+    has_room = math.asinh(max(marks))/(2*edge)*(_ROW - _GAP) > .13       # inches
     marks = [o for o in marks if abs(o) == max(marks) or o == 0 and has_room]
     ax.set_yticks([math.asinh(o) for o in marks], [str(o).replace('-', '−') for o in marks])
     ax.set(xlim=(at[0], end), ylim=(-edge, edge))
@@ -120,29 +102,25 @@ def _log_range(values):
 _CURVES = {'deviation': ('deviation', COLORS[0]), 'dead': ('dead units', ALARM),
            'update': ('update / weight', COLORS[2])}
 
-def layers_figure(
-    layers: list,               # of (name, class)
-    at: list[int],              # batch of each measurement
-    values: dict[str, Tensor],  # 'mean', 'deviation', 'dead', 'update', 'bins', as `Activations.values`
-    most: int = 12,             # rows
-) -> Any:                       # matplotlib `Figure`
-    "Draw a row for each layer: a strip, and curves of deviation, dead units, and size of the steps"
+def layers_figure(layers: list, at: list[int], values: dict[str, Tensor], most: int = 12) -> Any:
+    """Draw a row for each of `most` layers: a strip, and curves of deviation, dead units and step sizes
+
+    `layers`: (name, class) of each; `at`: batch of each measurement; `values`: as `Activations.values`.
+    """
     shown = spread(len(layers), most)
-    grid, v = _Grid(len(shown)), {k: o[:, shown] for k, o in values.items()}
+    v = {k: o[:, shown] for k, o in values.items()}
+    fig, axes = _grid([layers[i] for i in shown])
     lims = {name: (-.04, 1.04) if name == 'dead' else _log_range(v[name]) for name in _CURVES}
-    for k, i in enumerate(shown):
-        grid.label(k, *layers[i])
-        strip = grid.axes(k, grid.left, grid.strip)
+    for k, (strip, *curves) in enumerate(axes):
         _draw_strip(strip, at, v['bins'][:, k], v['mean'][:, k], reach(v['bins']))
-        if k == 0: strip.set_title('outputs', fontsize=8, color=INK, pad=4)
-        for j, (name, (title, color)) in enumerate(_CURVES.items()):
-            ax = grid.axes(k, grid.left + grid.strip + grid.gap + j*(grid.side + grid.gap), grid.side)
+        for ax, (name, (_, color)) in zip(curves, _CURVES.items()):
             _draw_curve(ax, at, v[name][:, k].tolist(), color, lims[name], name == 'dead')
             if name == 'update' and ax.axison: ax.axhline(1e-3, color=GREY, lw=.8, ls=':')
-            if k == 0: ax.set_title(title, fontsize=8, color=INK, pad=4)
+    for ax, title in zip(axes[0], ['outputs', *(title for title, _ in _CURVES.values())]):
+        ax.set_title(title, fontsize=8, color=INK, pad=4)
     n, m = len(shown), len(layers)
     strip.set_xlabel('batch' if n == m else f'batch; {n} of {m} layers', fontsize=8, color=INK, labelpad=1)
-    return grid.fig
+    return fig
 
 # %% ../../nbs/features/12_strips.ipynb #cc96afdf
 _BLOCKS = ' ▁▂▃▄▅▆▇█'
@@ -156,11 +134,8 @@ def _spark(shares, n=21):
 
 _FORMATS = {'mean': '.3g', 'deviation': '.3g', 'dead': '.0%', 'update': '.1e'}
 
-def layer_lines(
-    layers: list,               # of (name, class)
-    values: dict[str, Tensor],  # as for `layers_figure`
-) -> list[list[str]]:           # header and rows
-    "Write the newest numbers of each layer"
+def layer_lines(layers: list, values: dict[str, Tensor]) -> list[list[str]]:
+    "Write the newest numbers of each layer, as `layers_figure` takes them: header and rows"
     if not len(values['mean']): return [['layer'], ['nothing was measured yet']]
     rows = []
     for i, (name, kind) in enumerate(layers):
@@ -204,14 +179,11 @@ class LiveStrips:
     "HTML of a strip for each layer, which reads each measurement from its device once"
     def __init__(self): self._read, self._drawn = {}, (None, '')    # by batch; what was drawn, and its HTML
 
-    def html(self,
-        layers: list,       # of (name, class)
-        at: list[int],      # batch of each measurement
-        rows: list[Tensor], # measurements, (layers, 4 + N_BINS)
-        is_waiting: bool,   # whether a number of the newest is still to come
-        most: int = 8,      # layers
-    ) -> str:
-        "Draw strips, unless nothing is new"
+    def html(self, layers: list, at: list[int], rows: list[Tensor], is_waiting: bool, most: int = 8) -> str:
+        """Draw strips of `most` layers, unless nothing is new
+
+        `rows`: measurements, (layers, 4 + N_BINS); `is_waiting`: whether a number of the newest is still to come.
+        """
         at, shown = at[:len(rows)], spread(len(layers), most)
         what = len(rows), at[-1], is_waiting
         if what != self._drawn[0]:
@@ -222,7 +194,7 @@ class LiveStrips:
         return self._drawn[1]
 
     def _newest(self, at, rows, shown):
-        "Rows of some layers, (n, layers, 4 + N_BINS), on the host; the newest is read again until it is complete"
+        "Rows of some layers, (n, layers, 4 + N_BINS), on the host; the newest is read until it is complete"
         new = {k: torch.stack([row[i] for i in shown]) for k, row in zip(at, rows) if k not in self._read}
         if new: self._read.update(zip(new, torch.stack([*new.values()]).cpu()))
         self._read = {k: self._read[k] for k in at}

@@ -32,7 +32,8 @@ class BatchView:
     @property
     def rows(self) -> list[dict]:
         "Describe each part in numbers: 'name', 'shape', 'dtype', 'min', 'max', 'mean', 'not_finite'"
-        return describe_parts({k: o for parts in batch_parts(self.batch) for k, o in parts.items()})
+        inputs, targets = batch_parts(self.batch)
+        return describe_parts({**inputs, **targets})
 
     def samples(self) -> tuple[list[dict], list]:  # (name → sample, captions as for `grid`)
         "Return the samples to draw"
@@ -75,12 +76,8 @@ class _Grab(Hook):
         self.batch = learn.batch
         raise Seen
 
-def run_once(
-    learn: Learner,
-    hook: Hook,             # raises `Seen`
-    training: bool = True,  # False: on validation data
-) -> None:
-    "Run the first batch in a dry run, or in a validation if nothing can train, until the hook is done"
+def run_once(learn: Learner, hook: Hook, training: bool = True) -> None:
+    "Run the first batch in a dry run, or in a validation if nothing can train, until `Seen`"
     can_train = any(p.requires_grad for p in learn.model.parameters()) and learn.opts
     can_train = can_train and learn.train_dl is not None
     with learn.added_hooks(hook), suppress(Seen):

@@ -22,21 +22,19 @@ CHECKS: dict[str, Callable] = {}     # name → function of `Evidence` → (seen
 class NothingToSee(Exception):
     "A check finds nothing to look at"
 
-def need(
-    *values: Any,    # what a check looks at
-) -> None:
+def need(*values: Any) -> None:
     "Raise `NothingToSee` if one is None or empty"
     if any(o is None or isinstance(o, (list, dict)) and not o for o in values): raise NothingToSee
 
 def _need_part(o, names):
     for name in names: need(o := getattr(o, name))
 
-def check(
-    remedy: str = '',   # what to do; '': the check returns it, too
-    needs: str = '',    # attributes of `Evidence` that it looks at: 'x y watch.pred'
-    kinds: tuple = (),  # kinds of losses to which it applies; (): to all
-) -> Callable:          # decorator
-    "Register a check, a function of `Evidence` → what was seen, or None"
+def check(remedy: str = '', needs: str = '', kinds: tuple = ()) -> Callable:
+    """Register a check, a function of `Evidence` → what was seen, or (seen, remedy), or None
+
+    `needs` names attributes that it looks at, 'x y watch.pred'; `kinds` the losses to which it
+    applies, () for all.
+    """
     def register(f):
         @wraps(f)
         def run(o):

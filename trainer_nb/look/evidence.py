@@ -17,19 +17,13 @@ import torch
 from torch import Tensor
 
 from ..base import BATCH_NORMS, DROPOUTS, set_seed
-from ..loop import Hook, Learner, check_first, trained, unchanged
+from ..loop import Hook, Learner, check_first, inputs_and_target, trained, unchanged
 
 # %% ../../nbs/look/06_evidence.ipynb #9e0a7361
-def batch_tensors(
-    batch: Any,  # what a loader yielded
-) -> tuple[list[Tensor], Tensor|None]:  # (inputs, target)
-    "Return the tensors in a batch of the usual kinds"
-    if isinstance(batch, (tuple, list)) and len(batch) > 1: inputs, targ = batch[:-1], batch[-1]
-    elif isinstance(batch, Mapping):
-        targ = next((batch[k] for k in ('labels', 'targ') if k in batch), None)
-        inputs = [v for k, v in batch.items() if k not in ('labels', 'targ')]
-    else: inputs, targ = [batch], None
-    return [o for o in inputs if isinstance(o, Tensor)], targ if isinstance(targ, Tensor) else None
+def batch_tensors(batch: Any) -> tuple[list[Tensor], Tensor|None]:
+    "Return the (inputs, target) in a batch of the usual kinds, as far as they are tensors"
+    inputs, targ = inputs_and_target(batch)
+    return inputs, targ if isinstance(targ, Tensor) else None
 
 def _rows(batches):
     "(inputs (n, d) of the first kind, targets) of all batches; None where their shapes differ"
@@ -161,12 +155,7 @@ def _with(batch, changed):
 # %% ../../nbs/look/06_evidence.ipynb #d322d7b9
 class Evidence:
     "What the checks of `learn.doctor()` look at; what could not be measured is None"
-    def __init__(self,
-        learn: Learner,
-        n_batches: int = 64,   # batches of each loader to read, at most
-        n_steps: int = 60,     # steps on one batch, at most
-        max_s: float = 20.,    # seconds for these steps, about
-    ):
+    def __init__(self, learn: Learner, n_batches: int = 64, n_steps: int = 60, max_s: float = 20.):
         self.learn, self.kind, self.error = learn, _kind(learn.loss_fn), None
         self.is_own, self.is_same = learn.is_own('train_step'), True
         self.modes, self.flat = set(), set()        # as `_modes` notes them

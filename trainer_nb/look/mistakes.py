@@ -83,7 +83,8 @@ def _about_inputs(text, inputs, model):
 def _one_sample(o):
     "Explain a sample without the dimension of samples"
     dims = {nn.Conv1d: 3, nn.BatchNorm1d: 2, nn.Conv2d: 4, nn.BatchNorm2d: 4, nn.Conv3d: 5}
-    wanted = next((n for m in o.learn.model.modules() for kind, n in dims.items() if isinstance(m, kind)), None)
+    def dim(m): return next((n for kind, n in dims.items() if isinstance(m, kind)), None)
+    wanted = next(filter(None, map(dim, o.learn.model.modules())), None)
     if o.inputs and o.inputs[0].ndim + 1 == wanted: return (
         f'the input has shape {tuple(o.inputs[0].shape)}, without a dimension for samples: pass x[None] for one sample')
 

@@ -95,7 +95,7 @@ def some_of(names: list[str]) -> str:
 
 def _has_hook(learn, *names):
     "Return whether there is a hook of one of these classes"
-    return any(c.__name__ in names for h in learn.hooks for c in type(h).__mro__)
+    return any({c.__name__ for c in type(h).__mro__} & {*names} for h in learn.hooks)
 
 # %% ../../nbs/look/08_model_checks.ipynb #da3fb149
 @check('Use nn.ModuleList, nn.ModuleDict or nn.ParameterDict')

@@ -162,7 +162,7 @@ class Summary:
 
     def lines(self) -> list[list[str]]:  # header first
         "Return the table as text"
-        differ = [k for k in ('lrs', 'decays') if len({v for o in self.layers for v in getattr(o, k)}) > 1]
+        differ = [k for k in ('lrs', 'decays') if len(set().union(*(getattr(o, k) for o in self.layers))) > 1]
         head = ['layer', 'class', 'output', 'parameters', 'trained', 'memory', 'output memory', 'FLOPs']
         head += [{'lrs': 'lr', 'decays': 'weight decay'}[k] for k in differ]
         rows = [head, *([*_cells(o), *(_between(getattr(o, k)) for k in differ)] for o in self.shown())]

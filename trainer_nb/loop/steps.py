@@ -97,11 +97,12 @@ def count_targets(found: Sequence) -> list:
     return res
 
 def loss_weight(
-    result: Mapping,          # of a step
+    result: Mapping | None,   # of a step; None: it yields
     n: Any = None,            # samples in the batch
     can_wait: bool = False,   # small targets may stay `Uncounted`, as nobody writes to them
 ) -> Any:                     # number, 0-d tensor or `Uncounted`
     "Return the weight of a batch's loss: the step's own 'n', what torch's loss divides by, or `n`"
+    if result is None: return n
     weight = result['n'] if 'n' in result else result.get('loss_n', n)
     may_wait = type(weight) is not Uncounted or can_wait and weight.targ.numel() <= 2**14
     return weight if may_wait else count_targets([weight])[0]

@@ -8,12 +8,12 @@ __all__ = ['Constant', 'first_step']
 # %% ../../nbs/parallel/04_first_step.ipynb #8357617a
 import math
 from collections.abc import Callable
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from itertools import chain, count
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from trainer_nb.base import (
     BATCH_NORMS, DispatchMode, batch_size, local, map_tensors, rng_state, schema, sees_operations,
@@ -89,10 +89,8 @@ def _losses(learn, batch):
 
 def _backward(learn, loss):
     if not learn.training: return
-    def is_own(h):
-        return not getattr(type(h), 'do_backward', Hook).__module__.startswith('trainer_nb.')
-    own = [h for h in learn.hooks if isinstance(h, LambdaHook) or is_own(h)]
-    # may make gradients of its own
+    def is_own(h): return not getattr(type(h), 'do_backward', Hook).__module__.startswith('trainer_nb.')
+    own = [h for h in learn.hooks if isinstance(h, LambdaHook) or is_own(h)]    # may make gradients of their own
     do_backward = Calls(own).wrap('do_backward', learn.do_backward, learn)
     with learn.world.backward(learn): do_backward(loss)
 
@@ -100,7 +98,7 @@ def _params(learn): return [*chain.from_iterable(map(parameters, learn.opts.valu
 
 # %% ../../nbs/parallel/04_first_step.ipynb #6095eea5
 def _pieces(learn, dl, few):
-    "Return (shard, its samples), (whole batch, its samples); with `few`, the whole is only as large as a shard"
+    "Return (shard, its samples), (whole batch, its samples); with `few`, the whole is as large as a shard"
     world, kept, before = learn.world, dl.shards.kept, rng_states(dl)
     is_indices = hasattr(dl, 'collate_fn')      # of a stock `DataLoader`
     total = len(kept) if is_indices else batch_size(kept)
@@ -131,12 +129,12 @@ def _refuse(learn, reason, found, error=''):
     "Refuse what several processes cannot train as one would, with a reason, a key of _LIKELY"
     what = 'training' if learn.training else 'validation'
     raise ValueError(
-        f'{what} in {learn.world.size} processes would differ from one process, as this batch '
-        f'shows: {found}. Probably {_LIKELY[reason].format(error=error)}. Train in one process, '
-        'or change the step; Accelerate(check=False) trains without this comparison')
+        f'{what} in {learn.world.size} processes would differ from one process, as this batch shows: {found}. '
+        f'Probably {_LIKELY[reason].format(error=error)}. Train in one process, or change the step; '
+        'Accelerate(check=False) trains without this comparison')
 
 def _combined(learn, losses, weights, whole, reason, tol):
-    "Return whether the losses of shards must be added, not averaged; raises ValueError if neither is right"
+    "Return whether losses of shards must be added, not averaged; raises ValueError if neither is right"
     def is_near(a, scale): return not math.isfinite(whole) or abs(a - whole) <= tol*scale + 1e-9
     total = sum(weights)
     mean = sum(w*o for w, o in zip(weights, losses))/total if total else whole
@@ -165,7 +163,7 @@ class _Comparison:
             self.sets_weights = sums != _sums(learn)
 
     def next_loss(self, steps, k):
-        "Return the next loss of a step here, and what each rank has: its loss, weight, name and the likely trouble"
+        "Return the next loss of a step, its weight, and what each rank has: loss, weight, name, likely trouble"
         item, error = None, None
         try: item = next(steps, None)
         except Exception as e: error = f'{type(e).__name__}: {e}'
@@ -184,8 +182,7 @@ class _Comparison:
 
     def rows_differ(self):
         mine, whole, (first, end) = self.twin.pred, self.pred, bounds(self.total, self.learn.world)
-        if not (isinstance(mine, Tensor) and isinstance(whole, Tensor) and mine.ndim and whole.ndim):
-            return False
+        if not (isinstance(mine, Tensor) and isinstance(whole, Tensor) and mine.ndim and whole.ndim): return False
         if not self.n or (len(mine), len(whole)) != (self.n, self.total): return False
         rows, mine = whole[first:end].detach(), mine.detach()
         if rows.shape != mine.shape: return True
@@ -235,22 +232,18 @@ def _flat(g):
     return (g.coalesce().to_dense() if g.is_sparse else g).double()
 
 # %% ../../nbs/parallel/04_first_step.ipynb #999dedbb
-def first_step(
-    learn: Learner,     # in a fit, before a step
-    dl: Any,            # its loader, with `shards` that kept a batch
-    average: Callable[[list[nn.Parameter]], None],              # averages gradients over all ranks
-    precision: Callable[[], AbstractContextManager[Any]],       # makes the context in which a step
-                                                                # is computed
-) -> set[str | None]:   # names of optimizers whose loss is a sum (None for a step without yield);
-                        # raises ValueError
-    "Compare the loss and the gradients of a sharded batch with those of the whole batch"
+def first_step(learn: Learner, dl: Any, average: Callable, precision: Callable) -> set[str | None]:
+    """Compare loss and gradients of a sharded batch with those of the whole batch; raises ValueError
+
+    `dl`: a loader with `shards` that kept a batch; `average(params)` averages gradients over all ranks;
+    `precision()` makes the context manager of a step. Return the names of optimizers whose loss is a sum,
+    None for that of a step without yield.
+    """
     dtypes = {p.dtype for p in learn.model.parameters()}
     tol = .001 if learn.device.type == 'cpu' else .01
-    if dtypes & {torch.float16, torch.bfloat16} or not isinstance(precision(), nullcontext):
-        tol = .05
+    if dtypes & {torch.float16, torch.bfloat16} or not isinstance(precision(), nullcontext): tol = .05
     for few in False, True:
         try: comparison = _Comparison(learn, dl, precision, tol, few)
-        # too large for memory; the step itself will raise other errors
-        except Exception: comparison = None
+        except Exception: comparison = None     # out of memory; the step raises others
         if all(learn.world.all_gather(comparison is not None)): return comparison.compare(average)
     return set()

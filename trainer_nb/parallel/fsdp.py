@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
 from datetime import timedelta
-from functools import partial
 from inspect import unwrap
 from itertools import count
 from typing import Any
@@ -19,68 +18,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ..base import did_you_mean, forget_groups, init_shards, local, remove_hooks, unproven, unshard
+from ..base import forget_groups, init_shards, local, remove_hooks, unproven, unshard
 from ..loop import Learner, MainProcessHook, TrainingInterrupted, called_modules, parameters, refuse_closures
+from .plugin import find_units
 from .group import Processes, is_lost
-
-# %% ../../nbs/parallel/03_fsdp.ipynb #88c736b2
-def _wants(plugin, root):
-    "Return the plugin's policy, `f(module, number of parameters)` → whether the module is its own unit"
-    from torch.distributed.fsdp.wrap import size_based_auto_wrap_policy, transformer_auto_wrap_policy
-    f = None if plugin is None else plugin.auto_wrap_policy
-    if f is None: return lambda m, n: False
-    if f is size_based_auto_wrap_policy: f = partial(f, min_num_params=plugin.min_num_params)
-    if f is transformer_auto_wrap_policy:
-        names = plugin.transformer_cls_names_to_wrap or getattr(root, '_no_split_modules', None) or ()
-        known = {type(m).__name__: type(m) for m in root.modules()}
-        for o in names:
-            if o not in known: raise ValueError(
-                f'transformer_cls_names_to_wrap has {o!r}, but the model has no module of this '
-                f'class.{did_you_mean(o, known)}')
-        f = partial(f, transformer_layer_cls={known[o] for o in names})
-    if not callable(f): raise TypeError(
-        f'auto_wrap_policy is a {type(f).__name__}: expected a function of (module, recurse, '
-        'nonwrapped_numel)')
-    return lambda m, n: f(module=m, recurse=False, nonwrapped_numel=n)
-
-# %% ../../nbs/parallel/03_fsdp.ipynb #80cca750
-def _units(root, plugin=None):
-    "Return the modules whose parameters are gathered together, inner ones first; raises ValueError or TypeError"
-    tops, is_wanted = called_modules(root), _wants(plugin, root)
-    found, seen = [], set()     # units; parameters in them
-    owner = {}                  # module → its unit
-    def is_unit(m, new):
-        if m in tops: return next(m.parameters(), None) is not None
-        return new and called_modules(m) == [m] and is_wanted(m, sum(p.numel() for p in new))
-    for m in reversed(list(root.modules())):
-        new = set(m.parameters()) - seen
-        if not is_unit(m, new): continue
-        found.append(m)
-        seen |= new
-        for o in m.modules(): owner.setdefault(o, m)
-    firsts = {}                 # parameter → unit where it was found first
-    for name, m in root.named_modules():
-        for k, p in m.named_parameters(recurse=False, remove_duplicate=False):
-            first = firsts.setdefault(p, owner.get(m))
-            _check_param(f'{name}.{k}'.lstrip('.'), p, owner.get(m), first)
-    return found
-
-def _check_param(name, p, unit, first):
-    "Refuse a parameter that cannot be sharded"
-    if unit is None: raise ValueError(
-        f'{name} belongs to a module without a forward, so nothing would gather it: '
-        'put it into a module that is called')
-    if unit is not first: raise ValueError(
-        f'{name} is also a parameter of {type(first).__name__}, another unit: '
-        'tied parameters must be in one unit; wrap neither module, or one that holds both')
-    if not p.ndim: raise ValueError(
-        f'{name} is a single number without a dimension, which cannot be sharded: make it a '
-        'tensor of shape (1,)')
-    if hasattr(p, 'full_tensor'):
-        raise ValueError(f'{name} is sharded already: expected a whole model')
-    if p.is_meta: raise ValueError(f'{name} is on the meta device: expected a whole model')
-    if not p.is_contiguous(): raise ValueError(
-        f'{name} is not contiguous: p.data = p.data.contiguous() before the learner is made')
 
 # %% ../../nbs/parallel/03_fsdp.ipynb #69d55f70
 def reshard(modules: Iterable[nn.Module]) -> None:
@@ -112,7 +53,7 @@ def _replace_shards(box, f, depth=3):
         elif depth and isinstance(v, (dict, list)): _replace_shards(v, f, depth - 1)
 
 def _replace_parameters(opts, table, f):
-    "Make optimizers update the tensors in a table; `f(value, new parameter)` replaces an entry of their state"
+    "Make optimizers update the tensors in a table; `f(value, new parameter)` replaces their state"
     for opt in opts.values():
         for g in opt.param_groups: g['params'][:] = [table.get(p, p) for p in g['params']]
         for p in [o for o in opt.state if o in table]:
@@ -195,18 +136,15 @@ class _Shards:
             return nn.Parameter(_whole(part, self.device).to(self.homes[originals[part]]), part.requires_grad)
         names = [name for name, m in model.named_modules() if hasattr(m, 'reshard')]
         reshard(classes)
-        # these are not copied
-        memo = {id(o): o for o in (self, *map(fully_shard.state, classes))}
+        memo = {id(o): o for o in (self, *map(fully_shard.state, classes))}  # these are not copied
         memo |= {id(part): whole(part) for part in model.parameters()}
         try:
-            # torch's classes refuse to be copied
-            for m in classes: m.__class__ = self.classes[m]
+            for m in classes: m.__class__ = self.classes[m]    # torch's classes refuse to be copied
             res = deepcopy(model, memo)
         finally:
             for m, cls in classes.items(): m.__class__ = cls
         _bare({m: type(m) for m in res.modules()})
-        # inner units first
-        self.add(res, [res.get_submodule(name) for name in reversed(names)])
+        self.add(res, [res.get_submodule(name) for name in reversed(names)])    # inner units first
         return res
 
 # %% ../../nbs/parallel/03_fsdp.ipynb #3ff8f7f3
@@ -215,14 +153,12 @@ _NEED_WHOLE = 'Adafactor', 'LBFGS', 'Muon', 'Rprop', 'SparseAdam'     # optimize
 def _check_optimizers(opts):
     for name, opt in opts.items():
         if kinds := {o.__name__ for o in type(opt).__mro__} & set(_NEED_WHOLE): raise ValueError(
-            f'optimizer {name or type(opt).__name__} is of {kinds.pop()}, which looks at whole '
-            'weights, but with fsdp_plugin each process has shards: use one that works entry by '
-            'entry, such as AdamW or SGD')
+            f'optimizer {name or type(opt).__name__} is of {kinds.pop()}, which looks at whole weights, but with '
+            'fsdp_plugin each process has shards: use one that works entry by entry, such as AdamW or SGD')
 
 def _is_like(m, model):
     "Return whether it is another module with parameters of the same names and shapes"
-    if not isinstance(m, nn.Module) or m is model or {*m.parameters()} & {*model.parameters()}:
-        return False
+    if not isinstance(m, nn.Module) or {*m.parameters()} & {*model.parameters()}: return False
     mine, its = ([(k, p.shape) for k, p in o.named_parameters()] for o in (m, model))
     return mine == its
 
@@ -240,17 +176,12 @@ class Sharded(Processes):
     WAIT = timedelta(seconds=5)     # time to wait for ranks that fail in the same way
     COUNT = count()                 # fits so far
 
-    def __init__(self,
-        device: torch.device,   # of this process
-        plugin: Any,            # `accelerate.FullyShardedDataParallelPlugin`
-        copies: int = 1,        # groups of consecutive ranks that each have all shards; they
-                                # average their gradients
-    ):
+    def __init__(self, device: torch.device, plugin: Any, copies: int = 1):
+        "`copies`: groups of consecutive ranks that each have all shards, and average gradients"
         from torch.distributed.device_mesh import init_device_mesh
         super().__init__(device)
         self.copies = copies
-        # torch reuses a mesh of the same name, which may be from before a fork
-        name = f'fit {next(self.COUNT)}'
+        name = f'fit {next(self.COUNT)}'    # torch reuses a mesh of the same name
         dims = {f'{name}, copies': copies, name: self.shards[0]} if copies > 1 else {name: self.size}
         mesh = init_device_mesh(device.type, tuple(dims.values()), mesh_dim_names=tuple(dims))
         self.held = _Shards(mesh, device, plugin, self.shards)
@@ -292,8 +223,8 @@ class Sharded(Processes):
         models = [learn.model, *(m for h in hooks if _is_like(m := getattr(h, 'model', None), learn.model))]
         losses = [learn.loss_fn] if isinstance(learn.loss_fn, nn.Module) else []
         losses += [o for h in hooks if losses and _is_like(o := getattr(h, 'loss_fn', None), learn.loss_fn)]
-        found = [(m, _units(m, self.held.plugin)) for m in dict.fromkeys(models)]
-        return found + [(o, _units(o)) for o in dict.fromkeys(losses)]
+        found = [(m, find_units(m, self.held.plugin)) for m in dict.fromkeys(models)]
+        return found + [(o, find_units(o)) for o in dict.fromkeys(losses)]
 
     def whole(self, x: Any) -> Any: return _whole(x, self.device)
 
@@ -322,7 +253,7 @@ class Sharded(Processes):
 
     @contextmanager
     def backward(self, learn: Learner) -> Iterator[None]:
-        "Give gradients only to the parameters of a yielded loss's optimizer; torch reduces all that it knows of"
+        "Give gradients only to the parameters of a yielded loss's optimizer; torch reduces all of them"
         wanted = learn.phase.loss_params
         ids = {id(o) for o in wanted or ()}
         others = [] if wanted is None else [(p, p.grad) for p in self.held.parts.values() if id(p) not in ids]

@@ -24,13 +24,11 @@ from .group import forget, is_lost
 
 # %% ../../nbs/parallel/06_launch.ipynb #3883d8de
 _SHELL = ('use learn.start(n_epochs, n_procs=N), whose processes are not forked; or write the code into a file, and '
-          'run `accelerate launch --num_processes N FILE` (learn.fit there, with the hook '
-          'Accelerate)')
+          'run `accelerate launch --num_processes N FILE` (learn.fit there, with the hook Accelerate)')
 
 def _check_fork(n_procs, on_cpu):
     "Check that this process can be forked into others that train"
-    if not hasattr(os, 'fork'):
-        raise RuntimeError(f'launch needs an operating system that can fork: {_SHELL}')
+    if not hasattr(os, 'fork'): raise RuntimeError(f'launch needs an operating system that can fork: {_SHELL}')
     if dist.is_initialized() or int(os.environ.get('WORLD_SIZE', 1)) > 1:
         raise RuntimeError('this is one of several processes already: call learn.fit')
     if on_cpu: return
@@ -44,9 +42,8 @@ def _check_fork(n_procs, on_cpu):
         f'launch of {n_procs} processes on {n} {kind} device{"" if n == 1 else "s"}: '
         'ask for as many as there are, or use the CPU with the hook Accelerate(cpu=True)')
     if _tried(lambda: torch.zeros(1, device=kind), 60) != 0: raise RuntimeError(
-        f'a process that was forked from this one cannot use {kind}: something here has asked for '
-        f'its devices, as torch.{kind}.is_available() does. Restart the kernel, do not use {kind} '
-        f'before launch, or {_SHELL}')
+        f'a process that was forked from this one cannot use {kind}: something here has asked for its devices, as '
+        f'torch.{kind}.is_available() does. Restart the kernel, do not use {kind} before launch, or {_SHELL}')
 
 def try_fork(timeout_s: float = 20) -> None:
     "Check that a forked process can take a training step in time; raises RuntimeError"
@@ -80,7 +77,7 @@ def _ended(status):
     return f'ended by {signal.Signals(-status).name}' if status < 0 else f'ended with code {status}'
 
 def _wait(pids, timeout_s):
-    "Return the exit codes of children, negative for a signal, None for one that took too long and was killed"
+    "Return the exit codes of children, negative for a signal, None for one that was killed here"
     found, end = {}, time.perf_counter() + timeout_s
     while True:
         for pid in pids - found.keys():
@@ -99,7 +96,7 @@ class ProcessFailed(RuntimeError):
     "Another process of a launch has failed"
 
 def _end_with_parent(parent, home):
-    "Wait, in a thread of a child, until the main process has ended; then clean up in its place, and end"
+    "Wait, in a thread of a child, for the end of the main process; then clean up, and end"
     while os.getppid() == parent: time.sleep(.05)
     shutil.rmtree(home, ignore_errors=True)
     os._exit(1)
@@ -132,8 +129,7 @@ def _ends_here(note):
 @contextmanager
 def _watched(pids, home):
     "End the children when the main process fails, and name the one that failed first"
-    def codes(timeout_s):
-        return {pids[pid]: code for pid, code in _wait(set(pids), timeout_s).items()}
+    def codes(timeout_s): return {pids[pid]: code for pid, code in _wait(set(pids), timeout_s).items()}
     try: yield
     except BaseException as e:
         why = _why(codes(10 if isinstance(e, (Exception, TrainingInterrupted)) else 0), home)
@@ -163,21 +159,18 @@ def _why_one(i, code, home):
 
 # %% ../../nbs/parallel/06_launch.ipynb #8be959b7
 @contextmanager
-def as_rank(
-    rank: int,               # of this process
-    n: int,                  # world size
-    home: str | Path | None, # folder for the rendezvous, new and seen by all ranks; None: by the
-                             # environment (`torchrun`)
-    timeout_s: float,        # seconds that a process waits for the other ranks
-    on_cpu: bool = True,     # whether all messages are tensors on the host
-) -> Iterator[None]:
-    "Run the block as one of several ranks"
+def as_rank(rank: int, n: int, home: str | Path | None, timeout_s: float, on_cpu: bool = True) -> Iterator[None]:
+    """Run the block as one of `n` ranks, which wait `timeout_s` for one another
+
+    `home`: folder for the rendezvous, new and seen by all ranks; None: by the environment (`torchrun`).
+    `on_cpu`: whether all messages are tensors on the host.
+    """
     forget()
     with nullcontext() if home is None else _environment(n, rank):
         try:
             wait, store = timedelta(seconds=timeout_s), None
             if home is not None:
-                # a TCPStore has a thread, which may hold a lock during a fork, and looks up the name of 127.0.0.1
+                # a TCPStore has a thread, which may hold a lock during a fork, and looks up a name
                 store = dist.FileStore(str(Path(home)/'store'), n)
                 store.set_timeout(wait)
             backend = 'gloo' if on_cpu else None
@@ -187,13 +180,12 @@ def as_rank(
             _release(e)
             raise
         finally:
-            # ranks that wait for a message get an error
-            if dist.is_initialized(): dist.destroy_process_group()
+            if dist.is_initialized(): dist.destroy_process_group()  # waiting ranks get an error
             forget()
 
 @contextmanager
 def _environment(n, rank):
-    "Set the variables that Accelerate reads; it connects to nothing, as there is a process group already"
+    "Set the variables that Accelerate reads; it connects to nothing, as there is a process group"
     own = dict(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(n), LOCAL_WORLD_SIZE=str(n),
                MASTER_ADDR='127.0.0.1', MASTER_PORT='29500', OMP_NUM_THREADS='1')
     if sys.platform.startswith('linux'): own['GLOO_SOCKET_IFNAME'] = 'lo'
@@ -207,7 +199,7 @@ def _environment(n, rank):
         os.environ.update(before)
 
 def _release(e):
-    "Clear an error's frames in torch.distributed: they hold sockets and threads, and the error may be kept"
+    "Clear an error's frames in torch.distributed, which hold sockets and threads"
     while e is not None:
         for frame, _ in traceback.walk_tb(getattr(e, 'full_traceback', e.__traceback__)):
             if frame.f_globals.get('__name__', '').startswith('torch.distributed.'): frame.clear()
@@ -215,12 +207,11 @@ def _release(e):
 
 # %% ../../nbs/parallel/06_launch.ipynb #44a1ee6c
 @contextmanager
-def forked(
-    n: int,               # ≥ 2: world size
-    timeout_s: float,     # seconds that a process waits for the other ranks
-    on_cpu: bool = True,  # whether all messages are tensors on the host
-) -> Iterator[None]:
-    "Run the block in this process and in others forked from it, which end with it; raises `ProcessFailed`"
+def forked(n: int, timeout_s: float, on_cpu: bool = True) -> Iterator[None]:
+    """Run the block in this process and in others forked from it, which end with it; raises ProcessFailed
+
+    `n`, `timeout_s`, `on_cpu`: as for `as_rank`.
+    """
     home, pids, rank = Path(tempfile.mkdtemp(prefix='launch.')), {}, 0
     parent = os.getpid()
     sys.stdout.flush()
@@ -238,20 +229,17 @@ def forked(
 # %% ../../nbs/parallel/06_launch.ipynb #d8c47414
 def launch(
     learn: Learner,
-    n_procs: int,                       # ≥ 1: processes, this one too; each has one accelerator, or
-                                        # one CPU thread
-    n_epochs: int | None = None,        # as for `fit`; with neither it nor `max_steps`: resume a
-                                        # stopped fit
+    n_procs: int,                       # ≥ 1: processes, this one too; each has one accelerator, or one CPU thread
+    n_epochs: int | None = None,        # as for `fit`; with neither it nor `max_steps`: resume a stopped fit
     *,
     hooks: Hook | Sequence[Hook] = (),  # hooks for this fit alone
-    timeout_s: float = 300,             # seconds ≥ 1 after which a process that does not answer
-                                        # counts as lost
+    timeout_s: float = 300,             # seconds ≥ 1 after which a process that does not answer counts as lost
     **kwargs: Any,                      # other arguments of `fit`
 ) -> History:
     """Train in several processes, with the result in this one
 
-    Raises RuntimeError if this process cannot be forked, and `ProcessFailed` if another process
-    fails. No process outlives the call, however it ends.
+    Raises RuntimeError if this process cannot be forked, and `ProcessFailed` if another process fails. No
+    process outlives the call, however it ends.
     """
     learn.check_thread()
     max_steps = kwargs.get('max_steps')

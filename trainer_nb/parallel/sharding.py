@@ -40,12 +40,11 @@ class BatchShards:
         self.wants = False      # whether to keep the next batch as it is read
         self.kept = None        # this batch, or its indices
 
-    def cut(self,
-        i: int,             # number of the batch in its pass
-        total: int,         # its samples, ≥ 1
-        batch: Any = None,  # what was read, or its indices, to keep if it is wanted
-    ) -> tuple[int, int]:   # first, end: at least one sample
-        "Choose this rank's samples, and record their number"
+    def cut(self, i: int, total: int, batch: Any = None) -> tuple[int, int]:
+        """Choose this rank's samples of the `total` in batch `i`, and record their number: (first, end)
+
+        There is at least one. `batch`, or its indices, is kept if it is wanted.
+        """
         if self.wants: self.kept, self.wants = batch, False
         if total < 1: raise ValueError(f'batch {i} has no samples')
         first, end = bounds(total, self.world)
@@ -81,8 +80,7 @@ class _Drawn:
 
     def __call__(self, iterator):
         now = rng_state(self.names)
-        # nothing else has drawn since, as in a single process
-        is_undisturbed = same_state(now, self.state)
+        is_undisturbed = same_state(now, self.state)    # nothing else has drawn
         if not is_undisturbed: set_rng_state(self.state)
         try: return next(iterator, None)
         finally:
@@ -92,8 +90,7 @@ class _Drawn:
 def _nothing_drawn(iterator): return next(iterator, None)
 
 # %% ../../nbs/parallel/02_sharding.ipynb #1ee2a3e9
-# from the global RNGs when a pass opens
-_DRAWN_AT_ONCE = RandomSampler, SubsetRandomSampler, WeightedRandomSampler
+_DRAWN_AT_ONCE = RandomSampler, SubsetRandomSampler, WeightedRandomSampler    # as a pass opens
 
 def _is_compared(i): return not i & (i - 1)      # 0, 1, 2, 4, 8, ...
 
@@ -130,11 +127,10 @@ class _ShardedBatches:
 
     def _compare(self, i, code):
         if not self.shards.world.is_same(f'{i} {code}'): raise ValueError(
-            f'{type(self.sampler or self.batches).__name__} of train_dl or valid_dl chooses other '
-            f'samples in each process, as seen at batch {i}: expected the same whole batches '
-            'everywhere, of which each process takes its shard. Leave out a DistributedSampler; '
-            'draw an order of your own from a seed, or from the global RNGs of Python, numpy or '
-            'torch')
+            f'{type(self.sampler or self.batches).__name__} of train_dl or valid_dl chooses other samples in each '
+            f'process, as seen at batch {i}: expected the same whole batches everywhere, of which each process takes '
+            'its shard. Leave out a DistributedSampler; draw an order of your own from a seed, or from the global '
+            'RNGs of Python, numpy or torch')
 
 # %% ../../nbs/parallel/02_sharding.ipynb #e39d2b88
 class _TensorShards(TensorLoader.adapter):
@@ -155,8 +151,8 @@ class ShardedTensors(TensorLoader):
     def _shard(self, i, batch):
         if _is_compared(i) and not self.shards.world.is_same(f'{i} {batch_code(batch)}'):
             raise ValueError(
-                f'batch {i} of a TensorLoader differs between the processes: all must hold the same '
-                'tensors. Seed what draws the data, or have the main process write it to a file')
+                f'batch {i} of a TensorLoader differs between the processes: all must hold the same tensors. '
+                'Seed what draws the data, or have the main process write it to a file')
         first, end = self.shards.cut(i, len(batch[0]), batch)
         return tuple([o[first:end] for o in batch])
 
@@ -200,8 +196,7 @@ class _Pass:
         dl, world = shared.dl, shared.shards.world
         self.shared, self.i, self.code = shared, start, 0
         self.is_sized = length(dl) is not None
-        # workers have their own RNGs, seeded here
-        names = () if getattr(dl, 'num_workers', 0) else adapter_of(dl).draws
+        names = () if getattr(dl, 'num_workers', 0) else adapter_of(dl).draws   # workers are seeded here
         with _together(world, dl):
             self.iterator = adapter_of(dl).open(start)
             self.draw = _nothing_drawn if names == () else _Drawn(names or _GLOBAL)
@@ -222,39 +217,31 @@ class _Pass:
         if world.is_same(f'{self.i} {n} {self.code}'): return
         ns, name = world.all_gather(n), type(self.shared.dl).__name__
         if len(set(ns)) > 1: raise ValueError(
-            f'batch {self.i} of {name} has {", ".join(map(str, ns))} samples in processes 0 to '
-            f'{world.size - 1}: a loader has to yield the same whole batches in each process, of '
-            'which each takes its shard')
+            f'batch {self.i} of {name} has {", ".join(map(str, ns))} samples in processes 0 to {world.size - 1}: '
+            'a loader has to yield the same whole batches in each process, of which each takes its shard')
         raise ValueError(
-            f'{name} yields other batches in each process, as seen at batch {self.i}: it has to '
-            'yield the same whole batches everywhere, of which each process takes its shard. Let '
-            'it draw from a seed, or from the global RNGs of Python, numpy or torch, which are '
-            'set alike')
+            f'{name} yields other batches in each process, as seen at batch {self.i}: it has to yield the same whole '
+            'batches everywhere, of which each process takes its shard. Let it draw from a seed, or from the global '
+            'RNGs of Python, numpy or torch, which are set alike')
 
 # %% ../../nbs/parallel/02_sharding.ipynb #5861f5db
 class _StockShards(StockAdapter): is_partial = True
 
 class _SeededShards(SeededAdapter): is_partial = True
 
-def shard(
-    dl: Any,        # any loader, or None
-    world: World,
-) -> Any:           # a loader of this rank's shard of each batch, with its `shards`; `dl` itself
-                    # with one rank
-    "Shard the batches of a loader"
+def shard(dl: Any, world: World) -> Any:
+    "Return a loader of this rank's shard of each batch, with its `shards`; `dl` itself with one rank"
     if dl is None or world.size == 1: return dl
     if sets := sets_of(dl): raise ValueError(
         f'the validation sets {", ".join(sets)} cannot be sharded over several processes: '
         'pass one loader as valid_dl, and validate the others after the fit')
     if adapter_of(dl).parts: raise ValueError(
-        f'{dl} cannot be sharded over several processes: '
-        'pass a single loader whose batches hold what belongs together')
+        f'{dl} cannot be sharded over several processes: pass a single loader whose batches hold what belongs together')
     shards = BatchShards(world)
     if type(dl) is TensorLoader: return ShardedTensors(dl, shards)
     if not is_stock(dl) or dl.batch_sampler is None: return ShardedIterable(dl, shards)
     res, batches = copy(dl), _ShardedBatches(dl.batch_sampler, dl, shards)
     kind = _SeededShards if adapter_of(dl).is_seeded else _StockShards
-    # a DataLoader refuses to set attributes
-    vars(res).update(batch_sampler=batches, shards=shards, adapter=kind)
+    vars(res).update(batch_sampler=batches, shards=shards, adapter=kind)    # it refuses to set attributes
     forget_iterator(res)
     return res

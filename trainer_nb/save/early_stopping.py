@@ -26,8 +26,7 @@ class EarlyStopping(Hook):
 
     def __init__(self,
         patience: int = 5,              # epochs ≥ 1 without a better value before the fit ends
-        min_delta: float = 0.,          # ≥ 0: a value counts as better if it improves by more than
-                                        # this
+        min_delta: float = 0.,          # ≥ 0: a value counts as better if it improves by more
         monitor: str = 'valid_loss',    # column of the epoch table
         mode: str | None = None,        # 'min' or 'max': which values are better; None: by the name
         restore_best: bool = True,      # False: the model keeps its last weights
@@ -46,8 +45,7 @@ class EarlyStopping(Hook):
     def _reset(self):
         self.best = self.best_epoch = None
         self.n_waited, self.is_over = 0, False
-        # the best weights, and the state of the average then
-        self.weights = self.average = None
+        self.weights = self.average = None      # the best weights, and the state of the average then
         self.buffers = []                       # those that `state_dict` leaves out, then
 
     def before_fit(self, learn: Learner) -> None:
@@ -89,8 +87,7 @@ class EarlyStopping(Hook):
         self.average = ema and map_tensors(Tensor.clone, ema.state_dict())
 
     def after_fit(self, learn: Learner) -> None:
-        # not if a hook before it has refused the fit
-        is_open, self.is_open = self.is_open, False
+        is_open, self.is_open = self.is_open, False     # False: a hook before it has refused the fit
         may_resume = learn.fitting.rng_states is not None      # it was stopped between two batches
         if not is_open or may_resume or not self.restore_best or self.weights is None: return
         buffers = self.buffers or [{}]*len(self.weights)

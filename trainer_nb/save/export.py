@@ -33,14 +33,12 @@ def _finite(x):
 def _program(model, args, dynamic):
     "Export the model; with `dynamic`, the first dimension of all inputs is a batch of any size"
     batch = torch.export.Dim('batch', min=1)
-    # torch makes 1 a constant
-    if dynamic: args = tuple(torch.cat([o, o]) if len(o) == 1 else o for o in args)
+    if dynamic: args = tuple(torch.cat([o, o]) if len(o) == 1 else o for o in args)     # 1: a constant
     shapes = tuple({0: batch} for _ in args) if dynamic else None
     try: return torch.export.export(model, args, dynamic_shapes=shapes)
     except Exception as e:
         e.add_note(f'raised while {type(model).__name__} was exported for inputs of shapes '
-                   f'{[tuple(o.shape) for o in args]}; without example= only the weights are '
-                   'written')
+                   f'{[tuple(o.shape) for o in args]}; without example= only the weights are written')
         raise
 
 def _config(learn, average):
@@ -57,13 +55,10 @@ def _config(learn, average):
 # %% ../../nbs/save/06_export.ipynb #1aa5f9f7
 def export(
     learn: Learner,
-    folder: str | Path,             # created if it does not exist; files of the same names are
-                                    # replaced
-    example: Tensor | tuple[Tensor, ...] | None = None,     # as the model takes: write a program,
-                                                            # too
+    folder: str | Path,             # created if it does not exist; files of the same names are replaced
+    example: Tensor | tuple[Tensor, ...] | None = None,     # as the model takes: write a program, too
     dynamic: bool = True,           # whether the program takes a batch of any size
-    average: bool = True,           # with `EMA` or `SWA`, export the average, which `predict` uses;
-                                    # False: live weights
+    average: bool = True,           # with `EMA` or `SWA`, export what `predict` uses; False: live weights
 ) -> Path:                          # the folder
     """Write `model.safetensors`, `config.json` and, with `example`, `program.pt2`
 
@@ -95,11 +90,9 @@ def export(
 # %% ../../nbs/save/06_export.ipynb #4168251b
 def load_model(
     folder: str | Path,                 # written by `learn.export`
-    model: nn.Module | None = None,     # of the same class, to load the weights into; None: load
-                                        # the exported program
+    model: nn.Module | None = None,     # of the same class, for the weights; None: load the program
     device: str | torch.device = 'cpu', # device to load to
-    trusted: bool = False,              # True: you trust who wrote the folder, so its program may
-                                        # be loaded
+    trusted: bool = False,              # True: you trust who wrote the folder and its program
 ) -> nn.Module:                         # in evaluation mode
     """Load an exported model; raises FileNotFoundError, and ValueError for another model's weights
 
@@ -109,12 +102,10 @@ def load_model(
     folder = Path(folder)
     if model is not None: return _load_weights(folder, model).to(device).eval()
     if not (folder/'program.pt2').is_file(): raise FileNotFoundError(
-        f'{folder} holds no program.pt2: pass a model that the weights are for, or export with '
-        'example=...')
+        f'{folder} holds no program.pt2: pass a model that the weights are for, or export with example=...')
     if trusted is not True: raise ValueError(
-        f'{folder}/program.pt2 can run any code on this machine: load_model(folder, trusted=True) '
-        'loads it, if you trust who wrote it; load_model(folder, model) loads only the weights, '
-        'and runs nothing')
+        f'{folder}/program.pt2 can run any code on this machine: load_model(folder, trusted=True) loads it, '
+        'if you trust who wrote it; load_model(folder, model) loads only the weights, and runs nothing')
     with open_file((folder/'program.pt2').resolve()) as f:
         return torch.export.load(f).module().to(device)
 

@@ -16,15 +16,13 @@ from .checkpoint import load_state
 from .files import Folder
 
 # %% ../../nbs/save/07_rewind.ipynb #bde0057a
-def find_point(
-    folder: str | Path,         # path of checkpoints
-    epoch: int | None = None,   # ≥ 1: epochs that were finished, with none begun
-    step: int | None = None,    # ≥ 1: optimizer steps that were made; neither this nor `epoch`: the
-                                # newest checkpoint
-    run: str | None = None,     # id of the run that wrote it; None: of the newest one
-) -> dict[str, Any]:            # manifest; raises FileNotFoundError, or ValueError with what there
+def find_point(folder: str | Path, epoch: int | None = None, step: int | None = None,
+               run: str | None = None) -> dict[str, Any]:
                                 # is
-    "Find the newest checkpoint of a point in training"
+    """Return the manifest of a run's newest checkpoint, after `epoch` whole epochs, or at `step`
+
+    `run` None is the newest run. Raises FileNotFoundError, or ValueError with what there is.
+    """
     if epoch is not None and step is not None:
         raise TypeError('pass either an epoch or a step, not both')
     for name, o in dict(epoch=epoch, step=step).items():
@@ -37,8 +35,7 @@ def find_point(
     if fits: return fits[-1]
     wanted = f'after {epoch} epoch{"" if epoch == 1 else "s"}' if step is None else f'at optimizer step {step}'
     raise ValueError(f'no checkpoint was kept {wanted}. There are {_points_text(found)}; '
-                     'Checkpoint(folder, every=..., keep=...) says when to save, and how many to '
-                     'keep')
+                     'Checkpoint(folder, every=..., keep=...) says when to save, and how many to keep')
 
 def _points_text(manifests, most=8):
     "List the points that a user can ask for"
@@ -52,14 +49,12 @@ def rewind(
     epoch: int | None = None,           # ≥ 1: to where so many epochs were finished; or
     *,
     step: int | None = None,            # ≥ 1: to where so many optimizer steps were made
-    folder: str | Path | None = None,   # path of the checkpoints; None: that of the hook
-                                        # `Checkpoint`
+    folder: str | Path | None = None,   # of the checkpoints; None: that of the hook `Checkpoint`
     hooks: Hook | Sequence[Hook] = (),  # hooks of the fit alone that was saved
 ) -> None:
     """Become what the learner was at a checkpoint; `resume` then repeats what followed, and `fit` trains on from there
 
-    Raises ValueError, with nothing changed, where no such checkpoint was kept; the message lists
-    those that were.
+    Raises ValueError, with nothing changed, where no such checkpoint was kept; it lists those that were.
     """
     learn.check_thread()
     if learn.is_fitting:
@@ -68,8 +63,7 @@ def rewind(
         raise TypeError('rewind needs an epoch or a step: rewind(epoch=3), or rewind(step=120)')
     hook, hooks = learn.provider('checkpoints'), as_hooks(hooks)
     if folder is None and hook is None: raise ValueError(
-        'rewind needs the hook Checkpoint, to know the folder: add Checkpoint(folder), or pass '
-        'folder=path')
+        'rewind needs the hook Checkpoint, to know the folder: add Checkpoint(folder), or pass folder=path')
     path = hook.folder.path if folder is None else Path(folder)
     if hook is None or path.absolute() != hook.folder.path.absolute():
         return _go_to(learn, path, find_point(path, epoch, step), hooks)
