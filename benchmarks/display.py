@@ -16,7 +16,7 @@ from torch import nn
 
 from trainer_nb.all import History, Learner
 from trainer_nb.show.display import Region
-from trainer_nb.show.output import Progress
+from trainer_nb.show.output import Pace
 
 torch.set_num_threads(1)
 
@@ -75,7 +75,7 @@ def updates(n_updates=50):
     print('\n| recorded steps | one update, ms | last picture, ms |\n| ---: | ---: | ---: |')
     stubs = {n: Stub(n) for n in (1000, 100_000, 1_000_000)}
     screens = {n: Region(o, 2*n, True) for n, o in stubs.items()}
-    progress, times = Progress(100), {n: [] for n in stubs}
+    progress, times = Pace(100), {n: [] for n in stubs}
     for screen, stub in zip(screens.values(), stubs.values()): screen.draw(stub, 'first', progress)
     for _ in range(n_updates):
         for n, stub in stubs.items():

@@ -374,7 +374,6 @@ def test_the_generators_of_the_device():
 def opt_state(opt): return [v.clone() for s in opt.state.values() for v in s.values() if isinstance(v, torch.Tensor)]
 
 def test_a_search_for_the_rate_leaves_nothing():
-    pytest.importorskip('fastprogress')
     learn = learner(make('conv'), TensorLoader(*data(20), bs=BS, shuffle=True, device=DEVICE),
                     hooks=[AMP(), GradClip(1.), EMA(.9)])
     learn.fit(1)

@@ -84,8 +84,7 @@ def main():
     except subprocess.TimeoutExpired as e: figures = (e.stdout or b'').decode() + '\n\nThe time was over here.\n'
     where = 'CPU: the figures say nothing'
     if has_gpu and not DRY: where = f'{torch.cuda.get_device_name()}, CUDA {torch.version.cuda}'
-    missing = [o for o in ('fastprogress', 'accelerate') if find_spec(o) is None]
-    if missing: summary += f'; without {" and ".join(missing)}, so displays or several processes are not measured'
+    if find_spec('accelerate') is None: summary += '; without accelerate, so several processes are not measured'
     page = (f'# On a GPU\n\n{where}; torch {torch.__version__}, Python {platform.python_version()}.\n\n'
             f'## Tests: {summary}\n\n{table(found)}\n\n## Figures\n\n{figures}')
     print(page)

@@ -26,8 +26,8 @@ from trainer_nb.features import (
 )
 from .save import Checkpoint, EarlyStopping, load_model
 from trainer_nb.show import (
-    BatchSizes, CSVLogger, Controls, Display, JSONLLogger, LRCurve, MLflowLogger, TensorBoardLogger, TrackioLogger,
-    WandbLogger
+    BatchSizes, CSVLogger, Controls, Display, JSONLLogger, Log, LRCurve, MLflowLogger, TensorBoardLogger,
+    TrackioLogger, WandbLogger, progress
 )
 from .learner import Learner
 from .look import BatchView, Confusion, Diagnosis, Report, Results, SampleView, Summary
@@ -46,7 +46,7 @@ __all__ = [
     'LRScheduler', 'OneCycle', 'Schedule', 'WarmupCosine',
     'combine', 'cosine', 'exponential', 'linear', 'polynomial', 'warmup',
     'Checkpoint', 'EarlyStopping', 'load_model',
-    'BatchSizes', 'Controls', 'Display', 'LRCurve',
+    'BatchSizes', 'Controls', 'Display', 'LRCurve', 'Log', 'progress',
     'CSVLogger', 'JSONLLogger', 'MLflowLogger', 'TensorBoardLogger', 'TrackioLogger', 'WandbLogger',
     'BatchView', 'Confusion', 'Diagnosis', 'Report', 'Results', 'SampleView', 'Summary',
     'Accelerate', 'ProcessFailed',

@@ -12,7 +12,7 @@ from shown import svg_of
 from trainer_nb.loop import fit
 from trainer_nb.show import controls, display as module, output
 from trainer_nb.show.controls import unpause, pause
-from trainer_nb.show.display import Display, Log, Region
+from trainer_nb.show.display import Display, Lines, Region
 from trainer_nb.show.output import Budget
 from trainer_nb.loop.history import History
 from trainer_nb.features.gradients import GradAccum
@@ -90,7 +90,7 @@ def test_long_runs_are_as_cheap_to_send(seen, n=100_000):
     learn = learner(valid_dl=None, train_dl=[torch.zeros(1, 4)]*100,
                     train_step=lambda batch, learn: {'loss': learn.model(batch).sum()})
     learn.history.add_steps(n, {'train_loss': torch.rand(n), 'lr': [.1]*n})
-    Region(learn, 2*n, True).draw(learn, '', module.Progress(10))
+    Region(learn, 2*n, True).draw(learn, '', module.Pace(10))
     learn.history.add_steps(n, {'train_loss': torch.rand(n), 'lr': [.1]*n})
     assert sum(len(o['text/html']) for _, o in seen) < 20_000       # in base64
 
@@ -206,7 +206,8 @@ def test_the_status_line_tells_what_people_look_for(seen):
     learn = learner(hooks=[LambdaHook(before_step=always)])
     learn.fit(3)
     lines = [o['text/plain'] for i, o in seen if i == 0]
-    pattern = (r'epoch \d/3 · (batch \d+/15|validating \d/5) · loss [\d.]+'
+    pattern = (r'epoch \d/3 · (batch \d+/15 · loss [\d.]+( · accuracy [\d.]+)?'
+               r'|validating \d/5 · loss [\d.]+( · valid_accuracy [\d.]+)?)'
                r'( · valid [\d.]+ \(best [\d.]+, epoch \d\))?'
                r' · (starting|[\d.]+ it/s( · \d\d:\d\d left)?) · as of .*')
     assert all(re.fullmatch(pattern, o) for o in lines[2:-1]), lines[2:-1]
@@ -281,7 +282,7 @@ def test_progress_with_and_without_length(make_dl, kwargs, total, cell):
     learn.validate()
     learn.fit(**kwargs)
     assert set(seen) == {total} and learn.display.error is None
-    assert learn.display.line.progress.bar.value <= (total or 100) and 'done' in cell[1]['text/html']
+    assert learn.display.line.progress.n <= (total or 100) and 'done' in cell[1]['text/html']
 
 PLANS = [   # of `fit`, batches of a step, (after how many batches it is stopped, in training)
     (dict(n_epochs=3, valid_every=5), 1, None), (dict(n_epochs=3, valid_every=2), 3, None),
@@ -450,7 +451,7 @@ def test_lines_of_text_are_counted_in_the_cost_and_do_the_same_work_however_long
     learn = make_learner(train_dl=batches()[:1], display='text')
     learn.fit(3)
     assert 0 < learn.display.cost.time_s < learn.display.cost.wall_s
-    screen, h = Log(learn, 0, False), learn.history
+    screen, h = Lines(learn), learn.history
     def work():
         calls = []
         sys.setprofile(lambda frame, event, arg: calls.append(event))

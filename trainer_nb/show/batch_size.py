@@ -207,10 +207,7 @@ def _next_size(found, good, bad):
     return min(max(int(at), good + 1), bad - 1)
 
 def _search(found, measure, most, smallest=1):
-    """Fill `found` and return the outcome
-
-    `measure(size)` returns (peak, speed), or the number of samples if there are too few; it raises without memory.
-    """
+    "Fill `found`, return the outcome; `measure(size)`: (peak, speed), or the number of samples if there are fewer"
     good = slower = 0
     bad = n_samples = None
     size = smallest
@@ -248,10 +245,7 @@ _WITH_MEMORY = {'average', 'guard', 'compilation'}     # what hooks provide whos
 
 @contextmanager
 def _with_memory(learn):
-    """Let hooks that hold tensors run in a dry run
-
-    On the CPU memory is measured by a dispatch mode, under which compiled code does not run.
-    """
+    "Let hooks that hold tensors run in a dry run; on the CPU not `Compile`: its code does not run under the meter"
     hooks = [h for h in learn.hooks if _WITH_MEMORY.intersection(h.provides) and 'in_dry_run' not in vars(h)
              and ('compilation' not in h.provides or learn.device.type == 'cuda')]
     for h in hooks: h.in_dry_run = True

@@ -45,11 +45,8 @@ def _show_pause(learn, is_paused, skipped_s=0.):
     if display is not None: display.pause(learn, is_paused, skipped_s)
 
 # %% ../../nbs/show/03_controls.ipynb #320d76b3
-def scale_lr(
-    factor: float,  # > 0
-    learn: Learner,
-) -> str:           # the new rates, of each optimizer the largest
-    "Multiply every learning rate by `factor`"
+def scale_lr(factor: float, learn: Learner) -> str:
+    "Multiply every learning rate by `factor` > 0; return the new rates, of each optimizer the largest"
     as_rate('factor', factor)
     lrs = {k: max(float(g['lr']) for g in opt.param_groups)*factor for k, opt in learn.opts.items()}
     for name, lr in lrs.items():
@@ -113,12 +110,8 @@ def _hint():
 # %% ../../nbs/show/03_controls.ipynb #3faed313
 class ButtonRow:
     "Buttons in a row, and a line of text"
-    def __init__(self,
-        buttons: dict,      # label → (tooltip, whether it is enabled)
-        clicked: Callable,  # function of a label, called in a thread of the kernel
-        kernel: Any,        # of ipykernel
-        text: str = '',     # of the line
-    ):
+    def __init__(self, buttons: dict, clicked: Callable, kernel: Any, text: str = ''):
+        "`buttons`: label → (tooltip, whether it is enabled); `clicked(label)` is called in a thread of the kernel"
         import ipywidgets as W
         self.buttons, auto = {}, dict(width='auto')
         for label, (tip, enabled) in buttons.items():
@@ -146,10 +139,7 @@ class ButtonRow:
 # %% ../../nbs/show/03_controls.ipynb #4fe890c8
 class MarimoRow:
     "The same for marimo, whose buttons keep their labels: `html` writes those that are in the row now"
-    def __init__(self,
-        buttons: dict,      # as for `ButtonRow`
-        clicked: Callable,  # function of a label, called when no cell computes
-    ):
+    def __init__(self, buttons: dict, clicked: Callable):   # called when no cell computes
         import marimo as mo
         def made(label, tip, enabled, shown=None):
             def click(_): clicked(label)
@@ -244,11 +234,8 @@ class Controls(MainProcessHook):
         with self._careful():
             if panel is not None: panel.close()
 
-    def click(self,
-        learn: Learner,  # whose fit is running
-        label: str,      # one of `actions`
-    ) -> None:
-        "Handle a click on a button, in any thread"
+    def click(self, learn: Learner, label: str) -> None:
+        "Handle a click on the button `label`, in any thread"
         panel, what, request = self.panel, label, self.actions[label][1]
         if panel is None: return        # the fit is over
         button = panel.buttons[label]

@@ -19,13 +19,10 @@ from trainer_nb.draw import (
     legend_rows, limits, smooth, widget_view
 )
 from ..loop import CancelFit, Learner, as_count, set_lr
-from .output import Area, Budget, Drawn, Progress, front_end, terminal_width, text_bar
+from .output import Budget, Drawn, Loop, Pace, front_end
 
 # %% ../../nbs/show/04_lr_find.ipynb #3fa0b1c7
-def trailing_average(
-    values: list[float],
-    beta: float = .9,  # weight of the past, in [0, 1)
-) -> list[float]:
+def trailing_average(values: list[float], beta: float = .9) -> list[float]:
     "Exponential moving average without bias at the start; skips values that are not finite; lags"
     res, avg, weight = [], 0., 0.
     for v in values:
@@ -34,10 +31,7 @@ def trailing_average(
     return res
 
 # %% ../../nbs/show/04_lr_find.ipynb #2e66c773
-def valley(
-    lrs: list[float],     # > 0, rising
-    losses: list[float],  # of the same length
-) -> float:
+def valley(lrs: list[float], losses: list[float]) -> float:
     "Choose the middle of the longest descent"
     lengths: list[int] = []        # of the longest descent that ends here
     for i, v in enumerate(losses):
@@ -48,13 +42,8 @@ def valley(
     return lrs[start + int(third) + int(third/2)]
 
 # %% ../../nbs/show/04_lr_find.ipynb #ba194f46
-def slide(
-    lrs: list[float],         # > 0, rising
-    losses: list[float],      # of the same length
-    distance: int = 15,       # points between left and right
-    threshold: float = .005,  # smaller differences of slopes (loss per point) count as none
-) -> float|None:              # None if there are too few points
-    "Choose the rate just before the explosion"
+def slide(lrs: list[float], losses: list[float], distance: int = 15, threshold: float = .005) -> float|None:
+    "Choose the rate before the explosion, where slopes `distance` points apart differ by `threshold`; or None"
     n = len(losses)
     if n <= distance: return None
     sides = [(max(i - 1, 0), min(i + 1, n - 1)) for i in range(n)]
@@ -65,18 +54,12 @@ def slide(
     return lr
 
 # %% ../../nbs/show/04_lr_find.ipynb #696a7ced
-def steep(
-    lrs: list[float],     # as in `valley`
-    losses: list[float],
-) -> float:
+def steep(lrs: list[float], losses: list[float]) -> float:
     "Choose the rate at which the loss falls fastest"
     slopes = [(b - a)/math.log(q/p) for a, b, p, q in zip(losses, losses[1:], lrs, lrs[1:])]
     return lrs[slopes.index(min(slopes))]
 
-def minimum(
-    lrs: list[float],     # as in `valley`
-    losses: list[float],
-) -> float:
+def minimum(lrs: list[float], losses: list[float]) -> float:
     "Choose a tenth of the rate with the lowest loss"
     return lrs[losses.index(min(losses))]/10
 
@@ -228,11 +211,8 @@ def _chart(found, picked):
 
 # %% ../../nbs/show/04_lr_find.ipynb #b665b336
 class Picker:
-    "A slider along a curve, and a button that removes it"
-    def __init__(self,
-        curve: LRCurve,
-        moved: Callable[[], Any],   # called when `curve.picked` has changed
-    ):
+    "A slider along a curve, and a button that removes it; calls `moved` when `curve.picked` has changed"
+    def __init__(self, curve: LRCurve, moved: Callable[[], Any]):
         import ipywidgets as W
         from IPython.display import display
         self.curve, self.moved = curve, moved
@@ -266,13 +246,10 @@ class Picker:
 
 # %% ../../nbs/show/04_lr_find.ipynb #ba673420
 class LRScreen:
-    "Show a search while it runs"
-    def __init__(self,
-        curve: LRCurve,
-        where: str|None,  # 'html', 'tty', 'text'; None: nowhere
-    ):
-        self.curve, self.where, self.area = curve, where, Area()
-        self.budget, self.progress = Budget(), Progress(curve.n_steps)
+    "Show a search while it runs: 'html', 'tty', 'text'; None: nowhere"
+    def __init__(self, curve: LRCurve, where: str|None):
+        self.curve, self.where, self.loop = curve, where, Loop(where)
+        self.budget, self.progress = Budget(), Pace(curve.n_steps)
 
     def draw(self) -> None:
         "Show the progress"
@@ -281,16 +258,12 @@ class LRScreen:
         lr = f' · lr {self.curve.lrs[-1]:.2g}' if n else ''
         status = f'step {n}/{self.curve.n_steps}{lr} · {self.progress.at(n)}'
         with self.budget.drawing():
-            if self.where == 'html': self.area.draw(status, share, '', self.curve.chart())
-            else:
-                width = terminal_width()
-                print('\r' + f'{text_bar(share)} {status}'[:width].ljust(width), end='', flush=True)
+            self.loop.draw(share, status, self.curve.chart() if self.where == 'html' else None)
 
     def close(self) -> None:
         "Show the result"
         curve = self.curve
-        if self.where == 'tty': print('\r' + ' '*terminal_width(), end='\r')
-        if self.where in ('tty', 'text'): print(curve.status(), flush=True)
+        if self.where in ('tty', 'text'): self.loop.close(curve.status())
         is_empty = self.budget.first_s is None and not curve.lrs       # an error came first
         if self.where != 'html' or is_empty: return
         self._finish()
@@ -299,7 +272,7 @@ class LRScreen:
     def _finish(self):
         curve = self.curve
         picked, suggested = (o and f'{o:.2g}' for o in (curve.picked, curve.suggestion))    # as on the slider
-        curve.show_in(self.area, curve.chart(curve.picked if picked != suggested else None))
+        curve.show_in(self.loop.area, curve.chart(curve.picked if picked != suggested else None))
 
 # %% ../../nbs/show/04_lr_find.ipynb #a371642f
 _AT_ONCE = 5    # losses that are fetched from the device together
@@ -307,8 +280,7 @@ _AT_ONCE = 5    # losses that are fetched from the device together
 def _point(learn, r, name, steps=None):
     """Train to the next step of an optimizer; return the weighted mean of its losses; None without a step
 
-    With several optimizers, `steps` is a list that grows with each step of this one.
-    """
+    With several optimizers, `steps` is a list that grows with each step of this one."""
     losses, weights, key = [], [], f'loss_{name}'
     if steps: steps.clear()
     for _ in range(50*learn.state.grad_accum_steps):

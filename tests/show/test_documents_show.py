@@ -1,0 +1,380 @@
+"What four documents ask of a display and of loggers: metrics while they run, lines of a log, settings, TensorBoard"
+import io, logging, re, subprocess, sys
+from configparser import ConfigParser
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import pytest, torch
+from torch import nn
+
+from common import batches, digest, make_learner
+from trainer_nb.features.profile import Profile
+from trainer_nb.loop.accumulate import Accumulator
+from trainer_nb.loop.hooks import LambdaHook
+from trainer_nb.loop.metrics import Metric, accuracy
+from trainer_nb.show import display as module, output
+from trainer_nb.show.display import Log
+from trainer_nb.show.loggers import MLflowLogger, TensorBoardLogger, TrackioLogger, WandbLogger, flatten
+from trainer_nb.show.output import Budget, progress
+
+root = Path(__file__).parents[2]
+
+def learner(display, **kwargs):
+    torch.manual_seed(0)
+    kwargs = {'train_dl': batches(200), 'valid_dl': batches(seed=2), 'metrics': [accuracy], **kwargs}
+    return make_learner(display=display, **kwargs)
+
+def untimed(text): return re.sub(r'[\d.]+ (it/s|s/it)|\d\d:\d\d|[\d.]+ m?s\b', '…', text)
+
+
+# Metrics so far
+
+class Share:
+    "The share of samples of class 1, as a metric object"
+    def reset(self): self.n = self.total = 0
+    def update(self, pred, targ): self.n, self.total = self.n + int((targ == 1).sum()), self.total + len(targ)
+    def compute(self):
+        if self.total < 10: raise ValueError('too few samples')
+        return self.n/self.total
+
+class Large(Share):
+    def update(self, pred, targ):
+        super().update(pred, targ)
+        self.kept = torch.zeros(2**20)
+
+def test_the_live_line_has_every_metric_of_the_batches_so_far(monkeypatch, capsys):
+    monkeypatch.setenv('COLUMNS', '200')
+    expected, n = [], count()
+    def look(learn):
+        if not learn.training: return
+        x, y = learn.batch
+        seen.append(((learn.result['pred'].argmax(1) == y).sum().item(), (y == 1).sum().item(), len(y)))
+        hits, ones, total = map(sum, zip(*seen))
+        learn.display.draw(learn)       # this batch is counted: `after_step`
+        expected.append((hits/total, ones/total))
+    seen = []
+    metrics = [accuracy, Metric(Share(), name='share'), Metric(Large(), name='large')]
+    learn = learner('tty', metrics=metrics, hooks=[LambdaHook(after_step=look)])
+    learn.fit(1)
+    lines = [o for o in re.split(r'[\r\n]', capsys.readouterr().out) if '░ epoch' in o or '█ epoch' in o]
+    lines = [o for o in lines if 'accuracy' in o and 'valid' not in o][-len(expected):]
+    assert learn.display.error is None and len(lines) == len(expected) == 40
+    for line, (hits, ones) in zip(lines, expected):
+        assert f'accuracy {hits:.4g} ' in line and 'large' not in line, line
+        assert f'share {ones:.4g} ' in line or line is lines[0], line       # too few samples for the first one
+
+def test_running_metrics_are_read_with_an_update_only_and_change_no_number(monkeypatch, capsys):
+    calls, running = [], Accumulator.running
+    def counted(self):
+        calls.append(0)
+        return running(self)
+    monkeypatch.setattr(Accumulator, 'running', counted)
+    def run(how, *hooks):
+        learn = learner(how, metrics=[accuracy, Metric(Share(), name='share')], hooks=hooks)
+        learn.fit(2, valid_every=13)
+        return digest(learn)
+    always = LambdaHook(after_step=lambda learn: learn.display.draw(learn))
+    plain = run(False)
+    assert not calls
+    assert run('tty', always) == plain and len(calls) > 80
+    calls.clear()
+    with monkeypatch.context() as m:        # nothing is due after the first update
+        m.setattr(module, 'Budget', lambda: Budget(lambda: 0.))
+        m.setattr(module, 'Timer', lambda *args: SimpleNamespace(start=lambda: None, cancel=lambda: None))
+        assert run('tty') == plain and len(calls) <= 1
+
+def test_a_line_has_at_most_eight_values_and_fits_a_terminal_of_80_columns(monkeypatch, capsys):
+    monkeypatch.setenv('COLUMNS', '80')
+    metrics = [Metric(lambda pred, targ: pred.mean(), name=f'metric_{i}') for i in range(12)]
+    always = LambdaHook(after_step=lambda learn: learn.display.draw(learn))
+    learn = learner('tty', metrics=metrics, hooks=[always])
+    learn.fit(1)
+    parts = re.split(r'[\r\n]', capsys.readouterr().out)
+    live = [o for o in parts if '░ epoch' in o or '█ epoch' in o]
+    assert max(map(len, parts)) < 80 and all('loss' in o and 'it/s' in o for o in live[1:])
+    assert parts[-2].startswith('done: 1 epoch, best valid_loss') or 'done: 1 epoch' in ' '.join(parts[-3:])
+    line = module._StatusLine.text
+    seen = []
+    def keep(self, *args):
+        seen.append(line(self, *args))
+        return seen[-1]
+    monkeypatch.setattr(module._StatusLine, 'text', keep)
+    learn.fit(1)
+    assert 'metric_6' in seen[-1] and 'metric_7' not in seen[-1] and ' · and 5 more · ' in seen[-1]
+
+
+# Lines of a log
+
+class Endless:
+    def __iter__(self):
+        while True: yield from batches(200)
+
+class Pipe(io.StringIO):
+    "Notes how many batches were done when a line could be read"
+    def __init__(self): super().__init__(), setattr(self, 'at', {})
+    def flush(self):
+        for line in self.getvalue().splitlines(): self.at.setdefault(line, self.n())
+
+def streamed(monkeypatch, *hooks, display='text', **kwargs):
+    "(learner, pipe) after a fit of 2,000 steps with ten validations"
+    learn = learner(display, train_dl=Endless(), hooks=hooks)
+    pipe = Pipe()
+    pipe.n = lambda: learn.history.n_steps
+    with monkeypatch.context() as m:
+        m.setattr(sys, 'stdout', pipe)
+        learn.fit(max_steps=2000, valid_every=200, **kwargs)
+    return learn, pipe
+
+def test_a_stream_prints_its_validations_as_they_come(monkeypatch):
+    learn, pipe = streamed(monkeypatch)
+    lines = [o for o in pipe.getvalue().splitlines() if 'valid_loss ' in o and '·' in o]
+    values = learn.history.valids
+    said = [int(re.search(r'batch (\d+)', o)[1]) for o in lines]
+    assert [pipe.at[o] for o in lines] == said == [*range(200, 2000, 200)]
+    for line, loss, acc in zip(lines, values['valid_loss'], values['valid_accuracy']):
+        assert f'valid_loss {loss:.4g} · valid_accuracy {acc:.4g} · ' in line
+        assert re.search(r'it/s · \d\d:\d\d left$', line)
+    row = pipe.getvalue().splitlines()[-1].split()      # the tenth is in the epoch's row
+    assert len(values['valid_loss']) == 10 and f'{values["valid_loss"][-1]:.4f}' in row
+    assert not re.search(r'[\r\x1b]', pipe.getvalue())
+
+def in_slow_motion(monkeypatch, s=10.):
+    "Make each batch take ten seconds of a clock, by which the display's timers ring"
+    clock, timers = [100.], []
+    class Timer:
+        def __init__(self, wait_s, f, args): self.at, self.ring = clock[0] + wait_s, lambda: f(*args)
+        def start(self): timers.append(self)
+        def cancel(self): timers[:] = [o for o in timers if o is not self]
+    def turn(learn):
+        clock[0] += s
+        for o in [o for o in timers if clock[0] >= o.at]:
+            o.cancel()
+            o.ring()
+    monkeypatch.setattr(module, 'Timer', Timer)
+    monkeypatch.setattr(module, 'Budget', lambda: Budget(lambda: clock[0]))
+    return LambdaHook(after_step=turn, name='Turn'), timers
+
+@pytest.mark.parametrize('hooks, every', [((), 3), ((Log(60),), 6), ((Log(None),), None)])
+def test_a_log_has_a_line_every_30_seconds_or_as_often_as_it_is_told(monkeypatch, hooks, every):
+    turn, timers = in_slow_motion(monkeypatch)
+    learn, pipe = learner('text', valid_dl=None, hooks=[*hooks, turn]), Pipe()
+    with monkeypatch.context() as m:
+        m.setattr(sys, 'stdout', pipe)
+        pipe.n = lambda: 0
+        learn.fit(1)
+    found = [int(o) for o in re.findall(r'batch (\d+)/40 · loss', pipe.getvalue())]
+    assert found == ([] if every is None else [*range(every, 41, every)][:len(found)])
+    assert len(found) == (0 if every is None else 40//every) and not timers
+    assert [o.split()[0] for o in pipe.getvalue().splitlines()][-2:] == ['epoch', '0']      # each line once
+
+def test_the_same_lines_go_to_logging(monkeypatch, caplog):
+    caplog.set_level('INFO')
+    _, pipe = streamed(monkeypatch)
+    learn, other = streamed(monkeypatch, Log(logger='training.a'), display=False)
+    assert not other.getvalue() and {o.name for o in caplog.records} == {'training.a'}
+    def lines(texts): return [untimed(o) for o in texts]
+    assert lines(caplog.messages) == lines(pipe.getvalue().splitlines()) and len(caplog.messages) == 11
+    caplog.clear()
+    streamed(monkeypatch, Log(logger=logging.getLogger('b')), Log(logger='c'))      # beside the lines in the pipe
+    assert {o.name for o in caplog.records} == {'b', 'c'} and len(caplog.messages) == 22
+    def stop(learn):
+        if learn.history.n_steps == 3: learn.stop()
+    caplog.clear()
+    learner(False, hooks=[Log(logger='d'), LambdaHook(after_step=stop)]).fit(1)
+    assert caplog.messages == ['stopped in epoch 0, after 3 of 40 training batches']
+
+def test_a_log_takes_seconds_and_changes_no_number(monkeypatch, capsys):
+    for wrong in 0, -1.:
+        with pytest.raises(ValueError, match='expected seconds above 0, or None'): Log(wrong)
+    def run(*hooks):
+        learn = learner(False, hooks=hooks)
+        learn.fit(2, valid_every=7)
+        return digest(learn)
+    assert run(Log(.001), Log(logger='x')) == run() and not re.search(r'[\r\x1b]', capsys.readouterr().out)
+
+
+# Settings reach every tracker
+
+@dataclass
+class Arch:
+    depth: int = 3
+    act: type = nn.Tanh
+    sizes: list = field(default_factory=lambda: [8, 3])
+
+CONFIG = {'model': Arch(), 'optim': {'lr': .1, 'nesterov': True}, 'note': None}
+FLAT = {'model.depth': 3, 'model.act': 'Tanh', 'model.sizes': '[8, 3]', 'optim.lr': .1, 'optim.nesterov': True,
+        'note': 'None'}
+
+def test_settings_are_flat():
+    assert flatten(CONFIG) == FLAT and flatten(None) == {} and flatten('x') == {'config': 'x'}
+    assert flatten(SimpleNamespace(a={'b': 1})) == {'a.b': 1}
+
+@pytest.mark.parametrize('cls, name', [(WandbLogger, 'wandb'), (TrackioLogger, 'trackio')])
+def test_settings_reach_services(monkeypatch, cls, name):
+    got, fake = [], ModuleType(name)
+    run = SimpleNamespace(id='1', name='1', step=0, log=lambda *args, **kwargs: None, finish=lambda **kwargs: None)
+    def init(config=None, **kwargs):
+        got.append(config)
+        return run
+    fake.init, fake.log, fake.finish = init, run.log, run.finish
+    monkeypatch.setitem(sys.modules, name, fake)
+    learner(False, config=CONFIG, hooks=[cls('p')]).fit(1)
+    learner(False, config=CONFIG, hooks=[cls('p', config={'mine': 1})]).fit(1)
+    assert got == [FLAT, {'mine': 1}]
+
+def test_settings_reach_mlflow_once(monkeypatch):
+    params, calls, mlflow = {}, [], ModuleType('mlflow')
+    def log_params(values):
+        assert not params.keys() & values.keys() and len(values) <= 100     # as the service demands
+        calls.append(len(values))
+        params.update(values)
+    class Client:
+        def get_run(self, i): return SimpleNamespace(data=SimpleNamespace(metrics={}, params=dict(params)))
+    mlflow.start_run = lambda run_id: SimpleNamespace(info=SimpleNamespace(run_id='1'))
+    mlflow.end_run = mlflow.set_experiment = lambda o: None
+    mlflow.log_metrics = lambda values, step: None
+    mlflow.log_params, mlflow.MlflowClient = log_params, Client
+    monkeypatch.setitem(sys.modules, 'mlflow', mlflow)
+    learn = learner(False, config=CONFIG, hooks=[MLflowLogger('p')])
+    learn.fit(1)
+    assert params == {k: str(v) for k, v in FLAT.items()}
+    learn.config = {**CONFIG, 'more': {i: i for i in range(150)}, 'a=b': 'x'*9000}
+    learn.fit(1)
+    assert calls == [6, 100, 51] and params['more.149'] == '149' and len(params['a_b']) == 6000
+
+
+# TensorBoard
+
+def events_of(folder):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    return EventAccumulator(str(folder), size_guidance={'images': 0, 'tensors': 0}).Reload()
+
+def hparams_of(folder):
+    from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
+    found = {}
+    for tag, data in events_of(folder).PluginTagToContent('hparams').items():
+        found[tag.rsplit('/')[-1]] = HParamsPluginData.FromString(data)
+    return found
+
+def test_tensorboard_has_settings_to_compare_runs_by(tmp_path):
+    pytest.importorskip('tensorboard')
+    learner(False, config=CONFIG, hooks=[TensorBoardLogger(tmp_path)]).fit(1)
+    found = hparams_of(tmp_path)
+    start = found['session_start_info'].session_start_info.hparams
+    assert {*start} == {*FLAT} and start['model.depth'].number_value == 3 and start['model.act'].string_value == 'Tanh'
+    names = [o.name.tag for o in found['experiment'].experiment.metric_infos]
+    assert names == ['valid_loss', 'valid_accuracy'] and {*names} < {*events_of(tmp_path).Tags()['scalars']}
+
+class ByName(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.rest = nn.Linear(4, 8), nn.Sequential(nn.Dropout(.5), nn.Linear(8, 3))
+    def forward(self, *, y, x, scale=2.): return {'loss': (self.rest(self.first(x))*scale).square().mean() + 0*y.sum()}
+
+@pytest.mark.parametrize('kind', ['by place', 'by name'])
+def test_tensorboard_draws_the_model_and_changes_nothing(tmp_path, kind, recwarn):
+    pytest.importorskip('tensorboard')
+    kwargs = {}
+    if kind == 'by name':
+        data = [{'x': x, 'y': y} for x, y in batches()]
+        kwargs = dict(train_dl=data, valid_dl=data, metrics=[], loss_fn=None)
+    def run(*hooks):
+        torch.manual_seed(0)
+        model = ByName() if kind == 'by name' else None
+        learn = learner(False, model=model, hooks=hooks, **kwargs)
+        learn.fit(2)
+        return learn, digest(learn), torch.rand(3).tolist()
+    learn, *drawn = run(TensorBoardLogger(tmp_path, graph=True))
+    assert drawn == [*run()[1:]] and not any(m._forward_pre_hooks for m in learn.model.modules())
+    graph = events_of(tmp_path).Graph()
+    from tensorboard.compat.proto.graph_pb2 import GraphDef
+    nodes = [o.name for o in GraphDef.FromString(graph.SerializeToString()).node]
+    parts = ['Linear[first]', 'Linear[1]'] if kind == 'by name' else ['Linear[0]', 'Tanh[1]', 'Linear[3]']
+    assert all(any(part in o for o in nodes) for part in parts), nodes
+    assert not [o for o in recwarn if 'TensorBoardLogger' in str(o.message)]
+
+def test_a_model_that_cannot_be_traced_is_logged_without_a_graph(tmp_path):
+    pytest.importorskip('tensorboard')
+    class Odd(nn.Linear):
+        def forward(self, x): return super().forward(x) if not torch.jit.is_tracing() else 1/0
+    learn = learner(False, model=Odd(4, 3), hooks=[TensorBoardLogger(tmp_path, graph=True)])
+    with pytest.warns(UserWarning, match='draws no graph: tracing the model raised ZeroDivisionError'): learn.fit(1)
+    events = events_of(tmp_path)
+    assert not events.Tags()['graph'] and len(events.Scalars('train_loss')) == 40
+
+def test_tensorboard_has_the_hooks_the_profile_its_trace_and_images(tmp_path):
+    pytest.importorskip('tensorboard')
+    images = {'grey': lambda learn: torch.rand(5, 6), 'batch': lambda learn: torch.rand(2, 3, 5, 6),
+              'curve': lambda learn: learn.history, 'figure': lambda learn: learn.history.plot()}
+    profile = Profile(5, skip=1, trace=tmp_path/'t.json.gz', n_traced=2)
+    learner(False, hooks=[TensorBoardLogger(tmp_path/'tb', images=images), profile]).fit(2)
+    events = events_of(tmp_path/'tb')
+    def text(tag): return events.Tensors(f'{tag}/text_summary')[-1].tensor_proto.string_val[0].decode()
+    assert '| TensorBoardLogger' in text('hooks') and '| after_epoch' in text('hooks').replace('`', '')
+    assert 'forward and loss' in text('profile') and '5 training steps' in text('profile')
+    assert (tmp_path/'tb'/'profile.pt.trace.json.gz').read_bytes() == (tmp_path/'t.json.gz').read_bytes()
+    for name in images: assert [o.step for o in events.Images(name)] == [40, 80], name
+
+def test_an_image_that_fails_does_not_end_the_fit(tmp_path):
+    pytest.importorskip('tensorboard')
+    learn = learner(False, hooks=[TensorBoardLogger(tmp_path, images={'x': lambda learn: 1/0})])
+    with pytest.warns(UserWarning, match='TensorBoardLogger failed .*ZeroDivisionError'): learn.fit(2)
+    assert len(learn.history) == 2
+
+
+# fastprogress, and `progress`
+
+def test_what_is_installed_brings_no_web_framework():
+    config = ConfigParser(delimiters='=')
+    config.read(root/'settings.ini')
+    needed, = [o for o in config['DEFAULT']['requirements'].split() if o.startswith('fastprogress')]
+    assert needed.endswith(',<1.1')       # 1.1 needs python-fasthtml
+
+def test_a_display_imports_no_package_of_bars():
+    code = '''import sys, torch
+from trainer_nb.all import *
+x = torch.zeros(8, 2)
+learn = Learner(nn.Linear(2, 1), (x, x[:, :1]), loss_fn=F.mse_loss, lr=.1, display='tty')
+learn.fit(1)
+assert not {'fastprogress', 'fasthtml', 'matplotlib'} & sys.modules.keys()'''
+    subprocess.run([sys.executable, '-c', code], check=True, capture_output=True, cwd=root)
+
+LOOPS = [(lambda: range(30), None, '30 steps in'), (list, None, '0 steps in'),
+         (lambda: (o for o in 'abc'), None, '3 steps in'), (lambda: (o for o in 'abc'), 3, '3 steps in'),
+         (lambda: range(3), 7, '3 of 7 steps in'), (lambda: range(7), 3, '7 steps in')]
+
+@pytest.mark.parametrize('make, total, end', LOOPS)
+@pytest.mark.parametrize('where', ['text', 'tty', 'html'])
+def test_progress_shows_a_loop_of_your_own(make, total, end, where, monkeypatch, cell, capsys):
+    monkeypatch.setattr(output, 'front_end', lambda: where)
+    assert [*progress(make(), total)] == [*make()]
+    out = capsys.readouterr().out
+    if where == 'html': last, out = cell[-1]['text/plain'], out + '\n'
+    else: last = out.split('\r')[-1]
+    assert last.startswith(end) and out.count('\n') == 1
+    assert ('\r' in out) == (where == 'tty') and '\x1b' not in out
+
+def test_progress_of_a_loop_that_ends_early(monkeypatch, cell, capsys):
+    monkeypatch.setattr(output, 'front_end', lambda: 'html')
+    seen, setitem = [], type(cell).__setitem__
+    def keep(self, i, o):
+        seen.append(o)
+        setitem(self, i, o)
+    monkeypatch.setattr(type(cell), '__setitem__', keep, raising=False)
+    for i in progress(range(10)):
+        if i == 4: break
+    assert 'width:40.0%' in seen[-2]['text/html'] and '40.00% [4/10' in seen[-2]['text/plain']
+    assert cell[-1]['text/plain'].startswith('4 of 10 steps in 00:00') and '<div' in cell[-1]['text/html']
+    with pytest.raises(ZeroDivisionError):
+        for i in progress(range(10)): 1/(i - 2)
+    assert cell[-1]['text/plain'].startswith('2 of 10 steps')
+
+def test_progress_prints_a_line_every_30_seconds_in_a_log(monkeypatch, capsys):
+    clock = [0.]
+    monkeypatch.setattr(output, 'perf_counter', lambda: clock[0])
+    monkeypatch.setattr('time.time', lambda: clock[0])
+    for _ in progress(range(10)): clock[0] += 10.
+    lines = capsys.readouterr().out.splitlines()
+    assert [o.split()[0] for o in lines] == ['30.00%', '60.00%', '90.00%', '10'] and '[3/10 00:30 < 01:10]' in lines[0]
