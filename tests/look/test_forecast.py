@@ -1,12 +1,15 @@
 "The memory of a training step, forecast without taking one, is what torch's profiler sees the allocator hand out"
 
+import os, subprocess, sys
+from pathlib import Path
+
 import pytest, torch, torch.nn.functional as F
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
 from common import same, weights
 from trainer_nb.all import AMP, EMA, GradAccum, GradClip, Learner, Recompute
-from trainer_nb.look.forecast import forecast
+from trainer_nb.look.forecast import forecast_of
 
 
 class Residual(nn.Module):
@@ -117,7 +120,7 @@ def real_peak(learn):
 def test_is_the_real_peak(name):
     learn = make(name)
     before, rng = weights(learn.model), torch.get_rng_state()
-    f = forecast(learn)
+    f = forecast_of(learn)
     assert same(before, weights(learn.model)) and torch.equal(rng, torch.get_rng_state()) and not learn.opt.state
     assert sum(f.parts.values()) == f.peak
     assert f.peak == pytest.approx(real_peak(learn), rel=.1)
@@ -125,12 +128,12 @@ def test_is_the_real_peak(name):
 @pytest.mark.parametrize('name', BUFFERED)
 def test_leaves_out_what_kernels_take_inside(name):
     learn = make(name)
-    assert .1 < forecast(learn).peak/real_peak(learn) < 1
+    assert .1 < forecast_of(learn).peak/real_peak(learn) < 1
 
 def test_the_summary_shows_it():
     learn = make('convolutions')
     s = learn.summary(memory=True)
-    f = forecast(learn)
+    f = forecast_of(learn)
     assert (s.forecast.peak, s.forecast.layers) == (f.peak, f.layers) and str(f) in repr(s)
     head, *rows = s.lines()
     found = {o.name: row[head.index('activations')] for o, row in zip(s.shown(), rows)}
@@ -145,3 +148,14 @@ def test_a_step_that_needs_values_is_named():
     learn.train_step = step
     with pytest.raises(RuntimeError) as e: learn.summary(memory=True)
     assert 'cannot read one' in ''.join(e.value.__notes__)
+
+def test_a_forecast_leaves_the_private_paths_of_torch_usable():
+    "A check of such a path that is first asked for without values would fail, and be remembered"
+    code = """if True:
+        from test_forecast import make
+        make('average').summary(memory=True)
+        from trainer_nb.base import torch_private
+        assert torch_private._foreach_is_right()"""
+    paths = [str(Path(__file__).parent), str(Path(__file__).parents[1]), os.environ.get('PYTHONPATH', '')]
+    env = {**os.environ, 'PYTHONPATH': os.pathsep.join(paths)}
+    subprocess.run([sys.executable, '-c', code], env=env, check=True)

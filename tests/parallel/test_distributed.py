@@ -471,9 +471,9 @@ def test_parts_cannot_be_written(tmp_path, monkeypatch):
 
 def test_parts_that_never_come(tmp_path, monkeypatch):
     "A folder that the hosts do not share"
-    from trainer_nb.save import checkpoint
-    plain = checkpoint.write_parts
-    monkeypatch.setattr(checkpoint, 'write_parts', lambda parts, path, rank: rank or plain(parts, path, rank))
+    from trainer_nb.save import shards as parts
+    plain = parts.write_parts
+    monkeypatch.setattr(parts, 'write_parts', lambda o, path, rank: rank or plain(o, path, rank))
     monkeypatch.setattr(Checkpoint, 'PATIENCE_S', .2)
     with pytest.warns(UserWarning, match='rank 1 has written no shards to .*: all ranks need a folder that they share'):
         noisy(parted(), Checkpoint(tmp_path)).launch(2, 1)

@@ -27,12 +27,15 @@ from torch.utils import data
 ONLY_PUBLIC = False     # True: use only the public alternatives
 RAN_ON = '2.8', '2.13', '2.15'      # versions of torch whose tests ran with the light step; see `make test-versions`
 
+_CHECKS = []
+
 def checked(f: Callable[[], Any]) -> Callable[[], bool]:
     "Check once per process whether private names can be used; an exception means False"
     @cache
     def once():
         try: return bool(f())
         except Exception: return False
+    _CHECKS.append(once)
     return wraps(f)(lambda: not ONLY_PUBLIC and once())
 
 # %% ../../nbs/base/05_torch_private.ipynb #40d1a866
@@ -42,18 +45,19 @@ DROPOUTS = nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout
 CONVOLUTIONS = nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d
 
 # %% ../../nbs/base/05_torch_private.ipynb #3a79fe3f
-_ARGS = {'add': (1,), 'mul': (0,), 'div': (0,), 'lerp': (1, 0), 'copy': (1,)}     # 1: a tensor for each; 0: for all
+# 1: a tensor for each; 0: a number for all
+_ARGS = [('add', 1), ('mul', 0), ('mul', 1), ('div', 0), ('lerp', 1, 0), ('copy', 1)]
 
 def _one_by_one(op, tensors, *args):
     for i, t in enumerate(tensors):
-        getattr(t, f'{op}_')(*(o[i] if is_list else o for o, is_list in zip(args, _ARGS[op])))
+        getattr(t, f'{op}_')(*(o[i] if isinstance(o, list) else o for o in args))
 
 def _norms(tensors, ord): return [torch.linalg.vector_norm(o, ord) for o in tensors]
 
 @checked
 def _foreach_is_right():
     def made(): return [torch.arange(1., 5, device='cpu'), torch.full((2, 3), .7, device='cpu')]
-    for op, kinds in _ARGS.items():
+    for op, *kinds in _ARGS:
         args = [[o*3 for o in made()] if is_list else .3 for is_list in kinds]
         private, public = made(), made()
         getattr(torch, f'_foreach_{op}_')(private, *args)
@@ -390,16 +394,20 @@ def forget_groups(mesh: Any) -> None:
 @checked
 def has_fakes() -> bool:
     "Return whether copies without values can be made and computed with"
-    fakes, copying = fake_modes()
+    fakes, copying = _modes()
     with copying: weight = deepcopy(torch.ones(2, 3, device='cpu'))
     with fakes: out = torch.ones(4, 2, device='cpu') @ weight
     return out.shape == (4, 3) and fakes.is_our_fake(weight) and fakes.is_our_fake(out)
 
-def fake_modes() -> tuple[Any, Any]:
-    "Return a context in which operations compute without values, and one in which `deepcopy` makes such tensors"
+def _modes():
     from torch._subclasses.fake_tensor import FakeCopyMode, FakeTensorMode
     fakes = FakeTensorMode(allow_non_fake_inputs=True)
     return fakes, FakeCopyMode(fakes)
+
+def fake_modes() -> tuple[Any, Any]:
+    "Return a context in which operations compute without values, and one in which `deepcopy` makes such tensors"
+    for check in _CHECKS: check()       # inside, the first call would fail, and be remembered as failed
+    return _modes()
 
 def is_value_needed(e: BaseException) -> bool:
     "Return whether an operation failed because it needs the value of a tensor without values"

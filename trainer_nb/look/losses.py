@@ -7,7 +7,7 @@ __all__ = ['check_mean', 'one_sample', 'Collect', 'loss_of', 'batches_of', 'Sing
            'class_ids', 'ids_of']
 
 # %% ../../nbs/look/11_losses.ipynb #ee53b00b
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from copy import copy
 from functools import partial
 from inspect import signature
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from ..base import batch_size, map_tensors
 from ..data import sets_of
-from ..loop import Hook, Joined, LambdaHook, loss_option, sizes_of
+from ..loop import Hook, Joined, LambdaHook, Learner, loss_option, sizes_of
 
 # %% ../../nbs/look/11_losses.ipynb #da15af1d
 def _without_reduction(loss_fn):
@@ -62,7 +62,7 @@ def _joined(losses, loss_fn, targ, n):
     return rows.sum(1)/counted.sum(1)
 
 # %% ../../nbs/look/11_losses.ipynb #7b05135d
-def check_mean(whole, losses):
+def check_mean(whole: Tensor, losses: Tensor) -> None:
     "Refuse losses of samples if that of their batch is neither a mean, with any weights, nor the sum"
     whole, losses = whole.double().cpu(), losses.double().cpu()
     tol = 1e-3*losses.abs().max() + 1e-6
@@ -94,12 +94,12 @@ def one_sample(x: Any, i: int, n: int) -> Any:
 class Collect(Hook):
     "Collect predictions, targets and losses"
     ord = float('inf')
-    def __init__(self, total, loss, keep):
+    def __init__(self, total: int | None, loss: Callable, keep: Callable | None):
         self.loss, self.keep = loss, keep       # functions of (learn, n), and of predictions
         names = 'predictions', 'targets', 'losses'
         self.preds, self.targs, self.losses = (Joined(o, total) for o in names)
 
-    def after_step(self, learn):
+    def after_step(self, learn: Learner) -> None:
         if learn.batch is None: return          # cancelled
         n, result = _n_rows(learn), learn.result
         sizes = sizes_of(learn.batch, result.get('n')) | {n}
@@ -119,7 +119,7 @@ def _n_rows(learn):
     return len(targ) if are_rows and len(pred) == len(targ) else batch_size(learn.batch)
 
 # %% ../../nbs/look/11_losses.ipynb #da997732
-def loss_of(learn, loss):
+def loss_of(learn: Learner, loss: Callable | None) -> tuple[Callable, bool]:
     "Return a function of (learn, number of samples) → losses, and whether it needs batches of one"
     if loss is not None: return lambda learn, n: loss(learn.pred, learn.result.get('targ')), False
     is_own = learn.is_own('train_step') or learn.is_own('eval_step')
@@ -131,21 +131,21 @@ def _own_loss(learn):
     raise ValueError("the step returned no 'loss', or yields several: pass loss=f(pred, targ), "
                      'which returns one for each sample')
 
-def batches_of(dl):
+def batches_of(dl: Any) -> Iterator[Any]:
     "The batches of a loader, or of the one validation set of several"
     for batch in dl: yield next(iter(batch.values())) if sets_of(dl) else batch
 
 class Singles:
     "The samples of a loader as batches of one"
     first, n = None, 0      # the first batch, and the samples in it
-    def __init__(self, dl): self.dl = dl
+    def __init__(self, dl: Any): self.dl = dl
     def __iter__(self):
         for batch in batches_of(self.dl):
             n = batch_size(batch)
             if self.first is None: self.first, self.n = map_tensors(Tensor.clone, batch), n
             yield from (one_sample(batch, i, n) for i in range(n))
 
-def whole_loss(learn, read):
+def whole_loss(learn: Learner, read: Singles) -> Tensor | None:
     "Return the loss of the first batch; None if it holds one sample"
     if read.n < 2: return None
     found = []
@@ -177,7 +177,7 @@ def _name(loss_fn):
 def _is_binary(loss_fn):
     return any(o in _name(loss_fn) for o in ('binary', 'bce', 'softmargin', 'soft_margin'))
 
-def is_positive(loss_fn, pred):
+def is_positive(loss_fn: Any, pred: Tensor) -> Tensor:
     "Return which logits or probabilities stand for 1"
     if not pred.is_floating_point(): return pred > 0
     is_prob = _name(loss_fn) in ('bceloss', 'binary_cross_entropy')

@@ -16,7 +16,7 @@ from ..base import folded, format_bytes, printable
 from ..draw import ALARM
 from ..loop import Hook, Learner, as_count, refuse_script
 from .batch import Seen, run_once
-from .forecast import Forecast, forecast
+from .forecast import Forecast, forecast_of
 
 # %% ../../nbs/look/05_summary.ipynb #be13a03f
 @dataclass
@@ -248,7 +248,7 @@ def summary_of(learn: Learner,
             finally:
                 if hook.tracer is not None: hook.tracer.close()
         res = _summary_of(hook.tracer, error, depth)
-        if memory and error is None: res.forecast = forecast(learn)
+        if memory and error is None: res.forecast = forecast_of(learn)
         return res
 
 def _summary_of(tracer, error, depth):

@@ -133,14 +133,15 @@ def _within(rows, outer): return slice(rows.start - outer.start, rows.stop - out
 # %% ../../nbs/save/02_shards.ipynb #ac68f877
 class StateWriter:
     "A copy of the state, which a thread writes to a folder"
-    def __init__(self, folder, world, step):
+    def __init__(self, folder: Any, world: Any, step: int):
         self.folder, self.rank, self.n_files = folder, world.rank, world.shards[0]
         self.error = self.thread = self.place = None
         if world.is_sharded:        # all ranks agree on a folder for the shards
             name = f'.{folder.next(step).stem}.parts.{time_ns()}.tmp'
             self.place = folder.path/world.first(name)
 
-    def start(self, learn, info, patience, done):       # `info` is None except in the main process
+    def start(self, learn: Any, info: dict | None, patience: float, done: Callable) -> None:
+        "Copy the state, and let the thread begin; `info` is None except in the main process"
         try:
             state, parts = take_out(capture(learn))
             state, parts = host_copy((state, {key: local(t) for key, t in parts.items()}))
@@ -154,7 +155,9 @@ class StateWriter:
             self.error = e
             if self.place is not None: _report_error(e, self.place, self.rank)
 
-    def write(self, wait, state, parts, info, patience, done):
+    def write(self,
+        wait: Callable, state: dict, parts: dict, info: dict | None, patience: float, done: Callable
+    ) -> None:
         "Write this rank's shards; in the main process also the state, once all ranks have written theirs"
         try:
             wait()
@@ -169,7 +172,8 @@ class StateWriter:
             if self.place is not None: shutil.rmtree(self.place, ignore_errors=True)
 
     @property
-    def is_writing(self): return self.thread is not None and self.thread.is_alive()
+    def is_writing(self) -> bool: return self.thread is not None and self.thread.is_alive()
 
-    def finish(self):
+    def finish(self) -> None:
+        "Wait for the thread"
         if self.thread is not None and self.thread.ident is not None: self.thread.join()

@@ -116,7 +116,7 @@ class Area:
 
     def draw(self, status: str, share: float|None = None, body: str = '', chart: Any = None,
              advice: str = 'the kernel is busy, or gone', color: str = COLORS[0]) -> None:
-        "Show bar, status and time, a `Chart`, HTML below it, and `advice` if no update follows; a chart always or never"
+        "Show bar, status, time, a `Chart`, HTML below it; `advice` if no update follows; a chart always or never"
         now = perf_counter()
         stale, self.drawn_at = html_stale(advice, max(10, 2*(now - self.drawn_at))), now
         status += f' · as of {strftime("%H:%M:%S")}'
