@@ -62,7 +62,7 @@ def test_the_status_says_that_the_loop_waits(wait, work, said, n, monkeypatch):
     def look(learn):
         clock.now += work
         if clock.now > look.next:       # as the display does, now and then
-            lines.append((clock.now, learn.display._status(learn)))
+            lines.append((clock.now, learn.display.line.text(learn, '', '')))
             look.next = clock.now + .2
     look.next = 0
     for o in 'data.passes', 'show.display': monkeypatch.setattr(f'trainer_nb.{o}.perf_counter', clock)

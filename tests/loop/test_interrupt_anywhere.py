@@ -100,6 +100,8 @@ def make(folder):
 
 def seen(learn):
     "What must be the same after each fit"
+    for o in threading.enumerate():     # a cancelled timer of the display takes a moment to end
+        if isinstance(o, threading.Timer) and o.finished.is_set(): o.join()
     hooks, model = learn.hooks, learn.model
     return {
         'handler': signal.getsignal(signal.SIGINT), 'blocked': signal.pthread_sigmask(signal.SIG_BLOCK, ()),
