@@ -49,6 +49,8 @@ def _tensor_of(storage, dtype, offset, size, stride, requires_grad):
 def _of_torch():
     return vars(Optimizer([torch.empty(0)], {})).keys() - {'defaults', 'state', 'param_groups'}
 
+def _restorer(cls): return next(c for c in cls.__mro__ if '__setstate__' in vars(c))
+
 def _reduced(o):
     "How to pickle a learner, an optimizer or a loader with workers; None: as any object"
     if isinstance(o, DataLoader) and kept_iterator(o) is not None:
@@ -58,7 +60,7 @@ def _reduced(o):
     if not isinstance(o, (Learner, Optimizer)): return None
     *made_by, state = (reduced := o.__reduce_ex__(4))[:3]
     if isinstance(o, Learner): state = {**state, **{k: v for k, v in _LEFT.items() if k in state}}
-    elif type(o).__setstate__ is Optimizer.__setstate__:
+    elif _restorer(type(o)).__module__.startswith('torch.'):       # it takes any attribute
         own = {k: v for k, v in vars(o).items() if k not in _of_torch() and not callable(v)}
         state = {**own, **state}
     return (*made_by, state, *reduced[3:])

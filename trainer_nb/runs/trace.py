@@ -13,7 +13,7 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 from time import perf_counter
-from types import FunctionType, MethodType, ModuleType
+from types import BuiltinMethodType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -98,6 +98,7 @@ def _inside(o, path):
     "(path, object) of the parts of an object that may hold state"
     if isinstance(o, Mapping): return [(f'{path}[{k!r}]', v) for k, v in [*o.items()][:100]]
     if isinstance(o, (list, tuple, deque)): return [(f'{path}[{i}]', v) for i, v in enumerate(islice(o, 100))]
+    if isinstance(o, BuiltinMethodType): return [(path, o.__self__)]        # `random.random` has a generator
     if isinstance(o, MethodType): return [(path, o.__self__), *_inside(o.__func__, path)]
     if isinstance(o, partial): return [(path, o.func), (f'{path}.args', o.args), (f'{path}.keywords', o.keywords)]
     if isinstance(o, FunctionType): return [] if _is_foreign(o.__module__) else [*_of_function(o, path)]
