@@ -17,7 +17,6 @@ from torch import nn
 
 import trainer_nb.features.nan_guard
 from common import reasons, same, weights
-from test_forecast import make as forecast_of
 from test_no_sync import counted
 from trainer_nb.all import (
     AMP, EMA, Checkpoint, Compile, GradAccum, GradClip, GradNorm, Hook, LambdaHook, Learner, NaNGuard, Offload,
@@ -558,7 +557,8 @@ def test_the_largest_batch_is_found():
 
 @pytest.mark.parametrize('name', ['wide', 'convolutions', 'residual', 'embedding', 'average', 'recomputed', 'bfloat16'])
 def test_the_forecast_of_memory_is_the_peak(name):
-    learn = forecast_of(name, n=2048, bs=1024 if DEVICE.type == 'cuda' else 16, device=DEVICE)
+    from test_forecast import make as made
+    learn = made(name, n=2048, bs=1024 if DEVICE.type == 'cuda' else 16, device=DEVICE)
     forecast = learn.summary(memory=True).forecast.peak
     learn.fit(1)        # afterwards optimizer and libraries hold what they keep
     if DEVICE.type != 'cuda': return
