@@ -122,7 +122,8 @@ def close(a, b, tol=1e-5):
 
 def fresh(code, timeout=150, **env):
     "What `code` prints last, as JSON, in a process of its own"
-    path = os.pathsep.join([str(here.parent), str(here), str(here/'loop'), *filter(None, [os.environ.get('PYTHONPATH')])])
+    homes = str(here.parent), str(here), str(here/'loop')
+    path = os.pathsep.join([*homes, *filter(None, [os.environ.get('PYTHONPATH')])])
     out = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, timeout=timeout,
                          env={**os.environ, 'PYTHONPATH': path, **env})
     assert not out.returncode, out.stderr[-3000:]
