@@ -124,11 +124,17 @@ def test_is_the_real_peak(name):
     assert same(before, weights(learn.model)) and torch.equal(rng, torch.get_rng_state()) and not learn.opt.state
     assert sum(f.parts.values()) == f.peak
     assert f.peak == pytest.approx(real_peak(learn), rel=.1)
+    assert forecast_of(learn).peak == pytest.approx(f.peak, rel=.01)        # after two fits
 
 @pytest.mark.parametrize('name', BUFFERED)
 def test_leaves_out_what_kernels_take_inside(name):
     learn = make(name)
     assert .1 < forecast_of(learn).peak/real_peak(learn) < 1
+
+def test_a_batch_that_is_a_view_is_not_all_the_data():
+    x, y = torch.randn(1400, 64), torch.randint(10, (1400,))
+    learn = Learner(mlp(64), [(x[:64], y[:64])], loss_fn=F.cross_entropy, display=False)
+    assert forecast_of(learn).parts['batch'] == 64*64*4 + 64*8
 
 def test_the_summary_shows_it():
     learn = make('convolutions')

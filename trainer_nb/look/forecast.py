@@ -114,7 +114,8 @@ def forecast_of(learn: Learner,
             _follow(meter, twin)
             map_tensors(lambda t: meter.see(t, 'batch'), batch)
             with meter:
-                while twin.state.optimizer_step < 2 and most:
+                end = twin.state.optimizer_step + 2
+                while twin.state.optimizer_step < end and most:
                     twin.phase.run(twin, [batch])
                     most -= 1
         limit = memory_in_use(learn.device)[1]

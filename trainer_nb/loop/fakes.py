@@ -11,8 +11,10 @@ from contextlib import contextmanager
 from copy import deepcopy
 from typing import Any
 
+from torch import Tensor
+
 from ..base import fake_modes, forget_iterator, has_fakes, is_value_needed, map_tensors
-from ..data import Pass, each, end_workers
+from ..data import Pass, TensorLoader, each, end_workers
 from .sandbox import DryRun, _collections, _parts, _takes_part, _twin
 from .snapshot import Snapshot
 
@@ -21,7 +23,10 @@ def _first_batch(learn):
     "Read the first training batch, as a new pass would yield it"
     for dl in each(learn.train_dl): forget_iterator(dl)
     batches = Pass(learn.train_dl)
-    try: return next(iter(batches))
+    try:
+        batch = next(iter(batches))
+        if isinstance(learn.train_dl, TensorLoader): return batch       # of a block, which the loader made
+        return map_tensors(Tensor.clone, batch)     # a view would bring all the data
     except StopIteration: raise ValueError('train_dl yielded no batch: is it empty?') from None
     finally:
         batches.close()

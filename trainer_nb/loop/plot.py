@@ -54,14 +54,18 @@ def _dotted(curve, color, name, most=60): return Line(*curve, color, name, point
 def _is_loss(name, points):
     "Return whether this is a loss, over one validation set or all; a column that training also has is a metric"
     phase, *words = name.split('_')
-    if words[:1] == ['loss']: return True
+    if words[:1] == ['loss']: return not words[1:] or phase + '_loss' not in points     # a part of the loss is a metric
     if phase == 'train' or 'train_' + name[6:] in points: return False
     whole = next((o for i in range(1, len(words)) if (o := '_'.join(['valid', *words[i:]])) in points), '')
-    return whole.split('_')[1:2] == ['loss']
+    return whole.split('_')[1:2] == ['loss'] and _is_loss(whole, points)
+
+def _train_losses(curves):
+    "Return the losses that are trained: of one with parts the whole, which may be of another size"
+    return ['train_loss'] if 'train_loss' in curves else [o for o in curves if o.startswith('train_loss')]
 
 def _colors(curves):
     "Choose colours for the losses and their learning rates: dict of what follows 'train_loss' → colour"
-    return dict(zip([o.removeprefix('train_loss') for o in curves if o.startswith('train_loss')], COLORS))
+    return dict(zip([o.removeprefix('train_loss') for o in _train_losses(curves)], COLORS))
 
 def _not_drawn(names, width):
     "Name the curves left out, in a note that fits `width` pixels"
@@ -94,7 +98,7 @@ def _losses(plot, curves, points, means, xlim, most=8):
     if words: bold.append(Line([], [], next(iter(colors.values())), 'each batch', width=1))
     ylim = limits(list(chain.from_iterable(seen)), raw, ylog)
     notes = ['logarithmic'] if ylog else []
-    left_out = [o for o in curves if o.startswith('train_loss')][len(colors):] + valid[most:]
+    left_out = _train_losses(curves)[len(colors):] + valid[most:]
     if left_out: notes.append(_not_drawn(left_out, 420))
     return Panel(54, 24, 534, 176, faint + bold + marks, xlim, ylim, xlabel=None, ylog=ylog, note=', '.join(notes))
 
@@ -187,9 +191,9 @@ class Plot:
         last = max(end, h.n_steps, self.first + 2)
         pad = .015*(last - self.first)
         xlim = min([self.first + 1, *(xs[0] for xs, _ in points.values())]) - pad, last + pad
-        means = []
+        shown, means = _train_losses(curves), []
         for row, end_of in zip(h.epoch_rows, h.ends):
-            if end_of > self.first: means += [v for k, v in row.items() if k.startswith('train_loss')]
+            if end_of > self.first: means += [row[k] for k in shown if k in row]
         losses = _losses(self, curves, points, means, xlim)
         if (bad := h.bad_from or 0) > self.first:
             losses.lines.append(Line([bad, bad], losses.ylim, ALARM, f'nan from batch {bad}', width=1.5))

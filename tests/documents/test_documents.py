@@ -7,8 +7,10 @@ from torch import nn
 from common import batches, digest, make_learner, problem, weights
 from trainer_nb.features.gradients import GradAccum
 from trainer_nb.loop.accumulate import Accumulator
+from trainer_nb.loop.history import History
 from trainer_nb.loop.hooks import Hook, LambdaHook
 from trainer_nb.loop.metrics import Metric, accuracy
+from trainer_nb.loop.plot import Plot
 from trainer_nb.save.early_stopping import EarlyStopping
 
 # what a step returns
@@ -233,6 +235,23 @@ def test_more_than_eight_are_counted_in_the_table(capsys):
     assert '+4 more' in h.html() and 'learn.history.epochs has all' in h.html()
     learn.fit(1)
     assert len(str(h).splitlines()) == 3 and 'nan' not in capsys.readouterr().out
+
+@pytest.mark.parametrize('sets', [False, True])
+def test_a_part_of_another_size_does_not_flatten_the_loss(sets):
+    "The panel of the losses has the whole loss alone; its parts are drawn beside it, like metrics"
+    def step(batch, learn): return {**(res := two_losses(batch, learn)), 'loss_reg': 1000 + res['loss_reg']}
+    learn = make_learner(linear(), batches(), {'a': batches(), 'b': batches()} if sets else batches(), train_step=step)
+    chart = Plot(learn.fit(3)).chart()
+    losses, _, *beside = chart.panels
+    assert losses.ylim[1] < 100 and not any('reg' in o.name or 'ce' in o.name for o in losses.lines)
+    drawn = {line.name for panel in beside for line in panel.lines}
+    assert {'loss_ce', 'loss_reg'} <= drawn or sets and 'not drawn' in ''.join(p.note or '' for p in beside)
+
+def test_losses_of_a_step_that_yields_are_drawn_as_losses():
+    h = History()
+    h.add_steps(2, {'train_loss_d': [1., 2.], 'train_loss_g': [3., 4.]})
+    losses = Plot(h).chart().panels[0]
+    assert {'train_loss_d', 'train_loss_g'} <= {o.name.split(',')[0] for o in losses.lines}
 
 class Total:
     "A metric object: how many predictions are positive, and a large state on request"
