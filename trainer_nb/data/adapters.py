@@ -272,6 +272,7 @@ class StockAdapter(Adapter):
 # %% ../../nbs/data/01_adapters.ipynb #8b586740
 def adapter_of(dl: Any) -> Adapter:
     "Return how a pass reads a loader: what its class declares, or what fits its type"
+    if type(dl) in (list, tuple): return _ListAdapter(dl)       # quick: they have no attributes
     kind = getattr(dl, 'adapter', None)
     if isinstance(kind, type) and issubclass(kind, Adapter): return kind(dl)
     if isinstance(dl, (list, tuple, range)): return _ListAdapter(dl)
@@ -311,8 +312,9 @@ def source(dl: Any) -> Any:  # the innermost loader, which reads the data
 
 def each(dl: Any) -> list:
     "Return the loaders inside a `Loaders`, and a list of itself for any other loader"
-    dl = source(dl)
-    return list(chain.from_iterable(map(each, adapter_of(dl).parts.values()))) or [dl]
+    how = adapter_of(dl)
+    if how.source is not dl: return each(how.source)
+    return [*chain.from_iterable(map(each, how.parts.values()))] or [dl]
 
 # %% ../../nbs/data/01_adapters.ipynb #340ead94
 def warm_up(dl: Any) -> None:
@@ -342,5 +344,6 @@ def _counting_epochs(dl):
 
 def set_epoch(dl: Any, epoch: int) -> None:
     "Call `set_epoch(epoch)` on a loader, its samplers and its datasets, where they have it"
-    for o in _counting_epochs(dl): o.set_epoch(epoch)
+    if not (counting := _counting_epochs(dl)): return
+    for o in counting: o.set_epoch(epoch)
     if adapter_of(dl).is_seeded and _counting_epochs(dl.dataset): end_workers(dl)     # they hold copies of the dataset

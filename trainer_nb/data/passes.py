@@ -51,10 +51,11 @@ def _compared(iterator, dl):
 class _Reader:
     "Yields batches, and may read one ahead"
     def __init__(self, dl: Any):
-        self.wrap, self.wait_s = adapter_of(dl).wrap, 0.       # seconds spent waiting for batches
+        how = adapter_of(dl)
+        self.wrap, self.wait_s = how.wrap, 0.       # seconds spent waiting for batches
         self.timed_every = 13   # if a batch takes less than 0.1 ms, only one in this many is timed
         self.at_ahead = None    # the loader's own position before the batch ahead was read
-        self.read_from(adapter_of(dl).source)
+        self.read_from(how.source)
         self.is_sized = self.adapter.is_exact
 
     def read_from(self, dl: Any) -> None:

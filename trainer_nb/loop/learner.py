@@ -281,7 +281,7 @@ class Training(_Room):
             'a hook replaced train_dl in before_epoch, where the pass of this epoch has its loader already: '
             'replace it in after_epoch, by a loader')
         res = iter(self.pass_)
-        self.n_batches = length(self.pass_.dl)      # `set_epoch`, or a hook before the epoch, may have changed it
+        self.n_batches = self.pass_.adapter.length      # `set_epoch`, or a hook before the epoch, may have changed it
         return res
 
     def is_last(self, state: StepState) -> bool:
@@ -296,7 +296,7 @@ class Validation(_Room):
         super().__init__(*args, **kwargs)
         self.dl = self.pass_.dl
         self.sets = sets_of(self.dl)
-        self.n_batches = length(self.dl)
+        self.n_batches = self.pass_.adapter.length
         if self.sets and self.sums: self.current = next(iter(self.sums.values()))
 
     def begin(self, learn: Any, item: Any) -> int:
@@ -311,7 +311,7 @@ class Validation(_Room):
 
     def follow(self, learn: Any, at: Mapping[str, Any]) -> None:
         "Check a loss, which may be a number here, as no backward starts from it"
-        if is_number(self.loss) and not isinstance(self.loss, Tensor):
+        if not isinstance(self.loss, Tensor) and is_number(self.loss):
             self.loss = torch.tensor(float(self.loss), device=learn.device)
         check_loss(self.loss, training=False)
         for f in at['after_loss']: f(learn)
@@ -583,7 +583,7 @@ class Learner(Hooked):
             self.phase.training = True      # that of the fit, also after the epoch's passes
             try:
                 with self._opened(fit.train) as phase:
-                    phase.n_batches, phase.requests = length(self.train_dl), self.requests
+                    phase.n_batches, phase.requests = phase.pass_.adapter.length, self.requests
                     self._set_opt_modes(True)
                     if is_new: self.calls.fire('before_epoch', self)
                     batches = None
