@@ -5,7 +5,7 @@ from _names import homes, inner_pages, matching
 from _pages import cfg
 
 SIDEBAR = {     # heading → entries; pages with entries of their own name them
-    'Start': ['start/*'], 'Lessons': ['lessons/0[123]*', 'tutorials/0*'],
+    'Start': ['start/*'], 'Lessons': ['lessons/0*', 'tutorials/0*'],
     'How-to': ['howto/00_recipes', 'howto/00_from_other_libraries'], 'Examples': ['examples/00_overview'],
     'API by task': ['99_all', 'api/*'], 'Internals': ['internals/00_inside'],
 }

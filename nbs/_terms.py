@@ -13,6 +13,8 @@ TERMS = _listed({   # page, or page#section → terms
     'lessons/03_text': 'text, nlp, tokenizer, transformers, Hugging Face, padding, text classification, bert, llm',
     'lessons/04_segmentation': 'segmentation, semantic segmentation, mask, masks, u-net, unet, dice, iou, jaccard, '
                                'intersection over union, pixel accuracy',
+    'lessons/05_forecasting': 'time series, forecasting, forecast, regression, quantile, prediction interval, pinball, '
+                              'mase, sliding window, demand',
     'tutorials/01_trainer_pattern': 'custom step, train_step, custom loss',
     'tutorials/02_custom_hooks': 'callback, callbacks, custom callback, hook',
     'tutorials/03_watching_training': 'live plot, progress bar, interrupt, stop training, loss curve, Ctrl-C',

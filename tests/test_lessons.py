@@ -20,8 +20,9 @@ def calls(source):
             and isinstance(o.func, ast.Attribute)}
 
 
-def test_there_are_four():
-    assert [o.stem for o in lessons] == ['01_images', '02_table', '03_text', '04_segmentation']
+def test_there_are_five():
+    names = '01_images', '02_table', '03_text', '04_segmentation', '05_forecasting'
+    assert tuple(o.stem for o in lessons) == names
 
 @pytest.mark.parametrize('path', lessons, ids=lambda o: o.stem)
 def test_twelve_lines_lead_from_files_to_a_prediction(path):
@@ -35,6 +36,6 @@ def test_twelve_lines_lead_from_files_to_a_prediction(path):
 def test_accuracies_and_new_files(path):
     code = cells(path)
     asserts = [ast.unparse(o.test) for source in code for o in ast.walk(ast.parse(source)) if isinstance(o, ast.Assert)]
-    assert any(re.search(r'accuracy|auroc|dice', o) and '> ' in o for o in asserts)
+    assert any(re.search(r'accuracy|auroc|dice', o) and '> ' in o or 'mase' in o and '< ' in o for o in asserts)
     last = [o for o in code if 'predict' in calls(o)][-1]
     assert re.search(r'path|new', last), 'the last prediction is for a new file'

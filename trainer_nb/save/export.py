@@ -22,7 +22,7 @@ def _safetensors(): return needed('safetensors.torch', 'an export of weights', '
 def _as_args(example):
     args = (example,) if isinstance(example, Tensor) else example
     if isinstance(args, (tuple, list)) and args and all(isinstance(o, Tensor) for o in args):
-        return tuple(args)
+        return tuple(o.clone() for o in args)       # the layout of overlapping windows would become part of it
     raise TypeError(f'example is a {type(example).__name__}: '
                     'expected a tensor, or a tuple of tensors, as the model takes')
 
