@@ -129,6 +129,15 @@ class Learner(BareLearner):
         from trainer_nb.show.display import Display
         return Display(display)
 
+    def _make_frame(self,
+        names,  # True, or the names of the classes
+        data,   # what `predict` was given
+        dl,     # and the loader of it
+    ):          # function of (predictions, targets or None) → `DataFrame`
+        "Make the function that `predict(as_frame=...)` passes its result through"
+        from trainer_nb.look.frame import as_frame
+        return as_frame(self, names, data, dl)
+
     def _resume_from(self,
         source,  # True: the folder of the hook `Checkpoint`; or the path of a checkpoint, or of a folder of them
     ):           # bool: whether there was one
