@@ -70,4 +70,5 @@ def test_what_would_mislead_is_refused(out, loss_fn, names, text):
 
 def test_without_pandas(monkeypatch):
     monkeypatch.setitem(sys.modules, 'pandas', None)
-    with pytest.raises(ImportError, match=r'pip install "trainer_nb\[pandas\]"'): make_learner().predict(X, as_frame=True)
+    with pytest.raises(ImportError, match=r'pip install "trainer_nb\[pandas\]"'):
+        make_learner().predict(X, as_frame=True)

@@ -561,6 +561,8 @@ class Learner(Hooked):
                                         # one; the others keep their ratio to it. For several optimizers a dict by their
                                         # names. Not used if a checkpoint is resumed
         hooks: Any = (),                # hooks for this fit alone
+        keep_best: bool | str = False,  # True: end with the weights of the epoch with the lowest valid_loss; or by
+                                        # another column of the epoch table, such as 'valid_accuracy'
         resume: Any = False,            # True or a path: finish what a checkpoint began, `n_epochs` in all
         on_interrupt: str = 'raise',    # 'raise' `TrainingInterrupted` after an interrupt, or 'return'
         **others: Never,                # none; a name from another library raises an error that gives the name here
@@ -577,7 +579,9 @@ class Learner(Hooked):
         """
         with folded():
             if data or others or is_data(n_epochs): refuse_fit(Learner.fit, (n_epochs, *data), others)
-            plan = Plan(n_epochs, max_steps, valid_every, valid_first, as_hooks(hooks), resume, on_interrupt)
+            hooks = as_hooks(hooks)
+            if keep_best: hooks = tuple(self._keep_best([*self.hooks, *hooks], keep_best))[len(self.hooks):]
+            plan = Plan(n_epochs, max_steps, valid_every, valid_first, hooks, resume, on_interrupt)
             plan.check(train_dl=self.train_dl, valid_dl=self.valid_dl)
             fit, rates = Fit(plan), fit_rates(lr, self.opts)
             stopped = self.stopped
@@ -1085,6 +1089,10 @@ class Learner(Hooked):
         display: Any,   # what `Learner` was given
     ) -> Any:           # `Hook` or None
         "Make the hook that `Learner(display=...)` adds: none here, which draws nothing"
+
+    def _keep_best(self, hooks: list[Any], keep_best: Any) -> list[Any]:
+        "Return the hooks of `fit(keep_best=...)`: none here, which keeps no weights"
+        raise RuntimeError('fit(keep_best=...) keeps weights: use the Learner of trainer_nb.all')
 
     def _resume_from(self,
         source: Any,    # True or a path
