@@ -50,6 +50,11 @@ class Learner(BareLearner):
         return load
 
     @verb
+    def load_best():
+        from trainer_nb.save.best import load_best
+        return load_best
+
+    @verb
     def rewind():
         from trainer_nb.save.rewind import rewind
         return rewind
@@ -128,6 +133,23 @@ class Learner(BareLearner):
         "Make the hook that `Learner(display=...)` adds"
         from trainer_nb.show.display import Display
         return Display(display)
+
+    def _make_frame(self,
+        names,  # True, or the names of the classes
+        data,   # what `predict` was given
+        dl,     # and the loader of it
+    ):          # function of (predictions, targets or None) → `DataFrame`
+        "Make the function that `predict(as_frame=...)` passes its result through"
+        from trainer_nb.look.frame import as_frame
+        return as_frame(self, names, data, dl)
+
+    def _keep_best(self,
+        hooks,      # of the fit
+        keep_best,  # True or the name of a column
+    ):              # the hooks, with another one if it takes one
+        "Return the hooks of `fit(keep_best=...)`"
+        from trainer_nb.save.early_stopping import best_keeper
+        return best_keeper(hooks, keep_best)
 
     def _resume_from(self,
         source,  # True: the folder of the hook `Checkpoint`; or the path of a checkpoint, or of a folder of them

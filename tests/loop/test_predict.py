@@ -164,20 +164,137 @@ class TwoInputs(nn.Module):
     def __init__(self):
         super().__init__()
         self.linear = nn.Linear(4, 3)
-    def forward(self, a, b): return self.linear(a + b)
+    def forward(self, a, b): return self.linear(a - b)
+
+class AnyInputs(TwoInputs):
+    def forward(self, *xs): return super().forward(xs[0], xs[1])
 
 def test_errors_say_what_predict_needs():
     x, y = problem()
-    learn = make_learner(TwoInputs(), [(x, x, y)])
-    with pytest.raises(TypeError) as e: learn.predict((x, x))
+    learn = make_learner(AnyInputs(), [(x, x, y)])
+    with pytest.raises(IndexError) as e: learn.predict((x, 2*x))
     assert 'took the last of the 2 entries of the batch for its target' in ''.join(e.value.__notes__)
-    with torch.no_grad(): expected = learn.model(x, x)
-    assert torch.equal(learn.predict((x, x, torch.zeros(24))), expected)
-    assert torch.equal(learn.predict({'a': x, 'b': x}), expected)
+    with torch.no_grad(): expected = learn.model(x, 2*x)
+    assert torch.equal(learn.predict((x, 2*x, torch.zeros(24))), expected)
 
-    def step(batch, learn): return {'pred': learn.model(batch['x'], batch['x']), 'loss': batch['mask'].sum()}
+    def step(batch, learn): return {'pred': learn.model(batch['x'], batch['x']*batch['mask']), 'loss': 0.}
     learn = make_learner(TwoInputs(), train_step=step)
     with pytest.raises(KeyError, match='mask') as e: learn.predict({'x': x})
-    assert 'predict runs your own step' in ''.join(e.value.__notes__) and 'eval_step' in ''.join(e.value.__notes__)
+    notes = ''.join(e.value.__notes__)
+    assert "depends on 'mask'" in notes and 'predict runs your own step' in notes and 'predict_step' in notes
     learn.eval_step = lambda batch, learn: {'pred': learn.model(batch['x'], batch['x'])}
     learn.predict({'x': x})
+    learn = make_learner()
+    with pytest.raises(TypeError) as e: learn.predict(['a', 'b'])
+    assert 'the batch holds texts' in ''.join(e.value.__notes__)
+    with pytest.raises(TypeError, match=r'batched=False\) got a list.*one sample'):
+        learn.predict([1., 2.], batched=False)
+    learn.predict_step = lambda batch, learn: None
+    with pytest.raises(KeyError, match="no 'pred'"): learn.predict(x)
+
+def test_inputs_that_the_model_needs_are_no_targets():
+    "In a new process, where no fit has shown a batch"
+    x, y = problem()
+    learn = make_learner(TwoInputs(), ())
+    with torch.no_grad(): expected = learn.model(x, 2*x)
+    named = {'a': x, 'b': 2*x}, {'b': 2*x.numpy(), 'a': x}
+    for data in (x, 2*x), (x, 2*x, y), DataLoader(TensorDataset(x, 2*x), 24), *named:
+        assert torch.equal(learn.predict(data), expected)
+    assert torch.equal(learn.predict((x[3], 2*x[3]), batched=False), learn.predict((x[3:4], 2*x[3:4]))[0])
+
+
+# Own steps, and batches without their target
+
+def unpacks(batch, learn):
+    xb, yb = batch
+    pred = learn.model(xb.mul_(2)).softmax(1)       # in place: a second try would double it again
+    loss = F.nll_loss(pred.log(), yb) + (pred.argmax(1) != yb.squeeze()).float().mean()
+    return {'loss': loss, 'pred': pred, 'targ': yb}
+
+def looks_up(batch, learn):
+    x = batch['x'].mul_(2)
+    return unpacks((x/2, batch.pop('label').long()), learn)
+
+def yields(batch, learn):
+    res = unpacks(batch, learn)
+    yield '', res.pop('loss')
+    return res
+
+def three(batch, learn): return unpacks((batch[0], batch[1]*batch[2].mean()), learn)
+
+def takes_tensors(batch, learn): return {'pred': learn.model(2*batch).softmax(1), 'loss': batch.mean()}
+
+@pytest.mark.parametrize('step', [unpacks, yields, three, takes_tensors])
+@pytest.mark.parametrize('fitted', [False, True])
+def test_own_steps_without_a_target(step, fitted):
+    x, y = problem()
+    data = {unpacks: (x, y), yields: (x, y), three: (x, y.float(), y.float())}.get(step, DataLoader(x, 8))
+    learn = make_learner(None, data, train_step=step, optim=torch.optim.SGD, lr=1e-9, bs=8)
+    if fitted and step is unpacks: learn.fit(1)
+    learn.model.eval()
+    with torch.no_grad(): expected = learn.model(2*x).softmax(1)
+    in_tuples = (x,), DataLoader(TensorDataset(x), 8), [(x[:8].clone(),), (x[8:].clone(),)]
+    for data in x, x.numpy(), DataLoader(x, 8), *(in_tuples if step is not takes_tensors else ()):
+        assert torch.allclose(learn.predict(data), expected, atol=1e-6)
+    assert torch.allclose(learn.predict(x[5], batched=False), expected[5], atol=1e-6)
+    assert torch.equal(x, problem()[0])
+    if step is unpacks:
+        pred, targ = learn.predict((x, y), with_targs=True)
+        assert torch.equal(targ, y) and torch.allclose(pred, expected, atol=1e-6)
+
+def test_named_batches_without_the_targets_key():
+    x, y = problem()
+    learn = make_learner(None, [{'x': x, 'label': y}], train_step=looks_up)
+    learn.model.eval()
+    with torch.no_grad(): expected = learn.model(2*x).softmax(1)
+    for data in {'x': x}, [{'x': o.clone()} for o in x.split(20)], {'x': x, 'label': y}:
+        assert torch.allclose(learn.predict(data), expected, atol=1e-6)
+    assert torch.allclose(learn.predict({'x': x[2]}, batched=False), expected[2], atol=1e-6)
+
+@pytest.mark.parametrize('use', [
+    lambda pred, y: pred.sub_(y), lambda pred, y: pred.__setitem__(y == 0, 1.), lambda pred, y: 1/len(y),
+    lambda pred, y: torch.add(pred, y, out=pred), lambda pred, y: pred if y.sum() > 0 else 0, lambda pred, y: int(y[0]),
+    lambda pred, y: pred.copy_(y), lambda pred, y: F.dropout(y, inplace=True).item() > 0 or 1], ids=range(8))
+def test_no_prediction_is_wrong_because_a_target_was_missing(use):
+    "What would need its value is an error, or changes no prediction"
+    x, y = problem()
+    def step(batch, learn):
+        pred = learn.model(batch['x'])
+        kept = pred.clone()
+        used = use(pred, batch['y'])
+        return {'pred': pred if isinstance(used, Tensor) else kept, 'loss': pred.mean()}
+    learn = make_learner(train_step=step)
+    with pytest.raises(KeyError) as e: learn.predict({'x': x})
+    assert "the step needs the value of 'y', which the batch lacks" in ''.join(e.value.__notes__)
+
+def test_a_predict_step():
+    x, y = problem()
+    def step(batch, learn):
+        seen.append(type(batch))
+        return learn.model(batch if isinstance(batch, Tensor) else batch[0]).softmax(1)
+    seen, learn = [], make_learner(predict_step=step)
+    expected = learn(x).softmax(1)
+    for data in x, x.numpy(), (x,), (x, y), [(x, y)]: assert torch.allclose(learn.predict(data), expected, atol=1e-6)
+    assert seen == [Tensor, Tensor, tuple, tuple, tuple]
+
+    def of_texts(batch, learn):
+        assert isinstance(batch, list)
+        return {'pred': learn.model(torch.tensor([[float(len(o))]*4 for o in batch])), 'targ': torch.ones(len(batch))}
+    learn = make_learner(None, (X, Y), predict_step=of_texts, bs=2)
+    pred, targ = learn.predict(['a', 'bb', 'ccc'], with_targs=True)
+    assert torch.allclose(pred, learn(torch.tensor([[1.], [2.], [3.]]).expand(3, 4)), atol=1e-6) and len(targ) == 3
+    assert torch.allclose(learn.predict('bb', batched=False), pred[1], atol=1e-6)
+
+    class Soft(make_learner().__class__):
+        def predict_step(self, batch): return super().predict_step(batch)['pred'].softmax(1)
+    learn = make_learner(cls=Soft)
+    assert torch.allclose(learn.predict((x, y)), learn(x).softmax(1), atol=1e-6)
+
+@pytest.mark.parametrize('f', [lambda x: {'z': x, 'boxes': per_image(x)}, lambda x: (x, x.sum(1)), per_image, Out])
+def test_one_sample_is_the_first_of_a_batch_of_one(f):
+    first = lambda o: o[0] if isinstance(o, (Tensor, list)) else o      # noqa: E731
+    x, batch = X[4], f(X[4:5])
+    expected = (type(batch)(map(first, batch)) if isinstance(batch, tuple) else
+                {k: first(o) for k, o in batch.items()} if isinstance(batch, dict) else
+                Out(batch.scores[0]) if isinstance(batch, Out) else batch[0])
+    assert same(make_learner(Says(f), ()).predict(x, batched=False), expected)

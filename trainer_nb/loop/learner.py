@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from trainer_nb.base import (
-    check_seed, drop_locals, folded, is_oom, map_tensors, note_place, opt_step, set_seed, to_device, with_comments
+    check_seed, drop_locals, folded, is_oom, note_place, opt_step, set_seed, to_device, with_comments
 )
 from ..data import Pass, is_shuffled, length, rng_states, sets_of, source
 from .first_batch import Looked, new_sums
@@ -32,6 +32,7 @@ from .interrupts import Interrupts
 from .losses import step_with_closure
 from .accumulate import Accumulators, check_column
 from .metrics import as_metrics, check_sets, missing_inputs
+from .missing import Stand, as_result
 from .mistakes import check_model, float_dtype, is_data, missing_name, refuse_fit, refuse_others
 from trainer_nb.loop.optim import (
     check_names, check_optimizers, is_by_name, lr_names, make_optimizers, needs_closure, parameters, set_lr, trained
@@ -43,7 +44,7 @@ from .sandbox import DryRun, dry_run
 from .snapshot import named_objects
 from .shortage import in_opt_step, shortage
 from trainer_nb.loop.steps import (
-    check_loss, default_result, get_modes, is_number, set_modes, set_opt_modes, switch, unpack
+    as_step, check_loss, default_result, get_modes, is_number, set_modes, set_opt_modes, switch, unpack
 )
 from .world import World
 
@@ -61,6 +62,7 @@ class Phase:
     requests = ()               # of the fit, if this is a pass of its own
     next_due = math.inf         # optimizer step at which something is due
     last_loss = None            # of the batch before: its graph is freed once the next one exists
+    stand = None                # of a prediction by the user's own step: a `Stand`, which calls it
 
     def __init__(self,
         model: Any = None,      # that the steps call; None: that of the phase below
@@ -399,6 +401,8 @@ class Learner(Hooked):
         train_step: Any = None,     # `train_step(batch, learn)` → dict with 'loss', or a generator of (optimizer's
                                     # name, loss); other numbers in the dict are columns of the history
         eval_step: Any = None,      # the same for validation; default: `train_step`
+        predict_step: Any = None,   # `predict_step(batch, learn)` → predictions, for `predict`, whose batches may lack
+                                    # the target; default: that of the step above
         optim: Any = None,          # an optimizer; a class or factory called with the parameters (and `lr`); or a dict
                                     # of names to either. Default AdamW
         lr: Any = None,             # learning rate > 0 of an optimizer step; None: the optimizer's own. By names of
@@ -428,6 +432,7 @@ class Learner(Hooked):
             self.device = parts.place(model, loss_fn, device)
             if train_step is not None: self.train_step = train_step
             if eval_step is not None: self.eval_step = eval_step
+            if predict_step is not None: self.predict_step = predict_step
             self.state, self.history, self.world = StepState(), History(), World()
             self.fitting = self.stopped = None      # the `Fit` that runs, and the one that `resume` continues
             self.cancelled = None                   # it ended early: 'step', 'epoch', 'fit', 'stop', 'interrupt',
@@ -479,6 +484,28 @@ class Learner(Hooked):
     ) -> Any:           # dict as `train_step` returns it; 'loss' may be missing
         "The step of validation; default: `train_step`"
         return self.train_step(batch)
+
+    @with_comments
+    def predict_step(self,
+        batch: Any,     # what `predict` was passed, in batches on the device: tensors or lists; of a loader what it
+                        # yields
+    ) -> Any:           # predictions, or a dict with 'pred', and 'targ' for `with_targs=True`
+        """The step of `predict`; default: the step of validation without its loss
+
+        Where a batch lacks its target, nothing that depends on it is computed.
+        """
+        phase = self.phase
+        if phase.stand is not None: return phase.stand(batch)
+        if isinstance(batch, Tensor): batch = (batch,)
+        args, kwargs, targ = (), batch, None
+        n = len(batch) if isinstance(batch, (list, tuple)) else 0
+        is_without = n in (1, (self._looked.n_entries or 0) - 1) or n <= parts.n_needed(self.model)
+        if n and is_without: args, kwargs = batch, {}
+        elif n or not isinstance(batch, Mapping) or {'labels', 'targ'} & batch.keys():
+            args, kwargs, targ = unpack(batch, self.loss_fn)
+        phase.pred, phase.has_pred = self.model(*args, **kwargs), True
+        self.calls.fire('after_pred', self)
+        return {'pred': phase.pred, 'targ': targ}
 
     def do_step(self) -> None:
         "Forward: from `batch` to `loss` and `result`. Wrapped by hooks, overridden by subclasses"
@@ -534,6 +561,8 @@ class Learner(Hooked):
                                         # one; the others keep their ratio to it. For several optimizers a dict by their
                                         # names. Not used if a checkpoint is resumed
         hooks: Any = (),                # hooks for this fit alone
+        keep_best: bool | str = False,  # True: end with the weights of the epoch with the lowest valid_loss; or by
+                                        # another column of the epoch table, such as 'valid_accuracy'
         resume: Any = False,            # True or a path: finish what a checkpoint began, `n_epochs` in all
         on_interrupt: str = 'raise',    # 'raise' `TrainingInterrupted` after an interrupt, or 'return'
         **others: Never,                # none; a name from another library raises an error that gives the name here
@@ -550,7 +579,9 @@ class Learner(Hooked):
         """
         with folded():
             if data or others or is_data(n_epochs): refuse_fit(Learner.fit, (n_epochs, *data), others)
-            plan = Plan(n_epochs, max_steps, valid_every, valid_first, as_hooks(hooks), resume, on_interrupt)
+            hooks = as_hooks(hooks)
+            if keep_best: hooks = tuple(self._keep_best([*self.hooks, *hooks], keep_best))[len(self.hooks):]
+            plan = Plan(n_epochs, max_steps, valid_every, valid_first, hooks, resume, on_interrupt)
             plan.check(train_dl=self.train_dl, valid_dl=self.valid_dl)
             fit, rates = Fit(plan), fit_rates(lr, self.opts)
             stopped = self.stopped
@@ -673,42 +704,59 @@ class Learner(Hooked):
 
     @with_comments
     def predict(self,
-        dl_or_batch: Any,       # loader; tensor or tuple of tensors or arrays, (x,) or (x, y); or a mapping, one batch.
-                                # With several inputs (x1, x2, y), or (x1, x2) after a fit. Your own step may need y
+        dl_or_batch: Any,           # inputs, with or without targets: a loader; a tensor, array or tuple of them; a
+                                    # mapping, one batch by name; a list of texts, or a data frame for a `predict_step`
         with_targs: bool = False,   # return targets too
+        *,
+        batched: bool = True,       # False: one sample, without the dimension of the batch, and so is the result
+        as_frame: Any = False,      # True, or names of the classes: a pandas `DataFrame` with names and probabilities
     ) -> Any:                   # predictions of all samples on the host, as the model returns them: tensors and
                                 # nestings of them (with `AMP` in bfloat16: NumPy needs .float()), or a list; or
                                 # (predictions, targets)
-        "Return predictions, in evaluation mode and without gradients"
+        """Return predictions, in evaluation mode and without gradients
+
+        Of a tuple, the last entry is the target if the model can be called without it; after a fit, if it has as many
+        entries as a training batch.
+        """
         with folded():
             self._check_use()
-            if isinstance(dl_or_batch, Tensor) or hasattr(dl_or_batch, '__array__'): dl_or_batch = (dl_or_batch,)
-            is_batch = isinstance(dl_or_batch, Mapping)     # copied, as a step may write to it in place
-            dl = [map_tensors(Tensor.clone, dl_or_batch)] if is_batch else parts.loader_for(self, dl_or_batch)
+            dl, is_bare = parts.to_predict(self, dl_or_batch if batched else parts.batch_of_one(dl_or_batch))
+            frame = None if as_frame is False else self._make_frame(as_frame, dl_or_batch, dl)
             if is_shuffled(source(dl)) and not with_targs: warnings.warn(
                 'predict got a loader that shuffles: the predictions are in its random order. Pass with_targs=True for '
                 'their targets, or a loader with shuffle=False', stacklevel=2)
             phase, total = Validation(pass_=Pass(dl)), n_samples(dl)
             preds, targs = Joined('predictions', total), Joined('targets', total)
             with self._apart(phase):
-                if phase.is_default: phase.step_fn = self._predict_step
+                self._set_predict_step(phase, is_bare)
                 for batch in phase.pass_:
                     if phase.sets: [batch] = batch.values()
                     phase.batch = to_device(batch, self.device)
-                    try:
-                        phase.do['do_step']()
-                        while phase.generator is not None: phase.do['do_step']()
+                    try: phase.do['do_step']()
                     except (KeyError, IndexError, TypeError, ValueError) as e:
                         if text := self._about_predict(batch): e.add_note(text)
                         raise
                     if phase.pred is None: raise KeyError("the step returned no 'pred'")
                     sizes = sizes_of(batch, phase.result.get('n'))
                     preds.add(phase.pred, sizes)
-                    if with_targs: targs.add(phase.result['targ'], sizes)
+                    if with_targs: targs.add(phase.result.get('targ'), sizes)
                     phase.pass_.n += 1
                     phase.clear()
             if not phase.pass_.n: raise ValueError('there is nothing to predict: no batch')
-            return (preds.result(), targs.result()) if with_targs else preds.result()
+            is_one = not batched and frame is None
+            pred, targ = preds.result(is_one), targs.result(is_one) if with_targs else None
+            if frame is not None: return frame(pred, targ)
+            return (pred, targ) if with_targs else pred
+
+    def _set_predict_step(self, phase, is_bare):
+        "Let a phase predict; `is_bare` tells that its batches (x,) were made of a tensor or a list"
+        step = as_step(self.predict_step, self)
+        if not phase.is_default: phase.stand = Stand(phase.step_fn, self._looked.n_entries, is_bare)
+        def own(batch):
+            res = as_result(step(batch[0] if is_bare else batch))
+            phase.has_pred = False      # that of the default step, which it may have called
+            return res
+        phase.step_fn = own if self.is_own('predict_step') else step
 
     @with_comments
     def __call__(self,
@@ -730,23 +778,16 @@ class Learner(Hooked):
         "The step of `learn(x)`"
         return {'pred': self.model(*batch[0], **batch[1])}
 
-    def _predict_step(self, batch):
-        "The default step without a loss; a batch may lack its target"
-        if isinstance(batch, Tensor): batch = (batch,)
-        args, kwargs, targ = (), batch, None
-        is_without = isinstance(batch, (list, tuple)) and len(batch) in (1, (self._looked.n_entries or 0) - 1)
-        if is_without: args, kwargs = batch, {}
-        elif not isinstance(batch, Mapping) or {'labels', 'targ'} & batch.keys():
-            args, kwargs, targ = unpack(batch, self.loss_fn)
-        self.phase.pred, self.phase.has_pred = self.model(*args, **kwargs), True
-        self.calls.fire('after_pred', self)
-        return {'pred': self.phase.pred, 'targ': targ}
-
     def _about_predict(self, batch):  # str, or None
         "What `predict` assumed about a batch that failed"
+        if self.is_own('predict_step'): return None
         if not self.phase.is_default: return (
-            'predict runs your own step, which may need the targets: pass batches that hold them, or to the learner an '
-            "eval_step(batch, learn) that returns {'pred': ...} without them")
+            'predict runs your own step, without what the batch lacks: pass batches that hold it, or to the learner a '
+            'predict_step(batch, learn) that returns the predictions')
+        first = next(iter(batch.values() if isinstance(batch, Mapping) else batch), None) if len(batch) else None
+        if isinstance(first, list) and first and isinstance(first[0], str): return (
+            'the batch holds texts, and the model was called with them: pass to the learner a '
+            'predict_step(batch, learn) that turns them into tensors')
         is_several = isinstance(batch, (list, tuple)) and len(batch) > 1 and self._looked.n_entries is None
         if is_several: return (
             f'predict took the last of the {len(batch)} entries of the batch for its target, as no fit has shown how '
@@ -1049,11 +1090,19 @@ class Learner(Hooked):
     ) -> Any:           # `Hook` or None
         "Make the hook that `Learner(display=...)` adds: none here, which draws nothing"
 
+    def _keep_best(self, hooks: list[Any], keep_best: Any) -> list[Any]:
+        "Return the hooks of `fit(keep_best=...)`: none here, which keeps no weights"
+        raise RuntimeError('fit(keep_best=...) keeps weights: use the Learner of trainer_nb.all')
+
     def _resume_from(self,
         source: Any,    # True or a path
     ) -> bool:
         "Restore a checkpoint: none here, which reads no files"
         raise RuntimeError('fit(resume=...) reads a checkpoint: use the Learner of trainer_nb.all')
+
+    def _make_frame(self, names: Any, data: Any, dl: Any) -> Any:
+        "Make the function that `predict(as_frame=...)` passes its result through: none here, which draws no tables"
+        raise RuntimeError('predict(as_frame=...) makes a table: use the Learner of trainer_nb.all')
 
     def _explain(self, e: BaseException) -> None:
         "Add a note to an error on what to do: none here, which knows no advice"

@@ -158,12 +158,16 @@ class Joined:
             if k not in self.parts: self.parts[k] = Joined(f'{self.name}[{k!r}]', self.total)
             self.parts[k].add(o, sizes)
 
-    def result(self) -> Any:  # of the type of the outputs
+    def result(self,
+        is_one: bool = False,   # return the output for the first sample, without the dimension of the batch
+    ) -> Any:                   # of the type of the outputs
         "Join the outputs of all batches; frees memory on the way"
-        if self.kind in ('rows', 'values'): return self.parts.result()
-        if self.kind == 'samples': return self.parts
-        if self.kind == 'objects': return self.parts if any(o is not None for o in self.parts) else None
-        values = {k: o.result() for k, o in self.parts.items()}
+        if self.kind == 'fields': return self._result_of_fields({k: o.result(is_one) for k, o in self.parts.items()})
+        if self.kind == 'objects' and all(o is None for o in self.parts): return None
+        res = self.parts if self.kind in ('samples', 'objects') else self.parts.result()
+        return res[0] if is_one else res
+
+    def _result_of_fields(self, values):
         if hasattr(self.type, '_fields'): return self.type(*values.values())
         if issubclass(self.type, (list, tuple)): return self.type(values.values())
         if not issubclass(self.type, Mapping): return self.type(**values)

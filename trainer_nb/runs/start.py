@@ -25,7 +25,7 @@ from .worker import torch_settings
 
 # %% ../../nbs/runs/08_start.ipynb #21886fd9
 # arguments that `fit` takes, too
-_FIT = 'max_steps', 'valid_every', 'valid_first', 'lr', 'resume'
+_FIT = 'max_steps', 'valid_every', 'valid_first', 'lr', 'keep_best', 'resume'
 
 def _plan(learn, n_epochs, kwargs):
     "Return the arguments of the fit, or {} to resume a stopped one; raises TypeError, ValueError"
@@ -124,7 +124,7 @@ def start(
     hooks: Any = (),    # hooks for this fit alone
     overwrite: bool = False,    # True: delete the run that the folder holds, and train anew
     max_gb: float = 4., # gigabytes of data in memory that may be copied to the run
-    **kwargs: Any,      # max_steps, valid_every, valid_first, lr, resume=path: as for `fit`
+    **kwargs: Any,      # max_steps, valid_every, valid_first, lr, keep_best, resume=path: as for `fit`
 ) -> Run:
     """Train in a process of its own; returns at once, and shows the run live
 

@@ -168,7 +168,8 @@ class Checkpoint(Hook):
         "Return what the manifest says of a state"
         fit, s = learn.fitting or learn.stopped, learn.state
         return {'run': self.run, 'step': s.optimizer_step, 'epoch': s.epoch, 'position': learn.position,
-                'monitor': self.monitor, 'metric': self._value(learn), 'loss': self._value(learn, 'valid_loss'),
+                'monitor': self.monitor, 'mode': self.mode,
+                'metric': self._value(learn), 'loss': self._value(learn, 'valid_loss'),
                 'processes': learn.world.size, 'in_epoch': fit is not None and fit.train is not None}
 
     def _prune(self):

@@ -6,13 +6,19 @@
 __all__ = ['export', 'load_model']
 
 # %% ../../nbs/save/06_export.ipynb #ddbd8d99
-import json, platform, sys
+import json, math, platform, sys, warnings
+from collections.abc import Mapping
+from contextlib import redirect_stdout
+from io import StringIO
+from logging import ERROR, getLogger
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ..base import needed, open_file, replacing, to_device
+from ..base import map_tensors, needed, open_file, replacing, to_device
 from ..loop import Learner, get_modes, plain_config, set_modes
 from .snapshot import check_module
 
@@ -20,26 +26,64 @@ from .snapshot import check_module
 def _safetensors(): return needed('safetensors.torch', 'an export of weights', 'export')
 
 def _as_args(example):
+    "Return positional and named inputs"
     args = (example,) if isinstance(example, Tensor) else example
-    if isinstance(args, (tuple, list)) and args and all(isinstance(o, Tensor) for o in args):
-        return tuple(o.clone() for o in args)       # the layout of overlapping windows would become part of it
-    raise TypeError(f'example is a {type(example).__name__}: '
-                    'expected a tensor, or a tuple of tensors, as the model takes')
+    values = args.values() if isinstance(args, Mapping) else args if isinstance(args, (tuple, list)) else ()
+    if not values or not all(isinstance(o, Tensor) and o.ndim for o in values): raise TypeError(
+        f'example is a {type(example).__name__}: expected a batch as the model takes it, which is a tensor, '
+        'a tuple of tensors, or a mapping from names of arguments to tensors')
+    args = map_tensors(Tensor.clone, args)      # a layout of overlapping windows would become part of the program
+    return ((), dict(args)) if isinstance(args, Mapping) else (tuple(args), {})
 
 def _finite(x):
     "Return what JSON makes of it, with None for numbers that it lacks"
     return json.loads(json.dumps(x), parse_constant=lambda name: None)
 
-def _program(model, args, dynamic):
+def _program(model, args, kwargs, dynamic):
     "Export the model; with `dynamic`, the first dimension of all inputs is a batch of any size"
     batch = torch.export.Dim('batch', min=1)
-    if dynamic: args = tuple(torch.cat([o, o]) if len(o) == 1 else o for o in args)     # 1: a constant
-    shapes = tuple({0: batch} for _ in args) if dynamic else None
-    try: return torch.export.export(model, args, dynamic_shapes=shapes)
+    def twice(t): return torch.cat([t, t]) if dynamic and len(t) == 1 else t        # 1: a constant
+    args, kwargs = map_tensors(twice, (args, kwargs))
+    shapes = {k: {0: batch} for k in kwargs} if kwargs else tuple({0: batch} for _ in args)
+    try: return torch.export.export(model, args, kwargs, dynamic_shapes=shapes if dynamic else None)
     except Exception as e:
-        e.add_note(f'raised while {type(model).__name__} was exported for inputs of shapes '
-                   f'{[tuple(o.shape) for o in args]}; without example= only the weights are written')
+        shapes = [tuple(o.shape) for o in (*args, *kwargs.values())]
+        e.add_note(f'raised while {type(model).__name__} was exported for inputs of shapes {shapes}; '
+                   'without example= only the weights are written')
         raise
+
+def _output_names(out):
+    if isinstance(out, Mapping): return [str(k) for k, o in out.items() if isinstance(o, Tensor)]
+    return ['output'] if isinstance(out, Tensor) else None
+
+def _onnx(program, dynamic):
+    "Convert a program to the bytes of an ONNX file; raises RuntimeError if that predicts something else"
+    for o in 'onnx', 'onnxscript', 'onnxruntime': needed(o, 'export(onnx=True)', 'onnx')
+    more = (lambda t: torch.cat([t, t[:1]])) if dynamic else Tensor.clone
+    args, kwargs = map_tensors(more, program.example_inputs)      # dynamic: a batch of another size
+    with torch.no_grad(): out = program.module()(*args, **kwargs)
+    log = getLogger('torch.onnx')
+    before = log.level
+    with TemporaryDirectory() as folder, warnings.catch_warnings(), redirect_stdout(StringIO()):
+        warnings.simplefilter('ignore')
+        log.setLevel(ERROR)
+        try: model = torch.onnx.export(program, dynamo=True, output_names=_output_names(out))
+        finally: log.setLevel(before)
+        model.save(path := Path(folder)/'model.onnx', external_data=False)
+        res = path.read_bytes()
+    _check_onnx(res, [*args, *kwargs.values()], out)
+    return res
+
+def _check_onnx(data, inputs, out):
+    "Compare what an ONNX file returns with the outputs of the program"
+    runtime, here = needed('onnxruntime', 'export(onnx=True)', 'onnx'), []
+    session = runtime.InferenceSession(data, providers=['CPUExecutionProvider'])
+    there = session.run(None, {o.name: t.cpu().numpy() for o, t in zip(session.get_inputs(), inputs, strict=True)})
+    map_tensors(lambda t: here.append(t.double().cpu()), out)
+    for a, b in zip(here, (torch.from_numpy(o).double() for o in there), strict=True):
+        off = (a - b).abs().max().item() if a.shape == b.shape else math.inf
+        if not off <= 1e-3*max(1, a.abs().max().item()): raise RuntimeError(
+            f'the ONNX file returns other values than the model, by up to {off:.3g}, so nothing was written')
 
 def _config(learn, average):
     "Return the contents of `config.json`"
@@ -56,11 +100,13 @@ def _config(learn, average):
 def export(
     learn: Learner,
     folder: str | Path,             # created if it does not exist; files of the same names are replaced
-    example: Tensor | tuple[Tensor, ...] | None = None,     # as the model takes: write a program, too
+    example: Any = None,            # a batch as the model takes it, tensor, tuple or mapping of tensors by name: write
+                                    # a program, too
     dynamic: bool = True,           # whether the program takes a batch of any size
+    onnx: bool = False,             # True: write the program as `model.onnx`, too, and check it with onnxruntime
     average: bool = True,           # with `EMA` or `SWA`, export what `predict` uses; False: live weights
 ) -> Path:                          # the folder
-    """Write `model.safetensors`, `config.json` and, with `example`, `program.pt2`
+    """Write `model.safetensors`, `config.json` and, with `example`, `program.pt2`, with `onnx` also `model.onnx`
 
     What is exported predicts what `learn.predict` does. `config.json` holds the model's class, the
     counters, the last row of the epoch table, the versions, `learn.config`, and 'average', 'EMA' or
@@ -70,19 +116,24 @@ def export(
     st, folder, ema = _safetensors(), Path(folder), getattr(learn, 'ema', None) if average else None
     averaged = ema and ema.average_of(learn)
     model = learn.model if averaged is None else averaged
+    if onnx and example is None:
+        raise ValueError('export(onnx=True) needs a batch as the model takes it: example=x[:2]')
     args = None if example is None else to_device(_as_args(example), learn.device)
     config = json.dumps(_config(learn, None if averaged is None else ema.name), indent=1, allow_nan=False)
     modes = get_modes(model)
     try:
         model.eval()
-        with torch.no_grad(): program = None if args is None else _program(model, args, dynamic)
+        with torch.no_grad(): program = None if args is None else _program(model, *args, dynamic)
     finally: set_modes(modes)
+    as_onnx = _onnx(program, dynamic) if onnx else None
     folder.mkdir(parents=True, exist_ok=True)
     with replacing(folder/'model.safetensors') as f:
         st.save_model(model, f.name, metadata={'format': 'pt'})
     with replacing(folder/'config.json') as f: f.write(config.encode())
     if program is not None:
         with replacing(folder/'program.pt2') as f: torch.export.save(program, f)
+    if as_onnx is not None:
+        with replacing(folder/'model.onnx') as f: f.write(as_onnx)
     if averaged is not None:
         print(f'the average of {ema.name} was exported; average=False exports the live weights')
     return folder

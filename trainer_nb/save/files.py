@@ -88,8 +88,8 @@ _NAME = re.compile(r'checkpoint-([0-9]+)-step-([0-9]+)\.(pt|json|parts)')
 _MANIFEST = {'format': int, 'run': str, 'step': int, 'size': int, 'sha256': str,
              'metric': (None, int, float), 'loss?': (None, float),
              'saved': str, 'torch': str, 'trainer_nb': str, 'python': str,
-             'epoch?': int, 'position?': str, 'monitor?': (None, str), 'processes?': int, 'in_epoch?': bool,
-             'parts?': {str: [(int, str)]}}
+             'epoch?': int, 'position?': str, 'monitor?': (None, str), 'mode?': str, 'processes?': int,
+             'in_epoch?': bool, 'parts?': {str: [(int, str)]}}
 
 def _read_manifest(path: Path) -> dict[str, Any]:
     "Read a manifest, and add its number 'n' and the state's 'file'; raises BadCheckpoint"

@@ -1,0 +1,74 @@
+"`predict(as_frame=True)`: a row for each sample, and numbers that mean what their heading says"
+import sys
+from functools import partial
+from types import SimpleNamespace
+
+import pytest, torch, torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from common import make_learner, problem
+
+X, Y = problem()
+
+class Says(nn.Module):
+    def __init__(self, out, config=None):
+        super().__init__()
+        self.out, self.weight, self.config = out, nn.Parameter(torch.zeros(())), config
+    def forward(self, x): return self.out(x)
+
+def frame(out, loss_fn, as_frame=True, config=None, train_dl=(), **kwargs):
+    pytest.importorskip('pandas')
+    return make_learner(Says(out, config), train_dl, loss_fn=loss_fn, **kwargs).predict(X, as_frame=as_frame)
+
+def values(table, names): return torch.tensor(table[names].values)
+
+@pytest.mark.parametrize('loss_fn,to_probs', [
+    (F.cross_entropy, lambda z: z.exp()/z.exp().sum(1, keepdim=True)),
+    (partial(F.cross_entropy, label_smoothing=.1), lambda z: z.exp()/z.exp().sum(1, keepdim=True)),
+    (nn.NLLLoss(), torch.exp)])
+def test_classes(loss_fn, to_probs):
+    table = frame(lambda x: x, loss_fn, ['a', 'b', 'c', 'd'])
+    assert torch.allclose(values(table, ['a', 'b', 'c', 'd']), to_probs(X), atol=1e-6)
+    assert [*table.predicted] == ['abcd'[i] for i in X.argmax(1)]
+
+def test_probabilities_are_not_made_of_probabilities():
+    "also if they are rounded to bfloat16"
+    for dtype, tol in (torch.float32, 1e-6), (torch.bfloat16, 1e-2):
+        table = frame(lambda x, dtype=dtype: x.softmax(1).to(dtype), F.cross_entropy)
+        assert torch.allclose(values(table, [0, 1, 2, 3]), X.softmax(1), atol=tol)
+
+@pytest.mark.parametrize('out', [lambda x: x[:, 0], lambda x: x[:, :1]])
+def test_yes_or_no(out):
+    table, p = frame(out, nn.BCEWithLogitsLoss(), ['no', 'yes']), 1/(1 + (-X[:, 0]).exp())
+    assert torch.allclose(values(table, ['no', 'yes']), torch.stack([1 - p, p], 1), atol=1e-6)
+    assert [*table.predicted] == [('no', 'yes')[int(o > .5)] for o in p]
+
+def test_labels_and_values():
+    table = frame(lambda x: x, nn.BCEWithLogitsLoss(), [*'abcd'])
+    assert [*table.columns] == [*'abcd'] and torch.allclose(values(table, [*'abcd']), 1/(1 + (-X).exp()), atol=1e-6)
+    assert torch.equal(values(frame(lambda x: x[:, :1], F.mse_loss), ['predicted'])[:, 0], X[:, 0])
+    assert torch.equal(values(frame(lambda x: x, F.mse_loss, [*'abcd']), [*'abcd']), X)
+
+def test_names_come_from_the_data_and_the_config():
+    data = TensorDataset(X, Y)
+    data.classes = ['a', 'b', 'c', 'd']
+    assert [*frame(lambda x: x, F.cross_entropy, train_dl=DataLoader(data)).columns][1:] == [*'abcd']
+    config = SimpleNamespace(id2label=dict(enumerate('abcd')), problem_type=None)
+    for kind, expected in (None, X.softmax(1)), ('multi_label_classification', X.sigmoid()), ('regression', X):
+        config.problem_type = kind
+        table = frame(lambda x: {'logits': x}, None, config=config)
+        assert torch.allclose(values(table, [*'abcd']), expected, atol=1e-6)
+
+@pytest.mark.parametrize('out,loss_fn,names,text', [
+    (lambda x: x, lambda p, y: p.mean(), [*'abcd'], 'nothing tells what the 4 outputs of the model mean.*softmax'),
+    (lambda x: x, F.cross_entropy, [*'abc'], '3 names for 4 outputs'),
+    (lambda x: x, F.cross_entropy, 'abcd', 'expected True, or a list of the names'),
+    (lambda x: x[:, :, None], F.cross_entropy, True, r'the predictions are a tensor of shape \(24, 4, 1\)')])
+def test_what_would_mislead_is_refused(out, loss_fn, names, text):
+    with pytest.raises((TypeError, ValueError), match=text): frame(out, loss_fn, names)
+
+def test_without_pandas(monkeypatch):
+    monkeypatch.setitem(sys.modules, 'pandas', None)
+    with pytest.raises(ImportError, match=r'pip install "trainer_nb\[pandas\]"'):
+        make_learner().predict(X, as_frame=True)

@@ -1,0 +1,99 @@
+"`load_best` and `fit(keep_best=True)`: the weights of the best epoch, and nothing else"
+import json
+
+import pytest, torch
+from torch import nn
+
+from common import LambdaHook, equal, make_learner, problem, same, weights
+from trainer_nb.all import EMA, Checkpoint, EarlyStopping, OneCycle, accuracy
+
+X, Y = problem(60)
+VALUES = [.5, .2, .9, .9, .4, .3]      # of the column, epoch by epoch
+
+def learner(*hooks, seed=0, **kwargs):
+    torch.manual_seed(seed)
+    return make_learner(None, (X[:40], Y[:40]), (X[40:], Y[40:]), bs=10, seed=1, hooks=[*hooks], lr=.05, **kwargs)
+
+def kept_weights(into): return LambdaHook(after_epoch=lambda learn: into.append(weights(learn.model)))
+
+@pytest.mark.parametrize('mode,best', [('max', 2), ('min', 1)])
+def test_the_best_by_what_was_monitored(tmp_path, mode, best):
+    "also in a learner that knows no mode; the first of two equal ones, or that with the lower loss"
+    def score(pred, targ): return torch.tensor(VALUES[learn.state.epoch])
+    each, hook = [], Checkpoint(tmp_path, monitor='valid_score', mode=mode, keep=1)
+    learn = learner(kept_weights(each), OneCycle(), hook, metrics=[score])
+    learn.fit(5)
+    before = learn.history.epochs, learn.opt.state_dict(), learn.lrs(), learn.state.epoch
+    manifest = learn.load_best()
+    if mode == 'max': best += learn.history.epochs['valid_loss'][3] < learn.history.epochs['valid_loss'][2]
+    assert same(weights(learn.model), each[best]) and not same(each[best], each[4])
+    assert equal(before, (learn.history.epochs, learn.opt.state_dict(), learn.lrs(), learn.state.epoch))
+    assert manifest['epoch'] == best + 1 and learn.history.best() == best
+    other = learner(seed=5)
+    other.load_best(tmp_path)
+    assert same(weights(other.model), each[best]) and other.state.epoch == 0
+    learn.fit(1)        # trains on from there
+    assert learn.state.epoch == 6
+
+def test_the_average_comes_along(tmp_path):
+    learn = learner(EMA(.5), Checkpoint(tmp_path))
+    learn.fit(4)
+    losses = learn.history.epochs['valid_loss']
+    learn.load_best()
+    assert learn.validate()['valid_loss'] == pytest.approx(min(losses), abs=1e-6)
+    other = learner(EMA(.5), seed=5)
+    other.load_best(tmp_path)
+    assert torch.equal(other.predict(X), learn.predict(X))
+    alone = learner(seed=5)
+    old = weights(alone.model)
+    with pytest.raises(ValueError, match='validation used EMA there and no average here'): alone.load_best(tmp_path)
+    assert same(weights(alone.model), old)
+
+def test_errors_leave_the_learner_alone(tmp_path):
+    learn = learner(Checkpoint(tmp_path/'a', monitor=None))
+    with pytest.raises(FileNotFoundError, match='no checkpoint'): learn.load_best()
+    learn.fit(1)
+    with pytest.raises(ValueError, match='no checkpoint in .* is rated by None'): learn.load_best()
+    with pytest.raises(ValueError, match='fit.*keep_best=True'): learner().load_best()
+    good = learner(Checkpoint(tmp_path/'b'))
+    good.fit(1)
+    other = make_learner(nn.Linear(4, 3))
+    old = weights(other.model)
+    with pytest.raises(ValueError, match='different model'): other.load_best(tmp_path/'b')
+    assert same(weights(other.model), old)
+    [note] = (tmp_path/'b').glob('*.json')
+    note.write_text(json.dumps({**json.loads(note.read_text()), 'mode': 3}))
+    with pytest.warns(UserWarning, match='damaged'), pytest.raises(FileNotFoundError): other.load_best(tmp_path/'b')
+
+@pytest.mark.parametrize('monitor', [True, 'valid_accuracy'])
+def test_keep_best(monitor, capsys):
+    each = []
+    learn = learner(kept_weights(each), metrics=[accuracy])
+    learn.fit(6, keep_best=monitor)
+    rows = learn.history.epoch_rows
+    key = (lambda o: o['valid_loss']) if monitor is True else lambda o: (-o['valid_accuracy'], o['valid_loss'])
+    best = min(rows, key=key)['epoch']
+    assert same(weights(learn.model), each[best]) and len(rows) == 6 and learn.history.best() == best
+    assert f'was best in epoch {best}' in capsys.readouterr().out and not learn.get_hook('EarlyStopping', default=None)
+    plain = learner(LambdaHook(), metrics=[accuracy])
+    plain.fit(6)
+    assert plain.history.epochs['train_loss'] == learn.history.epochs['train_loss']
+
+def test_keep_best_beside_early_stopping():
+    hook = EarlyStopping(2)
+    learn = learner(hook)
+    learn.fit(2, keep_best=True)
+    assert learn.hooks.count(hook) == 1
+    with pytest.raises(ValueError, match='disagree on the weights'): learn.fit(1, keep_best='train_loss')
+    with pytest.raises(ValueError, match='disagree'): learner(EarlyStopping(restore_best=False)).fit(1, keep_best=True)
+    with pytest.raises(ValueError, match='no valid_dl'): make_learner().fit(1, keep_best=True)
+
+def test_keep_best_survives_a_stop():
+    def stop(learn):
+        if learn.state.optimizer_step == 6: learn.stop()
+    one, two = learner(), learner()
+    one.fit(5, keep_best=True)
+    two.fit(5, keep_best=True, hooks=[LambdaHook(after_step=stop)])
+    assert two.stopped
+    two.resume()
+    assert same(weights(one.model), weights(two.model))
