@@ -8,7 +8,7 @@ import pytest, torch
 from test_pictures import Drawn
 from test_runs import plant
 from trainer_nb.all import Comparison, History, LambdaHook, Learner, Run, attach, compare, runs
-from trainer_nb.runs.comparison import PALETTE, _curves_of
+from trainer_nb.runs.lines import PALETTE, curves_of
 from trainer_nb.runs.folder import RunFolder, Status, answer, ask, pending
 from trainer_nb.runs.process import now_here
 from trainer_nb.runs.record import Curves, CurveFile, RecordTail, take
@@ -89,6 +89,7 @@ def test_more_than_eight_lines():
     assert {f'h{i}' for i in best} <= {*drawn.texts()} and 'the others' in drawn.texts()
     assert 'h29' not in drawn.texts() and any(o.startswith('▲') for o in drawn.texts())
     assert all(len(drawn.dots(color)) == 5 for color in PALETTE)
+    with pytest.raises(ValueError, match='at most 8'): c.pick(*(f'h{i}' for i in range(9)))
     text = {*Drawn(c.pick('h29').chart().svg()).texts()}
     assert 'h29' in text and not {f'h{i}' for i in best} & text
     assert len(c.html()) < 300_000
@@ -98,10 +99,11 @@ def test_more_than_eight_lines():
 def test_the_winner_is_bold():
     a, b, c = made(1), made(2), made(3)
     rows = compare({'a': a, 'b': b, 'c': c}).rows
+    by_name = {row['run']: row for row in rows}
     for column, f in ('valid_loss', min), ('valid_accuracy', max):
-        assert [row[f'best {column}'] for row in rows] == [f(h.epochs[column]) for h in (a, b, c)]
+        assert [by_name[k][f'best {column}'] for k in 'abc'] == [f(h.epochs[column]) for h in (a, b, c)]
     html, text = compare({'a': a, 'b': b, 'c': c}).html(), repr(compare({'a': a, 'b': b, 'c': c}))
-    win = [f'{f(row[f"best {o}"] for row in rows):.4g}' for o, f in (('valid_loss', min), ('valid_accuracy', max))]
+    win = [f'{f(row[f"best {o}"] for row in rows):#.4g}' for o, f in (('valid_loss', min), ('valid_accuracy', max))]
     assert re.findall('<b>(.*?)</b>', html) == win or {*re.findall('<b>(.*?)</b>', html)} == {*win}
     assert all(f'{o} *' in text for o in win) and text.count('*') == 2
     tie = compare({'a': a, 'again': a, 'c': made(3, scale=9.)}, metric='loss')
@@ -112,14 +114,64 @@ def test_unknown_metrics_have_no_winner_unless_said():
     c = compare(a, b)
     assert 'last valid_depth' in c.rows[0] and 'last valid_depth' not in c.winners()
     c = compare(a, b, metric='depth', mode='max')
-    assert c.rows[1]['best valid_depth'] == max(b.epochs['valid_depth']) and c.winners()['best valid_depth']
+    assert [o['best valid_depth'] for o in c.rows] == sorted((max(h.epochs['valid_depth']) for h in (a, b)), reverse=True)
+    assert c.winners()['best valid_depth']
+
+def test_the_best_run_is_on_top():
+    "By the chosen metric, those without it last; as they were given where nobody knows what is good"
+    histories = {f'h{i}': made(i) for i in range(6)} | {'none': made(9, metric='f1')}
+    for metric, f, sign in ('loss', min, 1), ('accuracy', max, -1), ('valid_accuracy', max, -1):
+        c = compare(histories, metric=metric)
+        column = f'valid_{metric.removeprefix("valid_")}'
+        own = {k: sign*f(h.epochs[column]) for k, h in histories.items() if column in h.epochs}
+        names = [o['run'] for o in c.rows]
+        assert [o for o in names if o in own] == sorted(own, key=own.get) == names[:len(own)]
+        assert [c.sources[i].name for i in c.order()] == names
+        # the check boxes lie over the rows in the same order
+        places = re.findall(r'nth-child\((\d+)\){order:(\d+)}', c.html())
+        assert {int(k): int(i) - 1 for i, k in places} == dict(enumerate(c.order()))
+    histories = {k: made(i, metric='depth') for i, k in enumerate('cab')}
+    assert [o['run'] for o in compare(histories, metric='depth').rows] == ['c', 'a', 'b']
+
+def test_values_have_four_digits_and_times_are_short():
+    from trainer_nb.runs.values import written, written_time
+    assert [*map(written, (.63, .99999, 12., 1e-5, math.nan))] == ['0.6300', '0.9999', '12.00', '1.000e-05', '']
+    assert [*map(written_time, (.04, 12.34, 3723))] == ['0.04 s', '12.3 s', '1:02:03']
+
+def test_ends_are_named_beside_the_lines_and_do_not_overlap():
+    histories = {f'h{i}': made(i, scale=1 + i/50) for i in range(8)}
+    c = compare(histories)
+    drawn = Drawn(c.chart().svg())
+    frame = drawn.frames()[0]
+    ends = {text: (x, y) for x, y, text, *_ in drawn.words if text in histories}
+    assert {*ends} == {*histories} and all(x > frame[2] for x, _ in ends.values())
+    ys = sorted(y for _, y in ends.values())
+    assert min(b - a for a, b in zip(ys, ys[1:])) >= 12 and frame[1] - 5 < ys[0] and ys[-1] < frame[3] + 10
+    last = {k: drawn.dots(color)[-1][1] for k, color in zip(histories, PALETTE)}
+    assert sorted(ends, key=lambda k: ends[k][1]) == sorted(last, key=last.get)
+
+def test_values_under_the_pointer_are_those_of_the_lines():
+    histories = {'a': made(1), 'b': made(2)}
+    c = compare(histories, x='batch')
+    texts = dict(c.chart().panels[0].hover)
+    assert [*texts] == [60, 120, 180, 240, 300]
+    for row_a, row_b in zip(*(h.valid_rows for h in histories.values())):
+        for name, row in ('a', row_a), ('b', row_b): assert f'{name} {row["valid_loss"]:#.4g}' in texts[row['batch']]
+
+def test_the_last_part_of_the_axes():
+    from trainer_nb.runs.lines import chart_of
+    c = compare({'a': made(1), 'b': made(2)}, x='batch')
+    panel, = chart_of(c, c.colors(), start=.2).panels
+    seen = [y for o in panel.lines for x, y in zip(o.xs, o.ys) if o.xs]
+    assert panel.xlim[0] == 60 and min(x for o in panel.lines for x in o.xs) >= 60
+    assert panel.ylim[0] < min(seen) and max(seen) < panel.ylim[1] < 1.2*max(seen)
 
 def test_runs_of_different_metrics(tmp_path):
     make_run(tmp_path/'a', made(1), settings={'lr': .1, 'bs': 8, 'optimizer': {'class': 'SGD'}})
     make_run(tmp_path/'b', made(2, metric='f1'), settings={'lr': .3, 'bs': 8, 'optimizer': {'class': 'Adam'}})
     c = compare(f'{tmp_path}/*', metric='f1')
     assert c.differing() == ['lr', 'optimizer.class'] and 'bs' not in repr(c)
-    assert c.notes() == ['without f1: a'] and not math.isfinite(c.rows[0]['best valid_f1'])
+    assert c.notes() == ['without f1: a'] and not math.isfinite(c.rows[1]['best valid_f1'])
     assert c.metrics == ['loss', 'accuracy', 'f1']
 
 
@@ -247,7 +299,7 @@ def test_learners_know_their_steps_and_samples():
     learn.fit(2)
     for axis, last in ('step', 4), ('samples', 160), ('batch', 16), ('epoch', 2):
         c = compare(learn, x=axis)
-        (xs, ys), none = _curves_of(c, c.sources[0])
+        (xs, ys), none = curves_of(c, c.sources[0])
         assert xs[-1] == last and none is None and len(ys) == 16
     assert isinstance(c, Comparison) and c.sources[0].settings['hooks'] == "['GradAccum']"
 
@@ -352,7 +404,7 @@ def test_live_without_widgets(tmp_path, monkeypatch):
     a = make_run(tmp_path/'a', made(1))
     b = make_run(tmp_path/'b', made(2), state='running')
     c = compare(tmp_path)
-    assert c.is_live and c.rows[1]['status'] == 'running'
+    assert c.is_live and {o['run']: o['status'] for o in c.rows} == {'a': 'done', 'b': 'running'}
     view = CompareView(c)
     view.handles.append(Handle())
     bundle = view._bundle()

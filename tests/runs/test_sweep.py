@@ -1,15 +1,19 @@
 "A sweep: its survivors are the trainings that they would be alone, and it continues wherever it was killed"
-import math, os, random, subprocess, sys, time
+import builtins, io, json, math, os, random, signal, subprocess, sys, threading, time, warnings
 from pathlib import Path
+from zlib import crc32
 
 import optuna, pytest, torch
 from optuna.pruners import BasePruner, NopPruner, SuccessiveHalvingPruner
 
 from common import batches, make_learner, same
 from test_runs import _ends     # noqa: F401
-from trainer_nb.all import LambdaHook, Trials, set_seed, sweep
+from trainer_nb.all import Hook, LambdaHook, Run, Trials, set_seed, sweep
 from trainer_nb.base import rng_state
 from trainer_nb.data import same_state
+from trainer_nb.runs.process import warm_starts
+from trainer_nb.runs.start import begin
+from trainer_nb.runs.worker import torch_settings
 
 N_EPOCHS = 2
 
@@ -19,6 +23,69 @@ def make(trial):
 
 def search(folder, n=2, **kwargs):
     return sweep(make, n, folder, n_epochs=N_EPOCHS, **{'pruner': NopPruner(), **kwargs})
+
+# ---- warm starts -----------------------------------------------------------------------------------------------------
+
+class Facts(Hook):
+    "Writes down what training could depend on, or a neighbour could have left behind"
+    def __init__(self, path): self.path = path
+
+    def before_fit(self, learn):
+        handlers = [str(signal.getsignal(o)).split(' object')[0] for o in (signal.SIGINT, signal.SIGCHLD, signal.SIGPIPE)]
+        parent = [o for o in os.environ if o not in ('_', 'SHLVL')]
+        facts = {'torch': torch_settings(), 'grad': torch.is_grad_enabled(), 'cwd': os.getcwd(), 'env': sorted(parent),
+                 'rng': hash_of(rng_state()), 'spoiled': hasattr(builtins, 'spoiled'), 'handlers': handlers,
+                 'hooks': len(torch.nn.modules.module._global_forward_hooks), 'argv': sys.argv[1:2],
+                 'warnings': len(warnings.filters), 'main': sys.modules['__main__'].__spec__.name,
+                 'interop': torch.get_num_interop_threads(), 'fds': len(os.listdir('/proc/self/fd')),
+                 'threads': sorted(o.name for o in threading.enumerate()), 'leads': os.getsid(0) == os.getpid(),
+                 'input': sys.stdin.read()}
+        Path(self.path).write_text(json.dumps(facts, default=str))
+
+def hash_of(o):
+    file = io.BytesIO()
+    torch.save(o, file)
+    return crc32(file.getvalue())
+
+class Spoils(Hook):
+    "Changes what it can in its process, and perhaps ends it"
+    def __init__(self, end): self.end = end
+
+    def after_step(self, learn):
+        builtins.spoiled = True
+        os.environ['SPOILED'] = '1'
+        os.chdir('/')
+        warnings.simplefilter('ignore')
+        torch.set_default_dtype(torch.float64)
+        torch.set_grad_enabled(False)
+        torch.use_deterministic_algorithms(True)
+        torch.nn.modules.module.register_module_forward_hook(lambda *_: None)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        random.seed(5)
+        torch.manual_seed(5)
+        if self.end == 'kill': os.kill(os.getpid(), signal.SIGKILL)
+        if self.end == 'raise': raise ValueError('spoiled')
+        learn.stop()
+
+def test_a_warm_process_is_as_a_fresh_one(tmp_path):
+    "Bit for bit, after trials that changed their process, crashed, failed, or were stopped"
+    def trained(name):
+        set_seed(3)
+        learn = make(optuna.trial.FixedTrial({'lr': .1}))
+        begin(learn, 2, folder=tmp_path/name, hooks=[Facts(tmp_path/f'{name}.json')]).wait()
+        return learn, json.loads((tmp_path/f'{name}.json').read_text())
+    fresh, facts = trained('fresh')
+    with warm_starts():
+        for end, state in ('kill', 'died'), ('raise', 'failed'), ('stop', 'stopped'):
+            set_seed(3)
+            run = begin(make(optuna.trial.FixedTrial({'lr': .1})), 2, folder=tmp_path/end, hooks=[Spoils(end)])
+            while not run.is_over: time.sleep(.05)
+            assert run.status == state
+        warm, found = trained('warm')
+    assert not facts['spoiled'] and facts['leads'] and found == facts
+    assert same(warm.model.state_dict().values(), fresh.model.state_dict().values())
+    assert warm.history.steps == fresh.history.steps
+    assert run.status == 'stopped' and 'spoiled' in Run(tmp_path/'raise').error
 
 def slow(): return LambdaHook(after_step=lambda learn: time.sleep(.1), name='Slow')    # so that it can be stopped
 

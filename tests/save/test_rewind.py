@@ -8,7 +8,7 @@ from trainer_nb.all import (
     EMA, SWA, Checkpoint, EarlyStopping, GradAccum, JSONLLogger, LambdaHook, Learner, OneCycle, compare
 )
 from trainer_nb.loop.history import Plot
-from trainer_nb.runs.comparison import _curves_of
+from trainer_nb.runs.lines import curves_of
 
 
 def plain(): return make_learner(valid_dl=batches(seed=2)), ()
@@ -52,7 +52,7 @@ def test_looks_follow_to_another_way(tmp_path):
     learn.fit(4)
     look.update()
     new = compare(learn)
-    assert _curves_of(look, look.sources[0]) == _curves_of(new, new.sources[0])
+    assert curves_of(look, look.sources[0]) == curves_of(new, new.sources[0])
     assert plot.update() == Plot(learn.history).update()
 
 def test_another_way_is_what_a_crash_resumes(tmp_path):

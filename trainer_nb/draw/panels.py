@@ -97,6 +97,7 @@ class Line:
     points: bool = False # draw a mark at each point
     may_leave: bool = False     # values may lie outside the axes; an arrow gives the farthest one
     group: str = ''      # class of its elements in an SVG, for a style sheet; '' for none
+    end: str = ''        # text beside its end, right of the frame
 
     def dots(self, points: list) -> list:
         "Return the points that need a mark: all, or those without a neighbour, which a line does not show"
@@ -180,6 +181,19 @@ class Panel:
         below = max(points, key=lambda o: o[0][1] - self.bottom, default=None)
         if above and self.top - above[0][1] > .5: yield self._arrow('▲', self.top + 11, *above)
         if below and below[0][1] - self.bottom > .5: yield self._arrow('▼', self.bottom - 4, *below)
+
+    def ends(self) -> Iterator[tuple[float, Line]]:
+        "Yield the lines with a text beside their ends, and a height for it: texts of lines that stay inside do not overlap"
+        at = {}
+        for i, o in enumerate(self.lines):
+            points = [*filter(None, self.place(o.xs, o.ys))] if o.end else []
+            if points: at[i] = min(max(points[-1][1], self.top), self.bottom)
+        inside = sorted((i for i in at if not self.lines[i].may_leave), key=lambda i: at[i])
+        room = min(SIZE + 1, self.height/max(len(inside), 1))
+        for a, b in zip(inside, inside[1:]): at[b] = max(at[b], at[a] + room)
+        edge = self.bottom
+        for i in reversed(inside): at[i], edge = min(at[i], edge), min(at[i], edge) - room
+        for i, y in at.items(): yield y, self.lines[i]
 
     def _arrow(self, sign, at, point, value, color):
         anchor = 'start' if point[0] < self.left + self.width/2 else 'end'

@@ -21,6 +21,7 @@ from ..draw import current_cell, html_table, marimo_view, text_table
 from ..loop import Learner, as_count, as_mode
 from ..save import Lock, path_in
 from ..show import Area, Budget, front_end
+from .process import warm_starts
 from .run import Run
 from .start import begin
 
@@ -358,7 +359,8 @@ def sweep(
     try:
         found = _study(Path(folder)/'study.jsonl', plan, sampler, pruner)
         search = _Search(res := Trials(folder, found), make, n_trials, n_jobs, found.pruner, kwargs)
-        try: search.go()
+        try:
+            with warm_starts(): search.go()
         finally: search.close()
     finally: lock.release()
     res._shown_in = current_cell()

@@ -16,6 +16,7 @@ from ..base import did_you_mean
 from ..draw import html_table, text_table
 from .card import notes_of
 from .folder import RunFolder, ago, read_status
+from .process import announce, forked
 from .run import Run
 from .sources import RunSource, differing_settings
 from .worker import Worker
@@ -164,8 +165,12 @@ def main(
 ) -> int|None:                      # exit code
     "The command `python -m trainer_nb`"
     o = _parser().parse_args(args)
-    folder = RunFolder(o.folder)
-    if o.command != 'status' and not folder.is_run: sys.exit(f'there is no run in {o.folder}')
+    is_fork = (o.command, o.folder) == ('run', '-')
+    path = forked() if is_fork else o.folder
+    if path is None: return None
+    folder = RunFolder(path)
+    if is_fork: announce(folder, os.getpid())
+    if o.command != 'status' and not folder.is_run: sys.exit(f'there is no run in {path}')
     if o.command == 'run':
         for stream in sys.stdout, sys.stderr:
             stream.reconfigure(line_buffering=True, errors='replace')

@@ -222,10 +222,10 @@ class Drawn:
 
 # %% ../../nbs/show/01_output.ipynb #3f5f3d5f
 class Budget:
-    "Decide when to draw next: at most 5 times a second, and after the first second 1 % of the time"
-    def __init__(self, clock: Callable[[], float] = perf_counter, cost: Callable[[], float]|None = None):
+    "Decide when to draw next: at most 5 times a second, and after the first second a share of the time"
+    def __init__(self, clock: Callable[[], float] = perf_counter, cost: Callable[[], float]|None = None, share: float = .01):
         # cost: clock of what an update costs; in a thread of its own, `time.thread_time`: it waits for the GIL
-        self.clock, self.cost, self.opened = clock, cost or clock, clock()
+        self.share, self.clock, self.cost, self.opened = share, clock, cost or clock, clock()
         self.next = math.inf    # clock of the next update; inf: none
         self.n = 0              # number of updates, without the first
         self.time_s = 0.        # seconds spent on updates after the first second
@@ -246,5 +246,5 @@ class Budget:
         else: self.n += 1
         if start >= self.opened + 1: self.time_s += cost
         self.next, quick = start + .2, self.opened + 1
-        if self.next >= quick: self.next = max(self.next, quick + 100*(self.time_s + cost))
-        elif cost > .2: self.next = quick + 100*cost        # too slow for a quick start
+        if self.next >= quick: self.next = max(self.next, quick + (self.time_s + cost)/self.share)
+        elif cost > .2: self.next = quick + cost/self.share        # too slow for a quick start
