@@ -7,7 +7,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from trainer_nb.all import (
-    AMP, EMA, Compile, Fingerprint, Freeze, GradAccum, GradClip, Hook, Learner, LRScheduler, NaNGuard, OneCycle,
+    AMP, EMA, Accelerate, Compile, Fingerprint, Freeze, GradAccum, GradClip, Hook, Learner, LRScheduler, NaNGuard, OneCycle,
     WarmupCosine, diff
 )
 
@@ -113,7 +113,7 @@ FIRST = next(i for i, o in enumerate(order) if 5 in o)      # the batch with sam
 # name → (program a, program b, batch of epoch 0, part (its beginning), what the answer must contain besides)
 PLANTED = {
     'dropout rate': ({}, {'model': partial(Net, p=.3)}, 0, 'output of drop', 'Dropout(p=0.3'),
-    'order of data': ({}, {'order': 2}, 0, 'batch[0]', 'train_dl generator'),
+    'order of data': ({}, {'order': 2}, 0, 'batch[0]', 'learn.train_dl.generator'),
     'changed label': ({}, {'change': swap_labels}, FIRST, 'batch[1]', '1 of 4 values differ'),
     'scaled data': ({}, {'change': lambda x, y: (x*1.001, y)}, 0, 'batch[0]', 'train_dl'),
     'dtype of the batch': ({}, {'change': lambda x, y: (x, y.int()), 'loss_fn': lambda p, t: F.cross_entropy(p, t.long())},
@@ -213,7 +213,7 @@ HEALTHY = {
     'recurrent': {'model': lstm}, 'carrying hook': {'hooks': lambda: [Carry()]}, 'in place': {'model': partial(Net, act=partial(nn.ReLU, inplace=True))},
     'tied': {'model': partial(Net, tied=True)}, 'two optimizers': {
         'optim': {'conv': torch.optim.SGD, 'head': torch.optim.AdamW}, 'lr': .1, 'train_step': gan_step, 'loss_fn': None},
-    'LBFGS': {'optim': optim(torch.optim.LBFGS, lr=.1)},
+    'LBFGS': {'optim': optim(torch.optim.LBFGS, lr=.1, max_iter=2)},
 }
 
 @pytest.mark.parametrize('name', HEALTHY)
@@ -302,6 +302,18 @@ def test_runs(tmp_path):
     for run in runs: run.wait()
     assert diff(runs[0], runs[1]).is_equal, diff(runs[0], runs[1])
     assert diff(runs[0], tmp_path/'2').part.startswith('output of drop')
+
+@pytest.mark.soak
+def test_two_processes(tmp_path):
+    "Each rank has a record, and the first difference of any is reported"
+    runs = [make(model=partial(Net, p=p)).start(1, folder=tmp_path/str(i), n_procs=2,
+                                                hooks=[Fingerprint(), Accelerate(cpu=True)])
+            for i, p in enumerate((.2, .2, .3))]
+    for run in runs: run.wait()
+    assert len([*(tmp_path/'0').glob('fingerprint-*.jsonl')]) == 2
+    assert diff(runs[0], runs[1]).is_equal, diff(runs[0], runs[1])
+    found = diff(runs[0], runs[2])
+    assert found.rank is not None and found.part.startswith('output of drop'), found
 
 @pytest.mark.soak
 def test_eager_and_compiled():

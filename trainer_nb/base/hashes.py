@@ -5,17 +5,21 @@
 # %% auto #0
 __all__ = ['hashes']
 
-# %% ../../nbs/base/09_hashes.ipynb #da94f1b4
+# %% ../../nbs/base/09_hashes.ipynb #428c47b8
+from itertools import accumulate
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from .nested import to_device
 
-# %% ../../nbs/base/09_hashes.ipynb #ed2d0586
+# %% ../../nbs/base/09_hashes.ipynb #80193b66
 _STEP, *_ODD = (int.from_bytes(bytes.fromhex(o), 'big', signed=True) for o in (
     '9e3779b97f4a7c15', 'bf58476d1ce4e5b9', '94d049bb133111eb', 'd6e8feb86659fd93'))
-_MOST = 2**20       # words that are mixed at a time
+_SHORT = 2**13      # words of a tensor that is hashed together with others
+
+def _most(device): return 2**15 if device.type == 'cpu' else 2**22      # words at a time; the host's are to fit its cache
 
 def _mixed(words, place):
     "Mix words of 64 bits with their positions, in two ways"
@@ -33,33 +37,32 @@ def _words(t):
     elif bits.storage_offset() % 8: bits = bits.clone()
     return bits.view(torch.int64)
 
-# %% ../../nbs/base/09_hashes.ipynb #a7d89bd6
+# %% ../../nbs/base/09_hashes.ipynb #a7e0b55b
 def _of_many(words):
     "Hash short tensors together: (n, 2)"
     sizes, device = [len(o) for o in words], words[0].device
     n = torch.tensor(sizes)
     ends, starts = n.cumsum(0), n.cumsum(0) - n
     place = torch.arange(sum(sizes), device=device) - to_device(starts.repeat_interleave(n), device)
-    sums = torch.stack(_mixed(torch.cat(words), place), 1).cumsum(0)
-    sums = F.pad(sums, (0, 0, 1, 0))
-    return sums[to_device(ends, device)] - sums[to_device(starts, device)]
+    ends, starts = to_device(ends, device), to_device(starts, device)
+    sums = [F.pad(o.cumsum(0), (1, 0)) for o in _mixed(torch.cat(words), place)]
+    return torch.stack([o[ends] - o[starts] for o in sums], 1)
 
 def _of_one(words):
-    "Hash a long tensor piece by piece: (1, 2)"
-    pieces = enumerate(words.split(_MOST))
-    found = [_mixed(o, torch.arange(i*_MOST, i*_MOST + len(o), device=o.device)) for i, o in pieces]
-    return torch.stack([torch.stack([o.sum() for o in pair]) for pair in found]).sum(0, keepdim=True)
+    "Hash a long tensor piece by piece: (2,)"
+    most, device = _most(words.device), words.device
+    pieces = enumerate(words.split(most))
+    found = [_mixed(o, torch.arange(i*most, i*most + len(o), device=device)) for i, o in pieces]
+    return torch.stack([torch.stack([o.sum() for o in pair]) for pair in found]).sum(0)
 
 @torch.no_grad()
 def hashes(tensors: list[Tensor]) -> Tensor:    # (n, 2) int64, on the device
     "Hash the bits of tensors on one device, without waiting for it"
-    res, short, n = [], [], 0
-    for words in map(_words, tensors):
-        if short and n + len(words) > _MOST:
-            res.append(_of_many(short))
-            short, n = [], 0
-        if len(words) > _MOST: res.append(_of_one(words))
-        else:
-            short.append(words)
-            n += len(words)
-    return torch.cat([*res, *([_of_many(short)] if short else [])])
+    words = [*map(_words, tensors)]
+    short, rows = [i for i, o in enumerate(words) if len(o) <= _SHORT], {}
+    while short:
+        ends = accumulate(len(words[i]) for i in short)
+        n = max(sum(o <= _most(words[0].device) for o in ends), 1)
+        rows |= dict(zip(short[:n], _of_many([words[i] for i in short[:n]])))
+        short = short[n:]
+    return torch.stack([rows[i] if i in rows else _of_one(o) for i, o in enumerate(words)])

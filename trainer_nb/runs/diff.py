@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['RunDiff', 'diff']
 
-# %% ../../nbs/runs/24_diff.ipynb #3565b57f
+# %% ../../nbs/runs/24_diff.ipynb #b1aec571
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,7 +27,7 @@ from .run import Run
 from .trace import writes
 from .worker import set_torch_settings, torch_settings
 
-# %% ../../nbs/runs/24_diff.ipynb #ab9f9336
+# %% ../../nbs/runs/24_diff.ipynb #f2016f5a
 def _of_folder(path):   # list of `Record`, by rank
     "Read the records in the folder of a run"
     folder, found = RunFolder(path), []
@@ -48,7 +48,7 @@ def _records(o):
     if o.lines.path is None: return [record_of(o.lines.lines, 'this Fingerprint')]
     return _of_folder(o.lines.path.parent)
 
-# %% ../../nbs/runs/24_diff.ipynb #3f805f0f
+# %% ../../nbs/runs/24_diff.ipynb #fdb1a42f
 _WHERE = {      # stage → what computes it, and the methods of hooks that run there
     'parameters before the batch': ('after the step of the batch before', ('after_step', 'before_valid', 'after_valid',
                                                                            'after_epoch', 'before_epoch')),
@@ -75,7 +75,7 @@ def _cut(a, b, most=48):
     def part(o): return ('…' if start else '') + o[start:start + most] + ('…' if len(o) > start + most else '')
     return part(a), part(b)
 
-# %% ../../nbs/runs/24_diff.ipynb #4e21ad4a
+# %% ../../nbs/runs/24_diff.ipynb #006fdf7c
 @dataclass(repr=False)
 class RunDiff:
     "Where two runs part, and what was set differently; draws itself"
@@ -126,7 +126,7 @@ class RunDiff:
         i, p, stage, names = self.at.rng
         is_start = not i and stage == 'RNG before the batch'
         where = 'before the first batch' if is_start else f'{p.place}, {_WHERE[stage][0]}{self._hooks(stage)}'
-        return f'the RNG state of {" and ".join(names)} differs since {where}'
+        return f'the RNG state of {", ".join(names)} differs since {where}'
 
     def _hooks(self, stage):
         "Hooks that run at a stage and are not the same in both"
@@ -139,7 +139,7 @@ class RunDiff:
             found.append(name[5:] + (' in b' if x is None else ' in a' if y is None else ''))
         return f': hook {", ".join(found)}' if found else ''
 
-# %% ../../nbs/runs/24_diff.ipynb #f94744f7
+# %% ../../nbs/runs/24_diff.ipynb #0096bce6
 class _Shown(RunDiff):
     "How it is shown"
     def lines(self) -> list[list[str]]:  # header first; empty if they are equal
@@ -189,7 +189,7 @@ class _Shown(RunDiff):
         text = ''.join(f'<div>{escape(o)}</div>' for o in [self.status(), *self.notes()])
         return text + '<br>'.join(html_table(o) for o in (self.lines(), self.set_lines()) if o)
 
-# %% ../../nbs/runs/24_diff.ipynb #dbddf2b7
+# %% ../../nbs/runs/24_diff.ipynb #c12255f9
 def _answer(a, b, rank=None, **more):
     "Compare two records"
     at = parting(a, b)
@@ -197,6 +197,7 @@ def _answer(a, b, rank=None, **more):
         'the two records have no batch in common: record the same batches, with the same Fingerprint(every=...)')
     names = dict.fromkeys([*a.facts, *b.facts])
     rows = [(k, a.facts.get(k, '–'), b.facts.get(k, '–'), '') for k in names if a.facts.get(k) != b.facts.get(k)]
+    rows = [o for i, o in enumerate(rows) if not _is_seen(o, rows[:i])]
     last = at.point or at.before
     other = at.other or next(q for p, q in pairs(a, b) if p is last)
     rows += [(k, p.facts.get(k, '–'), dict(other.facts).get(k, '–') if p is last else _then(b, p, k), p.place)
@@ -204,9 +205,13 @@ def _answer(a, b, rank=None, **more):
     return _Shown(at, rows, (a.facts, b.facts), rank, is_sparse=max(a.every, b.every) > 1,
                   n_more=len(a.points) - len(b.points) if a.every == b.every else 0, **more)
 
+def _is_seen(row, rows):
+    "Whether it is the state of an object that is known by another path, too"
+    return row[0].startswith('state of ') and any(o[1:] == row[1:] for o in rows if o[0].startswith('state of '))
+
 def _then(b, p, k): return next((q.facts.get(k, '–') for q in b.points if q.key == p.key), '–')
 
-# %% ../../nbs/runs/24_diff.ipynb #326d52d3
+# %% ../../nbs/runs/24_diff.ipynb #8b3b2206
 class _Probe(Fingerprint):
     "Record some batches, and stop; keep the tensor of a part"
     def __init__(self, n, keep=None):
@@ -250,7 +255,7 @@ def _train(make, name, n, seed, bounds, keep=None):     # record, kept tensor, b
             raise
     return record_of(probe.lines.lines, name), probe.kept, bounds
 
-# %% ../../nbs/runs/24_diff.ipynb #a0eb04f1
+# %% ../../nbs/runs/24_diff.ipynb #2747cd9f
 def _by_values(stage, a, b):
     "Describe how two tensors differ"
     if a.shape != b.shape or a.dtype != b.dtype: return f'it is {described(a)} in a, {described(b)} in b'
@@ -275,7 +280,7 @@ def _by_rows(a, b):
     if rows[0] == rows[1]: return ': the same samples in another order'
     return f', in {sum((rows[0] - rows[1]).values())} of {len(a)} samples'
 
-# %% ../../nbs/runs/24_diff.ipynb #a158facd
+# %% ../../nbs/runs/24_diff.ipynb #4ad49880
 def _of_makers(make_a, make_b, n, seed):
     a, _, bounds = _train(make_a, 'make_a', n, seed, None)
     b, _, _ = _train(make_b, 'make_b', n, seed, bounds)

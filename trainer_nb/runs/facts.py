@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['facts', 'live_facts']
 
-# %% ../../nbs/runs/25_facts.ipynb #0c17db28
+# %% ../../nbs/runs/25_facts.ipynb #c73f43a3
 import os
 from collections.abc import Iterable
 from inspect import signature
@@ -19,7 +19,7 @@ from .card import environment, fingerprint, flat, settings, versions
 from .trace import digest, held_state, is_foreign, roots
 from .worker import torch_settings
 
-# %% ../../nbs/runs/25_facts.ipynb #37328e3f
+# %% ../../nbs/runs/25_facts.ipynb #1b37b93d
 _VARIABLES = ('ATEN_CPU_CAPABILITY', 'CUBLAS_WORKSPACE_CONFIG', 'MKL_CBWR', 'NVIDIA_TF32_OVERRIDE',
               'ONEDNN_MAX_CPU_ISA')
 _PLAIN = int, float, str, bool, type(None)
@@ -53,10 +53,9 @@ def _of_loader(name, dl):
     for k in 'batch_size', 'drop_last', 'num_workers', 'sampler', 'shuffle':
         v = getattr(dl, k, None)
         if v is not None: res[f'{name} {k}'] = str(v) if isinstance(v, _PLAIN) else type(v).__name__
-    g = getattr(dl, 'generator', None)
-    return res if g is None else {**res, f'{name} generator': digest(g.get_state())[:8]}
+    return res
 
-# %% ../../nbs/runs/25_facts.ipynb #5dae28b0
+# %% ../../nbs/runs/25_facts.ipynb #13a4b1ee
 def _of_loss(f):
     if hasattr(f, 'func'): return f'{_of_loss(f.func)} {f.args or ""} {f.keywords or ""}'
     return getattr(f, '__qualname__', None) or f'{type(f).__qualname__} {_options(f)}'

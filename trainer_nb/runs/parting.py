@@ -5,14 +5,14 @@
 # %% auto #0
 __all__ = ['RecordedPoint', 'Record', 'record_of', 'label', 'merged', 'differs', 'pairs', 'Parting', 'parting']
 
-# %% ../../nbs/runs/26_parting.ipynb #8af1644c
+# %% ../../nbs/runs/26_parting.ipynb #a5d0575f
 import base64, json
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-# %% ../../nbs/runs/26_parting.ipynb #944d61a0
+# %% ../../nbs/runs/26_parting.ipynb #5b35a158
 @dataclass
 class RecordedPoint:
     key: tuple      # epoch, phase, step of the optimizer, number of the batch
@@ -44,7 +44,7 @@ class Record:
 
 def _texts(o): return {str(k): str(v) for k, v in o.items()}
 
-# %% ../../nbs/runs/26_parting.ipynb #61f20edd
+# %% ../../nbs/runs/26_parting.ipynb #b5aca7e7
 def record_of(lines, name):   # raises ValueError
     try: res = Record(lines)
     except (KeyError, TypeError, AttributeError, ValueError) as e:
@@ -52,7 +52,7 @@ def record_of(lines, name):   # raises ValueError
     if res.points: return res
     raise ValueError(f'{name} has no recorded batch yet: a Fingerprint writes 16 at a time, and at the end of an epoch')
 
-# %% ../../nbs/runs/26_parting.ipynb #1a3459cc
+# %% ../../nbs/runs/26_parting.ipynb #c258ae00
 def label(stage, name):
     "A part in words"
     if stage.startswith('RNG'): return f'{name} RNG state {stage[4:]}'
@@ -81,7 +81,7 @@ def pairs(a, b):
     there = {p.key: p for p in b.points}
     return [(p, there[p.key]) for p in a.points if p.key in there]
 
-# %% ../../nbs/runs/26_parting.ipynb #742516d4
+# %% ../../nbs/runs/26_parting.ipynb #2d088a0e
 @dataclass
 class Parting:
     "Where two records part"
@@ -103,7 +103,8 @@ def parting(a, b):
             if p.facts.get(k) != q.facts.get(k): res.since.setdefault(k, p)
         parts = [k for k in merged(p.parts, q.parts) if differs(k, p.parts, q.parts)]
         values = [k for k in parts if not k[0].startswith('RNG')]
-        if not res.rng: res.rng = _rng_parting(res.n, p, parts)
+        earlier = parts[:parts.index(values[0])] if values else parts
+        if not res.rng: res.rng = _rng_parting(res.n, p, earlier)
         if values: return _replaced(res, p, q, values)
         res.n, res.before = res.n + 1, p
         res.phases[p.key[1]] += 1
