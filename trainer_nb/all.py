@@ -32,7 +32,9 @@ from trainer_nb.show import (
 from .learner import Learner
 from .look import BatchView, Confusion, Diagnosis, Report, Results, SampleView, Summary
 from .parallel import Accelerate, ProcessFailed
-from .runs import Comparison, Ray, Run, Slurm, Trials, attach, compare, runs, sweep
+from trainer_nb.runs import (
+    Comparison, Fingerprint, Ray, Run, Slurm, Trials, attach, compare, diff, runs, sweep
+)
 
 # %% ../nbs/99_all.ipynb #3511130e
 __all__ = [
@@ -50,7 +52,7 @@ __all__ = [
     'CSVLogger', 'JSONLLogger', 'MLflowLogger', 'TensorBoardLogger', 'TrackioLogger', 'WandbLogger',
     'BatchView', 'Confusion', 'Diagnosis', 'Report', 'Results', 'SampleView', 'Summary',
     'Accelerate', 'ProcessFailed',
-    'Comparison', 'Ray', 'Run', 'Slurm', 'Trials', 'attach', 'compare', 'runs', 'sweep',
+    'Comparison', 'Fingerprint', 'Ray', 'Run', 'Slurm', 'Trials', 'attach', 'compare', 'diff', 'runs', 'sweep',
 ]
 
 # %% ../nbs/99_all.ipynb #f164f5a4

@@ -3,6 +3,7 @@ from .nested import (
     batch_code, batch_size, common_device, default_device, divide_batch, entries, has_accelerator, local, map_tensors,
     merge_batches, sample_counts, to_device
 )
+from .hashes import hashes
 from .files import open_file, read_file, replacing, sync
 from .rng import RNG_KINDS, check_seed, rng_state, set_rng_state, set_seed
 from .text import check_kinds, did_you_mean, format_bytes, format_time, format_value, printable, unproven, with_comments

@@ -1,5 +1,7 @@
 """Training in the background: a run is a folder. These names are for other wings"""
 from .run import Run
+from .fingerprint import Fingerprint
+from .diff import diff
 from .start import attach
 from .table import main, runs
 from .comparison import Comparison, compare
