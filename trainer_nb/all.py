@@ -24,13 +24,13 @@ from trainer_nb.features import (
     Offload, OneCycle, Profile, Recompute, Schedule, Unfreeze, WarmupCosine, combine, cosine, exponential,
     linear, polynomial, warmup
 )
-from .save import Checkpoint, EarlyStopping, load_model
+from .save import Checkpoint, EarlyStopping, SpikeGuard, load_model
 from trainer_nb.show import (
     BatchSizes, CSVLogger, Controls, Display, JSONLLogger, Log, LRCurve, MLflowLogger, TensorBoardLogger,
     TrackioLogger, WandbLogger, progress
 )
 from .learner import Learner
-from .look import BatchView, Confusion, Diagnosis, Report, Results, SampleView, Summary
+from .look import BatchView, Confusion, Diagnosis, Report, Results, SampleView, Spikes, Summary
 from .parallel import Accelerate, ProcessFailed
 from trainer_nb.runs import (
     Comparison, Fingerprint, Ray, Run, Slurm, Trials, attach, compare, diff, runs, sweep
@@ -47,10 +47,10 @@ __all__ = [
     'NaNGuard', 'Offload', 'Profile', 'Recompute', 'Unfreeze',
     'LRScheduler', 'OneCycle', 'Schedule', 'WarmupCosine',
     'combine', 'cosine', 'exponential', 'linear', 'polynomial', 'warmup',
-    'Checkpoint', 'EarlyStopping', 'load_model',
+    'Checkpoint', 'EarlyStopping', 'SpikeGuard', 'load_model',
     'BatchSizes', 'Controls', 'Display', 'LRCurve', 'Log', 'progress',
     'CSVLogger', 'JSONLLogger', 'MLflowLogger', 'TensorBoardLogger', 'TrackioLogger', 'WandbLogger',
-    'BatchView', 'Confusion', 'Diagnosis', 'Report', 'Results', 'SampleView', 'Summary',
+    'BatchView', 'Confusion', 'Diagnosis', 'Report', 'Results', 'SampleView', 'Spikes', 'Summary',
     'Accelerate', 'ProcessFailed',
     'Comparison', 'Fingerprint', 'Ray', 'Run', 'Slurm', 'Trials', 'attach', 'compare', 'diff', 'runs', 'sweep',
 ]

@@ -120,6 +120,12 @@ class Learner(BareLearner):
         from trainer_nb.features.ema import average_hook
         return average_hook(self)
 
+    @property
+    def spikes(self):   # `Spikes`
+        "The batches that `SpikeGuard` noted or left out"
+        from trainer_nb.look.spikes import spikes_of
+        return spikes_of(self)
+
     def _explain(self,
         e,  # exception
     ):

@@ -16,18 +16,8 @@ from ..base import batch_size, common_device, each_, entries, local, norms, to_d
 from .parts import Division
 from trainer_nb.loop import (
     RESUMABLE, Hook, Learner, as_count, check_names, differentiate, gradients, is_summed, loss_weight,
-    parameters, refuse_closures, trained
+    parameters, refuse_closures, total_norm, trained
 )
-
-# %% ../../nbs/features/01_gradients.ipynb #d704dff2
-def _total_norm(tensors):
-    "Compute the 2-norm of all tensors together, 0-d, without reading a value on the host"
-    if not tensors: return torch.zeros(())
-    tensors = [o.detach() for o in tensors]
-    try: found = norms(tensors)
-    except NotImplementedError: found = norms([entries(o) for o in tensors])    # some are sparse
-    device = common_device(found)
-    return torch.linalg.vector_norm(torch.stack([o.to(device, non_blocking=True) for o in found]))
 
 # %% ../../nbs/features/01_gradients.ipynb #f6a3a540
 class _Window:
@@ -309,11 +299,11 @@ class GradNorm(Hook):
         name, clip = learn.opt_name, learn.provider('clipping')
         if clip is not None: clip.norms.pop(name, None)
         is_known = clip is not None and clip.bounds_norm(name)
-        norm = None if is_known else learn.world.whole(_total_norm(gradients(learn.opt)))
+        norm = None if is_known else learn.world.whole(total_norm(gradients(learn.opt)))
         stepped = nxt()
         self.norms[name] = clip.norms[name] if norm is None else norm
         suffix = f'_{name}' if name else ''
         learn.record('grad_norm' + suffix, self.norms[name])
         if self.weights:
-            learn.record('weight_norm' + suffix, learn.world.whole(_total_norm(parameters(learn.opt))))
+            learn.record('weight_norm' + suffix, learn.world.whole(total_norm(parameters(learn.opt))))
         return stepped

@@ -7,7 +7,7 @@ __all__ = ['OPEN', 'FIT_KINDS', 'BoundSteps', 'Stop', 'FitState', 'rank_state', 
 
 # %% ../../nbs/loop/17_fit.ipynb #f7413aea
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from itertools import takewhile
 from time import perf_counter
@@ -265,10 +265,23 @@ class Fit(FitState):
     def put_back(self, learn: Any) -> None:
         "Restore the state in which the fit was stopped"
         self.fire_first(learn)
+        self._take_up(learn)
+
+    def _take_up(self, learn):
+        "Set the modes and the RNG states that were loaded"
         set_modes(self.modes)
         for dl in self.warm: warm_up(dl)
         set_rng_states(self.rng_states, learn.train_dl, learn.valid_dl)
         self.rng_states = None
+
+    def go_back(self, learn: Any, restore: Callable) -> None:
+        "Leave the open phases, let `restore(learn)` load an earlier state into this fit, and take it up"
+        for phase in self.phases.values():
+            phase.pass_.leave()
+            phase.release()
+        self.train = self.valid = None
+        restore(learn)
+        self._take_up(learn)
 
     def match_loaders(self, learn: Any) -> None:  # raises ValueError
         "Refuse to resume a pass in another loader; a loader without an open pass may be replaced"

@@ -187,7 +187,7 @@ def _narrow(columns, width):
 # %% ../../nbs/loop/04_history.ipynb #475afeeb
 _ROWS_KINDS = {'names': [str], 'rest': [[object]], 'values': Tensor, 'kinds': Tensor}
 HISTORY_KINDS = {'n_packed': int, 'series': {str: _COLUMN_KINDS}, 'epoch_rows': _ROWS_KINDS, 'valid_rows': _ROWS_KINDS,
-                 'ends': Tensor, 'warned': [str], 'returned?': [str]}
+                 'ends': Tensor, 'warned': [str], 'returned?': [str], 'spikes?': [{str: object}]}
 
 def _callers_level():
     "Return the `stacklevel` with which a warning names the line that called this package, not one inside it"
@@ -205,6 +205,7 @@ class History:
         self.ends = []          # number of batches recorded at the end of each epoch
         self.warned = set()     # columns with a nan that `add_epoch` has warned about
         self.returned: dict[str, None] = {}     # numbers that steps return beside their losses, in this order
+        self.spikes: list[dict] = []    # batches whose loss or gradients were far too large, see `SpikeGuard`
         self.n_revised = 0      # how often recorded values were replaced
         self.open_metrics = None    # the accumulator that holds the latest batches
         self.thread = None      # id of the thread in which a fit runs; others may read at any time
@@ -296,7 +297,7 @@ class History:
         return {'n_packed': self.n_packed, 'series': {k: s.state_dict() for k, s in self.series.items()},
                 'epoch_rows': _pack_rows(self.epoch_rows), 'valid_rows': _pack_rows(self.valid_rows),
                 'ends': torch.tensor(self.ends, dtype=torch.int64), 'warned': sorted(self.warned),
-                'returned': [*self.returned]}
+                'returned': [*self.returned], 'spikes': [dict(o) for o in self.spikes]}
 
     def load_state_dict(self, state: Mapping) -> None:
         "Replace all values by a state"
@@ -306,6 +307,7 @@ class History:
         self.n_revised += 1
         self.ends, self.warned = state['ends'].tolist(), set(state['warned'])
         self.returned = dict.fromkeys(state.get('returned', ()))
+        self.spikes = [dict(o) for o in state.get('spikes', ())]
         self.epoch_rows[:] = _unpack_rows(state['epoch_rows'])
         self.valid_rows[:] = _unpack_rows(state['valid_rows'])
         self.series.clear()

@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['fused', 'matching', 'named_parameters', 'found_names', 'ParamGroups', 'trained', 'trains_loss', 'owners',
            'named_parts', 'is_by_name', 'check_names', 'make_optimizers', 'needs_closure', 'refuse_closures',
-           'untouched', 'parameters', 'gradients', 'load_optimizer', 'set_option', 'set_lr', 'lr_names', 'group_rates',
-           'check_optimizers', 'check_shared']
+           'untouched', 'parameters', 'gradients', 'total_norm', 'load_optimizer', 'set_option', 'set_lr', 'lr_names',
+           'group_rates', 'check_optimizers', 'check_shared']
 
 # %% ../../nbs/loop/05_optim.ipynb #82cc43ca
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ..base import did_you_mean
+from ..base import common_device, did_you_mean, entries, norms
 from .plan import as_rate
 
 # %% ../../nbs/loop/05_optim.ipynb #d5e1ca77
@@ -254,6 +254,15 @@ def parameters(opt: Optimizer) -> list[nn.Parameter]:  # over all groups
 def gradients(opt: Optimizer) -> list[Tensor]:  # those that exist
     "Return the gradients that an optimizer's step will use"
     return [p.grad for g in opt.param_groups for p in g['params'] if p.grad is not None]
+
+def total_norm(tensors: Sequence[Tensor]) -> Tensor:
+    "Compute the 2-norm of all tensors together, 0-d, without reading a value on the host"
+    if not tensors: return torch.zeros(())
+    tensors = [o.detach() for o in tensors]
+    try: found = norms(tensors)
+    except NotImplementedError: found = norms([entries(o) for o in tensors])    # some are sparse
+    device = common_device(found)
+    return torch.linalg.vector_norm(torch.stack([o.to(device, non_blocking=True) for o in found]))
 
 def load_optimizer(opt: Optimizer, state: dict) -> None:
     "Load an optimizer's state; `capturable`, which compiled code sets on a GPU, is switched off on the host"

@@ -5,3 +5,4 @@ from .checkpoint import Checkpoint, load, save
 from .early_stopping import EarlyStopping
 from .export import load_model
 from .rewind import find_point
+from .spike_guard import SpikeGuard

@@ -195,14 +195,19 @@ _STATE_KINDS = {
     'loaders': {'train_dl': {str: object}, 'valid_dl': {str: object}}, 'rng_states': RNG_STATE_KINDS,
     'processes?': [{str: object}]}      # own state of each rank
 
-def capture(learn: Learner) -> dict[str, Any]:
-    "Return all that another process needs to resume exactly; its tensors are the live ones"
+def capture(learn: Learner, is_for_me: bool = False) -> dict[str, Any]:
+    """Return all that another process needs to resume exactly; its tensors are the live ones
+
+    With `is_for_me`, only this rank can restore it, and no rank sends anything.
+    """
     fit, history = learn.fitting or learn.stopped, learn.history
     if fit is None and history.open_metrics is not None: history.open_metrics.pack()
     at = fit.rng_states if fit is not None else None
     if at is None: at = rng_states(learn.train_dl, learn.valid_dl)
     own = {}
-    if learn.world.size > 1: own['processes'] = learn.world.gather(rank_state(learn, fit or Fit()))
+    if (n := learn.world.size) > 1:
+        mine = rank_state(learn, fit or Fit())
+        own['processes'] = [mine]*n if is_for_me else learn.world.gather(mine)
     modules = owners(learn, fit.model if learn.is_fitting else learn.model)
     opts = {name: {'type': type(o).__name__, 'state': o.state_dict(), 'names': _parameter_names(o, modules)}
             for name, o in learn.opts.items()}

@@ -1,0 +1,258 @@
+"""`SpikeGuard` finds planted batches, and a fit that leaves them out is the fit that never had them, bit for bit
+
+The references know which batches are bad from the data alone: plain loops, and fits whose hook cancels these batches.
+"""
+import json, math, random
+
+import pytest, torch, torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from common import Noisy, digest, same, stop_when, weights
+from healthy_fits import KINDS, fit as healthy_fit
+from trainer_nb.all import (
+    AMP, CancelStep, Checkpoint, EMA, GradAccum, GradClip, GradNorm, Hook, JSONLLogger, LRScheduler, Learner,
+    NaNGuard, OneCycle, SeededLoader, SpikeGuard, TensorLoader, set_seed
+)
+from trainer_nb.save.spike_guard import spike_limit
+
+BS, N = 4, 120          # samples in a batch, batches in an epoch
+
+def points(n=N*BS):
+    g = torch.Generator().manual_seed(1)
+    x = torch.randn(n, 4, generator=g)
+    return x, x.sum(1, keepdim=True) + .3*torch.randn(n, 1, generator=g)
+
+def broken(x, y, i, how):
+    "Break the samples of batch i"
+    rows = slice(i*BS, (i + 1)*BS)
+    if how == 0: y[rows] += 300
+    elif how == 1: y[rows] -= 1e5
+    elif how == 2: y[rows] = math.nan
+    else: x[rows] = math.inf
+
+def net():
+    return nn.Sequential(nn.Linear(4, 16), nn.BatchNorm1d(16), nn.Dropout(.2), nn.ReLU(), nn.Linear(16, 1))
+
+def learner(x, y, *hooks, dl=None, **kwargs):
+    torch.manual_seed(0)
+    if dl is None: dl = DataLoader(Noisy(x, y), batch_size=BS)       # it draws from the generator of the dropout
+    kwargs = {'seed': 0, 'lr': .01, 'loss_fn': F.mse_loss, 'valid_dl': [points(8)], **kwargs}
+    return Learner(net(), dl, display=False, hooks=hooks, **kwargs)
+
+class Without(Hook):
+    "Leaves out batches of bad samples, which it knows by their values"
+    ord, n = 97, 0
+    def before_step(self, learn):
+        x, y = learn.batch[:2]
+        if not learn.training or x.isfinite().all() and y.abs().max() < 100: return
+        self.n += 1
+        raise CancelStep
+
+class OnTwoRanks(Without):
+    "The same on two ranks, of which one sees the bad sample"
+    def before_step(self, learn):
+        if not learn.training: return
+        bad = torch.tensor(float(not learn.batch[1].abs().max() < 100))
+        if learn.world.sum(bad): raise CancelStep
+
+def test_twenty_of_twenty_and_the_weights_of_a_plain_loop():
+    x, y = points(2*N*BS)
+    rng = random.Random(0)
+    bad = sorted(rng.sample(range(40, 2*N), 20))
+    for k, i in enumerate(bad): broken(x, y, i, k % 4)
+    learn = learner(x, y, SpikeGuard('skip', max_skips=20))
+    learn.fit(1)
+    assert [o['batch_idx'] for o in learn.spikes] == bad and {o['action'] for o in learn.spikes} == {'skip'}
+    assert [o['indices'] for o in learn.spikes] == [[*range(i*BS, (i + 1)*BS)] for i in bad]
+
+    plain = learner(x, y)
+    set_seed(0)
+    model, losses = plain.model.train(), []
+    for i, (xb, yb) in enumerate(plain.train_dl):
+        if i in bad: continue
+        loss = F.mse_loss(model(xb), yb)
+        loss.backward()
+        plain.opt.step()
+        plain.opt.zero_grad()
+        losses.append(loss.item())
+    assert same(weights(model), weights(learn.model)) and learn.history.steps['train_loss'] == losses
+    assert learn.state.optimizer_step == len(losses) == 2*N - 20 and learn.state.batch_idx == 2*N
+
+def shuffled(x, y): return DataLoader(TensorDataset(x, y), batch_size=BS, shuffle=True)
+
+def seeded(x, y): return SeededLoader(Noisy(x, y), batch_size=BS, shuffle=True, num_workers=0)
+
+def workers(x, y): return DataLoader(TensorDataset(x, y), batch_size=BS, shuffle=True, num_workers=1)
+
+def persistent(x, y):
+    return DataLoader(TensorDataset(x, y), batch_size=BS, shuffle=True, num_workers=1, persistent_workers=True)
+
+def tensors(x, y): return TensorLoader(x, y, bs=BS, shuffle=True)
+
+class Unsized:
+    "Draws its order anew in each pass, and knows no length"
+    def __init__(self, *data): self.data = data
+    def __iter__(self):
+        for i in torch.randperm(N): yield tuple(o[i*BS:(i + 1)*BS] for o in self.data)
+
+def restarts(): return LRScheduler(lambda opt, n: torch.optim.lr_scheduler.CosineAnnealingLR(opt, n))
+
+WAYS = {        # hooks, loader, arguments of fit
+    'plain': (lambda: [], None, {}), 'shuffled': (lambda: [], shuffled, {}), 'seeded': (lambda: [], seeded, {}),
+    'tensors': (lambda: [], tensors, {}), 'unsized': (lambda: [], Unsized, {}),
+    'schedule': (lambda: [OneCycle(.03), EMA(.9)], shuffled, {}), 'scheduler': (lambda: [restarts()], None, {}),
+    'clipped': (lambda: [GradClip(1.), GradNorm()], shuffled, {}),
+    'valid_every': (lambda: [EMA(.9)], tensors, {'valid_every': 17}),
+    'steps': (lambda: [AMP()], shuffled, {'n_epochs': None, 'max_steps': 150, 'valid_every': 50}),
+    'accumulated': (lambda: [GradAccum(3)], shuffled, {})}
+SLOW = {'workers': (lambda: [], workers, {}), 'persistent': (lambda: [], persistent, {})}
+
+def bad_points():
+    x, y = points()
+    for i in 15, 50, 51, 90: y[i*BS] = 4e3
+    return x, y
+
+def both(way, **guard):
+    hooks, make_dl, fit = {**WAYS, **SLOW}[way]
+    x, y = bad_points()
+    res = []
+    for first in SpikeGuard('skip', warmup=10, max_skips=99, **guard), Without():
+        learn = learner(x, y, *hooks(), first, dl=make_dl and make_dl(x, y))
+        learn.fit(**{'n_epochs': 3, **fit})
+        res.append(learn)
+    return res
+
+def check(way):
+    guarded, never = both(way)
+    assert digest(guarded) == digest(never), way
+    n = never.get_hook(Without).n
+    assert len(guarded.spikes) == n > 3 and guarded.state == never.state
+
+@pytest.mark.parametrize('way', WAYS)
+def test_as_if_it_had_never_come(way): check(way)
+
+@pytest.mark.soak
+@pytest.mark.parametrize('way', SLOW)
+def test_as_if_it_had_never_come_with_workers(way): check(way)
+
+def two_losses(batch, learn):
+    x, y = batch
+    for name in 'ab':
+        loss = F.mse_loss(learn.model[name](x), y)
+        yield name, loss
+
+def test_two_optimizers():
+    x, y = bad_points()
+    def make(hook):
+        torch.manual_seed(0)
+        model = nn.ModuleDict({'a': net(), 'b': net()})
+        optim = {k: torch.optim.Adam(model[k].parameters(), .01) for k in 'ab'}
+        return Learner(model, shuffled(x, y), train_step=two_losses, optim=optim, hooks=[hook], display=False, seed=0)
+    guarded, never = make(SpikeGuard('skip', warmup=10)), make(Without())
+    for o in guarded, never: o.fit(2)
+    assert digest(guarded) == digest(never) and len(guarded.spikes) == 8
+    assert {*guarded.spikes[0]} > {'loss_a', 'loss_b', 'grad_norm_a', 'grad_norm_b'}
+
+def test_logs_have_each_batch_once(tmp_path):
+    files = []
+    x, y = bad_points()
+    for i, first in enumerate([SpikeGuard('skip', warmup=10, every=7), Without()]):
+        files.append(tmp_path/f'{i}.jsonl')
+        learner(x, y, first, JSONLLogger(files[-1])).fit(2)
+    def rows(path): return [{k: v for k, v in json.loads(o).items() if k != 'time_s'} for o in path.open()]
+    assert rows(files[0]) == rows(files[1])
+
+@pytest.mark.parametrize('at', [49, 51, 52, 60, 95, 119, 121, 172])
+def test_resumed_in_the_middle(at, tmp_path):
+    "Between a bad batch and the look that finds it, too: from a checkpoint, and in the same learner"
+    def make(*hooks):
+        x, y = bad_points()
+        return learner(x, y, SpikeGuard('skip', warmup=10, keep_batches=True), OneCycle(.03), *hooks, dl=shuffled(x, y))
+    whole, here, there = make(), make(), make()
+    whole.fit(2)
+    stop = stop_when(lambda learn: learn.training and learn.state.samples_seen == at*BS)
+    here.add_hook(Checkpoint(tmp_path, every=10**9))
+    here.add_hook(stop)
+    here.fit(2)
+    assert here.stopped is not None
+    there.add_hook(Checkpoint(tmp_path, every=10**9))
+    there.fit(2, resume=True)
+    here.remove_hook(stop)
+    here.resume()
+    for o in here, there:
+        assert digest(o) == digest(whole)
+        assert [*o.spikes] == [*whole.spikes] and len(o.spikes.batches) == len(whole.spikes.batches) == 8
+        assert torch.equal(o.spikes.batch(-1)[1], whole.spikes.batch(-1)[1])
+
+def test_noted_only():
+    x, y = bad_points()
+    guarded, plain = learner(x, y, SpikeGuard(warmup=10)), learner(x, y)
+    for o in guarded, plain: o.fit(2)
+    assert digest(guarded) == digest(plain)
+    assert [(o['epoch'], o['batch_idx'], o['action']) for o in guarded.spikes] == [
+        (epoch, i, 'note') for epoch in (0, 1) for i in (15, 50, 90)], '51 continues 50'
+
+def test_too_many_end_the_fit_before_they_came():
+    x, y = bad_points()
+    y[60*BS:] += 1e4
+    learn = learner(x, y, SpikeGuard('skip', warmup=10, every=10))
+    with pytest.raises(RuntimeError, match='4 batches in a row, up to batch 63 of epoch 0'): learn.fit(1)
+    never = learner(*bad_points(), Without())
+    never.add_hook(stop_when(lambda learn: learn.training and learn.state.batch_idx == 60))
+    never.fit(1)
+    there = learn.history.n_steps
+    assert learn.history.steps['train_loss'] == never.history.steps['train_loss'][:there] and there > 45
+    with pytest.raises(RuntimeError, match='left out 2 batches'):
+        learner(*bad_points(), SpikeGuard('skip', warmup=10, max_skips=1)).fit(1)
+
+def test_in_a_fit_after_another():
+    "Numbers of epochs go on, and limits begin anew"
+    res = []
+    for first in SpikeGuard('skip', warmup=10, max_skips=5), Without():
+        x, y = bad_points()
+        learn = learner(x, y, first)
+        y[15*BS] = 0.
+        for _ in range(3): learn.fit(1)
+        res.append(learn)
+    assert digest(res[0]) == digest(res[1]) and len(res[0].spikes) == 9
+
+def test_refused():
+    with pytest.raises(ValueError, match='remove NaNGuard'): learner(*points(), SpikeGuard('skip'), NaNGuard()).fit(1)
+    with pytest.raises(ValueError, match='SpikeGuard'):
+        learner(*points(), SpikeGuard('skip'), optim=torch.optim.LBFGS).fit(1)
+    with pytest.raises(ValueError, match='can be read once'):
+        learner(*points(), SpikeGuard('skip'), dl=iter([points(8)])).fit(1)
+
+def test_rule():
+    g = torch.Generator().manual_seed(0)
+    for past in (torch.randn(100, generator=g), torch.rand(100, generator=g), torch.randn(100, generator=g).exp()):
+        past = past.tolist()
+        limit = spike_limit(past)
+        assert limit > max(past)
+        assert spike_limit([*past[2:50], 1e9, 1e9, *past[50:]]) < 10*abs(limit), 'two outliers hardly move it'
+        assert spike_limit(past, 3.) < limit < spike_limit(past, 8.)
+
+@pytest.mark.parametrize('dl, p', [(tensors, 0.), pytest.param(shuffled, .2, marks=pytest.mark.soak),
+                                   pytest.param(seeded, .2, marks=pytest.mark.soak)])
+def test_two_processes_leave_out_the_same(dl, p):
+    "Only one of them has the sample that is bad; each has its own dropout"
+    def trained(first):
+        x, y = bad_points()
+        learn = learner(x, y, first, dl=dl(x, y))
+        learn.model[2].p = p
+        learn.launch(2, 2)
+        return learn
+    guarded, never = trained(SpikeGuard('skip', warmup=10)), trained(OnTwoRanks())
+    assert digest(guarded) == digest(never) and len(guarded.spikes) >= 7
+
+def false_alarms(numbers):
+    res = []
+    for i in numbers: res += [(i, o) for o in healthy_fit(i, SpikeGuard()).spikes]
+    return res
+
+def test_no_false_alarm(): assert not false_alarms(range(1, 12, 3))
+
+@pytest.mark.soak
+def test_no_false_alarm_in_a_hundred_healthy_fits():
+    assert len(KINDS) == 12 and not false_alarms(range(1000, 1100))
