@@ -14,7 +14,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from .base import batch_size, set_seed, show_error, to_device, with_comments
-from .data import Loaders, SeededLoader, TensorLoader, prefetch, split
+from .data import Loaders, SeededLoader, Table, TensorLoader, prefetch, split
 from trainer_nb.loop import (
     EVENTS, STEPS, CancelEpoch, CancelFit, CancelStep, History, Hook, HookOrderError, HookTable, LambdaHook,
     MainProcessHook, Metric, ParamGroups, StepState, TrainingInterrupted, accuracy
@@ -38,7 +38,7 @@ from .runs import Comparison, Ray, Run, Slurm, Trials, attach, compare, runs, sw
 __all__ = [
     'torch', 'F', 'nn', 'DataLoader', 'TensorDataset',
     'batch_size', 'set_seed', 'show_error', 'to_device',
-    'Loaders', 'SeededLoader', 'TensorLoader', 'prefetch', 'split',
+    'Loaders', 'SeededLoader', 'Table', 'TensorLoader', 'prefetch', 'split',
     'EVENTS', 'STEPS', 'CancelEpoch', 'CancelFit', 'CancelStep', 'Hook', 'HookOrderError', 'HookTable', 'LambdaHook',
     'MainProcessHook', 'History', 'Learner', 'Metric', 'ParamGroups', 'StepState', 'TrainingInterrupted', 'accuracy',
     'AMP', 'EMA', 'SWA', 'Activations', 'Compile', 'Freeze', 'FreezeBN', 'GradAccum', 'GradClip', 'GradNorm',

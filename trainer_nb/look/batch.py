@@ -18,7 +18,7 @@ from ..data import length, sets_of
 from ..loop import Hook, Learner, as_count, unchanged
 from trainer_nb.look.samples import (
     Look, batch_parts, classes_of, describe_parts, described_table, grid, kind_of, masks_of, pictured,
-    sample_of, table
+    sample_of, sample_table
 )
 from .masks import shares
 
@@ -66,7 +66,7 @@ class BatchView:
         samples, captions = self.samples()
         kind = kind_of(samples[0].get(pictured(samples[0]))) if any(samples) else 'other'
         is_text = kind not in ('image', 'signal', 'other')
-        lines = [text_table(table(samples, captions, self.look)), ''] if is_text else []
+        lines = [text_table(sample_table(samples, captions, self.look)), ''] if is_text else []
         return '\n'.join([self.title, *lines, text_table(described_table(self.rows))])
 
 # %% ../../nbs/look/02_batch.ipynb #6659cf48

@@ -673,7 +673,8 @@ class Learner(Hooked):
 
     @with_comments
     def predict(self,
-        dl_or_batch: Any,       # loader; tensor or tuple of tensors or arrays, (x,) or (x, y); or a mapping, one batch.
+        dl_or_batch: Any,       # loader; tensor or tuple of tensors or arrays, (x,) or (x, y); a data frame, with a
+                                # `Table` in `state`; or a mapping, one batch.
                                 # With several inputs (x1, x2, y), or (x1, x2) after a fit. Your own step may need y
         with_targs: bool = False,   # return targets too
     ) -> Any:                   # predictions of all samples on the host, as the model returns them: tensors and
@@ -682,6 +683,7 @@ class Learner(Hooked):
         "Return predictions, in evaluation mode and without gradients"
         with folded():
             self._check_use()
+            dl_or_batch = parts.rows_of(self, dl_or_batch)
             if isinstance(dl_or_batch, Tensor) or hasattr(dl_or_batch, '__array__'): dl_or_batch = (dl_or_batch,)
             is_batch = isinstance(dl_or_batch, Mapping)     # copied, as a step may write to it in place
             dl = [map_tensors(Tensor.clone, dl_or_batch)] if is_batch else parts.loader_for(self, dl_or_batch)
