@@ -52,6 +52,8 @@ TERMS = _listed({   # page, or page#section → terms
     'data/04_loaders': 'DataLoader, batch size, shuffle',
     'data/07_table': 'tabular, encode categories, standard scaler, normalize columns, entity embeddings',
     'data/05_split': 'train test split, stratify',
+    'look/13_album': 'samples while training, generate text while training, gan samples, show images while training, '
+                     'qualitative results',
     'look/02_batch': 'show batch, look at data',
     'look/03_results': 'top losses, worst predictions, results',
     'look/04_confusion': 'confusion matrix, precision, recall, classification report',

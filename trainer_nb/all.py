@@ -30,7 +30,7 @@ from trainer_nb.show import (
     TrackioLogger, WandbLogger, progress
 )
 from .learner import Learner
-from .look import BatchView, Confusion, Diagnosis, Report, Results, SampleView, Summary
+from .look import BatchView, Confusion, Diagnosis, Report, Results, Samples, SampleView, Summary
 from .parallel import Accelerate, ProcessFailed
 from .runs import Comparison, Ray, Run, Slurm, Trials, attach, compare, runs, sweep
 
@@ -48,7 +48,7 @@ __all__ = [
     'Checkpoint', 'EarlyStopping', 'load_model',
     'BatchSizes', 'Controls', 'Display', 'LRCurve', 'Log', 'progress',
     'CSVLogger', 'JSONLLogger', 'MLflowLogger', 'TensorBoardLogger', 'TrackioLogger', 'WandbLogger',
-    'BatchView', 'Confusion', 'Diagnosis', 'Report', 'Results', 'SampleView', 'Summary',
+    'BatchView', 'Confusion', 'Diagnosis', 'Report', 'Results', 'SampleView', 'Samples', 'Summary',
     'Accelerate', 'ProcessFailed',
     'Comparison', 'Ray', 'Run', 'Slurm', 'Trials', 'attach', 'compare', 'runs', 'sweep',
 ]

@@ -104,6 +104,7 @@ def show_batch(learn: Learner,
     mean: Any = None,      # normalization of pictures to undo, x*std + mean: a number, or one by channel
     std: Any = None,
     columns: Sequence|None = None,   # names of the fields of a table
+    rate: int|None = None,           # of signals that are sounds, in Hz: each gets a player
 ) -> BatchView:
     "Show what the model sees: the next batch, drawn and described; the learner does not change"
     with folded():
@@ -111,7 +112,7 @@ def show_batch(learn: Learner,
         dl, name = (learn.valid_dl, 'valid_dl') if valid else (learn.train_dl, 'train_dl')
         if dl is None:
             raise ValueError(f'there is no {name}: pass one to Learner, or set learn.{name}')
-        look = Look(classes_of(dl) if classes is None else classes, decode, mean, std, columns)
+        look = Look(classes_of(dl) if classes is None else classes, decode, mean, std, columns, rate)
         run_once(learn, grab := _Grab(), not valid)
         batch = grab.batch
         is_set = valid and sets_of(dl) and isinstance(batch, Mapping) and len(batch) == 1

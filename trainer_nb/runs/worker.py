@@ -284,6 +284,8 @@ def _train(worker, program):
     found = [h for h in (*learn.hooks, *hooks) if isinstance(h, Checkpoint)]
     if not found: own.append(Checkpoint(checkpoints, every='5min', keep=2))
     else: found[0].folder = Folder(checkpoints)
+    for h in (*learn.hooks, *hooks):
+        if 'samples' in h.provides and h.folder is None: h.folder = worker.folder.path/'samples'
     threads = {'threads': torch.get_num_threads()} if ranks.size > 1 else {}
     _set_torch_settings({**program['torch'], **threads})
     set_rng_state(program['rng'])
