@@ -52,7 +52,10 @@ TERMS = _listed({   # page, or page#section → terms
     'start/04_faq#my-targets-have-the-wrong-shape-or-type': 'shape mismatch, dtype, broadcast',
     'start/04_faq#my-batch-is-a-dict-or-my-model-returns-several-things': 'dict batch, multiple inputs',
     'data/04_loaders': 'DataLoader, batch size, shuffle',
+    'data/07_table': 'tabular, encode categories, standard scaler, normalize columns, entity embeddings',
     'data/05_split': 'train test split, stratify',
+    'look/13_album': 'samples while training, generate text while training, gan samples, show images while training, '
+                     'qualitative results',
     'look/02_batch': 'show batch, look at data',
     'look/03_results': 'top losses, worst predictions, results',
     'look/04_confusion': 'confusion matrix, precision, recall, classification report',

@@ -4,4 +4,5 @@ from .results import Results, SampleView
 from .confusion import Confusion, Report
 from .summary import Summary
 from .doctor import Diagnosis
+from .album import Samples
 from .spikes import Spikes

@@ -18,7 +18,7 @@ from ..data import length, sets_of
 from ..loop import Hook, Learner, as_count, unchanged
 from trainer_nb.look.samples import (
     Look, batch_parts, classes_of, describe_parts, described_table, grid, kind_of, masks_of, pictured,
-    sample_of, table
+    sample_of, sample_table
 )
 from .masks import shares
 
@@ -66,7 +66,7 @@ class BatchView:
         samples, captions = self.samples()
         kind = kind_of(samples[0].get(pictured(samples[0]))) if any(samples) else 'other'
         is_text = kind not in ('image', 'signal', 'other')
-        lines = [text_table(table(samples, captions, self.look)), ''] if is_text else []
+        lines = [text_table(sample_table(samples, captions, self.look)), ''] if is_text else []
         return '\n'.join([self.title, *lines, text_table(described_table(self.rows))])
 
 # %% ../../nbs/look/02_batch.ipynb #6659cf48
@@ -104,6 +104,7 @@ def show_batch(learn: Learner,
     mean: Any = None,      # normalization of pictures to undo, x*std + mean: a number, or one by channel
     std: Any = None,
     columns: Sequence|None = None,   # names of the fields of a table
+    rate: int|None = None,           # of signals that are sounds, in Hz: each gets a player
 ) -> BatchView:
     "Show what the model sees: the next batch, drawn and described; the learner does not change"
     with folded():
@@ -111,7 +112,7 @@ def show_batch(learn: Learner,
         dl, name = (learn.valid_dl, 'valid_dl') if valid else (learn.train_dl, 'train_dl')
         if dl is None:
             raise ValueError(f'there is no {name}: pass one to Learner, or set learn.{name}')
-        look = Look(classes_of(dl) if classes is None else classes, decode, mean, std, columns)
+        look = Look(classes_of(dl) if classes is None else classes, decode, mean, std, columns, rate)
         run_once(learn, grab := _Grab(), not valid)
         batch = grab.batch
         is_set = valid and sets_of(dl) and isinstance(batch, Mapping) and len(batch) == 1

@@ -182,11 +182,12 @@ def results_of(learn: Learner,
     *,
     loss: Callable|None = None,     # `f(pred, targ)` → (n,) tensor; None: `loss_fn` without reduction
     keep: Callable|None = None,     # a batch's predictions → what to keep: `lambda p: p.argmax(1)`
-    classes: Sequence|Mapping|None = None,      # this and the next four as in `show_batch`
+    classes: Sequence|Mapping|None = None,      # this and the next five as in `show_batch`
     decode: Callable|None = None,
     mean: Any = None,
     std: Any = None,
     columns: Sequence|None = None,
+    rate: int|None = None,
 ) -> Results:
     """Return predictions, targets and losses of each sample, in evaluation mode
 
@@ -201,7 +202,7 @@ def results_of(learn: Learner,
         if dl is None: raise ValueError('there is no valid_dl: pass a loader')
         dtype = next((p.dtype for p in learn.model.parameters() if p.is_floating_point()), None)
         dl = as_loader(dl, learn.bs, False, learn.device, dtype)
-        look = Look(classes_of(dl) if classes is None else classes, decode, mean, std, columns)
+        look = Look(classes_of(dl) if classes is None else classes, decode, mean, std, columns, rate)
         get_losses, is_single = loss_of(learn, loss)
         collect, states = Collect(n_samples(dl), get_losses, keep), rng_states(dl)
         read, whole = Singles(dl) if is_single else dl, None

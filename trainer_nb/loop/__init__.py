@@ -1,7 +1,7 @@
 """The loop: hooks, metrics, history, `Fit` and `Learner`. These names are for other wings"""
 from .hooks import (
     EVENTS, LIFECYCLE, STEPS, Calls, CancelEpoch, CancelFit, CancelStep, Hook, HookOrderError, LambdaHook,
-    MainProcessHook, Rewind
+    MainProcessHook, Rewind, points
 )
 from .hook_table import HookTable, as_hooks
 from .averages import stack_scalars
@@ -12,8 +12,8 @@ from .plot import Plot
 from .history import HISTORY_KINDS, History
 from .optim import (
     ParamGroups, check_names, found_names, gradients, group_rates, load_optimizer, lr_names, matching, named_parameters,
-    owners, parameters, refuse_closures, set_lr, set_option, total_norm, trained,
-    trains_loss
+    owners, parameters, refuse_closures, set_lr, set_option, total_norm,
+    trained, trains_loss
 )
 from .steps import (
     Returned, as_step, called_modules, default_result, get_modes, is_summed, loss_option, loss_weight, set_modes,

@@ -709,6 +709,7 @@ class Learner(Hooked):
     def predict(self,
         dl_or_batch: Any,           # inputs, with or without targets: a loader; a tensor, array or tuple of them; a
                                     # mapping, one batch by name; a list of texts, or a data frame for a `predict_step`
+                                    # or a `Table` in `state`
         with_targs: bool = False,   # return targets too
         *,
         batched: bool = True,       # False: one sample, without the dimension of the batch, and so is the result

@@ -76,9 +76,15 @@ def batch_of_one(x: Any) -> Any:
     raise TypeError(f'predict(batched=False) got a {type(x).__name__}: expected one sample, which is a tensor, array, '
                     'text or number, or a tuple or mapping of them')
 
+def _rows(learn, df):
+    "Return the inputs in a data frame, by the `Table` in `Learner(state=[...])`; the data frame if there is none"
+    table = next((o for o in learn.objects.values() if callable(getattr(o, 'inputs', None))), None)
+    return df if table is None else table.inputs(df)
+
 def to_predict(learn: Any, data: Any) -> tuple[Any, bool]:
     "Make a loader of what `predict` gets; return it, and whether its batches (x,) were made of one `x`"
-    is_frame = hasattr(data, 'iloc') and learn.is_own('predict_step')
+    is_frame = hasattr(data, 'iloc')
+    if is_frame and not learn.is_own('predict_step'): data, is_frame = _rows(learn, data), False
     if is_frame or isinstance(data, list) and data and isinstance(data[0], str):
         return [(data[i:i + learn.bs],) for i in range(0, len(data), learn.bs)], True
     if isinstance(data, Mapping):       # copied, as a step may write to it in place

@@ -54,13 +54,16 @@ class Checkpoint(Hook):
         mode: str | None = None,            # 'min' or 'max': which values are better; None: by the name
         strict: bool = False,               # True: an error while saving ends training; False: a warning
         skip: bool = False,     # True: samples draw no random numbers: a stock loader skips them unread
+        what: str = 'all',      # 'trainable': leave out frozen weights, as of a model with an adapter; the program that
+                                # loads the checkpoint must bring the same ones, which is checked
     ):                          # raises NotADirectoryError if `folder` is a file
         self.steps, self.seconds = _parse_every(every)
         if not isinstance(keep, int) or isinstance(keep, bool) or keep < 1:
             raise ValueError(f'keep is {keep!r}: expected a whole number of 1 or more')
         self.folder, self.every, self.keep = Folder(folder), every, keep
         self.monitor, self.mode = monitor, as_mode(mode, monitor)
-        self.strict, self.skip = strict, skip
+        if what not in ('all', 'trainable'): raise ValueError(f"what is {what!r}: expected 'all' or 'trainable'")
+        self.strict, self.skip, self.what = strict, skip, what
         self.run = None                 # id of the run, in the manifests that it writes
         self._owner = None              # weak reference to the learner that it saves; None: the next one
         self._latest = None             # `StateWriter` whose result is not reported yet
@@ -84,6 +87,8 @@ class Checkpoint(Hook):
         if self._saves_another(learn): self.run = self.saved_at = None
         self._owner = ref(learn)
         if self.monitor not in (None, 'valid_loss'): check_monitored(self.name, self.monitor, learn)
+        if self.what == 'trainable' and learn.world.is_sharded: raise ValueError(
+            "Checkpoint(what='trainable') needs whole weights, and here they are sharded: leave out `what`")
         if learn.is_main:
             self.folder.lock.acquire()
             self.folder.tidy()
@@ -155,7 +160,7 @@ class Checkpoint(Hook):
         if self.run is None: self.run = token_hex(4)
         if learn.world.first(where == self.saved_at and not again): return
         self.finish()
-        self._latest = StateWriter(self.folder, learn.world, learn.state.optimizer_step)
+        self._latest = StateWriter(self.folder, learn.world, learn.state.optimizer_step, self.what)
         def patience(): return 5 if learn.cancelled == 'error' else self.PATIENCE_S     # lost ranks
         self._latest.start(learn, self._info(learn) if learn.is_main else None, patience, self._prune)
         self.saved_at, self.n_saves = where, self.n_saves + 1

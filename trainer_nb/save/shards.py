@@ -133,8 +133,8 @@ def _within(rows, outer): return slice(rows.start - outer.start, rows.stop - out
 # %% ../../nbs/save/02_shards.ipynb #ac68f877
 class StateWriter:
     "A copy of the state, which a thread writes to a folder"
-    def __init__(self, folder: Any, world: Any, step: int):
-        self.folder, self.rank, self.n_files = folder, world.rank, world.shards[0]
+    def __init__(self, folder: Any, world: Any, step: int, what: str = 'all'):
+        self.folder, self.rank, self.n_files, self.what = folder, world.rank, world.shards[0], what
         self.error = self.thread = self.place = None
         if world.is_sharded:        # all ranks agree on a folder for the shards
             name = f'.{folder.next(step).stem}.parts.{time_ns()}.tmp'
@@ -143,7 +143,7 @@ class StateWriter:
     def start(self, learn: Any, info: dict | None, patience: float, done: Callable) -> None:
         "Copy the state, and let the thread begin; `info` is None except in the main process"
         try:
-            state, parts = take_out(capture(learn))
+            state, parts = take_out(capture(learn, what=self.what))
             state, parts = host_copy((state, {key: local(t) for key, t in parts.items()}))
             wait = arrived(learn.device)
             if info is not None: check_plain(state, 'the state')

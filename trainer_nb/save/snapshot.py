@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from ..base import batch_code, check_kinds, state_of, state_versions
 from ..data import RNG_STATE_KINDS, adapter_of, is_stock, length, loader_generators, rng_states, source
+from .frozen import with_frozen, without_frozen
 from trainer_nb.loop import (
     FIT_KINDS, HISTORY_KINDS, Fit, Hook, Learner, StepState, load_object_states, load_optimizer,
     load_rank_state, object_states, owners, rank_state, set_buffers, unsaved_buffers
@@ -185,7 +186,7 @@ def _hook_keys(hooks):
 # %% ../../nbs/save/03_snapshot.ipynb #439ea0e4
 _MODULE_KINDS = {
     'state': {str: object}, 'metadata': {str: {str: object}}, 'buffers?': {str: torch.Tensor},
-    'frozen': [str], 'grads': {str: torch.Tensor}}
+    'frozen': [str], 'grads': {str: torch.Tensor}, 'frozen_sums?': {str: int}}
 _STATE_KINDS = {
     'format?': int, 'device': str, 'position': str,
     'state': {o.name: int for o in fields(StepState)}, 'history': HISTORY_KINDS, 'run': (None, FIT_KINDS),
@@ -195,10 +196,10 @@ _STATE_KINDS = {
     'loaders': {'train_dl': {str: object}, 'valid_dl': {str: object}}, 'rng_states': RNG_STATE_KINDS,
     'processes?': [{str: object}]}      # own state of each rank
 
-def capture(learn: Learner, is_for_me: bool = False) -> dict[str, Any]:
+def capture(learn: Learner, is_for_me: bool = False, what: str = 'all') -> dict[str, Any]:
     """Return all that another process needs to resume exactly; its tensors are the live ones
 
-    With `is_for_me`, only this rank can restore it, and no rank sends anything.
+    With `is_for_me`, only this rank can restore it, and no rank sends anything; 'trainable' leaves out what is frozen.
     """
     fit, history = learn.fitting or learn.stopped, learn.history
     if fit is None and history.open_metrics is not None: history.open_metrics.pack()
@@ -211,7 +212,9 @@ def capture(learn: Learner, is_for_me: bool = False) -> dict[str, Any]:
     modules = owners(learn, fit.model if learn.is_fitting else learn.model)
     opts = {name: {'type': type(o).__name__, 'state': o.state_dict(), 'names': _parameter_names(o, modules)}
             for name, o in learn.opts.items()}
-    return {**own, 'modules': {name: _trained_state(m) for name, m in modules.items()}, 'optimizers': opts,
+    states = {name: _trained_state(m) for name, m in modules.items()}
+    if what == 'trainable': states = {name: without_frozen(m, states[name]) for name, m in modules.items()}
+    return {**own, 'modules': states, 'optimizers': opts,
             'hooks': {key: s for key, h in _hook_keys(learn.hooks).items() if (s := h.state_dict())},
             'objects': object_states(learn.objects), 'state': asdict(learn.state), 'history': history.state_dict(),
             'rng_states': at, 'device': learn.device.type,
@@ -313,6 +316,8 @@ def restore(learn: Learner, state: dict[str, Any], fit: Fit, plan: bool = False,
         if key in state['hooks'] and type(h).load_state_dict is Hook.load_state_dict:
             check_kinds(state['hooks'][key], h.state_kinds, f'the state of {key}')
     modules, own = owners(learn, learn.model), _own(learn, state)
+    saved = {k: with_frozen(k, modules[k], o) if k in modules else o for k, o in state['modules'].items()}
+    state = {**state, 'modules': saved}
     orders = _check_parts(learn, state, modules)
     notes = [_dtypes(name, m, state['modules'][name]['state']) for name, m in modules.items()]
     if state['run'] is not None:

@@ -1,0 +1,89 @@
+"`Table` against scikit-learn's encoders, fitted on the training rows; what it learned in files, and in predictions"
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.preprocessing import OrdinalEncoder
+from trainer_nb.all import *
+
+def frame(n=200, seed=0):
+    rng = np.random.default_rng(seed)
+    res = pd.DataFrame({'kind': rng.choice(['b', 'a', 'c', None], n), 'hour': rng.integers(0, 24, n),
+                        'size': rng.normal(50, 9, n), 'count': rng.integers(0, 99, n), 'is_new': rng.random(n) < .5})
+    res.loc[rng.random(n) < .2, 'size'] = np.nan
+    res['price'] = rng.normal(size=n)
+    return res
+
+def test_equals_scikit_learn_fitted_on_the_training_rows():
+    df, new = frame(), frame(50, seed=1)
+    new.loc[:3, 'kind'] = 'd'
+    table = Table(df, 'price', categories=['hour'])
+    train, valid = split(df)
+    ids = OrdinalEncoder(handle_unknown='use_encoded_value', unknown_value=-1, encoded_missing_value=-1)
+    ids.fit(train[['kind', 'hour', 'is_new']])
+    for rows, found in (train, table.train), (valid, table.valid), (new, (*table.inputs(new), None)):
+        assert np.array_equal(found[0] - 1, ids.transform(rows[['kind', 'hour', 'is_new']]))
+        known = train[['size', 'count']]
+        want = ((rows[['size', 'count']] - known.mean())/known.std()).fillna(0)
+        want['gap'] = rows['size'].isna().astype(float)
+        assert np.allclose(found[1], want, atol=1e-6)
+    assert table.train[2].dtype == torch.float32 and np.allclose(table.train[2], train.price)
+    assert table.n_numbers == 3 and [n for n, _ in table.sizes] == [4, 25, 3]
+
+def test_validation_rows_teach_nothing():
+    df = frame()
+    train, valid = split(df)
+    other = valid.assign(size=1e6, kind='z', hour=77)
+    with pytest.warns(UserWarning, match='no value of column'):
+        a, b = (Table(train, 'price', valid=o, categories=['hour']) for o in (valid, other))
+    assert a.state_dict() == b.state_dict()
+    assert (b.valid[0][:, :2] == 0).all()
+
+def test_one_row_of_each_dtype():
+    "A file of one row has other types than that of the training"
+    df = frame().convert_dtypes()
+    table = Table(df, 'price')
+    row = {'kind': 'a', 'hour': 3, 'size': None, 'count': 4, 'is_new': True}
+    assert torch.equal(table.inputs(pd.DataFrame([row]))[1], table.inputs(pd.DataFrame([row]).convert_dtypes())[1])
+    strange = df.assign(kind=pd.Series(range(len(df))).map(str).astype('category'))
+    with pytest.warns(UserWarning, match="no value of column 'kind'"): table.inputs(strange)
+    with pytest.warns(UserWarning, match='160 values in 160 rows'): Table(strange, 'price')
+    with pytest.raises(ValueError, match="no column 'size'"): table.inputs(df.drop(columns='size'))
+    with pytest.raises(ValueError, match='infinite'): table.inputs(df.assign(size=np.inf))
+
+def learner(table, data=True):
+    set_seed(0)
+    model = Both(table)
+    dls = (table.train, table.valid) if data else ()
+    return Learner(model, *dls, loss_fn=F.cross_entropy, state=[table], lr=.01, display=False, device='cpu')
+
+class Both(nn.Module):
+    def __init__(self, table):
+        super().__init__()
+        self.ids = nn.ModuleList(nn.Embedding(n, w) for n, w in table.sizes)
+        self.out = nn.Linear(sum(w for _, w in table.sizes) + table.n_numbers, len(table.classes))
+
+    def forward(self, ids, numbers):
+        return self.out(torch.cat([*(o(ids[:, i]) for i, o in enumerate(self.ids)), numbers], 1))
+
+def test_saved_with_the_learner_and_used_by_predict(tmp_path):
+    df = frame().dropna(subset='kind')
+    table = Table(df, 'kind', categories=['hour'])
+    assert table.classes == ['a', 'b', 'c'] and table.train[2].max() == 2
+    learn = learner(table)
+    learn.fit(1)
+    learn.save(tmp_path/'a.ckpt')
+    new = frame(30, seed=2).drop(columns='kind')
+    want = learn.predict(new)
+    assert torch.equal(want, learn(*table.inputs(new)))
+    other = Table(df.assign(size=df['size']*3 + 1), 'kind', categories=['hour'])   # another scale
+    fresh = learner(other, data=False)
+    fresh.load(tmp_path/'a.ckpt')
+    assert torch.equal(fresh.predict(new), want)
+    state = json.loads(json.dumps(table.state_dict()))
+    with pytest.raises(ValueError, match='the state of Table'): other.load_state_dict({**state, 'gaps': 3})
+    bare = learner(Table.from_state(state), data=False)
+    bare.load(tmp_path/'a.ckpt')
+    assert torch.equal(bare.predict(new), want)
+    with pytest.raises(ValueError, match='no column'): bare.predict(new.drop(columns='size'))
