@@ -220,7 +220,8 @@ def test_the_table_in_a_notebook_folds_the_hooks():
     learn.fit(1)
     table = learn.describe_hooks()
     soup = BeautifulSoup(table._repr_html_(), 'html.parser')
-    lines, points = soup.table.find_all('tr', recursive=False)[1:], dict.fromkeys(r.point for r in table.rows if r.calls)
+    lines = soup.table.find_all('tr', recursive=False)[1:]
+    points = dict.fromkeys(r.point for r in table.rows if r.calls)
     assert [o.td.text for o in lines] == [*points, 'never called', 'all hooks']
     for line, point in zip(lines, points):
         rows = [r for r in table.rows if r.point == point]

@@ -84,11 +84,53 @@ def _as_html(names, rows):
     body = ''.join(row('td', cells) for cells in rows)
     return f'<table style="border-collapse:collapse;margin:0">{row("th", names)}{body}</table>'
 
-# %% ../../nbs/loop/02_hook_table.ipynb #f498b246
+# %% ../../nbs/loop/02_hook_table.ipynb #hkt00001
 _MEANINGS = dict(re.findall(r'`(\w+)(?:\(.+\))?` +(.+)', Hook.__doc__ or ''))     # event or step → what happens there
 
 def _meaning(point): return _MEANINGS.get(point, '').split(';')[0].replace('`', '')
 
+def _timing(table): return ['calls', 'time', 'share'] if any(r.calls for r in table.rows) else []
+
+def _measured(table, rows, bar):
+    "Cells with the largest number of calls, the time and its share; none before a fit"
+    if not _timing(table): return []
+    n, (t, total) = max(r.calls for r in rows), (sum(max(r.time_s, 0) for r in o) for o in (rows, table.rows))
+    return [f'{n:,}', _duration(t) if n else '', bar(t/total) if total else '']
+
+def _points(table):
+    "Return each event or step to list with its rows, and why it has none"
+    found = {point: [*rows] for point, rows in groupby(table.rows, lambda r: r.point)}
+    def none(point): return '(never reached)' if point in table._skip else '(none)'
+    return [(o, found.get(o, []), '' if o in found else none(o)) for o in (LIFECYCLE if table._all else found)]
+
+def _each(table, rows, text, bar, indent):
+    "Cells of the hooks of an event or step, one by one"
+    cells = [[text(r.hook), *_measured(table, [r], bar), str(r.ord), text(r.why)] for r in rows]
+    if rows and rows[0].point in STEPS:
+        cells.append(['the step'] + ['']*(len(cells[0]) - 1))
+        for i, line in enumerate(cells[1:]): line[0] = indent*i + '└ ' + line[0]
+    return cells
+
+# %% ../../nbs/loop/02_hook_table.ipynb #hkt00002
+def _lines(table, text, bar, fold=lambda names, rows: names):
+    "Yield cells of each event or step; `fold` adds its rows to the names of its hooks"
+    idle, blank = [], ['' for _ in _timing(table)]
+    for point, rows, none in _points(table):
+        names = ' › '.join([text(r.hook) for r in rows] + ['(step)']*(point in STEPS))
+        if none: yield [point, *blank, f'{none} {_meaning(point)}']
+        elif blank and not table._all and not any(r.calls for r in rows): idle.append(point)
+        else: yield [point, *_measured(table, rows, bar), fold(names, rows)]
+    if idle: yield ['never called', *blank, ', '.join(idle)]
+    if blank: yield ['all hooks', '', _measured(table, table.rows, bar)[1], '', text(_slowest(table))]
+
+def _slowest(table):
+    "Name the hooks that take most of the time"
+    times = Counter()
+    for r in table.rows: times[r.hook] += max(r.time_s, 0)
+    total = times.total() or 1.
+    return 'most of it: ' + ', '.join(f'{k} {100*t/total:.0f} %' for k, t in times.most_common(3))
+
+# %% ../../nbs/loop/02_hook_table.ipynb #f498b246
 class HookTable:
     "What runs when: a line for each event or step. HTML in Jupyter, Markdown as text, `rows` as data"
     def __init__(self,
@@ -103,51 +145,12 @@ class HookTable:
             self.rows += [HookRow(point, c.hook.name, c.hook.ord, _why(c.hook, hooks), c.n, c.time_s) for c in here]
         self._all, self._skip = all or not self.rows, {*skip}
 
-    def _timing(self): return ['calls', 'time', 'share'] if any(r.calls for r in self.rows) else []
-
-    def _measured(self, rows, bar):
-        "Cells with the largest number of calls, the time and its share; none before a fit"
-        if not self._timing(): return []
-        n, (t, total) = max(r.calls for r in rows), (sum(max(r.time_s, 0) for r in o) for o in (rows, self.rows))
-        return [f'{n:,}', _duration(t) if n else '', bar(t/total) if total else '']
-
-    def _points(self):
-        "Return each event or step to list with its rows, and why it has none"
-        found = {point: [*rows] for point, rows in groupby(self.rows, lambda r: r.point)}
-        def none(point): return '(never reached)' if point in self._skip else '(none)'
-        return [(o, found.get(o, []), '' if o in found else none(o)) for o in (LIFECYCLE if self._all else found)]
-
-    def _each(self, rows, text, bar, indent):
-        "Cells of the hooks of an event or step, one by one"
-        cells = [[text(r.hook), *self._measured([r], bar), str(r.ord), text(r.why)] for r in rows]
-        if rows and rows[0].point in STEPS:
-            cells.append(['the step'] + ['']*(len(cells[0]) - 1))
-            for i, line in enumerate(cells[1:]): line[0] = indent*i + '└ ' + line[0]
-        return cells
-
-    def _lines(self, text, bar, fold=lambda names, rows: names):
-        "Yield cells of each event or step; `fold` adds its rows to the names of its hooks"
-        idle, blank = [], ['' for _ in self._timing()]
-        for point, rows, none in self._points():
-            names = ' › '.join([text(r.hook) for r in rows] + ['(step)']*(point in STEPS))
-            if none: yield [point, *blank, f'{none} {_meaning(point)}']
-            elif blank and not self._all and not any(r.calls for r in rows): idle.append(point)
-            else: yield [point, *self._measured(rows, bar), fold(names, rows)]
-        if idle: yield ['never called', *blank, ', '.join(idle)]
-        if blank: yield ['all hooks', '', self._measured(self.rows, bar)[1], '', text(self._slowest())]
-
-    def _slowest(self):
-        "Name the hooks that take most of the time"
-        times = Counter()
-        for r in self.rows: times[r.hook] += max(r.time_s, 0)
-        total = times.total() or 1.
-        return 'most of it: ' + ', '.join(f'{k} {100*t/total:.0f} %' for k, t in times.most_common(3))
-
     def __str__(self) -> str:
-        if not self._all: return _as_markdown(['when', *self._timing(), 'hooks, in order'], [*self._lines(_markdown, _bar)])
-        names, rows = ['when', 'hook', *self._timing(), 'ord', 'why, or what happens'], []
-        for point, here, none in self._points():
-            cells = self._each(here, _markdown, _bar, '· ') or [[none, *['']*(len(names) - 3), _meaning(point)]]
+        short = ['when', *_timing(self), 'hooks, in order']
+        if not self._all: return _as_markdown(short, [*_lines(self, _markdown, _bar)])
+        names, rows = ['when', 'hook', *_timing(self), 'ord', 'why, or what happens'], []
+        for point, here, none in _points(self):
+            cells = _each(self, here, _markdown, _bar, '· ') or [[none, *['']*(len(names) - 3), _meaning(point)]]
             rows += [[name, *line] for name, line in zip([point] + ['']*len(cells), cells)]
         return _as_markdown(names, rows)
 
@@ -156,10 +159,10 @@ class HookTable:
     def _repr_html_(self):
         def fold(names, rows):
             if len(rows) == 1: return names
-            cells = self._each(rows, escape, _html_bar, '&nbsp;'*3)
-            table = _as_html(['hook', *self._timing(), 'ord', 'why there'], cells)
+            cells = _each(self, rows, escape, _html_bar, '&nbsp;'*3)
+            table = _as_html(['hook', *_timing(self), 'ord', 'why there'], cells)
             return f'<details><summary>{names}</summary>{table}</details>'
-        return _as_html(['when', *self._timing(), 'hooks, in order'], self._lines(escape, _html_bar, fold))
+        return _as_html(['when', *_timing(self), 'hooks, in order'], _lines(self, escape, _html_bar, fold))
 
 # %% ../../nbs/loop/02_hook_table.ipynb #c71d0a02
 def as_hooks(hooks: Any) -> tuple[Hook, ...]:
