@@ -7,6 +7,7 @@ __all__ = ['Chart', 'beside']
 
 # %% ../../nbs/draw/08_charts.ipynb #aeb83d68
 import math
+from base64 import b64encode
 from dataclasses import dataclass, replace
 from functools import cache
 from html import escape
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from .tables import GREY, INK, SIZE, blank_figure, tint
+from .hover import HOVER_CSS, html_hover
 from .panels import LEADING, legend_rows
 
 # %% ../../nbs/draw/08_charts.ipynb #4e2a6ebb
@@ -171,16 +173,33 @@ class Chart:
     def svg(self) -> str:
         "Write the chart as SVG; its text takes the colour of the page's text"
         strokes, words = _marks(self.panels)
-        size = f'flex:{self.width} 1 {.7*self.width:.0f}px;min-width:0;max-width:{self.width}px'
         paths, texts = ''.join(map(_svg_stroke, strokes)), ''.join(map(_svg_words, words))
         texts = f'<g fill="currentColor" font-family="sans-serif" font-size="{SIZE}">{texts}</g>'
-        return (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {self.width} {self.height}" style="{size}" '
-                f'fill="none">{paths}{texts}</svg>')
+        return (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {self.width} {self.height}" '
+                f'style="display:block;width:100%" fill="none">{paths}{texts}</svg>')
 
-    def html(self) -> str:
-        "Write the chart for a page: it shrinks to fit, and its parts stack on a narrow page"
-        parts = ''.join(o.svg() for o in self.parts or [self])
-        return f'<div style="display:flex;flex-wrap:wrap;align-items:flex-start">{parts}</div>'
+    def html(self, alt: str|None = None) -> str:
+        """Write the chart for a page: it fills it up to 1.3 times its size, and its parts stack on a narrow page
+
+        With `alt`, its parts are `<img>`: a notebook that is not trusted loses its `<svg>` elements, except for their
+        texts. The colours of the page do not reach into these: the background is white, as in the PNG.
+        """
+        parts = ''.join(o._part(alt, 150*o.width//self.width) for o in self.parts or [self])
+        style = f'<style>{HOVER_CSS}</style>' if any(p.hover for p in self.panels) else ''
+        return f'{style}<div style="display:flex;flex-wrap:wrap;align-items:flex-start">{parts}</div>'
+
+    def _part(self, alt, n_columns):
+        size = f'flex:{self.width} 1 {.7*self.width:.0f}px;min-width:0;max-width:{1.3*self.width:.0f}px'
+        svg = self.svg() if alt is None else self._img(alt)
+        columns = html_hover(self.panels, self.width, self.height, n_columns)
+        return f'<div style="position:relative;{size}">{svg}{columns}</div>'
+
+    def _img(self, alt):
+        white = f'<rect width="{self.width}" height="{self.height}" fill="#fff"/>'
+        svg = self.svg().replace('currentColor', INK).replace('fill="none">', f'fill="none">{white}', 1)
+        return (f'<img alt="{escape(alt)}" width="{self.width}" height="{self.height}" decoding="sync" '
+                f'style="display:block;width:100%;height:auto" '
+                f'src="data:image/svg+xml;base64,{b64encode(svg.encode()).decode()}">')
 
     def png(self) -> tuple[bytes, dict[str, int]]:  # 'width' and 'height' in pixels on a page
         "Draw the chart on white, at two pixels per pixel of the page"

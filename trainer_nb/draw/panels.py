@@ -7,7 +7,7 @@ __all__ = ['LEADING', 'is_drawable', 'limits', 'needs_log', 'labels', 'ticks', '
 
 # %% ../../nbs/draw/04_panels.ipynb #b043c34c
 import math, re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 
@@ -137,6 +137,7 @@ class Panel:
     ylog: bool = False     # logarithmic vertical axis
     whole: bool = False    # whole numbers at the horizontal axis
     note: str = ''         # text inside the upper right corner
+    hover: Sequence = ()   # (x, text) to show under the pointer; ' · ' separates the lines of a text
 
     @property
     def right(self) -> float: return self.left + self.width

@@ -19,7 +19,7 @@ from typing import Any
 
 from ..base import format_time
 from trainer_nb.draw import (
-    COLORS, INK, current_cell, html_img, html_table, marimo_outputs, marimo_view, running_shell,
+    COLORS, current_cell, html_img, html_table, marimo_outputs, marimo_view, running_shell,
     show_bundle, text_table
 )
 
@@ -86,20 +86,8 @@ def html_bar(share: float|None, color: str = COLORS[0]) -> str:
 
 # %% ../../nbs/show/01_output.ipynb #live0001
 def html_chart(chart: Any, alt: str = 'plot') -> str:
-    """Write a `Chart` as pictures that shrink to fit, and whose parts stack on a narrow page
-
-    A notebook that is not trusted loses its `<svg>` elements, except for their texts, but keeps `<img>`.
-    The colours of the page do not reach into these: the background is white, as in the final picture.
-    """
-    def img(o):
-        white = f'<rect width="{o.width}" height="{o.height}" fill="#fff"/>'
-        svg = o.svg().replace('currentColor', INK).replace('fill="none">', f'fill="none">{white}', 1)
-        data = b64encode(svg.encode()).decode()
-        fit = f'flex:{o.width} 1 {.7*o.width:.0f}px;min-width:0;max-width:{o.width}px;height:auto'
-        return (f'<img alt="{escape(alt)}" width="{o.width}" height="{o.height}" style="{fit}" '
-                f'decoding="sync" src="data:image/svg+xml;base64,{data}">')
-    imgs = ''.join(map(img, chart.parts or [chart]))
-    return f'<div style="display:flex;flex-wrap:wrap;align-items:flex-start">{imgs}</div>'
+    "Write a `Chart` as pictures, which a notebook that is not trusted keeps"
+    return chart.html(alt)
 
 # %% ../../nbs/show/01_output.ipynb #live0002
 def html_stale(advice: str, after_s: float = 10) -> str:

@@ -1,0 +1,56 @@
+"Pointing at a picture: the text of the nearest place, and a line through all panels at exactly that place"
+import io
+
+from PIL import Image
+
+SHOW = '''from trainer_nb.draw import Chart, Line, Panel
+from IPython.display import HTML
+xs = list(range(1001))
+hover = [(x, f'batch {x} · train {x/1000:.3f}') for x in xs[::EACH]]
+rising = Line(xs, [x/1000 for x in xs], '#0072B2', 'train')
+upper = Panel(54, 24, 534, 120, [rising], (0, 1000), (0, 1), None, hover=hover)
+lower = Panel(54, 160, 534, 40, [Line(xs, [1.]*1001, '#0072B2')], (0, 1000), (0, 2), 'batch')
+HTML(Chart(604, 236, [upper, lower]).html(IMG))'''
+BOX = '''() => { const i = nb.area(0).querySelector('.tnb-hover>i:hover');
+  return i && getComputedStyle(i, '::after').content.replaceAll('"', '') }'''
+
+def point(page, share, k=0):
+    "Move the mouse to a place on the horizontal axis, in [0, 1]; return the text in the box, and where the axis is"
+    box = page.page.locator('.tnb-hover').first.bounding_box()
+    page.page.mouse.move(box['x'] + share*box['width'], box['y'] + box['height']/2)
+    page.js('nb.painted')
+    return page.js(BOX), box
+
+def column_of(page, box, share):
+    "Where the cross-hair stands in the window: pixels that change in the upper *and* in the lower panel"
+    def shot():
+        page.js('nb.painted')
+        return Image.open(io.BytesIO(page.page.screenshot())).convert('RGB')
+    lit = shot()
+    page.page.mouse.move(2, 2)
+    plain = shot()
+    rows = [round(box['y'] + part*box['height']) for part in (.62, .95)]
+    found = [{x for x in range(plain.width) if plain.getpixel((x, y)) != lit.getpixel((x, y))} for y in rows]
+    return sorted(found[0] & found[1])
+
+def check_pointing(page, far):
+    for share in .0, .251, .5, .749, 1.:
+        text, box = point(page, min(max(share, .001), .999))
+        batch, train = text.replace('\\a ', '\n').split('\n')
+        x = int(batch.removeprefix('batch '))
+        assert train == f'train {x/1000:.3f}' and abs(x/1000 - share) <= far, text
+        lines = column_of(page, box, share)
+        assert lines and abs(lines[len(lines)//2] - box['x'] - x/1000*box['width']) < 1.5, (x, lines, box)
+
+def shown(page, alt, each):
+    page.cells(SHOW.replace('IMG', alt).replace('EACH', str(each)))
+    page.run()
+
+def test_many_columns_over_an_image(page):
+    shown(page, '"plot"', 1)
+    page.until('nb.area(0).querySelector("img")?.naturalWidth')
+    check_pointing(page, .008)
+
+def test_few_columns_over_inline_svg(page):
+    shown(page, '', 150)        # 0, 150, ... 900: none in the middle of its column at the ends
+    check_pointing(page, .101)
