@@ -13,7 +13,11 @@ learn.fit(2)
 matrix = learn.results().confusion()
 matrix'''
 LIVE = f'''{DATA}net = nn.Sequential(nn.Linear(6, 32), nn.ReLU(), nn.Linear(32, 4))
-Learner(net, (x, y), loss_fn=cross_entropy, lr=.1, hooks=[Activations(every=2, live=True)]).fit(2)'''
+seen = Activations(every=2, live=True)
+Learner(net, (x, y), loss_fn=cross_entropy, lr=.1, hooks=[seen]).fit(2)'''
+MEANS = 'print(*(f"batch {b} mean {m:.3g}" for b, m in zip(seen.at, seen.values["mean"][:, -1])), sep="\\n")'
+# the text under the pointer
+SHOWN = '() => [...nb.area(0).querySelectorAll(".tnb-hover > i:hover")].map(o => o.dataset.at).join()'
 
 # clicks a button, and counts milliseconds until the output shows a text
 CLICK = '''([title, text]) => new Promise(done => {
@@ -76,8 +80,9 @@ def test_the_matrix_is_the_buttons(page, record_property):
 
 @lab_first
 def test_strips_under_the_plot(page):
-    page.cells(LIVE)
+    page.cells(LIVE, MEANS)
     page.run()
+    page.run(1)
     page.until('[...nb.area(0).querySelectorAll("img")].length == 4')       # the plot, and a strip for each layer
     check_readable(page.js('nb.contrasts', 0))
     check_visible(page.shot(0, 0))
@@ -86,4 +91,9 @@ def test_strips_under_the_plot(page):
         page.js('nb.painted')
         sizes = page.js(SIZES)
         assert all(w >= 90 and h == 28 for w, h in sizes), sizes
+        strip = page.page.locator('.jp-Notebook .jp-Cell').nth(0).locator('.tnb-hover').last
+        box, lines = strip.bounding_box(), page.text(1).strip().splitlines()
+        for k in 0, len(lines)//2, len(lines) - 1:
+            page.page.mouse.move(box['x'] + (k + .5)/len(lines)*box['width'], box['y'] + 14)
+            assert ' '.join(page.js(SHOWN).split('\n')[:2]) == lines[k]
     page.page.set_viewport_size({'width': 1000, 'height': 1000})

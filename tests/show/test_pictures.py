@@ -147,6 +147,12 @@ def test_the_marks_of_the_finder_stand_on_the_curve_that_is_seen():
     assert curve.smoothed == trailing_average(curve.losses, .98) and curve.smoothed.index(min(curve.smoothed)) > 75
     for o in panel.lines:
         if o.points: assert o.ys[0] == min(zip(seen.xs, seen.ys), key=lambda p: abs(math.log(p[0]/o.xs[0])))[1]
+    for (x, text), lr, loss, v in zip(panel.hover, curve.lrs, curve.losses, seen.ys, strict=True):
+        assert x == lr and text == f'lr {lr:.2g} · loss {loss:.4g} · smoothed {v:.4g}'
+    assert len(curve.label) <= 300 and f'loss {curve.losses[0]:.4g} at 1e-07' in curve.label
+    for (x, text), lr, loss, v in zip(panel.hover, curve.lrs, curve.losses, seen.ys, strict=True):
+        assert x == lr and text == f'lr {lr:.2g} · loss {loss:.4g} · smoothed {v:.4g}'
+    assert len(curve.label) <= 300 and f'loss {curve.losses[0]:.4g} at 1e-07' in curve.label
 
 def random_history(r):
     "(losses, ends of epochs): falls, steps, spikes, gaps, and repeated values as accumulation makes them"

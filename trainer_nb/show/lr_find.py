@@ -128,7 +128,12 @@ class LRCurve(Drawn):
         return next(iter(self.offered().values()), None)
 
     @property
-    def label(self) -> Any: return f'plot of {len(self.lrs)} learning rates'
+    def label(self) -> Any:
+        res, lowest = f'plot of {len(self.lrs)} learning rates', self.lrs and _lowest(self)
+        if not self.lrs: return res
+        points = zip((self.lrs[0], lowest, self.lrs[-1]), ('loss', 'lowest', 'last'))
+        words = [f'{word} {self.losses[self.lrs.index(lr)]:.4g} at {lr:.2g}' for lr, word in points]
+        return f'{res}: {", ".join(words)}'
 
     def status(self) -> str:
         "Write the result in a line"
