@@ -1,6 +1,6 @@
 """Batches, results and models, drawn and described. These names are for other wings"""
 from .batch import BatchView
-from .results import Results, SampleView, TopLosses
+from .results import Results, SampleView
 from .confusion import Confusion, Report
 from .summary import Summary
 from .doctor import Diagnosis
