@@ -207,7 +207,7 @@ class Drawn:
     def __repr__(self): return '\n'.join(filter(None, [self.status(), self._text()]))
 
     def _repr_html_(self):
-        picture = _labelled(self.chart(), self.label).html(is_image=True)
+        picture = _labelled(self.chart(), self.status() or self.label).html(is_image=True)
         return f'{picture}<div>{escape(self.status())}</div>{self.table()}'
 
     def _is_shown(self):        # by the cell that made it; later displays show it again
