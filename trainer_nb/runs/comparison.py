@@ -28,7 +28,7 @@ from .sources import Recorded, differing_settings, sources_of, unique
 from .view import LiveView
 
 # %% ../../nbs/runs/14_comparison.ipynb #79f1e755
-PALETTE = *COLORS, '#9944FF', '#774422'
+PALETTE = COLORS
 AXES = {'batch': 'batch', 'step': 'optimizer step', 'samples': 'samples', 'epoch': 'epoch', 'time': 'time'}
 
 def _base(column): return column.removeprefix('train_').removeprefix('valid_')
