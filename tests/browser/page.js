@@ -40,7 +40,7 @@ window.nb = {
   painted: () => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done)))),
   look: k => {
     const a = nb.area(k), parts = nb.parts(k), unseen = o => !o.clientHeight || [...o.querySelectorAll('img')].some(i => !i.complete || !i.naturalWidth);
-    return {time_s: Date.now()/1000, height: a?.clientHeight || 0, n: parts.length, waits: parts.some(unseen), svg: !!a?.querySelector('.jp-OutputArea-output img[src^="data:image/svg"]'), rows: !!a?.querySelector('td'), bar: a?.querySelector('.jp-RenderedHTMLCommon div[style*="%;height:8px"]')?.style.width, text: a?.innerText};
+    return {time_s: Date.now()/1000, height: a?.clientHeight || 0, n: parts.length, waits: parts.some(unseen), svg: !!a?.querySelector('.jp-OutputArea-output img[src^="data:image/svg"]') && / as of \d/.test(a.innerText), rows: !!a?.querySelector('td'), bar: a?.querySelector('.jp-RenderedHTMLCommon div[style*="%;height:8px"]')?.style.width, text: a?.innerText};
   },
   watch: k => {
     const looks = nb.looks = [];

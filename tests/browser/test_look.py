@@ -13,7 +13,11 @@ learn.fit(2)
 matrix = learn.results().confusion()
 matrix'''
 LIVE = f'''{DATA}net = nn.Sequential(nn.Linear(6, 32), nn.ReLU(), nn.Linear(32, 4))
-Learner(net, (x, y), loss_fn=cross_entropy, lr=.1, hooks=[Activations(every=2, live=True)]).fit(2)'''
+seen = Activations(every=2, live=True)
+Learner(net, (x, y), loss_fn=cross_entropy, lr=.1, hooks=[seen]).fit(2)'''
+MEANS = 'print(*(f"batch {b} mean {m:.3g}" for b, m in zip(seen.at, seen.values["mean"][:, -1])), sep="\\n")'
+# the text under the pointer
+SHOWN = '() => [...nb.area(0).querySelectorAll(".tnb-hover > i:hover")].map(o => o.dataset.at).join()'
 
 # clicks a button, and counts milliseconds until the output shows a text
 CLICK = '''([title, text]) => new Promise(done => {
@@ -21,36 +25,64 @@ CLICK = '''([title, text]) => new Promise(done => {
   const seen = () => { if (area.innerText.includes(text)) { watch.disconnect(); done(performance.now() - began) } };
   const watch = new MutationObserver(seen);
   watch.observe(area, {childList: true, subtree: true, characterData: true});
-  area.querySelector(`button[title="${title}"]`).click();
+  area.querySelector(`button[title^="${title}:"]`).click();
 })'''
 
-ROWS = '() => [...nb.area(0).querySelectorAll("table")].at(-1).querySelectorAll("td:first-child").length'
+PLACES = '''() => [".widget-gridbox", ".widget-gridbox + *"].map((o, i) => {
+  const b = nb.area(0).querySelector(o).getBoundingClientRect();
+  return [i ? b.left : b.right, b.top] })'''
+BUTTONS = 'nb.area(0).querySelectorAll("button[title]").length'
+HEIGHTS = '() => nb.parts(0).map(o => o.clientHeight)'
+# the texts of the table of samples beside the matrix
+SAMPLES = '''() => [...nb.area(0).querySelectorAll("b")].find(o => o.innerText.startsWith("target"))
+  .closest(".widget-html-content").querySelectorAll("tbody tr").values().map(o => o.innerText).toArray()'''
 SIZES = '() => [...nb.area(0).querySelectorAll("img")].slice(1).map(o => [o.clientWidth, o.clientHeight])'
 
 @lab_first
-def test_a_click_shows_the_samples_of_a_cell(page, record_property):
+def test_the_matrix_is_the_buttons(page, record_property):
     page.cells(FIT, 'print(*matrix.counts.flatten().tolist())')
     page.run()
-    check_readable(page.js('nb.contrasts', 0))
     page.run(1)
     counts = [int(o) for o in page.text(1).split()]
-    page.press('Show samples of a cell')
-    page.until('nb.area(0).querySelectorAll("button[title]").length == 16')
+    page.until(f'n => {BUTTONS} == n', sum(map(bool, counts)))
+    table, live = page.js(HEIGHTS)
+    assert table == 0 < live, 'the table and the buttons show the same'
     check_readable(page.js('nb.contrasts', 0))
     took = []
     for k in sorted(range(16), key=counts.__getitem__)[-6:]:
         title = f'target {k//4}, predicted {k % 4}'
-        took.append(round(page.js(CLICK, [title, f'{title}: {counts[k]}'])))
-        assert page.js(ROWS) == min(counts[k], 12)
+        took.append(round(page.js(CLICK, [title, f'{title}: {counts[k]} sample'])))
+        found, mark = page.js(SAMPLES), '✓' if k//4 == k % 4 else '✗'
+        assert len(found) == min(counts[k], 12) and all(f'\t{k//4}\t{k % 4} {mark}' in o for o in found), found
+        assert ('; the 12 with the largest losses' in page.text()) == (counts[k] > 12)
     record_property('click_ms', took)
     print('milliseconds from a click to the samples:', *took)
+    check_readable(page.js('nb.contrasts', 0))
+    first = page.page.locator('.jp-Notebook .jp-Cell').nth(0).locator('button[title^="target"]').first
+    first.focus()
+    page.page.keyboard.press('Tab')
+    page.page.keyboard.press('Enter')
+    second = page.js('document.activeElement.title.split(",", 2).join()')
+    page.wait_text(second.split(':')[0] + ':')
+    for width, beside in (1440, True), (500, False):
+        page.page.set_viewport_size({'width': width, 'height': 1000})
+        page.js('nb.painted')
+        (right, top), (left, their_top) = page.js(PLACES)
+        assert (left >= right and abs(top - their_top) < 10) == beside, (right, left, top, their_top)
+    page.page.set_viewport_size({'width': 1000, 'height': 1000})
+
     saved = page.save().cells[0].outputs
     assert 'rows are targets' in saved[0].data['text/html'] and 'of 400 right' in saved[0].data['text/plain']
+    page.js('() => nb.kernel().restart()')      # forgets the buttons
+    page.open()
+    page.until(f'({HEIGHTS})()[1] == 0')
+    assert page.js(HEIGHTS)[0] > 100 and 'Error' not in page.text() and 'of 400 right' in page.text()
 
 @lab_first
 def test_strips_under_the_plot(page):
-    page.cells(LIVE)
+    page.cells(LIVE, MEANS)
     page.run()
+    page.run(1)
     page.until('[...nb.area(0).querySelectorAll("img")].length == 4')       # the plot, and a strip for each layer
     check_readable(page.js('nb.contrasts', 0))
     check_visible(page.shot(0, 0))
@@ -59,4 +91,9 @@ def test_strips_under_the_plot(page):
         page.js('nb.painted')
         sizes = page.js(SIZES)
         assert all(w >= 90 and h == 28 for w, h in sizes), sizes
+        strip = page.page.locator('.jp-Notebook .jp-Cell').nth(0).locator('.tnb-hover').last
+        box, lines = strip.bounding_box(), page.text(1).strip().splitlines()
+        for k in 0, len(lines)//2, len(lines) - 1:
+            page.page.mouse.move(box['x'] + (k + .5)/len(lines)*box['width'], box['y'] + 14)
+            assert ' '.join(page.js(SHOWN).split('\n')[:2]) == lines[k]
     page.page.set_viewport_size({'width': 1000, 'height': 1000})

@@ -5,6 +5,7 @@ from shown import both, check_notebook, check_readable, check_visible
 
 FIND = 'lr_find.Budget = Eager\nlearn = start(step_s=.03)\nbefore = digest(learn)\ncurve = learn.lr_find()'
 SAME = 'print(digest(learn) == before, curve.picked, len(curve.lrs))'
+RATES = 'print([g["lr"] for g in learn.opt.param_groups])'
 HANDLE = '.noUi-handle'
 
 PICTURE = 'nb.cell(0).model.outputs.toJSON()[0].data["image/png"]'
@@ -27,7 +28,7 @@ def until_picked(page, k, low, high):
     for _ in range(20):
         page.run(k)
         picked = float(page.text(k).split()[1])
-        if low < picked < high: return
+        if low < picked < high: return picked
         page.page.wait_for_timeout(100)
     raise AssertionError(f'{picked} is picked: expected {low} to {high}')
 
@@ -35,7 +36,7 @@ def kinds(page, k=0): return [set(o['data']) for o in page.outputs(k)]
 
 @lab_first
 def test_search_and_pick(page):
-    page.cells(FIND, SAME, SAME)
+    page.cells(FIND, SAME, SAME, 'learn.fit(99, on_interrupt="return")', RATES)
     page.watch()
     page.run()
     page.until(f'nb.area(0).querySelector("{HANDLE}") && nb.area(0).querySelector("img")?.naturalWidth')
@@ -49,10 +50,24 @@ def test_search_and_pick(page):
     same, picked, n = page.text(1).split()
     assert same == 'True' and n == '100' and f'suggestion {float(picked):.2g} ' in page.text()
     drag(page, -134)        # a quarter of the curve's 534 pixels is two of its eight decades
-    until_picked(page, 2, .007*float(picked), .014*float(picked))
+    picked = until_picked(page, 2, .007*float(picked), .014*float(picked))
+    page.press(f'use {picked:.2g}')
+    page.wait_text(f' → {picked:.2g}')
+    page.start(3)
+    page.wait_text('epoch', 3)
+    page.press(f'use {picked:.2g}')
+    page.wait_text('nothing is set: a fit is running')      # also while it runs
+    page.interrupt()
+    page.wait()
+    page.press(f'use {picked:.2g}')
+    page.wait_text(f' → {picked:.2g}')
+    page.run(4)
+    assert page.text(4).strip() == f'[{picked}]'
+    check_readable(page.js('nb.contrasts', 0))
     page.press('Done')
     page.until(f'!nb.area(0).querySelector("{HANDLE}")')
-    assert kinds(page) == [{'image/png', 'text/plain'}, {'text/html', 'text/plain'}, {'text/html', 'text/plain'}]
+    html = {'text/html', 'text/plain'}
+    assert kinds(page) == [{'image/png', *html}, html, html]
     check_notebook(page.save())
 
 def test_interrupt(page):
@@ -66,6 +81,6 @@ def test_interrupt(page):
     same, _, n = page.text(1).split()
     assert same == 'True' and 10 <= int(n) < 100
     page.run(2)
-    assert kinds(page, 2)[:2] == [{'image/png', 'text/plain'}, {'text/html', 'text/plain'}]
+    assert kinds(page, 2)[:2] == [{'image/png', 'text/html', 'text/plain'}, {'text/html', 'text/plain'}]
     page.run(3)
     assert 'done: 1 epoch' in page.text(3)

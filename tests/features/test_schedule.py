@@ -124,6 +124,16 @@ def two(*hooks):
     opts = {'d': SGD(model.d.parameters(), lr=.1, momentum=.9), 'g': AdamW(model.g.parameters(), lr=.02)}
     return make_learner(model, train_step=step, optim=opts, hooks=hooks)
 
+def test_what_the_preview_shows_under_the_pointer_is_what_follows():
+    learn = learner(OneCycle(.5), lrs=(.1,)*2, train_dl=batches()[:4]*100)
+    hover = learn.plot_schedule(1).chart().panels[0].hover
+    learn.fit(1)
+    n, steps = learn.history.n_steps, learn.history.steps
+    at = [int(x) - 1 for x, _ in hover]
+    assert at[-1] == n - 1 and {b - a for a, b in zip(at, at[1:])} == {-(-n//150)} and len(at) <= 150
+    assert [text for _, text in hover] == [' · '.join([f'batch {i + 1:,}', *(
+        f'{k} {steps[k][i]:.3g}' for k in ('lr', 'lr_1', 'momentum', 'momentum_1') if k in steps)]) for i in at]
+
 def test_one_of_two_optimizers():
     learn = two(LRScheduler(SCHEDS['ExponentialLR'], opt='d'), OneCycle(.5, opt='g'))
     preview = learn.plot_schedule(2).steps

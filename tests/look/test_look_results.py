@@ -1,16 +1,18 @@
 "`results`, `confusion` and `report` against plain PyTorch and scikit-learn"
 import copy
 from functools import partial
+from html import escape
 
 import numpy as np, pytest, sklearn.metrics as sk, torch, torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
-from common import make_learner, problem, shuffled, weights, same
+from common import batches, make_learner, problem, shuffled, weights, same
 from trainer_nb.all import AMP, EMA, Hook, Learner, LambdaHook
 from trainer_nb.look.confusion import regression_scores
 from trainer_nb.loop.parts import loader_for
-from trainer_nb.look.results import Results
+from trainer_nb.data import TensorLoader, rng_states
+from trainer_nb.look.results import Results, _Rereader
 from trainer_nb.look.samples import Look
 
 
@@ -51,7 +53,8 @@ def test_losses_are_those_of_batches_of_one_and_samples_are_found_again(form):
     shown = res.show(6)
     assert torch.equal(torch.stack([o['x'] for o in shown.samples]), x[k]) and torch.equal(k, loss.topk(6)[1])
     assert [dict(o)['target'] for o in shown.captions] == [str(o.item()) for o in targ[k]]
-    assert [dict(o)['predicted'] for o in shown.captions] == [str(o.item()) for o in pred[k].argmax(1)]
+    marks = ['✓' if o else '✗' for o in pred[k].argmax(1) == targ[k]]
+    assert [dict(o)['predicted'] for o in shown.captions] == [f'{o} {m}' for o, m in zip(pred[k].argmax(1), marks)]
     assert torch.equal(torch.get_rng_state(), state)
 
 y3 = torch.randint(3, (7, 4), generator=torch.Generator().manual_seed(0))
@@ -220,6 +223,50 @@ def test_the_text_and_the_picture_say_the_same():
     assert 'data:image/png' in many._repr_html_() and '0 of 40' in repr(many)
     empty = results(torch.zeros(0, 3), torch.zeros(0, dtype=torch.long)).confusion()
     assert empty.counts.sum() == 0 and '0 of 0' in repr(empty)
+
+
+def test_confusion_says_what_it_counts():
+    g = torch.Generator().manual_seed(0)
+    for shape, unit in ((), 'samples'), ((7,), 'tokens'), ((4, 6), 'pixels'):
+        pred, targ = torch.randn(5, 3, *shape, generator=g), torch.randint(3, (5, *shape), generator=g)
+        c = results(pred, targ).confusion()
+        assert c.lines()[0][2] == c.unit == unit and f'>{unit}<' in c._repr_html_()
+        assert (f'of {targ.numel()} {unit} right' in c.title) == (unit != 'samples')
+
+def nll(pred, targ): return F.nll_loss(pred.log_softmax(1), targ, reduction='none')
+
+KINDS = 'logits', 'log-probabilities', 'probabilities', 'own loss', 'two classes', 'margin', 'ids'
+@pytest.mark.parametrize('kind', KINDS)
+def test_top_losses_show_labels_and_probabilities(kind):
+    "Where a prediction is no probability, none is shown"
+    g = torch.Generator().manual_seed(0)
+    logits, targ = 3*torch.randn(30, 3, generator=g), torch.randint(3, (30,), generator=g)
+    chances, loss = logits.softmax(1), F.cross_entropy(logits, targ, reduction='none')
+    pred, loss_fn = {'logits': (logits, F.cross_entropy), 'log-probabilities': (chances.log(), nn.NLLLoss()),
+                     'probabilities': (chances, None), 'own loss': (logits, nll), 'two classes': (logits[:, 0], None),
+                     'margin': (logits, F.multi_margin_loss), 'ids': (logits.argmax(1), None)}[kind]
+    if kind == 'two classes':
+        targ, loss_fn = (targ > 0).float(), nn.BCEWithLogitsLoss()
+        loss, p = F.binary_cross_entropy_with_logits(pred, targ, reduction='none'), pred.sigmoid()
+        chances = torch.stack([1 - p, p], 1)
+    if kind == 'margin': loss = F.multi_margin_loss(logits, targ, reduction='none')
+    dl = TensorLoader(torch.randn(30, 4), targ, bs=7)
+    reader, names, ids = _Rereader(dl, rng_states(dl)), ['cat', '<dog>', 'eel'], chances.argmax(1)
+    losses, at = top = Results(pred, targ, loss, {}, Look(names), reader, loss_fn).top_losses(5)
+    assert torch.equal(losses, loss.topk(5)[0]) and torch.equal(top[1], loss.topk(5)[1])
+    for i, line, html in zip(at.tolist(), repr(top).splitlines()[1:], top._repr_html_().split('<tr>')[2:], strict=True):
+        mark = '✓' if ids[i] == targ[i] else '✗'
+        words = [str(i), names[int(targ[i])], names[ids[i]], mark]
+        if kind not in ('margin', 'ids'): words.append(f'{chances[i].max():.3f}')
+        assert line.split() == [*words, f'{loss[i]:.4g}']
+        assert f'>{escape(names[ids[i]])} {mark}<' in html and '<dog>' not in html
+
+def test_top_losses_of_a_loader_that_can_be_read_once():
+    "The labels are shown, and why the samples are not"
+    learn = make_learner()
+    top = learn.results(iter(batches())).top_losses(3)
+    assert 'can be read only once' in top._repr_html_() and 'predicted' in top._repr_html_()
+    assert len(repr(top).splitlines()) == 4
 
 
 # Losses that are not those of batches of one

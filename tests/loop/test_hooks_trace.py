@@ -5,6 +5,7 @@ from contextlib import nullcontext
 from functools import wraps
 
 import pytest, torch
+from bs4 import BeautifulSoup
 
 from common import Share, batches, make_learner, make_model, same, weights
 from trainer_nb.show.display import Display
@@ -163,31 +164,70 @@ def test_a_hook_with_a_beginning_or_an_end_cannot_come_or_go_in_mid_fit(name):
     learn.add_hook(other)
     assert learn.hooks == [other]
 
+def cells_of(table):
+    "Cells of a table as text, which fits a terminal of 100 columns: header, lines"
+    lines = str(table).splitlines()
+    assert max(map(len, lines)) <= 100 and len(set(map(len, lines))) == 1
+    head, _, *lines = [[c.strip() for c in line.split('|')[1:-1]] for line in lines]
+    return head, lines
+
+def joined(lines):
+    "The last cells of each point, of whose line they may be a continuation"
+    res = {}
+    for point, *_, last in lines:
+        name = point or name        # noqa: F821
+        res[name] = f'{res.get(name, "")} {last}'.strip()
+    return res
+
 @pytest.mark.parametrize('n_hooks', [1, 20])
 def test_the_table_as_text(n_hooks):
-    """Its lines are the rows, in their order; what wraps a step is nested down to the step;
-    it fits a terminal of 100 columns"""
+    "A line for each point, with its hooks in the order of the rows; all of it: a line for each row"
     learn = make_learner(hooks=[named(f'Hook{i}', [], LIFECYCLE[i % 5::3], runs_after=[f'Hook{i - 1}', f'Hook{i - 2}'],
                                       ord=i % 2) for i in range(n_hooks)])
-    for measured in [], ['calls', 'time', 'share']:
-        table = learn.describe_hooks()
-        called = [r for r in table.rows if not measured or any(o.calls for o in table.rows if o.point == r.point)]
-        head, _, *lines = [[c.strip() for c in line.split('|')[1:-1]] for line in str(table).splitlines()]
-        assert head == ['when', 'hook', *measured, 'ord', 'why there']
-        expected, rows = [], called
-        for point in dict.fromkeys(r.point for r in rows):
-            names = [r.hook for r in rows if r.point == point] + (point[:3] == 'do_')*['the step']
+    for timing in [], ['calls', 'time', 'share']:
+        rows = learn.describe_hooks().rows
+        by_point = {r.point: [o for o in rows if o.point == r.point] for r in rows}
+        head, lines = cells_of(learn.describe_hooks())
+        assert head == ['when', *timing, 'hooks, in order']
+        ends = {p: ['(step)']*(p[:3] == 'do_') for p in by_point}
+        called = {p: rs for p, rs in by_point.items() if not timing or any(r.calls for r in rs)}
+        found = joined(lines)
+        assert found.pop('never called', '') == ', '.join(p for p in by_point if p not in called)      # folded
+        assert found.pop('all hooks', '').startswith('most of it: Hook'*bool(timing))
+        assert found == {p: ' › '.join([r.hook for r in rs] + ends[p]) for p, rs in called.items()}
+        assert len([o for o in lines if o[0]]) <= len(by_point) + 1
+
+        head, each = cells_of(learn.describe_hooks(all=True))
+        assert head == ['when', 'hook', *timing, 'ord', 'why, or what happens']
+        each = [o for o in each if not o[1].startswith('(n')]      # (none), (never reached)
+        expected = []
+        for point, rs in by_point.items():
+            names = [r.hook for r in rs] + (point[:3] == 'do_')*['the step']
             if point[:3] == 'do_': names[1:] = ['· '*i + '└ ' + name for i, name in enumerate(names[1:])]
             expected += zip([point] + ['']*len(names), names)
-        idle = ', '.join(dict.fromkeys(r.point for r in table.rows if r not in called))      # folded
-        assert [tuple(line[:2]) for line in lines if line[1]] == expected + [('never called', idle)]*bool(idle)
-        assert ' '.join(line[-1] for line in lines).split() == ' '.join(r.why for r in rows).split()
-        assert max(map(len, str(table).splitlines())) <= 100 and len(set(map(len, str(table).splitlines()))) == 1
+        assert [tuple(o[:2]) for o in each if o[1]] == expected
+        reasons = joined(each)
+        for p, rs in by_point.items(): assert reasons[p].startswith(' '.join(r.why for r in rs if r.why))
         learn.fit(1)
-    calls, time, share = zip(*(line[2:5] for line in lines if line[2]))
-    assert calls[:-1] == tuple(f'{r.calls:,}' for r in rows) and calls[-1] == f'{sum(r.calls for r in rows):,}'
-    assert all(t.split()[-1] in ('µs', 'ms', 's') for t, n in zip(time, calls) if n != '0')
-    assert any(share) and len(max(share)) <= 10 and not share[-1]
+    assert [o[1] for o in lines if o[1]] == [f'{max(r.calls for r in rs):,}' for rs in called.values()]
+    assert [o[2] for o in each if o[2]] == [f'{r.calls:,}' for r in rows]
+    assert all(o[2].split()[-1] in ('µs', 'ms', 's') for o in lines if o[1])
+    assert any(o[3] for o in lines) and max(len(o[3]) for o in lines) <= 10 and not lines[-1][3]
+
+def test_the_table_in_a_notebook_folds_the_hooks():
+    "A line for each point; of several hooks, a click shows each with its numbers"
+    learn = make_learner(hooks=[named(f'Hook{i}', [], runs_after=[f'Hook{i - 1}']) for i in range(12)])
+    learn.fit(1)
+    table = learn.describe_hooks()
+    soup = BeautifulSoup(table._repr_html_(), 'html.parser')
+    lines = soup.table.find_all('tr', recursive=False)[1:]
+    points = dict.fromkeys(r.point for r in table.rows if r.calls)
+    assert [o.td.text for o in lines] == [*points, 'never called', 'all hooks']
+    for line, point in zip(lines, points):
+        rows = [r for r in table.rows if r.point == point]
+        assert line.summary.text.split(' › ')[:12] == [r.hook for r in rows]
+        inner = [[c.text for c in o('td')] for o in line.details.table('tr') if o.td]
+        assert [(o[1], o[-1]) for o in inner[:12]] == [(f'{r.calls:,}', r.why) for r in rows]
 
 
 # The order of the design

@@ -137,7 +137,7 @@ def test_papermill_and_markdown(tmp_path):
     check_digest(nb.cells[-1].outputs)
     assert is_clean(log) and expected() in log and len(log) < 20_000, log
     tool('-m', 'nbconvert', '--to', 'markdown', 'out.ipynb', cwd=tmp_path)
-    check_markdown((tmp_path/'out.md').read_text(encoding='utf-8'), tmp_path)
+    check_markdown((tmp_path/'out.md').read_text(encoding='utf-8'))
 
 # Terminals and pipes
 

@@ -1,5 +1,5 @@
 "A search for a learning rate changes nothing, steps where it says, and suggests what fastai's own rules suggest"
-import collections, functools, json, math, os, random, re, signal, threading, time, types
+import collections, copy, functools, gc, json, math, os, pickle, random, re, signal, threading, time, types, weakref
 from pathlib import Path
 
 import numpy as np, pytest, torch, torch.nn.functional as F
@@ -558,6 +558,38 @@ def test_a_value_that_the_page_rounds_is_no_pick():
         for steps in round(at, 2), at + .004, round(at, 2) + .05, at:
             slider.value = 10**steps
         assert moves == [float(f'{10**(round(at, 2) + .05):.2g}'), first] and curve.picked == first
+
+def test_the_learner_takes_the_picked_rate():
+    "Other groups keep their ratio, other optimizers their rate; not while a fit runs, nor when the learner is gone"
+    pytest.importorskip('ipywidgets')
+    def two_losses(batch, learn):
+        pred = learn.model(batch[0])
+        yield 'a', pred.square().mean()
+        yield 'b', learn.model(batch[0]).mean()
+        return {'pred': pred, 'targ': batch[1]}
+    model = make_model()
+    opts = {'a': SGD([{'params': model[0].weight, 'lr': .2}, {'params': model[0].bias, 'lr': .1}]),
+            'b': SGD(model[3].parameters(), lr=.5)}
+    learn = make_learner(model, train_step=two_losses, optim=opts)
+    curve = learn.lr_find(n_steps=20, opt='a')
+    curve.picked = None
+    picker = Picker(curve, lambda: None)
+    assert picker.use.disabled and picker.use in picker.box.children
+    picker.slider.value = .031
+    assert picker.use.description == 'use 0.031'
+    picker.use.click()
+    rates = [g['lr'] for o in learn.opts.values() for g in o.param_groups]
+    assert rates == pytest.approx([.031, .0155, .5]) and 'a: 0.2 → 0.031' in picker.line.value
+    learn.fit(1, hooks=LambdaHook(after_epoch=lambda learn: picker.use.click()))
+    assert 'nothing is set: a fit is running' in picker.line.value
+    assert learn.history.steps['lr_a'] == [.031]*len(learn.history.steps['lr_a'])
+    for again in copy.deepcopy(curve), pickle.loads(pickle.dumps(curve)):
+        other = Picker(again, lambda: None)
+        assert again.use is None and other.use not in other.box.children and again.losses == curve.losses
+    made = weakref.ref(learn)
+    del learn, opts, model
+    gc.collect()
+    assert made() is None and 'is gone' in curve.use(.1)
 
 def test_interrupted_at_once():
     learn = make_learner(hooks=[LambdaHook(before_step=lambda learn: learn.stop())])

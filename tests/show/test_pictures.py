@@ -2,6 +2,7 @@
 import bisect, io, math, random, re
 import xml.etree.ElementTree as ET
 
+import numpy as np
 import pytest, torch
 from PIL import Image, ImageFont
 
@@ -10,8 +11,10 @@ from trainer_nb.draw import (
 )
 from trainer_nb.draw.charts import _font
 from trainer_nb.draw.smoothing import _fitted
+from trainer_nb.draw.tables import DARK
 from trainer_nb.features.activations import Activations
 from trainer_nb.loop.history import History, Plot
+from trainer_nb.loop.reading import best_epoch, overfit_since
 from trainer_nb.learner import Learner
 from trainer_nb.runs.comparison import Comparison
 from trainer_nb.runs.sources import HistorySource
@@ -147,6 +150,12 @@ def test_the_marks_of_the_finder_stand_on_the_curve_that_is_seen():
     assert curve.smoothed == trailing_average(curve.losses, .98) and curve.smoothed.index(min(curve.smoothed)) > 75
     for o in panel.lines:
         if o.points: assert o.ys[0] == min(zip(seen.xs, seen.ys), key=lambda p: abs(math.log(p[0]/o.xs[0])))[1]
+    for (x, text), lr, loss, v in zip(panel.hover, curve.lrs, curve.losses, seen.ys, strict=True):
+        assert x == lr and text == f'lr {lr:.2g} · loss {loss:.4g} · smoothed {v:.4g}'
+    assert len(curve.label) <= 300 and f'loss {curve.losses[0]:.4g} at 1e-07' in curve.label
+    for (x, text), lr, loss, v in zip(panel.hover, curve.lrs, curve.losses, seen.ys, strict=True):
+        assert x == lr and text == f'lr {lr:.2g} · loss {loss:.4g} · smoothed {v:.4g}'
+    assert len(curve.label) <= 300 and f'loss {curve.losses[0]:.4g} at 1e-07' in curve.label
 
 def random_history(r):
     "(losses, ends of epochs): falls, steps, spikes, gaps, and repeated values as accumulation makes them"
@@ -257,6 +266,34 @@ def lum(color):
     return sum(w*(v/12.92 if v <= .04045 else ((v + .055)/1.055)**2.4)
                for w, v in zip((.2126, .7152, .0722), (o/255 for o in bytes.fromhex(color[1:]))))
 
+def contrast(a, b):
+    low, high = sorted([lum(a), lum(b)])
+    return (high + .05)/(low + .05)
+
+def seen_by_deuteranopes(color):
+    "CIELAB of a colour without green cones (Machado, Oliveira and Fernandes, 2009)"
+    light = np.array([v/12.92 if v <= .04045 else ((v + .055)/1.055)**2.4
+                      for v in (o/255 for o in bytes.fromhex(color[1:]))])
+    cones = [.367322, .860646, -.227968], [.280085, .672501, .047413], [-.01182, .04294, .968881]
+    light = np.clip(cones @ light, 0, 1)
+    xyz = [[.4124, .3576, .1805], [.2126, .7152, .0722], [.0193, .1192, .9505]] @ light / [.9505, 1, 1.089]
+    x, y, z = np.where(xyz > .008856, np.cbrt(xyz), 7.787*xyz + 16/116)
+    return 116*y - 16, 500*(x - y), 200*(y - z)
+
+def difference(a, b):
+    "CIEDE2000 (Sharma, Wu and Dalal, 2005)"
+    mean = (math.hypot(*a[1:]) + math.hypot(*b[1:]))/2
+    g = 1.5 - .5*math.sqrt(mean**7/(mean**7 + 25**7))
+    (l1, c1, h1), (l2, c2, h2) = ((l, math.hypot(g*x, y), math.degrees(math.atan2(y, g*x)) % 360) for l, x, y in (a, b))
+    turn = (h2 - h1 + 180) % 360 - 180
+    l, c, h = (l1 + l2)/2, (c1 + c2)/2, math.radians(h1 + turn/2)
+    t = (1 - .17*math.cos(h - math.radians(30)) + .24*math.cos(2*h) + .32*math.cos(3*h + math.radians(6))
+         - .2*math.cos(4*h - math.radians(63)))
+    sl, sc, sh = 1 + .015*(l - 50)**2/math.sqrt(20 + (l - 50)**2), 1 + .045*c, 1 + .015*c*t
+    angle = math.radians(60*math.exp(-((math.degrees(h) % 360 - 275)/25)**2))
+    dl, dc, dh = (l2 - l1)/sl, (c2 - c1)/sc, 2*math.sqrt(c1*c2)*math.sin(math.radians(turn/2))/sh
+    return math.sqrt(dl**2 + dc**2 + dh**2 - math.sin(angle)*2*math.sqrt(c**7/(c**7 + 25**7))*dc*dh)
+
 def test_words_are_readable_in_both_themes():
     "A kept picture has a ground of its own; live words have the colour of the page's text"
     h = history([1.]*50, [.5, .6], metrics={'valid_accuracy': [.5, .6], 'train_accuracy': [.4, .5]})
@@ -267,8 +304,11 @@ def test_words_are_readable_in_both_themes():
     assert image.size == (2*chart.width, 2*chart.height)
     svg = chart.svg()
     assert '<g fill="currentColor"' in svg and {o[4] for o in Drawn(svg).words if o[2] not in '●━─'} == {None}
-    assert all(3 <= 1.05/(lum(c) + .05) for c in (*COLORS[:3], ALARM, GREY))
-    assert all((lum(c) + .05)/(lum('#111111') + .05) >= 3 for c in (*COLORS, ALARM, GREY))
+    for page in '#FFFFFF', DARK['#FFFFFF']:
+        dark = DARK if page != '#FFFFFF' else {}
+        for c in *COLORS, ALARM, GREY: assert contrast(dark.get(c, c), page) >= 3, c
+        colors = [seen_by_deuteranopes(dark.get(c, c)) for c in COLORS]
+        assert all(difference(a, b) >= 20 for a, b in zip(colors, colors[1:]))
     fig = h.plot()
     assert fig.get_facecolor()[:3] == (1, 1, 1)
     for ax in fig.axes: assert {o.get_color() for o in ax.get_xticklabels() + ax.get_yticklabels()} <= {INK}
@@ -442,3 +482,91 @@ def test_numbers_beside_activations_differ_and_do_not_overlap(n=2048):
             words, boxes = [o.get_text() for o in found], [o.get_window_extent() for o in found]
             assert len({*words}) == len(words) and (axis is ax.xaxis or len(words) > 1)
             assert not any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[:i]), words
+
+# The best epoch
+
+def overfit(n=20):
+    h, train, valid = History(), [1., .6, .4, .3, .2, .1, .06], [1.1, .8, .7, .75, .8, .86, .94]
+    for e, (t, v) in enumerate(zip(train, valid)):
+        h.add_steps(n, {'train_loss': [t*(1 + i/100) for i in range(n)], 'lr': [.1]*n})
+        row = {'valid_loss': v, 'valid_accuracy': 1 - v/2}
+        h.add_valid({'epoch': e, 'step': (e + 1)*n, **row})
+        h.add_epoch({'epoch': e, 'train_loss': t, **row, 'lr': .1, 'time_s': 1.})
+    return h
+
+def lit(image, color, box, far=30):
+    "Where pixels of a colour are in a box, on the page"
+    goal = bytes.fromhex(color[1:])
+    left, top, right, bottom = (round(2*o) for o in box)
+    return [(x/2, y/2) for x in range(left, right) for y in range(top, bottom)
+            if max(abs(a - b) for a, b in zip(image.getpixel((x, y)), goal)) < far]
+
+def test_the_best_epoch_is_where_its_value_is():
+    "A ring around the point, a line through all panels, both at batch 60 and a loss of 0.7: pixels map back to them"
+    chart = Plot(h := overfit()).chart()
+    losses, rates, metrics = chart.panels
+    image = Image.open(io.BytesIO(chart.png()[0])).convert('RGB')
+    def batch(p, x): return p.xlim[0] + (x - p.left)/p.width*(p.xlim[1] - p.xlim[0])
+    def value(p, y): return p.ylim[1] - (y - p.top)/p.height*(p.ylim[1] - p.ylim[0])
+    (x, y), = losses.place([60], [.7])
+    ring = [o for o in lit(image, COLORS[1], (x - 9, y - 9, x + 9, y + 9)) if math.dist(o, (x, y)) > 4.5]
+    assert len(ring) > 60
+    assert abs(batch(losses, np.mean([o[0] for o in ring])) - 60) < .5
+    assert abs(value(losses, np.mean([o[1] for o in ring])) - .7) < .01
+    for p in chart.panels:
+        (x, _), = p.place([60], p.ylim[:1])
+        columns = [o[0] for o in lit(image, GREY, (x - 4, p.top + 1, x + 4, p.bottom - 1)) if o[1] > p.top + .8*p.height]
+        assert columns and abs(batch(p, np.mean(columns)) - 60) < .6, p.xlabel
+        assert p.shade == (60, 140)
+    words = [o[2] for o in Drawn(chart.svg()).words]
+    assert 'best 0.7 · epoch 2' in words and 'since then: valid +34 %, train −85 %' in words
+    assert h.monitor == ('valid_loss', 'min') and not metrics.rings
+
+def test_a_monitored_metric_has_the_ring():
+    h = overfit()
+    h.monitor = 'valid_accuracy', 'max'
+    losses, _, metrics = Plot(h).chart().panels
+    assert [o[:2] for o in metrics.rings] == [(60, 1 - .7/2)] and not losses.rings and losses.shade is None
+    assert losses.flags == [(60, ['best valid_accuracy 0.65 · epoch 2'])]
+    h.kept = 4      # weights were restored, of another epoch
+    assert Plot(h).chart().panels[0].flags[0][0] == 100
+
+def test_epochs_have_their_numbers_below_their_last_batches():
+    chart = Plot(overfit()).chart()
+    rates = chart.panels[1]
+    drawn = [o for o in Drawn(chart.svg()).words if o[1] > rates.bottom + 25 and o[0] < 600]
+    assert [o[2] for o in drawn] == ['epoch', *'0123456']
+    assert [o[0] for o in drawn[1:]] == pytest.approx([x for x, _ in rates.place(range(20, 141, 20), [.1]*7)], abs=.6)
+
+def test_what_the_pointer_shows_are_the_recorded_values():
+    h = overfit()
+    panel = Plot(h).chart().panels[0]
+    values = h.steps['train_loss']
+    for x, text in panel.hover:
+        epoch, batch = map(int, re.match(r'epoch (\d+), batch (\d+) ·', text).groups())
+        shown = {k: float(v) for k, v in re.findall(r'(train_loss|valid_loss|lr) ([\d.e-]+)', text)}
+        at = int(re.search(r'after batch (\d+):', text)[1])
+        assert x == batch and epoch == (batch - 1)//20 and at == min(range(20, 141, 20), key=lambda o: abs(o - batch)), text
+        real = {'train_loss': values[batch - 1], 'lr': .1, 'valid_loss': h.valid_rows[at//20 - 1]['valid_loss']}
+        assert shown == pytest.approx(real, rel=5e-4)
+    assert 60 <= len(panel.hover) <= 80 and panel.hover[-1][0] == 140
+
+@pytest.mark.soak
+def test_healthy_fits_raise_no_false_alarm(n_fits=100, n_epochs=30):
+    "Noisy validation, a plateau, a slow rise within the noise: at no epoch of 100 fits; real overfitting is found"
+    def alarms(slope, noise):
+        h, found = History(), 0
+        for e in range(n_epochs):
+            train = .1 + math.exp(-e/6)*random.uniform(.95, 1.05)
+            valid = (.3 + math.exp(-e/5) + slope*max(0, e - 10))*math.exp(random.gauss(0, noise))
+            h.add_steps(2, {'train_loss': [train]*2})
+            h.add_valid({'epoch': e, 'valid_loss': valid})
+            h.add_epoch({'epoch': e, 'train_loss': train, 'valid_loss': valid})
+            best = best_epoch(h)
+            found += best is not None and bool(overfit_since(h, best))
+        return found
+    random.seed(0)
+    healthy = [alarms(0., noise) for noise in (.005, .02, .05, .1, .2) for _ in range(n_fits//5)]
+    assert not any(healthy), healthy
+    ill = [alarms(.03, noise) for noise in (.005, .02, .05) for _ in range(10)]
+    assert sum(o > 0 for o in ill) >= 27, ill

@@ -17,7 +17,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .tables import GREY, INK, SIZE, blank_figure, tint
+from .tables import DARK, GREY, INK, SIZE, blank_figure, themed, tint
 from .hover import HOVER_CSS, html_hover
 from .panels import LEADING, legend_rows
 
@@ -53,6 +53,24 @@ def _grid(p):
     corners = (p.left, p.top), (p.right, p.top), (p.right, p.bottom), (p.left, p.bottom), (p.left, p.top)
     yield _Stroke([*corners], GREY)
 
+def _shade(p):
+    "Yield a grey stretch"
+    if not p.shade: return
+    (left, y), (right, _) = p.place(p.shade, [p.ylim[0]]*2)
+    yield _Stroke([(left, y - p.height/2), (right, y - p.height/2)], GREY, .12, p.height)
+
+def _flags(p):
+    "Yield vertical lines"
+    for x, _ in p.place([x for x, _ in p.flags], [p.ylim[0]]*len(p.flags)):
+        yield _Stroke([(x, p.top), (x, p.bottom)], GREY, .9)
+
+def _rings(p, radius=5.5):
+    "Yield circles"
+    for x, y, color in p.rings:
+        if not (at := p.place([x], [y])[0]): continue
+        turns = [math.tau*k/24 for k in range(25)]
+        yield _Stroke([(at[0] + radius*math.cos(o), at[1] + radius*math.sin(o)) for o in turns], color, 1., 1.8)
+
 def _curves(p):
     "Yield the lines of a panel, and dots where a line shows nothing"
     for o in p.lines:
@@ -73,21 +91,36 @@ def _notes(p):
     for y, o in p.ends(): yield _Words(p.right + 6, y + 4, o.end, o.color, group=o.group)
     for x, y, words, _, anchor in p.arrows(): yield _Words(x, y, words, anchor=anchor)
     if p.note: yield _Words(p.right - 6, p.top + 14, p.note, anchor='end')
+    for x, lines in p.flags:
+        x = p.place([x], p.ylim[:1])[0][0]
+        room = .6*SIZE*max(map(len, lines), default=0)
+        side, anchor = (6, 'start') if x + 6 + room < p.right else (-6, 'end')
+        for k, text in enumerate(lines, 2 if p.note else 1):
+            yield _Words(x + side, p.top + LEADING*k, text, anchor=anchor)
+    if p.below:
+        name, row = p.below
+        yield _Words(p.left - 8, p.bottom + 15, p.xlabel, anchor='end')
+        yield _Words(p.left - 8, p.bottom + 31, name, anchor='end')
+        for v, label in p.thinned(row):
+            yield _Words(p.place([v], p.ylim[:1])[0][0], p.bottom + 31, label, anchor='middle')
 
 def _marks(panels):
     "Strokes and words, each in the order in which they are drawn"
     marks = []
     for p in panels:
-        marks += [*_grid(p), *_curves(p)]
-        if p.xlabel: marks.append(_Words(p.left + p.width/2, p.bottom + 31, p.xlabel, anchor='middle'))
+        marks += [*_shade(p), *_grid(p), *_flags(p), *_curves(p), *_rings(p)]
+        if p.xlabel and not p.below: marks.append(_Words(p.left + p.width/2, p.bottom + 31, p.xlabel, anchor='middle'))
         marks += _notes(p)
     return [o for o in marks if type(o) is _Stroke], [o for o in marks if type(o) is _Words]
 
 # %% ../../nbs/draw/08_charts.ipynb #85fc355f
+@cache
+def _tenths(n): return f'{n/10:g}'      # there are only so many in a picture
+
 def _move(dx, dy):
     "An SVG move by tenths of a pixel"
-    if dx and dy: return f'l{dx/10:g},{dy/10:g}'
-    return f'v{dy/10:g}' if dy else f'h{dx/10:g}'
+    if dx and dy: return f'l{_tenths(dx)},{_tenths(dy)}'
+    return 'v' + _tenths(dy) if dy else 'h' + _tenths(dx)
 
 def _path(points):
     "Write the moves of an SVG path through pixels, each from the one before, which is short; None breaks it"
@@ -146,12 +179,15 @@ def _png(width, height, strokes, words):
 def _draw_panel(ax, p):
     "Draw the curves, axes and ticks of a panel in matplotlib's `Axes`"
     tint(ax)
+    if p.shade: ax.axvspan(*p.shade, color=GREY, alpha=.12, lw=0)
+    for x, _ in p.flags: ax.axvline(x, color=GREY, lw=.72)
     for o in p.lines:
         ys = [y if math.isfinite(y) else math.nan for y in o.ys]
         if o.may_leave: ys = [min(max(y, p.ylim[0]), p.ylim[1]) for y in ys]
         ax.plot(o.xs, ys, color=o.color, lw=.72*o.width, alpha=o.alpha, label=o.name or '_', clip_on=False)
         dots = list(filter(None, o.dots([(x, y) if y == y else None for x, y in zip(o.xs, ys)])))
         if dots: ax.plot(*zip(*dots), 'o', color=o.color, alpha=o.alpha, ms=4.3, clip_on=False)
+    for x, y, color in p.rings: ax.plot([x], [y], 'o', mfc='none', mec=color, ms=8, mew=1.3, clip_on=False)
     if p.is_log: ax.set_xscale('log')
     if p.ylog: ax.set_yscale('log')
     xs, ys = p.axes()
@@ -160,59 +196,80 @@ def _draw_panel(ax, p):
     ax.minorticks_off()
     ax.tick_params(labelsize=.72*SIZE, length=0)
     ax.set(xlim=p.xlim, ylim=p.ylim)
-    if p.xlabel: ax.set_xlabel(p.xlabel, fontsize=.72*SIZE)
+    if p.xlabel and not p.below: ax.set_xlabel(p.xlabel, fontsize=.72*SIZE)
+
+# %% ../../nbs/draw/08_charts.ipynb #them0002
+@cache
+def _theme():
+    "The style sheet that gives the marks of an SVG the colours of the page's theme"
+    marks = ''.join(f'.tnb [stroke="{o}"]{{stroke:{themed(o)}}}.tnb [fill="{o}"]{{fill:{themed(o)}}}' for o in DARK)
+    return f'<style>{marks}</style>'
+
+def _page_of(svg, width, height):
+    "Make an SVG a picture of its own, with a background; it asks the page which theme it has"
+    own = f'<style>:root{{color-scheme:light dark;color:{INK};color:{themed(INK)}}}</style>'
+    return svg.replace('</title>', f'</title>{own}<rect width="{width}" height="{height}" fill="#FFFFFF"/>', 1)
 
 # %% ../../nbs/draw/08_charts.ipynb #29452507
 @dataclass
 class Chart:
-    "Panels that can be drawn as SVG, as a PNG picture, and as a matplotlib figure"
+    "Panels that can be drawn as SVG, as a PNG picture, and as a matplotlib figure; it prints as its text"
     width: int     # pixels
     height: int    # pixels
     panels: list   # `Panel`s
     parts: tuple = ()   # the `Chart`s that stand side by side in it; on a narrow page they stack
+    alt: str = 'plot'   # what it shows, in a sentence
+
+    def __repr__(self): return self.alt
 
     def svg(self) -> str:
         "Write the chart as SVG; its text takes the colour of the page's text"
         strokes, words = _marks(self.panels)
         paths, texts = ''.join(map(_svg_stroke, strokes)), ''.join(map(_svg_words, words))
         texts = f'<g fill="currentColor" font-family="sans-serif" font-size="{SIZE}">{texts}</g>'
-        return (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {self.width} {self.height}" '
-                f'style="display:block;width:100%" fill="none">{paths}{texts}</svg>')
+        return (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {self.width} {self.height}" class="tnb" '
+                f'role="img" style="display:block;width:100%" fill="none"><title>{escape(self.alt)}</title>'
+                f'{_theme()}{paths}{texts}</svg>')
 
-    def html(self, alt: str|None = None) -> str:
+    def html(self, is_image: bool = False) -> str:
         """Write the chart for a page: it fills it up to 1.3 times its size, and its parts stack on a narrow page
 
-        With `alt`, its parts are `<img>`: a notebook that is not trusted loses its `<svg>` elements, except for their
-        texts. The colours of the page do not reach into these: the background is white, as in the PNG.
+        `is_image`: as `<img>`. A notebook that is not trusted loses its `<svg>` elements, except for their texts.
         """
-        parts = ''.join(o._part(alt, 150*o.width//self.width) for o in self.parts or [self])
+        parts = ''.join(o._part(self.alt, 150*o.width//self.width, is_image) for o in self.parts or [self])
         style = f'<style>{HOVER_CSS}</style>' if any(p.hover for p in self.panels) else ''
         return f'{style}<div style="display:flex;flex-wrap:wrap;align-items:flex-start">{parts}</div>'
 
-    def _part(self, alt, n_columns):
+    def _part(self, alt, n_columns, is_image):
         size = f'flex:{self.width} 1 {.7*self.width:.0f}px;min-width:0;max-width:{1.3*self.width:.0f}px'
-        svg = self.svg() if alt is None else self._img(alt)
+        svg = self._img(alt) if is_image else self.svg()
         columns = html_hover(self.panels, self.width, self.height, n_columns)
         return f'<div style="position:relative;{size}">{svg}{columns}</div>'
 
     def _img(self, alt):
-        white = f'<rect width="{self.width}" height="{self.height}" fill="#fff"/>'
-        svg = self.svg().replace('currentColor', INK).replace('fill="none">', f'fill="none">{white}', 1)
+        svg = _page_of(self.svg(), self.width, self.height)
         return (f'<img alt="{escape(alt)}" width="{self.width}" height="{self.height}" decoding="sync" '
                 f'style="display:block;width:100%;height:auto" '
                 f'src="data:image/svg+xml;base64,{b64encode(svg.encode()).decode()}">')
+
+    def bundle(self) -> tuple[dict, dict]:  # MIME type → data, and MIME type → metadata
+        "Return what a notebook stores: SVG in the theme of the page, PNG, text"
+        png, size = self.png()
+        bundle = {'text/html': self.html(is_image=True), 'image/png': b64encode(png).decode(), 'text/plain': self.alt}
+        return bundle, {'image/png': size}
+
+    def _repr_mimebundle_(self, **kwargs): return self.bundle()
 
     def png(self) -> tuple[bytes, dict[str, int]]:  # 'width' and 'height' in pixels on a page
         "Draw the chart on white, at two pixels per pixel of the page"
         return _png(self.width, self.height, *_marks(self.panels)), {'width': self.width, 'height': self.height}
 
-    def _repr_png_(self): return self.png()
-
     def figure(self) -> Any:  # `matplotlib.figure.Figure`, independent of pyplot
         "Make a matplotlib figure of the same size"
         width, height = self.width, self.height
         fig = blank_figure(width/100, height/100)
-        sides = {'start': 'left', 'end': 'right'}
+        fig.set_label(self.alt)
+        sides = {'start': 'left', 'middle': 'center', 'end': 'right'}
         for p in self.panels:
             _draw_panel(fig.add_axes((p.left/width, 1 - p.bottom/height, p.width/width, p.height/height)), p)
             for o in _notes(p):
@@ -225,4 +282,4 @@ def beside(*charts: Chart) -> Chart:
     for c in charts:
         panels += [replace(p, left=p.left + left) for p in c.panels]
         left += c.width
-    return Chart(left, max(c.height for c in charts), panels, charts)
+    return Chart(left, max(c.height for c in charts), panels, charts, charts[0].alt)

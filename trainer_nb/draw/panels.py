@@ -139,6 +139,10 @@ class Panel:
     whole: bool = False    # whole numbers at the horizontal axis
     note: str = ''         # text inside the upper right corner
     hover: Sequence = ()   # (x, text) to show under the pointer; ' · ' separates the lines of a text
+    flags: Sequence = ()   # (x, list of lines of text): a vertical line with words at its top
+    rings: Sequence = ()   # (x, y, color): a ring around a point
+    shade: tuple|None = None    # (x, x): a grey stretch
+    below: tuple|None = None    # (name, list of (value, label)): a second row of numbers below; names then stand left
 
     @property
     def right(self) -> float: return self.left + self.width
@@ -169,9 +173,13 @@ class Panel:
         (left, right), (low, high) = self.xlim, self.ylim
         xs = ticks(left, right, self.width/70, self.is_log, self.whole)
         ys = ticks(low, high, self.n_ticks, self.ylog) if self.yticks is None else self.yticks
-        def x(tick): return self.place([tick[0]], self.ylim[:1])[0][0]
         def y(tick): return -self.place(self.xlim[:1], [tick[0]])[0][1]
-        return _thinned(xs, x, lambda label: .65*SIZE*len(label) + 4), _thinned(ys, y, lambda label: SIZE)
+        return self.thinned(xs), _thinned(ys, y, lambda label: SIZE)
+
+    def thinned(self, row: list) -> list:  # list of (value, label)
+        "Leave out numbers below the horizontal axis until they do not touch"
+        def x(tick): return self.place([tick[0]], self.ylim[:1])[0][0]
+        return _thinned(row, x, lambda label: .65*SIZE*len(label) + 4)
 
     def arrows(self) -> Iterator[tuple]:  # (x, y, words, color, anchor)
         "Yield an arrow with the value of the farthest point above the axes, and one for the farthest below"

@@ -42,7 +42,7 @@ def _means(values, half): return _fitted(_fitted(values, half//2), half - half//
 
 # %% ../../nbs/draw/05_smoothing.ipynb #a99c06c1
 def _median(values):
-    known = sorted(filter(math.isfinite, values))
+    known = sorted(values if math.isfinite(sum(values)) else filter(math.isfinite, values))
     return known[len(known)//2] if known else math.nan
 
 def _medians(values, half):

@@ -44,8 +44,14 @@ class Preview:
             note = f'+ {n_more} more' if n_more else ''
             panels.append(Panel(64, top, 480, 130, lines, (1, max(n, 2)), ylim, None, n_ticks=4, note=note))
             top += 160
-        panels[-1].xlabel = 'batch'
+        panels[0].hover, panels[-1].xlabel = self._hover(n), 'batch'
         return Chart(566, top + 10, panels)
+
+    def _hover(self, n, most=150):
+        "Values of some batches, the last one among them"
+        each = -(-n//most)
+        return [(i + 1, ' · '.join([f'batch {i + 1:,}', *(f'{name} {v[i]:.3g}' for name, v in self.steps.items())]))
+                for i in range((n - 1) % each, n, each)]
 
     def plot(self) -> Any:  # matplotlib `Figure`, independent of pyplot
         "Draw the chart"

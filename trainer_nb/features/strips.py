@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..draw import ALARM, COLORS, GREY, INK, blank_figure, ticks
+from ..draw import ALARM, COLORS, GREY, HOVER_CSS, INK, Panel, blank_figure, html_hover, ticks
 
 # %% ../../nbs/features/12_strips.ipynb #7799fba0
 N_BINS, EDGE = 81, math.asinh(100.)     # bins; the outermost hold what is beyond ±100
@@ -174,6 +174,11 @@ def _line(label, strip, *numbers):
             f'overflow:hidden;text-overflow:ellipsis">{escape(label)}</div>'
             f'<div style="flex:1 1 360px;min-width:0;max-width:360px">{strip}</div>{texts}</div>')
 
+def _words(batch, numbers):
+    "The numbers of a measurement, for one who points at it"
+    known = zip(_FORMATS.items(), numbers)
+    return ' · '.join([f'batch {batch:,}', *(f'{k} {v:{form}}' for (k, form), v in known if not math.isnan(v))])
+
 # %% ../../nbs/features/12_strips.ipynb #034d3994
 class LiveStrips:
     "HTML of a strip for each layer, which reads each measurement from its device once"
@@ -189,8 +194,8 @@ class LiveStrips:
         if what != self._drawn[0]:
             found = self._newest(at, rows, shown)
             n, lines = reach(found[..., 4:]), [_line('', 'outputs', 'dead', 'update')]
-            lines += [self._row(*layers[i], row, n) for i, row in zip(shown, found.unbind(1))]
-            self._drawn = what, ''.join(lines)
+            lines += [self._row(*layers[i], at, row, n) for i, row in zip(shown, found.unbind(1))]
+            self._drawn = what, f'<style>{HOVER_CSS}</style>{"".join(lines)}'
         return self._drawn[1]
 
     def _newest(self, at, rows, shown):
@@ -202,7 +207,7 @@ class LiveStrips:
         del self._read[at[-1]]
         return res
 
-    def _row(self, name, kind, row, n):
+    def _row(self, name, kind, at, row, n):
         "HTML of a layer: its name, a strip of n bins on each side of 0, the newest numbers"
         dead, update = row[-1, 2:4].tolist()
         numbers = [f'{dead:.0%}', f'{update:.0e}'.replace('e-0', 'e-')]
@@ -210,5 +215,8 @@ class LiveStrips:
         mid, alt = 4 + N_BINS//2, escape(f'outputs of layer {name} over time')
         image = b64encode(_strip_png(row[:, mid - n:mid + n + 1])).decode()
         style = 'display:block;width:100%;height:28px;margin:0;image-rendering:pixelated'
+        hover = [(k + .5, _words(b, o)) for k, (b, o) in enumerate(zip(at, row[:, :4].tolist()))]
+        columns = html_hover([Panel(0, 0, 360, 28, [], (0, len(at)), (0, 1), hover=hover)], 360, 28, 30)
         strip = f'<img alt="{alt}" src="data:image/png;base64,{image}" style="{style}">'
+        strip = f'<div style="position:relative">{strip}{columns}</div>'
         return _line(f'{short(name)} {kind}', strip, *numbers)

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['check_mean', 'one_sample', 'Collect', 'loss_of', 'batches_of', 'Singles', 'whole_loss', 'task_of', 'is_positive',
-           'class_ids', 'ids_of']
+           'class_ids', 'is_counted', 'ids_of', 'probabilities']
 
 # %% ../../nbs/look/11_losses.ipynb #ee53b00b
 from collections.abc import Callable, Iterator, Mapping
@@ -177,10 +177,13 @@ def _name(loss_fn):
 def _is_binary(loss_fn):
     return any(o in _name(loss_fn) for o in ('binary', 'bce', 'softmargin', 'soft_margin'))
 
+_OF_PROBABILITIES = 'bceloss', 'binary_cross_entropy'
+_OF_LOGITS = 'crossentropyloss', 'cross_entropy', 'nllloss', 'nll_loss'     # the last two: of their logarithms
+
 def is_positive(loss_fn: Any, pred: Tensor) -> Tensor:
     "Return which logits or probabilities stand for 1"
     if not pred.is_floating_point(): return pred > 0
-    is_prob = _name(loss_fn) in ('bceloss', 'binary_cross_entropy')
+    is_prob = _name(loss_fn) in _OF_PROBABILITIES
     if not _is_binary(loss_fn) and pred.numel(): is_prob = pred.min() >= 0 and pred.max() <= 1
     return pred > (.5 if is_prob else 0.)
 
@@ -193,8 +196,12 @@ def class_ids(results: Any) -> tuple[Tensor, Tensor]:
     "Return (predicted, target) class ids, (n,) int64, without targets below 0 or at `ignore_index`"
     if (task := task_of(results)) != 'classes': raise ValueError(_OTHER_TASKS[task])
     p, t = (o.flatten() for o in ids_of(results.pred, results.targ, results.loss_fn))
-    counted = (t >= 0) & (t != loss_option(results.loss_fn, 'ignore_index', -100))
+    counted = is_counted(t, results.loss_fn)
     return (p, t) if counted.all() else (p[counted], t[counted])
+
+def is_counted(targ: Tensor, loss_fn: Any) -> Tensor:
+    "Return which class ids are not ignored"
+    return (targ >= 0) & (targ != loss_option(loss_fn, 'ignore_index', -100))
 
 def ids_of(p: Tensor, t: Tensor, loss_fn: Any) -> tuple[Tensor, Tensor]:
     "Return predictions and targets as class ids of one shape, also those to ignore; or ValueError"
@@ -208,3 +215,24 @@ def ids_of(p: Tensor, t: Tensor, loss_fn: Any) -> tuple[Tensor, Tensor]:
     elif p.is_floating_point() or t.is_floating_point() or t.dtype == torch.bool:
         p = is_positive(loss_fn, p)
     return p.reshape(t.shape).long(), t.long()
+
+# %% ../../nbs/look/11_losses.ipynb #pr0b0002
+def probabilities(results: Any, at: list[int]) -> Tensor | None:  # (len(at), classes) float
+    """Return what the model says of the classes of some samples, with one class each
+
+    None for other tasks, and for predictions that are neither probabilities nor logits of the loss function: a softmax
+    of other numbers would be no probability.
+    """
+    p, t, name = results.pred, results.targ, _name(results.loss_fn)
+    if not all(isinstance(o, Tensor) for o in (p, t)) or not p.is_floating_point() or t.numel() != len(t): return None
+    loss, rows, t = results.loss[at], p[at].float().reshape(len(at), -1), t[at].flatten()
+    if rows.size(1) == 1 and _is_binary(results.loss_fn):
+        positive = rows if name in _OF_PROBABILITIES else rows.sigmoid()
+        return torch.cat([1 - positive, positive], 1)
+    if p.ndim != 2 or rows.size(1) < 2 or t.is_floating_point(): return None
+    if name in _OF_LOGITS: return rows.softmax(1)
+    if (p >= 0).all() and ((p.float().sum(1) - 1).abs() < 1e-3).all(): return rows
+    counted = (t >= 0) & (t < rows.size(1))
+    expected = nn.functional.cross_entropy(rows[counted], t[counted].long(), reduction='none')
+    is_its = counted.any() and torch.allclose(loss[counted], expected, rtol=1e-3, atol=1e-4)
+    return rows.softmax(1) if is_its else None

@@ -20,7 +20,7 @@ from torch import Tensor
 from .metrics import best_row
 from ..base import check_kinds, common_device, format_time
 from trainer_nb.draw import (
-    current_cell, html_img, html_table, marimo_outputs, marimo_view, show_bundle, text_table
+    current_cell, html_table, marimo_outputs, marimo_view, show_bundle, text_table
 )
 from .plot import Plot, is_rate
 
@@ -397,10 +397,7 @@ class History:
         return f'{table}<div>not shown: {escape(", ".join(missing[:3]))}{more}; learn.history.epochs has all</div>'
 
     def _page(self, status):
-        if not self.n_steps: picture = ''
-        else:
-            png, size = Plot(self).chart().png()
-            picture = html_img(png, f'plot of {self.n_steps} batches', size['width'])
+        picture = Plot(self).chart().html(is_image=True) if self.n_steps else ''
         return f'{picture}<div>{escape(status)}</div>{self.html()}'
 
     def _repr_html_(self): return self._page(self.status)
@@ -411,7 +408,7 @@ class History:
         "Display the plot and the table in the running cell"
         if marimo_outputs() is not None: return show_bundle({'text/html': self._page(status)})
         from IPython.display import display
-        if self.n_steps: display(self.plot())
+        if self.n_steps: display(Plot(self).chart())
         html, text = f'<div>{escape(status)}</div>{self.html()}', f'{status}\n{self}'.strip()
         display({'text/html': html, 'text/plain': text}, raw=True)
 

@@ -7,7 +7,7 @@ __all__ = ['HookRow', 'HookTable', 'as_hooks', 'Hooked']
 
 # %% ../../nbs/loop/02_hook_table.ipynb #9302863a
 import re
-from collections import namedtuple
+from collections import Counter, namedtuple
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from html import escape
@@ -52,15 +52,13 @@ def _markdown(text):
 # %% ../../nbs/loop/02_hook_table.ipynb #h7ab1e01
 _NUMBERS = ('calls', 'time', 'ord')     # right-aligned columns
 
-def _as_markdown(names, groups):
-    "Write the columns `names` of the groups as a Markdown table that fits a terminal"
-    rows = []
-    for point, lines in groups: rows += [[point, *lines[0]], *(['', *cells] for cells in lines[1:])]
+def _as_markdown(names, rows):
+    "Write rows of cells as a Markdown table that fits a terminal; the last column wraps"
     used = sum(max(map(len, column)) + 3 for column in list(zip(names, *rows))[:-1])
-    room = max(96 - used, 20)       # for the reasons, in a terminal
+    room = max(96 - used, 20)       # for the last column, in a terminal
     lines = []
-    for *cells, why in rows:
-        first, *rest = wrap(why, room, break_long_words=False) or ['']
+    for *cells, last in rows:
+        first, *rest = wrap(last, room, break_long_words=False) or ['']
         lines += [[*cells, first], *([''] * len(cells) + [part] for part in rest)]
     widths, right = [max(map(len, column)) for column in zip(names, *lines)], [name in _NUMBERS for name in names]
     rule = ['-'*(w - 1) + ':' if r else '-'*w for w, r in zip(widths, right)]
@@ -74,31 +72,71 @@ def _html_bar(share):
     style = f'width:{100*share:.0f}px;height:8px;font-size:0;background:{COLORS[0]}'
     return f'<div style="{style}">{_bar(share)}</div>'
 
-def _as_html(names, groups):
-    "Write the same as HTML"
+def _as_html(names, rows):
+    "Write rows of cells, which are HTML, as a table"
     def style(name):
-        wrapping = ';white-space:nowrap' if name in ('hook', 'time') else ''
-        return f'text-align:{"right" if name in _NUMBERS else "left"};padding:2px 8px{wrapping}'
+        wrapping = ';white-space:nowrap' if name in ('when', 'hook', 'time') else ''
+        return f'text-align:{"right" if name in _NUMBERS else "left"};padding:2px 8px;vertical-align:top{wrapping}'
     styles = [style(o) for o in names]
-    def row(tag, cells, first=''):
-        cells = ''.join(f'<{tag} style="{style}">{c}</{tag}>' for c, style in zip(cells, styles[-len(cells):]))
-        return f'<tr style="background:none">{first}{cells}</tr>'
-    res = f'<table style="border-collapse:collapse"><thead>{row("th", names)}</thead>'
-    for point, lines in groups:
-        first = f'<td rowspan="{len(lines)}" style="{styles[0]};vertical-align:top">{point}</td>'
-        rows = row('td', lines[0], first) + ''.join(row('td', cells) for cells in lines[1:])
-        res += f'<tbody style="border-top:1px solid #8886">{rows}</tbody>'
-    return res + '</table>'
+    def row(tag, cells):
+        cells = ''.join(f'<{tag} style="{style}">{c}</{tag}>' for c, style in zip(cells, styles))
+        return f'<tr style="background:none;border-top:1px solid #8886">{cells}</tr>'
+    body = ''.join(row('td', cells) for cells in rows)
+    return f'<table style="border-collapse:collapse;margin:0">{row("th", names)}{body}</table>'
 
-# %% ../../nbs/loop/02_hook_table.ipynb #f498b246
+# %% ../../nbs/loop/02_hook_table.ipynb #hkt00001
 _MEANINGS = dict(re.findall(r'`(\w+)(?:\(.+\))?` +(.+)', Hook.__doc__ or ''))     # event or step → what happens there
 
+def _meaning(point): return _MEANINGS.get(point, '').split(';')[0].replace('`', '')
+
+def _timing(table): return ['calls', 'time', 'share'] if any(r.calls for r in table.rows) else []
+
+def _measured(table, rows, bar):
+    "Cells with the largest number of calls, the time and its share; none before a fit"
+    if not _timing(table): return []
+    n, (t, total) = max(r.calls for r in rows), (sum(max(r.time_s, 0) for r in o) for o in (rows, table.rows))
+    return [f'{n:,}', _duration(t) if n else '', bar(t/total) if total else '']
+
+def _points(table):
+    "Return each event or step to list with its rows, and why it has none"
+    found = {point: [*rows] for point, rows in groupby(table.rows, lambda r: r.point)}
+    def none(point): return '(never reached)' if point in table._skip else '(none)'
+    return [(o, found.get(o, []), '' if o in found else none(o)) for o in (LIFECYCLE if table._all else found)]
+
+def _each(table, rows, text, bar, indent):
+    "Cells of the hooks of an event or step, one by one"
+    cells = [[text(r.hook), *_measured(table, [r], bar), str(r.ord), text(r.why)] for r in rows]
+    if rows and rows[0].point in STEPS:
+        cells.append(['the step'] + ['']*(len(cells[0]) - 1))
+        for i, line in enumerate(cells[1:]): line[0] = indent*i + '└ ' + line[0]
+    return cells
+
+# %% ../../nbs/loop/02_hook_table.ipynb #hkt00002
+def _lines(table, text, bar, fold=lambda names, rows: names):
+    "Yield cells of each event or step; `fold` adds its rows to the names of its hooks"
+    idle, blank = [], ['' for _ in _timing(table)]
+    for point, rows, none in _points(table):
+        names = ' › '.join([text(r.hook) for r in rows] + ['(step)']*(point in STEPS))
+        if none: yield [point, *blank, f'{none} {_meaning(point)}']
+        elif blank and not table._all and not any(r.calls for r in rows): idle.append(point)
+        else: yield [point, *_measured(table, rows, bar), fold(names, rows)]
+    if idle: yield ['never called', *blank, ', '.join(idle)]
+    if blank: yield ['all hooks', '', _measured(table, table.rows, bar)[1], '', text(_slowest(table))]
+
+def _slowest(table):
+    "Name the hooks that take most of the time"
+    times = Counter()
+    for r in table.rows: times[r.hook] += max(r.time_s, 0)
+    total = times.total() or 1.
+    return 'most of it: ' + ', '.join(f'{k} {100*t/total:.0f} %' for k, t in times.most_common(3))
+
+# %% ../../nbs/loop/02_hook_table.ipynb #f498b246
 class HookTable:
-    "What runs when: HTML in Jupyter, Markdown as text, `rows` as data"
+    "What runs when: a line for each event or step. HTML in Jupyter, Markdown as text, `rows` as data"
     def __init__(self,
         calls: Calls,               # of the learner's hooks
         skip: Iterable[str] = (),   # points that this learner never reaches
-        all: bool = False,          # show points without a hook, too
+        all: bool = False,          # list points without a hook, too, and as text the hooks one by one
     ):
         self.rows = []
         for point, here in calls.at.items():
@@ -107,42 +145,24 @@ class HookTable:
             self.rows += [HookRow(point, c.hook.name, c.hook.ord, _why(c.hook, hooks), c.n, c.time_s) for c in here]
         self._all, self._skip = all or not self.rows, {*skip}
 
-    def _columns(self):
-        "Names of the columns"
-        timing = ['calls', 'time', 'share'] if any(r.calls for r in self.rows) else []
-        return ['when', 'hook', *timing, 'ord', 'why there, or what happens' if self._all else 'why there']
-
-    def _groups(self, text, bar, indent):
-        "Yield each event or step with its lines of cells; the functions `text` and `bar` write the cells"
-        timed, total = 'time' in self._columns(), sum(max(r.time_s, 0) for r in self.rows)
-        def measured(n, t):
-            if not timed: return []
-            return [f'{n:,}', _duration(t) if n else '', bar(t/total) if total else '']
-        idle, by_point = [], {point: [*rows] for point, rows in groupby(self.rows, lambda r: r.point)}
-        blank = ['']*(len(self._columns()) - 3)
-        for point in LIFECYCLE if self._all else by_point:
-            if point not in by_point:
-                meaning = _MEANINGS.get(point, '').split(';')[0].replace('`', '')
-                name = '(never reached)' if point in self._skip else '(none)'
-                yield point, [[name, *blank, text(meaning)]]
-                continue
-            rows = by_point[point]
-            if timed and not self._all and not any(r.calls for r in rows):
-                idle.append(point)
-                continue
-            lines = [[text(r.hook), *measured(r.calls, max(r.time_s, 0)), str(r.ord), text(r.why)] for r in rows]
-            if point in STEPS:
-                lines.append(['the step'] + ['']*(len(lines[0]) - 1))
-                for i, line in enumerate(lines[1:]): line[0] = indent*i + '└ ' + line[0]
-            yield point, lines
-        if idle: yield 'never called', [[', '.join(idle), '', '', '', '', '']]
-        if timed: yield 'all hooks', [['', f'{sum(r.calls for r in self.rows):,}', _duration(total), '', '', '']]
-
-    def __str__(self) -> str: return _as_markdown(self._columns(), self._groups(_markdown, _bar, '· '))
+    def __str__(self) -> str:
+        short = ['when', *_timing(self), 'hooks, in order']
+        if not self._all: return _as_markdown(short, [*_lines(self, _markdown, _bar)])
+        names, rows = ['when', 'hook', *_timing(self), 'ord', 'why, or what happens'], []
+        for point, here, none in _points(self):
+            cells = _each(self, here, _markdown, _bar, '· ') or [[none, *['']*(len(names) - 3), _meaning(point)]]
+            rows += [[name, *line] for name, line in zip([point] + ['']*len(cells), cells)]
+        return _as_markdown(names, rows)
 
     __repr__ = _repr_markdown_ = __str__
 
-    def _repr_html_(self): return _as_html(self._columns(), self._groups(escape, _html_bar, '&nbsp;'*3))
+    def _repr_html_(self):
+        def fold(names, rows):
+            if len(rows) == 1: return names
+            cells = _each(self, rows, escape, _html_bar, '&nbsp;'*3)
+            table = _as_html(['hook', *_timing(self), 'ord', 'why there'], cells)
+            return f'<details><summary>{names}</summary>{table}</details>'
+        return _as_html(['when', *_timing(self), 'hooks, in order'], _lines(self, escape, _html_bar, fold))
 
 # %% ../../nbs/loop/02_hook_table.ipynb #c71d0a02
 def as_hooks(hooks: Any) -> tuple[Hook, ...]:
@@ -232,11 +252,12 @@ class Hooked:
 
     @with_comments
     def describe_hooks(self,
-        all: bool = False,  # also list the events and steps without a hook, and what happens there; without any hook,
-                            # the table does so anyway
+        all: bool = False,  # also list the events and steps without a hook, and what happens there, as without any
+                            # hook; and as text, hooks one by one with the reasons
     ) -> HookTable:
         """Return a table of what runs when, in which order and why; after a fit, also how often and for how long
 
-        A notebook displays it. In a script, print it: `print(learn.describe_hooks())`.
+        It has a line for each event or step. A notebook displays it; a click on a line shows its hooks one by one,
+        with the reasons. In a script, print it: `print(learn.describe_hooks())`.
         """
         return HookTable(Calls(self.hooks, self.is_main, old=self.calls), skip=self._unreached(), all=all)

@@ -13,8 +13,9 @@ from typing import Any
 
 from trainer_nb.draw import (
     ALARM, COLORS, GREY, LEADING, RAW, SIZE, Chart, Envelope, Line, Panel, beside, labels,
-    legend_rows, limits, needs_log
+    legend_rows, limits, needs_log, ticks
 )
+from .reading import Readings, best_epoch, first_row, in_words, overfit_since
 
 # %% ../../nbs/loop/23_plot.ipynb #54b58508
 def _points(h, first):
@@ -157,6 +158,26 @@ def _metrics(names, points, xlim, most=3):
     if left_out: panels[-1].note = _not_drawn(left_out, 232)
     return Chart(316, 290, panels)
 
+# %% ../../nbs/loop/23_plot.ipynb #best0001
+def _mark_best(h, first, panels, last):
+    "Mark the best epoch by a line through all panels and a ring; a grey stretch follows if the fit overfits"
+    best = best_epoch(h, first)
+    if best is None: return
+    worse = overfit_since(h, best)
+    for k, p in enumerate(panels):
+        p.flags = [(best.batch, [str(best), worse][:1 + bool(worse)] if k == 0 else [])]
+        if worse: p.shade = best.batch, last
+        p.rings = [(best.batch, best.value, o.color) for o in p.lines
+                   if o.name in (best.column, best.column[6:]) and best.batch in o.xs]
+
+def _epochs(h, first):
+    "Number some epochs at their last batches: (name, list of (batch, label))"
+    start = first_row(h, first)
+    ends = {row.get('epoch', i): end for i, (row, end) in enumerate(zip(h.epoch_rows, h.ends)) if i >= start}
+    if not ends: return '', []
+    places = ticks(min(ends) - .01, max(ends) + .01, 12, whole=True)
+    return 'epoch', [(ends[v], label) for v, label in places if v in ends]
+
 # %% ../../nbs/loop/23_plot.ipynb #ba99d93f
 class Plot:
     "A chart of a history without its `first` batches; `has_metrics` reserves room for metrics"
@@ -199,6 +220,15 @@ class Plot:
             losses.lines.append(Line([bad, bad], losses.ylim, ALARM, f'nan from batch {bad}', width=1.5))
         top = losses.top = 9 + LEADING*max(len(legend_rows(losses.lines, losses.width)), 1)
         losses.height = 200 - top
-        left = Chart(604, 290, [losses, _rates(curves, xlim)])
+        rates = _rates(curves, xlim)
         names = [o for o in points if not _is_loss(o, points)]
-        return beside(left, _metrics(names, points, xlim)) if names or self.has_metrics else left
+        metrics = _metrics(names, points, xlim) if names or self.has_metrics else None
+        panels = [losses, rates, *(metrics.panels if metrics else [])]
+        _mark_best(h, self.first, panels, h.n_steps)
+        for p in panels:
+            if p.xlabel: p.below = _epochs(h, self.first)
+        readings = Readings(h, self.first)
+        losses.hover = [*readings.of_batches(curves)]
+        if metrics: metrics.panels[0].hover = [*readings.of_marks()]
+        left = Chart(604, 290, [losses, rates], alt=in_words(h, self.first))
+        return beside(left, metrics) if metrics else left

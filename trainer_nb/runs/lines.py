@@ -18,7 +18,7 @@ from trainer_nb.draw import (
 from .values import AXES, Values, base_of, short, written
 
 # %% ../../nbs/runs/11_lines.ipynb #li000006
-PALETTE = *COLORS, '#9944FF', '#774422'
+PALETTE = COLORS
 
 def _middles(xs, ys):
     "One point for the first and the last batch of a bin"

@@ -9,7 +9,10 @@ __all__ = ['RULES', 'trailing_average', 'valley', 'slide', 'steep', 'minimum', '
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from html import escape, unescape
 from typing import Any
+from weakref import ref
 
 import torch
 
@@ -19,6 +22,7 @@ from trainer_nb.draw import (
     legend_rows, limits, smooth, widget_view
 )
 from ..loop import CancelFit, Learner, as_count, set_lr
+from .controls import _clickable, _hear_clicks
 from .output import Budget, Drawn, Loop, Pace, front_end
 
 # %% ../../nbs/show/04_lr_find.ipynb #3fa0b1c7
@@ -78,6 +82,9 @@ class LRCurve(Drawn):
     outcome: str = ''     # 'diverged' or 'stopped'; '' if the search ran to its end, or is running
     picked: float|None = None       # the learning rate that you chose; at first the suggestion
     shown_in: int|None = None       # the cell that already shows it
+    use = None          # gives the learner a rate, and returns what to say; None without a learner
+
+    def __getstate__(self): return {**vars(self), 'use': None}      # a copy has no learner
 
     def lr_at(self, i: int) -> float:
         return self.start*(self.end/self.start)**(i/(self.n_steps - 1))
@@ -121,7 +128,12 @@ class LRCurve(Drawn):
         return next(iter(self.offered().values()), None)
 
     @property
-    def label(self) -> Any: return f'plot of {len(self.lrs)} learning rates'
+    def label(self) -> Any:
+        res, lowest = f'plot of {len(self.lrs)} learning rates', self.lrs and _lowest(self)
+        if not self.lrs: return res
+        points = zip((self.lrs[0], lowest, self.lrs[-1]), ('loss', 'lowest', 'last'))
+        words = [f'{word} {self.losses[self.lrs.index(lr)]:.4g} at {lr:.2g}' for lr, word in points]
+        return f'{res}: {", ".join(words)}'
 
     def status(self) -> str:
         "Write the result in a line"
@@ -207,11 +219,16 @@ def _chart(found, picked):
         lines.insert(0, Line([picked, picked], [low, high], GREY, label, width=1.5))
     top = 9 + LEADING*len(legend_rows(lines, 534))
     axes = (found.start, found.end), (low, high), 'learning rate'
-    return Chart(604, 260, [Panel(54, top, 534, 216 - top, lines, *axes, is_log=True)])
+    hover = [(lr, f'lr {lr:.2g} · loss {raw:.4g} · smoothed {v:.4g}')
+             for lr, raw, v in zip(found.lrs, found.losses, curve)]
+    return Chart(604, 260, [Panel(54, top, 534, 216 - top, lines, *axes, is_log=True, hover=hover)])
 
 # %% ../../nbs/show/04_lr_find.ipynb #b665b336
 class Picker:
-    "A slider along a curve, and a button that removes it; calls `moved` when `curve.picked` has changed"
+    """A slider along a curve, a button that gives the learner the picked rate, and one that removes them
+
+    Calls `moved` when `curve.picked` has changed.
+    """
     def __init__(self, curve: LRCurve, moved: Callable[[], Any]):
         import ipywidgets as W
         from IPython.display import display
@@ -223,7 +240,12 @@ class Picker:
                                        layout=W.Layout(width='624px', margin='0 0 0 46px'))
         auto = W.Layout(width='auto')
         self.done = W.Button(description='Done', tooltip='Remove the slider', layout=auto)
-        self.box = W.HBox([self.slider, self.done], layout=W.Layout(flex_flow='row wrap'))
+        self.use, self.line = W.Button(tooltip="Make it the learner's learning rate", layout=auto), W.HTML()
+        self.use.on_click(self._use)
+        if kernel := _clickable(): _hear_clicks(self.use.comm, kernel)      # also while a fit runs
+        self._name()
+        buttons = [self.use, self.done] if curve.use else [self.done]
+        self.box = W.HBox([self.slider, *buttons, self.line], layout=W.Layout(flex_flow='row wrap'))
         self.slider.observe(self._pick, 'value')
         self.done.on_click(lambda _: self.close())
         bundle = {**widget_view(self.box), 'text/plain': 'a slider picks a learning rate'}
@@ -234,15 +256,23 @@ class Picker:
         picked = self.first if is_first else float(f'{change["new"]:.2g}')
         if picked == self.curve.picked: return
         self.curve.picked = picked
+        self._name()
         self.moved()
+
+    def _name(self):
+        lr = self.curve.picked
+        self.use.description, self.use.disabled = 'use …' if lr is None else f'use {lr:.2g}', lr is None
+
+    def _use(self, _): self.line.value = escape(self.curve.use(self.curve.picked))
 
     def close(self) -> None:
         "Leave the picked rate as text"
         picked = self.curve.picked
         is_own = picked not in (None, self.curve.suggestion)
-        text = f'picked: {picked:.2g}' if is_own else 'nothing picked'
-        self.handle.update({'text/html': f'<div>{text}</div>', 'text/plain': text}, raw=True)
-        close_widgets(self.box, self.slider, self.done)
+        words = [f'picked: {picked:.2g}' if is_own else '', unescape(self.line.value)]
+        text = '; '.join(filter(None, words)) or 'nothing picked'
+        self.handle.update({'text/html': f'<div>{escape(text)}</div>', 'text/plain': text}, raw=True)
+        close_widgets(self.box, self.slider, self.use, self.done, self.line)
 
 # %% ../../nbs/show/04_lr_find.ipynb #ba673420
 class LRScreen:
@@ -336,10 +366,20 @@ def lr_find(learn: Learner,
         try: _search(learn, curve, screen, opt, stop_div)
         finally:
             curve.picked, curve.shown_in = curve.suggestion, current_cell()
+            curve.use = partial(_use, ref(learn), opt)
             screen.close()
     return curve
 
 # %% ../../nbs/show/04_lr_find.ipynb #bc5560e2
+def _use(find, name, lr):
+    "Give the learner a learning rate, if no fit is running; return what to say"
+    learn = find()
+    if learn is None or name not in learn.opts: return 'nothing is set: the learner has another optimizer, or is gone'
+    if learn.is_fitting: return 'nothing is set: a fit is running; when it is over, click again'
+    old = max(float(g['lr']) for g in learn.opts[name].param_groups)
+    set_lr(learn.opts[name], lr)
+    return f'learning rate{" of " if name else ""}{name}: {old:.2g} → {lr:.2g}'
+
 def _opt_name(learn, opt):
     "Return the name of the optimizer whose rate moves"
     if opt is None and len(learn.opts) == 1: return next(iter(learn.opts))

@@ -8,9 +8,9 @@ __all__ = ['front_end', 'Pace', 'terminal_width', 'put_line', 'text_bar', 'html_
 
 # %% ../../nbs/show/01_output.ipynb #bec42568
 import math, sys
-from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from html import escape
 from operator import length_hint
 from shutil import get_terminal_size
@@ -19,7 +19,7 @@ from typing import Any
 
 from ..base import format_time
 from trainer_nb.draw import (
-    COLORS, current_cell, html_img, html_table, marimo_outputs, marimo_view, running_shell,
+    COLORS, current_cell, html_table, marimo_outputs, marimo_view, running_shell,
     show_bundle, text_table
 )
 
@@ -87,7 +87,9 @@ def html_bar(share: float|None, color: str = COLORS[0]) -> str:
 # %% ../../nbs/show/01_output.ipynb #live0001
 def html_chart(chart: Any, alt: str = 'plot') -> str:
     "Write a `Chart` as pictures, which a notebook that is not trusted keeps"
-    return chart.html(alt)
+    return _labelled(chart, alt).html(is_image=True)
+
+def _labelled(chart, alt): return replace(chart, alt=alt) if chart.alt == 'plot' else chart
 
 # %% ../../nbs/show/01_output.ipynb #live0002
 def html_stale(advice: str, after_s: float = 10) -> str:
@@ -121,9 +123,7 @@ class Area:
         html, plain = _line(escape(status)) + body, f'{status}\n{text}'.strip()
         table = {'text/html': html, 'text/plain': plain}, {}
         if chart is None: return self._put(table)
-        png, size = chart.png()
-        picture = {'image/png': b64encode(png).decode(), 'text/plain': label}
-        self._put((picture, {'image/png': size}), table)
+        self._put(_labelled(chart, label).bundle(), table)
 
     def _put(self, *bundles):
         if not self.handles: self.handles = [show_bundle(*o) for o in bundles]
@@ -207,8 +207,7 @@ class Drawn:
     def __repr__(self): return '\n'.join(filter(None, [self.status(), self._text()]))
 
     def _repr_html_(self):
-        png, size = self.chart().png()
-        picture = html_img(png, self.status(), size['width'])
+        picture = _labelled(self.chart(), self.status() or self.label).html(is_image=True)
         return f'{picture}<div>{escape(self.status())}</div>{self.table()}'
 
     def _is_shown(self):        # by the cell that made it; later displays show it again
