@@ -177,7 +177,9 @@ def _png(width, height, strokes, words):
                 for x, y in piece: draw.ellipse((k*x - r, k*y - r, k*x + r, k*y + r), ink)
             else: draw.line([(k*x, k*y) for x, y in piece], ink, round(k*o.width), 'curve')
     anchors = {'start': 'ls', 'middle': 'ms', 'end': 'rs'}
-    for o in words: draw.text((k*o.x, k*o.y), o.text, _rgb(o.color or INK), font, anchors[o.anchor])
+    for o in words:
+        ink = _rgb(o.color or INK)
+        draw.text((k*o.x, k*o.y), o.text, ink, font, anchors[o.anchor], stroke_width=k, stroke_fill='white')
     few = Image.new('P', (1, 1))
     few.putpalette(_palette({_rgb(o.color or INK, getattr(o, 'alpha', 1.)) for o in [*strokes, *words]}))
     image.reduce(2).quantize(palette=few, dither=Image.Dither.NONE).save(file, 'png')
@@ -211,7 +213,8 @@ def _draw_panel(ax, p):
 def _theme():
     "The style sheet that gives the marks of an SVG the colours of the page's theme"
     marks = ''.join(f'.tnb [stroke="{o}"]{{stroke:{themed(o)}}}.tnb [fill="{o}"]{{fill:{themed(o)}}}' for o in DARK)
-    return f'<style>{marks}</style>'
+    halo = f'.tnb text{{paint-order:stroke;stroke:{themed("#FFFFFF")};stroke-width:2px}}'     # over curves
+    return f'<style>{marks}{halo}</style>'
 
 def _page_of(svg, width, height):
     "Make an SVG a picture of its own, with a background; it asks the page which theme it has"
