@@ -35,6 +35,7 @@ TERMS = _listed({   # page, or page#section → terms
     'howto/07_from_fastai': 'fastai', 'howto/08_from_lightning': 'lightning, pytorch lightning',
     'howto/09_from_keras': 'keras', 'howto/15_from_trainer_tools': 'trainer-tools',
     'howto/10_the_kernel_died': 'kernel died, kernel restart, marimo',
+    'howto/16_read_the_picture': 'loss curve, overfitting, best epoch, log scale, logarithmic axis, dark mode',
     'examples/00_overview': 'gallery, example programs, samples',
     'examples/12_reinforce': 'reinforcement learning, rl, policy gradient',
     'examples/14_actor_critic': 'actor critic, actor-critic, a2c, advantage, value function, critic',

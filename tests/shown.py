@@ -13,7 +13,7 @@ INTERRUPTED = r'TrainingInterrupted: interrupted in epoch \d.*; learn\.resume\(\
 
 def svg_of(html):
     "The pictures of a live view, as text"
-    return ''.join(b64decode(o).decode() for o in re.findall('data:image/svg.xml;base64,([^"]*)', html))
+    return ''.join(b64decode(o).decode() for o in re.findall('src="data:image/svg.xml;base64,([^"]*)', html))
 
 def rows(html):
     "Cells of the epoch table's rows"
@@ -21,7 +21,7 @@ def rows(html):
 
 def is_blank(png, box=None):
     "Whether a picture, or a box in it, has a single colour"
-    return all(low == high for low, high in Image.open(io.BytesIO(png)).crop(box).getextrema())
+    return all(low == high for low, high in Image.open(io.BytesIO(png)).convert('RGB').crop(box).getextrema())
 
 def check_table(
     html,
@@ -46,7 +46,7 @@ def check_png(png):
 
 def check_svgs(imgs):
     assert 1 <= len(imgs) <= 2 and all(len(o['alt']) > 20 for o in imgs), imgs
-    for o in imgs: assert 'currentColor' in svg_of(o['src'] + '"') and o['src'].startswith('data:image/svg+xml;base64,')
+    for o in imgs: assert 'currentColor' in svg_of(str(o)) and o['src'].startswith('data:image/svg+xml;base64,')
 
 def check_outputs(
     outputs,          # of one cell, as nbformat

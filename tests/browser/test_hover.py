@@ -1,6 +1,8 @@
 "Pointing at a picture: the text of the nearest place, and a line through all panels at exactly that place"
 import io
+from pathlib import Path
 
+import nbformat
 from PIL import Image
 
 SHOW = '''from trainer_nb.draw import Chart, Line, Panel
@@ -54,3 +56,31 @@ def test_many_columns_over_an_image(page):
 def test_few_columns_over_inline_svg(page):
     shown(page, '', 150)        # 0, 150, ... 900: none in the middle of its column at the ends
     check_pointing(page, .101)
+
+FIT = '''from test_pictures import overfit
+overfit()'''
+
+def test_the_switch_shows_the_other_axis(page):
+    "By mouse and by keyboard, in a saved notebook, too; where it is not trusted, picture and table are left"
+    page.cells('import sys; sys.path.insert(0, "TESTS")'.replace('TESTS', str(Path(__file__).parents[1]/'show')), FIT)
+    page.run(0)
+    page.run(1)
+    def shown():
+        page.js('nb.painted')
+        return page.page.locator('.jp-Notebook .jp-Cell').nth(1).locator('img').first.screenshot()
+    before = shown()
+    box = page.page.locator('.tnb-switch input').last
+    box.check()
+    page.until('nb.painted().then(() => true)')
+    assert shown() != before
+    assert page.js('() => getComputedStyle(nb.area(1).querySelector("img")).content').startswith('url("data:image/svg')
+    box.focus()
+    page.page.keyboard.press('Space')
+    page.until('() => getComputedStyle(nb.area(1).querySelector("img")).content == "normal"')
+    nb = page.save()
+    html = nb.cells[1].outputs[0].data['text/html']
+    nb.cells[1].outputs[0].data['text/html'] = html + '<!-- changed by somebody else -->'
+    page.path.write_text(nbformat.writes(nb))
+    page.open()
+    assert page.js('() => !nb.cell(1).model.trusted && nb.area(1).querySelector("img").naturalWidth > 0')
+    assert page.text(1).split()[0] == 'epoch' and not page.page.locator('.tnb-switch input').last.is_visible()

@@ -250,7 +250,7 @@ def test_the_stored_picture_shows_the_means_of_steep_epochs():
     losses = [3.**-(i//40) for i in range(480)]
     h = recorded(losses, range(40, 481, 40))
     chart = Plot(h).chart()
-    image, panel = Image.open(io.BytesIO(chart.png()[0])), chart.panels[0]
+    image, panel = Image.open(io.BytesIO(chart.png()[0])).convert('RGB'), chart.panels[0]
     assert panel.ylog
     low, high = map(math.log10, panel.ylim)
     for e in range(12):
@@ -300,7 +300,7 @@ def test_words_are_readable_in_both_themes():
     chart = Plot(h).chart()
     assert 1.05/(lum(INK) + .05) >= 4.5
     image = Image.open(io.BytesIO(chart.png()[0]))
-    assert image.mode == 'RGB' and image.getpixel((0, 0)) == (255, 255, 255)
+    assert image.convert('RGB').getpixel((0, 0)) == (255, 255, 255)
     assert image.size == (2*chart.width, 2*chart.height)
     svg = chart.svg()
     assert '<g fill="currentColor"' in svg and {o[4] for o in Drawn(svg).words if o[2] not in '●━─'} == {None}
@@ -460,7 +460,7 @@ def test_a_single_point_is_visible_and_what_is_not_drawn_stretches_no_axis():
     (x, y), = panel.place([2.5], [.2])
     color = next(o.color for o in panel.lines if o.ys == [.2])
     assert any(abs(a - x) < .1 and abs(b - y) < .1 for a, b in Drawn(chart.svg()).dots(color))
-    image = Image.open(io.BytesIO(chart.png()[0]))
+    image = Image.open(io.BytesIO(chart.png()[0])).convert('RGB')
     assert image.getpixel((round(2*x), round(2*y) - 4)) != (255, 255, 255)
     assert [o for o in h.plot().axes[2].lines if list(o.get_ydata()) == [.2] and o.get_marker() == 'o']
     rates = History()
@@ -515,7 +515,7 @@ def test_the_best_epoch_is_where_its_value_is():
     assert abs(value(losses, np.mean([o[1] for o in ring])) - .7) < .01
     for p in chart.panels:
         (x, _), = p.place([60], p.ylim[:1])
-        columns = [o[0] for o in lit(image, GREY, (x - 4, p.top + 1, x + 4, p.bottom - 1)) if o[1] > p.top + .8*p.height]
+        columns = [o[0] for o in lit(image, GREY, (x - 4, p.top + .8*p.height, x + 4, p.bottom - 1))]
         assert columns and abs(batch(p, np.mean(columns)) - 60) < .6, p.xlabel
         assert p.shade == (60, 140)
     words = [o[2] for o in Drawn(chart.svg()).words]
@@ -546,8 +546,10 @@ def test_what_the_pointer_shows_are_the_recorded_values():
         epoch, batch = map(int, re.match(r'epoch (\d+), batch (\d+) ·', text).groups())
         shown = {k: float(v) for k, v in re.findall(r'(train_loss|valid_loss|lr) ([\d.e-]+)', text)}
         at = int(re.search(r'after batch (\d+):', text)[1])
-        assert x == batch and epoch == (batch - 1)//20 and at == min(range(20, 141, 20), key=lambda o: abs(o - batch)), text
-        real = {'train_loss': values[batch - 1], 'lr': .1, 'valid_loss': h.valid_rows[at//20 - 1]['valid_loss']}
+        assert x == batch and epoch == (batch - 1)//20, text
+        assert at == min(range(20, 141, 20), key=lambda o: abs(o - batch)), text
+        valid = h.valid_rows[at//20 - 1]['valid_loss']
+        real = {'train_loss': values[batch - 1], 'lr': .1, 'valid_loss': valid}
         assert shown == pytest.approx(real, rel=5e-4)
     assert 60 <= len(panel.hover) <= 80 and panel.hover[-1][0] == 140
 
@@ -570,3 +572,38 @@ def test_healthy_fits_raise_no_false_alarm(n_fits=100, n_epochs=30):
     assert not any(healthy), healthy
     ill = [alarms(.03, noise) for noise in (.005, .02, .05) for _ in range(10)]
     assert sum(o > 0 for o in ill) >= 27, ill
+
+# Linear or logarithmic
+
+def test_log_is_what_was_asked_for():
+    "The same values on the other axis; where a loss is not above 0, an error says so, and there is no switch"
+    h = overfit()
+    assert not Plot(h).chart().panels[0].ylog and Plot(h).chart(log=True).panels[0].note == 'logarithmic'
+    ax = h.plot(log=True).axes[0]
+    assert ax.get_yscale() == 'log' and h.plot(log=False).axes[0].get_yscale() == 'linear'
+    chart = Plot(h).final()
+    assert chart.switch == 'logarithmic' and chart.other.panels[0].ylog
+    assert [x for x, _ in chart.panels[0].hover] == [x for x, _ in chart.other.panels[0].hover]
+    p = chart.other.panels[0]
+    image = Image.open(io.BytesIO(chart.other.png()[0])).convert('RGB')
+    for row, end in zip(h.epoch_rows, h.ends):
+        y = p.bottom - p.height*math.log(row['valid_loss']/p.ylim[0])/math.log(p.ylim[1]/p.ylim[0])
+        x = p.left + p.width*(end - p.xlim[0])/(p.xlim[1] - p.xlim[0])
+        assert image.getpixel((round(2*x), round(2*y))) == tuple(bytes.fromhex(COLORS[1][1:]))
+    h.add_steps(1, {'train_loss': [-.5], 'lr': [.1]})
+    with pytest.raises(ValueError, match=r'log=True needs losses above 0, and the lowest is -0.5: .*log=False'):
+        h.plot(log=True)
+    assert Plot(h).final().other is None
+
+def test_an_axis_that_changes_in_mid_run_says_since_when():
+    h = History()
+    h.add_steps(50, {'train_loss': [1.]*50})
+    plot = Plot(h)
+    assert plot.chart(100).panels[0].note == ''
+    h.add_steps(2, {'train_loss': [1e3, 1.]})
+    plot.chart(log=True)        # of no account
+    for loss in 500., .01, .01:
+        h.add_valid({'epoch': 0, 'valid_loss': loss})
+        h.add_steps(100, {'train_loss': [.01]*100})
+    notes = plot.chart(1000).panels[0].note, plot.chart(1000).panels[0].note, Plot(h).chart().panels[0].note
+    assert notes == ('logarithmic since batch 352', 'logarithmic since batch 352', 'logarithmic')

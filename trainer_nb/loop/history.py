@@ -397,7 +397,7 @@ class History:
         return f'{table}<div>not shown: {escape(", ".join(missing[:3]))}{more}; learn.history.epochs has all</div>'
 
     def _page(self, status):
-        picture = Plot(self).chart().html(is_image=True) if self.n_steps else ''
+        picture = Plot(self).final().html(is_image=True) if self.n_steps else ''
         return f'{picture}<div>{escape(status)}</div>{self.html()}'
 
     def _repr_html_(self): return self._page(self.status)
@@ -408,7 +408,7 @@ class History:
         "Display the plot and the table in the running cell"
         if marimo_outputs() is not None: return show_bundle({'text/html': self._page(status)})
         from IPython.display import display
-        if self.n_steps: display(Plot(self).chart())
+        if self.n_steps: display(Plot(self).final())
         html, text = f'<div>{escape(status)}</div>{self.html()}', f'{status}\n{self}'.strip()
         display({'text/html': html, 'text/plain': text}, raw=True)
 
@@ -418,6 +418,8 @@ class History:
 
     def _display_(self): return marimo_view(self, self.shown_in)
 
-    def plot(self) -> Any:  # matplotlib `Figure`, independent of pyplot
+    def plot(self,
+        log: bool | None = None,    # logarithmic axis of the losses; None: if a linear one would flatten most of them
+    ) -> Any:                       # matplotlib `Figure`, independent of pyplot
         "Draw losses, metrics and learning rates by training batch"
-        return Plot(self).chart().figure()
+        return Plot(self).chart(log=log).figure()

@@ -8,6 +8,7 @@ __all__ = ['is_rate', 'Plot']
 # %% ../../nbs/loop/23_plot.ipynb #6e140f33
 import math
 from bisect import bisect_left
+from dataclasses import replace
 from itertools import chain
 from typing import Any
 
@@ -78,7 +79,7 @@ def _not_drawn(names, width):
     return note
 
 # %% ../../nbs/loop/23_plot.ipynb #ae23779c
-def _losses(plot, curves, points, means, xlim, most=8):
+def _losses(plot, curves, points, means, xlim, log, most=8):
     "Make the panel of the losses, with all marks and smoothed curves inside; single batches may leave it"
     colors, faint, words = _colors(curves), [], ''
     for end, color in colors.items():
@@ -89,7 +90,9 @@ def _losses(plot, curves, points, means, xlim, most=8):
     rest = [*COLORS[len(colors):], *COLORS, *COLORS]
     marks = [_dotted(points[name], color, name) for name, color in zip(valid[:most], rest)]
     raw = list(chain.from_iterable(o.ys for o in faint))
-    for ylog in False, True:
+    if log and (low := min(filter(math.isfinite, [*raw, *chain.from_iterable(o.ys for o in marks)]), default=1.)) <= 0:
+        raise ValueError(f'log=True needs losses above 0, and the lowest is {low:.4g}: plot them with log=False')
+    for ylog in (False, True) if log is None else (log,):
         bold = []
         for end, color in colors.items():
             xs, ys, words = plot.smooth('train_loss' + end, ylog)
@@ -98,7 +101,7 @@ def _losses(plot, curves, points, means, xlim, most=8):
         if not needs_log(seen) or any(v <= 0 for v in raw): break
     if words: bold.append(Line([], [], next(iter(colors.values())), 'each batch', width=1))
     ylim = limits(list(chain.from_iterable(seen)), raw, ylog)
-    notes = ['logarithmic'] if ylog else []
+    notes = list(filter(None, [plot.scale(ylog, log is None)]))
     left_out = _train_losses(curves)[len(colors):] + valid[most:]
     if left_out: notes.append(_not_drawn(left_out, 420))
     return Panel(54, 24, 534, 176, faint + bold + marks, xlim, ylim, xlabel=None, ylog=ylog, note=', '.join(notes))
@@ -184,6 +187,7 @@ class Plot:
     def __init__(self, history: Any, first: int = 0, has_metrics: bool = False):
         self.history, self.first, self.has_metrics = history, first, has_metrics
         self.curves, self.n_revised = {}, history.n_revised
+        self.is_log, self.since = None, 0       # vertical axis as last chosen; batch of its last change
 
     def update(self) -> dict[str, tuple]:  # name → (x, low, high, mean), lists of float
         "Add new batches to the curves"
@@ -206,8 +210,26 @@ class Plot:
         "Return the smoothed curve of a column, (x, y, words), as `Envelope.smooth`"
         return self._shifted(*self.curves[name].smooth(is_log))
 
-    def chart(self, end: int = 0) -> Chart:
-        "Draw the values so far; `end`: number of the last batch expected, or 0"
+    def scale(self, is_log: bool, is_chosen: bool) -> str:
+        "Return a note on a vertical axis; one that is chosen automatically may change, and the note says since when"
+        if is_chosen:
+            if self.is_log not in (None, is_log): self.since = self.history.n_steps
+            self.is_log = is_log
+            if self.since: return f'{"logarithmic" if is_log else "linear"} since batch {self.since}'
+        return 'logarithmic' if is_log else ''
+
+    def final(self) -> Chart:
+        "Draw all values, with a switch to the other vertical axis"
+        chart = self.chart()
+        switch = 'linear' if self.is_log else 'logarithmic'
+        try: return replace(chart, other=self.chart(log=not self.is_log), switch=switch)
+        except ValueError: return chart
+
+    def chart(self,
+        end: int = 0,           # number of the last batch expected, or 0
+        log: bool|None = None,  # logarithmic axis of the losses; None: if a linear one would flatten most of them
+    ) -> Chart:
+        "Draw the values so far"
         h, curves, points = self.history, self.update(), _points(self.history, self.first)
         last = max(end, h.n_steps, self.first + 2)
         pad = .015*(last - self.first)
@@ -215,7 +237,7 @@ class Plot:
         shown, means = _train_losses(curves), []
         for row, end_of in zip(h.epoch_rows, h.ends):
             if end_of > self.first: means += [row[k] for k in shown if k in row]
-        losses = _losses(self, curves, points, means, xlim)
+        losses = _losses(self, curves, points, means, xlim, log)
         if (bad := h.bad_from or 0) > self.first:
             losses.lines.append(Line([bad, bad], losses.ylim, ALARM, f'nan from batch {bad}', width=1.5))
         top = losses.top = 9 + LEADING*max(len(legend_rows(losses.lines, losses.width)), 1)

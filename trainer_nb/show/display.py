@@ -130,7 +130,7 @@ class Region(Screen):
     def close(self, learn: Learner, status: str) -> None:
         "Leave output that needs no kernel: a picture and a table"
         h, chart = learn.history, None      # without a batch, there is nothing to see
-        if self.plot and h.n_steps > self.plot.first: chart = self.plot.chart()
+        if self.plot and h.n_steps > self.plot.first: chart = self.plot.final()
         text = text_table(h.lines(self.first)) if len(h) > self.first else ''
         label = f'plot of {h.n_steps - self.plot.first} batches' if self.plot else ''
         self.area.close(status, self._body(learn), chart, text, label)
