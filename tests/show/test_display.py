@@ -1,5 +1,5 @@
 "The display of a fit changes no number, keeps its budget, is complete however the fit ends, and never makes it fail"
-import base64, math, re, signal, threading, warnings
+import base64, math, re, signal, threading, time, warnings
 import xml.etree.ElementTree as ET
 from base64 import b64decode
 from itertools import count
@@ -492,3 +492,36 @@ def test_rows_of_fast_epochs_are_written_together_and_none_is_lost(monkeypatch):
     assert [o.split()[0] for o in lines] == ['epoch', *map(str, range(203)), 'done:']
     # slow ones at once, and at the end all
     assert len(written) <= 200/20 + 3 + 2 and written[-4:] == [202, 203, 204, 205]
+
+def test_the_time_left_goes_down_while_a_batch_lasts(seen, monkeypatch):
+    "A thread says so; not in a pause, and not after the end"
+    monkeypatch.setattr(Region, 'tick_s', .02)
+    n, clock = [], [0.]
+    def f(learn):
+        clock[0] += 10.
+        if learn.history.n_steps < 3: return always(learn)
+        region, line = learn.display.screen, learn.display.line
+        clock[0] -= 10.     # back to the begin of this batch
+        line.progress.pause(True)
+        region.tick(line)
+        n.append(len(seen))
+        line.progress.pause(False)
+        for _ in range(3):
+            clock[0] += 3.
+            region.drawn_at = -math.inf
+            region.tick(line)
+        end = time.monotonic() + 20
+        while region.thread.is_alive() and len(seen) < n[0] + 5 and time.monotonic() < end:
+            region.drawn_at = -math.inf
+            clock[0] += .5
+            time.sleep(.02)
+        assert len(seen) >= n[0] + 5, 'the thread is silent'
+        learn.stop()
+    monkeypatch.setattr(output, 'perf_counter', lambda: clock[0])
+    learn = learner(valid_dl=None, metrics=[], hooks=[LambdaHook(after_step=f)])
+    learn.fit(1)
+    left = [re.search(r'(\d\d:\d\d) left', o['text/plain'])[1] for i, o in seen[n[0]:n[0] + 3]]
+    assert left == ['00:27', '00:24', '00:21'] and {i for i, _ in seen[n[0]:n[0] + 3]} == {0}
+    n_seen = len(seen)
+    time.sleep(.1)
+    assert len(seen) == n_seen and 'stopped' in seen[-3][1]['text/plain'] and learn.display.error is None

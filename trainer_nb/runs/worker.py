@@ -201,6 +201,7 @@ class _Mailbox:
             self.say(self.pausing.pop(), what='pause', done='paused', **_place(learn))
         try: pause(learn)
         finally: heart.state = 'running'
+        self.worker.beat()      # those who look need not wait for the next heartbeat
 
     def _say_saved(self, name, n, learn):
         "Answer once all ranks have saved"

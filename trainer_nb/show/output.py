@@ -60,12 +60,12 @@ class Pace:
         return self.words()
 
     def words(self) -> str:
-        "Write the same while a step lasts: the time left goes down, at most by what a step takes"
+        "Write the same while a step lasts: the time left goes down, until the step takes longer than those before"
         rate = _format_rate(self.n/self.passed)
         if self.total is None: return rate
-        step_s, n_left = self.passed/self.n, self.total - self.n
-        left_s = n_left*step_s - (perf_counter() - self.start - self.passed)
-        return f'{rate} · {format_time(max(left_s, (n_left - 1)*step_s, 0))} left'
+        now, n_left = perf_counter() - self.start, self.total - self.n
+        at_mean = n_left*self.passed/self.n - (now - self.passed)
+        return f'{rate} · {format_time(max(at_mean, (n_left - 1)*now/(self.n + 1), 0))} left'
 
 # %% ../../nbs/show/01_output.ipynb #43f013c0
 def terminal_width() -> int:
@@ -100,7 +100,10 @@ def html_sign(state: str) -> str:
     "Draw the sign of a state, '✓', beside the words that say the same; '' for a running fit"
     sign, color = STATES[state]
     if not sign: return ''
-    color = 'inherit' if state in ('paused', 'doubtful') else color     # amber text is hard to read on white
+    if state == 'paused':       # few fonts have this sign
+        bars = 'display:inline-block;width:3px;height:11px;border:solid;border-width:0 3px'
+        return f'<span role="img" aria-label="{sign}" style="{bars}"></span> '
+    color = 'inherit' if state == 'doubtful' else color         # amber text is hard to read on white
     return f'<span aria-hidden="true" style="color:{color};font-weight:bold">{sign}</span> '
 
 # %% ../../nbs/show/01_output.ipynb #live0001
