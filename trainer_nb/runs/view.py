@@ -14,8 +14,7 @@ from time import monotonic, thread_time
 from typing import Any
 
 from ..base import format_time, printable
-from ..draw import attended_kernel, cell_thread, current_cell, marimo_outputs
-from ..draw import widget_view
+from ..draw import attended_kernel, cell_thread, current_cell, marimo_outputs, widget_view
 from ..loop import History, Plot
 from ..show import STATES, Area, Budget, ButtonRow, MarimoRow, front_end, html_stale
 from .folder import Request, RunFolder, Status, ask, count_of, read_status
@@ -44,8 +43,6 @@ def status_line(name: str, status: Status, history: History, first: int = 0) -> 
     return printable(' · '.join([*parts, *filter(None, [status.note])]))
 
 # %% ../../nbs/runs/05_view.ipynb #6a5dabd3
-_LOST = 'failed', 'died', 'missing'
-
 class _Contents:
     "What a view shows of a run: a line, a table and a chart"
     def __init__(self, folder, tail):
@@ -70,8 +67,7 @@ class _Contents:
         h, end = self.history, count_of(status.data or {}, 'end')
         n, total = h.n_steps - self.first_batch, end - self.first_batch
         share = min(max(n/total, 0), 1) if total > 0 else None
-        state = 'failed' if status.state in _LOST else status.state if status.state in STATES else 'stopped'
-        if not status.is_over and status.state != 'paused': state = 'running'
+        state = status.state if status.state in STATES else 'failed' if status.is_over else 'running'
         line = ' · '.join(filter(None, [self.line(status), self.branch_text()]))
         return line, 1. if state == 'done' and share else share, state
 
@@ -109,8 +105,7 @@ class _Clicks:
     def has_new_row(self): return isinstance(self.row, MarimoRow) and self.row.is_new
 
     def click(self, label):
-        _, what, arg = _BUTTONS[label]
-        button = self.row.buttons[label]
+        button, (_, what, arg) = self.row.buttons[label], _BUTTONS[label]
         if label == 'Pause' and button.description == 'Resume': what = 'unpause'
         try: request = Request(self.folder, ask(self.folder, what, arg), what)
         except (OSError, ValueError) as e: return self.row.say(f'could not ask the run: {e}')
@@ -201,8 +196,8 @@ class _Panel(Area):
         for widget, o in zip(self.widgets, bundles):
             if o is not None: widget.value = o['text/html']     # nothing is sent if it is the same
         if self.handles: return
-        html = ''.join(o.value for o in self.widgets)       # for a page without the kernel
-        super()._put({**widget_view(self.box), **bundles[0], 'text/html': html}, None, None)
+        static = {**bundles[0], 'text/html': ''.join(o.value for o in self.widgets)}    # for a page without the kernel
+        super()._put({**widget_view(self.box), **static}, None, None)
 
     def close(self, *args: Any, **kwargs: Any) -> None:
         self.is_closed = True
@@ -255,8 +250,7 @@ class View(LiveView):
         (line, share, state), table, chart = self.contents.head(status), None, None
         if is_plotted: table, chart = self.contents.below(status)
         above = self.clicks.row.html() if isinstance(self.clicks.row, MarimoRow) else ''
-        advice = '' if status.is_over else self.advice
-        for area in areas: area.draw(line, share, table, chart, advice, state, above)
+        for area in areas: area.draw(line, share, table, chart, '' if status.is_over else self.advice, state, above)
         self.drawn_at = monotonic()
 
     def _watch(self):
