@@ -187,17 +187,18 @@ class LiveView:
 class _Panel(Area):
     "An `Area` of widgets while the run lasts, which a page that is loaded again still updates"
     is_closed = False
-    def __init__(self, box: Any, widgets: list):      # `ipywidgets.VBox`, and the `HTML`s in it: line, picture, table
+    def __init__(self, box: Any, widgets: list, advice: str):   # `VBox`, and the `HTML`s in it: line, picture, table
         super().__init__(has_picture=True)
-        self.box, self.widgets = box, widgets
+        self.box, self.widgets, self.advice = box, widgets, advice
 
     def _put(self, *bundles, metadata=None):
         if self.is_closed: return super()._put(*bundles, metadata=metadata)
         for widget, o in zip(self.widgets, bundles):
             if o is not None: widget.value = o['text/html']     # nothing is sent if it is the same
         if self.handles: return
-        static = {**bundles[0], 'text/html': ''.join(o.value for o in self.widgets)}    # for a page without the kernel
-        super()._put({**widget_view(self.box), **static}, None, None)
+        html = ''.join(o.value for o in self.widgets)       # for a page without the kernel
+        text = f'{bundles[0]["text/plain"]}\n{self.advice}'
+        super()._put({**widget_view(self.box), 'text/html': html, 'text/plain': text}, None, None)
 
     def close(self, *args: Any, **kwargs: Any) -> None:
         self.is_closed = True
@@ -242,7 +243,7 @@ class View(LiveView):
             import ipywidgets as W
             self.widgets = [W.HTML() for _ in range(3)]
             self.box = W.VBox([self.clicks.make(ButtonRow, kernel).box, *self.widgets])
-        area = _Panel(self.box, self.widgets) if self.widgets else Area(has_picture=True)
+        area = _Panel(self.box, self.widgets, self.advice) if self.widgets else Area(has_picture=True)
         self._draw_areas([area], status, True)
         return area
 
