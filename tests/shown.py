@@ -54,15 +54,16 @@ def check_outputs(
     n_rows=N_EPOCHS,  # epochs in the table, from the first; None: some
     error=None,       # name of the error that the cell ended with
 ):
-    "A cell holds one static table and one picture, small, and readable without a kernel"
+    "A cell holds a status line, a picture and a table, small, static, and readable without a kernel"
     shown = [o for o in outputs if o['output_type'] != 'error']
     errors = [o['ename'] for o in outputs if o['output_type'] == 'error']
     assert errors == ([error] if error else [])
-    assert [o['output_type'] for o in shown] == ['display_data']*2
-    assert [set(o['data']) for o in shown] == [{'image/png', 'text/html', 'text/plain'}, {'text/html', 'text/plain'}]
-    picture, table = (o['data'] for o in shown)
-    n = check_table(''.join(table['text/html']), end, n_rows)
-    text = ''.join(table['text/plain'])
+    assert [o['output_type'] for o in shown] == ['display_data']*3
+    html = {'text/html', 'text/plain'}
+    assert [set(o['data']) for o in shown] == [html, html | {'image/png'}, html]
+    line, picture, table = (o['data'] for o in shown)
+    n = check_table(''.join(line['text/html']) + ''.join(table['text/html']), end, n_rows)
+    text = '\n'.join(''.join(o['text/plain']) for o in (line, table))
     n_shown, n_left_out = len(re.findall(r'^[^\w…]*\d+ ', text, re.M)), re.search(r'^… (\d+) more', text, re.M)
     assert end in text and n_shown + int(n_left_out[1] if n_left_out else 0) == n and '\r' not in text, text
     assert '\x1b' not in text, text
@@ -71,9 +72,9 @@ def check_outputs(
 
 def check_shown(outputs):
     "While a fit runs, it can be seen in another cell, too"
-    picture, table = (o['data'] for o in outputs)
+    line, picture, table = (o['data'] for o in outputs)
     assert rows(''.join(table['text/html'])) and {'image/png', 'text/html'} & picture.keys()
-    check_dated(table)
+    check_dated(line)
 
 def check_dated(data):
     "Output that is not final tells its time"
@@ -106,7 +107,7 @@ def check_lines(
     "A header, a line for each epoch, and nothing of a bar"
     lines = [o.rstrip().lstrip('*') for o in lines if o.strip()]
     ends = [i for i, o in enumerate(lines) if o.startswith('done: ')]       # a terminal's last line, which may break
-    head, *epochs, last = lines[:ends[0]] + lines[-1:] if ends else lines
+    head, *epochs, last = [o for o in lines[:ends[0]] if o[:5] != 'learn'] + lines[-1:] if ends else lines
     assert head.split()[:2] == ['epoch', 'train_loss'] and last == digest, lines
     assert [o.split()[0] for o in epochs] == [str(i) for i in range(N_EPOCHS)], lines
     assert not set('█░%') & set(''.join(lines)) and all(len(o) <= columns for o in lines), lines
@@ -117,18 +118,18 @@ def check_interrupted(text):
     assert text.count('TrainingInterrupted') == 1, text
 
 def both(looks):
-    "From when both outputs are there"
-    return looks[next(i for i, o in enumerate(looks) if o['n'] > 1):]
+    "From when all outputs are there"
+    return looks[next(i for i, o in enumerate(looks) if o['n'] > 2):]
 
 def check_steady(looks):
-    "Once both outputs are there, the height grows by rows of the table only, and stays about the same at the end"
+    "Once all outputs are there, the height grows by rows of the table only, and stays about the same at the end"
     looks = both(looks)
-    heights = [round(o['height']) for o in looks if o['svg']]
+    heights = [round(o['height']) for o in looks if o['svg'] and 'as of' in o['text']]      # until the end comes
     jumps = [(a, b) for a, b in zip(heights, heights[1:]) if abs(a - b) > 1]
     last = looks[-1]['height']
     assert all(20 <= b - a <= 80 for a, b in jumps), jumps
-    assert abs(last - heights[-1]) <= 60, (heights[-1], last)
-    assert {o['n'] for o in looks} == {2} and not any(o['waits'] for o in looks if o['rows'])
+    assert abs(last - heights[-1]) <= 30, (heights[-1], last)
+    assert {o['n'] for o in looks} == {3} and not any(o['waits'] for o in looks if o['rows'])
     live = {o['text'] for o in looks if o['svg']}
     assert len(live) > 3 and not looks[-1]['svg'], live
 

@@ -40,14 +40,14 @@ def click(page, label, until):
 def clicks(page):
     "All buttons but those that end the fit; returns list of (label, clock)"
     done = [(label, click(page, label, until)) for label, until in [
-        ('lr × 2', r'^lr × 2: asked at [0-9:]+, lr 0.002 at '), ('lr ÷ 2', '^lr ÷ 2: asked at [0-9:]+, lr 0.001 at '),
-        ('Checkpoint now', '^Checkpoint now: asked at [0-9:]+, saved at '), ('Pause', '^Pause: .*done')]]
+        ('lr × 2', r'^lr × 2 → 0.002 at batch '), ('lr ÷ 2', '^lr ÷ 2 → 0.001 at batch '),
+        ('Checkpoint now', '^checkpoint saved at batch '), ('Pause', '^paused at batch ')]]
     page.until('nb.area(0).innerText.includes("paused")')
     page.until_still()
     assert not page.js('nb.done')
-    done.append(('lr × 2', click(page, 'lr × 2', '^lr × 2: asked at [0-9:]+, lr 0.002 at ')))
+    done.append(('lr × 2', click(page, 'lr × 2', '^lr × 2 → 0.002 at batch ')))
     assert 'paused' in page.text()
-    return [*done, ('Resume', click(page, 'Resume', '^Resume: .*done'))]
+    return [*done, ('Resume', click(page, 'Resume', '^resumed at batch '))]
 
 def ended(page):
     "What the kernel says, and nothing of widgets left"
@@ -70,7 +70,7 @@ def check_clicks(page, stop):
     done.append((stop, page.js('window.clicked')))
     assert [o for o, _, _ in seen['log']] == [o for o, _ in done] and seen['lr'] == .002
     assert seen['cancelled'] == ('stop' if stop == 'Stop after batch' else None)
-    assert stop in page.text() and 'done' in page.text()
+    assert 'stopped at batch' in page.text()
     return [end - at for (_, at), (what, _, end) in zip(done, seen['log']) if what != 'Stop after epoch']
 
 @lab_first
@@ -92,7 +92,7 @@ def test_stop_and_interrupt_while_paused(page):
     page.cells(SETUP)
     page.run()
     fit(page)
-    click(page, 'Pause', '^Pause: .*done')
+    click(page, 'Pause', '^paused at batch ')
     page.press('Stop after batch')
     assert ended(page)['cancelled'] == 'stop'
     page.start(2)
@@ -126,5 +126,5 @@ def test_without_ipywidgets(page):
     assert not page.js('nb.area(1).querySelectorAll("button").length')
     page.interrupt()
     page.wait()
-    assert 'Interrupt: done' in page.text(1)
+    assert 'interrupted at batch' in page.text(1)
     page.run(2)

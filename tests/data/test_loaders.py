@@ -65,7 +65,7 @@ def test_the_status_says_that_the_loop_waits(wait, work, said, n, monkeypatch):
             lines.append((clock.now, learn.display.line.text(learn, '', '')))
             look.next = clock.now + .2
     look.next = 0
-    for o in 'data.passes', 'show.display': monkeypatch.setattr(f'trainer_nb.{o}.perf_counter', clock)
+    for o in 'data.passes', 'show.display', 'show.status': monkeypatch.setattr(f'trainer_nb.{o}.perf_counter', clock)
     monkeypatch.setattr('trainer_nb.show.display.Budget', lambda: Budget(clock))
     learn = make_learner(train_dl=Loader(n, wait), valid_dl=Loader(3, 0), hooks=[LambdaHook(after_step=look)],
                          display='text')

@@ -95,12 +95,12 @@ def test_a_line_has_at_most_eight_values_and_fits_a_terminal_of_80_columns(monke
     live = [o for o in parts if '░ epoch' in o or '█ epoch' in o]
     assert max(map(len, parts)) < 80 and all('loss' in o and 'it/s' in o for o in live[1:])
     assert parts[-2].startswith('done: 1 epoch, best valid_loss') or 'done: 1 epoch' in ' '.join(parts[-3:])
-    line = module._StatusLine.text
+    line = module.StatusLine.text
     seen = []
     def keep(self, *args):
         seen.append(line(self, *args))
         return seen[-1]
-    monkeypatch.setattr(module._StatusLine, 'text', keep)
+    monkeypatch.setattr(module.StatusLine, 'text', keep)
     learn.fit(1)
     assert 'metric_6' in seen[-1] and 'metric_7' not in seen[-1] and ' · and 5 more · ' in seen[-1]
 
@@ -117,8 +117,9 @@ class Pipe(io.StringIO):
     def flush(self):
         for line in self.getvalue().splitlines(): self.at.setdefault(line, self.n())
 
-def streamed(monkeypatch, *hooks, display='text', **kwargs):
+def streamed(monkeypatch, *hooks, display='text', columns=120, **kwargs):
     "(learner, pipe) after a fit of 2,000 steps with ten validations"
+    monkeypatch.setenv('COLUMNS', str(columns))
     learn = learner(display, train_dl=Endless(), hooks=hooks)
     pipe = Pipe()
     pipe.n = lambda: learn.history.n_steps
@@ -136,7 +137,12 @@ def test_a_stream_prints_its_validations_as_they_come(monkeypatch):
     for line, loss, acc in zip(lines, values['valid_loss'], values['valid_accuracy']):
         assert f'valid_loss {loss:.4g} · valid_accuracy {acc:.4g} · ' in line
         assert re.search(r'it/s · \d\d:\d\d left$', line)
-    row = pipe.getvalue().splitlines()[-1].split()      # the tenth is in the epoch's row
+    row, end = pipe.getvalue().splitlines()[-2:]        # the tenth is in the epoch's row
+    row = row.split()
+    assert end.startswith('done: 1 epoch, best valid_loss ')
+    _, pipe = streamed(monkeypatch, columns=80)         # rate and time left have no room
+    lines = [o for o in pipe.getvalue().splitlines() if ' · valid_loss ' in o]
+    assert len(lines) == 9 and max(map(len, pipe.getvalue().splitlines())) < 80
     assert len(values['valid_loss']) == 10 and f'{values["valid_loss"][-1]:.4f}' in row
     assert not re.search(r'[\r\x1b]', pipe.getvalue())
 
@@ -167,7 +173,7 @@ def test_a_log_has_a_line_every_30_seconds_or_as_often_as_it_is_told(monkeypatch
     found = [int(o) for o in re.findall(r'batch (\d+)/40 · loss', pipe.getvalue())]
     assert found == ([] if every is None else [*range(every, 41, every)][:len(found)])
     assert len(found) == (0 if every is None else 40//every) and not timers
-    assert [o.split()[0] for o in pipe.getvalue().splitlines()][-2:] == ['epoch', '0']      # each line once
+    assert [o.lstrip('* ').split()[0] for o in pipe.getvalue().splitlines()][-3:] == ['epoch', '0', 'done:']    # once
 
 def test_the_same_lines_go_to_logging(monkeypatch, caplog):
     caplog.set_level('INFO')
@@ -175,10 +181,10 @@ def test_the_same_lines_go_to_logging(monkeypatch, caplog):
     learn, other = streamed(monkeypatch, Log(logger='training.a'), display=False)
     assert not other.getvalue() and {o.name for o in caplog.records} == {'training.a'}
     def lines(texts): return [untimed(o) for o in texts]
-    assert lines(caplog.messages) == lines(pipe.getvalue().splitlines()) and len(caplog.messages) == 11
+    assert lines(caplog.messages) == lines(pipe.getvalue().splitlines()) and len(caplog.messages) == 12
     caplog.clear()
     streamed(monkeypatch, Log(logger=logging.getLogger('b')), Log(logger='c'))      # beside the lines in the pipe
-    assert {o.name for o in caplog.records} == {'b', 'c'} and len(caplog.messages) == 22
+    assert {o.name for o in caplog.records} == {'b', 'c'} and len(caplog.messages) == 24
     def stop(learn):
         if learn.history.n_steps == 3: learn.stop()
     caplog.clear()

@@ -572,7 +572,8 @@ def test_a_damaged_record_can_be_looked_at(tmp_path, capsys):
             folder.write('status.json', {**now_here(), 'state': state, **status})
             run = attach(folder.path)
             view = View(run.folder, run._tail)
-            assert run.card().html and '\x1b' not in view._html(run.state) + capsys.readouterr().out
+            shown = view.contents.head(run.state)[0] + view.contents.below(run.state)[0]
+            assert run.card().html and '\x1b' not in shown + capsys.readouterr().out
 
 def test_a_line_about_a_run_is_plain_and_never_ends_before_now(tmp_path):
     folder = make_run(tmp_path/'a', made(1), name='\x1b[31m',

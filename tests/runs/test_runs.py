@@ -1,5 +1,5 @@
 "Runs: training in another process gives the numbers of `fit`, outlives the kernel, and opens nothing to anybody"
-import os, pickle, random, signal, stat, subprocess, sys
+import os, pickle, random, re, signal, stat, subprocess, sys
 from pathlib import Path
 
 import numpy as np
@@ -298,9 +298,13 @@ def test_requests(tmp_path):
     run.unpause().wait()
     until(lambda: run.history.n_steps > n)
     assert run.history.steps['lr'][-1] == .5
+    until(lambda: len(run.history.flags) == 2)
+    (at, rate), (end, pause) = run.history.flags        # while it trains, too
+    assert (at, rate, end) == (n, 'lr → 0.5', n) and re.fullmatch(r'paused 00:\d\d', pause)
     run.stop().wait()
     run.wait(300)
     assert run.status == 'stopped' and learn.stopped is not None and learn.history.n_steps == run.history.n_steps
+    assert learn.history.flags == run.history.flags
     with pytest.raises(RuntimeError, match='takes no request'): run.pause()
     done = learn.history.n_steps
     learn.request('stop_epoch')

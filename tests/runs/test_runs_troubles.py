@@ -192,18 +192,19 @@ def test_the_answer_to_a_click_stays(tmp_path):
         view.clicks.row = SimpleNamespace(buttons={'Pause': SimpleNamespace(description='Pause')}, say=said.append)
         view.clicks.asked.append(Asked(n))
         while view.clicks.asked: view.clicks.tell(Status('paused', '', {}))
+        view.clicks.tell(Status('paused', '', {}))
         assert said[-1] == 'pause: paused' and view.clicks.row.buttons['Pause'].description == 'Resume', n
 
 def test_requests_are_sentences(tmp_path):
     folder = RunFolder(tmp_path/'a')
     folder.make()
     found = []
-    for what, words in [('scale_lr', {'done': 'lr 0.05'}), ('pause', {'done': 'paused'}), ('call', {'done': '7'}),
-                        ('checkpoint', {'refused': 'the disk is full'})]:
+    for what, words in [('scale_lr', {'done': 'lr ÷ 2 → 0.05', 'batch': 219}), ('pause', {'done': 'paused'}),
+                        ('call', {'done': '7'}), ('checkpoint', {'refused': 'the disk is full'})]:
         request = Request(folder, ask(folder, what), what)
         found.append(str(request))
         answer(folder, request.name, what=what, **words)
         found.append(str(request))
-    assert found == ['asked to scale the learning rate', 'the learning rate is set: lr 0.05', 'asked to pause',
-                     'the run is paused', 'asked to call a function', 'the function returned 7',
+    assert found == ['asked to scale the learning rate', 'lr ÷ 2 → 0.05 at batch 219', 'asked to pause',
+                     'paused', 'asked to call a function', 'the function returned 7',
                      'asked to save a checkpoint', 'refused to save a checkpoint: the disk is full']

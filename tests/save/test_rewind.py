@@ -54,6 +54,9 @@ def test_looks_follow_to_another_way(tmp_path):
     new = compare(learn)
     assert curves_of(look, look.sources[0]) == curves_of(new, new.sources[0])
     assert plot.update() == Plot(learn.history).update()
+    n = learn.history.ends[0]
+    assert learn.history.flags == [(n, f'rewound from batch {3*n}')]
+    assert learn.history.plot() and f'rewound from batch {3*n}' in Plot(learn.history).chart().svg()
 
 def test_another_way_is_what_a_crash_resumes(tmp_path):
     "Though states of the first way are still there, and are longer"

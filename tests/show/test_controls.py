@@ -169,7 +169,7 @@ def test_scale_lr_keeps_the_ratios(tensor):
                           {'params': [model['d'].bias], 'lr': lr(.01)}], capturable=False)
     learn = make_learner(model, [], train_step=print,
                          optim={'d': d, 'g': torch.optim.SGD(model['g'].parameters(), lr=.5)})
-    assert scale_lr(.5, learn) == 'lr d 0.05, g 0.25'
+    assert scale_lr(.5, learn) == 'lr ÷ 2 → d 0.05, g 0.25'
     assert [float(g['lr']) for o in learn.opts.values() for g in o.param_groups] == pytest.approx([.05, .005, .25])
     assert isinstance(d.param_groups[0]['lr'], torch.Tensor) == tensor
 
@@ -177,7 +177,9 @@ def test_lr_buttons(screen):
     learn = start(Controls(lr_factor=4), At(2, click('lr × 4')), At(3, click('lr ÷ 4')), lr=.01)
     learn.fit(1)
     assert learn.history.steps['lr'] == pytest.approx([.01, .01, .04, .01, .01])
-    assert [o[2] for o in log(learn)] == ['lr 0.04', 'lr 0.01']
+    words = ['lr × 4 → 0.04', 'lr ÷ 4 → 0.01']
+    assert [str(o) for o in learn.get_hook(Controls).log] == [f'{words[0]} at batch 2', f'{words[1]} at batch 3']
+    assert learn.history.flags == [(2, words[0]), (3, words[1])]
     with pytest.raises(ValueError, match='lr_factor is 1'): Controls(lr_factor=1)
 
 
@@ -204,7 +206,7 @@ def test_checkpoint_button(screen):
     learn.fit(1, hooks=[hook])
     where = 'in epoch 0, after 2 of 5 training batches'
     assert enabled == [False, True, False, True] and hook.saved == [(where, None, threading.current_thread())]
-    assert log(learn) == [('Checkpoint now', where, 'saved')]
+    assert log(learn) == [('Checkpoint now', 'batch 2', 'checkpoint saved')]
 
 # The panel and its log
 
@@ -214,7 +216,7 @@ def test_log(screen):
     learn.fit(2)
     epoch, batch = learn.get_hook(Controls).log
     assert batch.what == 'Stop after batch' and before <= batch.asked <= batch.done <= time.time()
-    assert batch.where.startswith('in epoch 0, after 3')
+    assert str(batch) == 'stopped at batch 3'
     assert epoch.done is None and epoch.where == 'the fit was over before'
     assert screen.shown[-1]['text/plain'] == f'{epoch}\n{batch}' and VIEW not in screen.shown[-1]
     learn.resume()
@@ -226,7 +228,7 @@ def test_stop_after_epoch_says_when(n, n_epochs, screen):
     "In the last epoch, too, where it changes nothing"
     learn = start(Controls(), At(n, click('Stop after epoch')))
     learn.fit(2)
-    assert log(learn) == [('Stop after epoch', f'after epoch {n_epochs - 1}', '')] and len(learn.history) == n_epochs
+    assert log(learn) == [('Stop after epoch', f'batch {5*n_epochs}', 'stopped')] and len(learn.history) == n_epochs
     learn.fit(2)
     assert len(learn.history) == n_epochs + 2 and len(log(learn)) == 1
 
@@ -285,7 +287,7 @@ def test_without_ipywidgets_there_is_a_line(monkeypatch):
     learn = start(Controls(), At(3, pause_and_go_on))
     learn.fit(**FIT)
     assert digest(learn) == calm() and not any(VIEW in o for o in screen.shown)
-    assert screen.shown[0]['text/plain'] == _hint() and screen.shown[1]['text/plain'].startswith('Pause: done ')
+    assert screen.shown[0]['text/plain'] == _hint() and screen.shown[1]['text/plain'].startswith('paused at batch ')
 
 @pytest.mark.parametrize('name, value', [('shell_channel_thread', None), ('_allow_stdin', False)])
 def test_who_gets_no_buttons(name, value, monkeypatch):
@@ -312,7 +314,7 @@ def test_in_a_pipe():
                           SCRIPT + 'import sys; assert "ipywidgets" not in sys.modules'], env=ENV,
                          capture_output=True, text=True, check=True)
     lines = out.stdout.splitlines()
-    assert lines[0] == _hint() and 'epoch' in lines[1] and len(lines) == 4 and not out.stderr
+    assert lines[0] == _hint() and 'epoch' in lines[1] and len(lines) == 5 and not out.stderr
 
 # Clicks in a cell that runs, in a real kernel; the browser is played by us
 
@@ -347,13 +349,14 @@ def test_clicks_are_heard_while_the_cell_runs(client, front_end):
             continue
         if kind == 'comm_open': buttons[content['data']['state'].get('description')] = content['comm_id']
         elif kind == 'display_data' and VIEW in content['data']: click('Pause')
-        elif kind == 'update_display_data' and content['data']['text/plain'].startswith('Pause: asked'):
+        elif kind == 'update_display_data' and content['data']['text/plain'].startswith('paused at'):
             results.append(content['data'])
         elif kind == 'execute_result': results.append(content['data']['text/plain'])
         elif kind == 'error': raise AssertionError(content['evalue'])
         elif kind == 'status' and content['execution_state'] == 'idle': break
     assert results[-1] == "('stop', True)" and VIEW not in results[0]
-    assert [o.split(':')[0] for o in results[0]['text/plain'].splitlines()] == ['Pause', 'Resume', 'Stop after batch']
+    words = [o.split(' at batch ')[0] for o in results[0]['text/plain'].splitlines()]
+    assert words == ['paused', 'resumed', 'stopped']
 
 def test_an_epoch_that_has_ended_when_it_is_asked_to_be_the_last():
     "A click may come between the end of an epoch and the next one"

@@ -1,5 +1,5 @@
 "The display of a fit changes no number, keeps its budget, is complete however the fit ends, and never makes it fail"
-import base64, math, re, signal, threading, warnings
+import base64, math, re, signal, threading, time, warnings
 import xml.etree.ElementTree as ET
 from base64 import b64decode
 from itertools import count
@@ -10,9 +10,10 @@ from bs4 import BeautifulSoup
 from common import batches, digest, make_learner
 from shown import svg_of
 from trainer_nb.loop import fit
-from trainer_nb.show import controls, display as module, output
+from trainer_nb.show import controls, display as module, output, screens, status
 from trainer_nb.show.controls import unpause, pause
-from trainer_nb.show.display import Display, Lines, Region
+from trainer_nb.show.display import Display
+from trainer_nb.show.screens import Lines, Region
 from trainer_nb.show.output import Budget
 from trainer_nb.loop.history import History
 from trainer_nb.features.gradients import GradAccum
@@ -37,8 +38,9 @@ def at(epoch, batch, f):
 def shape(bundle): return re.findall(r'viewBox="0 0 (\d+) (\d+)"', svg_of(bundle['text/html']))
 
 @pytest.fixture
-def seen(cell):
-    "All messages of a cell, in their order"
+def seen(cell, monkeypatch):
+    "All messages of a cell, in their order; each update has a plot"
+    monkeypatch.setattr(Region, 'plot_s', 0)
     seen, setitem = [], type(cell).__setitem__
     type(cell).__setitem__ = lambda self, i, bundle: (seen.append((i, bundle)), setitem(self, i, bundle))
     return seen
@@ -90,7 +92,7 @@ def test_long_runs_are_as_cheap_to_send(seen, n=100_000):
     learn = learner(valid_dl=None, train_dl=[torch.zeros(1, 4)]*100,
                     train_step=lambda batch, learn: {'loss': learn.model(batch).sum()})
     learn.history.add_steps(n, {'train_loss': torch.rand(n), 'lr': [.1]*n})
-    Region(learn, 2*n, True).draw(learn, '', module.Pace(10))
+    Region(learn, 2*n, True).draw(learn, '', status.Pace(10))
     learn.history.add_steps(n, {'train_loss': torch.rand(n), 'lr': [.1]*n})
     assert sum(len(o['text/html']) for _, o in seen) < 30_000       # in base64
 
@@ -106,21 +108,24 @@ ENDS = {'done': (lambda learn: None, 'done: 2 epochs, best valid_loss', None),
 
 @pytest.mark.parametrize('end', ENDS)
 def test_a_table_and_a_picture_are_left_however_it_ends(end, cell, seen):
-    f, status, error = ENDS[end]
+    f, words, error = ENDS[end]
     learn = learner(hooks=[LambdaHook(before_step=always, after_step=at(1, 2, f))])
     if error is None: learn.fit(2)
     else:
         with pytest.raises(error): learn.fit(2)
-    picture, table = cell
-    assert status in table['text/html'] and table['text/plain'].startswith(status)
+    line, picture, table = cell
+    assert words in line['text/html'] and line['text/plain'].startswith(words)
     assert '<table' in table['text/html'] and 'train_loss' in table['text/plain']
     assert base64.b64decode(picture['image/png']).startswith(b'\x89PNG')
     assert '<img' in picture['text/html'] and '<svg' not in picture['text/html']
-    *live, last = [o['text/html'] for i, o in seen if i == 0]
-    assert last == picture['text/html'] and {i for i, _ in seen} == {0, 1}
-    assert len({str(shape({'text/html': o})) for o in live}) == 1
-    assert all(re.search(r'as of \d\d:\d\d:\d\d', o) for o in live) and 'as of' not in str(cell)
-    assert 'progress' not in str(table) and learn.display.screen is None and learn.display.error is None
+    live, plots = ([o['text/html'] for i, o in seen if i == at and 'text/html' in o] for at in (0, 1))
+    assert plots[-1] == picture['text/html'] and {i for i, _ in seen} == {0, 1, 2}
+    assert len({str(shape({'text/html': o})) for o in plots[:-1]}) == 1
+    assert all(re.search(r'as of \d\d:\d\d:\d\d', o) for o in live[:-1]) and 'as of' not in str(cell)
+    sign = {'done': '✓', 'failed': '✕'}.get(end, '■')
+    assert [re.findall('[✓✕■⚠⏸]', o) for o in live] == [[]]*(len(live) - 1) + [[sign]]
+    assert 'aria-live' not in str(cell) and 'role="status"' in line['text/html']
+    assert learn.display.screen is None and learn.display.error is None
     assert len(live) >= 8
 
 def test_the_table_keeps_its_best_row_and_all_of_a_few_dozen(cell):
@@ -130,11 +135,15 @@ def test_the_table_keeps_its_best_row_and_all_of_a_few_dozen(cell):
                     train_step=lambda batch, learn: {'loss': learn.model(batch[0]).square().mean()},
                     eval_step=lambda batch, learn: {'loss': torch.tensor(next(losses))})
     learn.fit(36)
-    html = cell[1]['text/html']
+    html = cell[2]['text/html']
     assert html.count('<tr>') == 37 and '<b>24</b>' in html and 'overflow:auto' not in html
     assert 'height:' not in html.replace('line-height', '')
+    assert '<details' not in html
     learn.history.shown_in = None
     learn.fit(84)
+    details, = BeautifulSoup(cell[-1]['text/html'], 'html.parser')('details')
+    assert details.summary.text == 'all 84 epochs'
+    assert re.findall(r'^ *(\*?) *(\d+) ', details.pre.text, re.M) == [('*'*(i == 36), str(i)) for i in range(36, 120)]
     shown = [o for o in re.findall(r'<td[^>]*>(?:<b>)?([^<]*)', learn.history.html()) if re.fullmatch(r'\d+|….*', o)]
     assert shown[:12] == [*map(str, range(10)), '… 26 more: learn.history.epochs', '36']    # of this fit
     assert shown[-29:] == [*map(str, range(91, 120))]
@@ -163,8 +172,9 @@ def test_the_line_and_the_table_name_the_epoch_that_is_restored(restores, cell, 
                    Checkpoint(tmp_path, monitor='valid_score', mode='max'))
     assert torch.equal(learn.model[0].weight, kept[2 if restores else 4])
     whose = ', whose weights learn has' if restores else '; learn has the weights of epoch 4'
-    assert cell[1]['text/plain'].startswith(f'done: 5 epochs, best valid_score 0.9 in epoch 2{whose}\n')
-    assert bold(cell[1]['text/html']) == bold(learn.history.html()) == ['2']
+    assert cell[0]['text/plain'] == f'done: 5 epochs, best valid_score 0.9 in epoch 2{whose}'
+    assert bold(cell[2]['text/html']) == bold(learn.history.html()) == ['2']
+    assert re.findall(r'^ *\* (\d+)', cell[2]['text/plain'], re.M) == ['2']
     assert learn.get_hook(Checkpoint).best()['epoch'] == 3
 
 def test_of_several_fits_the_latest_has_the_marked_epoch(cell):
@@ -184,25 +194,23 @@ def test_a_fit_that_ends_worse_than_it_began_is_not_just_done(lr, is_worse, cell
     text = f'2 epochs, but train_loss ended at {last:.4g} and began with {first:.4g}: lower the learning rate'
     assert (learn.history.status == text) == is_worse and learn.history.status.startswith('done') != is_worse
 
-def test_times_have_one_unit(capsys):
+def test_no_time_is_rounded_to_nothing():
     h = History()
-    for i, t in enumerate([70.2, 8.1, 3700.]): h.add_epoch({'epoch': i, 'time_s': t})
-    assert [o[-1] for o in h.lines()] == ['time', '01:10', '00:08', '1:01:40']
-    h = History()
-    for i, t in enumerate([.21, .04, 61.]): h.add_epoch({'epoch': i, 'time_s': t})
-    assert [o[-1] for o in h.lines()] == ['time', '0.2 s', '0.0 s', '61.0 s'] and h.newest(['time_s']) == ['61.0 s']
+    for i, t in enumerate([.0004, .21, .9996, 8.1, 59.96, 3700.]): h.add_epoch({'epoch': i, 'time_s': t})
+    assert [o[-1] for o in h.lines()] == ['time', '0 ms', '210 ms', '1.0 s', '8.1 s', '00:59', '1:01:40']
+    assert h.newest(['time_s']) == ['1:01:40']
 
-def test_a_terminal_marks_the_best_rows_and_names_the_best_at_the_end(monkeypatch, capsys):
+@pytest.mark.parametrize('where', ['tty', 'text'])
+def test_the_best_rows_are_marked_and_the_last_line_names_the_best(where, monkeypatch, capsys):
     monkeypatch.setenv('COLUMNS', '70')
     losses = iter([.5, .7, .3, .3])
-    learn = learner('tty', valid_dl=[None], metrics=[], eval_step=lambda b, learn: {'loss': torch.tensor(next(losses))},
+    learn = learner(where, valid_dl=[None], metrics=[], eval_step=lambda b, learn: {'loss': torch.tensor(next(losses))},
                     hooks=[LambdaHook(before_step=always)])
     learn.fit(4)
     lines = [o.split('\r')[-1].rstrip() for o in capsys.readouterr().out.split('\n')]
     rows = [o for o in lines if re.match(r'[ *] +\d', o)]
     assert [o[0] == '*' for o in rows] == [True, False, True, False]
-    end = 'done: 4 epochs, best valid_loss 0.3 in epoch 2; learn has the weights of epoch 3'
-    assert ' '.join(lines[-3:-1]).endswith(end)
+    assert lines[-3:-1] == ['learn has the weights of epoch 3', 'done: 4 epochs, best valid_loss 0.3 in epoch 2']
 
 def test_the_status_line_tells_what_people_look_for(seen):
     learn = learner(hooks=[LambdaHook(before_step=always)])
@@ -223,14 +231,17 @@ def test_any_live_state_is_readable_in_a_notebook_that_is_not_trusted(seen):
     "Its viewer removes style sheets with their text, and all SVG elements but not their text"
     learn = learner(hooks=[LambdaHook(before_step=always)])
     learn.fit(2)
-    live = [o['text/html'] for i, o in seen if i == 0][:-1]
-    for html in live:
+    live, plots = ([o['text/html'] for i, o in seen if i == at and 'text/html' in o] for at in (0, 1))
+    for html in plots[:-1]:
         page = BeautifulSoup(html, 'html.parser')
-        assert not page.find_all('svg') and all(ET.fromstring(b64decode(o['src'].partition(',')[2])).tag
-                                                == '{http://www.w3.org/2000/svg}svg' for o in page('img'))
+        assert len(page('img')) == 2 and not page.find_all('svg')
+        pictures = [ET.fromstring(b64decode(o['src'].partition(',')[2])) for o in page('img')]
+        assert {o.tag for o in pictures} == {'{http://www.w3.org/2000/svg}svg'}
+    for html in live[:-1]:
+        page = BeautifulSoup(html, 'html.parser')
         since = re.search(r' · as of ([\d:]+)no update since \d{4}-\d\d-\d\d ([\d:]+): .* learn.show()', page.text)
-        assert since and since[1] == since[2] and len(page('img')) == 2, page.text
-    assert ':root{color-scheme:light dark;color:#333333' in svg_of(live[-1]) and 'train_loss' in svg_of(live[-1])
+        assert since and since[1] == since[2], page.text
+    assert ':root{color-scheme:light dark;color:#333333' in svg_of(plots[-2]) and 'train_loss' in svg_of(plots[-2])
 
 def test_a_pause_is_no_part_of_the_time(seen, monkeypatch):
     clock = [0.]
@@ -245,10 +256,12 @@ def test_a_pause_is_no_part_of_the_time(seen, monkeypatch):
     learn = learner(valid_dl=None, metrics=[], hooks=[LambdaHook(after_step=f, before_step=always)])
     learn.fit(1)
     assert learn.history.epochs['time_s'] == [5.]
-    lines = [(o['text/plain'], o['text/html']) for i, o in seen if i == 0][:-1]
+    lines = [(o['text/plain'], o['text/html']) for i, o in seen if i == 0 and 'text/html' in o]
     paused, = [o for o in lines if o[0].startswith('paused · epoch 0/1 · batch 2/5')]
-    assert 'it/s' not in paused[0] and '#888888"></div>' in paused[1]
-    assert not any('s/it' in o for o, _ in lines) and '1.0 it/s' in lines[-1][0], lines[-1][0]
+    assert 'it/s' not in paused[0] and '⏸' in paused[1] and 'repeating-linear-gradient(45deg,#E69F00' in paused[1]
+    assert not any('s/it' in o for o, _ in lines) and '1.0 it/s' in lines[-2][0], lines[-2][0]
+    news = [o['text/html'].partition('</div>')[0] for i, o in seen if i == 2]
+    assert [o[o.find('>') + 1:] for o in dict.fromkeys(news)][:-1] == ['epoch 0 of 1', 'paused in epoch 0 of 1']
 
 @pytest.mark.parametrize('where', ['html', 'text'])
 def test_training_that_becomes_nan_says_so(where, seen, capsys):
@@ -266,7 +279,7 @@ def test_training_that_becomes_nan_says_so(where, seen, capsys):
     lines = [o['text/plain'] for i, o in seen if i == 0]
     assert 'nan since batch 8' in next(o for o in lines if 'batch 8/15' in o)
     assert not any('nan' in o for o in lines if re.search(r'batch [1-7]/15', o))
-    assert 'nan from batch 8' in svg_of([o['text/html'] for i, o in seen if i == 0 and 'text/html' in o][-1])
+    assert 'nan from batch 8' in svg_of([o['text/html'] for i, o in seen if i == 1 and 'text/html' in o][-1])
 
 class Endless:
     def __iter__(self):
@@ -284,7 +297,7 @@ def test_progress_with_and_without_length(make_dl, kwargs, total, cell):
     learn.validate()
     learn.fit(**kwargs)
     assert set(seen) == {total} and learn.display.error is None
-    assert learn.display.line.progress.n <= (total or 100) and 'done' in cell[1]['text/html']
+    assert learn.display.line.progress.n <= (total or 100) and 'done' in cell[0]['text/html']
 
 PLANS = [   # of `fit`, batches of a step, (after how many batches it is stopped, in training)
     (dict(n_epochs=3, valid_every=5), 1, None), (dict(n_epochs=3, valid_every=2), 3, None),
@@ -304,7 +317,7 @@ def test_the_bar_ends_exactly_at_its_end(kwargs, accum, stop, cell):
     display = learn.display
     def check():
         line = display.line
-        assert module._done(learn) - line.before == line.progress.total and learn.history.n_steps == line.end
+        assert status._done(learn) - line.before == line.progress.total and learn.history.n_steps == line.end
         assert len({*ends}) == 1
     if stop is None or not learn.stopped: return check()
     ends.clear()
@@ -339,7 +352,7 @@ def test_a_loss_that_is_not_a_number_leaves_a_gap(seen):
         warnings.simplefilter('ignore')
         learn.fit(1)
     faint = re.findall(r'<path d="([^"]*)" stroke="#0072B2" stroke-opacity',
-                       svg_of([o for i, o in seen if i == 0 and 'text/html' in o][-1]['text/html']))
+                       svg_of([o for i, o in seen if i == 1 and 'text/html' in o][-1]['text/html']))
     assert len(faint) == 1 and faint[0].count('M') == 2
 
 def test_names_are_escaped(seen, cell):
@@ -347,9 +360,9 @@ def test_names_are_escaped(seen, cell):
                     hooks=[LambdaHook(before_step=always)])
     learn.fit(2)
     assert learn.display.error is None and not any('<script' in o['text/html'] for _, o in seen if 'text/html' in o)
-    head, body = ([o for i, o in seen if i == place and 'text/html' in o][-1]['text/html'] for place in (0, 1))
+    head, body = ([o for i, o in seen if i == place and 'text/html' in o][-1]['text/html'] for place in (1, 2))
     assert all('&lt;script&gt;' in o for o in (svg_of(head), body)) and '<script' not in svg_of(head)
-    assert 'Größe 📈' in cell[1]['text/html']
+    assert 'Größe 📈' in cell[2]['text/html']
 
 
 # A display that fails
@@ -382,7 +395,7 @@ def test_a_second_fit_tries_again(monkeypatch, cell):
         learn = learner()
         with pytest.warns(RuntimeWarning): learn.fit(1)
     learn.fit(1)
-    assert learn.display.error is None and 'done' in cell[1]['text/html']
+    assert learn.display.error is None and 'done' in cell[0]['text/html']
 
 @pytest.mark.parametrize('look', [lambda h: h.steps, lambda h: h.plot()])
 def test_another_thread_may_look_at_any_time(look):
@@ -417,7 +430,8 @@ def test_a_terminal_is_wide_enough(columns, monkeypatch, capsys):
     parts = re.split(r'[\r\n]', capsys.readouterr().out)
     assert max(map(len, parts)) < columns and any('█' in o or '░' in o for o in parts)
     rows = [o.lstrip('*').split() for o in parts if o.strip() and '░' not in o and '█' not in o]
-    assert [row[0] for row in rows][:5] == ['epoch', '0', '1', '2', 'done:']
+    assert [row[0] for row in rows if row[0] != 'learn'][:5] == ['epoch', '0', '1', '2', 'done:'] or columns < 60
+    assert [row[0] for row in rows][:4] == ['epoch', '0', '1', '2']
     assert ('valid_loss' in rows[0] or columns < 60) and ('lr' in rows[0] or columns < 200)
 
 
@@ -444,7 +458,7 @@ def test_show(cell, capsys):
     learn.resume()
     learn.show()
     texts = [o['text/plain'] for o in cell if isinstance(o, dict)]
-    assert texts[0].startswith('nothing is trained yet') and shown == 3
+    assert texts[0].startswith('nothing is trained yet') and shown == 5
     assert sum('stopped in epoch 0, after 2 of 5 training batches' in o for o in texts) == 2, texts
     assert sum(o.startswith('done: 2 epochs') for o in texts) == 2
 
@@ -463,7 +477,7 @@ def test_lines_of_text_are_counted_in_the_cost_and_do_the_same_work_however_long
     work()      # the head
     short = work()
     h.epoch_rows += [dict(h.epoch_rows[-1]) for _ in range(500)]
-    assert work() == short < 80
+    assert work() == short < 120
 
 def test_rows_of_fast_epochs_are_written_together_and_none_is_lost(monkeypatch):
     "Each row was written by itself: 2,000 epochs of one batch spent 8 % of their time on it"
@@ -471,12 +485,45 @@ def test_rows_of_fast_epochs_are_written_together_and_none_is_lost(monkeypatch):
     clock, written = [0.], []
     class Stream(io.StringIO):
         def flush(self): written.append(self.getvalue().count('\n'))
-    monkeypatch.setattr(module, 'perf_counter', lambda: clock[0])
+    for o in module, screens: monkeypatch.setattr(o, 'perf_counter', lambda: clock[0])
     monkeypatch.setattr(sys, 'stdout', stream := Stream())
     def turn(learn): clock[0] += .001 if learn.state.epoch < 200 else 1.
     learn = make_learner(train_dl=batches()[:1], display='text', hooks=[LambdaHook(after_step=turn)])
     learn.fit(203)
-    lines = stream.getvalue().splitlines()
-    assert [o.split()[0] for o in lines] == ['epoch', *map(str, range(203))]
+    lines = [o.lstrip('* ') for o in stream.getvalue().splitlines()]
+    assert [o.split()[0] for o in lines] == ['epoch', *map(str, range(203)), 'done:']
     # slow ones at once, and at the end all
-    assert len(written) <= 200/20 + 3 + 2 and written[-4:] == [202, 203, 204, 204]
+    assert len(written) <= 200/20 + 3 + 2 and written[-4:] == [202, 203, 204, 205]
+
+def test_the_time_left_goes_down_while_a_batch_lasts(seen, monkeypatch):
+    "A thread says so; not in a pause, and not after the end"
+    monkeypatch.setattr(Region, 'tick_s', .02)
+    n, clock = [], [0.]
+    def f(learn):
+        clock[0] += 10.
+        if learn.history.n_steps < 3: return always(learn)
+        region, line = learn.display.screen, learn.display.line
+        clock[0] -= 10.     # back to the begin of this batch
+        line.progress.pause(True)
+        region.tick(line)
+        n.append(len(seen))
+        line.progress.pause(False)
+        for _ in range(3):
+            clock[0] += 3.
+            region.drawn_at = -math.inf
+            region.tick(line)
+        end = time.monotonic() + 20
+        while region.thread.is_alive() and len(seen) < n[0] + 5 and time.monotonic() < end:
+            region.drawn_at = -math.inf
+            clock[0] += .5
+            time.sleep(.02)
+        assert len(seen) >= n[0] + 5, 'the thread is silent'
+        learn.stop()
+    monkeypatch.setattr(output, 'perf_counter', lambda: clock[0])
+    learn = learner(valid_dl=None, metrics=[], hooks=[LambdaHook(after_step=f)])
+    learn.fit(1)
+    left = [re.search(r'(\d\d:\d\d) left', o['text/plain'])[1] for i, o in seen[n[0]:n[0] + 3]]
+    assert left == ['00:27', '00:24', '00:21'] and {i for i, _ in seen[n[0]:n[0] + 3]} == {0}
+    n_seen = len(seen)
+    time.sleep(.1)
+    assert len(seen) == n_seen and 'stopped' in seen[-3][1]['text/plain'] and learn.display.error is None

@@ -216,4 +216,4 @@ def test_an_area_that_begins_without_a_chart_shows_its_table_in_the_end(monkeypa
     area.draw('starting', body='', chart=chart)
     area.draw('starting')
     area.close('done', '<table></table>', chart, 'epoch  loss', 'plot')
-    assert [o.text for o in area.handles] == ['plot', 'done\nepoch  loss']
+    assert [o.text for o in area.handles] == ['done', 'plot', 'epoch  loss']

@@ -62,7 +62,7 @@ def test_fit(marimo):
     learn = make()
     h = learn.fit(2)
     outputs = marimo.here.output
-    assert 'data:image/svg' in outputs.sent[0]
+    assert 'data:image/svg' in outputs.sent[1]
     assert (text := outputs.stack().text).count('<img') == text.count('<table') == 1 and 'as of' not in text
     assert h._display_().text == text           # as the last expression of its cell, it is not shown again
     cloudpickle.loads(cloudpickle.dumps(learn))

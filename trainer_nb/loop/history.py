@@ -144,12 +144,13 @@ def _rank(name):
     return next(i for i, o in enumerate(order) if name.startswith(o))
 
 # %% ../../nbs/loop/04_history.ipynb #a49cd4e3
-def _format(name, v, first_s):
-    "Format a value of the epoch table; `first_s` is the time of the first epoch"
+def _format(name, v):
+    "Format a value of the epoch table"
     if name == 'epoch': return str(v)
     if name[0] == '+': return ''        # the heading says how many columns are not shown
     if name == 'time_s':
-        return format_time(v) if first_s >= 60 else f'{v:.1f} s' if first_s >= .1 else f'{1000*v:.0f} ms'
+        if v < .9995: return f'{1000*v:.0f} ms'
+        return f'{v:.1f} s' if v < 59.95 else format_time(v)
     if is_rate(name): return f'{v:.3g}'
     if v and not .001 <= abs(v) < 1e7: return f'{v:.3e}'
     if .9999 < v < 1: v = .9999         # an accuracy of 1.0000 is one without a mistake
@@ -167,12 +168,12 @@ def _picked(n, first, most, best):
         res.append(i)
     return res
 
-def _as_text(rows, first_s, returned=()):
+def _as_text(rows, returned=()):
     "Return the columns of the table, each a list of its heading and its cells, losses first"
     hidden = [o for o in (rows[-1] if rows else ()) if is_rate(o)][4:]
     rest = [*returned][8:]      # of what steps return
     hidden += [phase + name for name in rest for phase in ('train_', 'valid_')]
-    columns = {name: ['time' if name == 'time_s' else name, *(_format(name, v, first_s) for v in values)]
+    columns = {name: ['time' if name == 'time_s' else name, *(_format(name, v) for v in values)]
                for name, values in _columns(rows).items() if name not in hidden}
     if rest: columns['+'] = [f'+{len(rest)} more', *('' for _ in rows)]
     return {o: columns[o] for o in sorted(columns, key=lambda o: (o != 'epoch', 'loss' not in o.split('_')))}
@@ -187,7 +188,8 @@ def _narrow(columns, width):
 # %% ../../nbs/loop/04_history.ipynb #475afeeb
 _ROWS_KINDS = {'names': [str], 'rest': [[object]], 'values': Tensor, 'kinds': Tensor}
 HISTORY_KINDS = {'n_packed': int, 'series': {str: _COLUMN_KINDS}, 'epoch_rows': _ROWS_KINDS, 'valid_rows': _ROWS_KINDS,
-                 'ends': Tensor, 'warned': [str], 'returned?': [str], 'spikes?': [{str: object}]}
+                 'ends': Tensor, 'warned': [str], 'returned?': [str], 'spikes?': [{str: object}],
+                 'flags?': [[(int, str)]]}
 
 def _callers_level():
     "Return the `stacklevel` with which a warning names the line that called this package, not one inside it"
@@ -202,6 +204,7 @@ class History:
         self.n_packed, self.series = 0, {}      # training batches; column → `Series`
         self.epoch_rows: list[dict] = []
         self.valid_rows: list[dict] = []
+        self.flags: list[tuple[int, str]] = []  # (batches so far, what happened then), see `flag`
         self.ends = []          # number of batches recorded at the end of each epoch
         self.warned = set()     # columns with a nan that `add_epoch` has warned about
         self.returned: dict[str, None] = {}     # numbers that steps return beside their losses, in this order
@@ -220,9 +223,9 @@ class History:
                         'learn.history.steps those by training batch')
 
     def __dir__(self):      # for completion: only what users need
-        inner = """add_epoch add_steps add_valid ends epoch_rows fetch html lines kept load_state_dict monitor n_packed
-            n_revised note open_metrics recent returned revise_steps series shown_in since state_dict thread
-            valid_rows warned"""
+        inner = """add_epoch add_steps add_valid ends epoch_rows fetch flag html lines kept load_state_dict monitor
+            n_packed n_revised note open_metrics recent returned revise_steps series shown_in since state_dict text
+            thread valid_rows warned"""
         return sorted(set(super().__dir__()) - set(inner.split()))
 
     def add_steps(self, n: int, chunks: Mapping) -> None:
@@ -248,6 +251,12 @@ class History:
     def add_valid(self, row: Mapping) -> None:
         "Record a validation pass: 'epoch', 'step', and `valid_*` → number"
         self.valid_rows.append({'batch': self.n_steps, **row})
+
+    def flag(self,
+        what: str,  # 'lr × 2 → 0.02', in a few words
+    ) -> None:
+        "Note what was done to the training after the latest batch; the plot marks it"
+        self.flags.append((self.n_steps, what))
 
     def add_epoch(self, row: dict) -> None:
         "Record an epoch; warns about a column's first nan"
@@ -297,7 +306,8 @@ class History:
         return {'n_packed': self.n_packed, 'series': {k: s.state_dict() for k, s in self.series.items()},
                 'epoch_rows': _pack_rows(self.epoch_rows), 'valid_rows': _pack_rows(self.valid_rows),
                 'ends': torch.tensor(self.ends, dtype=torch.int64), 'warned': sorted(self.warned),
-                'returned': [*self.returned], 'spikes': [dict(o) for o in self.spikes]}
+                'returned': [*self.returned], 'spikes': [dict(o) for o in self.spikes],
+                'flags': [[*o] for o in self.flags]}
 
     def load_state_dict(self, state: Mapping) -> None:
         "Replace all values by a state"
@@ -308,6 +318,7 @@ class History:
         self.ends, self.warned = state['ends'].tolist(), set(state['warned'])
         self.returned = dict.fromkeys(state.get('returned', ()))
         self.spikes = [dict(o) for o in state.get('spikes', ())]
+        self.flags = [(n, what) for n, what in state.get('flags', ())]
         self.epoch_rows[:] = _unpack_rows(state['epoch_rows'])
         self.valid_rows[:] = _unpack_rows(state['valid_rows'])
         self.series.clear()
@@ -347,7 +358,7 @@ class History:
         "Return the header and the rows of the epoch table"
         picked = self._picked(first, most)
         rows = [self.epoch_rows[i] for i in picked if type(i) is int]
-        columns = _as_text(rows, self._first_s, self.returned)
+        columns = _as_text(rows, self.returned)
         if width is not None: columns = _narrow(columns, width)
         head, *cells = [list(o) for o in zip(*columns.values())] or [[]]
         rest = iter(cells)
@@ -355,16 +366,11 @@ class History:
 
     def _picked(self, first, most): return _picked(len(self), first, most, self.best(first))
 
-    @property
-    def _first_s(self):
-        "The duration of the first epoch, which chooses the unit of all"
-        return self.epoch_rows[0].get('time_s', 1.) if self.epoch_rows else 1.
-
     def newest(self,
         names: Sequence[str],  # columns
     ) -> list[str]:
         "Return the cells of the newest epoch"
-        return [_format(name, self.epoch_rows[-1].get(name, math.nan), self._first_s) for name in names]
+        return [_format(name, self.epoch_rows[-1].get(name, math.nan)) for name in names]
 
     def best(self,
         first: int = 0,  # first row to consider, of those of the latest fit
@@ -378,7 +384,17 @@ class History:
         if self.kept is not None and self.kept >= first: return self.kept
         return best_row(self.epoch_rows, *self.monitor, first)
 
-    def __str__(self): return text_table(self.lines()) if self.epoch_rows else 'no epoch yet'
+    def text(self,
+        first: int = 0,  # first row to show
+        most: int = 40,  # maximum number of rows, as in `lines`
+    ) -> str:
+        "Write the epoch table as text, with a * at the best epoch"
+        if len(self) <= first: return 'no epoch yet'
+        (head, *rows), best = self.lines(first, most), self.best(first)
+        if best is not None: rows[self._picked(first, most).index(best)][0] = f'* {self.epoch_rows[best]["epoch"]}'
+        return text_table([head, *rows])
+
+    def __str__(self): return self.text()
 
     __repr__ = __str__
 
@@ -398,19 +414,20 @@ class History:
 
     def _page(self, status):
         picture = Plot(self).final().html(is_image=True) if self.n_steps else ''
-        return f'{picture}<div>{escape(status)}</div>{self.html()}'
+        return f'<div>{escape(status)}</div>{picture}{self.html()}'
 
     def _repr_html_(self): return self._page(self.status)
 
     def show(self,
-        status: str = '',  # a line above the table
+        status: str = '',  # a line above the plot
     ) -> None:
         "Display the plot and the table in the running cell"
         if marimo_outputs() is not None: return show_bundle({'text/html': self._page(status)})
         from IPython.display import display
+        def show(html, text): display({'text/html': html, 'text/plain': text}, raw=True)
+        if status: show(f'<div>{escape(status)}</div>', status)
         if self.n_steps: display(Plot(self).final())
-        html, text = f'<div>{escape(status)}</div>{self.html()}', f'{status}\n{self}'.strip()
-        display({'text/html': html, 'text/plain': text}, raw=True)
+        show(self.html(), self.text())
 
     def _ipython_display_(self):
         shown, self.shown_in = self.shown_in is not None and self.shown_in == current_cell(), None

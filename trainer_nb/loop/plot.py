@@ -16,6 +16,7 @@ from trainer_nb.draw import (
     ALARM, COLORS, GREY, LEADING, RAW, SIZE, Chart, Envelope, Line, Panel, beside, labels,
     legend_rows, limits, needs_log, ticks
 )
+from .flags import with_flags
 from .reading import Readings, best_epoch, first_row, in_words, overfit_since
 
 # %% ../../nbs/loop/23_plot.ipynb #54b58508
@@ -237,7 +238,7 @@ class Plot:
         shown, means = _train_losses(curves), []
         for row, end_of in zip(h.epoch_rows, h.ends):
             if end_of > self.first: means += [row[k] for k in shown if k in row]
-        losses = _losses(self, curves, points, means, xlim, log)
+        losses = with_flags(_losses(self, curves, points, means, xlim, log), h, self.first)
         if (bad := h.bad_from or 0) > self.first:
             losses.lines.append(Line([bad, bad], losses.ylim, ALARM, f'nan from batch {bad}', width=1.5))
         top = losses.top = 9 + LEADING*max(len(legend_rows(losses.lines, losses.width)), 1)

@@ -187,7 +187,7 @@ def pending(folder: RunFolder) -> list[str]:
     try: return sorted(o for o in os.listdir(folder.file('requests')) if _NAME.fullmatch(o))
     except (OSError, ValueError): return []
 
-def answer(folder: RunFolder, name: str, **words: str) -> None:
+def answer(folder: RunFolder, name: str, **words: str|int) -> None:
     "Answer the request of this name, with 'what', and 'done' or 'refused', and delete it"
     # the last answer may be cut
     line = '\n' + json.dumps({'name': name, 'time': time(), **words}, default=str)
@@ -204,12 +204,11 @@ def answers(folder: RunFolder) -> dict[str, dict]:
     return found
 
 # %% ../../nbs/runs/01_folder.ipynb #1d32bd2f
-_RATE = 'the learning rate is set: {}'
 _IN_WORDS = {      # request → what is asked for, and what was done
-    'pause': ('pause', 'the run is {}'), 'unpause': ('resume', 'the run {}'),
+    'pause': ('pause', '{}'), 'unpause': ('resume', '{}'),
     'stop': ('stop after this batch', '{}'), 'stop_epoch': ('stop after this epoch', '{}'),
-    'set_lr': ('set the learning rate', _RATE), 'scale_lr': ('scale the learning rate', _RATE),
-    'checkpoint': ('save a checkpoint', 'the checkpoint is {}'),
+    'set_lr': ('set the learning rate', '{}'), 'scale_lr': ('scale the learning rate', '{}'),
+    'checkpoint': ('save a checkpoint', 'checkpoint {}'),
     'call': ('call a function', 'the function returned {}'),
 }
 
@@ -241,4 +240,5 @@ class Request:
     def __repr__(self):
         o, (wish, done) = self.answer, _IN_WORDS.get(self.what, (self.what, '{}'))
         if o is None: return f'asked to {wish}'
-        return done.format(o['done']) if o.get('done') else f'refused to {wish}: {o.get("refused")}'
+        if not o.get('done'): return f'refused to {wish}: {o.get("refused")}'
+        return done.format(o['done']) + (f' at batch {count_of(o, "batch")}' if 'batch' in o else '')

@@ -17,7 +17,7 @@ from time import perf_counter
 from typing import Any
 from zlib import crc32
 
-from ..base import check_kinds, open_file, read_file, replacing
+from ..base import check_kinds, open_file, printable, read_file, replacing
 from ..draw import Bin, Envelope
 from ..loop import History
 from ..show import JSONLLogger
@@ -277,6 +277,7 @@ class RunRecord(JSONLLogger):
         self._note()
 
     def open(self, learn: Any) -> None:
+        self.flagged = []       # what is written of `history.flags`
         self.along, self.over = CurveFile(self.path), (0, 0.)      # thinned out, for those who look
         self._note_final(learn.history)
         try: super().open(learn)
@@ -289,6 +290,9 @@ class RunRecord(JSONLLogger):
 
     def _flush(self, learn: Any, rest: bool = False) -> None:
         if learn.history.n_revised != self.n_revised: self._revise(learn.history)
+        if learn.history.flags != self.flagged:     # all of them: there are few
+            self.flagged = [*learn.history.flags]
+            self.write('flags', self.n, {'flags': self.flagged})
         super()._flush(learn, rest)
 
     def sync(self, learn: Any) -> None:
@@ -328,7 +332,7 @@ class RunRecord(JSONLLogger):
         except OSError as e: self._fail(e)
 
     def _fail(self, e):
-        self.problem = f'the record cannot be written ({e.strerror or e})'
+        self.problem, self.flagged = f'the record cannot be written ({e.strerror or e})', []
         file, self.file = self.file, None
         with suppress(OSError):
             if file is not None: file.close()
@@ -369,3 +373,5 @@ class RecordTail(_Tail):
             h.ends.append(batch)
         elif kind == 'revised' and type(first := row.get('first')) is int:
             h.revise_steps(h.n_packed - first, {k: v for k, v in _revised(row).items() if k in h.series})
+        elif kind == 'flags' and isinstance(flags := row.get('flags'), list):
+            h.flags = [(o[0], printable(o[1])) for o in flags if isinstance(o, list) and [*map(type, o)] == [int, str]]

@@ -6,18 +6,17 @@
 __all__ = ['status_line', 'LiveView', 'View']
 
 # %% ../../nbs/runs/05_view.ipynb #06122ee2
-import os, sys, threading, warnings
+import math, os, sys, threading, warnings
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
-from html import escape
 from time import monotonic, thread_time
+from typing import Any
 
 from ..base import format_time, printable
-from ..draw import attended_kernel, cell_thread, current_cell, marimo_outputs
-from ..draw import show_bundle, text_table, widget_view
+from ..draw import attended_kernel, cell_thread, current_cell, marimo_outputs, widget_view
 from ..loop import History, Plot
-from ..show import Area, Budget, ButtonRow, MarimoRow, front_end, html_bar, html_chart, html_stale
+from ..show import STATES, Area, Budget, ButtonRow, MarimoRow, front_end, html_stale
 from .folder import Request, RunFolder, Status, ask, count_of, read_status
 from .fork import branch_of
 from .record import RecordTail
@@ -62,20 +61,23 @@ class _Contents:
 
     def table(self, is_over):
         "Text of the epoch table, if there is a row"
-        h = self.history
-        return text_table(h.lines(self.first_row)) if is_over and len(h) > self.first_row else ''
+        return self.history.text(self.first_row) if is_over and len(self.history) > self.first_row else ''
 
-    def parts(self, status):    # (line, share that is done, HTML of the table, `Chart` or None)
+    def head(self, status):     # (line, share that is done, key of `STATES`)
+        h, end = self.history, count_of(status.data or {}, 'end')
+        n, total = h.n_steps - self.first_batch, end - self.first_batch
+        share = min(max(n/total, 0), 1) if total > 0 else None
+        state = status.state if status.state in STATES else 'failed' if status.is_over else 'running'
+        line = ' · '.join(filter(None, [self.line(status), self.branch_text()]))
+        return line, 1. if state == 'done' and share else share, state
+
+    def below(self, status):    # (HTML of the table, `Chart` or None)
         h, end = self.history, count_of(status.data or {}, 'end')
         if self.plot is None or self.plot.history is not h:
             self.plot = Plot(h, self.first_batch, self.has_metrics)
-        n, total = h.n_steps - self.first_batch, end - self.first_batch
-        share = min(max(n/total, 0), 1) if total > 0 else None
-        chart = self.plot.chart(0 if status.is_over else end) if n > 0 else None
+        chart = self.plot.chart(0 if status.is_over else end) if h.n_steps > self.first_batch else None
         if self.branch is not None and chart is not None: chart = self.branch.drawn(chart)
-        table = h.html(self.first_row, 40 if status.is_over else 10) if len(h) > self.first_row else ''
-        line = ' · '.join(filter(None, [self.line(status), self.branch_text()]))
-        return line, share, table, chart
+        return (h.html(self.first_row) if len(h) > self.first_row else ''), chart
 
 # %% ../../nbs/runs/05_view.ipynb #81cd11e3
 _BUTTONS = {     # label → (tooltip, request, argument)
@@ -103,22 +105,23 @@ class _Clicks:
     def has_new_row(self): return isinstance(self.row, MarimoRow) and self.row.is_new
 
     def click(self, label):
-        _, what, arg = _BUTTONS[label]
-        if label == 'Pause' and self.row.buttons[label].description == 'Resume': what = 'unpause'
+        button, (_, what, arg) = self.row.buttons[label], _BUTTONS[label]
+        if label == 'Pause' and button.description == 'Resume': what = 'unpause'
         try: request = Request(self.folder, ask(self.folder, what, arg), what)
         except (OSError, ValueError) as e: return self.row.say(f'could not ask the run: {e}')
         with self.lock:
             self.asked.append(request)
+            if label == 'Pause': button.description = 'Resume' if what == 'pause' else 'Pause'
             self.row.say(str(request))
 
     def tell(self, status):
         "Show what became of the clicks"
         if self.row is None: return
-        label = 'Resume' if status.state == 'paused' else 'Pause'
-        if self.row.buttons['Pause'].description != label:
-            self.row.buttons['Pause'].description = label
+        label, button = 'Resume' if status.state == 'paused' else 'Pause', self.row.buttons['Pause']
         with self.lock:
-            if not self.asked: return
+            if not self.asked:      # a click has changed the label before its answer comes
+                if button.description != label: button.description = label
+                return
             # an answer that comes after this is told the next time
             is_answered = self.asked[-1].answer is not None
             self.row.say(str(self.asked[-1]))
@@ -181,19 +184,36 @@ class LiveView:
         return html_stale(advice, max(10, 2*gap))
 
 # %% ../../nbs/runs/05_view.ipynb #9976ffdb
-def _lines(text):
-    "Write a line that breaks between its parts only"
-    return ' · '.join(f'<span style="white-space:nowrap">{escape(o)}</span>' for o in text.split(' · '))
+class _Panel(Area):
+    "An `Area` of widgets while the run lasts, which a page that is loaded again still updates"
+    is_closed = False
+    def __init__(self, box: Any, widgets: list, advice: str):   # `VBox`, and the `HTML`s in it: line, picture, table
+        super().__init__(has_picture=True)
+        self.box, self.widgets, self.advice = box, widgets, advice
+
+    def _put(self, *bundles, metadata=None):
+        if self.is_closed: return super()._put(*bundles, metadata=metadata)
+        for widget, o in zip(self.widgets, bundles):
+            if o is not None: widget.value = o['text/html']     # nothing is sent if it is the same
+        if self.handles: return
+        html = ''.join(o.value for o in self.widgets)       # for a page without the kernel
+        text = f'{bundles[0]["text/plain"]}\n{self.advice}'
+        super()._put({**widget_view(self.box), 'text/html': html, 'text/plain': text}, None, None)
+
+    def close(self, *args: Any, **kwargs: Any) -> None:
+        self.is_closed = True
+        super().close(*args, **kwargs)
 
 class View(LiveView):
     "The output of a cell that shows a run"
     gone_s = 5.         # until a folder that is gone counts as deleted
+    plot_s = 1.         # shortest time between two plots; the status line may change more often
 
     def __init__(self, folder: RunFolder, tail: RecordTail, look: Callable|None = None):
         super().__init__()
         self.folder, self.tail, self.look = folder, tail, look or partial(read_status, folder)
         self.contents, self.clicks, self.drawing = _Contents(folder, tail), _Clicks(folder), threading.Lock()
-        self.areas, self.html, self.is_closed = [], None, False
+        self.areas, self.widgets, self.is_closed, self.plotted_at = [], [], False, -math.inf
         self.seen = self.gone_at = None
         self.advice = f'attach({os.path.relpath(folder.path)!r}) shows the run again'
 
@@ -215,35 +235,29 @@ class View(LiveView):
         self.over.set()
         self.thread.join(10)
 
-    def _html(self, status):
-        text, share, *rest = self.contents.parts(status)
-        table, chart = rest
-        head = f'<div style="line-height:24px">{"" if status.is_over else html_bar(share)}{_lines(text)}</div>'
-        if isinstance(self.clicks.row, MarimoRow): head = self.clicks.row.html() + head
-        if not status.is_over: head += self.stale(self.advice)
-        return head + (html_chart(chart) if chart is not None else '') + table
-
     def _open_area(self, status):  # `Area`
         "Make outputs in this cell that show the run from now on"
-        area, kernel = Area(), attended_kernel()
+        kernel = attended_kernel()
         if self.clicks.row is None and marimo_outputs() is not None: self.clicks.make(MarimoRow)
-        html = self._html(status)
-        live = {'text/html': html, 'text/plain': f'{self.contents.line(status)}\n{self.advice}'}
-        below = {'text/html': '<div></div>', 'text/plain': ''}
-        if kernel is not None:
-            if self.html is None:
-                import ipywidgets as W
-                self.html = W.HTML(html)
-                self.box = W.VBox([self.clicks.make(ButtonRow, kernel).box, self.html])
-            live = {**widget_view(self.box), **live}
-        area.handles = [show_bundle(o) for o in (live, below)]
-        area.shown = [live, below]
+        if kernel is not None and not self.widgets:
+            import ipywidgets as W
+            self.widgets = [W.HTML() for _ in range(3)]
+            self.box = W.VBox([self.clicks.make(ButtonRow, kernel).box, *self.widgets])
+        area = _Panel(self.box, self.widgets, self.advice) if self.widgets else Area(has_picture=True)
+        self._draw_areas([area], status, True)
         return area
+
+    def _draw_areas(self, areas, status, is_plotted):
+        (line, share, state), table, chart = self.contents.head(status), None, None
+        if is_plotted: table, chart = self.contents.below(status)
+        above = self.clicks.row.html() if isinstance(self.clicks.row, MarimoRow) else ''
+        for area in areas: area.draw(line, share, table, chart, '' if status.is_over else self.advice, state, above)
+        self.drawn_at = monotonic()
 
     def _watch(self):
         "In a thread: draw what is new, until the run is over"
         try:
-            with nullcontext() if self.html is None else _quick_clicks:
+            with nullcontext() if not self.widgets else _quick_clicks:
                 while not self._is_over(status := self.look()):
                     is_news = self.seen is None or status.state != self.seen[0] or self.clicks.has_new_row
                     if is_news or self.budget.is_due: self._draw(status)
@@ -273,22 +287,18 @@ class View(LiveView):
             self.seen = now
 
     def _redraw(self, status):
-        if self.html is not None: self.html.value = self._html(status)
-        elif isinstance(self.clicks.row, MarimoRow):
-            html = {'text/html': self._html(status)}
-            for area in self.areas: area.handles[0].update(html)
-        else:
-            self.drawn_at = monotonic()
-            for area in self.areas: area.draw(*self.contents.parts(status), self.advice)
+        is_plotted = monotonic() >= self.plotted_at + self.plot_s or status.state != (self.seen or (None,))[0]
+        if is_plotted: self.plotted_at = monotonic()
+        self._draw_areas(self.areas, status, is_plotted)
 
     def _close_area(self, area, status):
-        text, _, *rest = self.contents.parts(status)
+        (line, share, state), (table, chart) = self.contents.head(status), self.contents.below(status)
         n = self.tail.history.n_steps - self.contents.first_batch
-        area.close(text, *rest, self.contents.table(True), f'plot of {n} batches')
+        area.close(line, table, chart, self.contents.table(True), f'plot of {n} batches', state, share)
 
     def _close(self, status):
         with self.drawing:
-            if self.html is not None:
-                self.html.value = self._html(status)
+            if self.widgets:        # what a page shows that was loaded again
+                self._draw_areas(self.areas, status, True)
                 self.clicks.row.box.layout.display = 'none'
             for area in self.areas: self._close_area(area, status)

@@ -112,6 +112,12 @@ def _write_weights(learn, path):    # raises RuntimeError, OSError
     write_state(path, host_copy({'model': dict(learn.fitting.model.state_dict())}))
     return 'saved'
 
+def _place(learn, what=''):
+    "Where a request was carried out; a stop comes later"
+    res = {'where': learn.position, 'batch': learn.history.n_steps}
+    if what in _STOPS: del res['batch']
+    return res
+
 _STOPS = {'stop': 'stops after this batch', 'stop_epoch': 'stops after this epoch'}
 
 # %% ../../nbs/runs/04_worker.ipynb #a4be0593
@@ -121,7 +127,7 @@ class _Mailbox:
         self.worker, self.folder, self.together = worker, worker.folder, Pausing(self.wait)
         self.taken, self.pausing, self.unsaid = set(), [], {}
 
-    def say(self, name: str, **words: str) -> None:
+    def say(self, name: str, **words: str|int) -> None:
         "Answer a request; if that cannot be written, try again at the next heartbeat"
         try:
             answer(self.folder, name, **words)
@@ -154,7 +160,7 @@ class _Mailbox:
                 res = self._act(name, what, o.get('arg'), learn)
         except Exception as e: self.say(name, what=what, refused=f'{type(e).__name__}: {e}')
         else:
-            if res is not None: self.say(name, what=what, done=res, where=learn.position)
+            if res is not None: self.say(name, what=what, done=res, **_place(learn, what))
 
     def _act(self, name, what, arg, learn):     # text of the answer; None: it comes later
         heart = self.worker.heart
@@ -165,14 +171,15 @@ class _Mailbox:
         if what == 'unpause':
             if heart.state != 'paused': raise RuntimeError('it is not paused')
             learn.request(unpause)
-            return 'resumes'
+            return 'resumed'
         if what in _STOPS:
             self.worker.leaves = self.worker.is_leaving = False       # what a person asks for wins
             learn.request(what)
             return _STOPS[what]
         if what == 'set_lr':
             for opt, lr in rates_of(learn, arg).items(): set_lr(learn.opts[opt], lr)
-            return f'lr {arg}'
+            learn.history.flag(words := f'lr → {arg}')
+            return words
         if what == 'scale_lr': return scale_lr(arg, learn)
         if what == 'weights': return _write_weights(learn, self.folder.path/'weights.pt')
         if what != 'checkpoint': raise ValueError(f'there is no request {what!r}')
@@ -191,15 +198,16 @@ class _Mailbox:
         heart.record.tick(learn)
         self.worker.beat()
         while self.pausing:
-            self.say(self.pausing.pop(), what='pause', done='paused', where=learn.position)
+            self.say(self.pausing.pop(), what='pause', done='paused', **_place(learn))
         try: pause(learn)
         finally: heart.state = 'running'
+        self.worker.beat()      # those who look need not wait for the next heartbeat
 
     def _say_saved(self, name, n, learn):
         "Answer once all ranks have saved"
         if learn.provider('checkpoints').n_saves == n:
             return learn.request(partial(self._say_saved, name, n))
-        try: self.say(name, what='checkpoint', done=_saved(learn), where=learn.position)
+        try: self.say(name, what='checkpoint', done=_saved(learn), **_place(learn))
         except RuntimeError as e: self.say(name, what='checkpoint', refused=str(e))
 
 # %% ../../nbs/runs/04_worker.ipynb #8a51ea8a

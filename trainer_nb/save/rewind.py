@@ -77,7 +77,9 @@ def rewind(
     finally: hook.folder.lock.release()
 
 def _go_to(learn, path, manifest, hooks):
+    before = learn.history.n_steps
     with learn.added_hooks(*hooks): notes = load_state(learn, path/manifest['file'])
+    if learn.history.n_steps < before: learn.history.flag(f'rewound from batch {before}')
     for note in notes: warnings.warn(f'rewind: {note}', stacklevel=3)
     if learn.stopped is not None: learn.stopped.plan.hooks = hooks
     s = learn.state

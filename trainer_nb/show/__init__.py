@@ -1,6 +1,7 @@
 """The display, controls, the learning-rate finder, loggers. These names are for other wings"""
-from .output import Area, Budget, front_end, html_bar, html_chart, html_stale, progress
-from .display import Display, Log, outcome, planned
+from .output import STATES, Area, Budget, front_end, html_chart, html_stale, progress
+from .status import outcome, planned
+from .display import Display, Log
 from .controls import ButtonRow, Controls, MarimoRow, pause, scale_lr, unpause
 from .lr_find import LRCurve
 from .batch_size import BatchSizes

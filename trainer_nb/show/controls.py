@@ -16,6 +16,7 @@ from time import localtime, perf_counter, sleep, strftime, time
 from types import SimpleNamespace
 from typing import Any
 
+from ..base import format_time
 from ..draw import attended_kernel, close_widgets, show_bundle, widget_view
 from ..loop import Learner, MainProcessHook, as_rate, set_lr
 from .output import front_end
@@ -36,6 +37,7 @@ def pause(learn: Learner) -> None:
             else: requests.popleft()(learn)
     finally:
         skipped_s = perf_counter() - start
+        learn.history.flag(f'paused {format_time(skipped_s)}')
         learn.fitting.opened += skipped_s       # no part of the epoch's time
         _show_pause(learn, False, skipped_s)
 
@@ -46,12 +48,15 @@ def _show_pause(learn, is_paused, skipped_s=0.):
 
 # %% ../../nbs/show/03_controls.ipynb #320d76b3
 def scale_lr(factor: float, learn: Learner) -> str:
-    "Multiply every learning rate by `factor` > 0; return the new rates, of each optimizer the largest"
+    "Multiply every learning rate by `factor` > 0; return in words the new rates, of each optimizer the largest"
     as_rate('factor', factor)
     lrs = {k: max(float(g['lr']) for g in opt.param_groups)*factor for k, opt in learn.opts.items()}
     for name, lr in lrs.items():
         if lr: set_lr(learn.opts[name], lr)
-    return 'lr ' + ', '.join(f'{name} {lr:.3g}'.strip() for name, lr in lrs.items())
+    by = f'× {factor:.3g}' if factor >= 1 else f'÷ {1/factor:.3g}'
+    words = f'lr {by} → ' + ', '.join(f'{name} {lr:.3g}'.strip() for name, lr in lrs.items())
+    learn.history.flag(words)
+    return words
 
 # %% ../../nbs/show/03_controls.ipynb #2842d907
 @dataclass
@@ -60,13 +65,15 @@ class Asked:
     what: str                # 'Pause', 'Stop after epoch', ...
     asked: float|None = None # clock of the click, as `time.time()`; None: requested by code
     done: float|None = None  # clock when it was done; None: not yet
-    where: str = ''          # position of the loop when it was done
-    result: str = ''         # outcome, such as the new rates
+    where: str = ''          # 'batch 219': the position of the loop when it was done
+    result: str = ''         # outcome, 'lr ÷ 2 → 0.0015'
 
     def __str__(self):
-        def clock(word, t): return t and strftime(f'{word} at %H:%M:%S', localtime(t))
-        parts = clock('asked', self.asked), clock(self.result or 'done', self.done), self.where
-        return f'{self.what}: ' + ', '.join(filter(None, parts))
+        if self.done is not None: return f'{self.result or self.what} at {self.where}'
+        return f'{self.what}: {self.where or strftime("asked at %H:%M:%S", localtime(self.asked))}'
+
+_DONE = {'Pause': 'paused', 'Resume': 'resumed', 'Stop after batch': 'stopped', 'Stop after epoch': 'stopped',
+         'Interrupt': 'interrupted'}
 
 class _RequestLog(list):
     "All requests, as `Asked`"
@@ -80,7 +87,7 @@ class _RequestLog(list):
         "Note that a request is done"
         o = self.open(what)
         if o is None: self.append(o := Asked(what))
-        o.done, o.where, o.result = time(), where, result
+        o.done, o.where, o.result = time(), where, result or _DONE.get(what, '')
         return o
 
 # %% ../../nbs/show/03_controls.ipynb #80eb2987
@@ -255,7 +262,7 @@ class Controls(MainProcessHook):
             if self.panel is not None: self.panel.buttons[label].disabled = False
 
     def _done(self, what, learn, result=''):
-        text = str(self.log.done(what, learn.position, result))
+        text = str(self.log.done(what, f'batch {learn.history.n_steps}', result))
         with self._careful():
             if self.panel is not None: self.panel.say(text)
             elif self.handle is not None: self.handle.update(_bundle(text), raw=True)
@@ -272,9 +279,9 @@ class Controls(MainProcessHook):
 def _save(learn):
     if learn.world.size > 1:
         learn.request(learn.provider('checkpoints').save)
-        return 'asked for'
+        return 'checkpoint asked for'
     try: learn.provider('checkpoints').save(learn)
     except Exception as e:
         warnings.warn(f'Controls: no checkpoint was saved ({type(e).__name__}: {e})', stacklevel=2)
-        return f'failed: {e}'
-    return 'saved'
+        return f'checkpoint failed: {e}'
+    return 'checkpoint saved'
