@@ -7,6 +7,7 @@ __all__ = ['Comparison', 'CompareView', 'compare']
 
 # %% ../../nbs/runs/14_comparison.ipynb #591ecafa
 import warnings
+from contextlib import nullcontext
 from html import escape
 from secrets import token_hex
 from time import monotonic, thread_time
@@ -22,7 +23,7 @@ from .lines import PALETTE, chart_of
 from .page import ZOOM, charts, html_notes, html_rows, page, sheet, switches
 from .sources import RunSource, sources_of, unique
 from .values import AXES, Values, notes_on, short, table_of
-from .view import LiveView
+from .view import LiveView, _quick_clicks
 
 # %% ../../nbs/runs/14_comparison.ipynb #0e3814b9
 class Comparison(Values):
@@ -159,7 +160,8 @@ class CompareView(LiveView):
     def __init__(self, comparison: Comparison):
         super().__init__()
         self.comparison, self.handles, self.widget = comparison, [], None
-        self.budget, self.tick_s = Budget(cost=thread_time, share=.02), max(.2, .05*len(comparison.sources))
+        # to look whether they live costs 0.1 ms each
+        self.budget, self.tick_s = Budget(cost=thread_time, share=.016), max(.2, .025*len(comparison.sources))
         self.token, self.in_marimo = f'c{token_hex(4)}', marimo_outputs() is not None
         self.drawn_at = monotonic()
 
@@ -203,11 +205,12 @@ class CompareView(LiveView):
 
     def _watch(self):
         "In a thread: draw what is new, until no run trains; then leave picture and table"
-        self._try(self._draw)
-        while self._trains() and not self.over.wait(self.tick_s):
-            if self.is_left: return
-            if self.budget.is_due: self._try(self._draw)
-        self._try(self.finish)
+        with _quick_clicks if self.widget is not None else nullcontext():
+            self._try(self._draw)
+            while self._trains() and not self.over.wait(self.tick_s):
+                if self.is_left: return
+                if self.budget.is_due: self._try(self._draw)
+            self._try(self.finish)
 
     def _trains(self):
         for s in self.comparison.sources:

@@ -75,10 +75,16 @@ def _after(pair, start):
     "What is drawn of a run after a place on the axis"
     return [o and [*map(list, zip(*((x, y) for x, y in zip(*o) if x >= start)))] or None for o in pair]
 
-def _scaled(c, shown, start, known):
+def _known(c, i, is_log):
+    "The curves of a run, computed anew only when it has new values"
+    known = c.drawn.setdefault(i, {})
+    if is_log not in known: known[is_log] = curves_of(c, c.sources[i], is_log)
+    return known[is_log]
+
+def _scaled(c, shown, start):
     "Choose the vertical axis: (what is drawn of each run, first place, last place, limits, whether it is logarithmic)"
     for ylog in False, True:
-        drawn = known[ylog] = known.get(ylog) or [curves_of(c, s, ylog) for s in c.sources]
+        drawn = [_known(c, i, ylog) for i in range(len(c.sources))]
         longest = max((o[0][-1] for o in chain.from_iterable(drawn) if o and o[0]), default=1)
         drawn = [_after(pair, start*longest) for pair in drawn] if start else drawn
         seen = [o[1] for o in chain.from_iterable(drawn[i] for i in shown or range(len(drawn))) if o]
@@ -90,10 +96,9 @@ def chart_of(
     shown: dict,    # index of a run whose line is in colour → colour; the others are grey
     is_marked: bool = False,    # whether a style sheet chooses which lines are in colour, by the classes of all of them
     start: float = 0.,  # share of the horizontal axis to leave out
-    known: dict|None = None,    # curves that another chart of the same values has computed
 ) -> Chart:
     "Draw the lines of a comparison"
-    drawn, first, longest, ylim, ylog = _scaled(c, shown, start, {} if known is None else known)
+    drawn, first, longest, ylim, ylog = _scaled(c, shown, start)
     unit, label = 1, AXES[c.x]
     if c.x == 'time': unit, label = next((u, name) for top, u, name in _UNITS if longest >= top)
     grey, bold, names = [], [], [short(s.name, 18) for s in c.sources]
@@ -104,7 +109,7 @@ def chart_of(
                        for o in lines]
     lines = [*grey, *bold, *_keys(short(c.metric or ''), [drawn[i] for i in shown], bool(grey))]
     ends = [o.end for o in (lines if is_marked else bold)]
-    width = 788 - 60 - round(.6*SIZE*max(map(len, ends), default=0)) - 6
+    width = 788 - 60 - round(.6*SIZE*max(map(len, ends), default=0)) - 20
     panel = Panel(60, 24, width, 280, lines, (first/unit, first/unit + (longest - first)/unit*1.015 or 1), ylim, label,
                   ylog=ylog, whole=c.x in ('batch', 'step', 'samples'), note='logarithmic' if ylog else '')
     panel.hover = [*_hover([drawn[i] for i in shown], [names[i] for i in shown], unit, label)]

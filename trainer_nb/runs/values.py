@@ -55,6 +55,7 @@ class Values:
     ):
         self.sources, self.metric = sources, metric
         self.x, self.mode = x, mode
+        self.drawn = {}     # index of a run → what is drawn of it, until there is more
         self.update()
         _check(self)
 
@@ -73,6 +74,7 @@ class Values:
     def update(self) -> bool:  # whether there is anything new
         "Read what is new"
         is_new = [s.update() for s in self.sources]
+        self.drawn = {i: o for i, o in self.drawn.items() if not is_new[i]}
         if self.metric is None: self.metric = next(iter(self.metrics), None)
         return any(is_new)
 
