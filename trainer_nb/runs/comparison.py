@@ -22,7 +22,7 @@ from .folder import ask
 from .lines import PALETTE, chart_of
 from .page import ZOOM, charts, html_notes, html_rows, page, sheet, switches
 from .sources import RunSource, sources_of, unique
-from .values import AXES, Values, notes_on, short, table_of
+from .values import AXES, Values, check, notes_on, short, table_of
 from .view import LiveView, _quick_clicks
 
 # %% ../../nbs/runs/14_comparison.ipynb #0e3814b9
@@ -30,6 +30,10 @@ class Comparison(Values):
     "Runs side by side; shows itself as a chart and a table"
     picked = None       # names of the lines in colour; None: the best
     view = None         # what shows it
+
+    def __init__(self, *args: Any, **kwargs: Any):  # as for `Values`; raises ValueError
+        super().__init__(*args, **kwargs)
+        check(self)
 
     def pick(self,
         *names: str,    # of the runs whose lines are in colour; none: the best

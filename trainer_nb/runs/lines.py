@@ -81,7 +81,7 @@ def _known(c, i, is_log):
     if is_log not in known: known[is_log] = curves_of(c, c.sources[i], is_log)
     return known[is_log]
 
-def _scaled(c, shown, start):
+def _scaled(c, shown, start, fits_all):
     "Choose the vertical axis: (what is drawn of each run, first place, last place, limits, whether it is logarithmic)"
     for ylog in False, True:
         drawn = [_known(c, i, ylog) for i in range(len(c.sources))]
@@ -89,16 +89,19 @@ def _scaled(c, shown, start):
         drawn = [_after(pair, start*longest) for pair in drawn] if start else drawn
         seen = [o[1] for o in chain.from_iterable(drawn[i] for i in shown or range(len(drawn))) if o]
         if not needs_log(seen) or any(v <= 0 for v in chain.from_iterable(seen)): break
-    return drawn, start*longest, longest or 1, limits(list(chain.from_iterable(seen)), (), ylog), ylog
+    rest = [o[1] for o in chain.from_iterable(drawn) if o] if fits_all else []
+    ylim = limits(*(list(chain.from_iterable(o)) for o in (seen, rest)), ylog)
+    return drawn, start*longest, longest or 1, ylim, ylog
 
 def chart_of(
     c: Values,
     shown: dict,    # index of a run whose line is in colour → colour; the others are grey
     is_marked: bool = False,    # whether a style sheet chooses which lines are in colour, by the classes of all of them
     start: float = 0.,  # share of the horizontal axis to leave out
+    fits_all: bool = False,     # whether the vertical axis fits most of the grey lines, too
 ) -> Chart:
     "Draw the lines of a comparison"
-    drawn, first, longest, ylim, ylog = _scaled(c, shown, start)
+    drawn, first, longest, ylim, ylog = _scaled(c, shown, start, fits_all)
     unit, label = 1, AXES[c.x]
     if c.x == 'time': unit, label = next((u, name) for top, u, name in _UNITS if longest >= top)
     grey, bold, names = [], [], [short(s.name, 18) for s in c.sources]
@@ -111,7 +114,7 @@ def chart_of(
     ends = [o.end for o in (lines if is_marked else bold)]
     width = 788 - 60 - round(.6*SIZE*max(map(len, ends), default=0)) - 20
     panel = Panel(60, 24, width, 280, lines, (first/unit, first/unit + (longest - first)/unit*1.015 or 1), ylim, label,
-                  ylog=ylog, whole=c.x in ('batch', 'step', 'samples'), note='logarithmic' if ylog else '')
+                  ylog=ylog, whole=c.x != 'time', note='logarithmic' if ylog else '')
     panel.hover = [*_hover([drawn[i] for i in shown], [names[i] for i in shown], unit, label)]
     panel.top = 9 + LEADING*max(len(legend_rows(panel.lines, panel.width)), 1)
     return Chart(800, round(panel.top + panel.height + 38), [panel])

@@ -1,5 +1,5 @@
 """The display, controls, the learning-rate finder, loggers. These names are for other wings"""
-from .output import Area, Budget, front_end, html_bar, html_chart, html_stale, progress
+from .output import Area, Budget, Drawn, front_end, html_bar, html_chart, html_stale, progress
 from .display import Display, Log, outcome, planned
 from .controls import ButtonRow, Controls, MarimoRow, pause, scale_lr, unpause
 from .lr_find import LRCurve
