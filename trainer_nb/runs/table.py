@@ -6,19 +6,21 @@
 __all__ = ['sparkline', 'RunTable', 'runs', 'main']
 
 # %% ../../nbs/runs/09_table.ipynb #e7bc33a2
-import argparse, os, sys
+import argparse, os, sys, warnings
 from collections.abc import Iterator
 from pathlib import Path
 from time import sleep, time
 from typing import Self
 
 from ..base import did_you_mean
-from ..draw import html_table, text_table
+from ..draw import html_table, show_bundle, text_table
+from ..show import front_end
 from .card import notes_of
 from .folder import RunFolder, ago, read_status
 from .process import announce, forked
 from .run import Run
 from .sources import RunSource, differing_settings
+from .view import LiveView
 from .worker import Worker
 
 # %% ../../nbs/runs/09_table.ipynb #8312ebe6
@@ -67,12 +69,14 @@ class RunTable:
     def __init__(self, folder: str|Path = 'runs'):
         self.folder = Path(folder)
         found = [RunFolder(o) for o in sorted(self.folder.iterdir())] if self.folder.is_dir() else []
+        self._sources: dict = {}    # folder → `RunSource`, which reads only what is new
         self.items = sorted((o for o in found if o.is_run), key=lambda o: -_number(o.read('run.json').get('created')))
 
     @property
     def values(self) -> list[dict]:  # column → value
         "One row for each run: its progress, its loss, the settings in which the runs differ, notes, age and bytes"
-        sources = [RunSource(o) for o in self.items]
+        for o in self.items: self._sources.setdefault(o, RunSource(o))
+        sources = [self._sources[o] for o in self.items]
         shown = differing_settings(sources)
         rows = [_row(o, s, shown) for o, s in zip(self.items, sources)]
         empty = [k for k in ('tags', 'note') if not any(row[k] for row in rows)]
@@ -105,6 +109,11 @@ class RunTable:
         rows = self.rows
         return [[*rows[0]], *([*o.values()] for o in rows)]
 
+    @property
+    def is_live(self) -> bool:
+        "Whether one of them trains"
+        return any(not read_status(o).is_over for o in self.items)
+
     def __len__(self): return len(self.items)
 
     def __getitem__(self, i: int) -> Run: return Run(self.items[i].path)
@@ -118,6 +127,39 @@ class RunTable:
 
     def _repr_html_(self):
         return html_table(self._lines()) if self.items else f'<p>{self._none}</p>'
+
+    def _ipython_display_(self): _TableView(self).show()
+
+# %% ../../nbs/runs/09_table.ipynb #b73a7520
+class _TableView(LiveView):
+    "The output of a cell that shows runs, live while one of them trains"
+    tick_s = 1.
+
+    def __init__(self, table: RunTable):
+        super().__init__()
+        self.table = table
+
+    def show(self) -> None:
+        "Show it in this cell"
+        if front_end() != 'html': return print(self.table)
+        self.handle = show_bundle(self._bundle(is_live := self.table.is_live))
+        if is_live: self.start('runs')
+
+    def _bundle(self, is_live):
+        stale = self.stale('run this cell again to see the runs as they are') if is_live else ''
+        return {'text/html': f'{self.table._repr_html_()}{stale}', 'text/plain': repr(self.table)}
+
+    def _watch(self):
+        "In a thread: draw the table, until no run trains"
+        try:
+            with self.budget.drawing(): pass
+            while (is_live := self.table.is_live) and not self.over.wait(self.tick_s) and not self.is_left:
+                if not self.budget.is_due: continue
+                with self.budget.drawing(): self.handle.update(self._bundle(is_live), raw=True)
+            self.handle.update(self._bundle(is_live), raw=True)
+        except Exception as e:
+            self.error = e
+            warnings.warn(f'the table of runs failed ({type(e).__name__}: {e}); the runs are not affected')
 
 # %% ../../nbs/runs/09_table.ipynb #b73a7521
 def runs(

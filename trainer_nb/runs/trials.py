@@ -151,7 +151,7 @@ class Trials(_Study):
 
     def importances(self,
         n: int = 20,    # resamples
-    ) -> Any:           # matplotlib's `Figure`; raises ValueError below 4 trials that are done
+    ) -> Any:           # matplotlib's `Figure`; raises ValueError below 6 trials that are done
         """Draw how much of the difference between trials each setting explains, and how sure that is
 
         Computed for `n` resamples of the trials: a point is the median, a line holds 80 % of them.
@@ -182,7 +182,7 @@ def _resampled(trials, direction, n):
                 yield optuna.importance.get_param_importances(again, evaluator=evaluator)
 
 def _importances(sweep, n):
-    trials, monitor = _done(sweep, 4), sweep.plan['monitor']
+    trials, monitor = _done(sweep, 6), sweep.plan['monitor']
     names, found = {*chain.from_iterable(o.params for o in trials)}, [*_resampled(trials, sweep.study.direction, n)]
     if 2*len(found) < n: raise ValueError(f'the {len(trials)} trials that are done are too much alike to tell')
     values, last = {k: sorted(o.get(k, 0.) for o in found) for k in names}, len(found) - 1
@@ -193,6 +193,7 @@ def _importances(sweep, n):
         ax.plot([low, high], [i, i], color=COLORS[0], lw=2, alpha=RAW)
         ax.plot([middle], [i], 'o', color=COLORS[0])
     ax.set_yticks(range(len(order)), order)
+    ax.set_ylim(-.5, len(order) - .5)
     ax.set(xlim=(-.02, 1.02), xlabel=f'share of the differences in {monitor} ({len(trials)} trials; line: 80 % of resamples)')
     return fig
 
