@@ -66,12 +66,14 @@ def switch_slowly(page, i, cell=2):
 def steer(page, i, label, what):
     "A click on the button in the row of a run asks the run"
     _, y = middle(page, i)
-    place = page.js('''([label, y]) => [...nb.area(0).querySelectorAll(".steer button")].map(o => [o, o.getBoundingClientRect()])
-        .filter(([o, b]) => o.innerText == label && b.y < y && y < b.bottom).map(([_, b]) => [b.x + 5, b.y + 5])[0]''', [label, y])
+    place = page.js('''([label, y]) => [...nb.area(0).querySelectorAll(".steer button")]
+        .map(o => [o, o.getBoundingClientRect()]).filter(([o, b]) => o.innerText == label && b.y < y && y < b.bottom)
+        .map(([_, b]) => [b.x + 5, b.y + 5])[0]''', [label, y])
     page.page.mouse.click(*place)
     folder = page.jupyter.root/f'compared/run{i}/requests'
     end = time.monotonic() + 20
-    while not any(json.loads(o.read_text())['what'] == what for o in folder.glob('*.json')): assert time.monotonic() < end
+    while not any(json.loads(o.read_text())['what'] == what for o in folder.glob('*.json')):
+        assert time.monotonic() < end
 
 @lab_first
 def test_compare(page):
@@ -115,14 +117,16 @@ def test_compare(page):
     click(page, 2)
     page.until(f'([i, freed]) => ({LINE})(i) == freed', [2, freed])     # the first free colour
     is_grey(page, 0)
-    page.page.mouse.move(*page.js('''() => { const b = nb.area(0).querySelector(".whole .tnb-hover").getBoundingClientRect();
-                                   return [b.x + b.width/2, b.y + 20] }'''))
+    page.page.mouse.move(*page.js('''() => {
+        const b = nb.area(0).querySelector(".whole .tnb-hover").getBoundingClientRect();
+        return [b.x + b.width/2, b.y + 20] }'''))
     said = page.js('''() => { const o = nb.area(0).querySelector(".whole .tnb-hover>i:hover");
                    return getComputedStyle(o, "::after").content }''')
     assert 'optimizer step' in said and 'run1' in said
     assert not page.js('() => nb.area(0).querySelector(".last").clientHeight')
     page.page.click('.jp-OutputArea .zoom input')
-    page.until('() => nb.area(0).querySelector(".last").clientHeight && !nb.area(0).querySelector(".whole").clientHeight')
+    page.until('() => nb.area(0).querySelector(".last").clientHeight')
+    assert not page.js('() => nb.area(0).querySelector(".whole").clientHeight')
     output, = page.outputs()
     assert set(output['data']) == {'text/html', 'text/plain'} and len(json.dumps(output)) < 200_000
     assert page.js('() => nb.area(0).querySelector("img").clientHeight') == 0

@@ -31,7 +31,8 @@ class Facts(Hook):
     def __init__(self, path): self.path = path
 
     def before_fit(self, learn):
-        handlers = [str(signal.getsignal(o)).split(' object')[0] for o in (signal.SIGINT, signal.SIGCHLD, signal.SIGPIPE)]
+        signals = signal.SIGINT, signal.SIGCHLD, signal.SIGPIPE
+        handlers = [str(signal.getsignal(o)).split(' object')[0] for o in signals]
         parent = [o for o in os.environ if o not in ('_', 'SHLVL')]
         facts = {'torch': torch_settings(), 'grad': torch.is_grad_enabled(), 'cwd': os.getcwd(), 'env': sorted(parent),
                  'rng': hash_of(rng_state()), 'spoiled': hasattr(builtins, 'spoiled'), 'handlers': handlers,

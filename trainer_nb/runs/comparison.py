@@ -22,7 +22,7 @@ from .folder import ask
 from .lines import PALETTE, chart_of
 from .page import ZOOM, charts, html_notes, html_rows, page, sheet, switches
 from .sources import RunSource, sources_of, unique
-from .values import AXES, Values, check, notes_on, short, table_of
+from .values import AXES, Values, cut_name, notes_on, table_of
 from .view import LiveView, _quick_clicks
 
 # %% ../../nbs/runs/14_comparison.ipynb #0e3814b9
@@ -30,10 +30,6 @@ class Comparison(Values):
     "Runs side by side; shows itself as a chart and a table"
     picked = None       # names of the lines in colour; None: the best
     view = None         # what shows it
-
-    def __init__(self, *args: Any, **kwargs: Any):  # as for `Values`; raises ValueError
-        super().__init__(*args, **kwargs)
-        check(self)
 
     def pick(self,
         *names: str,    # of the runs whose lines are in colour; none: the best
@@ -44,7 +40,7 @@ class Comparison(Values):
             f'pick got {wrong[0]!r}: expected some of {", ".join(known[:8])}{" …" if known[8:] else ""}.'
             f'{did_you_mean(str(wrong[0]), known)}')
         if len({*names}) > len(PALETTE):
-            raise ValueError(f'pick got {len(names)} names: expected at most {len(PALETTE)}, as many as there are colours')
+            raise ValueError(f'pick got {len(names)} names: expected at most {len(PALETTE)}, one for each colour')
         self.picked = list(names) or None
         return self
 
@@ -78,7 +74,7 @@ class Comparison(Values):
         "Describe in one line what is compared"
         n, n_live = len(self.sources), sum(s.is_live for s in self.sources)
         live = [f'{n_live} of them live'] if n_live else []
-        what = 'no values yet' if self.metric is None else f'{short(printable(self.metric))} by {AXES[self.x]}'
+        what = 'no values yet' if self.metric is None else f'{cut_name(printable(self.metric))} by {AXES[self.x]}'
         return ' · '.join([f'{n} run' + 's'*(n != 1), *live, what])
 
     def html(self) -> str:
@@ -196,7 +192,8 @@ class CompareView(LiveView):
         c, colors = self.comparison, self.comparison.colors()
         stale = self.stale('run this cell again to see the runs as they are')
         chart = html_chart(chart_of(c, colors)) if is_stored else charts(c, colors)
-        return f'<div>{escape(c.status_line())}</div>{stale}{chart}', html_rows(c, colors, f'.{self.token}'), html_notes(c)
+        head = f'<div>{escape(c.status_line())}</div>{stale}{chart}'
+        return head, html_rows(c, colors, f'.{self.token}'), html_notes(c)
 
     def drawn(self) -> str:
         "Return what changes while it is live, as HTML, for a cell without widgets"

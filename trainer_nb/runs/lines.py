@@ -15,7 +15,7 @@ from typing import Any
 from trainer_nb.draw import (
     COLORS, GREY, LEADING, RAW, SIZE, Chart, Line, Panel, legend_rows, limits, needs_log, smooth
 )
-from .values import AXES, Values, base_of, short, written
+from .values import AXES, Values, base_of, cut_name, written
 
 # %% ../../nbs/runs/11_lines.ipynb #li000006
 PALETTE = *COLORS, '#9944FF', '#774422'
@@ -66,7 +66,8 @@ def _hover(drawn, names, unit, label, most=60):
     places = sorted({*chain.from_iterable(xs for (xs, _), _ in shown)})
     for x in places[::-max(1, -(-len(places)//most))][::-1]:
         at = [(ys[bisect_right(xs, x) - 1], name) for (xs, ys), name in shown if xs and xs[0] <= x]
-        yield x/unit, ' · '.join([f'{label} {x/unit:.6g}', *(f'{name} {written(v)}' for v, name in sorted(at) if v == v)])
+        values = (f'{name} {written(v)}' for v, name in sorted(at) if v == v)
+        yield x/unit, ' · '.join([f'{label} {x/unit:.6g}', *values])
 
 # %% ../../nbs/runs/11_lines.ipynb #li000012
 _UNITS = (7200, 3600, 'hours'), (120, 60, 'minutes'), (0, 1, 'seconds')
@@ -104,13 +105,13 @@ def chart_of(
     drawn, first, longest, ylim, ylog = _scaled(c, shown, start, fits_all)
     unit, label = 1, AXES[c.x]
     if c.x == 'time': unit, label = next((u, name) for top, u, name in _UNITS if longest >= top)
-    grey, bold, names = [], [], [short(s.name, 18) for s in c.sources]
+    grey, bold, names = [], [], [cut_name(s.name, 18) for s in c.sources]
     for i, (name, pair) in enumerate(zip(names, drawn)):
         lines = [replace(o, group=f'l-{i}') for o in _lines_of(name, pair, shown.get(i, GREY), unit)]
         if i in shown: bold += lines
         else: grey += [replace(o, width=1., alpha=.5, points=False, may_leave=True, end=o.end if is_marked else '')
                        for o in lines]
-    lines = [*grey, *bold, *_keys(short(c.metric or ''), [drawn[i] for i in shown], bool(grey))]
+    lines = [*grey, *bold, *_keys(cut_name(c.metric or ''), [drawn[i] for i in shown], bool(grey))]
     ends = [o.end for o in (lines if is_marked else bold)]
     width = 788 - 60 - round(.6*SIZE*max(map(len, ends), default=0)) - 20
     panel = Panel(60, 24, width, 280, lines, (first/unit, first/unit + (longest - first)/unit*1.015 or 1), ylim, label,

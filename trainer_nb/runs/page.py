@@ -36,7 +36,8 @@ def sheet(
     "Write the rules by which check boxes choose the colours of lines"
     rules, taken, s = [_FIXED.replace('S ', f'{scope} ').replace('S:', f'{scope}:')], '', scope
     for k in range(len(PALETTE)):
-        rules.append(f'{s}{taken}:not(:has(.k{k}:checked)) .labels>:not(:has(:checked)) label:has(.k{k}){{display:block}}')
+        is_next = f'{s}{taken}:not(:has(.k{k}:checked))'
+        rules.append(f'{is_next} .labels>:not(:has(:checked)) label:has(.k{k}){{display:block}}')
         taken += f':has(.k{k}:checked)'
     for i in range(n):
         row, line = f'.labels>:nth-child({i + 1})', f'path.l-{i}'

@@ -6,7 +6,6 @@
 __all__ = ['sweep']
 
 # %% ../../nbs/runs/16_sweep.ipynb #sweep002
-import math
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -172,8 +171,9 @@ class _Search:
 
     def status(self, rows):
         "A line: how many trials, how they are, and the time left if they take as many epochs as those before"
-        n_done = len(rows) - len(self.active)
-        ended, active = [o['epochs'] for o in rows[:n_done]] or [self.plan['n_epochs']], [len(o.values) for o in self.active]
+        names = {o.run.path.name for o in self.active}
+        n_done, active = len(rows) - len(names), [len(o.values) for o in self.active]
+        ended = [o['epochs'] for o in rows if o['run'] not in names] or [self.plan['n_epochs']]
         new, each = sum(o['epochs'] for o in rows) - self.n_before, sum(ended)/len(ended)
         left = (self.n_trials - n_done)*each - sum(min(n, each) for n in active)
         left_s = (monotonic() - self.start)/new*left if new > 0 and self.active else 0

@@ -17,7 +17,7 @@ from ..draw import html_table, show_bundle, text_table
 from ..show import front_end
 from .card import notes_of
 from .folder import RunFolder, ago, read_status
-from .process import announce, forked
+from .process import announce, fork_runs
 from .run import Run
 from .sources import RunSource, differing_settings
 from .view import LiveView
@@ -208,7 +208,7 @@ def main(
     "The command `python -m trainer_nb`"
     o = _parser().parse_args(args)
     is_fork = (o.command, o.folder) == ('run', '-')
-    path = forked() if is_fork else o.folder
+    path = fork_runs() if is_fork else o.folder
     if path is None: return None
     folder = RunFolder(path)
     if is_fork: announce(folder, os.getpid())

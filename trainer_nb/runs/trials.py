@@ -123,6 +123,10 @@ def counts_of(rows: list[dict]) -> list[str]:
     known = sorted({*states}, key=lambda o: _ORDER.index(o) if o in _ORDER else len(_ORDER))
     return [f'{states.count(o)} {o}' for o in known]
 
+class _Curves(Values):
+    "The monitored values of trials, perhaps none yet"
+    is_live = True
+
 class Trials(_Study):
     "The trials of a sweep; `sweep` returns one, and `Trials(folder)` reads one"
     def status(self, rows: list[dict]|None = None) -> str:
@@ -146,7 +150,7 @@ class Trials(_Study):
         "Draw the monitored values of all trials, those of the best in colour"
         rows = self.rows if rows is None else rows
         for o in rows: self._sources.setdefault(o['run'], RunSource(self.run(o['run']).folder))
-        values = Values([self._sources[o['run']] for o in rows], self.plan['monitor'], 'epoch', self.plan['mode'])
+        values = _Curves([self._sources[o['run']] for o in rows], self.plan['monitor'], 'epoch', self.plan['mode'])
         return chart_of(values, {0: PALETTE[0]} if self._has_best(rows) else {}, fits_all=True)
 
     def importances(self,
@@ -194,7 +198,8 @@ def _importances(sweep, n):
         ax.plot([middle], [i], 'o', color=COLORS[0])
     ax.set_yticks(range(len(order)), order)
     ax.set_ylim(-.5, len(order) - .5)
-    ax.set(xlim=(-.02, 1.02), xlabel=f'share of the differences in {monitor} ({len(trials)} trials; line: 80 % of resamples)')
+    label = f'share of the differences in {monitor} ({len(trials)} trials; line: 80 % of resamples)'
+    ax.set(xlim=(-.02, 1.02), xlabel=label)
     return fig
 
 def _parallel(sweep):
