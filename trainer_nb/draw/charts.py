@@ -194,7 +194,8 @@ class Chart:
     def _part(self, alt, n_columns):
         size = f'flex:{self.width} 1 {.7*self.width:.0f}px;min-width:0;max-width:{1.3*self.width:.0f}px'
         svg = self.svg() if alt is None else self._img(alt)
-        return f'<div style="position:relative;{size}">{svg}{html_hover(self.panels, self.width, self.height, n_columns)}</div>'
+        columns = html_hover(self.panels, self.width, self.height, n_columns)
+        return f'<div style="position:relative;{size}">{svg}{columns}</div>'
 
     def _img(self, alt):
         white = f'<rect width="{self.width}" height="{self.height}" fill="#fff"/>'
