@@ -8,8 +8,7 @@ __all__ = ['PALETTE', 'curves_of', 'chart_of']
 # %% ../../nbs/runs/11_lines.ipynb #li000003
 from bisect import bisect_right
 from dataclasses import replace
-from itertools import chain, groupby
-from operator import itemgetter
+from itertools import chain
 from typing import Any
 
 from trainer_nb.draw import (
@@ -20,14 +19,9 @@ from .values import AXES, Values, base_of, cut_name, written
 # %% ../../nbs/runs/11_lines.ipynb #li000006
 PALETTE = *COLORS, '#9944FF', '#774422'
 
-def _middles(xs, ys):
-    "One point for the first and the last batch of a bin"
-    groups = [[*o] for _, o in groupby(zip(xs, ys), key=itemgetter(1))]
-    return [(o[0][0] + o[-1][0])/2 for o in groups[:-1]] + xs[-1:], [o[0][1] for o in groups]
-
 def _train_curve(curves, name, most, is_log):
     "(batches, smoothed values) of training, in about `most` bins"
-    if name in curves.steps: return _middles(*curves.steps[name].smooth(is_log, most)[:2])
+    if name in curves.steps: return curves.steps[name].smooth(is_log, most)[:2]
     xs, ys = map(list, zip(*curves.marks[name]))
     is_mean = 'epoch' in curves.scales      # of an epoch; another tool may have recorded batches
     return xs, ys if is_mean or len(ys) <= 60 else smooth(ys, is_log=is_log)
