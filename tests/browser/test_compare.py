@@ -1,5 +1,5 @@
 "A comparison in JupyterLab and Notebook 7: live, its lines switched by clicks, also without a kernel"
-import json, shutil
+import json, shutil, time
 
 from browser.conftest import lab_first
 from shown import check_readable
@@ -36,8 +36,9 @@ TABLE = '() => nb.area(0).querySelector("tbody").innerText'
 GREY = 'rgb(136, 136, 136)'
 
 def middle(page, row, cell=2):
-    "Where the middle of a cell of the table is"
-    return page.js('([i, j]) => { const o = nb.area(0).querySelectorAll("tbody tr")[i].children[j];'
+    "Where the middle of a cell is, in the row of a run"
+    return page.js('([i, j]) => { const rows = [...nb.area(0).querySelectorAll("tbody tr")];'
+                   ' const o = rows.find(o => o.innerText.includes(`run${i}`)).children[j];'
                    ' o.scrollIntoView({block: "nearest"}); const b = o.getBoundingClientRect();'
                    ' return [b.x + b.width/2, b.y + b.height/2] }', [row, cell])
 
@@ -62,6 +63,18 @@ def switch_slowly(page, i, cell=2):
     page.page.mouse.up()
     page.until(f'([i, before]) => ({LINE})(i) != before', [i, before])
 
+def steer(page, i, label, what):
+    "A click on the button in the row of a run asks the run"
+    _, y = middle(page, i)
+    place = page.js('''([label, y]) => [...nb.area(0).querySelectorAll(".steer button")]
+        .map(o => [o, o.getBoundingClientRect()]).filter(([o, b]) => o.innerText == label && b.y < y && y < b.bottom)
+        .map(([_, b]) => [b.x + 5, b.y + 5])[0]''', [label, y])
+    page.page.mouse.click(*place)
+    folder = page.jupyter.root/f'compared/run{i}/requests'
+    end = time.monotonic() + 20
+    while not any(json.loads(o.read_text())['what'] == what for o in folder.glob('*.json')):
+        assert time.monotonic() < end
+
 @lab_first
 def test_compare(page):
     shutil.rmtree(page.jupyter.root/'compared', ignore_errors=True)
@@ -69,9 +82,14 @@ def test_compare(page):
     page.run()
     page.until('() => !!nb.area(0).querySelector("svg path.l-1")')
     assert '2 of them live' in page.text()
+    for i in range(3):                  # the row under the mouse makes its line thick
+        page.page.mouse.move(*middle(page, i))
+        page.until('i => getComputedStyle(nb.area(0).querySelector(`svg path.l-${i}`)).strokeWidth == "4px"', i)
     switch(page, 1)
     is_grey(page, 1)
     is_coloured(page, 2)
+    steer(page, 1, 'Pause', 'pause')
+    steer(page, 2, 'Stop', 'stop')
     page.start(1)                       # the next cell computes, new points come
     before = page.js('() => nb.area(0).querySelector("svg").outerHTML')
     page.until('before => nb.area(0).querySelector("svg").outerHTML != before', before)
@@ -90,9 +108,25 @@ def test_compare(page):
     page.run()
     page.until('() => nb.area(0).innerText.includes("3 runs") && !nb.area(0).innerText.includes("live")')
     check_readable([o for o in page.js('k => nb.contrasts(k)', 0) if o[0] != '●'])
+    freed = page.js(LINE, 0)
     click(page, 0)
     is_grey(page, 0)
     is_coloured(page, 1)
+    click(page, 2)
+    is_grey(page, 2)
+    click(page, 2)
+    page.until(f'([i, freed]) => ({LINE})(i) == freed', [2, freed])     # the first free colour
+    is_grey(page, 0)
+    page.page.mouse.move(*page.js('''() => {
+        const b = nb.area(0).querySelector(".whole .tnb-hover").getBoundingClientRect();
+        return [b.x + b.width/2, b.y + 20] }'''))
+    said = page.js('''() => { const o = nb.area(0).querySelector(".whole .tnb-hover>i:hover");
+                   return getComputedStyle(o, "::after").content }''')
+    assert 'optimizer step' in said and 'run1' in said
+    assert not page.js('() => nb.area(0).querySelector(".last").clientHeight')
+    page.page.click('.jp-OutputArea .zoom input')
+    page.until('() => nb.area(0).querySelector(".last").clientHeight')
+    assert not page.js('() => nb.area(0).querySelector(".whole").clientHeight')
     output, = page.outputs()
     assert set(output['data']) == {'text/html', 'text/plain'} and len(json.dumps(output)) < 200_000
     assert page.js('() => nb.area(0).querySelector("img").clientHeight') == 0

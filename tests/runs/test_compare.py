@@ -114,7 +114,8 @@ def test_unknown_metrics_have_no_winner_unless_said():
     c = compare(a, b)
     assert 'last valid_depth' in c.rows[0] and 'last valid_depth' not in c.winners()
     c = compare(a, b, metric='depth', mode='max')
-    assert [o['best valid_depth'] for o in c.rows] == sorted((max(h.epochs['valid_depth']) for h in (a, b)), reverse=True)
+    best = [max(h.epochs['valid_depth']) for h in (a, b)]
+    assert [o['best valid_depth'] for o in c.rows] == sorted(best, reverse=True)
     assert c.winners()['best valid_depth']
 
 def test_the_best_run_is_on_top():

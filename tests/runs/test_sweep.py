@@ -31,7 +31,8 @@ class Facts(Hook):
     def __init__(self, path): self.path = path
 
     def before_fit(self, learn):
-        handlers = [str(signal.getsignal(o)).split(' object')[0] for o in (signal.SIGINT, signal.SIGCHLD, signal.SIGPIPE)]
+        signals = signal.SIGINT, signal.SIGCHLD, signal.SIGPIPE
+        handlers = [str(signal.getsignal(o)).split(' object')[0] for o in signals]
         parent = [o for o in os.environ if o not in ('_', 'SHLVL')]
         facts = {'torch': torch_settings(), 'grad': torch.is_grad_enabled(), 'cwd': os.getcwd(), 'env': sorted(parent),
                  'rng': hash_of(rng_state()), 'spoiled': hasattr(builtins, 'spoiled'), 'handlers': handlers,
@@ -140,7 +141,7 @@ def test_halving(tmp_path):
     found = search(tmp_path/'a', 8, n_jobs=2, pruner=pruner, hooks=[slow()])
     check_told(found, 8)
     check_alone(found)
-    assert 1 < sum(o['status'] == 'paused' for o in found.rows) < 7
+    assert 1 < sum(o['status'] == 'stopped' for o in found.rows) < 7
 
 
 SCRIPT = '''import sys
@@ -206,7 +207,7 @@ def test_looking_runs_nothing_and_stays_inside(tmp_path):
         optuna.storages.journal.JournalFileBackend(str(tmp_path/'a/study.jsonl'))))
     for name in 'trial-000', '../b', '..', '<b>x</b>': study.ask().set_user_attr('run', name)
     found = Trials(tmp_path/'a')
-    assert [o['run'] for o in found.rows] == ['trial-000'] and found.best is None and '<b>' not in found.html()
+    assert [o['run'] for o in found.rows] == ['trial-000'] and found.best is None and '<b>' not in found.table()
     assert not (tmp_path/'hit').exists()
     with pytest.raises(FileNotFoundError): Trials(tmp_path/'c')
 
@@ -231,4 +232,4 @@ def test_names_of_columns_as_settings_and_trials_without_a_value(tmp_path):
     assert row['run'] == 'trial-000' == found.best.path.name and (row['status'], row['epochs']) == ('done', 1)
     assert all(row[f'setting {name}'] == 'x' for name in ('status', 'epochs', 'run', 'valid_loss'))
     found.run('trial-000').history.epoch_rows[0]['valid_loss'] = math.nan
-    assert found.best is None and '<b>' not in found.html()
+    assert found.best is None and '<b>' not in found.table()

@@ -89,7 +89,9 @@ def _notes(p):
         for x, o in row:
             yield _Words(p.left + x, y, o.mark, o.color, group=o.group)
             yield _Words(p.left + x + 15, y, o.name, group=o.group)
-    for y, o in p.ends(): yield _Words(p.right + 6, y + 4, o.end, o.color, group=o.group)
+    for y, o in p.ends():
+        yield _Words(p.right + 5, y + 4, o.mark, o.color, group=f'{o.group} mark' if o.group else '')
+        yield _Words(p.right + 20, y + 4, o.end, group=o.group)
     for x, y, words, _, anchor in p.arrows(): yield _Words(x, y, words, anchor=anchor)
     if p.note: yield _Words(p.right - 6, p.top + 14, p.note, anchor='end')
     for x, lines in p.flags:

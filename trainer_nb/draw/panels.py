@@ -191,7 +191,7 @@ class Panel:
         if below and below[0][1] - self.bottom > .5: yield self._arrow('▼', self.bottom - 4, *below)
 
     def ends(self) -> Iterator[tuple[float, Line]]:
-        "Yield the lines with a text beside their ends, and a height for it: texts of lines that stay inside do not overlap"
+        "Yield lines with a text beside their ends, and its height: those of lines that stay inside do not overlap"
         at = {}
         for i, o in enumerate(self.lines):
             points = [*filter(None, self.place(o.xs, o.ys))] if o.end else []

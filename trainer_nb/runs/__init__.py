@@ -5,5 +5,6 @@ from .diff import diff
 from .start import attach
 from .table import main, runs
 from .comparison import Comparison, compare
-from .sweep import Trials, sweep
+from .trials import Trials
+from .sweep import sweep
 from .engine import Ray, Slurm

@@ -7,6 +7,7 @@ __all__ = ['Comparison', 'CompareView', 'compare']
 
 # %% ../../nbs/runs/14_comparison.ipynb #591ecafa
 import warnings
+from contextlib import nullcontext
 from html import escape
 from secrets import token_hex
 from time import monotonic, thread_time
@@ -21,8 +22,8 @@ from .folder import ask
 from .lines import PALETTE, chart_of
 from .page import ZOOM, charts, html_notes, html_rows, page, sheet, switches
 from .sources import RunSource, sources_of, unique
-from .values import AXES, Values, notes_on, short, table_of
-from .view import LiveView
+from .values import AXES, Values, cut_name, notes_on, table_of
+from .view import LiveView, _quick_clicks
 
 # %% ../../nbs/runs/14_comparison.ipynb #0e3814b9
 class Comparison(Values):
@@ -39,7 +40,7 @@ class Comparison(Values):
             f'pick got {wrong[0]!r}: expected some of {", ".join(known[:8])}{" …" if known[8:] else ""}.'
             f'{did_you_mean(str(wrong[0]), known)}')
         if len({*names}) > len(PALETTE):
-            raise ValueError(f'pick got {len(names)} names: expected at most {len(PALETTE)}, as many as there are colours')
+            raise ValueError(f'pick got {len(names)} names: expected at most {len(PALETTE)}, one for each colour')
         self.picked = list(names) or None
         return self
 
@@ -73,7 +74,7 @@ class Comparison(Values):
         "Describe in one line what is compared"
         n, n_live = len(self.sources), sum(s.is_live for s in self.sources)
         live = [f'{n_live} of them live'] if n_live else []
-        what = 'no values yet' if self.metric is None else f'{short(printable(self.metric))} by {AXES[self.x]}'
+        what = 'no values yet' if self.metric is None else f'{cut_name(printable(self.metric))} by {AXES[self.x]}'
         return ' · '.join([f'{n} run' + 's'*(n != 1), *live, what])
 
     def html(self) -> str:
@@ -159,7 +160,8 @@ class CompareView(LiveView):
     def __init__(self, comparison: Comparison):
         super().__init__()
         self.comparison, self.handles, self.widget = comparison, [], None
-        self.budget, self.tick_s = Budget(cost=thread_time, share=.02), max(.2, .05*len(comparison.sources))
+        # to look whether they live costs 0.1 ms each
+        self.budget, self.tick_s = Budget(cost=thread_time, share=.016), max(.2, .025*len(comparison.sources))
         self.token, self.in_marimo = f'c{token_hex(4)}', marimo_outputs() is not None
         self.drawn_at = monotonic()
 
@@ -190,7 +192,8 @@ class CompareView(LiveView):
         c, colors = self.comparison, self.comparison.colors()
         stale = self.stale('run this cell again to see the runs as they are')
         chart = html_chart(chart_of(c, colors)) if is_stored else charts(c, colors)
-        return f'<div>{escape(c.status_line())}</div>{stale}{chart}', html_rows(c, colors, f'.{self.token}'), html_notes(c)
+        head = f'<div>{escape(c.status_line())}</div>{stale}{chart}'
+        return head, html_rows(c, colors, f'.{self.token}'), html_notes(c)
 
     def drawn(self) -> str:
         "Return what changes while it is live, as HTML, for a cell without widgets"
@@ -203,11 +206,12 @@ class CompareView(LiveView):
 
     def _watch(self):
         "In a thread: draw what is new, until no run trains; then leave picture and table"
-        self._try(self._draw)
-        while self._trains() and not self.over.wait(self.tick_s):
-            if self.is_left: return
-            if self.budget.is_due: self._try(self._draw)
-        self._try(self.finish)
+        with _quick_clicks if self.widget is not None else nullcontext():
+            self._try(self._draw)
+            while self._trains() and not self.over.wait(self.tick_s):
+                if self.is_left: return
+                if self.budget.is_due: self._try(self._draw)
+            self._try(self.finish)
 
     def _trains(self):
         for s in self.comparison.sources:

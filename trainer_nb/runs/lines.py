@@ -8,26 +8,20 @@ __all__ = ['PALETTE', 'curves_of', 'chart_of']
 # %% ../../nbs/runs/11_lines.ipynb #li000003
 from bisect import bisect_right
 from dataclasses import replace
-from itertools import chain, groupby
-from operator import itemgetter
+from itertools import chain
 from typing import Any
 
 from trainer_nb.draw import (
     COLORS, GREY, LEADING, RAW, SIZE, Chart, Line, Panel, legend_rows, limits, needs_log, smooth
 )
-from .values import AXES, Values, base_of, short, written
+from .values import AXES, Values, base_of, cut_name, written
 
 # %% ../../nbs/runs/11_lines.ipynb #li000006
 PALETTE = COLORS
 
-def _middles(xs, ys):
-    "One point for the first and the last batch of a bin"
-    groups = [[*o] for _, o in groupby(zip(xs, ys), key=itemgetter(1))]
-    return [(o[0][0] + o[-1][0])/2 for o in groups[:-1]] + xs[-1:], [o[0][1] for o in groups]
-
 def _train_curve(curves, name, most, is_log):
     "(batches, smoothed values) of training, in about `most` bins"
-    if name in curves.steps: return _middles(*curves.steps[name].smooth(is_log, most)[:2])
+    if name in curves.steps: return curves.steps[name].smooth(is_log, most)[:2]
     xs, ys = map(list, zip(*curves.marks[name]))
     is_mean = 'epoch' in curves.scales      # of an epoch; another tool may have recorded batches
     return xs, ys if is_mean or len(ys) <= 60 else smooth(ys, is_log=is_log)
@@ -66,7 +60,8 @@ def _hover(drawn, names, unit, label, most=60):
     places = sorted({*chain.from_iterable(xs for (xs, _), _ in shown)})
     for x in places[::-max(1, -(-len(places)//most))][::-1]:
         at = [(ys[bisect_right(xs, x) - 1], name) for (xs, ys), name in shown if xs and xs[0] <= x]
-        yield x/unit, ' · '.join([f'{label} {x/unit:.6g}', *(f'{name} {written(v)}' for v, name in sorted(at) if v == v)])
+        values = (f'{name} {written(v)}' for v, name in sorted(at) if v == v)
+        yield x/unit, ' · '.join([f'{label} {x/unit:.6g}', *values])
 
 # %% ../../nbs/runs/11_lines.ipynb #li000012
 _UNITS = (7200, 3600, 'hours'), (120, 60, 'minutes'), (0, 1, 'seconds')
@@ -75,38 +70,46 @@ def _after(pair, start):
     "What is drawn of a run after a place on the axis"
     return [o and [*map(list, zip(*((x, y) for x, y in zip(*o) if x >= start)))] or None for o in pair]
 
-def _scaled(c, shown, start, known):
+def _known(c, i, is_log):
+    "The curves of a run, computed anew only when it has new values"
+    known = c.drawn.setdefault(i, {})
+    if is_log not in known: known[is_log] = curves_of(c, c.sources[i], is_log)
+    return known[is_log]
+
+def _scaled(c, shown, start, fits_all):
     "Choose the vertical axis: (what is drawn of each run, first place, last place, limits, whether it is logarithmic)"
     for ylog in False, True:
-        drawn = known[ylog] = known.get(ylog) or [curves_of(c, s, ylog) for s in c.sources]
+        drawn = [_known(c, i, ylog) for i in range(len(c.sources))]
         longest = max((o[0][-1] for o in chain.from_iterable(drawn) if o and o[0]), default=1)
         drawn = [_after(pair, start*longest) for pair in drawn] if start else drawn
         seen = [o[1] for o in chain.from_iterable(drawn[i] for i in shown or range(len(drawn))) if o]
         if not needs_log(seen) or any(v <= 0 for v in chain.from_iterable(seen)): break
-    return drawn, start*longest, longest or 1, limits(list(chain.from_iterable(seen)), (), ylog), ylog
+    rest = [o[1] for o in chain.from_iterable(drawn) if o] if fits_all else []
+    ylim = limits(*(list(chain.from_iterable(o)) for o in (seen, rest)), ylog)
+    return drawn, start*longest, longest or 1, ylim, ylog
 
 def chart_of(
     c: Values,
     shown: dict,    # index of a run whose line is in colour → colour; the others are grey
     is_marked: bool = False,    # whether a style sheet chooses which lines are in colour, by the classes of all of them
     start: float = 0.,  # share of the horizontal axis to leave out
-    known: dict|None = None,    # curves that another chart of the same values has computed
+    fits_all: bool = False,     # whether the vertical axis fits most of the grey lines, too
 ) -> Chart:
     "Draw the lines of a comparison"
-    drawn, first, longest, ylim, ylog = _scaled(c, shown, start, {} if known is None else known)
+    drawn, first, longest, ylim, ylog = _scaled(c, shown, start, fits_all)
     unit, label = 1, AXES[c.x]
     if c.x == 'time': unit, label = next((u, name) for top, u, name in _UNITS if longest >= top)
-    grey, bold, names = [], [], [short(s.name, 18) for s in c.sources]
+    grey, bold, names = [], [], [cut_name(s.name, 18) for s in c.sources]
     for i, (name, pair) in enumerate(zip(names, drawn)):
         lines = [replace(o, group=f'l-{i}') for o in _lines_of(name, pair, shown.get(i, GREY), unit)]
         if i in shown: bold += lines
         else: grey += [replace(o, width=1., alpha=.5, points=False, may_leave=True, end=o.end if is_marked else '')
                        for o in lines]
-    lines = [*grey, *bold, *_keys(short(c.metric or ''), [drawn[i] for i in shown], bool(grey))]
+    lines = [*grey, *bold, *_keys(cut_name(c.metric or ''), [drawn[i] for i in shown], bool(grey))]
     ends = [o.end for o in (lines if is_marked else bold)]
-    width = 788 - 60 - round(.6*SIZE*max(map(len, ends), default=0)) - 6
+    width = 788 - 60 - round(.6*SIZE*max(map(len, ends), default=0)) - 20
     panel = Panel(60, 24, width, 280, lines, (first/unit, first/unit + (longest - first)/unit*1.015 or 1), ylim, label,
-                  ylog=ylog, whole=c.x in ('batch', 'step', 'samples'), note='logarithmic' if ylog else '')
+                  ylog=ylog, whole=c.x != 'time', note='logarithmic' if ylog else '')
     panel.hover = [*_hover([drawn[i] for i in shown], [names[i] for i in shown], unit, label)]
     panel.top = 9 + LEADING*max(len(legend_rows(panel.lines, panel.width)), 1)
     return Chart(800, round(panel.top + panel.height + 38), [panel])

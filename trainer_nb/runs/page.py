@@ -20,6 +20,7 @@ S:has(.zoom :checked) .whole,S:not(:has(.zoom :checked)) .last{display:none!impo
 S .zoom{display:inline-block!important;margin-left:1em;cursor:pointer}
 S .zoom input{display:inline-block;width:auto;vertical-align:middle;margin:0 4px 0 0}
 S .rows{position:relative!important;width:max-content;min-width:100%}
+S .rows .widget-html-content{position:static!important}
 S .rows>:not(.labels,.steer){position:static!important;margin:0!important;overflow:visible!important}
 S .labels{display:flex!important;flex-direction:column;position:absolute;z-index:1;left:0;right:0;bottom:0}
 S .labels>*{height:24px}S .labels>:hover{background:#8882}
@@ -35,7 +36,8 @@ def sheet(
     "Write the rules by which check boxes choose the colours of lines"
     rules, taken, s = [_FIXED.replace('S ', f'{scope} ').replace('S:', f'{scope}:')], '', scope
     for k in range(len(PALETTE)):
-        rules.append(f'{s}{taken}:not(:has(.k{k}:checked)) .labels>:not(:has(:checked)) label:has(.k{k}){{display:block}}')
+        is_next = f'{s}{taken}:not(:has(.k{k}:checked))'
+        rules.append(f'{is_next} .labels>:not(:has(:checked)) label:has(.k{k}){{display:block}}')
         taken += f':has(.k{k}:checked)'
     for i in range(n):
         row, line = f'.labels>:nth-child({i + 1})', f'path.l-{i}'
@@ -43,7 +45,7 @@ def sheet(
         off, thick = f'{s}:not(:has({row} :checked))', f'{s}:has({row}:hover)'
         rules += [f'{s} .s-{i}{{color:var(--l{i},#888)!important}}{off} .s-{i}{{opacity:.5}}',
                   f'{s} {line}{{stroke:var(--l{i},#888)}}{off} {line}{{stroke-width:1;stroke-opacity:.5}}',
-                  f'{off} {line}[stroke-linecap]{{stroke-width:2}}{s} text.l-{i}{{fill:var(--l{i},currentColor)}}',
+                  f'{off} {line}[stroke-linecap]{{stroke-width:2}}{s} text.mark.l-{i}{{fill:var(--l{i},#888)}}',
                   f'{off} text.l-{i}{{display:none}}{thick} text.l-{i}{{display:inline;font-weight:bold}}',
                   f'{thick} {line}{{stroke-width:4;stroke-opacity:1}}{thick} {line}[stroke-linecap]{{stroke-width:9}}']
     return f'<style>{"".join(rules)}</style>'
@@ -65,8 +67,7 @@ ZOOM = '<label class="zoom" style="display:none"><input type="checkbox">axes on 
 
 def charts(c: Values, shown: dict[int, str]) -> str:
     "Write the chart for a style sheet that chooses colours, and the one of the last 80 %"
-    known = {}
-    whole, last = (chart_of(c, shown, True, start, known) for start in (0., .2))
+    whole, last = (chart_of(c, shown, True, start) for start in (0., .2))
     return f'<div class="whole">{whole.html()}</div><div class="last" style="display:none">{last.html()}</div>'
 
 def html_rows(c: Values, shown: dict[int, str], scope: str) -> str:

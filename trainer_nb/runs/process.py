@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['RANK_VARIABLES', 'process_start', 'now_here', 'arguments', 'import_path', 'detach', 'announce', 'spawn', 'reap',
-           'warm_starts', 'forked', 'Ranks', 'Pausing']
+           'warm_starts', 'fork_runs', 'Ranks', 'Pausing']
 
 # %% ../../nbs/runs/06_process.ipynb #4e3aaf3d
 import json, os, platform, shutil, signal, subprocess, sys, tempfile, threading
@@ -133,7 +133,7 @@ def warm_starts() -> Iterator[None]:
         if warm is not None: warm.close()
 
 # %% ../../nbs/runs/06_process.ipynb #0a5e0002
-def forked() -> str|None:   # in a fork, the folder of its run; None at the end of the input
+def fork_runs() -> str|None:   # in a fork, the folder of its run; None at the end of the input
     "Fork this process for each folder that a line of standard input names"
     import torch._dynamo    # noqa: F401   by the first optimizer otherwise, in each fork
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)       # no zombies

@@ -275,7 +275,8 @@ class Drawn:
 # %% ../../nbs/show/01_output.ipynb #3f5f3d5f
 class Budget:
     "Decide when to draw next: at most 5 times a second, and after the first second a share of the time"
-    def __init__(self, clock: Callable[[], float] = perf_counter, cost: Callable[[], float]|None = None, share: float = .01):
+    def __init__(self, clock: Callable[[], float] = perf_counter, cost: Callable[[], float]|None = None,
+                 share: float = .01):
         # cost: clock of what an update costs; in a thread of its own, `time.thread_time`: it waits for the GIL
         self.share, self.clock, self.cost, self.opened = share, clock, cost or clock, clock()
         self.next = math.inf    # clock of the next update; inf: none
