@@ -41,7 +41,8 @@ def heat_picture(c: Any) -> str:
     drawn = ax.imshow(rates, cmap='Blues', vmin=0, vmax=1, interpolation='nearest')
     ax.set(xlabel='prediction', ylabel='target')
     fig.colorbar(drawn, ax=ax, label='share of the target')
-    return html_figure(fig, 'confusion matrix')
+    worst = ', '.join(f'{t} → {p}: {n}' for t, p, n, _ in c.lines(3)[1:])
+    return html_figure(fig, f'confusion matrix: {c.title}; most confused: {worst or "none"}')
 
 def html_figure(fig: Any, alt: str) -> str:
     "Write a matplotlib figure as HTML"
