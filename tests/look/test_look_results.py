@@ -221,6 +221,7 @@ def test_the_text_and_the_picture_say_the_same():
     assert '50%' in c._repr_html_() and c.lines()[1] == ['<dog>', 'eel', '2', '50.0%']
     many = results(torch.arange(40), torch.arange(40).roll(1), None).confusion()
     assert 'data:image/png' in many._repr_html_() and '0 of 40' in repr(many)
+    assert 'alt="confusion matrix: 0 of 40 right, 0.0%; most confused: ' in many._repr_html_()
     empty = results(torch.zeros(0, 3), torch.zeros(0, dtype=torch.long)).confusion()
     assert empty.counts.sum() == 0 and '0 of 0' in repr(empty)
 

@@ -647,8 +647,12 @@ def test_no_rate_past_the_lowest_loss_is_offered(name, late):
     low, high = curve.good_range
     assert low == high/10 and .25 < high/lowest < 4 and f'good range {low:.2g} to {high:.2g}' in str(curve)
     assert sorted(row.split()[0] for row in str(curve).splitlines()[2:]) == sorted(offered)
-    named = ' '.join(o.name or '' for o in curve.chart().panels[0].lines)
-    assert [k for k in RULES if k in named] == offered
+    panel, = curve.chart().panels
+    assert panel.shade == (max(low, curve.start), high)
+    labelled = {k: lr for lr, _, text, _ in panel.labels for k in RULES if k in text and text.endswith(f' {lr:.2g}')}
+    assert labelled == {k: curve.suggestions[k] for k in offered}
+    places = [panel.place([lr], [y])[0][1] + 15*rows for lr, y, _, rows in panel.labels]
+    assert all(b - a > 14.9 for a, b in zip(places, places[1:]))        # none on another
     for k in late:
         curve.suggest = k,
         assert curve.suggestion is curve.good_range is None and k in curve.why and curve.why in curve.status()

@@ -94,6 +94,10 @@ def _notes(p):
         yield _Words(p.right + 20, y + 4, o.end, group=o.group)
     for x, y, words, _, anchor in p.arrows(): yield _Words(x, y, words, anchor=anchor)
     if p.note: yield _Words(p.right - 6, p.top + 14, p.note, anchor='end')
+    for x, y, text, rows in p.labels:
+        if not (at := p.place([x], [y])[0]): continue
+        side, anchor = (-8, 'end') if at[0] - 8 - .6*SIZE*len(text) > p.left else (8, 'start')
+        yield _Words(at[0] + side, min(at[1] + LEADING*rows, p.bottom - 5), text, anchor=anchor)
     for x, lines in p.flags:
         x = p.place([x], p.ylim[:1])[0][0]
         room = .6*SIZE*max(map(len, lines), default=0)

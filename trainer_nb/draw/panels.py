@@ -141,6 +141,7 @@ class Panel:
     hover: Sequence = ()   # (x, text) to show under the pointer; ' · ' separates the lines of a text
     flags: Sequence = ()   # (x, list of lines of text): a vertical line with words at its top
     rings: Sequence = ()   # (x, y, color): a ring around a point
+    labels: Sequence = ()  # (x, y, text, rows): text to the left of a point, some rows below it
     shade: tuple|None = None    # (x, x): a grey stretch
     below: tuple|None = None    # (name, list of (value, label)): a second row of numbers below; names then stand left
 

@@ -45,7 +45,7 @@ class Preview:
             panels.append(Panel(64, top, 480, 130, lines, (1, max(n, 2)), ylim, None, n_ticks=4, note=note))
             top += 160
         panels[0].hover, panels[-1].xlabel = self._hover(n), 'batch'
-        return Chart(566, top + 10, panels)
+        return Chart(566, top + 10, panels, alt=repr(self))
 
     def _hover(self, n, most=150):
         "Values of some batches, the last one among them"
@@ -61,7 +61,7 @@ class Preview:
         return '\n'.join(f'{name}: starts at {v[0]:.3g}, range {min(v):.3g} to {max(v):.3g}, ends at {v[-1]:.3g}'
                          for name, v in self.steps.items())
 
-    def _repr_png_(self): return self.plot()._repr_png_()
+    def _repr_mimebundle_(self, **kwargs): return self.chart().bundle()
 
 # %% ../../nbs/features/15_preview.ipynb #c4b26fc7
 def plot_schedule(learn: Learner,

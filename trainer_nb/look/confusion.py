@@ -97,8 +97,8 @@ class Confusion:
     def _ipython_display_(self):
         from IPython.display import display
         is_live, html = len(self.results.loss) and attended_kernel() is not None, self._repr_html_()
-        if is_live and len(self.counts) <= WIDEST: html = f'<div class="tnb-matrix">{html}</div>'
-        display({'text/html': STYLE*bool(is_live) + html, 'text/plain': repr(self)}, raw=True)
+        if is_live: html = f'{STYLE}<div class="tnb-matrix">{html}</div>'
+        display({'text/html': html, 'text/plain': repr(self)}, raw=True)
         if is_live: self.cells = Cells(self)
 
 # %% ../../nbs/look/04_confusion.ipynb #77ff21b2

@@ -41,7 +41,8 @@ def heat_picture(c: Any) -> str:
     drawn = ax.imshow(rates, cmap='Blues', vmin=0, vmax=1, interpolation='nearest')
     ax.set(xlabel='prediction', ylabel='target')
     fig.colorbar(drawn, ax=ax, label='share of the target')
-    return html_figure(fig, 'confusion matrix')
+    worst = ', '.join(f'{t} → {p}: {n}' for t, p, n, _ in c.lines(3)[1:])
+    return html_figure(fig, f'confusion matrix: {c.title}; most confused: {worst or "none"}')
 
 def html_figure(fig: Any, alt: str) -> str:
     "Write a matplotlib figure as HTML"
@@ -56,7 +57,7 @@ def around(c: Any) -> tuple[str, str]:
 
 # %% ../../nbs/look/13_matrix.ipynb #mtx00011
 # In JupyterLab and Notebook 7: buttons take the place of the table, and without a kernel it takes theirs
-STYLE = '''<style>.tnb-live button{white-space:pre;line-height:1.2}.tnb-live .tnb-on{outline:2px solid;
+STYLE = '''<style>.tnb-cells button{white-space:pre;line-height:1.2}.tnb-cells .tnb-on{outline:2px solid;
 outline-offset:-2px}
 .jp-OutputArea-child:has(.tnb-matrix):has(+ .jp-OutputArea-child .tnb-live),
 .jp-OutputArea-child:has(.tnb-matrix) + * > .lm-Panel:not(:has(*)){display:none}</style>'''
@@ -71,9 +72,10 @@ class Cells:
         beside = W.Layout(flex='1 1 320px', min_width='0')
         self.out = W.HTML('<div>a click on a cell shows its samples</div>', layout=beside)
         row = W.HBox([_buttons(confusion, self.show), self.out], layout=W.Layout(flex_flow='row wrap', grid_gap='16px'))
-        head, pairs = map(W.HTML, around(confusion) if len(confusion.counts) <= WIDEST else ('', ''))
+        is_whole = len(confusion.counts) <= WIDEST
+        head, pairs = map(W.HTML, around(confusion) if is_whole else ('', ''))
         self.box = W.VBox([head, row, pairs])
-        self.box.add_class('tnb-live')
+        for name in ['tnb-cells'] + ['tnb-live']*is_whole: self.box.add_class(name)
         display({**widget_view(self.box), 'text/plain': 'a click on a cell shows its samples'}, raw=True)
 
     def show(self, target: int, predicted: int, button: Any = None) -> None:

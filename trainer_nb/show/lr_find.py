@@ -205,15 +205,24 @@ def _losses_to_show(curve, raw):
     low, high = min(raw[:n]), max(values[:n])
     return [low, high, high + .4*(high - low)] if n > 1 else values
 
+def _marks(found, curve):
+    "Rates that rules suggest, in order, with their losses and names; one that several suggest has them all"
+    rates, res = found.offered(), []
+    for lr in sorted({*rates.values()}):
+        i = min(range(len(found.lrs)), key=lambda i: abs(math.log(found.lrs[i]/lr)))
+        names = ', '.join(name for name, o in rates.items() if o == lr)
+        res.append((lr, curve[i], f'{names} {lr:.2g}'))
+    return res
+
 def _chart(found, picked):
     "Draw a curve, its suggestions, and a rate that was picked"
     curve = smooth(found.losses)
     low, high = limits(_losses_to_show(curve, found.losses))
     lines = [Line(found.lrs, found.losses, COLORS[0], width=1, alpha=RAW, may_leave=True),
              Line(found.lrs, curve, COLORS[0], 'loss', may_leave=True)]
-    for (name, lr), color in zip(found.offered().items(), COLORS[1:]):
-        i = min(range(len(found.lrs)), key=lambda i: abs(math.log(found.lrs[i]/lr)))
-        lines.append(Line([lr], [curve[i]], color, f'{name} {lr:.2g}', points=True))
+    marks, good = _marks(found, curve), found.good_range
+    lines += [Line([lr], [y], color, points=True) for (lr, y, _), color in zip(marks, COLORS[1:])]
+    if good: lines.append(Line([], [], GREY, f'good range {good[0]:.2g} to {good[1]:.2g}'))
     if picked is not None:
         label = f'picked {picked:.2g}'
         lines.insert(0, Line([picked, picked], [low, high], GREY, label, width=1.5))
@@ -221,7 +230,14 @@ def _chart(found, picked):
     axes = (found.start, found.end), (low, high), 'learning rate'
     hover = [(lr, f'lr {lr:.2g} · loss {raw:.4g} · smoothed {v:.4g}')
              for lr, raw, v in zip(found.lrs, found.losses, curve)]
-    return Chart(604, 260, [Panel(54, top, 534, 216 - top, lines, *axes, is_log=True, hover=hover)])
+    shade = good and (max(good[0], found.start), good[1])
+    panel = Panel(54, top, 534, 216 - top, lines, *axes, is_log=True, hover=hover, shade=shade)
+    panel.labels, last = [], -math.inf
+    for lr, y, text in marks:       # none on the one before
+        at = panel.place([lr], [y])[0][1]
+        last = max(at + LEADING, last + LEADING)
+        panel.labels.append((lr, y, text, (last - at)/LEADING))
+    return Chart(604, 260, [panel], alt=found.label)
 
 # %% ../../nbs/show/04_lr_find.ipynb #b665b336
 class Picker:
