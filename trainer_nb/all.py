@@ -14,7 +14,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from .base import batch_size, set_seed, show_error, to_device, with_comments
-from .data import Loaders, SeededLoader, TensorLoader, prefetch, split
+from .data import Loaders, SeededLoader, TensorLoader, folds, prefetch, split
 from trainer_nb.loop import (
     EVENTS, STEPS, CancelEpoch, CancelFit, CancelStep, History, Hook, HookOrderError, HookTable, LambdaHook,
     MainProcessHook, Metric, ParamGroups, StepState, TrainingInterrupted, accuracy
@@ -30,7 +30,9 @@ from trainer_nb.show import (
     TrackioLogger, WandbLogger, progress
 )
 from .learner import Learner
-from .look import BatchView, Confusion, Diagnosis, Report, Results, SampleView, Summary
+from trainer_nb.look import (
+    BatchView, Confusion, CrossValidation, Diagnosis, Report, Results, SampleView, Summary, cross_validate
+)
 from .parallel import Accelerate, ProcessFailed
 from .runs import Comparison, Ray, Run, Slurm, Trials, attach, compare, runs, sweep
 
@@ -38,7 +40,7 @@ from .runs import Comparison, Ray, Run, Slurm, Trials, attach, compare, runs, sw
 __all__ = [
     'torch', 'F', 'nn', 'DataLoader', 'TensorDataset',
     'batch_size', 'set_seed', 'show_error', 'to_device',
-    'Loaders', 'SeededLoader', 'TensorLoader', 'prefetch', 'split',
+    'Loaders', 'SeededLoader', 'TensorLoader', 'folds', 'prefetch', 'split',
     'EVENTS', 'STEPS', 'CancelEpoch', 'CancelFit', 'CancelStep', 'Hook', 'HookOrderError', 'HookTable', 'LambdaHook',
     'MainProcessHook', 'History', 'Learner', 'Metric', 'ParamGroups', 'StepState', 'TrainingInterrupted', 'accuracy',
     'AMP', 'EMA', 'SWA', 'Activations', 'Compile', 'Freeze', 'FreezeBN', 'GradAccum', 'GradClip', 'GradNorm',
@@ -48,7 +50,8 @@ __all__ = [
     'Checkpoint', 'EarlyStopping', 'load_model',
     'BatchSizes', 'Controls', 'Display', 'LRCurve', 'Log', 'progress',
     'CSVLogger', 'JSONLLogger', 'MLflowLogger', 'TensorBoardLogger', 'TrackioLogger', 'WandbLogger',
-    'BatchView', 'Confusion', 'Diagnosis', 'Report', 'Results', 'SampleView', 'Summary',
+    'BatchView', 'Confusion', 'CrossValidation', 'Diagnosis', 'Report', 'Results', 'SampleView', 'Summary',
+    'cross_validate',
     'Accelerate', 'ProcessFailed',
     'Comparison', 'Ray', 'Run', 'Slurm', 'Trials', 'attach', 'compare', 'runs', 'sweep',
 ]
