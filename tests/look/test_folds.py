@@ -65,7 +65,8 @@ def test_the_table():
         assert cv.mean[name] == pytest.approx(values[:, i].mean().item(), abs=1e-6)
         assert cv.std[name] == pytest.approx(values[:, i].std(correction=1).item(), abs=1e-6)
     lines = repr(cv).splitlines()
-    assert [o.split()[0] for o in lines] == ['fold', '0', '1', '2', '3', 'mean', 'std'] and cv._repr_html_().count('<tr>') == 7
+    assert [o.split()[0] for o in lines] == ['fold', '0', '1', '2', '3', 'mean', 'std']
+    assert cv._repr_html_().count('<tr>') == 7
 
 class Frozen(nn.Module):
     def __init__(self, body):
