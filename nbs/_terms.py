@@ -58,7 +58,8 @@ TERMS = _listed({   # page, or page#section → terms
     'look/09_doctor': 'debug, debugging, sanity check, common mistakes',
     'loop/04_history': 'history, plot loss',
     'loop/05_optim': 'optimizer, weight decay, param groups, layer-wise learning rates',
-    'loop/18_learner': 'predict, inference, predict_step, predict without targets, evaluate, validation, trainer, dry run',
+    'loop/18_learner': 'predict, inference, predict_step, predict without targets, evaluate, validation, trainer, '
+                       'dry run',
     'features/01_gradients': 'gradient accumulation, gradient clipping, exploding gradients, grad norm',
     'features/02_amp': 'mixed precision, half precision, fp16, bf16, float16, autocast, GradScaler',
     'features/03_ema': 'exponential moving average, weight averaging',
