@@ -17,7 +17,7 @@ from torch.utils.data import Subset
 # %% ../../nbs/data/05_split.ipynb #b929361e
 def _numbers(name, labels, n):
     "(n,) int64: labels of samples, numbered"
-    if len(labels) != n: raise ValueError(f'{name} has {len(labels)} labels for {n} samples')
+    if len(labels) != n: raise ValueError(f'{name} has {len(labels)} entries for {n} samples')
     labels = labels.tolist() if hasattr(labels, 'tolist') else list(labels)
     labels = [o[0] if isinstance(o, list) and len(o) == 1 else o for o in labels]
     try: numbers = {o: i for i, o in enumerate(dict.fromkeys(labels))}
