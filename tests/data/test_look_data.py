@@ -144,7 +144,7 @@ def test_a_split_that_cannot_be():
         with pytest.raises(ValueError, match=message): split((x, y), **wrong)
     with pytest.raises(ValueError, match='must agree'): split((x, y[:3]))
     with pytest.raises(TypeError, match='got a Stream'): split(Stream())
-    with pytest.raises(TypeError, match='one class for each sample'): split((x, x), stratify=True)
+    with pytest.raises(TypeError, match='one label for each sample'): split((x, x), stratify=True)
 
 class Items(IterableDataset):
     def __init__(self, *items): self.items = items
