@@ -14,7 +14,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from .base import batch_size, set_seed, show_error, to_device, with_comments
-from .data import Loaders, SeededLoader, Table, TensorLoader, prefetch, split
+from .data import Loaders, SeededLoader, Table, TensorLoader, folds, prefetch, split
 from trainer_nb.loop import (
     EVENTS, STEPS, CancelEpoch, CancelFit, CancelStep, History, Hook, HookOrderError, HookTable, LambdaHook,
     MainProcessHook, Metric, ParamGroups, StepState, TrainingInterrupted, accuracy
@@ -30,7 +30,10 @@ from trainer_nb.show import (
     TrackioLogger, WandbLogger, progress
 )
 from .learner import Learner
-from .look import BatchView, Confusion, Diagnosis, Report, Results, Samples, SampleView, Spikes, Summary
+from trainer_nb.look import (
+    BatchView, Confusion, CrossValidation, Diagnosis, Report, Results, Samples, SampleView, Spikes, Summary,
+    cross_validate
+)
 from .parallel import Accelerate, ProcessFailed
 from trainer_nb.runs import (
     Comparison, Fingerprint, Ray, Run, Slurm, Trials, attach, compare, diff, runs, sweep
@@ -40,7 +43,7 @@ from trainer_nb.runs import (
 __all__ = [
     'torch', 'F', 'nn', 'DataLoader', 'TensorDataset',
     'batch_size', 'set_seed', 'show_error', 'to_device',
-    'Loaders', 'SeededLoader', 'Table', 'TensorLoader', 'prefetch', 'split',
+    'Loaders', 'SeededLoader', 'Table', 'TensorLoader', 'folds', 'prefetch', 'split',
     'EVENTS', 'STEPS', 'CancelEpoch', 'CancelFit', 'CancelStep', 'Hook', 'HookOrderError', 'HookTable', 'LambdaHook',
     'MainProcessHook', 'History', 'Learner', 'Metric', 'ParamGroups', 'StepState', 'TrainingInterrupted', 'accuracy',
     'AMP', 'EMA', 'SWA', 'Activations', 'Compile', 'Freeze', 'FreezeBN', 'GradAccum', 'GradClip', 'GradNorm',
@@ -50,7 +53,8 @@ __all__ = [
     'Checkpoint', 'EarlyStopping', 'SpikeGuard', 'load_model',
     'BatchSizes', 'Controls', 'Display', 'LRCurve', 'Log', 'progress',
     'CSVLogger', 'JSONLLogger', 'MLflowLogger', 'TensorBoardLogger', 'TrackioLogger', 'WandbLogger',
-    'BatchView', 'Confusion', 'Diagnosis', 'Report', 'Results', 'SampleView', 'Samples', 'Spikes', 'Summary',
+    'BatchView', 'Confusion', 'CrossValidation', 'Diagnosis', 'Report', 'Results', 'SampleView', 'Samples', 'Spikes',
+    'Summary', 'cross_validate',
     'Accelerate', 'ProcessFailed',
     'Comparison', 'Fingerprint', 'Ray', 'Run', 'Slurm', 'Trials', 'attach', 'compare', 'diff', 'runs', 'sweep',
 ]

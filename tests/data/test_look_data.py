@@ -139,12 +139,12 @@ def test_a_split_that_cannot_be():
     for wrong, message in ((dict(valid=0.), 'a fraction in'),
                            (dict(valid=1.), 'samples left for training'),
                            (dict(valid=True), 'valid is True'),
-                           (dict(stratify=[1]), '1 classes for 22 samples'),
+                           (dict(stratify=[1]), '1 entries for 22 samples'),
                            (dict(stratify=torch.rand(N)), 'expected classes')):
         with pytest.raises(ValueError, match=message): split((x, y), **wrong)
     with pytest.raises(ValueError, match='must agree'): split((x, y[:3]))
     with pytest.raises(TypeError, match='got a Stream'): split(Stream())
-    with pytest.raises(TypeError, match='one class for each sample'): split((x, x), stratify=True)
+    with pytest.raises(TypeError, match='one label for each sample'): split((x, x), stratify=True)
 
 class Items(IterableDataset):
     def __init__(self, *items): self.items = items

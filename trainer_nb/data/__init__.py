@@ -7,5 +7,5 @@ from .passes import Pass
 from .several import Loaders, sets_of
 from .loaders import TensorLoader, as_loader, is_shuffled, may_be_batched, prefetch, yields_new
 from .seeded import SeededAdapter, SeededLoader
-from .split import split
+from .split import folds, split
 from .table import Table

@@ -3,6 +3,7 @@ from .batch import BatchView
 from .results import Results, SampleView
 from .confusion import Confusion, Report
 from .summary import Summary
+from .folds import CrossValidation, cross_validate
 from .doctor import Diagnosis
 from .album import Samples
 from .spikes import Spikes

@@ -36,7 +36,7 @@ def find_best(
 def load_best(
     learn: Learner,
     folder: str | Path | None = None,   # of the checkpoints; None: that of the hook `Checkpoint`
-) -> dict[str, Any]:                    # its manifest: 'epoch', 'step', 'monitor', 'metric' and more
+) -> None:
     """Load the weights of the best checkpoint, by the column that it monitored; all else stays as it is
 
     Raises ValueError, with nothing changed, for the checkpoint of a different model.
@@ -58,4 +58,3 @@ def load_best(
     if i < len(rows) and rows[i].get(manifest['monitor']) == manifest['metric']: learn.history.kept = i
     value = format_value(manifest['metric'])
     print(f'{file.name}: {manifest["monitor"]} was best in epoch {i} ({value}); these weights are loaded')
-    return manifest
