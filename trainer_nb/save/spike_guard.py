@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['spike_limit', 'SpikeWatch', 'sample_indices', 'SpikeGuard', 'describe_spike']
 
-# %% ../../nbs/save/09_spike_guard.ipynb #b7e1b41c
+# %% ../../nbs/save/09_spike_guard.ipynb #e5478db2
 import math, warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -21,7 +21,7 @@ from trainer_nb.loop import (
 from .snapshot import capture, restore
 from .states import host_copy
 
-# %% ../../nbs/save/09_spike_guard.ipynb #5207410c
+# %% ../../nbs/save/09_spike_guard.ipynb #b89a19d9
 _RECENT, _LEAST_UNIT, _LEAST_SPREAD = 5, .05, .6
 
 def _mad(values, middle): return 1.4826*sorted(abs(o - middle) for o in values)[len(values)//2]
@@ -37,7 +37,7 @@ def spike_limit(
     spread = max(_mad(far, 0.), sorted(far)[int(.95*n)]/1.645, _LEAST_SPREAD)
     return median + unit*math.sinh(min(max(threshold*spread, 1.3*max(far[-_RECENT:])), 700.))
 
-# %% ../../nbs/save/09_spike_guard.ipynb #eba1d3e9
+# %% ../../nbs/save/09_spike_guard.ipynb #68484f6e
 def _is_for_all(request):
     "Return whether all ranks have this request, and it may save the state"
     owner = getattr(request, '__self__', None)
@@ -122,7 +122,7 @@ class SpikeWatch(Hook):
             if over > most: res, most = {'why': name, 'limit': limit, **values}, over
         return res
 
-# %% ../../nbs/save/09_spike_guard.ipynb #534d1be6
+# %% ../../nbs/save/09_spike_guard.ipynb #e61e0594
 class _Keys:
     "A dataset whose items are their own indices"
     def __init__(self, n): self.n = n
@@ -148,7 +148,7 @@ def sample_indices(
     except (StopIteration, TypeError, ValueError): return None
     finally: set_rng_states(now, dl)
 
-# %% ../../nbs/save/09_spike_guard.ipynb #928ea2df
+# %% ../../nbs/save/09_spike_guard.ipynb #7007c47a
 class SpikeGuard(SpikeWatch):
     """Find batches whose loss or gradient norm is far above its recent past; note them, or leave them out
 
@@ -249,7 +249,7 @@ class SpikeGuard(SpikeWatch):
         n = len(learn.history.spikes)
         if n and learn.is_main: print(f'SpikeGuard: {n} spike{"s" if n > 1 else ""}, see learn.spikes')
 
-# %% ../../nbs/save/09_spike_guard.ipynb #3beee488
+# %% ../../nbs/save/09_spike_guard.ipynb #9ef6c10f
 def _copy(state): return host_copy(state, copy=Tensor.clone)      # on the device
 
 def _left_out(history): return {(o['epoch'], o['batch_idx']) for o in history.spikes if o['action'] == 'skip'}
