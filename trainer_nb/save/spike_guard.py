@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 
 from ..data import TensorLoader, adapter_of, is_stock, rng_states, set_rng_states, source
 from trainer_nb.loop import (
-    CancelStep, Hook, Learner, MainProcessHook, Rewind, as_count, gradients, refuse_closures, stack_scalars, total_norm
+    CancelStep, Hook, Learner, MainProcessHook, GoBack, as_count, gradients, refuse_closures, stack_scalars, total_norm
 )
 from .snapshot import capture, restore
 from .states import host_copy
@@ -219,7 +219,7 @@ class SpikeGuard(SpikeWatch):
         row['indices'] = None
         if learn.world.size == 1: row['indices'] = sample_indices(fit.train.pass_.dl, fit.train.pass_.start, at[1])
         if self.action == 'skip' and self.kept is not None and self.kept[1] <= at:
-            raise Rewind(lambda learn: self._leave_out(learn, {**row, 'action': 'skip'}))
+            raise GoBack(lambda learn: self._leave_out(learn, {**row, 'action': 'skip'}))
         if not self.is_high: learn.history.spikes.append({**row, 'action': 'note'})     # one of a series is enough
 
     def _leave_out(self, learn, row):
