@@ -26,6 +26,8 @@ TERMS = _listed({   # page, or page#section → terms
     'tutorials/09_train_in_the_background': 'background, long training',
     'tutorials/10_compare_runs': 'compare trainings, hyperparameters side by side',
     'tutorials/11_search_settings': 'hyperparameters, tune, tuning',
+    'tutorials/13_prove_that_it_resumes': 'checkpoint test, lost state, resumes differently',
+    'tutorials/14_it_spiked': 'loss spike, spike, diverged, loss jumped, bad batch, skip a batch, outlier',
     'howto/01_resume_after_a_crash': 'crash, resume after a crash, killed',
     'howto/02_tensorboard': 'tensorboard, logging',
     'howto/03_two_optimizers': 'two optimizers, several optimizers',

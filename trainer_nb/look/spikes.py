@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Spikes', 'spikes_of']
 
-# %% ../../nbs/look/13_spikes.ipynb #b7b5a51a
+# %% ../../nbs/look/13_spikes.ipynb #ecf731e7
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ from ..loop import Learner
 from .batch import BatchView
 from .samples import Look
 
-# %% ../../nbs/look/13_spikes.ipynb #5857669f
+# %% ../../nbs/look/13_spikes.ipynb #1488bb26
 def _text(o): return '' if o is None else f'{o:.4g}' if isinstance(o, float) else str(o)
 
 @dataclass(repr=False)
@@ -78,7 +78,7 @@ class Spikes:
         views = ''.join(self.show(i)._repr_html_() for i in drawn)
         return f'<div>{escape(self._status())}</div>{html_table(self.lines()) if self.rows else ""}{views}'
 
-# %% ../../nbs/look/13_spikes.ipynb #a19610d3
+# %% ../../nbs/look/13_spikes.ipynb #a3c58dc8
 def spikes_of(learn: Learner) -> Spikes:
     "List the batches that `SpikeGuard` noted or left out"
     guard = learn.provider('spikes')

@@ -1,7 +1,7 @@
 """The loop: hooks, metrics, history, `Fit` and `Learner`. These names are for other wings"""
 from .hooks import (
     EVENTS, LIFECYCLE, STEPS, Calls, CancelEpoch, CancelFit, CancelStep, Hook, HookOrderError, LambdaHook,
-    MainProcessHook, Rewind, points
+    GoBack, MainProcessHook, points
 )
 from .hook_table import HookTable, as_hooks
 from .averages import stack_scalars

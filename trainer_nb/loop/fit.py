@@ -149,7 +149,8 @@ class FitState:
 
     def _starts_workers(self, learn, name):
         "Return whether a loader had workers that no open pass starts again"
-        is_open = self.train is not None and not self.is_trained if name == 'train_dl' else self.valid is not None
+        phase = self.valid if name == 'valid_dl' else None if self.is_trained else self.train
+        is_open = phase is not None and phase.pass_.start is not None
         return not is_open and getattr(source(getattr(learn, name)), 'persistent_workers', False)
 
 # %% ../../nbs/loop/17_fit.ipynb #c3a0752c
@@ -277,8 +278,9 @@ class Fit(FitState):
     def go_back(self, learn: Any, restore: Callable) -> None:
         "Leave the open phases, let `restore(learn)` load an earlier state into this fit, and take it up"
         for phase in self.phases.values():
-            phase.pass_.leave()
+            phase.pass_.close()
             phase.release()
+        for dl in (learn.train_dl, learn.valid_dl): end_workers(dl)
         self.train = self.valid = None
         restore(learn)
         self._take_up(learn)

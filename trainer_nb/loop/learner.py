@@ -27,7 +27,7 @@ from .first_batch import Looked, new_sums
 from .fit import BoundSteps, Fit, _misplaced
 from .history import History
 from .hook_table import Hooked, as_hooks
-from .hooks import STEPS, Cancel, CancelEpoch, CancelStep, Hook, Rewind, check_parameters
+from .hooks import STEPS, Cancel, CancelEpoch, CancelStep, Hook, GoBack, check_parameters
 from .interrupts import Interrupts
 from .losses import step_with_closure
 from .accumulate import Accumulators, check_column
@@ -634,7 +634,7 @@ class Learner(Hooked):
                 for opt in self.opts.values(): opt.zero_grad()
                 for open_phase in fit.phases.values(): open_phase.pass_.leave()
                 self._cancel('epoch')
-            except Rewind as e:
+            except GoBack as e:
                 fit.go_back(self, *e.args)
                 continue
             fit.close_epoch(self, interrupts)

@@ -23,7 +23,7 @@ from ..save import Checkpoint, Folder, Lock, host_copy, write_state
 from ..show import Display, outcome, pause, planned, scale_lr, unpause
 from .folder import RunFolder, answer, pending
 from .process import Pausing, Ranks, now_here
-from .program import unpack_program
+from .program import enter, unpack_program
 from .record import RunRecord
 
 # %% ../../nbs/runs/04_worker.ipynb #c99082c7
@@ -274,9 +274,8 @@ def _use_accelerator(learn):
 # %% ../../nbs/runs/04_worker.ipynb #04f17001
 def _program(worker):
     "Load the program, in the working directory that it comes from"
-    info, ranks = worker.info, worker.ranks
-    if os.path.isdir(info.get('cwd', '')): os.chdir(info['cwd'])
-    sys.path += [o for o in info.get('path', []) if o not in sys.path]
+    enter(worker.folder)
+    ranks = worker.ranks
     return unpack_program(worker.folder.path, ranks.local if ranks.size > 1 else None)
 
 def _train(worker, program):
