@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['fit_facts', 'live_facts']
 
-# %% ../../nbs/runs/25_facts.ipynb #29aa8f2a
+# %% ../../nbs/runs/25_facts.ipynb #5a552a20
 import os
 from collections.abc import Iterable
 from inspect import signature
@@ -13,12 +13,12 @@ from types import CodeType, FunctionType
 
 import torch
 
-from ..loop import Hook, Learner, named_parameters, points, trained
-from .card import data_checksum, environment, flat, settings, versions
+from ..loop import Hook, Learner, named_parameters, plain_config, points, trained
+from .card import data_checksum, environment, flat, versions
 from .trace import digest, held_state, is_foreign, roots
 from .worker import torch_settings
 
-# %% ../../nbs/runs/25_facts.ipynb #43a77aa5
+# %% ../../nbs/runs/25_facts.ipynb #0077a4f2
 _VARIABLES = ('ATEN_CPU_CAPABILITY', 'CUBLAS_WORKSPACE_CONFIG', 'MKL_CBWR', 'NVIDIA_TF32_OVERRIDE',
               'ONEDNN_MAX_CPU_ISA')
 _PLAIN = int, float, str, bool, type(None)
@@ -49,20 +49,20 @@ def _own_code(parts):
 def _of_loader(name, dl):
     "Options and data of a loader"
     res = {name: data_checksum(dl)}
-    for k in 'batch_size', 'drop_last', 'num_workers', 'sampler', 'shuffle':
+    for k in 'batch_size', 'bs', 'drop_last', 'num_workers', 'sampler', 'shuffle':
         v = getattr(dl, k, None)
         if v is not None: res[f'{name} {k}'] = str(v) if isinstance(v, _PLAIN) else type(v).__name__
     return res
 
-# %% ../../nbs/runs/25_facts.ipynb #0de0d15e
+# %% ../../nbs/runs/25_facts.ipynb #657631e0
 def _of_loss(f):
     if hasattr(f, 'func'): return f'{_of_loss(f.func)} {f.args or ""} {f.keywords or ""}'
     return getattr(f, '__qualname__', None) or f'{type(f).__qualname__} {_options(f)}'
 
 def fit_facts(learn: Learner, hooks: Iterable[Hook]) -> dict[str, str]:     # name → value, as text
     "Describe what a fit was set to do: settings, versions, modules, loaders, hooks, the state of the user's objects"
-    known = 'model', 'parameters', 'bs', 'seed', 'config'
-    res = flat({k: v for k, v in settings(learn, (), {}).items() if k in known}, most=200)
+    res = {'model': type(learn.model).__qualname__, 'seed': str(learn.seed)}
+    if isinstance(config := plain_config(learn.config), (*_PLAIN, dict)): res |= flat({'config': config}, most=200)
     res['loss_fn'] = _of_loss(learn.loss_fn)
     for name, m in learn.model.named_modules():
         own = '' if is_foreign(type(m).__module__) else _options(m)
