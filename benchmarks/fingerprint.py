@@ -1,8 +1,8 @@
 """What `Fingerprint` costs: `python benchmarks/fingerprint.py`
 
-Milliseconds per training batch, one thread, AdamW, the fastest of five fits of at least 30 batches: without the hook,
-with every batch recorded in memory, and with one batch in ten. Each fit begins with a description of what was set, which
-is not counted. The last columns are the size of a record of one batch, and the rate at which the hash reads a tensor.
+Milliseconds per training batch, one thread, AdamW, the fastest of five fits of 30 batches: without the hook, with every
+batch recorded in memory, and with one batch in ten. Each fit begins with a description of what was set, which is not
+counted. The last column is the size of a record of one batch.
 """
 from time import perf_counter
 

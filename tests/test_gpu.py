@@ -19,9 +19,10 @@ import trainer_nb.features.nan_guard
 from common import reasons, same, weights
 from test_no_sync import counted
 from trainer_nb.all import (
-    AMP, EMA, Checkpoint, Compile, GradAccum, GradClip, GradNorm, Hook, LambdaHook, Learner, NaNGuard, Offload,
-    OneCycle, Recompute, TensorLoader, TrainingInterrupted, accuracy, prefetch
+    AMP, EMA, Checkpoint, Compile, Fingerprint, GradAccum, GradClip, GradNorm, Hook, LambdaHook, Learner, NaNGuard,
+    Offload, OneCycle, Recompute, TensorLoader, TrainingInterrupted, accuracy, diff, prefetch
 )
+from trainer_nb.base import hashes
 from trainer_nb.base.rng import rng_state, set_rng_state, set_seed
 from trainer_nb.loop import move
 
@@ -675,3 +676,14 @@ def test_a_process_that_asked_for_a_device_can_be_forked():
     "Looking whether there is one must not start the driver, which a forked process could not use"
     found, code = fresh(FORK, TRAINER_NB_GPU_DRY='1')      # without it this file asks torch itself
     assert found == torch.cuda.is_available() and code == 0
+
+def test_hashes_are_those_of_the_host_and_a_recorded_fit_is_the_same():
+    g = torch.Generator().manual_seed(0)
+    some = [torch.randn(n, generator=g) for n in (1, 7, 2**14 + 3, 2**23 + 1)] + [torch.arange(9) % 2 > 0]
+    assert torch.equal(hashes([o.to(DEVICE) for o in some]).cpu(), hashes(some))
+    plain, watched = (learner(make(), batches(10), batches(3, 2), seed=0) for _ in range(2))
+    plain.fit(1)
+    watched.fit(1, hooks=[Fingerprint()])
+    assert same(weights(plain.model), weights(watched.model))
+    found = diff(*[lambda: learner(make(), batches(10), batches(3, 2))]*2, n_batches=10)
+    assert found.is_equal, found

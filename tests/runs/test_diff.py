@@ -7,8 +7,8 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from trainer_nb.all import (
-    AMP, EMA, Accelerate, Compile, Fingerprint, Freeze, GradAccum, GradClip, Hook, Learner, LRScheduler, NaNGuard, OneCycle,
-    WarmupCosine, diff
+    AMP, EMA, Accelerate, Compile, Fingerprint, Freeze, GradAccum, GradClip, Hook, Learner, LRScheduler, NaNGuard,
+    OneCycle, WarmupCosine, diff
 )
 
 class Net(nn.Module):
@@ -116,45 +116,60 @@ PLANTED = {
     'order of data': ({}, {'order': 2}, 0, 'batch[0]', 'learn.train_dl.generator'),
     'changed label': ({}, {'change': swap_labels}, FIRST, 'batch[1]', '1 of 4 values differ'),
     'scaled data': ({}, {'change': lambda x, y: (x*1.001, y)}, 0, 'batch[0]', 'train_dl'),
-    'dtype of the batch': ({}, {'change': lambda x, y: (x, y.int()), 'loss_fn': lambda p, t: F.cross_entropy(p, t.long())},
+    'dtype of the batch': ({},
+        {'change': lambda x, y: (x, y.int()), 'loss_fn': lambda p, t: F.cross_entropy(p, t.long())},
                            0, 'batch[1]', 'int32'),
     'extra draw': ({}, {'hooks': lambda: [Draws()]}, 1, 'output of drop', 'hook Draws in b'),
     'extra draw before': ({}, {'hooks': lambda: [Noise()]}, 0, 'output of drop', 'hook Noise in b'),
-    'buffer not loaded': ({}, {'prepare': drops_buffer}, 0, 'buffer bn.running_mean before the batch', 'initialization'),
-    'weight decay on norms': ({'optim': optim()}, {'optim': no_decay_of_norms}, 0, 'parameter bn', 'group 1 weight_decay'),
+    'buffer not loaded': ({}, {'prepare': drops_buffer},
+        0, 'buffer bn.running_mean before the batch', 'initialization'),
+    'weight decay on norms': ({'optim': optim()}, {'optim': no_decay_of_norms},
+        0, 'parameter bn', 'group 1 weight_decay'),
     'eps': ({'optim': optim()}, {'optim': optim(eps=1e-6)}, 0, 'parameter ', 'group 0 eps'),
     'lr': ({}, {'lr': 1.1e-2}, 0, 'parameter ', 'group 0 lr'),
-    'momentum': ({'optim': optim(SGD, momentum=.9)}, {'optim': optim(SGD, momentum=.8)}, 1, 'optimizer state momentum_buffer',
+    'momentum': ({'optim': optim(SGD, momentum=.9)}, {'optim': optim(SGD, momentum=.8)},
+        1, 'optimizer state momentum_buffer',
                  'group 0 momentum'),
-    'betas': ({'optim': optim()}, {'optim': optim(betas=(.9, .99))}, 0, 'optimizer state exp_avg_sq', 'group 0 betas'),
+    'betas': ({'optim': optim()}, {'optim': optim(betas=(.9, .99))},
+        0, 'optimizer state exp_avg_sq', 'group 0 betas'),
     'seed': ({}, {'seed': 1}, 0, 'output of drop', 'seed'),
     'init': ({}, {'prepare': lambda learn: nn.init.zeros_(learn.model.head.bias)}, 0,
              'parameter head.bias before the batch', 'initialization'),
     'frozen layer': ({}, {'prepare': frozen}, 0, 'gradient of mid.weight', 'frozen parameters'),
-    'clip value': ({'hooks': lambda: [GradClip(.5)]}, {'hooks': lambda: [GradClip(.4)]}, 0, 'gradient of conv.weight in the optimizer step',
+    'clip value': ({'hooks': lambda: [GradClip(.5)]}, {'hooks': lambda: [GradClip(.4)]},
+        0, 'gradient of conv.weight in the optimizer step',
                    'norm=0.4'),
     'loss reduction': ({}, {'loss_fn': summed}, 0, 'loss', 'summed'),
-    'label smoothing': ({'loss_fn': nn.CrossEntropyLoss()}, {'loss_fn': nn.CrossEntropyLoss(label_smoothing=.1)}, 0, 'loss',
+    'label smoothing': ({'loss_fn': nn.CrossEntropyLoss()},
+        {'loss_fn': nn.CrossEntropyLoss(label_smoothing=.1)}, 0, 'loss',
                         'label_smoothing'),
     'activation': ({}, {'model': partial(Net, act=nn.GELU)}, 0, 'output of act', 'GELU'),
-    'functional activation': ({}, {'model': partial(Net, functional=F.gelu)}, 0, 'input of mid2', 'functional=gelu'),
+    'functional activation': ({}, {'model': partial(Net, functional=F.gelu)},
+        0, 'input of mid2', 'functional=gelu'),
     'padding': ({}, {'model': partial(Net, padding=0)}, 0, 'output of conv', 'padding=(1, 1)'),
     'batch size': ({}, {'bs': 8}, 0, 'batch[0]', 'batch_size'),
     'drop_last': ({'bs': 5}, {'bs': 5, 'drop_last': True}, 6, 'a is in training batch 6', 'drop_last'),
     'accumulation': ({}, {'hooks': lambda: [GradAccum(2)]}, 0, 'gradient of', 'GradAccum'),
-    'order of hooks': ({'hooks': lambda: [GradClip(.1), AddsToGrads()]}, {'hooks': lambda: [AddsToGrads(), ScaleGrads()]}, 0, 'gradient of',
-                       'hooks'),
+    'order of hooks': ({'hooks': lambda: [AddsToGrads(), ScaleGrads()]},
+        {'hooks': lambda: [ScaleGrads(), AddsToGrads()]},
+                       0, 'gradient of head.weight in the optimizer step', 'hooks'),
     'EMA in the forward': ({}, {'hooks': lambda: [EMA(.5), Hook()]}, (0, 'validation', 0), 'output of', 'EMA'),
-    'batch changed in place': ({}, {'hooks': lambda: [InPlace()]}, 2, 'batch[0] after before_step', 'hook InPlace in b'),
-    'BatchNorm momentum': ({}, {'model': partial(Net, momentum=.2)}, 0, 'buffer bn.running_mean after the forward',
+    'batch changed in place': ({}, {'hooks': lambda: [InPlace()]},
+        2, 'batch[0] after before_step', 'hook InPlace in b'),
+    'BatchNorm momentum': ({}, {'model': partial(Net, momentum=.2)},
+        0, 'buffer bn.running_mean after the forward',
                            'momentum=0.2'),
     'part in evaluation mode': ({}, {'hooks': lambda: [InEval()]}, 0, 'output of bn', 'evaluation mode'),
-    'hook edits gradients': ({}, {'hooks': lambda: [ScaleGrads()]}, 0, 'gradient of head.weight in the optimizer step',
+    'hook edits gradients': ({}, {'hooks': lambda: [ScaleGrads()]},
+        0, 'gradient of head.weight in the optimizer step',
                              'hook ScaleGrads in b'),
     'loss scaled by a hook': ({}, {'hooks': lambda: [ScaleLoss()]}, 0, 'gradient of', 'hook ScaleLoss in b'),
-    'weights changed by a hook': ({}, {'hooks': lambda: [Nudges()]}, 2, 'parameter head.bias before the batch', 'hook Nudges in b'),
-    'skipped step': ({}, {'hooks': lambda: [Skips()]}, 3, 'gradient of conv.weight in the optimizer step', 'hook Skips in b'),
-    'scheduler': ({'hooks': lambda: [scheduler(.9)]}, {'hooks': lambda: [scheduler(.8)]}, 1, 'parameter ', 'group 0 lr'),
+    'weights changed by a hook': ({}, {'hooks': lambda: [Nudges()]},
+        2, 'parameter head.bias before the batch', 'hook Nudges in b'),
+    'skipped step': ({}, {'hooks': lambda: [Skips()]},
+        3, 'gradient of conv.weight in the optimizer step', 'hook Skips in b'),
+    'scheduler': ({'hooks': lambda: [scheduler(.9)]}, {'hooks': lambda: [scheduler(.8)]},
+        1, 'parameter ', 'group 0 lr'),
     'one cycle': ({}, {'hooks': lambda: [OneCycle()]}, 0, 'optimizer state exp_avg', 'group 0 lr'),
     'weight tying': ({}, {'model': partial(Net, tied=True)}, 0, 'parameter mid2.weight before the batch', ''),
     'another optimizer': ({'optim': optim()}, {'optim': optim(torch.optim.Adam)}, 0, 'parameter ', 'Adam'),
@@ -208,11 +223,15 @@ def gan_step(batch, learn):
 
 HEALTHY = {
     'plain': {}, 'dropout and clipping': {'hooks': lambda: [GradClip(.5), NaNGuard()]},
-    'accumulation': {'hooks': lambda: [GradAccum(3)]}, 'EMA': {'hooks': lambda: [EMA(.9)]}, 'AMP': {'hooks': lambda: [AMP('bf16')]},
-    'schedule': {'hooks': lambda: [WarmupCosine()]}, 'frozen': {'hooks': lambda: [Freeze('conv')]}, 'own random numbers': {'model': Draw},
-    'recurrent': {'model': lstm}, 'carrying hook': {'hooks': lambda: [Carry()]}, 'in place': {'model': partial(Net, act=partial(nn.ReLU, inplace=True))},
+    'accumulation': {'hooks': lambda: [GradAccum(3)]}, 'EMA': {'hooks': lambda: [EMA(.9)]},
+        'AMP': {'hooks': lambda: [AMP('bf16')]},
+    'schedule': {'hooks': lambda: [WarmupCosine()]}, 'frozen': {'hooks': lambda: [Freeze('conv')]},
+        'own random numbers': {'model': Draw},
+    'recurrent': {'model': lstm}, 'carrying hook': {'hooks': lambda: [Carry()]},
+        'in place': {'model': partial(Net, act=partial(nn.ReLU, inplace=True))},
     'tied': {'model': partial(Net, tied=True)}, 'two optimizers': {
-        'optim': {'conv': torch.optim.SGD, 'head': torch.optim.AdamW}, 'lr': .1, 'train_step': gan_step, 'loss_fn': None},
+        'optim': {'conv': torch.optim.SGD, 'head': torch.optim.AdamW},
+        'lr': .1, 'train_step': gan_step, 'loss_fn': None},
     'LBFGS': {'optim': optim(torch.optim.LBFGS, lr=.1, max_iter=2)},
 }
 
@@ -236,6 +255,11 @@ def test_the_hook_changes_nothing_and_leaves_nothing():
     assert plain.history.epoch_rows[1]['train_loss'] == watched.history.epoch_rows[1]['train_loss']
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in watched.model.modules())
     assert fp.calls is None and not fp.pending
+
+def test_lazy_layers_are_recorded_once_they_have_a_shape():
+    fps = [Fingerprint(), Fingerprint()]
+    for fp in fps: make(model=lambda: nn.Sequential(nn.Flatten(), nn.LazyLinear(3))).fit(1, hooks=[fp])
+    assert diff(*fps).is_equal and len(json.loads(fps[0].lines.lines[-2])['hashes']) > 100
 
 def test_shared_parts_are_as_before():
     "Functions that return learners of one model"
@@ -282,7 +306,7 @@ def test_few_batches(tmp_path):
     plain.fit(1, hooks=[other := Fingerprint(every=5)])
     found = diff(other, fp)
     assert found.batch == (0, 'training', 5) and 'equal at training batch 0' in found.status(), found
-    assert 'not every batch was recorded' in repr(found)
+    assert 'it arose in a batch between' in repr(found)
 
 def test_a_resumed_fit_continues_its_record():
     whole, parts = Fingerprint(), Fingerprint()

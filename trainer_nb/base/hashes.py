@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['hashes']
 
-# %% ../../nbs/base/09_hashes.ipynb #428c47b8
+# %% ../../nbs/base/09_hashes.ipynb #101fea3b
 from itertools import accumulate
 
 import torch
@@ -14,12 +14,13 @@ from torch import Tensor
 
 from .nested import to_device
 
-# %% ../../nbs/base/09_hashes.ipynb #80193b66
+# %% ../../nbs/base/09_hashes.ipynb #5f33c908
 _STEP, *_ODD = (int.from_bytes(bytes.fromhex(o), 'big', signed=True) for o in (
     '9e3779b97f4a7c15', 'bf58476d1ce4e5b9', '94d049bb133111eb', 'd6e8feb86659fd93'))
 _SHORT = 2**13      # words of a tensor that is hashed together with others
 
-def _most(device): return 2**15 if device.type == 'cpu' else 2**22      # words at a time; the host's are to fit its cache
+def _most(device):  # words that are mixed at a time; those of the host fit its cache
+    return 2**15 if device.type == 'cpu' else 2**22
 
 def _mixed(words, place):
     "Mix words of 64 bits with their positions, in two ways"
@@ -37,7 +38,7 @@ def _words(t):
     elif bits.storage_offset() % 8: bits = bits.clone()
     return bits.view(torch.int64)
 
-# %% ../../nbs/base/09_hashes.ipynb #a7e0b55b
+# %% ../../nbs/base/09_hashes.ipynb #8639cad0
 def _of_many(words):
     "Hash short tensors together: (n, 2)"
     sizes, device = [len(o) for o in words], words[0].device

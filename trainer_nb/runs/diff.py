@@ -5,8 +5,7 @@
 # %% auto #0
 __all__ = ['RunDiff', 'diff']
 
-# %% ../../nbs/runs/24_diff.ipynb #b1aec571
-from collections import Counter
+# %% ../../nbs/runs/24_diff.ipynb #21166845
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,20 +13,18 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from ..base import described, folded, open_file, rng_state, set_rng_state, set_seed
+from ..base import folded, open_file, rng_state, set_rng_state, set_seed
 from ..draw import html_table, text_table
 from ..loop import Learner, as_count, unchanged
 from .check import bounds_within
 from .fingerprint import Fingerprint, Point
 from .folder import RunFolder
-from .parting import Parting, differs, label, merged, pairs, parting, record_of
+from .parting import Parting, differs, first_difference, label, merged, pairs, record_of, value_note
 from .run import Run
 from .trace import writes
 from .worker import set_torch_settings, torch_settings
 
-# %% ../../nbs/runs/24_diff.ipynb #f2016f5a
+# %% ../../nbs/runs/24_diff.ipynb #7f518be2
 def _of_folder(path):   # list of `Record`, by rank
     "Read the records in the folder of a run"
     folder, found = RunFolder(path), []
@@ -48,7 +45,7 @@ def _records(o):
     if o.lines.path is None: return [record_of(o.lines.lines, 'this Fingerprint')]
     return _of_folder(o.lines.path.parent)
 
-# %% ../../nbs/runs/24_diff.ipynb #fdb1a42f
+# %% ../../nbs/runs/24_diff.ipynb #733011ed
 _WHERE = {      # stage → what computes it, and the methods of hooks that run there
     'parameters before the batch': ('after the step of the batch before', ('after_step', 'before_valid', 'after_valid',
                                                                            'after_epoch', 'before_epoch')),
@@ -68,6 +65,8 @@ _WHERE = {      # stage → what computes it, and the methods of hooks that run 
     'RNG after the step': ('in the step', ('after_backward', 'do_opt_step', 'do_zero_grad')),
 }
 
+_ON_ENTRY = 'batch', 'parameters before the batch', 'buffers before the batch'
+
 def _cut(a, b, most=48):
     "Shorten two texts so that their difference stays in sight"
     same = next((i for i, (x, y) in enumerate(zip(a, b)) if x != y), min(len(a), len(b)))
@@ -75,10 +74,10 @@ def _cut(a, b, most=48):
     def part(o): return ('…' if start else '') + o[start:start + most] + ('…' if len(o) > start + most else '')
     return part(a), part(b)
 
-# %% ../../nbs/runs/24_diff.ipynb #006fdf7c
+# %% ../../nbs/runs/24_diff.ipynb #f2d912f8
 @dataclass(repr=False)
-class RunDiff:
-    "Where two runs part, and what was set differently; draws itself"
+class _Answer:
+    "Where two runs part, and what was set differently"
     at: Parting
     settings: list          # of (name, value in a, value in b, since)
     facts: tuple            # of a and b
@@ -117,7 +116,7 @@ class RunDiff:
         if at.point is None:
             counts = ' and '.join(f'{n} {phase} batch{"" if n == 1 else "es"}' for phase, n in at.phases.items())
             return f'✓ {where}equal bit for bit in {counts}' + (f', but {self._rng()}' if at.rng else '')
-        if at.before is None: text = f'they differ from the first batch on, {at.point.place}'
+        if at.before is None: text = f'they differ from the first batch on ({at.point.place})'
         else: text = f'equal {"at" if self.is_sparse else "up to"} {at.before.place}; they differ in {at.point.place}'
         rng = f' ({self._rng()})' if at.rng else ''
         return f'✗ {where}{text}. First difference: {self.part}{rng}'
@@ -139,9 +138,9 @@ class RunDiff:
             found.append(name[5:] + (' in b' if x is None else ' in a' if y is None else ''))
         return f': hook {", ".join(found)}' if found else ''
 
-# %% ../../nbs/runs/24_diff.ipynb #0096bce6
-class _Shown(RunDiff):
-    "How it is shown"
+# %% ../../nbs/runs/24_diff.ipynb #86760d83
+class RunDiff(_Answer):
+    "Where two runs part, and what was set differently; draws itself"
     def lines(self) -> list[list[str]]:  # header first; empty if they are equal
         "Return the stages of the batch where they part as text"
         p, q, res = self.at.point, self.at.other, [['stage', 'parts', 'differ', 'first']]
@@ -172,9 +171,9 @@ class _Shown(RunDiff):
             stage = at.parts[0][0]
             is_start = at.before is None and stage.endswith('before the batch')
             if is_start: res.append('they begin with different values: another seed, initialization or checkpoint')
+            elif self.is_sparse and stage in _ON_ENTRY:
+                res.append('it arose in a batch between, which was not recorded')
             elif stage in _WHERE: res.append(f'it arises {_WHERE[stage][0]}{self._hooks(stage)}')
-            if self.is_sparse and at.before is not None:
-                res.append('not every batch was recorded: it may have arisen in a batch between')
             if self.values: res.append(self.values)
         elif self.n_more: res.append(f'{"a" if self.n_more > 0 else "b"} has {abs(self.n_more)} more at its end')
         if self.settings and at.point is None: res.append('what was set differently had no effect so far')
@@ -189,10 +188,10 @@ class _Shown(RunDiff):
         text = ''.join(f'<div>{escape(o)}</div>' for o in [self.status(), *self.notes()])
         return text + '<br>'.join(html_table(o) for o in (self.lines(), self.set_lines()) if o)
 
-# %% ../../nbs/runs/24_diff.ipynb #c12255f9
+# %% ../../nbs/runs/24_diff.ipynb #7a21c5d0
 def _answer(a, b, rank=None, **more):
     "Compare two records"
-    at = parting(a, b)
+    at = first_difference(a, b)
     if not at.n and at.point is None: raise ValueError(
         'the two records have no batch in common: record the same batches, with the same Fingerprint(every=...)')
     names = dict.fromkeys([*a.facts, *b.facts])
@@ -202,7 +201,7 @@ def _answer(a, b, rank=None, **more):
     other = at.other or next(q for p, q in pairs(a, b) if p is last)
     rows += [(k, p.facts.get(k, '–'), dict(other.facts).get(k, '–') if p is last else _then(b, p, k), p.place)
              for k, p in at.since.items()]
-    return _Shown(at, rows, (a.facts, b.facts), rank, is_sparse=max(a.every, b.every) > 1,
+    return RunDiff(at, rows, (a.facts, b.facts), rank, is_sparse=max(a.every, b.every) > 1,
                   n_more=len(a.points) - len(b.points) if a.every == b.every else 0, **more)
 
 def _is_seen(row, rows):
@@ -211,7 +210,7 @@ def _is_seen(row, rows):
 
 def _then(b, p, k): return next((q.facts.get(k, '–') for q in b.points if q.key == p.key), '–')
 
-# %% ../../nbs/runs/24_diff.ipynb #8b3b2206
+# %% ../../nbs/runs/24_diff.ipynb #0c32d237
 class _Probe(Fingerprint):
     "Record some batches, and stop; keep the tensor of a part"
     def __init__(self, n, keep=None):
@@ -255,32 +254,7 @@ def _train(make, name, n, seed, bounds, keep=None):     # record, kept tensor, b
             raise
     return record_of(probe.lines.lines, name), probe.kept, bounds
 
-# %% ../../nbs/runs/24_diff.ipynb #2747cd9f
-def _by_values(stage, a, b):
-    "Describe how two tensors differ"
-    if a.shape != b.shape or a.dtype != b.dtype: return f'it is {described(a)} in a, {described(b)} in b'
-    n, bits = a.numel(), [o.contiguous().view(-1).view(torch.uint8).view(a.numel(), -1) for o in (a, b)]
-    differ = (bits[0] != bits[1]).any(1)
-    text = f'{int(differ.sum())} of {n} values differ'
-    if stage in ('batch', 'input') and a.ndim: text += _by_rows(a, b)
-    if not a.is_floating_point(): return text
-    if not (a.isfinite().all() and b.isfinite().all()): return f'{text}, and some are not finite'
-    x, y = a.double(), b.double()
-    largest, gap = x.abs().max(), (x - y).abs().max()
-    if not gap: return f'{text}, in the sign of zeros only'
-    unit = torch.finfo(a.dtype).eps*2.**torch.frexp(torch.maximum(largest, y.abs().max()))[1].sub(1)
-    units = float(gap/unit)
-    text += f', by at most {float(gap/torch.maximum(largest, y.abs().max())):.1e} of the largest'
-    if units > 32: return text
-    return f'{text}, {units:.2g} units in its last place: no more than rounding'
-
-def _by_rows(a, b):
-    rows = [Counter(o.contiguous().view(len(o), -1).view(torch.uint8).numpy()[i].tobytes() for i in range(len(o)))
-            for o in (a, b)]
-    if rows[0] == rows[1]: return ': the same samples in another order'
-    return f', in {sum((rows[0] - rows[1]).values())} of {len(a)} samples'
-
-# %% ../../nbs/runs/24_diff.ipynb #4ad49880
+# %% ../../nbs/runs/24_diff.ipynb #08c237b7
 def _of_makers(make_a, make_b, n, seed):
     a, _, bounds = _train(make_a, 'make_a', n, seed, None)
     b, _, _ = _train(make_b, 'make_b', n, seed, bounds)
@@ -294,7 +268,7 @@ def _of_makers(make_a, make_b, n, seed):
         return _answer(a, b, is_noisy=f'make_a does not repeat itself: {itself.status()[2:]}')
     _, y, _ = _train(make_b, 'make_b', n, seed, bounds, keep)
     if x is None or y is None: return first
-    return _answer(a, b, values=_by_values(keep[1][0], x, y))
+    return _answer(a, b, values=value_note(keep[1][0], x, y))
 
 def diff(
     a: Any,     # a recorded run, its folder, a `Fingerprint`, or a function without arguments that makes a learner

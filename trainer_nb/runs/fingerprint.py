@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['leaves', 'Point', 'read', 'Fingerprint']
 
-# %% ../../nbs/runs/23_fingerprint.ipynb #9a47d7c1
+# %% ../../nbs/runs/23_fingerprint.ipynb #cfc2d4ec
 import base64, json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -13,13 +13,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from ..base import described, hashes, is_wrapper, local, n_writes, open_file, replacing, rng_state
 from ..loop import Hook, Learner, as_count, named_parameters, parameters, trained
-from .facts import facts, live_facts
+from .facts import fit_facts, live_facts
 from .trace import digest, writes
 
-# %% ../../nbs/runs/23_fingerprint.ipynb #75b68914
+# %% ../../nbs/runs/23_fingerprint.ipynb #8fe33812
 def leaves(x: Any, name: str) -> Iterator[tuple[str, Any]]:     # name, tensor or plain value
     "Yield what a nesting holds, under names such as 'batch[0]'"
     if isinstance(x, Mapping): items = [(f'{name}[{k!r}]', v) for k, v in x.items()]
@@ -30,6 +31,7 @@ def leaves(x: Any, name: str) -> Iterator[tuple[str, Any]]:     # name, tensor o
 
 def _dense(name, t):
     "Yield the tensors that can be hashed of one: shards, and what sparse ones store"
+    if is_lazy(t): return
     t = local(t.detach())
     if t.is_meta or is_wrapper(t): return
     if t.is_quantized: yield name, t.int_repr()
@@ -89,7 +91,7 @@ def read(points: list[Point]) -> None:
         for p, places, _ in stacks:
             for i in places: p.hashes[i] = next(rows).tobytes()
 
-# %% ../../nbs/runs/23_fingerprint.ipynb #b6714ee5
+# %% ../../nbs/runs/23_fingerprint.ipynb #edf0025e
 class _Lines:
     "The lines of a record: in memory, or in a file of a run's folder"
     def __init__(self, path: Path | None = None, is_new: bool = True):
@@ -115,7 +117,7 @@ class _Lines:
                          'hashes': base64.b64encode(b''.join(p.hashes)).decode()})
         self.add(rows)
 
-# %% ../../nbs/runs/23_fingerprint.ipynb #a2cab732
+# %% ../../nbs/runs/23_fingerprint.ipynb #746584bd
 class _Calls:
     "What goes into the modules of a model and comes out, in the forward pass of one batch"
     def __init__(self, model: nn.Module):
@@ -151,7 +153,7 @@ class _Calls:
     def close(self):
         for o in self.handles: o.remove()
 
-# %% ../../nbs/runs/23_fingerprint.ipynb #ae3bd0f2
+# %% ../../nbs/runs/23_fingerprint.ipynb #e852a714
 class _Parts(Hook):
     "What each event and step adds to the point of a batch"
     point = phase = None    # of the batch that is computed
@@ -168,6 +170,7 @@ class _Parts(Hook):
         if i % self.every: return
         kind = 'training' if learn.training else 'validation'
         self.point = self.new_point((s.epoch, kind, s.optimizer_step, i), live_facts(learn))
+        self.named = named_parameters(trained(learn))       # a hook may have sharded them
         self._add_rng('before the batch')
         self.point.add('batch', leaves(learn.batch, 'batch'))
         if learn.training: self._add_model(learn, 'before the batch')
@@ -220,7 +223,7 @@ class _Parts(Hook):
         self._add_rng('after the step')
         self.close_point(learn)
 
-# %% ../../nbs/runs/23_fingerprint.ipynb #2e767c72
+# %% ../../nbs/runs/23_fingerprint.ipynb #324c3333
 class Fingerprint(_Parts):
     """Record each batch as hashes, for `diff`: content, random states, outputs, gradients, optimizers, weights
 
@@ -233,7 +236,7 @@ class Fingerprint(_Parts):
     ):
         self.every = as_count('Fingerprint(every)', every)
         self.folder = None if folder is None else Path(folder)
-        self.lines, self.calls = _Lines(), None
+        self.lines, self.calls, self.named = _Lines(), None, {}
 
     def before_fit(self, learn: Learner) -> None:
         path = None
@@ -242,9 +245,9 @@ class Fingerprint(_Parts):
             path = self.folder/f'fingerprint-{learn.world.rank}.jsonl'
         is_new = not learn.history.n_steps
         if is_new or path != self.lines.path: self.lines = _Lines(path, is_new)
-        self.named, self.seen, self.pending = named_parameters(trained(learn)), {}, []
+        self.seen, self.pending = {}, []
         hooks = [h for h in learn.hooks if h is not self and not writes(h)]
-        self.lines.add([{'kind': 'start', 'every': self.every, 'facts': facts(learn, hooks)}])
+        self.lines.add([{'kind': 'start', 'every': self.every, 'facts': fit_facts(learn, hooks)}])
         self.calls = _Calls(learn.model)
 
     def new_point(self, key: tuple, facts: dict) -> Point:

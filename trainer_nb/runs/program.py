@@ -24,7 +24,7 @@ from torch.utils.data import DataLoader
 from ..base import forget_iterator, kept_iterator, needed, open_file
 from ..loop import Learner
 from ..save import path_in
-from .card import environment, fingerprint, flat, versions
+from .card import data_checksum, environment, flat, versions
 from .engine import Engine, submit
 from .folder import RunFolder
 from .process import spawn
@@ -252,7 +252,7 @@ def launch_run(to: RunFolder, program: dict, info: dict, add: Callable, max_gb: 
             'name': to.path.name, 'created': time(), 'host': platform.node(), 'cwd': os.getcwd(),
             'path': [os.path.abspath(o) for o in sys.path if os.path.exists(o or '.')],
             'has_metrics': bool(learn.metrics), 'versions': versions(learn, program['hooks']),
-            'data': {'train': fingerprint(learn.train_dl), 'valid': fingerprint(learn.valid_dl)},
+            'data': {'train': data_checksum(learn.train_dl), 'valid': data_checksum(learn.valid_dl)},
             'environment': environment(learn.device), **info, **more})
         if on is None: spawn(to)
         else: submit(to, on)
