@@ -23,7 +23,7 @@ from trainer_nb.look.losses import (
     Collect, Singles, batches_of, check_mean, class_ids, ids_of, loss_of, one_sample, task_of, whole_loss
 )
 from .masks import shares
-from .samples import Look, batch_parts, caption_table, classes_of, grid, masks_of, sample_of
+from .samples import Look, batch_parts, caption_table, classes_of, grid, kind_of, masks_of, sample_of
 
 # %% ../../nbs/look/03_results.ipynb #52621d35
 class _Rereader:
@@ -172,6 +172,8 @@ def _words(res, i, masks=()):
     is_ids = isinstance(targ, Tensor) and not targ.is_floating_point() and targ.numel() == 1
     is_scores = isinstance(pred, Tensor) and pred.ndim == 1 and len(pred) > 1
     if is_ids and is_scores: pred = pred.argmax()
+    if kind_of(targ) == 'tokens' and isinstance(pred, Tensor) and pred.ndim == 2 and pred.size(1) == len(targ):
+        pred = pred.argmax(0).masked_fill(targ < 0, -100)
     words = ('target', targ), ('predicted', pred)
     return [(name, shares(masks[name], res.look.name) if name in masks else res.look.value(o))
             for name, o in words if o is not None]
@@ -214,5 +216,4 @@ def results_of(learn: Learner,
             losses = collect.losses.result()
             if whole is not None: check_mean(whole, losses[:read.n])
         finally: set_rng_states(states, dl)
-        pred, targ = (o.result() if o.kind else None for o in (collect.preds, collect.targs))
-        return Results(pred, targ, losses, metrics, look, _Rereader(dl, states), learn.loss_fn)
+        return Results(*collect.outputs(), losses, metrics, look, _Rereader(dl, states), learn.loss_fn)

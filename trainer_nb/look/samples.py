@@ -105,11 +105,17 @@ class Look:
         if isinstance(sample, int) and not isinstance(sample, bool): return self.name(sample)
         if isinstance(sample, float): return f'{sample:.4g}'
         if not isinstance(sample, Tensor): return printable(str(sample))[:200]
-        if kind_of(sample) == 'tokens' and self.decode: return self.text(sample)
-        if sample.ndim == 1 and self.classes is not None and len(sample) == len(self.classes):
+        is_tokens = kind_of(sample) == 'tokens'
+        is_hot = sample.ndim == 1 and self.classes is not None and len(sample) == len(self.classes)
+        if is_hot and not (is_tokens and ((sample < 0) | (sample > 1)).any()):
             return ', '.join(self.name(i) for i in range(len(sample)) if sample[i] > .5) or 'none'
+        if is_tokens and (self.decode or self.classes or len(sample) > 6): return self._words(sample[sample >= 0])
         if sample.ndim == 1 and len(sample) <= 6: return ', '.join(f'{o:.4g}' for o in sample.tolist())
         return f'tensor {tuple(sample.shape)}'
+
+    def _words(self, ids):
+        "Write the classes of tokens, or what they say; those below 0 do not count"
+        return self.text(ids) if self.classes is None else ' '.join(map(self.name, ids.tolist()))[:300]
 
     def text(self, tokens: Tensor) -> str:  # tokens: ids, (n,) int
         "Write tokens as text, shortened"
