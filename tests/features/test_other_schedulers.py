@@ -7,8 +7,8 @@ from trainer_nb.all import *
 def learner(*hooks, lr=.1, n=40, **kwargs):
     set_seed(0)
     x = torch.randn(n, 3)
-    return Learner(nn.Linear(3, 1), (x, x[:, :1]), (x, x[:, :1]), bs=8, loss_fn=F.mse_loss, optim=torch.optim.SGD, lr=lr,
-                   hooks=hooks, display=False, device='cpu', seed=1, **kwargs)
+    return Learner(nn.Linear(3, 1), (x, x[:, :1]), (x, x[:, :1]), bs=8, loss_fn=F.mse_loss, optim=torch.optim.SGD,
+                   lr=lr, hooks=hooks, display=False, device='cpu', seed=1, **kwargs)
 
 def rate(step):
     "As in nanoGPT: a linear warm-up from 0, then half a cosine wave"

@@ -180,6 +180,8 @@ def task_of(results: Any) -> str:
                          'expected tensors; learn.results(keep=f) can reduce predictions to one')
     is_binary = t.dtype == torch.bool or t.is_floating_point() and _is_binary(results.loss_fn)
     is_mask = t.ndim == 4 and t.size(1) == 1     # one logit for each pixel
+    if t.ndim > 2 and t.is_floating_point() and not _is_distance(results.loss_fn):      # of a Dice loss, say
+        is_binary = is_binary or bool(((t == 0) | (t == 1)).all())
     if is_binary and not is_mask and t.ndim > 1 and t.shape == p.shape and t.size(-1) > 1: return 'labels'
     if is_binary and t.numel() == p.numel() or not t.is_floating_point(): return 'classes'
     if t.numel() == p.numel(): return 'regression'
@@ -192,6 +194,8 @@ def _name(loss_fn):
 
 def _is_binary(loss_fn):
     return any(o in _name(loss_fn) for o in ('binary', 'bce', 'softmargin', 'soft_margin'))
+
+def _is_distance(loss_fn): return any(o in _name(loss_fn) for o in ('mse', 'l1', 'huber'))
 
 def is_positive(loss_fn: Any, pred: Tensor) -> Tensor:
     "Return which logits or probabilities stand for 1"

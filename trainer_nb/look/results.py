@@ -23,6 +23,7 @@ from trainer_nb.look.losses import (
     Collect, Singles, batches_of, check_mean, class_ids, ids_of, loss_of, one_sample, task_of, whole_loss
 )
 from .masks import shares
+from .series import draw_forecasts
 from .samples import Look, batch_parts, caption_table, classes_of, grid, kind_of, masks_of, sample_of
 
 # %% ../../nbs/look/03_results.ipynb #52621d35
@@ -125,6 +126,13 @@ class Results:
             loss = f'{self.loss[i]:.4g}'
             captions.append([('#', str(i)), *_words(self, i, masks), ('loss', loss)])
         return SampleView(samples, captions, self.look)
+
+    def forecasts(self,
+        n: int = 3,       # ≥ 1: samples, those with the largest losses
+        at: Any = None,   # positions in the pass, instead
+    ) -> Any:             # matplotlib `Figure`; raises ValueError for what is no forecast
+        "Draw forecasts over their history, with an interval if there are quantiles, (n, horizon, quantiles)"
+        return draw_forecasts(self, n, at)
 
     def task(self) -> str:  # 'classes', 'labels' (several by sample) or 'regression'; raises ValueError
         "Recognize the task from shapes and dtypes of predictions and targets, and the loss function"

@@ -94,14 +94,32 @@ class _OfAll:
 
 _OF_ALL_KINDS = {'preds': [Tensor], 'targs': [Tensor], 'are_ids': bool}
 
+# %% ../../nbs/loop/03_metrics.ipynb #3017a101
+class _Aggregated:
+    "A cumulative metric of MONAI as a metric object"
+    def __init__(self, f): self.f = f
+    def reset(self): self.f.reset()
+    def update(self, pred, targ): self.f(pred, targ)
+
+    def compute(self):
+        value = self.f.aggregate()
+        return value[0] if isinstance(value, tuple) else value      # the second one counts
+
+    def state_dict(self): return {'buffer': self.f.get_buffer()}
+
+    def load_state_dict(self, state):
+        buffer = check_kinds(state, {'buffer': (None, Tensor, [Tensor])}, type(self.f).__name__)['buffer']
+        self.f.reset()
+        if buffer is not None: self.f.extend(*([buffer] if isinstance(buffer, Tensor) else buffer))
+
 # %% ../../nbs/loop/03_metrics.ipynb #ef87f8c2
 class Metric:
     "A function or metric object, its name, and the keys of its inputs in a step's result"
     @with_comments
     def __init__(self,
         f: Any,                   # `f(pred, targ)` → scalar, vector or dict of these; or object with `update`,
-                                  # `compute`, `reset`; or function of scikit-learn, computed as f(targ, pred) from all
-                                  # outputs of the pass
+                                  # `compute`, `reset`, or as MONAI's; or function of scikit-learn, computed as
+                                  # f(targ, pred) from all outputs of the pass
         name: str | None = None,  # name in `train_<name>` and `valid_<name>`, prefix for keys of a dict; None: the
                                   # function's
         pred: str = 'pred',       # key in `learn.result` of the first argument
@@ -117,6 +135,8 @@ class Metric:
         plain = getattr(f, 'func', f)   # of a partial
         own = getattr(plain, '__name__', type(plain).__name__).strip('<>')
         if (getattr(plain, '__module__', None) or '').startswith('sklearn.'): f, self.is_object = _OfAll(f, own), True
+        elif not self.is_object and all(callable(getattr(f, o, None)) for o in ('aggregate', 'get_buffer', 'reset')):
+            f, self.is_object = _Aggregated(f), True
         self.f, self.name = f, name or own
         self.prefix = f'{name}/' if name else ''
         self.pred, self.targ, self.classes = pred, targ, classes
