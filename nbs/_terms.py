@@ -58,6 +58,7 @@ TERMS = _listed({   # page, or page#section → terms
     'data/04_loaders': 'DataLoader, batch size, shuffle',
     'data/07_table': 'tabular, encode categories, standard scaler, normalize columns, entity embeddings',
     'data/05_split': 'train test split, stratify',
+    'look/14_series': 'time series, forecast, forecasting, MASE, prediction interval',
     'look/13_album': 'samples while training, generate text while training, gan samples, show images while training, '
                      'qualitative results',
     'look/02_batch': 'show batch, look at data',

@@ -62,17 +62,6 @@ def model_first(model, batch): return {'loss': model(batch[0]).sum()}
 class Picture(nn.Sequential):
     def __init__(self): super().__init__(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3))
 
-class Output(dict):
-    "As models of Hugging Face return it"
-    def __getattr__(self, name):
-        if name in self: return self[name]
-        raise AttributeError(f"'Output' object has no attribute {name!r}")
-
-class Named(nn.Linear):
-    def forward(self, x, labels=None):
-        logits = super().forward(x)
-        return Output(loss=F.cross_entropy(logits, labels), logits=logits)
-
 class Rows(torch.utils.data.Dataset):
     def __init__(self, f): self.f = f
     def __len__(self): return 12
@@ -165,11 +154,6 @@ IN_FIT = {
     'a pos_weight of another length': (
         on(X, torch.rand(24, 3), valid_dl=None, loss_fn=nn.BCEWithLogitsLoss(pos_weight=torch.ones(5))),
         r'pos_weight has shape \(5,\), and the predictions \(6, 3\)', r'each output, \(3,\)'),
-    'a metric of an output with logits': (
-        dict(model=lambda: Named(4, 3), train_dl=lambda: [{'x': X, 'labels': Y}], valid_dl=None, loss_fn=None,
-             metrics=accuracy),
-        'returned a Output, and a metric gets it unchanged',
-        r"Metric\(f, pred='logits', targ='labels'\)"),
     'channels in the last dimension': ({**IMAGES, 'train_dl': lambda: (torch.randn(24, 8, 8, 3), Y)},
         r'shape \(6, 8, 8, 3\), with the channels last', r'x\.permute\(0, 3, 1, 2\)'),
     'pictures of PIL': ({**IMAGES, 'train_dl': lambda: Rows(picture)}, 'samples are PIL images', 'ToTensor'),

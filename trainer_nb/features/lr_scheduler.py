@@ -8,14 +8,15 @@ __all__ = ['stand_in', 'LRScheduler']
 # %% ../../nbs/features/14_lr_scheduler.ipynb #186166ca
 import math
 from collections.abc import Callable
-from inspect import signature
+from functools import partial
+from inspect import Parameter, signature
 
 import torch
 from torch import Tensor
 
 from ..base import mark_stepped
 from .schedule import Scheduler, group_values, planned_steps, set_group
-from ..loop import Learner, as_step, check_monitored, set_option
+from ..loop import Learner, as_step, check_monitored, is_skipped, set_option
 
 # %% ../../nbs/features/14_lr_scheduler.ipynb #e39ed0ab
 class _StandIn(torch.optim.Optimizer):
@@ -29,14 +30,58 @@ def stand_in(opt: torch.optim.Optimizer) -> torch.optim.Optimizer:
     res.param_groups = groups           # without the entries that the constructor adds
     return res
 
+# %% ../../nbs/features/14_lr_scheduler.ipynb #b757e901
+def _needed(f):
+    "Return the names of the arguments that a function needs"
+    try: params = signature(f).parameters.values()
+    except (TypeError, ValueError): return []
+    return [p.name for p in params if p.default is Parameter.empty and p.kind is Parameter.POSITIONAL_OR_KEYWORD]
+
+def _first_name(f): return next(iter(_needed(f)), '')
+
+class _ByStep:
+    "Set the learning rate that a function of the number of steps returns; smaller groups keep their ratio to it"
+    def __init__(self, opt, f):
+        rates = [float(g['lr']) for g in opt.param_groups]
+        self.opt, self.f, self.n, self.ratios = opt, f, -1, [o/max(rates) if max(rates) else 1. for o in rates]
+        self.step()
+
+    def step(self):
+        self.n += 1
+        for g, ratio in zip(self.opt.param_groups, self.ratios): set_option(g, 'lr', ratio*self.f(self.n))
+
+    def state_dict(self): return {'n': self.n, 'ratios': self.ratios}
+    def load_state_dict(self, state): self.n, self.ratios = state['n'], state['ratios']
+
+class _Counted:
+    "A scheduler whose `step` takes the number of steps or epochs that are done, as timm's do"
+    def __init__(self, sched, by_update):
+        self.sched, self.n = sched, 0
+        self.f = sched.step_update if by_update and hasattr(sched, 'step_update') else sched.step
+
+    def step(self, *value):
+        self.n += 1
+        self.f(self.n, *value)
+
+    def state_dict(self): return {'n': self.n, 'sched': self.sched.state_dict()}
+    def load_state_dict(self, state):
+        self.n = state['n']
+        self.sched.load_state_dict(state['sched'])
+
 # %% ../../nbs/features/14_lr_scheduler.ipynb #682afaf9
 def _check_scheduler(sched, step):
     "Refuse an object that cannot be stepped as `LRScheduler` does"
-    name = type(sched).__name__
+    inner = sched.sched if isinstance(sched, _Counted) else sched
+    name = type(inner).__name__
     if not callable(getattr(sched, 'step', None)):
-        raise TypeError(f'LRScheduler made a {name}: expected a scheduler; does the function return it?')
-    if isinstance(sched, torch.optim.lr_scheduler.ReduceLROnPlateau) and step != 'metric':
+        raise TypeError(f'LRScheduler made a {name}: expected a scheduler; does the function return it? '
+                        'A function of the step number names its parameter so, `lambda step: ...`')
+    if isinstance(inner, torch.optim.lr_scheduler.ReduceLROnPlateau) and step != 'metric':
         raise ValueError("ReduceLROnPlateau looks at a metric: LRScheduler(..., step='metric')")
+    if getattr(inner, 't_in_epochs', False) and step == 'step': raise ValueError(
+        f"{name} counts epochs, and is stepped after each optimizer step: pass LRScheduler(..., step='epoch'), "
+        'or make it with t_in_epochs=False')
+    if inner is not sched: return
     try: signature(sched.step).bind(*[0.]*(step == 'metric'))
     except TypeError as e: raise TypeError(
         f'{name}.step{signature(sched.step)} cannot be called as LRScheduler does, '
@@ -53,7 +98,8 @@ class LRScheduler(Scheduler):
     state_kinds = {**Scheduler.state_kinds, 'scheds': {str: {str: object}}, 'classes?': {str: str}, 'n?': (None, int)}
 
     def __init__(self,
-        make: Callable,     # `make(opt)` or `make(opt, n)` → scheduler; n: the number of its steps in the fit
+        make: Callable,     # `make(opt)` or `make(opt, n)` → scheduler; n: the number of its steps in the fit. Or a
+                            # function of `step`, the number of steps so far → learning rate of the largest group
         step: str = 'step', # when it steps: 'step', after each optimizer step; 'epoch', after each epoch; 'metric',
                             # after each epoch, with a value
         monitor: str = 'valid_loss',    # column of `history.epochs` that provides the value for 'metric'
@@ -63,9 +109,11 @@ class LRScheduler(Scheduler):
     ):
         if step not in ('step', 'epoch', 'metric'):
             raise ValueError(f"step is {step!r}: expected 'step', 'epoch' or 'metric'")
+        if callable(make) and _first_name(make) == 'step': make = partial(_ByStep, f=make)
         if not callable(make) or isinstance(make, type):
             raise TypeError(f'LRScheduler got {make!r}: '
-                            'expected a function that makes a scheduler, as `lambda opt: StepLR(opt, 10)`')
+                            'expected a function that makes a scheduler, as `lambda opt: StepLR(opt, 10)`, '
+                            'or one of the step, `lambda step: .1/(1 + step)`')
         super().__init__(n_steps, opt)
         self.make, self.step, self.monitor = make, step, monitor
         self.reacts = step == 'metric'
@@ -91,6 +139,7 @@ class LRScheduler(Scheduler):
 
     def after_epoch(self, learn: Learner) -> None:
         if self.step == 'step' or self.step == 'metric' and learn.history is None: return      # a preview has no values
+        if self.step == 'metric' and is_skipped(self.monitor, learn.history.epoch_rows[-1]): return
         self._make(learn)           # another hook may have cancelled `before_epoch`
         value = self._value(learn.history) if self.step == 'metric' else None
         for o in self.scheds.values(): o.step() if value is None else o.step(value)
@@ -157,8 +206,10 @@ class LRScheduler(Scheduler):
 
     def _made(self, name, opt, n):
         sched = self.make(opt) if n is None else self.make(opt, n)
-        _check_scheduler(sched, self.step)
         before, now = self.classes.get(name), type(sched).__name__
+        if _first_name(getattr(sched, 'step', None)) in ('epoch', 'step', 'num_updates'):
+            sched = _Counted(sched, self.step == 'step')
+        _check_scheduler(sched, self.step)
         if before not in (None, now): raise ValueError(
             f'LRScheduler makes a {now}, and the fit that is resumed had a {before}: '
             'make the same one to resume, or begin a new fit')

@@ -50,7 +50,8 @@ class BatchView:
             rest.pop(pictured(sample), None)
             wanted = cut(targets, i)
             masks = masks_of(wanted, sample)
-            samples.append({**sample, **masks})
+            boxes = {k: o for k, o in wanted.items() if isinstance(o, Mapping) and 'boxes' in o}
+            samples.append({**sample, **masks, **boxes})
             words = {k: self.look.value(o) for k, o in wanted.items()}
             words |= {k: shares(o, self.look.name) for k, o in masks.items()}
             captions.append([*((k, Look().value(o)) for k, o in rest.items()), *words.items()])

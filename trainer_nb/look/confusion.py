@@ -117,12 +117,13 @@ def count_confusion(results: Any, n_classes: int|None = None) -> Confusion:
     return Confusion(counts, results.look, results)
 
 # %% ../../nbs/look/04_confusion.ipynb #8ae774f1
-def _class_scores(tp, fp, fn):
+def _class_scores(tp, fp, fn, are_pixels=False):
     "Compute scores of each class from true positives, false positives and negatives; 0 without any"
     tp, fp, fn = tp.double(), fp.double(), fn.double()
     def share(a, b): return torch.where(b > 0, a/b.clamp(min=1), 0.)
     f1 = share(2*tp, 2*tp + fp + fn)
-    return {'precision': share(tp, tp + fp), 'recall': share(tp, tp + fn), 'f1': f1, 'support': tp + fn}
+    both = {'dice': f1, 'iou': share(tp, tp + fp + fn)} if are_pixels else {'f1': f1}
+    return {'precision': share(tp, tp + fp), 'recall': share(tp, tp + fn), **both, 'support': tp + fn}
 
 def regression_scores(pred: Tensor, targ: Tensor) -> dict[str, Tensor]:
     "Compute (outputs,) scores of (n, outputs) tensors; r2 is nan for a constant target"
@@ -151,7 +152,7 @@ class Report:
 
     def lines(self) -> list[list[str]]:  # header first
         "Return the table as text"
-        formats = {'support': ',.0f', 'precision': '.3f', 'recall': '.3f', 'f1': '.3f'}
+        formats = {'support': ',.0f', **dict.fromkeys(('precision', 'recall', 'f1', 'dice', 'iou'), '.3f')}
         def cell(k, v): return format(v, formats.get(k, '.4g'))
         rows = self.rows
         if self.means:
@@ -189,7 +190,9 @@ def make_report(results: Any) -> Report:
     if task == 'classes':
         c = count_confusion(results)
         n, tp = c.counts, c.counts.diagonal()
-        return Report(_class_scores(tp, n.sum(0) - tp, n.sum(1) - tp), c.names, c.title)
+        are_pixels = results.targ.ndim > 2
+        title = f'{c.title}: pixels of {len(results):,} pictures' if are_pixels else c.title
+        return Report(_class_scores(tp, n.sum(0) - tp, n.sum(1) - tp, are_pixels), c.names, title)
     pred = is_positive(results.loss_fn, results.pred).flatten(0, -2)
     targ = (results.targ > .5).flatten(0, -2)
     tp, fp, fn = (pred & targ).sum(0), (pred & ~targ).sum(0), (~pred & targ).sum(0)

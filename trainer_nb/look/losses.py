@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from ..base import batch_size, map_tensors
 from ..data import sets_of
-from ..loop import Hook, Joined, LambdaHook, Learner, loss_option, sizes_of
+from ..loop import Hook, Joined, LambdaHook, Learner, as_scores, loss_option, sizes_of
 
 # %% ../../nbs/look/11_losses.ipynb #da15af1d
 def _without_reduction(loss_fn):
@@ -98,6 +98,7 @@ class Collect(Hook):
         self.loss, self.keep = loss, keep       # functions of (learn, n), and of predictions
         names = 'predictions', 'targets', 'losses'
         self.preds, self.targs, self.losses = (Joined(o, total) for o in names)
+        self.texts = [], []         # predictions (n_classes, length) and targets (length,) of models of texts
 
     def after_step(self, learn: Learner) -> None:
         if learn.batch is None: return          # cancelled
@@ -108,9 +109,24 @@ class Collect(Hook):
             raise ValueError(f'the losses of {n} samples have shape {tuple(losses.shape)}: '
                              'expected one for each sample')
         self.losses.add(losses, sizes)
-        pred = learn.pred
-        if pred is not None: self.preds.add(pred if self.keep is None else self.keep(pred), sizes)
-        if result.get('targ') is not None: self.targs.add(result['targ'], sizes)
+        pred, targ = learn.pred, result.get('targ')
+        if self.keep is not None: pred = None if pred is None else self.keep(pred)
+        elif not isinstance(pred, Tensor): pred, targ = as_scores(pred, targ)
+        is_text = isinstance(pred, Tensor) and pred.ndim == 3 and pred is not learn.pred and self.keep is None
+        if is_text and isinstance(targ, Tensor) and targ.shape == (len(pred), pred.size(2)):
+            for texts, o in zip(self.texts, (pred, targ)): texts += o.cpu().unbind()
+            return
+        if pred is not None: self.preds.add(pred, sizes)
+        if targ is not None: self.targs.add(targ, sizes)
+
+    def outputs(self) -> list:      # [predictions, targets]; None where there are none
+        "Join the outputs of the pass; texts are padded, with targets that do not count"
+        if self.texts[1]: return [*map(_padded, self.texts, (0, -100))]
+        return [o.result() if o.kind else None for o in (self.preds, self.targs)]
+
+def _padded(texts, value):
+    width = max(o.size(-1) for o in texts)
+    return torch.stack([nn.functional.pad(o, (0, width - o.size(-1)), value=value) for o in texts])
 
 def _n_rows(learn):
     "Return the number of samples in a batch, whose inputs may have time first"
@@ -164,6 +180,8 @@ def task_of(results: Any) -> str:
                          'expected tensors; learn.results(keep=f) can reduce predictions to one')
     is_binary = t.dtype == torch.bool or t.is_floating_point() and _is_binary(results.loss_fn)
     is_mask = t.ndim == 4 and t.size(1) == 1     # one logit for each pixel
+    if t.ndim > 2 and t.is_floating_point() and not _is_distance(results.loss_fn):      # of a Dice loss, say
+        is_binary = is_binary or bool(((t == 0) | (t == 1)).all())
     if is_binary and not is_mask and t.ndim > 1 and t.shape == p.shape and t.size(-1) > 1: return 'labels'
     if is_binary and t.numel() == p.numel() or not t.is_floating_point(): return 'classes'
     if t.numel() == p.numel(): return 'regression'
@@ -179,6 +197,8 @@ def _is_binary(loss_fn):
 
 _OF_PROBABILITIES = 'bceloss', 'binary_cross_entropy'
 _OF_LOGITS = 'crossentropyloss', 'cross_entropy', 'nllloss', 'nll_loss'     # the last two: of their logarithms
+
+def _is_distance(loss_fn): return any(o in _name(loss_fn) for o in ('mse', 'l1', 'huber'))
 
 def is_positive(loss_fn: Any, pred: Tensor) -> Tensor:
     "Return which logits or probabilities stand for 1"

@@ -108,14 +108,8 @@ def _texts(o):
     return (f'the targets are texts such as {o.targ[0]!r}, and class ids are int64: number them in the data, '
             'names = sorted(set(labels)); y = [names.index(o) for o in labels]')
 
-def _logits(o):
-    if hasattr(o.pred, 'logits'): return (
-        f'the model returned a {type(o.pred).__name__}, and a metric gets it unchanged: '
-        "name the part, metrics=[Metric(f, pred='logits', targ='labels')]")
-
 # %% ../../nbs/look/10_mistakes.ipynb #a90d8935
 _KNOWN = [      # (words of an error, what to do: a text, or a function of what is known → text or None)
-    ('has no attribute', _logits),
     (r'PIL\.|\(\w*Image\w*,', 'the samples are PIL images: turn them into tensors in the dataset, '
      'transform=torchvision.transforms.ToTensor()'),
     ('stack expects each tensor to be equal size', 'the samples have several sizes: bring images to one in the '

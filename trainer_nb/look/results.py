@@ -25,7 +25,8 @@ from trainer_nb.look.losses import (
     probabilities, task_of, whole_loss
 )
 from .masks import shares
-from .samples import Look, batch_parts, caption_table, classes_of, grid, masks_of, sample_of
+from .series import draw_forecasts
+from .samples import Look, batch_parts, caption_table, classes_of, grid, kind_of, masks_of, sample_of
 
 # %% ../../nbs/look/03_results.ipynb #52621d35
 class _Rereader:
@@ -127,6 +128,13 @@ class Results:
             captions.append(_caption(self, i, masks))
         return SampleView(samples, captions, self.look)
 
+    def forecasts(self,
+        n: int = 3,       # ≥ 1: samples, those with the largest losses
+        at: Any = None,   # positions in the pass, instead
+    ) -> Any:             # matplotlib `Figure`; raises ValueError for what is no forecast
+        "Draw forecasts over their history, with an interval if there are quantiles, (n, horizon, quantiles)"
+        return draw_forecasts(self, n, at)
+
     def task(self) -> str:  # 'classes', 'labels' (several by sample) or 'regression'; raises ValueError
         "Recognize the task from shapes and dtypes of predictions and targets, and the loss function"
         return task_of(self)
@@ -197,6 +205,8 @@ def _words(res, i, masks=()):
     is_scores = isinstance(pred, Tensor) and pred.ndim == 1 and len(pred) > 1
     is_id = isinstance(pred, Tensor) and not pred.is_floating_point() and pred.numel() == 1
     if chances is None and not (is_ids and (is_scores or is_id)):
+        if kind_of(targ) == 'tokens' and isinstance(pred, Tensor) and pred.ndim == 2 and pred.size(1) == len(targ):
+            pred = pred.argmax(0).masked_fill(targ < 0, -100)
         words = ('target', targ), ('predicted', pred)
         return [(name, shares(masks[name], res.look.name) if name in masks else res.look.value(o))
                 for name, o in words if o is not None]
@@ -245,5 +255,4 @@ def results_of(learn: Learner,
             losses = collect.losses.result()
             if whole is not None: check_mean(whole, losses[:read.n])
         finally: set_rng_states(states, dl)
-        pred, targ = (o.result() if o.kind else None for o in (collect.preds, collect.targs))
-        return Results(pred, targ, losses, metrics, look, _Rereader(dl, states), learn.loss_fn)
+        return Results(*collect.outputs(), losses, metrics, look, _Rereader(dl, states), learn.loss_fn)

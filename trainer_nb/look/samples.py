@@ -15,10 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..base import entries, printable
+from ..base import batch_size, entries, printable
 from ..draw import html_table
 from ..data import each
-from .masks import is_mask, legend, overlay
+from .masks import draw_boxes, is_mask, legend, overlay
 from .pictures import Drawing, draw_picture, draw_signal
 
 # %% ../../nbs/look/01_samples.ipynb #fd1ddb9a
@@ -26,21 +26,30 @@ _TARGETS = 'labels', 'targ', 'label', 'target', 'y'      # in a mapping; the def
 
 def batch_parts(batch: Any) -> tuple[dict, dict]:
     "Return (inputs, targets) of a batch by name; nested ones have names such as `x.ids`"
+    n = batch_size(batch)
     if isinstance(batch, Mapping):
         key = next((o for o in _TARGETS if o in batch), None)
-        return _flat({k: v for k, v in batch.items() if k != key}), _flat({} if key is None else {key: batch[key]})
-    if not isinstance(batch, (tuple, list)) or not batch: return _flat({'x': batch}), {}
+        inputs = {k: v for k, v in batch.items() if k != key}
+        return _flat(inputs, n), _flat({} if key is None else {key: batch[key]}, n)
+    if not isinstance(batch, (tuple, list)) or not batch: return _flat({'x': batch}, n), {}
     *xs, y = batch if len(batch) > 1 else (*batch, None)
     names = ['x'] if len(xs) == 1 else [f'x{i}' for i in range(len(xs))]
-    return _flat(dict(zip(names, xs))), _flat({} if len(batch) == 1 else {'y': y})
+    return _flat(dict(zip(names, xs)), n), _flat({} if len(batch) == 1 else {'y': y}, n)
 
-def _flat(parts):
+def _flat(parts, n):
     res = {}
     for name, o in parts.items():
-        is_many = isinstance(o, (tuple, list)) and any(isinstance(v, (Tensor, Mapping)) for v in o)
-        if is_many: o = dict(enumerate(o))
-        res |= _flat({f'{name}.{k}': v for k, v in o.items()}) if isinstance(o, Mapping) else {name: o}
+        if isinstance(o, (tuple, list)) and not _are_samples(o, n): o = dict(enumerate(o))
+        res |= _flat({f'{name}.{k}': v for k, v in o.items()}, n) if isinstance(o, Mapping) else {name: o}
     return res
+
+def _are_samples(o, n):
+    "Return whether a list holds one entry for each of n samples, as pictures of several sizes, and not several parts"
+    if not any(isinstance(v, (Tensor, Mapping, list)) for v in o): return True
+    if len(o) != n: return False
+    if all(isinstance(v, Tensor) for v in o):       # pictures may have n channels
+        return any(not v.ndim or len(v) != n or v.ndim == n == 3 or v.ndim + 1 == n == 4 for v in o)
+    return not all(isinstance(v, list) and len(v) == n for v in o)
 
 # %% ../../nbs/look/01_samples.ipynb #8c6d909b
 def sample_of(part: Any, i: int, n: int) -> Any:
@@ -56,7 +65,7 @@ _FIELDS = 30     # numbers in a row that still fit into a table
 
 def kind_of(sample: Any) -> str:
     "Return how to draw a sample: 'image', 'signal', 'tokens', 'fields', 'value', 'text' or 'other'"
-    if isinstance(sample, str): return 'text'
+    if isinstance(sample, str) or _are_texts(sample): return 'text'
     if isinstance(sample, (bool, int, float)): return 'value'
     if not isinstance(sample, Tensor) or sample.is_complex() or sample.ndim > 3: return 'other'
     if sample.ndim == 0: return 'value'
@@ -67,6 +76,8 @@ def kind_of(sample: Any) -> str:
     short, long = sorted(sample.shape)
     if not short: return 'other'
     return 'signal' if short <= 8 and long >= 4*short else 'image'
+
+def _are_texts(o): return isinstance(o, (tuple, list)) and bool(o) and all(isinstance(v, str) for v in o)
 
 def _channels(image):
     "Return the dimension of the channels in a picture of three dimensions"
@@ -104,12 +115,21 @@ class Look:
         if isinstance(sample, Tensor) and sample.numel() == 1: sample = sample.item()
         if isinstance(sample, int) and not isinstance(sample, bool): return self.name(sample)
         if isinstance(sample, float): return f'{sample:.4g}'
+        if _are_texts(sample): return printable(' | '.join(sample))[:200]
+        if isinstance(sample, Mapping) and isinstance(sample.get('labels'), Tensor):
+            return ', '.join(map(self.name, sample['labels'].flatten().tolist())) or 'none'
         if not isinstance(sample, Tensor): return printable(str(sample))[:200]
-        if kind_of(sample) == 'tokens' and self.decode: return self.text(sample)
-        if sample.ndim == 1 and self.classes is not None and len(sample) == len(self.classes):
+        is_tokens = kind_of(sample) == 'tokens'
+        is_hot = sample.ndim == 1 and self.classes is not None and len(sample) == len(self.classes)
+        if is_hot and not (is_tokens and ((sample < 0) | (sample > 1)).any()):
             return ', '.join(self.name(i) for i in range(len(sample)) if sample[i] > .5) or 'none'
+        if is_tokens and (self.decode or self.classes or len(sample) > 6): return self._words(sample[sample >= 0])
         if sample.ndim == 1 and len(sample) <= 6: return ', '.join(f'{o:.4g}' for o in sample.tolist())
         return f'tensor {tuple(sample.shape)}'
+
+    def _words(self, ids):
+        "Write the classes of tokens, or what they say; those below 0 do not count"
+        return self.text(ids) if self.classes is None else ' '.join(map(self.name, ids.tolist()))[:300]
 
     def text(self, tokens: Tensor) -> str:  # tokens: ids, (n,) int
         "Write tokens as text, shortened"
@@ -185,13 +205,18 @@ def grid(samples: list[dict], captions: list[list[tuple[str, str]]], look: Look)
     if kind == 'image':
         images, note = _as_images(shown, look)
         masks = [masks_of(o, o) for o in samples]
-        cells = list(map(_masked, images, masks))
+        cells = list(map(_masked, map(_boxed, images, samples), masks))
         widths = [max(200, 132*(1 + len(o))) for o in masks]
         if drawn := [mask for o in masks for mask in o.values()]: about = legend(drawn, look.name)
     else: cells = [draw_signal(o, look.rate).html() if kind == 'signal' else '' for o in shown]
     boxes = ''.join(map(_box, cells, captions, widths))
     about += f'<div><small>{escape(note)}</small></div>' if note else ''
     return f'<div style="display:flex;flex-wrap:wrap;gap:12px;align-items:flex-start">{boxes}</div>{about}'
+
+def _boxed(image, sample):
+    "Draw the boxes in a sample's parts over its picture"
+    found = next((o for o in sample.values() if isinstance(o, Mapping) and 'boxes' in o), None)
+    return image if found is None else draw_boxes(image, found['boxes'], found.get('labels'))
 
 def _masked(image, masks):
     "Draw a picture, and beside it each of its masks over it"

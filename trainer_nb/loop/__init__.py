@@ -6,7 +6,7 @@ from .hooks import (
 from .hook_table import HookTable, as_hooks
 from .averages import stack_scalars
 from .metrics import (
-    Metric, accuracy, as_metrics, as_mode, check_monitored, good_values, is_better, rank
+    Metric, accuracy, as_metrics, as_mode, as_scores, check_monitored, good_values, is_better, is_skipped, rank
 )
 from .plot import Plot
 from .history import HISTORY_KINDS, History

@@ -59,7 +59,8 @@ def _passing(learn, calls):
     return do_step
 
 # %% ../../nbs/loop/17_fit.ipynb #fda0ae5c
-_BOUNDS = 'end_epoch', 'end_step', 'valid_every', 'next_valid', 'first_row', 'first_batch'      # of the plan
+_BOUNDS = (     # of the plan
+    'end_epoch', 'end_step', 'valid_every', 'valid_every_epochs', 'next_valid', 'first_row', 'first_batch')
 _DONE = 'valid_values', 'validated_at', 'is_trained'        # in this epoch
 OPEN = 'train', 'valid', 'train_metrics', 'valid_metrics'   # what has a state of its own
 FIT_KINDS = {**dict.fromkeys((*_BOUNDS, *_DONE), (None, int, {str: object})),
@@ -319,6 +320,11 @@ class Fit(FitState):
     def wants_valid(self, learn: Any) -> bool:
         "Between two training batches, return whether a validation is due"
         return self.plan.next_valid is not None and learn.state.optimizer_step >= self.plan.next_valid
+
+    def wants_last_valid(self, learn: Any) -> bool:
+        "After the training pass, return whether a validation is due, or open"
+        if learn.valid_dl is None or self.validated_at == learn.state.optimizer_step: return False
+        return self.valid is not None or self.plan.validates(learn.state)
 
     def is_over(self, learn: Any) -> bool:
         "Between two training batches, return whether the pass ends here; carry out requests otherwise"

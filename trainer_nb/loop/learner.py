@@ -555,7 +555,9 @@ class Learner(Hooked):
         n_epochs: int | None = None,    # ≥ 1: further epochs to train; or
         *data: Never,                   # none; data belongs to the learner, and the error shows the call
         max_steps: int | None = None,   # ≥ 1: further optimizer steps to take
-        valid_every: int | None = None, # ≥ 1: optimizer steps between validations, besides those at each epoch's end
+        valid_every: int | None = None, # ≥ 1: optimizer steps between validations, besides those at epochs' ends
+        valid_every_epochs: int | None = None,  # ≥ 1: epochs between validations, where they are slow; the last epoch
+                                                # always has one. None: each epoch
         valid_first: bool = False,      # validate before the first step, too
         lr: Any = None,                 # number > 0: learning rate from here on, of the param group with the largest
                                         # one; the others keep their ratio to it. For several optimizers a dict by their
@@ -581,7 +583,7 @@ class Learner(Hooked):
             if data or others or is_data(n_epochs): refuse_fit(Learner.fit, (n_epochs, *data), others)
             hooks = as_hooks(hooks)
             if keep_best: hooks = tuple(self._keep_best([*self.hooks, *hooks], keep_best))[len(self.hooks):]
-            plan = Plan(n_epochs, max_steps, valid_every, valid_first, hooks, resume, on_interrupt)
+            plan = Plan(n_epochs, max_steps, valid_every, valid_every_epochs, valid_first, hooks, resume, on_interrupt)
             plan.check(train_dl=self.train_dl, valid_dl=self.valid_dl)
             fit, rates = Fit(plan), fit_rates(lr, self.opts)
             stopped = self.stopped
@@ -629,7 +631,7 @@ class Learner(Hooked):
                     if not self.state.batch_idx: raise ValueError(
                         'train_dl yielded no batch: is it empty, or a generator that was used up?')
                     fit.is_trained = True
-                    if self.valid_dl is not None and fit.validated_at != self.state.optimizer_step: self._validate(fit)
+                    if fit.wants_last_valid(self): self._validate(fit)
             except CancelEpoch:
                 for opt in self.opts.values(): opt.zero_grad()
                 for open_phase in fit.phases.values(): open_phase.pass_.leave()

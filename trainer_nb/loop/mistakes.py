@@ -93,6 +93,7 @@ _ARGUMENTS = _by_name({     # name here → names in other libraries; as a dict:
     'seed of the Learner': 'random_state',
     'max_steps': 'steps n_steps',
     'valid_every': 'validation_steps val_check_interval eval_steps',
+    'valid_every_epochs': 'check_val_every_n_epoch validation_freq valid_interval',
     'resume': 'ckpt_path resume_from_checkpoint',
     'an argument of learn.fit(n_epochs)': 'n_epochs',
 })

@@ -336,8 +336,9 @@ def check_optimizers(opts: Mapping, *owners: Any) -> None:
         missing = f', and no optimizer has its {_listed(new)}' if new else ''
         raise ValueError(
             f'{strange} of the {len(params)} tensors in optimizer {name or type(opt).__name__} '
-            f'are not parameters of the model or of loss_fn{missing}: was the model, or a part of it, '
-            'made again after the optimizer? Make the optimizer last, or pass its class.')
+            f'are not parameters of the model or of loss_fn{missing}. If they belong to a loss or a likelihood, pass '
+            'the module that holds them, Learner(model, loss_fn=module); a step may call it as learn.loss_fn. If the '
+            'model, or a part of it, was made again after the optimizer, make the optimizer last, or pass its class')
 
 def check_shared(opts: Mapping) -> None:
     "Refuse a parameter of two optimizers where one loss is for all: each clears the gradients that it has used"

@@ -95,6 +95,7 @@ class Plan:
     n_epochs: int|None = None        # epochs to train, or
     max_steps: int|None = None       # optimizer steps to make
     valid_every: int|None = None     # optimizer steps between validation passes
+    valid_every_epochs: int|None = None     # epochs between validation passes; None: 1
     valid_first: bool = False        # one before the first step
     hooks: tuple = ()                # hooks of this fit alone
     resume: bool|str = False         # finish what a checkpoint began: then the bounds are totals
@@ -111,10 +112,10 @@ class Plan:
         "Refuse what does not fit together, and `loaders`, by name, that cannot be read as often; raises ValueError"
         if (self.n_epochs is None) == (self.max_steps is None):
             raise ValueError('fit takes either n_epochs or max_steps')
-        for name in 'n_epochs', 'max_steps', 'valid_every':
+        for name in 'n_epochs', 'max_steps', 'valid_every', 'valid_every_epochs':
             if (n := getattr(self, name)) is not None: setattr(self, name, as_count(name, n))
-        for name, is_given in dict(valid_every=self.valid_every is not None, valid_first=self.valid_first).items():
-            if is_given and loaders.get('valid_dl') is None: raise ValueError(f'{name} needs a valid_dl')
+        for name in 'valid_every', 'valid_every_epochs', 'valid_first':
+            if getattr(self, name) and loaders.get('valid_dl') is None: raise ValueError(f'{name} needs a valid_dl')
         for name, dl in loaders.items():
             is_once = hasattr(dl, '__next__') and type(dl).__module__ in ('builtins', 'itertools')  # others may restart
             if is_once and (n := self.n_epochs or 1) > 1: raise ValueError(
@@ -148,6 +149,12 @@ class Plan:
         "Return whether another epoch is due"
         if self.end_epoch is not None and state.epoch >= self.end_epoch: return False
         return self.end_step is None or state.optimizer_step < self.end_step
+
+    def validates(self, state: Any) -> bool:
+        "Return whether the epoch that is open ends with a validation pass; the last one always does"
+        epoch = state.epoch + 1
+        is_last = epoch == self.end_epoch or self.end_step is not None and state.optimizer_step >= self.end_step
+        return is_last or not epoch % (self.valid_every_epochs or 1)
 
     def check_progress(self, state: Any) -> None:  # raises RuntimeError
         "Between two epochs, raise an error if no optimizer has stepped for long; a scaler may skip some steps at first"

@@ -124,10 +124,12 @@ def _fields(o):
 def default_result(loss_fn: Callable | None, pred: Any, targ: Any, kwargs: dict | None) -> dict:
     """Return the result of the default step, eager or compiled
 
-    Besides loss, prediction and target it has the weight of some losses, 'loss_n', and the entries of batches and
+    Besides loss, prediction and target it has the weight of some losses, 'loss_n', the target that they do not count,
+    'ignored', if it is not -100, and the entries of batches and
     outputs with names, except 'n' and 'reduction'.
     """
     res = {'loss': _own_loss(pred) if loss_fn is None else loss_fn(pred, targ), 'pred': pred, 'targ': targ}
+    if (ignored := loss_option(loss_fn, 'ignore_index', -100)) != -100: res['ignored'] = ignored
     labels = targ if loss_fn is not None else (kwargs or {}).get('labels')
     if (weight := _divisor(loss_fn, labels)) is not None: res['loss_n'] = weight
     if kwargs is None and type(pred) is Tensor: return res      # fast path
@@ -136,7 +138,7 @@ def default_result(loss_fn: Callable | None, pred: Any, targ: Any, kwargs: dict 
     return {k: v for k, v in found.items() if k not in ('n', 'reduction')}      # these mean something in a user's step
 
 # %% ../../nbs/loop/06_steps.ipynb #ret0rned1
-_MEANT = 'loss', 'pred', 'targ', 'n', 'loss_n', 'reduction'     # keys that mean something to the loop
+_MEANT = 'loss', 'pred', 'targ', 'n', 'loss_n', 'ignored', 'reduction'     # keys that mean something to the loop
 
 def is_number(value: Any) -> bool:
     "Return whether a value is a number or a 0-d float tensor"

@@ -61,7 +61,8 @@ def _check_metrics(metrics, size):
     for m in metrics:
         if m.is_object and not callable(getattr(m.f, 'merge_state', None)) and not hasattr(m.f, 'sync_on_compute'):
             raise ValueError(f'metric `{m.name}` keeps a state, which cannot be merged over {size} processes: '
-                             'give it merge_state(others), or use torchmetrics')
+                             'give it merge_state(others), which adds the states of the metric on the other processes, '
+                             'or use torchmetrics')
 
 # %% ../../nbs/parallel/05_accelerate.ipynb #267cfda0
 class _LossWeight:

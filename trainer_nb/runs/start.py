@@ -25,7 +25,7 @@ from .worker import torch_settings
 
 # %% ../../nbs/runs/08_start.ipynb #21886fd9
 # arguments that `fit` takes, too
-_FIT = 'max_steps', 'valid_every', 'valid_first', 'lr', 'keep_best', 'resume'
+_FIT = 'max_steps', 'valid_every', 'valid_every_epochs', 'valid_first', 'lr', 'keep_best', 'resume'
 
 def _plan(learn, n_epochs, kwargs):
     "Return the arguments of the fit, or {} to resume a stopped one; raises TypeError, ValueError"

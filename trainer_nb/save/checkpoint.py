@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 
 from ..base import did_you_mean, map_tensors
 from ..data import set_rng_states
-from ..loop import RESUMABLE, Fit, Hook, Learner, as_mode, check_monitored, rank
+from ..loop import RESUMABLE, Fit, Hook, Learner, as_mode, check_monitored, is_skipped, rank
 from .files import Folder, find
 from .shards import StateWriter, read_parts, take_out
 from .snapshot import capture, restore
@@ -117,7 +117,7 @@ class Checkpoint(Hook):
         mine = {'metric': value, 'loss': self._value(learn, 'valid_loss')}
         is_better = value is not None and (best is None or self._rank(mine) < self._rank(best))
         if self.every == 'epoch' or learn.world.first(is_last or is_better): self.save(learn)
-        if self.monitor not in (None, 'valid_loss', *row): raise ValueError(
+        if self.monitor not in (None, 'valid_loss', *row) and not is_skipped(self.monitor, row): raise ValueError(
             f'Checkpoint monitors {self.monitor!r}, but the columns are {", ".join(row)}.'
             f'{did_you_mean(self.monitor, row)}')
 

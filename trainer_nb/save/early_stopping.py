@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..base import did_you_mean, format_value, map_tensors
 from trainer_nb.loop import (
-    Hook, Learner, as_count, as_mode, check_monitored, is_better, rank, set_opt_modes, trained
+    Hook, Learner, as_count, as_mode, check_monitored, is_better, is_skipped, rank, set_opt_modes, trained
 )
 from .snapshot import load_module_state, module_state
 
@@ -61,6 +61,7 @@ class EarlyStopping(Hook):
 
     def after_epoch(self, learn: Learner) -> None:
         row = learn.history.epoch_rows[-1]
+        if is_skipped(self.monitor, row): return
         if self.monitor not in row:
             raise ValueError(f'EarlyStopping monitors {self.monitor!r}, but the columns are {", ".join(row)}.'
                              f'{did_you_mean(self.monitor, row)}')

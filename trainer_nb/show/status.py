@@ -31,6 +31,7 @@ def planned(learn: Learner) -> tuple:  # (int, int); (None, None) if they are un
     last = max(min(bounds), now)
     epochs, rest = divmod(last - start, in_epoch) if n else (0, last - start)
     ends = range(start + in_epoch, last, in_epoch) if n else range(0)   # of epochs, besides `last`
+    if n_few := fit.plan.valid_every_epochs: ends = ends[n_few - 1 - state.epoch % n_few::n_few]
     every = range(0)
     if fit.plan.next_valid is not None: every = range(fit.plan.next_valid, last + 1, fit.plan.valid_every or last + 1)
     few, many = sorted((ends, every), key=len)

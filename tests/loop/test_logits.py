@@ -1,0 +1,64 @@
+"Models whose output has `logits`: metrics, results, confusion and report without a step, and targets that do not count"
+import pytest
+from trainer_nb.all import *
+
+transformers = pytest.importorskip('transformers')
+SMALL = dict(vocab_size=40, num_labels=3)
+BERT = dict(SMALL, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16)
+GPT2 = dict(SMALL, n_embd=16, n_layer=1, n_head=2, bos_token_id=1, eos_token_id=1, pad_token_id=0)
+
+def make(kind, config, targets, sizes=(7, 7, 7), **kwargs):
+    "A learner on three batches of texts of these lengths"
+    set_seed(0)
+    model, batches = kind(config), []
+    for t in sizes:
+        ids = torch.randint(2, 40, (4, t))
+        labels = ids.clone() if targets == 'next' else torch.randint(3, (4, t) if targets == 'tokens' else (4,))
+        if labels.ndim > 1: labels[:, -2:] = -100
+        batches.append({'input_ids': ids, 'attention_mask': torch.ones_like(ids), 'labels': labels})
+    return Learner(model, batches, batches, lr=.01, display=False, device='cpu', **kwargs)
+
+def by_hand(learn, shift):
+    "Share of labels that are predicted, as in the model cards"
+    right = n = 0
+    learn.model.eval()
+    for b in learn.valid_dl:
+        with torch.no_grad(): ids, labels = learn.model(**b).logits.argmax(-1), b['labels']
+        if shift: ids, labels = ids[:, :-1], labels[:, 1:]
+        counted = labels != -100
+        right, n = right + (ids == labels)[counted].sum().item(), n + counted.sum().item()
+    return right/n, n
+
+CASES = {
+    'texts': (transformers.BertForSequenceClassification, transformers.BertConfig(**BERT), 'texts', False),
+    'tokens': (transformers.BertForTokenClassification, transformers.BertConfig(**BERT), 'tokens', False),
+    'next': (transformers.GPT2LMHeadModel, transformers.GPT2Config(**GPT2), 'next', True),
+}
+
+@pytest.mark.parametrize('sizes', [(7, 7, 7), (5, 9, 7)], ids=['even', 'ragged'])
+@pytest.mark.parametrize('case', CASES)
+def test_metrics_and_results(case, sizes):
+    kind, config, targets, shift = CASES[case]
+    learn = make(kind, config, targets, sizes, metrics=accuracy)
+    learn.fit(1)
+    want, n = by_hand(learn, shift)
+    assert learn.history.epoch_rows[-1]['valid_accuracy'] == pytest.approx(want)
+    results = learn.results(classes=None if targets == 'next' else ['a', 'b', 'c'])
+    c = results.confusion()
+    assert c.counts.sum() == n and c.counts.diagonal().sum()/n == pytest.approx(want)
+    assert f'{want:.1%}' in repr(results.report())
+    shown = repr(results.show(2))
+    assert 'predicted' in shown and 'tensor' not in shown
+
+@pytest.mark.parametrize('ignored', [0, 255])
+def test_the_target_that_the_loss_ignores_does_not_count(ignored):
+    set_seed(0)
+    x, y = torch.randn(40, 4, 6, 6), torch.randint(1, 5, (40, 6, 6))
+    y[:, :2] = ignored
+    learn = Learner(nn.Conv2d(4, 5, 1), (x, y), (x, y), bs=16, metrics=accuracy, display=False, device='cpu',
+                    loss_fn=nn.CrossEntropyLoss(ignore_index=ignored))
+    learn.fit(1)
+    with torch.no_grad(): want = (learn.model(x).argmax(1) == y)[:, 2:].float().mean()
+    assert learn.history.epoch_rows[-1]['valid_accuracy'] == pytest.approx(want.item())
+    assert learn.results().confusion().counts.sum() == 40*24
+    assert not any('ignored' in o for o in learn.history.epochs)
