@@ -19,7 +19,7 @@ from typing import Any
 
 from ..base import format_time
 from trainer_nb.draw import (
-    ALARM, COLORS, GREY, INK, current_cell, html_table, marimo_outputs, marimo_view, running_shell,
+    ALARM, COLORS, GREY, current_cell, html_table, marimo_outputs, marimo_view, running_shell,
     show_bundle, text_table
 )
 
