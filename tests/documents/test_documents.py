@@ -224,7 +224,8 @@ def test_nothing_waits_for_the_device():
         counts.append(dict(seen))
     assert counts[1] == counts[2]
 
-def test_more_than_eight_are_counted_in_the_table(capsys):
+def test_more_than_eight_are_counted_in_the_table(capsys, monkeypatch):
+    monkeypatch.setenv('COLUMNS', '999')
     def step(batch, learn): return {**two_losses(batch, learn), **{f'part_{i:02}': 1. for i in range(10)}}
     learn = make_learner(linear(), batches(), batches(), train_step=step, display='text')
     h = learn.fit(1)
