@@ -38,7 +38,7 @@ TERMS = _listed({   # page, or page#section → terms
     'howto/07_from_fastai': 'fastai', 'howto/08_from_lightning': 'lightning, pytorch lightning',
     'howto/09_from_keras': 'keras', 'howto/15_from_trainer_tools': 'trainer-tools',
     'howto/10_the_kernel_died': 'kernel died, kernel restart, marimo',
-    'howto/16_read_the_picture': 'loss curve, overfitting, best epoch, log scale, logarithmic axis, dark mode',
+    'howto/17_read_the_picture': 'loss curve, overfitting, best epoch, log scale, logarithmic axis, dark mode',
     'examples/00_overview': 'gallery, example programs, samples',
     'examples/12_reinforce': 'reinforcement learning, rl, policy gradient',
     'examples/14_actor_critic': 'actor critic, actor-critic, a2c, advantage, value function, critic',
@@ -59,7 +59,7 @@ TERMS = _listed({   # page, or page#section → terms
     'data/07_table': 'tabular, encode categories, standard scaler, normalize columns, entity embeddings',
     'data/05_split': 'train test split, stratify',
     'look/14_series': 'time series, forecast, forecasting, MASE, prediction interval',
-    'look/13_album': 'samples while training, generate text while training, gan samples, show images while training, '
+    'look/17_album': 'samples while training, generate text while training, gan samples, show images while training, '
                      'qualitative results',
     'look/02_batch': 'show batch, look at data',
     'look/03_results': 'top losses, worst predictions, results',

@@ -9,10 +9,9 @@ from torch._subclasses import FakeTensorMode
 from trainer_nb.all import GradAccum
 from trainer_nb.base import common_device
 from trainer_nb.features.activations import Activations
-from trainer_nb.features.gradients import _total_norm
 from trainer_nb.loop.history import Series
 from trainer_nb.loop.averages import stack_scalars, weighted_sums
-from trainer_nb.loop.optim import load_optimizer
+from trainer_nb.loop.optim import load_optimizer, total_norm
 
 
 @pytest.fixture(autouse=True)
@@ -34,7 +33,7 @@ def test_scalars_meet_on_the_device():
     assert common_device([1., torch.ones(1)]).type == 'cpu'
     assert on_far(stack_scalars([.5, far()])) and on_far(stack_scalars([torch.ones(1), far(1)]))
     assert on_far(weighted_sums([.5, .25], [far(), far()])) and on_far(weighted_sums(far(2), [1, 2]))
-    assert on_far(weighted_sums(torch.ones(2), [far(), far()])) and on_far(_total_norm([torch.ones(2), far(2)]))
+    assert on_far(weighted_sums(torch.ones(2), [far(), far()])) and on_far(total_norm([torch.ones(2), far(2)]))
 
 def test_a_column_holds_values_of_both(monkeypatch):
     "As of an optimizer that has no gradient in its first steps"

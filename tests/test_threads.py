@@ -22,8 +22,8 @@ def call(learn, name, folder):
 FREE = {'describe_hooks', 'get_hook', 'provider', 'request', 'stop', 'lrs', 'show'}
 
 # parts of the loop itself
-PARTS = {'train_step', 'eval_step', 'record', 'do_step', 'do_backward', 'do_opt_step', 'do_zero_grad', 'is_own',
-         'check_thread'}
+PARTS = {'train_step', 'eval_step', 'predict_step', 'record', 'do_step', 'do_backward', 'do_opt_step', 'do_zero_grad',
+         'is_own', 'check_thread'}
 
 def verbs():
     learn = make_learner()

@@ -3,7 +3,7 @@ import math
 
 import pytest
 from trainer_nb.all import *
-from trainer_nb.show.display import planned
+from trainer_nb.show.status import planned
 
 def learner(*hooks):
     set_seed(0)

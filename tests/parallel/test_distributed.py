@@ -209,7 +209,7 @@ def test_metric_objects():
     learn = learner('plain')
     learn.metrics = [Quantile()]
     with pytest.raises(ValueError,
-                       match=r'metric `Quantile` keeps a state.*merge_state\(others\), or use torchmetrics'):
+                       match=r'metric `Quantile` keeps a state.*give it merge_state\(others\)'):
         learn.launch(2, 1)
 
 # Stop, go on, checkpoints

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['check_mean', 'one_sample', 'Collect', 'loss_of', 'batches_of', 'Singles', 'whole_loss', 'task_of', 'is_positive',
-           'class_ids', 'is_counted', 'ids_of', 'probabilities']
+           'class_ids', 'is_counted', 'ids_of', 'chances_of']
 
 # %% ../../nbs/look/11_losses.ipynb #ee53b00b
 from collections.abc import Callable, Iterator, Mapping
@@ -237,7 +237,7 @@ def ids_of(p: Tensor, t: Tensor, loss_fn: Any) -> tuple[Tensor, Tensor]:
     return p.reshape(t.shape).long(), t.long()
 
 # %% ../../nbs/look/11_losses.ipynb #pr0b0002
-def probabilities(results: Any, at: list[int]) -> Tensor | None:  # (len(at), classes) float
+def chances_of(results: Any, at: list[int]) -> Tensor | None:  # (len(at), classes) float
     """Return what the model says of the classes of some samples, with one class each
 
     None for other tasks, and for predictions that are neither probabilities nor logits of the loss function: a softmax

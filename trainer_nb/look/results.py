@@ -22,7 +22,7 @@ from ..loop import Learner, n_samples
 from .confusion import Confusion, Report, count_confusion, make_report
 from trainer_nb.look.losses import (
     Collect, Singles, batches_of, check_mean, class_ids, ids_of, is_counted, loss_of, one_sample,
-    probabilities, task_of, whole_loss
+    chances_of, task_of, whole_loss
 )
 from .masks import shares
 from .series import draw_forecasts
@@ -200,7 +200,7 @@ def _words(res, i, masks=()):
     "Write target and prediction of a sample, as far as there is one for each; of one class, with its probability"
     def row(x): return x[i] if isinstance(x, (Tensor, list)) and len(x) == len(res) else None
     targ, pred = row(res.targ), row(res.pred)
-    chances = None if masks else probabilities(res, [i])
+    chances = None if masks else chances_of(res, [i])
     is_ids = isinstance(targ, Tensor) and not targ.is_floating_point() and targ.numel() == 1
     is_scores = isinstance(pred, Tensor) and pred.ndim == 1 and len(pred) > 1
     is_id = isinstance(pred, Tensor) and not pred.is_floating_point() and pred.numel() == 1

@@ -188,14 +188,14 @@ def _all_rows(text, n):
 # %% ../../nbs/show/08_screens.ipynb #scre0008
 class LogLines(Lines):
     "Prints lines, also above the bar of a terminal, or sends them to a logger"
-    def __init__(self, learn, every, logger):
+    def __init__(self, learn: Learner, every: float|None, logger: Any):
         super().__init__(learn)
         self.every, self.logger = every, logger
 
     @property
-    def width(self): return None
+    def width(self) -> int|None: return None
 
-    def write(self, text):
+    def write(self, text: str) -> None:
         for line in text.splitlines():
             if self.logger is not None: self.logger.info('%s', line)
             elif front_end() != 'tty': super().write(line)

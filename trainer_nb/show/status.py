@@ -91,7 +91,7 @@ def _running(learn):
 # %% ../../nbs/show/07_status.ipynb #2bb85a89
 class StatusLine:
     "Says where a fit is, how it goes, and when it will end"
-    def __init__(self, learn, opened):
+    def __init__(self, learn: Learner, opened: float):
         n_valid = 0 if learn.valid_dl is None else length(learn.valid_dl)
         batches, passes = planned(learn)
         self.before, total = _done(learn), None
@@ -99,7 +99,7 @@ class StatusLine:
         self.progress, self.waiting, self.said, self.rate = Pace(total), _Waiting(opened), '', ''
         self.end = 0 if batches is None else learn.history.n_steps + batches    # last training batch
 
-    def text(self, learn, note, remark):
+    def text(self, learn: Learner, note: str, remark: str) -> str:
         "Write the line after a batch, or in a pause"
         h, bounds, is_paused = learn.history, learn.bounds, self.progress.is_paused
         values, remarks = {**_losses(h), **_running(learn)}, []
@@ -114,11 +114,11 @@ class StatusLine:
         self.said = ('paused · ' if is_paused else '') + line + self.waiting.words(learn.fitting)
         return self.said
 
-    def again(self):
+    def again(self) -> str:
         "Write the line while a batch lasts: only the time left has changed"
         return self.said.replace(self.rate, self.progress.words()) if self.progress.n else self.said
 
-    def of_valid(self, learn):
+    def of_valid(self, learn: Learner) -> str:
         "Describe the newest validation pass"
         row = {k: v for k, v in learn.history.valid_rows[-1].items() if k not in ('batch', 'epoch', 'step')}
         return self._line(learn, self._batch(learn), {**_losses(learn.history), **row}, [self._rate(learn)])
