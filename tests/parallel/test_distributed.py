@@ -17,8 +17,10 @@ from trainer_nb.all import (
 )
 from trainer_nb.base.nested import local
 from trainer_nb.loop.hooks import Hook
+from trainer_nb.loop.world import World
 from trainer_nb.parallel.launch import forked, try_fork
 from trainer_nb.parallel.fsdp import Sharded
+from trainer_nb.parallel.sharding import shard
 
 @pytest.fixture(autouse=True)
 def nothing_is_left():
@@ -741,3 +743,17 @@ def test_processes_always_meet(n=1000):
     as it did once in fifty times when a TCPStore served the others"""
     for _ in range(n):
         with forked(4, 10): torch.distributed.barrier()
+
+@pytest.mark.parametrize('dl', [[(torch.ones(4, 1),)]*3, iter([(torch.ones(4, 1),)]*3)], ids=['list', 'iterator'])
+def test_the_end_of_a_pass_is_compared_once(dl):
+    "A rank whose batches are quick asks again after the last one, and another rank may not"
+    class Two(World):
+        size, n_messages = 2, 0
+        def is_same(self, what):
+            self.n_messages += 1
+            return True
+    world = Two()
+    batches = iter(shard(dl, world))
+    assert sum(len(x) for x, in batches) == 3*2
+    n = world.n_messages
+    assert next(batches, None) is None and world.n_messages == n > 0

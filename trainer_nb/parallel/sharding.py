@@ -194,7 +194,7 @@ class ShardedIterable:
 class _Pass:
     def __init__(self, shared, start):
         dl, world = shared.dl, shared.shards.world
-        self.shared, self.i, self.code = shared, start, 0
+        self.shared, self.i, self.code, self.is_over = shared, start, 0, False
         self.is_sized = length(dl) is not None
         names = () if getattr(dl, 'num_workers', 0) else adapter_of(dl).draws   # workers are seeded here
         with _together(world, dl):
@@ -204,12 +204,14 @@ class _Pass:
     def __iter__(self): return self
 
     def __next__(self):
+        if self.is_over: raise StopIteration        # a rank may ask again, and another one not
         batch, shards = self.draw(self.iterator), self.shared.shards
         n = 0 if batch is None else batch_size(batch)
         self.code = batch_code(batch, self.code)
         if not self.is_sized or batch is None or _is_compared(self.i):
             self._compare(shards.world, n)
-        if batch is None: raise StopIteration
+        self.is_over = batch is None
+        if self.is_over: raise StopIteration
         self.i += 1
         return cut_batch(batch, *shards.cut(self.i - 1, n, batch))
 
