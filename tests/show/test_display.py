@@ -194,11 +194,13 @@ def test_a_fit_that_ends_worse_than_it_began_is_not_just_done(lr, is_worse, cell
     text = f'2 epochs, but train_loss ended at {last:.4g} and began with {first:.4g}: lower the learning rate'
     assert (learn.history.status == text) == is_worse and learn.history.status.startswith('done') != is_worse
 
-def test_no_time_is_rounded_to_nothing():
+@pytest.mark.parametrize('times, shown', [
+    ([.21, .0123, .0004, 8.1], ['0.2 s', '0.01 s', '0.0004 s', '8.1 s']),
+    ([.05, .0004, 2.], ['50 ms', '0.4 ms', '2000 ms']), ([61., 3700., 2.], ['01:01', '1:01:40', '00:02'])])
+def test_times_have_one_unit_and_none_is_rounded_to_nothing(times, shown):
     h = History()
-    for i, t in enumerate([.0004, .21, .9996, 8.1, 59.96, 3700.]): h.add_epoch({'epoch': i, 'time_s': t})
-    assert [o[-1] for o in h.lines()] == ['time', '0 ms', '210 ms', '1.0 s', '8.1 s', '00:59', '1:01:40']
-    assert h.newest(['time_s']) == ['1:01:40']
+    for i, t in enumerate(times): h.add_epoch({'epoch': i, 'time_s': t})
+    assert [o[-1] for o in h.lines()] == ['time', *shown] and h.newest(['time_s']) == [shown[-1]]
 
 @pytest.mark.parametrize('where', ['tty', 'text'])
 def test_the_best_rows_are_marked_and_the_last_line_names_the_best(where, monkeypatch, capsys):

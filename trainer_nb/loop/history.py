@@ -144,13 +144,14 @@ def _rank(name):
     return next(i for i, o in enumerate(order) if name.startswith(o))
 
 # %% ../../nbs/loop/04_history.ipynb #a49cd4e3
-def _format(name, v):
-    "Format a value of the epoch table"
+def _format(name, v, first_s):
+    "Format a value of the epoch table; the first epoch's time, in seconds, chooses the unit of all"
     if name == 'epoch': return str(v)
     if name[0] == '+': return ''        # the heading says how many columns are not shown
     if name == 'time_s':
-        if v < .9995: return f'{1000*v:.0f} ms'
-        return f'{v:.1f} s' if v < 59.95 else format_time(v)
+        if first_s >= 60: return format_time(v)
+        n, unit, digits = (v, 's', 1) if first_s >= .1 else (1000*v, 'ms', 0)
+        return f'{n:.{digits}f} {unit}' if n >= .95*10**-digits else f'{n:.1g} {unit}'     # not 0.0 s
     if is_rate(name): return f'{v:.3g}'
     if v and not .001 <= abs(v) < 1e7: return f'{v:.3e}'
     if .9999 < v < 1: v = .9999         # an accuracy of 1.0000 is one without a mistake
@@ -168,12 +169,12 @@ def _picked(n, first, most, best):
         res.append(i)
     return res
 
-def _as_text(rows, returned=()):
+def _as_text(rows, first_s, returned=()):
     "Return the columns of the table, each a list of its heading and its cells, losses first"
     hidden = [o for o in (rows[-1] if rows else ()) if is_rate(o)][4:]
     rest = [*returned][8:]      # of what steps return
     hidden += [phase + name for name in rest for phase in ('train_', 'valid_')]
-    columns = {name: ['time' if name == 'time_s' else name, *(_format(name, v) for v in values)]
+    columns = {name: ['time' if name == 'time_s' else name, *(_format(name, v, first_s) for v in values)]
                for name, values in _columns(rows).items() if name not in hidden}
     if rest: columns['+'] = [f'+{len(rest)} more', *('' for _ in rows)]
     return {o: columns[o] for o in sorted(columns, key=lambda o: (o != 'epoch', 'loss' not in o.split('_')))}
@@ -358,7 +359,7 @@ class History:
         "Return the header and the rows of the epoch table"
         picked = self._picked(first, most)
         rows = [self.epoch_rows[i] for i in picked if type(i) is int]
-        columns = _as_text(rows, self.returned)
+        columns = _as_text(rows, self._first_s, self.returned)
         if width is not None: columns = _narrow(columns, width)
         head, *cells = [list(o) for o in zip(*columns.values())] or [[]]
         rest = iter(cells)
@@ -366,11 +367,14 @@ class History:
 
     def _picked(self, first, most): return _picked(len(self), first, most, self.best(first))
 
+    @property
+    def _first_s(self): return self.epoch_rows[0].get('time_s', 1.) if self.epoch_rows else 1.
+
     def newest(self,
         names: Sequence[str],  # columns
     ) -> list[str]:
         "Return the cells of the newest epoch"
-        return [_format(name, self.epoch_rows[-1].get(name, math.nan)) for name in names]
+        return [_format(name, self.epoch_rows[-1].get(name, math.nan), self._first_s) for name in names]
 
     def best(self,
         first: int = 0,  # first row to consider, of those of the latest fit
