@@ -10,7 +10,7 @@ from html import escape
 from io import BytesIO
 from zlib import crc32
 
-from ..draw import Rich, html_img, html_table
+from ..draw import Rich, html_img, html_table, themed
 from .lines import PALETTE, chart_of
 from .values import Values, notes_on, table_of
 
@@ -41,7 +41,7 @@ def sheet(
         taken += f':has(.k{k}:checked)'
     for i in range(n):
         row, line = f'.labels>:nth-child({i + 1})', f'path.l-{i}'
-        rules += [f'{s}:has({row} .k{k}:checked){{--l{i}:{color}}}' for k, color in enumerate(PALETTE)]
+        rules += [f'{s}:has({row} .k{k}:checked){{--l{i}:{themed(color)}}}' for k, color in enumerate(PALETTE)]
         off, thick = f'{s}:not(:has({row} :checked))', f'{s}:has({row}:hover)'
         rules += [f'{s} .s-{i}{{color:var(--l{i},#888)!important}}{off} .s-{i}{{opacity:.5}}',
                   f'{s} {line}{{stroke:var(--l{i},#888)}}{off} {line}{{stroke-width:1;stroke-opacity:.5}}',
