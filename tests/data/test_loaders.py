@@ -148,3 +148,8 @@ def test_workers_that_all_read_the_whole_data_are_told_of(dataset, n_workers, re
     assert len(list(Pass(dl))) == len(list(dl))
     told = [str(o.message) for o in recwarn if 'get_worker_info' in str(o.message)]
     assert len(told) == (n_workers == 2 and not dataset.sharded and not dataset.constant)
+
+@pytest.mark.parametrize('data', [(torch.ones(3), torch.ones(3)), [1, 2]], ids=['tuple', 'list'])
+def test_a_tensor_loader_takes_tensors_one_by_one(data):
+    with pytest.raises(TypeError, match=rf'got a {type(data).__name__}: expected tensors or arrays, one by one'):
+        TensorLoader(data)

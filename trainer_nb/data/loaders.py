@@ -91,11 +91,13 @@ def _shared(o):
     "A tensor in the memory of an array"
     if isinstance(o, Tensor): return o
     if hasattr(o, 'to_numpy'): o = _numbers(o)
+    if not hasattr(o, '__array__'): raise TypeError(
+        f'TensorLoader got a {type(o).__name__}: expected tensors or arrays, one by one, TensorLoader(x, y)')
     if getattr(o, 'dtype', None) == object:
         raise TypeError('an array has dtype object, not a numeric dtype: use x.astype("float32"), '
                         'or stack its rows, np.stack(x)')
-    if getattr(getattr(o, 'dtype', None), 'kind', '') in 'US': raise TypeError(
-        f'an array holds texts such as {o.flat[0]!r}: number classes, np.unique(y, return_inverse=True)[1]')
+    if getattr(getattr(o, 'dtype', None), 'kind', '') in ('U', 'S'): raise TypeError(
+        f'an array holds texts such as {str(o.flat[0])!r}: number classes, np.unique(y, return_inverse=True)[1]')
     with warnings.catch_warnings():     # batches are copies
         warnings.filterwarnings('ignore', message='The given NumPy array is not writable')
         return torch.as_tensor(o)
