@@ -16,7 +16,7 @@ from trainer_nb.draw import (
     ALARM, COLORS, GREY, LEADING, RAW, SIZE, Chart, Envelope, Line, Panel, beside, labels,
     legend_rows, limits, needs_log, ticks
 )
-from .flags import with_flags
+from .flags import ends_of_branches, with_branches, with_flags
 from .reading import Readings, best_epoch, first_row, in_words, overfit_since
 
 # %% ../../nbs/loop/23_plot.ipynb #54b58508
@@ -232,13 +232,14 @@ class Plot:
     ) -> Chart:
         "Draw the values so far"
         h, curves, points = self.history, self.update(), _points(self.history, self.first)
-        last = max(end, h.n_steps, self.first + 2)
+        last = max(end, h.n_steps, self.first + 2, *ends_of_branches(h, self.first))
         pad = .015*(last - self.first)
         xlim = min([self.first + 1, *(xs[0] for xs, _ in points.values())]) - pad, last + pad
         shown, means = _train_losses(curves), []
         for row, end_of in zip(h.epoch_rows, h.ends):
             if end_of > self.first: means += [row[k] for k in shown if k in row]
-        losses = with_flags(_losses(self, curves, points, means, xlim, log), h, self.first)
+        losses = with_branches(_losses(self, curves, points, means, xlim, log), h, self.first)
+        losses = with_flags(losses, h, self.first)
         if (bad := h.bad_from or 0) > self.first:
             losses.lines.append(Line([bad, bad], losses.ylim, ALARM, f'nan from batch {bad}', width=1.5))
         top = losses.top = 9 + LEADING*max(len(legend_rows(losses.lines, losses.width)), 1)
