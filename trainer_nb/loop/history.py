@@ -225,8 +225,8 @@ class History:
                         'learn.history.steps those by training batch')
 
     def __dir__(self):      # for completion: only what users need
-        inner = """branches add_epoch add_steps add_valid ends epoch_rows fetch flag html lines kept load_state_dict monitor
-            n_packed n_revised note open_metrics recent returned revise_steps series shown_in since state_dict text
+        inner = """add_epoch add_steps add_valid branches ends epoch_rows fetch flag html lines kept load_state_dict
+            monitor n_packed n_revised note open_metrics recent returned revise_steps series shown_in since state_dict text
             thread valid_rows warned"""
         return sorted(set(super().__dir__()) - set(inner.split()))
 
