@@ -226,8 +226,8 @@ class History:
 
     def __dir__(self):      # for completion: only what users need
         inner = """add_epoch add_steps add_valid branches ends epoch_rows fetch flag html lines kept load_state_dict
-            monitor n_packed n_revised note open_metrics recent returned revise_steps series shown_in since state_dict text
-            thread valid_rows warned"""
+            monitor n_packed n_revised note open_metrics recent returned revise_steps series shown_in since state_dict
+            text thread valid_rows warned"""
         return sorted(set(super().__dir__()) - set(inner.split()))
 
     def add_steps(self, n: int, chunks: Mapping) -> None:
