@@ -194,6 +194,12 @@ def test_a_fit_that_ends_worse_than_it_began_is_not_just_done(lr, is_worse, cell
     text = f'2 epochs, but train_loss ended at {last:.4g} and began with {first:.4g}: lower the learning rate'
     assert (learn.history.status == text) == is_worse and learn.history.status.startswith('done') != is_worse
 
+def test_the_bar_of_a_fit_that_was_stopped_ends_where_it_stopped(cell):
+    stop = LambdaHook(after_step=lambda learn: learn.training and learn.history.n_steps == 7 and learn.stop())
+    learn = learner(valid_dl=None, hooks=[stop])
+    learn.fit(10)
+    assert 'aria-label="14 %"' in cell[0]['text/html'] and 'width:14.0%' in cell[0]['text/html']
+
 @pytest.mark.parametrize('times, shown', [
     ([.21, .0123, .0004, 8.1], ['0.2 s', '0.01 s', '0.0004 s', '8.1 s']),
     ([.05, .0004, 2.], ['50 ms', '0.4 ms', '2000 ms']), ([61., 3700., 2.], ['01:01', '1:01:40', '00:02'])])

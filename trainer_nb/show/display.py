@@ -133,6 +133,7 @@ class _Watch(_Paced):
         self.hold()
         if self.screen is None: return      # an error came before there was anything to see
         screen, self.screen = self.screen, None
+        self.line.count(learn)
         self.line.waiting = None            # holds the pass
         self._close(learn, screen)
 

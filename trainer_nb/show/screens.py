@@ -19,7 +19,7 @@ from ..base import printable
 from ..draw import marimo_outputs
 from ..data import length
 from ..loop import Learner, Plot, rank
-from .output import Area, front_end, html_news, put_line, terminal_width, text_bar
+from .output import Area, Pace, front_end, html_news, put_line, terminal_width, text_bar
 
 # %% ../../nbs/show/08_screens.ipynb #7d44ec8f
 class Screen:
@@ -130,7 +130,7 @@ class Region(Screen):
     every, plot_s, tick_s = None, 1., 1.
     def __init__(self, learn: Learner, end: int = 0, plot: bool = True):   # end: 0 if unknown
         h, self.first, self.end = learn.history, learn.bounds['row'], end
-        self.area, self.share = Area(), None
+        self.area, self.progress = Area(), Pace()
         self.plot = Plot(h, learn.bounds['batch'], bool(learn.metrics)) if plot else None
         self.drawn_at = self.plotted_at = -math.inf     # clock of the latest drawing, and of the latest one with a plot
         self.lock, self.over, self.thread = Lock(), Event(), None
@@ -149,9 +149,9 @@ class Region(Screen):
         self.drawn_at = perf_counter()
 
     def _draw(self, status, progress, body=None, chart=None):
-        reason, state, self.share = 'the kernel is busy, or gone', 'running', progress.share
+        reason, state, self.progress = 'the kernel is busy, or gone', 'running', progress
         if progress.is_paused: reason, state = 'it is paused, or the kernel is gone', 'paused'
-        self.area.draw(status, self.share, body, chart, f'{reason}; learn.show() shows the fit again', state)
+        self.area.draw(status, progress.share, body, chart, f'{reason}; learn.show() shows the fit again', state)
 
     def follow(self, line: Any) -> None:
         "In a thread, keep the time left moving while a batch lasts"
@@ -173,7 +173,8 @@ class Region(Screen):
         text, body = h.text(self.first) if rows > 0 else '', self._body(learn)
         if rows > 40: body += _all_rows(h.text(self.first, 1000), rows)
         label = f'plot of {h.n_steps - self.plot.first} batches' if self.plot else ''
-        share = 1. if state == 'done' and self.share is not None else self.share
+        share = self.progress.share
+        if state == 'done' and share is not None: share = 1.
         with self.lock: self.area.close(status, body, chart, text, label, state, share)
 
 def _tick(region, line, over, tick_s):

@@ -108,7 +108,7 @@ class StatusLine:
         valid = [o['valid_loss'] for o in rows if 'valid_loss' in o]
         if valid: remarks.append(f'valid {valid[-1]:.4g}{self._best(h, bounds["row"])}')
         if remark: remarks.append(remark)
-        self.rate = '' if is_paused else self._rate(learn)
+        self.rate = '' if is_paused else self.count(learn)
         if self.rate: remarks.append(self.rate)
         line = self._line(learn, note or self._where(learn), values, remarks)
         self.said = ('paused · ' if is_paused else '') + line + self.waiting.words(learn.fitting)
@@ -121,7 +121,7 @@ class StatusLine:
     def of_valid(self, learn: Learner) -> str:
         "Describe the newest validation pass"
         row = {k: v for k, v in learn.history.valid_rows[-1].items() if k not in ('batch', 'epoch', 'step')}
-        return self._line(learn, self._batch(learn), {**_losses(learn.history), **row}, [self._rate(learn)])
+        return self._line(learn, self._batch(learn), {**_losses(learn.history), **row}, [self.count(learn)])
 
     def _line(self, learn, where, values, remarks):
         total = '' if learn.bounds['epoch'] is None else f'/{learn.bounds["epoch"]}'
@@ -129,7 +129,9 @@ class StatusLine:
         if len(words) > _MOST: words[_MOST:] = [f'and {len(words) - _MOST} more']
         return ' · '.join([f'epoch {learn.state.epoch}{total}', where, *words, *remarks])
 
-    def _rate(self, learn): return self.progress.at(_done(learn) - self.before)
+    def count(self, learn: Learner) -> str:
+        "Count the batches that are done; write the rate and the remaining time"
+        return self.progress.at(_done(learn) - self.before)
 
     def _best(self, h, first):
         best, column = h.best(first), h.monitor[0]
