@@ -9,5 +9,5 @@ from .cells import (
 )
 from .panels import LEADING, Line, Panel, labels, legend_rows, limits, needs_log, ticks
 from .smoothing import Bin, Envelope, smooth
-from .hover import HOVER_CSS, html_hover
+from .hover import HOVER_CSS, evenly, html_hover
 from .charts import Chart, beside

@@ -269,8 +269,8 @@ class Chart:
         "Add the switch; where style sheets are removed, it stays hidden"
         scope = f't{crc32(html.encode()):08x}'
         pairs = zip(self.parts or [self], self.other.parts or [self.other])
-        shown = ''.join(f'.{scope}:has(:checked) div:nth-of-type({k})>img{{content:url({new._source()})}}'
-                        for k, (old, new) in enumerate(pairs, 1) if old.svg() != new.svg())
+        shown = ''.join(f'.{scope}:has(:checked) div:nth-of-type({k})>img{{content:url({source})}}'
+                        for k, (old, new) in enumerate(pairs, 1) if (source := new._source()) != old._source())
         style = f'<style>{SWITCH_CSS}.tnb-switch::after{{content:"{self.switch}"}}{shown}</style>'
         box = f'<input type="checkbox" style="display:none" aria-label="{self.switch}">'
         return f'<div class="{scope}">{style}{html}<label class="tnb-switch">{box}</label></div>'

@@ -9,14 +9,14 @@ __all__ = ['stand_in', 'LRScheduler']
 import math
 from collections.abc import Callable
 from functools import partial
-from inspect import Parameter, signature
+from inspect import signature
 
 import torch
 from torch import Tensor
 
 from ..base import mark_stepped
 from .schedule import Scheduler, group_values, planned_steps, set_group
-from ..loop import Learner, as_step, check_monitored, is_skipped, set_option
+from ..loop import Learner, as_step, check_monitored, is_skipped, needed_names, set_option
 
 # %% ../../nbs/features/14_lr_scheduler.ipynb #e39ed0ab
 class _StandIn(torch.optim.Optimizer):
@@ -31,13 +31,7 @@ def stand_in(opt: torch.optim.Optimizer) -> torch.optim.Optimizer:
     return res
 
 # %% ../../nbs/features/14_lr_scheduler.ipynb #b757e901
-def _needed(f):
-    "Return the names of the arguments that a function needs"
-    try: params = signature(f).parameters.values()
-    except (TypeError, ValueError): return []
-    return [p.name for p in params if p.default is Parameter.empty and p.kind is Parameter.POSITIONAL_OR_KEYWORD]
-
-def _first_name(f): return next(iter(_needed(f)), '')
+def _first_name(f): return next(iter(needed_names(f)), '')
 
 class _ByStep:
     "Set the learning rate that a function of the number of steps returns; smaller groups keep their ratio to it"

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from ..data import length
-from ..draw import COLORS, Chart, Envelope, Line, Panel, limits
+from ..draw import COLORS, Chart, Envelope, Line, Panel, limits, evenly
 from .lr_scheduler import stand_in
 from .schedule import Scheduler
 from ..loop import Hook, Learner, as_count, as_hooks, as_metrics, lr_names
@@ -49,9 +49,8 @@ class Preview:
 
     def _hover(self, n, most=150):
         "Values of some batches, the last one among them"
-        each = -(-n//most)
         return [(i + 1, ' · '.join([f'batch {i + 1:,}', *(f'{name} {v[i]:.3g}' for name, v in self.steps.items())]))
-                for i in range((n - 1) % each, n, each)]
+                for i in evenly(n, most)]
 
     def plot(self) -> Any:  # matplotlib `Figure`, independent of pyplot
         "Draw the chart"

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ..base import needed
 from ..loop import Learner
+from .losses import loss_name
 from .samples import classes_of
 
 # %% ../../nbs/look/15_frame.ipynb #c79b5932
@@ -37,8 +38,7 @@ def probabilities(
     config: Any = None,         # of a Hugging Face model, which tells what that is
 ) -> tuple[str, Tensor]:        # ('classes', 'labels', 'values' or '' for unknown; (n, k) float)
     "Return what the outputs of a model mean, and probabilities if they are of classes or labels"
-    f = getattr(loss_fn, 'func', loss_fn)
-    name = getattr(f, '__name__', type(f).__name__).lower()
+    name = loss_name(loss_fn)
     if loss_fn is None and hasattr(config, 'id2label'):
         name = _OWN.get(config.problem_type, 'crossentropyloss' if pred.size(1) > 1 else 'mseloss')
     kind, to_probs = next((o for names, o in _MEANING.items() if name in names.split()), ('', Tensor.clone))

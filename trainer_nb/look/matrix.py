@@ -9,6 +9,7 @@ __all__ = ['WIDEST', 'STYLE', 'heat_table', 'heat_picture', 'html_figure', 'arou
 from html import escape
 from typing import Any
 
+from ..base import cut_name
 from ..draw import html_img, html_table, new_figure, widget_view
 
 # %% ../../nbs/look/13_matrix.ipynb #mtx00005
@@ -18,7 +19,7 @@ def _color(rate):
     "Background of a cell: a blue that lets the page shine through, for dark themes, too"
     return f'rgba(0,114,178,{.06 + .69*rate:.2f})' if rate else 'transparent'
 
-def _short(name): return name if len(name) <= 16 else name[:15] + '…'
+
 
 def heat_table(c: Any) -> str:
     "Draw a confusion matrix as a table of counts and rates on coloured cells"
@@ -26,7 +27,7 @@ def heat_table(c: Any) -> str:
     def cell(n, rate):
         small = f'<br><small>{rate:.0%}</small>' if n else ''
         return f'<td style="{base};background:{_color(rate if n else 0.)}">{n}{small}</td>'
-    def name(o): return f'<th style="{base}">{escape(_short(o))}</th>'
+    def name(o): return f'<th style="{base}">{escape(cut_name(o, 16))}</th>'
     def row(cells): return f'<tr style="background:none">{"".join(cells)}</tr>'
     body = ''.join(row([name(o), *map(cell, counts, rates)])
                    for o, counts, rates in zip(c.names, c.counts.tolist(), c.rates.tolist()))
@@ -118,7 +119,7 @@ def _buttons(c, show):
         buttons = [button(t, p, f'{c.look.name(t)} → {c.look.name(p)}: {k}') for t, p, k in pairs]
         return W.HBox(buttons, layout=W.Layout(flex_flow='row wrap'))
     middle = W.Layout(justify_content='center')
-    def name(o): return W.Label(_short(o), layout=middle)
+    def name(o): return W.Label(cut_name(o, 16), layout=middle)
     empty, cells = W.Label('0', layout=middle), [W.Label(), *map(name, c.names)]
     for t, (row, rates) in enumerate(zip(c.counts.tolist(), c.rates.tolist())):
         cells += [name(c.names[t]), *(button(t, p, f'{k}\n{rates[p]:.0%}') if k else empty for p, k in enumerate(row))]

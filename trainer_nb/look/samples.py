@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..base import batch_size, entries, printable
+from ..base import batch_size, cut_name, entries, printable
 from ..draw import html_table
 from ..data import each
 from .masks import draw_boxes, is_mask, legend, overlay
@@ -140,7 +140,7 @@ class Look:
                        "decode=lambda ids: ' '.join(map(f, ids))")
             raise
         text = printable(text if isinstance(text, str) else ' '.join(map(str, text)))
-        return text if len(text) <= 300 else text[:299] + '…'
+        return cut_name(text, 300)
 
 # %% ../../nbs/look/01_samples.ipynb #9b1177a2
 def classes_of(dl: Any) -> Sequence|Mapping|None:

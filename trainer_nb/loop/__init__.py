@@ -17,8 +17,8 @@ from .optim import (
     trained, trains_loss
 )
 from .steps import (
-    Returned, as_step, called_modules, default_result, get_modes, is_summed, loss_option, loss_weight, set_modes,
-    set_opt_modes, unpack
+    Returned, as_step, called_modules, default_result, get_modes, ignored_id, is_summed, loss_option, loss_weight,
+    needed_names, set_modes, set_opt_modes, unpack
 )
 from .interrupts import TrainingInterrupted
 from .world import World

@@ -390,14 +390,19 @@ class History:
         if self.kept is not None and self.kept >= first: return self.kept
         return best_row(self.epoch_rows, *self.monitor, first)
 
+    def _best_line(self, first, most):
+        "Which of the rows that `lines` shows is the best epoch; None if there is none"
+        best = self.best(first)
+        return None if best is None else self._picked(first, most).index(best)
+
     def text(self,
         first: int = 0,  # first row to show
         most: int = 40,  # maximum number of rows, as in `lines`
     ) -> str:
         "Write the epoch table as text, with a * at the best epoch"
         if len(self) <= first: return 'no epoch yet'
-        (head, *rows), best = self.lines(first, most), self.best(first)
-        if best is not None: rows[self._picked(first, most).index(best)][0] = f'* {self.epoch_rows[best]["epoch"]}'
+        (head, *rows), best = self.lines(first, most), self._best_line(first, most)
+        if best is not None: rows[best][0] = f'* {rows[best][0]}'
         return text_table([head, *rows])
 
     def __str__(self): return self.text()
@@ -410,8 +415,8 @@ class History:
     ) -> str:
         "Write the epoch table as HTML, with the best epoch in bold; a very wide one shows the most important columns"
         if len(self) <= first: return '<p>no epoch yet</p>'
-        lines, picked, best = self.lines(first, most, 320), self._picked(first, most), self.best(first)
-        table = html_table(lines, bold=None if best is None else picked.index(best))
+        lines = self.lines(first, most, 320)
+        table = html_table(lines, bold=self._best_line(first, most))
         shown = {*lines[0], 'time_s'}
         missing = [o for o in _columns(self.epoch_rows[-1:]) if o not in shown]
         if not missing: return table

@@ -44,7 +44,8 @@ from .sandbox import DryRun, dry_run
 from .snapshot import named_objects
 from .shortage import in_opt_step, shortage
 from trainer_nb.loop.steps import (
-    as_step, check_loss, default_result, get_modes, is_number, set_modes, set_opt_modes, switch, unpack
+    as_step, check_loss, default_result, get_modes, is_number, needed_names, set_modes, set_opt_modes, switch,
+    unpack
 )
 from .world import World
 
@@ -499,7 +500,7 @@ class Learner(Hooked):
         if isinstance(batch, Tensor): batch = (batch,)
         args, kwargs, targ = (), batch, None
         n = len(batch) if isinstance(batch, (list, tuple)) else 0
-        is_without = n in (1, (self._looked.n_entries or 0) - 1) or n <= parts.n_needed(self.model)
+        is_without = n in (1, (self._looked.n_entries or 0) - 1) or n <= len(needed_names(self.model.forward))
         if n and is_without: args, kwargs = batch, {}
         elif n or not isinstance(batch, Mapping) or {'labels', 'targ'} & batch.keys():
             args, kwargs, targ = unpack(batch, self.loss_fn)

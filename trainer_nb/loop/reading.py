@@ -7,10 +7,12 @@ __all__ = ['Best', 'first_row', 'best_epoch', 'overfit_since', 'Readings', 'in_w
 
 # %% ../../nbs/loop/22_reading.ipynb #53084e6d
 import math
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from statistics import median
 from typing import Any, NamedTuple
+
+from ..draw import evenly
 
 # %% ../../nbs/loop/22_reading.ipynb #c3c11d33
 class Best(NamedTuple):
@@ -30,7 +32,7 @@ def first_row(
     first: int,  # batch
 ) -> int:
     "Return the index of the first epoch that ended after a batch"
-    return next((i for i, end in enumerate(h.ends) if end > first), len(h.ends))
+    return bisect_right(h.ends, first)
 
 def best_epoch(
     h: Any,          # `History`
@@ -100,8 +102,8 @@ class Readings:
         "Yield the places of curves, and a text for each"
         places, ends = next(iter(curves.values()), [[]])[0], [self.first]
         for x in places: ends.append(round(2*x) - ends[-1] - 1)
-        columns, each = {k: o for k, o in curves.items() if len(o[0]) == len(places)}, -(-len(places)//most)
-        for i in range((len(places) - 1) % each, len(places), each) if places else ():
+        columns = {k: o for k, o in curves.items() if len(o[0]) == len(places)}
+        for i in evenly(len(places), most):
             start, end = ends[i:i + 2]
             what = f'batch {end}' if end == start + 1 else f'batches {start + 1} to {end}'
             words = [f'{k} {_value(low[i], high[i], mean[i])}' for k, (_, low, high, mean) in columns.items()]

@@ -13,7 +13,7 @@ from secrets import token_hex
 from time import monotonic, thread_time
 from typing import Any, Self
 
-from ..base import did_you_mean, printable
+from ..base import cut_name, did_you_mean, printable
 from trainer_nb.draw import (
     Chart, attended_kernel, marimo_outputs, reaches, show_bundle, text_table, widget_view
 )
@@ -22,7 +22,7 @@ from .folder import ask
 from .lines import PALETTE, chart_of
 from .page import ZOOM, charts, html_notes, html_rows, page, sheet, switches
 from .sources import RunSource, sources_of, unique
-from .values import AXES, Values, cut_name, notes_on, table_of
+from .values import AXES, Values, notes_on, table_of
 from .view import LiveView, _quick_clicks
 
 # %% ../../nbs/runs/14_comparison.ipynb #0e3814b9

@@ -11,10 +11,11 @@ from dataclasses import replace
 from itertools import chain
 from typing import Any
 
+from ..base import cut_name
 from trainer_nb.draw import (
-    COLORS, GREY, LEADING, RAW, SIZE, Chart, Line, Panel, legend_rows, limits, needs_log, smooth
+    COLORS, GREY, LEADING, RAW, SIZE, Chart, Line, Panel, legend_rows, limits, needs_log, smooth, evenly
 )
-from .values import AXES, Values, base_of, cut_name, written
+from .values import AXES, Values, base_of, written
 
 # %% ../../nbs/runs/11_lines.ipynb #li000006
 PALETTE = COLORS
@@ -58,7 +59,7 @@ def _hover(drawn, names, unit, label, most=60):
     "(place on the axis, text) for at most so many places; `drawn` and `names`: of the lines in colour"
     shown = [(valid or train, name) for (train, valid), name in zip(drawn, names) if valid or train]
     places = sorted({*chain.from_iterable(xs for (xs, _), _ in shown)})
-    for x in places[::-max(1, -(-len(places)//most))][::-1]:
+    for x in [places[i] for i in evenly(len(places), most)]:
         at = [(ys[bisect_right(xs, x) - 1], name) for (xs, ys), name in shown if xs and xs[0] <= x]
         values = (f'{name} {written(v)}' for v, name in sorted(at) if v == v)
         yield x/unit, ' · '.join([f'{label} {x/unit:.6g}', *values])

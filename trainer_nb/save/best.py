@@ -22,9 +22,7 @@ def find_best(
     monitor: str | None = None, # column of the epoch table; None: what the newest checkpoint monitored
 ) -> dict[str, Any]:            # manifest
     "Return the manifest of a run's best checkpoint; raises FileNotFoundError, or ValueError if none was rated"
-    found = Folder(folder).manifests()
-    if not found: raise FileNotFoundError(f'there is no checkpoint in {folder}')
-    mine = [o for o in found if o['run'] == (run or found[-1]['run'])] or found
+    mine = Folder(folder).of_run(run)
     monitor = monitor or mine[-1].get('monitor')
     rated = [o for o in mine if o['metric'] is not None and o.get('monitor') == monitor]
     if not rated: raise ValueError(

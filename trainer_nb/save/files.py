@@ -137,6 +137,14 @@ class Folder:
                 warnings.warn(f'{e}. Skipping its checkpoint', stacklevel=2)
         return [found[n] for n in sorted(found)]
 
+    def of_run(self,
+        run: str | None = None,     # id; None, or one that is not here: the newest, or all
+    ) -> list[dict[str, Any]]:      # raises FileNotFoundError if there is none
+        "Return the manifests of a run, the oldest first"
+        found = self.manifests()
+        if not found: raise FileNotFoundError(f'there is no checkpoint in {self.path}')
+        return [o for o in found if o['run'] == (run or found[-1]['run'])] or found
+
     def read(self, manifest: dict[str, Any]) -> dict[str, Any]:
         "Read a state, with holes for its shards, and check their files; raises BadCheckpoint"
         path = path_in(self.path, manifest['file'])

@@ -20,14 +20,17 @@ def _bits(t: Tensor) -> Tensor:
     rows = t.view(_BITS.get(t.dtype.itemsize, torch.int64)).sum(1, dtype=torch.int64)
     return (rows*torch.arange(1, len(rows) + 1, device=t.device)).sum()
 
+def _sums(params):
+    "Return the checksums of parameters by name, read once from each device"
+    by_device: dict[torch.device, dict[str, Tensor]] = {}
+    for k, p in params.items(): by_device.setdefault(p.device, {})[k] = _bits(p)
+    values: dict[str, int] = {}
+    for sums in by_device.values(): values |= zip(sums, torch.stack([*sums.values()]).tolist())
+    return values
+
 def frozen_sums(module: nn.Module) -> dict[str, int]:
     "Return a checksum of each frozen parameter, by all of its names"
-    found = {k: p for k, p in module.named_parameters(remove_duplicate=False) if not p.requires_grad}
-    by_device: dict[torch.device, dict[str, Tensor]] = {}
-    for k, p in found.items(): by_device.setdefault(p.device, {})[k] = _bits(p)
-    values: dict[str, int] = {}
-    for sums in by_device.values(): values |= zip(sums, torch.stack([*sums.values()]).tolist())     # waits once
-    return values
+    return _sums({k: p for k, p in module.named_parameters(remove_duplicate=False) if not p.requires_grad})
 
 # %% ../../nbs/save/10_frozen.ipynb #8086c8ae
 def without_frozen(module: nn.Module, saved: dict[str, Any]) -> dict[str, Any]:
@@ -40,7 +43,7 @@ def with_frozen(name: str, module: nn.Module, saved: dict[str, Any]) -> dict[str
     if 'frozen_sums' not in saved: return saved
     there, own = saved['frozen_sums'], module.state_dict()
     params = {k: p for k, p in module.named_parameters(remove_duplicate=False) if k in there}
-    other = [k for k, p in params.items() if _bits(p).item() != there[k]]
+    other = [k for k, n in _sums(params).items() if n != there[k]]
     if other: raise ValueError(
         f'the checkpoint holds only what trained, and {len(other)} of the {len(there)} weights that were frozen differ '
         f'in this {name}, such as {other[0]}: load the pretrained weights that it was trained with, in the same dtype')

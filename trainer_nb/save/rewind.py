@@ -27,9 +27,7 @@ def find_point(folder: str | Path, epoch: int | None = None, step: int | None = 
         raise TypeError('pass either an epoch or a step, not both')
     for name, o in dict(epoch=epoch, step=step).items():
         if o is not None: as_count(name, o)
-    found = Folder(folder).manifests()
-    if not found: raise FileNotFoundError(f'there is no checkpoint in {folder}')
-    found = [o for o in found if o['run'] == (run or found[-1]['run'])] or found
+    found = Folder(folder).of_run(run)
     if step is not None: fits = [o for o in found if o['step'] == step]
     else: fits = [o for o in found if epoch is None or o['epoch'] == epoch and not o['in_epoch']]
     if fits: return fits[-1]
