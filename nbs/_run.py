@@ -70,7 +70,7 @@ def is_same(a, b, key=None):
     return a == b or (is_same_picture(a, b) if key == 'image/png' else without_times(a) == without_times(b))
 
 
-def without_times(text): return re.sub(r' *(\b\d\d:\d\d\b|\b\d+\.\d+ s\b|\b\d+ ms\b|\btime\b)', ' time', text)
+def without_times(text): return re.sub(r' *(\b\d\d:\d\d\b|\b\d+(\.\d+)? m?s\b|\btime\b)', ' time', text)
 
 
 def changes(path):

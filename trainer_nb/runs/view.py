@@ -69,7 +69,7 @@ class _Contents:
         share = min(max(n/total, 0), 1) if total > 0 else None
         state = status.state if status.state in STATES else 'failed' if status.is_over else 'running'
         line = ' · '.join(filter(None, [self.line(status), self.branch_text()]))
-        return line, 1. if state == 'done' and share else share, state
+        return line, 1. if state == 'done' else share, state
 
     def below(self, status):    # (HTML of the table, `Chart` or None)
         h, end = self.history, count_of(status.data or {}, 'end')

@@ -75,16 +75,20 @@ class _Heartbeat:
         self.marks = [*self.marks[-9:], (now, learn.history.n_steps)]
         if learn.is_fitting or self.is_over: self.position = learn.position
 
+    def expect(self, learn: Learner) -> None:
+        "Note where the fit will end, while that is known"
+        left, _ = planned(learn)
+        if left is not None: self.end = learn.history.n_steps + left
+
     def status(self) -> dict:
         "Return the contents of `status.json`"
         res = {'state': self.state, **now_here(), 'heartbeat': time(), 'position': self.position, 'note': self.note}
         if self.error: res['error'] = self.error
         if not self.marks: return res
         learn, (t0, n0), (t1, n1) = self.learn, self.marks[0], self.marks[-1]
-        n, (left, _) = learn.history.n_steps, planned(learn)
-        if left is not None: self.end = n + left
+        self.expect(learn)
         problem = self.problem or (self.record.problem if self.record is not None else '')
-        return {**res, 'epoch': learn.state.epoch, 'optimizer_step': learn.state.optimizer_step, 'batch': n,
+        return {**res, 'epoch': learn.state.epoch, 'optimizer_step': learn.state.optimizer_step, 'batch': learn.history.n_steps,
                 'end': self.end, 'end_epoch': learn.bounds['epoch'], 'training': learn.training,
                 'valid_idx': learn.valid_idx, 'rate': (n1 - n0)/max(t1 - t0, 1e-3),
                 'batch_s': monotonic() - self.done_at, 'note': self.note or problem}
@@ -261,6 +265,8 @@ class _Begun(MainProcessHook):
     def before_fit(self, learn):
         self.worker.heart.state = 'running'
         self.worker.beat()
+
+    def before_epoch(self, learn): self.worker.heart.expect(learn)      # a short fit ends before the next heartbeat
 
 def _use_accelerator(learn):
     "Move the learner to the accelerator that the job asked for"
