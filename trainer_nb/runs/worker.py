@@ -89,8 +89,8 @@ class _Heartbeat:
         self.expect(learn)
         problem = self.problem or (self.record.problem if self.record is not None else '')
         return {**res, 'epoch': learn.state.epoch, 'optimizer_step': learn.state.optimizer_step,
-                'batch': learn.history.n_steps, 'end': self.end, 'end_epoch': learn.bounds['epoch'], 'training': learn.training,
-                'valid_idx': learn.valid_idx, 'rate': (n1 - n0)/max(t1 - t0, 1e-3),
+                'batch': learn.history.n_steps, 'end': self.end, 'end_epoch': learn.bounds['epoch'],
+                'training': learn.training, 'valid_idx': learn.valid_idx, 'rate': (n1 - n0)/max(t1 - t0, 1e-3),
                 'batch_s': monotonic() - self.done_at, 'note': self.note or problem}
 
 # %% ../../nbs/runs/04_worker.ipynb #5aa57855
