@@ -63,7 +63,7 @@ def versions_here() -> dict:
     def git(*args):
         # killed while it holds a lock, git leaves it
         command = ['git', '--no-optional-locks', *args]
-        return subprocess.run(command, capture_output=True, text=True, timeout=.2, check=True).stdout.strip()
+        return subprocess.run(command, capture_output=True, text=True, timeout=2, check=True).stdout.strip()
     res = {'python': platform.python_version(), 'torch': str(torch.__version__),
            'trainer_nb': sys.modules['trainer_nb'].__version__}
     try:
