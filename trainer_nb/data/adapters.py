@@ -25,8 +25,11 @@ from trainer_nb.base import (
 from .rows import RowPass, reads_rows
 
 # %% ../../nbs/data/01_adapters.ipynb #659ccf75
+_PLAIN = list, tuple        # loaders without attributes, for which some questions have a quick answer
+
 def loader_generators(dl: Any) -> list[torch.Generator]:  # each once
     "Return the generators of a loader, its sampler and its batch sampler"
+    if type(dl) in _PLAIN: return []
     found = []
     for o in each(dl):
         batch_sampler = getattr(o, 'batch_sampler', None)
@@ -272,7 +275,7 @@ class StockAdapter(Adapter):
 # %% ../../nbs/data/01_adapters.ipynb #8b586740
 def adapter_of(dl: Any) -> Adapter:
     "Return how a pass reads a loader: what its class declares, or what fits its type"
-    if type(dl) in (list, tuple): return _ListAdapter(dl)       # quick: they have no attributes
+    if type(dl) in _PLAIN: return _ListAdapter(dl)
     kind = getattr(dl, 'adapter', None)
     if isinstance(kind, type) and issubclass(kind, Adapter): return kind(dl)
     if isinstance(dl, (list, tuple, range)): return _ListAdapter(dl)
@@ -312,6 +315,7 @@ def source(dl: Any) -> Any:  # the innermost loader, which reads the data
 
 def each(dl: Any) -> list:
     "Return the loaders inside a `Loaders`, and a list of itself for any other loader"
+    if type(dl) in _PLAIN: return [dl]
     how = adapter_of(dl)
     if how.source is not dl: return each(how.source)
     return [*chain.from_iterable(map(each, how.parts.values()))] or [dl]
@@ -339,7 +343,7 @@ def _made_of(dl, names=('source', 'dl', 'sampler', 'batch_sampler', 'batches', '
 
 def _counting_epochs(dl):
     "The parts of a loader that have a method `set_epoch`"
-    if type(dl) in (list, tuple): return []
+    if type(dl) in _PLAIN: return []
     return [o for o in _made_of(dl) if callable(getattr(o, 'set_epoch', None))]
 
 def set_epoch(dl: Any, epoch: int) -> None:

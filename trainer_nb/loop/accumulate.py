@@ -9,7 +9,7 @@ __all__ = ['Measures', 'check_column', 'Accumulator', 'Accumulators']
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy, deepcopy
-from itertools import chain
+from itertools import chain, islice
 from typing import Any
 
 import torch
@@ -140,18 +140,16 @@ def _put(res, name, value, metric=None):
 
 # %% ../../nbs/loop/21_accumulate.ipynb #82c35934
 def _read(world, sums):
-    "Read sums over all ranks, in one transfer"
-    if world.size == 1 and all(isinstance(o, list) for o in sums): return chain.from_iterable(sums)
-    if not sums: return []
+    "Read lists of sums over all ranks, in one transfer"
+    if not sums or world.size == 1 and Tensor not in map(type, sums): return sums
     sums = [*map(as_tensor, sums)]
-    return world.sum(torch.cat([o.to(sums[0]) for o in sums])).tolist()
+    read = iter(world.sum(torch.cat([o.to(sums[0]) for o in sums])).tolist())
+    return [[*islice(read, len(o))] for o in sums]
 
 def _means(world, sums):
     "Read (column, (mean, its weight)) of pairs (columns, sums), in one transfer"
-    read = iter(_read(world, [o for _, o in sums]))
-    for columns, _ in sums:
-        totals, weight = [next(read) for _ in columns], next(read)
-        yield from ((name, (o/weight if weight else math.nan, weight)) for name, o in zip(columns, totals))
+    for (columns, _), (*totals, weight) in zip(sums, _read(world, [o for _, o in sums])):
+        for name, o in zip(columns, totals): yield name, (o/weight if weight else math.nan, weight)
 
 def _union(world, lists):
     "Return the names in each of some lists, here or on any rank: a loss may be in few batches"
@@ -294,8 +292,8 @@ class Accumulator:
 
     def _pack_extras(self, weights):
         "Pack the recorded values; return columns for the history"
-        n, extras, self.extras = len(weights), self.extras, {}
-        res = {}
+        if not self.extras: return {}
+        n, extras, self.extras, res = len(weights), self.extras, {}, {}
         for name, values in extras.items():
             if n in values: self.extras[name] = {0: values[n]}      # of the current batch, which is not done
             there = [i for i in values if i < n]

@@ -101,7 +101,7 @@ def new_sums(learn: Any, steps: Any, dl: Any, *args: Any, training: bool = False
     own = steps.has_own[0] or not training and steps.has_own[1]     # such a step may divide its loss by any number
     is_fresh = (steps.keeps_targets[not training]
                 and (yields_new(dl) or learn.device.type != 'cpu' and isinstance(source(dl), DataLoader)))
-    were_seen = learn._looked.is_done(learn) and len(learn.history) > 0
+    were_seen = bool(learn.metrics and learn.history) and learn._looked.is_done(learn)
     inputs = partial(_named_inputs, learn) if steps.is_default[not training] else tuple
     return Accumulator(learn.metrics, learn.device, *args, world=learn.world, waits=were_seen, missing=missing,
                        is_sum=not own and is_sum(learn.loss_fn), is_fresh=is_fresh, inputs=inputs)

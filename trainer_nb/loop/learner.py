@@ -356,7 +356,7 @@ class Validation(_Room):
         opts_train = learn._opts_train
         switch(owners, modes, False)
         try:
-            with learn._opened(self), torch.no_grad():
+            with _Opened(learn, self), torch.no_grad():
                 learn._set_opt_modes(False)
                 yield self
         except RuntimeError as e:
@@ -375,6 +375,21 @@ def _of_phase(name: str, doc: str) -> Any:
     def put(learn, value): setattr(learn.phase, name, value)
     get.__name__, get.__qualname__, get.__doc__ = name, f'Learner.{name}', doc
     return property(get, put)
+
+class _Opened:
+    "Has a phase on the stack of a learner within a `with` block; after an error it stays until its batch was described"
+    def __init__(self, learn: Any, phase: Phase): self.learn, self.phase = learn, phase
+
+    def __enter__(self) -> Phase:
+        learn, phase, below = self.learn, self.phase, self.learn.phase
+        phase.below, phase.model, phase.loss_fn = below, below.model, below.loss_fn
+        phase.use(learn._bound_steps(), learn)
+        learn.phase = phase
+        return phase
+
+    def __exit__(self, kind: Any, *_: Any) -> None:
+        if kind is None or issubclass(kind, Cancel): self.learn.phase = self.phase.below
+        if kind is None: self.phase.release()
 
 class Learner(Hooked):
     "A model, its data, its optimizer, and the loop that trains it"
@@ -616,7 +631,7 @@ class Learner(Hooked):
             is_new = fit.open_epoch(self)
             self.phase.training = True      # that of the fit, also after the epoch's passes
             try:
-                with self._opened(fit.train) as phase:
+                with _Opened(self, fit.train) as phase:
                     phase.n_batches, phase.requests = phase.pass_.adapter.length, self.requests
                     self._set_opt_modes(True)
                     if is_new: self.calls.fire('before_epoch', self)
@@ -826,20 +841,6 @@ class Learner(Hooked):
         "Return the steps of the fit that runs, or bind them"
         return self.fitting is not None and self.fitting.steps or BoundSteps(self)
 
-    @contextmanager
-    def _opened(self, phase: Phase) -> Iterator[Phase]:
-        "Put a phase on the stack within a `with` block; after an error it stays until its batch was described"
-        phase.below = self.phase
-        phase.model, phase.loss_fn = phase.below.model, phase.below.loss_fn
-        phase.use(self._bound_steps(), self)
-        self.phase = phase
-        try: yield phase
-        except Cancel:
-            self.phase = phase.below
-            raise
-        self.phase = phase.below
-        phase.release()
-
     def _idle_phase(self):
         "Make a phase that runs nothing, and has the model and loss function"
         return Phase(self.model, self.loss_fn)
@@ -864,7 +865,7 @@ class Learner(Hooked):
         fit.is_running, fit.model = True, self.model
         with self._base_phase():
             fit.steps = BoundSteps(self)
-            with self._opened(Training(sums=sums) if training else _Room(sums=sums)) as phase:
+            with _Opened(self, Training(sums=sums) if training else _Room(sums=sums)) as phase:
                 if training: fit.train, phase.n_batches = phase, float('inf')
                 yield
 

@@ -54,7 +54,8 @@ _COUNTING = F.cross_entropy, F.nll_loss, nn.CrossEntropyLoss.forward, nn.NLLLoss
 
 def loss_option(loss_fn: Any, name: str, default: Any = None) -> Any:
     "Return an option that a loss function was made with"
-    return getattr(loss_fn, name, getattr(loss_fn, 'keywords', {}).get(name, default))
+    keywords = getattr(loss_fn, 'keywords', None)       # of a `partial`
+    return getattr(loss_fn, name, keywords.get(name, default) if keywords else default)
 
 def ignored_id(loss_fn: Any) -> int:
     "Return the target that a loss of class ids does not count"
