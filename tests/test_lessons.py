@@ -20,8 +20,9 @@ def calls(source):
             and isinstance(o.func, ast.Attribute)}
 
 
-def test_there_are_five():
-    names = '01_images', '02_table', '03_text', '04_segmentation', '05_forecasting'
+def test_there_are_seven():
+    names = ('01_images', '02_table', '03_text', '04_segmentation', '05_forecasting', '06_adapters',
+             '07_pretrained')
     assert tuple(o.stem for o in lessons) == names
 
 @pytest.mark.parametrize('path', lessons, ids=lambda o: o.stem)
@@ -36,6 +37,23 @@ def test_twelve_lines_lead_from_files_to_a_prediction(path):
 def test_accuracies_and_new_files(path):
     code = cells(path)
     asserts = [ast.unparse(o.test) for source in code for o in ast.walk(ast.parse(source)) if isinstance(o, ast.Assert)]
-    assert any(re.search(r'accuracy|auroc|dice', o) and '> ' in o or 'mase' in o and '< ' in o for o in asserts)
+    assert any(re.search(r'accuracy|auroc|dice|form|runs', o) and '> ' in o or 'mase' in o and '< ' in o for o in asserts)
     last = [o for o in code if 'predict' in calls(o)][-1]
     assert re.search(r'path|new', last), 'the last prediction is for a new file'
+
+@pytest.mark.parametrize('path', lessons, ids=lambda o: o.stem)
+def test_another_process_predicts_from_new_files(path):
+    "with a program that the lesson writes, and whose answers it compares"
+    code = cells(path)
+    [i] = [i for i, o in enumerate(code) if 'subprocess.run([sys.executable, script' in o or '= sys.executable, script' in o]
+    assert 'script.write_text' in code[i] and any(o.lstrip().startswith('assert ') for o in code[i + 1].splitlines())
+
+@pytest.mark.soak
+@pytest.mark.parametrize('name, library', [('06_adapters', 'peft'), ('07_pretrained', 'timm')])
+def test_sections_with_other_libraries(name, library, tmp_path, monkeypatch):
+    pytest.importorskip(library, reason=f'needs {library}')
+    monkeypatch.setattr('tempfile.mkdtemp', lambda: str(tmp_path))
+    names = {'__name__': 'lesson'}
+    for o in cells(next(o for o in lessons if o.stem == name)): exec(o, names)
+    if library == 'peft': assert names['there'].validate() == names['learn'].validate() and names['there'].validate()
+    else: assert names['learn'].state.epoch == 2 and 'fc' in names['learn'].opt.param_groups[0]['name']
