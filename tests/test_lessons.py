@@ -33,6 +33,17 @@ def test_twelve_lines_lead_from_files_to_a_prediction(path):
     # they stand above
     assert not any(isinstance(o, ast.Import | ast.ImportFrom) for o in ast.walk(ast.parse(short)))
 
+def test_the_page_about_fastai_counts_right():
+    "Lines until the fit; of the lesson about masks, those of its network, too"
+    text = (lessons[0].parents[1]/'howto/07_from_fastai.ipynb').read_text(encoding='utf-8')
+    rows = re.findall(r'lessons/(\w+)\.ipynb\) \| \d+ \| (\d+)(?:, and (\d+) for the U-Net)? \|', text)
+    for path, row in zip(lessons, sorted(rows)):
+        short, = [o for o in cells(path) if re.match(r'#\| *short\b', o)]
+        n = next(i for i, o in enumerate(lines(short), 1) if 'learn.fit' in o)
+        nets = [str(len(lines(o))) for o in cells(path) if 'class UNet' in o]
+        assert row == (path.stem, str(n), *(nets or ['']))
+    assert len(rows) == 4
+
 @pytest.mark.parametrize('path', lessons, ids=lambda o: o.stem)
 def test_accuracies_and_new_files(path):
     code = cells(path)
