@@ -15,8 +15,8 @@ TERMS = _listed({   # page, or page#section → terms
                                'intersection over union, pixel accuracy',
     'lessons/05_forecasting': 'time series, forecasting, forecast, regression, quantile, prediction interval, pinball, '
                               'mase, sliding window, demand',
-    'lessons/06_adapters': 'lora, peft, adapter, adapters, parameter-efficient fine-tuning, llm, llama, language model, '
-                           'fine-tune a language model',
+    'lessons/06_adapters': 'lora, peft, adapter, adapters, parameter-efficient fine-tuning, llm, llama, '
+                           'language model, fine-tune a language model',
     'lessons/07_pretrained': 'fine-tune, fine-tuning, transfer learning, pretrained, pretrained model, backbone, timm, '
                              'few images, discriminative learning rates',
     'tutorials/01_trainer_pattern': 'custom step, train_step, custom loss',
