@@ -1,7 +1,8 @@
-"Models of PEFT: what a checkpoint of one holds, and the adapter files that PEFT itself reads"
+"Checkpoints of models of PEFT, and the adapter files that PEFT itself reads; a fit that resumes with data of datasets"
 import pytest, torch
+from torch.utils.data import DataLoader
 
-from trainer_nb.all import Checkpoint, Learner, set_seed
+from trainer_nb.all import Accelerate, Checkpoint, LambdaHook, Learner, set_seed
 
 pytestmark = pytest.mark.soak
 peft = pytest.importorskip('peft', reason='needs peft')
@@ -59,3 +60,30 @@ def test_a_checkpoint_refuses_another_base(base, tmp_path):
         with pytest.raises(ValueError, match='weights that were frozen differ in this model, such as .*embed_tokens'):
             load_it(tmp_path)
     assert torch.equal(other.predict({'input_ids': IDS})['logits'], before)
+
+@pytest.mark.parametrize('is_stream', [False, True])
+def test_data_of_datasets_resume_in_the_middle_of_an_epoch(base, tmp_path, is_stream):
+    datasets = pytest.importorskip('datasets', reason='needs datasets')
+    data = datasets.Dataset.from_dict({'input_ids': IDS.tolist(), 'labels': IDS.tolist()}).with_format('torch')
+    if is_stream: data = data.to_iterable_dataset(num_shards=4)
+    def make(*hooks, seed=0):
+        learn = adapted(base, *hooks, seed=seed)
+        learn.train_dl = DataLoader(data, 4, shuffle=not is_stream)
+        return learn
+    def fail(learn):
+        if learn.state.optimizer_step == 11: raise RuntimeError('power failure')
+    whole = make()
+    whole.fit(2)
+    with pytest.raises(RuntimeError, match='power'):
+        make(Checkpoint(tmp_path, every=5, what='trainable'), LambdaHook(after_step=fail, name='Fails')).fit(2)
+    again = make(Checkpoint(tmp_path, every=5, what='trainable'), seed=2)
+    again.fit(2, resume=True)
+    assert again.history.steps == whole.history.steps
+
+def test_accelerate_keeps_the_adapter(base, tmp_path):
+    plain, learn = adapted(base), adapted(base, Accelerate(cpu=True), Checkpoint(tmp_path, what='trainable'))
+    for o in plain, learn: o.fit(2)
+    loaded = adapted(base, seed=2)
+    loaded.load_best(tmp_path)
+    a, b = (o.predict({'input_ids': IDS})['logits'] for o in (plain, loaded))
+    assert torch.equal(a, b)
