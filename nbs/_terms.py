@@ -7,14 +7,18 @@ def _listed(table): return {page: [o.strip() for o in terms.split(',')] for page
 
 
 TERMS = _listed({   # page, or page#section → terms
-    'lessons/01_images': 'images, image classification, image folder, pictures, fine-tuning, transfer learning, '
-                         'augmentation, resnet, torchvision, cnn, pretrained',
+    'lessons/01_images': 'images, image classification, image folder, pictures, augmentation, resnet, torchvision, '
+                         'cnn, ImageFolder',
     'lessons/02_table': 'csv, csv file, tabular data, pandas, DataFrame, categorical, missing values, embedding',
-    'lessons/03_text': 'text, nlp, tokenizer, transformers, Hugging Face, padding, text classification, bert, llm',
+    'lessons/03_text': 'text, nlp, tokenizer, transformers, Hugging Face, padding, text classification, bert',
     'lessons/04_segmentation': 'segmentation, semantic segmentation, mask, masks, u-net, unet, dice, iou, jaccard, '
                                'intersection over union, pixel accuracy',
     'lessons/05_forecasting': 'time series, forecasting, forecast, regression, quantile, prediction interval, pinball, '
                               'mase, sliding window, demand',
+    'lessons/06_adapters': 'lora, peft, adapter, adapters, parameter-efficient fine-tuning, llm, llama, '
+                           'language model, fine-tune a language model',
+    'lessons/07_pretrained': 'fine-tune, fine-tuning, transfer learning, pretrained, pretrained model, backbone, timm, '
+                             'few images, discriminative learning rates',
     'tutorials/01_trainer_pattern': 'custom step, train_step, custom loss',
     'tutorials/02_custom_hooks': 'callback, callbacks, custom callback, hook',
     'tutorials/03_watching_training': 'live plot, progress bar, interrupt, stop training, loss curve, Ctrl-C',

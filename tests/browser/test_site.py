@@ -150,14 +150,17 @@ FOUND = {       # what people type → the page that comes first
     'out of memory': 'start/04_faq', 'tensorboard': 'howto/02_tensorboard', 'wandb': 'show/05_loggers',
     'gradient accumulation': 'features/01_gradients', 'save model': 'save/04_checkpoint',
     'scheduler': 'features/06_schedule', 'multi-gpu': 'howto/05_several_gpus', 'gan': 'tutorials/05_gan',
-    'transfer learning': 'lessons/01_images', 'slow': 'tutorials/06_make_it_fast',
+    'transfer learning': 'lessons/07_pretrained', 'fine-tune': 'lessons/07_pretrained',
+    'slow': 'tutorials/06_make_it_fast',
     'kernel died': 'howto/10_the_kernel_died', 'f1': 'howto/04_torchmetrics', 'predict': 'loop/18_learner',
     'learn.lr_find': 'show/04_lr_find', 'fit': 'loop/18_learner', 'dataloader': 'data/04_loaders',
     'segmentation': 'lessons/04_segmentation', 'dice': 'lessons/04_segmentation', 'iou': 'lessons/04_segmentation',
     'actor critic': 'examples/14_actor_critic', 'reinforcement learning': 'examples/12_reinforce',
     'top losses': 'look/03_results', 'onnx': 'save/06_export', 'profiler': 'features/08_profile',
     'save best model': 'save/09_best', 'export onnx': 'save/06_export', 'k-fold': 'look/16_folds',
-    'ensemble': 'howto/16_everyday', 'predict one image': 'howto/16_everyday', 'class weights': 'start/04_faq',
+    'time series': 'lessons/05_forecasting', 'hugging face': 'lessons/03_text', 'lora': 'lessons/06_adapters',
+    'peft': 'lessons/06_adapters', 'timm': 'lessons/07_pretrained', 'ensemble': 'howto/16_everyday',
+    'predict one image': 'howto/16_everyday', 'class weights': 'start/04_faq',
 }
 FIRST = '''query => {      // as `Search.query` does, which shows the last result first
     const found = Search._performSearch(...Search._parseQuery(query))

@@ -40,16 +40,17 @@ def test_only_what_trains_is_saved_and_resumes_bit_for_bit(tmp_path):
     a, b = again.model.state_dict(), whole.model.state_dict()
     assert all(map(torch.equal, a.values(), b.values())) and a.keys() == b.keys()
     assert again.model.out.weight is again.model.ids.weight
-    loaded = make()
-    loaded.load(tmp_path/'some')
-    assert torch.equal(loaded(torch.arange(9)), whole(torch.arange(9)))
+    for load in Learner.load, Learner.load_best:
+        load(loaded := make(), tmp_path/'some')
+        assert torch.equal(loaded(torch.arange(9)), whole(torch.arange(9)))
 
 def test_another_frozen_rest_is_refused(tmp_path):
     make(Checkpoint(tmp_path, what='trainable')).fit(1)
     other = make(seed=1)
     before = {k: v.clone() for k, v in other.model.state_dict().items()}
-    with pytest.raises(ValueError, match='14 of the 14 weights that were frozen differ in this model, such as ids'):
-        other.load(tmp_path)
+    for load in other.load, other.load_best:
+        with pytest.raises(ValueError, match='14 of the 14 weights that were frozen differ in this model, such as ids'):
+            load(tmp_path)
     assert all(torch.equal(v, before[k]) for k, v in other.model.state_dict().items())
     with torch.no_grad(): (near := make()).model.body[3].bias[5] *= 1 + 2**-23     # a bit
     with pytest.raises(ValueError, match='1 of the 14 .*such as body.3.bias'): near.load(tmp_path)

@@ -4,7 +4,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest, torch
 
-from common import batches, make_learner, record, shuffled
+from common import batches, make_learner, record, shuffled, until
 from trainer_nb.save.checkpoint import Checkpoint
 from trainer_nb.loop.hooks import LambdaHook
 from trainer_nb.show.loggers import (
@@ -108,6 +108,20 @@ def test_trackers_that_are_not_here(tmp_path, monkeypatch, cls, name):
     assert got == expected(learn.history, 'epoch_')
     learn.fit(1)
     assert runs == [None, 'run 1']
+
+@pytest.mark.soak
+def test_wandb_keeps_each_epoch_offline(tmp_path, monkeypatch):
+    "as the recipe says; the file holds values as JSON"
+    pytest.importorskip('wandb', reason='needs wandb')
+    monkeypatch.setenv('WANDB_SILENT', 'true')
+    learn = start(0, WandbLogger('p', mode='offline', dir=tmp_path))
+    learn.fit(**FIT)
+    [file] = tmp_path.rglob('*.wandb')
+    epochs = learn.history.epochs
+    until(lambda: repr(epochs['train_loss'][-1]).encode() in file.read_bytes(), 60)      # another process writes it
+    kept = file.read_bytes()
+    for name, values in ('epoch_train_loss', epochs['train_loss']), ('valid_loss', epochs['valid_loss']):
+        assert name.encode() in kept and len(values) > 1 and all(repr(v).encode() in kept for v in values)
 
 def test_logging_changes_no_number(tmp_path):
     plain, logged = start(0), start(0, JSONLLogger(tmp_path/'a'), CSVLogger(tmp_path/'b', 'steps'))

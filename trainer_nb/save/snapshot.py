@@ -227,6 +227,11 @@ def _trained_state(m):
             'grads': {k: p.grad for k, p in params.items() if p.grad is not None}}
 
 # %% ../../nbs/save/03_snapshot.ipynb #a44b39fd
+def _completed(modules, state):
+    "Add what a checkpoint without frozen weights left out; raises ValueError if it is not that of the modules"
+    saved = {k: with_frozen(k, modules[k], o) if k in modules else o for k, o in state['modules'].items()}
+    return {**state, 'modules': saved}
+
 def _check_modules(modules, there):
     "Refuse the states of different modules"
     for name in modules.keys() & there.keys():
@@ -316,8 +321,7 @@ def restore(learn: Learner, state: dict[str, Any], fit: Fit, plan: bool = False,
         if key in state['hooks'] and type(h).load_state_dict is Hook.load_state_dict:
             check_kinds(state['hooks'][key], h.state_kinds, f'the state of {key}')
     modules, own = owners(learn, learn.model), _own(learn, state)
-    saved = {k: with_frozen(k, modules[k], o) if k in modules else o for k, o in state['modules'].items()}
-    state = {**state, 'modules': saved}
+    state = _completed(modules, state)
     orders = _check_parts(learn, state, modules)
     notes = [_dtypes(name, m, state['modules'][name]['state']) for name, m in modules.items()]
     if state['run'] is not None:
@@ -349,6 +353,7 @@ def restore_weights(learn: Learner, state: dict[str, Any]) -> None:
     "Load the weights and buffers that `capture` returned, and the average, if validation used one; and nothing else"
     check_kinds(state, _STATE_KINDS, 'the checkpoint')
     modules, ema, there = owners(learn, learn.model), getattr(learn, 'ema', None), state['hooks']
+    state = _completed(modules, state)
     _check_modules(modules, state['modules'])
     if any(callable(getattr(opt, 'eval', None)) for opt in learn.opts.values()): raise ValueError(
         'the optimizer keeps other weights for evaluation, so the weights need its state, too: learn.rewind(epoch=...)')
