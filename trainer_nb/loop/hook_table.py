@@ -17,7 +17,8 @@ from typing import Any
 
 from ..base import printable, with_comments
 from ..draw import COLORS
-from .hooks import LIFECYCLE, STEPS, Calls, Hook, check_ord, predecessors, sort_hooks
+from .hooks import LIFECYCLE, STEPS, Calls, Hook, check_ord
+from .order import predecessors, sort_hooks
 
 # %% ../../nbs/loop/02_hook_table.ipynb #624f63b3
 HookRow = namedtuple('HookRow', 'point hook ord why calls time_s')
