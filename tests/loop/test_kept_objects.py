@@ -55,16 +55,6 @@ def test_a_checkpoint_holds_them(kind, at, tmp_path):
     assert digest(other) == digest(whole) and env.log == expected and len(expected) == 10
     assert type(env.position) is np.ndarray and env.position.dtype == np.float32
 
-def test_save_and_load_hold_them(tmp_path):
-    learn = start(use(env := Env()))
-    learn.fit(1)
-    learn.save(tmp_path/'a')
-    learn.fit(1)
-    other = start(use(again := Env()))
-    other.load(tmp_path/'a')
-    other.fit(1)
-    assert again.log == env.log and digest(other) == digest(learn)
-
 @pytest.mark.parametrize('end', ['ends', 'fails'])
 def test_lr_find_leaves_them_alone(end):
     class Fails(Hook):

@@ -297,22 +297,6 @@ def test_a_list_of_samples_with_vectors_as_targets_is_batched():
     for batch in (X[:, 0], Y), (X[:, 0], R), (X, X[:, :3]), (IDS[0], torch.arange(2), Y[:2]), (IDS[0], R):
         assert not is_samples([batch]*2)
 
-def test_frames_and_wide_arrays_are_cast_once(capsys):
-    wide, frame = X.double().numpy(), pd.DataFrame(X.double().numpy(), columns=list('abcd'))
-    for data in (wide, Y.numpy()), (frame, pd.Series(Y.numpy())):
-        torch.manual_seed(0)
-        learn = learner(train_dl=data, valid_dl=data)
-        torch.manual_seed(1)
-        learn.fit(1)
-        preds = learn.predict((data[0],))
-        out = capsys.readouterr().out
-        assert out == 'float64 arrays are cast to float32, the dtype of the model\n' and preds.dtype == torch.float32
-        torch.manual_seed(0)
-        reference = learner()
-        torch.manual_seed(1)
-        reference.fit(1)
-        assert learn.history.steps['train_loss'] == reference.history.steps['train_loss'] and wide.dtype == np.float64
-
 def test_softmax_before_cross_entropy_is_told_once():
     learn = learner(model=lambda: nn.Sequential(net(), nn.Softmax(1)))
     with pytest.warns(UserWarning, match='sum to 1.*takes logits.*Leave out the softmax') as seen: learn.fit(2)
