@@ -182,7 +182,8 @@ class _Trace:
 # %% ../../nbs/features/08_profile.ipynb #7edb822b
 class Profile(Hook):
     "Measure where the time of some training steps goes: `profile.table`, and a file for Chrome's or Perfetto's viewer"
-    ord, unique, in_dry_run, provides = -1000, True, False, ('profile',)
+    unique, in_dry_run, provides = True, False, ('profile',)
+    ord = -1000
     only_looks = 'do_backward',
     def __init__(self,
         n_steps: int = 50,  # ≥ 1: number of training batches to measure

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..base import check_kinds
+from ..base import check_kinds, listed
 from trainer_nb.draw import (
     current_cell, html_table, marimo_outputs, marimo_view, show_bundle, text_table
 )
@@ -259,8 +259,7 @@ class History:
         shown = {*lines[0], 'time_s'}
         missing = [o for o in by_column(self.epoch_rows[-1:]) if o not in shown]
         if not missing: return table
-        more = f' and {len(missing) - 3} more' if len(missing) > 3 else ''
-        return f'{table}<div>not shown: {escape(", ".join(missing[:3]))}{more}; learn.history.epochs has all</div>'
+        return f'{table}<div>not shown: {escape(listed(missing))}; learn.history.epochs has all</div>'
 
     def _page(self, status):
         picture = Plot(self).final().html(is_image=True) if self.n_steps else ''

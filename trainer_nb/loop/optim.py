@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ..base import common_device, did_you_mean, entries, norms
-from .param_groups import ParamGroups, fused, listed, named_parameters
+from ..base import common_device, did_you_mean, entries, listed, norms
+from .param_groups import ParamGroups, fused, named_parameters
 from .plan import as_rate
 
 # %% ../../nbs/loop/05_optim.ipynb #4ca96ceb
@@ -211,7 +211,7 @@ def check_optimizers(opts: Mapping, *owners: Any) -> None:
         strange = sum(id(p) not in known for p in params)
         if not strange: continue
         new = [o for i, o in known.items() if i not in held]
-        missing = f', and no optimizer has its {listed(new)}' if new else ''
+        missing = f', and no optimizer has its {listed(new, 4)}' if new else ''
         raise ValueError(
             f'{strange} of the {len(params)} tensors in optimizer {name or type(opt).__name__} '
             f'are not parameters of the model or of loss_fn{missing}. If they belong to a loss or a likelihood, pass '

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..base import check_kinds, state_of, state_versions
+from ..base import check_kinds, listed, state_of, state_versions
 from ..data import RNG_STATE_KINDS, rng_states
 from .frozen import with_frozen, without_frozen
 from .loaders import check_loaders, describe_loader
@@ -54,8 +54,8 @@ def _dtypes(name, module, state):
     here = module.state_dict()
     other = [k for k, o in here.items() if isinstance(o, Tensor) and o.dtype != state[k].dtype]
     if not other: return ''
-    k, more = other[0], f' and {len(other) - 1} more' if len(other) > 1 else ''
-    return (f'the checkpoint has {kind(state[k])} for {k}{more}, but the {name} has {kind(here[k])}: '
+    k = other[0]
+    return (f'the checkpoint has {kind(state[k])} for {listed(other, 1)}, but the {name} has {kind(here[k])}: '
             'values are converted')
 
 # %% ../../nbs/save/03_snapshot.ipynb #2fb11143
@@ -89,10 +89,9 @@ def _parameter_order(opt, modules, names):
         order = [places.get(id(p) if id(p) in known else j) for j, p in enumerate(g['params'])]
         if None in order:
             lost = [name or f'parameter {j}' for j, name in enumerate(there) if j not in order]
-            more = f' and {len(lost) - 3} more' if len(lost) > 3 else ''
             raise ValueError(
-                f'the checkpoint belongs to a different optimizer: its group {i} steps '
-                f'{", ".join(lost[:3])}{more}, which group {i} of the {type(opt).__name__} here does not')
+                f'the checkpoint belongs to a different optimizer: its group {i} steps {listed(lost)}, '
+                f'which group {i} of the {type(opt).__name__} here does not')
         res.append(order)
     return res
 
