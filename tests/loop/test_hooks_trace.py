@@ -440,23 +440,3 @@ def test_after_fit_is_called_for_all_hooks_after_an_error_in_one(capsys):
              LambdaHook(after_fit=lambda learn: log.append('after_fit'))]
     with pytest.raises(Oops): make_learner(hooks=hooks).fit(1)
     assert log == ['after_fit']
-
-
-# Nothing is patched
-
-@pytest.mark.parametrize('end', [None, Oops])
-def test_fit_patches_nothing(end):
-    def methods(learn): return {k: v for k, v in vars(learn).items() if hasattr(type(learn), k)}, dict(vars(Learner))
-    def f(learn):
-        if end: raise end
-    hooks = [named('A', []), named('B', [])]
-    learn = make_learner(train_step=step, hooks=hooks)
-    def parts():
-        return methods(learn), [dict(vars(h))
-                                for h in hooks], learn.do_opt_step, set(vars(learn.model)), set(vars(learn.opt))
-    learn.opt.step()            # torch itself patches it once
-    before = parts()
-    for _ in range(2):
-        try: learn.fit(1, hooks=[LambdaHook(after_loss=f)])
-        except Oops: pass
-        assert before == parts() and set(before[0][0]) == {'train_step'}

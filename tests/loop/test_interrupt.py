@@ -172,15 +172,6 @@ def test_resume_needs_a_stop():
     learn.fit(1, hooks=[LambdaHook(after_step=cancel)])
     with pytest.raises(RuntimeError, match='nothing to resume'): learn.resume()
 
-def test_a_new_fit_after_a_stop():
-    "Nobody has to resume"
-    learn = start(StopAt(3))
-    learn.fit(2)
-    learn.fit(1)
-    assert len(learn.history) == 1 and learn.history.n_steps == 8
-    with pytest.raises(RuntimeError): learn.resume()
-
-
 # Interrupts in this process
 
 def interrupt(learn=None): os.kill(os.getpid(), signal.SIGINT)

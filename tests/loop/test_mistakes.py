@@ -3,7 +3,7 @@ import copy, linecache, re, traceback, warnings
 
 import numpy as np, pandas as pd, pytest, torch, torch.nn.functional as F
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader
 
 from common import formatter, problem
 from trainer_nb.all import EarlyStopping, GradAccum, GradClip, LambdaHook, Learner, Metric, accuracy, split
@@ -267,14 +267,6 @@ def test_pairs_are_split_by_their_last_entry():
     assert y_valid.bincount().tolist() == [2, 2, 2]
     kinds = [(i % 2, i % 3) for i in range(24)]         # classes of two parts each
     assert sorted(kinds[i] for i in split(list(range(24)), valid=.25, stratify=kinds)[1]) == sorted({*kinds})
-
-def test_a_dataset_is_batched():
-    learn = learner(train_dl=TensorDataset(X, Y), valid_dl=TensorDataset(X, Y))
-    assert isinstance(learn.train_dl, DataLoader) and learn.train_dl.batch_size == 6
-    assert isinstance(learn.train_dl.sampler, torch.utils.data.RandomSampler)
-    assert isinstance(learn.valid_dl.sampler, torch.utils.data.SequentialSampler)
-    learn.fit(1)
-    assert len(learn.history.steps['train_loss']) == 4 and learn.validate(TensorDataset(X, Y)) == learn.validate()
 
 def test_a_loader_that_begins_anew_may_be_its_own_iterator():
     class Again:

@@ -3,7 +3,7 @@ import pytest, torch
 from torch import nn
 
 from common import batches, make_learner, plain_loop, same, shuffled, stop_at, weights
-from trainer_nb.all import Checkpoint, Freeze, FreezeBN, LambdaHook
+from trainer_nb.all import Checkpoint, Freeze, LambdaHook
 
 
 class Student(nn.Module):
@@ -72,22 +72,6 @@ def test_a_part_that_comes_in_evaluation_mode_trains_as_in_a_loop_that_calls_tra
     assert learn.history.steps['train_loss'] == plain_loop(model, sgd(model.parameters()), batches(), 2)
     assert same(weights(learn.model), weights(model)) and not learn.model[0].training and learn.model.training
     assert learn.lr_find(n_steps=12) and not learn.model[0].training
-
-def test_frozen_parts_stay_in_evaluation_mode_if_asked():
-    learn, seen = make_learner(student(), valid_dl=batches(seed=2)), []
-    learn.model.train()
-    watch = LambdaHook(before_step=lambda learn: seen.append(learn.model.teacher[2].training))
-    learn.fit(1, hooks=[Freeze('body', 'teacher'), watch])
-    assert seen == [True]*5 + [False]*5
-    learn.fit(1, hooks=[Freeze('body', 'teacher', in_eval=True), watch])
-    assert seen[10:] == [False]*10 and learn.model.teacher[2].training
-
-def test_a_normalization_is_frozen_for_one_fit():
-    learn, seen = make_learner(student(), valid_dl=batches(seed=2), optim=sgd), []
-    learn.model.train()
-    def look(learn): seen.append((learn.training, learn.model.norm.training))
-    learn.fit(2, hooks=[FreezeBN(), LambdaHook(before_step=look)])
-    assert set(seen) == {(True, False), (False, False)} and modes(learn)['norm']
 
 @pytest.mark.parametrize('where', [3, 5])
 def test_a_resume_in_a_learner_that_never_closed_them(tmp_path, where):

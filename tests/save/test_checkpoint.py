@@ -10,7 +10,6 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 from common import Counted, Share, batches, digest, make_learner, problem, same, shuffled, stop_at, told, weights
 from trainer_nb.save.checkpoint import Checkpoint
 from trainer_nb.data.passes import Pass
-from trainer_nb.save.early_stopping import EarlyStopping
 from trainer_nb.save.files import Folder
 from trainer_nb.loop.hooks import Hook, LambdaHook
 from trainer_nb.data import SeededLoader
@@ -201,19 +200,6 @@ def test_stateful_loaders_are_asked(tmp_path, n_workers):
     assert whole == other and not seen
 
 # What is put where
-
-@pytest.mark.parametrize('step', [7, 14])
-def test_early_stopping_goes_on_in_another_learner(tmp_path, step):
-    "Its best weights and its patience are in the checkpoint; when it is over, it stays over"
-    def make(seed): return seeded(seed, shuffled, shuffled, hooks=[EarlyStopping(patience=2, min_delta=.05)])
-    whole, stopped, other = make(0), make(0), make(1)
-    whole.fit(30)
-    stopped.fit(30, hooks=[stop_at(step), Checkpoint(tmp_path)])
-    other.fit(30, hooks=[Checkpoint(tmp_path, every=3)], resume=True)
-    assert digest(other) == digest(whole) and len(whole.history) < 30
-    again = make(2)
-    again.fit(30, hooks=[Checkpoint(tmp_path)], resume=True)
-    assert digest(again) == digest(whole)
 
 def test_the_last_ones_and_the_best_are_kept(tmp_path):
     values = iter([5., 3., 1., 4., 6., 7., 8., 9.])
