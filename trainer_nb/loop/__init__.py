@@ -4,7 +4,7 @@ from .hooks import (
     points
 )
 from .order import HookOrderError
-from .hook_table import HookTable, as_hooks
+from .hook_table import HookTable, as_hooks, as_markdown
 from .averages import stack_scalars
 from .metrics import (
     Metric, accuracy, as_metrics, as_mode, as_scores, check_monitored, good_values, is_better, is_skipped, rank
