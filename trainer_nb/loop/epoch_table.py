@@ -7,13 +7,15 @@ __all__ = ['by_column', 'format_cell', 'picked_rows', 'as_cells', 'narrowed']
 
 # %% ../../nbs/loop/28_epoch_table.ipynb #7ab1e503
 import math
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate, chain
+from typing import Any
 
 from ..base import format_time
 from .plot import is_rate
 
 # %% ../../nbs/loop/28_epoch_table.ipynb #27678782
-def by_column(rows):
+def by_column(rows: Sequence[Mapping]) -> dict[str, list]:
     "Convert rows to columns; nan where a row lacks a value"
     names = list(dict.fromkeys(chain.from_iterable(rows)))
     last = [o for o in names if o.startswith('lr') or o == 'time_s']
@@ -27,7 +29,7 @@ def _rank(name):
     return next(i for i, o in enumerate(order) if name.startswith(o))
 
 # %% ../../nbs/loop/28_epoch_table.ipynb #a49cd4e3
-def format_cell(name, v, first_s):
+def format_cell(name: str, v: Any, first_s: float) -> str:
     "Format a value of the epoch table; the first epoch's time, in seconds, chooses the unit of all"
     if name == 'epoch': return str(v)
     if name[0] == '+': return ''        # the heading says how many columns are not shown
@@ -41,7 +43,7 @@ def format_cell(name, v, first_s):
     return f'{v + 0.:.4f}'              # not -0.0000
 
 # %% ../../nbs/loop/28_epoch_table.ipynb #217c8584
-def picked_rows(n, first, most, best):
+def picked_rows(n: int, first: int, most: int, best: int | None) -> list[int | str]:
     "Return the indices of the rows to show, with a text in place of those left out"
     if n - first <= most: return list(range(first, n))
     head = most//4
@@ -52,7 +54,7 @@ def picked_rows(n, first, most, best):
         res.append(i)
     return res
 
-def as_cells(rows, first_s, returned=()):
+def as_cells(rows: Sequence[Mapping], first_s: float, returned: Iterable[str] = ()) -> dict[str, list[str]]:
     "Return the columns of the table, each a list of its heading and its cells, losses first"
     hidden = [o for o in (rows[-1] if rows else ()) if is_rate(o)][4:]
     rest = [*returned][8:]      # of what steps return
@@ -62,7 +64,7 @@ def as_cells(rows, first_s, returned=()):
     if rest: columns['+'] = [f'+{len(rest)} more', *('' for _ in rows)]
     return {o: columns[o] for o in sorted(columns, key=lambda o: (o != 'epoch', 'loss' not in o.split('_')))}
 
-def narrowed(columns, width):
+def narrowed(columns: Mapping, width: int) -> dict[str, list[str]]:
     "Leave out the least important columns of a table that is wider than `width` characters"
     by_rank = sorted(columns, key=_rank)
     ends = accumulate(max(5 if o in ('epoch', 'time_s') else 8, *map(len, columns[o])) + 2 for o in by_rank)

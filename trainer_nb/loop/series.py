@@ -8,7 +8,7 @@ __all__ = ['SERIES_KINDS', 'Series', 'pack_rows', 'unpack_rows']
 # %% ../../nbs/loop/27_series.ipynb #5e71e503
 import math
 from array import array
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import chain, groupby
 
 import torch
@@ -92,7 +92,7 @@ def _as_array(t):
 # %% ../../nbs/loop/27_series.ipynb #306c6291
 _CODES = {float: 1, int: 2}      # code of a value's type in packed rows; 0: missing, or in `rest`
 
-def pack_rows(rows):
+def pack_rows(rows: Sequence[Mapping]) -> dict:
     "Convert rows to two tensors, and lists that do not grow with the rows"
     names = list(dict.fromkeys(chain.from_iterable(rows)))
     values, kinds, rest = array('d'), bytearray(), []
@@ -111,7 +111,7 @@ def pack_rows(rows):
     kinds = torch.frombuffer(kinds, dtype=torch.uint8) if kinds else torch.zeros(0, dtype=torch.uint8)
     return {'names': names, 'rest': rest, 'values': _as_tensor(values).view(shape), 'kinds': kinds.view(shape)}
 
-def unpack_rows(state):
+def unpack_rows(state: Mapping) -> list[dict]:
     "Convert packed rows back, each with its names in the order of the columns"
     rows = [{} for _ in range(state['values'].size(1))]
     rest = {(i, name): v for i, name, v in state['rest']}
