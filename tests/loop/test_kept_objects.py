@@ -6,6 +6,7 @@ import numpy as np, pytest, torch, torch.nn.functional as F
 
 from common import batches, digest, make_learner, stop_at
 from trainer_nb.save.checkpoint import Checkpoint
+from trainer_nb.features.gradients import GradAccum
 from trainer_nb.loop.hooks import Hook
 
 
@@ -69,8 +70,9 @@ def test_what_has_no_counterpart_is_named(tmp_path, recwarn):
     learn = start(use(Env()), state={'a': ENV['now']})
     learn.fit(1)
     learn.save(tmp_path/'a')
-    start(use(Env()), state={'b': ENV['now']}).load(tmp_path/'a')
+    start(use(Env()), state={'b': ENV['now']}, hooks=[GradAccum(2)]).load(tmp_path/'a')
     said = ' '.join(str(o.message) for o in recwarn)
+    assert 'holds no state of the hook GradAccum' in said
     assert 'has no state for b in `state`' in said and 'holds the state of a, which this learner does not have' in said
 
 def test_a_state_that_is_not_plain_is_refused_by_name(tmp_path):

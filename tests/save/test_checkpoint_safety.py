@@ -96,8 +96,8 @@ def test_paths_do_not_lead_out_of_the_folder(tmp_path):
 
 def test_a_hole_says_what_is_expected_and_nothing_else(tmp_path):
     path = in_parts(Folder(tmp_path/'run'), make_learner())
-    for hole in ({'files': -1}, {'shape': [8, 'x']}, {'shape': [9, 4]}, {'dtype': 'float32'}, {HOLE: 1},
-                 {'path': '../x'}):
+    for hole in ({'files': -1}, {'shape': [8, 'x']}, {'shape': [9, 4]}, {'shape': [9999, 4]}, {'dtype': 'float32'},
+                 {HOLE: 1}, {'path': '../x'}):
         state = torch.load(path, weights_only=True)
         (known := state['modules']['model']['state']['0.weight']).update(hole)
         write_state(path.with_name('changed'), state)
