@@ -143,38 +143,7 @@ def test_hook(hook, plain):
     optim = OPTIMS['sgd']
     assert_equal(learner_run(optim, hooks=[hook()]), plain_run(plain, optim))
 
-# What is shared, and what comes again
-
-class Shared:
-    "One step, one loss, one set of metrics"
-    def __init__(self):
-        from torchmetrics.classification import MulticlassAccuracy
-        self.loss_fn, self.metrics = nn.CrossEntropyLoss(label_smoothing=.1), [accuracy, MulticlassAccuracy(3)]
-    def step(self, batch, learn):
-        pred = learn.model(batch[0])
-        return {'loss': self.loss_fn(pred, batch[1]), 'pred': pred, 'targ': batch[1]}
-    def learner(self, which):
-        torch.manual_seed(which)
-        return make_learner(train_dl=shuffled(seed=which), valid_dl=shuffled(seed=which, bs=7), train_step=self.step,
-                            metrics=self.metrics, optim=list(OPTIMS.values())[which])
-
-def fit_seeded(learn, seed):
-    torch.manual_seed(seed)
-    learn.fit(1)
-
-def test_two_learners_with_one_step_leak_nothing():
-    def result(learn): return record(learn), [w.tolist() for w in weights(learn.model)]
-    alone = []
-    for which in 0, 1:
-        learn = Shared().learner(which)
-        for seed in 10, 20: fit_seeded(learn, seed + which)
-        alone.append(result(learn))
-    for order in (0, 1), (1, 0):
-        shared = Shared()
-        learns = {which: shared.learner(which) for which in order}
-        for seed in 10, 20:
-            for which in order[::-1]: fit_seeded(learns[which], seed + which)
-        assert [result(learns[which]) for which in (0, 1)] == alone
+# What comes again
 
 def test_seed_of_the_learner():
     torch.manual_seed(0)

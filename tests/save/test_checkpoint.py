@@ -7,7 +7,7 @@ import pytest, torch
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
-from common import Counted, Share, batches, digest, make_learner, problem, same, shuffled, stop_at, told, weights
+from common import Share, digest, make_learner, problem, same, shuffled, stop_at, told, weights
 from trainer_nb.save.checkpoint import Checkpoint
 from trainer_nb.data.passes import Pass
 from trainer_nb.save.files import Folder
@@ -383,57 +383,7 @@ def test_two_runs_in_one_folder(tmp_path):
     other.fit(1, resume=True)
     assert digest(other) == digest(learn)
 
-# Other kinds of training
-
-def players(seed):
-    torch.manual_seed(seed)
-    model = nn.ModuleDict({'d': nn.Linear(4, 1), 'g': nn.Linear(4, 4)})
-    def step(batch, learn):
-        d, g = learn.model['d'], learn.model['g']
-        yield 'd', d(batch[0]).mean() - d(g(batch[0]).detach()).mean()
-        if learn.state.batch_idx % 2: yield 'g', d(g(batch[0])).mean()
-        return {'pred': d(batch[0]), 'targ': batch[1]}
-    return make_learner(model, shuffled(), shuffled(), train_step=step,
-                        optim={k: torch.optim.Adam(model[k].parameters()) for k in 'dg'}, seed=7)
-
-def endless(seed):
-    torch.manual_seed(seed)
-    def forever():
-        while True: yield from batches()
-    class Stream:
-        def __iter__(self): return forever()
-    return make_learner(train_dl=Stream(), valid_dl=shuffled(), metrics=[accuracy], seed=7)
-
-def scheduled(seed):
-    "Rates that are tensors, parts that are frozen on the way, and gradients that wait for the optimizer"
-    torch.manual_seed(seed)
-    model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(), nn.Linear(8, 3))
-    class Own(Hook):
-        def __init__(self): self.n = 0
-        def state_dict(self): return {'n': self.n}
-        def load_state_dict(self, state): self.n = state['n']
-        def before_epoch(self, learn): model[0].weight.requires_grad_(learn.state.epoch == 0)
-        def after_step(self, learn):
-            self.n += 1
-            if learn.stepped: learn.opt.param_groups[0]['lr'].mul_(.9 + .01*(self.n % 3))
-        def do_opt_step(self, learn, nxt): return nxt() if learn.state.batch_idx % 2 else False
-        def do_zero_grad(self, learn, nxt):
-            if learn.state.batch_idx % 2: nxt()
-    return make_learner(model, shuffled(), shuffled(),
-                        optim=torch.optim.SGD(model.parameters(), lr=torch.tensor(.1), momentum=.9), seed=7,
-                        hooks=[Own()])
-
-@pytest.mark.parametrize('make, fit', [(players, dict(n_epochs=3)), (endless, dict(max_steps=14, valid_every=3)),
-                                       (scheduled, dict(max_steps=6, valid_every=2))])
-@pytest.mark.parametrize('n', [1, 6, 17])      # in the first window, in validation, in a later epoch
-def test_other_kinds_of_training(tmp_path, make, fit, n):
-    "Stopped after its `n`-th batch, training and validation, it goes on in another learner"
-    whole, stopped, other = make(0), make(0), make(1)
-    whole.fit(**fit)
-    stopped.fit(**fit, hooks=[Counted(n), Checkpoint(tmp_path)])
-    assert stopped.cancelled == 'stop'
-    with told(): other.fit(**fit, hooks=[Checkpoint(tmp_path)], resume=True)
-    assert digest(other) == digest(whole)
+# Other cases
 
 def test_save_what_was_loaded(tmp_path):
     "A state from the middle of an epoch can be loaded, saved again, and resumed from"
