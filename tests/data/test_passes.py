@@ -77,6 +77,7 @@ def test_a_nan_loss_where_warnings_are_errors_records_an_epoch_once():
     with warnings.catch_warnings():
         warnings.simplefilter('error')
         with pytest.raises(RuntimeWarning, match='train_loss is nan in epoch 0'): learn.fit(2)
+        assert learn.history.bad_from == 1
         learn.fit(1)
     assert learn.history.epochs['epoch'] == [0, 1] and learn.history.ends == [5, 10] and learn.state.epoch == 2
 

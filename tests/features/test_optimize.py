@@ -17,7 +17,7 @@ from trainer_nb.features.freeze import Freeze, FreezeBN
 from trainer_nb.loop.hooks import CancelFit, Hook, LambdaHook
 from trainer_nb.features.gradients import GradAccum, GradClip, GradNorm
 from trainer_nb.features.amp import AMP
-from trainer_nb.base.torch_private import light_step, opt_step
+from trainer_nb.base.torch_private import opt_step
 
 class Decay(Hook):
     "A schedule of real steps"
@@ -348,26 +348,6 @@ def test_whoever_listens_to_a_step_hears_it():
 
 def test_the_step_is_the_optimizers():
     for kind in torch.optim.AdamW, Twice, Decorated: assert stepped(kind) == stepped(kind, step=lambda opt: opt.step())
-
-class Asks(torch.optim.SGD):
-    def _init_group(self, *args):
-        self.seen.append(torch.is_grad_enabled())
-        if len(self.seen) > 1: raise ValueError('the second step fails')
-        return super()._init_group(*args)
-
-class Plain(torch.optim.SGD):
-    def step(self, closure=None): self.seen.append(torch.is_grad_enabled())
-
-@pytest.mark.parametrize('kind, differentiable, mode', [(Asks, False, False), (Asks, True, True), (Plain, False, True)])
-def test_gradients_are_on_in_a_step_as_torch_has_it(kind, differentiable, mode):
-    w = torch.ones(1, requires_grad=True)
-    opt = kind([w], lr=.1, differentiable=differentiable)
-    opt.seen, w.grad = [], None
-    opt_step(opt)
-    assert opt.seen == [mode] and torch.is_grad_enabled() and light_step(kind.step)
-    if kind is Plain: return
-    with pytest.raises(ValueError, match='second'): opt_step(opt)
-    assert torch.is_grad_enabled()
 
 def of_old_parameters(params):
     "SGD that was used for other parameters before"

@@ -6,7 +6,8 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from common import batches, make_learner, make_model, problem
-from trainer_nb.loop.hooks import Hook, HookOrderError, LambdaHook
+from trainer_nb.loop.hooks import Hook, LambdaHook
+from trainer_nb.loop.order import HookOrderError
 from trainer_nb.learner import Learner
 
 

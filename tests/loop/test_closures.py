@@ -2,9 +2,9 @@
 import pytest, torch, torch.nn.functional as F
 from torch import nn
 
-from common import batches, make_learner, same, shuffled, stop_at, weights
+from common import batches, make_learner, same, shuffled, weights
 from trainer_nb.all import (
-    AMP, EMA, CancelStep, Checkpoint, Compile, GradAccum, GradClip, GradNorm, LambdaHook, NaNGuard,
+    AMP, EMA, CancelStep, Compile, GradAccum, GradClip, GradNorm, LambdaHook, NaNGuard,
 )
 from trainer_nb.loop.metrics import accuracy
 
@@ -143,15 +143,3 @@ def test_a_step_that_is_cancelled_in_a_later_evaluation_leaves_the_weights():
     before = [p.clone() for p in learn.model.parameters()]
     learn.fit(1)
     assert len(n) == 3 and same(before, list(learn.model.parameters())) and learn.state.optimizer_step == 0
-
-def test_a_search_and_a_resume(tmp_path):
-    def start(): return make_learner(net(), optim=OPTIMS['lbfgs-wolfe'], hooks=[Checkpoint(tmp_path)])
-    learn = start()
-    learn.lr_find(n_steps=8)
-    torch.manual_seed(0)
-    net()
-    learn.fit(2, hooks=[stop_at(7)])
-    again = start()
-    again.fit(2, resume=True)
-    model, losses, _ = plain(OPTIMS['lbfgs-wolfe'])
-    assert again.history.steps['train_loss'] == losses and same(weights(again.model), weights(model))

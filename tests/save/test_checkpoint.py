@@ -1,5 +1,5 @@
 "A run survives whatever happens to its process, its files and its disk"
-import json, os, random, shutil, signal, subprocess, sys, threading, warnings
+import json, os, random, signal, subprocess, sys, threading, warnings
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -7,10 +7,9 @@ import pytest, torch
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
-from common import Counted, Share, batches, digest, make_learner, problem, same, shuffled, stop_at, told, weights
+from common import Share, digest, make_learner, problem, same, shuffled, stop_at, told, weights
 from trainer_nb.save.checkpoint import Checkpoint
 from trainer_nb.data.passes import Pass
-from trainer_nb.save.early_stopping import EarlyStopping
 from trainer_nb.save.files import Folder
 from trainer_nb.loop.hooks import Hook, LambdaHook
 from trainer_nb.data import SeededLoader
@@ -202,19 +201,6 @@ def test_stateful_loaders_are_asked(tmp_path, n_workers):
 
 # What is put where
 
-@pytest.mark.parametrize('step', [7, 14])
-def test_early_stopping_goes_on_in_another_learner(tmp_path, step):
-    "Its best weights and its patience are in the checkpoint; when it is over, it stays over"
-    def make(seed): return seeded(seed, shuffled, shuffled, hooks=[EarlyStopping(patience=2, min_delta=.05)])
-    whole, stopped, other = make(0), make(0), make(1)
-    whole.fit(30)
-    stopped.fit(30, hooks=[stop_at(step), Checkpoint(tmp_path)])
-    other.fit(30, hooks=[Checkpoint(tmp_path, every=3)], resume=True)
-    assert digest(other) == digest(whole) and len(whole.history) < 30
-    again = make(2)
-    again.fit(30, hooks=[Checkpoint(tmp_path)], resume=True)
-    assert digest(again) == digest(whole)
-
 def test_the_last_ones_and_the_best_are_kept(tmp_path):
     values = iter([5., 3., 1., 4., 6., 7., 8., 9.])
     class Measured(Hook):
@@ -324,28 +310,6 @@ def test_another_number_of_workers_is_the_same_order(tmp_path, workers):
     with pytest.warns(UserWarning, match='the order of the samples is the same'): other.fit(2, resume=tmp_path)
     assert digest(whole) == digest(other)
 
-def test_nothing_readable_is_not_a_fresh_start(tmp_path):
-    seeded(0, shuffled, hooks=[Checkpoint(tmp_path)]).fit(2)
-    for o in tmp_path.glob('*.pt'): o.write_bytes(b'x')
-    with pytest.warns(UserWarning, match='was written with'), \
-            pytest.raises(ValueError, match='none of the 2 checkpoints'):
-        seeded(1, shuffled, hooks=[Checkpoint(tmp_path)]).fit(2, resume=True)
-
-def test_a_file_that_was_changed(tmp_path):
-    "One bit of a weight: the checksum differs, even where the archive is in order"
-    check = Checkpoint(tmp_path)
-    seeded(0, shuffled, hooks=[check]).fit(2)
-    newest = tmp_path/check.folder.manifests()[-1]['file']
-    state = torch.load(newest, weights_only=True)
-    state['modules']['model']['state']['0.weight'][0, 0] += 1
-    end = newest.read_bytes().rpartition(b'\ntrainer_nb sha256 ')
-    torch.save(state, newest)
-    with open(newest, 'ab') as f: f.write(end[1] + end[2])
-    size = newest.stat().st_size
-    note = json.loads(newest.with_suffix('.json').read_text())
-    newest.with_suffix('.json').write_text(json.dumps({**note, 'size': size}))
-    with pytest.warns(UserWarning, match='its checksum differs'): assert check.folder.newest()[1]['step'] == 5
-
 # Faults of the disk
 
 @pytest.mark.skipif(not os.path.isdir('/proc/self/fd'), reason='needs the names of open files')
@@ -391,15 +355,6 @@ def test_disk_full(tmp_path):
     assert steps[:2] == [2, 4] and steps[-1] == 10 and 6 not in steps
     assert not list((tmp_path/'a').glob('.*.tmp'))
 
-def test_a_folder_that_cannot_be_written(tmp_path):
-    def block():
-        shutil.rmtree(tmp_path/'a', ignore_errors=True)
-        (tmp_path/'a').write_text('in the way')
-    def unblock():
-        (tmp_path/'a').unlink()
-    seen, steps = faulty(tmp_path, block, unblock)
-    assert 1 <= len(seen) <= 2 and 'nothing was saved' in seen[0] and steps[-1] == 10
-
 def test_strict(tmp_path, monkeypatch):
     def put(*args): raise OSError(28, 'No space left on device')
     monkeypatch.setattr(Folder, 'put', put)
@@ -428,57 +383,7 @@ def test_two_runs_in_one_folder(tmp_path):
     other.fit(1, resume=True)
     assert digest(other) == digest(learn)
 
-# Other kinds of training
-
-def players(seed):
-    torch.manual_seed(seed)
-    model = nn.ModuleDict({'d': nn.Linear(4, 1), 'g': nn.Linear(4, 4)})
-    def step(batch, learn):
-        d, g = learn.model['d'], learn.model['g']
-        yield 'd', d(batch[0]).mean() - d(g(batch[0]).detach()).mean()
-        if learn.state.batch_idx % 2: yield 'g', d(g(batch[0])).mean()
-        return {'pred': d(batch[0]), 'targ': batch[1]}
-    return make_learner(model, shuffled(), shuffled(), train_step=step,
-                        optim={k: torch.optim.Adam(model[k].parameters()) for k in 'dg'}, seed=7)
-
-def endless(seed):
-    torch.manual_seed(seed)
-    def forever():
-        while True: yield from batches()
-    class Stream:
-        def __iter__(self): return forever()
-    return make_learner(train_dl=Stream(), valid_dl=shuffled(), metrics=[accuracy], seed=7)
-
-def scheduled(seed):
-    "Rates that are tensors, parts that are frozen on the way, and gradients that wait for the optimizer"
-    torch.manual_seed(seed)
-    model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(), nn.Linear(8, 3))
-    class Own(Hook):
-        def __init__(self): self.n = 0
-        def state_dict(self): return {'n': self.n}
-        def load_state_dict(self, state): self.n = state['n']
-        def before_epoch(self, learn): model[0].weight.requires_grad_(learn.state.epoch == 0)
-        def after_step(self, learn):
-            self.n += 1
-            if learn.stepped: learn.opt.param_groups[0]['lr'].mul_(.9 + .01*(self.n % 3))
-        def do_opt_step(self, learn, nxt): return nxt() if learn.state.batch_idx % 2 else False
-        def do_zero_grad(self, learn, nxt):
-            if learn.state.batch_idx % 2: nxt()
-    return make_learner(model, shuffled(), shuffled(),
-                        optim=torch.optim.SGD(model.parameters(), lr=torch.tensor(.1), momentum=.9), seed=7,
-                        hooks=[Own()])
-
-@pytest.mark.parametrize('make, fit', [(players, dict(n_epochs=3)), (endless, dict(max_steps=14, valid_every=3)),
-                                       (scheduled, dict(max_steps=6, valid_every=2))])
-@pytest.mark.parametrize('n', [1, 6, 17])      # in the first window, in validation, in a later epoch
-def test_other_kinds_of_training(tmp_path, make, fit, n):
-    "Stopped after its `n`-th batch, training and validation, it goes on in another learner"
-    whole, stopped, other = make(0), make(0), make(1)
-    whole.fit(**fit)
-    stopped.fit(**fit, hooks=[Counted(n), Checkpoint(tmp_path)])
-    assert stopped.cancelled == 'stop'
-    with told(): other.fit(**fit, hooks=[Checkpoint(tmp_path)], resume=True)
-    assert digest(other) == digest(whole)
+# Other cases
 
 def test_save_what_was_loaded(tmp_path):
     "A state from the middle of an epoch can be loaded, saved again, and resumed from"

@@ -7,7 +7,8 @@ from .hashes import hashes
 from .files import open_file, read_file, replacing, sync
 from .rng import RNG_KINDS, check_seed, rng_state, set_rng_state, set_seed
 from .text import (
-    check_kinds, cut_name, did_you_mean, format_bytes, format_time, format_value, printable, unproven, with_comments
+    check_kinds, cut_name, did_you_mean, format_bytes, format_time, format_value, listed, printable, unproven,
+    with_comments
 )
 from .memory import TensorMeter, is_oom, memory_in_use
 from .errors import described, drop_locals, folded, needed, note_place, owner, passed, show_error

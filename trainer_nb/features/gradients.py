@@ -14,42 +14,11 @@ from torch import Tensor
 
 from ..base import batch_size, common_device, each_, entries, local, norms, to_device
 from .parts import Division
+from .window import Window
 from trainer_nb.loop import (
     RESUMABLE, Hook, Learner, as_count, check_names, differentiate, gradients, is_summed, loss_weight,
     parameters, refuse_closures, total_norm, trained
 )
-
-# %% ../../nbs/features/01_gradients.ipynb #f6a3a540
-class _Window:
-    "The accumulated gradients of one optimizer, and their weight"
-    def __init__(self, n=0, weight=0., unit=None, grads=()):
-        self.n, self.weight = n, weight             # losses so far, and the sum of their weights
-        self.unit, self.grads = unit, dict(grads)   # weight 1, in samples; index of the parameter → gradient
-
-    def state(self): return [self.n, self.weight, self.unit, dict(self.grads)]
-
-    def add(self, params, weight, unit):
-        "Move the gradients of a loss from `params` into the window"
-        new = {i: local(p.grad) for i, p in enumerate(params) if p.grad is not None}
-        both = [i for i in new if i in self.grads]
-        if both: each_('add', [self.grads[i] for i in both], [new[i] for i in both])
-        self.grads = {**new, **self.grads}
-        for i in new: params[i].grad = None
-        self.n, self.weight, self.unit = self.n + 1, self.weight + weight, unit
-
-    def join(self, params, weight):
-        "Replace gradients by the weighted mean with those of the window, by the sum if all weights are 0"
-        both = [i for i in self.grads if params[i].grad is not None]
-        if both: each_('add', [local(params[i].grad) for i in both], [self.grads[i] for i in both])
-        for i in self.grads.keys() - set(both):
-            if self.grads[i].is_sparse: params[i].grad = self.grads[i].clone()
-            else:
-                params[i].grad = torch.empty_like(params[i])
-                local(params[i].grad).copy_(self.grads[i])
-        total, grads = self.weight + weight, [local(p.grad) for p in params if p.grad is not None]
-        if not grads: return
-        if isinstance(total, Tensor): total = to_device(total.clamp(min=1e-20), grads[0].device)
-        if isinstance(total, Tensor) or total not in (0, 1): each_('div', grads, total)
 
 # %% ../../nbs/features/01_gradients.ipynb #d393eae4
 def _loss_weight(learn):
@@ -84,7 +53,7 @@ class _Accumulation(Hook):
         if parts is not None and parts.close(learn, n): self.division.parts = None
 
     def do_opt_step(self, learn: Learner, nxt: Callable) -> bool:
-        window, params = self.windows.get(learn.opt_name) or _Window(), parameters(learn.opt)
+        window, params = self.windows.get(learn.opt_name) or Window(), parameters(learn.opt)
         weight, unit = self._loss or (0., None)
         if self._loss and window.n + 1 < self.n and not learn.is_last_batch:
             window.add(params, weight, unit)
@@ -99,7 +68,7 @@ class _Accumulation(Hook):
         def add_part():
             differentiate(learn, nxt)
             for name in learn.phase.opt_names:
-                self.windows.setdefault(name, _Window()).add(parameters(learn.opts[name]), *self._loss)
+                self.windows.setdefault(name, Window()).add(parameters(learn.opts[name]), *self._loss)
         if self.division is not None: self.division.run(learn, add_part)
         nxt()
         if learn.training and learn.loss is None and self.windows and learn.is_last_batch: self._finish(learn)
@@ -177,7 +146,7 @@ class GradAccum(_Accumulation):
         if self.division is not None: self.division.most = state.get('most')
         self.windows = {}
         for name, (*rest, grads) in state['windows'].items():
-            self.windows[name] = _Window(*rest, {i: g.clone() for i, g in grads.items()})
+            self.windows[name] = Window(*rest, {i: g.clone() for i, g in grads.items()})
 
     def reorder(self,
         orders: dict[str, list[int]],  # optimizer's name → index that each of its parameters had in the saved state

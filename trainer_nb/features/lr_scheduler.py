@@ -37,7 +37,8 @@ class _ByStep:
     "Set the learning rate that a function of the number of steps returns; smaller groups keep their ratio to it"
     def __init__(self, opt, f):
         rates = [float(g['lr']) for g in opt.param_groups]
-        self.opt, self.f, self.n, self.ratios = opt, f, -1, [o/max(rates) if max(rates) else 1. for o in rates]
+        self.opt, self.f, self.n = opt, f, -1
+        self.ratios = [o/max(rates) if max(rates) else 1. for o in rates]
         self.step()
 
     def step(self):

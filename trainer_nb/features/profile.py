@@ -17,7 +17,7 @@ import torch
 
 from ..data import source
 from ..draw import html_table
-from ..loop import LIFECYCLE, Hook, Learner
+from ..loop import LIFECYCLE, Hook, Learner, as_markdown
 
 # %% ../../nbs/features/08_profile.ipynb #1f33cfa8
 class ProfileRow(NamedTuple):
@@ -56,25 +56,15 @@ class ProfileTable:
         head = ['when', 'what', 'calls', 'ms per step', 'share', '']
         return [head, *rows, ['all', f'{self.n_steps:,} training steps', '', f'{1000*self.time_s:.3f}', '', '']]
 
-    def __str__(self): return _markdown(self._lines()) if self.n_steps else 'no step was measured'
+    def __str__(self):
+        if not self.n_steps: return 'no step was measured'
+        head, *rows = self._lines()
+        return as_markdown(head, rows, right=('calls', 'ms per step', 'share'))
 
     __repr__ = _repr_markdown_ = __str__
 
     def _repr_html_(self):
         return html_table(self._lines(), bold=len(self.rows)) if self.n_steps else f'<p>{self}</p>'
-
-# %% ../../nbs/features/08_profile.ipynb #013e9d00
-_NUMBERS = 2, 3, 4      # columns that are aligned to the right
-
-def _markdown(lines):
-    "Write a table as Markdown, its columns aligned"
-    widths = [max(map(len, column)) for column in zip(*lines)]
-    def line(cells):
-        padded = [c.rjust(w) if i in _NUMBERS else c.ljust(w) for i, (c, w) in enumerate(zip(cells, widths))]
-        return '| ' + ' | '.join(padded) + ' |'
-    rule = ['-'*(w - 1) + ':' if i in _NUMBERS else '-'*w for i, w in enumerate(widths)]
-    head, *rows = lines
-    return '\n'.join([line(head), line(rule), *map(line, rows)])
 
 # %% ../../nbs/features/08_profile.ipynb #1591afdb
 _STEP_NAMES = {
@@ -182,7 +172,8 @@ class _Trace:
 # %% ../../nbs/features/08_profile.ipynb #7edb822b
 class Profile(Hook):
     "Measure where the time of some training steps goes: `profile.table`, and a file for Chrome's or Perfetto's viewer"
-    ord, unique, in_dry_run, provides = -1000, True, False, ('profile',)
+    unique, in_dry_run, provides = True, False, ('profile',)
+    ord = -1000
     only_looks = 'do_backward',
     def __init__(self,
         n_steps: int = 50,  # ≥ 1: number of training batches to measure

@@ -1,9 +1,10 @@
 """The loop: hooks, metrics, history, `Fit` and `Learner`. These names are for other wings"""
 from .hooks import (
-    EVENTS, LIFECYCLE, STEPS, Calls, CancelEpoch, CancelFit, CancelStep, Hook, HookOrderError, LambdaHook,
-    GoBack, MainProcessHook, points
+    EVENTS, LIFECYCLE, STEPS, Calls, CancelEpoch, CancelFit, CancelStep, GoBack, Hook, LambdaHook, MainProcessHook,
+    points
 )
-from .hook_table import HookTable, as_hooks
+from .order import HookOrderError
+from .hook_table import HookTable, as_hooks, as_markdown
 from .averages import stack_scalars
 from .metrics import (
     Metric, accuracy, as_metrics, as_mode, as_scores, check_monitored, good_values, is_better, is_skipped, rank
@@ -11,10 +12,10 @@ from .metrics import (
 from .plot import Plot
 from .flags import left_branch
 from .history import HISTORY_KINDS, History
+from .param_groups import ParamGroups, found_names, matching, named_parameters
 from .optim import (
-    ParamGroups, check_names, found_names, gradients, group_rates, load_optimizer, lr_names, matching, named_parameters,
-    owners, parameters, refuse_closures, set_lr, set_option, total_norm,
-    trained, trains_loss
+    check_names, gradients, group_rates, load_optimizer, lr_names, owners, parameters, refuse_closures, set_lr,
+    set_option, total_norm, trained, trains_loss
 )
 from .steps import (
     Returned, as_step, called_modules, default_result, get_modes, ignored_id, is_summed, loss_option, loss_weight,

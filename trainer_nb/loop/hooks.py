@@ -4,15 +4,12 @@
 
 # %% auto #0
 __all__ = ['STEPS', 'LIFECYCLE', 'EVENTS', 'Cancel', 'CancelStep', 'CancelEpoch', 'CancelFit', 'GoBack', 'check_parameters',
-           'Hook', 'points', 'MainProcessHook', 'check_ord', 'LambdaHook', 'is_custom', 'HookOrderError',
-           'predecessors', 'sort_hooks', 'Call', 'Calls']
+           'Hook', 'points', 'MainProcessHook', 'check_ord', 'LambdaHook', 'is_custom', 'Call', 'Calls']
 
 # %% ../../nbs/loop/01_hooks.ipynb #1a866bba
 import re
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from graphlib import CycleError, TopologicalSorter
-from heapq import heappop, heappush
 from inspect import Parameter, signature
 from itertools import chain
 from time import perf_counter
@@ -210,40 +207,6 @@ def is_custom(hook: Hook) -> bool:
     "Return whether a hook does what the user wrote: it is of a class of theirs, or a `LambdaHook`"
     return isinstance(hook, LambdaHook) or not type(hook).__module__.startswith('trainer_nb.')
 
-# %% ../../nbs/loop/01_hooks.ipynb #a4c7eb9a
-class HookOrderError(ValueError):
-    "The relations between hooks form a cycle"
-
-def _is_named(hook, names):
-    "Return whether the class of `hook`, or one of its base classes, has one of these names"
-    return any(o.__name__ in names for o in type(hook).__mro__)
-
-# %% ../../nbs/loop/01_hooks.ipynb #ed93bc60
-def predecessors(hook: Hook, hooks: Iterable[Hook]) -> list[Hook]:
-    "Return those of all `hooks` that must run earlier, by `runs_after` of this one or `runs_before` of theirs"
-    def is_before(o):
-        return hook.runs_after and _is_named(o, hook.runs_after) or o.runs_before and _is_named(hook, o.runs_before)
-    return [o for o in hooks if o is not hook and is_before(o)]
-
-# %% ../../nbs/loop/01_hooks.ipynb #5514a58e
-def sort_hooks(hooks: Iterable[Hook]) -> list[Hook]:
-    "Order hooks by their relations, then `ord`, then registration; raises HookOrderError"
-    hooks = list(hooks)
-    place = {id(h): i for i, h in enumerate(hooks)}
-    sorter = TopologicalSorter({i: [place[id(o)] for o in predecessors(h, hooks)] for i, h in enumerate(hooks)})
-    try: sorter.prepare()
-    except CycleError as e:
-        names = ' after '.join(hooks[i].name for i in reversed(e.args[1]))
-        raise HookOrderError(f'these hooks wait for one another: {names}. '
-                             'Remove one `runs_before` or `runs_after`.') from None
-    ready, res = [], []
-    while sorter.is_active():
-        for i in sorter.get_ready(): heappush(ready, (hooks[i].ord, i))
-        _, i = heappop(ready)
-        res.append(hooks[i])
-        sorter.done(i)
-    return res
-
 # %% ../../nbs/loop/01_hooks.ipynb #h00ks001
 def _note_others(call, e, values, others):
     "Add a note to an exception that names the values that a hook replaced"
@@ -320,9 +283,8 @@ class Calls:
     Without `is_main`, each `MainProcessHook` is left out; counts of the calls in `old` continue.
     """
     def __init__(self, hooks: Iterable[Hook], is_main: bool = True, old: Any = None):
-        known = {}
-        for call in chain.from_iterable(old.at.values()) if old is not None else ():
-            known[id(call.hook), call.point] = call
+        before = () if old is None else chain.from_iterable(old.at.values())
+        known = {(id(o.hook), o.point): o for o in before}
         self.at: dict[str, tuple[Call, ...]] = dict.fromkeys(LIFECYCLE, ())
         for hook in hooks:
             if not is_main and isinstance(hook, MainProcessHook): continue

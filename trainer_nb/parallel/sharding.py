@@ -194,8 +194,8 @@ class ShardedIterable:
 class _Pass:
     def __init__(self, shared, start):
         dl, world = shared.dl, shared.shards.world
-        self.shared, self.i, self.code, self.is_over = shared, start, 0, False
-        self.is_sized = length(dl) is not None
+        self.shared, self.i, self.code = shared, start, 0
+        self.is_over, self.is_sized = False, length(dl) is not None
         names = () if getattr(dl, 'num_workers', 0) else adapter_of(dl).draws   # workers are seeded here
         with _together(world, dl):
             self.iterator = adapter_of(dl).open(start)

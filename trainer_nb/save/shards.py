@@ -134,7 +134,8 @@ def _within(rows, outer): return slice(rows.start - outer.start, rows.stop - out
 class StateWriter:
     "A copy of the state, which a thread writes to a folder"
     def __init__(self, folder: Any, world: Any, step: int, what: str = 'all'):
-        self.folder, self.rank, self.n_files, self.what = folder, world.rank, world.shards[0], what
+        self.folder, self.what = folder, what
+        self.rank, self.n_files = world.rank, world.shards[0]
         self.error = self.thread = self.place = None
         if world.is_sharded:        # all ranks agree on a folder for the shards
             name = f'.{folder.next(step).stem}.parts.{time_ns()}.tmp'

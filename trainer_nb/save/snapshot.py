@@ -14,9 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..base import batch_code, check_kinds, state_of, state_versions
-from ..data import RNG_STATE_KINDS, adapter_of, is_stock, length, loader_generators, rng_states, source
+from ..base import check_kinds, listed, state_of, state_versions
+from ..data import RNG_STATE_KINDS, rng_states
 from .frozen import with_frozen, without_frozen
+from .loaders import check_loaders, describe_loader
 from trainer_nb.loop import (
     FIT_KINDS, HISTORY_KINDS, Fit, Hook, Learner, StepState, load_object_states, load_optimizer,
     load_rank_state, object_states, owners, rank_state, set_buffers, unsaved_buffers
@@ -53,8 +54,8 @@ def _dtypes(name, module, state):
     here = module.state_dict()
     other = [k for k, o in here.items() if isinstance(o, Tensor) and o.dtype != state[k].dtype]
     if not other: return ''
-    k, more = other[0], f' and {len(other) - 1} more' if len(other) > 1 else ''
-    return (f'the checkpoint has {kind(state[k])} for {k}{more}, but the {name} has {kind(here[k])}: '
+    k = other[0]
+    return (f'the checkpoint has {kind(state[k])} for {listed(other, 1)}, but the {name} has {kind(here[k])}: '
             'values are converted')
 
 # %% ../../nbs/save/03_snapshot.ipynb #2fb11143
@@ -88,75 +89,11 @@ def _parameter_order(opt, modules, names):
         order = [places.get(id(p) if id(p) in known else j) for j, p in enumerate(g['params'])]
         if None in order:
             lost = [name or f'parameter {j}' for j, name in enumerate(there) if j not in order]
-            more = f' and {len(lost) - 3} more' if len(lost) > 3 else ''
             raise ValueError(
-                f'the checkpoint belongs to a different optimizer: its group {i} steps '
-                f'{", ".join(lost[:3])}{more}, which group {i} of the {type(opt).__name__} here does not')
+                f'the checkpoint belongs to a different optimizer: its group {i} steps {listed(lost)}, '
+                f'which group {i} of the {type(opt).__name__} here does not')
         res.append(order)
     return res
-
-# %% ../../nbs/save/03_snapshot.ipynb #3bfef5e0
-_MUST_AGREE = 'type', 'batches', 'samples', 'bs', 'drop_last', 'sampler', 'generators'
-
-def _describe(dl):
-    "Describe, in plain values, what a position in a loader depends on"
-    if dl is None: return {}
-    dl = source(dl)
-    batches, data = getattr(dl, 'batch_sampler', None), getattr(dl, 'dataset', None)
-    tensors = getattr(dl, 'tensors', None) or getattr(data, 'tensors', None) or ()
-    if data is None and tensors: data = tensors[0]
-    while hasattr(batches, 'batches'): batches = batches.batches    # of a SeededLoader or a sharded loader
-    if hasattr(dl, 'shuffle'): order = 'shuffled' if dl.shuffle else ''
-    else: order = type(getattr(batches, 'sampler', getattr(dl, 'sampler', None))).__name__
-    return {'type': type(dl).__name__, 'batches': length(dl), 'samples': None if data is None else length(data),
-            'bs': getattr(batches, 'batch_size', None) or adapter_of(dl).bs,
-            'drop_last': getattr(batches, 'drop_last', getattr(dl, 'drop_last', None)), 'sampler': order,
-            'generators': len(loader_generators(dl)), 'workers': getattr(dl, 'num_workers', 0),
-            'data': batch_code([o for o in tensors if type(o) is Tensor]),      # others may draw when they are read
-            'parts': {k: _describe(o) for k, o in adapter_of(dl).parts.items()}}
-
-def _check_loader(name, dl, before, pass_, skip=False):
-    "Refuse a position in other data than `_describe` described before; return what may not be exact, or ''"
-    dl, now = source(dl), _describe(dl)
-    if pass_ is None or not pass_['n']: return ''
-    changed = [f'{k} {before.get(k)} there, {now.get(k)} here' for k in _MUST_AGREE if before.get(k) != now.get(k)]
-    if changed: raise ValueError(
-        f'the checkpoint is in the middle of a pass over {name}, after {pass_["n"]} of '
-        f'{before.get("batches")} batches, and the loader has changed ({"; ".join(changed)}): '
-        'resume with the same data and batch size, or from a checkpoint at the end of an epoch')
-    how = adapter_of(dl)
-    if how.can_seek and (how.is_seeded or not is_stock(dl)): return ''
-    if parts := how.parts:
-        kinds = {'n': int, 'turn': int, 'over': [str], 'parts': {k: {str: object} for k in parts}}
-        at = check_kinds(pass_['loader'], kinds, f'the state of {name}')
-        opens = list(parts) if dl.mode != 'sequence' else list(parts)[at['turn']:at['turn'] + 1]
-        notes = [_check_loader(f'{name}[{k!r}]', parts[k], before['parts'][k], at['parts'][k], skip) for k in opens]
-        return '; '.join(filter(None, notes))
-    if pass_['loader'] is not None:
-        if skip or not now['workers']: return ''
-        return (f'{name} is a {type(dl).__name__} with {now["workers"]} workers, which resumes at its own position: '
-                'random numbers that samples draw differ from here on. '
-                'Checkpoint(skip=True) declares that they draw none; SeededLoader is exact')
-    if not is_stock(dl): return (
-        f'{name} is a {type(dl).__name__}, whose first {pass_["n"]} batches are read again: '
-        'this is exact if it yields the same ones again')
-    if before['workers'] == now['workers']: return ''
-    return (f'{name} had {before["workers"]} workers and has {now["workers"]}: '
-            'the order of the samples is the same, but not the random numbers that they draw')
-
-def _check_workers(name, dl, warm):
-    "Describe what cannot be restored: the RNG states of workers that have read more than one pass; '' if nothing"
-    dl = source(dl)
-    if parts := adapter_of(dl).parts:
-        notes = [_check_workers(f'{name}[{k!r}]', o, warm) for k, o in parts.items()]
-        return '; '.join(filter(None, notes))
-    if adapter_of(dl).is_seeded or hasattr(dl, 'state_dict'): return ''
-    if not (warm and getattr(dl, 'persistent_workers', False)): return ''
-    why = f'{name} has persistent workers, whose RNG states depend on all earlier passes: '
-    if not is_stock(dl):
-        return why + 'what they draw at random is not exact; persistent_workers=False is'
-    return why + ('the order of the samples is exact, but not the random numbers that they draw. '
-                  'SeededLoader, or persistent_workers=False, is exact')
 
 # %% ../../nbs/save/03_snapshot.ipynb #d7425c01
 def module_state(module: nn.Module) -> dict[str, Any]:
@@ -218,7 +155,7 @@ def capture(learn: Learner, is_for_me: bool = False, what: str = 'all') -> dict[
             'hooks': {key: s for key, h in _hook_keys(learn.hooks).items() if (s := h.state_dict())},
             'objects': object_states(learn.objects), 'state': asdict(learn.state), 'history': history.state_dict(),
             'rng_states': at, 'device': learn.device.type,
-            'loaders': {'train_dl': _describe(learn.train_dl), 'valid_dl': _describe(learn.valid_dl)},
+            'loaders': {'train_dl': describe_loader(learn.train_dl), 'valid_dl': describe_loader(learn.valid_dl)},
             'run': None if fit is None else fit.state_dict(learn), 'position': learn.position}
 
 def _trained_state(m):
@@ -245,19 +182,6 @@ def _check_parts(learn, state, modules):
     _check_optimizer_states(learn.opts, state['optimizers'])
     names = {name: o['names'] for name, o in state['optimizers'].items() if o.get('names') is not None}
     return {name: _parameter_order(learn.opts[name], modules, o) for name, o in names.items()}
-
-def _check_loaders(learn, state, skip):
-    "Check the loaders of the open passes; return what may not be exact"
-    old, notes = state['run'], []
-    is_here = state['device'] == learn.device.type      # data elsewhere are not read
-    for name, pass_ in ('train_dl', None if old['is_trained'] else old['train']), ('valid_dl', old['valid']):
-        dl, before = getattr(learn, name), state['loaders'][name]
-        notes.append(_check_loader(name, dl, before, pass_, skip))
-        warm = name in old['warm'] and (pass_ is None or pass_['was_warm'])
-        if not skip: notes.append(_check_workers(name, dl, warm))
-        if is_here and 'data' in before and before['data'] != _describe(dl).get('data'):
-            notes.append(f'{name} holds other data than when the checkpoint was saved')
-    return notes
 
 def _own(learn, state):
     "Return the own state of this rank; None if there was only one rank, or another number"
@@ -325,7 +249,7 @@ def restore(learn: Learner, state: dict[str, Any], fit: Fit, plan: bool = False,
     orders = _check_parts(learn, state, modules)
     notes = [_dtypes(name, m, state['modules'][name]['state']) for name, m in modules.items()]
     if state['run'] is not None:
-        notes += _check_loaders(learn, state, skip)
+        notes += check_loaders(learn, state, skip)
         fit.load_state_dict(learn, state['run'], plan)
         for phase in fit.phases.values(): phase.pass_.skip = skip
     if state['device'] != learn.device.type:
