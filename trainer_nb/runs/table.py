@@ -153,7 +153,7 @@ class _TableView(LiveView):
         "In a thread: draw the table, until no run trains"
         try:
             with self.budget.drawing(): pass
-            while (is_live := self.table.is_live) and not self.over.wait(self.tick_s) and not self.is_left:
+            while (is_live := self.table.is_live) and not self.wait(self.tick_s) and not self.is_left:
                 if not self.budget.is_due: continue
                 with self.budget.drawing(): self.handle.update(self._bundle(is_live), raw=True)
             self.handle.update(self._bundle(is_live), raw=True)
