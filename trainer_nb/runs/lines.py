@@ -6,9 +6,10 @@
 __all__ = ['PALETTE', 'curves_of', 'chart_of']
 
 # %% ../../nbs/runs/11_lines.ipynb #li000003
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, groupby
+from operator import itemgetter
 from typing import Any
 
 from ..base import cut_name
@@ -20,9 +21,15 @@ from .values import AXES, Values, base_of, written
 # %% ../../nbs/runs/11_lines.ipynb #li000006
 PALETTE = COLORS
 
+def _middles(xs, ys):
+    "Of a curve in steps, the middle of each, and both ends of the curve"
+    steps = [(y, [x for x, _ in part]) for y, part in groupby(zip(xs, ys), itemgetter(1))]
+    middles = [((at[0] + at[-1])/2, y) for y, at in steps]
+    return [*map(list, zip((xs[0], ys[0]), *middles[1:-1], (xs[-1], ys[-1])))]
+
 def _train_curve(curves, name, most, is_log):
     "(batches, smoothed values) of training, in about `most` bins"
-    if name in curves.steps: return curves.steps[name].smooth(is_log, most)[:2]
+    if name in curves.steps: return _middles(*curves.steps[name].smooth(is_log, most)[:2])
     xs, ys = map(list, zip(*curves.marks[name]))
     is_mean = 'epoch' in curves.scales      # of an epoch; another tool may have recorded batches
     return xs, ys if is_mean or len(ys) <= 60 else smooth(ys, is_log=is_log)
@@ -69,7 +76,7 @@ _UNITS = (7200, 3600, 'hours'), (120, 60, 'minutes'), (0, 1, 'seconds')
 
 def _after(pair, start):
     "What is drawn of a run after a place on the axis"
-    return [o and [*map(list, zip(*((x, y) for x, y in zip(*o) if x >= start)))] or None for o in pair]
+    return [o and o[0] and o[0][-1] >= start and [part[bisect_left(o[0], start):] for part in o] or None for o in pair]
 
 def _known(c, i, is_log):
     "The curves of a run, computed anew only when it has new values"
