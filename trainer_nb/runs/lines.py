@@ -6,6 +6,7 @@
 __all__ = ['PALETTE', 'curves_of', 'chart_of']
 
 # %% ../../nbs/runs/11_lines.ipynb #li000003
+import math
 from bisect import bisect_left, bisect_right
 from dataclasses import replace
 from itertools import chain, groupby
@@ -59,7 +60,7 @@ def _keys(metric, pairs, has_grey):
         res = [Line([], [], GREY, f'{name} in training, smoothed'),
                Line([], [], GREY, f'{name} in validation', points=True)]
     elif metric: res = [Line([], [], GREY, metric)]
-    return res + ([Line([], [], GREY, 'the others')] if has_grey else [])
+    return res + ([Line([], [], GREY, 'the others', width=1.)] if has_grey else [])
 
 # %% ../../nbs/runs/11_lines.ipynb #li000009
 def _hover(drawn, names, unit, label, most=60):
@@ -91,8 +92,9 @@ def _scaled(c, shown, start, fits_all):
         longest = max((o[0][-1] for o in chain.from_iterable(drawn) if o and o[0]), default=1)
         drawn = [_after(pair, start*longest) for pair in drawn] if start else drawn
         seen = [o[1] for o in chain.from_iterable(drawn[i] for i in shown or range(len(drawn))) if o]
-        if not needs_log(seen) or any(v <= 0 for v in chain.from_iterable(seen)): break
-    rest = [o[1] for o in chain.from_iterable(drawn) if o] if fits_all else []
+        rest = [o[1] for o in chain.from_iterable(drawn) if o] if fits_all else []
+        far = sorted(filter(math.isfinite, chain.from_iterable(rest)))[-1:]     # it squeezes the lines in colour, too
+        if not needs_log([[*o, *far] for o in seen]) or any(v <= 0 for v in chain.from_iterable(seen)): break
     ylim = limits(*(list(chain.from_iterable(o)) for o in (seen, rest)), ylog)
     return drawn, start*longest, longest or 1, ylim, ylog
 
