@@ -1,7 +1,6 @@
 "Comparisons: the picture is true, the table names the winner, and looking at a folder executes nothing from it"
 import json, math, os, random, re, shutil
 from time import thread_time
-from types import SimpleNamespace
 
 import pytest, torch
 
@@ -464,7 +463,7 @@ def test_what_is_stored_while_it_is_live_can_be_read_later(tmp_path, monkeypatch
     view._draw(status)
     assert view.drawn_at > at           # but it is still looked after
     assert cell[1] is stored
-    view.areas[0].stored.every_s = 0    # after a minute
+    view.areas[0].stored.next = 0       # after a minute
     view._draw(Status('running', 'later', {}))
     assert cell[0] is widget and 'later' in cell[1]['text/html']
 

@@ -202,20 +202,21 @@ class LiveView:
 # %% ../../nbs/runs/05_view.ipynb #9976ffdb
 class Stored:
     "What a notebook holds beside live widgets, for a page without the kernel, which alone shows it"
-    every_s = 60.
+    every_s = 60.       # its greatest age; at the beginning it is younger
     def __init__(self, box: Any, token: str):
-        self.token, self.at = token, -math.inf
+        self.token, self.next, self.gap_s = token, -math.inf, 2.
         box.add_class(f'{token}-live')
         self.live = {**widget_view(box), 'text/html': '', 'text/plain': ''}     # the output before it
 
     @property
     def is_due(self) -> bool:
         "Whether it is older than it should be"
-        return monotonic() >= self.at + self.every_s
+        return monotonic() >= self.next
 
     def bundle(self, html: str, text: str) -> dict:
         "Make it anew"
-        self.at, name = monotonic(), f'{self.token}-stored'
+        self.next, self.gap_s = monotonic() + self.gap_s, min(2*self.gap_s, self.every_s)
+        name = f'{self.token}-stored'
         style = f'<style>body:has(.{self.token}-live) .{name}{{display:none}}</style>'
         return {'text/html': f'{style}<div class="{name}">{html}</div>', 'text/plain': text}
 

@@ -88,9 +88,9 @@ class _Heartbeat:
         learn, (t0, n0), (t1, n1) = self.learn, self.marks[0], self.marks[-1]
         self.expect(learn)
         problem = self.problem or (self.record.problem if self.record is not None else '')
-        return {**res, 'epoch': learn.state.epoch, 'optimizer_step': learn.state.optimizer_step, 'batch': learn.history.n_steps,
-                'end': self.end, 'end_epoch': learn.bounds['epoch'], 'training': learn.training,
-                'valid_idx': learn.valid_idx, 'rate': (n1 - n0)/max(t1 - t0, 1e-3),
+        return {**res, 'epoch': learn.state.epoch, 'optimizer_step': learn.state.optimizer_step,
+                'batch': learn.history.n_steps, 'end': self.end, 'end_epoch': learn.bounds['epoch'],
+                'training': learn.training, 'valid_idx': learn.valid_idx, 'rate': (n1 - n0)/max(t1 - t0, 1e-3),
                 'batch_s': monotonic() - self.done_at, 'note': self.note or problem}
 
 # %% ../../nbs/runs/04_worker.ipynb #5aa57855
