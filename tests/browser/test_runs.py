@@ -32,6 +32,8 @@ def check_run(page):
         page.until(f'() => !!({SVG})()')
         page.start(1)
         changes(page)                   # while the next cell computes
+        page.until('() => /<img/.test(nb.cell(0).model.outputs.toJSON()[1].data["text/html"])')
+        assert not page.js('() => nb.parts(0)[1].clientHeight')     # a page without the kernel shows it
         assert 'computed' not in page.text(1)
         enough.touch()
         page.wait()

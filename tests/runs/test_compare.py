@@ -1,7 +1,6 @@
 "Comparisons: the picture is true, the table names the winner, and looking at a folder executes nothing from it"
 import json, math, os, random, re, shutil
 from time import thread_time
-from types import SimpleNamespace
 
 import pytest, torch
 
@@ -435,7 +434,7 @@ def test_the_end_is_seen_between_two_drawings(breaks, tmp_path, monkeypatch):
         n_ticks.append(s)
         assert len(n_ticks) < 9, 'nobody looked'
         if len(n_ticks) > 1: (a if len(n_ticks) < 4 else b).write('status.json', {'state': 'done', **now_here()})
-    view.over = SimpleNamespace(wait=tick)
+    view.wait = tick
     def fail(): raise OSError('no picture')
     if breaks:
         monkeypatch.setattr(view, '_draw', fail)
@@ -453,15 +452,20 @@ def test_what_is_stored_while_it_is_live_can_be_read_later(tmp_path, monkeypatch
     view.tail.update()
     status = Status('running', '', {})
     view.areas.append(view._open_area(status))
-    for html in cell[0]['text/html'], CompareView(compare(tmp_path)).drawn():
+    widget, stored = cell[:2]
+    for html in stored['text/html'], CompareView(compare(tmp_path)).drawn():
         assert '<svg' not in html and 'src="data:image/' in html and re.search(r'no update since \d{4}-', html)
-    assert "attach(&#x27;a&#x27;) shows the run" in cell[0]['text/html'] and "attach('a')" in cell[0]['text/plain']
+    assert "attach(&#x27;a&#x27;) shows the run" in stored['text/html'] and "attach('a')" in stored['text/plain']
     view.seen, view.idle_s, at = ('running', '', None, None, None), 9e9, view.drawn_at
     view._draw(status)
     assert view.drawn_at == at          # nothing is new
     view.idle_s = -1
     view._draw(status)
     assert view.drawn_at > at           # but it is still looked after
+    assert cell[1] is stored
+    view.areas[0].stored.next = 0       # after a minute
+    view._draw(Status('running', 'later', {}))
+    assert cell[0] is widget and 'later' in cell[1]['text/html']
 
 def test_waiting_for_the_interpreter_costs_no_budget():
     "A picture of 64 ms that took 1.2 s beside a busy cell"

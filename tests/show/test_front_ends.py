@@ -67,7 +67,8 @@ def ran(tmp_path_factory):
     nb = notebook('import signal, threading', *(o for sources in CELLS.values() for o in sources))
     specs = KernelSpecManager(kernel_dirs=[f'{sys.prefix}/share/jupyter/kernels'])
     manager = AsyncKernelManager(kernel_spec_manager=specs)
-    NotebookClient(nb, km=manager, timeout=120, allow_errors=True,
+    # a kernel may send the two parts of a `print` one by one
+    NotebookClient(nb, km=manager, timeout=120, allow_errors=True, coalesce_streams=True,
                    extra_arguments=['--log-level=ERROR']).execute(env=environment(tmp_path_factory.mktemp('kernel')))
     outputs = iter([cell.outputs for cell in nb.cells[2:]])
     return {name: [next(outputs) for _ in sources] for name, sources in CELLS.items()} | {'notebook': nb}

@@ -155,18 +155,21 @@ class Panel:
         "Return the pixel positions (x, y) of points; None for a point that cannot be drawn"
         fx, fy = math.log10 if self.is_log else float, math.log10 if self.ylog else float
         (left, right), (low, high) = map(fx, self.xlim), map(fy, self.ylim)
-        kx, ky, bottom = self.width/((right - left) or 1), self.height/(high - low), self.bottom
+        kx, ky = self.width/((right - left) or 1), self.height/(high - low)
+        start, bottom, ylog = self.left, self.bottom, self.ylog
         def pixel(x, y):
-            if not is_drawable(y) or self.ylog and y <= 0: return None
-            return self.left + kx*(fx(x) - left), bottom - ky*(fy(y) - low)
+            if not is_drawable(y) or ylog and y <= 0: return None
+            return start + kx*(fx(x) - left), bottom - ky*(fy(y) - low)
         return list(map(pixel, xs, ys))
 
     def cut(self, points: list) -> list:
         "Move points outside to the frame; replace those between two others outside by None: no curve follows the frame"
-        sides = [None if p is None else (p[1] > self.bottom) - (p[1] < self.top) for p in points]
+        top, bottom = self.top, self.bottom
+        sides = [None if p is None else (p[1] > bottom) - (p[1] < top) for p in points]
+        if not any(sides): return points
         around = zip([None, *sides], sides, [*sides[1:], None])
         is_seen = [not at or bool({before, after} - {at, None}) for before, at, after in around]
-        def clamped(p): return p[0], min(max(p[1], self.top), self.bottom)
+        def clamped(p): return p[0], min(max(p[1], top), bottom)
         return [clamped(p) if p and ok else None for p, ok in zip(points, is_seen)]
 
     def axes(self) -> tuple[list, list]:  # (value, label) of the horizontal and the vertical axis

@@ -10,6 +10,7 @@ import math
 from itertools import accumulate, takewhile
 from operator import mul
 from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
 from .panels import is_drawable
 
@@ -101,12 +102,12 @@ class Bin(NamedTuple):
         return min(max(self.total/self.n, self.low), self.high) if self.n else math.nan
 
 def _bin(values, is_start=0):
-    known = [v for v in values if is_drawable(v)]
+    known = [*filter(is_drawable, values)]
     if not known: return Bin(math.inf, -math.inf, 0., 0, len(values), is_start)
     return Bin(min(known), max(known), math.fsum(known), len(known), len(values), is_start)
 
 def _join(a, b):
-    low, high = min(a.low, b.low), max(a.high, b.high)
+    low, high = a.low if a.low < b.low else b.low, a.high if a.high > b.high else b.high
     return Bin(low, high, a.total + b.total, a.n + b.n, a.length + b.length, a.is_start, b.is_end)
 
 def _joined(bins, size):
@@ -117,6 +118,19 @@ def _joined(bins, size):
         if length <= size and (not a.is_end or a.is_start and b.is_end and 2*length <= size): res[-1] = _join(a, b)
         else: res.append(b)
     return res
+
+def _n_same(before, bins):
+    "Of bins that have grown since `before`, how many are surely as they were"
+    n = max(len(before) - 3, 0)
+    return n if before[:n] == bins[:n] else 0
+
+def _joined_on(before, joined, bins, size):
+    "The same as `_joined`, which made `joined` of the bins `before`: only the end is joined anew"
+    n, i, k = _n_same(before, bins), len(before), len(joined)
+    while k and i >= n:
+        k, rest = k - 1, joined[k - 1].length
+        while rest: i, rest = i - 1, rest - before[i - 1].length
+    return joined[:k] + _joined(bins[i:], size)
 
 # %% ../../nbs/draw/05_smoothing.ipynb #6e559cb7
 def _balanced(bins, ys, is_log, most=.02):
@@ -135,13 +149,21 @@ def _balanced(bins, ys, is_log, most=.02):
     return [mean + room/far*(y - mean) for y in ys] if far > room else ys
 
 # %% ../../nbs/draw/05_smoothing.ipynb #f601fee5
-def _smooth(bins, size, half, is_log):
-    "The lists of xs and ys of a smoothed curve through bins, each drawn from its first to its last value"
-    ys, i = smooth([b.mean for b in bins], half, is_log), 0
-    for k, b in enumerate(bins, 1):
+def _smooth_on(before, ys, bins, half, is_log):
+    "The smoothed values of bins; `ys` are those of the bins `before`: only the end is smoothed anew"
+    reach = 2*half + 1      # neighbours that count
+    i = max(_n_same(before, bins) - reach, 0)
+    while i and not bins[i - 1].is_end: i -= 1
+    first = max(i - reach, 0)
+    ys = ys[:i] + smooth([b.mean for b in bins[first:]], half, is_log)[i - first:]
+    for k, b in enumerate(bins[i:], i + 1):
         if not b.is_end and k < len(bins): continue
         ys[i:k] = _balanced(bins[i:k], ys[i:k], is_log)
         i = k
+    return ys
+
+def _steps(bins, ys):
+    "The lists of xs and ys of a curve through bins, each drawn from its first to its last value"
     xs, x = [], 0
     for b in bins:
         xs += [x + 1., float(x + b.length)][:b.length]
@@ -149,6 +171,9 @@ def _smooth(bins, size, half, is_log):
     return xs, [y for b, y in zip(bins, ys) for _ in range(min(b.length, 2))]
 
 # %% ../../nbs/draw/05_smoothing.ipynb #d82bbd8c
+# `Envelope` → what was computed of its bins, of which usually the end alone has changed since
+_known: WeakKeyDictionary = WeakKeyDictionary()
+
 class Envelope:
     "A growing list of numbers, summarized in bins that keep to the ends of epochs"
     def __init__(self, most: int = 700):
@@ -168,7 +193,7 @@ class Envelope:
                 part = values[i:i + self.size]
                 self.bins.append(_bin(part, int(not last or last.is_end)))
             self.n, i = self.n + len(part), i + len(part)
-            self.bins, self.size = self._at_most(self.most)
+            if len(self.bins) > self.most: self.bins, self.size = self._at_most(self.most)
 
     def end_epoch(self) -> None:
         "Note that an epoch ends with the newest value"
@@ -179,11 +204,11 @@ class Envelope:
 
     def _at_most(self, most):
         "Return at most so many bins, and the longest that one may be"
-        bins, size = self.bins, self.size
+        bins, size, known = self.bins, self.size, _known.setdefault(self, {})
         while len(bins) > most:
             size *= 2
-            bins = _joined(bins, size)
-        return bins, size
+            known[size] = [*bins], (bins := _joined_on(*known.get(size, ([], [])), bins, size))
+        return [*bins], size
 
     def curves(self, most: int = 350) -> tuple[list[float], ...]:
         "Return the values to draw"
@@ -206,4 +231,7 @@ class Envelope:
         longest = max((b.length for b in bins), default=1)
         words = f'mean of {longest} batches' if longest > 1 else ''
         if half: words = f'mean of ±{half*size} batches'
-        return *_smooth(bins, size, half, is_log), words
+        known, key = _known[self], (is_log, size, half)
+        ys = _smooth_on(*known.get(key, ([], [])), bins, half, is_log)
+        known[key] = bins, ys
+        return *_steps(bins, ys), words

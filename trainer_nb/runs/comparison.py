@@ -9,13 +9,12 @@ __all__ = ['Comparison', 'CompareView', 'compare']
 import warnings
 from contextlib import nullcontext
 from html import escape
-from secrets import token_hex
 from time import monotonic, thread_time
 from typing import Any, Self
 
 from ..base import cut_name, did_you_mean, printable
 from trainer_nb.draw import (
-    Chart, attended_kernel, marimo_outputs, reaches, show_bundle, text_table, widget_view
+    Chart, attended_kernel, marimo_outputs, reaches, show_bundle, text_table
 )
 from ..show import Budget, ButtonRow, front_end, html_chart
 from .folder import ask
@@ -23,7 +22,7 @@ from .lines import PALETTE, chart_of
 from .page import ZOOM, charts, html_notes, html_rows, page, sheet, switches
 from .sources import RunSource, sources_of, unique
 from .values import AXES, Values, notes_on, table_of
-from .view import LiveView, _quick_clicks
+from .view import LiveView, Stored, _quick_clicks
 
 # %% ../../nbs/runs/14_comparison.ipynb #0e3814b9
 class Comparison(Values):
@@ -109,8 +108,8 @@ S .steer button{width:auto!important;height:20px;line-height:18px;padding:0 6px;
 
 class _Steer:
     "The buttons of one run"
-    def __init__(self, source, kernel):
-        self.source, self.asked = source, None
+    def __init__(self, source, kernel, clicked):    # clicked: `Event` that is set by each click
+        self.source, self.asked, self.clicked = source, None, clicked
         tips = {'Pause': ('Wait between two batches, or resume', True), 'Stop': ('Stop after this batch', True)}
         self.row = ButtonRow(tips, self.click, kernel)
 
@@ -121,6 +120,7 @@ class _Steer:
         try: ask(self.source.folder, what)
         except (OSError, ValueError) as e: button.description, button.tooltip = 'failed', str(e)
         else: self.asked, button.disabled = monotonic(), True
+        self.clicked.set()
 
     def tell(self):
         "Show what can be asked for now"
@@ -132,11 +132,12 @@ class _Steer:
 
 class _Board:
     "The widgets of a live comparison: check boxes and buttons that stay, and HTML that changes"
-    def __init__(self, scope, c, kernel):
+    def __init__(self, scope, c, kernel, clicked):
         import ipywidgets as W
         self.scope, self.parts = scope, [W.HTML(layout=W.Layout(margin='0')) for _ in range(3)]
         head, table, foot = self.parts
-        self.steers = {i: _Steer(s, kernel) for i, s in enumerate(c.sources) if s.is_live and isinstance(s, RunSource)}
+        self.steers = {i: _Steer(s, kernel, clicked) for i, s in enumerate(c.sources)
+                       if s.is_live and isinstance(s, RunSource)}
         steer = W.VBox([self.steers[i].row.box if i in self.steers else W.Box() for i in range(len(c.sources))])
         rows = W.Box([table, W.HTML(switches(c, c.slots())), steer])
         for o, name in (steer, 'steer'), (rows, 'rows'): o.add_class(name)
@@ -144,6 +145,9 @@ class _Board:
         fixed = W.HTML(f'{sheet(f".{scope}", len(c.sources))}{more}{ZOOM}')
         self.box = W.VBox([head, fixed, W.Box([rows]), foot])
         self.box.add_class(scope)
+
+    @property
+    def is_asked(self): return any(o.asked for o in self.steers.values())
 
     def put(self, parts):
         for o, html in zip(self.parts, parts): o.value = html
@@ -159,28 +163,32 @@ class CompareView(LiveView):
     "The output of cells that show a comparison"
     def __init__(self, comparison: Comparison):
         super().__init__()
-        self.comparison, self.handles, self.widget = comparison, [], None
+        self.comparison, self.boxes, self.handles, self.widget = comparison, [], [], None
         # to look whether they live costs 0.1 ms each
         self.budget, self.tick_s = Budget(cost=thread_time, share=.016), max(.2, .025*len(comparison.sources))
-        self.token, self.in_marimo = f'c{token_hex(4)}', marimo_outputs() is not None
-        self.drawn_at = monotonic()
+        self.in_marimo, self.drawn_at, self.stored, self.seen = marimo_outputs() is not None, monotonic(), None, None
 
     def show(self) -> None:
         "Show it in this cell"
-        self.handles.append(show_bundle(self._bundle()))
-        if self.comparison.is_live: self.start('comparison')
-
-    def _bundle(self):
-        c, live = self.comparison, {}
-        if not c.is_live: return {'text/html': c.html(), 'text/plain': c.text()}
+        c, kernel = self.comparison, attended_kernel()
+        if not c.is_live: return self.handles.append(show_bundle(self._ended()))
         if self.in_marimo: self._pick()
-        elif (kernel := attended_kernel()) is not None:
+        elif kernel is not None:
             if self.widget is None:
                 self._pick()
-                self.widget = _Board(self.token, c, kernel)
+                self.widget = _Board(self.token, c, kernel, self.clicked)
                 self.widget.put(self._parts())
-            live = widget_view(self.widget.box)
-        return {**live, 'text/html': self.drawn(), 'text/plain': c.text()}
+                self.stored = Stored(self.widget.box, self.token)
+            self.boxes.append(show_bundle(self.stored.live))
+        self.handles.append(show_bundle(self._bundle()))
+        self.start('comparison')
+
+    def _bundle(self):
+        "What changes while it is live, or what a page without the kernel shows"
+        html, text = self.drawn(), self.comparison.text()
+        return {'text/html': html, 'text/plain': text} if self.stored is None else self.stored.bundle(html, text)
+
+    def _ended(self): return {'text/html': self.comparison.html(), 'text/plain': self.comparison.text()}
 
     def _pick(self):
         "Keep the lines in colour that are so now, as the best may change"
@@ -208,15 +216,22 @@ class CompareView(LiveView):
         "In a thread: draw what is new, until no run trains; then leave picture and table"
         with _quick_clicks if self.widget is not None else nullcontext():
             self._try(self._draw)
-            while self._trains() and not self.over.wait(self.tick_s):
+            while self.comparison.is_live and not self.wait(.1 if self._is_asked else self.tick_s):
                 if self.is_left: return
-                if self.budget.is_due: self._try(self._draw)
+                if self._has_news() or self.budget.is_due: self._try(self._draw)
             self._try(self.finish)
 
-    def _trains(self):
+    @property
+    def _is_asked(self): return self.widget is not None and self.widget.is_asked
+
+    def _has_news(self):
+        "Look whether the runs live, and as before"
         for s in self.comparison.sources:
             if s.is_live: s.look()
-        return self.comparison.is_live
+        return self.seen != self._states
+
+    @property
+    def _states(self): return [s.status.partition(' ')[0] for s in self.comparison.sources]
 
     def _try(self, draw):
         "Draw; an error does not keep the next picture from being drawn, and is reported once"
@@ -229,19 +244,22 @@ class CompareView(LiveView):
     def _draw(self):
         with self.budget.drawing():
             if not self.comparison.update() and not self.is_old: return
-            if self.widget is not None: return self.widget.put(self._parts())
-            html = self.drawn()
-            for o in self.handles:
-                o.update({'text/html': html, 'text/plain': self.comparison.text()}, raw=True)
+            self.seen = self._states
+            if self.widget is not None: self.widget.put(self._parts())
+            if self.stored is None or self.stored.is_due: self._update(self.handles, self._bundle())
 
     def finish(self) -> None:
         "Leave picture and table"
         c = self.comparison
         c.update()
         for s in c.sources: s.close()
-        bundle = {'text/html': c.html(), 'text/plain': c.text()}
-        for o in self.handles: o.update(bundle, raw=True)
+        bundle = self._ended()
+        self._update(self.handles, bundle)
+        self._update(self.boxes, {'text/html': '<div></div>', 'text/plain': ''})
         if self.widget is not None: self.widget.close(bundle['text/html'])
+
+    def _update(self, handles, bundle):
+        for o in handles: o.update(bundle, raw=True)
 
 # %% ../../nbs/runs/14_comparison.ipynb #cf0f35a2
 def compare(

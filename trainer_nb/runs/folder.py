@@ -178,7 +178,7 @@ def ask(folder: RunFolder, what: str, arg: float|dict|None = None, f: bytes|None
     name = f'{time_ns():020d}-{token_hex(4)}.{"json" if f is None else "pkl"}'
     to = folder.file(f'requests/{name}')
     to.parent.mkdir(exist_ok=True)
-    with replacing(to) as file:
+    with replacing(to, flush=False) as file:
         file.write(json.dumps({'what': what, 'arg': arg}).encode() if f is None else f)
     return name
 

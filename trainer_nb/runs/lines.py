@@ -6,9 +6,11 @@
 __all__ = ['PALETTE', 'curves_of', 'chart_of']
 
 # %% ../../nbs/runs/11_lines.ipynb #li000003
-from bisect import bisect_right
+import math
+from bisect import bisect_left, bisect_right
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, groupby
+from operator import itemgetter
 from typing import Any
 
 from ..base import cut_name
@@ -20,9 +22,15 @@ from .values import AXES, Values, base_of, written
 # %% ../../nbs/runs/11_lines.ipynb #li000006
 PALETTE = COLORS
 
+def _middles(xs, ys):
+    "Of a curve in steps, the middle of each, and both ends of the curve"
+    steps = [(y, [x for x, _ in part]) for y, part in groupby(zip(xs, ys), itemgetter(1))]
+    middles = [((at[0] + at[-1])/2, y) for y, at in steps]
+    return [*map(list, zip((xs[0], ys[0]), *middles[1:-1], (xs[-1], ys[-1])))]
+
 def _train_curve(curves, name, most, is_log):
     "(batches, smoothed values) of training, in about `most` bins"
-    if name in curves.steps: return curves.steps[name].smooth(is_log, most)[:2]
+    if name in curves.steps: return _middles(*curves.steps[name].smooth(is_log, most)[:2])
     xs, ys = map(list, zip(*curves.marks[name]))
     is_mean = 'epoch' in curves.scales      # of an epoch; another tool may have recorded batches
     return xs, ys if is_mean or len(ys) <= 60 else smooth(ys, is_log=is_log)
@@ -52,7 +60,7 @@ def _keys(metric, pairs, has_grey):
         res = [Line([], [], GREY, f'{name} in training, smoothed'),
                Line([], [], GREY, f'{name} in validation', points=True)]
     elif metric: res = [Line([], [], GREY, metric)]
-    return res + ([Line([], [], GREY, 'the others')] if has_grey else [])
+    return res + ([Line([], [], GREY, 'the others', width=1.)] if has_grey else [])
 
 # %% ../../nbs/runs/11_lines.ipynb #li000009
 def _hover(drawn, names, unit, label, most=60):
@@ -69,7 +77,7 @@ _UNITS = (7200, 3600, 'hours'), (120, 60, 'minutes'), (0, 1, 'seconds')
 
 def _after(pair, start):
     "What is drawn of a run after a place on the axis"
-    return [o and [*map(list, zip(*((x, y) for x, y in zip(*o) if x >= start)))] or None for o in pair]
+    return [o and o[0] and o[0][-1] >= start and [part[bisect_left(o[0], start):] for part in o] or None for o in pair]
 
 def _known(c, i, is_log):
     "The curves of a run, computed anew only when it has new values"
@@ -84,8 +92,9 @@ def _scaled(c, shown, start, fits_all):
         longest = max((o[0][-1] for o in chain.from_iterable(drawn) if o and o[0]), default=1)
         drawn = [_after(pair, start*longest) for pair in drawn] if start else drawn
         seen = [o[1] for o in chain.from_iterable(drawn[i] for i in shown or range(len(drawn))) if o]
-        if not needs_log(seen) or any(v <= 0 for v in chain.from_iterable(seen)): break
-    rest = [o[1] for o in chain.from_iterable(drawn) if o] if fits_all else []
+        rest = [o[1] for o in chain.from_iterable(drawn) if o] if fits_all else []
+        far = sorted(filter(math.isfinite, chain.from_iterable(rest)))[-1:]     # it squeezes the lines in colour, too
+        if not needs_log([[*o, *far] for o in seen]) or any(v <= 0 for v in chain.from_iterable(seen)): break
     ylim = limits(*(list(chain.from_iterable(o)) for o in (seen, rest)), ylog)
     return drawn, start*longest, longest or 1, ylim, ylog
 

@@ -142,7 +142,7 @@ def positions(curves: Curves, batches: Iterable[float], x: str) -> list[float]|N
     if len(known) == 1: return None
     at, counts = zip(*known)
     def place(b):
-        i = min(max(bisect_right(at, b), 1), len(at) - 1)
+        i = bisect_right(at, b, 1, len(at) - 1)
         return counts[i-1] + (b - at[i-1])*(counts[i] - counts[i-1])/(at[i] - at[i-1])
     return list(map(place, batches))
 

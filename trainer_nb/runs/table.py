@@ -19,7 +19,7 @@ from .card import notes_of
 from .folder import RunFolder, ago, read_status
 from .process import announce, fork_runs
 from .run import Run, confirmed
-from .sources import RunSource, differing_settings
+from .sources import RunSource, differing_settings, short_setting
 from .view import LiveView
 from .worker import Worker
 
@@ -57,7 +57,7 @@ def _row(folder, source, shown):
     total, done = folder.read('status.json').get('end_epoch'), c.scales.get('epoch', [(0, 0)])[-1][1]
     return {'run': folder.path.name, 'status': source.status, 'epochs': f'{done}/{total}' if total else str(done),
             'batches': c.n, 'loss': sparkline(_losses(source)), 'best valid_loss': source.extremes('valid_loss')[0],
-            **{k: source.settings.get(k, '') for k in shown}, **notes_of(folder),
+            **{k: short_setting(source.settings.get(k, '')) for k in shown}, **notes_of(folder),
             'age': time() - _number(info.get('created')), 'size': _size_on_disk(folder.path)}
 
 _FORMATS = {'age': lambda v: ago(v) if v < 2e5 else f'{v/86400:.0f} days', 'size': lambda v: f'{v/1e6:.1f} MB',
@@ -153,7 +153,7 @@ class _TableView(LiveView):
         "In a thread: draw the table, until no run trains"
         try:
             with self.budget.drawing(): pass
-            while (is_live := self.table.is_live) and not self.over.wait(self.tick_s) and not self.is_left:
+            while (is_live := self.table.is_live) and not self.wait(self.tick_s) and not self.is_left:
                 if not self.budget.is_due: continue
                 with self.budget.drawing(): self.handle.update(self._bundle(is_live), raw=True)
             self.handle.update(self._bundle(is_live), raw=True)

@@ -15,7 +15,7 @@ from ..base import cut_name, did_you_mean, format_time, format_value, printable
 from ..draw import Rich
 from ..loop import good_values
 from .record import positions
-from .sources import Recorded, differing_settings
+from .sources import Recorded, differing_settings, short_setting
 
 # %% ../../nbs/runs/10_values.ipynb #va000006
 AXES = {'batch': 'batch', 'step': 'optimizer step', 'samples': 'samples', 'epoch': 'epoch', 'time': 'time'}
@@ -154,7 +154,7 @@ def written_time(s: float) -> str:  # '' for nan
     return f'{s:.{2 if s < 10 else 1}f} s' if s < 60 else format_time(s)
 
 def _cell(name, v, columns):
-    if isinstance(v, str): return cut_name(v)
+    if isinstance(v, str): return cut_name(v if name == 'run' else short_setting(v))
     if name == 'time_s': return written_time(v)
     if name in columns: return written(v)
     return format_value(v) if isinstance(v, float) else str(v)

@@ -129,7 +129,7 @@ class _Mailbox:
     "Carries out the requests to the run of a `Worker`, and answers them"
     def __init__(self, worker: Any):
         self.worker, self.folder, self.together = worker, worker.folder, Pausing(self.wait)
-        self.taken, self.pausing, self.unsaid = set(), [], {}
+        self.taken, self.pausing, self.resuming, self.unsaid = set(), [], [], {}
 
     def say(self, name: str, **words: str|int) -> None:
         "Answer a request; if that cannot be written, try again at the next heartbeat"
@@ -174,8 +174,8 @@ class _Mailbox:
             return self.wait(learn) if learn.world.size == 1 else learn.request(self.together.pause)
         if what == 'unpause':
             if heart.state != 'paused': raise RuntimeError('it is not paused')
-            learn.request(unpause)
-            return 'resumed'
+            self.resuming.append(name)
+            return learn.request(unpause)
         if what in _STOPS:
             self.worker.leaves = self.worker.is_leaving = False       # what a person asks for wins
             learn.request(what)
@@ -200,12 +200,15 @@ class _Mailbox:
         heart = self.worker.heart
         heart.state = 'paused'
         heart.record.tick(learn)
-        self.worker.beat()
-        while self.pausing:
-            self.say(self.pausing.pop(), what='pause', done='paused', **_place(learn))
+        self._say_state(learn, self.pausing, 'pause', 'paused')
         try: pause(learn)
         finally: heart.state = 'running'
-        self.worker.beat()      # those who look need not wait for the next heartbeat
+        self._say_state(learn, self.resuming, 'unpause', 'resumed')
+
+    def _say_state(self, learn, names, what, done):
+        "Write the status now, as those who look need not wait for the next heartbeat; then answer"
+        self.worker.beat()
+        while names: self.say(names.pop(), what=what, done=done, **_place(learn))
 
     def _say_saved(self, name, n, learn):
         "Answer once all ranks have saved"
@@ -394,7 +397,7 @@ def _keep(worker, end):
 # %% ../../nbs/runs/04_worker.ipynb #b91986d9
 class Worker:
     "Trains the run in a folder"
-    look_s, beat_s = .2, 1.
+    look_s, beat_s = .05, 1.
 
     def __init__(self, path: str|Path):
         self.folder = RunFolder(path)
