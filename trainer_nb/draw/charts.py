@@ -13,7 +13,7 @@ from functools import cache
 from html import escape
 from importlib.util import find_spec
 from io import BytesIO
-from itertools import chain, groupby
+from itertools import chain, cycle, groupby, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 from zlib import crc32
@@ -30,6 +30,7 @@ class _Stroke(NamedTuple):
     width: float = 1.
     is_dots: bool = False   # a dot at each point, no line
     group: str = ''         # class in an SVG
+    dash: str = ''          # pixels of line and gap
 
 class _Words(NamedTuple):
     x: float
@@ -77,7 +78,7 @@ def _curves(p):
     for o in p.lines:
         points = p.place(o.xs, o.ys)
         if o.may_leave: points = p.cut(points)
-        yield _Stroke(points, o.color, o.alpha, o.width, False, o.group)
+        yield _Stroke(points, o.color, o.alpha, o.width, False, o.group, o.dash)
         if any(dots := o.dots(points)): yield _Stroke(dots, o.color, o.alpha, 6., True, o.group)
 
 # %% ../../nbs/draw/08_charts.ipynb #4ceacccf
@@ -146,6 +147,7 @@ def _class(group): return f' class="{escape(group)}"' if group else ''
 def _svg_stroke(o):
     path = ''.join(f'M{p[0]:.1f},{p[1]:.1f}h0' for p in o.points if p) if o.is_dots else _path(o.points)
     opacity = f' stroke-opacity="{o.alpha}"' if o.alpha < 1 else ''
+    if o.dash: opacity += f' stroke-dasharray="{o.dash}"'
     look = f'stroke="{o.color}"{opacity} stroke-width="{o.width:g}" stroke-line{"cap" if o.is_dots else "join"}="round"'
     return f'<path{_class(o.group)} d="{path}" {look}/>'
 
@@ -171,6 +173,24 @@ def _palette(inks):
     shades = [(255 - (255 - v)*k//levels for v in ink) for ink in sorted(inks) for k in range(1, levels + 1)]
     return [255]*3 + list(chain.from_iterable(shades))
 
+def _dashed(points, dash):
+    "Cut a line of pixels into dashes, with None after each"
+    res, lengths = [], cycle(map(float, dash.split()))
+    left, is_on = next(lengths), True
+    for a, b in pairwise(points):
+        far = math.dist(a, b)
+        at = 0.
+        while at < far:
+            end = min(at + left, far)
+            if is_on: res += [(a[0] + (b[0] - a[0])*o/far, a[1] + (b[1] - a[1])*o/far) for o in (at, end)]
+            left, at = left - (end - at), end
+            if left <= 1e-9:
+                left, is_on = next(lengths), not is_on
+                res.append(None)
+    return res
+
+def _pieces(points): return [list(g) for is_gap, g in groupby(points, lambda p: p is None) if not is_gap]
+
 def _png(width, height, strokes, words):
     "Draw marks on white, at two pixels per pixel of the page"
     from PIL import Image, ImageDraw, ImageFont
@@ -179,7 +199,9 @@ def _png(width, height, strokes, words):
     draw, font = ImageDraw.Draw(image), ImageFont.truetype(_font(), SIZE*k)
     for o in strokes:
         ink, r = _rgb(o.color, o.alpha), k*o.width/2
-        for piece in [list(g) for is_gap, g in groupby(o.points, lambda p: p is None) if not is_gap]:
+        pieces = _pieces(o.points)
+        if o.dash: pieces = [part for piece in pieces for part in _pieces(_dashed(piece, o.dash))]
+        for piece in pieces:
             if o.is_dots:
                 for x, y in piece: draw.ellipse((k*x - r, k*y - r, k*x + r, k*y + r), ink)
             else: draw.line([(k*x, k*y) for x, y in piece], ink, round(k*o.width), 'curve')
@@ -201,7 +223,9 @@ def _draw_panel(ax, p):
     for o in p.lines:
         ys = [y if math.isfinite(y) else math.nan for y in o.ys]
         if o.may_leave: ys = [min(max(y, p.ylim[0]), p.ylim[1]) for y in ys]
-        ax.plot(o.xs, ys, color=o.color, lw=.72*o.width, alpha=o.alpha, label=o.name or '_', clip_on=False)
+        style = (0, [float(v)/o.width for v in o.dash.split()]) if o.dash else '-'     # in units of the width
+        ax.plot(o.xs, ys, ls=style, color=o.color, lw=.72*o.width, alpha=o.alpha, label=o.name or '_',
+                clip_on=False)
         dots = list(filter(None, o.dots([(x, y) if y == y else None for x, y in zip(o.xs, ys)])))
         if dots: ax.plot(*zip(*dots), 'o', color=o.color, alpha=o.alpha, ms=4.3, clip_on=False)
     for x, y, color in p.rings: ax.plot([x], [y], 'o', mfc='none', mec=color, ms=8, mew=1.3, clip_on=False)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 
-from .tables import SIZE
+from .tables import DASHES, SIZE
 
 # %% ../../nbs/draw/04_panels.ipynb #fbc243a9
 def is_drawable(v: float) -> bool:  # so that sums and differences of such values are finite
@@ -96,6 +96,7 @@ class Line:
     alpha: float = 1.    # opacity in (0, 1]
     points: bool = False # draw a mark at each point
     may_leave: bool = False     # values may lie outside the axes; an arrow gives the farthest one
+    dash: str = ''       # key of `DASHES`
     group: str = ''      # class of its elements in an SVG, for a style sheet; '' for none
     end: str = ''        # text beside its end, right of the frame
 
@@ -108,6 +109,7 @@ class Line:
     @property
     def mark(self) -> str:
         "The sign of the curve in the legend"
+        if self.dash: return DASHES[self.dash]
         if self.points: return '●'
         return '━' if self.width > 1 else '─'
 
