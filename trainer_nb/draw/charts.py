@@ -339,6 +339,7 @@ class Chart:
 
 def beside(*charts: Chart) -> Chart:
     "Put charts side by side"
+    if len(charts) == 1: return charts[0]
     panels, left = [], 0
     for c in charts:
         panels += [replace(p, left=p.left + left) for p in c.panels]

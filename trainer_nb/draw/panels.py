@@ -8,7 +8,7 @@ __all__ = ['LEADING', 'is_drawable', 'limits', 'needs_log', 'labels', 'ticks', '
 # %% ../../nbs/draw/04_panels.ipynb #b043c34c
 import math, re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
 from .tables import DASHES, SIZE
@@ -183,6 +183,11 @@ class Panel:
         "Leave out numbers below the horizontal axis until they do not touch"
         def x(tick): return self.place([tick[0]], self.ylim[:1])[0][0]
         return _thinned(row, x, lambda label: .65*SIZE*len(label) + 4)
+
+    def below_legend(self, start: float = 0.) -> 'Panel':
+        "Return it with its legend between `start` and its top; its bottom stays"
+        top = start + 9 + LEADING*max(len(legend_rows(self.lines, self.width)), 1)
+        return replace(self, top=top, height=self.bottom - top)
 
     def arrows(self) -> Iterator[tuple]:  # (x, y, words, color, anchor)
         "Yield an arrow with the value of the farthest point above the axes, and one for the farthest below"
