@@ -82,6 +82,13 @@ def _curves(p):
         if any(dots := o.dots(points)): yield _Stroke(dots, o.color, o.alpha, 6., True, o.group)
 
 # %% ../../nbs/draw/08_charts.ipynb #4ceacccf
+def _clear_row(p, left, right, n):
+    "Where `n` rows of text lie over the fewest curves: at the top of a panel, in its middle, or at its bottom"
+    tops = [p.top + LEADING*bool(p.note), p.top + (p.height - LEADING*n)/2, p.bottom - LEADING*n - 9]
+    curves = [[q for q in p.place(o.xs, o.ys) if q and left <= q[0] <= right] for o in p.lines if o.name]
+    def covers(top): return sum(any(top < y < top + LEADING*n + 6 for _, y in curve) for curve in curves)
+    return min(tops, key=covers)
+
 def _notes(p):
     "Yield the words that are not beside the axes: legend, arrows, and a note"
     rows = legend_rows(p.lines, p.width)
@@ -103,8 +110,8 @@ def _notes(p):
         x = p.place([x], p.ylim[:1])[0][0]
         room = .6*SIZE*max(map(len, lines), default=0)
         side, anchor = (6, 'start') if x + 6 + room < p.right else (-6, 'end')
-        for k, text in enumerate(lines, 2 if p.note else 1):
-            yield _Words(x + side, p.top + LEADING*k, text, anchor=anchor)
+        top = _clear_row(p, *sorted([x, x + side + math.copysign(room, side)]), len(lines)) if lines else 0
+        for k, text in enumerate(lines, 1): yield _Words(x + side, top + LEADING*k, text, anchor=anchor)
     if p.below:
         name, row = p.below
         yield _Words(p.left - 8, p.bottom + 15, p.xlabel, anchor='end')
@@ -300,7 +307,7 @@ class Chart:
         return f'<div class="{scope}">{style}{html}<label class="tnb-switch">{box}</label></div>'
 
     def _part(self, alt, n_columns, is_image):
-        size = f'flex:{self.width} 1 {.7*self.width:.0f}px;min-width:0;max-width:{1.3*self.width:.0f}px'
+        size = f'flex:{self.width} 1 {.8*self.width:.0f}px;min-width:0;max-width:{1.3*self.width:.0f}px'
         svg = self._img(alt) if is_image else self.svg()
         columns = html_hover(self.panels, self.width, self.height, n_columns)
         return f'<div style="position:relative;{size}">{svg}{columns}</div>'

@@ -58,7 +58,7 @@ def html_table(lines: list[list[str]], bold: int | None = None) -> str:
     if n > 9: names = names.replace('nowrap', 'normal').replace('_', '_<wbr>')
     marks = [('<b>', '</b>') if i == bold else () for i in range(len(rows))]
     body = ''.join(_row('td', cells, n, *mark) for cells, mark in zip(rows, marks))
-    return ('<div style="overflow-x:auto"><table style="margin:0;border-collapse:collapse">'
+    return ('<div tabindex="0" style="overflow-x:auto"><table style="margin:0;border-collapse:collapse">'
             f'<thead>{names}</thead><tbody>{body}</tbody></table></div>')
 
 # %% ../../nbs/draw/01_tables.ipynb #7778b7e1

@@ -182,7 +182,7 @@ class _Record(MainProcessHook):
 
     def _repr_html_(self):
         if not self.at: return f'<pre>{self}</pre>'
-        return layers_html(self.plot(), self.at, self.values, f'outputs of {len(self.layers)} layers over time')
+        return layers_html(self.layers, self.at, self.values)
 
     def __str__(self): return text_table(layer_lines(self.layers, self.values))
     def __repr__(self): return str(self)

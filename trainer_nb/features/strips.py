@@ -182,19 +182,32 @@ def _words(batch, numbers):
     return ' · '.join([f'batch {batch:,}', *(f'{k} {v:{form}}' for (k, form), v in known if not math.isnan(v))])
 
 # %% ../../nbs/features/12_strips.ipynb #638a3c2a
+_TEXT = '#777777'
+
 def _reduced(png):
-    "Write a picture with 255 colours, in a third of the bytes"
+    "Write a picture with 256 colours, in a third of the bytes"
     from PIL import Image
     file = BytesIO()
-    Image.open(BytesIO(png)).convert('RGB').quantize(255, dither=Image.Dither.NONE).save(file, 'png')
+    Image.open(BytesIO(png)).quantize(256, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE).save(file, 'png')
     return file.getvalue()
 
-def layers_html(fig: Any, at: list[int], values: dict[str, Tensor], alt: str, most: int = 12) -> str:
-    "Write the figure that `layers_figure` made of the same values as HTML: point at a place to read its numbers"
+def _on_any_page(fig):
+    "Make the ground transparent, and the text of a grey that is read on white and on black"
+    fig.patch.set_alpha(0)
+    for text in fig.texts: text.set_color(_TEXT)
+    for ax in fig.axes:
+        ax.patch.set_alpha(0)
+        ax.tick_params(labelcolor=_TEXT)
+        for text in (ax.title, ax.xaxis.label): text.set_color(_TEXT)
+    return fig
+
+def layers_html(layers: list, at: list[int], values: dict[str, Tensor], most: int = 12) -> str:
+    "Write `layers_figure` as HTML, for light and dark pages; point at a place to read its numbers"
+    fig, alt = _on_any_page(layers_figure(layers, at, values, most)), f'outputs of {len(layers)} layers over time'
     png, size = fig._repr_png_()
     width, height, columns = size['width'], size['height'], []
     numbers = torch.stack([values[k] for k in _FORMATS], -1)
-    numbers = numbers[:, spread(numbers.shape[1], most)].tolist()
+    numbers = numbers[:, spread(len(layers), most)].tolist()
     for i, ax in enumerate(fig.axes):
         (k, j), box, (left, right) = divmod(i, 4), ax.get_position(), ax.get_xlim()
         half = (right - left)/len(at)/2 if j == 0 else 0        # a strip has bars
@@ -202,7 +215,8 @@ def layers_html(fig: Any, at: list[int], values: dict[str, Tensor], alt: str, mo
         rows = [[v if n in only else math.nan for n, v in enumerate(o[k])] for o in numbers]
         hover = [(b + half, _words(b, o)) for b, o in zip(at, rows) if any(v == v for v in o)]
         place = box.x0*width, (1 - box.y1)*height, box.width*width, box.height*height
-        columns.append(html_hover([Panel(*place, [], (left, right), (0, 1), hover=hover)], width, height, 10 if j else 25))
+        panel = Panel(*place, [], (left, right), (0, 1), hover=hover)
+        columns.append(html_hover([panel], width, height, 10 if j else 25))
     return (f'<style>{HOVER_CSS}</style><div style="position:relative;width:{width}px;max-width:100%">'
             f'{html_img(_reduced(png), alt, width)}{"".join(columns)}</div>')
 
