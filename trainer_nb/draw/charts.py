@@ -307,7 +307,7 @@ class Chart:
         return f'<div class="{scope}">{style}{html}<label class="tnb-switch">{box}</label></div>'
 
     def _part(self, alt, n_columns, is_image):
-        size = f'flex:{self.width} 1 {.8*self.width:.0f}px;min-width:0;max-width:{1.3*self.width:.0f}px'
+        size = f'flex:{self.width} 1 {.7*self.width:.0f}px;min-width:0;max-width:{1.3*self.width:.0f}px'
         svg = self._img(alt) if is_image else self.svg()
         columns = html_hover(self.panels, self.width, self.height, n_columns)
         return f'<div style="position:relative;{size}">{svg}{columns}</div>'

@@ -38,7 +38,7 @@ def with_flags(panel: Panel, flags: dict[int, str]) -> Panel:
     for n in flags:
         xs += [n - dx, n + dx, n, n - dx, n]
         ys += [low, low, top, low, float('nan')]
-    name = '▲ ' + (next(iter(flags.values())) if len(flags) == 1 else f'{len(flags)} events')
+    name = next(iter(flags.values())) if len(flags) == 1 else f'{len(flags)} events'
     line = Line(xs, ys, INK, cut_name(name, 60), width=1.5, group='flag')
     return replace(panel, lines=[*panel.lines, line], hover=_named(panel.hover, flags))
 
