@@ -291,7 +291,7 @@ class Chart:
 
         `is_image`: as `<img>`. A notebook that is not trusted loses its `<svg>` elements, except for their texts.
         """
-        parts = ''.join(o._part(self.alt, 150*o.width//self.width, is_image) for o in self.parts or [self])
+        parts = ''.join(o._part(self.alt, is_image) for o in self.parts or [self])
         style = f'<style>{HOVER_CSS}</style>' if any(p.hover for p in self.panels) else ''
         html = f'{style}<div style="display:flex;flex-wrap:wrap;align-items:flex-start">{parts}</div>'
         return self._switched(html) if is_image and self.other else html
@@ -306,10 +306,10 @@ class Chart:
         box = f'<input type="checkbox" style="display:none" aria-label="{self.switch}">'
         return f'<div class="{scope}">{style}{html}<label class="tnb-switch">{box}</label></div>'
 
-    def _part(self, alt, n_columns, is_image):
+    def _part(self, alt, is_image):
         size = f'flex:{self.width} 1 {.7*self.width:.0f}px;min-width:0;max-width:{1.3*self.width:.0f}px'
         svg = self._img(alt) if is_image else self.svg()
-        columns = html_hover(self.panels, self.width, self.height, n_columns)
+        columns = html_hover(self.panels, self.width, self.height)
         return f'<div style="position:relative;{size}">{svg}{columns}</div>'
 
     def _img(self, alt):

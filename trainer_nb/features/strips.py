@@ -216,7 +216,7 @@ def layers_html(layers: list, at: list[int], values: dict[str, Tensor], most: in
         hover = [(b + half, _words(b, o)) for b, o in zip(at, rows) if any(v == v for v in o)]
         place = box.x0*width, (1 - box.y1)*height, box.width*width, box.height*height
         panel = Panel(*place, [], (left, right), (0, 1), hover=hover)
-        columns.append(html_hover([panel], width, height, 10 if j else 25))
+        columns.append(html_hover([panel], width, height, 10))
     return (f'<style>{HOVER_CSS}</style><div style="position:relative;width:{width}px;max-width:100%">'
             f'{html_img(_reduced(png), alt, width)}{"".join(columns)}</div>')
 
@@ -257,7 +257,7 @@ class LiveStrips:
         image = b64encode(_strip_png(row[:, mid - n:mid + n + 1])).decode()
         style = 'display:block;width:100%;height:28px;margin:0;image-rendering:pixelated'
         hover = [(k + .5, _words(b, o)) for k, (b, o) in enumerate(zip(at, row[:, :4].tolist()))]
-        columns = html_hover([Panel(0, 0, 360, 28, [], (0, len(at)), (0, 1), hover=hover)], 360, 28, 30)
+        columns = html_hover([Panel(0, 0, 360, 28, [], (0, len(at)), (0, 1), hover=hover)], 360, 28, 12)
         strip = f'<img alt="{alt}" src="data:image/png;base64,{image}" style="{style}">'
         strip = f'<div style="position:relative">{strip}{columns}</div>'
         return _line(f'{short(name)} {kind}', strip, *numbers)

@@ -21,7 +21,7 @@ from .flags import ends_of_branches, flags_after, with_branches, with_flags
 from .reading import Readings, best_epoch, first_row, in_words, overfit_since
 
 # %% ../../nbs/loop/23_plot.ipynb #54b58508
-def _points(h, first):
+def _points(h, first, best=None):
     "Return the marks: dict of name → (batches, values). An epoch's mean stands in the middle of the epoch"
     at_start = [row for row in h.valid_rows if row['batch'] == first]
     if first: at_start = at_start[1:]       # it ended the earlier fit; a second one is this fit's `valid_first`
@@ -31,20 +31,22 @@ def _points(h, first):
     for start, end, row in zip([0, *h.ends], h.ends, h.epoch_rows):
         if end > first: _add_marks(marks, (start + 1 + end)/2, row, 'train_')
     names = sorted(marks, key=lambda o: (o[6:], o))
-    return {name: tuple(map(list, zip(*_few(marks[name])))) for name in names}
+    return {name: _thinned(marks[name], 300, best) for name in names}
 
 def _add_marks(marks, x, row, prefixes):
     "Append (x, value) to the marks of each column with one of the prefixes"
     for name, v in row.items():
         if name.startswith(prefixes): marks.setdefault(name, []).append((x, v))
 
-def _few(pairs, most=300):
-    "Thin out many points: keep the lowest and the highest of each stretch"
+def _thinned(pairs, most, best): return tuple(map(list, zip(*_few(pairs, most, best and best.batch))))
+
+def _few(pairs, most, keep=None):
+    "Thin out many points: keep the lowest and the highest of each stretch, and the one at a batch"
     if len(pairs) <= most: return pairs
     size, res = 2*len(pairs)//most + 1, []
     for i in range(0, len(pairs), size):
         part = sorted(pairs[i:i + size], key=lambda o: o[1] if math.isfinite(o[1]) else math.inf)
-        res += sorted({part[0], part[-1]})
+        res += sorted({part[0], part[-1], *(o for o in part if o[0] == keep)})
     return res
 
 # %% ../../nbs/loop/23_plot.ipynb #7e8aee6c
@@ -173,8 +175,9 @@ def _shared(names, points, xlim, readings):
     return Chart(316, 290, panels)
 
 # %% ../../nbs/loop/23_plot.ipynb #15bbec17
-def _grid(names, points, xlim, n_metrics, readings, most=12):
+def _grid(names, points, xlim, n_metrics, readings, best=None, most=12):
     "Make small panels, one for each metric"
+    points = {k: _thinned([*zip(*points[k])], 100, best) for k in names}
     bases, left_out = (found := _bases(names))[:most], found[most:]
     n = min(max(n_metrics, len(found)), most)
     n_columns = 2 if n == 4 else 3
@@ -191,19 +194,18 @@ def _grid(names, points, xlim, n_metrics, readings, most=12):
     if left_out: panels[-1].note = _not_drawn(left_out, panels[-1].width - 12)
     return Chart(604, round(n_rows*room + 38), panels)
 
-def _metrics(names, points, xlim, n_metrics, readings):
+def _metrics(names, points, xlim, n_metrics, readings, best):
     "Make the chart of the metrics, as a list; none without any"
     n = max(n_metrics, len(_bases(names)))
-    if n > _FEW: return [_grid(names, points, xlim, n_metrics, readings)]
+    if n > _FEW: return [_grid(names, points, xlim, n_metrics, readings, best)]
     return [_shared(names, points, xlim, readings)] if n else []
 
 # %% ../../nbs/loop/23_plot.ipynb #best0001
-def _mark_best(h, first, panels, last):
+def _mark_best(h, best, panels, last):
     """Mark the best epoch by a line through all panels and a ring; a grey stretch follows if the fit overfits
 
     In a grid, each metric has a ring at its value in that epoch.
     """
-    best = best_epoch(h, first)
     if best is None: return
     worse = overfit_since(h, best)
     for k, p in enumerate(panels):
@@ -280,12 +282,13 @@ class Plot(_Curves):
 
     def _charts(self, end=0, log=None):
         "Yield the chart, then that with the other vertical axis"
-        h, first, curves, points = self.history, self.first, self.update(), _points(self.history, self.first)
+        h, first, curves, best = self.history, self.first, self.update(), best_epoch(self.history, self.first)
+        points = _points(h, first, best)
         last = max(end, h.n_steps, first + 2, *ends_of_branches(h, first))
         pad = .015*(last - first)
         xlim = min([first + 1, *(xs[0] for xs, _ in points.values())]) - pad, last + pad
         names, readings = [o for o in points if not _is_loss(o, points)], Readings(h, first)
-        rates, metrics = _rates(curves, xlim), _metrics(names, points, xlim, self.n_metrics, readings)
+        rates, metrics = _rates(curves, xlim), _metrics(names, points, xlim, self.n_metrics, readings, best)
         hover, alt = [*readings.of_batches(curves)], in_words(h, first)
         others = [rates, *chain.from_iterable(o.panels for o in metrics)]
         for p in others:
@@ -296,6 +299,6 @@ class Plot(_Curves):
             if (bad := h.bad_from or 0) > first:
                 losses.lines.append(Line([bad, bad], losses.ylim, ALARM, f'nan from batch {bad}', width=1.5))
             losses = losses.below_legend()
-            _mark_best(h, first, [losses, *others], h.n_steps)
+            _mark_best(h, best, [losses, *others], h.n_steps)
             yield beside(Chart(604, 290, [losses, rates], alt=alt), *metrics)
             log = not losses.ylog
