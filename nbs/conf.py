@@ -68,7 +68,8 @@ def add_twin(app, pagename, templatename, context, doctree):
 
 def reach_with_keys(app, page, template, context, doctree):
     "Let the keyboard reach code and outputs, which scroll where the page is narrow"
-    if 'body' in context: context['body'] = context['body'].replace('"highlight"><pre>', '"highlight"><pre tabindex="0">')
+    if 'body' not in context: return
+    context['body'] = context['body'].replace('"highlight"><pre>', '"highlight"><pre tabindex="0">')
 
 
 def add_entries(app, doctree):

@@ -1,6 +1,6 @@
 """axe-core finds nothing serious in what cells show and in pages of the site: `make soak`
 
-Its script comes with `pip install axe-playwright-python`, which nothing else here needs.
+Its script comes with `pip install axe-playwright-python`, which nothing else needs.
 """
 from importlib.util import find_spec
 from pathlib import Path
@@ -49,7 +49,8 @@ def test_what_cells_show(page):
     assert page.page.locator('.jp-OutputArea-output').count() > 10
 
 @pytest.mark.skipif(bool(missing()) or not html.exists(), reason='needs Chromium, and the site: make docs')
-@pytest.mark.parametrize('name', ['index', 'start/02_quickstart', 'howto/17_read_the_picture', 'loop/23_plot', 'api/04_watch'])
+@pytest.mark.parametrize('name', ['index', 'start/02_quickstart', 'howto/17_read_the_picture', 'loop/23_plot',
+                                  'api/04_watch'])
 def test_pages_of_the_site(name):
     from playwright.sync_api import sync_playwright
     with sync_playwright() as driver:
