@@ -66,6 +66,12 @@ def add_twin(app, pagename, templatename, context, doctree):
     context['metatags'] += f'<link rel="alternate" type="text/markdown" href="{name}.md">'
 
 
+def reach_with_keys(app, page, template, context, doctree):
+    "Let the keyboard reach code and outputs, which scroll where the page is narrow"
+    if 'body' not in context: return
+    context['body'] = context['body'].replace('"highlight"><pre>', '"highlight"><pre tabindex="0">')
+
+
 def add_entries(app, doctree):
     "Put what leads to a page into the general index, where the search looks first"
     found = entries(app.env.docname)
@@ -105,5 +111,6 @@ def setup(app):
               'html-page-context': add_twin, 'build-finished': write_site}
     for event, f in events.items(): app.connect(event, f)
     for f in add_entries, fold_inner: app.connect('doctree-read', f)
+    app.connect('html-page-context', reach_with_keys)
     app.add_js_file(None, body=OPEN)
     app.add_html_math_renderer('mathml', (mathml, None), (mathml, None))

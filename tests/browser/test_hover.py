@@ -57,12 +57,21 @@ def test_few_columns_over_inline_svg(page):
     shown(page, '', 150)        # 0, 150, ... 900: none in the middle of its column at the ends
     check_pointing(page, .101)
 
+TESTS = f'import sys; sys.path.insert(0, {str(Path(__file__).parents[1]/"show")!r})'
 FIT = '''from test_pictures import overfit
 overfit()'''
 
+def test_a_flag_is_named_where_it_stands(page):
+    "Over the triangle at batch 50, and not beside it"
+    page.cells(f'{TESTS}\n{FIT.replace("overfit()", "h = overfit()")}\nh.flags = [(50, "lr ÷ 2 → 0.05")]\nh')
+    page.run()
+    page.until('nb.area(0).querySelector("img")?.naturalWidth')
+    texts = [point(page, (batch + 1.1)/143.2)[0] for batch in (30, 50, 70)]       # the axis begins at -1.1
+    assert [o.startswith('▲ lr ÷ 2 → 0.05, after batch 50') for o in texts] == [False, True, False], texts
+
 def test_the_switch_shows_the_other_axis(page):
     "By mouse and by keyboard, in a saved notebook, too; where it is not trusted, picture and table are left"
-    page.cells('import sys; sys.path.insert(0, "TESTS")'.replace('TESTS', str(Path(__file__).parents[1]/'show')), FIT)
+    page.cells(TESTS, FIT)
     page.run(0)
     page.run(1)
     def shown():

@@ -7,7 +7,7 @@ import pytest, torch
 from PIL import Image, ImageFont
 
 from trainer_nb.draw import (
-    ALARM, COLORS, GREY, INK, SIZE, Panel, legend_rows, limits, smooth, ticks
+    ALARM, COLORS, GREY, INK, SIZE, STYLES, Chart, Line, Panel, legend_rows, limits, smooth, ticks
 )
 from trainer_nb.draw.charts import _font
 from trainer_nb.draw.smoothing import _fitted
@@ -308,7 +308,7 @@ def test_words_are_readable_in_both_themes():
         dark = DARK if page != '#FFFFFF' else {}
         for c in *COLORS, ALARM, GREY: assert contrast(dark.get(c, c), page) >= 3, c
         colors = [seen_by_deuteranopes(dark.get(c, c)) for c in COLORS]
-        assert all(difference(a, b) >= 20 for a, b in zip(colors, colors[1:]))
+        assert all(difference(a, b) >= 20 for a, b in zip(colors, [*colors[1:], colors[0]]))
     fig = h.plot()
     assert fig.get_facecolor()[:3] == (1, 1, 1)
     for ax in fig.axes: assert {o.get_color() for o in ax.get_xticklabels() + ax.get_yticklabels()} <= {INK}
@@ -323,7 +323,8 @@ def test_legends_wrap_and_what_is_left_out_is_named(names):
     legend = {o[2]: o for o in drawn.words if o[3] == 'start'}
     note = ' '.join(o for o in drawn.texts() if o.startswith('not drawn'))
     for name in names: assert name in legend or name in note or re.search(r'and \d+ more', note), (name, note)
-    assert {'train_loss, mean of ±5 batches', 'each batch', 'valid_loss', 'lr', 'training'} <= legend.keys()
+    assert {'train_loss, mean of ±5 batches', 'each batch', 'valid_loss', 'lr'} <= legend.keys()
+    assert ('training' in legend) == (len(names) == 3)
     for p in chart.panels:
         for row in legend_rows(p.lines, p.width):
             for (x, o), (x2, _) in zip(row, row[1:]): assert x2 - x > 15 + 6*len(o.name)
@@ -333,10 +334,43 @@ def test_legends_wrap_and_what_is_left_out_is_named(names):
 
 def test_metrics_of_another_scale_have_a_panel_of_their_own():
     h = history([1.]*60, [1., .9, .8],
-                metrics={'valid_accuracy': [.8, .9, .95], 'valid_f1': [.7, .8, .9], 'valid_entropy': [2., 1.9, 1.8],
+                metrics={'valid_accuracy': [.8, .9, .95], 'valid_f1': [.7, .8, .9],
                          'valid_perplexity': [300., 200., 150.]})
     panels = [[o.name for o in p.lines if o.name] for p in Plot(h).chart().panels[2:]]
-    assert panels == [['accuracy', 'f1'], ['entropy'], ['perplexity']]
+    assert panels == [['accuracy', 'f1'], ['perplexity']]
+
+@pytest.mark.parametrize('n', [4, 5, 7, 12])
+def test_each_of_many_metrics_has_a_panel(n):
+    "With its axis, its title, a ring at the best epoch, and its values under the pointer; from the start, of one size"
+    names = [f'm{k}' for k in range(n)]
+    values = {f'valid_{o}': [10.**k, 3*10.**k, 2*10.**k] for k, o in enumerate(names)}
+    h = history([1.]*60, [1., .8, .9], metrics=values)
+    chart, before = Plot(h, 0, n).chart(), Plot(history([1.]*5), 0, n).chart()
+    sizes = [[(p.left, p.top, p.width, p.height) for p in o.panels[2:]] for o in (before, chart)]
+    assert sizes[0] == sizes[1] and before.height == chart.height and len(sizes[0]) == n
+    assert not any(a[:2] == b[:2] for i, a in enumerate(sizes[0]) for b in sizes[0][:i])
+    grid = {next(o.name for o in p.lines if o.name): p for p in chart.panels[2:]}
+    for k, name in enumerate(names):
+        p, v = grid[name], 10.**k
+        assert p.ylim[0] < v and 3*v < p.ylim[1] < 4*v and [o[:2] for o in p.rings] == [(40, 3*v)]
+        assert p.flags == [(40, [])]
+    texts = [text for p in chart.panels[2:] for x, text in p.hover if x == 40]
+    for k, name in enumerate(names): assert sum(f'valid_{name} {3*10.**k:.4g}' in o.split(' · ') for o in texts) == 1
+
+def test_curves_beyond_the_eighth_have_dashes():
+    "No two are drawn alike, in SVG, in PNG, and in matplotlib"
+    assert len({*STYLES}) == len(STYLES) == 4*len(COLORS)
+    h = history([1.]*60, [1., .9], metrics={f'valid_city_{k}_loss': [.1*k, .1*k + .01] for k in range(11)})
+    chart = Plot(h).chart()
+    valid = [o for o in chart.panels[0].lines if o.name.startswith('valid')]
+    assert len(valid) == 12 and len({(o.color, o.dash) for o in valid} - {(COLORS[0], '')}) == 12
+    p = Panel(0, 0, 400, 40, [Line([0, 400], [.5, .5], COLORS[0], dash='7 4', width=2.)], (0, 400), (0, 1), None,
+              yticks=[])
+    drawn = Chart(400, 40, [p])
+    image = Image.open(io.BytesIO(drawn.png()[0])).convert('RGB')
+    lit = [image.getpixel((2*x, 40)) != (255, 255, 255) for x in range(400)]
+    assert .5 < sum(lit)/len(lit) < .8 and sum(a != b for a, b in zip(lit, lit[1:])) > 60
+    assert 'stroke-dasharray="7 4"' in drawn.svg() and drawn.figure().axes[0].lines[0].is_dashed()
 
 def test_marks_are_whole():
     h = history([1. + i % 2 for i in range(100)], [.5, 3.], metrics={'valid_accuracy': [0., 1.]})
@@ -356,8 +390,8 @@ def test_numbers_of_the_table_are_short_and_do_not_mislead():
 
 def test_notes_stay_inside_their_panel():
     "Names of metrics that are not drawn ran into the losses"
-    metrics = {f'{side}_city_{k}_accuracy': [.1, .2, .3] for k in range(12) for side in ('train', 'valid')}
-    metrics |= {f'valid_city_{k}_loss': [.1, .2, .3] for k in range(12)}
+    metrics = {f'{side}_city_{k}_accuracy': [.1, .2, .3] for k in range(14) for side in ('train', 'valid')}
+    metrics |= {f'valid_city_{k}_loss': [.1, .2, .3] for k in range(14)}
     panels = [o for o in Plot(history([1.]*60, [1., .9, .8], metrics=metrics)).chart().panels if o.note]
     font = ImageFont.truetype(_font(), SIZE)
     assert len(panels) == 2

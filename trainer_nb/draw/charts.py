@@ -13,7 +13,7 @@ from functools import cache
 from html import escape
 from importlib.util import find_spec
 from io import BytesIO
-from itertools import chain, groupby
+from itertools import chain, cycle, groupby, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 from zlib import crc32
@@ -30,6 +30,7 @@ class _Stroke(NamedTuple):
     width: float = 1.
     is_dots: bool = False   # a dot at each point, no line
     group: str = ''         # class in an SVG
+    dash: str = ''          # pixels of line and gap
 
 class _Words(NamedTuple):
     x: float
@@ -77,10 +78,17 @@ def _curves(p):
     for o in p.lines:
         points = p.place(o.xs, o.ys)
         if o.may_leave: points = p.cut(points)
-        yield _Stroke(points, o.color, o.alpha, o.width, False, o.group)
+        yield _Stroke(points, o.color, o.alpha, o.width, False, o.group, o.dash)
         if any(dots := o.dots(points)): yield _Stroke(dots, o.color, o.alpha, 6., True, o.group)
 
 # %% ../../nbs/draw/08_charts.ipynb #4ceacccf
+def _clear_row(p, left, right, n):
+    "Where `n` rows of text lie over the fewest curves: at the top of a panel, in its middle, or at its bottom"
+    tops = [p.top + LEADING*bool(p.note), p.top + (p.height - LEADING*n)/2, p.bottom - LEADING*n - 9]
+    curves = [[q for q in p.place(o.xs, o.ys) if q and left <= q[0] <= right] for o in p.lines if o.name]
+    def covers(top): return sum(any(top < y < top + LEADING*n + 6 for _, y in curve) for curve in curves)
+    return min(tops, key=covers)
+
 def _notes(p):
     "Yield the words that are not beside the axes: legend, arrows, and a note"
     rows = legend_rows(p.lines, p.width)
@@ -102,8 +110,8 @@ def _notes(p):
         x = p.place([x], p.ylim[:1])[0][0]
         room = .6*SIZE*max(map(len, lines), default=0)
         side, anchor = (6, 'start') if x + 6 + room < p.right else (-6, 'end')
-        for k, text in enumerate(lines, 2 if p.note else 1):
-            yield _Words(x + side, p.top + LEADING*k, text, anchor=anchor)
+        top = _clear_row(p, *sorted([x, x + side + math.copysign(room, side)]), len(lines)) if lines else 0
+        for k, text in enumerate(lines, 1): yield _Words(x + side, top + LEADING*k, text, anchor=anchor)
     if p.below:
         name, row = p.below
         yield _Words(p.left - 8, p.bottom + 15, p.xlabel, anchor='end')
@@ -146,6 +154,7 @@ def _class(group): return f' class="{escape(group)}"' if group else ''
 def _svg_stroke(o):
     path = ''.join(f'M{p[0]:.1f},{p[1]:.1f}h0' for p in o.points if p) if o.is_dots else _path(o.points)
     opacity = f' stroke-opacity="{o.alpha}"' if o.alpha < 1 else ''
+    if o.dash: opacity += f' stroke-dasharray="{o.dash}"'
     look = f'stroke="{o.color}"{opacity} stroke-width="{o.width:g}" stroke-line{"cap" if o.is_dots else "join"}="round"'
     return f'<path{_class(o.group)} d="{path}" {look}/>'
 
@@ -171,6 +180,24 @@ def _palette(inks):
     shades = [(255 - (255 - v)*k//levels for v in ink) for ink in sorted(inks) for k in range(1, levels + 1)]
     return [255]*3 + list(chain.from_iterable(shades))
 
+def _dashed(points, dash):
+    "Cut a line of pixels into dashes, with None after each"
+    res, lengths = [], cycle(map(float, dash.split()))
+    left, is_on = next(lengths), True
+    for a, b in pairwise(points):
+        far = math.dist(a, b)
+        at = 0.
+        while at < far:
+            end = min(at + left, far)
+            if is_on: res += [(a[0] + (b[0] - a[0])*o/far, a[1] + (b[1] - a[1])*o/far) for o in (at, end)]
+            left, at = left - (end - at), end
+            if left <= 1e-9:
+                left, is_on = next(lengths), not is_on
+                res.append(None)
+    return res
+
+def _pieces(points): return [list(g) for is_gap, g in groupby(points, lambda p: p is None) if not is_gap]
+
 def _png(width, height, strokes, words):
     "Draw marks on white, at two pixels per pixel of the page"
     from PIL import Image, ImageDraw, ImageFont
@@ -179,7 +206,9 @@ def _png(width, height, strokes, words):
     draw, font = ImageDraw.Draw(image), ImageFont.truetype(_font(), SIZE*k)
     for o in strokes:
         ink, r = _rgb(o.color, o.alpha), k*o.width/2
-        for piece in [list(g) for is_gap, g in groupby(o.points, lambda p: p is None) if not is_gap]:
+        pieces = _pieces(o.points)
+        if o.dash: pieces = [part for piece in pieces for part in _pieces(_dashed(piece, o.dash))]
+        for piece in pieces:
             if o.is_dots:
                 for x, y in piece: draw.ellipse((k*x - r, k*y - r, k*x + r, k*y + r), ink)
             else: draw.line([(k*x, k*y) for x, y in piece], ink, round(k*o.width), 'curve')
@@ -201,7 +230,9 @@ def _draw_panel(ax, p):
     for o in p.lines:
         ys = [y if math.isfinite(y) else math.nan for y in o.ys]
         if o.may_leave: ys = [min(max(y, p.ylim[0]), p.ylim[1]) for y in ys]
-        ax.plot(o.xs, ys, color=o.color, lw=.72*o.width, alpha=o.alpha, label=o.name or '_', clip_on=False)
+        style = (0, [float(v)/o.width for v in o.dash.split()]) if o.dash else '-'     # in units of the width
+        ax.plot(o.xs, ys, ls=style, color=o.color, lw=.72*o.width, alpha=o.alpha, label=o.name or '_',
+                clip_on=False)
         dots = list(filter(None, o.dots([(x, y) if y == y else None for x, y in zip(o.xs, ys)])))
         if dots: ax.plot(*zip(*dots), 'o', color=o.color, alpha=o.alpha, ms=4.3, clip_on=False)
     for x, y, color in p.rings: ax.plot([x], [y], 'o', mfc='none', mec=color, ms=8, mew=1.3, clip_on=False)
@@ -260,7 +291,7 @@ class Chart:
 
         `is_image`: as `<img>`. A notebook that is not trusted loses its `<svg>` elements, except for their texts.
         """
-        parts = ''.join(o._part(self.alt, 150*o.width//self.width, is_image) for o in self.parts or [self])
+        parts = ''.join(o._part(self.alt, is_image) for o in self.parts or [self])
         style = f'<style>{HOVER_CSS}</style>' if any(p.hover for p in self.panels) else ''
         html = f'{style}<div style="display:flex;flex-wrap:wrap;align-items:flex-start">{parts}</div>'
         return self._switched(html) if is_image and self.other else html
@@ -275,10 +306,10 @@ class Chart:
         box = f'<input type="checkbox" style="display:none" aria-label="{self.switch}">'
         return f'<div class="{scope}">{style}{html}<label class="tnb-switch">{box}</label></div>'
 
-    def _part(self, alt, n_columns, is_image):
+    def _part(self, alt, is_image):
         size = f'flex:{self.width} 1 {.7*self.width:.0f}px;min-width:0;max-width:{1.3*self.width:.0f}px'
         svg = self._img(alt) if is_image else self.svg()
-        columns = html_hover(self.panels, self.width, self.height, n_columns)
+        columns = html_hover(self.panels, self.width, self.height)
         return f'<div style="position:relative;{size}">{svg}{columns}</div>'
 
     def _img(self, alt):
@@ -315,6 +346,7 @@ class Chart:
 
 def beside(*charts: Chart) -> Chart:
     "Put charts side by side"
+    if len(charts) == 1: return charts[0]
     panels, left = [], 0
     for c in charts:
         panels += [replace(p, left=p.left + left) for p in c.panels]

@@ -42,7 +42,7 @@ def html_hover(
     panels: Iterable[Panel],  # those of one chart
     width: float,             # pixels of the chart
     height: float,            # pixels of the chart
-    most: int = 150,          # columns in each row
+    least: float = 5.,        # pixels of a column
 ) -> str:                     # '' if no panel has a text
     "Write columns that lie over a chart; each line of a text follows ' · '. Of stacked panels, one gives the texts"
     res = []
@@ -55,6 +55,6 @@ def html_hover(
                  f'top:{top/height:.3%};bottom:{1 - bottom/height:.3%}')
         columns = ''.join(f'<i{" class=r" if is_right else ""} style="flex-grow:{size:.0f};--x:{at:.1%}" '
                           f'data-at="{escape(text).replace(" · ", "&#10;")}"></i>'
-                          for size, at, is_right, text in _columns(p, most))
+                          for size, at, is_right, text in _columns(p, int(p.width/least)))
         res.append(f'<div class="tnb-hover" style="{place}">{columns}</div>')
     return ''.join(res)

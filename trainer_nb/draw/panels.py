@@ -8,10 +8,10 @@ __all__ = ['LEADING', 'is_drawable', 'limits', 'needs_log', 'labels', 'ticks', '
 # %% ../../nbs/draw/04_panels.ipynb #b043c34c
 import math, re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
-from .tables import SIZE
+from .tables import DASHES, SIZE
 
 # %% ../../nbs/draw/04_panels.ipynb #fbc243a9
 def is_drawable(v: float) -> bool:  # so that sums and differences of such values are finite
@@ -96,6 +96,7 @@ class Line:
     alpha: float = 1.    # opacity in (0, 1]
     points: bool = False # draw a mark at each point
     may_leave: bool = False     # values may lie outside the axes; an arrow gives the farthest one
+    dash: str = ''       # key of `DASHES`
     group: str = ''      # class of its elements in an SVG, for a style sheet; '' for none
     end: str = ''        # text beside its end, right of the frame
 
@@ -108,6 +109,8 @@ class Line:
     @property
     def mark(self) -> str:
         "The sign of the curve in the legend"
+        if self.group == 'flag': return '▲'
+        if self.dash: return DASHES[self.dash]
         if self.points: return '●'
         return '━' if self.width > 1 else '─'
 
@@ -184,6 +187,11 @@ class Panel:
         "Leave out numbers below the horizontal axis until they do not touch"
         def x(tick): return self.place([tick[0]], self.ylim[:1])[0][0]
         return _thinned(row, x, lambda label: .65*SIZE*len(label) + 4)
+
+    def below_legend(self, start: float = 0.) -> 'Panel':
+        "Return it with its legend between `start` and its top; its bottom stays"
+        top = start + 9 + LEADING*max(len(legend_rows(self.lines, self.width)), 1)
+        return replace(self, top=top, height=self.bottom - top)
 
     def arrows(self) -> Iterator[tuple]:  # (x, y, words, color, anchor)
         "Yield an arrow with the value of the farthest point above the axes, and one for the farthest below"

@@ -19,7 +19,7 @@ from trainer_nb.base import (
     BATCH_NORMS, CONVOLUTIONS, INSTANCE_NORMS, did_you_mean, each_, local, norms, to_device
 )
 from ..draw import text_table
-from .strips import EDGE, N_BINS, LiveStrips, layer_lines, layers_figure
+from .strips import EDGE, N_BINS, LiveStrips, layer_lines, layers_figure, layers_html
 from ..loop import RESUMABLE, Learner, MainProcessHook, as_count, matching, refuse_script
 
 # %% ../../nbs/features/09_activations.ipynb #6a9daf2f
@@ -180,7 +180,10 @@ class _Record(MainProcessHook):
         if not (self.live and self.rows): return ''
         return self._strips.html(self.layers, self.at, self.rows, self.is_waiting, most)
 
-    def _repr_png_(self): return self.plot()._repr_png_() if self.at else None
+    def _repr_html_(self):
+        if not self.at: return f'<pre>{self}</pre>'
+        return layers_html(self.layers, self.at, self.values)
+
     def __str__(self): return text_table(layer_lines(self.layers, self.values))
     def __repr__(self): return str(self)
 

@@ -12,15 +12,16 @@ from dataclasses import replace
 from itertools import chain
 from typing import Any
 
+from ..base import cut_name
 from trainer_nb.draw import (
-    ALARM, COLORS, GREY, LEADING, RAW, SIZE, Chart, Envelope, Line, Panel, beside, labels,
-    legend_rows, limits, needs_log, ticks
+    ALARM, COLORS, GREY, RAW, SIZE, STYLES, Chart, Envelope, Line, Panel, beside, labels, limits,
+    needs_log, ticks
 )
-from .flags import ends_of_branches, with_branches, with_flags
+from .flags import ends_of_branches, flags_after, with_branches, with_flags
 from .reading import Readings, best_epoch, first_row, in_words, overfit_since
 
 # %% ../../nbs/loop/23_plot.ipynb #54b58508
-def _points(h, first):
+def _points(h, first, best=None):
     "Return the marks: dict of name → (batches, values). An epoch's mean stands in the middle of the epoch"
     at_start = [row for row in h.valid_rows if row['batch'] == first]
     if first: at_start = at_start[1:]       # it ended the earlier fit; a second one is this fit's `valid_first`
@@ -30,20 +31,22 @@ def _points(h, first):
     for start, end, row in zip([0, *h.ends], h.ends, h.epoch_rows):
         if end > first: _add_marks(marks, (start + 1 + end)/2, row, 'train_')
     names = sorted(marks, key=lambda o: (o[6:], o))
-    return {name: tuple(map(list, zip(*_few(marks[name])))) for name in names}
+    return {name: _thinned(marks[name], 300, best) for name in names}
 
 def _add_marks(marks, x, row, prefixes):
     "Append (x, value) to the marks of each column with one of the prefixes"
     for name, v in row.items():
         if name.startswith(prefixes): marks.setdefault(name, []).append((x, v))
 
-def _few(pairs, most=300):
-    "Thin out many points: keep the lowest and the highest of each stretch"
+def _thinned(pairs, most, best): return tuple(map(list, zip(*_few(pairs, most, best and best.batch))))
+
+def _few(pairs, most, keep=None):
+    "Thin out many points: keep the lowest and the highest of each stretch, and the one at a batch"
     if len(pairs) <= most: return pairs
     size, res = 2*len(pairs)//most + 1, []
     for i in range(0, len(pairs), size):
         part = sorted(pairs[i:i + size], key=lambda o: o[1] if math.isfinite(o[1]) else math.inf)
-        res += sorted({part[0], part[-1]})
+        res += sorted({part[0], part[-1], *(o for o in part if o[0] == keep)})
     return res
 
 # %% ../../nbs/loop/23_plot.ipynb #7e8aee6c
@@ -52,7 +55,8 @@ def _zigzag(xs, low, high):
     if all(a == b for a, b in zip(low, high)): return xs, low
     return list(chain.from_iterable(zip(xs, xs))), list(chain.from_iterable(zip(low, high)))
 
-def _dotted(curve, color, name, most=60): return Line(*curve, color, name, points=len(curve[0]) <= most)
+def _dotted(curve, color, name, most=60, dash=''):
+    return Line(*curve, color, name, points=len(curve[0]) <= most, dash=dash)
 
 def _is_loss(name, points):
     "Return whether this is a loss, over one validation set or all; a column that training also has is a metric"
@@ -80,16 +84,18 @@ def _not_drawn(names, width):
     return note
 
 # %% ../../nbs/loop/23_plot.ipynb #ae23779c
-def _losses(plot, curves, points, means, xlim, log, most=8):
+def _losses(plot, curves, points, xlim, log, most=12):
     "Make the panel of the losses, with all marks and smoothed curves inside; single batches may leave it"
-    colors, faint, words = _colors(curves), [], ''
+    colors, faint, words, h = _colors(curves), [], '', plot.history
+    rows = [row for row, end in zip(h.epoch_rows, h.ends) if end > plot.first]
+    means = [row[k] for row in rows for k in _train_losses(curves) if k in row]
     for end, color in colors.items():
         xs, low, high, _ = curves['train_loss' + end]
         faint.append(Line(*_zigzag(xs, low, high), color, width=1, alpha=RAW, may_leave=True))
     valid = [o for o in points if o.startswith('valid_') and _is_loss(o, points)]
     valid.sort(key=lambda o: o.split('_')[1] != 'loss')     # those over all sets first
-    rest = [*COLORS[len(colors):], *COLORS, *COLORS]
-    marks = [_dotted(points[name], color, name) for name, color in zip(valid[:most], rest)]
+    marks = [_dotted(points[name], color, name, dash=dash)
+             for name, (color, dash) in zip(valid[:most], STYLES[len(colors):])]
     raw = list(chain.from_iterable(o.ys for o in faint))
     if log and (low := min(filter(math.isfinite, [*raw, *chain.from_iterable(o.ys for o in marks)]), default=1.)) <= 0:
         raise ValueError(f'log=True needs losses above 0, and the lowest is {low:.4g}: plot them with log=False')
@@ -115,12 +121,13 @@ def is_rate(name: str) -> bool:
 def _rates(curves, xlim):
     "Make the panel of the learning rates, below the losses"
     colors = _colors(curves)
-    rest = iter([GREY, *COLORS[len(colors):], *COLORS])
+    rest = iter([(GREY, ''), *STYLES[len(colors):]])
     lines = []
     for name in curves:
         if not is_rate(name): continue
-        color = colors[name[2:]] if len(colors) > 1 and name[2:] in colors else next(rest)
-        lines.append(Line(curves[name][0], curves[name][3], color, name, width=1.5))
+        is_own = len(colors) > 1 and name[2:] in colors
+        color, dash = (colors[name[2:]], '') if is_own else next(rest)
+        lines.append(Line(curves[name][0], curves[name][3], color, name, width=1.5, dash=dash))
     lines, n_more = lines[:6], len(lines) - 6
     values = list(filter(math.isfinite, chain.from_iterable(o.ys for o in lines)))
     ends = sorted({min(values), max(values)}) if values else []
@@ -135,44 +142,77 @@ def _rates(curves, xlim):
 def _by_scale(names, points):
     "Group metrics by the size of their values: fractions up to 1, others by their power of ten"
     groups = {}
-    for base in dict.fromkeys(o[6:] for o in names):
+    for base in _bases(names):
         values = chain.from_iterable(points[o][1] for o in names if o[6:] == base)
         top = max(map(abs, filter(math.isfinite, values)), default=0.)
         groups.setdefault(0 if top <= 1 else math.ceil(math.log10(top)), []).append(base)
     return [*groups.values()]
 
-def _metrics(names, points, xlim, most=3):
-    "Make the chart of the metrics: those of one scale share a panel; each has one colour in training and validation"
-    groups = _by_scale(names, points)
-    left_out = list(chain.from_iterable(groups[most:]))
-    shown = groups[:most] or [[]]
+def _bases(names): return [*dict.fromkeys(o[6:] for o in names)]
+
+def _pair(base, points, train, valid, name):
+    "The lines of a metric in training and in validation, in two colours; the last one has the name"
+    lines = []
+    if 'train_' + base in points: lines.append(Line(*points['train_' + base], train, width=1.5, alpha=RAW))
+    if 'valid_' + base in points: lines.append(_dotted(points['valid_' + base], valid, '', 30))
+    if lines: lines[-1].name = name
+    return lines
+
+_FEW = 3        # metrics that may share panels
+
+def _shared(names, points, xlim, readings):
+    "Make the chart of a few metrics: those of one scale share a panel; each has one colour"
+    shown = _by_scale(names, points) or [[]]
     room, panels = (290 - 38)/len(shown), []
     for k, bases in enumerate(shown):
-        left_out += bases[len(COLORS):]
-        lines = []
-        for base, color in zip(bases, COLORS):
-            if 'train_' + base in points: lines.append(Line(*points['train_' + base], color, width=1.5, alpha=RAW))
-            if 'valid_' + base in points: lines.append(_dotted(points['valid_' + base], color, base, 30))
-            elif lines: lines[-1].name = base
+        lines = [o for base, color in zip(bases, COLORS) for o in _pair(base, points, color, color, base)]
         ylim, is_last = limits(list(chain.from_iterable(o.ys for o in lines))), k == len(shown) - 1
         if k == 0 and any(not o.name for o in lines): lines.append(Line([], [], GREY, 'training'))
-        top = 9 + LEADING*max(len(legend_rows(lines, 244)), 1)
-        panels.append(Panel(52, k*room + top, 244, room - top, lines, xlim, ylim, 'batch' if is_last else None,
-                            n_ticks=5 if len(shown) == 1 else 3, whole=True))
-    if left_out: panels[-1].note = _not_drawn(left_out, 232)
+        p = Panel(52, k*room, 244, room, lines, xlim, ylim, 'batch' if is_last else None,
+                  n_ticks=5 if len(shown) == 1 else 3, whole=True)
+        panels.append(p.below_legend(k*room))
+    panels[0].hover = readings.of_marks()
     return Chart(316, 290, panels)
 
+# %% ../../nbs/loop/23_plot.ipynb #15bbec17
+def _grid(names, points, xlim, n_metrics, readings, best=None, most=12):
+    "Make small panels, one for each metric"
+    points = {k: _thinned([*zip(*points[k])], 100, best) for k in names}
+    bases, left_out = (found := _bases(names))[:most], found[most:]
+    n = min(max(n_metrics, len(found)), most)
+    n_columns = 2 if n == 4 else 3
+    n_rows = -(-n//n_columns)
+    width, room, panels = 604/n_columns, max(252/n_rows, 84), []
+    for k, base in enumerate([*bases, *['']*(n - len(bases))]):
+        row, column = divmod(k, n_columns)
+        name = cut_name(base, int((width - 76)/(.6*SIZE)))
+        lines, is_lowest = _pair(base, points, COLORS[0], COLORS[1], name), k + n_columns >= n
+        ylim = limits(list(chain.from_iterable(o.ys for o in lines)))
+        panels.append(Panel(52 + column*width, row*room + 24, width - 60, room - 24, lines, xlim, ylim,
+                            None if not is_lowest else '' if column else 'batch', n_ticks=3, whole=True))
+    for k, p in enumerate(panels[:n_columns]): p.hover = readings.of_marks(bases[k::n_columns])
+    if left_out: panels[-1].note = _not_drawn(left_out, panels[-1].width - 12)
+    return Chart(604, round(n_rows*room + 38), panels)
+
+def _metrics(names, points, xlim, n_metrics, readings, best):
+    "Make the chart of the metrics, as a list; none without any"
+    n = max(n_metrics, len(_bases(names)))
+    if n > _FEW: return [_grid(names, points, xlim, n_metrics, readings, best)]
+    return [_shared(names, points, xlim, readings)] if n else []
+
 # %% ../../nbs/loop/23_plot.ipynb #best0001
-def _mark_best(h, first, panels, last):
-    "Mark the best epoch by a line through all panels and a ring; a grey stretch follows if the fit overfits"
-    best = best_epoch(h, first)
+def _mark_best(h, best, panels, last):
+    """Mark the best epoch by a line through all panels and a ring; a grey stretch follows if the fit overfits
+
+    In a grid, each metric has a ring at its value in that epoch.
+    """
     if best is None: return
     worse = overfit_since(h, best)
     for k, p in enumerate(panels):
         p.flags = [(best.batch, [str(best), worse][:1 + bool(worse)] if k == 0 else [])]
         if worse: p.shade = best.batch, last
-        p.rings = [(best.batch, best.value, o.color) for o in p.lines
-                   if o.name in (best.column, best.column[6:]) and best.batch in o.xs]
+        p.rings = [(best.batch, o.ys[o.xs.index(best.batch)], o.color) for o in p.lines if best.batch in o.xs
+                   and (o.name in (best.column, best.column[6:]) or k > 1 and len(panels) > 2 + _FEW and o.name)]
 
 def _epochs(h, first):
     "Number some epochs at their last batches: (name, list of (batch, label))"
@@ -183,10 +223,10 @@ def _epochs(h, first):
     return 'epoch', [(ends[v], label) for v, label in places if v in ends]
 
 # %% ../../nbs/loop/23_plot.ipynb #ba99d93f
-class Plot:
-    "A chart of a history without its `first` batches; `has_metrics` reserves room for metrics"
-    def __init__(self, history: Any, first: int = 0, has_metrics: bool = False):
-        self.history, self.first, self.has_metrics = history, first, has_metrics
+class _Curves:
+    "The binned columns of a history without its `first` batches"
+    def __init__(self, history: Any, first: int):
+        self.history, self.first = history, first
         self.curves, self.n_revised = {}, history.n_revised
         self.is_log, self.since = None, 0       # vertical axis as last chosen; batch of its last change
 
@@ -219,11 +259,18 @@ class Plot:
             if self.since: return f'{"logarithmic" if is_log else "linear"} since batch {self.since}'
         return 'logarithmic' if is_log else ''
 
+# %% ../../nbs/loop/23_plot.ipynb #6d08519b
+class Plot(_Curves):
+    "A chart of a history without its `first` batches; it has room for `n_metrics` from the start"
+    def __init__(self, history: Any, first: int = 0, n_metrics: int = 0):
+        super().__init__(history, first)
+        self.n_metrics = n_metrics
+
     def final(self) -> Chart:
         "Draw all values, with a switch to the other vertical axis"
-        chart = self.chart()
-        switch = 'linear' if self.is_log else 'logarithmic'
-        try: return replace(chart, other=self.chart(log=not self.is_log), switch=switch)
+        charts = self._charts()
+        chart, switch = next(charts), 'linear' if self.is_log else 'logarithmic'
+        try: return replace(chart, other=next(charts), switch=switch)
         except ValueError: return chart
 
     def chart(self,
@@ -231,28 +278,27 @@ class Plot:
         log: bool|None = None,  # logarithmic axis of the losses; None: if a linear one would flatten most of them
     ) -> Chart:
         "Draw the values so far"
-        h, curves, points = self.history, self.update(), _points(self.history, self.first)
-        last = max(end, h.n_steps, self.first + 2, *ends_of_branches(h, self.first))
-        pad = .015*(last - self.first)
-        xlim = min([self.first + 1, *(xs[0] for xs, _ in points.values())]) - pad, last + pad
-        shown, means = _train_losses(curves), []
-        for row, end_of in zip(h.epoch_rows, h.ends):
-            if end_of > self.first: means += [row[k] for k in shown if k in row]
-        losses = with_branches(_losses(self, curves, points, means, xlim, log), h, self.first)
-        losses = with_flags(losses, h, self.first)
-        if (bad := h.bad_from or 0) > self.first:
-            losses.lines.append(Line([bad, bad], losses.ylim, ALARM, f'nan from batch {bad}', width=1.5))
-        top = losses.top = 9 + LEADING*max(len(legend_rows(losses.lines, losses.width)), 1)
-        losses.height = 200 - top
-        rates = _rates(curves, xlim)
-        names = [o for o in points if not _is_loss(o, points)]
-        metrics = _metrics(names, points, xlim) if names or self.has_metrics else None
-        panels = [losses, rates, *(metrics.panels if metrics else [])]
-        _mark_best(h, self.first, panels, h.n_steps)
-        for p in panels:
-            if p.xlabel: p.below = _epochs(h, self.first)
-        readings = Readings(h, self.first)
-        losses.hover = [*readings.of_batches(curves)]
-        if metrics: metrics.panels[0].hover = [*readings.of_marks()]
-        left = Chart(604, 290, [losses, rates], alt=in_words(h, self.first))
-        return beside(left, metrics) if metrics else left
+        return next(self._charts(end, log))
+
+    def _charts(self, end=0, log=None):
+        "Yield the chart, then that with the other vertical axis"
+        h, first, curves, best = self.history, self.first, self.update(), best_epoch(self.history, self.first)
+        points = _points(h, first, best)
+        last = max(end, h.n_steps, first + 2, *ends_of_branches(h, first))
+        pad = .015*(last - first)
+        xlim = min([first + 1, *(xs[0] for xs, _ in points.values())]) - pad, last + pad
+        names, readings = [o for o in points if not _is_loss(o, points)], Readings(h, first)
+        rates, metrics = _rates(curves, xlim), _metrics(names, points, xlim, self.n_metrics, readings, best)
+        hover, alt = [*readings.of_batches(curves)], in_words(h, first)
+        others = [rates, *chain.from_iterable(o.panels for o in metrics)]
+        for p in others:
+            if p.xlabel: p.below = _epochs(h, first)
+        while True:
+            losses = _losses(self, curves, points, xlim, log)
+            losses = with_flags(with_branches(replace(losses, hover=hover), h, first), flags_after(h, first))
+            if (bad := h.bad_from or 0) > first:
+                losses.lines.append(Line([bad, bad], losses.ylim, ALARM, f'nan from batch {bad}', width=1.5))
+            losses = losses.below_legend()
+            _mark_best(h, best, [losses, *others], h.n_steps)
+            yield beside(Chart(604, 290, [losses, rates], alt=alt), *metrics)
+            log = not losses.ylog

@@ -8,7 +8,7 @@ __all__ = ['Best', 'first_row', 'best_epoch', 'overfit_since', 'Readings', 'in_w
 # %% ../../nbs/loop/22_reading.ipynb #53084e6d
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -110,13 +110,18 @@ class Readings:
             head = f'epoch {_epoch_of(self.h, end)}, {what}'
             yield places[i], ' · '.join([head, *_more(words), *self.of_valid(places[i])])
 
-    def of_marks(self) -> Iterator[tuple[float, str]]:
-        "Yield the places of the validation passes, and a text for each, with the epoch's training metrics"
-        rows = dict(zip(self.h.ends, self.h.epoch_rows))
+    def of_marks(self,
+        names: Collection[str] = (),    # metrics, without 'train_' and 'valid_'; default: all columns
+    ) -> list[tuple[float, str]]:
+        "Return the places of the validation passes, and a text for each, with the epoch's training metrics"
+        rows, res = dict(zip(self.h.ends, self.h.epoch_rows)), []
         for at, row in zip(self.at, self.valid_rows):
             both = {**rows.get(at, {}), **row}
-            words = [f'{k} {v:.4g}' for k, v in both.items() if k.startswith(('train_', 'valid_'))]
-            yield at, ' · '.join([f'epoch {_epoch_of(self.h, max(at, 1))}, after batch {at}', *_more(words)])
+            words = [f'{k} {v:.4g}' for k, v in both.items()
+                     if k.startswith(('train_', 'valid_')) and (not names or k[6:] in names)]
+            head = f'epoch {_epoch_of(self.h, max(at, 1))}, after batch {at}'
+            res.append((at, ' · '.join([head, *_more(words)])))
+        return res
 
 # %% ../../nbs/loop/22_reading.ipynb #79e7a0df
 def _course(name, values, best=None):

@@ -7,14 +7,15 @@ __all__ = ['Branch', 'branch_of', 'RateFrom', 'Change', 'fork_run']
 
 # %% ../../nbs/runs/19_fork.ipynb #723a26c2
 import math, os, shutil
+from bisect import bisect_right
 from dataclasses import dataclass, replace
 from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
 from ..base import printable
-from ..draw import GREY, LEADING, Line, beside, legend_rows, limits
-from ..loop import History, Hook, Learner, Plot, as_count, set_lr
+from ..draw import GREY, Line, beside, limits
+from ..loop import History, Hook, Learner, Plot, as_count, set_lr, with_flags
 from ..save import Folder, find_point
 from .card import settings
 from .engine import engine_of
@@ -57,12 +58,12 @@ class Branch:
         return '; '.join(filter(None, [f'fork of {self.name} {self.where}', *self.differs, found]))
 
     def drawn(self, chart: Any) -> Any:
-        "Add the curve of the parent since to the `Chart` of the fork"
-        left, *rest = chart.parts or (chart,)
-        losses, *others = left.panels
+        "Fade what is the parent's in the `Chart` of the fork, and add the curve of the parent since"
+        parts = [replace(o, panels=[_faded(p, self.batch) for p in o.panels]) for o in chart.parts or (chart,)]
         self.tail.update()
-        left = replace(left, panels=[_with_parent(losses, self.tail.history, self.batch, self.name), *others])
-        return beside(left, *rest) if rest else left
+        losses = _with_parent(parts[0].panels[0], self.tail.history, self.batch, self.name)
+        parts[0].panels[0] = with_flags(losses, {self.batch: f'fork of {self.name} {self.where}'}).below_legend()
+        return beside(*parts)
 
 # %% ../../nbs/runs/19_fork.ipynb #09161bc9
 def branch_of(folder: RunFolder) -> Branch|None:  # None for a run that is no fork
@@ -71,6 +72,15 @@ def branch_of(folder: RunFolder) -> Branch|None:  # None for a run that is no fo
     return Branch(folder, info) if isinstance(info, dict) else None
 
 # %% ../../nbs/runs/19_fork.ipynb #39ffe1a7
+def _faded(panel, batch):
+    "Draw the lines of a panel thin and pale up to a batch: the trunk of a fork"
+    lines = []
+    for o in panel.lines:
+        n = bisect_right(o.xs, batch) if o.group != 'flag' else 0
+        trunk = replace(o, xs=o.xs[:n], ys=o.ys[:n], name='', width=min(o.width, 1.2), alpha=.45*o.alpha)
+        lines += [trunk]*bool(n) + [replace(o, xs=o.xs[max(n - 1, 0):], ys=o.ys[max(n - 1, 0):])]
+    return replace(panel, lines=lines)
+
 def _with_parent(losses, there, batch, name):
     "Add the losses of a parent's history after a batch to the panel of losses"
     lines, end, label = [], losses.xlim[1], f'train_loss of {name}'
@@ -89,9 +99,7 @@ def _with_parent(losses, there, batch, name):
     drawn = chain.from_iterable(o.ys for o in lines)
     seen = [y for y in drawn if math.isfinite(y) and (y > 0 or not losses.ylog)]
     if any(not low <= y <= high for y in seen): ylim = limits([low, high, *seen], (), losses.ylog)
-    lines = [*lines, Line([batch]*2, list(ylim), GREY, '', width=1), *losses.lines]
-    top = 9 + LEADING*max(len(legend_rows(lines, losses.width)), 1)
-    return replace(losses, lines=lines, ylim=ylim, top=top, height=losses.top + losses.height - top)
+    return replace(losses, lines=[*lines, *losses.lines], ylim=ylim)
 
 # %% ../../nbs/runs/19_fork.ipynb #2ebd8a7f
 def _link(source, to):

@@ -251,7 +251,7 @@ def launch_run(to: RunFolder, program: dict, info: dict, add: Callable, max_gb: 
         to.write('run.json', {
             'name': to.path.name, 'created': time(), 'host': platform.node(), 'cwd': os.getcwd(),
             'path': [os.path.abspath(o) for o in sys.path if os.path.exists(o or '.')],
-            'has_metrics': bool(learn.metrics), 'versions': versions(learn, program['hooks']),
+            'n_metrics': len(learn.metrics), 'versions': versions(learn, program['hooks']),
             'data': {'train': data_checksum(learn.train_dl), 'valid': data_checksum(learn.valid_dl)},
             'environment': environment(learn.device), **info, **more})
         if on is None: spawn(to)

@@ -19,7 +19,7 @@ from zlib import crc32
 
 from ..base import check_kinds, open_file, printable, read_file, replacing
 from ..draw import Bin, Envelope
-from ..loop import History
+from ..loop import History, flags_of
 from ..show import JSONLLogger
 
 # %% ../../nbs/runs/03_record.ipynb #88749753
@@ -41,11 +41,15 @@ def _copied(envelope):
 def _column(rows, name):
     values = [row.get(name) for row in rows]
     if set(map(type, values)) <= {float}: return values
-    return [v if _is_number(v) else math.nan for v in values]
+    return _numbers(values)
+
+def _numbers(values): return [v if _is_number(v) else math.nan for v in values]
 
 def _revised(row):
     "dict: name → list of float"
-    return {k: _column([{k: v} for v in values], k) for k, values in row.items() if isinstance(values, list)}
+    return {k: _numbers(values) for k, values in row.items() if isinstance(values, list)}
+
+def _is_branch(o): return isinstance(o, list) and len(o) > 2 and all(map(_is_number, o[:2])) and o[0] >= 0 < o[1]
 
 # %% ../../nbs/runs/03_record.ipynb #d0977ae1
 class Curves:
@@ -277,7 +281,7 @@ class RunRecord(JSONLLogger):
         self._note()
 
     def open(self, learn: Any) -> None:
-        self.flagged = []       # what is written of `history.flags`
+        self.flagged = []       # what is written of `flags_of(history)`
         self.along, self.over = CurveFile(self.path), (0, 0.)      # thinned out, for those who look
         self._note_final(learn.history)
         try: super().open(learn)
@@ -290,9 +294,11 @@ class RunRecord(JSONLLogger):
 
     def _flush(self, learn: Any, rest: bool = False) -> None:
         if learn.history.n_revised != self.n_revised: self._revise(learn.history)
-        if learn.history.flags != self.flagged:     # all of them: there are few
-            self.flagged = [*learn.history.flags]
-            self.write('flags', self.n, {'flags': self.flagged})
+        flags = flags_of(learn.history)
+        if flags != self.flagged:       # all of them: there are few
+            self.flagged = flags
+            left = [[v if math.isfinite(v) else None for v in o] for o in learn.history.branches]
+            self.write('flags', self.n, {'flags': flags, 'branches': left})
         super()._flush(learn, rest)
 
     def sync(self, learn: Any) -> None:
@@ -375,3 +381,5 @@ class RecordTail(_Tail):
             h.revise_steps(h.n_packed - first, {k: v for k, v in _revised(row).items() if k in h.series})
         elif kind == 'flags' and isinstance(flags := row.get('flags'), list):
             h.flags = [(o[0], printable(o[1])) for o in flags if isinstance(o, list) and [*map(type, o)] == [int, str]]
+            left = row.get('branches')
+            h.branches = [_numbers(o) for o in left if _is_branch(o)] if isinstance(left, list) else []

@@ -51,7 +51,7 @@ class _Contents:
         self.tail, self.plot, self.branch = tail, None, branch_of(folder)
         self.name = printable(str(info.get('name', folder.path.name)))
         self.first_row, self.first_batch = count_of(info, 'first_row'), count_of(info, 'first_batch')
-        self.has_metrics = bool(info.get('has_metrics'))
+        self.n_metrics = count_of(info, 'n_metrics')
 
     @property
     def history(self): return self.tail.history
@@ -75,7 +75,7 @@ class _Contents:
     def below(self, status):    # (HTML of the table, `Chart` or None)
         h, end = self.history, count_of(status.data or {}, 'end')
         if self.plot is None or self.plot.history is not h:
-            self.plot = Plot(h, self.first_batch, self.has_metrics)
+            self.plot = Plot(h, self.first_batch, self.n_metrics)
         chart = self.plot.chart(0 if status.is_over else end) if h.n_steps > self.first_batch else None
         if self.branch is not None and chart is not None: chart = self.branch.drawn(chart)
         return (h.html(self.first_row) if len(h) > self.first_row else ''), chart

@@ -131,7 +131,7 @@ class Region(Screen):
     def __init__(self, learn: Learner, end: int = 0, plot: bool = True):   # end: 0 if unknown
         h, self.first, self.end = learn.history, learn.bounds['row'], end
         self.area, self.progress = Area(), Pace()
-        self.plot = Plot(h, learn.bounds['batch'], bool(learn.metrics)) if plot else None
+        self.plot = Plot(h, learn.bounds['batch'], len(learn.metrics)) if plot else None
         self.drawn_at = self.plotted_at = -math.inf     # clock of the latest drawing, and of the latest one with a plot
         self.lock, self.over, self.thread = Lock(), Event(), None
 
