@@ -14,8 +14,10 @@ from pathlib import Path
 from time import sleep
 from typing import Any
 
+from torch.utils.data import IterableDataset
+
 from ..base import folded, format_bytes, rng_state, set_rng_state
-from ..data import length
+from ..data import adapter_of, length, source
 from ..draw import html_table, text_table
 from ..loop import Learner, as_count
 from ..save import Checkpoint
@@ -38,8 +40,16 @@ _ADVICE = [     # start of a path → what saves it
                'or read the data by a SeededLoader, whose random numbers depend on pass and index alone'),
     ('', 'move it into an object with state_dict and load_state_dict, and pass that to Learner(state=[...])'),
 ]
+_IN_PASS = ('give it a method set_epoch(epoch), which fit calls before each pass, and let its numbers depend on that '
+            'alone, as by numpy.random.default_rng(epoch)')     # for what a pass reads again from its start
 
-def _advice(path): return next(text for start, text in _ADVICE if path.startswith(start))
+def _advice(path, loaders):
+    dl = source(loaders.get('.'.join(path.split('.')[:2])))
+    is_stream = isinstance(getattr(dl, 'dataset', None), IterableDataset)
+    if '_dl.sampler' in path or '_dl.batch_sampler' in path: return _IN_PASS
+    if is_stream and '_dl.dataset' in path:
+        return f"{_IN_PASS}; or give it state_dict and load_state_dict, and read it by torchdata's StatefulDataLoader"
+    return next(text for start, text in _ADVICE if path.startswith(start))
 
 # %% ../../nbs/runs/22_check.ipynb #cs000006
 @dataclass(repr=False)
@@ -136,10 +146,10 @@ def _of_all_ranks(ranks):
 
 # %% ../../nbs/runs/22_check.ipynb #cs000009
 def bounds_within(learn: Learner, within: int) -> dict[str, int]:
-    "Return arguments of `fit` that reach about `within` batches, with at least two validations"
+    "Return arguments of `fit` that reach about `within` batches, with at least two validations if there is a set"
     n = length(learn.train_dl)
-    if n is not None and n <= within: return {'n_epochs': max(2, -(-within//n))}
-    return {'max_steps': within, 'valid_every': max(1, within//2)}
+    if n is not None and n <= within: return {'n_epochs': max(3, -(-within//n))}
+    return {'max_steps': within, 'valid_every': max(1, within//2) if learn.valid_dl is not None else None}
 
 # %% ../../nbs/runs/22_check.ipynb #cs000010
 def check_resume(learn: Learner,
@@ -162,6 +172,7 @@ def check_resume(learn: Learner,
         with tempfile.TemporaryDirectory(prefix='resume.') as o, ThreadPoolExecutor(2) as pool:
             folder = Path(o)
             put(folder, pack({'learn': learn, 'rng': rng_state()}))
+            loaders = {'learn.train_dl': learn.train_dl, 'learn.valid_dl': learn.valid_dl}
             fit = bounds_within(learn, within)
             spec = {'fit': fit, **({'stops': [], 'n_procs': n_procs} if run else {})}
             whole, again = pool.map(lambda name: _child(folder, name, **spec), ['whole', 'again'])
@@ -169,7 +180,7 @@ def check_resume(learn: Learner,
             stops = _choose(whole['points'], n_stops, random.Random(seed))
             if run:
                 part = _child(folder, 'killed', **{**spec, 'stops': stops})
-                return _report(whole, again, [part], stops, (part['size'], 0.), 'killed')
+                return _report(whole, again, [part], stops, (part['size'], 0.), loaders, 'killed')
             parts, first, path = [], 0, None
             for i, stop in enumerate([*stops, -1]):
                 save = None if stop < 0 else str(folder/f'checkpoint-{i}')
@@ -178,7 +189,7 @@ def check_resume(learn: Learner,
                 first, path = stop + 1, save
             size = sum(f.stat().st_size for f in folder.glob('checkpoint-0*') if f.is_file())
             size += sum(f.stat().st_size for f in folder.glob('checkpoint-0/**/*') if f.is_file())
-            return _report(whole, again, parts, stops, (size, parts[0].get('save_s', 0.)))
+            return _report(whole, again, parts, stops, (size, parts[0].get('save_s', 0.)), loaders)
 
 # %% ../../nbs/runs/22_check.ipynb #cs0002b
 def check_program(folder: RunFolder, **kwargs: Any) -> ResumeReport:
@@ -190,8 +201,9 @@ def check_program(folder: RunFolder, **kwargs: Any) -> ResumeReport:
 
 # %% ../../nbs/runs/22_check.ipynb #cs000012
 def _choose(points, n, rand):
-    "Choose points to stop after: of training and of validation, where there are both"
-    kinds = [[o['n'] for o in points[:-1] if o['kind'] == kind] for kind in ('training', 'validation')]
+    "Choose points to stop after: of training and of validation, if possible with an epoch before and after them"
+    inner = [o for o in points if 0 < o['epoch'] < points[-1]['epoch']] or points[:-1]
+    kinds = [[o['n'] for o in inner if o['kind'] == kind] for kind in ('training', 'validation')]
     found = [rand.choice(o) for o in kinds if o]
     rest = [o['n'] for o in points[:-1] if o['n'] not in found]
     rand.shuffle(rest)
@@ -203,7 +215,22 @@ def _words(point, points):
     return f'{point["kind"]} batch {same.index(point)} of epoch {point["epoch"]}'
 
 # %% ../../nbs/runs/22_check.ipynb #cs000013
-def _report(whole, again, parts, stops, checkpoint, how='stopped'):
+def _out_of_sight(part, point, loaders):
+    "The object that must have caused the first difference, although no state of it was seen to be lost"
+    if part in ('loss', 'buffers'): return 'learn.model', (
+        'its pass, the loss or a hook depends on a state out of sight: register it as a buffer of the model, or give '
+        'its owner state_dict and load_state_dict')
+    if part != 'batch': return 'learn.opt', "it depends on a state out of sight: keep it in the optimizer's state"
+    name = 'learn.train_dl' if point['kind'] == 'training' else 'learn.valid_dl'
+    dl = source(loaders[name])
+    if getattr(dl, 'persistent_workers', False): return name, (
+        'its workers keep a state from pass to pass: pass persistent_workers=False, or read the data by a SeededLoader')
+    if adapter_of(dl).has_state: return name, (
+        f'the state_dict of its {type(dl).__name__} leaves something out, such as a shuffle buffer: read the data by '
+        'a torch.utils.data.DataLoader, which reads the first batches of a pass again')
+    return name, f'its {type(dl).__name__} yields other batches when a pass is read again: {_IN_PASS}'
+
+def _report(whole, again, parts, stops, checkpoint, loaders, how='stopped'):
     points, found = whole['points'], [o for part in parts for o in part['points']]
     noisy = {k for a, b in zip(points, again['points']) for kind in ('parts', 'state')
              for k in a[kind] if a[kind][k] != b[kind].get(k)}
@@ -216,16 +243,23 @@ def _report(whole, again, parts, stops, checkpoint, how='stopped'):
             for k in _PARTS]
     rows.sort(key=lambda o: 99 if o['exact'] else since[o['part']]['n'])
     lost = {}
-    for stop in stops:
+    for stop, end in zip(stops, [*stops[1:], len(points) - 1]):
         if stop + 1 >= len(found): break
-        a, b = points[stop + 1]['state'], found[stop + 1]['state']
-        for k in a:
+        def differs(k, n): return n >= len(found) or points[n]['state'].get(k) != found[n]['state'].get(k)
+        for k in points[stop + 1]['state'].keys() - noisy - lost.keys():
             is_changing = len({o['state'].get(k) for o in points}) > 1
-            if k not in noisy and k not in lost and is_changing and a[k] != b.get(k): lost[k] = points[stop + 1]
+            # what is right again at the end, as by `set_epoch`, and has changed nothing, was no state
+            if is_changing and differs(k, stop + 1) and (since or differs(k, end)): lost[k] = points[stop + 1]
+    lost = {k: lost[k] for k in sorted(lost)}
     lost = {k: o for k, o in lost.items() if k.partition(' on rank ')[0] not in lost or ' on rank ' not in k}
-    lost = [{'object': k, 'since': _words(o, points), 'advice': _advice(k)} for k, o in lost.items()]
+    lost = [{'object': k, 'since': _words(o, points), 'advice': _advice(k, loaders)} for k, o in lost.items()]
+    if since and not lost:
+        first = rows[0]['part']
+        name, advice = _out_of_sight(first, since[first], loaders)
+        lost = [{'object': name, 'since': rows[0]['since'], 'advice': advice}]
     error = next((o['error'] for o in parts if o['error']), '')
     if not error and len(found) != len(points): error = f'{len(found)} batches were trained instead of {len(points)}'
-    warned = list(dict.fromkeys(w for o in parts[1:] for w in o['warnings']))
+    known = {*whole['warnings']} if since else {w for o in parts for w in o['warnings']}   # what is exact needs no warning
+    warned = list(dict.fromkeys(w for o in parts[1:] for w in o['warnings'] if w not in known))
     where = [f'after {_words(points[o], points)}' for o in stops]
     return ResumeReport(rows, lost, where, behaviour, error, warned, checkpoint, how)
