@@ -87,6 +87,15 @@ def _opened_late(dl, iterator):
     yield from first
     yield from iterator
 
+@contextmanager
+def _no_restart(dl, name='restart_on_stop_iteration'):
+    "Let torchdata's `Loader` open a pass at its end: without this it begins another one there"
+    restarts = getattr(dl, name, False)
+    if restarts: setattr(dl, name, False)
+    try: yield
+    finally:
+        if restarts: setattr(dl, name, True)
+
 def is_warm(dl: Any) -> bool:
     "Return whether the loader keeps worker processes for its next pass"
     return any(kept_iterator(o) is not None for o in each(dl))
@@ -164,7 +173,7 @@ class Adapter:
         """
         if state is not None:
             self.dl.load_state_dict(state)
-            iterator = _open_pass(self.dl)
+            with _no_restart(self.dl): iterator = _open_pass(self.dl)
             return _opened_late(self.dl, iterator) if isinstance(iterator, GeneratorType) else iterator
         if not n: return _open_pass(self.dl)
         try: return self._seek(n, first, skip)

@@ -201,9 +201,12 @@ def check_program(folder: RunFolder, **kwargs: Any) -> ResumeReport:
 
 # %% ../../nbs/runs/22_check.ipynb #cs000012
 def _choose(points, n, rand):
-    "Choose points to stop after: of training and of validation, if possible with an epoch before and after them"
+    "Choose points to stop after: of training and of validation, if possible in a pass that others precede and follow"
+    def places(inner):
+        return [[o['n'] for o in inner if o['kind'] == kind] for kind in ('training', 'validation')]
     inner = [o for o in points if 0 < o['epoch'] < points[-1]['epoch']] or points[:-1]
-    kinds = [[o['n'] for o in inner if o['kind'] == kind] for kind in ('training', 'validation')]
+    within = [a for a, b in zip(points, points[1:]) if a in inner and a['kind'] == b['kind']]
+    kinds = [a or b or c for a, b, c in zip(places(within), places(inner), places(points[:-1]))]
     found = [rand.choice(o) for o in kinds if o]
     rest = [o['n'] for o in points[:-1] if o['n'] not in found]
     rand.shuffle(rest)
@@ -258,7 +261,7 @@ def _report(whole, again, parts, stops, checkpoint, loaders, how='stopped'):
         name, advice = _out_of_sight(first, since[first], loaders)
         lost = [{'object': name, 'since': rows[0]['since'], 'advice': advice}]
     error = next((o['error'] for o in parts if o['error']), '')
-    if not error and len(found) != len(points): error = f'{len(found)} batches were trained instead of {len(points)}'
+    if not error and not since and len(found) != len(points): error = f'{len(found)} batches were trained instead of {len(points)}'
     known = {*whole['warnings']} if since else {w for o in parts for w in o['warnings']}   # what is exact needs no warning
     warned = list(dict.fromkeys(w for o in parts[1:] for w in o['warnings'] if w not in known))
     where = [f'after {_words(points[o], points)}' for o in stops]

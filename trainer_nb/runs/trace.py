@@ -131,6 +131,7 @@ def held_state(roots: dict[str, Any]) -> dict[str, str]:
             seen.add(id(o))
             own = not is_foreign(type(o).__module__) or isinstance(o, (FunctionType, type)) or (
                 is_own and isinstance(o, (dict, list, tuple, set, deque)))
+            if path in roots and path.endswith('_dl') and hasattr(o, 'load_state_dict'): own = False    # its position
             if is_own and path not in roots and _saves_itself(o): found[path] = digest(o.state_dict())
             if isinstance(o, (set, frozenset)) and is_own: found[path] = digest(o)
             for p, x in _inside(o, path):
