@@ -72,31 +72,38 @@ class ResumeReport:
     def status(self) -> str:
         "Return the answer in one sentence"
         if self.error: return f'✗ it cannot be resumed: {self.error}'
-        where = ' and '.join(self.stops)
+        n = len(self.stops)
+        where = ' and '.join(self.stops) if n < 4 else f'{n} times, first {self.stops[0]}, last {self.stops[-1]}'
         wrong = next((o for o in self.rows if not o['exact']), None)
         if wrong is not None:
-            return f'✗ {self.how} {where}: the first difference is in the {wrong["part"]} of {wrong["since"]}'
+            return f'✗ {self.how} {where}: the first difference is {wrong["part"]}, in {wrong["since"]}'
         if self.noisy: return f'? two uninterrupted runs differ already, in {", ".join(self.noisy[:5])}: no answer'
         text = f'✓ {self.how} {where}, and resumed in new processes: equal to the uninterrupted run bit for bit'
         return text + (', but not all state was restored' if self.lost else '')
 
     def lines(self) -> list[list[str]]:  # header first
         "Return the table as text"
-        rows = [[o['part'], '✓' if o['exact'] else '✗', o['since'] or ''] for o in self.rows]
-        return [['', 'exact', 'first difference'], *rows]
+        n = 2 + any(o['since'] for o in self.rows)
+        rows = [[o['part'], '✓' if o['exact'] else '✗', o['since'] or ''][:n] for o in self.rows]
+        return [['', 'exact', 'first difference'][:n], *rows]
 
     def notes(self) -> list[str]:
         "Return the lines below the table: objects that lost their state and what saves it, size, warnings"
         size, seconds = self.checkpoint
         res = [f'{o["object"]} lost its state, seen in {o["since"]}: {o["advice"]}' for o in self.lost]
-        if size: res.append(f'a checkpoint takes {format_bytes(size)}')
+        time = f' and {seconds:.1g} s' if seconds else ''
+        if size: res.append(f'a checkpoint takes {format_bytes(size)}{time}')
         return res + self.warnings
 
     def __repr__(self): return '\n'.join([self.status(), text_table(self.lines()), *self.notes()])
 
     def _repr_html_(self):
-        notes = ''.join(f'<div>{escape(o)}</div>' for o in self.notes())
-        return f'<div>{escape(self.status())}</div>{html_table(self.lines())}{notes}'
+        notes = [escape(o) for o in self.notes()]
+        for i, o in enumerate(self.lost):
+            name = escape(o['object'])
+            notes[i] = f'<b>{name}</b>{notes[i].removeprefix(name)}'
+        notes = ''.join(f'<div style="margin-top:4px">{o}</div>' for o in notes)
+        return f'<div style="margin-bottom:4px">{escape(self.status())}</div>{html_table(self.lines())}{notes}'
 
 # %% ../../nbs/runs/22_check.ipynb #cs000008
 def _child(folder, name, **spec):
