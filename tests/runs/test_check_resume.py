@@ -316,7 +316,8 @@ def hugging(noise=None, shuffle=True):
 def nodes(noise=lambda: 0):
     tn = pytest.importorskip('torchdata.nodes')
     node = tn.Batcher(tn.MapStyleWrapper(Data(), torch.utils.data.RandomSampler(range(N))), 6)
-    return tn.Loader(tn.Mapper(node, lambda rows: torch.utils.data.default_collate([(x + noise(), y) for x, y in rows])))
+    def join(rows): return torch.utils.data.default_collate([(x + noise(), y) for x, y in rows])
+    return tn.Loader(tn.Mapper(node, join))
 
 def lightning(folder=Path(tempfile.gettempdir())/f'chunks-{os.getpid()}', **kwargs):
     litdata = pytest.importorskip('litdata')
@@ -336,7 +337,7 @@ FAULTS |= {
     'learn.train_dl   ': lambda: streamed(stateful(hugging())),     # its shuffle buffer is not in its state
     'noise in the closure of hugging': lambda: streamed(loader(hugging(Rng(random.Random(0))))),
     'noise in the closure of nodes': lambda: make(nodes(Rng(random.Random(0)))),
-    'learn.train_dl    ': lambda: streamed(lightning_loader()),     # it saves no count of its passes between two of them
+    'learn.train_dl    ': lambda: streamed(lightning_loader()),     # between two passes it saves no count of them
     'learn.train_dl     ': lambda: streamed(loader(
         lightning(transform=lambda row, rng=random.Random(0): {**row, 'x': row['x'] + rng.random()}))),
 }

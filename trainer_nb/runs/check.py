@@ -240,6 +240,20 @@ def _out_of_sight(part, point, loaders):
         'a torch.utils.data.DataLoader, which reads the first batches of a pass again')
     return name, f'its {type(dl).__name__} yields other batches when a pass is read again: {_IN_PASS}'
 
+# %% ../../nbs/runs/22_check.ipynb #cs00013b
+def _lost(points, found, stops, noisy, is_exact):
+    "The first points after a stop at which objects hold another state, by path"
+    lost = {}
+    for stop, end in zip(stops, [*stops[1:], len(points) - 1]):
+        if stop + 1 >= len(found): break
+        def differs(k, n): return n >= len(found) or points[n]['state'].get(k) != found[n]['state'].get(k)
+        for k in points[stop + 1]['state'].keys() - noisy - lost.keys():
+            is_changing = len({o['state'].get(k) for o in points}) > 1
+            # what has changed nothing, and is right again at the end, as by `set_epoch`, is no state
+            if is_changing and differs(k, stop + 1) and not (is_exact and not differs(k, end)):
+                lost[k] = points[stop + 1]
+    return {k: lost[k] for k in sorted(lost) if ' on rank ' not in k or k.partition(' on rank ')[0] not in lost}
+
 def _report(whole, again, parts, stops, checkpoint, loaders, how='stopped'):
     points, found = whole['points'], [o for part in parts for o in part['points']]
     noisy = {k for a, b in zip(points, again['points']) for kind in ('parts', 'state')
@@ -252,24 +266,15 @@ def _report(whole, again, parts, stops, checkpoint, loaders, how='stopped'):
     rows = [{'part': k, 'exact': k not in since, 'since': _words(since[k], points) if k in since else None}
             for k in _PARTS]
     rows.sort(key=lambda o: 99 if o['exact'] else since[o['part']]['n'])
-    lost = {}
-    for stop, end in zip(stops, [*stops[1:], len(points) - 1]):
-        if stop + 1 >= len(found): break
-        def differs(k, n): return n >= len(found) or points[n]['state'].get(k) != found[n]['state'].get(k)
-        for k in points[stop + 1]['state'].keys() - noisy - lost.keys():
-            is_changing = len({o['state'].get(k) for o in points}) > 1
-            # what is right again at the end, as by `set_epoch`, and has changed nothing, was no state
-            if is_changing and differs(k, stop + 1) and (since or differs(k, end)): lost[k] = points[stop + 1]
-    lost = {k: lost[k] for k in sorted(lost)}
-    lost = {k: o for k, o in lost.items() if k.partition(' on rank ')[0] not in lost or ' on rank ' not in k}
-    lost = [{'object': k, 'since': _words(o, points), 'advice': _advice(k, loaders)} for k, o in lost.items()]
-    if since and not lost:
-        first = rows[0]['part']
-        name, advice = _out_of_sight(first, since[first], loaders)
+    lost = [{'object': k, 'since': _words(o, points), 'advice': _advice(k, loaders)}
+            for k, o in _lost(points, found, stops, noisy, not since).items()]
+    if since and not lost and not behaviour:
+        name, advice = _out_of_sight(rows[0]['part'], since[rows[0]['part']], loaders)
         lost = [{'object': name, 'since': rows[0]['since'], 'advice': advice}]
     error = next((o['error'] for o in parts if o['error']), '')
-    if not error and not since and len(found) != len(points): error = f'{len(found)} batches were trained instead of {len(points)}'
-    known = {*whole['warnings']} if since else {w for o in parts for w in o['warnings']}   # what is exact needs no warning
+    if not error and not since and len(found) != len(points):
+        error = f'{len(found)} batches were trained instead of {len(points)}'
+    known = {*whole['warnings']} if since or error else {w for o in parts for w in o['warnings']}
     warned = list(dict.fromkeys(w for o in parts[1:] for w in o['warnings'] if w not in known))
     where = [f'after {_words(points[o], points)}' for o in stops]
     return ResumeReport(rows, lost, where, behaviour, error, warned, checkpoint, how)
