@@ -1,5 +1,6 @@
 "A pass that ends early, is longer than it claims, or finds another loader equals a plain loop, or is refused"
 import multiprocessing, warnings
+from itertools import islice
 
 import pytest, torch, torch.nn.functional as F
 from torch.optim import SGD
@@ -11,7 +12,7 @@ from common import (
 from trainer_nb.loop.hooks import CancelEpoch, LambdaHook
 from trainer_nb.features.gradients import GradAccum
 from trainer_nb.all import Loaders, SeededLoader
-from trainer_nb.data import end_workers, is_warm
+from trainer_nb.data import Pass, end_workers, is_warm
 
 
 def loader(): return DataLoader(Noisy(*problem()), batch_size=5, shuffle=True, num_workers=1, persistent_workers=True)
@@ -146,6 +147,42 @@ def test_a_batch_that_was_read_ahead_is_neither_lost_nor_drawn_twice(tmp_path, k
         return make_learner(make_model(), dl, hooks=[GradAccum(3)])
     with told(): check_resume(make, tmp_path, STOP, n_epochs=2)
 
+
+class Placed(DataLoader):
+    "Saves its position"
+    n = start = 0
+    def __iter__(self):
+        for self.n, batch in enumerate(islice(super().__iter__(), self.start, None), self.start + 1): yield batch
+    def state_dict(self): return {'n': self.n}
+    def load_state_dict(self, state): self.start = state['n']
+
+@pytest.mark.parametrize('n_workers', [0, 1])
+def test_the_position_that_a_loader_saves_is_kept_when_a_pass_is_closed(n_workers):
+    "Its workers end; a lazily opened pass draws no other random number than the first one did"
+    data = TensorDataset(torch.arange(6.))
+    first = Pass(Placed(data, 1, num_workers=n_workers))
+    for _, _ in zip(range(2), first): first.n += 1
+    before = torch.get_rng_state()
+    first.close()
+    state = first.state_dict()
+    assert state['loader'] == {'n': 2}
+    other = Pass(Placed(data, 1, num_workers=n_workers))
+    other.load_state_dict(state)
+    assert [o.item() for o, in other] == [2, 3, 4, 5] and torch.equal(before, torch.get_rng_state())
+
+def test_a_batch_that_is_put_back_before_one_that_was_read_ahead():
+    "The loader's own position is between the two"
+    class Lines(IterableDataset):
+        def __iter__(self): return iter(torch.arange(6.))
+    first, other = Pass(Placed(Lines(), 1)), Pass(Placed(Lines(), 1))
+    batches = iter(first)
+    next(batches)
+    first.n = 1
+    batch = next(batches)
+    assert not first.at_end
+    first.put_back(batch)
+    other.load_state_dict(first.state_dict())
+    assert [o.item() for o in other] == [1, 2, 3, 4, 5]
 
 # Other loaders between a stop and a resume
 

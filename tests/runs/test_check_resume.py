@@ -1,6 +1,8 @@
 "`check_resume` names what forgets: planted faults are all found, and healthy programs are proved exact"
-import random
+import atexit, json, os, random, shutil, sys, tempfile, types
 from collections import deque
+from itertools import islice
+from pathlib import Path
 
 import numpy as np, pytest, torch, torch.nn.functional as F
 from torch import nn
@@ -10,7 +12,8 @@ from common import weights
 from trainer_nb.runs.check import ResumeReport
 from trainer_nb.runs.table import main
 from trainer_nb.all import (
-    AMP, EMA, EarlyStopping, GradAccum, GradClip, Hook, Learner, LRScheduler, NaNGuard, OneCycle, SeededLoader, accuracy
+    AMP, EMA, Compile, EarlyStopping, GradAccum, GradClip, Hook, Learner, LRScheduler, NaNGuard, OneCycle, Samples,
+    SeededLoader, SpikeGuard, accuracy
 )
 
 N = 24
@@ -46,6 +49,42 @@ class Stream(IterableDataset):
         for i in range(N):
             self.n += 1
             yield torch.randn(4, generator=torch.Generator().manual_seed(self.n)), i % 3
+
+class Positioned(DataLoader):
+    "Saves its position, and opens a pass with its first batch, as litdata's does"
+    n = start = 0
+    def __iter__(self):
+        for self.n, batch in enumerate(islice(super().__iter__(), self.start, None), self.start + 1): yield batch
+        self.start = 0
+    def state_dict(self): return {'n': self.n}
+    def load_state_dict(self, state): self.start = state['n']
+
+class Mixed(Positioned):
+    "Its state leaves the shuffle buffer out, as that of a stream of `datasets`"
+    def __iter__(self):
+        rand, held = random.Random(0), []
+        for batch in super().__iter__():
+            held.append(batch)
+            if len(held) > 2: yield held.pop(rand.randrange(3))
+        yield from held
+
+class Ordered(Shuffled):
+    def set_epoch(self, epoch): self.rng = np.random.default_rng(epoch)
+
+class OrderedStream(Stream):
+    def set_epoch(self, epoch): self.n = 100*epoch
+
+class NumPy(Data):
+    def __getitem__(self, i): return self.x[i] + float(np.random.rand()), i % 3
+
+class Own(Data):
+    def __init__(self): super().__init__(Rng(random.Random(0)))
+
+class SavedRng(Rng):
+    def state_dict(self): return {'rng': self.rng.getstate()}
+    def load_state_dict(self, state):
+        version, numbers, gauss = state['rng']
+        self.rng.setstate((version, tuple(numbers), gauss))
 
 class Counts(nn.Module):
     def __init__(self, is_saved=False):
@@ -211,6 +250,9 @@ FAULTS = {      # the start of an object's name → a program in which it forget
     'learn.opt.n': lambda: make(optim=Counting, lr=.1),
     'learn.train_dl.dataset.noise': lambda: make(loader(Data(random.Random(0).random))),
     'learn.seen': lambda: make(cls=Sub),
+    'learn.train_dl': lambda: make(Mixed(Data(), 4)),
+    'learn.train_dl ': lambda: make(loader(NumPy(), num_workers=2, persistent_workers=True)),
+    'learn.train_dl  ': lambda: make(loader(Own(), num_workers=2, persistent_workers=True)),
 }
 
 def gan():
@@ -239,17 +281,86 @@ HEALTHY = {
     'patience': lambda: make(hooks=[EarlyStopping(5)]), 'two optimizers': gan,
     'saved hook': lambda: make(hooks=[Saved(0)]), 'buffer': lambda: make(model=Buffered()),
     'momentum': lambda: make(optim=lambda p: torch.optim.SGD(p, .1, momentum=.9)),
+    'large': lambda: make(model=nn.Sequential(nn.Linear(4, 2**16), nn.Linear(2**16, 3)), optim=torch.optim.SGD),
+    'own position': lambda: make(Positioned(Data(), 6)), 'global numpy in workers': lambda: make(
+        loader(NumPy(), num_workers=2)),
+    'own numbers in workers': lambda: make(loader(Own(), num_workers=2)),
+    'sampler with set_epoch': lambda: make(loader(sampler=Ordered(np.random.default_rng(0)))),
+    'stream with set_epoch': lambda: make(loader(OrderedStream())),
+    'saved augmentation': lambda: (rng := SavedRng(random.Random(0))) and make(loader(Data(rng)), state=[rng]),
+    'spikes': lambda: make(hooks=[SpikeGuard(action='skip')]),
+    'samples': lambda: make(hooks=[Samples(lambda learn: learn.model(torch.ones(2, 4)))]),
+    'compiled': lambda: make(hooks=[Compile(backend='aot_eager')]),
+    'plateau': lambda: make(hooks=[
+        LRScheduler(lambda opt: torch.optim.lr_scheduler.ReduceLROnPlateau(opt), step='metric')]),
+    'all at once': lambda: make(hooks=[AMP(), GradAccum(3), EMA(.9), GradClip(1.), OneCycle(.1)]),
+    'validation within epochs': lambda: make((torch.randn(120, 4), torch.arange(120) % 3), bs=6),
+    'best weights': lambda: make(hooks=[EarlyStopping(None)]),
+}
+
+# Streams of libraries, as their users write them
+
+def of_columns(batch, learn): return {'loss': F.cross_entropy(learn.model(batch['x']), batch['y'])}
+def streamed(dl): return make(dl, nn.Linear(4, 3), train_step=of_columns, eval_step=in_rows)
+def in_rows(batch, learn): return {'loss': F.cross_entropy(learn.model(batch[0]), batch[1])}
+def stateful(data, **kwargs):
+    return pytest.importorskip('torchdata.stateful_dataloader').StatefulDataLoader(data, 6, **kwargs)
+
+def hugging(noise=None, shuffle=True):
+    datasets = pytest.importorskip('datasets')
+    data = datasets.Dataset.from_dict({'x': Data().x.tolist(), 'y': [i % 3 for i in range(N)]})
+    data = data.to_iterable_dataset(num_shards=4).with_format('torch')
+    if shuffle: data = data.shuffle(seed=1, buffer_size=10)
+    return data if noise is None else data.map(lambda row: {'x': row['x'] + noise(), 'y': row['y']})
+
+def nodes(noise=lambda: 0):
+    tn = pytest.importorskip('torchdata.nodes')
+    node = tn.Batcher(tn.MapStyleWrapper(Data(), torch.utils.data.RandomSampler(range(N))), 6)
+    def join(rows): return torch.utils.data.default_collate([(x + noise(), y) for x, y in rows])
+    return tn.Loader(tn.Mapper(node, join))
+
+def lightning(folder=Path(tempfile.gettempdir())/f'chunks-{os.getpid()}', **kwargs):
+    litdata = pytest.importorskip('litdata')
+    if not folder.exists():
+        writer = litdata.streaming.writer.BinaryWriter(str(folder), chunk_size=8)
+        for i, x in enumerate(Data().x): writer[i] = {'x': x, 'y': i % 3}
+        writer.done()
+        writer.merge()
+        atexit.register(shutil.rmtree, folder)
+    return litdata.StreamingDataset(str(folder), shuffle=True, **kwargs)
+
+def lightning_loader():
+    data = lightning()
+    return pytest.importorskip('litdata').StreamingDataLoader(data, batch_size=6)
+
+FAULTS |= {
+    'learn.train_dl   ': lambda: streamed(stateful(hugging())),     # its shuffle buffer is not in its state
+    'noise in the closure of hugging': lambda: streamed(loader(hugging(Rng(random.Random(0))))),
+    'noise in the closure of nodes': lambda: make(nodes(Rng(random.Random(0)))),
+    'learn.train_dl    ': lambda: streamed(lightning_loader()),     # between two passes it saves no count of them
+    'learn.train_dl     ': lambda: streamed(loader(
+        lightning(transform=lambda row, rng=random.Random(0): {**row, 'x': row['x'] + rng.random()}))),
+}
+
+HEALTHY |= {
+    'datasets, shuffled': lambda: streamed(loader(hugging())),
+    'datasets, stateful': lambda: streamed(stateful(hugging(shuffle=False))),
+    'datasets, stateful, workers': lambda: streamed(stateful(hugging(shuffle=False), num_workers=2)),
+    'stateful': lambda: make(stateful(Data(), shuffle=True)),
+    'stateful, workers': lambda: make(stateful(Data(), shuffle=True, num_workers=2)),
+    'nodes': lambda: make(nodes()),
+    'litdata in a DataLoader': lambda: streamed(loader(lightning())),
 }
 
 def cases(all_, quick): return [pytest.param(o, marks=() if o in quick else pytest.mark.soak) for o in all_]
 
-@pytest.mark.parametrize('name', cases(FAULTS, ['learn.train_dl.sampler.rng', 'the global COUNT']))
+@pytest.mark.parametrize('name', cases(FAULTS, ['learn.train_dl', 'the global COUNT']))
 def test_a_fault_is_named(name):
     report = FAULTS[name]().check_resume()
     assert not report.is_exact, report
     assert [o for o in report.lost if o['object'].startswith(name.strip())], report
 
-@pytest.mark.parametrize('name', cases(HEALTHY, ['plain']))
+@pytest.mark.parametrize('name', cases(HEALTHY, ['large', 'own position']))
 def test_a_healthy_program_is_proved(name):
     learn = HEALTHY[name]()
     before, rng = weights(learn.model), torch.get_rng_state()
@@ -257,6 +368,29 @@ def test_a_healthy_program_is_proved(name):
     assert report.is_exact and not report.lost, report
     assert all(map(torch.equal, before, weights(learn.model))) and torch.equal(rng, torch.get_rng_state())
     assert not learn.history and learn.state.samples_seen == 0 and '✓ stopped after' in report.status()
+
+PAGES = sorted(o for name in ('examples', 'lessons') for o in (Path(__file__).parents[2]/'nbs'/name).glob('*.ipynb'))
+
+@pytest.mark.soak
+@pytest.mark.parametrize('path', [o for o in PAGES if o.stem != '00_overview'], ids=lambda o: o.stem)
+def test_programs_of_the_pages(path, tmp_path, monkeypatch):
+    "The first learner that each page trains is exact; the environment of one forgets, and is named"
+    class Trains(BaseException): pass
+    def fit(self, *args, **kwargs): raise Trains(self)
+    cells = [''.join(o['source']) for o in json.loads(path.read_text())['cells'] if o['cell_type'] == 'code']
+    page = types.ModuleType('__main__')     # so that what it defines is copied by value
+    monkeypatch.setitem(sys.modules, '__main__', page)
+    monkeypatch.chdir(path.parent)
+    with monkeypatch.context() as m, pytest.raises(Trains) as found:
+        m.setattr(Learner, 'fit', fit)
+        for source in cells:
+            lines = [o for o in source.splitlines() if not o.startswith(('%', '!'))]
+            exec(compile('\n'.join(lines), path.name, 'exec'), vars(page))
+    learn = found.value.args[0]
+    learn.display = False
+    report = learn.check_resume(within=6)
+    assert [o['object'] for o in report.lost] == ['the global moon.state']*(path.stem == '14_actor_critic'), report
+    assert report.is_exact != bool(report.lost), report
 
 def test_wrong_use():
     with pytest.raises(ValueError, match='within'): make().check_resume(0)

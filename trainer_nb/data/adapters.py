@@ -11,8 +11,9 @@ __all__ = ['RNG_STATE_KINDS', 'running', 'loader_generators', 'rng_states', 'set
 import signal, warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
-from itertools import chain
+from itertools import chain, islice
 from time import perf_counter
+from types import GeneratorType
 from typing import Any
 from weakref import WeakSet
 
@@ -78,6 +79,25 @@ def _open_pass(dl: Any) -> Iterator:
     if not getattr(dl, 'num_workers', 0): return iter(dl)
     are_busy = any(o.dl is dl for o in running)     # torch would end that pass
     with _no_interrupt(), workers_end(dl, are_busy): return iter(dl)
+
+def _opened_late(dl, iterator):
+    "Yield from a generator, which opens the pass with its first batch: the seed of workers was drawn before"
+    own = isinstance(dl, DataLoader) and dl.generator is None
+    if own: dl.generator = torch.Generator()
+    try: first = [*islice(iterator, 1)]
+    finally:
+        if own: dl.generator = None
+    yield from first
+    yield from iterator
+
+@contextmanager
+def _no_restart(dl, name='restart_on_stop_iteration'):
+    "Let torchdata's `Loader` open a pass at its end: without this it begins another one there"
+    restarts = getattr(dl, name, False)
+    if restarts: setattr(dl, name, False)
+    try: yield
+    finally:
+        if restarts: setattr(dl, name, True)
 
 def is_warm(dl: Any) -> bool:
     "Return whether the loader keeps worker processes for its next pass"
@@ -154,8 +174,11 @@ class Adapter:
         batch, None: those at this call. With `skip`, samples draw no random numbers, and workers need not
         read the skipped ones. Raises ValueError if there are fewer batches.
         """
-        if state is not None: self.dl.load_state_dict(state)
-        if state is not None or not n: return _open_pass(self.dl)
+        if state is not None:
+            self.dl.load_state_dict(state)
+            with _no_restart(self.dl): iterator = _open_pass(self.dl)
+            return _opened_late(self.dl, iterator) if isinstance(iterator, GeneratorType) else iterator
+        if not n: return _open_pass(self.dl)
         try: return self._seek(n, first, skip)
         except StopIteration:
             kind = type(self.dl).__name__

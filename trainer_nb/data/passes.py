@@ -92,6 +92,7 @@ class _Reader:
 
     def put_back(self, batch: Any) -> None:
         "Yield the last batch again when the pass continues, as it was not finished"
+        if self.ahead: self.at_ahead = None     # a position between the two
         self.ahead = [batch, *(self.ahead or ())]
 
     @property
@@ -148,6 +149,11 @@ class Pass(_Reader):
         set_rng_states(now, self.dl)
         return iterator
 
+    def _position(self):
+        "The loader's own position, if it has one"
+        if self.iterator is None or not (self.adapter.has_state and self.n): return self.loader
+        return self.adapter.state(self.iterator, self.n) if self.ahead == [] else self.at_ahead
+
     def state_dict(self) -> dict[str, Any]:  # plain values and tensors
         "Return what another process needs to resume this pass"
         how, is_open = self.adapter, self.iterator is not None
@@ -155,7 +161,7 @@ class Pass(_Reader):
         if is_open and how.reads_again: loader, was_ahead, kept = how.state(self.iterator, self.n), False, None
         elif is_open:
             was_ahead, kept = self.ahead != [], [o for o in (self.ahead or [])[:1] if _can_keep(o)] or None
-            if how.has_state and self.n: loader = self.at_ahead if was_ahead else how.state(self.iterator, self.n)
+            loader = self._position()
         if how.is_partial: kept = None
         return {'n': self.n, 'start': self.start, 'was_warm': self.was_warm, 'loader': loader,
                 'was_ahead': was_ahead, 'kept': kept}
@@ -167,7 +173,9 @@ class Pass(_Reader):
     def close(self) -> None:
         "End the worker processes of an unfinished pass"
         running.discard(self)
+        position = self.loader if self.adapter.reads_again else self._position()
         if not self.adapter.close(self.iterator): return
+        self.loader = position
         if kept_iterator(self.dl) is self.iterator: forget_iterator(self.dl)
         self.iterator, self.was_ahead, self.ahead = None, self.ahead != [], []
 

@@ -14,8 +14,10 @@ from pathlib import Path
 from time import sleep
 from typing import Any
 
+from torch.utils.data import IterableDataset
+
 from ..base import folded, format_bytes, rng_state, set_rng_state
-from ..data import length
+from ..data import adapter_of, length, source
 from ..draw import html_table, text_table
 from ..loop import Learner, as_count
 from ..save import Checkpoint
@@ -38,8 +40,16 @@ _ADVICE = [     # start of a path → what saves it
                'or read the data by a SeededLoader, whose random numbers depend on pass and index alone'),
     ('', 'move it into an object with state_dict and load_state_dict, and pass that to Learner(state=[...])'),
 ]
+_IN_PASS = ('give it a method set_epoch(epoch), which fit calls before each pass, and let its numbers depend on that '
+            'alone, as by numpy.random.default_rng(epoch)')     # for what a pass reads again from its start
 
-def _advice(path): return next(text for start, text in _ADVICE if path.startswith(start))
+def _advice(path, loaders):
+    dl = source(loaders.get('.'.join(path.split('.')[:2])))
+    is_stream = isinstance(getattr(dl, 'dataset', None), IterableDataset)
+    if '_dl.sampler' in path or '_dl.batch_sampler' in path: return _IN_PASS
+    if is_stream and '_dl.dataset' in path:
+        return f"{_IN_PASS}; or give it state_dict and load_state_dict, and read it by torchdata's StatefulDataLoader"
+    return next(text for start, text in _ADVICE if path.startswith(start))
 
 # %% ../../nbs/runs/22_check.ipynb #cs000006
 @dataclass(repr=False)
@@ -62,31 +72,38 @@ class ResumeReport:
     def status(self) -> str:
         "Return the answer in one sentence"
         if self.error: return f'✗ it cannot be resumed: {self.error}'
-        where = ' and '.join(self.stops)
+        n = len(self.stops)
+        where = ' and '.join(self.stops) if n < 4 else f'{n} times, first {self.stops[0]}, last {self.stops[-1]}'
         wrong = next((o for o in self.rows if not o['exact']), None)
         if wrong is not None:
-            return f'✗ {self.how} {where}: the first difference is in the {wrong["part"]} of {wrong["since"]}'
+            return f'✗ {self.how} {where}: the first difference is {wrong["part"]}, in {wrong["since"]}'
         if self.noisy: return f'? two uninterrupted runs differ already, in {", ".join(self.noisy[:5])}: no answer'
         text = f'✓ {self.how} {where}, and resumed in new processes: equal to the uninterrupted run bit for bit'
         return text + (', but not all state was restored' if self.lost else '')
 
     def lines(self) -> list[list[str]]:  # header first
         "Return the table as text"
-        rows = [[o['part'], '✓' if o['exact'] else '✗', o['since'] or ''] for o in self.rows]
-        return [['', 'exact', 'first difference'], *rows]
+        n = 2 + any(o['since'] for o in self.rows)
+        rows = [[o['part'], '✓' if o['exact'] else '✗', o['since'] or ''][:n] for o in self.rows]
+        return [['', 'exact', 'first difference'][:n], *rows]
 
     def notes(self) -> list[str]:
         "Return the lines below the table: objects that lost their state and what saves it, size, warnings"
         size, seconds = self.checkpoint
         res = [f'{o["object"]} lost its state, seen in {o["since"]}: {o["advice"]}' for o in self.lost]
-        if size: res.append(f'a checkpoint takes {format_bytes(size)}')
+        time = f' and {seconds:.1g} s' if seconds else ''
+        if size: res.append(f'a checkpoint takes {format_bytes(size)}{time}')
         return res + self.warnings
 
     def __repr__(self): return '\n'.join([self.status(), text_table(self.lines()), *self.notes()])
 
     def _repr_html_(self):
-        notes = ''.join(f'<div>{escape(o)}</div>' for o in self.notes())
-        return f'<div>{escape(self.status())}</div>{html_table(self.lines())}{notes}'
+        notes = [escape(o) for o in self.notes()]
+        for i, o in enumerate(self.lost):
+            name = escape(o['object'])
+            notes[i] = f'<b>{name}</b>{notes[i].removeprefix(name)}'
+        notes = ''.join(f'<div style="margin-top:4px">{o}</div>' for o in notes)
+        return f'<div style="margin-bottom:4px">{escape(self.status())}</div>{html_table(self.lines())}{notes}'
 
 # %% ../../nbs/runs/22_check.ipynb #cs000008
 def _child(folder, name, **spec):
@@ -136,10 +153,10 @@ def _of_all_ranks(ranks):
 
 # %% ../../nbs/runs/22_check.ipynb #cs000009
 def bounds_within(learn: Learner, within: int) -> dict[str, int]:
-    "Return arguments of `fit` that reach about `within` batches, with at least two validations"
+    "Return arguments of `fit` that reach about `within` batches, with at least two validations if there is a set"
     n = length(learn.train_dl)
-    if n is not None and n <= within: return {'n_epochs': max(2, -(-within//n))}
-    return {'max_steps': within, 'valid_every': max(1, within//2)}
+    if n is not None and n <= within: return {'n_epochs': max(3, -(-within//n))}
+    return {'max_steps': within, 'valid_every': max(1, within//2) if learn.valid_dl is not None else None}
 
 # %% ../../nbs/runs/22_check.ipynb #cs000010
 def check_resume(learn: Learner,
@@ -162,6 +179,7 @@ def check_resume(learn: Learner,
         with tempfile.TemporaryDirectory(prefix='resume.') as o, ThreadPoolExecutor(2) as pool:
             folder = Path(o)
             put(folder, pack({'learn': learn, 'rng': rng_state()}))
+            loaders = {'learn.train_dl': learn.train_dl, 'learn.valid_dl': learn.valid_dl}
             fit = bounds_within(learn, within)
             spec = {'fit': fit, **({'stops': [], 'n_procs': n_procs} if run else {})}
             whole, again = pool.map(lambda name: _child(folder, name, **spec), ['whole', 'again'])
@@ -169,7 +187,7 @@ def check_resume(learn: Learner,
             stops = _choose(whole['points'], n_stops, random.Random(seed))
             if run:
                 part = _child(folder, 'killed', **{**spec, 'stops': stops})
-                return _report(whole, again, [part], stops, (part['size'], 0.), 'killed')
+                return _report(whole, again, [part], stops, (part['size'], 0.), loaders, 'killed')
             parts, first, path = [], 0, None
             for i, stop in enumerate([*stops, -1]):
                 save = None if stop < 0 else str(folder/f'checkpoint-{i}')
@@ -178,7 +196,7 @@ def check_resume(learn: Learner,
                 first, path = stop + 1, save
             size = sum(f.stat().st_size for f in folder.glob('checkpoint-0*') if f.is_file())
             size += sum(f.stat().st_size for f in folder.glob('checkpoint-0/**/*') if f.is_file())
-            return _report(whole, again, parts, stops, (size, parts[0].get('save_s', 0.)))
+            return _report(whole, again, parts, stops, (size, parts[0].get('save_s', 0.)), loaders)
 
 # %% ../../nbs/runs/22_check.ipynb #cs0002b
 def check_program(folder: RunFolder, **kwargs: Any) -> ResumeReport:
@@ -190,8 +208,12 @@ def check_program(folder: RunFolder, **kwargs: Any) -> ResumeReport:
 
 # %% ../../nbs/runs/22_check.ipynb #cs000012
 def _choose(points, n, rand):
-    "Choose points to stop after: of training and of validation, where there are both"
-    kinds = [[o['n'] for o in points[:-1] if o['kind'] == kind] for kind in ('training', 'validation')]
+    "Choose points to stop after: of training and of validation, if possible in a pass that others precede and follow"
+    def places(inner):
+        return [[o['n'] for o in inner if o['kind'] == kind] for kind in ('training', 'validation')]
+    inner = [o for o in points if 0 < o['epoch'] < points[-1]['epoch']] or points[:-1]
+    within = [a for a, b in zip(points, points[1:]) if a in inner and a['kind'] == b['kind']]
+    kinds = [a or b or c for a, b, c in zip(places(within), places(inner), places(points[:-1]))]
     found = [rand.choice(o) for o in kinds if o]
     rest = [o['n'] for o in points[:-1] if o['n'] not in found]
     rand.shuffle(rest)
@@ -203,7 +225,36 @@ def _words(point, points):
     return f'{point["kind"]} batch {same.index(point)} of epoch {point["epoch"]}'
 
 # %% ../../nbs/runs/22_check.ipynb #cs000013
-def _report(whole, again, parts, stops, checkpoint, how='stopped'):
+def _out_of_sight(part, point, loaders):
+    "The object that must have caused the first difference, although no state of it was seen to be lost"
+    if part in ('loss', 'buffers'): return 'learn.model', (
+        'its pass, the loss or a hook depends on a state out of sight: register it as a buffer of the model, or give '
+        'its owner state_dict and load_state_dict')
+    if part != 'batch': return 'learn.opt', "it depends on a state out of sight: keep it in the optimizer's state"
+    name = 'learn.train_dl' if point['kind'] == 'training' else 'learn.valid_dl'
+    dl = source(loaders[name])
+    if getattr(dl, 'persistent_workers', False): return name, (
+        'its workers keep a state from pass to pass: pass persistent_workers=False, or read the data by a SeededLoader')
+    if adapter_of(dl).has_state: return name, (
+        f'the state_dict of its {type(dl).__name__} leaves something out, such as a shuffle buffer: read the data by '
+        'a torch.utils.data.DataLoader, which reads the first batches of a pass again')
+    return name, f'its {type(dl).__name__} yields other batches when a pass is read again: {_IN_PASS}'
+
+# %% ../../nbs/runs/22_check.ipynb #cs00013b
+def _lost(points, found, stops, noisy, is_exact):
+    "The first points after a stop at which objects hold another state, by path"
+    lost = {}
+    for stop, end in zip(stops, [*stops[1:], len(points) - 1]):
+        if stop + 1 >= len(found): break
+        def differs(k, n): return n >= len(found) or points[n]['state'].get(k) != found[n]['state'].get(k)
+        for k in points[stop + 1]['state'].keys() - noisy - lost.keys():
+            is_changing = len({o['state'].get(k) for o in points}) > 1
+            # what has changed nothing, and is right again at the end, as by `set_epoch`, is no state
+            if is_changing and differs(k, stop + 1) and not (is_exact and not differs(k, end)):
+                lost[k] = points[stop + 1]
+    return {k: lost[k] for k in sorted(lost) if ' on rank ' not in k or k.partition(' on rank ')[0] not in lost}
+
+def _report(whole, again, parts, stops, checkpoint, loaders, how='stopped'):
     points, found = whole['points'], [o for part in parts for o in part['points']]
     noisy = {k for a, b in zip(points, again['points']) for kind in ('parts', 'state')
              for k in a[kind] if a[kind][k] != b[kind].get(k)}
@@ -215,17 +266,15 @@ def _report(whole, again, parts, stops, checkpoint, how='stopped'):
     rows = [{'part': k, 'exact': k not in since, 'since': _words(since[k], points) if k in since else None}
             for k in _PARTS]
     rows.sort(key=lambda o: 99 if o['exact'] else since[o['part']]['n'])
-    lost = {}
-    for stop in stops:
-        if stop + 1 >= len(found): break
-        a, b = points[stop + 1]['state'], found[stop + 1]['state']
-        for k in a:
-            is_changing = len({o['state'].get(k) for o in points}) > 1
-            if k not in noisy and k not in lost and is_changing and a[k] != b.get(k): lost[k] = points[stop + 1]
-    lost = {k: o for k, o in lost.items() if k.partition(' on rank ')[0] not in lost or ' on rank ' not in k}
-    lost = [{'object': k, 'since': _words(o, points), 'advice': _advice(k)} for k, o in lost.items()]
+    lost = [{'object': k, 'since': _words(o, points), 'advice': _advice(k, loaders)}
+            for k, o in _lost(points, found, stops, noisy, not since).items()]
+    if since and not lost and not behaviour:
+        name, advice = _out_of_sight(rows[0]['part'], since[rows[0]['part']], loaders)
+        lost = [{'object': name, 'since': rows[0]['since'], 'advice': advice}]
     error = next((o['error'] for o in parts if o['error']), '')
-    if not error and len(found) != len(points): error = f'{len(found)} batches were trained instead of {len(points)}'
-    warned = list(dict.fromkeys(w for o in parts[1:] for w in o['warnings']))
+    if not error and not since and len(found) != len(points):
+        error = f'{len(found)} batches were trained instead of {len(points)}'
+    known = {*whole['warnings']} if since or error else {w for o in parts for w in o['warnings']}
+    warned = list(dict.fromkeys(w for o in parts[1:] for w in o['warnings'] if w not in known))
     where = [f'after {_words(points[o], points)}' for o in stops]
     return ResumeReport(rows, lost, where, behaviour, error, warned, checkpoint, how)

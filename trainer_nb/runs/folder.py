@@ -30,7 +30,7 @@ class RunFolder:
         "Make the folder, readable for its user only"
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self.path.mkdir(mode=0o700, exist_ok=True)
-        for name in 'requests', 'record', 'tensors': (self.path/name).mkdir(exist_ok=True)
+        for name in 'requests', 'record': (self.path/name).mkdir(exist_ok=True)
 
     @property
     def is_run(self) -> bool:

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset
 
 from ..base import set_rng_state, set_seed
 from ..loop import Hook, Learner, MainProcessHook, trained
@@ -66,13 +66,11 @@ def is_foreign(module: str | None) -> bool:
     "Whether a module is of a library, whose objects hold much that does not matter"
     top = (module or '').partition('.')[0]
     if top in ('torch', 'trainer_nb', 'numpy', 'builtins') or top in sys.stdlib_module_names - {'__main__'}: return True
-    return 'site-packages' in (getattr(sys.modules.get(top), '__file__', None) or '') and top not in _STATEFUL
-
-_STATEFUL = 'datasets', 'litdata', 'torchdata', 'webdataset'
+    return 'site-packages' in (getattr(sys.modules.get(top), '__file__', None) or '')
 
 def _saves_itself(o):
     "Whether an object of a library that a user's object holds has a state, as a scheduler of torch does"
-    is_part = isinstance(o, (nn.Module, Optimizer, DataLoader, type))
+    is_part = isinstance(o, (nn.Module, Optimizer, Dataset, DataLoader, type))
     return not is_part and is_foreign(type(o).__module__) and callable(getattr(o, 'state_dict', None))
 
 def _used(code):
@@ -133,7 +131,8 @@ def held_state(roots: dict[str, Any]) -> dict[str, str]:
             seen.add(id(o))
             own = not is_foreign(type(o).__module__) or isinstance(o, (FunctionType, type)) or (
                 is_own and isinstance(o, (dict, list, tuple, set, deque)))
-            if is_own and _saves_itself(o): found[path] = digest(o.state_dict())
+            if path in roots and path.endswith('_dl') and hasattr(o, 'load_state_dict'): own = False    # its position
+            if is_own and path not in roots and _saves_itself(o): found[path] = digest(o.state_dict())
             if isinstance(o, (set, frozenset)) and is_own: found[path] = digest(o)
             for p, x in _inside(o, path):
                 if isinstance(x, nn.Parameter): continue
