@@ -393,7 +393,7 @@ def test_checkpoints_give_an_interval_and_a_rerun_the_batch(tmp_path):
 def test_reruns(tmp_path):
     plain, few = {'model': partial(Net, p=0.)}, {'n': 20, 'every': 150}
     pairs = {       # name → hooks and arguments of a and b, (epoch, batch) of the difference, what is said
-        'equal': (((), {}), ((), {}), None, '✓ equal bit for bit in the 7 checkpoints'),
+        'equal': (((), {}), ((), {}), None, '✓ equal bit for bit in the 7 checkpoints of both'),
         'draw': (((), {}), ((DrawsOnce(13),), {}), (1, 5), 'hook DrawsOnce in b'),
         'without effect': (((), plain), ((DrawsOnce(13),), plain), None, 'hook DrawsOnce in b'),
         'schedule': (((OneCycle(),), {}), ((OneCycle(), Shift(17)), {}), (2, 1), 'hook Shift in b'),

@@ -124,14 +124,14 @@ GANS = gan, least_squares_gan, hinge_gan
 
 def momentum(params, lr): return torch.optim.SGD(params, lr, momentum=.9)
 
-OPTIMS = [(torch.optim.AdamW, 3e-3), (torch.optim.Adam, 3e-3), (momentum, .02), (torch.optim.SGD, .05),
+OPTIMS = [(torch.optim.AdamW, 3e-3), (torch.optim.Adam, 3e-3), (momentum, .01), (torch.optim.SGD, .05),
           (torch.optim.RMSprop, 1e-3)]
 
 ADAPTIVE = torch.optim.AdamW, torch.optim.Adam, torch.optim.RMSprop
 
 def _scheduler(cls, *args): return LRScheduler(lambda opt: cls(opt, *args))
 
-SCHEDULES = [lambda lr: [], lambda lr: [OneCycle(3*lr)], lambda lr: [WarmupCosine()],
+SCHEDULES = [lambda lr: [], lambda lr: [OneCycle(2*lr)], lambda lr: [WarmupCosine()],
              lambda lr: [_scheduler(torch.optim.lr_scheduler.CosineAnnealingWarmRestarts, 50)],
              lambda lr: [_scheduler(torch.optim.lr_scheduler.StepLR, 150, .3)]]
 

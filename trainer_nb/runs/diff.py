@@ -192,9 +192,9 @@ class RunDiff(_Answer):
                 if self.can_rerun: res.append(_RERUN)
             elif stage in _WHERE: res.append(f'it arises {_WHERE[stage][0]}{self._hooks(stage)}')
             if self.values: res.append(self.values)
-            has_outputs = [any(k[1].startswith('output of') for k in o.parts) for o in (at.point, at.other)]
-            if has_outputs[0] != has_outputs[1]:
-                res.append(f'only {"a" if has_outputs[0] else "b"} has outputs of modules: compiled code has none inside')
+            has_outputs, other = (any(k[1].startswith('output of') for k in o.parts) for o in (at.point, at.other))
+            if has_outputs != other:
+                res.append(f'only {"a" if has_outputs else "b"} has outputs of modules: compiled code has none inside')
         elif self.n_more: res.append(f'{"a" if self.n_more > 0 else "b"} has {abs(self.n_more)} more at its end')
         if self.settings and at.point is None: res.append('what was set differently had no effect so far')
         if not self.settings and at.point is not None: res.append('nothing that is recorded was set differently')
@@ -266,8 +266,8 @@ class CheckpointDiff(_Drawn):
         "Return the answer in one sentence"
         at, n = self.at, len(self.at.places)
         if not n: return '? no two of their checkpoints were saved at the same place'
-        if at.first is None: text = f'✓ equal bit for bit in the {n} checkpoints that both have, up to {_where(at.places[-1])}'
-        else:
+        text = f'✓ equal bit for bit in the {n} checkpoints of both, up to {_where(at.places[-1])}'
+        if at.first is not None:
             equal = f'equal at {_where(at.last)}' if at.last else 'no checkpoint in which they are equal'
             text = f'✗ {equal}; {", ".join(at.parts)} differ at {_where(at.first)}'
         return text + (f'; random states differ since {_where(at.rng)}' if at.rng else '')
