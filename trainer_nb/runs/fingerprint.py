@@ -227,7 +227,8 @@ class _Parts(Hook):
 class Fingerprint(_Parts):
     """Record each batch as hashes, for `diff`: content, random states, outputs, gradients, optimizers, weights
 
-    It changes no number of a fit. In a run, `learn.start(hooks=[Fingerprint()])`, the record goes into its folder.
+    It changes no number of a fit, unless `Compile('step')` computes it. In a run, `learn.start(hooks=[Fingerprint()])`,
+    the record goes into its folder.
     """
     unique, in_dry_run, ord, provides = True, False, float('-inf'), ('fingerprint',)
     def __init__(self,
