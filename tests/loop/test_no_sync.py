@@ -18,6 +18,8 @@ from trainer_nb.features.activations import Activations
 from trainer_nb.loop import accumulate, averages, steps
 from trainer_nb.loop.metrics import Metric, accuracy
 from trainer_nb.loop.hooks import EVENTS, CancelStep, Hook, LambdaHook
+from trainer_nb.runs import Fingerprint
+from trainer_nb.save import SpikeGuard
 
 READS = ('item', 'tolist', 'numpy', 'cpu', '__float__', '__bool__', '__int__', '__index__', '__array__',
          '__contains__', '__format__')
@@ -31,8 +33,12 @@ class HostOps(TorchDispatchMode):
     "Counts operations whose result cannot be known without reading a value"
     def __init__(self, count): super().__init__(); self.count = count
     def __torch_dispatch__(self, f, types, args=(), kwargs=None):
-        if {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape} & set(f.tags):
-            self.count(f.overloadpacket.__name__)
+        needs_value = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape} & set(f.tags)
+        if f.overloadpacket is torch.ops.aten.index:        # a mask does, integers do not
+            needs_value = any(i is not None and i.dtype in (torch.bool, torch.uint8) for i in args[1])
+        elif f is torch.ops.aten.repeat_interleave.Tensor:
+            needs_value = (kwargs or {}).get('output_size') is None
+        if needs_value: self.count(f.overloadpacket.__name__)
         return f(*args, **(kwargs or {}))
 
 @contextmanager
@@ -113,7 +119,7 @@ def test_the_counters_count():
     reads = {'item': lambda: x[0].item(), '__float__': lambda: float(x[0]), '__bool__': lambda: bool(x[0]),
              '__int__': lambda: int(x[0]),
              'tolist': lambda: x.tolist(), 'cpu': lambda: x.cpu(), 'numpy': lambda: x.numpy(),
-             'nonzero': lambda: x.nonzero(),
+             'nonzero': lambda: x.nonzero(), 'index': lambda: x[x > 1],
              'masked_select': lambda: x.masked_select(x > 1), 'equal': lambda: torch.equal(x, x),
              '_local_scalar_dense': lambda: torch.full((2,), x[0])}
     for name, f in reads.items():
@@ -181,3 +187,20 @@ def test_skipped_steps_and_cancels():
     learn = make_learner(nn.Linear(4, 3), in_list(N_TRAIN), in_list(N_VALID), optim=torch.optim.SGD,
                          metrics=[accuracy], hooks=[Skip()])
     assert_allowed(fit(learn), Counter())
+
+@pytest.mark.parametrize('action', ['note', 'skip'])
+def test_a_spike_guard_reads_only_when_it_looks(action):
+    learn = make_learner(nn.Linear(4, 3), in_list(N_TRAIN), in_list(N_VALID), optim=torch.optim.SGD,
+                         hooks=[SpikeGuard(action, every=20)])
+    assert_allowed(fit(learn), allowed_reads(), per_epoch=PER_EPOCH + N_TRAIN//20)
+
+@pytest.mark.parametrize('every', [1, 10])
+def test_a_fingerprint_reads_sixteen_batches_at_a_time(every):
+    """Besides, it hashes what is on the host: states of torch's generator, five in a batch of training, and once
+    the data, of a list the first hundred batches"""
+    learn = make_learner(nn.Linear(4, 3), in_list(N_TRAIN), in_list(N_VALID), optim=torch.optim.SGD,
+                         hooks=[Fingerprint(every)])
+    n_train, n_valid = N_TRAIN//every, N_VALID//every
+    reads = N_EPOCHS*-(-(n_train + n_valid)//16)
+    on_host = N_EPOCHS*(5*n_train + 4*n_valid) + 2*2*100
+    assert_allowed(fit(learn), allowed_reads() + Counter(cpu=reads + on_host, numpy=reads + on_host))

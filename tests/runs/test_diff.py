@@ -7,8 +7,8 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from trainer_nb.all import (
-    AMP, EMA, Accelerate, Compile, Fingerprint, Freeze, GradAccum, GradClip, Hook, Learner, LRScheduler, NaNGuard,
-    OneCycle, WarmupCosine, diff
+    AMP, EMA, Accelerate, Checkpoint, Compile, Fingerprint, Freeze, GradAccum, GradClip, Hook, Learner, LRScheduler,
+    NaNGuard, OneCycle, WarmupCosine, diff
 )
 
 class Net(nn.Module):
@@ -339,14 +339,146 @@ def test_two_processes(tmp_path):
     found = diff(runs[0], runs[2])
     assert found.rank is not None and found.part.startswith('output of drop'), found
 
-@pytest.mark.soak
-def test_eager_and_compiled():
-    found = diff(make, lambda: make(hooks=[Compile()]), n_batches=4)
-    assert not found.is_equal and 'Compile' in repr(found), found
+# runs that kept checkpoints
+
+class Shift(Hook):
+    "Changes gradients at one step"
+    def __init__(self, at): self.at = at
+    def after_backward(self, learn):
+        if learn.state.optimizer_step == self.at: learn.model.head.bias.grad.add_(1e-3)
+
+class DrawsOnce(Hook):
+    def __init__(self, at): self.at = at
+    def after_step(self, learn):
+        if learn.training and learn.state.optimizer_step == self.at: torch.rand(1)
+
+class Forgets(Hook):
+    "Has a state that no checkpoint holds"
+    n = 0
+    def after_loss(self, learn):
+        if learn.training: self.n += 1
+        learn.loss = learn.loss + self.n
+
+def started(folder, *hooks, n=3, every=5, keep=99, **kwargs):
+    return make(**kwargs).start(n, folder=folder, hooks=[Checkpoint('unused', every=every, keep=keep), *hooks])
+
+def test_checkpoints_give_an_interval_and_a_rerun_the_batch(tmp_path):
+    a, b = started(tmp_path/'a'), started(tmp_path/'b', Shift(13))
+    for run in a, b: run.wait()
+    marker = tmp_path/'executed'
+    program = (tmp_path/'b'/'program.pkl').read_bytes()
+    (tmp_path/'b'/'program.pkl').write_bytes(f"cbuiltins\nexec\n(Vopen({str(marker)!r}, 'w')\ntR.".encode())
+    found = diff(tmp_path/'a', b)
+    assert not marker.exists(), 'it executes a program only if asked to'
+    assert (found.at.last[0], found.at.first[0], found.at.parts) == (10, 15, ['weights', 'optimizers'])
+    assert 'equal at optimizer step 10 (in epoch 1, after 2 training batches)' in found.status()
+    assert 'rerun=True' in repr(found)
+    assert "['Checkpoint', 'Shift']" in repr(found)
+    (tmp_path/'b'/'program.pkl').write_bytes(program)
+    before = torch.get_rng_state()
+    found = diff(tmp_path/'a', b, rerun=True)
+    assert found.batch == (1, 'training', 5) and found.part == 'gradient of head.bias in the optimizer step', found
+    assert 'hook Shift in b' in repr(found) and '3 of 3 values differ' in repr(found)
+    assert torch.equal(torch.get_rng_state(), before) and a.state.state == 'done'
+
+    (tmp_path/'alone').mkdir()
+    (tmp_path/'b'/'checkpoints').rename(tmp_path/'alone'/'checkpoints')
+    assert diff(a, tmp_path/'alone').at.first[0] == 15
+    with pytest.raises(ValueError, match='no program'): diff(a, tmp_path/'alone', rerun=True)
+    assert diff(a, b).status().startswith('? no two of their checkpoints')
+    found = diff(a, b, rerun=True)      # it has none, so it is trained from its beginning
+    assert found.batch == (1, 'training', 5), found
 
 @pytest.mark.soak
-def test_more_threads_and_a_deterministic_flag_are_listed():
-    found = diff(make, lambda: make(prepare=more_threads), n_batches=4)
-    assert 'threads' in repr(found), found
-    found = diff(make, lambda: make(prepare=deterministic), n_batches=4)
-    assert 'torch deterministic' in repr(found) and not torch.are_deterministic_algorithms_enabled(), found
+def test_reruns(tmp_path):
+    plain, few = {'model': partial(Net, p=0.)}, {'n': 20, 'every': 150}
+    pairs = {       # name → hooks and arguments of a and b, (epoch, batch) of the difference, what is said
+        'equal': (((), {}), ((), {}), None, '✓ equal bit for bit in the 7 checkpoints of both'),
+        'draw': (((), {}), ((DrawsOnce(13),), {}), (1, 5), 'hook DrawsOnce in b'),
+        'without effect': (((), plain), ((DrawsOnce(13),), plain), None, 'hook DrawsOnce in b'),
+        'schedule': (((OneCycle(),), {}), ((OneCycle(), Shift(17)), {}), (2, 1), 'hook Shift in b'),
+        'from the beginning': (((), {}), ((), plain), (0, 0), 'output of drop'),
+        'few checkpoints': (((), few), ((Shift(77),), few), (9, 5), 'hook Shift in b'),
+        'accumulated': (((GradAccum(2),), {}), ((GradAccum(2), Shift(7)), {}), (1, 7), 'hook Shift in b'),
+        'forgets': (((Forgets(),), {}), ((Forgets(), Shift(13)), {}), '?', 'a does not repeat itself')}
+    runs = {}
+    for name, (a, b, *_) in pairs.items():
+        runs[name] = [started(tmp_path/name/side, *hooks, **kwargs)
+                      for side, (hooks, kwargs) in zip('ab', (a, b))]
+        for run in runs[name]: run.wait()
+    for name, (*_, where, said) in pairs.items():
+        found = diff(*runs[name], rerun=True)
+        if where == '?': assert found.is_noisy and not found.is_equal, (name, found)
+        elif where is None: assert found.is_equal, (name, found)
+        else: assert found.batch == (where[0], 'training', where[1]), (name, found)
+        assert said in repr(found), (name, found)
+
+def test_a_long_search_is_sparse_at_first():
+    made = []
+    def late():
+        made.append(make(hooks=[Shift(77)], bs=8))
+        return made[-1]
+    found = diff(partial(make, bs=8), late, n_batches=120)
+    assert found.batch == (19, 'training', 1) and 'hook Shift in b' in repr(found), found
+    assert len(made) == 3 and '3 of 3 values differ' in repr(found)
+    assert diff(partial(make, bs=8), partial(make, bs=8), n_batches=120).every == 10
+    last = diff(partial(make, bs=8), lambda: make(bs=8, hooks=[Shift(119)]), n_batches=120)
+    assert last.batch == (29, 'training', 3), last
+
+# only rounding, and other machines
+
+class Wide(nn.Module):
+    "So wide that the mean of its outputs is computed in parts, one for each thread"
+    def __init__(self):
+        super().__init__()
+        self.lin = nn.Linear(36, 2**16)
+    def forward(self, x): return self.lin(x.flatten(1))
+
+def mean_square(pred, targ): return pred.square().mean()
+
+wide = partial(make, model=Wide, loss_fn=mean_square, optim=optim(SGD, lr=.1), bs=16)
+
+class Chooses(nn.Module):
+    "As parts of torch do, it takes another algorithm where determinism is asked for"
+    def forward(self, x):
+        x = x.flatten(1).double().exp().float()
+        return x.flip(1).cumsum(1)[:, -1:] if torch.are_deterministic_algorithms_enabled() else x.sum(1, keepdim=True)
+
+def choosing(): return nn.Sequential(Chooses(), nn.Linear(1, 3))
+
+def test_one_thread_more_is_rounding():
+    found = diff(wide, partial(wide, prepare=more_threads), n_batches=2)
+    assert found.batch == (0, 'training', 0) and found.part == 'loss', found
+    assert 'no more than rounding' in found.values and found.settings[0][0] == 'threads', found
+
+def test_the_deterministic_flag():
+    found = diff(partial(make, model=choosing), partial(make, model=choosing, prepare=deterministic), n_batches=2)
+    assert found.batch == (0, 'training', 0) and found.part == 'output of 0 (Chooses)', found
+    assert 'no more than rounding' in found.values and 'torch deterministic' in repr(found), found
+    assert not torch.are_deterministic_algorithms_enabled()
+
+def test_bfloat16_is_rounding():
+    found = check('bfloat16')
+    assert 'as bfloat16: no more than rounding' in found.values, found
+
+def test_another_torch(tmp_path):
+    "As of two machines: the other version computes a GELU by another formula"
+    for name, act in ('a', nn.GELU), ('b', partial(nn.GELU, approximate='tanh')):
+        make(model=partial(Net, act=act)).fit(1, hooks=[Fingerprint(folder=tmp_path/name)])
+    file = tmp_path/'b'/'fingerprint-0.jsonl'
+    first, *rest = file.read_text().splitlines()
+    first = json.loads(first)
+    first['facts'] |= {'torch': '2.0.0', 'module act': "GELU(approximate='none')"}
+    file.write_text('\n'.join([json.dumps(first), *rest, '']))
+    found = diff(tmp_path/'a', tmp_path/'b')
+    assert found.batch == (0, 'training', 0) and found.part == 'output of act (GELU)', found
+    assert [(o[0], o[2]) for o in found.settings] == [('torch', '2.0.0')]
+
+@pytest.mark.soak
+@pytest.mark.parametrize('backend', ['aot_eager', 'inductor'])
+def test_eager_and_compiled(backend):
+    found = diff(make, lambda: make(hooks=[Compile(backend=backend)]), n_batches=4)
+    assert 'Compile' in repr(found), found
+    if found.is_equal: return
+    assert found.batch == (0, 'training', 0) and 'no more than rounding' in found.values, found
+    assert 'only a has outputs of modules' in repr(found)

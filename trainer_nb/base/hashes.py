@@ -44,7 +44,8 @@ def _of_many(words):
     sizes, device = [len(o) for o in words], words[0].device
     n = torch.tensor(sizes)
     ends, starts = n.cumsum(0), n.cumsum(0) - n
-    place = torch.arange(sum(sizes), device=device) - to_device(starts.repeat_interleave(n), device)
+    begins = starts.repeat_interleave(n, output_size=sum(sizes))
+    place = torch.arange(len(begins), device=device) - to_device(begins, device)
     ends, starts = to_device(ends, device), to_device(starts, device)
     sums = [F.pad(o.cumsum(0), (1, 0)) for o in _mixed(torch.cat(words), place)]
     return torch.stack([o[ends] - o[starts] for o in sums], 1)

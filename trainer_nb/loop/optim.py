@@ -142,9 +142,21 @@ def total_norm(tensors: Sequence[Tensor]) -> Tensor:
     device = common_device(found)
     return torch.linalg.vector_norm(torch.stack([o.to(device, non_blocking=True) for o in found]))
 
+def _is_alike(a, b):
+    if type(a) is not type(b): return False
+    return a.shape == b.shape and a.dtype == b.dtype and a.device == b.device and a.layout == b.layout
+
 def load_optimizer(opt: Optimizer, state: dict) -> None:
-    "Load an optimizer's state; `capturable`, which compiled code sets on a GPU, is switched off on the host"
+    """Load an optimizer's state into the tensors that it has, as compiled code and captured graphs hold them
+
+    `capturable`, which compiled code sets on a GPU, is switched off on the host.
+    """
+    before = {p: dict(held) for p, held in opt.state.items()}
     opt.load_state_dict(state)
+    for p, held in opt.state.items():
+        for k, t in held.items():
+            old = before.get(p, {}).get(k)
+            if isinstance(t, Tensor) and _is_alike(t, old): held[k] = old.copy_(t)
     for g in opt.param_groups:
         if g.get('capturable') and all(p.device.type == 'cpu' for p in g['params']): g['capturable'] = False
 

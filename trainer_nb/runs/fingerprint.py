@@ -167,7 +167,7 @@ class _Parts(Hook):
         if self.calls is None or fit is None or learn.phase not in fit.phases.values(): return
         i = s.batch_idx if learn.training else learn.valid_idx
         self.point, self.phase = None, learn.phase
-        if i % self.every: return
+        if not self.is_due(learn, i): return
         kind = 'training' if learn.training else 'validation'
         self.point = self.new_point((s.epoch, kind, s.optimizer_step, i), live_facts(learn))
         self.named = named_parameters(trained(learn))       # a hook may have sharded them
@@ -227,7 +227,8 @@ class _Parts(Hook):
 class Fingerprint(_Parts):
     """Record each batch as hashes, for `diff`: content, random states, outputs, gradients, optimizers, weights
 
-    It changes no number of a fit. In a run, `learn.start(hooks=[Fingerprint()])`, the record goes into its folder.
+    It changes no number of a fit, unless `Compile('step')` computes it. In a run, `learn.start(hooks=[Fingerprint()])`,
+    the record goes into its folder.
     """
     unique, in_dry_run, ord, provides = True, False, float('-inf'), ('fingerprint',)
     def __init__(self,
@@ -249,6 +250,10 @@ class Fingerprint(_Parts):
         hooks = [h for h in learn.hooks if h is not self and not writes(h)]
         self.lines.add([{'kind': 'start', 'every': self.every, 'facts': fit_facts(learn, hooks)}])
         self.calls = _Calls(learn.model)
+
+    def is_due(self, learn: Learner, i: int) -> bool:
+        "Return whether batch `i` of the pass is recorded"
+        return i % self.every == 0
 
     def new_point(self, key: tuple, facts: dict) -> Point:
         "Make the point of a batch"

@@ -129,22 +129,27 @@ def _rng_parting(i, p, parts):
 # %% ../../nbs/runs/26_parting.ipynb #44381e78
 def value_note(stage: str, a: Tensor, b: Tensor) -> str:
     "Describe how two tensors on the host differ, and whether it is rounding"
-    if a.shape != b.shape or a.dtype != b.dtype: return f'it is {described(a)} in a, {described(b)} in b'
-    n, bits = a.numel(), [o.contiguous().view(-1).view(torch.uint8).view(a.numel(), -1) for o in (a, b)]
-    differ = (bits[0] != bits[1]).any(1)
-    text = f'{int(differ.sum())} of {n} values differ'
-    if stage in ('batch', 'input') and a.ndim:
+    if a.shape != b.shape or a.dtype != b.dtype:
+        text = f'it is {described(a)} in a, {described(b)} in b'
+        if a.shape != b.shape or not (a.is_floating_point() and b.is_floating_point()): return text
+    else:
+        bits = [o.contiguous().view(-1).view(torch.uint8).view(a.numel(), -1) for o in (a, b)]
+        text = f'{int((bits[0] != bits[1]).any(1).sum())} of {a.numel()} values differ'
+    if stage in ('batch', 'input') and a.ndim and a.dtype == b.dtype:
         if (rows := _by_rows(a, b)) is None: return f'{text}: the same samples in another order'
         text += rows
     if not a.is_floating_point(): return text
     if not (a.isfinite().all() and b.isfinite().all()): return f'{text}, and some are not finite'
     x, y = a.double(), b.double()
     largest, gap = float(torch.maximum(x.abs(), y.abs()).max()), float((x - y).abs().max())
-    if not gap: return f'{text}, in the sign of zeros only'
-    units = gap/(torch.finfo(a.dtype).eps*2.**(math.frexp(largest)[1] - 1))
+    if not gap: return f'{text}, in the sign of zeros only' if a.dtype == b.dtype else f'{text}, and of equal value'
+    coarse = max(a.dtype, b.dtype, key=lambda o: torch.finfo(o).eps)
+    units = gap/(torch.finfo(coarse).eps*2.**(math.frexp(largest)[1] - 1))
     text += f', by at most {gap/largest:.1e} of the largest'
     if units > 32: return text
-    return f'{text}, {units:.2g} unit{"" if units == 1 else "s"} in its last place: no more than rounding'
+    unit = f'{units:.2g} unit{"" if units == 1 else "s"} in its last place'
+    kind = '' if a.dtype == b.dtype else f' as {described(a.new_empty(0, dtype=coarse)).partition(" ")[0]}'
+    return f'{text}, {unit}{kind}: no more than rounding'
 
 def _by_rows(a, b):     # str; None if only the order differs
     rows = [Counter(bytes(row.contiguous().view(-1).view(torch.uint8).numpy()) for row in o) for o in (a, b)]

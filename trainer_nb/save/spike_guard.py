@@ -47,6 +47,7 @@ class SpikeWatch(Hook):
     "Measure batches, and judge them by their recent past; `found(learn, row)` handles a spike"
     unique, in_dry_run, is_own, provides = True, False, True, ('spikes',)
     ord = 97        # after hooks that ask for a checkpoint
+    only_looks = 'after_loss',      # changes nothing there, see `Compile`
     state_kinds = {'past': {str: [float]}, 'waiting': [[object]], 'is_high': bool}
 
     def __init__(self, threshold: float, window: int, warmup: int, every: int):
