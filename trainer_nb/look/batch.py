@@ -17,7 +17,7 @@ from ..draw import html_table, text_table
 from ..data import length, sets_of
 from ..loop import Hook, Learner, as_count, unchanged
 from trainer_nb.look.samples import (
-    Beside, Look, batch_parts, classes_of, describe_parts, described_table, grid, kind_of, masks_of, pictured,
+    Counterparts, Look, batch_parts, classes_of, describe_parts, described_table, grid, kind_of, masks_of, pictured,
     sample_of, sample_table
 )
 from .boxes import are_boxes
@@ -55,7 +55,7 @@ class BatchView:
             is_picture = kind_of(sample.get(pictured(sample))) == 'image'
             drawn = {k: o for k, o in wanted.items() if is_picture and kind_of(o) == 'image' and k not in masks}
             for k in drawn: wanted.pop(k)
-            samples.append({**sample, **masks, **boxes, **({'beside': Beside(drawn)} if drawn else {})})
+            samples.append({**sample, **masks, **boxes, **({'beside': Counterparts(drawn)} if drawn else {})})
             words = {k: self.look.value(o) for k, o in wanted.items()}
             words |= {k: shares(o, self.look.name) for k, o in masks.items()}
             captions.append([*((k, Look().value(o)) for k, o in rest.items()), *words.items()])

@@ -28,7 +28,7 @@ from .boxes import are_boxes
 from .masks import shares
 from .series import draw_forecasts
 from trainer_nb.look.samples import (
-    Beside, Look, batch_parts, caption_table, classes_of, grid, kind_of, masks_of, pictured, sample_of
+    Counterparts, Look, batch_parts, caption_table, classes_of, grid, kind_of, masks_of, pictured, sample_of
 )
 
 # %% ../../nbs/look/03_results.ipynb #52621d35
@@ -213,7 +213,7 @@ def _more(res, i, sample):
     x, (kind, to_probs) = sample.get(pictured(sample)), meaning(pred, res.loss_fn)
     pred = to_probs(pred[i]) if kind == 'labels' else pred[i]
     is_same = isinstance(x, Tensor) and x.shape == targ[i].shape and torch.equal(x, targ[i].to(x.dtype))
-    return {'pictures': Beside({'predicted': pred} if is_same else {'target': targ[i], 'predicted': pred})}
+    return {'pictures': Counterparts({'predicted': pred} if is_same else {'target': targ[i], 'predicted': pred})}
 
 def _words(res, i, masks=()):
     "Write target and prediction of a sample, as far as there is one for each; of one class, with its probability"

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['batch_parts', 'are_samples', 'sample_of', 'kind_of', 'Look', 'classes_of', 'draw_samples', 'pictured', 'grid',
-           'Beside', 'masks_of', 'sample_table', 'caption_table', 'describe_parts', 'described_table']
+           'Counterparts', 'masks_of', 'sample_table', 'caption_table', 'describe_parts', 'described_table']
 
 # %% ../../nbs/look/01_samples.ipynb #7800d187
 from collections.abc import Callable, Mapping, Sequence
@@ -214,12 +214,12 @@ def grid(samples: list[dict], captions: list[list[tuple[str, str]]], look: Look)
     about += f'<div><small>{escape(note)}</small></div>' if note else ''
     return f'<div style="display:flex;flex-wrap:wrap;gap:12px;align-items:flex-start">{boxes}</div>{about}'
 
-class Beside(dict):
+class Counterparts(dict):
     "Pictures to draw beside that of a sample, by name: what its model returned, and should have"
 
 def _pictures(samples, shown, look):
     "Draw pictures, with the boxes in them, and beside each its masks over it, or other pictures"
-    beside = [next((o for o in sample.values() if isinstance(o, Beside)), {}) for sample in samples]
+    beside = [next((o for o in sample.values() if isinstance(o, Counterparts)), {}) for sample in samples]
     def target(o, x): return _channels_last(next((v for k, v in o.items() if k != 'predicted'), x))
     plain = list(map(target, beside, shown)) if beside[0] else None     # whose range all have
     is_alike = plain is not None and plain[0].size(-1) == _channels_last(shown[0]).size(-1)
