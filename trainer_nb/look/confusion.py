@@ -19,6 +19,7 @@ from .boxes import average_precision, match, objects
 from .losses import class_ids, ids_of, is_positive, meaning, task_of
 from .matrix import STYLE, WIDEST, Cells, around, heat_picture, heat_table, html_figure
 from .samples import Look
+from .series import forecast_scores
 
 # %% ../../nbs/look/04_confusion.ipynb #c228e0cc
 @dataclass(repr=False)
@@ -190,6 +191,9 @@ def make_report(results: Any) -> Report:
     task = task_of(results)
     if task == 'regression': return _regression_report(results)
     if task == 'boxes': return _box_report(results)
+    if task == 'forecast':      # with quantiles
+        scores = {k: o.mean()[None] for k, o in forecast_scores(results).items()}
+        return Report(scores, ['forecast'], f'{len(results):,} samples, {results.targ.size(1)} steps ahead', False)
     if task == 'classes':
         c = count_confusion(results)
         n, tp = c.counts, c.counts.diagonal()

@@ -183,7 +183,7 @@ def whole_loss(learn: Learner, read: Singles) -> Tensor | None:
 
 # %% ../../nbs/look/11_losses.ipynb #b0978e2c
 def task_of(results: Any) -> str:
-    "Recognize 'classes', 'labels', 'regression' or 'boxes' from shapes, dtypes and the loss function"
+    "Recognize 'classes', 'labels', 'regression', 'forecast' or 'boxes' from shapes, dtypes and the loss function"
     p, t = results.pred, results.targ
     if are_boxes(p) and are_boxes(t): return 'boxes'
     if not isinstance(p, Tensor) or not isinstance(t, Tensor):
@@ -196,6 +196,7 @@ def task_of(results: Any) -> str:
     if is_binary and not is_mask and t.ndim > 1 and t.shape == p.shape and t.size(-1) > 1: return 'labels'
     if is_binary and t.numel() == p.numel() or not t.is_floating_point(): return 'classes'
     if t.numel() == p.numel(): return 'regression'
+    if p.ndim == 3 and p.shape[:2] == t.shape[:2] and t.numel() == t.size(0)*t.size(1): return 'forecast'
     raise ValueError(f'predictions have shape {tuple(p.shape)}, and float targets {tuple(t.shape)}: '
                      'for classes the targets are whole numbers, and for a regression both have one shape')
 
@@ -213,6 +214,7 @@ def _is_distance(loss_fn): return any(o in loss_name(loss_fn) for o in ('mse', '
 _OTHER_TASKS = {
     'labels': 'samples have several labels each, and no single class: report() scores each label',
     'regression': 'the targets are float, as in a regression: report() shows residuals',
+    'forecast': 'the targets are float, with several quantiles for each: report() shows errors and the interval',
     'boxes': 'a picture has several boxes, and no single class: report() scores them'}
 
 def class_ids(results: Any) -> tuple[Tensor, Tensor]:

@@ -140,7 +140,7 @@ class Results:
         "Draw forecasts over their history, with an interval if there are quantiles, (n, horizon, quantiles)"
         return draw_forecasts(self, n, at)
 
-    def task(self) -> str:  # 'classes', 'labels' (several by sample), 'regression' or 'boxes'; raises ValueError
+    def task(self) -> str:  # 'classes', 'labels' (several by sample), 'regression', 'forecast' or 'boxes'; or ValueError
         "Recognize the task from shapes and dtypes of predictions and targets, and the loss function"
         return task_of(self)
 

@@ -128,7 +128,9 @@ class Look:
         if is_hot and not (is_tokens and ((sample < 0) | (sample > 1)).any()):
             return ', '.join(self.name(i) for i in range(len(sample)) if sample[i] > .5) or 'none'
         if is_tokens and (self.decode or self.classes or len(sample) > 6): return self._words(sample[sample >= 0])
-        if sample.ndim == 1 and len(sample) <= 6: return ', '.join(f'{o:.4g}' for o in sample.tolist())
+        if sample.ndim == 1 and len(sample):
+            more = f', … {len(sample)} in all' if len(sample) > 6 else ''
+            return ', '.join(f'{o:.4g}' for o in sample[:3 if more else 6].tolist()) + more
         return f'tensor {tuple(sample.shape)}'
 
     def _words(self, ids):
