@@ -144,7 +144,7 @@ def test_boxes_are_counted_and_scored(bs, min_score=.4):
     rows = res.report().rows
     assert [o['name'] for o in rows] == ['cat', 'dog']
     for i, row in enumerate(rows):
-        assert row['precision'] == pytest.approx((tp/(tp + fp))[i]) and row['recall'] == pytest.approx((tp/(tp + fn))[i])
+        assert [row['precision'], row['recall']] == pytest.approx([o[i].item() for o in (tp/(tp + fp), tp/(tp + fn))])
     html = res.show(5)._repr_html_()
     assert len(pictures(html)) == 5 and 'wrong boxes' in html and 'predicted, with a score of at least 0.4' in html
     assert learn.results(loss=lambda p, t: torch.arange(len(p)).float()).by == 'loss'
@@ -161,8 +161,8 @@ def test_average_precision():
     learn, targs, preds = detector(40)
     report = learn.results().report()
     for k, row in enumerate(report.rows, 1):
-        found = sorted(((s, i, b) for i, p in enumerate(preds)
-                        for s, b, c in zip(*(p[o].tolist() for o in ('scores', 'boxes', 'labels'))) if c == k), reverse=True)
+        def rows(p): return zip(*(p[o].tolist() for o in ('scores', 'boxes', 'labels')))
+        found = sorted(((s, i, b) for i, p in enumerate(preds) for s, b, c in rows(p) if c == k), reverse=True)
         true = {i: t['boxes'][t['labels'] == k].tolist() for i, t in enumerate(targs)}
         n, hits = sum(map(len, true.values())), []
         for _, i, box in found:

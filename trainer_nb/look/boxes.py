@@ -103,7 +103,8 @@ def _tag(draw, box, color, text, font, dash):
 
 def box_legend(min_score: float) -> str:
     "Tell known boxes from predicted ones, as HTML"
-    return (f'<div><small><span style="color:{_TRUE}">━━</span> target &nbsp; <span style="color:{_PREDICTED}">╍╍</span> '
+    def line(color, text): return f'<span style="color:{color}">{text}</span>'
+    return (f'<div><small>{line(_TRUE, "━━")} target &nbsp; {line(_PREDICTED, "╍╍")} '
             f'predicted, with a score of at least {min_score:g}</small></div>')
 
 # %% ../../nbs/look/20_boxes.ipynb #6d8102ec

@@ -87,6 +87,7 @@ def one_sample(x: Any, i: int, n: int) -> Any:
     if isinstance(x, Tensor): return x[i:i + 1] if x.ndim and len(x) == n else x
     if isinstance(x, Mapping): return {k: _one_of(v, i, n) for k, v in x.items()}
     is_list = isinstance(x, (list, tuple)) and not hasattr(x, '_fields')
+    if hasattr(x, 'get_example'): return type(x).from_data_list([x.get_example(i)])     # graphs of torch_geometric
     if not is_list: return map_tensors(lambda t: one_sample(t, i, n), x)
     has_parts = any(isinstance(o, (Tensor, Mapping, list, tuple)) for o in x)
     if len(x) == n and not has_parts: return [x[i]]

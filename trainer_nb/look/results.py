@@ -140,7 +140,7 @@ class Results:
         "Draw forecasts over their history, with an interval if there are quantiles, (n, horizon, quantiles)"
         return draw_forecasts(self, n, at)
 
-    def task(self) -> str:  # 'classes', 'labels' (several by sample), 'regression', 'forecast' or 'boxes'; or ValueError
+    def task(self) -> str:  # 'classes', 'labels' (several by sample), 'regression', 'forecast', 'boxes'; or ValueError
         "Recognize the task from shapes and dtypes of predictions and targets, and the loss function"
         return task_of(self)
 
@@ -157,7 +157,7 @@ class Results:
     def report(self) -> Report:
         """Compute precision, recall, F1 and support by class or label, or residuals and R² of a regression
 
-        Of boxes, those with a score of at least `min_score` count; mAP needs torchmetrics and pycocotools, and counts all.
+        Boxes with a score of at least `min_score` count; mAP counts all, and needs torchmetrics and pycocotools.
         """
         return make_report(self)
 
@@ -205,7 +205,7 @@ def _pixels(res, i):
     return {'target': targ[0], 'predicted': pred[0]}
 
 def _more(res, i, sample):
-    "Return the boxes in a sample, or the pictures that its model returned and should have, if the target is none of them"
+    "Return the boxes in a sample, or the pictures that its model returned and should have"
     pred, targ = res.pred, res.targ
     if are_boxes(pred) and are_boxes(targ): return {'target': targ[i], 'predicted': pred[i]}
     if not isinstance(pred, Tensor) or not isinstance(targ, Tensor) or targ.ndim < 3: return {}

@@ -233,7 +233,7 @@ def _pictures(samples, shown, look):
         drawn, parts = [*drawn, *masks.values()], [*parts, *((o, *image.shape[:2]) for o in boxes)]
         picture = draw_boxes(image, boxes, look.name, look.min_score) if boxes else draw_picture(image)
         others = {k: overlay(image, o) for k, o in masks.items()} | {k: o[i] for k, (o, _) in more.items()}
-        names = ['', *(escape(k) if more or len(masks) > 1 else '' for k in others)]   # of one mask, the caption says it
+        names = ['', *(escape(k) if more or len(masks) > 1 else '' for k in others)]   # the caption says one mask
         row = zip(names, [picture, *map(draw_picture, others.values())])
         row = ''.join(f'<div>{o.html()}<small>{k}</small></div>' for k, o in row)
         cells.append(f'<div style="display:flex;gap:4px">{row}</div>' if others else picture.html())

@@ -37,7 +37,7 @@ def _forecasts(results: Any) -> tuple[Tensor, Tensor]:  # (n, horizon, quantiles
                      'expected float targets (n, horizon), and predictions of that shape, or (n, horizon, quantiles)')
 
 def forecast_scores(results: Any) -> dict[str, Tensor]:     # (n,) each; raises ValueError for what is no forecast
-    """Compute the mean absolute error of each sample, in units of a step of its history, and how much is in the interval
+    """Compute the error of each sample, also in steps of its history, and the share of targets in the interval
 
     'mase' is there if the first input is a history, and 'in interval' if there are quantiles.
     """

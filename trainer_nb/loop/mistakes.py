@@ -281,7 +281,8 @@ def _check_untrained(learn):
     if found: warnings.warn(
         f'the loss function uses parameters that no optimizer has, so that they stay as they are: {len(found)}, of '
         f'shapes {", ".join(str(tuple(p.shape)) for p in found[:5])}. Pass the module that holds them, Learner(model, '
-        'loss_fn=module), which a train_step may call as learn.loss_fn; or freeze them, requires_grad_(False)', stacklevel=2)
+        'loss_fn=module), which a train_step may call as learn.loss_fn; or freeze them, requires_grad_(False)',
+        stacklevel=2)
 
 # %% ../../nbs/loop/10_mistakes.ipynb #b4d7755c
 def check_first(learn: Any) -> None:
