@@ -19,7 +19,12 @@ from ..loop import Learner, trained
 # %% ../../nbs/look/16_folds.ipynb #616aa0d1
 class CrossValidation:
     "The learners of k folds, and a table of their validation: a row for each, mean and standard deviation"
-    def __init__(self, make: Callable, pairs: Iterator, k: int, fit: dict):
+    def __init__(self,
+        make: Callable,     # `make(train, valid)` → a new learner
+        pairs: Iterator,    # of (train, valid)
+        k: int,             # number of folds
+        fit: dict,          # arguments of `learn.fit`
+    ):
         self.learners: list[Any] = []   # of the folds, trained; their mean prediction is an ensemble
         self.make, self.pairs, self.k, self.fit = make, pairs, k, fit
         self._pair = self._learn = None     # data and learner of a fold that is not done
