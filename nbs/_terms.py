@@ -43,6 +43,7 @@ TERMS = _listed({   # page, or page#section → terms
     'howto/09_from_keras': 'keras', 'howto/15_from_trainer_tools': 'trainer-tools',
     'howto/10_the_kernel_died': 'kernel died, kernel restart, marimo',
     'howto/17_read_the_picture': 'loss curve, overfitting, best epoch, log scale, logarithmic axis, dark mode',
+    'howto/16_everyday#detect-objects': 'object detection, detection, bounding box, bounding boxes, faster r-cnn, map',
     'examples/00_overview': 'gallery, example programs, samples',
     'examples/12_reinforce': 'reinforcement learning, rl, policy gradient',
     'examples/14_actor_critic': 'actor critic, actor-critic, a2c, advantage, value function, critic',

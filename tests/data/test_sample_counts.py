@@ -35,6 +35,7 @@ BATCHES = {     # a batch, and its samples
     'images and labels': (([T(3, 9, 9)]*5, T(5)), 5), 'list of dicts': ([{'image': T(3, 9, 9), 'label': 1}]*5, 5),
     'samples with boxes': ([{'image': T(3, 9, 9), 'boxes': T(7, 4), 'labels': T(7)}]*5, 5),
     'images and as many boxes each': (([T(3, 9, 9)]*5, [{'boxes': T(7, 4), 'labels': T(7)}]*5), 5),
+    'one image and as many boxes as channels': (([T(3, 9, 9)], boxes[:1]), 1),
     'pairs': ([(T(1, 28), 3)]*5, 5), 'texts': ({'text': ['a']*7}, 7), 'texts and labels': ((['a']*7, T(7)), 7),
     'encoding': (UserDict(ids=T(4, 7), n=T(())), 4),
     'two encodings': (({'ids': T(4, 2)}, {'ids': T(4, 3)}), 4), 'several inputs': (([T(5, 2), T(5, 3)], T(5)), 5),

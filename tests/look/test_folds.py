@@ -6,7 +6,7 @@ from torch import nn
 from torch.utils.data import Subset, TensorDataset
 
 from common import make_learner, problem
-from trainer_nb.all import Learner, accuracy, cross_validate, folds
+from trainer_nb.all import LambdaHook, Learner, accuracy, cross_validate, folds
 
 @pytest.mark.parametrize('n,k', [(10, 3), (7, 7), (24, 5)])
 def test_each_sample_is_validated_once(n, k):
@@ -90,3 +90,28 @@ def test_a_model_of_another_fold_is_refused():
     body = nn.Linear(4, 4).requires_grad_(False)            # pretrained and frozen, it learns nothing
     assert len(cross_validate(lambda t, v: make(t, v, Frozen(body)), (X, Y), 2, n_epochs=1).learners) == 2
     assert isinstance(learn, Learner)
+
+@pytest.mark.parametrize('how', ['error', 'interrupt'])
+def test_folds_that_are_done_outlast_an_error_and_an_interrupt(how):
+    "and the one that was interrupted goes on from its batch"
+    def stop(learn):
+        if len(made) != 3 or learn.state.optimizer_step != 2 or done: return
+        done.append(1)
+        if how == 'error': raise MemoryError('full')
+        learn.stop()
+    made, done = [], []
+    def seeded(train, valid):
+        torch.manual_seed(len(made) - (how == 'error' and bool(done)))
+        made.append(make(train, valid))
+        made[-1].add_hook(LambdaHook(after_step=stop))
+        return made[-1]
+    try: cv = cross_validate(seeded, (X, Y), 4, n_epochs=2)
+    except MemoryError as e:
+        cv = e.cross_validation
+        assert '2 of 4 folds are trained' in e.__notes__[-1]
+    assert cv.learners == made[:2] and 'resume() trains the rest' in repr(cv) and 'resume()' in cv._repr_html_()
+    assert cv.resume() is cv and len(cv.learners) == 4 and len(made) == 4 + (how == 'error')
+    assert 'resume' not in repr(cv)
+    if how == "error": return
+    made, done, rows = [], [1], cv.rows
+    assert cross_validate(seeded, (X, Y), 4, n_epochs=2).rows == rows

@@ -8,6 +8,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from common import make_learner, problem
+from trainer_nb.look.losses import chances_of
 
 X, Y = problem()
 
@@ -49,6 +50,17 @@ def test_labels_and_values():
     assert [*table.columns] == [*'abcd'] and torch.allclose(values(table, [*'abcd']), 1/(1 + (-X).exp()), atol=1e-6)
     assert torch.equal(values(frame(lambda x: x[:, :1], F.mse_loss), ['predicted'])[:, 0], X[:, 0])
     assert torch.equal(values(frame(lambda x: x, F.mse_loss, [*'abcd']), [*'abcd']), X)
+
+@pytest.mark.parametrize('out,loss_fn', [
+    (lambda x: x, F.cross_entropy), (lambda x: x.log_softmax(1), nn.NLLLoss()),
+    (lambda x: x.softmax(1), F.cross_entropy), (lambda x: x.softmax(1).bfloat16(), F.cross_entropy),
+    (lambda x: x[:, :1], nn.BCEWithLogitsLoss())])
+def test_results_show_the_same_probabilities(out, loss_fn):
+    "They had other tolerances, and made probabilities of probabilities where a cross entropy trained"
+    y = (Y > 0).float()[:, None] if out(X).size(1) == 1 else Y
+    res = make_learner(Says(out), (), loss_fn=loss_fn).results((X, y))
+    chances = chances_of(res, [*range(len(X))])
+    assert torch.allclose(chances, values(frame(out, loss_fn), [*range(chances.size(1))]), atol=1e-6)
 
 def test_names_come_from_the_data_and_the_config():
     data = TensorDataset(X, Y)

@@ -1,10 +1,11 @@
 "Results of each task: what a picture shows, which figures a report gives, and which it refuses"
-import base64, io, re
+import base64, io, re, sys
 
 import numpy as np
 import pytest
 from PIL import Image
 from trainer_nb.all import *
+from trainer_nb.draw import COLORS
 
 def learner(model, x, y, loss_fn, **kwargs):
     set_seed(0)
@@ -51,11 +52,14 @@ def test_boxes_on_pictures_of_several_sizes(kind, n):
     learn = Learner(net, [batch], train_step=lambda b, learn: {'loss': net.weight.sum()}, display=False, device='cpu')
     html = learn.show_batch(classes=['none', 'cat'])._repr_html_()
     drawn = pictures(html)
-    assert len(drawn) == n and html.count('cat') == n
+    assert len(drawn) == n and html.count('>cat<') == n
     for i, o in enumerate(drawn):
-        assert o.shape == (130 + i, 140, 3)
-        rows, columns = o.any(2).any(1).nonzero()[0], o.any(2).any(0).nonzero()[0]
-        assert [rows[0], rows[-1], columns[0], columns[-1]] == [30, 90, 20, 60 + i]
+        times = 512/140
+        assert o.shape == (round((130 + i)*times), 512, 3)
+        box = (o == list(bytes.fromhex(COLORS[0][1:]))).all(2)      # and a tag above it, 26 pixels high
+        rows, columns = box.any(1).nonzero()[0], box.any(0).nonzero()[0]
+        found = [rows[0] + 26, rows[-1], columns[0], columns[-1]]
+        assert found == pytest.approx([30*times, 90*times, 20*times, (60 + i)*times], abs=4)
 
 def test_pairs_of_sentences_and_sounds():
     net = nn.Linear(2, 1)
@@ -70,3 +74,142 @@ def test_pairs_of_sentences_and_sounds():
     html = shown(torch.randn(3, 800), rate=8000, n=2)[1]
     assert html.count('<audio controls') == html.count('0.1 s') == 2
     assert '<audio' not in shown(torch.randn(3, 800))[1]
+
+
+# Boxes
+
+class Detector(nn.Module):
+    "Of torchvision's interface: it predicts what `pred` has for the number in the corner of a picture"
+    def __init__(self, pred):
+        super().__init__()
+        self.pred, self.weight = pred, nn.Parameter(torch.ones(()))
+    def forward(self, images, targets=None):
+        if self.training: return {'loss_box': self.weight**2, 'loss_class': self.weight**2}
+        return [self.pred[int(o[0, 0, 0])] for o in images]
+
+def objects_in(g, n, scored):
+    "n pictures with boxes of two classes, in pixels of 60 × 50; (targets, predictions near them)"
+    targs, preds = [], []
+    for _ in range(n):
+        k = int(torch.randint(1, 4, (), generator=g))
+        low = torch.rand(k, 2, generator=g)*torch.tensor([30., 20.])
+        boxes = torch.cat([low, low + 8 + 20*torch.rand(k, 2, generator=g)], 1)
+        labels = torch.randint(1, 3, (k,), generator=g)
+        targs.append({'boxes': boxes, 'labels': labels})
+        near = (boxes + 3*torch.randn(k, 4, generator=g)).repeat(2, 1)
+        near = torch.cat([near[:, :2], torch.maximum(near[:, 2:], near[:, :2] + 1)], 1)
+        other = torch.where(torch.rand(2*k, generator=g) < .2, 3 - labels.repeat(2), labels.repeat(2))
+        preds.append({'boxes': near, 'labels': other, 'scores': torch.rand(2*k, generator=g)})
+    return targs, preds
+
+def detector(n=12, bs=1, seed=0):
+    targs, preds = objects_in(torch.Generator().manual_seed(seed), n, True)
+    images = [torch.full((3, 50 + i % 2, 60), float(i)) for i in range(n)]
+    def train_step(batch, learn):
+        losses = learn.model(*batch)
+        return {'loss': sum(losses.values()), **losses}
+    def eval_step(batch, learn): return {'pred': learn.model(batch[0]), 'targ': batch[1]}
+    dl = torch.utils.data.DataLoader([*zip(images, targs)], bs, collate_fn=lambda o: tuple(zip(*o)))
+    learn = Learner(Detector(preds), dl, dl, train_step=train_step, eval_step=eval_step, display=False, device='cpu')
+    learn.fit(1)
+    return learn, targs, preds
+
+def iou(a, b):
+    w, h = min(a[2], b[2]) - max(a[0], b[0]), min(a[3], b[3]) - max(a[1], b[1])
+    both = max(w, 0)*max(h, 0)
+    return both/((a[2] - a[0])*(a[3] - a[1]) + (b[2] - b[0])*(b[3] - b[1]) - both)
+
+def counted(targ, pred, min_score, label):
+    "(found, false, missed) of a class, box by box"
+    true = [b for b, k in zip(targ['boxes'].tolist(), targ['labels']) if k == label]
+    n, hits = len(true), 0
+    found = sorted(((s, b) for s, b, k in zip(*(pred[o].tolist() for o in ('scores', 'boxes', 'labels')))
+                    if k == label and s >= min_score), reverse=True)
+    for _, box in found:
+        best = max(true, key=lambda o: iou(box, o), default=None)
+        if best is not None and iou(box, best) >= .5:
+            true.remove(best)
+            hits += 1
+    return hits, len(found) - hits, n - hits
+
+@pytest.mark.parametrize('bs', [1, 3, 4])
+def test_boxes_are_counted_and_scored(bs, min_score=.4):
+    "Also for as many pictures in a batch as channels"
+    learn, targs, preds = detector(bs=bs)
+    res = learn.results(classes=['', 'cat', 'dog'], min_score=min_score)
+    counts = torch.tensor([[counted(t, p, min_score, k) for k in (1, 2)] for t, p in zip(targs, preds)]).double()
+    assert res.task() == 'boxes' and res.loss.tolist() == counts[:, :, 1:].sum((1, 2)).tolist()
+    assert repr(res).startswith('Results of 12 samples: wrong boxes')
+    tp, fp, fn = counts.sum(0).T
+    rows = res.report().rows
+    assert [o['name'] for o in rows] == ['cat', 'dog']
+    for i, row in enumerate(rows):
+        assert [row['precision'], row['recall']] == pytest.approx([o[i].item() for o in (tp/(tp + fp), tp/(tp + fn))])
+    html = res.show(5)._repr_html_()
+    assert len(pictures(html)) == 5 and 'wrong boxes' in html and 'predicted, with a score of at least 0.4' in html
+    assert learn.results(loss=lambda p, t: torch.arange(len(p)).float()).by == 'loss'
+    with pytest.raises(ValueError, match='report'): res.confusion()
+
+def test_a_report_of_boxes_without_pycocotools(monkeypatch):
+    monkeypatch.setitem(sys.modules, 'pycocotools', None)
+    report = detector()[0].results().report()
+    assert 'mAP needs pycocotools: pip install "trainer_nb[detection]"' in report.title and 'ap' not in report.scores
+
+def test_average_precision():
+    "By its definition: the mean of the best precision at 101 recalls"
+    pytest.importorskip('pycocotools')
+    learn, targs, preds = detector(40)
+    report = learn.results().report()
+    for k, row in enumerate(report.rows, 1):
+        def rows(p): return zip(*(p[o].tolist() for o in ('scores', 'boxes', 'labels')))
+        found = sorted(((s, i, b) for i, p in enumerate(preds) for s, b, c in rows(p) if c == k), reverse=True)
+        true = {i: t['boxes'][t['labels'] == k].tolist() for i, t in enumerate(targs)}
+        n, hits = sum(map(len, true.values())), []
+        for _, i, box in found:
+            best = max(true[i], key=lambda o: iou(box, o), default=None)
+            hits.append(best is not None and iou(box, best) >= .5)
+            if hits[-1]: true[i].remove(best)
+        tp = np.cumsum(hits)
+        precision, recall = tp/np.arange(1, len(hits) + 1), tp/n
+        expected = np.mean([max(precision[recall >= r], default=0.) for r in np.linspace(0, 1, 101)])
+        assert row['ap_50'] == pytest.approx(expected, abs=1e-6) and row['ap'] < row['ap_50']
+    assert f'an IoU of 0.5 {np.mean([o["ap_50"] for o in report.rows]):.3f}' in report.title
+
+def test_boxes_in_another_format_are_not_drawn_in_the_wrong_place():
+    learn, targs, _ = detector()
+    res = learn.results()
+    for o in res.targ: o['boxes'] = o['boxes']/60
+    assert 'not x1, y1, x2, y2 in pixels' in res.show(2)._repr_html_()
+
+
+# Pictures from pictures
+
+def shades(html): return [o.astype(float).mean() for o in pictures(html)]
+
+def test_pictures_that_a_model_returns_are_drawn_in_the_range_of_the_target():
+    set_seed(0)
+    x = torch.rand(6, 1, 8, 8)
+    for noisy, y, net, expected in [
+            (x, x*.5 + .25, nn.Conv2d(1, 1, 1), ['target', 'predicted']),
+            (F.avg_pool2d(x, 2), x, nn.Upsample(scale_factor=2), ['target', 'predicted']),
+            (x, x, nn.Conv2d(1, 1, 1), ['predicted'])]:         # an autoencoder has its input as target
+        learn = Learner(net, valid_dl=(noisy, y), loss_fn=F.mse_loss, display=False, device='cpu')
+        view = learn.results().show(2, at=[0, 1])
+        html, drawn = view._repr_html_(), learn.predict(noisy).clamp(0, 1)
+        assert re.findall('<small>([a-z]+)</small>', html) == expected*2
+        assert [k for k, _ in view.captions[0]] == ['#', 'loss']
+        found = shades(html)
+        inputs = [noisy, *([y] if 'target' in expected else []), drawn]
+        assert found == pytest.approx([255*o[i].mean().item() for i in (0, 1) for o in inputs], abs=1.)
+
+def test_logits_of_pictures_are_compared_as_probabilities():
+    "and pictures have no R²"
+    set_seed(0)
+    x = torch.rand(6, 1, 8, 8)
+    res = learner(nn.Conv2d(1, 1, 1), x, x, F.binary_cross_entropy_with_logits).results()
+    report = res.report()
+    assert 'r2' not in report.scores
+    assert report.rows[0]['mae'] == pytest.approx((res.pred.sigmoid() - x).abs().mean().item(), abs=1e-6)
+    assert shades(res.show(1, at=[3])._repr_html_())[1] == pytest.approx(255*res.pred[3].sigmoid().mean().item(), abs=1)
+    target = learner(nn.Conv2d(1, 1, 1), x, 4*x, F.mse_loss).show_batch(2)._repr_html_()
+    assert len(pictures(target)) == 4 and 'tensor (' not in target

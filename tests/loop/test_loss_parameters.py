@@ -63,3 +63,14 @@ def test_the_best_weights_are_those_of_the_loss_too():
     values = learn.history.epochs['valid_loss']
     best = values.index(min(values))
     assert best < len(values) - 1 and same(weights(learn.model) + weights(learn.loss_fn), seen[best])
+
+@pytest.mark.parametrize('place', ['closure', 'global', 'frozen', 'module'])
+def test_parameters_that_only_a_plain_loss_function_uses_are_told(place, recwarn):
+    "`lambda pred, y: -mll(pred, y)` left the parameters of `mll` as they were, silently"
+    model, loss_fn = parts()
+    if place == 'frozen': loss_fn.requires_grad_(False)
+    def f(pred, targ): return loss_fn(pred, targ)
+    given = {'global': eval('lambda p, t: hidden(p, t)', {'hidden': loss_fn}), 'module': loss_fn}.get(place, f)
+    make_learner(model, loss_fn=given, optim=sgd).fit(1)
+    told = [str(o.message) for o in recwarn if 'no optimizer has' in str(o.message)]
+    assert len(told) == (place in ('closure', 'global')) and all('2, of shapes' in o for o in told)

@@ -189,8 +189,14 @@ def test_errors_say_what_predict_needs():
     assert 'the batch holds texts' in ''.join(e.value.__notes__)
     with pytest.raises(TypeError, match=r'batched=False\) got a list.*one sample'):
         learn.predict([1., 2.], batched=False)
+    with pytest.raises(TypeError, match=r"the text 'hello'.*a list of texts, or one with batched=False"):
+        learn.predict('hello')
     learn.predict_step = lambda batch, learn: None
     with pytest.raises(KeyError, match="no 'pred'"): learn.predict(x)
+    learn = make_learner(TwoInputs())
+    for data in x, {'a': x}:
+        with pytest.raises(TypeError) as e: learn.predict(data)
+        assert 'the model takes (a, b): pass all of them in one tuple, predict((a, b))' in ''.join(e.value.__notes__)
 
 def test_inputs_that_the_model_needs_are_no_targets():
     "In a new process, where no fit has shown a batch"

@@ -85,6 +85,7 @@ def sample_counts(x: Any) -> list[int]:
         if isinstance(n := getattr(x, name, None), int): return [n]
     if (values := _fields(x)) is not None: return _agreed(map(sample_counts, values))
     if not isinstance(x, (list, tuple)): return [*getattr(x, 'shape', ())[:1]]      # an array
+    if x and all(isinstance(o, Mapping) and 'boxes' in o for o in x): return [len(x)]       # the objects in pictures
     counts = [*map(sample_counts, x)]
     both = _agreed(counts)
     if both and all(map(_is_whole, x)) and all(both[0] in o for o in counts):

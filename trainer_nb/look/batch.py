@@ -17,9 +17,10 @@ from ..draw import html_table, text_table
 from ..data import length, sets_of
 from ..loop import Hook, Learner, as_count, unchanged
 from trainer_nb.look.samples import (
-    Look, batch_parts, classes_of, describe_parts, described_table, grid, kind_of, masks_of, pictured,
+    Counterparts, Look, batch_parts, classes_of, describe_parts, described_table, grid, kind_of, masks_of, pictured,
     sample_of, sample_table
 )
+from .boxes import are_boxes
 from .masks import shares
 
 # %% ../../nbs/look/02_batch.ipynb #1a8534b3
@@ -50,8 +51,11 @@ class BatchView:
             rest.pop(pictured(sample), None)
             wanted = cut(targets, i)
             masks = masks_of(wanted, sample)
-            boxes = {k: o for k, o in wanted.items() if isinstance(o, Mapping) and 'boxes' in o}
-            samples.append({**sample, **masks, **boxes})
+            boxes = {k: o for k, o in wanted.items() if are_boxes([o])}
+            is_picture = kind_of(sample.get(pictured(sample))) == 'image'
+            drawn = {k: o for k, o in wanted.items() if is_picture and kind_of(o) == 'image' and k not in masks}
+            for k in drawn: wanted.pop(k)
+            samples.append({**sample, **masks, **boxes, **({'beside': Counterparts(drawn)} if drawn else {})})
             words = {k: self.look.value(o) for k, o in wanted.items()}
             words |= {k: shares(o, self.look.name) for k, o in masks.items()}
             captions.append([*((k, Look().value(o)) for k, o in rest.items()), *words.items()])

@@ -15,9 +15,11 @@ from torch import Tensor
 
 from ..draw import GREY, attended_kernel, html_table, new_figure, text_table
 from ..loop import as_count
-from .losses import class_ids, ids_of, is_positive, task_of
+from .boxes import average_precision, match, objects
+from .losses import class_ids, ids_of, is_positive, meaning, task_of
 from .matrix import STYLE, WIDEST, Cells, around, heat_picture, heat_table, html_figure
 from .samples import Look
+from .series import forecast_scores
 
 # %% ../../nbs/look/04_confusion.ipynb #c228e0cc
 @dataclass(repr=False)
@@ -152,14 +154,15 @@ class Report:
 
     def lines(self) -> list[list[str]]:  # header first
         "Return the table as text"
-        formats = {'support': ',.0f', **dict.fromkeys(('precision', 'recall', 'f1', 'dice', 'iou'), '.3f')}
+        shares = 'precision', 'recall', 'f1', 'dice', 'iou', 'ap', 'ap_50'
+        formats = {'support': ',.0f', **dict.fromkeys(shares, '.3f')}
         def cell(k, v): return format(v, formats.get(k, '.4g'))
         rows = self.rows
         if self.means:
             w = self.scores['support']
             for name, weight in {'mean': torch.ones_like(w), 'mean by support': w}.items():
-                total = weight.sum().clamp(min=1)
-                means = {k: ((v*weight).sum()/total).item() for k, v in self.scores.items()}
+                def mean(v, weight=weight): return (v*weight).nansum()/weight[~v.isnan()].sum().clamp(min=1)
+                means = {k: mean(v).item() for k, v in self.scores.items()}
                 rows.append({'name': name, **means, 'support': w.sum().item()})
         return [['', *self.scores], *([o.pop('name'), *(cell(k, v) for k, v in o.items())] for o in rows)]
 
@@ -187,6 +190,10 @@ def make_report(results: Any) -> Report:
     "Compute precision, recall, F1 and support by class or label, or residuals and R² of a regression"
     task = task_of(results)
     if task == 'regression': return _regression_report(results)
+    if task == 'boxes': return _box_report(results)
+    if task == 'forecast':      # with quantiles
+        scores = {k: o.mean()[None] for k, o in forecast_scores(results).items()}
+        return Report(scores, ['forecast'], f'{len(results):,} samples, {results.targ.size(1)} steps ahead', False)
     if task == 'classes':
         c = count_confusion(results)
         n, tp = c.counts, c.counts.diagonal()
@@ -200,14 +207,30 @@ def make_report(results: Any) -> Report:
     title = f'{len(pred):,} samples with {pred.size(1)} labels each'
     return Report(_class_scores(tp, fp, fn), names, title)
 
+def _box_report(results):
+    preds, targs, look = results.pred, results.targ, results.look
+    found = [(objects(p, look.min_score)[1], objects(t)[1], *match(p, t, look.min_score)) for p, t in zip(preds, targs)]
+    labels, ids, hits, seen = map(torch.cat, zip(*found))
+    names = torch.cat([labels, ids]).unique().tolist()
+    def count(ids): return torch.tensor([(ids == i).sum().item() for i in names])
+    scores = _class_scores(count(ids[seen]), count(labels[~hits]), count(ids[~seen]))
+    title = (f'{len(ids):,} boxes in {len(targs):,} pictures; those with a score of at least {look.min_score:g} count, '
+             'and find a box at an IoU of 0.5')
+    try: aps = average_precision(preds, targs, names) if all('scores' in o for o in preds) else {}
+    except ImportError as e: aps, title = {}, f'{title}. {e}'
+    if aps: title += f'; mAP {aps["ap"].nanmean():.3f}, at an IoU of 0.5 {aps["ap_50"].nanmean():.3f}'
+    return Report({**aps, **scores}, [look.name(i) for i in names], title)
+
 _POINTS = 2000   # residuals to draw; of more, every k-th is drawn
 _MANY = 20       # outputs of a regression with a row each; for more, their mean
 
 def _regression_report(results):
     targ = results.targ.reshape(len(results), -1)
-    pred = results.pred.reshape(targ.shape)
+    kind, to_probs = meaning(results.pred, results.loss_fn)
+    pred = (to_probs(results.pred) if kind == 'labels' else results.pred).reshape(targ.shape)
     n = targ.size(1)
     scores = regression_scores(pred, targ)
+    if results.targ.ndim > 2: del scores['r2']      # of pictures: their pixels are no outputs with a variance each
     names = [f'output {i}' for i in range(n)] if n > 1 else ['output']
     if n > _MANY:
         scores, names = {k: v.mean()[None] for k, v in scores.items()}, [f'mean of {n} outputs']

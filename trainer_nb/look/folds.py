@@ -6,7 +6,7 @@
 __all__ = ['CrossValidation', 'cross_validate']
 
 # %% ../../nbs/look/16_folds.ipynb #112e62c8
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from torch.nn.parameter import is_lazy
@@ -19,8 +19,37 @@ from ..loop import Learner, trained
 # %% ../../nbs/look/16_folds.ipynb #616aa0d1
 class CrossValidation:
     "The learners of k folds, and a table of their validation: a row for each, mean and standard deviation"
-    def __init__(self):
+    def __init__(self,
+        make: Callable,     # `make(train, valid)` → a new learner
+        pairs: Iterator,    # of (train, valid)
+        k: int,             # number of folds
+        fit: dict,          # arguments of `learn.fit`
+    ):
         self.learners: list[Any] = []   # of the folds, trained; their mean prediction is an ensemble
+        self.make, self.pairs, self.k, self.fit = make, pairs, k, fit
+        self._pair = self._learn = None     # data and learner of a fold that is not done
+
+    def resume(self) -> 'CrossValidation':
+        "Train the folds that an interrupt or an error left, and continue one that was stopped"
+        while len(self.learners) < self.k:
+            if self._pair is None: self._pair = next(self.pairs)
+            learn, is_begun = self._learn, self._learn is not None and self._learn.stopped is not None
+            if not is_begun:
+                self._learn = learn = self.make(*self._pair)
+                _check_new(learn, self.learners)
+            try: learn.resume() if is_begun else learn.fit(**self.fit)
+            except BaseException as e:
+                e.cross_validation = self
+                e.add_note(f'{self._state}: `cv = sys.last_value.cross_validation` has what is done, and '
+                           'cv.resume() trains the rest')
+                raise
+            if learn.stopped is not None: break
+            self.learners.append(learn)
+            self._pair = self._learn = None
+        return self
+
+    @property
+    def _state(self): return f'{len(self.learners)} of {self.k} folds are trained'
 
     @property
     def rows(self) -> list[dict[str, float]]:
@@ -51,9 +80,14 @@ class CrossValidation:
         names = [*self.mean]
         return [['fold', *names], *([name, *(format_value(o[k]) for k in names)] for name, o in rows)]
 
-    def __repr__(self): return text_table(self.lines()) if self.learners else 'no fold yet'
+    @property
+    def _note(self): return '' if len(self.learners) == self.k else f'{self._state}: resume() trains the rest'
 
-    def _repr_html_(self): return html_table(self.lines(), bold=len(self.learners))
+    def __repr__(self): return '\n'.join(filter(None, [text_table(self.lines()) if self.learners else '', self._note]))
+
+    def _repr_html_(self):
+        table = html_table(self.lines(), bold=len(self.learners)) if self.learners else ''
+        return table + (f'<div>{self._note}</div>' if self._note else '')
 
 # %% ../../nbs/look/16_folds.ipynb #950e7f06
 def _storages(learn):
@@ -82,11 +116,5 @@ def cross_validate(
     seed: int = 0,          # of the order of the samples
     **fit: Any,             # arguments of `learn.fit`, such as n_epochs=5
 ) -> CrossValidation:       # raises ValueError for a model that was in another fold
-    "Train a new learner on each of k folds, and return their validation as a table"
-    res = CrossValidation()
-    for train, valid in folds(data, k, stratify=stratify, groups=groups, seed=seed):
-        learn = make(train, valid)
-        _check_new(learn, res.learners)
-        learn.fit(**fit)
-        res.learners.append(learn)
-    return res
+    "Train a new learner on each of k folds, and return their validation as a table; an interrupt keeps what is done"
+    return CrossValidation(make, folds(data, k, stratify=stratify, groups=groups, seed=seed), k, fit).resume()

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['check_mean', 'one_sample', 'Collect', 'loss_of', 'batches_of', 'Singles', 'whole_loss', 'task_of', 'loss_name',
-           'is_positive', 'class_ids', 'is_counted', 'ids_of', 'chances_of']
+           'class_ids', 'is_counted', 'ids_of', 'meaning', 'is_positive', 'chances_of']
 
 # %% ../../nbs/look/11_losses.ipynb #ee53b00b
 from collections.abc import Callable, Iterator, Mapping
@@ -19,6 +19,8 @@ from torch import Tensor, nn
 from ..base import batch_size, map_tensors
 from ..data import sets_of
 from ..loop import Hook, Joined, LambdaHook, Learner, as_scores, ignored_id, loss_option, sizes_of
+from .boxes import are_boxes, n_wrong
+from .samples import are_samples
 
 # %% ../../nbs/look/11_losses.ipynb #da15af1d
 def _without_reduction(loss_fn):
@@ -83,12 +85,18 @@ def _single(loss):
 def one_sample(x: Any, i: int, n: int) -> Any:
     "Cut sample `i` out of a batch of `n`, or a part of one, as a batch of one"
     if isinstance(x, Tensor): return x[i:i + 1] if x.ndim and len(x) == n else x
-    if isinstance(x, Mapping): return {k: one_sample(v, i, n) for k, v in x.items()}
+    if isinstance(x, Mapping): return {k: _one_of(v, i, n) for k, v in x.items()}
     is_list = isinstance(x, (list, tuple)) and not hasattr(x, '_fields')
+    if hasattr(x, 'get_example'): return type(x).from_data_list([x.get_example(i)])     # graphs of torch_geometric
     if not is_list: return map_tensors(lambda t: one_sample(t, i, n), x)
     has_parts = any(isinstance(o, (Tensor, Mapping, list, tuple)) for o in x)
     if len(x) == n and not has_parts: return [x[i]]
-    return type(x)(one_sample(o, i, n) for o in x)
+    return type(x)(_one_of(o, i, n) for o in x)
+
+def _one_of(part, i, n):
+    "Cut sample `i` out of a part of a batch, which may be a list of pictures or boxes"
+    is_list = isinstance(part, (list, tuple)) and len(part) == n and isinstance(part[0], (Tensor, Mapping))
+    return type(part)([part[i]]) if is_list and are_samples(part, n) else one_sample(part, i, n)
 
 # %% ../../nbs/look/11_losses.ipynb #59d2aeea
 class Collect(Hook):
@@ -135,15 +143,18 @@ def _n_rows(learn):
     return len(targ) if are_rows and len(pred) == len(targ) else batch_size(learn.batch)
 
 # %% ../../nbs/look/11_losses.ipynb #da997732
-def loss_of(learn: Learner, loss: Callable | None) -> tuple[Callable, bool]:
+def loss_of(learn: Learner, loss: Callable | None, min_score: float = .5) -> tuple[Callable, bool]:
     "Return a function of (learn, number of samples) → losses, and whether it needs batches of one"
     if loss is not None: return lambda learn, n: loss(learn.pred, learn.result.get('targ')), False
     is_own = learn.is_own('train_step') or learn.is_own('eval_step')
-    if learn.loss_fn is None or is_own: return lambda learn, n: _own_loss(learn)[None], True
+    if learn.loss_fn is None or is_own: return lambda learn, n: _own_loss(learn, min_score)[None], True
     return lambda learn, n: _sample_losses(learn.loss_fn, learn.pred, learn.result['targ'], n), False
 
-def _own_loss(learn):
+def _own_loss(learn, min_score):
+    "Return the loss that a step returned for one sample; of a detector without one, the number of wrong boxes"
     if isinstance(loss := learn.result.get('loss'), Tensor): return _single(loss)
+    found = learn.result.get('pred'), learn.result.get('targ')
+    if all(map(are_boxes, found)): return n_wrong(*(o[0] for o in found), min_score)
     raise ValueError("the step returned no 'loss', or yields several: pass loss=f(pred, targ), "
                      'which returns one for each sample')
 
@@ -162,29 +173,31 @@ class Singles:
             yield from (one_sample(batch, i, n) for i in range(n))
 
 def whole_loss(learn: Learner, read: Singles) -> Tensor | None:
-    "Return the loss of the first batch; None if it holds one sample"
+    "Return the loss of the first batch; None if it holds one sample, or the step returns none"
     if read.n < 2: return None
     found = []
     with learn.added_hooks(LambdaHook(after_step=lambda learn: found.append(_n_rows(learn)))):
-        loss = learn.validate([read.first])['valid_loss']
-    if found == [read.n]: return torch.tensor(loss)
+        loss = learn.validate([read.first]).get('valid_loss')
+    if found == [read.n]: return None if loss is None else torch.tensor(loss)
     raise ValueError('the step takes samples that do not lie along the first dimension of a batch, '
                      'so that it cannot be cut: pass loss=f(pred, targ), which returns one for each sample')
 
 # %% ../../nbs/look/11_losses.ipynb #b0978e2c
 def task_of(results: Any) -> str:
-    "Recognize 'classes', 'labels' or 'regression' from shapes, dtypes and the loss function"
+    "Recognize 'classes', 'labels', 'regression', 'forecast' or 'boxes' from shapes, dtypes and the loss function"
     p, t = results.pred, results.targ
+    if are_boxes(p) and are_boxes(t): return 'boxes'
     if not isinstance(p, Tensor) or not isinstance(t, Tensor):
         raise ValueError(f'predictions are a {type(p).__name__} and targets a {type(t).__name__}: '
                          'expected tensors; learn.results(keep=f) can reduce predictions to one')
     is_binary = t.dtype == torch.bool or t.is_floating_point() and _is_binary(results.loss_fn)
     is_mask = t.ndim == 4 and t.size(1) == 1     # one logit for each pixel
-    if t.ndim > 2 and t.is_floating_point() and not _is_distance(results.loss_fn):      # of a Dice loss, say
-        is_binary = is_binary or bool(((t == 0) | (t == 1)).all())
+    if t.ndim > 2 and t.is_floating_point():    # masks, of a Dice loss, say, or pictures
+        is_binary = not _is_distance(results.loss_fn) and bool(((t == 0) | (t == 1)).all())
     if is_binary and not is_mask and t.ndim > 1 and t.shape == p.shape and t.size(-1) > 1: return 'labels'
     if is_binary and t.numel() == p.numel() or not t.is_floating_point(): return 'classes'
     if t.numel() == p.numel(): return 'regression'
+    if p.ndim == 3 and p.shape[:2] == t.shape[:2] and t.numel() == t.size(0)*t.size(1): return 'forecast'
     raise ValueError(f'predictions have shape {tuple(p.shape)}, and float targets {tuple(t.shape)}: '
                      'for classes the targets are whole numbers, and for a regression both have one shape')
 
@@ -196,22 +209,14 @@ def loss_name(loss_fn: Any) -> str:
 def _is_binary(loss_fn):
     return any(o in loss_name(loss_fn) for o in ('binary', 'bce', 'softmargin', 'soft_margin'))
 
-_OF_PROBABILITIES = 'bceloss', 'binary_cross_entropy'
-_OF_LOGITS = 'crossentropyloss', 'cross_entropy', 'nllloss', 'nll_loss'     # the last two: of their logarithms
-
 def _is_distance(loss_fn): return any(o in loss_name(loss_fn) for o in ('mse', 'l1', 'huber'))
-
-def is_positive(loss_fn: Any, pred: Tensor) -> Tensor:
-    "Return which logits or probabilities stand for 1"
-    if not pred.is_floating_point(): return pred > 0
-    is_prob = loss_name(loss_fn) in _OF_PROBABILITIES
-    if not _is_binary(loss_fn) and pred.numel(): is_prob = pred.min() >= 0 and pred.max() <= 1
-    return pred > (.5 if is_prob else 0.)
 
 # %% ../../nbs/look/11_losses.ipynb #53553854
 _OTHER_TASKS = {
     'labels': 'samples have several labels each, and no single class: report() scores each label',
-    'regression': 'the targets are float, as in a regression: report() shows residuals'}
+    'regression': 'the targets are float, as in a regression: report() shows residuals',
+    'forecast': 'the targets are float, with several quantiles for each: report() shows errors and the interval',
+    'boxes': 'a picture has several boxes, and no single class: report() scores them'}
 
 def class_ids(results: Any) -> tuple[Tensor, Tensor]:
     "Return (predicted, target) class ids, (n,) int64, without targets below 0 or at `ignore_index`"
@@ -238,21 +243,56 @@ def ids_of(p: Tensor, t: Tensor, loss_fn: Any) -> tuple[Tensor, Tensor]:
     return p.reshape(t.shape).long(), t.long()
 
 # %% ../../nbs/look/11_losses.ipynb #pr0b0002
+def _softmax(p): return p.softmax(1)
+
+_MEANING = {        # names of losses → what they take, and what makes probabilities of it
+    'cross_entropy crossentropyloss': ('classes', _softmax),
+    'nll_loss nllloss': ('classes', Tensor.exp),
+    'binary_cross_entropy_with_logits bcewithlogitsloss': ('labels', Tensor.sigmoid),
+    'multilabel_soft_margin_loss multilabelsoftmarginloss': ('labels', Tensor.sigmoid),
+    'binary_cross_entropy bceloss': ('labels', Tensor.clone),
+    'mse_loss mseloss l1_loss l1loss smooth_l1_loss smoothl1loss huber_loss huberloss': ('values', Tensor.clone),
+}
+_OWN = {'multi_label_classification': 'bcewithlogitsloss', 'regression': 'mseloss'}     # in a Hugging Face config
+
+def _sum_to_one(p):
+    tol = 1e-5 if p.dtype in (torch.float32, torch.float64) else .02
+    return p.ndim > 1 < p.size(1) and len(p) and p.min() >= 0 and bool(((p.float().sum(1) - 1).abs() < tol).all())
+
+def meaning(
+    pred: Tensor,               # (n, k) float
+    loss_fn: Any,               # that trained the model; None: a loss of its own
+    config: Any = None,         # of a Hugging Face model, which tells what that is
+) -> tuple[str, Callable]:      # 'classes', 'labels', 'values' or '' for unknown; function of `pred`
+    "Return what the outputs of a model mean, and what makes probabilities of those of classes or labels"
+    name = loss_name(loss_fn)
+    if loss_fn is None and hasattr(config, 'id2label'):
+        name = _OWN.get(config.problem_type, 'crossentropyloss' if pred.size(1) > 1 else 'mseloss')
+    kind, to_probs = next((o for names, o in _MEANING.items() if name in names.split()), ('', Tensor.clone))
+    return ('classes', Tensor.clone) if kind in ('classes', '') and _sum_to_one(pred) else (kind, to_probs)
+
+def is_positive(loss_fn: Any, pred: Tensor) -> Tensor:
+    "Return which logits or probabilities stand for 1"
+    if not pred.is_floating_point(): return pred > 0
+    kind, to_probs = meaning(pred, loss_fn)
+    is_prob = to_probs is Tensor.clone
+    if kind != 'labels': is_prob = not _is_binary(loss_fn) and pred.numel() and pred.min() >= 0 and pred.max() <= 1
+    return pred > (.5 if is_prob else 0.)
+
+# %% ../../nbs/look/11_losses.ipynb #1a90820e
 def chances_of(results: Any, at: list[int]) -> Tensor | None:  # (len(at), classes) float
     """Return what the model says of the classes of some samples, with one class each
 
     None for other tasks, and for predictions that are neither probabilities nor logits of the loss function: a softmax
     of other numbers would be no probability.
     """
-    p, t, name = results.pred, results.targ, loss_name(results.loss_fn)
+    p, t = results.pred, results.targ
     if not all(isinstance(o, Tensor) for o in (p, t)) or not p.is_floating_point() or t.numel() != len(t): return None
     loss, rows, t = results.loss[at], p[at].float().reshape(len(at), -1), t[at].flatten()
-    if rows.size(1) == 1 and _is_binary(results.loss_fn):
-        positive = rows if name in _OF_PROBABILITIES else rows.sigmoid()
-        return torch.cat([1 - positive, positive], 1)
+    kind, to_probs = meaning(p, results.loss_fn)
+    if kind == 'labels' and rows.size(1) == 1: return torch.cat([1 - to_probs(rows), to_probs(rows)], 1)
     if p.ndim != 2 or rows.size(1) < 2 or t.is_floating_point(): return None
-    if name in _OF_LOGITS: return rows.softmax(1)
-    if (p >= 0).all() and ((p.float().sum(1) - 1).abs() < 1e-3).all(): return rows
+    if kind: return to_probs(rows) if kind == 'classes' else None
     counted = (t >= 0) & (t < rows.size(1))
     expected = nn.functional.cross_entropy(rows[counted], t[counted].long(), reduction='none')
     is_its = counted.any() and torch.allclose(loss[counted], expected, rtol=1e-3, atol=1e-4)

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import torch
 from torch import Tensor, nn
 
-from ..loop import Learner, doubled_batch, inputs_and_target
+from ..loop import Learner, doubled_batch, inputs_and_target, needed_names
 
 # %% ../../nbs/look/10_mistakes.ipynb #c78553d8
 def _kind(dtype): return str(dtype).removeprefix('torch.')
@@ -141,6 +141,9 @@ def _about_step(e, learn, text):
         if learn.phase.is_default and learn.loss_fn is None:
             return ('there is no loss_fn, so the model gets the whole batch, with its target: '
                     'pass loss_fn=..., or return the loss from the model')
+        names = ', '.join(needed_names(learn.model.forward))
+        if 'missing' in text and not learn.training: return (
+            f'the model takes ({names}): pass all of them in one tuple, predict(({names})), or in a mapping by name')
         return ('the last entry of a batch is its target, and all others are inputs of the model: '
                 'for other batches, write a train_step, f(batch, learn)')
     return None

@@ -22,11 +22,14 @@ from ..loop import Learner, n_samples
 from .confusion import Confusion, Report, count_confusion, make_report
 from trainer_nb.look.losses import (
     Collect, Singles, batches_of, check_mean, class_ids, ids_of, is_counted, loss_of, one_sample,
-    chances_of, task_of, whole_loss
+    chances_of, meaning, task_of, whole_loss
 )
+from .boxes import are_boxes
 from .masks import shares
 from .series import draw_forecasts
-from .samples import Look, batch_parts, caption_table, classes_of, grid, kind_of, masks_of, sample_of
+from trainer_nb.look.samples import (
+    Counterparts, Look, batch_parts, caption_table, classes_of, grid, kind_of, masks_of, pictured, sample_of
+)
 
 # %% ../../nbs/look/03_results.ipynb #52621d35
 class _Rereader:
@@ -94,11 +97,13 @@ class Results:
     look: Look              # how to show samples
     reader: Any             # `read(positions)` → batches of one sample
     loss_fn: Any = None     # tells logits from probabilities
+    by: str = 'loss'        # what `loss` holds: of a detector whose step returns no loss, 'wrong boxes'
 
     def __len__(self): return len(self.loss)
 
     def __repr__(self):
-        values = ', '.join(f'{k} {format_value(v)}' for k, v in self.metrics.items())
+        values = self.metrics if self.by == 'loss' else {**self.metrics, self.by: self.loss.mean().item()}
+        values = ', '.join(f'{k} {format_value(v)}' for k, v in values.items())
         return f'Results of {len(self):,} samples: {values}'
 
     def top_losses(self,
@@ -123,9 +128,9 @@ class Results:
             _check_target(self, i, [*targets.values(), *inputs.values()])
             sample = {k: sample_of(v, 0, 1) for k, v in inputs.items()}
             sample = {k: o for k, o in sample.items() if o is not None}
-            masks = masks_of(_pixels(self, i), sample)
-            samples.append({**sample, **masks})
-            captions.append(_caption(self, i, masks))
+            masks, more = masks_of(_pixels(self, i), sample), _more(self, i, sample)
+            samples.append({**sample, **masks, **more})
+            captions.append(_caption(self, i, masks, bool(more) and self.task() == 'regression'))
         return SampleView(samples, captions, self.look)
 
     def forecasts(self,
@@ -135,7 +140,7 @@ class Results:
         "Draw forecasts over their history, with an interval if there are quantiles, (n, horizon, quantiles)"
         return draw_forecasts(self, n, at)
 
-    def task(self) -> str:  # 'classes', 'labels' (several by sample) or 'regression'; raises ValueError
+    def task(self) -> str:  # 'classes', 'labels' (several by sample), 'regression', 'forecast', 'boxes'; or ValueError
         "Recognize the task from shapes and dtypes of predictions and targets, and the loss function"
         return task_of(self)
 
@@ -150,7 +155,10 @@ class Results:
         return count_confusion(self, n_classes)
 
     def report(self) -> Report:
-        "Compute precision, recall, F1 and support by class or label, or residuals and R² of a regression"
+        """Compute precision, recall, F1 and support by class or label, or residuals and R² of a regression
+
+        Boxes with a score of at least `min_score` count; mAP counts all, and needs torchmetrics and pycocotools.
+        """
         return make_report(self)
 
 # %% ../../nbs/look/03_results.ipynb #t0pl0551
@@ -196,6 +204,17 @@ def _pixels(res, i):
     except ValueError: return {'target': targ[i]}       # `keep` left no class for each pixel
     return {'target': targ[0], 'predicted': pred[0]}
 
+def _more(res, i, sample):
+    "Return the boxes in a sample, or the pictures that its model returned and should have"
+    pred, targ = res.pred, res.targ
+    if are_boxes(pred) and are_boxes(targ): return {'target': targ[i], 'predicted': pred[i]}
+    if not isinstance(pred, Tensor) or not isinstance(targ, Tensor) or targ.ndim < 3: return {}
+    if {kind_of(targ[i]), kind_of(pred[i])} != {'image'} or task_of(res) != 'regression': return {}
+    x, (kind, to_probs) = sample.get(pictured(sample)), meaning(pred, res.loss_fn)
+    pred = to_probs(pred[i]) if kind == 'labels' else pred[i]
+    is_same = isinstance(x, Tensor) and x.shape == targ[i].shape and torch.equal(x, targ[i].to(x.dtype))
+    return {'pictures': Counterparts({'predicted': pred} if is_same else {'target': targ[i], 'predicted': pred})}
+
 def _words(res, i, masks=()):
     "Write target and prediction of a sample, as far as there is one for each; of one class, with its probability"
     def row(x): return x[i] if isinstance(x, (Tensor, list)) and len(x) == len(res) else None
@@ -215,7 +234,9 @@ def _words(res, i, masks=()):
     words = [('target', res.look.name(t.item())), ('predicted', f'{res.look.name(p.item())} {mark}'.strip())]
     return words if chances is None else [*words, ('probability', f'{chances[0, p.item()]:.3f}')]
 
-def _caption(res, i, masks=()): return [('#', str(i)), *_words(res, i, masks), ('loss', f'{res.loss[i]:.4g}')]
+def _caption(res, i, masks=(), is_drawn=False):
+    words = [] if is_drawn else _words(res, i, masks)
+    return [('#', str(i)), *words, (res.by, f'{res.loss[i]:.4g}')]
 
 # %% ../../nbs/look/03_results.ipynb #48088bea
 def results_of(learn: Learner,
@@ -229,6 +250,7 @@ def results_of(learn: Learner,
     std: Any = None,
     columns: Sequence|None = None,
     rate: int|None = None,
+    min_score: float = .5,          # of predicted boxes to show and count
 ) -> Results:
     """Return predictions, targets and losses of each sample, in evaluation mode
 
@@ -243,8 +265,8 @@ def results_of(learn: Learner,
         if dl is None: raise ValueError('there is no valid_dl: pass a loader')
         dtype = next((p.dtype for p in learn.model.parameters() if p.is_floating_point()), None)
         dl = as_loader(dl, learn.bs, False, learn.device, dtype)
-        look = Look(classes_of(dl) if classes is None else classes, decode, mean, std, columns, rate)
-        get_losses, is_single = loss_of(learn, loss)
+        look = Look(classes_of(dl) if classes is None else classes, decode, mean, std, columns, rate, min_score)
+        get_losses, is_single = loss_of(learn, loss, min_score)
         collect, states = Collect(n_samples(dl), get_losses, keep), rng_states(dl)
         read, whole = Singles(dl) if is_single else dl, None
         try:
@@ -255,4 +277,5 @@ def results_of(learn: Learner,
             losses = collect.losses.result()
             if whole is not None: check_mean(whole, losses[:read.n])
         finally: set_rng_states(states, dl)
-        return Results(*collect.outputs(), losses, metrics, look, _Rereader(dl, states), learn.loss_fn)
+        by = 'loss' if loss is not None or any(k.endswith('loss') for k in metrics) else 'wrong boxes'
+        return Results(*collect.outputs(), losses, metrics, look, _Rereader(dl, states), learn.loss_fn, by)

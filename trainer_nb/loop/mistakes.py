@@ -20,6 +20,7 @@ from torch.utils.data import Dataset
 from ..base import did_you_mean
 from ..data import may_be_batched
 from .averages import stack_scalars
+from .optim import trained
 
 # %% ../../nbs/loop/10_mistakes.ipynb #ce450dd1
 def _by_name(table):
@@ -261,6 +262,28 @@ def _check_column(pred, targ, loss_fn, loss):
         'so that each is compared with all others: '
         f'give both one shape, y.{fix_y}(-1) in the data or pred.{fix_pred}(-1) in the model')
 
+# %% ../../nbs/loop/10_mistakes.ipynb #ec37a658
+def _leaves(loss):
+    "Return the tensors that a loss depends on and that accumulate gradients"
+    found, todo, seen = [], [loss.grad_fn], set()
+    while todo:
+        node = todo.pop()
+        if node is None or node in seen: continue
+        seen.add(node)
+        todo += [o for o, _ in node.next_functions]
+        if hasattr(node, 'variable'): found.append(node.variable)
+    return found
+
+def _check_untrained(learn):
+    "Warn of parameters that only the loss function uses, if no optimizer has them"
+    known = {p for o in trained(learn) for p in o.parameters()}
+    found = [p for p in _leaves(learn.loss) if isinstance(p, nn.Parameter) and p not in known]
+    if found: warnings.warn(
+        f'the loss function uses parameters that no optimizer has, so that they stay as they are: {len(found)}, of '
+        f'shapes {", ".join(str(tuple(p.shape)) for p in found[:5])}. Pass the module that holds them, Learner(model, '
+        'loss_fn=module), which a train_step may call as learn.loss_fn; or freeze them, requires_grad_(False)',
+        stacklevel=2)
+
 # %% ../../nbs/loop/10_mistakes.ipynb #b4d7755c
 def check_first(learn: Any) -> None:
     "Refuse a first batch that trains without an error, but not as intended"
@@ -272,7 +295,9 @@ def check_first(learn: Any) -> None:
                          'Is a filter, a sampler or a collate function too strict?')
     if 'n' in result: _check_n(result['n'])
     targ = result.get('targ')
-    if not learn.phase.is_default or loss_fn is None or type(pred) is not Tensor or not isinstance(targ, Tensor): return
+    if not learn.phase.is_default or loss_fn is None: return
+    if not isinstance(loss_fn, nn.Module) and learn.world.size == 1: _check_untrained(learn)
+    if type(pred) is not Tensor or not isinstance(targ, Tensor): return
     if isinstance(loss_fn, nn.CrossEntropyLoss) or getattr(loss_fn, 'func', loss_fn) is F.cross_entropy:
         _check_classes(pred, targ)
     elif _is_column(pred.shape, targ.shape) or _is_column(targ.shape, pred.shape):

@@ -78,9 +78,11 @@ def _rows(learn, df):
 
 def to_predict(learn: Any, data: Any) -> tuple[Any, bool]:
     "Make a loader of what `predict` gets; return it, and whether its batches (x,) were made of one `x`"
+    if isinstance(data, str): raise TypeError(
+        f'predict got the text {data[:40]!r}: pass a list of texts, or one with batched=False')
     is_frame = hasattr(data, 'iloc')
     if is_frame and not learn.is_own('predict_step'): data, is_frame = _rows(learn, data), False
-    if is_frame or isinstance(data, list) and data and isinstance(data[0], str):
+    if is_frame or isinstance(data, (list, tuple)) and data and isinstance(data[0], str):
         return [(data[i:i + learn.bs],) for i in range(0, len(data), learn.bs)], True
     if isinstance(data, Mapping):       # copied, as a step may write to it in place
         if type(data) is dict: data = as_inputs(data, float_dtype(learn.model))
