@@ -225,6 +225,7 @@ def gan():
 def tensors(): return Data().x, torch.arange(N) % 3
 
 HEALTHY = {
+    'large tensors': lambda: make(model=nn.Sequential(nn.Linear(4, 2**16), nn.Dropout(.2), nn.Linear(2**16, 3))),
     'plain': make, 'in order': lambda: make(loader()), 'metrics': lambda: make(metrics=[accuracy]),
     'rows': lambda: make(tensors(), bs=6), 'seeded': lambda: make(SeededLoader(Data(), 6, shuffle=True)),
     'generator': lambda: make(loader(shuffle=True, generator=torch.Generator().manual_seed(3))),
@@ -249,7 +250,7 @@ def test_a_fault_is_named(name):
     assert not report.is_exact, report
     assert [o for o in report.lost if o['object'].startswith(name.strip())], report
 
-@pytest.mark.parametrize('name', cases(HEALTHY, ['plain']))
+@pytest.mark.parametrize('name', cases(HEALTHY, ['large tensors']))
 def test_a_healthy_program_is_proved(name):
     learn = HEALTHY[name]()
     before, rng = weights(learn.model), torch.get_rng_state()

@@ -120,6 +120,7 @@ def pack(program: Any, max_gb: float = 4.) -> tuple[bytes, list]:   # raises Typ
 def put(folder: str|Path, packed: tuple) -> None:
     "Write what `pack` returned into the folder of a run"
     data, large = packed
+    (Path(folder)/'tensors').mkdir(exist_ok=True)
     for name, o in *((f'tensors/{name}', o) for name, o in large), ('program.pkl', data):
         with open_file(Path(folder)/name, 'xb') as f: f.write(o)
 
