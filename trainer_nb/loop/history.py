@@ -177,7 +177,8 @@ def _as_text(rows, first_s, returned=()):
     columns = {name: ['time' if name == 'time_s' else name, *(_format(name, v, first_s) for v in values)]
                for name, values in _columns(rows).items() if name not in hidden}
     if rest: columns['+'] = [f'+{len(rest)} more', *('' for _ in rows)]
-    return {o: columns[o] for o in sorted(columns, key=lambda o: (o != 'epoch', 'loss' not in o.split('_')))}
+    def is_loss(o): return 'loss' in o.split('_') and o[:3] != 'lr_'         # lr_loss_fn is a rate
+    return {o: columns[o] for o in sorted(columns, key=lambda o: (o != 'epoch', not is_loss(o)))}
 
 def _narrow(columns, width):
     "Leave out the least important columns of a table that is wider than `width` characters"
