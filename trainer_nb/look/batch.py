@@ -17,7 +17,7 @@ from ..draw import html_table, text_table
 from ..data import length, sets_of
 from ..loop import Hook, Learner, as_count, unchanged
 from trainer_nb.look.samples import (
-    Look, batch_parts, classes_of, describe_parts, described_table, grid, kind_of, masks_of, pictured,
+    Look, batch_parts, boxes_of, classes_of, describe_parts, described_table, grid, kind_of, masks_of, pictured,
     sample_of, sample_table
 )
 from .masks import shares
@@ -50,8 +50,7 @@ class BatchView:
             rest.pop(pictured(sample), None)
             wanted = cut(targets, i)
             masks = masks_of(wanted, sample)
-            boxes = {k: o for k, o in wanted.items() if isinstance(o, Mapping) and 'boxes' in o}
-            samples.append({**sample, **masks, **boxes})
+            samples.append({**sample, **masks, **boxes_of(wanted)})
             words = {k: self.look.value(o) for k, o in wanted.items()}
             words |= {k: shares(o, self.look.name) for k, o in masks.items()}
             captions.append([*((k, Look().value(o)) for k, o in rest.items()), *words.items()])

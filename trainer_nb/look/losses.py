@@ -7,6 +7,7 @@ __all__ = ['check_mean', 'one_sample', 'Collect', 'loss_of', 'batches_of', 'Sing
            'is_positive', 'class_ids', 'is_counted', 'ids_of', 'chances_of']
 
 # %% ../../nbs/look/11_losses.ipynb #ee53b00b
+import math
 from collections.abc import Callable, Iterator, Mapping
 from copy import copy
 from functools import partial
@@ -19,6 +20,7 @@ from torch import Tensor, nn
 from ..base import batch_size, map_tensors
 from ..data import sets_of
 from ..loop import Hook, Joined, LambdaHook, Learner, as_scores, ignored_id, loss_option, sizes_of
+from .samples import batch_parts
 
 # %% ../../nbs/look/11_losses.ipynb #da15af1d
 def _without_reduction(loss_fn):
@@ -84,10 +86,12 @@ def one_sample(x: Any, i: int, n: int) -> Any:
     "Cut sample `i` out of a batch of `n`, or a part of one, as a batch of one"
     if isinstance(x, Tensor): return x[i:i + 1] if x.ndim and len(x) == n else x
     if isinstance(x, Mapping): return {k: one_sample(v, i, n) for k, v in x.items()}
+    if hasattr(x, 'to_data_list'): return type(x).from_data_list([x[i]])        # graphs of torch_geometric
     is_list = isinstance(x, (list, tuple)) and not hasattr(x, '_fields')
     if not is_list: return map_tensors(lambda t: one_sample(t, i, n), x)
-    has_parts = any(isinstance(o, (Tensor, Mapping, list, tuple)) for o in x)
-    if len(x) == n and not has_parts: return [x[i]]
+    parts = [o for o in x if isinstance(o, (Mapping, list, tuple)) or isinstance(o, Tensor) and o.ndim]
+    sizes = {batch_size(o) if isinstance(o, Mapping) else len(o) for o in parts}
+    if len(x) == n and sizes != {n}: return x[i:i + 1]
     return type(x)(one_sample(o, i, n) for o in x)
 
 # %% ../../nbs/look/11_losses.ipynb #59d2aeea
@@ -99,6 +103,7 @@ class Collect(Hook):
         names = 'predictions', 'targets', 'losses'
         self.preds, self.targs, self.losses = (Joined(o, total) for o in names)
         self.texts = [], []         # predictions (n_classes, length) and targets (length,) of models of texts
+        self.given = None           # whether the first batch holds its target, rather than the step makes it
 
     def after_step(self, learn: Learner) -> None:
         if learn.batch is None: return          # cancelled
@@ -110,6 +115,7 @@ class Collect(Hook):
                              'expected one for each sample')
         self.losses.add(losses, sizes)
         pred, targ = learn.pred, result.get('targ')
+        if self.given is None: self.given = any(o is targ for parts in batch_parts(learn.batch) for o in parts.values())
         if self.keep is not None: pred = None if pred is None else self.keep(pred)
         elif not isinstance(pred, Tensor): pred, targ = as_scores(pred, targ)
         is_text = isinstance(pred, Tensor) and pred.ndim == 3 and pred is not learn.pred and self.keep is None
@@ -143,9 +149,8 @@ def loss_of(learn: Learner, loss: Callable | None) -> tuple[Callable, bool]:
     return lambda learn, n: _sample_losses(learn.loss_fn, learn.pred, learn.result['targ'], n), False
 
 def _own_loss(learn):
-    if isinstance(loss := learn.result.get('loss'), Tensor): return _single(loss)
-    raise ValueError("the step returned no 'loss', or yields several: pass loss=f(pred, targ), "
-                     'which returns one for each sample')
+    "The loss of a step of one's own; nan if it returns none, or yields several"
+    return _single(torch.as_tensor(learn.result.get('loss', math.nan)))
 
 def batches_of(dl: Any) -> Iterator[Any]:
     "The batches of a loader, or of the one validation set of several"
@@ -166,7 +171,7 @@ def whole_loss(learn: Learner, read: Singles) -> Tensor | None:
     if read.n < 2: return None
     found = []
     with learn.added_hooks(LambdaHook(after_step=lambda learn: found.append(_n_rows(learn)))):
-        loss = learn.validate([read.first])['valid_loss']
+        loss = learn.validate([read.first]).get('valid_loss', math.nan)
     if found == [read.n]: return torch.tensor(loss)
     raise ValueError('the step takes samples that do not lie along the first dimension of a batch, '
                      'so that it cannot be cut: pass loss=f(pred, targ), which returns one for each sample')
@@ -178,6 +183,9 @@ def task_of(results: Any) -> str:
     if not isinstance(p, Tensor) or not isinstance(t, Tensor):
         raise ValueError(f'predictions are a {type(p).__name__} and targets a {type(t).__name__}: '
                          'expected tensors; learn.results(keep=f) can reduce predictions to one')
+    if not results.are_scores and p.ndim > t.ndim: raise ValueError(
+        'the loss function has weights of its own, which turn predictions into scores of classes: pass '
+        'learn.results(keep=f), where f(pred) returns these scores')
     is_binary = t.dtype == torch.bool or t.is_floating_point() and _is_binary(results.loss_fn)
     is_mask = t.ndim == 4 and t.size(1) == 1     # one logit for each pixel
     if t.ndim > 2 and t.is_floating_point() and not _is_distance(results.loss_fn):      # of a Dice loss, say
@@ -246,6 +254,7 @@ def chances_of(results: Any, at: list[int]) -> Tensor | None:  # (len(at), class
     """
     p, t, name = results.pred, results.targ, loss_name(results.loss_fn)
     if not all(isinstance(o, Tensor) for o in (p, t)) or not p.is_floating_point() or t.numel() != len(t): return None
+    if not results.are_scores: return None
     loss, rows, t = results.loss[at], p[at].float().reshape(len(at), -1), t[at].flatten()
     if rows.size(1) == 1 and _is_binary(results.loss_fn):
         positive = rows if name in _OF_PROBABILITIES else rows.sigmoid()

@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, SequentialSampler
 from ..base import batch_size, folded, format_value
 from ..draw import text_table
 from ..data import TensorLoader, as_loader, is_stock, rng_states, set_rng_states, source
-from ..loop import Learner, n_samples
+from ..loop import Learner, n_samples, trains_loss
 from .confusion import Confusion, Report, count_confusion, make_report
 from trainer_nb.look.losses import (
     Collect, Singles, batches_of, check_mean, class_ids, ids_of, is_counted, loss_of, one_sample,
@@ -26,7 +26,9 @@ from trainer_nb.look.losses import (
 )
 from .masks import shares
 from .series import draw_forecasts
-from .samples import Look, batch_parts, caption_table, classes_of, grid, kind_of, masks_of, sample_of
+from trainer_nb.look.samples import (
+    Look, batch_parts, boxes_of, caption_table, classes_of, grid, kind_of, masks_of, pictured, sample_of
+)
 
 # %% ../../nbs/look/03_results.ipynb #52621d35
 class _Rereader:
@@ -94,6 +96,8 @@ class Results:
     look: Look              # how to show samples
     reader: Any             # `read(positions)` → batches of one sample
     loss_fn: Any = None     # tells logits from probabilities
+    are_scores: bool = True     # a loss function without weights took the predictions
+    is_given: bool = True       # batches hold the targets, rather than the step makes them
 
     def __len__(self): return len(self.loss)
 
@@ -106,7 +110,8 @@ class Results:
         largest: bool = True,   # False: those with the smallest loss
     ) -> 'TopLosses':           # (losses, positions in the pass): (k,) each; draws the samples
         "Return the samples with the largest losses, the largest first; nan counts as the largest"
-        return TopLosses(self, self.loss.topk(min(k, len(self)), largest=largest))
+        found = self.loss.sort(descending=largest, stable=True)
+        return TopLosses(self, [o[:k] for o in found])
 
     def show(self,
         n: int = 9,       # samples
@@ -124,8 +129,11 @@ class Results:
             sample = {k: sample_of(v, 0, 1) for k, v in inputs.items()}
             sample = {k: o for k, o in sample.items() if o is not None}
             masks = masks_of(_pixels(self, i), sample)
-            samples.append({**sample, **masks})
-            captions.append(_caption(self, i, masks))
+            sample = {k: o for k, o in sample.items() if not _is_same(o, masks.get('target'))}
+            found = {k: o[i] for k, o in (('target', self.targ), ('predicted', self.pred)) if isinstance(o, list)}
+            samples.append({**sample, **masks, **boxes_of(found)})
+            rest = [(k, Look().value(o)) for k, o in sample.items() if kind_of(o) in ('value', 'text')]
+            captions.append([o for o in rest if o[0] != pictured(sample)] + _caption(self, i, masks))
         return SampleView(samples, captions, self.look)
 
     def forecasts(self,
@@ -176,9 +184,14 @@ class TopLosses(tuple):
     def __repr__(self): return repr(self._view()[0])
 
 # %% ../../nbs/look/03_results.ipynb #65acca34
+def _is_same(part, mask):
+    "Return whether a part of a sample is the target, under another name"
+    both = isinstance(part, Tensor) and isinstance(mask, Tensor)
+    return both and part.shape == mask.shape and torch.equal(part.to(mask.dtype), mask)
+
 def _check_target(res, i, parts):
     "Refuse samples that are not those of the pass; any part of a batch may be the target"
-    if not isinstance(res.targ, Tensor): return
+    if not isinstance(res.targ, Tensor) or not res.is_given: return
     then, found = res.targ[i], [o[0].cpu() for o in parts if isinstance(o, Tensor) and o.ndim]
     found = [o for o in found if o.shape == then.shape]
     if not found or any(torch.equal(o, then.to(o.dtype)) for o in found): return
@@ -202,7 +215,7 @@ def _words(res, i, masks=()):
     targ, pred = row(res.targ), row(res.pred)
     chances = None if masks else chances_of(res, [i])
     is_ids = isinstance(targ, Tensor) and not targ.is_floating_point() and targ.numel() == 1
-    is_scores = isinstance(pred, Tensor) and pred.ndim == 1 and len(pred) > 1
+    is_scores = isinstance(pred, Tensor) and pred.ndim == 1 and len(pred) > 1 and res.are_scores
     is_id = isinstance(pred, Tensor) and not pred.is_floating_point() and pred.numel() == 1
     if chances is None and not (is_ids and (is_scores or is_id)):
         if kind_of(targ) == 'tokens' and isinstance(pred, Tensor) and pred.ndim == 2 and pred.size(1) == len(targ):
@@ -215,7 +228,9 @@ def _words(res, i, masks=()):
     words = [('target', res.look.name(t.item())), ('predicted', f'{res.look.name(p.item())} {mark}'.strip())]
     return words if chances is None else [*words, ('probability', f'{chances[0, p.item()]:.3f}')]
 
-def _caption(res, i, masks=()): return [('#', str(i)), *_words(res, i, masks), ('loss', f'{res.loss[i]:.4g}')]
+def _caption(res, i, masks=()):
+    loss = [] if res.loss.isnan().all() else [('loss', f'{res.loss[i]:.4g}')]
+    return [('#', str(i)), *_words(res, i, masks), *loss]
 
 # %% ../../nbs/look/03_results.ipynb #48088bea
 def results_of(learn: Learner,
@@ -255,4 +270,6 @@ def results_of(learn: Learner,
             losses = collect.losses.result()
             if whole is not None: check_mean(whole, losses[:read.n])
         finally: set_rng_states(states, dl)
-        return Results(*collect.outputs(), losses, metrics, look, _Rereader(dl, states), learn.loss_fn)
+        are_scores = keep is not None or not trains_loss(learn)
+        return Results(*collect.outputs(), losses, metrics, look, _Rereader(dl, states), learn.loss_fn, are_scores,
+                       collect.given)
