@@ -300,7 +300,9 @@ def test_weighted_means_and_tensors_of_other_classes_have_losses_of_samples(give
 
 # What programs of other libraries have: detections, graphs, targets that the step makes, losses with weights
 
-def one(images, learn): return [{'boxes': learn.model(o.mean((1, 2)))[None], 'labels': torch.ones(1).long()} for o in images]
+def one(images, learn):
+    return [{'boxes': learn.model(o.mean((1, 2)))[None], 'labels': torch.ones(1).long()} for o in images]
+
 def detect(batch, learn):
     pred = one(batch[0], learn)
     if not learn.training: return {'pred': pred, 'targ': batch[1]}

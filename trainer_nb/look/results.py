@@ -130,7 +130,8 @@ class Results:
             sample = {k: o for k, o in sample.items() if o is not None}
             masks = masks_of(_pixels(self, i), sample)
             sample = {k: o for k, o in sample.items() if not _is_same(o, masks.get('target'))}
-            found = {k: o[i] for k, o in (('target', self.targ), ('predicted', self.pred)) if isinstance(o, list)}
+            found = {k: o[i] for k, o in (('target', self.targ), ('predicted', self.pred))
+                     if isinstance(o, list) and len(o) == len(self)}
             samples.append({**sample, **masks, **boxes_of(found)})
             rest = [(k, Look().value(o)) for k, o in sample.items() if kind_of(o) in ('value', 'text')]
             captions.append([o for o in rest if o[0] != pictured(sample)] + _caption(self, i, masks))
