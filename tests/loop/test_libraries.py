@@ -4,7 +4,7 @@ Each function makes a model, its loaders, the loop by hand, which yields its val
 `make programs` installs the libraries; without one, its program is skipped. `partial(Adam)` is the plain form of an
 optimizer: its class would select the fused one.
 """
-import importlib, inspect, math, random
+import inspect, math, random
 from functools import partial
 from types import SimpleNamespace
 
@@ -519,9 +519,9 @@ def started(make, loaders, loop):
 
 @pytest.fixture(scope='module', params=PROGRAMS, ids=lambda o: o.__name__)
 def program(request):
-    try: importlib.import_module(name := request.param.__name__)
+    name = request.param.__name__
+    try: make, loaders, plain, ours = request.param()
     except (ImportError, RuntimeError) as e: pytest.skip(f'{name}: {e}')       # a torchvision of another torch
-    make, loaders, plain, ours = request.param()
     by_hand, values = started(make, loaders, plain)
     said = {}
     for column, value in values: said.setdefault(column, []).append(value)
