@@ -339,6 +339,15 @@ def test_graphs_and_targets_that_the_step_makes():
     learn.train_dl = [Graphs(graphs)]
     assert '(25, 2)' in repr(learn.show_batch())
 
+def test_a_mask_is_drawn_once_and_its_picture_is_kept():
+    mask = (torch.rand(4, 1, 8, 8) > .5).float()
+    def step(batch, learn):
+        pred = learn.model(batch['img'])
+        return {'loss': F.binary_cross_entropy_with_logits(pred, batch['seg']), 'pred': pred, 'targ': batch['seg']}
+    learn = Learner(nn.Conv2d(1, 1, 1), train_step=step, display=False)
+    shown = learn.results([{'img': mask + .3*torch.rand(4, 1, 8, 8), 'seg': mask}]).show()
+    assert all(o.keys() == {'img', 'target', 'predicted'} for o in shown.samples)
+
 def test_each_text_of_a_sample_is_shown():
     def step(batch, learn):
         pred = learn.model(torch.tensor([[len(o) + .0] for o in batch[0]]))[:, 0]

@@ -188,7 +188,7 @@ class TopLosses(tuple):
 def _is_same(part, mask):
     "Return whether a part of a sample is the target, under another name"
     both = isinstance(part, Tensor) and isinstance(mask, Tensor)
-    return both and part.shape == mask.shape and torch.equal(part.to(mask.dtype), mask)
+    return both and part.shape == mask.shape and torch.equal(part, mask.to(part.dtype))
 
 def _check_target(res, i, parts):
     "Refuse samples that are not those of the pass; any part of a batch may be the target"
