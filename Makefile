@@ -8,7 +8,7 @@ HOW ?= -n 3 --dist loadfile --no-loadscope-reorder   # for pytest
 export PYTHONDONTWRITEBYTECODE =# modules that many processes import are compiled once
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-versions check lint soak gpu outputs docs docs-serve site lab bench bench-peers clean
+.PHONY: help demo test test-versions check lint soak programs gpu outputs docs docs-serve site lab bench bench-peers clean
 
 help:   ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' Makefile
@@ -49,6 +49,10 @@ lint: $(READY)   ## check lines and imports with ruff, and a typed program with 
 
 soak: $(READY)   ## run the long tests that `make test` leaves out
 	$(BIN)/python -m pytest -q -m soak
+
+programs: $(READY)   ## install the libraries of `.[programs]`, 0.4 GB, and run their programs, as `make soak` then does, too
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[programs]'
+	$(BIN)/python -m pytest -q -rs -m soak tests/loop/test_libraries.py
 
 gpu:   ## test and measure on a CUDA device, with $(PYTHON) if its torch has one, else with .venv
 	@if $(PYTHON) -c 'import sys, pytest, torch; sys.exit(not torch.cuda.is_available())' 2>/dev/null; \

@@ -296,3 +296,75 @@ def test_weighted_means_and_tensors_of_other_classes_have_losses_of_samples(give
     with torch.no_grad(): expected = F.cross_entropy(learn.model(x), y, reduction='none')
     res = learn.results((x, y))
     assert type(res.loss) is torch.Tensor and torch.allclose(res.loss, expected, atol=1e-6)
+
+
+# What programs of other libraries have: detections, graphs, targets that the step makes, losses with weights
+
+def one(images, learn):
+    return [{'boxes': learn.model(o.mean((1, 2)))[None], 'labels': torch.ones(1).long()} for o in images]
+
+def detect(batch, learn):
+    pred = one(batch[0], learn)
+    if not learn.training: return {'pred': pred, 'targ': batch[1]}
+    return {'loss': sum(o['boxes'].sum() for o in pred), 'pred': pred, 'targ': batch[1]}
+
+@pytest.mark.parametrize('bs', [2, 4])
+def test_a_step_without_a_loss_shows_samples_in_their_order(bs):
+    data = [(torch.rand(3, 8, 8), {'boxes': torch.tensor([[1., 1., 4., 4.]]), 'labels': torch.tensor([i])})
+            for i in range(6)]
+    learn = Learner(nn.Linear(3, 4), train_step=detect, display=False)
+    res = learn.results(DataLoader(data, bs, collate_fn=lambda o: tuple(zip(*o))))
+    assert len(res) == 6 and res.top_losses(6)[1].tolist() == [*range(6)]
+    assert [dict(o) for o in res.show(3).captions] == [
+        {'#': str(i), 'target': str(i), 'predicted': '1'} for i in range(3)]
+
+class Graphs:
+    "As batches of torch_geometric"
+    def __init__(self, graphs): self.graphs, self.num_graphs = graphs, len(graphs)
+    def __getitem__(self, i): return self.graphs[i]
+    def to_data_list(self): return self.graphs
+    def to_dict(self): return {'x': torch.cat(self.graphs), 'ptr': torch.arange(len(self.graphs) + 1)}
+    from_data_list = classmethod(lambda cls, graphs: cls(graphs))
+
+def test_graphs_and_targets_that_the_step_makes():
+    graphs = [torch.rand(3 + i, 2) for i in range(5)]
+    def step(batch, learn):
+        pred = learn.model(torch.stack([o.sum(0) for o in batch.graphs]))
+        targ = torch.rand_like(pred)
+        return {'loss': F.mse_loss(pred, targ), 'pred': pred, 'targ': targ}
+    learn = Learner(nn.Linear(2, 2), train_step=step, display=False)
+    res = learn.results([Graphs(graphs[:3]), Graphs(graphs[3:])])
+    with torch.no_grad(): expected = learn.model(torch.stack([o.sum(0) for o in graphs]))
+    assert torch.allclose(res.pred, expected) and len(res.show(5).captions) == 5
+    learn.train_dl = [Graphs(graphs)]
+    assert '(25, 2)' in repr(learn.show_batch())
+
+def test_a_mask_is_drawn_once_and_its_picture_is_kept():
+    mask = (torch.rand(4, 1, 8, 8) > .5).float()
+    def step(batch, learn):
+        pred = learn.model(batch['img'])
+        return {'loss': F.binary_cross_entropy_with_logits(pred, batch['seg']), 'pred': pred, 'targ': batch['seg']}
+    learn = Learner(nn.Conv2d(1, 1, 1), train_step=step, display=False)
+    shown = learn.results([{'img': mask + .3*torch.rand(4, 1, 8, 8), 'seg': mask}]).show()
+    assert all(o.keys() == {'img', 'target', 'predicted'} for o in shown.samples)
+
+def test_each_text_of_a_sample_is_shown():
+    def step(batch, learn):
+        pred = learn.model(torch.tensor([[len(o) + .0] for o in batch[0]]))[:, 0]
+        return {'loss': F.mse_loss(pred, batch[2]), 'pred': pred, 'targ': batch[2]}
+    learn = Learner(nn.Linear(1, 1), train_step=step, display=False)
+    shown = repr(learn.results([(('a', 'bb'), ('ccc', 'dddd'), torch.rand(2))]).show())
+    assert 'x1' in shown and 'ccc' in shown and 'dddd' in shown
+
+def test_what_a_loss_with_weights_takes_are_no_scores():
+    class Proxies(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.rand(3, 5))
+        def forward(self, pred, targ): return F.cross_entropy(pred @ self.weight.T, targ)
+    learn = make_learner(nn.Linear(4, 5), loss_fn=Proxies())
+    res = learn.results(problem())
+    assert '✓' not in repr(res.show()) and '✗' not in repr(res.show())
+    with pytest.raises(ValueError, match='weights of its own'): res.report()
+    scores = learn.results(problem(), keep=lambda pred: pred @ learn.loss_fn.weight.T)
+    assert len(scores.report().rows) == 3 and 'predicted' in repr(scores.show())

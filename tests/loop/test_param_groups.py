@@ -102,3 +102,4 @@ def test_a_maximum_is_that_of_the_largest_group_or_by_group():
     assert rates(.5, None, lambda p: torch.optim.SGD([dict(params=[o], lr=.1) for o in p]))[0]['lr_9'] == .5
     for wrong in {'head': .2}, {'head': .2, 'bodi': .1}, {'*.bias': .1, '*': .2}:
         with pytest.raises(ValueError, match='body|whole groups'): rates(wrong)
+    with pytest.raises(ValueError, match="'head' of lr gets no"): make_learner(Net(), lr={'*': .2, 'head': .1})

@@ -7,6 +7,7 @@ __all__ = ['check_mean', 'one_sample', 'Collect', 'loss_of', 'batches_of', 'Sing
            'class_ids', 'is_counted', 'ids_of', 'meaning', 'is_positive', 'chances_of']
 
 # %% ../../nbs/look/11_losses.ipynb #ee53b00b
+import math
 from collections.abc import Callable, Iterator, Mapping
 from copy import copy
 from functools import partial
@@ -20,7 +21,7 @@ from ..base import batch_size, map_tensors
 from ..data import sets_of
 from ..loop import Hook, Joined, LambdaHook, Learner, as_scores, ignored_id, loss_option, sizes_of
 from .boxes import are_boxes, n_wrong
-from .samples import are_samples
+from .samples import are_samples, batch_parts
 
 # %% ../../nbs/look/11_losses.ipynb #da15af1d
 def _without_reduction(loss_fn):
@@ -87,10 +88,11 @@ def one_sample(x: Any, i: int, n: int) -> Any:
     if isinstance(x, Tensor): return x[i:i + 1] if x.ndim and len(x) == n else x
     if isinstance(x, Mapping): return {k: _one_of(v, i, n) for k, v in x.items()}
     is_list = isinstance(x, (list, tuple)) and not hasattr(x, '_fields')
-    if hasattr(x, 'get_example'): return type(x).from_data_list([x.get_example(i)])     # graphs of torch_geometric
+    if hasattr(x, 'to_data_list'): return type(x).from_data_list([x[i]])        # graphs of torch_geometric
     if not is_list: return map_tensors(lambda t: one_sample(t, i, n), x)
-    has_parts = any(isinstance(o, (Tensor, Mapping, list, tuple)) for o in x)
-    if len(x) == n and not has_parts: return [x[i]]
+    parts = [o for o in x if isinstance(o, (Mapping, list, tuple)) or isinstance(o, Tensor) and o.ndim]
+    sizes = {batch_size(o) if isinstance(o, Mapping) else len(o) for o in parts}
+    if len(x) == n and sizes != {n}: return x[i:i + 1]
     return type(x)(_one_of(o, i, n) for o in x)
 
 def _one_of(part, i, n):
@@ -107,6 +109,7 @@ class Collect(Hook):
         names = 'predictions', 'targets', 'losses'
         self.preds, self.targs, self.losses = (Joined(o, total) for o in names)
         self.texts = [], []         # predictions (n_classes, length) and targets (length,) of models of texts
+        self.given = None           # whether the first batch holds its target, rather than the step makes it
 
     def after_step(self, learn: Learner) -> None:
         if learn.batch is None: return          # cancelled
@@ -118,6 +121,7 @@ class Collect(Hook):
                              'expected one for each sample')
         self.losses.add(losses, sizes)
         pred, targ = learn.pred, result.get('targ')
+        if self.given is None: self.given = any(o is targ for parts in batch_parts(learn.batch) for o in parts.values())
         if self.keep is not None: pred = None if pred is None else self.keep(pred)
         elif not isinstance(pred, Tensor): pred, targ = as_scores(pred, targ)
         is_text = isinstance(pred, Tensor) and pred.ndim == 3 and pred is not learn.pred and self.keep is None
@@ -151,12 +155,13 @@ def loss_of(learn: Learner, loss: Callable | None, min_score: float = .5) -> tup
     return lambda learn, n: _sample_losses(learn.loss_fn, learn.pred, learn.result['targ'], n), False
 
 def _own_loss(learn, min_score):
-    "Return the loss that a step returned for one sample; of a detector without one, the number of wrong boxes"
-    if isinstance(loss := learn.result.get('loss'), Tensor): return _single(loss)
-    found = learn.result.get('pred'), learn.result.get('targ')
-    if all(map(are_boxes, found)): return n_wrong(*(o[0] for o in found), min_score)
-    raise ValueError("the step returned no 'loss', or yields several: pass loss=f(pred, targ), "
-                     'which returns one for each sample')
+    """Return the loss that a step returned for one sample; of a detector without one, the number of wrong boxes
+
+    It is nan where another step returns none, or yields several.
+    """
+    loss, *found = map(learn.result.get, ('loss', 'pred', 'targ'))
+    if loss is None and all(map(are_boxes, found)): return n_wrong(*(o[0] for o in found), min_score)
+    return _single(torch.as_tensor(math.nan if loss is None else loss))
 
 def batches_of(dl: Any) -> Iterator[Any]:
     "The batches of a loader, or of the one validation set of several"
@@ -190,6 +195,9 @@ def task_of(results: Any) -> str:
     if not isinstance(p, Tensor) or not isinstance(t, Tensor):
         raise ValueError(f'predictions are a {type(p).__name__} and targets a {type(t).__name__}: '
                          'expected tensors; learn.results(keep=f) can reduce predictions to one')
+    if not results.are_scores and p.ndim > t.ndim: raise ValueError(
+        'the loss function has weights of its own, which turn predictions into scores of classes: pass '
+        'learn.results(keep=f), where f(pred) returns these scores')
     is_binary = t.dtype == torch.bool or t.is_floating_point() and _is_binary(results.loss_fn)
     is_mask = t.ndim == 4 and t.size(1) == 1     # one logit for each pixel
     if t.ndim > 2 and t.is_floating_point():    # masks, of a Dice loss, say, or pictures
@@ -288,6 +296,7 @@ def chances_of(results: Any, at: list[int]) -> Tensor | None:  # (len(at), class
     """
     p, t = results.pred, results.targ
     if not all(isinstance(o, Tensor) for o in (p, t)) or not p.is_floating_point() or t.numel() != len(t): return None
+    if not results.are_scores: return None
     loss, rows, t = results.loss[at], p[at].float().reshape(len(at), -1), t[at].flatten()
     kind, to_probs = meaning(p, results.loss_fn)
     if kind == 'labels' and rows.size(1) == 1: return torch.cat([1 - to_probs(rows), to_probs(rows)], 1)

@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, SequentialSampler
 from ..base import batch_size, folded, format_value
 from ..draw import text_table
 from ..data import TensorLoader, as_loader, is_stock, rng_states, set_rng_states, source
-from ..loop import Learner, n_samples
+from ..loop import Learner, n_samples, trains_loss
 from .confusion import Confusion, Report, count_confusion, make_report
 from trainer_nb.look.losses import (
     Collect, Singles, batches_of, check_mean, class_ids, ids_of, is_counted, loss_of, one_sample,
@@ -97,6 +97,8 @@ class Results:
     look: Look              # how to show samples
     reader: Any             # `read(positions)` → batches of one sample
     loss_fn: Any = None     # tells logits from probabilities
+    are_scores: bool = True     # a loss function without weights took the predictions
+    is_given: bool = True       # batches hold the targets, rather than the step makes them
     by: str = 'loss'        # what `loss` holds: of a detector whose step returns no loss, 'wrong boxes'
 
     def __len__(self): return len(self.loss)
@@ -111,7 +113,8 @@ class Results:
         largest: bool = True,   # False: those with the smallest loss
     ) -> 'TopLosses':           # (losses, positions in the pass): (k,) each; draws the samples
         "Return the samples with the largest losses, the largest first; nan counts as the largest"
-        return TopLosses(self, self.loss.topk(min(k, len(self)), largest=largest))
+        found = self.loss.sort(descending=largest, stable=True)
+        return TopLosses(self, [o[:k] for o in found])
 
     def show(self,
         n: int = 9,       # samples
@@ -129,8 +132,11 @@ class Results:
             sample = {k: sample_of(v, 0, 1) for k, v in inputs.items()}
             sample = {k: o for k, o in sample.items() if o is not None}
             masks, more = masks_of(_pixels(self, i), sample), _more(self, i, sample)
+            sample = {k: o for k, o in sample.items() if not _is_same(o, masks.get('target'))}
             samples.append({**sample, **masks, **more})
-            captions.append(_caption(self, i, masks, bool(more) and self.task() == 'regression'))
+            rest = [(k, Look().value(o)) for k, o in sample.items() if kind_of(o) in ('value', 'text')]
+            captions.append([o for o in rest if o[0] != pictured(sample)]
+                            + _caption(self, i, masks, bool(more) and self.task() == 'regression'))
         return SampleView(samples, captions, self.look)
 
     def forecasts(self,
@@ -184,9 +190,14 @@ class TopLosses(tuple):
     def __repr__(self): return repr(self._view()[0])
 
 # %% ../../nbs/look/03_results.ipynb #65acca34
+def _is_same(part, mask):
+    "Return whether a part of a sample is the target, under another name"
+    both = isinstance(part, Tensor) and isinstance(mask, Tensor)
+    return both and part.shape == mask.shape and torch.equal(part, mask.to(part.dtype))
+
 def _check_target(res, i, parts):
     "Refuse samples that are not those of the pass; any part of a batch may be the target"
-    if not isinstance(res.targ, Tensor): return
+    if not isinstance(res.targ, Tensor) or not res.is_given: return
     then, found = res.targ[i], [o[0].cpu() for o in parts if isinstance(o, Tensor) and o.ndim]
     found = [o for o in found if o.shape == then.shape]
     if not found or any(torch.equal(o, then.to(o.dtype)) for o in found): return
@@ -221,7 +232,7 @@ def _words(res, i, masks=()):
     targ, pred = row(res.targ), row(res.pred)
     chances = None if masks else chances_of(res, [i])
     is_ids = isinstance(targ, Tensor) and not targ.is_floating_point() and targ.numel() == 1
-    is_scores = isinstance(pred, Tensor) and pred.ndim == 1 and len(pred) > 1
+    is_scores = isinstance(pred, Tensor) and pred.ndim == 1 and len(pred) > 1 and res.are_scores
     is_id = isinstance(pred, Tensor) and not pred.is_floating_point() and pred.numel() == 1
     if chances is None and not (is_ids and (is_scores or is_id)):
         if kind_of(targ) == 'tokens' and isinstance(pred, Tensor) and pred.ndim == 2 and pred.size(1) == len(targ):
@@ -236,7 +247,8 @@ def _words(res, i, masks=()):
 
 def _caption(res, i, masks=(), is_drawn=False):
     words = [] if is_drawn else _words(res, i, masks)
-    return [('#', str(i)), *words, (res.by, f'{res.loss[i]:.4g}')]
+    loss = [] if res.loss.isnan().all() else [(res.by, f'{res.loss[i]:.4g}')]
+    return [('#', str(i)), *words, *loss]
 
 # %% ../../nbs/look/03_results.ipynb #48088bea
 def results_of(learn: Learner,
@@ -277,5 +289,8 @@ def results_of(learn: Learner,
             losses = collect.losses.result()
             if whole is not None: check_mean(whole, losses[:read.n])
         finally: set_rng_states(states, dl)
-        by = 'loss' if loss is not None or any(k.endswith('loss') for k in metrics) else 'wrong boxes'
-        return Results(*collect.outputs(), losses, metrics, look, _Rereader(dl, states), learn.loss_fn, by)
+        pred, targ = collect.outputs()
+        has_loss = loss is not None or any(k.endswith('loss') for k in metrics)
+        by = 'wrong boxes' if not has_loss and are_boxes(pred) else 'loss'
+        return Results(pred, targ, losses, metrics, look, _Rereader(dl, states), learn.loss_fn,
+                       keep is not None or not trains_loss(learn), collect.given, by)

@@ -28,6 +28,7 @@ _TARGETS = 'labels', 'targ', 'label', 'target', 'y'      # in a mapping; the def
 def batch_parts(batch: Any) -> tuple[dict, dict]:
     "Return (inputs, targets) of a batch by name; nested ones have names such as `x.ids`"
     n = batch_size(batch)
+    if hasattr(batch, 'to_data_list'): batch = batch.to_dict()      # graphs of torch_geometric
     if isinstance(batch, Mapping):
         key = next((o for o in _TARGETS if o in batch), None)
         inputs = {k: v for k, v in batch.items() if k != key}

@@ -62,7 +62,8 @@ def as_cells(rows: Sequence[Mapping], first_s: float, returned: Iterable[str] = 
     columns = {name: ['time' if name == 'time_s' else name, *(format_cell(name, v, first_s) for v in values)]
                for name, values in by_column(rows).items() if name not in hidden}
     if rest: columns['+'] = [f'+{len(rest)} more', *('' for _ in rows)]
-    return {o: columns[o] for o in sorted(columns, key=lambda o: (o != 'epoch', 'loss' not in o.split('_')))}
+    def is_loss(o): return 'loss' in o.split('_') and o[:3] != 'lr_'         # lr_loss_fn is a rate
+    return {o: columns[o] for o in sorted(columns, key=lambda o: (o != 'epoch', not is_loss(o)))}
 
 def narrowed(columns: Mapping, width: int) -> dict[str, list[str]]:
     "Leave out the least important columns of a table that is wider than `width` characters"

@@ -152,6 +152,7 @@ class Joined:
     def _add_fields(self, x, sizes):
         named = _named(x)
         if named is None: named = dict(enumerate(x))
+        named = {k: o for k, o in named.items() if not hasattr(o, 'get_seq_length')}    # large caches of transformers
         if self.parts and self.parts.keys() != named.keys(): raise ValueError(
             f'{self.name} have the entries {list(named)} here, but had {list(self.parts)} before')
         for k, o in named.items():

@@ -121,6 +121,9 @@ class ParamGroups:
         for pattern, rate in self.lr.items():
             for name in found_names(f'the pattern {pattern!r} of lr', pattern, named, model):
                 res[name] = res[name] or (pattern, rate)
+            if not any(o and o[0] == pattern for o in res.values()): raise ValueError(
+                f'the pattern {pattern!r} of lr gets no parameter, as those before it match all of its: the first '
+                'match counts, so put it first')
         return res
 
     def make(self,

@@ -1,0 +1,558 @@
+"""Programs of other libraries, each as its documentation has it and with a `Learner`: equal bit for bit, and shorter
+
+Each function makes a model, its loaders, the loop by hand, which yields its values, and the same with a `Learner`.
+`make programs` installs the libraries; without one, its program is skipped. `partial(Adam)` is the plain form of an
+optimizer: its class would select the fused one.
+"""
+import inspect, math, random
+from functools import partial
+from types import SimpleNamespace
+
+import numpy, pytest, torch, torch.nn.functional as F
+from torch import nn
+from torch.nn.utils import clip_grad_norm_
+from torch.optim import SGD, Adam, AdamW
+from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, SequentialLR, StepLR
+from torch.utils.data import DataLoader
+
+from common import weights
+from trainer_nb.all import (
+    GradAccum, GradClip, LambdaHook, Learner, LRScheduler, Metric, ParamGroups, accuracy
+)
+
+pytestmark = pytest.mark.soak
+TINY = dict(vocab_size=50, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32)
+
+def rand(*shape, seed=1): return torch.rand(*shape, generator=torch.Generator().manual_seed(seed))
+def ids(n, *shape, seed=1): return torch.randint(n, shape, generator=torch.Generator().manual_seed(seed))
+def rows(*tensors): return [dict(zip(('input_ids', 'attention_mask', 'labels'), o)) for o in zip(*tensors)]
+
+def split(data, bs=8, loader=DataLoader, **kwargs):
+    n = len(data)*3//4
+    return loader(data[:n], bs, shuffle=True, **kwargs), loader(data[n:], bs, **kwargs)
+
+def texts(labels, n=40):
+    words = ids(50, n, 10)
+    return rows(words, torch.ones_like(words), labels(words))
+
+def pictures(size=32, n=40):
+    x, y = rand(n, 3, size, size), ids(4, n)
+    return [*zip(x + y[:, None, None, None]/2, y)]
+
+def disks(n=24, size=32):
+    "(n, 1, size, size) pictures, and masks"
+    at, grid = 8 + ids(size - 16, n, 2), torch.arange(size)
+    mask = ((grid[:, None] - at[:, 0, None, None])**2 + (grid - at[:, 1, None, None])**2 < 30).float()[:, None]
+    return mask + .3*rand(n, 1, size, size), mask
+
+def evaluated(model, dl, f):
+    "What `f` returns of each batch, in evaluation mode"
+    model.eval()
+    with torch.no_grad(): return [f(batch) for batch in dl]
+
+def transformers():
+    "https://huggingface.co/learn/llm-course/chapter3/4"
+    from datasets import Dataset
+    from transformers import BertConfig, BertForSequenceClassification, get_scheduler
+    def model(): return BertForSequenceClassification(BertConfig(**TINY, num_labels=2))
+    def loaders():
+        data = Dataset.from_list(texts(lambda words: (words.sum(1) > 250).long())).with_format('torch')
+        return DataLoader(data.select(range(30)), 8, shuffle=True), DataLoader(data.select(range(30, 40)), 8)
+
+    def plain(model, train_dl, valid_dl):
+        optimizer = AdamW(model.parameters(), lr=5e-3)
+        lr_scheduler = get_scheduler('linear', optimizer, 0, 2*len(train_dl))
+        for epoch in range(2):
+            model.train()
+            for batch in train_dl:
+                loss = model(**batch).loss
+                loss.backward()
+                optimizer.step()
+                lr_scheduler.step()
+                optimizer.zero_grad()
+                yield 'train_loss', loss.item()
+            right = evaluated(model, valid_dl, lambda b: (model(**b).logits.argmax(-1) == b['labels']).sum().item())
+            yield 'valid_accuracy', sum(right)/len(valid_dl.dataset)
+
+    def ours(model, train_dl, valid_dl):
+        return Learner(model, train_dl, valid_dl, optim=partial(AdamW, lr=5e-3), metrics=accuracy,
+                       hooks=LRScheduler(lambda opt, n: get_scheduler('linear', opt, 0, n))), 2
+    return model, loaders, plain, ours
+
+def peft():
+    "https://github.com/huggingface/peft/blob/main/examples/conditional_generation/peft_lora_seq2seq.ipynb"
+    from peft import LoraConfig, get_peft_model
+    from transformers import T5Config, T5ForConditionalGeneration, get_linear_schedule_with_warmup
+    def model():
+        small = dict(vocab_size=50, d_model=16, d_kv=8, d_ff=32, num_layers=2, num_heads=2, decoder_start_token_id=0)
+        lora = LoraConfig(r=4, lora_alpha=8, lora_dropout=.1, task_type='SEQ_2_SEQ_LM')
+        return get_peft_model(T5ForConditionalGeneration(T5Config(**small)), lora)
+    def loaders(): return split(texts(lambda words: words[:, :4].flip(1)))
+
+    def plain(model, train_dl, valid_dl):
+        optimizer = AdamW(model.parameters(), lr=1e-2)
+        lr_scheduler = get_linear_schedule_with_warmup(optimizer, 0, 2*len(train_dl))
+        for epoch in range(2):
+            model.train()
+            for batch in train_dl:
+                loss = model(**batch).loss
+                yield 'train_loss', loss.item()
+                loss.backward()
+                optimizer.step()
+                lr_scheduler.step()
+                optimizer.zero_grad()
+            totals = evaluated(model, valid_dl, lambda b: model(**b).loss.item()*len(b['labels']))
+            yield 'valid_loss', sum(totals)/len(valid_dl.dataset)
+
+    def ours(model, train_dl, valid_dl):
+        return Learner(model, train_dl, valid_dl, optim=partial(AdamW, lr=1e-2),
+                       hooks=LRScheduler(lambda opt, n: get_linear_schedule_with_warmup(opt, 0, n))), 2
+    return model, loaders, plain, ours
+
+def timm():
+    "https://github.com/huggingface/pytorch-image-models/blob/main/train.py"
+    from timm import create_model
+    from timm.data import Mixup
+    from timm.loss import SoftTargetCrossEntropy
+    from timm.optim import create_optimizer_v2
+    from timm.scheduler import CosineLRScheduler
+    small = dict(img_size=32, patch_size=8, embed_dim=24, depth=2, num_heads=2, num_classes=4)
+    def model(): return create_model('vit_tiny_patch16_224', **small)
+    def loaders(): return split(pictures())
+
+    def plain(model, train_dl, valid_dl):
+        optimizer = create_optimizer_v2(model, opt='adamw', lr=1e-3, weight_decay=.05)
+        lr_scheduler = CosineLRScheduler(optimizer, 2*len(train_dl), warmup_t=2, warmup_lr_init=1e-6, t_in_epochs=False)
+        mixup_fn, train_loss_fn = Mixup(mixup_alpha=.8, num_classes=4), SoftTargetCrossEntropy()
+        num_updates = 0
+        for epoch in range(2):
+            model.train()
+            for input, target in train_dl:
+                input, target = mixup_fn(input, target)
+                loss = train_loss_fn(model(input), target)
+                optimizer.zero_grad()
+                loss.backward()
+                clip_grad_norm_(model.parameters(), 1.)
+                optimizer.step()
+                num_updates += 1
+                lr_scheduler.step_update(num_updates=num_updates)
+                yield 'train_loss', loss.item()
+            totals = evaluated(model, valid_dl, lambda b: F.cross_entropy(model(b[0]), b[1]).item()*len(b[1]))
+            yield 'valid_loss', sum(totals)/len(valid_dl.dataset)
+            lr_scheduler.step(epoch + 1)
+
+    def ours(model, train_dl, valid_dl):
+        mixup_fn, train_loss_fn = Mixup(mixup_alpha=.8, num_classes=4), SoftTargetCrossEntropy()
+        def train_step(batch, learn):
+            input, target = mixup_fn(*batch)
+            return {'loss': train_loss_fn(learn.model(input), target)}
+        return Learner(model, train_dl, valid_dl, train_step=train_step, loss_fn=F.cross_entropy,
+                       eval_step=lambda batch, learn: Learner.train_step(learn, batch),
+                       optim=create_optimizer_v2(model, 'adamw', 1e-3, .05),
+                       hooks=[GradClip(1.), LRScheduler(lambda opt, n: CosineLRScheduler(
+                           opt, n, warmup_t=2, warmup_lr_init=1e-6, t_in_epochs=False))]), 2
+    return model, loaders, plain, ours
+
+def diffusers():
+    "https://huggingface.co/docs/diffusers/tutorials/basic_training"
+    from diffusers import DDPMScheduler, UNet2DModel
+    from diffusers.optimization import get_cosine_schedule_with_warmup
+    def model():
+        down, up = ('DownBlock2D', 'AttnDownBlock2D'), ('AttnUpBlock2D', 'UpBlock2D')
+        return UNet2DModel(16, layers_per_block=1, norm_num_groups=4, attention_head_dim=4, block_out_channels=(8, 16),
+                           down_block_types=down, up_block_types=up)
+    def loaders(): return split([{'images': x*2 - 1} for x in rand(24, 3, 16, 16)])
+
+    def plain(model, train_dl, valid_dl):
+        noise_scheduler = DDPMScheduler(num_train_timesteps=1000)
+        optimizer = AdamW(model.parameters(), lr=1e-3)
+        lr_scheduler = get_cosine_schedule_with_warmup(optimizer, 2, 2*len(train_dl))
+        for epoch in range(2):
+            for batch in train_dl:
+                clean_images = batch['images']
+                noise = torch.randn(clean_images.shape)
+                timesteps = torch.randint(0, noise_scheduler.config.num_train_timesteps, (len(noise),))
+                noisy_images = noise_scheduler.add_noise(clean_images, noise, timesteps)
+                noise_pred = model(noisy_images, timesteps, return_dict=False)[0]
+                loss = F.mse_loss(noise_pred, noise)
+                loss.backward()
+                clip_grad_norm_(model.parameters(), 1.)
+                optimizer.step()
+                lr_scheduler.step()
+                optimizer.zero_grad()
+                yield 'train_loss', loss.item()
+
+    def ours(model, train_dl, valid_dl):
+        noise_scheduler = DDPMScheduler(num_train_timesteps=1000)
+        def step(batch, learn):
+            noise, timesteps = torch.randn_like(batch['images']), torch.randint(0, 1000, (len(batch['images']),))
+            pred = learn.model(noise_scheduler.add_noise(batch['images'], noise, timesteps), timesteps).sample
+            return {'loss': F.mse_loss(pred, noise), 'pred': pred, 'targ': noise}
+        return Learner(model, train_dl, train_step=step, optim=partial(AdamW, lr=1e-3), hooks=[
+            GradClip(1.), LRScheduler(lambda opt, n: get_cosine_schedule_with_warmup(opt, 2, n))]), 2
+    return model, loaders, plain, ours
+
+def monai():
+    "https://github.com/Project-MONAI/tutorials/blob/main/2d_segmentation/torch/unet_training_dict.py"
+    from monai.inferers import sliding_window_inference
+    from monai.losses import DiceLoss
+    from monai.metrics import DiceMetric
+    from monai.networks.nets import UNet
+    def model(): return UNet(2, 1, 1, channels=(4, 8, 16), strides=(2, 2), num_res_units=1)
+    def loaders(): return split([{'img': x, 'seg': y} for x, y in zip(*disks())], bs=4)
+
+    def plain(model, train_dl, valid_dl):
+        loss_function, dice_metric = DiceLoss(sigmoid=True), DiceMetric(include_background=True, reduction='mean')
+        optimizer, best_metric = Adam(model.parameters(), 1e-2), -1
+        for epoch in range(2):
+            model.train()
+            for batch_data in train_dl:
+                optimizer.zero_grad()
+                loss = loss_function(model(batch_data['img']), batch_data['seg'])
+                loss.backward()
+                optimizer.step()
+                yield 'train_loss', loss.item()
+            def add(val_data):
+                val_outputs = sliding_window_inference(val_data['img'], (24, 24), 4, model)
+                dice_metric(y_pred=(val_outputs.sigmoid() > .5).float(), y=val_data['seg'])
+            evaluated(model, valid_dl, add)
+            metric = dice_metric.aggregate().item()
+            dice_metric.reset()
+            yield 'valid_dice', metric
+            if metric > best_metric:
+                best_metric = metric
+                best = {k: v.clone() for k, v in model.state_dict().items()}
+        model.load_state_dict(best)
+
+    def ours(model, train_dl, valid_dl):
+        loss_fn, dice = DiceLoss(sigmoid=True), Metric(DiceMetric(), name='dice', pred='mask')
+        def step(batch, learn):
+            pred = learn.model(batch['img']) if learn.training else sliding_window_inference(
+                batch['img'], (24, 24), 4, learn.model)
+            return {'loss': loss_fn(pred, batch['seg']), 'pred': pred, 'mask': (pred > 0).float(), 'targ': batch['seg']}
+        return Learner(model, train_dl, valid_dl, train_step=step, metrics=dice,
+                       optim=partial(Adam, lr=1e-2)), 2, 'valid_dice'
+    return model, loaders, plain, ours
+
+def torchvision():
+    "https://github.com/pytorch/vision/blob/main/references/detection/engine.py"
+    from torchvision.models.detection import FasterRCNN, rpn
+    from torchvision.ops import MultiScaleRoIAlign
+    def model():
+        body = nn.Sequential(nn.Conv2d(3, 8, 3, 4, 1), nn.ReLU(), nn.Conv2d(8, 8, 3, 2, 1), nn.ReLU())
+        body.out_channels = 8
+        anchors, pool = rpn.AnchorGenerator(((16, 32),), ((.5, 1., 2.),)), MultiScaleRoIAlign(['0'], 3, 2)
+        return FasterRCNN(body, 3, 64, 64, rpn_anchor_generator=anchors, box_roi_pool=pool, rpn_post_nms_top_n_train=20,
+                          rpn_post_nms_top_n_test=10, box_batch_size_per_image=16)
+    def loaders():
+        at = ids(24, 16, 2, 2).float()
+        boxes = torch.cat([at, at + 16 + ids(20, 16, 2, 2, seed=2)], 2)
+        targets = [{'boxes': b, 'labels': y} for b, y in zip(boxes, 1 + ids(2, 16, 2))]
+        return split([*zip(rand(16, 3, 64, 64), targets)], 4, collate_fn=lambda batch: tuple(zip(*batch)))
+
+    def plain(model, train_dl, valid_dl):
+        params = [p for p in model.parameters() if p.requires_grad]
+        optimizer = SGD(params, lr=5e-3, momentum=.9, weight_decay=5e-4)
+        scheduler = StepLR(optimizer, step_size=1, gamma=.1)
+        for epoch in range(2):
+            model.train()
+            lr_scheduler = None
+            if epoch == 0: lr_scheduler = LinearLR(optimizer, start_factor=1./1000, total_iters=len(train_dl) - 1)
+            for images, targets in train_dl:
+                loss_dict = model(images, targets)
+                loss = sum(loss for loss in loss_dict.values())
+                if not math.isfinite(loss.item()): raise FloatingPointError(loss_dict)
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                if lr_scheduler is not None: lr_scheduler.step()
+                yield 'train_loss', loss.item()
+                yield 'train_loss_box_reg', loss_dict['loss_box_reg'].item()
+            scheduler.step()
+            evaluated(model, valid_dl, lambda batch: model(batch[0]))
+
+    def ours(model, train_dl, valid_dl):
+        def train_step(batch, learn):
+            losses = learn.model(*batch)
+            return {'loss': sum(losses.values()), **losses}
+        def eval_step(batch, learn): return {'pred': learn.model(batch[0]), 'targ': batch[1]}
+        return Learner(model, train_dl, valid_dl, train_step=train_step, eval_step=eval_step,
+                       optim=partial(SGD, lr=5e-3, momentum=.9, weight_decay=5e-4),
+                       hooks=[LRScheduler(lambda opt: LinearLR(opt, 1/1000, total_iters=len(train_dl) - 1)),
+                              LRScheduler(lambda opt: StepLR(opt, 1, .1), step='epoch')]), 2
+    return model, loaders, plain, ours
+
+def torch_geometric():
+    "https://github.com/pyg-team/pytorch_geometric/blob/master/examples/mutag_gin.py"
+    from torch_geometric.data import Data
+    from torch_geometric.loader import DataLoader
+    from torch_geometric.nn import GIN, MLP, global_add_pool
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.gnn, self.classifier = GIN(3, 16, 2, dropout=.5, jk='cat'), MLP([16, 16, 2], dropout=.5)
+        def forward(self, x, edge_index, batch, batch_size):
+            return self.classifier(global_add_pool(self.gnn(x, edge_index), batch, size=batch_size))
+    def loaders():
+        sizes, y = (3 + ids(5, 40)).tolist(), ids(2, 40)
+        return split([Data(x=rand(n, 3, seed=i) + y[i]/2, edge_index=ids(n, 2, 2*n, seed=i), y=y[i:i + 1])
+                      for i, n in enumerate(sizes)], loader=DataLoader)
+
+    def plain(model, train_loader, test_loader):
+        optimizer = Adam(model.parameters(), lr=.01)
+        for epoch in range(2):
+            model.train()
+            for data in train_loader:
+                optimizer.zero_grad()
+                out = model(data.x, data.edge_index, data.batch, data.batch_size)
+                loss = F.cross_entropy(out, data.y)
+                loss.backward()
+                optimizer.step()
+                yield 'train_loss', loss.item()
+            def right(data):
+                pred = model(data.x, data.edge_index, data.batch, data.batch_size).argmax(-1)
+                return int((pred == data.y).sum())
+            yield 'valid_accuracy', sum(evaluated(model, test_loader, right))/len(test_loader.dataset)
+
+    def ours(model, train_loader, test_loader):
+        def step(data, learn):
+            pred = learn.model(data.x, data.edge_index, data.batch, data.batch_size)
+            return {'loss': F.cross_entropy(pred, data.y), 'pred': pred, 'targ': data.y}
+        return Learner(model, train_loader, test_loader, train_step=step, metrics=accuracy,
+                       optim=partial(Adam, lr=.01)), 2
+    return Net, loaders, plain, ours
+
+def gpytorch():
+    "https://docs.gpytorch.ai/en/stable/examples/04_Variational_and_Approximate_GPs/SVGP_Regression_CUDA.html"
+    import gpytorch as gp
+    class GPModel(gp.models.ApproximateGP):
+        def __init__(self):
+            distribution = gp.variational.CholeskyVariationalDistribution(8)
+            super().__init__(gp.variational.VariationalStrategy(self, rand(8, 1), distribution))
+            self.covar_module = gp.kernels.ScaleKernel(gp.kernels.RBFKernel())
+            self.mean_module, self.likelihood = gp.means.ConstantMean(), gp.likelihoods.GaussianLikelihood()
+        def forward(self, x): return gp.distributions.MultivariateNormal(self.mean_module(x), self.covar_module(x))
+    def loaders():
+        x = rand(80, 1)
+        return split([*zip(x, (6*x[:, 0]).sin() + .1*rand(80, seed=2))], 16)
+
+    def plain(model, train_loader, test_loader):
+        optimizer = Adam(model.parameters(), lr=.05)
+        mll = gp.mlls.VariationalELBO(model.likelihood, model, num_data=60)
+        for i in range(3):
+            model.train()
+            for x_batch, y_batch in train_loader:
+                optimizer.zero_grad()
+                output = model(x_batch)
+                loss = -mll(output, y_batch)
+                loss.backward()
+                optimizer.step()
+                yield 'train_loss', loss.item()
+            errors = evaluated(model, test_loader, lambda b: (model(b[0]).mean - b[1]).abs().sum().item())
+            yield 'valid_mae', sum(errors)/len(test_loader.dataset)
+
+    def ours(model, train_loader, test_loader):
+        mll = gp.mlls.VariationalELBO(model.likelihood, model, num_data=60)
+        def mae(pred, targ): return (pred.mean - targ).abs().mean()
+        return Learner(model, train_loader, test_loader, loss_fn=lambda output, y: -mll(output, y),
+                       optim=partial(Adam, lr=.05), metrics=mae), 3
+    return GPModel, loaders, plain, ours
+
+def sentence_transformers():
+    "https://github.com/UKPLab/sentence-transformers/blob/v2.7.0/sentence_transformers/SentenceTransformer.py (fit)"
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.losses import CosineSimilarityLoss
+    from sentence_transformers.models import BoW, Dense
+    from transformers import get_linear_schedule_with_warmup
+    words = 'a red blue green small large round cat dog bird sleeps runs sings'.split()
+    def model(): return SentenceTransformer(modules=[BoW(words), Dense(len(words), 8)], device='cpu')
+    def loaders():
+        def sentence(o): return f'a {words[1 + o[0]]} {words[7 + o[1]]} {words[10 + o[2]]}'
+        return split([(sentence(o), sentence(o.flip(0)), float(o.sum() % 2)) for o in ids(3, 40, 3)])
+
+    def plain(model, train_dl, valid_dl):
+        loss_model, named = CosineSimilarityLoss(model), [*model.named_parameters()]
+        no_decay = ['bias', 'LayerNorm.bias', 'LayerNorm.weight']
+        optimizer = AdamW([
+            {'params': [p for n, p in named if not any(nd in n for nd in no_decay)], 'weight_decay': .01},
+            {'params': [p for n, p in named if any(nd in n for nd in no_decay)], 'weight_decay': 0.}], lr=2e-3)
+        scheduler = get_linear_schedule_with_warmup(optimizer, 2, 2*len(train_dl))
+        for epoch in range(2):
+            loss_model.train()
+            for *texts, labels in train_dl:
+                loss = loss_model([model.tokenize(o) for o in texts], labels)
+                loss.backward()
+                clip_grad_norm_(loss_model.parameters(), 1.)
+                optimizer.step()
+                optimizer.zero_grad()
+                scheduler.step()
+                yield 'train_loss', loss.item()
+            evaluated(model, valid_dl, lambda b: [model(model.tokenize(o)) for o in b[:2]])
+
+    def ours(model, train_dl, valid_dl):
+        def step(batch, learn):
+            a, b = (learn.model(learn.model.tokenize(o))['sentence_embedding'] for o in batch[:2])
+            pred, targ = torch.cosine_similarity(a, b), batch[2].float()
+            return {'loss': F.mse_loss(pred, targ), 'pred': pred, 'targ': targ}
+        return Learner(model, train_dl, valid_dl, train_step=step,
+                       optim=ParamGroups(optim=partial(AdamW, lr=2e-3), decay_norms=False, weight_decay=.01),
+                       hooks=[GradClip(1.), LRScheduler(lambda opt, n: get_linear_schedule_with_warmup(opt, 2, n))]), 2
+    return model, loaders, plain, ours
+
+def accelerate():
+    "https://github.com/huggingface/accelerate/blob/main/examples/by_feature/gradient_accumulation.py"
+    from accelerate import Accelerator
+    from transformers import GPT2Config, GPT2LMHeadModel
+    def model(): return GPT2LMHeadModel(GPT2Config(vocab_size=50, n_positions=16, n_embd=16, n_layer=2, n_head=2))
+    def loaders(): return split(texts(lambda words: words), bs=5)
+    def warmed(opt): return SequentialLR(opt, [LinearLR(opt, .5, 1., 2), CosineAnnealingLR(opt, 4)], [2])
+
+    def plain(model, train_dl, valid_dl):
+        accelerator = Accelerator(gradient_accumulation_steps=2, cpu=True)
+        optimizer = AdamW(params=model.parameters(), lr=5e-3)
+        parts = accelerator.prepare(model, optimizer, train_dl, valid_dl, warmed(optimizer))
+        model, optimizer, train_dl, valid_dl, lr_scheduler = parts
+        for epoch in range(2):
+            model.train()
+            for batch in train_dl:
+                with accelerator.accumulate(model):
+                    loss = model(**batch).loss
+                    accelerator.backward(loss)
+                    if accelerator.sync_gradients: accelerator.clip_grad_norm_(model.parameters(), 1.)
+                    optimizer.step()
+                    lr_scheduler.step()
+                    optimizer.zero_grad()
+                yield 'train_loss', loss.item()
+            found = evaluated(model, valid_dl, lambda b: accelerator.gather(model(**b).loss.repeat(len(b['labels']))))
+            yield 'valid_loss', torch.cat(found).mean().item()
+
+    def ours(model, train_dl, valid_dl):
+        return Learner(model, train_dl, valid_dl, optim=partial(AdamW, lr=5e-3),
+                       hooks=[GradAccum(2), GradClip(1.), LRScheduler(warmed)]), 2
+    return model, loaders, plain, ours
+
+def pytorch_metric_learning():
+    "https://github.com/KevinMusgrave/pytorch-metric-learning/blob/master/examples/notebooks/SubCenterArcFaceMNIST.ipynb"
+    from pytorch_metric_learning.distances import CosineSimilarity
+    from pytorch_metric_learning.losses import SubCenterArcFaceLoss
+    from pytorch_metric_learning.utils.accuracy_calculator import AccuracyCalculator
+    from pytorch_metric_learning.utils.inference import CustomKNN
+    def model(): return nn.Sequential(nn.Conv2d(3, 8, 3, 2), nn.ReLU(), nn.Flatten(), nn.Dropout(), nn.Linear(392, 8))
+    def loaders(): return split(pictures(size=16))
+    def calculator(): return AccuracyCalculator(('precision_at_1',), k=1, knn_func=CustomKNN(CosineSimilarity()))
+
+    def plain(model, train_loader, test_loader):
+        loss_func = SubCenterArcFaceLoss(num_classes=4, embedding_size=8)
+        optimizer, loss_optimizer = Adam(model.parameters(), lr=1e-3), Adam(loss_func.parameters(), lr=1e-2)
+        for epoch in range(2):
+            model.train()
+            for data, labels in train_loader:
+                optimizer.zero_grad()
+                loss_optimizer.zero_grad()
+                loss = loss_func(model(data), labels)
+                loss.backward()
+                optimizer.step()
+                loss_optimizer.step()
+                yield 'train_loss', loss.item()
+            embeddings, labels = map(torch.cat, zip(*evaluated(model, test_loader, lambda b: (model(b[0]), b[1]))))
+            yield 'precision', calculator().get_accuracy(embeddings, labels)['precision_at_1']
+
+    def ours(model, train_loader, test_loader):
+        def precision(learn):
+            found = calculator().get_accuracy(*learn.predict(test_loader, with_targs=True))
+            learn.record('precision', found['precision_at_1'])
+        return Learner(model, train_loader, loss_fn=SubCenterArcFaceLoss(num_classes=4, embedding_size=8),
+                       optim=ParamGroups({'loss_fn': 1e-2, '*': 1e-3}, partial(Adam)),
+                       hooks=LambdaHook(after_epoch=precision)), 2
+    return model, loaders, plain, ours
+
+def lightly():
+    "https://docs.lightly.ai/self-supervised-learning/examples/simclr.html"
+    from lightly.loss import NTXentLoss
+    from lightly.models.modules import SimCLRProjectionHead
+    class SimCLR(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.backbone = nn.Sequential(nn.Conv2d(3, 8, 3, 2), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+            self.projection_head = SimCLRProjectionHead(8, 16, 8)
+        def forward(self, x): return self.projection_head(self.backbone(x))
+    def loaders(): return split([((x, x.flip(-1)), y) for x, y in pictures()])
+
+    def plain(model, dataloader, valid_dl):
+        criterion = NTXentLoss()
+        optimizer = SGD(model.parameters(), lr=.06)
+        for epoch in range(2):
+            for batch in dataloader:
+                x0, x1 = batch[0]
+                z0, z1 = model(x0), model(x1)
+                loss = criterion(z0, z1)
+                loss.backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                yield 'train_loss', loss.item()
+
+    def ours(model, dataloader, valid_dl):
+        criterion = NTXentLoss()
+        def step(batch, learn):
+            z0, z1 = map(learn.model, batch[0])
+            return {'loss': criterion(z0, z1), 'pred': z0}
+        return Learner(model, dataloader, train_step=step, optim=partial(SGD, lr=.06)), 2
+    return SimCLR, loaders, plain, ours
+
+PROGRAMS = [o for o in [*globals().values()] if inspect.isfunction(o) and (o.__doc__ or '').startswith('https://')]
+
+REFUSED = {     # by `results` or `report`
+    'torchvision': 'expected tensors', 'gpytorch': 'learn.results.keep=f. can reduce',
+    'pytorch_metric_learning': 'weights of its own', 'lightly': 'compares samples with one another'}
+
+def n_lines(f):
+    "Lines of code of a function without its first one"
+    return sum(bool(o.strip()) for o in inspect.getsource(f).splitlines()[1:])
+
+def started(make, loaders, loop):
+    "(model, what the loop returns)"
+    random.seed(0)
+    numpy.random.seed(0)
+    torch.manual_seed(0)
+    model = make()
+    return model, loop(model, *loaders())
+
+@pytest.fixture(scope='module', params=PROGRAMS, ids=lambda o: o.__name__)
+def program(request):
+    name = request.param.__name__
+    try: make, loaders, plain, ours = request.param()
+    except (ImportError, RuntimeError) as e: pytest.skip(f'{name}: {e}')       # a torchvision of another torch
+    by_hand, values = started(make, loaders, plain)
+    said = {}
+    for column, value in values: said.setdefault(column, []).append(value)
+    _, (learn, n_epochs, *best) = started(make, loaders, ours)
+    learn.fit(n_epochs, keep_best=best[0] if best else False)
+    return SimpleNamespace(name=name, plain=plain, ours=ours, by_hand=by_hand, said=said, learn=learn,
+                           again=lambda: started(make, loaders, ours)[1][0])
+
+def test_weights_and_values_are_those_of_the_loop(program):
+    "Losses of batches, too, bit for bit; means over an epoch up to the order of a sum"
+    assert all(map(torch.equal, weights(program.by_hand), weights(program.learn.model)))
+    steps, epochs = program.learn.history.steps, program.learn.history.epochs
+    for name, values in program.said.items():
+        if len(values) > len(epochs['epoch']): assert [*steps[name]] == values, name
+        else: assert epochs[name] == pytest.approx(values, rel=1e-6), name
+
+def test_it_takes_at_most_six_tenths_of_the_lines(program):
+    "The last one for `fit`"
+    assert n_lines(program.ours) + 1 <= .6*n_lines(program.plain)
+
+def test_it_is_saved_shown_and_proved(program, tmp_path):
+    learn, dl = program.learn, program.learn.valid_dl or [*program.learn.train_dl]
+    learn.save(tmp_path/'state.pt')
+    other = program.again()
+    other.load(tmp_path/'state.pt')
+    assert all(map(torch.equal, weights(other.model), weights(learn.model)))
+    assert (found := program.again().check_resume()).is_exact and not found.lost, found
+    if program.name in REFUSED:
+        with pytest.raises(ValueError, match=REFUSED[program.name]): learn.results(dl).report()
+    else: assert len(learn.results(dl).report().rows) > 0
+    res = learn.results(dl, loss=lambda pred, targ: pred[:, 0]) if program.name == 'lightly' else learn.results(dl)
+    pred = getattr(out := learn.predict(dl), 'logits', out)
+    assert program.name == 'gpytorch' or len(pred) == len(res)      # one distribution for each batch
+    assert '<div' in res.show(4)._repr_html_() or '<table' in res.show(4)._repr_html_()
