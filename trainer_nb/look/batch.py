@@ -17,8 +17,8 @@ from ..draw import html_table, text_table
 from ..data import length, sets_of
 from ..loop import Hook, Learner, as_count, unchanged
 from trainer_nb.look.samples import (
-    Counterparts, Look, batch_parts, classes_of, describe_parts, described_table, grid, kind_of, masks_of, pictured,
-    sample_of, sample_table
+    Counterparts, Look, batch_parts, classes_of, describe_parts, described_table, grid, is_same, kind_of, masks_of,
+    pictured, sample_of, sample_table
 )
 from .boxes import are_boxes
 from .masks import shares
@@ -55,6 +55,7 @@ class BatchView:
             is_picture = kind_of(sample.get(pictured(sample))) == 'image'
             drawn = {k: o for k, o in wanted.items() if is_picture and kind_of(o) == 'image' and k not in masks}
             for k in drawn: wanted.pop(k)
+            drawn = {k: o for k, o in drawn.items() if not is_same(o, sample[pictured(sample)])}
             samples.append({**sample, **masks, **boxes, **({'beside': Counterparts(drawn)} if drawn else {})})
             words = {k: self.look.value(o) for k, o in wanted.items()}
             words |= {k: shares(o, self.look.name) for k, o in masks.items()}

@@ -28,7 +28,7 @@ from .boxes import are_boxes
 from .masks import shares
 from .series import draw_forecasts
 from trainer_nb.look.samples import (
-    Counterparts, Look, batch_parts, caption_table, classes_of, grid, kind_of, masks_of, pictured, sample_of
+    Counterparts, Look, batch_parts, caption_table, classes_of, grid, is_same, kind_of, masks_of, pictured, sample_of
 )
 
 # %% ../../nbs/look/03_results.ipynb #52621d35
@@ -132,7 +132,7 @@ class Results:
             sample = {k: sample_of(v, 0, 1) for k, v in inputs.items()}
             sample = {k: o for k, o in sample.items() if o is not None}
             masks, more = masks_of(_pixels(self, i), sample), _more(self, i, sample)
-            sample = {k: o for k, o in sample.items() if not _is_same(o, masks.get('target'))}
+            sample = {k: o for k, o in sample.items() if not is_same(o, masks.get('target'))}
             samples.append({**sample, **masks, **more})
             rest = [(k, Look().value(o)) for k, o in sample.items() if kind_of(o) in ('value', 'text')]
             captions.append([o for o in rest if o[0] != pictured(sample)]
@@ -190,11 +190,6 @@ class TopLosses(tuple):
     def __repr__(self): return repr(self._view()[0])
 
 # %% ../../nbs/look/03_results.ipynb #65acca34
-def _is_same(part, mask):
-    "Return whether a part of a sample is the target, under another name"
-    both = isinstance(part, Tensor) and isinstance(mask, Tensor)
-    return both and part.shape == mask.shape and torch.equal(part, mask.to(part.dtype))
-
 def _check_target(res, i, parts):
     "Refuse samples that are not those of the pass; any part of a batch may be the target"
     if not isinstance(res.targ, Tensor) or not res.is_given: return
@@ -223,8 +218,8 @@ def _more(res, i, sample):
     if {kind_of(targ[i]), kind_of(pred[i])} != {'image'} or task_of(res) != 'regression': return {}
     x, (kind, to_probs) = sample.get(pictured(sample)), meaning(pred, res.loss_fn)
     pred = to_probs(pred[i]) if kind == 'labels' else pred[i]
-    is_same = isinstance(x, Tensor) and x.shape == targ[i].shape and torch.equal(x, targ[i].to(x.dtype))
-    return {'pictures': Counterparts({'predicted': pred} if is_same else {'target': targ[i], 'predicted': pred})}
+    target = {} if is_same(x, targ[i]) else {'target': targ[i]}
+    return {'pictures': Counterparts({**target, 'predicted': pred})}
 
 def _words(res, i, masks=()):
     "Write target and prediction of a sample, as far as there is one for each; of one class, with its probability"

@@ -268,6 +268,7 @@ class Plot(_Curves):
 
     def final(self) -> Chart:
         "Draw all values, with a switch to the other vertical axis"
+        self.is_log, self.since = None, 0       # whatever a live picture had before
         charts = self._charts()
         chart, switch = next(charts), 'linear' if self.is_log else 'logarithmic'
         try: return replace(chart, other=next(charts), switch=switch)

@@ -25,7 +25,7 @@ from .record import RecordTail
 from .worker import rates_of
 
 # %% ../../nbs/runs/19_fork.ipynb #74bc2530
-def first_other(a, b):
+def first_other(a: Any, b: Any) -> int | None:
     "Index of the first values that differ, or None; nan is nan"
     return next((i for i, (x, y) in enumerate(zip(a, b)) if x != y and (x == x or y == y)), None)
 

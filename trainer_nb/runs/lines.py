@@ -9,8 +9,7 @@ __all__ = ['PALETTE', 'curves_of', 'chart_of']
 import math
 from bisect import bisect_left, bisect_right
 from dataclasses import replace
-from itertools import chain, groupby
-from operator import itemgetter
+from itertools import chain
 from typing import Any
 
 from ..base import cut_name
@@ -22,15 +21,9 @@ from .values import AXES, Values, base_of, written
 # %% ../../nbs/runs/11_lines.ipynb #li000006
 PALETTE = COLORS
 
-def _middles(xs, ys):
-    "Of a curve in steps, the middle of each, and both ends of the curve"
-    steps = [(y, [x for x, _ in part]) for y, part in groupby(zip(xs, ys), itemgetter(1))]
-    middles = [((at[0] + at[-1])/2, y) for y, at in steps]
-    return [*map(list, zip((xs[0], ys[0]), *middles[1:-1], (xs[-1], ys[-1])))]
-
 def _train_curve(curves, name, most, is_log):
     "(batches, smoothed values) of training, in about `most` bins"
-    if name in curves.steps: return _middles(*curves.steps[name].smooth(is_log, most)[:2])
+    if name in curves.steps: return curves.steps[name].smooth(is_log, most)[:2]
     xs, ys = map(list, zip(*curves.marks[name]))
     is_mean = 'epoch' in curves.scales      # of an epoch; another tool may have recorded batches
     return xs, ys if is_mean or len(ys) <= 60 else smooth(ys, is_log=is_log)
