@@ -11,6 +11,7 @@ __all__ = ['RNG_STATE_KINDS', 'running', 'loader_generators', 'rng_states', 'set
 import signal, warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
+from functools import lru_cache
 from itertools import chain, islice
 from time import perf_counter
 from types import GeneratorType
@@ -296,13 +297,18 @@ class StockAdapter(Adapter):
         return iterator
 
 # %% ../../nbs/data/01_adapters.ipynb #8b586740
+@lru_cache(64)
+def _kind_of(cls):  # None: the dataset decides
+    "The adapter for a class of loaders"
+    kind = getattr(cls, 'adapter', None)
+    if isinstance(kind, type) and issubclass(kind, Adapter): return kind
+    if issubclass(cls, (list, tuple, range)): return _ListAdapter
+    return None if issubclass(cls, DataLoader) else Adapter
+
 def adapter_of(dl: Any) -> Adapter:
     "Return how a pass reads a loader: what its class declares, or what fits its type"
-    if type(dl) in _PLAIN: return _ListAdapter(dl)
-    kind = getattr(dl, 'adapter', None)
-    if isinstance(kind, type) and issubclass(kind, Adapter): return kind(dl)
-    if isinstance(dl, (list, tuple, range)): return _ListAdapter(dl)
-    return StockAdapter(dl) if is_stock(dl) else Adapter(dl)
+    kind = _kind_of(type(dl)) or (StockAdapter if is_stock(dl) else Adapter)
+    return kind(dl)
 
 def length(dl: Any) -> int | None:
     "Return the number of batches; None if the loader does not know it"
@@ -338,10 +344,9 @@ def source(dl: Any) -> Any:  # the innermost loader, which reads the data
 
 def each(dl: Any) -> list:
     "Return the loaders inside a `Loaders`, and a list of itself for any other loader"
-    if type(dl) in _PLAIN: return [dl]
     how = adapter_of(dl)
     if how.source is not dl: return each(how.source)
-    return [*chain.from_iterable(map(each, how.parts.values()))] or [dl]
+    return [*chain.from_iterable(map(each, parts.values()))] if (parts := how.parts) else [dl]
 
 # %% ../../nbs/data/01_adapters.ipynb #340ead94
 def warm_up(dl: Any) -> None:

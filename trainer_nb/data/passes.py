@@ -55,12 +55,12 @@ class _Reader:
         self.wrap, self.wait_s = how.wrap, 0.       # seconds spent waiting for batches
         self.timed_every = 13   # if a batch takes less than 0.1 ms, only one in this many is timed
         self.at_ahead = None    # the loader's own position before the batch ahead was read
-        self.read_from(how.source)
+        self.read_from(how.source, how if how.source is dl else None)
         self.is_sized = self.adapter.is_exact
 
-    def read_from(self, dl: Any) -> None:
+    def read_from(self, dl: Any, how: Any = None) -> None:  # how: its `Adapter`, if it is at hand
         "Read the rest from another loader of the same data"
-        self.dl, self.adapter = dl, adapter_of(dl)
+        self.dl, self.adapter = dl, how or adapter_of(dl)
         self.iterator: Any = None
         self.ahead: Any = []            # the next batches, if one was read or put back; None: there is none
 
