@@ -502,7 +502,7 @@ def lightly():
 PROGRAMS = [o for o in [*globals().values()] if inspect.isfunction(o) and (o.__doc__ or '').startswith('https://')]
 
 REFUSED = {     # by `results` or `report`
-    'torchvision': 'expected tensors', 'gpytorch': 'learn.results.keep=f. can reduce',
+    'gpytorch': 'learn.results.keep=f. can reduce',
     'pytorch_metric_learning': 'weights of its own', 'lightly': 'compares samples with one another'}
 
 def n_lines(f):

@@ -211,7 +211,8 @@ def _choose(points, n, rand):
     "Choose points to stop after: of training and of validation, if possible in a pass that others precede and follow"
     def places(inner):
         return [[o['n'] for o in inner if o['kind'] == kind] for kind in ('training', 'validation')]
-    inner = [o for o in points if 0 < o['epoch'] < points[-1]['epoch']] or points[:-1]
+    before = [o for o in points if o['epoch'] < points[-1]['epoch']]    # `set_epoch` follows, and puts some state right
+    inner = [o for o in before if o['epoch']] or before or points[:-1]
     within = [a for a, b in zip(points, points[1:]) if a in inner and a['kind'] == b['kind']]
     kinds = [a or b or c for a, b, c in zip(places(within), places(inner), places(points[:-1]))]
     found = [rand.choice(o) for o in kinds if o]
