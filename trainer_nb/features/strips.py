@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from trainer_nb.draw import (
-    ALARM, COLORS, GREY, HOVER_CSS, INK, Panel, blank_figure, html_hover, html_img, ticks
+    ALARM, COLORS, GREY, HOVER_CSS, INK, Panel, blank_figure, fewer_colors, html_hover, html_img, ticks
 )
 
 # %% ../../nbs/features/12_strips.ipynb #7799fba0
@@ -184,13 +184,6 @@ def _words(batch, numbers):
 # %% ../../nbs/features/12_strips.ipynb #638a3c2a
 _TEXT = '#777777'
 
-def _reduced(png):
-    "Write a picture with 256 colours, in a third of the bytes"
-    from PIL import Image
-    file = BytesIO()
-    Image.open(BytesIO(png)).quantize(256, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE).save(file, 'png')
-    return file.getvalue()
-
 def _on_any_page(fig):
     "Make the ground transparent, and the text of a grey that is read on white and on black"
     fig.patch.set_alpha(0)
@@ -218,7 +211,7 @@ def layers_html(layers: list, at: list[int], values: dict[str, Tensor], most: in
         panel = Panel(*place, [], (left, right), (0, 1), hover=hover)
         columns.append(html_hover([panel], width, height, 10))
     return (f'<style>{HOVER_CSS}</style><div style="position:relative;width:{width}px;max-width:100%">'
-            f'{html_img(_reduced(png), alt, width)}{"".join(columns)}</div>')
+            f'{html_img(fewer_colors(png, 256), alt, width)}{"".join(columns)}</div>')
 
 # %% ../../nbs/features/12_strips.ipynb #034d3994
 class LiveStrips:

@@ -19,8 +19,6 @@ def _color(rate):
     "Background of a cell: a blue that lets the page shine through, for dark themes, too"
     return f'rgba(0,114,178,{.06 + .69*rate:.2f})' if rate else 'transparent'
 
-
-
 def heat_table(c: Any) -> str:
     "Draw a confusion matrix as a table of counts and rates on coloured cells"
     base = 'padding:2px 6px;text-align:center;line-height:1.2;border:1px solid #8883;white-space:nowrap'

@@ -58,8 +58,6 @@ def as_inputs(x: Any, dtype: torch.dtype | None) -> Any:
     res = torch.as_tensor(x)
     return res.to(dtype) if res.dtype == torch.float64 and dtype is not None else res
 
-
-
 def batch_of_one(x: Any) -> Any:
     "Add the dimension of the batch to one sample: a tensor, array, text or number, or a tuple or mapping of them"
     if isinstance(x, Mapping): return {k: batch_of_one(o) for k, o in x.items()}

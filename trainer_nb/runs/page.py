@@ -7,10 +7,9 @@ __all__ = ['ZOOM', 'sheet', 'switches', 'charts', 'html_rows', 'html_notes', 'pa
 
 # %% ../../nbs/runs/12_page.ipynb #pa000003
 from html import escape
-from io import BytesIO
 from zlib import crc32
 
-from ..draw import Rich, html_img, html_table, themed
+from ..draw import Rich, fewer_colors, html_img, html_table, themed
 from .lines import PALETTE, chart_of
 from .values import Values, notes_on, table_of
 
@@ -83,19 +82,12 @@ def html_notes(c: Values) -> str:
     "Write what a person should know about the picture and the table"
     return ''.join(f'<div style="font-size:90%">{escape(o)}</div>' for o in notes_on(c))
 
-def _fewer_colors(png):
-    "Write a PNG in a palette: a third of the bytes"
-    from PIL import Image
-    file = BytesIO()
-    Image.open(BytesIO(png)).quantize(64).save(file, 'png', optimize=True)
-    return file.getvalue()
-
 def page(c: Values, slots: dict[int, int], status: str) -> str:
     "Write charts and table for a page without a kernel"
     shown = {i: PALETTE[k] for i, k in slots.items()}
     svg, (png, size), boxes = charts(c, shown), chart_of(c, shown).png(), switches(c, slots)
     scope = f'c{crc32((svg + boxes).encode()):08x}'
-    img = html_img(_fewer_colors(png), f'{status}: a chart', size['width'])
+    img = html_img(fewer_colors(png, 64), f'{status}: a chart', size['width'])
     table = f'<div class="rows">{boxes}{html_rows(c, shown, f".{scope}")}</div>'
     return (f'<div class="{scope}">{sheet(f".{scope}", len(c.sources))}<div>{escape(status)}{ZOOM}</div>'
             f'<div class="flat">{img}</div>{svg}<div style="overflow-x:auto">{table}</div>{html_notes(c)}</div>')

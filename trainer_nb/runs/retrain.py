@@ -69,7 +69,7 @@ def _stays_out(hook): return writes(hook) or isinstance(hook, Fingerprint)
 
 def _strip(learn):
     drop_writers(learn)
-    for h in [h for h in learn.hooks if _stays_out(h)]: learn.remove_hook(h)
+    for h in [h for h in learn.hooks if isinstance(h, Fingerprint)]: learn.remove_hook(h)
 
 class Made:
     "A function that makes a learner, which is trained from its beginning"
