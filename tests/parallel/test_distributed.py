@@ -218,10 +218,20 @@ def test_metric_objects():
 
 N = 12      # epochs, of six batches and five
 
+class Centred(nn.Module):
+    "Subtracts the mean of earlier batches, of this rank since the last validation: a buffer that training reads"
+    def __init__(self):
+        super().__init__()
+        self.register_buffer('mean', torch.zeros(8))
+    def forward(self, x):
+        res = x - self.mean
+        if self.training: self.mean.lerp_(x.detach().mean(0), .5)
+        return res
+
 def noisy(*hooks, **kwargs):
-    "Dropout, a shuffled loader, windows: all that a resume may get wrong"
+    "Dropout, a shuffled loader, windows, a buffer: all that a resume may get wrong"
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Dropout(.5), nn.Linear(8, 3))
+    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), Centred(), nn.Dropout(.5), nn.Linear(8, 3))
     return make_learner(model, DataLoader(TensorDataset(X, Y), batch_size=9, shuffle=True), TensorLoader(X, Y, bs=10),
                         lr=.01, seed=5,
                         metrics=[accuracy, Metric(Mergeable())], hooks=[GradAccum(3), *hooks], **kwargs)
@@ -413,7 +423,9 @@ def test_parts_on_the_disk(tmp_path):
     last = sorted(tmp_path.glob('*.parts'))[-1]
     assert sorted(o.name for o in last.iterdir()) == ['0.pt', '1.pt']
     state = torch.load(last.with_suffix('.pt'), weights_only=True)
-    assert not tensors(state['modules']) and not tensors(state['hooks']['EMA']['model'])
+    for held in state['modules']['model']['state'], state['hooks']['EMA']['model']:
+        assert [k for k, o in held.items() if isinstance(o, torch.Tensor)] == ['2.mean']    # no rank has a part of it
+    assert not tensors(state['modules']['model']['grads'])
     assert all(t.numel() == 1 for t in tensors(state['optimizers']))
     (alone := noisy(EMA(.9))).load(tmp_path)
     assert same(weights(alone.model), weights(learn.model))

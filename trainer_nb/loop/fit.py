@@ -24,7 +24,7 @@ from .interrupts import Interrupts, TrainingInterrupted, show_in_a_line
 from .first_batch import BeforeFirst
 from .optim import named_parts, trained
 from .plan import RESUMABLE, Plan
-from .snapshot import load_object_states, object_states
+from .snapshot import load_object_states, object_states, set_buffers
 from .steps import as_step, get_modes, in_eval, set_modes, set_training
 
 # %% ../../nbs/loop/17_fit.ipynb #06f4a114
@@ -67,7 +67,7 @@ FIT_KINDS = {**dict.fromkeys((*_BOUNDS, *_DONE), (None, int, {str: object})),
              **dict.fromkeys(OPEN, (None, {str: object})),
              'time_s': (int, float), 'modes': {str: bool}, 'warm': [str], 'kept?': [str]}
 _RANK_KINDS = {'rng_states': RNG_STATE_KINDS, 'passes': {f'{k}?': {str: object} for k in OPEN},
-               'hooks': {str: object}, 'objects?': {str: object}}
+               'hooks': {str: object}, 'objects?': {str: object}, 'buffers?': [{str: Tensor}]}
 
 class Stop(CancelFit):
     "The end of a fit that can be resumed; its argument is the request, 'stop' or 'interrupt'"
@@ -160,7 +160,8 @@ def rank_state(learn: Any, fit: FitState) -> dict[str, Any]:
     at = fit.rng_states if fit.rng_states is not None else rng_states(learn.train_dl, learn.valid_dl)
     passes = {k: o for k, o in fit._open_states().items() if o is not None}
     hooks = {h.name: h.state_dict() for h in learn.hooks if h.is_own}
-    res = {'rng_states': at, 'passes': passes, 'hooks': hooks, 'objects': object_states(learn.objects)}
+    res = {'rng_states': at, 'passes': passes, 'hooks': hooks, 'objects': object_states(learn.objects),
+           'buffers': [learn.world.own_buffers(m) for m in trained(learn)]}
     return to_device(res, 'cpu')
 
 def load_rank_state(learn: Any, fit: FitState, state: dict[str, Any]) -> None:
@@ -170,6 +171,7 @@ def load_rank_state(learn: Any, fit: FitState, state: dict[str, Any]) -> None:
     for h in learn.hooks:
         if h.name in state['hooks']: h.load_state_dict(to_device(state['hooks'][h.name], learn.device))
     load_object_states(learn.objects, state.get('objects', {}))
+    for m, buffers in zip(trained(learn), state.get('buffers', [])): set_buffers(m, buffers)
     fit.rng_states = state['rng_states']
 
 # %% ../../nbs/loop/17_fit.ipynb #c3a0752d

@@ -51,6 +51,7 @@ class World:
     def split(self, opt: Any, state: Any) -> Any: return state  # an optimizer's whole state, sharded to be loaded
     def least(self, x: Any) -> Any: return x            # a number about the gradients, the smallest over all shards
     def copy(self, model: Any) -> Any: return deepcopy(model)   # sharded alike
+    def own_buffers(self, module: Any) -> dict[str, Tensor]: return {}  # those that may differ from the main process
 
     def empty(self, shape: Any, dtype: torch.dtype) -> Tensor:
         "Return a tensor for a checkpoint to fill, sharded alike"

@@ -181,6 +181,7 @@ class Accelerate(Hook):
             return
         check_same(learn)
         world.share_modules(trained(learn), params=True)
+        if self.parts is not None: load_rank_state(learn, learn.fitting, self.parts[world.rank])
         learn.is_main, learn.requests = not world.rank, Requests()
         with world.around(learn), learn.added_hooks(Agreement(world)): yield
 
@@ -203,7 +204,6 @@ class Accelerate(Hook):
             if phase is None: continue
             phase.pass_.read_from(dl)
             for sums in phase.sums.values() if isinstance(phase.sums, dict) else [phase.sums]: sums.world = world
-        if self.parts is not None: load_rank_state(learn, fit, self.parts[world.rank])
 
     def keep(self, learn: Learner) -> None:
         "Keep the own state of each rank of a fit that was stopped"

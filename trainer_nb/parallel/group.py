@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from ..base import batch_code, batch_size, rng_state, set_rng_state, set_seed
 from ..data import length
-from ..loop import Hook, Learner, MainProcessHook, World, set_option
+from ..loop import Hook, Learner, MainProcessHook, World, set_option, trained
 
 # %% ../../nbs/parallel/01_group.ipynb #b51a7b86
 _LOST = r'[Cc]onnection (closed|reset|refused)|[Tt]imed out|timeout|Broken pipe|Socket|NCCL|recvBytes|sendBytes|gloo'
@@ -53,6 +53,7 @@ class Processes(World):
     def __init__(self, device: torch.device):
         self.rank, self.size, self.device = dist.get_rank(), dist.get_world_size(), device
         self.weight = 0     # weight of the loss of a batch, over all ranks
+        self.shared = {}    # id of a buffer → it, and its version when all ranks had the same
         self.control = dist.new_group(backend='gloo')
 
     def count(self, dl: Any, i: int, batch: Any) -> int:
@@ -121,14 +122,19 @@ class Processes(World):
 
     def share_modules(self, modules: list[nn.Module], params: bool = False) -> None:
         "Broadcast the modules' buffers, and with `params` their parameters, from the main process"
-        tensors = {}
-        for m in modules:
-            tensors |= dict.fromkeys((*m.buffers(), *(m.parameters() if params else ())))
+        buffers = dict.fromkeys(b for m in modules for b in m.buffers())
+        tensors = {**buffers, **dict.fromkeys(p for m in modules for p in m.parameters() if params)}
         if tensors: self.meet('share tensors')
         for t in tensors:       # one at a time: there may be no room for two models
             there = t.detach().contiguous()
             dist.broadcast(there, src=0, group=None if t.device.type == self.device.type else self.control)
             t.detach().copy_(there)
+        self.shared.update({id(b): (b, b._version) for b in buffers})
+
+    def own_buffers(self, module: nn.Module) -> dict[str, Tensor]:
+        "Return the buffers that were written since all ranks had the same, such as batch statistics; rank 0 has none"
+        held = module.named_buffers() if self.rank else ()
+        return {k: b for k, b in held if self.shared.get(id(b)) != (b, b._version)}
 
 # %% ../../nbs/parallel/01_group.ipynb #c72bf07a
 def facts(learn: Learner) -> dict[str, Any]:
@@ -221,7 +227,7 @@ class Agreement(Hook):
 
     def before_valid(self, learn: Learner) -> None:
         averages = [h.model for h in learn.hooks if isinstance(getattr(h, 'model', None), nn.Module)]
-        self.world.share_modules([learn.model, *averages])
+        self.world.share_modules([*trained(learn), *averages])
 
     def _agree(self, learn):
         "Exchange requests between the ranks, and pass those of all ranks to the loop"
