@@ -21,7 +21,7 @@ from trainer_nb.base import (
     can_replace_calls, compile_errors, compile_options, map_tensors, own_call, replace_call
 )
 from .options import Options, fill_momentum
-from ..loop import Learner, called_modules, default_result, parameters, unpack
+from ..loop import DefaultResult, Learner, called_modules, parameters, unpack
 
 # %% ../../nbs/features/16_graphs.ipynb #8cbc916f
 def _fresh(f):
@@ -58,7 +58,7 @@ def _value(t): return t.detach() if t.requires_grad else t      # a view of the 
 def _default_step(learn, batch):
     "Compute what `Learner.train_step` computes"
     args, kwargs, targ = unpack(batch, learn.loss_fn)
-    return default_result(learn.loss_fn, learn.model(*args, **kwargs), targ, kwargs)
+    return DefaultResult(learn.loss_fn)(learn.model(*args, **kwargs), targ, kwargs)
 
 # %% ../../nbs/features/16_graphs.ipynb #8f7c380a
 class Functions:

@@ -18,7 +18,7 @@ from .optim import (
     set_option, total_norm, trained, trains_loss
 )
 from .steps import (
-    Returned, as_step, called_modules, default_result, get_modes, ignored_id, is_summed, loss_option, loss_weight,
+    DefaultResult, Returned, as_step, called_modules, get_modes, ignored_id, is_summed, loss_option, loss_weight,
     needed_names, set_modes, set_opt_modes, unpack
 )
 from .interrupts import TrainingInterrupted

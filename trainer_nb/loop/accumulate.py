@@ -219,7 +219,7 @@ class Accumulator:
         """
         if self.measures.looked: self.measures.keep()
         elif self.metrics: self.measures.see(result, n, not self.world.is_padding)
-        if found := self.returned.of(result): loss = self._beside(loss, found)
+        if not self.returned.others.issuperset(result): loss = self._beside(loss, self.returned.of(result))
         if (self.is_sum or result.get('reduction') == 'sum') and loss is not None:
             weight = n
             loss = {name: _per_sample(o, n) for name, o in loss.items()} if type(loss) is dict else loss/n
@@ -230,6 +230,7 @@ class Accumulator:
 
     def _beside(self, loss, found):
         "Put the numbers that a step returned beside its losses, except what has a column by another way"
+        if not found: return loss
         own = {} if loss is None else {'loss': loss}
         if type(loss) is dict: own = loss
         self.returned.leave_out(found.keys() & (own.keys() | self.with_mean))

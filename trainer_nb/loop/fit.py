@@ -25,7 +25,7 @@ from .first_batch import BeforeFirst
 from .optim import named_parts, trained
 from .plan import RESUMABLE, Plan
 from .snapshot import load_object_states, object_states, set_buffers
-from .steps import as_step, get_modes, in_eval, set_modes, set_training
+from .steps import DefaultResult, as_step, get_modes, in_eval, set_modes, set_training
 
 # %% ../../nbs/loop/17_fit.ipynb #06f4a114
 class BoundSteps:
@@ -37,6 +37,7 @@ class BoundSteps:
         if self.at['do_step']: self.do['do_step'] = _passing(learn, calls)
         train, valid = learn.is_own('train_step'), learn.is_own('eval_step')
         self.has_own = train, valid                             # steps of the user's
+        self.result_of = DefaultResult(learn.loss_fn)
         step = as_step(learn.train_step, learn)
         self.fns = step, as_step(learn.eval_step, learn) if valid else step     # of training, of validation
         self.is_default = not train, not (train or valid)

@@ -44,7 +44,7 @@ from .sandbox import DryRun, dry_run
 from .snapshot import named_objects
 from .shortage import in_opt_step, shortage
 from trainer_nb.loop.steps import (
-    as_step, check_loss, default_result, get_modes, is_number, needed_names, set_modes, set_opt_modes, switch,
+    DefaultResult, as_step, check_loss, get_modes, is_number, needed_names, set_modes, set_opt_modes, switch,
     unpack
 )
 from .world import World
@@ -57,6 +57,7 @@ class Phase:
     is_opening = False          # `before_valid` is being fired
     below = None                # the phase that it was opened in
     do = step_fn = passed = None    # steps by name; the step function; model and loss with which `do_step` began
+    result_of = None                # `DefaultResult`
     is_new = is_default = False     # the loss is a tensor of its own; the step function is the learner's
     sums = pass_ = n_batches = None     # accumulator; `Pass`; its number of batches, None if unknown
     all_names = ()              # of the optimizers
@@ -89,14 +90,14 @@ class Phase:
     def use(self, steps: BoundSteps, learn: Any) -> None:
         "Take over the steps that the loop calls, when the phase opens and when hooks change"
         i = 0 if self.training else 1
-        self.do, self.step_fn = steps.do, steps.fns[i]
+        self.do, self.step_fn, self.result_of = steps.do, steps.fns[i], steps.result_of
         self.is_new, self.is_default, self.one_rate = steps.is_new[i], steps.is_default[i], steps.one_rate
         self.all_names = self.opt_names = tuple(learn.opts)
 
     def release(self) -> None:
         "Drop all references to the learner's parts; the pass and its sums stay"
         self.clear()
-        self.model = self.loss_fn = self.do = self.step_fn = self.below = self.last_loss = None
+        self.model = self.loss_fn = self.do = self.step_fn = self.result_of = self.below = self.last_loss = None
         self.requests = ()
 
     def run(self,
@@ -263,7 +264,7 @@ class Training(_Room):
 
     def record(self, learn: Any, losses: Any, n: int) -> None:
         "Add the losses and outputs of a batch to the sums"
-        rates = (learn.opt.param_groups[0]['lr'],) if self.one_rate else learn.lrs()
+        rates = (learn._opt.param_groups[0]['lr'],) if self.one_rate else learn.lrs()
         self.sums.add(losses, self.result, self.result.get('n', n), rates)
 
     def drop(self, learn: Any) -> None:
@@ -492,7 +493,10 @@ class Learner(Hooked):
             phase.pred = phase.model(*args, **kwargs)
         phase.has_pred = True
         for f in self.calls.at['after_pred']: f(self)
-        return default_result(phase.loss_fn, phase.pred, targ, kwargs)
+        result_of = phase.result_of
+        if result_of is None or result_of.loss_fn is not phase.loss_fn:     # a hook passed on another
+            result_of = phase.result_of = DefaultResult(phase.loss_fn)
+        return result_of(phase.pred, targ, kwargs)
 
     @with_comments
     def eval_step(self,
