@@ -249,6 +249,15 @@ def test_a_validation_loss_is_that_of_all_data_at_once(name, bs):
     with torch.no_grad(): assert found['valid_mean'] == pytest.approx(m(x)[:, 0].mean().item(), rel=1e-5)
     assert math.isnan(learn.validate((x[4:10], y[4:10]))['valid_loss'])
 
+def test_class_weights_may_change_in_a_fit():
+    m, x, y = uncounted('weight')
+    def change(learn): learn.loss_fn.weight = W.flip(0)
+    learn = make_learner(m, (x, y), (x, y), loss_fn=nn.CrossEntropyLoss(weight=W), bs=7,
+                         hooks=LambdaHook(before_epoch=change))
+    learn.fit(1)
+    with torch.no_grad(): expected = F.cross_entropy(m.eval()(x), y, weight=W.flip(0)).item()
+    assert learn.history.epochs['valid_loss'] == [pytest.approx(expected, rel=1e-6)]
+
 @loss_fns
 def test_accumulated_losses_that_count_equal_the_big_batch(name, n=2):
     (m, x, y), loss_fn = uncounted(name), COUNTING[name]
