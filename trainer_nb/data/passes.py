@@ -22,7 +22,7 @@ from trainer_nb.data.adapters import (
 
 # %% ../../nbs/data/02_passes.ipynb #4fc6a165
 _PASS_KINDS = {'n': int, 'start': (None, RNG_STATE_KINDS), 'was_warm': bool, 'loader': object, 'was_ahead?': bool,
-               'kept?': (None, [object])}
+               'kept?': (None, [object]), 'first?': (None, RNG_STATE_KINDS)}
 
 def _can_keep(batch):
     "Return whether a checkpoint can hold a batch unchanged"
@@ -173,7 +173,7 @@ class Pass(_Reader):
     def close(self) -> None:
         "End the worker processes of an unfinished pass"
         running.discard(self)
-        position = self.loader if self.adapter.reads_again else self._position()
+        position = self._position()
         if not self.adapter.close(self.iterator): return
         self.loader = position
         if kept_iterator(self.dl) is self.iterator: forget_iterator(self.dl)

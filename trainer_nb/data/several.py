@@ -37,10 +37,6 @@ class _Part(Pass):
 
     def state_at(self, n): return {**self.state_dict(), 'n': n, 'first': self.first}
 
-    def load_state_dict(self, state):
-        super().load_state_dict({k: v for k, v in state.items() if k != 'first'})
-        self.first = state['first']
-
 # %% ../../nbs/data/03_several.ipynb #a9af8010
 class _Passes:
     "The passes over several loaders, as one iterator; it opens its loaders again after their workers have ended"
@@ -143,10 +139,9 @@ class _SeveralAdapter(Adapter):
     "Loaders whose passes are read together"
     reads_again = True
 
-    @property
-    def parts(self) -> dict[str, Any]:
-        "The loaders"
-        return self.dl.loaders
+    def __init__(self, dl: Any):
+        super().__init__(dl)
+        self.parts = dl.loaders
 
     @property
     def is_exact(self) -> bool:
