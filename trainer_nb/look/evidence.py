@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from ..base import BATCH_NORMS, DROPOUTS, set_seed
+from .losses import loss_kind
 from ..loop import Hook, Learner, check_first, inputs_and_target, trained, unchanged
 
 # %% ../../nbs/look/06_evidence.ipynb #9e0a7361
@@ -41,19 +42,6 @@ def _logits(pred):
     return pred if isinstance(pred, Tensor) else None
 
 # %% ../../nbs/look/06_evidence.ipynb #a6f9ee9b
-_KINDS = {   # name of a loss function or its class → kind
-    'cross_entropy': 'classes', 'CrossEntropyLoss': 'classes', 'nll_loss': 'nll', 'NLLLoss': 'nll',
-    'binary_cross_entropy_with_logits': 'logits', 'BCEWithLogitsLoss': 'logits',
-    'binary_cross_entropy': 'shares', 'BCELoss': 'shares', 'mse_loss': 'numbers', 'MSELoss': 'numbers',
-    'l1_loss': 'numbers', 'L1Loss': 'numbers', 'smooth_l1_loss': 'numbers', 'SmoothL1Loss': 'numbers',
-    'huber_loss': 'numbers', 'HuberLoss': 'numbers',
-}
-
-def _kind(loss_fn):
-    "What a known loss function takes: 'classes', 'nll', 'logits', 'shares', 'numbers'; else None"
-    f = getattr(loss_fn, 'func', loss_fn)
-    return _KINDS.get(getattr(f, '__name__', type(f).__name__))
-
 _VIEWS = 'View', 'Squeeze', 'Unsqueeze', 'Reshape', 'UnsafeView', 'ToCopy'
 
 def _last_operation(pred):
@@ -155,20 +143,21 @@ def _with(batch, changed):
 # %% ../../nbs/look/06_evidence.ipynb #d322d7b9
 class Evidence:
     "What the checks of `learn.doctor()` look at; what could not be measured is None"
-    def __init__(self, learn: Learner, n_batches: int = 64, n_steps: int = 60, max_s: float = 20.):
-        self.learn, self.kind, self.error = learn, _kind(learn.loss_fn), None
+    n_batches, n_steps, max_s = 64, 60, 20.     # to read; to train on one batch, in about so many seconds
+
+    def __init__(self, learn: Learner):
+        self.learn, self.kind, self.error = learn, loss_kind(learn.loss_fn), None
         self.is_own, self.is_same = learn.is_own('train_step'), True
         self.modes, self.flat = set(), set()        # as `_modes` notes them
         self.order, self.inside = [], set()         # modules with parameters of their own, as they are
                                                     # called; those that others train through
-        self.n_steps, self.max_s = n_steps, max_s
         self.equal_rows = []        # names of the weights whose rows are all the same
         self.was_eval = {m for m in _modules(learn) if not m.training}
         self.watch = None           # of the first steps
         self.preds = self.changed = None        # of a batch, twice; and with another first sample
         self.losses = self.adam = None          # of one batch trained again and again; with Adam:
                                                 # (losses, metrics before, metrics after)
-        self._read(n_batches)
+        self._read(self.n_batches)
         try: self._train()
         except Exception as e: self.error = e
         if self.error is not None: return
