@@ -15,7 +15,7 @@ from typing import Any
 from ..base import batch_size, folded
 from ..draw import html_table, text_table
 from ..data import length, sets_of
-from ..loop import Hook, Learner, as_count, unchanged
+from ..loop import Hook, LambdaHook, Learner, as_count, unchanged
 from trainer_nb.look.samples import (
     Counterparts, Look, batch_parts, classes_of, describe_parts, described_table, grid, is_same, kind_of, masks_of,
     pictured, sample_of, sample_table
@@ -78,15 +78,6 @@ class BatchView:
 # %% ../../nbs/look/02_batch.ipynb #6659cf48
 class Seen(Exception): "A hook of `run_once` has seen what it wanted"
 
-class _Grab(Hook):
-    "Take the first batch"
-    in_dry_run, ord = True, float('inf')
-    def __init__(self): self.batch = None
-    def __deepcopy__(self, memo): return self       # the dry run would work with a copy
-    def before_step(self, learn):
-        self.batch = learn.batch
-        raise Seen
-
 def run_once(learn: Learner, hook: Hook, training: bool = True) -> None:
     "Run the first batch in a dry run, or in a validation if nothing can train, until `Seen`"
     can_train = any(p.requires_grad for p in learn.model.parameters()) and learn.opts
@@ -119,8 +110,12 @@ def show_batch(learn: Learner,
         if dl is None:
             raise ValueError(f'there is no {name}: pass one to Learner, or set learn.{name}')
         look = Look(classes_of(dl) if classes is None else classes, decode, mean, std, columns, rate)
-        run_once(learn, grab := _Grab(), not valid)
-        batch = grab.batch
+        found = []
+        def grab(learn):
+            found.append(learn.batch)
+            raise Seen
+        run_once(learn, LambdaHook(before_step=grab, ord=float('inf')), not valid)
+        [batch] = found
         is_set = valid and sets_of(dl) and isinstance(batch, Mapping) and len(batch) == 1
         if is_set: [batch] = batch.values()
         total = f' of {n_all}' if (n_all := length(dl)) is not None else ''
