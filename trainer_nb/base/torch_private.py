@@ -184,19 +184,16 @@ def own_call(m: nn.Module, *args: Any, **kwargs: Any) -> Any:
 # %% ../../nbs/base/05_torch_private.ipynb #2f3a4f75
 def compile_errors() -> tuple[type[Exception], ...]:
     "List the exceptions that torch raises if it cannot compile"
-    if not _errors_are_known(): return (RuntimeError,)      # other errors come again when the call is repeated
-    from torch._dynamo import exc
-    from torch._dynamo import symbolic_convert
+    return _errors() if _errors_are_known() else (RuntimeError,)     # other errors come again when the call is repeated
+
+def _errors():
+    from torch._dynamo import exc, symbolic_convert
     from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
     diverged = getattr(symbolic_convert, 'SpeculationLogDivergence', exc.TorchDynamoException)
     return exc.TorchDynamoException, exc.FailOnRecompileLimitHit, GuardOnDataDependentSymNode, diverged
 
 @checked
-def _errors_are_known():
-    from torch._dynamo import exc
-    from torch.fx.experimental import symbolic_shapes
-    found = exc.TorchDynamoException, exc.FailOnRecompileLimitHit, symbolic_shapes.GuardOnDataDependentSymNode
-    return all(issubclass(o, Exception) for o in found)
+def _errors_are_known(): return all(issubclass(o, Exception) for o in _errors())
 
 @checked
 def _modes_are_known():

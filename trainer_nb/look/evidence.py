@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..base import BATCH_NORMS, DROPOUTS, set_seed
+from ..base import BATCH_NORMS, DROPOUTS, map_tensors, set_seed
 from .losses import loss_kind
 from ..loop import Hook, Learner, check_first, inputs_and_target, trained, unchanged
 
@@ -133,13 +133,6 @@ def _fit_with_adam(learn, batch, n):
     other.fit(1)
     return other.history.steps['train_loss'], before, other.validate([batch])
 
-def _with(batch, changed):
-    "The batch with other inputs"
-    if isinstance(batch, Mapping): return {k: changed.get(id(v), v) for k, v in batch.items()}
-    if isinstance(batch, (tuple, list)):
-        return type(batch)([*(changed.get(id(o), o) for o in batch[:-1]), batch[-1]])
-    return changed.get(id(batch), batch)
-
 # %% ../../nbs/look/06_evidence.ipynb #d322d7b9
 class Evidence:
     "What the checks of `learn.doctor()` look at; what could not be measured is None"
@@ -212,7 +205,7 @@ class Evidence:
         if n < 3 or self.preds[0] is None: return
         if any(len(o) != n for o in (self.preds[0], *inputs)): return
         changed = {id(o): torch.cat([o[1:2], o[1:]]) for o in inputs}
-        self.changed = self._predict(_with(batch, changed))
+        self.changed = self._predict(map_tensors(lambda t: changed.get(id(t), t), batch))
 
     def _predict(self, batch, seed=0):
         "Predict from the state as it is, which a step may carry on, with own random numbers"

@@ -16,11 +16,9 @@ from ..base import batch_size, folded
 from ..draw import html_table, text_table
 from ..loop import Learner
 from .batch import BatchView
-from .samples import Look
+from .samples import Look, short_text
 
 # %% ../../nbs/look/18_spikes.ipynb #1488bb26
-def _text(o): return '' if o is None else f'{o:.4g}' if isinstance(o, float) else str(o)
-
 @dataclass(repr=False)
 class Spikes:
     "The batches that `SpikeGuard` noted or left out"
@@ -64,7 +62,7 @@ class Spikes:
         known = 'epoch', 'batch_idx', 'action', 'why', 'limit', 'batch', 'indices'
         values = list(dict.fromkeys(k for o in rows for k in o if k not in known))
         head = ['epoch', 'batch_idx', 'action', *values, 'why', 'limit']
-        return [head, *([_text(o.get(k)) for k in head] for o in rows)]
+        return [head, *([short_text(o.get(k)) for k in head] for o in rows)]
 
     def _status(self):
         n, left = len(self), sum(o['action'] == 'skip' for o in self.rows)
