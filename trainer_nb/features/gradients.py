@@ -13,8 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ..base import batch_size, common_device, each_, entries, local, norms, to_device
-from .parts import Division
-from .window import Window
+from .accumulation import Division, Window
 from trainer_nb.loop import (
     RESUMABLE, Hook, Learner, as_count, check_names, differentiate, gradients, is_summed, loss_weight,
     parameters, refuse_closures, total_norm, trained
