@@ -68,27 +68,21 @@ class _Passes:
     def _open(self):
         for part in self.parts.values(): part.open()
 
-    def _shortest(self):
+    def _together(self):
         self._open()
-        while True:
-            batch = {}
-            for name, part in self.parts.items():
-                try: batch[name] = part.next()
-                except StopIteration: return
-            yield batch
-
-    def _longest(self):
-        self._open()
-        most = length(self.dl)
+        is_longest = self.dl.mode == 'longest'
+        most = length(self.dl) if is_longest else None
         while most is None or self.n < most:
             batch = {}
             for name in self.parts:
                 try: batch[name] = self.parts[name].next()
                 except StopIteration:
                     self.over.add(name)
-                    if len(self.over) == len(self.parts): return
+                    if not is_longest or len(self.over) == len(self.parts): return
                     batch[name] = self._again(name)
             yield batch
+
+    _shortest = _longest = _together
 
     def _again(self, name):
         "Read the first batch of another pass"

@@ -8,13 +8,13 @@ __all__ = ['batch_tensors', 'Evidence']
 # %% ../../nbs/look/06_evidence.ipynb #5eb5fade
 import math
 from collections.abc import Mapping
-from contextlib import contextmanager
 from itertools import chain, islice
 from time import perf_counter
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.modules.module import register_module_forward_pre_hook
 
 from ..base import BATCH_NORMS, DROPOUTS, map_tensors, set_seed
 from .losses import loss_kind
@@ -89,14 +89,6 @@ class _Watch(Hook):
             if p.grad is not None: seen.append((p.grad.detach().float().norm(), p.numel()))
 
 # %% ../../nbs/look/06_evidence.ipynb #8d5fe0cf
-@contextmanager
-def _before_calls(modules, note):
-    "Call `note(module, args)` before each forward of some modules"
-    handles = [m.register_forward_pre_hook(note) for m in modules]
-    try: yield
-    finally:
-        for o in handles: o.remove()
-
 _MOVING = *BATCH_NORMS, *DROPOUTS     # layers whose output depends on the mode
 
 def _modes(learn, seen, flat):
@@ -104,11 +96,13 @@ def _modes(learn, seen, flat):
 
     `seen` gets (`learn.training`, module, `module.training`), `flat` each BatchNorm with one value by channel
     and sample."""
+    owned = {*_modules(learn)}
     def note(m, args):
+        if m not in owned or not isinstance(m, _MOVING): return
         seen.add((learn.training, m, m.training))
         if not isinstance(m, BATCH_NORMS) or not args or args[0].ndim < 2: return
         if args[0].numel() <= args[0].size(1)*learn.world.n: flat.add(m)
-    return _before_calls([m for m in _modules(learn) if isinstance(m, _MOVING)], note)
+    return register_module_forward_pre_hook(note)
 
 def _modules(learn): return list(chain.from_iterable(o.modules() for o in trained(learn)))
 
@@ -190,10 +184,12 @@ class Evidence:
         self.is_same = first[0] == first[1] or any(map(math.isnan, first[0]))
 
     def _order(self):
+        layers = {m for m in self.learn.model.modules() if m._parameters}
         def note(m, args):
+            if m not in layers: return
             self.order.append(m)
             if any(isinstance(o, Tensor) and o.requires_grad for o in args): self.inside.add(m)
-        return _before_calls([m for m in self.learn.model.modules() if m._parameters], note)
+        return register_module_forward_pre_hook(note)
 
     def _evaluate(self):
         "Predict one batch: twice, and with another first sample"
