@@ -103,11 +103,10 @@ class Adapter:
     reads_again = False     # this position counts finished batches: what was read ahead is read again
     can_seek = False        # a pass starts in the middle exactly, without reading the batches before
     draws: tuple[str, ...] | None = None    # global generators from which a pass may draw; None: any of them
+    parts: dict[str, Any] = {}              # loaders by name, if a batch is a dict of theirs
 
     def __init__(self, dl: Any):
-        self.dl = dl
-        self.source = dl                    # the loader that reads the data, if this one changes the batches of another
-        self.parts: dict[str, Any] = {}     # loaders by name, if a batch is a dict of theirs
+        self.dl = self.source = dl          # source: the loader inside, if this one changes its batches
 
     @property
     def length(self) -> int | None:
@@ -173,9 +172,9 @@ class _ListAdapter(Adapter):
     "A list, a tuple or a range"
     can_seek = is_exact = True
 
-    def __init__(self, dl: Any):
-        super().__init__(dl)
-        if type(dl).__iter__ in (list.__iter__, tuple.__iter__): self.draws = ()
+class _PlainAdapter(_ListAdapter):
+    "A list or a tuple that iterates as its base class does"
+    draws = ()
 
 # %% ../../nbs/data/01_adapters.ipynb #ed92c2b1
 class _Ahead:
@@ -227,7 +226,11 @@ class StockAdapter(Adapter):
     def __init__(self, dl: Any):
         super().__init__(dl)
         self.can_seek = not dl.num_workers or self.is_seeded    # a worker's random numbers depend on what it has read
-        if reads_rows(dl): self.draws = ('torch',)
+
+    @property
+    def draws(self) -> tuple[str, ...] | None:
+        "Torch's, if the loader is read by rows"
+        return ('torch',) if reads_rows(self.dl) else None
 
     def _seek(self, n, first, skip):
         if not (skip or self.can_seek): return super()._seek(n, first, skip)
@@ -277,7 +280,8 @@ class StatefulAdapter(Adapter):
 @lru_cache(64)
 def _kind_of(cls):  # None: the dataset decides
     "The adapter for a class of loaders that declares none"
-    if issubclass(cls, (list, tuple, range)): return _ListAdapter
+    if issubclass(cls, (list, tuple, range)):
+        return _PlainAdapter if cls.__iter__ in (list.__iter__, tuple.__iter__) else _ListAdapter
     if all(callable(getattr(cls, o, None)) for o in ('state_dict', 'load_state_dict')): return StatefulAdapter
     return None if issubclass(cls, DataLoader) else Adapter
 
