@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from ..base import described, hashes, is_wrapper, local, n_writes, open_file, replacing, rng_state
-from ..data import same_state
 from ..loop import Hook, Learner, as_count, named_parameters, parameters, trained
 from .facts import fit_facts, live_facts
 from .trace import digest, writes
@@ -178,8 +177,7 @@ class _Parts(Hook):
 
     def _add_rng(self, when):
         for name, state in rng_state().items():
-            known = name in self.seen and same_state(self.seen[name][0], state)
-            if not known: self.seen[name] = state, bytes.fromhex(digest(state))
+            if self.seen.get(name, (None,))[0] is not state: self.seen[name] = state, bytes.fromhex(digest(state))
             self.point.note(f'RNG {when}', name, self.seen[name][1])
 
     def _add_model(self, learn, when):
