@@ -123,7 +123,7 @@ class Learner(BareLearner):
     @property
     def spikes(self):   # `Spikes`
         "The batches that `SpikeGuard` noted or left out"
-        from trainer_nb.look.spikes import spikes_of
+        from trainer_nb.look.batch import spikes_of
         return spikes_of(self)
 
     def _explain(self,

@@ -286,7 +286,7 @@ def test_means_so_far_for_the_live_line():
     assert seen[9][:2] == (False, learn.history.valids['valid_loss_ce'][0])
 
 def test_a_divided_batch_has_the_numbers_of_the_whole():
-    from trainer_nb.features.parts import Division
+    from trainer_nb.features.accumulation import Division
     found = []
     for most in None, 2:
         torch.manual_seed(0)

@@ -1,7 +1,7 @@
 """What every wing uses: nested batches, text, errors. These names are for other wings"""
 from .nested import (
     batch_code, batch_size, common_device, default_device, divide_batch, entries, has_accelerator, local, map_tensors,
-    merge_batches, sample_counts, to_device
+    merge_batches, sample_counts, tensors_in, to_device
 )
 from .hashes import hashes
 from .files import open_file, read_file, replacing, sync

@@ -10,9 +10,8 @@ import gc, os, re, weakref
 
 import torch
 
-from .nested import map_tensors
+from .nested import tensors_in
 from .torch_private import DispatchMode
-
 
 # %% ../../nbs/base/06_memory.ipynb #ea2e50a0
 _SHORT = re.compile("out of memory|can't allocate memory|not enough memory|ALLOC_FAILED")
@@ -55,9 +54,9 @@ class TensorMeter(DispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
-        map_tensors(lambda t: self._see(t, is_old=True), [args, kwargs])
+        for t in tensors_in([args, kwargs]): self._see(t, is_old=True)
         res = func(*args, **kwargs)
-        map_tensors(self._see, res)
+        for t in tensors_in(res): self._see(t)
         return res
 
     def _see(self, t, is_old=False):

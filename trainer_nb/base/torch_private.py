@@ -76,21 +76,9 @@ def norms(tensors: list[Tensor], ord: float = 2) -> list[Tensor]:
 
 # %% ../../nbs/base/05_torch_private.ipynb #e49ea868
 class _Bare(Optimizer):
-    "An optimizer whose step has only the outer wrapper; it records the gradient mode"
-    def __init__(self, params, **options):
-        super().__init__(params, {'lr': .1, **options})
-        self.modes = []
-    def step(self, closure=None):
-        self.modes.append(torch.is_grad_enabled())
-        for p in self.param_groups[0]['params']: p.data.sub_(p.grad, alpha=.1)
-
-class _Both(SGD):
-    "An optimizer whose step has both wrappers, and fails the third time"
-    modes = ()
-    def _init_group(self, *args):
-        self.modes = *self.modes, torch.is_grad_enabled()
-        if len(self.modes) == 3: raise ArithmeticError
-        return super()._init_group(*args)
+    "An optimizer whose step has only the outer wrapper"
+    def __init__(self, params): super().__init__(params, {})
+    def step(self, closure=None): pass
 
 def _unwrapped(step):
     "Return the step without torch's wrappers; None if it has others"
@@ -106,17 +94,6 @@ def _unwrapped(step):
         finally: torch.set_grad_enabled(before)
     return without_grad
 
-def _left_by(opt, step):
-    "Return weights, state and modes after three steps"
-    [p], modes = opt.param_groups[0]['params'], []
-    for i in range(3):
-        p.grad = None if opt.defaults.get('differentiable') else torch.full_like(p, .3 + i)
-        with torch.set_grad_enabled(i != 1):
-            try: step(opt)
-            except ArithmeticError: modes.append('failed')
-            modes.append(torch.is_grad_enabled())
-    return p.tolist(), [[v.tolist() for v in o.values()] for o in opt.state.values()], [*opt.modes], modes
-
 # %% ../../nbs/base/05_torch_private.ipynb #06e843e7
 @contextmanager
 def _nobody_else():
@@ -130,7 +107,7 @@ def _nobody_else():
 
 @checked
 def _hooks_are_seen():
-    opt = _Bare([torch.zeros(1, device='cpu')])
+    opt, _ = (o([torch.zeros(1, device='cpu')]) for o in (_Bare, SGD))  # torch wraps a class at its first optimizer
     with _nobody_else():
         for register in (opt.register_step_pre_hook, opt.register_step_post_hook,
                          around.register_optimizer_step_pre_hook, around.register_optimizer_step_post_hook):
@@ -139,16 +116,6 @@ def _hooks_are_seen():
             handle.remove()
             if not seen: return False
         return not _hooks(opt)
-
-@checked
-def _wrappers_are_known():
-    SGD([torch.zeros(1, device='cpu')])     # torch wraps a class when its first optimizer is made
-    def made(cls, **options): return cls([torch.arange(1., 4, device='cpu', requires_grad=True)], **options)
-    with _nobody_else():
-        for cls, options in (_Bare, {}), (_Both, {'momentum': .9}), (_Both, {'differentiable': True}):
-            light, whole = made(cls, **options), made(cls, **options)
-            if _left_by(light, _unwrapped(cls.step)) != _left_by(whole, cls.step): return False
-    return True
 
 def _hooks(opt):
     own = getattr(opt, '_optimizer_step_pre_hooks', None) or getattr(opt, '_optimizer_step_post_hooks', None)
@@ -166,7 +133,7 @@ def is_listed() -> bool:
 @cache
 def light_step(step: Callable) -> Callable | None:
     "Return an optimizer class's `step` without torch's wrappers; None: call `step` itself"
-    return _unwrapped(step) if is_listed() and _hooks_are_seen() and _wrappers_are_known() else None
+    return _unwrapped(step) if is_listed() and _hooks_are_seen() else None
 
 def opt_step(opt: Optimizer) -> None:
     "Call `opt.step()`, without torch's wrappers if no hook or profiler listens"
@@ -217,19 +184,16 @@ def own_call(m: nn.Module, *args: Any, **kwargs: Any) -> Any:
 # %% ../../nbs/base/05_torch_private.ipynb #2f3a4f75
 def compile_errors() -> tuple[type[Exception], ...]:
     "List the exceptions that torch raises if it cannot compile"
-    if not _errors_are_known(): return (RuntimeError,)      # other errors come again when the call is repeated
-    from torch._dynamo import exc
-    from torch._dynamo import symbolic_convert
+    return _errors() if _errors_are_known() else (RuntimeError,)     # other errors come again when the call is repeated
+
+def _errors():
+    from torch._dynamo import exc, symbolic_convert
     from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
     diverged = getattr(symbolic_convert, 'SpeculationLogDivergence', exc.TorchDynamoException)
     return exc.TorchDynamoException, exc.FailOnRecompileLimitHit, GuardOnDataDependentSymNode, diverged
 
 @checked
-def _errors_are_known():
-    from torch._dynamo import exc
-    from torch.fx.experimental import symbolic_shapes
-    found = exc.TorchDynamoException, exc.FailOnRecompileLimitHit, symbolic_shapes.GuardOnDataDependentSymNode
-    return all(issubclass(o, Exception) for o in found)
+def _errors_are_known(): return all(issubclass(o, Exception) for o in _errors())
 
 @checked
 def _modes_are_known():

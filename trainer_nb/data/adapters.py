@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['RNG_STATE_KINDS', 'running', 'loader_generators', 'rng_states', 'set_rng_states', 'same_state', 'is_warm',
-           'end_workers', 'Adapter', 'is_stock', 'StockAdapter', 'adapter_of', 'length', 'nominal_batch_size',
-           'WrapAdapter', 'source', 'each', 'warm_up', 'set_epoch']
+           'end_workers', 'Adapter', 'is_stock', 'StockAdapter', 'StatefulAdapter', 'adapter_of', 'length',
+           'nominal_batch_size', 'WrapAdapter', 'source', 'each', 'warm_up', 'set_epoch']
 
 # %% ../../nbs/data/01_adapters.ipynb #1bc396bd
 import signal, warnings
@@ -81,25 +81,6 @@ def _open_pass(dl: Any) -> Iterator:
     are_busy = any(o.dl is dl for o in running)     # torch would end that pass
     with _no_interrupt(), workers_end(dl, are_busy): return iter(dl)
 
-def _opened_late(dl, iterator):
-    "Yield from a generator, which opens the pass with its first batch: the seed of workers was drawn before"
-    own = isinstance(dl, DataLoader) and dl.generator is None
-    if own: dl.generator = torch.Generator()
-    try: first = [*islice(iterator, 1)]
-    finally:
-        if own: dl.generator = None
-    yield from first
-    yield from iterator
-
-@contextmanager
-def _no_restart(dl, name='restart_on_stop_iteration'):
-    "Let torchdata's `Loader` open a pass at its end: without this it begins another one there"
-    restarts = getattr(dl, name, False)
-    if restarts: setattr(dl, name, False)
-    try: yield
-    finally:
-        if restarts: setattr(dl, name, True)
-
 def is_warm(dl: Any) -> bool:
     "Return whether the loader keeps worker processes for its next pass"
     return any(kept_iterator(o) is not None for o in each(dl))
@@ -118,19 +99,14 @@ class Adapter:
     """
     is_seeded = False       # random numbers that samples draw depend only on the pass and the index
     is_partial = False      # it yields a part of each batch of its data, and another adapter the rest
-    reads_again = False     # its own position counts finished batches: what was read ahead is read again
+    has_state = False       # the loader saves its own position
+    reads_again = False     # this position counts finished batches: what was read ahead is read again
+    can_seek = False        # a pass starts in the middle exactly, without reading the batches before
+    draws: tuple[str, ...] | None = None    # global generators from which a pass may draw; None: any of them
+    parts: dict[str, Any] = {}              # loaders by name, if a batch is a dict of theirs
 
-    def __init__(self, dl: Any): self.dl = dl
-
-    @property
-    def source(self) -> Any:
-        "The loader that reads the data, if this one changes the batches of another"
-        return self.dl
-
-    @property
-    def parts(self) -> dict[str, Any]:
-        "Loaders by name, if a batch is a dict of theirs"
-        return {}
+    def __init__(self, dl: Any):
+        self.dl = self.source = dl          # source: the loader inside, if this one changes its batches
 
     @property
     def length(self) -> int | None:
@@ -148,37 +124,13 @@ class Adapter:
         "Number of samples in a full batch, or whatever a position depends on; None if the loader does not know it"
         return getattr(self.dl, 'batch_size', getattr(self.dl, 'bs', None))
 
-    @property
-    def draws(self) -> tuple[str, ...] | None:
-        "Global generators from which a pass may draw, as for `rng_state`; None: any of them"
-        return None
-
-    @property
-    def can_seek(self) -> bool:
-        "Whether a pass starts in the middle exactly, without reading the batches before"
-        return False
-
-    @property
-    def has_state(self) -> bool:
-        "Whether the loader saves its own position, like torchdata's `StatefulDataLoader`"
-        return all(callable(getattr(self.dl, o, None)) for o in ('state_dict', 'load_state_dict'))
-
-    def state(self, iterator: Iterator, n: int) -> Any:
-        "Return the loader's own position after `n` finished batches"
-        return self.dl.state_dict()
-
-    def open(self, n: int = 0, state: Any = None, first: Any = None,
-             skip: bool = False) -> Iterator:
+    def open(self, n: int = 0, state: Any = None, first: Any = None, skip: bool = False) -> Iterator:
         """Open a pass at batch `n`, in the same order if the RNG states are the same
 
-        `state` is the loader's own position, used instead. `first` holds the RNG states before the first
-        batch, None: those at this call. With `skip`, samples draw no random numbers, and workers need not
-        read the skipped ones. Raises ValueError if there are fewer batches.
+        `state` is the loader's own position, used instead if it has one. `first` holds the RNG states before
+        the first batch, None: those at this call. With `skip`, samples draw no random numbers, and workers need
+        not read the skipped ones. Raises ValueError if there are fewer batches.
         """
-        if state is not None:
-            self.dl.load_state_dict(state)
-            with _no_restart(self.dl): iterator = _open_pass(self.dl)
-            return _opened_late(self.dl, iterator) if isinstance(iterator, GeneratorType) else iterator
         if not n: return _open_pass(self.dl)
         try: return self._seek(n, first, skip)
         except StopIteration:
@@ -220,10 +172,9 @@ class _ListAdapter(Adapter):
     "A list, a tuple or a range"
     can_seek = is_exact = True
 
-    @property
-    def draws(self) -> tuple[str, ...] | None:
-        "No generator, if the class iterates as its base class does"
-        return () if type(self.dl).__iter__ in (list.__iter__, tuple.__iter__) else None
+class _PlainAdapter(_ListAdapter):
+    "A list or a tuple that iterates as its base class does"
+    draws = ()
 
 # %% ../../nbs/data/01_adapters.ipynb #ed92c2b1
 class _Ahead:
@@ -272,10 +223,9 @@ def is_stock(dl: Any) -> bool:
 
 class StockAdapter(Adapter):
     "A loader for which `is_stock` is true"
-    @property
-    def can_seek(self) -> bool:
-        "Whether no worker's random numbers depend on what it read before"
-        return not self.dl.num_workers or self.is_seeded
+    def __init__(self, dl: Any):
+        super().__init__(dl)
+        self.can_seek = not dl.num_workers or self.is_seeded    # a worker's random numbers depend on what it has read
 
     @property
     def draws(self) -> tuple[str, ...] | None:
@@ -296,17 +246,49 @@ class StockAdapter(Adapter):
             if ahead.n: ahead.go()      # without workers, the loader has not asked for an index yet
         return iterator
 
+# %% ../../nbs/data/01_adapters.ipynb #c7a1e002
+class StatefulAdapter(Adapter):
+    "A loader that saves its own position, like torchdata's `StatefulDataLoader`"
+    has_state = True
+
+    def state(self, iterator: Iterator, n: int) -> Any:
+        "Return the loader's own position"
+        return self.dl.state_dict()
+
+    def open(self, n: int = 0, state: Any = None, first: Any = None, skip: bool = False) -> Iterator:
+        "Open a pass at the loader's own position, or, without a `state`, as any iterable"
+        if state is None: return super().open(n, None, first, skip)
+        self.dl.load_state_dict(state)
+        restarts = getattr(self.dl, 'restart_on_stop_iteration', False)     # at the end, of torchdata's `Loader`
+        if restarts: self.dl.restart_on_stop_iteration = False
+        try: iterator = _open_pass(self.dl)
+        finally:
+            if restarts: self.dl.restart_on_stop_iteration = True
+        return self._opened_late(iterator) if isinstance(iterator, GeneratorType) else iterator
+
+    def _opened_late(self, iterator):
+        "Yield from a generator, which opens the pass with its first batch: the seed of workers was drawn before"
+        lacks = isinstance(self.dl, DataLoader) and self.dl.generator is None
+        if lacks: self.dl.generator = torch.Generator()
+        try: first = [*islice(iterator, 1)]
+        finally:
+            if lacks: self.dl.generator = None
+        yield from first
+        yield from iterator
+
 # %% ../../nbs/data/01_adapters.ipynb #8b586740
 @lru_cache(64)
 def _kind_of(cls):  # None: the dataset decides
-    "The adapter for a class of loaders"
-    kind = getattr(cls, 'adapter', None)
-    if isinstance(kind, type) and issubclass(kind, Adapter): return kind
-    if issubclass(cls, (list, tuple, range)): return _ListAdapter
+    "The adapter for a class of loaders that declares none"
+    if issubclass(cls, (list, tuple, range)):
+        return _PlainAdapter if cls.__iter__ in (list.__iter__, tuple.__iter__) else _ListAdapter
+    if all(callable(getattr(cls, o, None)) for o in ('state_dict', 'load_state_dict')): return StatefulAdapter
     return None if issubclass(cls, DataLoader) else Adapter
 
 def adapter_of(dl: Any) -> Adapter:
-    "Return how a pass reads a loader: what its class declares, or what fits its type"
+    "Return how a pass reads a loader: what it or its class declares, or what fits its type"
+    kind = getattr(dl, 'adapter', None)
+    if isinstance(kind, type) and issubclass(kind, Adapter): return kind(dl)
     kind = _kind_of(type(dl)) or (StockAdapter if is_stock(dl) else Adapter)
     return kind(dl)
 
@@ -324,15 +306,9 @@ def nominal_batch_size(dl: Any) -> int | None:
 # %% ../../nbs/data/01_adapters.ipynb #3f9782d5
 class WrapAdapter(Adapter):
     "A loader that changes the batches of another one, its attribute `source`, in a method `wrap_iter`"
-    @property
-    def source(self) -> Any:
-        "The loader inside"
-        return self.dl.source
-
-    @property
-    def parts(self) -> dict[str, Any]:
-        "Those of the loader inside"
-        return adapter_of(self.dl.source).parts
+    def __init__(self, dl: Any):
+        super().__init__(dl)
+        self.source, self.parts = dl.source, adapter_of(dl.source).parts
 
     def wrap(self, iterator: Iterator) -> Iterator:
         "Change the batches"

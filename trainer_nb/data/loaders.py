@@ -120,10 +120,9 @@ class _TensorAdapter(Adapter):
     "Batches cut out of tensors, from any place"
     can_seek = is_exact = True
 
-    @property
-    def draws(self) -> tuple[str, ...] | None:
-        "Torch's generator; a subclass may draw from others"
-        return ('torch',) if type(self.dl) is TensorLoader else None
+    def __init__(self, dl: Any):
+        super().__init__(dl)
+        if type(dl) is TensorLoader: self.draws = ('torch',)     # a subclass may draw from other generators
 
     def _seek(self, n, first, skip): return self.dl.iter_from(n)
 

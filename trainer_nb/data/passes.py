@@ -15,14 +15,14 @@ from typing import Any
 import torch
 from torch.utils.data import IterableDataset
 
-from ..base import check_kinds, forget_iterator, kept_iterator, map_tensors
+from ..base import check_kinds, forget_iterator, kept_iterator, tensors_in
 from trainer_nb.data.adapters import (
     RNG_STATE_KINDS, adapter_of, end_workers, is_warm, rng_states, running, set_epoch, set_rng_states, warm_up
 )
 
 # %% ../../nbs/data/02_passes.ipynb #4fc6a165
 _PASS_KINDS = {'n': int, 'start': (None, RNG_STATE_KINDS), 'was_warm': bool, 'loader': object, 'was_ahead?': bool,
-               'kept?': (None, [object])}
+               'kept?': (None, [object]), 'first?': (None, RNG_STATE_KINDS)}
 
 def _can_keep(batch):
     "Return whether a checkpoint can hold a batch unchanged"
@@ -32,13 +32,9 @@ def _can_keep(batch):
 
 def _compared(iterator, dl):
     "Yield batches that workers read in turn; warn if the first batches of two workers are the same"
-    found: list[list] = []
-    def seen(t):
-        found[-1].append(t.clone())
-        return t
+    found = []
     for batch in islice(iterator, 2):
-        found.append([])
-        map_tensors(seen, batch)
+        found.append([t.clone() for t in tensors_in(batch)])
         yield batch
     are_same = len(found) == 2 and len(found[0]) == len(found[1]) and all(map(torch.equal, *found))
     if are_same and any((o != o.flatten()[:1]).any() for o in found[0]): warnings.warn(
@@ -173,7 +169,7 @@ class Pass(_Reader):
     def close(self) -> None:
         "End the worker processes of an unfinished pass"
         running.discard(self)
-        position = self.loader if self.adapter.reads_again else self._position()
+        position = self._position()
         if not self.adapter.close(self.iterator): return
         self.loader = position
         if kept_iterator(self.dl) is self.iterator: forget_iterator(self.dl)

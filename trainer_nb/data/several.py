@@ -37,10 +37,6 @@ class _Part(Pass):
 
     def state_at(self, n): return {**self.state_dict(), 'n': n, 'first': self.first}
 
-    def load_state_dict(self, state):
-        super().load_state_dict({k: v for k, v in state.items() if k != 'first'})
-        self.first = state['first']
-
 # %% ../../nbs/data/03_several.ipynb #a9af8010
 class _Passes:
     "The passes over several loaders, as one iterator; it opens its loaders again after their workers have ended"
@@ -72,27 +68,21 @@ class _Passes:
     def _open(self):
         for part in self.parts.values(): part.open()
 
-    def _shortest(self):
+    def _together(self):
         self._open()
-        while True:
-            batch = {}
-            for name, part in self.parts.items():
-                try: batch[name] = part.next()
-                except StopIteration: return
-            yield batch
-
-    def _longest(self):
-        self._open()
-        most = length(self.dl)
+        is_longest = self.dl.mode == 'longest'
+        most = length(self.dl) if is_longest else None
         while most is None or self.n < most:
             batch = {}
             for name in self.parts:
                 try: batch[name] = self.parts[name].next()
                 except StopIteration:
                     self.over.add(name)
-                    if len(self.over) == len(self.parts): return
+                    if not is_longest or len(self.over) == len(self.parts): return
                     batch[name] = self._again(name)
             yield batch
+
+    _shortest = _longest = _together
 
     def _again(self, name):
         "Read the first batch of another pass"
@@ -143,10 +133,9 @@ class _SeveralAdapter(Adapter):
     "Loaders whose passes are read together"
     reads_again = True
 
-    @property
-    def parts(self) -> dict[str, Any]:
-        "The loaders"
-        return self.dl.loaders
+    def __init__(self, dl: Any):
+        super().__init__(dl)
+        self.parts = dl.loaders
 
     @property
     def is_exact(self) -> bool:

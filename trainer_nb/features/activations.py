@@ -7,7 +7,7 @@ __all__ = ['Activations']
 
 # %% ../../nbs/features/09_activations.ipynb #1cd255fa
 import math, warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ from torch.nn.parameter import is_lazy
 from torch.nn.utils.rnn import pad_sequence
 
 from trainer_nb.base import (
-    BATCH_NORMS, CONVOLUTIONS, INSTANCE_NORMS, did_you_mean, each_, local, norms, to_device
+    BATCH_NORMS, CONVOLUTIONS, INSTANCE_NORMS, did_you_mean, each_, local, norms, tensors_in, to_device
 )
 from ..draw import text_table
 from .strips import EDGE, N_BINS, LiveStrips, layer_lines, layers_figure, layers_html
@@ -97,10 +97,7 @@ def _unit_dim(m):
 
 def _first_float(x):
     "Find the first floating-point tensor of a nesting; None if there is none"
-    if isinstance(x, Tensor): return x if x.is_floating_point() and x.numel() else None
-    parts = x.values() if isinstance(x, Mapping) else x
-    if not isinstance(x, (Mapping, tuple, list)): return None
-    return next((o for o in map(_first_float, parts) if o is not None), None)
+    return next((o for o in tensors_in(x) if o.is_floating_point() and o.numel()), None)
 
 class _Outputs:
     "Forward hooks on layers in one batch, and a sample of the first output of each"

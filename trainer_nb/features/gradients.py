@@ -10,11 +10,10 @@ from collections.abc import Callable, Mapping
 from itertools import chain
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..base import batch_size, common_device, each_, entries, local, norms, to_device
-from .parts import Division
-from .window import Window
+from .accumulation import Division, Window
 from trainer_nb.loop import (
     RESUMABLE, Hook, Learner, as_count, check_names, differentiate, gradients, is_summed, loss_weight,
     parameters, refuse_closures, total_norm, trained
@@ -157,18 +156,14 @@ class GradAccum(_Accumulation):
             window.grads = {i: window.grads[j] for i, j in enumerate(orders[name]) if j in window.grads}
 
 # %% ../../nbs/features/01_gradients.ipynb #4061f0f3
-def _by_optimizer(what, bound):
-    "Check a bound: None, a number above 0, or a dict of them by optimizer; return it"
-    if bound is None: return None
+def _check_bound(what, bound):
+    "Refuse what is neither a number above 0 nor a dict of them by optimizer"
     if bound == {}: raise ValueError(f'{what} is an empty dict: expected a number above 0 by optimizer')
     for o in bound.values() if isinstance(bound, Mapping) else [bound]:
         if not isinstance(o, (int, float)) or isinstance(o, bool):
             raise TypeError(f'{what} is a {type(o).__name__}: expected a number above 0, '
                             'or a dict of them by optimizer')
         if not o > 0: raise ValueError(f'{what} is {o}: expected a number above 0')
-    return bound
-
-def _of_optimizer(bound, name): return bound.get(name) if isinstance(bound, Mapping) else bound
 
 # %% ../../nbs/features/01_gradients.ipynb #98aeaec7
 def _clip_grads(f, params, bound):
@@ -211,24 +206,29 @@ class GradClip(Hook):
         norm_per_tensor: float | Mapping | None = None,     # > 0: largest 2-norm of the gradient of each parameter, as
                                                             # TensorFlow's `clip_by_norm`; or by optimizer's name
     ):
-        if sum(o is not None for o in (norm, value, norm_per_tensor)) != 1: raise ValueError(
+        bounds = {'norm': norm, 'value': value, 'norm_per_tensor': norm_per_tensor}
+        if sum(o is not None for o in bounds.values()) != 1: raise ValueError(
             'GradClip takes either a norm, a value or a norm_per_tensor: '
             'GradClip(1.), GradClip(value=.5) or GradClip(norm_per_tensor=1.)')
-        self.norm, self.value = _by_optimizer('GradClip(norm)', norm), _by_optimizer('GradClip(value)', value)
-        self.norm_per_tensor = _by_optimizer('GradClip(norm_per_tensor)', norm_per_tensor)
+        self.norm, self.value, self.norm_per_tensor = norm, value, norm_per_tensor
+        _check_bound(next(f'GradClip({k})' for k, o in bounds.items() if o is not None), self._bound)
         self.norms = {}     # optimizer's name → 0-d tensor: norm before the latest clip
         self._order = {}    # optimizer's name → indices of its parameters, in the order of the model
 
     def before_fit(self, learn: Learner) -> None:
         self._order = {}
-        for o in self.norm, self.value, self.norm_per_tensor:
-            if isinstance(o, Mapping): check_names('GradClip', o, learn.opts)
+        if isinstance(self._bound, Mapping): check_names('GradClip', self._bound, learn.opts)
+
+    @property
+    def _bound(self): return next(o for o in (self.norm, self.value, self.norm_per_tensor) if o is not None)
+
+    def _bound_of(self, name): return self._bound.get(name) if isinstance(self._bound, Mapping) else self._bound
 
     def bounds_norm(self,
         name: str,  # of an optimizer
     ) -> bool:      # then `norms` has it after the step
         "Return whether it clips this optimizer by norm"
-        return _of_optimizer(self.norm, name) is not None
+        return self.norm is not None and self._bound_of(name) is not None
 
     def do_opt_step(self, learn: Learner, nxt: Callable) -> bool:
         if (norm := self._clip(learn)) is not None: self.norms[learn.opt_name] = norm
@@ -237,14 +237,12 @@ class GradClip(Hook):
 
     def _clip(self, learn):
         "Clip, and return the norm before; None if there is no bound for it"
-        norm, value = _of_optimizer(self.norm, learn.opt_name), _of_optimizer(self.value, learn.opt_name)
-        each = _of_optimizer(self.norm_per_tensor, learn.opt_name)
-        if norm is None and value is None and each is None: return None
+        if (bound := self._bound_of(learn.opt_name)) is None: return None
         params = self._ordered(learn)
-        if each is not None: _clip_each(learn, params, each)
-        res = None if norm is None else learn.world.whole(_clip_grads(torch.nn.utils.clip_grad_norm_, params, norm))
-        if value is not None: _clip_grads(torch.nn.utils.clip_grad_value_, params, value)
-        return res
+        if self.norm is not None: return learn.world.whole(_clip_grads(nn.utils.clip_grad_norm_, params, bound))
+        if self.value is not None: _clip_grads(nn.utils.clip_grad_value_, params, bound)
+        else: _clip_each(learn, params, bound)
+        return None
 
     def _ordered(self, learn):
         "List the parameters in the model's order, in which `clip_grad_norm_(model.parameters())` adds them up"

@@ -22,12 +22,9 @@ CHECKS: dict[str, Callable] = {}     # name → function of `Evidence` → (seen
 class NothingToSee(Exception):
     "A check finds nothing to look at"
 
-def need(*values: Any) -> None:
-    "Raise `NothingToSee` if one is None or empty"
-    if any(o is None or isinstance(o, (list, dict)) and not o for o in values): raise NothingToSee
-
-def _need_part(o, names):
-    for name in names: need(o := getattr(o, name))
+def need(part: Any) -> None:
+    "Raise `NothingToSee` if it is None or empty"
+    if part is None or isinstance(part, (list, dict)) and not part: raise NothingToSee
 
 def check(remedy: str = '', needs: str = '', kinds: tuple = ()) -> Callable:
     """Register a check, a function of `Evidence` → what was seen, or (seen, remedy), or None
@@ -38,7 +35,9 @@ def check(remedy: str = '', needs: str = '', kinds: tuple = ()) -> Callable:
     def register(f):
         @wraps(f)
         def run(o):
-            for name in needs.split(): _need_part(o, name.split('.'))
+            for name in needs.split():
+                part = o
+                for k in name.split('.'): need(part := getattr(part, k))
             if kinds and o.kind not in kinds: raise NothingToSee
             seen = f(o)
             return (seen, remedy) if isinstance(seen, str) else seen

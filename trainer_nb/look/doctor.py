@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from html import escape
 from time import perf_counter
 
-from ..base import folded
+from ..base import folded, listed
 from ..loop import Learner, unchanged
 from .data_checks import CHECKS, NothingToSee
 from .evidence import Evidence
-from .model_checks import some_of
+import trainer_nb.look.model_checks     # noqa: F401   registers its checks
 
 # %% ../../nbs/look/09_doctor.ipynb #b15420a8
 @dataclass
@@ -68,7 +68,7 @@ def _frozen(model):
     frozen = {name: p.numel() for name, p in named if not p.requires_grad}
     if not frozen: return ''
     n, n_all = sum(frozen.values()), sum(p.numel() for _, p in named)
-    return f'frozen: {some_of([*frozen])}, {n:,} of {n_all:,} numbers; requires_grad_(True) lets them train'
+    return f'frozen: {listed([*frozen])}, {n:,} of {n_all:,} numbers; requires_grad_(True) lets them train'
 
 def doctor(learn: Learner) -> Diagnosis:
     "Look for mistakes before a long run; nothing about the learner changes"

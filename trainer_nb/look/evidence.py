@@ -8,15 +8,16 @@ __all__ = ['batch_tensors', 'Evidence']
 # %% ../../nbs/look/06_evidence.ipynb #5eb5fade
 import math
 from collections.abc import Mapping
-from contextlib import contextmanager
 from itertools import chain, islice
 from time import perf_counter
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.modules.module import register_module_forward_pre_hook
 
-from ..base import BATCH_NORMS, DROPOUTS, set_seed
+from ..base import BATCH_NORMS, DROPOUTS, map_tensors, set_seed
+from .losses import loss_kind
 from ..loop import Hook, Learner, check_first, inputs_and_target, trained, unchanged
 
 # %% ../../nbs/look/06_evidence.ipynb #9e0a7361
@@ -41,19 +42,6 @@ def _logits(pred):
     return pred if isinstance(pred, Tensor) else None
 
 # %% ../../nbs/look/06_evidence.ipynb #a6f9ee9b
-_KINDS = {   # name of a loss function or its class → kind
-    'cross_entropy': 'classes', 'CrossEntropyLoss': 'classes', 'nll_loss': 'nll', 'NLLLoss': 'nll',
-    'binary_cross_entropy_with_logits': 'logits', 'BCEWithLogitsLoss': 'logits',
-    'binary_cross_entropy': 'shares', 'BCELoss': 'shares', 'mse_loss': 'numbers', 'MSELoss': 'numbers',
-    'l1_loss': 'numbers', 'L1Loss': 'numbers', 'smooth_l1_loss': 'numbers', 'SmoothL1Loss': 'numbers',
-    'huber_loss': 'numbers', 'HuberLoss': 'numbers',
-}
-
-def _kind(loss_fn):
-    "What a known loss function takes: 'classes', 'nll', 'logits', 'shares', 'numbers'; else None"
-    f = getattr(loss_fn, 'func', loss_fn)
-    return _KINDS.get(getattr(f, '__name__', type(f).__name__))
-
 _VIEWS = 'View', 'Squeeze', 'Unsqueeze', 'Reshape', 'UnsafeView', 'ToCopy'
 
 def _last_operation(pred):
@@ -101,14 +89,6 @@ class _Watch(Hook):
             if p.grad is not None: seen.append((p.grad.detach().float().norm(), p.numel()))
 
 # %% ../../nbs/look/06_evidence.ipynb #8d5fe0cf
-@contextmanager
-def _before_calls(modules, note):
-    "Call `note(module, args)` before each forward of some modules"
-    handles = [m.register_forward_pre_hook(note) for m in modules]
-    try: yield
-    finally:
-        for o in handles: o.remove()
-
 _MOVING = *BATCH_NORMS, *DROPOUTS     # layers whose output depends on the mode
 
 def _modes(learn, seen, flat):
@@ -116,11 +96,13 @@ def _modes(learn, seen, flat):
 
     `seen` gets (`learn.training`, module, `module.training`), `flat` each BatchNorm with one value by channel
     and sample."""
+    owned = {*_modules(learn)}
     def note(m, args):
+        if m not in owned or not isinstance(m, _MOVING): return
         seen.add((learn.training, m, m.training))
         if not isinstance(m, BATCH_NORMS) or not args or args[0].ndim < 2: return
         if args[0].numel() <= args[0].size(1)*learn.world.n: flat.add(m)
-    return _before_calls([m for m in _modules(learn) if isinstance(m, _MOVING)], note)
+    return register_module_forward_pre_hook(note)
 
 def _modules(learn): return list(chain.from_iterable(o.modules() for o in trained(learn)))
 
@@ -145,30 +127,24 @@ def _fit_with_adam(learn, batch, n):
     other.fit(1)
     return other.history.steps['train_loss'], before, other.validate([batch])
 
-def _with(batch, changed):
-    "The batch with other inputs"
-    if isinstance(batch, Mapping): return {k: changed.get(id(v), v) for k, v in batch.items()}
-    if isinstance(batch, (tuple, list)):
-        return type(batch)([*(changed.get(id(o), o) for o in batch[:-1]), batch[-1]])
-    return changed.get(id(batch), batch)
-
 # %% ../../nbs/look/06_evidence.ipynb #d322d7b9
 class Evidence:
     "What the checks of `learn.doctor()` look at; what could not be measured is None"
-    def __init__(self, learn: Learner, n_batches: int = 64, n_steps: int = 60, max_s: float = 20.):
-        self.learn, self.kind, self.error = learn, _kind(learn.loss_fn), None
+    n_batches, n_steps, max_s = 64, 60, 20.     # to read; to train on one batch, in about so many seconds
+
+    def __init__(self, learn: Learner):
+        self.learn, self.kind, self.error = learn, loss_kind(learn.loss_fn), None
         self.is_own, self.is_same = learn.is_own('train_step'), True
         self.modes, self.flat = set(), set()        # as `_modes` notes them
         self.order, self.inside = [], set()         # modules with parameters of their own, as they are
                                                     # called; those that others train through
-        self.n_steps, self.max_s = n_steps, max_s
         self.equal_rows = []        # names of the weights whose rows are all the same
         self.was_eval = {m for m in _modules(learn) if not m.training}
         self.watch = None           # of the first steps
         self.preds = self.changed = None        # of a batch, twice; and with another first sample
         self.losses = self.adam = None          # of one batch trained again and again; with Adam:
                                                 # (losses, metrics before, metrics after)
-        self._read(n_batches)
+        self._read(self.n_batches)
         try: self._train()
         except Exception as e: self.error = e
         if self.error is not None: return
@@ -208,10 +184,12 @@ class Evidence:
         self.is_same = first[0] == first[1] or any(map(math.isnan, first[0]))
 
     def _order(self):
+        layers = {m for m in self.learn.model.modules() if m._parameters}
         def note(m, args):
+            if m not in layers: return
             self.order.append(m)
             if any(isinstance(o, Tensor) and o.requires_grad for o in args): self.inside.add(m)
-        return _before_calls([m for m in self.learn.model.modules() if m._parameters], note)
+        return register_module_forward_pre_hook(note)
 
     def _evaluate(self):
         "Predict one batch: twice, and with another first sample"
@@ -223,7 +201,7 @@ class Evidence:
         if n < 3 or self.preds[0] is None: return
         if any(len(o) != n for o in (self.preds[0], *inputs)): return
         changed = {id(o): torch.cat([o[1:2], o[1:]]) for o in inputs}
-        self.changed = self._predict(_with(batch, changed))
+        self.changed = self._predict(map_tensors(lambda t: changed.get(id(t), t), batch))
 
     def _predict(self, batch, seed=0):
         "Predict from the state as it is, which a step may carry on, with own random numbers"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from ..base import DispatchMode, folded, format_bytes, map_tensors, memory_in_use
+from ..base import DispatchMode, folded, format_bytes, memory_in_use, tensors_in
 from ..loop import Learner, refuse_script, trained, without_values
 
 # %% ../../nbs/look/12_forecast.ipynb #fc000006
@@ -28,7 +28,7 @@ class _Meter(DispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         res = func(*args, **(kwargs or {}))
-        map_tensors(lambda t: self.see(t, self.kind, self.layers[-1]), res)
+        for t in tensors_in(res): self.see(t, self.kind, self.layers[-1])
         return res
 
     def see(self, t: Tensor, kind: str, layer: str = '') -> None:
@@ -74,8 +74,8 @@ def _follow(meter, twin):
     for opt in twin.opts.values():
         opt.register_step_pre_hook(begin)
         opt.register_step_post_hook(end)
-        map_tensors(lambda t: meter.see(t, 'optimizer'), [*opt.state.values()])
-    for h in twin.hooks: map_tensors(lambda t: meter.see(t, 'hooks'), [o for o in vars(h).values()])
+        for t in tensors_in([*opt.state.values()]): meter.see(t, 'optimizer')
+    for t in tensors_in([vars(h) for h in twin.hooks]): meter.see(t, 'hooks')
 
 # %% ../../nbs/look/12_forecast.ipynb #fc000011
 @dataclass
@@ -112,7 +112,7 @@ def forecast_of(learn: Learner,
         meter = _Meter()
         with without_values(learn) as (twin, batch):
             _follow(meter, twin)
-            map_tensors(lambda t: meter.see(t, 'batch'), batch)
+            for t in tensors_in(batch): meter.see(t, 'batch')
             with meter:
                 end = twin.state.optimizer_step + 2
                 while twin.state.optimizer_step < end and most:

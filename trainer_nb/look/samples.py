@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['batch_parts', 'is_same', 'are_samples', 'sample_of', 'kind_of', 'Look', 'classes_of', 'draw_samples', 'pictured',
-           'grid', 'Counterparts', 'masks_of', 'sample_table', 'caption_table', 'describe_parts', 'described_table']
+           'grid', 'Counterparts', 'masks_of', 'sample_table', 'caption_table', 'describe_parts', 'short_text',
+           'described_table']
 
 # %% ../../nbs/look/01_samples.ipynb #7800d187
 from collections.abc import Callable, Mapping, Sequence
@@ -312,10 +313,12 @@ def _numbers(o):
     if len(known): res |= {'min': known.min().item(), 'max': known.max().item(), 'mean': known.float().mean().item()}
     return res
 
+def short_text(v: Any) -> str:
+    "Write the value of a cell, a float with four digits; '' for None"
+    if v is None: return ''
+    return f'{v:.4g}' if isinstance(v, float) else str(v)
+
 def described_table(rows: list[dict]) -> list[list[str]]:
     "Make a table, header first, of what `describe_parts` returned"
-    def cell(v):
-        if v is None: return ''
-        return f'{v:.4g}' if isinstance(v, float) else str(v)
     keys = 'name', 'shape', 'dtype', 'min', 'max', 'mean', 'not_finite'
-    return [['', *keys[1:-1], 'nan or inf'], *([cell(row[k]) for k in keys] for row in rows)]
+    return [['', *keys[1:-1], 'nan or inf'], *([short_text(row[k]) for k in keys] for row in rows)]

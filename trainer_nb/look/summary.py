@@ -12,7 +12,7 @@ from html import escape
 
 from torch import Tensor
 
-from ..base import folded, format_bytes, printable
+from ..base import folded, format_bytes, listed, printable, tensors_in
 from ..draw import ALARM
 from ..loop import Hook, Learner, as_count, refuse_script
 from .batch import Seen, run_once
@@ -48,12 +48,6 @@ def _shapes(x, most=4):
     else: return type(x).__name__
     return ', '.join(parts[:most]) + (f', {len(parts) - most} more' if len(parts) > most else '')
 
-def _n_bytes(x):
-    if isinstance(x, Tensor): return 0 if x.is_nested else x.nbytes
-    if isinstance(x, Mapping): x = x.values()
-    elif not isinstance(x, (tuple, list)): return 0
-    return sum(map(_n_bytes, x))
-
 # %% ../../nbs/look/05_summary.ipynb #fea14ee8
 class _Tracer:
     "Notes what the modules of a model get and return"
@@ -86,7 +80,7 @@ class _Tracer:
     def _leave(self, m, args, kwargs, out):
         layer, before = self.open.pop()
         layer.shape = _shapes(out)
-        layer.out_bytes += _n_bytes(out)
+        layer.out_bytes += sum(o.nbytes for o in tensors_in(out) if not o.is_nested)
         is_inner = any(o is layer for o, _ in self.open)    # of a module that calls itself: the outer call counts it
         if not is_inner: layer.flops += self.flops.get_total_flops() - before
 
@@ -207,8 +201,7 @@ def _notes(s):
     unknown = [f'{o.name} ({o.kind})' for o in s.layers
                if o.kind in ('RNN', 'LSTM', 'GRU') and o.is_leaf and o.n_calls and not o.flops]
     if unknown: res.append(f'not in the FLOPs, which torch does not count here: {", ".join(unknown)}')
-    more = f' and {len(s.idle) - 10} more' if s.idle[10:] else ''
-    if s.idle: res.append(f'did not run: {", ".join(s.idle[:10])}{more}')
+    if s.idle: res.append(f'did not run: {listed(s.idle, 10)}')
     if rest: res.append(f'{rest} inner layers are not shown: learn.summary(depth=...)')
     return res
 
