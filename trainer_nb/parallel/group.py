@@ -21,7 +21,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..base import batch_code, batch_size, rng_state, set_rng_state, set_seed
+from ..base import batch_code, batch_size, n_writes, rng_state, set_rng_state, set_seed
 from ..data import length
 from ..loop import Hook, Learner, MainProcessHook, World, set_option, trained
 
@@ -129,12 +129,12 @@ class Processes(World):
             there = t.detach().contiguous()
             dist.broadcast(there, src=0, group=None if t.device.type == self.device.type else self.control)
             t.detach().copy_(there)
-        self.shared.update({id(b): (b, b._version) for b in buffers})
+        self.shared.update({id(b): (b, n_writes(b)) for b in buffers})
 
     def own_buffers(self, module: nn.Module) -> dict[str, Tensor]:
         "Return the buffers that were written since all ranks had the same, such as batch statistics; rank 0 has none"
         held = module.named_buffers() if self.rank else ()
-        return {k: b for k, b in held if self.shared.get(id(b)) != (b, b._version)}
+        return {k: b for k, b in held if self.shared.get(id(b)) != (b, n_writes(b))}
 
 # %% ../../nbs/parallel/01_group.ipynb #c72bf07a
 def facts(learn: Learner) -> dict[str, Any]:
