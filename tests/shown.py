@@ -70,7 +70,7 @@ def check_outputs(
     assert end in text and n_shown == n and '\r' not in text, text
     assert '\x1b' not in text, text
     check_png(b64decode(''.join(picture['image/png'])))
-    cell = nbformat.v4.new_code_cell(outputs=outputs)
+    cell = nbformat.v4.new_code_cell(outputs=[*map(nbformat.from_dict, outputs)])
     assert len(nbformat.writes(nbformat.v4.new_notebook(cells=[cell])).encode()) < 200_000
 
 def check_shown(outputs):

@@ -249,7 +249,9 @@ def test_any_live_state_is_readable_in_a_notebook_that_is_not_trusted(seen):
         page = BeautifulSoup(html, 'html.parser')
         since = re.search(r' · as of ([\d:]+)no update since \d{4}-\d\d-\d\d ([\d:]+): .* learn.show()', page.text)
         assert since and since[1] == since[2], page.text
-    assert ':root{color-scheme:light dark;color:#333333' in svg_of(plots[-2]) and 'train_loss' in svg_of(plots[-2])
+    svg = svg_of(plots[-2])
+    assert ':root{color-scheme:light dark;color:#333333' in svg and 'rect{fill:light-dark(#FFFFFF,#111111)}' in svg
+    assert 'train_loss' in svg
 
 def test_a_pause_is_no_part_of_the_time(seen, monkeypatch):
     clock = [0.]

@@ -262,7 +262,8 @@ def _theme(svg):
 
 def _page_of(svg, width, height):
     "Make an SVG a picture of its own, with a background; it asks the page which theme it has"
-    own = f'<style>:root{{color-scheme:light dark;color:{INK};color:{themed(INK)}}}</style>'
+    own = (f'<style>:root{{color-scheme:light dark;color:{INK};color:{themed(INK)}}}'
+           f'rect{{fill:{themed("#FFFFFF")}}}</style>')
     return svg.replace('</title>', f'</title>{own}<rect width="{width}" height="{height}" fill="#FFFFFF"/>', 1)
 
 _IN_URL = " !$'()*+,-./:;=?@[]^_`{|}~"      # what a quoted URL may have besides letters and digits
