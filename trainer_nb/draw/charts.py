@@ -141,13 +141,13 @@ def _move(dx, dy):
 
 def _path(points):
     "Write the moves of an SVG path through pixels, each from the one before, which is short; None breaks it"
-    res, before, at = [], None, [0, 0]
+    res, before, at_x, at_y = [], None, 0, 0
     for p, after in zip(points, [*points[1:], None]):
         if p and not (before and after and before[1] == p[1] == after[1]):
-            x, y = to = [round(10*o) for o in p]
+            x, y = round(10*p[0]), round(10*p[1])
             if not before: res.append(f'M{x/10:g},{y/10:g}')
-            elif to != at: res.append(_move(x - at[0], y - at[1]))
-            at = to
+            elif x != at_x or y != at_y: res.append(_move(x - at_x, y - at_y))
+            at_x, at_y = x, y
         before = p
     return ''.join(res)
 
