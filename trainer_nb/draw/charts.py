@@ -16,7 +16,6 @@ from io import BytesIO
 from itertools import chain, cycle, groupby, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import quote
 from zlib import crc32
 
 from .tables import DARK, GREY, INK, SIZE, blank_figure, themed, tint
@@ -266,7 +265,7 @@ def _page_of(svg, width, height):
            f'rect{{fill:{themed("#FFFFFF")}}}</style>')
     return svg.replace('</title>', f'</title>{own}<rect width="{width}" height="{height}" fill="#FFFFFF"/>', 1)
 
-_IN_URL = " !$'()*+,-./:;=?@[]^_`{|}~"      # what a quoted URL may have besides letters and digits
+_IN_URL = str.maketrans({'"': "'", **{o: f'%{ord(o):02X}' for o in '%#<>&'}})      # for a URL in double quotes
 
 SWITCH_CSS = '''
 .tnb-switch{display:block;font:12px/20px sans-serif;cursor:pointer;width:max-content}
@@ -326,8 +325,8 @@ class Chart:
                 f'style="display:block;width:100%;height:auto" src="{self._source()}">')
 
     def _source(self):
-        svg = _page_of(self.svg(), self.width, self.height).replace('"', "'")
-        return f'data:image/svg+xml,{quote(svg, safe=_IN_URL)}'     # a quarter less than in base64
+        svg = _page_of(self.svg(), self.width, self.height)
+        return f'data:image/svg+xml,{svg.translate(_IN_URL)}'       # a quarter less than in base64
 
     def bundle(self) -> tuple[dict, dict]:  # MIME type → data, and MIME type → metadata
         "Return what a notebook stores: SVG in the theme of the page, PNG, text"
