@@ -109,7 +109,7 @@ class Line:
     @property
     def mark(self) -> str:
         "The sign of the curve in the legend"
-        if self.group == 'flag': return '▲'
+        if self.group == 'flag': return '△'
         if self.dash: return DASHES[self.dash]
         if self.points: return '●'
         return '━' if self.width > 1 else '─'

@@ -48,7 +48,7 @@ def _named(hover, flags):
     places, above = [x for x, _ in hover], {}
     for n, what in flags.items():
         i = min(range(len(places)), key=lambda i: abs(places[i] - n))
-        above[i] = above.get(i, '') + f'▲ {what}, after batch {n} · '
+        above[i] = above.get(i, '') + f'△ {what}, after batch {n} · '
     return [(x, above.get(i, '') + text) for i, (x, text) in enumerate(hover)]
 
 # %% ../../nbs/loop/25_flags.ipynb #br000002

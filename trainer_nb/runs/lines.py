@@ -111,8 +111,10 @@ def chart_of(
     lines = [*grey, *bold, *_keys(cut_name(c.metric or ''), [drawn[i] for i in shown], bool(grey))]
     ends = [o.end for o in (lines if is_marked else bold)]
     width = 788 - 60 - round(.6*SIZE*max(map(len, ends), default=0)) - 20
-    panel = Panel(60, 24, width, 280, lines, (first/unit, first/unit + (longest - first)/unit*1.015 or 1), ylim, label,
-                  ylog=ylog, whole=c.x != 'time', note='logarithmic' if ylog else '')
+    has_values = any(o.xs for o in lines)       # else its numbers would mean nothing
+    panel = Panel(60, 24, width, 280, lines, (first/unit, first/unit + (longest - first)/unit*1.015 or 1), ylim,
+                  label if has_values else None, yticks=None if has_values else [], ylog=ylog, whole=c.x != 'time',
+                  note='logarithmic' if ylog else '')
     panel.hover = [*_hover([drawn[i] for i in shown], [names[i] for i in shown], unit, label)]
     panel.top = 9 + LEADING*max(len(legend_rows(panel.lines, panel.width)), 1)
     return Chart(800, round(panel.top + panel.height + 38), [panel])
