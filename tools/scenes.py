@@ -43,17 +43,17 @@ REWIND = '''from IPython.display import clear_output
 learn = made(Checkpoint(home/'d', keep=6), lr=.03)
 learn.fit(6)
 learn.rewind(3)
-set_lr(learn.opt, .003)
+for g in learn.opt.param_groups: g['lr'] = .003
 clear_output()
 learn.fit(3)'''
-SCENES = [      # name, source, what to do while it runs: frames to take, or (button, text to wait for)
+SCENES = [      # name, source, what to do while it runs: frames to take, a text to wait for, or (button, text)
     ('fit', 'made(Slow()).fit(6)', [6]),
     ('pause', 'made(Controls(), Slow()).fit(3)', [1, ('lr ÷ 2', 'lr ÷ 2 →'), ('Pause', 'paused at'), 1,
                                                  ('Resume', 'resumed at')]),
     ('best', 'made(n=200, lr=.02).fit(60)', []),
     ('lr_find', 'made().lr_find()', []),
     ('runs', RUNS, [2]),
-    ('compare', "compare(home/'runs')", [8]),
+    ('compare', "compare(home/'runs')", ['by optimizer step', 6]),
     ('sweep', "found = sweep(searched, 8, home/'sweep', n_epochs=4)\nfound", [6]),
     ('importances', 'found.importances()', []),
     ('fork', FORK, []),
@@ -84,13 +84,11 @@ def shoot(page, path, width):
         page.start(k)
         page.until('k => nb.area(k)?.querySelector("tbody tr, img") || nb.idle()', k)
         for step in steps:
-            if type(step) is int:
-                for _ in range(step):
-                    page.page.wait_for_timeout(500)
-                    take()
-                continue
-            page.press(step[0], k)
-            page.wait_text(step[1], k)
+            if type(step) is tuple: page.press(step[0], k)
+            if type(step) is not int: page.wait_text(step if type(step) is str else step[1], k)
+            for _ in range(step if type(step) is int else 0):
+                page.page.wait_for_timeout(500)
+                take()
         page.wait()
         if name == 'compare': page.until('k => !nb.area(k).innerText.includes("live")', k)
         page.until_still(k)
