@@ -30,7 +30,8 @@ def made(*hooks, n=1437, lr=3e-3, units=128, **kwargs):
     return Learner(model, (x[:n], y[:n]), (x[-360:], y[-360:]), loss_fn=F.cross_entropy, lr=lr,
                    metrics=[accuracy, top_3], hooks=hooks, **kwargs)
 def searched(trial):
-    return made(Slow(.005), lr=trial.suggest_float('lr', 1e-4, .1, log=True), units=trial.suggest_int('units', 8, 128))'''
+    lr, units = trial.suggest_float('lr', 1e-4, .1, log=True), trial.suggest_int('units', 8, 128)
+    return made(Slow(.005), lr=lr, units=units)'''
 RUNS = '''for lr in 1e-3, 3e-3, 1e-2:
     made(Slow(.03), lr=lr, display=False).start(8, folder=home/f'runs/lr {lr:g}')'''
 FORK = '''learn = made(Checkpoint(home/'c', keep=6), lr=.01)
