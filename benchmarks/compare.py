@@ -1,46 +1,93 @@
-"""Comparing: `python benchmarks/compare.py [millions of batches] [seconds]`
+"""Comparing, and what live views cost: `python benchmarks/compare.py [millions of batches] [seconds]`
 
 Seconds from `compare` to its picture for one record of ten million batches, with and without the curves that a run
-writes beside it; and the share of a core that a live comparison of eight runs takes, while another process appends to
-their records.
+writes beside it. Then live views in a Jupyter kernel, with widgets, while another process appends to the records: the
+seconds between two updates, and the share of a core, beside a cell that computes (of the thread that draws) and beside
+one that sleeps (of the whole kernel). Last, a sweep of twelve tiny trials.
 """
 import json, os, platform, subprocess, sys, tempfile
 from pathlib import Path
-from time import perf_counter, sleep, thread_time
+from queue import Empty
+from statistics import median
+from time import perf_counter, sleep
 
 import torch
+from jupyter_client.manager import start_new_kernel
 
 from trainer_nb.all import compare
-from trainer_nb.runs.comparison import CompareView
 from trainer_nb.runs.folder import RunFolder
 from trainer_nb.runs.process import now_here
 
-STEP = '{{"kind": "step", "batch": {b}, "epoch": 0, "train_loss": {v:.6f}, "lr": 0.001}}\n'
+STEP = '{{"kind": "step", "batch": {b}, "epoch": {e}, "train_loss": {v:.6f}, "lr": 0.001}}\n'
 FEED = 'import sys; sys.path.insert(0, {!r}); import compare; compare.feed({!r}, {}, {})'
+VIEW = '''import json, time
+from trainer_nb.all import attach, compare
+from trainer_nb.runs.comparison import _Board
+from trainer_nb.runs.view import View
+at = []
+def counted(f): return lambda *args: (at.append(time.perf_counter()), f(*args))[1]
+if {n} > 1:
+    _Board.put = counted(_Board.put)
+    shown = compare({home!r})
+    shown.show()
+    thread = shown.view.thread
+else:
+    View._draw_areas = counted(View._draw_areas)
+    shown = attach({home!r} + '/run0')
+    shown.show()
+    thread = shown._view.thread
+time.sleep(5)'''
+LOOK = '''clock = time.pthread_getcpuclockid(thread.ident)
+def clocks(): return time.perf_counter(), time.clock_gettime(clock), time.process_time()
+start = clocks()
+at[:] = start[:1]
+while time.perf_counter() < start[0] + {seconds}: sum(range(10**5)) if {busy} else time.sleep(.2)
+wall, drawing, whole = (b - a for a, b in zip(start, clocks()))
+gaps = [b - a for a, b in zip(at, at[1:])] or [{seconds}]
+print(json.dumps([gaps, drawing/wall, whole/wall]))'''
+SWEEP = '''import json, time, tempfile, sys, torch
+from trainer_nb.all import *
+starts = []
+def make(trial):
+    starts.append(time.perf_counter())
+    x = torch.randn(256, 8)
+    return Learner(nn.Linear(8, 1), (x, x[:, :1]), (x, x[:, :1]), loss_fn=F.mse_loss, bs=32,
+                   lr=trial.suggest_float('lr', 1e-3, 1e-1, log=True))
+with tempfile.TemporaryDirectory() as home:
+    start = time.perf_counter(), time.process_time()
+    sweep(make, 12, home + '/a', n_epochs=2)
+    starts.append(time.perf_counter())
+    print(json.dumps([starts[1] - start[0], [b - a for a, b in zip(starts[1:], starts[2:])],
+                      time.process_time() - start[1]]))'''
 
 
 def make(path, state):
     folder = RunFolder(path)
     folder.make()
-    folder.write('run.json', {'name': path.name, 'settings': {'lr': path.name}})
-    folder.write('status.json', {'state': state, **now_here(), 'heartbeat': 4e9})
+    folder.write('run.json', {'name': path.name, 'settings': {'lr': path.name}, 'n_metrics': 0})
+    folder.write('status.json', {'state': state, **now_here(), 'heartbeat': 4e9, 'batch': 1000, 'end': 10**6})
     return folder
 
 
 def append(folder, start, n):
-    "Append `n` batches to a record, and a validation"
+    "Append an epoch of `n` batches to a record"
+    e, rows = start//n, []
     with open(folder.path/'record'/'log.jsonl', 'a') as f:
-        for b in range(start + 1, start + n + 1): f.write(STEP.format(b=b, v=2/(1 + b/1e4) + .01*(b % 7)))
-        f.write(json.dumps({'kind': 'valid', 'batch': b, 'step': b, 'valid_loss': 2/(1 + b/1e4)}) + '\n')
+        for b in range(start + 1, start + n + 1): f.write(STEP.format(b=b, e=e, v=2/(1 + b/1e4) + .01*(b % 7)))
+        row = {'valid_loss': 2/(1 + b/1e4)}
+        rows = [{'kind': 'valid', 'batch': b, 'step': b, **row},
+                {'kind': 'epoch', 'batch': b, 'epoch': e, 'train_loss': 2/(1 + b/1e4), **row, 'time_s': 1.}]
+        f.write(''.join(json.dumps(o) + '\n' for o in rows))
 
 
-def feed(home, seconds, rate):
-    "Be eight trainings of `rate` batches a second"
-    folders, start, n = [RunFolder(o) for o in sorted(Path(home).iterdir())], perf_counter(), 0
-    while perf_counter() < start + seconds:
-        for folder in folders: append(folder, n, rate//5)
-        n += rate//5
-        sleep(.2)
+def feed(home, rate, each):
+    "Be trainings of `rate` batches a second, and epochs of `each`, until the parent ends this process"
+    folders, n = [RunFolder(o) for o in sorted(Path(home).iterdir())], each*(1000//each)
+    while True:
+        start = perf_counter()
+        for folder in folders: append(folder, n, each)
+        n += each
+        sleep(max(start + each/rate - perf_counter(), 0))
 
 
 def opened(path):
@@ -50,35 +97,8 @@ def opened(path):
     return perf_counter() - start
 
 
-def live(home, seconds, rate=500):
-    "(share of a core in the thread that draws, share of the wall time, updates) of a live comparison of eight runs"
-    for i in range(8): append(make(Path(home)/f'run{i}', 'running'), 0, 1000)
-    view = CompareView(compare(home))
-    code = FEED.format(str(Path(__file__).parent), str(home), seconds, rate)
-    process = subprocess.Popen([sys.executable, '-c', code])
-    start, cpu = perf_counter(), thread_time()
-    view.budget.opened = start
-    view.drawn = counted = Counted(view.drawn)
-    while process.poll() is None:
-        if view.budget.first_s is None or view.budget.is_due: view._draw()
-        sleep(view.tick_s)
-    wall = perf_counter() - start
-    return (thread_time() - cpu)/wall, view.budget.time_s/wall, counted.n, wall
-
-
-class Counted:
-    "A function that counts its calls"
-    def __init__(self, f): self.f, self.n = f, 0
-    def __call__(self):
-        self.n += 1
-        return self.f()
-
-
-if __name__ == '__main__':
-    millions = float(sys.argv[1]) if len(sys.argv) > 1 else 10.
-    seconds = float(sys.argv[2]) if len(sys.argv) > 2 else 60.
-    n = int(millions*1e6)
-    print(f'torch {torch.__version__}, Python {platform.python_version()}, {os.cpu_count()} cores\n')
+def records(n):
+    "The first table, for `n` batches"
     with tempfile.TemporaryDirectory() as home:
         folder = make(Path(home)/'long', 'done')
         for start in range(0, n, 10**5): append(folder, start, min(10**5, n - start))
@@ -86,10 +106,67 @@ if __name__ == '__main__':
         first = opened(folder.path)
         compare(folder.path).sources[0].file.save(always=True)
         second = min(opened(folder.path) for _ in range(3))
-        print(f'| {millions:g} million batches, {size/1e6:.0f} MB | s |\n| --- | ---: |')
+        print(f'| {n/1e6:g} million batches, {size/1e6:.0f} MB | s |\n| --- | ---: |')
         print(f'| no curves beside the record: read whole, once | {first:.1f} |')
         print(f'| with the curves that a run writes along | {second:.2f} |\n', flush=True)
-    with tempfile.TemporaryDirectory() as home:
-        cpu, wall, n, passed = live(Path(home), seconds)
-        print(f'eight live runs at 500 batches a second, {passed:.0f} s: {100*cpu:.2f} % of a core in the thread that '
-              f'draws, {100*wall:.2f} % of the wall time after the first second, {n} updates')
+
+
+class Kernel:
+    "A kernel that takes widgets for seen"
+    def __enter__(self):
+        self.manager, self.client = start_new_kernel(extra_arguments=['--log-level=ERROR'])
+        return self
+
+    def __exit__(self, *error):
+        self.client.stop_channels()
+        self.manager.shutdown_kernel(now=True)
+
+    def run(self, code, timeout=300):
+        "Run a cell; returns the JSON that it prints, if any"
+        self.client.execute(code, allow_stdin=True)
+        text, end = '', perf_counter() + timeout
+        while perf_counter() < end:
+            try: o = self.client.get_iopub_msg(timeout=1)
+            except Empty: continue
+            if o['msg_type'] == 'stream' and o['content']['name'] == 'stdout': text += o['content']['text']
+            if o['msg_type'] == 'error': raise RuntimeError('\n'.join(o['content']['traceback']))
+            if o['msg_type'] == 'status' and o['content']['execution_state'] == 'idle' and self.is_own(o):
+                return json.loads(text.splitlines()[-1]) if text.strip() else None
+        raise TimeoutError(code)
+
+    def is_own(self, message): return message['parent_header'].get('msg_type') == 'execute_request'
+
+
+def live(n, seconds, rate=100, each=100):
+    "A row of the second table: of `n` live runs"
+    with tempfile.TemporaryDirectory() as home, Kernel() as kernel:
+        for i in range(n):
+            folder = make(Path(home)/f'run{i}', 'running')
+            for start in range(0, 1000, each): append(folder, start, each)
+        feeder = subprocess.Popen([sys.executable, '-c', FEED.format(str(Path(__file__).parent), home, rate, each)])
+        try:
+            kernel.run(VIEW.format(n=n, home=home))
+            (gaps, drawing, _), (calm, _, whole) = [kernel.run(LOOK.format(seconds=seconds, busy=o)) for o in (1, 0)]
+        finally:
+            feeder.kill()
+            feeder.wait()
+    what = f'`compare` of {n} live runs' if n > 1 else 'one live run'
+    print(f'| {what} | {median(gaps):.2f} | {max(gaps):.2f} | {drawing:.2%} | {median(calm):.2f} | {whole:.2%} |',
+          flush=True)
+
+
+def swept():
+    with Kernel() as kernel: first, each, cpu = kernel.run(SWEEP)
+    print(f'\nA sweep of 12 tiny trials: {first:.1f} s until the second begins, then {median(each):.2f} s for each, '
+          f'{max(each):.2f} s at most; {cpu:.1f} s of CPU time in the kernel.')
+
+
+if __name__ == '__main__':
+    millions = float(sys.argv[1]) if len(sys.argv) > 1 else 10.
+    seconds = float(sys.argv[2]) if len(sys.argv) > 2 else 20.
+    print(f'torch {torch.__version__}, Python {platform.python_version()}, {os.cpu_count()} cores\n')
+    records(int(millions*1e6))
+    print('| view | s between updates, busy cell | most | core | s between updates, quiet cell | core, whole kernel |')
+    print('| --- | ---: | ---: | ---: | ---: | ---: |', flush=True)
+    for n in 1, 3, 8, 20: live(n, seconds)
+    swept()

@@ -67,7 +67,7 @@ def test_a_flag_is_named_where_it_stands(page):
     page.run()
     page.until('nb.area(0).querySelector("img")?.naturalWidth')
     texts = [point(page, (batch + 1.1)/143.2)[0] for batch in (30, 50, 70)]       # the axis begins at -1.1
-    assert [o.startswith('▲ lr ÷ 2 → 0.05, after batch 50') for o in texts] == [False, True, False], texts
+    assert [o.startswith('△ lr ÷ 2 → 0.05, after batch 50') for o in texts] == [False, True, False], texts
 
 def test_the_switch_shows_the_other_axis(page):
     "By mouse and by keyboard, in a saved notebook, too; where it is not trusted, picture and table are left"

@@ -43,12 +43,20 @@ while not len(learn.history): time.sleep(.01)'''
 
 def fit(hook=''): return f'learn = start({hook})\nlearn.fit(N_EPOCHS)'
 
+MANY = '''def above(k):
+    def f(pred, targ): return (pred.softmax(1).amax(1) > .05*k).float().mean()
+    f.__name__ = f'above_{k}'
+    return f
+learn = start(metrics=[accuracy, *map(above, range(7, 13))], train_dl=shuffled(5*23))
+learn.fit(100)'''
+
 def at_step_25(what):
     return f'LambdaHook(after_step=lambda learn: learn.training and learn.state.optimizer_step == 25 and {what})'
 
 CELLS = {       # name → sources of its cells
     'fit': [FIT, 'learn.history', 'learn.show()'],
     'thousands of steps': ['learn = start(train_dl=shuffled(5*150))\nlearn.fit(20)'],
+    'a hundred epochs': [MANY],
     'failed': [fit('Fail()'), 'learn.show()'],
     'stopped': [fit(at_step_25('learn.stop()')), 'learn.show()', 'learn.resume()', DIGEST],
     'interrupted': [fit(at_step_25('signal.raise_signal(signal.SIGINT)')), 'learn.show()', 'learn.resume()', DIGEST],
@@ -88,6 +96,8 @@ def test_a_fit_leaves_a_table_and_a_picture(ran):
     check_notebook(ran['notebook'])
 
 def test_thousands_of_steps(ran): check_outputs(ran['thousands of steps'][0], n_rows=20)
+
+def test_a_hundred_epochs_with_seven_metrics(ran): check_outputs(ran['a hundred epochs'][0], n_rows=100)
 
 def test_failed(ran):
     check_outputs(ran['failed'][0], 'failed', 1, 'ZeroDivisionError')

@@ -105,7 +105,7 @@ def test_run(marimo, tmp_path):
     assert asked(folder)[-1] == 'unpause'
     folder.write('status.json', {'state': 'stopped', **now_here()})
     until(lambda: view.is_closed)
-    assert '<img' in outputs.sent[-1] and '[' not in outputs.sent[-1] and view.error is None
+    assert '<img' in outputs.sent[-1] and '[Resume]' not in outputs.sent[-1] and view.error is None
 
 def test_cell_runs_again(marimo, tmp_path):
     folder, view = started(tmp_path)

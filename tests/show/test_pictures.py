@@ -39,7 +39,7 @@ def absolute(d):
     "Write the lines of an SVG path from place to place, not each from the place before"
     x, y, res = 0., 0., ''
     for kind, numbers in re.findall(r'([Mlhv])([-\d.,]+)', d):
-        a, b, *_ = [*map(float, numbers.split(',')), 0.]
+        a, b, *_ = [*map(float, re.findall(r'-?[\d.]+', numbers)), 0.]
         if kind == 'M': x, y = a, b
         else: x, y = x + (0. if kind == 'v' else a), y + (a if kind == 'v' else b)
         res += 'h0' if (kind, a) == ('h', 0) else f'{kind if kind == "M" else "L"}{x:.1f},{y:.1f}'

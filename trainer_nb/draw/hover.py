@@ -38,6 +38,8 @@ white-space:pre;pointer-events:none;padding:2px 7px;border:1px solid #8888;borde
 background:var(--jp-layout-color1,Canvas);color:var(--jp-ui-font-color1,CanvasText)}
 .tnb-hover>i.r:hover::after{left:auto;right:calc(100% - var(--x,50%) + 8px)}'''
 
+def _line_at(at): return '' if f'{at:.0%}' == '50%' else f';--x:{at:.0%}'
+
 def html_hover(
     panels: Iterable[Panel],  # those of one chart
     width: float,             # pixels of the chart
@@ -53,7 +55,7 @@ def html_hover(
         top, bottom = min(o.top for o in stack), max(o.bottom for o in stack)
         place = (f'left:{p.left/width:.3%};right:{1 - p.right/width:.3%};'
                  f'top:{top/height:.3%};bottom:{1 - bottom/height:.3%}')
-        columns = ''.join(f'<i{" class=r" if is_right else ""} style="flex-grow:{size:.0f};--x:{at:.1%}" '
+        columns = ''.join(f'<i{" class=r" if is_right else ""} style="flex-grow:{size:.0f}{_line_at(at)}" '
                           f'data-at="{escape(text).replace(" · ", "&#10;")}"></i>'
                           for size, at, is_right, text in _columns(p, int(p.width/least)))
         res.append(f'<div class="tnb-hover" style="{place}">{columns}</div>')

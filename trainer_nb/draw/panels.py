@@ -109,7 +109,7 @@ class Line:
     @property
     def mark(self) -> str:
         "The sign of the curve in the legend"
-        if self.group == 'flag': return '▲'
+        if self.group == 'flag': return '△'
         if self.dash: return DASHES[self.dash]
         if self.points: return '●'
         return '━' if self.width > 1 else '─'
@@ -158,12 +158,9 @@ class Panel:
         "Return the pixel positions (x, y) of points; None for a point that cannot be drawn"
         fx, fy = math.log10 if self.is_log else float, math.log10 if self.ylog else float
         (left, right), (low, high) = map(fx, self.xlim), map(fy, self.ylim)
-        kx, ky = self.width/((right - left) or 1), self.height/(high - low)
-        start, bottom, ylog = self.left, self.bottom, self.ylog
-        def pixel(x, y):
-            if not is_drawable(y) or ylog and y <= 0: return None
-            return start + kx*(fx(x) - left), bottom - ky*(fy(y) - low)
-        return list(map(pixel, xs, ys))
+        kx, ky, least = self.width/((right - left) or 1), self.height/(high - low), 5e-324 if self.ylog else -1e300
+        start, bottom = self.left - kx*left, self.bottom + ky*low
+        return [(start + kx*fx(x), bottom - ky*fy(y)) if least <= y <= 1e300 else None for x, y in zip(xs, ys)]
 
     def cut(self, points: list) -> list:
         "Move points outside to the frame; replace those between two others outside by None: no curve follows the frame"
@@ -195,10 +192,13 @@ class Panel:
 
     def arrows(self) -> Iterator[tuple]:  # (x, y, words, color, anchor)
         "Yield an arrow with the value of the farthest point above the axes, and one for the farthest below"
-        points = [(p, y, o.color) for o in self.lines if o.may_leave
-                  for p, y in zip(self.place(o.xs, o.ys), o.ys) if p]
-        above = max(points, key=lambda o: self.top - o[0][1], default=None)
-        below = max(points, key=lambda o: o[0][1] - self.bottom, default=None)
+        ends, least = [], 5e-324 if self.ylog else -1e300
+        for o in self.lines:
+            known = [y for y in o.ys if least <= y <= 1e300] if o.may_leave else []
+            for y in {*known[:1]} and (max(known), min(known)):
+                ends.append((*self.place([o.xs[o.ys.index(y)]], [y]), y, o.color))
+        above = max(ends, key=lambda o: self.top - o[0][1], default=None)
+        below = max(ends, key=lambda o: o[0][1] - self.bottom, default=None)
         if above and self.top - above[0][1] > .5: yield self._arrow('▲', self.top + 11, *above)
         if below and below[0][1] - self.bottom > .5: yield self._arrow('▼', self.bottom - 4, *below)
 

@@ -36,16 +36,16 @@ class Rich(str):
         return res
 
 # %% ../../nbs/draw/01_tables.ipynb #357fd1fd
-_STYLE = 'text-align:right;padding:2px 8px;line-height:20px;white-space:nowrap'
+_TABLE_CSS = '''<style>.tnb-table.tnb-table{margin:0;border-collapse:collapse}
+.tnb-table.tnb-table :is(td,th){text-align:right;padding:2px 8px;line-height:20px;white-space:nowrap}
+.tnb-table.tnb-table [colspan]{text-align:left}.tnb-table.tnb-table.wide th{white-space:normal}</style>'''
 
 def _markup(cell): return cell.html if isinstance(cell, Rich) else escape(cell)
 
 def _row(tag, cells, n, before='', after=''):
     "A row of `n` columns; a single cell spans them all"
-    if len(cells) < n:
-        left = _STYLE.replace('right', 'left')
-        return f'<tr><td colspan="{n}" style="{left}">{escape(cells[0])}</td></tr>'
-    cells = (f'<{tag} style="{_STYLE}">{before}{_markup(c)}{after}</{tag}>' for c in cells)
+    if len(cells) < n: return f'<tr><td colspan="{n}">{escape(cells[0])}</td></tr>'
+    cells = (f'<{tag}>{before}{_markup(c)}{after}</{tag}>' for c in cells)
     return f'<tr>{"".join(cells)}</tr>'
 
 def html_table(lines: list[list[str]], bold: int | None = None) -> str:
@@ -53,12 +53,12 @@ def html_table(lines: list[list[str]], bold: int | None = None) -> str:
 
     Each row is 24 pixels high, except that names in the header of a wide table may break.
     """
-    (head, *rows), n = lines, len(lines[0])
+    (head, *rows), n, wide = lines, len(lines[0]), ''
     names = _row('th', head, n)
-    if n > 9: names = names.replace('nowrap', 'normal').replace('_', '_<wbr>')
+    if n > 9: names, wide = names.replace('_', '_<wbr>'), ' wide'
     marks = [('<b>', '</b>') if i == bold else () for i in range(len(rows))]
     body = ''.join(_row('td', cells, n, *mark) for cells, mark in zip(rows, marks))
-    return ('<div tabindex="0" style="overflow-x:auto"><table style="margin:0;border-collapse:collapse">'
+    return (f'{_TABLE_CSS}<div tabindex="0" style="overflow-x:auto"><table class="tnb-table{wide}">'
             f'<thead>{names}</thead><tbody>{body}</tbody></table></div>')
 
 # %% ../../nbs/draw/01_tables.ipynb #7778b7e1

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..base import cut_name
-from ..draw import GREY, INK, Line, Panel
+from ..draw import GREY, INK, RAW, Line, Panel
 
 # %% ../../nbs/loop/25_flags.ipynb #03eae8e1
 def flags_of(history: Any) -> list[tuple[int, str]]:
@@ -48,7 +48,7 @@ def _named(hover, flags):
     places, above = [x for x, _ in hover], {}
     for n, what in flags.items():
         i = min(range(len(places)), key=lambda i: abs(places[i] - n))
-        above[i] = above.get(i, '') + f'▲ {what}, after batch {n} · '
+        above[i] = above.get(i, '') + f'△ {what}, after batch {n} · '
     return [(x, above.get(i, '') + text) for i, (x, text) in enumerate(hover)]
 
 # %% ../../nbs/loop/25_flags.ipynb #br000002
@@ -73,6 +73,6 @@ def with_branches(panel: Panel, history: Any, first: int = 0) -> Panel:
     left = _after(history, first)
     if not left: return panel
     name = f'left at batch {left[0][0]:.0f}' if len(left) == 1 else f'left by {len(left)} rewinds'
-    lines = [Line([start + size*(i + .5) + .5 for i in range(len(means))], means, GREY, '', width=1.5, may_leave=True)
-             for start, size, *means in left]
+    lines = [Line([start + size*(i + .5) + .5 for i in range(len(means))], means, GREY, width=1., alpha=RAW,
+                  may_leave=True) for start, size, *means in left]
     return replace(panel, lines=[replace(lines[0], name=name), *lines[1:], *panel.lines])

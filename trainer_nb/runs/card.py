@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from ..base import described, printable, replacing
-from ..draw import html_img, html_table
+from ..draw import html_table
 from ..loop import History, Learner, Plot, plain_config
 
 # %% ../../nbs/runs/18_card.ipynb #1fc894df
@@ -134,9 +134,7 @@ class RunCard:
     def html(self) -> str:
         "The page as HTML, with its picture inside"
         body = ''.join(f'<p>{escape(o)}</p>' for o in self.lead)
-        if self.chart is not None:
-            png, size = self.chart.png()
-            body += html_img(png, f'losses and metrics of {self.title}', size['width'])
+        if self.chart is not None: body += self.chart.html(is_image=True)
         body += ''.join(f'<h3>{escape(k)}</h3>{html_table(lines)}' for k, lines in self.parts.items())
         return f'<div><h2>{escape(self.title)}</h2>{body}</div>'
 

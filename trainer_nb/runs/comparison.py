@@ -165,7 +165,7 @@ class CompareView(LiveView):
         super().__init__()
         self.comparison, self.boxes, self.handles, self.widget = comparison, [], [], None
         # to look whether they live costs 0.1 ms each
-        self.budget, self.tick_s = Budget(cost=thread_time, share=.016), max(.2, .025*len(comparison.sources))
+        self.budget, self.tick_s = Budget(cost=thread_time, share=.014), max(.2, .025*len(comparison.sources))
         self.in_marimo, self.drawn_at, self.stored, self.seen = marimo_outputs() is not None, monotonic(), None, None
 
     def show(self) -> None:

@@ -91,6 +91,15 @@ def _scaled(c, shown, start, fits_all):
     ylim = limits(*(list(chain.from_iterable(o)) for o in (seen, rest)), ylog)
     return drawn, start*longest, longest or 1, ylim, ylog
 
+def _in_words(c, label, most=300):
+    "What the chart shows, as text: the best value of each run, the best run first"
+    column, n = next(iter(c.measured()), None), len(c.sources)
+    head = f'{c.metric or "no values yet"} by {label} of {n} run{"" if n == 1 else "s"}'
+    if column is None: return head
+    words = [f'{s.name} {written(v)}' for s in map(c.sources.__getitem__, c.order()) if (v := c.best(s, column)) == v]
+    text = f'{head}; {c.title(column)}: {", ".join(words)}'
+    return text if len(text) <= most else f'{text[:most - 2]} …'
+
 def chart_of(
     c: Values,
     shown: dict,    # index of a run whose line is in colour → colour; the others are grey
@@ -111,8 +120,10 @@ def chart_of(
     lines = [*grey, *bold, *_keys(cut_name(c.metric or ''), [drawn[i] for i in shown], bool(grey))]
     ends = [o.end for o in (lines if is_marked else bold)]
     width = 788 - 60 - round(.6*SIZE*max(map(len, ends), default=0)) - 20
-    panel = Panel(60, 24, width, 280, lines, (first/unit, first/unit + (longest - first)/unit*1.015 or 1), ylim, label,
-                  ylog=ylog, whole=c.x != 'time', note='logarithmic' if ylog else '')
+    xlim = first/unit, first/unit + (longest - first)/unit*1.015 or 1
+    panel = Panel(60, 24, width, 280, lines, xlim, ylim, label, ylog=ylog, whole=c.x != 'time',
+                  note='logarithmic' if ylog else '')
+    if not any(o.xs for o in lines): panel = replace(panel, xlim=(.1, .9), xlabel=None, yticks=[], whole=True)  # empty
     panel.hover = [*_hover([drawn[i] for i in shown], [names[i] for i in shown], unit, label)]
     panel.top = 9 + LEADING*max(len(legend_rows(panel.lines, panel.width)), 1)
-    return Chart(800, round(panel.top + panel.height + 38), [panel])
+    return Chart(800, round(panel.top + panel.height + 38), [panel], alt=_in_words(c, label))

@@ -9,7 +9,7 @@ __all__ = ['ZOOM', 'sheet', 'switches', 'charts', 'html_rows', 'html_notes', 'pa
 from html import escape
 from zlib import crc32
 
-from ..draw import Rich, fewer_colors, html_img, html_table, themed
+from ..draw import Rich, html_img, html_table, themed
 from .lines import PALETTE, chart_of
 from .values import Values, notes_on, table_of
 
@@ -85,9 +85,10 @@ def html_notes(c: Values) -> str:
 def page(c: Values, slots: dict[int, int], status: str) -> str:
     "Write charts and table for a page without a kernel"
     shown = {i: PALETTE[k] for i, k in slots.items()}
-    svg, (png, size), boxes = charts(c, shown), chart_of(c, shown).png(), switches(c, slots)
+    svg, chart, boxes = charts(c, shown), chart_of(c, shown), switches(c, slots)
     scope = f'c{crc32((svg + boxes).encode()):08x}'
-    img = html_img(fewer_colors(png, 64), f'{status}: a chart', size['width'])
+    png, size = chart.png()
+    img = html_img(png, chart.alt, size['width'])
     table = f'<div class="rows">{boxes}{html_rows(c, shown, f".{scope}")}</div>'
     return (f'<div class="{scope}">{sheet(f".{scope}", len(c.sources))}<div>{escape(status)}{ZOOM}</div>'
             f'<div class="flat">{img}</div>{svg}<div style="overflow-x:auto">{table}</div>{html_notes(c)}</div>')

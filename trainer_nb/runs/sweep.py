@@ -180,19 +180,23 @@ class _Search:
         return ' · '.join([f'{len(rows)} of {self.n_trials} trials', *counts_of(rows),
                            *([f'{format_time(left_s)} left'] if left_s > 0 else [])])
 
+    def share(self, rows): return min((len(rows) - len(self.active))/self.n_trials, 1)
+
     def draw(self):
         if self.area is None: return
         with self.budget.drawing():
             rows = self.sweep.rows
-            share = min((len(rows) - len(self.active))/self.n_trials, 1)
-            self.area.draw(self.status(rows), share, self.sweep.table(rows), self.sweep.chart(rows))
+            self.area.draw(self.status(rows), self.share(rows), self.sweep.table(rows), self.sweep.chart(rows))
 
     def close(self):
         "Leave picture and table"
         rows = self.sweep.rows
         if self.area is None: print(f'{self.status(rows)}\n{text_table(self.sweep.lines(rows))}')
-        else: self.area.close(self.status(rows), self.sweep.table(rows), self.sweep.chart(rows), label=self.sweep.label,
-                              text=text_table(self.sweep.lines(rows)))
+        else:
+            share = self.share(rows)
+            self.area.close(self.status(rows), self.sweep.table(rows), self.sweep.chart(rows), label=self.sweep.label,
+                            text=text_table(self.sweep.lines(rows)), state='done' if share == 1 else 'stopped',
+                            share=share)
 
 # %% ../../nbs/runs/16_sweep.ipynb #818fb62d
 def _study(path, plan, sampler, pruner):    # raises ValueError

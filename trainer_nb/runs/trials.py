@@ -13,8 +13,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from ..base import format_value, needed, open_file
-from ..draw import COLORS, RAW, Chart, html_table, new_figure
+from ..base import cut_name, format_value, needed, open_file
+from ..draw import COLORS, RAW, SIZE, Chart, Line, Panel, html_table
 from ..save import path_in
 from ..show import Drawn
 from .lines import PALETTE, chart_of
@@ -155,7 +155,7 @@ class Trials(_Study):
 
     def importances(self,
         n: int = 20,    # resamples
-    ) -> Any:           # matplotlib's `Figure`; raises ValueError below 6 trials that are done
+    ) -> Chart:         # raises ValueError below 6 trials that are done
         """Draw how much of the difference between trials each setting explains, and how sure that is
 
         Computed for `n` resamples of the trials: a point is the median, a line holds 80 % of them.
@@ -191,16 +191,19 @@ def _importances(sweep, n):
     if 2*len(found) < n: raise ValueError(f'the {len(trials)} trials that are done are too much alike to tell')
     values, last = {k: sorted(o.get(k, 0.) for o in found) for k in names}, len(found) - 1
     order = sorted(names, key=lambda k: (values[k][last//2], k))
-    fig, (ax,) = new_figure(6.4, .9 + .4*len(order))
+    lines, words, n = [], [], len(order)
     for i, k in enumerate(order):
         low, middle, high = (values[k][round(q*last)] for q in (.1, .5, .9))
-        ax.plot([low, high], [i, i], color=COLORS[0], lw=2, alpha=RAW)
-        ax.plot([middle], [i], 'o', color=COLORS[0])
-    ax.set_yticks(range(len(order)), order)
-    ax.set_ylim(-.5, len(order) - .5)
-    label = f'share of the differences in {monitor} ({len(trials)} trials; line: 80 % of resamples)'
-    ax.set(xlim=(-.02, 1.02), xlabel=label)
-    return fig
+        said = f'{middle:.2f} ({low:.2f} to {high:.2f})'
+        words.append(f'{k} {said}')
+        lines += [Line([low, high], [i, i], COLORS[0], alpha=RAW),
+                  Line([middle], [i], COLORS[0], points=True, end=said)]
+    what = f'share of the differences in {monitor}, {len(trials)} trials; line: 80 % of resamples'
+    labels = [cut_name(o, 24) for o in order]
+    left = 16 + .65*SIZE*max(map(len, labels))
+    panel = Panel(left, 8, 640 - left - 160, 26*n + 4, lines, (-.02, 1.02), (-.5, n - .5), what,
+                  yticks=[*enumerate(labels)])
+    return Chart(640, round(panel.bottom + 38), [panel], alt=f'{what}: {", ".join(reversed(words))}'[:300])
 
 def _parallel(sweep):
     import matplotlib.pyplot as plt
