@@ -9,7 +9,6 @@ __all__ = ['Best', 'first_row', 'best_epoch', 'overfit_since', 'Readings', 'in_w
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterator
-from statistics import median
 from typing import Any, NamedTuple
 
 from ..draw import evenly
@@ -50,6 +49,7 @@ def overfit_since(
     best: Best,  # of this history
 ) -> str:        # '' if it does not overfit
     "Say by how much the losses have changed since the best epoch, if the fit overfits"
+    from statistics import median
     rows = [{k: row.get(k, math.nan) for k in ('train_loss', 'valid_loss')} for row in h.epoch_rows[best.i:]]
     if best.column != 'valid_loss' or len(rows) < 4 or best.value <= 0: return ''
     valid, train = ([row[k] for row in rows] for k in ('valid_loss', 'train_loss'))
