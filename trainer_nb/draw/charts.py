@@ -13,7 +13,7 @@ from functools import cache
 from html import escape
 from importlib.util import find_spec
 from io import BytesIO
-from itertools import chain, cycle, groupby, pairwise
+from itertools import chain, cycle, groupby, pairwise, product
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -71,7 +71,7 @@ def _rgb(color, alpha=1.):
 def _palette(inks):
     "White, and shades between it and each ink: a picture of so few colours takes half the bytes"
     levels = min(8, 255//len(inks))
-    shades = [(255 - (255 - v)*k//levels for v in ink) for ink in sorted(inks) for k in range(1, levels + 1)]
+    shades = [(255 - (255 - v)*k//levels for v in ink) for ink, k in product(sorted(inks), range(1, levels + 1))]
     return [255]*3 + list(chain.from_iterable(shades))
 
 def _dashed(points, dash):
@@ -101,7 +101,7 @@ def _png(width, height, strokes, words):
     for o in strokes:
         ink, r = _rgb(o.color, o.alpha), k*o.width/2
         pieces = _pieces(o.points)
-        if o.dash: pieces = [part for piece in pieces for part in _pieces(_dashed(piece, o.dash))]
+        if o.dash: pieces = chain.from_iterable(_pieces(_dashed(piece, o.dash)) for piece in pieces)
         for piece in pieces:
             if o.is_dots:
                 for x, y in piece: draw.ellipse((k*x - r, k*y - r, k*x + r, k*y + r), ink)

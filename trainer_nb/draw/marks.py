@@ -60,12 +60,12 @@ def _flags(p):
     for x, _ in p.place([x for x, _ in p.flags], [p.ylim[0]]*len(p.flags)):
         yield Stroke([(x, p.top), (x, p.bottom)], GREY, .9)
 
-def _rings(p, radius=5.5):
+def _rings(p):
     "Yield circles"
     for x, y, color in p.rings:
         if not (at := p.place([x], [y])[0]): continue
         turns = [math.tau*k/24 for k in range(25)]
-        yield Stroke([(at[0] + radius*math.cos(o), at[1] + radius*math.sin(o)) for o in turns], color, 1., 1.8)
+        yield Stroke([(at[0] + 5.5*math.cos(o), at[1] + 5.5*math.sin(o)) for o in turns], color, 1., 1.8)
 
 def _curves(p):
     "Yield the lines of a panel, and dots where a line shows nothing"

@@ -195,8 +195,9 @@ class Panel:
 
     def arrows(self) -> Iterator[tuple]:  # (x, y, words, color, anchor)
         "Yield an arrow with the value of the farthest point above the axes, and one for the farthest below"
-        points = [(p, y, o.color) for o in self.lines if o.may_leave
-                  for p, y in zip(self.place(o.xs, o.ys), o.ys) if p]
+        points = []
+        for o in self.lines:
+            if o.may_leave: points += [(p, y, o.color) for p, y in zip(self.place(o.xs, o.ys), o.ys) if p]
         above = max(points, key=lambda o: self.top - o[0][1], default=None)
         below = max(points, key=lambda o: o[0][1] - self.bottom, default=None)
         if above and self.top - above[0][1] > .5: yield self._arrow('▲', self.top + 11, *above)

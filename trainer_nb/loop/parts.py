@@ -9,6 +9,7 @@ __all__ = ['place', 'move', 'loader_for', 'as_inputs', 'batch_of_one', 'to_predi
 
 # %% ../../nbs/loop/14_parts.ipynb #ac5bb6a7
 from collections.abc import Mapping
+from itertools import chain
 from typing import Any
 
 import torch
@@ -19,8 +20,9 @@ from torch.utils.data import DataLoader
 from ..base import default_device, did_you_mean, map_tensors
 from ..data import adapter_of, as_loader, length, sets_of
 from .metrics import as_metrics, check_sets
-from .mistakes import check_model, float_dtype, is_samples, missing_name
-from .optim import load_optimizer, trained
+from .mistakes import check_model, float_dtype, is_samples
+from .optim import load_optimizer, trained, trained_parameters
+from .other_names import missing_name
 
 # %% ../../nbs/loop/14_parts.ipynb #03c31d08
 def place(model: nn.Module, loss_fn: Any, device: Any = None) -> torch.device:
@@ -109,7 +111,7 @@ def check_parts(learn: Any) -> None:  # raises ValueError or TypeError
         raise ValueError('there is no train_dl: pass one to Learner, or set learn.train_dl')
     check_model(learn.model, learn.loss_fn)
     for name in 'train_dl', 'valid_dl': check_loader(learn, name)
-    if not any(p.requires_grad for o in trained(learn) for p in o.parameters()):
+    if not any(p.requires_grad for p in trained_parameters(learn)):
         raise ValueError(f'{type(learn.model).__name__} has no trainable parameters: nothing to fit; unfreeze some')
     if not learn.opts: raise ValueError(
         'there is no optimizer: the model had no parameters when the learner was made; set learn.opt')
@@ -118,7 +120,7 @@ def check_parts(learn: Any) -> None:  # raises ValueError or TypeError
 
 def check_shapes(learn: Any, what: str) -> None:
     "Refuse lazy layers that have not seen a batch"
-    tensors = [o for m in trained(learn) for o in (*m.named_parameters(), *m.named_buffers())]
+    tensors = chain.from_iterable(chain(o.named_parameters(), o.named_buffers()) for o in trained(learn))
     lazy = [name for name, t in tensors if is_lazy(t)]
     if lazy: raise ValueError(
         f'{lazy[0]} is of a lazy layer and has no shape yet, which {what} needs: call the model on a batch once before')
@@ -178,7 +180,7 @@ def as_objects(state: Any) -> Any:
 # %% ../../nbs/loop/14_parts.ipynb #p0000005
 def describe_learner(learn: Any) -> str:
     "Describe model, optimizers and progress in a line"
-    params = {p for o in trained(learn) for p in o.parameters()}
+    params = set(trained_parameters(learn))
     is_known = not any(map(is_lazy, params))        # lazy layers have no shapes before their first batch
     n = f'{sum(p.numel() for p in params):,} parameters' if is_known else 'parameters of unknown shapes'
     with_loss = len(trained(learn)) > 1 and any(True for _ in learn.loss_fn.parameters())

@@ -92,8 +92,9 @@ def snapshot_of(learn: Any, has_loaders: bool = True) -> Snapshot:
     check_shapes(learn, 'a dry run')
     opts, dls = learn.opts.values(), (learn.train_dl, learn.valid_dl) if has_loaders else ()
     parts = _parts(learn, dls)
-    modules = list(dict.fromkeys(m for o in trained(learn) for m in o.modules()))
-    held = [t for m in modules for t in (*m.parameters(recurse=False), *m.buffers(recurse=False))]
+    held = []
+    for m in dict.fromkeys(chain.from_iterable(o.modules() for o in trained(learn))):
+        held += [*m.parameters(recurse=False), *m.buffers(recurse=False)]
     data = {id(o) for o in _owned(dls) if isinstance(o, Tensor)} - set(map(id, held))     # not copied
     tensors = [*held, *(o for o in parts if isinstance(o, Tensor) and id(o) not in data)]
     before = Snapshot().generators(parts).rng(*dls).objects(learn.objects.values())

@@ -7,13 +7,14 @@ __all__ = ['sizes', 'largest_tensors', 'in_opt_step', 'shortage']
 
 # %% ../../nbs/loop/19_shortage.ipynb #78fadb11
 from collections.abc import Mapping
+from itertools import chain
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..base import described, entries, format_bytes, map_tensors, memory_in_use, owner, passed
-from .optim import parameters, trained
+from .optim import parameters, trained, trained_parameters
 
 # %% ../../nbs/loop/19_shortage.ipynb #7836070b
 def _n_bytes(*xs):
@@ -24,11 +25,11 @@ def _n_bytes(*xs):
 
 def sizes(learn: Any) -> dict[str, int]:  # dict: name → bytes, without empty entries
     "Measure what training holds besides activations"
-    params = [p for o in trained(learn) for p in o.parameters()]
+    params = trained_parameters(learn)
     held = {'batch': [learn.batch], 'parameters': params,
-            'buffers': [b for o in trained(learn) for b in o.buffers()],
+            'buffers': list(chain.from_iterable(o.buffers() for o in trained(learn))),
             'gradients': [p.grad for p in params if p.grad is not None],
-            'optimizer state': [s for opt in learn.opts.values() for s in opt.state.values()]}
+            'optimizer state': list(chain.from_iterable(opt.state.values() for opt in learn.opts.values()))}
     return {name: n for name, o in held.items() if (n := _n_bytes(*o))}
 
 # %% ../../nbs/loop/19_shortage.ipynb #c429cafb

@@ -9,7 +9,7 @@ __all__ = ['Logger', 'FileLogger', 'JSONLLogger', 'CSVLogger']
 import csv, json, math, os, warnings
 from bisect import bisect_left
 from io import StringIO
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -108,7 +108,7 @@ def _unpacked(history, skip):
         extras = {name: values[i] for name, values in accumulator.extras.items() if i in values}
         row = {**losses, **dict(zip(accumulator.lr_names, lrs)), **extras}
         rows.append({k: v for k, v in row.items() if v is not None})
-    tensors = [v for row in rows for v in row.values() if hasattr(v, 'item')]
+    tensors = [v for v in chain.from_iterable(map(dict.values, rows)) if hasattr(v, 'item')]
     read = iter(stack_scalars(tensors).float().tolist() if tensors else [])
     return [{k: next(read) if hasattr(v, 'item') else v for k, v in row.items()} for row in rows]
 

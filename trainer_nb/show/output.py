@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['AMBER', 'STATES', 'front_end', 'Pace', 'terminal_width', 'put_line', 'text_bar', 'html_bar', 'html_sign',
-           'html_chart', 'html_stale', 'html_news', 'Area', 'Loop', 'progress', 'Drawn', 'Budget']
+           'html_stale', 'html_news', 'Area', 'Loop', 'progress', 'Drawn', 'Budget']
 
 # %% ../../nbs/show/01_output.ipynb #bec42568
 import math, sys
@@ -79,8 +79,7 @@ def put_line(text: str = '') -> None:
 
 def text_bar(share: float|None) -> str:
     "Draw a bar of ten characters for a terminal"
-    n = round(10*(share or 0))
-    return '█'*n + '░'*(10 - n)
+    return '█'*(n := round(10*(share or 0))) + '░'*(10 - n)
 
 AMBER = '#E69F00'
 STATES = {      # of a fit → sign, colour of sign and bar
@@ -108,10 +107,6 @@ def html_sign(state: str) -> str:
     return f'<span aria-hidden="true" style="color:{color};font-weight:bold">{sign}</span> '
 
 # %% ../../nbs/show/01_output.ipynb #live0001
-def html_chart(chart: Any, alt: str = 'plot') -> str:
-    "Write a `Chart` as pictures, which a notebook that is not trusted keeps"
-    return _labelled(chart, alt).html(is_image=True)
-
 def _labelled(chart, alt): return replace(chart, alt=alt) if chart.alt == 'plot' else chart
 
 # %% ../../nbs/show/01_output.ipynb #live0002
@@ -150,7 +145,7 @@ class Area:
         head = above + _line(html_bar(share, state) + html_sign(state) + parts) + (stale if advice else '')
         if body is not None: self.body = body
         if not self._is_split(chart): return self._put({'text/html': head + self.body, 'text/plain': status})
-        picture = None if chart is None else {'text/html': html_chart(chart), 'text/plain': ''}
+        picture = None if chart is None else {'text/html': chart.html(is_image=True), 'text/plain': ''}
         below = {'text/html': self.body, 'text/plain': ''} if self.body else _EMPTY
         self._put({'text/html': head, 'text/plain': status}, picture, below)
 
