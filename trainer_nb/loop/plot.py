@@ -84,11 +84,12 @@ def _not_drawn(names, width):
 # %% ../../nbs/loop/23_plot.ipynb #ae23779c
 def _losses(plot, curves, points, xlim, log, most=12):
     "Make the panel of the losses, with all marks and smoothed curves inside; single batches may leave it"
-    colors, faint, words, h = _colors(curves), [], '', plot.history
+    colors, faint, words = _colors(curves), [], ''
+    h = plot.history
     rows = [row for row, end in zip(h.epoch_rows, h.ends) if end > plot.first]
     means = list(chain.from_iterable([row[k] for k in _train_losses(curves) if k in row] for row in rows))
     for end, color in colors.items():
-        xs, low, high, _ = curves['train_loss' + end]
+        xs, low, high = curves['train_loss' + end][:3]
         faint.append(Line(*_zigzag(xs, low, high), color, width=1, alpha=RAW, may_leave=True))
     valid = [o for o in points if o.startswith('valid_') and _is_loss(o, points)]
     valid.sort(key=lambda o: o.split('_')[1] != 'loss')     # those over all sets first
@@ -254,7 +255,8 @@ class Plot(Binned):
 
     def _charts(self, end=0, log=None):
         "Yield the chart, then that with the other vertical axis"
-        h, first, curves, best = self.history, self.first, self.update(), best_epoch(self.history, self.first)
+        h, first, curves = self.history, self.first, self.update()
+        best = best_epoch(h, first)
         points = _points(h, first, best)
         last = max(end, h.n_steps, first + 2, *ends_of_branches(h, first))
         pad = .015*(last - first)

@@ -157,8 +157,8 @@ class FileLogger(Logger):
 
     def _cut(self):
         "Leave out what comes after the remembered place, such as an unfinished line"
-        at, *counts = self.place
-        _, self.n, self.n_valid, self.n_epoch = counts
+        at, _, *counts = self.place
+        self.n, self.n_valid, self.n_epoch = counts
         if self.path.stat().st_size == at: return
         with open_file(self.path) as f: self._replace(f.read(at))
 
