@@ -74,6 +74,7 @@ def _palette(inks):
     shades = [(255 - (255 - v)*k//levels for v in ink) for ink, k in product(sorted(inks), range(1, levels + 1))]
     return [255]*3 + list(chain.from_iterable(shades))
 
+# %% ../../nbs/draw/08_charts.ipynb #50b78905
 def _dashed(points, dash):
     "Cut a line of pixels into dashes, with None after each"
     res, lengths = [], cycle(map(float, dash.split()))

@@ -51,6 +51,7 @@ def loader_for(learn: Any, data: Any, shuffle: bool = False) -> Any:
         print(f'float64 arrays are cast to {kind}, the dtype of the model')
     return dl
 
+# %% ../../nbs/loop/14_parts.ipynb #df8e0d2f
 def as_inputs(x: Any, dtype: torch.dtype | None) -> Any:
     "Make tensors of the arrays in a nesting; those of float64 get `dtype`, unless that is None"
     if isinstance(x, Mapping): return {k: as_inputs(v, dtype) for k, v in x.items()}
@@ -70,6 +71,7 @@ def batch_of_one(x: Any) -> Any:
     raise TypeError(f'predict(batched=False) got a {type(x).__name__}: expected one sample, which is a tensor, array, '
                     'text or number, or a tuple or mapping of them')
 
+# %% ../../nbs/loop/14_parts.ipynb #2fee0aad
 def _rows(learn, df):
     "Return the inputs in a data frame, by the `Table` in `Learner(state=[...])`; the data frame if there is none"
     table = next((o for o in learn.objects.values() if callable(getattr(o, 'inputs', None))), None)

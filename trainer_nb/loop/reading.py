@@ -109,6 +109,7 @@ def _epoch_of(h, batch):
     if i < len(h.ends): return h.epoch_rows[i].get('epoch', i)
     return h.epoch_rows[-1].get('epoch', i - 1) + 1 if h.epoch_rows else 0
 
+# %% ../../nbs/loop/22_reading.ipynb #9c0c3170
 class Readings:
     "Texts about batches and about validation passes of a history, for the hover of a panel"
     def __init__(self, h: Any, first: int = 0):

@@ -224,6 +224,7 @@ def _twin(learn, copies, asked):
     twin.calls = Calls([o for o in twin.hooks if o in copies.values()], learn.is_main)
     return twin
 
+# %% ../../nbs/loop/20_sandbox.ipynb #fb22b8e0
 @contextmanager
 def without_hooks(learn: Any) -> Iterator[Any]:
     "Compute steps of a twin without hooks, in the phase that runs; restore everything but the loaders afterwards"
