@@ -16,7 +16,7 @@ from trainer_nb.loop.hooks import LambdaHook
 from trainer_nb.loop.metrics import Metric, accuracy
 from trainer_nb.show import display as module, output
 from trainer_nb.show.display import Log
-from trainer_nb.show.loggers import MLflowLogger, TensorBoardLogger, TrackioLogger, WandbLogger, flatten
+from trainer_nb.show.trackers import MLflowLogger, TensorBoardLogger, TrackioLogger, WandbLogger, flatten
 from trainer_nb.show.output import Budget, progress
 
 root = Path(__file__).parents[2]

@@ -193,7 +193,7 @@ def test_a_pipe_in_the_place_of_a_file_does_not_block(tmp_path):
 
 def own_hooks(tmp_path):
     from trainer_nb.all import AMP, CSVLogger, EarlyStopping, EMA, GradAccum, LRScheduler, OneCycle, TensorBoardLogger
-    from trainer_nb.show.loggers import MLflowLogger
+    from trainer_nb.show.trackers import MLflowLogger
     def step(opt): return torch.optim.lr_scheduler.StepLR(opt, 3)
     return [AMP(), CSVLogger(tmp_path/'a.csv'), EarlyStopping(), EMA(), GradAccum(2), LRScheduler(step), OneCycle(),
             TensorBoardLogger(tmp_path/'tb'), MLflowLogger(),

@@ -7,9 +7,8 @@ import pytest, torch
 from common import batches, make_learner, record, shuffled, until
 from trainer_nb.save.checkpoint import Checkpoint
 from trainer_nb.loop.hooks import LambdaHook
-from trainer_nb.show.loggers import (
-    CSVLogger, JSONLLogger, MLflowLogger, TensorBoardLogger, TrackioLogger, WandbLogger
-)
+from trainer_nb.show.loggers import CSVLogger, JSONLLogger
+from trainer_nb.show.trackers import MLflowLogger, TensorBoardLogger, TrackioLogger, WandbLogger
 from trainer_nb.loop.metrics import accuracy
 
 FIT = dict(n_epochs=3, valid_every=2)

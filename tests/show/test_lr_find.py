@@ -12,7 +12,8 @@ from trainer_nb.data.loaders import TensorLoader
 from trainer_nb.learner import Learner
 from trainer_nb.loop.hooks import CancelEpoch, CancelFit, CancelStep, Hook, LambdaHook, MainProcessHook
 from trainer_nb.show import lr_find
-from trainer_nb.show.lr_find import RULES, LRCurve, Picker
+from trainer_nb.show.lr_curve import LRCurve, Picker
+from trainer_nb.show.lr_rules import RULES
 from trainer_nb.loop.metrics import accuracy
 from trainer_nb.features.amp import AMP
 from trainer_nb.features.ema import EMA

@@ -36,8 +36,6 @@ def test_a_step_that_relies_on_a_hook_that_stays_out_names_it():
     assert any('Scale took no part: set `in_dry_run = True`' in o for o in e.value.__notes__)
     Scale.in_dry_run = True
     learn.lr_find(n_steps=4)
-    with pytest.raises(TypeError, match='`in_rehearsal`, which is called `in_dry_run` now'):
-        type('Old', (Hook,), {'in_rehearsal': True})
 
 def test_a_hook_that_writes_files_by_a_class_of_ours_stays_out(tmp_path):
     class Mine(Checkpoint): pass

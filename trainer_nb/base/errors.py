@@ -6,9 +6,10 @@
 __all__ = ['owner', 'passed', 'fold', 'drop_locals', 'folded', 'show_error', 'described', 'note_place', 'needed']
 
 # %% ../../nbs/base/04_errors.ipynb #8728b0c2
-import linecache, os, re, sys, sysconfig, traceback
+import linecache, os, re, sys, traceback
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
+from functools import cache
 from importlib import import_module
 from types import ModuleType, TracebackType
 from typing import Any
@@ -20,15 +21,19 @@ from .memory import free_memory, is_oom
 # %% ../../nbs/base/04_errors.ipynb #0edc8b08
 _OURS = os.path.dirname(os.path.dirname(free_memory.__code__.co_filename)) + os.sep     # of a module that has a file
 _TORCH = os.path.dirname(torch.__file__) + os.sep
-_PACKAGES = tuple({sysconfig.get_path(o) + os.sep for o in ('stdlib', 'platstdlib', 'purelib', 'platlib')})
-_SITE = tuple({sysconfig.get_path(o) + os.sep for o in ('purelib', 'platlib')})
+
+@cache
+def _folders(*kinds):
+    "The folders in which this Python keeps its own modules or installed ones"
+    from sysconfig import get_path
+    return tuple({get_path(o) + os.sep for o in kinds})
 
 def owner(path: str) -> str:
     "Return whose code runs in a file: 'ours', 'torch' (or Python's own), 'package', 'user'"
     if path.startswith(_OURS): return 'ours'
     if path.startswith((_TORCH, '<frozen ')): return 'torch'
-    if path.startswith(_SITE): return 'package'
-    return 'torch' if path.startswith(_PACKAGES) else 'user'
+    if path.startswith(_folders('purelib', 'platlib')): return 'package'
+    return 'torch' if path.startswith(_folders('stdlib', 'platstdlib')) else 'user'
 
 # %% ../../nbs/base/04_errors.ipynb #ce804fe6
 def _entries(tb):

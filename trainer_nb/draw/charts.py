@@ -15,118 +15,12 @@ from importlib.util import find_spec
 from io import BytesIO
 from itertools import chain, cycle, groupby, pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from zlib import crc32
 
 from .tables import DARK, GREY, INK, SIZE, blank_figure, themed, tint
 from .hover import HOVER_CSS, html_hover
-from .panels import LEADING, legend_rows
-
-# %% ../../nbs/draw/08_charts.ipynb #4e2a6ebb
-class _Stroke(NamedTuple):
-    points: list            # (x, y); None breaks the line
-    color: str
-    alpha: float = 1.
-    width: float = 1.
-    is_dots: bool = False   # a dot at each point, no line
-    group: str = ''         # class in an SVG
-    dash: str = ''          # pixels of line and gap
-
-class _Words(NamedTuple):
-    x: float
-    y: float
-    text: str
-    color: str = ''         # '': that of the page's text
-    anchor: str = 'start'
-    group: str = ''
-
-def _grid(p):
-    "Yield the grid, the frame, and the numbers beside them"
-    grid, (xticks, yticks) = [], p.axes()
-    for v, label in yticks:
-        y = p.place(p.xlim[:1], [v])[0][1]
-        grid += [(p.left, y), (p.right, y), None]
-        yield _Words(p.left - 5, y + 4, label, anchor='end')
-    for v, label in xticks:
-        x = p.place([v], p.ylim[:1])[0][0]
-        grid += [(x, p.top), (x, p.bottom), None]
-        if p.xlabel is not None: yield _Words(x, p.bottom + 15, label, anchor='middle')
-    yield _Stroke(grid, GREY, .3)
-    corners = (p.left, p.top), (p.right, p.top), (p.right, p.bottom), (p.left, p.bottom), (p.left, p.top)
-    yield _Stroke([*corners], GREY)
-
-def _shade(p):
-    "Yield a grey stretch"
-    if not p.shade: return
-    (left, y), (right, _) = p.place(p.shade, [p.ylim[0]]*2)
-    yield _Stroke([(left, y - p.height/2), (right, y - p.height/2)], GREY, .12, p.height)
-
-def _flags(p):
-    "Yield vertical lines"
-    for x, _ in p.place([x for x, _ in p.flags], [p.ylim[0]]*len(p.flags)):
-        yield _Stroke([(x, p.top), (x, p.bottom)], GREY, .9)
-
-def _rings(p, radius=5.5):
-    "Yield circles"
-    for x, y, color in p.rings:
-        if not (at := p.place([x], [y])[0]): continue
-        turns = [math.tau*k/24 for k in range(25)]
-        yield _Stroke([(at[0] + radius*math.cos(o), at[1] + radius*math.sin(o)) for o in turns], color, 1., 1.8)
-
-def _curves(p):
-    "Yield the lines of a panel, and dots where a line shows nothing"
-    for o in p.lines:
-        points = p.place(o.xs, o.ys)
-        if o.may_leave: points = p.cut(points)
-        yield _Stroke(points, o.color, o.alpha, o.width, False, o.group, o.dash)
-        if any(dots := o.dots(points)): yield _Stroke(dots, o.color, o.alpha, 6., True, o.group)
-
-# %% ../../nbs/draw/08_charts.ipynb #4ceacccf
-def _clear_row(p, left, right, n):
-    "Where `n` rows of text lie over the fewest curves: at the top of a panel, in its middle, or at its bottom"
-    tops = [p.top + LEADING*bool(p.note), p.top + (p.height - LEADING*n)/2, p.bottom - LEADING*n - 9]
-    curves = [[q for q in p.place(o.xs, o.ys) if q and left <= q[0] <= right] for o in p.lines if o.name]
-    def covers(top): return sum(any(top < y < top + LEADING*n + 6 for _, y in curve) for curve in curves)
-    return min(tops, key=covers)
-
-def _notes(p):
-    "Yield the words that are not beside the axes: legend, arrows, and a note"
-    rows = legend_rows(p.lines, p.width)
-    for k, row in enumerate(rows):
-        y = p.top - 7 - LEADING*(len(rows) - 1 - k)
-        for x, o in row:
-            yield _Words(p.left + x, y, o.mark, o.color, group=o.group)
-            yield _Words(p.left + x + 15, y, o.name, group=o.group)
-    for y, o in p.ends():
-        yield _Words(p.right + 5, y + 4, o.mark, o.color, group=f'{o.group} mark' if o.group else '')
-        yield _Words(p.right + 20, y + 4, o.end, group=o.group)
-    for x, y, words, _, anchor in p.arrows(): yield _Words(x, y, words, anchor=anchor)
-    if p.note: yield _Words(p.right - 6, p.top + 14, p.note, anchor='end')
-    for x, y, text, rows in p.labels:
-        if not (at := p.place([x], [y])[0]): continue
-        side, anchor = (-8, 'end') if at[0] - 8 - .6*SIZE*len(text) > p.left else (8, 'start')
-        yield _Words(at[0] + side, min(at[1] + LEADING*rows, p.bottom - 5), text, anchor=anchor)
-    for x, lines in p.flags:
-        x = p.place([x], p.ylim[:1])[0][0]
-        room = .6*SIZE*max(map(len, lines), default=0)
-        side, anchor = (6, 'start') if x + 6 + room < p.right else (-6, 'end')
-        top = _clear_row(p, *sorted([x, x + side + math.copysign(room, side)]), len(lines)) if lines else 0
-        for k, text in enumerate(lines, 1): yield _Words(x + side, top + LEADING*k, text, anchor=anchor)
-    if p.below:
-        name, row = p.below
-        yield _Words(p.left - 8, p.bottom + 15, p.xlabel, anchor='end')
-        yield _Words(p.left - 8, p.bottom + 31, name, anchor='end')
-        for v, label in p.thinned(row):
-            yield _Words(p.place([v], p.ylim[:1])[0][0], p.bottom + 31, label, anchor='middle')
-
-def _marks(panels):
-    "Strokes and words, each in the order in which they are drawn"
-    marks = []
-    for p in panels:
-        marks += [*_shade(p), *_grid(p), *_flags(p), *_curves(p), *_rings(p)]
-        if p.xlabel and not p.below: marks.append(_Words(p.left + p.width/2, p.bottom + 31, p.xlabel, anchor='middle'))
-        marks += _notes(p)
-    return [o for o in marks if type(o) is _Stroke], [o for o in marks if type(o) is _Words]
+from .marks import marks, notes
 
 # %% ../../nbs/draw/08_charts.ipynb #85fc355f
 @cache
@@ -182,6 +76,7 @@ def _palette(inks):
     seen = [o for o in chain.from_iterable(map(shades, sorted(inks))) if min(o) < 245]
     return [255]*3 + [*chain.from_iterable([*sorted(inks), *seen])]
 
+# %% ../../nbs/draw/08_charts.ipynb #50b78905
 def _dashed(points, dash):
     "Cut a line of pixels into dashes, with None after each"
     res, lengths = [], cycle(map(float, dash.split()))
@@ -211,7 +106,7 @@ def _png(width, height, strokes, words):
     for o in strokes:
         ink, r = _rgb(o.color, o.alpha), k*o.width/2
         pieces = _pieces(o.points)
-        if o.dash: pieces = [part for piece in pieces for part in _pieces(_dashed(piece, o.dash))]
+        if o.dash: pieces = chain.from_iterable(_pieces(_dashed(piece, o.dash)) for piece in pieces)
         for piece in pieces:
             if o.is_dots:
                 for x, y in piece: draw.ellipse((k*x - r, k*y - r, k*x + r, k*y + r), ink)
@@ -255,9 +150,9 @@ def _theme(svg):
     "The style sheet that gives the marks of an SVG the colours of the page's theme"
     rules = (f'.tnb [{what}="{o}"]{{{what}:{themed(o)}}}' for o in DARK for what in ('stroke', 'fill')
              if f'{what}="{o}"' in svg)
-    marks = ''.join(rules)
+    inks = ''.join(rules)
     halo = f'.tnb text{{paint-order:stroke;stroke:{themed("#FFFFFF")};stroke-width:2px}}'     # over curves
-    return f'<style>{marks}{halo}</style>'
+    return f'<style>{inks}{halo}</style>'
 
 def _page_of(svg, width, height):
     "Make an SVG a picture of its own, with a background; it asks the page which theme it has"
@@ -287,7 +182,7 @@ class Chart:
 
     def svg(self) -> str:
         "Write the chart as SVG; its text takes the colour of the page's text"
-        strokes, words = _marks(self.panels)
+        strokes, words = marks(self.panels)
         paths, texts = ''.join(map(_svg_stroke, strokes)), ''.join(map(_svg_words, words))
         texts = f'<g fill="currentColor" font-family="sans-serif" font-size="{SIZE}">{texts}</g>'
         return (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {self.width} {self.height}" class="tnb" '
@@ -338,7 +233,7 @@ class Chart:
 
     def png(self) -> tuple[bytes, dict[str, int]]:  # 'width' and 'height' in pixels on a page
         "Draw the chart on white, at two pixels per pixel of the page, or less in a wide picture"
-        return _png(self.width, self.height, *_marks(self.panels)), {'width': self.width, 'height': self.height}
+        return _png(self.width, self.height, *marks(self.panels)), {'width': self.width, 'height': self.height}
 
     def figure(self) -> Any:  # `matplotlib.figure.Figure`, independent of pyplot
         "Make a matplotlib figure of the same size"
@@ -348,7 +243,7 @@ class Chart:
         sides = {'start': 'left', 'middle': 'center', 'end': 'right'}
         for p in self.panels:
             _draw_panel(fig.add_axes((p.left/width, 1 - p.bottom/height, p.width/width, p.height/height)), p)
-            for o in _notes(p):
+            for o in notes(p):
                 fig.text(o.x/width, 1 - o.y/height, o.text, fontsize=.72*SIZE, color=o.color or INK, ha=sides[o.anchor])
         return fig
 

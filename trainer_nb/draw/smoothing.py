@@ -164,11 +164,12 @@ def _smooth_on(before, ys, bins, half, is_log):
 
 def _steps(bins, ys):
     "The lists of xs and ys of a curve through bins, each drawn from its first to its last value"
-    xs, x = [], 0
-    for b in bins:
+    xs, steps, x = [], [], 0
+    for b, y in zip(bins, ys):
         xs += [x + 1., float(x + b.length)][:b.length]
+        steps += [y, y][:b.length]
         x += b.length
-    return xs, [y for b, y in zip(bins, ys) for _ in range(min(b.length, 2))]
+    return xs, steps
 
 # %% ../../nbs/draw/05_smoothing.ipynb #d82bbd8c
 # `Envelope` → what was computed of its bins, of which usually the end alone has changed since

@@ -12,6 +12,7 @@ from base64 import b64encode
 from functools import cache
 from html import escape
 from io import BytesIO
+from itertools import product
 from typing import Any
 
 from ..base import printable
@@ -77,7 +78,7 @@ def fewer_colors(png: bytes, n: int) -> bytes:
 # %% ../../nbs/draw/01_tables.ipynb #0645e50f
 COLORS = ('#0072B2', '#D55E00', '#009E73', '#8E2C6B', '#3B93CF', '#7A5A00', '#6A5ACD', '#C08400')
 DASHES = {'': '━', '7 4': '╸╸', '2 3': '••', '9 3 2 3': '━•'}   # pixels of line and gap → sign in a legend
-STYLES = tuple((color, dash) for dash in DASHES for color in COLORS)    # of as many curves, no two alike
+STYLES = tuple((color, dash) for dash, color in product(DASHES, COLORS))    # of as many curves, no two alike
 ALARM = '#D62728'
 GREY = '#888888'        # frame, grid, and auxiliary lines
 INK = '#333333'         # text in a picture

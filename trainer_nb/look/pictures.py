@@ -6,7 +6,6 @@
 __all__ = ['Drawing', 'encoded', 'draw_picture', 'draw_signal', 'wav']
 
 # %% ../../nbs/look/00_pictures.ipynb #88a65baf
-import wave
 from base64 import b64encode
 from dataclasses import dataclass
 from html import escape
@@ -78,6 +77,7 @@ def draw_signal(signal: Tensor, rate: int | None = None) -> Drawing:
 
 def wav(x: Tensor, rate: int) -> bytes:
     "Write a sound, (channels, n) float in [-1, 1], as 16-bit WAV"
+    import wave
     x = x.float().nan_to_num(0.)
     x = x/x.abs().max().clamp(min=1)
     with wave.open(file := BytesIO(), 'wb') as f:

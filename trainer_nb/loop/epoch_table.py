@@ -58,7 +58,7 @@ def as_cells(rows: Sequence[Mapping], first_s: float, returned: Iterable[str] = 
     "Return the columns of the table, each a list of its heading and its cells, losses first"
     hidden = [o for o in (rows[-1] if rows else ()) if is_rate(o)][4:]
     rest = [*returned][8:]      # of what steps return
-    hidden += [phase + name for name in rest for phase in ('train_', 'valid_')]
+    hidden += [f'train_{o}' for o in rest] + [f'valid_{o}' for o in rest]
     columns = {name: ['time' if name == 'time_s' else name, *(format_cell(name, v, first_s) for v in values)]
                for name, values in by_column(rows).items() if name not in hidden}
     if rest: columns['+'] = [f'+{len(rest)} more', *('' for _ in rows)]

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..base import fake_modes, forget_iterator, has_fakes, is_value_needed, map_tensors
 from ..data import Pass, TensorLoader, each, end_workers
-from .sandbox import DryRun, _collections, _parts, _takes_part, _twin
+from .sandbox import DryRun, check_ready, _collections, _parts, _takes_part, _twin
 from .snapshot import Snapshot
 
 # %% ../../nbs/loop/24_fakes.ipynb #fb000005
@@ -38,12 +38,16 @@ def _as_before(learn):
     parts = _parts(learn, dls)
     return Snapshot().generators(parts).rng(*dls).places([vars(learn), *_collections(parts)])
 
-def _copies(learn, copying):
-    "Return the model, the loss function, the optimizers and the hooks of the twin, on tensors without values"
+def _copied_twin(learn, copying):
+    "Return a twin whose model, loss function, optimizers and hooks are copies, on tensors without values"
     own = learn, learn.history, learn.train_dl, learn.valid_dl
-    hooks = [h for h in learn.hooks if _takes_part(h) or 'average' in h.provides]
-    with copying:
-        return deepcopy((learn.model, learn.loss_fn, learn.opts, {id(h): h for h in hooks}), {id(o): o for o in own})
+    hooks = {id(h): h for h in learn.hooks if _takes_part(h) or 'average' in h.provides}
+    modules = learn.model, learn.loss_fn
+    with copying: modules, opts, hooks = deepcopy((modules, learn.opts, hooks), {id(o): o for o in own})
+    twin = _twin(learn, hooks, [])
+    twin.phase = type(twin.phase)(*modules)
+    twin._set_opts(opts)
+    return twin
 
 # %% ../../nbs/loop/24_fakes.ipynb #fb000007
 @contextmanager
@@ -51,20 +55,13 @@ def without_values(
     learn: Any,     # `Learner`
 ) -> Iterator[tuple[Any, Any]]:     # a twin of it in a fit, and its first training batch, on tensors without values
     "Let a twin train on tensors that have no values and take no memory; raises RuntimeError if a step needs values"
-    learn._check_parts()
-    if learn.train_dl is None or not learn.opts: raise ValueError('there is nothing to train: pass train_dl and optim')
-    if hasattr(learn.train_dl, '__next__'): raise ValueError(
-        f'train_dl is a {type(learn.train_dl).__name__}, which can be read only once: its first batch would be lost. '
-        'Pass something that can be read again.')
+    check_ready(learn)
     if not has_fakes(): raise RuntimeError('this version of torch has no tensors without values')
     before = _as_before(learn)
     try:
         fakes, copying = fake_modes()
         batch = map_tensors(fakes.from_tensor, _first_batch(learn))
-        model, loss_fn, opts, hooks = _copies(learn, copying)
-        twin = _twin(learn, hooks, [])
-        twin.phase = type(twin.phase)(model, loss_fn)
-        twin._set_opts(opts)
+        twin = _copied_twin(learn, copying)
         with fakes, twin._trying(DryRun(twin, None)):
             twin._set_opt_modes(True)
             twin.fitting.fire_first(twin)

@@ -27,13 +27,14 @@ from .first_batch import Looked, new_sums
 from .fit import BoundSteps, Fit, _misplaced
 from .history import History
 from .hook_table import Hooked, as_hooks
-from .hooks import STEPS, Cancel, CancelEpoch, CancelStep, Hook, GoBack, check_parameters
+from .hooks import STEPS, Cancel, CancelEpoch, CancelStep, Hook, GoBack
 from .interrupts import Interrupts
 from .losses import step_with_closure
 from .accumulate import Accumulators, check_column
 from .metrics import as_metrics, check_sets, missing_inputs
 from .missing import Stand, as_result
-from .mistakes import check_model, float_dtype, is_data, missing_name, refuse_fit, refuse_others
+from .mistakes import check_model, float_dtype
+from .other_names import is_data, missing_name, refuse_fit, refuse_others
 from trainer_nb.loop.optim import (
     check_names, check_optimizers, is_by_name, lr_names, make_optimizers, needs_closure, parameters, set_lr, trained
 )
@@ -45,7 +46,7 @@ from .snapshot import named_objects
 from .shortage import in_opt_step, shortage
 from trainer_nb.loop.steps import (
     DefaultResult, as_step, check_loss, get_modes, is_number, needed_names, set_modes, set_opt_modes, switch,
-    unpack
+    unpack, check_parameters
 )
 from .world import World
 

@@ -263,7 +263,7 @@ def check_monitored(who: str, monitor: str, learn: Any) -> None:
     is_own = not any(map(is_custom, learn.hooks)) and not learn.is_own('train_step')
     if monitor.startswith(('train_', 'valid_')) and not _misspelt(monitor[6:], names, is_own): return
     phases = ('train',) if learn.valid_dl is None else ('train', 'valid')
-    known = [f'{phase}_{o}' for phase in phases for o in names]
+    known = ['_'.join(o) for o in product(phases, names)]
     raise ValueError(f'{who} monitors {monitor!r}: expected a column such as {", ".join(known)}.'
                      f'{did_you_mean(monitor, known)}')
 

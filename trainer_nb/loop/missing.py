@@ -87,6 +87,7 @@ def as_result(res: Any) -> Mapping:
     "Return what a `predict_step` returned as a mapping with 'pred'"
     return res if isinstance(res, Mapping) and 'pred' in res else {'pred': res}
 
+# %% ../../nbs/loop/26_missing.ipynb #9a8eb1aa
 class Stand:
     "A step of the user's that also takes batches without their target"
     def __init__(self,

@@ -7,18 +7,16 @@ __all__ = ['is_rate', 'Plot']
 
 # %% ../../nbs/loop/23_plot.ipynb #6e140f33
 import math
-from bisect import bisect_left
 from dataclasses import replace
 from itertools import chain
 from typing import Any
 
 from ..base import cut_name
 from trainer_nb.draw import (
-    ALARM, COLORS, GREY, RAW, SIZE, STYLES, Chart, Envelope, Line, Panel, beside, labels, limits,
-    needs_log, ticks
+    ALARM, COLORS, GREY, RAW, SIZE, STYLES, Chart, Line, Panel, beside, labels, limits, needs_log, ticks
 )
 from .flags import ends_of_branches, flags_after, with_branches, with_flags
-from .reading import Readings, best_epoch, first_row, in_words, overfit_since
+from .reading import Binned, Readings, best_epoch, first_row, in_words, overfit_since
 
 # %% ../../nbs/loop/23_plot.ipynb #54b58508
 def _points(h, first, best=None):
@@ -86,11 +84,12 @@ def _not_drawn(names, width):
 # %% ../../nbs/loop/23_plot.ipynb #ae23779c
 def _losses(plot, curves, points, xlim, log, most=12):
     "Make the panel of the losses, with all marks and smoothed curves inside; single batches may leave it"
-    colors, faint, words, h = _colors(curves), [], '', plot.history
+    colors, faint, words = _colors(curves), [], ''
+    h = plot.history
     rows = [row for row, end in zip(h.epoch_rows, h.ends) if end > plot.first]
-    means = [row[k] for row in rows for k in _train_losses(curves) if k in row]
+    means = list(chain.from_iterable([row[k] for k in _train_losses(curves) if k in row] for row in rows))
     for end, color in colors.items():
-        xs, low, high, _ = curves['train_loss' + end]
+        xs, low, high = curves['train_loss' + end][:3]
         faint.append(Line(*_zigzag(xs, low, high), color, width=1, alpha=RAW, may_leave=True))
     valid = [o for o in points if o.startswith('valid_') and _is_loss(o, points)]
     valid.sort(key=lambda o: o.split('_')[1] != 'loss')     # those over all sets first
@@ -165,7 +164,8 @@ def _shared(names, points, xlim, readings):
     shown = _by_scale(names, points) or [[]]
     room, panels = (290 - 38)/len(shown), []
     for k, bases in enumerate(shown):
-        lines = [o for base, color in zip(bases, COLORS) for o in _pair(base, points, color, color, base)]
+        pairs = [_pair(base, points, color, color, base) for base, color in zip(bases, COLORS)]
+        lines = list(chain.from_iterable(pairs))
         ylim, is_last = limits(list(chain.from_iterable(o.ys for o in lines))), k == len(shown) - 1
         if k == 0 and any(not o.name for o in lines): lines.append(Line([], [], GREY, 'training'))
         p = Panel(52, k*room, 244, room, lines, xlim, ylim, 'batch' if is_last else None,
@@ -222,34 +222,13 @@ def _epochs(h, first):
     places = ticks(min(ends) - .01, max(ends) + .01, 12, whole=True)
     return 'epoch', [(ends[v], label) for v, label in places if v in ends]
 
-# %% ../../nbs/loop/23_plot.ipynb #ba99d93f
-class _Curves:
-    "The binned columns of a history without its `first` batches"
-    def __init__(self, history: Any, first: int):
-        self.history, self.first = history, first
-        self.curves, self.n_revised = {}, history.n_revised
+# %% ../../nbs/loop/23_plot.ipynb #6d08519b
+class Plot(Binned):
+    "A chart of a history without its `first` batches; it has room for `n_metrics` from the start"
+    def __init__(self, history: Any, first: int = 0, n_metrics: int = 0):
+        super().__init__(history, first)
+        self.n_metrics = n_metrics
         self.is_log, self.since = None, 0       # vertical axis as last chosen; batch of its last change
-
-    def update(self) -> dict[str, tuple]:  # name → (x, low, high, mean), lists of float
-        "Add new batches to the curves"
-        if self.n_revised != self.history.n_revised: self.curves, self.n_revised = {}, self.history.n_revised
-        new = self.history.fetch(start=lambda name: self.first + self.curves.setdefault(name, Envelope()).n)
-        for name, values in new.items():
-            curve, taken = self.curves[name], 0
-            start = self.first + curve.n
-            for end in self.history.ends[bisect_left(self.history.ends, start):]:
-                if end - start > len(values): break
-                curve.extend(values[taken:end - start])
-                if end > self.first: curve.end_epoch()
-                taken = end - start
-            curve.extend(values[taken:])
-        return {name: self._shifted(*curve.curves()) for name, curve in self.curves.items()}
-
-    def _shifted(self, xs, *rest): return [x + self.first for x in xs], *rest
-
-    def smooth(self, name: str, is_log: bool = False) -> tuple:
-        "Return the smoothed curve of a column, (x, y, words), as `Envelope.smooth`"
-        return self._shifted(*self.curves[name].smooth(is_log))
 
     def scale(self, is_log: bool, is_chosen: bool) -> str:
         "Return a note on a vertical axis; one that is chosen automatically may change, and the note says since when"
@@ -258,13 +237,6 @@ class _Curves:
             self.is_log = is_log
             if self.since: return f'{"logarithmic" if is_log else "linear"} since batch {self.since}'
         return 'logarithmic' if is_log else ''
-
-# %% ../../nbs/loop/23_plot.ipynb #6d08519b
-class Plot(_Curves):
-    "A chart of a history without its `first` batches; it has room for `n_metrics` from the start"
-    def __init__(self, history: Any, first: int = 0, n_metrics: int = 0):
-        super().__init__(history, first)
-        self.n_metrics = n_metrics
 
     def final(self) -> Chart:
         "Draw all values, with a switch to the other vertical axis"
@@ -283,7 +255,8 @@ class Plot(_Curves):
 
     def _charts(self, end=0, log=None):
         "Yield the chart, then that with the other vertical axis"
-        h, first, curves, best = self.history, self.first, self.update(), best_epoch(self.history, self.first)
+        h, first, curves = self.history, self.first, self.update()
+        best = best_epoch(h, first)
         points = _points(h, first, best)
         last = max(end, h.n_steps, first + 2, *ends_of_branches(h, first))
         pad = .015*(last - first)

@@ -14,6 +14,7 @@ from contextlib import ExitStack
 from copy import deepcopy
 from dataclasses import is_dataclass
 from functools import partial
+from itertools import chain
 from random import Random
 from types import SimpleNamespace
 from typing import Any
@@ -139,9 +140,9 @@ class Snapshot:
 
 def norm_buffers(*modules: Any, training: bool = False) -> list[Tensor]:
     "Return the running statistics of norms, which a forward changes; `training`: of those in training mode"
-    owners = [m for o in modules if isinstance(o, nn.Module) for m in o.modules()]
-    norms = [m for m in owners if isinstance(m, (*BATCH_NORMS, *INSTANCE_NORMS)) and (m.training or not training)]
-    return [b for m in norms for b in m.buffers()]
+    inside = chain.from_iterable(o.modules() for o in modules if isinstance(o, nn.Module))
+    norms = [m for m in inside if isinstance(m, (*BATCH_NORMS, *INSTANCE_NORMS)) and (m.training or not training)]
+    return list(chain.from_iterable(m.buffers() for m in norms))
 
 # %% ../../nbs/loop/13_snapshot.ipynb #2d1fa75a
 def plain_config(config: Any) -> Any:

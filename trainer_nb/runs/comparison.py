@@ -16,7 +16,7 @@ from ..base import cut_name, did_you_mean, printable
 from trainer_nb.draw import (
     Chart, attended_kernel, marimo_outputs, reaches, show_bundle, text_table
 )
-from ..show import Budget, ButtonRow, front_end, html_chart
+from ..show import Budget, ButtonRow, front_end
 from .folder import ask
 from .lines import PALETTE, chart_of
 from .page import ZOOM, charts, html_notes, html_rows, page, sheet, switches
@@ -199,7 +199,7 @@ class CompareView(LiveView):
         "HTML of chart, table and notes; `is_stored`: to be read without a kernel"
         c, colors = self.comparison, self.comparison.colors()
         stale = self.stale('run this cell again to see the runs as they are')
-        chart = html_chart(chart_of(c, colors)) if is_stored else charts(c, colors)
+        chart = chart_of(c, colors).html(is_image=True) if is_stored else charts(c, colors)
         head = f'<div>{escape(c.status_line())}</div>{stale}{chart}'
         return head, html_rows(c, colors, f'.{self.token}'), html_notes(c)
 

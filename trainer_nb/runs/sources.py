@@ -12,7 +12,6 @@ from contextlib import suppress
 from glob import glob
 from itertools import chain
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 from ..base import did_you_mean, format_value, needed, open_file
@@ -140,6 +139,7 @@ def _column_of(tag):
 
 def _add_points(curves, tag, points):
     "Add the values of one tag: (step, seconds or None, value)"
+    from statistics import fmean
     name, size = _column_of(tag), -(-len(points)//400)
     values = [o[2] for o in points]
     for i in range(0, len(points), size):

@@ -1,8 +1,9 @@
 """The display, controls, the learning-rate finder, loggers. These names are for other wings"""
-from .output import STATES, Area, Budget, Drawn, front_end, html_chart, html_stale, progress
+from .output import STATES, Area, Budget, Drawn, front_end, html_stale, progress
 from .status import outcome, planned
 from .display import Display, Log
 from .controls import ButtonRow, Controls, MarimoRow, pause, scale_lr, unpause
-from .lr_find import LRCurve
+from .lr_curve import LRCurve
 from .batch_sizes import BatchSizes
-from .loggers import CSVLogger, JSONLLogger, MLflowLogger, TensorBoardLogger, TrackioLogger, WandbLogger
+from .loggers import CSVLogger, JSONLLogger
+from .trackers import MLflowLogger, TensorBoardLogger, TrackioLogger, WandbLogger

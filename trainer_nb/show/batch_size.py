@@ -22,7 +22,8 @@ from .batch_sizes import BatchSizes
 # %% ../../nbs/show/06_batch_size.ipynb #be18c9ab
 def _held(learn):
     "Bytes that training holds between two steps: of the learner, and of its hooks"
-    owned = [*(p for o in trained(learn) for p in (*o.parameters(), *o.buffers()))]
+    owned = []
+    for o in trained(learn): owned += [*o.parameters(), *o.buffers()]
     for opt in learn.opts.values():
         for p in parameters(opt): owned += opt.state.get(p, {}).values()
     for hook in learn.hooks:

@@ -96,7 +96,8 @@ class StatusLine:
         batches, passes = planned(learn)
         self.before, total = _done(learn), None
         if None not in (batches, n_valid): total = batches + passes*n_valid - learn.valid_idx
-        self.progress, self.waiting, self.said, self.rate = Pace(total), _Waiting(opened), '', ''
+        self.progress, self.waiting = Pace(total), _Waiting(opened)
+        self.said = self.rate = ''
         self.end = 0 if batches is None else learn.history.n_steps + batches    # last training batch
 
     def text(self, learn: Learner, note: str, remark: str) -> str:
