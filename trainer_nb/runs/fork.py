@@ -15,14 +15,13 @@ from typing import Any
 
 from ..base import printable
 from ..draw import GREY, Line, beside, limits
-from ..loop import History, Hook, Learner, Plot, as_count, set_lr, with_flags
+from ..loop import History, Hook, Learner, Plot, as_count, fit_rates, set_lr, with_flags
 from ..save import Folder, find_point
 from .card import settings
 from .engine import engine_of
 from .folder import RunFolder, count_of
 from .program import launch_run, may_begin, unpack_program
 from .record import RecordTail
-from .worker import rates_of
 
 # %% ../../nbs/runs/19_fork.ipynb #74bc2530
 def first_other(a: Any, b: Any) -> int | None:
@@ -187,7 +186,7 @@ def fork_run(run: Any, at: int|None, step: int|None, folder: str|Path|None, chan
     has_past = learn.state.optimizer_step or program['is_stopped'] or program['kwargs'].get('resume')
     if point is None and has_past:
         raise ValueError(f'{run.path.name} began with a learner that was trained already: at=0 is not in it')
-    rates = {} if change.lr is None else rates_of(learn, change.lr)
+    rates = fit_rates(change.lr, learn.opts)
     hooks = change.with_hooks(learn, program['hooks'])
     change.set_data(learn, point)
     differs, totals = change.words(totals), change.ends or totals

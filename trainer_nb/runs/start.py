@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from ..base import rng_state
-from ..loop import Learner, as_count, as_hooks
+from ..loop import Learner, Plan, as_count, as_hooks, fit_rates
 from ..parallel import Accelerate, accelerate_hook
 from .card import settings
 from .engine import Engine
@@ -34,10 +34,7 @@ def _plan(learn, n_epochs, kwargs):
     if kwargs.get('resume') is True: raise ValueError(
         'start(resume=True): a run continues from its own checkpoints with run.restart(); '
         'to begin with those of another run, pass their path, resume=path')
-    max_steps = kwargs.get('max_steps')
-    if n_epochs is not None and max_steps is not None:
-        raise ValueError('start takes either n_epochs or max_steps')
-    if n_epochs is None and max_steps is None:
+    if n_epochs is None and kwargs.get('max_steps') is None:
         if learn.stopped is None:
             raise RuntimeError('nothing to resume: no fit was stopped; pass n_epochs, start(n_epochs)')
         if kwargs:
@@ -45,8 +42,11 @@ def _plan(learn, n_epochs, kwargs):
         return {}
     if learn.train_dl is None:
         raise ValueError('there is no train_dl: pass one to Learner, or set learn.train_dl')
-    counts = {'n_epochs': n_epochs, 'max_steps': max_steps}
-    return {**kwargs, **{k: as_count(k, v) for k, v in counts.items() if v is not None}}
+    plan = Plan(n_epochs, **{k: v for k, v in kwargs.items() if k not in ('lr', 'keep_best')})
+    plan.check(train_dl=learn.train_dl, valid_dl=learn.valid_dl)
+    fit_rates(kwargs.get('lr'), learn.opts)
+    counts = {'n_epochs': plan.n_epochs, 'max_steps': plan.max_steps}
+    return {**kwargs, **{k: v for k, v in counts.items() if v is not None}}
 
 def _check_engine(on, n_procs):
     "Raise TypeError, ValueError, or RuntimeError if the engine cannot be used here"
