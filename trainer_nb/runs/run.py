@@ -97,7 +97,7 @@ class _Window:
 
     def show(self) -> None:
         "Show the run in this cell: live while it trains, then as a picture and a table"
-        if self._view is None or self._view.is_closed or not reaches(self._view.cell):
+        if self._view is None or not self._view.is_alive or not reaches(self._view.cell):
             self._view = View(self.folder, self._tail, lambda: self.state)
         self._view.show()
         self._shown_in = current_cell()

@@ -6,7 +6,7 @@
 __all__ = ['sparkline', 'RunTable', 'runs', 'main']
 
 # %% ../../nbs/runs/09_table.ipynb #e7bc33a2
-import argparse, os, sys, warnings
+import argparse, os, sys
 from collections.abc import Iterator
 from pathlib import Path
 from time import sleep, time
@@ -136,30 +136,28 @@ class _TableView(LiveView):
     tick_s = 1.
 
     def __init__(self, table: RunTable):
-        super().__init__()
+        super().__init__('table of runs')
         self.table = table
 
     def show(self) -> None:
         "Show it in this cell"
         if front_end() != 'html': return print(self.table)
         self.handle = show_bundle(self._bundle(is_live := self.table.is_live))
-        if is_live: self.start('runs')
+        if not is_live: return
+        with self.budget.drawing(): pass
+        self.start()
 
     def _bundle(self, is_live):
         stale = self.stale('run this cell again to see the runs as they are') if is_live else ''
         return {'text/html': f'{self.table._repr_html_()}{stale}', 'text/plain': repr(self.table)}
 
-    def _watch(self):
-        "In a thread: draw the table, until no run trains"
-        try:
-            with self.budget.drawing(): pass
-            while (is_live := self.table.is_live) and not self.wait(self.tick_s) and not self.is_left:
-                if not self.budget.is_due: continue
-                with self.budget.drawing(): self.handle.update(self._bundle(is_live), raw=True)
-            self.handle.update(self._bundle(is_live), raw=True)
-        except Exception as e:
-            self.error = e
-            warnings.warn(f'the table of runs failed ({type(e).__name__}: {e}); the runs are not affected')
+    def step(self) -> float|None:
+        if not self.table.is_live: return None
+        if self.budget.is_due:
+            with self.budget.drawing(): self.handle.update(self._bundle(True), raw=True)
+        return self.tick_s
+
+    def leave(self) -> None: self.handle.update(self._bundle(False), raw=True)
 
 # %% ../../nbs/runs/09_table.ipynb #b73a7521
 def runs(

@@ -153,17 +153,19 @@ _quick_clicks = _QuickClicks()
 class LiveView:
     "A thread that draws what is new in the output of a cell, within a budget"
     tick_s, idle_s = .2, 4.       # idle_s: until it is drawn again although nothing is new
+    has_buttons = False
 
-    def __init__(self):
+    def __init__(self, name: str):
+        self.name = name
         self.thread, self.error, self.is_over = None, None, False
         self.clicked = threading.Event()    # set by a click, and at the end: there is something to do at once
         self.budget, self.cell, self.drawn_at = Budget(cost=thread_time), current_cell(), None
         self.token = f'c{token_hex(4)}'
 
-    def start(self, name: str) -> None:
+    def start(self) -> None:
         "Start the thread, once"
         if self.thread is not None: return
-        self.thread = cell_thread(self._watch, name)
+        self.thread = cell_thread(self._watch, self.name)
         self.thread.start()
 
     def wait(self, s: float) -> bool:
@@ -172,8 +174,30 @@ class LiveView:
         self.clicked.clear()
         return self.is_over
 
-    def end(self) -> None:
-        "End the thread, which shows the end"
+    def _watch(self):
+        "In a thread: draw what is new while anything trains, unless marimo runs the cell again; then leave the end"
+        try:
+            with _quick_clicks if self.has_buttons else nullcontext():
+                while (s := self.step()) is not None and not self.wait(s):
+                    if getattr(self.thread, 'should_exit', False): return
+            self.leave()
+        except Exception as e: self.report(e)
+
+    def step(self) -> float|None:   # seconds until the next one; None: nothing trains any more
+        "Draw what is new"
+        raise NotImplementedError
+
+    def leave(self) -> None: "Draw the end"
+
+    def report(self, e: Exception) -> None:
+        "Warn of the first error"
+        if self.error is None: warnings.warn(
+            f'the {self.name} failed ({type(e).__name__}: {e}); what it shows is not affected')
+        self.error = e
+
+    def finish(self) -> None:
+        "Have the thread show the end now"
+        if self.thread in (None, threading.current_thread()): return
         self.is_over = True
         self.clicked.set()
         self.thread.join(10)
@@ -182,11 +206,6 @@ class LiveView:
     def is_alive(self) -> bool:
         "Whether the thread draws"
         return self.thread is not None and self.thread.is_alive()
-
-    @property
-    def is_left(self) -> bool:
-        "Whether marimo runs the cell again"
-        return getattr(self.thread, 'should_exit', False)
 
     @property
     def is_old(self) -> bool:
@@ -247,11 +266,12 @@ class View(LiveView):
     plot_s = 1.         # shortest time between two plots; the status line may change more often
 
     def __init__(self, folder: RunFolder, tail: RecordTail, look: Callable|None = None):
-        super().__init__()
+        self.contents = _Contents(folder, tail)
+        super().__init__(f'view of {self.contents.name}')
         self.folder, self.tail, self.look = folder, tail, look or partial(read_status, folder)
-        self.contents, self.clicks = _Contents(folder, tail), _Clicks(folder, self.clicked)
+        self.clicks = _Clicks(folder, self.clicked)
         self.drawing = threading.Lock()
-        self.areas, self.widgets, self.is_closed, self.plotted_at = [], [], False, -math.inf
+        self.areas, self.widgets, self.plotted_at = [], [], -math.inf
         self.seen = self.gone_at = None
         self.advice = f'attach({os.path.relpath(folder.path)!r}) shows the run again'
 
@@ -265,11 +285,7 @@ class View(LiveView):
         elif status.is_over and self.thread is None: self._close_area(Area(), status)
         else:
             with self.drawing: self.areas.append(self._open_area(status))
-            self.start(f'view of {self.contents.name}')
-
-    def finish(self) -> None:
-        "Show the end now, if the run is over"
-        if self.thread is not None and self.thread is not threading.current_thread(): self.end()
+            self.start()
 
     def _open_area(self, status):  # `Area`
         "Make outputs in this cell that show the run from now on"
@@ -278,7 +294,7 @@ class View(LiveView):
         if kernel is not None and not self.widgets:
             import ipywidgets as W
             self.widgets = [W.HTML() for _ in range(3)]
-            self.box = W.VBox([self.clicks.make(ButtonRow, kernel).box, *self.widgets])
+            self.box, self.has_buttons = W.VBox([self.clicks.make(ButtonRow, kernel).box, *self.widgets]), True
         area = _Panel(self) if self.widgets else Area(has_picture=True)
         self._draw_areas([area], status, True)
         return area
@@ -290,23 +306,13 @@ class View(LiveView):
         for area in areas: area.draw(line, share, table, chart, '' if status.is_over else self.advice, state, above)
         self.drawn_at = monotonic()
 
-    def _watch(self):
-        "In a thread: draw what is new, until the run is over"
-        try:
-            with nullcontext() if not self.widgets else _quick_clicks:
-                while not self._has_ended(status := self.look()):
-                    is_asked = bool(self.clicks.asked)
-                    is_news = self.seen is None or status.state != self.seen[0] or self.clicks.has_new_row
-                    if is_news or self.budget.is_due: self._draw(status)
-                    if is_asked: self.clicks.tell(status)
-                    if self.wait(.03 if is_asked else self.tick_s): break
-                    if self.is_left: return
-            self.tail.update()
-            self._close(self.look())
-        except Exception as e:
-            self.error, name = e, self.contents.name
-            warnings.warn(f'the view of {name} failed ({type(e).__name__}: {e}); the run itself is not affected')
-        finally: self.is_closed = True
+    def step(self) -> float|None:
+        status, is_asked = self.look(), bool(self.clicks.asked)
+        if self._has_ended(status): return None
+        is_news = self.seen is None or status.state != self.seen[0] or self.clicks.has_new_row
+        if is_news or self.budget.is_due: self._draw(status)
+        if is_asked: self.clicks.tell(status)
+        return .03 if is_asked else self.tick_s
 
     def _has_ended(self, status):
         "Return whether the run has ended; a folder that is gone may come back with its file system"
@@ -333,7 +339,9 @@ class View(LiveView):
         n = self.tail.history.n_steps - self.contents.first_batch
         area.close(line, table, chart, self.contents.table(True), f'plot of {n} batches', state, share)
 
-    def _close(self, status):
+    def leave(self) -> None:
+        self.tail.update()
+        status = self.look()
         with self.drawing:
             if self.widgets:        # what a page shows that was loaded again
                 self._draw_areas(self.areas, status, True)
