@@ -12,12 +12,11 @@ from typing import Any, Self
 
 from ..base import cut_name, did_you_mean, printable
 from trainer_nb.draw import (
-    Chart, attended_kernel, marimo_outputs, reaches, show_bundle, text_table
+    COLORS, Chart, attended_kernel, marimo_outputs, reaches, show_bundle, text_table
 )
 from ..show import Budget, ButtonRow, front_end, html_chart
 from .folder import ask
-from .lines import PALETTE, chart_of
-from .page import ZOOM, charts, html_notes, html_rows, page, sheet, switches
+from .lines import ZOOM, chart_of, charts, html_notes, html_rows, page, sheet, switches
 from .sources import RunSource, sources_of, unique
 from .values import AXES, Values, notes_on, table_of
 from .view import LiveView, Stored
@@ -36,8 +35,8 @@ class Comparison(Values):
         if wrong := [o for o in names if o not in known]: raise ValueError(
             f'pick got {wrong[0]!r}: expected some of {", ".join(known[:8])}{" …" if known[8:] else ""}.'
             f'{did_you_mean(str(wrong[0]), known)}')
-        if len({*names}) > len(PALETTE):
-            raise ValueError(f'pick got {len(names)} names: expected at most {len(PALETTE)}, one for each colour')
+        if len({*names}) > len(COLORS):
+            raise ValueError(f'pick got {len(names)} names: expected at most {len(COLORS)}, one for each colour')
         self.picked = list(names) or None
         return self
 
@@ -46,16 +45,16 @@ class Comparison(Values):
         if self.picked is not None:
             return [i for i, s in enumerate(self.sources) if s.name in self.picked]
         n = len(self.sources)
-        return list(range(n)) if n <= len(PALETTE) else self.order()[:len(PALETTE)]
+        return list(range(n)) if n <= len(COLORS) else self.order()[:len(COLORS)]
 
-    def slots(self) -> dict[int, int]:  # index of a run → that of its colour in `PALETTE`
+    def slots(self) -> dict[int, int]:  # index of a run → that of its colour in `COLORS`
         "Return the colours of the lines that have one"
-        is_few = len(self.sources) <= len(PALETTE)
+        is_few = len(self.sources) <= len(COLORS)
         return {i: i if is_few else k for k, i in enumerate(self.in_color())}
 
     def colors(self) -> dict[int, str]:  # index of a run → '#0072B2'
         "Return the same as colours"
-        return {i: PALETTE[k] for i, k in self.slots().items()}
+        return {i: COLORS[k] for i, k in self.slots().items()}
 
     def chart(self) -> Chart:
         "Draw the lines"

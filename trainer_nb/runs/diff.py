@@ -17,9 +17,9 @@ from ..draw import html_table, text_table
 from ..loop import Learner, as_count
 from .fingerprint import Fingerprint
 from .folder import RunFolder
-from .interval import Checkpoints, Interval, find_interval
 from trainer_nb.runs.parting import (
-    Parting, Record, differs, first_difference, label, merged, pairs, record_of, value_note
+    Checkpoints, Interval, Parting, Record, differs, find_interval, first_difference, label, merged, pairs, record_of,
+    value_note
 )
 from .retrain import Continued, Made, record_again
 from .run import Run
