@@ -162,7 +162,7 @@ def test_values_under_the_pointer_are_those_of_the_lines():
 def test_the_last_part_of_the_axes():
     from trainer_nb.runs.lines import chart_of
     c = compare({'a': made(1), 'b': made(2)}, x='batch')
-    panel, = chart_of(c, c.colors(), start=.2).panels
+    panel, = chart_of(c, c.slots(), start=.2).panels
     seen = [y for o in panel.lines for x, y in zip(o.xs, o.ys) if o.xs]
     assert panel.xlim[0] == 60 and min(x for o in panel.lines for x in o.xs) >= 60
     assert panel.ylim[0] < min(seen) and max(seen) < panel.ylim[1] < 1.2*max(seen)

@@ -52,13 +52,9 @@ class Comparison(Values):
         is_few = len(self.sources) <= len(COLORS)
         return {i: i if is_few else k for k, i in enumerate(self.in_color())}
 
-    def colors(self) -> dict[int, str]:  # index of a run → '#0072B2'
-        "Return the same as colours"
-        return {i: COLORS[k] for i, k in self.slots().items()}
-
     def chart(self) -> Chart:
         "Draw the lines"
-        return chart_of(self, self.colors())
+        return chart_of(self, self.slots())
 
     def __repr__(self): return text_table(table_of(self))
 
@@ -194,11 +190,11 @@ class CompareView(LiveView):
 
     def _parts(self, is_stored=False):
         "HTML of chart, table and notes; `is_stored`: to be read without a kernel"
-        c, colors = self.comparison, self.comparison.colors()
+        c, slots = self.comparison, self.comparison.slots()
         stale = self.stale('run this cell again to see the runs as they are')
-        chart = html_chart(chart_of(c, colors)) if is_stored else charts(c, colors)
+        chart = html_chart(chart_of(c, slots)) if is_stored else charts(c, slots)
         head = f'<div>{escape(c.status_line())}</div>{stale}{chart}'
-        return head, html_rows(c, colors, f'.{self.token}'), html_notes(c)
+        return head, html_rows(c, slots, f'.{self.token}'), html_notes(c)
 
     def drawn(self) -> str:
         "Return what changes while it is live, as HTML, for a cell without widgets"

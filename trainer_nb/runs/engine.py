@@ -334,7 +334,6 @@ class Ray(Engine):
 # %% ../../nbs/runs/20_engine.ipynb #3ff2b75b
 _PAUSE_S = 5.
 _asked = {}     # (engine, id of a job) → (when, `Job`)
-_own = set()    # (folder, engine, id of a job) that this process has submitted
 
 def _class_of(data):
     return {'Slurm': Slurm, 'Ray': Ray}.get(str(data.get('engine')))     # None: this machine
@@ -356,9 +355,7 @@ def job_of(folder: Any) -> Job|None:  # None: the run trains on this machine
 def withdraw(folder: Any) -> bool:  # whether the job had not started, and is cancelled
     "Take the job of a run out of the queue; not any other job that a file from somebody else may name"
     cls, job = _class_of(data := folder.read('job.json')), str(data.get('job'))
-    if cls is None or (folder.path, cls, job) not in _own and not cls.belongs(job, folder):
-        return False
-    return cls.withdraw(job)
+    return cls is not None and cls.belongs(job, folder) and cls.withdraw(job)
 
 def submit(folder: Any, on: Engine) -> None:  # raises RuntimeError if the engine refuses the job
     "Submit the run in a folder; its state becomes 'waiting'"
@@ -369,5 +366,4 @@ def submit(folder: Any, on: Engine) -> None:  # raises RuntimeError if the engin
     except BaseException:
         folder.write('status.json', before)
         raise
-    _own.add((folder.path, type(on), job))
     folder.write('job.json', {'engine': type(on).__name__, 'job': job, 'options': on.options})

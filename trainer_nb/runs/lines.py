@@ -94,27 +94,28 @@ def _scaled(c, shown, start, fits_all):
 
 def chart_of(
     c: Values,
-    shown: dict,    # index of a run whose line is in colour → colour; the others are grey
+    slots: dict[int, int],  # index of a run whose line is in colour → that of the colour; the others are grey
     is_marked: bool = False,    # whether a style sheet chooses which lines are in colour, by the classes of all of them
     start: float = 0.,  # share of the horizontal axis to leave out
     fits_all: bool = False,     # whether the vertical axis fits most of the grey lines, too
 ) -> Chart:
     "Draw the lines of a comparison"
-    drawn, first, longest, ylim, ylog = _scaled(c, shown, start, fits_all)
+    drawn, first, longest, ylim, ylog = _scaled(c, slots, start, fits_all)
     unit, label = 1, AXES[c.x]
     if c.x == 'time': unit, label = next((u, name) for top, u, name in _UNITS if longest >= top)
     grey, bold, names = [], [], [cut_name(s.name, 18) for s in c.sources]
     for i, (name, pair) in enumerate(zip(names, drawn)):
-        lines = [replace(o, group=f'l-{i}') for o in _lines_of(name, pair, shown.get(i, GREY), unit)]
-        if i in shown: bold += lines
+        color = COLORS[slots[i]] if i in slots else GREY
+        lines = [replace(o, group=f'l-{i}') for o in _lines_of(name, pair, color, unit)]
+        if i in slots: bold += lines
         else: grey += [replace(o, width=1., alpha=.5, points=False, may_leave=True, end=o.end if is_marked else '')
                        for o in lines]
-    lines = [*grey, *bold, *_keys(cut_name(c.metric or ''), [drawn[i] for i in shown], bool(grey))]
+    lines = [*grey, *bold, *_keys(cut_name(c.metric or ''), [drawn[i] for i in slots], bool(grey))]
     ends = [o.end for o in (lines if is_marked else bold)]
     width = 788 - 60 - round(.6*SIZE*max(map(len, ends), default=0)) - 20
     panel = Panel(60, 24, width, 280, lines, (first/unit, first/unit + (longest - first)/unit*1.015 or 1), ylim, label,
                   ylog=ylog, whole=c.x != 'time', note='logarithmic' if ylog else '')
-    panel.hover = [*_hover([drawn[i] for i in shown], [names[i] for i in shown], unit, label)]
+    panel.hover = [*_hover([drawn[i] for i in slots], [names[i] for i in slots], unit, label)]
     panel.top = 9 + LEADING*max(len(legend_rows(panel.lines, panel.width)), 1)
     return Chart(800, round(panel.top + panel.height + 38), [panel])
 
@@ -169,16 +170,16 @@ def switches(c: Values, slots: dict[int, int]) -> str:     # index of a run in c
 
 ZOOM = '<label class="zoom" style="display:none"><input type="checkbox">axes on the last 80 %</label>'
 
-def charts(c: Values, shown: dict[int, str]) -> str:
+def charts(c: Values, slots: dict[int, int]) -> str:
     "Write the chart for a style sheet that chooses colours, and the one of the last 80 %"
-    whole, last = (chart_of(c, shown, True, start) for start in (0., .2))
+    whole, last = (chart_of(c, slots, True, start) for start in (0., .2))
     return f'<div class="whole">{whole.html()}</div><div class="last" style="display:none">{last.html()}</div>'
 
-def html_rows(c: Values, shown: dict[int, str], scope: str) -> str:
+def html_rows(c: Values, slots: dict[int, int], scope: str) -> str:
     "Write the table, with a dot in the colour of each line; it puts the check boxes into its order"
     (head, *rows), order = table_of(c), c.order()
     for i, row in zip(order, rows):
-        dot = f'<span class="s-{i}" style="color:{shown.get(i, "#888")}">●</span>'
+        dot = f'<span class="s-{i}" style="color:{COLORS[slots[i]] if i in slots else "#888"}">●</span>'
         row[0] = Rich(row[0], f'{dot} {escape(row[0])}')
     places = ''.join(f'{scope} :is(.labels,.steer)>:nth-child({i + 1}){{order:{k}}}' for k, i in enumerate(order))
     return f'<style>{places}</style>{html_table([head, *rows])}'
@@ -189,10 +190,9 @@ def html_notes(c: Values) -> str:
 
 def page(c: Values, slots: dict[int, int], status: str) -> str:
     "Write charts and table for a page without a kernel"
-    shown = {i: COLORS[k] for i, k in slots.items()}
-    svg, (png, size), boxes = charts(c, shown), chart_of(c, shown).png(), switches(c, slots)
+    svg, (png, size), boxes = charts(c, slots), chart_of(c, slots).png(), switches(c, slots)
     scope = f'c{crc32((svg + boxes).encode()):08x}'
     img = html_img(fewer_colors(png, 64), f'{status}: a chart', size['width'])
-    table = f'<div class="rows">{boxes}{html_rows(c, shown, f".{scope}")}</div>'
+    table = f'<div class="rows">{boxes}{html_rows(c, slots, f".{scope}")}</div>'
     return (f'<div class="{scope}">{sheet(f".{scope}", len(c.sources))}<div>{escape(status)}{ZOOM}</div>'
             f'<div class="flat">{img}</div>{svg}<div style="overflow-x:auto">{table}</div>{html_notes(c)}</div>')

@@ -151,7 +151,7 @@ class Trials(_Study):
         rows = self.rows if rows is None else rows
         for o in rows: self._sources.setdefault(o['run'], RunSource(self.run(o['run']).folder))
         values = _Curves([self._sources[o['run']] for o in rows], self.plan['monitor'], 'epoch', self.plan['mode'])
-        return chart_of(values, {0: COLORS[0]} if self._has_best(rows) else {}, fits_all=True)
+        return chart_of(values, {0: 0} if self._has_best(rows) else {}, fits_all=True)
 
     def importances(self,
         n: int = 20,    # resamples
