@@ -206,8 +206,7 @@ class Folder:
                 with suppress(OSError): shutil.rmtree(o) if o.is_dir() else o.unlink()
 
 # %% ../../nbs/save/01_files.ipynb #b3874726
-def find(source: str | Path, size: int = 1) -> tuple[dict[str, Any], Path]:
-                                        # BadCheckpoint
+def find(source: str | Path, size: int = 1) -> tuple[dict[str, Any], Path]:     # raises BadCheckpoint
     "Read (state, path) of a file, or of the newest in a folder from which `size` ranks can resume"
     path = Path(source)
     if path.is_dir(): return _find_newest(Folder(path), size)
