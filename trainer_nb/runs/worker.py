@@ -178,12 +178,12 @@ class _Mailbox:
         if what == 'scale_lr': return scale_lr(arg, learn)
         if what == 'weights': return _write_weights(learn, self.folder.path/'weights.pt')
         if what != 'checkpoint': raise ValueError(f'there is no request {what!r}')
-        if learn.world.size > 1 and heart.state != 'paused':
-            hook = learn.provider('checkpoints')
+        hook = learn.provider('checkpoints')
+        if heart.state != 'paused':
             learn.request(hook.save)
             return learn.request(partial(self._say_saved, name, hook.n_saves))
-        if learn.world.size > 1: learn.world.first('save')      # the other ranks, which wait
-        learn.provider('checkpoints').save(learn)
+        learn.world.first('save')       # the other ranks, which wait
+        hook.save(learn)
         return _saved(learn)
 
     def wait(self, learn: Learner) -> None:
@@ -206,7 +206,7 @@ class _Mailbox:
         if learn.provider('checkpoints').n_saves == n:
             return learn.request(partial(self._say_saved, name, n))
         try: self.say(name, what='checkpoint', done=_saved(learn), **_place(learn))
-        except RuntimeError as e: self.say(name, what='checkpoint', refused=str(e))
+        except Exception as e: self.say(name, what='checkpoint', refused=f'{type(e).__name__}: {e}')
 
 # %% ../../nbs/runs/04_worker.ipynb #8a51ea8a
 def error_record(e: BaseException) -> dict:
