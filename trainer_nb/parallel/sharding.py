@@ -65,8 +65,8 @@ class BatchShards:
         found = 'chooses other samples' if len({*ns}) == 1 else f'has {", ".join(map(str, ns))} samples'
         raise ValueError(
             f'{name} {found} in processes 0 to {len(ns) - 1}, as seen at batch {i}: expected the same whole batches '
-            'everywhere, of which each process takes its shard. Leave out a DistributedSampler, hold the same data, and '
-            'draw from a seed, or from the global RNGs of Python, numpy or torch, which are set alike')
+            'everywhere, of which each process takes its shard. Leave out a DistributedSampler, hold the same data, '
+            'and draw from a seed, or from the global RNGs of Python, numpy or torch, which are set alike')
 
 # %% ../../nbs/parallel/02_sharding.ipynb #13954e8f
 _GLOBAL = 'python', 'numpy', 'torch'     # the global RNGs from which a loader may draw

@@ -16,10 +16,10 @@ from trainer_nb.draw import (
 )
 from ..show import Budget, ButtonRow, front_end, html_chart
 from .folder import ask
+from .live import LiveView, Stored
 from .lines import ZOOM, chart_of, charts, html_notes, html_rows, page, sheet, switches
 from .sources import RunSource, sources_of, unique
 from .values import AXES, Values, notes_on, table_of
-from .view import LiveView, Stored
 
 # %% ../../nbs/runs/14_comparison.ipynb #0e3814b9
 class Comparison(Values):

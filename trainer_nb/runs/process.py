@@ -7,7 +7,7 @@ __all__ = ['RANK_VARIABLES', 'process_start', 'now_here', 'arguments', 'import_p
            'warm_starts', 'fork_runs', 'Ranks', 'Pausing']
 
 # %% ../../nbs/runs/06_process.ipynb #4e3aaf3d
-import json, os, platform, shutil, signal, subprocess, sys, tempfile, threading
+import json, os, platform, shutil, signal, subprocess, sys, tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -19,6 +19,7 @@ from typing import Any
 from ..base import open_file
 from ..loop import Hook
 from ..parallel import ProcessFailed
+from .failures import error_record
 
 # %% ../../nbs/runs/06_process.ipynb #d4fd60eb
 @cache
@@ -175,15 +176,6 @@ class Ranks:
                    'RANK': str(i), 'LOCAL_RANK': str(i), 'WORLD_SIZE': str(self.size)}
             self.children[i] = subprocess.Popen(command, stdin=subprocess.DEVNULL, env=env)
 
-    def end_with_parent(self) -> None:
-        "As another rank: end when the process that started this one has ended, in whatever way"
-        threading.Thread(target=self._listen, name='parent', daemon=True).start()
-
-    def _listen(self):
-        while os.getppid() == self.parent: sleep(.2)
-        if self.home is not None: shutil.rmtree(self.home, ignore_errors=True)
-        os._exit(1)
-
     def end(self) -> None:
         "As rank 0: wait for the others, and kill those that do not end"
         end = monotonic() + self.patience_s
@@ -213,9 +205,7 @@ class Ranks:
         for i, process in self.children.items():
             if not (code := process.poll()) or self.folder.read(f'rank-{i}.json'): continue
             how = f'was ended by signal {-code}' if code < 0 else f'ended with code {code}'
-            text = f'rank {i} of {self.size} {how}'
-            return {'module': ProcessFailed.__module__, 'type': ProcessFailed.__qualname__, 'args': [text],
-                    'message': text, 'notes': [], 'traceback': text}
+            return error_record(ProcessFailed(f'rank {i} of {self.size} {how}'))
 
     def is_stuck(self) -> bool:
         "Return whether another rank failed so long ago that this one waits for it in vain"

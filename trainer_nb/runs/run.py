@@ -18,13 +18,14 @@ from ..loop import History, Learner, as_hooks
 from ..save import find, read_state
 from .card import RunCard, card_of, notes_of, versions_here
 from .engine import engine_of, submit, withdraw
+from .failures import printable_lines, revived
 from .folder import Request, RunFolder, Status, answer, ask, pending, read_status
 from .fork import Branch, Change, branch_of, fork_run
 from .process import reap, spawn
 from .program import unpack_program
 from .record import RecordTail
 from .view import View
-from .worker import printable_lines, revived, without_screen
+from .worker import without_screen
 
 # %% ../../nbs/runs/07_run.ipynb #fcaab03c
 class _Window:

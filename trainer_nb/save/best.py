@@ -40,7 +40,8 @@ def load_best(
 
     Raises ValueError, with nothing changed, for the checkpoint of a different model.
     """
-    path, hook = folder_of(learn, folder, 'load_best')
+    path, hook = folder_of(learn, folder, 'load_best',
+                           '. Without files, fit(..., keep_best=True) ends with the best weights')
     if hook is not None: hook.finish()
     manifest = learn.world.first(find_best(path, *((hook.run, hook.monitor) if hook is not None else ())))
     file = path/manifest['file']

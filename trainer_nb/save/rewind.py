@@ -34,13 +34,13 @@ def find_point(folder: str | Path, epoch: int | None = None, step: int | None = 
     raise ValueError(f'no checkpoint was kept {wanted}. There are {_points_text(found)}; '
                      'Checkpoint(folder, every=..., keep=...) says when to save, and how many to keep')
 
-def folder_of(learn: Learner, folder: str | Path | None, verb: str) -> tuple[Path, Hook | None]:
+def folder_of(learn: Learner, folder: str | Path | None, verb: str, or_else: str = '') -> tuple[Path, Hook | None]:
     "Return the folder that a verb reads between two fits, and the hook `Checkpoint` if that writes there"
     learn.check_thread()
     if learn.is_fitting: raise RuntimeError(f'{verb} was called in a fit: stop it before, learn.stop()')
     hook = learn.provider('checkpoints')
     if folder is None and hook is None: raise ValueError(
-        f'{verb} needs the hook Checkpoint, to know the folder: add Checkpoint(folder), or pass folder=path')
+        f'{verb} needs the hook Checkpoint, to know the folder: add Checkpoint(folder), or pass folder=path{or_else}')
     path = hook.folder.path if folder is None else Path(folder)
     return path, hook if hook is not None and path.absolute() == hook.folder.path.absolute() else None
 
