@@ -11,7 +11,8 @@ from trainer_nb.draw import COLORS
 from trainer_nb.runs.lines import curves_of
 from trainer_nb.runs.folder import RunFolder, Status, answer, ask, pending
 from trainer_nb.runs.process import now_here
-from trainer_nb.runs.record import Curves, CurveFile, RecordTail, take
+from trainer_nb.runs.curves import Curves, CurveFile, take
+from trainer_nb.runs.record import RecordTail
 from trainer_nb.runs.table import main
 from trainer_nb.runs.sources import HistorySource, PointSource, sources_of
 from trainer_nb.runs.view import View

@@ -18,8 +18,8 @@ from typing import Any
 from ..base import did_you_mean, format_value, needed, open_file
 from ..loop import History, Learner
 from .card import flat, settings
+from .curves import CurveFile, Curves, take
 from .folder import RunFolder, count_of, read_status
-from .record import CurveFile, Curves, take
 from .run import Run
 
 # %% ../../nbs/runs/13_sources.ipynb #b4bed0a8
