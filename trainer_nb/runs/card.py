@@ -6,7 +6,7 @@
 __all__ = ['settings', 'flat', 'versions', 'versions_here', 'data_checksum', 'environment', 'notes_of', 'RunCard', 'card_of']
 
 # %% ../../nbs/runs/18_card.ipynb #b8d269a2
-import os, platform, re, subprocess, sys
+import os, platform, re, subprocess
 from dataclasses import dataclass
 from hashlib import blake2b
 from html import escape
@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from ..base import described, printable, replacing
+from ..base import described, library_versions, printable, replacing
 from ..draw import html_img, html_table
 from ..loop import History, Learner, Plot, plain_config
 
@@ -64,8 +64,7 @@ def versions_here() -> dict:
         # killed while it holds a lock, git leaves it
         command = ['git', '--no-optional-locks', *args]
         return subprocess.run(command, capture_output=True, text=True, timeout=2, check=True).stdout.strip()
-    res = {'python': platform.python_version(), 'torch': str(torch.__version__),
-           'trainer_nb': sys.modules['trainer_nb'].__version__}
+    res = library_versions()
     try:
         return res | {'git': git('rev-parse', 'HEAD'), 'git_dirty': bool(git('status', '--porcelain', '-uno'))}
     except (OSError, subprocess.SubprocessError): return res
@@ -107,9 +106,7 @@ def notes_of(folder: Any) -> dict[str, str]:  # 'tags' and 'note'
     return {'tags': ', '.join(words), 'note': note if isinstance(note, str) else ''}
 
 # %% ../../nbs/runs/18_card.ipynb #319c107f
-def _cell(text):
-    "Text for a cell of a Markdown table"
-    return re.sub(r'([\\`*_\[\]|<>#&])', r'\\\1', printable(str(text)))
+def _cell(text): return re.sub(r'([\\`*_\[\]|<>#&])', r'\\\1', printable(str(text)))
 
 def _markdown_table(lines):
     n = len(lines[0])
@@ -173,7 +170,6 @@ class RunCard:
 
 # %% ../../nbs/runs/18_card.ipynb #18d430b2
 def _results(h, first):
-    "The best and the last epoch"
     best, rows = h.best(first), h.epoch_rows
     if len(rows) <= first: return [['value', 'last epoch'], ['batches', str(h.n_steps)]]
     names = [k for k in rows[-1] if k != 'epoch' and not k.startswith('lr')]

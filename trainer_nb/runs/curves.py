@@ -43,7 +43,6 @@ def _column(rows, name):
 def _numbers(values): return [v if _is_number(v) else math.nan for v in values]
 
 def _revised(row):
-    "dict: name → list of float"
     return {k: _numbers(values) for k, values in row.items() if isinstance(values, list)}
 
 # %% ../../nbs/runs/31_curves.ipynb #d0977ae1
@@ -177,7 +176,6 @@ def _envelope(name, o):     # raises ValueError, or TypeError if a bin is incomp
 
 # %% ../../nbs/runs/31_curves.ipynb #03a00001
 def _parsed(data):
-    "Return the rows in whole lines"
     lines = data.splitlines()
     try: rows = json.loads(b'[' + b','.join(filter(None, lines)) + b']')
     except (ValueError, RecursionError):

@@ -16,7 +16,7 @@ from typing import Any
 
 from ..base import open_file, replacing, unproven
 from ..loop import as_count
-from .process import RANK_VARIABLES, arguments, detach, import_path, process_start
+from .process import RANK_VARIABLES, arguments, detach, import_path, now_here, process_start
 
 # %% ../../nbs/runs/20_engine.ipynb #6df7bfee
 @dataclass
@@ -310,8 +310,8 @@ class Ray(Engine):
     def launch(self, folder: Any) -> str:
         code = 'import json, sys; from trainer_nb.runs.engine import Ray, drive; ' \
                'drive(Ray(**json.loads(sys.argv[1])), sys.argv[2])'
-        pid, started = detach(folder, '-c', code, json.dumps(self.options))
-        return f'{platform.node()} {pid} {started}'
+        now = now_here(detach(folder, '-c', code, json.dumps(self.options)))
+        return f'{now["host"]} {now["pid"]} {now["started"]}'
 
     @staticmethod
     def look(job: str) -> Job:

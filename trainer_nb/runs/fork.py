@@ -210,7 +210,6 @@ def fork_run(run: Any, at: int|None, step: int|None, folder: str|Path|None, chan
 
 # %% ../../nbs/runs/19_fork.ipynb #a963dc63
 def _free_name(path):
-    "The path of a new folder beside a run"
     names = (path.with_name(f'{path.name}-fork-{i}') for i in count(1))
     return next(o for o in names if not os.path.lexists(o))
 

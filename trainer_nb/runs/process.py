@@ -42,9 +42,10 @@ def _ask_ps(pid):
     state, _, start = out.strip().partition(' ')
     return None if not state or state[0] == 'Z' else (start.strip(), state[0] == 'T')
 
-def now_here() -> dict:
-    "Return what identifies this process in `status.json`"
-    return {'pid': os.getpid(), 'started': process_start(os.getpid())[0], 'host': platform.node()}
+def now_here(pid: int = 0) -> dict:     # 0: this process
+    "Return what identifies a process in `status.json`"
+    pid = pid or os.getpid()
+    return {'pid': pid, 'started': (process_start(pid) or ('', False))[0], 'host': platform.node()}
 
 def arguments(pid: int) -> list[str]:  # empty if there is no such process
     "Return the command line of a process"
@@ -73,27 +74,19 @@ def _python(folder, *args, stdin=subprocess.DEVNULL):   # `Popen`
     _children.append(process)
     return process
 
-def _start_of(pid):     # '' if it has ended
-    found = process_start(pid)
-    return found[0] if found else ''
-
-def detach(folder: Any, *args: str) -> tuple[int, str]:
-    """Start Python for the run in a `RunFolder`, its last argument, in a session of its own
-
-    Returns the process, and when it started.
-    """
-    process = _python(folder, *args, str(folder.path))
-    return process.pid, _start_of(process.pid)
+def detach(folder: Any, *args: str) -> int:
+    "Start Python for the run in a `RunFolder`, its last argument, in a session of its own; return the process"
+    return _python(folder, *args, str(folder.path)).pid
 
 def announce(folder: Any, pid: int) -> None:
     "Note in the folder of a run that a process begins to train it"
-    own = {'pid': pid, 'started': _start_of(pid), 'position': 'before training began'}
-    folder.write('status.json', {'state': 'starting', **now_here(), **own, 'heartbeat': time()})
+    own = {**now_here(pid), 'position': 'before training began'}
+    folder.write('status.json', {'state': 'starting', **own, 'heartbeat': time()})
 
 def spawn(folder: Any) -> None:
     "Start the process that trains the run in a `RunFolder`"
     if (warm := _warm.get()) is not None: return warm.spawn(folder)
-    announce(folder, detach(folder, '-m', 'trainer_nb', 'run')[0])
+    announce(folder, detach(folder, '-m', 'trainer_nb', 'run'))
 
 _children = []      # to be polled, so that no process stays behind as a zombie
 

@@ -224,7 +224,6 @@ _REMEDIES = [    # types → what to do
 ]
 
 def _refusal(program, e):
-    "Make the error for a program that cannot be copied"
     path, o = _culprit(program, '')
     for name in 'learn', 'hooks':
         if path.startswith(f'[{name!r}]'): path = name + path.removeprefix(f'[{name!r}]')

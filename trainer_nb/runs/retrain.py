@@ -20,7 +20,7 @@ from .fingerprint import Fingerprint, Point
 from .fork import first_other
 from .parting import Record, record_of
 from .program import enter, unpack_program
-from .trace import drop_writers, writes
+from .trace import writes
 from .worker import set_torch_settings, torch_settings
 
 # %% ../../nbs/runs/27_retrain.ipynb #e50557d1
@@ -58,7 +58,6 @@ class Probe(Fingerprint):
 # %% ../../nbs/runs/27_retrain.ipynb #c2aab9a0
 @contextmanager
 def _put_back() -> Iterator[None]:
-    "Put all random states and the settings of torch back"
     states, settings = rng_state(), torch_settings()
     try: yield
     finally:
@@ -68,8 +67,8 @@ def _put_back() -> Iterator[None]:
 def _stays_out(hook): return writes(hook) or isinstance(hook, Fingerprint)
 
 def _strip(learn):
-    drop_writers(learn)
-    for h in [h for h in learn.hooks if isinstance(h, Fingerprint)]: learn.remove_hook(h)
+    for h in filter(_stays_out, [*learn.hooks]): learn.remove_hook(h)
+    learn.display = None
 
 class Made:
     "A function that makes a learner, which is trained from its beginning"

@@ -269,7 +269,6 @@ class _Results(_Steered):
         return find(source)[0]['modules']['model']['state']
 
     def _with_weights(self):
-        "Return a learner with the current weights"
         if self._other is None: self._other = without_screen(unpack_program(self.path)['learn'])
         self._other.model.load_state_dict(self.weights())
         return self._other
@@ -357,7 +356,6 @@ class Run(_Results):
         return True
 
 def _is_attended():
-    "Can somebody be asked?"
     return attended_kernel() is not None or sys.stdin is not None and sys.stdin.isatty()
 
 def confirmed(question: str) -> bool|None:

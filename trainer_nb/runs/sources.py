@@ -164,7 +164,6 @@ class PointSource(Recorded):
 
 # %% ../../nbs/runs/13_sources.ipynb #3af7b19c
 def _tensorboard_source(path):  # `PointSource`; raises ImportError
-    "Scalars of TensorBoard in a folder with event files"
     module = 'tensorboard.backend.event_processing.event_accumulator'
     reader = needed(module, f'{path.name} holds event files, and reading them', 'tensorboard')
     events = reader.EventAccumulator(str(path), size_guidance={'scalars': 0})

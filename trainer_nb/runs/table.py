@@ -45,13 +45,11 @@ def _size_on_disk(path):
 def _number(v): return float(v) if isinstance(v, (int, float)) and abs(v) < 1e15 else 0.
 
 def _losses(source):
-    "Values for a sparkline"
     steps, marks = source.curves.steps, source.curves.marks.get('valid_loss', ())
     points = [v for batch, v in marks if batch > source.first_batch]
     return points if len(points) > 2 or 'train_loss' not in steps else steps['train_loss'].curves()[3]
 
 def _row(folder, source, shown):
-    "A row of the table; `shown` names settings"
     source.update()
     info, c = folder.read('run.json'), source.curves
     total, done = folder.read('status.json').get('end_epoch'), c.scales.get('epoch', [(0, 0)])[-1][1]
@@ -140,7 +138,6 @@ class _TableView(LiveView):
         self.table = table
 
     def show(self) -> None:
-        "Show it in this cell"
         if front_end() != 'html': return print(self.table)
         self.handle = show_bundle(self._bundle(is_live := self.table.is_live))
         if not is_live: return
@@ -206,7 +203,6 @@ def _tail(folder):
         if not data: sleep(.2)
 
 def _check_resume(folder, o):
-    "Check the program of a run; return the exit code"
     if not o.yes and not confirmed(f'This runs the program in {folder.path.name}. Continue?'):
         sys.exit(f'nothing was run: --yes runs the program in {folder.path.name} without a question')
     from .check import check_program

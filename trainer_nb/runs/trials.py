@@ -168,7 +168,6 @@ class Trials(_Study):
 
 # %% ../../nbs/runs/15_trials.ipynb #tr000014
 def _done(sweep, least):    # raises ValueError
-    "The trials that are done"
     found = [o for o in sweep.study.get_trials(deepcopy=False) if o.state.name == 'COMPLETE']
     if len(found) < least:
         raise ValueError(f'the picture compares trials: expected at least {least} that are done, got {len(found)}')

@@ -52,19 +52,16 @@ class _Contents:
         self.first_row, self.first_batch = count_of(info, 'first_row'), count_of(info, 'first_batch')
         self.n_metrics = count_of(info, 'n_metrics')
 
-    @property
-    def history(self): return self.tail.history
+    def line(self, status): return status_line(self.name, status, self.tail.history, self.first_row)
 
-    def line(self, status): return status_line(self.name, status, self.history, self.first_row)
+    def branch_text(self): return '' if self.branch is None else self.branch.text(self.tail.history)
 
-    def branch_text(self): return '' if self.branch is None else self.branch.text(self.history)
-
-    def table(self, is_over):
-        "Text of the epoch table, if there is a row"
-        return self.history.text(self.first_row) if is_over and len(self.history) > self.first_row else ''
+    def table(self):    # '' if there is no row
+        h = self.tail.history
+        return h.text(self.first_row) if len(h) > self.first_row else ''
 
     def head(self, status):     # (line, share that is done, key of `STATES`)
-        h, end = self.history, count_of(status.data or {}, 'end')
+        h, end = self.tail.history, count_of(status.data or {}, 'end')
         n, total = h.n_steps - self.first_batch, end - self.first_batch
         share = min(max(n/total, 0), 1) if total > 0 else None
         state = status.state if status.state in STATES else 'failed' if status.is_over else 'running'
@@ -72,7 +69,7 @@ class _Contents:
         return line, 1. if state == 'done' else share, state
 
     def below(self, status):    # (HTML of the table, `Chart` or None)
-        h, end = self.history, count_of(status.data or {}, 'end')
+        h, end = self.tail.history, count_of(status.data or {}, 'end')
         if self.plot is None or self.plot.history is not h:
             self.plot = Plot(h, self.first_batch, self.n_metrics)
         chart = self.plot.chart(0 if status.is_over else end) if h.n_steps > self.first_batch else None
@@ -171,8 +168,9 @@ class View(LiveView):
         self.tail.update()
         status = self.look()
         if front_end() != 'html':
-            for o in self.contents.table(status.is_over), self.contents.line(status), self.contents.branch_text():
-                if o: print(o, flush=True)
+            table = self.contents.table() if status.is_over else ''
+            for o in filter(None, [table, self.contents.line(status), self.contents.branch_text()]):
+                print(o, flush=True)
         elif status.is_over and self.thread is None: self._close_area(Area(), status)
         else:
             with self.drawing: self.areas.append(self._open_area(status))
@@ -228,7 +226,7 @@ class View(LiveView):
     def _close_area(self, area, status):
         (line, share, state), (table, chart) = self.contents.head(status), self.contents.below(status)
         n = self.tail.history.n_steps - self.contents.first_batch
-        area.close(line, table, chart, self.contents.table(True), f'plot of {n} batches', state, share)
+        area.close(line, table, chart, self.contents.table(), f'plot of {n} batches', state, share)
 
     def leave(self) -> None:
         self.tail.update()

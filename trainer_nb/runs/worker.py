@@ -81,7 +81,6 @@ class _Heartbeat:
         if left is not None: self.end = learn.history.n_steps + left
 
     def status(self) -> dict:
-        "Return the contents of `status.json`"
         res = {'state': self.state, **now_here(), 'heartbeat': time(), 'position': self.position, 'note': self.note}
         if self.error: res['error'] = self.error
         if not self.marks: return res
@@ -95,7 +94,6 @@ class _Heartbeat:
 
 # %% ../../nbs/runs/04_worker.ipynb #5aa57855
 def _saved(learn):      # raises RuntimeError if the last checkpoint was not saved
-    "Wait until a checkpoint is on disk"
     hook = learn.provider('checkpoints')
     hook.finish()
     if hook.saved_at is None: raise RuntimeError('no checkpoint was saved; run.output says why')
@@ -320,7 +318,6 @@ def _follow(worker):
 
 # %% ../../nbs/runs/04_worker.ipynb #04f17005
 def _trained(worker):     # 'done' or 'stopped'; None after an error
-    "Train as rank 0"
     worker.is_training = True
     try:
         _train(worker, _program(worker))
