@@ -6,23 +6,22 @@
 __all__ = ['torch_settings', 'set_torch_settings', 'without_screen', 'Worker']
 
 # %% ../../nbs/runs/04_worker.ipynb #318e3ad0
-import json, os, platform, signal, sys, threading, traceback
+import os, platform, signal, sys, threading, traceback
 from contextlib import nullcontext
-from functools import partial
 from pathlib import Path
-from time import monotonic, time
-from typing import Any
+from time import monotonic
 
 import torch
 
 from ..base import set_rng_state
-from ..loop import Learner, MainProcessHook, TrainingInterrupted, fit_rates, move, set_lr
+from ..loop import Learner, MainProcessHook, TrainingInterrupted, move
 from ..parallel import Accelerate, accelerate_hook, as_rank, end_with_parent, is_lost
-from ..save import Checkpoint, Folder, Lock, host_copy, write_state
-from ..show import Display, outcome, pause, planned, scale_lr, unpause
+from ..save import Checkpoint, Folder, Lock
+from ..show import Display, outcome
 from .failures import error_record
-from .folder import RunFolder, answer, pending
-from .process import Pausing, Ranks, now_here
+from .folder import RunFolder
+from .mailbox import Heartbeat, Mailbox
+from .process import Ranks
 from .program import enter, unpack_program
 from .record import RunRecord
 
@@ -44,167 +43,6 @@ def set_torch_settings(settings: dict) -> None:
     torch.set_float32_matmul_precision(settings['precision'])
     cudnn = torch.backends.cudnn
     cudnn.benchmark, cudnn.deterministic, cudnn.allow_tf32 = settings['cudnn']
-
-# %% ../../nbs/runs/04_worker.ipynb #7122ec83
-class _Heartbeat:
-    "Writes the status of a run, with the progress of its learner"
-    def __init__(self, folder: RunFolder):
-        self.folder, self.state, self.note = folder, 'starting', ''
-        self.learn = self.record = self.error = None
-        self.position, self.is_over, self.problem = '', False, ''
-        self.end = 0            # number of the last training batch that is expected; 0 if unknown
-        self.writing = threading.Lock()
-        self.done_at, self.n_done, self.marks = monotonic(), -1, []
-
-    def beat(self) -> None:
-        "Write the status"
-        with self.writing:
-            try:
-                self._count()
-                self.folder.write('status.json', self.status())
-                self.problem = ''
-            except OSError as e:
-                self.problem = f'the status could not be written ({e.strerror or e})'
-
-    def _count(self):
-        "Note the progress of training, for its rate"
-        learn, now = self.learn, monotonic()
-        if learn is None: return
-        n = learn.history.n_steps + learn.valid_idx
-        if n != self.n_done: self.n_done, self.done_at = n, now
-        self.marks = [*self.marks[-9:], (now, learn.history.n_steps)]
-        if learn.is_fitting or self.is_over: self.position = learn.position
-
-    def expect(self, learn: Learner) -> None:
-        "Note where the fit will end, while that is known"
-        left, _ = planned(learn)
-        if left is not None: self.end = learn.history.n_steps + left
-
-    def status(self) -> dict:
-        res = {'state': self.state, **now_here(), 'heartbeat': time(), 'position': self.position, 'note': self.note}
-        if self.error: res['error'] = self.error
-        if not self.marks: return res
-        learn, (t0, n0), (t1, n1) = self.learn, self.marks[0], self.marks[-1]
-        self.expect(learn)
-        problem = self.problem or (self.record.problem if self.record is not None else '')
-        return {**res, 'epoch': learn.state.epoch, 'optimizer_step': learn.state.optimizer_step,
-                'batch': learn.history.n_steps, 'end': self.end, 'end_epoch': learn.bounds['epoch'],
-                'training': learn.training, 'valid_idx': learn.valid_idx, 'rate': (n1 - n0)/max(t1 - t0, 1e-3),
-                'batch_s': monotonic() - self.done_at, 'note': self.note or problem}
-
-# %% ../../nbs/runs/04_worker.ipynb #5aa57855
-def _saved(learn):      # raises RuntimeError if the last checkpoint was not saved
-    hook = learn.provider('checkpoints')
-    hook.finish()
-    if hook.saved_at is None: raise RuntimeError('no checkpoint was saved; run.output says why')
-    return 'saved'
-
-def _write_weights(learn, path):    # raises RuntimeError, OSError
-    if learn.world.is_sharded:
-        raise RuntimeError('they are sharded over the ranks: ask for a checkpoint')
-    write_state(path, host_copy({'model': dict(learn.fitting.model.state_dict())}))
-    return 'saved'
-
-def _place(learn, what=''):
-    "Where a request was carried out; a stop comes later"
-    res = {'where': learn.position, 'batch': learn.history.n_steps}
-    if what in _STOPS: del res['batch']
-    return res
-
-_STOPS = {'stop': 'stops after this batch', 'stop_epoch': 'stops after this epoch'}
-
-# %% ../../nbs/runs/04_worker.ipynb #a4be0593
-class _Mailbox:
-    "Carries out the requests to the run of a `Worker`, and answers them"
-    def __init__(self, worker: Any):
-        self.worker, self.folder, self.together = worker, worker.folder, Pausing(self.wait)
-        self.taken, self.pausing, self.resuming, self.unsaid = set(), [], [], {}
-
-    def say(self, name: str, **words: str|int) -> None:
-        "Answer a request; if that cannot be written, try again at the next heartbeat"
-        try:
-            answer(self.folder, name, **words)
-            self.unsaid.pop(name, None)
-        except (OSError, ValueError):
-            self.unsaid[name] = words     # a full disk, or a link that leads elsewhere
-
-    def say_rest(self) -> None:
-        "At the end, refuse the requests that are still open"
-        words = {'refused': 'the run was over before'}
-        for name in pending(self.folder): self.say(name, **self.unsaid.get(name, words))
-
-    def look(self, learn: Learner) -> None:
-        "Have new requests carried out between two batches"
-        for name in pending(self.folder):
-            if name in self.taken: continue
-            self.taken.add(name)
-            learn.request(partial(self._do, name))
-
-    def _do(self, name, learn):
-        what = ''
-        try:
-            with self.folder.open(f'requests/{name}') as f: data = f.read()
-            if name.endswith('.pkl'):
-                import cloudpickle
-                what, res = 'call', repr(cloudpickle.loads(data)(learn))
-            else:
-                o = json.loads(data)
-                what = str(o['what'])
-                res = self._act(name, what, o.get('arg'), learn)
-        except Exception as e: self.say(name, what=what, refused=f'{type(e).__name__}: {e}')
-        else:
-            if res is not None: self.say(name, what=what, done=res, **_place(learn, what))
-
-    def _act(self, name, what, arg, learn):     # text of the answer; None: it comes later
-        heart = self.worker.heart
-        if what == 'pause':
-            if heart.state == 'paused': return self.say(name, what=what, refused='it is paused already')
-            self.pausing.append(name)
-            return self.wait(learn) if learn.world.size == 1 else learn.request(self.together.pause)
-        if what == 'unpause':
-            if heart.state != 'paused': raise RuntimeError('it is not paused')
-            self.resuming.append(name)
-            return learn.request(unpause)
-        if what in _STOPS:
-            self.worker.leaves = self.worker.is_leaving = False       # what a person asks for wins
-            learn.request(what)
-            return _STOPS[what]
-        if what == 'set_lr':
-            for opt, lr in fit_rates({} if arg is None else arg, learn.opts).items(): set_lr(learn.opts[opt], lr)
-            learn.history.flag(words := f'lr → {arg}')
-            return words
-        if what == 'scale_lr': return scale_lr(arg, learn)
-        if what == 'weights': return _write_weights(learn, self.folder.path/'weights.pt')
-        if what != 'checkpoint': raise ValueError(f'there is no request {what!r}')
-        hook = learn.provider('checkpoints')
-        if heart.state != 'paused':
-            learn.request(hook.save)
-            return learn.request(partial(self._say_saved, name, hook.n_saves))
-        learn.world.first('save')       # the other ranks, which wait
-        hook.save(learn)
-        return _saved(learn)
-
-    def wait(self, learn: Learner) -> None:
-        "Wait between two batches, and answer the requests for it"
-        heart = self.worker.heart
-        heart.state = 'paused'
-        heart.record.tick(learn)
-        self._say_state(learn, self.pausing, 'pause', 'paused')
-        try: pause(learn)
-        finally: heart.state = 'running'
-        self._say_state(learn, self.resuming, 'unpause', 'resumed')
-
-    def _say_state(self, learn, names, what, done):
-        "Write the status now, as those who look need not wait for the next heartbeat; then answer"
-        self.worker.beat()
-        while names: self.say(names.pop(), what=what, done=done, **_place(learn))
-
-    def _say_saved(self, name, n, learn):
-        "Answer once all ranks have saved"
-        if learn.provider('checkpoints').n_saves == n:
-            return learn.request(partial(self._say_saved, name, n))
-        try: self.say(name, what='checkpoint', done=_saved(learn), **_place(learn))
-        except Exception as e: self.say(name, what='checkpoint', refused=f'{type(e).__name__}: {e}')
 
 # %% ../../nbs/runs/04_worker.ipynb #b81c7c02
 def without_screen(learn: Learner) -> Learner:
@@ -353,7 +191,7 @@ class Worker:
 
     def __init__(self, path: str|Path):
         self.folder = RunFolder(path)
-        self.heart, self.mail = _Heartbeat(self.folder), _Mailbox(self)
+        self.heart, self.mail = Heartbeat(self.folder), Mailbox(self)
         self.info = self.folder.read('run.json')
         self.ranks = Ranks(self.folder, self.info.get('n_procs', 1))
         self.hooks, self.first, self.is_training = (), 0, False
