@@ -19,6 +19,7 @@ import torch
 from ..base import described, library_versions, printable, replacing
 from ..draw import html_img, html_table
 from ..loop import History, Learner, Plot, plain_config
+from ..show import flatten
 
 # %% ../../nbs/runs/18_card.ipynb #1fc894df
 def _name(o): return getattr(o, '__qualname__', None) or type(o).__qualname__
@@ -38,12 +39,10 @@ def settings(learn: Learner, hooks: tuple, plan: dict, n_procs: int = 1) -> dict
             'hooks': [h.name for h in (*learn.hooks, *hooks) if h.name not in ('Display', 'Controls')],
             'seed': learn.seed, 'config': config, **plan, **({'n_procs': n_procs} if n_procs > 1 else {})}
 
-def flat(settings: Any, prefix: str = '', most: int = 40) -> dict[str, str]:
+def flat(settings: Any, most: int = 40) -> dict[str, str]:      # empty if it is no dict
     "Write nested settings as text: dotted names, values of at most so many characters"
-    res = {}
-    for k, v in settings.items() if isinstance(settings, dict) else ():
-        res |= flat(v, f'{prefix}{k}.', most) if isinstance(v, dict) else {prefix + str(k): str(v)[:most]}
-    return res
+    found = flatten(settings) if isinstance(settings, dict) else {}
+    return {k: str(v)[:most] for k, v in found.items()}
 
 # %% ../../nbs/runs/18_card.ipynb #bca407c2
 def versions(learn: Learner, hooks: tuple) -> dict[str, str]:

@@ -5,4 +5,6 @@ from .display import Display, Log
 from .controls import ButtonRow, Controls, MarimoRow, pause, scale_lr, unpause
 from .lr_find import LRCurve
 from .batch_sizes import BatchSizes
-from .loggers import CSVLogger, JSONLLogger, MLflowLogger, TensorBoardLogger, TrackioLogger, WandbLogger
+from .loggers import (
+    CSVLogger, JSONLLogger, MLflowLogger, TensorBoardLogger, TrackioLogger, WandbLogger, flatten
+)
