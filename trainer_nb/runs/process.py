@@ -80,8 +80,8 @@ def detach(folder: Any, *args: str) -> int:
 
 def announce(folder: Any, pid: int) -> None:
     "Note in the folder of a run that a process begins to train it"
-    own = {**now_here(pid), 'position': 'before training began'}
-    folder.write('status.json', {'state': 'starting', **own, 'heartbeat': time()})
+    now = {**now_here(pid), 'heartbeat': time(), 'position': 'before training began'}
+    folder.write('status.json', {'state': 'starting', **now})
 
 def spawn(folder: Any) -> None:
     "Start the process that trains the run in a `RunFolder`"

@@ -16,7 +16,7 @@ from torch import Tensor
 from ..base import rng_state, set_rng_state, set_seed
 from ..loop import Learner, unchanged
 from .check import bounds_within
-from .fingerprint import Fingerprint, Point
+from .fingerprint import Fingerprint
 from .fork import first_other
 from .parting import Record, record_of
 from .program import enter, unpack_program
@@ -30,24 +30,21 @@ class Probe(Fingerprint):
         span: tuple[float, float],      # first and last optimizer step whose batches are recorded
         n: float = math.inf,            # training batches, recorded or not
         every: int = 1,
-        keep: tuple | None = None,      # key of a point, and the part of it whose tensor is kept
+        keep: tuple | None = None,      # (key of a point, part of it whose tensor is kept); the last one recorded
     ):
         super().__init__(every)
-        self.span, self.n, self.keep, self.kept = span, n, keep, None
+        self.span, self.n, self.keep, self.kept = span, n, dict([keep] if keep else []), None
 
     def is_due(self, learn: Learner, i: int) -> bool:
         step = learn.state.optimizer_step
         is_last = learn.training and (self.n == 1 or step >= self.span[1] - 1)
         return step >= self.span[0] and (is_last or super().is_due(learn, i))
 
-    def new_point(self, key: tuple, facts: dict) -> Point:
-        return Point(key, facts, self.keep[1] if self.keep and self.keep[0] == key else None)
-
     def close_point(self, learn: Learner) -> None:
         p = self.point
         super().close_point(learn)
         if p.kept is not None: self.kept = p.kept
-        if self.keep and self.keep[0] == p.key: learn.stop()
+        if p.key in self.keep: learn.stop()
 
     def after_step(self, learn: Learner) -> None:
         super().after_step(learn)

@@ -72,15 +72,12 @@ def _use_accelerator(learn):
     move(learn, torch.device(kind, torch.accelerator.current_device_index()))
 
 # %% ../../nbs/runs/04_worker.ipynb #04f17001
-def _program(worker):
-    "Load the program, in the working directory that it comes from"
+def _train(worker):
+    "Make the fit that `start` has packed, in the working directory that it comes from, and run it"
     enter(worker.folder)
     ranks = worker.ranks
-    return unpack_program(worker.folder.path, ranks.local if ranks.size > 1 else None)
-
-def _train(worker, program):
-    "Make the fit that `start` has packed, and run it"
-    learn, hooks, ranks = program['learn'], tuple(program['hooks']), worker.ranks
+    program = unpack_program(worker.folder.path, ranks.local if ranks.size > 1 else None)
+    learn, hooks = program['learn'], tuple(program['hooks'])
     heart, checkpoints = worker.heart, worker.folder.path/'checkpoints'
     # into output.txt
     learn.display = without_screen(learn).add_hook(Display('text', plot=False))
@@ -145,7 +142,7 @@ def _follow(worker):
     "Train as a rank other than 0, then end this process"
     end_with_parent(worker.ranks.parent, worker.ranks.home)
     code = 0
-    try: _train(worker, _program(worker))
+    try: _train(worker)
     except TrainingInterrupted: pass
     except BaseException as e:
         traceback.print_exc()
@@ -158,7 +155,7 @@ def _follow(worker):
 def _trained(worker):     # 'done' or 'stopped'; None after an error
     worker.is_training = True
     try:
-        _train(worker, _program(worker))
+        _train(worker)
         return 'stopped' if worker.learn.stopped is not None else 'done'
     except TrainingInterrupted: return 'stopped'
     except BaseException as e:
