@@ -200,7 +200,7 @@ def ray(tmp_path, monkeypatch):
     pytest.importorskip('ray', reason="Ray is not installed: pip install 'trainer_nb[ray]'")
     monkeypatch.setenv('RAY_raylet_start_wait_time_s', '300')       # of a busy machine
     yield
-    for o in tmp_path.rglob('job.json'): Ray.withdraw(json.loads(o.read_text())['job'])
+    for o in tmp_path.rglob('job.json'): engine.withdraw(Run(o.parent).folder)
 
 @pytest.mark.soak
 def test_ray_equals_n_procs(ray, tmp_path):

@@ -8,6 +8,7 @@ __all__ = ['Run', 'confirmed']
 # %% ../../nbs/runs/07_run.ipynb #ac71683a
 import os, shutil, sys, warnings
 from collections.abc import Callable
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from time import monotonic, sleep
@@ -242,11 +243,12 @@ class _Results(_Steered):
         self.check_versions()
         return self._load_newest(unpack_program(self.path)['learn'])
 
+    @property
+    def _newest(self):
+        return path if (path := self.path/'result.pt').exists() else self.path/'checkpoints'
+
     def _load_newest(self, learn):
-        for path in self.path/'result.pt', self.path/'checkpoints':
-            try: learn.load(path)
-            except FileNotFoundError: continue
-            break
+        with suppress(FileNotFoundError): learn.load(self._newest)
         return learn
 
     def check_versions(self) -> None:
@@ -264,9 +266,7 @@ class _Results(_Steered):
         if not self.state.is_over:
             self._ask('weights').wait(60)
             return read_state(self.path/'weights.pt')['model']
-        result = self.path/'result.pt'
-        source = result if result.exists() else self.path/'checkpoints'
-        return find(source)[0]['modules']['model']['state']
+        return find(self._newest)[0]['modules']['model']['state']
 
     def _with_weights(self):
         if self._other is None: self._other = without_screen(unpack_program(self.path)['learn'])
