@@ -20,7 +20,7 @@ from ..save import Folder, find_point
 from .card import settings
 from .engine import engine_of
 from .folder import RunFolder, count_of
-from .program import launch_run, may_begin, unpack_program
+from .program import launch_run, unpack_program
 from .record import RecordTail
 
 # %% ../../nbs/runs/19_fork.ipynb #74bc2530
@@ -195,8 +195,6 @@ def fork_run(run: Any, at: int|None, step: int|None, folder: str|Path|None, chan
     plan = {**old, **totals}
     there = settings(learn, hooks, plan, info.get('n_procs', 1))
     for name, o in rates.items(): there[name or 'optimizer']['lr'] = o
-    new = type(run)(to.path)
-    if not may_begin(new, there, overwrite): return new
     if rates and point is None: plan['lr'] = change.lr
     elif rates: hooks = *hooks, RateFrom(point['step'], rates)
     def add(path):
@@ -205,7 +203,7 @@ def fork_run(run: Any, at: int|None, step: int|None, folder: str|Path|None, chan
         return {'parent': {**parent, 'differs': [*_rate_words(state, rates, learn), *differs]}}
     keep = {k: info[k] for k in ('first_row', 'first_batch', 'n_procs') if k in info}
     program |= {'hooks': hooks, 'kwargs': plan, 'totals': totals}
-    launch_run(to, program, {**keep, 'settings': there}, add, max_gb, on)
+    launch_run(new := type(run)(to.path), program, {**keep, 'settings': there}, add, overwrite, max_gb, on)
     return new
 
 # %% ../../nbs/runs/19_fork.ipynb #a963dc63

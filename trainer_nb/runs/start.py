@@ -18,8 +18,7 @@ from ..loop import Learner, Plan, as_count, as_hooks, fit_rates
 from ..parallel import Accelerate, accelerate_hook
 from .card import settings
 from .engine import Engine
-from .folder import RunFolder
-from .program import launch_run, may_begin
+from .program import launch_run
 from .run import Run
 from .worker import torch_settings
 
@@ -99,18 +98,17 @@ def begin(learn: Learner, n_epochs: int|None, *, folder: str|Path|None = None, n
     else:
         with learn.added_hooks(*as_hooks(hooks)): pass      # raises what `fit` would raise
     hooks = _with_ranks(learn, as_hooks(hooks), n_procs, not plan, on)
-    to = RunFolder(folder if folder is not None else f'runs/{strftime("%Y%m%d-%H%M%S")}-{token_hex(2)}')
-    there, run = settings(learn, hooks, plan, n_procs), Run(to.path, learn, hooks)
-    if not may_begin(run, there, overwrite): return run
+    to = folder if folder is not None else f'runs/{strftime("%Y%m%d-%H%M%S")}-{token_hex(2)}'
+    run = Run(to, learn, hooks)
     program = {'learn': learn, 'hooks': tuple(hooks), 'kwargs': plan, 'totals': _totals(learn, plan),
                'is_stopped': not plan, 'rng': rng_state(), 'torch': torch_settings(),
                'wants_accelerator': on is not None and on.has_accelerators}
     info = {'first_row': len(learn.history), 'first_batch': learn.history.n_steps, 'n_procs': n_procs,
-            'settings': there}
+            'settings': settings(learn, hooks, plan, n_procs)}
     def save_start(path):
         if plan: return
         with learn.added_hooks(*hooks): learn.save(path/'start.pt')
-    launch_run(to, program, info, save_start, max_gb, on)
+    launch_run(run, program, info, save_start, overwrite, max_gb, on)
     return run
 
 # %% ../../nbs/runs/08_start.ipynb #c7915d0e
