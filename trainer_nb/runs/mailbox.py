@@ -130,9 +130,9 @@ class Mailbox:
     def _act(self, name, what, arg, learn):     # text of the answer; None: it comes later
         heart = self.worker.heart
         if what == 'pause':
-            if heart.state == 'paused': return self.say(name, what=what, refused='it is paused already')
+            if heart.state == 'paused': raise RuntimeError('it is paused already')
             self.pausing.append(name)
-            return self.wait(learn) if learn.world.size == 1 else learn.request(self.together.pause)
+            return learn.request(self.together.pause)
         if what == 'unpause':
             if heart.state != 'paused': raise RuntimeError('it is not paused')
             self.resuming.append(name)
@@ -158,6 +158,7 @@ class Mailbox:
 
     def wait(self, learn: Learner) -> None:
         "Wait between two batches, and answer the requests for it"
+        if not self.pausing: return     # the pause before was for this request, too
         heart = self.worker.heart
         heart.state = 'paused'
         heart.record.tick(learn)

@@ -221,5 +221,5 @@ class Pausing(Hook):
         else:
             while (what := learn.world.first(None)) != 'continue':
                 if what == 'save': learn.provider('checkpoints').save(learn)
-        learn.provider('agreement').share_rates(learn)
+        if (agreement := learn.provider('agreement')) is not None: agreement.share_rates(learn)
 

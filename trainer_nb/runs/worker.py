@@ -230,7 +230,7 @@ class Worker:
     def tick(self, learn: Learner) -> None:
         "Between two batches: write the record, and tell waiting ranks that this one is alive"
         self.heart.record.tick(learn)
-        if self.heart.state == 'paused' and learn.world.size > 1: learn.world.first('wait')
+        if self.heart.state == 'paused': learn.world.first('wait')
 
     def leave(self) -> None:
         "Stop between two batches with a checkpoint, to continue when the job begins again"
