@@ -672,8 +672,8 @@ def test_a_loader_without_length_that_ends_early(rank=1):
     class Short(IterableDataset):
         def __iter__(self): return iter(list(Stream())[:3])
     with pytest.raises(ValueError,
-                       match=r'batch 3 of DataLoader has (0, 9|9, 0) samples in processes 0 to 1: a loader has to '
-                             r'yield the same whole batches'):
+                       match=r'DataLoader has (0, 9|9, 0) samples in processes 0 to 1, as seen at batch 3: expected '
+                             r'the same whole batches'):
         learner('without length', other_data(rank, lambda: DataLoader(Short(), batch_size=None))).launch(2, 1)
 
 def test_what_is_refused_before_anything_happens(monkeypatch):

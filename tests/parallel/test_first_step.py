@@ -233,8 +233,8 @@ REFUSED = {
         dict(loss_fn=lambda p, t: F.cross_entropy(p, t, ignore_index=1))), 'return its weight'),
     'gradients of two tasks': ((tensors, Net, dict(hooks=[Projected()])), 'the gradient in one process has norm'),
     "a sampler with the system's numbers": ((lambda: DataLoader(DATA, 9, sampler=SystemSampler()), Net, {}),
-                                            'SystemSampler of train_dl or valid_dl chooses other samples in each '
-                                            'process, as seen at batch 0'),
+                                            'SystemSampler of train_dl or valid_dl chooses other samples in '
+                                            'processes 0 to 1, as seen at batch 0'),
 }
 
 @pytest.mark.parametrize('case', REFUSED)

@@ -7,10 +7,12 @@ import pytest, torch
 from test_pictures import Drawn
 from test_runs import plant
 from trainer_nb.all import Comparison, History, LambdaHook, Learner, Run, attach, compare, runs
-from trainer_nb.runs.lines import PALETTE, curves_of
+from trainer_nb.draw import COLORS
+from trainer_nb.runs.lines import curves_of
 from trainer_nb.runs.folder import RunFolder, Status, answer, ask, pending
 from trainer_nb.runs.process import now_here
-from trainer_nb.runs.record import Curves, CurveFile, RecordTail, take
+from trainer_nb.runs.curves import Curves, CurveFile, take
+from trainer_nb.runs.record import RecordTail
 from trainer_nb.runs.table import main
 from trainer_nb.runs.sources import HistorySource, PointSource, sources_of
 from trainer_nb.runs.view import View
@@ -70,8 +72,8 @@ def test_each_validation_is_where_its_value_is(x, scale):
     drawn = Drawn(c.chart().svg())
     frame = left, top, right, bottom = drawn.frames()[0]
     near_x, size = .006*AXES[x](300), max(v for h in histories for v in h.epochs['valid_loss'])
-    assert len(set(PALETTE)) == 8
-    for h, color in zip(histories, PALETTE):
+    assert len(set(COLORS)) == 8
+    for h, color in zip(histories, COLORS):
         dots = drawn.dots(color)
         assert len(dots) == 5
         for (px, py), row in zip(dots, h.valid_rows):
@@ -87,7 +89,7 @@ def test_more_than_eight_lines():
     best = sorted(range(30), key=lambda i: min(histories[f'h{i}'].epochs['valid_loss']))[:8]
     assert {f'h{i}' for i in best} <= {*drawn.texts()} and 'the others' in drawn.texts()
     assert 'h29' not in drawn.texts() and any(o.startswith('▲') for o in drawn.texts())
-    assert all(len(drawn.dots(color)) == 5 for color in PALETTE)
+    assert all(len(drawn.dots(color)) == 5 for color in COLORS)
     with pytest.raises(ValueError, match='at most 8'): c.pick(*(f'h{i}' for i in range(9)))
     text = {*Drawn(c.pick('h29').chart().svg()).texts()}
     assert 'h29' in text and not {f'h{i}' for i in best} & text
@@ -147,7 +149,7 @@ def test_ends_are_named_beside_the_lines_and_do_not_overlap():
     assert {*ends} == {*histories} and all(x > frame[2] for x, _ in ends.values())
     ys = sorted(y for _, y in ends.values())
     assert min(b - a for a, b in zip(ys, ys[1:])) >= 12 and frame[1] - 5 < ys[0] and ys[-1] < frame[3] + 10
-    last = {k: drawn.dots(color)[-1][1] for k, color in zip(histories, PALETTE)}
+    last = {k: drawn.dots(color)[-1][1] for k, color in zip(histories, COLORS)}
     assert sorted(ends, key=lambda k: ends[k][1]) == sorted(last, key=last.get)
 
 def test_values_under_the_pointer_are_those_of_the_lines():
@@ -161,7 +163,7 @@ def test_values_under_the_pointer_are_those_of_the_lines():
 def test_the_last_part_of_the_axes():
     from trainer_nb.runs.lines import chart_of
     c = compare({'a': made(1), 'b': made(2)}, x='batch')
-    panel, = chart_of(c, c.colors(), start=.2).panels
+    panel, = chart_of(c, c.slots(), start=.2).panels
     seen = [y for o in panel.lines for x, y in zip(o.xs, o.ys) if o.xs]
     assert panel.xlim[0] == 60 and min(x for o in panel.lines for x in o.xs) >= 60
     assert panel.ylim[0] < min(seen) and max(seen) < panel.ylim[1] < 1.2*max(seen)

@@ -103,10 +103,9 @@ def test_stop_in_the_queue(fake, tmp_path, capsys):
     assert 'taken out of the queue' in capsys.readouterr().out and Run(run.path).status == 'stopped'
 
 def test_only_the_job_of_this_folder_is_cancelled(fake, tmp_path):
-    "Not another one that a file names; in a later session the script of the job tells"
+    "Not another one that a file names: the script of the job tells"
     (fake/'busy').touch()
     own = make().start(N, folder=tmp_path/'a', on=Slurm())
-    engine._own.clear()
     shutil.copytree(own.path, tmp_path/'b')     # as if somebody had sent it
     other = Run(tmp_path/'b')
     request = other.stop()
@@ -201,7 +200,7 @@ def ray(tmp_path, monkeypatch):
     pytest.importorskip('ray', reason="Ray is not installed: pip install 'trainer_nb[ray]'")
     monkeypatch.setenv('RAY_raylet_start_wait_time_s', '300')       # of a busy machine
     yield
-    for o in tmp_path.rglob('job.json'): Ray.withdraw(json.loads(o.read_text())['job'])
+    for o in tmp_path.rglob('job.json'): engine.withdraw(Run(o.parent).folder)
 
 @pytest.mark.soak
 def test_ray_equals_n_procs(ray, tmp_path):

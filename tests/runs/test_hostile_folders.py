@@ -4,7 +4,7 @@ import hashlib, io, json, os, random, resource, shutil, subprocess, sys, zipfile
 
 import pytest, torch
 
-from trainer_nb.runs.record import CurveFile
+from trainer_nb.runs.curves import CurveFile
 from trainer_nb.runs.run import Run
 from trainer_nb.save import Folder, Lock, host_copy, write_state
 from trainer_nb.save.shards import HOLE, write_parts

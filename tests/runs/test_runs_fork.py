@@ -67,7 +67,7 @@ def test_refusals(parent, tmp_path):
             (dict(at=True), TypeError, 'epoch'), (dict(at=-1), ValueError, '1 or more'),
             (dict(at='best'), TypeError, 'epoch'),
             (dict(), ValueError, r'at the end, n_epochs 3: .*fork\(n_epochs=4\)'),
-            (dict(at=1, lr=0), ValueError, 'above 0'), (dict(at=1, lr={'g': .1}), ValueError, "no optimizer 'g'"),
+            (dict(at=1, lr=0), ValueError, 'above 0'), (dict(at=1, lr={'g': .1}), ValueError, "lr is {'g': 0.1}"),
             (dict(at=1, hooks=[3]), TypeError, 'ook'), (dict(at=1, n_epochs=1), ValueError, 'at the end'),
             (dict(at=1, n_epochs=2, max_steps=3), ValueError, 'either'),
             (dict(step=5, train_dl=make().train_dl), ValueError, r'middle of an epoch.*fork\(at=0, train_dl'),

@@ -104,7 +104,7 @@ def test_run(marimo, tmp_path):
     view.clicks.row.faces['Resume'].click()
     assert asked(folder)[-1] == 'unpause'
     folder.write('status.json', {'state': 'stopped', **now_here()})
-    until(lambda: view.is_closed)
+    until(lambda: not view.is_alive)
     assert '<img' in outputs.sent[-1] and '[Resume]' not in outputs.sent[-1] and view.error is None
 
 def test_cell_runs_again(marimo, tmp_path):
@@ -112,4 +112,4 @@ def test_cell_runs_again(marimo, tmp_path):
     view.show()
     marimo.threads[0].should_exit = True
     marimo.threads[0].join(10)
-    assert view.is_closed and '[Pause]' in marimo.here.output.sent[-1]      # it leaves the cell alone
+    assert not view.is_alive and '[Pause]' in marimo.here.output.sent[-1]      # it leaves the cell alone

@@ -81,12 +81,9 @@ class _LossWeight:
             self.n, world.weight = n, n.detach().clone()
             dist.all_reduce(world.weight)
 
-    def scaled(self, loss, world):
-        "Scale the loss of a shard to the whole batch"
-        return loss*world.weight/_or_one(self.n)
+    def scaled(self, loss, world): return loss*world.weight/_or_one(self.n)
 
     def factor(self, world):
-        "Return the factor of the loss of this rank"
         if self.is_sum: return world.size*(not world.is_padding)
         return self.n*world.size/_or_one(world.weight)
 
@@ -163,7 +160,6 @@ class Accelerate(Hook):
 
     @contextmanager
     def _joined(self, learn):
-        "Make the learner part of a world"
         from accelerate import Accelerator
         own = 'fsdp_plugin', 'parallelism_config'       # Accelerate would shard, too
         kwargs = {k: v for k, v in self.kwargs.items() if k not in own}

@@ -63,7 +63,6 @@ class Constant(DispatchMode):
 @contextmanager
 def _apart(learn, precision):
     "Compute a step without hooks, random numbers or batch statistics, and leave no trace of it"
-    eager = getattr(torch.compiler, 'set_stance', None)
     roots = trained(learn)
     modules = list(chain(*(o.modules() for o in roots)))
     reshard(modules)
@@ -74,7 +73,7 @@ def _apart(learn, precision):
         set_seed(0)
         try:
             constant = Constant() if sees_operations() else nullcontext()
-            with eager('force_eager') if eager else nullcontext(), precision, constant: yield twin
+            with torch.compiler.set_stance('force_eager'), precision, constant: yield twin
         finally: reshard(modules)
 
 def _losses(learn, batch):
@@ -221,7 +220,6 @@ class _Comparison:
 def _sums(learn): return [str(local(p).detach().sum().item()) for p in _params(learn)]
 
 def _shapes(batch):
-    "Return the shapes of a batch's samples"
     res = []
     map_tensors(lambda t: res.append(t.shape[1:]), batch)
     return res

@@ -6,7 +6,7 @@
 __all__ = ['REASONS', 'is_lost', 'forget', 'Processes', 'facts', 'check_facts', 'check_same', 'Requests', 'Agreement']
 
 # %% ../../nbs/parallel/01_group.ipynb #82002a68
-import platform, re, sys
+import re
 from collections import deque
 from contextlib import AbstractContextManager, nullcontext
 from functools import reduce
@@ -21,7 +21,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..base import batch_code, batch_size, n_writes, rng_state, set_rng_state, set_seed
+from ..base import batch_code, batch_size, library_versions, n_writes, rng_state, set_rng_state, set_seed
 from ..data import length
 from ..loop import Hook, Learner, MainProcessHook, World, set_option, trained
 
@@ -142,8 +142,7 @@ def facts(learn: Learner) -> dict[str, Any]:
     from accelerate import __version__ as accelerate
     shapes = repr([(k, tuple(o.shape), o.requires_grad) for k, o in learn.model.named_parameters()])
     n = sum(o.numel() for o in learn.model.parameters())
-    return {'Python': platform.python_version(), 'torch': str(torch.__version__), 'accelerate': accelerate,
-            'trainer_nb': sys.modules['trainer_nb'].__version__,
+    return {**library_versions(), 'accelerate': accelerate,
             'the model': f'{type(learn.model).__name__}, {n:,} parameters ({crc32(shapes.encode()):08x})',
             'optim': [type(o).__name__ for o in learn.opts.values()],
             'the list of hooks': [h.name for h in learn.hooks if not isinstance(h, MainProcessHook)],

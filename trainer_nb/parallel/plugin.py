@@ -97,7 +97,6 @@ def find_units(root: nn.Module, plugin: Any = None) -> list[nn.Module]:
     return found
 
 def _check_param(name, p, unit, first):
-    "Refuse a parameter that cannot be sharded"
     if unit is None: raise ValueError(
         f'{name} belongs to a module without a forward, so nothing would gather it: '
         'put it into a module that is called')

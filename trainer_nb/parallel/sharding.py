@@ -58,6 +58,16 @@ class BatchShards:
         "Return the samples of batch `i` on this rank, 0 if there is only padding, and on all ranks"
         return self.odd.get(i, self.usual)
 
+    def compare(self, name: str, i: int, n: int, code: int) -> None:
+        "Refuse a loader whose batch `i` has another number of samples, or another code, on another rank"
+        if self.world.is_same(f'{i} {n} {code}'): return
+        ns = self.world.all_gather(n)
+        found = 'chooses other samples' if len({*ns}) == 1 else f'has {", ".join(map(str, ns))} samples'
+        raise ValueError(
+            f'{name} {found} in processes 0 to {len(ns) - 1}, as seen at batch {i}: expected the same whole batches '
+            'everywhere, of which each process takes its shard. Leave out a DistributedSampler, hold the same data, '
+            'and draw from a seed, or from the global RNGs of Python, numpy or torch, which are set alike')
+
 # %% ../../nbs/parallel/02_sharding.ipynb #13954e8f
 _GLOBAL = 'python', 'numpy', 'torch'     # the global RNGs from which a loader may draw
 
@@ -116,21 +126,14 @@ class _ShardedBatches:
             batches = iter(self.batches)
             batch = next(batches, None)     # the order is drawn at the first one
             draw = _nothing_drawn if is_plain or is_stock else _Drawn(_GLOBAL)
-        i, code = 0, 0
+        i, code, name = 0, 0, f'{type(self.sampler or self.batches).__name__} of train_dl or valid_dl'
         while batch is not None:
             code = _index_code(batch, code)
-            if _is_compared(i): self._compare(i, code)
+            if _is_compared(i): self.shards.compare(name, i, len(batch), code)
             first, end = self.shards.cut(i, len(batch), batch)
             yield batch[first:end]
             batch, i = draw(batches), i + 1
-        self._compare(i, code)
-
-    def _compare(self, i, code):
-        if not self.shards.world.is_same(f'{i} {code}'): raise ValueError(
-            f'{type(self.sampler or self.batches).__name__} of train_dl or valid_dl chooses other samples in each '
-            f'process, as seen at batch {i}: expected the same whole batches everywhere, of which each process takes '
-            'its shard. Leave out a DistributedSampler; draw an order of your own from a seed, or from the global '
-            'RNGs of Python, numpy or torch')
+        self.shards.compare(name, i, 0, code)
 
 # %% ../../nbs/parallel/02_sharding.ipynb #e39d2b88
 class _TensorShards(TensorLoader.adapter):
@@ -149,10 +152,7 @@ class ShardedTensors(TensorLoader):
         return (self._shard(i, batch) for i, batch in enumerate(batches, start))
 
     def _shard(self, i, batch):
-        if _is_compared(i) and not self.shards.world.is_same(f'{i} {batch_code(batch)}'):
-            raise ValueError(
-                f'batch {i} of a TensorLoader differs between the processes: all must hold the same tensors. '
-                'Seed what draws the data, or have the main process write it to a file')
+        if _is_compared(i): self.shards.compare('TensorLoader', i, len(batch[0]), batch_code(batch))
         first, end = self.shards.cut(i, len(batch[0]), batch)
         return tuple([o[first:end] for o in batch])
 
@@ -209,22 +209,11 @@ class _Pass:
         n = 0 if batch is None else batch_size(batch)
         self.code = batch_code(batch, self.code)
         if not self.is_sized or batch is None or _is_compared(self.i):
-            self._compare(shards.world, n)
+            shards.compare(type(self.shared.dl).__name__, self.i, n, self.code)
         self.is_over = batch is None
         if self.is_over: raise StopIteration
         self.i += 1
         return cut_batch(batch, *shards.cut(self.i - 1, n, batch))
-
-    def _compare(self, world, n):
-        if world.is_same(f'{self.i} {n} {self.code}'): return
-        ns, name = world.all_gather(n), type(self.shared.dl).__name__
-        if len(set(ns)) > 1: raise ValueError(
-            f'batch {self.i} of {name} has {", ".join(map(str, ns))} samples in processes 0 to {world.size - 1}: '
-            'a loader has to yield the same whole batches in each process, of which each takes its shard')
-        raise ValueError(
-            f'{name} yields other batches in each process, as seen at batch {self.i}: it has to yield the same whole '
-            'batches everywhere, of which each process takes its shard. Let it draw from a seed, or from the global '
-            'RNGs of Python, numpy or torch, which are set alike')
 
 # %% ../../nbs/parallel/02_sharding.ipynb #5861f5db
 class _StockShards(StockAdapter): is_partial = True

@@ -6,7 +6,7 @@
 __all__ = ['settings', 'flat', 'versions', 'versions_here', 'data_checksum', 'environment', 'notes_of', 'RunCard', 'card_of']
 
 # %% ../../nbs/runs/18_card.ipynb #b8d269a2
-import os, platform, re, subprocess, sys
+import os, platform, re, subprocess
 from dataclasses import dataclass
 from hashlib import blake2b
 from html import escape
@@ -16,9 +16,10 @@ from typing import Any
 
 import torch
 
-from ..base import described, printable, replacing
+from ..base import described, library_versions, printable, replacing
 from ..draw import html_table
 from ..loop import History, Learner, Plot, plain_config
+from ..show import flatten
 
 # %% ../../nbs/runs/18_card.ipynb #1fc894df
 def _name(o): return getattr(o, '__qualname__', None) or type(o).__qualname__
@@ -38,12 +39,10 @@ def settings(learn: Learner, hooks: tuple, plan: dict, n_procs: int = 1) -> dict
             'hooks': [h.name for h in (*learn.hooks, *hooks) if h.name not in ('Display', 'Controls')],
             'seed': learn.seed, 'config': config, **plan, **({'n_procs': n_procs} if n_procs > 1 else {})}
 
-def flat(settings: Any, prefix: str = '', most: int = 40) -> dict[str, str]:
+def flat(settings: Any, most: int = 40) -> dict[str, str]:      # empty if it is no dict
     "Write nested settings as text: dotted names, values of at most so many characters"
-    res = {}
-    for k, v in settings.items() if isinstance(settings, dict) else ():
-        res |= flat(v, f'{prefix}{k}.', most) if isinstance(v, dict) else {prefix + str(k): str(v)[:most]}
-    return res
+    found = flatten(settings) if isinstance(settings, dict) else {}
+    return {k: str(v)[:most] for k, v in found.items()}
 
 # %% ../../nbs/runs/18_card.ipynb #bca407c2
 def versions(learn: Learner, hooks: tuple) -> dict[str, str]:
@@ -64,8 +63,7 @@ def versions_here() -> dict:
         # killed while it holds a lock, git leaves it
         command = ['git', '--no-optional-locks', *args]
         return subprocess.run(command, capture_output=True, text=True, timeout=2, check=True).stdout.strip()
-    res = {'python': platform.python_version(), 'torch': str(torch.__version__),
-           'trainer_nb': sys.modules['trainer_nb'].__version__}
+    res = library_versions()
     try:
         return res | {'git': git('rev-parse', 'HEAD'), 'git_dirty': bool(git('status', '--porcelain', '-uno'))}
     except (OSError, subprocess.SubprocessError): return res
@@ -107,9 +105,7 @@ def notes_of(folder: Any) -> dict[str, str]:  # 'tags' and 'note'
     return {'tags': ', '.join(words), 'note': note if isinstance(note, str) else ''}
 
 # %% ../../nbs/runs/18_card.ipynb #319c107f
-def _cell(text):
-    "Text for a cell of a Markdown table"
-    return re.sub(r'([\\`*_\[\]|<>#&])', r'\\\1', printable(str(text)))
+def _cell(text): return re.sub(r'([\\`*_\[\]|<>#&])', r'\\\1', printable(str(text)))
 
 def _markdown_table(lines):
     n = len(lines[0])
@@ -171,7 +167,6 @@ class RunCard:
 
 # %% ../../nbs/runs/18_card.ipynb #18d430b2
 def _results(h, first):
-    "The best and the last epoch"
     best, rows = h.best(first), h.epoch_rows
     if len(rows) <= first: return [['value', 'last epoch'], ['batches', str(h.n_steps)]]
     names = [k for k in rows[-1] if k != 'epoch' and not k.startswith('lr')]

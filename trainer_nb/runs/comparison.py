@@ -6,23 +6,20 @@
 __all__ = ['Comparison', 'CompareView', 'compare']
 
 # %% ../../nbs/runs/14_comparison.ipynb #591ecafa
-import warnings
-from contextlib import nullcontext
 from html import escape
 from time import monotonic, thread_time
 from typing import Any, Self
 
 from ..base import cut_name, did_you_mean, printable
 from trainer_nb.draw import (
-    Chart, attended_kernel, marimo_outputs, reaches, show_bundle, text_table
+    COLORS, Chart, attended_kernel, marimo_outputs, reaches, show_bundle, text_table
 )
 from ..show import Budget, ButtonRow, front_end
 from .folder import ask
-from .lines import PALETTE, chart_of
-from .page import ZOOM, charts, html_notes, html_rows, page, sheet, switches
+from .live import LiveView, Stored
+from .lines import ZOOM, chart_of, charts, html_notes, html_rows, page, sheet, switches
 from .sources import RunSource, sources_of, unique
 from .values import AXES, Values, notes_on, table_of
-from .view import LiveView, Stored, _quick_clicks
 
 # %% ../../nbs/runs/14_comparison.ipynb #0e3814b9
 class Comparison(Values):
@@ -38,8 +35,8 @@ class Comparison(Values):
         if wrong := [o for o in names if o not in known]: raise ValueError(
             f'pick got {wrong[0]!r}: expected some of {", ".join(known[:8])}{" …" if known[8:] else ""}.'
             f'{did_you_mean(str(wrong[0]), known)}')
-        if len({*names}) > len(PALETTE):
-            raise ValueError(f'pick got {len(names)} names: expected at most {len(PALETTE)}, one for each colour')
+        if len({*names}) > len(COLORS):
+            raise ValueError(f'pick got {len(names)} names: expected at most {len(COLORS)}, one for each colour')
         self.picked = list(names) or None
         return self
 
@@ -48,20 +45,16 @@ class Comparison(Values):
         if self.picked is not None:
             return [i for i, s in enumerate(self.sources) if s.name in self.picked]
         n = len(self.sources)
-        return list(range(n)) if n <= len(PALETTE) else self.order()[:len(PALETTE)]
+        return list(range(n)) if n <= len(COLORS) else self.order()[:len(COLORS)]
 
-    def slots(self) -> dict[int, int]:  # index of a run → that of its colour in `PALETTE`
+    def slots(self) -> dict[int, int]:  # index of a run → that of its colour in `COLORS`
         "Return the colours of the lines that have one"
-        is_few = len(self.sources) <= len(PALETTE)
+        is_few = len(self.sources) <= len(COLORS)
         return {i: i if is_few else k for k, i in enumerate(self.in_color())}
-
-    def colors(self) -> dict[int, str]:  # index of a run → '#0072B2'
-        "Return the same as colours"
-        return {i: PALETTE[k] for i, k in self.slots().items()}
 
     def chart(self) -> Chart:
         "Draw the lines"
-        return chart_of(self, self.colors())
+        return chart_of(self, self.slots())
 
     def __repr__(self): return text_table(table_of(self))
 
@@ -162,7 +155,7 @@ class _Board:
 class CompareView(LiveView):
     "The output of cells that show a comparison"
     def __init__(self, comparison: Comparison):
-        super().__init__()
+        super().__init__('comparison')
         self.comparison, self.boxes, self.handles, self.widget = comparison, [], [], None
         # to look whether they live costs 0.1 ms each
         self.budget, self.tick_s = Budget(cost=thread_time, share=.014), max(.2, .025*len(comparison.sources))
@@ -176,12 +169,12 @@ class CompareView(LiveView):
         elif kernel is not None:
             if self.widget is None:
                 self._pick()
-                self.widget = _Board(self.token, c, kernel, self.clicked)
+                self.widget, self.has_buttons = _Board(self.token, c, kernel, self.clicked), True
                 self.widget.put(self._parts())
                 self.stored = Stored(self.widget.box, self.token)
             self.boxes.append(show_bundle(self.stored.live))
         self.handles.append(show_bundle(self._bundle()))
-        self.start('comparison')
+        self.start()
 
     def _bundle(self):
         "What changes while it is live, or what a page without the kernel shows"
@@ -197,11 +190,11 @@ class CompareView(LiveView):
 
     def _parts(self, is_stored=False):
         "HTML of chart, table and notes; `is_stored`: to be read without a kernel"
-        c, colors = self.comparison, self.comparison.colors()
+        c, slots = self.comparison, self.comparison.slots()
         stale = self.stale('run this cell again to see the runs as they are')
-        chart = chart_of(c, colors).html(is_image=True) if is_stored else charts(c, colors)
+        chart = chart_of(c, slots).html(is_image=True) if is_stored else charts(c, slots)
         head = f'<div>{escape(c.status_line())}</div>{stale}{chart}'
-        return head, html_rows(c, colors, f'.{self.token}'), html_notes(c)
+        return head, html_rows(c, slots, f'.{self.token}'), html_notes(c)
 
     def drawn(self) -> str:
         "Return what changes while it is live, as HTML, for a cell without widgets"
@@ -212,34 +205,17 @@ class CompareView(LiveView):
         table = f'<div style="overflow-x:auto"><div class="rows">{boxes}{table}</div></div>'
         return f'<div class="{self.token}">{rules}{head}{table}{foot}</div>'
 
-    def _watch(self):
-        "In a thread: draw what is new, until no run trains; then leave picture and table"
-        with _quick_clicks if self.widget is not None else nullcontext():
-            self._try(self._draw)
-            while self.comparison.is_live and not self.wait(.1 if self._is_asked else self.tick_s):
-                if self.is_left: return
-                if self._has_news() or self.budget.is_due: self._try(self._draw)
-            self._try(self.finish)
-
-    @property
-    def _is_asked(self): return self.widget is not None and self.widget.is_asked
-
-    def _has_news(self):
-        "Look whether the runs live, and as before"
+    def step(self) -> float|None:
         for s in self.comparison.sources:
             if s.is_live: s.look()
-        return self.seen != self._states
+        if not self.comparison.is_live: return None
+        if self.seen != self._states or self.budget.is_due:
+            try: self._draw()
+            except Exception as e: self.report(e)       # the next picture may be drawn
+        return .1 if self.has_buttons and self.widget.is_asked else self.tick_s
 
     @property
     def _states(self): return [s.status.partition(' ')[0] for s in self.comparison.sources]
-
-    def _try(self, draw):
-        "Draw; an error does not keep the next picture from being drawn, and is reported once"
-        try: draw()
-        except Exception as e:
-            if self.error is None:
-                warnings.warn(f'the comparison failed ({type(e).__name__}: {e}); the runs are not affected')
-            self.error = e
 
     def _draw(self):
         with self.budget.drawing():
@@ -248,8 +224,7 @@ class CompareView(LiveView):
             if self.widget is not None: self.widget.put(self._parts())
             if self.stored is None or self.stored.is_due: self._update(self.handles, self._bundle())
 
-    def finish(self) -> None:
-        "Leave picture and table"
+    def leave(self) -> None:
         c = self.comparison
         c.update()
         for s in c.sources: s.close()

@@ -17,16 +17,15 @@ from ..draw import html_table, text_table
 from ..loop import Learner, as_count
 from .fingerprint import Fingerprint
 from .folder import RunFolder
-from .interval import Checkpoints, Interval, find_interval
 from trainer_nb.runs.parting import (
-    Parting, Record, differs, first_difference, label, merged, pairs, record_of, value_note
+    Checkpoints, Interval, Parting, Record, differs, find_interval, first_difference, label, merged, pairs, record_of,
+    value_note
 )
 from .retrain import Continued, Made, record_again
 from .run import Run
 
 # %% ../../nbs/runs/24_diff.ipynb #7f518be2
 def _path(o):   # None: it has no folder
-    "Return the folder of what `diff` takes"
     if isinstance(o, Run): return o.path
     if isinstance(o, (str, Path)): return Path(o)
     if not isinstance(o, Fingerprint): raise TypeError(
@@ -35,7 +34,6 @@ def _path(o):   # None: it has no folder
     return o.lines.path and o.lines.path.parent
 
 def _records(o):    # list of `Record`, by rank; empty: the folder holds none
-    "Read the records of what `diff` takes"
     if (path := _path(o)) is None: return [record_of(o.lines.lines, 'this Fingerprint')]
     folder, found = RunFolder(path), []
     if not folder.path.is_dir(): raise FileNotFoundError(f'there is no folder {path}')
@@ -202,12 +200,10 @@ class RunDiff(_Answer):
 
 # %% ../../nbs/runs/24_diff.ipynb #7a21c5d0
 def _answer(a: Record, b: Record, rank: int | None = None, **more: Any) -> RunDiff:
-    "Compare two records"
     at = first_difference(a, b)
     if not at.n and at.point is None: raise ValueError(
         'the two records have no batch in common: record the same batches, with the same Fingerprint(every=...)')
-    names = dict.fromkeys([*a.facts, *b.facts])
-    rows = [(k, a.facts.get(k, '–'), b.facts.get(k, '–'), '') for k in names if a.facts.get(k) != b.facts.get(k)]
+    rows = _differing(a.facts, b.facts)
     rows = [o for i, o in enumerate(rows) if not _is_seen(o, rows[:i])]
     last = at.point or at.before
     other = at.other or next(q for p, q in pairs(a, b) if p is last)
@@ -215,6 +211,9 @@ def _answer(a: Record, b: Record, rank: int | None = None, **more: Any) -> RunDi
              for k, p in at.since.items()]
     return RunDiff(at, rows, (a.facts, b.facts), rank, every=max(a.every, b.every),
                    n_more=len(a.points) - len(b.points) if a.every == b.every else 0, **more)
+
+def _differing(x, y):
+    return [(k, x.get(k, '–'), y.get(k, '–'), '') for k in dict.fromkeys([*x, *y]) if x.get(k) != y.get(k)]
 
 def _is_seen(row, rows):
     "Whether it is the state of an object that is known by another path, too"
@@ -296,9 +295,7 @@ def _obstacle(paths):
 def _of_checkpoints(path_a, path_b, rerun):
     "Compare two runs by their checkpoints, and train them from the last one in which they are equal"
     a, b = Checkpoints(path_a), Checkpoints(path_b)
-    at, why = find_interval(a, b), _obstacle([path_a, path_b])
-    x, y = a.settings(), b.settings()
-    rows = [(k, x.get(k, '–'), y.get(k, '–'), '') for k in dict.fromkeys([*x, *y]) if x.get(k) != y.get(k)]
+    at, why, rows = find_interval(a, b), _obstacle([path_a, path_b]), _differing(a.settings(), b.settings())
     if not rerun: return CheckpointDiff(at, rows, f'{why}. {_RECORD}' if why else _RERUN)
     if why: raise ValueError(f'diff(rerun=True): {why}')
     span = at.last[0] if at.last else 0, at.first[0] if at.first else min(a.end, b.end)

@@ -16,7 +16,7 @@ from typing import Any
 
 from ..base import open_file, replacing, unproven
 from ..loop import as_count
-from .process import RANK_VARIABLES, arguments, detach, import_path, process_start
+from .process import RANK_VARIABLES, arguments, detach, import_path, now_here, process_start
 
 # %% ../../nbs/runs/20_engine.ipynb #6df7bfee
 @dataclass
@@ -48,13 +48,8 @@ class Engine:
         raise NotImplementedError
 
     @staticmethod
-    def belongs(job: str, folder: Any) -> bool:
-        "Ask the scheduler whether a job that a file names is that of the run in a `RunFolder`"
-        return False
-
-    @staticmethod
-    def withdraw(job: str) -> bool:  # whether it had not started, and is cancelled
-        "Cancel a job that has not started"
+    def withdraw(job: str, folder: Any) -> bool:  # whether it is cancelled
+        "Cancel a job that a file names, if it has not started, and if it is that of the run in a `RunFolder`"
         raise NotImplementedError
 
 # %% ../../nbs/runs/20_engine.ipynb #606d4411
@@ -228,13 +223,9 @@ class Slurm(Engine):
         return Job(where, f'Slurm job {place[0]} {what}' + ('' if more in ('', 'None') else f' ({more})'))
 
     @staticmethod
-    def belongs(job: str, folder: Any) -> bool:       # by the script that it runs
-        place = _place(job)
-        return place is not None and _ask_queue(place, '%o') == (True, str(folder.path/'job.sh'))
-
-    @staticmethod
-    def withdraw(job: str) -> bool:
-        if (place := _place(job)) is None: return False
+    def withdraw(job: str, folder: Any) -> bool:
+        place = _place(job)     # the script that the job runs tells whose it is
+        if place is None or _ask_queue(place, '%o') != (True, str(folder.path/'job.sh')): return False
         is_ok, _ = _call('scancel', '--state=PENDING', *place[1:], place[0])
         return is_ok and _ask_queue(place)[1].split('|')[0] == 'CANCELLED'
 
@@ -310,8 +301,8 @@ class Ray(Engine):
     def launch(self, folder: Any) -> str:
         code = 'import json, sys; from trainer_nb.runs.engine import Ray, drive; ' \
                'drive(Ray(**json.loads(sys.argv[1])), sys.argv[2])'
-        pid, started = detach(folder, '-c', code, json.dumps(self.options))
-        return f'{platform.node()} {pid} {started}'
+        now = now_here(detach(folder, '-c', code, json.dumps(self.options)))
+        return f'{now["host"]} {now["pid"]} {now["started"]}'
 
     @staticmethod
     def look(job: str) -> Job:
@@ -321,20 +312,15 @@ class Ray(Engine):
         return Job('over', 'the driver of Ray has ended')
 
     @staticmethod
-    def belongs(job: str, folder: Any) -> bool:       # by the last argument of the driver
+    def withdraw(job: str, folder: Any) -> bool:
         _, pid = _driver(job)
-        return pid > 0 and arguments(pid)[-1:] == [str(folder.path)]
-
-    @staticmethod
-    def withdraw(job: str) -> bool:
-        _, pid = _driver(job)
-        if pid: os.kill(pid, signal.SIGTERM)
-        return pid > 0
+        is_ours = pid > 0 and arguments(pid)[-1:] == [str(folder.path)]     # the last argument of the driver
+        if is_ours: os.kill(pid, signal.SIGTERM)
+        return is_ours
 
 # %% ../../nbs/runs/20_engine.ipynb #3ff2b75b
 _PAUSE_S = 5.
 _asked = {}     # (engine, id of a job) → (when, `Job`)
-_own = set()    # (folder, engine, id of a job) that this process has submitted
 
 def _class_of(data):
     return {'Slurm': Slurm, 'Ray': Ray}.get(str(data.get('engine')))     # None: this machine
@@ -356,9 +342,7 @@ def job_of(folder: Any) -> Job|None:  # None: the run trains on this machine
 def withdraw(folder: Any) -> bool:  # whether the job had not started, and is cancelled
     "Take the job of a run out of the queue; not any other job that a file from somebody else may name"
     cls, job = _class_of(data := folder.read('job.json')), str(data.get('job'))
-    if cls is None or (folder.path, cls, job) not in _own and not cls.belongs(job, folder):
-        return False
-    return cls.withdraw(job)
+    return cls is not None and cls.withdraw(job, folder)
 
 def submit(folder: Any, on: Engine) -> None:  # raises RuntimeError if the engine refuses the job
     "Submit the run in a folder; its state becomes 'waiting'"
@@ -369,5 +353,4 @@ def submit(folder: Any, on: Engine) -> None:  # raises RuntimeError if the engin
     except BaseException:
         folder.write('status.json', before)
         raise
-    _own.add((folder.path, type(on), job))
     folder.write('job.json', {'engine': type(on).__name__, 'job': job, 'options': on.options})

@@ -47,7 +47,6 @@ def _own_code(parts):
     return found
 
 def _of_loader(name, dl):
-    "Options and data of a loader"
     res = {name: data_checksum(dl)}
     for k in 'batch_size', 'bs', 'drop_last', 'num_workers', 'sampler', 'shuffle':
         v = getattr(dl, k, None)

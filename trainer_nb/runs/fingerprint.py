@@ -157,6 +157,7 @@ class _Calls:
 class _Parts(Hook):
     "What each event and step adds to the point of a batch"
     point = phase = None    # of the batch that is computed
+    keep = {}               # key of a point → the part of it whose tensor is kept
 
     def _is_on(self, learn):
         "Whether this is the batch of the point, and not one that a hook validates in its middle"
@@ -169,7 +170,8 @@ class _Parts(Hook):
         self.point, self.phase = None, learn.phase
         if not self.is_due(learn, i): return
         kind = 'training' if learn.training else 'validation'
-        self.point = self.new_point((s.epoch, kind, s.optimizer_step, i), live_facts(learn))
+        key = s.epoch, kind, s.optimizer_step, i
+        self.point = Point(key, live_facts(learn), self.keep.get(key))
         self.named = named_parameters(trained(learn))       # a hook may have sharded them
         self._add_rng('before the batch')
         self.point.add('batch', leaves(learn.batch, 'batch'))
@@ -254,10 +256,6 @@ class Fingerprint(_Parts):
     def is_due(self, learn: Learner, i: int) -> bool:
         "Return whether batch `i` of the pass is recorded"
         return i % self.every == 0
-
-    def new_point(self, key: tuple, facts: dict) -> Point:
-        "Make the point of a batch"
-        return Point(key, facts)
 
     def close_point(self, learn: Learner) -> None:
         "End the point of a batch; 16 are read from the device at a time"

@@ -15,6 +15,7 @@ from typing import BinaryIO
 
 from ..base import open_file, printable, read_file, replacing
 from ..save import path_in
+from .curves import whole_rows
 from .engine import job_of
 from .process import process_start
 
@@ -99,9 +100,8 @@ class Status:
         return _STATES[self.state]
 
     def __str__(self):
-        if not self.note.startswith(self.state):
-            return printable(': '.join(filter(None, [self.state, self.note])))
-        return printable(self.note)
+        words = [self.note] if self.note.startswith(self.state) else filter(None, [self.state, self.note])
+        return printable(': '.join(words))
 
 def ago(s: float) -> str:
     "Write a number of seconds in one unit"
@@ -196,12 +196,7 @@ def answer(folder: RunFolder, name: str, **words: str|int) -> None:
 
 def answers(folder: RunFolder) -> dict[str, dict]:
     "Return all answers so far, by the names of the requests"
-    found = {}
-    for line in folder.text('answers.jsonl', 2**24).splitlines():
-        try: o = json.loads(line)
-        except ValueError: continue
-        if isinstance(o, dict): found[o.get('name')] = o
-    return found
+    return {o.get('name'): o for o in whole_rows(folder.text('answers.jsonl', 2**24).encode())}
 
 # %% ../../nbs/runs/01_folder.ipynb #1d32bd2f
 _IN_WORDS = {      # request → what is asked for, and what was done

@@ -15,14 +15,13 @@ from typing import Any
 
 from ..base import printable
 from ..draw import GREY, Line, beside, limits
-from ..loop import History, Hook, Learner, Plot, as_count, set_lr, with_flags
+from ..loop import History, Hook, Learner, Plot, as_count, fit_rates, set_lr, with_flags
 from ..save import Folder, find_point
 from .card import settings
 from .engine import engine_of
 from .folder import RunFolder, count_of
-from .program import launch_run, may_begin, unpack_program
+from .program import launch_run, unpack_program
 from .record import RecordTail
-from .worker import rates_of
 
 # %% ../../nbs/runs/19_fork.ipynb #74bc2530
 def first_other(a: Any, b: Any) -> int | None:
@@ -187,7 +186,7 @@ def fork_run(run: Any, at: int|None, step: int|None, folder: str|Path|None, chan
     has_past = learn.state.optimizer_step or program['is_stopped'] or program['kwargs'].get('resume')
     if point is None and has_past:
         raise ValueError(f'{run.path.name} began with a learner that was trained already: at=0 is not in it')
-    rates = {} if change.lr is None else rates_of(learn, change.lr)
+    rates = fit_rates(change.lr, learn.opts)
     hooks = change.with_hooks(learn, program['hooks'])
     change.set_data(learn, point)
     differs, totals = change.words(totals), change.ends or totals
@@ -196,8 +195,6 @@ def fork_run(run: Any, at: int|None, step: int|None, folder: str|Path|None, chan
     plan = {**old, **totals}
     there = settings(learn, hooks, plan, info.get('n_procs', 1))
     for name, o in rates.items(): there[name or 'optimizer']['lr'] = o
-    new = type(run)(to.path)
-    if not may_begin(new, there, overwrite): return new
     if rates and point is None: plan['lr'] = change.lr
     elif rates: hooks = *hooks, RateFrom(point['step'], rates)
     def add(path):
@@ -206,12 +203,11 @@ def fork_run(run: Any, at: int|None, step: int|None, folder: str|Path|None, chan
         return {'parent': {**parent, 'differs': [*_rate_words(state, rates, learn), *differs]}}
     keep = {k: info[k] for k in ('first_row', 'first_batch', 'n_procs') if k in info}
     program |= {'hooks': hooks, 'kwargs': plan, 'totals': totals}
-    launch_run(to, program, {**keep, 'settings': there}, add, max_gb, on)
+    launch_run(new := type(run)(to.path), program, {**keep, 'settings': there}, add, overwrite, max_gb, on)
     return new
 
 # %% ../../nbs/runs/19_fork.ipynb #a963dc63
 def _free_name(path):
-    "The path of a new folder beside a run"
     names = (path.with_name(f'{path.name}-fork-{i}') for i in count(1))
     return next(o for o in names if not os.path.lexists(o))
 

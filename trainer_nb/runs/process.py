@@ -7,7 +7,7 @@ __all__ = ['RANK_VARIABLES', 'process_start', 'now_here', 'arguments', 'import_p
            'warm_starts', 'fork_runs', 'Ranks', 'Pausing']
 
 # %% ../../nbs/runs/06_process.ipynb #4e3aaf3d
-import json, os, platform, shutil, signal, subprocess, sys, tempfile, threading
+import json, os, platform, shutil, signal, subprocess, sys, tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -19,6 +19,7 @@ from typing import Any
 from ..base import open_file
 from ..loop import Hook
 from ..parallel import ProcessFailed
+from .failures import error_record
 
 # %% ../../nbs/runs/06_process.ipynb #d4fd60eb
 @cache
@@ -41,9 +42,10 @@ def _ask_ps(pid):
     state, _, start = out.strip().partition(' ')
     return None if not state or state[0] == 'Z' else (start.strip(), state[0] == 'T')
 
-def now_here() -> dict:
-    "Return what identifies this process in `status.json`"
-    return {'pid': os.getpid(), 'started': process_start(os.getpid())[0], 'host': platform.node()}
+def now_here(pid: int = 0) -> dict:     # 0: this process
+    "Return what identifies a process in `status.json`"
+    pid = pid or os.getpid()
+    return {'pid': pid, 'started': (process_start(pid) or ('', False))[0], 'host': platform.node()}
 
 def arguments(pid: int) -> list[str]:  # empty if there is no such process
     "Return the command line of a process"
@@ -72,27 +74,19 @@ def _python(folder, *args, stdin=subprocess.DEVNULL):   # `Popen`
     _children.append(process)
     return process
 
-def _start_of(pid):     # '' if it has ended
-    found = process_start(pid)
-    return found[0] if found else ''
-
-def detach(folder: Any, *args: str) -> tuple[int, str]:
-    """Start Python for the run in a `RunFolder`, its last argument, in a session of its own
-
-    Returns the process, and when it started.
-    """
-    process = _python(folder, *args, str(folder.path))
-    return process.pid, _start_of(process.pid)
+def detach(folder: Any, *args: str) -> int:
+    "Start Python for the run in a `RunFolder`, its last argument, in a session of its own; return the process"
+    return _python(folder, *args, str(folder.path)).pid
 
 def announce(folder: Any, pid: int) -> None:
     "Note in the folder of a run that a process begins to train it"
-    own = {'pid': pid, 'started': _start_of(pid), 'position': 'before training began'}
-    folder.write('status.json', {'state': 'starting', **now_here(), **own, 'heartbeat': time()})
+    now = {**now_here(pid), 'heartbeat': time(), 'position': 'before training began'}
+    folder.write('status.json', {'state': 'starting', **now})
 
 def spawn(folder: Any) -> None:
     "Start the process that trains the run in a `RunFolder`"
     if (warm := _warm.get()) is not None: return warm.spawn(folder)
-    announce(folder, detach(folder, '-m', 'trainer_nb', 'run')[0])
+    announce(folder, detach(folder, '-m', 'trainer_nb', 'run'))
 
 _children = []      # to be polled, so that no process stays behind as a zombie
 
@@ -175,15 +169,6 @@ class Ranks:
                    'RANK': str(i), 'LOCAL_RANK': str(i), 'WORLD_SIZE': str(self.size)}
             self.children[i] = subprocess.Popen(command, stdin=subprocess.DEVNULL, env=env)
 
-    def end_with_parent(self) -> None:
-        "As another rank: end when the process that started this one has ended, in whatever way"
-        threading.Thread(target=self._listen, name='parent', daemon=True).start()
-
-    def _listen(self):
-        while os.getppid() == self.parent: sleep(.2)
-        if self.home is not None: shutil.rmtree(self.home, ignore_errors=True)
-        os._exit(1)
-
     def end(self) -> None:
         "As rank 0: wait for the others, and kill those that do not end"
         end = monotonic() + self.patience_s
@@ -213,9 +198,7 @@ class Ranks:
         for i, process in self.children.items():
             if not (code := process.poll()) or self.folder.read(f'rank-{i}.json'): continue
             how = f'was ended by signal {-code}' if code < 0 else f'ended with code {code}'
-            text = f'rank {i} of {self.size} {how}'
-            return {'module': ProcessFailed.__module__, 'type': ProcessFailed.__qualname__, 'args': [text],
-                    'message': text, 'notes': [], 'traceback': text}
+            return error_record(ProcessFailed(f'rank {i} of {self.size} {how}'))
 
     def is_stuck(self) -> bool:
         "Return whether another rank failed so long ago that this one waits for it in vain"
@@ -238,5 +221,5 @@ class Pausing(Hook):
         else:
             while (what := learn.world.first(None)) != 'continue':
                 if what == 'save': learn.provider('checkpoints').save(learn)
-        learn.provider('agreement').share_rates(learn)
+        if (agreement := learn.provider('agreement')) is not None: agreement.share_rates(learn)
 

@@ -16,11 +16,11 @@ from torch import Tensor
 from ..base import rng_state, set_rng_state, set_seed
 from ..loop import Learner, unchanged
 from .check import bounds_within
-from .fingerprint import Fingerprint, Point
+from .fingerprint import Fingerprint
 from .fork import first_other
 from .parting import Record, record_of
 from .program import enter, unpack_program
-from .trace import drop_writers, writes
+from .trace import writes
 from .worker import set_torch_settings, torch_settings
 
 # %% ../../nbs/runs/27_retrain.ipynb #e50557d1
@@ -30,24 +30,21 @@ class Probe(Fingerprint):
         span: tuple[float, float],      # first and last optimizer step whose batches are recorded
         n: float = math.inf,            # training batches, recorded or not
         every: int = 1,
-        keep: tuple | None = None,      # key of a point, and the part of it whose tensor is kept
+        keep: tuple | None = None,      # (key of a point, part of it whose tensor is kept); the last one recorded
     ):
         super().__init__(every)
-        self.span, self.n, self.keep, self.kept = span, n, keep, None
+        self.span, self.n, self.keep, self.kept = span, n, dict([keep] if keep else []), None
 
     def is_due(self, learn: Learner, i: int) -> bool:
         step = learn.state.optimizer_step
         is_last = learn.training and (self.n == 1 or step >= self.span[1] - 1)
         return step >= self.span[0] and (is_last or super().is_due(learn, i))
 
-    def new_point(self, key: tuple, facts: dict) -> Point:
-        return Point(key, facts, self.keep[1] if self.keep and self.keep[0] == key else None)
-
     def close_point(self, learn: Learner) -> None:
         p = self.point
         super().close_point(learn)
         if p.kept is not None: self.kept = p.kept
-        if self.keep and self.keep[0] == p.key: learn.stop()
+        if p.key in self.keep: learn.stop()
 
     def after_step(self, learn: Learner) -> None:
         super().after_step(learn)
@@ -58,7 +55,6 @@ class Probe(Fingerprint):
 # %% ../../nbs/runs/27_retrain.ipynb #c2aab9a0
 @contextmanager
 def _put_back() -> Iterator[None]:
-    "Put all random states and the settings of torch back"
     states, settings = rng_state(), torch_settings()
     try: yield
     finally:
@@ -68,8 +64,8 @@ def _put_back() -> Iterator[None]:
 def _stays_out(hook): return writes(hook) or isinstance(hook, Fingerprint)
 
 def _strip(learn):
-    drop_writers(learn)
-    for h in [h for h in learn.hooks if isinstance(h, Fingerprint)]: learn.remove_hook(h)
+    for h in filter(_stays_out, [*learn.hooks]): learn.remove_hook(h)
+    learn.display = None
 
 class Made:
     "A function that makes a learner, which is trained from its beginning"

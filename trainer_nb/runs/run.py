@@ -8,6 +8,7 @@ __all__ = ['Run', 'confirmed']
 # %% ../../nbs/runs/07_run.ipynb #ac71683a
 import os, shutil, sys, warnings
 from collections.abc import Callable
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from time import monotonic, sleep
@@ -18,13 +19,14 @@ from ..loop import History, Learner, as_hooks
 from ..save import find, read_state
 from .card import RunCard, card_of, notes_of, versions_here
 from .engine import engine_of, submit, withdraw
+from .failures import printable_lines, revived
 from .folder import Request, RunFolder, Status, answer, ask, pending, read_status
 from .fork import Branch, Change, branch_of, fork_run
 from .process import reap, spawn
 from .program import unpack_program
 from .record import RecordTail
 from .view import View
-from .worker import printable_lines, revived, without_screen
+from .worker import without_screen
 
 # %% ../../nbs/runs/07_run.ipynb #fcaab03c
 class _Window:
@@ -97,7 +99,7 @@ class _Window:
 
     def show(self) -> None:
         "Show the run in this cell: live while it trains, then as a picture and a table"
-        if self._view is None or self._view.is_closed or not reaches(self._view.cell):
+        if self._view is None or not self._view.is_alive or not reaches(self._view.cell):
             self._view = View(self.folder, self._tail, lambda: self.state)
         self._view.show()
         self._shown_in = current_cell()
@@ -241,11 +243,12 @@ class _Results(_Steered):
         self.check_versions()
         return self._load_newest(unpack_program(self.path)['learn'])
 
+    @property
+    def _newest(self):
+        return path if (path := self.path/'result.pt').exists() else self.path/'checkpoints'
+
     def _load_newest(self, learn):
-        for path in self.path/'result.pt', self.path/'checkpoints':
-            try: learn.load(path)
-            except FileNotFoundError: continue
-            break
+        with suppress(FileNotFoundError): learn.load(self._newest)
         return learn
 
     def check_versions(self) -> None:
@@ -263,12 +266,9 @@ class _Results(_Steered):
         if not self.state.is_over:
             self._ask('weights').wait(60)
             return read_state(self.path/'weights.pt')['model']
-        result = self.path/'result.pt'
-        source = result if result.exists() else self.path/'checkpoints'
-        return find(source)[0]['modules']['model']['state']
+        return find(self._newest)[0]['modules']['model']['state']
 
     def _with_weights(self):
-        "Return a learner with the current weights"
         if self._other is None: self._other = without_screen(unpack_program(self.path)['learn'])
         self._other.model.load_state_dict(self.weights())
         return self._other
@@ -356,7 +356,6 @@ class Run(_Results):
         return True
 
 def _is_attended():
-    "Can somebody be asked?"
     return attended_kernel() is not None or sys.stdin is not None and sys.stdin.isatty()
 
 def confirmed(question: str) -> bool|None:

@@ -17,8 +17,8 @@ from typing import Any
 from ..base import did_you_mean, format_value, needed, open_file
 from ..loop import History, Learner
 from .card import flat, settings
+from .curves import CurveFile, Curves, take
 from .folder import RunFolder, count_of, read_status
-from .record import CurveFile, Curves, take
 from .run import Run
 
 # %% ../../nbs/runs/13_sources.ipynb #b4bed0a8
@@ -164,7 +164,6 @@ class PointSource(Recorded):
 
 # %% ../../nbs/runs/13_sources.ipynb #3af7b19c
 def _tensorboard_source(path):  # `PointSource`; raises ImportError
-    "Scalars of TensorBoard in a folder with event files"
     module = 'tensorboard.backend.event_processing.event_accumulator'
     reader = needed(module, f'{path.name} holds event files, and reading them', 'tensorboard')
     events = reader.EventAccumulator(str(path), size_guidance={'scalars': 0})

@@ -14,12 +14,11 @@ from typing import Any
 import torch
 
 from ..base import rng_state
-from ..loop import Learner, as_count, as_hooks
+from ..loop import Learner, Plan, as_count, as_hooks, fit_rates
 from ..parallel import Accelerate, accelerate_hook
 from .card import settings
 from .engine import Engine
-from .folder import RunFolder
-from .program import launch_run, may_begin
+from .program import launch_run
 from .run import Run
 from .worker import torch_settings
 
@@ -34,10 +33,7 @@ def _plan(learn, n_epochs, kwargs):
     if kwargs.get('resume') is True: raise ValueError(
         'start(resume=True): a run continues from its own checkpoints with run.restart(); '
         'to begin with those of another run, pass their path, resume=path')
-    max_steps = kwargs.get('max_steps')
-    if n_epochs is not None and max_steps is not None:
-        raise ValueError('start takes either n_epochs or max_steps')
-    if n_epochs is None and max_steps is None:
+    if n_epochs is None and kwargs.get('max_steps') is None:
         if learn.stopped is None:
             raise RuntimeError('nothing to resume: no fit was stopped; pass n_epochs, start(n_epochs)')
         if kwargs:
@@ -45,8 +41,11 @@ def _plan(learn, n_epochs, kwargs):
         return {}
     if learn.train_dl is None:
         raise ValueError('there is no train_dl: pass one to Learner, or set learn.train_dl')
-    counts = {'n_epochs': n_epochs, 'max_steps': max_steps}
-    return {**kwargs, **{k: as_count(k, v) for k, v in counts.items() if v is not None}}
+    plan = Plan(n_epochs, **{k: v for k, v in kwargs.items() if k not in ('lr', 'keep_best')})
+    plan.check(train_dl=learn.train_dl, valid_dl=learn.valid_dl)
+    fit_rates(kwargs.get('lr'), learn.opts)
+    counts = {'n_epochs': plan.n_epochs, 'max_steps': plan.max_steps}
+    return {**kwargs, **{k: v for k, v in counts.items() if v is not None}}
 
 def _check_engine(on, n_procs):
     "Raise TypeError, ValueError, or RuntimeError if the engine cannot be used here"
@@ -99,18 +98,17 @@ def begin(learn: Learner, n_epochs: int|None, *, folder: str|Path|None = None, n
     else:
         with learn.added_hooks(*as_hooks(hooks)): pass      # raises what `fit` would raise
     hooks = _with_ranks(learn, as_hooks(hooks), n_procs, not plan, on)
-    to = RunFolder(folder if folder is not None else f'runs/{strftime("%Y%m%d-%H%M%S")}-{token_hex(2)}')
-    there, run = settings(learn, hooks, plan, n_procs), Run(to.path, learn, hooks)
-    if not may_begin(run, there, overwrite): return run
+    to = folder if folder is not None else f'runs/{strftime("%Y%m%d-%H%M%S")}-{token_hex(2)}'
+    run = Run(to, learn, hooks)
     program = {'learn': learn, 'hooks': tuple(hooks), 'kwargs': plan, 'totals': _totals(learn, plan),
                'is_stopped': not plan, 'rng': rng_state(), 'torch': torch_settings(),
                'wants_accelerator': on is not None and on.has_accelerators}
     info = {'first_row': len(learn.history), 'first_batch': learn.history.n_steps, 'n_procs': n_procs,
-            'settings': there}
+            'settings': settings(learn, hooks, plan, n_procs)}
     def save_start(path):
         if plan: return
         with learn.added_hooks(*hooks): learn.save(path/'start.pt')
-    launch_run(to, program, info, save_start, max_gb, on)
+    launch_run(run, program, info, save_start, overwrite, max_gb, on)
     return run
 
 # %% ../../nbs/runs/08_start.ipynb #c7915d0e

@@ -189,7 +189,6 @@ class _Search:
             self.area.draw(self.status(rows), self.share(rows), self.sweep.table(rows), self.sweep.chart(rows))
 
     def close(self):
-        "Leave picture and table"
         rows = self.sweep.rows
         if self.area is None: print(f'{self.status(rows)}\n{text_table(self.sweep.lines(rows))}')
         else:
@@ -200,7 +199,6 @@ class _Search:
 
 # %% ../../nbs/runs/16_sweep.ipynb #818fb62d
 def _study(path, plan, sampler, pruner):    # raises ValueError
-    "The study in a folder, old or new"
     study = opened(path, direction=f'{plan["mode"]}imize', sampler=sampler, pruner=pruner)
     there = study.user_attrs.get('plan', plan)
     other = [f'{k} {there.get(k)!r} there, {v!r} here' for k, v in plan.items() if there.get(k) != v]

@@ -6,7 +6,7 @@
 __all__ = ['sparkline', 'RunTable', 'runs', 'main']
 
 # %% ../../nbs/runs/09_table.ipynb #e7bc33a2
-import argparse, os, sys, warnings
+import argparse, os, sys
 from collections.abc import Iterator
 from pathlib import Path
 from time import sleep, time
@@ -17,10 +17,10 @@ from ..draw import html_table, show_bundle, text_table
 from ..show import front_end
 from .card import notes_of
 from .folder import RunFolder, ago, read_status
+from .live import LiveView
 from .process import announce, fork_runs
 from .run import Run, confirmed
 from .sources import RunSource, differing_settings, short_setting
-from .view import LiveView
 from .worker import Worker
 
 # %% ../../nbs/runs/09_table.ipynb #8312ebe6
@@ -45,13 +45,11 @@ def _size_on_disk(path):
 def _number(v): return float(v) if isinstance(v, (int, float)) and abs(v) < 1e15 else 0.
 
 def _losses(source):
-    "Values for a sparkline"
     steps, marks = source.curves.steps, source.curves.marks.get('valid_loss', ())
     points = [v for batch, v in marks if batch > source.first_batch]
     return points if len(points) > 2 or 'train_loss' not in steps else steps['train_loss'].curves()[3]
 
 def _row(folder, source, shown):
-    "A row of the table; `shown` names settings"
     source.update()
     info, c = folder.read('run.json'), source.curves
     total, done = folder.read('status.json').get('end_epoch'), c.scales.get('epoch', [(0, 0)])[-1][1]
@@ -136,30 +134,27 @@ class _TableView(LiveView):
     tick_s = 1.
 
     def __init__(self, table: RunTable):
-        super().__init__()
+        super().__init__('table of runs')
         self.table = table
 
     def show(self) -> None:
-        "Show it in this cell"
         if front_end() != 'html': return print(self.table)
         self.handle = show_bundle(self._bundle(is_live := self.table.is_live))
-        if is_live: self.start('runs')
+        if not is_live: return
+        with self.budget.drawing(): pass
+        self.start()
 
     def _bundle(self, is_live):
         stale = self.stale('run this cell again to see the runs as they are') if is_live else ''
         return {'text/html': f'{self.table._repr_html_()}{stale}', 'text/plain': repr(self.table)}
 
-    def _watch(self):
-        "In a thread: draw the table, until no run trains"
-        try:
-            with self.budget.drawing(): pass
-            while (is_live := self.table.is_live) and not self.wait(self.tick_s) and not self.is_left:
-                if not self.budget.is_due: continue
-                with self.budget.drawing(): self.handle.update(self._bundle(is_live), raw=True)
-            self.handle.update(self._bundle(is_live), raw=True)
-        except Exception as e:
-            self.error = e
-            warnings.warn(f'the table of runs failed ({type(e).__name__}: {e}); the runs are not affected')
+    def step(self) -> float|None:
+        if not self.table.is_live: return None
+        if self.budget.is_due:
+            with self.budget.drawing(): self.handle.update(self._bundle(True), raw=True)
+        return self.tick_s
+
+    def leave(self) -> None: self.handle.update(self._bundle(False), raw=True)
 
 # %% ../../nbs/runs/09_table.ipynb #b73a7521
 def runs(
@@ -208,7 +203,6 @@ def _tail(folder):
         if not data: sleep(.2)
 
 def _check_resume(folder, o):
-    "Check the program of a run; return the exit code"
     if not o.yes and not confirmed(f'This runs the program in {folder.path.name}. Continue?'):
         sys.exit(f'nothing was run: --yes runs the program in {folder.path.name} without a question')
     from .check import check_program

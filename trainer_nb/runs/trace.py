@@ -25,7 +25,7 @@ from torch.utils.data import DataLoader, Dataset
 from ..base import set_rng_state, set_seed
 from ..loop import Hook, Learner, MainProcessHook, trained
 from ..save import load, save
-from .program import unpack_program
+from .program import unpack_program, used_by
 
 # %% ../../nbs/runs/21_trace.ipynb #cr000005
 def digest(*values: Any) -> str:  # 32 hexadecimal digits
@@ -73,24 +73,14 @@ def _saves_itself(o):
     is_part = isinstance(o, (nn.Module, Optimizer, Dataset, DataLoader, type))
     return not is_part and is_foreign(type(o).__module__) and callable(getattr(o, 'state_dict', None))
 
-def _used(code):
-    names = [*code.co_names]
-    for o in code.co_consts:
-        if hasattr(o, 'co_names'): names += _used(o)
-    return names
-
 # %% ../../nbs/runs/21_trace.ipynb #cr000010
-def _of_function(f, path):
+def _of_function(f):
     "(path, object) of what a function's closure and the globals that it uses hold"
     yield f'the defaults of {f.__qualname__}', [*(f.__defaults__ or ()), *(f.__kwdefaults__ or {}).values()]
     yield from ((f'{f.__qualname__}.{k}', v) for k, v in vars(f).items())
-    cells = zip(f.__code__.co_freevars, f.__closure__ or ())
-    for k, c in cells:
-        try: yield f'{k} in the closure of {f.__qualname__}', c.cell_contents
-        except ValueError: pass
-    for k in dict.fromkeys(_used(f.__code__)):
-        held = f.__globals__.get(k)
-        if held is not None and not isinstance(held, ModuleType): yield f'the global {k}', held
+    cells, names = used_by(f)
+    yield from ((f'{k} in the closure of {f.__qualname__}', v) for k, v in cells.items())
+    yield from ((f'the global {k}', v) for k, v in names.items() if not isinstance(v, ModuleType))
 
 def _inside(o, path):
     "(path, object) of the parts of an object that may hold state"
@@ -99,19 +89,15 @@ def _inside(o, path):
     if isinstance(o, BuiltinMethodType): return [(path, o.__self__)]        # `random.random` has a generator
     if isinstance(o, MethodType): return [(path, o.__self__), *_inside(o.__func__, path)]
     if isinstance(o, partial): return [(path, o.func), (f'{path}.args', o.args), (f'{path}.keywords', o.keywords)]
-    if isinstance(o, FunctionType): return [] if is_foreign(o.__module__) else [*_of_function(o, path)]
+    if isinstance(o, FunctionType): return [] if is_foreign(o.__module__) else [*_of_function(o)]
     if isinstance(o, type):
         if is_foreign(o.__module__): return []
-        own = [(f'{o.__name__}.{k}', v) for k, v in vars(o).items() if k[:2] != '__']
-        return own
-    if isinstance(o, nn.Module):
-        held = [(f'{path}.{k}', m) for k, m in o.named_children()]
-    else: held = []
-    state = getattr(o, '__dict__', None)
-    if not isinstance(state, dict): return held
-    is_module, skipped = isinstance(o, nn.Module), {'training'} if isinstance(o, nn.Module) else set()
-    held += [(f'{path}.{k}', v) for k, v in state.items() if k not in skipped and not (is_module and k[0] == '_')]
-    if isinstance(o, DataLoader): held = [p for p in held if '._' not in p[0][len(path):]]
+        return [(f'{o.__name__}.{k}', v) for k, v in vars(o).items() if k[:2] != '__']
+    state, is_module = getattr(o, '__dict__', None), isinstance(o, nn.Module)
+    if not isinstance(state, dict): return []
+    if is_module or isinstance(o, DataLoader): state = {k: v for k, v in state.items() if k[0] != '_'}
+    if is_module: state = {**dict(o.named_children()), **{k: v for k, v in state.items() if k != 'training'}}
+    held = [(f'{path}.{k}', v) for k, v in state.items()]
     return [*held, *((path, c) for c in type(o).__mro__ if not is_foreign(c.__module__))]
 
 # %% ../../nbs/runs/21_trace.ipynb #cr000011

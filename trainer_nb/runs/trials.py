@@ -17,7 +17,7 @@ from ..base import cut_name, format_value, needed, open_file
 from ..draw import COLORS, RAW, SIZE, Chart, Line, Panel, html_table
 from ..save import path_in
 from ..show import Drawn
-from .lines import PALETTE, chart_of
+from .lines import chart_of
 from .run import Run
 from .sources import RunSource
 from .table import sparkline
@@ -151,7 +151,7 @@ class Trials(_Study):
         rows = self.rows if rows is None else rows
         for o in rows: self._sources.setdefault(o['run'], RunSource(self.run(o['run']).folder))
         values = _Curves([self._sources[o['run']] for o in rows], self.plan['monitor'], 'epoch', self.plan['mode'])
-        return chart_of(values, {0: PALETTE[0]} if self._has_best(rows) else {}, fits_all=True)
+        return chart_of(values, {0: 0} if self._has_best(rows) else {}, fits_all=True)
 
     def importances(self,
         n: int = 20,    # resamples
@@ -168,7 +168,6 @@ class Trials(_Study):
 
 # %% ../../nbs/runs/15_trials.ipynb #tr000014
 def _done(sweep, least):    # raises ValueError
-    "The trials that are done"
     found = [o for o in sweep.study.get_trials(deepcopy=False) if o.state.name == 'COMPLETE']
     if len(found) < least:
         raise ValueError(f'the picture compares trials: expected at least {least} that are done, got {len(found)}')

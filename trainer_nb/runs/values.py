@@ -14,7 +14,7 @@ from itertools import chain
 from ..base import cut_name, did_you_mean, format_time, format_value, printable
 from ..draw import Rich
 from ..loop import good_values
-from .record import positions
+from .curves import positions
 from .sources import Recorded, differing_settings, short_setting
 
 # %% ../../nbs/runs/10_values.ipynb #va000006

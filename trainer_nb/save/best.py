@@ -12,6 +12,7 @@ from typing import Any
 from ..base import format_value
 from ..loop import Learner, as_mode, rank
 from .files import Folder
+from .rewind import folder_of
 from .shards import read_parts
 from .snapshot import restore_weights
 
@@ -39,16 +40,10 @@ def load_best(
 
     Raises ValueError, with nothing changed, for the checkpoint of a different model.
     """
-    learn.check_thread()
-    if learn.is_fitting: raise RuntimeError('load_best was called in a fit: call it afterwards')
-    hook = learn.provider('checkpoints')
-    if folder is None and hook is None: raise ValueError(
-        'load_best needs the hook Checkpoint, to know the folder: add Checkpoint(folder), or pass the folder. '
-        'Without files, fit(..., keep_best=True) ends with the best weights')
-    path = hook.folder.path if folder is None else Path(folder)
-    is_own = hook is not None and path.absolute() == hook.folder.path.absolute()
-    if is_own: hook.finish()
-    manifest = learn.world.first(find_best(path, *((hook.run, hook.monitor) if is_own else ())))
+    path, hook = folder_of(learn, folder, 'load_best',
+                           '. Without files, fit(..., keep_best=True) ends with the best weights')
+    if hook is not None: hook.finish()
+    manifest = learn.world.first(find_best(path, *((hook.run, hook.monitor) if hook is not None else ())))
     file = path/manifest['file']
     state = read_parts(Folder(path).read(manifest), file.with_suffix('.parts'), learn.world)
     restore_weights(learn, state)

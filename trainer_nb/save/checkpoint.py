@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 
 from ..base import did_you_mean, map_tensors
 from ..data import set_rng_states
-from ..loop import RESUMABLE, Fit, Hook, Learner, as_mode, check_monitored, is_skipped, rank
+from ..loop import RESUMABLE, Fit, Hook, Learner, as_count, as_mode, check_monitored, is_skipped, rank
 from .files import Folder, find
 from .shards import StateWriter, read_parts, take_out
 from .snapshot import capture, restore
@@ -58,9 +58,7 @@ class Checkpoint(Hook):
                                 # loads the checkpoint must bring the same ones, which is checked
     ):                          # raises NotADirectoryError if `folder` is a file
         self.steps, self.seconds = _parse_every(every)
-        if not isinstance(keep, int) or isinstance(keep, bool) or keep < 1:
-            raise ValueError(f'keep is {keep!r}: expected a whole number of 1 or more')
-        self.folder, self.every, self.keep = Folder(folder), every, keep
+        self.folder, self.every, self.keep = Folder(folder), every, as_count('keep', keep)
         self.monitor, self.mode = monitor, as_mode(mode, monitor)
         if what not in ('all', 'trainable'): raise ValueError(f"what is {what!r}: expected 'all' or 'trainable'")
         self.strict, self.skip, self.what = strict, skip, what

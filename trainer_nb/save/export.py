@@ -6,7 +6,7 @@
 __all__ = ['export', 'load_model']
 
 # %% ../../nbs/save/06_export.ipynb #ddbd8d99
-import json, math, platform, sys, warnings
+import json, math, warnings
 from collections.abc import Mapping
 from contextlib import redirect_stdout
 from io import StringIO
@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..base import map_tensors, needed, open_file, replacing, to_device
+from ..base import library_versions, map_tensors, needed, open_file, replacing, to_device
 from ..loop import Learner, get_modes, plain_config, set_modes
 from .snapshot import check_module
 
@@ -26,7 +26,6 @@ from .snapshot import check_module
 def _safetensors(): return needed('safetensors.torch', 'an export of weights', 'export')
 
 def _as_args(example):
-    "Return positional and named inputs"
     args = (example,) if isinstance(example, Tensor) else example
     values = args.values() if isinstance(args, Mapping) else args if isinstance(args, (tuple, list)) else ()
     if not values or not all(isinstance(o, Tensor) and o.ndim for o in values): raise TypeError(
@@ -86,13 +85,11 @@ def _check_onnx(data, inputs, out):
             f'the ONNX file returns other values than the model, by up to {off:.3g}, so nothing was written')
 
 def _config(learn, average):
-    "Return the contents of `config.json`"
     model, state, rows = learn.model, learn.state, learn.history.epoch_rows
     res = {'model': f'{type(model).__module__}.{type(model).__qualname__}',
            'parameters': sum(p.numel() for p in model.parameters()),
            'epoch': state.epoch, 'optimizer_step': state.optimizer_step, 'row': _finite(rows[-1] if rows else {}),
-           'torch': str(torch.__version__), 'trainer_nb': sys.modules['trainer_nb'].__version__,
-           'python': platform.python_version(), **({'average': average} if average else {})}
+           **library_versions(), **({'average': average} if average else {})}
     try: return {**res, 'config': _finite(plain_config(learn.config))}
     except TypeError as e: raise TypeError(f'learn.config cannot be written as JSON: {e}') from None
 

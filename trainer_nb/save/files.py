@@ -6,16 +6,14 @@
 __all__ = ['path_in', 'Lock', 'Folder', 'find']
 
 # %% ../../nbs/save/01_files.ipynb #f511941a
-import json, os, platform, re, shutil, sys, warnings
+import json, os, platform, re, shutil, warnings
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from time import strftime
 from typing import Any
 
-import torch
-
-from ..base import check_kinds, open_file, read_file, replacing, sync
+from ..base import check_kinds, library_versions, open_file, read_file, replacing, sync
 from .states import FORMAT, BadCheckpoint, checksum, read_state, write_state
 
 # %% ../../nbs/save/01_files.ipynb #fba8100c
@@ -180,8 +178,7 @@ class Folder:
                 sync(self.path)
             with replacing(path) as file:
                 manifest = {'format': FORMAT, **info, **write_state(file, state),
-                            'saved': strftime('%Y-%m-%dT%H:%M:%S'), 'torch': str(torch.__version__),
-                            'trainer_nb': sys.modules['trainer_nb'].__version__, 'python': platform.python_version()}
+                            'saved': strftime('%Y-%m-%dT%H:%M:%S'), **library_versions()}
                 with replacing(path.with_suffix('.json')) as note:
                     note.write(json.dumps(manifest, indent=1).encode())
         except BaseException:
@@ -206,8 +203,7 @@ class Folder:
                 with suppress(OSError): shutil.rmtree(o) if o.is_dir() else o.unlink()
 
 # %% ../../nbs/save/01_files.ipynb #b3874726
-def find(source: str | Path, size: int = 1) -> tuple[dict[str, Any], Path]:
-                                        # BadCheckpoint
+def find(source: str | Path, size: int = 1) -> tuple[dict[str, Any], Path]:     # raises BadCheckpoint
     "Read (state, path) of a file, or of the newest in a folder from which `size` ranks can resume"
     path = Path(source)
     if path.is_dir(): return _find_newest(Folder(path), size)

@@ -150,15 +150,13 @@ class StateWriter:
             if info is not None: check_plain(state, 'the state')
             elif self.place is None or self.rank >= self.n_files: return    # others write the same shards
             args = wait, state, parts, info, patience, done     # the thread frees them at its end
-            self.thread = Thread(target=self.write, args=args, name='checkpoint')
+            self.thread = Thread(target=self._write, args=args, name='checkpoint')
             self.thread.start()
         except (TypeError, ValueError, RuntimeError, OSError) as e:
             self.error = e
             if self.place is not None: _report_error(e, self.place, self.rank)
 
-    def write(self,
-        wait: Callable, state: dict, parts: dict, info: dict | None, patience: float, done: Callable
-    ) -> None:
+    def _write(self, wait, state, parts, info, patience, done):
         "Write this rank's shards; in the main process also the state, once all ranks have written theirs"
         try:
             wait()

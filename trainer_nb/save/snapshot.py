@@ -60,7 +60,6 @@ def _dtypes(name, module, state):
 
 # %% ../../nbs/save/03_snapshot.ipynb #2fb11143
 def _check_optimizer_states(opts, states):
-    "Refuse the state of different optimizers"
     if opts.keys() != states.keys():
         raise ValueError(f'the checkpoint has the optimizers {list(states)}, but the learner has {list(opts)}')
     def shape(kind, groups):
@@ -170,7 +169,6 @@ def _completed(modules, state):
     return {**state, 'modules': saved}
 
 def _check_modules(modules, there):
-    "Refuse the states of different modules"
     for name in modules.keys() & there.keys():
         check_module(name, modules[name], there[name]['state'])
     if modules.keys() != there.keys():

@@ -235,7 +235,6 @@ class SpikeGuard(SpikeWatch):
         self._check_number(learn, row)
 
     def _check_number(self, learn, row):
-        "Raise RuntimeError if too many batches are left out"
         epoch, batch = row['epoch'], row['batch_idx']
         n = sum(o['action'] == 'skip' and o['batch'] > learn.bounds['batch'] for o in learn.history.spikes)
         in_a_row = next(i for i in range(batch + 2) if (epoch, batch - i) not in self.left_out)

@@ -90,7 +90,6 @@ def write_state(file: str | Path | BinaryIO, state: dict[str, Any]) -> dict[str,
     return {'sha256': hashed.sha.hexdigest(), 'size': hashed.size}
 
 def _sha_of(file, n):
-    "The SHA-256 of the next `n` bytes"
     sha = hashlib.sha256()
     while part := file.read(min(2**24, n)):
         sha.update(part)

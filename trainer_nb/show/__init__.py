@@ -6,4 +6,4 @@ from .controls import ButtonRow, Controls, MarimoRow, pause, scale_lr, unpause
 from .lr_curve import LRCurve
 from .batch_sizes import BatchSizes
 from .loggers import CSVLogger, JSONLLogger
-from .trackers import MLflowLogger, TensorBoardLogger, TrackioLogger, WandbLogger
+from .trackers import MLflowLogger, TensorBoardLogger, TrackioLogger, WandbLogger, flatten
