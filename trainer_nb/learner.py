@@ -7,7 +7,11 @@ __all__ = []
 
 # %% ../nbs/98_learner.ipynb #f0a10003
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
+
+import torch
+from torch import nn
 
 from .base import with_comments
 from .loop import Learner as BareLearner
@@ -163,3 +167,17 @@ class Learner(BareLearner):
         "Restore the state that `fit(resume=source)` resumes"
         from trainer_nb.save.checkpoint import resume_from
         return resume_from(self, source)
+
+# %% ../nbs/98_learner.ipynb #f0a1000b
+def load_learner(
+    folder: str | Path,                 # written by `learn.export`
+    model: nn.Module | None = None,     # of the same class, for the weights; None: load the program
+    device: str | torch.device = 'cpu', # where it predicts
+    trusted: bool = False,              # True: you trust who wrote the folder and its program
+) -> Learner:                           # without data
+    """Load an exported model to predict as where it was trained: with names of classes, and new rows, texts or files
+
+    Errors are those of `load_model`.
+    """
+    from trainer_nb.save import exported_parts
+    return Learner(**exported_parts(folder, model, device, trusted), display=False)

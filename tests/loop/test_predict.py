@@ -196,7 +196,7 @@ def test_errors_say_what_predict_needs():
     learn = make_learner(TwoInputs())
     for data in x, {'a': x}:
         with pytest.raises(TypeError) as e: learn.predict(data)
-        assert 'the model takes (a, b): pass all of them in one tuple, predict((a, b))' in ''.join(e.value.__notes__)
+        assert 'the model takes (a, b): pass all of them, predict(a, b)' in ''.join(e.value.__notes__)
 
 def test_inputs_that_the_model_needs_are_no_targets():
     "In a new process, where no fit has shown a batch"

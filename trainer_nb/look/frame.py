@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from ..base import needed
-from ..loop import Learner
+from ..loop import Learner, class_names
 from .losses import meaning
-from .samples import classes_of
+
 
 # %% ../../nbs/look/15_frame.ipynb #a7a96060
 def _rows(pred):
@@ -49,9 +49,8 @@ def as_frame(learn: Learner, names: Any, data: Any, dl: Any) -> Callable:
     if names is not True and (isinstance(names, str) or not isinstance(names, (Sequence, Mapping))): raise TypeError(
         f'as_frame is {names!r}: expected True, or a list of the names of the classes')
     if names is True:
-        own = [getattr(config, 'id2label', None)] if learn.loss_fn is None else []
-        found = [*map(classes_of, (dl, learn.train_dl, learn.valid_dl)), *own]
-        names = next((o for o in found if o is not None), None)
+        names = class_names(learn, dl)
+        if names is None and learn.loss_fn is None: names = getattr(config, 'id2label', None)
     index = data.index if hasattr(data, 'iloc') else None
 
     def frame(pred, targ):
