@@ -9,6 +9,7 @@ __all__ = ['export', 'load_model', 'exported_parts']
 import json, math, platform, sys, warnings
 from collections.abc import Mapping
 from contextlib import redirect_stdout
+from inspect import Parameter, signature
 from io import StringIO
 from logging import ERROR, getLogger
 from pathlib import Path
@@ -19,8 +20,8 @@ import torch, torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..base import map_tensors, needed, open_file, replacing, to_device
-from ..data import Images, Table, Texts
-from ..loop import Learner, class_names, get_modes, plain_config, set_modes
+from ..data import Images, Pass, Table, Texts, rng_states, set_rng_states, sets_of
+from ..loop import Learner, class_names, get_modes, plain_config, set_modes, unpack
 from .snapshot import check_module
 
 # %% ../../nbs/save/06_export.ipynb #06e0001a
@@ -56,16 +57,35 @@ def _as_args(example):
     args = map_tensors(Tensor.clone, args)      # a layout of overlapping windows would become part of the program
     return ((), dict(args)) if isinstance(args, Mapping) else (tuple(args), {})
 
+def _from_data(learn):
+    "Return the inputs of two samples of the validation data, or of training"
+    dl = learn.train_dl if learn.valid_dl is None else learn.valid_dl
+    if dl is None or learn.is_own('train_step'): raise ValueError(
+        'example=True needs data, and the default step: pass a batch as the model takes it, example=x[:2]')
+    states, pass_ = rng_states(dl), Pass(dl)
+    try: batch = next(iter(pass_))
+    finally: pass_.close()
+    set_rng_states(states, dl)
+    if sets_of(dl): [batch] = batch.values()
+    args, kwargs, _ = unpack(batch, learn.loss_fn)
+    return map_tensors(lambda t: t[:2], {k: o for k, o in kwargs.items() if k not in ('labels', 'targ')} or tuple(args))
+
 def _finite(x):
     "Return what JSON makes of it, with None for numbers that it lacks"
     return json.loads(json.dumps(x), parse_constant=lambda name: None)
+
+def _by_place(model, shapes):
+    "Nest the shapes of positional inputs that forward takes as `*args`, as `torch.export` wants them"
+    kinds = [p.kind for p in signature(model.forward).parameters.values()]
+    n = kinds.index(Parameter.VAR_POSITIONAL) if Parameter.VAR_POSITIONAL in kinds else len(shapes)
+    return (*shapes[:n], *[tuple(shapes[n:])]*(n < len(shapes)))
 
 def _program(model, args, kwargs, dynamic):
     "Export the model; with `dynamic`, the first dimension of all inputs is a batch of any size"
     batch = torch.export.Dim('batch', min=1)
     def twice(t): return torch.cat([t, t]) if dynamic and len(t) == 1 else t        # 1: a constant
     args, kwargs = map_tensors(twice, (args, kwargs))
-    shapes = {k: {0: batch} for k in kwargs} if kwargs else tuple({0: batch} for _ in args)
+    shapes = {k: {0: batch} for k in kwargs} if kwargs else _by_place(model, [{0: batch} for _ in args])
     try: return torch.export.export(model, args, kwargs, dynamic_shapes=shapes if dynamic else None)
     except Exception as e:
         shapes = [tuple(o.shape) for o in (*args, *kwargs.values())]
@@ -123,7 +143,7 @@ def export(
     learn: Learner,
     folder: str | Path,             # created if it does not exist; files of the same names are replaced
     example: Any = None,            # a batch as the model takes it, tensor, tuple or mapping of tensors by name: write
-                                    # a program, too
+                                    # a program, too; True: two samples of the data
     dynamic: bool = True,           # whether the program takes a batch of any size
     onnx: bool = False,             # True: write the program as `model.onnx`, too, and check it with onnxruntime
     average: bool = True,           # with `EMA` or `SWA`, export what `predict` uses; False: live weights
@@ -140,6 +160,7 @@ def export(
     model = learn.model if averaged is None else averaged
     if onnx and example is None:
         raise ValueError('export(onnx=True) needs a batch as the model takes it: example=x[:2]')
+    if example is True: example = _from_data(learn)
     args = None if example is None else to_device(_as_args(example), learn.device)
     config = json.dumps(_config(learn, None if averaged is None else ema.name), indent=1, allow_nan=False)
     modes = get_modes(model)
