@@ -70,7 +70,7 @@ _IMAGES = '.png', '.jpg', '.jpeg', '.bmp', '.gif', '.tif', '.tiff', '.webp'
 class Images(_Prepared, Dataset):
     """Pictures, float32 (channels, h, w) in [0, 1], and their classes, or their masks of class ids, int64 (h, w)
 
-    `Learner(..., state=[images])` saves how they are read; `learn.predict([path])` reads new ones in this way.
+    `Learner(model, images)` trains on them, and saves how they are read; `learn.predict([path])` reads new ones so.
     """
     kinds = {'classes': (None, [str]), 'size': (None, [int]), 'mode': str}
 
@@ -144,7 +144,7 @@ def _words(text): return re.findall(r'\w+|[^\w\s]', text.lower())
 class Texts(_Prepared):
     """Texts as ids of their words, int64 (n, length), and their classes; 0 is padding, 1 any other word
 
-    `Learner(..., state=[texts])` saves the words; `learn.predict(['a new text'])` uses them.
+    `Learner(model, texts)` trains on them, and saves the words; `learn.predict(['a new text'])` uses them.
     """
     kinds = {'classes': [str], 'words': [str], 'length': int}
 

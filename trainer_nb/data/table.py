@@ -49,8 +49,8 @@ def _numbers(column):
 class Table:
     """A data frame as tensors of ids, numbers and targets; `inputs` prepares new rows as those of training
 
-    Columns of strings and truth values are categories, all others numbers. `Learner(..., state=[table])` saves what it
-    learned from the training rows; `learn.predict(df)` uses it.
+    Columns of strings and truth values are categories, all others numbers. `Learner(model, table)` trains on it, and saves
+    what it learned from the training rows; `learn.predict(df)` uses it.
     """
     def __init__(self,
         df: Any,                        # data frame of pandas, with a row for each sample

@@ -409,7 +409,8 @@ class Learner(Hooked):
     def __init__(self,
         model: nn.Module,           # moved to `device`
         train_dl: Any = None,       # iterable of batches; or a tuple of tensors or arrays (x, y), shuffled and cut into
-                                    # batches of `bs`; or a dict of names to these
+                                    # batches of `bs`; or a dict of names to these; or a `Table`, `Images` or `Texts`,
+                                    # with its validation data, which is saved like what is in `state`
         valid_dl: Any = None,       # the same for validation, in its own order; those of a dict one after another, each
                                     # with columns `valid_<name>_loss` and so on. None: no validation
         *,
@@ -447,6 +448,7 @@ class Learner(Hooked):
             self.phase = Phase(model, loss_fn)      # the innermost one
             self.bs, self.seed, self.config = bs, seed, config
             self.device = parts.place(model, loss_fn, device)
+            train_dl, valid_dl, state = parts.divided(train_dl, valid_dl, state)
             if train_step is not None: self.train_step = train_step
             if eval_step is not None: self.eval_step = eval_step
             if predict_step is not None: self.predict_step = predict_step
