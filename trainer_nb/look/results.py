@@ -143,7 +143,7 @@ class Results:
         n: int = 3,       # ≥ 1: samples, those with the largest losses
         at: Any = None,   # positions in the pass, instead
     ) -> Any:             # matplotlib `Figure`; raises ValueError for what is no forecast
-        "Draw forecasts over their history, with an interval if there are quantiles, (n, horizon, quantiles)"
+        "Draw forecasts over their history, with an interval if there are quantiles, as a further dimension"
         return draw_forecasts(self, n, at)
 
     def task(self) -> str:  # 'classes', 'labels' (several by sample), 'regression', 'forecast', 'boxes'; or ValueError
