@@ -8,7 +8,8 @@ path, folder, file = map(Path, sys.argv[1:])
 # train, with a network of fastai
 set_seed(0)
 dls = TabularDataLoaders.from_csv(path, y_names='late', y_block=CategoryBlock(), cat_names=['line', 'station'], seed=0,
-                                  cont_names=['hour', 'wind_kmh', 'carriages'], procs=[Categorify, FillMissing, Normalize])
+                                  cont_names=['hour', 'wind_kmh', 'carriages'],
+                                  procs=[Categorify, FillMissing, Normalize])
 learn = tabular_learner(dls, layers=[64])
 learn.fit(4, 3e-3)
 learn.export(folder)

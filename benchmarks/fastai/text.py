@@ -7,8 +7,8 @@ folder, path, *files = map(Path, sys.argv[1:])
 # train
 set_seed(0)
 dls = TextDataLoaders.from_folder(folder, valid_pct=.2, seed=0, bs=64)
-model = nn.Sequential(nn.Embedding(len(dls.vocab[0]), 32), nn.Unflatten(1, (1, -1)), nn.Conv2d(1, 64, (5, 32)), nn.ReLU(),
-                      nn.AdaptiveMaxPool2d(1), nn.Flatten(), nn.Linear(64, 2))
+model = nn.Sequential(nn.Embedding(len(dls.vocab[0]), 32), nn.Unflatten(1, (1, -1)), nn.Conv2d(1, 64, (5, 32)),
+                      nn.ReLU(), nn.AdaptiveMaxPool2d(1), nn.Flatten(), nn.Linear(64, 2))
 learn = Learner(dls, model, loss_func=CrossEntropyLossFlat(), metrics=accuracy)
 learn.fit(3, .01)
 learn.export(path)

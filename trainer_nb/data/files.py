@@ -77,9 +77,9 @@ class Images(_Prepared, Dataset):
     def __init__(self,
         files: Any,                     # a folder; or a list of paths
         labels: Any = None,             # classes: a list, or a function of a path; None: the names of the folders
-        valid: float | int = .2,        # fraction or number for validation, drawn at random, of each class in proportion
+        valid: float | int = .2,        # fraction or number for validation, drawn at random, by class in proportion
         *,
-        masks: str | PathLike | None = None,        # instead of classes: a folder of masks, with the names of the pictures
+        masks: str | PathLike | None = None,        # instead of classes: a folder of masks, named as the pictures
         classes: Sequence[str] | None = None,       # of the ids in masks
         size: Sequence[int] | None = None,          # (h, w) to resize to; None: all are of one size
         mode: str = 'RGB',              # of PIL; 'L': one channel, of grey
@@ -136,7 +136,8 @@ class Images(_Prepared, Dataset):
             if size != first: raise ValueError(
                 f'{self.files[0].name} has (h, w) = {first}, and {path.name} {size}: pass a size for all, size={first}')
 
-    def __repr__(self): return f'Images({len(self.train)} + {len(self.valid)} pictures, {len(self.classes or ())} classes)'
+    def __repr__(self):
+        return f'Images({len(self.train)} + {len(self.valid)} pictures, {len(self.classes or ())} classes)'
 
 # %% ../../nbs/data/08_files.ipynb #f11e000f
 def _words(text): return re.findall(r'\w+|[^\w\s]', text.lower())
@@ -153,7 +154,7 @@ class Texts(_Prepared):
         labels: Any = None,         # classes: a list, or a function of a path; None: the names of the folders
         valid: float | int = .2,    # fraction or number for validation, drawn at random, of each class in proportion
         *,
-        n_words: int = 20_000,      # the most frequent ones of the training texts that get an id, if at least two have them
+        n_words: int = 20_000,      # the most frequent words that get an id, of those that two training texts have
         length: int = 512,          # words to which longer texts are cut; shorter ones are padded to the longest
         seed: int = 0,              # of the random order
     ):                              # raises FileNotFoundError or ValueError

@@ -49,8 +49,8 @@ def _numbers(column):
 class Table:
     """A data frame as tensors of ids, numbers and targets; `inputs` prepares new rows as those of training
 
-    Columns of strings and truth values are categories, all others numbers. `Learner(model, table)` trains on it, and saves
-    what it learned from the training rows; `learn.predict(df)` uses it.
+    Columns of strings and truth values are categories, all others numbers. `Learner(model, table)` trains on it, and
+    saves what it learned from the training rows; `learn.predict(df)` uses it.
     """
     def __init__(self,
         df: Any,                        # data frame of pandas, with a row for each sample
@@ -183,7 +183,7 @@ def _target(column, classes):
 
 # %% ../../nbs/data/07_table.ipynb #7ab1e002
 class TableNet(nn.Module):
-    "An embedding for each category of a table, beside its numbers, and fully connected layers: (n, n_out), or (n,) for one"
+    "An embedding for each category of a table, beside its numbers, and linear layers: (n, n_out), or (n,) for one"
     def __init__(self,
         table: Table,
         n_out: int | None = None,           # outputs; None: as many as classes, or as targets

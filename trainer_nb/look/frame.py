@@ -24,8 +24,8 @@ def _rows(pred):
     if isinstance(pred, Tensor) and pred.ndim in (1, 2): return pred if pred.ndim > 1 else pred[:, None]
     shown = f'tensor of shape {tuple(pred.shape)}' if isinstance(pred, Tensor) else type(pred).__name__
     raise ValueError(f'as_frame needs a row of numbers for each sample, and the predictions are a {shown}: '
-                     "let a predict_step(batch, learn) return numbers, (n, k), or for each picture a dict of 'boxes' (k, 4), "
-                     "'labels' and 'scores'")
+                     "let a predict_step(batch, learn) return numbers, (n, k), or for each picture a dict of "
+                     "'boxes' (k, 4), 'labels' and 'scores'")
 
 def _boxes(pd, preds, names):
     "Return a row for each box in pictures, those of one picture from the likeliest on"
@@ -66,7 +66,7 @@ def as_frame(learn: Learner, names: Any, data: Any, dl: Any) -> Callable:
     def frame(pred, targ):
         if are_boxes(pred):
             if targ is None: return _boxes(pd, pred, names)
-            raise ValueError('a row for each box has no target: learn.results() compares boxes with those that should be')
+            raise ValueError('a row for each box has no target: learn.results() compares boxes with the true ones')
         rows, columns = _rows(pred), names
         if not rows.is_floating_point() and rows.size(1) == 1:      # class ids, of a `predict_step`
             res = pd.DataFrame({'predicted': _class_names(rows[:, 0].tolist(), names)}, index=index)

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..base import batch_size, cut_name, entries, printable
+from ..base import batch_size, cut_name, entries, format_value, printable
 from ..draw import html_table
 from .boxes import are_boxes, box_legend, boxes_fit, draw_boxes, objects
 from .masks import is_mask, legend, overlay
@@ -121,7 +121,7 @@ class Look:
         "Write a target in words"
         if isinstance(sample, Tensor) and sample.numel() == 1: sample = sample.item()
         if isinstance(sample, int) and not isinstance(sample, bool): return self.name(sample)
-        if isinstance(sample, float): return f'{sample:.4g}'
+        if isinstance(sample, float): return f'{format_value(sample)}'
         if _are_texts(sample): return printable(' | '.join(sample))[:200]
         if are_boxes([sample]):
             _, ids, scores = objects(sample, self.min_score)
@@ -135,7 +135,7 @@ class Look:
         if is_tokens and (self.decode or self.classes or len(sample) > 6): return self._words(sample[sample >= 0])
         if sample.ndim == 1 and len(sample):
             more = f', … {len(sample)} in all' if len(sample) > 6 else ''
-            return ', '.join(f'{o:.4g}' for o in sample[:3 if more else 6].tolist()) + more
+            return ', '.join(f'{format_value(o)}' for o in sample[:3 if more else 6].tolist()) + more
         return f'tensor {tuple(sample.shape)}'
 
     def _words(self, ids):
@@ -279,7 +279,7 @@ def _fields(values, name, look):
     if look.columns is not None and len(look.columns) != n:
         raise ValueError(f'columns has {len(look.columns)} names, but the samples have {n} fields')
     names = list(map(str, look.columns or [f'{name}[{i}]' for i in range(n)]))
-    return names, [[f'{v:.4g}' for v in o.tolist()] for o in values]
+    return names, [[f'{format_value(v)}' for v in o.tolist()] for o in values]
 
 # %% ../../nbs/look/01_samples.ipynb #7ec6687d
 def describe_parts(parts: dict) -> list[dict]:
@@ -307,6 +307,6 @@ def described_table(rows: list[dict]) -> list[list[str]]:
     "Make a table, header first, of what `describe_parts` returned"
     def cell(v):
         if v is None: return ''
-        return f'{v:.4g}' if isinstance(v, float) else str(v)
+        return f'{format_value(v)}' if isinstance(v, float) else str(v)
     keys = 'name', 'shape', 'dtype', 'min', 'max', 'mean', 'not_finite'
     return [['', *keys[1:-1], 'nan or inf'], *([cell(row[k]) for k in keys] for row in rows)]

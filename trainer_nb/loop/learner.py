@@ -518,8 +518,8 @@ class Learner(Hooked):
         if isinstance(batch, Tensor): batch = (batch,)
         args, kwargs, targ = (), batch, None
         n = len(batch) if isinstance(batch, (list, tuple)) else 0
-        is_without = phase.is_inputs or n in (1, (self._looked.n_entries or 0) - 1) or n <= len(needed_names(self.model.forward))
-        if n and is_without: args, kwargs = batch, {}
+        is_without = n in (1, (self._looked.n_entries or 0) - 1) or n <= len(needed_names(self.model.forward))
+        if n and (is_without or phase.is_inputs): args, kwargs = batch, {}
         elif n or not isinstance(batch, Mapping) or {'labels', 'targ'} & batch.keys():
             args, kwargs, targ = unpack(batch, self.loss_fn)
         phase.pred, phase.has_pred = self.model(*args, **kwargs), True
@@ -778,7 +778,7 @@ class Learner(Hooked):
             return (pred, targ) if with_targs else pred
 
     def _set_predict_step(self, phase, how):
-        "Let a phase predict; `how` tells whether its batches (x,) were made of a tensor or a list, or hold inputs alone"
+        "Let a phase predict; `how` is that of `to_predict`"
         step, is_bare, phase.is_inputs = as_step(self.predict_step, self), how == 'bare', how != ''
         if not phase.is_default: phase.stand = Stand(phase.step_fn, self._looked.n_entries, is_bare)
         def own(batch):

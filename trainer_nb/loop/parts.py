@@ -90,10 +90,12 @@ class _Prepared:
 def several(learn: Any, inputs: tuple) -> Any:
     "Make a loader of several inputs of the model, each of all samples"
     inputs = as_inputs(inputs, float_dtype(learn.model))
-    if any(isinstance(o, bool) for o in inputs): raise TypeError('pass with_targs by name: predict(dl, with_targs=True)')
+    if any(isinstance(o, bool) for o in inputs):
+        raise TypeError('pass with_targs by name: predict(dl, with_targs=True)')
     if not all(isinstance(o, torch.Tensor) for o in inputs):
         kinds = ', '.join(type(o).__name__ for o in inputs)
-        raise TypeError(f'predict got ({kinds}): expected one tensor or array for each input of the model, or data alone')
+        raise TypeError(
+            f'predict got ({kinds}): expected one tensor or array for each input of the model, or data alone')
     return loader_for(learn, inputs)
 
 def to_predict(learn: Any, data: Any) -> tuple[Any, str]:
