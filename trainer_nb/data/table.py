@@ -185,7 +185,7 @@ def _target(column, classes):
 class TableNet(nn.Module):
     "An embedding for each category of a table, beside its numbers, and linear layers: (n, n_out), or (n,) for one"
     def __init__(self,
-        table: Table,
+        table: Table,           # whose `sizes` and `n_numbers` it has
         n_out: int | None = None,           # outputs; None: as many as classes, or as targets
         widths: Iterable[int] = (64,),      # of the hidden layers
         dropout: float = .1,                # after each of them
