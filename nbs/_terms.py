@@ -62,6 +62,7 @@ TERMS = _listed({   # page, or page#section → terms
     'start/04_faq#my-batch-is-a-dict-or-my-model-returns-several-things': 'dict batch, multiple inputs',
     'data/04_loaders': 'DataLoader, batch size, shuffle',
     'data/07_table': 'tabular, encode categories, standard scaler, normalize columns, entity embeddings',
+    'data/08_files': 'ImageFolder, images from a folder, text files, vocabulary, tokenize words, masks folder',
     'data/05_split': 'train test split, stratify',
     'look/14_series': 'time series, forecast, forecasting, MASE, prediction interval',
     'look/17_album': 'samples while training, generate text while training, gan samples, show images while training, '

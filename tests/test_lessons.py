@@ -1,6 +1,6 @@
 """The lessons about one's own data: short, with a score that is checked,
 and a prediction for a new file. `test_notebooks.py` runs them"""
-import ast, json, re
+import ast, json, re, subprocess, sys
 from pathlib import Path
 
 import pytest
@@ -29,20 +29,56 @@ def test_there_are_seven():
 def test_twelve_lines_lead_from_files_to_a_prediction(path):
     short, = [o for o in cells(path) if re.match(r'#\| *short\b', o)]
     assert len(lines(short)) <= 12 and max(map(len, lines(short))) <= 120
-    assert 'predict' in calls(short) and {'fit', 'fit_one_cycle'} & calls(short)
+    assert {'predict', 'export'} & calls(short) and {'fit', 'fit_one_cycle'} & calls(short)
     # they stand above
     assert not any(isinstance(o, ast.Import | ast.ImportFrom) for o in ast.walk(ast.parse(short)))
 
-def test_the_page_about_fastai_counts_right():
-    "Lines until the fit; of the lesson about masks, those of its network, too"
+def n_statements(*sources):
+    "Count statements, imports left out: a long line counts once, and so does a line of several inputs"
+    nodes = [o for source in sources for o in ast.walk(ast.parse(source))]
+    nodes = [o for o in nodes if isinstance(o, ast.stmt) and not isinstance(o, ast.Import | ast.ImportFrom)]
+    return sum(not isinstance(o, ast.Expr) or not isinstance(o.value, ast.Constant) for o in nodes)
+
+def written(*sources):
+    "Count lines as ruff formats them, without imports, comments and blank lines"
+    lines = []
+    for source in sources:
+        tree = [o for o in ast.parse(source).body if not isinstance(o, ast.Import | ast.ImportFrom)]
+        source = '\n'.join(map(ast.unparse, tree))
+        command = [sys.executable, '-m', 'ruff', 'format', '--line-length=100', '-']
+        done = subprocess.run(command, input=source, text=True, capture_output=True, check=True)
+        lines += [o for o in done.stdout.splitlines() if o.strip()]
+    return len(lines)
+
+def ours(path):
+    "The first program of a lesson, and the one that predicts in another process"
+    code = cells(path)
+    [short], [script] = ([o for o in code if has in o] for has in ('#| short', 'script.write_text'))
+    found = [o.value for o in ast.walk(ast.parse(script)) if isinstance(o, ast.Constant)]
+    [text] = [o for o in found if 'from trainer_nb.all' in str(o)]
+    return short, '\n'.join(o for o in text.splitlines() if 'sys.argv[1:]' not in o)
+
+def theirs(name):
+    "The program of fastai with the same network, where one can pass it; with a network of fastai; and what predicts"
+    source = (lessons[0].parents[2]/'benchmarks/fastai'/name).with_suffix('.py').read_text(encoding='utf-8')
+    parts = re.split(r'^# (train|train, with a network of fastai|predict)$', source, flags=re.M)[1:]
+    parts = dict(zip(parts[::2], parts[1::2]))
+    return parts.get('train'), parts['train, with a network of fastai'], parts['predict']
+
+def test_programs_are_as_short_as_with_fastai():
+    "From files to a prediction in another process; the page says how long both are"
     text = (lessons[0].parents[1]/'howto/07_from_fastai.ipynb').read_text(encoding='utf-8')
-    rows = re.findall(r'lessons/(\w+)\.ipynb\) \| \d+ \| (\d+)(?:, and (\d+) for the U-Net)? \|', text)
-    for path, row in zip(lessons, sorted(rows)):
-        short, = [o for o in cells(path) if re.match(r'#\| *short\b', o)]
-        n = next(i for i, o in enumerate(lines(short), 1) if 'learn.fit' in o)
-        nets = [str(len(lines(o))) for o in cells(path) if 'class UNet' in o]
-        assert row == (path.stem, str(n), *(nets or ['']))
-    assert len(rows) == 4
+    rows = dict(re.findall(r'lessons/\d+_(\w+)\.ipynb\) ((?:\| [^|]+ )+)\|', text))
+    assert rows.keys() == {'images', 'table', 'text', 'segmentation'}
+    for path in lessons[:4]:
+        name, mine = path.stem[3:], ours(path)
+        same, own, last = theirs(name)
+        net = next((o for o in cells(path) if 'class UNet' in o), None)
+        n = [[f(o, last) if o else None for o in (same, own)] + [f(*mine)] for f in (n_statements, written)]
+        shown = [' / '.join('–' if o is None else str(o) for o in pair) for pair in zip(*n)]
+        if net: shown[2] += f', and {n_statements(net)} / {written(net)} for the U-Net'
+        assert rows[name].strip('| ').split(' | ')[:3] == shown, (name, shown)
+        for a, b, here in n: assert here <= (b if a is None else a)
 
 @pytest.mark.parametrize('path', lessons, ids=lambda o: o.stem)
 def test_accuracies_and_new_files(path):

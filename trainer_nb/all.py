@@ -14,7 +14,9 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from .base import batch_size, set_seed, show_error, to_device, with_comments
-from .data import Loaders, SeededLoader, Table, TensorLoader, folds, prefetch, split
+from trainer_nb.data import (
+    Images, Loaders, SeededLoader, Table, TableNet, TensorLoader, Texts, folds, prefetch, split
+)
 from trainer_nb.loop import (
     EVENTS, STEPS, CancelEpoch, CancelFit, CancelStep, History, Hook, HookOrderError, HookTable, LambdaHook,
     MainProcessHook, Metric, ParamGroups, StepState, TrainingInterrupted, accuracy
@@ -29,7 +31,7 @@ from trainer_nb.show import (
     BatchSizes, CSVLogger, Controls, Display, JSONLLogger, Log, LRCurve, MLflowLogger, TensorBoardLogger,
     TrackioLogger, WandbLogger, progress
 )
-from .learner import Learner
+from .learner import Learner, load_learner
 from trainer_nb.look import (
     BatchView, Confusion, CrossValidation, Diagnosis, Report, Results, Samples, SampleView, Spikes, Summary,
     cross_validate
@@ -43,14 +45,14 @@ from trainer_nb.runs import (
 __all__ = [
     'torch', 'F', 'nn', 'DataLoader', 'TensorDataset',
     'batch_size', 'set_seed', 'show_error', 'to_device',
-    'Loaders', 'SeededLoader', 'Table', 'TensorLoader', 'folds', 'prefetch', 'split',
+    'Images', 'Loaders', 'SeededLoader', 'Table', 'TableNet', 'TensorLoader', 'Texts', 'folds', 'prefetch', 'split',
     'EVENTS', 'STEPS', 'CancelEpoch', 'CancelFit', 'CancelStep', 'Hook', 'HookOrderError', 'HookTable', 'LambdaHook',
     'MainProcessHook', 'History', 'Learner', 'Metric', 'ParamGroups', 'StepState', 'TrainingInterrupted', 'accuracy',
     'AMP', 'EMA', 'SWA', 'Activations', 'Compile', 'Freeze', 'FreezeBN', 'GradAccum', 'GradClip', 'GradNorm',
     'NaNGuard', 'Offload', 'Profile', 'Recompute', 'Unfreeze',
     'LRScheduler', 'OneCycle', 'Schedule', 'WarmupCosine',
     'combine', 'cosine', 'exponential', 'linear', 'polynomial', 'warmup',
-    'Checkpoint', 'EarlyStopping', 'SpikeGuard', 'load_model',
+    'Checkpoint', 'EarlyStopping', 'SpikeGuard', 'load_learner', 'load_model',
     'BatchSizes', 'Controls', 'Display', 'LRCurve', 'Log', 'progress',
     'CSVLogger', 'JSONLLogger', 'MLflowLogger', 'TensorBoardLogger', 'TrackioLogger', 'WandbLogger',
     'BatchView', 'Confusion', 'CrossValidation', 'Diagnosis', 'Report', 'Results', 'SampleView', 'Samples', 'Spikes',

@@ -54,18 +54,8 @@ def test_one_row_of_each_dtype():
 
 def learner(table, data=True):
     set_seed(0)
-    model = Both(table)
-    dls = (table.train, table.valid) if data else ()
-    return Learner(model, *dls, loss_fn=F.cross_entropy, state=[table], lr=.01, display=False, device='cpu')
-
-class Both(nn.Module):
-    def __init__(self, table):
-        super().__init__()
-        self.ids = nn.ModuleList(nn.Embedding(n, w) for n, w in table.sizes)
-        self.out = nn.Linear(sum(w for _, w in table.sizes) + table.n_numbers, len(table.classes))
-
-    def forward(self, ids, numbers):
-        return self.out(torch.cat([*(o(ids[:, i]) for i, o in enumerate(self.ids)), numbers], 1))
+    data = dict(train_dl=table) if data else dict(state=[table])
+    return Learner(TableNet(table), **data, loss_fn=F.cross_entropy, lr=.01, display=False, device='cpu')
 
 def test_saved_with_the_learner_and_used_by_predict(tmp_path):
     df = frame().dropna(subset='kind')

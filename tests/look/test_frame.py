@@ -84,3 +84,27 @@ def test_without_pandas(monkeypatch):
     monkeypatch.setitem(sys.modules, 'pandas', None)
     with pytest.raises(ImportError, match=r'pip install "trainer_nb\[pandas\]"'):
         make_learner().predict(X, as_frame=True)
+
+class Finds(nn.Module):
+    "A detector: a box of class 1 for each thing in a picture, the less likely first"
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(()))
+    def forward(self, images):
+        return [{'boxes': torch.arange(4.*k).reshape(k, 4), 'labels': torch.ones(k, dtype=torch.long),
+                 'scores': torch.arange(1., k + 1)/10} for k in map(int, images.amax((1, 2, 3)))]
+
+def test_a_row_for_each_box():
+    pytest.importorskip('pandas')
+    images = torch.tensor([2., 0., 1., 3.])[:, None, None, None].expand(4, 3, 8, 8)
+    learn = make_learner(Finds(), (), loss_fn=F.cross_entropy, bs=3)
+    table = learn.predict(images, as_frame=['background', 'cat'])
+    assert [*table.columns] == ['image', 'predicted', 'score', 'x1', 'y1', 'x2', 'y2']
+    assert [*table.image] == [0, 0, 2, 3, 3, 3] and {*table.predicted} == {'cat'}       # the likeliest box first
+    assert [*table.score.round(1)] == [.2, .1, .1, .3, .2, .1] and [*table.loc[0, 'x1':]] == [4., 5., 6., 7.]
+    none = learn.predict(images[1:2], as_frame=True)
+    assert len(none) == 0 and [*none.columns] == [*table.columns]
+    assert [*learn.predict(images[3], batched=False, as_frame=True).predicted] == [1, 1, 1]
+    with pytest.raises(ValueError, match='results'): learn.predict([(images, Y[:4])], with_targs=True, as_frame=True)
+    with pytest.raises(ValueError, match=r"'boxes' \(k, 4\), 'labels' and 'scores'"):
+        frame(lambda x: [{'found': o} for o in x], F.cross_entropy)

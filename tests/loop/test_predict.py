@@ -196,7 +196,7 @@ def test_errors_say_what_predict_needs():
     learn = make_learner(TwoInputs())
     for data in x, {'a': x}:
         with pytest.raises(TypeError) as e: learn.predict(data)
-        assert 'the model takes (a, b): pass all of them in one tuple, predict((a, b))' in ''.join(e.value.__notes__)
+        assert 'the model takes (a, b): pass all of them, predict(a, b)' in ''.join(e.value.__notes__)
 
 def test_inputs_that_the_model_needs_are_no_targets():
     "In a new process, where no fit has shown a batch"
@@ -304,3 +304,29 @@ def test_one_sample_is_the_first_of_a_batch_of_one(f):
                 {k: first(o) for k, o in batch.items()} if isinstance(batch, dict) else
                 Out(batch.scores[0]) if isinstance(batch, Out) else batch[0])
     assert same(make_learner(Says(f), ()).predict(x, batched=False), expected)
+
+class Both(nn.Module):
+    "Needs two inputs, or takes a second one"
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(8, 2)
+    def forward(self, a, b=None): return self.layer(torch.cat([a, 2*a if b is None else b], 1))
+
+def own_step(batch, learn):
+    a, b, y = batch
+    pred = learn.model(a, b)
+    return {'pred': pred, 'loss': F.cross_entropy(pred, y)}
+
+@pytest.mark.parametrize('train_step', [None, own_step])
+def test_several_inputs_by_place(train_step):
+    "Several arguments are all inputs, in a new process, too, where no batch has shown how many there are"
+    model, a, b = Both().eval(), torch.randn(20, 4), torch.randn(20, 4)
+    learn = make_learner(model, (), loss_fn=F.cross_entropy, train_step=train_step, bs=8)
+    with torch.no_grad(): want = model(a, b)
+    assert torch.allclose(learn.predict(a, b), want, atol=1e-6)
+    assert torch.allclose(learn.predict(a.numpy(), b.numpy()), want, atol=1e-6)
+    assert torch.allclose(learn.predict(a[0], b[0], batched=False), want[0], atol=1e-6)
+    with pytest.raises(TypeError, match='with_targs=True'): learn.predict((a, b), True)
+    with pytest.raises(ValueError, match=r'predict\(\(x0, x1, y\), with_targs=True\)'):
+        learn.predict(a, b, with_targs=True)
+    with pytest.raises(TypeError, match='one tensor or array'): learn.predict([(a, b)], b)

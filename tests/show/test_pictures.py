@@ -6,6 +6,7 @@ import numpy as np
 import pytest, torch
 from PIL import Image, ImageFont
 
+from trainer_nb.base import format_value
 from trainer_nb.draw import (
     ALARM, COLORS, GREY, INK, SIZE, STYLES, Chart, Line, Panel, legend_rows, limits, smooth, ticks
 )
@@ -356,7 +357,8 @@ def test_each_of_many_metrics_has_a_panel(n):
         assert p.ylim[0] < v and 3*v < p.ylim[1] < 4*v and [o[:2] for o in p.rings] == [(40, 3*v)]
         assert p.flags == [(40, [])]
     texts = [text for p in chart.panels[2:] for x, text in p.hover if x == 40]
-    for k, name in enumerate(names): assert sum(f'valid_{name} {3*10.**k:.4g}' in o.split(' · ') for o in texts) == 1
+    for k, name in enumerate(names):
+        assert sum(f'valid_{name} {format_value(3*10.**k)}' in o.split(' · ') for o in texts) == 1
 
 def test_curves_beyond_the_eighth_have_dashes():
     "No two are drawn alike, in SVG, in PNG, and in matplotlib"
@@ -386,7 +388,7 @@ def test_numbers_of_the_table_are_short_and_do_not_mislead():
     values = [1e30, -1e30, 1e7, 9999999., -0., .99996, .999999999, 1., 1.00001, 1e-30, math.nan, -math.inf]
     for v in values: h.epoch_rows.append({'epoch': 0, 'valid_x': v})
     assert [row[1] for row in h.lines()[1:]] == [
-        '1.000e+30', '-1.000e+30', '1.000e+07', '9999999.0000', '0.0000', '0.9999', '0.9999', '1.0000', '1.0000',
+        '1.000e+30', '-1.000e+30', '1.000e+07', '9999999', '0.0000', '0.9999', '0.9999', '1.0000', '1.0000',
         '1.000e-30', 'nan', '-inf']
 
 def test_notes_stay_inside_their_panel():

@@ -61,7 +61,8 @@ def format_bytes(n: float) -> str:
     return f'{n:.3g} GiB' if n < 999.5 else f'{n:,.0f} GiB'
 
 def format_value(v: float) -> str:
-    "Write a number with four digits; one below 1 never as 1"
+    "Write a number with four digits, or all before the point of a larger one; one below 1 never as 1"
+    if 9999.5 <= abs(v) < 1e7: return f'{v:.0f}'
     return f'{.9999 if .9999 < v < 1 else v:.4g}'
 
 def cut_name(name: str, most: int = 24) -> str:

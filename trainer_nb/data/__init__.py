@@ -8,4 +8,5 @@ from .several import Loaders, sets_of
 from .loaders import TensorLoader, as_loader, is_shuffled, may_be_batched, prefetch, yields_new
 from .seeded import SeededAdapter, SeededLoader
 from .split import folds, split
-from .table import Table
+from .table import Table, TableNet
+from .files import Images, Texts

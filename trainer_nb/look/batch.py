@@ -16,9 +16,9 @@ from typing import Any
 from ..base import batch_size, folded
 from ..draw import html_table, text_table
 from ..data import length, sets_of
-from ..loop import Hook, LambdaHook, Learner, as_count, unchanged
+from ..loop import Hook, LambdaHook, Learner, as_count, class_names, unchanged
 from trainer_nb.look.samples import (
-    Counterparts, Look, batch_parts, classes_of, describe_parts, described_table, grid, is_same, kind_of, masks_of,
+    Counterparts, Look, batch_parts, describe_parts, described_table, grid, is_same, kind_of, masks_of,
     pictured, sample_of, sample_table, short_text
 )
 from .boxes import are_boxes
@@ -110,7 +110,7 @@ def show_batch(learn: Learner,
         dl, name = (learn.valid_dl, 'valid_dl') if valid else (learn.train_dl, 'train_dl')
         if dl is None:
             raise ValueError(f'there is no {name}: pass one to Learner, or set learn.{name}')
-        look = Look(classes_of(dl) if classes is None else classes, decode, mean, std, columns, rate)
+        look = Look(class_names(learn, dl) if classes is None else classes, decode, mean, std, columns, rate)
         found = []
         def grab(learn):
             found.append(learn.batch)

@@ -143,7 +143,7 @@ def _about_step(e, learn, text):
                     'pass loss_fn=..., or return the loss from the model')
         names = ', '.join(needed_names(learn.model.forward))
         if 'missing' in text and not learn.training: return (
-            f'the model takes ({names}): pass all of them in one tuple, predict(({names})), or in a mapping by name')
+            f'the model takes ({names}): pass all of them, predict({names}), or in a mapping by name')
         return ('the last entry of a batch is its target, and all others are inputs of the model: '
                 'for other batches, write a train_step, f(batch, learn)')
     return None

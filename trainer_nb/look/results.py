@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, SequentialSampler
 from ..base import batch_size, folded, format_value
 from ..draw import text_table
 from ..data import TensorLoader, as_loader, is_stock, rng_states, set_rng_states, source
-from ..loop import Learner, n_samples, trains_loss
+from ..loop import Learner, class_names, n_samples, trains_loss
 from .confusion import Confusion, Report, count_confusion, make_report
 from trainer_nb.look.losses import (
     Collect, Singles, batches_of, check_mean, class_ids, ids_of, is_counted, loss_of, one_sample,
@@ -28,7 +28,7 @@ from .boxes import are_boxes
 from .masks import shares
 from .series import draw_forecasts
 from trainer_nb.look.samples import (
-    Counterparts, Look, batch_parts, caption_table, classes_of, grid, is_same, kind_of, masks_of, pictured, sample_of
+    Counterparts, Look, batch_parts, caption_table, grid, is_same, kind_of, masks_of, pictured, sample_of
 )
 
 # %% ../../nbs/look/03_results.ipynb #52621d35
@@ -143,7 +143,7 @@ class Results:
         n: int = 3,       # ≥ 1: samples, those with the largest losses
         at: Any = None,   # positions in the pass, instead
     ) -> Any:             # matplotlib `Figure`; raises ValueError for what is no forecast
-        "Draw forecasts over their history, with an interval if there are quantiles, (n, horizon, quantiles)"
+        "Draw forecasts over their history, with an interval if there are quantiles, as a further dimension"
         return draw_forecasts(self, n, at)
 
     def task(self) -> str:  # 'classes', 'labels' (several by sample), 'regression', 'forecast', 'boxes'; or ValueError
@@ -242,7 +242,7 @@ def _words(res, i, masks=()):
 
 def _caption(res, i, masks=(), is_drawn=False):
     words = [] if is_drawn else _words(res, i, masks)
-    loss = [] if res.loss.isnan().all() else [(res.by, f'{res.loss[i]:.4g}')]
+    loss = [] if res.loss.isnan().all() else [(res.by, f'{format_value(res.loss[i])}')]
     return [('#', str(i)), *words, *loss]
 
 # %% ../../nbs/look/03_results.ipynb #48088bea
@@ -272,7 +272,7 @@ def results_of(learn: Learner,
         if dl is None: raise ValueError('there is no valid_dl: pass a loader')
         dtype = next((p.dtype for p in learn.model.parameters() if p.is_floating_point()), None)
         dl = as_loader(dl, learn.bs, False, learn.device, dtype)
-        look = Look(classes_of(dl) if classes is None else classes, decode, mean, std, columns, rate, min_score)
+        look = Look(class_names(learn, dl) if classes is None else classes, decode, mean, std, columns, rate, min_score)
         get_losses, is_single = loss_of(learn, loss, min_score)
         collect, states = Collect(n_samples(dl), get_losses, keep), rng_states(dl)
         read, whole = Singles(dl) if is_single else dl, None

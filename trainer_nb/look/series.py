@@ -11,8 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..base import format_value
 from ..draw import COLORS, GREY, new_figure
 from ..loop import as_count
+from .losses import quantiles_last
 from .samples import batch_parts, sample_of
 
 # %% ../../nbs/look/14_series.ipynb #47bdc036
@@ -31,10 +33,12 @@ def _forecasts(results: Any) -> tuple[Tensor, Tensor]:  # (n, horizon, quantiles
     if isinstance(targ, Tensor) and targ.ndim == 3 and targ.size(2) == 1: targ = targ[..., 0]
     if isinstance(pred, Tensor) and pred.ndim == 2: pred = pred[..., None]
     is_fit = isinstance(targ, Tensor) and targ.ndim == 2 and targ.is_floating_point()
+    if is_fit and isinstance(pred, Tensor): pred = quantiles_last(pred, targ)
     if is_fit and isinstance(pred, Tensor) and pred.shape[:-1] == targ.shape: return pred.float(), targ.float()
     def kind(o): return f'of shape {tuple(o.shape)}' if isinstance(o, Tensor) else f'a {type(o).__name__}'
     raise ValueError(f'predictions are {kind(results.pred)} and targets {kind(results.targ)}: '
-                     'expected float targets (n, horizon), and predictions of that shape, or (n, horizon, quantiles)')
+                     'expected float targets (n, horizon), and predictions of that shape, or with quantiles, '
+                     '(n, horizon, quantiles) or (n, quantiles, horizon)')
 
 def forecast_scores(results: Any) -> dict[str, Tensor]:     # (n,) each; raises ValueError for what is no forecast
     """Compute the error of each sample, also in steps of its history, and the share of targets in the interval
@@ -64,8 +68,8 @@ def draw_forecasts(results: Any, n: int = 3, at: Any = None) -> Any:    # matplo
         ax.plot(ahead, targ[i], color=COLORS[0], marker='.', label='target')
         ax.plot(ahead, middle[i], color=COLORS[1], marker='.', label='forecast')
         if pred.size(2) > 1: ax.fill_between(ahead, pred[i].amin(1), pred[i].amax(1), color=COLORS[1], alpha=.2, lw=0)
-        ax.set(title=f'# {i}, error {scores["mae"][i]:.4g}', xlabel='step')
+        ax.set(title=f'# {i}, error {format_value(scores["mae"][i])}', xlabel='step')
     axes[0].legend(frameon=False, fontsize='small')
-    figures = ', '.join(f'{k.upper()} {scores[k].mean():.4g}' for k in ('mae', 'mase') if k in scores)
+    figures = ', '.join(f'{k.upper()} {format_value(scores[k].mean())}' for k in ('mae', 'mase') if k in scores)
     fig.suptitle(f'{len(results):,} samples: {figures}', fontsize='medium')
     return fig

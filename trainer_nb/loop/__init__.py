@@ -31,7 +31,7 @@ from .mistakes import check_first, doubled_batch, inputs_and_target
 from .snapshot import (
     Snapshot, is_expanded, load_object_states, norm_buffers, object_states, plain_config, set_buffers, unsaved_buffers
 )
-from .parts import check_shapes, move, refuse_script
+from .parts import check_shapes, class_names, move, refuse_script
 from .learner import Learner
 from .sandbox import unchanged, without_hooks
 from .fakes import without_values

@@ -40,7 +40,8 @@ def format_cell(name: str, v: Any, first_s: float) -> str:
     if is_rate(name): return f'{v:.3g}'
     if v and not .001 <= abs(v) < 1e7: return f'{v:.3e}'
     if .9999 < v < 1: v = .9999         # an accuracy of 1.0000 is one without a mistake
-    return f'{v + 0.:.4f}'              # not -0.0000
+    digits = next((n for most, n in ((100, 4), (10_000, 2)) if not abs(v) >= most), 0)
+    return f'{v + 0.:.{digits}f}'       # not -0.0000
 
 # %% ../../nbs/loop/28_epoch_table.ipynb #217c8584
 def picked_rows(n: int, first: int, most: int, best: int | None) -> list[int | str]:

@@ -66,6 +66,7 @@ class Phase:
     next_due = math.inf         # optimizer step at which something is due
     last_loss = None            # of the batch before: its graph is freed once the next one exists
     stand = None                # of a prediction by the user's own step: a `Stand`, which calls it
+    is_inputs = False           # the batches of a prediction hold inputs alone
 
     def __init__(self,
         model: Any = None,      # that the steps call; None: that of the phase below
@@ -410,7 +411,8 @@ class Learner(Hooked):
     def __init__(self,
         model: nn.Module,           # moved to `device`
         train_dl: Any = None,       # iterable of batches; or a tuple of tensors or arrays (x, y), shuffled and cut into
-                                    # batches of `bs`; or a dict of names to these
+                                    # batches of `bs`; or a dict of names to these; or a `Table`, `Images` or `Texts`,
+                                    # with its validation data, which is saved like what is in `state`
         valid_dl: Any = None,       # the same for validation, in its own order; those of a dict one after another, each
                                     # with columns `valid_<name>_loss` and so on. None: no validation
         *,
@@ -448,6 +450,7 @@ class Learner(Hooked):
             self.phase = Phase(model, loss_fn)      # the innermost one
             self.bs, self.seed, self.config = bs, seed, config
             self.device = parts.place(model, loss_fn, device)
+            train_dl, valid_dl, state = parts.divided(train_dl, valid_dl, state)
             if train_step is not None: self.train_step = train_step
             if eval_step is not None: self.eval_step = eval_step
             if predict_step is not None: self.predict_step = predict_step
@@ -521,7 +524,7 @@ class Learner(Hooked):
         args, kwargs, targ = (), batch, None
         n = len(batch) if isinstance(batch, (list, tuple)) else 0
         is_without = n in (1, (self._looked.n_entries or 0) - 1) or n <= len(needed_names(self.model.forward))
-        if n and is_without: args, kwargs = batch, {}
+        if n and (is_without or phase.is_inputs): args, kwargs = batch, {}
         elif n or not isinstance(batch, Mapping) or {'labels', 'targ'} & batch.keys():
             args, kwargs, targ = unpack(batch, self.loss_fn)
         phase.pred, phase.has_pred = self.model(*args, **kwargs), True
@@ -730,11 +733,11 @@ class Learner(Hooked):
 
     @with_comments
     def predict(self,
-        dl_or_batch: Any,           # inputs, with or without targets: a loader; a tensor, array or tuple of them; a
-                                    # mapping, one batch by name; a list of texts, or a data frame for a `predict_step`
-                                    # or a `Table` in `state`
+        *data: Any,                 # inputs, with or without targets: a loader; a tensor, array or tuple of them; a
+                                    # mapping, one batch by name; a list of texts or paths, or a data frame, for a
+                                    # `predict_step`, or for a `Table`, `Images` or `Texts` in `state`. Or several
+                                    # tensors or arrays: all are inputs of the model
         with_targs: bool = False,   # return targets too
-        *,
         batched: bool = True,       # False: one sample, without the dimension of the batch, and so is the result
         as_frame: Any = False,      # True, or names of the classes: a pandas `DataFrame` with names and probabilities
     ) -> Any:                   # predictions of all samples on the host, as the model returns them: tensors and
@@ -747,15 +750,19 @@ class Learner(Hooked):
         """
         with folded():
             self._check_use()
-            dl, is_bare = parts.to_predict(self, dl_or_batch if batched else parts.batch_of_one(dl_or_batch))
-            frame = None if as_frame is False else self._make_frame(as_frame, dl_or_batch, dl)
+            if not data: raise TypeError('predict got nothing: pass inputs, or a loader such as learn.valid_dl')
+            given = data if batched else parts.batch_of_one(data)
+            dl, how = (parts.several(self, given), 'inputs') if len(data) > 1 else parts.to_predict(self, *given)
+            if with_targs and how == 'inputs' and not self.is_own('predict_step'): raise ValueError(
+                'predict got inputs without targets: pass both in a tuple, predict((x0, x1, y), with_targs=True)')
+            frame = None if as_frame is False else self._make_frame(as_frame, data[0], dl)
             if is_shuffled(source(dl)) and not with_targs: warnings.warn(
                 'predict got a loader that shuffles: the predictions are in its random order. Pass with_targs=True for '
                 'their targets, or a loader with shuffle=False', stacklevel=2)
             phase, total = Validation(pass_=Pass(dl)), n_samples(dl)
             preds, targs = Joined('predictions', total), Joined('targets', total)
             with self._apart(phase):
-                self._set_predict_step(phase, is_bare)
+                self._set_predict_step(phase, how)
                 for batch in phase.pass_:
                     if phase.sets: [batch] = batch.values()
                     phase.batch = to_device(batch, self.device)
@@ -775,9 +782,9 @@ class Learner(Hooked):
             if frame is not None: return frame(pred, targ)
             return (pred, targ) if with_targs else pred
 
-    def _set_predict_step(self, phase, is_bare):
-        "Let a phase predict; `is_bare` tells that its batches (x,) were made of a tensor or a list"
-        step = as_step(self.predict_step, self)
+    def _set_predict_step(self, phase, how):
+        "Let a phase predict; `how` is that of `to_predict`"
+        step, is_bare, phase.is_inputs = as_step(self.predict_step, self), how == 'bare', how != ''
         if not phase.is_default: phase.stand = Stand(phase.step_fn, self._looked.n_entries, is_bare)
         def own(batch):
             res = as_result(step(batch[0] if is_bare else batch))
@@ -818,8 +825,7 @@ class Learner(Hooked):
         is_several = isinstance(batch, (list, tuple)) and len(batch) > 1 and self._looked.n_entries is None
         if is_several: return (
             f'predict took the last of the {len(batch)} entries of the batch for its target, as no fit has shown how '
-            'many inputs there are: if all are inputs, add a target, such as torch.zeros(n), or pass a mapping, '
-            '{name of an argument of forward: input}')
+            'many inputs there are: if all are inputs, pass them one by one, learn.predict(x0, x1)')
         return None
 
     # the stack of phases

@@ -11,6 +11,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterator
 from typing import Any, NamedTuple
 
+from ..base import format_value
 from ..draw import Envelope, evenly
 
 # %% ../../nbs/loop/22_reading.ipynb #c3c11d33
@@ -24,7 +25,7 @@ class Best(NamedTuple):
 
     def __str__(self) -> str:
         of = '' if self.column == 'valid_loss' else f'{self.column} '
-        return f'best {of}{self.value:.4g} · epoch {self.epoch}'
+        return f'best {of}{format_value(self.value)} · epoch {self.epoch}'
 
 def first_row(
     h: Any,      # `History`
@@ -91,7 +92,7 @@ class Binned:
 
 # %% ../../nbs/loop/22_reading.ipynb #25e2d8db
 def _value(low, high, mean):
-    text = f'{mean:.4g}'
+    text = f'{format_value(mean)}'
     return text if low == high or mean != mean else f'{text} ({low:.3g} to {high:.3g})'
 
 def _more(words, most=8):
@@ -121,7 +122,7 @@ class Readings:
         "Return lines about the validation pass that is nearest to a batch"
         if not self.at: return []
         row = self.valid_rows[_nearest(self.at, x)]
-        lines = [f'{k} {v:.4g}' for k, v in row.items() if k.startswith('valid_')]
+        lines = [f'{k} {format_value(v)}' for k, v in row.items() if k.startswith('valid_')]
         return [f'after batch {row["batch"]}:', *_more(lines)] if lines else []
 
     def of_batches(self,
@@ -146,7 +147,7 @@ class Readings:
         rows, res = dict(zip(self.h.ends, self.h.epoch_rows)), []
         for at, row in zip(self.at, self.valid_rows):
             both = {**rows.get(at, {}), **row}
-            words = [f'{k} {v:.4g}' for k, v in both.items()
+            words = [f'{k} {format_value(v)}' for k, v in both.items()
                      if k.startswith(('train_', 'valid_')) and (not names or k[6:] in names)]
             head = f'epoch {_epoch_of(self.h, max(at, 1))}, after batch {at}'
             res.append((at, ' · '.join([head, *_more(words)])))
@@ -157,8 +158,8 @@ def _course(name, values):
     "First and last value of a curve"
     known = [v for v in values if math.isfinite(v)]
     if not known: return ''
-    if len(known) == 1: return f'{name} {known[0]:.4g}'
-    return f'{name} {known[0]:.4g} to {known[-1]:.4g}'
+    if len(known) == 1: return f'{name} {format_value(known[0])}'
+    return f'{name} {format_value(known[0])} to {format_value(known[-1])}'
 
 def in_words(
     h: Any,           # `History`
@@ -174,7 +175,7 @@ def in_words(
     if rows:
         names = [k for k in rows[-1] if k.startswith(('train_loss', 'valid_'))]
         words = [_course(k, [row.get(k, math.nan) for row in rows]) for k in names]
-    else: words = [f'{k} {v:.4g}' for k, v in h.recent().items()]
+    else: words = [f'{k} {format_value(v)}' for k, v in h.recent().items()]
     notes = [] if best is None else [str(best).replace(' · ', ' in '), overfit_since(h, best)]
     if h.bad_from: notes.append(f'nan from batch {h.bad_from}')
     notes = [o for o in notes if o]

@@ -274,12 +274,11 @@ class _Results(_Steered):
         return self._other
 
     def predict(self,
-        dl_or_batch: Any,           # as for `Learner.predict`
-        with_targs: bool = False,   # return targets too
-        **options: Any,             # `batched` and `as_frame`, as for `Learner.predict`
+        *data: Any,         # as for `Learner.predict`, like the options
+        **options: Any,
     ) -> Any:                       # predictions
         "Predict with the current weights. This runs code from the folder, in this process"
-        return self._with_weights().predict(dl_or_batch, with_targs, **options)
+        return self._with_weights().predict(*data, **options)
 
     def validate(self,
         dl: Any = None,  # as for `Learner.validate`

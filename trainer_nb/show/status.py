@@ -11,6 +11,7 @@ from time import perf_counter
 
 from torch.utils.data import DataLoader, TensorDataset
 
+from ..base import format_value
 from ..data import length
 from ..loop import Learner
 from .output import Pace
@@ -107,7 +108,7 @@ class StatusLine:
         if h.bad_from: remarks.append(f'nan since batch {h.bad_from}')
         rows = [o for o in h.valid_rows if o['batch'] > bounds['batch']]
         valid = [o['valid_loss'] for o in rows if 'valid_loss' in o]
-        if valid: remarks.append(f'valid {valid[-1]:.4g}{self._best(h, bounds["row"])}')
+        if valid: remarks.append(f'valid {format_value(valid[-1])}{self._best(h, bounds["row"])}')
         if remark: remarks.append(remark)
         self.rate = '' if is_paused else self.count(learn)
         if self.rate: remarks.append(self.rate)
@@ -126,7 +127,7 @@ class StatusLine:
 
     def _line(self, learn, where, values, remarks):
         total = '' if learn.bounds['epoch'] is None else f'/{learn.bounds["epoch"]}'
-        words = [f'{name} {v:.4g}' for name, v in values.items()]
+        words = [f'{name} {format_value(v)}' for name, v in values.items()]
         if len(words) > _MOST: words[_MOST:] = [f'and {len(words) - _MOST} more']
         return ' · '.join([f'epoch {learn.state.epoch}{total}', where, *words, *remarks])
 
@@ -138,7 +139,7 @@ class StatusLine:
         best, column = h.best(first), h.monitor[0]
         if best is None: return ''
         row, of = h.epoch_rows[best], '' if column == 'valid_loss' else f'{column} '
-        return f' (best {of}{row[column]:.4g}, epoch {row["epoch"]})'
+        return f' (best {of}{format_value(row[column])}, epoch {row["epoch"]})'
 
     def _where(self, learn):
         "Name the training or validation batch"
@@ -164,7 +165,7 @@ def outcome(learn: Learner, first: int = 0) -> str:
     row, column, last = h.epoch_rows[best], h.monitor[0], len(h) - 1
     whose = f'; learn has the weights of epoch {h.epoch_rows[last]["epoch"]}'
     if best == (last if h.kept is None else h.kept): whose = ', whose weights learn has'
-    return f'done: {res}, best {column} {row[column]:.4g} in epoch {row["epoch"]}{whose}'
+    return f'done: {res}, best {column} {format_value(row[column])} in epoch {row["epoch"]}{whose}'
 
 def end_state(learn: Learner, first: int = 0) -> str:
     "Return the key of `STATES` that describes how the latest fit ended"
@@ -178,7 +179,7 @@ def _trouble(h, first):
                 'lower the learning rate, or add GradClip(1.) or NaNGuard()')
     if worse := _worse(h, first):
         begin, end = worse
-        return f'train_loss ended at {end:.4g} and began with {begin:.4g}: lower the learning rate'
+        return f'train_loss ended at {format_value(end)} and began with {format_value(begin)}: lower the learning rate'
 
 def _worse(h, first):
     "Return (loss of the first batch, mean of the last epoch) of a fit that made it worse; else None"
