@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 
 from common import weights
 from trainer_nb.all import (
-    GradAccum, GradClip, LambdaHook, Learner, LRScheduler, Metric, ParamGroups, accuracy
+    GradAccum, GradClip, Learner, LRScheduler, Metric, accuracy
 )
 
 pytestmark = pytest.mark.soak
@@ -79,36 +79,6 @@ def transformers():
                        hooks=LRScheduler(lambda opt, n: get_scheduler('linear', opt, 0, n))), 2
     return model, loaders, plain, ours
 
-def peft():
-    "https://github.com/huggingface/peft/blob/main/examples/conditional_generation/peft_lora_seq2seq.ipynb"
-    from peft import LoraConfig, get_peft_model
-    from transformers import T5Config, T5ForConditionalGeneration, get_linear_schedule_with_warmup
-    def model():
-        small = dict(vocab_size=50, d_model=16, d_kv=8, d_ff=32, num_layers=2, num_heads=2, decoder_start_token_id=0)
-        lora = LoraConfig(r=4, lora_alpha=8, lora_dropout=.1, task_type='SEQ_2_SEQ_LM')
-        return get_peft_model(T5ForConditionalGeneration(T5Config(**small)), lora)
-    def loaders(): return split(texts(lambda words: words[:, :4].flip(1)))
-
-    def plain(model, train_dl, valid_dl):
-        optimizer = AdamW(model.parameters(), lr=1e-2)
-        lr_scheduler = get_linear_schedule_with_warmup(optimizer, 0, 2*len(train_dl))
-        for epoch in range(2):
-            model.train()
-            for batch in train_dl:
-                loss = model(**batch).loss
-                yield 'train_loss', loss.item()
-                loss.backward()
-                optimizer.step()
-                lr_scheduler.step()
-                optimizer.zero_grad()
-            totals = evaluated(model, valid_dl, lambda b: model(**b).loss.item()*len(b['labels']))
-            yield 'valid_loss', sum(totals)/len(valid_dl.dataset)
-
-    def ours(model, train_dl, valid_dl):
-        return Learner(model, train_dl, valid_dl, optim=partial(AdamW, lr=1e-2),
-                       hooks=LRScheduler(lambda opt, n: get_linear_schedule_with_warmup(opt, 0, n))), 2
-    return model, loaders, plain, ours
-
 def timm():
     "https://github.com/huggingface/pytorch-image-models/blob/main/train.py"
     from timm import create_model
@@ -151,45 +121,6 @@ def timm():
                        optim=create_optimizer_v2(model, 'adamw', 1e-3, .05),
                        hooks=[GradClip(1.), LRScheduler(lambda opt, n: CosineLRScheduler(
                            opt, n, warmup_t=2, warmup_lr_init=1e-6, t_in_epochs=False))]), 2
-    return model, loaders, plain, ours
-
-def diffusers():
-    "https://huggingface.co/docs/diffusers/tutorials/basic_training"
-    from diffusers import DDPMScheduler, UNet2DModel
-    from diffusers.optimization import get_cosine_schedule_with_warmup
-    def model():
-        down, up = ('DownBlock2D', 'AttnDownBlock2D'), ('AttnUpBlock2D', 'UpBlock2D')
-        return UNet2DModel(16, layers_per_block=1, norm_num_groups=4, attention_head_dim=4, block_out_channels=(8, 16),
-                           down_block_types=down, up_block_types=up)
-    def loaders(): return split([{'images': x*2 - 1} for x in rand(24, 3, 16, 16)])
-
-    def plain(model, train_dl, valid_dl):
-        noise_scheduler = DDPMScheduler(num_train_timesteps=1000)
-        optimizer = AdamW(model.parameters(), lr=1e-3)
-        lr_scheduler = get_cosine_schedule_with_warmup(optimizer, 2, 2*len(train_dl))
-        for epoch in range(2):
-            for batch in train_dl:
-                clean_images = batch['images']
-                noise = torch.randn(clean_images.shape)
-                timesteps = torch.randint(0, noise_scheduler.config.num_train_timesteps, (len(noise),))
-                noisy_images = noise_scheduler.add_noise(clean_images, noise, timesteps)
-                noise_pred = model(noisy_images, timesteps, return_dict=False)[0]
-                loss = F.mse_loss(noise_pred, noise)
-                loss.backward()
-                clip_grad_norm_(model.parameters(), 1.)
-                optimizer.step()
-                lr_scheduler.step()
-                optimizer.zero_grad()
-                yield 'train_loss', loss.item()
-
-    def ours(model, train_dl, valid_dl):
-        noise_scheduler = DDPMScheduler(num_train_timesteps=1000)
-        def step(batch, learn):
-            noise, timesteps = torch.randn_like(batch['images']), torch.randint(0, 1000, (len(batch['images']),))
-            pred = learn.model(noise_scheduler.add_noise(batch['images'], noise, timesteps), timesteps).sample
-            return {'loss': F.mse_loss(pred, noise), 'pred': pred, 'targ': noise}
-        return Learner(model, train_dl, train_step=step, optim=partial(AdamW, lr=1e-3), hooks=[
-            GradClip(1.), LRScheduler(lambda opt, n: get_cosine_schedule_with_warmup(opt, 2, n))]), 2
     return model, loaders, plain, ours
 
 def monai():
@@ -358,47 +289,6 @@ def gpytorch():
                        optim=partial(Adam, lr=.05), metrics=mae), 3
     return GPModel, loaders, plain, ours
 
-def sentence_transformers():
-    "https://github.com/UKPLab/sentence-transformers/blob/v2.7.0/sentence_transformers/SentenceTransformer.py (fit)"
-    from sentence_transformers import SentenceTransformer
-    from sentence_transformers.losses import CosineSimilarityLoss
-    from sentence_transformers.models import BoW, Dense
-    from transformers import get_linear_schedule_with_warmup
-    words = 'a red blue green small large round cat dog bird sleeps runs sings'.split()
-    def model(): return SentenceTransformer(modules=[BoW(words), Dense(len(words), 8)], device='cpu')
-    def loaders():
-        def sentence(o): return f'a {words[1 + o[0]]} {words[7 + o[1]]} {words[10 + o[2]]}'
-        return split([(sentence(o), sentence(o.flip(0)), float(o.sum() % 2)) for o in ids(3, 40, 3)])
-
-    def plain(model, train_dl, valid_dl):
-        loss_model, named = CosineSimilarityLoss(model), [*model.named_parameters()]
-        no_decay = ['bias', 'LayerNorm.bias', 'LayerNorm.weight']
-        optimizer = AdamW([
-            {'params': [p for n, p in named if not any(nd in n for nd in no_decay)], 'weight_decay': .01},
-            {'params': [p for n, p in named if any(nd in n for nd in no_decay)], 'weight_decay': 0.}], lr=2e-3)
-        scheduler = get_linear_schedule_with_warmup(optimizer, 2, 2*len(train_dl))
-        for epoch in range(2):
-            loss_model.train()
-            for *texts, labels in train_dl:
-                loss = loss_model([model.tokenize(o) for o in texts], labels)
-                loss.backward()
-                clip_grad_norm_(loss_model.parameters(), 1.)
-                optimizer.step()
-                optimizer.zero_grad()
-                scheduler.step()
-                yield 'train_loss', loss.item()
-            evaluated(model, valid_dl, lambda b: [model(model.tokenize(o)) for o in b[:2]])
-
-    def ours(model, train_dl, valid_dl):
-        def step(batch, learn):
-            a, b = (learn.model(learn.model.tokenize(o))['sentence_embedding'] for o in batch[:2])
-            pred, targ = torch.cosine_similarity(a, b), batch[2].float()
-            return {'loss': F.mse_loss(pred, targ), 'pred': pred, 'targ': targ}
-        return Learner(model, train_dl, valid_dl, train_step=step,
-                       optim=ParamGroups(optim=partial(AdamW, lr=2e-3), decay_norms=False, weight_decay=.01),
-                       hooks=[GradClip(1.), LRScheduler(lambda opt, n: get_linear_schedule_with_warmup(opt, 2, n))]), 2
-    return model, loaders, plain, ours
-
 def accelerate():
     "https://github.com/huggingface/accelerate/blob/main/examples/by_feature/gradient_accumulation.py"
     from accelerate import Accelerator
@@ -431,79 +321,9 @@ def accelerate():
                        hooks=[GradAccum(2), GradClip(1.), LRScheduler(warmed)]), 2
     return model, loaders, plain, ours
 
-def pytorch_metric_learning():
-    "https://github.com/KevinMusgrave/pytorch-metric-learning/blob/master/examples/notebooks/SubCenterArcFaceMNIST.ipynb"
-    from pytorch_metric_learning.distances import CosineSimilarity
-    from pytorch_metric_learning.losses import SubCenterArcFaceLoss
-    from pytorch_metric_learning.utils.accuracy_calculator import AccuracyCalculator
-    from pytorch_metric_learning.utils.inference import CustomKNN
-    def model(): return nn.Sequential(nn.Conv2d(3, 8, 3, 2), nn.ReLU(), nn.Flatten(), nn.Dropout(), nn.Linear(392, 8))
-    def loaders(): return split(pictures(size=16))
-    def calculator(): return AccuracyCalculator(('precision_at_1',), k=1, knn_func=CustomKNN(CosineSimilarity()))
-
-    def plain(model, train_loader, test_loader):
-        loss_func = SubCenterArcFaceLoss(num_classes=4, embedding_size=8)
-        optimizer, loss_optimizer = Adam(model.parameters(), lr=1e-3), Adam(loss_func.parameters(), lr=1e-2)
-        for epoch in range(2):
-            model.train()
-            for data, labels in train_loader:
-                optimizer.zero_grad()
-                loss_optimizer.zero_grad()
-                loss = loss_func(model(data), labels)
-                loss.backward()
-                optimizer.step()
-                loss_optimizer.step()
-                yield 'train_loss', loss.item()
-            embeddings, labels = map(torch.cat, zip(*evaluated(model, test_loader, lambda b: (model(b[0]), b[1]))))
-            yield 'precision', calculator().get_accuracy(embeddings, labels)['precision_at_1']
-
-    def ours(model, train_loader, test_loader):
-        def precision(learn):
-            found = calculator().get_accuracy(*learn.predict(test_loader, with_targs=True))
-            learn.record('precision', found['precision_at_1'])
-        return Learner(model, train_loader, loss_fn=SubCenterArcFaceLoss(num_classes=4, embedding_size=8),
-                       optim=ParamGroups({'loss_fn': 1e-2, '*': 1e-3}, partial(Adam)),
-                       hooks=LambdaHook(after_epoch=precision)), 2
-    return model, loaders, plain, ours
-
-def lightly():
-    "https://docs.lightly.ai/self-supervised-learning/examples/simclr.html"
-    from lightly.loss import NTXentLoss
-    from lightly.models.modules import SimCLRProjectionHead
-    class SimCLR(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.backbone = nn.Sequential(nn.Conv2d(3, 8, 3, 2), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
-            self.projection_head = SimCLRProjectionHead(8, 16, 8)
-        def forward(self, x): return self.projection_head(self.backbone(x))
-    def loaders(): return split([((x, x.flip(-1)), y) for x, y in pictures()])
-
-    def plain(model, dataloader, valid_dl):
-        criterion = NTXentLoss()
-        optimizer = SGD(model.parameters(), lr=.06)
-        for epoch in range(2):
-            for batch in dataloader:
-                x0, x1 = batch[0]
-                z0, z1 = model(x0), model(x1)
-                loss = criterion(z0, z1)
-                loss.backward()
-                optimizer.step()
-                optimizer.zero_grad()
-                yield 'train_loss', loss.item()
-
-    def ours(model, dataloader, valid_dl):
-        criterion = NTXentLoss()
-        def step(batch, learn):
-            z0, z1 = map(learn.model, batch[0])
-            return {'loss': criterion(z0, z1), 'pred': z0}
-        return Learner(model, dataloader, train_step=step, optim=partial(SGD, lr=.06)), 2
-    return SimCLR, loaders, plain, ours
-
 PROGRAMS = [o for o in [*globals().values()] if inspect.isfunction(o) and (o.__doc__ or '').startswith('https://')]
 
-REFUSED = {     # by `results` or `report`
-    'gpytorch': 'learn.results.keep=f. can reduce',
-    'pytorch_metric_learning': 'weights of its own', 'lightly': 'compares samples with one another'}
+REFUSED = {'gpytorch': 'learn.results.keep=f. can reduce'}      # by `results` or `report`
 
 def n_lines(f):
     "Lines of code of a function without its first one"
@@ -552,7 +372,7 @@ def test_it_is_saved_shown_and_proved(program, tmp_path):
     if program.name in REFUSED:
         with pytest.raises(ValueError, match=REFUSED[program.name]): learn.results(dl).report()
     else: assert len(learn.results(dl).report().rows) > 0
-    res = learn.results(dl, loss=lambda pred, targ: pred[:, 0]) if program.name == 'lightly' else learn.results(dl)
+    res = learn.results(dl)
     pred = getattr(out := learn.predict(dl), 'logits', out)
     assert program.name == 'gpytorch' or len(pred) == len(res)      # one distribution for each batch
     assert '<div' in res.show(4)._repr_html_() or '<table' in res.show(4)._repr_html_()
