@@ -1,12 +1,9 @@
 "Loaders: what a pass costs in waiting, and a stop in the middle of one that is copied beside a GPU's work"
-import random
 
 import numpy as np, pytest, torch
 from torch.utils.data import DataLoader
 
-import trainer_nb.data.passes
-from common import make_learner, problem, same
-from trainer_nb.base.rng import rng_state, set_seed
+from common import make_learner, problem
 from trainer_nb.data import TensorLoader
 from trainer_nb.loop.hooks import LambdaHook
 from trainer_nb.data.passes import Pass
@@ -17,26 +14,6 @@ class Clock:
     "Time that passes only where it is said to"
     def __init__(self): self.now = 0.
     def __call__(self): return self.now
-
-BURST = [.4, 0, 0, 0]       # four workers, which are ready all at once
-@pytest.mark.parametrize('waits, work', [([0.], 50e-6), ([.03], .01), (BURST, .1)])
-def test_the_share_of_waiting_is_right(waits, work, monkeypatch):
-    clock = Clock()
-    def loader():
-        for i in range(3000):
-            clock.now += waits[i % len(waits)]
-            yield i
-    monkeypatch.setattr(trainer_nb.data.passes, 'perf_counter', clock)
-    pass_, seen = Pass(loader()), []
-    for b in pass_:
-        clock.now += work
-        seen.append(b)
-        if b % 700 == 699: break
-    for b in pass_:
-        clock.now += work
-        seen.append(b)
-    share = sum(waits)/(sum(waits) + work*len(waits))
-    assert seen == [*range(3000)] and pass_.wait_s/clock.now == pytest.approx(share, abs=.02)
 
 @pytest.mark.parametrize('mode, shuffle', [('r', True), ('r+', False)])
 def test_batches_of_a_mapped_file_are_their_own(mode, shuffle, tmp_path, recwarn):
@@ -75,34 +52,6 @@ def test_the_status_says_that_the_loop_waits(wait, work, said, n, monkeypatch):
         shares = [int(o.split('waiting for data: ')[1].split(' %')[0]) for t, o in lines if t > 4]
         assert 'the Loader is slower than the model' in lines[-1][1] and all(abs(o - said) <= 2 for o in shares)
     assert learn.display.line.waiting is None
-
-class Own(TensorLoader):
-    "Draws its order from Python's stream, of which its base class knows nothing"
-    def iter_from(self, start):
-        order = random.sample(range(len(self.tensors[0])), len(self.tensors[0]))
-        return iter([(self.tensors[0][order[i:i + self.bs]],) for i in range(start*self.bs, len(order), self.bs)])
-
-KINDS = {'global': lambda x: TensorLoader(x, bs=2, shuffle=True),
-         'own generator': lambda x: TensorLoader(x, bs=2, shuffle=True, generator=torch.Generator()),
-         'subclass': lambda x: Own(x, bs=2)}
-
-@pytest.mark.parametrize('kind', KINDS)
-def test_a_pass_goes_on_elsewhere_whatever_it_draws_from(kind):
-    set_seed(0)
-    dl = KINDS[kind](torch.arange(12.))
-    pass_, seen = Pass(dl), []
-    for batch, in pass_:
-        seen.append(batch)
-        pass_.n += 1
-        if pass_.n == 2: break
-    state = pass_.state_dict()
-    rest = [batch for batch, in pass_]
-    assert torch.equal(torch.cat(seen + rest).sort().values, torch.arange(12.)) and len(rest) == 4
-    set_seed(99)
-    before, again = rng_state(), Pass(dl)
-    again.load_state_dict(state)
-    assert same([batch for batch, in again], rest)
-    assert rng_state()['python'] == before['python'] and torch.equal(rng_state()['torch'], before['torch'])
 
 class Rising(torch.nn.Module):
     "Writes to its input, from its third batch on or from its first one"

@@ -133,11 +133,6 @@ def test_the_best_run_is_on_top():
     histories = {k: made(i, metric='depth') for i, k in enumerate('cab')}
     assert [o['run'] for o in compare(histories, metric='depth').rows] == ['c', 'a', 'b']
 
-def test_values_have_four_digits_and_times_are_short():
-    from trainer_nb.runs.values import written, written_time
-    assert [*map(written, (.63, .99999, 12., 1e-5, math.nan))] == ['0.6300', '0.9999', '12.00', '1.000e-05', '']
-    assert [*map(written_time, (.04, 12.34, 3723))] == ['0.04 s', '12.3 s', '1:02:03']
-
 def test_ends_are_named_beside_the_lines_and_do_not_overlap():
     histories = {f'h{i}': made(i, scale=1 + i/50) for i in range(8)}
     c = compare(histories)
@@ -165,14 +160,6 @@ def test_the_last_part_of_the_axes():
     seen = [y for o in panel.lines for x, y in zip(o.xs, o.ys) if o.xs]
     assert panel.xlim[0] == 60 and min(x for o in panel.lines for x in o.xs) >= 60
     assert panel.ylim[0] < min(seen) and max(seen) < panel.ylim[1] < 1.2*max(seen)
-
-def test_runs_of_different_metrics(tmp_path):
-    make_run(tmp_path/'a', made(1), settings={'lr': .1, 'bs': 8, 'optimizer': {'class': 'SGD'}})
-    make_run(tmp_path/'b', made(2, metric='f1'), settings={'lr': .3, 'bs': 8, 'optimizer': {'class': 'Adam'}})
-    c = compare(f'{tmp_path}/*', metric='f1')
-    assert c.differing() == ['lr', 'optimizer.class'] and 'bs' not in repr(c)
-    assert c.notes() == ['without f1: a'] and not math.isfinite(c.rows[1]['best valid_f1'])
-    assert c.metrics == ['loss', 'accuracy', 'f1']
 
 
 # ---- wrong input -----------------------------------------------------------------------------------------------------
@@ -332,26 +319,6 @@ def test_a_run_writes_its_curves_along(tmp_path):
     tail.update()
     assert tail.history.steps == learn.history.steps and tail.history.epochs == learn.history.epochs
 
-def test_marks_survive_a_resume(tmp_path):
-    "A record that is cut back to a checkpoint keeps the marks before it, and its curves follow"
-    from trainer_nb.runs.record import RunRecord
-    path = tmp_path/'log.jsonl'
-    learn = learner_with(record := RunRecord(path))
-    tick = LambdaHook(after_step=lambda learn: record.tick(learn))
-    learn.fit(2, hooks=[tick])
-    learn.save(tmp_path/'a.pt')
-    learn.fit(2, hooks=[tick])
-    other = learner_with(record := RunRecord(path))
-    other.load(tmp_path/'a.pt')
-    other.fit(1, hooks=[LambdaHook(after_step=lambda learn: record.tick(learn))])
-    rows = [json.loads(o) for o in path.read_text().splitlines()]
-    assert [o['batch'] for o in rows if o['kind'] == 'step'] == [*range(1, 37)]
-    marks = [o for o in rows if o['kind'] == 'mark']
-    assert [o['batch'] for o in marks] == sorted(o['batch'] for o in marks) and marks[-1]['step'] == 12
-    assert all(o['samples'] == 8*o['batch'] for o in marks)
-    along = CurveFile(path)
-    assert along.curves.n == 36 and along.at == path.stat().st_size
-
 ODD = ['{"kind": "step", "batch": 2, "a": null, "b": 1}', '{"kind": "step", "batch": 2, "b": 7}', '[1]', '', '{}',
        '{"kind": "step", "batch": 2, "a": "x", "b": "1"}', 'half a li', '"kind": "step", "a": 1',
        '{"kind": "step", "batch": 2, "a": 1, "c": 3}', '{"kind":"step","batch":2,"a":4,"b":5}',
@@ -394,30 +361,6 @@ def test_revised_losses_in_curves(tmp_path):
 
 
 # ---- live ------------------------------------------------------------------------------------------------------------
-
-def test_live_without_widgets(tmp_path, monkeypatch):
-    "It is drawn when there is news, and picture and table are left once all runs are over"
-    from trainer_nb.runs.comparison import CompareView
-    class Handle:
-        seen = []
-        def update(self, bundle, raw): self.seen.append(bundle['text/html'])
-    a = make_run(tmp_path/'a', made(1))
-    b = make_run(tmp_path/'b', made(2), state='running')
-    c = compare(tmp_path)
-    assert c.is_live and {o['run']: o['status'] for o in c.rows} == {'a': 'done', 'b': 'running'}
-    view = CompareView(c)
-    view.handles.append(Handle())
-    bundle = view._bundle()
-    assert set(bundle) == {'text/html', 'text/plain'} and '1 of them live' in bundle['text/html']
-    view._draw()
-    assert Handle.seen == []            # nothing was new
-    with open(b.path/'record'/'log.jsonl', 'a') as f: f.write('{"kind": "step", "batch": 301, "train_loss": 0.5}\n')
-    view._draw()
-    assert len(Handle.seen) == 1 and '>301<' in Handle.seen[0] and '<svg' not in Handle.seen[0]
-    b.write('status.json', {'state': 'failed', **now_here()})
-    view._watch()
-    assert '<img' in Handle.seen[-1] and 'live' not in Handle.seen[-1].partition('</style>')[2] and not c.is_live
-    assert view.error is None and (a.path/'record'/'log.jsonl').exists()
 
 @pytest.mark.parametrize('breaks', [False, True])
 def test_the_end_is_seen_between_two_drawings(breaks, tmp_path, monkeypatch):

@@ -14,7 +14,6 @@ from trainer_nb.all import (
     AMP, CancelStep, Checkpoint, Compile, EMA, GradAccum, GradClip, GradNorm, Hook, JSONLLogger, LRScheduler, Learner,
     NaNGuard, OneCycle, SeededLoader, SpikeGuard, TensorLoader, set_seed
 )
-from trainer_nb.save.spike_guard import spike_limit
 
 BS, N = 4, 120          # samples in a batch, batches in an epoch
 
@@ -217,32 +216,12 @@ def test_too_many_end_the_fit_before_they_came():
     with pytest.raises(RuntimeError, match='left out 2 batches'):
         learner(*bad_points(), SpikeGuard('skip', warmup=10, max_skips=1)).fit(1)
 
-def test_in_a_fit_after_another():
-    "Numbers of epochs go on, and limits begin anew"
-    res = []
-    for first in SpikeGuard('skip', warmup=10, max_skips=5), Without():
-        x, y = bad_points()
-        learn = learner(x, y, first)
-        y[15*BS] = 0.
-        for _ in range(3): learn.fit(1)
-        res.append(learn)
-    assert digest(res[0]) == digest(res[1]) and len(res[0].spikes) == 9
-
 def test_refused():
     with pytest.raises(ValueError, match='remove NaNGuard'): learner(*points(), SpikeGuard('skip'), NaNGuard()).fit(1)
     with pytest.raises(ValueError, match='SpikeGuard'):
         learner(*points(), SpikeGuard('skip'), optim=torch.optim.LBFGS).fit(1)
     with pytest.raises(ValueError, match='can be read once'):
         learner(*points(), SpikeGuard('skip'), dl=iter([points(8)])).fit(1)
-
-def test_rule():
-    g = torch.Generator().manual_seed(0)
-    for past in (torch.randn(100, generator=g), torch.rand(100, generator=g), torch.randn(100, generator=g).exp()):
-        past = past.tolist()
-        limit = spike_limit(past)
-        assert limit > max(past)
-        assert spike_limit([*past[2:50], 1e9, 1e9, *past[50:]]) < 10*abs(limit), 'two outliers hardly move it'
-        assert spike_limit(past, 3.) < limit < spike_limit(past, 8.)
 
 @pytest.mark.parametrize('dl, p', [(tensors, 0.), pytest.param(shuffled, .2, marks=pytest.mark.soak),
                                    pytest.param(seeded, .2, marks=pytest.mark.soak)])
