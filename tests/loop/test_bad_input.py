@@ -160,18 +160,6 @@ def test_nothing_to_train():
     assert_trains(learn)
     refused(ValueError, lambda: make_learner(nn.Tanh()).fit(1), 'Tanh', 'no trainable parameters')
 
-@pytest.mark.parametrize('replace', [lambda learn: setattr(learn, 'model', make_model()),
-                                     lambda learn: learn.model.__setitem__(3, nn.Linear(8, 3))], ids=['model', 'head'])
-def test_a_model_that_was_replaced_before_fit(replace):
-    watch = Watch()
-    learn = make_learner(hooks=[watch], optim=torch.optim.SGD)
-    replace(learn)
-    refused(ValueError, lambda: learn.fit(1), r'\d of the 4', 'not parameters of the model', 'made again')
-    assert watch.seen == []
-    refused(ValueError, lambda: learn.fit(1), r'no optimizer has its .*3\.weight, 3\.bias')
-    learn = make_learner(learn.model, optim=torch.optim.SGD)
-    assert_trains(learn)
-
 
 # Hooks
 

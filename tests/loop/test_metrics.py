@@ -1,9 +1,6 @@
 "Epoch values are those of the whole data set, however it is cut into batches"
 import math
-from collections import namedtuple
-from dataclasses import make_dataclass
 from functools import partial
-from types import SimpleNamespace
 
 import pytest, torch, torch.nn.functional as F
 from torch import nn
@@ -287,25 +284,6 @@ def test_the_weight_of_the_loss_does_not_weigh_accuracy():
     z = logits(model, x)
     assert_both(values, 'loss', F.cross_entropy(z, y, w[:z.size(1)].to(z)).item())
     assert_both(values, 'accuracy', (z.argmax(1) == y).double().mean().item())
-
-_FIELDS = ['loss', 'logits']
-
-@pytest.mark.parametrize('kind', [
-    SimpleNamespace, namedtuple('Out', _FIELDS), make_dataclass('Slotted', _FIELDS, slots=True)], ids=repr)
-def test_a_model_with_a_loss_of_its_own(kind):
-    "Metrics find what it returns beside the loss"
-    class Own(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.lin = nn.Linear(4, 3)
-        def forward(self, x, labels):
-            logits = self.lin(x)
-            return kind(loss=F.cross_entropy(logits, labels), logits=logits)
-    dl = [{'x': torch.randn(5, 4), 'labels': torch.arange(5) % 3}]
-    learn = make_learner(Own(), dl, dl, loss_fn=None, metrics=Metric(accuracy, pred='logits', targ='labels'))
-    learn.fit(1)
-    hits = (learn.model.lin(dl[0]['x']).argmax(1) == dl[0]['labels']).float().mean().item()
-    assert learn.history.epochs['valid_accuracy'] == [pytest.approx(hits)]
 
 @pytest.mark.parametrize('extra, hooks', [(dict(n=7.), [GradAccum(2)]), (dict(reduction='sum'), [])], ids=str)
 def test_entries_of_a_batch_or_an_output_do_not_weigh_the_loss(extra, hooks):

@@ -229,21 +229,6 @@ def test_where_parts_do_not_help():
             learn.fit(1)
     with pytest.raises(ValueError, match='auto'): GradAccum('Auto')
 
-def test_a_hook_of_your_own_may_make_room():
-    from trainer_nb.all import Hook
-    class Smaller(Hook):
-        def relieve(self, learn):
-            limit.do_step.n.append('relieved')
-            learn.config = True
-            return True
-    def step(batch, learn):
-        if not learn.config: no_memory()
-        return {'loss': F.cross_entropy(learn.model(batch[0]), batch[1])}
-    limit = Limited(99)
-    learn = make_learner(plain(), big(), train_step=step, hooks=[Smaller(), limit])
-    learn.fit(1)
-    assert limit.do_step.n == ['relieved', 16, 8] and learn.state.batch_idx == 2 and learn.cancelled is None
-
 def test_an_explanation_that_fails_does_not_hide_the_error(monkeypatch):
     monkeypatch.setattr('trainer_nb.loop.learner.shortage', lambda *_: raise_(KeyError('x')))
     learn = make_learner(hooks=[failing('after_loss', (True, 2))])

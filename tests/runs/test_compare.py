@@ -153,14 +153,6 @@ def test_values_under_the_pointer_are_those_of_the_lines():
     for row_a, row_b in zip(*(h.valid_rows for h in histories.values())):
         for name, row in ('a', row_a), ('b', row_b): assert f'{name} {row["valid_loss"]:#.4g}' in texts[row['batch']]
 
-def test_the_last_part_of_the_axes():
-    from trainer_nb.runs.lines import chart_of
-    c = compare({'a': made(1), 'b': made(2)}, x='batch')
-    panel, = chart_of(c, c.colors(), start=.2).panels
-    seen = [y for o in panel.lines for x, y in zip(o.xs, o.ys) if o.xs]
-    assert panel.xlim[0] == 60 and min(x for o in panel.lines for x in o.xs) >= 60
-    assert panel.ylim[0] < min(seen) and max(seen) < panel.ylim[1] < 1.2*max(seen)
-
 
 # ---- wrong input -----------------------------------------------------------------------------------------------------
 
@@ -463,14 +455,6 @@ def test_the_best_value_is_that_of_the_run_not_of_the_training_before_it(tmp_pat
     status, = [o['status'] for o in compare(f'{tmp_path}/*').rows if o['run'] == 'own']
     assert status.endswith(' 25 %')     # 5 of its 20 batches
 
-def test_a_value_before_training_is_not_the_best(tmp_path):
-    h = made(1)
-    before = '{"kind": "valid", "batch": 0, "epoch": 0, "step": 0, "valid_loss": 0.001, "valid_accuracy": 1.0}\n'
-    folder = make_run(tmp_path/'a', h)
-    (folder.path/'record'/'log.jsonl').write_text(before + lines_of(h))
-    row, = compare(tmp_path).rows
-    assert row['best valid_loss'] == min(h.epochs['valid_loss']) == runs(tmp_path).values[0]['best valid_loss']
-
 @pytest.mark.parametrize('v', ['1' + '0'*400, '-1e308', '[]'])
 def test_any_number_in_a_record_can_be_shown(v, tmp_path):
     folder = make_run(tmp_path/'a', made(1))
@@ -522,12 +506,3 @@ def test_a_damaged_record_can_be_looked_at(tmp_path, capsys):
             view = View(run.folder, run._tail)
             shown = view.contents.head(run.state)[0] + view.contents.below(run.state)[0]
             assert run.card().html and '\x1b' not in shown + capsys.readouterr().out
-
-def test_a_line_about_a_run_is_plain_and_never_ends_before_now(tmp_path):
-    folder = make_run(tmp_path/'a', made(1), name='\x1b[31m',
-                      parent={'name': '\x1b[0m', 'path': '.', 'differs': ['\r']})
-    view = View(folder, RecordTail(folder.record))
-    data = {'state': 'running', 'batch': 30, 'end': 20, 'rate': 2.}
-    line = view.contents.line(Status('running', '', data)) + view.contents.branch_text()
-    assert not {'\x1b', '\r'} & {*line} and 'left' not in line
-    assert '00:05 left' in view.contents.line(Status('running', '', {**data, 'end': 40}))
