@@ -1,4 +1,4 @@
-"Optimizers whose step evaluates the loss again: LBFGS, and SAM as its authors' code has it"
+"Optimizers whose step evaluates the loss again: LBFGS, and SAM"
 import pytest, torch, torch.nn.functional as F
 from torch import nn
 
@@ -6,37 +6,9 @@ from common import batches, make_learner, same, shuffled, weights
 from trainer_nb.all import (
     AMP, CancelStep, Compile, GradAccum, GradClip, GradNorm, LambdaHook, NaNGuard,
 )
+from programs.sam import SAM, sam
 from trainer_nb.loop.metrics import accuracy
 
-
-class SAM(torch.optim.Optimizer):
-    "Foret et al. 2020: climb, evaluate again, go back, step; expects gradients at entry; `closure=None`, as in torch"
-    def __init__(self, params, lr, rho=.05):
-        super().__init__(params, {'rho': rho, 'lr': lr})
-        self.base = torch.optim.SGD(self.param_groups, lr=lr, momentum=.9)
-        self.param_groups = self.base.param_groups
-    @torch.no_grad()
-    def first_step(self, zero_grad=False):
-        params = [p for g in self.param_groups for p in g['params'] if p.grad is not None]
-        norm = torch.stack([p.grad.norm() for p in params]).norm()
-        for p in params:
-            self.state[p]['old_p'] = p.data.clone()
-            p.add_(p.grad*(.05/(norm + 1e-12)))
-        if zero_grad: self.zero_grad()
-    @torch.no_grad()
-    def second_step(self, zero_grad=False):
-        for g in self.param_groups:
-            for p in g['params']:
-                if p.grad is not None: p.data = self.state[p]['old_p']
-        self.base.step()
-        if zero_grad: self.zero_grad()
-    @torch.no_grad()
-    def step(self, closure=None):
-        assert closure is not None
-        closure = torch.enable_grad()(closure)
-        self.first_step(zero_grad=True)
-        closure()
-        self.second_step()
 
 class Required(torch.optim.SGD):
     "Wants its closure, and calls it first; a sum of two evaluations' gradients"
@@ -51,7 +23,7 @@ LBFGS = {'plain': {}, 'wolfe': {'line_search_fn': 'strong_wolfe'}}
 def lbfgs(options): return lambda params: torch.optim.LBFGS(params, lr=.3, **{'max_iter': 4, **options})
 
 OPTIMS = {**{f'lbfgs-{k}': lbfgs(v) for k, v in LBFGS.items()}, 'required': lambda params: Required(params, lr=.1),
-          'sam': lambda params: SAM(params, lr=.1)}
+          'sam': sam}
 
 def net():
     torch.manual_seed(0)

@@ -31,7 +31,6 @@ PLAIN = {       # what `Compile(what='step')` leaves plain, as its warning says
     'word_lm': ['does not compile the backward, because of '
                 '.*(Attempted to wrap RNN, GRU, or LSTM|Unsupported function)'],
     'nano_gpt': ['does not compile the backward, because of GradAccum'],
-    'reinforce': ['does not compile the backward, because of GuardOnDataDependentSymNode'],
 }
 COMPILE = {     # what it refuses
     'sam': 'is not for SAM, whose step evaluates the loss again',
