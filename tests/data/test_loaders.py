@@ -1,9 +1,12 @@
 "Loaders: what a pass costs in waiting, and a stop in the middle of one that is copied beside a GPU's work"
 
+import random
+
 import numpy as np, pytest, torch
 from torch.utils.data import DataLoader
 
-from common import make_learner, problem
+from common import make_learner, problem, same
+from trainer_nb.base.rng import rng_state, set_seed
 from trainer_nb.data import TensorLoader
 from trainer_nb.loop.hooks import LambdaHook
 from trainer_nb.data.passes import Pass
@@ -52,6 +55,33 @@ def test_the_status_says_that_the_loop_waits(wait, work, said, n, monkeypatch):
         shares = [int(o.split('waiting for data: ')[1].split(' %')[0]) for t, o in lines if t > 4]
         assert 'the Loader is slower than the model' in lines[-1][1] and all(abs(o - said) <= 2 for o in shares)
     assert learn.display.line.waiting is None
+
+class Own(TensorLoader):
+    "Draws its order from Python's stream, of which its base class knows nothing"
+    def iter_from(self, start):
+        order = random.sample(range(len(self.tensors[0])), len(self.tensors[0]))
+        return iter([(self.tensors[0][order[i:i + self.bs]],) for i in range(start*self.bs, len(order), self.bs)])
+
+def test_a_pass_over_a_subclass_goes_on_elsewhere_whatever_it_draws_from():
+    set_seed(0)
+    dl = Own(torch.arange(12.), bs=2)
+    pass_, seen = Pass(dl), []
+    for batch, in pass_:
+        seen.append(batch)
+        pass_.n += 1
+        if pass_.n == 2: break
+    state = pass_.state_dict()
+    rest = [batch for batch, in pass_]
+    assert torch.equal(torch.cat(seen + rest).sort().values, torch.arange(12.)) and len(rest) == 4
+    set_seed(99)
+    before, again = rng_state(), Pass(dl)
+    again.load_state_dict(state)
+    assert same([batch for batch, in again], rest)
+    assert rng_state()['python'] == before['python'] and torch.equal(rng_state()['torch'], before['torch'])
+
+def test_an_order_of_its_own_generator_draws_nothing_else():
+    before, dl = torch.get_rng_state(), TensorLoader(torch.arange(12.), shuffle=True, generator=torch.Generator())
+    assert not torch.equal(next(iter(dl))[0], torch.arange(12.)) and torch.equal(torch.get_rng_state(), before)
 
 class Rising(torch.nn.Module):
     "Writes to its input, from its third batch on or from its first one"

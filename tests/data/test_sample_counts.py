@@ -98,6 +98,8 @@ def plain(x, y, n_epochs=2):
 def sum_step(batch, learn):
     return {'loss': F.mse_loss(learn.model(batch[0]), batch[1], reduction='sum'), 'reduction': 'sum'}
 
+def own_mean(batch, learn): return {'loss': learn.loss_fn(learn.model(batch[0]), batch[1])/len(batch[0])}
+
 @pytest.mark.parametrize('kwargs', [
     dict(loss_fn=nn.MSELoss(reduction='sum')), dict(train_step=sum_step)], ids=['module', 'step'])
 def test_a_loss_that_is_a_sum_is_told_by_sample(kwargs):
@@ -113,3 +115,12 @@ def test_a_loss_that_is_a_sum_is_told_by_sample(kwargs):
     assert learn.history.epochs['valid_loss'] == pytest.approx([o[2] for o in rows], rel=1e-6)
     assert learn.history.steps['train_loss'] == pytest.approx(rows[0][1] + rows[1][1], rel=1e-6)
     assert learn.validate()['valid_loss'] == pytest.approx(rows[1][2], rel=1e-6)
+
+def test_a_step_that_divides_a_sum_is_left_alone():
+    x, y = sums()
+    dl = list(zip(x.split(8), y.split(8)))
+    learn = make_learner(nn.Linear(4, 2), dl, dl, optim=lambda p: torch.optim.SGD(p, lr=0.), train_step=own_mean,
+                         loss_fn=nn.MSELoss(reduction='sum'))
+    learn.fit(1)
+    expected = F.mse_loss(learn.model(x), y, reduction='sum').item()/20
+    for phase in 'train', 'valid': assert learn.history.epochs[f'{phase}_loss'] == pytest.approx([expected], rel=1e-6)

@@ -5,8 +5,8 @@ import pytest, torch, torch.nn.functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 
-from common import Noisy, Unsized, check_resume, make_learner, plain_loop, problem, same, stop_at, weights
-from trainer_nb.data import length
+from common import Noisy, Unsized, check_resume, digest, make_learner, plain_loop, problem, same, stop_at, weights
+from trainer_nb.data import adapter_of, end_workers, length
 from trainer_nb.loop.hooks import LambdaHook
 from trainer_nb.data import Loaders, TensorLoader
 
@@ -107,3 +107,21 @@ def test_loaders_without_a_length(mode, tmp_path):
     whole, *_ = check_resume(learner, tmp_path, stop_at(3), n_epochs=1)
     assert length(whole.train_dl) is None and last[:len(losses)] == [False]*(len(losses) - 1) + [True]
     assert whole.history.steps['train_loss'] == pytest.approx(losses)
+
+def test_a_search_leaves_a_pass_in_the_middle_and_no_trace():
+    learn, plain = (start(KINDS['one generator'](), 'alternate') for _ in range(2))
+    learn.lr_find(n_steps=15)
+    for o in learn, plain: o.fit(1)
+    assert digest(learn) == digest(plain)
+
+def test_max_steps_ends_a_pass_whose_loaders_keep_their_workers():
+    learn = start({'a': stock(24, 4, 1, num_workers=1, persistent_workers=True), 'b': stock(14, 4, 2)}, None)
+    learn.fit(max_steps=2)
+    end_workers(learn.train_dl)
+    assert learn.state.optimizer_step == 2
+
+def test_loaders_without_a_length_that_began_again_end_with_the_longest():
+    def dl(): return Loaders({'a': Unsized([1, 2, 3, 4, 5]), 'b': Unsized('xyz')}, 'longest')
+    passes = iter(dl())
+    for _ in range(4): next(passes)
+    assert list(adapter_of(dl()).open(state=passes.state_dict(4))) == list(passes) == [{'a': 5, 'b': 'y'}]

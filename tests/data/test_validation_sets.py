@@ -12,7 +12,7 @@ from trainer_nb.save.checkpoint import Checkpoint
 from trainer_nb.data import end_workers
 from trainer_nb.show.display import Display
 from trainer_nb.save.early_stopping import EarlyStopping
-from trainer_nb.loop.hooks import LambdaHook
+from trainer_nb.loop.hooks import CancelStep, LambdaHook
 from trainer_nb.data.several import ValidSets
 from trainer_nb.loop.metrics import Metric, accuracy
 
@@ -161,6 +161,15 @@ def test_valid_first_valid_every_and_the_count_of_batches():
     assert h.valids['step'] == [0, 4, 8] and seen == [(i, 7) for i in range(1, 8)]*3 and total == [8 + 3*7]*3
     h = learn.fit(1, valid_every=2)
     assert h.valids['step'][3:] == [10, 12] and len(seen) == 5*7
+
+def test_a_recorded_mean_and_a_cancelled_step_belong_to_their_set():
+    def look(learn):
+        learn.record('size', float(len(learn.batch[1])), mean=True)
+        if not learn.training and learn.valid_idx == 1: raise CancelStep
+    learn = make({'a': problem(14, 2), 'b': problem(9, 3)}, bs=4, hooks=[LambdaHook(after_loss=look)])
+    row = {k: v[0] for k, v in learn.fit(1).epochs.items()}
+    assert row['valid_a_size'] == pytest.approx((4*4 + 4*4 + 2*2)/10)
+    assert row['valid_b_size'] == pytest.approx((4*4 + 4*4 + 1)/9) and row['valid_size'] == pytest.approx((36 + 33)/19)
 
 @pytest.mark.parametrize('valid, metrics, said', [
     ({'loss': problem()}, [], "called 'loss': expected a name"),

@@ -4,12 +4,14 @@ import math
 import pytest, torch, torch.nn.functional as F
 from torch import nn
 
-from common import batches, digest, make_learner, weights
+from common import batches, digest, make_learner, problem, weights
 from trainer_nb.features.gradients import GradAccum
 from trainer_nb.loop.accumulate import Accumulator
 from trainer_nb.loop.hooks import Hook, LambdaHook
 from trainer_nb.loop.metrics import Metric, accuracy
 from trainer_nb.loop.plot import Plot
+from trainer_nb.save.early_stopping import EarlyStopping
+from trainer_nb.loop.history import History
 
 # what a step returns
 
@@ -72,6 +74,15 @@ def test_only_numbers_that_mean_nothing_else():
     names = {'loss', 'loss_ce', 'loss_reg', 'mse', 'doubled', 'accuracy'}       # a metric reads score and temp
     assert {o for o in learn.history.epochs if o.startswith('train_')} == {f'train_{o}' for o in names}
 
+def test_a_sum_is_divided_as_the_loss_is():
+    def step(batch, learn):
+        error = (learn.model(batch[0]) - 1).square()
+        return {'loss': error.sum(), 'loss_first': error[:, 0].sum(), 'reduction': 'sum'}
+    learn = make_learner(linear(), batches(), train_step=step, lr=1e-9)
+    learn.fit(1)
+    with torch.no_grad(): first = (learn.model(problem()[0]) - 1).square()[:, 0].mean().item()
+    assert math.isclose(learn.history.epochs['train_loss_first'][0], first, rel_tol=1e-4)
+
 def test_an_empty_shard_of_a_sum_counts_for_nothing():
     sums = Accumulator([], 'cpu')
     for n in 2, 0, 4: sums.add(torch.tensor(3.*n), {'part': 5*n, 'reduction': 'sum'}, n)
@@ -116,6 +127,20 @@ def test_a_number_may_be_missing_in_a_batch():
     assert str(h.steps['train_loss_aux']) == '[nan, 1.0, nan, 3.0, nan]'
     assert h.epochs['train_loss_aux'] == [2.] and 'valid_loss_aux' not in h.epochs
 
+def test_a_number_that_is_rare_is_not_taken_for_a_nan():
+    def step(batch, learn):
+        rare = {'loss_rare': 2.} if not learn.state.batch_idx else {}
+        return {**two_losses(batch, learn), **rare}
+    learn = make_learner(linear(), batches()*4, train_step=step)
+    h = learn.fit(1)
+    assert h.bad_from is None and math.isnan(h.steps['train_loss_rare'][-1]) and h.epochs['train_loss_rare'] == [2.]
+
+def test_hooks_watch_what_a_step_returns():
+    def step(batch, learn): return {**two_losses(batch, learn), 'loss_up': float(learn.state.epoch)}
+    stop = EarlyStopping(2, monitor='valid_loss_up')
+    learn = make_learner(linear(), batches(), batches(), train_step=step, hooks=[stop])
+    assert len(learn.fit(9)) == 3 and stop.best_epoch == 0
+
 def test_a_key_that_stops_being_a_number_is_named_once():
     def step(batch, learn):
         i = learn.state.batch_idx
@@ -135,6 +160,15 @@ def test_what_has_a_column_already_keeps_it():
     assert h.epochs['train_loss_ce'] == [5.] and 'train_loss_ce' not in h.steps
     for phase in 'train', 'valid':
         assert 0 <= h.epochs[f'{phase}_accuracy'][0] == pytest.approx(h.epochs[f'{phase}_right'][0])
+
+def test_several_validation_sets():
+    sets = {'a': batches(11, 2), 'b': batches(6, 3)}
+    learn = make_learner(linear(), batches(), sets, train_step=lambda b, learn: {**two_losses(b, learn), 'a_loss': 1.})
+    h = learn.fit(1)
+    a, b = h.epochs['valid_a_loss_ce'][0], h.epochs['valid_b_loss_ce'][0]
+    assert math.isclose(h.epochs['valid_loss_ce'][0], (11*a + 6*b)/17, rel_tol=1e-9)
+    ce, reg = plain_means(learn.model, sets['a'])
+    assert math.isclose(h.epochs['valid_a_loss'][0], ce + reg, rel_tol=1e-5)        # not what the step calls so
 
 def test_a_step_that_yields_may_return_numbers():
     def step(batch, learn):
@@ -213,6 +247,12 @@ def test_a_part_of_another_size_does_not_flatten_the_loss(sets):
     assert losses.ylim[1] < 100 and not any('reg' in o.name or 'ce' in o.name for o in losses.lines)
     drawn = {line.name for panel in beside for line in panel.lines}
     assert {'loss_ce', 'loss_reg'} <= drawn or sets and 'not drawn' in ''.join(p.note or '' for p in beside)
+
+def test_losses_of_a_step_that_yields_are_drawn_as_losses():
+    h = History()
+    h.add_steps(2, {'train_loss_d': [1., 2.], 'train_loss_g': [3., 4.]})
+    losses = Plot(h).chart().panels[0]
+    assert {'train_loss_d', 'train_loss_g'} <= {o.name.split(',')[0] for o in losses.lines}
 
 class Total:
     "A metric object: how many predictions are positive, and a large state on request"

@@ -85,6 +85,17 @@ def test_the_whole_lifecycle(hooks):
     assert [o for o in points_of(text) if o != 'all hooks'] == list(LIFECYCLE)
     assert 'the training pass opens' in text.replace('\n', ' ')
 
+def test_without_hooks_it_is_the_lifecycle():
+    table = learner().describe_hooks()
+    assert points_of(str(table)) == list(LIFECYCLE) and table.rows == []
+    some = learner(GradClip(1.)).describe_hooks()
+    assert points_of(str(some)) == ['before_fit', 'do_opt_step'] and '(none)' not in str(some)
+
+def test_points_that_are_never_reached():
+    learn = learner(LambdaHook(before_valid=print), GradClip(1.))
+    lines = str(learn.describe_hooks(all=True)).splitlines()
+    assert [o.split('|')[1].strip() for o in lines if '(never reached)' in o] == ['before_valid', 'after_valid']
+
 
 # Clipping by the norm of each tensor
 
@@ -123,6 +134,11 @@ def test_norm_per_tensor_equals_a_plain_loop():
     assert not close(weights(learn.model), weights(clipped().model))
     assert len(learn.history.steps['grad_norm']) == 6 and norms.norms[''] > .1      # of the gradients before
 
+def test_gradients_of_zero_stay_zero():
+    def zero(learn): learn.model[0].weight.grad.zero_()
+    learn = clipped(GradClip(norm_per_tensor=.1), LambdaHook(after_backward=zero))
+    assert torch.equal(learn.model[0].weight, make_net()[0].weight) and not weights(learn.model)[2].isnan().any()
+
 def test_norm_per_tensor_of_one_optimizer():
     def sgd(params): return torch.optim.SGD(params, lr=.5)
     net = make_net()
@@ -142,6 +158,21 @@ def test_norm_per_tensor_after_unscaling():
     assert close(weights(learn.model), weights(scaled.model), .02)
     assert close(weights(scaled.model), by_hand([.2]*4, double=False), 2e-3)
     assert not close(weights(scaled.model), by_hand([1e-3]*4, double=False), .05)
+
+def test_norm_per_tensor_of_sparse_gradients():
+    from test_sparse_gradients import run
+    found = [weights(run(sparse, GradClip(norm_per_tensor=.05), GradAccum(2)).model) for sparse in (True, False)]
+    assert close(*found) and not close(found[0], weights(run(True, GradAccum(2)).model))
+
+def test_the_host_reads_no_norm():
+    from test_no_sync import counted
+    found = []
+    for n in 2, 8:
+        learn = make_learner(make_net(False), data(False)[:3]*n, optim=torch.optim.SGD,
+                             hooks=[GradClip(norm_per_tensor=.1)])
+        with counted() as seen: learn.fit(1)
+        found.append(dict(seen))
+    assert found[0] == found[1]         # nothing is read in a step
 
 def test_norm_per_tensor_of_shards_and_of_ranks():
     "Two real processes, each with a shard of every parameter, or with all of them"

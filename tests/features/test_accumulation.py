@@ -6,8 +6,8 @@ from functools import partial
 import pytest, torch, torch.nn.functional as F
 from torch import nn
 
-from common import batches, close, make_learner, plain_loop, problem, weights
-from trainer_nb.loop.hooks import CancelEpoch, LambdaHook
+from common import batches, close, make_learner, plain_loop, problem, same, weights
+from trainer_nb.loop.hooks import CancelEpoch, CancelStep, LambdaHook
 from trainer_nb.loop.metrics import Metric
 from trainer_nb.features.gradients import GradAccum, GradClip
 
@@ -55,6 +55,14 @@ def test_nobody_looks_ahead_unasked():
         make_learner(model(), dl(),
                      hooks=[*hooks, LambdaHook(after_step=lambda learn: at_step.append(read[-1]))]).fit(1)
         assert at_step == expected
+
+def test_validation_in_the_middle_of_a_window_keeps_the_gradients():
+    def look(learn):
+        if learn.training: learn.validate()
+    learn = make_learner(model(), cut([4]*6), cut([24]), optim=OPTIMS['sgd'],
+                         hooks=[GradAccum(3), LambdaHook(after_step=look)])
+    learn.fit(2)
+    assert close(learn.model, plain(OPTIMS['sgd'], cut([12]*2), 2))
 
 
 # Stops, cancels, validation
@@ -133,6 +141,22 @@ def test_two_optimizers_against_a_loop_by_hand(n, every, clip):
             if i % every == 0: hand.loss('g', g_loss(hand.m, x), len(x), is_last)
         hand.close()
     assert close(learn.model, hand.m) and not learn.get_hook('GradAccum').windows
+
+def test_a_cancelled_last_batch_leaves_no_gradient_waiting():
+    data = cut([4]*6)
+    def step(batch, learn):
+        yield 'd', d_loss(learn.model, batch[0])
+        yield 'g', g_loss(learn.model, batch[0])
+    def cancel(learn):
+        if learn.state.batch_idx == 5: raise CancelStep
+    learn = pair_learner(step, data, GradAccum(4), LambdaHook(before_step=cancel))
+    rest = pair_learner(step, data[:5], GradAccum(4))
+    learn.fit(1)
+    rest.fit(1)
+    # `g` differs: in `rest`, `d` steps before the last batch's loss of `g`
+    assert same(weights(learn.model.d), weights(rest.model.d)) and not learn.get_hook('GradAccum').windows
+    assert learn.state.optimizer_step == rest.state.optimizer_step == 2
+    assert learn.opts['g'].state[learn.model.g.weight]['step'] == 2
 
 
 # Sums, and weights of 0

@@ -4,11 +4,12 @@ from copy import deepcopy
 import pytest, torch, torch.nn.functional as F
 from torch import nn
 
-from common import batches, make_learner, same, stop_at, weights
+from common import batches, make_learner, same, stop_at, stop_when, weights
 from trainer_nb.features.ema import EMA, SWA
 from trainer_nb.save.checkpoint import Checkpoint
 from trainer_nb.save.early_stopping import EarlyStopping
 from trainer_nb.loop.hooks import LambdaHook
+from trainer_nb.features.gradients import GradAccum
 from trainer_nb.features.schedule import Schedule
 
 def normed():
@@ -37,6 +38,19 @@ def test_an_average_does_not_pass_from_fold_to_fold(hooks):
     for f in again.validate, lambda: again.fit(1):
         with pytest.raises(ValueError, match='averages another model'): f()
 
+def test_an_average_is_of_the_model_that_was_loaded_with_it(tmp_path):
+    hook = EMA(.9)
+    make_learner(normed(), batches(), batches(), optim=sgd, hooks=[hook]).fit(1)
+    learn = make_learner(normed(), batches(), batches(), optim=sgd, hooks=[other := EMA(.9)])
+    learn.fit(2)
+    learn.save(tmp_path/'a.pt')
+    again = make_learner(normed(), batches(), batches(), optim=sgd, hooks=[hook])
+    again.load(tmp_path/'a.pt')
+    assert again.validate() == learn.validate() and hook.n == other.n
+    again.fit(1)
+    learn.fit(1)
+    assert same(weights(hook.model), weights(other.model))
+
 def test_two_averages_are_refused():
     with pytest.raises(ValueError, match='EMA and SWA both'):
         make_learner(normed(), batches(), optim=sgd, hooks=[EMA(), SWA()]).fit(1)
@@ -51,6 +65,18 @@ def test_early_stopping_restores_the_best_average(hook):
     assert min(values) < values[-1] and learn.state.epoch < 10
     assert learn.validate()['valid_loss'] == min(values) == pytest.approx(loss_of(learn.ema.model), abs=1e-6)
     assert learn.ema.n == max(0, 5*(values.index(min(values)) + 1) - learn.ema.start)
+
+@pytest.mark.parametrize('start', [0, 3])
+def test_a_stop_before_the_first_optimizer_step(start):
+    "The average was made anew then, with statistics that batches had moved already"
+    def fit(stops):
+        hooks = [EMA(.8, start=start), GradAccum(3)]
+        learn = make_learner(normed(), batches(), batches(), optim=sgd, hooks=hooks)
+        learn.fit(2, hooks=[stop_when(lambda learn: learn.training and learn.history.n_steps == stops)])
+        if stops: learn.resume()
+        return learn.history.epochs['valid_loss'], weights(learn.ema.model)
+    whole, stopped = fit(0), fit(2)
+    assert whole[0] == stopped[0] and same(whole[1], stopped[1])
 
 class Moving(nn.Module):
     "Buffers that `state_dict` leaves out: a mean that moves, a table that grows, and one that is expanded"

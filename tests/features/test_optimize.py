@@ -152,6 +152,25 @@ def test_each_optimizer_has_its_scale():
     assert learn.state.optimizer_step == 5
     assert all(o.isfinite().all() for o in weights(m))
 
+def test_what_hooks_record_stands_beside_its_batch():
+    "Over more batches than are packed together, with cancelled ones, and looks in the middle"
+    from trainer_nb.loop.hooks import CancelStep
+    def record_it(learn):
+        i = learn.state.batch_idx
+        if i % 3 == 0: learn.record('i', float(i))
+        if i % 3 == 1: learn.record('t', torch.tensor(i))
+        if i % 100 == 7: raise CancelStep
+        if i % 90 == 3: assert len(learn.history.steps['train_loss']) <= i
+    learn = make_learner(nn.Linear(4, 3), in_list(N_TRAIN), hooks=[LambdaHook(after_loss=record_it)])
+    learn.fit(1)
+    kept = [i for i in range(N_TRAIN) if i % 100 != 7]
+    steps = learn.history.steps
+    assert str(steps['i']) == str([float(i) if i % 3 == 0 else math.nan for i in kept])
+    assert str(steps['t']) == str([float(i) if i % 3 == 1 else math.nan for i in kept])
+    learn.record('i', 1.)           # outside of a fit there is no batch
+    with pytest.raises(ValueError, match='name of a column'):
+        learn.fit(1, hooks=[LambdaHook(after_loss=lambda learn: learn.record('lr', 1.))])
+
 
 # The average
 

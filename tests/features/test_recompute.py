@@ -67,6 +67,15 @@ def test_running_statistics_count_a_batch_once(norm):
     assert same(weights(plain.model), weights(learn.model))
     assert plain.history.epochs['valid_loss'] == learn.history.epochs['valid_loss']
 
+def test_a_copy_made_during_a_fit_has_its_own_weights(hook=Recompute):
+    x, seen = torch.ones(2, 4), []
+    def look(learn):
+        if not seen: learn.config = deepcopy(learn.model).eval()
+        seen.append(learn.config(x))
+    learn = make_learner(Net(), batches(), hooks=[hook('blocks.*'), LambdaHook(before_step=look)])
+    learn.fit(2)
+    assert len(seen) == 10 and same(seen, seen[:1]*10) and not torch.equal(seen[0], learn.model.eval()(x))
+
 def test_a_model_saved_or_copied_during_a_fit_can_be_used_and_fitted(tmp_path):
     found = []
     def keep(learn):

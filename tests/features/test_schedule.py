@@ -263,3 +263,24 @@ def test_another_length_is_another_plan(name, first, then, stop, tmp_path):
     for k in {'lr', 'momentum'} & whole.history.steps.keys():
         assert learn.history.steps[k][n:] == pytest.approx(whole.history.steps[k][n:], rel=1e-6, abs=1e-12)
         assert len(learn.history.steps[k]) == 5*then
+
+@pytest.mark.parametrize('name, kind', [('cosine', torch.tensor), ('WarmupCosine', float)])
+def test_another_length_keeps_what_changed_the_rate(name, kind, tmp_path):
+    def new(*hooks): return make_learner(hooks=[OF_LENGTH[name](), *hooks],
+                                         optim=lambda p: AdamW(p, kind(.1), foreach=False))
+    def change(learn):
+        if learn.training and learn.history.n_steps == 3: scale_lr(.5, learn)
+        if learn.training and learn.history.n_steps == 7: learn.stop()
+    new(LambdaHook(after_step=change), Checkpoint(tmp_path)).fit(2)
+    learn, whole = new(Checkpoint(tmp_path)), new()
+    learn.fit(4, resume=True)
+    whole.fit(4)
+    assert learn.history.steps['lr'][7:] == pytest.approx([o/2 for o in whole.history.steps['lr'][7:]], rel=1e-6)
+
+def test_a_rate_for_a_step_that_never_comes_is_not_checked():
+    "Torch computes one after the last step; this one is below 0"
+    make = lambda opt, n: S.OneCycleLR(opt, [.1, .01], n, anneal_strategy='linear')
+    for hook in LRScheduler(make), LRScheduler(make, 'epoch'):
+        learn = learner(hook)
+        learn.fit(3)
+        assert lrs_of(learn) == by_hand(make, 3, step=hook.step)

@@ -3,10 +3,8 @@ import pytest, torch, torch.nn.functional as F
 from torch import nn
 
 from common import batches, make_learner, same, shuffled, weights
-from trainer_nb.all import (
-    AMP, CancelStep, Compile, GradAccum, GradClip, GradNorm, LambdaHook, NaNGuard,
-)
 from programs.sam import SAM, sam
+from trainer_nb.all import AMP, CancelStep, Compile, GradAccum, GradClip, GradNorm, LambdaHook, NaNGuard
 from trainer_nb.loop.metrics import accuracy
 
 

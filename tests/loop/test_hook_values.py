@@ -36,6 +36,16 @@ def test_a_scaled_loss(hook):
     "Bit-equal to the plain loop with that loss"
     assert same(weights(fitted(hook()).model), weights(plain(.25)))
 
+def test_nxt_without_values_and_with_some():
+    "What is left out is passed on as it came"
+    seen, other = [], net()
+    def look(learn, nxt, model, loss_fn):
+        seen.append((model is other, loss_fn is learn.loss_fn, learn.model is other))
+        nxt()
+    learn = fitted(LambdaHook(do_step=lambda learn, nxt: nxt() if learn.training else nxt(other)),
+                   LambdaHook(do_step=look), valid_dl=batches()[:1])
+    assert seen == 5*[(False, True, False)] + [(True, True, False)] and learn.model is not other
+
 def test_a_method_gets_the_values_that_it_names():
     class Some(Hook):
         def do_step(self, learn, nxt, model): nxt()
@@ -52,6 +62,30 @@ def test_a_method_gets_the_values_that_it_names():
         def do_backward(self, learn, nxt, loss): nxt(2*loss)
     for hook in Some(), More(), Wrapped(), LambdaHook(do_backward=functools.partial(Some.do_backward, None, scale=2.)):
         assert same(weights(fitted(hook).model), weights(plain(2.)))
+
+def test_a_step_that_yields_hands_on_each_loss():
+    seen, model = [], net()
+    def step(batch, learn):
+        yield 'a', learn.model(batch[0]).mean()
+        yield 'b', learn.model(batch[0]).square().mean()
+    def halve(learn, nxt, loss):
+        seen.append((learn.phase.opt_names[0], (loss/learn.loss).item()))
+        nxt(loss/2)
+    opts = {'a': sgd(model[0].parameters()), 'b': sgd(model[2].parameters())}
+    learn = make_learner(model, batches()[:1], train_step=step, optim=opts, hooks=[LambdaHook(do_backward=halve)])
+    learn.fit(1)
+    assert seen == [('a', 1.), ('b', 1.)]
+
+def test_a_validation_inside_of_a_wrapper():
+    "`nxt` passes on the values of its own step, whatever ran in between"
+    def validates(learn, nxt, model):
+        if learn.training: learn.validate()
+        nxt()
+    other = net()
+    def swaps(learn, nxt, model): nxt(model if learn.training else other)
+    hooks = [LambdaHook(do_step=swaps), LambdaHook(do_step=validates)]
+    learn = fitted(*hooks, valid_dl=batches()[:1])
+    assert same(weights(learn.model), weights(plain()))
 
 
 # `learn.loss` and `learn.model` stay the user's own
@@ -135,6 +169,13 @@ def test_a_backward_left_out_is_told_once():
     with pytest.warns(UserWarning, match='no parameter has a gradient after do_backward, which Mine wraps') as told:
         fitted(hook)
     assert len(told) == 1
+
+def test_a_loss_without_a_handed_on_value_names_no_hook():
+    "Only those who changed it"
+    hook = LambdaHook(name='Mine', do_backward=lambda learn, nxt, loss: nxt(loss))
+    with pytest.raises(ValueError, match='does not require grad') as e:
+        fitted(hook, LambdaHook(after_loss=lambda learn: setattr(learn, 'loss', learn.loss.detach())))
+    assert 'Mine' not in '\n'.join(e.value.__notes__)
 
 def test_a_model_set_in_a_step_is_refused():
     "The step has its model already; `nxt(model)` passes another one on"

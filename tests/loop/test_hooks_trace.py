@@ -7,7 +7,7 @@ from functools import wraps
 import pytest, torch
 from bs4 import BeautifulSoup
 
-from common import batches, make_learner, same, weights
+from common import Share, batches, make_learner, same, weights
 from trainer_nb.show.display import Display
 from trainer_nb.loop.hooks import (
     EVENTS, LIFECYCLE, STEPS, CancelEpoch, CancelFit, CancelStep, Hook, LambdaHook, MainProcessHook
@@ -284,6 +284,25 @@ def test_cancel_step(where):
     assert log == ['before_fit'] + expected + CLOSE and learn.cancelled == 'step'
     assert learn.state.batch_idx == 2 and learn.state.samples_seen == 10
 
+@pytest.mark.parametrize('error', [CancelEpoch, CancelFit])
+@pytest.mark.parametrize('event', ['before_fit', 'after_epoch'])
+def test_cancel_between_epochs(event, error):
+    "A fit ends there, and for an epoch there is nothing to cancel"
+    log = []
+    def cancel(learn):
+        log.append(event)
+        raise error
+    hooks = [LambdaHook(**{event: cancel}), LambdaHook(after_cancel=lambda learn: log.append('after_cancel'),
+                                                       after_fit=lambda learn: log.append('after_fit'))]
+    learn = make_learner(hooks=hooks)
+    if error is CancelEpoch:
+        with pytest.raises(RuntimeError, match='CancelEpoch was raised while no epoch was running'): learn.fit(2)
+        assert log == [event, 'after_fit']
+    else:
+        learn.fit(2)
+        assert log == [event, 'after_cancel', 'after_fit'] and learn.cancelled == 'fit'
+    assert len(learn.history) == (event == 'after_epoch')
+
 @pytest.mark.parametrize('point', ['before_step', 'after_loss', 'do_opt_step'])
 def test_a_cancelled_step_leaves_no_trace_in_the_training(point):
     "The model is as if the loader had not had this batch"
@@ -302,6 +321,30 @@ def test_a_cancelled_step_leaves_no_trace_in_the_training(point):
     assert learn.state.optimizer_step == 4 and learn.state.batch_idx == 5
     losses = learn.history.steps['train_loss']
     assert [l for l in losses if l == l] == reference.history.steps['train_loss']
+
+def test_a_cancelled_validation_says_what_it_has():
+    learn = make_learner(train_dl=batches()[:2], valid_dl=batches()[:3])
+    def cancel(learn):
+        if not learn.training and not learn.cancelled: seen.append(learn.loss.item())
+        if len(seen) == 2: raise CancelEpoch
+    seen = []
+    learn.fit(1, hooks=[LambdaHook(after_step=cancel)])
+    assert learn.history.epochs['valid_loss'] == pytest.approx([sum(seen)/2])
+    learn.fit(1)
+    assert len(learn.history) == 2
+
+@pytest.mark.parametrize('where', [('train', 'before_epoch'), ('valid', 'before_valid')], ids=' '.join)
+def test_a_cancelled_pass_without_a_batch_has_no_value(where):
+    from torchmetrics.classification import MulticlassAccuracy
+    for metric in Share(), MulticlassAccuracy(3):
+        learn = make_learner(train_dl=batches()[:2], valid_dl=batches()[:2], metrics=[metric],
+                             hooks=[canceller(where, CancelEpoch(), [])])
+        learn.fit(1)
+        name, values = type(metric).__name__, learn.history.epochs
+        phase = {'before_epoch': 'train', 'before_valid': 'valid'}[where[1]]
+        value = values.get(f'{phase}_{name}', [float('nan')])[0]
+        assert value != value, f'{phase}_{name} is {value}, of no batch'
+        assert learn.cancelled == 'epoch'
 
 
 # Errors

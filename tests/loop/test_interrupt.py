@@ -150,6 +150,17 @@ def test_hooks_of_the_fit_and_own_modes_are_there_after_resume():
         assert learn.model[2].training and frozen not in learn.hooks
         assert frozen.seen == run()[1].seen and not any(mode for _, mode in frozen.seen)
 
+def test_a_model_that_a_hook_replaced_is_back():
+    class Replace(Hook):
+        def before_fit(self, learn): learn.model = torch.nn.Sequential(learn.model)
+    for n in None, 3, 8:
+        learn = start(Replace(), StopAt(n))
+        model = learn.model
+        learn.fit(**FIT)
+        assert learn.model is model
+        if n: learn.resume()
+        assert learn.model is model and digest(learn) == whole()
+
 def test_resume_needs_a_stop():
     learn = start()
     for _ in range(2):
@@ -195,6 +206,12 @@ def test_no_interrupt_is_lost(event):
     reference = start()
     reference.fit(1)
     assert digest(learn) == digest(reference)
+
+def test_on_interrupt_return():
+    learn = start(InterruptAt(4))
+    assert learn.fit(**FIT, on_interrupt='return') is learn.history
+    assert learn.cancelled == 'interrupt' and learn.state.optimizer_step < 10
+    assert learn.resume() is learn.history and digest(learn) == whole()
 
 @pytest.mark.parametrize('point', ['do_step', 'do_opt_step', 'before_valid'])
 def test_the_second_interrupt_raises_at_once(point):

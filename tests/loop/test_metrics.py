@@ -175,6 +175,13 @@ def test_predictions_that_are_parameters(kind):
     expected = (x[:, :2] if 'slice' in kind else x).double().mean().item()
     assert_both({k: v[0] for k, v in learn.history.epochs.items()}, 'mean', expected)
 
+def test_predictions_in_a_buffer(bs=10):
+    x = torch.randn(320, 4)
+    learn = make_learner(Returns('buffer'), cut(bs, x, x), cut(bs, x, x), loss_fn=F.mse_loss, optim=still,
+                         metrics=[Metric(lambda p, t: (p*t).double().mean(), name='f')])
+    learn.fit(1)
+    assert learn.history.epochs['valid_f'] == pytest.approx([x.double().square().mean().item()], abs=1e-6)
+
 class Reusing:
     "A loader that has one pair of tensors, and fills it anew for each batch"
     def __init__(self, bs, x, y): self.bs, self.x, self.y = bs, x, y

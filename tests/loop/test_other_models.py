@@ -3,7 +3,7 @@
 import pytest, torch, torch.nn.functional as F
 from torch import nn
 
-from common import batches, make_learner, same, stop_when, weights
+from common import batches, check_resume, make_learner, same, stop_when, weights
 from trainer_nb.save.checkpoint import Checkpoint
 from trainer_nb.features.gradients import GradAccum
 
@@ -83,6 +83,9 @@ class Observer(nn.Module):
         for k in 'low', 'high', 'scale': getattr(self, k).resize_(state[prefix + k].shape)
         super()._load_from_state_dict(state, prefix, *args)
 
+def observed(*more, **kwargs):
+    return make_learner(nn.Sequential(Observer(), nn.Linear(4, 3)), batches(), lr=.01, hooks=more, **kwargs)
+
 def test_lr_find_puts_back_buffers_that_were_resized_or_replaced():
     "Whether it fails or not; each tensor is the same object, in the memory that its views know"
     for fails in False, True:
@@ -97,6 +100,12 @@ def test_lr_find_puts_back_buffers_that_were_resized_or_replaced():
         assert own.keys() == dict(learn.model.named_buffers()).keys()
         for k, t in learn.model.named_buffers():
             assert t is own[k][0] and t.data_ptr() == own[k][1].data_ptr() and torch.equal(t, own[k][2]), k
+
+def test_a_fit_resumes_with_buffers_that_the_module_resizes(tmp_path):
+    def make():
+        torch.manual_seed(0)
+        return observed()
+    check_resume(make, tmp_path, STOP, n_epochs=2)
 
 def test_buffers_that_the_module_does_not_take_are_refused_and_nothing_changes(tmp_path):
     def make(n):

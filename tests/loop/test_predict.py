@@ -140,6 +140,26 @@ def test_the_peak_is_the_result(make):
     assert torch.equal(preds['z'], x.expand(-1, WIDTH) + 1) and preds['z'].untyped_storage().nbytes() == size
     assert size < most < 1.1*size
 
+@pytest.mark.parametrize('as_dl', [lambda *o: o, lambda *o: DataLoader(TensorDataset(*o), 8)], ids=['tuple', 'loader'])
+def test_several_inputs_without_a_target(as_dl):
+    "The first training batch tells how many entries are inputs; before it, the last one is the target"
+    class Two(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.lin = nn.Linear(4, 1)
+        def forward(self, x, scale=torch.ones(1, 1)): return (self.lin(x)*scale).squeeze(1)
+    scale, y = torch.rand(20, 1), Y.float()
+    learn = make_learner(Two(), as_dl(X, scale, y), loss_fn=F.mse_loss, lr=1e-6)
+    assert torch.equal(learn.predict(as_dl(X, scale)), learn.predict(as_dl(X)))
+    learn.fit(1)
+    with torch.no_grad(): expected = learn.model(X, scale)
+    for parts in (X, scale), (X, scale, y): assert torch.allclose(learn.predict(as_dl(*parts)), expected)
+    pred, targ = learn.predict(as_dl(X, scale, y), with_targs=True)
+    assert torch.allclose(pred, expected) and torch.equal(targ, y)
+    one = make_learner(nn.Linear(4, 1), as_dl(X, y[:, None]), loss_fn=F.mse_loss, lr=1e-6)
+    one.fit(1)
+    assert torch.equal(one.predict(as_dl(X, y[:, None])), one.predict(as_dl(X)))
+
 class TwoInputs(nn.Module):
     def __init__(self):
         super().__init__()

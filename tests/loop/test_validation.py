@@ -5,7 +5,7 @@ import pytest, torch, torch.nn.functional as F
 
 from common import batches, digest, make_learner, make_model, record, same, weights
 from trainer_nb.save.checkpoint import Checkpoint
-from trainer_nb.loop.hooks import LambdaHook
+from trainer_nb.loop.hooks import CancelFit, LambdaHook
 from trainer_nb.show.loggers import JSONLLogger
 from trainer_nb.loop.metrics import accuracy
 
@@ -65,6 +65,17 @@ def test_stop_save_and_resume_at_after_valid(k, valid_first, valid_every, tmp_pa
         from_file.resume()
     else: from_file = whole         # there were fewer passes
     for o in stopped, there, saved, from_file: assert digest(o) == digest(whole)
+
+def test_a_fit_that_ends_at_after_valid_validates_no_second_time(tmp_path):
+    learn = start(hooks=[Checkpoint(tmp_path)])
+    def end(learn):
+        learn.get_hook(Checkpoint).save(learn)
+        raise CancelFit
+    learn.fit(2, valid_every=2, hooks=[LambdaHook(after_valid=end)])
+    other, whole = start(1, hooks=[Checkpoint(tmp_path)]), start()
+    other.fit(2, valid_every=2, resume=True)
+    whole.fit(2, valid_every=2)
+    assert digest(other) == digest(whole)
 
 
 # Before the first step

@@ -311,6 +311,26 @@ def test_a_run_writes_its_curves_along(tmp_path):
     tail.update()
     assert tail.history.steps == learn.history.steps and tail.history.epochs == learn.history.epochs
 
+def test_marks_survive_a_resume(tmp_path):
+    "A record that is cut back to a checkpoint keeps the marks before it, and its curves follow"
+    from trainer_nb.runs.record import RunRecord
+    path = tmp_path/'log.jsonl'
+    learn = learner_with(record := RunRecord(path))
+    tick = LambdaHook(after_step=lambda learn: record.tick(learn))
+    learn.fit(2, hooks=[tick])
+    learn.save(tmp_path/'a.pt')
+    learn.fit(2, hooks=[tick])
+    other = learner_with(record := RunRecord(path))
+    other.load(tmp_path/'a.pt')
+    other.fit(1, hooks=[LambdaHook(after_step=lambda learn: record.tick(learn))])
+    rows = [json.loads(o) for o in path.read_text().splitlines()]
+    assert [o['batch'] for o in rows if o['kind'] == 'step'] == [*range(1, 37)]
+    marks = [o for o in rows if o['kind'] == 'mark']
+    assert [o['batch'] for o in marks] == sorted(o['batch'] for o in marks) and marks[-1]['step'] == 12
+    assert all(o['samples'] == 8*o['batch'] for o in marks)
+    along = CurveFile(path)
+    assert along.curves.n == 36 and along.at == path.stat().st_size
+
 ODD = ['{"kind": "step", "batch": 2, "a": null, "b": 1}', '{"kind": "step", "batch": 2, "b": 7}', '[1]', '', '{}',
        '{"kind": "step", "batch": 2, "a": "x", "b": "1"}', 'half a li', '"kind": "step", "a": 1',
        '{"kind": "step", "batch": 2, "a": 1, "c": 3}', '{"kind":"step","batch":2,"a":4,"b":5}',
@@ -350,6 +370,30 @@ def test_revised_losses_in_curves(tmp_path):
     for o in part.curves, source.curves:
         assert o.steps['train_loss'].curves() == expected.curves.steps['train_loss'].curves()
         assert o.n == 400 and o.steps['lr'].curves()[3] == expected.curves.steps['lr'].curves()[3]
+
+def test_live_without_widgets(tmp_path, monkeypatch):
+    "It is drawn when there is news, and picture and table are left once all runs are over"
+    from trainer_nb.runs.comparison import CompareView
+    class Handle:
+        seen = []
+        def update(self, bundle, raw): self.seen.append(bundle['text/html'])
+    a = make_run(tmp_path/'a', made(1))
+    b = make_run(tmp_path/'b', made(2), state='running')
+    c = compare(tmp_path)
+    assert c.is_live and {o['run']: o['status'] for o in c.rows} == {'a': 'done', 'b': 'running'}
+    view = CompareView(c)
+    view.handles.append(Handle())
+    bundle = view._bundle()
+    assert set(bundle) == {'text/html', 'text/plain'} and '1 of them live' in bundle['text/html']
+    view._draw()
+    assert Handle.seen == []            # nothing was new
+    with open(b.path/'record'/'log.jsonl', 'a') as f: f.write('{"kind": "step", "batch": 301, "train_loss": 0.5}\n')
+    view._draw()
+    assert len(Handle.seen) == 1 and '>301<' in Handle.seen[0] and '<svg' not in Handle.seen[0]
+    b.write('status.json', {'state': 'failed', **now_here()})
+    view._watch()
+    assert '<img' in Handle.seen[-1] and 'live' not in Handle.seen[-1].partition('</style>')[2] and not c.is_live
+    assert view.error is None and (a.path/'record'/'log.jsonl').exists()
 
 
 # ---- live ------------------------------------------------------------------------------------------------------------
@@ -454,6 +498,14 @@ def test_the_best_value_is_that_of_the_run_not_of_the_training_before_it(tmp_pat
     RunFolder(tmp_path/'own').write('status.json', {**now_here(), 'state': 'running', 'batch': 15, 'end': 30})
     status, = [o['status'] for o in compare(f'{tmp_path}/*').rows if o['run'] == 'own']
     assert status.endswith(' 25 %')     # 5 of its 20 batches
+
+def test_a_value_before_training_is_not_the_best(tmp_path):
+    h = made(1)
+    before = '{"kind": "valid", "batch": 0, "epoch": 0, "step": 0, "valid_loss": 0.001, "valid_accuracy": 1.0}\n'
+    folder = make_run(tmp_path/'a', h)
+    (folder.path/'record'/'log.jsonl').write_text(before + lines_of(h))
+    row, = compare(tmp_path).rows
+    assert row['best valid_loss'] == min(h.epochs['valid_loss']) == runs(tmp_path).values[0]['best valid_loss']
 
 @pytest.mark.parametrize('v', ['1' + '0'*400, '-1e308', '[]'])
 def test_any_number_in_a_record_can_be_shown(v, tmp_path):

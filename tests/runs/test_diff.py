@@ -219,6 +219,18 @@ def test_the_hook_changes_nothing_and_leaves_nothing():
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in watched.model.modules())
     assert fp.calls is None and not fp.pending
 
+def test_lazy_layers_are_recorded_once_they_have_a_shape():
+    fps = [Fingerprint(), Fingerprint()]
+    for fp in fps: make(model=lambda: nn.Sequential(nn.Flatten(), nn.LazyLinear(3))).fit(1, hooks=[fp])
+    assert diff(*fps).is_equal and len(json.loads(fps[0].lines.lines[-2])['hashes']) > 100
+
+def test_shared_parts_are_as_before():
+    "Functions that return learners of one model"
+    shared = Net()
+    before = {k: v.clone() for k, v in shared.state_dict().items()}
+    assert diff(*[lambda: make(model=lambda: shared)]*2, n_batches=4).is_equal
+    assert all(torch.equal(v, before[k]) for k, v in shared.state_dict().items())
+
 def test_a_validation_in_the_middle_of_a_batch_is_not_taken_for_it():
     class Looks(Hook):
         def after_loss(self, learn):

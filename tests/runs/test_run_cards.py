@@ -41,6 +41,12 @@ def test_table_shows_curve_size_and_notes(three):
     (three/'run1'/'link').symlink_to('/proc')
     assert runs(three).rows[1]['size'].startswith('3.')
 
+def test_one_damaged_number_does_not_hide_the_other_runs(three):
+    for name in 'created', 'first_batch', 'first_row':
+        for n in '1' + '0'*400, '1e999', '"x"', 'null', '[]':
+            (three/'run1'/'run.json').write_text(f'{{"{name}": {n}}}')
+            assert len(runs(three).rows) == 3 and 'run1' in repr(runs(three)) and Run(three/'run1').card().markdown
+
 def test_deletion_asks(three, monkeypatch):
     run = Run(three/'run0')
     with pytest.raises(RuntimeError, match=r'run.delete\(yes=True\)'): run.delete()

@@ -1,5 +1,5 @@
 "Full disks, clocks that are set, processes that stand still: training continues, and nothing saved is damaged"
-import builtins, errno, io, os, signal, time, warnings
+import builtins, errno, io, os, signal, subprocess, sys, time, warnings
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,7 +11,7 @@ from trainer_nb.all import Checkpoint, Learner
 from trainer_nb.base import rng_state
 from trainer_nb.runs import folder as folders
 from trainer_nb.runs.folder import (
-    Request, RunFolder, Status, answer, answers, ask, status_of, read_status
+    Request, RunFolder, Status, answer, answers, ask, status_of, process_start, read_status
 )
 from trainer_nb.runs.process import now_here
 from trainer_nb.runs.record import RecordTail
@@ -162,6 +162,19 @@ def test_stands_still(tmp_path):
     until(lambda: run.status == 'running')
     run.stop()
     run.wait(300)
+
+def test_long_batch(tmp_path):
+    "A batch that takes long is said to, not called dead"
+    worker = Worker(program(tmp_path/'a').path)
+    worker.heart.learn, worker.heart.state = make(), 'running'
+    worker.beat()
+    worker.heart.done_at -= 600
+    worker.beat()
+    status = read_status(worker.folder)
+    assert status.state == 'running' and status.note == 'this batch has taken 10 min so far'
+    child = subprocess.Popen([sys.executable, '-c', ''])
+    child.wait()
+    assert process_start(child.pid) is None
 
 def test_the_answer_to_a_click_stays(tmp_path):
     "Whenever it comes while the view looks: at the n-th reading"

@@ -1,5 +1,5 @@
 "A sweep: its survivors are the trainings that they would be alone, and it continues wherever it was killed"
-import builtins, io, json, os, random, signal, subprocess, sys, threading, time, warnings
+import builtins, io, json, math, os, random, signal, subprocess, sys, threading, time, warnings
 from pathlib import Path
 from zlib import crc32
 
@@ -222,3 +222,14 @@ def test_the_folder_of_a_sweep_is_compared_by_its_trials(tmp_path):
     with pytest.raises(ValueError, match='nothing to compare'): compare(tmp_path/'a'/'study.jsonl')
     (tmp_path/'a'/'more.jsonl').write_text('{"kind": "step", "batch": 1, "train_loss": 1.0}\n')
     assert {o['run'] for o in compare(tmp_path/'a').rows} == {'more', 'trial-000', 'trial-001'}
+
+def test_names_of_columns_as_settings_and_trials_without_a_value(tmp_path):
+    def odd(trial):
+        for name in 'status', 'epochs', 'run', 'valid_loss': trial.suggest_categorical(name, ['x'])
+        return make(trial)
+    found = sweep(odd, 1, tmp_path/'b', n_epochs=1, pruner=NopPruner())
+    row, = found.rows
+    assert row['run'] == 'trial-000' == found.best.path.name and (row['status'], row['epochs']) == ('done', 1)
+    assert all(row[f'setting {name}'] == 'x' for name in ('status', 'epochs', 'run', 'valid_loss'))
+    found.run('trial-000').history.epoch_rows[0]['valid_loss'] = math.nan
+    assert found.best is None and '<b>' not in found.table()

@@ -87,3 +87,13 @@ def test_keep_best_beside_early_stopping():
     with pytest.raises(ValueError, match='disagree on the weights'): learn.fit(1, keep_best='train_loss')
     with pytest.raises(ValueError, match='disagree'): learner(EarlyStopping(restore_best=False)).fit(1, keep_best=True)
     with pytest.raises(ValueError, match='no valid_dl'): make_learner().fit(1, keep_best=True)
+
+def test_keep_best_survives_a_stop():
+    def stop(learn):
+        if learn.state.optimizer_step == 6: learn.stop()
+    one, two = learner(), learner()
+    one.fit(5, keep_best=True)
+    two.fit(5, keep_best=True, hooks=[LambdaHook(after_step=stop)])
+    assert two.stopped
+    two.resume()
+    assert same(weights(one.model), weights(two.model))

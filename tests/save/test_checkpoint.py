@@ -385,6 +385,18 @@ def test_two_runs_in_one_folder(tmp_path):
 
 # Other cases
 
+def test_save_what_was_loaded(tmp_path):
+    "A state from the middle of an epoch can be loaded, saved again, and resumed from"
+    learn = make_learner(hooks=[stop_at(3)])
+    learn.fit(1)
+    learn.save(tmp_path/'a.pt')
+    again, other = make_learner(), make_learner()
+    again.load(tmp_path/'a.pt')
+    again.save(tmp_path/'b.pt')
+    other.load(tmp_path/'b.pt')
+    learn.resume(), other.resume()
+    assert same(weights(learn.model), weights(other.model))
+
 def test_an_interrupt_while_saving_is_a_keyboard_interrupt(tmp_path):
     "At any line of our code and of torch's that writes: torch's zip writer would replace it by an error of its own"
     learn, path = make_learner(), tmp_path/'a.pt'

@@ -57,3 +57,9 @@ def test_another_frozen_rest_is_refused(tmp_path):
     with torch.no_grad(): (swapped := make()).model.body[2].weight.copy_(swapped.model.body[2].weight.flip(0))
     with pytest.raises(ValueError, match='such as body.2.weight'): swapped.load(tmp_path)
     with pytest.raises(ValueError, match="expected 'all' or 'trainable'"): Checkpoint(tmp_path, what='adapter')
+
+def test_a_weight_that_trained_and_was_frozen_later_is_refused(tmp_path):
+    def freeze(learn):
+        if learn.state.epoch == 1: learn.model.adapters[0].requires_grad_(False)
+    make(LambdaHook(before_epoch=freeze), Checkpoint(tmp_path, what='trainable')).fit(2)
+    with pytest.raises(ValueError, match='such as adapters.0.0.weight'): make().load(tmp_path)

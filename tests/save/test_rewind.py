@@ -81,6 +81,16 @@ def test_another_way_is_what_a_crash_resumes(tmp_path):
     again.fit(3, resume=True)
     assert again.state.epoch == 3
 
+def test_a_kept_point_is_enough(tmp_path):
+    learn = make_learner(valid_dl=batches(seed=2), hooks=[Checkpoint(tmp_path/'a', keep=1, monitor=None)])
+    learn.fit(3)
+    with pytest.raises(ValueError, match=r'no checkpoint was kept after 1 epoch\. There are epoch=3;'): learn.rewind(1)
+    expected = digest(learn)
+    learn.fit(1)
+    with pytest.raises(ValueError, match='There are epoch=4'): learn.rewind(3)
+    learn.load(tmp_path/'a')
+    assert digest(learn) != expected and learn.state.epoch == 4
+
 def test_refusals(tmp_path):
     learn = make_learner(hooks=[Checkpoint(tmp_path/'a')])
     with pytest.raises(FileNotFoundError, match='no checkpoint in'): learn.rewind(epoch=1)

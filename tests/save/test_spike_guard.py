@@ -2,7 +2,7 @@
 
 The references know which batches are bad from the data alone: plain loops, and fits whose hook cancels these batches.
 """
-import math, random
+import json, math, random
 
 import pytest, torch, torch.nn.functional as F
 from torch import nn
@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from common import Noisy, digest, same, stop_when, weights
 from healthy_fits import TASKS, fit as healthy_fit
 from trainer_nb.all import (
-    AMP, CancelStep, Checkpoint, Compile, EMA, GradAccum, GradClip, GradNorm, Hook, LRScheduler, Learner,
+    AMP, CancelStep, Checkpoint, Compile, EMA, GradAccum, GradClip, GradNorm, Hook, JSONLLogger, LRScheduler, Learner,
     NaNGuard, OneCycle, SeededLoader, SpikeGuard, TensorLoader, set_seed
 )
 
@@ -163,6 +163,15 @@ def test_two_optimizers():
     for o in guarded, never: o.fit(2)
     assert digest(guarded) == digest(never) and len(guarded.spikes) == 8
     assert {*guarded.spikes[0]} > {'loss_a', 'loss_b', 'grad_norm_a', 'grad_norm_b'}
+
+def test_logs_have_each_batch_once(tmp_path):
+    files = []
+    x, y = bad_points()
+    for i, first in enumerate([SpikeGuard('skip', warmup=10, every=7), Without()]):
+        files.append(tmp_path/f'{i}.jsonl')
+        learner(x, y, first, JSONLLogger(files[-1])).fit(2)
+    def rows(path): return [{k: v for k, v in json.loads(o).items() if k != 'time_s'} for o in path.open()]
+    assert rows(files[0]) == rows(files[1])
 
 @pytest.mark.parametrize('at', [49, 51, 52, 60, 95, 119, 121, 172])
 def test_resumed_in_the_middle(at, tmp_path):

@@ -153,9 +153,6 @@ def test_the_marks_of_the_finder_stand_on_the_curve_that_is_seen():
     for (x, text), lr, loss, v in zip(panel.hover, curve.lrs, curve.losses, seen.ys, strict=True):
         assert x == lr and text == f'lr {lr:.2g} · loss {loss:.4g} · smoothed {v:.4g}'
     assert len(curve.label) <= 300 and f'loss {curve.losses[0]:.4g} at 1e-07' in curve.label
-    for (x, text), lr, loss, v in zip(panel.hover, curve.lrs, curve.losses, seen.ys, strict=True):
-        assert x == lr and text == f'lr {lr:.2g} · loss {loss:.4g} · smoothed {v:.4g}'
-    assert len(curve.label) <= 300 and f'loss {curve.losses[0]:.4g} at 1e-07' in curve.label
 
 def random_history(r):
     "(losses, ends of epochs): falls, steps, spikes, gaps, and repeated values as accumulation makes them"
@@ -578,7 +575,6 @@ def test_what_the_pointer_shows_are_the_recorded_values():
         assert shown == pytest.approx(real, rel=5e-4)
     assert 60 <= len(panel.hover) <= 80 and panel.hover[-1][0] == 140
 
-@pytest.mark.soak
 def test_healthy_fits_raise_no_false_alarm(n_fits=100, n_epochs=30):
     "Noisy validation, a plateau, a slow rise within the noise: at no epoch of 100 fits; real overfitting is found"
     def alarms(slope, noise):
