@@ -1,5 +1,5 @@
 "Hooks between loss and step: any order of registration gives the results of a loop by hand, and the table says why"
-import contextlib, math
+import contextlib, math, functools
 from collections import Counter
 from copy import deepcopy
 from itertools import permutations
@@ -261,6 +261,20 @@ def test_an_error_thaws():
         with pytest.raises((ValueError, ZeroDivisionError)): learn.fit(1, hooks=hooks)
         assert all(p.requires_grad for p in learn.model.parameters())
 
+def decorated(f):
+    @functools.wraps(f)
+    def g(self, *args, **kwargs):
+        self.seen = 'seen'
+        return f(self, *args, **kwargs)
+    return g
+
+class Decorated(torch.optim.SGD): step = decorated(torch.optim.SGD.step)
+
+class Twice(torch.optim.SGD):
+    def step(self, closure=None):
+        super().step()
+        super().step()
+
 
 # Bad input
 
@@ -300,6 +314,9 @@ AROUND = {'pre': lambda opt: hooked(opt.register_step_pre_hook, 'pre '),
 
 def test_whoever_listens_to_a_step_hears_it():
     for name, around in AROUND.items(): assert stepped(around=around)[1] == 2*f'{name} '
+
+def test_the_step_is_the_optimizers():
+    for kind in torch.optim.AdamW, Twice, Decorated: assert stepped(kind) == stepped(kind, step=lambda opt: opt.step())
 
 def of_old_parameters(params):
     "SGD that was used for other parameters before"

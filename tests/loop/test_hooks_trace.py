@@ -303,6 +303,13 @@ def test_cancel_between_epochs(event, error):
         assert log == [event, 'after_cancel', 'after_fit'] and learn.cancelled == 'fit'
     assert len(learn.history) == (event == 'after_epoch')
 
+@pytest.mark.parametrize('where', [('train', 'after_step'), ('valid', 'before_valid')], ids=' '.join)
+def test_cancel_step_where_no_step_is_open(where):
+    log = []
+    learn = make_learner(train_dl=batches()[:2], valid_dl=batches()[:1], hooks=[canceller(where, CancelStep(), log)])
+    with pytest.raises(RuntimeError, match='CancelStep was raised while no step was running'): learn.fit(1)
+    assert log == ['before_fit'] + upto(where, TRAIN + VALID) + ['after_fit']
+
 @pytest.mark.parametrize('point', ['before_step', 'after_loss', 'do_opt_step'])
 def test_a_cancelled_step_leaves_no_trace_in_the_training(point):
     "The model is as if the loader had not had this batch"

@@ -153,6 +153,14 @@ def test_values_under_the_pointer_are_those_of_the_lines():
     for row_a, row_b in zip(*(h.valid_rows for h in histories.values())):
         for name, row in ('a', row_a), ('b', row_b): assert f'{name} {row["valid_loss"]:#.4g}' in texts[row['batch']]
 
+def test_the_last_part_of_the_axes():
+    from trainer_nb.runs.lines import chart_of
+    c = compare({'a': made(1), 'b': made(2)}, x='batch')
+    panel, = chart_of(c, c.colors(), start=.2).panels
+    seen = [y for o in panel.lines for x, y in zip(o.xs, o.ys) if o.xs]
+    assert panel.xlim[0] == 60 and min(x for o in panel.lines for x in o.xs) >= 60
+    assert panel.ylim[0] < min(seen) and max(seen) < panel.ylim[1] < 1.2*max(seen)
+
 
 # ---- wrong input -----------------------------------------------------------------------------------------------------
 
