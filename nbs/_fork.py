@@ -56,7 +56,7 @@ def keep(conn):
 def serve(path):
     "Answer those who ask, each in a process of its own"
     del sys.path[0]     # this folder
-    import ipykernel.ipkernel, ipykernel.kernelapp, matplotlib_inline, numpy, torch     # noqa: F401
+    import ipykernel.ipkernel, ipykernel.kernelapp, numpy, torch     # noqa: F401   (no matplotlib: it asks the environment)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     with socket.socket(socket.AF_UNIX) as s:
         s.bind(path)
