@@ -2,9 +2,10 @@
 
 `--check` stores nothing, and fails if the outputs differ from the stored ones. Times are not compared, nor are outputs
 of cells with `#| measured`. Pictures may differ slightly, as with another version of a font. As many notebooks run at
-a time as there are cores, two at least; the list at the end has the slowest ones first.
+a time as there are cores, two at least; on Linux their kernels are forked from a process that has imported torch
+(`_fork.py`). The list at the end has the slowest ones first.
 """
-import os, re, sys
+import os, re, subprocess, sys
 from base64 import b64decode
 from concurrent.futures import ProcessPoolExecutor
 from io import BytesIO
@@ -15,6 +16,7 @@ from tempfile import TemporaryDirectory, gettempdir
 from time import perf_counter
 
 import nbformat
+from jupyter_client import AsyncKernelManager
 from nbclient import NotebookClient
 from nbdev.clean import nbdev_clean
 from nbdev.config import get_config
@@ -26,6 +28,7 @@ os.environ.update(      # the same sums, in the same order, on many machines
     TORCHINDUCTOR_CACHE_DIR=str(Path(gettempdir())/'trainer_nb-avx2'))      # torch's own cache may hold other code
 cfg = get_config()
 left_out = set(cfg.tst_flags.split())
+fork = str(Path(__file__).with_name('_fork.py'))
 
 
 def directives(cell): return extract_directives(cell, remove=False) if cell.cell_type == 'code' else {}
@@ -40,12 +43,20 @@ class Runner(NotebookClient):
         return await super().async_execute_cell(cell, *args, **kwargs)
 
 
+class Forked(AsyncKernelManager):
+    "Its kernels are forked from a process that has imported torch: see `_fork.py`"
+    def format_kernel_cmd(self, extra_arguments=None):
+        return [sys.executable, '-SE', fork, os.environ['TRAINER_NB_FORK'], '-f', self.connection_file,
+                *(extra_arguments or ())]
+
+
 def execute(path, to):
     "Run the notebook at `path`, and write it with its outputs `to` a file"
     nb = nbformat.read(path, 4)
     nb.metadata.pop('widgets', None)
-    Runner(nb, kernel_name='python3', coalesce_streams=True, resources={'metadata': {'path': path.parent}},
-           extra_arguments=['--log-level=ERROR']).execute()
+    manager = Forked if sys.platform == 'linux' else AsyncKernelManager
+    Runner(nb, kernel_name='python3', kernel_manager_class=manager, coalesce_streams=True,
+           resources={'metadata': {'path': path.parent}}, extra_arguments=['--log-level=ERROR']).execute()
     text = nbformat.writes(nb)
     widgets = nb.metadata.get('widgets', {}).get('application/vnd.jupyter.widget-state+json', {})
     state = widgets.get('state', {})
@@ -95,8 +106,14 @@ def main(*args):
     paths = [Path(o) for o in args if o != '--check'] or sorted(nbglob(cfg.nbs_path, as_path=True))
     paths.sort(key=lambda o: -o.stat().st_size)     # large ones, which mostly take long, come first
     n_workers = max(2, os.cpu_count() or 2)
-    with ProcessPoolExecutor(min(n_workers, len(paths)), get_context('spawn')) as pool:
-        done = [*pool.map(one, paths, repeat('--check' in args))]
+    with TemporaryDirectory() as folder:
+        os.environ['TRAINER_NB_FORK'] = path = f'{folder}/kernels'
+        with subprocess.Popen([sys.executable, fork, 'serve', path], stdout=subprocess.PIPE, text=True) as server:
+            server.stdout.readline()
+            try:
+                with ProcessPoolExecutor(min(n_workers, len(paths)), get_context('spawn')) as pool:
+                    done = [*pool.map(one, paths, repeat('--check' in args))]
+            finally: server.terminate()
     rows = sorted(zip(paths, done), key=lambda row: -row[1][1])
     for path, (messages, time_s) in rows:
         print(f'{time_s:6.1f} s  {path}')

@@ -124,17 +124,6 @@ def test_a_split_has_every_sample_once(n, valid, kind):
     assert ids(split(data, valid)[1]) == held and (n < 10 or ids(split(data, valid, seed=1)[1]) != held)
     assert type(parts[1]) is type(data) or kind == 'Dataset'
 
-@pytest.mark.parametrize('seed, n_valid', [(0, 1), (1, 7), (2, 50), (3, 99)])
-def test_strata_have_their_share(seed, n_valid):
-    g = torch.Generator().manual_seed(seed)
-    labels = torch.multinomial(torch.tensor([.7, .2, .1]), 100, replacement=True, generator=g)
-    train, valid = split((torch.arange(100), labels), n_valid, stratify=True, seed=seed)
-    assert len(valid[0]) == n_valid and torch.equal(labels[valid[0]], valid[1])
-    counts, all_ = torch.bincount(valid[1], minlength=3), torch.bincount(labels, minlength=3)
-    assert ((counts - all_*n_valid/100).abs() < 1).all()
-    named = split((torch.arange(100), labels), n_valid, stratify=[str(o) for o in labels.tolist()], seed=seed)
-    assert named[1][0].tolist() == valid[0].tolist()
-
 def test_a_split_that_cannot_be():
     for wrong, message in ((dict(valid=0.), 'a fraction in'),
                            (dict(valid=1.), 'samples left for training'),

@@ -46,13 +46,6 @@ BATCHES = {     # a batch, and its samples
 def test_known_containers():
     assert {k: batch_size(batch) for k, (batch, _) in BATCHES.items()} == {k: n for k, (_, n) in BATCHES.items()}
 
-def test_epochs_of_graphs_are_weighted_by_graphs():
-    "Each batch counted as one"
-    def step(batch, learn): return {'loss': learn.model(T(1, 1)).sum()*0 + batch.num_graphs}
-    learn = make_learner(nn.Linear(1, 1), [Graphs(8), Graphs(8), Graphs(4)], train_step=step)
-    learn.fit(1)
-    assert learn.history.epochs['train_loss'] == [(64 + 64 + 16)/20] and learn.state.samples_seen == 20
-
 def warned(dl, batch_to_n=None):
     "What a fit of two epochs warns about"
     def step(batch, learn):
@@ -85,7 +78,7 @@ def sums():
     g = torch.Generator().manual_seed(3)
     return torch.randn(20, 4, generator=g), torch.randn(20, 2, generator=g)
 
-def plain(x, y, n_epochs=2, n=len):
+def plain(x, y, n_epochs=2):
     "The loop of PyTorch's VAE example: `train_loss += loss.item()`, and the epoch's is `train_loss/len(dataset)`"
     torch.manual_seed(0)
     model, rows = nn.Linear(4, 2), []
@@ -98,13 +91,13 @@ def plain(x, y, n_epochs=2, n=len):
             loss.backward()
             opt.step()
             total += loss.item()
-            steps.append(loss.item()/n(xb))
-        with torch.no_grad(): rows.append((total/n(x), steps, F.mse_loss(model(x), y, reduction='sum').item()/n(x)))
+            steps.append(loss.item()/len(xb))
+        with torch.no_grad(): rows.append((total/len(x), steps, F.mse_loss(model(x), y, reduction='sum').item()/len(x)))
     return model, rows
 
 def sum_step(batch, learn):
     return {'loss': F.mse_loss(learn.model(batch[0]), batch[1], reduction='sum'), 'reduction': 'sum'}
-def entry_step(batch, learn): return {**sum_step(batch, learn), 'n': batch[0].numel()}
+
 def own_mean(batch, learn): return {'loss': learn.loss_fn(learn.model(batch[0]), batch[1])/len(batch[0])}
 
 @pytest.mark.parametrize('kwargs', [
@@ -112,7 +105,7 @@ def own_mean(batch, learn): return {'loss': learn.loss_fn(learn.model(batch[0]),
 def test_a_loss_that_is_a_sum_is_told_by_sample(kwargs):
     "as the program that it comes from prints it; its gradients are those of the sum"
     x, y = sums()
-    expected, rows = plain(x, y, n=Tensor.numel if kwargs.get('train_step') is entry_step else len)
+    expected, rows = plain(x, y)
     torch.manual_seed(0)
     dl = list(zip(x.split(8), y.split(8)))
     learn = make_learner(nn.Linear(4, 2), dl, dl, optim=lambda p: torch.optim.SGD(p, lr=.01), **kwargs)

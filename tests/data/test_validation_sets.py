@@ -116,14 +116,6 @@ def persistent(*which):
     kept = {'num_workers': 1, 'persistent_workers': True}
     return {k: stock(n, n, TensorDataset, **(kept if k in which else {})) for k, n in (('clean', 14), ('noisy', 9))}
 
-@pytest.mark.soak
-@pytest.mark.filterwarnings('ignore:resume. valid_dl')
-@pytest.mark.parametrize('kind', [*KINDS, 'persistent', 'first persistent', 'last persistent'])
-def test_a_pass_goes_on_from_every_batch_of_every_set(kind, tmp_path):
-    sets = {'persistent': ('clean', 'noisy'), 'first persistent': ('clean',), 'last persistent': ('noisy',)}
-    for step in 3, 6:
-        check_sets(KINDS.get(kind) or partial(persistent, *sets[kind]), range(1, 8), tmp_path/str(step), step)
-
 def test_persistent_workers_of_a_set_are_there_again_after_a_resume(tmp_path):
     "Each loader whose workers wait for the next pass draws no seed in it, and each one that has none yet draws one"
     with pytest.warns(

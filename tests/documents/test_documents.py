@@ -7,11 +7,11 @@ from torch import nn
 from common import batches, digest, make_learner, problem, weights
 from trainer_nb.features.gradients import GradAccum
 from trainer_nb.loop.accumulate import Accumulator
-from trainer_nb.loop.history import History
 from trainer_nb.loop.hooks import Hook, LambdaHook
 from trainer_nb.loop.metrics import Metric, accuracy
 from trainer_nb.loop.plot import Plot
 from trainer_nb.save.early_stopping import EarlyStopping
+from trainer_nb.loop.history import History
 
 # what a step returns
 
@@ -299,14 +299,6 @@ def test_a_divided_batch_has_the_numbers_of_the_whole():
 
 # a loss that is no tensor, or none at all
 
-def test_validation_without_a_loss():
-    def score(batch, learn): return {'pred': learn.model(batch[0]), 'targ': batch[1], 'margin': 2.}
-    learn = make_learner(linear(), batches(), batches(), eval_step=score, metrics=[accuracy])
-    h = learn.fit(2)
-    assert 'valid_loss' not in h.epochs and h.epochs['valid_margin'] == [2., 2.]
-    assert len(h.epochs['valid_accuracy']) == 2
-    assert learn.validate().keys() == {'valid_accuracy', 'valid_margin'}
-
 def test_a_loss_that_is_a_number():
     def score(batch, learn): return {'loss': two_losses(batch, learn)['loss'].item()}
     learn = make_learner(linear(), batches(), batches(), eval_step=score)
@@ -315,11 +307,6 @@ def test_a_loss_that_is_a_number():
     assert learn.validate()['valid_loss'] == h.epochs['valid_loss'][0]
     with pytest.raises(TypeError, match=r'the loss is a float: expected a 0-d tensor; return it .* without .item\(\)'):
         make_learner(linear(), batches(), train_step=score).fit(1)
-
-def test_training_without_a_loss_is_refused():
-    def step(batch, learn): return {'loss_ce': two_losses(batch, learn)['loss_ce']}
-    with pytest.raises(KeyError, match="without 'loss'; it has 'loss_ce'"):
-        make_learner(linear(), batches(), train_step=step).fit(1)
 
 # values of one's own that survive resume
 

@@ -5,9 +5,8 @@ from functools import partial
 
 import pytest, torch, torch.nn.functional as F
 from torch import nn
-from torch.utils.data import DataLoader
 
-from common import Stream, batches, close, make_learner, plain_loop, problem, same, weights
+from common import batches, close, make_learner, plain_loop, problem, same, weights
 from trainer_nb.loop.hooks import CancelEpoch, CancelStep, LambdaHook
 from trainer_nb.loop.metrics import Metric
 from trainer_nb.features.gradients import GradAccum, GradClip
@@ -45,24 +44,6 @@ def test_equals_the_big_batch(optim, sizes, n):
     learn.fit(1)            # a second fit finds what the first one found
     assert close(learn.model, plain(optim, cut(windows(sizes, n)), 3)) and learn.state.grad_accum_steps == 1
 
-LENGTHLESS = {'generator': lambda data: (b for b in data),
-              'iterable dataset': lambda data: DataLoader(Stream(data), batch_size=None),
-              'workers': lambda data: DataLoader(Stream(data), batch_size=None, num_workers=1)}
-
-@pytest.mark.parametrize('make_dl, n', [
-    (LENGTHLESS['generator'], 2), (LENGTHLESS['generator'], 10), (LENGTHLESS['iterable dataset'], 3),
-    (LENGTHLESS['workers'], 2)])
-def test_a_loader_without_a_length(make_dl, n):
-    "The last partial window is stepped in its own batch, before the validation pass"
-    stepped = []
-    learn = make_learner(model(), make_dl(cut(SIZES['ragged'])), cut([24]), optim=OPTIMS['sgd'],
-                         hooks=[GradAccum(n), LambdaHook(after_step=lambda learn: stepped.append(learn.stepped),
-                                                         before_valid=lambda learn: stepped.append('valid'))])
-    learn.fit(1)
-    assert close(learn.model, plain(OPTIMS['sgd'], cut(windows(SIZES['ragged'], n))))
-    assert stepped == [i % n == n - 1 or i == 4 for i in range(5)] + ['valid', False]
-    assert len(learn.history.steps['train_loss']) == learn.state.batch_idx == 5
-
 def test_nobody_looks_ahead_unasked():
     "A batch is read when the one before it is done, unless a hook needs to know whether that was the last one"
     for hooks, expected in ([], [0, 1, 2, 3]), ([GradAccum(2)], [1, 1, 3, 3]):
@@ -75,15 +56,6 @@ def test_nobody_looks_ahead_unasked():
                      hooks=[*hooks, LambdaHook(after_step=lambda learn: at_step.append(read[-1]))]).fit(1)
         assert at_step == expected
 
-
-# Stops, cancels, validation
-
-def test_max_steps_and_valid_every_count_real_steps():
-    learn = make_learner(model(), cut([4]*6), cut([24]), optim=OPTIMS['sgd'], hooks=[GradAccum(2)])
-    learn.fit(max_steps=4, valid_every=2)
-    assert learn.state.optimizer_step == 4 and len(learn.history.steps['train_loss']) == 8
-    assert learn.history.valids['step'] == [2, 3, 4] and close(learn.model, plain(OPTIMS['sgd'], (cut([8]*3)*2)[:4]))
-
 def test_validation_in_the_middle_of_a_window_keeps_the_gradients():
     def look(learn):
         if learn.training: learn.validate()
@@ -91,6 +63,9 @@ def test_validation_in_the_middle_of_a_window_keeps_the_gradients():
                          hooks=[GradAccum(3), LambdaHook(after_step=look)])
     learn.fit(2)
     assert close(learn.model, plain(OPTIMS['sgd'], cut([12]*2), 2))
+
+
+# Stops, cancels, validation
 
 def test_a_cancelled_epoch_ends_its_window():
     def cancel(learn):

@@ -88,11 +88,6 @@ def test_no_forward_hook_is_left(how, n):
     assert n_forward_hooks(learn) == 0
     assert len(watch.at) == len(watch.rows) == len(set(watch.at)) == n
 
-def test_hooks_exist_only_in_measured_batches():
-    n = []
-    learner(Activations(every=2), LambdaHook(after_loss=lambda learn: n.append(n_forward_hooks(learn)))).fit(1)
-    assert n == [7, 0, 7, 0, 7]
-
 def test_nothing_is_measured_in_validation_and_dry_runs():
     watch = Activations(every=1)
     learn = learner(watch, valid_dl=problem(seed=2))

@@ -10,7 +10,7 @@ from common import batches, make_learner, reasons, record, same, weights
 from trainer_nb.base import tracing_backward
 from trainer_nb.features.compile import Compile
 from trainer_nb.loop.hooks import Hook, LambdaHook
-from trainer_nb.features.gradients import GradAccum, GradClip
+from trainer_nb.features.gradients import GradClip
 from trainer_nb.features.lr_scheduler import LRScheduler
 from trainer_nb.features.schedule import OneCycle, WarmupCosine
 
@@ -128,11 +128,6 @@ def test_schedules_compile_one_graph(optim, schedule):
 
 
 # Hooks that need no entry
-
-def test_a_hook_that_keeps_backward_out():
-    with reasons(r'does not compile the backward, because of GradAccum \(`do_backward`\)'):
-        learn = run([GradAccum(2), Compile(what='step', backend='aot_eager')])
-    assert close(learn, run([GradAccum(2)]))
 
 
 # What cannot be compiled

@@ -1,5 +1,5 @@
 "Hooks between loss and step: any order of registration gives the results of a loop by hand, and the table says why"
-import contextlib, functools, math
+import contextlib, math, functools
 from collections import Counter
 from copy import deepcopy
 from itertools import permutations
@@ -13,8 +13,8 @@ from test_accumulation import OPTIMS, SIZES, Pair, close, cut, d_loss, g_loss, m
 from test_no_sync import N_TRAIN, N_VALID, allowed_reads, assert_allowed, fit as counted_fit, in_list
 from trainer_nb.features.ema import EMA
 from trainer_nb.features.nan_guard import NaNGuard
-from trainer_nb.features.freeze import Freeze, FreezeBN
-from trainer_nb.loop.hooks import CancelFit, Hook, LambdaHook
+from trainer_nb.features.freeze import Freeze
+from trainer_nb.loop.hooks import Hook, LambdaHook
 from trainer_nb.features.gradients import GradAccum, GradClip, GradNorm
 from trainer_nb.features.amp import AMP
 from trainer_nb.base.torch_private import opt_step
@@ -152,38 +152,6 @@ def test_each_optimizer_has_its_scale():
     assert learn.state.optimizer_step == 5
     assert all(o.isfinite().all() for o in weights(m))
 
-def test_mixed_precision_in_validation_and_prediction():
-    learn = make_learner(model(), batches(), batches(), hooks=[AMP()])
-    assert learn.predict(batches()).dtype == torch.bfloat16
-    learn.fit(1)
-    assert all(p.dtype == torch.float32 for p in learn.model.parameters())
-    assert learn.validate()['valid_loss'] == learn.history.epochs['valid_loss'][-1]
-
-
-# The average
-
-class Boom(Exception): pass
-
-@pytest.mark.parametrize('where, how', [
-    ('before_step', Boom), ('do_step', KeyboardInterrupt), ('after_pred', CancelFit), ('after_loss', 'stop'),
-    ('after_step', Boom), ('after_step', CancelFit)])
-def test_the_live_model_is_back(where, how):
-    def f(learn, *nxt):
-        if not learn.training:
-            if how == 'stop': learn.stop()
-            else: raise how
-        return nxt and nxt[0]()
-    for ord in -99, 99:
-        learn = make_learner(model(), batches(), batches(), hooks=[EMA(.5), LambdaHook(**{where: f}, ord=ord)])
-        live = learn.model
-        try: learn.fit(1)
-        except (Boom, KeyboardInterrupt): pass
-        assert learn.model is live is not learn.ema.model and learn.ema.n == 5
-        assert all(m.training for m in live.modules())
-
-
-# Norms
-
 def test_what_hooks_record_stands_beside_its_batch():
     "Over more batches than are packed together, with cancelled ones, and looks in the middle"
     from trainer_nb.loop.hooks import CancelStep
@@ -202,6 +170,12 @@ def test_what_hooks_record_stands_beside_its_batch():
     learn.record('i', 1.)           # outside of a fit there is no batch
     with pytest.raises(ValueError, match='name of a column'):
         learn.fit(1, hooks=[LambdaHook(after_loss=lambda learn: learn.record('lr', 1.))])
+
+
+# The average
+
+
+# Norms
 
 
 # NaN
@@ -287,17 +261,6 @@ def test_an_error_thaws():
         with pytest.raises((ValueError, ZeroDivisionError)): learn.fit(1, hooks=hooks)
         assert all(p.requires_grad for p in learn.model.parameters())
 
-
-# Bad input
-
-def test_each_only_once():
-    for cls in GradAccum, GradClip, AMP, EMA, NaNGuard, GradNorm, FreezeBN, Freeze:
-        args = {GradAccum: (2,), GradClip: (1.,), Freeze: ('*',)}.get(cls, ())
-        with pytest.raises(ValueError, match='already'): make_learner(hooks=[cls(*args), cls(*args)])
-
-
-# The step without the label for the profiler
-
 def decorated(f):
     @functools.wraps(f)
     def g(self, *args, **kwargs):
@@ -311,6 +274,12 @@ class Twice(torch.optim.SGD):
     def step(self, closure=None):
         super().step()
         super().step()
+
+
+# Bad input
+
+
+# The step without the label for the profiler
 
 def stepped(kind=torch.optim.SGD, around=lambda opt: contextlib.nullcontext(), step=opt_step):
     "(weights after two steps, what was seen)"

@@ -5,7 +5,7 @@ import pytest, torch
 from torch import nn
 from torch.optim import SGD, AdamW, lr_scheduler as S
 
-from common import Counted, batches, make_learner, make_model, stop_when
+from common import batches, make_learner, make_model, stop_when
 from test_lr_find import check_same, snapshot
 from trainer_nb.show.controls import scale_lr
 from trainer_nb.loop.optim import lr_names
@@ -104,17 +104,6 @@ def test_a_plateau():
     learn.fit(4)
     assert lrs_of(learn) == by_hand(lambda opt, n: S.ReduceLROnPlateau(opt, 'max', patience=0), 4, step='metric',
                                     values=learn.history.epochs['train_loss'])
-
-@pytest.mark.parametrize('max_steps, n_accum', [(7, 1), (4, 2)])
-def test_bounded_by_steps(max_steps, n_accum):
-    class NoLength:
-        def __iter__(self): return iter(batches())
-    for dl in None, NoLength():
-        learn = learner(LRScheduler(SCHEDS['CosineAnnealingLR']), GradAccum(n_accum), train_dl=dl)
-        preview = learn.plot_schedule(max_steps=max_steps).steps
-        learn.fit(max_steps=max_steps)
-        assert lrs_of(learn) == by_hand(SCHEDS['CosineAnnealingLR'], 3, n_accum=n_accum, max_steps=max_steps)
-        if dl is None: assert lrs_of(learn) == list(zip(preview['lr'], preview['lr_1']))
 
 def two(*hooks):
     def step(batch, learn):
@@ -226,16 +215,6 @@ def test_a_factor_by_hand_stays(kind, ord):
 
 
 # Stops
-
-@pytest.mark.parametrize('name', SOME)
-def test_a_stopped_fit_is_given_up(name):
-    fresh = learner(HOOKS[name]())
-    before = groups_of(fresh)
-    learn = learner(HOOKS[name](), Counted(7))
-    learn.fit(3)
-    for o in learn, fresh: o.fit(2)
-    assert lrs_of(learn, 7) == lrs_of(fresh)
-    clean(learn, before)
 
 @pytest.mark.parametrize('name', SOME)
 def test_an_error_puts_everything_back(name):

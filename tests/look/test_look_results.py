@@ -185,17 +185,6 @@ def test_pixels_tokens_and_ignored_targets():
     assert np.array_equal(results(pred, targ).confusion().counts, right)
     assert np.array_equal(results(pred.permute(0, 2, 3, 1), targ).confusion().counts, right)
 
-@pytest.mark.parametrize('loss_fn', [
-    nn.CrossEntropyLoss(ignore_index=255), partial(F.cross_entropy, ignore_index=2)], ids=['module', 'partial'])
-def test_what_the_loss_ignores_is_no_class(loss_fn):
-    ignored = getattr(loss_fn, 'ignore_index', 2)
-    g = torch.Generator().manual_seed(0)
-    pred, targ = torch.randn(5, 3, 4, 6, generator=g), torch.randint(3, (5, 4, 6), generator=g)
-    targ[:2] = ignored
-    keep = targ != ignored
-    right = sk.confusion_matrix(targ[keep], pred.argmax(1)[keep], labels=range(3))
-    assert np.array_equal(results(pred, targ, loss_fn).confusion().counts, right)
-
 def test_labels_and_regression():
     g = torch.Generator().manual_seed(0)
     pred, targ = torch.randn(50, 4, generator=g), torch.randint(2, (50, 4), generator=g).float()
@@ -338,15 +327,6 @@ def test_graphs_and_targets_that_the_step_makes():
     assert torch.allclose(res.pred, expected) and len(res.show(5).captions) == 5
     learn.train_dl = [Graphs(graphs)]
     assert '(25, 2)' in repr(learn.show_batch())
-
-def test_a_mask_is_drawn_once_and_its_picture_is_kept():
-    mask = (torch.rand(4, 1, 8, 8) > .5).float()
-    def step(batch, learn):
-        pred = learn.model(batch['img'])
-        return {'loss': F.binary_cross_entropy_with_logits(pred, batch['seg']), 'pred': pred, 'targ': batch['seg']}
-    learn = Learner(nn.Conv2d(1, 1, 1), train_step=step, display=False)
-    shown = learn.results([{'img': mask + .3*torch.rand(4, 1, 8, 8), 'seg': mask}]).show()
-    assert all(o.keys() == {'img', 'target', 'predicted'} for o in shown.samples)
 
 def test_each_text_of_a_sample_is_shown():
     def step(batch, learn):

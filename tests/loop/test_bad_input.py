@@ -61,15 +61,6 @@ def test_step(step, error, words):
     learn.train_step = returning(lambda z, y: {'loss': F.cross_entropy(z, y)})
     assert_trains(learn)
 
-def test_eval_step():
-    step, error, *words = STEPS['many losses']
-    learn = make_learner(valid_dl=batches(), eval_step=returning(step))
-    refused(error, lambda: learn.fit(1), *words)
-    refused(error, learn.validate, *words)
-    learn.eval_step = returning(lambda z, y: {'loss': F.cross_entropy(z, y)})
-    assert_trains(learn)
-
-
 # Steps that yield
 
 def yielding(*items):
@@ -125,13 +116,6 @@ def test_empty_generators():
         setattr(learn, name, batches())
         assert_trains(learn)
 
-def test_a_generator_that_was_used_up():
-    learn = make_learner(train_dl=iter(batches()))
-    learn.fit(1)
-    refused(ValueError, lambda: learn.fit(1), 'train_dl', 'used up')
-    learn.train_dl = batches()
-    assert_trains(learn)
-
 def test_no_loader():
     learn = Learner(make_model(), loss_fn=F.cross_entropy, display=False)
     refused(ValueError, lambda: learn.fit(1), 'no train_dl', 'pass one')
@@ -176,27 +160,6 @@ def test_nothing_to_train():
     assert_trains(learn)
     refused(ValueError, lambda: make_learner(nn.Tanh()).fit(1), 'Tanh', 'no trainable parameters')
 
-def test_lr():
-    for lr in 0, -1, float('nan'):
-        refused(ValueError, lambda: make_learner(lr=lr), f'lr is {lr}', 'above 0')
-        learn = make_learner()
-        refused(ValueError, lambda: learn.fit(1, lr=lr), f'lr is {lr}', 'above 0')
-        assert learn.opt.param_groups[0]['lr'] == 1e-3
-        assert_trains(learn)
-    refused(ValueError, lambda: make_learner().fit(1, lr={'d': .1}), "'d'", 'param groups')
-
-@pytest.mark.parametrize('replace', [lambda learn: setattr(learn, 'model', make_model()),
-                                     lambda learn: learn.model.__setitem__(3, nn.Linear(8, 3))], ids=['model', 'head'])
-def test_a_model_that_was_replaced_before_fit(replace):
-    watch = Watch()
-    learn = make_learner(hooks=[watch], optim=torch.optim.SGD)
-    replace(learn)
-    refused(ValueError, lambda: learn.fit(1), r'\d of the 4', 'not parameters of the model', 'made again')
-    assert watch.seen == []
-    refused(ValueError, lambda: learn.fit(1), r'no optimizer has its .*3\.weight, 3\.bias')
-    learn = make_learner(learn.model, optim=torch.optim.SGD)
-    assert_trains(learn)
-
 
 # Hooks
 
@@ -215,14 +178,6 @@ def test_hooks_that_cannot_be_added(add):
     refused(TypeError, lambda: add(learn, print), 'print', 'LambdaHook')
     assert learn.hooks == before
     assert_trains(learn)
-
-def test_a_step_that_a_hook_forgot_to_return():
-    "The optimizer stepped, and nobody would count it"
-    learn = make_learner(hooks=[hook('Forgets', do_opt_step=lambda self, learn, nxt: nxt() and None)])
-    refused(TypeError, lambda: learn.fit(1), 'do_opt_step', 'nxt')
-    learn.remove_hook('Forgets')
-    assert_trains(learn)
-
 
 # What is asked of fit
 

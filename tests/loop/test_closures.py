@@ -1,42 +1,12 @@
-"Optimizers whose step evaluates the loss again: LBFGS, and SAM as its authors' code has it"
+"Optimizers whose step evaluates the loss again: LBFGS, and SAM"
 import pytest, torch, torch.nn.functional as F
 from torch import nn
 
 from common import batches, make_learner, same, shuffled, weights
-from trainer_nb.all import (
-    AMP, EMA, CancelStep, Compile, GradAccum, GradClip, GradNorm, LambdaHook, NaNGuard,
-)
+from programs.sam import SAM, sam
+from trainer_nb.all import AMP, CancelStep, Compile, GradAccum, GradClip, GradNorm, LambdaHook, NaNGuard
 from trainer_nb.loop.metrics import accuracy
 
-
-class SAM(torch.optim.Optimizer):
-    "Foret et al. 2020: climb, evaluate again, go back, step; expects gradients at entry; `closure=None`, as in torch"
-    def __init__(self, params, lr, rho=.05):
-        super().__init__(params, {'rho': rho, 'lr': lr})
-        self.base = torch.optim.SGD(self.param_groups, lr=lr, momentum=.9)
-        self.param_groups = self.base.param_groups
-    @torch.no_grad()
-    def first_step(self, zero_grad=False):
-        params = [p for g in self.param_groups for p in g['params'] if p.grad is not None]
-        norm = torch.stack([p.grad.norm() for p in params]).norm()
-        for p in params:
-            self.state[p]['old_p'] = p.data.clone()
-            p.add_(p.grad*(.05/(norm + 1e-12)))
-        if zero_grad: self.zero_grad()
-    @torch.no_grad()
-    def second_step(self, zero_grad=False):
-        for g in self.param_groups:
-            for p in g['params']:
-                if p.grad is not None: p.data = self.state[p]['old_p']
-        self.base.step()
-        if zero_grad: self.zero_grad()
-    @torch.no_grad()
-    def step(self, closure=None):
-        assert closure is not None
-        closure = torch.enable_grad()(closure)
-        self.first_step(zero_grad=True)
-        closure()
-        self.second_step()
 
 class Required(torch.optim.SGD):
     "Wants its closure, and calls it first; a sum of two evaluations' gradients"
@@ -47,20 +17,11 @@ class Required(torch.optim.SGD):
         for p, g in zip(self.param_groups[0]['params'], grads): p.grad += g
         super().step()
 
-class DataSAM(SAM):
-    "Moves the weights behind autograd's back, and leaves the gradients where they are"
-    @torch.no_grad()
-    def first_step(self, zero_grad=False):
-        for g in self.param_groups:
-            for p in g['params']:
-                self.state[p]['old_p'] = p.data.clone()
-                p.data.add_(p.grad, alpha=.05)
-
 LBFGS = {'plain': {}, 'wolfe': {'line_search_fn': 'strong_wolfe'}}
 def lbfgs(options): return lambda params: torch.optim.LBFGS(params, lr=.3, **{'max_iter': 4, **options})
 
 OPTIMS = {**{f'lbfgs-{k}': lbfgs(v) for k, v in LBFGS.items()}, 'required': lambda params: Required(params, lr=.1),
-          'sam': lambda params: SAM(params, lr=.1), 'data-sam': lambda params: DataSAM(params, lr=.1)}
+          'sam': sam}
 
 def net():
     torch.manual_seed(0)
@@ -88,7 +49,7 @@ def plain(optim, n_epochs=2, max_norm=None):
     return model, losses, n
 
 @pytest.mark.parametrize('name, max_norm', [
-    ('lbfgs-plain', .2), ('lbfgs-wolfe', None), ('required', None), ('sam', .2), ('data-sam', None)])
+    ('lbfgs-plain', .2), ('lbfgs-wolfe', None), ('required', None), ('sam', .2)])
 def test_an_optimizer_with_a_closure_equals_the_plain_loop_without_an_extra_pass(name, max_norm):
     optim = OPTIMS[name]
     model, losses, n = plain(optim, max_norm=max_norm)
@@ -104,24 +65,6 @@ def test_an_optimizer_with_a_closure_equals_the_plain_loop_without_an_extra_pass
     assert len(passes) == n and set(seen.values()) == {n} and learn.state.optimizer_step == 10
     assert {r.point: r.calls for r in learn.describe_hooks().rows if r.hook == 'Watch'} == seen
     assert not learn.phase.on_gradients
-
-def test_a_step_function_and_a_loss_that_hooks_change():
-    "Each evaluation passes through the hooks"
-    def step(batch, learn): return {'loss': F.cross_entropy(learn.model(batch[0]), batch[1])}
-    def decay(learn): learn.loss = learn.loss + .1*learn.model[0].weight.square().sum()
-    optim = OPTIMS['lbfgs-wolfe']
-    learn = make_learner(net(), train_step=step, optim=optim, hooks=[LambdaHook(after_loss=decay), EMA(.9)])
-    learn.fit(1)
-    model = net()
-    opt = optim(model.parameters())
-    for xb, yb in shuffled():
-        def closure():
-            opt.zero_grad()
-            loss = F.cross_entropy(model(xb), yb) + .1*model[0].weight.square().sum()
-            loss.backward()
-            return loss
-        opt.step(closure)
-    assert same(weights(learn.model), weights(model))
 
 REFUSED = {'GradAccum': lambda: GradAccum(2), 'NaNGuard': NaNGuard,
            "Compile(what='step')": lambda: Compile(what='step', backend='eager'),

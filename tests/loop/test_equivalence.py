@@ -65,14 +65,6 @@ def assert_equal(learn, plain):
 @optims
 def test_model_and_loss(optim): assert_equal(learner_run(optim), plain_run(Plain, optim))
 
-def test_a_model_that_comes_in_evaluation_mode():
-    "It trains in training mode, and is given back as it came"
-    torch.manual_seed(0)
-    learn = make_learner(make_model().eval(), valid_dl=shuffled(seed=2, bs=7), optim=OPTIMS['sgd'])
-    learn.fit(3)
-    assert_equal(learn, plain_run(Plain, OPTIMS['sgd']))
-    assert not any(m.training for m in learn.model.modules())
-
 class Output(dict):
     "A mapping whose entries are attributes too, as Hugging Face's outputs"
     __getattr__ = dict.__getitem__

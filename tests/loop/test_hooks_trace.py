@@ -7,7 +7,7 @@ from functools import wraps
 import pytest, torch
 from bs4 import BeautifulSoup
 
-from common import Share, batches, make_learner, make_model, same, weights
+from common import Share, batches, make_learner, same, weights
 from trainer_nb.show.display import Display
 from trainer_nb.loop.hooks import (
     EVENTS, LIFECYCLE, STEPS, CancelEpoch, CancelFit, CancelStep, Hook, LambdaHook, MainProcessHook
@@ -118,20 +118,6 @@ def test_trace_equals_table(key, monkeypatch, capsys, cell):
         assert before == [(r.point, r.hook) for r in learn.describe_hooks().rows]       # it said so in advance
         assert log
 
-def test_hooks_of_one_fit():
-    "They stand in the table while they are there"
-    log, tables = [], []
-    learn = make_learner(train_dl=batches()[:2], valid_dl=batches()[:1], hooks=[named('A', log, ord=1)])
-    class Last(Hook):
-        ord = 1000
-        def after_fit(self, learn): tables.append(learn.describe_hooks())
-    last = logging(Last, log)()
-    learn.fit(1, hooks=[named('B', log), lambda_hook('f', log, ord=2), last])
-    check(learn, log, tables[0])
-    assert [r.hook for r in tables[0].rows if r.point == 'after_step'] == ['B', 'A', 'f']
-    assert [h.name for h in learn.hooks] == ['A']
-    check(learn, [(p, h) for p, h in log if h == 'A'])
-
 def test_hooks_that_come_and_go_in_mid_fit():
     log = []
     learn = make_learner(train_dl=batches()[:4], hooks=[named('A', log)])
@@ -214,22 +200,7 @@ def test_the_table_in_a_notebook_folds_the_hooks():
 BATCH = ['before_step', 'do_step', 'after_pred', 'after_loss', 'do_backward', 'after_backward', 'do_opt_step',
          'do_zero_grad', 'after_step']
 VALID_BATCH = ['before_step', 'do_step', 'after_pred', 'after_loss', 'after_step']
-OPEN, CLOSE = ['before_fit', 'before_epoch'], ['after_epoch', 'after_fit']
-
-def generator_learner(hook):
-    model = make_model()
-    return make_learner(model, batches()[:1], batches()[:1], train_step=two_losses, optim=halves(model), hooks=[hook])
-
-def test_events_of_a_generator_step():
-    "Each yield goes through backward and its optimizer's step; validation is the same without these"
-    log = []
-    generator_learner(named('A', log)).fit(1)
-    log = [p for p, _ in log if p != 'after_pred']      # see the next test
-    a_yield = ['do_step', 'after_loss', 'do_backward', 'after_backward', 'do_opt_step', 'do_zero_grad']
-    train, valid = ['before_step'] + 2*a_yield + ['do_step',
-                                                  'after_step'], ['before_step'] + 2*['do_step', 'after_loss'] + [
-                                                      'do_step', 'after_step']
-    assert log == OPEN + train + ['before_valid'] + valid + ['after_valid'] + CLOSE
+CLOSE = ['after_epoch', 'after_fit']
 
 def test_what_is_there_at_each_event():
     seen = {}

@@ -42,7 +42,7 @@ class Injector:
         return self.step
 
     def step(self, frame, event, arg):
-        if event == 'opcode': self.arrive(frame, frame.f_lasti)
+        if event == 'opcode' and frame.f_lasti not in unsafe(frame.f_code): self.arrive(frame, frame.f_lasti)
         return self.step
 
     def watch(self, code, offset):

@@ -132,18 +132,6 @@ def test_after_an_error_nothing_of_the_batch_is_held(key):
     assert not alive(others), 'a prediction or a loss'
     assert sys.exc_info()[1] is None and not any(type(o) is Oops for o in gc.get_objects())
 
-@pytest.mark.parametrize('event', ['after_loss', 'after_step'])
-def test_after_an_error_nothing_of_the_batches_before_is_held(event):
-    "Metrics collect some batches; of a loader whose tensors are known to be new they keep them as they are"
-    refs = []
-    def f(learn):
-        refs.extend(weakref.ref(o) for o in (*learn.batch, learn.pred))
-        if learn.state.batch_idx == 3: raise Oops
-    learn = make_learner(metrics=[accuracy], hooks=[LambdaHook(**{event: f})])
-    run(learn)
-    assert len(refs) >= 9 and not alive(refs)
-    assert len(learn.history.steps['train_loss']) == 3
-
 @pytest.mark.parametrize('end', ['finish', 'no backward', 'stop'])
 def test_after_a_fit_nothing_of_the_last_batch_is_held(end):
     def f(learn, *nxt):

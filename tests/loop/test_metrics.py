@@ -1,9 +1,6 @@
 "Epoch values are those of the whole data set, however it is cut into batches"
 import math
-from collections import namedtuple
-from dataclasses import make_dataclass
 from functools import partial
-from types import SimpleNamespace
 
 import pytest, torch, torch.nn.functional as F
 from torch import nn
@@ -13,8 +10,7 @@ from common import lazy, make_learner, record, stop_when, told
 from trainer_nb.features.gradients import GradAccum
 from trainer_nb.loop.metrics import Metric, accuracy
 
-f1_score, MetricCollection = lazy('sklearn.metrics', 'f1_score'), lazy('torchmetrics', 'MetricCollection')
-MulticlassAccuracy = lazy('torchmetrics.classification', 'MulticlassAccuracy')
+f1_score = lazy('sklearn.metrics', 'f1_score')
 MulticlassF1Score = lazy('torchmetrics.classification', 'MulticlassF1Score')
 
 N = 150     # two batches of 64 and a ragged one of 22; 22 of 7, the last one of 3
@@ -59,21 +55,6 @@ def test_functions(bs):
     assert_both(values, 'accuracy', (z.argmax(1) == y).double().mean().item())
     assert_both(values, 'margin', margin(z, y).item())
     assert_both(values, 'square', z.square().mean().item())
-
-@sizes
-def test_torchmetrics(bs):
-    metrics = [MulticlassAccuracy(3, average='micro'), MulticlassF1Score(3, average='macro'),
-               MetricCollection({'weighted': MulticlassF1Score(3, average='weighted'),
-                                 'top2': MulticlassAccuracy(3, top_k=2, average='micro')},
-                                # torchmetrics would take the two for one, if they agree on the first batch
-                                compute_groups=False)]
-    model, values = fitted(bs, metrics)
-    z, y = logits(model), data()[1]
-    hits = (z.topk(2).indices == y[:, None]).any(1)
-    assert_both(values, 'MulticlassAccuracy', (z.argmax(1) == y).double().mean().item())
-    assert_both(values, 'MulticlassF1Score', f1_score(y, z.argmax(1), average='macro'))
-    assert_both(values, 'weighted', f1_score(y, z.argmax(1), average='weighted'))
-    assert_both(values, 'top2', hits.double().mean().item())
 
 def test_a_mean_sees_several_batches_at_once():
     "and the first batch of a first epoch alone as well, so that a mistake shows; any other function sees each batch"
@@ -127,24 +108,6 @@ def tokens():
     g = torch.Generator().manual_seed(6)
     x, y = torch.randn(N, 6, 4, generator=g), torch.randint(0, 3, (N, 6), generator=g)
     return x, y.masked_fill(torch.arange(6) >= torch.randint(1, 7, (N, 1), generator=g), -1)
-
-def token_accuracy(pred, targ): return (pred.argmax(-1) == targ)[targ >= 0].double().mean()
-
-def token_step(as_tensor):
-    def step(batch, learn):
-        z, y = learn.model(batch[0]), batch[1]
-        n = (y >= 0).sum()
-        return {'loss': F.cross_entropy(z.flatten(0, 1), y.flatten(), ignore_index=-1), 'pred': z, 'targ': y,
-                'n': n if as_tensor else n.item()}
-    return step
-
-@pytest.mark.parametrize('bs, as_tensor', [(7, True), (N, False)])
-def test_weights_of_tokens(bs, as_tensor):
-    x, y = tokens()
-    model, values = fitted(bs, [token_accuracy], tensors=(x, y), train_step=token_step(as_tensor))
-    z = logits(model, x)
-    assert_both(values, 'loss', F.cross_entropy(z.flatten(0, 1), y.flatten(), ignore_index=-1).item())
-    assert_both(values, 'token_accuracy', (z.argmax(-1) == y)[y >= 0].double().mean().item())
 
 def ragged(lengths=(2, 2, 30, 30)):
     "Batches of two sequences, each batch with its own length"
@@ -328,25 +291,6 @@ def test_the_weight_of_the_loss_does_not_weigh_accuracy():
     z = logits(model, x)
     assert_both(values, 'loss', F.cross_entropy(z, y, w[:z.size(1)].to(z)).item())
     assert_both(values, 'accuracy', (z.argmax(1) == y).double().mean().item())
-
-_FIELDS = ['loss', 'logits']
-
-@pytest.mark.parametrize('kind', [
-    SimpleNamespace, namedtuple('Out', _FIELDS), make_dataclass('Slotted', _FIELDS, slots=True)], ids=repr)
-def test_a_model_with_a_loss_of_its_own(kind):
-    "Metrics find what it returns beside the loss"
-    class Own(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.lin = nn.Linear(4, 3)
-        def forward(self, x, labels):
-            logits = self.lin(x)
-            return kind(loss=F.cross_entropy(logits, labels), logits=logits)
-    dl = [{'x': torch.randn(5, 4), 'labels': torch.arange(5) % 3}]
-    learn = make_learner(Own(), dl, dl, loss_fn=None, metrics=Metric(accuracy, pred='logits', targ='labels'))
-    learn.fit(1)
-    hits = (learn.model.lin(dl[0]['x']).argmax(1) == dl[0]['labels']).float().mean().item()
-    assert learn.history.epochs['valid_accuracy'] == [pytest.approx(hits)]
 
 @pytest.mark.parametrize('extra, hooks', [(dict(n=7.), [GradAccum(2)]), (dict(reduction='sum'), [])], ids=str)
 def test_entries_of_a_batch_or_an_output_do_not_weigh_the_loss(extra, hooks):

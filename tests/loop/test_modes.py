@@ -1,8 +1,8 @@
-"A fit trains the whole model in training mode, except what a hook switches to evaluation mode"
+"A fit trains the whole model in training mode, except what `Freeze` switches to evaluation mode"
 import torch
 from torch import nn
 
-from common import batches, make_learner, plain_loop, same, shuffled, weights
+from common import batches, make_learner, plain_loop, same, weights
 from trainer_nb.all import Freeze, LambdaHook
 
 
@@ -28,28 +28,6 @@ def student():
 def sgd(params): return torch.optim.SGD(params, lr=.1, momentum=.9)
 
 def modes(learn): return {name: m.training for name, m in learn.model.named_modules()}
-
-def plain(n_epochs=3):
-    model = student()
-    return model, plain_loop(model, sgd(model.parameters()), shuffled(), n_epochs)
-
-def _close(learn):
-    learn.model.teacher.eval()
-    learn.model.norm.eval()
-
-def start(*hooks, **kwargs):
-    return make_learner(student(), hooks=[LambdaHook(before_fit=_close), *hooks],
-                        **{'valid_dl': batches(seed=2), 'optim': sgd, **kwargs})
-
-def test_what_a_hook_switches_stays_in_evaluation_mode():
-    learn = start()
-    seen = []
-    before = modes(learn)
-    learn.fit(3, hooks=[LambdaHook(before_step=lambda learn: seen.append((learn.training, modes(learn))))])
-    model, losses = plain()
-    assert learn.history.steps['train_loss'] == losses and same(weights(learn.model), weights(model))
-    assert all(m == (before if training else dict.fromkeys(before, False)) for training, m in seen)
-    assert modes(learn) == before and not before['teacher.1'] and not before['norm'] and before['body']
 
 def test_a_search_keeps_them_too():
     seen = []

@@ -109,23 +109,6 @@ def test_a_recorded_mean_weighs_what_the_step_says_and_leaves_out_what_is_not_th
     assert learn.history.epochs['train_i'] == [pytest.approx((0*1 + 2*3 + 4*5)/(1 + 3 + 5))]
     assert learn.history.epochs['valid_i'] == [pytest.approx((0*1 + 2*3)/(1 + 3))]
 
-def test_long_passes_are_packed():
-    data = batches(bs=1)*25     # 600 batches
-    learn = start([], train_dl=data, valid_dl=data,
-                  hooks=[LambdaHook(after_loss=lambda learn: learn.record('targ', float(learn.batch[1]), mean=True))])
-    learn.fit(1)
-    expected = sum(y.item() for _, y in data)/len(data)
-    assert learn.history.epochs['train_targ'] == learn.history.epochs['valid_targ'] == [pytest.approx(expected)]
-
-def test_what_is_recorded_in_validation_stays_there():
-    "It was put beside the next training batch"
-    def step(batch, learn):
-        if not learn.training: learn.record('x', 1.)
-        return both(batch, learn)
-    learn = start([], step)
-    learn.fit(2)
-    assert 'x' not in learn.history.steps
-
 @pytest.mark.parametrize('at', [0, 3])      # stopped after so many batches, 0: not at all
 def test_values_of_a_validation_and_of_an_epoch(tmp_path, at):
     "They are in the rows of the history, in the table and in logs, and survive a resume"

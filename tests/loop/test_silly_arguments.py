@@ -48,11 +48,6 @@ def test_arguments_that_make_no_sense(name, capsys):
     accepted = [o for o in SILLY if not refuses(call, SILLY[o])]
     assert set(accepted) == set(fine.split())
 
-def test_a_dict_of_rates_that_is_empty_or_of_others():
-    learn = make_learner(train_dl=batches()[:1])
-    for lr in {}, {'g': .1}, {'': math.nan}:
-        with pytest.raises(ValueError, match='lr is'): learn.fit(1, lr=lr)
-
 @pytest.mark.parametrize('value', [NAN, -1.])
 def test_rates_of_schedules_that_are_none(value):
     "Curves of ours, and torch's schedulers; they are seen before a step is made with them"

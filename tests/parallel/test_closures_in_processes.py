@@ -5,7 +5,7 @@ from torch import nn
 from accelerate import DistributedDataParallelKwargs, FullyShardedDataParallelPlugin
 
 from common import make_learner, problem, weights
-from test_closures import SAM
+from programs.sam import SAM, sam
 from trainer_nb.all import Accelerate, GradClip, GradNorm, LambdaHook, TensorLoader
 
 # batches of 9 are split into 5 and 4, and the last one, a single sample, leaves a rank with none
@@ -17,7 +17,6 @@ def net():
     return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3)).double()
 
 def lbfgs(**kwargs): return lambda params: torch.optim.LBFGS(params, lr=.1, max_iter=4, **kwargs)
-def sam(params): return SAM(params, lr=.1)
 
 def tokens(model, x, y):
     "(mean over some entries, their number)"

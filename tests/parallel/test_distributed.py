@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from accelerate import DistributedDataParallelKwargs, FullyShardedDataParallelPlugin, ParallelismConfig
 
-from common import Scaled, alive, make_learner, problem, same, until, weights
+from common import alive, make_learner, problem, same, until, weights
 from trainer_nb.all import (
     Accelerate, Checkpoint, Compile, EarlyStopping, EMA, Freeze, GradAccum, GradClip, GradNorm, LambdaHook,
     Metric, NaNGuard, OneCycle, ProcessFailed, SeededLoader, TensorLoader, TrainingInterrupted, accuracy
@@ -369,30 +369,6 @@ def test_parts_equal_one_process(case, units, n):
     check_equal(alone, learn)
     check_plain(learn, params)
     if learn.ema: assert all(close(v, w) for v, w in zip(weights(learn.ema.model), weights(alone.ema.model)))
-
-@pytest.mark.soak
-def test_parts_fit_again_and_predict(tmp_path):
-    """The second fit goes on with weights, optimizer and average of the first;
-    between them the learner is one like any other"""
-    def make(*hooks):
-        model, loss = Whole(), Scaled()
-        return make_learner(model, TensorLoader(X, Y, bs=9, shuffle=True), TensorLoader(X[:31], Y[:31], bs=10),
-                            loss_fn=loss, seed=5, hooks=[EMA(.9), GradNorm(weights=True), GradClip(value=.05), *hooks],
-                            optim=torch.optim.AdamW([*model.parameters(), *loss.parameters()], lr=.01, eps=1e-3,
-                                                    fused=True))
-    alone, learn = make(), make(parted(reshard_after_forward=False), Little())
-    for fit in alone.fit, lambda n: learn.launch(2, n): fit(1), fit(1)
-    check_equal(alone, learn)
-    check_plain(learn, [*learn.model.parameters(), learn.loss_fn.scale])
-    # they have process groups, which hang when a forked process ends them
-    assert not [o for o in gc.get_objects() if type(o).__name__ == 'FSDPParamGroup']
-    assert close(alone.loss_fn.scale.detach(), learn.loss_fn.scale.detach())
-    assert not torch.equal(learn.loss_fn.scale, torch.ones(3))
-    assert close(alone.predict(X), learn.predict(X))
-    assert close(alone.validate()['valid_loss'], learn.validate()['valid_loss'])
-    learn.save(tmp_path/'all.pt')
-    (other := make()).load(tmp_path/'all.pt')
-    assert same(weights(other.model), weights(learn.model))
 
 M = 3       # epochs
 

@@ -135,11 +135,6 @@ def test_the_best_run_is_on_top():
     histories = {k: made(i, metric='depth') for i, k in enumerate('cab')}
     assert [o['run'] for o in compare(histories, metric='depth').rows] == ['c', 'a', 'b']
 
-def test_values_have_four_digits_and_times_are_short():
-    from trainer_nb.runs.values import written, written_time
-    assert [*map(written, (.63, .99999, 12., 1e-5, math.nan))] == ['0.6300', '0.9999', '12.00', '1.000e-05', '']
-    assert [*map(written_time, (.04, 12.34, 3723))] == ['0.04 s', '12.3 s', '1:02:03']
-
 def test_ends_are_named_beside_the_lines_and_do_not_overlap():
     histories = {f'h{i}': made(i, scale=1 + i/50) for i in range(8)}
     c = compare(histories)
@@ -167,14 +162,6 @@ def test_the_last_part_of_the_axes():
     seen = [y for o in panel.lines for x, y in zip(o.xs, o.ys) if o.xs]
     assert panel.xlim[0] == 60 and min(x for o in panel.lines for x in o.xs) >= 60
     assert panel.ylim[0] < min(seen) and max(seen) < panel.ylim[1] < 1.2*max(seen)
-
-def test_runs_of_different_metrics(tmp_path):
-    make_run(tmp_path/'a', made(1), settings={'lr': .1, 'bs': 8, 'optimizer': {'class': 'SGD'}})
-    make_run(tmp_path/'b', made(2, metric='f1'), settings={'lr': .3, 'bs': 8, 'optimizer': {'class': 'Adam'}})
-    c = compare(f'{tmp_path}/*', metric='f1')
-    assert c.differing() == ['lr', 'optimizer.class'] and 'bs' not in repr(c)
-    assert c.notes() == ['without f1: a'] and not math.isfinite(c.rows[1]['best valid_f1'])
-    assert c.metrics == ['loss', 'accuracy', 'f1']
 
 
 # ---- wrong input -----------------------------------------------------------------------------------------------------
@@ -394,9 +381,6 @@ def test_revised_losses_in_curves(tmp_path):
         assert o.steps['train_loss'].curves() == expected.curves.steps['train_loss'].curves()
         assert o.n == 400 and o.steps['lr'].curves()[3] == expected.curves.steps['lr'].curves()[3]
 
-
-# ---- live ------------------------------------------------------------------------------------------------------------
-
 def test_live_without_widgets(tmp_path, monkeypatch):
     "It is drawn when there is news, and picture and table are left once all runs are over"
     from trainer_nb.runs.comparison import CompareView
@@ -420,6 +404,9 @@ def test_live_without_widgets(tmp_path, monkeypatch):
     view._watch()
     assert '<img' in Handle.seen[-1] and 'live' not in Handle.seen[-1].partition('</style>')[2] and not c.is_live
     assert view.error is None and (a.path/'record'/'log.jsonl').exists()
+
+
+# ---- live ------------------------------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize('breaks', [False, True])
 def test_the_end_is_seen_between_two_drawings(breaks, tmp_path, monkeypatch):
@@ -581,12 +568,3 @@ def test_a_damaged_record_can_be_looked_at(tmp_path, capsys):
             view = View(run.folder, run._tail)
             shown = view.contents.head(run.state)[0] + view.contents.below(run.state)[0]
             assert run.card().html and '\x1b' not in shown + capsys.readouterr().out
-
-def test_a_line_about_a_run_is_plain_and_never_ends_before_now(tmp_path):
-    folder = make_run(tmp_path/'a', made(1), name='\x1b[31m',
-                      parent={'name': '\x1b[0m', 'path': '.', 'differs': ['\r']})
-    view = View(folder, RecordTail(folder.record))
-    data = {'state': 'running', 'batch': 30, 'end': 20, 'rate': 2.}
-    line = view.contents.line(Status('running', '', data)) + view.contents.branch_text()
-    assert not {'\x1b', '\r'} & {*line} and 'left' not in line
-    assert '00:05 left' in view.contents.line(Status('running', '', {**data, 'end': 40}))

@@ -270,28 +270,3 @@ def test_slurm_preempts(partition, n, slurm, tmp_path):
     run.wait(600)
     check_same(learn, fitted(n))
     assert 'resumes from' in run.output
-
-@pytest.mark.soak
-def test_slurm_time_is_over(slurm, tmp_path):
-    "The limit of two minutes is shorter than the training; Slurm may send the signal a minute early"
-    learn = make(Slow(1.6))
-    run = learn.start(N, folder=tmp_path/'a', on=Slurm(2, procs_per_node=2, notice_s=30))
-    again(run)
-    run.wait(600)
-    check_same(learn, fitted(2))
-    assert 'resumes from' in run.output
-
-@pytest.mark.soak
-def test_slurm_queue(slurm, tmp_path):
-    "A job that waits is taken out of the queue; one that is cancelled is lost"
-    learn = make(Slow())
-    run = learn.start(N, folder=tmp_path/'a', on=Slurm(begin='now+1hour'))
-    until(lambda: 'PENDING (BeginTime)' in str(run.state))
-    assert run.stop().wait(1) == 'taken out of the queue' and run.status == 'stopped'
-    run = learn.start(N, folder=tmp_path/'b', on=Slurm())
-    until(lambda: run.history.n_steps, 60)
-    subprocess.run(['scancel', job_of(run)], check=True)
-    until(lambda: run.is_over, 60)
-    assert run.status == 'died' and 'CANCELLED' in str(run.state)
-    with pytest.raises(RuntimeError, match='invalid partition specified: nowhere'):
-        learn.start(N, folder=tmp_path/'c', on=Slurm(partition='nowhere'))

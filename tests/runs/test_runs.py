@@ -7,7 +7,7 @@ import pytest, torch, torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-from common import batches, equal, make_learner, make_model, problem, record, same, shuffled, until
+from common import batches, equal, make_learner, problem, record, same, shuffled, until
 from trainer_nb.all import *        # noqa: F403
 from trainer_nb.all import Learner  # noqa: F401
 from trainer_nb.base import rng_state
@@ -41,10 +41,6 @@ class Noisy(Dataset):
 
 def workers(): return plain(train_dl=DataLoader(Noisy(), 5, shuffle=True, num_workers=2))
 
-def persistent(): return plain(train_dl=DataLoader(Noisy(), 5, shuffle=True, num_workers=1, persistent_workers=True))
-
-def seeded_loader(): return plain(train_dl=SeededLoader(Noisy(), 5, shuffle=True, num_workers=1))
-
 def scheduler(): return plain(hooks=[LRScheduler(lambda opt: torch.optim.lr_scheduler.CosineAnnealingLR(opt, 30))])
 
 def gan():
@@ -69,18 +65,6 @@ def local_classes():
         def after_backward(self, learn):
             for p in learn.model.parameters(): p.grad += .01*random.random()
     return plain(model=Net(), hooks=[Shake()])
-
-def lambdas():
-    weight = torch.tensor([1., 2., 3.])
-    return make_learner(valid_dl=batches(seed=2), loss_fn=lambda pred, targ: F.cross_entropy(pred, targ, weight),
-                        metrics=[lambda pred, targ: (pred.argmax(1) == targ).float().mean()])
-
-class Own(Learner):
-    def train_step(self, batch):
-        x, y = batch
-        return {'loss': F.cross_entropy(self.model(x), y, label_smoothing=.1), 'n': len(x)}
-
-def subclass(): return make_learner(cls=Own, valid_dl=batches(seed=2), loss_fn=None)
 
 def second_fit():
     learn = plain(optim=torch.optim.SGD, lr=.1, hooks=[EMA(.9)])
@@ -119,14 +103,6 @@ def test_an_optimizer_around_another_one_is_copied_whole(tmp_path):
             o.opt.step()
     assert same([*learn.model.parameters()], [*other.model.parameters()])
 
-def mappings():
-    class Model(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.net = make_model()
-        def forward(self, x, labels=None): return {'loss': F.cross_entropy(self.net(x), labels)}
-    return Learner(Model(), [{'x': x, 'labels': y} for x, y in batches()], display=False)
-
 def early_stopping(): return plain(hooks=[EarlyStopping(patience=1, restore_best=True)], lr=.5), {'n_epochs': 6}
 
 class Count:
@@ -147,15 +123,6 @@ class Total:
     def update(self, pred, targ): self.n = self.n + (pred.argmax(1) == targ).sum()
     def compute(self): return self.n
 
-def arrays():
-    class Rows(Dataset):
-        def __init__(self): self.x = np.random.rand(2000, 80).astype('float32')
-        def __len__(self): return len(self.x)
-        def __getitem__(self, i): return self.x[i], self.x[i, :3]
-    return Learner(nn.Linear(80, 3), DataLoader(Rows(), 50, shuffle=True), loss_fn=F.mse_loss, display=False)
-
-def own_checkpoint(): return plain(hooks=[Checkpoint('own_checkpoints', keep=1)])
-
 def much():
     "BatchNorm, a generator of its own, hooks, a metric object"
     model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
@@ -163,8 +130,7 @@ def much():
                   hooks=[GradAccum(3), GradClip(.5), EMA(.9)])
     return learn, {'n_epochs': 3, 'hooks': [OneCycle(.1)]}
 
-KINDS = [much, workers, persistent, seeded_loader, scheduler, gan, local_classes, lambdas, subclass, second_fit, lbfgs,
-         mappings, early_stopping, objects, arrays, own_checkpoint]
+KINDS = [much, workers, scheduler, gan, local_classes, second_fit, lbfgs, early_stopping, objects]
 QUICK = {local_classes, second_fit}
 
 def made(kind):

@@ -5,7 +5,7 @@ import pytest, torch, torch.nn.functional as F
 from torch import nn
 
 from trainer_nb.all import *        # noqa: F403
-from trainer_nb.all import EMA, Checkpoint, GradClip, Hook, Learner, OneCycle, Run, attach
+from trainer_nb.all import EMA, Checkpoint, GradClip, Learner, OneCycle, Run, attach
 from common import until
 from test_runs import _ends, check_equal, slow_learner      # noqa: F401
 
@@ -78,11 +78,6 @@ def test_refusals(parent, tmp_path):
     (tmp_path/'b').mkdir()
     (tmp_path/'b'/'thesis.txt').touch()
     with pytest.raises(FileExistsError, match='not empty'): fork(at=1, folder=tmp_path/'b')
-
-class Doubled(Hook):
-    def do_opt_step(self, learn, nxt):
-        nxt()
-        return nxt()
 
 @pytest.mark.soak
 def test_changed(parent, tmp_path):

@@ -130,16 +130,8 @@ def test_no_flipped_bit_of_a_saved_file_passes(tmp_path, n):
     other.load(path)
     assert same(weights(other.model), weights(learn.model)) and torch.load(path, weights_only=True)['format'] == 1
 
-def test_a_file_that_is_cut_short_or_has_no_checksum_is_refused(tmp_path):
-    make_learner().save(path := tmp_path/'one.pt')
-    whole = path.read_bytes()
-    for n in 0, 1, len(whole)//2, len(whole) - 84, len(whole) - 1:
-        path.write_bytes(whole[:n])
-        with pytest.raises(BadCheckpoint, match='the checksum at its end is missing'): make_learner().load(path)
-
-OTHERS = {'page': b'<!DOCTYPE html><html><body>404</body></html>', 'json': b'{"a": [1, 2]}',
-          'npy': b"\x93NUMPY\x01\x00v\x00{'descr': '<f8', 'shape': (2,)}\n" + bytes(16),
-          'pickle': pickle.dumps({'a': 1}), 'none': pickle.dumps(None), 'empty': b'', 'zip': b'PK\x05\x06' + bytes(18)}
+OTHERS = {'page': b'<!DOCTYPE html><html><body>404</body></html>',
+          'pickle': pickle.dumps({'a': 1}), 'zip': b'PK\x05\x06' + bytes(18)}
 
 @pytest.mark.parametrize('kind', ['page', 'pickle', 'zip', 'folder'])
 def test_what_is_no_checkpoint_is_named_and_the_one_before_it_is_tried(tmp_path, kind):

@@ -291,24 +291,6 @@ def test_training_that_becomes_nan_says_so(where, seen, capsys):
     assert not any('nan' in o for o in lines if re.search(r'batch [1-7]/15', o))
     assert 'nan from batch 8' in svg_of([o['text/html'] for i, o in seen if i == 1 and 'text/html' in o][-1])
 
-class Endless:
-    def __iter__(self):
-        while True: yield from batches()
-
-@pytest.mark.parametrize('make_dl, kwargs, total', [
-    (Endless, dict(max_steps=7), 12), (lambda: iter(batches()), dict(n_epochs=1), None),
-    (batches, dict(n_epochs=2), 20), (batches, dict(max_steps=7), 17),
-    (batches, dict(n_epochs=2, valid_every=3), 35)])
-def test_progress_with_and_without_length(make_dl, kwargs, total, cell):
-    seen = []
-    def see(learn):
-        if learn.display.screen: seen.append(learn.display.line.progress.total)
-    learn = learner(train_dl=make_dl(), hooks=[LambdaHook(before_step=see)])
-    learn.validate()
-    learn.fit(**kwargs)
-    assert set(seen) == {total} and learn.display.error is None
-    assert learn.display.line.progress.n <= (total or 100) and 'done' in cell[0]['text/html']
-
 PLANS = [   # of `fit`, batches of a step, (after how many batches it is stopped, in training)
     (dict(n_epochs=3, valid_every=5), 1, None), (dict(n_epochs=3, valid_every=2), 3, None),
     (dict(n_epochs=2, valid_every=3, valid_first=True), 7, (5, False)), (dict(max_steps=6), 2, (1, False)),
@@ -334,21 +316,6 @@ def test_the_bar_ends_exactly_at_its_end(kwargs, accum, stop, cell):
     stop = None
     learn.resume()
     check()
-
-def test_messages_that_are_lost(cell, monkeypatch, keep=.1):
-    "Each update is complete, so the last one is enough"
-    whole = learner()
-    whole.fit(2)
-    expected, n = [*cell], count()
-    cell.clear()
-    setitem = type(cell).__setitem__
-    learn = learner(hooks=[LambdaHook(before_step=always)])
-    with monkeypatch.context() as m:
-        m.setattr(type(cell), '__setitem__', lambda self, i, o: setitem(self, i, o) if 'image/png' in o
-                  or 'done' in str(o) or '<td' in str(o) or next(n) % int(1/keep) == 0 else None)
-        learn.fit(2)
-    same = lambda o: {k: re.sub(r' *(\d\d:\d\d|[\d.]+ m?s\b|\btime\b)', '', v) for k, v in o.items()}
-    assert [same(o) for o in cell] == [same(o) for o in expected]
 
 
 # Odd values, odd names, many columns

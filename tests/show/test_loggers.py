@@ -122,14 +122,6 @@ def test_wandb_keeps_each_epoch_offline(tmp_path, monkeypatch):
     for name, values in ('epoch_train_loss', epochs['train_loss']), ('valid_loss', epochs['valid_loss']):
         assert name.encode() in kept and len(values) > 1 and all(repr(v).encode() in kept for v in values)
 
-def test_logging_changes_no_number(tmp_path):
-    plain, logged = start(0), start(0, JSONLLogger(tmp_path/'a'), CSVLogger(tmp_path/'b', 'steps'))
-    def stop(learn):
-        if learn.training and learn.state.optimizer_step == 7: learn.stop()
-    for o in plain, logged: o.fit(2, hooks=[LambdaHook(after_step=stop)])
-    for o in plain, logged: o.resume()
-    assert record(plain) == record(logged)
-
 
 # What hooks record
 

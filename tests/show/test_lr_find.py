@@ -399,20 +399,6 @@ def test_in_mid_run(kind, at):
     for learn in plain, searched: learn.resume()
     assert digest(plain) == digest(searched)
 
-def test_workers():
-    "New workers for each pass, none left; persistent ones continue"
-    def run(search, **kwargs):
-        torch.manual_seed(0)
-        learn = make_learner(train_dl=shuffled(num_workers=2, **kwargs))
-        learn.fit(1)
-        if search:
-            before = snapshot(learn)
-            find(learn, n_steps=7)
-            check_same(before, snapshot(learn))
-        learn.fit(1)
-        return digest(learn)
-    assert run(False) == run(True)
-
 # Where the steps are
 
 def lr_at(i, start, end, n): return start*math.exp(math.log(end/start)*i/(n - 1))
@@ -510,14 +496,6 @@ def test_suggestions_are_fastais():
     assert len(RECORDED) > 9
 
 # Where nothing is suggested, and what is refused
-
-def test_a_tail_of_nans_says_nothing():
-    "stop_div=False continues into NaNs; the rules look at what was before, as fastai's do"
-    o = RECORDED['digits, mlp, AdamW, bs 64']
-    cut = {**o, 'losses': o['losses'][:80] + [math.nan, math.inf]*10}
-    curve, shorter = curve_of(cut), curve_of({**o, 'losses': o['losses'][:80] + [1.]*5})
-    assert curve._inner() == ([*curve.lrs[10:80]], [*curve.smoothed[10:80]]) == shorter._inner()
-    assert all(math.isfinite(v) for v in curve._inner()[1])
 
 class Losses(Hook):
     "Makes the losses what they should be; gradients vanish"
