@@ -63,9 +63,9 @@ def rewind(
 
     Raises ValueError, with nothing changed, where no such checkpoint was kept; it lists those that were.
     """
+    (path, hook), hooks = folder_of(learn, folder, 'rewind'), as_hooks(hooks)
     if epoch is None and step is None:
         raise TypeError('rewind needs an epoch or a step: rewind(epoch=3), or rewind(step=120)')
-    (path, hook), hooks = folder_of(learn, folder, 'rewind'), as_hooks(hooks)
     if hook is None: return _go_to(learn, path, find_point(path, epoch, step), hooks)
     hook.folder.lock.acquire()
     try:
