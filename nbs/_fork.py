@@ -4,6 +4,7 @@ The command of a kernel is this file as a program, `_fork.py SOCKET -f CONNECTIO
 `serve` runs in for a kernel, hands over its streams and its environment, and lives as long as the kernel.
 """
 import json, os, signal, socket, sys, threading
+from contextlib import suppress
 
 
 def ask(path, *argv):
@@ -46,7 +47,7 @@ def keep(conn):
     conn.sendall(b'%d\n' % pid)
     def end():
         f.read()
-        os.kill(pid, signal.SIGKILL)
+        with suppress(ProcessLookupError): os.kill(pid, signal.SIGKILL)
     threading.Thread(target=end, daemon=True).start()
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     try: conn.sendall(b'%d\n' % abs(code))

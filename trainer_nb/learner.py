@@ -177,6 +177,7 @@ def load_learner(
 ) -> Learner:                           # without data
     """Load an exported model to predict as where it was trained: with names of classes, and new rows, texts or files
 
+    Its loss is torch's of that name, without the options that it had: set your own before `validate`.
     Errors are those of `load_model`.
     """
     from trainer_nb.save import exported_parts

@@ -1,11 +1,12 @@
 "An export is what `predict` uses, in ONNX, too"
-import sys
+import json, os, sys
 
 import pytest, torch
 from torch import nn
 
 from common import make_learner, problem
 import trainer_nb.save.export as export
+from trainer_nb.learner import load_learner
 from trainer_nb.save import load_model
 
 X, Y = problem()
@@ -42,3 +43,18 @@ def test_errors(tmp_path, monkeypatch):
     with pytest.raises(ImportError, match=r'export\(onnx=True\) needs .*"trainer_nb\[onnx\]"'):
         learn.export(tmp_path, example=X, onnx=True)
     assert not [*tmp_path.iterdir()]
+
+def test_a_config_that_is_not_ours(tmp_path):
+    "Neither a name that is no loss is called, nor a pipe waited for"
+    learn = make_learner(model=nn.Linear(4, 2), loss_fn=nn.CrossEntropyLoss())
+    learn.export(tmp_path)
+    path = tmp_path/'config.json'
+    assert type(load_learner(tmp_path, nn.Linear(4, 2)).loss_fn) is nn.CrossEntropyLoss
+    for name in 'importlib', 'AdaptiveLogSoftmaxWithLoss', 'relu', ['a'], None:
+        path.write_text(json.dumps({'loss_fn': name}))
+        assert load_learner(tmp_path, nn.Linear(4, 2)).loss_fn is None
+    path.write_text(json.dumps({'inputs': {'class': 'Path', 'state': {}}}))
+    with pytest.raises(ValueError, match='expected Table, Images'): load_learner(tmp_path, nn.Linear(4, 2))
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(OSError, match='it is not a file'): load_learner(tmp_path, nn.Linear(4, 2))

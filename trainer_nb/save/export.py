@@ -19,9 +19,11 @@ from typing import Any
 import torch, torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..base import library_versions, map_tensors, needed, open_file, replacing, to_device
+from trainer_nb.base import (
+    check_kinds, library_versions, listed, map_tensors, needed, open_file, read_file, replacing, to_device
+)
 from ..data import Images, Pass, Table, Texts, rng_states, set_rng_states, sets_of
-from ..loop import Learner, class_names, get_modes, plain_config, set_modes, unpack
+from ..loop import Learner, class_names, get_modes, needed_names, plain_config, set_modes, unpack
 from .snapshot import check_module
 
 # %% ../../nbs/save/06_export.ipynb #06e0001a
@@ -38,6 +40,12 @@ def _loss_name(loss_fn):
     f = getattr(loss_fn, 'func', loss_fn)
     named = f if hasattr(f, '__name__') else type(f)
     return named.__name__ if getattr(F, named.__name__, getattr(nn, named.__name__, None)) is named else None
+
+def _loss_of(name):
+    "Return the loss of torch with such a name; None if there is none"
+    found = getattr(F if name.islower() else nn, name, None)
+    if isinstance(found, type): return found() if name.endswith('Loss') and not needed_names(found) else None
+    return found if needed_names(found)[:2] == ['input', 'target'] else None
 
 def _inputs(learn):
     "Return what prepares new samples, with what it learned; None if there is none"
@@ -231,9 +239,10 @@ def exported_parts(
 ) -> dict[str, Any]:    # arguments of `Learner`
     "Load what a learner needs to predict as the one that was exported; arguments and errors as for `load_model`"
     program = load_model(folder, model, device, trusted)
-    config = json.loads((Path(folder)/'config.json').read_text(encoding='utf-8'))
+    config = json.loads(read_file((Path(folder)/'config.json').resolve()))
     if model is None: program = _Program(program, config.get('classes'))
-    name, kind = config.get('loss_fn') or '', config.get('inputs')
-    loss = getattr(F, name, None) if name.islower() else getattr(nn, name)() if name.endswith('Loss') else None
+    kind = check_kinds(config.get('inputs') or {}, {'class?': str, 'state?': {str: object}}, 'config.json')
+    if kind and kind['class'] not in _PREPARED: raise ValueError(
+        f"config.json has inputs of the class {kind['class']!r}: expected {listed([*_PREPARED])}")
     state = [_PREPARED[kind['class']].from_state(kind['state'])] if kind else []
-    return {'model': program, 'loss_fn': loss, 'state': state, 'device': device}
+    return {'model': program, 'loss_fn': _loss_of(str(config.get('loss_fn'))), 'state': state, 'device': device}
