@@ -7,6 +7,7 @@ __all__ = ['Stroke', 'Words', 'notes', 'marks']
 
 # %% ../../nbs/draw/07_marks.ipynb #fcb86d41
 import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -76,11 +77,11 @@ def _curves(p):
         if any(dots := o.dots(points)): yield Stroke(dots, o.color, o.alpha, 6., True, o.group)
 
 # %% ../../nbs/draw/07_marks.ipynb #57df06ac
-def _clear_row(p, left, right, n):
+def _clear_row(p, curves, left, right, n):
     "Where `n` rows of text lie over the fewest curves: at the top of a panel, in its middle, or at its bottom"
     tops = [p.top + LEADING*bool(p.note), p.top + (p.height - LEADING*n)/2, p.bottom - LEADING*n - 9]
-    curves = [[q for q in p.place(o.xs, o.ys) if q and left <= q[0] <= right] for o in p.lines if o.name]
-    def covers(top): return sum(any(top < y < top + LEADING*n + 6 for _, y in curve) for curve in curves)
+    there = [curve[bisect_left(curve, (left,)):bisect_right(curve, (right, math.inf))] for curve in curves]
+    def covers(top): return sum(any(top < y < top + LEADING*n + 6 for _, y in curve) for curve in there)
     return min(tops, key=covers)
 
 # %% ../../nbs/draw/07_marks.ipynb #719b4089
@@ -101,11 +102,12 @@ def notes(p: Panel) -> Iterator[Words]:
         if not (at := p.place([x], [y])[0]): continue
         side, anchor = (-8, 'end') if at[0] - 8 - .6*SIZE*len(text) > p.left else (8, 'start')
         yield Words(at[0] + side, min(at[1] + LEADING*rows, p.bottom - 5), text, anchor=anchor)
+    curves = [[*filter(None, p.place(o.xs, o.ys))] for o in p.lines if o.name and p.flags]
     for x, lines in p.flags:
         x = p.place([x], p.ylim[:1])[0][0]
         room = .6*SIZE*max(map(len, lines), default=0)
         side, anchor = (6, 'start') if x + 6 + room < p.right else (-6, 'end')
-        top = _clear_row(p, *sorted([x, x + side + math.copysign(room, side)]), len(lines)) if lines else 0
+        top = _clear_row(p, curves, *sorted([x, x + side + math.copysign(room, side)]), len(lines)) if lines else 0
         for k, text in enumerate(lines, 1): yield Words(x + side, top + LEADING*k, text, anchor=anchor)
     if p.below:
         name, row = p.below

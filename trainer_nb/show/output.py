@@ -279,6 +279,7 @@ class Budget:
         self.n = 0              # number of updates, without the first
         self.time_s = 0.        # seconds spent on updates after the first second
         self.first_s: float|None = None     # seconds spent on the first update
+        self.last_s = 0.        # and on the last one
 
     @property
     def is_due(self) -> bool: return self.clock() >= self.next
@@ -297,3 +298,6 @@ class Budget:
         self.next, quick = start + .2, self.opened + 1
         if self.next >= quick: self.next = max(self.next, quick + (self.time_s + cost)/self.share)
         elif cost > .2: self.next = quick + cost/self.share        # too slow for a quick start
+        # a single costly update, such as the first with values, does not freeze the view
+        self.next = min(self.next, start + max(2., min(cost, self.last_s)/self.share))
+        self.last_s = cost
