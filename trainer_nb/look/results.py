@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, SequentialSampler
 
 from ..base import batch_size, folded, format_value
-from ..draw import text_table
+from ..draw import Chart, text_table
 from ..data import TensorLoader, as_loader, is_stock, rng_states, set_rng_states, source
 from ..loop import Learner, class_names, n_samples, trains_loss
 from .confusion import Confusion, Report, count_confusion, make_report
@@ -142,7 +142,7 @@ class Results:
     def forecasts(self,
         n: int = 3,       # ≥ 1: samples, those with the largest losses
         at: Any = None,   # positions in the pass, instead
-    ) -> Any:             # matplotlib `Figure`; raises ValueError for what is no forecast
+    ) -> Chart:           # raises ValueError for what is no forecast
         "Draw forecasts over their history, with an interval if there are quantiles, as a further dimension"
         return draw_forecasts(self, n, at)
 

@@ -6,13 +6,15 @@
 __all__ = ['forecast_scores', 'draw_forecasts']
 
 # %% ../../nbs/look/14_series.ipynb #515d474a
+from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..base import format_value
-from ..draw import COLORS, GREY, new_figure
+from ..base import format_value, listed
+from ..draw import COLORS, GREY, LEADING, RAW, Chart, Line, Panel, beside, legend_rows, limits
 from ..loop import as_count
 from .losses import quantiles_last
 from .samples import batch_parts, sample_of
@@ -54,22 +56,27 @@ def forecast_scores(results: Any) -> dict[str, Tensor]:     # (n,) each; raises 
     inside = (pred.amin(2) <= targ) & (targ <= pred.amax(2))
     return res if pred.size(2) == 1 else {**res, 'in interval': inside.float().mean(1)}
 
-def draw_forecasts(results: Any, n: int = 3, at: Any = None) -> Any:    # matplotlib `Figure`
+def _chart(title, past, targ, pred):
+    "Draw one forecast, (horizon, quantiles), over its history; steps count from the last one of that"
+    before, ahead, middle = [*range(1 - len(past), 1)], [*range(1, 1 + len(targ))], pred[:, pred.size(1)//2]
+    bounds = [pred.amin(1), pred.amax(1)] if pred.size(1) > 1 else []
+    lines = [Line(before, past.tolist(), GREY, 'history'), Line(ahead, targ.tolist(), COLORS[0], 'target', points=True),
+             Line(ahead, middle.tolist(), COLORS[1], 'forecast', points=True)]
+    lines += [Line(ahead, o.tolist(), COLORS[1], 'interval' if o is bounds[0] else '', 1., RAW) for o in bounds]
+    top = 9 + LEADING*len(legend_rows(lines, 240))
+    ylim = limits(chain.from_iterable(o.ys for o in lines))
+    panel = Panel(54, top, 240, 160, lines, (1 - len(past), len(targ)), ylim, f'step · {title}', whole=True)
+    panel.hover = [(x, f'step {x} · history {format_value(v)}') for x, v in zip(before, lines[0].ys)]
+    panel.hover += [(x, f'step {x} · target {format_value(v)} · forecast {format_value(o)}')
+                    for x, v, o in zip(ahead, lines[1].ys, lines[2].ys)]
+    return Chart(306, top + 160 + 38, [panel])
+
+def draw_forecasts(results: Any, n: int = 3, at: Any = None) -> Chart:
     "Draw forecasts of some samples over their history"
     pred, targ = _forecasts(results)
     at = (results.top_losses(as_count('n', n))[1] if at is None else torch.as_tensor(at)).tolist()
     histories = dict(zip(at, map(_history, results.reader.read(at))))
-    scores, middle = forecast_scores(results), pred[..., pred.size(2)//2]
-    fig, axes = new_figure(3.2*len(at), 2.8, len(at))
-    for ax, i in zip(axes, at):
-        past = histories[i]
-        x, ahead = range(1 - len(past), 1), range(1, 1 + targ.size(1))
-        ax.plot(x, past, color=GREY, lw=1, label='history')
-        ax.plot(ahead, targ[i], color=COLORS[0], marker='.', label='target')
-        ax.plot(ahead, middle[i], color=COLORS[1], marker='.', label='forecast')
-        if pred.size(2) > 1: ax.fill_between(ahead, pred[i].amin(1), pred[i].amax(1), color=COLORS[1], alpha=.2, lw=0)
-        ax.set(title=f'# {i}, error {format_value(scores["mae"][i])}', xlabel='step')
-    axes[0].legend(frameon=False, fontsize='small')
+    scores = forecast_scores(results)
+    charts = [_chart(f'# {i}, error {format_value(scores["mae"][i])}', histories[i], targ[i], pred[i]) for i in at]
     figures = ', '.join(f'{k.upper()} {format_value(scores[k].mean())}' for k in ('mae', 'mase') if k in scores)
-    fig.suptitle(f'{len(results):,} samples: {figures}', fontsize='medium')
-    return fig
+    return replace(beside(*charts), alt=f'{len(results):,} samples: {figures}; forecasts of {listed([*map(str, at)])}')
