@@ -77,6 +77,8 @@ def _curves(p):
         if any(dots := o.dots(points)): yield Stroke(dots, o.color, o.alpha, 6., True, o.group)
 
 # %% ../../nbs/draw/07_marks.ipynb #57df06ac
+def _named(p): return [[*filter(None, p.place(o.xs, o.ys))] for o in p.lines if o.name]
+
 def _clear_row(p, curves, left, right, n):
     "Where `n` rows of text lie over the fewest curves: at the top of a panel, in its middle, or at its bottom"
     tops = [p.top + LEADING*bool(p.note), p.top + (p.height - LEADING*n)/2, p.bottom - LEADING*n - 9]
@@ -102,7 +104,7 @@ def notes(p: Panel) -> Iterator[Words]:
         if not (at := p.place([x], [y])[0]): continue
         side, anchor = (-8, 'end') if at[0] - 8 - .6*SIZE*len(text) > p.left else (8, 'start')
         yield Words(at[0] + side, min(at[1] + LEADING*rows, p.bottom - 5), text, anchor=anchor)
-    curves = [[*filter(None, p.place(o.xs, o.ys))] for o in p.lines if o.name and p.flags]
+    curves = _named(p) if p.flags else []
     for x, lines in p.flags:
         x = p.place([x], p.ylim[:1])[0][0]
         room = .6*SIZE*max(map(len, lines), default=0)
