@@ -1,0 +1,67 @@
+"Pictures and texts in folders, and new ones that are read in the same way"
+import numpy as np, pytest, torch, torch.nn.functional as F
+from PIL import Image
+from torch import nn
+
+from trainer_nb.data import Images, Texts
+from trainer_nb.all import Learner
+
+def folder(path, n=10, size=(6, 4), kinds=('cat', 'dog')):
+    "Write pictures, each of one colour"
+    for i, kind in enumerate(kinds):
+        (path/kind).mkdir(parents=True)
+        for k in range(n): Image.new('RGB', size, (20*k, 100*i, 7)).save(path/kind/f'{kind}{k}.png')
+    return path
+
+def test_a_picture_and_its_class(tmp_path):
+    images = Images(folder(tmp_path), valid=.2)
+    assert images.classes == ['cat', 'dog'] and (len(images.train), len(images.valid)) == (16, 4)
+    assert sorted(int(y) for _, y in images.valid) == [0, 0, 1, 1]      # of each class in proportion
+    x, y = images[13]
+    assert x.shape == (3, 4, 6) and x.dtype == torch.float32 and y == 1
+    assert torch.equal(x, torch.tensor([60., 100., 7.]).view(3, 1, 1).expand(3, 4, 6)/255)
+    [new] = images.inputs([tmp_path/'dog/dog3.png'])
+    assert torch.equal(new[0], x)
+    again = Images.from_state(images.state_dict())
+    assert torch.equal(again.inputs([str(tmp_path/'dog/dog3.png')])[0], new) and again.classes == images.classes
+
+def test_masks_keep_their_ids(tmp_path):
+    folder(tmp_path/'x', kinds=['all'])
+    (tmp_path/'y').mkdir()
+    for k in range(10): Image.fromarray(np.full((4, 6), k, 'uint8')).save(tmp_path/f'y/all{k}.png')
+    x, y = Images(tmp_path/'x', masks=tmp_path/'y', size=(8, 12))[9]
+    assert x.shape == (3, 8, 12) and y.shape == (8, 12) and y.dtype == torch.int64 and y.unique().tolist() == [9]
+    (tmp_path/'y/all4.png').unlink()
+    with pytest.raises(FileNotFoundError, match='no masks of all4.png, 1 in all'):
+        Images(tmp_path/'x', masks=tmp_path/'y')
+
+def test_pictures_that_cannot_be_trained_on(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r'no files that end in .png'): Images(tmp_path)
+    home = folder(tmp_path/'a', kinds=['cat'])
+    with pytest.raises(ValueError, match="all samples are of the class 'cat'"): Images(home)
+    with pytest.raises(ValueError, match='3 labels for 10 samples'): Images(home, labels=['a', 'b', 'c'])
+    Image.new('RGB', (9, 9)).save(home/'cat/z.png')
+    with pytest.raises(ValueError, match=r'cat0.png has \(h, w\) = \(4, 6\), and z.png \(9, 9\): pass a size'):
+        Images(home, labels=lambda path: len(path.name))
+
+def test_words_are_learned_from_training_texts_alone():
+    texts = [f'a plain text number{i}' for i in range(20)]
+    for seed in range(3):
+        made = Texts([t + f' only{i}'*2 for i, t in enumerate(texts)], [*'ab']*10, valid=.5, seed=seed)
+        assert sorted(made.words) == ['', '[unknown]', 'a', 'plain', 'text']      # others are in one text each
+        x, y = made.train
+        assert x.shape == (10, 6) and y.bincount().tolist() == [5, 5]
+    assert made.decode(x[0].tolist()) == 'a plain text [unknown] [unknown] [unknown]'
+    [new] = made.inputs(['A text, unseen'])
+    assert new[0].tolist()[:4] == [made.words.index('a'), made.words.index('text'), 1, 1] and not new[0, 4:].any()
+    assert torch.equal(Texts.from_state(made.state_dict()).inputs(['A text, unseen'])[0], new)
+
+def test_a_learner_takes_them_whole_and_reads_new_ones(tmp_path):
+    images = Images(folder(tmp_path))
+    learn = Learner(nn.Sequential(nn.Flatten(), nn.Linear(72, 2)), images, loss_fn=F.cross_entropy, display=False)
+    learn.fit(1)
+    paths = [tmp_path/'dog/dog3.png', tmp_path/'cat/cat1.png']
+    with torch.no_grad(): expected = learn.model.eval()(images.inputs(paths)[0])
+    assert torch.equal(learn.predict(paths), expected)
+    assert [*learn.predict(paths, as_frame=True).columns][:1] == ['predicted']
+    with pytest.raises(TypeError, match='pass a list of texts'): learn.predict(paths[0])
