@@ -11,14 +11,15 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from ..base import check_kinds, listed
+from ..base import listed
 from .split import split
+from .table import Prepared
 
 # %% ../../nbs/data/08_files.ipynb #f11e0005
 def _files_in(where, endings):
@@ -43,31 +44,12 @@ def _class_ids(files, labels):
     ids = {o: i for i, o in enumerate(classes)}
     return classes, torch.tensor([ids[o] for o in labels])
 
-class _Prepared:
-    "What prepares new samples as those of training: the attributes in `kinds`, which JSON can hold"
-    kinds: dict[str, Any]
-
-    @classmethod
-    def from_state(cls, state: dict[str, Any]) -> Self:     # state: what `state_dict` returned
-        "Make one without files, to prepare new samples"
-        res = cls.__new__(cls)
-        res.train = res.valid = ()
-        res.load_state_dict(state)
-        return res
-
-    def state_dict(self) -> dict[str, Any]:
-        "Return how samples are prepared, which JSON can hold"
-        return {k: getattr(self, k) for k in self.kinds}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        "Prepare samples as the one with this state"
-        check_kinds(state, self.kinds, f'the state of {type(self).__name__}')
-        vars(self).update(state)
+def _strata(y): return None if y.bincount().min() < 2 else y       # a class of one sample is in one part alone
 
 # %% ../../nbs/data/08_files.ipynb #f11e0009
 _IMAGES = '.png', '.jpg', '.jpeg', '.bmp', '.gif', '.tif', '.tiff', '.webp'
 
-class Images(_Prepared, Dataset):
+class Images(Prepared, Dataset):
     """Pictures, float32 (channels, h, w) in [0, 1], and their classes, or their masks of class ids, int64 (h, w)
 
     `Learner(model, images)` trains on them, and saves how they are read; `learn.predict([path])` reads new ones so.
@@ -91,7 +73,7 @@ class Images(_Prepared, Dataset):
         if masks is None: self.classes, self.targets = _class_ids(self.files, labels)
         else: self.targets = self._masks_in(masks)
         self._check_sizes()
-        stratify = None if masks is not None or self.targets.bincount().min() < 2 else self.targets
+        stratify = _strata(self.targets) if masks is None else None
         self.train, self.valid = split(self, valid, stratify=stratify, seed=seed)
 
     def __len__(self): return len(self.files)
@@ -142,7 +124,7 @@ class Images(_Prepared, Dataset):
 # %% ../../nbs/data/08_files.ipynb #f11e000f
 def _words(text): return re.findall(r'\w+|[^\w\s]', text.lower())
 
-class Texts(_Prepared):
+class Texts(Prepared):
     """Texts as ids of their words, int64 (n, length), and their classes; 0 is padding, 1 any other word
 
     `Learner(model, texts)` trains on them, and saves the words; `learn.predict(['a new text'])` uses them.
@@ -162,8 +144,7 @@ class Texts(_Prepared):
         sources = [*texts] if is_text else _files_in(texts, ('.txt',))
         self.classes, y = _class_ids(sources, labels)
         read = [self._read(o) for o in sources]
-        stratify = None if y.bincount().min() < 2 else y
-        (train, y_train), (valid, y_valid) = split((read, y), valid, stratify=stratify, seed=seed)
+        (train, y_train), (valid, y_valid) = split((read, y), valid, stratify=_strata(y), seed=seed)
         counts, found = Counter(), [_words(o) for o in train]
         for o in found: counts.update([*dict.fromkeys(o)])
         self.words: list[str] = ['', '[unknown]'] + [o for o, n in counts.most_common(n_words) if n > 1]
