@@ -242,7 +242,7 @@ def _words(res, i, masks=()):
 
 def _caption(res, i, masks=(), is_drawn=False):
     words = [] if is_drawn else _words(res, i, masks)
-    loss = [] if res.loss.isnan().all() else [(res.by, f'{format_value(res.loss[i])}')]
+    loss = [] if res.loss.isnan().all() else [(res.by, format_value(res.loss[i]))]
     return [('#', str(i)), *words, *loss]
 
 # %% ../../nbs/look/03_results.ipynb #48088bea

@@ -122,7 +122,7 @@ class Look:
         "Write a target in words"
         if isinstance(sample, Tensor) and sample.numel() == 1: sample = sample.item()
         if isinstance(sample, int) and not isinstance(sample, bool): return self.name(sample)
-        if isinstance(sample, float): return f'{format_value(sample)}'
+        if isinstance(sample, float): return format_value(sample)
         if _are_texts(sample): return printable(' | '.join(sample))[:200]
         if are_boxes([sample]):
             _, ids, scores = objects(sample, self.min_score)
@@ -136,7 +136,7 @@ class Look:
         if is_tokens and (self.decode or self.classes or len(sample) > 6): return self._words(sample[sample >= 0])
         if sample.ndim == 1 and len(sample):
             more = f', … {len(sample)} in all' if len(sample) > 6 else ''
-            return ', '.join(f'{format_value(o)}' for o in sample[:3 if more else 6].tolist()) + more
+            return ', '.join(map(format_value, sample[:3 if more else 6].tolist())) + more
         return f'tensor {tuple(sample.shape)}'
 
     def _words(self, ids):
@@ -280,7 +280,7 @@ def _fields(values, name, look):
     if look.columns is not None and len(look.columns) != n:
         raise ValueError(f'columns has {len(look.columns)} names, but the samples have {n} fields')
     names = list(map(str, look.columns or [f'{name}[{i}]' for i in range(n)]))
-    return names, [[f'{format_value(v)}' for v in o.tolist()] for o in values]
+    return names, [[*map(format_value, o.tolist())] for o in values]
 
 # %% ../../nbs/look/01_samples.ipynb #7ec6687d
 def describe_parts(parts: dict) -> list[dict]:

@@ -81,7 +81,7 @@ def batch_of_one(x: Any) -> Any:
                     'text or number, or a tuple or mapping of them')
 
 # %% ../../nbs/loop/14_parts.ipynb #2fee0aad
-class _Prepared:
+class _InBatches:
     "Batches of inputs that `prepare` makes of rows, texts or paths when they are read"
     def __init__(self, prepare, data, bs): self.prepare, self.data, self.bs = prepare, data, bs
 
@@ -105,12 +105,13 @@ def to_predict(learn: Any, data: Any) -> tuple[Any, str]:
     "Make a loader of what `predict` gets; return it, and 'bare' if its batches (x,) were made of one `x`, or 'inputs'"
     if isinstance(data, (str, PathLike)): raise TypeError(
         f'predict got the text {str(data)[:40]!r}: pass a list of texts, or one with batched=False')
-    is_raw = hasattr(data, 'iloc') or isinstance(data, (list, tuple)) and data and isinstance(data[0], (str, PathLike))
-    if is_raw and not learn.is_own('predict_step'):
+    is_frame, has_own = hasattr(data, 'iloc'), learn.is_own('predict_step')
+    is_listed = isinstance(data, (list, tuple)) and data and isinstance(data[0], (str, PathLike))
+    if (is_frame or is_listed) and not has_own:
         prepare = next((f for o in learn.objects.values() if callable(f := getattr(o, 'inputs', None))), None)
-        if prepare is not None: return _Prepared(prepare, data, learn.bs), 'inputs'
-        is_raw = not hasattr(data, 'iloc')
-    if is_raw: return [(data[i:i + learn.bs],) for i in range(0, len(data), learn.bs)], 'bare'
+        if prepare is not None: return _InBatches(prepare, data, learn.bs), 'inputs'
+    if is_listed or is_frame and has_own:
+        return [(data[i:i + learn.bs],) for i in range(0, len(data), learn.bs)], 'bare'
     if isinstance(data, Mapping):       # copied, as a step may write to it in place
         if type(data) is dict: data = as_inputs(data, float_dtype(learn.model))
         return [map_tensors(Tensor.clone, data)], ''

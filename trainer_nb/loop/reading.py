@@ -92,7 +92,7 @@ class Binned:
 
 # %% ../../nbs/loop/22_reading.ipynb #25e2d8db
 def _value(low, high, mean):
-    text = f'{format_value(mean)}'
+    text = format_value(mean)
     return text if low == high or mean != mean else f'{text} ({low:.3g} to {high:.3g})'
 
 def _more(words, most=8):
