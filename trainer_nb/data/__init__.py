@@ -3,7 +3,7 @@ from .adapters import (
     RNG_STATE_KINDS, Adapter, StockAdapter, adapter_of, each, end_workers, is_stock, is_warm, length, loader_generators,
     nominal_batch_size, rng_states, same_state, set_rng_states, source, warm_up
 )
-from .passes import Pass
+from .passes import Pass, first_batch
 from .several import Loaders, sets_of
 from .loaders import TensorLoader, as_loader, is_shuffled, may_be_batched, prefetch, yields_new
 from .seeded import SeededAdapter, SeededLoader

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from ..base import batch_size, map_tensors
 from ..data import sets_of
-from ..loop import Hook, Joined, LambdaHook, Learner, as_scores, ignored_id, loss_option, sizes_of
+from ..loop import Hook, Joined, LambdaHook, Learner, as_scores, ignored_id, loss_option, maker_of, sizes_of
 from .boxes import are_boxes, n_wrong
 from .samples import are_samples, batch_parts
 
@@ -217,8 +217,7 @@ def task_of(results: Any) -> str:
 
 def _loss_name(loss_fn):
     "Return the lower-case name of a loss function, of its class, or of what a `partial` calls"
-    f = getattr(loss_fn, 'func', loss_fn)
-    return getattr(f, '__name__', type(f).__name__).lower()
+    return maker_of(loss_fn).__name__.lower()
 
 def _is_binary(loss_fn):
     return any(o in _loss_name(loss_fn) for o in ('binary', 'bce', 'softmargin', 'soft_margin'))

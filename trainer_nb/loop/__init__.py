@@ -19,7 +19,7 @@ from .optim import (
 )
 from .steps import (
     DefaultResult, Returned, as_step, called_modules, get_modes, ignored_id, is_summed, loss_option, loss_weight,
-    needed_names, set_modes, set_opt_modes, unpack
+    maker_of, needed_names, set_modes, set_opt_modes, unpack
 )
 from .interrupts import TrainingInterrupted
 from .world import World

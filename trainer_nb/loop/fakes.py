@@ -14,7 +14,7 @@ from typing import Any
 from torch import Tensor
 
 from ..base import fake_modes, forget_iterator, has_fakes, is_value_needed, map_tensors
-from ..data import Pass, TensorLoader, each, end_workers
+from ..data import TensorLoader, each, end_workers, first_batch
 from .sandbox import DryRun, check_ready, _collections, _parts, _takes_part, _twin
 from .snapshot import Snapshot
 
@@ -22,15 +22,11 @@ from .snapshot import Snapshot
 def _first_batch(learn):
     "Read the first training batch, as a new pass would yield it"
     for dl in each(learn.train_dl): forget_iterator(dl)
-    batches = Pass(learn.train_dl)
-    try:
-        batch = next(iter(batches))
-        if isinstance(learn.train_dl, TensorLoader): return batch       # of a block, which the loader made
-        return map_tensors(Tensor.clone, batch)     # a view would bring all the data
-    except StopIteration: raise ValueError('train_dl yielded no batch: is it empty?') from None
-    finally:
-        batches.close()
-        end_workers(learn.train_dl)
+    try: batch = first_batch(learn.train_dl)
+    finally: end_workers(learn.train_dl)
+    if batch is None: raise ValueError('train_dl yielded no batch: is it empty?')
+    if isinstance(learn.train_dl, TensorLoader): return batch       # of a block, which the loader made
+    return map_tensors(Tensor.clone, batch)     # a view would bring all the data
 
 def _as_before(learn):
     "Capture what reading a batch changes: loaders, what they hold, and random generators"

@@ -22,8 +22,8 @@ from torch import Tensor, nn
 from trainer_nb.base import (
     check_kinds, library_versions, listed, map_tensors, needed, open_file, read_file, replacing, to_device
 )
-from ..data import Images, Pass, Table, Texts, rng_states, set_rng_states, sets_of
-from ..loop import Learner, class_names, get_modes, needed_names, plain_config, set_modes, unpack
+from ..data import Images, Table, Texts, first_batch, rng_states, set_rng_states, sets_of
+from ..loop import Learner, class_names, get_modes, maker_of, needed_names, plain_config, set_modes, unpack
 from .snapshot import check_module
 
 # %% ../../nbs/save/06_export.ipynb #06e0001a
@@ -37,9 +37,8 @@ def _classes(learn):
 
 def _loss_name(loss_fn):
     "Return the name of a loss of torch; None of any other"
-    f = getattr(loss_fn, 'func', loss_fn)
-    named = f if hasattr(f, '__name__') else type(f)
-    return named.__name__ if getattr(F, named.__name__, getattr(nn, named.__name__, None)) is named else None
+    made = maker_of(loss_fn)
+    return made.__name__ if getattr(F, made.__name__, getattr(nn, made.__name__, None)) is made else None
 
 def _loss_of(name):
     "Return the loss of torch with such a name; None if there is none"
@@ -69,10 +68,9 @@ def _from_data(learn):
     dl = learn.train_dl if learn.valid_dl is None else learn.valid_dl
     if dl is None or learn.is_own('train_step'): raise ValueError(
         'example=True needs data, and the default step: pass a batch as the model takes it, example=x[:2]')
-    states, pass_ = rng_states(dl), Pass(dl)
-    try: batch = next(iter(pass_))
-    finally: pass_.close()
+    states, batch = rng_states(dl), first_batch(dl)
     set_rng_states(states, dl)
+    if batch is None: raise ValueError('example=True needs data, and the loader yielded no batch: is it empty?')
     if sets_of(dl): [batch] = batch.values()
     args, kwargs, _ = unpack(batch, learn.loss_fn)
     return map_tensors(lambda t: t[:2], {k: o for k, o in kwargs.items() if k not in ('labels', 'targ')} or tuple(args))

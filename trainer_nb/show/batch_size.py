@@ -15,7 +15,7 @@ import torch
 from trainer_nb.base import (
     BATCH_NORMS, TensorMeter, batch_size, divide_batch, folded, is_oom, map_tensors, memory_in_use, merge_batches
 )
-from ..data import Pass, sets_of
+from ..data import Pass, first_batch, sets_of
 from ..loop import Learner, as_count, parameters, trained
 from .batch_sizes import BatchSizes
 
@@ -198,8 +198,6 @@ def _found(learn, r, gauge, limit, most):
 def _validate(learn):
     "Validate a batch as `valid_dl` yields it, which has to fit, too"
     if learn.valid_dl is None: return
-    pass_ = Pass(learn.valid_dl)
-    batch = next(iter(pass_), None)
-    pass_.close()
+    batch = first_batch(learn.valid_dl)
     if batch is None: return
     learn.validate({name: [o] for name, o in batch.items()} if sets_of(learn.valid_dl) else [batch])
