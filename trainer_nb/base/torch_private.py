@@ -4,11 +4,12 @@
 
 # %% auto #0
 __all__ = ['ONLY_PUBLIC', 'RAN_ON', 'BATCH_NORMS', 'INSTANCE_NORMS', 'DROPOUTS', 'CONVOLUTIONS', 'checked', 'each_', 'norms',
-           'has_hooks', 'is_listed', 'light_step', 'opt_step', 'mark_stepped', 'takes_found_inf', 'can_replace_calls',
-           'replace_call', 'own_call', 'compile_errors', 'compile_modes', 'compile_options', 'tracing_backward',
-           'state_versions', 'state_of', 'remove_hooks', 'kept_iterator', 'forget_iterator', 'end_processes',
-           'set_indices', 'workers_end', 'is_wrapper', 'n_writes', 'DispatchMode', 'schema', 'sees_operations',
-           'can_unshard', 'unshard', 'init_shards', 'forget_groups', 'has_fakes', 'fake_modes', 'is_value_needed']
+           'has_hooks', 'is_listed', 'light_step', 'opt_step', 'backward', 'mark_stepped', 'takes_found_inf',
+           'can_replace_calls', 'replace_call', 'own_call', 'compile_errors', 'compile_modes', 'compile_options',
+           'tracing_backward', 'state_versions', 'state_of', 'remove_hooks', 'kept_iterator', 'forget_iterator',
+           'end_processes', 'set_indices', 'workers_end', 'is_wrapper', 'n_writes', 'DispatchMode', 'schema',
+           'sees_operations', 'can_unshard', 'unshard', 'init_shards', 'forget_groups', 'has_fakes', 'fake_modes',
+           'is_value_needed']
 
 # %% ../../nbs/base/05_torch_private.ipynb #c84b7b82
 import math, warnings
@@ -20,6 +21,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import graph
+from torch.overrides import has_torch_function_unary
 from torch.optim import SGD, Optimizer, lr_scheduler, optimizer as around
 from torch.utils import data
 
@@ -140,6 +143,28 @@ def opt_step(opt: Optimizer) -> None:
     light = light_step(type(opt).step)
     if light is None or 'step' in vars(opt) or _hooks(opt) or torch.autograd._profiler_enabled(): opt.step()
     else: light(opt)
+
+# %% ../../nbs/base/05_torch_private.ipynb #bckwrd02
+_BACKWARDS = Tensor.backward, torch.autograd.backward       # a library may put others in their places
+
+def _run_engine(loss):
+    one = torch.ones_like(loss)
+    graph._engine_run_backward((loss,), (one,), False, False, (), allow_unreachable=True, accumulate_grad=True)
+
+@checked
+def _engine_is_known():
+    w = torch.full((2,), 3., device='cpu', requires_grad=True)
+    _run_engine((w*w).sum())
+    return is_listed() and w.grad.tolist() == [6, 6]
+
+def backward(
+    loss: Tensor,       # 0-d, with a graph
+    inputs: list[Tensor] | None = None,     # leaves that get gradients; None: all
+) -> None:
+    "Call `loss.backward(inputs=inputs)`, in the usual case without torch's wrappers"
+    is_usual = inputs is None and not loss.ndim and loss.is_floating_point() and not has_torch_function_unary(loss)
+    if is_usual and _engine_is_known() and _BACKWARDS == (Tensor.backward, torch.autograd.backward): _run_engine(loss)
+    else: loss.backward(inputs=inputs)
 
 # %% ../../nbs/base/05_torch_private.ipynb #c0db83dd
 @checked

@@ -104,6 +104,7 @@ class Adapter:
     can_seek = False        # a pass starts in the middle exactly, without reading the batches before
     draws: tuple[str, ...] | None = None    # global generators from which a pass may draw; None: any of them
     parts: dict[str, Any] = {}              # loaders by name, if a batch is a dict of theirs
+    sets: dict[str, Any] = {}               # these, if each batch is of one of them: validation sets
 
     def __init__(self, dl: Any):
         self.dl = self.source = dl          # source: the loader inside, if this one changes its batches
@@ -279,16 +280,16 @@ class StatefulAdapter(Adapter):
 # %% ../../nbs/data/01_adapters.ipynb #8b586740
 @lru_cache(64)
 def _kind_of(cls):  # None: the dataset decides
-    "The adapter for a class of loaders that declares none"
+    "The adapter that a class of loaders declares, or what fits it"
+    kind = getattr(cls, 'adapter', None)
+    if isinstance(kind, type) and issubclass(kind, Adapter): return kind
     if issubclass(cls, (list, tuple, range)):
         return _PlainAdapter if cls.__iter__ in (list.__iter__, tuple.__iter__) else _ListAdapter
     if all(callable(getattr(cls, o, None)) for o in ('state_dict', 'load_state_dict')): return StatefulAdapter
     return None if issubclass(cls, DataLoader) else Adapter
 
 def adapter_of(dl: Any) -> Adapter:
-    "Return how a pass reads a loader: what it or its class declares, or what fits its type"
-    kind = getattr(dl, 'adapter', None)
-    if isinstance(kind, type) and issubclass(kind, Adapter): return kind(dl)
+    "Return how a pass reads a loader: what its class declares, or what fits its type"
     kind = _kind_of(type(dl)) or (StockAdapter if is_stock(dl) else Adapter)
     return kind(dl)
 
@@ -308,7 +309,8 @@ class WrapAdapter(Adapter):
     "A loader that changes the batches of another one, its attribute `source`, in a method `wrap_iter`"
     def __init__(self, dl: Any):
         super().__init__(dl)
-        self.source, self.parts = dl.source, adapter_of(dl.source).parts
+        inner = adapter_of(dl.source)
+        self.source, self.parts, self.sets = dl.source, inner.parts, inner.sets
 
     def wrap(self, iterator: Iterator) -> Iterator:
         "Change the batches"

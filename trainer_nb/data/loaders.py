@@ -143,6 +143,8 @@ class TensorLoader:
         self.tensors = _checked(tensors, bs, generator)
         self.bs, self.shuffle, self.drop_last = bs, shuffle, drop_last
         self.generator, self.device = generator, None if device is None else torch.device(device)
+        goes_to_gpu = self.device is not None and self.device.type == 'cuda'
+        self.is_far = goes_to_gpu and self.tensors[0].device.type == 'cpu'      # these copies make others needless
         is_wide = [o.dtype == torch.float64 and not isinstance(t, Tensor) for o, t in zip(self.tensors, tensors)]
         self.dtype = dtype if any(is_wide) and dtype not in (None, torch.float64) else None     # None: nothing to cast
         self.dtypes = [self.dtype if wide and self.dtype else o.dtype for o, wide in zip(self.tensors, is_wide)]
@@ -158,7 +160,7 @@ class TensorLoader:
     ) -> Iterator[tuple[Tensor, ...]]:  # each (bs, ...)
         "Start a pass at a batch, without cutting out the batches before"
         batches = self.cut_from(start)
-        return map(SideStream(self.device), batches) if self._is_far() else batches
+        return map(SideStream(self.device), batches) if self.is_far else batches
 
     def cut_from(self,
         start: int,  # batches to skip
@@ -168,11 +170,6 @@ class TensorLoader:
         # drawn on the host, the order is the same on every device
         if self.shuffle: order = torch.randperm(n, generator=self.generator).to(here)
         return self._cut(order, start)
-
-    def _is_far(self):
-        "Return whether batches are copied to a GPU, so that those on the host need not be copies"
-        is_on_host = self.tensors[0].device.type == 'cpu'
-        return is_on_host and self.device is not None and self.device.type == 'cuda'
 
     def _cut(self, order, start):
         "Yield batches, cut out of larger blocks"
@@ -187,7 +184,7 @@ class TensorLoader:
         whole = self.tensors[k]
         block = whole[start:end] if order is None else whole.index_select(0, order[start:end])
         if self.dtypes[k] != whole.dtype: return block.type(self.dtypes[k])
-        return block.clone() if order is None and not self._is_far() else block
+        return block.clone() if order is None and not self.is_far else block
 
 # %% ../../nbs/data/04_loaders.ipynb #34d180a7
 def yields_new(dl: Any) -> bool:

@@ -195,9 +195,15 @@ class Loaders:
     def __repr__(self): return f'{type(self).__name__}({", ".join(self.loaders)}; {self.mode})'
 
 # %% ../../nbs/data/03_several.ipynb #bcabcd87
+class _SetsAdapter(_SeveralAdapter):
+    def __init__(self, dl: Any):
+        super().__init__(dl)
+        self.sets = self.parts
+
 class ValidSets(Loaders):
     "Validation sets by name, one after another; each batch is a dict with the set's name as its only key"
     MODES: dict[str, Callable] = {'sequence': sum}
+    adapter = _SetsAdapter
 
     def __init__(self, loaders: Mapping[str, Any]):
         super().__init__(loaders, 'sequence')
@@ -211,5 +217,4 @@ class ValidSets(Loaders):
 
 def sets_of(dl: Any) -> dict[str, Any]:
     "Return the validation sets by name; {} for a single loader or None"
-    dl = source(dl)
-    return dl.loaders if isinstance(dl, ValidSets) else {}
+    return adapter_of(dl).sets

@@ -152,13 +152,11 @@ def _means(world, sums):
         for name, o in zip(columns, totals): yield name, (o/weight if weight else math.nan, weight)
 
 def _union(world, lists):
-    "Return the names in each of some lists, here or on any rank: a loss may be in few batches"
-    if world.size == 1: return lists
+    "Return the names in each of some lists on any of several ranks: a loss may be in few batches"
     return [[*dict.fromkeys(chain.from_iterable(same))] for same in zip(*world.all_gather(lists))]
 
 def _of_all_ranks(world, averages):
-    "Return the (columns, sums) of this rank, with zeros for those that only other ranks have"
-    if world.size == 1: return averages
+    "Return the (columns, sums) of this rank, with zeros for those that only others of several ranks have"
     found = world.all_gather([None if o is None else columns for columns, o in averages])
     res = []
     for (columns, o), same in zip(averages, zip(*found)):
@@ -207,13 +205,15 @@ class Accumulator:
         self.extras = {}                            # recorded values: name → {row: value}
         self.with_mean = set()                      # names of those whose mean is a value of the pass
         read = chain.from_iterable((m.name, m.pred, m.targ) for m in metrics)
-        self.returned = Returned({*read, *_RESERVED}, inputs)
+        self.returned = Returned(chain(read, _RESERVED), inputs)
         if history is None: return
         if history.open_metrics is not None: history.open_metrics.pack()
         history.open_metrics = self
 
+    copied = staticmethod(copied)       # makes what `add` takes of a loss
+
     def add(self, loss: Any, result: Mapping, n: float | Tensor, lrs: Sequence = ()) -> None:
-        """Add a batch: its loss, a 0-d tensor without grad, a dict of them or None; result, weight, and learning rates
+        """Add a batch: its loss, `copied`, a dict of such losses or None; result, weight, and learning rates
 
         The weight is the number of samples or the step's 'n'; some losses have their own.
         """
@@ -222,7 +222,7 @@ class Accumulator:
         if not self.returned.others.issuperset(result): loss = self._beside(loss, self.returned.of(result))
         if (self.is_sum or result.get('reduction') == 'sum') and loss is not None:
             weight = n
-            loss = {name: _per_sample(o, n) for name, o in loss.items()} if type(loss) is dict else loss/n
+            loss = {name: _per_sample(o, n) for name, o in loss.items()} if type(loss) is dict else _per_sample(loss, n)
         else: weight = loss_weight(result, n, can_wait=self.is_fresh)
         if isinstance(weight, Tensor) and (on_host(weight) or not self.is_fresh): weight = copied(weight)
         self.rows.append((loss, n, lrs, weight))
@@ -278,9 +278,10 @@ class Accumulator:
         (losses, ns, lrs, weights), self.rows = zip(*self.rows), []
         weights = count_targets(weights)
         self.n_packed += len(losses)
-        if set(map(type, losses)) == {Tensor}: chunks = {'train_loss': self._pack('loss', losses, weights)}
+        are_alone = {dict, type(None)}.isdisjoint(map(type, losses))
+        if are_alone: chunks = {'train_loss': self._pack('loss', losses, weights)}
         else:
-            losses = [{'loss': o} if isinstance(o, Tensor) else o or {} for o in losses]
+            losses = [o if type(o) is dict else {} if o is None else {'loss': o} for o in losses]
             chunks = {'train_' + name: self._pack_some(name, [o.get(name) for o in losses], weights)
                       for name in dict.fromkeys(chain.from_iterable(losses))}
         if self.history is not None:
@@ -361,11 +362,12 @@ class Accumulator:
         "Read the means so far with their total weights, usually numbers of samples"
         self.pack()
         if not self.n_packed: return {}
-        names = [[*self.sums], [*dict.fromkeys(name for name, *_ in self.shares)]]
-        names, self.shared = _union(self.world, names)
-        averages = _of_all_ranks(self.world, [(o.columns, o.result()) for o in self.measures.averages])
+        names, averages = self.sums, [(o.columns, o.result()) for o in self.measures.averages]
+        if self.world.size > 1:
+            names, self.shared = _union(self.world, [[*names], [*dict.fromkeys(name for name, *_ in self.shares)]])
+            averages = _of_all_ranks(self.world, averages)
         sums = [([name], self.sums.get(name, [0., 0.])) for name in names]
-        sums += [(columns, o) for columns, o in averages if o is not None]
+        sums += [o for o in averages if o[1] is not None]
         res, returned = {}, {}
         for name, pair in _means(self.world, sums):
             if math.isnan(pair[1]):

@@ -24,6 +24,7 @@ CHUNK = 256     # scalars per packed tensor
 
 def stack_scalars(values: Sequence[Tensor | float]) -> Tensor:
     "Pack 0-d tensors and numbers into one 1-d tensor on their `common_device`, without reading them"
+    if set(map(type, values)) <= {float, int}: return torch.tensor(values, dtype=torch.float64)
     try:
         res = torch.stack(values)
         return res if res.ndim == 1 else res.reshape(len(values))
@@ -35,17 +36,18 @@ def stack_scalars(values: Sequence[Tensor | float]) -> Tensor:
         return torch.stack([as_scalar(o) for o in values])
 
 # %% ../../nbs/loop/20_averages.ipynb #08c9ce9d
-def copied(value: Any) -> Any:
-    "Copy a tensor, without its graph; a single value on the host becomes a number"
+def copied(value: Any, is_new: bool = False) -> Any:
+    "Copy a tensor without its graph, unless `is_new` says that nobody writes to it; of one on the host read its number"
     if not isinstance(value, Tensor): return value
-    if value.requires_grad: value = value.detach()
-    return value.item() if on_host(value) and value.numel() == 1 else value.clone()
+    if on_host(value) and value.numel() == 1: return value.item()
+    return value.detach() if is_new else value.detach().clone()
 
 def scalars(values: Sequence[Tensor | float]) -> list[float] | Tensor:
     "Read scalars on the host; pack those of a device, or of several, into a tensor"
+    if set(map(type, values)) == {float}: return [*values]
+    if len(values) < 16:        # quicker than torch for the few batches of a short pass
+        values = [o.item() if isinstance(o, Tensor) and on_host(o) else o for o in values]
     if not any(isinstance(o, Tensor) for o in values): return [*map(float, values)]
-    if len(values) < 16 and all(isinstance(o, Tensor) and on_host(o) for o in values):
-        return [o.item() for o in values]       # quicker than torch for the few batches of a short pass
     res = stack_scalars(values)
     return res.tolist() if on_host(res) else res
 
@@ -57,7 +59,8 @@ def weighted_sums(values: list | Tensor, weights: Sequence,
     Values are n numbers or a tensor, (n,) or (n, k) for k means; the result has the sums of weight × value, then that
     of the weights, and is a list on the host. `sums` is the result for earlier values, to be added.
     """
-    are_numbers = not any(issubclass(o, Tensor) for o in set(map(type, weights)))
+    kinds = set(map(type, weights))
+    are_numbers = kinds <= {int, float} or not any(issubclass(o, Tensor) for o in kinds)
     if are_numbers and isinstance(values, list): return _sums_on_host([values], weights, sums)
     if are_numbers and on_host(values):
         return _sums_on_host(values.reshape(len(values), -1).T.tolist(), weights, sums)

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from trainer_nb.base import (
-    check_seed, drop_locals, folded, is_oom, note_place, opt_step, set_seed, to_device, with_comments
+    backward, check_seed, drop_locals, folded, is_oom, note_place, opt_step, set_seed, to_device, with_comments
 )
 from ..data import Pass, is_shuffled, length, rng_states, sets_of, source
 from .first_batch import Looked, new_sums
@@ -118,7 +118,7 @@ class Phase:
                     if not self.has_pred and self.generator is None:
                         for f in at['after_pred']: f(learn)
                     self.follow(learn, at)
-                    loss = self.loss.detach() if self.is_new else self.loss.detach().clone()
+                    loss = self.current.copied(self.loss, self.is_new)
                     if self.loss_params is None:                # not yielded: it is the only one
                         losses = loss
                         break
@@ -301,7 +301,7 @@ class Validation(_Room):
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
         self.dl = self.pass_.dl
-        self.sets = sets_of(self.dl)
+        self.sets = self.pass_.adapter.sets
         self.n_batches = self.pass_.adapter.length
         if self.sets and self.sums: self.current = next(iter(self.sums.values()))
 
@@ -551,7 +551,7 @@ class Learner(Hooked):
         loss: Tensor,   # 0-d
     ) -> None:
         "Compute the gradients of the loss; for a yielded one, only those of its optimizer's parameters"
-        try: loss.backward(inputs=self.phase.loss_params)
+        try: backward(loss, self.phase.loss_params)
         except (AttributeError, RuntimeError) as e:
             check_loss(loss)
             hooks = [call.hook.name for call in self.calls.at['do_backward']]
@@ -844,9 +844,10 @@ class Learner(Hooked):
         names = () if history is None else (history, lr_names(self.opts))
         def sums(o): return new_sums(self, steps, o, *names, training=training, missing=missing)
         if training: return Training(pass_=TrainPass(dl, self.state), sums=sums(dl))
-        if not (sets := sets_of(dl)): return Validation(pass_=Pass(dl), sums=sums(dl))
+        pass_ = Pass(dl)
+        if not (sets := pass_.adapter.sets): return Validation(pass_=pass_, sums=sums(dl))
         check_sets(sets, self.metrics)
-        return Validation(pass_=Pass(dl), sums=Accumulators({name: sums(o) for name, o in sets.items()}))
+        return Validation(pass_=pass_, sums=Accumulators({name: sums(o) for name, o in sets.items()}))
 
     def _bound_steps(self):
         "Return the steps of the fit that runs, or bind them"

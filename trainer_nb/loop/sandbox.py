@@ -161,6 +161,9 @@ class DryRun:
     looked = False
 
     # the loop uses a dry run in place of an epoch's `Accumulator`
+    @staticmethod
+    def copied(loss: Any, is_new: bool) -> Any: return loss.detach() if is_new else loss.detach().clone()
+
     def add(self, losses: Any, result: Any, n: Any, lrs: Any = ()) -> None:
         self.losses, self.n = losses, loss_weight(result, n)
 

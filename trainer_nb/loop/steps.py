@@ -99,15 +99,17 @@ class Divisor:
     The loss of a model that gets `labels`, as Hugging Face's do, is taken for such a mean, without weights.
     """
     def __init__(self, loss_fn: Callable | None):
-        self.loss_fn, self.ignored = loss_fn, ignored_id(loss_fn)
-        self.is_plain = loss_fn is None or loss_fn in _COUNTING         # it has no weights
+        self.ignored = ignored_id(loss_fn)
         maker = loss_fn.func if type(loss_fn) is partial and not loss_fn.args else type(loss_fn)
         is_made = maker in _COUNTING or getattr(maker, 'forward', None) in _COUNTING
-        self.is_known = self.is_plain or is_made and loss_option(loss_fn, 'reduction', 'mean') == 'mean'
+        is_mean = is_made and loss_option(loss_fn, 'reduction', 'mean') == 'mean'
+        self.is_known = loss_fn is None or loss_fn in _COUNTING or is_mean
+        held = getattr(loss_fn, '_buffers', {})             # where a hook may put other weights
+        self.options = held if 'weight' in held else {'weight': loss_option(loss_fn, 'weight') if is_mean else None}
 
     def __call__(self, targ: Any) -> Any:   # number, 0-d tensor or `Uncounted`; None for another loss
         if not self.is_known or type(targ) is not Tensor or targ.is_floating_point(): return None
-        weight = None if self.is_plain else loss_option(self.loss_fn, 'weight')
+        weight = self.options['weight']
         if weight is None and not torch.compiler.is_compiling():
             return _count(targ, self.ignored) if on_host(targ) else Uncounted(targ, self.ignored)
         counted = targ != self.ignored
@@ -125,6 +127,7 @@ def _wide(n): return n.to(torch.float32 if n.device.type == 'mps' else torch.flo
 # %% ../../nbs/loop/06_steps.ipynb #36437c4d
 def count_targets(found: Sequence) -> list:
     "Replace weights that are `Uncounted` by the numbers of targets that count, those of one shape together"
+    if Uncounted not in set(map(type, found)): return [*found]
     res, alike = [*found], {}
     for i, o in enumerate(found):
         if type(o) is Uncounted: alike.setdefault((o.targ.shape, o.targ.device, o.ignored), []).append(i)
@@ -161,7 +164,9 @@ def _fields(o):
 class DefaultResult:
     "Makes the result of the default step for a loss function, eager or compiled; its options are read once"
     def __init__(self, loss_fn: Callable | None):
-        self.loss_fn, self.divisor = loss_fn, Divisor(loss_fn)
+        self.loss_fn, divisor = loss_fn, Divisor(loss_fn)
+        self.divisor = divisor if divisor.is_known else None
+        self.ignored = {} if divisor.ignored == -100 else {'ignored': divisor.ignored}
 
     def __call__(self, pred: Any, targ: Any, kwargs: dict | None) -> dict:
         """Return loss, prediction and target, and the entries of batches and outputs with names
@@ -170,9 +175,10 @@ class DefaultResult:
         """
         loss_fn = self.loss_fn
         res = {'loss': _own_loss(pred) if loss_fn is None else loss_fn(pred, targ), 'pred': pred, 'targ': targ}
-        if self.divisor.ignored != -100: res['ignored'] = self.divisor.ignored
-        labels = targ if loss_fn is not None else (kwargs or {}).get('labels')
-        if (n := self.divisor(labels)) is not None: res['loss_n'] = n
+        if self.ignored: res |= self.ignored
+        if self.divisor is not None:
+            labels = targ if loss_fn is not None else (kwargs or {}).get('labels')
+            if (n := self.divisor(labels)) is not None: res['loss_n'] = n
         if kwargs is None and type(pred) is Tensor: return res      # fast path
         fields = pred if isinstance(pred, Mapping) else _fields(pred) if loss_fn is None else {}
         found = {**(kwargs or {}), **fields, **res}
@@ -253,7 +259,17 @@ def called_modules(model: nn.Module) -> list[nn.Module]:
 # %% ../../nbs/loop/06_steps.ipynb #778d5b74
 def get_modes(*owners: nn.Module) -> list[tuple[nn.Module, bool]]:
     "Return the mode of each submodule"
-    return [(m, m.training) for m in chain.from_iterable(o.modules() for o in owners)]
+    return [(m, m.training) for o in owners for m in _submodules(o)]
+
+def _submodules(owner):
+    "What `owner.modules()` yields, without the names that torch makes for it"
+    found, todo = {}, [owner]
+    while todo:
+        m = todo.pop()
+        if m is None or m in found: continue
+        found[m] = None
+        todo += reversed(m._modules.values())
+    return found
 
 def set_modes(modes: Iterable[tuple[nn.Module, bool]]) -> None:
     "Restore the mode of each submodule"
@@ -268,8 +284,8 @@ def switch(owners: Sequence[nn.Module], modes: Iterable[tuple[nn.Module, bool]],
            training: bool) -> None:
     "Do what `train()` or `eval()` of each owner does; call the method if a submodule overrides it"
     name = 'train' if training else 'eval'
-    are_plain = all(getattr(type(o), name) is getattr(nn.Module, name) and name not in vars(o) for o in owners)
-    if are_plain and all(type(m).train is nn.Module.train and 'train' not in vars(m) for m, _ in modes):
+    are_plain = all([getattr(type(o), name) is getattr(nn.Module, name) and name not in vars(o) for o in owners])
+    if are_plain and all([type(m).train is nn.Module.train and 'train' not in vars(m) for m, _ in modes]):
         for m, was in modes:
             if was is not training: _set_mode(m, training)
     else:
