@@ -27,11 +27,6 @@ from .marks import marks, notes
 def _tenths(n):     # there are only so many in a picture
     return f'{n/10:g}' if abs(n) >= 10 else f'{n/10:g}'.replace('0.', '.')
 
-def _move(dx, dy):
-    "An SVG move by tenths of a pixel"
-    if dx and dy: return f'l{_tenths(dx)}{"," if dy > 0 else ""}{_tenths(dy)}'
-    return 'v' + _tenths(dy) if dy else 'h' + _tenths(dx)
-
 def _path(points):
     "Write the moves of an SVG path through pixels, each from the one before, which is short; None breaks it"
     res, before, at_x, at_y = [], None, 0, 0
@@ -39,7 +34,10 @@ def _path(points):
         if p and not (before and after and before[1] == p[1] == after[1]):
             x, y = round(10*p[0]), round(10*p[1])
             if not before: res.append(f'M{x/10:g},{y/10:g}')
-            elif x != at_x or y != at_y: res.append(_move(x - at_x, y - at_y))
+            elif x == at_x:
+                if y != at_y: res.append('v' + _tenths(y - at_y))
+            elif y == at_y: res.append('h' + _tenths(x - at_x))
+            else: res.append(f'l{_tenths(x - at_x)}{"," if y > at_y else ""}{_tenths(y - at_y)}')
             at_x, at_y = x, y
         before = p
     return ''.join(res)

@@ -103,6 +103,7 @@ class Line:
     def dots(self, points: list) -> list:
         "Return the points that need a mark: all, or those without a neighbour, which a line does not show"
         if self.points: return points
+        if len(points) > 1 and None not in points: return []
         around = zip([None, *points], points, [*points[1:], None])
         return [p if before is after is None else None for before, p, after in around]
 
@@ -156,11 +157,14 @@ class Panel:
 
     def place(self, xs: Iterable[float], ys: Iterable[float]) -> list:
         "Return the pixel positions (x, y) of points; None for a point that cannot be drawn"
-        fx, fy = math.log10 if self.is_log else float, math.log10 if self.ylog else float
-        (left, right), (low, high) = map(fx, self.xlim), map(fy, self.ylim)
-        kx, ky, least = self.width/((right - left) or 1), self.height/(high - low), 5e-324 if self.ylog else -1e300
+        left, right, low, high = *self.xlim, *self.ylim
+        if self.is_log: left, right, xs = math.log10(left), math.log10(right), map(math.log10, xs)
+        if self.ylog:
+            low, high = math.log10(low), math.log10(high)
+            ys = (math.log10(y) if 0 < y <= 1e300 else math.nan for y in ys)
+        kx, ky = self.width/((right - left) or 1), self.height/(high - low)
         start, bottom = self.left - kx*left, self.bottom + ky*low
-        return [(start + kx*fx(x), bottom - ky*fy(y)) if least <= y <= 1e300 else None for x, y in zip(xs, ys)]
+        return [(start + kx*x, bottom - ky*y) if -1e300 <= y <= 1e300 else None for x, y in zip(xs, ys)]
 
     def cut(self, points: list) -> list:
         "Move points outside to the frame; replace those between two others outside by None: no curve follows the frame"
@@ -206,8 +210,8 @@ class Panel:
         "Yield lines with a text beside their ends, and its height: those of lines that stay inside do not overlap"
         at = {}
         for i, o in enumerate(self.lines):
-            points = [*filter(None, self.place(o.xs, o.ys))] if o.end else []
-            if points: at[i] = min(max(points[-1][1], self.top), self.bottom)
+            points = (self.place([x], [y])[0] for x, y in zip(reversed(o.xs), reversed(o.ys))) if o.end else ()
+            if last := next(filter(None, points), None): at[i] = min(max(last[1], self.top), self.bottom)
         inside = sorted((i for i in at if not self.lines[i].may_leave), key=lambda i: at[i])
         room = min(SIZE + 1, self.height/max(len(inside), 1))
         for a, b in zip(inside, inside[1:]): at[b] = max(at[b], at[a] + room)

@@ -17,7 +17,7 @@ from typing import Any
 from zlib import crc32
 
 from ..base import check_kinds, open_file, read_file, replacing
-from ..draw import Bin, Envelope
+from ..draw import Envelope, bin_length
 
 # %% ../../nbs/runs/31_curves.ipynb #88749753
 def _is_number(v): return type(v) is float or type(v) is int and abs(v) < 1e300
@@ -139,6 +139,7 @@ def positions(curves: Curves, batches: Iterable[float], x: str) -> list[float]|N
     known = [(0, 0), *curves.scales.get(x, [])]
     if len(known) == 1: return None
     at, counts = zip(*known)
+    if at == counts: return list(batches)
     def place(b):
         i = bisect_right(at, b, 1, len(at) - 1)
         return counts[i-1] + (b - at[i-1])*(counts[i] - counts[i-1])/(at[i] - at[i-1])
@@ -166,11 +167,13 @@ def _curves_of_state(state):
         if not all(b > a for a, b in pairwise(batches)): raise ValueError('batches are not in order')
     return res
 
-def _envelope(name, o):     # raises ValueError, or TypeError if a bin is incomplete
+def _envelope(name, o):     # raises ValueError
     res = Envelope()
     res.size, res.n, res.n_epochs = o['size'], o['n'], o['n_epochs']
-    res.bins = [Bin(*b) for b in o['bins']]
-    if res.n != sum(b.length for b in res.bins) or any(not 0 < b.length <= res.size for b in res.bins):
+    res.bins = [*map(tuple, o['bins'])]
+    if any(len(b) != 7 for b in res.bins): raise ValueError(f'a bin of {name} is incomplete')
+    lengths = [*map(bin_length, res.bins)]
+    if res.n != sum(lengths) or any(not 0 < o <= res.size for o in lengths):
         raise ValueError(f'the bins of {name} do not fit together')
     return res
 

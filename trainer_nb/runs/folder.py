@@ -26,6 +26,7 @@ class RunFolder:
         self.path = Path(path).absolute()
         # (newest heartbeat, our clock then, whether it had changed); None: none was seen
         self.heard = None
+        self.known: dict[str, tuple] = {}       # what `read_new` has read: name → (mark of the file, what it held)
 
     def make(self) -> None:
         "Make the folder, readable for its user only"
@@ -58,6 +59,15 @@ class RunFolder:
         try: res = json.loads(read_file(self.file(name)))
         except (OSError, ValueError, RecursionError): return {}
         return res if isinstance(res, dict) else {}
+
+    def read_new(self, name: str) -> dict:      # not to be changed
+        "`read`, but if the file is the same as at the last call, return what it held then"
+        try: o = os.lstat(self.path/name)
+        except OSError: return self.read(name)
+        mark = o.st_ino, o.st_mtime_ns, o.st_ctime_ns, o.st_size
+        before, held = self.known.get(name, (None, {}))
+        if before != mark or not held: self.known[name] = mark, (held := self.read(name))
+        return held
 
     def write(self, name: str, data: dict) -> None:
         "Replace a JSON file, without flushing it to disk: the next version comes soon"
@@ -138,7 +148,7 @@ def status_of(data: dict, clock: float|None = None) -> Status:
 def read_status(folder: RunFolder) -> Status:
     "Read and judge the status of a run"
     try:
-        data = folder.read('status.json')
+        data = folder.read_new('status.json')
         status = status_of(data, _clock(folder, data.get('heartbeat')))
         asks = status.state in ('waiting', 'died', 'unreachable')
         return _with_job(folder, status) if asks else status

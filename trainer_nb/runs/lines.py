@@ -39,13 +39,16 @@ def curves_of(c: Values, source: Any, is_log: bool = False) -> list:
     return [train and placed(*_train_curve(source.curves, train, most, is_log)),
             valid and placed(*zip(*source.curves.marks[valid]))]
 
-def _lines_of(name, pair, color, unit):
-    "Return the lines of one run; the last has its name"
-    (train, valid), res = pair, []
-    def at(o): return [v/unit for v in o[0]], o[1]
-    if train: res.append(Line(*at(train), color, width=1.5, alpha=RAW if valid else 1.))
-    if valid: res.append(Line(*at(valid), color, points=len(valid[0]) <= 60))
-    return [*res[:-1], *(replace(o, end=name) for o in res[-1:])]
+_THIN = {'width': 1., 'alpha': .5, 'may_leave': True}
+
+def _lines_of(pair, unit, color, group, end, is_bold):
+    "Return the lines of one run; the last has its name, `end`"
+    train, valid = pair
+    def line(o, end, **look):
+        xs = o[0] if unit == 1 else [v/unit for v in o[0]]
+        return Line(xs, o[1], color, group=group, end=end, **(look if is_bold else _THIN))
+    res = [line(train, '' if valid else end, width=1.5, alpha=RAW if valid else 1.)] if train else []
+    return [*res, line(valid, end, points=len(valid[0]) <= 60)] if valid else res
 
 def _keys(metric, pairs, has_grey):
     "Entries of the legend that say what is drawn"
@@ -114,11 +117,9 @@ def chart_of(
     if c.x == 'time': unit, label = next((u, name) for top, u, name in _UNITS if longest >= top)
     grey, bold, names = [], [], [cut_name(s.name, 18) for s in c.sources]
     for i, (name, pair) in enumerate(zip(names, drawn)):
-        color = COLORS[slots[i]] if i in slots else GREY
-        lines = [replace(o, group=f'l-{i}') for o in _lines_of(name, pair, color, unit)]
-        if i in slots: bold += lines
-        else: grey += [replace(o, width=1., alpha=.5, points=False, may_leave=True, end=o.end if is_marked else '')
-                       for o in lines]
+        is_bold = i in slots
+        color, end = COLORS[slots[i]] if is_bold else GREY, name if is_bold or is_marked else ''
+        (bold if is_bold else grey).extend(_lines_of(pair, unit, color, f'l-{i}', end, is_bold))
     lines = [*grey, *bold, *_keys(cut_name(c.metric or ''), [drawn[i] for i in slots], bool(grey))]
     ends = [o.end for o in (lines if is_marked else bold)]
     width = 788 - 60 - round(.6*SIZE*max(map(len, ends), default=0)) - 20

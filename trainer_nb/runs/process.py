@@ -31,7 +31,8 @@ def _boot():
 def process_start(pid: int) -> tuple[str, bool]|None:
     "Return when a process here started, and whether it is suspended; None if there is none"
     if os.name == 'nt': return '', False        # a signal would end it there
-    try: text = Path(f'/proc/{pid}/stat').read_text()
+    try:
+        with open(f'/proc/{pid}/stat', 'rb') as f: text = f.read().decode(errors='replace')
     except OSError: return None if Path('/proc/self/stat').exists() else _ask_ps(pid)
     state, *rest = text.rpartition(')')[2].split()
     return None if state in 'ZX' else (f'{_boot()} {rest[18]}', state in 'Tt')

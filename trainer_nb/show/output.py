@@ -284,6 +284,11 @@ class Budget:
     @property
     def is_due(self) -> bool: return self.clock() >= self.next
 
+    @property
+    def wait_s(self) -> float:
+        "Seconds until it is due"
+        return max(self.next - self.clock(), 0.)
+
     @contextmanager
     def drawing(self) -> None:
         "Measure the body as one update, and plan the next one"
@@ -299,5 +304,5 @@ class Budget:
         if self.next >= quick: self.next = max(self.next, quick + (self.time_s + cost)/self.share)
         elif cost > .2: self.next = quick + cost/self.share        # too slow for a quick start
         # a single costly update, such as the first with values, does not freeze the view
-        self.next = min(self.next, start + max(2., min(cost, self.last_s)/self.share))
+        self.next = min(self.next, start + max(1.9, min(cost, self.last_s)/self.share))
         self.last_s = cost
