@@ -137,7 +137,8 @@ class Panel:
     ylim: tuple            # range of the vertical axis
     xlabel: str|None = ''  # None: no label and no numbers
     n_ticks: int = 5       # approximate number of ticks at the vertical axis
-    yticks: list|None = None    # list of (value, label); None: round numbers
+    xticks: list|None = None    # list of (value, label); None: round numbers
+    yticks: list|None = None    # the same
     is_log: bool = False   # logarithmic horizontal axis
     ylog: bool = False     # logarithmic vertical axis
     whole: bool = False    # whole numbers at the horizontal axis
@@ -179,7 +180,7 @@ class Panel:
     def axes(self) -> tuple[list, list]:  # (value, label) of the horizontal and the vertical axis
         "Return the ticks of both axes, as many as have room for their labels"
         (left, right), (low, high) = self.xlim, self.ylim
-        xs = ticks(left, right, self.width/70, self.is_log, self.whole)
+        xs = ticks(left, right, self.width/70, self.is_log, self.whole) if self.xticks is None else self.xticks
         ys = ticks(low, high, self.n_ticks, self.ylog) if self.yticks is None else self.yticks
         def y(tick): return -self.place(self.xlim[:1], [tick[0]])[0][1]
         return self.thinned(xs), _thinned(ys, y, lambda label: SIZE)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ..base import cut_name, format_value, needed, open_file
-from ..draw import COLORS, RAW, SIZE, Chart, Line, Panel, html_table
+from ..draw import COLORS, GREY, RAW, SIZE, Chart, Line, Panel, html_table
 from ..save import path_in
 from ..show import Drawn
 from .lines import chart_of
@@ -162,8 +162,8 @@ class Trials(_Study):
         """
         return _importances(self, n)
 
-    def parallel_coordinates(self) -> Any:  # matplotlib's `Figure`; raises ValueError below 2 trials that are done
-        "Draw each trial as a line through its settings"
+    def parallel_coordinates(self) -> Chart:    # raises ValueError below 2 trials that are done
+        "Draw each trial as a line through its value and its settings, the best quarter in colour"
         return _parallel(self)
 
 # %% ../../nbs/runs/15_trials.ipynb #tr000014
@@ -204,17 +204,47 @@ def _importances(sweep, n):
                   yticks=[*enumerate(labels)])
     return Chart(640, round(panel.bottom + 38), [panel], alt=f'{what}: {", ".join(reversed(words))}'[:300])
 
+# %% ../../nbs/runs/15_trials.ipynb #tr000019
+_ABSENT = object()      # of a trial without this setting
+
+def _text(v): return cut_name(format_value(v) if isinstance(v, float) else str(v), 24)
+
+def _axis(values, kind=None):
+    "Of values on one axis, their places in [0, 1], nan for one that is absent, and the labels: (place, text)"
+    if choices := [*getattr(kind, 'choices', ())]:
+        at = {i: i/max(len(choices) - 1, 1) for i in range(len(choices))}
+        labels = [(at[i], _text(o)) for i, o in enumerate(choices)]
+        return [math.nan if v is _ABSENT else at[choices.index(v)] for v in values], labels
+    scale = math.log if getattr(kind, 'log', False) else float
+    known = [v for v in values if v is not _ABSENT]
+    low, high = min(known), max(known)
+    if low == high: return [math.nan if v is _ABSENT else .5 for v in values], [(.5, _text(low))]
+    places = [math.nan if v is _ABSENT else (scale(v) - scale(low))/(scale(high) - scale(low)) for v in values]
+    return places, [(0., _text(low)), (1., _text(high))]
+
+def _under_pointer(name, values, n):
+    "The best value on an axis, and the range of the `n` best"
+    good = [v for v in values[:n] if v is not _ABSENT]
+    are_numbers = all(isinstance(v, (int, float)) for v in good)
+    words = [_text(min(good)), _text(max(good))] if good and are_numbers else [*dict.fromkeys(map(_text, good))]
+    best = '' if values[0] is _ABSENT else f' · best trial {_text(values[0])}'
+    return f'{name}{best} · best {n}: {(" to " if are_numbers else ", ").join(words)}'
+
 def _parallel(sweep):
-    import matplotlib.pyplot as plt
-    from matplotlib.collections import LineCollection
-    _done(sweep, 2)
-    with quiet_optuna() as optuna, plt.rc_context():     # Optuna chooses a style for all pictures
-        draw = optuna.visualization.matplotlib.plot_parallel_coordinate
-        figure = draw(sweep.study, target_name=sweep.plan['monitor']).figure
-        figure.set_size_inches(8, 4)
-        for o in chain.from_iterable(axes.collections for axes in figure.axes):
-            # the best are dark
-            if isinstance(o, LineCollection): o.set_cmap('viridis' if sweep.plan['mode'] == 'min' else 'viridis_r')
-        figure.tight_layout()
-        plt.close(figure)       # or the cell shows it twice
-    return figure
+    trials, monitor = _done(sweep, 2), sweep.plan['monitor']
+    trials.sort(key=lambda o: o.value, reverse=sweep.plan['mode'] == 'max')
+    kinds = dict(chain.from_iterable(o.distributions.items() for o in trials))
+    columns = {monitor: [o.value for o in trials], **{k: [o.params.get(k, _ABSENT) for o in trials] for k in kinds}}
+    places, marks = zip(*(_axis(values, kinds.get(k)) for k, values in columns.items()))
+    n, n_good, at = len(trials), -(-len(trials)//4), [*range(len(columns))]
+    looks = [(3., 1., COLORS[0]), *[(1.5, RAW, COLORS[0])]*(n_good - 1), *[(1., .6, GREY)]*(n - n_good)]
+    names = {n_good: 'the others'} | ({1: 'the best quarter'} if n_good > 1 else {}) | {0: 'the best trial'}
+    lines = [Line(at, [*ys], color, names.get(i, ''), width, alpha, points=not i)
+             for i, (ys, (width, alpha, color)) in enumerate(zip(zip(*places), looks))]
+    longest = int(640/(len(columns) - 1)/SIZE/.65) - 1
+    panel = Panel(80, 24, 640, 240, lines[::-1], (0, at[-1]), (-.06, 1.06), '', yticks=[],
+                  xticks=[*zip(at, (cut_name(k, max(longest, 6)) for k in columns))],
+                  labels=[(x, y, text, 0) for x, row in zip(at, marks) for y, text in row],
+                  hover=[(x, _under_pointer(*o, n_good)) for x, o in zip(at, columns.items())])
+    best = ', '.join(f'{k} {_text(v[0])}' for k, v in columns.items() if v[0] is not _ABSENT)
+    return Chart(800, 290, [panel], alt=f'{n} trials by their settings; the best one: {best}'[:300])
