@@ -17,7 +17,8 @@ from trainer_nb.loop.metrics import Metric, accuracy
 from trainer_nb.show import display as module, output
 from trainer_nb.show.display import Log
 from trainer_nb.show.trackers import MLflowLogger, TensorBoardLogger, TrackioLogger, WandbLogger, flatten
-from trainer_nb.show.output import Budget, progress
+from trainer_nb.show.budget import Budget
+from trainer_nb.show.output import progress
 
 root = Path(__file__).parents[2]
 

@@ -17,9 +17,9 @@ from .optim import (
     check_names, gradients, group_rates, load_optimizer, lr_names, owners, parameters, refuse_closures, set_lr,
     set_option, total_norm, trained, trains_loss
 )
+from .modes import called_modules, get_modes, set_modes, set_opt_modes
 from .steps import (
-    DefaultResult, Returned, as_step, called_modules, get_modes, ignored_id, is_summed, loss_option, loss_weight,
-    maker_of, needed_names, set_modes, set_opt_modes, unpack
+    DefaultResult, Returned, as_step, ignored_id, is_summed, loss_option, loss_weight, maker_of, needed_names, unpack
 )
 from .interrupts import TrainingInterrupted
 from .world import World

@@ -25,7 +25,8 @@ from .first_batch import BeforeFirst
 from .optim import named_parts, trained
 from .plan import RESUMABLE, Plan
 from .snapshot import load_object_states, object_states, set_buffers
-from .steps import DefaultResult, as_step, get_modes, in_eval, set_modes, set_training
+from .modes import get_modes, in_eval, set_modes, set_training
+from .steps import DefaultResult, as_step
 
 # %% ../../nbs/loop/17_fit.ipynb #06f4a114
 class BoundSteps:

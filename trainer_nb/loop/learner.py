@@ -34,6 +34,7 @@ from .accumulate import Accumulators, check_column
 from .metrics import as_metrics, check_sets, missing_inputs
 from .missing import Stand, as_result
 from .mistakes import check_model, float_dtype
+from .modes import get_modes, set_modes, set_opt_modes, switch
 from .other_names import is_data, missing_name, refuse_fit, refuse_others
 from trainer_nb.loop.optim import (
     check_names, check_optimizers, is_by_name, lr_names, make_optimizers, needs_closure, parameters, set_lr, trained
@@ -45,8 +46,7 @@ from .sandbox import DryRun, dry_run
 from .snapshot import named_objects
 from .shortage import in_opt_step, shortage
 from trainer_nb.loop.steps import (
-    DefaultResult, as_step, check_loss, get_modes, is_number, needed_names, set_modes, set_opt_modes, switch,
-    unpack, check_parameters
+    DefaultResult, as_step, check_loss, check_parameters, is_number, needed_names, unpack
 )
 from .world import World
 

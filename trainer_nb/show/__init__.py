@@ -1,5 +1,6 @@
 """The display, controls, the learning-rate finder, loggers. These names are for other wings"""
-from .output import STATES, Area, Budget, Drawn, front_end, html_stale, progress
+from .budget import Budget
+from .output import STATES, Area, Drawn, front_end, html_stale, progress
 from .status import outcome, planned
 from .display import Display, Log
 from .controls import ButtonRow, Controls, MarimoRow, pause, scale_lr, unpause

@@ -18,7 +18,8 @@ from ..draw import current_cell
 from ..loop import CancelFit, Learner, as_count, set_lr
 from .lr_curve import LRCurve
 from .lr_rules import RULES
-from .output import Budget, Loop, Pace, front_end
+from .budget import Budget
+from .output import Loop, Pace, front_end
 
 # %% ../../nbs/show/04_lr_find.ipynb #ba673420
 class _LRScreen:
