@@ -280,16 +280,16 @@ class StatefulAdapter(Adapter):
 # %% ../../nbs/data/01_adapters.ipynb #8b586740
 @lru_cache(64)
 def _kind_of(cls):  # None: the dataset decides
-    "The adapter that a class of loaders declares, or what fits it"
-    kind = getattr(cls, 'adapter', None)
-    if isinstance(kind, type) and issubclass(kind, Adapter): return kind
+    "The adapter for a class of loaders that declares none"
     if issubclass(cls, (list, tuple, range)):
         return _PlainAdapter if cls.__iter__ in (list.__iter__, tuple.__iter__) else _ListAdapter
     if all(callable(getattr(cls, o, None)) for o in ('state_dict', 'load_state_dict')): return StatefulAdapter
     return None if issubclass(cls, DataLoader) else Adapter
 
 def adapter_of(dl: Any) -> Adapter:
-    "Return how a pass reads a loader: what its class declares, or what fits its type"
+    "Return how a pass reads a loader: what it or its class declares, or what fits its type"
+    kind = getattr(dl, 'adapter', None)
+    if isinstance(kind, type) and issubclass(kind, Adapter): return kind(dl)
     kind = _kind_of(type(dl)) or (StockAdapter if is_stock(dl) else Adapter)
     return kind(dl)
 
