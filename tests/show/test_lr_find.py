@@ -621,10 +621,14 @@ def test_no_rate_past_the_lowest_loss_is_offered(name, late):
     lowest = curve.lrs[means.index(min(means)) + 2]        # of a plain moving average over five batches
     assert [k for k, lr in curve.suggestions.items() if lr > 1.2*lowest] == late
     offered = [k for k in RULES if k not in late]
+    lowest_drawn = curve.good_range[1]
+    for k in offered:
+        curve.suggest = k,
+        assert curve.good_range == (min(lowest_drawn/10, curve.suggestions[k]), lowest_drawn)
     curve.suggest = 'minimum', *RULES
     assert curve.suggestion == curve.suggestions['minimum']
     low, high = curve.good_range
-    assert low in (high/10, curve.suggestion) and low <= curve.suggestion <= high and .25 < high/lowest < 4
+    assert low == high/10 < curve.suggestion <= high and .25 < high/lowest < 4
     assert f'good range {low:.2g} to {high:.2g}' in str(curve)
     assert sorted(row.split()[0] for row in str(curve).splitlines()[2:]) == sorted(offered)
     panel, = curve.chart().panels

@@ -196,6 +196,7 @@ class Loaders:
 
 # %% ../../nbs/data/03_several.ipynb #bcabcd87
 class _SetsAdapter(_SeveralAdapter):
+    "Validation sets, read one after another"
     def __init__(self, dl: Any):
         super().__init__(dl)
         self.sets = self.parts

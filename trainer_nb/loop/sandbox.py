@@ -22,6 +22,7 @@ from torch.optim import Optimizer
 
 from ..base import forget_iterator, note_place
 from ..data import Pass, each, end_workers
+from .averages import without_graph
 from .history import History
 from .hook_table import Hooked
 from .hooks import STEPS, Calls, CancelEpoch, Hook, MainProcessHook, points
@@ -161,8 +162,7 @@ class DryRun:
     looked = False
 
     # the loop uses a dry run in place of an epoch's `Accumulator`
-    @staticmethod
-    def copied(loss: Any, is_new: bool) -> Any: return loss.detach() if is_new else loss.detach().clone()
+    copied = staticmethod(without_graph)
 
     def add(self, losses: Any, result: Any, n: Any, lrs: Any = ()) -> None:
         self.losses, self.n = losses, loss_weight(result, n)

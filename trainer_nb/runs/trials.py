@@ -211,16 +211,14 @@ def _text(v): return cut_name(format_value(v) if isinstance(v, float) else str(v
 
 def _axis(values, kind=None):
     "Of values on one axis, their places in [0, 1], nan for one that is absent, and the labels: (place, text)"
-    if choices := [*getattr(kind, 'choices', ())]:
-        at = {i: i/max(len(choices) - 1, 1) for i in range(len(choices))}
-        labels = [(at[i], _text(o)) for i, o in enumerate(choices)]
-        return [math.nan if v is _ABSENT else at[choices.index(v)] for v in values], labels
-    scale = math.log if getattr(kind, 'log', False) else float
-    known = [v for v in values if v is not _ABSENT]
-    low, high = min(known), max(known)
-    if low == high: return [math.nan if v is _ABSENT else .5 for v in values], [(.5, _text(low))]
-    places = [math.nan if v is _ABSENT else (scale(v) - scale(low))/(scale(high) - scale(low)) for v in values]
-    return places, [(0., _text(low)), (1., _text(high))]
+    if labelled := [*getattr(kind, 'choices', ())]:
+        def place(v): return labelled.index(v)/max(len(labelled) - 1, 1)
+    else:
+        known, scale = [v for v in values if v is not _ABSENT], math.log if getattr(kind, 'log', False) else float
+        labelled = [*dict.fromkeys([min(known), max(known)])]
+        low, high = scale(labelled[0]), scale(labelled[-1])
+        def place(v): return (scale(v) - low)/(high - low) if high > low else .5
+    return [math.nan if v is _ABSENT else place(v) for v in values], [(place(o), _text(o)) for o in labelled]
 
 def _under_pointer(name, values, n):
     "The best value on an axis, and the range of the `n` best"

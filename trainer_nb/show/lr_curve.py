@@ -65,7 +65,9 @@ class LRCurve(Drawn):
     @property
     def good_range(self) -> tuple[float, float]|None:  # (lowest, highest); None without a suggestion
         "Return the decade below the rate with the lowest loss, on the curve as drawn, and down to a lower suggestion"
-        return None if self.why else (min(_lowest(self)/10, self.suggestion), _lowest(self))
+        if self.why: return None
+        high = _lowest(self)
+        return min(high/10, self.suggestion), high
 
     def offered(self) -> dict[str, float]:  # name of the rule → learning rate
         "Return the suggestions that are not past the lowest loss"
