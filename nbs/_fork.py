@@ -1,4 +1,4 @@
-"""Kernels that are forked from one process, which imports torch once: each import of it takes a second or more
+"""Kernels that are forked from one process, which imports once what takes seconds: torch, its compiler, matplotlib
 
 The command of a kernel is this file as a program, `_fork.py SOCKET -f CONNECTION_FILE ...`. It asks the process that
 `serve` runs in for a kernel, hands over its streams and its environment, and lives as long as the kernel.
@@ -57,7 +57,8 @@ def keep(conn):
 def serve(path):
     "Answer those who ask, each in a process of its own"
     del sys.path[0]     # this folder
-    import ipykernel.ipkernel, ipykernel.kernelapp, numpy, torch     # noqa: F401   (no matplotlib: it asks the environment)
+    os.environ['MPLBACKEND'] = 'module://matplotlib_inline.backend_inline'     # as in every kernel
+    import ipykernel.ipkernel, ipykernel.kernelapp, matplotlib.figure, sklearn.datasets, torch._dynamo     # noqa: F401
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     with socket.socket(socket.AF_UNIX) as s:
         s.bind(path)
