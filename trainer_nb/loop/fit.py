@@ -21,11 +21,12 @@ from trainer_nb.data import (
 )
 from .hooks import STEPS, Calls, Cancel, CancelFit
 from .interrupts import Interrupts, TrainingInterrupted, show_in_a_line
-from .first_batch import BeforeFirst
+from .mistakes import BeforeFirst
 from .optim import named_parts, trained
 from .plan import RESUMABLE, Plan
-from .snapshot import load_object_states, object_states, set_buffers
-from .modes import get_modes, in_eval, set_modes, set_training
+from trainer_nb.loop.snapshot import (
+    get_modes, in_eval, load_object_states, object_states, set_buffers, set_modes, set_training
+)
 from .steps import DefaultResult, as_step
 
 # %% ../../nbs/loop/17_fit.ipynb #06f4a114

@@ -23,7 +23,6 @@ from trainer_nb.base import (
     backward, check_seed, drop_locals, folded, is_oom, note_place, opt_step, set_seed, to_device, with_comments
 )
 from ..data import Pass, is_shuffled, length, rng_states, sets_of, source
-from .first_batch import Looked, new_sums
 from .fit import BoundSteps, Fit, _misplaced
 from .history import History
 from .hook_table import Hooked, as_hooks
@@ -33,8 +32,7 @@ from .losses import step_with_closure
 from .accumulate import Accumulators, check_column
 from .metrics import as_metrics, check_sets, missing_inputs
 from .missing import Stand, as_result
-from .mistakes import check_model, float_dtype
-from .modes import get_modes, set_modes, set_opt_modes, switch
+from .mistakes import Looked, check_model, float_dtype, new_sums
 from .other_names import is_data, missing_name, refuse_fit, refuse_others
 from trainer_nb.loop.optim import (
     check_names, check_optimizers, is_by_name, lr_names, make_optimizers, needs_closure, parameters, set_lr, trained
@@ -43,7 +41,7 @@ from .outputs import Joined, n_samples, sizes_of
 from . import parts
 from .plan import Plan, StepState, TrainPass, as_rate, fit_rates
 from .sandbox import DryRun, dry_run
-from .snapshot import named_objects
+from .snapshot import get_modes, named_objects, set_modes, set_opt_modes, switch
 from .shortage import in_opt_step, shortage
 from trainer_nb.loop.steps import (
     DefaultResult, as_step, check_loss, check_parameters, is_number, needed_names, unpack
