@@ -23,6 +23,7 @@ from .hooks import STEPS, Calls, Cancel, CancelFit
 from .interrupts import Interrupts, TrainingInterrupted, show_in_a_line
 from .mistakes import BeforeFirst
 from .optim import named_parts, trained
+from .parts import check_parts
 from .plan import RESUMABLE, Plan
 from trainer_nb.loop.snapshot import (
     get_modes, in_eval, load_object_states, object_states, set_buffers, set_modes, set_training
@@ -53,11 +54,19 @@ class BoundSteps:
 
 def _passing(learn, calls):
     "Wrap the forward in hooks that may pass on another model and loss function"
-    step = calls.wrap('do_step', lambda model, loss_fn: learn.phase.step_with(learn, model, loss_fn), learn)
+    def forward(model, loss_fn):
+        phase, own = learn.phase, (learn.phase.model, learn.phase.loss_fn)
+        if any(a is not b for a, b in zip(own, phase.passed)): raise RuntimeError(
+            'a hook set learn.model or learn.loss_fn in do_step, where both are chosen already: '
+            'pass another one on, nxt(model) or nxt(model, loss_fn)')
+        phase.model, phase.loss_fn = model, loss_fn
+        try: learn.do_step()
+        finally: phase.model, phase.loss_fn = own
+    wrapped = calls.wrap('do_step', forward, learn)
     def do_step():
         phase = learn.phase
         before, phase.passed = phase.passed, (phase.model, phase.loss_fn)
-        try: step(*phase.passed)
+        try: wrapped(*phase.passed)
         finally: phase.passed = before
     return do_step
 
@@ -187,7 +196,7 @@ class Fit(FitState):
     @contextmanager
     def running(self, learn: Any) -> Iterator[Interrupts]:
         "Open the fit, and close it however the block ends"
-        learn._check_parts()
+        check_parts(learn)
         if not self.loaders: self.loaders = learn.train_dl, learn.valid_dl
         learn.requests.clear()
         with Interrupts(learn) as interrupts, ExitStack() as around:

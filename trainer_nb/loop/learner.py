@@ -144,16 +144,6 @@ class Phase:
 class _Results(Phase):
     "What the steps of a batch returned or yielded"
 
-    def step_with(self, learn: Any, model: Any, loss_fn: Any) -> None:
-        "Compute the forward with the model and loss function that hooks passed on"
-        own = self.model, self.loss_fn
-        if any(a is not b for a, b in zip(own, self.passed)): raise RuntimeError(
-            'a hook set learn.model or learn.loss_fn in do_step, where both are chosen already: '
-            'pass another one on, nxt(model) or nxt(model, loss_fn)')
-        self.model, self.loss_fn = model, loss_fn
-        try: learn.do_step()
-        finally: self.model, self.loss_fn = own
-
     def check_result(self) -> None:     # raises TypeError or KeyError
         "Check that a step returned a dict, and in training a loss"
         if not isinstance(self.result, Mapping): raise TypeError(
@@ -167,20 +157,15 @@ class _Results(Phase):
         names = ', '.join(call.hook.name for call in learn.calls.at['do_step']) or type(learn).__name__
         raise TypeError(f'do_step of {names} left no result: call nxt(), or set learn.loss and learn.result')
 
-    def take_result(self,
-        result: Any,    # mapping
-    ) -> None:
+    def take_result(self, result: Mapping[str, Any]) -> None:
         "Keep what a step returned after its last `yield`"
         self.generator = self.loss = self.loss_params = None
         self.result, self.pred = result, result.get('pred')
         if 'loss' in result: raise ValueError(
             "the step yields losses and returns a 'loss' too: leave it out of the returned dict") from None
 
-    def take_yield(self,
-        item: Any,          # expected: (name of an optimizer, loss)
-        opts: Mapping[str, Any],
-    ) -> None:
-        "Keep what a step yielded, and choose that loss's optimizer"
+    def take_yield(self, item: Any, opts: Mapping[str, Any]) -> None:
+        "Keep what a step yielded, (name of an optimizer, loss), and choose that loss's optimizer"
         if not (isinstance(item, tuple) and len(item) == 2): raise TypeError(
             f'the step yielded a {type(item).__name__}: '
             "expected (name of an optimizer, loss), as in `yield 'd', d_loss`")
@@ -197,12 +182,8 @@ class _Results(Phase):
 class _Room(_Results):
     "What happens to a batch that runs out of memory"
 
-    def make_room(self,
-        learn: Any,     # `Learner`
-        e: BaseException,
-        item: Any,      # what the loader yielded
-    ) -> bool:          # whether to repeat it now
-        "Release a batch that ran out of memory"
+    def make_room(self, learn: Any, e: BaseException, item: Any) -> bool:
+        "Release a batch that ran out of memory, the `item` of the loader; return whether to repeat it now"
         fit, before = learn.fitting, learn.cancelled
         try: text = shortage(learn, e)
         except Exception as other: text = f'what takes the memory could not be described: {other!r}'
@@ -210,7 +191,7 @@ class _Room(_Results):
         if self.training:
             for opt in learn.opts.values():
                 for p in parameters(opt): p.grad = None
-        self.undo()
+        self.current.undo()     # what a hook recorded for the batch stays: some is from before its start
         self.last_loss = None
         self.clear()
         drop_locals(e)
@@ -225,9 +206,10 @@ class _Room(_Results):
         e.add_note('learn.resume() continues with this batch')
         return False
 
-    def undo(self) -> None:
-        "Take the current batch out of the metrics; what a hook recorded for it stays: some is from before its start"
-        self.current.undo()
+    def drop(self, learn: Any) -> None:
+        "Forget a batch that a hook cancelled"
+        self.current.forget()
+        learn._cancel('step')
 
 # %% ../../nbs/loop/18_learner.ipynb #f7d5b358
 class Training(_Room):
@@ -251,11 +233,8 @@ class Training(_Room):
         for f in at['after_backward']: f(learn)
         for name in self.opt_names: self.step_opt(learn, name)
 
-    def step_opt(self,
-        learn: Any,     # `Learner`
-        name: str,      # of the optimizer
-    ) -> None:
-        "Step one optimizer, unless a hook holds the step back, and clear its gradients"
+    def step_opt(self, learn: Any, name: str) -> None:
+        "Step the optimizer of a name, unless a hook holds the step back, and clear its gradients"
         learn._choose_opt(name)
         if stepped := self.do['do_opt_step'](): self.stepped = True
         elif stepped is None: raise TypeError('do_opt_step returned None: return whether the optimizer stepped; '
@@ -272,8 +251,7 @@ class Training(_Room):
         for name in learn.opts:
             learn._choose_opt(name)
             self.do['do_zero_grad']()
-        self.sums.forget()
-        learn._cancel('step')
+        super().drop(learn)
 
     def count(self, learn: Any) -> None:
         "Count a finished batch"
@@ -326,11 +304,6 @@ class Validation(_Room):
         if learn._looked.counted != id(self.dl) and not (now.rows or now.n_packed):
             learn._looked.check_count(learn, self.dl, self.yielded)
         now.add(losses, self.result, self.result.get('n', n))
-
-    def drop(self, learn: Any) -> None:
-        "Forget a batch that a hook cancelled"
-        self.current.forget()
-        learn._cancel('step')
 
     def count(self, learn: Any) -> None:
         "Count a finished batch"
@@ -802,13 +775,10 @@ class Learner(Hooked):
             batch = [to_device(parts.as_inputs(o, dtype), self.device) for o in (inputs, named)]
             phase = Validation(pass_=Pass([batch]))
             with self._apart(phase):
-                phase.batch, phase.step_fn = batch, self._call_model
+                phase.batch = batch
+                phase.step_fn = lambda batch: {'pred': self.model(*batch[0], **batch[1])}
                 phase.do['do_step']()
                 return phase.pred
-
-    def _call_model(self, batch):
-        "The step of `learn(x)`"
-        return {'pred': self.model(*batch[0], **batch[1])}
 
     def _about_predict(self, batch):  # str, or None
         "What `predict` assumed about a batch that failed"
@@ -963,10 +933,8 @@ class Learner(Hooked):
                 f'there are several optimizers, {names}: set all of them, learn.opts = {{name: optimizer}}')
         self.opts = {self.opt_name: optim} if self.opt_name and not isinstance(optim, Mapping) else optim
 
-    def _choose_opt(self,
-        name: str,  # of an optimizer
-    ) -> None:
-        "Make an optimizer `learn.opt`"
+    def _choose_opt(self, name: str) -> None:
+        "Make the optimizer of a name `learn.opt`"
         self.opt_name, self._opt = name, self._opts[name]
 
     def _set_opts(self, opts):
@@ -1051,10 +1019,8 @@ class Learner(Hooked):
             raise TypeError(f'record got {value!r} for {name!r}: expected a number or a 0-d tensor')
         row[name] = value
 
-    def _cancel(self,
-        what: str,  # 'step', 'epoch', 'fit', 'stop', 'interrupt' or 'memory'
-    ) -> None:
-        "Note what ended early, tell the hooks, and forget the batch"
+    def _cancel(self, what: str) -> None:
+        "Note in `cancelled` what ended early, tell the hooks, and forget the batch"
         self.cancelled = what
         self.calls.close('after_cancel', self)
         self.phase.clear()
@@ -1076,16 +1042,8 @@ class Learner(Hooked):
         "Refuse attributes that a learner does not have; a subclass may have others"
         parts.check_attributes(self, self._known)
 
-    def _check_parts(self) -> None:      # raises ValueError or TypeError
-        "Check before a fit that the parts fit together"
-        self._check_use()
-        parts.check_parts(self)
-        self._set_opts(self._opts)
-
-    def is_own(self,
-        name: str,  # of a method
-    ) -> bool:
-        "Return whether a step is the user's own, passed or overridden"
+    def is_own(self, name: str) -> bool:
+        "Return whether the step of a name is the user's own, passed or overridden"
         if name in vars(self): return True
         first = next((vars(c)[name] for c in reversed(type(self).__mro__) if name in vars(c)), None)
         return getattr(type(self), name, None) is not first
@@ -1103,18 +1061,14 @@ class Learner(Hooked):
 
     # what the façade above all wings fills in
 
-    def _make_display(self,
-        display: Any,   # what `Learner` was given
-    ) -> Any:           # `Hook` or None
+    def _make_display(self, display: Any) -> Hook | None:
         "Make the hook that `Learner(display=...)` adds: none here, which draws nothing"
 
     def _keep_best(self, hooks: list[Any], keep_best: Any) -> list[Any]:
         "Return the hooks of `fit(keep_best=...)`: none here, which keeps no weights"
         raise RuntimeError('fit(keep_best=...) keeps weights: use the Learner of trainer_nb.all')
 
-    def _resume_from(self,
-        source: Any,    # True or a path
-    ) -> bool:
+    def _resume_from(self, source: Any) -> bool:
         "Restore a checkpoint: none here, which reads no files"
         raise RuntimeError('fit(resume=...) reads a checkpoint: use the Learner of trainer_nb.all')
 

@@ -144,6 +144,7 @@ def class_names(learn: Any, dl: Any = None) -> Sequence|Mapping|None:
 # %% ../../nbs/loop/14_parts.ipynb #2f1051ee
 def check_parts(learn: Any) -> None:  # raises ValueError or TypeError
     "Check before a fit that the parts fit together"
+    learn._check_use()
     if learn.is_fitting: raise RuntimeError('this learner is in a fit already')
     if learn.train_dl is None:
         raise ValueError('there is no train_dl: pass one to Learner, or set learn.train_dl')
@@ -155,6 +156,7 @@ def check_parts(learn: Any) -> None:  # raises ValueError or TypeError
         'there is no optimizer: the model had no parameters when the learner was made; set learn.opt')
     learn.metrics = as_metrics(learn.metrics)
     check_sets(sets_of(learn.valid_dl), learn.metrics)
+    learn._set_opts(learn.opts)
 
 def check_shapes(learn: Any, what: str) -> None:
     "Refuse lazy layers that have not seen a batch"

@@ -28,7 +28,7 @@ from .hook_table import Hooked
 from .hooks import STEPS, Calls, CancelEpoch, Hook, MainProcessHook, points
 from .interrupts import Interrupts, takes_interrupts
 from .optim import parameters, trained
-from .parts import check_shapes
+from .parts import check_parts, check_shapes
 from .snapshot import Snapshot
 from .steps import loss_weight
 
@@ -239,7 +239,7 @@ def without_hooks(learn: Any) -> Iterator[Any]:
 
 def check_ready(learn: Any) -> None:
     "Refuse parts that do not fit together, and training data that cannot be read again"
-    learn._check_parts()
+    check_parts(learn)
     if hasattr(learn.train_dl, '__next__'): raise ValueError(
         f'train_dl is a {type(learn.train_dl).__name__}, which can be read only once: its batches would be lost. '
         'Pass something that can be read again.')

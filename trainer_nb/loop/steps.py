@@ -205,14 +205,10 @@ class Returned:
         for name, value in result.items():
             if value is None or name in self.others: continue
             if not is_number(value): self._refuse(name, value)
-            elif name in self.names or self._is_new(name): found[name] = value
+            elif name in self.names or isinstance(name, str) and name not in self.inputs():
+                self.names[name], found[name] = None, value
+            else: self.others.add(name)
         return found
-
-    def _is_new(self, name):
-        "Add a column, unless the value is an input"
-        if isinstance(name, str) and name not in self.inputs(): self.names[name] = None
-        else: self.others.add(name)
-        return name in self.names
 
     def _refuse(self, name, value):
         "Leave out a key whose value is no number; warn if it was one before"
