@@ -23,7 +23,7 @@ from trainer_nb.base import (
     backward, check_seed, drop_locals, folded, is_oom, note_place, opt_step, set_seed, to_device, with_comments
 )
 from ..data import Pass, is_shuffled, length, rng_states, sets_of, source
-from .fit import BoundSteps, Fit, _misplaced
+from .fit import BoundSteps, Fit, _misplaced, close_epoch, close_valid, running
 from .history import History
 from .hook_table import Hooked, as_hooks
 from .hooks import STEPS, Cancel, CancelEpoch, CancelStep, Hook, GoBack
@@ -585,7 +585,7 @@ class Learner(Hooked):
             if stopped is not None and stopped.train is not None and not (resume or stopped.is_trained): warnings.warn(
                 f'fit begins a new epoch, without the rest of the one that was stopped {self.position}: '
                 'learn.resume() would have continued it', stacklevel=2)
-            with fit.running(self) as interrupts, interrupts.open():
+            with running(fit, self) as interrupts, interrupts.open():
                 for opt in self.opts.values(): opt.zero_grad()
                 if resume and self._resume_from(resume):
                     fit.plan.begin(self.state)
@@ -634,7 +634,7 @@ class Learner(Hooked):
             except GoBack as e:
                 fit.go_back(self, *e.args)
                 continue
-            fit.close_epoch(self, interrupts)
+            close_epoch(fit, self, interrupts)
 
     def _validate(self, fit):
         "Run the validation pass of a fit, or the rest of one that was stopped, and record its values"
@@ -642,7 +642,7 @@ class Learner(Hooked):
             phase.requests, batches = self.requests, phase.batches(self)
             while not phase.run(self, batches): fit.answer(self)
             phase.check_any()
-        fit.close_valid(self)
+        close_valid(fit, self)
 
     @with_comments
     def resume(self) -> History:    # raises RuntimeError if there is nothing to resume
@@ -654,7 +654,7 @@ class Learner(Hooked):
                 'nothing to resume: no fit was stopped between two batches, or another fit has begun or its optimizer '
                 'was replaced since')
             fit.match_loaders(self)
-            with fit.running(self) as interrupts, interrupts.open():
+            with running(fit, self) as interrupts, interrupts.open():
                 fit.put_back(self)
                 self._run(fit, interrupts)
         return self.history
