@@ -103,7 +103,7 @@ class Stand:
         if isinstance(batch, Mapping): yield from (lambda batch: batch, _Partial)
         if isinstance(batch, (list, tuple)) or is_alone:
             here = 1 if is_alone else len(batch)
-            for n in [known] if known > here else range(here, here + 4): yield partial(_completed, n=n)
+            yield from (partial(_completed, n=n) for n in ([known] if known > here else range(here, here + 4)))
         elif not isinstance(batch, Mapping): yield lambda batch: batch
         if is_alone or self.is_bare: yield lambda batch: batch if is_alone else batch[0]
 
@@ -112,8 +112,7 @@ class Stand:
         if self.form is not None: return self._run(self.form(batch))
         first = None
         for form in self._forms(batch):
-            copy = map_tensors(Tensor.clone, batch)     # a step that fails may have written to it
-            try: res = self._run(form(copy))
+            try: res = self._run(form(map_tensors(Tensor.clone, batch)))     # one that fails may write to it
             except (KeyError, IndexError, TypeError, ValueError, AttributeError) as e:
                 if first is not None and 'which the batch lacks' in str(e): first.add_note(str(e))
                 first = first or e

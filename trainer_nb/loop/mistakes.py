@@ -171,6 +171,23 @@ class BeforeFirst:
         "Restore the state from before the fit, unless a batch has been trained"
         if learn.state.samples_seen == self.n and not learn.stepped: self.before.put_back()
 
+# %% ../../nbs/loop/10_mistakes.ipynb #7181d52a
+def _miscounted(dl, batch, n):
+    "Say that a batch, which counts as `n` samples, may hold another number; None if nothing speaks for it"
+    bs = nominal_batch_size(dl)
+    if bs is not None and (n > bs or n < bs and (length(dl) or 0) > 1):
+        return f'a batch of {bs} samples, by the batch_size of the {type(dl).__name__}, counts as {n}'
+    if isinstance(batch, (int, float, str)) or sample_counts(batch): return None
+    return f'the samples in a {type(batch).__name__} cannot be counted: it counts as 1'
+
+def _check_gradients(learn):
+    "Warn if a user's hook wraps the backward and leaves no gradient"
+    opt, hooks = learn.opts[learn.phase.opt_names[0]], [call.hook for call in learn.calls.at['do_backward']]
+    names = [h.name for h in hooks if is_custom(h)]
+    if not names or any(p.grad is not None for p in parameters(opt)): return
+    warnings.warn(f'no parameter has a gradient after do_backward, which {", ".join(names)} '
+                  f'wrap{"" if names[1:] else "s"}: call nxt() there, or nothing is trained', stacklevel=2)
+
 # %% ../../nbs/loop/10_mistakes.ipynb #43689fa9
 class Looked:
     "What was learned from the first batches of a learner's parts"
@@ -213,23 +230,11 @@ class Looked:
     def check_count(self, learn: Any, dl: Any, batch: Any) -> None:
         "Warn, once, that a batch may hold another number of samples than the loop counts"
         if not learn.training: self.counted = id(dl)
-        n, bs = learn.world.total, nominal_batch_size(dl)
-        is_off = bs is not None and (n > bs or n < bs and (length(dl) or 0) > 1)
-        is_guess = not isinstance(batch, (int, float, str)) and not sample_counts(batch)
-        if self.has_warned or 'n' in learn.result or not (is_off or is_guess): return
+        if self.has_warned or 'n' in learn.result: return
+        if (what := _miscounted(dl, batch, learn.world.total)) is None: return
         self.has_warned = True
-        what = (f'a batch of {bs} samples, by the batch_size of the {type(dl).__name__}, counts as {n}' if is_off else
-                f'the samples in a {type(batch).__name__} cannot be counted: it counts as 1')
         warnings.warn(f'{what}. Means over an epoch are weighted by this number: '
                       "return the right one from the step, {'loss': ..., 'n': ...}", stacklevel=2)
-
-def _check_gradients(learn):
-    "Warn if a user's hook wraps the backward and leaves no gradient"
-    opt, hooks = learn.opts[learn.phase.opt_names[0]], [call.hook for call in learn.calls.at['do_backward']]
-    names = [h.name for h in hooks if is_custom(h)]
-    if not names or any(p.grad is not None for p in parameters(opt)): return
-    warnings.warn(f'no parameter has a gradient after do_backward, which {", ".join(names)} '
-                  f'wrap{"" if names[1:] else "s"}: call nxt() there, or nothing is trained', stacklevel=2)
 
 # %% ../../nbs/loop/10_mistakes.ipynb #97340cb8
 def new_sums(learn: Any, steps: Any, dl: Any, *args: Any, training: bool = False,

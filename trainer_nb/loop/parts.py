@@ -118,6 +118,17 @@ def to_predict(learn: Any, data: Any) -> tuple[Any, str]:
     is_bare = isinstance(data, Tensor) or hasattr(data, '__array__')
     return loader_for(learn, (data,) if is_bare else data), 'bare' if is_bare else ''
 
+# %% ../../nbs/loop/14_parts.ipynb #p00000a2
+def class_names(learn: Any, dl: Any = None) -> Sequence|Mapping|None:
+    "Return the names of classes that a dataset, an object in `state`, or the model knows by an attribute `classes`"
+    loaders = chain.from_iterable(map(each, (dl, learn.train_dl, learn.valid_dl)))
+    for o in (*loaders, *learn.objects.values(), learn.model):
+        while o is not None:
+            if isinstance(names := getattr(o, 'classes', None), (list, tuple, Mapping)): return names
+            o = getattr(o, 'dataset', None)
+    return None
+
+# %% ../../nbs/loop/14_parts.ipynb #2f1051ee
 def _check_loader(learn: Any, name: str) -> None:
     "Make a loader of what was assigned since, and refuse an empty one"
     dl = loader_for(learn, getattr(learn, name), name == 'train_dl')
@@ -131,17 +142,6 @@ def _check_loader(learn: Any, name: str) -> None:
         if o is not None and length(o) == 0:
             raise ValueError(f'{name} is empty: no data, or drop_last with less than one batch?')
 
-# %% ../../nbs/loop/14_parts.ipynb #p00000a2
-def class_names(learn: Any, dl: Any = None) -> Sequence|Mapping|None:
-    "Return the names of classes that a dataset, an object in `state`, or the model knows by an attribute `classes`"
-    loaders = chain.from_iterable(map(each, (dl, learn.train_dl, learn.valid_dl)))
-    for o in (*loaders, *learn.objects.values(), learn.model):
-        while o is not None:
-            if isinstance(names := getattr(o, 'classes', None), (list, tuple, Mapping)): return names
-            o = getattr(o, 'dataset', None)
-    return None
-
-# %% ../../nbs/loop/14_parts.ipynb #2f1051ee
 def check_parts(learn: Any) -> None:  # raises ValueError or TypeError
     "Check before a fit that the parts fit together"
     learn._check_use()
@@ -158,6 +158,7 @@ def check_parts(learn: Any) -> None:  # raises ValueError or TypeError
     check_sets(sets_of(learn.valid_dl), learn.metrics)
     learn._set_opts(learn.opts)
 
+# %% ../../nbs/loop/14_parts.ipynb #917e3cf9
 def check_shapes(learn: Any, what: str) -> None:
     "Refuse lazy layers that have not seen a batch"
     tensors = chain.from_iterable(chain(o.named_parameters(), o.named_buffers()) for o in trained(learn))
@@ -189,7 +190,8 @@ def elsewhere(name: str, where: str) -> property:
 
 def check_attributes(learn: Any, known: frozenset[str]) -> None:
     "Refuse attributes that a learner does not have; a subclass may have others"
-    for name in vars(learn).keys() - known if is_plain(learn) else ():
+    if not is_plain(learn): return
+    for name in vars(learn).keys() - known:
         if hasattr(type(learn), name) or name.startswith('_'): continue
         hint = did_you_mean(name, [o for o in dir(learn) if o != name])
         raise missing_name(

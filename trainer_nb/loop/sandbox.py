@@ -55,7 +55,9 @@ def _inside(o):
     if isinstance(o, MethodType): return [o.__self__]
     if isinstance(o, partial): return [o.func, o.args, o.keywords]
     if isinstance(o, (*_LEAVES, FunctionType)) or _is_busy(type(o)): return []
-    items = o.values() if isinstance(o, Mapping) else o if isinstance(o, (list, tuple, set, deque)) else ()
+    items = []
+    if isinstance(o, Mapping): items = o.values()
+    elif isinstance(o, (list, tuple, set, deque)): items = o
     return [*islice(items, _MOST), *(_attributes(o) or {}).values()]
 
 def _owned(roots):
@@ -148,29 +150,27 @@ def _left_out(hooks):
     names = ', '.join(h.name for h in hooks if not _is_library(type(h)) and h.in_dry_run is None)
     return f'; {names} took no part: set `in_dry_run = True` in a hook that steps need' if names else ''
 
-# %% ../../nbs/loop/20_sandbox.ipynb #1cfbf2fe
-class DryRun:
-    "Training batches, one by one, by a twin of the learner"
-    def __init__(self,
-        learn: Any,             # the twin, a `Learner`
-        interrupts: Interrupts,
-    ):
-        self.learn, self.interrupts = learn, interrupts
-        self.pass_, self.n_passes = None, 0
-        self.losses, self.n = None, 0       # of the latest batch
-
+# %% ../../nbs/loop/20_sandbox.ipynb #b6a359f6
+class _Latest:
+    "Losses and weight of the latest batch, which the loop adds as to an epoch's `Accumulator`"
+    latest: Any = (None, 0)
     looked = False
-
-    # the loop uses a dry run in place of an epoch's `Accumulator`
     copied = staticmethod(without_graph)
 
     def add(self, losses: Any, result: Any, n: Any, lrs: Any = ()) -> None:
-        self.losses, self.n = losses, loss_weight(result, n)
+        self.latest = losses, loss_weight(result, n)
 
     def record(self, name: str, value: Any, mean: bool = False) -> None: pass
     def forget(self) -> None: pass
     def take(self, result: Any, n: Any) -> None: pass
     def undo(self) -> None: pass
+
+# %% ../../nbs/loop/20_sandbox.ipynb #1cfbf2fe
+class DryRun:
+    "Training batches, one by one, by a twin of the learner"
+    def __init__(self, learn: Any, interrupts: Interrupts):
+        self.learn, self.interrupts, self.sums = learn, interrupts, _Latest()
+        self.pass_, self.n_passes = None, 0
 
     def train_batch(self) -> tuple[Any, Any]:   # (loss, weight): 0-d tensor without grad, or dict of them for a step
                                                 # that yields, or None if the step was cancelled; int or 0-d tensor
@@ -180,16 +180,16 @@ class DryRun:
     def _train_batch(self, learn):
         while True:
             if is_new := self.pass_ is None: self._open_pass()
-            self.losses, self.n = None, 0
+            self.sums.latest = None, 0
             try:
                 for batch in self.pass_:
                     learn.phase.run(learn, [batch])
-                    return self.losses, self.n
+                    return self.sums.latest
             except CancelEpoch:
                 for opt in learn.opts.values(): opt.zero_grad()
                 learn.phase.clear()
                 self.pass_, self.n_passes = None, 0
-                return self.losses, self.n
+                return self.sums.latest
             if is_new: raise ValueError('train_dl yielded no batch: is it empty?')
             self.pass_ = None
 

@@ -139,6 +139,7 @@ class Snapshot:
         with ExitStack() as stack:
             for f in self.restore: stack.callback(f)
 
+# %% ../../nbs/loop/13_snapshot.ipynb #074c5c74
 def norm_buffers(*modules: Any, training: bool = False) -> list[Tensor]:
     "Return the running statistics of norms, which a forward changes; `training`: of those in training mode"
     inside = chain.from_iterable(o.modules() for o in modules if isinstance(o, nn.Module))
@@ -207,7 +208,7 @@ def called_modules(model: nn.Module) -> list[nn.Module]:
 # %% ../../nbs/loop/13_snapshot.ipynb #778d5b74
 def get_modes(*owners: nn.Module) -> list[tuple[nn.Module, bool]]:
     "Return the mode of each submodule"
-    return [(m, m.training) for o in owners for m in _submodules(o)]
+    return [(m, m.training) for m in chain.from_iterable(map(_submodules, owners))]
 
 def _submodules(owner):
     "What `owner.modules()` yields, without the names that torch makes for it"

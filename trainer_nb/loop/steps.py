@@ -86,6 +86,7 @@ def on_host(t: Tensor) -> bool:
     "Return whether a tensor can be read without waiting for a device"
     return t.is_cpu
 
+# %% ../../nbs/loop/06_steps.ipynb #786a3006
 class Uncounted(NamedTuple):
     "Targets on a device, some of which may be ignored: those of many batches are counted together"
     targ: Tensor
@@ -178,8 +179,8 @@ class DefaultResult:
             labels = targ if loss_fn is not None else (kwargs or {}).get('labels')
             if (n := self.divisor(labels)) is not None: res['loss_n'] = n
         if kwargs is None and type(pred) is Tensor: return res      # fast path
-        fields = pred if isinstance(pred, Mapping) else _fields(pred) if loss_fn is None else {}
-        found = {**(kwargs or {}), **fields, **res}
+        if not isinstance(pred, Mapping): pred = _fields(pred) if loss_fn is None else {}
+        found = {**(kwargs or {}), **pred, **res}
         return {k: v for k, v in found.items() if k not in ('n', 'reduction')}      # of a user's own step alone
 
 # %% ../../nbs/loop/06_steps.ipynb #ret0rned1
