@@ -231,8 +231,8 @@ class Fit(FitState):
             if getattr(learn, name) is self.loaders[i]: continue
             if phase is not None: raise ValueError(
                 f'{name} was replaced in the middle of a pass, after {phase.pass_.n} of '
-                f'{length(phase.pass_.dl) or "?"} batches: put the first one back to resume, or call fit, which begins '
-                'with the new one')
+                f'{length(phase.pass_.dl) or "?"} batches: put the first one back to resume, or '
+                'call fit, which begins with the new one')
             if self.rng_states is not None: self.rng_states[1][i] = []      # those of the first one's generators
         self.loaders = learn.train_dl, learn.valid_dl
 

@@ -242,8 +242,8 @@ class Training(_Room):
         "Step the optimizer of a name, unless a hook holds the step back, and clear its gradients"
         learn._choose_opt(name)
         if stepped := self.do['do_opt_step'](): self.stepped = True
-        elif stepped is None: raise TypeError('do_opt_step returned None: return whether the optimizer stepped; '
-                                              'in a hook, what nxt() returned')
+        elif stepped is None: raise TypeError('do_opt_step returned None: return whether the '
+                                              'optimizer stepped; in a hook, what nxt() returned')
         self.do['do_zero_grad']()
 
     def record(self, learn: Any, losses: Any, n: int) -> None:
@@ -265,8 +265,8 @@ class Training(_Room):
     def batches(self, learn: Any) -> Iterator[Any]:
         "Open the pass, or the rest of it"
         if source(learn.train_dl) is not self.pass_.dl: raise ValueError(
-            'a hook replaced train_dl in before_epoch, where the pass of this epoch has its loader already: '
-            'replace it in after_epoch, by a loader')
+            'a hook replaced train_dl in before_epoch, where the pass of this epoch has its loader '
+            'already: replace it in after_epoch, by a loader')
         res = iter(self.pass_)
         self.n_batches = self.pass_.adapter.length      # `set_epoch`, or a hook before the epoch, may have changed it
         return res
@@ -380,8 +380,8 @@ class Learner(Hooked):
     training = _of_phase('training', 'Whether the pass that runs trains; bool')
     n_batches = _of_phase('n_batches', 'Number of batches of the pass that runs; None if unknown')
     stepped = _of_phase('stepped', 'Whether an optimizer stepped in this batch; bool')
-    lr = parts.elsewhere('lr', 'pass the rate to the next fit, learn.fit(1, lr=...); in a run, run.set_lr(...). '
-                         'learn.lrs() has all')
+    lr = parts.elsewhere('lr', 'pass the rate to the next fit, learn.fit(1, lr=...); in a run, '
+                         'run.set_lr(...). learn.lrs() has all')
     epochs = parts.elsewhere('epochs', 'pass their number to fit, learn.fit(3)')
 
     @with_comments
@@ -589,8 +589,8 @@ class Learner(Hooked):
             fit, rates = Fit(plan), fit_rates(lr, self.opts)
             stopped = self.stopped
             if stopped is not None and stopped.train is not None and not (resume or stopped.is_trained): warnings.warn(
-                f'fit begins a new epoch, without the rest of the one that was stopped {self.position}: '
-                'learn.resume() would have continued it', stacklevel=2)
+                'fit begins a new epoch, without the rest of the one that was stopped '
+                f'{self.position}: learn.resume() would have continued it', stacklevel=2)
             with running(fit, self) as interrupts, interrupts.open():
                 for opt in self.opts.values(): opt.zero_grad()
                 if resume and self._resume_from(resume):
@@ -657,8 +657,8 @@ class Learner(Hooked):
             self.check_thread()
             fit = self.stopped
             if fit is None: raise RuntimeError(
-                'nothing to resume: no fit was stopped between two batches, or another fit has begun or its optimizer '
-                'was replaced since')
+                'nothing to resume: no fit was stopped between two batches, or another fit has '
+                'begun or its optimizer was replaced since')
             fit.match_loaders(self)
             with running(fit, self) as interrupts, interrupts.open():
                 fit.put_back(self)
@@ -699,8 +699,8 @@ class Learner(Hooked):
             dl = parts.loader_for(self, self.valid_dl if dl is None else dl)
             if dl is None: raise ValueError('there is no valid_dl: pass a loader')
             if self.batch is not None and not self.training: raise RuntimeError(
-                'learn.validate was called in a batch of validation, where its own batches would call it again: '
-                'check learn.training first')
+                'learn.validate was called in a batch of validation, where its own batches would '
+                'call it again: check learn.training first')
             self.metrics = as_metrics(self.metrics)
             phase = self._new_phase(False, dl)
             with self._apart(phase):
@@ -734,8 +734,8 @@ class Learner(Hooked):
                 'predict got inputs without targets: pass both in a tuple, predict((x0, x1, y), with_targs=True)')
             frame = None if as_frame is False else self._make_frame(as_frame, data[0], dl)
             if is_shuffled(source(dl)) and not with_targs: warnings.warn(
-                'predict got a loader that shuffles: the predictions are in its random order. Pass with_targs=True for '
-                'their targets, or a loader with shuffle=False', stacklevel=2)
+                'predict got a loader that shuffles: the predictions are in its random order. Pass '
+                'with_targs=True for their targets, or a loader with shuffle=False', stacklevel=2)
             phase, total = Validation(pass_=Pass(dl)), n_samples(dl)
             preds, targs = Joined('predictions', total), Joined('targets', total)
             with self._apart(phase):
@@ -790,8 +790,8 @@ class Learner(Hooked):
         "What `predict` assumed about a batch that failed"
         if self.is_own('predict_step'): return None
         if not self.phase.is_default: return (
-            'predict runs your own step, without what the batch lacks: pass batches that hold it, or to the learner a '
-            'predict_step(batch, learn) that returns the predictions')
+            'predict runs your own step, without what the batch lacks: pass batches that hold it, '
+            'or to the learner a predict_step(batch, learn) that returns the predictions')
         first = next(iter(batch.values() if isinstance(batch, Mapping) else batch), None) if len(batch) else None
         if isinstance(first, list) and first and isinstance(first[0], str): return (
             'the batch holds texts, and the model was called with them: pass to the learner a '
@@ -1059,8 +1059,8 @@ class Learner(Hooked):
         points = [o for o in ('before_fit', 'after_fit') if callable(getattr(hook, o, None))]
         if type(hook).around_fit is not Hook.around_fit: points.append('around_fit')
         if self.is_fitting and points: raise RuntimeError(
-            f'{hook.name} cannot be {what} while a fit runs, because it has {" and ".join(points)}: '
-            'do that before the fit or after it')
+            f'{hook.name} cannot be {what} while a fit runs, because it has '
+            f'{" and ".join(points)}: do that before the fit or after it')
 
     def _unreached(self): return () if self.valid_dl is not None else ('before_valid', 'after_valid')
 

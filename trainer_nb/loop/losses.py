@@ -40,8 +40,8 @@ def step_with_closure(learn: Any) -> bool:
     "Take a step of an optimizer that evaluates the loss; raises ValueError for a step that yields"
     phase, opt = learn.phase, learn.opt
     if phase.loss_params is not None:
-        raise ValueError(f'{type(opt).__name__} evaluates the loss again, which a step that yields cannot do: '
-                         'return a dict')
+        raise ValueError(f'{type(opt).__name__} evaluates the loss again, which a step that yields '
+                         'cannot do: return a dict')
     first, params = (phase.loss, phase.pred, phase.result), parameters(opt)
     kept = [[None if t is None else t.detach().clone() for t in (p, p.grad)] for p in params]
     is_new = True

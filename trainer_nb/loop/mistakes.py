@@ -92,8 +92,8 @@ def _check_classes(pred, targ):
         'probabilities, and they do not sum to 1: pass class ids, y.argmax(1), '
         'or, where a sample has several classes, loss_fn=F.binary_cross_entropy_with_logits')
     if flags[0]: warnings.warn(
-        'the predictions sum to 1, as after a softmax, and cross_entropy takes logits: it would apply another softmax. '
-        'Leave out the softmax at the end of the model', stacklevel=2)
+        'the predictions sum to 1, as after a softmax, and cross_entropy takes logits: it would '
+        'apply another softmax. Leave out the softmax at the end of the model', stacklevel=2)
 
 def _check_column(pred, targ, loss_fn, loss):
     "Refuse shapes (n, 1) and (n,) if they give another loss than the same numbers in one shape"
@@ -104,9 +104,9 @@ def _check_column(pred, targ, loss_fn, loss):
     if torch.allclose(other, loss.detach(), rtol=1e-3, atol=1e-6): return
     fix_y, fix_pred = ('unsqueeze', 'squeeze') if pred.ndim > targ.ndim else ('squeeze', 'unsqueeze')
     raise ValueError(
-        f'predictions of shape {tuple(pred.shape)} and targets of shape {tuple(targ.shape)} are broadcast, '
-        'so that each is compared with all others: '
-        f'give both one shape, y.{fix_y}(-1) in the data or pred.{fix_pred}(-1) in the model')
+        f'predictions of shape {tuple(pred.shape)} and targets of shape {tuple(targ.shape)} are '
+        f'broadcast, so that each is compared with all others: give both one shape, y.{fix_y}(-1) '
+        f'in the data or pred.{fix_pred}(-1) in the model')
 
 # %% ../../nbs/loop/10_mistakes.ipynb #ec37a658
 def _leaves(loss):

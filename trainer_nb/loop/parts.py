@@ -77,8 +77,8 @@ def batch_of_one(x: Any) -> Any:
     if isinstance(x, (bool, int, float)): return torch.tensor([x])
     if isinstance(x, Tensor): return x[None]
     if hasattr(x, '__array__'): return x.__array__()[None]
-    raise TypeError(f'predict(batched=False) got a {type(x).__name__}: expected one sample, which is a tensor, array, '
-                    'text or number, or a tuple or mapping of them')
+    raise TypeError(f'predict(batched=False) got a {type(x).__name__}: expected one sample, which '
+                    'is a tensor, array, text or number, or a tuple or mapping of them')
 
 # %% ../../nbs/loop/14_parts.ipynb #2fee0aad
 class _InBatches:
@@ -137,8 +137,8 @@ def _check_loader(learn: Any, name: str) -> None:
     loaders = {f'{name}[{k!r}]': o for k, o in sets_of(dl).items()} if sets_of(dl) else {name: dl}
     for name, o in loaders.items():
         if adapter_of(o).parts and not is_own: raise TypeError(
-            f'{name} is {o}, whose batches are dicts by loader, which the default step cannot take: '
-            'pass train_step=f(batch, learn), with batch[name] for each')
+            f'{name} is {o}, whose batches are dicts by loader, which the default step cannot '
+            'take: pass train_step=f(batch, learn), with batch[name] for each')
         if o is not None and length(o) == 0:
             raise ValueError(f'{name} is empty: no data, or drop_last with less than one batch?')
 
@@ -170,8 +170,8 @@ def refuse_script(model: nn.Module, what: str) -> None:
     "Refuse TorchScript, whose modules cannot be copied, wrapped or watched"
     for name, m in model.named_modules():
         if isinstance(m, torch.jit.ScriptModule): raise ValueError(
-            f'{name or "the model"} is TorchScript, which {what} cannot copy or look into: train the Python module '
-            'that it was made of, and script that afterwards')
+            f'{name or "the model"} is TorchScript, which {what} cannot copy or look into: train '
+            'the Python module that it was made of, and script that afterwards')
 
 # %% ../../nbs/loop/14_parts.ipynb #bdb36453
 def is_plain(learn: Any) -> bool:
@@ -195,9 +195,9 @@ def check_attributes(learn: Any, known: frozenset[str]) -> None:
         if hasattr(type(learn), name) or name.startswith('_'): continue
         hint = did_you_mean(name, [o for o in dir(learn) if o != name])
         raise missing_name(
-            learn, name, f'learn.{name} was set, and a learner has no such attribute.{hint} Keep what is yours in '
-            f'learn.config, in Learner(state={{...}}) if it changes, or in a subclass, '
-            f'and remove this, del learn.{name}')
+            learn, name, f'learn.{name} was set, and a learner has no such attribute.{hint} Keep '
+            f'what is yours in learn.config, in Learner(state={{...}}) if it changes, or in a '
+            f'subclass, and remove this, del learn.{name}')
 
 # %% ../../nbs/loop/14_parts.ipynb #p0000006
 class _Values:

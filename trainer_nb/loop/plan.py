@@ -119,8 +119,8 @@ class Plan:
         for name, dl in loaders.items():
             is_once = hasattr(dl, '__next__') and type(dl).__module__ in ('builtins', 'itertools')  # others may restart
             if is_once and (n := self.n_epochs or 1) > 1: raise ValueError(
-                f'{name} is a {type(dl).__name__}, which can be read once, and {n} epochs read it {n} times: '
-                'pass a list, or an object whose __iter__ begins anew')
+                f'{name} is a {type(dl).__name__}, which can be read once, and {n} epochs read it '
+                f'{n} times: pass a list, or an object whose __iter__ begins anew')
         if self.on_interrupt not in ('raise', 'return'):
             raise ValueError(f"on_interrupt is {self.on_interrupt!r}: expected 'raise' or 'return'")
         resume = self.resume

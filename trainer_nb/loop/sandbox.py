@@ -241,8 +241,8 @@ def check_ready(learn: Any) -> None:
     "Refuse parts that do not fit together, and training data that cannot be read again"
     check_parts(learn)
     if hasattr(learn.train_dl, '__next__'): raise ValueError(
-        f'train_dl is a {type(learn.train_dl).__name__}, which can be read only once: its batches would be lost. '
-        'Pass something that can be read again.')
+        f'train_dl is a {type(learn.train_dl).__name__}, which can be read only once: its batches '
+        'would be lost. Pass something that can be read again.')
 
 @contextmanager
 def dry_run(learn: Any) -> Iterator[DryRun]:

@@ -62,8 +62,8 @@ def unpack(batch: Any, loss_fn: Callable | None) -> tuple[Sequence, dict, Any]:
         return (), {k: v for k, v in batch.items() if loss_fn is None or k != key}, batch.get(key)
     if loss_fn is None: return batch if isinstance(batch, (list, tuple)) else (batch,), {}, None
     kind = f'{type(batch).__name__} of {len(batch)}' if isinstance(batch, (list, tuple)) else type(batch).__name__
-    raise TypeError(f'the loader yielded a {kind}; with a loss_fn the default step takes (inputs..., target) '
-                    'or a mapping. Write a train_step for other batches.')
+    raise TypeError(f'the loader yielded a {kind}; with a loss_fn the default step takes '
+                    '(inputs..., target) or a mapping. Write a train_step for other batches.')
 
 # %% ../../nbs/loop/06_steps.ipynb #ab9a5a32
 _COUNTING = F.cross_entropy, F.nll_loss, nn.CrossEntropyLoss.forward, nn.NLLLoss.forward
