@@ -19,11 +19,8 @@ from .loop import Learner as BareLearner
 # %% ../nbs/98_learner.ipynb #f0a10005
 class verb:
     "A method that is a function of another wing, imported when it is first used"
-    def __init__(self,
-        find: Callable[[], tuple],  # imports functions and returns them
-        name: str = '',             # of the function; default: that of the verb
-    ):
-        self.find, self.name = find, name
+    def __init__(self, find: Callable[[], tuple], name: str = ''):
+        self.find, self.name = find, name       # imports and returns functions; that of this one
 
     def __set_name__(self, cls: type, name: str) -> None: self.name = self.name or name
 
@@ -90,8 +87,6 @@ class Learner(BareLearner):
         "The batches that `SpikeGuard` noted or left out"
         from trainer_nb.look.batch import spikes_of
         return spikes_of(self)
-
-    # what the loop asks of other wings
 
     def _explain(self, e):
         from trainer_nb.look.mistakes import explain

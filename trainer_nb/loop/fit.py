@@ -33,7 +33,7 @@ from .steps import DefaultResult, as_step
 
 # %% ../../nbs/loop/17_fit.ipynb #06f4a114
 class BoundSteps:
-    "What the loop calls, bound once for all batches: events, steps within the hooks that wrap them, step functions"
+    "What the loop calls, bound once for all batches: events, steps within their hooks, step functions"
     def __init__(self, learn: Any):
         calls = learn.calls
         self.at = calls.at
@@ -104,9 +104,9 @@ class FitState:
         self.time_s = self.opened = 0.      # spent in this epoch before a stop; clock when it was opened or resumed
         self.rng_states = None              # RNG states at a stop; None while it runs
         self.warm: list[Any] = []           # loaders that kept worker processes then
-        self.modes: Any = ()                # modules and their training flags then, and before a validation pass
-        self.kept = None                    # modules that a hook's `before_fit` switched to evaluation mode
-        self.model = None                   # the user's own object, should a hook put another one in its place
+        self.modes: Any = ()  # modules and their training flags then, and before a validation pass
+        self.kept = None  # modules that a hook's `before_fit` switched to evaluation mode
+        self.model = None  # the user's own object, should a hook put another one in its place
         self.loaders: tuple[Any, ...] = ()  # the user's own train_dl and valid_dl
 
     def is_open(self, state: Any) -> bool:
@@ -197,7 +197,7 @@ class Fit(FitState):
     steps = None                # `BoundSteps`, while it runs
 
     def fire_first(self, learn: Any) -> None:
-        "Switch the whole model to training mode, and fire `before_fit`, whose hooks may switch parts back for the fit"
+        "Switch the model to training mode, and fire `before_fit`, whose hooks may switch parts back"
         set_training(trained(learn))
         learn.calls.fire('before_fit', learn)
         if self.kept is None: self.kept = in_eval(trained(learn))
@@ -215,7 +215,7 @@ class Fit(FitState):
         self.rng_states = None
 
     def go_back(self, learn: Any, restore: Callable) -> None:
-        "Leave the open phases, let `restore(learn)` load an earlier state into this fit, and take it up"
+        "Leave the open phases, and let `restore(learn)` load an earlier state into this fit"
         for phase in self.phases.values():
             phase.pass_.close()
             phase.release()
@@ -237,7 +237,7 @@ class Fit(FitState):
         self.loaders = learn.train_dl, learn.valid_dl
 
     def is_due(self, learn: Any) -> bool:
-        "Between two epochs, return whether another one is due; an interrupt that came in the last one is not lost"
+        "Between two epochs, return whether another is due; an interrupt in the last one is not lost"
         if 'stop_epoch' in learn.requests: self.answer(learn)
         if self.is_open(learn.state):
             self.plan.check_progress(learn.state)
@@ -265,13 +265,13 @@ class Fit(FitState):
         return self.valid is not None or self.plan.validates(learn.state)
 
     def is_over(self, learn: Any) -> bool:
-        "Between two training batches, return whether the pass ends here; carry out requests otherwise"
+        "Between two training batches, return whether the pass ends; carry out requests otherwise"
         if self.plan.end_step is not None and learn.state.optimizer_step >= self.plan.end_step: return True
         if learn.requests: self.answer(learn)
         return False
 
     def open_epoch(self, learn: Any) -> bool:
-        "Open the training phase of an epoch; return whether it is new, not the rest of a stopped one"
+        "Open the training phase of an epoch; return whether it is new, not a stopped one"
         is_new = self.train is None
         if is_new:
             learn.state.reset_epoch()

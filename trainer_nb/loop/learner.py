@@ -60,7 +60,7 @@ class Phase:
     do = step_fn = passed = None    # steps by name; the step function; model and loss with which `do_step` began
     result_of = None                # `DefaultResult`
     is_new = is_default = False     # the loss is a tensor of its own; the step function is the learner's
-    sums = pass_ = n_batches = None     # accumulator; `Pass`; its number of batches, None if unknown
+    sums = pass_ = n_batches = None  # accumulator; `Pass`; its number of batches, None if unknown
     all_names = ()              # of the optimizers
     requests = ()               # of the fit, if this is a pass of its own
     next_due = math.inf         # optimizer step at which something is due
@@ -75,17 +75,17 @@ class Phase:
         sums: Any = None,       # `Accumulator`, `Accumulators` of several sets, or those of a `DryRun`
     ):
         self.model, self.loss_fn, self.pass_ = model, loss_fn, pass_
-        self.sums = self.current = sums     # `current`: those of the set that the current batch is of
+        self.sums = self.current = sums  # `current`: those of the set that the current batch is of
         self.stepped = False
-        self.on_gradients = []      # functions of the learner, for gradients that an optimizer asks for
-        self.on_losses = []         # functions of learner and loss that return the loss it then compares
+        self.on_gradients = []  # functions of the learner, for gradients that an optimizer asks for
+        self.on_losses = []  # functions of learner and loss that return the loss it then compares
         self.clear()
 
     def clear(self) -> None:
         "Forget everything about the last batch, so that no tensor outlives it"
         self.batch = self.pred = None
         self.loss = self.result = None
-        self.yielded = None                         # the batch as the loader yielded it, in validation
+        self.yielded = None  # the batch as the loader yielded it, in validation
         self.has_pred = False                       # whether `after_pred` was fired for it
         self.generator = self.loss_params = None    # of a step that yields; parameters of the yielded loss
         self.opt_names = self.all_names             # optimizers that step after the loss
@@ -188,7 +188,7 @@ class _Room(_Results):
     "What happens to a batch that runs out of memory"
 
     def make_room(self, learn: Any, e: BaseException, item: Any) -> bool:
-        "Release a batch that ran out of memory, the `item` of the loader; return whether to repeat it now"
+        "Release a batch that ran out of memory, the loader's `item`; return whether to repeat it"
         fit, before = learn.fitting, learn.cancelled
         try: text = shortage(learn, e)
         except Exception as other: text = f'what takes the memory could not be described: {other!r}'
@@ -233,7 +233,7 @@ class Training(_Room):
         for f in at['after_loss']: f(learn)
         try: self.do['do_backward'](self.loss)
         except (AttributeError, RuntimeError):
-            check_loss(self.loss)                   # most errors here come from a step that returns no loss
+            check_loss(self.loss)  # most errors here come from a step that returns no loss
             raise
         for f in at['after_backward']: f(learn)
         for name in self.opt_names: self.step_opt(learn, name)
@@ -315,7 +315,7 @@ class Validation(_Room):
         self.pass_.n += 1
 
     def batches(self, learn: Any) -> Iterator[Any]:
-        "Fire `before_valid`, but not for a pass that a hook runs inside it, and open the pass, or the rest of it"
+        "Fire `before_valid`, unless a hook runs the pass inside it, and open the pass, or its rest"
         if not self.pass_.n and not learn._is_opening():
             self.is_opening = True
             try: learn.calls.fire('before_valid', learn)
@@ -329,7 +329,7 @@ class Validation(_Room):
 
 # %% ../../nbs/loop/18_learner.ipynb #2e57d0f9
 class _Opened:
-    "Has a phase on the stack of a learner within a `with` block; after an error it stays until its batch was described"
+    "Has a phase on the stack in a `with` block; after an error it stays until its batch was described"
     def __init__(self, learn: Any, phase: Phase): self.learn, self.phase = learn, phase
 
     def __enter__(self) -> Phase:
@@ -345,7 +345,7 @@ class _Opened:
 
 @contextmanager
 def evaluating(phase: Phase, learn: Any, modes: Any = None) -> Iterator[Any]:
-    "Open a phase in evaluation mode within a `with` block; then restore `modes`, or those from before"
+    "Open a phase in evaluation mode in a `with` block; then restore `modes`, or those from before"
     owners = trained(learn)
     if modes is None: modes = get_modes(*owners)
     opts_train = learn._opts_train
@@ -433,10 +433,10 @@ class Learner(Hooked):
             if predict_step is not None: self.predict_step = predict_step
             self.state, self.history, self.world = StepState(), History(), World()
             self.fitting = self.stopped = None      # the `Fit` that runs, and the one that `resume` continues
-            self.cancelled = None                   # it ended early: 'step', 'epoch', 'fit', 'stop', 'interrupt',
+            self.cancelled = None  # it ended early: 'step', 'epoch', 'fit', 'stop', 'interrupt',
                                                     # 'memory', 'error'
-            self.requests = deque()                 # what a running fit was asked for and has not done yet
-            self._looked, self._seen = Looked(), {}     # of the first batches; what the steps return
+            self.requests = deque()  # what a running fit was asked for and has not done yet
+            self._looked, self._seen = Looked(), {}  # of the first batches; what the steps return
             self._has_cast = self._opts_train = False     # data to the model's dtype; optimizers to training mode
             self.train_dl, self.valid_dl = parts.loader_for(self, train_dl, True), parts.loader_for(self, valid_dl)
             is_unused = self.train_dl is train_dl and self.valid_dl is valid_dl and isinstance(train_dl, DataLoader)
@@ -527,7 +527,7 @@ class Learner(Hooked):
     def do_backward(self,
         loss: Tensor,   # 0-d
     ) -> None:
-        "Compute the gradients of the loss; for a yielded one, only those of its optimizer's parameters"
+        "Compute the gradients of the loss; of a yielded one those of its optimizer's parameters"
         try: backward(loss, self.phase.loss_params)
         except (AttributeError, RuntimeError) as e:
             check_loss(loss)
@@ -643,7 +643,7 @@ class Learner(Hooked):
             close_epoch(fit, self, interrupts)
 
     def _validate(self, fit):
-        "Run the validation pass of a fit, or the rest of one that was stopped, and record its values"
+        "Run the validation pass of a fit, or the rest of a stopped one, and record its values"
         with evaluating(fit.open_valid(self), self, fit.modes) as phase:
             phase.requests, batches = self.requests, phase.batches(self)
             while not phase.run(self, batches): fit.answer(self)
@@ -804,12 +804,8 @@ class Learner(Hooked):
 
     # the stack of phases
 
-    def _new_phase(self,
-        training: bool,
-        dl: Any = None,         # loader of a validation outside a fit; None: `train_dl` or `valid_dl`
-        history: Any = None,    # `History` that gets the batches
-    ) -> Phase:
-        "Make a phase over a loader, with sums for its losses and metrics"
+    def _new_phase(self, training: bool, dl: Any = None, history: Any = None) -> Phase:
+        "Make a phase over `train_dl`, `valid_dl` or another loader, with sums for losses and metrics"
         alone = dl is not None
         if dl is None: dl = self.train_dl if training else self.valid_dl
         steps = self._bound_steps()
@@ -833,7 +829,7 @@ class Learner(Hooked):
 
     @contextmanager
     def _base_phase(self) -> Iterator[Phase]:
-        "Put the phase of a fit on the stack: innermost between its passes, it has the model that its hooks set"
+        "Put the phase of a fit on the stack: between its passes, it has the model that hooks set"
         below, base = self.phase, self._idle_phase()
         base.below, self.phase = below, base
         try: yield base
@@ -872,7 +868,7 @@ class Learner(Hooked):
                 self.phase, (self.world.n, self.world.total) = below, counts
                 phase.release()
 
-    def _is_opening(self) -> bool:
+    def _is_opening(self):
         "Return whether `before_valid` is being fired"
         phase = self.phase
         while phase is not None and not phase.is_opening: phase = phase.below
@@ -953,7 +949,7 @@ class Learner(Hooked):
                 f'optim is {kinds}: an optimizer whose step evaluates the loss again must be the only one')
 
     def _set_opt_modes(self, training: bool) -> None:
-        "Put optimizers that have two modes, such as schedule-free ones, into training or evaluation mode"
+        "Put optimizers that have modes, such as schedule-free ones, into training or evaluation mode"
         self._opts_train = training
         set_opt_modes(self.opts.values(), training)
 
@@ -1033,7 +1029,7 @@ class Learner(Hooked):
     # checks
 
     def _check_use(self) -> None:    # raises RuntimeError or AttributeError
-        "Refuse a call in another thread than that of a running fit, and, between fits, foreign attributes"
+        "Refuse a call in another thread than that of a running fit, and foreign attributes between fits"
         self.check_thread()
         if not self.is_fitting: self._check_names()
 
@@ -1054,7 +1050,7 @@ class Learner(Hooked):
         return getattr(type(self), name, None) is not first
 
     def _check_moment(self, hook, what):
-        "Refuse to add or remove a hook with a beginning and an end in mid-fit, or in another thread"
+        "Refuse to add or remove a hook with a beginning and an end in mid-fit or another thread"
         self.check_thread()
         points = [o for o in ('before_fit', 'after_fit') if callable(getattr(hook, o, None))]
         if type(hook).around_fit is not Hook.around_fit: points.append('around_fit')
@@ -1078,7 +1074,7 @@ class Learner(Hooked):
         raise RuntimeError('fit(resume=...) reads a checkpoint: use the Learner of trainer_nb.all')
 
     def _make_frame(self, names: Any, data: Any, dl: Any) -> Any:
-        "Make the function that `predict(as_frame=...)` passes its result through: none here, which draws no tables"
+        "Make what `predict(as_frame=...)` passes its result through: none here, which draws no tables"
         raise RuntimeError('predict(as_frame=...) makes a table: use the Learner of trainer_nb.all')
 
     def _explain(self, e: BaseException) -> None:
@@ -1088,7 +1084,7 @@ class Learner(Hooked):
 
     if not TYPE_CHECKING:       # to a type checker, such a class has every attribute
         def __getattr__(self, name):
-            try: return object.__getattribute__(self, name)     # raises again, and as a property did
+            try: return object.__getattribute__(self, name)  # raises again, and as a property did
             except AttributeError as e: raise missing_name(self, name, e) from None
 
     def __dir__(self): return sorted({*super().__dir__()} - {'lr', 'epochs'})

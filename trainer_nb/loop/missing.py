@@ -89,12 +89,10 @@ def as_result(res: Any) -> Mapping:
 # %% ../../nbs/loop/26_missing.ipynb #9a8eb1aa
 class Stand:
     "A step of the user's that also takes batches without their target"
-    def __init__(self,
-        step: Callable,                     # of a batch
-        n_entries: int | None = None,       # of a training batch; None: unknown
-        is_bare: bool = False,              # the batches (x,) were made of one tensor or list
-    ):
-        self.step, self.n_entries, self.is_bare = step, n_entries, is_bare
+    def __init__(self, step: Callable, n_entries: int | None = None, is_bare: bool = False):
+        self.step = step
+        self.n_entries = n_entries          # of a training batch; None: unknown
+        self.is_bare = is_bare              # the batches (x,) were made of one tensor or list
         self.form: Callable | None = None   # what completes a batch
 
     def _forms(self, batch) -> Iterator[Callable]:

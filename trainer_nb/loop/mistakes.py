@@ -41,7 +41,7 @@ def check_model(model: Any, loss_fn: Any) -> None:
                         'such as F.cross_entropy or nn.MSELoss()')
 
 def is_samples(data: Any) -> bool:
-    "Return whether it is a list of samples (x, y), with a number or another number of targets, rather than of batches"
+    "Return whether it is a list of samples, with a number or another number of targets, not of batches"
     first = data[0] if isinstance(data, list) and data else None
     if not isinstance(first, (tuple, list)) or len(first) < 2: return False
     *inputs, targ = first
@@ -173,7 +173,7 @@ class BeforeFirst:
 
 # %% ../../nbs/loop/10_mistakes.ipynb #7181d52a
 def _miscounted(dl, batch, n):
-    "Say that a batch, which counts as `n` samples, may hold another number; None if nothing speaks for it"
+    "Say that a batch, which counts as `n` samples, may hold another number; None if it cannot"
     bs = nominal_batch_size(dl)
     if bs is not None and (n > bs or n < bs and (length(dl) or 0) > 1):
         return f'a batch of {bs} samples, by the batch_size of the {type(dl).__name__}, counts as {n}'

@@ -27,7 +27,7 @@ from .other_names import missing_name
 
 # %% ../../nbs/loop/14_parts.ipynb #03c31d08
 def place(model: nn.Module, loss_fn: Any, device: Any = None) -> torch.device:
-    "Move the modules where they train: `device`, or the default one; a model on several devices stays there"
+    "Move the modules to `device` or the default one; a model on several devices stays there"
     chosen = default_device(model) if device is None else torch.empty(0, device=device).device
     if device is not None or len({p.device for p in model.parameters()}) <= 1: model.to(chosen)
     if isinstance(loss_fn, nn.Module): loss_fn.to(chosen)
@@ -39,7 +39,7 @@ def move(learn: Any, device: torch.device) -> None:
     for o in learn.model, learn.loss_fn:
         if isinstance(o, nn.Module): o.to(device)
     for opt in learn.opts.values():
-        if opt.state: load_optimizer(opt, opt.state_dict())     # puts each state beside its parameter
+        if opt.state: load_optimizer(opt, opt.state_dict())  # puts each state beside its parameter
 
 # %% ../../nbs/loop/14_parts.ipynb #p0000002
 def loader_for(learn: Any, data: Any, shuffle: bool = False) -> Any:
@@ -55,7 +55,7 @@ def loader_for(learn: Any, data: Any, shuffle: bool = False) -> Any:
 
 # %% ../../nbs/loop/14_parts.ipynb #df8e0d2f
 def divided(train: Any, valid: Any, state: Any) -> tuple[Any, Any, Any]:
-    "Return the two parts of a `Table`, `Images` or `Texts` that is passed alone, and add it to what is saved"
+    "Return the two parts of a `Table`, `Images` or `Texts` passed alone, and add it to what is saved"
     is_whole = valid is None and all(hasattr(train, o) for o in ('train', 'valid', 'inputs', 'state_dict'))
     if not is_whole: return train, valid, state
     state = {type(train).__name__: train, **state} if isinstance(state, Mapping) else [train, *state]
@@ -70,7 +70,7 @@ def as_inputs(x: Any, dtype: torch.dtype | None) -> Any:
     return res.to(dtype) if res.dtype == torch.float64 and dtype is not None else res
 
 def batch_of_one(x: Any) -> Any:
-    "Add the dimension of the batch to one sample: a tensor, array, text, path or number, or a tuple or mapping of them"
+    "Add the dimension of the batch to a tensor, array, text, path, number, or a tuple or mapping of them"
     if isinstance(x, Mapping): return {k: batch_of_one(o) for k, o in x.items()}
     if isinstance(x, tuple): return tuple(map(batch_of_one, x))
     if isinstance(x, (str, PathLike)): return [x]
@@ -102,7 +102,7 @@ def several(learn: Any, inputs: tuple) -> Any:
     return loader_for(learn, inputs)
 
 def to_predict(learn: Any, data: Any) -> tuple[Any, str]:
-    "Make a loader of what `predict` gets; return it, and 'bare' if its batches (x,) were made of one `x`, or 'inputs'"
+    "Return a loader of what `predict` gets, and 'bare' if its batches (x,) were made of one `x`, or 'inputs'"
     if isinstance(data, (str, PathLike)): raise TypeError(
         f'predict got the text {str(data)[:40]!r}: pass a list of texts, or one with batched=False')
     is_frame, has_own = hasattr(data, 'iloc'), learn.is_own('predict_step')
@@ -120,7 +120,7 @@ def to_predict(learn: Any, data: Any) -> tuple[Any, str]:
 
 # %% ../../nbs/loop/14_parts.ipynb #p00000a2
 def class_names(learn: Any, dl: Any = None) -> Sequence|Mapping|None:
-    "Return the names of classes that a dataset, an object in `state`, or the model knows by an attribute `classes`"
+    "Return the attribute `classes` of a dataset, an object in `state`, or the model"
     loaders = chain.from_iterable(map(each, (dl, learn.train_dl, learn.valid_dl)))
     for o in (*loaders, *learn.objects.values(), learn.model):
         while o is not None:
@@ -179,7 +179,7 @@ def is_plain(learn: Any) -> bool:
     return type(learn).__module__.startswith('trainer_nb.')
 
 def elsewhere(name: str, where: str) -> property:
-    "Make an attribute that refuses to be set, and says `where` to set it instead; a subclass may have it"
+    "Make an attribute that refuses to be set, and says `where` instead; a subclass may have it"
     def get(learn):
         if name in vars(learn): return vars(learn)[name]
         raise AttributeError(f'a learner has no {name}: {where}')
@@ -212,7 +212,7 @@ class _Values:
         self.values.update({k: o.to(devices[k]) if k in devices else o for k, o in state.items()})
 
 def as_objects(state: Any) -> Any:
-    "Make objects of dicts of plain values in what `Learner(state=...)` is given, which may be such a dict itself"
+    "Make objects of dicts of plain values in `Learner(state=...)`, which may be such a dict itself"
     if type(state) in (list, tuple): return [_Values(o) if type(o) is dict else o for o in state]
     if type(state) is not dict: return state
     is_named = any(hasattr(o, 'state_dict') or type(o) is dict for o in state.values())
@@ -223,7 +223,7 @@ def as_objects(state: Any) -> Any:
 def describe_learner(learn: Any) -> str:
     "Describe model, optimizers and progress in a line"
     params = set(trained_parameters(learn))
-    is_known = not any(map(is_lazy, params))        # lazy layers have no shapes before their first batch
+    is_known = not any(map(is_lazy, params))  # lazy layers have no shapes before their first batch
     n = f'{sum(p.numel() for p in params):,} parameters' if is_known else 'parameters of unknown shapes'
     with_loss = len(trained(learn)) > 1 and any(True for _ in learn.loss_fn.parameters())
     name = type(learn.model).__name__ + (f' with {type(learn.loss_fn).__name__}' if with_loss else '')

@@ -39,7 +39,7 @@ _BUSY = {'logging', 'threading', 'queue', 'multiprocessing', 'concurrent', 'asyn
 _MOST = 100         # items of a collection to follow: the samples of a data set are many
 
 def _attributes(o):
-    "Return the dict of an object's attributes, None without one; `__getattr__` of a proxy is not called"
+    "Return the dict of an object's attributes, or None, without `__getattr__` of a proxy"
     try: res = object.__getattribute__(o, '__dict__')
     except AttributeError: return None
     return res if type(res) is dict else None
@@ -74,10 +74,10 @@ def _owned(roots):
 
 # %% ../../nbs/loop/20_sandbox.ipynb #5b0982e8
 def _parts(learn, dls):
-    "Return what a step may change: what modules, loaders, steps of a subclass and the user's own hooks hold"
+    "Return what modules, loaders, steps of a subclass and the user's own hooks hold"
     steps = [f for f in (learn.train_step, learn.eval_step, learn.loss_fn) if not isinstance(f, FunctionType)]
     steps = [f for f in steps if getattr(f, '__self__', None) is not learn]
-    mine = [v for k, v in vars(learn).items() if k not in learn._known]      # attributes of a subclass
+    mine = [v for k, v in vars(learn).items() if k not in learn._known]  # attributes of a subclass
     hooks = [vars(h) for h in learn.hooks if not _is_library(type(h))]
     return _owned([*trained(learn), *dls, *steps, *mine, *hooks])
 
@@ -91,14 +91,14 @@ def _collections(parts):
         elif (held := _attributes(o)) is not None: yield held
 
 def _snapshot_of(learn: Any, has_loaders: bool = True) -> Snapshot:
-    "Capture a learner with everything that it owns; without the loaders if their passes may be open"
+    "Capture a learner with all that it owns; without loaders if their passes may be open"
     check_shapes(learn, 'a dry run')
     opts, dls = learn.opts.values(), (learn.train_dl, learn.valid_dl) if has_loaders else ()
     parts = _parts(learn, dls)
     held = []
     for m in dict.fromkeys(chain.from_iterable(o.modules() for o in trained(learn))):
         held += [*m.parameters(recurse=False), *m.buffers(recurse=False)]
-    data = {id(o) for o in _owned(dls) if isinstance(o, Tensor)} - set(map(id, held))     # not copied
+    data = {id(o) for o in _owned(dls) if isinstance(o, Tensor)} - set(map(id, held))  # not copied
     tensors = [*held, *(o for o in parts if isinstance(o, Tensor) and id(o) not in data)]
     before = Snapshot().generators(parts).rng(*dls).objects(learn.objects.values())
     before.places([vars(learn), *map(vars, opts), *_collections(parts)]).tensors(tensors, no_grad=True)
@@ -128,7 +128,7 @@ def _undisturbed(asked):
 _INSIDE = {*STEPS, 'before_step', 'after_pred', 'after_loss', 'after_backward'}
 
 def _takes_part(hook):
-    "Return whether the hook takes part in dry runs: it says so, is of the user's own class, or acts inside a step"
+    "Return whether the hook takes part in dry runs: it says so, is the user's, or acts inside a step"
     if hook.in_dry_run is not None: return hook.in_dry_run
     if isinstance(hook, MainProcessHook): return False
     return next(filter(_is_library, type(hook).__mro__)) is Hook or bool(_INSIDE & set(points(hook)))
@@ -230,7 +230,7 @@ def _twin(learn, copies, asked):
 # %% ../../nbs/loop/20_sandbox.ipynb #fb22b8e0
 @contextmanager
 def without_hooks(learn: Any) -> Iterator[Any]:
-    "Compute steps of a twin without hooks, in the phase that runs; restore everything but the loaders afterwards"
+    "Compute steps of a twin without hooks in the phase that runs; restore all but the loaders"
     before, twin = _snapshot_of(learn, has_loaders=False), _twin(learn, {}, deque())
     twin.calls, twin.world = Calls([]), learn.world     # of its ranks
     try:

@@ -61,7 +61,7 @@ def _named(learn):
                 if isinstance(o, Tensor): yield f'{k} of {names.get(p, "a parameter")}', o
 
 def _largest_tensors(learn: Any, e: BaseException, most: int = 4) -> list[tuple[str, Tensor]]:
-    "Find the largest tensors that have a name, in the learner and the frames of an error, largest first"
+    "Find the largest tensors with a name, in the learner and the frames of an error, largest first"
     found = {}
     for name, t in (*_named(learn), *_variables(e)):
         if t.layout is not torch.strided or not t.numel() or hasattr(t, 'to_local'): continue

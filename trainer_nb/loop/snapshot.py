@@ -37,7 +37,7 @@ def unsaved_buffers(module: nn.Module) -> dict[str, Tensor]:
     return {k: b for k, b in module.named_buffers() if k not in saved and not is_expanded(b)}
 
 def set_buffers(module: nn.Module, values: dict[str, Tensor]) -> list[str]:
-    "Restore what `unsaved_buffers` returned, replace what has another shape; return the names of those it lacks"
+    "Restore what `unsaved_buffers` returned, whatever its shape now; return the names that it lacks"
     device = next(module.parameters(), torch.empty(0)).device
     owners, lost = dict(module.named_modules()), []
     for k, v in values.items():
@@ -83,7 +83,7 @@ def _items(place):
     return [*place, *(place.values() if isinstance(place, dict) else ())]
 
 def _refill(place, old):
-    "Make a collection hold its former items; one that still does, which may be read-only, is not written to"
+    "Make a collection hold its former items; one that still does, perhaps read-only, is left alone"
     now, n = _items(place), len(old)//2
     if [*map(id, now)] == [*map(id, old)]: return
     if isinstance(place, dict):
@@ -124,7 +124,7 @@ class Snapshot:
         return self
 
     def rng(self, *dls: Any, names: tuple[str, ...] | None = None) -> 'Snapshot':
-        "Capture the global generators, all or those with these `names`, and the generators of loaders"
+        "Capture the global generators, all or those of `names`, and the generators of loaders"
         if dls: self.restore.append(partial(set_rng_states, rng_states(*dls, names=names), *dls))
         else: self.restore.append(partial(set_rng_state, rng_state(names)))
         return self
@@ -141,14 +141,14 @@ class Snapshot:
 
 # %% ../../nbs/loop/13_snapshot.ipynb #074c5c74
 def norm_buffers(*modules: Any, training: bool = False) -> list[Tensor]:
-    "Return the running statistics of norms, which a forward changes; `training`: of those in training mode"
+    "Return the running statistics of norms, with `training` of those in training mode"
     inside = chain.from_iterable(o.modules() for o in modules if isinstance(o, nn.Module))
     norms = [m for m in inside if isinstance(m, (*BATCH_NORMS, *INSTANCE_NORMS)) and (m.training or not training)]
     return list(chain.from_iterable(m.buffers() for m in norms))
 
 # %% ../../nbs/loop/13_snapshot.ipynb #2d1fa75a
 def plain_config(config: Any) -> Any:
-    "Make dicts and lists of a config's mappings, dataclasses, namespaces and tuples; leave other values as they are"
+    "Make dicts and lists of a config's mappings, dataclasses, namespaces and tuples; keep other values"
     is_object = is_dataclass(config) and not isinstance(config, type)
     if is_object or isinstance(config, (Namespace, SimpleNamespace)): config = vars(config)
     if isinstance(config, Mapping): return {k: plain_config(v) for k, v in config.items()}
@@ -156,7 +156,7 @@ def plain_config(config: Any) -> Any:
 
 # %% ../../nbs/loop/13_snapshot.ipynb #c0nf1g05
 def named_objects(objects: Any) -> dict[str, Any]:
-    "Name the objects that are saved with a learner after their classes, with a number from the second of a class on"
+    "Name the objects that are saved with a learner after their classes: 'Env', 'Env 2', ..."
     if not isinstance(objects, Mapping):
         if not isinstance(objects, (list, tuple)): raise TypeError(
             f'state is a {type(objects).__name__}: expected a list of objects, or a dict of names to objects')
@@ -192,7 +192,7 @@ def object_states(objects: Any) -> dict[str, Any]:
     return {name: _as_plain(o.state_dict()) for name, o in objects.items()}
 
 def load_object_states(objects: Any, states: dict[str, Any]) -> list[str]:
-    "Restore what `object_states` returned; return a message for each object or state without a counterpart"
+    "Restore what `object_states` returned; return a message for each without a counterpart"
     for name in objects.keys() & states.keys(): objects[name].load_state_dict(_from_plain(states[name]))
     new = [f'the checkpoint has no state for {name} in `state`, which starts afresh'
            for name in objects if name not in states]
@@ -201,7 +201,7 @@ def load_object_states(objects: Any, states: dict[str, Any]) -> list[str]:
 
 # %% ../../nbs/loop/13_snapshot.ipynb #7a6f07dc
 def called_modules(model: nn.Module) -> list[nn.Module]:
-    "Return the modules with their own forward: the model, or those inside if it is only a container"
+    "Return the modules with their own forward: the model, or those inside a mere container"
     if type(model).forward is not nn.Module.forward: return [model]
     return [*chain.from_iterable(map(called_modules, model.children()))]
 
@@ -225,7 +225,7 @@ def set_modes(modes: Iterable[tuple[nn.Module, bool]]) -> None:
     for m, training in modes: _set_mode(m, training)
 
 def _set_mode(m, training):
-    "Set `m.training`, without the search for parameters and buffers that torch makes for each attribute"
+    "Set `m.training`, without the search that torch makes for each attribute"
     if type(m).__setattr__ is nn.Module.__setattr__ and 'training' in vars(m): vars(m)['training'] = training
     else: m.training = training
 
@@ -252,6 +252,6 @@ def set_training(owners: Sequence[nn.Module], kept: Iterable[nn.Module] = ()) ->
 
 # %% ../../nbs/loop/13_snapshot.ipynb #e3344fb6
 def set_opt_modes(opts: Iterable, training: bool) -> None:
-    "Call `train()` or `eval()` of optimizers that have them: schedule-free ones keep other weights for evaluation"
+    "Call `train()` or `eval()` of optimizers that have them, such as schedule-free ones"
     for opt in opts:
         if callable(f := getattr(opt, 'train' if training else 'eval', None)): f()

@@ -34,7 +34,7 @@ def needed_names(f: Any) -> list[str]:
 
 # %% ../../nbs/loop/06_steps.ipynb #5a1f0e01
 def check_parameters(f: Callable, needed: Sequence[str], optional: Sequence[str], what: str) -> int:
-    """Check that `f` takes arguments of these names by position; return how many of the optional ones it names
+    """Check that `f` takes these arguments by position; return how many of the optional ones it names
 
     Names in `needed` are only for the message, which begins with `what`. Raises TypeError.
     """
@@ -93,9 +93,9 @@ class Uncounted(NamedTuple):
     ignored: int
 
 class Divisor:
-    """What the mean of torch's `cross_entropy` or `nll_loss` divides by: the weights of the targets that count
+    """What the mean of torch's `cross_entropy` or `nll_loss` divides by: weights of targets that count
 
-    The loss of a model that gets `labels`, as Hugging Face's do, is taken for such a mean, without weights.
+    The loss of a model that gets `labels`, as Hugging Face's do, is taken for such a mean.
     """
     def __init__(self, loss_fn: Callable | None):
         self.ignored = ignored_id(loss_fn)
@@ -116,7 +116,7 @@ class Divisor:
         return torch.where(counted, weight[torch.where(counted, targ, 0).long()], 0).sum()
 
 def _count(targ, ignored):
-    "Count the targets on the host that are not ignored; of a few, Python does that in a fraction of torch's time"
+    "Count the targets on the host that are not ignored; of a few, Python does that faster"
     if targ.ndim != 1 or targ.numel() > 128: return torch.count_nonzero(targ != ignored).item()
     ids = targ.tolist()
     return len(ids) - ids.count(ignored)
@@ -125,7 +125,7 @@ def _wide(n): return n.to(torch.float32 if n.device.type == 'mps' else torch.flo
 
 # %% ../../nbs/loop/06_steps.ipynb #36437c4d
 def count_targets(found: Sequence) -> list:
-    "Replace weights that are `Uncounted` by the numbers of targets that count, those of one shape together"
+    "Replace weights that are `Uncounted` by numbers of targets, those of one shape together"
     if Uncounted not in set(map(type, found)): return [*found]
     res, alike = [*found], {}
     for i, o in enumerate(found):
@@ -148,7 +148,7 @@ def loss_weight(
 
 # %% ../../nbs/loop/06_steps.ipynb #3b129c9e
 def _own_loss(out):
-    "Return the loss in a model's output, an entry or an attribute; raises ValueError if there is none"
+    "Return the loss in a model's output, an entry or an attribute; raises ValueError"
     loss = out.get('loss') if isinstance(out, Mapping) else getattr(out, 'loss', None)
     if loss is None:
         raise ValueError(f'there is no loss_fn, and the model returned a {type(out).__name__} without a `loss`: '
@@ -161,7 +161,7 @@ def _fields(o):
     return {name: getattr(o, name) for name in names}
 
 class DefaultResult:
-    "Makes the result of the default step for a loss function, eager or compiled; its options are read once"
+    "Makes the result of the default step for a loss function, whose options are read once"
     def __init__(self, loss_fn: Callable | None):
         self.loss_fn, divisor = loss_fn, Divisor(loss_fn)
         self.divisor = divisor if divisor.is_known else None
@@ -170,7 +170,7 @@ class DefaultResult:
     def __call__(self, pred: Any, targ: Any, kwargs: dict | None) -> dict:
         """Return loss, prediction and target, and the entries of batches and outputs with names
 
-        Some losses add their weight, 'loss_n', and the target that they do not count, 'ignored', if it is not -100.
+        Some losses add their weight, 'loss_n', and the target that does not count, 'ignored', if not -100.
         """
         loss_fn = self.loss_fn
         res = {'loss': _own_loss(pred) if loss_fn is None else loss_fn(pred, targ), 'pred': pred, 'targ': targ}
@@ -192,9 +192,9 @@ def is_number(value: Any) -> bool:
     return type(value) is float or isinstance(value, Real) and not isinstance(value, bool)
 
 class Returned:
-    """The numbers that a step returns beside its loss, each a column; a key is judged when it first has a value
+    """The numbers that a step returns beside its loss, each a column; judged at a key's first value
 
-    No columns are `others`, and what `inputs()` says that the default step passes on from the current batch.
+    No columns are `others`, and what the default step passes on from the batch, by `inputs()`.
     """
     def __init__(self, others: Iterable[str] = (), inputs: Callable = tuple):
         self.names: dict[str, None] = {}        # of the columns, in the order in which they came
@@ -225,11 +225,11 @@ class Returned:
 
 # %% ../../nbs/loop/06_steps.ipynb #74f32a11
 def is_sum(loss_fn: Any) -> bool:
-    "Return whether the loss is a sum, as in `nn.MSELoss(reduction='sum')` or `partial(F.mse_loss, reduction='sum')`"
+    "Return whether the loss is a sum, as in `nn.MSELoss(reduction='sum')` or a `partial`"
     return loss_option(loss_fn, 'reduction') == 'sum'
 
 def is_summed(learn: Any) -> bool:
-    "Return whether the loss of a batch is a sum over its samples: `loss_fn` says so, or `learn.result['reduction']`"
+    "Return whether the loss of a batch is a sum, by `loss_fn` or `learn.result['reduction']`"
     if learn.result is not None and learn.result.get('reduction') == 'sum': return True
     if not is_sum(learn.loss_fn): return False
     return not (learn.is_own('train_step') or not learn.training and learn.is_own('eval_step'))

@@ -18,7 +18,7 @@ from ..data import adapter_of
 
 # %% ../../nbs/loop/08_world.ipynb #f744ef12
 class World:
-    "The ranks of a fit, and what they exchange: here, a single process; the wing `parallel` has subclasses"
+    "The ranks of a fit, and what they exchange: here, a single process; `parallel` has subclasses"
     rank, size = 0, 1       # rank of this process; world size
     n = total = 0           # samples of the current batch: on this rank, on all ranks
     is_padding = False      # the batch only keeps the ranks in step, and does not count
