@@ -33,7 +33,7 @@ from .steps import DefaultResult, as_step
 
 # %% ../../nbs/loop/17_fit.ipynb #06f4a114
 class BoundSteps:
-    "What the loop calls, bound once for all batches: events, steps within their hooks, step functions"
+    "What the loop calls, bound once: events, steps within their hooks, step functions"
     def __init__(self, learn: Any):
         calls = learn.calls
         self.at = calls.at
@@ -172,7 +172,8 @@ class FitState:
 # %% ../../nbs/loop/17_fit.ipynb #c3a0752c
 def rank_state(learn: Any, fit: FitState) -> dict[str, Any]:
     "Return the state of this rank alone, where several train together"
-    at = fit.rng_states if fit.rng_states is not None else rng_states(learn.train_dl, learn.valid_dl)
+    at = fit.rng_states
+    if at is None: at = rng_states(learn.train_dl, learn.valid_dl)
     passes = {k: o for k, o in fit._open_states().items() if o is not None}
     hooks = {h.name: h.state_dict() for h in learn.hooks if h.is_own}
     res = {'rng_states': at, 'passes': passes, 'hooks': hooks, 'objects': object_states(learn.objects),
@@ -197,7 +198,7 @@ class Fit(FitState):
     steps = None                # `BoundSteps`, while it runs
 
     def fire_first(self, learn: Any) -> None:
-        "Switch the model to training mode, and fire `before_fit`, whose hooks may switch parts back"
+        "Switch the model to training mode, and fire `before_fit`, which may switch parts back"
         set_training(trained(learn))
         learn.calls.fire('before_fit', learn)
         if self.kept is None: self.kept = in_eval(trained(learn))
@@ -237,7 +238,7 @@ class Fit(FitState):
         self.loaders = learn.train_dl, learn.valid_dl
 
     def is_due(self, learn: Any) -> bool:
-        "Between two epochs, return whether another is due; an interrupt in the last one is not lost"
+        "Between two epochs, return whether another is due; no interrupt in the last one is lost"
         if 'stop_epoch' in learn.requests: self.answer(learn)
         if self.is_open(learn.state):
             self.plan.check_progress(learn.state)
@@ -257,7 +258,8 @@ class Fit(FitState):
 
     def wants_valid(self, learn: Any) -> bool:
         "Between two training batches, return whether a validation is due"
-        return self.plan.next_valid is not None and learn.state.optimizer_step >= self.plan.next_valid
+        due = self.plan.next_valid
+        return due is not None and learn.state.optimizer_step >= due
 
     def wants_last_valid(self, learn: Any) -> bool:
         "After the training pass, return whether a validation is due, or open"

@@ -53,8 +53,8 @@ def _set_thread_modes(grad, autocast, depth):
 class Interrupts:
     """Handle SIGINT in a `with` block: the first is a request, the second raises KeyboardInterrupt
 
-    With `at_once`, the first one raises, too. It raises only within `interrupts.open()`; elsewhere it
-    waits. Once it has waited for `patience` seconds, the next one raises anywhere.
+    With `at_once`, the first one raises, too. It raises only within `interrupts.open()`; elsewhere
+    it waits. Once it has waited for `patience` seconds, the next one raises anywhere.
     """
     patience = 5.
     def __init__(self, learn: Any, at_once: bool = False):

@@ -72,7 +72,7 @@ class Phase:
         model: Any = None,      # that the steps call; None: that of the phase below
         loss_fn: Any = None,
         pass_: Any = None,      # `Pass`
-        sums: Any = None,       # `Accumulator`, `Accumulators` of several sets, or those of a `DryRun`
+        sums: Any = None,       # `Accumulator`, `Accumulators` of several sets, or of a `DryRun`
     ):
         self.model, self.loss_fn, self.pass_ = model, loss_fn, pass_
         self.sums = self.current = sums  # `current`: those of the set that the current batch is of
@@ -127,7 +127,7 @@ class Phase:
                         break
                     losses = {**(losses or {}), f'loss_{self.opt_names[0]}': loss}
                     self.do['do_step']()
-                else:                                           # none, or the generator has returned
+                else:                                   # none, or the generator has returned
                     self.check_step(learn)
                     if not self.has_pred:
                         for f in at['after_pred']: f(learn)
@@ -329,7 +329,7 @@ class Validation(_Room):
 
 # %% ../../nbs/loop/18_learner.ipynb #2e57d0f9
 class _Opened:
-    "Has a phase on the stack in a `with` block; after an error it stays until its batch was described"
+    "Has a phase on the stack in a `with` block; after an error until its batch was described"
     def __init__(self, learn: Any, phase: Phase): self.learn, self.phase = learn, phase
 
     def __enter__(self) -> Phase:
@@ -475,7 +475,7 @@ class Learner(Hooked):
         phase.has_pred = True
         for f in self.calls.at['after_pred']: f(self)
         result_of = phase.result_of
-        if result_of is None or result_of.loss_fn is not phase.loss_fn:     # a hook passed on another
+        if result_of is None or result_of.loss_fn is not phase.loss_fn:  # a hook passed on another
             result_of = phase.result_of = DefaultResult(phase.loss_fn)
         return result_of(phase.pred, targ, kwargs)
 
@@ -805,7 +805,7 @@ class Learner(Hooked):
     # the stack of phases
 
     def _new_phase(self, training: bool, dl: Any = None, history: Any = None) -> Phase:
-        "Make a phase over `train_dl`, `valid_dl` or another loader, with sums for losses and metrics"
+        "Make a phase over `train_dl`, `valid_dl` or another loader, with sums for its losses"
         alone = dl is not None
         if dl is None: dl = self.train_dl if training else self.valid_dl
         steps = self._bound_steps()
@@ -949,7 +949,7 @@ class Learner(Hooked):
                 f'optim is {kinds}: an optimizer whose step evaluates the loss again must be the only one')
 
     def _set_opt_modes(self, training: bool) -> None:
-        "Put optimizers that have modes, such as schedule-free ones, into training or evaluation mode"
+        "Put optimizers that have modes, as schedule-free ones do, into one of them"
         self._opts_train = training
         set_opt_modes(self.opts.values(), training)
 
@@ -1058,7 +1058,7 @@ class Learner(Hooked):
             f'{hook.name} cannot be {what} while a fit runs, because it has '
             f'{" and ".join(points)}: do that before the fit or after it')
 
-    def _unreached(self): return () if self.valid_dl is not None else ('before_valid', 'after_valid')
+    def _unreached(self): return ('before_valid', 'after_valid') if self.valid_dl is None else ()
 
     # what the façade above all wings fills in
 
@@ -1074,7 +1074,7 @@ class Learner(Hooked):
         raise RuntimeError('fit(resume=...) reads a checkpoint: use the Learner of trainer_nb.all')
 
     def _make_frame(self, names: Any, data: Any, dl: Any) -> Any:
-        "Make what `predict(as_frame=...)` passes its result through: none here, which draws no tables"
+        "Make what `predict(as_frame=...)` passes its result through: none here, without tables"
         raise RuntimeError('predict(as_frame=...) makes a table: use the Learner of trainer_nb.all')
 
     def _explain(self, e: BaseException) -> None:

@@ -34,7 +34,7 @@ class Missing(_Operators):
     def __init__(self, name: str): self.name = name
 
     @classmethod
-    def __torch_function__(cls, f: Any, types: Any, args: Any = (), kwargs: Any = None) -> 'Missing':
+    def __torch_function__(cls, f: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         found, name = cls.among([args, kwargs]), f.__name__
         writes = name in ('__setitem__', '__set__') or name.endswith('_') and not name.startswith('__')
         if writes or name.startswith('__i') or (kwargs or {}).get('out') is not None:

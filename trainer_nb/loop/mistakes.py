@@ -41,7 +41,7 @@ def check_model(model: Any, loss_fn: Any) -> None:
                         'such as F.cross_entropy or nn.MSELoss()')
 
 def is_samples(data: Any) -> bool:
-    "Return whether it is a list of samples, with a number or another number of targets, not of batches"
+    "Return whether it is a list of samples, with a number or another number of targets"
     first = data[0] if isinstance(data, list) and data else None
     if not isinstance(first, (tuple, list)) or len(first) < 2: return False
     *inputs, targ = first

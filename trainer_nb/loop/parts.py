@@ -55,7 +55,7 @@ def loader_for(learn: Any, data: Any, shuffle: bool = False) -> Any:
 
 # %% ../../nbs/loop/14_parts.ipynb #df8e0d2f
 def divided(train: Any, valid: Any, state: Any) -> tuple[Any, Any, Any]:
-    "Return the two parts of a `Table`, `Images` or `Texts` passed alone, and add it to what is saved"
+    "Return the parts of a `Table`, `Images` or `Texts` passed alone, and add it to what is saved"
     is_whole = valid is None and all(hasattr(train, o) for o in ('train', 'valid', 'inputs', 'state_dict'))
     if not is_whole: return train, valid, state
     state = {type(train).__name__: train, **state} if isinstance(state, Mapping) else [train, *state]

@@ -22,7 +22,7 @@ def as_count(name: str, value: Any) -> int:
     return value
 
 def as_rate(name: str, value: Any) -> Any:
-    "Return `value`; raises TypeError or ValueError unless it is a finite number or 0-d tensor above 0"
+    "Return a finite number or 0-d tensor above 0; raises TypeError or ValueError"
     if isinstance(value, (bool, str)) or not hasattr(value, '__float__'):
         raise TypeError(f'{name} is {value!r}: expected a number above 0')
     if not 0 < float(value) < math.inf: raise ValueError(f'{name} is {value}: expected a finite number above 0')
@@ -109,7 +109,7 @@ class Plan:
     idle: int = 0                    # batches and epochs since then without a step
 
     def check(self, **loaders: Any) -> None:
-        "Refuse what does not fit together, and loaders that cannot be read as often; raises ValueError"
+        "Refuse what does not fit together, and loaders to be read too often; raises ValueError"
         if (self.n_epochs is None) == (self.max_steps is None):
             raise ValueError('fit takes either n_epochs or max_steps')
         for name in 'n_epochs', 'max_steps', 'valid_every', 'valid_every_epochs':

@@ -128,7 +128,7 @@ def _undisturbed(asked):
 _INSIDE = {*STEPS, 'before_step', 'after_pred', 'after_loss', 'after_backward'}
 
 def _takes_part(hook):
-    "Return whether the hook takes part in dry runs: it says so, is the user's, or acts inside a step"
+    "Return whether a hook takes part in dry runs: it says so, is the user's, or acts in a step"
     if hook.in_dry_run is not None: return hook.in_dry_run
     if isinstance(hook, MainProcessHook): return False
     return next(filter(_is_library, type(hook).__mro__)) is Hook or bool(_INSIDE & set(points(hook)))

@@ -37,7 +37,7 @@ def unsaved_buffers(module: nn.Module) -> dict[str, Tensor]:
     return {k: b for k, b in module.named_buffers() if k not in saved and not is_expanded(b)}
 
 def set_buffers(module: nn.Module, values: dict[str, Tensor]) -> list[str]:
-    "Restore what `unsaved_buffers` returned, whatever its shape now; return the names that it lacks"
+    "Restore what `unsaved_buffers` returned, of any shape; return the names that it lacks"
     device = next(module.parameters(), torch.empty(0)).device
     owners, lost = dict(module.named_modules()), []
     for k, v in values.items():
@@ -148,7 +148,7 @@ def norm_buffers(*modules: Any, training: bool = False) -> list[Tensor]:
 
 # %% ../../nbs/loop/13_snapshot.ipynb #2d1fa75a
 def plain_config(config: Any) -> Any:
-    "Make dicts and lists of a config's mappings, dataclasses, namespaces and tuples; keep other values"
+    "Make dicts and lists of a config's mappings, dataclasses, namespaces and tuples"
     is_object = is_dataclass(config) and not isinstance(config, type)
     if is_object or isinstance(config, (Namespace, SimpleNamespace)): config = vars(config)
     if isinstance(config, Mapping): return {k: plain_config(v) for k, v in config.items()}
@@ -193,7 +193,7 @@ def object_states(objects: Any) -> dict[str, Any]:
 
 def load_object_states(objects: Any, states: dict[str, Any]) -> list[str]:
     "Restore what `object_states` returned; return a message for each without a counterpart"
-    for name in objects.keys() & states.keys(): objects[name].load_state_dict(_from_plain(states[name]))
+    for k in objects.keys() & states.keys(): objects[k].load_state_dict(_from_plain(states[k]))
     new = [f'the checkpoint has no state for {name} in `state`, which starts afresh'
            for name in objects if name not in states]
     return new + [f'the checkpoint holds the state of {name}, which this learner does not have'

@@ -34,7 +34,7 @@ def needed_names(f: Any) -> list[str]:
 
 # %% ../../nbs/loop/06_steps.ipynb #5a1f0e01
 def check_parameters(f: Callable, needed: Sequence[str], optional: Sequence[str], what: str) -> int:
-    """Check that `f` takes these arguments by position; return how many of the optional ones it names
+    """Check that `f` takes these arguments by position; return how many optional ones it names
 
     Names in `needed` are only for the message, which begins with `what`. Raises TypeError.
     """
@@ -93,7 +93,7 @@ class Uncounted(NamedTuple):
     ignored: int
 
 class Divisor:
-    """What the mean of torch's `cross_entropy` or `nll_loss` divides by: weights of targets that count
+    """What torch's `cross_entropy` or `nll_loss` divides a mean by: weights of targets that count
 
     The loss of a model that gets `labels`, as Hugging Face's do, is taken for such a mean.
     """
@@ -106,7 +106,7 @@ class Divisor:
         held = getattr(loss_fn, '_buffers', {})             # where a hook may put other weights
         self.options = held if 'weight' in held else {'weight': loss_option(loss_fn, 'weight') if is_mean else None}
 
-    def __call__(self, targ: Any) -> Any:   # number, 0-d tensor or `Uncounted`; None for another loss
+    def __call__(self, targ: Any) -> Any:   # number, 0-d tensor, `Uncounted`; None for another loss
         if not self.is_known or type(targ) is not Tensor or targ.is_floating_point(): return None
         weight = self.options['weight']
         if weight is None and not torch.compiler.is_compiling():

@@ -47,7 +47,7 @@ class World:
     def merged(self, metric: Any) -> Any: return metric # a metric object that computes over the batches of all ranks
     def rng_states(self, state: Any) -> Any: return state   # for this rank, made from a state that all ranks share
     def whole(self, x: Tensor) -> Tensor: return x      # one that may be sharded, whole
-    def collect(self, state: Any) -> Any: return state  # the same for each tensor, on the main process
+    def collect(self, state: Any) -> Any: return state  # the same for each tensor, on rank 0
     def split(self, opt: Any, state: Any) -> Any: return state  # an optimizer's whole state, sharded to be loaded
     def least(self, x: Any) -> Any: return x            # a number about the gradients, the smallest over all shards
     def copy(self, model: Any) -> Any: return deepcopy(model)   # sharded alike
