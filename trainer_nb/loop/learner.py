@@ -127,7 +127,7 @@ class Phase:
                         break
                     losses = {**(losses or {}), f'loss_{self.opt_names[0]}': loss}
                     self.do['do_step']()
-                else:                                   # none, or the generator has returned
+                else:                                           # none, or the generator has returned
                     self.check_step(learn)
                     if not self.has_pred:
                         for f in at['after_pred']: f(learn)
