@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['OPEN', 'FIT_KINDS', 'BoundSteps', 'Stop', 'FitState', 'rank_state', 'load_rank_state', 'Fit', 'close_valid',
-           'close_epoch', 'running']
+           'close_epoch', 'running_fit']
 
 # %% ../../nbs/loop/17_fit.ipynb #f7413aea
 import threading
@@ -399,7 +399,7 @@ def _reported(fit, learn):
 
 # %% ../../nbs/loop/17_fit.ipynb #07d8ea3e
 @contextmanager
-def running(fit: Fit, learn: Any) -> Iterator[Interrupts]:
+def running_fit(fit: Fit, learn: Any) -> Iterator[Interrupts]:
     "Open the fit, and close it however the block ends"
     check_parts(learn)
     if not fit.loaders: fit.loaders = learn.train_dl, learn.valid_dl

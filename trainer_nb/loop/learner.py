@@ -25,7 +25,7 @@ from trainer_nb.base import (
     backward, check_seed, drop_locals, folded, is_oom, note_place, opt_step, set_seed, to_device, with_comments
 )
 from ..data import Pass, is_shuffled, length, rng_states, sets_of, source
-from .fit import BoundSteps, Fit, _misplaced, close_epoch, close_valid, running
+from .fit import BoundSteps, Fit, _misplaced, close_epoch, close_valid, running_fit
 from .history import History
 from .hook_table import Hooked, as_hooks
 from .hooks import STEPS, Cancel, CancelEpoch, CancelStep, Hook, GoBack
@@ -591,7 +591,7 @@ class Learner(Hooked):
             if stopped is not None and stopped.train is not None and not (resume or stopped.is_trained): warnings.warn(
                 'fit begins a new epoch, without the rest of the one that was stopped '
                 f'{self.position}: learn.resume() would have continued it', stacklevel=2)
-            with running(fit, self) as interrupts, interrupts.open():
+            with running_fit(fit, self) as interrupts, interrupts.open():
                 for opt in self.opts.values(): opt.zero_grad()
                 if resume and self._resume_from(resume):
                     fit.plan.begin(self.state)
@@ -660,7 +660,7 @@ class Learner(Hooked):
                 'nothing to resume: no fit was stopped between two batches, or another fit has '
                 'begun or its optimizer was replaced since')
             fit.match_loaders(self)
-            with running(fit, self) as interrupts, interrupts.open():
+            with running_fit(fit, self) as interrupts, interrupts.open():
                 fit.put_back(self)
                 self._run(fit, interrupts)
         return self.history
